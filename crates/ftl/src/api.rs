@@ -1,0 +1,112 @@
+//! What goes into the FTL and what comes out.
+
+use flash::{BlockId, Command, Completion, Payload, Reply, Request};
+
+/// An event for [`crate::Ftl::handle`].
+#[derive(Clone, Copy, Debug)]
+pub enum Input<'a> {
+    /// The host asks. `checksums` holds the CRC-32C of each block of a write, else nothing.
+    Request {
+        /// What it asks.
+        request: Request,
+        /// One entry per block of a write.
+        checksums: &'a [u32],
+    },
+    /// The medium answers.
+    Completion(Completion<'a>),
+    /// The instant of [`crate::Ftl::deadline`] has come.
+    Deadline,
+    /// Accept no more requests, make everything durable, write a checkpoint, then `Stopped`.
+    Shutdown,
+}
+
+/// What [`crate::Ftl::poll`] hands to the driver, in this order.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Output {
+    /// Give this to the medium.
+    Command(Command),
+    /// Fill these blocks of a host buffer with zeroes.
+    ReadZeroes {
+        /// The first block.
+        into: Payload,
+        /// How many.
+        count: u32,
+    },
+    /// Answer the host.
+    Reply(Reply),
+    /// The end of a format or a mount; requests are welcome if `Ok`.
+    Ready(Result<MountReport, MountError>),
+    /// The end of a shutdown: true if everything is durable.
+    Stopped(bool),
+}
+
+/// What recovery found.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct MountReport {
+    /// Logical blocks the device offers.
+    pub logical_blocks: u32,
+    /// The owner's bytes, as formatted.
+    pub label: Vec<u8>,
+    /// The device's identity, as formatted.
+    pub uuid: u128,
+    /// Mounts since the format, this one included.
+    pub generation: u64,
+    /// The last shutdown was clean.
+    pub clean: bool,
+    /// Bands whose header was read.
+    pub bands_probed: u32,
+    /// Bands read whole, because they were appended to after the checkpoint.
+    pub bands_scanned: u32,
+    /// Slots found after the checkpoint.
+    pub slots_replayed: u64,
+    /// Pages that a power cut had torn, or that are damaged.
+    pub pages_torn: u64,
+    /// Logical blocks that hold data.
+    pub blocks_mapped: u64,
+}
+
+/// Why a device cannot be mounted. Nothing was written to it.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum MountError {
+    /// No root record: never formatted, or not by Weir.
+    NotFormatted,
+    /// Root records exist but no checkpoint is complete: the medium lost flushed data.
+    NoCheckpoint,
+    /// Written by another version of Weir.
+    Version {
+        /// The version on flash.
+        found: u16,
+    },
+    /// The root record was made for a medium of another shape.
+    Geometry,
+    /// A record that must be sound is not.
+    Corrupt {
+        /// Which record.
+        what: &'static str,
+        /// In which block.
+        block: BlockId,
+    },
+    /// The medium failed during the mount.
+    Medium,
+}
+
+impl std::fmt::Display for MountError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::NotFormatted => write!(f, "no root record found: the device is not formatted"),
+            Self::NoCheckpoint => {
+                write!(f, "no complete checkpoint: the medium lost data it had made durable")
+            }
+            Self::Version { found } => {
+                write!(f, "on-flash format version {found}; this build reads {}", crate::VERSION)
+            }
+            Self::Geometry => write!(f, "formatted for a medium of another geometry"),
+            Self::Corrupt { what, block } => {
+                write!(f, "{what} in block {} is not sound", block.0)
+            }
+            Self::Medium => write!(f, "the medium failed while the device was mounted"),
+        }
+    }
+}
+
+impl std::error::Error for MountError {}

@@ -1,0 +1,671 @@
+//! Append points: where data of one placement handle goes next. A handle fills one page at a time,
+//! on the unit that the unit policy picks; the page is programmed when it is full, when somebody
+//! waits for it to be durable, or when it has waited long enough.
+//!
+//! Invariants:
+//! - the map points to a slot from the moment its page takes it; a read of a slot whose program has
+//!   not ended waits for that, so nobody sees what a power cut could still undo;
+//! - pages of a band end in order, whatever order the medium reports;
+//! - a page that could not be programmed loses nothing: its slots are appended again elsewhere.
+
+use crate::durable::Durable;
+use crate::format::{Header, Kind, UNMAPPED, decode_header, encode_header};
+use crate::policy::{Purpose, UnitView};
+use crate::{BandState, Ftl};
+use flash::{BlockId, Instant, MediumError, SlotData, SlotId, SlotWrite};
+use std::collections::VecDeque;
+
+/// No index.
+pub(crate) const NONE: u32 = u32::MAX;
+
+/// Pages that may wait on a unit before an append point looks elsewhere.
+const APPENDS_WAITING_MAX: u32 = 4;
+
+/// How long to hold appends back after the medium had no room behind it.
+const NO_SPACE_PAUSE_NS: u64 = 100 * flash::MILLISECOND;
+
+/// Who is told when a slot is programmed.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(crate) enum Owner {
+    #[default]
+    Nobody,
+    /// A host request, by index.
+    Request(u32),
+    /// A chunk of relocation buffers.
+    Relocation(u32),
+}
+
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(crate) enum PageState {
+    #[default]
+    Assembling,
+    Queued,
+    Running,
+    Ended(Result<(), MediumError>),
+}
+
+/// A page from its first slot to the end of its program.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Page {
+    pub state: PageState,
+    pub open: u32,
+    pub slot: SlotId,
+    pub index: u32,
+    pub order: u64,
+    pub opened_at: Instant,
+    pub slots: Vec<SlotWrite>,
+    pub owners: Vec<Owner>,
+    /// What the map said before each slot.
+    pub previous: Vec<u32>,
+    /// Reads that wait for the program, by `Ftl::reads` index.
+    pub waiters: Vec<u32>,
+}
+
+/// A band with room or with pages whose program has not ended.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct OpenBand {
+    pub live: bool,
+    pub block: BlockId,
+    /// Which append point fills it; `NONE` for a checkpoint's.
+    pub point: u32,
+    /// Pages allocated whose program has not ended, oldest first.
+    pub outstanding: VecDeque<u32>,
+    /// Programmed pages that a later program can still harm: last partner and order.
+    at_risk: VecDeque<(u32, u64)>,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Point {
+    pub purpose: Purpose,
+    /// Open band with room on each unit, by `Ftl::opens` index.
+    pub open: Vec<u32>,
+    /// The page being filled.
+    pub page: u32,
+    last_unit: u32,
+}
+
+impl Point {
+    pub fn new(purpose: Purpose, units: u32) -> Self {
+        Self { purpose, open: vec![NONE; units as usize], page: NONE, last_unit: 0 }
+    }
+}
+
+/// What goes into one slot.
+#[derive(Clone, Debug)]
+pub(crate) struct Append {
+    pub kind: Kind,
+    pub lba: u32,
+    pub sequence: u64,
+    pub payload_crc: u32,
+    pub argument: u32,
+    pub group: (u8, u8),
+    pub data: SlotData,
+    pub owner: Owner,
+}
+
+/// Where an append went.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Appended {
+    pub slot: SlotId,
+    pub order: u64,
+    pub page: u32,
+}
+
+/// An append that moves: a relocation, or the content of a page that could not be programmed.
+#[derive(Clone, Debug)]
+pub(crate) struct Move {
+    pub append: Append,
+    pub from: Option<SlotId>,
+    /// The order of the failed page, held until this is safe elsewhere.
+    pub failed_order: Option<u64>,
+    /// Host slots that this earns while writes are throttled, in 1/256.
+    pub credit: i64,
+}
+
+impl Ftl {
+    /// The page that takes the next slot of `point`, if any can be had now.
+    pub(crate) fn page_of(&mut self, point: usize) -> Option<u32> {
+        if self.points[point].page == NONE {
+            self.points[point].page = self.open_page(point)?;
+        }
+        Some(self.points[point].page)
+    }
+
+    fn open_page(&mut self, point: usize) -> Option<u32> {
+        let mut views = std::mem::take(&mut self.unit_views);
+        self.list_units(point, &mut views);
+        let last_unit = self.points[point].last_unit;
+        let picked = (!views.is_empty()).then(|| {
+            let index = self.policies.unit.pick(&views, last_unit);
+            let valid = views.get(index).copied();
+            self.counters.policy_invalid += u64::from(valid.is_none());
+            valid.unwrap_or(views[0])
+        });
+        self.unit_views = views;
+        let view = picked?;
+        let unit = view.unit as usize;
+        if !view.open {
+            let open = self.open_band(view.unit, self.points[point].purpose)?;
+            self.opens[open].point = point as u32;
+            self.points[point].open[unit] = open;
+        }
+        self.points[point].last_unit = view.unit;
+        let open = self.points[point].open[unit];
+        let page = self.allocate_page(open);
+        if self.bands[self.opens[open].block].pages_written == self.geometry.pages_per_block {
+            self.points[point].open[unit] = NONE;
+        }
+        Some(page)
+    }
+
+    /// Units that can take a page of `point`.
+    fn list_units(&mut self, point: usize, views: &mut Vec<UnitView>) {
+        views.clear();
+        let own = &self.points[point];
+        let opened = own.open.iter().filter(|&&open| open != NONE).count() as u32;
+        let stripe = match self.settings.stripe_units {
+            0 => self.geometry.units,
+            units => units,
+        };
+        let may_open = self.may_open(own.purpose, opened > 0);
+        for (index, unit) in self.units.iter().enumerate() {
+            let open = own.open[index] != NONE;
+            let appends_waiting = unit.appends_waiting();
+            if unit.gone || appends_waiting >= APPENDS_WAITING_MAX {
+                continue;
+            }
+            let bands_free = self.bands.clean(index as u32).len() as u32;
+            if !open {
+                if !may_open || opened >= stripe {
+                    continue;
+                }
+                if bands_free == 0 {
+                    self.clean_wanted |= !self.bands.dirty(index as u32).is_empty();
+                    continue;
+                }
+            }
+            views.push(UnitView {
+                unit: index as u32,
+                appends_waiting,
+                reads_waiting: unit.reads_waiting(),
+                bands_free,
+                open,
+            });
+        }
+    }
+
+    /// Opens a clean band of `unit`.
+    pub(crate) fn open_band(&mut self, unit: u32, purpose: Purpose) -> Option<u32> {
+        let clean = self.bands.clean(unit);
+        if clean.is_empty() {
+            return None;
+        }
+        let mut erase_counts = std::mem::take(&mut self.erase_counts);
+        erase_counts.clear();
+        erase_counts.extend(clean.iter().map(|&block| self.bands[block].erase_count));
+        let index = self.policies.wear.pick_free(&erase_counts, purpose);
+        self.erase_counts = erase_counts;
+        let block = clean.get(index).copied().unwrap_or_else(|| {
+            self.counters.policy_invalid += 1;
+            clean[0]
+        });
+        let state =
+            if purpose == Purpose::Checkpoint { BandState::Checkpoint } else { BandState::Open };
+        self.bands.set_state(block, state);
+        let band = &mut self.bands[block];
+        (band.pages_written, band.pages_done) = (0, 0);
+        (band.first_order, band.invalid_order, band.hold_order) = (0, 0, 0);
+        let open = self.opens.take();
+        let entry = &mut self.opens[open];
+        assert!(entry.outstanding.is_empty() && entry.at_risk.is_empty(), "a closed band is empty");
+        (entry.live, entry.block, entry.point) = (true, block, NONE);
+        self.counters.bands_opened += 1;
+        Some(open)
+    }
+
+    /// The next page of an open band.
+    pub(crate) fn allocate_page(&mut self, open: u32) -> u32 {
+        let block = self.opens[open].block;
+        let order = self.durable.open();
+        let band = &mut self.bands[block];
+        let index = band.pages_written;
+        assert!(index < self.geometry.pages_per_block, "a full band refuses append");
+        band.pages_written += 1;
+        if index == 0 {
+            band.first_order = order;
+        }
+        let page = self.pages.take();
+        let entry = &mut self.pages[page];
+        assert!(entry.slots.is_empty() && entry.waiters.is_empty(), "a free page is empty");
+        entry.state = PageState::Assembling;
+        entry.open = open;
+        entry.slot = self.geometry.slot(block, index, 0);
+        entry.index = index;
+        entry.order = order;
+        entry.opened_at = self.now;
+        self.opens[open].outstanding.push_back(page);
+        page
+    }
+
+    /// Puts one slot into an assembling page and says where it is.
+    pub(crate) fn put(&mut self, page: u32, append: Append) -> SlotId {
+        let entry = &mut self.pages[page];
+        let slot = SlotId(entry.slot.0 + entry.slots.len() as u32);
+        let header = Header {
+            kind: append.kind,
+            lba: append.lba,
+            sequence: append.sequence,
+            order: entry.order,
+            payload_crc: append.payload_crc,
+            argument: append.argument,
+            group: append.group,
+        };
+        let oob = encode_header(&header, slot, self.uuid_crc);
+        entry.slots.push(SlotWrite { oob, data: append.data });
+        entry.owners.push(append.owner);
+        entry.previous.push(UNMAPPED);
+        slot
+    }
+
+    /// Appends to `point` if it has room now. The map does not know of it yet.
+    pub(crate) fn append(&mut self, point: usize, append: Append) -> Option<Appended> {
+        let page = self.page_of(point)?;
+        let order = self.pages[page].order;
+        if append.needed_by_recovery() {
+            let block = self.opens[self.pages[page].open].block;
+            self.bands[block].hold_order = order;
+        }
+        self.counters.slots_since_checkpoint += 1;
+        let slot = self.put(page, append);
+        if self.pages[page].slots.len() as u32 == self.geometry.slots_per_page {
+            self.points[point].page = NONE;
+            self.queue_page(page);
+        }
+        Some(Appended { slot, order, page })
+    }
+
+    /// Programs the page that `point` is filling, padded.
+    pub(crate) fn seal(&mut self, point: usize) {
+        let page = std::mem::replace(&mut self.points[point].page, NONE);
+        if page != NONE {
+            self.pad(page);
+            self.queue_page(page);
+        }
+    }
+
+    pub(crate) fn pad(&mut self, page: u32) {
+        while (self.pages[page].slots.len() as u32) < self.geometry.slots_per_page {
+            self.counters.slots_padded += 1;
+            let append = Append::record(Kind::Pad, 0, 0, 0, self.empty_crc, Owner::Nobody);
+            self.put(page, append);
+        }
+    }
+
+    pub(crate) fn queue_page(&mut self, page: u32) {
+        let entry = &mut self.pages[page];
+        entry.state = PageState::Queued;
+        let unit = self.geometry.unit_of(self.geometry.block_of(entry.slot));
+        self.units[unit as usize].programs.push_back(page);
+        self.dispatch(unit);
+    }
+
+    pub(crate) fn complete_program(&mut self, page: u32, result: Result<(), MediumError>) {
+        let entry = &mut self.pages[page];
+        let open = entry.open;
+        let unit = self.geometry.unit_of(self.geometry.block_of(entry.slot));
+        entry.state = PageState::Ended(result);
+        self.units[unit as usize].programs_running -= 1;
+        self.ended(unit, true);
+        match result {
+            Ok(()) => {}
+            // The page is lost, the next one may do better.
+            Err(MediumError::NoSpace) => self.no_space_until = self.now + NO_SPACE_PAUSE_NS,
+            Err(error) => self.stop_appending(open, error),
+        }
+        while let Some(&first) = self.opens[open].outstanding.front() {
+            let PageState::Ended(result) = self.pages[first].state else { break };
+            self.opens[open].outstanding.pop_front();
+            match result {
+                Ok(()) => self.end_page(open, first),
+                Err(error) => self.fail_page(first, error),
+            }
+        }
+        self.close_if_done(open);
+        self.dispatch(unit);
+    }
+
+    /// The page is programmed.
+    fn end_page(&mut self, open: u32, page: u32) {
+        let (block, index, order) = {
+            let entry = &self.pages[page];
+            (self.opens[open].block, entry.index, entry.order)
+        };
+        self.bands[block].pages_done = index + 1;
+        self.counters.slots_programmed += u64::from(self.geometry.slots_per_page);
+        if self.opens[open].point == NONE {
+            self.checkpoint_page_ended(Ok(()));
+        } else {
+            self.settle(open, index, order);
+        }
+        let mut owners = std::mem::take(&mut self.pages[page].owners);
+        for owner in owners.drain(..) {
+            self.tell(owner);
+        }
+        self.pages[page].owners = owners;
+        let mut waiters = std::mem::take(&mut self.pages[page].waiters);
+        for read in waiters.drain(..) {
+            self.queue_read(read);
+        }
+        self.pages[page].waiters = waiters;
+        self.pages[page].slots.clear();
+        self.pages[page].previous.clear();
+        self.pages.give(page);
+    }
+
+    /// Releases the orders that the program of page `index` made safe.
+    fn settle(&mut self, open: u32, index: u32, order: u64) {
+        let pages = self.geometry.pages_per_block;
+        let partner = self.geometry.pairing.last_partner(index, pages);
+        let risk_ignored = self.is_mutant(crate::Mutant::ForgetPairing);
+        if partner > index && !risk_ignored {
+            self.opens[open].at_risk.push_back((partner, order));
+        } else {
+            self.release(order);
+        }
+        while let Some(&(partner, order)) = self.opens[open].at_risk.front() {
+            if partner > index {
+                break;
+            }
+            self.opens[open].at_risk.pop_front();
+            self.release(order);
+        }
+    }
+
+    pub(crate) fn release(&mut self, order: u64) {
+        if self.durable.release(order) {
+            self.durable_rose = true;
+        }
+    }
+
+    fn tell(&mut self, owner: Owner) {
+        match owner {
+            Owner::Nobody => {}
+            Owner::Request(request) => self.slot_programmed(request),
+            Owner::Relocation(chunk) => self.give_relocation(chunk),
+        }
+    }
+
+    /// After a failed program: nothing more goes to this band. Pages that were not handed to the
+    /// medium end here too.
+    fn stop_appending(&mut self, open: u32, error: MediumError) {
+        let block = self.opens[open].block;
+        let unit = self.geometry.unit_of(block);
+        if error == MediumError::UnitGone {
+            self.lose_unit(unit);
+        } else {
+            self.bands[block].failing = true;
+        }
+        for point in &mut self.points {
+            if point.open[unit as usize] == open {
+                point.open[unit as usize] = NONE;
+            }
+            if point.page != NONE && self.pages[point.page].open == open {
+                point.page = NONE;
+            }
+        }
+        let outstanding = std::mem::take(&mut self.opens[open].outstanding);
+        for &page in &outstanding {
+            match self.pages[page].state {
+                PageState::Queued => {
+                    self.units[unit as usize].programs.retain(|&other| other != page);
+                    self.pages[page].state = PageState::Ended(Err(error));
+                }
+                PageState::Assembling => self.pages[page].state = PageState::Ended(Err(error)),
+                PageState::Running | PageState::Ended(_) => {}
+            }
+        }
+        self.opens[open].outstanding = outstanding;
+        // What is programmed shares cells with nothing that is still to come.
+        while let Some((_, order)) = self.opens[open].at_risk.pop_front() {
+            self.release(order);
+        }
+        self.bands[block].pages_written = self.geometry.pages_per_block;
+    }
+
+    /// The slots of a page that could not be programmed are appended again elsewhere, or the host
+    /// is told that there is no space.
+    fn fail_page(&mut self, page: u32, error: MediumError) {
+        self.counters.programs_failed += 1;
+        let (order, first, open) =
+            (self.pages[page].order, self.pages[page].slot, self.pages[page].open);
+        self.bands[self.opens[open].block].pages_done = self.pages[page].index + 1;
+        if self.opens[open].point == NONE {
+            self.checkpoint_page_ended(Err(error));
+        } else {
+            let slots = std::mem::take(&mut self.pages[page].slots);
+            for (index, slot) in slots.into_iter().enumerate() {
+                let from = SlotId(first.0 + index as u32);
+                let owner = self.pages[page].owners[index];
+                match owner {
+                    Owner::Request(request) if error == MediumError::NoSpace => {
+                        let previous = self.pages[page].previous[index];
+                        self.undo(from, previous, order, &slot);
+                        self.fail_request(request, flash::RequestError::NoSpace);
+                        self.slot_programmed(request);
+                    }
+                    _ => self.append_again(from, order, slot, owner),
+                }
+            }
+            self.release(order);
+        }
+        let waiters = std::mem::take(&mut self.pages[page].waiters);
+        self.pages[page].slots.clear();
+        self.pages[page].owners.clear();
+        self.pages[page].previous.clear();
+        self.pages.give(page);
+        for read in waiters {
+            self.reroute(read);
+        }
+    }
+
+    fn append_again(&mut self, from: SlotId, order: u64, slot: SlotWrite, owner: Owner) {
+        let header =
+            decode_header(&slot.oob, from, self.uuid_crc).expect("our own header is sound");
+        if header.kind == Kind::Pad {
+            return;
+        }
+        self.durable.hold(order);
+        self.moves.push_back(Move {
+            append: Append {
+                kind: header.kind,
+                lba: header.lba,
+                sequence: header.sequence,
+                payload_crc: header.payload_crc,
+                argument: header.argument,
+                group: header.group,
+                data: slot.data,
+                owner,
+            },
+            from: (header.kind == Kind::Data).then_some(from),
+            failed_order: Some(order),
+            credit: 0,
+        });
+    }
+
+    /// Gives a logical block its content from before `from` back. That is still there: its band
+    /// waits for `order`, which is not safe yet.
+    fn undo(&mut self, from: SlotId, previous: u32, order: u64, slot: &SlotWrite) {
+        for other in self.pages.indices() {
+            for entry in &mut self.pages[other].previous {
+                if *entry == from.0 {
+                    *entry = previous;
+                }
+            }
+        }
+        let header =
+            decode_header(&slot.oob, from, self.uuid_crc).expect("our own header is sound");
+        if header.kind == Kind::Data {
+            self.give_back(header.lba, from, previous, order);
+        }
+    }
+
+    /// Appends what waits to be moved, as far as there is room.
+    pub(crate) fn place_moves(&mut self) {
+        let point = self.relocate_point();
+        while let Some(front) = self.moves.front() {
+            let superseded = front.from.is_some_and(|from| !self.bands.is_valid(from));
+            if superseded {
+                let dropped = self.moves.pop_front().expect("the front exists");
+                self.tell(dropped.append.owner);
+                if let Some(order) = dropped.failed_order {
+                    self.release(order);
+                }
+                continue;
+            }
+            if self.page_of(point).is_none() {
+                return;
+            }
+            let Move { append, from, failed_order, credit } =
+                self.moves.pop_front().expect("the front exists");
+            let (lba, owner) = (append.lba, append.owner);
+            let Appended { slot, order, .. } =
+                self.append(point, append).expect("the page has room");
+            if let Some(from) = from {
+                self.remap(lba, slot.0, order);
+                self.counters.slots_relocated += 1;
+                if let Owner::Request(request) = owner {
+                    self.move_member(request, from, slot);
+                }
+            }
+            if let Owner::Request(request) = owner {
+                self.note_order(request, order);
+            }
+            if let Some(failed) = failed_order {
+                self.durable.link(order, failed);
+            }
+            self.reclaim.credit += credit;
+        }
+    }
+
+    /// Gives up an open band whose pages have all ended and that takes no more.
+    fn close_if_done(&mut self, open: u32) {
+        let block = self.opens[open].block;
+        let full = self.bands[block].pages_written == self.geometry.pages_per_block;
+        if !full || !self.opens[open].outstanding.is_empty() || self.opens[open].point == NONE {
+            return;
+        }
+        assert!(self.opens[open].at_risk.is_empty(), "a full band has no page at risk");
+        self.opens[open].live = false;
+        self.opens.give(open);
+        let unit = self.geometry.unit_of(block);
+        if self.units[unit as usize].gone {
+            self.bands.set_state(block, BandState::Retired);
+        } else {
+            let empty = self.bands[block].slots_valid == 0;
+            let state = if empty { BandState::Draining } else { BandState::Full };
+            self.bands.set_state(block, state);
+            self.restore_failing(block);
+            self.drain_check = true;
+        }
+    }
+
+    /// Makes sure that every order up to `order` will become safe without any further append.
+    pub(crate) fn force_safe(&mut self, order: u64) {
+        for point in 0..self.points.len() {
+            let page = self.points[point].page;
+            if page != NONE && self.pages[page].order <= order {
+                self.seal(point);
+            }
+        }
+        if self.geometry.pairing == flash::Pairing::None {
+            return;
+        }
+        for open in self.opens.indices() {
+            if !self.opens[open].live || self.opens[open].point == NONE {
+                continue;
+            }
+            let Some(target) = self.partner_wanted(open, order) else { continue };
+            self.pad_to(open, target);
+        }
+    }
+
+    /// The last page that has to be programmed so that all orders up to `order` here are safe.
+    fn partner_wanted(&self, open: u32, order: u64) -> Option<u32> {
+        let entry = &self.opens[open];
+        let at_risk = entry.at_risk.iter().filter(|risk| risk.1 <= order).map(|risk| risk.0);
+        let pages = self.geometry.pages_per_block;
+        let outstanding = entry
+            .outstanding
+            .iter()
+            .map(|&page| &self.pages[page])
+            .filter(|page| page.order <= order)
+            .map(|page| self.geometry.pairing.last_partner(page.index, pages));
+        at_risk.chain(outstanding).max()
+    }
+
+    /// Appends padding until page `target` of an open band is on its way.
+    pub(crate) fn pad_to(&mut self, open: u32, target: u32) {
+        let block = self.opens[open].block;
+        // The page being filled comes first: pages are programmed in order.
+        if let Some(point) = self.points.get(self.opens[open].point as usize)
+            && point.page != NONE
+            && self.pages[point.page].open == open
+            && self.pages[point.page].index <= target
+        {
+            self.seal(self.opens[open].point as usize);
+        }
+        while self.bands[block].pages_written <= target {
+            let page = self.allocate_page(open);
+            self.pad(page);
+            if self.opens[open].point == NONE {
+                self.checkpoint_page_begun(page);
+            }
+            self.counters.pages_padded += 1;
+            self.queue_page(page);
+        }
+        let unit = self.geometry.unit_of(block) as usize;
+        if self.bands[block].pages_written == self.geometry.pages_per_block {
+            for point in &mut self.points {
+                if point.open[unit] == open {
+                    point.open[unit] = NONE;
+                }
+            }
+        }
+    }
+
+    pub(crate) fn relocate_point(&self) -> usize {
+        self.points.len() - 1
+    }
+
+    /// Starts the order count; for recovery and format.
+    pub(crate) fn restart_orders(&mut self, next: u64) {
+        self.durable = Durable::new(next, !self.geometry.durable_at_completion);
+    }
+}
+
+impl Append {
+    /// A slot without data.
+    pub fn record(
+        kind: Kind,
+        lba: u32,
+        sequence: u64,
+        argument: u32,
+        empty_crc: u32,
+        owner: Owner,
+    ) -> Self {
+        Self {
+            kind,
+            lba,
+            sequence,
+            payload_crc: empty_crc,
+            argument,
+            group: (0, 0),
+            data: SlotData::Empty,
+            owner,
+        }
+    }
+
+    fn needed_by_recovery(&self) -> bool {
+        matches!(self.kind, Kind::Trim | Kind::Poison | Kind::Commit)
+    }
+}

@@ -1,0 +1,273 @@
+//! Bands: what the FTL opens, appends to, fills and reclaims. A band is one block of one unit.
+//!
+//! Invariants, checked by `Bands::verify` in tests and by the lab:
+//! - a band's `slots_valid` is the number of map entries that point into it, and their bits are set
+//!   in `valid`;
+//! - a band is erased only when it has no valid slot, no read waits for it, every program that
+//!   superseded its slots is durable (`invalid_order`), and no record in it is needed by recovery
+//!   (`hold_order`).
+
+use crate::policy::{BandView, FullBands};
+use flash::{BlockId, Geometry, SlotId};
+
+/// Where a band is in its life. *Free* of the glossary is `Clean`, `Erasing` and `Dirty`; *Full* is
+/// `Full`, `Victim` and `Draining`.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(crate) enum BandState {
+    /// Erased, may be opened.
+    Clean,
+    /// An erase is queued or running.
+    Erasing,
+    /// Holds nothing that anyone needs; must be erased before it is opened.
+    #[default]
+    Dirty,
+    /// An append point or a program still works on it.
+    Open,
+    /// Readable, may become a victim.
+    Full,
+    /// Its valid slots are being relocated.
+    Victim,
+    /// No valid slot left; waits until it may be erased.
+    Draining,
+    /// Holds the last checkpoint, or the one being written.
+    Checkpoint,
+    /// Bad: never written again. May still hold valid slots on their way out.
+    Retired,
+}
+
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Band {
+    pub state: BandState,
+    /// A program failed: its data moves, then it is retired instead of erased.
+    pub failing: bool,
+    pub slots_valid: u32,
+    /// Pages allocated since the erase.
+    pub pages_written: u32,
+    /// Pages from 0 on whose program has ended.
+    pub pages_done: u32,
+    pub erase_count: u32,
+    /// Order of the first page.
+    pub first_order: u64,
+    /// Highest order that superseded one of its slots.
+    pub invalid_order: u64,
+    /// Highest order of a record that recovery needs until the next checkpoint covers it.
+    pub hold_order: u64,
+    /// Reads queued or running on it.
+    pub reads_pending: u32,
+    /// Index in `Bands::full` while `Full`.
+    full_index: u32,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Bands {
+    list: Vec<Band>,
+    /// One bit a slot: the map points to it.
+    valid: Vec<u64>,
+    full: Vec<BlockId>,
+    slots_per_band: u32,
+    blocks_per_unit: u32,
+    clean: Vec<Vec<BlockId>>,
+    dirty: Vec<Vec<BlockId>>,
+    /// Clean, dirty and erasing bands of all units that answer.
+    pub free: u32,
+    pub draining: Vec<BlockId>,
+    /// Upper bound of any band's erase count.
+    pub erase_count_most: u32,
+}
+
+impl Bands {
+    pub fn new(geometry: &Geometry) -> Self {
+        let units = geometry.units as usize;
+        Self {
+            list: vec![Band::default(); geometry.blocks() as usize],
+            valid: vec![0; (geometry.slots() as usize).div_ceil(64)],
+            full: Vec::new(),
+            slots_per_band: geometry.slots_per_block(),
+            blocks_per_unit: geometry.blocks_per_unit,
+            clean: vec![Vec::new(); units],
+            dirty: vec![Vec::new(); units],
+            free: 0,
+            draining: Vec::new(),
+            erase_count_most: 0,
+        }
+    }
+
+    pub fn ids(&self) -> impl Iterator<Item = BlockId> + use<> {
+        (0..self.list.len() as u32).map(BlockId)
+    }
+
+    pub fn block_of(&self, slot: SlotId) -> BlockId {
+        BlockId(slot.0 / self.slots_per_band)
+    }
+
+    fn unit_of(&self, block: BlockId) -> usize {
+        (block.0 / self.blocks_per_unit) as usize
+    }
+
+    pub fn is_valid(&self, slot: SlotId) -> bool {
+        self.valid[slot.0 as usize / 64] & 1 << (slot.0 % 64) != 0
+    }
+
+    /// The map now points to `slot`.
+    pub fn validate(&mut self, slot: SlotId) {
+        debug_assert!(!self.is_valid(slot));
+        self.valid[slot.0 as usize / 64] |= 1 << (slot.0 % 64);
+        let block = self.block_of(slot);
+        self[block].slots_valid += 1;
+    }
+
+    /// The map points elsewhere since the page of `order`.
+    pub fn invalidate(&mut self, slot: SlotId, order: u64) {
+        debug_assert!(self.is_valid(slot));
+        self.valid[slot.0 as usize / 64] &= !(1 << (slot.0 % 64));
+        let block = self.block_of(slot);
+        let band = &mut self.list[block.0 as usize];
+        band.slots_valid -= 1;
+        band.invalid_order = band.invalid_order.max(order);
+        if band.slots_valid == 0 && band.state == BandState::Full {
+            self.set_state(block, BandState::Draining);
+        }
+    }
+
+    /// Moves `block` to `state` and between the lists that follow from it.
+    pub fn set_state(&mut self, block: BlockId, state: BandState) {
+        let unit = self.unit_of(block);
+        let before = std::mem::replace(&mut self.list[block.0 as usize].state, state);
+        match before {
+            BandState::Clean => remove(&mut self.clean[unit], block),
+            BandState::Dirty => remove(&mut self.dirty[unit], block),
+            BandState::Draining => remove(&mut self.draining, block),
+            BandState::Full => self.remove_full(block),
+            _ => {}
+        }
+        match state {
+            BandState::Clean => self.clean[unit].push(block),
+            BandState::Dirty => self.dirty[unit].push(block),
+            BandState::Draining => self.draining.push(block),
+            BandState::Full => {
+                self.list[block.0 as usize].full_index = self.full.len() as u32;
+                self.full.push(block);
+            }
+            _ => {}
+        }
+        self.free = self.free + u32::from(is_free(state)) - u32::from(is_free(before));
+    }
+
+    /// Puts every band on the list of its state; for bands whose state was set directly.
+    pub fn index_all(&mut self) {
+        self.free = 0;
+        for block in self.ids() {
+            let state = std::mem::replace(&mut self[block].state, BandState::Retired);
+            self.set_state(block, state);
+            self.erase_count_most = self.erase_count_most.max(self[block].erase_count);
+        }
+    }
+
+    fn remove_full(&mut self, block: BlockId) {
+        let index = self.list[block.0 as usize].full_index as usize;
+        self.full.swap_remove(index);
+        if let Some(&moved) = self.full.get(index) {
+            self.list[moved.0 as usize].full_index = index as u32;
+        }
+    }
+
+    pub fn clean(&self, unit: u32) -> &[BlockId] {
+        &self.clean[unit as usize]
+    }
+
+    pub fn dirty(&self, unit: u32) -> &[BlockId] {
+        &self.dirty[unit as usize]
+    }
+
+    pub fn full(&self) -> &[BlockId] {
+        &self.full
+    }
+
+    /// The runs of consecutive valid slots of one page, as (first slot, count), at or after `from`.
+    pub fn valid_run(&self, from: SlotId, end: SlotId) -> Option<(SlotId, u32)> {
+        let first = (from.0..end.0).find(|&slot| self.is_valid(SlotId(slot)))?;
+        let count = (first..end.0).take_while(|&slot| self.is_valid(SlotId(slot))).count();
+        Some((SlotId(first), count as u32))
+    }
+
+    /// What a victim policy sees.
+    pub fn view(&self, order_next: u64) -> FullView<'_> {
+        FullView { bands: self, order_next }
+    }
+
+    /// Checks the counts against the map; `Err` names the first band that does not add up.
+    pub fn verify(&self, map: impl Iterator<Item = SlotId>) -> Result<(), String> {
+        let mut counts = vec![0u32; self.list.len()];
+        for slot in map {
+            if !self.is_valid(slot) {
+                return Err(format!("slot {} is mapped but not marked valid", slot.0));
+            }
+            counts[self.block_of(slot).0 as usize] += 1;
+        }
+        for (block, band) in self.list.iter().enumerate() {
+            if band.slots_valid != counts[block] {
+                return Err(format!(
+                    "band {block} counts {} valid slots, the map points to {}",
+                    band.slots_valid, counts[block]
+                ));
+            }
+        }
+        let bits: u32 = self.valid.iter().map(|word| word.count_ones()).sum();
+        if bits != counts.iter().sum::<u32>() {
+            return Err(format!("{bits} slots are marked valid, not as many are mapped"));
+        }
+        Ok(())
+    }
+
+    /// Bytes of DRAM behind all this.
+    pub fn memory_bytes(&self) -> u64 {
+        (self.list.len() * size_of::<Band>() + self.valid.len() * 8) as u64
+    }
+}
+
+impl std::ops::Index<BlockId> for Bands {
+    type Output = Band;
+    fn index(&self, block: BlockId) -> &Band {
+        &self.list[block.0 as usize]
+    }
+}
+
+impl std::ops::IndexMut<BlockId> for Bands {
+    fn index_mut(&mut self, block: BlockId) -> &mut Band {
+        &mut self.list[block.0 as usize]
+    }
+}
+
+/// The full bands, for a victim policy.
+pub(crate) struct FullView<'a> {
+    bands: &'a Bands,
+    order_next: u64,
+}
+
+impl FullBands for FullView<'_> {
+    fn len(&self) -> usize {
+        self.bands.full.len()
+    }
+
+    fn band(&self, index: usize) -> BandView {
+        let block = self.bands.full[index];
+        let band = &self.bands[block];
+        BandView {
+            block,
+            slots_valid: band.slots_valid,
+            slots: self.bands.slots_per_band,
+            age_pages: self.order_next.saturating_sub(band.first_order),
+            erase_count: band.erase_count,
+        }
+    }
+}
+
+fn is_free(state: BandState) -> bool {
+    matches!(state, BandState::Clean | BandState::Dirty | BandState::Erasing)
+}
+
+/// Lists of free and draining bands are short or taken from the end.
+fn remove(list: &mut Vec<BlockId>, block: BlockId) {
+    let index = list.iter().rposition(|&other| other == block);
+    list.swap_remove(index.expect("a band is on the list of its state"));
+}

@@ -1,0 +1,365 @@
+//! Checkpoints: the whole map on flash, so that recovery reads it and the bands that were appended
+//! to since, and nothing else.
+//!
+//! A checkpoint is named by the first order that it does not cover. It is taken while the host goes
+//! on: a chunk of the map may hold later writes than the checkpoint's name says, which recovery
+//! finds again and applies once more to the same effect.
+//!
+//! Invariants:
+//! - the footer is written only when every slot that the chunks point to is durable;
+//! - the previous checkpoint's bands are given up only when the footer is durable;
+//! - pages of a checkpoint hold no order back, so no host flush waits for one.
+
+use crate::append::{Append, Owner};
+use crate::format::{CHUNK_ENTRIES, Footer, Kind, Root, UNMAPPED, shape};
+use crate::policy::Purpose;
+use crate::{BandState, Ftl, Mutant, Phase};
+use flash::{BLOCK_BYTES, BlockId, MediumError, SlotData, crc};
+
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+enum Stage {
+    #[default]
+    Idle,
+    /// Waits for enough clean bands.
+    Wanted,
+    /// Appends the map.
+    Content,
+    /// Waits until all that the map points to is durable.
+    Settling,
+    /// Waits for a flush of the content.
+    Flushing,
+    /// The footer is on its way.
+    Footer,
+    /// Waits for a flush of the footer.
+    Sealing,
+    /// A page failed: waits for those under way, then begins anew.
+    Aborting,
+}
+
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Checkpoint {
+    stage: Stage,
+    /// Name of the last complete one; records of lower orders are not needed any more.
+    pub order: u64,
+    /// Its bands.
+    pub bands: Vec<BlockId>,
+    /// Name, bands (with their open entries) of the one being written.
+    next_order: u64,
+    opens: Vec<u32>,
+    page_next: u32,
+    pages_running: u32,
+    /// Every order below this must be durable before the footer.
+    covered: u64,
+    flush_number: u64,
+    clean: bool,
+    failed: bool,
+}
+
+impl Checkpoint {
+    pub fn want(&mut self) {
+        if self.stage == Stage::Idle {
+            self.stage = Stage::Wanted;
+        }
+    }
+
+    pub fn is_idle(&self) -> bool {
+        self.stage == Stage::Idle
+    }
+
+    /// True from the moment it has taken its bands.
+    pub fn is_writing(&self) -> bool {
+        !matches!(self.stage, Stage::Idle | Stage::Wanted)
+    }
+
+    /// The next checkpoint says that the shutdown was clean.
+    pub fn want_clean(&mut self) {
+        self.clean = true;
+        self.want();
+    }
+}
+
+impl Ftl {
+    pub(crate) fn checkpoint_pump(&mut self) {
+        loop {
+            let before = self.checkpoint.stage;
+            match before {
+                Stage::Idle => self.checkpoint_if_due(),
+                Stage::Wanted => self.begin_checkpoint(),
+                Stage::Content => self.append_content(),
+                Stage::Settling => self.settle_content(),
+                Stage::Flushing => self.after_flush(Stage::Footer),
+                Stage::Footer => self.footer_ended(),
+                Stage::Sealing => self.after_flush(Stage::Idle),
+                Stage::Aborting => self.abort_ended(),
+            }
+            if self.checkpoint.stage == before {
+                return;
+            }
+        }
+    }
+
+    fn checkpoint_if_due(&mut self) {
+        let interval = match self.settings.checkpoint_slots {
+            // The map's own size sixteen times over: checkpoints cost 6 % of what is appended.
+            0 => (u64::from(self.layout.chunks) * 16)
+                .max(u64::from(self.geometry.slots_per_block()) * 8),
+            slots => slots,
+        };
+        if self.phase == Phase::Running && self.counters.slots_since_checkpoint >= interval {
+            self.checkpoint.want();
+        }
+    }
+
+    fn begin_checkpoint(&mut self) {
+        let wanted = self.layout.bands;
+        let clean: u32 = (0..self.geometry.units).map(|unit| self.clean_usable(unit)).sum();
+        if clean < wanted {
+            self.clean_wanted = true;
+            self.dispatch_all();
+            return;
+        }
+        // Pages opened before belong to the checkpoint, pages opened after to the replay.
+        for point in 0..self.points.len() {
+            self.seal(point);
+        }
+        self.checkpoint.opens.clear();
+        let mut unit = 0;
+        while (self.checkpoint.opens.len() as u32) < wanted {
+            if self.clean_usable(unit) > 0
+                && let Some(open) = self.open_band(unit, Purpose::Checkpoint)
+            {
+                self.checkpoint.opens.push(open);
+            }
+            unit = (unit + 1) % self.geometry.units;
+        }
+        self.table_at_checkpoint();
+        let checkpoint = &mut self.checkpoint;
+        checkpoint.next_order = self.durable.next();
+        (checkpoint.page_next, checkpoint.pages_running, checkpoint.failed) = (0, 0, false);
+        checkpoint.stage = Stage::Content;
+        self.counters.slots_since_checkpoint = 0;
+        for position in 0..wanted {
+            self.append_root(position);
+        }
+    }
+
+    fn clean_usable(&self, unit: u32) -> u32 {
+        if self.units[unit as usize].gone { 0 } else { self.bands.clean(unit).len() as u32 }
+    }
+
+    /// Remembers which bands recovery must scan: those that pages can still go to.
+    fn table_at_checkpoint(&mut self) {
+        self.open_table.clear();
+        self.open_table.resize(self.layout.table_slots as usize * BLOCK_BYTES, 0);
+        for block in self.bands.ids() {
+            if self.bands[block].state == BandState::Open {
+                self.open_table[block.0 as usize / 8] |= 1 << (block.0 % 8);
+            }
+        }
+    }
+
+    fn append_root(&mut self, position: u32) {
+        let root = Root {
+            uuid: self.uuid,
+            checkpoint: self.checkpoint.next_order,
+            bands: self.layout.bands,
+            position,
+            shape: shape(&self.geometry),
+            logical_blocks: self.l2p.len() as u32,
+            label: self.label.clone(),
+        };
+        let page = self.checkpoint_page(position);
+        self.put_meta(page, Kind::Root, position, root.encode());
+        self.pad(page);
+        self.queue_page(page);
+    }
+
+    /// The next page of the checkpoint band at `position`.
+    fn checkpoint_page(&mut self, position: u32) -> u32 {
+        let page = self.allocate_page(self.checkpoint.opens[position as usize]);
+        self.checkpoint_page_begun(page);
+        page
+    }
+
+    pub(crate) fn checkpoint_page_begun(&mut self, page: u32) {
+        let order = self.pages[page].order;
+        self.release(order);
+        self.checkpoint.pages_running += 1;
+    }
+
+    pub(crate) fn checkpoint_page_ended(&mut self, result: Result<(), MediumError>) {
+        self.checkpoint.pages_running -= 1;
+        if result.is_err() {
+            self.checkpoint.failed = true;
+            self.checkpoint.stage = Stage::Aborting;
+        }
+        self.counters.slots_checkpointed += u64::from(self.geometry.slots_per_page);
+    }
+
+    fn put_meta(&mut self, page: u32, kind: Kind, index: u32, bytes: Box<[u8; BLOCK_BYTES]>) {
+        let append = Append {
+            kind,
+            lba: index,
+            sequence: self.checkpoint.next_order,
+            payload_crc: crc(&bytes[..]),
+            argument: 0,
+            group: (0, 0),
+            data: SlotData::Meta(bytes),
+            owner: Owner::Nobody,
+        };
+        self.put(page, append);
+    }
+
+    fn append_content(&mut self) {
+        let running_max = (2 * self.layout.bands).clamp(4, 64);
+        while self.checkpoint.page_next < self.layout.pages {
+            if self.checkpoint.pages_running >= running_max {
+                return;
+            }
+            let index = self.checkpoint.page_next;
+            self.checkpoint.page_next += 1;
+            let (position, _) = self.layout.place(index);
+            let page = self.checkpoint_page(position);
+            let first = index * self.geometry.slots_per_page;
+            for slot in first..first + self.geometry.slots_per_page {
+                self.put_content(page, slot);
+            }
+            self.pad(page);
+            self.queue_page(page);
+        }
+        for position in 0..self.layout.bands {
+            let open = self.checkpoint.opens[position as usize];
+            self.pad_to(open, self.layout.footer_page - 1);
+        }
+        self.checkpoint.covered = self.durable.next();
+        self.checkpoint.stage = Stage::Settling;
+    }
+
+    /// Content slot `index`: a map chunk, or part of the band table.
+    fn put_content(&mut self, page: u32, index: u32) {
+        if index < self.layout.chunks {
+            let bytes = self.chunk(index);
+            self.put_meta(page, Kind::Map, index, bytes);
+        } else if index < self.layout.chunks + self.layout.table_slots {
+            let number = index - self.layout.chunks;
+            let at = number as usize * BLOCK_BYTES;
+            let mut bytes = Box::new([0; BLOCK_BYTES]);
+            bytes.copy_from_slice(&self.open_table[at..at + BLOCK_BYTES]);
+            self.put_meta(page, Kind::BandTable, number, bytes);
+        }
+    }
+
+    fn chunk(&self, index: u32) -> Box<[u8; BLOCK_BYTES]> {
+        let mut bytes = Box::new([0; BLOCK_BYTES]);
+        let first = index as usize * CHUNK_ENTRIES;
+        for (entry, at) in (first..first + CHUNK_ENTRIES).zip(bytes.chunks_exact_mut(4)) {
+            let value = self.l2p.get(entry).copied().unwrap_or(UNMAPPED);
+            at.copy_from_slice(&value.to_le_bytes());
+        }
+        bytes
+    }
+
+    fn settle_content(&mut self) {
+        let hasty = self.is_mutant(Mutant::CheckpointBeforeDurable);
+        if self.checkpoint.pages_running > 0 && !hasty {
+            return;
+        }
+        let covered = self.checkpoint.covered;
+        if self.durable.safe_below() < covered && !hasty {
+            // Otherwise it would wait for the host to go on writing.
+            if self.all_units_quiet() || self.phase != Phase::Running {
+                self.force_safe(covered - 1);
+            } else {
+                for point in 0..self.points.len() {
+                    self.seal(point);
+                }
+            }
+            return;
+        }
+        self.checkpoint.flush_number = self.flush_number_after_now();
+        self.checkpoint.stage = Stage::Flushing;
+    }
+
+    fn after_flush(&mut self, next: Stage) {
+        if self.flushes_ended < self.checkpoint.flush_number {
+            self.want_flush();
+            return;
+        }
+        if next == Stage::Footer {
+            if self.units.iter().any(|unit| unit.erases_running > 0) && self.checkpoint.clean {
+                return;
+            }
+            self.append_footer();
+        } else {
+            self.complete_checkpoint();
+        }
+        self.checkpoint.stage = next;
+    }
+
+    fn append_footer(&mut self) {
+        let footer = Footer {
+            checkpoint: self.checkpoint.next_order,
+            sequence_next: self.sequence_next,
+            order_next: self.durable.next(),
+            generation: self.generation,
+            clean: self.checkpoint.clean,
+        };
+        let page = self.checkpoint_page(0);
+        assert_eq!(self.pages[page].index, self.layout.footer_page, "the footer has its place");
+        self.put_meta(page, Kind::Footer, 0, footer.encode());
+        self.pad(page);
+        self.queue_page(page);
+        let pages = self.geometry.pages_per_block;
+        let partner = self.geometry.pairing.last_partner(self.layout.footer_page, pages);
+        self.pad_to(self.checkpoint.opens[0], partner);
+    }
+
+    fn footer_ended(&mut self) {
+        if self.checkpoint.pages_running == 0 {
+            self.checkpoint.flush_number = self.flush_number_after_now();
+            self.checkpoint.stage = Stage::Sealing;
+        }
+    }
+
+    fn complete_checkpoint(&mut self) {
+        self.counters.checkpoints += 1;
+        self.checkpoint.order = self.checkpoint.next_order;
+        let bands = self.close_checkpoint_bands();
+        let old = std::mem::replace(&mut self.checkpoint.bands, bands);
+        self.give_up(&old);
+        self.drain_check = true;
+    }
+
+    fn close_checkpoint_bands(&mut self) -> Vec<BlockId> {
+        let opens = std::mem::take(&mut self.checkpoint.opens);
+        let mut bands = Vec::new();
+        for open in opens {
+            assert!(self.opens[open].outstanding.is_empty(), "every page of it has ended");
+            bands.push(self.opens[open].block);
+            self.opens[open].live = false;
+            self.opens.give(open);
+        }
+        bands
+    }
+
+    fn give_up(&mut self, bands: &[BlockId]) {
+        for &block in bands {
+            if self.bands[block].state == BandState::Checkpoint {
+                self.bands[block].invalid_order = 0;
+                self.bands[block].hold_order = 0;
+                self.bands.set_state(block, BandState::Draining);
+            }
+        }
+        self.drain();
+    }
+
+    fn abort_ended(&mut self) {
+        if self.checkpoint.pages_running > 0 {
+            return;
+        }
+        self.counters.checkpoints_aborted += 1;
+        let bands = self.close_checkpoint_bands();
+        self.give_up(&bands);
+        self.checkpoint.stage = Stage::Wanted;
+    }
+}

@@ -1,0 +1,94 @@
+//! What the owner of a device chooses: once, when it is formatted ([`FormatOptions`]), and at each
+//! mount ([`Settings`]). Both are checked whole before anything starts.
+
+use crate::policy::PolicyNames;
+use flash::{Geometry, MICROSECOND, MILLISECOND};
+
+/// Chosen when the device is formatted, kept in the root record.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct FormatOptions {
+    /// Logical blocks the device offers. At most [`logical_blocks_max`].
+    pub logical_blocks: u32,
+    /// Tells this device's slots from any other's.
+    pub uuid: u128,
+    /// Bytes of the owner (the server keeps its volume table here), at most [`LABEL_BYTES_MAX`].
+    pub label: Vec<u8>,
+}
+
+/// Most bytes of a label.
+pub const LABEL_BYTES_MAX: usize = 3072;
+
+/// Chosen at each mount.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Settings {
+    /// Host placement handles, each with an append point of its own: 1 to 16.
+    pub handles: u8,
+    /// Units that one handle appends to at a time; 0 means all.
+    pub stripe_units: u32,
+    /// How long a partly filled page may wait for more blocks before it is padded.
+    pub append_wait_ns: u64,
+    /// Start GC when fewer bands than this are free; 0 lets the FTL choose from the geometry.
+    pub bands_free_low: u32,
+    /// Slots appended between two checkpoints; 0 lets the FTL choose from the geometry.
+    pub checkpoint_slots: u64,
+    /// A scrub reads every valid page once in this time; 0 turns it off.
+    pub scrub_period_ns: u64,
+    /// Relocate what a read corrected by at least this many bits.
+    pub refresh_bits: u32,
+    /// Most suspensions of one program or erase.
+    pub suspensions_max: u32,
+    /// An idle erase policy waits until a unit had no request for this long.
+    pub idle_ns: u64,
+    /// Relocation buffers that the driver provides, in blocks.
+    pub relocation_blocks: u32,
+    /// Policies, by name.
+    pub policies: PolicyNames,
+    /// Seed of the policies that draw.
+    pub seed: u64,
+    /// Recover and read only: nothing is programmed or erased.
+    pub read_only: bool,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            handles: 1,
+            stripe_units: 0,
+            append_wait_ns: 100 * MICROSECOND,
+            bands_free_low: 0,
+            checkpoint_slots: 0,
+            scrub_period_ns: 0,
+            refresh_bits: 32,
+            suspensions_max: 4,
+            idle_ns: 2 * MILLISECOND,
+            relocation_blocks: 1024,
+            policies: PolicyNames::default(),
+            seed: 1,
+            read_only: false,
+        }
+    }
+}
+
+impl Settings {
+    /// `Err` names the key, its value, what is wrong and a value that works.
+    pub fn validate(&self, geometry: &Geometry) -> Result<(), String> {
+        geometry.validate()?;
+        if !(1..=16).contains(&self.handles) {
+            return Err(format!("handles = {}: must be 1 to 16, for example 4", self.handles));
+        }
+        if self.stripe_units > geometry.units {
+            return Err(format!(
+                "stripe_units = {}: the device has {} units; use 0 for all",
+                self.stripe_units, geometry.units
+            ));
+        }
+        let blocks_min = 2 * geometry.slots_per_page;
+        if self.relocation_blocks < blocks_min {
+            return Err(format!(
+                "relocation_blocks = {}: must hold two pages, at least {blocks_min}",
+                self.relocation_blocks
+            ));
+        }
+        self.policies.validate()
+    }
+}

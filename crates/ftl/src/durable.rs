@@ -1,0 +1,146 @@
+//! Which programs would survive a power cut.
+//!
+//! Every page gets an *order*, counted through the life of the device, when it is opened for
+//! appending. An order is *safe* when nothing that can still happen on the medium destroys its page
+//! (programmed, cells not shared with a page yet to come, its atomic groups committed, or its slots
+//! appended again elsewhere and safe there). `safe_below` is the first order that is not safe:
+//! everything under it is. On a medium with a volatile cache a flush must follow; `durable_below`
+//! trails `safe_below` by that.
+//!
+//! Invariant: `durable_below <= safe_below <= next`.
+
+use std::collections::VecDeque;
+
+#[derive(Clone, Debug)]
+pub(crate) struct Durable {
+    /// Reasons why each order from `safe_below` on is not safe yet.
+    holds: VecDeque<u32>,
+    safe_below: u64,
+    durable_below: u64,
+    /// When the first order is safe, the second loses one hold.
+    links: Vec<(u64, u64)>,
+    flush_needed: bool,
+}
+
+impl Durable {
+    /// Orders start at `next`. With `flush_needed` nothing is durable before the first flush.
+    pub fn new(next: u64, flush_needed: bool) -> Self {
+        let durable_below = if flush_needed { 0 } else { next };
+        Self {
+            holds: VecDeque::new(),
+            safe_below: next,
+            durable_below,
+            links: Vec::new(),
+            flush_needed,
+        }
+    }
+
+    /// The order of the next page.
+    pub fn next(&self) -> u64 {
+        self.safe_below + self.holds.len() as u64
+    }
+
+    /// Opens an order, held once until its page is programmed and closed.
+    pub fn open(&mut self) -> u64 {
+        let order = self.next();
+        self.holds.push_back(1);
+        order
+    }
+
+    /// One more reason why `order` is not safe.
+    pub fn hold(&mut self, order: u64) {
+        let holds = &mut self.holds[(order - self.safe_below) as usize];
+        assert!(*holds > 0, "order {order} is safe already");
+        *holds += 1;
+    }
+
+    /// Takes one hold from `release` as soon as `after` is safe.
+    pub fn link(&mut self, after: u64, release: u64) {
+        self.links.push((after, release));
+    }
+
+    /// One reason less. Returns true if `safe_below` rose.
+    pub fn release(&mut self, order: u64) -> bool {
+        let mut work = vec![];
+        self.release_one(order, &mut work);
+        while let Some(next) = work.pop() {
+            self.release_one(next, &mut work);
+        }
+        let before = self.safe_below;
+        while self.holds.front() == Some(&0) {
+            self.holds.pop_front();
+            self.safe_below += 1;
+        }
+        if !self.flush_needed {
+            self.durable_below = self.safe_below;
+        }
+        self.safe_below > before
+    }
+
+    fn release_one(&mut self, order: u64, work: &mut Vec<u64>) {
+        let holds = &mut self.holds[(order - self.safe_below) as usize];
+        assert!(*holds > 0, "order {order} was released too often");
+        *holds -= 1;
+        if *holds == 0 && !self.links.is_empty() {
+            self.links.retain(|&(after, release)| {
+                if after == order {
+                    work.push(release);
+                }
+                after != order
+            });
+        }
+    }
+
+    /// A flush that was issued when `safe_below` was `covered` is done.
+    pub fn flushed(&mut self, covered: u64) {
+        assert!(covered <= self.safe_below, "a flush covers what was safe when it began");
+        self.durable_below = self.durable_below.max(covered);
+    }
+
+    /// First order that is not safe.
+    pub fn safe_below(&self) -> u64 {
+        self.safe_below
+    }
+
+    /// First order that is not durable.
+    pub fn durable_below(&self) -> u64 {
+        self.durable_below
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Durable;
+
+    #[test]
+    fn safe_below_waits_for_the_oldest_hold() {
+        let mut durable = Durable::new(10, false);
+        let (a, b) = (durable.open(), durable.open());
+        assert!(!durable.release(b));
+        assert_eq!(durable.durable_below(), 10);
+        assert!(durable.release(a));
+        assert_eq!(durable.durable_below(), 12);
+    }
+
+    #[test]
+    fn a_linked_order_is_safe_only_after_the_other() {
+        let mut durable = Durable::new(0, false);
+        let (member, commit) = (durable.open(), durable.open());
+        durable.hold(member);
+        durable.link(commit, member);
+        durable.release(member);
+        assert_eq!(durable.safe_below(), 0);
+        durable.release(commit);
+        assert_eq!(durable.safe_below(), 2);
+    }
+
+    #[test]
+    fn a_volatile_medium_is_durable_only_as_far_as_it_was_flushed() {
+        let mut durable = Durable::new(0, true);
+        let order = durable.open();
+        durable.release(order);
+        assert_eq!((durable.safe_below(), durable.durable_below()), (1, 0));
+        durable.flushed(1);
+        assert_eq!(durable.durable_below(), 1);
+    }
+}

@@ -1,0 +1,400 @@
+//! The on-flash format: every byte that Weir keeps beside and instead of host data. The tables in
+//! docs/formats.md are the reference; tests there and here hold the two together.
+//!
+//! Parse at the edge: a decoder returns `None` or an error for bytes that are not sound, whatever
+//! they are, and never panics.
+
+use crate::api::MountError;
+use crate::config::LABEL_BYTES_MAX;
+use flash::{BLOCK_BYTES, Geometry, Oob, SlotId, crc, crc_append};
+
+/// Version of the on-flash format.
+pub const VERSION: u16 = 1;
+
+/// Map entries of one map chunk.
+pub(crate) const CHUNK_ENTRIES: usize = BLOCK_BYTES / 4;
+
+/// Bands whose open bit one band-table slot holds.
+pub(crate) const BANDS_PER_TABLE_SLOT: usize = BLOCK_BYTES * 8;
+
+/// A map entry of a logical block without data.
+pub(crate) const UNMAPPED: u32 = u32::MAX;
+
+/// A map entry of a logical block whose data was lost: reads fail until it is written.
+pub(crate) const POISONED: u32 = u32::MAX - 1;
+
+/// What a slot holds.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[repr(u8)]
+pub enum Kind {
+    /// A logical block.
+    Data = 1,
+    /// Nothing: fills a page that had to be programmed.
+    Pad = 2,
+    /// `argument` blocks from `lba` were trimmed.
+    Trim = 3,
+    /// The data of `lba` was lost.
+    Poison = 4,
+    /// The atomic group with this sequence is whole.
+    Commit = 5,
+    /// Root record; `lba` is the band's position in its checkpoint.
+    Root = 6,
+    /// Map chunk number `lba`.
+    Map = 7,
+    /// Open bits of bands, slot number `lba`.
+    BandTable = 8,
+    /// End of a checkpoint: it counts from here on.
+    Footer = 9,
+}
+
+impl Kind {
+    fn from_byte(byte: u8) -> Option<Self> {
+        use Kind::{BandTable, Commit, Data, Footer, Map, Pad, Poison, Root, Trim};
+        [Data, Pad, Trim, Poison, Commit, Root, Map, BandTable, Footer]
+            .into_iter()
+            .find(|&kind| kind as u8 == byte)
+    }
+}
+
+/// The out-of-band facts of a slot. 32 bytes on flash.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Header {
+    /// What the slot holds.
+    pub kind: Kind,
+    /// The logical block, or what [`Kind`] says.
+    pub lba: u32,
+    /// Version of the logical block: a later write has a larger one, a relocated copy the same.
+    pub sequence: u64,
+    /// Order of the page that holds the slot.
+    pub order: u64,
+    /// CRC-32C of the slot's 4096 bytes.
+    pub payload_crc: u32,
+    /// Blocks of a trim, else 0.
+    pub argument: u32,
+    /// Index in its atomic group, and the group's last index; both 0 for a lone block.
+    pub group: (u8, u8),
+}
+
+/// Encodes `header` for the slot at `slot` of device `uuid_crc` (see [`uuid_crc`]).
+///
+/// | bytes | what |
+/// |---|---|
+/// | 0..4 | CRC-32C of the device's uuid, bytes 4..32 and the slot id (u32 LE) |
+/// | 4..8 | payload CRC |
+/// | 8..14 | sequence |
+/// | 14 | kind |
+/// | 15 | 0 |
+/// | 16..22 | order |
+/// | 22, 23 | group index, group's last index |
+/// | 24..28 | lba |
+/// | 28..32 | argument |
+pub fn encode_header(header: &Header, slot: SlotId, uuid_crc: u32) -> Oob {
+    let mut oob = [0; 32];
+    oob[4..8].copy_from_slice(&header.payload_crc.to_le_bytes());
+    oob[8..16].copy_from_slice(&header.sequence.to_le_bytes());
+    oob[14] = header.kind as u8;
+    oob[15] = 0;
+    oob[16..24].copy_from_slice(&header.order.to_le_bytes());
+    oob[22] = header.group.0;
+    oob[23] = header.group.1;
+    oob[24..28].copy_from_slice(&header.lba.to_le_bytes());
+    oob[28..32].copy_from_slice(&header.argument.to_le_bytes());
+    let crc = header_crc(&oob, slot, uuid_crc);
+    oob[0..4].copy_from_slice(&crc.to_le_bytes());
+    oob
+}
+
+/// The header in `oob`, if it is sound, of this device and of this very slot.
+pub fn decode_header(oob: &Oob, slot: SlotId, uuid_crc: u32) -> Option<Header> {
+    if u32_at(oob, 0) != header_crc(oob, slot, uuid_crc) || oob[15] != 0 {
+        return None;
+    }
+    Some(Header {
+        kind: Kind::from_byte(oob[14])?,
+        lba: u32_at(oob, 24),
+        sequence: u64_at(oob, 8) & MASK_48,
+        order: u64_at(oob, 16) & MASK_48,
+        payload_crc: u32_at(oob, 4),
+        argument: u32_at(oob, 28),
+        group: (oob[22], oob[23]),
+    })
+}
+
+/// What [`encode_header`] and [`decode_header`] want to know of a device's uuid.
+pub fn uuid_crc(uuid: u128) -> u32 {
+    crc(&uuid.to_le_bytes())
+}
+
+fn header_crc(oob: &Oob, slot: SlotId, uuid_crc: u32) -> u32 {
+    let mut covered = [0; 32];
+    covered[..28].copy_from_slice(&oob[4..]);
+    covered[28..].copy_from_slice(&slot.0.to_le_bytes());
+    crc_append(uuid_crc, &covered)
+}
+
+/// CRC-32C of 4096 zero bytes: the payload CRC of every slot without data.
+pub(crate) fn empty_crc() -> u32 {
+    crc(&[0; BLOCK_BYTES])
+}
+
+/// Describes the device and the checkpoint that its band belongs to. Fills the first slot of
+/// every checkpoint band.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Root {
+    /// As formatted.
+    pub uuid: u128,
+    /// Names the checkpoint: the first order that it does not cover.
+    pub checkpoint: u64,
+    /// Bands of the checkpoint.
+    pub bands: u32,
+    /// This band's position among them.
+    pub position: u32,
+    /// Units, blocks per unit, pages per block, slots per page.
+    pub shape: [u32; 4],
+    /// Logical blocks of the device.
+    pub logical_blocks: u32,
+    /// The owner's bytes.
+    pub label: Vec<u8>,
+}
+
+const ROOT_MAGIC: &[u8; 8] = b"WeirRoot";
+const FOOTER_MAGIC: &[u8; 8] = b"WeirFoot";
+const ROOT_LABEL_AT: usize = 72;
+
+/// The shape that a root record repeats.
+pub(crate) fn shape(geometry: &Geometry) -> [u32; 4] {
+    [geometry.units, geometry.blocks_per_unit, geometry.pages_per_block, geometry.slots_per_page]
+}
+
+impl Root {
+    /// The 4096 bytes of the record; see docs/formats.md.
+    ///
+    /// # Panics
+    /// If the label is longer than [`LABEL_BYTES_MAX`], which `Ftl::format` refuses.
+    pub fn encode(&self) -> Box<[u8; BLOCK_BYTES]> {
+        assert!(self.label.len() <= LABEL_BYTES_MAX, "the label fits the root record");
+        let mut bytes = Box::new([0; BLOCK_BYTES]);
+        bytes[0..8].copy_from_slice(ROOT_MAGIC);
+        bytes[8..10].copy_from_slice(&VERSION.to_le_bytes());
+        bytes[10..12].copy_from_slice(&(self.label.len() as u16).to_le_bytes());
+        bytes[12..16].copy_from_slice(&self.logical_blocks.to_le_bytes());
+        bytes[16..32].copy_from_slice(&self.uuid.to_le_bytes());
+        bytes[32..40].copy_from_slice(&self.checkpoint.to_le_bytes());
+        bytes[40..44].copy_from_slice(&self.bands.to_le_bytes());
+        bytes[44..48].copy_from_slice(&self.position.to_le_bytes());
+        for (at, value) in (48..).step_by(4).zip(self.shape) {
+            bytes[at..at + 4].copy_from_slice(&value.to_le_bytes());
+        }
+        bytes[ROOT_LABEL_AT..ROOT_LABEL_AT + self.label.len()].copy_from_slice(&self.label);
+        let sum = crc(&bytes[..BLOCK_BYTES - 4]);
+        bytes[BLOCK_BYTES - 4..].copy_from_slice(&sum.to_le_bytes());
+        bytes
+    }
+
+    /// `None` if the bytes are no root record at all or damaged; an error for another version.
+    pub fn decode(bytes: &[u8]) -> Option<Result<Self, MountError>> {
+        if bytes.len() != BLOCK_BYTES || &bytes[0..8] != ROOT_MAGIC || !sum_matches(bytes) {
+            return None;
+        }
+        let found = u16::from_le_bytes([bytes[8], bytes[9]]);
+        if found != VERSION {
+            return Some(Err(MountError::Version { found }));
+        }
+        let label_len = usize::from(u16::from_le_bytes([bytes[10], bytes[11]]));
+        if label_len > LABEL_BYTES_MAX {
+            return None;
+        }
+        Some(Ok(Self {
+            logical_blocks: u32_at(bytes, 12),
+            uuid: u128::from(u64_at(bytes, 16)) | u128::from(u64_at(bytes, 24)) << 64,
+            checkpoint: u64_at(bytes, 32),
+            bands: u32_at(bytes, 40),
+            position: u32_at(bytes, 44),
+            shape: std::array::from_fn(|i| u32_at(bytes, 48 + 4 * i)),
+            label: bytes[ROOT_LABEL_AT..ROOT_LABEL_AT + label_len].to_vec(),
+        }))
+    }
+}
+
+/// Ends a checkpoint.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Footer {
+    /// As in the root records.
+    pub checkpoint: u64,
+    /// No sequence at or above this was in use when the footer was written.
+    pub sequence_next: u64,
+    /// Nor an order.
+    pub order_next: u64,
+    /// Mounts since the format.
+    pub generation: u64,
+    /// Written by a clean shutdown: nothing was appended or erased after it.
+    pub clean: bool,
+}
+
+impl Footer {
+    /// The 4096 bytes of the record; see docs/formats.md.
+    pub fn encode(&self) -> Box<[u8; BLOCK_BYTES]> {
+        let mut bytes = Box::new([0; BLOCK_BYTES]);
+        bytes[0..8].copy_from_slice(FOOTER_MAGIC);
+        bytes[8..16].copy_from_slice(&self.checkpoint.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.sequence_next.to_le_bytes());
+        bytes[24..32].copy_from_slice(&self.order_next.to_le_bytes());
+        bytes[32..40].copy_from_slice(&self.generation.to_le_bytes());
+        bytes[40] = u8::from(self.clean);
+        let sum = crc(&bytes[..BLOCK_BYTES - 4]);
+        bytes[BLOCK_BYTES - 4..].copy_from_slice(&sum.to_le_bytes());
+        bytes
+    }
+
+    /// `None` if the bytes are not a sound footer.
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        if bytes.len() != BLOCK_BYTES
+            || &bytes[0..8] != FOOTER_MAGIC
+            || !sum_matches(bytes)
+            || bytes[40] > 1
+        {
+            return None;
+        }
+        Some(Self {
+            checkpoint: u64_at(bytes, 8),
+            sequence_next: u64_at(bytes, 16),
+            order_next: u64_at(bytes, 24),
+            generation: u64_at(bytes, 32),
+            clean: bytes[40] == 1,
+        })
+    }
+}
+
+/// Where the parts of a checkpoint lie. A function of the device's shape alone, so that recovery
+/// finds every part without a directory.
+///
+/// Page 0 of each checkpoint band holds its root record. Content page `j` (map chunks, then the
+/// band table) is page `1 + j / bands` of the band at position `j % bands`, so that a checkpoint is
+/// written and read by all units at once. Each band is padded until its content shares cells with
+/// no later page; the footer follows in the band at position 0.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct CheckpointLayout {
+    pub chunks: u32,
+    pub table_slots: u32,
+    pub pages: u32,
+    pub bands: u32,
+    pub footer_page: u32,
+}
+
+impl CheckpointLayout {
+    /// `None` if a block has too few pages for any checkpoint.
+    pub fn new(geometry: &Geometry, logical_blocks: u32) -> Option<Self> {
+        let chunks = logical_blocks.div_ceil(CHUNK_ENTRIES as u32);
+        let table_slots = geometry.blocks().div_ceil(BANDS_PER_TABLE_SLOT as u32);
+        let pages = (chunks + table_slots).div_ceil(geometry.slots_per_page);
+        let per_block = geometry.pages_per_block;
+        let rows_max = (1..per_block)
+            .rev()
+            .find(|&rows| geometry.pairing.last_partner(rows, per_block) + 1 < per_block)?;
+        let bands = pages.div_ceil(rows_max);
+        let rows = pages.div_ceil(bands);
+        let footer_page = geometry.pairing.last_partner(rows, per_block) + 1;
+        Some(Self { chunks, table_slots, pages, bands, footer_page })
+    }
+
+    /// Band position and page of content page `index`.
+    pub fn place(&self, index: u32) -> (u32, u32) {
+        (index % self.bands, 1 + index / self.bands)
+    }
+}
+
+fn sum_matches(bytes: &[u8]) -> bool {
+    u32_at(bytes, BLOCK_BYTES - 4) == crc(&bytes[..BLOCK_BYTES - 4])
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(std::array::from_fn(|i| bytes[at + i]))
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(std::array::from_fn(|i| bytes[at + i]))
+}
+
+/// Sequences and orders have 48 bits: at a million a second they last nine years. The FTL refuses
+/// writes at their end.
+pub(crate) const MASK_48: u64 = (1 << 48) - 1;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn header() -> Header {
+        Header {
+            kind: Kind::Trim,
+            lba: 0x0403_0201,
+            sequence: 0x0000_a1a2_a3a4_a5a6,
+            order: 0x0000_b1b2_b3b4_b5b6,
+            payload_crc: 0x0807_0605,
+            argument: 0x1413_1211,
+            group: (3, 9),
+        }
+    }
+
+    #[test]
+    fn format_v1_header_bytes() {
+        let oob = encode_header(&header(), SlotId(77), uuid_crc(5));
+        assert_eq!(oob[4..8], [5, 6, 7, 8]);
+        assert_eq!(oob[8..16], [0xa6, 0xa5, 0xa4, 0xa3, 0xa2, 0xa1, 3, 0]);
+        assert_eq!(oob[16..24], [0xb6, 0xb5, 0xb4, 0xb3, 0xb2, 0xb1, 3, 9]);
+        assert_eq!(oob[24..32], [1, 2, 3, 4, 0x11, 0x12, 0x13, 0x14]);
+        assert_eq!(decode_header(&oob, SlotId(77), uuid_crc(5)), Some(header()));
+    }
+
+    #[test]
+    fn a_header_is_refused_elsewhere_on_another_device_and_after_any_bit_flip() {
+        let oob = encode_header(&header(), SlotId(77), uuid_crc(5));
+        assert_eq!(decode_header(&oob, SlotId(78), uuid_crc(5)), None);
+        assert_eq!(decode_header(&oob, SlotId(77), uuid_crc(6)), None);
+        for bit in 0..256 {
+            let mut flipped = oob;
+            flipped[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(decode_header(&flipped, SlotId(77), uuid_crc(5)), None, "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn root_and_footer_survive_their_encoding_and_notice_damage() {
+        let root = Root {
+            uuid: 1 << 100 | 7,
+            checkpoint: 9,
+            bands: 3,
+            position: 2,
+            shape: [1, 2, 3, 4],
+            logical_blocks: 1000,
+            label: b"volumes".to_vec(),
+        };
+        let mut bytes = root.encode();
+        assert_eq!(Root::decode(&bytes[..]), Some(Ok(root)));
+        bytes[100] ^= 1;
+        assert_eq!(Root::decode(&bytes[..]), None);
+        let footer =
+            Footer { checkpoint: 1, sequence_next: 2, order_next: 3, generation: 4, clean: true };
+        let mut bytes = footer.encode();
+        assert_eq!(Footer::decode(&bytes[..]), Some(footer));
+        bytes[4000] = 1;
+        assert_eq!(Footer::decode(&bytes[..]), None);
+    }
+
+    #[test]
+    fn another_version_is_named() {
+        let root = Root {
+            uuid: 1,
+            checkpoint: 1,
+            bands: 1,
+            position: 0,
+            shape: [1; 4],
+            logical_blocks: 1,
+            label: vec![],
+        };
+        let mut bytes = root.encode();
+        bytes[8] = 9;
+        let sum = crc(&bytes[..BLOCK_BYTES - 4]);
+        bytes[BLOCK_BYTES - 4..].copy_from_slice(&sum.to_le_bytes());
+        assert_eq!(Root::decode(&bytes[..]), Some(Err(MountError::Version { found: 9 })));
+    }
+}

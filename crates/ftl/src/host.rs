@@ -1,0 +1,691 @@
+//! Host requests: from the call to the reply.
+//!
+//! Writes and trims are placed in the order they come, as far as there is space; reads never wait
+//! for them. A write is acknowledged when its slots are programmed; with FUA, and for a flush, when
+//! that would survive a power cut.
+
+use crate::append::{Append, Appended, NONE, Owner};
+use crate::format::{Header, Kind, MASK_48, POISONED, UNMAPPED, decode_header};
+use crate::units::{ReadOp, ReadPurpose};
+use crate::{Ftl, Mutant, Output, Phase};
+use flash::{
+    BufferId, Lba, MediumError, Operation, Payload, Reply, Request, RequestError, SlotData, SlotId,
+    SlotRead, SlotStatus,
+};
+
+/// Most blocks of an atomic write.
+pub const ATOMIC_BLOCKS_MAX: u32 = 64;
+
+/// Blocks of one trim record: bounds the work between two looks at the other queues.
+const TRIM_BLOCKS_MAX: u32 = 1 << 16;
+
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(crate) enum Class {
+    #[default]
+    Read,
+    Write {
+        fua: bool,
+        atomic: bool,
+        point: u8,
+    },
+    Trim {
+        fua: bool,
+    },
+    Flush,
+}
+
+#[derive(Clone, Debug, Default)]
+pub(crate) struct HostRequest {
+    id: u64,
+    lba: u32,
+    blocks: u32,
+    class: Class,
+    buffer: BufferId,
+    checksums: Vec<u32>,
+    /// Blocks that have a slot.
+    placed: u32,
+    /// Slots or reads that have not ended.
+    pending: u32,
+    error: Option<RequestError>,
+    /// Highest order of its slots.
+    order_last: u64,
+    /// Of an atomic group: its sequence, the orders it holds, and whether its commit is placed.
+    sequence: u64,
+    orders: Vec<u64>,
+    committing: bool,
+    /// And what to restore if it fails: logical block, its slot, what the map said before.
+    members: Vec<(u32, SlotId, u32)>,
+    /// Requests that wait until this atomic write is decided.
+    readers: Vec<u32>,
+}
+
+/// Somebody who waits until every order up to `order` is durable.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Waiter {
+    pub order: u64,
+    pub request: u32,
+}
+
+impl Ftl {
+    pub(crate) fn submit(&mut self, request: Request, checksums: &[u32]) {
+        if let Err(error) = self.admit(&request) {
+            self.outputs.push_back(Output::Reply(Reply { id: request.id, result: Err(error) }));
+            return;
+        }
+        let index = self.requests.take();
+        let entry = &mut self.requests[index];
+        (entry.id, entry.lba, entry.blocks) = (request.id, request.lba.0, request.blocks);
+        (entry.placed, entry.pending, entry.error) = (0, 0, None);
+        (entry.order_last, entry.sequence, entry.committing) = (0, 0, false);
+        entry.checksums.clear();
+        entry.members.clear();
+        match request.operation {
+            Operation::Read { buffer } => {
+                (entry.class, entry.buffer) = (Class::Read, buffer);
+                self.start_read(index);
+            }
+            Operation::Write { buffer, fua, atomic, hint } => {
+                assert_eq!(checksums.len(), request.blocks as usize, "one checksum a block");
+                let point = hint.handle % self.settings.handles;
+                // A lone block is atomic as it is.
+                let atomic = atomic && request.blocks > 1;
+                (entry.class, entry.buffer) = (Class::Write { fua, atomic, point }, buffer);
+                entry.checksums.extend_from_slice(checksums);
+                self.atomic_writes += u32::from(atomic);
+                self.writes.push_back(index);
+                self.place_writes();
+            }
+            Operation::Trim { fua } => {
+                entry.class = Class::Trim { fua };
+                self.writes.push_back(index);
+                self.place_writes();
+            }
+            Operation::Flush => {
+                entry.class = Class::Flush;
+                self.counters.host_flushes += 1;
+                let order = self.durable.next() - 1;
+                self.wait_durable(order, index);
+            }
+        }
+    }
+
+    fn admit(&self, request: &Request) -> Result<(), RequestError> {
+        match self.phase {
+            Phase::Running | Phase::ReadOnly => {}
+            Phase::Failed => {
+                if !matches!(request.operation, Operation::Read { .. }) {
+                    return Err(RequestError::Failed);
+                }
+            }
+            _ => return Err(RequestError::ShuttingDown),
+        }
+        if request.operation == Operation::Flush {
+            return Ok(());
+        }
+        let end = u64::from(request.lba.0) + u64::from(request.blocks);
+        if request.blocks == 0 || end > self.l2p.len() as u64 {
+            return Err(RequestError::OutOfRange);
+        }
+        if let Operation::Write { atomic: true, .. } = request.operation
+            && request.blocks > ATOMIC_BLOCKS_MAX
+        {
+            return Err(RequestError::OutOfRange);
+        }
+        let read = matches!(request.operation, Operation::Read { .. });
+        if !read && (self.phase == Phase::ReadOnly || self.sequence_next >= MASK_48) {
+            return Err(RequestError::Failed);
+        }
+        Ok(())
+    }
+
+    /// Splits a read into runs that one command can read.
+    fn start_read(&mut self, index: u32) {
+        let (lba, blocks, buffer) = {
+            let entry = &self.requests[index];
+            (entry.lba, entry.blocks, entry.buffer)
+        };
+        self.counters.host_blocks_read += u64::from(blocks);
+        if self.atomic_writes > 0 && self.wait_for_group(index) {
+            return;
+        }
+        // Held while the runs are queued, so that an early completion does not reply.
+        self.requests[index].pending = 1;
+        let mut at = 0;
+        while at < blocks {
+            let first = self.l2p[(lba + at) as usize];
+            let count = self.run_length(lba + at, blocks - at, first);
+            let into = Payload { buffer, index: at };
+            match first {
+                UNMAPPED => self.outputs.push_back(Output::ReadZeroes { into, count }),
+                POISONED => self.fail_request(index, RequestError::Unreadable),
+                slot => {
+                    self.requests[index].pending += 1;
+                    let read = self.reads.take();
+                    self.reads[read] = ReadOp {
+                        purpose: ReadPurpose::Host(index),
+                        slot: SlotId(slot),
+                        count,
+                        into: Some(into),
+                        lba: lba + at,
+                    };
+                    self.start_slot_read(read);
+                }
+            }
+            at += count;
+        }
+        self.part_ended(index);
+    }
+
+    /// Consecutive logical blocks that lie in consecutive slots of one page, or have none.
+    fn run_length(&self, lba: u32, max: u32, first: u32) -> u32 {
+        let map = &self.l2p[lba as usize..(lba + max) as usize];
+        if first >= POISONED {
+            return map.iter().take_while(|&&entry| entry == first).count() as u32;
+        }
+        if max == 1 {
+            return 1;
+        }
+        let page_end =
+            first + self.geometry.slots_per_page - self.geometry.slot_in_page(SlotId(first));
+        let matches = (first..page_end).zip(map).take_while(|&(slot, &entry)| entry == slot);
+        matches.count() as u32
+    }
+
+    /// Queues a read, or parks it until its page is programmed.
+    fn start_slot_read(&mut self, read: u32) {
+        let slot = self.reads[read].slot;
+        let block = self.bands.block_of(slot);
+        let band = &mut self.bands[block];
+        band.reads_pending += 1;
+        let page = self.geometry.page_in_block(slot);
+        let programmed = band.state != crate::BandState::Open || page < band.pages_done;
+        if programmed || self.is_mutant(Mutant::ReadBeforeProgram) {
+            self.queue_read(read);
+            return;
+        }
+        let open = self
+            .opens
+            .indices()
+            .find(|&open| self.opens[open].live && self.opens[open].block == block);
+        let open = open.expect("an open band has an entry");
+        let page = self.opens[open].outstanding.iter().copied();
+        let page = page.into_iter().find(|&other| {
+            self.pages[other].slot.0 <= slot.0
+                && slot.0 < self.pages[other].slot.0 + self.geometry.slots_per_page
+        });
+        let page = page.expect("a slot in flight has a page");
+        self.pages[page].waiters.push(read);
+    }
+
+    /// A parked read whose page failed: its block is elsewhere now, or about to be.
+    pub(crate) fn reroute(&mut self, read: u32) {
+        let op = self.reads[read];
+        let block = self.bands.block_of(op.slot);
+        self.bands[block].reads_pending -= 1;
+        let ReadPurpose::Host(request) = op.purpose else {
+            unreachable!("only host reads wait for a page")
+        };
+        self.reads.give(read);
+        // Slots that wait in `moves` have no page to wait for yet.
+        self.reroutes.push((request, op.lba, op.count));
+    }
+
+    /// Looks again where rerouted blocks are, once nothing is on the move.
+    pub(crate) fn place_reroutes(&mut self) {
+        if self.reroutes.is_empty() || !self.moves.is_empty() {
+            return;
+        }
+        for (request, lba, count) in std::mem::take(&mut self.reroutes) {
+            let (first, buffer) = (self.requests[request].lba, self.requests[request].buffer);
+            for lba in lba..lba + count {
+                let into = Payload { buffer, index: lba - first };
+                match self.l2p[lba as usize] {
+                    UNMAPPED => self.outputs.push_back(Output::ReadZeroes { into, count: 1 }),
+                    POISONED => self.fail_request(request, RequestError::Unreadable),
+                    slot => {
+                        self.requests[request].pending += 1;
+                        let read = self.reads.take();
+                        self.reads[read] = ReadOp {
+                            purpose: ReadPurpose::Host(request),
+                            slot: SlotId(slot),
+                            count: 1,
+                            into: Some(into),
+                            lba,
+                        };
+                        self.start_slot_read(read);
+                    }
+                }
+            }
+            self.part_ended(request);
+        }
+    }
+
+    /// A host read came back. Returns true if every slot was what it should be.
+    pub(crate) fn end_host_read(
+        &mut self,
+        request: u32,
+        op: &ReadOp,
+        slots: Result<&[SlotRead<'_>], MediumError>,
+    ) {
+        let sound = match slots {
+            Ok(slots) => self.check_slots(op, slots),
+            Err(_) => false,
+        };
+        if !sound {
+            self.counters.reads_unreadable += 1;
+            self.fail_request(request, RequestError::Unreadable);
+        }
+        self.part_ended(request);
+    }
+
+    fn check_slots(&mut self, op: &ReadOp, slots: &[SlotRead<'_>]) -> bool {
+        assert_eq!(slots.len() as u32, op.count, "the medium answers for every slot");
+        let mut sound = true;
+        for (index, read) in slots.iter().enumerate() {
+            let slot = SlotId(op.slot.0 + index as u32);
+            let header = self.check_slot(slot, read);
+            let right = header.is_some_and(|header| {
+                header.kind == Kind::Data && header.lba == op.lba + index as u32
+            });
+            sound &= right || (self.is_mutant(Mutant::SkipAddress) && header.is_some());
+        }
+        sound
+    }
+
+    /// The header of a slot that was read, if the slot is what was appended there: sound data, for
+    /// this place, of this life of its band. Notes what should be refreshed.
+    pub(crate) fn check_slot(&mut self, slot: SlotId, read: &SlotRead<'_>) -> Option<Header> {
+        match read.status {
+            SlotStatus::Ok => {}
+            SlotStatus::Corrected(bits) => {
+                self.counters.slots_corrected += 1;
+                if bits >= self.settings.refresh_bits {
+                    self.refresh(self.bands.block_of(slot));
+                }
+            }
+            SlotStatus::Erased | SlotStatus::Uncorrectable => return None,
+        }
+        let header = decode_header(&read.oob, slot, self.uuid_crc)?;
+        if header.payload_crc != read.crc && !self.is_mutant(Mutant::SkipChecksum) {
+            return None;
+        }
+        let band = &self.bands[self.bands.block_of(slot)];
+        // Older than the band's first page: left from before the last erase.
+        (header.order >= band.first_order).then_some(header)
+    }
+
+    /// Places writes and trims, oldest first, as far as there is space.
+    pub(crate) fn place_writes(&mut self) {
+        while let Some(&index) = self.writes.front() {
+            let done = match self.requests[index].class {
+                Class::Write { point, atomic, .. } => self.place_blocks(index, point, atomic),
+                Class::Trim { .. } => self.place_trim(index),
+                Class::Read | Class::Flush => unreachable!("only writes and trims are placed"),
+            };
+            if !done {
+                return;
+            }
+            self.writes.pop_front();
+            self.after_placing(index);
+        }
+    }
+
+    fn after_placing(&mut self, index: u32) {
+        let fua = match self.requests[index].class {
+            Class::Write { fua, point, .. } => fua.then_some(point),
+            Class::Trim { fua } => fua.then_some(0),
+            Class::Read | Class::Flush => None,
+        };
+        if let Some(point) = fua {
+            self.seal(usize::from(point));
+        }
+        self.part_ended(index);
+    }
+
+    /// Places blocks until the request is done or there is no room. Its `pending` counts one extra
+    /// from the first block to `after_placing`.
+    fn place_blocks(&mut self, index: u32, point: u8, atomic: bool) -> bool {
+        if self.requests[index].placed == 0 && self.requests[index].pending == 0 {
+            self.requests[index].pending = 1;
+            if atomic {
+                self.requests[index].sequence = self.next_sequence();
+            }
+        }
+        while self.requests[index].placed < self.requests[index].blocks {
+            if self.gate_writes() {
+                self.counters.writes_throttled += 1;
+                return false;
+            }
+            if self.page_of(usize::from(point)).is_none() {
+                return false;
+            }
+            self.place_block(index, point, atomic);
+        }
+        true
+    }
+
+    fn place_block(&mut self, index: u32, point: u8, atomic: bool) {
+        let sequence = if atomic { self.requests[index].sequence } else { self.next_sequence() };
+        let entry = &mut self.requests[index];
+        let at = entry.placed;
+        let group = if atomic { (at as u8, (entry.blocks - 1) as u8) } else { (0, 0) };
+        let lba = entry.lba + at;
+        let append = Append {
+            kind: Kind::Data,
+            lba,
+            sequence,
+            payload_crc: entry.checksums[at as usize],
+            argument: 0,
+            group,
+            data: SlotData::Payload(Payload { buffer: entry.buffer, index: at }),
+            owner: Owner::Request(index),
+        };
+        entry.placed += 1;
+        entry.pending += 1;
+        let Appended { slot, order, page } =
+            self.append(usize::from(point), append).expect("the page has room");
+        let previous = self.remap(lba, slot.0, order);
+        let in_page = self.geometry.slot_in_page(slot) as usize;
+        self.pages[page].previous[in_page] = previous;
+        self.note_order(index, order);
+        if atomic {
+            self.durable.hold(order);
+            self.requests[index].orders.push(order);
+            self.requests[index].members.push((lba, slot, previous));
+        }
+        self.counters.host_blocks_written += 1;
+        self.reclaim.credit -= 256;
+    }
+
+    fn place_trim(&mut self, index: u32) -> bool {
+        if self.requests[index].placed == 0 {
+            self.requests[index].pending = 1;
+        }
+        while self.requests[index].placed < self.requests[index].blocks {
+            let entry = &self.requests[index];
+            let lba = entry.lba + entry.placed;
+            let count = (entry.blocks - entry.placed).min(TRIM_BLOCKS_MAX);
+            let Some(point) = self.record_point() else { return false };
+            self.requests[index].placed += count;
+            self.counters.host_blocks_trimmed += u64::from(count);
+            self.trim_range(index, point, lba, count);
+        }
+        true
+    }
+
+    /// The append point for a record that must find room even when the host has none left.
+    fn record_point(&mut self) -> Option<usize> {
+        if self.page_of(0).is_some() {
+            return Some(0);
+        }
+        let point = self.relocate_point();
+        self.page_of(point).map(|_| point)
+    }
+
+    fn trim_range(&mut self, index: u32, point: usize, lba: u32, count: u32) {
+        let range = lba as usize..(lba + count) as usize;
+        // A trim that is still on its way could be undone by a power cut after this one's reply.
+        let settled = self.trims_running == 0 || self.trims_running == 1 && self.holds_trim(index);
+        if settled && self.l2p[range].iter().all(|&entry| entry == UNMAPPED) {
+            return;
+        }
+        if !self.holds_trim(index) {
+            self.trims_running += 1;
+        }
+        self.requests[index].pending += 1;
+        self.requests[index].committing = true;
+        let sequence = self.next_sequence();
+        let owner = Owner::Request(index);
+        let append = Append::record(Kind::Trim, lba, sequence, count, self.empty_crc, owner);
+        let Appended { order, .. } = self.append(point, append).expect("the page has room");
+        for lba in lba..lba + count {
+            self.remap(lba, UNMAPPED, order);
+        }
+        self.note_order(index, order);
+    }
+
+    /// Whether the trim request has a record on its way.
+    fn holds_trim(&self, index: u32) -> bool {
+        self.requests[index].committing
+    }
+
+    /// Points `lba` to `entry` and returns what it pointed to.
+    pub(crate) fn remap(&mut self, lba: u32, entry: u32, order: u64) -> u32 {
+        let previous = std::mem::replace(&mut self.l2p[lba as usize], entry);
+        if previous < POISONED {
+            self.bands.invalidate(SlotId(previous), order);
+            self.blocks_mapped -= 1;
+        }
+        if entry < POISONED {
+            self.bands.validate(SlotId(entry));
+            self.blocks_mapped += 1;
+        }
+        previous
+    }
+
+    pub(crate) fn next_sequence(&mut self) -> u64 {
+        self.sequence_next += 1;
+        self.sequence_next - 1
+    }
+
+    pub(crate) fn note_order(&mut self, request: u32, order: u64) {
+        let entry = &mut self.requests[request];
+        entry.order_last = entry.order_last.max(order);
+    }
+
+    /// One slot of the request is programmed.
+    pub(crate) fn slot_programmed(&mut self, request: u32) {
+        self.part_ended(request);
+    }
+
+    pub(crate) fn fail_request(&mut self, request: u32, error: RequestError) {
+        self.requests[request].error.get_or_insert(error);
+    }
+
+    fn part_ended(&mut self, index: u32) {
+        let fua_ignored = self.is_mutant(Mutant::IgnoreFua);
+        let entry = &mut self.requests[index];
+        entry.pending -= 1;
+        if entry.pending > 0 {
+            return;
+        }
+        match entry.class {
+            Class::Write { atomic: true, .. } if entry.error.is_some() => self.undo_group(index),
+            Class::Write { atomic: true, .. } if !entry.committing => self.commit_group(index),
+            Class::Write { fua: true, .. } | Class::Trim { fua: true }
+                if entry.error.is_none() && !fua_ignored =>
+            {
+                let order = self.requests[index].order_last;
+                self.wait_durable(order, index);
+            }
+            _ => self.finish(index),
+        }
+    }
+
+    /// All blocks of an atomic write are programmed: its commit record decides it.
+    fn commit_group(&mut self, index: u32) {
+        let entry = &mut self.requests[index];
+        entry.committing = true;
+        entry.pending = 1;
+        let (lba, sequence) = (entry.lba, entry.sequence);
+        let owner = Owner::Request(index);
+        let append = Append::record(Kind::Commit, lba, sequence, 0, self.empty_crc, owner);
+        self.commits.push_back((index, append));
+        self.place_commits();
+    }
+
+    /// An atomic write failed: every block that it still owns gets its old content back, which the
+    /// held orders kept.
+    fn undo_group(&mut self, index: u32) {
+        let members = std::mem::take(&mut self.requests[index].members);
+        for &(lba, slot, previous) in members.iter().rev() {
+            self.give_back(lba, slot, previous, self.requests[index].order_last);
+        }
+        let mut orders = std::mem::take(&mut self.requests[index].orders);
+        if !self.requests[index].committing {
+            for order in orders.drain(..) {
+                self.release(order);
+            }
+        }
+        self.finish(index);
+    }
+
+    /// Points `lba` to `previous` again if it still points to `slot`.
+    pub(crate) fn give_back(&mut self, lba: u32, slot: SlotId, previous: u32, order: u64) {
+        if self.l2p[lba as usize] != slot.0 {
+            return;
+        }
+        self.remap(lba, previous, order);
+        if previous < POISONED {
+            let block = self.bands.block_of(SlotId(previous));
+            if self.bands[block].state == crate::BandState::Draining {
+                self.bands.set_state(block, crate::BandState::Full);
+            }
+        }
+    }
+
+    /// A slot of an atomic write is elsewhere now.
+    pub(crate) fn move_member(&mut self, index: u32, from: SlotId, to: SlotId) {
+        let members = &mut self.requests[index].members;
+        if let Some(member) = members.iter_mut().find(|member| member.1 == from) {
+            member.1 = to;
+        }
+    }
+
+    /// Appends commit records, as far as there is room.
+    pub(crate) fn place_commits(&mut self) {
+        while let Some((index, _)) = self.commits.front() {
+            let index = *index;
+            let Some(point) = self.record_point() else { return };
+            let (_, append) = self.commits.pop_front().expect("the front exists");
+            let Appended { order, .. } = self.append(point, append).expect("the page has room");
+            self.note_order(index, order);
+            let mut orders = std::mem::take(&mut self.requests[index].orders);
+            for member in orders.drain(..) {
+                self.durable.link(order, member);
+            }
+            self.requests[index].orders = orders;
+            self.seal(point);
+        }
+    }
+
+    /// True if the read of `index` must wait for an atomic write that is not decided.
+    fn wait_for_group(&mut self, index: u32) -> bool {
+        let (lba, end) = {
+            let entry = &self.requests[index];
+            (entry.lba, entry.lba + entry.blocks)
+        };
+        let writer = self.requests.indices().find(|&other| {
+            let entry = &self.requests[other];
+            let placing = entry.pending > 0 && entry.placed > 0;
+            matches!(entry.class, Class::Write { atomic: true, .. })
+                && placing
+                && entry.lba < end
+                && lba < entry.lba + entry.blocks
+        });
+        if let Some(writer) = writer {
+            self.requests[writer].readers.push(index);
+        }
+        writer.is_some()
+    }
+
+    /// Replies, now or when every order up to `order` is durable.
+    pub(crate) fn wait_durable(&mut self, order: u64, request: u32) {
+        let dropped = self.is_mutant(Mutant::DropFlush);
+        if self.durable.durable_below() > order || dropped {
+            self.finish(request);
+            return;
+        }
+        self.force_safe(order);
+        self.waiters.push(Waiter { order, request });
+        self.durable_rose = true;
+    }
+
+    /// Replies to those whose orders are durable.
+    pub(crate) fn wake_waiters(&mut self) {
+        let durable_below = self.durable.durable_below();
+        let mut woken = std::mem::take(&mut self.woken);
+        self.waiters.retain(|waiter| {
+            let done = waiter.order < durable_below;
+            if done {
+                woken.push(waiter.request);
+            }
+            !done
+        });
+        for request in woken.drain(..) {
+            self.finish(request);
+        }
+        self.woken = woken;
+    }
+
+    pub(crate) fn finish(&mut self, index: u32) {
+        let entry = &mut self.requests[index];
+        let result = entry.error.map_or(Ok(()), Err);
+        let id = entry.id;
+        let group = matches!(entry.class, Class::Write { atomic: true, .. });
+        if matches!(entry.class, Class::Trim { .. }) && entry.committing {
+            self.trims_running -= 1;
+        }
+        // Marks the entry as not an undecided atomic write.
+        entry.class = Class::Read;
+        self.outputs.push_back(Output::Reply(Reply { id, result }));
+        self.counters.host_errors += u64::from(result.is_err());
+        if group {
+            self.atomic_writes -= 1;
+            for reader in std::mem::take(&mut self.requests[index].readers) {
+                self.start_read(reader);
+            }
+        }
+        self.requests.give(index);
+    }
+
+    /// The medium failed: a write that is not placed whole ends here.
+    pub(crate) fn abandon(&mut self, index: u32) {
+        self.fail_request(index, RequestError::Failed);
+        let entry = &mut self.requests[index];
+        if entry.pending == 0 {
+            entry.pending = 1;
+        }
+        self.part_ended(index);
+    }
+
+    /// No space can be had for the oldest write: say so rather than wait for ever.
+    pub(crate) fn refuse_oldest_write(&mut self) {
+        let Some(index) = self.writes.pop_front() else { return };
+        self.counters.writes_refused += 1;
+        self.fail_request(index, RequestError::NoSpace);
+        let entry = &mut self.requests[index];
+        if entry.pending == 0 {
+            entry.pending = 1;
+        }
+        self.part_ended(index);
+    }
+
+    /// Whether the sequence belongs to an atomic write that is not committed.
+    pub(crate) fn group_undecided(&self, sequence: u64) -> bool {
+        self.atomic_writes > 0
+            && self.requests.indices().any(|index| {
+                let entry = &self.requests[index];
+                matches!(entry.class, Class::Write { atomic: true, .. })
+                    && entry.pending > 0
+                    && entry.sequence == sequence
+            })
+    }
+
+    /// Length of the run from `lba`, at most `blocks`, of logical blocks that all hold data or all
+    /// do not; true if they do.
+    pub fn mapped_run(&self, lba: Lba, blocks: u32) -> (bool, u32) {
+        let end = (lba.0.saturating_add(blocks) as usize).min(self.l2p.len());
+        let Some(map) = self.l2p.get(lba.0 as usize..end).filter(|map| !map.is_empty()) else {
+            return (false, 0);
+        };
+        let mapped = map[0] != UNMAPPED;
+        let run = map.iter().take_while(|&&entry| (entry != UNMAPPED) == mapped).count();
+        (mapped, run as u32)
+    }
+
+    pub(crate) fn oldest_assembling(&self) -> Option<flash::Instant> {
+        let pages = self.points.iter().map(|point| point.page).filter(|&page| page != NONE);
+        pages.map(|page| self.pages[page].opened_at).min()
+    }
+}

@@ -1,0 +1,527 @@
+//! Weir's host FTL: it decides where data goes, when flash is erased and what survives a power cut,
+//! and does no I/O of its own.
+//!
+//! # Driving contract
+//! 1. [`Ftl::format`] or [`Ftl::mount`], then drain [`Ftl::poll`]; go on with 2 until
+//!    [`Output::Ready`].
+//! 2. Give events to [`Ftl::handle`]: a host request, a medium's completion, a deadline. After each,
+//!    drain `poll` until `None` and do what it says, in order. When an [`Output::Command`] is a
+//!    program, [`Ftl::program`] has its slots until the next `handle`.
+//! 3. If nothing happens before [`Ftl::deadline`], give [`Input::Deadline`] then.
+//! 4. [`Input::Shutdown`] ends with [`Output::Stopped`].
+//!
+//! Time only goes forward. The same events at the same instants give the same outputs.
+//!
+//! # Where to look
+//! `host` takes requests in, `append` fills pages, `units` schedules each unit, `reclaim` makes
+//! space, `durable` knows what survives, `checkpoint` and `mount` bound and do recovery, `policy`
+//! holds every decision that can be chosen, `format` every byte on flash.
+#![warn(missing_docs)]
+#![forbid(unsafe_code)]
+
+mod api;
+mod append;
+mod bands;
+mod checkpoint;
+mod config;
+mod durable;
+pub mod format;
+mod host;
+mod mount;
+mod mutant;
+pub mod policy;
+mod reclaim;
+mod replay;
+mod slab;
+mod status;
+mod units;
+
+pub use api::{Input, MountError, MountReport, Output};
+pub use config::{FormatOptions, LABEL_BYTES_MAX, Settings};
+pub use format::VERSION;
+pub use host::ATOMIC_BLOCKS_MAX;
+pub use mount::logical_blocks_max;
+pub use mutant::Mutant;
+pub use policy::PolicyNames;
+pub use status::{BandStatus, Status, UnitStatus};
+
+use append::{Append, Move, OpenBand, Page, Point};
+use bands::{BandState, Bands};
+use checkpoint::Checkpoint;
+use durable::Durable;
+use flash::{
+    Command, Completion, Geometry, Health, Instant, MediumError, Random, RequestError, SlotWrite,
+    Tag,
+};
+use format::CheckpointLayout;
+use host::{HostRequest, Waiter};
+use mount::Mount;
+use policy::{Policies, Purpose, UnitView};
+use reclaim::Reclaim;
+use slab::Slab;
+use status::Counters;
+use std::collections::VecDeque;
+use units::{ReadOp, ReadPurpose, Unit};
+
+/// Where the FTL is in its life.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Phase {
+    /// Erases what is there and writes the first checkpoint.
+    Formatting,
+    /// Recovers.
+    Mounting,
+    Running,
+    /// Mounted to look only.
+    ReadOnly,
+    /// Finishes what was accepted.
+    Stopping,
+    Stopped,
+    /// The medium failed as a whole: reads go on as far as they can.
+    Failed,
+}
+
+/// A mounted device. See the crate's page for how to drive it.
+pub struct Ftl {
+    geometry: Geometry,
+    settings: Settings,
+    policies: Policies,
+    random: Random,
+    phase: Phase,
+    now: Instant,
+    outputs: VecDeque<Output>,
+
+    uuid: u128,
+    uuid_crc: u32,
+    empty_crc: u32,
+    label: Vec<u8>,
+    generation: u64,
+
+    l2p: Vec<u32>,
+    blocks_mapped: u64,
+    bands: Bands,
+    sequence_next: u64,
+    /// Highest order that recovery met.
+    durable_seen: u64,
+    durable: Durable,
+    /// `safe_below` or `durable_below` rose since waiters and draining bands were looked at.
+    durable_rose: bool,
+    drain_check: bool,
+
+    points: Vec<Point>,
+    pages: Slab<Page>,
+    opens: Slab<OpenBand>,
+    moves: VecDeque<Move>,
+    no_space_until: Instant,
+
+    requests: Slab<HostRequest>,
+    writes: VecDeque<u32>,
+    commits: VecDeque<(u32, Append)>,
+    reroutes: Vec<(u32, u32, u32)>,
+    waiters: Vec<Waiter>,
+    atomic_writes: u32,
+    trims_running: u32,
+
+    units: Vec<Unit>,
+    reads: Slab<ReadOp>,
+    /// An append point found no clean band where a dirty one is.
+    clean_wanted: bool,
+    /// Format: erase everything at once.
+    erase_all: bool,
+    erase_retry_at: Option<Instant>,
+
+    flush_wanted: bool,
+    /// What the running medium flush covers.
+    flush_running: Option<u64>,
+    flushes_begun: u64,
+    flushes_ended: u64,
+
+    reclaim: Reclaim,
+    checkpoint: Checkpoint,
+    layout: CheckpointLayout,
+    open_table: Vec<u8>,
+    mount: Option<Box<Mount>>,
+    counters: Counters,
+    mutant: Option<Mutant>,
+
+    // Scratch, kept for its memory.
+    unit_views: Vec<UnitView>,
+    erase_counts: Vec<u32>,
+    woken: Vec<u32>,
+}
+
+impl Ftl {
+    /// Takes one event. Drain [`Ftl::poll`] afterwards.
+    pub fn handle(&mut self, now: Instant, input: Input<'_>) {
+        debug_assert!(now >= self.now, "time only goes forward");
+        self.now = self.now.max(now);
+        match input {
+            Input::Request { request, checksums } => self.submit(request, checksums),
+            Input::Completion(completion) => self.complete(completion),
+            Input::Deadline => self.deadline_passed(),
+            Input::Shutdown => self.shut_down(),
+        }
+        self.pump();
+    }
+
+    /// What to do next; `None` when there is nothing until the next event.
+    pub fn poll(&mut self) -> Option<Output> {
+        self.outputs.pop_front()
+    }
+
+    /// When to give [`Input::Deadline`] if nothing happens before.
+    pub fn deadline(&self) -> Option<Instant> {
+        let assembling = self.oldest_assembling().map(|at| at + self.settings.append_wait_ns);
+        let no_space = (self.no_space_until > self.now).then_some(self.no_space_until);
+        [assembling, no_space, self.erase_retry_at, self.scrub_deadline()]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
+    /// The slots of a program command, until the next `handle`.
+    pub fn program(&self, tag: Tag) -> &[SlotWrite] {
+        assert_eq!(tag.0 & units::TAG_KIND, units::TAG_PROGRAM, "the tag of a program");
+        &self.pages[tag.0 & !units::TAG_KIND].slots
+    }
+
+    /// Puts the policy `name` in charge of `decision`: "victim", "wear", "erase" or "unit".
+    pub fn set_policy(&mut self, decision: &str, name: &str) -> Result<(), String> {
+        self.policies.switch(decision, name)?;
+        self.settings.policies = self.policies.names.clone();
+        self.counters.policy_switches += 1;
+        Ok(())
+    }
+
+    /// Behaves wrongly in one way, to see whether the tests notice. Without the feature `mutants`
+    /// it changes nothing.
+    pub fn set_mutant(&mut self, mutant: Mutant) {
+        self.mutant = Some(mutant);
+    }
+
+    #[inline]
+    fn is_mutant(&self, mutant: Mutant) -> bool {
+        cfg!(feature = "mutants") && self.mutant == Some(mutant)
+    }
+
+    /// True if the FTL may program and erase.
+    fn may_write(&self) -> bool {
+        matches!(self.phase, Phase::Running | Phase::Stopping | Phase::Formatting)
+    }
+
+    fn complete(&mut self, completion: Completion<'_>) {
+        match completion {
+            Completion::Read { tag, slots } => {
+                let read = tag.0;
+                let op = self.reads[read];
+                let unit = self.geometry.unit_of(self.geometry.block_of(op.slot));
+                let state = &mut self.units[unit as usize];
+                match op.purpose {
+                    ReadPurpose::Host(_) => state.reads_running -= 1,
+                    _ => state.reads_low_running -= 1,
+                }
+                self.ended(unit, false);
+                if matches!(slots, Err(MediumError::UnitGone)) && self.phase != Phase::Mounting {
+                    self.lose_unit(unit);
+                }
+                self.end_read(read, &op, slots);
+                self.dispatch(unit);
+            }
+            Completion::Program { tag, result } => {
+                self.complete_program(tag.0 & !units::TAG_KIND, result);
+            }
+            Completion::Erase { tag, result } => {
+                self.complete_erase(flash::BlockId(tag.0 & !units::TAG_KIND), result);
+            }
+            Completion::Flush { result, .. } => self.complete_flush(result),
+        }
+    }
+
+    fn end_read(
+        &mut self,
+        read: u32,
+        op: &ReadOp,
+        slots: Result<&[flash::SlotRead<'_>], MediumError>,
+    ) {
+        if op.purpose != ReadPurpose::Mount {
+            let block = self.bands.block_of(op.slot);
+            let band = &mut self.bands[block];
+            band.reads_pending -= 1;
+            self.drain_check |= band.reads_pending == 0 && band.state == BandState::Draining;
+        }
+        match op.purpose {
+            ReadPurpose::Host(request) => self.end_host_read(request, op, slots),
+            ReadPurpose::Relocate(..) => self.end_relocation_read(op, slots),
+            ReadPurpose::Scrub => self.end_scrub_read(op, slots),
+            ReadPurpose::Mount => self.end_mount_read(op, slots),
+        }
+        self.reads.give(read);
+    }
+
+    /// Moves everything on that can move. Cheap when nothing can: it runs after every event.
+    fn pump(&mut self) {
+        if self.mount.is_some() {
+            self.mount_pump();
+        }
+        if !self.may_write() {
+            self.stop_if_done();
+            return;
+        }
+        if std::mem::take(&mut self.durable_rose) {
+            self.drain_check = true;
+        }
+        if !self.waiters.is_empty() {
+            self.wake_waiters();
+        }
+        self.place_moves();
+        if !self.commits.is_empty() {
+            self.place_commits();
+        }
+        self.place_reroutes();
+        self.reclaim_pump();
+        if !self.writes.is_empty() {
+            self.place_writes();
+        }
+        self.checkpoint_pump();
+        if std::mem::take(&mut self.clean_wanted) {
+            self.clean_wanted = true;
+            self.dispatch_all();
+            self.clean_wanted = false;
+        }
+        self.relieve();
+        self.flush_pump();
+        self.stop_if_done();
+    }
+
+    /// Looks for what nothing else would move on.
+    fn relieve(&mut self) {
+        let short = self.bands.free < self.bands_free_low();
+        if !self.bands.draining.is_empty() && (short || self.phase == Phase::Stopping) {
+            self.push_drain();
+        }
+        if let Some(order) = self.waiters.iter().map(|waiter| waiter.order).max()
+            && order >= self.durable.safe_below()
+            && self.all_units_quiet()
+            && self.moves.is_empty()
+        {
+            self.force_safe(order.min(self.durable.next() - 1));
+        }
+        if short {
+            self.level_wear_or_refuse();
+        } else {
+            self.level_wear();
+        }
+    }
+
+    fn level_wear_or_refuse(&mut self) {
+        while !self.writes.is_empty() && self.no_space_to_come() {
+            self.refuse_oldest_write();
+            self.place_writes();
+        }
+    }
+
+    fn deadline_passed(&mut self) {
+        if let Some(at) = self.oldest_assembling()
+            && self.now >= at + self.settings.append_wait_ns
+        {
+            for point in 0..self.points.len() {
+                let page = self.points[point].page;
+                if page != append::NONE
+                    && self.now >= self.pages[page].opened_at + self.settings.append_wait_ns
+                {
+                    self.seal(point);
+                }
+            }
+        }
+        if self.erase_retry_at.is_some_and(|at| self.now >= at) {
+            self.erase_retry_at = None;
+            self.dispatch_all();
+        }
+        self.scrub_pump();
+    }
+
+    fn dispatch_all(&mut self) {
+        for unit in 0..self.geometry.units {
+            self.dispatch(unit);
+        }
+    }
+
+    fn want_flush(&mut self) {
+        self.flush_wanted = true;
+    }
+
+    /// The number of the first medium flush that begins after now.
+    fn flush_number_after_now(&self) -> u64 {
+        if self.geometry.durable_at_completion { 0 } else { self.flushes_begun + 1 }
+    }
+
+    fn flush_pump(&mut self) {
+        if self.geometry.durable_at_completion || self.flush_running.is_some() {
+            return;
+        }
+        let safe_below = self.durable.safe_below();
+        let waited = self.waiters.iter().any(|waiter| waiter.order < safe_below);
+        if !waited && !std::mem::take(&mut self.flush_wanted) {
+            return;
+        }
+        self.flush_wanted = false;
+        self.flush_running = Some(safe_below);
+        self.flushes_begun += 1;
+        self.counters.medium_flushes += 1;
+        self.outputs.push_back(Output::Command(Command::Flush { tag: Tag(units::TAG_FLUSH) }));
+    }
+
+    fn complete_flush(&mut self, result: Result<(), MediumError>) {
+        let covered = self.flush_running.take().expect("a flush was running");
+        self.flushes_ended += 1;
+        if result.is_err() {
+            self.fail();
+            return;
+        }
+        self.durable.flushed(covered);
+        self.durable_rose = true;
+    }
+
+    /// The medium could not make its state durable. What it holds unflushed is unknown, so nothing
+    /// is acknowledged any more: a flush that failed is never tried again and called done.
+    fn fail(&mut self) {
+        self.counters.medium_failures += 1;
+        self.phase = Phase::Failed;
+        for waiter in std::mem::take(&mut self.waiters) {
+            self.fail_request(waiter.request, RequestError::Failed);
+            self.finish(waiter.request);
+        }
+        for write in std::mem::take(&mut self.writes) {
+            self.abandon(write);
+        }
+    }
+
+    fn shut_down(&mut self) {
+        match self.phase {
+            Phase::Running => self.phase = Phase::Stopping,
+            Phase::Stopping => {}
+            _ => {
+                self.phase = Phase::Stopped;
+                self.outputs.push_back(Output::Stopped(false));
+            }
+        }
+    }
+
+    fn stop_if_done(&mut self) {
+        if self.phase != Phase::Stopping {
+            return;
+        }
+        let host_done = self.requests.in_use() == 0;
+        let moves_done = self.moves.is_empty() && self.reclaim.victims.is_empty();
+        if !host_done || !moves_done {
+            return;
+        }
+        if self.counters.clean_checkpoint_at.is_none() {
+            if self.checkpoint.is_idle() {
+                self.counters.clean_checkpoint_at = Some(self.counters.checkpoints);
+                self.checkpoint.want_clean();
+                self.checkpoint_pump();
+                self.flush_pump();
+            }
+            return;
+        }
+        let written = self.counters.clean_checkpoint_at < Some(self.counters.checkpoints);
+        if written && self.all_units_quiet() && self.flush_running.is_none() {
+            self.phase = Phase::Stopped;
+            self.outputs.push_back(Output::Stopped(true));
+        }
+    }
+
+    /// Checks what must hold between events; `Err` says what does not. For tests: it walks the map.
+    pub fn verify(&self) -> Result<(), String> {
+        let mapped = self.l2p.iter().filter(|&&entry| entry < format::POISONED);
+        self.bands.verify(mapped.clone().map(|&entry| flash::SlotId(entry)))?;
+        let count = mapped.count() as u64;
+        if count != self.blocks_mapped {
+            return Err(format!("{} blocks are counted, {count} mapped", self.blocks_mapped));
+        }
+        Ok(())
+    }
+
+    fn empty(
+        geometry: Geometry,
+        health: &Health,
+        settings: Settings,
+        logical_blocks: u32,
+    ) -> Result<Self, String> {
+        settings.validate(&geometry)?;
+        let layout = CheckpointLayout::new(&geometry, logical_blocks)
+            .ok_or("pages_per_block is too small for a checkpoint; 8 and more work")?;
+        let mut points: Vec<_> =
+            (0..settings.handles).map(|_| Point::new(Purpose::Host, geometry.units)).collect();
+        points.push(Point::new(Purpose::Relocate, geometry.units));
+        let mut units = vec![Unit::default(); geometry.units as usize];
+        let mut bands = Bands::new(&geometry);
+        for &unit in &health.units_gone {
+            units[unit as usize].gone = true;
+        }
+        for block in bands.ids() {
+            let erase_count = health.erase_counts.get(block.0 as usize).copied().unwrap_or(0);
+            bands[block].erase_count = erase_count;
+            if units[geometry.unit_of(block) as usize].gone {
+                bands[block].state = BandState::Retired;
+            }
+        }
+        for &block in &health.bad_blocks {
+            bands[block].state = BandState::Retired;
+        }
+        let chunks = settings.relocation_blocks / geometry.slots_per_page;
+        Ok(Self {
+            policies: Policies::new(settings.policies.clone())?,
+            random: Random::new(settings.seed),
+            phase: Phase::Mounting,
+            now: Instant(0),
+            outputs: VecDeque::new(),
+            uuid: 0,
+            uuid_crc: 0,
+            empty_crc: format::empty_crc(),
+            label: Vec::new(),
+            generation: 0,
+            l2p: vec![format::UNMAPPED; logical_blocks as usize],
+            blocks_mapped: 0,
+            bands,
+            sequence_next: 1,
+            durable_seen: 0,
+            durable: Durable::new(1, !geometry.durable_at_completion),
+            durable_rose: false,
+            drain_check: false,
+            points,
+            pages: Slab::default(),
+            opens: Slab::default(),
+            moves: VecDeque::new(),
+            no_space_until: Instant(0),
+            requests: Slab::default(),
+            writes: VecDeque::new(),
+            commits: VecDeque::new(),
+            reroutes: Vec::new(),
+            waiters: Vec::new(),
+            atomic_writes: 0,
+            trims_running: 0,
+            units,
+            reads: Slab::default(),
+            clean_wanted: false,
+            erase_all: false,
+            erase_retry_at: None,
+            flush_wanted: false,
+            flush_running: None,
+            flushes_begun: 0,
+            flushes_ended: 0,
+            reclaim: Reclaim::new(chunks),
+            checkpoint: Checkpoint::default(),
+            layout,
+            open_table: Vec::new(),
+            mount: None,
+            counters: Counters::default(),
+            mutant: None,
+            unit_views: Vec::new(),
+            erase_counts: Vec::new(),
+            woken: Vec::new(),
+            geometry,
+            settings,
+        })
+    }
+}

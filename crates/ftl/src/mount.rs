@@ -1,0 +1,482 @@
+//! Format and recovery: media to state.
+//!
+//! 1. *Probe*: the first slot of every good band is read. It tells whether the band was written
+//!    since its erase, in which order, and whether it belongs to a checkpoint.
+//! 2. *Footer*: of the newest checkpoint whose bands are all there; if it is not sound, of the next.
+//! 3. *Content*: the map and the band table of that checkpoint.
+//! 4. *Scan*: every page of the bands that were open at the checkpoint or opened after it, and of
+//!    those whose first slot is damaged.
+//! 5. *Replay* (see `replay`), and a new checkpoint in the background.
+//!
+//! Nothing is programmed or erased before step 5, so recovery can be cut off anywhere and done
+//! again. Afterwards every free band is erased before it is used: an erase may have been cut off.
+
+use crate::api::{MountError, MountReport, Output};
+use crate::bands::BandState;
+use crate::config::{FormatOptions, LABEL_BYTES_MAX, Settings};
+use crate::format::{
+    CHUNK_ENTRIES, CheckpointLayout, Footer, Header, Kind, Root, decode_header, shape, uuid_crc,
+};
+use crate::reclaim::RESERVE_BANDS;
+use crate::replay::Candidate;
+use crate::units::{ReadOp, ReadPurpose};
+use crate::{Ftl, Phase};
+use flash::{
+    BLOCK_BYTES, BlockId, Geometry, Health, MediumError, Oob, SlotId, SlotRead, SlotStatus,
+};
+use std::collections::{BTreeMap, VecDeque};
+
+/// Reads of recovery on a unit at a time.
+const READS_PER_UNIT: usize = 4;
+
+/// What the first slot of a band said.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Probe {
+    /// Never asked: bad, or on a unit that is gone.
+    Skipped,
+    Erased,
+    Unreadable,
+    Read(Oob),
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Stage {
+    Probe,
+    Footer,
+    Content,
+    Scan,
+    /// Format: waits for the erases.
+    Erase,
+    /// Format: waits for the first checkpoint.
+    FirstCheckpoint,
+}
+
+#[derive(Debug)]
+pub(crate) struct Mount {
+    stage: Stage,
+    format: bool,
+    /// Reads to do, by unit: first slot and slots.
+    jobs: Vec<VecDeque<(SlotId, u32)>>,
+    running: u32,
+    pub probes: Vec<Probe>,
+    roots: Vec<(BlockId, Root)>,
+    version_found: Option<u16>,
+    /// Checkpoints that may be whole, oldest first: name and bands by position.
+    checkpoints: Vec<(u64, Vec<BlockId>)>,
+    pub footer: Option<Footer>,
+    pub table: Vec<u8>,
+    pub candidates: Vec<Candidate>,
+    pub report: MountReport,
+    error: Option<MountError>,
+}
+
+/// Most logical blocks that a medium of this shape and health can offer: what remains after bad
+/// blocks, two checkpoints, the append points and what GC must never be without.
+pub fn logical_blocks_max(geometry: &Geometry, health: &Health, settings: &Settings) -> u32 {
+    let gone = health.units_gone.len() as u32 * geometry.blocks_per_unit;
+    let good = geometry.blocks().saturating_sub(health.bad_blocks.len() as u32 + gone);
+    let stripe = match settings.stripe_units {
+        0 => geometry.units,
+        units => units,
+    };
+    // A handle needs one open band; the others of its stripe may be missing when space is tight.
+    let open = u32::from(settings.handles) + 1 + stripe.min(good / 256);
+    let slots = geometry.slots_per_block();
+    let mut logical = good.saturating_sub(RESERVE_BANDS + open + 2).saturating_mul(slots);
+    // The checkpoint's size depends on the answer.
+    for _ in 0..4 {
+        let Some(layout) = CheckpointLayout::new(geometry, logical.max(1)) else { return 0 };
+        let taken = RESERVE_BANDS + open + 2 * layout.bands;
+        logical = good.saturating_sub(taken).saturating_mul(slots);
+    }
+    logical
+}
+
+impl Ftl {
+    /// Erases what is on the medium and makes it a device of `options`. Ends with
+    /// [`Output::Ready`].
+    pub fn format(
+        geometry: Geometry,
+        health: &Health,
+        options: FormatOptions,
+        settings: Settings,
+    ) -> Result<Self, String> {
+        let max = logical_blocks_max(&geometry, health, &settings);
+        if options.logical_blocks == 0 || options.logical_blocks > max {
+            return Err(format!(
+                "logical capacity of {} blocks of 4 KiB: this medium can offer 1 to {max}",
+                options.logical_blocks
+            ));
+        }
+        if options.label.len() > LABEL_BYTES_MAX {
+            return Err(format!(
+                "label of {} bytes: at most {LABEL_BYTES_MAX}",
+                options.label.len()
+            ));
+        }
+        if settings.read_only {
+            return Err("a format writes: read_only must be off".into());
+        }
+        let mut ftl = Self::empty(geometry, health, settings, options.logical_blocks)?;
+        ftl.uuid = options.uuid;
+        ftl.uuid_crc = uuid_crc(options.uuid);
+        ftl.label = options.label;
+        ftl.generation = 1;
+        ftl.start_mount(true);
+        Ok(ftl)
+    }
+
+    /// Recovers the device on the medium. Ends with [`Output::Ready`].
+    pub fn mount(geometry: Geometry, health: &Health, settings: Settings) -> Result<Self, String> {
+        let mut ftl = Self::empty(geometry, health, settings, 1)?;
+        ftl.start_mount(false);
+        Ok(ftl)
+    }
+
+    fn start_mount(&mut self, format: bool) {
+        let mut jobs = vec![VecDeque::new(); self.geometry.units as usize];
+        for block in self.bands.ids() {
+            if self.bands[block].state != BandState::Retired {
+                let unit = self.geometry.unit_of(block) as usize;
+                jobs[unit].push_back((self.geometry.slot(block, 0, 0), 1));
+            }
+        }
+        let probed = jobs.iter().map(|jobs| jobs.len() as u32).sum();
+        self.mount = Some(Box::new(Mount {
+            stage: Stage::Probe,
+            format,
+            jobs,
+            running: 0,
+            probes: vec![Probe::Skipped; self.geometry.blocks() as usize],
+            roots: Vec::new(),
+            version_found: None,
+            checkpoints: Vec::new(),
+            footer: None,
+            table: Vec::new(),
+            candidates: Vec::new(),
+            report: MountReport { bands_probed: probed, ..MountReport::default() },
+            error: None,
+        }));
+        self.mount_pump();
+    }
+
+    /// Keeps the reads of recovery going, and goes on to the next stage after the last.
+    pub(crate) fn mount_pump(&mut self) {
+        loop {
+            let Some(mut mount) = self.mount.take() else { return };
+            self.start_jobs(&mut mount);
+            let busy = mount.running > 0;
+            let (stage, failed) = (mount.stage, mount.error.is_some());
+            self.mount = Some(mount);
+            if busy {
+                return;
+            }
+            if failed {
+                self.mount_failed();
+                return;
+            }
+            let waits = match stage {
+                Stage::Erase => self.bands.free > self.clean_bands(),
+                Stage::FirstCheckpoint => self.counters.checkpoints == 0,
+                _ => false,
+            };
+            if waits {
+                return;
+            }
+            self.next_stage(stage);
+        }
+    }
+
+    fn start_jobs(&mut self, mount: &mut Mount) {
+        for unit in 0..self.geometry.units as usize {
+            while self.units[unit].reads_low.len() < READS_PER_UNIT {
+                let Some((slot, count)) = mount.jobs[unit].pop_front() else { break };
+                mount.running += 1;
+                let read = self.reads.take();
+                let purpose = ReadPurpose::Mount;
+                self.reads[read] = ReadOp { purpose, slot, count, into: None, lba: 0 };
+                self.queue_read(read);
+            }
+        }
+    }
+
+    fn next_stage(&mut self, stage: Stage) {
+        let mut mount = self.mount.take().expect("a mount is under way");
+        let result = match stage {
+            Stage::Probe if mount.format => self.begin_erase(&mut mount),
+            Stage::Probe => self.choose_checkpoint(&mut mount),
+            Stage::Footer => self.begin_content(&mut mount),
+            Stage::Content => self.begin_scan(&mut mount),
+            Stage::Scan => {
+                self.finish_mount(*mount);
+                return;
+            }
+            Stage::Erase => {
+                self.checkpoint.want();
+                mount.stage = Stage::FirstCheckpoint;
+                self.erase_all = false;
+                Ok(())
+            }
+            Stage::FirstCheckpoint => {
+                self.phase = Phase::Running;
+                let report = self.report(mount.report);
+                self.outputs.push_back(Output::Ready(Ok(report)));
+                return;
+            }
+        };
+        mount.error = result.err();
+        self.mount = Some(mount);
+    }
+
+    fn clean_bands(&self) -> u32 {
+        (0..self.geometry.units).map(|unit| self.bands.clean(unit).len() as u32).sum()
+    }
+
+    /// Format: everything that is not erased is erased, checkpoints of an older device first, so
+    /// that a format cut off half way leaves no device rather than half of one.
+    fn begin_erase(&mut self, mount: &mut Mount) -> Result<(), MountError> {
+        for block in self.bands.ids() {
+            let state = match mount.probes[block.0 as usize] {
+                Probe::Skipped => BandState::Retired,
+                Probe::Erased => BandState::Clean,
+                Probe::Unreadable | Probe::Read(_) => BandState::Dirty,
+            };
+            self.bands[block].state = state;
+        }
+        // The scheduler erases a unit's last dirty band first.
+        self.bands.index_all();
+        for (block, _) in &mount.roots {
+            self.bands.set_state(*block, BandState::Draining);
+            self.bands.set_state(*block, BandState::Dirty);
+        }
+        self.phase = Phase::Formatting;
+        self.restart_orders(1);
+        self.erase_all = true;
+        mount.stage = Stage::Erase;
+        self.dispatch_all();
+        Ok(())
+    }
+
+    fn choose_checkpoint(&mut self, mount: &mut Mount) -> Result<(), MountError> {
+        if let Some(found) = mount.version_found {
+            return Err(MountError::Version { found });
+        }
+        let Some((_, newest)) = mount.roots.iter().max_by_key(|(_, root)| root.checkpoint) else {
+            return Err(MountError::NotFormatted);
+        };
+        if newest.shape != shape(&self.geometry) {
+            return Err(MountError::Geometry);
+        }
+        self.uuid = newest.uuid;
+        self.uuid_crc = uuid_crc(newest.uuid);
+        self.label = newest.label.clone();
+        self.resize(newest.logical_blocks)?;
+        let mut names: BTreeMap<u64, Vec<Option<BlockId>>> = BTreeMap::new();
+        for (block, root) in &mount.roots {
+            let same = root.uuid == self.uuid
+                && root.logical_blocks as usize == self.l2p.len()
+                && root.bands == self.layout.bands;
+            let bands = names
+                .entry(root.checkpoint)
+                .or_insert_with(|| vec![None; self.layout.bands as usize]);
+            if let Some(entry) = bands.get_mut(root.position as usize).filter(|_| same) {
+                *entry = Some(*block);
+            }
+        }
+        let whole = names.into_iter().filter_map(|(name, bands)| {
+            Some((name, bands.into_iter().collect::<Option<Vec<_>>>()?))
+        });
+        mount.checkpoints = whole.collect();
+        self.read_footer(mount)
+    }
+
+    /// Takes the size that the root record tells.
+    fn resize(&mut self, logical_blocks: u32) -> Result<(), MountError> {
+        let layout = CheckpointLayout::new(&self.geometry, logical_blocks);
+        let fits = u64::from(logical_blocks) < self.geometry.slots() && logical_blocks > 0;
+        self.layout = layout.filter(|_| fits).ok_or(MountError::Geometry)?;
+        self.l2p = vec![crate::format::UNMAPPED; logical_blocks as usize];
+        Ok(())
+    }
+
+    fn read_footer(&mut self, mount: &mut Mount) -> Result<(), MountError> {
+        let Some((_, bands)) = mount.checkpoints.last() else {
+            return Err(MountError::NoCheckpoint);
+        };
+        mount.stage = Stage::Footer;
+        let slot = self.geometry.slot(bands[0], self.layout.footer_page, 0);
+        mount.jobs[self.geometry.unit_of(bands[0]) as usize].push_back((slot, 1));
+        Ok(())
+    }
+
+    fn begin_content(&mut self, mount: &mut Mount) -> Result<(), MountError> {
+        let (name, bands) = mount.checkpoints.last().expect("a footer was read").clone();
+        if mount.footer.is_none_or(|footer| footer.checkpoint != name) {
+            mount.footer = None;
+            mount.checkpoints.pop();
+            return self.read_footer(mount);
+        }
+        mount.stage = Stage::Content;
+        mount.table = vec![0; self.layout.table_slots as usize * BLOCK_BYTES];
+        let slots = self.layout.chunks + self.layout.table_slots;
+        for page in 0..self.layout.pages {
+            let (position, index) = self.layout.place(page);
+            let block = bands[position as usize];
+            let count =
+                (slots - page * self.geometry.slots_per_page).min(self.geometry.slots_per_page);
+            let unit = self.geometry.unit_of(block) as usize;
+            mount.jobs[unit].push_back((self.geometry.slot(block, index, 0), count));
+        }
+        Ok(())
+    }
+
+    fn begin_scan(&mut self, mount: &mut Mount) -> Result<(), MountError> {
+        mount.stage = Stage::Scan;
+        let footer = mount.footer.expect("content has a footer");
+        for block in self.bands.ids() {
+            let probe = mount.probes[block.0 as usize];
+            let open = mount.table[block.0 as usize / 8] & 1 << (block.0 % 8) != 0;
+            let open = open && !self.is_mutant(crate::Mutant::SkipOpenBands);
+            let header = self.probed_header(block, probe);
+            let scan = match (probe, header) {
+                (Probe::Skipped | Probe::Erased, _) => false,
+                (_, Some(header)) if header.kind == Kind::Root => false,
+                (_, Some(header)) => open || header.order >= footer.checkpoint,
+                (_, None) => true,
+            };
+            if let Some(header) = header {
+                self.bands[block].first_order = header.order;
+            }
+            if !scan {
+                continue;
+            }
+            mount.report.bands_scanned += 1;
+            let unit = self.geometry.unit_of(block) as usize;
+            for page in 0..self.geometry.pages_per_block {
+                let slot = self.geometry.slot(block, page, 0);
+                mount.jobs[unit].push_back((slot, self.geometry.slots_per_page));
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn probed_header(&self, block: BlockId, probe: Probe) -> Option<Header> {
+        let Probe::Read(oob) = probe else { return None };
+        decode_header(&oob, self.geometry.slot(block, 0, 0), self.uuid_crc)
+    }
+
+    pub(crate) fn end_mount_read(
+        &mut self,
+        op: &ReadOp,
+        slots: Result<&[SlotRead<'_>], MediumError>,
+    ) {
+        let mut mount = self.mount.take().expect("a mount is under way");
+        mount.running -= 1;
+        let block = self.geometry.block_of(op.slot);
+        match (mount.stage, slots) {
+            (Stage::Probe, Ok(slots)) => note_probe(&mut mount, block, &slots[0]),
+            (Stage::Probe, Err(_)) => mount.probes[block.0 as usize] = Probe::Unreadable,
+            (Stage::Footer, Ok(slots)) => {
+                mount.footer =
+                    self.checkpoint_bytes(op.slot, &slots[0]).and_then(|(header, bytes)| {
+                        Footer::decode(bytes).filter(|_| header.kind == Kind::Footer)
+                    });
+            }
+            (Stage::Content, Ok(slots)) => {
+                for (index, read) in slots.iter().enumerate() {
+                    self.take_content(&mut mount, SlotId(op.slot.0 + index as u32), read);
+                }
+            }
+            (Stage::Scan, Ok(slots)) => self.take_candidates(&mut mount, op, slots),
+            (Stage::Scan, Err(_)) => mount.report.pages_torn += 1,
+            (Stage::Footer, Err(_)) => {}
+            (_, Err(_)) => {
+                mount.error = Some(MountError::Corrupt { what: "checkpoint content", block });
+            }
+            (Stage::Erase | Stage::FirstCheckpoint, Ok(_)) => {
+                unreachable!("a format reads nothing after its probes")
+            }
+        }
+        self.mount = Some(mount);
+    }
+
+    /// The header and bytes of a slot of a checkpoint, if they are sound.
+    fn checkpoint_bytes<'a>(
+        &self,
+        slot: SlotId,
+        read: &SlotRead<'a>,
+    ) -> Option<(Header, &'a [u8])> {
+        let readable = matches!(read.status, SlotStatus::Ok | SlotStatus::Corrected(_));
+        let header = decode_header(&read.oob, slot, self.uuid_crc).filter(|_| readable)?;
+        let bytes = read.bytes.filter(|bytes| flash::crc(bytes) == header.payload_crc)?;
+        (bytes.len() == BLOCK_BYTES).then_some((header, bytes))
+    }
+
+    fn take_content(&mut self, mount: &mut Mount, slot: SlotId, read: &SlotRead<'_>) {
+        let block = self.geometry.block_of(slot);
+        let name = mount.footer.map(|footer| footer.checkpoint);
+        let content = self.checkpoint_bytes(slot, read);
+        let Some((header, bytes)) = content.filter(|(header, _)| Some(header.sequence) == name)
+        else {
+            mount.error = Some(MountError::Corrupt { what: "checkpoint content", block });
+            return;
+        };
+        match header.kind {
+            Kind::Map if header.lba < self.layout.chunks => {
+                let first = header.lba as usize * CHUNK_ENTRIES;
+                let end = (first + CHUNK_ENTRIES).min(self.l2p.len());
+                for (entry, at) in self.l2p[first..end].iter_mut().zip(bytes.chunks_exact(4)) {
+                    *entry = u32::from_le_bytes([at[0], at[1], at[2], at[3]]);
+                }
+            }
+            Kind::BandTable if header.lba < self.layout.table_slots => {
+                let at = header.lba as usize * BLOCK_BYTES;
+                mount.table[at..at + BLOCK_BYTES].copy_from_slice(bytes);
+            }
+            _ => mount.error = Some(MountError::Corrupt { what: "checkpoint content", block }),
+        }
+    }
+
+    fn mount_failed(&mut self) {
+        let mount = self.mount.take().expect("a mount is under way");
+        self.phase = Phase::Stopped;
+        let error = mount.error.expect("checked by the caller");
+        self.outputs.push_back(Output::Ready(Err(error)));
+    }
+
+    pub(crate) fn mark_checkpoint_bands(&mut self, mount: &Mount) {
+        let (name, bands) = mount.checkpoints.last().expect("the mount found one").clone();
+        for &block in &bands {
+            self.bands[block].state = BandState::Checkpoint;
+        }
+        self.checkpoint.order = name;
+        self.checkpoint.bands = bands;
+    }
+
+    pub(crate) fn report(&self, report: MountReport) -> MountReport {
+        MountReport {
+            logical_blocks: self.l2p.len() as u32,
+            label: self.label.clone(),
+            uuid: self.uuid,
+            generation: self.generation,
+            blocks_mapped: self.blocks_mapped,
+            ..report
+        }
+    }
+}
+
+fn note_probe(mount: &mut Mount, block: BlockId, read: &SlotRead<'_>) {
+    mount.probes[block.0 as usize] = match read.status {
+        SlotStatus::Erased => Probe::Erased,
+        SlotStatus::Uncorrectable => Probe::Unreadable,
+        SlotStatus::Ok | SlotStatus::Corrected(_) => {
+            // Root records carry their own checksum: the uuid that headers need is in them.
+            match read.bytes.and_then(Root::decode) {
+                Some(Ok(root)) => mount.roots.push((block, root)),
+                Some(Err(MountError::Version { found })) => mount.version_found = Some(found),
+                _ => {}
+            }
+            Probe::Read(read.oob)
+        }
+    };
+}

@@ -1,0 +1,58 @@
+//! Seeded bugs, to test the tests: each breaks one rule that a promise rests on. Compiled in always
+//! and dead without the feature `mutants`.
+
+/// One wrong behaviour.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Mutant {
+    /// A flush is acknowledged at once.
+    DropFlush,
+    /// A write with FUA is acknowledged when programmed, pairs or not.
+    IgnoreFua,
+    /// A read does not compare the payload's checksum.
+    SkipChecksum,
+    /// A read does not compare the logical block.
+    SkipAddress,
+    /// A band is erased before what superseded its slots is durable.
+    ReuseBeforeDurable,
+    /// A band is erased though recovery needs records in it.
+    EraseHeldRecords,
+    /// Recovery applies slots in the order it finds them.
+    IgnoreSequence,
+    /// Recovery forgets trims.
+    ForgetTrim,
+    /// A read does not wait for the program of its slot.
+    ReadBeforeProgram,
+    /// A footer is written before what the map points to is durable.
+    CheckpointBeforeDurable,
+    /// Recovery takes the members of an atomic write without its commit record.
+    LoseGroup,
+    /// A page counts as safe though a later program shares its cells.
+    ForgetPairing,
+    /// A relocated copy gets a new sequence.
+    RenumberRelocated,
+    /// Recovery does not check payloads of what it replays.
+    TrustTornPages,
+    /// Recovery skips bands that were open at the checkpoint.
+    SkipOpenBands,
+}
+
+impl Mutant {
+    /// Every mutant.
+    pub const ALL: &[Self] = &[
+        Self::DropFlush,
+        Self::IgnoreFua,
+        Self::SkipChecksum,
+        Self::SkipAddress,
+        Self::ReuseBeforeDurable,
+        Self::EraseHeldRecords,
+        Self::IgnoreSequence,
+        Self::ForgetTrim,
+        Self::ReadBeforeProgram,
+        Self::CheckpointBeforeDurable,
+        Self::LoseGroup,
+        Self::ForgetPairing,
+        Self::RenumberRelocated,
+        Self::TrustTornPages,
+        Self::SkipOpenBands,
+    ];
+}

@@ -1,0 +1,65 @@
+use super::*;
+
+struct Views(Vec<BandView>);
+
+impl FullBands for Views {
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+    fn band(&self, index: usize) -> BandView {
+        self.0[index]
+    }
+}
+
+fn view(block: u32, slots_valid: u32, age_pages: u64) -> BandView {
+    BandView { block: BlockId(block), slots_valid, slots: 10, age_pages, erase_count: 0 }
+}
+
+fn picked(name: &str, views: &[BandView]) -> Option<u32> {
+    let mut policy = victim_by_name(name).unwrap();
+    policy.pick(&Views(views.to_vec()), &mut Random::new(1)).map(|block| block.0)
+}
+
+#[test]
+fn greedy_takes_fewest_valid_and_breaks_ties_by_id() {
+    assert_eq!(picked("greedy", &[view(4, 9, 1), view(2, 3, 1), view(1, 3, 1)]), Some(1));
+}
+
+#[test]
+fn fifo_takes_the_oldest() {
+    assert_eq!(picked("fifo", &[view(4, 9, 7), view(2, 3, 1)]), Some(4));
+}
+
+#[test]
+fn cost_benefit_prefers_an_old_band_at_a_higher_valid_ratio() {
+    assert_eq!(picked("cost-benefit", &[view(1, 5, 10), view(2, 6, 1000)]), Some(2));
+}
+
+#[test]
+fn one_choice_is_random_and_many_are_greedy() {
+    let views: Vec<_> = (0..8).map(|n| view(n, 9 - n, 1)).collect();
+    assert_eq!(picked("d-choices:1000", &views), Some(7));
+}
+
+#[test]
+fn every_victim_policy_answers_none_for_nothing() {
+    for name in VICTIMS {
+        assert_eq!(picked(name, &[]), None, "{name}");
+    }
+}
+
+#[test]
+fn static_wear_sends_cold_data_to_worn_bands() {
+    let mut wear = wear_by_name("static:8").unwrap();
+    assert_eq!(wear.pick_free(&[3, 9, 1], Purpose::Relocate), 1);
+    assert_eq!(wear.pick_free(&[3, 9, 1], Purpose::Host), 2);
+    assert!(wear.move_wanted(1, 10) && !wear.move_wanted(2, 10));
+}
+
+#[test]
+fn unknown_names_list_what_there_is() {
+    let names = PolicyNames { victim: "gredy".into(), ..PolicyNames::default() };
+    assert!(names.validate().unwrap_err().contains("greedy, cost-benefit, d-choices, fifo"));
+    let names = PolicyNames { wear: "static:x".into(), ..PolicyNames::default() };
+    assert!(names.validate().unwrap_err().contains("not a whole number"));
+}

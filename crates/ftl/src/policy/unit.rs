@@ -1,0 +1,35 @@
+//! Which unit takes the next page of a placement handle.
+
+use super::{UnitPolicy, UnitView};
+
+/// Fewest appends waiting; among equals an open band before a new one, then the unit of the last
+/// page, so that a lone writer fills one band (and its shared cells) before it spreads.
+#[derive(Clone, Copy, Debug)]
+pub struct ShortestQueue;
+
+impl UnitPolicy for ShortestQueue {
+    fn name(&self) -> &'static str {
+        "shortest-queue"
+    }
+
+    fn pick(&mut self, units: &[UnitView], last: u32) -> usize {
+        let key = |view: &UnitView| {
+            (view.appends_waiting, !view.open, view.unit != last, u32::MAX - view.bands_free)
+        };
+        (0..units.len()).min_by_key(|&index| (key(&units[index]), index)).unwrap_or(0)
+    }
+}
+
+/// The next unit after the last, whatever its queue.
+#[derive(Clone, Copy, Debug)]
+pub struct RoundRobin;
+
+impl UnitPolicy for RoundRobin {
+    fn name(&self) -> &'static str {
+        "round-robin"
+    }
+
+    fn pick(&mut self, units: &[UnitView], last: u32) -> usize {
+        units.iter().position(|view| view.unit > last).unwrap_or(0)
+    }
+}

@@ -1,0 +1,71 @@
+//! Which free band to open, and when cold data must move so that its band wears too.
+
+use super::{Purpose, WearPolicy};
+
+/// No levelling: the first free band.
+#[derive(Clone, Copy, Debug)]
+pub struct Unlevelled;
+
+impl WearPolicy for Unlevelled {
+    fn name(&self) -> &'static str {
+        "none"
+    }
+
+    fn pick_free(&mut self, _: &[u32], _: Purpose) -> usize {
+        0
+    }
+
+    fn move_wanted(&mut self, _: u32, _: u32) -> bool {
+        false
+    }
+}
+
+/// The least worn free band. Bands with cold data never come round.
+#[derive(Clone, Copy, Debug)]
+pub struct Dynamic;
+
+impl WearPolicy for Dynamic {
+    fn name(&self) -> &'static str {
+        "dynamic"
+    }
+
+    fn pick_free(&mut self, erase_counts: &[u32], _: Purpose) -> usize {
+        least(erase_counts)
+    }
+
+    fn move_wanted(&mut self, _: u32, _: u32) -> bool {
+        false
+    }
+}
+
+/// As `Dynamic`, and relocated data goes to the most worn free band; when the most worn band is
+/// ahead of the least worn full one by more than `spread_max` erases, that one's data moves.
+#[derive(Clone, Copy, Debug)]
+pub struct Static {
+    /// Erases that the most worn band may be ahead.
+    pub spread_max: u32,
+}
+
+impl WearPolicy for Static {
+    fn name(&self) -> &'static str {
+        "static"
+    }
+
+    fn pick_free(&mut self, erase_counts: &[u32], purpose: Purpose) -> usize {
+        if purpose == Purpose::Relocate { most(erase_counts) } else { least(erase_counts) }
+    }
+
+    fn move_wanted(&mut self, erase_count_least_full: u32, erase_count_most: u32) -> bool {
+        erase_count_most.saturating_sub(erase_count_least_full) > self.spread_max
+    }
+}
+
+fn least(erase_counts: &[u32]) -> usize {
+    (0..erase_counts.len()).min_by_key(|&index| (erase_counts[index], index)).unwrap_or(0)
+}
+
+fn most(erase_counts: &[u32]) -> usize {
+    (0..erase_counts.len())
+        .max_by_key(|&index| (erase_counts[index], usize::MAX - index))
+        .unwrap_or(0)
+}

@@ -1,0 +1,495 @@
+//! GC: choose a victim, relocate what is valid in it, hand the band back when it may be erased.
+//! Also scrub, refresh and wear moves, which are reclaims for another reason.
+//!
+//! Pacing: below `bands_free_low` free bands, every relocated slot earns the host a few appends,
+//! more while many bands are free and fewer as they run out, so that writes slow down smoothly and
+//! never stop dead. Reads take no part in this.
+
+use crate::append::{Append, Move, NONE, Owner};
+use crate::format::{Kind, POISONED, UNMAPPED};
+use crate::policy::{FullBands, Purpose};
+use crate::units::{ReadOp, ReadPurpose};
+use crate::{BandState, Ftl, Mutant, Phase};
+use flash::{BlockId, MediumError, Payload, SlotData, SlotId, SlotRead};
+use std::collections::VecDeque;
+
+/// Bands that only GC may open.
+pub(crate) const RESERVE_BANDS: u32 = 3;
+
+/// Victims relocated at a time while space is not tight.
+const VICTIMS_MAX: usize = 4;
+
+#[derive(Clone, Debug)]
+pub(crate) struct Victim {
+    pub block: BlockId,
+    /// Next slot to look at.
+    cursor: SlotId,
+    /// Reads running.
+    reads: u32,
+    /// Host slots that each relocated slot earns, in 1/256.
+    credit: i64,
+}
+
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Reclaim {
+    pub victims: Vec<Victim>,
+    /// Bands to reclaim for another reason than space.
+    pub wanted: VecDeque<(BlockId, &'static str)>,
+    /// Chunks of one page of relocation buffers that are free.
+    chunks: Vec<u32>,
+    /// Slots in use of each chunk.
+    chunk_slots: Vec<u32>,
+    /// Host slots that may be placed while space is short, in 1/256.
+    pub credit: i64,
+    wear_checked: u64,
+    scrub_cursor: u32,
+    scrub_at: Option<flash::Instant>,
+}
+
+impl Reclaim {
+    pub fn new(chunks: u32) -> Self {
+        Self {
+            chunks: (0..chunks).rev().collect(),
+            chunk_slots: vec![0; chunks as usize],
+            ..Self::default()
+        }
+    }
+}
+
+impl Ftl {
+    /// Free bands that stay for a checkpoint.
+    fn checkpoint_reserve(&self) -> u32 {
+        if self.checkpoint.is_writing() { 0 } else { self.layout.bands }
+    }
+
+    /// Below this many free bands no append point of the host opens a band.
+    pub(crate) fn host_floor(&self) -> u32 {
+        self.checkpoint_reserve() + RESERVE_BANDS
+    }
+
+    /// Below this many GC runs.
+    pub(crate) fn bands_free_low(&self) -> u32 {
+        match self.settings.bands_free_low {
+            0 => self.host_floor() + 2 + self.geometry.units / 4,
+            low => low.max(self.host_floor() + 1),
+        }
+    }
+
+    pub(crate) fn may_open(&self, purpose: Purpose, has_open: bool) -> bool {
+        if self.now < self.no_space_until {
+            return false;
+        }
+        let free = self.bands.free;
+        match purpose {
+            Purpose::Host => free > self.host_floor() + u32::from(has_open),
+            Purpose::Relocate if has_open => free > self.host_floor(),
+            Purpose::Relocate => free > 0,
+            Purpose::Checkpoint => true,
+        }
+    }
+
+    /// True if the host must wait for GC before it appends.
+    pub(crate) fn gate_writes(&self) -> bool {
+        self.bands.free < self.bands_free_low()
+            && self.reclaim.credit <= 0
+            && !self.reclaim.victims.is_empty()
+    }
+
+    pub(crate) fn reclaim_pump(&mut self) {
+        if !self.may_write() {
+            return;
+        }
+        if self.drain_check {
+            self.drain();
+        }
+        self.pick_victims();
+        let mut index = 0;
+        while index < self.reclaim.victims.len() {
+            if self.victim_done(index) {
+                continue;
+            }
+            let tight = self.bands.free <= self.host_floor();
+            if index == 0 || !tight {
+                self.read_victim(index);
+            }
+            index += 1;
+        }
+    }
+
+    fn pick_victims(&mut self) {
+        while self.phase == Phase::Running && self.reclaim.victims.len() < VICTIMS_MAX {
+            if let Some((block, reason)) = self.reclaim.wanted.pop_front() {
+                if self.bands[block].state == BandState::Full {
+                    self.start_victim(block, reason);
+                }
+                continue;
+            }
+            let coming = self.reclaim.victims.len() + self.bands.draining.len();
+            if self.bands.free + coming as u32 >= self.bands_free_low() {
+                self.reclaim.credit = 0;
+                return;
+            }
+            let Some(block) = self.pick_victim() else { return };
+            self.start_victim(block, "gc: space was needed");
+        }
+    }
+
+    fn pick_victim(&mut self) -> Option<BlockId> {
+        let view = self.bands.view(self.durable.next());
+        let picked = self.policies.victim.pick(&view, &mut self.random);
+        let gains =
+            |block: BlockId| self.bands[block].slots_valid < self.geometry.slots_per_block();
+        match picked {
+            Some(block)
+                if block.0 < self.geometry.blocks()
+                    && self.bands[block].state == BandState::Full
+                    && gains(block) =>
+            {
+                Some(block)
+            }
+            None if view.is_empty() => None,
+            other => {
+                self.counters.policy_invalid += u64::from(other.is_none_or(|block| {
+                    block.0 >= self.geometry.blocks() || self.bands[block].state != BandState::Full
+                }));
+                let greedy = crate::policy::VictimPolicy::pick(
+                    &mut crate::policy::Greedy,
+                    &view,
+                    &mut self.random,
+                );
+                greedy.filter(|&block| gains(block))
+            }
+        }
+    }
+
+    fn start_victim(&mut self, block: BlockId, reason: &'static str) {
+        let slots = i64::from(self.geometry.slots_per_block());
+        let valid = i64::from(self.bands[block].slots_valid);
+        let (floor, low) = (self.host_floor(), self.bands_free_low());
+        let room = i64::from(self.bands.free.saturating_sub(floor));
+        // 3/4 of what the victim gives at the floor, 5/4 of it at `low`.
+        let share = 192 + 128 * room / i64::from((low - floor).max(1));
+        let credit = (slots - valid) * share / valid.max(1);
+        if valid == 0 {
+            self.reclaim.credit += slots * share;
+        }
+        let ceiling = slots * 256;
+        self.reclaim.credit = self.reclaim.credit.clamp(-ceiling, ceiling);
+        self.counters.victims += 1;
+        self.units[self.geometry.unit_of(block) as usize].last_reason = reason;
+        self.bands.set_state(block, BandState::Victim);
+        let cursor = self.geometry.slot(block, 0, 0);
+        self.reclaim.victims.push(Victim { block, cursor, reads: 0, credit });
+    }
+
+    /// Ends the victim at `index` if nothing of it is left to do.
+    fn victim_done(&mut self, index: usize) -> bool {
+        let victim = &self.reclaim.victims[index];
+        let block = victim.block;
+        if victim.cursor < self.band_end(block) || victim.reads > 0 {
+            return false;
+        }
+        if self.bands[block].slots_valid > 0 {
+            if self.moves.is_empty() {
+                // Something stayed: part of an undecided atomic write, or a slot given back.
+                self.reclaim.victims.remove(index);
+                self.bands.set_state(block, BandState::Full);
+                self.restore_failing(block);
+                return true;
+            }
+            return false;
+        }
+        self.reclaim.victims.remove(index);
+        self.bands.set_state(block, BandState::Draining);
+        self.drain();
+        true
+    }
+
+    /// A failing band must be emptied, whatever GC thinks of it.
+    pub(crate) fn restore_failing(&mut self, block: BlockId) {
+        if self.bands[block].failing && self.bands[block].state == BandState::Full {
+            self.reclaim.wanted.push_back((block, "program failed: data moved"));
+        }
+    }
+
+    fn band_end(&self, block: BlockId) -> SlotId {
+        SlotId((block.0 + 1) * self.geometry.slots_per_block())
+    }
+
+    /// Reads the next valid slots of a victim, as long as there are buffers.
+    fn read_victim(&mut self, index: usize) {
+        let per_page = self.geometry.slots_per_page;
+        loop {
+            let Victim { block, cursor, .. } = self.reclaim.victims[index];
+            let end = self.band_end(block);
+            if cursor >= end || self.reclaim.chunks.is_empty() {
+                return;
+            }
+            let page_end = SlotId(cursor.0 - cursor.0 % per_page + per_page);
+            let Some((first, count)) = self.bands.valid_run(cursor, page_end) else {
+                self.reclaim.victims[index].cursor = page_end;
+                continue;
+            };
+            self.reclaim.victims[index].cursor = SlotId(first.0 + count);
+            self.reclaim.victims[index].reads += 1;
+            let chunk = self.reclaim.chunks.pop().expect("checked above");
+            self.reclaim.chunk_slots[chunk as usize] = count;
+            let read = self.reads.take();
+            let into = Payload { buffer: Payload::RELOCATION, index: chunk * per_page };
+            self.reads[read] = ReadOp {
+                purpose: ReadPurpose::Relocate(block, chunk),
+                slot: first,
+                count,
+                into: Some(into),
+                lba: 0,
+            };
+            self.bands[block].reads_pending += 1;
+            self.queue_read(read);
+        }
+    }
+
+    /// One slot of a chunk is programmed or not needed.
+    pub(crate) fn give_relocation(&mut self, chunk: u32) {
+        let slots = &mut self.reclaim.chunk_slots[chunk as usize];
+        *slots -= 1;
+        if *slots == 0 {
+            self.reclaim.chunks.push(chunk);
+        }
+    }
+
+    /// A victim's slots were read: what is still valid moves.
+    pub(crate) fn end_relocation_read(
+        &mut self,
+        op: &ReadOp,
+        slots: Result<&[SlotRead<'_>], MediumError>,
+    ) {
+        let ReadPurpose::Relocate(block, chunk) = op.purpose else {
+            unreachable!("only relocation reads end here")
+        };
+        let victim = self.reclaim.victims.iter_mut().find(|victim| victim.block == block);
+        let credit = victim.map_or(0, |victim| {
+            victim.reads -= 1;
+            victim.credit
+        });
+        for index in 0..op.count {
+            let slot = SlotId(op.slot.0 + index);
+            let read = slots.ok().map(|slots| slots[index as usize]);
+            let into = op.into.map(|first| Payload { index: first.index + index, ..first });
+            self.relocate_slot(slot, read, chunk, into, credit);
+        }
+        self.place_moves();
+    }
+
+    fn relocate_slot(
+        &mut self,
+        slot: SlotId,
+        read: Option<SlotRead<'_>>,
+        chunk: u32,
+        into: Option<Payload>,
+        credit: i64,
+    ) {
+        let Some(data) = into.filter(|_| self.bands.is_valid(slot)) else {
+            self.give_relocation(chunk);
+            return;
+        };
+        let gone = read.is_none();
+        let header = read.and_then(|read| self.check_slot(slot, &read));
+        let header = header.filter(|header| {
+            header.kind == Kind::Data && self.l2p.get(header.lba as usize) == Some(&slot.0)
+        });
+        let Some(header) = header else {
+            self.give_relocation(chunk);
+            if !gone {
+                self.poison(slot);
+            }
+            return;
+        };
+        if self.group_undecided(header.sequence) {
+            self.give_relocation(chunk);
+            return;
+        }
+        let fresh = self.is_mutant(Mutant::RenumberRelocated);
+        let sequence = if fresh { self.next_sequence() } else { header.sequence };
+        self.moves.push_back(Move {
+            append: Append {
+                kind: Kind::Data,
+                lba: header.lba,
+                sequence,
+                payload_crc: header.payload_crc,
+                argument: 0,
+                group: (0, 0),
+                data: SlotData::Payload(data),
+                owner: Owner::Relocation(chunk),
+            },
+            from: Some(slot),
+            failed_order: None,
+            credit,
+        });
+    }
+
+    /// The data of `slot` is lost. Its logical block says so until it is written again.
+    fn poison(&mut self, slot: SlotId) {
+        // There is no reverse map in DRAM: this is rare, and a look at the whole map is right.
+        let Some(lba) = self.l2p.iter().position(|&entry| entry == slot.0) else { return };
+        self.counters.blocks_poisoned += 1;
+        let sequence = self.next_sequence();
+        let lba = lba as u32;
+        let owner = Owner::Nobody;
+        let append = Append::record(Kind::Poison, lba, sequence, 0, self.empty_crc, owner);
+        // The order that superseded the slot is not known before the record has a page; no order
+        // after it is durable before the record is, so the next one serves.
+        let order = self.durable.next();
+        self.remap(lba, POISONED, order);
+        let hold = Move { append, from: None, failed_order: None, credit: 0 };
+        self.moves.push_back(hold);
+    }
+
+    /// Bands without valid slots go back to be erased, as soon as nothing needs them.
+    pub(crate) fn drain(&mut self) {
+        self.drain_check = false;
+        let mut index = 0;
+        while let Some(&block) = self.bands.draining.get(index) {
+            if !self.may_erase(block) {
+                index += 1;
+                continue;
+            }
+            if self.bands[block].failing {
+                self.retire(block, "program failed");
+            } else {
+                self.bands.set_state(block, BandState::Dirty);
+                self.dispatch(self.geometry.unit_of(block));
+            }
+        }
+    }
+
+    fn may_erase(&self, block: BlockId) -> bool {
+        let band = &self.bands[block];
+        let durable = band.invalid_order < self.durable.durable_below()
+            || self.is_mutant(Mutant::ReuseBeforeDurable);
+        let held =
+            band.hold_order >= self.checkpoint.order && !self.is_mutant(Mutant::EraseHeldRecords);
+        band.reads_pending == 0 && durable && !held
+    }
+
+    /// What keeps draining bands from being erased, if nothing else will resolve it: makes orders
+    /// durable, asks for a checkpoint.
+    pub(crate) fn push_drain(&mut self) {
+        let Some(&block) = self.bands.draining.first() else { return };
+        let band = &self.bands[block];
+        if band.hold_order >= self.checkpoint.order {
+            self.checkpoint.want();
+        }
+        let order = band.invalid_order.min(self.durable.next() - 1);
+        if order >= self.durable.safe_below() {
+            // While anything runs, its pages close the pairs for nothing.
+            if self.all_units_quiet() {
+                self.force_safe(order);
+            }
+        } else if order >= self.durable.durable_below() {
+            self.want_flush();
+        }
+    }
+
+    /// Asks for the band's data to be appended anew.
+    pub(crate) fn refresh(&mut self, block: BlockId) {
+        let listed = self.reclaim.wanted.iter().any(|&(other, _)| other == block);
+        if self.bands[block].state == BandState::Full && !listed && self.phase == Phase::Running {
+            self.counters.refreshes += 1;
+            self.reclaim.wanted.push_back((block, "refresh: many bits were corrected"));
+        }
+    }
+
+    /// Moves cold data when wear has spread too far. Looked at once per opened band.
+    pub(crate) fn level_wear(&mut self) {
+        if self.reclaim.wear_checked == self.counters.bands_opened
+            || !self.reclaim.wanted.is_empty()
+            || self.bands.free <= self.host_floor()
+        {
+            return;
+        }
+        self.reclaim.wear_checked = self.counters.bands_opened;
+        // A look at every full band; once per band opened, so a fraction of a slot's cost.
+        let full = self.bands.full().iter();
+        let least = full.min_by_key(|&&block| (self.bands[block].erase_count, block)).copied();
+        let Some(block) = least else { return };
+        let (count, most) = (self.bands[block].erase_count, self.bands.erase_count_most);
+        if self.policies.wear.move_wanted(count, most) {
+            self.counters.wear_moves += 1;
+            self.reclaim.wanted.push_back((block, "wear: cold data moved"));
+        }
+    }
+
+    /// One step of the scrub, if it is due: the next page with valid slots is read and checked.
+    pub(crate) fn scrub_pump(&mut self) {
+        let period = self.settings.scrub_period_ns;
+        if period == 0 || self.phase != Phase::Running {
+            return;
+        }
+        let pages = self.geometry.blocks() * self.geometry.pages_per_block;
+        let step = (period / u64::from(pages)).max(1);
+        let due = *self.reclaim.scrub_at.get_or_insert(self.now + step);
+        if self.now < due {
+            return;
+        }
+        self.reclaim.scrub_at = Some(self.now + step);
+        let page = self.reclaim.scrub_cursor;
+        self.reclaim.scrub_cursor = (page + 1) % pages;
+        let block = BlockId(page / self.geometry.pages_per_block);
+        if self.bands[block].state != BandState::Full {
+            return;
+        }
+        let first = page * self.geometry.slots_per_page;
+        let end = SlotId(first + self.geometry.slots_per_page);
+        let Some((slot, count)) = self.bands.valid_run(SlotId(first), end) else { return };
+        self.bands[block].reads_pending += 1;
+        let read = self.reads.take();
+        self.reads[read] =
+            ReadOp { purpose: ReadPurpose::Scrub, slot, count, into: None, lba: UNMAPPED };
+        self.queue_read(read);
+        self.counters.pages_scrubbed += 1;
+    }
+
+    pub(crate) fn end_scrub_read(
+        &mut self,
+        op: &ReadOp,
+        slots: Result<&[SlotRead<'_>], MediumError>,
+    ) {
+        let Ok(slots) = slots else { return };
+        for (index, read) in slots.iter().enumerate() {
+            let slot = SlotId(op.slot.0 + index as u32);
+            if self.check_slot(slot, read).is_none() && self.bands.is_valid(slot) {
+                self.counters.scrub_errors += 1;
+                self.poison(slot);
+            }
+        }
+    }
+
+    pub(crate) fn scrub_deadline(&self) -> Option<flash::Instant> {
+        self.reclaim.scrub_at.filter(|_| self.phase == Phase::Running)
+    }
+
+    /// The unit is lost, and with it the victims on it.
+    pub(crate) fn forget_victims_of(&mut self, unit: u32) {
+        let geometry = self.geometry;
+        self.reclaim.victims.retain(|victim| geometry.unit_of(victim.block) != unit);
+    }
+
+    /// True if nothing that runs or could be started will make room for the host.
+    pub(crate) fn no_space_to_come(&mut self) -> bool {
+        let point_waits = self.points.iter().any(|point| point.page != NONE);
+        !point_waits
+            && self.now >= self.no_space_until
+            && self.reclaim.victims.is_empty()
+            && self.moves.is_empty()
+            && self.bands.draining.is_empty()
+            && self.checkpoint.is_idle()
+            && self.waiters.is_empty()
+            && self.all_units_quiet()
+            && self.clean_or_erasable_is_reserved()
+            && self.pick_victim().is_none()
+    }
+
+    fn clean_or_erasable_is_reserved(&self) -> bool {
+        !self.may_open(Purpose::Host, false)
+    }
+}

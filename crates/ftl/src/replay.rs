@@ -1,0 +1,189 @@
+//! Replay: what was appended after the checkpoint, put on top of its map.
+//!
+//! Only slots of orders from the checkpoint's name on count; what came before is in its map. Sorted
+//! by sequence, then order, they are applied one after the other, so that for each logical block
+//! the newest version wins over older ones and over the map, whatever order the pages were found
+//! in. Why that is enough:
+//! - a slot that the map points to and that was superseded since is superseded by a slot or record
+//!   of a later order, which is found, or else was never durable; and then nothing that it replaced
+//!   was erased (`Band::invalid_order`);
+//! - a copy that GC made keeps its sequence, so it never wins over a later write;
+//! - trims and commits are records with a sequence of their own; their bands are kept until a
+//!   checkpoint covers them (`Band::hold_order`).
+
+use crate::api::Output;
+use crate::bands::BandState;
+use crate::format::{Header, Kind, POISONED, UNMAPPED, decode_header};
+use crate::mount::{Mount, Probe};
+use crate::units::ReadOp;
+use crate::{Ftl, Mutant, Phase};
+use flash::{SlotId, SlotRead, SlotStatus};
+
+/// A slot or record that recovery found.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Candidate {
+    pub sequence: u64,
+    pub order: u64,
+    pub slot: SlotId,
+    pub lba: u32,
+    pub argument: u32,
+    pub kind: Kind,
+    /// Part of an atomic write.
+    pub grouped: bool,
+}
+
+impl Ftl {
+    pub(crate) fn take_candidates(
+        &mut self,
+        mount: &mut Mount,
+        op: &ReadOp,
+        slots: &[SlotRead<'_>],
+    ) {
+        let name = mount.footer.expect("a scan has a footer").checkpoint;
+        let mut torn = false;
+        for (index, read) in slots.iter().enumerate() {
+            let slot = SlotId(op.slot.0 + index as u32);
+            let block = self.geometry.block_of(slot);
+            match read.status {
+                SlotStatus::Erased => continue,
+                SlotStatus::Uncorrectable => {
+                    torn = true;
+                    continue;
+                }
+                SlotStatus::Ok | SlotStatus::Corrected(_) => {}
+            }
+            let trusting = self.is_mutant(Mutant::TrustTornPages);
+            let header = decode_header(&read.oob, slot, self.uuid_crc)
+                .filter(|header| header.payload_crc == read.crc || trusting);
+            let Some(header) = header else {
+                torn = true;
+                continue;
+            };
+            let band = &mut self.bands[block];
+            band.pages_written = band.pages_written.max(self.geometry.page_in_block(slot) + 1);
+            self.durable_seen = self.durable_seen.max(header.order);
+            self.sequence_next = self.sequence_next.max(header.sequence + 1);
+            if header.order >= name {
+                self.note_candidate(mount, slot, &header);
+            }
+        }
+        mount.report.pages_torn += u64::from(torn);
+    }
+
+    fn note_candidate(&mut self, mount: &mut Mount, slot: SlotId, header: &Header) {
+        let kinds = [Kind::Data, Kind::Trim, Kind::Poison, Kind::Commit];
+        if !kinds.contains(&header.kind) {
+            return;
+        }
+        mount.report.slots_replayed += 1;
+        if header.kind != Kind::Data {
+            let block = self.geometry.block_of(slot);
+            let band = &mut self.bands[block];
+            band.hold_order = band.hold_order.max(header.order);
+        }
+        mount.candidates.push(Candidate {
+            sequence: header.sequence,
+            order: header.order,
+            slot,
+            lba: header.lba,
+            argument: header.argument,
+            kind: header.kind,
+            grouped: header.group.1 > 0,
+        });
+    }
+
+    pub(crate) fn finish_mount(&mut self, mut mount: Mount) {
+        let footer = mount.footer.expect("a scan has a footer");
+        self.apply(&mut mount.candidates);
+        self.drop_impossible();
+        // Numbers that a torn page may have used are not used again.
+        self.sequence_next = self.sequence_next.max(footer.sequence_next) + (1 << 20);
+        let order_next = self.durable_seen.max(footer.order_next) + (1 << 20);
+        self.restart_orders(order_next);
+        self.mark_checkpoint_bands(&mount);
+        self.settle_bands(&mount, order_next - 1);
+        self.generation = footer.generation + 1;
+        mount.report.clean = footer.clean && mount.report.slots_replayed == 0;
+        let report = self.report(mount.report);
+        self.phase = if self.settings.read_only { Phase::ReadOnly } else { Phase::Running };
+        if self.phase == Phase::Running {
+            self.checkpoint.want();
+            self.drain_check = true;
+            self.want_flush();
+        }
+        self.outputs.push_back(Output::Ready(Ok(report)));
+    }
+
+    fn apply(&mut self, candidates: &mut [Candidate]) {
+        if !self.is_mutant(Mutant::IgnoreSequence) {
+            candidates.sort_by_key(|candidate| (candidate.sequence, candidate.order));
+        }
+        let mut commits: Vec<_> = candidates
+            .iter()
+            .filter(|candidate| candidate.kind == Kind::Commit)
+            .map(|candidate| candidate.sequence)
+            .collect();
+        commits.sort_unstable();
+        let everything = self.is_mutant(Mutant::LoseGroup);
+        for candidate in &*candidates {
+            let end = candidate.lba.saturating_add(candidate.argument);
+            let range = candidate.lba as usize..(end as usize).min(self.l2p.len());
+            match candidate.kind {
+                Kind::Trim if self.is_mutant(Mutant::ForgetTrim) => {}
+                Kind::Trim if range.start < range.end => self.l2p[range].fill(UNMAPPED),
+                Kind::Data | Kind::Poison => {
+                    let committed = !candidate.grouped
+                        || everything
+                        || commits.binary_search(&candidate.sequence).is_ok();
+                    let poisoned = candidate.kind == Kind::Poison;
+                    let entry = if poisoned { POISONED } else { candidate.slot.0 };
+                    if let Some(at) = self.l2p.get_mut(candidate.lba as usize).filter(|_| committed)
+                    {
+                        *at = entry;
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Map entries from a medium are input: one that points outside the device, or two that point
+    /// to one slot, would break what the rest of the FTL rests on.
+    fn drop_impossible(&mut self) {
+        let slots = self.geometry.slots();
+        for lba in 0..self.l2p.len() {
+            let entry = self.l2p[lba];
+            if entry >= POISONED {
+                continue;
+            }
+            if u64::from(entry) >= slots || self.bands.is_valid(SlotId(entry)) {
+                self.counters.blocks_poisoned += 1;
+                self.l2p[lba] = POISONED;
+                continue;
+            }
+            self.bands.validate(SlotId(entry));
+            self.blocks_mapped += 1;
+        }
+    }
+
+    /// Gives every band the state that follows from what was found.
+    fn settle_bands(&mut self, mount: &Mount, order_last: u64) {
+        for block in self.bands.ids() {
+            let probe = mount.probes[block.0 as usize];
+            let band = &mut self.bands[block];
+            if band.state == BandState::Checkpoint {
+                continue;
+            }
+            band.pages_done = self.geometry.pages_per_block;
+            // What was found is durable after the first flush, not before.
+            band.invalid_order = order_last;
+            band.state = match probe {
+                Probe::Skipped => BandState::Retired,
+                _ if band.slots_valid > 0 => BandState::Full,
+                Probe::Erased => BandState::Dirty,
+                _ => BandState::Draining,
+            };
+        }
+        self.bands.index_all();
+    }
+}

@@ -1,0 +1,261 @@
+//! What the FTL tells about itself: counters since the mount, gauges of now.
+
+use crate::policy::PolicyNames;
+use crate::{BandState, Ftl, Phase};
+use flash::BlockId;
+
+/// Counters since the mount. All slots are 4 KiB.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Counters {
+    pub host_blocks_read: u64,
+    pub host_blocks_written: u64,
+    pub host_blocks_trimmed: u64,
+    pub host_flushes: u64,
+    pub host_errors: u64,
+    pub writes_throttled: u64,
+    pub writes_refused: u64,
+    pub slots_programmed: u64,
+    pub slots_relocated: u64,
+    pub slots_padded: u64,
+    pub pages_padded: u64,
+    pub slots_checkpointed: u64,
+    pub slots_corrected: u64,
+    pub reads_unreadable: u64,
+    pub programs_failed: u64,
+    pub erases: u64,
+    pub erases_forced: u64,
+    pub bands_opened: u64,
+    pub bands_retired: u64,
+    pub blocks_poisoned: u64,
+    pub units_gone: u64,
+    pub victims: u64,
+    pub refreshes: u64,
+    pub wear_moves: u64,
+    pub pages_scrubbed: u64,
+    pub scrub_errors: u64,
+    pub checkpoints: u64,
+    pub checkpoints_aborted: u64,
+    pub medium_flushes: u64,
+    pub medium_failures: u64,
+    pub policy_invalid: u64,
+    pub policy_switches: u64,
+    pub slots_since_checkpoint: u64,
+    /// Checkpoints when the clean one was asked for.
+    pub clean_checkpoint_at: Option<u64>,
+}
+
+/// Counters and gauges.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Status {
+    /// By stable snake_case name, in a stable order.
+    pub counters: Vec<(&'static str, u64)>,
+    /// One entry a unit.
+    pub units: Vec<UnitStatus>,
+    /// Policies in force.
+    pub policies: PolicyNames,
+    /// "running", "read-only", "stopping", "failed" and so on.
+    pub phase: &'static str,
+}
+
+/// One unit.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct UnitStatus {
+    /// Host reads waiting or running.
+    pub reads_queued: u32,
+    /// Programs waiting or running.
+    pub appends_queued: u32,
+    /// Commands at the medium.
+    pub commands_running: u32,
+    /// Time with a command running, since the mount.
+    pub busy_ns: u64,
+    /// Free bands.
+    pub bands_free: u32,
+    /// Bands out of use.
+    pub bands_retired: u32,
+    /// Slots that hold valid data.
+    pub slots_valid: u64,
+    /// Slots of full bands that hold none: what GC could gain.
+    pub slots_reclaimable: u64,
+    /// Lowest erase count of a usable band.
+    pub erase_count_min: u32,
+    /// Highest erase count of a usable band.
+    pub erase_count_max: u32,
+    /// The unit no longer answers.
+    pub gone: bool,
+    /// What the unit did last beyond host requests, and why.
+    pub last_reason: &'static str,
+}
+
+/// One band.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct BandStatus {
+    /// Which.
+    pub block: BlockId,
+    /// "clean", "erasing", "dirty", "open", "full", "victim", "draining", "checkpoint", "retired".
+    pub state: &'static str,
+    /// Slots that hold valid data.
+    pub slots_valid: u32,
+    /// Slots appended since the erase, as far as known.
+    pub slots_written: u32,
+    /// Erases.
+    pub erase_count: u32,
+}
+
+impl Ftl {
+    /// Counters and gauges. Walks the bands.
+    pub fn status(&self) -> Status {
+        Status {
+            counters: self.counter_list(),
+            units: (0..self.geometry.units).map(|unit| self.unit_status(unit)).collect(),
+            policies: self.policies.names.clone(),
+            phase: phase_name(self.phase),
+        }
+    }
+
+    /// Every band.
+    pub fn bands(&self) -> Vec<BandStatus> {
+        self.bands.ids().map(|block| self.band_status(block)).collect()
+    }
+
+    /// Bands of the last complete checkpoint.
+    pub fn checkpoint_bands(&self) -> &[BlockId] {
+        &self.checkpoint.bands
+    }
+
+    /// Bytes of DRAM that mapping takes: the map, and the bands' validity.
+    pub fn map_bytes(&self) -> u64 {
+        self.l2p.len() as u64 * 4 + self.bands.memory_bytes()
+    }
+
+    /// Number of free bands; GC starts below [`Ftl::free_bands_low`].
+    pub fn free_bands(&self) -> u32 {
+        self.bands.free
+    }
+
+    /// See [`Ftl::free_bands`].
+    pub fn free_bands_low(&self) -> u32 {
+        self.bands_free_low()
+    }
+
+    /// One counter of [`Status::counters`] without the rest; 0 for an unknown name.
+    pub fn counter(&self, name: &str) -> u64 {
+        self.counter_list().iter().find(|entry| entry.0 == name).map_or(0, |entry| entry.1)
+    }
+
+    fn band_status(&self, block: BlockId) -> BandStatus {
+        let band = &self.bands[block];
+        BandStatus {
+            block,
+            state: state_name(band.state),
+            slots_valid: band.slots_valid,
+            slots_written: band.pages_written * self.geometry.slots_per_page,
+            erase_count: band.erase_count,
+        }
+    }
+
+    fn unit_status(&self, unit: u32) -> UnitStatus {
+        let state = &self.units[unit as usize];
+        let mut status = UnitStatus {
+            reads_queued: state.reads_waiting(),
+            appends_queued: state.appends_waiting(),
+            commands_running: state.running(),
+            busy_ns: state.busy_ns,
+            gone: state.gone,
+            last_reason: state.last_reason,
+            erase_count_min: u32::MAX,
+            ..UnitStatus::default()
+        };
+        let first = unit * self.geometry.blocks_per_unit;
+        for block in (first..first + self.geometry.blocks_per_unit).map(BlockId) {
+            let band = &self.bands[block];
+            status.slots_valid += u64::from(band.slots_valid);
+            match band.state {
+                BandState::Retired => {
+                    status.bands_retired += 1;
+                    continue;
+                }
+                BandState::Clean | BandState::Dirty | BandState::Erasing => status.bands_free += 1,
+                BandState::Full | BandState::Victim | BandState::Draining => {
+                    let slots = self.geometry.slots_per_block();
+                    status.slots_reclaimable += u64::from(slots - band.slots_valid);
+                }
+                BandState::Open | BandState::Checkpoint => {}
+            }
+            status.erase_count_min = status.erase_count_min.min(band.erase_count);
+            status.erase_count_max = status.erase_count_max.max(band.erase_count);
+        }
+        status.erase_count_min = status.erase_count_min.min(status.erase_count_max);
+        status
+    }
+
+    fn counter_list(&self) -> Vec<(&'static str, u64)> {
+        let c = &self.counters;
+        vec![
+            ("logical_blocks", self.l2p.len() as u64),
+            ("blocks_mapped", self.blocks_mapped),
+            ("bands_free", u64::from(self.bands.free)),
+            ("bands_free_low", u64::from(self.bands_free_low())),
+            ("generation", self.generation),
+            ("map_bytes", self.map_bytes()),
+            ("requests_running", self.requests.in_use() as u64),
+            ("host_blocks_read", c.host_blocks_read),
+            ("host_blocks_written", c.host_blocks_written),
+            ("host_blocks_trimmed", c.host_blocks_trimmed),
+            ("host_flushes", c.host_flushes),
+            ("host_errors", c.host_errors),
+            ("writes_throttled", c.writes_throttled),
+            ("writes_refused", c.writes_refused),
+            ("slots_programmed", c.slots_programmed),
+            ("slots_relocated", c.slots_relocated),
+            ("slots_padded", c.slots_padded),
+            ("pages_padded", c.pages_padded),
+            ("slots_checkpointed", c.slots_checkpointed),
+            ("slots_corrected", c.slots_corrected),
+            ("reads_unreadable", c.reads_unreadable),
+            ("programs_failed", c.programs_failed),
+            ("erases", c.erases),
+            ("erases_forced", c.erases_forced),
+            ("bands_opened", c.bands_opened),
+            ("bands_retired", c.bands_retired),
+            ("blocks_poisoned", c.blocks_poisoned),
+            ("units_gone", c.units_gone),
+            ("victims", c.victims),
+            ("refreshes", c.refreshes),
+            ("wear_moves", c.wear_moves),
+            ("pages_scrubbed", c.pages_scrubbed),
+            ("scrub_errors", c.scrub_errors),
+            ("checkpoints", c.checkpoints),
+            ("checkpoints_aborted", c.checkpoints_aborted),
+            ("medium_flushes", c.medium_flushes),
+            ("medium_failures", c.medium_failures),
+            ("policy_invalid", c.policy_invalid),
+            ("policy_switches", c.policy_switches),
+        ]
+    }
+}
+
+fn phase_name(phase: Phase) -> &'static str {
+    match phase {
+        Phase::Formatting => "formatting",
+        Phase::Mounting => "mounting",
+        Phase::Running => "running",
+        Phase::ReadOnly => "read-only",
+        Phase::Stopping => "stopping",
+        Phase::Stopped => "stopped",
+        Phase::Failed => "failed",
+    }
+}
+
+fn state_name(state: BandState) -> &'static str {
+    match state {
+        BandState::Clean => "clean",
+        BandState::Erasing => "erasing",
+        BandState::Dirty => "dirty",
+        BandState::Open => "open",
+        BandState::Full => "full",
+        BandState::Victim => "victim",
+        BandState::Draining => "draining",
+        BandState::Checkpoint => "checkpoint",
+        BandState::Retired => "retired",
+    }
+}

@@ -1,0 +1,261 @@
+//! The unit scheduler: one set of queues per unit. Host reads go first and may suspend what runs;
+//! erases go when the erase policy allows it or space demands it; then reads of the FTL's own, then
+//! programs, in the order of their pages.
+
+use crate::policy::EraseView;
+use crate::{BandState, Ftl, Output};
+use flash::{BlockId, Command, Instant, MediumError, Payload, SlotId, Tag};
+use std::collections::VecDeque;
+
+/// Programs handed to a unit at once: one runs while the next one's data is on the bus.
+pub(crate) const PROGRAMS_MAX: u32 = 2;
+
+pub(crate) const TAG_READ: u32 = 0;
+pub(crate) const TAG_PROGRAM: u32 = 1 << 30;
+pub(crate) const TAG_ERASE: u32 = 2 << 30;
+pub(crate) const TAG_FLUSH: u32 = 3 << 30;
+pub(crate) const TAG_KIND: u32 = 3 << 30;
+
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Unit {
+    /// Host reads waiting, by `Ftl::reads` index.
+    pub reads: VecDeque<u32>,
+    /// Reads of GC, scrub and recovery.
+    pub reads_low: VecDeque<u32>,
+    /// Pages waiting to be programmed, by `Ftl::pages` index.
+    pub programs: VecDeque<u32>,
+    pub reads_running: u32,
+    pub reads_low_running: u32,
+    pub programs_running: u32,
+    pub erases_running: u32,
+    /// Suspensions of what runs now.
+    suspensions: u32,
+    quiet_since: Instant,
+    busy_since: Instant,
+    pub busy_ns: u64,
+    pub gone: bool,
+    pub last_reason: &'static str,
+}
+
+impl Unit {
+    pub fn running(&self) -> u32 {
+        self.reads_running + self.reads_low_running + self.programs_running + self.erases_running
+    }
+
+    pub fn appends_waiting(&self) -> u32 {
+        self.programs.len() as u32 + self.programs_running
+    }
+
+    pub fn reads_waiting(&self) -> u32 {
+        self.reads.len() as u32 + self.reads_running
+    }
+}
+
+/// What a read is for.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(crate) enum ReadPurpose {
+    /// Of a host request, by `Ftl::requests` index.
+    Host(u32),
+    /// Of GC: the victim, and the chunk of relocation buffers it fills.
+    Relocate(BlockId, u32),
+    #[default]
+    Scrub,
+    /// Of recovery.
+    Mount,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct ReadOp {
+    pub purpose: ReadPurpose,
+    pub slot: SlotId,
+    pub count: u32,
+    pub into: Option<Payload>,
+    /// Logical block expected in the first slot, for host reads.
+    pub lba: u32,
+}
+
+impl Ftl {
+    /// Hands to `unit` what it can take.
+    pub(crate) fn dispatch(&mut self, unit: u32) {
+        while self.units[unit as usize].running() < self.geometry.queue_depth {
+            let state = &mut self.units[unit as usize];
+            if let Some(read) = state.reads.pop_front() {
+                self.issue_read(unit, read);
+                continue;
+            }
+            if self.erase_next(unit) {
+                continue;
+            }
+            let state = &mut self.units[unit as usize];
+            if let Some(read) = state.reads_low.pop_front() {
+                self.issue_read(unit, read);
+                continue;
+            }
+            if state.programs_running >= PROGRAMS_MAX || !self.issue_program(unit) {
+                break;
+            }
+        }
+    }
+
+    fn issue_read(&mut self, unit: u32, read: u32) {
+        let op = self.reads[read];
+        let state = &mut self.units[unit as usize];
+        let host = matches!(op.purpose, ReadPurpose::Host(_));
+        let long = state.programs_running + state.erases_running > 0;
+        let urgent = host
+            && long
+            && self.geometry.suspend
+            && state.suspensions < self.settings.suspensions_max;
+        state.suspensions += u32::from(urgent);
+        self.begin(unit);
+        let state = &mut self.units[unit as usize];
+        if host {
+            state.reads_running += 1;
+        } else {
+            state.reads_low_running += 1;
+        }
+        self.outputs.push_back(Output::Command(Command::Read {
+            tag: Tag(TAG_READ | read),
+            slot: op.slot,
+            count: op.count,
+            into: op.into,
+            urgent,
+        }));
+    }
+
+    fn issue_program(&mut self, unit: u32) -> bool {
+        let Some(page) = self.units[unit as usize].programs.pop_front() else { return false };
+        self.begin(unit);
+        let state = &mut self.units[unit as usize];
+        state.programs_running += 1;
+        self.pages[page].state = crate::append::PageState::Running;
+        self.outputs.push_back(Output::Command(Command::Program {
+            tag: Tag(TAG_PROGRAM | page),
+            slot: self.pages[page].slot,
+        }));
+        true
+    }
+
+    /// Erases one dirty band of `unit` if the policy or the lack of space says so.
+    fn erase_next(&mut self, unit: u32) -> bool {
+        let Some(&block) = self.bands.dirty(unit).last() else { return false };
+        let state = &self.units[unit as usize];
+        if state.erases_running > 0 || state.gone || !self.may_write() {
+            return false;
+        }
+        let bands_clean = self.bands.clean(unit).len() as u32;
+        let forced = self.erase_all || (bands_clean == 0 && self.clean_wanted);
+        if !forced {
+            let view = EraseView {
+                reads_waiting: state.reads_waiting(),
+                appends_waiting: state.appends_waiting(),
+                quiet_since: state.quiet_since,
+                now: self.now,
+                idle_ns: self.settings.idle_ns,
+                bands_clean,
+            };
+            if !self.policies.erase.erase_now(&view) {
+                self.erase_retry_at = Some(self.now + self.settings.idle_ns);
+                return false;
+            }
+        }
+        self.begin(unit);
+        let state = &mut self.units[unit as usize];
+        state.erases_running += 1;
+        state.last_reason =
+            if forced { "erase: space was needed" } else { "erase: the policy allowed it" };
+        if forced {
+            self.counters.erases_forced += 1;
+        }
+        self.bands.set_state(block, BandState::Erasing);
+        self.outputs
+            .push_back(Output::Command(Command::Erase { tag: Tag(TAG_ERASE | block.0), block }));
+        true
+    }
+
+    fn begin(&mut self, unit: u32) {
+        let state = &mut self.units[unit as usize];
+        if state.running() == 0 {
+            state.busy_since = self.now;
+        }
+    }
+
+    /// After a command of `unit` ended and was taken off its running count.
+    pub(crate) fn ended(&mut self, unit: u32, long: bool) {
+        let state = &mut self.units[unit as usize];
+        if long {
+            state.suspensions = 0;
+        }
+        if state.running() == 0 {
+            state.busy_ns += self.now - state.busy_since;
+            state.quiet_since = self.now;
+        }
+    }
+
+    /// Queues a read on the unit of its slot.
+    pub(crate) fn queue_read(&mut self, read: u32) {
+        let op = self.reads[read];
+        let unit = self.geometry.unit_of(self.geometry.block_of(op.slot));
+        let state = &mut self.units[unit as usize];
+        match op.purpose {
+            ReadPurpose::Host(_) => state.reads.push_back(read),
+            _ => state.reads_low.push_back(read),
+        }
+        self.dispatch(unit);
+    }
+
+    pub(crate) fn complete_erase(&mut self, block: BlockId, result: Result<(), MediumError>) {
+        let unit = self.geometry.unit_of(block);
+        self.units[unit as usize].erases_running -= 1;
+        self.ended(unit, true);
+        let band = &mut self.bands[block];
+        match result {
+            Ok(()) => {
+                band.erase_count += 1;
+                let erase_count = band.erase_count;
+                self.bands.erase_count_most = self.bands.erase_count_most.max(erase_count);
+                self.counters.erases += 1;
+                self.bands.set_state(block, BandState::Clean);
+            }
+            Err(MediumError::UnitGone) => self.lose_unit(unit),
+            Err(MediumError::NoSpace | MediumError::FlushFailed) => {
+                // Nothing is wrong with the block: it is tried again, after a pause.
+                self.bands.set_state(block, BandState::Dirty);
+                self.erase_retry_at = Some(self.now + self.settings.idle_ns);
+                return;
+            }
+            Err(MediumError::BlockFailed) => self.retire(block, "erase failed"),
+        }
+        self.dispatch(unit);
+    }
+
+    /// `block` is never written again.
+    pub(crate) fn retire(&mut self, block: BlockId, reason: &'static str) {
+        self.counters.bands_retired += 1;
+        self.units[self.geometry.unit_of(block) as usize].last_reason = reason;
+        self.bands.set_state(block, BandState::Retired);
+    }
+
+    /// `unit` no longer answers: nothing is appended there again, what it holds is lost to reads.
+    pub(crate) fn lose_unit(&mut self, unit: u32) {
+        if std::mem::replace(&mut self.units[unit as usize].gone, true) {
+            return;
+        }
+        self.counters.units_gone += 1;
+        self.units[unit as usize].last_reason = "unit gone";
+        for point in &mut self.points {
+            point.open[unit as usize] = crate::append::NONE;
+        }
+        let first = unit * self.geometry.blocks_per_unit;
+        for block in (first..first + self.geometry.blocks_per_unit).map(BlockId) {
+            if !matches!(self.bands[block].state, BandState::Open | BandState::Retired) {
+                self.bands.set_state(block, BandState::Retired);
+            }
+        }
+        self.forget_victims_of(unit);
+    }
+
+    pub(crate) fn all_units_quiet(&self) -> bool {
+        self.units.iter().all(|unit| unit.running() == 0 && unit.programs.is_empty())
+    }
+}

@@ -32,6 +32,14 @@ impl Pairing {
         last.min(pages_per_block - 1).max(page)
     }
 
+    /// The last page that shares cells with any page up to `page`: once it is programmed, all of
+    /// those are out of danger.
+    pub fn closure(self, page: u32, pages_per_block: u32) -> u32 {
+        let first = page.saturating_sub(3);
+        let partners = (first..=page).map(|page| self.last_partner(page, pages_per_block));
+        partners.max().unwrap_or(page)
+    }
+
     /// The pages before `page` whose cells programming `page` touches again, oldest first.
     pub fn earlier_partners(self, page: u32, pages_per_block: u32) -> impl Iterator<Item = u32> {
         let reach = match self {
@@ -164,6 +172,16 @@ mod tests {
             }
         }
         assert!(partners.iter().all(|&n| n >= 1), "a page without partner: {partners:?}");
+    }
+
+    #[test]
+    fn closure_covers_every_earlier_page() {
+        for pairing in [Pairing::None, Pairing::Adjacent(3), Pairing::Staircase] {
+            for page in 0..24 {
+                let expected = (0..=page).map(|page| pairing.last_partner(page, 24)).max();
+                assert_eq!(Some(pairing.closure(page, 24)), expected, "{pairing:?} {page}");
+            }
+        }
     }
 
     #[test]

@@ -72,6 +72,11 @@ pub(crate) struct OpenBand {
     pub outstanding: VecDeque<u32>,
     /// Programmed pages that a later program can still harm: last partner and order.
     at_risk: VecDeque<(u32, u64)>,
+    /// Its first page is durable. Until then no other page of it is programmed: recovery looks
+    /// into a band only if it finds the first page.
+    pub header_durable: bool,
+    /// The medium flush that will have made it so, once the first page is programmed.
+    pub header_flush: Option<u64>,
 }
 
 #[derive(Clone, Debug)]
@@ -219,6 +224,8 @@ impl Ftl {
         let entry = &mut self.opens[open];
         assert!(entry.outstanding.is_empty() && entry.at_risk.is_empty(), "a closed band is empty");
         (entry.live, entry.block, entry.point) = (true, block, NONE);
+        entry.header_durable = self.geometry.durable_at_completion;
+        entry.header_flush = None;
         self.counters.bands_opened += 1;
         Some(open)
     }
@@ -341,6 +348,10 @@ impl Ftl {
             (self.opens[open].block, entry.index, entry.order)
         };
         self.bands[block].pages_done = index + 1;
+        if index == 0 && !self.opens[open].header_durable {
+            self.opens[open].header_flush = Some(self.flush_number_after_now());
+            self.want_flush();
+        }
         self.counters.slots_programmed += u64::from(self.geometry.slots_per_page);
         if self.opens[open].point == NONE {
             self.checkpoint_page_ended(Ok(()));
@@ -509,6 +520,14 @@ impl Ftl {
         }
     }
 
+    /// `point` if it has a page, else, if `any`, one that has.
+    pub(crate) fn point_or_any(&mut self, point: usize, any: bool) -> Option<usize> {
+        if self.page_of(point).is_some() {
+            return Some(point);
+        }
+        (0..self.points.len()).find(|&other| any && self.page_of(other).is_some())
+    }
+
     /// Appends what waits to be moved, as far as there is room.
     pub(crate) fn place_moves(&mut self) {
         let point = self.relocate_point();
@@ -522,16 +541,18 @@ impl Ftl {
                 }
                 continue;
             }
-            if self.page_of(point).is_none() {
-                return;
-            }
+            let Some(point) = self.point_or_any(point, self.bands.free == 0) else { return };
             let Move { append, from, failed_order, credit } =
                 self.moves.pop_front().expect("the front exists");
             let (lba, owner) = (append.lba, append.owner);
-            let Appended { slot, order, .. } =
+            let Appended { slot, order, page } =
                 self.append(point, append).expect("the page has room");
             if let Some(from) = from {
-                self.remap(lba, slot.0, order);
+                let previous = self.remap(lba, slot.0, order);
+                if failed_order.is_none() {
+                    let in_page = self.geometry.slot_in_page(slot) as usize;
+                    self.pages[page].previous[in_page] = previous;
+                }
                 self.counters.slots_relocated += 1;
                 if let Owner::Request(request) = owner {
                     self.move_member(request, from, slot);
@@ -541,7 +562,8 @@ impl Ftl {
                 self.note_order(request, order);
             }
             if let Some(failed) = failed_order {
-                self.durable.link(order, failed);
+                self.durable.link(vec![order], failed);
+                self.durable_rose = true;
             }
             self.reclaim.credit += credit;
         }
@@ -571,6 +593,7 @@ impl Ftl {
 
     /// Makes sure that every order up to `order` will become safe without any further append.
     pub(crate) fn force_safe(&mut self, order: u64) {
+        let order = self.durable.reach(order);
         for point in 0..self.points.len() {
             let page = self.points[point].page;
             if page != NONE && self.pages[page].order <= order {

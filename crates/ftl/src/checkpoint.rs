@@ -45,6 +45,7 @@ pub(crate) struct Checkpoint {
     pub bands: Vec<BlockId>,
     /// Name, bands (with their open entries) of the one being written.
     next_order: u64,
+    sequence_begun: u64,
     opens: Vec<u32>,
     page_next: u32,
     pages_running: u32,
@@ -64,6 +65,11 @@ impl Checkpoint {
 
     pub fn is_idle(&self) -> bool {
         self.stage == Stage::Idle
+    }
+
+    /// True while it waits for bands.
+    pub fn is_wanted(&self) -> bool {
+        self.stage == Stage::Wanted
     }
 
     /// True from the moment it has taken its bands.
@@ -113,7 +119,8 @@ impl Ftl {
     fn begin_checkpoint(&mut self) {
         let wanted = self.layout.bands;
         let clean: u32 = (0..self.geometry.units).map(|unit| self.clean_usable(unit)).sum();
-        if clean < wanted {
+        // One more while an atomic write is undecided: the checkpoint waits for its commit record.
+        if clean < wanted + u32::from(self.groups_undecided > 0) {
             self.clean_wanted = true;
             self.dispatch_all();
             return;
@@ -135,6 +142,7 @@ impl Ftl {
         self.table_at_checkpoint();
         let checkpoint = &mut self.checkpoint;
         checkpoint.next_order = self.durable.next();
+        checkpoint.sequence_begun = self.sequence_next;
         (checkpoint.page_next, checkpoint.pages_running, checkpoint.failed) = (0, 0, false);
         checkpoint.stage = Stage::Content;
         self.counters.slots_since_checkpoint = 0;
@@ -300,6 +308,7 @@ impl Ftl {
         let footer = Footer {
             checkpoint: self.checkpoint.next_order,
             sequence_next: self.sequence_next,
+            sequence_begun: self.checkpoint.sequence_begun,
             order_next: self.durable.next(),
             generation: self.generation,
             clean: self.checkpoint.clean,
@@ -323,6 +332,7 @@ impl Ftl {
 
     fn complete_checkpoint(&mut self) {
         self.counters.checkpoints += 1;
+        self.settling = false;
         self.checkpoint.order = self.checkpoint.next_order;
         let bands = self.close_checkpoint_bands();
         let old = std::mem::replace(&mut self.checkpoint.bands, bands);

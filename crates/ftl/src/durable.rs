@@ -17,8 +17,8 @@ pub(crate) struct Durable {
     holds: VecDeque<u32>,
     safe_below: u64,
     durable_below: u64,
-    /// When the first order is safe, the second loses one hold.
-    links: Vec<(u64, u64)>,
+    /// When all the first orders are safe, the second loses one hold.
+    links: Vec<(Vec<u64>, u64)>,
     flush_needed: bool,
 }
 
@@ -54,9 +54,29 @@ impl Durable {
         *holds += 1;
     }
 
-    /// Takes one hold from `release` as soon as `after` is safe.
-    pub fn link(&mut self, after: u64, release: u64) {
-        self.links.push((after, release));
+    /// Takes one hold from `release` as soon as every order of `after` is safe by itself.
+    pub fn link(&mut self, mut after: Vec<u64>, release: u64) {
+        after.retain(|&order| {
+            order >= self.safe_below && self.holds[(order - self.safe_below) as usize] > 0
+        });
+        if after.is_empty() {
+            self.release(release);
+        } else {
+            self.links.push((after, release));
+        }
+    }
+
+    /// The last order that must become safe so that all up to `order` are.
+    pub fn reach(&self, order: u64) -> u64 {
+        let mut reach = order;
+        loop {
+            let waited = self.links.iter().filter(|(_, release)| *release <= reach);
+            let last = waited.flat_map(|(after, _)| after).max().copied().unwrap_or(0);
+            if last <= reach {
+                return reach;
+            }
+            reach = last;
+        }
     }
 
     /// One reason less. Returns true if `safe_below` rose.
@@ -82,11 +102,12 @@ impl Durable {
         assert!(*holds > 0, "order {order} was released too often");
         *holds -= 1;
         if *holds == 0 && !self.links.is_empty() {
-            self.links.retain(|&(after, release)| {
-                if after == order {
-                    work.push(release);
+            self.links.retain_mut(|(after, release)| {
+                after.retain(|&other| other != order);
+                if after.is_empty() {
+                    work.push(*release);
                 }
-                after != order
+                !after.is_empty()
             });
         }
     }
@@ -127,7 +148,7 @@ mod tests {
         let mut durable = Durable::new(0, false);
         let (member, commit) = (durable.open(), durable.open());
         durable.hold(member);
-        durable.link(commit, member);
+        durable.link(vec![commit], member);
         durable.release(member);
         assert_eq!(durable.safe_below(), 0);
         durable.release(commit);

@@ -35,7 +35,8 @@ pub enum Kind {
     Trim = 3,
     /// The data of `lba` was lost.
     Poison = 4,
-    /// The atomic group with this sequence is whole.
+    /// The atomic group with this sequence, from `lba` on, is programmed whole. `argument` holds the
+    /// low 32 bits of the order of its first page.
     Commit = 5,
     /// Root record; `lba` is the band's position in its checkpoint.
     Root = 6,
@@ -69,7 +70,7 @@ pub struct Header {
     pub order: u64,
     /// CRC-32C of the slot's 4096 bytes.
     pub payload_crc: u32,
-    /// Blocks of a trim, else 0.
+    /// What [`Kind`] says, else 0.
     pub argument: u32,
     /// Index in its atomic group, and the group's last index; both 0 for a lone block.
     pub group: (u8, u8),
@@ -223,7 +224,10 @@ pub struct Footer {
     pub checkpoint: u64,
     /// No sequence at or above this was in use when the footer was written.
     pub sequence_next: u64,
-    /// Nor an order.
+    /// No sequence at or above this was in use when the checkpoint was begun: atomic groups below
+    /// are decided.
+    pub sequence_begun: u64,
+    /// No order at or above this was in use when the footer was written.
     pub order_next: u64,
     /// Mounts since the format.
     pub generation: u64,
@@ -241,6 +245,7 @@ impl Footer {
         bytes[24..32].copy_from_slice(&self.order_next.to_le_bytes());
         bytes[32..40].copy_from_slice(&self.generation.to_le_bytes());
         bytes[40] = u8::from(self.clean);
+        bytes[48..56].copy_from_slice(&self.sequence_begun.to_le_bytes());
         let sum = crc(&bytes[..BLOCK_BYTES - 4]);
         bytes[BLOCK_BYTES - 4..].copy_from_slice(&sum.to_le_bytes());
         bytes
@@ -261,6 +266,7 @@ impl Footer {
             order_next: u64_at(bytes, 24),
             generation: u64_at(bytes, 32),
             clean: bytes[40] == 1,
+            sequence_begun: u64_at(bytes, 48),
         })
     }
 }
@@ -290,10 +296,10 @@ impl CheckpointLayout {
         let per_block = geometry.pages_per_block;
         let rows_max = (1..per_block)
             .rev()
-            .find(|&rows| geometry.pairing.last_partner(rows, per_block) + 1 < per_block)?;
+            .find(|&rows| geometry.pairing.closure(rows, per_block) + 1 < per_block)?;
         let bands = pages.div_ceil(rows_max);
         let rows = pages.div_ceil(bands);
-        let footer_page = geometry.pairing.last_partner(rows, per_block) + 1;
+        let footer_page = geometry.pairing.closure(rows, per_block) + 1;
         Some(Self { chunks, table_slots, pages, bands, footer_page })
     }
 
@@ -372,8 +378,14 @@ mod tests {
         assert_eq!(Root::decode(&bytes[..]), Some(Ok(root)));
         bytes[100] ^= 1;
         assert_eq!(Root::decode(&bytes[..]), None);
-        let footer =
-            Footer { checkpoint: 1, sequence_next: 2, order_next: 3, generation: 4, clean: true };
+        let footer = Footer {
+            checkpoint: 1,
+            sequence_next: 2,
+            sequence_begun: 5,
+            order_next: 3,
+            generation: 4,
+            clean: true,
+        };
         let mut bytes = footer.encode();
         assert_eq!(Footer::decode(&bytes[..]), Some(footer));
         bytes[4000] = 1;

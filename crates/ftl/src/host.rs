@@ -191,30 +191,68 @@ impl Ftl {
         matches.count() as u32
     }
 
-    /// Queues a read, or parks it until its page is programmed.
+    /// Queues a read. Where the program of a slot has not ended, the read waits for it; or, if the
+    /// slot is a copy that GC makes, goes to the original, which is still there.
     fn start_slot_read(&mut self, read: u32) {
-        let slot = self.reads[read].slot;
-        let block = self.bands.block_of(slot);
-        let band = &mut self.bands[block];
-        band.reads_pending += 1;
-        let page = self.geometry.page_in_block(slot);
+        let op = self.reads[read];
+        let block = self.bands.block_of(op.slot);
+        let page = self.geometry.page_in_block(op.slot);
+        let band = &self.bands[block];
         let programmed = band.state != crate::BandState::Open || page < band.pages_done;
         if programmed || self.is_mutant(Mutant::ReadBeforeProgram) {
+            self.bands[block].reads_pending += 1;
             self.queue_read(read);
             return;
         }
-        let open = self
-            .opens
-            .indices()
-            .find(|&open| self.opens[open].live && self.opens[open].block == block);
+        let page = self.page_in_flight(block, op.slot);
+        let first = self.geometry.slot_in_page(op.slot) as usize;
+        let originals = self.pages[page].owners[first..first + op.count as usize]
+            .iter()
+            .any(|owner| matches!(owner, Owner::Relocation(_)));
+        if !originals {
+            self.bands[block].reads_pending += 1;
+            self.pages[page].waiters.push(read);
+            return;
+        }
+        let (ReadPurpose::Host(request), Some(into)) = (op.purpose, op.into) else {
+            unreachable!("only host reads meet a page in flight")
+        };
+        self.requests[request].pending += op.count;
+        for index in 0..op.count {
+            self.read_in_flight(page, first, index, &op, into);
+        }
+        self.reads.give(read);
+        self.part_ended(request);
+    }
+
+    /// Reads one slot of a page in flight: the original of a copy, or the slot when programmed.
+    fn read_in_flight(&mut self, page: u32, first: usize, index: u32, op: &ReadOp, into: Payload) {
+        let at = first + index as usize;
+        let original = self.pages[page].previous[at];
+        let copy = matches!(self.pages[page].owners[at], Owner::Relocation(_));
+        let from_original = copy && original < POISONED;
+        let slot = if from_original { SlotId(original) } else { SlotId(op.slot.0 + index) };
+        let block = self.bands.block_of(slot);
+        self.bands[block].reads_pending += 1;
+        let read = self.reads.take();
+        let into = Some(Payload { index: into.index + index, ..into });
+        self.reads[read] = ReadOp { slot, count: 1, into, lba: op.lba + index, ..*op };
+        if from_original {
+            self.queue_read(read);
+        } else {
+            self.pages[page].waiters.push(read);
+        }
+    }
+
+    fn page_in_flight(&self, block: flash::BlockId, slot: SlotId) -> u32 {
+        let mut opens = self.opens.indices();
+        let open = opens.find(|&open| self.opens[open].live && self.opens[open].block == block);
         let open = open.expect("an open band has an entry");
-        let page = self.opens[open].outstanding.iter().copied();
-        let page = page.into_iter().find(|&other| {
-            self.pages[other].slot.0 <= slot.0
-                && slot.0 < self.pages[other].slot.0 + self.geometry.slots_per_page
-        });
-        let page = page.expect("a slot in flight has a page");
-        self.pages[page].waiters.push(read);
+        let first = slot.0 - self.geometry.slot_in_page(slot);
+        let mut pages = self.opens[open].outstanding.iter().copied();
+        pages
+            .find(|&page| self.pages[page].slot.0 == first)
+            .expect("a slot whose program has not ended has a page")
     }
 
     /// A parked read whose page failed: its block is elsewhere now, or about to be.
@@ -316,7 +354,7 @@ impl Ftl {
 
     /// Places writes and trims, oldest first, as far as there is space.
     pub(crate) fn place_writes(&mut self) {
-        while let Some(&index) = self.writes.front() {
+        while let Some(&index) = self.writes.front().filter(|_| !self.settling) {
             let done = match self.requests[index].class {
                 Class::Write { point, atomic, .. } => self.place_blocks(index, point, atomic),
                 Class::Trim { .. } => self.place_trim(index),
@@ -346,25 +384,43 @@ impl Ftl {
     /// from the first block to `after_placing`.
     fn place_blocks(&mut self, index: u32, point: u8, atomic: bool) -> bool {
         if self.requests[index].placed == 0 && self.requests[index].pending == 0 {
-            self.requests[index].pending = 1;
             if atomic {
+                if self.gate_writes() || !self.room_for_group(index, point) {
+                    return false;
+                }
                 self.requests[index].sequence = self.next_sequence();
+                self.groups_undecided += 1;
+                self.atomic_placing = true;
             }
+            self.requests[index].pending = 1;
         }
         while self.requests[index].placed < self.requests[index].blocks {
-            if self.gate_writes() {
+            if !self.atomic_placing && self.gate_writes() {
                 self.counters.writes_throttled += 1;
                 return false;
             }
-            if self.page_of(usize::from(point)).is_none() {
-                return false;
-            }
+            let wished = usize::from(point);
+            let Some(point) = self.point_or_any(wished, self.borrowing) else { return false };
             self.place_block(index, point, atomic);
         }
+        self.atomic_placing = false;
         true
     }
 
-    fn place_block(&mut self, index: u32, point: u8, atomic: bool) {
+    /// Whether an atomic write can be placed without waiting for GC, which it would hold up: the
+    /// bands that GC empties wait for orders that the undecided group holds.
+    fn room_for_group(&self, index: u32, point: u8) -> bool {
+        let pages = |&open: &u32| {
+            let block = self.opens[open].block;
+            self.geometry.pages_per_block - self.bands[block].pages_written
+        };
+        let open = self.points[usize::from(point)].open.iter().filter(|&&open| open != NONE);
+        let room = open.map(pages).sum::<u32>() * self.geometry.slots_per_page;
+        let spare = self.bands.free >= self.host_floor();
+        spare && room >= self.requests[index].blocks || self.bands.free > self.host_floor()
+    }
+
+    fn place_block(&mut self, index: u32, point: usize, atomic: bool) {
         let sequence = if atomic { self.requests[index].sequence } else { self.next_sequence() };
         let entry = &mut self.requests[index];
         let at = entry.placed;
@@ -383,14 +439,20 @@ impl Ftl {
         entry.placed += 1;
         entry.pending += 1;
         let Appended { slot, order, page } =
-            self.append(usize::from(point), append).expect("the page has room");
+            self.append(point, append).expect("the page has room");
         let previous = self.remap(lba, slot.0, order);
         let in_page = self.geometry.slot_in_page(slot) as usize;
         self.pages[page].previous[in_page] = previous;
         self.note_order(index, order);
         if atomic {
-            self.durable.hold(order);
-            self.requests[index].orders.push(order);
+            let orders = &mut self.requests[index].orders;
+            if orders.is_empty() {
+                // Holds everything that the group's slots replace, to the group's end.
+                self.durable.hold(order);
+            }
+            if orders.last() != Some(&order) {
+                orders.push(order);
+            }
             self.requests[index].members.push((lba, slot, previous));
         }
         self.counters.host_blocks_written += 1;
@@ -415,11 +477,10 @@ impl Ftl {
 
     /// The append point for a record that must find room even when the host has none left.
     fn record_point(&mut self) -> Option<usize> {
-        if self.page_of(0).is_some() {
-            return Some(0);
-        }
-        let point = self.relocate_point();
-        self.page_of(point).map(|_| point)
+        self.record_placing = true;
+        let point = (0..self.points.len()).find(|&point| self.page_of(point).is_some());
+        self.record_placing = false;
+        point
     }
 
     fn trim_range(&mut self, index: u32, point: usize, lba: u32, count: u32) {
@@ -427,6 +488,9 @@ impl Ftl {
         // A trim that is still on its way could be undone by a power cut after this one's reply.
         let settled = self.trims_running == 0 || self.trims_running == 1 && self.holds_trim(index);
         if settled && self.l2p[range].iter().all(|&entry| entry == UNMAPPED) {
+            // What unmapped them may be acknowledged and not durable; with FUA this trim answers
+            // for it.
+            self.note_order(index, self.durable.next() - 1);
             return;
         }
         if !self.holds_trim(index) {
@@ -508,8 +572,11 @@ impl Ftl {
         entry.committing = true;
         entry.pending = 1;
         let (lba, sequence) = (entry.lba, entry.sequence);
+        let last = (entry.blocks - 1) as u8;
+        let first = entry.orders.iter().min().copied().unwrap_or(0) as u32;
         let owner = Owner::Request(index);
-        let append = Append::record(Kind::Commit, lba, sequence, 0, self.empty_crc, owner);
+        let mut append = Append::record(Kind::Commit, lba, sequence, first, self.empty_crc, owner);
+        append.group = (0, last);
         self.commits.push_back((index, append));
         self.place_commits();
     }
@@ -521,11 +588,9 @@ impl Ftl {
         for &(lba, slot, previous) in members.iter().rev() {
             self.give_back(lba, slot, previous, self.requests[index].order_last);
         }
-        let mut orders = std::mem::take(&mut self.requests[index].orders);
-        if !self.requests[index].committing {
-            for order in orders.drain(..) {
-                self.release(order);
-            }
+        let orders = std::mem::take(&mut self.requests[index].orders);
+        if let Some(&first) = orders.first() {
+            self.release(first);
         }
         self.finish(index);
     }
@@ -560,11 +625,11 @@ impl Ftl {
             let (_, append) = self.commits.pop_front().expect("the front exists");
             let Appended { order, .. } = self.append(point, append).expect("the page has room");
             self.note_order(index, order);
-            let mut orders = std::mem::take(&mut self.requests[index].orders);
-            for member in orders.drain(..) {
-                self.durable.link(order, member);
-            }
-            self.requests[index].orders = orders;
+            let mut after = std::mem::take(&mut self.requests[index].orders);
+            let first = after[0];
+            after.retain(|&member| member != first);
+            after.push(order);
+            self.durable.link(after, first);
             self.seal(point);
         }
     }
@@ -623,6 +688,7 @@ impl Ftl {
         let result = entry.error.map_or(Ok(()), Err);
         let id = entry.id;
         let group = matches!(entry.class, Class::Write { atomic: true, .. });
+        self.groups_undecided -= u32::from(group && entry.sequence > 0);
         if matches!(entry.class, Class::Trim { .. }) && entry.committing {
             self.trims_running -= 1;
         }
@@ -639,6 +705,21 @@ impl Ftl {
         self.requests.give(index);
     }
 
+    /// Nothing will make room for the oldest write. Room that other handles have left serves it; if
+    /// there is none, it is refused rather than kept for ever.
+    pub(crate) fn serve_or_refuse(&mut self) {
+        while !self.writes.is_empty() && self.no_space_to_come() {
+            let before = self.counters.host_blocks_written;
+            self.borrowing = true;
+            self.place_writes();
+            self.borrowing = false;
+            if self.counters.host_blocks_written == before {
+                self.refuse_oldest_write();
+                self.place_writes();
+            }
+        }
+    }
+
     /// The medium failed: a write that is not placed whole ends here.
     pub(crate) fn abandon(&mut self, index: u32) {
         self.fail_request(index, RequestError::Failed);
@@ -652,6 +733,7 @@ impl Ftl {
     /// No space can be had for the oldest write: say so rather than wait for ever.
     pub(crate) fn refuse_oldest_write(&mut self) {
         let Some(index) = self.writes.pop_front() else { return };
+        self.atomic_placing = false;
         self.counters.writes_refused += 1;
         self.fail_request(index, RequestError::NoSpace);
         let entry = &mut self.requests[index];
@@ -684,8 +766,16 @@ impl Ftl {
         (mapped, run as u32)
     }
 
+    /// When the oldest page was opened that a host request waits for. A page of relocated slots
+    /// alone may wait for more of them.
     pub(crate) fn oldest_assembling(&self) -> Option<flash::Instant> {
         let pages = self.points.iter().map(|point| point.page).filter(|&page| page != NONE);
-        pages.map(|page| self.pages[page].opened_at).min()
+        let waited = pages.filter(|&page| self.page_is_waited_for(page));
+        waited.map(|page| self.pages[page].opened_at).min()
+    }
+
+    pub(crate) fn page_is_waited_for(&self, page: u32) -> bool {
+        let host = |owner: &Owner| matches!(owner, Owner::Request(_));
+        !self.pages[page].waiters.is_empty() || self.pages[page].owners.iter().any(host)
     }
 }

@@ -119,6 +119,14 @@ pub struct Ftl {
     reroutes: Vec<(u32, u32, u32)>,
     waiters: Vec<Waiter>,
     atomic_writes: u32,
+    /// Of them, those that have a slot.
+    groups_undecided: u32,
+    /// An atomic write is placed in part.
+    atomic_placing: bool,
+    /// A record looks for room and may take the last free band.
+    record_placing: bool,
+    /// Writes may use the open bands of other handles.
+    borrowing: bool,
     trims_running: u32,
 
     units: Vec<Unit>,
@@ -128,6 +136,9 @@ pub struct Ftl {
     /// Format: erase everything at once.
     erase_all: bool,
     erase_retry_at: Option<Instant>,
+    /// Recovered, and the checkpoint that says so is not complete: the host may read only. Until
+    /// then a second recovery must find what the first one found, and nothing else.
+    settling: bool,
 
     flush_wanted: bool,
     /// What the running medium flush covers.
@@ -281,14 +292,17 @@ impl Ftl {
         if !self.writes.is_empty() {
             self.place_writes();
         }
+        self.relieve();
         self.checkpoint_pump();
         if std::mem::take(&mut self.clean_wanted) {
             self.clean_wanted = true;
             self.dispatch_all();
             self.clean_wanted = false;
         }
-        self.relieve();
         self.flush_pump();
+        if self.mount.is_some() {
+            self.mount_pump();
+        }
         self.stop_if_done();
     }
 
@@ -306,16 +320,9 @@ impl Ftl {
             self.force_safe(order.min(self.durable.next() - 1));
         }
         if short {
-            self.level_wear_or_refuse();
+            self.serve_or_refuse();
         } else {
             self.level_wear();
-        }
-    }
-
-    fn level_wear_or_refuse(&mut self) {
-        while !self.writes.is_empty() && self.no_space_to_come() {
-            self.refuse_oldest_write();
-            self.place_writes();
         }
     }
 
@@ -326,6 +333,7 @@ impl Ftl {
             for point in 0..self.points.len() {
                 let page = self.points[point].page;
                 if page != append::NONE
+                    && self.page_is_waited_for(page)
                     && self.now >= self.pages[page].opened_at + self.settings.append_wait_ns
                 {
                     self.seal(point);
@@ -379,6 +387,15 @@ impl Ftl {
         }
         self.durable.flushed(covered);
         self.durable_rose = true;
+        for open in self.opens.indices() {
+            let entry = &mut self.opens[open];
+            if entry.live && entry.header_flush.is_some_and(|number| number <= self.flushes_ended) {
+                entry.header_flush = None;
+                entry.header_durable = true;
+                let unit = self.geometry.unit_of(entry.block);
+                self.dispatch(unit);
+            }
+        }
     }
 
     /// The medium could not make its state durable. What it holds unflushed is unknown, so nothing
@@ -500,12 +517,17 @@ impl Ftl {
             reroutes: Vec::new(),
             waiters: Vec::new(),
             atomic_writes: 0,
+            groups_undecided: 0,
+            atomic_placing: false,
+            record_placing: false,
+            borrowing: false,
             trims_running: 0,
             units,
             reads: Slab::default(),
             clean_wanted: false,
             erase_all: false,
             erase_retry_at: None,
+            settling: false,
             flush_wanted: false,
             flush_running: None,
             flushes_begun: 0,

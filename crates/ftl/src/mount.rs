@@ -228,7 +228,7 @@ impl Ftl {
         self.mount = Some(mount);
     }
 
-    fn clean_bands(&self) -> u32 {
+    pub(crate) fn clean_bands(&self) -> u32 {
         (0..self.geometry.units).map(|unit| self.bands.clean(unit).len() as u32).sum()
     }
 
@@ -346,18 +346,23 @@ impl Ftl {
             };
             if let Some(header) = header {
                 self.bands[block].first_order = header.order;
+                self.durable_seen = self.durable_seen.max(header.order);
             }
             if !scan {
                 continue;
             }
-            mount.report.bands_scanned += 1;
-            let unit = self.geometry.unit_of(block) as usize;
-            for page in 0..self.geometry.pages_per_block {
-                let slot = self.geometry.slot(block, page, 0);
-                mount.jobs[unit].push_back((slot, self.geometry.slots_per_page));
-            }
+            self.scan_band(mount, block);
         }
         Ok(())
+    }
+
+    fn scan_band(&self, mount: &mut Mount, block: BlockId) {
+        mount.report.bands_scanned += 1;
+        let unit = self.geometry.unit_of(block) as usize;
+        for page in 0..self.geometry.pages_per_block {
+            let slot = self.geometry.slot(block, page, 0);
+            mount.jobs[unit].push_back((slot, self.geometry.slots_per_page));
+        }
     }
 
     pub(crate) fn probed_header(&self, block: BlockId, probe: Probe) -> Option<Header> {

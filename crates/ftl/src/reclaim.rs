@@ -80,10 +80,20 @@ impl Ftl {
             return false;
         }
         let free = self.bands.free;
+        if self.checkpoint.is_wanted() && self.clean_bands() <= self.layout.bands {
+            // A checkpoint that waits for clean bands is what frees the held ones.
+            return self.record_placing || self.atomic_placing && free > 1;
+        }
+        if self.atomic_placing {
+            // What GC empties waits for the group: it must be placed with what there is.
+            return self.record_placing || purpose == Purpose::Host && free > 1;
+        }
         match purpose {
+            _ if self.record_placing => free > 0,
             Purpose::Host => free > self.host_floor() + u32::from(has_open),
             Purpose::Relocate if has_open => free > self.host_floor(),
-            Purpose::Relocate => free > 0,
+            // The last one is for the record that decides an atomic write.
+            Purpose::Relocate => free > u32::from(self.groups_undecided > 0),
             Purpose::Checkpoint => true,
         }
     }
@@ -117,7 +127,8 @@ impl Ftl {
     }
 
     fn pick_victims(&mut self) {
-        while self.phase == Phase::Running && self.reclaim.victims.len() < VICTIMS_MAX {
+        let wanted = self.phase == Phase::Running || !self.writes.is_empty();
+        while wanted && !self.settling && self.reclaim.victims.len() < self.victims_max() {
             if let Some((block, reason)) = self.reclaim.wanted.pop_front() {
                 if self.bands[block].state == BandState::Full {
                     self.start_victim(block, reason);
@@ -126,12 +137,19 @@ impl Ftl {
             }
             let coming = self.reclaim.victims.len() + self.bands.draining.len();
             if self.bands.free + coming as u32 >= self.bands_free_low() {
-                self.reclaim.credit = 0;
+                if self.bands.free >= self.bands_free_low() {
+                    self.reclaim.credit = 0;
+                }
                 return;
             }
             let Some(block) = self.pick_victim() else { return };
             self.start_victim(block, "gc: space was needed");
         }
+    }
+
+    /// Several half relocated victims could take the last free bands and none give its own back.
+    fn victims_max(&self) -> usize {
+        if self.bands.free > self.host_floor() { VICTIMS_MAX } else { 1 }
     }
 
     fn pick_victim(&mut self) -> Option<BlockId> {
@@ -317,7 +335,7 @@ impl Ftl {
                 sequence,
                 payload_crc: header.payload_crc,
                 argument: 0,
-                group: (0, 0),
+                group: header.group,
                 data: SlotData::Payload(data),
                 owner: Owner::Relocation(chunk),
             },
@@ -381,13 +399,27 @@ impl Ftl {
         }
         let order = band.invalid_order.min(self.durable.next() - 1);
         if order >= self.durable.safe_below() {
-            // While anything runs, its pages close the pairs for nothing.
-            if self.all_units_quiet() {
+            // While anything runs, its pages close the pairs for nothing; and a further victim
+            // fills a page that padding would waste.
+            if self.all_units_quiet() && !self.fill_with_victim() {
                 self.force_safe(order);
             }
         } else if order >= self.durable.durable_below() {
             self.want_flush();
         }
+    }
+
+    /// Starts a victim whose slots fill the page that the drained bands wait for.
+    fn fill_with_victim(&mut self) -> bool {
+        let page = self.points[self.relocate_point()].page;
+        let wanted = page != NONE && self.reclaim.victims.is_empty() && self.moves.is_empty();
+        if !wanted || self.phase != Phase::Running {
+            return false;
+        }
+        let Some(block) = self.pick_victim() else { return false };
+        self.start_victim(block, "gc: filled a page that others wait for");
+        self.read_victim(0);
+        true
     }
 
     /// Asks for the band's data to be appended anew.

@@ -13,7 +13,7 @@
 
 use crate::api::Output;
 use crate::bands::BandState;
-use crate::format::{Header, Kind, POISONED, UNMAPPED, decode_header};
+use crate::format::{Footer, Header, Kind, POISONED, UNMAPPED, decode_header};
 use crate::mount::{Mount, Probe};
 use crate::units::ReadOp;
 use crate::{Ftl, Mutant, Phase};
@@ -28,8 +28,8 @@ pub(crate) struct Candidate {
     pub lba: u32,
     pub argument: u32,
     pub kind: Kind,
-    /// Part of an atomic write.
-    pub grouped: bool,
+    /// Index and last index of its atomic group; both 0 for a lone block.
+    pub group: (u8, u8),
 }
 
 impl Ftl {
@@ -88,13 +88,13 @@ impl Ftl {
             lba: header.lba,
             argument: header.argument,
             kind: header.kind,
-            grouped: header.group.1 > 0,
+            group: header.group,
         });
     }
 
     pub(crate) fn finish_mount(&mut self, mut mount: Mount) {
         let footer = mount.footer.expect("a scan has a footer");
-        self.apply(&mut mount.candidates);
+        self.apply(&mut mount.candidates, &footer);
         self.drop_impossible();
         // Numbers that a torn page may have used are not used again.
         self.sequence_next = self.sequence_next.max(footer.sequence_next) + (1 << 20);
@@ -108,22 +108,18 @@ impl Ftl {
         self.phase = if self.settings.read_only { Phase::ReadOnly } else { Phase::Running };
         if self.phase == Phase::Running {
             self.checkpoint.want();
+            self.settling = true;
             self.drain_check = true;
             self.want_flush();
         }
         self.outputs.push_back(Output::Ready(Ok(report)));
     }
 
-    fn apply(&mut self, candidates: &mut [Candidate]) {
+    fn apply(&mut self, candidates: &mut [Candidate], footer: &Footer) {
         if !self.is_mutant(Mutant::IgnoreSequence) {
             candidates.sort_by_key(|candidate| (candidate.sequence, candidate.order));
         }
-        let mut commits: Vec<_> = candidates
-            .iter()
-            .filter(|candidate| candidate.kind == Kind::Commit)
-            .map(|candidate| candidate.sequence)
-            .collect();
-        commits.sort_unstable();
+        let whole = whole_groups(candidates, footer.checkpoint);
         let everything = self.is_mutant(Mutant::LoseGroup);
         for candidate in &*candidates {
             let end = candidate.lba.saturating_add(candidate.argument);
@@ -132,13 +128,13 @@ impl Ftl {
                 Kind::Trim if self.is_mutant(Mutant::ForgetTrim) => {}
                 Kind::Trim if range.start < range.end => self.l2p[range].fill(UNMAPPED),
                 Kind::Data | Kind::Poison => {
-                    let committed = !candidate.grouped
+                    let decided = candidate.group.1 == 0
+                        || candidate.sequence < footer.sequence_begun
                         || everything
-                        || commits.binary_search(&candidate.sequence).is_ok();
+                        || whole.binary_search(&candidate.sequence).is_ok();
                     let poisoned = candidate.kind == Kind::Poison;
                     let entry = if poisoned { POISONED } else { candidate.slot.0 };
-                    if let Some(at) = self.l2p.get_mut(candidate.lba as usize).filter(|_| committed)
-                    {
+                    if let Some(at) = self.l2p.get_mut(candidate.lba as usize).filter(|_| decided) {
                         *at = entry;
                     }
                 }
@@ -186,4 +182,49 @@ impl Ftl {
         }
         self.bands.index_all();
     }
+}
+
+/// Sequences of the atomic groups that are whole, in order.
+///
+/// A commit record follows the programs of its group, but on a medium that loses what was not
+/// flushed, or whose pages share cells, it can survive a member. So every member must be found, or
+/// a later version of its block, unless the group began before the checkpoint: then the checkpoint
+/// waited for it.
+fn whole_groups(candidates: &[Candidate], checkpoint: u64) -> Vec<u64> {
+    let mut members: Vec<(u64, u8)> = candidates
+        .iter()
+        .filter(|candidate| candidate.kind == Kind::Data && candidate.group.1 > 0)
+        .map(|candidate| (candidate.sequence, candidate.group.0))
+        .collect();
+    members.sort_unstable();
+    let mut commits: Vec<_> =
+        candidates.iter().filter(|candidate| candidate.kind == Kind::Commit).collect();
+    commits.sort_unstable_by_key(|commit| commit.sequence);
+    let mut whole = Vec::new();
+    // Newest first: whether an older one is superseded depends on the newer ones.
+    for commit in commits.into_iter().rev() {
+        // The low half of an order is enough: no group is 2³¹ pages older than a checkpoint.
+        let began_before = (commit.argument.wrapping_sub(checkpoint as u32) as i32) < 0;
+        let found = |index| members.binary_search(&(commit.sequence, index)).is_ok();
+        let sound = |index| found(index) || superseded(candidates, &whole, commit, index);
+        if began_before || (0..=commit.group.1).all(sound) {
+            whole.push(commit.sequence);
+        }
+    }
+    whole.sort_unstable();
+    whole
+}
+
+/// Whether a later version of the group's block at `index` was found.
+fn superseded(candidates: &[Candidate], whole: &[u64], commit: &Candidate, index: u8) -> bool {
+    let lba = commit.lba.saturating_add(u32::from(index));
+    candidates.iter().any(|later| {
+        let covers = match later.kind {
+            Kind::Data if later.group.1 > 0 => later.lba == lba && whole.contains(&later.sequence),
+            Kind::Data | Kind::Poison => later.lba == lba,
+            Kind::Trim => (later.lba..later.lba.saturating_add(later.argument)).contains(&lba),
+            _ => false,
+        };
+        covers && later.sequence > commit.sequence
+    })
 }

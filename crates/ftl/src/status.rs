@@ -142,6 +142,43 @@ impl Ftl {
         self.counter_list().iter().find(|entry| entry.0 == name).map_or(0, |entry| entry.1)
     }
 
+    /// What the FTL waits for, in words: for a test or an operator who finds it stuck.
+    pub fn explain(&self) -> String {
+        let mut bands = std::collections::BTreeMap::new();
+        for block in self.bands.ids() {
+            *bands.entry(state_name(self.bands[block].state)).or_insert(0u32) += 1;
+        }
+        format!(
+            "phase {}, bands {bands:?}, free {} of low {} and floor {}, credit {}; {} writes, {} \
+             moves, {} commits, {} waiters, {} victims, {} wanted; checkpoint {:?}; safe below {}, \
+             durable below {}, next {}; flush running {:?}; units quiet {}; append points {:?}, {:?}, draining {:?}",
+            phase_name(self.phase),
+            self.bands.free,
+            self.bands_free_low(),
+            self.host_floor(),
+            self.reclaim.credit,
+            self.writes.len(),
+            self.moves.len(),
+            self.commits.len(),
+            self.waiters.len(),
+            self.reclaim.victims.len(),
+            self.reclaim.wanted.len(),
+            self.checkpoint,
+            self.durable.safe_below(),
+            self.durable.durable_below(),
+            self.durable.next(),
+            self.flush_running,
+            self.all_units_quiet(),
+            self.opens
+                .indices()
+                .filter(|&open| self.opens[open].live)
+                .map(|open| (&self.opens[open], self.bands[self.opens[open].block].pages_written))
+                .collect::<Vec<_>>(),
+            self.durable,
+            self.bands.draining.iter().map(|&block| &self.bands[block]).collect::<Vec<_>>(),
+        )
+    }
+
     fn band_status(&self, block: BlockId) -> BandStatus {
         let band = &self.bands[block];
         BandStatus {

@@ -124,7 +124,13 @@ impl Ftl {
     }
 
     fn issue_program(&mut self, unit: u32) -> bool {
-        let Some(page) = self.units[unit as usize].programs.pop_front() else { return false };
+        let ready = |&page: &u32| {
+            let page = &self.pages[page];
+            page.index == 0 || self.opens[page.open].header_durable
+        };
+        let programs = &self.units[unit as usize].programs;
+        let Some(at) = programs.iter().position(ready) else { return false };
+        let page = self.units[unit as usize].programs.remove(at).expect("found above");
         self.begin(unit);
         let state = &mut self.units[unit as usize];
         state.programs_running += 1;

@@ -1,0 +1,196 @@
+//! `weir check`: mounts a device without changing it, reads every logical block that holds data
+//! through the FTL (so through every checksum), and compares the FTL's books.
+//!
+//! Exit status 0: clean. 1: damaged, and every damaged block was named. 2: could not be checked.
+
+use crate::device::{DATA_DEFAULT, kind_of};
+use crate::output::{Progress, print, print_json};
+use crate::{End, Failure};
+use flash::{BLOCK_BYTES, Lba};
+use serde_json::json;
+use serve::device::{Device, Mode, Volume, decode_volumes};
+use serve::offline::{Offline, with_device};
+use std::path::PathBuf;
+
+#[derive(clap::Args)]
+#[command(after_help = "Examples:\n  \
+    weir check --data weir-data\n  \
+    weir check --data weir-data --json | jq .damaged\n\n\
+    Exit status: 0 clean, 1 damaged, 2 could not be checked. Nothing is written. A damaged block \
+    heals when it is written again.")]
+pub struct Args {
+    /// The folder (or file) of the device
+    #[arg(long, value_name = "DIR", default_value = DATA_DEFAULT)]
+    data: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// A logical block that cannot be read.
+struct Damage {
+    volume: String,
+    /// As the volume counts.
+    block: u64,
+    /// Why, in the FTL's words.
+    error: String,
+}
+
+struct Findings {
+    damaged: Vec<Damage>,
+    blocks_read: u64,
+    blocks_mapped: u64,
+    clean_shutdown: bool,
+    /// Books of the FTL that do not agree, and a volume table that cannot be read.
+    faults: Vec<String>,
+    pages_torn: u64,
+    slots_corrected: u64,
+}
+
+pub fn run(args: &Args) -> Result<End, Failure> {
+    let data = std::path::absolute(&args.data).unwrap_or(args.data.clone());
+    let kind = kind_of(&data);
+    // Which shard has which block the device tells; it is closed again before it is mounted.
+    let split = Device::open(&kind, Mode::ReadOnly).map_err(|error| error.to_string())?.split;
+    let place = |first: u64, blocks: u64| {
+        let run = split.run(first, blocks);
+        (run.shard, run.lba, run.blocks)
+    };
+    let settings = ftl::Settings::default();
+    let findings = with_device(&kind, &settings, true, |shards| examine(shards, &place))
+        .map_err(|error| format!("{}: {error}", data.display()))?;
+    let good = findings.damaged.is_empty() && findings.faults.is_empty();
+    if args.json {
+        print_json(&as_json(&findings, good));
+    } else {
+        print(&as_text(&findings, good, &data.display().to_string()));
+    }
+    Ok(if good { End::Good } else { End::Bad })
+}
+
+/// Reads at most this many logical blocks at a time.
+const RUN_BLOCKS: u64 = 64;
+
+fn examine(
+    shards: &mut [Offline],
+    place: &dyn Fn(u64, u64) -> (usize, u32, u32),
+) -> Findings {
+    let report = shards[0].report();
+    let mut findings = Findings {
+        damaged: Vec::new(),
+        blocks_read: 0,
+        blocks_mapped: shards.iter().map(|shard| shard.report().blocks_mapped).sum(),
+        clean_shutdown: shards.iter().all(|shard| shard.report().clean),
+        faults: Vec::new(),
+        pages_torn: shards.iter().map(|shard| shard.report().pages_torn).sum(),
+        slots_corrected: 0,
+    };
+    let volumes = decode_volumes(&report.label).unwrap_or_else(|| {
+        findings.faults.push("the volume table is damaged".into());
+        Vec::new()
+    });
+    let mut progress = Progress::new("check");
+    let whole = volumes.iter().map(|volume| volume.blocks).sum();
+    let mut before = 0;
+    for volume in &volumes {
+        let mut at = 0;
+        while at < volume.blocks {
+            progress.at(before + at, whole);
+            let (shard, lba, blocks) =
+                place(volume.first_block + at, (volume.blocks - at).min(RUN_BLOCKS));
+            let (mapped, blocks) = shards[shard].ftl().mapped_run(Lba(lba), blocks);
+            if mapped {
+                read_run(&mut shards[shard], volume, (at, lba, blocks), &mut findings);
+            }
+            at += u64::from(blocks);
+        }
+        before += volume.blocks;
+    }
+    for (index, shard) in shards.iter().enumerate() {
+        if let Err(reason) = shard.ftl().verify() {
+            findings.faults.push(format!("shard {index}: the FTL's books disagree: {reason}"));
+        }
+        findings.slots_corrected += shard.ftl().counter("slots_corrected");
+    }
+    findings
+}
+
+fn read_run(
+    shard: &mut Offline,
+    volume: &Volume,
+    (at, lba, blocks): (u64, u32, u32),
+    findings: &mut Findings,
+) {
+    findings.blocks_read += u64::from(blocks);
+    if shard.read(lba, blocks).is_ok() {
+        return;
+    }
+    for offset in 0..blocks {
+        if let Err(error) = shard.read(lba + offset, 1) {
+            findings.damaged.push(Damage {
+                volume: volume.name.clone(),
+                block: at + u64::from(offset),
+                error: format!("{error:?}").to_lowercase(),
+            });
+        }
+    }
+}
+
+fn as_json(findings: &Findings, good: bool) -> serde_json::Value {
+    let damaged: Vec<_> = findings
+        .damaged
+        .iter()
+        .map(|damage| {
+            json!({
+                "volume": damage.volume,
+                "block": damage.block,
+                "offset_bytes": damage.block * BLOCK_BYTES as u64,
+                "error": damage.error,
+            })
+        })
+        .collect();
+    json!({
+        "clean": good,
+        "blocks_mapped": findings.blocks_mapped,
+        "blocks_read": findings.blocks_read,
+        "damaged": damaged,
+        "faults": findings.faults,
+        "clean_shutdown": findings.clean_shutdown,
+        "pages_torn": findings.pages_torn,
+        "slots_corrected": findings.slots_corrected,
+    })
+}
+
+fn as_text(findings: &Findings, good: bool, place: &str) -> String {
+    let mut text = String::new();
+    for damage in &findings.damaged {
+        text.push_str(&format!(
+            "volume {}, logical block {} (bytes {} on): {}\n",
+            damage.volume,
+            damage.block,
+            damage.block * BLOCK_BYTES as u64,
+            damage.error
+        ));
+    }
+    for fault in &findings.faults {
+        text.push_str(&format!("{fault}\n"));
+    }
+    let verdict = if good {
+        "clean".into()
+    } else {
+        format!(
+            "DAMAGED: {} blocks cannot be read, {} other faults",
+            findings.damaged.len(),
+            findings.faults.len()
+        )
+    };
+    let shutdown = if findings.clean_shutdown { "clean" } else { "dirty" };
+    text.push_str(&format!(
+        "{place}: {verdict}\n  {} logical blocks read and verified; last shutdown {shutdown}; {} \
+         torn pages, {} slots corrected\n",
+        crate::size::count(findings.blocks_read),
+        findings.pages_torn,
+        findings.slots_corrected,
+    ));
+    text
+}

@@ -1,0 +1,370 @@
+//! Which device a command means, and the config that results from a file and the command line.
+//!
+//! The command line is laid over the config as TOML before anything is checked, so that there is
+//! one set of rules and one wording of errors, whoever wrote the value.
+
+use crate::Failure;
+use crate::size::config_text;
+use serve::config::Config;
+use serve::device::{Kind, Volume, decode_volumes};
+use std::fs;
+use std::path::{Path, PathBuf};
+use toml::{Table, Value};
+
+/// The folder of a device unless told otherwise.
+pub const DATA_DEFAULT: &str = "weir-data";
+/// The volume of a device that nobody described.
+const VOLUME_DEFAULT: &str = "default";
+const CAPACITY_DEFAULT: &str = "8GiB";
+const HTTP_DEFAULT: &str = "127.0.0.1:8420";
+/// Longest path of a Unix socket.
+const SOCKET_BYTES_MAX: usize = 107;
+
+/// What a new device is made from; for `serve` and `format`.
+#[derive(clap::Args, Debug, Default)]
+pub struct Shape {
+    /// Size of the volume, e.g. 8GiB or 512MiB [default: 8GiB]
+    #[arg(long, value_name = "SIZE")]
+    pub capacity: Option<String>,
+    /// The flash to emulate: instant, slc, mlc-50nm, mlc-25nm, tlc, qlc, or a .toml file
+    /// [default: mlc-25nm]
+    #[arg(long, value_name = "NAME")]
+    pub profile: Option<String>,
+    /// Buses of the emulated flash, over all shards
+    #[arg(long, value_name = "N")]
+    pub channels: Option<u32>,
+    /// Dies on each bus
+    #[arg(long, value_name = "N")]
+    pub dies_per_channel: Option<u32>,
+    /// Threads that share the device
+    #[arg(long, value_name = "N")]
+    pub shards: Option<u32>,
+    /// Flash beyond the capacity, in percent of it
+    #[arg(long, value_name = "PERCENT")]
+    pub op_percent: Option<u32>,
+}
+
+/// What the command line says about a server or a new device.
+#[derive(Default)]
+pub struct Request<'a> {
+    pub config: Option<&'a Path>,
+    pub data: Option<&'a Path>,
+    pub shape: Option<&'a Shape>,
+    pub memory: bool,
+    /// Where HTTP listens; "none" or "off" for nowhere.
+    pub http: Option<&'a str>,
+    pub socket: Option<&'a Path>,
+    pub tcp: Option<&'a str>,
+    /// Expect a device to be made, not one that is there.
+    pub fresh: bool,
+}
+
+/// A config, and the folder (or file) of its device.
+pub struct Described {
+    pub config: Config,
+    /// Absolute.
+    pub data: PathBuf,
+}
+
+/// Lays the command line over the config file, if any, and checks the whole.
+pub fn describe(request: &Request<'_>) -> Result<Described, Failure> {
+    let current = std::env::current_dir()
+        .map_err(|error| format!("the current folder cannot be told: {error}: cd to another"))?;
+    let (mut table, base) = match request.config {
+        Some(path) => read_config(path, &current)?,
+        None => (Table::new(), current.clone()),
+    };
+    let data = match (request.data, text_of(&table, "device", "path")) {
+        (Some(data), _) => current.join(data),
+        (None, Some(path)) => base.join(path),
+        (None, None) => base.join(DATA_DEFAULT),
+    };
+    lay_over(&mut table, request, &data)?;
+    let memory = text_of(&table, "device", "kind") == Some("memory");
+    if !memory && !request.fresh {
+        follow_existing(&mut table, request, &data)?;
+    }
+    add_volume(&mut table);
+    let config = Config::parse(&table.to_string(), &base).map_err(|errors| {
+        let place = request.config.map_or("command line".into(), |path| path.display().to_string());
+        format!("{place}: {errors}")
+    })?;
+    Ok(Described { config, data })
+}
+
+fn read_config(path: &Path, current: &Path) -> Result<(Table, PathBuf), Failure> {
+    let place = path.display();
+    let text = fs::read_to_string(path).map_err(|error| {
+        format!("{place}: cannot be read: {error}: give the path of a config, or leave out --config")
+    })?;
+    let table = text.parse::<Table>().map_err(|error| {
+        let line = error.span().map_or(1, |span| text[..span.start].matches('\n').count() + 1);
+        format!(
+            "{place}: line {line}: {}; for example: [device]\\npath = \"weir-data\"",
+            error.message()
+        )
+    })?;
+    let folder = path.parent().unwrap_or(Path::new(""));
+    Ok((table, current.join(folder)))
+}
+
+fn lay_over(table: &mut Table, request: &Request<'_>, data: &Path) -> Result<(), Failure> {
+    let utf8 = |path: &Path| {
+        path.to_str().map(str::to_owned).ok_or_else(|| {
+            format!("{}: is not UTF-8: choose a path that is", path.display())
+        })
+    };
+    set(table, "device", "path", utf8(data)?.into());
+    if request.memory {
+        set(table, "device", "kind", "memory".into());
+    }
+    if let Some(shape) = request.shape {
+        if let Some(profile) = &shape.profile {
+            set(table, "device", "profile", profile.as_str().into());
+        }
+        if let Some(capacity) = &shape.capacity {
+            set(table, "device", "capacity", capacity.as_str().into());
+        }
+        let numbers = [
+            ("channels", shape.channels),
+            ("dies_per_channel", shape.dies_per_channel),
+            ("shards", shape.shards),
+            ("op_percent", shape.op_percent),
+        ];
+        for (key, value) in numbers {
+            if let Some(value) = value {
+                set(table, "device", key, i64::from(value).into());
+            }
+        }
+    }
+    match request.http {
+        Some("none" | "off") => set(table, "http", "enabled", false.into()),
+        Some(address) => {
+            set(table, "http", "enabled", true.into());
+            set(table, "http", "address", address.into());
+        }
+        None => set_default(table, "http", "address", HTTP_DEFAULT.into()),
+    }
+    if let Some(address) = request.tcp {
+        set(table, "nbd", "tcp", address.into());
+    }
+    let listens = text_of(table, "nbd", "unix").is_some() || text_of(table, "nbd", "tcp").is_some();
+    let socket = match request.socket {
+        Some(socket) => Some(std::path::absolute(socket).unwrap_or(socket.into())),
+        None if listens => None,
+        // A device in a file has its socket beside it.
+        None if data.is_file() => Some(data.with_extension("sock")),
+        None => Some(data.join("nbd.sock")),
+    };
+    if let Some(socket) = socket {
+        let bytes = socket.as_os_str().len();
+        if bytes > SOCKET_BYTES_MAX {
+            return Err(format!(
+                "{}: the socket's path has {bytes} bytes, and the system allows \
+                 {SOCKET_BYTES_MAX}: give a shorter one, for example --socket /run/weir.sock",
+                socket.display()
+            ));
+        }
+        set(table, "nbd", "unix", utf8(&socket)?.into());
+    }
+    Ok(())
+}
+
+/// A device that is there knows its volumes; what the command line says must not contradict it.
+fn follow_existing(table: &mut Table, request: &Request<'_>, data: &Path) -> Result<(), Failure> {
+    if !exists(data) {
+        return Ok(());
+    }
+    if let Some(shape) = request.shape {
+        contradiction(shape, data)?;
+    }
+    let described = table.contains_key("volume") || has(table, "device", "capacity");
+    if described {
+        return Ok(());
+    }
+    let volumes = volumes_of(data)?;
+    let entry = |volume: Volume| {
+        let mut entry = Table::new();
+        entry.insert("name".into(), volume.name.into());
+        let bytes = volume.blocks * flash::BLOCK_BYTES as u64;
+        entry.insert("size".into(), config_text(bytes).into());
+        entry.insert("read_only".into(), volume.read_only.into());
+        Value::Table(entry)
+    };
+    table.insert("volume".into(), Value::Array(volumes.into_iter().map(entry).collect()));
+    Ok(())
+}
+
+/// `Err` if the device in `data` was made with another shape than the command line asks for.
+fn contradiction(shape: &Shape, data: &Path) -> Result<(), Failure> {
+    let Some(made) = fs::read_to_string(data.join("device.toml"))
+        .ok()
+        .and_then(|text| text.parse::<Table>().ok())
+    else {
+        // Opening it tells better what is wrong.
+        return Ok(());
+    };
+    let refuse = |option: &str, asked: &str, made: &str| {
+        Err(format!(
+            "{}: {option} {asked}: the device there was made with {made}: leave the option out, \
+             or format another device with --data",
+            data.display()
+        ))
+    };
+    let integer = |section: Option<&str>, key: &str| {
+        let table = section.map_or(Some(&made), |section| made.get(section)?.as_table());
+        table?.get(key)?.as_integer()
+    };
+    let name = text_of(&made, "profile", "name");
+    if let (Some(asked), Some(name)) = (&shape.profile, name)
+        && !asked.ends_with(".toml")
+        && asked != name
+    {
+        return refuse("--profile", asked, name);
+    }
+    let shards = integer(None, "shards");
+    let channels = integer(Some("layout"), "channels").zip(shards).map(|(each, by)| each * by);
+    let dies = integer(Some("layout"), "dies_per_channel");
+    for (option, asked, made) in [
+        ("--shards", shape.shards, shards),
+        ("--channels", shape.channels, channels),
+        ("--dies-per-channel", shape.dies_per_channel, dies),
+    ] {
+        if let (Some(asked), Some(made)) = (asked, made)
+            && i64::from(asked) != made
+        {
+            return refuse(option, &asked.to_string(), &made.to_string());
+        }
+    }
+    Ok(())
+}
+
+/// The volumes that a device was formatted with.
+fn volumes_of(data: &Path) -> Result<Vec<Volume>, Failure> {
+    let settings = ftl::Settings::default();
+    let label = serve::offline::with_device(&kind_of(data), &settings, true, |shards| {
+        shards[0].report().label.clone()
+    });
+    let label = label.map_err(|error| error.to_string())?;
+    decode_volumes(&label).ok_or_else(|| {
+        format!(
+            "{}: the volume table is damaged: `weir check` tells more; restore a backup",
+            data.display()
+        )
+    })
+}
+
+/// One volume with the whole capacity, if the config describes none.
+fn add_volume(table: &mut Table) {
+    if table.contains_key("volume") {
+        return;
+    }
+    let capacity = table.get("device").and_then(|device| device.get("capacity")).cloned();
+    // What is no size is told as the device's capacity; the volume need not repeat it.
+    let sound = capacity.as_ref().and_then(Value::as_str).is_some_and(is_size);
+    let size = if sound { capacity } else { None };
+    let mut volume = Table::new();
+    volume.insert("name".into(), VOLUME_DEFAULT.into());
+    volume.insert("size".into(), size.unwrap_or(CAPACITY_DEFAULT.into()));
+    table.insert("volume".into(), Value::Array(vec![Value::Table(volume)]));
+}
+
+/// True if the config's rules take this for a size.
+fn is_size(text: &str) -> bool {
+    let probe = format!("[device]\ncapacity = {}\n", Value::from(text));
+    match Config::parse(&probe, Path::new("/")) {
+        Ok(_) => true,
+        Err(errors) => !errors.0.iter().any(|error| error.key.ends_with("capacity")),
+    }
+}
+
+fn section<'a>(table: &'a mut Table, name: &str) -> Option<&'a mut Table> {
+    // What is no table there is told by the config's own check.
+    table.entry(name).or_insert_with(|| Table::new().into()).as_table_mut()
+}
+
+fn set(table: &mut Table, name: &str, key: &str, value: Value) {
+    if let Some(section) = section(table, name) {
+        section.insert(key.into(), value);
+    }
+}
+
+fn set_default(table: &mut Table, name: &str, key: &str, value: Value) {
+    if let Some(section) = section(table, name) {
+        section.entry(key).or_insert(value);
+    }
+}
+
+fn has(table: &Table, name: &str, key: &str) -> bool {
+    table.get(name).and_then(|section| section.get(key)).is_some()
+}
+
+fn text_of<'a>(table: &'a Table, name: &str, key: &str) -> Option<&'a str> {
+    table.get(name)?.get(key)?.as_str()
+}
+
+/// The kind of the device at `data`, to open it: what it emulates it knows itself.
+pub fn kind_of(data: &Path) -> Kind {
+    if data.is_file() || is_block_device(data) {
+        return Kind::File { path: data.into() };
+    }
+    let profile = nand::Profile::builtin("instant").expect("a built-in profile");
+    Kind::Nand { path: data.into(), profile }
+}
+
+fn is_block_device(path: &Path) -> bool {
+    use std::os::unix::fs::FileTypeExt;
+    fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_block_device())
+}
+
+/// True if there is a device.
+pub fn exists(data: &Path) -> bool {
+    serve::device::Device::exists(&kind_of(data))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Request, Shape, describe};
+    use serve::config::Listen;
+    use serve::device::Kind;
+    use std::path::Path;
+
+    fn described(shape: &Shape, http: Option<&str>) -> Result<super::Described, String> {
+        let data = Some(Path::new("/nowhere/at/all"));
+        describe(&Request { data, shape: Some(shape), http, ..Request::default() })
+    }
+
+    #[test]
+    fn nothing_said_means_eight_gib_of_mlc_beside_its_socket() {
+        let described = described(&Shape::default(), None).unwrap();
+        let device = &described.config.device;
+        assert!(matches!(&device.kind, Kind::Nand { profile, .. } if profile.name == "mlc-25nm"));
+        assert_eq!(device.volumes.len(), 1);
+        assert_eq!(
+            (device.volumes[0].name.as_str(), device.volumes[0].blocks),
+            ("default", 2 << 20)
+        );
+        let socket = Listen::Unix("/nowhere/at/all/nbd.sock".into());
+        assert_eq!(described.config.nbd.listen, [socket]);
+        assert_eq!(described.config.http, Some("127.0.0.1:8420".parse().unwrap()));
+    }
+
+    #[test]
+    fn the_command_line_goes_over_the_config_and_its_errors_name_the_value() {
+        let shape = Shape { capacity: Some("64MiB".into()), ..Shape::default() };
+        let config = described(&shape, Some("none")).unwrap().config;
+        assert_eq!((config.device.volumes[0].blocks, config.http), (16384, None));
+        let banana = Shape { capacity: Some("banana".into()), ..Shape::default() };
+        let error = described(&banana, Some("nonsense")).err().unwrap();
+        assert!(error.contains("\"banana\"") && error.contains("\"nonsense\""), "{error}");
+        assert!(!error.contains("volume["), "told once: {error}");
+    }
+
+    #[test]
+    fn a_socket_path_that_is_too_long_is_refused_with_the_mend() {
+        let data = format!("/tmp/{}", "x".repeat(120));
+        let error = describe(&Request { data: Some(Path::new(&data)), ..Request::default() });
+        let error = error.err().unwrap();
+        assert!(error.contains("--socket"), "{error}");
+    }
+}

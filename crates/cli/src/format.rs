@@ -1,0 +1,102 @@
+//! `weir format`: makes a device. Refuses one that is there, unless forced, and one that is served,
+//! always.
+
+use crate::device::{self, Described, Request, Shape};
+use crate::output::print;
+use crate::{End, Failure};
+use serve::device::{Device, Kind, Mode};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+#[derive(clap::Args)]
+#[command(after_help = "Examples:\n  \
+    weir format --data weir-data --capacity 32GiB --profile tlc\n  \
+    weir format --config weir.toml        as [device] and [[volume]] say\n  \
+    weir format --data weir-data --force  throw away what is there\n\n\
+    `weir serve` formats by itself when there is no device.")]
+pub struct Args {
+    /// The folder of the device [default: weir-data]
+    #[arg(long, value_name = "DIR")]
+    data: Option<PathBuf>,
+    /// A config file in TOML; options here go before it
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    #[command(flatten)]
+    shape: Shape,
+    /// Throw away the device that is there, with all its data
+    #[arg(long)]
+    force: bool,
+}
+
+pub fn run(args: &Args) -> Result<End, Failure> {
+    let Described { config, data } = device::describe(&Request {
+        config: args.config.as_deref(),
+        data: args.data.as_deref(),
+        shape: Some(&args.shape),
+        fresh: true,
+        ..Request::default()
+    })?;
+    let kind = &config.device.kind;
+    if matches!(kind, Kind::Memory { .. }) {
+        return Err("device.kind = \"memory\": a device in memory cannot be formatted ahead of \
+                    its use: `weir serve` makes it; for example: kind = \"nand\""
+            .into());
+    }
+    if Device::exists(kind) {
+        if !args.force {
+            return Err(format!(
+                "{}: there is a device here already: choose another folder with --data, or throw \
+                 it away with --force",
+                data.display()
+            ));
+        }
+        remove(&data, kind)?;
+    }
+    serve::offline::format(&config.device, &config.ftl).map_err(|error| error.to_string())?;
+    let volumes = config.device.volumes.iter().map(|volume| {
+        let bytes = volume.blocks * flash::BLOCK_BYTES as u64;
+        format!("{} of {}", volume.name, crate::size::bytes(bytes))
+    });
+    let volumes: Vec<String> = volumes.collect();
+    print(&format!(
+        "formatted {}: {}\nserve it: weir serve --data {}\n",
+        data.display(),
+        volumes.join(", "),
+        data.display()
+    ));
+    Ok(End::Good)
+}
+
+/// Takes away the device at `data`, and nothing else that lies there.
+fn remove(data: &Path, kind: &Kind) -> Result<(), Failure> {
+    let failed = |path: &Path, error: std::io::Error| {
+        format!("{}: cannot be removed: {error}: remove it yourself", path.display())
+    };
+    // Opening takes the lock: a device in use is not pulled from under its server. One that is too
+    // damaged to be opened may go.
+    if let Err(error @ serve::device::DeviceError::Locked { .. }) =
+        Device::open(kind, Mode::ReadOnly)
+    {
+        return Err(error.to_string());
+    }
+    if let Kind::File { path } = kind {
+        let file = fs::File::options().write(true).open(path);
+        let cleared = file.and_then(|mut file| {
+            use std::io::Write;
+            file.write_all(&[0; flash::BLOCK_BYTES])?;
+            file.sync_all()
+        });
+        return cleared.map_err(|error| failed(path, error));
+    }
+    // Without its description it is no device any more, whatever comes of the rest.
+    let description = data.join("device.toml");
+    fs::remove_file(&description).map_err(|error| failed(&description, error))?;
+    let entries = fs::read_dir(data).map_err(|error| failed(data, error))?;
+    for entry in entries.filter_map(Result::ok) {
+        let name = entry.file_name();
+        if name.to_str().is_some_and(|name| name.starts_with("shard-")) {
+            fs::remove_dir_all(entry.path()).map_err(|error| failed(&entry.path(), error))?;
+        }
+    }
+    Ok(())
+}

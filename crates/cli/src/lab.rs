@@ -1,0 +1,220 @@
+//! `weir lab`: the simulator. `sim` runs one seed through everything the lab checks; `soak` runs
+//! seed after seed until its time is over.
+
+use crate::output::{Progress, print, print_json};
+use crate::{End, Failure};
+use lab::crash::{CrashOptions, CrashReport, explore};
+use lab::device::Manner;
+use lab::soak::{SoakOptions, SoakReport, policy_combinations, run_model_twice};
+use nand::Faults;
+use serde_json::{Value, json};
+use std::time::{Duration, Instant, SystemTime};
+
+#[derive(clap::Args)]
+pub struct Args {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(clap::Subcommand)]
+enum What {
+    /// One simulated system from a seed: random operations, faults and power cuts against a model
+    Sim(SimArgs),
+    /// New seeds until time is over; the first failure ends it and tells its seed
+    Soak(SoakArgs),
+}
+
+#[derive(clap::Args)]
+#[command(after_help = "Examples:\n  \
+    weir lab sim            a new seed, which is printed\n  \
+    weir lab sim --seed 7   the same as ever, to the bit\n\n\
+    A seed draws a device, its faults, settings and policies. It runs 20 000 operations twice (both \
+    runs must agree) and explores a power cut after each step of another device.")]
+struct SimArgs {
+    /// Everything is drawn from it [default: from the clock]
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(clap::Args)]
+#[command(after_help = "Examples:\n  \
+    weir lab soak --minutes 10\n  \
+    weir lab soak --minutes 600 --threads 8 --seed 1000000")]
+struct SoakArgs {
+    /// How long
+    #[arg(long, value_name = "N")]
+    minutes: u64,
+    /// The first seed; the others follow [default: from the clock]
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+    /// Seeds at a time [default: as many as there are cores]
+    #[arg(long, value_name = "N")]
+    threads: Option<usize>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn run(args: &Args) -> Result<End, Failure> {
+    match &args.what {
+        What::Sim(args) => sim(args),
+        What::Soak(args) => soak(args),
+    }
+}
+
+/// A seed that nobody chose.
+fn seed_of_clock() -> u64 {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    now.map_or(1, |now| now.as_secs() * 1000 + u64::from(now.subsec_millis()))
+}
+
+fn sim(args: &SimArgs) -> Result<End, Failure> {
+    let seed = args.seed.unwrap_or_else(seed_of_clock);
+    if !args.json {
+        print(&format!("seed {seed}\n"));
+    }
+    let result = run_seed(seed);
+    let text = match &result {
+        Ok(run) if args.json => {
+            print_json(&run.as_json(seed));
+            return Ok(End::Good);
+        }
+        Ok(run) => run.as_text(),
+        Err(failure) if args.json => {
+            print_json(&json!({ "seed": seed, "failure": failure }));
+            return Ok(End::Bad);
+        }
+        Err(failure) => format!("FAILED: {failure}\nagain: weir lab sim --seed {seed}\n"),
+    };
+    print(&text);
+    Ok(if result.is_ok() { End::Good } else { End::Bad })
+}
+
+/// What one seed came to.
+struct Run {
+    soak: SoakReport,
+    crash: CrashReport,
+}
+
+fn run_seed(seed: u64) -> Result<Run, String> {
+    let soak = soak_options(seed);
+    let soak = lab::parallel::guarded(|| run_model_twice(seed, &soak))
+        .map_err(|failure| format!("model: {failure}"))?;
+    let crash = lab::parallel::guarded(|| explore(seed, &CrashOptions::of_seed(seed)))
+        .map_err(|failure| format!("power cuts: {failure}"))?;
+    Ok(Run { soak, crash })
+}
+
+/// Policies, faults and events of a seed.
+fn soak_options(seed: u64) -> SoakOptions {
+    let mut random = flash::Random::new(seed ^ 0x736f_616b);
+    let policies = policy_combinations();
+    let policies = policies[random.below(policies.len() as u64) as usize].clone();
+    let mut options = SoakOptions::quiet(policies, seed);
+    options.operations_per_switch = if random.chance(0.5) { 500 } else { 0 };
+    let pairings = [
+        Manner::Nand(flash::Pairing::None),
+        Manner::Nand(flash::Pairing::Staircase),
+        Manner::Nand(flash::Pairing::Adjacent(2)),
+        Manner::File,
+    ];
+    options.device.manner = pairings[random.below(4) as usize];
+    let faulty = random.chance(0.5) && options.device.manner != Manner::File;
+    if faulty {
+        options.fill = 0.7;
+        options.faults = Faults {
+            seed,
+            factory_bad: 0.03,
+            program_fail: 0.0002,
+            erase_fail: 0.0005,
+            correctable: 0.05,
+            ..Faults::default()
+        };
+    }
+    options
+}
+
+impl Run {
+    fn as_text(&self) -> String {
+        let counts = self.soak.counts;
+        format!(
+            "model: {} operations, {} blocks written, {} read, {} power cuts, {} remounts, {} \
+             policy switches\npower cuts: {} moments, {} images recovered and verified\ntrace \
+             {:016x}\npassed\n",
+            counts.done,
+            counts.blocks_written,
+            counts.blocks_read,
+            self.soak.cuts,
+            self.soak.remounts,
+            self.soak.switches,
+            self.crash.cuts,
+            self.crash.images,
+            self.soak.trace_hash,
+        )
+    }
+
+    fn as_json(&self, seed: u64) -> Value {
+        let counts = self.soak.counts;
+        json!({
+            "seed": seed,
+            "failure": null,
+            "operations": counts.done,
+            "blocks_written": counts.blocks_written,
+            "blocks_read": counts.blocks_read,
+            "power_cuts": self.soak.cuts,
+            "remounts": self.soak.remounts,
+            "policy_switches": self.soak.switches,
+            "crash_moments": self.crash.cuts,
+            "crash_images": self.crash.images,
+            "trace": format!("{:016x}", self.soak.trace_hash),
+        })
+    }
+}
+
+fn soak(args: &SoakArgs) -> Result<End, Failure> {
+    let threads = args.threads.unwrap_or_else(crate::bench::cores);
+    let minutes = Duration::from_secs(60 * args.minutes);
+    let end = Instant::now() + minutes;
+    let first = args.seed.unwrap_or_else(seed_of_clock);
+    let mut progress = Progress::new(format!("soak from seed {first}"));
+    let (mut seeds, mut images, mut operations) = (0, 0, 0);
+    let mut failed = None;
+    while failed.is_none() && (seeds == 0 || Instant::now() < end) {
+        // A few seeds a thread at a time: it ends soon after its time is over.
+        let batch = first + seeds..first + seeds + 4 * threads as u64;
+        seeds += batch.end - batch.start;
+        let runs = lab::parallel::for_each_seed(batch, threads, |seed| {
+            run_seed(seed).map_err(lab::Failure)
+        });
+        match runs {
+            Ok(runs) => {
+                images += runs.iter().map(|run| run.crash.images).sum::<u64>();
+                operations += runs.iter().map(|run| run.soak.counts.done).sum::<u64>();
+            }
+            Err(failure) => failed = Some(failure),
+        }
+        progress.tell(&format!("{seeds} seeds, {images} crash images"));
+    }
+    drop(progress);
+    if args.json {
+        print_json(&json!({
+            "first_seed": first,
+            "seeds": seeds,
+            "operations": operations,
+            "crash_images": images,
+            "failed_seed": failed.as_ref().map(|failed| failed.seed),
+            "failure": failed.as_ref().map(|failed| failed.failure.to_string()),
+        }));
+    } else if let Some(failed) = &failed {
+        print(&format!("FAILED: {failed}\nagain: weir lab sim --seed {}\n", failed.seed));
+    } else {
+        print(&format!(
+            "{seeds} seeds from {first}, {operations} operations, {images} crash images: none \
+             failed\n"
+        ));
+    }
+    Ok(if failed.is_none() { End::Good } else { End::Bad })
+}

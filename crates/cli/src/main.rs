@@ -1,0 +1,107 @@
+//! The `weir` command: one file per subcommand, each a function from its arguments to an [`End`].
+//!
+//! Invariants: a failure is one paragraph on standard error that begins with `error:` and names the
+//! place and the mend; `--json` puts one JSON value on standard output and nothing else; progress
+//! goes to standard error.
+
+mod bench;
+mod check;
+mod device;
+mod format;
+mod inspect;
+mod lab;
+mod output;
+mod serve;
+mod size;
+mod status;
+
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+/// Weir owns flash and serves it as block devices.
+#[derive(Parser)]
+#[command(
+    name = "weir",
+    version,
+    after_help = "Examples:\n  \
+        weir serve                    a device of 8 GiB in ./weir-data, made if it is not there\n  \
+        weir serve --memory           the same in memory, without delays\n  \
+        weir status --data weir-data  what a running server does\n  \
+        weir check --data weir-data   read everything on a device that is not served\n\n\
+        `weir COMMAND --help` tells more, with examples."
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+    /// How much to log on standard error: error, warn, info, debug, trace or off
+    #[arg(long, global = true, value_name = "LEVEL", default_value = "warn", env = "WEIR_LOG")]
+    log: tracing_subscriber::filter::LevelFilter,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Serve a device to NBD clients; makes it first if it is not there
+    Serve(serve::Args),
+    /// Make a new device
+    Format(format::Args),
+    /// Read and verify everything on a device that is not served
+    Check(check::Args),
+    /// Show what a device is and the state of its flash, without changing it
+    Inspect(inspect::Args),
+    /// Ask a running server how it is doing
+    Status(status::Args),
+    /// Measure Weir on this machine
+    Bench(bench::Args),
+    /// The simulator: the FTL in virtual time, with power cuts and faults
+    Lab(lab::Args),
+}
+
+/// How a command ended if it did not fail.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum End {
+    /// As hoped.
+    Good,
+    /// It did its work and told of something bad: exit status 1, without an error message.
+    Bad,
+}
+
+/// One paragraph for people: the place, what is wrong, the mend.
+type Failure = String;
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    tracing_subscriber::fmt()
+        .with_writer(std::io::stderr)
+        .with_max_level(cli.log)
+        .with_target(false)
+        .without_time()
+        .init();
+    let result = match cli.command {
+        Command::Serve(args) => serve::run(&args),
+        Command::Format(args) => format::run(&args),
+        Command::Check(args) => check::run(&args),
+        Command::Inspect(args) => inspect::run(&args),
+        Command::Status(args) => status::run(&args),
+        Command::Bench(args) => bench::run(&args),
+        Command::Lab(args) => lab::run(&args),
+    };
+    match result {
+        Ok(End::Good) => ExitCode::SUCCESS,
+        Ok(End::Bad) => ExitCode::FAILURE,
+        Err(failure) => {
+            eprintln!("error: {failure}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Cli;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        Cli::command().debug_assert();
+    }
+}

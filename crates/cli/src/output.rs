@@ -1,0 +1,101 @@
+//! What commands print: JSON for scripts, aligned tables for people, progress on a terminal.
+
+use serde_json::Value;
+use std::io::{self, IsTerminal, Write};
+use std::time::{Duration, Instant};
+
+/// Prints one JSON value on standard output.
+pub fn print_json(value: &Value) {
+    let text = serde_json::to_string_pretty(value).expect("a JSON value has no odd keys");
+    print(&format!("{text}\n"));
+}
+
+/// Prints text on standard output at once. A reader that went away is no error of ours.
+pub fn print(text: &str) {
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes()).and_then(|()| out.flush()).ok();
+}
+
+/// Rows as columns of equal width, the last one ragged.
+pub fn table(rows: &[Vec<String>]) -> String {
+    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let width = |column: usize| {
+        let cells = rows.iter().filter_map(|row| row.get(column));
+        cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..columns).map(width).collect();
+    let mut out = String::new();
+    for row in rows {
+        let mut line = String::new();
+        for (cell, width) in row.iter().zip(&widths) {
+            let pad = width - cell.chars().count();
+            line.push_str(cell);
+            line.extend(std::iter::repeat_n(' ', pad + 2));
+        }
+        out.push_str(line.trim_end());
+        out.push('\n');
+    }
+    out
+}
+
+/// Tells on standard error how far something has come: only after two seconds, and on a terminal
+/// in one line that is drawn anew.
+pub struct Progress {
+    what: String,
+    begun: Instant,
+    told: Option<Instant>,
+    terminal: bool,
+}
+
+const QUIET: Duration = Duration::from_secs(2);
+
+impl Progress {
+    /// Begins; says nothing yet.
+    pub fn new(what: impl Into<String>) -> Self {
+        let terminal = io::stderr().is_terminal();
+        Self { what: what.into(), begun: Instant::now(), told: None, terminal }
+    }
+
+    /// So much of the whole is done. Cheap enough to call often, not in an inner loop.
+    pub fn at(&mut self, done: u64, whole: u64) {
+        let percent = done as f64 / whole.max(1) as f64 * 100.0;
+        self.tell(&format!("{percent:.0} %"));
+    }
+
+    /// Says something about where it is.
+    pub fn tell(&mut self, state: &str) {
+        let pause =
+            if self.terminal { Duration::from_millis(200) } else { Duration::from_secs(10) };
+        let silent = self.told.map_or(self.begun.elapsed() < QUIET, |told| told.elapsed() < pause);
+        if silent {
+            return;
+        }
+        self.told = Some(Instant::now());
+        let seconds = self.begun.elapsed().as_secs();
+        if self.terminal {
+            eprint!("\r\x1b[K{}: {state} after {seconds} s", self.what);
+        } else {
+            eprintln!("{}: {state} after {seconds} s", self.what);
+        }
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        if self.terminal && self.told.is_some() {
+            eprint!("\r\x1b[K");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::table;
+
+    #[test]
+    fn columns_line_up_and_lines_have_no_tail() {
+        let row = |cells: &[&str]| cells.iter().map(|cell| cell.to_string()).collect::<Vec<_>>();
+        let text = table(&[row(&["a", "long", "x"]), row(&["bbb", "c"])]);
+        assert_eq!(text, "a    long  x\nbbb  c\n");
+    }
+}

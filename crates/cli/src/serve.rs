@@ -1,0 +1,190 @@
+//! `weir serve`: makes the device if it is not there, serves it until SIGTERM or SIGINT, and tells
+//! how to connect. The line that begins with `ready` is the last one printed.
+
+use crate::device::{self, Described, Request, Shape};
+use crate::output::print;
+use crate::{End, Failure};
+use serve::Ready;
+use serve::config::Listen;
+use serve::device::Kind;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// In the device's folder while it is served: where the HTTP API listens.
+pub const ADDRESS_FILE: &str = "http-address";
+
+#[derive(clap::Args)]
+#[command(after_help = "Examples:\n  \
+    weir serve\n      8 GiB of emulated MLC flash in ./weir-data, made if it is not there\n  \
+    weir serve --data /var/lib/weir --capacity 100GiB --profile tlc --shards 2\n      \
+    a larger one, on two threads\n  \
+    weir serve --memory --capacity 2GiB\n      without files and without delays; gone at the end\n  \
+    weir serve --config weir.toml\n      all that can be chosen: TLS, several volumes, policies\n\n\
+    It ends with status 0 on SIGTERM or Ctrl-C. What was acknowledged survives any other end too.")]
+pub struct Args {
+    /// A config file in TOML; options here go before it
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// The folder of the device [default: weir-data]
+    #[arg(long, value_name = "DIR")]
+    data: Option<PathBuf>,
+    /// Keep the device in memory: nothing remains
+    #[arg(long)]
+    memory: bool,
+    #[command(flatten)]
+    shape: Shape,
+    /// Where status, metrics and dashboard are; port 0 picks one, `none` for nowhere
+    /// [default: 127.0.0.1:8420]
+    #[arg(long, value_name = "ADDR")]
+    http: Option<String>,
+    /// The Unix socket for NBD clients [default: nbd.sock in the folder of the device]
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
+    /// Serve NBD at this address too, e.g. 127.0.0.1:10809
+    #[arg(long, value_name = "ADDR")]
+    tcp: Option<String>,
+}
+
+pub fn run(args: &Args) -> Result<End, Failure> {
+    let described = device::describe(&Request {
+        config: args.config.as_deref(),
+        data: args.data.as_deref(),
+        shape: Some(&args.shape),
+        memory: args.memory,
+        http: args.http.as_deref(),
+        socket: args.socket.as_deref(),
+        tcp: args.tcp.as_deref(),
+        fresh: false,
+    })?;
+    let Described { config, data } = &described;
+    make_socket_folders(&config.nbd.listen)?;
+    let exists = serve::device::Device::exists(&config.device.kind);
+    match &config.device.kind {
+        Kind::Memory { .. } => print("a device in memory: nothing of it remains\n"),
+        _ if exists => print(&format!("the device in {}\n", data.display())),
+        _ => print(&format!("making a device in {}\n", data.display())),
+    }
+    let address_file = data.join(ADDRESS_FILE);
+    let tls = config.nbd.tls.is_some();
+    let result = serve::run(config, |ready| {
+        // What a server before us left there is not ours.
+        fs::remove_file(&address_file).ok();
+        if let Some(address) = ready.http
+            && let Err(error) = fs::write(&address_file, format!("{address}\n"))
+            && data.is_dir()
+        {
+            tracing::warn!(%error, "{}: `weir status --data` cannot find us", address_file.display());
+        }
+        print(&greeting(ready, tls));
+    });
+    match result {
+        Ok(()) => {
+            fs::remove_file(&address_file).ok();
+            Ok(End::Good)
+        }
+        Err(error) => {
+            let text = error.to_string();
+            let mend = if text.contains("http://") { ", or --http none" } else { "" };
+            Err(format!("{text}{mend}"))
+        }
+    }
+}
+
+/// A socket needs its folder before there is a device in it.
+fn make_socket_folders(listen: &[Listen]) -> Result<(), Failure> {
+    for listen in listen {
+        if let Listen::Unix(path) = listen
+            && let Some(folder) = path.parent()
+        {
+            fs::create_dir_all(folder).map_err(|error| {
+                format!(
+                    "{}: the folder of the socket cannot be made: {error}: choose another with \
+                     --data or --socket",
+                    folder.display()
+                )
+            })?;
+        }
+    }
+    Ok(())
+}
+
+/// What people paste into another terminal.
+fn greeting(ready: &Ready, tls: bool) -> String {
+    let mut text = String::new();
+    for volume in &ready.volumes {
+        let size = crate::size::bytes(volume.blocks * flash::BLOCK_BYTES as u64);
+        let mode = if volume.read_only { ", read only" } else { "" };
+        text.push_str(&format!("volume {}: {size}{mode}\n", volume.name));
+    }
+    let uris: Vec<String> = ready
+        .volumes
+        .iter()
+        .flat_map(|volume| ready.nbd.iter().map(|address| uri(address, &volume.name, tls)))
+        .collect();
+    for uri in &uris {
+        text.push_str(&format!("nbd    {uri}\n"));
+    }
+    if let Some(address) = ready.http {
+        text.push_str(&format!("http   http://{address}/ (dashboard), /status, /metrics\n"));
+    }
+    if let Some(uri) = uris.first() {
+        text.push_str(&format!(
+            "\ntry in another terminal:\n  \
+             nbdinfo '{uri}'\n  \
+             qemu-img info -f raw '{uri}'\n  \
+             nbdcopy --flush disk.img '{uri}'\n  \
+             mkdir -p /tmp/weir-fuse && nbdfuse /tmp/weir-fuse/disk '{uri}' & sleep 1; \
+             mkfs.ext4 -F /tmp/weir-fuse/disk\n\n"
+        ));
+    }
+    text.push_str(&format!("ready {}\n", uris.join(" ")));
+    text
+}
+
+/// The address of a volume, absolute, as every NBD client takes it.
+fn uri(address: &str, volume: &str, tls: bool) -> String {
+    let volume = percent_encode(volume, b"-._~");
+    let uri = match address.split_once("/?socket=") {
+        Some((scheme, socket)) => {
+            let socket = std::path::absolute(Path::new(socket))
+                .map_or(socket.to_owned(), |path| path.display().to_string());
+            format!("{scheme}/{volume}?socket={}", percent_encode(&socket, b"-._~/"))
+        }
+        None => format!("{address}{volume}"),
+    };
+    if !tls {
+        return uri;
+    }
+    let joint = if uri.contains('?') { '&' } else { '?' };
+    format!("{}{joint}tls-certificates=DIRECTORY", uri.replacen("nbd", "nbds", 1))
+}
+
+fn percent_encode(text: &str, plain: &[u8]) -> String {
+    let mut out = String::new();
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || plain.contains(&byte) {
+            out.push(byte as char);
+        } else {
+            out.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::uri;
+
+    #[test]
+    fn addresses_can_be_pasted_whatever_is_in_them() {
+        assert_eq!(
+            uri("nbd+unix:///?socket=/a b/nbd.sock", "my data", false),
+            "nbd+unix:///my%20data?socket=/a%20b/nbd.sock"
+        );
+        assert_eq!(uri("nbd://127.0.0.1:10809/", "d", false), "nbd://127.0.0.1:10809/d");
+        assert_eq!(
+            uri("nbd+unix:///?socket=/s", "d", true),
+            "nbds+unix:///d?socket=/s&tls-certificates=DIRECTORY"
+        );
+    }
+}

@@ -1,0 +1,183 @@
+//! `weir status`: asks a running server over HTTP. Where the server is, the folder of its device
+//! tells (`http-address`), as long as the device is locked; an address left by a server that died
+//! is not believed.
+
+use crate::device::DATA_DEFAULT;
+use crate::output::{print, print_json, table};
+use crate::serve::ADDRESS_FILE;
+use crate::size::{bytes, count};
+use crate::{End, Failure};
+use serde_json::Value;
+use std::fs::{self, File, TryLockError};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+#[derive(clap::Args)]
+#[command(after_help = "Examples:\n  \
+    weir status                            the server of ./weir-data\n  \
+    weir status --http 127.0.0.1:8420\n  \
+    weir status --json | jq .waf\n\n\
+    The same, and more, is at http://ADDR/status, /metrics and, as a page, at /.")]
+pub struct Args {
+    /// The folder of the device that is served
+    #[arg(long, value_name = "DIR", default_value = DATA_DEFAULT)]
+    data: PathBuf,
+    /// Where the server's HTTP is, instead of looking into the folder
+    #[arg(long, value_name = "ADDR")]
+    http: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn run(args: &Args) -> Result<End, Failure> {
+    let address = match &args.http {
+        Some(text) => {
+            let text = text.trim_start_matches("http://").trim_end_matches('/');
+            text.parse().map_err(|_| {
+                format!("--http {text}: must be an IP address and a port, e.g. 127.0.0.1:8420")
+            })?
+        }
+        None => address_in(&args.data)?,
+    };
+    let body = get(address, "/status")?;
+    let status: Value = serde_json::from_str(&body)
+        .map_err(|error| format!("http://{address}/status: no JSON: {error}: is it Weir?"))?;
+    if args.json {
+        print_json(&status);
+    } else {
+        print(&as_text(&status, address));
+    }
+    Ok(End::Good)
+}
+
+/// Where the server of the device in `data` listens.
+fn address_in(data: &Path) -> Result<SocketAddr, Failure> {
+    let shown = data.display();
+    if !data.is_dir() {
+        return Err(format!(
+            "{shown}: no such folder: name the device's with --data, or the server's address with \
+             --http"
+        ));
+    }
+    let path = data.join(ADDRESS_FILE);
+    let text = fs::read_to_string(&path).map_err(|_| {
+        format!(
+            "{shown}: nobody serves this device, or without HTTP: start `weir serve --data \
+             {shown}`"
+        )
+    })?;
+    // A device in memory has no lock; then only asking can tell.
+    if let Ok(lock) = File::open(data.join("lock"))
+        && !matches!(lock.try_lock(), Err(TryLockError::WouldBlock))
+    {
+        return Err(format!(
+            "{shown}: nobody serves this device: start `weir serve --data {shown}`"
+        ));
+    }
+    text.trim().parse().map_err(|_| {
+        format!("{}: holds no address: name the server's with --http", path.display())
+    })
+}
+
+const PATIENCE: Duration = Duration::from_secs(10);
+/// A status is far below it; more is no answer of ours.
+const ANSWER_BYTES_MAX: u64 = 64 << 20;
+
+/// The body of a GET. HTTP/1.0, so that the answer ends with the connection.
+fn get(address: SocketAddr, path: &str) -> Result<String, Failure> {
+    let failed = |error: std::io::Error| {
+        format!("http://{address}{path}: {error}: is `weir serve` running there, with HTTP?")
+    };
+    let mut stream = TcpStream::connect_timeout(&address, PATIENCE).map_err(failed)?;
+    stream.set_read_timeout(Some(PATIENCE)).map_err(failed)?;
+    let request = format!("GET {path} HTTP/1.0\r\nHost: {address}\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).map_err(failed)?;
+    let mut answer = Vec::new();
+    stream.take(ANSWER_BYTES_MAX).read_to_end(&mut answer).map_err(failed)?;
+    let answer = String::from_utf8_lossy(&answer);
+    let (head, body) = answer
+        .split_once("\r\n\r\n")
+        .ok_or_else(|| format!("http://{address}{path}: no HTTP: is it Weir?"))?;
+    match head.split_whitespace().nth(1) {
+        Some("200") => Ok(body.to_owned()),
+        _ => {
+            let line = head.lines().next().unwrap_or_default();
+            Err(format!("http://{address}{path}: {line}: {body}: try again in a moment"))
+        }
+    }
+}
+
+fn as_text(status: &Value, address: SocketAddr) -> String {
+    let counter = |name: &str| count(status["counters"][name].as_u64().unwrap_or(0));
+    let waf = status["waf"].as_f64().map_or("no writes yet".into(), |waf| format!("{waf:.3}"));
+    let version = status["version"].as_str().unwrap_or("unknown");
+    let mut text = format!("Weir {version} at http://{address}/\n");
+    for volume in array(&status["volumes"]) {
+        let name = volume["name"].as_str().unwrap_or_default();
+        let size = bytes(volume["size_bytes"].as_u64().unwrap_or(0));
+        let mode = if volume["read_only"] == true { ", read only" } else { "" };
+        text.push_str(&format!("  volume {name}: {size}{mode}\n"));
+    }
+    let row = |name: &str, value: String| vec![format!("  {name}"), value];
+    text.push_str(&table(&[
+        row("blocks mapped", format!("{} of {}", counter("blocks_mapped"), counter("logical_blocks"))),
+        row("blocks read", counter("host_blocks_read")),
+        row("blocks written", counter("host_blocks_written")),
+        row("blocks trimmed", counter("host_blocks_trimmed")),
+        row("WAF since start", waf),
+        row("slots relocated", counter("slots_relocated")),
+        row("erases", counter("erases")),
+        row("bands free", counter("bands_free")),
+        row("bands retired", counter("bands_retired")),
+        row("slots corrected", counter("slots_corrected")),
+        row("errors to hosts", counter("host_errors")),
+    ]));
+    for (index, shard) in array(&status["shards"]).iter().enumerate() {
+        text.push_str(&shard_text(index, shard));
+    }
+    text
+}
+
+fn shard_text(index: usize, shard: &Value) -> String {
+    let policy = |name: &str| shard["policies"][name].as_str().unwrap_or("unknown").to_owned();
+    let fenced = if shard["fenced"] == true { ", FENCED by another server" } else { "" };
+    let mut text = format!(
+        "shard {index}: {}{fenced}; {} clients, {} requests; victim {}, wear {}, erase {}, unit {}\n",
+        shard["phase"].as_str().unwrap_or("unknown"),
+        shard["connections"],
+        shard["requests"],
+        policy("victim"),
+        policy("wear"),
+        policy("erase"),
+        policy("unit"),
+    );
+    let mut rows = vec![
+        ["  unit", "queued", "busy s", "free", "retired", "valid", "erases", "last reason"]
+            .map(str::to_owned)
+            .to_vec(),
+    ];
+    for (unit, state) in array(&shard["units"]).iter().enumerate() {
+        let queued = state["reads_queued"].as_u64().unwrap_or(0)
+            + state["appends_queued"].as_u64().unwrap_or(0);
+        let gone = if state["gone"] == true { " GONE" } else { "" };
+        rows.push(vec![
+            format!("  {unit}{gone}"),
+            queued.to_string(),
+            format!("{:.1}", state["busy_ns"].as_f64().unwrap_or(0.0) / 1e9),
+            state["bands_free"].to_string(),
+            state["bands_retired"].to_string(),
+            count(state["slots_valid"].as_u64().unwrap_or(0)),
+            format!("{} to {}", state["erase_count_min"], state["erase_count_max"]),
+            state["last_reason"].as_str().unwrap_or_default().to_owned(),
+        ]);
+    }
+    text.push_str(&table(&rows));
+    text
+}
+
+fn array(value: &Value) -> &[Value] {
+    value.as_array().map_or(&[], Vec::as_slice)
+}

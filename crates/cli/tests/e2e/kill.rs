@@ -1,0 +1,297 @@
+//! `kill -9` under load. A client keeps 16 requests in flight and a model of what may be found
+//! afterwards; the server dies at an instant that the seed chooses; the next one must show, for
+//! every block, the last acknowledged version or one that was in flight, never a mixture.
+//!
+//! What the model holds the server to: an acknowledged write is programmed, so it survives the end
+//! of the process without a flush. A trim may come undone unless it was FUA or a later flush was
+//! acknowledged. What recovery showed once stays (reads never go backwards).
+
+use crate::nbd::{Answer, Client, FLAG_FUA, FLUSH, READ, TRIM, WRITE};
+use crate::scratch::Scratch;
+use crate::server::{SMALL, Server};
+use flash::Random;
+use std::collections::BTreeMap;
+
+const BLOCK: usize = flash::BLOCK_BYTES;
+/// Blocks that the load covers: the whole of the small device, the head of a larger one.
+const BLOCKS_MAX: u64 = 16_384;
+const DEPTH: usize = 16;
+const RUN_BLOCKS_MAX: u64 = 64;
+/// The version of a block that was never written, or trimmed.
+const ZEROES: u64 = 0;
+
+#[test]
+fn acknowledged_writes_survive_sixty_kills_under_load() {
+    survive("kill", SMALL, 60);
+}
+
+#[test]
+fn acknowledged_writes_survive_kills_on_paced_flash() {
+    survive("killmlc", &[], 8);
+}
+
+/// The seed of this run: `WEIR_E2E_SEED`, or the clock's.
+fn seed() -> u64 {
+    std::env::var("WEIR_E2E_SEED").ok().map_or_else(
+        || {
+            let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+            now.expect("the clock is past 1970").as_nanos() as u64
+        },
+        |text| text.parse().expect("WEIR_E2E_SEED is a number"),
+    )
+}
+
+fn survive(name: &str, args: &[&str], rounds: u32) {
+    let seed = seed();
+    println!("{name}: WEIR_E2E_SEED={seed} repeats this run's requests");
+    let (scratch, mut random) = (Scratch::new(name), Random::new(seed));
+    let mut server = Server::start(&scratch, args);
+    let mut model = Model::new(server.connect().size / BLOCK as u64);
+    for round in 0..rounds {
+        let context = format!("seed={seed} round={round}");
+        let replies = 1 + random.below(400);
+        load(&mut server, &mut model, &mut random, replies, &context);
+        while random.chance(0.3) {
+            kill_during_recovery(&scratch, args, &mut random);
+        }
+        server = Server::start(&scratch, args);
+        model.settle(&mut server.connect(), &context);
+    }
+    println!(
+        "{name}: {rounds} kills, {} requests acknowledged, {} in flight at a kill",
+        model.acknowledged, model.lost
+    );
+    assert!(model.lost > 0, "no kill found a request in flight: the test tested nothing");
+    server.terminate();
+}
+
+/// Starts a server and kills it while it recovers, or shortly after: recovery may be interrupted
+/// anywhere. The one place where a test sleeps, because the instant is what is being drawn.
+fn kill_during_recovery(scratch: &Scratch, args: &[&str], random: &mut Random) {
+    let mut server = Server::spawn(scratch, args);
+    std::thread::sleep(std::time::Duration::from_micros(random.below(30_000)));
+    server.kill();
+}
+
+/// Keeps requests in flight until `replies` came, then kills the server and takes the replies that
+/// had been sent: those count as acknowledged too.
+fn load(server: &mut Server, model: &mut Model, random: &mut Random, replies: u64, context: &str) {
+    let mut client = server.connect();
+    for _ in 0..replies {
+        while model.in_flight.len() < DEPTH {
+            model.submit(&mut client, random);
+        }
+        let answer =
+            client.receive().unwrap_or_else(|e| panic!("{context}: {e}\n{}", server.log()));
+        model.take(&answer, context);
+    }
+    if random.chance(0.3) {
+        // Half a write on the wire when the end comes: it must leave no trace.
+        let half = crate::nbd::header(WRITE, 0, u64::MAX, 0, RUN_BLOCKS_MAX as u32 * BLOCK as u32);
+        let _ = client.send_raw(&half);
+        let _ = client.send_raw(&vec![0xee; BLOCK * 3 + 17]);
+    }
+    server.kill();
+    while let Ok(answer) = client.receive() {
+        model.take(&answer, context);
+    }
+}
+
+/// What each block may hold.
+struct Model {
+    blocks: Vec<Block>,
+    in_flight: BTreeMap<u64, InFlight>,
+    version_next: u64,
+    acknowledged: u64,
+    lost: u64,
+}
+
+#[derive(Clone)]
+struct Block {
+    /// What a read returns now, if nothing is in flight for the block.
+    current: u64,
+    /// What may be found after a kill.
+    survivors: Vec<u64>,
+    /// The trim that was acknowledged last, by its request's cookie.
+    trimmed_by: u64,
+    /// A request for it is in flight; no second one is sent, as their order would be open.
+    busy: bool,
+}
+
+struct InFlight {
+    first: u64,
+    count: u64,
+    what: What,
+}
+
+enum What {
+    Write {
+        version: u64,
+    },
+    Trim {
+        fua: bool,
+    },
+    Read,
+    /// Blocks, and their trim, that was acknowledged before the flush was sent.
+    Flush {
+        trimmed: Vec<(u64, u64)>,
+    },
+}
+
+impl Model {
+    fn new(blocks: u64) -> Self {
+        let block = Block { current: ZEROES, survivors: vec![ZEROES], trimmed_by: 0, busy: false };
+        Self {
+            blocks: vec![block; usize::try_from(blocks.min(BLOCKS_MAX)).expect("it fits")],
+            in_flight: BTreeMap::new(),
+            version_next: 1,
+            acknowledged: 0,
+            lost: 0,
+        }
+    }
+
+    /// Draws a request and sends it.
+    fn submit(&mut self, client: &mut Client, random: &mut Random) {
+        if random.chance(0.03) {
+            let trimmed = (0..self.blocks.len() as u64)
+                .filter(|&lba| self.is_trimmed(lba))
+                .map(|lba| (lba, self.blocks[lba as usize].trimmed_by))
+                .collect();
+            let cookie = client.send(FLUSH, 0, 0, 0, &[]).expect("the server is alive");
+            self.in_flight
+                .insert(cookie, InFlight { first: 0, count: 0, what: What::Flush { trimmed } });
+            return;
+        }
+        let (first, count) = self.draw_run(random);
+        let (offset, length) = (first * BLOCK as u64, count as u32 * BLOCK as u32);
+        let fua = random.chance(0.2);
+        let flags = if fua { FLAG_FUA } else { 0 };
+        let kind = random.below(10);
+        let (cookie, what) = match kind {
+            0 => (client.send(READ, 0, offset, length, &[]), What::Read),
+            1 => (client.send(TRIM, flags, offset, length, &[]), What::Trim { fua }),
+            _ => {
+                let version = self.version_next;
+                self.version_next += 1;
+                let data: Vec<u8> =
+                    (first..first + count).flat_map(|l| stamp(l, version)).collect();
+                (client.send(WRITE, flags, offset, length, &data), What::Write { version })
+            }
+        };
+        let cookie = cookie.expect("the server is alive");
+        for block in &mut self.blocks[first as usize..(first + count) as usize] {
+            block.busy = true;
+            match what {
+                What::Write { version } => block.survivors.push(version),
+                What::Trim { .. } => block.survivors.push(ZEROES),
+                What::Read | What::Flush { .. } => {}
+            }
+        }
+        self.in_flight.insert(cookie, InFlight { first, count, what });
+    }
+
+    /// A run of blocks with nothing in flight. Half of the runs fall into an eighth of the space,
+    /// so that some blocks are rewritten often and GC has something to move.
+    fn draw_run(&self, random: &mut Random) -> (u64, u64) {
+        let blocks = self.blocks.len() as u64;
+        loop {
+            let space = if random.chance(0.5) { blocks / 8 } else { blocks };
+            let first = random.below(space);
+            let count = if random.chance(0.5) { 1 } else { 1 + random.below(RUN_BLOCKS_MAX) };
+            let count = count.min(blocks - first);
+            let run = &self.blocks[first as usize..(first + count) as usize];
+            if run.iter().all(|block| !block.busy) {
+                return (first, count);
+            }
+        }
+    }
+
+    /// Applies a reply.
+    fn take(&mut self, answer: &Answer, context: &str) {
+        let done = self.in_flight.remove(&answer.cookie).expect("a reply to what was asked");
+        assert_eq!(answer.error, 0, "{context}: blocks {}+{}", done.first, done.count);
+        self.acknowledged += 1;
+        for lba in done.first..done.first + done.count {
+            let block = &mut self.blocks[lba as usize];
+            block.busy = false;
+            match done.what {
+                What::Write { version } => {
+                    block.current = version;
+                    block.survivors = vec![version];
+                }
+                What::Trim { fua } => {
+                    block.current = ZEROES;
+                    block.trimmed_by = answer.cookie;
+                    if fua {
+                        block.survivors = vec![ZEROES];
+                    }
+                }
+                What::Read => {
+                    let at = (lba - done.first) as usize * BLOCK;
+                    let found = read_stamp(lba, &answer.data[at..at + BLOCK], context);
+                    assert_eq!(found, block.current, "{context}: block {lba} before the kill");
+                }
+                What::Flush { .. } => {}
+            }
+        }
+        if let What::Flush { trimmed } = done.what {
+            for (lba, cookie) in trimmed {
+                // Written or trimmed again since: nothing to learn from this flush.
+                if self.is_trimmed(lba) && self.blocks[lba as usize].trimmed_by == cookie {
+                    self.blocks[lba as usize].survivors = vec![ZEROES];
+                }
+            }
+        }
+    }
+
+    /// An acknowledged trim is the last thing that happened to the block.
+    fn is_trimmed(&self, lba: u64) -> bool {
+        let block = &self.blocks[lba as usize];
+        !block.busy && block.current == ZEROES
+    }
+
+    /// Reads every block after a recovery and compares. What is found is what must stay.
+    fn settle(&mut self, client: &mut Client, context: &str) {
+        self.lost += self.in_flight.len() as u64;
+        self.in_flight.clear();
+        let chunk = 256;
+        for first in (0..self.blocks.len()).step_by(chunk) {
+            let count = chunk.min(self.blocks.len() - first);
+            let data = client.read((first * BLOCK) as u64, (count * BLOCK) as u32);
+            for (index, bytes) in data.chunks(BLOCK).enumerate() {
+                let lba = first + index;
+                let found = read_stamp(lba as u64, bytes, context);
+                let block = &mut self.blocks[lba];
+                assert!(
+                    block.survivors.contains(&found),
+                    "{context}: block {lba} holds version {found}, may hold {:?}",
+                    block.survivors
+                );
+                *block =
+                    Block { current: found, survivors: vec![found], trimmed_by: 0, busy: false };
+            }
+        }
+    }
+}
+
+/// A block full of its address and version, so that every 16 bytes tell where they come from.
+fn stamp(lba: u64, version: u64) -> Vec<u8> {
+    let mut pair = [0; 16];
+    pair[..8].copy_from_slice(&lba.to_le_bytes());
+    pair[8..].copy_from_slice(&version.to_le_bytes());
+    pair.repeat(BLOCK / 16)
+}
+
+/// The version that a block holds. Panics if it is torn or belongs elsewhere.
+fn read_stamp(lba: u64, bytes: &[u8], context: &str) -> u64 {
+    if bytes.iter().all(|&byte| byte == 0) {
+        return ZEROES;
+    }
+    let version = u64::from_le_bytes(bytes[8..16].try_into().expect("eight bytes"));
+    assert!(
+        bytes == stamp(lba, version),
+        "{context}: block {lba} is torn or misplaced: {:?}...",
+        &bytes[..32]
+    );
+    version
+}

@@ -1,0 +1,24 @@
+//! Real clients against the real server: each test starts the built `weir` in a directory of its
+//! own and drives it with the tools people use (libnbd, QEMU, fio, Python, file systems of the
+//! running kernel), or with the small NBD client of [`nbd`] where a tool cannot do what is needed:
+//! 16 writes in flight at the instant of a `kill -9`, or plain nonsense on the wire.
+//!
+//! The tests share nothing and use no fixed port, so they run in parallel. They need the packages
+//! that `./x test` installs; a missing tool fails with its name, it does not pass as a skip. Only
+//! the file system tests may step aside, where the machine has no `/dev/fuse` or we are not root,
+//! and they say so.
+//!
+//! `WEIR_E2E_BINARY=/usr/bin/weir cargo test -p cli --test e2e` drives another binary.
+
+mod clients;
+mod filesystems;
+mod hostile;
+mod kill;
+mod nbd;
+mod offline;
+mod python;
+mod refusals;
+mod scratch;
+mod server;
+mod tls;
+mod tools;

@@ -1,0 +1,99 @@
+//! The commands beside `serve`: check, inspect and status.
+
+use crate::scratch::Scratch;
+use crate::server::{SMALL, Server};
+use crate::tools::{pattern, said, weir};
+use serde_json::Value;
+use std::fs;
+use std::os::unix::fs::FileExt;
+
+const BLOCK: usize = flash::BLOCK_BYTES;
+
+#[test]
+fn a_clean_device_checks_clean_and_a_flipped_bit_is_found() {
+    let scratch = Scratch::new("check");
+    let data = scratch.data();
+    let data = data.to_str().expect("UTF-8");
+    let server = Server::start(&scratch, SMALL);
+    let mut client = server.connect();
+    let image = pattern(7, 256 * BLOCK);
+    client.write(0, &image);
+    client.flush();
+    server.terminate();
+
+    let check = weir(&["check", "--data", data]);
+    assert_eq!(check.status.code(), Some(0), "{}", said(&check));
+    assert!(said(&check).contains("clean"), "{}", said(&check));
+
+    let victim = 100;
+    let path = scratch.data().join("shard-0/data");
+    let at = position(&path, &image[victim * BLOCK..][..64]).expect("the block is on the device");
+    let file = fs::OpenOptions::new().read(true).write(true).open(&path).unwrap();
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, at + 1000).unwrap();
+    file.write_all_at(&[byte[0] ^ 0x10], at + 1000).unwrap();
+    drop(file);
+
+    let check = weir(&["check", "--data", data]);
+    assert_eq!(check.status.code(), Some(1), "{}", said(&check));
+    let text = said(&check);
+    assert!(text.contains(&victim.to_string()), "the message names block {victim}: {text}");
+
+    let server = Server::start(&scratch, SMALL);
+    let mut client = server.connect();
+    let at = |lba: usize| (lba * BLOCK) as u64;
+    assert!(client.try_read(at(victim), BLOCK as u32).is_err(), "damage is an error, not data");
+    assert!(client.read(at(victim + 1), BLOCK as u32) == image[(victim + 1) * BLOCK..][..BLOCK]);
+    client.write(at(victim), &image[victim * BLOCK..][..BLOCK]);
+    assert!(client.read(0, image.len() as u32) == image, "writing heals");
+    server.terminate();
+    let check = weir(&["check", "--data", data]);
+    assert_eq!(check.status.code(), Some(0), "healed: {}", said(&check));
+}
+
+#[test]
+fn inspect_and_status_print_json() {
+    let scratch = Scratch::new("json");
+    let data = scratch.data();
+    let data = data.to_str().expect("UTF-8");
+    let server = Server::start(&scratch, SMALL);
+    server.connect().write(0, &pattern(8, 16 * BLOCK));
+    let status = weir(&["status", "--data", data, "--json"]);
+    assert!(status.status.success(), "{}", said(&status));
+    parse(&status.stdout, "status");
+    server.terminate();
+    let inspect = weir(&["inspect", "--data", data, "--json"]);
+    assert!(inspect.status.success(), "{}", said(&inspect));
+    parse(&inspect.stdout, "inspect");
+    let status = weir(&["status", "--data", data, "--json"]);
+    assert!(!status.status.success(), "nobody serves any more: {}", said(&status));
+    assert!(!said(&status).contains("panicked at"), "{}", said(&status));
+}
+
+#[test]
+fn commands_on_a_directory_that_is_no_device_fail_and_say_so() {
+    let scratch = Scratch::new("nodevice");
+    for command in ["check", "inspect"] {
+        let result = weir(&[command, "--data", &scratch.file("nothing-here")]);
+        let text = said(&result);
+        assert!(!result.status.success(), "{command}: {text}");
+        assert!(text.contains("nothing-here"), "{command} names the directory: {text}");
+        assert!(!text.contains("panicked at"), "{command}: {text}");
+    }
+}
+
+fn parse(bytes: &[u8], command: &str) {
+    let value: Value = serde_json::from_slice(bytes)
+        .unwrap_or_else(|e| panic!("{command}: {e}\n{}", String::from_utf8_lossy(bytes)));
+    assert!(value.is_object(), "{command} prints one object: {value}");
+}
+
+/// Where `needle` stands in a file.
+fn position(path: &std::path::Path, needle: &[u8]) -> Option<u64> {
+    let bytes = fs::read(path).expect("the device's file");
+    // The pattern's first bytes are rare: look for them before comparing the rest.
+    let head = u64::from_le_bytes(needle[..8].try_into().expect("eight bytes"));
+    let found = bytes.windows(8).position(|w| w == head.to_le_bytes())?;
+    assert!(bytes[found..].starts_with(needle), "only one place begins like this");
+    Some(found as u64)
+}

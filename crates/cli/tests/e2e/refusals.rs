@@ -1,0 +1,127 @@
+//! What must not start, and what must not be believed: a second server on one device, a config with
+//! a mistake, a device file that something else has written to.
+
+use crate::scratch::Scratch;
+use crate::server::{SMALL, Server};
+use crate::tools::{pattern, said, weir};
+use flash::Random;
+use std::fs;
+use std::os::unix::fs::FileExt;
+
+const BLOCK: usize = flash::BLOCK_BYTES;
+
+#[test]
+fn a_second_server_on_the_same_device_is_refused() {
+    let scratch = Scratch::new("second");
+    let server = Server::start(&scratch, SMALL);
+    let mut client = server.connect();
+    client.write(0, &pattern(1, BLOCK));
+    let data = scratch.data();
+    let data = data.to_str().expect("UTF-8");
+    let second = weir(&["serve", "--http", "127.0.0.1:0", "--data", data]);
+    assert!(!second.status.success(), "a second server must not start");
+    let text = said(&second);
+    assert!(text.contains(data), "the message names the directory: {text}");
+    assert!(!text.contains("panicked at"), "{text}");
+    // A reader of the files is refused as well while they change under it.
+    let check = weir(&["check", "--data", data]);
+    assert!(!check.status.success(), "a device in use cannot be checked: {}", said(&check));
+    assert!(client.read(0, BLOCK as u32) == pattern(1, BLOCK), "the first server is undisturbed");
+    assert!(server.connect().read(0, BLOCK as u32) == pattern(1, BLOCK), "its socket too");
+    server.terminate();
+}
+
+#[test]
+fn a_config_with_a_mistake_is_refused_whole_and_the_message_says_where() {
+    let scratch = Scratch::new("config");
+    let data = scratch.data();
+    let data = data.to_str().expect("UTF-8");
+    let config = scratch.file("weir.toml");
+    for (text, named) in [
+        ("no_such_key = 1\n", "no_such_key"),
+        ("[no_such_table]\nx = 1\n", "no_such_table"),
+        ("this is not TOML", "weir.toml"),
+    ] {
+        fs::write(&config, text).unwrap();
+        let refused = weir(&["serve", "--data", data, "--config", &config]);
+        assert!(!refused.status.success(), "{text:?} must be refused");
+        let message = said(&refused);
+        assert!(message.contains(named), "the message names {named:?}: {message}");
+        assert!(!message.contains("panicked at"), "{message}");
+    }
+    for args in [
+        ["--capacity", "banana"],
+        ["--profile", "no-such-flash"],
+        ["--config", "/no/such/file.toml"],
+        ["--http", "nonsense"],
+    ] {
+        let refused = weir(&["serve", "--data", data, args[0], args[1]]);
+        assert!(!refused.status.success(), "{args:?} must be refused");
+        let message = said(&refused);
+        assert!(message.contains(args[1]), "the message repeats {:?}: {message}", args[1]);
+        assert!(!message.contains("panicked at"), "{message}");
+    }
+    assert!(!scratch.data().join("shard-0").exists(), "nothing was made on the way");
+}
+
+#[test]
+fn a_scribbled_device_never_returns_wrong_bytes() {
+    let scratch = Scratch::new("scribble");
+    let blocks = 4096;
+    let server = Server::start(&scratch, SMALL);
+    let image = pattern(2, blocks * BLOCK);
+    let mut client = server.connect();
+    for (index, chunk) in image.chunks(64 * BLOCK).enumerate() {
+        client.write((index * 64 * BLOCK) as u64, chunk);
+    }
+    client.flush();
+    server.terminate();
+
+    let seed = 99;
+    eprintln!("seed={seed}");
+    let mut random = Random::new(seed);
+    let path = scratch.data().join("shard-0/data");
+    let file = fs::OpenOptions::new().write(true).open(&path).expect("the device's file");
+    let bytes = file.metadata().unwrap().len();
+    for _ in 0..400 {
+        let scribble = pattern(random.next_u64(), 1 + random.below(600) as usize);
+        file.write_all_at(&scribble, random.below(bytes - 600)).unwrap();
+    }
+    drop(file);
+
+    let mut server = Server::spawn(&scratch, SMALL);
+    if let Some(status) = ended_or_ready(&mut server) {
+        assert!(!status.success(), "a device that cannot be mounted is refused");
+        let log = server.log();
+        assert!(!log.contains("panicked at"), "{log}");
+        println!("the scribbled device was refused:\n{log}");
+        return;
+    }
+    let mut client = server.connect();
+    let mut unreadable = 0;
+    for (lba, expected) in image.chunks(BLOCK).enumerate() {
+        match client.try_read((lba * BLOCK) as u64, BLOCK as u32) {
+            Ok(found) => assert!(found == expected, "block {lba} came back wrong"),
+            Err(_) => unreadable += 1,
+        }
+    }
+    println!("{unreadable} of {blocks} blocks were reported as unreadable, none was wrong");
+    // Writing heals.
+    client.write(0, &image[..64 * BLOCK]);
+    assert!(client.read(0, 64 * BLOCK as u32) == image[..64 * BLOCK]);
+    server.terminate();
+}
+
+/// Waits until the server's socket answers or its process ends.
+fn ended_or_ready(server: &mut Server) -> Option<std::process::ExitStatus> {
+    for _ in 0..6000 {
+        if !server.is_running() {
+            return server.wait();
+        }
+        if crate::nbd::Client::connect(&server.socket(), "default").is_ok() {
+            return None;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    panic!("neither ready nor ended within a minute:\n{}", server.log());
+}

@@ -1,0 +1,135 @@
+//! A running `weir serve`. Dropped without being stopped, it is killed, so that no test leaves a
+//! server behind.
+
+use crate::nbd::Client;
+use crate::scratch::Scratch;
+use crate::tools::weir_path;
+use std::fs::OpenOptions;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+/// Longest from the start of the process to its `ready` line, and from SIGTERM to its end.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What most tests use: no pacing, small.
+pub const SMALL: &[&str] = &["--profile", "instant", "--capacity", "64MiB"];
+
+pub struct Server {
+    child: Child,
+    data: PathBuf,
+    log: PathBuf,
+}
+
+impl Server {
+    /// Starts `weir serve` on the scratch directory's device and returns when it says `ready`.
+    pub fn start(scratch: &Scratch, args: &[&str]) -> Self {
+        let mut server = Self::spawn(scratch, args);
+        let stdout = server.child.stdout.take().expect("stdout is a pipe");
+        let (sender, receiver) = mpsc::channel();
+        // Goes on reading after `ready`: a server must never block on a full pipe.
+        std::thread::spawn(move || {
+            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+                let _ = sender.send(line);
+            }
+        });
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match receiver.recv_timeout(left) {
+                Ok(line) if line.starts_with("ready") => return server,
+                Ok(_) => {}
+                Err(end) => panic!("the server did not become ready ({end}):\n{}", server.log()),
+            }
+        }
+    }
+
+    /// Starts the process and does not wait for it. Nothing reads its standard output until then.
+    pub fn spawn(scratch: &Scratch, args: &[&str]) -> Self {
+        let log = scratch.path().join("serve.log");
+        let stderr = OpenOptions::new().create(true).append(true).open(&log).expect("a log file");
+        let child = Command::new(weir_path())
+            .args(["serve", "--http", "127.0.0.1:0", "--data"])
+            .arg(scratch.data())
+            .args(args)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(stderr)
+            .spawn()
+            .expect("weir starts");
+        Self { child, data: scratch.data(), log }
+    }
+
+    pub fn socket(&self) -> PathBuf {
+        self.data.join("nbd.sock")
+    }
+
+    /// The volume as libnbd, QEMU and fio name it.
+    pub fn uri(&self) -> String {
+        format!("nbd+unix:///default?socket={}", self.socket().display())
+    }
+
+    /// A client of our own on the default volume.
+    pub fn connect(&self) -> Client {
+        Client::connect(&self.socket(), "default")
+            .unwrap_or_else(|error| panic!("cannot connect: {error}\n{}", self.log()))
+    }
+
+    /// SIGTERM; the server must end by itself with status 0.
+    pub fn terminate(mut self) {
+        let pid = i32::try_from(self.child.id()).expect("a pid fits");
+        // SAFETY: kill takes no pointer; the child is not reaped yet, so the pid is still its own.
+        assert_eq!(unsafe { libc::kill(pid, libc::SIGTERM) }, 0, "SIGTERM was sent");
+        let status =
+            self.wait().unwrap_or_else(|| panic!("SIGTERM had no effect:\n{}", self.log()));
+        assert_eq!(status.code(), Some(0), "SIGTERM ends with status 0:\n{}", self.log());
+        self.assert_no_panic();
+    }
+
+    /// SIGKILL, as the out-of-memory killer would.
+    pub fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        self.assert_no_panic();
+    }
+
+    /// The process is still there.
+    pub fn is_running(&mut self) -> bool {
+        self.child.try_wait().expect("the child can be waited for").is_none()
+    }
+
+    /// The exit status, or `None` if it does not come in time.
+    pub fn wait(&mut self) -> Option<ExitStatus> {
+        let deadline = Instant::now() + PATIENCE;
+        while Instant::now() < deadline {
+            if let Some(status) = self.child.try_wait().expect("the child can be waited for") {
+                return Some(status);
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        None
+    }
+
+    /// Everything the server wrote to standard error, over all its lives in this scratch directory.
+    pub fn log(&self) -> String {
+        read_lossy(&self.log)
+    }
+
+    fn assert_no_panic(&self) {
+        let log = self.log();
+        assert!(!log.contains("panicked at"), "the server panicked:\n{log}");
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn read_lossy(path: &Path) -> String {
+    String::from_utf8_lossy(&std::fs::read(path).unwrap_or_default()).into_owned()
+}

@@ -1,0 +1,477 @@
+//! The crash-point explorer: runs a small device through operations of every kind, cuts the power
+//! after every single step of the medium with every torn outcome of what is in flight, recovers
+//! each image with a fresh FTL and holds everything it reads against the model.
+//!
+//! Of some images the recovery itself is cut, after each of its steps; and some live on: they are
+//! recovered twice (both must agree), written, flushed, cut again, shut down and mounted.
+//!
+//! Invariants:
+//! - An image is a clone: nothing an image does reaches the run it was taken from.
+//! - A seed decides everything, so a failure is repeated by its seed.
+
+use crate::device::{Manner, Small};
+use crate::driver::{Failure, Plant, Sim, State, Step};
+use crate::host::Host;
+use crate::medium::SimMedium;
+use crate::model::Model;
+use crate::workload::{Action, Arrival, Generator, Op, Pattern, Workload};
+use flash::{Hint, Instant, MICROSECOND, Pairing, Random};
+use ftl::{FormatOptions, PolicyNames, Settings};
+use nand::Faults;
+
+/// Steps of a recovery, and of what follows it by itself, that are cut again.
+const RECOVERY_STEPS_MAX: u32 = 400;
+
+/// What to explore. [`CrashOptions::of_seed`] draws one.
+#[derive(Clone, Debug)]
+pub struct CrashOptions {
+    /// The device.
+    pub device: Small,
+    /// Settings of the FTL.
+    pub settings: Settings,
+    /// Share of the largest logical space that the device offers.
+    pub fill: f64,
+    /// Operations before the first cut: they bring the device to some age.
+    pub operations_before: u32,
+    /// Operations with cuts.
+    pub operations: u32,
+    /// Operations in flight.
+    pub depth: u32,
+    /// Most images of one cut. All fates if there are no more, else so many drawn at random.
+    pub images_per_cut: u32,
+    /// Of so many images one has its recovery cut, after each step.
+    pub recut_every: u64,
+    /// Of so many images one lives on.
+    pub live_on_every: u64,
+    /// Done to every FTL of the run before its first step.
+    pub plant: Plant,
+}
+
+impl CrashOptions {
+    /// A device, settings and a length, all drawn from `seed`.
+    pub fn of_seed(seed: u64) -> Self {
+        let mut random = Random::new(seed ^ 0x6372_6173_6800);
+        let manners = [
+            Manner::Nand(Pairing::None),
+            Manner::Nand(Pairing::Staircase),
+            Manner::Nand(Pairing::Adjacent(2)),
+            Manner::File,
+        ];
+        let device = Small {
+            manner: manners[random.below(4) as usize],
+            units: 2,
+            blocks_per_unit: 10 + random.below(3) as u32,
+            pages_per_block: 8,
+            slots_per_page: 1 + random.below(2) as u32,
+        };
+        let mut pick =
+            |names: &[&str]| names[random.below(names.len() as u64) as usize].to_string();
+        let policies = PolicyNames {
+            victim: pick(ftl::policy::VICTIMS),
+            wear: pick(ftl::policy::WEARS),
+            erase: pick(ftl::policy::ERASES),
+            unit: pick(ftl::policy::UNITS),
+        };
+        let settings = Settings {
+            handles: 1 + random.below(2) as u8,
+            append_wait_ns: 20 * MICROSECOND,
+            checkpoint_slots: [0, 24, 60][random.below(3) as usize],
+            idle_ns: 100 * MICROSECOND,
+            relocation_blocks: 64,
+            policies,
+            seed,
+            ..Settings::default()
+        };
+        Self {
+            device,
+            settings,
+            fill: [0.3, 0.7, 0.9, 1.0][random.below(4) as usize],
+            operations_before: [0, 60, 400][random.below(3) as usize],
+            operations: 40,
+            depth: 1 + random.below(5) as u32,
+            images_per_cut: if device.manner == Manner::File { 16 } else { 64 },
+            recut_every: 251,
+            live_on_every: 29,
+            plant: Plant::default(),
+        }
+    }
+}
+
+/// What an exploration covered.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct CrashReport {
+    /// Moments at which the power was cut.
+    pub cuts: u64,
+    /// Images that were recovered and read whole.
+    pub images: u64,
+    /// Of these: cut again during the recovery from another.
+    pub recuts: u64,
+    /// Images that lived on.
+    pub lived_on: u64,
+    /// Blocks that images were read for.
+    pub blocks_read: u64,
+}
+
+impl CrashReport {
+    /// Adds what another exploration covered.
+    pub fn add(&mut self, other: &Self) {
+        self.cuts += other.cuts;
+        self.images += other.images;
+        self.recuts += other.recuts;
+        self.lived_on += other.lived_on;
+        self.blocks_read += other.blocks_read;
+    }
+}
+
+/// The fates of one power cut: enumerates every combination, or draws some.
+#[derive(Debug)]
+struct Fates {
+    /// What was chosen, of how many.
+    choices: Vec<(u32, u32)>,
+    at: usize,
+    drawn: Option<Random>,
+}
+
+impl Fates {
+    fn new() -> Self {
+        Self { choices: Vec::new(), at: 0, drawn: None }
+    }
+
+    fn choose(&mut self, fates: u32) -> u32 {
+        if let Some(random) = &mut self.drawn {
+            return random.below(u64::from(fates)) as u32;
+        }
+        if self.at == self.choices.len() {
+            self.choices.push((0, fates));
+        }
+        self.at += 1;
+        self.choices[self.at - 1].0
+    }
+
+    /// How many combinations there are, judged by the first.
+    fn combinations(&self) -> u64 {
+        self.choices.iter().fold(1, |product, &(_, of)| product.saturating_mul(u64::from(of)))
+    }
+
+    /// Goes on to the next combination; false after the last. What follows a changed choice may
+    /// have other numbers of fates, so it is asked anew.
+    fn advance(&mut self) -> bool {
+        self.at = 0;
+        if self.drawn.is_some() {
+            return true;
+        }
+        while let Some((chosen, of)) = self.choices.pop() {
+            if chosen + 1 < of {
+                self.choices.push((chosen + 1, of));
+                return true;
+            }
+        }
+        false
+    }
+}
+
+struct Explorer<'a> {
+    options: &'a CrashOptions,
+    logical_blocks: u32,
+    random: Random,
+    report: CrashReport,
+}
+
+/// Explores one seed.
+pub fn explore(seed: u64, options: &CrashOptions) -> Result<CrashReport, Failure> {
+    let medium = options.device.build(Faults::default()).map_err(Failure)?;
+    let max = ftl::logical_blocks_max(medium.geometry(), &medium.health(), &options.settings);
+    let logical_blocks = (f64::from(max) * options.fill) as u32;
+    if logical_blocks < 8 {
+        return Err(Failure(format!("the device offers only {max} logical blocks")));
+    }
+    let geometry = medium.geometry();
+    let durable_at_reply = geometry.durable_at_completion && geometry.pairing == Pairing::None;
+    let mut explorer = Explorer {
+        options,
+        logical_blocks,
+        random: Random::new(seed),
+        report: CrashReport::default(),
+    };
+    let model = Model::new(logical_blocks, durable_at_reply);
+    let sim = explorer.format(medium, &model, seed)?;
+    let mut host = Host::new(sim, model);
+    let mut generator = generator(seed, options.depth, logical_blocks);
+    explorer.run(&mut host, &mut generator, options.operations_before, false)?;
+    explorer.run(&mut host, &mut generator, options.operations, true)?;
+    host.read_back()?;
+    Ok(explorer.report)
+}
+
+/// Operations of every kind, on few blocks, so that they overwrite each other.
+fn generator(seed: u64, depth: u32, logical_blocks: u32) -> Generator {
+    let share = 0.5 + 0.4 * (seed % 2) as f64;
+    let workload = Workload {
+        reads: 0.1,
+        trims: 0.12,
+        flushes: 0.12,
+        fua: 0.15,
+        atomic: 0.35,
+        sizes: vec![(1, 5.0), (2, 2.0), (3, 1.0), (7, 1.0)],
+        pattern: Pattern::HotCold { fraction: 0.15, share },
+        arrival: Arrival::Closed { depth },
+    };
+    Generator::new(workload, logical_blocks, seed).expect("at least 8 logical blocks")
+}
+
+impl Explorer<'_> {
+    fn mount(&self, medium: SimMedium, now: Instant) -> Result<Sim, Failure> {
+        let mut sim = Sim::mount(medium, self.options.settings.clone(), now)?;
+        self.options.plant.apply(sim.ftl_mut());
+        Ok(sim)
+    }
+
+    /// Formats; a device whose format was cut either holds zeroes or says it is not formatted.
+    fn format(&mut self, medium: SimMedium, model: &Model, seed: u64) -> Result<Sim, Failure> {
+        let options = FormatOptions {
+            logical_blocks: self.logical_blocks,
+            uuid: u128::from(seed) << 64 | 7,
+            label: b"crash".to_vec(),
+        };
+        let mut sim = Sim::format(medium, options, self.options.settings.clone(), Instant(0))?;
+        self.options.plant.apply(sim.ftl_mut());
+        while *sim.state() == State::Starting {
+            match sim.step(Instant(u64::MAX))? {
+                Step::Idle => return Err(Failure("the format never ended".into())),
+                Step::Change if self.random.chance(0.2) => {
+                    let mut image = sim.medium().clone();
+                    let random = &mut self.random;
+                    image.power_cut(&mut |fates| random.below(u64::from(fates)) as u32);
+                    let mut sim = self.mount(image, sim.now())?;
+                    while *sim.state() == State::Starting {
+                        if sim.step(Instant(u64::MAX))? == Step::Idle {
+                            return Err(Failure("a mount after a cut format never ended".into()));
+                        }
+                    }
+                    if matches!(sim.state(), State::Ready(_)) {
+                        let observed = sim.read_all(self.logical_blocks)?;
+                        model.check_recovered(&observed).map_err(Failure)?;
+                    }
+                }
+                _ => {}
+            }
+        }
+        sim.run_until_ready()?;
+        Ok(sim)
+    }
+
+    /// Runs `operations` operations, with clean remounts among them; with `cuts` the power is cut
+    /// after every step that changes what a cut leaves.
+    fn run(
+        &mut self,
+        host: &mut Host,
+        generator: &mut Generator,
+        operations: u32,
+        cuts: bool,
+    ) -> Result<(), Failure> {
+        let mut submitted = 0;
+        while submitted < operations || host.sim.in_flight() > 0 {
+            while submitted < operations && host.sim.in_flight() < self.options.depth {
+                let handle = self.random.below(2) as u8;
+                host.submit(generator.draw(), Hint { handle });
+                submitted += 1;
+            }
+            self.step(host, cuts)?;
+            if submitted < operations && self.random.chance(0.001) {
+                self.remount(host, cuts)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn step(&mut self, host: &mut Host, cuts: bool) -> Result<(), Failure> {
+        let step = host.sim.step(Instant(u64::MAX))?;
+        let promised = host.collect()?;
+        match step {
+            Step::Idle => Err(host.sim.stuck()),
+            Step::Change if cuts => self.cut(host),
+            Step::Reply if cuts && promised => self.cut(host),
+            _ => Ok(()),
+        }
+    }
+
+    /// A clean shutdown with requests in flight, and the mount after it.
+    fn remount(&mut self, host: &mut Host, cuts: bool) -> Result<(), Failure> {
+        host.sim.begin_shutdown();
+        host.refusals_are_legal = true;
+        while !matches!(host.sim.state(), State::Stopped(_)) {
+            self.step(host, cuts)?;
+        }
+        if *host.sim.state() != State::Stopped(true) || host.sim.in_flight() > 0 {
+            return Err(Failure(format!(
+                "a clean shutdown ended as {:?} with {} requests unanswered",
+                host.sim.state(),
+                host.sim.in_flight()
+            )));
+        }
+        host.refusals_are_legal = false;
+        host.model.shut_down();
+        let now = host.sim.now();
+        host.sim = self.mount(host.sim.medium().clone(), now)?;
+        while *host.sim.state() == State::Starting {
+            self.step(host, cuts)?;
+        }
+        let report = host.sim.run_until_ready()?;
+        if !report.clean {
+            return Err(Failure(format!("the mount after a clean shutdown says {report:?}")));
+        }
+        host.read_back()
+    }
+
+    /// Cuts the power here, with every fate of what is in flight.
+    fn cut(&mut self, host: &Host) -> Result<(), Failure> {
+        self.report.cuts += 1;
+        let mut fates = Fates::new();
+        for image_index in 0..self.options.images_per_cut {
+            let mut image = host.sim.medium().clone();
+            image.power_cut(&mut |of| fates.choose(of));
+            let context = |Failure(why): Failure| {
+                Failure(format!(
+                    "power cut at {} ns, image {image_index} ({:?}): {why}",
+                    host.sim.now().0,
+                    fates.choices
+                ))
+            };
+            self.recover(image, &host.model, host.sim.now()).map_err(context)?;
+            if image_index == 0 && fates.combinations() > u64::from(self.options.images_per_cut) {
+                fates.drawn = Some(Random::new(self.random.next_u64()));
+            }
+            if !fates.advance() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn recover(&mut self, image: SimMedium, model: &Model, now: Instant) -> Result<(), Failure> {
+        self.report.images += 1;
+        let recut = self.report.images.is_multiple_of(self.options.recut_every);
+        let live_on = self.report.images.is_multiple_of(self.options.live_on_every);
+        let again = recut.then(|| image.clone());
+        let mut sim = self.mount(image, now)?;
+        sim.run_until_ready()?;
+        let observed = sim.read_all(self.logical_blocks)?;
+        self.report.blocks_read += u64::from(self.logical_blocks);
+        model.check_recovered(&observed).map_err(Failure)?;
+        sim.verify()?;
+        if let Some(image) = again {
+            self.cut_recovery(image, model, &observed, now)?;
+        }
+        if live_on {
+            self.live_on(sim, model, &observed)?;
+        }
+        Ok(())
+    }
+
+    /// Recovers the image once more, with what the FTL does by itself after it is ready, and cuts
+    /// the power at each step of that. Every further recovery must read as the first one did.
+    fn cut_recovery(
+        &mut self,
+        image: SimMedium,
+        model: &Model,
+        observed: &[Option<u64>],
+        now: Instant,
+    ) -> Result<(), Failure> {
+        let mut model = model.clone();
+        model.settle(observed);
+        let mut sim = self.mount(image, now)?;
+        for _ in 0..RECOVERY_STEPS_MAX {
+            match sim.step(Instant(u64::MAX))? {
+                Step::Idle => break,
+                Step::Change => self.cut_once_more(&sim, &model)?,
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// The power goes again while a recovery runs.
+    fn cut_once_more(&mut self, sim: &Sim, model: &Model) -> Result<(), Failure> {
+        for _ in 0..2 {
+            let again = |Failure(why): Failure| Failure(format!("cut again in recovery: {why}"));
+            let mut sim = self.cut_at_random(sim)?;
+            let observed = sim.read_all(self.logical_blocks).map_err(again)?;
+            self.report.recuts += 1;
+            model.check_recovered(&observed).map_err(Failure).map_err(again)?;
+        }
+        Ok(())
+    }
+
+    /// A recovered FTL on what a cut at this moment, with fates at random, leaves.
+    fn cut_at_random(&mut self, sim: &Sim) -> Result<Sim, Failure> {
+        let mut image = sim.medium().clone();
+        let random = &mut self.random;
+        image.power_cut(&mut |fates| random.below(u64::from(fates)) as u32);
+        self.report.images += 1;
+        let mut sim = self.mount(image, sim.now())?;
+        sim.run_until_ready()?;
+        Ok(sim)
+    }
+
+    /// A recovered device must keep what it showed, and still work.
+    fn live_on(
+        &mut self,
+        sim: Sim,
+        model: &Model,
+        observed: &[Option<u64>],
+    ) -> Result<(), Failure> {
+        self.report.lived_on += 1;
+        let mut model = model.clone();
+        model.settle(observed);
+        let context = |what: &'static str| move |why| Failure(format!("{what}: {why}"));
+        let mut again = self.cut_at_random(&sim)?;
+        let second = again.read_all(self.logical_blocks)?;
+        model.check_recovered(&second).map_err(context("two recoveries disagree"))?;
+
+        let mut host = Host::new(sim, model);
+        let seed = self.random.next_u64();
+        let mut generator = generator(seed, self.options.depth, self.logical_blocks);
+        self.run(&mut host, &mut generator, 12, false)?;
+        let mut again = self.cut_at_random(&host.sim)?;
+        let third = again.read_all(self.logical_blocks)?;
+        (host.model.check_recovered(&third)).map_err(context("cut after a recovery"))?;
+
+        host.submit(Op { action: Action::Flush, lba: 0, blocks: 0 }, Hint::default());
+        host.drain()?;
+        host.sim.verify()?;
+        self.remount(&mut host, false)
+    }
+}
+
+/// Explores `seeds` on `threads` threads; the first failure ends it, with its seed.
+pub fn explore_seeds(
+    seeds: std::ops::Range<u64>,
+    threads: usize,
+    options: impl Fn(u64) -> CrashOptions + Sync,
+) -> Result<CrashReport, crate::parallel::SeedFailure> {
+    let reports =
+        crate::parallel::for_each_seed(seeds, threads, |seed| explore(seed, &options(seed)))?;
+    let mut total = CrashReport::default();
+    reports.iter().for_each(|report| total.add(report));
+    Ok(total)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Fates;
+
+    #[test]
+    fn fates_enumerate_every_combination_once() {
+        let (mut fates, mut seen) = (Fates::new(), Vec::new());
+        loop {
+            // The second question depends on the first answer, as it does on a real cut.
+            let first = fates.choose(2);
+            let second = if first == 0 { fates.choose(3) } else { fates.choose(2) };
+            seen.push((first, second));
+            if !fates.advance() {
+                break;
+            }
+        }
+        assert_eq!(seen, [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1)]);
+    }
+}

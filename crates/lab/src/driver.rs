@@ -1,0 +1,525 @@
+//! The virtual-time driver: one FTL, one simulated medium, one event loop. It is to the lab what
+//! the real-time driver is to the server, and gives the same inputs to the same FTL.
+//!
+//! Invariants:
+//! - Time never goes back, and stands still while there is output to carry out.
+//! - At one instant completions come before deadlines, and the outputs of each input are carried
+//!   out before the next input: the same submissions give the same run, to the bit
+//!   ([`Sim::trace_hash`]).
+//! - Every request is answered exactly once; an answer to no request, and a command that the
+//!   medium refuses, are failures of the FTL ([`Failure`]).
+
+use crate::checker::{TraceHash, verify_counts, verify_status};
+use crate::medium::{Buffers, DoneCounts, Ended, GARBAGE, SimMedium, stamp_crc};
+use crate::model::ZERO;
+use flash::{
+    Command, Hint, Instant, Lba, Operation, Payload, Reply, Request, RequestError, SlotWrite,
+};
+use ftl::{FormatOptions, Ftl, Input, MountError, MountReport, Output, Settings};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// The FTL broke a promise, or the rules of its medium. Says which.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Failure(pub String);
+
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Failure {}
+
+/// Something to do to an FTL before its first step: how a test plants a bug that the checks must
+/// find. Does nothing by default.
+#[derive(Clone, Default)]
+pub struct Plant(Option<Arc<ChangeFtl>>);
+
+type ChangeFtl = dyn Fn(&mut Ftl) + Send + Sync;
+
+impl Plant {
+    /// Plants what `plant` does.
+    pub fn new(plant: impl Fn(&mut Ftl) + Send + Sync + 'static) -> Self {
+        Self(Some(Arc::new(plant)))
+    }
+
+    /// Does it.
+    pub fn apply(&self, ftl: &mut Ftl) {
+        if let Some(plant) = &self.0 {
+            plant(ftl);
+        }
+    }
+}
+
+impl std::fmt::Debug for Plant {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(if self.0.is_some() { "Plant(something)" } else { "Plant(nothing)" })
+    }
+}
+
+/// What one [`Sim::step`] did.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Step {
+    /// A read was handed to the medium, or ended: the medium is as it was.
+    Read,
+    /// A program, erase or flush was handed over, or ended.
+    Change,
+    /// The host got an answer.
+    Reply,
+    /// Anything else: a deadline, the end of a mount or of a shutdown.
+    Other,
+    /// Nothing is due up to the limit of the step.
+    Idle,
+}
+
+/// How far the FTL's life has come.
+#[derive(Clone, Debug, PartialEq)]
+pub enum State {
+    /// Formats or mounts.
+    Starting,
+    /// Takes requests.
+    Ready(MountReport),
+    /// Could not be mounted.
+    Refused(MountError),
+    /// Shut down; true if everything is durable.
+    Stopped(bool),
+}
+
+/// A host operation that ended.
+#[derive(Clone, Copy, Debug)]
+pub struct Finished {
+    /// What the caller gave at submission.
+    pub token: u64,
+    /// What was asked.
+    pub request: Request,
+    /// The answer.
+    pub result: Result<(), RequestError>,
+    /// When it was asked.
+    pub submitted: Instant,
+    /// When it was answered.
+    pub finished: Instant,
+    /// The buffer, until [`Sim::release`].
+    buffer: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Pending {
+    token: u64,
+    request: Request,
+    submitted: Instant,
+}
+
+/// See the head of this file.
+pub struct Sim {
+    ftl: Ftl,
+    medium: SimMedium,
+    /// What the medium had done before this FTL.
+    done_before: DoneCounts,
+    buffers: Buffers,
+    buffers_free: Vec<u32>,
+    /// By buffer: a request id is `count << 32 | buffer`, so a stale or doubled answer is noticed.
+    pending: Vec<Option<Pending>>,
+    in_flight: u32,
+    submitted: u64,
+    finished: VecDeque<Finished>,
+    checksums: Vec<u32>,
+    now: Instant,
+    state: State,
+    trace: TraceHash,
+    /// Deadlines in a row that led to nothing.
+    fruitless: u32,
+}
+
+/// An FTL that asks this often for a deadline, and then does nothing with it, will never go on.
+const FRUITLESS_MAX: u32 = 100_000;
+
+/// A device that takes this many steps without one answer works for itself only.
+const FRUITLESS_STEPS_MAX: u32 = 1_000_000;
+
+/// Most blocks of a request that the driver takes.
+pub const REQUEST_BLOCKS_MAX: u32 = 256;
+
+impl Sim {
+    /// Formats `medium`. Step until [`Sim::state`] is `Ready`, or call [`Sim::run_until_ready`].
+    pub fn format(
+        medium: SimMedium,
+        options: FormatOptions,
+        settings: Settings,
+        now: Instant,
+    ) -> Result<Self, Failure> {
+        let relocation_blocks = settings.relocation_blocks;
+        let ftl = Ftl::format(*medium.geometry(), &medium.health(), options, settings);
+        let ftl = ftl.map_err(|why| Failure(format!("format was refused: {why}")))?;
+        Ok(Self::new(ftl, medium, relocation_blocks, now))
+    }
+
+    /// Mounts what `medium` holds.
+    pub fn mount(medium: SimMedium, settings: Settings, now: Instant) -> Result<Self, Failure> {
+        let relocation_blocks = settings.relocation_blocks;
+        let ftl = Ftl::mount(*medium.geometry(), &medium.health(), settings);
+        let ftl = ftl.map_err(|why| Failure(format!("mount was refused: {why}")))?;
+        Ok(Self::new(ftl, medium, relocation_blocks, now))
+    }
+
+    fn new(ftl: Ftl, medium: SimMedium, relocation_blocks: u32, now: Instant) -> Self {
+        Self {
+            ftl,
+            done_before: medium.done(),
+            medium,
+            buffers: Buffers::new(REQUEST_BLOCKS_MAX, relocation_blocks),
+            buffers_free: Vec::new(),
+            pending: Vec::new(),
+            in_flight: 0,
+            submitted: 0,
+            finished: VecDeque::new(),
+            checksums: Vec::new(),
+            now,
+            state: State::Starting,
+            trace: TraceHash::default(),
+            fruitless: 0,
+        }
+    }
+
+    /// Virtual time.
+    pub fn now(&self) -> Instant {
+        self.now
+    }
+
+    /// How far it has come.
+    pub fn state(&self) -> &State {
+        &self.state
+    }
+
+    /// The FTL under test.
+    pub fn ftl(&self) -> &Ftl {
+        &self.ftl
+    }
+
+    /// The FTL under test, for a policy switch or a planted fault.
+    pub fn ftl_mut(&mut self) -> &mut Ftl {
+        &mut self.ftl
+    }
+
+    /// The medium, as it is now.
+    pub fn medium(&self) -> &SimMedium {
+        &self.medium
+    }
+
+    /// The medium, for a test that damages it.
+    pub fn medium_mut(&mut self) -> &mut SimMedium {
+        &mut self.medium
+    }
+
+    /// The medium, with whatever is in flight on it: `power_cut` comes next.
+    pub fn into_medium(self) -> SimMedium {
+        self.medium
+    }
+
+    /// Requests without an answer.
+    pub fn in_flight(&self) -> u32 {
+        self.in_flight
+    }
+
+    /// Hash of every output so far, in order, with its time.
+    pub fn trace_hash(&self) -> u64 {
+        self.trace.value()
+    }
+
+    /// Checks what must hold of the FTL between any two steps, see [`crate::checker`]. Walks the
+    /// map: for small devices.
+    pub fn verify(&self) -> Result<(), Failure> {
+        self.ftl.verify().map_err(Failure)?;
+        let status = self.ftl.status();
+        verify_status(&status, &self.ftl.bands())?;
+        verify_counts(&status, self.done_before, self.medium.done())
+    }
+
+    fn take_buffer(&mut self) -> u32 {
+        self.buffers_free.pop().unwrap_or_else(|| {
+            self.pending.push(None);
+            self.buffers.add()
+        })
+    }
+
+    fn submit(&mut self, token: u64, buffer: u32, lba: u32, blocks: u32, operation: Operation) {
+        self.submitted += 1;
+        let id = self.submitted << 32 | u64::from(buffer);
+        let request = Request { id, lba: Lba(lba), blocks, operation };
+        self.pending[buffer as usize] = Some(Pending { token, request, submitted: self.now });
+        self.in_flight += 1;
+        self.ftl.handle(self.now, Input::Request { request, checksums: &self.checksums });
+        self.checksums.clear();
+    }
+
+    /// Submits a write of `stamps`. `token` comes back with its end.
+    pub fn write(
+        &mut self,
+        token: u64,
+        lba: u32,
+        stamps: &[u64],
+        (fua, atomic): (bool, bool),
+        hint: Hint,
+    ) {
+        let buffer = self.take_buffer();
+        self.buffers.host_mut(buffer, stamps.len() as u32).copy_from_slice(stamps);
+        self.checksums.extend(stamps.iter().map(|&stamp| stamp_crc(stamp)));
+        let operation = Operation::Write { buffer, fua, atomic, hint };
+        self.submit(token, buffer, lba, stamps.len() as u32, operation);
+    }
+
+    /// Submits a read; [`Sim::stamps`] has the answer.
+    pub fn read(&mut self, token: u64, lba: u32, blocks: u32) {
+        let buffer = self.take_buffer();
+        self.buffers.host_mut(buffer, blocks).fill(GARBAGE);
+        self.submit(token, buffer, lba, blocks, Operation::Read { buffer });
+    }
+
+    /// Submits a trim.
+    pub fn trim(&mut self, token: u64, lba: u32, blocks: u32, fua: bool) {
+        let buffer = self.take_buffer();
+        self.submit(token, buffer, lba, blocks, Operation::Trim { fua });
+    }
+
+    /// Submits a flush.
+    pub fn flush(&mut self, token: u64) {
+        let buffer = self.take_buffer();
+        self.submit(token, buffer, 0, 0, Operation::Flush);
+    }
+
+    /// The next operation that has ended. Give it back with [`Sim::release`].
+    pub fn take_finished(&mut self) -> Option<Finished> {
+        self.finished.pop_front()
+    }
+
+    /// What a finished operation's buffer holds.
+    pub fn stamps(&self, finished: &Finished) -> &[u64] {
+        self.buffers.host(finished.buffer, finished.request.blocks)
+    }
+
+    /// The buffer of a finished operation may be used again.
+    pub fn release(&mut self, finished: Finished) {
+        self.buffers_free.push(finished.buffer);
+    }
+
+    /// Does the next thing that is due by `limit`, and only that.
+    pub fn step(&mut self, limit: Instant) -> Result<Step, Failure> {
+        if let Some(output) = self.ftl.poll() {
+            return self.carry_out(output);
+        }
+        if let Some(step) = self.deliver() {
+            return Ok(step);
+        }
+        let (medium, ftl) = (self.medium.deadline(), self.ftl.deadline());
+        let next = medium.into_iter().chain(ftl).min();
+        let Some(next) = next.filter(|&next| next <= limit) else {
+            // An open limit means "whenever": then time stands still.
+            if limit != Instant(u64::MAX) {
+                self.now = self.now.max(limit);
+            }
+            return Ok(Step::Idle);
+        };
+        self.now = self.now.max(next);
+        if let Some(step) = self.deliver() {
+            return Ok(step);
+        }
+        if ftl.is_some_and(|deadline| deadline <= self.now) {
+            self.ftl.handle(self.now, Input::Deadline);
+        }
+        self.fruitless += 1;
+        if self.fruitless > FRUITLESS_MAX {
+            return Err(Failure(format!("{FRUITLESS_MAX} deadlines in a row led to nothing")));
+        }
+        Ok(Step::Other)
+    }
+
+    fn deliver(&mut self) -> Option<Step> {
+        let (ftl, now) = (&mut self.ftl, self.now);
+        let ended = self.medium.deliver(now, &mut self.buffers, |completion| {
+            ftl.handle(now, Input::Completion(completion));
+        });
+        ended.map(|ended| match ended {
+            Ended::Read => Step::Read,
+            Ended::Change => Step::Change,
+        })
+    }
+
+    fn carry_out(&mut self, output: Output) -> Result<Step, Failure> {
+        self.trace.add(self.now, &output);
+        self.fruitless = 0;
+        match output {
+            Output::Command(command) => self.start(command),
+            Output::ReadZeroes { into, count } => {
+                self.fill_zeroes(into, count)?;
+                Ok(Step::Other)
+            }
+            Output::Reply(reply) => self.answer(reply),
+            Output::Ready(result) => {
+                self.state = match result {
+                    Ok(report) => State::Ready(report),
+                    Err(error) => State::Refused(error),
+                };
+                Ok(Step::Other)
+            }
+            Output::Stopped(durable) => {
+                self.state = State::Stopped(durable);
+                Ok(Step::Other)
+            }
+        }
+    }
+
+    fn start(&mut self, command: Command) -> Result<Step, Failure> {
+        let slots: &[SlotWrite] = match command {
+            Command::Program { tag, .. } => self.ftl.program(tag),
+            _ => &[],
+        };
+        (self.medium.start(self.now, command, slots, &self.buffers))
+            .map_err(|why| Failure(format!("illegal use of the medium: {why}")))?;
+        Ok(if matches!(command, Command::Read { .. }) { Step::Read } else { Step::Change })
+    }
+
+    fn fill_zeroes(&mut self, into: Payload, count: u32) -> Result<(), Failure> {
+        if into.buffer as usize >= self.pending.len() || into.index + count > REQUEST_BLOCKS_MAX {
+            return Err(Failure(format!("{count} zeroes for {into:?}, which no host gave")));
+        }
+        let range = into.index as usize..(into.index + count) as usize;
+        self.buffers.host_mut(into.buffer, REQUEST_BLOCKS_MAX)[range].fill(ZERO);
+        Ok(())
+    }
+
+    fn answer(&mut self, reply: Reply) -> Result<Step, Failure> {
+        let buffer = reply.id as u32;
+        let pending = self.pending.get_mut(buffer as usize);
+        let pending = pending
+            .and_then(|pending| pending.take_if(|pending| pending.request.id == reply.id))
+            .ok_or_else(|| Failure(format!("{reply:?} answers no request in flight")))?;
+        self.in_flight -= 1;
+        self.finished.push_back(Finished {
+            token: pending.token,
+            request: pending.request,
+            result: reply.result,
+            submitted: pending.submitted,
+            finished: self.now,
+            buffer,
+        });
+        Ok(Step::Reply)
+    }
+
+    /// Steps until the format or mount has ended.
+    pub fn run_until_ready(&mut self) -> Result<&MountReport, Failure> {
+        while self.state == State::Starting {
+            if self.step(Instant(u64::MAX))? == Step::Idle {
+                return Err(Failure("the mount neither goes on nor ends".into()));
+            }
+        }
+        match &self.state {
+            State::Ready(report) => Ok(report),
+            State::Refused(error) => Err(Failure(format!("mount failed: {error}"))),
+            State::Starting | State::Stopped(_) => Err(Failure("stopped before it began".into())),
+        }
+    }
+
+    /// The failure of a device that stands still with requests unanswered.
+    pub fn stuck(&self) -> Failure {
+        let waiting: Vec<String> = (self.pending.iter().flatten())
+            .map(|Pending { request, .. }| {
+                format!("{:?} at {} + {}", request.operation, request.lba.0, request.blocks)
+            })
+            .collect();
+        Failure(format!(
+            "{} requests were never answered, and nothing more is due at {} ns: {}; {}",
+            self.in_flight,
+            self.now.0,
+            waiting.join(", "),
+            self.ftl.explain(),
+        ))
+    }
+
+    /// Steps until every request is answered. Background work may go on after.
+    pub fn run_until_answered(&mut self) -> Result<(), Failure> {
+        let mut steps = 0;
+        while self.in_flight > 0 {
+            match self.step(Instant(u64::MAX))? {
+                Step::Idle => return Err(self.stuck()),
+                Step::Reply => steps = 0,
+                _ => steps += 1,
+            }
+            if steps > FRUITLESS_STEPS_MAX {
+                return Err(self.stuck());
+            }
+        }
+        Ok(())
+    }
+
+    /// Steps until nothing more is due by `limit`.
+    pub fn run_until_idle(&mut self, limit: Instant) -> Result<(), Failure> {
+        while self.step(limit)? != Step::Idle {}
+        Ok(())
+    }
+
+    /// Asks for a clean end; requests in flight are still answered.
+    pub fn begin_shutdown(&mut self) {
+        self.ftl.handle(self.now, Input::Shutdown);
+    }
+
+    /// Shuts down and gives the medium back. `Err` if something was left undone.
+    pub fn shutdown(mut self) -> Result<SimMedium, Failure> {
+        self.begin_shutdown();
+        while !matches!(self.state, State::Stopped(_)) {
+            if self.step(Instant(u64::MAX))? == Step::Idle {
+                return Err(Failure("the shutdown neither goes on nor ends".into()));
+            }
+        }
+        match (&self.state, self.in_flight) {
+            (State::Stopped(true), 0) => Ok(self.medium),
+            (State::Stopped(false), _) => Err(Failure("the shutdown left data volatile".into())),
+            (_, left) => Err(Failure(format!("the shutdown left {left} requests unanswered"))),
+        }
+    }
+
+    /// Reads every logical block; `None` where the FTL says it is unreadable.
+    pub fn read_all(&mut self, logical_blocks: u32) -> Result<Vec<Option<u64>>, Failure> {
+        assert_eq!(self.in_flight, 0, "the device is quiet");
+        self.finished.clear();
+        let mut observed = vec![Some(GARBAGE); logical_blocks as usize];
+        for first in (0..logical_blocks).step_by(REQUEST_BLOCKS_MAX as usize) {
+            let blocks = REQUEST_BLOCKS_MAX.min(logical_blocks - first);
+            self.read_range(first, blocks, &mut observed)?;
+        }
+        Ok(observed)
+    }
+
+    fn read_range(
+        &mut self,
+        first: u32,
+        blocks: u32,
+        observed: &mut [Option<u64>],
+    ) -> Result<(), Failure> {
+        self.read(0, first, blocks);
+        self.run_until_answered()?;
+        let finished = self.take_finished().expect("it was answered");
+        match finished.result {
+            Ok(()) => {
+                let stamps = self.stamps(&finished).iter();
+                let range = first as usize..(first + blocks) as usize;
+                observed[range].iter_mut().zip(stamps).for_each(|(to, &from)| *to = Some(from));
+                self.release(finished);
+            }
+            // Find out which of them it is.
+            Err(RequestError::Unreadable) if blocks > 1 => {
+                self.release(finished);
+                for lba in first..first + blocks {
+                    self.read_range(lba, 1, observed)?;
+                }
+            }
+            Err(RequestError::Unreadable) => {
+                self.release(finished);
+                observed[first as usize] = None;
+            }
+            Err(error) => {
+                return Err(Failure(format!("a read of {blocks} blocks from {first}: {error:?}")));
+            }
+        }
+        Ok(())
+    }
+}

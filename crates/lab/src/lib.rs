@@ -1,0 +1,30 @@
+//! The lab: the FTL and emulated media on virtual time, without a single real device or clock.
+//!
+//! - [`Sim`] drives one [`ftl::Ftl`] on one [`medium::SimMedium`]; a logical block is an 8-byte
+//!   stamp, so terabytes fit in memory and millions of operations take seconds.
+//! - [`workload`] draws operations, [`model`] knows what each may return, [`host::Host`] puts the
+//!   two together.
+//! - [`crash`] cuts the power after every step, [`soak`] runs millions of operations with faults;
+//!   both from a seed that repeats any failure.
+//! - [`figures`] measures, and [`theory`] says what should come out.
+//!
+//! What runs here is the production FTL: a result of the lab is a result of Weir.
+#![warn(missing_docs)]
+#![forbid(unsafe_code)]
+
+pub mod checker;
+pub mod crash;
+pub mod damage;
+pub mod device;
+pub mod driver;
+pub mod figures;
+pub mod file;
+pub mod host;
+pub mod medium;
+pub mod model;
+pub mod parallel;
+pub mod soak;
+pub mod theory;
+pub mod workload;
+
+pub use driver::{Failure, Finished, Sim, State, Step};

@@ -1,0 +1,392 @@
+//! The medium of a simulation: emulated NAND, or a file that forgets what was not flushed
+//! ([`FileDevice`]), with an 8-byte stamp in place of the 4096 bytes of a logical block.
+//!
+//! Invariants:
+//! - Data moves only here: a program copies its slots when it is handed over, a read fills its
+//!   buffers when it completes.
+//! - The checksum of a stamp is that of its eight bytes, wherever it is computed, so a damaged or
+//!   misplaced stamp fails the same checks as a damaged block would.
+//! - What the part would refuse (programming twice, or out of order) is an error, never carried out.
+
+use crate::file::{Cell, FileDevice};
+use flash::{
+    BLOCK_BYTES, Command, Completion, Geometry, Health, Instant, Oob, Payload, SlotData, SlotId,
+    SlotRead, SlotStatus, SlotWrite,
+};
+use nand::{Nand, Outcome, Store};
+use std::sync::Arc;
+
+/// What a host buffer shows where a read left nothing, or something that no host wrote.
+pub const GARBAGE: u64 = u64::MAX;
+
+/// What a slot holds.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub enum Content {
+    /// Zeroes.
+    #[default]
+    Empty,
+    /// A host block.
+    Stamp(u64),
+    /// The FTL's own bytes.
+    Meta(Arc<[u8; BLOCK_BYTES]>),
+}
+
+/// The checksum that a host gives with the block that `stamp` stands for.
+pub fn stamp_crc(stamp: u64) -> u32 {
+    flash::crc(&stamp.to_le_bytes())
+}
+
+/// The driver's memory: host buffers of stamps, and the relocation pool.
+#[derive(Clone, Debug)]
+pub struct Buffers {
+    stamps: Vec<u64>,
+    /// Blocks of one host buffer.
+    stride: usize,
+    relocation: Vec<Content>,
+}
+
+impl Buffers {
+    /// No host buffer yet; each will have `stride` blocks.
+    pub fn new(stride: u32, relocation_blocks: u32) -> Self {
+        Self {
+            stamps: Vec::new(),
+            stride: stride as usize,
+            relocation: vec![Content::Empty; relocation_blocks as usize],
+        }
+    }
+
+    /// Blocks of one host buffer.
+    pub fn stride(&self) -> u32 {
+        self.stride as u32
+    }
+
+    /// Adds a host buffer and names it.
+    pub fn add(&mut self) -> u32 {
+        let id = self.stamps.len() / self.stride;
+        self.stamps.resize(self.stamps.len() + self.stride, GARBAGE);
+        id as u32
+    }
+
+    /// The first `blocks` blocks of a host buffer.
+    pub fn host(&self, buffer: u32, blocks: u32) -> &[u64] {
+        let at = buffer as usize * self.stride;
+        &self.stamps[at..at + blocks as usize]
+    }
+
+    /// The first `blocks` blocks of a host buffer, to be filled.
+    pub fn host_mut(&mut self, buffer: u32, blocks: u32) -> &mut [u64] {
+        let at = buffer as usize * self.stride;
+        &mut self.stamps[at..at + blocks as usize]
+    }
+
+    fn content(&self, from: Payload) -> Content {
+        if from.buffer == Payload::RELOCATION {
+            self.relocation[from.index as usize].clone()
+        } else {
+            Content::Stamp(self.stamps[from.buffer as usize * self.stride + from.index as usize])
+        }
+    }
+
+    fn fill(&mut self, into: Payload, offset: u32, content: &Content) {
+        let index = (into.index + offset) as usize;
+        if into.buffer == Payload::RELOCATION {
+            self.relocation[index] = content.clone();
+            return;
+        }
+        let stamp = match content {
+            Content::Stamp(stamp) => *stamp,
+            // No host wrote these: a reader must never see them.
+            Content::Empty | Content::Meta(_) => GARBAGE,
+        };
+        self.stamps[into.buffer as usize * self.stride + index] = stamp;
+    }
+}
+
+/// What just ended.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Ended {
+    /// A read: the medium is as it was.
+    Read,
+    /// A program, an erase or a flush.
+    Change,
+}
+
+#[derive(Clone, Debug)]
+enum Device {
+    Nand(Box<Nand>, Store<Content>),
+    File(FileDevice),
+}
+
+/// What a medium did with success since it was made.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct DoneCounts {
+    /// Slots programmed.
+    pub slots_programmed: u64,
+    /// Blocks erased.
+    pub erases: u64,
+}
+
+/// See the head of this file.
+#[derive(Clone, Debug)]
+pub struct SimMedium {
+    device: Device,
+    geometry: Geometry,
+    empty_crc: u32,
+    done: DoneCounts,
+    /// Memory of [`SimMedium::deliver`], kept between calls.
+    slots: Vec<SlotRead<'static>>,
+}
+
+impl SimMedium {
+    /// Emulated NAND, erased.
+    pub fn nand(nand: Nand) -> Self {
+        let geometry = nand.geometry();
+        let store = Store::new(geometry);
+        Self::new(Device::Nand(Box::new(nand), store), geometry)
+    }
+
+    /// A file, empty. It forgets at a power cut what was not flushed.
+    pub fn file(geometry: Geometry) -> Self {
+        Self::new(Device::File(FileDevice::new(geometry)), geometry)
+    }
+
+    fn new(device: Device, geometry: Geometry) -> Self {
+        let empty_crc = flash::crc(&[0; BLOCK_BYTES]);
+        Self { device, geometry, empty_crc, done: DoneCounts::default(), slots: Vec::new() }
+    }
+
+    /// Its shape.
+    pub fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    /// What it did so far.
+    pub fn done(&self) -> DoneCounts {
+        self.done
+    }
+
+    /// What it knows about its blocks.
+    pub fn health(&self) -> Health {
+        match &self.device {
+            Device::Nand(nand, _) => nand.health(),
+            Device::File(file) => {
+                Health { erase_counts: file.erase_counts().to_vec(), ..Health::default() }
+            }
+        }
+    }
+
+    /// When the next command ends.
+    pub fn deadline(&self) -> Option<Instant> {
+        match &self.device {
+            Device::Nand(nand, _) => nand.deadline(),
+            Device::File(file) => file.deadline(),
+        }
+    }
+
+    /// Hands a command over. `slots` is what a program writes, from `Ftl::program`.
+    pub fn start(
+        &mut self,
+        now: Instant,
+        command: Command,
+        slots: &[SlotWrite],
+        buffers: &Buffers,
+    ) -> Result<(), String> {
+        match &mut self.device {
+            Device::Nand(nand, store) => {
+                nand.handle(now, command).map_err(|illegal| illegal.to_string())?;
+                if let Command::Program { slot, .. } = command {
+                    for (i, write) in (0..).zip(slots) {
+                        store.program(SlotId(slot.0 + i), write.oob, content(write, buffers));
+                    }
+                }
+                Ok(())
+            }
+            Device::File(file) => {
+                let cells = slots.iter();
+                let cells =
+                    cells.map(|write| Cell::Written(write.oob, content(write, buffers))).collect();
+                file.start(now, command, cells)
+            }
+        }
+    }
+
+    /// Ends the next command that is due by `now`: fills its buffers and gives its completion to
+    /// `sink`.
+    pub fn deliver(
+        &mut self,
+        now: Instant,
+        buffers: &mut Buffers,
+        sink: impl FnOnce(Completion<'_>),
+    ) -> Option<Ended> {
+        let mut slots = recycle(std::mem::take(&mut self.slots));
+        let done = &mut self.done;
+        let slots_per_page = u64::from(self.geometry.slots_per_page);
+        let sink = |completion: Completion<'_>| {
+            match completion {
+                Completion::Program { result: Ok(()), .. } => {
+                    done.slots_programmed += slots_per_page;
+                }
+                Completion::Erase { result: Ok(()), .. } => done.erases += 1,
+                _ => {}
+            }
+            sink(completion);
+        };
+        let ended = match &mut self.device {
+            Device::Nand(nand, store) => {
+                let outcome = nand.poll(now)?;
+                if let Outcome::Erase { block, result: Ok(()), .. } = outcome {
+                    store.erase(block);
+                }
+                deliver_nand(outcome, store, self.empty_crc, buffers, &mut slots, sink)
+            }
+            Device::File(file) => {
+                let (command, cells) = file.finish(now)?;
+                deliver_file(command, &cells, self.empty_crc, buffers, sink)
+            }
+        };
+        self.slots = recycle(slots);
+        Some(ended)
+    }
+
+    /// Cuts the power. `choose(n)` picks one of `n` possible fates, as often as it is asked.
+    pub fn power_cut(&mut self, choose: &mut dyn FnMut(u32) -> u32) {
+        match &mut self.device {
+            Device::Nand(nand, _) => nand.power_cut(choose),
+            Device::File(file) => file.power_cut(choose),
+        }
+    }
+
+    /// The slots that hold host blocks, for a test that damages some.
+    pub fn stamped_slots(&self) -> Vec<(SlotId, u64)> {
+        let slots = (0..self.geometry.slots() as u32).map(SlotId);
+        slots
+            .filter_map(|slot| match self.peek(slot) {
+                Some((_, Content::Stamp(stamp))) => Some((slot, stamp)),
+                _ => None,
+            })
+            .collect()
+    }
+
+    /// What a slot holds, whether or not the FTL still wants it.
+    pub fn peek(&self, slot: SlotId) -> Option<(Oob, Content)> {
+        match &self.device {
+            Device::Nand(_, store) => {
+                store.read(slot).map(|(oob, content)| (*oob, content.clone()))
+            }
+            Device::File(file) => match file.cell(slot) {
+                Cell::Written(oob, content) => Some((*oob, content.clone())),
+                Cell::Erased | Cell::Torn => None,
+            },
+        }
+    }
+
+    /// Replaces what a written slot holds, behind the medium's back: silent damage.
+    pub fn damage(&mut self, slot: SlotId, oob: Oob, content: Content) {
+        match &mut self.device {
+            Device::Nand(_, store) => store.program(slot, oob, content),
+            Device::File(file) => {
+                file.cells_mut()[slot.0 as usize] = Cell::Written(oob, content);
+            }
+        }
+    }
+}
+
+fn content(write: &SlotWrite, buffers: &Buffers) -> Content {
+    match &write.data {
+        SlotData::Payload(from) => buffers.content(*from),
+        SlotData::Meta(bytes) => Content::Meta(Arc::new(**bytes)),
+        SlotData::Empty => Content::Empty,
+    }
+}
+
+/// One slot as the FTL sees it.
+fn slot_read<'a>(oob: &Oob, content: &'a Content, status: SlotStatus, empty: u32) -> SlotRead<'a> {
+    let (crc, bytes) = match content {
+        Content::Stamp(stamp) => (stamp_crc(*stamp), None),
+        Content::Meta(bytes) => (flash::crc(&bytes[..]), Some(&bytes[..])),
+        Content::Empty => (empty, None),
+    };
+    SlotRead { status, oob: *oob, crc, bytes }
+}
+
+fn without_data(status: SlotStatus) -> SlotRead<'static> {
+    SlotRead { status, oob: [0; 32], crc: 0, bytes: None }
+}
+
+fn deliver_nand<'a>(
+    outcome: Outcome,
+    store: &'a Store<Content>,
+    empty_crc: u32,
+    buffers: &mut Buffers,
+    slots: &mut Vec<SlotRead<'a>>,
+    sink: impl FnOnce(Completion<'_>),
+) -> Ended {
+    match outcome {
+        Outcome::Read { tag, slot, count, into, status } => {
+            let status = match status {
+                Ok(status) => status,
+                Err(error) => {
+                    sink(Completion::Read { tag, slots: Err(error) });
+                    return Ended::Read;
+                }
+            };
+            for i in 0..count {
+                let found = store.read(SlotId(slot.0 + i));
+                slots.push(match (status, found) {
+                    (SlotStatus::Ok | SlotStatus::Corrected(_), Some((oob, content))) => {
+                        if let Some(into) = into {
+                            buffers.fill(into, i, content);
+                        }
+                        slot_read(oob, content, status, empty_crc)
+                    }
+                    _ => without_data(status),
+                });
+            }
+            sink(Completion::Read { tag, slots: Ok(slots) });
+            return Ended::Read;
+        }
+        Outcome::Program { tag, result, .. } => sink(Completion::Program { tag, result }),
+        Outcome::Erase { tag, result, .. } => sink(Completion::Erase { tag, result }),
+        Outcome::Flush { tag } => sink(Completion::Flush { tag, result: Ok(()) }),
+    }
+    Ended::Change
+}
+
+fn deliver_file(
+    command: Command,
+    cells: &[Cell],
+    empty_crc: u32,
+    buffers: &mut Buffers,
+    sink: impl FnOnce(Completion<'_>),
+) -> Ended {
+    match command {
+        Command::Read { tag, into, .. } => {
+            let mut slots = Vec::with_capacity(cells.len());
+            for (i, cell) in (0..).zip(cells) {
+                slots.push(match cell {
+                    Cell::Erased => without_data(SlotStatus::Erased),
+                    Cell::Torn => without_data(SlotStatus::Uncorrectable),
+                    Cell::Written(oob, content) => {
+                        if let Some(into) = into {
+                            buffers.fill(into, i, content);
+                        }
+                        slot_read(oob, content, SlotStatus::Ok, empty_crc)
+                    }
+                });
+            }
+            sink(Completion::Read { tag, slots: Ok(&slots) });
+            return Ended::Read;
+        }
+        Command::Program { tag, .. } => sink(Completion::Program { tag, result: Ok(()) }),
+        Command::Erase { tag, .. } => sink(Completion::Erase { tag, result: Ok(()) }),
+        Command::Flush { tag } => sink(Completion::Flush { tag, result: Ok(()) }),
+    }
+    Ended::Change
+}
+
+/// An empty vector with the memory of `slots` and a lifetime of its own: collecting a vector's own
+/// iterator reuses its memory, so reads allocate nothing.
+fn recycle<'b>(mut slots: Vec<SlotRead<'_>>) -> Vec<SlotRead<'b>> {
+    slots.clear();
+    slots.into_iter().map(|_| unreachable!("it was cleared")).collect()
+}

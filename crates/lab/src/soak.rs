@@ -1,0 +1,302 @@
+//! The model test: very many random operations on a small device with GC, wear, bad blocks and
+//! faults, with power cuts, clean remounts and policy switches among them, every read held against
+//! the model.
+//!
+//! Invariant: the seed and the options decide the whole run; its trace hash proves it.
+
+use crate::checker::counter;
+use crate::device::{Manner, Small};
+use crate::driver::{Failure, Sim, State, Step};
+use crate::host::{Host, HostCounts};
+use crate::model::Model;
+use crate::workload::{Arrival, Generator, Pattern, Workload};
+use flash::{Hint, Instant, MICROSECOND, Pairing, Random};
+use ftl::{FormatOptions, PolicyNames, Settings};
+use nand::Faults;
+
+/// What to run.
+#[derive(Clone, Debug)]
+pub struct SoakOptions {
+    /// The device.
+    pub device: Small,
+    /// What goes wrong by itself.
+    pub faults: Faults,
+    /// Settings of the FTL.
+    pub settings: Settings,
+    /// Share of the largest logical space that the device offers.
+    pub fill: f64,
+    /// Host operations.
+    pub operations: u64,
+    /// Operations in flight.
+    pub depth: u32,
+    /// Mean operations between two power cuts; 0 for none.
+    pub operations_per_cut: u64,
+    /// Mean operations between two clean remounts; 0 for none.
+    pub operations_per_remount: u64,
+    /// Mean operations between two switches of a policy at run time; 0 for none.
+    pub operations_per_switch: u64,
+    /// The faults may destroy data: an error is then a legal answer, wrong data never is.
+    pub data_may_be_lost: bool,
+}
+
+impl SoakOptions {
+    /// A device without faults under these policies.
+    pub fn quiet(policies: PolicyNames, seed: u64) -> Self {
+        let device = Small {
+            manner: Manner::Nand(Pairing::None),
+            units: 4,
+            blocks_per_unit: 16,
+            pages_per_block: 16,
+            slots_per_page: 2,
+        };
+        let settings = Settings {
+            handles: 2,
+            append_wait_ns: 20 * MICROSECOND,
+            idle_ns: 100 * MICROSECOND,
+            relocation_blocks: 128,
+            policies,
+            seed,
+            ..Settings::default()
+        };
+        Self {
+            device,
+            faults: Faults::default(),
+            settings,
+            fill: 0.9,
+            operations: 20_000,
+            depth: 8,
+            operations_per_cut: 4_000,
+            operations_per_remount: 6_000,
+            operations_per_switch: 0,
+            data_may_be_lost: false,
+        }
+    }
+}
+
+/// What a run came to.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct SoakReport {
+    /// What the host saw.
+    pub counts: HostCounts,
+    /// Power cuts survived.
+    pub cuts: u64,
+    /// Clean remounts.
+    pub remounts: u64,
+    /// Policy switches.
+    pub switches: u64,
+    /// Combines the trace hashes of all mounts.
+    pub trace_hash: u64,
+    /// Virtual time at the end.
+    pub virtual_ns: u64,
+    /// Highest erase count of a block.
+    pub erase_count_max: u32,
+    /// The run ended early because damage had hit what a mount cannot do without.
+    pub mount_refused: bool,
+}
+
+struct Soak<'a> {
+    options: &'a SoakOptions,
+    logical_blocks: u32,
+    random: Random,
+    report: SoakReport,
+}
+
+/// Runs one seed.
+pub fn run_model(seed: u64, options: &SoakOptions) -> Result<SoakReport, Failure> {
+    let medium = options.device.build(options.faults.clone()).map_err(Failure)?;
+    let geometry = *medium.geometry();
+    let max = ftl::logical_blocks_max(&geometry, &medium.health(), &options.settings);
+    let logical_blocks = (f64::from(max) * options.fill) as u32;
+    let format = FormatOptions { logical_blocks, uuid: u128::from(seed) + 1, label: Vec::new() };
+    let mut sim = Sim::format(medium, format, options.settings.clone(), Instant(0))?;
+    sim.run_until_ready()?;
+    let durable_at_reply = geometry.durable_at_completion && geometry.pairing == Pairing::None;
+    let mut model = Model::new(logical_blocks, durable_at_reply);
+    if options.data_may_be_lost {
+        model.tolerate_unreadable();
+    }
+    let mut soak =
+        Soak { options, logical_blocks, random: Random::new(seed), report: SoakReport::default() };
+    let mut host = Host::new(sim, model);
+    soak.run(&mut host, &mut generator(seed, options.depth, logical_blocks)?)?;
+    if !soak.report.mount_refused {
+        host.read_back()?;
+        soak.end_mount(&host)?;
+    }
+    soak.report.virtual_ns = host.sim.now().0;
+    soak.report.counts = host.counts;
+    Ok(soak.report)
+}
+
+fn generator(seed: u64, depth: u32, logical_blocks: u32) -> Result<Generator, Failure> {
+    let patterns = [
+        Pattern::Uniform,
+        Pattern::Zipf { theta: 0.99 },
+        Pattern::HotCold { fraction: 0.2, share: 0.8 },
+        Pattern::Sequential,
+    ];
+    let workload = Workload {
+        reads: 0.25,
+        trims: 0.05,
+        flushes: 0.03,
+        fua: 0.05,
+        atomic: 0.2,
+        sizes: vec![(1, 6.0), (2, 2.0), (4, 1.0), (16, 0.5)],
+        pattern: patterns[(seed % 4) as usize],
+        arrival: Arrival::Closed { depth },
+    };
+    Generator::new(workload, logical_blocks, seed).map_err(Failure)
+}
+
+impl Soak<'_> {
+    fn one_in(&mut self, mean: u64) -> bool {
+        mean > 0 && self.random.below(mean) == 0
+    }
+
+    fn run(&mut self, host: &mut Host, generator: &mut Generator) -> Result<(), Failure> {
+        let mut submitted = 0;
+        while submitted < self.options.operations || host.sim.in_flight() > 0 {
+            while submitted < self.options.operations && host.sim.in_flight() < self.options.depth {
+                let handle = self.random.below(4) as u8;
+                host.submit(generator.draw(), Hint { handle });
+                submitted += 1;
+                self.disturb(host)?;
+                if self.report.mount_refused {
+                    return Ok(());
+                }
+            }
+            let step = host.sim.step(Instant(u64::MAX))?;
+            host.collect()?;
+            if step == Step::Idle && host.sim.in_flight() > 0 {
+                return Err(host.sim.stuck());
+            }
+        }
+        Ok(())
+    }
+
+    fn disturb(&mut self, host: &mut Host) -> Result<(), Failure> {
+        if self.one_in(self.options.operations_per_switch) {
+            self.switch_policy(host)?;
+        }
+        if self.one_in(self.options.operations_per_cut) {
+            // Somewhere in the midst of what was submitted.
+            for _ in 0..self.random.below(20) {
+                host.sim.step(Instant(u64::MAX))?;
+                host.collect()?;
+            }
+            self.cut(host)?;
+        }
+        if self.one_in(self.options.operations_per_remount) {
+            self.remount(host)?;
+        }
+        Ok(())
+    }
+
+    fn switch_policy(&mut self, host: &mut Host) -> Result<(), Failure> {
+        let decisions = [
+            ("victim", ftl::policy::VICTIMS),
+            ("wear", ftl::policy::WEARS),
+            ("erase", ftl::policy::ERASES),
+            ("unit", ftl::policy::UNITS),
+        ];
+        let (decision, names) = decisions[self.random.below(4) as usize];
+        let name = names[self.random.below(names.len() as u64) as usize];
+        self.report.switches += 1;
+        host.sim.ftl_mut().set_policy(decision, name).map_err(Failure)
+    }
+
+    /// What is checked whenever an FTL's life ends.
+    fn end_mount(&mut self, host: &Host) -> Result<(), Failure> {
+        let status = host.sim.ftl().status();
+        host.sim.verify()?;
+        let trace = host.sim.trace_hash();
+        self.report.trace_hash = self.report.trace_hash.rotate_left(7) ^ trace;
+        let most = status.units.iter().map(|unit| unit.erase_count_max).max().unwrap_or(0);
+        self.report.erase_count_max = self.report.erase_count_max.max(most);
+        if let Some(invalid) = counter(&status, "policy_invalid").filter(|&count| count > 0) {
+            return Err(Failure(format!("a built-in policy gave {invalid} invalid answers")));
+        }
+        Ok(())
+    }
+
+    /// Goes on with a new mount. False if it was refused, and may be.
+    fn replace(&mut self, host: &mut Host, mut sim: Sim) -> Result<bool, Failure> {
+        let ready = sim.run_until_ready().map(|_| ());
+        let refused = matches!(sim.state(), State::Refused(_)) && self.options.data_may_be_lost;
+        self.report.mount_refused = refused;
+        host.sim = sim;
+        if refused { Ok(false) } else { ready.map(|()| true) }
+    }
+
+    fn cut(&mut self, host: &mut Host) -> Result<(), Failure> {
+        self.end_mount(host)?;
+        self.report.cuts += 1;
+        let mut medium = host.sim.medium().clone();
+        let random = &mut self.random;
+        medium.power_cut(&mut |fates| random.below(u64::from(fates)) as u32);
+        let sim = Sim::mount(medium, self.options.settings.clone(), host.sim.now())?;
+        if !self.replace(host, sim)? {
+            return Ok(());
+        }
+        let observed = host.sim.read_all(self.logical_blocks)?;
+        let after = |why| Failure(format!("after a power cut at {} ns: {why}", host.sim.now().0));
+        host.model.check_recovered(&observed).map_err(after)?;
+        host.model.settle(&observed);
+        Ok(())
+    }
+
+    fn remount(&mut self, host: &mut Host) -> Result<(), Failure> {
+        host.drain()?;
+        host.sim.begin_shutdown();
+        while !matches!(host.sim.state(), State::Stopped(_)) {
+            if host.sim.step(Instant(u64::MAX))? == Step::Idle {
+                return Err(Failure("the shutdown neither goes on nor ends".into()));
+            }
+        }
+        if *host.sim.state() != State::Stopped(true) {
+            return Err(Failure("the shutdown left data volatile".into()));
+        }
+        self.end_mount(host)?;
+        self.report.remounts += 1;
+        host.model.shut_down();
+        let medium = host.sim.medium().clone();
+        let sim = Sim::mount(medium, self.options.settings.clone(), host.sim.now())?;
+        if !self.replace(host, sim)? {
+            return Ok(());
+        }
+        match host.sim.state() {
+            State::Ready(report) if report.clean => host.read_back(),
+            other => Err(Failure(format!("the mount after a clean shutdown says {other:?}"))),
+        }
+    }
+}
+
+/// Runs one seed twice; the two must not differ in any output.
+pub fn run_model_twice(seed: u64, options: &SoakOptions) -> Result<SoakReport, Failure> {
+    let first = run_model(seed, options)?;
+    let second = run_model(seed, options)?;
+    if first != second {
+        return Err(Failure(format!("not deterministic: {first:?}, then {second:?}")));
+    }
+    Ok(first)
+}
+
+/// Every combination of built-in policies.
+pub fn policy_combinations() -> Vec<PolicyNames> {
+    let mut combinations = Vec::new();
+    for victim in ftl::policy::VICTIMS {
+        for wear in ftl::policy::WEARS {
+            for erase in ftl::policy::ERASES {
+                for unit in ftl::policy::UNITS {
+                    combinations.push(PolicyNames {
+                        victim: (*victim).into(),
+                        wear: (*wear).into(),
+                        erase: (*erase).into(),
+                        unit: (*unit).into(),
+                    });
+                }
+            }
+        }
+    }
+    combinations
+}

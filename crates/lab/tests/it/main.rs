@@ -1,0 +1,28 @@
+//! The promises of the FTL, on small simulated devices: after any power cut, under any policy, with
+//! failing flash. A failure prints the seed and the line that repeats it.
+
+mod crash;
+mod figures;
+mod model;
+#[cfg(feature = "mutants")]
+mod mutants;
+
+use lab::parallel::SeedFailure;
+
+/// Two tests run at a time on a small machine; each uses this many threads.
+const THREADS: usize = 2;
+
+/// The seeds of a test, or the one of `LAB_SEED`.
+fn seeds(range: std::ops::Range<u64>) -> std::ops::Range<u64> {
+    match std::env::var("LAB_SEED").ok().and_then(|seed| seed.parse::<u64>().ok()) {
+        Some(seed) => seed..seed + 1,
+        None => range,
+    }
+}
+
+/// Ends the test with what repeats the failure.
+fn passed<T>(test: &str, result: Result<T, SeedFailure>) -> T {
+    result.unwrap_or_else(|SeedFailure { seed, failure }| {
+        panic!("seed {seed}: {failure}\nrepeat: LAB_SEED={seed} cargo test -p lab {test}")
+    })
+}

@@ -1,0 +1,113 @@
+//! Long random runs against the model: every policy, failing flash, power cuts and remounts.
+
+use crate::{THREADS, passed, seeds};
+use flash::Pairing;
+use lab::crash::CrashOptions;
+use lab::damage::survive_damage;
+use lab::device::Manner;
+use lab::parallel::for_each_seed;
+use lab::soak::{SoakOptions, policy_combinations, run_model, run_model_twice};
+use nand::Faults;
+
+#[test]
+fn every_policy_combination_reads_back_what_was_written_and_repeats_itself() {
+    let test = "every_policy_combination_reads_back_what_was_written_and_repeats_itself";
+    let combinations = policy_combinations();
+    let run = |seed: u64| {
+        let policies = combinations[seed as usize % combinations.len()].clone();
+        run_model_twice(
+            seed,
+            &SoakOptions { operations: 6_000, ..SoakOptions::quiet(policies, seed) },
+        )
+    };
+    let reports = passed(test, for_each_seed(seeds(0..combinations.len() as u64), THREADS, run));
+    println!("{} combinations, for example {:?}", reports.len(), reports[0]);
+}
+
+#[test]
+fn policies_may_be_switched_at_any_time() {
+    let test = "policies_may_be_switched_at_any_time";
+    let run = |seed| {
+        let mut options = SoakOptions::quiet(Default::default(), seed);
+        options.operations_per_switch = 50;
+        run_model_twice(seed, &options)
+    };
+    passed(test, for_each_seed(seeds(0..8), THREADS, run));
+}
+
+#[test]
+fn bad_blocks_and_failing_programs_and_erases_lose_nothing() {
+    let test = "bad_blocks_and_failing_programs_and_erases_lose_nothing";
+    let run = |seed| {
+        let mut options = SoakOptions::quiet(Default::default(), seed);
+        options.device.blocks_per_unit = 40;
+        options.fill = 0.7;
+        options.faults = Faults {
+            seed,
+            factory_bad: 0.02,
+            program_fail: 1e-4,
+            erase_fail: 3e-4,
+            correctable: 0.01,
+            ..Faults::default()
+        };
+        run_model_twice(seed, &options)
+    };
+    let reports = passed(test, for_each_seed(seeds(0..12), THREADS, run));
+    println!("for example {:?}", reports[0]);
+}
+
+#[test]
+fn pages_that_rot_are_reported_and_never_returned_wrong() {
+    let test = "pages_that_rot_are_reported_and_never_returned_wrong";
+    let run = |seed| {
+        let mut options = SoakOptions::quiet(Default::default(), seed);
+        options.faults = Faults { seed, uncorrectable: 2e-4, ..Faults::default() };
+        options.data_may_be_lost = true;
+        run_model_twice(seed, &options)
+    };
+    let reports = passed(test, for_each_seed(seeds(0..8), THREADS, run));
+    assert!(reports.iter().any(|report| report.counts.unreadable > 0), "nothing rotted");
+    let refused = reports.iter().filter(|report| report.mount_refused).count();
+    assert!(refused < reports.len() / 2, "{refused} of {} devices were lost whole", reports.len());
+}
+
+#[test]
+fn silent_damage_is_found_by_the_read_that_meets_it() {
+    let test = "silent_damage_is_found_by_the_read_that_meets_it";
+    let run = |seed| survive_damage(seed, &CrashOptions::of_seed(seed));
+    passed(test, for_each_seed(seeds(0..20), THREADS, run));
+}
+
+#[test]
+fn every_manner_of_medium_survives_a_long_run() {
+    let test = "every_manner_of_medium_survives_a_long_run";
+    let manners = [
+        Manner::Nand(Pairing::None),
+        Manner::Nand(Pairing::Staircase),
+        Manner::Nand(Pairing::Adjacent(2)),
+        Manner::File,
+    ];
+    let run = |seed: u64| {
+        let mut options = SoakOptions::quiet(Default::default(), seed);
+        options.device.manner = manners[seed as usize % 4];
+        options.operations_per_cut = 500;
+        run_model_twice(seed, &options)
+    };
+    passed(test, for_each_seed(seeds(0..16), THREADS, run));
+}
+
+#[test]
+fn a_nearly_full_device_keeps_working() {
+    let test = "a_nearly_full_device_keeps_working";
+    let run = |seed| {
+        let mut options = SoakOptions::quiet(Default::default(), seed);
+        options.fill = 1.0;
+        options.operations = 40_000;
+        let report = run_model(seed, &options)?;
+        if report.counts.no_space > 0 {
+            return Err(lab::Failure(format!("refused for want of space: {report:?}")));
+        }
+        Ok(report)
+    };
+    passed(test, for_each_seed(seeds(0..8), THREADS, run));
+}

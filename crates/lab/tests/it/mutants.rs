@@ -1,0 +1,49 @@
+//! Tests of the tests: a seeded bug in the FTL must be found by the suite within a few seeds, which
+//! the sound FTL passes.
+
+use crate::THREADS;
+use flash::Pairing;
+use ftl::Mutant;
+use lab::crash::{CrashOptions, explore};
+use lab::damage::survive_damage;
+use lab::device::Manner;
+use lab::driver::Plant;
+use lab::parallel::{SeedFailure, for_each_seed};
+
+const SEEDS: std::ops::Range<u64> = 0..48;
+
+/// One seed of everything that looks for broken promises.
+fn suite(seed: u64, plant: Plant) -> Result<(), lab::Failure> {
+    let manners = [
+        Manner::Nand(Pairing::None),
+        Manner::Nand(Pairing::Staircase),
+        Manner::Nand(Pairing::Adjacent(2)),
+        Manner::File,
+    ];
+    let mut options = CrashOptions::of_seed(seed);
+    options.device.manner = manners[seed as usize % 4];
+    options.images_per_cut = 12;
+    options.plant = plant;
+    survive_damage(seed, &options)?;
+    explore(seed, &options).map(|_| ())
+}
+
+fn first_failure(mutant: Option<Mutant>) -> Option<SeedFailure> {
+    // The panics of mutants are expected; their text would drown the report.
+    let plant =
+        mutant.map_or_else(Plant::default, |mutant| Plant::new(move |ftl| ftl.set_mutant(mutant)));
+    for_each_seed(SEEDS, THREADS, |seed| suite(seed, plant.clone())).err()
+}
+
+#[test]
+fn every_mutant_is_found_and_the_sound_ftl_is_not() {
+    assert_eq!(first_failure(None), None, "the sound FTL fails");
+    let mut survivors = Vec::new();
+    for &mutant in Mutant::ALL {
+        match first_failure(Some(mutant)) {
+            Some(found) => println!("{mutant:?}: {found}"),
+            None => survivors.push(mutant),
+        }
+    }
+    assert!(survivors.is_empty(), "not found within {SEEDS:?}: {survivors:?}");
+}

@@ -1,0 +1,170 @@
+//! The state of one erase block: what a driver must keep to restart an emulated device.
+//!
+//! Which pages read erased, intact or uncorrectable follows from the record alone, save pages
+//! damaged one by one (`Nand::damaged_pages`).
+
+/// The state of a block (of every plane together).
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct BlockRecord {
+    /// Erases so far.
+    pub erase_count: u32,
+    /// The next page to program: those before it are programmed, it and those after it erased.
+    pub write_pointer: u32,
+    /// Pages from this one to the write pointer are uncorrectable.
+    pub damaged_from: u32,
+    /// Bit `i` set: page `write_pointer - 1 - i` is uncorrectable.
+    pub damaged_tail: u8,
+    /// Takes no program and no erase any more, since the factory or since a failure.
+    pub bad: bool,
+    /// A power cut interrupted a program or erase of it: takes nothing but an erase.
+    pub needs_erase: bool,
+    /// An interrupted erase has left the first page reading erased.
+    pub first_erased: bool,
+}
+
+impl Default for BlockRecord {
+    /// Fresh from the factory: erased.
+    fn default() -> Self {
+        Self::FRESH
+    }
+}
+
+impl BlockRecord {
+    /// Fresh from the factory: erased.
+    pub const FRESH: Self = Self {
+        erase_count: 0,
+        write_pointer: 0,
+        damaged_from: u32::MAX,
+        damaged_tail: 0,
+        bad: false,
+        needs_erase: false,
+        first_erased: false,
+    };
+
+    /// Bytes of an encoded record.
+    pub const BYTES: usize = 16;
+
+    /// The record as bytes, numbers little-endian:
+    ///
+    /// | bytes | holds |
+    /// |---|---|
+    /// | 0..4 | `erase_count` |
+    /// | 4..8 | `write_pointer` |
+    /// | 8..12 | `damaged_from`; all ones if no page is |
+    /// | 12 | `damaged_tail` |
+    /// | 13 | bit 0 `bad`, bit 1 `needs_erase`, bit 2 `first_erased`; the others 0 |
+    /// | 14..16 | 0 |
+    pub fn encode(&self) -> [u8; Self::BYTES] {
+        let mut bytes = [0; Self::BYTES];
+        bytes[0..4].copy_from_slice(&self.erase_count.to_le_bytes());
+        bytes[4..8].copy_from_slice(&self.write_pointer.to_le_bytes());
+        bytes[8..12].copy_from_slice(&self.damaged_from.to_le_bytes());
+        bytes[12] = self.damaged_tail;
+        bytes[13] =
+            u8::from(self.bad) | u8::from(self.needs_erase) << 1 | u8::from(self.first_erased) << 2;
+        bytes
+    }
+
+    /// The record that [`BlockRecord::encode`] made these bytes of; `None` if it cannot have.
+    pub fn decode(bytes: &[u8; Self::BYTES]) -> Option<Self> {
+        let word = |at: usize| u32::from_le_bytes([0, 1, 2, 3].map(|i| bytes[at + i]));
+        if bytes[13] > 7 || bytes[14] != 0 || bytes[15] != 0 {
+            return None;
+        }
+        Some(Self {
+            erase_count: word(0),
+            write_pointer: word(4),
+            damaged_from: word(8),
+            damaged_tail: bytes[12],
+            bad: bytes[13] & 1 != 0,
+            needs_erase: bytes[13] & 2 != 0,
+            first_erased: bytes[13] & 4 != 0,
+        })
+    }
+
+    /// A page reads erased.
+    pub(crate) fn is_erased(&self, page: u32) -> bool {
+        page >= self.write_pointer || (page == 0 && self.first_erased)
+    }
+
+    /// A page that does not read erased cannot be read.
+    pub(crate) fn is_damaged(&self, page: u32) -> bool {
+        let back = self.write_pointer.wrapping_sub(page + 1);
+        page >= self.damaged_from || (back < 8 && self.damaged_tail >> back & 1 == 1)
+    }
+
+    /// One more page is programmed.
+    pub(crate) fn advance(&mut self) {
+        self.write_pointer += 1;
+        // The tail counts back from the write pointer.
+        self.damaged_tail <<= 1;
+    }
+
+    /// The record after one more erase.
+    pub(crate) fn erased(&self) -> Self {
+        Self { erase_count: self.erase_count.saturating_add(1), ..Self::default() }
+    }
+
+    /// Marks one of the last eight programmed pages uncorrectable.
+    pub(crate) fn damage_tail(&mut self, page: u32) {
+        let back = self.write_pointer - 1 - page;
+        assert!(back < 8, "no pairing reaches back farther than eight pages");
+        self.damaged_tail |= 1 << back;
+    }
+
+    /// Marks every page uncorrectable, also those that were erased, except the first `kept`.
+    pub(crate) fn damage_from(&mut self, kept: u32, pages_per_block: u32) {
+        // The tail counts back from the write pointer, which moves.
+        let first_lost = (0..kept).find(|&page| self.is_damaged(page) && !self.is_erased(page));
+        self.first_erased |= kept > 0 && self.write_pointer == 0;
+        self.damaged_from = first_lost.unwrap_or(kept);
+        self.damaged_tail = 0;
+        self.write_pointer = pages_per_block;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::BlockRecord;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn decode_gives_back_what_encode_took(
+            words: [u32; 3], tail: u8, bad: bool, needs_erase: bool, first_erased: bool,
+        ) {
+            let record = BlockRecord {
+                erase_count: words[0],
+                write_pointer: words[1],
+                damaged_from: words[2],
+                damaged_tail: tail,
+                bad,
+                needs_erase,
+                first_erased,
+            };
+            prop_assert_eq!(BlockRecord::decode(&record.encode()), Some(record));
+        }
+
+        #[test]
+        fn decode_takes_any_bytes_and_encodes_the_same_again(bytes: [u8; 16]) {
+            if let Some(record) = BlockRecord::decode(&bytes) {
+                prop_assert_eq!(record.encode(), bytes);
+            }
+        }
+    }
+
+    #[test]
+    fn the_encoding_is_the_documented_one() {
+        let record = BlockRecord {
+            erase_count: 0x0403_0201,
+            write_pointer: 5,
+            needs_erase: true,
+            damaged_tail: 9,
+            ..BlockRecord::default()
+        };
+        let bytes = [1, 2, 3, 4, 5, 0, 0, 0, 255, 255, 255, 255, 9, 2, 0, 0];
+        assert_eq!(record.encode(), bytes);
+        assert_eq!(BlockRecord::decode(&[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0]), None);
+        assert_eq!(size_of::<BlockRecord>(), BlockRecord::BYTES);
+    }
+}

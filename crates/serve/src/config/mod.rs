@@ -1,0 +1,402 @@
+//! The config of a server: one TOML file, checked whole before anything starts. Every error names
+//! the key, its value, the reason and an example, and all errors are told at once.
+//!
+//! An empty file is a config too: emulated flash in `./weir-data`, one volume, NBD on a socket
+//! beside it, HTTP on loopback.
+
+mod section;
+
+pub use section::ConfigError;
+
+use crate::device::{DeviceOptions, Kind, NAME_BYTES_MAX, VolumeOptions};
+use crate::tls::TlsFiles;
+use flash::{BLOCK_BYTES, SECOND};
+use ftl::Settings;
+use nand::{Faults, Profile};
+use section::Section;
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+/// Everything a server is told.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The device, as it is to be made if it is not there.
+    pub device: DeviceOptions,
+    /// How the FTL works.
+    pub ftl: Settings,
+    /// The NBD server.
+    pub nbd: NbdConfig,
+    /// Where the HTTP API listens, if it does.
+    pub http: Option<SocketAddr>,
+}
+
+/// The NBD server.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct NbdConfig {
+    /// Where it listens.
+    pub listen: Vec<Listen>,
+    /// Present if clients must use TLS.
+    pub tls: Option<TlsFiles>,
+    /// Most clients at a time.
+    pub clients_max: usize,
+    /// From connect to the choice of an export.
+    pub handshake_ns: u64,
+    /// Bytes of request buffers each shard may have in use.
+    pub buffer_bytes_max: usize,
+}
+
+/// An address to listen at.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Listen {
+    /// A socket in the file system.
+    Unix(PathBuf),
+    /// An address and port.
+    Tcp(SocketAddr),
+}
+
+/// All that is wrong with a config, one line each.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct ConfigErrors(pub Vec<ConfigError>);
+
+impl fmt::Display for ConfigErrors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, error) in self.0.iter().enumerate() {
+            write!(f, "{}{error}", if index > 0 { "\n" } else { "" })?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for ConfigErrors {}
+
+impl Config {
+    /// Reads a config. Relative paths in it are relative to `base`, the folder of the file.
+    pub fn parse(text: &str, base: &Path) -> Result<Self, ConfigErrors> {
+        let table = text.parse().map_err(|e: toml::de::Error| {
+            let line = e.span().map_or(1, |span| text[..span.start].lines().count().max(1));
+            ConfigErrors(vec![ConfigError {
+                key: "the file".into(),
+                value: String::new(),
+                reason: format!("is not TOML: line {line}: {}", e.message()),
+                example: "[device]\npath = \"weir-data\"".into(),
+            }])
+        })?;
+        let mut errors = Vec::new();
+        let mut root = Section::new("", table, &mut errors);
+        let volumes = volumes(&mut root);
+        let device = device(root.section("device"), base, volumes);
+        let nbd = nbd(root.section("nbd"), base);
+        let http = http(root.section("http"));
+        let ftl = ftl(root.section("ftl"));
+        root.finish(&["device", "volume", "nbd", "http", "ftl"]);
+        match (errors.is_empty(), device) {
+            (true, Some(device)) => Ok(Self { device, ftl, nbd, http }),
+            _ => Err(ConfigErrors(errors)),
+        }
+    }
+
+    /// Reads a config file.
+    pub fn load(path: &Path) -> Result<Self, ConfigErrors> {
+        let text = std::fs::read_to_string(path).map_err(|error| {
+            ConfigErrors(vec![ConfigError {
+                key: path.display().to_string(),
+                value: String::new(),
+                reason: format!("cannot be read: {error}"),
+                example: "weir serve --config weir.toml".into(),
+            }])
+        })?;
+        Self::parse(&text, path.parent().unwrap_or(Path::new(".")))
+    }
+}
+
+const VOLUME_BYTES_DEFAULT: u64 = 1 << 30;
+
+fn volumes(root: &mut Section<'_>) -> Vec<VolumeOptions> {
+    let tables = root.sections("volume");
+    let mut volumes: Vec<VolumeOptions> = Vec::new();
+    for (index, table) in tables.into_iter().enumerate() {
+        let mut section = Section::new(format!("volume[{index}]."), table, root.errors);
+        let name_missing = !section.has("name");
+        let name = section.text("name", "\"data\"");
+        if name_missing {
+            section.refuse("name", "", "is missing", "\"data\"");
+        }
+        if let Some(name) = &name {
+            if name.len() > NAME_BYTES_MAX || name.contains(['/', '?', '\0']) {
+                let reason = format!("must have at most {NAME_BYTES_MAX} bytes and no / or ?");
+                section.refuse("name", &format!("{name:?}"), reason, "\"data\"");
+            }
+            if volumes.iter().any(|volume| volume.name == *name) {
+                let reason = "another volume has this name";
+                section.refuse("name", &format!("{name:?}"), reason, "\"data2\"");
+            }
+        }
+        let size_missing = !section.has("size");
+        let size = section.size("size", "\"8GiB\"");
+        if size_missing {
+            section.refuse("size", "", "is missing", "\"8GiB\"");
+        }
+        if let Some(bytes) = size
+            && (bytes == 0 || bytes % BLOCK_BYTES as u64 != 0)
+        {
+            let reason = "must be a multiple of 4096 bytes, and not 0";
+            section.refuse("size", &format!("{bytes} bytes"), reason, "\"8GiB\"");
+        }
+        let read_only = section.flag("read_only").unwrap_or(false);
+        section.finish(&["name", "size", "read_only"]);
+        if let (Some(name), Some(bytes)) = (name, size) {
+            volumes.push(VolumeOptions { name, blocks: bytes / BLOCK_BYTES as u64, read_only });
+        }
+    }
+    volumes
+}
+
+fn device(
+    mut section: Section<'_>,
+    base: &Path,
+    mut volumes: Vec<VolumeOptions>,
+) -> Option<DeviceOptions> {
+    let kind = section.choice("kind", &["nand", "file", "memory"]).unwrap_or("nand".into());
+    let path = section.text("path", "\"weir-data\"").unwrap_or("weir-data".into());
+    let path = base.join(path);
+    let named = section.text("profile", "\"mlc-25nm\"");
+    let profile = profile(&mut section, named.as_deref(), &kind, base);
+    let capacity = section.size("capacity", "\"8GiB\"");
+    if let (Some(bytes), false) = (capacity, volumes.is_empty()) {
+        let sum: u64 = volumes.iter().map(|volume| volume.blocks * BLOCK_BYTES as u64).sum();
+        if sum > bytes {
+            let reason = format!("the volumes have {sum} bytes together");
+            section.refuse("capacity", &format!("{bytes} bytes"), reason, "\"8GiB\"");
+        }
+    }
+    if volumes.is_empty() {
+        let blocks = capacity.unwrap_or(VOLUME_BYTES_DEFAULT) / BLOCK_BYTES as u64;
+        volumes.push(VolumeOptions {
+            name: "data".into(),
+            blocks: blocks.max(1),
+            read_only: false,
+        });
+    }
+    let op_percent = section.integer("op_percent", 1, 1000, "25").unwrap_or(25) as u32;
+    let shards = section.integer("shards", 1, 64, "1").unwrap_or(1) as u32;
+    let channels_default = if kind == "file" { 8 * u64::from(shards) } else { 4 };
+    let channels_default = channels_default.next_multiple_of(u64::from(shards));
+    let channels = section.integer("channels", 1, 1024, "4").unwrap_or(channels_default) as u32;
+    if !channels.is_multiple_of(shards) {
+        let reason = format!("must be a multiple of shards = {shards}");
+        section.refuse("channels", &channels.to_string(), reason, &(4 * shards).to_string());
+    }
+    let dies_per_channel = section.integer("dies_per_channel", 1, 64, "2");
+    let dies_per_channel = dies_per_channel.unwrap_or(if kind == "file" { 1 } else { 2 }) as u32;
+    let faults = faults(section.section("faults"));
+    section.finish(&[
+        "kind",
+        "path",
+        "profile",
+        "capacity",
+        "op_percent",
+        "shards",
+        "channels",
+        "dies_per_channel",
+        "faults",
+    ]);
+    let kind = match (kind.as_str(), profile) {
+        ("file", _) => Kind::File { path },
+        ("memory", Some(profile)) => Kind::Memory { profile },
+        (_, Some(profile)) => Kind::Nand { path, profile },
+        (_, None) => return None,
+    };
+    Some(DeviceOptions { kind, volumes, op_percent, channels, dies_per_channel, shards, faults })
+}
+
+/// A built-in profile by name, or one in a file.
+fn profile(
+    section: &mut Section<'_>,
+    named: Option<&str>,
+    kind: &str,
+    base: &Path,
+) -> Option<Profile> {
+    let name = named.unwrap_or(if kind == "memory" { "instant" } else { "mlc-25nm" });
+    let example = "\"mlc-25nm\"";
+    if !name.ends_with(".toml") {
+        let found = Profile::builtin(name);
+        if found.is_none() {
+            let known = Profile::builtin_names().join(", ");
+            let reason = format!("is neither built in ({known}) nor a file that ends in .toml");
+            section.refuse("profile", &format!("{name:?}"), reason, example);
+        }
+        return found;
+    }
+    let read = std::fs::read_to_string(base.join(name)).map_err(|e| format!("cannot be read: {e}"));
+    match read.and_then(|text| Profile::parse(&text).map_err(|e| e.to_string())) {
+        Ok(profile) => Some(profile),
+        Err(reason) => {
+            section.refuse("profile", &format!("{name:?}"), reason, example);
+            None
+        }
+    }
+}
+
+fn faults(mut section: Section<'_>) -> Faults {
+    let faults = Faults {
+        seed: section.integer("seed", 0, i64::MAX as u64, "1").unwrap_or(1),
+        factory_bad: section.fraction("factory_bad", 0.5, "0.01").unwrap_or(0.0),
+        program_fail: section.fraction("program_fail", 1.0, "0.0001").unwrap_or(0.0),
+        erase_fail: section.fraction("erase_fail", 1.0, "0.0001").unwrap_or(0.0),
+        correctable: section.fraction("correctable", 1.0, "0.01").unwrap_or(0.0),
+        uncorrectable: section.fraction("uncorrectable", 1.0, "0.00001").unwrap_or(0.0),
+        dead_unit: None,
+        wear_errors: section.flag("wear_errors").unwrap_or(false),
+    };
+    section.finish(&[
+        "seed",
+        "factory_bad",
+        "program_fail",
+        "erase_fail",
+        "correctable",
+        "uncorrectable",
+        "wear_errors",
+    ]);
+    faults
+}
+
+/// Where NBD clients are expected unless told otherwise.
+const SOCKET_DEFAULT: &str = "weir.sock";
+
+fn nbd(mut section: Section<'_>, base: &Path) -> NbdConfig {
+    let mut listen = Vec::new();
+    if let Some(path) = section.text("unix", "\"weir.sock\"") {
+        let path = base.join(path);
+        if path.as_os_str().len() > 107 {
+            let reason = "is longer than the 107 bytes that the system allows";
+            section.refuse("unix", &path.display().to_string(), reason, "\"/run/weir.sock\"");
+        }
+        listen.push(Listen::Unix(path));
+    }
+    if let Some(address) = address(&mut section, "tcp", "\"127.0.0.1:10809\"") {
+        listen.push(Listen::Tcp(address));
+    }
+    if listen.is_empty() {
+        listen.push(Listen::Unix(base.join(SOCKET_DEFAULT)));
+    }
+    let required = section.choice("tls", &["off", "required"]).is_some_and(|tls| tls == "required");
+    let certificate = section.text("tls_certificate", "\"server.pem\"");
+    let key = section.text("tls_key", "\"server.key\"");
+    let tls = match (required, certificate, key) {
+        (true, Some(certificate), Some(key)) => {
+            Some(TlsFiles { certificate: base.join(certificate), key: base.join(key) })
+        }
+        (true, certificate, _) => {
+            let missing = if certificate.is_none() { "tls_certificate" } else { "tls_key" };
+            let reason = "is missing, and tls = \"required\" needs it";
+            section.refuse(missing, "", reason, "\"server.pem\"");
+            None
+        }
+        (false, ..) => None,
+    };
+    let clients_max = section.integer("clients_max", 1, 1000, "100").unwrap_or(100) as usize;
+    let handshake_ns = section.duration("handshake_timeout", "\"10s\"").unwrap_or(10 * SECOND);
+    let buffers = section.size("buffers", "\"256MiB\"").unwrap_or(256 << 20);
+    if buffers < 1 << 20 {
+        let reason = "must be at least 1MiB";
+        section.refuse("buffers", &format!("{buffers} bytes"), reason, "\"256MiB\"");
+    }
+    section.finish(&[
+        "unix",
+        "tcp",
+        "tls",
+        "tls_certificate",
+        "tls_key",
+        "clients_max",
+        "handshake_timeout",
+        "buffers",
+    ]);
+    NbdConfig { listen, tls, clients_max, handshake_ns, buffer_bytes_max: buffers as usize }
+}
+
+/// Where the API and the dashboard are expected unless told otherwise.
+const HTTP_PORT_DEFAULT: u16 = 9180;
+
+fn http(mut section: Section<'_>) -> Option<SocketAddr> {
+    let enabled = section.flag("enabled").unwrap_or(true);
+    let address = address(&mut section, "address", "\"127.0.0.1:9180\"");
+    section.finish(&["enabled", "address"]);
+    enabled.then(|| address.unwrap_or(SocketAddr::from(([127, 0, 0, 1], HTTP_PORT_DEFAULT))))
+}
+
+fn address(section: &mut Section<'_>, key: &str, example: &str) -> Option<SocketAddr> {
+    let text = section.text(key, example)?;
+    match text.parse() {
+        Ok(address) => Some(address),
+        Err(_) => {
+            section.refuse(key, &format!("{text:?}"), "must be an IP address and a port", example);
+            None
+        }
+    }
+}
+
+fn ftl(mut section: Section<'_>) -> Settings {
+    let mut settings = Settings::default();
+    if let Some(handles) = section.integer("handles", 1, 16, "4") {
+        settings.handles = handles as u8;
+    }
+    let mut number = |key: &str, max: u64, to: &mut u32| {
+        if let Some(value) = section.integer(key, 0, max, &to.to_string()) {
+            *to = value as u32;
+        }
+    };
+    number("stripe_units", 4096, &mut settings.stripe_units);
+    number("bands_free_low", 1 << 24, &mut settings.bands_free_low);
+    number("refresh_bits", 1 << 16, &mut settings.refresh_bits);
+    number("suspensions_max", 1 << 16, &mut settings.suspensions_max);
+    number("relocation_blocks", 1 << 16, &mut settings.relocation_blocks);
+    let mut duration = |key: &str, example: &str, to: &mut u64| {
+        if let Some(value) = section.duration(key, example) {
+            *to = value;
+        }
+    };
+    duration("append_wait", "\"100us\"", &mut settings.append_wait_ns);
+    duration("scrub_period", "\"30d\"", &mut settings.scrub_period_ns);
+    duration("idle", "\"2ms\"", &mut settings.idle_ns);
+    if let Some(bytes) = section.size("checkpoint", "\"1GiB\"") {
+        settings.checkpoint_slots = bytes / BLOCK_BYTES as u64;
+    }
+    if let Some(seed) = section.integer("seed", 0, i64::MAX as u64, "1") {
+        settings.seed = seed;
+    }
+    settings.read_only = section.flag("read_only").unwrap_or(false);
+    let mut policy = section.section("policy");
+    let mut name = |key: &str, to: &mut String| {
+        if let Some(value) = policy.text(key, &format!("{to:?}")) {
+            *to = value;
+        }
+    };
+    name("victim", &mut settings.policies.victim);
+    name("wear", &mut settings.policies.wear);
+    name("erase", &mut settings.policies.erase);
+    name("unit", &mut settings.policies.unit);
+    if let Err(reason) = settings.policies.validate() {
+        policy.refuse("victim", "", reason, "\"greedy\"");
+    }
+    policy.finish(&["victim", "wear", "erase", "unit"]);
+    section.finish(&[
+        "handles",
+        "stripe_units",
+        "append_wait",
+        "bands_free_low",
+        "checkpoint",
+        "scrub_period",
+        "refresh_bits",
+        "suspensions_max",
+        "idle",
+        "relocation_blocks",
+        "seed",
+        "read_only",
+        "policy",
+    ]);
+    settings
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,96 @@
+//! What can be wrong with a device: each says where, what, and how to mend it.
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Why a device cannot be made or opened.
+#[derive(Debug)]
+pub enum DeviceError {
+    /// The system refused something.
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What was tried.
+        doing: &'static str,
+        /// What the system said.
+        error: io::Error,
+    },
+    /// Another process has the device open.
+    Locked {
+        /// The lock file.
+        path: PathBuf,
+        /// The process, as far as it is known.
+        pid: Option<u32>,
+    },
+    /// There is no device.
+    Missing(PathBuf),
+    /// There is a device already.
+    Exists(PathBuf),
+    /// A file does not hold what it must.
+    Invalid {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+        /// What to do about it.
+        mend: String,
+    },
+    /// The options do not make a device.
+    Options(String),
+    /// The FTL of a shard refuses to start.
+    Mount {
+        /// Which shard.
+        shard: usize,
+        /// Why.
+        reason: String,
+    },
+}
+
+impl DeviceError {
+    pub(crate) fn io(path: &Path, doing: &'static str) -> impl FnOnce(io::Error) -> Self {
+        let path = path.to_path_buf();
+        move |error| Self::Io { path, doing, error }
+    }
+
+    pub(crate) fn invalid(path: &Path, reason: impl Into<String>, mend: impl Into<String>) -> Self {
+        Self::Invalid { path: path.to_path_buf(), reason: reason.into(), mend: mend.into() }
+    }
+}
+
+impl fmt::Display for DeviceError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Io { path, doing, error } => {
+                write!(f, "{}: cannot {doing}: {error}", path.display())
+            }
+            Self::Locked { path, pid: Some(pid) } => write!(
+                f,
+                "{}: the device is in use by process {pid}: stop that server first",
+                path.display()
+            ),
+            Self::Locked { path, pid: None } => {
+                write!(f, "{}: the device is in use: stop that server first", path.display())
+            }
+            Self::Missing(path) => write!(
+                f,
+                "{}: no device here: make one with `weir format`, or start `weir serve` with a \
+                 config that describes it",
+                path.display()
+            ),
+            Self::Exists(path) => write!(
+                f,
+                "{}: there is a device here already: choose another path, or remove it if \
+                 nothing on it is needed",
+                path.display()
+            ),
+            Self::Invalid { path, reason, mend } => {
+                write!(f, "{}: {reason}; {mend}", path.display())
+            }
+            Self::Options(reason) => f.write_str(reason),
+            Self::Mount { shard, reason } => write!(f, "shard {shard}: {reason}"),
+        }
+    }
+}
+
+impl std::error::Error for DeviceError {}

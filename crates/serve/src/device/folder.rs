@@ -1,0 +1,271 @@
+//! The folder of an emulated device:
+//!
+//! | file | holds |
+//! |---|---|
+//! | `device.toml` | what the device is, for people too; written last, so a folder with it is whole |
+//! | `lock` | locked by the server that has it open; its process id |
+//! | `generation` | 8 bytes little-endian and their CRC-32C: opens for writing so far |
+//! | `shard-N/data` | sparse: slot `i` at `i * 4096` |
+//! | `shard-N/oob` | sparse: the OOB of slot `i` at `i * 32` |
+//! | `shard-N/blocks` | `nand::BlockRecord` of block `i` at `i * 16` |
+
+use super::{DeviceError, Mode, Shape, lock};
+use crate::medium::{Fence, FileStore, Medium, RECORD_BYTES, Store, encode_generation};
+use flash::{BLOCK_BYTES, BlockId, Geometry, OOB_BYTES};
+use nand::{BlockRecord, Faults, Nand, Profile};
+use serde::{Deserialize, Serialize};
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+
+/// What a folder holds.
+pub struct Description {
+    pub uuid: u128,
+    pub shards: u32,
+    pub shape: Shape,
+    pub profile: Profile,
+    pub faults: Faults,
+}
+
+/// `device.toml`, version 1.
+#[derive(Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+struct DeviceToml {
+    version: u32,
+    uuid: String,
+    shards: u32,
+    /// Each shard's.
+    logical_blocks: u32,
+    layout: LayoutToml,
+    faults: FaultsToml,
+    /// As in a profile file.
+    profile: toml::Table,
+}
+
+/// Each shard's.
+#[derive(Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+struct LayoutToml {
+    channels: u32,
+    dies_per_channel: u32,
+    blocks_per_plane: u32,
+}
+
+#[derive(Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+struct FaultsToml {
+    /// As text: TOML's integers are signed.
+    seed: String,
+    factory_bad: f64,
+    program_fail: f64,
+    erase_fail: f64,
+    correctable: f64,
+    uncorrectable: f64,
+    wear_errors: bool,
+}
+
+const VERSION: u32 = 1;
+const FILE_NAME: &str = "device.toml";
+
+/// True if a device was made here.
+pub fn exists(path: &Path) -> bool {
+    path.join(FILE_NAME).exists()
+}
+
+/// Makes the files and opens them. They become a device by [`commit`].
+pub fn create(path: &Path, device: &Description) -> Result<(Vec<Medium>, File), DeviceError> {
+    fs::create_dir_all(path).map_err(DeviceError::io(path, "make the folder"))?;
+    let lock = lock::acquire(&path.join("lock"))?;
+    if exists(path) {
+        return Err(DeviceError::Exists(path.into()));
+    }
+    for shard in 0..device.shards {
+        let folder = shard_folder(path, shard);
+        fs::create_dir_all(&folder).map_err(DeviceError::io(&folder, "make the folder"))?;
+        let nand = device.shape.nand(&device.profile, &device.faults, shard)?;
+        for (name, bytes) in file_sizes(&nand.geometry()) {
+            let file = folder.join(name);
+            let made = File::create(&file).map_err(DeviceError::io(&file, "make the file"))?;
+            made.set_len(bytes).map_err(DeviceError::io(&file, "size the file"))?;
+        }
+        let records: Vec<u8> = nand.records().flat_map(|(_, record)| record.encode()).collect();
+        let file = folder.join("blocks");
+        fs::write(&file, records).map_err(DeviceError::io(&file, "write the records"))?;
+    }
+    let file = path.join("generation");
+    fs::write(&file, encode_generation(0)).map_err(DeviceError::io(&file, "write"))?;
+    open_shards(path, device, Mode::ReadWrite).map(|media| (media, lock))
+}
+
+/// Opens what [`create`] made.
+pub fn open(path: &Path, mode: Mode) -> Result<(Vec<Medium>, File), DeviceError> {
+    if !exists(path) {
+        return Err(DeviceError::Missing(path.into()));
+    }
+    let lock = lock::acquire(&path.join("lock"))?;
+    let device = read_description(path)?;
+    open_shards(path, &device, mode).map(|media| (media, lock))
+}
+
+fn shard_folder(path: &Path, shard: u32) -> PathBuf {
+    path.join(format!("shard-{shard}"))
+}
+
+fn file_sizes(geometry: &Geometry) -> [(&'static str, u64); 3] {
+    [
+        ("data", geometry.slots() * BLOCK_BYTES as u64),
+        ("oob", geometry.slots() * OOB_BYTES as u64),
+        ("blocks", u64::from(geometry.blocks()) * RECORD_BYTES as u64),
+    ]
+}
+
+/// Writes `device.toml`: from now on there is a device.
+pub fn commit(path: &Path, device: &Description) -> Result<(), DeviceError> {
+    let Shape { channels, dies_per_channel, blocks_per_plane, logical_blocks } = device.shape;
+    let Faults { factory_bad, program_fail, erase_fail, correctable, uncorrectable, .. } =
+        device.faults;
+    let file = path.join(FILE_NAME);
+    let profile = toml::Table::try_from(&device.profile).map_err(|e| {
+        DeviceError::invalid(&file, format!("the profile is not TOML: {e}"), "report this")
+    })?;
+    let described = DeviceToml {
+        version: VERSION,
+        uuid: format!("{:032x}", device.uuid),
+        shards: device.shards,
+        logical_blocks,
+        layout: LayoutToml { channels, dies_per_channel, blocks_per_plane },
+        faults: FaultsToml {
+            seed: device.faults.seed.to_string(),
+            factory_bad,
+            program_fail,
+            erase_fail,
+            correctable,
+            uncorrectable,
+            wear_errors: device.faults.wear_errors,
+        },
+        profile,
+    };
+    let text = toml::to_string(&described).map_err(|e| {
+        DeviceError::invalid(&file, format!("cannot be written as TOML: {e}"), "report this")
+    })?;
+    let text = format!("# A device of Weir. Made by `weir format`; not to be edited.\n{text}");
+    // Whole or not at all, also after a power loss.
+    let new = path.join("device.toml.new");
+    let failed = "write the description";
+    fs::write(&new, text).map_err(DeviceError::io(&new, failed))?;
+    let sync = |path: &Path| File::open(path).and_then(|file| file.sync_all());
+    sync(&new).map_err(DeviceError::io(&new, failed))?;
+    fs::rename(&new, &file).map_err(DeviceError::io(&file, failed))?;
+    sync(path).map_err(DeviceError::io(path, failed))
+}
+
+fn read_description(path: &Path) -> Result<Description, DeviceError> {
+    const MEND: &str = "restore the file from a backup; the data beside it may be intact";
+    let file = path.join(FILE_NAME);
+    let text = fs::read_to_string(&file).map_err(DeviceError::io(&file, "read"))?;
+    let invalid = |reason: String| DeviceError::invalid(&file, reason, MEND);
+    let table: toml::Table =
+        text.parse().map_err(|e: toml::de::Error| invalid(format!("not TOML: {}", e.message())))?;
+    // First of all: another version may have other keys.
+    match table.get("version").and_then(toml::Value::as_integer) {
+        Some(version) if version == i64::from(VERSION) => {}
+        Some(version) => {
+            let reason = format!("version = {version}: this build reads version {VERSION}");
+            let mend = "use the build of Weir that made the device, or one after it";
+            return Err(DeviceError::invalid(&file, reason, mend));
+        }
+        None => return Err(invalid("has no version".into())),
+    }
+    let described: DeviceToml =
+        table.try_into().map_err(|e: toml::de::Error| invalid(e.message().to_string()))?;
+    let profile = toml::to_string(&described.profile).map_err(|e| invalid(e.to_string()))?;
+    let profile = Profile::parse(&profile).map_err(|e| invalid(e.to_string()))?;
+    let uuid = u128::from_str_radix(&described.uuid, 16)
+        .map_err(|_| invalid(format!("uuid = {:?}: must be 32 hex digits", described.uuid)))?;
+    let FaultsToml { seed, factory_bad, program_fail, erase_fail, correctable, .. } =
+        described.faults;
+    let seed = seed.parse().map_err(|_| invalid(format!("seed = {seed:?}: not a number")))?;
+    let LayoutToml { channels, dies_per_channel, blocks_per_plane } = described.layout;
+    if described.shards == 0 || described.shards > 256 {
+        return Err(invalid(format!("shards = {}: must be 1 to 256", described.shards)));
+    }
+    let shape = Shape {
+        channels,
+        dies_per_channel,
+        blocks_per_plane,
+        logical_blocks: described.logical_blocks,
+    };
+    let faults = Faults {
+        seed,
+        factory_bad,
+        program_fail,
+        erase_fail,
+        correctable,
+        uncorrectable: described.faults.uncorrectable,
+        wear_errors: described.faults.wear_errors,
+        dead_unit: None,
+    };
+    Ok(Description { uuid, shards: described.shards, shape, profile, faults })
+}
+
+fn open_shards(path: &Path, device: &Description, mode: Mode) -> Result<Vec<Medium>, DeviceError> {
+    let writable = mode == Mode::ReadWrite;
+    let file = path.join("generation");
+    let generation_file = File::options()
+        .read(true)
+        .write(writable)
+        .open(&file)
+        .map_err(DeviceError::io(&file, "open"))?;
+    let mut generation = lock::read_generation(&generation_file, &file, 0)?;
+    // Everything is checked before the generation is bumped.
+    let mut nands = Vec::new();
+    for shard in 0..device.shards {
+        nands.push(restore(&shard_folder(path, shard), device, shard)?);
+    }
+    if writable {
+        generation += 1;
+        lock::write_generation(&generation_file, &file, 0, generation)?;
+    }
+    let mut media = Vec::new();
+    for (shard, nand) in (0..).zip(nands) {
+        let folder = shard_folder(path, shard);
+        let clone = generation_file.try_clone().map_err(DeviceError::io(&file, "open"))?;
+        let fence = Fence { file: clone, expected: encode_generation(generation) };
+        let geometry = nand.geometry();
+        let store = FileStore::open(&folder, &geometry, writable, fence)
+            .map_err(DeviceError::io(&folder, "open the files"))?;
+        if writable {
+            let pages = |block| nand.record(block).write_pointer;
+            store.clear_beyond(pages).map_err(DeviceError::io(&folder, "clear torn pages"))?;
+        }
+        media.push(Medium::new(nand, Store::File(store), false));
+    }
+    Ok(media)
+}
+
+/// The rules of a shard in the state that its files tell.
+fn restore(folder: &Path, device: &Description, shard: u32) -> Result<Nand, DeviceError> {
+    let mut nand = device.shape.nand(&device.profile, &device.faults, shard)?;
+    let geometry = nand.geometry();
+    for (name, bytes) in file_sizes(&geometry) {
+        let file = folder.join(name);
+        let found = fs::metadata(&file).map_err(DeviceError::io(&file, "open"))?.len();
+        if found != bytes {
+            let reason = format!("has {found} bytes where the device needs {bytes}");
+            let mend = "restore the file from a backup, or format the device anew";
+            return Err(DeviceError::invalid(&file, reason, mend));
+        }
+    }
+    let file = folder.join("blocks");
+    let records = fs::read(&file).map_err(DeviceError::io(&file, "read"))?;
+    for (index, bytes) in records.as_chunks::<RECORD_BYTES>().0.iter().enumerate() {
+        let record = BlockRecord::decode(bytes)
+            .filter(|record| record.write_pointer <= geometry.pages_per_block);
+        let Some(record) = record else {
+            let reason = format!("the record of block {index} is damaged");
+            let mend = "restore the file from a backup, or format the device anew";
+            return Err(DeviceError::invalid(&file, reason, mend));
+        };
+        nand.restore(BlockId(index as u32), record);
+    }
+    Ok(nand)
+}

@@ -1,0 +1,176 @@
+//! The HTTP API and the dashboard, on a thread of its own: `GET /status` (JSON), `GET /metrics`
+//! (Prometheus), `POST /policy`, `GET /openapi.json`, and a page at `/`.
+//!
+//! Shards are asked by message and answer on their own threads; one that does not answer in time
+//! makes the whole answer a 503, so that nobody takes half a status for a whole one.
+
+mod metrics;
+mod status;
+
+use crate::ShardStatus;
+use crate::server::{Control, ServeError};
+use axum::Router;
+use axum::extract::{Json, State};
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{Html, IntoResponse, Response};
+use axum::routing::{get, post};
+use serde::Deserialize;
+use std::net::{SocketAddr, TcpListener};
+use std::thread::JoinHandle;
+use std::time::Duration;
+use tokio::sync::oneshot;
+
+/// How long a shard may take to answer.
+const ANSWER_TIME: Duration = Duration::from_secs(2);
+
+const PAGE: &str = include_str!("dashboard.html");
+const OPENAPI: &str = include_str!("openapi.json");
+
+/// The HTTP server. Stops when dropped.
+pub struct Http {
+    address: SocketAddr,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Http {
+    /// Listens at `address` and answers about the server behind `control`.
+    pub fn start(address: SocketAddr, control: Control) -> Result<Self, ServeError> {
+        let failed = |error: std::io::Error| ServeError::Listen {
+            address: format!("http://{address}"),
+            reason: format!("cannot listen: {error}: choose another address or port in [http]"),
+        };
+        let listener = TcpListener::bind(address).map_err(failed)?;
+        listener.set_nonblocking(true).map_err(failed)?;
+        let bound = listener.local_addr().map_err(failed)?;
+        let (stop, stopped) = oneshot::channel();
+        let thread = std::thread::Builder::new()
+            .name("http".into())
+            .spawn(move || {
+                if let Err(error) = serve(listener, control, stopped) {
+                    tracing::error!(%error, "the HTTP server ended");
+                }
+            })
+            .map_err(|error| ServeError::System { doing: "start a thread", error })?;
+        Ok(Self { address: bound, stop: Some(stop), thread: Some(thread) })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+}
+
+impl Drop for Http {
+    fn drop(&mut self) {
+        if let (Some(stop), Some(thread)) = (self.stop.take(), self.thread.take()) {
+            // Either may be gone already; then there is nothing to stop.
+            stop.send(()).ok();
+            thread.join().ok();
+        }
+    }
+}
+
+fn serve(
+    listener: TcpListener,
+    control: Control,
+    stopped: oneshot::Receiver<()>,
+) -> std::io::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let routes = Router::new()
+        .route("/", get(|| async { Html(PAGE) }))
+        .route("/status", get(status))
+        .route("/metrics", get(metrics))
+        .route("/policy", post(policy))
+        .route("/openapi.json", get(openapi))
+        .with_state(control);
+    runtime.block_on(async {
+        let listener = tokio::net::TcpListener::from_std(listener)?;
+        let server = axum::serve(listener, routes);
+        // Connections that are kept alive must not hold up the end.
+        tokio::select! {
+            result = async { server.await } => result,
+            _ = stopped => Ok(()),
+        }
+    })
+}
+
+async fn gather(control: &Control) -> Result<Vec<ShardStatus>, Response> {
+    let mut answers = Vec::new();
+    for shard in 0..control.shards() {
+        let (sender, receiver) = oneshot::channel();
+        control.status(shard, move |status| {
+            // The client may have gone meanwhile.
+            sender.send(status).ok();
+        });
+        answers.push(receiver);
+    }
+    let mut all = Vec::new();
+    for (shard, answer) in answers.into_iter().enumerate() {
+        match tokio::time::timeout(ANSWER_TIME, answer).await {
+            Ok(Ok(status)) => all.push(status),
+            _ => {
+                let reason = format!("shard {shard} does not answer: it is stopping, or stuck");
+                return Err(refusal(StatusCode::SERVICE_UNAVAILABLE, &reason));
+            }
+        }
+    }
+    Ok(all)
+}
+
+async fn status(State(control): State<Control>) -> Response {
+    match gather(&control).await {
+        Ok(shards) => Json(status::json(control.exports(), &shards)).into_response(),
+        Err(response) => response,
+    }
+}
+
+async fn metrics(State(control): State<Control>) -> Response {
+    const TEXT: HeaderValue =
+        HeaderValue::from_static("application/openmetrics-text; version=1.0.0; charset=utf-8");
+    let shards = match gather(&control).await {
+        Ok(shards) => shards,
+        Err(response) => return response,
+    };
+    match metrics::encode(&shards) {
+        Ok(text) => ([(header::CONTENT_TYPE, TEXT)], text).into_response(),
+        Err(error) => refusal(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()),
+    }
+}
+
+async fn openapi() -> Response {
+    const JSON: HeaderValue = HeaderValue::from_static("application/json");
+    ([(header::CONTENT_TYPE, JSON)], OPENAPI).into_response()
+}
+
+/// Which policy decides what from now on.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PolicySwitch {
+    decision: String,
+    name: String,
+}
+
+async fn policy(State(control): State<Control>, Json(switch): Json<PolicySwitch>) -> Response {
+    for shard in 0..control.shards() {
+        let (sender, receiver) = oneshot::channel();
+        control.set_policy(shard, &switch.decision, &switch.name, move |result| {
+            sender.send(result).ok();
+        });
+        match tokio::time::timeout(ANSWER_TIME, receiver).await {
+            Ok(Ok(Ok(()))) => {}
+            // The first shard refuses what any would, so none has switched.
+            Ok(Ok(Err(reason))) => return refusal(StatusCode::BAD_REQUEST, &reason),
+            _ => {
+                let reason = format!("shard {shard} does not answer: it is stopping, or stuck");
+                return refusal(StatusCode::SERVICE_UNAVAILABLE, &reason);
+            }
+        }
+    }
+    tracing::info!(decision = %switch.decision, name = %switch.name, "a policy was switched");
+    Json(serde_json::json!({ "decision": switch.decision, "name": switch.name })).into_response()
+}
+
+fn refusal(code: StatusCode, reason: &str) -> Response {
+    (code, Json(serde_json::json!({ "error": reason }))).into_response()
+}

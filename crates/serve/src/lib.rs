@@ -1,0 +1,25 @@
+//! The real-time driver of Weir: shards over io_uring, media on memory and files, the NBD server,
+//! and the HTTP API.
+//!
+//! A [`Config`] describes a server whole; [`run`] serves until a signal, [`Server`] serves as long
+//! as it is held. [`offline`] makes devices and looks into them without serving.
+#![warn(missing_docs)]
+
+mod buffer;
+pub mod config;
+pub mod device;
+mod http;
+mod medium;
+pub mod nbd;
+pub mod offline;
+mod ring;
+pub mod server;
+mod shard;
+mod signals;
+mod slab;
+pub mod tls;
+
+pub use config::Config;
+pub use server::{Control, Ready, ServeError, Server};
+pub use shard::ShardStatus;
+pub use signals::run;

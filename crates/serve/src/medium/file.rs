@@ -1,0 +1,192 @@
+//! Bytes of an emulated device in sparse files: `data` (slot index * 4096), `oob` (slot index *
+//! 32) and `blocks` (one 16-byte record a block: its write pointer and erase count).
+//!
+//! Invariants, which make a kill at any instant harmless (the page cache survives it):
+//! - a program writes data and OOB first and the block's record last, so a page below the write
+//!   pointer is whole;
+//! - an erase clears OOB and data first and writes the record last, so an old page is never
+//!   taken for one of the block's next life. Killed between, the pages read as torn.
+//!
+//! After a power loss of the host the record may be there without the page: its OOB then is
+//! all zeroes (opening clears OOB beyond the write pointers), which reads as torn.
+
+use crate::buffer::Buffer;
+use crate::ring::Ring;
+use flash::{BLOCK_BYTES, BlockId, Geometry, OOB_BYTES, SlotId};
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+/// Bytes of a block's record.
+pub const RECORD_BYTES: usize = 16;
+
+/// The files of one shard of an emulated device.
+pub struct FileStore {
+    data: File,
+    oob: File,
+    blocks: File,
+    /// The device's generation file, which other servers may have bumped.
+    generation: File,
+    /// What it held when this server opened the device.
+    generation_bytes: [u8; GENERATION_BYTES],
+    geometry: Geometry,
+}
+
+/// Bytes of the generation file: the number, and its CRC-32C.
+pub const GENERATION_BYTES: usize = 12;
+
+/// Where in block 0 of a job's scratch memory the block record is; the OOBs are before it.
+const RECORD_AT: usize = BLOCK_BYTES - RECORD_BYTES;
+/// Where in block 0 the generation is read to.
+const GENERATION_AT: usize = RECORD_AT - 64;
+const _: () = assert!(64 * OOB_BYTES <= GENERATION_AT, "the OOBs of the largest page fit");
+
+impl FileStore {
+    /// Opens the files in `dir`; `generation` is what the generation file holds by now.
+    pub fn open(dir: &Path, geometry: &Geometry, writable: bool, fence: Fence) -> io::Result<Self> {
+        let open = |name: &str| {
+            let path = dir.join(name);
+            let file = File::options().read(true).write(writable).open(&path);
+            file.map_err(|e| io::Error::new(e.kind(), format!("{}: {e}", path.display())))
+        };
+        Ok(Self {
+            data: open("data")?,
+            oob: open("oob")?,
+            blocks: open("blocks")?,
+            generation: fence.file,
+            generation_bytes: fence.expected,
+            geometry: *geometry,
+        })
+    }
+
+    /// Clears the OOB behind each write pointer: what a power loss of the host may have left
+    /// there must never be taken for a page of the block's present life.
+    pub fn clear_beyond(&self, pages_written: impl Fn(BlockId) -> u32) -> io::Result<()> {
+        let zeroes = vec![0u8; self.geometry.slots_per_block() as usize * OOB_BYTES];
+        let mut found = zeroes.clone();
+        for block in (0..self.geometry.blocks()).map(BlockId) {
+            let slots = pages_written(block) * self.geometry.slots_per_page;
+            let at = slots as usize * OOB_BYTES;
+            let start = u64::from(block.0) * zeroes.len() as u64 + at as u64;
+            self.oob.read_exact_at(&mut found[at..], start)?;
+            if found[at..] != zeroes[at..] {
+                self.oob.write_all_at(&zeroes[at..], start)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Queues the reads of `count` slots: data to `to`, OOBs to the scratch memory.
+    pub fn read(
+        &self,
+        job: u32,
+        (first, count): (SlotId, u32),
+        to: *mut u8,
+        scratch: &mut Buffer,
+        ring: &mut Ring,
+    ) -> u32 {
+        let (slot, count) = (u64::from(first.0), count as usize);
+        let bytes = count * BLOCK_BYTES;
+        ring.read(job, self.data.as_raw_fd(), to, bytes, slot * BLOCK_BYTES as u64);
+        let oob = scratch.bytes_mut().as_mut_ptr();
+        ring.read(job, self.oob.as_raw_fd(), oob, count * OOB_BYTES, slot * OOB_BYTES as u64);
+        2
+    }
+
+    /// Queues the writes of a page, which stands in the scratch memory.
+    pub fn program(&self, job: u32, first: SlotId, scratch: &Buffer, ring: &mut Ring) -> u32 {
+        let (slot, count) = (u64::from(first.0), self.geometry.slots_per_page as usize);
+        let (oob, data) = scratch.bytes().split_at(BLOCK_BYTES);
+        let bytes = count * BLOCK_BYTES;
+        ring.write(job, self.data.as_raw_fd(), data.as_ptr(), bytes, slot * BLOCK_BYTES as u64);
+        let at = slot * OOB_BYTES as u64;
+        ring.write(job, self.oob.as_raw_fd(), oob.as_ptr(), count * OOB_BYTES, at);
+        2
+    }
+
+    /// Queues what forgets a block's content.
+    pub fn clear(&self, job: u32, block: BlockId, ring: &mut Ring) -> u32 {
+        let slots = u64::from(self.geometry.slots_per_block());
+        let first = u64::from(block.0) * slots;
+        for (file, bytes) in [(&self.data, BLOCK_BYTES as u64), (&self.oob, OOB_BYTES as u64)] {
+            ring.punch(job, file.as_raw_fd(), first * bytes, slots * bytes);
+        }
+        2
+    }
+
+    /// Queues the write of a block's record.
+    pub fn record(
+        &self,
+        job: u32,
+        block: BlockId,
+        record: [u8; RECORD_BYTES],
+        scratch: &mut Buffer,
+        ring: &mut Ring,
+    ) -> u32 {
+        let bytes = &mut scratch.bytes_mut()[RECORD_AT..][..RECORD_BYTES];
+        bytes.copy_from_slice(&record);
+        let at = u64::from(block.0) * RECORD_BYTES as u64;
+        ring.write(job, self.blocks.as_raw_fd(), bytes.as_ptr(), RECORD_BYTES, at);
+        1
+    }
+
+    /// Queues the syncs of all three files.
+    pub fn sync(&self, job: u32, ring: &mut Ring) -> u32 {
+        for file in [&self.data, &self.oob, &self.blocks] {
+            ring.sync_data(job, file.as_raw_fd());
+        }
+        3
+    }
+
+    /// Queues the read of the generation: after the syncs, so that a server which was fenced
+    /// meanwhile does not acknowledge them.
+    pub fn read_generation(&self, job: u32, scratch: &mut Buffer, ring: &mut Ring) -> u32 {
+        let to = scratch.bytes_mut()[GENERATION_AT..].as_mut_ptr();
+        ring.read(job, self.generation.as_raw_fd(), to, GENERATION_BYTES, 0);
+        1
+    }
+
+    /// True if the generation that was read is the one of this server's open.
+    pub fn is_current(&self, scratch: &Buffer) -> bool {
+        scratch.bytes()[GENERATION_AT..][..GENERATION_BYTES] == self.generation_bytes
+    }
+}
+
+/// What tells a server that another one has taken over the device.
+pub struct Fence {
+    /// The generation file.
+    pub file: File,
+    /// What it must hold.
+    pub expected: [u8; GENERATION_BYTES],
+}
+
+/// The bytes of the generation file.
+pub fn encode_generation(generation: u64) -> [u8; GENERATION_BYTES] {
+    let mut bytes = [0; GENERATION_BYTES];
+    bytes[..8].copy_from_slice(&generation.to_le_bytes());
+    let crc = flash::crc(&bytes[..8]);
+    bytes[8..].copy_from_slice(&crc.to_le_bytes());
+    bytes
+}
+
+/// The number in the generation file, if it is sound.
+pub fn decode_generation(bytes: &[u8]) -> Option<u64> {
+    let number = u64::from_le_bytes(bytes.get(..8)?.try_into().ok()?);
+    (encode_generation(number)[..] == *bytes).then_some(number)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_generation_comes_back_and_a_damaged_one_does_not() {
+        let mut bytes = encode_generation(77);
+        assert_eq!(decode_generation(&bytes), Some(77));
+        bytes[3] ^= 1;
+        assert_eq!(decode_generation(&bytes), None);
+        assert_eq!(decode_generation(&bytes[..5]), None);
+    }
+}

@@ -1,0 +1,565 @@
+//! A medium of a shard: [`nand::Nand`] knows the rules, the timing and the health; a store holds
+//! the bytes. A command is complete when its emulated time has come *and* its I/O is done.
+//!
+//! Invariants:
+//! - the store sees the commands of one block as the device would execute them: reads run
+//!   together; a program waits for the program before it; an erase waits for all and all wait for
+//!   it ([`Lanes`]);
+//! - a job owns the memory of its I/O until the last of it has completed;
+//! - nothing is acknowledged whose I/O failed.
+
+mod direct;
+mod file;
+mod lanes;
+mod memory;
+
+pub use direct::{DirectStore, PAGE_BYTES, Place, SLOTS_PER_PAGE};
+pub use file::{
+    Fence, FileStore, GENERATION_BYTES, RECORD_BYTES, decode_generation, encode_generation,
+};
+pub use memory::MemoryStore;
+
+use crate::buffer::{Buffer, Views};
+use crate::ring::{Done, Ring};
+use crate::slab::Slab;
+use flash::{
+    BLOCK_BYTES, BlockId, Command, Completion, Geometry, Health, Instant, MediumError, OOB_BYTES,
+    Oob, Payload, SlotId, SlotRead, SlotStatus, SlotWrite, Tag,
+};
+use lanes::{Access, Lanes};
+use std::collections::VecDeque;
+
+/// Where the bytes are.
+pub enum Store {
+    /// Nowhere that survives the process.
+    Memory(MemoryStore),
+    /// In the folder of an emulated device.
+    File(FileStore),
+    /// In a plain file or a block device.
+    Direct(DirectStore),
+}
+
+/// Executes the commands of one FTL.
+pub struct Medium {
+    nand: nand::Nand,
+    geometry: Geometry,
+    store: Store,
+    jobs: Slab<Job>,
+    lanes: Lanes,
+    done: VecDeque<u32>,
+    /// Scratch memory of finished jobs.
+    scratch: Vec<Buffer>,
+    /// Room for checksums of finished jobs.
+    rooms: Vec<Vec<(Oob, u32)>>,
+    fenced: bool,
+}
+
+/// A command under way.
+pub struct Job {
+    tag: Tag,
+    what: What,
+    /// Where a read goes; `None`: the scratch memory.
+    into: Option<Payload>,
+    /// I/O operations that have not completed.
+    io: u32,
+    step: Step,
+    /// The emulated time has come.
+    timed: bool,
+    error: Option<MediumError>,
+    /// The page and its OOBs, on their way to or from a file.
+    scratch: Option<Buffer>,
+    /// OOB and checksum of each slot read.
+    sums: Vec<(Oob, u32)>,
+    /// How the slots came back.
+    status: SlotStatus,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum What {
+    Read { slot: SlotId, count: u32 },
+    Program { slot: SlotId },
+    Erase { block: BlockId },
+    Flush,
+}
+
+/// How far the I/O of a job is.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Step {
+    /// Another command of the block goes first.
+    Waiting,
+    /// The bytes of a read or a program; the syncs of a flush.
+    Bytes,
+    /// An erase forgets the content.
+    Clear,
+    /// The block's record; the generation of a flush.
+    Record,
+    /// Handed over to be completed.
+    Done,
+}
+
+impl Medium {
+    /// A medium of these rules over this store.
+    pub fn new(nand: nand::Nand, store: Store, durable_at_completion: bool) -> Self {
+        let geometry = Geometry { durable_at_completion, ..nand.geometry() };
+        let lanes = Lanes::new(geometry.blocks());
+        Self {
+            nand,
+            geometry,
+            store,
+            jobs: Slab::default(),
+            lanes,
+            done: VecDeque::new(),
+            scratch: Vec::new(),
+            rooms: Vec::new(),
+            fenced: false,
+        }
+    }
+
+    /// The shape, as the FTL is to see it.
+    pub fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    /// Wear and bad blocks.
+    pub fn health(&self) -> Health {
+        self.nand.health()
+    }
+
+    /// True once another server has opened the device.
+    pub fn fenced(&self) -> bool {
+        self.fenced
+    }
+
+    /// Commands under way.
+    pub fn under_way(&self) -> usize {
+        self.jobs.len()
+    }
+
+    /// When to call `poll` again if no I/O completes before. `None`: only I/O is awaited.
+    pub fn deadline(&self) -> Option<Instant> {
+        if self.done.is_empty() { self.nand.deadline() } else { Some(Instant(0)) }
+    }
+
+    /// Starts a command. `slots` are those of a program.
+    pub fn start(
+        &mut self,
+        now: Instant,
+        command: Command,
+        slots: &[SlotWrite],
+        views: &mut Views,
+        ring: &mut Ring,
+    ) {
+        let sums = self.rooms.pop().unwrap_or_default();
+        let (what, into) = match command {
+            Command::Read { slot, count, into, .. } => (What::Read { slot, count }, into),
+            Command::Program { slot, .. } => (What::Program { slot }, None),
+            Command::Erase { block, .. } => (What::Erase { block }, None),
+            Command::Flush { .. } => (What::Flush, None),
+        };
+        let index = self.jobs.insert(Job {
+            tag: command.tag(),
+            what,
+            into,
+            io: 0,
+            step: Step::Waiting,
+            timed: false,
+            error: None,
+            scratch: None,
+            sums,
+            status: SlotStatus::Erased,
+        });
+        if let Err(illegal) = self.nand.handle(now, renamed(command, Tag(index))) {
+            // The rules of the medium are the FTL's invariants: going on could harm data.
+            panic!("the medium refused {command:?}: {illegal}");
+        }
+        if matches!(self.store, Store::Memory(_)) {
+            self.start_in_memory(index, slots, views);
+            return;
+        }
+        let mut scratch = self.take_scratch();
+        if let What::Program { .. } = what {
+            fill_page(&mut scratch, slots, views);
+        }
+        self.jobs[index].scratch = Some(scratch);
+        if self.enters(index) {
+            self.begin(index, views, ring);
+        }
+    }
+
+    /// Memory holds the bytes at once: the order of the commands is the order of the unit.
+    fn start_in_memory(&mut self, index: u32, slots: &[SlotWrite], views: &mut Views) {
+        let needs_scratch = {
+            let job = &self.jobs[index];
+            matches!(job.what, What::Read { .. }) && job.into.is_none()
+        };
+        if needs_scratch {
+            self.jobs[index].scratch = Some(self.take_scratch());
+        }
+        let Store::Memory(store) = &mut self.store else { return };
+        let job = &mut self.jobs[index];
+        match job.what {
+            What::Read { slot, count } => store.read(job, slot, count, views),
+            What::Program { slot } => store.program(slot, slots, views),
+            What::Erase { block } => store.erase(block),
+            What::Flush => {}
+        }
+        job.step = Step::Record;
+    }
+
+    fn take_scratch(&mut self) -> Buffer {
+        let blocks = self.geometry.slots_per_page + 1;
+        self.scratch.pop().unwrap_or_else(|| Buffer::new(blocks))
+    }
+
+    /// Asks for the job's turn at its block.
+    fn enters(&mut self, index: u32) -> bool {
+        let Some((block, access)) = self.access(index) else { return true };
+        self.lanes.enter(index, block, access)
+    }
+
+    fn access(&self, index: u32) -> Option<(BlockId, Access)> {
+        match self.jobs[index].what {
+            What::Read { slot, .. } => Some((self.geometry.block_of(slot), Access::Read)),
+            What::Program { slot } => Some((self.geometry.block_of(slot), Access::Program)),
+            What::Erase { block } => Some((block, Access::Erase)),
+            What::Flush => None,
+        }
+    }
+
+    /// Queues the first I/O of a job whose turn it is. An erase forgets only when its time has
+    /// come, so that reads which the device executes before it have had theirs.
+    fn begin(&mut self, index: u32, views: &mut Views, ring: &mut Ring) {
+        let job = &mut self.jobs[index];
+        job.step = Step::Bytes;
+        let scratch = job.scratch.as_mut().expect("jobs of files have scratch memory");
+        job.io = match (&mut self.store, job.what) {
+            (Store::Memory(_), _) | (_, What::Erase { .. }) => 0,
+            (Store::File(store), What::Read { slot, count }) => {
+                let to = read_target(job.into, count, scratch, views);
+                store.read(index, (slot, count), to, scratch, ring)
+            }
+            (Store::File(store), What::Program { slot }) => {
+                store.program(index, slot, scratch, ring)
+            }
+            (Store::File(store), What::Flush) => store.sync(index, ring),
+            (Store::Direct(store), What::Read { slot, count }) => {
+                let to = read_target(job.into, count, scratch, views);
+                store.read(index, (slot, count), to, scratch, ring)
+            }
+            (Store::Direct(store), What::Program { slot }) => {
+                let erase_count = self.nand.record(self.geometry.block_of(slot)).erase_count;
+                store.program(index, slot, erase_count, scratch, ring)
+            }
+            (Store::Direct(store), What::Flush) => store.sync(index, ring),
+        };
+        self.advance(index, ring);
+    }
+
+    /// An I/O operation of a job has completed.
+    pub fn io_done(&mut self, done: Done, ring: &mut Ring) {
+        let job = &mut self.jobs[done.index];
+        job.io -= 1;
+        if let Some(error) = self.judge(done) {
+            let job = &mut self.jobs[done.index];
+            job.error = job.error.or(Some(error));
+        }
+        self.advance(done.index, ring);
+    }
+
+    /// What the result of an I/O operation means for its job.
+    fn judge(&self, done: Done) -> Option<MediumError> {
+        let job = &self.jobs[done.index];
+        let unsupported = done.result == -libc::EOPNOTSUPP;
+        if job.step == Step::Clear && unsupported && matches!(self.store, Store::Direct(_)) {
+            // A device that cannot discard: stale pages are told by their erase count.
+            return None;
+        }
+        if let What::Flush = job.what {
+            return (done.result < 0).then_some(MediumError::FlushFailed);
+        }
+        let moves_bytes = matches!(job.step, Step::Bytes | Step::Record);
+        match -done.result {
+            libc::ENOSPC | libc::EDQUOT => Some(MediumError::NoSpace),
+            code if code > 0 => {
+                tracing::error!(?job.what, error = %errno(code), "I/O below the medium failed");
+                match job.what {
+                    What::Program { .. } | What::Erase { .. } => Some(MediumError::BlockFailed),
+                    What::Read { .. } | What::Flush => Some(MediumError::UnitGone),
+                }
+            }
+            // Files have their full length and buffers their full size: nothing moved means
+            // that the file was cut off under us.
+            0 if moves_bytes => Some(MediumError::UnitGone),
+            moved if moves_bytes && !self.whole(job, -moved as usize) => match job.what {
+                What::Read { .. } | What::Flush => Some(MediumError::UnitGone),
+                What::Program { .. } | What::Erase { .. } => Some(MediumError::NoSpace),
+            },
+            _ => None,
+        }
+    }
+
+    /// True if `moved` is what one of the job's transfers moves when nothing goes wrong.
+    fn whole(&self, job: &Job, moved: usize) -> bool {
+        let slots = match job.what {
+            What::Read { count, .. } => count as usize,
+            _ => self.geometry.slots_per_page as usize,
+        };
+        moved == slots * BLOCK_BYTES
+            || moved == slots * OOB_BYTES
+            || moved == RECORD_BYTES
+            || moved == GENERATION_BYTES
+            || moved == BLOCK_BYTES
+            || moved == (slots + 1) * BLOCK_BYTES
+    }
+
+    /// Takes a job as far as it can go.
+    fn advance(&mut self, index: u32, ring: &mut Ring) {
+        loop {
+            let job = &self.jobs[index];
+            if job.io > 0 || !job.timed || matches!(job.step, Step::Waiting | Step::Done) {
+                return;
+            }
+            let Some((step, io)) = self.next_step(index, ring) else {
+                self.jobs[index].step = Step::Done;
+                self.done.push_back(index);
+                return;
+            };
+            let job = &mut self.jobs[index];
+            (job.step, job.io) = (step, io);
+        }
+    }
+
+    /// Queues the I/O of the step after the present one; `None` if that was the last.
+    fn next_step(&mut self, index: u32, ring: &mut Ring) -> Option<(Step, u32)> {
+        let geometry = &self.geometry;
+        let job = &mut self.jobs[index];
+        let scratch = job.scratch.as_mut()?;
+        let failed = job.error.is_some();
+        match (&mut self.store, job.what, job.step) {
+            (Store::File(store), What::Program { slot }, Step::Bytes) => {
+                let block = geometry.block_of(slot);
+                let mut record = self.nand.record(block);
+                if job.error.is_some_and(|error| error != MediumError::BlockFailed) {
+                    return None;
+                }
+                if !failed && record.damaged_tail == 0 && !record.bad {
+                    // The rules may be ahead by a program that has not begun here.
+                    record.write_pointer = geometry.page_in_block(slot) + 1;
+                }
+                Some((Step::Record, store.record(index, block, record.encode(), scratch, ring)))
+            }
+            (Store::File(store), What::Erase { block }, Step::Bytes) if !failed => {
+                Some((Step::Clear, store.clear(index, block, ring)))
+            }
+            (Store::File(store), What::Erase { block }, Step::Bytes | Step::Clear) => {
+                let record = erased(&self.nand.record(block));
+                Some((Step::Record, store.record(index, block, record.encode(), scratch, ring)))
+            }
+            (Store::File(store), What::Flush, Step::Bytes) if !failed => {
+                Some((Step::Record, store.read_generation(index, scratch, ring)))
+            }
+            (Store::File(store), What::Flush, Step::Record) => {
+                if !store.is_current(scratch) {
+                    self.fenced = true;
+                    job.error = Some(MediumError::FlushFailed);
+                }
+                None
+            }
+            (Store::Direct(store), What::Erase { block }, Step::Bytes) if !failed => {
+                Some((Step::Clear, store.clear(index, block, ring)))
+            }
+            (Store::Direct(store), What::Erase { block }, Step::Bytes | Step::Clear) => {
+                let record = erased(&self.nand.record(block));
+                Some((Step::Record, store.record(index, block, record.encode(), scratch, ring)))
+            }
+            (Store::Direct(store), What::Erase { block }, Step::Record) => {
+                store.record_written(block, ring);
+                None
+            }
+            (Store::Direct(store), What::Flush, Step::Bytes) if !failed => {
+                Some((Step::Record, store.read_generation(index, scratch, ring)))
+            }
+            (Store::Direct(store), What::Flush, Step::Record) => {
+                if !store.is_current(scratch) {
+                    self.fenced = true;
+                    job.error = Some(MediumError::FlushFailed);
+                }
+                None
+            }
+            _ => None,
+        }
+    }
+
+    /// Takes over what the emulated device has finished.
+    fn tick(&mut self, now: Instant, ring: &mut Ring) {
+        while let Some(outcome) = self.nand.poll(now) {
+            let (tag, error) = match outcome {
+                nand::Outcome::Read { tag, status, .. } => {
+                    let job = &mut self.jobs[tag.0];
+                    job.status = status.unwrap_or(SlotStatus::Uncorrectable);
+                    (tag, status.err())
+                }
+                nand::Outcome::Program { tag, result, .. }
+                | nand::Outcome::Erase { tag, result, .. } => (tag, result.err()),
+                nand::Outcome::Flush { tag } => (tag, None),
+            };
+            let job = &mut self.jobs[tag.0];
+            job.timed = true;
+            job.error = error.or(job.error);
+            self.advance(tag.0, ring);
+        }
+    }
+
+    /// Hands the next completion to `take`; false if there is none by now.
+    pub fn poll(
+        &mut self,
+        now: Instant,
+        views: &mut Views,
+        ring: &mut Ring,
+        take: impl FnOnce(Completion<'_>),
+    ) -> bool {
+        if self.done.is_empty() {
+            self.tick(now, ring);
+        }
+        let Some(index) = self.done.pop_front() else { return false };
+        let access = self.access(index);
+        let mut job = self.jobs.remove(index);
+        if let (Some((block, access)), false) = (access, matches!(self.store, Store::Memory(_))) {
+            self.lanes.leave(block, access);
+            while let Some(next) = self.lanes.admit(block) {
+                self.begin(next, views, ring);
+            }
+        }
+        let tag = job.tag;
+        let result = job.error.map_or(Ok(()), Err);
+        match job.what {
+            What::Read { count, .. } => match result {
+                Ok(()) => self.complete_read(&mut job, count, views, take),
+                Err(error) => take(Completion::Read { tag, slots: Err(error) }),
+            },
+            What::Program { .. } => take(Completion::Program { tag, result }),
+            What::Erase { .. } => take(Completion::Erase { tag, result }),
+            What::Flush => take(Completion::Flush { tag, result }),
+        }
+        self.scratch.extend(job.scratch);
+        job.sums.clear();
+        self.rooms.push(job.sums);
+        true
+    }
+
+    fn complete_read(
+        &self,
+        job: &mut Job,
+        count: u32,
+        views: &mut Views,
+        take: impl FnOnce(Completion<'_>),
+    ) {
+        if let Some(scratch) = &job.scratch
+            && !matches!(self.store, Store::Memory(_))
+        {
+            for i in 0..count {
+                let oob = self.oob_read(job, scratch, i);
+                let crc = flash::crc(target(job.into, i, scratch, views));
+                job.sums.push((oob, crc));
+            }
+        }
+        let mut reads = [NOT_READ; SLOTS_MAX];
+        let slots = &mut reads[..count as usize];
+        for (i, slot) in slots.iter_mut().enumerate() {
+            (slot.oob, slot.crc) = job.sums[i];
+            slot.status = job.status;
+            // What the rules call whole but the files hold no OOB of: its program never got to
+            // the disk.
+            if slot.oob == [0; OOB_BYTES] && slot.status != SlotStatus::Erased {
+                slot.status = SlotStatus::Uncorrectable;
+            }
+            if let (None, Some(scratch)) = (job.into, &job.scratch) {
+                slot.bytes = Some(data_slot(scratch, i as u32));
+            }
+        }
+        take(Completion::Read { tag: job.tag, slots: Ok(slots) });
+    }
+
+    /// The OOB of slot `i` of a completed read, zeroes if its page is not of the block's present
+    /// life.
+    fn oob_read(&self, job: &Job, scratch: &Buffer, i: u32) -> Oob {
+        let (Store::Direct(store), What::Read { slot, .. }) = (&self.store, job.what) else {
+            return oob_at(scratch, i);
+        };
+        let erase_count = self.nand.record(self.geometry.block_of(slot)).erase_count;
+        store.oob(scratch, slot, i, erase_count)
+    }
+}
+
+/// A slot of which nothing is known.
+const NOT_READ: SlotRead<'static> =
+    SlotRead { status: SlotStatus::Erased, oob: [0; OOB_BYTES], crc: 0, bytes: None };
+
+/// Most slots of a page ([`Geometry::validate`]).
+const SLOTS_MAX: usize = 64;
+
+/// The record of a block after an erase, without what is under way after it.
+fn erased(record: &nand::BlockRecord) -> nand::BlockRecord {
+    if record.bad || record.needs_erase {
+        return *record;
+    }
+    nand::BlockRecord { erase_count: record.erase_count, ..nand::BlockRecord::FRESH }
+}
+
+fn renamed(command: Command, tag: Tag) -> Command {
+    match command {
+        Command::Read { slot, count, into, urgent, .. } => {
+            Command::Read { tag, slot, count, into, urgent }
+        }
+        Command::Program { slot, .. } => Command::Program { tag, slot },
+        Command::Erase { block, .. } => Command::Erase { tag, block },
+        Command::Flush { .. } => Command::Flush { tag },
+    }
+}
+
+/// Copies a page to scratch memory: OOBs in block 0, slot `i` in block `i + 1`.
+fn fill_page(scratch: &mut Buffer, slots: &[SlotWrite], views: &Views) {
+    for (i, slot) in slots.iter().enumerate() {
+        scratch.bytes_mut()[i * OOB_BYTES..][..OOB_BYTES].copy_from_slice(&slot.oob);
+        memory::copy_slot(data_slot_mut(scratch, i as u32), &slot.data, views);
+    }
+}
+
+fn oob_at(scratch: &Buffer, index: u32) -> Oob {
+    let start = index as usize * OOB_BYTES;
+    scratch.bytes()[start..start + OOB_BYTES].try_into().expect("the slice has this length")
+}
+
+fn data_slot(scratch: &Buffer, index: u32) -> &[u8] {
+    &scratch.bytes()[(index as usize + 1) * BLOCK_BYTES..][..BLOCK_BYTES]
+}
+
+fn data_slot_mut(scratch: &mut Buffer, index: u32) -> &mut [u8] {
+    &mut scratch.bytes_mut()[(index as usize + 1) * BLOCK_BYTES..][..BLOCK_BYTES]
+}
+
+fn read_target(
+    into: Option<Payload>,
+    count: u32,
+    scratch: &mut Buffer,
+    views: &mut Views,
+) -> *mut u8 {
+    match into {
+        Some(into) => views.span(into, count),
+        None => data_slot_mut(scratch, 0).as_mut_ptr(),
+    }
+}
+
+fn target<'a>(into: Option<Payload>, i: u32, scratch: &'a Buffer, views: &'a Views) -> &'a [u8] {
+    match into {
+        Some(into) => views.block(Payload { index: into.index + i, ..into }),
+        None => data_slot(scratch, i),
+    }
+}
+
+fn errno(code: i32) -> std::io::Error {
+    std::io::Error::from_raw_os_error(code)
+}
+
+#[cfg(test)]
+mod tests;

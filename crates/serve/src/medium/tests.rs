@@ -1,0 +1,235 @@
+//! The stores behind the same rules: what is programmed reads back, in whatever order the I/O
+//! completes.
+
+use super::*;
+use crate::device::{Device, DeviceOptions, Kind, Mode, VolumeOptions};
+use flash::SlotData;
+use nand::{Faults, Profile};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+struct Rig {
+    medium: Medium,
+    views: Views,
+    ring: Ring,
+    now: Instant,
+    next_tag: u32,
+}
+
+/// What came back: tag and `None`, or for reads the status, OOB and first byte of each slot.
+type Slots = Vec<(SlotStatus, Oob, u32)>;
+
+impl Rig {
+    fn new(medium: Medium) -> Self {
+        let (views, ring) = (Views::new(8), Ring::new(16).unwrap());
+        Self { medium, views, ring, now: Instant(0), next_tag: 0 }
+    }
+
+    fn tag(&mut self) -> Tag {
+        self.next_tag += 1;
+        Tag(self.next_tag)
+    }
+
+    fn start(&mut self, command: Command, slots: &[SlotWrite]) {
+        self.medium.start(self.now, command, slots, &mut self.views, &mut self.ring);
+    }
+
+    /// Until nothing is under way: results by tag, and what reads found.
+    fn finish(&mut self) -> (BTreeMap<u32, Result<(), MediumError>>, BTreeMap<u32, Slots>) {
+        let (mut results, mut reads) = (BTreeMap::new(), BTreeMap::new());
+        while self.medium.under_way() > 0 {
+            let Self { medium, views, ring, now, .. } = self;
+            while medium.poll(*now, views, ring, |done| match done {
+                Completion::Read { tag, slots } => {
+                    results.insert(tag.0, slots.map(|_| ()));
+                    let slots = slots.unwrap_or_default().iter();
+                    let found = slots.map(|slot| (slot.status, slot.oob, slot.crc));
+                    reads.insert(tag.0, found.collect());
+                }
+                Completion::Program { tag, result }
+                | Completion::Erase { tag, result }
+                | Completion::Flush { tag, result } => {
+                    results.insert(tag.0, result);
+                }
+            }) {}
+            if ring.under_way() > 0 {
+                let mut done = Vec::new();
+                ring.enter(None, &mut done).unwrap();
+                for done in done {
+                    medium.io_done(done, ring);
+                }
+            } else if let Some(at) = medium.deadline() {
+                *now = at.max(*now);
+            }
+        }
+        (results, reads)
+    }
+
+    fn page(&self, stamp: u8) -> Vec<SlotWrite> {
+        let slots = self.medium.geometry().slots_per_page;
+        let bytes = Box::new([stamp; BLOCK_BYTES]);
+        vec![SlotWrite { oob: [stamp; OOB_BYTES], data: SlotData::Meta(bytes) }; slots as usize]
+    }
+}
+
+fn options(kind: Kind) -> DeviceOptions {
+    let volume = VolumeOptions { name: "v".into(), blocks: 2048, read_only: false };
+    DeviceOptions {
+        kind,
+        volumes: vec![volume],
+        op_percent: 50,
+        channels: 2,
+        dies_per_channel: 1,
+        shards: 1,
+        faults: Faults::default(),
+    }
+}
+
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("weir-medium-{name}-{}", std::process::id()));
+        std::fs::remove_dir_all(&path).ok();
+        std::fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        std::fs::remove_dir_all(&self.0).ok();
+    }
+}
+
+fn kinds(folder: &Path) -> [Kind; 3] {
+    let profile = Profile::builtin("slc").unwrap();
+    [
+        Kind::Memory { profile: profile.clone() },
+        Kind::Nand { path: folder.join("dev"), profile },
+        Kind::File { path: folder.join("dev.img") },
+    ]
+}
+
+fn create(kind: Kind) -> (Device, Rig) {
+    let mut device = Device::create(&options(kind), &ftl::Settings::default()).unwrap();
+    let rig = Rig::new(device.media.remove(0));
+    (device, rig)
+}
+
+#[test]
+fn every_store_gives_back_what_was_programmed_and_nothing_after_an_erase() {
+    let folder = Scratch::new("conformance");
+    for kind in kinds(&folder.0) {
+        let (_device, mut rig) = create(kind.clone());
+        let geometry = *rig.medium.geometry();
+        let block = geometry.block(1, 2);
+        let slot = |page| geometry.slot(block, page, 0);
+        // All at once: the medium keeps them in order.
+        let (program, second) = (rig.tag(), rig.tag());
+        let (first_page, second_page) = (rig.page(1), rig.page(2));
+        rig.start(Command::Program { tag: program, slot: slot(0) }, &first_page);
+        rig.start(Command::Program { tag: second, slot: slot(1) }, &second_page);
+        let (results, _) = rig.finish();
+        assert!(results.values().all(Result::is_ok), "{kind:?}");
+        let read = |rig: &mut Rig, page| {
+            let (tag, count) = (rig.tag(), geometry.slots_per_page);
+            let command = Command::Read { tag, slot: slot(page), count, into: None, urgent: false };
+            rig.start(command, &[]);
+            rig.finish().1.remove(&tag.0).unwrap()
+        };
+        for (page, stamp) in [(0, 1u8), (1, 2)] {
+            for (status, oob, crc) in read(&mut rig, page) {
+                assert_eq!(status, SlotStatus::Ok, "{kind:?}");
+                assert_eq!(oob, [stamp; OOB_BYTES]);
+                assert_eq!(crc, flash::crc(&[stamp; BLOCK_BYTES]));
+            }
+        }
+        assert!(read(&mut rig, 2).iter().all(|slot| slot.0 == SlotStatus::Erased));
+        let (erase, again) = (rig.tag(), rig.tag());
+        let third_page = rig.page(3);
+        rig.start(Command::Erase { tag: erase, block }, &[]);
+        rig.start(Command::Program { tag: again, slot: slot(0) }, &third_page);
+        assert!(rig.finish().0.values().all(Result::is_ok));
+        assert!(read(&mut rig, 0).iter().all(|slot| slot.1 == [3; OOB_BYTES]));
+        assert!(read(&mut rig, 1).iter().all(|slot| slot.0 == SlotStatus::Erased));
+        assert_eq!(rig.medium.health().erase_counts[block.0 as usize], 1);
+    }
+}
+
+#[test]
+fn files_bring_the_state_of_each_block_back() {
+    let folder = Scratch::new("reopen");
+    for kind in kinds(&folder.0).into_iter().skip(1) {
+        let (mut device, mut rig) = create(kind.clone());
+        let geometry = *rig.medium.geometry();
+        let slot = |block, page| geometry.slot(BlockId(block), page, 0);
+        for (block, pages) in [(0, 3), (1, 1), (2, geometry.pages_per_block)] {
+            for page in 0..pages {
+                let (tag, content) = (rig.tag(), rig.page(page as u8 | 1));
+                rig.start(Command::Program { tag, slot: slot(block, page) }, &content);
+                rig.finish();
+            }
+        }
+        let (erase, flush) = (rig.tag(), rig.tag());
+        rig.start(Command::Erase { tag: erase, block: BlockId(1) }, &[]);
+        rig.finish();
+        rig.start(Command::Flush { tag: flush }, &[]);
+        assert!(rig.finish().0.values().all(Result::is_ok));
+        device.commit().unwrap();
+        drop((device, rig));
+        let device = Device::open(&kind, Mode::ReadWrite).unwrap();
+        let nand = &device.media[0].nand;
+        let found = [0, 1, 2, 3].map(|block| nand.record(BlockId(block)));
+        let pointers = found.map(|record| record.write_pointer);
+        assert_eq!(pointers, [3, 0, geometry.pages_per_block, 0], "{kind:?}");
+        assert_eq!(found.map(|record| record.erase_count), [0, 1, 0, 0], "{kind:?}");
+    }
+}
+
+/// As after a power loss of the host: the record says more than the other files hold.
+#[test]
+fn a_page_whose_oob_never_got_to_the_disk_reads_as_torn() {
+    let folder = Scratch::new("torn");
+    let kind = kinds(&folder.0)[1].clone();
+    let (mut device, mut rig) = create(kind.clone());
+    let slot = rig.medium.geometry().slot(BlockId(0), 0, 0);
+    let (tag, content) = (rig.tag(), rig.page(5));
+    rig.start(Command::Program { tag, slot }, &content);
+    rig.finish();
+    device.commit().unwrap();
+    drop((device, rig));
+    let oob = std::fs::File::options().write(true).open(folder.0.join("dev/shard-0/oob")).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&oob, &[0; 32], 0).unwrap();
+    let mut device = Device::open(&kind, Mode::ReadWrite).unwrap();
+    let mut rig = Rig::new(device.media.remove(0));
+    let tag = rig.tag();
+    rig.start(Command::Read { tag, slot, count: 1, into: None, urgent: false }, &[]);
+    let (_, reads) = rig.finish();
+    assert_eq!(reads[&tag.0][0].0, SlotStatus::Uncorrectable);
+}
+
+#[test]
+fn a_full_disk_is_no_bad_block() {
+    let folder = Scratch::new("full");
+    let kind = kinds(&folder.0)[1].clone();
+    let (mut device, rig) = create(kind.clone());
+    device.commit().unwrap();
+    drop((device, rig));
+    let data = folder.0.join("dev/shard-0/data");
+    let mut device = Device::open(&kind, Mode::ReadWrite).unwrap();
+    let medium = device.media.remove(0);
+    let (nand, geometry) = (medium.nand.clone(), *medium.geometry());
+    drop(medium);
+    std::fs::remove_file(&data).unwrap();
+    std::os::unix::fs::symlink("/dev/full", &data).unwrap();
+    let generation = std::fs::File::open(folder.0.join("dev/generation")).unwrap();
+    let fence = Fence { file: generation, expected: encode_generation(1) };
+    let store = FileStore::open(&folder.0.join("dev/shard-0"), &geometry, true, fence).unwrap();
+    let mut rig = Rig::new(Medium::new(nand, Store::File(store), false));
+    let (tag, content) = (rig.tag(), rig.page(5));
+    rig.start(Command::Program { tag, slot: SlotId(0) }, &content);
+    let (results, _) = rig.finish();
+    assert_eq!(results[&tag.0], Err(MediumError::NoSpace));
+    assert!(rig.medium.health().bad_blocks.is_empty());
+}

@@ -1,0 +1,131 @@
+//! Devices without a server: making one, and looking into one. Time is virtual, so nothing waits
+//! for emulated flash.
+
+use crate::buffer::Buffer;
+use crate::device::{Device, DeviceError, DeviceOptions, Kind, Mode};
+use crate::ring::Ring;
+use crate::server::{start_engine, stop_engine, virtual_turn};
+use crate::shard::{Engine, Origin, Piece, Work};
+use flash::{BLOCK_BYTES, Instant, RequestError};
+use ftl::{Ftl, MountReport, Settings};
+
+const RING_ENTRIES: u32 = 64;
+
+/// One shard of a device that is mounted without a server.
+pub struct Offline {
+    engine: Engine,
+    ring: Ring,
+    now: Instant,
+    report: MountReport,
+    _device: std::rc::Rc<Device>,
+}
+
+/// Makes and formats a device, and closes it.
+pub fn format(options: &DeviceOptions, settings: &Settings) -> Result<(), DeviceError> {
+    if Device::exists(&options.kind) {
+        let path = match &options.kind {
+            Kind::Nand { path, .. } | Kind::File { path } => path.clone(),
+            Kind::Memory { .. } => Default::default(),
+        };
+        return Err(DeviceError::Exists(path));
+    }
+    let mut device = Device::create(options, settings)?;
+    let media = std::mem::take(&mut device.media);
+    let formats = std::mem::take(&mut device.formats);
+    for (shard, (medium, format)) in media.into_iter().zip(formats).enumerate() {
+        let failed = |reason| DeviceError::Mount { shard, reason };
+        let mut ring = ring().map_err(failed)?;
+        let started = start_engine(medium, Some(format), settings.clone(), &mut ring);
+        let (mut engine, mut now, _) = started.map_err(failed)?;
+        stop_engine(&mut engine, &mut ring, &mut now).map_err(failed)?;
+    }
+    device.commit()
+}
+
+/// Mounts a device, hands its shards to `look`, and, unless only reading, stops them cleanly.
+pub fn with_device<T>(
+    kind: &Kind,
+    settings: &Settings,
+    read_only: bool,
+    look: impl FnOnce(&mut [Offline]) -> T,
+) -> Result<T, DeviceError> {
+    let mode = if read_only { Mode::ReadOnly } else { Mode::ReadWrite };
+    let settings = Settings { read_only, ..settings.clone() };
+    let mut device = Device::open(kind, mode)?;
+    let media = std::mem::take(&mut device.media);
+    let device = std::rc::Rc::new(device);
+    let mut shards = Vec::new();
+    for (shard, medium) in media.into_iter().enumerate() {
+        let failed = |reason| DeviceError::Mount { shard, reason };
+        let mut ring = ring().map_err(failed)?;
+        let started = start_engine(medium, None, settings.clone(), &mut ring);
+        let (engine, now, report) = started.map_err(failed)?;
+        shards.push(Offline { engine, ring, now, report, _device: device.clone() });
+    }
+    let result = look(&mut shards);
+    for (shard, offline) in shards.iter_mut().enumerate().filter(|_| !read_only) {
+        stop_engine(&mut offline.engine, &mut offline.ring, &mut offline.now)
+            .map_err(|reason| DeviceError::Mount { shard, reason })?;
+    }
+    Ok(result)
+}
+
+fn ring() -> Result<Ring, String> {
+    Ring::new(RING_ENTRIES).map_err(|error| format!("io_uring: {error}"))
+}
+
+impl Offline {
+    /// What the mount found.
+    pub fn report(&self) -> &MountReport {
+        &self.report
+    }
+
+    /// The FTL, to ask what it knows.
+    pub fn ftl(&self) -> &Ftl {
+        &self.engine.ftl
+    }
+
+    /// Shape of the medium.
+    pub fn geometry(&self) -> flash::Geometry {
+        *self.engine.medium.geometry()
+    }
+
+    /// Reads `blocks` logical blocks. The bytes are verified by their checksums.
+    pub fn read(&mut self, lba: u32, blocks: u32) -> Result<Vec<u8>, RequestError> {
+        let buffer = Buffer::new(blocks);
+        self.execute(Work::Read, lba, &buffer)?;
+        Ok(buffer.bytes().to_vec())
+    }
+
+    /// Writes whole logical blocks.
+    ///
+    /// # Panics
+    /// If `bytes` are not whole blocks, or none.
+    pub fn write(&mut self, lba: u32, bytes: &[u8]) -> Result<(), RequestError> {
+        assert_eq!(bytes.len() % BLOCK_BYTES, 0, "whole logical blocks");
+        let mut buffer = Buffer::new((bytes.len() / BLOCK_BYTES) as u32);
+        buffer.bytes_mut().copy_from_slice(bytes);
+        self.execute(Work::Write { fua: false, handle: 0 }, lba, &buffer)
+    }
+
+    /// Makes durable what was written.
+    pub fn flush(&mut self) -> Result<(), RequestError> {
+        let nothing = Buffer::new(1);
+        self.execute(Work::Flush, 0, &nothing)
+    }
+
+    fn execute(&mut self, work: Work, lba: u32, buffer: &Buffer) -> Result<(), RequestError> {
+        let blocks = if work == Work::Flush { 0 } else { buffer.blocks() };
+        let origin = Origin { shard: 0, request: 0 };
+        let view = buffer.view(0, blocks);
+        self.engine.submit(Piece { origin, work, lba, blocks, view });
+        let mut finished = Vec::new();
+        while finished.is_empty() {
+            let turned = virtual_turn(&mut self.engine, &mut self.ring, &mut self.now);
+            // The ring is gone: what was asked for cannot be known any more.
+            turned.map_err(|_| RequestError::Failed)?;
+            self.engine.take_finished(&mut finished);
+        }
+        finished[0].1
+    }
+}

@@ -1,0 +1,558 @@
+//! A server: the shards' threads, their listeners, and how they start and stop.
+//!
+//! Each shard's thread makes its own ring and engine, mounts without pacing, and reports; only
+//! when all have mounted do clients get in. Dropping a [`Server`] shuts it down.
+
+use crate::config::{Config, Listen};
+use crate::device::{Device, DeviceError, Mode, Volume, decode_volumes};
+use crate::medium::Medium;
+use crate::nbd;
+use crate::ring::Ring;
+use crate::shard::{
+    Clock, Engine, Exported, Mailbox, Message, Milestone, Shard, ShardError, ShardStatus, Shared,
+    Split,
+};
+use crate::tls::{self, TlsError};
+use flash::{BLOCK_BYTES, Instant};
+use ftl::{FormatOptions, Ftl, Input, MountReport, Settings};
+use std::fmt;
+use std::io::{self, Read};
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileTypeExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicUsize;
+use std::sync::{Arc, mpsc};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// Entries of a shard's ring.
+const RING_ENTRIES: u32 = 256;
+
+/// Longest read or write: what every client is sure to get a buffer for.
+const PAYLOAD_BYTES_MAX: u32 = 8 << 20;
+
+/// Why a server cannot start or had to stop.
+#[derive(Debug)]
+pub enum ServeError {
+    /// The device.
+    Device(DeviceError),
+    /// A socket.
+    Listen {
+        /// Its address.
+        address: String,
+        /// What is wrong.
+        reason: String,
+    },
+    /// Certificate or key.
+    Tls(TlsError),
+    /// The system.
+    System {
+        /// What was tried.
+        doing: &'static str,
+        /// What it said.
+        error: io::Error,
+    },
+    /// Volumes of the config and of the device differ.
+    Volumes(String),
+    /// A shard's thread failed.
+    Shard {
+        /// Which.
+        shard: usize,
+        /// How.
+        reason: String,
+    },
+}
+
+impl fmt::Display for ServeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Device(error) => error.fmt(f),
+            Self::Listen { address, reason } => write!(f, "{address}: {reason}"),
+            Self::Tls(error) => error.fmt(f),
+            Self::System { doing, error } => write!(f, "cannot {doing}: {error}"),
+            Self::Volumes(reason) => f.write_str(reason),
+            Self::Shard { shard, reason } => write!(f, "shard {shard} failed: {reason}"),
+        }
+    }
+}
+
+impl std::error::Error for ServeError {}
+
+impl From<DeviceError> for ServeError {
+    fn from(error: DeviceError) -> Self {
+        Self::Device(error)
+    }
+}
+
+impl From<TlsError> for ServeError {
+    fn from(error: TlsError) -> Self {
+        Self::Tls(error)
+    }
+}
+
+/// A running server.
+pub struct Server {
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<Result<(), ShardError>>>,
+    http: Option<crate::http::Http>,
+    ready: Ready,
+    /// Removed at the end.
+    socket: Option<PathBuf>,
+    _lock: DeviceLock,
+}
+
+/// Keeps the device locked as long as its shards run.
+struct DeviceLock(#[expect(dead_code, reason = "held for its lock")] Device);
+
+/// What clients need to know.
+#[derive(Clone, Debug)]
+pub struct Ready {
+    /// Where NBD clients connect, without the export's name, one per listener.
+    pub nbd: Vec<String>,
+    /// Where the HTTP API is.
+    pub http: Option<SocketAddr>,
+    /// What is exported.
+    pub volumes: Vec<Volume>,
+    /// What each shard's mount found.
+    pub mounts: Vec<MountReport>,
+}
+
+impl Server {
+    /// Opens (or makes) the device, mounts it, and serves it.
+    pub fn start(config: &Config) -> Result<Self, ServeError> {
+        let tls = config.nbd.tls.as_ref().map(tls::load).transpose()?;
+        let mut listeners = Vec::new();
+        let mut nbd_addresses = Vec::new();
+        let mut socket = None;
+        // Bound first: an address in use is found before a device is touched.
+        for listen in &config.nbd.listen {
+            let (listener, address) = bind(listen)?;
+            listeners.push(listener);
+            nbd_addresses.push(address);
+            if let Listen::Unix(path) = listen {
+                socket = Some(path.clone());
+            }
+        }
+        let mut device = if Device::exists(&config.device.kind) {
+            Device::open(&config.device.kind, Mode::ReadWrite)?
+        } else {
+            Device::create(&config.device, &config.ftl)?
+        };
+        let media = std::mem::take(&mut device.media);
+        let formats = std::mem::take(&mut device.formats);
+        let mut mounted = mount_all(media, formats, &config.ftl)?;
+        device.commit()?;
+        let volumes = check_volumes(&mounted, device.split, config)?;
+        let shared = Arc::new(share(config, device.split, &volumes, tls, mounted.len())?);
+        let mounts = mounted.iter().map(|mounted| mounted.report.clone()).collect();
+        let mut threads = Vec::new();
+        for (shard, mounted) in mounted.drain(..).enumerate() {
+            let mine = if shard == 0 { std::mem::take(&mut listeners) } else { Vec::new() };
+            // The thread waits for this since it has mounted; if it is gone, `join` tells why.
+            mounted.go.send((Arc::clone(&shared), mine)).ok();
+            threads.push(mounted.thread);
+        }
+        let mut server = Self {
+            shared,
+            threads,
+            http: None,
+            ready: Ready { nbd: nbd_addresses, http: None, volumes, mounts },
+            socket,
+            _lock: DeviceLock(device),
+        };
+        if let Some(address) = config.http {
+            let http = crate::http::Http::start(address, server.control())?;
+            server.ready.http = Some(http.address());
+            server.http = Some(http);
+        }
+        Ok(server)
+    }
+
+    /// What clients need to know.
+    pub fn ready(&self) -> &Ready {
+        &self.ready
+    }
+
+    /// A handle to ask for status and to switch policies.
+    pub fn control(&self) -> Control {
+        Control { shared: Arc::clone(&self.shared) }
+    }
+
+    /// Finishes what is in flight, makes everything durable and ends.
+    pub fn shut_down(mut self) -> Result<(), ServeError> {
+        self.control().shut_down();
+        self.join()
+    }
+
+    /// Waits until the server has ended.
+    pub fn join(&mut self) -> Result<(), ServeError> {
+        let mut result = Ok(());
+        for (shard, thread) in std::mem::take(&mut self.threads).into_iter().enumerate() {
+            let reason = match thread.join() {
+                Ok(Ok(())) => continue,
+                Ok(Err(ShardError::Ring(error))) => format!("io_uring: {error}"),
+                Ok(Err(ShardError::NotDurable)) => {
+                    "not everything could be made durable: see the log".into()
+                }
+                Err(_) => "it panicked: this is a bug in Weir".into(),
+            };
+            result = Err(ServeError::Shard { shard, reason });
+        }
+        self.http = None;
+        if let Some(socket) = self.socket.take() {
+            // If it is gone already, so be it.
+            std::fs::remove_file(socket).ok();
+        }
+        result
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if !self.threads.is_empty() {
+            self.control().shut_down();
+            if let Err(error) = self.join() {
+                tracing::error!(%error, "the server did not end well");
+            }
+        }
+    }
+}
+
+/// Asks a running server.
+#[derive(Clone)]
+pub struct Control {
+    shared: Arc<Shared>,
+}
+
+impl Control {
+    /// Begins the shutdown.
+    pub fn shut_down(&self) {
+        for mailbox in &self.shared.mailboxes {
+            mailbox.push(Message::Shutdown);
+        }
+    }
+
+    /// Shards of the server.
+    pub fn shards(&self) -> usize {
+        self.shared.mailboxes.len()
+    }
+
+    /// What is exported.
+    pub fn exports(&self) -> &[nbd::Export] {
+        &self.shared.exports
+    }
+
+    /// Asks a shard for its state; `answer` runs on the shard's thread.
+    pub fn status(&self, shard: usize, answer: impl FnOnce(ShardStatus) + Send + 'static) {
+        self.shared.mailboxes[shard].push(Message::Status(Box::new(answer)));
+    }
+
+    /// Switches a policy of one shard; `done` runs on the shard's thread.
+    pub fn set_policy(
+        &self,
+        shard: usize,
+        decision: &str,
+        name: &str,
+        done: impl FnOnce(Result<(), String>) + Send + 'static,
+    ) {
+        self.shared.mailboxes[shard].push(Message::Policy {
+            decision: decision.into(),
+            name: name.into(),
+            done: Box::new(done),
+        });
+    }
+}
+
+type Go = (Arc<Shared>, Vec<OwnedFd>);
+
+/// A shard that has mounted and waits to serve.
+struct Mounted {
+    report: MountReport,
+    go: mpsc::Sender<Go>,
+    thread: JoinHandle<Result<(), ShardError>>,
+}
+
+fn mount_all(
+    media: Vec<Medium>,
+    formats: Vec<FormatOptions>,
+    settings: &Settings,
+) -> Result<Vec<Mounted>, ServeError> {
+    let mut formats = formats.into_iter();
+    let mut starting = Vec::new();
+    for (shard, medium) in media.into_iter().enumerate() {
+        let (report_sender, report) = mpsc::channel();
+        let (go, go_receiver) = mpsc::channel();
+        let (format, settings) = (formats.next(), settings.clone());
+        let thread = std::thread::Builder::new()
+            .name(format!("shard-{shard}"))
+            .spawn(move || {
+                shard_thread(shard, medium, format, settings, report_sender, go_receiver)
+            })
+            .map_err(|error| ServeError::System { doing: "start a thread", error })?;
+        starting.push((report, go, thread));
+    }
+    let mut mounted = Vec::new();
+    for (shard, (report, go, thread)) in starting.into_iter().enumerate() {
+        match report.recv() {
+            Ok(Ok(report)) => mounted.push(Mounted { report, go, thread }),
+            Ok(Err(reason)) => return Err(DeviceError::Mount { shard, reason }.into()),
+            Err(_) => {
+                let reason = "it panicked while mounting: this is a bug in Weir".into();
+                return Err(ServeError::Shard { shard, reason });
+            }
+        }
+    }
+    Ok(mounted)
+}
+
+fn shard_thread(
+    shard: usize,
+    medium: Medium,
+    format: Option<FormatOptions>,
+    settings: Settings,
+    report: mpsc::Sender<Result<MountReport, String>>,
+    go: mpsc::Receiver<Go>,
+) -> Result<(), ShardError> {
+    let mut ring = Ring::new(RING_ENTRIES).map_err(ShardError::Ring)?;
+    let started = start_engine(medium, format, settings, &mut ring);
+    let (engine, now, mounted) = match started {
+        Ok(started) => started,
+        Err(reason) => {
+            // Nobody listening means that the server has given up already.
+            report.send(Err(reason)).ok();
+            return Ok(());
+        }
+    };
+    report.send(Ok(mounted)).ok();
+    // No word: another shard could not mount, or the volumes do not fit.
+    let Ok((shared, listeners)) = go.recv() else { return Ok(()) };
+    let mut alarm = Alarm { shared: Arc::clone(&shared), armed: true };
+    let shard = Shard::new(shard, shared, ring, engine, Clock::starting_at(now), listeners);
+    let result = shard.run();
+    alarm.armed = result.is_err();
+    result
+}
+
+/// Ends the other shards when this one fails, by an error or a panic: they cannot serve without it.
+struct Alarm {
+    shared: Arc<Shared>,
+    armed: bool,
+}
+
+impl Drop for Alarm {
+    fn drop(&mut self) {
+        if self.armed {
+            self.shared.fail();
+        }
+    }
+}
+
+/// Mounts or formats, jumping over emulated time. Returns when that ended and what it found.
+pub(crate) fn start_engine(
+    medium: Medium,
+    format: Option<FormatOptions>,
+    settings: Settings,
+    ring: &mut Ring,
+) -> Result<(Engine, Instant, MountReport), String> {
+    let (geometry, health) = (*medium.geometry(), medium.health());
+    let relocation_blocks = settings.relocation_blocks;
+    let ftl = match format {
+        Some(options) => Ftl::format(geometry, &health, options, settings)?,
+        None => Ftl::mount(geometry, &health, settings)?,
+    };
+    let mut engine = Engine::new(ftl, medium, relocation_blocks);
+    let mut now = Instant(0);
+    match run_until_milestone(&mut engine, ring, &mut now)? {
+        Milestone::Ready(Ok(report)) => Ok((engine, now, report)),
+        Milestone::Ready(Err(error)) => Err(error.to_string()),
+        Milestone::Stopped(_) => Err("the FTL stopped before it was ready".into()),
+    }
+}
+
+/// Goes on in virtual time until the engine reaches a milestone.
+pub(crate) fn run_until_milestone(
+    engine: &mut Engine,
+    ring: &mut Ring,
+    now: &mut Instant,
+) -> Result<Milestone, String> {
+    loop {
+        virtual_turn(engine, ring, now)?;
+        if let Some(milestone) = engine.milestone() {
+            return Ok(milestone);
+        }
+    }
+}
+
+/// One turn without waiting for emulated time: if only time is awaited, it has come.
+pub(crate) fn virtual_turn(
+    engine: &mut Engine,
+    ring: &mut Ring,
+    now: &mut Instant,
+) -> Result<(), String> {
+    engine.turn(*now, ring);
+    if ring.under_way() > 0 {
+        let mut done = Vec::new();
+        ring.enter(None, &mut done).map_err(|error| format!("io_uring: {error}"))?;
+        for done in done {
+            engine.io_done(done, ring);
+        }
+    } else if let Some(deadline) = engine.deadline() {
+        *now = deadline.max(*now);
+    }
+    Ok(())
+}
+
+/// Stops the FTL of an engine in virtual time; `Err` if not everything is durable.
+pub(crate) fn stop_engine(
+    engine: &mut Engine,
+    ring: &mut Ring,
+    now: &mut Instant,
+) -> Result<(), String> {
+    engine.ftl.handle(*now, Input::Shutdown);
+    match run_until_milestone(engine, ring, now)? {
+        Milestone::Stopped(true) => Ok(()),
+        _ => Err("not everything could be made durable".into()),
+    }
+}
+
+/// The device's volumes, if they are what the config asks for.
+fn check_volumes(
+    mounted: &[Mounted],
+    split: Split,
+    config: &Config,
+) -> Result<Vec<Volume>, ServeError> {
+    let damaged = || ServeError::Volumes("the volume table on the device is damaged".into());
+    let report = &mounted.first().ok_or_else(damaged)?.report;
+    let volumes = decode_volumes(&report.label).ok_or_else(damaged)?;
+    let end = volumes.iter().map(|volume| volume.first_block + volume.blocks).max().unwrap_or(0);
+    if end > split.device_blocks(report.logical_blocks) {
+        return Err(damaged());
+    }
+    let sizes = |name: &str, blocks: u64| format!("{name:?} of {} bytes", blocks * 4096);
+    let wanted: Vec<_> =
+        config.device.volumes.iter().map(|volume| sizes(&volume.name, volume.blocks)).collect();
+    let found: Vec<_> = volumes.iter().map(|volume| sizes(&volume.name, volume.blocks)).collect();
+    if wanted != found {
+        return Err(ServeError::Volumes(format!(
+            "the config's [[volume]] entries ({}) are not those the device was formatted with \
+             ({}): change the config, or format another device",
+            wanted.join(", "),
+            found.join(", ")
+        )));
+    }
+    Ok(volumes)
+}
+
+fn share(
+    config: &Config,
+    split: Split,
+    volumes: &[Volume],
+    tls: Option<Arc<rustls::ServerConfig>>,
+    shards: usize,
+) -> Result<Shared, ServeError> {
+    let mut exports = Vec::new();
+    let mut exported = Vec::new();
+    for (index, volume) in volumes.iter().enumerate() {
+        let options = &config.device.volumes[index];
+        let read_only = volume.read_only || options.read_only || config.ftl.read_only;
+        let mut export = nbd::Export::new(volume.name.clone(), volume.blocks * BLOCK_BYTES as u64);
+        export.read_only = read_only;
+        export
+            .check()
+            .map_err(|e| ServeError::Volumes(format!("volume {:?}: {e}", volume.name)))?;
+        exports.push(export);
+        let handle = index as u8 % config.ftl.handles;
+        exported.push(Exported { first_block: volume.first_block, handle });
+    }
+    let mut mailboxes = Vec::new();
+    for _ in 0..shards {
+        let mailbox = Mailbox::new();
+        mailboxes
+            .push(mailbox.map_err(|error| ServeError::System { doing: "make an eventfd", error })?);
+    }
+    Ok(Shared {
+        split,
+        volumes: exported,
+        exports: exports.into(),
+        tls,
+        limits: nbd::Limits {
+            handshake_ns: config.nbd.handshake_ns,
+            payload_bytes: PAYLOAD_BYTES_MAX,
+            bytes_in_flight: 4 * u64::from(PAYLOAD_BYTES_MAX),
+            ..nbd::Limits::default()
+        },
+        buffer_bytes_max: config.nbd.buffer_bytes_max,
+        clients: AtomicUsize::new(0),
+        clients_max: config.nbd.clients_max,
+        mailboxes,
+        drained: AtomicUsize::new(0),
+    })
+}
+
+fn bind(listen: &Listen) -> Result<(OwnedFd, String), ServeError> {
+    match listen {
+        Listen::Unix(path) => bind_unix(path),
+        Listen::Tcp(address) => {
+            let failed = |error: io::Error| ServeError::Listen {
+                address: address.to_string(),
+                reason: format!("cannot listen: {error}: choose another address or port"),
+            };
+            let listener = TcpListener::bind(address).map_err(failed)?;
+            let bound = listener.local_addr().map_err(failed)?;
+            Ok((listener.into(), format!("nbd://{bound}/")))
+        }
+    }
+}
+
+/// Takes the path over from a server that is gone, never from one that answers.
+fn bind_unix(path: &Path) -> Result<(OwnedFd, String), ServeError> {
+    let listen_error =
+        |reason: String| ServeError::Listen { address: path.display().to_string(), reason };
+    if let Ok(metadata) = path.symlink_metadata() {
+        if !metadata.file_type().is_socket() {
+            let reason = "is there and is no socket: choose another path, or move the file away";
+            return Err(listen_error(reason.into()));
+        }
+        match answers(path) {
+            Ok(true) => {
+                let reason = "the socket is in use by another server: stop it, or choose another";
+                return Err(listen_error(reason.into()));
+            }
+            Ok(false) => {
+                let removed = std::fs::remove_file(path);
+                removed
+                    .map_err(|e| listen_error(format!("cannot remove the stale socket: {e}")))?;
+            }
+            Err(error) => {
+                let reason = format!("cannot tell if a server has this socket: {error}");
+                return Err(listen_error(reason));
+            }
+        }
+    }
+    let listener = UnixListener::bind(path).map_err(|e| {
+        listen_error(format!("cannot listen: {e}: does the folder exist, and may you write there?"))
+    })?;
+    Ok((listener.into(), format!("nbd+unix:///?socket={}", path.display())))
+}
+
+/// True if a server is behind the socket. The kernel may go on accepting for one that was killed
+/// just now; that one never says a word.
+fn answers(path: &Path) -> io::Result<bool> {
+    let mut stream = match UnixStream::connect(path) {
+        Ok(stream) => stream,
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => return Ok(false),
+        Err(error) => return Err(error),
+    };
+    stream.set_read_timeout(Some(GREETING_TIME))?;
+    match stream.read(&mut [0]) {
+        Ok(bytes) => Ok(bytes > 0),
+        Err(error) if error.kind() == io::ErrorKind::ConnectionReset => Ok(false),
+        // Silent, but alive: perhaps another kind of server.
+        Err(_) => Ok(true),
+    }
+}
+
+/// How long a server may take to greet a client.
+const GREETING_TIME: Duration = Duration::from_secs(2);

@@ -1,0 +1,276 @@
+//! One client's socket: receive buffer, the payload it is sending, replies, TLS.
+//!
+//! Invariant: while a receive is under way, the input buffer and the payload's buffer stay where
+//! they are.
+
+use super::outbox::Outbox;
+use crate::buffer::Buffer;
+use crate::nbd;
+use crate::ring::Ring;
+use rustls::ServerConnection;
+use std::io::{Read, Write};
+use std::os::fd::{AsRawFd, OwnedFd};
+
+/// Bytes that one receive may take beyond a payload.
+const INPUT_BYTES: usize = 256 << 10;
+
+/// From this many missing bytes on, a payload is received where it is to go.
+const DIRECT_BYTES_MIN: usize = 16 << 10;
+
+/// A write whose payload is arriving.
+pub struct Incoming {
+    /// The request.
+    pub request: nbd::Request,
+    /// Where the payload goes.
+    pub buffer: Buffer,
+    /// Where in the buffer its next byte goes.
+    pub at: usize,
+}
+
+/// How far the end of a connection is.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub enum Ending {
+    /// Not in sight.
+    No,
+    /// Reads no more; what is in flight is finished and sent.
+    Finishing,
+    /// The client is gone: what is in flight is finished and dropped.
+    Gone,
+}
+
+/// One client.
+pub struct Connection {
+    /// The protocol.
+    pub nbd: nbd::Connection,
+    /// Replies.
+    pub outbox: Outbox,
+    /// A write whose payload is arriving.
+    pub incoming: Option<Incoming>,
+    /// A request that waits for a buffer.
+    pub held: Option<nbd::Request>,
+    /// Requests in the shard's table.
+    pub requests: u32,
+    /// Is the connection ending?
+    pub ending: Ending,
+    /// A receive is under way.
+    pub receiving: bool,
+    /// A send is under way.
+    pub sending: bool,
+    /// On the shard's list of connections with something to send.
+    pub dirty: bool,
+    socket: OwnedFd,
+    input: Buffer,
+    /// What of `input` is received and not yet dealt with.
+    start: usize,
+    end: usize,
+    iovecs: [libc::iovec; 2],
+    message: libc::msghdr,
+    /// Payload bytes that the receive under way may take.
+    direct: usize,
+    tls: Option<Tls>,
+}
+
+struct Tls {
+    session: Box<ServerConnection>,
+    /// Decrypted bytes not yet dealt with.
+    plain: Vec<u8>,
+    at: usize,
+    started: bool,
+    /// The outbox holds the plain consent to start TLS, and nothing else.
+    consent_due: bool,
+}
+
+impl Connection {
+    /// A new client, whose greeting is in `outbox`.
+    pub fn new(socket: OwnedFd, nbd: nbd::Connection, outbox: Outbox) -> Self {
+        let nothing = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
+        Self {
+            nbd,
+            outbox,
+            incoming: None,
+            held: None,
+            requests: 0,
+            ending: Ending::No,
+            receiving: false,
+            sending: false,
+            dirty: false,
+            socket,
+            input: Buffer::new((INPUT_BYTES / flash::BLOCK_BYTES) as u32),
+            start: 0,
+            end: 0,
+            iovecs: [nothing; 2],
+            // SAFETY: a message header of zeroes is one without content.
+            message: unsafe { std::mem::zeroed() },
+            direct: 0,
+            tls: None,
+        }
+    }
+
+    /// From now on the stream is encrypted.
+    pub fn start_tls(&mut self, mut session: ServerConnection) {
+        session.set_buffer_limit(None);
+        let session = Box::new(session);
+        self.tls =
+            Some(Tls { session, plain: Vec::new(), at: 0, started: false, consent_due: true });
+    }
+
+    /// Queues a receive: the missing payload straight to its buffer, the rest to the input.
+    pub fn receive(&mut self, index: u32, ring: &mut Ring) {
+        assert!(!self.receiving, "one receive at a time");
+        if self.start == self.end {
+            (self.start, self.end) = (0, 0);
+        } else if self.end == INPUT_BYTES {
+            self.input.bytes_mut().copy_within(self.start..self.end, 0);
+            (self.start, self.end) = (0, self.end - self.start);
+        }
+        let missing = self.nbd.payload_left() as usize;
+        self.direct = match &mut self.incoming {
+            Some(incoming) if self.tls.is_none() && missing >= DIRECT_BYTES_MIN => {
+                let to = &mut incoming.buffer.bytes_mut()[incoming.at..][..missing];
+                self.iovecs[0].iov_base = to.as_mut_ptr().cast();
+                missing
+            }
+            _ => 0,
+        };
+        self.iovecs[0].iov_len = self.direct;
+        let room = &mut self.input.bytes_mut()[self.end..];
+        self.iovecs[1] = libc::iovec { iov_base: room.as_mut_ptr().cast(), iov_len: room.len() };
+        self.message.msg_iov = self.iovecs.as_mut_ptr();
+        self.message.msg_iovlen = 2;
+        self.receiving = true;
+        ring.receive(index, self.socket.as_raw_fd(), &raw mut self.message);
+    }
+
+    /// A receive brought `bytes`. `Err`: the client is no longer to be trusted.
+    pub fn received(&mut self, bytes: usize) -> Result<(), rustls::Error> {
+        let direct = bytes.min(self.direct);
+        if let (Some(incoming), true) = (&mut self.incoming, direct > 0) {
+            incoming.at += direct;
+            self.nbd.payload_received(direct);
+        }
+        self.end += bytes - direct;
+        self.decrypt()
+    }
+
+    /// Takes encrypted input as far as it goes.
+    fn decrypt(&mut self) -> Result<(), rustls::Error> {
+        let Some(tls) = &mut self.tls else { return Ok(()) };
+        let failed = |e: std::io::Error| rustls::Error::General(e.to_string());
+        while self.start < self.end {
+            let mut cipher = &self.input.bytes()[self.start..self.end];
+            let before = cipher.len();
+            tls.session.read_tls(&mut cipher).map_err(failed)?;
+            self.start += before - cipher.len();
+            let state = tls.session.process_new_packets()?;
+            let old = tls.plain.len();
+            tls.plain.resize(old + state.plaintext_bytes_to_read(), 0);
+            if tls.plain.len() > old {
+                tls.session.reader().read_exact(&mut tls.plain[old..]).map_err(failed)?;
+            }
+        }
+        if !tls.started && !tls.session.is_handshaking() {
+            tls.started = true;
+            self.nbd.tls_started();
+        }
+        Ok(())
+    }
+
+    /// True if there are bytes of TLS to send.
+    pub fn wants_send(&self) -> bool {
+        let handshake = self.tls.as_ref().is_some_and(|tls| tls.session.wants_write());
+        handshake || !self.outbox.filling.is_empty()
+    }
+
+    /// Received bytes not yet dealt with.
+    pub fn input(&self) -> &[u8] {
+        match &self.tls {
+            Some(tls) => &tls.plain[tls.at..],
+            None => &self.input.bytes()[self.start..self.end],
+        }
+    }
+
+    /// Lets the protocol look at the input; `None` if there is none or it takes none now.
+    pub fn next_event(&mut self, now: flash::Instant) -> Option<nbd::Received> {
+        let bytes = match &self.tls {
+            Some(tls) => &tls.plain[tls.at..],
+            None => &self.input.bytes()[self.start..self.end],
+        };
+        if bytes.is_empty() {
+            return None;
+        }
+        let received = self.nbd.receive(now, bytes, &mut self.outbox.filling.bytes);
+        self.consume(received.consumed);
+        (received.consumed > 0).then_some(received)
+    }
+
+    /// Moves payload from the input to the buffer it belongs to. True if it is complete.
+    pub fn take_payload(&mut self) -> bool {
+        let Some(mut incoming) = self.incoming.take() else { return false };
+        let input = self.input();
+        let taken = input.len().min(self.nbd.payload_left() as usize);
+        incoming.buffer.bytes_mut()[incoming.at..][..taken].copy_from_slice(&input[..taken]);
+        incoming.at += taken;
+        self.incoming = Some(incoming);
+        self.consume(taken);
+        self.nbd.payload_received(taken);
+        self.nbd.payload_left() == 0
+    }
+
+    fn consume(&mut self, bytes: usize) {
+        match &mut self.tls {
+            Some(tls) => {
+                tls.at += bytes;
+                if tls.at == tls.plain.len() {
+                    tls.plain.clear();
+                    tls.at = 0;
+                }
+            }
+            None => self.start += bytes,
+        }
+    }
+
+    /// Queues a send of all that is ready.
+    pub fn send(&mut self, index: u32, ring: &mut Ring) {
+        assert!(!self.sending, "one send at a time");
+        if let Some(tls) = &mut self.tls {
+            // The consent to start TLS goes out before anything is encrypted.
+            if !std::mem::take(&mut tls.consent_due) {
+                let session = &mut tls.session;
+                self.outbox.encrypt(|replies| encrypt(session, replies));
+            }
+        }
+        self.outbox.start();
+        self.sending = true;
+        self.send_rest(index, ring);
+    }
+
+    /// Queues a send of what the last one left.
+    pub fn send_rest(&mut self, index: u32, ring: &mut Ring) {
+        let message = self.outbox.message();
+        ring.send(index, self.socket.as_raw_fd(), message);
+    }
+
+    /// Ends the conversation: what is under way on the socket completes at once.
+    pub fn hang_up(&self) {
+        // SAFETY: no memory is involved. An error means that the peer was faster.
+        unsafe { libc::shutdown(self.socket.as_raw_fd(), libc::SHUT_RDWR) };
+    }
+
+    /// Nothing is in flight any more.
+    pub fn is_idle(&self) -> bool {
+        self.requests == 0 && !self.receiving && !self.sending
+    }
+}
+
+/// The replies as TLS records.
+fn encrypt(session: &mut ServerConnection, replies: &super::outbox::Replies) -> Vec<u8> {
+    for slice in replies.slices() {
+        // Writing to a session without a limit only copies.
+        session.writer().write_all(slice).expect("the session buffers all");
+    }
+    let mut cipher = Vec::new();
+    while session.wants_write() {
+        session.write_tls(&mut cipher).expect("memory takes all");
+    }
+    cipher
+}

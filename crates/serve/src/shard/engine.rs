@@ -1,0 +1,324 @@
+//! An FTL with its medium: pieces of requests go in, finished pieces come out.
+//!
+//! Invariants:
+//! - a piece that covers part of a block (*merge*: read, overlay, write) excludes every other
+//!   change of that block until it is done, so that no acknowledged byte is overlaid by an old
+//!   one; what waits goes on in the order of arrival;
+//! - a piece's buffer id and request id are its index, and its view is registered as long as it
+//!   is in flight.
+
+use crate::buffer::{Buffer, View, Views};
+use crate::medium::Medium;
+use crate::ring::{Done, Ring};
+use crate::slab::Slab;
+use flash::{
+    BLOCK_BYTES, Hint, Instant, Lba, Operation, Payload, Reply, Request, RequestError, RequestId,
+};
+use ftl::{Ftl, Input, MountError, MountReport, Output};
+use std::collections::VecDeque;
+
+/// What a piece does to its blocks.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Work {
+    /// Fill the view.
+    Read,
+    /// Write the view.
+    Write {
+        /// Durable before the reply.
+        fua: bool,
+        /// Placement handle.
+        handle: u8,
+    },
+    /// Write bytes `from..to` of the view's only block, keep the rest of the block.
+    Merge {
+        /// First byte.
+        from: u16,
+        /// Byte after the last.
+        to: u16,
+        /// Durable before the reply.
+        fua: bool,
+        /// Placement handle.
+        handle: u8,
+    },
+    /// Forget the blocks.
+    Trim {
+        /// Durable before the reply.
+        fua: bool,
+    },
+    /// Make durable what was acknowledged.
+    Flush,
+}
+
+impl Work {
+    fn changes(self) -> bool {
+        matches!(self, Work::Write { .. } | Work::Merge { .. } | Work::Trim { .. })
+    }
+}
+
+/// Who gets the result of a piece.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Origin {
+    /// The shard of the client's connection.
+    pub shard: usize,
+    /// The request, as that shard names it.
+    pub request: u32,
+}
+
+/// The part of a client's request that one shard executes.
+#[derive(Clone, Copy, Debug)]
+pub struct Piece {
+    /// Who asked.
+    pub origin: Origin,
+    /// What to do.
+    pub work: Work,
+    /// First logical block of the shard.
+    pub lba: u32,
+    /// How many.
+    pub blocks: u32,
+    /// The data.
+    pub view: View,
+}
+
+impl Piece {
+    fn overlaps(&self, other: &Piece) -> bool {
+        self.lba < other.lba + other.blocks && other.lba < self.lba + self.blocks
+    }
+}
+
+/// A piece that is done.
+pub type Finished = (Origin, Result<(), RequestError>);
+
+struct Active {
+    piece: Piece,
+    /// Where a merge reads the old content to; `None` for other pieces, and once it writes.
+    old: Option<Buffer>,
+}
+
+/// The events of a life: the end of a mount, and of a shutdown.
+#[derive(Debug)]
+pub enum Milestone {
+    /// The mount or format ended.
+    Ready(Result<MountReport, MountError>),
+    /// The shutdown ended; true: everything is durable.
+    Stopped(bool),
+}
+
+/// An FTL with its medium.
+pub struct Engine {
+    /// Decides.
+    pub ftl: Ftl,
+    /// Executes.
+    pub medium: Medium,
+    views: Views,
+    active: Slab<Active>,
+    /// Merges among `active`.
+    merges: u32,
+    parked: VecDeque<Piece>,
+    /// Pieces to be given to the FTL.
+    due: VecDeque<u32>,
+    /// Replies of the FTL that were not looked at.
+    replies: VecDeque<Reply>,
+    finished: Vec<Finished>,
+    milestones: VecDeque<Milestone>,
+    sums: Vec<u32>,
+}
+
+impl Engine {
+    /// Nothing is in flight yet.
+    pub fn new(ftl: Ftl, medium: Medium, relocation_blocks: u32) -> Self {
+        Self {
+            ftl,
+            medium,
+            views: Views::new(relocation_blocks),
+            active: Slab::default(),
+            merges: 0,
+            parked: VecDeque::new(),
+            due: VecDeque::new(),
+            replies: VecDeque::new(),
+            finished: Vec::new(),
+            milestones: VecDeque::new(),
+            sums: Vec::new(),
+        }
+    }
+
+    /// Takes a piece. The next turn begins it.
+    pub fn submit(&mut self, piece: Piece) {
+        if self.must_wait(&piece, self.parked.len()) {
+            self.parked.push_back(piece);
+        } else {
+            self.start(piece);
+        }
+    }
+
+    /// True while a change of the same block is under way of which one is a merge, or waits
+    /// among the first `ahead` of those parked.
+    fn must_wait(&self, piece: &Piece, ahead: usize) -> bool {
+        let merge = matches!(piece.work, Work::Merge { .. });
+        if !piece.work.changes() || !(merge || self.merges > 0 || ahead > 0) {
+            return false;
+        }
+        let is_merge = |other: &Piece| matches!(other.work, Work::Merge { .. });
+        let conflicts = |other: &Piece| {
+            other.work.changes() && (merge || is_merge(other)) && other.overlaps(piece)
+        };
+        self.active.iter().any(|(_, active)| conflicts(&active.piece))
+            || self.parked.iter().take(ahead).any(|parked| parked.overlaps(piece))
+    }
+
+    fn start(&mut self, piece: Piece) {
+        let merge = matches!(piece.work, Work::Merge { .. });
+        let old = merge.then(|| Buffer::new(1));
+        self.merges += u32::from(merge);
+        let view = old.as_ref().map_or(piece.view, |old| old.view(0, 1));
+        let index = self.active.insert(Active { piece, old });
+        self.views.set(index, view);
+        self.due.push_back(index);
+    }
+
+    /// Gives the piece to the FTL: a merge first as a read, then as a write.
+    fn issue(&mut self, now: Instant, index: u32) {
+        let Active { piece, old } = &self.active[index];
+        let write = |fua, handle| Operation::Write {
+            buffer: index,
+            fua,
+            atomic: false,
+            hint: Hint { handle },
+        };
+        let operation = match piece.work {
+            Work::Read => Operation::Read { buffer: index },
+            Work::Merge { .. } if old.is_some() => Operation::Read { buffer: index },
+            Work::Merge { fua, handle, .. } | Work::Write { fua, handle } => write(fua, handle),
+            Work::Trim { fua } => Operation::Trim { fua },
+            Work::Flush => Operation::Flush,
+        };
+        self.sums.clear();
+        if let Operation::Write { .. } = operation {
+            let view = piece.view;
+            self.sums.extend((0..piece.blocks).map(|i| flash::crc(view.block(i))));
+        }
+        let (lba, blocks) = (Lba(piece.lba), piece.blocks);
+        let request = Request { id: RequestId::from(index), lba, blocks, operation };
+        self.ftl.handle(now, Input::Request { request, checksums: &self.sums });
+    }
+
+    /// The FTL has answered.
+    fn reply(&mut self, reply: Reply) {
+        let index = reply.id as u32;
+        let active = &mut self.active[index];
+        if let (Some(old), Ok(())) = (active.old.take(), reply.result) {
+            overlay(&mut active.piece, &old);
+            self.views.set(index, active.piece.view);
+            self.due.push_back(index);
+            return;
+        }
+        self.views.clear(index);
+        let Active { piece, .. } = self.active.remove(index);
+        self.merges -= u32::from(matches!(piece.work, Work::Merge { .. }));
+        self.finished.push((piece.origin, reply.result));
+        if piece.work.changes() {
+            self.unpark();
+        }
+    }
+
+    /// Starts what no longer has to wait.
+    fn unpark(&mut self) {
+        let mut position = 0;
+        while position < self.parked.len() {
+            let piece = self.parked[position];
+            if self.must_wait(&piece, position) {
+                position += 1;
+            } else {
+                self.parked.remove(position);
+                self.start(piece);
+            }
+        }
+    }
+
+    /// An I/O operation of the medium is done.
+    pub fn io_done(&mut self, done: Done, ring: &mut Ring) {
+        self.medium.io_done(done, ring);
+    }
+
+    /// Carries out all that can be done now.
+    pub fn turn(&mut self, now: Instant, ring: &mut Ring) {
+        self.settle(now, ring);
+        if self.ftl.deadline().is_some_and(|at| at <= now) {
+            self.ftl.handle(now, Input::Deadline);
+            self.settle(now, ring);
+        }
+        loop {
+            let Self { ftl, medium, views, .. } = self;
+            let completed =
+                medium.poll(now, views, ring, |done| ftl.handle(now, Input::Completion(done)));
+            if !completed {
+                return;
+            }
+            self.settle(now, ring);
+        }
+    }
+
+    /// Gives the FTL what is due, one event at a time: what it says is carried out before the
+    /// next (its driving contract).
+    fn settle(&mut self, now: Instant, ring: &mut Ring) {
+        loop {
+            while let Some(output) = self.ftl.poll() {
+                self.carry_out(now, output, ring);
+            }
+            if let Some(reply) = self.replies.pop_front() {
+                self.reply(reply);
+            } else if let Some(index) = self.due.pop_front() {
+                self.issue(now, index);
+            } else {
+                return;
+            }
+        }
+    }
+
+    fn carry_out(&mut self, now: Instant, output: Output, ring: &mut Ring) {
+        match output {
+            Output::Command(command) => {
+                let slots = match command {
+                    flash::Command::Program { tag, .. } => self.ftl.program(tag),
+                    _ => &[],
+                };
+                self.medium.start(now, command, slots, &mut self.views, ring);
+            }
+            Output::ReadZeroes { into, count } => {
+                for i in 0..count {
+                    let payload = Payload { index: into.index + i, ..into };
+                    self.views.block_mut(payload).fill(0);
+                }
+            }
+            Output::Reply(reply) => self.replies.push_back(reply),
+            Output::Ready(result) => self.milestones.push_back(Milestone::Ready(result)),
+            Output::Stopped(durable) => self.milestones.push_back(Milestone::Stopped(durable)),
+        }
+    }
+
+    /// Pieces that are done since the last call, appended to `into`.
+    pub fn take_finished(&mut self, into: &mut Vec<Finished>) {
+        into.append(&mut self.finished);
+    }
+
+    /// The next milestone.
+    pub fn milestone(&mut self) -> Option<Milestone> {
+        self.milestones.pop_front()
+    }
+
+    /// When to call [`Engine::turn`] if nothing happens before.
+    pub fn deadline(&self) -> Option<Instant> {
+        self.ftl.deadline().into_iter().chain(self.medium.deadline()).min()
+    }
+}
+
+/// Completes the block of a merge: what the client did not give comes from the old content.
+fn overlay(piece: &mut Piece, old: &Buffer) {
+    let Work::Merge { from, to, .. } = piece.work else {
+        unreachable!("only a merge reads the old content")
+    };
+    let (from, to) = (usize::from(from), usize::from(to));
+    assert!(from < to && to <= BLOCK_BYTES, "a merge has bytes of its own");
+    let block = piece.view.block_mut(0);
+    block[..from].copy_from_slice(&old.bytes()[..from]);
+    block[to..].copy_from_slice(&old.bytes()[to..]);
+}

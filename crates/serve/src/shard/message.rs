@@ -1,0 +1,106 @@
+//! How threads reach a shard: a queue and an eventfd that wakes its ring.
+//!
+//! Bounded by construction: a piece belongs to a request that holds one of its connection's
+//! places, a finished piece answers a piece, and the rest is rare.
+
+use super::engine::{Finished, Piece};
+use ftl::Status;
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::{Mutex, PoisonError};
+
+/// What a shard is told by another thread.
+pub enum Message {
+    /// A client for this shard to serve.
+    Client(OwnedFd),
+    /// Execute this, then send `Finished` to its origin.
+    Piece(Piece),
+    /// What this shard had sent away is done.
+    Finished(Finished),
+    /// How much of the blocks from `lba` on holds data? Send `Mapped` to the origin.
+    Map(Piece),
+    /// The answer: request, mapped or not, and how many blocks.
+    Mapped(u32, bool, u32),
+    /// Tell the state.
+    Status(Box<dyn FnOnce(ShardStatus) + Send>),
+    /// Switch a policy.
+    Policy {
+        /// Which decision.
+        decision: String,
+        /// The policy to decide it from now on.
+        name: String,
+        /// Gets the outcome.
+        done: Box<dyn FnOnce(Result<(), String>) + Send>,
+    },
+    /// Stop when everything is finished.
+    Shutdown,
+    /// Another shard has drained: look whether all have.
+    Drained,
+}
+
+/// State of a shard.
+#[derive(Clone, Debug)]
+pub struct ShardStatus {
+    /// Of the FTL.
+    pub ftl: Status,
+    /// Clients served by this shard.
+    pub connections: usize,
+    /// Requests in flight.
+    pub requests: usize,
+    /// Bytes of request buffers in use.
+    pub buffer_bytes: usize,
+    /// Erase counts of all blocks, in bins for a histogram: lower bound and blocks.
+    pub wear: Vec<(u32, u32)>,
+    /// Another server has taken over the device.
+    pub fenced: bool,
+}
+
+/// The way into a shard.
+pub struct Mailbox {
+    queue: Mutex<VecDeque<Message>>,
+    event: OwnedFd,
+}
+
+impl Mailbox {
+    /// An empty one.
+    pub fn new() -> io::Result<Self> {
+        // SAFETY: no memory is involved; the result is checked.
+        let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the descriptor is new and nobody else's.
+        let event = unsafe { OwnedFd::from_raw_fd(fd) };
+        Ok(Self { queue: Mutex::default(), event })
+    }
+
+    /// Adds a message and wakes the shard if it may sleep.
+    pub fn push(&self, message: Message) {
+        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        queue.push_back(message);
+        let first = queue.len() == 1;
+        drop(queue);
+        if first {
+            self.wake();
+        }
+    }
+
+    /// Takes all messages, in order.
+    pub fn drain(&self, into: &mut VecDeque<Message>) {
+        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        into.append(&mut queue);
+    }
+
+    /// Wakes the shard.
+    pub fn wake(&self) {
+        let one = 1u64.to_ne_bytes();
+        // SAFETY: eight readable bytes. A full counter means that the shard is awake already.
+        unsafe { libc::write(self.event.as_raw_fd(), one.as_ptr().cast(), one.len()) };
+    }
+
+    /// What the shard's ring reads.
+    pub fn event_fd(&self) -> RawFd {
+        self.event.as_raw_fd()
+    }
+}

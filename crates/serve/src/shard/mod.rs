@@ -1,0 +1,547 @@
+//! A shard: one thread, one ring, one FTL with its medium, and the clients assigned to it.
+//!
+//! A turn of the loop: wait in the ring; deal with completions and messages; let the engine do
+//! all it can; answer what is finished; queue one send per client with replies. With one shard
+//! nothing leaves the thread.
+//!
+//! Shutting down: every shard finishes the requests of its clients (*draining*), still serving the
+//! pieces of the others; when the last has drained, each stops its FTL, lets go of its sockets and
+//! ends.
+
+mod connection;
+mod engine;
+mod message;
+mod outbox;
+mod requests;
+mod split;
+
+pub use engine::{Engine, Milestone, Origin, Piece, Work};
+pub use message::{Mailbox, Message, ShardStatus};
+pub use split::Split;
+
+use crate::buffer::Pool;
+use crate::nbd;
+use crate::ring::{Done, Owner, Ring};
+use crate::slab::Slab;
+use connection::{Connection, Ending};
+use flash::{Instant, SECOND};
+use ftl::Input;
+use requests::Pending;
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// What all shards of a server know.
+pub struct Shared {
+    /// Which shard holds what.
+    pub split: Split,
+    /// The exported volumes, in the order of `exports`.
+    pub volumes: Vec<Exported>,
+    /// The same for the protocol.
+    pub exports: Arc<[nbd::Export]>,
+    /// Present if clients must use TLS.
+    pub tls: Option<Arc<rustls::ServerConfig>>,
+    /// Bounds of one client.
+    pub limits: nbd::Limits,
+    /// Bytes of request buffers that one shard may have out.
+    pub buffer_bytes_max: usize,
+    /// Clients of all shards.
+    pub clients: AtomicUsize,
+    /// Most clients at a time.
+    pub clients_max: usize,
+    /// The way to each shard.
+    pub mailboxes: Vec<Mailbox>,
+    /// Shards that have drained.
+    pub drained: AtomicUsize,
+}
+
+impl Shared {
+    /// A shard has failed: the others stop without waiting for what it owes them.
+    pub fn fail(&self) {
+        self.drained.fetch_add(FAILED, Ordering::AcqRel);
+        for mailbox in &self.mailboxes {
+            mailbox.push(Message::Shutdown);
+            mailbox.wake();
+        }
+    }
+}
+
+/// In `Shared::drained`: more than there can be shards.
+const FAILED: usize = 1 << 32;
+
+/// Where a volume lies on the device.
+#[derive(Clone, Copy, Debug)]
+pub struct Exported {
+    /// Its first logical block.
+    pub first_block: u64,
+    /// The placement handle its writes go to.
+    pub handle: u8,
+}
+
+/// Monotonic time that goes on where the mount's virtual time ended.
+#[derive(Clone, Copy, Debug)]
+pub struct Clock {
+    start: std::time::Instant,
+    offset: u64,
+}
+
+impl Clock {
+    /// It is `now`.
+    pub fn starting_at(now: Instant) -> Self {
+        Self { start: std::time::Instant::now(), offset: now.0 }
+    }
+
+    /// Now.
+    pub fn now(&self) -> Instant {
+        Instant(self.offset + self.start.elapsed().as_nanos() as u64)
+    }
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Life {
+    Serving,
+    /// Finishing the clients' requests.
+    Draining,
+    /// Waiting for the other shards to drain.
+    Drained,
+    /// The FTL makes everything durable.
+    Stopping,
+    Stopped {
+        durable: bool,
+    },
+}
+
+/// How long clients may take to receive their last replies.
+const FAREWELL_NS: u64 = 2 * SECOND;
+
+/// One thread's share of a server.
+pub struct Shard {
+    me: usize,
+    shared: Arc<Shared>,
+    ring: Ring,
+    engine: Engine,
+    clock: Clock,
+    pool: Pool,
+    connections: Slab<Box<Connection>>,
+    requests: Slab<Pending>,
+    listeners: Vec<OwnedFd>,
+    /// Connections with something to send.
+    dirty: Vec<u32>,
+    /// Connections that wait for a buffer.
+    starved: VecDeque<u32>,
+    inbox: VecDeque<Message>,
+    wake_bytes: Box<[u8; 8]>,
+    next_shard: usize,
+    life: Life,
+    /// In `Draining` and after: when patience with slow clients ends.
+    farewell: Instant,
+    /// The earliest deadline of a negotiation may have changed.
+    handshakes: Option<Instant>,
+}
+
+/// Why a shard ended early.
+#[derive(Debug)]
+pub enum ShardError {
+    /// The ring failed.
+    Ring(io::Error),
+    /// Not everything could be made durable at the end.
+    NotDurable,
+}
+
+impl Shard {
+    /// A shard over a mounted engine. `listeners` are those it accepts clients of.
+    pub fn new(
+        me: usize,
+        shared: Arc<Shared>,
+        ring: Ring,
+        engine: Engine,
+        clock: Clock,
+        listeners: Vec<OwnedFd>,
+    ) -> Self {
+        let pool = Pool::new(shared.buffer_bytes_max);
+        Self {
+            me,
+            shared,
+            ring,
+            engine,
+            clock,
+            pool,
+            connections: Slab::default(),
+            requests: Slab::default(),
+            listeners,
+            dirty: Vec::new(),
+            starved: VecDeque::new(),
+            inbox: VecDeque::new(),
+            wake_bytes: Box::new([0; 8]),
+            next_shard: 0,
+            life: Life::Serving,
+            farewell: Instant(u64::MAX),
+            handshakes: None,
+        }
+    }
+
+    /// Serves until it is told to shut down.
+    pub fn run(mut self) -> Result<(), ShardError> {
+        for (index, listener) in self.listeners.iter().enumerate() {
+            self.ring.accept(index as u32, listener.as_raw_fd());
+        }
+        self.rearm_wake();
+        let (mut done, mut finished) = (Vec::new(), Vec::new());
+        loop {
+            let wait_ns = self.wait_ns();
+            self.ring.enter(wait_ns, &mut done).map_err(ShardError::Ring)?;
+            let now = self.clock.now();
+            for done in done.drain(..) {
+                self.completed(now, done);
+            }
+            self.expire_handshakes(now);
+            // What is finished frees buffers and places, which lets requests in that can be
+            // finished in this turn too.
+            loop {
+                self.engine.turn(now, &mut self.ring);
+                self.engine.take_finished(&mut finished);
+                if finished.is_empty() {
+                    break;
+                }
+                for (origin, result) in finished.drain(..) {
+                    if origin.shard == self.me {
+                        self.piece_done(origin.request, result);
+                    } else {
+                        let message = Message::Finished((origin, result));
+                        self.shared.mailboxes[origin.shard].push(message);
+                    }
+                }
+                self.feed_starved(now);
+            }
+            self.send_replies();
+            if let Life::Stopped { durable } = self.live_on(now) {
+                self.let_go();
+                return if durable { Ok(()) } else { Err(ShardError::NotDurable) };
+            }
+        }
+    }
+
+    fn wait_ns(&self) -> Option<u64> {
+        let draining = (self.life != Life::Serving).then_some(self.farewell);
+        let deadlines = [self.engine.deadline(), self.handshakes, draining];
+        let deadline = deadlines.into_iter().flatten().min()?;
+        Some(deadline - self.clock.now())
+    }
+
+    fn rearm_wake(&mut self) {
+        let fd = self.shared.mailboxes[self.me].event_fd();
+        self.ring.wake(fd, self.wake_bytes.as_mut_ptr());
+    }
+
+    fn completed(&mut self, now: Instant, done: Done) {
+        match done.owner {
+            Owner::Medium => self.engine.io_done(done, &mut self.ring),
+            Owner::Accept => self.accepted(now, done),
+            Owner::Receive => self.received(now, done),
+            Owner::Send => self.sent(now, done),
+            Owner::Wake => {
+                self.rearm_wake();
+                let shared = Arc::clone(&self.shared);
+                shared.mailboxes[self.me].drain(&mut self.inbox);
+                while let Some(message) = self.inbox.pop_front() {
+                    self.told(now, message);
+                }
+            }
+        }
+    }
+
+    fn accepted(&mut self, now: Instant, done: Done) {
+        if self.life != Life::Serving {
+            if done.result >= 0 {
+                // SAFETY: the kernel made this descriptor for us; dropping it hangs up.
+                drop(unsafe { OwnedFd::from_raw_fd(done.result) });
+            }
+            return;
+        }
+        let listener = self.listeners[done.index as usize].as_raw_fd();
+        self.ring.accept(done.index, listener);
+        if done.result < 0 {
+            let error = io::Error::from_raw_os_error(-done.result);
+            tracing::warn!(%error, "a client could not be accepted");
+            return;
+        }
+        // SAFETY: the kernel made this descriptor for us.
+        let socket = unsafe { OwnedFd::from_raw_fd(done.result) };
+        if self.shared.clients.fetch_add(1, Ordering::Relaxed) >= self.shared.clients_max {
+            self.shared.clients.fetch_sub(1, Ordering::Relaxed);
+            tracing::warn!(clients_max = self.shared.clients_max, "a client too many was refused");
+            return;
+        }
+        let shard = self.next_shard;
+        self.next_shard = (shard + 1) % self.shared.mailboxes.len();
+        if shard == self.me {
+            self.welcome(now, socket);
+        } else {
+            self.shared.mailboxes[shard].push(Message::Client(socket));
+        }
+    }
+
+    fn welcome(&mut self, now: Instant, socket: OwnedFd) {
+        if self.life != Life::Serving {
+            self.shared.clients.fetch_sub(1, Ordering::Relaxed);
+            return;
+        }
+        without_delay(&socket);
+        let tls = match self.shared.tls {
+            Some(_) => nbd::TlsMode::Required,
+            None => nbd::TlsMode::Off,
+        };
+        let mut outbox = outbox::Outbox::default();
+        let exports = Arc::clone(&self.shared.exports);
+        let out = &mut outbox.filling.bytes;
+        let protocol = nbd::Connection::new(now, exports, tls, self.shared.limits, out);
+        let connection = Box::new(Connection::new(socket, protocol, outbox));
+        let index = self.connections.insert(connection);
+        self.mark_dirty(index);
+        self.proceed(now, index);
+        self.refresh_handshakes();
+    }
+
+    fn told(&mut self, now: Instant, message: Message) {
+        match message {
+            Message::Client(socket) => self.welcome(now, socket),
+            Message::Piece(piece) => self.engine.submit(piece),
+            Message::Finished((origin, result)) => {
+                self.piece_done(origin.request, result);
+                self.feed_starved(now);
+            }
+            Message::Map(piece) => {
+                let (mapped, blocks) =
+                    self.engine.ftl.mapped_run(flash::Lba(piece.lba), piece.blocks);
+                let answer = Message::Mapped(piece.origin.request, mapped, blocks);
+                self.shared.mailboxes[piece.origin.shard].push(answer);
+            }
+            Message::Mapped(request, mapped, blocks) => self.mapped(request, mapped, blocks),
+            Message::Status(answer) => answer(self.status()),
+            Message::Policy { decision, name, done } => {
+                done(self.engine.ftl.set_policy(&decision, &name));
+            }
+            Message::Shutdown if self.life == Life::Serving => {
+                self.life = Life::Draining;
+                self.farewell = now + FAREWELL_NS;
+                for listener in &self.listeners {
+                    // Wakes the accept that is under way.
+                    // SAFETY: no memory is involved.
+                    unsafe { libc::shutdown(listener.as_raw_fd(), libc::SHUT_RDWR) };
+                }
+                for index in self.connection_indices() {
+                    self.connections[index].nbd.shut_down();
+                }
+            }
+            Message::Shutdown | Message::Drained => {}
+        }
+    }
+
+    fn status(&self) -> ShardStatus {
+        let mut counts: Vec<u32> = self.engine.medium.health().erase_counts;
+        counts.sort_unstable();
+        let bin = (counts.last().copied().unwrap_or(0) / 32).max(1);
+        let mut wear: Vec<(u32, u32)> = Vec::new();
+        for count in counts {
+            let from = count / bin * bin;
+            match wear.last_mut() {
+                Some((last, blocks)) if *last == from => *blocks += 1,
+                _ => wear.push((from, 1)),
+            }
+        }
+        ShardStatus {
+            ftl: self.engine.ftl.status(),
+            connections: self.connections.len(),
+            requests: self.requests.len(),
+            buffer_bytes: self.pool.bytes_out(),
+            wear,
+            fenced: self.engine.medium.fenced(),
+        }
+    }
+
+    fn connection_indices(&self) -> Vec<u32> {
+        self.connections.iter().map(|(index, _)| index).collect()
+    }
+
+    /// Goes on to the next part of the shard's life when its time has come.
+    fn live_on(&mut self, now: Instant) -> Life {
+        let drained = self.shared.drained.load(Ordering::Acquire);
+        if drained >= FAILED && matches!(self.life, Life::Draining | Life::Drained) {
+            self.life = Life::Stopping;
+            self.engine.ftl.handle(now, Input::Shutdown);
+            self.shared.mailboxes[self.me].wake();
+        } else if self.life == Life::Draining && self.requests.is_empty() {
+            let replies_left = self.connections.iter().any(|(_, c)| !c.outbox.is_empty());
+            if !replies_left || now >= self.farewell {
+                self.life = Life::Drained;
+                self.farewell = Instant(u64::MAX);
+                self.shared.drained.fetch_add(1, Ordering::AcqRel);
+                for (shard, mailbox) in self.shared.mailboxes.iter().enumerate() {
+                    if shard != self.me {
+                        mailbox.push(Message::Drained);
+                    }
+                }
+            }
+        } else if self.life == Life::Draining && now >= self.farewell {
+            self.farewell = now + FAREWELL_NS;
+            tracing::warn!(requests = self.requests.len(), "requests take long to finish");
+        }
+        let shards = self.shared.mailboxes.len();
+        if self.life == Life::Drained && self.shared.drained.load(Ordering::Acquire) == shards {
+            self.life = Life::Stopping;
+            self.engine.ftl.handle(now, Input::Shutdown);
+            // What it has to do is found by the next turn.
+            self.shared.mailboxes[self.me].wake();
+        }
+        while let Some(milestone) = self.engine.milestone() {
+            if let Milestone::Stopped(durable) = milestone {
+                self.life = Life::Stopped { durable };
+            }
+        }
+        self.life
+    }
+
+    /// Hangs up on everybody and waits until the kernel holds none of our memory.
+    fn let_go(&mut self) {
+        for index in self.connection_indices() {
+            self.connections[index].hang_up();
+        }
+        let deadline = self.clock.now() + FAREWELL_NS;
+        let mut done = Vec::new();
+        self.shared.mailboxes[self.me].wake();
+        while self.ring.under_way() > 0 && self.clock.now() < deadline {
+            if self.ring.enter(Some(SECOND / 10), &mut done).is_err() {
+                break;
+            }
+        }
+        self.shared.clients.fetch_sub(self.connections.len(), Ordering::Relaxed);
+    }
+
+    fn mark_dirty(&mut self, index: u32) {
+        let connection = &mut self.connections[index];
+        if !connection.dirty {
+            connection.dirty = true;
+            self.dirty.push(index);
+        }
+    }
+
+    /// One send for each client that has replies.
+    fn send_replies(&mut self) {
+        while let Some(index) = self.dirty.pop() {
+            let Some(connection) = self.connections.get_mut(index) else { continue };
+            connection.dirty = false;
+            if connection.ending == Ending::Gone {
+                connection.outbox.start();
+                self.reclaim(index);
+            } else if !connection.sending && connection.wants_send() {
+                connection.send(index, &mut self.ring);
+            }
+            self.close_if_done(index);
+        }
+    }
+
+    fn sent(&mut self, now: Instant, done: Done) {
+        let connection = &mut self.connections[done.index];
+        if done.result <= 0 {
+            connection.ending = Ending::Gone;
+            connection.hang_up();
+        } else if connection.ending != Ending::Gone && !connection.outbox.sent(done.result as usize)
+        {
+            connection.send_rest(done.index, &mut self.ring);
+            return;
+        }
+        connection.sending = false;
+        self.reclaim(done.index);
+        self.mark_dirty(done.index);
+        self.proceed(now, done.index);
+        self.feed_starved(now);
+    }
+
+    /// Takes back what a send has held.
+    fn reclaim(&mut self, index: u32) {
+        let connection = &mut *self.connections[index];
+        for answered in connection.outbox.finish() {
+            connection.nbd.finish(answered.request);
+            if let Some(buffer) = answered.buffer {
+                self.pool.put(buffer);
+            }
+        }
+    }
+
+    fn received(&mut self, now: Instant, done: Done) {
+        let connection = &mut self.connections[done.index];
+        connection.receiving = false;
+        match done.result {
+            bytes if bytes > 0 => {
+                if let Err(error) = connection.received(bytes as usize) {
+                    tracing::info!(%error, "a client was dropped: TLS failed");
+                    connection.ending = connection.ending.max(Ending::Finishing);
+                }
+            }
+            0 => connection.ending = connection.ending.max(Ending::Finishing),
+            _ => connection.ending = Ending::Gone,
+        }
+        self.mark_dirty(done.index);
+        self.proceed(now, done.index);
+    }
+
+    /// Removes a connection that has ended and holds nothing any more.
+    fn close_if_done(&mut self, index: u32) {
+        let Some(connection) = self.connections.get_mut(index) else { return };
+        if connection.ending == Ending::No || connection.requests > 0 || connection.sending {
+            return;
+        }
+        if let Some(incoming) = connection.incoming.take_if(|_| !connection.receiving) {
+            connection.nbd.finish(incoming.request);
+            self.pool.put(incoming.buffer);
+        }
+        if let Some(request) = connection.held.take() {
+            connection.nbd.finish(request);
+        }
+        if connection.receiving {
+            connection.hang_up();
+        } else if connection.is_idle() && connection.outbox.is_empty() {
+            self.connections.remove(index);
+            self.shared.clients.fetch_sub(1, Ordering::Relaxed);
+            self.refresh_handshakes();
+        }
+    }
+
+    fn refresh_handshakes(&mut self) {
+        let deadlines = self.connections.iter().filter_map(|(_, c)| c.nbd.deadline());
+        self.handshakes = deadlines.min();
+    }
+
+    fn expire_handshakes(&mut self, now: Instant) {
+        if self.handshakes.is_none_or(|at| now < at) {
+            return;
+        }
+        for index in self.connection_indices() {
+            let connection = &mut self.connections[index];
+            if let Some(reason) = connection.nbd.expire(now) {
+                tracing::info!(%reason, "a client was dropped");
+                connection.ending = Ending::Gone;
+                connection.hang_up();
+                self.mark_dirty(index);
+            }
+        }
+        self.refresh_handshakes();
+    }
+}
+
+/// Small replies must not wait for more. Fails on sockets that have no such delay.
+fn without_delay(socket: &OwnedFd) {
+    let one: libc::c_int = 1;
+    // SAFETY: the option's value is readable for its size.
+    unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_NODELAY,
+            (&raw const one).cast(),
+            size_of_val(&one) as libc::socklen_t,
+        )
+    };
+}

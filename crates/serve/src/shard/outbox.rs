@@ -1,0 +1,162 @@
+//! What goes to a client: protocol bytes, and between them data straight from request buffers.
+//! All that is ready goes out with one send.
+//!
+//! Invariant: while a send is under way, nothing that its iovecs point to moves or changes: what
+//! is added meanwhile goes to the other half.
+
+use crate::buffer::Buffer;
+use crate::nbd;
+
+/// A request that is answered, and its buffer: both are given back when the reply was sent.
+pub struct Answered {
+    /// For [`nbd::Connection::finish`].
+    pub request: nbd::Request,
+    /// The data of a read.
+    pub buffer: Option<Buffer>,
+}
+
+/// One half: replies in order.
+#[derive(Default)]
+pub struct Replies {
+    /// Protocol bytes.
+    pub bytes: Vec<u8>,
+    data: Vec<Data>,
+    answered: Vec<Answered>,
+}
+
+/// Goes out behind the first `at` protocol bytes.
+struct Data {
+    at: usize,
+    /// Index into `answered`.
+    answered: usize,
+    start: usize,
+    len: usize,
+}
+
+impl Replies {
+    /// A request was answered by what `bytes` ends with.
+    pub fn answer(&mut self, answered: Answered) {
+        self.answered.push(answered);
+    }
+
+    /// As `answer`, and `len` bytes of the buffer from `start` on follow the protocol bytes.
+    pub fn answer_with_data(&mut self, answered: Answered, start: usize, len: usize) {
+        let data = Data { at: self.bytes.len(), answered: self.answered.len(), start, len };
+        self.data.push(data);
+        self.answered.push(answered);
+    }
+
+    /// True if there is nothing to send.
+    pub fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    /// Everything in order.
+    pub fn slices(&self) -> impl Iterator<Item = &[u8]> {
+        let mut from = 0;
+        let parts = self.data.iter().flat_map(move |data| {
+            let protocol = &self.bytes[from..data.at];
+            from = data.at;
+            let buffer = self.answered[data.answered].buffer.as_ref();
+            let payload = buffer.map_or(&[][..], |buffer| buffer.bytes());
+            [protocol, &payload[data.start..data.start + data.len]]
+        });
+        let last = self.data.last().map_or(0, |data| data.at);
+        parts.chain(std::iter::once(&self.bytes[last..])).filter(|slice| !slice.is_empty())
+    }
+}
+
+/// Replies to a client: one half is being sent, the other being filled.
+pub struct Outbox {
+    /// New replies go here.
+    pub filling: Replies,
+    sending: Replies,
+    iovecs: Vec<libc::iovec>,
+    /// The first of `iovecs` that is not wholly sent.
+    next: usize,
+    message: Box<libc::msghdr>,
+}
+
+/// Most iovecs of one send; the kernel allows 1024.
+const IOVECS_MAX: usize = 512;
+
+impl Default for Outbox {
+    fn default() -> Self {
+        // SAFETY: a message header of zeroes is one without content.
+        let message = Box::new(unsafe { std::mem::zeroed::<libc::msghdr>() });
+        let (filling, sending) = (Replies::default(), Replies::default());
+        Self { filling, sending, iovecs: Vec::new(), next: 0, message }
+    }
+}
+
+impl Outbox {
+    /// Turns what was filled into the next send. Only when none is under way.
+    pub fn start(&mut self) {
+        assert!(self.iovecs.is_empty() && self.sending.is_empty(), "one send at a time");
+        std::mem::swap(&mut self.filling, &mut self.sending);
+        self.next = 0;
+        self.iovecs.extend(self.sending.slices().map(|slice| libc::iovec {
+            iov_base: slice.as_ptr().cast_mut().cast(),
+            iov_len: slice.len(),
+        }));
+    }
+
+    /// The message of what is left to send. It stays in place until the send completes.
+    pub fn message(&mut self) -> *const libc::msghdr {
+        let left = &mut self.iovecs[self.next..];
+        self.message.msg_iovlen = left.len().min(IOVECS_MAX) as _;
+        self.message.msg_iov = left.as_mut_ptr();
+        &raw const *self.message
+    }
+
+    /// `sent` bytes went out; true if that was all.
+    pub fn sent(&mut self, mut sent: usize) -> bool {
+        while let Some(iovec) = self.iovecs.get_mut(self.next) {
+            if sent < iovec.iov_len {
+                iovec.iov_base = iovec.iov_base.wrapping_byte_add(sent);
+                iovec.iov_len -= sent;
+                return false;
+            }
+            sent -= iovec.iov_len;
+            self.next += 1;
+        }
+        true
+    }
+
+    /// Ends the send and gives back what it held.
+    pub fn finish(&mut self) -> impl Iterator<Item = Answered> {
+        self.iovecs.clear();
+        self.sending.bytes.clear();
+        self.sending.data.clear();
+        self.sending.answered.drain(..)
+    }
+
+    /// True if nothing is sent or to be sent.
+    pub fn is_empty(&self) -> bool {
+        self.filling.is_empty() && self.sending.is_empty()
+    }
+
+    /// Replaces what was filled by its encryption, keeping what it holds until it is sent.
+    pub fn encrypt(&mut self, encrypt: impl FnOnce(&Replies) -> Vec<u8>) {
+        self.filling.bytes = encrypt(&self.filling);
+        self.filling.data.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn data_goes_out_between_the_protocol_bytes() {
+        let mut replies = Replies::default();
+        replies.bytes.extend_from_slice(b"abc");
+        assert_eq!(replies.slices().collect::<Vec<_>>(), [b"abc"]);
+        let mut outbox = Outbox { filling: replies, ..Outbox::default() };
+        outbox.start();
+        assert!(!outbox.sent(2));
+        assert!(outbox.sent(1));
+        assert_eq!(outbox.finish().count(), 0);
+        assert!(outbox.is_empty());
+    }
+}

@@ -1,0 +1,376 @@
+//! From a client's request to pieces of blocks, and from finished pieces to the reply.
+//!
+//! Invariant: a request's buffer covers whole blocks; byte `offset % 4096` of it is the first
+//! byte of the request. Every piece of a request counts in its `pieces` until it is finished.
+
+use super::connection::{Connection, Ending, Incoming};
+use super::outbox::Answered;
+use super::{Life, Message, Origin, Piece, Shard, Work};
+use crate::buffer::{Buffer, View};
+use crate::nbd::{self, Event, Extent, Kind};
+use flash::{BLOCK_BYTES, Instant, RequestError};
+
+/// A request in flight.
+pub struct Pending {
+    connection: u32,
+    request: nbd::Request,
+    buffer: Option<Buffer>,
+    pieces: u32,
+    result: Result<(), RequestError>,
+}
+
+const BLOCK: u64 = BLOCK_BYTES as u64;
+
+/// Part of a range of bytes, in whole blocks or within one.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+struct Part {
+    /// First block, counted from the one that holds the first byte.
+    block: u64,
+    blocks: u64,
+    /// Bytes `from..to` of the only block, if not all of them.
+    within: Option<(u16, u16)>,
+}
+
+/// Parts of `len` bytes at `offset`: perhaps a piece of a block, whole blocks, a piece of a block.
+fn parts(offset: u64, len: u64) -> impl Iterator<Item = Part> {
+    let (head, end) = (offset % BLOCK, offset % BLOCK + len);
+    let whole_first = if head > 0 { 1 } else { 0 };
+    let whole_end = end / BLOCK;
+    let within = |block: u64, from: u64, to: u64| {
+        let bounds = Some((from as u16, to as u16));
+        (from < to).then_some(Part { block, blocks: 1, within: bounds })
+    };
+    let first = if head > 0 { within(0, head, end.min(BLOCK)) } else { None };
+    let whole = (whole_end > whole_first).then(|| Part {
+        block: whole_first,
+        blocks: whole_end - whole_first,
+        within: None,
+    });
+    let tail_is_head = head > 0 && whole_end == 0;
+    let last = if tail_is_head { None } else { within(whole_end, 0, end % BLOCK) };
+    first.into_iter().chain(whole).chain(last)
+}
+
+impl Shard {
+    /// Takes what the client has sent as far as it goes, then receives more if there is room.
+    pub(super) fn proceed(&mut self, now: Instant, index: u32) {
+        while self.step(now, index) {}
+        let shutting_down = self.life != Life::Serving;
+        let connection = &mut self.connections[index];
+        if connection.receiving || connection.ending != Ending::No {
+            return;
+        }
+        // What is refused while shutting down needs no reading beyond what came.
+        let wants_payload = connection.incoming.is_some();
+        let unsent = connection.outbox.filling.bytes.len();
+        let wants_more = connection.held.is_none() && connection.nbd.accepts_more(unsent);
+        if wants_payload || (wants_more && !shutting_down) {
+            connection.receive(index, &mut self.ring);
+        }
+    }
+
+    /// One event or payload; true if there may be more.
+    fn step(&mut self, now: Instant, index: u32) -> bool {
+        let connection = &mut self.connections[index];
+        if connection.receiving {
+            return false;
+        }
+        if let Some(request) = connection.held.take() {
+            return self.begin(index, request);
+        }
+        if connection.incoming.is_some() {
+            if !connection.take_payload() {
+                return false;
+            }
+            let Some(Incoming { request, buffer, .. }) = connection.incoming.take() else {
+                return false;
+            };
+            self.dispatch(index, request, Some(buffer));
+            return true;
+        }
+        if connection.ending == Ending::Gone {
+            return false;
+        }
+        let Some(received) = connection.next_event(now) else { return false };
+        self.mark_dirty(index);
+        match received.event {
+            None => true,
+            Some(Event::Opened(_)) => {
+                self.refresh_handshakes();
+                true
+            }
+            Some(Event::StartTls) => self.start_tls(index),
+            Some(Event::Request(request)) => self.begin(index, request),
+            Some(Event::Close(reason)) => {
+                tracing::debug!(%reason, "a connection ends");
+                let connection = &mut self.connections[index];
+                connection.ending = connection.ending.max(Ending::Finishing);
+                false
+            }
+        }
+    }
+
+    fn start_tls(&mut self, index: u32) -> bool {
+        let connection = &mut self.connections[index];
+        let session = self.shared.tls.clone().map(rustls::ServerConnection::new);
+        match session {
+            Some(Ok(session)) => connection.start_tls(session),
+            Some(Err(error)) => {
+                tracing::error!(%error, "TLS cannot start");
+                connection.ending = Ending::Finishing;
+            }
+            None => unreachable!("TLS is offered only if there is a configuration"),
+        }
+        true
+    }
+
+    /// Starts a request, or holds it until there is a buffer: then false.
+    fn begin(&mut self, index: u32, request: nbd::Request) -> bool {
+        let covered = match request.kind() {
+            Kind::Read { .. } | Kind::Write { .. } => covered_blocks(&request),
+            // Room for the two blocks at the ends of the range.
+            Kind::WriteZeroes { .. } => 2,
+            _ => 0,
+        };
+        let only = self.connections[index].nbd.in_flight().0 <= 1;
+        let buffer = match covered {
+            0 => None,
+            blocks => match self.pool.take(blocks, only) {
+                Some(buffer) => Some(buffer),
+                None => {
+                    self.connections[index].held = Some(request);
+                    if !self.starved.contains(&index) {
+                        self.starved.push_back(index);
+                    }
+                    return false;
+                }
+            },
+        };
+        match (request.kind(), buffer) {
+            (Kind::Write { .. }, Some(buffer)) => {
+                let at = (request.offset() % BLOCK) as usize;
+                self.connections[index].incoming = Some(Incoming { request, buffer, at });
+            }
+            (_, buffer) => self.dispatch(index, request, buffer),
+        }
+        true
+    }
+
+    /// Splits a request into pieces and sends them to their shards.
+    fn dispatch(&mut self, connection: u32, request: nbd::Request, buffer: Option<Buffer>) {
+        let (kind, offset) = (request.kind(), request.offset());
+        let (len, export) = (u64::from(request.len()), request.export());
+        let covered = u64::from(covered_blocks(&request));
+        self.connections[connection].requests += 1;
+        let result = Ok(());
+        let pending = Pending { connection, request, buffer, pieces: 0, result };
+        let index = self.requests.insert(pending);
+        if self.engine.medium.fenced() {
+            self.requests[index].result = Err(RequestError::Failed);
+            return self.answer(index);
+        }
+        let volume = self.shared.volumes[export];
+        let (first, handle) = (volume.first_block + offset / BLOCK, volume.handle);
+        match kind {
+            Kind::Read { .. } => self.send(index, Work::Read, first, (0, covered)),
+            Kind::Write { fua } => {
+                for part in parts(offset, len) {
+                    let work = match part.within {
+                        None => Work::Write { fua, handle },
+                        Some((from, to)) => Work::Merge { from, to, fua, handle },
+                    };
+                    let at = (part.block, part.blocks);
+                    self.send(index, work, first + part.block, at);
+                }
+            }
+            Kind::WriteZeroes { fua, .. } => {
+                let zeroes = &mut self.requests[index].buffer;
+                zeroes.iter_mut().for_each(|buffer| buffer.bytes_mut().fill(0));
+                for (number, part) in parts(offset, len).enumerate() {
+                    let (work, at) = match part.within {
+                        None => (Work::Trim { fua }, (0, part.blocks)),
+                        Some((from, to)) => {
+                            let work = Work::Merge { from, to, fua, handle };
+                            (work, (number.min(1) as u64, 1))
+                        }
+                    };
+                    self.send(index, work, first + part.block, at);
+                }
+            }
+            Kind::Trim { fua } => {
+                for part in parts(offset, len).filter(|part| part.within.is_none()) {
+                    let at = (0, part.blocks);
+                    self.send(index, Work::Trim { fua }, first + part.block, at);
+                }
+            }
+            Kind::Flush => {
+                for shard in 0..self.shared.mailboxes.len() {
+                    self.send_to(index, shard, Work::Flush, 0, 0, View::NONE);
+                }
+            }
+            Kind::Cache => {}
+            Kind::BlockStatus { .. } => return self.block_status(index, first, covered),
+        }
+        if self.requests[index].pieces == 0 {
+            self.answer(index);
+        }
+    }
+
+    /// Sends blocks from `first` on the device, blocks `at` (first and count) of the request's
+    /// buffer, to the shards that hold them.
+    fn send(&mut self, index: u32, work: Work, first: u64, at: (u64, u64)) {
+        let (mut next, end) = (first, first + at.1);
+        while next < end {
+            let run = self.shared.split.run(next, end - next);
+            let view = match (&self.requests[index].buffer, work) {
+                (_, Work::Trim { .. } | Work::Flush) | (None, _) => View::NONE,
+                (Some(buffer), _) => buffer.view((at.0 + next - first) as u32, run.blocks),
+            };
+            self.send_to(index, run.shard, work, run.lba, run.blocks, view);
+            next += u64::from(run.blocks);
+        }
+    }
+
+    fn send_to(
+        &mut self,
+        request: u32,
+        shard: usize,
+        work: Work,
+        lba: u32,
+        blocks: u32,
+        view: View,
+    ) {
+        self.requests[request].pieces += 1;
+        let origin = Origin { shard: self.me, request };
+        let piece = Piece { origin, work, lba, blocks, view };
+        if shard == self.me {
+            self.engine.submit(piece);
+        } else {
+            self.shared.mailboxes[shard].push(Message::Piece(piece));
+        }
+    }
+
+    /// Tells what of the first run of a range holds data; the client asks again for the rest.
+    fn block_status(&mut self, index: u32, first: u64, blocks: u64) {
+        let run = self.shared.split.run(first, blocks);
+        if run.shard != self.me {
+            self.requests[index].pieces += 1;
+            let origin = Origin { shard: self.me, request: index };
+            let (lba, blocks) = (run.lba, run.blocks);
+            let piece = Piece { origin, work: Work::Read, lba, blocks, view: View::NONE };
+            self.shared.mailboxes[run.shard].push(Message::Map(piece));
+            return;
+        }
+        let (mut extents, mut next, end) = (Vec::new(), run.lba, run.lba + run.blocks);
+        while next < end && extents.len() < nbd::constants::EXTENTS_MAX {
+            let (mapped, blocks) = self.engine.ftl.mapped_run(flash::Lba(next), end - next);
+            extents.push(extent(mapped, blocks));
+            next += blocks.max(1);
+        }
+        self.answer_extents(index, extents);
+    }
+
+    /// Another shard has told what a range holds.
+    pub(super) fn mapped(&mut self, index: u32, mapped: bool, blocks: u32) {
+        self.answer_extents(index, vec![extent(mapped, blocks)]);
+    }
+
+    fn answer_extents(&mut self, index: u32, mut extents: Vec<Extent>) {
+        let Pending { connection, request, .. } = self.requests.remove(index);
+        if let Some(extent) = extents.first_mut() {
+            extent.len -= request.offset() % BLOCK;
+        }
+        let client = &mut self.connections[connection];
+        client.requests -= 1;
+        request.reply_extents(&mut client.outbox.filling.bytes, &extents);
+        client.outbox.filling.answer(Answered { request, buffer: None });
+        self.mark_dirty(connection);
+    }
+
+    /// A piece of a request is done.
+    pub(super) fn piece_done(&mut self, index: u32, result: Result<(), RequestError>) {
+        let pending = &mut self.requests[index];
+        pending.pieces -= 1;
+        pending.result = pending.result.and(result);
+        if pending.pieces == 0 {
+            self.answer(index);
+        }
+    }
+
+    fn answer(&mut self, index: u32) {
+        let Pending { connection, request, buffer, result, .. } = self.requests.remove(index);
+        let fenced = self.engine.medium.fenced();
+        let client: &mut Connection = &mut self.connections[connection];
+        client.requests -= 1;
+        let replies = &mut client.outbox.filling;
+        match (request.kind(), result) {
+            (_, Err(_)) if fenced => {
+                let message = "another server has taken over the device: reconnect to that one";
+                request.reply_error(&mut replies.bytes, nbd::Error::ShuttingDown, message);
+                replies.answer(Answered { request, buffer });
+            }
+            (_, Err(error)) => {
+                request.reply_failed(&mut replies.bytes, error);
+                replies.answer(Answered { request, buffer });
+            }
+            (Kind::Read { .. }, Ok(())) => {
+                request.reply_data(&mut replies.bytes);
+                let (start, len) = ((request.offset() % BLOCK) as usize, request.len() as usize);
+                replies.answer_with_data(Answered { request, buffer }, start, len);
+            }
+            (_, Ok(())) => {
+                request.reply_done(&mut replies.bytes);
+                replies.answer(Answered { request, buffer });
+            }
+        }
+        self.mark_dirty(connection);
+    }
+
+    /// Lets clients go on that waited for a buffer, as long as there are buffers.
+    pub(super) fn feed_starved(&mut self, now: Instant) {
+        while let Some(index) = self.starved.pop_front() {
+            if self.connections.get(index).is_none() {
+                continue;
+            }
+            self.proceed(now, index);
+            if self.starved.contains(&index) {
+                return;
+            }
+        }
+    }
+}
+
+fn extent(mapped: bool, blocks: u32) -> Extent {
+    Extent { len: u64::from(blocks) * BLOCK, hole: !mapped, zero: !mapped }
+}
+
+/// Blocks that the request touches.
+fn covered_blocks(request: &nbd::Request) -> u32 {
+    let head = request.offset() % BLOCK;
+    (head + u64::from(request.len())).div_ceil(BLOCK) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_cover_every_byte_of_a_range_once() {
+        for offset in [0, 1, 511, 4095, 4096, 5000] {
+            for len in [1u64, 2, 511, 512, 4095, 4096, 4097, 8191, 8192, 12_289] {
+                let mut covered = Vec::new();
+                for part in parts(offset, len) {
+                    let start = part.block * BLOCK;
+                    let (from, to) = match part.within {
+                        Some((from, to)) => (start + u64::from(from), start + u64::from(to)),
+                        None => (start, start + part.blocks * BLOCK),
+                    };
+                    assert!(from < to, "offset {offset}, len {len}: {part:?}");
+                    covered.extend(from..to);
+                }
+                let head = offset % BLOCK;
+                assert!(covered.into_iter().eq(head..head + len), "offset {offset}, len {len}");
+            }
+        }
+    }
+}

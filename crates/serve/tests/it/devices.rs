@@ -1,0 +1,177 @@
+use crate::client::Client;
+use crate::{FILE, FOLDER, Folder, config, pattern, start};
+use serve::Server;
+use std::path::Path;
+
+fn refusal(folder: &Folder, device: &str) -> String {
+    match Server::start(&config(&folder.0, device)) {
+        Ok(_) => panic!("the device was opened"),
+        Err(error) => error.to_string(),
+    }
+}
+
+fn write_and_stop(folder: &Folder, device: &str, bytes: &[u8]) {
+    let server = start(folder, device);
+    let mut client = Client::connect(&folder.socket(), "data").unwrap();
+    client.write(12_345, bytes).unwrap();
+    client.flush().unwrap();
+    server.shut_down().unwrap();
+}
+
+fn read_back(folder: &Folder, device: &str, bytes: &[u8]) {
+    let server = start(folder, device);
+    let mut client = Client::connect(&folder.socket(), "data").unwrap();
+    assert!(client.read(12_345, bytes.len()).unwrap() == bytes);
+    server.shut_down().unwrap();
+}
+
+#[test]
+fn a_device_comes_back_after_a_clean_shutdown() {
+    for device in [FOLDER.to_string(), FILE.to_string(), format!("{FOLDER}\nshards = 2")] {
+        let folder = Folder::new();
+        let bytes = pattern(3, 1 << 20);
+        write_and_stop(&folder, &device, &bytes);
+        for _ in 0..2 {
+            read_back(&folder, &device, &bytes);
+        }
+    }
+}
+
+fn copy_tree(from: &Path, to: &Path) {
+    if from.is_file() {
+        std::fs::copy(from, to).unwrap();
+        return;
+    }
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        copy_tree(&entry.path(), &to.join(entry.file_name()));
+    }
+}
+
+/// What the files hold while the server runs is what a kill at that instant would leave.
+#[test]
+fn what_was_acknowledged_survives_a_kill() {
+    for (device, name) in [(FOLDER, "dev"), (FILE, "dev.img")] {
+        let folder = Folder::new();
+        let server = start(&folder, device);
+        let mut client = Client::connect(&folder.socket(), "data").unwrap();
+        let mut model = vec![0u8; 4 << 20];
+        for round in 0..40u64 {
+            let bytes = pattern(round, 50_000);
+            let offset = (round as usize * 77_777) % (model.len() - bytes.len());
+            client.write(offset as u64, &bytes).unwrap();
+            model[offset..offset + bytes.len()].copy_from_slice(&bytes);
+            if round % 10 == 9 {
+                let killed = Folder::new();
+                copy_tree(&folder.0.join(name), &killed.0.join(name));
+                let again = start(&killed, device);
+                let mut reader = Client::connect(&killed.socket(), "data").unwrap();
+                assert!(reader.read(0, model.len()).unwrap() == model, "{name}, round {round}");
+                again.shut_down().unwrap();
+            }
+        }
+        server.shut_down().unwrap();
+    }
+}
+
+#[test]
+fn a_second_open_is_refused_and_names_who_has_it() {
+    let folder = Folder::new();
+    let server = start(&folder, FOLDER);
+    std::fs::remove_file(folder.socket()).unwrap();
+    let error = refusal(&folder, FOLDER);
+    assert!(error.contains(&format!("in use by process {}", std::process::id())), "{error}");
+    server.shut_down().unwrap();
+}
+
+#[test]
+fn a_server_whose_device_was_taken_over_acknowledges_no_flush() {
+    let folder = Folder::new();
+    let server = start(&folder, FOLDER);
+    let mut client = Client::connect(&folder.socket(), "data").unwrap();
+    client.write(0, &[1; 4096]).unwrap();
+    client.flush().unwrap();
+    let mut generation = Vec::from(1000u64.to_le_bytes());
+    generation.extend(flash::crc(&generation).to_le_bytes());
+    std::fs::write(folder.0.join("dev/generation"), generation).unwrap();
+    client.write(0, &[2; 4096]).ok();
+    client.flush().unwrap_err();
+    client.write(0, &[3; 4096]).unwrap_err();
+    client.read(0, 4096).unwrap_err();
+    server.shut_down().unwrap_err();
+}
+
+#[test]
+fn damaged_descriptions_are_refused_with_file_and_reason() {
+    let folder = Folder::new();
+    write_and_stop(&folder, FOLDER, &[1; 100]);
+    let file = folder.0.join("dev/device.toml");
+    let sound = std::fs::read_to_string(&file).unwrap();
+    let cases = [
+        (sound[..sound.len() / 2].to_string(), ""),
+        (String::new(), "has no version"),
+        ("\u{0}\u{1}scribble".into(), "not TOML"),
+        (sound.replace("version = 1", "version = 9"), "this build reads version 1"),
+        (sound.replace("shards = 1", "shards = 1\nsmell = 3"), "smell"),
+        (sound.replace("blocks_per_plane = ", "blocks_per_plane = 1"), "bytes where the device"),
+        (sound.replace("pages_per_block = 256", "pages_per_block = 0"), "pages_per_block"),
+    ];
+    for (text, reason) in cases {
+        std::fs::write(&file, &text).unwrap();
+        let error = refusal(&folder, FOLDER);
+        assert!(error.contains(reason) && error.contains("dev"), "{text}\n{error}");
+        assert!(error.contains("; "), "it tells how to mend it: {error}");
+    }
+    std::fs::write(&file, &sound).unwrap();
+    read_back(&folder, FOLDER, &[1; 100]);
+}
+
+#[test]
+fn damaged_files_are_refused_by_name() {
+    for (name, len) in [("data", 4096), ("oob", 1), ("blocks", 17)] {
+        let folder = Folder::new();
+        write_and_stop(&folder, FOLDER, &[1; 100]);
+        let file = folder.0.join("dev/shard-0").join(name);
+        std::fs::File::options().write(true).open(&file).unwrap().set_len(len).unwrap();
+        let error = refusal(&folder, FOLDER);
+        assert!(error.contains(name) && error.contains("bytes where"), "{error}");
+    }
+    let folder = Folder::new();
+    write_and_stop(&folder, FOLDER, &[1; 100]);
+    std::fs::write(folder.0.join("dev/generation"), b"oops").unwrap();
+    let error = refusal(&folder, FOLDER);
+    assert!(error.contains("generation"), "{error}");
+}
+
+#[test]
+fn other_volumes_than_those_formatted_are_refused() {
+    let folder = Folder::new();
+    write_and_stop(&folder, FOLDER, &[1; 100]);
+    let other = FOLDER.replace("16MiB", "8MiB");
+    let error = refusal(&folder, &other);
+    assert!(error.contains("formatted with"), "{error}");
+}
+
+#[test]
+fn a_device_can_be_made_and_looked_into_without_a_server() {
+    for device in [FOLDER, FILE] {
+        let folder = Folder::new();
+        let config = config(&folder.0, device);
+        serve::offline::format(&config.device, &config.ftl).unwrap();
+        let error = serve::offline::format(&config.device, &config.ftl).unwrap_err();
+        assert!(error.to_string().contains("already"), "{error}");
+        let bytes = pattern(8, 40 * 4096);
+        serve::offline::with_device(&config.device.kind, &config.ftl, false, |shards| {
+            shards[0].write(10, &bytes).unwrap();
+            shards[0].flush().unwrap();
+        })
+        .unwrap();
+        serve::offline::with_device(&config.device.kind, &config.ftl, true, |shards| {
+            assert!(shards[0].report().clean);
+            assert!(shards[0].read(10, 40).unwrap() == bytes);
+            assert_eq!(shards[0].ftl().mapped_run(flash::Lba(0), 100), (false, 10));
+        })
+        .unwrap();
+    }
+}

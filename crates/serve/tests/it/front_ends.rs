@@ -1,0 +1,186 @@
+use crate::client::{Client, READ, WRITE};
+use crate::{FOLDER, Folder, MEMORY, config, pattern, start};
+use serve::{ServeError, Server};
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+use std::sync::mpsc;
+
+#[test]
+fn the_client_beyond_the_limit_is_refused_and_the_others_go_on() {
+    let folder = Folder::new();
+    let server = start(&folder, MEMORY);
+    let mut clients: Vec<Client> =
+        (0..100).map(|_| Client::connect(&folder.socket(), "data").unwrap()).collect();
+    assert!(Client::connect(&folder.socket(), "data").is_err());
+    for (i, client) in clients.iter_mut().enumerate() {
+        client.write(i as u64 * 4096, &[i as u8; 4096]).unwrap();
+    }
+    let mut last = clients.pop().unwrap();
+    assert_eq!(last.read(50 * 4096, 4096), Ok(vec![50; 4096]));
+    server.shut_down().unwrap();
+}
+
+#[test]
+fn clients_that_do_not_read_their_replies_hold_up_nobody() {
+    let folder = Folder::new();
+    let server = start(&folder, MEMORY);
+    let mut stallers = Vec::new();
+    // Together they hold more than all request buffers.
+    for _ in 0..4 {
+        let mut staller = Client::connect(&folder.socket(), "data").unwrap();
+        // Far more than the socket and the connection's share of buffers take; the server must
+        // stop reading. The writer gives up when it blocks.
+        let patience = std::time::Duration::from_millis(300);
+        staller.stream.set_write_timeout(Some(patience)).unwrap();
+        let mut sent = 0;
+        while sent < 100_000 && staller.send(READ, 0, 1 << 20).is_ok() {
+            sent += 1;
+        }
+        assert!(sent < 100_000, "the server took every request of a client that reads nothing");
+        stallers.push(staller);
+    }
+    assert!(buffer_bytes(&server) > 60 << 20);
+    let mut client = Client::connect(&folder.socket(), "data").unwrap();
+    let bytes = pattern(5, 100_000);
+    client.write(777, &bytes).unwrap();
+    assert!(client.read(777, 100_000).unwrap() == bytes);
+    assert!(buffer_bytes(&server) <= (64 << 20) + 5 * (8 << 20));
+    drop(stallers);
+    client.flush().unwrap();
+    server.shut_down().unwrap();
+}
+
+#[test]
+fn a_client_that_never_chooses_an_export_is_dropped_in_time() {
+    let folder = Folder::new();
+    let server = start(&folder, MEMORY);
+    let mut silent = UnixStream::connect(folder.socket()).unwrap();
+    let mut all = Vec::new();
+    silent.read_to_end(&mut all).unwrap();
+    assert_eq!(all.len(), 18, "the greeting, then the end");
+    server.shut_down().unwrap();
+}
+
+fn buffer_bytes(server: &Server) -> usize {
+    let (sender, receiver) = mpsc::channel();
+    server.control().status(0, move |status| sender.send(status.buffer_bytes).unwrap());
+    receiver.recv().unwrap()
+}
+
+#[test]
+fn a_client_that_vanishes_in_the_middle_of_a_payload_leaves_nothing_behind() {
+    let folder = Folder::new();
+    let server = start(&folder, MEMORY);
+    let mut client = Client::connect(&folder.socket(), "data").unwrap();
+    client.write(0, &[7; 300_000]).unwrap();
+    for cut in [0, 1, 4096, 100_000] {
+        let mut vanishing = Client::connect(&folder.socket(), "data").unwrap();
+        vanishing.send(WRITE, 0, 300_000).unwrap();
+        vanishing.stream.write_all(&vec![9; cut]).unwrap();
+        drop(vanishing);
+    }
+    let mut vanishing = Client::connect(&folder.socket(), "data").unwrap();
+    for _ in 0..50 {
+        vanishing.send(READ, 0, 300_000).unwrap();
+    }
+    drop(vanishing);
+    assert_eq!(client.read(0, 300_000), Ok(vec![7; 300_000]));
+    // The last client's buffers come back when the kernel has told that it is gone.
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
+    while buffer_bytes(&server) > 512 << 10 {
+        assert!(std::time::Instant::now() < deadline, "buffers leaked");
+        client.flush().unwrap();
+    }
+    server.shut_down().unwrap();
+}
+
+#[test]
+fn a_socket_in_use_is_refused_and_a_stale_one_taken_over() {
+    let folder = Folder::new();
+    let server = start(&folder, MEMORY);
+    let error = Server::start(&config(&folder.0, MEMORY)).err().expect("refused");
+    assert!(error.to_string().contains("in use"), "{error}");
+    server.shut_down().unwrap();
+    assert!(!folder.socket().exists());
+    // A server that was killed leaves its socket behind.
+    drop(std::os::unix::net::UnixListener::bind(folder.socket()).unwrap());
+    assert!(UnixStream::connect(folder.socket()).is_err());
+    let server = start(&folder, MEMORY);
+    Client::connect(&folder.socket(), "data").unwrap();
+    server.shut_down().unwrap();
+    std::fs::write(folder.socket(), "precious").unwrap();
+    let error = Server::start(&config(&folder.0, MEMORY)).err().expect("refused");
+    assert!(matches!(error, ServeError::Listen { .. }), "{error}");
+    assert_eq!(std::fs::read(folder.socket()).unwrap(), b"precious");
+}
+
+#[test]
+fn a_shutdown_answers_what_is_in_flight() {
+    let folder = Folder::new();
+    let server = start(&folder, FOLDER);
+    let mut client = Client::connect(&folder.socket(), "data").unwrap();
+    client.write(0, &[1; 65536]).unwrap();
+    server.shut_down().unwrap();
+    let mut rest = Vec::new();
+    client.stream.read_to_end(&mut rest).unwrap();
+    assert!(rest.is_empty());
+}
+
+fn http(server: &Server, request: &str) -> (u16, String) {
+    let address = server.ready().http.expect("HTTP is on");
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let code = answer[9..12].parse().unwrap();
+    let body = answer.split_once("\r\n\r\n").unwrap().1;
+    (code, body.to_string())
+}
+
+fn get(server: &Server, path: &str) -> (u16, String) {
+    http(server, &format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"))
+}
+
+fn switch(server: &Server, body: &str) -> (u16, String) {
+    let len = body.len();
+    http(
+        server,
+        &format!(
+            "POST /policy HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\
+             Content-Type: application/json\r\nContent-Length: {len}\r\n\r\n{body}"
+        ),
+    )
+}
+
+#[test]
+fn status_metrics_and_policies_are_served_over_http() {
+    let folder = Folder::new();
+    let server = start(&folder, &format!("{MEMORY}\nshards = 2"));
+    let mut client = Client::connect(&folder.socket(), "data").unwrap();
+    client.write(0, &pattern(1, 4 << 20)).unwrap();
+    let (code, body) = get(&server, "/status");
+    assert_eq!(code, 200, "{body}");
+    let status: serde_json::Value = serde_json::from_str(&body).unwrap();
+    assert_eq!(status["counters"]["host_blocks_written"], 1024);
+    assert_eq!(status["shards"].as_array().unwrap().len(), 2);
+    assert!(status["waf"].as_f64().unwrap() >= 1.0, "{}", status["waf"]);
+    assert_eq!(status["shards"][0]["policies"]["victim"], "greedy");
+    assert!(!status["shards"][0]["wear"].as_array().unwrap().is_empty());
+    let (code, body) = switch(&server, r#"{"decision":"victim","name":"fifo"}"#);
+    assert_eq!(code, 200, "{body}");
+    let (code, body) = switch(&server, r#"{"decision":"victim","name":"best"}"#);
+    assert_eq!(code, 400, "{body}");
+    let (_, body) = get(&server, "/status");
+    let status: serde_json::Value = serde_json::from_str(&body).unwrap();
+    assert_eq!(status["shards"][1]["policies"]["victim"], "fifo");
+    let (code, body) = get(&server, "/metrics");
+    assert_eq!(code, 200);
+    assert!(body.contains("weir_host_blocks_written{shard=\"0\"}"), "{body}");
+    assert!(body.contains("weir_unit_bands_free{shard=\"1\",unit=\"0\"}"), "{body}");
+    let (code, body) = get(&server, "/openapi.json");
+    assert_eq!(code, 200);
+    serde_json::from_str::<serde_json::Value>(&body).unwrap();
+    assert_eq!(get(&server, "/").0, 200);
+    server.shut_down().unwrap();
+}

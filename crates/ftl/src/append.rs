@@ -9,7 +9,7 @@
 //! - a page that could not be programmed loses nothing: its slots are appended again elsewhere.
 
 use crate::durable::Durable;
-use crate::format::{Header, Kind, UNMAPPED, decode_header, encode_header};
+use crate::format::{Header, Kind, POISONED, UNMAPPED, decode_header, encode_header};
 use crate::policy::{Purpose, UnitView};
 use crate::{BandState, Ftl};
 use flash::{BlockId, Instant, MediumError, SlotData, SlotId, SlotWrite};
@@ -339,6 +339,9 @@ impl Ftl {
         }
         self.close_if_done(open);
         self.dispatch(unit);
+        if self.units[unit as usize].appends_waiting() == 0 {
+            self.seal_overdue();
+        }
     }
 
     /// The page is programmed.
@@ -486,6 +489,7 @@ impl Ftl {
             return;
         }
         self.durable.hold(order);
+        self.moves_failed += 1;
         self.moves.push_back(Move {
             append: Append {
                 kind: header.kind,
@@ -533,12 +537,11 @@ impl Ftl {
         let point = self.relocate_point();
         while let Some(front) = self.moves.front() {
             let superseded = front.from.is_some_and(|from| !self.bands.is_valid(from));
-            if superseded {
+            // What a failed page held is appended all the same: what superseded it may not be
+            // durable yet, and what it superseded waits for its order only.
+            if superseded && front.failed_order.is_none() {
                 let dropped = self.moves.pop_front().expect("the front exists");
                 self.tell(dropped.append.owner);
-                if let Some(order) = dropped.failed_order {
-                    self.release(order);
-                }
                 continue;
             }
             let Some(point) = self.point_or_any(point, self.bands.free == 0) else { return };
@@ -547,7 +550,7 @@ impl Ftl {
             let (lba, owner) = (append.lba, append.owner);
             let Appended { slot, order, page } =
                 self.append(point, append).expect("the page has room");
-            if let Some(from) = from {
+            if let Some(from) = from.filter(|_| !superseded) {
                 let previous = self.remap(lba, slot.0, order);
                 if failed_order.is_none() {
                     let in_page = self.geometry.slot_in_page(slot) as usize;
@@ -562,6 +565,7 @@ impl Ftl {
                 self.note_order(request, order);
             }
             if let Some(failed) = failed_order {
+                self.moves_failed -= 1;
                 self.durable.link(vec![order], failed);
                 self.durable_rose = true;
             }

@@ -195,6 +195,14 @@ impl Ftl {
     /// slot is a copy that GC makes, goes to the original, which is still there.
     fn start_slot_read(&mut self, read: u32) {
         let op = self.reads[read];
+        if self.moves_failed > 0 && self.any_failed(op.slot, op.count) {
+            let ReadPurpose::Host(request) = op.purpose else {
+                unreachable!("only host reads start here")
+            };
+            self.reads.give(read);
+            self.reroutes.push((request, op.lba, op.count));
+            return;
+        }
         let block = self.bands.block_of(op.slot);
         let page = self.geometry.page_in_block(op.slot);
         let band = &self.bands[block];
@@ -223,6 +231,14 @@ impl Ftl {
         }
         self.reads.give(read);
         self.part_ended(request);
+    }
+
+    /// Whether one of the slots could not be programmed and has no other place yet.
+    pub(crate) fn any_failed(&self, first: SlotId, count: u32) -> bool {
+        self.moves.iter().any(|entry| {
+            let within = |from: SlotId| (first.0..first.0 + count).contains(&from.0);
+            entry.failed_order.is_some() && entry.from.is_some_and(within)
+        })
     }
 
     /// Reads one slot of a page in flight: the original of a copy, or the slot when programmed.
@@ -268,9 +284,9 @@ impl Ftl {
         self.reroutes.push((request, op.lba, op.count));
     }
 
-    /// Looks again where rerouted blocks are, once nothing is on the move.
+    /// Looks again where rerouted blocks are, once every failed slot has another place.
     pub(crate) fn place_reroutes(&mut self) {
-        if self.reroutes.is_empty() || !self.moves.is_empty() {
+        if self.reroutes.is_empty() || self.moves_failed > 0 {
             return;
         }
         for (request, lba, count) in std::mem::take(&mut self.reroutes) {
@@ -438,8 +454,7 @@ impl Ftl {
         };
         entry.placed += 1;
         entry.pending += 1;
-        let Appended { slot, order, page } =
-            self.append(point, append).expect("the page has room");
+        let Appended { slot, order, page } = self.append(point, append).expect("the page has room");
         let previous = self.remap(lba, slot.0, order);
         let in_page = self.geometry.slot_in_page(slot) as usize;
         self.pages[page].previous[in_page] = previous;
@@ -766,15 +781,21 @@ impl Ftl {
         (mapped, run as u32)
     }
 
-    /// When the oldest page was opened that a host request waits for. A page of relocated slots
-    /// alone may wait for more of them.
+    /// When the oldest page was opened that padding would help: a host request waits for it, and
+    /// its unit has no other program to do meanwhile.
     pub(crate) fn oldest_assembling(&self) -> Option<flash::Instant> {
         let pages = self.points.iter().map(|point| point.page).filter(|&page| page != NONE);
-        let waited = pages.filter(|&page| self.page_is_waited_for(page));
-        waited.map(|page| self.pages[page].opened_at).min()
+        pages.filter_map(|page| self.padding_helps(page)).min()
     }
 
-    pub(crate) fn page_is_waited_for(&self, page: u32) -> bool {
+    pub(crate) fn padding_helps(&self, page: u32) -> Option<flash::Instant> {
+        let entry = &self.pages[page];
+        let unit = self.geometry.unit_of(self.opens[entry.open].block);
+        let idle = self.units[unit as usize].appends_waiting() == 0;
+        (idle && self.page_is_waited_for(page)).then_some(entry.opened_at)
+    }
+
+    fn page_is_waited_for(&self, page: u32) -> bool {
         let host = |owner: &Owner| matches!(owner, Owner::Request(_));
         !self.pages[page].waiters.is_empty() || self.pages[page].owners.iter().any(host)
     }

@@ -111,6 +111,8 @@ pub struct Ftl {
     pages: Slab<Page>,
     opens: Slab<OpenBand>,
     moves: VecDeque<Move>,
+    /// Of them, those whose slot could not be programmed: there is nothing to read there.
+    moves_failed: u32,
     no_space_until: Instant,
 
     requests: Slab<HostRequest>,
@@ -327,24 +329,26 @@ impl Ftl {
     }
 
     fn deadline_passed(&mut self) {
-        if let Some(at) = self.oldest_assembling()
-            && self.now >= at + self.settings.append_wait_ns
-        {
-            for point in 0..self.points.len() {
-                let page = self.points[point].page;
-                if page != append::NONE
-                    && self.page_is_waited_for(page)
-                    && self.now >= self.pages[page].opened_at + self.settings.append_wait_ns
-                {
-                    self.seal(point);
-                }
-            }
-        }
+        self.seal_overdue();
         if self.erase_retry_at.is_some_and(|at| self.now >= at) {
             self.erase_retry_at = None;
             self.dispatch_all();
         }
         self.scrub_pump();
+    }
+
+    /// Pads the pages that have waited long enough.
+    pub(crate) fn seal_overdue(&mut self) {
+        for point in 0..self.points.len() {
+            let page = self.points[point].page;
+            if page == append::NONE {
+                continue;
+            }
+            let opened = self.padding_helps(page);
+            if opened.is_some_and(|at| self.now >= at + self.settings.append_wait_ns) {
+                self.seal(point);
+            }
+        }
     }
 
     fn dispatch_all(&mut self) {
@@ -409,6 +413,18 @@ impl Ftl {
         }
         for write in std::mem::take(&mut self.writes) {
             self.abandon(write);
+        }
+        for (request, _) in std::mem::take(&mut self.commits) {
+            self.abandon(request);
+        }
+        self.moves_failed = 0;
+        for entry in std::mem::take(&mut self.moves) {
+            if let append::Owner::Request(request) = entry.append.owner {
+                self.abandon(request);
+            }
+        }
+        for (request, ..) in std::mem::take(&mut self.reroutes) {
+            self.abandon(request);
         }
     }
 
@@ -484,7 +500,8 @@ impl Ftl {
             }
         }
         for &block in &health.bad_blocks {
-            bands[block].state = BandState::Retired;
+            // Bad since the factory, or since it failed with data in it: recovery looks.
+            bands[block].failing = true;
         }
         let chunks = settings.relocation_blocks / geometry.slots_per_page;
         Ok(Self {
@@ -510,6 +527,7 @@ impl Ftl {
             pages: Slab::default(),
             opens: Slab::default(),
             moves: VecDeque::new(),
+            moves_failed: 0,
             no_space_until: Instant(0),
             requests: Slab::default(),
             writes: VecDeque::new(),

@@ -237,6 +237,7 @@ impl Ftl {
     fn begin_erase(&mut self, mount: &mut Mount) -> Result<(), MountError> {
         for block in self.bands.ids() {
             let state = match mount.probes[block.0 as usize] {
+                _ if self.bands[block].failing => BandState::Retired,
                 Probe::Skipped => BandState::Retired,
                 Probe::Erased => BandState::Clean,
                 Probe::Unreadable | Probe::Read(_) => BandState::Dirty,
@@ -246,6 +247,9 @@ impl Ftl {
         // The scheduler erases a unit's last dirty band first.
         self.bands.index_all();
         for (block, _) in &mount.roots {
+            if self.bands[*block].state == BandState::Retired {
+                continue;
+            }
             self.bands.set_state(*block, BandState::Draining);
             self.bands.set_state(*block, BandState::Dirty);
         }

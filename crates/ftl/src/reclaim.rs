@@ -129,7 +129,9 @@ impl Ftl {
     fn pick_victims(&mut self) {
         let wanted = self.phase == Phase::Running || !self.writes.is_empty();
         while wanted && !self.settling && self.reclaim.victims.len() < self.victims_max() {
-            if let Some((block, reason)) = self.reclaim.wanted.pop_front() {
+            // A failing band holds slots that were never programmed until those have moved.
+            let settled = self.moves_failed == 0;
+            if let Some((block, reason)) = self.reclaim.wanted.pop_front_if(|_| settled) {
                 if self.bands[block].state == BandState::Full {
                     self.start_victim(block, reason);
                 }
@@ -145,6 +147,11 @@ impl Ftl {
             let Some(block) = self.pick_victim() else { return };
             self.start_victim(block, "gc: space was needed");
         }
+    }
+
+    fn holds_failed_slots(&self, block: BlockId) -> bool {
+        let first = self.geometry.slot(block, 0, 0);
+        self.moves_failed > 0 && self.any_failed(first, self.geometry.slots_per_block())
     }
 
     /// Several half relocated victims could take the last free bands and none give its own back.
@@ -467,7 +474,7 @@ impl Ftl {
         let page = self.reclaim.scrub_cursor;
         self.reclaim.scrub_cursor = (page + 1) % pages;
         let block = BlockId(page / self.geometry.pages_per_block);
-        if self.bands[block].state != BandState::Full {
+        if self.bands[block].state != BandState::Full || self.holds_failed_slots(block) {
             return;
         }
         let first = page * self.geometry.slots_per_page;
@@ -497,7 +504,8 @@ impl Ftl {
     }
 
     pub(crate) fn scrub_deadline(&self) -> Option<flash::Instant> {
-        self.reclaim.scrub_at.filter(|_| self.phase == Phase::Running)
+        let on = self.settings.scrub_period_ns > 0 && self.phase == Phase::Running;
+        on.then(|| self.reclaim.scrub_at.unwrap_or(self.now))
     }
 
     /// The unit is lost, and with it the victims on it.

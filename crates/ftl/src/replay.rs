@@ -176,11 +176,15 @@ impl Ftl {
             band.state = match probe {
                 Probe::Skipped => BandState::Retired,
                 _ if band.slots_valid > 0 => BandState::Full,
+                Probe::Erased if band.failing => BandState::Retired,
                 Probe::Erased => BandState::Dirty,
                 _ => BandState::Draining,
             };
         }
         self.bands.index_all();
+        for block in self.bands.ids() {
+            self.restore_failing(block);
+        }
     }
 }
 

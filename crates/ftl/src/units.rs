@@ -259,6 +259,8 @@ impl Ftl {
             }
         }
         self.forget_victims_of(unit);
+        // The last one may have had bands there.
+        self.checkpoint.want();
     }
 
     pub(crate) fn all_units_quiet(&self) -> bool {

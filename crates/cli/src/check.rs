@@ -71,10 +71,7 @@ pub fn run(args: &Args) -> Result<End, Failure> {
 /// Reads at most this many logical blocks at a time.
 const RUN_BLOCKS: u64 = 64;
 
-fn examine(
-    shards: &mut [Offline],
-    place: &dyn Fn(u64, u64) -> (usize, u32, u32),
-) -> Findings {
+fn examine(shards: &mut [Offline], place: &dyn Fn(u64, u64) -> (usize, u32, u32)) -> Findings {
     let report = shards[0].report();
     let mut findings = Findings {
         damaged: Vec::new(),

@@ -95,7 +95,9 @@ pub fn describe(request: &Request<'_>) -> Result<Described, Failure> {
 fn read_config(path: &Path, current: &Path) -> Result<(Table, PathBuf), Failure> {
     let place = path.display();
     let text = fs::read_to_string(path).map_err(|error| {
-        format!("{place}: cannot be read: {error}: give the path of a config, or leave out --config")
+        format!(
+            "{place}: cannot be read: {error}: give the path of a config, or leave out --config"
+        )
     })?;
     let table = text.parse::<Table>().map_err(|error| {
         let line = error.span().map_or(1, |span| text[..span.start].matches('\n').count() + 1);
@@ -110,9 +112,9 @@ fn read_config(path: &Path, current: &Path) -> Result<(Table, PathBuf), Failure>
 
 fn lay_over(table: &mut Table, request: &Request<'_>, data: &Path) -> Result<(), Failure> {
     let utf8 = |path: &Path| {
-        path.to_str().map(str::to_owned).ok_or_else(|| {
-            format!("{}: is not UTF-8: choose a path that is", path.display())
-        })
+        path.to_str()
+            .map(str::to_owned)
+            .ok_or_else(|| format!("{}: is not UTF-8: choose a path that is", path.display()))
     };
     set(table, "device", "path", utf8(data)?.into());
     if request.memory {

@@ -77,9 +77,9 @@ fn address_in(data: &Path) -> Result<SocketAddr, Failure> {
             "{shown}: nobody serves this device: start `weir serve --data {shown}`"
         ));
     }
-    text.trim().parse().map_err(|_| {
-        format!("{}: holds no address: name the server's with --http", path.display())
-    })
+    text.trim()
+        .parse()
+        .map_err(|_| format!("{}: holds no address: name the server's with --http", path.display()))
 }
 
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -123,7 +123,10 @@ fn as_text(status: &Value, address: SocketAddr) -> String {
     }
     let row = |name: &str, value: String| vec![format!("  {name}"), value];
     text.push_str(&table(&[
-        row("blocks mapped", format!("{} of {}", counter("blocks_mapped"), counter("logical_blocks"))),
+        row(
+            "blocks mapped",
+            format!("{} of {}", counter("blocks_mapped"), counter("logical_blocks")),
+        ),
         row("blocks read", counter("host_blocks_read")),
         row("blocks written", counter("host_blocks_written")),
         row("blocks trimmed", counter("host_blocks_trimmed")),

@@ -461,7 +461,11 @@ impl Ftl {
                 let from = SlotId(first.0 + index as u32);
                 let owner = self.pages[page].owners[index];
                 match owner {
-                    Owner::Request(request) if error == MediumError::NoSpace => {
+                    // Records have to come through: what they say holds already.
+                    Owner::Request(request)
+                        if error == MediumError::NoSpace
+                            && self.own_header(from, &slot).kind == Kind::Data =>
+                    {
                         let previous = self.pages[page].previous[index];
                         self.undo(from, previous, order, &slot);
                         self.fail_request(request, flash::RequestError::NoSpace);
@@ -483,8 +487,7 @@ impl Ftl {
     }
 
     fn append_again(&mut self, from: SlotId, order: u64, slot: SlotWrite, owner: Owner) {
-        let header =
-            decode_header(&slot.oob, from, self.uuid_crc).expect("our own header is sound");
+        let header = self.own_header(from, &slot);
         if header.kind == Kind::Pad {
             return;
         }
@@ -517,11 +520,17 @@ impl Ftl {
                 }
             }
         }
-        let header =
-            decode_header(&slot.oob, from, self.uuid_crc).expect("our own header is sound");
-        if header.kind == Kind::Data {
-            self.give_back(header.lba, from, previous, order);
+        if previous < POISONED {
+            // What superseded this slot meanwhile superseded the previous one, too.
+            let block = self.bands.block_of(SlotId(previous));
+            self.bands[block].invalid_order = self.durable.next() - 1;
         }
+        let header = self.own_header(from, slot);
+        self.give_back(header.lba, from, previous, order);
+    }
+
+    fn own_header(&self, slot: SlotId, write: &SlotWrite) -> Header {
+        decode_header(&write.oob, slot, self.uuid_crc).expect("our own header is sound")
     }
 
     /// `point` if it has a page, else, if `any`, one that has.

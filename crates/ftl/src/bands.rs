@@ -38,6 +38,9 @@ pub(crate) enum BandState {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Band {
     pub state: BandState,
+    /// Free since the mount: an erase may have been cut off, so it is erased again, but only when it
+    /// is about to be needed; most were erased well.
+    pub unproven: bool,
     /// A program failed: its data moves, then it is retired instead of erased.
     pub failing: bool,
     pub slots_valid: u32,

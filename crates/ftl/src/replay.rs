@@ -180,6 +180,7 @@ impl Ftl {
                 Probe::Erased => BandState::Dirty,
                 _ => BandState::Draining,
             };
+            band.unproven = band.state == BandState::Dirty;
         }
         self.bands.index_all();
         for block in self.bands.ids() {

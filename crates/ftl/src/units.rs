@@ -10,6 +10,9 @@ use std::collections::VecDeque;
 /// Programs handed to a unit at once: one runs while the next one's data is on the bus.
 pub(crate) const PROGRAMS_MAX: u32 = 2;
 
+/// Clean bands kept ahead on a unit by erasing what was free at the mount.
+const CLEAN_AHEAD: u32 = 2;
+
 pub(crate) const TAG_READ: u32 = 0;
 pub(crate) const TAG_PROGRAM: u32 = 1 << 30;
 pub(crate) const TAG_ERASE: u32 = 2 << 30;
@@ -151,6 +154,9 @@ impl Ftl {
         }
         let bands_clean = self.bands.clean(unit).len() as u32;
         let forced = self.erase_all || (bands_clean == 0 && self.clean_wanted);
+        if !forced && self.bands[block].unproven && bands_clean >= CLEAN_AHEAD {
+            return false;
+        }
         if !forced {
             let view = EraseView {
                 reads_waiting: state.reads_waiting(),
@@ -218,6 +224,7 @@ impl Ftl {
         match result {
             Ok(()) => {
                 band.erase_count += 1;
+                band.unproven = false;
                 let erase_count = band.erase_count;
                 self.bands.erase_count_most = self.bands.erase_count_most.max(erase_count);
                 self.counters.erases += 1;

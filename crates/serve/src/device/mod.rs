@@ -289,6 +289,3 @@ fn random_uuid() -> Result<u128, DeviceError> {
     }
     Ok(u128::from_le_bytes(bytes))
 }
-
-#[cfg(test)]
-mod tests;

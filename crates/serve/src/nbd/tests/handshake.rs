@@ -31,7 +31,7 @@ fn golden_bytes_of_a_go() {
     // GO "data", two facts: name and description.
     driver.feed(b"IHAVEOPT\0\0\0\x07\0\0\0\x0e\0\0\0\x04data\0\x02\0\x01\0\x02");
     let head = b"\0\x03\xe8\x89\x04\x55\x65\xa9\0\0\0\x07\0\0\0\x03";
-    let mut expected = Vec::new();
+    let mut expected: Vec<u8> = Vec::new();
     expected.extend(head);
     // EXPORT: 1 MiB; flags, flush, fua, trim, zeroes, df, multi-conn, cache, fast zero.
     expected.extend(b"\0\0\0\x0c\0\0\0\0\0\0\0\x10\0\0\x0d\xed");

@@ -1,0 +1,322 @@
+//! What the FTL costs by itself: processor time of a random read and a random write through the
+//! core, on a medium that answers at once from flat arrays, and the memory of the map.
+//!
+//! Nothing is subtracted: the time of the medium's arrays and of this loop is in the figures.
+
+use super::{Figure, Goal, Request, cpu_ns, measured, median};
+use crate::device::{self, Shape, kind_of};
+use flash::{
+    BLOCK_BYTES, BlockId, Command, Completion, Geometry, Health, Hint, Instant, Lba, Oob,
+    Operation, Pairing, Payload, Random, SlotData, SlotId, SlotRead, SlotStatus, Tag,
+};
+use ftl::{FormatOptions, Ftl, Input, Output, Settings};
+use std::collections::{BTreeMap, VecDeque};
+
+/// Requests in flight: about what a busy server hands over at a time.
+const BATCH: u32 = 32;
+/// Logical by physical capacity.
+const UTILIZATION: f64 = 0.8;
+const RUNS: usize = 3;
+
+/// 4 GiB over 8 units with pages of one slot.
+const GEOMETRY: Geometry = Geometry {
+    units: 8,
+    blocks_per_unit: 512,
+    pages_per_block: 256,
+    slots_per_page: 1,
+    pairing: Pairing::None,
+    durable_at_completion: true,
+    suspend: false,
+    queue_depth: 8,
+    endurance: 100_000,
+};
+
+pub fn read_cpu(request: &mut Request<'_>) {
+    let operations = if request.quick { 1_000_000 } else { 5_000_000 };
+    let goal = Goal::AtMost(200.0);
+    let figure = aged(false).and_then(|mut core| {
+        let ns = core.cost(operations, false)?;
+        Ok(Figure::new("ftl-read-cpu", ns, "ns/read", goal)
+            .note(format!("4 KiB random, {BATCH} in flight, 4 GiB, median of {RUNS}")))
+    });
+    (request.sink)(measured("ftl-read-cpu", "ns/read", goal, figure));
+}
+
+pub fn write_cpu(request: &mut Request<'_>) {
+    let operations = if request.quick { 1_000_000 } else { 4_000_000 };
+    let goal = Goal::AtMost(600.0);
+    let figure = aged(true).and_then(|mut core| {
+        let before = core.waf_counters();
+        let ns = core.cost(operations, true)?;
+        let after = core.waf_counters();
+        let waf = (after.1 - before.1) as f64 / (after.0 - before.0) as f64;
+        Ok(Figure::new("ftl-write-cpu", ns, "ns/write", goal).note(format!(
+            "4 KiB random, 80 % utilization, WAF {waf:.2} with GC, median of {RUNS}"
+        )))
+    });
+    (request.sink)(measured("ftl-write-cpu", "ns/write", goal, figure));
+}
+
+pub fn map_bytes(request: &mut Request<'_>) {
+    for (name, capacity) in
+        [("map-bytes-per-block-8gib", "8GiB"), ("map-bytes-per-block-64gib", "64GiB")]
+    {
+        if request.wants(name) {
+            let goal = Goal::AtMost(8.5);
+            let figure = map_bytes_of(capacity).map(|bytes| {
+                Figure::new(name, bytes, "bytes", goal).note(format!("mlc-25nm, {capacity}"))
+            });
+            (request.sink)(measured(name, "bytes", goal, figure));
+        }
+    }
+}
+
+/// Makes the device that `weir format --capacity` makes, and asks its FTL.
+fn map_bytes_of(capacity: &str) -> Result<f64, String> {
+    let folder = std::env::temp_dir().join(format!("weir-bench-{}", std::process::id()));
+    let shape = Shape { capacity: Some(capacity.into()), ..Shape::default() };
+    let described = device::describe(&device::Request {
+        data: Some(&folder),
+        shape: Some(&shape),
+        fresh: true,
+        ..device::Request::default()
+    })?;
+    let ask = || {
+        let config = &described.config;
+        serve::offline::format(&config.device, &config.ftl)?;
+        serve::offline::with_device(&kind_of(&folder), &config.ftl, true, |shards| {
+            let blocks: u64 =
+                shards.iter().map(|shard| u64::from(shard.report().logical_blocks)).sum();
+            let bytes: u64 = shards.iter().map(|shard| shard.ftl().map_bytes()).sum();
+            bytes as f64 / blocks as f64
+        })
+    };
+    let result = ask().map_err(|error| error.to_string());
+    std::fs::remove_dir_all(&folder).ok();
+    result
+}
+
+/// A core with every block written once, and with `steady` until GC has turned everything over.
+fn aged(steady: bool) -> Result<Core, String> {
+    let mut core = Core::format()?;
+    let blocks = core.logical_blocks;
+    let mut next = 0;
+    core.run(u64::from(blocks), true, || {
+        next += 1;
+        next - 1
+    })?;
+    if steady {
+        let mut random = Random::new(1);
+        let operations = 3 * GEOMETRY.slots();
+        core.run(operations, true, || random.below(u64::from(blocks)) as u32)?;
+    }
+    Ok(core)
+}
+
+/// An FTL and a medium that answers at once.
+struct Core {
+    ftl: Ftl,
+    now: Instant,
+    logical_blocks: u32,
+    medium: Medium,
+    /// Commands that the FTL gave and the medium did not answer yet.
+    commands: VecDeque<Command>,
+    replies: u64,
+}
+
+impl Core {
+    fn format() -> Result<Self, String> {
+        let settings = Settings::default();
+        let health =
+            Health { erase_counts: vec![0; GEOMETRY.blocks() as usize], ..Health::default() };
+        let logical_blocks = (GEOMETRY.slots() as f64 * UTILIZATION) as u32;
+        let options = FormatOptions { logical_blocks, uuid: 1, label: Vec::new() };
+        let medium = Medium::new(settings.relocation_blocks);
+        let ftl = Ftl::format(GEOMETRY, &health, options, settings)?;
+        let now = Instant(0);
+        let commands = VecDeque::new();
+        let mut core = Self { ftl, now, logical_blocks, medium, commands, replies: 0 };
+        core.settle()?;
+        Ok(core)
+    }
+
+    /// Processor nanoseconds of one random operation, median of some runs.
+    fn cost(&mut self, operations: u64, write: bool) -> Result<f64, String> {
+        let mut costs = Vec::new();
+        let blocks = u64::from(self.logical_blocks);
+        for seed in 0..RUNS {
+            let mut random = Random::new(seed as u64 + 2);
+            let begun = cpu_ns();
+            self.run(operations, write, || random.below(blocks) as u32)?;
+            costs.push((cpu_ns() - begun) as f64 / operations as f64);
+        }
+        median(costs).ok_or_else(|| "nothing was run".into())
+    }
+
+    /// Runs one-block operations, a batch at a time.
+    fn run(
+        &mut self,
+        operations: u64,
+        write: bool,
+        mut place: impl FnMut() -> u32,
+    ) -> Result<(), String> {
+        let mut done = 0;
+        while done < operations {
+            let batch = u64::from(BATCH).min(operations - done) as u32;
+            let expected = self.replies + u64::from(batch);
+            self.now = self.now + 10_000;
+            for buffer in 0..batch {
+                let lba = Lba(place());
+                let checksum = lba.0.wrapping_mul(0x9e37_79b9) ^ done as u32;
+                self.medium.host[buffer as usize] = checksum;
+                let operation = if write {
+                    Operation::Write { buffer, fua: false, atomic: false, hint: Hint::default() }
+                } else {
+                    Operation::Read { buffer }
+                };
+                let request = flash::Request { id: buffer.into(), lba, blocks: 1, operation };
+                let checksums: &[u32] = if write { &[checksum] } else { &[] };
+                self.ftl.handle(self.now, Input::Request { request, checksums });
+                self.drain()?;
+            }
+            self.settle()?;
+            while self.replies < expected {
+                // A write may wait for a deadline, never for ever.
+                let at = self.ftl.deadline().ok_or("the FTL stands still")?;
+                self.now = self.now.max(at);
+                self.ftl.handle(self.now, Input::Deadline);
+                self.settle()?;
+            }
+            done += u64::from(batch);
+        }
+        Ok(())
+    }
+
+    /// Answers commands until there are none.
+    fn settle(&mut self) -> Result<(), String> {
+        self.drain()?;
+        while let Some(command) = self.commands.pop_front() {
+            self.medium.answer(command, &mut self.ftl, self.now);
+            self.drain()?;
+        }
+        Ok(())
+    }
+
+    fn drain(&mut self) -> Result<(), String> {
+        while let Some(output) = self.ftl.poll() {
+            match output {
+                Output::Command(command) => {
+                    if let Command::Program { tag, slot } = command {
+                        self.medium.program(slot, self.ftl.program(tag));
+                    }
+                    self.commands.push_back(command);
+                }
+                Output::Reply(reply) => {
+                    reply.result.map_err(|error| format!("a request failed: {error:?}"))?;
+                    self.replies += 1;
+                }
+                Output::Ready(result) => {
+                    result.map_err(|error| error.to_string())?;
+                }
+                Output::ReadZeroes { .. } | Output::Stopped(_) => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Slots the host wrote, and slots programmed for any reason.
+    fn waf_counters(&self) -> (u64, u64) {
+        (self.ftl.counter("host_blocks_written"), self.ftl.counter("slots_programmed"))
+    }
+}
+
+/// OOB and checksum of every slot; the bytes only of the FTL's own slots.
+struct Medium {
+    oob: Vec<Oob>,
+    crc: Vec<u32>,
+    written: Vec<bool>,
+    meta: BTreeMap<u32, Box<[u8; BLOCK_BYTES]>>,
+    /// Checksums of what the host's buffers and the relocation pool hold.
+    host: Vec<u32>,
+    relocation: Vec<u32>,
+    empty_crc: u32,
+}
+
+impl Medium {
+    fn new(relocation_blocks: u32) -> Self {
+        let slots = GEOMETRY.slots() as usize;
+        Self {
+            oob: vec![[0; flash::OOB_BYTES]; slots],
+            crc: vec![0; slots],
+            written: vec![false; slots],
+            meta: BTreeMap::new(),
+            host: vec![0; BATCH as usize],
+            relocation: vec![0; relocation_blocks as usize],
+            empty_crc: flash::crc(&[0; BLOCK_BYTES]),
+        }
+    }
+
+    fn program(&mut self, first: SlotId, slots: &[flash::SlotWrite]) {
+        for (at, write) in (first.0 as usize..).zip(slots) {
+            self.oob[at] = write.oob;
+            self.written[at] = true;
+            self.crc[at] = match &write.data {
+                SlotData::Payload(from) if from.buffer == Payload::RELOCATION => {
+                    self.relocation[from.index as usize]
+                }
+                SlotData::Payload(from) => self.host[from.buffer as usize],
+                SlotData::Meta(bytes) => {
+                    self.meta.insert(at as u32, bytes.clone());
+                    flash::crc(&bytes[..])
+                }
+                SlotData::Empty => self.empty_crc,
+            };
+        }
+    }
+
+    fn answer(&mut self, command: Command, ftl: &mut Ftl, now: Instant) {
+        match command {
+            // Pages have one slot, so a read has one too.
+            Command::Read { tag, slot, into, .. } => {
+                let at = slot.0 as usize;
+                let status = if self.written[at] { SlotStatus::Ok } else { SlotStatus::Erased };
+                let crc = self.crc[at];
+                let bytes = match into {
+                    Some(Payload { buffer: Payload::RELOCATION, index }) => {
+                        self.relocation[index as usize] = crc;
+                        None
+                    }
+                    Some(_) => None,
+                    None => self.meta.get(&slot.0).map(|bytes| &bytes[..]),
+                };
+                let slots = [SlotRead { status, oob: self.oob[at], crc, bytes }];
+                complete(ftl, now, Completion::Read { tag, slots: Ok(&slots) });
+            }
+            Command::Program { tag, .. } => {
+                complete(ftl, now, Completion::Program { tag, result: Ok(()) });
+            }
+            Command::Erase { tag, block } => {
+                self.erase(block);
+                complete(ftl, now, Completion::Erase { tag, result: Ok(()) });
+            }
+            Command::Flush { tag } => flush(ftl, now, tag),
+        }
+    }
+
+    fn erase(&mut self, block: BlockId) {
+        let slots = GEOMETRY.slots_per_block();
+        let first = block.0 * slots;
+        self.written[first as usize..(first + slots) as usize].fill(false);
+        while let Some((&slot, _)) = self.meta.range(first..first + slots).next() {
+            self.meta.remove(&slot);
+        }
+    }
+}
+
+fn complete(ftl: &mut Ftl, now: Instant, completion: Completion<'_>) {
+    ftl.handle(now, Input::Completion(completion));
+}
+
+fn flush(ftl: &mut Ftl, now: Instant, tag: Tag) {
+    complete(ftl, now, Completion::Flush { tag, result: Ok(()) });
+}

@@ -1,0 +1,142 @@
+//! Figures of whole devices in the lab: the simulator's speed, write amplification against theory,
+//! usable capacity, recovery. All on the production FTL in virtual time.
+
+use super::{Figure, Goal, Request, cpu_ns, measured};
+use crate::output::Progress;
+use flash::Instant;
+use ftl::{FormatOptions, Settings};
+use lab::figures::drive;
+use lab::workload::{Arrival, Generator, Pattern, Workload};
+use lab::{Failure, Sim};
+use nand::{Faults, Layout};
+
+pub fn sim_rate(request: &mut Request<'_>) {
+    let operations = if request.quick { 1_000_000 } else { 5_000_000 };
+    for (name, profile) in [("sim-rate", "mlc-25nm"), ("sim-rate-instant", "instant")] {
+        if !request.wants(name) {
+            continue;
+        }
+        let goal = Goal::AtLeast(1e6);
+        let figure = lab::figures::sim_rate(profile, 0.5, operations).map(|rate| {
+            Figure::new(name, rate.operations_per_second(), "ops/s", goal).note(format!(
+                "{profile}: half 4 KiB random reads, half writes, 80 % utilization, 64 in flight, \
+                 WAF {:.2}",
+                rate.waf
+            ))
+        });
+        (request.sink)(measured(name, "ops/s", goal, figure));
+    }
+}
+
+pub fn waf(request: &mut Request<'_>) {
+    const SLOTS_PER_BAND: u32 = 64;
+    for victim in ["fifo", "greedy"] {
+        for op_percent in [7, 10, 28] {
+            let name = format!("waf-{victim}-{op_percent}");
+            if !request.wants(&name) {
+                continue;
+            }
+            let op_percent = f64::from(op_percent);
+            let unmeasured = 1.0 + op_percent / 100.0;
+            let unmeasured = lab::figures::waf_theory(victim, unmeasured, SLOTS_PER_BAND);
+            let goal = Goal::Near(unmeasured.unwrap_or(1.0), 0.03);
+            let figure = lab::figures::waf(op_percent, victim, SLOTS_PER_BAND).map(|waf| {
+                Figure::new(&*name, waf.measured, "x", Goal::Near(waf.theory, 0.03)).note(format!(
+                    "theory at the measured OP of {:.2} %; {:.3} with all metadata",
+                    (waf.alpha - 1.0) * 100.0,
+                    waf.measured_all
+                ))
+            });
+            (request.sink)(measured(&name, "x", goal, figure));
+        }
+    }
+}
+
+/// The share of the maker's bad blocks that SDF's flash had on average.
+const FACTORY_BAD: f64 = 0.005;
+
+pub fn usable_capacity(request: &mut Request<'_>) {
+    let goal = Goal::AtLeast(98.5);
+    let figure = fill_whole(if request.quick { 1 } else { 4 });
+    (request.sink)(measured("usable-capacity", "%", goal, figure));
+}
+
+/// A device of SDF's flash, whole blocks per plane and fewer channels, filled to the last block it
+/// offers and overwritten once.
+fn fill_whole(channels: u32) -> Result<Figure, Failure> {
+    let layout = Layout { channels, dies_per_channel: 2, blocks_per_plane: 2048 };
+    let faults = Faults { seed: 1, factory_bad: FACTORY_BAD, ..Faults::default() };
+    let medium = lab::device::nand_of("mlc-25nm", &layout, faults, |_| {}).map_err(Failure)?;
+    let settings = Settings::default();
+    let slots = medium.geometry().slots();
+    let bad = medium.health().bad_blocks.len() as f64 / f64::from(medium.geometry().blocks());
+    let logical_blocks = ftl::logical_blocks_max(medium.geometry(), &medium.health(), &settings);
+    let options = FormatOptions { logical_blocks, uuid: 1, label: Vec::new() };
+    let mut sim = Sim::format(medium, options, settings, Instant(0))?;
+    sim.run_until_ready()?;
+    let workload = Workload {
+        pattern: Pattern::Sequential,
+        sizes: vec![(64, 1.0)],
+        arrival: Arrival::Closed { depth: 16 },
+        ..Workload::default()
+    };
+    let mut generator = Generator::new(workload, logical_blocks, 1).map_err(Failure)?;
+    let mut progress = Progress::new("usable-capacity");
+    // The generator begins anew where 64 blocks no longer fit; the rest is written by itself.
+    let runs = u64::from(logical_blocks / 64);
+    for pass in 0..2 {
+        for part in 0..100 {
+            progress.at(pass * 100 + part, 200);
+            let operations = runs * (part + 1) / 100 - runs * part / 100;
+            drive(&mut sim, &mut generator, operations)?;
+        }
+        for lba in logical_blocks / 64 * 64..logical_blocks {
+            sim.write(0, lba, &[u64::from(lba)], (false, false), flash::Hint::default());
+            sim.run_until_answered()?;
+            while let Some(finished) = sim.take_finished() {
+                finished.result.map_err(|error| Failure(format!("block {lba}: {error:?}")))?;
+                sim.release(finished);
+            }
+        }
+    }
+    let mapped = sim.ftl().counter("blocks_mapped");
+    if mapped != u64::from(logical_blocks) {
+        return Err(Failure(format!("{mapped} of {logical_blocks} blocks are mapped")));
+    }
+    let value = f64::from(logical_blocks) / slots as f64 * 100.0;
+    let goal = Goal::AtLeast(98.5);
+    Ok(Figure::new("usable-capacity", value, "%", goal).note(format!(
+        "{channels} channels of 2 mlc-25nm dies, {:.2} % bad blocks; filled and overwritten, \
+         {} refused",
+        bad * 100.0,
+        sim.ftl().counter("writes_refused")
+    )))
+}
+
+pub fn recovery(request: &mut Request<'_>) {
+    // A smaller device recovers in less than its share of a large one's time: the name says it.
+    let (name, tib) = if request.quick {
+        ("recovery-seconds-per-tib-from-64gib", 1.0 / 16.0)
+    } else {
+        ("recovery-seconds-per-tib", 1.0)
+    };
+    let goal = Goal::AtMost(5.0);
+    let progress = Progress::new(name);
+    eprintln!("{name}: fills and recovers a device of {tib} TiB");
+    let begun = cpu_ns();
+    let figure = lab::figures::recovery(tib).map(|recovery| {
+        let scale = (1u64 << 40) as f64 / recovery.capacity_bytes as f64;
+        let media = recovery.virtual_ns as f64 / 1e9 * scale;
+        let host = recovery.seconds * scale;
+        Figure::new(name, media.max(host), "s/TiB", goal).note(format!(
+            "media {media:.2} s, processor {host:.2} s; {} bands probed, {} scanned, {} slots \
+             replayed; {:.0} s with the filling",
+            recovery.report.bands_probed,
+            recovery.report.bands_scanned,
+            recovery.report.slots_replayed,
+            (cpu_ns() - begun) as f64 / 1e9,
+        ))
+    });
+    drop(progress);
+    (request.sink)(measured(name, "s/TiB", goal, figure));
+}

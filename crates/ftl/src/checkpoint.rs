@@ -120,7 +120,7 @@ impl Ftl {
         let wanted = self.layout.bands;
         let clean: u32 = (0..self.geometry.units).map(|unit| self.clean_usable(unit)).sum();
         // One more while an atomic write is undecided: the checkpoint waits for its commit record.
-        if clean < wanted + u32::from(self.groups_undecided > 0) {
+        if clean < wanted + u32::from(self.host.groups_undecided > 0) {
             self.clean_wanted = true;
             self.dispatch_all();
             return;
@@ -289,7 +289,7 @@ impl Ftl {
     }
 
     fn after_flush(&mut self, next: Stage) {
-        if self.flushes_ended < self.checkpoint.flush_number {
+        if self.flush.ended < self.checkpoint.flush_number {
             self.want_flush();
             return;
         }

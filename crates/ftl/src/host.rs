@@ -6,12 +6,14 @@
 
 use crate::append::{Append, Appended, NONE, Owner};
 use crate::format::{Header, Kind, MASK_48, POISONED, UNMAPPED, decode_header};
+use crate::slab::Slab;
 use crate::units::{ReadOp, ReadPurpose};
 use crate::{Ftl, Mutant, Output, Phase};
 use flash::{
     BufferId, Lba, MediumError, Operation, Payload, Reply, Request, RequestError, SlotData, SlotId,
     SlotRead, SlotStatus,
 };
+use std::collections::VecDeque;
 
 /// Most blocks of an atomic write.
 pub const ATOMIC_BLOCKS_MAX: u32 = 64;
@@ -36,27 +38,27 @@ pub(crate) enum Class {
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct HostRequest {
-    id: u64,
-    lba: u32,
-    blocks: u32,
-    class: Class,
-    buffer: BufferId,
-    checksums: Vec<u32>,
+    pub id: u64,
+    pub lba: u32,
+    pub blocks: u32,
+    pub class: Class,
+    pub buffer: BufferId,
+    pub checksums: Vec<u32>,
     /// Blocks that have a slot.
-    placed: u32,
+    pub placed: u32,
     /// Slots or reads that have not ended.
-    pending: u32,
-    error: Option<RequestError>,
+    pub pending: u32,
+    pub error: Option<RequestError>,
     /// Highest order of its slots.
-    order_last: u64,
+    pub order_last: u64,
     /// Of an atomic group: its sequence, the orders it holds, and whether its commit is placed.
-    sequence: u64,
-    orders: Vec<u64>,
-    committing: bool,
+    pub sequence: u64,
+    pub orders: Vec<u64>,
+    pub committing: bool,
     /// And what to restore if it fails: logical block, its slot, what the map said before.
-    members: Vec<(u32, SlotId, u32)>,
+    pub members: Vec<(u32, SlotId, u32)>,
     /// Requests that wait until this atomic write is decided.
-    readers: Vec<u32>,
+    pub readers: Vec<u32>,
 }
 
 /// Somebody who waits until every order up to `order` is durable.
@@ -66,14 +68,40 @@ pub(crate) struct Waiter {
     pub request: u32,
 }
 
+/// What the host waits for.
+#[derive(Debug, Default)]
+pub(crate) struct Host {
+    pub requests: Slab<HostRequest>,
+    /// Writes and trims that are not placed whole, oldest first.
+    pub writes: VecDeque<u32>,
+    /// Commit records that wait for room.
+    pub commits: VecDeque<(u32, Append)>,
+    /// Request, first logical block and count of reads that met a failed page.
+    pub reroutes: Vec<(u32, u32, u32)>,
+    pub waiters: Vec<Waiter>,
+    /// Atomic writes of more than one block, and of them those that have a slot.
+    pub atomic_writes: u32,
+    pub groups_undecided: u32,
+    /// An atomic write is placed in part.
+    pub atomic_placing: bool,
+    /// A record looks for room and may take the last free band.
+    pub record_placing: bool,
+    /// Writes may use the open bands of other handles.
+    pub borrowing: bool,
+    /// Trims with a record on its way.
+    pub trims_running: u32,
+    /// Scratch of `wake_waiters`.
+    woken: Vec<u32>,
+}
+
 impl Ftl {
     pub(crate) fn submit(&mut self, request: Request, checksums: &[u32]) {
         if let Err(error) = self.admit(&request) {
             self.outputs.push_back(Output::Reply(Reply { id: request.id, result: Err(error) }));
             return;
         }
-        let index = self.requests.take();
-        let entry = &mut self.requests[index];
+        let index = self.host.requests.take();
+        let entry = &mut self.host.requests[index];
         (entry.id, entry.lba, entry.blocks) = (request.id, request.lba.0, request.blocks);
         (entry.placed, entry.pending, entry.error) = (0, 0, None);
         (entry.order_last, entry.sequence, entry.committing) = (0, 0, false);
@@ -91,13 +119,13 @@ impl Ftl {
                 let atomic = atomic && request.blocks > 1;
                 (entry.class, entry.buffer) = (Class::Write { fua, atomic, point }, buffer);
                 entry.checksums.extend_from_slice(checksums);
-                self.atomic_writes += u32::from(atomic);
-                self.writes.push_back(index);
+                self.host.atomic_writes += u32::from(atomic);
+                self.host.writes.push_back(index);
                 self.place_writes();
             }
             Operation::Trim { fua } => {
                 entry.class = Class::Trim { fua };
-                self.writes.push_back(index);
+                self.host.writes.push_back(index);
                 self.place_writes();
             }
             Operation::Flush => {
@@ -141,15 +169,15 @@ impl Ftl {
     /// Splits a read into runs that one command can read.
     fn start_read(&mut self, index: u32) {
         let (lba, blocks, buffer) = {
-            let entry = &self.requests[index];
+            let entry = &self.host.requests[index];
             (entry.lba, entry.blocks, entry.buffer)
         };
         self.counters.host_blocks_read += u64::from(blocks);
-        if self.atomic_writes > 0 && self.wait_for_group(index) {
+        if self.host.atomic_writes > 0 && self.wait_for_group(index) {
             return;
         }
         // Held while the runs are queued, so that an early completion does not reply.
-        self.requests[index].pending = 1;
+        self.host.requests[index].pending = 1;
         let mut at = 0;
         while at < blocks {
             let first = self.l2p[(lba + at) as usize];
@@ -159,7 +187,7 @@ impl Ftl {
                 UNMAPPED => self.outputs.push_back(Output::ReadZeroes { into, count }),
                 POISONED => self.fail_request(index, RequestError::Unreadable),
                 slot => {
-                    self.requests[index].pending += 1;
+                    self.host.requests[index].pending += 1;
                     let read = self.reads.take();
                     self.reads[read] = ReadOp {
                         purpose: ReadPurpose::Host(index),
@@ -200,7 +228,7 @@ impl Ftl {
                 unreachable!("only host reads start here")
             };
             self.reads.give(read);
-            self.reroutes.push((request, op.lba, op.count));
+            self.host.reroutes.push((request, op.lba, op.count));
             return;
         }
         let block = self.bands.block_of(op.slot);
@@ -225,7 +253,7 @@ impl Ftl {
         let (ReadPurpose::Host(request), Some(into)) = (op.purpose, op.into) else {
             unreachable!("only host reads meet a page in flight")
         };
-        self.requests[request].pending += op.count;
+        self.host.requests[request].pending += op.count;
         for index in 0..op.count {
             self.read_in_flight(page, first, index, &op, into);
         }
@@ -281,23 +309,24 @@ impl Ftl {
         };
         self.reads.give(read);
         // Slots that wait in `moves` have no page to wait for yet.
-        self.reroutes.push((request, op.lba, op.count));
+        self.host.reroutes.push((request, op.lba, op.count));
     }
 
     /// Looks again where rerouted blocks are, once every failed slot has another place.
     pub(crate) fn place_reroutes(&mut self) {
-        if self.reroutes.is_empty() || self.moves_failed > 0 {
+        if self.host.reroutes.is_empty() || self.moves_failed > 0 {
             return;
         }
-        for (request, lba, count) in std::mem::take(&mut self.reroutes) {
-            let (first, buffer) = (self.requests[request].lba, self.requests[request].buffer);
+        for (request, lba, count) in std::mem::take(&mut self.host.reroutes) {
+            let (first, buffer) =
+                (self.host.requests[request].lba, self.host.requests[request].buffer);
             for lba in lba..lba + count {
                 let into = Payload { buffer, index: lba - first };
                 match self.l2p[lba as usize] {
                     UNMAPPED => self.outputs.push_back(Output::ReadZeroes { into, count: 1 }),
                     POISONED => self.fail_request(request, RequestError::Unreadable),
                     slot => {
-                        self.requests[request].pending += 1;
+                        self.host.requests[request].pending += 1;
                         let read = self.reads.take();
                         self.reads[read] = ReadOp {
                             purpose: ReadPurpose::Host(request),
@@ -370,8 +399,8 @@ impl Ftl {
 
     /// Places writes and trims, oldest first, as far as there is space.
     pub(crate) fn place_writes(&mut self) {
-        while let Some(&index) = self.writes.front().filter(|_| !self.settling) {
-            let done = match self.requests[index].class {
+        while let Some(&index) = self.host.writes.front().filter(|_| !self.settling) {
+            let done = match self.host.requests[index].class {
                 Class::Write { point, atomic, .. } => self.place_blocks(index, point, atomic),
                 Class::Trim { .. } => self.place_trim(index),
                 Class::Read | Class::Flush => unreachable!("only writes and trims are placed"),
@@ -379,13 +408,13 @@ impl Ftl {
             if !done {
                 return;
             }
-            self.writes.pop_front();
+            self.host.writes.pop_front();
             self.after_placing(index);
         }
     }
 
     fn after_placing(&mut self, index: u32) {
-        let fua = match self.requests[index].class {
+        let fua = match self.host.requests[index].class {
             Class::Write { fua, point, .. } => fua.then_some(point),
             Class::Trim { fua } => fua.then_some(0),
             Class::Read | Class::Flush => None,
@@ -399,46 +428,34 @@ impl Ftl {
     /// Places blocks until the request is done or there is no room. Its `pending` counts one extra
     /// from the first block to `after_placing`.
     fn place_blocks(&mut self, index: u32, point: u8, atomic: bool) -> bool {
-        if self.requests[index].placed == 0 && self.requests[index].pending == 0 {
+        if self.host.requests[index].placed == 0 && self.host.requests[index].pending == 0 {
             if atomic {
                 if self.gate_writes() || !self.room_for_group(index, point) {
                     return false;
                 }
-                self.requests[index].sequence = self.next_sequence();
-                self.groups_undecided += 1;
-                self.atomic_placing = true;
+                self.host.requests[index].sequence = self.next_sequence();
+                self.host.groups_undecided += 1;
+                self.host.atomic_placing = true;
             }
-            self.requests[index].pending = 1;
+            self.host.requests[index].pending = 1;
         }
-        while self.requests[index].placed < self.requests[index].blocks {
-            if !self.atomic_placing && self.gate_writes() {
+        while self.host.requests[index].placed < self.host.requests[index].blocks {
+            if !self.host.atomic_placing && self.gate_writes() {
                 self.counters.writes_throttled += 1;
                 return false;
             }
             let wished = usize::from(point);
-            let Some(point) = self.point_or_any(wished, self.borrowing) else { return false };
+            let Some(point) = self.point_or_any(wished, self.host.borrowing) else { return false };
             self.place_block(index, point, atomic);
         }
-        self.atomic_placing = false;
+        self.host.atomic_placing = false;
         true
     }
 
-    /// Whether an atomic write can be placed without waiting for GC, which it would hold up: the
-    /// bands that GC empties wait for orders that the undecided group holds.
-    fn room_for_group(&self, index: u32, point: u8) -> bool {
-        let pages = |&open: &u32| {
-            let block = self.opens[open].block;
-            self.geometry.pages_per_block - self.bands[block].pages_written
-        };
-        let open = self.points[usize::from(point)].open.iter().filter(|&&open| open != NONE);
-        let room = open.map(pages).sum::<u32>() * self.geometry.slots_per_page;
-        let spare = self.bands.free >= self.host_floor();
-        spare && room >= self.requests[index].blocks || self.bands.free > self.host_floor()
-    }
-
     fn place_block(&mut self, index: u32, point: usize, atomic: bool) {
-        let sequence = if atomic { self.requests[index].sequence } else { self.next_sequence() };
-        let entry = &mut self.requests[index];
+        let sequence =
+            if atomic { self.host.requests[index].sequence } else { self.next_sequence() };
+        let entry = &mut self.host.requests[index];
         let at = entry.placed;
         let group = if atomic { (at as u8, (entry.blocks - 1) as u8) } else { (0, 0) };
         let lba = entry.lba + at;
@@ -460,7 +477,7 @@ impl Ftl {
         self.pages[page].previous[in_page] = previous;
         self.note_order(index, order);
         if atomic {
-            let orders = &mut self.requests[index].orders;
+            let orders = &mut self.host.requests[index].orders;
             if orders.is_empty() {
                 // Holds everything that the group's slots replace, to the group's end.
                 self.durable.hold(order);
@@ -468,22 +485,22 @@ impl Ftl {
             if orders.last() != Some(&order) {
                 orders.push(order);
             }
-            self.requests[index].members.push((lba, slot, previous));
+            self.host.requests[index].members.push((lba, slot, previous));
         }
         self.counters.host_blocks_written += 1;
         self.reclaim.credit -= 256;
     }
 
     fn place_trim(&mut self, index: u32) -> bool {
-        if self.requests[index].placed == 0 {
-            self.requests[index].pending = 1;
+        if self.host.requests[index].placed == 0 {
+            self.host.requests[index].pending = 1;
         }
-        while self.requests[index].placed < self.requests[index].blocks {
-            let entry = &self.requests[index];
+        while self.host.requests[index].placed < self.host.requests[index].blocks {
+            let entry = &self.host.requests[index];
             let lba = entry.lba + entry.placed;
             let count = (entry.blocks - entry.placed).min(TRIM_BLOCKS_MAX);
             let Some(point) = self.record_point() else { return false };
-            self.requests[index].placed += count;
+            self.host.requests[index].placed += count;
             self.counters.host_blocks_trimmed += u64::from(count);
             self.trim_range(index, point, lba, count);
         }
@@ -491,17 +508,18 @@ impl Ftl {
     }
 
     /// The append point for a record that must find room even when the host has none left.
-    fn record_point(&mut self) -> Option<usize> {
-        self.record_placing = true;
+    pub(crate) fn record_point(&mut self) -> Option<usize> {
+        self.host.record_placing = true;
         let point = (0..self.points.len()).find(|&point| self.page_of(point).is_some());
-        self.record_placing = false;
+        self.host.record_placing = false;
         point
     }
 
     fn trim_range(&mut self, index: u32, point: usize, lba: u32, count: u32) {
         let range = lba as usize..(lba + count) as usize;
         // A trim that is still on its way could be undone by a power cut after this one's reply.
-        let settled = self.trims_running == 0 || self.trims_running == 1 && self.holds_trim(index);
+        let settled =
+            self.host.trims_running == 0 || self.host.trims_running == 1 && self.holds_trim(index);
         if settled && self.l2p[range].iter().all(|&entry| entry == UNMAPPED) {
             // What unmapped them may be acknowledged and not durable; with FUA this trim answers
             // for it.
@@ -509,10 +527,10 @@ impl Ftl {
             return;
         }
         if !self.holds_trim(index) {
-            self.trims_running += 1;
+            self.host.trims_running += 1;
         }
-        self.requests[index].pending += 1;
-        self.requests[index].committing = true;
+        self.host.requests[index].pending += 1;
+        self.host.requests[index].committing = true;
         let sequence = self.next_sequence();
         let owner = Owner::Request(index);
         let append = Append::record(Kind::Trim, lba, sequence, count, self.empty_crc, owner);
@@ -525,7 +543,7 @@ impl Ftl {
 
     /// Whether the trim request has a record on its way.
     fn holds_trim(&self, index: u32) -> bool {
-        self.requests[index].committing
+        self.host.requests[index].committing
     }
 
     /// Points `lba` to `entry` and returns what it pointed to.
@@ -548,7 +566,7 @@ impl Ftl {
     }
 
     pub(crate) fn note_order(&mut self, request: u32, order: u64) {
-        let entry = &mut self.requests[request];
+        let entry = &mut self.host.requests[request];
         entry.order_last = entry.order_last.max(order);
     }
 
@@ -558,12 +576,12 @@ impl Ftl {
     }
 
     pub(crate) fn fail_request(&mut self, request: u32, error: RequestError) {
-        self.requests[request].error.get_or_insert(error);
+        self.host.requests[request].error.get_or_insert(error);
     }
 
     fn part_ended(&mut self, index: u32) {
         let fua_ignored = self.is_mutant(Mutant::IgnoreFua);
-        let entry = &mut self.requests[index];
+        let entry = &mut self.host.requests[index];
         entry.pending -= 1;
         if entry.pending > 0 {
             return;
@@ -574,99 +592,11 @@ impl Ftl {
             Class::Write { fua: true, .. } | Class::Trim { fua: true }
                 if entry.error.is_none() && !fua_ignored =>
             {
-                let order = self.requests[index].order_last;
+                let order = self.host.requests[index].order_last;
                 self.wait_durable(order, index);
             }
             _ => self.finish(index),
         }
-    }
-
-    /// All blocks of an atomic write are programmed: its commit record decides it.
-    fn commit_group(&mut self, index: u32) {
-        let entry = &mut self.requests[index];
-        entry.committing = true;
-        entry.pending = 1;
-        let (lba, sequence) = (entry.lba, entry.sequence);
-        let last = (entry.blocks - 1) as u8;
-        let first = entry.orders.iter().min().copied().unwrap_or(0) as u32;
-        let owner = Owner::Request(index);
-        let mut append = Append::record(Kind::Commit, lba, sequence, first, self.empty_crc, owner);
-        append.group = (0, last);
-        self.commits.push_back((index, append));
-        self.place_commits();
-    }
-
-    /// An atomic write failed: every block that it still owns gets its old content back, which the
-    /// held orders kept.
-    fn undo_group(&mut self, index: u32) {
-        let members = std::mem::take(&mut self.requests[index].members);
-        for &(lba, slot, previous) in members.iter().rev() {
-            self.give_back(lba, slot, previous, self.requests[index].order_last);
-        }
-        let orders = std::mem::take(&mut self.requests[index].orders);
-        if let Some(&first) = orders.first() {
-            self.release(first);
-        }
-        self.finish(index);
-    }
-
-    /// Points `lba` to `previous` again if it still points to `slot`.
-    pub(crate) fn give_back(&mut self, lba: u32, slot: SlotId, previous: u32, order: u64) {
-        if self.l2p[lba as usize] != slot.0 {
-            return;
-        }
-        self.remap(lba, previous, order);
-        if previous < POISONED {
-            let block = self.bands.block_of(SlotId(previous));
-            if self.bands[block].state == crate::BandState::Draining {
-                self.bands.set_state(block, crate::BandState::Full);
-            }
-        }
-    }
-
-    /// A slot of an atomic write is elsewhere now.
-    pub(crate) fn move_member(&mut self, index: u32, from: SlotId, to: SlotId) {
-        let members = &mut self.requests[index].members;
-        if let Some(member) = members.iter_mut().find(|member| member.1 == from) {
-            member.1 = to;
-        }
-    }
-
-    /// Appends commit records, as far as there is room.
-    pub(crate) fn place_commits(&mut self) {
-        while let Some((index, _)) = self.commits.front() {
-            let index = *index;
-            let Some(point) = self.record_point() else { return };
-            let (_, append) = self.commits.pop_front().expect("the front exists");
-            let Appended { order, .. } = self.append(point, append).expect("the page has room");
-            self.note_order(index, order);
-            let mut after = std::mem::take(&mut self.requests[index].orders);
-            let first = after[0];
-            after.retain(|&member| member != first);
-            after.push(order);
-            self.durable.link(after, first);
-            self.seal(point);
-        }
-    }
-
-    /// True if the read of `index` must wait for an atomic write that is not decided.
-    fn wait_for_group(&mut self, index: u32) -> bool {
-        let (lba, end) = {
-            let entry = &self.requests[index];
-            (entry.lba, entry.lba + entry.blocks)
-        };
-        let writer = self.requests.indices().find(|&other| {
-            let entry = &self.requests[other];
-            let placing = entry.pending > 0 && entry.placed > 0;
-            matches!(entry.class, Class::Write { atomic: true, .. })
-                && placing
-                && entry.lba < end
-                && lba < entry.lba + entry.blocks
-        });
-        if let Some(writer) = writer {
-            self.requests[writer].readers.push(index);
-        }
-        writer.is_some()
     }
 
     /// Replies, now or when every order up to `order` is durable.
@@ -677,15 +607,15 @@ impl Ftl {
             return;
         }
         self.force_safe(order);
-        self.waiters.push(Waiter { order, request });
+        self.host.waiters.push(Waiter { order, request });
         self.durable_rose = true;
     }
 
     /// Replies to those whose orders are durable.
     pub(crate) fn wake_waiters(&mut self) {
         let durable_below = self.durable.durable_below();
-        let mut woken = std::mem::take(&mut self.woken);
-        self.waiters.retain(|waiter| {
+        let mut woken = std::mem::take(&mut self.host.woken);
+        self.host.waiters.retain(|waiter| {
             let done = waiter.order < durable_below;
             if done {
                 woken.push(waiter.request);
@@ -695,39 +625,39 @@ impl Ftl {
         for request in woken.drain(..) {
             self.finish(request);
         }
-        self.woken = woken;
+        self.host.woken = woken;
     }
 
     pub(crate) fn finish(&mut self, index: u32) {
-        let entry = &mut self.requests[index];
+        let entry = &mut self.host.requests[index];
         let result = entry.error.map_or(Ok(()), Err);
         let id = entry.id;
         let group = matches!(entry.class, Class::Write { atomic: true, .. });
-        self.groups_undecided -= u32::from(group && entry.sequence > 0);
+        self.host.groups_undecided -= u32::from(group && entry.sequence > 0);
         if matches!(entry.class, Class::Trim { .. }) && entry.committing {
-            self.trims_running -= 1;
+            self.host.trims_running -= 1;
         }
         // Marks the entry as not an undecided atomic write.
         entry.class = Class::Read;
         self.outputs.push_back(Output::Reply(Reply { id, result }));
         self.counters.host_errors += u64::from(result.is_err());
         if group {
-            self.atomic_writes -= 1;
-            for reader in std::mem::take(&mut self.requests[index].readers) {
+            self.host.atomic_writes -= 1;
+            for reader in std::mem::take(&mut self.host.requests[index].readers) {
                 self.start_read(reader);
             }
         }
-        self.requests.give(index);
+        self.host.requests.give(index);
     }
 
     /// Nothing will make room for the oldest write. Room that other handles have left serves it; if
     /// there is none, it is refused rather than kept for ever.
     pub(crate) fn serve_or_refuse(&mut self) {
-        while !self.writes.is_empty() && self.no_space_to_come() {
+        while !self.host.writes.is_empty() && self.no_space_to_come() {
             let before = self.counters.host_blocks_written;
-            self.borrowing = true;
+            self.host.borrowing = true;
             self.place_writes();
-            self.borrowing = false;
+            self.host.borrowing = false;
             if self.counters.host_blocks_written == before {
                 self.refuse_oldest_write();
                 self.place_writes();
@@ -738,7 +668,7 @@ impl Ftl {
     /// The medium failed: a write that is not placed whole ends here.
     pub(crate) fn abandon(&mut self, index: u32) {
         self.fail_request(index, RequestError::Failed);
-        let entry = &mut self.requests[index];
+        let entry = &mut self.host.requests[index];
         if entry.pending == 0 {
             entry.pending = 1;
         }
@@ -747,26 +677,15 @@ impl Ftl {
 
     /// No space can be had for the oldest write: say so rather than wait for ever.
     pub(crate) fn refuse_oldest_write(&mut self) {
-        let Some(index) = self.writes.pop_front() else { return };
-        self.atomic_placing = false;
+        let Some(index) = self.host.writes.pop_front() else { return };
+        self.host.atomic_placing = false;
         self.counters.writes_refused += 1;
         self.fail_request(index, RequestError::NoSpace);
-        let entry = &mut self.requests[index];
+        let entry = &mut self.host.requests[index];
         if entry.pending == 0 {
             entry.pending = 1;
         }
         self.part_ended(index);
-    }
-
-    /// Whether the sequence belongs to an atomic write that is not committed.
-    pub(crate) fn group_undecided(&self, sequence: u64) -> bool {
-        self.atomic_writes > 0
-            && self.requests.indices().any(|index| {
-                let entry = &self.requests[index];
-                matches!(entry.class, Class::Write { atomic: true, .. })
-                    && entry.pending > 0
-                    && entry.sequence == sequence
-            })
     }
 
     /// Length of the run from `lba`, at most `blocks`, of logical blocks that all hold data or all

@@ -26,6 +26,7 @@ mod checkpoint;
 mod config;
 mod durable;
 pub mod format;
+mod group;
 mod host;
 mod mount;
 mod mutant;
@@ -45,7 +46,7 @@ pub use mutant::Mutant;
 pub use policy::PolicyNames;
 pub use status::{BandStatus, Status, UnitStatus};
 
-use append::{Append, Move, OpenBand, Page, Point};
+use append::{Move, OpenBand, Page, Point};
 use bands::{BandState, Bands};
 use checkpoint::Checkpoint;
 use durable::Durable;
@@ -54,7 +55,7 @@ use flash::{
     Tag,
 };
 use format::CheckpointLayout;
-use host::{HostRequest, Waiter};
+use host::Host;
 use mount::Mount;
 use policy::{Policies, Purpose, UnitView};
 use reclaim::Reclaim;
@@ -115,21 +116,7 @@ pub struct Ftl {
     moves_failed: u32,
     no_space_until: Instant,
 
-    requests: Slab<HostRequest>,
-    writes: VecDeque<u32>,
-    commits: VecDeque<(u32, Append)>,
-    reroutes: Vec<(u32, u32, u32)>,
-    waiters: Vec<Waiter>,
-    atomic_writes: u32,
-    /// Of them, those that have a slot.
-    groups_undecided: u32,
-    /// An atomic write is placed in part.
-    atomic_placing: bool,
-    /// A record looks for room and may take the last free band.
-    record_placing: bool,
-    /// Writes may use the open bands of other handles.
-    borrowing: bool,
-    trims_running: u32,
+    host: Host,
 
     units: Vec<Unit>,
     reads: Slab<ReadOp>,
@@ -142,11 +129,7 @@ pub struct Ftl {
     /// then a second recovery must find what the first one found, and nothing else.
     settling: bool,
 
-    flush_wanted: bool,
-    /// What the running medium flush covers.
-    flush_running: Option<u64>,
-    flushes_begun: u64,
-    flushes_ended: u64,
+    flush: Flush,
 
     reclaim: Reclaim,
     checkpoint: Checkpoint,
@@ -159,7 +142,6 @@ pub struct Ftl {
     // Scratch, kept for its memory.
     unit_views: Vec<UnitView>,
     erase_counts: Vec<u32>,
-    woken: Vec<u32>,
 }
 
 impl Ftl {
@@ -282,16 +264,16 @@ impl Ftl {
         if std::mem::take(&mut self.durable_rose) {
             self.drain_check = true;
         }
-        if !self.waiters.is_empty() {
+        if !self.host.waiters.is_empty() {
             self.wake_waiters();
         }
         self.place_moves();
-        if !self.commits.is_empty() {
+        if !self.host.commits.is_empty() {
             self.place_commits();
         }
         self.place_reroutes();
         self.reclaim_pump();
-        if !self.writes.is_empty() {
+        if !self.host.writes.is_empty() {
             self.place_writes();
         }
         self.relieve();
@@ -314,7 +296,7 @@ impl Ftl {
         if !self.bands.draining.is_empty() && (short || self.phase == Phase::Stopping) {
             self.push_drain();
         }
-        if let Some(order) = self.waiters.iter().map(|waiter| waiter.order).max()
+        if let Some(order) = self.host.waiters.iter().map(|waiter| waiter.order).max()
             && order >= self.durable.safe_below()
             && self.all_units_quiet()
             && self.moves.is_empty()
@@ -358,33 +340,33 @@ impl Ftl {
     }
 
     fn want_flush(&mut self) {
-        self.flush_wanted = true;
+        self.flush.wanted = true;
     }
 
     /// The number of the first medium flush that begins after now.
     fn flush_number_after_now(&self) -> u64 {
-        if self.geometry.durable_at_completion { 0 } else { self.flushes_begun + 1 }
+        if self.geometry.durable_at_completion { 0 } else { self.flush.begun + 1 }
     }
 
     fn flush_pump(&mut self) {
-        if self.geometry.durable_at_completion || self.flush_running.is_some() {
+        if self.geometry.durable_at_completion || self.flush.running.is_some() {
             return;
         }
         let safe_below = self.durable.safe_below();
-        let waited = self.waiters.iter().any(|waiter| waiter.order < safe_below);
-        if !waited && !std::mem::take(&mut self.flush_wanted) {
+        let waited = self.host.waiters.iter().any(|waiter| waiter.order < safe_below);
+        if !waited && !std::mem::take(&mut self.flush.wanted) {
             return;
         }
-        self.flush_wanted = false;
-        self.flush_running = Some(safe_below);
-        self.flushes_begun += 1;
+        self.flush.wanted = false;
+        self.flush.running = Some(safe_below);
+        self.flush.begun += 1;
         self.counters.medium_flushes += 1;
         self.outputs.push_back(Output::Command(Command::Flush { tag: Tag(units::TAG_FLUSH) }));
     }
 
     fn complete_flush(&mut self, result: Result<(), MediumError>) {
-        let covered = self.flush_running.take().expect("a flush was running");
-        self.flushes_ended += 1;
+        let covered = self.flush.running.take().expect("a flush was running");
+        self.flush.ended += 1;
         if result.is_err() {
             self.fail();
             return;
@@ -393,7 +375,7 @@ impl Ftl {
         self.durable_rose = true;
         for open in self.opens.indices() {
             let entry = &mut self.opens[open];
-            if entry.live && entry.header_flush.is_some_and(|number| number <= self.flushes_ended) {
+            if entry.live && entry.header_flush.is_some_and(|number| number <= self.flush.ended) {
                 entry.header_flush = None;
                 entry.header_durable = true;
                 let unit = self.geometry.unit_of(entry.block);
@@ -407,14 +389,14 @@ impl Ftl {
     fn fail(&mut self) {
         self.counters.medium_failures += 1;
         self.phase = Phase::Failed;
-        for waiter in std::mem::take(&mut self.waiters) {
+        for waiter in std::mem::take(&mut self.host.waiters) {
             self.fail_request(waiter.request, RequestError::Failed);
             self.finish(waiter.request);
         }
-        for write in std::mem::take(&mut self.writes) {
+        for write in std::mem::take(&mut self.host.writes) {
             self.abandon(write);
         }
-        for (request, _) in std::mem::take(&mut self.commits) {
+        for (request, _) in std::mem::take(&mut self.host.commits) {
             self.abandon(request);
         }
         self.moves_failed = 0;
@@ -423,7 +405,7 @@ impl Ftl {
                 self.abandon(request);
             }
         }
-        for (request, ..) in std::mem::take(&mut self.reroutes) {
+        for (request, ..) in std::mem::take(&mut self.host.reroutes) {
             self.abandon(request);
         }
     }
@@ -443,7 +425,7 @@ impl Ftl {
         if self.phase != Phase::Stopping {
             return;
         }
-        let host_done = self.requests.in_use() == 0;
+        let host_done = self.host.requests.in_use() == 0;
         let moves_done = self.moves.is_empty() && self.reclaim.victims.is_empty();
         if !host_done || !moves_done {
             return;
@@ -458,7 +440,7 @@ impl Ftl {
             return;
         }
         let written = self.counters.clean_checkpoint_at < Some(self.counters.checkpoints);
-        if written && self.all_units_quiet() && self.flush_running.is_none() {
+        if written && self.all_units_quiet() && self.flush.running.is_none() {
             self.phase = Phase::Stopped;
             self.outputs.push_back(Output::Stopped(true));
         }
@@ -488,21 +470,10 @@ impl Ftl {
             (0..settings.handles).map(|_| Point::new(Purpose::Host, geometry.units)).collect();
         points.push(Point::new(Purpose::Relocate, geometry.units));
         let mut units = vec![Unit::default(); geometry.units as usize];
-        let mut bands = Bands::new(&geometry);
         for &unit in &health.units_gone {
             units[unit as usize].gone = true;
         }
-        for block in bands.ids() {
-            let erase_count = health.erase_counts.get(block.0 as usize).copied().unwrap_or(0);
-            bands[block].erase_count = erase_count;
-            if units[geometry.unit_of(block) as usize].gone {
-                bands[block].state = BandState::Retired;
-            }
-        }
-        for &block in &health.bad_blocks {
-            // Bad since the factory, or since it failed with data in it: recovery looks.
-            bands[block].failing = true;
-        }
+        let bands = bands_of(&geometry, health);
         let chunks = settings.relocation_blocks / geometry.slots_per_page;
         Ok(Self {
             policies: Policies::new(settings.policies.clone())?,
@@ -529,27 +500,14 @@ impl Ftl {
             moves: VecDeque::new(),
             moves_failed: 0,
             no_space_until: Instant(0),
-            requests: Slab::default(),
-            writes: VecDeque::new(),
-            commits: VecDeque::new(),
-            reroutes: Vec::new(),
-            waiters: Vec::new(),
-            atomic_writes: 0,
-            groups_undecided: 0,
-            atomic_placing: false,
-            record_placing: false,
-            borrowing: false,
-            trims_running: 0,
+            host: Host::default(),
             units,
             reads: Slab::default(),
             clean_wanted: false,
             erase_all: false,
             erase_retry_at: None,
             settling: false,
-            flush_wanted: false,
-            flush_running: None,
-            flushes_begun: 0,
-            flushes_ended: 0,
+            flush: Flush::default(),
             reclaim: Reclaim::new(chunks),
             checkpoint: Checkpoint::default(),
             layout,
@@ -559,9 +517,35 @@ impl Ftl {
             mutant: None,
             unit_views: Vec::new(),
             erase_counts: Vec::new(),
-            woken: Vec::new(),
             geometry,
             settings,
         })
     }
+}
+
+/// Medium flushes.
+#[derive(Clone, Copy, Debug, Default)]
+struct Flush {
+    wanted: bool,
+    /// What the running one covers.
+    running: Option<u64>,
+    begun: u64,
+    ended: u64,
+}
+
+/// The bands of a medium in this health, before anything is known of what they hold.
+fn bands_of(geometry: &Geometry, health: &Health) -> Bands {
+    let mut bands = Bands::new(geometry);
+    for block in bands.ids() {
+        let erase_count = health.erase_counts.get(block.0 as usize).copied().unwrap_or(0);
+        bands[block].erase_count = erase_count;
+        if health.units_gone.contains(&geometry.unit_of(block)) {
+            bands[block].state = BandState::Retired;
+        }
+    }
+    for &block in &health.bad_blocks {
+        // Bad since the factory, or since it failed with data in it: recovery looks.
+        bands[block].failing = true;
+    }
+    bands
 }

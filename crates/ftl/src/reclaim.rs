@@ -82,18 +82,18 @@ impl Ftl {
         let free = self.bands.free;
         if self.checkpoint.is_wanted() && self.clean_bands() <= self.layout.bands {
             // A checkpoint that waits for clean bands is what frees the held ones.
-            return self.record_placing || self.atomic_placing && free > 1;
+            return self.host.record_placing || self.host.atomic_placing && free > 1;
         }
-        if self.atomic_placing {
+        if self.host.atomic_placing {
             // What GC empties waits for the group: it must be placed with what there is.
-            return self.record_placing || purpose == Purpose::Host && free > 1;
+            return self.host.record_placing || purpose == Purpose::Host && free > 1;
         }
         match purpose {
-            _ if self.record_placing => free > 0,
+            _ if self.host.record_placing => free > 0,
             Purpose::Host => free > self.host_floor() + u32::from(has_open),
             Purpose::Relocate if has_open => free > self.host_floor(),
             // The last one is for the record that decides an atomic write.
-            Purpose::Relocate => free > u32::from(self.groups_undecided > 0),
+            Purpose::Relocate => free > u32::from(self.host.groups_undecided > 0),
             Purpose::Checkpoint => true,
         }
     }
@@ -127,7 +127,7 @@ impl Ftl {
     }
 
     fn pick_victims(&mut self) {
-        let wanted = self.phase == Phase::Running || !self.writes.is_empty();
+        let wanted = self.phase == Phase::Running || !self.host.writes.is_empty();
         while wanted && !self.settling && self.reclaim.victims.len() < self.victims_max() {
             // A failing band holds slots that were never programmed until those have moved.
             let settled = self.moves_failed == 0;
@@ -523,7 +523,7 @@ impl Ftl {
             && self.moves.is_empty()
             && self.bands.draining.is_empty()
             && self.checkpoint.is_idle()
-            && self.waiters.is_empty()
+            && self.host.waiters.is_empty()
             && self.all_units_quiet()
             && self.clean_or_erasable_is_reserved()
             && self.pick_victim().is_none()

@@ -1,3 +1,5 @@
+//! Each policy on small views.
+
 use super::*;
 
 struct Views(Vec<BandView>);

@@ -316,11 +316,11 @@ fn nbd(mut section: Section<'_>, base: &Path) -> NbdConfig {
 }
 
 /// Where the API and the dashboard are expected unless told otherwise.
-const HTTP_PORT_DEFAULT: u16 = 9180;
+const HTTP_PORT_DEFAULT: u16 = 8420;
 
 fn http(mut section: Section<'_>) -> Option<SocketAddr> {
     let enabled = section.flag("enabled").unwrap_or(true);
-    let address = address(&mut section, "address", "\"127.0.0.1:9180\"");
+    let address = address(&mut section, "address", "\"127.0.0.1:8420\"");
     section.finish(&["enabled", "address"]);
     enabled.then(|| address.unwrap_or(SocketAddr::from(([127, 0, 0, 1], HTTP_PORT_DEFAULT))))
 }

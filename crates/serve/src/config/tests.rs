@@ -1,3 +1,5 @@
+//! What a config may say, and how it is told that it is wrong.
+
 use super::*;
 
 fn errors(text: &str) -> Vec<ConfigError> {

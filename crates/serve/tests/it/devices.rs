@@ -1,3 +1,5 @@
+//! Devices: made, opened, refused, damaged, and what a killed server leaves.
+
 use crate::client::Client;
 use crate::{FILE, FOLDER, Folder, config, pattern, start};
 use serve::Server;

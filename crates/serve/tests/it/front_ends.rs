@@ -1,3 +1,5 @@
+//! Sockets, limits, shutdown, HTTP: what surrounds the requests.
+
 use crate::client::{Client, READ, WRITE};
 use crate::{FOLDER, Folder, MEMORY, config, pattern, start};
 use serve::{ServeError, Server};

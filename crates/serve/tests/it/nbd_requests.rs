@@ -1,3 +1,5 @@
+//! NBD requests from a real socket: aligned or not, on one shard and on two.
+
 use crate::client::{Client, READ, TRIM, WRITE, ZEROES};
 use crate::{FILE, FOLDER, Folder, MEMORY, pattern, start};
 use flash::Random;

@@ -1,3 +1,5 @@
+//! NBD over TLS.
+
 use crate::client::Client;
 use crate::{Folder, MEMORY, pattern};
 use rustls::pki_types::{CertificateDer, ServerName};

@@ -155,7 +155,9 @@ fn lay_over(table: &mut Table, request: &Request<'_>, data: &Path) -> Result<(),
         Some(socket) => Some(std::path::absolute(socket).unwrap_or(socket.into())),
         None if listens => None,
         // A device in a file has its socket beside it.
-        None if data.is_file() => Some(data.with_extension("sock")),
+        None if data.is_file() || text_of(table, "device", "kind") == Some("file") => {
+            Some(data.with_extension("sock"))
+        }
         None => Some(data.join("nbd.sock")),
     };
     if let Some(socket) = socket {

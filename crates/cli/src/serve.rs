@@ -85,7 +85,10 @@ pub fn run(args: &Args) -> Result<End, Failure> {
         Err(error) => {
             let text = error.to_string();
             let mend = if text.contains("http://") { ", or --http none" } else { "" };
-            Err(format!("{text}{mend}"))
+            // Some of these are about the device without naming it.
+            let named = text.contains(&*data.to_string_lossy()) || text.contains("://");
+            let place = if named { String::new() } else { format!("{}: ", data.display()) };
+            Err(format!("{place}{text}{mend}"))
         }
     }
 }

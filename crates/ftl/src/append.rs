@@ -323,10 +323,13 @@ impl Ftl {
         entry.state = PageState::Ended(result);
         self.units[unit as usize].programs_running -= 1;
         self.ended(unit, true);
+        if result == Err(MediumError::NoSpace) {
+            self.no_space_until = self.now + NO_SPACE_PAUSE_NS;
+        }
         match result {
             Ok(()) => {}
-            // The page is lost, the next one may do better.
-            Err(MediumError::NoSpace) => self.no_space_until = self.now + NO_SPACE_PAUSE_NS,
+            // The page is lost, the next one may do better; but recovery needs the first.
+            Err(MediumError::NoSpace) if self.pages[page].index > 0 => {}
             Err(error) => self.stop_appending(open, error),
         }
         while let Some(&first) = self.opens[open].outstanding.front() {
@@ -416,7 +419,7 @@ impl Ftl {
         let unit = self.geometry.unit_of(block);
         if error == MediumError::UnitGone {
             self.lose_unit(unit);
-        } else {
+        } else if error != MediumError::NoSpace {
             self.bands[block].failing = true;
         }
         for point in &mut self.points {

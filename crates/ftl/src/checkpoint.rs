@@ -119,6 +119,9 @@ impl Ftl {
     fn begin_checkpoint(&mut self) {
         let wanted = self.layout.bands;
         let clean: u32 = (0..self.geometry.units).map(|unit| self.clean_usable(unit)).sum();
+        if self.now < self.no_space_until {
+            return;
+        }
         // One more while an atomic write is undecided: the checkpoint waits for its commit record.
         if clean < wanted + u32::from(self.host.groups_undecided > 0) {
             self.clean_wanted = true;

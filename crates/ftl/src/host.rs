@@ -494,6 +494,10 @@ impl Ftl {
     fn place_trim(&mut self, index: u32) -> bool {
         if self.host.requests[index].placed == 0 {
             self.host.requests[index].pending = 1;
+            if self.now < self.no_space_until {
+                self.fail_request(index, RequestError::NoSpace);
+                return true;
+            }
         }
         while self.host.requests[index].placed < self.host.requests[index].blocks {
             let entry = &self.host.requests[index];

@@ -137,7 +137,7 @@ fn short(value: f64) -> String {
         size if size >= 1e6 => format!("{:.2}e6", value / 1e6),
         size if size >= 100.0 => format!("{value:.0}"),
         size if size >= 10.0 => format!("{value:.1}"),
-        size if size == 0.0 => "0".into(),
+        0.0 => "0".into(),
         _ => format!("{value:.3}"),
     }
 }

@@ -5,9 +5,8 @@ use super::{Figure, Goal, Request, cpu_ns, measured};
 use crate::output::Progress;
 use flash::Instant;
 use ftl::{FormatOptions, Settings};
-use lab::figures::drive;
 use lab::workload::{Arrival, Generator, Pattern, Workload};
-use lab::{Failure, Sim};
+use lab::{Failure, Sim, Step};
 use nand::{Faults, Layout};
 
 pub fn sim_rate(request: &mut Request<'_>) {
@@ -82,22 +81,18 @@ fn fill_whole(channels: u32) -> Result<Figure, Failure> {
     };
     let mut generator = Generator::new(workload, logical_blocks, 1).map_err(Failure)?;
     let mut progress = Progress::new("usable-capacity");
-    // The generator begins anew where 64 blocks no longer fit; the rest is written by itself.
     let runs = u64::from(logical_blocks / 64);
     for pass in 0..2 {
         for part in 0..100 {
             progress.at(pass * 100 + part, 200);
             let operations = runs * (part + 1) / 100 - runs * part / 100;
-            drive(&mut sim, &mut generator, operations)?;
+            write_all(&mut sim, &mut generator, operations)?;
         }
-        for lba in logical_blocks / 64 * 64..logical_blocks {
-            sim.write(0, lba, &[u64::from(lba)], (false, false), flash::Hint::default());
-            sim.run_until_answered()?;
-            while let Some(finished) = sim.take_finished() {
-                finished.result.map_err(|error| Failure(format!("block {lba}: {error:?}")))?;
-                sim.release(finished);
-            }
-        }
+        // The generator begins anew where 64 blocks no longer fit: the rest by itself.
+        let rest = Workload { sizes: vec![(1, 1.0)], ..generator.workload().clone() };
+        let mut rest = Generator::new(rest, logical_blocks, 1).map_err(Failure)?;
+        (0..logical_blocks / 64 * 64).for_each(|_| drop(rest.draw()));
+        write_all(&mut sim, &mut rest, u64::from(logical_blocks % 64))?;
     }
     let mapped = sim.ftl().counter("blocks_mapped");
     if mapped != u64::from(logical_blocks) {
@@ -111,6 +106,47 @@ fn fill_whole(channels: u32) -> Result<Figure, Failure> {
         bad * 100.0,
         sim.ftl().counter("writes_refused")
     )))
+}
+
+/// Steps without an answer after which a device is taken to be stuck in work that leads to nothing.
+const STEPS_MAX: u64 = 5_000_000;
+
+/// Writes what the generator draws, in a closed loop; a device that stops answering is a failure
+/// and not a wait without end.
+fn write_all(sim: &mut Sim, generator: &mut Generator, operations: u64) -> Result<(), Failure> {
+    let Arrival::Closed { depth } = generator.workload().arrival else {
+        return Err(Failure("a closed loop is wanted".into()));
+    };
+    let (mut submitted, mut steps) = (0, 0);
+    while submitted < operations || sim.in_flight() > 0 {
+        while submitted < operations && sim.in_flight() < depth {
+            let op = generator.draw();
+            submitted += 1;
+            let stamps: Vec<u64> = (0..op.blocks).map(|i| u64::from(op.lba + i)).collect();
+            sim.write(submitted, op.lba, &stamps, (false, false), flash::Hint::default());
+        }
+        steps += 1;
+        if sim.step(Instant(u64::MAX))? == Step::Idle || steps > STEPS_MAX {
+            let ftl = sim.ftl();
+            return Err(Failure(format!(
+                "writes stopped being answered after {} blocks: {} victims since the start, {} \
+                 for wear, {} slots relocated, {} bands free",
+                ftl.counter("host_blocks_written"),
+                ftl.counter("victims"),
+                ftl.counter("wear_moves"),
+                ftl.counter("slots_relocated"),
+                ftl.counter("bands_free"),
+            )));
+        }
+        while let Some(finished) = sim.take_finished() {
+            if let Err(error) = finished.result {
+                return Err(Failure(format!("{:?} failed: {error:?}", finished.request)));
+            }
+            sim.release(finished);
+            steps = 0;
+        }
+    }
+    Ok(())
 }
 
 pub fn recovery(request: &mut Request<'_>) {

@@ -58,7 +58,7 @@ impl Progress {
 
     /// So much of the whole is done. Cheap enough to call often, not in an inner loop.
     pub fn at(&mut self, done: u64, whole: u64) {
-        let percent = done as f64 / whole.max(1) as f64 * 100.0;
+        let percent = done.min(whole) as f64 / whole.max(1) as f64 * 100.0;
         self.tell(&format!("{percent:.0} %"));
     }
 

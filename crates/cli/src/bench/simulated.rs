@@ -91,7 +91,9 @@ fn fill_whole(channels: u32) -> Result<Figure, Failure> {
         // The generator begins anew where 64 blocks no longer fit: the rest by itself.
         let rest = Workload { sizes: vec![(1, 1.0)], ..generator.workload().clone() };
         let mut rest = Generator::new(rest, logical_blocks, 1).map_err(Failure)?;
-        (0..logical_blocks / 64 * 64).for_each(|_| drop(rest.draw()));
+        for _ in 0..logical_blocks / 64 * 64 {
+            rest.draw();
+        }
         write_all(&mut sim, &mut rest, u64::from(logical_blocks % 64))?;
     }
     let mapped = sim.ftl().counter("blocks_mapped");
@@ -157,7 +159,6 @@ pub fn recovery(request: &mut Request<'_>) {
         ("recovery-seconds-per-tib", 1.0)
     };
     let goal = Goal::AtMost(5.0);
-    let progress = Progress::new(name);
     eprintln!("{name}: fills and recovers a device of {tib} TiB");
     let begun = cpu_ns();
     let figure = lab::figures::recovery(tib).map(|recovery| {
@@ -173,6 +174,5 @@ pub fn recovery(request: &mut Request<'_>) {
             (cpu_ns() - begun) as f64 / 1e9,
         ))
     });
-    drop(progress);
     (request.sink)(measured(name, "s/TiB", goal, figure));
 }

@@ -20,6 +20,8 @@ pub struct Pending {
 }
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
+/// Blocks of zeroes that one piece writes when a range must keep its space.
+const ZEROES_BLOCKS: u32 = 256;
 
 /// Part of a range of bytes, in whole blocks or within one.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -128,7 +130,10 @@ impl Shard {
     fn begin(&mut self, index: u32, request: nbd::Request) -> bool {
         let covered = match request.kind() {
             Kind::Read { .. } | Kind::Write { .. } => covered_blocks(&request),
-            // Room for the two blocks at the ends of the range.
+            // Room for the two blocks at the ends of the range, and for zeroes to write.
+            Kind::WriteZeroes { no_hole: true, .. } => {
+                2 + covered_blocks(&request).min(ZEROES_BLOCKS)
+            }
             Kind::WriteZeroes { .. } => 2,
             _ => 0,
         };
@@ -183,10 +188,14 @@ impl Shard {
                     self.send(index, work, first + part.block, at);
                 }
             }
-            Kind::WriteZeroes { fua, .. } => {
+            Kind::WriteZeroes { fua, no_hole, .. } => {
                 let zeroes = &mut self.requests[index].buffer;
                 zeroes.iter_mut().for_each(|buffer| buffer.bytes_mut().fill(0));
                 for (number, part) in parts(offset, len).enumerate() {
+                    if no_hole && part.within.is_none() {
+                        self.write_zeroes(index, fua, handle, first + part.block, part.blocks);
+                        continue;
+                    }
                     let (work, at) = match part.within {
                         None => (Work::Trim { fua }, (0, part.blocks)),
                         Some((from, to)) => {
@@ -213,6 +222,15 @@ impl Shard {
         }
         if self.requests[index].pieces == 0 {
             self.answer(index);
+        }
+    }
+
+    /// Writes zeroes, so that the space stays taken: every piece from the same few blocks.
+    fn write_zeroes(&mut self, index: u32, fua: bool, handle: u8, first: u64, blocks: u64) {
+        let chunk = u64::from(ZEROES_BLOCKS);
+        for from in (first..first + blocks).step_by(chunk as usize) {
+            let count = chunk.min(first + blocks - from);
+            self.send(index, Work::Write { fua, handle }, from, (2, count));
         }
     }
 

@@ -227,6 +227,7 @@ impl Ftl {
         entry.header_durable = self.geometry.durable_at_completion;
         entry.header_flush = None;
         self.counters.bands_opened += 1;
+        self.counters.bands_opened_host += u64::from(purpose == Purpose::Host);
         Some(open)
     }
 

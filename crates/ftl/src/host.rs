@@ -654,10 +654,10 @@ impl Ftl {
         self.host.requests.give(index);
     }
 
-    /// Nothing will make room for the oldest write. Room that other handles have left serves it; if
-    /// there is none, it is refused rather than kept for ever.
+    /// If nothing will make room for the oldest write, room that other handles have left serves it;
+    /// if there is none, it is refused rather than kept for ever.
     pub(crate) fn serve_or_refuse(&mut self) {
-        while !self.host.writes.is_empty() && self.no_space_to_come() {
+        while !self.host.writes.is_empty() && self.stands_still() {
             let before = self.counters.host_blocks_written;
             self.host.borrowing = true;
             self.place_writes();

@@ -165,12 +165,14 @@ impl Ftl {
 
     /// When to give [`Input::Deadline`] if nothing happens before.
     pub fn deadline(&self) -> Option<Instant> {
+        [self.work_deadline(), self.scrub_deadline()].into_iter().flatten().min()
+    }
+
+    /// The deadline of what somebody waits for.
+    fn work_deadline(&self) -> Option<Instant> {
         let assembling = self.oldest_assembling().map(|at| at + self.settings.append_wait_ns);
         let no_space = (self.no_space_until > self.now).then_some(self.no_space_until);
-        [assembling, no_space, self.erase_retry_at, self.scrub_deadline()]
-            .into_iter()
-            .flatten()
-            .min()
+        [assembling, no_space, self.erase_retry_at].into_iter().flatten().min()
     }
 
     /// The slots of a program command, until the next `handle`.
@@ -287,7 +289,26 @@ impl Ftl {
         if self.mount.is_some() {
             self.mount_pump();
         }
+        if !self.host.writes.is_empty() {
+            self.serve_or_refuse();
+        }
+        if !self.host.waiters.is_empty() && self.stands_still() {
+            // What they wait for found no place to go: the medium is used up.
+            self.fail();
+        }
         self.stop_if_done();
+    }
+
+    /// True if nothing runs, nothing waits for a unit and no deadline is set: without an event from
+    /// outside all stays as it is.
+    fn stands_still(&self) -> bool {
+        let idle = |unit: &Unit| {
+            unit.running() == 0 && unit.programs.is_empty() && unit.reads_low.is_empty()
+        };
+        self.flush.running.is_none()
+            && !self.flush.wanted
+            && self.work_deadline().is_none()
+            && self.units.iter().all(idle)
     }
 
     /// Looks for what nothing else would move on.
@@ -303,9 +324,7 @@ impl Ftl {
         {
             self.force_safe(order.min(self.durable.next() - 1));
         }
-        if short {
-            self.serve_or_refuse();
-        } else {
+        if !short {
             self.level_wear();
         }
     }
@@ -340,7 +359,7 @@ impl Ftl {
     }
 
     fn want_flush(&mut self) {
-        self.flush.wanted = true;
+        self.flush.wanted = !self.geometry.durable_at_completion;
     }
 
     /// The number of the first medium flush that begins after now.
@@ -423,6 +442,12 @@ impl Ftl {
 
     fn stop_if_done(&mut self) {
         if self.phase != Phase::Stopping {
+            return;
+        }
+        if self.stands_still() && self.checkpoint.is_wanted() {
+            // No space for the last checkpoint: everything acknowledged is there all the same.
+            self.phase = Phase::Stopped;
+            self.outputs.push_back(Output::Stopped(false));
             return;
         }
         let host_done = self.host.requests.in_use() == 0;

@@ -19,6 +19,9 @@ pub(crate) const RESERVE_BANDS: u32 = 3;
 /// Victims relocated at a time while space is not tight.
 const VICTIMS_MAX: usize = 4;
 
+/// At most one wear move in so many bands that the host opens: 6 % of its appends.
+const HOST_BANDS_PER_WEAR_MOVE: u64 = 16;
+
 #[derive(Clone, Debug)]
 pub(crate) struct Victim {
     pub block: BlockId,
@@ -149,6 +152,12 @@ impl Ftl {
         }
     }
 
+    /// Whether reclaiming `block` makes room, and all of it can be read.
+    fn gains(&self, block: BlockId) -> bool {
+        self.bands[block].slots_valid < self.geometry.slots_per_block()
+            && !self.holds_failed_slots(block)
+    }
+
     fn holds_failed_slots(&self, block: BlockId) -> bool {
         let first = self.geometry.slot(block, 0, 0);
         self.moves_failed > 0 && self.any_failed(first, self.geometry.slots_per_block())
@@ -162,13 +171,11 @@ impl Ftl {
     fn pick_victim(&mut self) -> Option<BlockId> {
         let view = self.bands.view(self.durable.next());
         let picked = self.policies.victim.pick(&view, &mut self.random);
-        let gains =
-            |block: BlockId| self.bands[block].slots_valid < self.geometry.slots_per_block();
         match picked {
             Some(block)
                 if block.0 < self.geometry.blocks()
                     && self.bands[block].state == BandState::Full
-                    && gains(block) =>
+                    && self.gains(block) =>
             {
                 Some(block)
             }
@@ -182,7 +189,7 @@ impl Ftl {
                     &view,
                     &mut self.random,
                 );
-                greedy.filter(|&block| gains(block))
+                greedy.filter(|&block| self.gains(block))
             }
         }
     }
@@ -399,12 +406,12 @@ impl Ftl {
     /// What keeps draining bands from being erased, if nothing else will resolve it: makes orders
     /// durable, asks for a checkpoint.
     pub(crate) fn push_drain(&mut self) {
-        let Some(&block) = self.bands.draining.first() else { return };
-        let band = &self.bands[block];
-        if band.hold_order >= self.checkpoint.order {
+        let bands = self.bands.draining.iter().map(|&block| &self.bands[block]);
+        if bands.clone().any(|band| band.hold_order >= self.checkpoint.order) {
             self.checkpoint.want();
         }
-        let order = band.invalid_order.min(self.durable.next() - 1);
+        let orders = bands.map(|band| band.invalid_order.min(self.durable.next() - 1));
+        let Some(order) = orders.max() else { return };
         if order >= self.durable.safe_below() {
             // While anything runs, its pages close the pairs for nothing; and a further victim
             // fills a page that padding would waste.
@@ -438,16 +445,17 @@ impl Ftl {
         }
     }
 
-    /// Moves cold data when wear has spread too far. Looked at once per opened band.
+    /// Moves cold data when wear has spread too far. Looked at once in a while of host bands, so
+    /// that moves cost a bounded share of the host's appends and never feed on themselves.
     pub(crate) fn level_wear(&mut self) {
-        if self.reclaim.wear_checked == self.counters.bands_opened
+        let turn = self.counters.bands_opened_host / HOST_BANDS_PER_WEAR_MOVE;
+        if self.reclaim.wear_checked == turn
             || !self.reclaim.wanted.is_empty()
             || self.bands.free <= self.host_floor()
         {
             return;
         }
-        self.reclaim.wear_checked = self.counters.bands_opened;
-        // A look at every full band; once per band opened, so a fraction of a slot's cost.
+        self.reclaim.wear_checked = turn;
         let full = self.bands.full().iter();
         let least = full.min_by_key(|&&block| (self.bands[block].erase_count, block)).copied();
         let Some(block) = least else { return };
@@ -512,24 +520,5 @@ impl Ftl {
     pub(crate) fn forget_victims_of(&mut self, unit: u32) {
         let geometry = self.geometry;
         self.reclaim.victims.retain(|victim| geometry.unit_of(victim.block) != unit);
-    }
-
-    /// True if nothing that runs or could be started will make room for the host.
-    pub(crate) fn no_space_to_come(&mut self) -> bool {
-        let point_waits = self.points.iter().any(|point| point.page != NONE);
-        !point_waits
-            && self.now >= self.no_space_until
-            && self.reclaim.victims.is_empty()
-            && self.moves.is_empty()
-            && self.bands.draining.is_empty()
-            && self.checkpoint.is_idle()
-            && self.host.waiters.is_empty()
-            && self.all_units_quiet()
-            && self.clean_or_erasable_is_reserved()
-            && self.pick_victim().is_none()
-    }
-
-    fn clean_or_erasable_is_reserved(&self) -> bool {
-        !self.may_open(Purpose::Host, false)
     }
 }

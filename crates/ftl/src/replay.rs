@@ -103,7 +103,8 @@ impl Ftl {
         self.mark_checkpoint_bands(&mount);
         self.settle_bands(&mount, order_next - 1);
         self.generation = footer.generation + 1;
-        mount.report.clean = footer.clean && mount.report.slots_replayed == 0;
+        // After a mount nothing is appended before a checkpoint that says "not clean".
+        mount.report.clean = footer.clean;
         let report = self.report(mount.report);
         self.phase = if self.settings.read_only { Phase::ReadOnly } else { Phase::Running };
         if self.phase == Phase::Running {

@@ -25,6 +25,7 @@ pub(crate) struct Counters {
     pub erases: u64,
     pub erases_forced: u64,
     pub bands_opened: u64,
+    pub bands_opened_host: u64,
     pub bands_retired: u64,
     pub blocks_poisoned: u64,
     pub units_gone: u64,

@@ -128,8 +128,8 @@ fn soak_options(seed: u64) -> SoakOptions {
         options.faults = Faults {
             seed,
             factory_bad: 0.03,
-            program_fail: 0.0002,
-            erase_fail: 0.0005,
+            program_fail: 0.0001,
+            erase_fail: 0.0001,
             correctable: 0.05,
             ..Faults::default()
         };

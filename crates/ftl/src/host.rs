@@ -433,8 +433,6 @@ impl Ftl {
                 if self.gate_writes() || !self.room_for_group(index, point) {
                     return false;
                 }
-                self.host.requests[index].sequence = self.next_sequence();
-                self.host.groups_undecided += 1;
                 self.host.atomic_placing = true;
             }
             self.host.requests[index].pending = 1;
@@ -453,8 +451,16 @@ impl Ftl {
     }
 
     fn place_block(&mut self, index: u32, point: usize, atomic: bool) {
-        let sequence =
-            if atomic { self.host.requests[index].sequence } else { self.next_sequence() };
+        let sequence = match self.host.requests[index].sequence {
+            // Taken with the first slot, not before: a checkpoint that begins in between would
+            // count the group as one that it covers.
+            0 => self.next_sequence(),
+            group => group,
+        };
+        if atomic && self.host.requests[index].sequence == 0 {
+            self.host.requests[index].sequence = sequence;
+            self.host.groups_undecided += 1;
+        }
         let entry = &mut self.host.requests[index];
         let at = entry.placed;
         let group = if atomic { (at as u8, (entry.blocks - 1) as u8) } else { (0, 0) };

@@ -167,21 +167,17 @@ impl Ftl {
     fn list_units(&mut self, point: usize, views: &mut Vec<UnitView>) {
         views.clear();
         let own = &self.points[point];
-        let opened = own.open.iter().filter(|&&open| open != NONE).count() as u32;
-        let stripe = match self.settings.stripe_units {
-            0 => self.geometry.units,
-            units => units,
-        };
-        let may_open = self.may_open(own.purpose, opened > 0);
+        // Asked only where a unit without an open band has time: this runs for every page.
+        let mut may_open = None;
         for (index, unit) in self.units.iter().enumerate() {
-            let open = own.open[index] != NONE;
             let appends_waiting = unit.appends_waiting();
             if unit.gone || appends_waiting >= APPENDS_WAITING_MAX {
                 continue;
             }
+            let open = own.open[index] != NONE;
             let bands_free = self.bands.clean(index as u32).len() as u32;
             if !open {
-                if !may_open || opened >= stripe {
+                if !*may_open.get_or_insert_with(|| self.may_widen(own)) {
                     continue;
                 }
                 if bands_free == 0 {
@@ -197,6 +193,16 @@ impl Ftl {
                 open,
             });
         }
+    }
+
+    /// True if `point` may open a band on one more unit.
+    fn may_widen(&self, point: &Point) -> bool {
+        let opened = point.open.iter().filter(|&&open| open != NONE).count() as u32;
+        let stripe = match self.settings.stripe_units {
+            0 => self.geometry.units,
+            units => units,
+        };
+        opened < stripe && self.may_open(point.purpose, opened > 0)
     }
 
     /// Opens a clean band of `unit`.

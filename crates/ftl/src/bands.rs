@@ -67,6 +67,8 @@ pub(crate) struct Bands {
     /// One bit a slot: the map points to it.
     valid: Vec<u64>,
     full: Vec<BlockId>,
+    /// `slots_valid` of each band in `full`: a victim policy looks at them all.
+    full_valid: Vec<u32>,
     slots_per_band: u32,
     blocks_per_unit: u32,
     clean: Vec<Vec<BlockId>>,
@@ -85,6 +87,7 @@ impl Bands {
             list: vec![Band::default(); geometry.blocks() as usize],
             valid: vec![0; (geometry.slots() as usize).div_ceil(64)],
             full: Vec::new(),
+            full_valid: Vec::new(),
             slots_per_band: geometry.slots_per_block(),
             blocks_per_unit: geometry.blocks_per_unit,
             clean: vec![Vec::new(); units],
@@ -116,7 +119,11 @@ impl Bands {
         debug_assert!(!self.is_valid(slot));
         self.valid[slot.0 as usize / 64] |= 1 << (slot.0 % 64);
         let block = self.block_of(slot);
-        self[block].slots_valid += 1;
+        let band = &mut self.list[block.0 as usize];
+        band.slots_valid += 1;
+        if band.state == BandState::Full {
+            self.full_valid[band.full_index as usize] += 1;
+        }
     }
 
     /// The map points elsewhere since the page of `order`.
@@ -127,8 +134,11 @@ impl Bands {
         let band = &mut self.list[block.0 as usize];
         band.slots_valid -= 1;
         band.invalid_order = band.invalid_order.max(order);
-        if band.slots_valid == 0 && band.state == BandState::Full {
-            self.set_state(block, BandState::Draining);
+        if band.state == BandState::Full {
+            self.full_valid[band.full_index as usize] -= 1;
+            if band.slots_valid == 0 {
+                self.set_state(block, BandState::Draining);
+            }
         }
     }
 
@@ -148,7 +158,9 @@ impl Bands {
             BandState::Dirty => self.dirty[unit].push(block),
             BandState::Draining => self.draining.push(block),
             BandState::Full => {
-                self.list[block.0 as usize].full_index = self.full.len() as u32;
+                let band = &mut self.list[block.0 as usize];
+                band.full_index = self.full.len() as u32;
+                self.full_valid.push(band.slots_valid);
                 self.full.push(block);
             }
             _ => {}
@@ -169,6 +181,7 @@ impl Bands {
     fn remove_full(&mut self, block: BlockId) {
         let index = self.list[block.0 as usize].full_index as usize;
         self.full.swap_remove(index);
+        self.full_valid.swap_remove(index);
         if let Some(&moved) = self.full.get(index) {
             self.list[moved.0 as usize].full_index = index as u32;
         }
@@ -213,6 +226,11 @@ impl Bands {
                     "band {block} counts {} valid slots, the map points to {}",
                     band.slots_valid, counts[block]
                 ));
+            }
+            if band.state == BandState::Full
+                && self.full_valid[band.full_index as usize] != band.slots_valid
+            {
+                return Err(format!("band {block} is listed with another count of valid slots"));
             }
         }
         let bits: u32 = self.valid.iter().map(|word| word.count_ones()).sum();
@@ -262,6 +280,17 @@ impl FullBands for FullView<'_> {
             age_pages: self.order_next.saturating_sub(band.first_order),
             erase_count: band.erase_count,
         }
+    }
+
+    fn fewest_valid(&self) -> Option<BlockId> {
+        let least = self.bands.full_valid.iter().copied().min()?;
+        // Few have the fewest, so whole chunks are passed by.
+        let chunks = self.bands.full.chunks(64).zip(self.bands.full_valid.chunks(64));
+        let hits = chunks.filter(|(_, valid)| valid.iter().any(|&valid| valid == least));
+        hits.flat_map(|(blocks, valid)| blocks.iter().zip(valid))
+            .filter(|&(_, &valid)| valid == least)
+            .map(|(&block, _)| block)
+            .min()
     }
 }
 

@@ -263,9 +263,14 @@ impl Ftl {
     fn chunk(&self, index: u32) -> Box<[u8; BLOCK_BYTES]> {
         let mut bytes = Box::new([0; BLOCK_BYTES]);
         let first = index as usize * CHUNK_ENTRIES;
-        for (entry, at) in (first..first + CHUNK_ENTRIES).zip(bytes.chunks_exact_mut(4)) {
-            let value = self.l2p.get(entry).copied().unwrap_or(UNMAPPED);
-            at.copy_from_slice(&value.to_le_bytes());
+        let entries = &self.l2p[first..(first + CHUNK_ENTRIES).min(self.l2p.len())];
+        let (held, rest) = bytes.split_at_mut(entries.len() * 4);
+        // A plain loop over two slices, which the compiler turns into a copy.
+        for (&entry, at) in entries.iter().zip(held.chunks_exact_mut(4)) {
+            at.copy_from_slice(&entry.to_le_bytes());
+        }
+        for at in rest.chunks_exact_mut(4) {
+            at.copy_from_slice(&UNMAPPED.to_le_bytes());
         }
         bytes
     }

@@ -10,7 +10,7 @@ use flash::{
     Operation, Pairing, Payload, Random, SlotData, SlotId, SlotRead, SlotStatus, Tag,
 };
 use ftl::{FormatOptions, Ftl, Input, Output, Settings};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 
 /// Requests in flight: about what a busy server hands over at a time.
 const BATCH: u32 = 32;
@@ -121,6 +121,8 @@ struct Core {
     medium: Medium,
     /// Commands that the FTL gave and the medium did not answer yet.
     commands: VecDeque<Command>,
+    /// Scratch of `settle`.
+    cells: Vec<Cell>,
     replies: u64,
 }
 
@@ -135,7 +137,8 @@ impl Core {
         let ftl = Ftl::format(GEOMETRY, &health, options, settings)?;
         let now = Instant(0);
         let commands = VecDeque::new();
-        let mut core = Self { ftl, now, logical_blocks, medium, commands, replies: 0 };
+        let cells = Vec::new();
+        let mut core = Self { ftl, now, logical_blocks, medium, commands, cells, replies: 0 };
         core.settle()?;
         Ok(core)
     }
@@ -195,9 +198,17 @@ impl Core {
     /// Answers commands until there are none.
     fn settle(&mut self) -> Result<(), String> {
         self.drain()?;
-        while let Some(command) = self.commands.pop_front() {
-            self.medium.answer(command, &mut self.ftl, self.now);
-            self.drain()?;
+        while !self.commands.is_empty() {
+            // All that wait are looked up at once, so that the medium's cache misses overlap: they
+            // are not what is measured here.
+            let mut cells = std::mem::take(&mut self.cells);
+            cells.extend(self.commands.iter().map(|command| self.medium.look_up(command)));
+            for cell in cells.drain(..) {
+                let command = self.commands.pop_front().expect("one cell a command");
+                self.medium.answer(command, &cell, &mut self.ftl, self.now);
+                self.drain()?;
+            }
+            self.cells = cells;
         }
         Ok(())
     }
@@ -230,12 +241,18 @@ impl Core {
     }
 }
 
-/// OOB and checksum of every slot; the bytes only of the FTL's own slots.
+/// What the medium keeps of a slot: one cache line.
+#[derive(Clone, Copy, Default)]
+#[repr(align(64))]
+struct Cell {
+    oob: Oob,
+    crc: u32,
+    written: bool,
+}
+
+/// OOB and checksum of every slot. No bytes: only a mount reads the FTL's own slots.
 struct Medium {
-    oob: Vec<Oob>,
-    crc: Vec<u32>,
-    written: Vec<bool>,
-    meta: BTreeMap<u32, Box<[u8; BLOCK_BYTES]>>,
+    cells: Vec<Cell>,
     /// Checksums of what the host's buffers and the relocation pool hold.
     host: Vec<u32>,
     relocation: Vec<u32>,
@@ -246,10 +263,7 @@ impl Medium {
     fn new(relocation_blocks: u32) -> Self {
         let slots = GEOMETRY.slots() as usize;
         Self {
-            oob: vec![[0; flash::OOB_BYTES]; slots],
-            crc: vec![0; slots],
-            written: vec![false; slots],
-            meta: BTreeMap::new(),
+            cells: vec![Cell::default(); slots],
             host: vec![0; BATCH as usize],
             relocation: vec![0; relocation_blocks as usize],
             empty_crc: flash::crc(&[0; BLOCK_BYTES]),
@@ -258,38 +272,36 @@ impl Medium {
 
     fn program(&mut self, first: SlotId, slots: &[flash::SlotWrite]) {
         for (at, write) in (first.0 as usize..).zip(slots) {
-            self.oob[at] = write.oob;
-            self.written[at] = true;
-            self.crc[at] = match &write.data {
+            let crc = match &write.data {
                 SlotData::Payload(from) if from.buffer == Payload::RELOCATION => {
                     self.relocation[from.index as usize]
                 }
                 SlotData::Payload(from) => self.host[from.buffer as usize],
-                SlotData::Meta(bytes) => {
-                    self.meta.insert(at as u32, bytes.clone());
-                    flash::crc(&bytes[..])
-                }
-                SlotData::Empty => self.empty_crc,
+                SlotData::Meta(_) | SlotData::Empty => self.empty_crc,
             };
+            self.cells[at] = Cell { oob: write.oob, crc, written: true };
         }
     }
 
-    fn answer(&mut self, command: Command, ftl: &mut Ftl, now: Instant) {
+    /// What `command` reads.
+    fn look_up(&self, command: &Command) -> Cell {
+        match command {
+            Command::Read { slot, .. } => self.cells[slot.0 as usize],
+            _ => Cell::default(),
+        }
+    }
+
+    /// Ends `command`; `cell` is what it reads.
+    fn answer(&mut self, command: Command, cell: &Cell, ftl: &mut Ftl, now: Instant) {
         match command {
             // Pages have one slot, so a read has one too.
-            Command::Read { tag, slot, into, .. } => {
-                let at = slot.0 as usize;
-                let status = if self.written[at] { SlotStatus::Ok } else { SlotStatus::Erased };
-                let crc = self.crc[at];
-                let bytes = match into {
-                    Some(Payload { buffer: Payload::RELOCATION, index }) => {
-                        self.relocation[index as usize] = crc;
-                        None
-                    }
-                    Some(_) => None,
-                    None => self.meta.get(&slot.0).map(|bytes| &bytes[..]),
-                };
-                let slots = [SlotRead { status, oob: self.oob[at], crc, bytes }];
+            Command::Read { tag, into, .. } => {
+                let status = if cell.written { SlotStatus::Ok } else { SlotStatus::Erased };
+                let crc = cell.crc;
+                if let Some(Payload { buffer: Payload::RELOCATION, index }) = into {
+                    self.relocation[index as usize] = crc;
+                }
+                let slots = [SlotRead { status, oob: cell.oob, crc, bytes: None }];
                 complete(ftl, now, Completion::Read { tag, slots: Ok(&slots) });
             }
             Command::Program { tag, .. } => {
@@ -306,9 +318,8 @@ impl Medium {
     fn erase(&mut self, block: BlockId) {
         let slots = GEOMETRY.slots_per_block();
         let first = block.0 * slots;
-        self.written[first as usize..(first + slots) as usize].fill(false);
-        while let Some((&slot, _)) = self.meta.range(first..first + slots).next() {
-            self.meta.remove(&slot);
+        for cell in &mut self.cells[first as usize..(first + slots) as usize] {
+            cell.written = false;
         }
     }
 }

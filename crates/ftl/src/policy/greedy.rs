@@ -13,9 +13,6 @@ impl VictimPolicy for Greedy {
     }
 
     fn pick(&mut self, bands: &dyn FullBands, _: &mut Random) -> Option<BlockId> {
-        (0..bands.len())
-            .map(|index| bands.band(index))
-            .min_by_key(|band| (band.slots_valid, band.block))
-            .map(|band| band.block)
+        bands.fewest_valid()
     }
 }

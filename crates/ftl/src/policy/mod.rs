@@ -47,6 +47,13 @@ pub trait FullBands {
     }
     /// The band at `index`, in no particular but a reproducible order.
     fn band(&self, index: usize) -> BandView;
+    /// The band with the fewest valid slots, the first in address among equals.
+    fn fewest_valid(&self) -> Option<BlockId> {
+        (0..self.len())
+            .map(|index| self.band(index))
+            .min_by_key(|band| (band.slots_valid, band.block))
+            .map(|band| band.block)
+    }
 }
 
 /// Chooses which band to reclaim.

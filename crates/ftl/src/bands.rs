@@ -286,7 +286,7 @@ impl FullBands for FullView<'_> {
         let least = self.bands.full_valid.iter().copied().min()?;
         // Few have the fewest, so whole chunks are passed by.
         let chunks = self.bands.full.chunks(64).zip(self.bands.full_valid.chunks(64));
-        let hits = chunks.filter(|(_, valid)| valid.iter().any(|&valid| valid == least));
+        let hits = chunks.filter(|(_, valid)| valid.contains(&least));
         hits.flat_map(|(blocks, valid)| blocks.iter().zip(valid))
             .filter(|&(_, &valid)| valid == least)
             .map(|(&block, _)| block)

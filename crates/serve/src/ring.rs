@@ -188,7 +188,7 @@ mod tests {
     fn more_entries_than_the_ring_holds_all_complete() {
         let file = std::fs::File::open("/dev/zero").unwrap();
         let mut ring = Ring::new(4).unwrap();
-        let mut bytes = vec![1u8; 100];
+        let mut bytes = [1u8; 100];
         for i in 0..100 {
             ring.read(i, file.as_raw_fd(), &raw mut bytes[i as usize], 1, 0);
         }

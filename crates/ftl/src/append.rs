@@ -167,23 +167,21 @@ impl Ftl {
     fn list_units(&mut self, point: usize, views: &mut Vec<UnitView>) {
         views.clear();
         let own = &self.points[point];
-        // Asked only where a unit without an open band has time: this runs for every page.
-        let mut may_open = None;
+        let may_widen = self.may_widen(own);
         for (index, unit) in self.units.iter().enumerate() {
+            let open = own.open[index] != NONE;
+            // First, because it is foreseeable: this runs several times for every page.
+            if !open && !may_widen {
+                continue;
+            }
             let appends_waiting = unit.appends_waiting();
             if unit.gone || appends_waiting >= APPENDS_WAITING_MAX {
                 continue;
             }
-            let open = own.open[index] != NONE;
             let bands_free = self.bands.clean(index as u32).len() as u32;
-            if !open {
-                if !*may_open.get_or_insert_with(|| self.may_widen(own)) {
-                    continue;
-                }
-                if bands_free == 0 {
-                    self.clean_wanted |= !self.bands.dirty(index as u32).is_empty();
-                    continue;
-                }
+            if !open && bands_free == 0 {
+                self.clean_wanted |= !self.bands.dirty(index as u32).is_empty();
+                continue;
             }
             views.push(UnitView {
                 unit: index as u32,
@@ -195,14 +193,19 @@ impl Ftl {
         }
     }
 
-    /// True if `point` may open a band on one more unit.
+    /// True if `point` may open a band on one more unit. Not inlined: it would take the registers
+    /// of the loop around it.
+    #[inline(never)]
     fn may_widen(&self, point: &Point) -> bool {
-        let opened = point.open.iter().filter(|&&open| open != NONE).count() as u32;
+        let mut opened = point.open.iter().filter(|&&open| open != NONE);
+        if !self.may_open(point.purpose, opened.clone().next().is_some()) {
+            return false;
+        }
         let stripe = match self.settings.stripe_units {
             0 => self.geometry.units,
             units => units,
         };
-        opened < stripe && self.may_open(point.purpose, opened > 0)
+        opened.nth(stripe as usize - 1).is_none()
     }
 
     /// Opens a clean band of `unit`.
@@ -318,7 +321,7 @@ impl Ftl {
     pub(crate) fn queue_page(&mut self, page: u32) {
         let entry = &mut self.pages[page];
         entry.state = PageState::Queued;
-        let unit = self.geometry.unit_of(self.geometry.block_of(entry.slot));
+        let unit = self.bands.unit_of_slot(entry.slot);
         self.units[unit as usize].programs.push_back(page);
         self.dispatch(unit);
     }
@@ -326,7 +329,7 @@ impl Ftl {
     pub(crate) fn complete_program(&mut self, page: u32, result: Result<(), MediumError>) {
         let entry = &mut self.pages[page];
         let open = entry.open;
-        let unit = self.geometry.unit_of(self.geometry.block_of(entry.slot));
+        let unit = self.bands.unit_of_slot(entry.slot);
         entry.state = PageState::Ended(result);
         self.units[unit as usize].programs_running -= 1;
         self.ended(unit, true);

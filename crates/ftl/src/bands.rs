@@ -7,6 +7,7 @@
 //!   superseded its slots is durable (`invalid_order`), and no record in it is needed by recovery
 //!   (`hold_order`).
 
+use crate::divisor::Divisor;
 use crate::policy::{BandView, FullBands};
 use flash::{BlockId, Geometry, SlotId};
 
@@ -70,7 +71,9 @@ pub(crate) struct Bands {
     /// `slots_valid` of each band in `full`: a victim policy looks at them all.
     full_valid: Vec<u32>,
     slots_per_band: u32,
-    blocks_per_unit: u32,
+    by_slots_per_band: Divisor,
+    by_slots_per_unit: Divisor,
+    by_blocks_per_unit: Divisor,
     clean: Vec<Vec<BlockId>>,
     dirty: Vec<Vec<BlockId>>,
     /// Clean, dirty and erasing bands of all units that answer.
@@ -89,7 +92,10 @@ impl Bands {
             full: Vec::new(),
             full_valid: Vec::new(),
             slots_per_band: geometry.slots_per_block(),
-            blocks_per_unit: geometry.blocks_per_unit,
+            by_slots_per_band: Divisor::new(geometry.slots_per_block()),
+            // The slots of the whole medium fit, so those of a unit do.
+            by_slots_per_unit: Divisor::new(geometry.slots_per_block() * geometry.blocks_per_unit),
+            by_blocks_per_unit: Divisor::new(geometry.blocks_per_unit),
             clean: vec![Vec::new(); units],
             dirty: vec![Vec::new(); units],
             free: 0,
@@ -103,11 +109,15 @@ impl Bands {
     }
 
     pub fn block_of(&self, slot: SlotId) -> BlockId {
-        BlockId(slot.0 / self.slots_per_band)
+        BlockId(self.by_slots_per_band.divide(slot.0))
+    }
+
+    pub fn unit_of_slot(&self, slot: SlotId) -> u32 {
+        self.by_slots_per_unit.divide(slot.0)
     }
 
     fn unit_of(&self, block: BlockId) -> usize {
-        (block.0 / self.blocks_per_unit) as usize
+        self.by_blocks_per_unit.divide(block.0) as usize
     }
 
     pub fn is_valid(&self, slot: SlotId) -> bool {
@@ -197,6 +207,20 @@ impl Bands {
 
     pub fn full(&self) -> &[BlockId] {
         &self.full
+    }
+
+    /// The first valid slot at or after `from` and before `end`.
+    pub fn next_valid(&self, from: SlotId, end: SlotId) -> Option<SlotId> {
+        let mut at = from.0;
+        while at < end.0 {
+            let word = self.valid[at as usize / 64] >> (at % 64);
+            if word != 0 {
+                let slot = at + word.trailing_zeros();
+                return (slot < end.0).then_some(SlotId(slot));
+            }
+            at += 64 - at % 64;
+        }
+        None
     }
 
     /// The runs of consecutive valid slots of one page, as (first slot, count), at or after `from`.

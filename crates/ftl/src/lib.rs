@@ -24,6 +24,7 @@ mod append;
 mod bands;
 mod checkpoint;
 mod config;
+mod divisor;
 mod durable;
 pub mod format;
 mod group;
@@ -210,7 +211,7 @@ impl Ftl {
             Completion::Read { tag, slots } => {
                 let read = tag.0;
                 let op = self.reads[read];
-                let unit = self.geometry.unit_of(self.geometry.block_of(op.slot));
+                let unit = self.bands.unit_of_slot(op.slot);
                 let state = &mut self.units[unit as usize];
                 match op.purpose {
                     ReadPurpose::Host(_) => state.reads_running -= 1,

@@ -122,7 +122,7 @@ impl Ftl {
                 continue;
             }
             let tight = self.bands.free <= self.host_floor();
-            if index == 0 || !tight {
+            if (index == 0 || !tight) && !self.reclaim.chunks.is_empty() {
                 self.read_victim(index);
             }
             index += 1;
@@ -257,11 +257,13 @@ impl Ftl {
             if cursor >= end || self.reclaim.chunks.is_empty() {
                 return;
             }
-            let page_end = SlotId(cursor.0 - cursor.0 % per_page + per_page);
-            let Some((first, count)) = self.bands.valid_run(cursor, page_end) else {
-                self.reclaim.victims[index].cursor = page_end;
-                continue;
+            let Some(cursor) = self.bands.next_valid(cursor, end) else {
+                self.reclaim.victims[index].cursor = end;
+                return;
             };
+            let page_end = SlotId(cursor.0 - cursor.0 % per_page + per_page);
+            let (first, count) =
+                self.bands.valid_run(cursor, page_end).expect("the first slot is valid");
             self.reclaim.victims[index].cursor = SlotId(first.0 + count);
             self.reclaim.victims[index].reads += 1;
             let chunk = self.reclaim.chunks.pop().expect("checked above");

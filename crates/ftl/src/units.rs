@@ -207,7 +207,7 @@ impl Ftl {
     /// Queues a read on the unit of its slot.
     pub(crate) fn queue_read(&mut self, read: u32) {
         let op = self.reads[read];
-        let unit = self.geometry.unit_of(self.geometry.block_of(op.slot));
+        let unit = self.bands.unit_of_slot(op.slot);
         let state = &mut self.units[unit as usize];
         match op.purpose {
             ReadPurpose::Host(_) => state.reads.push_back(read),

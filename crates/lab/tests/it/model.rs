@@ -72,6 +72,21 @@ fn pages_that_rot_are_reported_and_never_returned_wrong() {
 }
 
 #[test]
+fn a_dead_die_takes_its_own_data_and_nothing_else() {
+    let test = "a_dead_die_takes_its_own_data_and_nothing_else";
+    let run = |seed: u64| {
+        let mut options = SoakOptions::quiet(Default::default(), seed);
+        options.fill = 0.4;
+        let dies_at = flash::Instant(100_000_000 + seed * 30_000_000);
+        options.faults = Faults { seed, dead_unit: Some((1, dies_at)), ..Faults::default() };
+        options.data_may_be_lost = true;
+        run_model(seed, &options)
+    };
+    let reports = passed(test, for_each_seed(seeds(0..8), THREADS, run));
+    assert!(reports.iter().any(|report| report.counts.unreadable > 0), "no die died");
+}
+
+#[test]
 fn silent_damage_is_found_by_the_read_that_meets_it() {
     let test = "silent_damage_is_found_by_the_read_that_meets_it";
     let run = |seed| survive_damage(seed, &CrashOptions::of_seed(seed));

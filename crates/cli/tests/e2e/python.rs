@@ -183,3 +183,61 @@ assert h.pread(B, end - B) == b"e" * B
     );
     server.terminate();
 }
+
+/// Unmounts when the test ends, however it ends.
+struct Tmpfs(std::path::PathBuf);
+
+impl Drop for Tmpfs {
+    fn drop(&mut self) {
+        std::process::Command::new("umount").arg("-l").arg(&self.0).status().ok();
+    }
+}
+
+#[test]
+fn a_full_disk_below_is_told_and_nothing_is_lost() {
+    // SAFETY: asks for the user's number, nothing else.
+    if unsafe { libc::geteuid() } != 0 {
+        eprintln!("stepping aside: a file system of limited size needs root");
+        return;
+    }
+    let scratch = Scratch::new("pyfull");
+    let data = scratch.data();
+    std::fs::create_dir_all(&data).unwrap();
+    let folder = data.to_string_lossy().into_owned();
+    run("mount", &["-t", "tmpfs", "-o", "size=48m", "tmpfs", &folder]);
+    let mounted = Tmpfs(data);
+    let server = Server::start(&scratch, &["--profile", "instant", "--capacity", "256MiB"]);
+    let script = r#"
+M = 1 << 20
+for at in range(0, 16, 4):
+    h.pwrite(b"a" * (4 * M), at * M)
+h.flush()
+full = False
+for at in range(16, 96, 4):
+    try:
+        h.pwrite(b"b" * (4 * M), at * M)
+    except nbd.Error as error:
+        assert error.errnum == errno.ENOSPC, error
+        full = True
+        break
+assert full, "48 MiB hold 96"
+assert h.pread(4 * M, 12 * M) == b"a" * (4 * M)
+"#;
+    python(&server.uri(), script);
+    run("mount", &["-o", "remount,size=256m", &folder]);
+    let script = r#"
+import time
+M = 1 << 20
+time.sleep(0.3)
+h.pwrite(b"c" * (4 * M), 128 * M)
+h.flush()
+assert h.pread(4 * M, 128 * M) == b"c" * (4 * M)
+for at in range(0, 16, 4):
+    assert h.pread(4 * M, at * M) == b"a" * (4 * M)
+"#;
+    python(&server.uri(), script);
+    server.terminate();
+    let checked = crate::tools::weir(&["check", "--data", &folder]);
+    assert!(checked.status.success(), "{}", crate::tools::said(&checked));
+    drop(mounted);
+}

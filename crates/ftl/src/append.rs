@@ -417,7 +417,7 @@ impl Ftl {
     fn tell(&mut self, owner: Owner) {
         match owner {
             Owner::Nobody => {}
-            Owner::Request(request) => self.slot_programmed(request),
+            Owner::Request(request) => self.part_ended(request),
             Owner::Relocation(chunk) => self.give_relocation(chunk),
         }
     }
@@ -482,7 +482,7 @@ impl Ftl {
                         let previous = self.pages[page].previous[index];
                         self.undo(from, previous, order, &slot);
                         self.fail_request(request, flash::RequestError::NoSpace);
-                        self.slot_programmed(request);
+                        self.part_ended(request);
                     }
                     _ => self.append_again(from, order, slot, owner),
                 }

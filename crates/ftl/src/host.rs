@@ -580,16 +580,12 @@ impl Ftl {
         entry.order_last = entry.order_last.max(order);
     }
 
-    /// One slot of the request is programmed.
-    pub(crate) fn slot_programmed(&mut self, request: u32) {
-        self.part_ended(request);
-    }
-
     pub(crate) fn fail_request(&mut self, request: u32, error: RequestError) {
         self.host.requests[request].error.get_or_insert(error);
     }
 
-    fn part_ended(&mut self, index: u32) {
+    /// One slot or read of the request has ended; after the last it goes on, or is answered.
+    pub(crate) fn part_ended(&mut self, index: u32) {
         let fua_ignored = self.is_mutant(Mutant::IgnoreFua);
         let entry = &mut self.host.requests[index];
         entry.pending -= 1;

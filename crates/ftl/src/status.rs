@@ -128,16 +128,6 @@ impl Ftl {
         self.l2p.len() as u64 * 4 + self.bands.memory_bytes()
     }
 
-    /// Number of free bands; GC starts below [`Ftl::free_bands_low`].
-    pub fn free_bands(&self) -> u32 {
-        self.bands.free
-    }
-
-    /// See [`Ftl::free_bands`].
-    pub fn free_bands_low(&self) -> u32 {
-        self.bands_free_low()
-    }
-
     /// One counter of [`Status::counters`] without the rest; 0 for an unknown name.
     pub fn counter(&self, name: &str) -> u64 {
         self.counter_list().iter().find(|entry| entry.0 == name).map_or(0, |entry| entry.1)

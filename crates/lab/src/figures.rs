@@ -270,33 +270,6 @@ pub fn recovery(tib: f64) -> Result<Recovery, Failure> {
     Ok(Recovery { capacity_bytes, virtual_ns, seconds, report: report? })
 }
 
-/// What a device offers of what it has.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct UsableCapacity {
-    /// Slots of the medium, bad blocks included.
-    pub slots: u64,
-    /// Most logical blocks, without factory bad blocks.
-    pub logical_blocks: u32,
-    /// Most logical blocks with as many bad blocks as the maker allows.
-    pub logical_blocks_worst: u32,
-}
-
-/// Asks for the largest logical space of a device of this profile.
-pub fn usable_capacity(profile: &str, layout: &Layout) -> Result<UsableCapacity, Failure> {
-    let settings = Settings::default();
-    let offered = |factory_bad: f64| {
-        let faults = Faults { seed: 1, factory_bad, ..Faults::default() };
-        let medium = nand_of(profile, layout, faults, |_| {})?;
-        let geometry = *medium.geometry();
-        let offered = ftl::logical_blocks_max(&geometry, &medium.health(), &settings);
-        Ok((geometry.slots(), offered))
-    };
-    let bad_max = Profile::builtin(profile).map_or(0.0, |profile| profile.factory_bad_max);
-    let (slots, logical_blocks) = offered(0.0).map_err(Failure)?;
-    let (_, logical_blocks_worst) = offered(bad_max).map_err(Failure)?;
-    Ok(UsableCapacity { slots, logical_blocks, logical_blocks_worst })
-}
-
 /// A raw rate of the medium, in bytes of virtual second: measured, and by arithmetic.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RawRates {

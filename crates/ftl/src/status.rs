@@ -2,7 +2,7 @@
 
 use crate::policy::PolicyNames;
 use crate::{BandState, Ftl, Phase};
-use flash::BlockId;
+use flash::{BlockId, Lba};
 
 /// Counters since the mount. All slots are 4 KiB.
 #[derive(Clone, Debug, Default)]
@@ -179,6 +179,17 @@ impl Ftl {
             slots_written: band.pages_written * self.geometry.slots_per_page,
             erase_count: band.erase_count,
         }
+    }
+
+    /// Commands waiting for or running on the unit that serves a read of `lba` now; 0 if nothing is
+    /// mapped there. Cheap enough to ask for every request: it is how a client picks a replica.
+    pub fn queue_at(&self, lba: Lba) -> u32 {
+        let Some(&entry) = self.l2p.get(lba.0 as usize) else { return 0 };
+        if entry >= crate::format::POISONED {
+            return 0;
+        }
+        let unit = &self.units[self.bands.unit_of_slot(flash::SlotId(entry)) as usize];
+        unit.reads_waiting() + unit.appends_waiting()
     }
 
     fn unit_status(&self, unit: u32) -> UnitStatus {

@@ -302,6 +302,11 @@ impl Sim {
         self.buffers_free.push(finished.buffer);
     }
 
+    /// When the next thing is due that does not wait for the host; `None` if nothing is.
+    pub fn deadline(&self) -> Option<Instant> {
+        self.medium.deadline().into_iter().chain(self.ftl.deadline()).min()
+    }
+
     /// Does the next thing that is due by `limit`, and only that.
     pub fn step(&mut self, limit: Instant) -> Result<Step, Failure> {
         if let Some(output) = self.ftl.poll() {

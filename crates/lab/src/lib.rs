@@ -4,6 +4,8 @@
 //!   stamp, so terabytes fit in memory and millions of operations take seconds.
 //! - [`workload`] draws operations, [`model`] knows what each may return, [`host::Host`] puts the
 //!   two together.
+//! - [`target`] is what a client sees of a device: one workload runs on the FTL, on raw units, on a
+//!   conventional SSD.
 //! - [`crash`] cuts the power after every step, [`soak`] runs millions of operations with faults;
 //!   both from a seed that repeats any failure.
 //! - [`figures`] measures, and [`theory`] says what should come out.
@@ -24,6 +26,7 @@ pub mod medium;
 pub mod model;
 pub mod parallel;
 pub mod soak;
+pub mod target;
 pub mod theory;
 pub mod workload;
 

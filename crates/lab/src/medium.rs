@@ -165,6 +165,14 @@ impl SimMedium {
         self.done
     }
 
+    /// Programs and erases suspended for a read.
+    pub fn suspensions(&self) -> u64 {
+        match &self.device {
+            Device::Nand(nand, _) => nand.counters().suspensions,
+            Device::File(_) => 0,
+        }
+    }
+
     /// What it knows about its blocks.
     pub fn health(&self) -> Health {
         match &self.device {

@@ -1,0 +1,272 @@
+//! What a client of the lab sees of a device: bytes in, bytes out, and when. The FTL on raw flash,
+//! raw units, and a conventional SSD (the same FTL as firmware behind a link) are all targets, so one
+//! workload runs on each and is measured the same way.
+//!
+//! Invariants:
+//! - Time never goes back: `now` of every call is at least that of the last.
+//! - Every submitted I/O ends exactly once, within [`Target::advance`] or [`Target::submit`].
+//! - The same calls give the same ends at the same instants, to the bit.
+
+use crate::driver::{Failure, REQUEST_BLOCKS_MAX, Sim};
+use flash::{BLOCK_BYTES, Hint, Instant, Lba, RequestError};
+use std::collections::VecDeque;
+
+/// What an I/O does.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum IoKind {
+    /// Reads.
+    Read,
+    /// Writes.
+    Write,
+    /// Trims; on raw units, erases.
+    Erase,
+    /// Makes durable what was acknowledged; offset and size are 0.
+    Flush,
+}
+
+/// One I/O of a client.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Io {
+    /// What it does.
+    pub kind: IoKind,
+    /// First byte.
+    pub offset: u64,
+    /// Bytes. A target moves whole blocks: it widens an I/O that is not.
+    pub bytes: u64,
+    /// What the client knows about the data.
+    pub hint: Hint,
+}
+
+/// The end of an I/O.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Done {
+    /// What the client gave at submission.
+    pub token: u64,
+    /// Done, or why not.
+    pub result: Result<(), RequestError>,
+    /// When.
+    pub at: Instant,
+}
+
+/// What a target did since it was made.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct TargetCounts {
+    /// Bytes that clients wrote to the flash translation layer.
+    pub bytes_written: u64,
+    /// Bytes programmed into flash.
+    pub bytes_programmed: u64,
+    /// Blocks of flash erased.
+    pub erases: u64,
+    /// Programs and erases suspended for a read.
+    pub suspensions: u64,
+}
+
+/// See the head of this file.
+pub trait Target {
+    /// Bytes that clients may address.
+    fn bytes(&self) -> u64;
+    /// Takes an I/O.
+    fn submit(&mut self, now: Instant, token: u64, io: Io) -> Result<(), Failure>;
+    /// When something happens next, if nobody submits; `None` if never.
+    fn deadline(&self) -> Option<Instant>;
+    /// Everything that is due by `now` happens.
+    fn advance(&mut self, now: Instant) -> Result<(), Failure>;
+    /// The next I/O that has ended, in the order of the ends.
+    fn take_done(&mut self) -> Option<Done>;
+    /// What it did so far.
+    fn counts(&self) -> TargetCounts;
+    /// I/Os waiting for or running on the lane (unit, die or disk) that serves a read of `offset`
+    /// now: what TSSD shows its applications.
+    fn queue_at(&self, offset: u64) -> u32;
+}
+
+/// The FTL on its medium, as a [`Target`].
+pub struct SimTarget {
+    sim: Sim,
+    /// By index: I/Os in flight; a request's token is the index of its I/O.
+    open: Vec<Open>,
+    open_free: Vec<u32>,
+    done: VecDeque<Done>,
+    /// Memory of a write's stamps. They only have to differ from what was there before.
+    stamps: Vec<u64>,
+    stamp_last: u64,
+}
+
+/// An I/O, which may be several requests.
+#[derive(Clone, Copy, Debug)]
+struct Open {
+    token: u64,
+    requests_left: u32,
+    result: Result<(), RequestError>,
+}
+
+impl SimTarget {
+    /// `sim` is ready: it was formatted or mounted.
+    pub fn new(sim: Sim) -> Self {
+        Self {
+            sim,
+            open: Vec::new(),
+            open_free: Vec::new(),
+            done: VecDeque::new(),
+            stamps: Vec::new(),
+            stamp_last: 0,
+        }
+    }
+
+    /// The FTL and its medium.
+    pub fn sim(&self) -> &Sim {
+        &self.sim
+    }
+
+    /// The FTL and its medium, for a policy switch.
+    pub fn sim_mut(&mut self) -> &mut Sim {
+        &mut self.sim
+    }
+
+    fn open(&mut self, token: u64, requests: u32) -> u64 {
+        let open = Open { token, requests_left: requests, result: Ok(()) };
+        let index = self.open_free.pop().unwrap_or_else(|| {
+            self.open.push(open);
+            (self.open.len() - 1) as u32
+        });
+        self.open[index as usize] = open;
+        u64::from(index)
+    }
+
+    fn write(&mut self, token: u64, lba: u32, blocks: u32, hint: Hint) {
+        let first = self.stamp_last + 1;
+        self.stamp_last += u64::from(blocks);
+        self.stamps.clear();
+        self.stamps.extend(first..=self.stamp_last);
+        self.sim.write(token, lba, &self.stamps, (false, false), hint);
+    }
+
+    fn collect(&mut self) {
+        while let Some(finished) = self.sim.take_finished() {
+            let index = finished.token as usize;
+            let open = &mut self.open[index];
+            open.requests_left -= 1;
+            open.result = open.result.and(finished.result);
+            if open.requests_left == 0 {
+                let Open { token, result, .. } = *open;
+                self.done.push_back(Done { token, result, at: finished.finished });
+                self.open_free.push(index as u32);
+            }
+            self.sim.release(finished);
+        }
+    }
+}
+
+/// The whole blocks that `io` touches: the first and how many.
+fn whole_blocks(io: &Io) -> (u32, u32) {
+    let first = io.offset / BLOCK_BYTES as u64;
+    let end = (io.offset + io.bytes).div_ceil(BLOCK_BYTES as u64);
+    (first as u32, (end - first) as u32)
+}
+
+impl Target for SimTarget {
+    fn bytes(&self) -> u64 {
+        self.sim.ftl().counter("logical_blocks") * BLOCK_BYTES as u64
+    }
+
+    fn submit(&mut self, now: Instant, token: u64, io: Io) -> Result<(), Failure> {
+        self.advance(now)?;
+        let (first, blocks) = whole_blocks(&io);
+        if io.kind == IoKind::Flush {
+            let open = self.open(token, 1);
+            self.sim.flush(open);
+            return self.advance(now);
+        }
+        let open = self.open(token, blocks.div_ceil(REQUEST_BLOCKS_MAX));
+        for lba in (first..first + blocks).step_by(REQUEST_BLOCKS_MAX as usize) {
+            let count = REQUEST_BLOCKS_MAX.min(first + blocks - lba);
+            match io.kind {
+                IoKind::Read => self.sim.read(open, lba, count),
+                IoKind::Write => self.write(open, lba, count, io.hint),
+                IoKind::Erase => self.sim.trim(open, lba, count, false),
+                IoKind::Flush => unreachable!("handled above"),
+            }
+        }
+        self.advance(now)
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        self.sim.deadline()
+    }
+
+    fn advance(&mut self, now: Instant) -> Result<(), Failure> {
+        self.sim.run_until_idle(now)?;
+        self.collect();
+        Ok(())
+    }
+
+    fn take_done(&mut self) -> Option<Done> {
+        self.done.pop_front()
+    }
+
+    fn counts(&self) -> TargetCounts {
+        let (ftl, done) = (self.sim.ftl(), self.sim.medium().done());
+        TargetCounts {
+            bytes_written: ftl.counter("host_blocks_written") * BLOCK_BYTES as u64,
+            bytes_programmed: done.slots_programmed * BLOCK_BYTES as u64,
+            erases: done.erases,
+            suspensions: self.sim.medium().suspensions(),
+        }
+    }
+
+    fn queue_at(&self, offset: u64) -> u32 {
+        self.sim.ftl().queue_at(Lba((offset / BLOCK_BYTES as u64) as u32))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Io, IoKind, SimTarget, Target, whole_blocks};
+    use crate::device::nand_of;
+    use crate::driver::Sim;
+    use flash::{Hint, Instant};
+    use ftl::{FormatOptions, Settings};
+    use nand::{Faults, Layout};
+
+    fn io(kind: IoKind, offset: u64, bytes: u64) -> Io {
+        Io { kind, offset, bytes, hint: Hint::default() }
+    }
+
+    fn target() -> SimTarget {
+        let layout = Layout { channels: 2, dies_per_channel: 2, blocks_per_plane: 16 };
+        let medium = nand_of("mlc-25nm", &layout, Faults::default(), |_| {}).expect("built-in");
+        let options = FormatOptions { logical_blocks: 8192, uuid: 1, label: Vec::new() };
+        let mut sim =
+            Sim::format(medium, options, Settings::default(), Instant(0)).expect("fits the medium");
+        sim.run_until_ready().expect("formats");
+        SimTarget::new(sim)
+    }
+
+    #[test]
+    fn an_io_is_widened_to_whole_blocks() {
+        assert_eq!(whole_blocks(&io(IoKind::Read, 4095, 2)), (0, 2));
+        assert_eq!(whole_blocks(&io(IoKind::Read, 8192, 147)), (2, 1));
+    }
+
+    #[test]
+    fn every_io_ends_once_and_a_large_one_as_a_whole() {
+        let mut target = target();
+        let start = target.sim().now();
+        target.submit(start, 7, io(IoKind::Write, 0, 8 << 20)).expect("takes it");
+        target.submit(start, 8, io(IoKind::Read, 0, 4096)).expect("takes it");
+        target.submit(start, 9, io(IoKind::Flush, 0, 0)).expect("takes it");
+        let mut tokens = Vec::new();
+        while tokens.len() < 3 {
+            let next = target.deadline().expect("something is in flight");
+            target.advance(next).expect("no failure");
+            while let Some(done) = target.take_done() {
+                assert_eq!(done.result, Ok(()));
+                assert!(done.at <= next);
+                tokens.push(done.token);
+            }
+        }
+        tokens.sort_unstable();
+        assert_eq!(tokens, [7, 8, 9]);
+        assert_eq!(target.counts().bytes_written, 8 << 20);
+    }
+}

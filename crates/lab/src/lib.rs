@@ -6,6 +6,7 @@
 //!   two together.
 //! - [`target`] is what a client sees of a device: one workload runs on the FTL, on raw units, on a
 //!   conventional SSD.
+//! - [`load`] has the clients of such a target, and what they saw.
 //! - [`crash`] cuts the power after every step, [`soak`] runs millions of operations with faults;
 //!   both from a seed that repeats any failure.
 //! - [`figures`] measures, and [`theory`] says what should come out.
@@ -22,6 +23,7 @@ pub mod driver;
 pub mod figures;
 pub mod file;
 pub mod host;
+pub mod load;
 pub mod medium;
 pub mod model;
 pub mod parallel;

@@ -65,6 +65,11 @@ pub struct TargetCounts {
 pub trait Target {
     /// Bytes that clients may address.
     fn bytes(&self) -> u64;
+    /// Equal parts of the address space that are lanes of their own; 1 unless the target shows its
+    /// units.
+    fn lanes(&self) -> u32 {
+        1
+    }
     /// Takes an I/O.
     fn submit(&mut self, now: Instant, token: u64, io: Io) -> Result<(), Failure>;
     /// When something happens next, if nobody submits; `None` if never.

@@ -209,6 +209,11 @@ impl Generator {
         }
     }
 
+    /// A sequential pattern goes on from here.
+    pub fn start_at(&mut self, lba: u32) {
+        self.next = lba;
+    }
+
     /// The next operation.
     pub fn draw(&mut self) -> Op {
         let workload = &self.workload;

@@ -1,0 +1,404 @@
+//! Clients of a [`Target`]: threads that read and write as an experiment says, and what they saw.
+//!
+//! A *client* is a group of like threads. A thread keeps `depth` I/Os in flight, or submits a whole
+//! batch and waits for all of it, or (open loop) submits at drawn instants whatever is in flight.
+//!
+//! Invariants:
+//! - Bytes count by when an I/O ended, latencies by when it was submitted: neither a long I/O that
+//!   began in the warm-up nor one that outlives the measurement makes a figure look better.
+//! - The same target, clients and seed give the same figures, to the bit: ties in time are broken
+//!   by the order of scheduling.
+
+mod seen;
+mod thread;
+
+pub use seen::{Latency, Seen};
+
+use crate::driver::Failure;
+use crate::target::{Done, Io, IoKind, Target};
+use crate::workload::Pattern;
+use flash::{Hint, Instant, Random};
+use std::cmp::Reverse;
+use std::collections::{BTreeSet, BinaryHeap};
+use thread::Thread;
+
+/// When a thread submits.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Pace {
+    /// Keeps this many in flight.
+    Depth(u32),
+    /// Submits this many, waits for all of them.
+    Batch(u32),
+    /// At exponentially distributed distances: I/Os a second of all threads together.
+    Rate(f64),
+}
+
+/// The part of the address space that a thread uses.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum Place {
+    /// All of it.
+    #[default]
+    Whole,
+    /// Thread `i` stays on lane `i` modulo the lanes.
+    Lane,
+    /// Each thread has a share of its own.
+    Share,
+    /// Grain `i` lies on lane `i` modulo the lanes, as consecutive block IDs of SDF do.
+    Interleaved,
+}
+
+/// A group of like threads.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Client {
+    /// In tables.
+    pub name: String,
+    /// How many threads.
+    pub threads: u32,
+    /// When they submit.
+    pub pace: Pace,
+    /// Share of reads; the rest are writes.
+    pub reads: f64,
+    /// Bytes of each I/O, which also aligns it.
+    pub bytes: u64,
+    /// Where.
+    pub pattern: Pattern,
+    /// Within what.
+    pub place: Place,
+    /// The first so much of the space is used, in 0 to 1.
+    pub span: f64,
+    /// An erase of the same place precedes each write, and its time counts.
+    pub erase_first: bool,
+    /// Most bytes a second of all threads together; 0 for no cap.
+    pub cap_bytes_per_s: f64,
+    /// Ends after so many I/Os of each thread; 0 for never.
+    pub ios_max: u64,
+    /// What the client knows about its data.
+    pub hint: Hint,
+}
+
+impl Default for Client {
+    fn default() -> Self {
+        Self {
+            name: "client".into(),
+            threads: 1,
+            pace: Pace::Depth(1),
+            reads: 0.0,
+            bytes: 4096,
+            pattern: Pattern::Uniform,
+            place: Place::Whole,
+            span: 1.0,
+            erase_first: false,
+            cap_bytes_per_s: 0.0,
+            ios_max: 0,
+            hint: Hint::default(),
+        }
+    }
+}
+
+impl Client {
+    /// `Err` names the field, its value, what is wrong and a value that works.
+    pub fn validate(&self) -> Result<(), String> {
+        let wrong = |field: &str, value: &dyn std::fmt::Display, mend: &str| {
+            Err(format!("client {:?}: {field} = {value}: {mend}", self.name))
+        };
+        if self.threads == 0 || self.threads > 100_000 {
+            return wrong("threads", &self.threads, "1 to 100000, for example 44");
+        }
+        match self.pace {
+            Pace::Depth(0) => return wrong("depth", &0, "at least 1"),
+            Pace::Batch(0) => return wrong("batch", &0, "at least 1"),
+            Pace::Rate(rate) if !(rate > 0.0 && rate < 1e12) => {
+                return wrong("rate", &rate, "I/Os a second above 0, for example 22005");
+            }
+            _ => {}
+        }
+        if !(0.0..=1.0).contains(&self.reads) {
+            return wrong("reads", &self.reads, "a share lies in 0 to 1, for example 0.5");
+        }
+        if !(self.span > 0.0 && self.span <= 1.0) {
+            return wrong("span", &self.span, "above 0 and at most 1, for example 0.5");
+        }
+        if self.bytes == 0 {
+            return wrong("bytes", &0, "at least 1, for example \"4KiB\"");
+        }
+        if self.cap_bytes_per_s < 0.0 || self.cap_bytes_per_s.is_nan() {
+            return wrong("cap", &self.cap_bytes_per_s, "bytes a second, or 0 for none");
+        }
+        Ok(())
+    }
+}
+
+/// How long, from which instant of the target on.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Window {
+    /// The target's time when the clients begin.
+    pub start: Instant,
+    /// Not counted.
+    pub warmup_ns: u64,
+    /// Counted.
+    pub measure_ns: u64,
+}
+
+/// An I/O in flight.
+#[derive(Clone, Copy, Debug, Default)]
+struct Flight {
+    thread: u32,
+    submitted: u64,
+    bytes: u64,
+    offset: u64,
+    kind: FlightKind,
+}
+
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+enum FlightKind {
+    #[default]
+    Read,
+    Write,
+    /// A write of the same place follows.
+    EraseFirst,
+}
+
+/// Everything of a run but the target.
+struct Run<'a> {
+    clients: &'a [Client],
+    threads: Vec<Thread>,
+    /// When a client may submit again under its cap.
+    cap_at: Vec<f64>,
+    seen: Vec<Seen>,
+    flights: Vec<Flight>,
+    flights_free: Vec<u32>,
+    /// (time, number, thread): submissions to come.
+    timers: BinaryHeap<Reverse<(u64, u64, u32)>>,
+    timer_last: u64,
+    random: Random,
+    counted_from: u64,
+    end: u64,
+}
+
+/// Runs `clients` on `target` and says what each saw, in their order. Leaves I/Os in flight on the
+/// target: it is of no use for another run, unless every client had an end ([`Client::ios_max`]).
+pub fn run(
+    target: &mut dyn Target,
+    clients: &[Client],
+    window: Window,
+    seed: u64,
+) -> Result<Vec<Seen>, Failure> {
+    let mut run = Run::new(target, clients, window, seed).map_err(Failure)?;
+    run.start(target, window.start.0)?;
+    let mut last = run.end;
+    loop {
+        let timer = run.timers.peek().map(|&Reverse((at, ..))| at);
+        let event = target.deadline().map(|at| at.0);
+        let Some(next) = timer.into_iter().chain(event).min() else { break };
+        if next > run.end {
+            break;
+        }
+        target.advance(Instant(next))?;
+        while let Some(done) = target.take_done() {
+            run.ended(target, next, done)?;
+        }
+        run.fire(target, next)?;
+        if run.all_ended() {
+            last = next;
+            break;
+        }
+    }
+    for client in 0..clients.len() {
+        let waits = run.waits(client, last);
+        run.seen[client].close(last.saturating_sub(run.counted_from), &waits);
+    }
+    Ok(run.seen)
+}
+
+impl<'a> Run<'a> {
+    fn new(
+        target: &dyn Target,
+        clients: &'a [Client],
+        window: Window,
+        seed: u64,
+    ) -> Result<Self, String> {
+        let mut random = Random::new(seed);
+        let mut threads = Vec::new();
+        for (index, client) in (0..).zip(clients) {
+            client.validate()?;
+            for number in 0..client.threads {
+                let seed = random.next_u64();
+                threads.push(Thread::new(client, index, number, target, seed)?);
+            }
+        }
+        let counted_from = window.start.0 + window.warmup_ns;
+        Ok(Self {
+            clients,
+            threads,
+            cap_at: vec![window.start.0 as f64; clients.len()],
+            seen: clients.iter().map(|_| Seen::default()).collect(),
+            flights: Vec::new(),
+            flights_free: Vec::new(),
+            timers: BinaryHeap::new(),
+            timer_last: 0,
+            random,
+            counted_from,
+            end: counted_from.saturating_add(window.measure_ns),
+        })
+    }
+
+    fn start(&mut self, target: &mut dyn Target, now: u64) -> Result<(), Failure> {
+        for thread in 0..self.threads.len() as u32 {
+            self.threads[thread as usize].batch_began = now;
+            match self.client_of(thread).pace {
+                Pace::Depth(count) | Pace::Batch(count) => {
+                    for _ in 0..count {
+                        self.next(target, now, thread)?;
+                    }
+                }
+                Pace::Rate(_) => self.schedule_arrival(now, thread),
+            }
+        }
+        Ok(())
+    }
+
+    fn client_of(&self, thread: u32) -> &'a Client {
+        &self.clients[self.threads[thread as usize].client as usize]
+    }
+
+    fn all_ended(&self) -> bool {
+        self.threads.iter().all(Thread::has_ended)
+    }
+
+    /// How long the I/Os that are still in flight have waited, of those that would have counted.
+    fn waits(&self, client: usize, until: u64) -> Vec<u64> {
+        let free: BTreeSet<u32> = self.flights_free.iter().copied().collect();
+        (0..)
+            .zip(&self.flights)
+            .filter(|(index, flight)| {
+                !free.contains(index)
+                    && self.threads[flight.thread as usize].client as usize == client
+                    && flight.submitted >= self.counted_from
+            })
+            .map(|(_, flight)| until.saturating_sub(flight.submitted))
+            .collect()
+    }
+
+    fn timer(&mut self, at: u64, thread: u32) {
+        self.timer_last += 1;
+        self.timers.push(Reverse((at, self.timer_last, thread)));
+    }
+
+    fn schedule_arrival(&mut self, now: u64, thread: u32) {
+        let client = self.client_of(thread);
+        let Pace::Rate(rate) = client.pace else { return };
+        if self.threads[thread as usize].has_submitted_all() {
+            return;
+        }
+        let mean_ns = 1e9 * f64::from(client.threads) / rate;
+        let gap = -(1.0 - self.random.fraction()).ln() * mean_ns;
+        self.timer(now + gap as u64, thread);
+    }
+
+    /// Submits the thread's next I/O, or later if its client's cap says so.
+    fn next(&mut self, target: &mut dyn Target, now: u64, thread: u32) -> Result<(), Failure> {
+        let client = self.client_of(thread);
+        if self.threads[thread as usize].has_submitted_all() {
+            return Ok(());
+        }
+        if client.cap_bytes_per_s > 0.0 {
+            let at = &mut self.cap_at[self.threads[thread as usize].client as usize];
+            let start = at.max(now as f64);
+            *at = start + client.bytes as f64 / client.cap_bytes_per_s * 1e9;
+            if start as u64 > now {
+                self.threads[thread as usize].delayed += 1;
+                self.timer(start as u64, thread);
+                return Ok(());
+            }
+        }
+        self.send(target, now, thread)
+    }
+
+    /// Draws the thread's next I/O and submits it.
+    fn send(&mut self, target: &mut dyn Target, now: u64, thread: u32) -> Result<(), Failure> {
+        let client = self.client_of(thread);
+        let (is_read, offset) = self.threads[thread as usize].draw();
+        let kind = match (is_read, client.erase_first) {
+            (true, _) => FlightKind::Read,
+            (false, true) => FlightKind::EraseFirst,
+            (false, false) => FlightKind::Write,
+        };
+        let flight = Flight { thread, submitted: now, bytes: client.bytes, offset, kind };
+        self.submit(target, now, flight)
+    }
+
+    fn submit(&mut self, target: &mut dyn Target, now: u64, flight: Flight) -> Result<(), Failure> {
+        let token = self.flights_free.pop().unwrap_or_else(|| {
+            self.flights.push(Flight::default());
+            (self.flights.len() - 1) as u32
+        });
+        self.flights[token as usize] = flight;
+        let kind = match flight.kind {
+            FlightKind::Read => IoKind::Read,
+            FlightKind::Write => IoKind::Write,
+            FlightKind::EraseFirst => IoKind::Erase,
+        };
+        let hint = self.client_of(flight.thread).hint;
+        let io = Io { kind, offset: flight.offset, bytes: flight.bytes, hint };
+        target.submit(Instant(now), u64::from(token), io)
+    }
+
+    fn ended(&mut self, target: &mut dyn Target, now: u64, done: Done) -> Result<(), Failure> {
+        let flight = self.flights[done.token as usize];
+        self.flights_free.push(done.token as u32);
+        if flight.kind == FlightKind::EraseFirst && done.result.is_ok() {
+            return self.submit(target, now, Flight { kind: FlightKind::Write, ..flight });
+        }
+        let thread = &mut self.threads[flight.thread as usize];
+        thread.ended += 1;
+        let client = thread.client as usize;
+        if done.at.0 > self.counted_from {
+            let is_read = flight.kind == FlightKind::Read;
+            let latency = done.at.0 - flight.submitted;
+            let counted = (flight.submitted >= self.counted_from).then_some(latency);
+            self.seen[client].add(is_read, flight.bytes, counted, done.result);
+        }
+        match self.clients[client].pace {
+            Pace::Depth(_) => self.next(target, now, flight.thread),
+            Pace::Rate(_) => Ok(()),
+            Pace::Batch(count) => {
+                let thread = &mut self.threads[flight.thread as usize];
+                thread.batch_ended += 1;
+                if thread.batch_ended < count {
+                    return Ok(());
+                }
+                thread.batch_ended = 0;
+                let began = std::mem::replace(&mut thread.batch_began, now);
+                if began >= self.counted_from {
+                    self.seen[client].batches.add(now - began);
+                }
+                for _ in 0..count {
+                    self.next(target, now, flight.thread)?;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Submits what timers are due for.
+    fn fire(&mut self, target: &mut dyn Target, now: u64) -> Result<(), Failure> {
+        while let Some(&Reverse((at, _, thread))) = self.timers.peek() {
+            if at > now {
+                break;
+            }
+            self.timers.pop();
+            let state = &mut self.threads[thread as usize];
+            if state.delayed > 0 {
+                state.delayed -= 1;
+                self.send(target, now, thread)?;
+            } else {
+                self.schedule_arrival(now, thread);
+                self.next(target, now, thread)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,139 @@
+//! What a client saw: latencies, bytes, errors.
+
+use flash::RequestError;
+use hdrhistogram::Histogram;
+
+/// Latencies of one kind of I/O, in nanoseconds, to three digits.
+#[derive(Clone, Debug)]
+pub struct Latency {
+    histogram: Histogram<u64>,
+    sum_ns: u128,
+}
+
+impl Default for Latency {
+    fn default() -> Self {
+        let histogram = Histogram::new(3).expect("three digits are legal");
+        Self { histogram, sum_ns: 0 }
+    }
+}
+
+impl Latency {
+    /// Adds one.
+    pub fn add(&mut self, ns: u64) {
+        self.histogram.record(ns.max(1)).expect("it resizes itself");
+        self.sum_ns += u128::from(ns);
+    }
+
+    /// How many.
+    pub fn count(&self) -> u64 {
+        self.histogram.len()
+    }
+
+    /// Exact mean; 0 of none.
+    pub fn mean_ns(&self) -> f64 {
+        if self.count() == 0 { 0.0 } else { self.sum_ns as f64 / self.count() as f64 }
+    }
+
+    /// The latency that this share of the I/Os does not exceed.
+    pub fn quantile_ns(&self, share: f64) -> u64 {
+        self.histogram.value_at_quantile(share)
+    }
+
+    /// The longest.
+    pub fn max_ns(&self) -> u64 {
+        if self.count() == 0 { 0 } else { self.histogram.max() }
+    }
+
+    /// The shortest.
+    pub fn min_ns(&self) -> u64 {
+        if self.count() == 0 { 0 } else { self.histogram.min() }
+    }
+
+    /// Standard deviation.
+    pub fn deviation_ns(&self) -> f64 {
+        if self.count() == 0 { 0.0 } else { self.histogram.stdev() }
+    }
+
+    /// Share of the I/Os that took longer than `limit_ns`.
+    pub fn share_over(&self, limit_ns: u64) -> f64 {
+        if self.count() == 0 {
+            return 0.0;
+        }
+        let over = self.count() - self.histogram.count_between(0, limit_ns);
+        over as f64 / self.count() as f64
+    }
+
+    /// Adds those of another.
+    pub fn merge(&mut self, other: &Self) {
+        self.histogram.add(&other.histogram).expect("both have three digits");
+        self.sum_ns += other.sum_ns;
+    }
+}
+
+/// What a client saw within the measurement.
+#[derive(Clone, Debug, Default)]
+pub struct Seen {
+    /// Of reads.
+    pub reads: Latency,
+    /// Of writes; with `erase_first` the erase is part of it.
+    pub writes: Latency,
+    /// Of whole batches.
+    pub batches: Latency,
+    /// Bytes of successful reads.
+    pub bytes_read: u64,
+    /// Bytes of successful writes.
+    pub bytes_written: u64,
+    /// Successful reads.
+    pub reads_ended: u64,
+    /// Successful writes.
+    pub writes_ended: u64,
+    /// I/Os that failed.
+    pub errors: u64,
+    /// The first failure.
+    pub first_error: Option<RequestError>,
+    /// How long was measured.
+    pub measured_ns: u64,
+    /// I/Os without an end when time was up.
+    pub unfinished: u64,
+    /// The longest wait among those: a stall must not hide behind the end of the measurement.
+    pub unfinished_max_ns: u64,
+}
+
+impl Seen {
+    pub(super) fn add(
+        &mut self,
+        is_read: bool,
+        bytes: u64,
+        latency_ns: Option<u64>,
+        result: Result<(), RequestError>,
+    ) {
+        if let Err(error) = result {
+            self.errors += 1;
+            self.first_error.get_or_insert(error);
+            return;
+        }
+        let (latency, total, ios) = if is_read {
+            (&mut self.reads, &mut self.bytes_read, &mut self.reads_ended)
+        } else {
+            (&mut self.writes, &mut self.bytes_written, &mut self.writes_ended)
+        };
+        if let Some(ns) = latency_ns {
+            latency.add(ns);
+        }
+        *ios += 1;
+        *total += bytes;
+    }
+
+    pub(super) fn close(&mut self, measured_ns: u64, waits: &[u64]) {
+        self.measured_ns = measured_ns;
+        for &wait in waits {
+            self.unfinished += 1;
+            self.unfinished_max_ns = self.unfinished_max_ns.max(wait);
+        }
+    }
+
+    /// Of `count` things in the measured time, how many a second.
+    pub fn per_second(&self, count: u64) -> f64 {
+        if self.measured_ns == 0 { 0.0 } else { count as f64 * 1e9 / self.measured_ns as f64 }
+    }
+}

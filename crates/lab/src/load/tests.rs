@@ -1,0 +1,156 @@
+use super::{Client, Pace, Place, Window, run};
+use crate::driver::Failure;
+use crate::target::{Done, Io, IoKind, Target, TargetCounts};
+use crate::workload::Pattern;
+use flash::Instant;
+use std::collections::BTreeMap;
+
+/// Serves each lane in order, 1 ms an I/O.
+#[derive(Default)]
+struct Lanes {
+    free_at: BTreeMap<u64, u64>,
+    running: BTreeMap<(u64, u64), u64>,
+    done: Vec<Done>,
+    taken: Vec<(u64, Io)>,
+}
+
+const LANES: u64 = 4;
+const LANE_BYTES: u64 = 16 << 20;
+const IO_NS: u64 = 1_000_000;
+
+impl Target for Lanes {
+    fn bytes(&self) -> u64 {
+        LANES * LANE_BYTES
+    }
+    fn lanes(&self) -> u32 {
+        LANES as u32
+    }
+    fn submit(&mut self, now: Instant, token: u64, io: Io) -> Result<(), Failure> {
+        assert!(io.offset + io.bytes <= self.bytes());
+        let free = self.free_at.entry(io.offset / LANE_BYTES).or_default();
+        *free = now.0.max(*free) + IO_NS;
+        self.running.insert((*free, self.taken.len() as u64), token);
+        self.taken.push((now.0, io));
+        Ok(())
+    }
+    fn deadline(&self) -> Option<Instant> {
+        self.running.first_key_value().map(|(&(at, _), _)| Instant(at))
+    }
+    fn advance(&mut self, now: Instant) -> Result<(), Failure> {
+        while let Some(entry) = self.running.first_entry().filter(|entry| entry.key().0 <= now.0) {
+            let ((at, _), token) = entry.remove_entry();
+            self.done.push(Done { token, result: Ok(()), at: Instant(at) });
+        }
+        Ok(())
+    }
+    fn take_done(&mut self) -> Option<Done> {
+        if self.done.is_empty() { None } else { Some(self.done.remove(0)) }
+    }
+    fn counts(&self) -> TargetCounts {
+        TargetCounts::default()
+    }
+    fn queue_at(&self, _: u64) -> u32 {
+        0
+    }
+}
+
+const WINDOW: Window =
+    Window { start: Instant(0), warmup_ns: 100_000_000, measure_ns: 1_000_000_000 };
+
+fn seen(client: Client) -> (super::Seen, Lanes) {
+    let mut target = Lanes::default();
+    let mut seen = run(&mut target, &[client], WINDOW, 1).expect("the target never fails");
+    (seen.remove(0), target)
+}
+
+#[test]
+fn synchronous_threads_on_lanes_of_their_own_never_wait() {
+    let (seen, _) =
+        seen(Client { threads: 4, reads: 1.0, place: Place::Lane, ..Client::default() });
+    assert_eq!(seen.per_second(seen.reads_ended).round(), 4000.0);
+    assert_eq!((seen.reads.min_ns() + 500) / 1000, 1000);
+    assert_eq!((seen.reads.max_ns() + 500) / 1000, 1000);
+    assert_eq!(seen.writes_ended, 0);
+}
+
+#[test]
+fn a_queue_on_one_lane_shows_in_the_latency_and_not_in_the_rate() {
+    let (seen, _) = seen(Client { pace: Pace::Depth(8), span: 0.25, ..Client::default() });
+    assert_eq!(seen.per_second(seen.writes_ended).round(), 1000.0);
+    assert!((seen.writes.mean_ns() / 8e6 - 1.0).abs() < 0.01, "{}", seen.writes.mean_ns());
+    assert_eq!(seen.unfinished, 8);
+}
+
+#[test]
+fn a_batch_lasts_as_long_as_its_fullest_lane() {
+    let (seen, target) = seen(Client {
+        pace: Pace::Batch(8),
+        pattern: Pattern::Sequential,
+        place: Place::Interleaved,
+        bytes: 8 << 20,
+        ..Client::default()
+    });
+    // 8 over 4 lanes: two each.
+    assert!((seen.batches.mean_ns() / 2e6 - 1.0).abs() < 0.01, "{}", seen.batches.mean_ns());
+    let lanes = target.taken[..8].iter().map(|(_, io)| io.offset / LANE_BYTES);
+    assert_eq!(lanes.collect::<Vec<_>>(), [0, 1, 2, 3, 0, 1, 2, 3]);
+}
+
+#[test]
+fn an_open_loop_keeps_its_rate_whatever_the_target_does() {
+    let (seen, target) =
+        seen(Client { pace: Pace::Rate(20_000.0), threads: 3, ..Client::default() });
+    let submitted = target.taken.len() as f64 / 1.1;
+    assert!((submitted / 20_000.0 - 1.0).abs() < 0.02, "{submitted} a second");
+    assert!(seen.unfinished > 10_000, "four lanes serve 4000 a second: {}", seen.unfinished);
+    assert!(seen.unfinished_max_ns > 500_000_000);
+}
+
+#[test]
+fn a_cap_holds() {
+    let cap = 409_600.0;
+    let (seen, _) = seen(Client { threads: 8, cap_bytes_per_s: cap, ..Client::default() });
+    let rate = seen.per_second(seen.bytes_written);
+    assert!((rate / cap - 1.0).abs() < 0.02, "{rate} bytes a second");
+}
+
+#[test]
+fn an_erase_precedes_each_write_and_its_time_counts() {
+    let (seen, target) = seen(Client { erase_first: true, ..Client::default() });
+    assert!((seen.writes.mean_ns() / 2e6 - 1.0).abs() < 0.01, "{}", seen.writes.mean_ns());
+    for pair in target.taken.chunks_exact(2) {
+        assert_eq!((pair[0].1.kind, pair[1].1.kind), (IoKind::Erase, IoKind::Write));
+        assert_eq!(pair[0].1.offset, pair[1].1.offset);
+    }
+}
+
+#[test]
+fn a_client_with_an_end_ends_and_its_time_is_known() {
+    let client = Client { ios_max: 10, ..Client::default() };
+    let mut target = Lanes::default();
+    let window = Window { warmup_ns: 0, ..WINDOW };
+    let seen = run(&mut target, &[client], window, 1).expect("the target never fails");
+    assert_eq!((seen[0].writes_ended, seen[0].unfinished), (10, 0));
+    assert_eq!(seen[0].measured_ns, 10 * IO_NS);
+}
+
+#[test]
+fn shares_do_not_overlap_and_stay_within_the_span() {
+    let (_, target) =
+        seen(Client { threads: 3, place: Place::Share, span: 0.5, ..Client::default() });
+    let half = LANES * LANE_BYTES / 2;
+    assert!(target.taken.iter().all(|(_, io)| io.offset < half));
+    let first = &target.taken[..3];
+    let share = half / 3 / 4096 * 4096;
+    for (index, (_, io)) in (0..).zip(first) {
+        assert!((index * share..(index + 1) * share).contains(&io.offset));
+    }
+}
+
+#[test]
+fn a_device_too_small_for_the_workload_is_refused() {
+    let mut target = Lanes::default();
+    let client = Client { bytes: 1 << 30, ..Client::default() };
+    let error = run(&mut target, &[client], WINDOW, 1).expect_err("1 GiB of 64 MiB");
+    assert!(error.to_string().contains("too small for the workload"), "{error}");
+}

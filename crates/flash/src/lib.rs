@@ -24,6 +24,7 @@
 mod address;
 mod command;
 mod geometry;
+pub mod quantity;
 mod random;
 mod request;
 mod time;

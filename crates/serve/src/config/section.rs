@@ -110,7 +110,7 @@ impl<'a> Section<'a> {
     pub fn size(&mut self, key: &str, example: &str) -> Option<u64> {
         self.take(key, example, |value| {
             let text = value.as_str().ok_or("must be a size in quotes")?;
-            parse_scaled(text, &SIZES)
+            flash::quantity::bytes(text)
                 .ok_or_else(|| "must be a number with KiB, MiB, GiB, TiB, KB, MB, GB or TB".into())
         })
     }
@@ -119,7 +119,7 @@ impl<'a> Section<'a> {
     pub fn duration(&mut self, key: &str, example: &str) -> Option<u64> {
         self.take(key, example, |value| {
             let text = value.as_str().ok_or("must be a duration in quotes")?;
-            parse_scaled(text, &DURATIONS)
+            flash::quantity::duration_ns(text)
                 .ok_or_else(|| "must be a number with ns, us, ms, s, min, h or d".into())
         })
     }
@@ -170,40 +170,6 @@ impl<'a> Section<'a> {
     }
 }
 
-const SIZES: [(&str, u64); 8] = [
-    ("KiB", 1 << 10),
-    ("MiB", 1 << 20),
-    ("GiB", 1 << 30),
-    ("TiB", 1 << 40),
-    ("KB", 1000),
-    ("MB", 1_000_000),
-    ("GB", 1_000_000_000),
-    ("TB", 1_000_000_000_000),
-];
-
-const DURATIONS: [(&str, u64); 7] = [
-    ("ns", 1),
-    ("us", 1000),
-    ("ms", 1_000_000),
-    ("s", 1_000_000_000),
-    ("min", 60_000_000_000),
-    ("h", 3_600_000_000_000),
-    ("d", 86_400_000_000_000),
-];
-
-/// A number, an optional fraction, and a unit.
-fn parse_scaled(text: &str, units: &[(&str, u64)]) -> Option<u64> {
-    let text = text.trim();
-    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.')?;
-    let (number, unit) = text.split_at(digits);
-    let (_, scale) = units.iter().find(|(name, _)| *name == unit.trim())?;
-    if let Ok(whole) = number.parse::<u64>() {
-        return whole.checked_mul(*scale);
-    }
-    let scaled = number.parse::<f64>().ok()? * *scale as f64;
-    (scaled.is_finite() && scaled < u64::MAX as f64).then_some(scaled as u64)
-}
-
 /// How many letters must change to make one word the other.
 fn distance(a: &str, b: &str) -> usize {
     let mut row: Vec<usize> = (0..=b.len()).collect();
@@ -217,19 +183,4 @@ fn distance(a: &str, b: &str) -> usize {
         }
     }
     row[b.len()]
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn sizes_and_durations_are_numbers_with_units() {
-        assert_eq!(parse_scaled("8GiB", &SIZES), Some(8 << 30));
-        assert_eq!(parse_scaled("1.5 KiB", &SIZES), Some(1536));
-        assert_eq!(parse_scaled("100us", &DURATIONS), Some(100_000));
-        for wrong in ["", "8", "GiB", "8 Gib", "-1GiB", "1e3KiB", "99999999999TiB", "1..2KiB"] {
-            assert_eq!(parse_scaled(wrong, &SIZES), None, "{wrong}");
-        }
-    }
 }

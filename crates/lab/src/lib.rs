@@ -10,6 +10,7 @@
 //! - [`crash`] cuts the power after every step, [`soak`] runs millions of operations with faults;
 //!   both from a seed that repeats any failure.
 //! - [`figures`] measures, and [`theory`] says what should come out.
+//! - [`report`] shows what an experiment found: text, HTML, SVG, PNG, and verdicts on claims.
 //!
 //! What runs here is the production FTL: a result of the lab is a result of Weir.
 #![warn(missing_docs)]
@@ -27,6 +28,7 @@ pub mod load;
 pub mod medium;
 pub mod model;
 pub mod parallel;
+pub mod report;
 pub mod soak;
 pub mod target;
 pub mod theory;

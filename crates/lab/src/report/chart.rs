@@ -137,7 +137,8 @@ fn legend_name(series: &Series) -> String {
 /// Sizes the plot and its axes.
 fn plot(figure: &Figure, theme: Theme, heading_end: f64) -> (Plot<'_>, Slots) {
     let points = || figure.series.iter().flat_map(|series| &series.points);
-    let xs: Vec<f64> = points().map(|&(x, _)| x).collect();
+    let mut xs: Vec<f64> = points().map(|&(x, _)| x).collect();
+    xs.extend(mark::bar_edges(figure));
     let bars = figure.series.iter().filter_map(|series| series.error_bars.as_ref()).flatten();
     let mut ys: Vec<f64> = points().map(|&(_, y)| y).collect();
     ys.extend(bars.flat_map(|&(low, high)| [low, high]));
@@ -149,7 +150,7 @@ fn plot(figure: &Figure, theme: Theme, heading_end: f64) -> (Plot<'_>, Slots) {
     let headroom = if slots(usual).fit_labels() { 0.06 } else { 0.0 };
     let y = Span::new(&figure.y, &ys, Side::Left { headroom });
     let widths = y.ticks.iter().map(|tick| text_width(&tick.label, LABEL_SIZE, false));
-    let left = MARGIN + widths.fold(20.0, f64::max) + 10.0;
+    let left = MARGIN + widths.fold(20.0, f64::max) + 13.0;
     let width = WIDTH - MARGIN - 6.0 - left;
     let slots = slots(width);
     let top = heading_end + ROW + 20.0;
@@ -158,15 +159,16 @@ fn plot(figure: &Figure, theme: Theme, heading_end: f64) -> (Plot<'_>, Slots) {
 
 fn y_axis(plot: &Plot<'_>, drawing: &mut Drawing) {
     let grid = Stroke::solid(plot.theme.colour(Role::Grid), 1.0);
+    let minor = Stroke::solid(plot.theme.colour(Role::Muted), 1.0);
     let label = plot.lettering(Role::Muted, LABEL_SIZE, "end");
     for tick in &plot.y.ticks {
         let Some(place) = plot.y.place(tick.value) else { continue };
         let y = plot.top + (1.0 - place) * plot.height;
         if tick.label.is_empty() {
-            drawing.line((plot.left - 3.0, y), (plot.left, y), &grid);
+            drawing.line((plot.left - 4.0, y), (plot.left, y), &minor);
         } else {
             drawing.line((plot.left, y), (plot.left + plot.width, y), &grid);
-            drawing.text((plot.left - 9.0, y + 5.0), &label, &tick.label);
+            drawing.text((plot.left - 12.0, y + 5.0), &label, &tick.label);
         }
     }
     let text = labelled(&plot.figure.y.label, &plot.y.unit);

@@ -8,17 +8,22 @@ use super::chart::Plot;
 use super::drawing::{Drawing, Lettering, Stroke, polygon, polyline, text_width};
 use super::number::{exponent_of, plain, short, ten_to, with_unit};
 use super::theme::{Role, Theme};
-use super::{Figure, Origin, Series, Style, labelled};
+use super::{Figure, Origin, Scale, Series, Style};
 
 /// Share of a category's width that its bars take.
-const GROUP_SHARE: f64 = 0.8;
+const GROUP_SHARE: f64 = 0.84;
 /// Markers on a line with more points than this are spread out.
 const MARKERS_MAX: usize = 40;
 /// Size of the numbers above bars.
-const BAR_LABEL_SIZE: f64 = 11.5;
+const BAR_LABEL_SIZE: f64 = 11.0;
 
 /// Between the lines that fill the source's bars.
 const HATCH_DISTANCE: f64 = 7.0;
+
+/// Dashes of the source's lines.
+const PAPER_DASH: &str = "4 3";
+/// Dashes of bounds.
+const BOUND_DASH: &str = "2 4";
 
 /// Outline of a marker.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -86,10 +91,10 @@ impl Look {
         // Once the colours have all been used, dashes tell the next round apart.
         let round = ["", "7 3", "2 3"][nth / 5 % 3];
         let (role, shape, hollow, dash) = match origin {
-            Origin::Paper => (Role::Ink, pick([DIAMOND, DOWN, STAR]), true, "5 4"),
+            Origin::Paper => (Role::Ink, pick([DIAMOND, DOWN, STAR]), true, PAPER_DASH),
             Origin::Weir => (Role::Weir(nth), pick([Shape::Circle, UP, PENTAGON]), false, round),
             Origin::Baseline => (Role::Baseline(nth), pick([SQUARE, PLUS, HEXAGON]), false, round),
-            Origin::Bound => (Role::Bound(nth), SQUARE, true, "2 4"),
+            Origin::Bound => (Role::Bound(nth), SQUARE, true, BOUND_DASH),
         };
         let ground = theme.colour(Role::Ground);
         Self { colour: theme.colour(role), shape, hollow, dash, ground }
@@ -123,7 +128,7 @@ impl Look {
             drawing.path(&outline, &self.colour, None, title);
             return;
         }
-        if self.dash == "5 4" {
+        if self.dash == PAPER_DASH {
             let lines = hatches(from, to);
             let data: String =
                 lines.into_iter().map(|(start, end)| polyline(&[start, end])).collect();
@@ -149,7 +154,7 @@ impl Look {
     }
 
     fn is_bound(&self) -> bool {
-        self.dash == "2 4"
+        self.dash == BOUND_DASH
     }
 }
 
@@ -199,7 +204,7 @@ impl Slots {
 
     /// Whether every bar has room for a number above it.
     pub fn fit_labels(&self) -> bool {
-        !self.series.is_empty() && self.width >= text_width("0.888", BAR_LABEL_SIZE, false)
+        !self.series.is_empty() && self.width >= text_width("0.888", BAR_LABEL_SIZE, true) + 2.0
     }
 
     /// How far right of the centre series `index` stands.
@@ -207,6 +212,19 @@ impl Slots {
         let slot = self.series.iter().position(|&at| at == index);
         slot.map_or(0.0, |slot| (slot as f64 + 0.5 - self.series.len() as f64 / 2.0) * self.width)
     }
+}
+
+/// How far bars at numbers reach beyond the outer ones' centres: half of what two share.
+pub fn bar_edges(figure: &Figure) -> Vec<f64> {
+    let bars = figure.series.iter().filter(|series| series.style == Style::Bars);
+    let mut xs: Vec<f64> = bars.flat_map(|series| &series.points).map(|&(x, _)| x).collect();
+    xs.sort_by(f64::total_cmp);
+    xs.dedup();
+    let (true, [first, .., last]) = (figure.x.scale == Scale::Linear, &xs[..]) else {
+        return Vec::new();
+    };
+    let gap = xs.windows(2).map(|pair| pair[1] - pair[0]).fold(f64::INFINITY, f64::min);
+    vec![first - gap / 2.0, last + gap / 2.0]
 }
 
 /// The smallest distance between two bars' centres.
@@ -409,7 +427,7 @@ fn title(figure: &Figure, series: &Series, at: usize) -> String {
         Some(categories) => categories.get(x as usize).cloned().unwrap_or_default(),
         None => with_unit(x, &figure.x.unit),
     };
-    let x_label = labelled(&figure.x.label, "");
+    let x_label = &figure.x.label;
     let mut text = format!(
         "{}\n{x_label}: {x_value}\n{}: {}",
         series.name,

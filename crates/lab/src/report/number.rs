@@ -44,7 +44,7 @@ fn trimmed(text: &str) -> &str {
 }
 
 /// Commas between the thousands, but not in a number of four digits, which reads well without.
-fn with_commas(text: &str) -> String {
+pub fn with_commas(text: &str) -> String {
     let (sign, digits) = text.strip_prefix('-').map_or(("", text), |rest| ("-", rest));
     let (whole, fraction) = digits.split_once('.').map_or((digits, ""), |(w, f)| (w, f));
     if whole.len() < 5 {

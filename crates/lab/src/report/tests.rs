@@ -201,7 +201,8 @@ fn odd() -> Report {
         many.collect(),
     );
     let zero = small(Scale::Log, &[(0.0, 1.0), (0.001, 3e-3), (0.02, 7.0)]);
-    let figures = vec![turned, histogram, many, zero, small(Scale::Linear, &[])];
+    let empty = Figure { id: "empty".to_owned(), ..small(Scale::Linear, &[]) };
+    let figures = vec![turned, histogram, many, zero, empty];
     Report { name: "odd".to_owned(), title: "Odd shapes".to_owned(), figures, ..sample() }
 }
 

@@ -121,7 +121,7 @@ fn heading(figure: &Figure, theme: Theme, drawing: &mut Drawing) -> f64 {
 }
 
 /// The name, with the origin behind it unless it says so itself.
-fn legend_name(series: &Series) -> String {
+pub fn legend_name(series: &Series) -> String {
     let origin = match series.origin {
         Origin::Paper => "paper",
         Origin::Weir => "Weir",

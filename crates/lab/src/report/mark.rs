@@ -9,11 +9,14 @@ use super::drawing::{Drawing, Lettering, Stroke, polygon, polyline, text_width};
 use super::number::{exponent_of, plain, short, ten_to, with_unit};
 use super::theme::{Role, Theme};
 use super::{Figure, Origin, Scale, Series, Style};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Share of a category's width that its bars take.
 const GROUP_SHARE: f64 = 0.84;
 /// Markers on a line with more points than this are spread out.
 const MARKERS_MAX: usize = 40;
+/// Series with more points than this are thinned to what can be told apart.
+const POINTS_MAX: usize = 2000;
 /// Size of the numbers above bars.
 const BAR_LABEL_SIZE: f64 = 11.0;
 
@@ -146,7 +149,7 @@ impl Look {
             Style::Points => self.marker(drawing, (x + 14.0, y), ""),
             Style::Line | Style::Steps => {
                 drawing.line((x, y), (x + 28.0, y), &self.line());
-                if style == Style::Line && !self.is_bound() {
+                if !self.is_bound() {
                     self.marker(drawing, (x + 14.0, y), "");
                 }
             }
@@ -249,9 +252,12 @@ pub fn draw(plot: &Plot<'_>, slots: &Slots, index: usize, drawing: &mut Drawing)
         Style::Line | Style::Steps => lines(plot, series, &look, &placed, drawing),
     }
     error_bars(plot, series, &look, &placed, drawing);
-    if matches!(series.style, Style::Points | Style::Line) && !look.is_bound()
-        || series.style == Style::Points
-    {
+    let is_marked = match series.style {
+        Style::Bars => false,
+        Style::Points => true,
+        Style::Line | Style::Steps => !look.is_bound(),
+    };
+    if is_marked {
         markers(plot, series, &look, &placed, drawing);
     }
     placed.iter().filter(|place| place.is_none()).count()
@@ -268,8 +274,7 @@ fn bars(
     let series = &plot.figure.series[index];
     let half = (slots.width / 2.0 - 1.0).max(0.5);
     let base = plot.base();
-    for (at, place) in placed.iter().enumerate() {
-        let Some((x, y)) = *place else { continue };
+    for (at, (x, y)) in tallest(placed, base) {
         let title = title(plot.figure, series, at);
         look.bar(drawing, (x - half, base), (x + half, y), &title);
         if slots.fit_labels() {
@@ -288,6 +293,22 @@ fn bars(
             drawing.text((x, edge), &look, &bar_label(plot, series.points[at].1));
         }
     }
+}
+
+/// All bars, or of very many the tallest on each pixel: the others stand behind it.
+fn tallest(placed: &[Option<(f64, f64)>], base: f64) -> Vec<(usize, (f64, f64))> {
+    let all = placed.iter().enumerate().filter_map(|(at, place)| Some((at, (*place)?)));
+    if placed.len() <= POINTS_MAX {
+        return all.collect();
+    }
+    let mut columns: BTreeMap<i64, (usize, (f64, f64))> = BTreeMap::new();
+    for bar in all {
+        let tallest = columns.entry(libm::round(bar.1.0) as i64).or_insert(bar);
+        if (bar.1.1 - base).abs() > (tallest.1.1 - base).abs() {
+            *tallest = bar;
+        }
+    }
+    columns.into_values().collect()
 }
 
 /// A bar's value in the unit of the axis's labels: three digits, or all of a whole number where
@@ -346,7 +367,7 @@ fn steps(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
 
 /// The first, highest, lowest and last point of every half pixel, if there are very many.
 fn thinned(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
-    if points.len() <= 2000 {
+    if points.len() <= POINTS_MAX {
         return points.to_vec();
     }
     let column = |point: &(f64, f64)| libm::floor(point.0 * 2.0);
@@ -370,28 +391,41 @@ fn markers(
     placed: &[Option<(f64, f64)>],
     drawing: &mut Drawing,
 ) {
-    let apart = match series.style {
-        // On a long line markers only tell it from others.
-        Style::Line if placed.len() > MARKERS_MAX => plot.width / 10.0,
-        // Points that would hide each other exactly.
-        _ if placed.len() > 2000 => 1.0,
-        _ => 0.0,
-    };
-    let mut last: Option<(f64, f64)> = None;
-    for (at, place) in placed.iter().enumerate() {
-        let Some(place) = *place else { continue };
-        let near = last.is_some_and(|last| {
-            let distance = match series.style {
-                Style::Line => (place.0 - last.0).abs(),
-                _ => (place.0 - last.0).abs().max((place.1 - last.1).abs()),
-            };
-            distance < apart
-        });
-        if !near {
-            look.marker(drawing, place, &title(plot.figure, series, at));
-            last = Some(place);
-        }
+    for (at, place) in marked(series.style, placed) {
+        look.marker(drawing, place, &title(plot.figure, series, at));
     }
+}
+
+/// Which points get a marker: all, unless there are so many that they would hide each other.
+fn marked(style: Style, placed: &[Option<(f64, f64)>]) -> Vec<(usize, (f64, f64))> {
+    let all = placed.iter().enumerate().filter_map(|(at, place)| Some((at, (*place)?)));
+    let mut all: Vec<(usize, (f64, f64))> = all.collect();
+    let distance =
+        |one: (f64, f64), other: (f64, f64)| (one.0 - other.0).abs() + (one.1 - other.1).abs();
+    match style {
+        // On a long line markers only tell it from others: some ten, evenly along the way.
+        Style::Line | Style::Steps if all.len() > MARKERS_MAX => {
+            let way = |pair: &[(usize, (f64, f64))]| distance(pair[0].1, pair[1].1);
+            let apart = all.windows(2).map(way).sum::<f64>() / 10.0;
+            let (mut gone, mut last) = (apart, all[0].1);
+            all.retain(|&(_, place)| {
+                gone += distance(last, place);
+                last = place;
+                let is_due = gone >= apart;
+                gone = if is_due { 0.0 } else { gone };
+                is_due
+            });
+        }
+        _ if all.len() > POINTS_MAX => {
+            // Cells of half a marker.
+            let along = |pixels: f64| libm::round(pixels / 5.0) as i64;
+            let cell = |place: (f64, f64)| (along(place.0), along(place.1));
+            let mut seen = BTreeSet::new();
+            all.retain(|&(_, place)| seen.insert(cell(place)));
+        }
+        _ => (),
+    }
+    all
 }
 
 fn error_bars(

@@ -2,6 +2,7 @@
 //!
 //! Invariant: no control character of a report reaches the terminal.
 
+use super::chart::legend_name;
 use super::number::{plain, unit_name};
 use super::{Claim, Column, Figure, Report, ReportError, Table, Value, labelled};
 use std::fmt::Write;
@@ -134,7 +135,7 @@ fn figure_text(figure: &Figure) -> String {
     let first = Column { label: figure.x.label.clone(), unit: figure.x.unit.clone() };
     let others = figure.series.iter().map(|series| {
         let error = if series.error_bars.is_some() { " (low–high)" } else { "" };
-        Column { label: format!("{}{error}", series.name), unit: String::new() }
+        Column { label: format!("{}{error}", legend_name(series)), unit: String::new() }
     });
     let columns = std::iter::once(first).chain(others).collect();
     let rows = xs.iter().map(|&x| {

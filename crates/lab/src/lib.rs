@@ -28,6 +28,7 @@ pub mod load;
 pub mod medium;
 pub mod model;
 pub mod parallel;
+pub mod replicated;
 pub mod report;
 pub mod soak;
 pub mod target;

@@ -55,6 +55,8 @@ pub struct TargetCounts {
     pub bytes_written: u64,
     /// Bytes programmed into flash.
     pub bytes_programmed: u64,
+    /// Bytes of those that GC, wear moves or a scrub copied.
+    pub bytes_relocated: u64,
     /// Blocks of flash erased.
     pub erases: u64,
     /// Programs and erases suspended for a read.
@@ -70,6 +72,8 @@ pub trait Target {
     fn lanes(&self) -> u32 {
         1
     }
+    /// How far its time has come: the least `now` it takes.
+    fn now(&self) -> Instant;
     /// Takes an I/O.
     fn submit(&mut self, now: Instant, token: u64, io: Io) -> Result<(), Failure>;
     /// When something happens next, if nobody submits; `None` if never.
@@ -174,6 +178,10 @@ impl Target for SimTarget {
         self.sim.ftl().counter("logical_blocks") * BLOCK_BYTES as u64
     }
 
+    fn now(&self) -> Instant {
+        self.sim.now()
+    }
+
     fn submit(&mut self, now: Instant, token: u64, io: Io) -> Result<(), Failure> {
         self.advance(now)?;
         let (first, blocks) = whole_blocks(&io);
@@ -214,6 +222,7 @@ impl Target for SimTarget {
         TargetCounts {
             bytes_written: ftl.counter("host_blocks_written") * BLOCK_BYTES as u64,
             bytes_programmed: done.slots_programmed * BLOCK_BYTES as u64,
+            bytes_relocated: ftl.counter("slots_relocated") * BLOCK_BYTES as u64,
             erases: done.erases,
             suspensions: self.sim.medium().suspensions(),
         }

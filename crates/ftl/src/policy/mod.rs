@@ -9,6 +9,7 @@ mod d_choices;
 mod erase;
 mod fifo;
 mod greedy;
+pub mod replica;
 mod unit;
 mod wear;
 

@@ -128,11 +128,9 @@ impl Client {
     }
 }
 
-/// How long, from which instant of the target on.
+/// How long, from the target's time on.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Window {
-    /// The target's time when the clients begin.
-    pub start: Instant,
     /// Not counted.
     pub warmup_ns: u64,
     /// Counted.
@@ -175,8 +173,8 @@ struct Run<'a> {
     end: u64,
 }
 
-/// Runs `clients` on `target` and says what each saw, in their order. Leaves I/Os in flight on the
-/// target: it is of no use for another run, unless every client had an end ([`Client::ios_max`]).
+/// Runs `clients` on `target` and says what each saw, in their order. What is in flight when time is
+/// up still ends, uncounted, so that the target can be used again.
 pub fn run(
     target: &mut dyn Target,
     clients: &[Client],
@@ -184,7 +182,7 @@ pub fn run(
     seed: u64,
 ) -> Result<Vec<Seen>, Failure> {
     let mut run = Run::new(target, clients, window, seed).map_err(Failure)?;
-    run.start(target, window.start.0)?;
+    run.start(target)?;
     let mut last = run.end;
     loop {
         let timer = run.timers.peek().map(|&Reverse((at, ..))| at);
@@ -207,6 +205,7 @@ pub fn run(
         let waits = run.waits(client, last);
         run.seen[client].close(last.saturating_sub(run.counted_from), &waits);
     }
+    run.drain(target)?;
     Ok(run.seen)
 }
 
@@ -226,11 +225,11 @@ impl<'a> Run<'a> {
                 threads.push(Thread::new(client, index, number, target, seed)?);
             }
         }
-        let counted_from = window.start.0 + window.warmup_ns;
+        let counted_from = target.now().0 + window.warmup_ns;
         Ok(Self {
             clients,
             threads,
-            cap_at: vec![window.start.0 as f64; clients.len()],
+            cap_at: vec![target.now().0 as f64; clients.len()],
             seen: clients.iter().map(|_| Seen::default()).collect(),
             flights: Vec::new(),
             flights_free: Vec::new(),
@@ -242,7 +241,8 @@ impl<'a> Run<'a> {
         })
     }
 
-    fn start(&mut self, target: &mut dyn Target, now: u64) -> Result<(), Failure> {
+    fn start(&mut self, target: &mut dyn Target) -> Result<(), Failure> {
+        let now = target.now().0;
         for thread in 0..self.threads.len() as u32 {
             self.threads[thread as usize].batch_began = now;
             match self.client_of(thread).pace {
@@ -263,6 +263,19 @@ impl<'a> Run<'a> {
 
     fn all_ended(&self) -> bool {
         self.threads.iter().all(Thread::has_ended)
+    }
+
+    /// Lets what is in flight end.
+    fn drain(&mut self, target: &mut dyn Target) -> Result<(), Failure> {
+        while self.flights_free.len() < self.flights.len() {
+            let left = self.flights.len() - self.flights_free.len();
+            let next = target.deadline();
+            target.advance(next.ok_or_else(|| Failure(format!("{left} I/Os never ended")))?)?;
+            while let Some(done) = target.take_done() {
+                self.flights_free.push(done.token as u32);
+            }
+        }
+        Ok(())
     }
 
     /// How long the I/Os that are still in flight have waited, of those that would have counted.

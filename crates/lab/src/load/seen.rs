@@ -132,6 +132,22 @@ impl Seen {
         }
     }
 
+    /// Adds what another client saw in the same time.
+    pub fn merge(&mut self, other: &Self) {
+        self.reads.merge(&other.reads);
+        self.writes.merge(&other.writes);
+        self.batches.merge(&other.batches);
+        self.bytes_read += other.bytes_read;
+        self.bytes_written += other.bytes_written;
+        self.reads_ended += other.reads_ended;
+        self.writes_ended += other.writes_ended;
+        self.errors += other.errors;
+        self.first_error = self.first_error.or(other.first_error);
+        self.measured_ns = self.measured_ns.max(other.measured_ns);
+        self.unfinished += other.unfinished;
+        self.unfinished_max_ns = self.unfinished_max_ns.max(other.unfinished_max_ns);
+    }
+
     /// Of `count` things in the measured time, how many a second.
     pub fn per_second(&self, count: u64) -> f64 {
         if self.measured_ns == 0 { 0.0 } else { count as f64 * 1e9 / self.measured_ns as f64 }

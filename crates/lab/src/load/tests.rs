@@ -1,3 +1,5 @@
+//! Clients against a target whose times are known.
+
 use super::{Client, Pace, Place, Window, run};
 use crate::driver::Failure;
 use crate::target::{Done, Io, IoKind, Target, TargetCounts};
@@ -12,6 +14,7 @@ struct Lanes {
     running: BTreeMap<(u64, u64), u64>,
     done: Vec<Done>,
     taken: Vec<(u64, Io)>,
+    now: u64,
 }
 
 const LANES: u64 = 4;
@@ -25,6 +28,9 @@ impl Target for Lanes {
     fn lanes(&self) -> u32 {
         LANES as u32
     }
+    fn now(&self) -> Instant {
+        Instant(self.now)
+    }
     fn submit(&mut self, now: Instant, token: u64, io: Io) -> Result<(), Failure> {
         assert!(io.offset + io.bytes <= self.bytes());
         let free = self.free_at.entry(io.offset / LANE_BYTES).or_default();
@@ -37,6 +43,7 @@ impl Target for Lanes {
         self.running.first_key_value().map(|(&(at, _), _)| Instant(at))
     }
     fn advance(&mut self, now: Instant) -> Result<(), Failure> {
+        self.now = self.now.max(now.0);
         while let Some(entry) = self.running.first_entry().filter(|entry| entry.key().0 <= now.0) {
             let ((at, _), token) = entry.remove_entry();
             self.done.push(Done { token, result: Ok(()), at: Instant(at) });
@@ -54,12 +61,12 @@ impl Target for Lanes {
     }
 }
 
-const WINDOW: Window =
-    Window { start: Instant(0), warmup_ns: 100_000_000, measure_ns: 1_000_000_000 };
+const WINDOW: Window = Window { warmup_ns: 100_000_000, measure_ns: 1_000_000_000 };
 
 fn seen(client: Client) -> (super::Seen, Lanes) {
     let mut target = Lanes::default();
     let mut seen = run(&mut target, &[client], WINDOW, 1).expect("the target never fails");
+    assert!(target.running.is_empty(), "the target was left with I/Os in flight");
     (seen.remove(0), target)
 }
 

@@ -223,7 +223,8 @@ impl fmt::Display for BadClaim {
 
 impl std::error::Error for BadClaim {}
 
-/// The verdict on `measured`. Texts must be the same; numbers are held against the tolerance.
+/// The verdict on `measured`. Texts must be the same; numbers are held against the tolerance; a text
+/// where a number was said tells why none could be measured, which is a miss.
 pub fn judge(said: &Value, measured: &Value, tolerance: Tolerance) -> Result<Verdict, BadClaim> {
     if !said.is_finite() || !measured.is_finite() {
         return Err(BadClaim::Number);
@@ -235,6 +236,8 @@ pub fn judge(said: &Value, measured: &Value, tolerance: Tolerance) -> Result<Ver
         (Value::Text(said), Value::Text(measured)) => {
             return Ok(if said == measured { Verdict::Reproduced } else { Verdict::Missed });
         }
+        // In place of a number stands why there is none: it never crosses, nothing ended in time.
+        (Value::Number(_) | Value::Range(..), Value::Text(_)) => return Ok(Verdict::Missed),
         (Value::Number(said), Value::Number(measured)) => (*said, *said, *measured),
         (Value::Range(low, high), Value::Number(measured)) => (*low, *high, *measured),
         _ => return Err(BadClaim::Kinds),

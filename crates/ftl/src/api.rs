@@ -35,7 +35,7 @@ pub enum Output {
     /// Answer the host.
     Reply(Reply),
     /// The end of a format or a mount; requests are welcome if `Ok`.
-    Ready(Result<MountReport, MountError>),
+    Ready(Result<Box<MountReport>, MountError>),
     /// The end of a shutdown: true if everything is durable.
     Stopped(bool),
 }

@@ -4,9 +4,10 @@
 //! # Driving contract
 //! 1. [`Ftl::format`] or [`Ftl::mount`], then drain [`Ftl::poll`]; go on with 2 until
 //!    [`Output::Ready`].
-//! 2. Give events to [`Ftl::handle`]: a host request, a medium's completion, a deadline. After each,
-//!    drain `poll` until `None` and do what it says, in order. When an [`Output::Command`] is a
-//!    program, [`Ftl::program`] has its slots until the next `handle`.
+//! 2. Give events to [`Ftl::handle`]: a host request, a medium's completion, a deadline. Give those
+//!    that are there at one instant together: what each makes possible is looked at once for all.
+//!    Then drain `poll` until `None` and do what it says, in order. When an [`Output::Command`] is a
+//!    program, [`Ftl::program`] has its slots until its completion.
 //! 3. If nothing happens before [`Ftl::deadline`], give [`Input::Deadline`] then.
 //! 4. [`Input::Shutdown`] ends with [`Output::Stopped`].
 //!
@@ -91,6 +92,8 @@ pub struct Ftl {
     phase: Phase,
     now: Instant,
     outputs: VecDeque<Output>,
+    /// Something happened since the last `pump`.
+    stirred: bool,
 
     uuid: u128,
     uuid_crc: u32,
@@ -146,7 +149,7 @@ pub struct Ftl {
 }
 
 impl Ftl {
-    /// Takes one event. Drain [`Ftl::poll`] afterwards.
+    /// Takes one event. Drain [`Ftl::poll`] after it, or after the last of one instant.
     pub fn handle(&mut self, now: Instant, input: Input<'_>) {
         debug_assert!(now >= self.now, "time only goes forward");
         self.now = self.now.max(now);
@@ -156,11 +159,14 @@ impl Ftl {
             Input::Deadline => self.deadline_passed(),
             Input::Shutdown => self.shut_down(),
         }
-        self.pump();
+        self.stirred = true;
     }
 
     /// What to do next; `None` when there is nothing until the next event.
     pub fn poll(&mut self) -> Option<Output> {
+        if self.outputs.is_empty() && std::mem::take(&mut self.stirred) {
+            self.pump();
+        }
         self.outputs.pop_front()
     }
 
@@ -176,7 +182,7 @@ impl Ftl {
         [assembling, no_space, self.erase_retry_at].into_iter().flatten().min()
     }
 
-    /// The slots of a program command, until the next `handle`.
+    /// The slots of a program command, until its completion.
     pub fn program(&self, tag: Tag) -> &[SlotWrite] {
         assert_eq!(tag.0 & units::TAG_KIND, units::TAG_PROGRAM, "the tag of a program");
         &self.pages[tag.0 & !units::TAG_KIND].slots
@@ -255,7 +261,8 @@ impl Ftl {
         self.reads.give(read);
     }
 
-    /// Moves everything on that can move. Cheap when nothing can: it runs after every event.
+    /// Moves everything on that can move. Cheap when nothing can: it runs after every batch of
+    /// events.
     fn pump(&mut self) {
         if self.mount.is_some() {
             self.mount_pump();
@@ -507,6 +514,7 @@ impl Ftl {
             phase: Phase::Mounting,
             now: Instant(0),
             outputs: VecDeque::new(),
+            stirred: false,
             uuid: 0,
             uuid_crc: 0,
             empty_crc: format::empty_crc(),

@@ -220,7 +220,7 @@ impl Ftl {
             Stage::FirstCheckpoint => {
                 self.phase = Phase::Running;
                 let report = self.report(mount.report);
-                self.outputs.push_back(Output::Ready(Ok(report)));
+                self.outputs.push_back(Output::Ready(Ok(Box::new(report))));
                 return;
             }
         };

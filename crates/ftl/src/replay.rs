@@ -113,7 +113,7 @@ impl Ftl {
             self.drain_check = true;
             self.want_flush();
         }
-        self.outputs.push_back(Output::Ready(Ok(report)));
+        self.outputs.push_back(Output::Ready(Ok(Box::new(report))));
     }
 
     fn apply(&mut self, candidates: &mut [Candidate], footer: &Footer) {

@@ -3,9 +3,9 @@
 //!
 //! Invariants:
 //! - Time never goes back, and stands still while there is output to carry out.
-//! - At one instant completions come before deadlines, and the outputs of each input are carried
-//!   out before the next input: the same submissions give the same run, to the bit
-//!   ([`Sim::trace_hash`]).
+//! - At one instant completions come before deadlines. Those of one instant are given together,
+//!   and their outputs are carried out before any other input but the host's: the same submissions
+//!   give the same run, to the bit ([`Sim::trace_hash`]).
 //! - Every request is answered exactly once; an answer to no request, and a command that the
 //!   medium refuses, are failures of the FTL ([`Failure`]).
 
@@ -126,6 +126,8 @@ pub struct Sim {
     checksums: Vec<u32>,
     now: Instant,
     state: State,
+    /// The FTL's last word was an output: there may be more.
+    draining: bool,
     trace: TraceHash,
     /// Deadlines in a row that led to nothing.
     fruitless: u32,
@@ -176,6 +178,7 @@ impl Sim {
             checksums: Vec::new(),
             now,
             state: State::Starting,
+            draining: true,
             trace: TraceHash::default(),
             fruitless: 0,
         }
@@ -309,10 +312,18 @@ impl Sim {
 
     /// Does the next thing that is due by `limit`, and only that.
     pub fn step(&mut self, limit: Instant) -> Result<Step, Failure> {
+        if !self.draining
+            && let Some(step) = self.deliver()
+        {
+            return Ok(step);
+        }
         if let Some(output) = self.ftl.poll() {
+            self.draining = true;
             return self.carry_out(output);
         }
-        if let Some(step) = self.deliver() {
+        if std::mem::take(&mut self.draining)
+            && let Some(step) = self.deliver()
+        {
             return Ok(step);
         }
         let (medium, ftl) = (self.medium.deadline(), self.ftl.deadline());
@@ -361,7 +372,7 @@ impl Sim {
             Output::Reply(reply) => self.answer(reply),
             Output::Ready(result) => {
                 self.state = match result {
-                    Ok(report) => State::Ready(report),
+                    Ok(report) => State::Ready(*report),
                     Err(error) => State::Refused(error),
                 };
                 Ok(Step::Other)

@@ -180,7 +180,6 @@ impl Core {
                 let request = flash::Request { id: buffer.into(), lba, blocks: 1, operation };
                 let checksums: &[u32] = if write { &[checksum] } else { &[] };
                 self.ftl.handle(self.now, Input::Request { request, checksums });
-                self.drain()?;
             }
             self.settle()?;
             while self.replies < expected {
@@ -206,9 +205,9 @@ impl Core {
             for cell in cells.drain(..) {
                 let command = self.commands.pop_front().expect("one cell a command");
                 self.medium.answer(command, &cell, &mut self.ftl, self.now);
-                self.drain()?;
             }
             self.cells = cells;
+            self.drain()?;
         }
         Ok(())
     }

@@ -16,7 +16,7 @@ pub fn sim_rate(request: &mut Request<'_>) {
             continue;
         }
         let goal = Goal::AtLeast(1e6);
-        let figure = lab::figures::sim_rate(profile, 0.5, operations).map(|rate| {
+        let figure = lab::figures::sim_rate(profile, 0.5, operations, cpu_ns).map(|rate| {
             Figure::new(name, rate.operations_per_second(), "ops/s", goal).note(format!(
                 "{profile}: half 4 KiB random reads, half writes, 80 % utilization, 64 in flight, \
                  WAF {:.2}",

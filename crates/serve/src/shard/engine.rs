@@ -290,7 +290,9 @@ impl Engine {
                 }
             }
             Output::Reply(reply) => self.replies.push_back(reply),
-            Output::Ready(result) => self.milestones.push_back(Milestone::Ready(result)),
+            Output::Ready(result) => {
+                self.milestones.push_back(Milestone::Ready(result.map(|report| *report)));
+            }
             Output::Stopped(durable) => self.milestones.push_back(Milestone::Stopped(durable)),
         }
     }

@@ -87,11 +87,13 @@ pub(crate) struct Point {
     /// The page being filled.
     pub page: u32,
     last_unit: u32,
+    /// No unit had room for a page at this `Ftl::room_key`, and whether a dirty band was to blame.
+    no_room: Option<(u64, bool)>,
 }
 
 impl Point {
     pub fn new(purpose: Purpose, units: u32) -> Self {
-        Self { purpose, open: vec![NONE; units as usize], page: NONE, last_unit: 0 }
+        Self { purpose, open: vec![NONE; units as usize], page: NONE, last_unit: 0, no_room: None }
     }
 }
 
@@ -137,8 +139,18 @@ impl Ftl {
     }
 
     fn open_page(&mut self, point: usize) -> Option<u32> {
+        let key = self.room_key();
+        if let Some((at, dirty)) = self.points[point].no_room
+            && key == Some(at)
+        {
+            self.clean_wanted |= dirty;
+            return None;
+        }
         let mut views = std::mem::take(&mut self.unit_views);
-        self.list_units(point, &mut views);
+        let dirty = self.list_units(point, &mut views);
+        self.clean_wanted |= dirty;
+        let full = views.is_empty().then_some(dirty);
+        self.points[point].no_room = key.zip(full);
         let last_unit = self.points[point].last_unit;
         let picked = (!views.is_empty()).then(|| {
             let index = self.policies.unit.pick(&views, last_unit);
@@ -163,9 +175,17 @@ impl Ftl {
         Some(page)
     }
 
-    /// Units that can take a page of `point`.
-    fn list_units(&mut self, point: usize, views: &mut Vec<UnitView>) {
+    /// Changes whenever a unit may have got room for a page; `None` while room is given out by
+    /// other rules than usual.
+    fn room_key(&self) -> Option<u64> {
+        let usual = !self.host.record_placing && !self.host.atomic_placing;
+        (usual && self.now >= self.no_space_until).then_some(self.bands.moves + self.room_changes)
+    }
+
+    /// Units that can take a page of `point`. True if one has only dirty bands for it.
+    fn list_units(&self, point: usize, views: &mut Vec<UnitView>) -> bool {
         views.clear();
+        let mut dirty = false;
         let own = &self.points[point];
         let may_widen = self.may_widen(own);
         for (index, unit) in self.units.iter().enumerate() {
@@ -180,7 +200,7 @@ impl Ftl {
             }
             let bands_free = self.bands.clean(index as u32).len() as u32;
             if !open && bands_free == 0 {
-                self.clean_wanted |= !self.bands.dirty(index as u32).is_empty();
+                dirty |= !self.bands.dirty(index as u32).is_empty();
                 continue;
             }
             views.push(UnitView {
@@ -191,6 +211,7 @@ impl Ftl {
                 open,
             });
         }
+        dirty
     }
 
     /// True if `point` may open a band on one more unit. Not inlined: it would take the registers
@@ -331,7 +352,9 @@ impl Ftl {
         let open = entry.open;
         let unit = self.bands.unit_of_slot(entry.slot);
         entry.state = PageState::Ended(result);
-        self.units[unit as usize].programs_running -= 1;
+        let state = &mut self.units[unit as usize];
+        self.room_changes += u64::from(state.appends_waiting() >= APPENDS_WAITING_MAX);
+        state.programs_running -= 1;
         self.ended(unit, true);
         if result == Err(MediumError::NoSpace) {
             self.no_space_until = self.now + NO_SPACE_PAUSE_NS;
@@ -425,6 +448,7 @@ impl Ftl {
     /// After a failed program: nothing more goes to this band. Pages that were not handed to the
     /// medium end here too.
     fn stop_appending(&mut self, open: u32, error: MediumError) {
+        self.room_changes += 1;
         let block = self.opens[open].block;
         let unit = self.geometry.unit_of(block);
         if error == MediumError::UnitGone {
@@ -556,6 +580,7 @@ impl Ftl {
 
     /// Appends what waits to be moved, as far as there is room.
     pub(crate) fn place_moves(&mut self) {
+        self.take_arrivals();
         let point = self.relocate_point();
         while let Some(front) = self.moves.front() {
             let superseded = front.from.is_some_and(|from| !self.bands.is_valid(from));
@@ -674,6 +699,7 @@ impl Ftl {
         }
         let unit = self.geometry.unit_of(block) as usize;
         if self.bands[block].pages_written == self.geometry.pages_per_block {
+            self.room_changes += 1;
             for point in &mut self.points {
                 if point.open[unit] == open {
                     point.open[unit] = NONE;

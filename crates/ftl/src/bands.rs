@@ -79,6 +79,8 @@ pub(crate) struct Bands {
     /// Clean, dirty and erasing bands of all units that answer.
     pub free: u32,
     pub draining: Vec<BlockId>,
+    /// Changes of state so far.
+    pub moves: u64,
     /// Upper bound of any band's erase count.
     pub erase_count_most: u32,
 }
@@ -100,6 +102,7 @@ impl Bands {
             dirty: vec![Vec::new(); units],
             free: 0,
             draining: Vec::new(),
+            moves: 0,
             erase_count_most: 0,
         }
     }
@@ -156,6 +159,7 @@ impl Bands {
     pub fn set_state(&mut self, block: BlockId, state: BandState) {
         let unit = self.unit_of(block);
         let before = std::mem::replace(&mut self.list[block.0 as usize].state, state);
+        self.moves += 1;
         match before {
             BandState::Clean => remove(&mut self.clean[unit], block),
             BandState::Dirty => remove(&mut self.dirty[unit], block),

@@ -74,6 +74,8 @@ pub(crate) struct Host {
     pub requests: Slab<HostRequest>,
     /// Writes and trims that are not placed whole, oldest first.
     pub writes: VecDeque<u32>,
+    /// The last so many of them came since `Ftl::warm_writes`.
+    writes_cold: usize,
     /// Commit records that wait for room.
     pub commits: VecDeque<(u32, Append)>,
     /// Request, first logical block and count of reads that met a failed page.
@@ -121,12 +123,12 @@ impl Ftl {
                 entry.checksums.extend_from_slice(checksums);
                 self.host.atomic_writes += u32::from(atomic);
                 self.host.writes.push_back(index);
-                self.place_writes();
+                self.host.writes_cold += 1;
             }
             Operation::Trim { fua } => {
                 entry.class = Class::Trim { fua };
                 self.host.writes.push_back(index);
-                self.place_writes();
+                self.host.writes_cold += 1;
             }
             Operation::Flush => {
                 entry.class = Class::Flush;
@@ -399,6 +401,7 @@ impl Ftl {
 
     /// Places writes and trims, oldest first, as far as there is space.
     pub(crate) fn place_writes(&mut self) {
+        self.warm_writes();
         while let Some(&index) = self.host.writes.front().filter(|_| !self.settling) {
             let done = match self.host.requests[index].class {
                 Class::Write { point, atomic, .. } => self.place_blocks(index, point, atomic),
@@ -411,6 +414,20 @@ impl Ftl {
             self.host.writes.pop_front();
             self.after_placing(index);
         }
+    }
+
+    /// Brings the map entries of new writes into the cache, all at once: the misses overlap, where
+    /// each by itself would hold up its write.
+    fn warm_writes(&mut self) {
+        let cold = std::mem::take(&mut self.host.writes_cold);
+        for &index in self.host.writes.iter().rev().take(cold) {
+            self.warm(self.host.requests[index].lba);
+        }
+    }
+
+    /// Reads the map entry of `lba` ahead of its use.
+    pub(crate) fn warm(&self, lba: u32) {
+        std::hint::black_box(self.l2p.get(lba as usize).copied());
     }
 
     fn after_placing(&mut self, index: u32) {
@@ -639,7 +656,11 @@ impl Ftl {
         let result = entry.error.map_or(Ok(()), Err);
         let id = entry.id;
         let group = matches!(entry.class, Class::Write { atomic: true, .. });
-        self.host.groups_undecided -= u32::from(group && entry.sequence > 0);
+        if group && entry.sequence > 0 {
+            self.host.groups_undecided -= 1;
+            // The last free band is kept while a group is undecided.
+            self.room_changes += 1;
+        }
         if matches!(entry.class, Class::Trim { .. }) && entry.committing {
             self.host.trims_running -= 1;
         }

@@ -115,6 +115,8 @@ pub struct Ftl {
     points: Vec<Point>,
     pages: Slab<Page>,
     opens: Slab<OpenBand>,
+    /// Counts what may have made room for a page, beside `Bands::moves`.
+    room_changes: u64,
     moves: VecDeque<Move>,
     /// Of them, those whose slot could not be programmed: there is nothing to read there.
     moves_failed: u32,
@@ -531,6 +533,7 @@ impl Ftl {
             points,
             pages: Slab::default(),
             opens: Slab::default(),
+            room_changes: 0,
             moves: VecDeque::new(),
             moves_failed: 0,
             no_space_until: Instant(0),

@@ -6,7 +6,7 @@
 //! never stop dead. Reads take no part in this.
 
 use crate::append::{Append, Move, NONE, Owner};
-use crate::format::{Kind, POISONED, UNMAPPED};
+use crate::format::{Header, Kind, POISONED, UNMAPPED};
 use crate::policy::{FullBands, Purpose};
 use crate::units::{ReadOp, ReadPurpose};
 use crate::{BandState, Ftl, Mutant, Phase};
@@ -33,6 +33,19 @@ pub(crate) struct Victim {
     credit: i64,
 }
 
+/// A valid slot of a victim that was read.
+#[derive(Clone, Debug)]
+struct Arrival {
+    slot: SlotId,
+    /// What is beside it, if it is sound.
+    header: Option<Header>,
+    /// Where the driver keeps it, in which chunk of relocation buffers.
+    data: Payload,
+    chunk: u32,
+    /// Host slots that its relocation earns, in 1/256.
+    credit: i64,
+}
+
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Reclaim {
     pub victims: Vec<Victim>,
@@ -42,6 +55,8 @@ pub(crate) struct Reclaim {
     chunks: Vec<u32>,
     /// Slots in use of each chunk.
     chunk_slots: Vec<u32>,
+    /// Read since `Ftl::take_arrivals`.
+    arrivals: Vec<Arrival>,
     /// Host slots that may be placed while space is short, in 1/256.
     pub credit: i64,
     wear_checked: u64,
@@ -307,35 +322,42 @@ impl Ftl {
         });
         for index in 0..op.count {
             let slot = SlotId(op.slot.0 + index);
-            let read = slots.ok().map(|slots| slots[index as usize]);
             let into = op.into.map(|first| Payload { index: first.index + index, ..first });
-            self.relocate_slot(slot, read, chunk, into, credit);
+            let Some((data, slots)) = into.zip(slots.ok()).filter(|_| self.bands.is_valid(slot))
+            else {
+                self.give_relocation(chunk);
+                continue;
+            };
+            let header = self.check_slot(slot, &slots[index as usize]);
+            self.reclaim.arrivals.push(Arrival { slot, header, data, chunk, credit });
         }
-        self.place_moves();
     }
 
-    fn relocate_slot(
-        &mut self,
-        slot: SlotId,
-        read: Option<SlotRead<'_>>,
-        chunk: u32,
-        into: Option<Payload>,
-        credit: i64,
-    ) {
-        let Some(data) = into.filter(|_| self.bands.is_valid(slot)) else {
+    /// Turns what was read since the last call into moves, together: their looks at the map miss
+    /// the cache at the same time and not one after the other.
+    pub(crate) fn take_arrivals(&mut self) {
+        let mut arrivals = std::mem::take(&mut self.reclaim.arrivals);
+        for header in arrivals.iter().filter_map(|arrival| arrival.header.as_ref()) {
+            self.warm(header.lba);
+        }
+        for arrival in arrivals.drain(..) {
+            self.relocate_slot(arrival);
+        }
+        self.reclaim.arrivals = arrivals;
+    }
+
+    fn relocate_slot(&mut self, arrival: Arrival) {
+        let Arrival { slot, header, data, chunk, credit } = arrival;
+        if !self.bands.is_valid(slot) {
             self.give_relocation(chunk);
             return;
-        };
-        let gone = read.is_none();
-        let header = read.and_then(|read| self.check_slot(slot, &read));
+        }
         let header = header.filter(|header| {
             header.kind == Kind::Data && self.l2p.get(header.lba as usize) == Some(&slot.0)
         });
         let Some(header) = header else {
             self.give_relocation(chunk);
-            if !gone {
-                self.poison(slot);
-            }
+            self.poison(slot);
             return;
         };
         if self.group_undecided(header.sequence) {

@@ -15,10 +15,10 @@ impl UnitPolicy for ShortestQueue {
     fn pick(&mut self, units: &[UnitView], last: u32) -> usize {
         let key = |view: &UnitView| {
             // One number, most significant first: compared in one go, for every page.
-            u128::from(view.appends_waiting) << 34
-                | u128::from(!view.open) << 33
-                | u128::from(view.unit != last) << 32
-                | u128::from(u32::MAX - view.bands_free)
+            u64::from(view.appends_waiting.min(1 << 29)) << 34
+                | u64::from(!view.open) << 33
+                | u64::from(view.unit != last) << 32
+                | u64::from(u32::MAX - view.bands_free)
         };
         (0..units.len()).min_by_key(|&index| key(&units[index])).unwrap_or(0)
     }

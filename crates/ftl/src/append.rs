@@ -129,6 +129,29 @@ pub(crate) struct Move {
     pub credit: i64,
 }
 
+/// The units that can take a page of one append point, kept from one page to the next.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Views {
+    list: Vec<UnitView>,
+    /// A unit that is not listed has bands, but they are not erased.
+    dirty: bool,
+    /// The point, and what must not have changed since; `None` if the list serves only once.
+    of: Option<(usize, u64)>,
+}
+
+impl Views {
+    fn page_queued(&mut self, unit: u32) {
+        if self.of.is_none() {
+            return;
+        }
+        let Some(index) = self.list.iter().position(|view| view.unit == unit) else { return };
+        self.list[index].appends_waiting += 1;
+        if self.list[index].appends_waiting >= APPENDS_WAITING_MAX {
+            self.list.remove(index);
+        }
+    }
+}
+
 impl Ftl {
     /// The page that takes the next slot of `point`, if any can be had now.
     pub(crate) fn page_of(&mut self, point: usize) -> Option<u32> {
@@ -146,20 +169,18 @@ impl Ftl {
             self.clean_wanted |= dirty;
             return None;
         }
-        let mut views = std::mem::take(&mut self.unit_views);
-        let dirty = self.list_units(point, &mut views);
-        self.clean_wanted |= dirty;
-        let full = views.is_empty().then_some(dirty);
-        self.points[point].no_room = key.zip(full);
-        let last_unit = self.points[point].last_unit;
-        let picked = (!views.is_empty()).then(|| {
-            let index = self.policies.unit.pick(&views, last_unit);
-            let valid = views.get(index).copied();
-            self.counters.policy_invalid += u64::from(valid.is_none());
-            valid.unwrap_or(views[0])
+        self.list_units(point);
+        self.clean_wanted |= self.views.dirty;
+        let list = &self.views.list;
+        let Some(&first) = list.first() else {
+            self.points[point].no_room = key.map(|key| (key, self.views.dirty));
+            return None;
+        };
+        let index = self.policies.unit.pick(list, self.points[point].last_unit);
+        let view = list.get(index).copied().unwrap_or_else(|| {
+            self.counters.policy_invalid += 1;
+            first
         });
-        self.unit_views = views;
-        let view = picked?;
         let unit = view.unit as usize;
         if !view.open {
             let open = self.open_band(view.unit, self.points[point].purpose)?;
@@ -171,6 +192,7 @@ impl Ftl {
         let page = self.allocate_page(open);
         if self.bands[self.opens[open].block].pages_written == self.geometry.pages_per_block {
             self.points[point].open[unit] = NONE;
+            self.views.of = None;
         }
         Some(page)
     }
@@ -182,8 +204,23 @@ impl Ftl {
         (usual && self.now >= self.no_space_until).then_some(self.bands.moves + self.room_changes)
     }
 
+    /// Brings the list of units that can take a page of `point` up to date. Between two events
+    /// pages only come, and [`Ftl::queue_page`] tells the list, which is made anew only for another
+    /// point or after a band changed its state.
+    fn list_units(&mut self, point: usize) {
+        let usual = self.host.groups_undecided == 0 && !self.checkpoint.is_wanted();
+        let key = self.room_key().filter(|_| usual);
+        let of = key.map(|key| (point, key + self.events));
+        if of.is_none() || self.views.of != of {
+            let mut list = std::mem::take(&mut self.views.list);
+            self.views.dirty = self.list_units_anew(point, &mut list);
+            self.views.list = list;
+            self.views.of = of;
+        }
+    }
+
     /// Units that can take a page of `point`. True if one has only dirty bands for it.
-    fn list_units(&self, point: usize, views: &mut Vec<UnitView>) -> bool {
+    fn list_units_anew(&self, point: usize, views: &mut Vec<UnitView>) -> bool {
         views.clear();
         let mut dirty = false;
         let own = &self.points[point];
@@ -344,6 +381,7 @@ impl Ftl {
         entry.state = PageState::Queued;
         let unit = self.bands.unit_of_slot(entry.slot);
         self.units[unit as usize].programs.push_back(page);
+        self.views.page_queued(unit);
         self.dispatch(unit);
     }
 

@@ -127,6 +127,12 @@ impl Bands {
         self.valid[slot.0 as usize / 64] & 1 << (slot.0 % 64) != 0
     }
 
+    /// Reads what [`Bands::invalidate`] will change, ahead of it.
+    pub fn warm(&self, slot: SlotId) {
+        let block = self.block_of(slot);
+        std::hint::black_box((self.is_valid(slot), self[block].slots_valid));
+    }
+
     /// The map now points to `slot`.
     pub fn validate(&mut self, slot: SlotId) {
         debug_assert!(!self.is_valid(slot));

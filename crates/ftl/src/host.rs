@@ -420,8 +420,16 @@ impl Ftl {
     /// each by itself would hold up its write.
     fn warm_writes(&mut self) {
         let cold = std::mem::take(&mut self.host.writes_cold);
-        for &index in self.host.writes.iter().rev().take(cold) {
-            self.warm(self.host.requests[index].lba);
+        let lbas = self.host.writes.iter().rev().take(cold);
+        let lbas = lbas.map(|&index| self.host.requests[index].lba);
+        for lba in lbas.clone() {
+            self.warm(lba);
+        }
+        for lba in lbas {
+            match self.l2p.get(lba as usize) {
+                Some(&slot) if slot < POISONED => self.bands.warm(SlotId(slot)),
+                _ => {}
+            }
         }
     }
 

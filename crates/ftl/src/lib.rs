@@ -48,7 +48,7 @@ pub use mutant::Mutant;
 pub use policy::PolicyNames;
 pub use status::{BandStatus, Status, UnitStatus};
 
-use append::{Move, OpenBand, Page, Point};
+use append::{Move, OpenBand, Page, Point, Views};
 use bands::{BandState, Bands};
 use checkpoint::Checkpoint;
 use durable::Durable;
@@ -59,7 +59,7 @@ use flash::{
 use format::CheckpointLayout;
 use host::Host;
 use mount::Mount;
-use policy::{Policies, Purpose, UnitView};
+use policy::{Policies, Purpose};
 use reclaim::Reclaim;
 use slab::Slab;
 use status::Counters;
@@ -92,6 +92,8 @@ pub struct Ftl {
     phase: Phase,
     now: Instant,
     outputs: VecDeque<Output>,
+    /// Taken so far.
+    events: u64,
     /// Something happened since the last `pump`.
     stirred: bool,
 
@@ -113,6 +115,7 @@ pub struct Ftl {
     drain_check: bool,
 
     points: Vec<Point>,
+    views: Views,
     pages: Slab<Page>,
     opens: Slab<OpenBand>,
     /// Counts what may have made room for a page, beside `Bands::moves`.
@@ -146,7 +149,6 @@ pub struct Ftl {
     mutant: Option<Mutant>,
 
     // Scratch, kept for its memory.
-    unit_views: Vec<UnitView>,
     erase_counts: Vec<u32>,
 }
 
@@ -161,6 +163,7 @@ impl Ftl {
             Input::Deadline => self.deadline_passed(),
             Input::Shutdown => self.shut_down(),
         }
+        self.events += 1;
         self.stirred = true;
     }
 
@@ -516,6 +519,7 @@ impl Ftl {
             phase: Phase::Mounting,
             now: Instant(0),
             outputs: VecDeque::new(),
+            events: 0,
             stirred: false,
             uuid: 0,
             uuid_crc: 0,
@@ -531,6 +535,7 @@ impl Ftl {
             durable_rose: false,
             drain_check: false,
             points,
+            views: Views::default(),
             pages: Slab::default(),
             opens: Slab::default(),
             room_changes: 0,
@@ -552,7 +557,6 @@ impl Ftl {
             mount: None,
             counters: Counters::default(),
             mutant: None,
-            unit_views: Vec::new(),
             erase_counts: Vec::new(),
             geometry,
             settings,

@@ -132,8 +132,14 @@ impl Ftl {
             page.index == 0 || self.opens[page.open].header_durable
         };
         let programs = &self.units[unit as usize].programs;
-        let Some(at) = programs.iter().position(ready) else { return false };
-        let page = self.units[unit as usize].programs.remove(at).expect("found above");
+        let Some(&first) = programs.front() else { return false };
+        let page = if ready(&first) {
+            self.units[unit as usize].programs.pop_front();
+            first
+        } else {
+            let Some(at) = programs.iter().position(ready) else { return false };
+            self.units[unit as usize].programs.remove(at).expect("found above")
+        };
         self.begin(unit);
         let state = &mut self.units[unit as usize];
         state.programs_running += 1;

@@ -61,6 +61,15 @@ pub(crate) struct Page {
     pub waiters: Vec<u32>,
 }
 
+impl Page {
+    fn clear(&mut self) {
+        self.slots.clear();
+        self.owners.clear();
+        self.previous.clear();
+        self.waiters.clear();
+    }
+}
+
 /// A band with room or with pages whose program has not ended.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct OpenBand {
@@ -392,6 +401,7 @@ impl Ftl {
         entry.state = PageState::Ended(result);
         let state = &mut self.units[unit as usize];
         self.room_changes += u64::from(state.appends_waiting() >= APPENDS_WAITING_MAX);
+        state.running -= 1;
         state.programs_running -= 1;
         self.ended(unit, true);
         if result == Err(MediumError::NoSpace) {
@@ -435,18 +445,13 @@ impl Ftl {
         } else {
             self.settle(open, index, order);
         }
-        let mut owners = std::mem::take(&mut self.pages[page].owners);
-        for owner in owners.drain(..) {
-            self.tell(owner);
+        for index in 0..self.pages[page].owners.len() {
+            self.tell(self.pages[page].owners[index]);
         }
-        self.pages[page].owners = owners;
-        let mut waiters = std::mem::take(&mut self.pages[page].waiters);
-        for read in waiters.drain(..) {
-            self.queue_read(read);
+        for index in 0..self.pages[page].waiters.len() {
+            self.queue_read(self.pages[page].waiters[index]);
         }
-        self.pages[page].waiters = waiters;
-        self.pages[page].slots.clear();
-        self.pages[page].previous.clear();
+        self.pages[page].clear();
         self.pages.give(page);
     }
 
@@ -552,9 +557,7 @@ impl Ftl {
             self.release(order);
         }
         let waiters = std::mem::take(&mut self.pages[page].waiters);
-        self.pages[page].slots.clear();
-        self.pages[page].owners.clear();
-        self.pages[page].previous.clear();
+        self.pages[page].clear();
         self.pages.give(page);
         for read in waiters {
             self.reroute(read);

@@ -224,10 +224,8 @@ impl Ftl {
                 let op = self.reads[read];
                 let unit = self.bands.unit_of_slot(op.slot);
                 let state = &mut self.units[unit as usize];
-                match op.purpose {
-                    ReadPurpose::Host(_) => state.reads_running -= 1,
-                    _ => state.reads_low_running -= 1,
-                }
+                state.running -= 1;
+                state.reads_running -= u32::from(matches!(op.purpose, ReadPurpose::Host(_)));
                 self.ended(unit, false);
                 if matches!(slots, Err(MediumError::UnitGone)) && self.phase != Phase::Mounting {
                     self.lose_unit(unit);
@@ -267,7 +265,8 @@ impl Ftl {
     }
 
     /// Moves everything on that can move. Cheap when nothing can: it runs after every batch of
-    /// events.
+    /// events. Not inlined: `poll`, which runs for every output, would pay for its registers.
+    #[inline(never)]
     fn pump(&mut self) {
         if self.mount.is_some() {
             self.mount_pump();
@@ -316,7 +315,7 @@ impl Ftl {
     /// outside all stays as it is.
     fn stands_still(&self) -> bool {
         let idle = |unit: &Unit| {
-            unit.running() == 0 && unit.programs.is_empty() && unit.reads_low.is_empty()
+            unit.running == 0 && unit.programs.is_empty() && unit.reads_low.is_empty()
         };
         self.flush.running.is_none()
             && !self.flush.wanted

@@ -197,7 +197,7 @@ impl Ftl {
         let mut status = UnitStatus {
             reads_queued: state.reads_waiting(),
             appends_queued: state.appends_waiting(),
-            commands_running: state.running(),
+            commands_running: state.running,
             busy_ns: state.busy_ns,
             gone: state.gone,
             last_reason: state.last_reason,

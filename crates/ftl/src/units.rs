@@ -27,8 +27,9 @@ pub(crate) struct Unit {
     pub reads_low: VecDeque<u32>,
     /// Pages waiting to be programmed, by `Ftl::pages` index.
     pub programs: VecDeque<u32>,
+    /// Commands of every kind at the medium; of them, those for the host, programs and erases.
+    pub running: u32,
     pub reads_running: u32,
-    pub reads_low_running: u32,
     pub programs_running: u32,
     pub erases_running: u32,
     /// Suspensions of what runs now.
@@ -41,10 +42,6 @@ pub(crate) struct Unit {
 }
 
 impl Unit {
-    pub fn running(&self) -> u32 {
-        self.reads_running + self.reads_low_running + self.programs_running + self.erases_running
-    }
-
     pub fn appends_waiting(&self) -> u32 {
         self.programs.len() as u32 + self.programs_running
     }
@@ -80,7 +77,7 @@ pub(crate) struct ReadOp {
 impl Ftl {
     /// Hands to `unit` what it can take.
     pub(crate) fn dispatch(&mut self, unit: u32) {
-        while self.units[unit as usize].running() < self.geometry.queue_depth {
+        while self.units[unit as usize].running < self.geometry.queue_depth {
             let state = &mut self.units[unit as usize];
             if let Some(read) = state.reads.pop_front() {
                 self.issue_read(unit, read);
@@ -110,13 +107,8 @@ impl Ftl {
             && self.geometry.suspend
             && state.suspensions < self.settings.suspensions_max;
         state.suspensions += u32::from(urgent);
+        state.reads_running += u32::from(host);
         self.begin(unit);
-        let state = &mut self.units[unit as usize];
-        if host {
-            state.reads_running += 1;
-        } else {
-            state.reads_low_running += 1;
-        }
         self.outputs.push_back(Output::Command(Command::Read {
             tag: Tag(TAG_READ | read),
             slot: op.slot,
@@ -191,11 +183,13 @@ impl Ftl {
         true
     }
 
+    /// One more command of `unit` goes to the medium.
     fn begin(&mut self, unit: u32) {
         let state = &mut self.units[unit as usize];
-        if state.running() == 0 {
+        if state.running == 0 {
             state.busy_since = self.now;
         }
+        state.running += 1;
     }
 
     /// After a command of `unit` ended and was taken off its running count.
@@ -204,7 +198,7 @@ impl Ftl {
         if long {
             state.suspensions = 0;
         }
-        if state.running() == 0 {
+        if state.running == 0 {
             state.busy_ns += self.now - state.busy_since;
             state.quiet_since = self.now;
         }
@@ -224,7 +218,9 @@ impl Ftl {
 
     pub(crate) fn complete_erase(&mut self, block: BlockId, result: Result<(), MediumError>) {
         let unit = self.geometry.unit_of(block);
-        self.units[unit as usize].erases_running -= 1;
+        let state = &mut self.units[unit as usize];
+        state.running -= 1;
+        state.erases_running -= 1;
         self.ended(unit, true);
         let band = &mut self.bands[block];
         match result {
@@ -277,6 +273,6 @@ impl Ftl {
     }
 
     pub(crate) fn all_units_quiet(&self) -> bool {
-        self.units.iter().all(|unit| unit.running() == 0 && unit.programs.is_empty())
+        self.units.iter().all(|unit| unit.running == 0 && unit.programs.is_empty())
     }
 }

@@ -20,7 +20,8 @@ impl UnitPolicy for ShortestQueue {
                 | u64::from(view.unit != last) << 32
                 | u64::from(u32::MAX - view.bands_free)
         };
-        (0..units.len()).min_by_key(|&index| key(&units[index])).unwrap_or(0)
+        let keys = units.iter().map(key).enumerate();
+        keys.min_by_key(|&(_, key)| key).map_or(0, |(index, _)| index)
     }
 }
 

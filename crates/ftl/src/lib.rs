@@ -53,8 +53,8 @@ use bands::{BandState, Bands};
 use checkpoint::Checkpoint;
 use durable::Durable;
 use flash::{
-    Command, Completion, Geometry, Health, Instant, MediumError, Random, RequestError, SlotWrite,
-    Tag,
+    Command, Completion, Geometry, Health, Instant, MediumError, Operation, Random, RequestError,
+    SlotWrite, Tag,
 };
 use format::CheckpointLayout;
 use host::Host;
@@ -157,14 +157,23 @@ impl Ftl {
     pub fn handle(&mut self, now: Instant, input: Input<'_>) {
         debug_assert!(now >= self.now, "time only goes forward");
         self.now = self.now.max(now);
-        match input {
-            Input::Request { request, checksums } => self.submit(request, checksums),
+        let stirs = match input {
+            Input::Request { request, checksums } => {
+                self.submit(request, checksums);
+                !matches!(request.operation, Operation::Read { .. }) || self.read_stirs()
+            }
             Input::Completion(completion) => self.complete(completion),
-            Input::Deadline => self.deadline_passed(),
-            Input::Shutdown => self.shut_down(),
-        }
+            Input::Deadline => {
+                self.deadline_passed();
+                true
+            }
+            Input::Shutdown => {
+                self.shut_down();
+                true
+            }
+        };
         self.events += 1;
-        self.stirred = true;
+        self.stirred |= stirs;
     }
 
     /// What to do next; `None` when there is nothing until the next event.
@@ -217,7 +226,18 @@ impl Ftl {
         matches!(self.phase, Phase::Running | Phase::Stopping | Phase::Formatting)
     }
 
-    fn complete(&mut self, completion: Completion<'_>) {
+    /// Whether the beginning or the end of a host read moves anything on but its own unit. True
+    /// whenever in doubt.
+    fn read_stirs(&self) -> bool {
+        self.phase != Phase::Running
+            || self.mount.is_some()
+            || self.drain_check
+            || !self.host.reroutes.is_empty()
+            || !self.reclaim.wanted.is_empty()
+    }
+
+    /// Takes the end of a command. True if it moves anything on but its own unit.
+    fn complete(&mut self, completion: Completion<'_>) -> bool {
         match completion {
             Completion::Read { tag, slots } => {
                 let read = tag.0;
@@ -232,6 +252,9 @@ impl Ftl {
                 }
                 self.end_read(read, &op, slots);
                 self.dispatch(unit);
+                let host = matches!(op.purpose, ReadPurpose::Host(_)) && slots.is_ok();
+                // A unit that falls idle may be the last one, which others wait for.
+                return !host || self.units[unit as usize].running == 0 || self.read_stirs();
             }
             Completion::Program { tag, result } => {
                 self.complete_program(tag.0 & !units::TAG_KIND, result);
@@ -241,6 +264,7 @@ impl Ftl {
             }
             Completion::Flush { result, .. } => self.complete_flush(result),
         }
+        true
     }
 
     fn end_read(

@@ -20,8 +20,14 @@ impl UnitPolicy for ShortestQueue {
                 | u64::from(view.unit != last) << 32
                 | u64::from(u32::MAX - view.bands_free)
         };
-        let keys = units.iter().map(key).enumerate();
-        keys.min_by_key(|&(_, key)| key).map_or(0, |(index, _)| index)
+        let mut best = (0, u64::MAX);
+        for (index, view) in units.iter().enumerate() {
+            let key = key(view);
+            if key < best.1 {
+                best = (index, key);
+            }
+        }
+        best.0
     }
 }
 

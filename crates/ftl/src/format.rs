@@ -126,15 +126,11 @@ pub fn uuid_crc(uuid: u128) -> u32 {
     crc(&uuid.to_le_bytes())
 }
 
-/// The processor sums whole words; bytes before the first boundary would go one by one.
-#[repr(align(8))]
-struct Words([u8; 32]);
-
 fn header_crc(oob: &Oob, slot: SlotId, uuid_crc: u32) -> u32 {
-    let mut covered = Words([0; 32]);
-    covered.0[..28].copy_from_slice(&oob[4..]);
-    covered.0[28..].copy_from_slice(&slot.0.to_le_bytes());
-    crc_append(uuid_crc, &covered.0)
+    let mut covered = [0; 32];
+    covered[..28].copy_from_slice(&oob[4..]);
+    covered[28..].copy_from_slice(&slot.0.to_le_bytes());
+    crc_append(uuid_crc, &covered)
 }
 
 /// CRC-32C of 4096 zero bytes: the payload CRC of every slot without data.

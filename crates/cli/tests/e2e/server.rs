@@ -3,7 +3,8 @@
 
 use crate::nbd::Client;
 use crate::scratch::Scratch;
-use crate::tools::weir_path;
+use crate::tools::{weir, weir_path};
+use serde_json::Value;
 use std::fs::OpenOptions;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -16,6 +17,10 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What most tests use: no pacing, small.
 pub const SMALL: &[&str] = &["--profile", "instant", "--capacity", "64MiB"];
+
+/// The same on two threads.
+pub const SMALL_ON_TWO_SHARDS: &[&str] =
+    &["--profile", "instant", "--capacity", "64MiB", "--shards", "2"];
 
 pub struct Server {
     child: Child,
@@ -75,6 +80,42 @@ impl Server {
     pub fn connect(&self) -> Client {
         Client::connect(&self.socket(), "default")
             .unwrap_or_else(|error| panic!("cannot connect: {error}\n{}", self.log()))
+    }
+
+    /// A client of our own on each shard: whoever accepts a connection keeps it, and the status tells
+    /// who that was.
+    pub fn connect_to_each_shard(&self, shards: usize) -> Vec<Client> {
+        if shards == 1 {
+            return vec![self.connect()];
+        }
+        let mut chosen: Vec<Option<Client>> = (0..shards).map(|_| None).collect();
+        // These stay connected until the end, so that a count which grows tells of the new one.
+        let mut unwanted = Vec::new();
+        let mut before = self.connections();
+        for _ in 0..50 {
+            let client = self.connect();
+            let after = self.connections();
+            assert_eq!(after.len(), shards, "the device's shards");
+            let shard = (0..shards).find(|&shard| after[shard] > before[shard]);
+            before = after;
+            match shard {
+                Some(shard) if chosen[shard].is_none() => chosen[shard] = Some(client),
+                _ => unwanted.push(client),
+            }
+            if chosen.iter().all(Option::is_some) {
+                return chosen.into_iter().flatten().collect();
+            }
+        }
+        panic!("one shard accepts no client: {before:?}");
+    }
+
+    /// Clients connected to each shard.
+    fn connections(&self) -> Vec<u64> {
+        let status = weir(&["status", "--json", "--data", self.data.to_str().expect("UTF-8")]);
+        let status: Value =
+            serde_json::from_slice(&status.stdout).unwrap_or_else(|e| panic!("{e}: {status:?}"));
+        let shards = status["shards"].as_array().expect("shards");
+        shards.iter().map(|s| s["connections"].as_u64().expect("a count")).collect()
     }
 
     /// SIGTERM; the server must end by itself with status 0.

@@ -111,11 +111,21 @@ impl Server {
 
     /// Clients connected to each shard.
     fn connections(&self) -> Vec<u64> {
+        self.shards(|shard| &shard["connections"])
+    }
+
+    /// A counter of each shard's FTL.
+    pub fn counters(&self, name: &str) -> Vec<u64> {
+        self.shards(|shard| &shard["counters"][name])
+    }
+
+    /// A number of each shard's status.
+    fn shards(&self, number: impl Fn(&Value) -> &Value) -> Vec<u64> {
         let status = weir(&["status", "--json", "--data", self.data.to_str().expect("UTF-8")]);
         let status: Value =
             serde_json::from_slice(&status.stdout).unwrap_or_else(|e| panic!("{e}: {status:?}"));
         let shards = status["shards"].as_array().expect("shards");
-        shards.iter().map(|s| s["connections"].as_u64().expect("a count")).collect()
+        shards.iter().map(|shard| number(shard).as_u64().expect("a count")).collect()
     }
 
     /// SIGTERM; the server must end by itself with status 0.

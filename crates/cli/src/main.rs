@@ -6,6 +6,7 @@
 
 mod bench;
 mod check;
+mod contradiction;
 mod device;
 mod format;
 mod inspect;

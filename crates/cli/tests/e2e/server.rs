@@ -26,6 +26,8 @@ pub struct Server {
     child: Child,
     data: PathBuf,
     log: PathBuf,
+    /// What it said when it was ready: `ready`, and an address a volume and socket.
+    ready: String,
 }
 
 impl Server {
@@ -44,7 +46,10 @@ impl Server {
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             match receiver.recv_timeout(left) {
-                Ok(line) if line.starts_with("ready") => return server,
+                Ok(line) if line.starts_with("ready") => {
+                    server.ready = line;
+                    return server;
+                }
                 Ok(_) => {}
                 Err(end) => panic!("the server did not become ready ({end}):\n{}", server.log()),
             }
@@ -55,20 +60,29 @@ impl Server {
     pub fn spawn(scratch: &Scratch, args: &[&str]) -> Self {
         let log = scratch.path().join("serve.log");
         let stderr = OpenOptions::new().create(true).append(true).open(&log).expect("a log file");
-        let child = Command::new(weir_path())
-            .args(["serve", "--http", "127.0.0.1:0", "--data"])
-            .arg(scratch.data())
-            .args(args)
+        let mut command = Command::new(weir_path());
+        command.args(["serve", "--http", "127.0.0.1:0"]).args(args);
+        if !args.contains(&"--data") {
+            command.arg("--data").arg(scratch.data());
+        }
+        let child = command
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(stderr)
             .spawn()
             .expect("weir starts");
-        Self { child, data: scratch.data(), log }
+        Self { child, data: scratch.data(), log, ready: String::new() }
     }
 
     pub fn socket(&self) -> PathBuf {
         self.data.join("nbd.sock")
+    }
+
+    /// Where it listens for TCP, if told to.
+    pub fn tcp_port(&self) -> u16 {
+        let address = self.ready.split(' ').find_map(|uri| uri.strip_prefix("nbd://"));
+        let port = address.and_then(|address| address.split(['/', ':']).nth(1)?.parse().ok());
+        port.unwrap_or_else(|| panic!("no TCP address in {:?}", self.ready))
     }
 
     /// The volume as libnbd, QEMU and fio name it.

@@ -38,7 +38,9 @@ pub fn refuse(claims: &Claims<'_>, kind: &Kind, data: &Path) -> Result<(), Failu
                 }
             }
             (Some(made), Value::String(name)) if key == "profile" => {
-                found.extend(other_profile(made, name, claims.base).map(|m| (key.clone(), value, m)));
+                found.extend(
+                    other_profile(made, name, claims.base).map(|m| (key.clone(), value, m)),
+                );
             }
             (Some(made), value) if !same(made, value) => {
                 found.push((key.clone(), value, shown(made)));

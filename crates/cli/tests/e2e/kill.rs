@@ -203,7 +203,8 @@ enum What {
 
 impl Model {
     fn new(blocks: u64) -> Self {
-        let block = Block { current: ZEROES, survivors: vec![ZEROES], trimmed_by: (0, 0), busy: false };
+        let block =
+            Block { current: ZEROES, survivors: vec![ZEROES], trimmed_by: (0, 0), busy: false };
         Self {
             blocks: vec![block; usize::try_from(blocks.min(BLOCKS_MAX)).expect("it fits")],
             in_flight: BTreeMap::new(),
@@ -331,8 +332,12 @@ impl Model {
                     "{context}: block {lba} holds version {found}, may hold {:?}",
                     block.survivors
                 );
-                *block =
-                    Block { current: found, survivors: vec![found], trimmed_by: (0, 0), busy: false };
+                *block = Block {
+                    current: found,
+                    survivors: vec![found],
+                    trimmed_by: (0, 0),
+                    busy: false,
+                };
             }
         }
     }

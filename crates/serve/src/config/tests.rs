@@ -71,3 +71,39 @@ fn sections_reach_the_settings() {
     assert_eq!((config.ftl.handles, config.ftl.append_wait_ns), (4, 1_000_000));
     assert_eq!((config.device.channels, config.http), (4, None));
 }
+
+#[test]
+fn every_config_in_the_documents_is_one() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let mut folders = vec![root.join("docs"), root.clone()];
+    let mut documents = Vec::new();
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(&folder).unwrap().map(Result::unwrap) {
+            let path = entry.path();
+            match path.extension() {
+                Some(extension) if extension == "md" => documents.push(path),
+                None if path.is_dir() && folder != root => folders.push(path),
+                _ => {}
+            }
+        }
+    }
+    let mut found = 0;
+    for document in documents {
+        let text = std::fs::read_to_string(&document).unwrap();
+        for block in text.split("```toml\n").skip(1) {
+            let block = block.split("```").next().unwrap();
+            found += 1;
+            if let Err(errors) = Config::parse(block, &root) {
+                panic!("{}: {errors}:\n{block}", document.display());
+            }
+        }
+    }
+    assert!(found > 0, "README.md shows a config");
+}
+
+#[test]
+fn a_file_is_not_described_as_emulated_flash() {
+    let found = errors("[device]\nkind = \"file\"\nprofile = \"tlc\"\ndies_per_channel = 2\n");
+    let keys: Vec<&str> = found.iter().map(|error| error.key.as_str()).collect();
+    assert_eq!(keys, ["device.profile", "device.dies_per_channel"], "{found:#?}");
+}

@@ -132,9 +132,9 @@ fn foreign(path: &Path, file: &File) -> Result<Option<String>, DeviceError> {
     if head.starts_with(MAGIC_UNFINISHED) || head.iter().all(|&byte| byte == 0) {
         return Ok(None);
     }
-    let known = SIGNATURES.iter().find(|(at, bytes, _)| {
-        head.get(*at..).is_some_and(|from| from.starts_with(bytes))
-    });
+    let known = SIGNATURES
+        .iter()
+        .find(|(at, bytes, _)| head.get(*at..).is_some_and(|from| from.starts_with(bytes)));
     Ok(Some(known.map_or("data that is not Weir's", |(.., name)| name).into()))
 }
 

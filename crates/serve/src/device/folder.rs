@@ -168,7 +168,8 @@ pub fn commit(path: &Path, device: &Description) -> Result<(), DeviceError> {
 pub fn describe(path: &Path) -> Result<toml::Table, DeviceError> {
     let device = read_description(path)?;
     let file = path.join(FILE_NAME);
-    let unfit = |what: &str| DeviceError::invalid(&file, format!("{what} is no TOML"), "report this");
+    let unfit =
+        |what: &str| DeviceError::invalid(&file, format!("{what} is no TOML"), "report this");
     let mut table = toml::Table::new();
     table.insert("kind".into(), "nand".into());
     let numbers = [

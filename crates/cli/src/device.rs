@@ -23,6 +23,7 @@ const SOCKET_BYTES_MAX: usize = 107;
 
 /// What a new device is made from; for `serve` and `format`.
 #[derive(clap::Args, Debug, Default)]
+#[command(next_help_heading = "A new device (one that is there keeps what it was made with)")]
 pub struct Shape {
     /// Size of the volume, e.g. 8GiB or 512MiB [default: 8GiB]
     #[arg(long, value_name = "SIZE")]
@@ -31,16 +32,16 @@ pub struct Shape {
     /// [default: mlc-25nm]
     #[arg(long, value_name = "NAME")]
     pub profile: Option<String>,
-    /// Buses of the emulated flash, over all shards
-    #[arg(long, value_name = "N")]
-    pub channels: Option<u32>,
-    /// Dies on each bus
-    #[arg(long, value_name = "N")]
-    pub dies_per_channel: Option<u32>,
-    /// Threads that share the device
+    /// Threads that share the device, each with channels of its own [default: 1]
     #[arg(long, value_name = "N")]
     pub shards: Option<u32>,
-    /// Flash beyond the capacity, in percent of it
+    /// Buses of the emulated flash, over all shards [default: 4]
+    #[arg(long, value_name = "N")]
+    pub channels: Option<u32>,
+    /// Dies on each bus; each works by itself [default: 2]
+    #[arg(long, value_name = "N")]
+    pub dies_per_channel: Option<u32>,
+    /// Flash beyond the capacity, in percent of it; more means less GC [default: 25]
     #[arg(long, value_name = "PERCENT")]
     pub op_percent: Option<u32>,
 }

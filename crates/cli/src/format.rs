@@ -20,14 +20,14 @@ pub struct Args {
     /// The folder of the device, or a disk or file to take whole [default: weir-data]
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
-    /// A config file in TOML; options here go before it
+    /// A config file in TOML (docs/config.md tells every key); options here win over it
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    #[command(flatten)]
-    shape: Shape,
     /// Throw away the device that is there, or whatever a disk or file holds
     #[arg(long)]
     force: bool,
+    #[command(flatten)]
+    shape: Shape,
 }
 
 pub fn run(args: &Args) -> Result<End, Failure> {

@@ -61,7 +61,8 @@ fn the_kernels_nbd_client_and_a_virtio_disk_keep_a_tree() {
          -drive file=nbd+unix:///virtio?socket={socket},format=raw,if=virtio,cache=none,discard=unmap"
     );
     let seconds = GUEST_SECONDS_MAX.to_string();
-    let modules = "virtio_net virtio_blk nbd ext4";
+    // Some kernels have virtio's bus as a module, some built in.
+    let modules = "virtio_pci virtio_net virtio_blk nbd ext4";
     let guest = Command::new(&boot)
         .args(["-m", modules, "-q", &qemu, "-t", &seconds, &script])
         .env("KDIR", kernel)

@@ -107,3 +107,45 @@ fn a_file_is_not_described_as_emulated_flash() {
     let keys: Vec<&str> = found.iter().map(|error| error.key.as_str()).collect();
     assert_eq!(keys, ["device.profile", "device.dies_per_channel"], "{found:#?}");
 }
+
+#[test]
+fn the_document_tells_every_key_with_its_default() {
+    let text =
+        std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/config.md"));
+    let text = text.unwrap();
+    let blocks = text.split("```toml\n").skip(1).map(|block| block.split("```").next().unwrap());
+    let told: toml::Table = blocks.collect::<String>().parse().unwrap();
+    let keys = |table: &toml::Value| -> Vec<String> {
+        let mut keys: Vec<String> = table.as_table().unwrap().keys().cloned().collect();
+        keys.sort_unstable();
+        keys
+    };
+    for (section, table) in [
+        ("device", &told["device"]),
+        ("device.faults", &told["device"]["faults"]),
+        ("[volume]", &told["volume"][0]),
+        ("nbd", &told["nbd"]),
+        ("http", &told["http"]),
+        ("ftl", &told["ftl"]),
+        ("ftl.policy", &told["ftl"]["policy"]),
+    ] {
+        // The refusal of a key that does not exist lists those that do.
+        let found = errors(&format!("[{section}]\nno_such_key = 1\n"));
+        let known = found.iter().find_map(|e| e.reason.split("known here: ").nth(1));
+        let mut known: Vec<&str> = known.expect("a list of keys").split(", ").collect();
+        known.sort_unstable();
+        assert_eq!(keys(table), known, "[{section}]");
+    }
+    let told = Config::parse(&told.to_string(), Path::new("/base")).unwrap();
+    let silent = Config::parse("", Path::new("/base")).unwrap();
+    assert_eq!(told.ftl, silent.ftl);
+    let device = DeviceOptions { volumes: silent.device.volumes, ..told.device };
+    assert_eq!(device, DeviceOptions { volumes: device.volumes.clone(), ..silent.device });
+    assert_eq!(told.http, silent.http);
+    let NbdConfig { clients_max, handshake_ns, buffer_bytes_max, tls, .. } = told.nbd;
+    let other = silent.nbd;
+    assert_eq!(
+        (clients_max, handshake_ns, buffer_bytes_max, tls),
+        (other.clients_max, other.handshake_ns, other.buffer_bytes_max, other.tls)
+    );
+}

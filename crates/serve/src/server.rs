@@ -432,7 +432,11 @@ fn check_volumes(
     }
     let sizes = |name: &str, blocks: u64| {
         let kib = blocks * (BLOCK_BYTES as u64 >> 10);
-        let size = if kib % 1024 == 0 { format!("{}MiB", kib / 1024) } else { format!("{kib}KiB") };
+        let size = if kib.is_multiple_of(1024) {
+            format!("{}MiB", kib / 1024)
+        } else {
+            format!("{kib}KiB")
+        };
         format!("{name:?} of {size}")
     };
     let wanted: Vec<_> =

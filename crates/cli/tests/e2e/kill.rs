@@ -55,11 +55,14 @@ fn a_flush_on_one_connection_covers_what_another_got_acknowledged() {
             assert_eq!(clients[1].errno_of(TRIM, 0, at, run as u32), 0, "trim at {at}");
         }
         // The system's cache outlives a killed process, so the kill alone cannot tell whether the
-        // flush reached the other shard's medium; its counter can.
-        let before = server.counters("medium_flushes");
+        // flush reached the FTL of the other shard; its counter can.
+        let before = server.counters("host_flushes");
         clients[0].flush();
-        let after = server.counters("medium_flushes");
-        assert!(before.len() == 2 && before.iter().zip(&after).all(|(b, a)| b < a), "{after:?}");
+        let after = server.counters("host_flushes");
+        assert!(
+            before.len() == 2 && before.iter().zip(&after).all(|(before, after)| before < after),
+            "a flush reaches both shards: {before:?}, then {after:?}"
+        );
         server.kill();
         server = Server::start(&scratch, SMALL_ON_TWO_SHARDS);
         let mut client = server.connect();

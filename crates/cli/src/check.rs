@@ -19,7 +19,7 @@ use std::path::PathBuf;
     Exit status: 0 clean, 1 damaged, 2 could not be checked. Nothing is written. A damaged block \
     heals when it is written again.")]
 pub struct Args {
-    /// The folder (or file) of the device
+    /// The folder of the device; or the disk or file it is on
     #[arg(long, value_name = "DIR", default_value = DATA_DEFAULT)]
     data: PathBuf,
     /// Print JSON

@@ -4,6 +4,7 @@
 //! one set of rules and one wording of errors, whoever wrote the value.
 
 use crate::Failure;
+use crate::contradiction::{self, Claims};
 use crate::size::config_text;
 use serve::config::Config;
 use serve::device::{Kind, Volume, decode_volumes};
@@ -22,6 +23,7 @@ const SOCKET_BYTES_MAX: usize = 107;
 
 /// What a new device is made from; for `serve` and `format`.
 #[derive(clap::Args, Debug, Default)]
+#[command(next_help_heading = "A new device (one that is there keeps what it was made with)")]
 pub struct Shape {
     /// Size of the volume, e.g. 8GiB or 512MiB [default: 8GiB]
     #[arg(long, value_name = "SIZE")]
@@ -30,16 +32,16 @@ pub struct Shape {
     /// [default: mlc-25nm]
     #[arg(long, value_name = "NAME")]
     pub profile: Option<String>,
-    /// Buses of the emulated flash, over all shards
-    #[arg(long, value_name = "N")]
-    pub channels: Option<u32>,
-    /// Dies on each bus
-    #[arg(long, value_name = "N")]
-    pub dies_per_channel: Option<u32>,
-    /// Threads that share the device
+    /// Threads that share the device, each with channels of its own [default: 1]
     #[arg(long, value_name = "N")]
     pub shards: Option<u32>,
-    /// Flash beyond the capacity, in percent of it
+    /// Buses of the emulated flash, over all shards [default: 4]
+    #[arg(long, value_name = "N")]
+    pub channels: Option<u32>,
+    /// Dies on each bus; each works by itself [default: 2]
+    #[arg(long, value_name = "N")]
+    pub dies_per_channel: Option<u32>,
+    /// Flash beyond the capacity, in percent of it; more means less GC [default: 25]
     #[arg(long, value_name = "PERCENT")]
     pub op_percent: Option<u32>,
 }
@@ -82,7 +84,7 @@ pub fn describe(request: &Request<'_>) -> Result<Described, Failure> {
     lay_over(&mut table, request, &data)?;
     let memory = text_of(&table, "device", "kind") == Some("memory");
     if !memory && !request.fresh {
-        follow_existing(&mut table, request, &data)?;
+        follow_existing(&mut table, request, &base, &data)?;
     }
     add_volume(&mut table);
     let config = Config::parse(&table.to_string(), &base).map_err(|errors| {
@@ -119,6 +121,8 @@ fn lay_over(table: &mut Table, request: &Request<'_>, data: &Path) -> Result<(),
     set(table, "device", "path", utf8(data)?.into());
     if request.memory {
         set(table, "device", "kind", "memory".into());
+    } else if is_file_or_disk(data) {
+        set_default(table, "device", "kind", "file".into());
     }
     if let Some(shape) = request.shape {
         if let Some(profile) = &shape.profile {
@@ -154,7 +158,11 @@ fn lay_over(table: &mut Table, request: &Request<'_>, data: &Path) -> Result<(),
     let socket = match request.socket {
         Some(socket) => Some(std::path::absolute(socket).unwrap_or(socket.into())),
         None if listens => None,
-        // A device in a file has its socket beside it.
+        // A disk has no folder where a socket would be looked for; a file has its socket beside it.
+        None if is_block_device(data) => {
+            let name = data.file_name().unwrap_or_default().to_string_lossy();
+            Some(std::path::absolute(format!("weir-{name}.sock")).unwrap_or_default())
+        }
         None if data.is_file() || text_of(table, "device", "kind") == Some("file") => {
             Some(data.with_extension("sock"))
         }
@@ -174,14 +182,18 @@ fn lay_over(table: &mut Table, request: &Request<'_>, data: &Path) -> Result<(),
     Ok(())
 }
 
-/// A device that is there knows its volumes; what the command line says must not contradict it.
-fn follow_existing(table: &mut Table, request: &Request<'_>, data: &Path) -> Result<(), Failure> {
+/// A device that is there knows its volumes; what is said about it must not contradict it.
+fn follow_existing(
+    table: &mut Table,
+    request: &Request<'_>,
+    base: &Path,
+    data: &Path,
+) -> Result<(), Failure> {
     if !exists(data) {
         return Ok(());
     }
-    if let Some(shape) = request.shape {
-        contradiction(shape, data)?;
-    }
+    let claims = Claims { table, file: request.config, shape: request.shape, base };
+    contradiction::refuse(&claims, &kind_of(data), data)?;
     let described = table.contains_key("volume") || has(table, "device", "capacity");
     if described {
         return Ok(());
@@ -196,50 +208,6 @@ fn follow_existing(table: &mut Table, request: &Request<'_>, data: &Path) -> Res
         Value::Table(entry)
     };
     table.insert("volume".into(), Value::Array(volumes.into_iter().map(entry).collect()));
-    Ok(())
-}
-
-/// `Err` if the device in `data` was made with another shape than the command line asks for.
-fn contradiction(shape: &Shape, data: &Path) -> Result<(), Failure> {
-    let Some(made) = fs::read_to_string(data.join("device.toml"))
-        .ok()
-        .and_then(|text| text.parse::<Table>().ok())
-    else {
-        // Opening it tells better what is wrong.
-        return Ok(());
-    };
-    let refuse = |option: &str, asked: &str, made: &str| {
-        Err(format!(
-            "{}: {option} {asked}: the device there was made with {made}: leave the option out, \
-             or format another device with --data",
-            data.display()
-        ))
-    };
-    let integer = |section: Option<&str>, key: &str| {
-        let table = section.map_or(Some(&made), |section| made.get(section)?.as_table());
-        table?.get(key)?.as_integer()
-    };
-    let name = text_of(&made, "profile", "name");
-    if let (Some(asked), Some(name)) = (&shape.profile, name)
-        && !asked.ends_with(".toml")
-        && asked != name
-    {
-        return refuse("--profile", asked, name);
-    }
-    let shards = integer(None, "shards");
-    let channels = integer(Some("layout"), "channels").zip(shards).map(|(each, by)| each * by);
-    let dies = integer(Some("layout"), "dies_per_channel");
-    for (option, asked, made) in [
-        ("--shards", shape.shards, shards),
-        ("--channels", shape.channels, channels),
-        ("--dies-per-channel", shape.dies_per_channel, dies),
-    ] {
-        if let (Some(asked), Some(made)) = (asked, made)
-            && i64::from(asked) != made
-        {
-            return refuse(option, &asked.to_string(), &made.to_string());
-        }
-    }
     Ok(())
 }
 
@@ -309,11 +277,15 @@ fn text_of<'a>(table: &'a Table, name: &str, key: &str) -> Option<&'a str> {
 
 /// The kind of the device at `data`, to open it: what it emulates it knows itself.
 pub fn kind_of(data: &Path) -> Kind {
-    if data.is_file() || is_block_device(data) {
+    if is_file_or_disk(data) {
         return Kind::File { path: data.into() };
     }
     let profile = nand::Profile::builtin("instant").expect("a built-in profile");
     Kind::Nand { path: data.into(), profile }
+}
+
+fn is_file_or_disk(path: &Path) -> bool {
+    path.is_file() || is_block_device(path)
 }
 
 fn is_block_device(path: &Path) -> bool {

@@ -1,5 +1,5 @@
-//! `weir format`: makes a device. Refuses one that is there, unless forced, and one that is served,
-//! always.
+//! `weir format`: makes a device. Refuses one that is there, or somebody else's file system, unless
+//! forced; and one that is served or mounted, always.
 
 use crate::device::{self, Described, Request, Shape};
 use crate::output::print;
@@ -12,20 +12,22 @@ use std::path::{Path, PathBuf};
 #[command(after_help = "Examples:\n  \
     weir format --data weir-data --capacity 32GiB --profile tlc\n  \
     weir format --config weir.toml        as [device] and [[volume]] say\n  \
-    weir format --data weir-data --force  throw away what is there\n\n\
+    weir format --data weir-data --force  throw away what is there\n  \
+    weir format --data /dev/sdx --capacity 32GiB\n                                        \
+    a disk, with direct I/O; --force if it holds something else\n\n\
     `weir serve` formats by itself when there is no device.")]
 pub struct Args {
-    /// The folder of the device [default: weir-data]
+    /// The folder of the device, or a disk or file to take whole [default: weir-data]
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
-    /// A config file in TOML; options here go before it
+    /// A config file in TOML (docs/config.md tells every key); options here win over it
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    #[command(flatten)]
-    shape: Shape,
-    /// Throw away the device that is there, with all its data
+    /// Throw away the device that is there, or whatever a disk or file holds
     #[arg(long)]
     force: bool,
+    #[command(flatten)]
+    shape: Shape,
 }
 
 pub fn run(args: &Args) -> Result<End, Failure> {
@@ -42,15 +44,14 @@ pub fn run(args: &Args) -> Result<End, Failure> {
                     its use: `weir serve` makes it; for example: kind = \"nand\""
             .into());
     }
-    if Device::exists(kind) {
-        if !args.force {
-            return Err(format!(
-                "{}: there is a device here already: choose another folder with --data, or throw \
-                 it away with --force",
-                data.display()
-            ));
-        }
+    if args.force {
         remove(&data, kind)?;
+    } else if Device::exists(kind) {
+        return Err(format!(
+            "{}: there is a device here already: choose another one with --data, or throw it away \
+             with --force",
+            data.display()
+        ));
     }
     serve::offline::format(&config.device, &config.ftl).map_err(|error| error.to_string())?;
     let volumes = config.device.volumes.iter().map(|volume| {
@@ -67,8 +68,18 @@ pub fn run(args: &Args) -> Result<End, Failure> {
     Ok(End::Good)
 }
 
-/// Takes away the device at `data`, and nothing else that lies there.
+/// Takes away the device at `data`, and nothing else that lies there; or what is on a file or disk,
+/// whatever it is.
 fn remove(data: &Path, kind: &Kind) -> Result<(), Failure> {
+    if let Kind::File { path } = kind {
+        return match path.exists() {
+            true => Device::wipe(path).map_err(|error| error.to_string()),
+            false => Ok(()),
+        };
+    }
+    if !Device::exists(kind) {
+        return Ok(());
+    }
     let failed = |path: &Path, error: std::io::Error| {
         format!("{}: cannot be removed: {error}: remove it yourself", path.display())
     };
@@ -78,15 +89,6 @@ fn remove(data: &Path, kind: &Kind) -> Result<(), Failure> {
         Device::open(kind, Mode::ReadOnly)
     {
         return Err(error.to_string());
-    }
-    if let Kind::File { path } = kind {
-        let file = fs::File::options().write(true).open(path);
-        let cleared = file.and_then(|mut file| {
-            use std::io::Write;
-            file.write_all(&[0; flash::BLOCK_BYTES])?;
-            file.sync_all()
-        });
-        return cleared.map_err(|error| failed(path, error));
     }
     // Without its description it is no device any more, whatever comes of the rest.
     let description = data.join("device.toml");

@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
     weir inspect --data weir-data --bands    every band: state, valid slots, erases\n\n\
     The device must not be served meanwhile; ask a server with `weir status`.")]
 pub struct Args {
-    /// The folder (or file) of the device
+    /// The folder of the device; or the disk or file it is on
     #[arg(long, value_name = "DIR", default_value = DATA_DEFAULT)]
     data: PathBuf,
     /// Print JSON

@@ -6,6 +6,7 @@
 
 mod bench;
 mod check;
+mod contradiction;
 mod device;
 mod format;
 mod inspect;
@@ -34,7 +35,14 @@ struct Cli {
     #[command(subcommand)]
     command: Command,
     /// How much to log on standard error: error, warn, info, debug, trace or off
-    #[arg(long, global = true, value_name = "LEVEL", default_value = "warn", env = "WEIR_LOG")]
+    #[arg(
+        long,
+        global = true,
+        value_name = "LEVEL",
+        default_value = "warn",
+        env = "WEIR_LOG",
+        display_order = 900
+    )]
     log: tracing_subscriber::filter::LevelFilter,
 }
 

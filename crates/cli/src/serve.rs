@@ -19,20 +19,21 @@ pub const ADDRESS_FILE: &str = "http-address";
     weir serve --data /var/lib/weir --capacity 100GiB --profile tlc --shards 2\n      \
     a larger one, on two threads\n  \
     weir serve --memory --capacity 2GiB\n      without files and without delays; gone at the end\n  \
-    weir serve --config weir.toml\n      all that can be chosen: TLS, several volumes, policies\n\n\
+    weir serve --config weir.toml\n      all that can be chosen: TLS, several volumes, policies\n  \
+    weir serve --data /dev/sdx --capacity 100GiB\n      \
+    a disk instead of emulated flash; see `weir format` if something is on it\n\n\
+    The socket, the addresses and commands to try are printed when it is ready.\n\
     It ends with status 0 on SIGTERM or Ctrl-C. What was acknowledged survives any other end too.")]
 pub struct Args {
-    /// A config file in TOML; options here go before it
+    /// A config file in TOML (docs/config.md tells every key); options here win over it
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// The folder of the device [default: weir-data]
+    /// The folder of the device; or a disk, or a plain file, to serve from [default: weir-data]
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
     /// Keep the device in memory: nothing remains
     #[arg(long)]
     memory: bool,
-    #[command(flatten)]
-    shape: Shape,
     /// Where status, metrics and dashboard are; port 0 picks one, `none` for nowhere
     /// [default: 127.0.0.1:8420]
     #[arg(long, value_name = "ADDR")]
@@ -43,6 +44,8 @@ pub struct Args {
     /// Serve NBD at this address too, e.g. 127.0.0.1:10809
     #[arg(long, value_name = "ADDR")]
     tcp: Option<String>,
+    #[command(flatten)]
+    shape: Shape,
 }
 
 pub fn run(args: &Args) -> Result<End, Failure> {

@@ -430,14 +430,22 @@ fn check_volumes(
     if end > split.device_blocks(report.logical_blocks) {
         return Err(damaged());
     }
-    let sizes = |name: &str, blocks: u64| format!("{name:?} of {} bytes", blocks * 4096);
+    let sizes = |name: &str, blocks: u64| {
+        let kib = blocks * (BLOCK_BYTES as u64 >> 10);
+        let size = if kib.is_multiple_of(1024) {
+            format!("{}MiB", kib / 1024)
+        } else {
+            format!("{kib}KiB")
+        };
+        format!("{name:?} of {size}")
+    };
     let wanted: Vec<_> =
         config.device.volumes.iter().map(|volume| sizes(&volume.name, volume.blocks)).collect();
     let found: Vec<_> = volumes.iter().map(|volume| sizes(&volume.name, volume.blocks)).collect();
     if wanted != found {
         return Err(ServeError::Volumes(format!(
-            "the config's [[volume]] entries ({}) are not those the device was formatted with \
-             ({}): change the config, or format another device",
+            "volume: the config asks for {}, but the device was formatted with {}: say the same \
+             in [[volume]] (or nothing, or in device.capacity), or format another device",
             wanted.join(", "),
             found.join(", ")
         )));

@@ -1,7 +1,7 @@
 //! The tools that people point at an NBD server: libnbd's, QEMU's and fio.
 
 use crate::scratch::Scratch;
-use crate::server::{SMALL, Server};
+use crate::server::{SMALL, SMALL_ON_TWO_SHARDS, Server};
 use crate::tools::{pattern, run};
 use serde_json::Value;
 use std::fs;
@@ -82,7 +82,7 @@ fn qemu_img_converts_there_and_back_and_finds_no_difference() {
 }
 
 /// fio writes a checksum into every block and reads it back, at once and after a restart.
-fn fio_verifies(name: &str, pattern: &str, block_bytes: &str, depth: u32) {
+fn fio_verifies(name: &str, args: &[&str], pattern: &str, block_bytes: &str, depth: u32) {
     let scratch = Scratch::new(name);
     let depth = format!("--iodepth={depth}");
     let job = |uri: &str, more: &[&str]| {
@@ -94,27 +94,32 @@ fn fio_verifies(name: &str, pattern: &str, block_bytes: &str, depth: u32) {
         args.extend(more);
         run("fio", &args);
     };
-    let server = Server::start(&scratch, SMALL);
+    let server = Server::start(&scratch, args);
     job(&server.uri(), &["--do_verify=1", "--end_fsync=1"]);
     server.terminate();
-    let server = Server::start(&scratch, SMALL);
+    let server = Server::start(&scratch, args);
     job(&server.uri(), &["--verify_only=1"]);
     server.terminate();
 }
 
 #[test]
 fn fio_verifies_small_random_writes_also_after_a_restart() {
-    fio_verifies("fio4k", "randwrite", "4k", 32);
+    fio_verifies("fio4k", SMALL, "randwrite", "4k", 32);
+}
+
+#[test]
+fn fio_verifies_writes_that_cross_the_stripes_of_two_shards() {
+    fio_verifies("fio2s", SMALL_ON_TWO_SHARDS, "randwrite", "24k", 32);
 }
 
 #[test]
 fn fio_verifies_large_sequential_writes_also_after_a_restart() {
-    fio_verifies("fio1m", "write", "1m", 8);
+    fio_verifies("fio1m", SMALL, "write", "1m", 8);
 }
 
 #[test]
 fn fio_verifies_odd_sizes_that_share_logical_blocks() {
-    fio_verifies("fio6k", "randwrite", "6k", 16);
+    fio_verifies("fio6k", SMALL, "randwrite", "6k", 16);
 }
 
 #[test]

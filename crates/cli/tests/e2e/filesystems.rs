@@ -13,25 +13,33 @@ use std::time::{Duration, Instant};
 
 /// xfs wants 300 MiB at least.
 const ARGS: &[&str] = &["--profile", "instant", "--capacity", "1GiB"];
+const ARGS_ON_TWO_SHARDS: &[&str] =
+    &["--profile", "instant", "--capacity", "1GiB", "--shards", "2"];
 /// Most of a tree that is copied: what fits the volume and the suite's time.
 const TREE_MIB_MAX: u64 = 300;
 
 #[test]
 fn ext4_keeps_a_tree_of_files_over_a_restart() {
-    keeps_a_tree("ext4", &["mkfs.ext4", "-q", "-F"], &["fsck.ext4", "-f", "-n"], |server| {
-        server.terminate();
-    });
+    keeps_a_tree("ext4", ARGS, EXT4, Server::terminate);
+}
+
+#[test]
+fn ext4_keeps_a_tree_of_files_over_a_kill_of_two_shards() {
+    keeps_a_tree("ext4two", ARGS_ON_TWO_SHARDS, EXT4, |mut server| server.kill());
 }
 
 #[test]
 fn xfs_keeps_a_tree_of_files_over_a_kill() {
-    keeps_a_tree("xfs", &["mkfs.xfs", "-q", "-f"], &["xfs_repair", "-n"], |mut server| {
-        server.kill();
-    });
+    keeps_a_tree("xfs", ARGS, XFS, |mut server| server.kill());
 }
 
+/// How to make a file system, and how to check it.
+type Tools = (&'static [&'static str], &'static [&'static str]);
+const EXT4: Tools = (&["mkfs.ext4", "-q", "-F"], &["fsck.ext4", "-f", "-n"]);
+const XFS: Tools = (&["mkfs.xfs", "-q", "-f"], &["xfs_repair", "-n"]);
+
 /// Copies a tree into a new file system, unmounts, stops the server with `stop`, and compares.
-fn keeps_a_tree(kind: &str, make: &[&str], check: &[&str], stop: fn(Server)) {
+fn keeps_a_tree(kind: &str, args: &[&str], (make, check): Tools, stop: fn(Server)) {
     if !Path::new("/dev/fuse").exists() || run("id", &["-u"]).trim() != "0" {
         eprintln!("SKIPPED: {kind} on a volume needs root and /dev/fuse");
         return;
@@ -41,7 +49,7 @@ fn keeps_a_tree(kind: &str, make: &[&str], check: &[&str], stop: fn(Server)) {
     let expected = hashes(&source);
     assert!(expected.lines().count() > 20, "{source} holds a tree worth copying");
 
-    let server = Server::start(&scratch, ARGS);
+    let server = Server::start(&scratch, args);
     let mut disk = Disk::attach(&scratch, &server);
     run(make[0], &[&make[1..], &[&disk.device]].concat());
     disk.mount(&scratch);
@@ -51,7 +59,7 @@ fn keeps_a_tree(kind: &str, make: &[&str], check: &[&str], stop: fn(Server)) {
     disk.detach();
     stop(server);
 
-    let server = Server::start(&scratch, ARGS);
+    let server = Server::start(&scratch, args);
     let mut disk = Disk::attach(&scratch, &server);
     run(check[0], &[&check[1..], &[&disk.device]].concat());
     disk.mount(&scratch);

@@ -2,13 +2,16 @@
 //! afterwards; the server dies at an instant that the seed chooses; the next one must show, for
 //! every block, the last acknowledged version or one that was in flight, never a mixture.
 //!
+//! With several shards there is a connection on each, and the model is one: a flush on any of them
+//! covers what all of them got acknowledged before.
+//!
 //! What the model holds the server to: an acknowledged write is programmed, so it survives the end
 //! of the process without a flush. A trim may come undone unless it was FUA or a later flush was
 //! acknowledged. What recovery showed once stays (reads never go backwards).
 
 use crate::nbd::{Answer, Client, FLAG_FUA, FLUSH, READ, TRIM, WRITE};
 use crate::scratch::Scratch;
-use crate::server::{SMALL, Server};
+use crate::server::{SMALL, SMALL_ON_TWO_SHARDS, Server};
 use flash::Random;
 use std::collections::BTreeMap;
 
@@ -22,12 +25,57 @@ const ZEROES: u64 = 0;
 
 #[test]
 fn acknowledged_writes_survive_sixty_kills_under_load() {
-    survive("kill", SMALL, 60);
+    survive("kill", SMALL, 1, 60);
+}
+
+#[test]
+fn acknowledged_writes_survive_kills_of_two_shards_with_a_client_on_each() {
+    survive("kill2", SMALL_ON_TWO_SHARDS, 2, 40);
 }
 
 #[test]
 fn acknowledged_writes_survive_kills_on_paced_flash() {
-    survive("killmlc", &[], 8);
+    survive("killmlc", &[], 1, 8);
+}
+
+#[test]
+fn a_flush_on_one_connection_covers_what_another_got_acknowledged() {
+    let scratch = Scratch::new("multiconn");
+    let mut server = Server::start(&scratch, SMALL_ON_TWO_SHARDS);
+    let blocks = server.connect().size / BLOCK as u64;
+    let run = RUN_BLOCKS_MAX * BLOCK as u64;
+    for version in 1..=5 {
+        let mut clients = server.connect_to_each_shard(2);
+        for first in (0..blocks).step_by(RUN_BLOCKS_MAX as usize) {
+            let data: Vec<u8> =
+                (first..first + RUN_BLOCKS_MAX).flat_map(|l| stamp(l, version)).collect();
+            clients[1].write(first * BLOCK as u64, &data);
+        }
+        for at in (0..blocks * BLOCK as u64).step_by(2 * run as usize) {
+            assert_eq!(clients[1].errno_of(TRIM, 0, at, run as u32), 0, "trim at {at}");
+        }
+        // The system's cache outlives a killed process, so the kill alone cannot tell whether the
+        // flush reached the FTL of the other shard; its counter can.
+        let before = server.counters("host_flushes");
+        clients[0].flush();
+        let after = server.counters("host_flushes");
+        assert!(
+            before.len() == 2 && before.iter().zip(&after).all(|(before, after)| before < after),
+            "a flush reaches both shards: {before:?}, then {after:?}"
+        );
+        server.kill();
+        server = Server::start(&scratch, SMALL_ON_TWO_SHARDS);
+        let mut client = server.connect();
+        for first in (0..blocks).step_by(RUN_BLOCKS_MAX as usize) {
+            let trimmed = (first / RUN_BLOCKS_MAX).is_multiple_of(2);
+            let expected = if trimmed { ZEROES } else { version };
+            let data = client.read(first * BLOCK as u64, run as u32);
+            for (lba, bytes) in (first..).zip(data.chunks(BLOCK)) {
+                assert_eq!(read_stamp(lba, bytes, "after the flush"), expected, "block {lba}");
+            }
+        }
+    }
+    server.terminate();
 }
 
 /// The seed of this run: `WEIR_E2E_SEED`, or the clock's.
@@ -41,7 +89,8 @@ fn seed() -> u64 {
     )
 }
 
-fn survive(name: &str, args: &[&str], rounds: u32) {
+/// Kills a server `rounds` times, with load from a client on each of its shards.
+fn survive(name: &str, args: &[&str], shards: usize, rounds: u32) {
     let seed = seed();
     println!("{name}: WEIR_E2E_SEED={seed} repeats this run's requests");
     let (scratch, mut random) = (Scratch::new(name), Random::new(seed));
@@ -50,7 +99,8 @@ fn survive(name: &str, args: &[&str], rounds: u32) {
     for round in 0..rounds {
         let context = format!("seed={seed} round={round}");
         let replies = 1 + random.below(400);
-        load(&mut server, &mut model, &mut random, replies, &context);
+        let clients = server.connect_to_each_shard(shards);
+        load(&mut server, clients, &mut model, &mut random, replies, &context);
         while random.chance(0.3) {
             kill_during_recovery(&scratch, args, &mut random);
         }
@@ -75,36 +125,52 @@ fn kill_during_recovery(scratch: &Scratch, args: &[&str], random: &mut Random) {
 
 /// Keeps requests in flight until `replies` came, then kills the server and takes the replies that
 /// had been sent: those count as acknowledged too.
-fn load(server: &mut Server, model: &mut Model, random: &mut Random, replies: u64, context: &str) {
-    let mut client = server.connect();
+fn load(
+    server: &mut Server,
+    mut clients: Vec<Client>,
+    model: &mut Model,
+    random: &mut Random,
+    replies: u64,
+    context: &str,
+) {
     for _ in 0..replies {
         while model.in_flight.len() < DEPTH {
-            model.submit(&mut client, random);
+            let chosen = random.below(clients.len() as u64) as usize;
+            model.submit(chosen, &mut clients[chosen], random);
         }
-        let answer =
-            client.receive().unwrap_or_else(|e| panic!("{context}: {e}\n{}", server.log()));
-        model.take(&answer, context);
+        // Of one with a request in flight, so that a reply must come.
+        let waiting = random.below(DEPTH as u64) as usize;
+        let chosen = model.in_flight.keys().nth(waiting).expect("as many are in flight").0;
+        let answer = clients[chosen]
+            .receive()
+            .unwrap_or_else(|e| panic!("{context}: {e}\n{}", server.log()));
+        model.take(chosen, &answer, context);
     }
     if random.chance(0.3) {
         // Half a write on the wire when the end comes: it must leave no trace.
         let half = crate::nbd::header(WRITE, 0, u64::MAX, 0, RUN_BLOCKS_MAX as u32 * BLOCK as u32);
-        let _ = client.send_raw(&half);
-        let _ = client.send_raw(&vec![0xee; BLOCK * 3 + 17]);
+        let _ = clients[0].send_raw(&half);
+        let _ = clients[0].send_raw(&vec![0xee; BLOCK * 3 + 17]);
     }
     server.kill();
-    while let Ok(answer) = client.receive() {
-        model.take(&answer, context);
+    for (index, client) in clients.iter_mut().enumerate() {
+        while let Ok(answer) = client.receive() {
+            model.take(index, &answer, context);
+        }
     }
 }
 
 /// What each block may hold.
 struct Model {
     blocks: Vec<Block>,
-    in_flight: BTreeMap<u64, InFlight>,
+    in_flight: BTreeMap<RequestId, InFlight>,
     version_next: u64,
     acknowledged: u64,
     lost: u64,
 }
+
+/// A client, and the cookie of one of its requests.
+type RequestId = (usize, u64);
 
 #[derive(Clone)]
 struct Block {
@@ -112,8 +178,8 @@ struct Block {
     current: u64,
     /// What may be found after a kill.
     survivors: Vec<u64>,
-    /// The trim that was acknowledged last, by its request's cookie.
-    trimmed_by: u64,
+    /// The trim that was acknowledged last.
+    trimmed_by: RequestId,
     /// A request for it is in flight; no second one is sent, as their order would be open.
     busy: bool,
 }
@@ -134,13 +200,14 @@ enum What {
     Read,
     /// Blocks, and their trim, that was acknowledged before the flush was sent.
     Flush {
-        trimmed: Vec<(u64, u64)>,
+        trimmed: Vec<(u64, RequestId)>,
     },
 }
 
 impl Model {
     fn new(blocks: u64) -> Self {
-        let block = Block { current: ZEROES, survivors: vec![ZEROES], trimmed_by: 0, busy: false };
+        let block =
+            Block { current: ZEROES, survivors: vec![ZEROES], trimmed_by: (0, 0), busy: false };
         Self {
             blocks: vec![block; usize::try_from(blocks.min(BLOCKS_MAX)).expect("it fits")],
             in_flight: BTreeMap::new(),
@@ -151,15 +218,15 @@ impl Model {
     }
 
     /// Draws a request and sends it.
-    fn submit(&mut self, client: &mut Client, random: &mut Random) {
+    fn submit(&mut self, index: usize, client: &mut Client, random: &mut Random) {
         if random.chance(0.03) {
             let trimmed = (0..self.blocks.len() as u64)
                 .filter(|&lba| self.is_trimmed(lba))
                 .map(|lba| (lba, self.blocks[lba as usize].trimmed_by))
                 .collect();
             let cookie = client.send(FLUSH, 0, 0, 0, &[]).expect("the server is alive");
-            self.in_flight
-                .insert(cookie, InFlight { first: 0, count: 0, what: What::Flush { trimmed } });
+            let flush = InFlight { first: 0, count: 0, what: What::Flush { trimmed } };
+            self.in_flight.insert((index, cookie), flush);
             return;
         }
         let (first, count) = self.draw_run(random);
@@ -187,7 +254,7 @@ impl Model {
                 What::Read | What::Flush { .. } => {}
             }
         }
-        self.in_flight.insert(cookie, InFlight { first, count, what });
+        self.in_flight.insert((index, cookie), InFlight { first, count, what });
     }
 
     /// A run of blocks with nothing in flight. Half of the runs fall into an eighth of the space,
@@ -207,8 +274,9 @@ impl Model {
     }
 
     /// Applies a reply.
-    fn take(&mut self, answer: &Answer, context: &str) {
-        let done = self.in_flight.remove(&answer.cookie).expect("a reply to what was asked");
+    fn take(&mut self, client: usize, answer: &Answer, context: &str) {
+        let id = (client, answer.cookie);
+        let done = self.in_flight.remove(&id).expect("a reply to what was asked");
         assert_eq!(answer.error, 0, "{context}: blocks {}+{}", done.first, done.count);
         self.acknowledged += 1;
         for lba in done.first..done.first + done.count {
@@ -221,7 +289,7 @@ impl Model {
                 }
                 What::Trim { fua } => {
                     block.current = ZEROES;
-                    block.trimmed_by = answer.cookie;
+                    block.trimmed_by = id;
                     if fua {
                         block.survivors = vec![ZEROES];
                     }
@@ -235,9 +303,9 @@ impl Model {
             }
         }
         if let What::Flush { trimmed } = done.what {
-            for (lba, cookie) in trimmed {
+            for (lba, trim) in trimmed {
                 // Written or trimmed again since: nothing to learn from this flush.
-                if self.is_trimmed(lba) && self.blocks[lba as usize].trimmed_by == cookie {
+                if self.is_trimmed(lba) && self.blocks[lba as usize].trimmed_by == trim {
                     self.blocks[lba as usize].survivors = vec![ZEROES];
                 }
             }
@@ -267,8 +335,12 @@ impl Model {
                     "{context}: block {lba} holds version {found}, may hold {:?}",
                     block.survivors
                 );
-                *block =
-                    Block { current: found, survivors: vec![found], trimmed_by: 0, busy: false };
+                *block = Block {
+                    current: found,
+                    survivors: vec![found],
+                    trimmed_by: (0, 0),
+                    busy: false,
+                };
             }
         }
     }

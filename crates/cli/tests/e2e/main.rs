@@ -11,7 +11,9 @@
 //! `WEIR_E2E_BINARY=/usr/bin/weir cargo test -p cli --test e2e` drives another binary.
 
 mod clients;
+mod disk;
 mod filesystems;
+mod guest;
 mod hostile;
 mod kill;
 mod nbd;

@@ -125,3 +125,45 @@ fn ended_or_ready(server: &mut Server) -> Option<std::process::ExitStatus> {
     }
     panic!("neither ready nor ended within a minute:\n{}", server.log());
 }
+
+#[test]
+fn a_config_that_contradicts_the_device_is_told_key_by_key() {
+    let scratch = Scratch::new("contradict");
+    let (data, config) = (scratch.data(), scratch.file("weir.toml"));
+    let data = data.to_str().expect("UTF-8");
+    let true_config = "[device]\nkind = \"nand\"\npath = \"data\"\nprofile = \"instant\"\nshards = 2\n\
+                       channels = 4\ndies_per_channel = 2\nop_percent = 30\n\
+                       [device.faults]\nfactory_bad = 0.01\n\
+                       [[volume]]\nname = \"default\"\nsize = \"64MiB\"\n[http]\naddress = \"127.0.0.1:0\"\n";
+    fs::write(&config, true_config).unwrap();
+    let made = weir(&["format", "--config", &config]);
+    assert!(made.status.success(), "{}", said(&made));
+    for (is, says, key) in [
+        ("kind = \"nand\"", "kind = \"file\"", "device.kind"),
+        ("profile = \"instant\"", "profile = \"tlc\"", "device.profile"),
+        ("shards = 2", "shards = 4", "device.shards"),
+        ("channels = 4", "channels = 8", "device.channels"),
+        ("dies_per_channel = 2", "dies_per_channel = 3", "device.dies_per_channel"),
+        ("op_percent = 30", "op_percent = 20", "device.op_percent"),
+        ("factory_bad = 0.01", "factory_bad = 0", "device.faults.factory_bad"),
+        ("64MiB", "128MiB", "volume"),
+        ("\"default\"", "\"other\"", "volume"),
+    ] {
+        assert!(true_config.contains(is), "{is}");
+        fs::write(&config, true_config.replace(is, says)).unwrap();
+        let refused = weir(&["serve", "--config", &config]);
+        let text = said(&refused);
+        assert!(!refused.status.success(), "{says} must be refused");
+        let (before, after) = (is.split(" = ").last().unwrap(), says.split(" = ").last().unwrap());
+        for word in [key, data, before.trim_matches('"'), after.trim_matches('"')] {
+            assert!(text.contains(word), "{says}: the message names {word:?}: {text}");
+        }
+    }
+    // An option is told as an option.
+    fs::write(&config, true_config).unwrap();
+    let refused = weir(&["serve", "--config", &config, "--op-percent", "7"]);
+    assert!(said(&refused).contains("--op-percent 7"), "{}", said(&refused));
+    // What is true may be repeated, by the file and by options.
+    let true_options = ["--config", &config, "--data", data, "--shards", "2", "--op-percent", "30"];
+    Server::start(&scratch, &true_options).terminate();
+}

@@ -3,7 +3,8 @@
 
 use crate::nbd::Client;
 use crate::scratch::Scratch;
-use crate::tools::weir_path;
+use crate::tools::{weir, weir_path};
+use serde_json::Value;
 use std::fs::OpenOptions;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -17,10 +18,16 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// What most tests use: no pacing, small.
 pub const SMALL: &[&str] = &["--profile", "instant", "--capacity", "64MiB"];
 
+/// The same on two threads.
+pub const SMALL_ON_TWO_SHARDS: &[&str] =
+    &["--profile", "instant", "--capacity", "64MiB", "--shards", "2"];
+
 pub struct Server {
     child: Child,
     data: PathBuf,
     log: PathBuf,
+    /// What it said when it was ready: `ready`, and an address a volume and socket.
+    ready: String,
 }
 
 impl Server {
@@ -39,7 +46,10 @@ impl Server {
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             match receiver.recv_timeout(left) {
-                Ok(line) if line.starts_with("ready") => return server,
+                Ok(line) if line.starts_with("ready") => {
+                    server.ready = line;
+                    return server;
+                }
                 Ok(_) => {}
                 Err(end) => panic!("the server did not become ready ({end}):\n{}", server.log()),
             }
@@ -50,20 +60,29 @@ impl Server {
     pub fn spawn(scratch: &Scratch, args: &[&str]) -> Self {
         let log = scratch.path().join("serve.log");
         let stderr = OpenOptions::new().create(true).append(true).open(&log).expect("a log file");
-        let child = Command::new(weir_path())
-            .args(["serve", "--http", "127.0.0.1:0", "--data"])
-            .arg(scratch.data())
-            .args(args)
+        let mut command = Command::new(weir_path());
+        command.args(["serve", "--http", "127.0.0.1:0"]).args(args);
+        if !args.contains(&"--data") {
+            command.arg("--data").arg(scratch.data());
+        }
+        let child = command
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(stderr)
             .spawn()
             .expect("weir starts");
-        Self { child, data: scratch.data(), log }
+        Self { child, data: scratch.data(), log, ready: String::new() }
     }
 
     pub fn socket(&self) -> PathBuf {
         self.data.join("nbd.sock")
+    }
+
+    /// Where it listens for TCP, if told to.
+    pub fn tcp_port(&self) -> u16 {
+        let address = self.ready.split(' ').find_map(|uri| uri.strip_prefix("nbd://"));
+        let port = address.and_then(|address| address.split(['/', ':']).nth(1)?.parse().ok());
+        port.unwrap_or_else(|| panic!("no TCP address in {:?}", self.ready))
     }
 
     /// The volume as libnbd, QEMU and fio name it.
@@ -75,6 +94,52 @@ impl Server {
     pub fn connect(&self) -> Client {
         Client::connect(&self.socket(), "default")
             .unwrap_or_else(|error| panic!("cannot connect: {error}\n{}", self.log()))
+    }
+
+    /// A client of our own on each shard: whoever accepts a connection keeps it, and the status tells
+    /// who that was.
+    pub fn connect_to_each_shard(&self, shards: usize) -> Vec<Client> {
+        if shards == 1 {
+            return vec![self.connect()];
+        }
+        let mut chosen: Vec<Option<Client>> = (0..shards).map(|_| None).collect();
+        // These stay connected until the end, so that a count which grows tells of the new one.
+        let mut unwanted = Vec::new();
+        let mut before = self.connections();
+        for _ in 0..50 {
+            let client = self.connect();
+            let after = self.connections();
+            assert_eq!(after.len(), shards, "the device's shards");
+            let shard = (0..shards).find(|&shard| after[shard] > before[shard]);
+            before = after;
+            match shard {
+                Some(shard) if chosen[shard].is_none() => chosen[shard] = Some(client),
+                _ => unwanted.push(client),
+            }
+            if chosen.iter().all(Option::is_some) {
+                return chosen.into_iter().flatten().collect();
+            }
+        }
+        panic!("one shard accepts no client: {before:?}");
+    }
+
+    /// Clients connected to each shard.
+    fn connections(&self) -> Vec<u64> {
+        self.shards(|shard| &shard["connections"])
+    }
+
+    /// A counter of each shard's FTL.
+    pub fn counters(&self, name: &str) -> Vec<u64> {
+        self.shards(|shard| &shard["counters"][name])
+    }
+
+    /// A number of each shard's status.
+    fn shards(&self, number: impl Fn(&Value) -> &Value) -> Vec<u64> {
+        let status = weir(&["status", "--json", "--data", self.data.to_str().expect("UTF-8")]);
+        let status: Value =
+            serde_json::from_slice(&status.stdout).unwrap_or_else(|e| panic!("{e}: {status:?}"));
+        let shards = status["shards"].as_array().expect("shards");
+        shards.iter().map(|shard| number(shard).as_u64().expect("a count")).collect()
     }
 
     /// SIGTERM; the server must end by itself with status 0.

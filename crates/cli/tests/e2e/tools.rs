@@ -62,7 +62,7 @@ pub fn said(output: &Output) -> String {
 }
 
 /// mkfs and losetup live in /usr/sbin, which an ordinary user's PATH may lack.
-fn search_path() -> String {
+pub fn search_path() -> String {
     format!("{}:/usr/local/sbin:/usr/sbin:/sbin", std::env::var("PATH").unwrap_or_default())
 }
 

@@ -160,6 +160,9 @@ fn device(
     let kind = section.choice("kind", &["nand", "file", "memory"]).unwrap_or("nand".into());
     let path = section.text("path", "\"weir-data\"").unwrap_or("weir-data".into());
     let path = base.join(path);
+    if kind == "file" {
+        refuse_emulation(&mut section);
+    }
     let named = section.text("profile", "\"mlc-25nm\"");
     let profile = profile(&mut section, named.as_deref(), &kind, base);
     let capacity = section.size("capacity", "\"8GiB\"");
@@ -208,6 +211,20 @@ fn device(
         (_, None) => return None,
     };
     Some(DeviceOptions { kind, volumes, op_percent, channels, dies_per_channel, shards, faults })
+}
+
+/// A file or disk is what it is: keys about emulated flash would be believed and have no effect.
+fn refuse_emulation(section: &mut Section<'_>) {
+    for key in ["profile", "dies_per_channel", "faults"] {
+        if let Some(value) = section.remove(key) {
+            section.errors.push(ConfigError {
+                key: format!("device.{key}"),
+                value: value.to_string(),
+                reason: "has no effect: kind = \"file\" emulates no flash; leave it out".into(),
+                example: "kind = \"file\"".into(),
+            });
+        }
+    }
 }
 
 /// A built-in profile by name, or one in a file.

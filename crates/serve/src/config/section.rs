@@ -66,6 +66,11 @@ impl<'a> Section<'a> {
         }
     }
 
+    /// Takes a key away, whatever its value.
+    pub fn remove(&mut self, key: &str) -> Option<Value> {
+        self.table.remove(key)
+    }
+
     /// True if the key is there.
     pub fn has(&self, key: &str) -> bool {
         self.table.contains_key(key)

@@ -71,3 +71,81 @@ fn sections_reach_the_settings() {
     assert_eq!((config.ftl.handles, config.ftl.append_wait_ns), (4, 1_000_000));
     assert_eq!((config.device.channels, config.http), (4, None));
 }
+
+#[test]
+fn every_config_in_the_documents_is_one() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let mut folders = vec![root.join("docs"), root.clone()];
+    let mut documents = Vec::new();
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(&folder).unwrap().map(Result::unwrap) {
+            let path = entry.path();
+            match path.extension() {
+                Some(extension) if extension == "md" => documents.push(path),
+                None if path.is_dir() && folder != root => folders.push(path),
+                _ => {}
+            }
+        }
+    }
+    let mut found = 0;
+    for document in documents {
+        let text = std::fs::read_to_string(&document).unwrap();
+        for block in text.split("```toml\n").skip(1) {
+            let block = block.split("```").next().unwrap();
+            found += 1;
+            if let Err(errors) = Config::parse(block, &root) {
+                panic!("{}: {errors}:\n{block}", document.display());
+            }
+        }
+    }
+    assert!(found > 0, "README.md shows a config");
+}
+
+#[test]
+fn a_file_is_not_described_as_emulated_flash() {
+    let found = errors("[device]\nkind = \"file\"\nprofile = \"tlc\"\ndies_per_channel = 2\n");
+    let keys: Vec<&str> = found.iter().map(|error| error.key.as_str()).collect();
+    assert_eq!(keys, ["device.profile", "device.dies_per_channel"], "{found:#?}");
+}
+
+#[test]
+fn the_document_tells_every_key_with_its_default() {
+    let text =
+        std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/config.md"));
+    let text = text.unwrap();
+    let blocks = text.split("```toml\n").skip(1).map(|block| block.split("```").next().unwrap());
+    let told: toml::Table = blocks.collect::<String>().parse().unwrap();
+    let keys = |table: &toml::Value| -> Vec<String> {
+        let mut keys: Vec<String> = table.as_table().unwrap().keys().cloned().collect();
+        keys.sort_unstable();
+        keys
+    };
+    for (section, table) in [
+        ("device", &told["device"]),
+        ("device.faults", &told["device"]["faults"]),
+        ("[volume]", &told["volume"][0]),
+        ("nbd", &told["nbd"]),
+        ("http", &told["http"]),
+        ("ftl", &told["ftl"]),
+        ("ftl.policy", &told["ftl"]["policy"]),
+    ] {
+        // The refusal of a key that does not exist lists those that do.
+        let found = errors(&format!("[{section}]\nno_such_key = 1\n"));
+        let known = found.iter().find_map(|e| e.reason.split("known here: ").nth(1));
+        let mut known: Vec<&str> = known.expect("a list of keys").split(", ").collect();
+        known.sort_unstable();
+        assert_eq!(keys(table), known, "[{section}]");
+    }
+    let told = Config::parse(&told.to_string(), Path::new("/base")).unwrap();
+    let silent = Config::parse("", Path::new("/base")).unwrap();
+    assert_eq!(told.ftl, silent.ftl);
+    let device = DeviceOptions { volumes: silent.device.volumes, ..told.device };
+    assert_eq!(device, DeviceOptions { volumes: device.volumes.clone(), ..silent.device });
+    assert_eq!(told.http, silent.http);
+    let NbdConfig { clients_max, handshake_ns, buffer_bytes_max, tls, .. } = told.nbd;
+    let other = silent.nbd;
+    assert_eq!(
+        (clients_max, handshake_ns, buffer_bytes_max, tls),
+        (other.clients_max, other.handshake_ns, other.buffer_bytes_max, other.tls)
+    );
+}

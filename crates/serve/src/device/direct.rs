@@ -4,14 +4,20 @@
 //! | bytes | holds |
 //! |---|---|
 //! | 0..8 | `b"WEIRFILE"` |
-//! | 8..12 | version, 1 |
+//! | 8..12 | version, 2 |
 //! | 12..16 | shards |
 //! | 16..32 | uuid |
 //! | 32..36 | units of each shard |
 //! | 36..40 | blocks of each unit |
 //! | 40..44 | program units of each block |
 //! | 44..48 | logical blocks of each shard |
-//! | 48..52 | CRC-32C of the bytes before |
+//! | 48..52 | OP in percent, as asked for |
+//! | 52..56 | CRC-32C of the bytes before |
+//!
+//! While a device is being made, the header is `b"WEIRMAKE"` and zeroes.
+//!
+//! Invariant: what others keep on the file or disk is never overwritten unless it was thrown away
+//! before ([`wipe`]); a disk that the system uses (mounted, swap, part of another) is not opened.
 
 use super::{DeviceError, Mode, Shape, lock};
 use crate::medium::{
@@ -20,18 +26,30 @@ use crate::medium::{
 };
 use flash::{BLOCK_BYTES, Geometry};
 use nand::{BlockRecord, Faults, Nand, Profile};
-use std::fs::{File, OpenOptions};
-use std::io;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read};
 use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 
 const MAGIC: &[u8; 8] = b"WEIRFILE";
-const VERSION: u32 = 1;
+/// In place of it while the device is being made.
+const MAGIC_UNFINISHED: &[u8; 8] = b"WEIRMAKE";
+const VERSION: u32 = 2;
+const HEADER_BYTES: usize = 56;
 const SECTOR: u64 = BLOCK_BYTES as u64;
 /// Program units of an erase block of 4 MiB.
 const PAGES_PER_BLOCK: u32 = 64;
 const BLOCK_FILE_BYTES: u64 = PAGES_PER_BLOCK as u64 * PAGE_BYTES;
 const GENERATION_AT: u64 = SECTOR;
+
+/// What the header tells.
+#[derive(Clone, Copy)]
+pub struct Parts {
+    pub shards: u32,
+    pub shape: Shape,
+    pub op_percent: u32,
+    pub uuid: u128,
+}
 
 /// The rules of a file as those of flash without delays.
 pub fn profile() -> Profile {
@@ -56,25 +74,32 @@ pub fn exists(path: &Path) -> bool {
 
 /// Writes the records and opens the parts. They become a device by [`commit`].
 pub fn create(path: &Path, shards: u32, shape: Shape) -> Result<(Vec<Medium>, File), DeviceError> {
-    let plain = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path);
-    let plain = plain.map_err(DeviceError::io(path, "open"))?;
-    let file = lock_file(path, plain)?;
+    let file = open_alone(path, OpenOptions::new().write(true).create(true).truncate(false))?;
     if exists(path) {
         return Err(DeviceError::Exists(path.into()));
+    }
+    if let Some(what) = foreign(path, &file)? {
+        return Err(DeviceError::Foreign { path: path.into(), what });
     }
     let nand = shape.nand(&profile(), &Faults::default(), 0)?;
     let geometry = nand.geometry();
     let bytes = places(&geometry, shards, 0).1;
-    let metadata = file.metadata().map_err(DeviceError::io(path, "examine"))?;
-    if metadata.file_type().is_block_device() {
+    if is_block_device(&file, path)? {
         let mut reader = &file;
         let end = io::Seek::seek(&mut reader, io::SeekFrom::End(0));
         let found = end.map_err(DeviceError::io(path, "size"))?;
         if found < bytes {
             let reason = format!("has {found} bytes where the volumes and the OP need {bytes}");
-            return Err(DeviceError::invalid(path, reason, "make the volumes smaller"));
+            let mend = "make the volumes (or device.capacity) smaller, or device.op_percent";
+            return Err(DeviceError::invalid(path, reason, mend));
         }
-    } else {
+    }
+    // First of all: a device that was made by half may be made again.
+    let mut header = [0; BLOCK_BYTES];
+    header[..8].copy_from_slice(MAGIC_UNFINISHED);
+    file.write_all_at(&header, 0).map_err(DeviceError::io(path, "clear the header"))?;
+    file.sync_all().map_err(DeviceError::io(path, "sync"))?;
+    if !is_block_device(&file, path)? {
         file.set_len(bytes).map_err(DeviceError::io(path, "size"))?;
     }
     let failed = "write the records";
@@ -83,26 +108,65 @@ pub fn create(path: &Path, shards: u32, shape: Shape) -> Result<(Vec<Medium>, Fi
         file.write_all_at(&records, place.records_at).map_err(DeviceError::io(path, failed))?;
     }
     lock::write_generation(&file, path, GENERATION_AT, 0)?;
-    // What was there before is no device until `commit`.
-    file.write_all_at(&[0; BLOCK_BYTES], 0).map_err(DeviceError::io(path, "clear the header"))?;
     open_parts(path, file, (shards, shape), Mode::ReadWrite)
 }
 
+/// Throws away what is at `path`, whatever it is: clears where headers are. Not if it is in use.
+pub fn wipe(path: &Path) -> Result<(), DeviceError> {
+    let file = open_alone(path, OpenOptions::new().write(true))?;
+    let metadata = file.metadata().map_err(DeviceError::io(path, "examine"))?;
+    let block_device = metadata.file_type().is_block_device();
+    let bytes = if block_device { HEAD_BYTES } else { metadata.len().min(HEAD_BYTES) };
+    let clear = |file: &File| {
+        file.write_all_at(&vec![0; bytes as usize], 0)?;
+        file.sync_all()
+    };
+    clear(&file).map_err(DeviceError::io(path, "clear the head"))
+}
+
+/// What is at the head of a file or disk that is not ours, in words; `None` if there is nothing.
+fn foreign(path: &Path, file: &File) -> Result<Option<String>, DeviceError> {
+    let mut head = Vec::new();
+    let read = file.take(HEAD_BYTES).read_to_end(&mut head);
+    read.map_err(DeviceError::io(path, "read the head"))?;
+    if head.starts_with(MAGIC_UNFINISHED) || head.iter().all(|&byte| byte == 0) {
+        return Ok(None);
+    }
+    let known = SIGNATURES
+        .iter()
+        .find(|(at, bytes, _)| head.get(*at..).is_some_and(|from| from.starts_with(bytes)));
+    Ok(Some(known.map_or("data that is not Weir's", |(.., name)| name).into()))
+}
+
+/// Longest stretch from the start in which a file system or partition table shows itself.
+const HEAD_BYTES: u64 = 1 << 20;
+
+/// Where others write who they are. What holds another within comes after it.
+const SIGNATURES: [(usize, &[u8], &str); 12] = [
+    (1080, b"\x53\xef", "an ext2, ext3 or ext4 file system"),
+    (0, b"XFSB", "an xfs file system"),
+    (65_600, b"_BHRfS_M", "a btrfs file system"),
+    (1024, b"\x10\x20\xf5\xf2", "an f2fs file system"),
+    (3, b"NTFS    ", "an NTFS file system"),
+    (32_769, b"CD001", "an ISO 9660 image"),
+    (4086, b"SWAPSPACE2", "swap space"),
+    (0, b"LUKS\xba\xbe", "an encrypted (LUKS) volume"),
+    (536, b"LVM2 001", "an LVM physical volume"),
+    (0, b"QFI\xfb", "a qcow2 image"),
+    (512, b"EFI PART", "a GPT partition table"),
+    (510, b"\x55\xaa", "a boot sector: a FAT file system or a partition table"),
+];
+
 /// Writes the header: from now on there is a device.
-pub fn commit(
-    path: &Path,
-    file: &File,
-    shards: u32,
-    shape: Shape,
-    uuid: u128,
-) -> Result<(), DeviceError> {
+pub fn commit(path: &Path, file: &File, made: &Parts) -> Result<(), DeviceError> {
+    let Parts { shards, shape, op_percent, uuid } = *made;
     let mut header = Vec::from(MAGIC);
     header.extend(VERSION.to_le_bytes());
     header.extend(shards.to_le_bytes());
     header.extend(uuid.to_le_bytes());
     let geometry = shape.nand(&profile(), &Faults::default(), 0)?.geometry();
     let Geometry { units, blocks_per_unit, pages_per_block, .. } = geometry;
-    for number in [units, blocks_per_unit, pages_per_block, shape.logical_blocks] {
+    for number in [units, blocks_per_unit, pages_per_block, shape.logical_blocks, op_percent] {
         header.extend(number.to_le_bytes());
     }
     header.extend(flash::crc(&header).to_le_bytes());
@@ -115,18 +179,39 @@ pub fn open(path: &Path, mode: Mode) -> Result<(Vec<Medium>, File), DeviceError>
     if !path.exists() {
         return Err(DeviceError::Missing(path.into()));
     }
-    let writable = mode == Mode::ReadWrite;
-    let file = OpenOptions::new().read(true).write(writable).open(path);
-    let file = lock_file(path, file.map_err(DeviceError::io(path, "open"))?)?;
-    let parts = read_header(path, &file)?;
-    open_parts(path, file, parts, mode)
+    let file = open_alone(path, OpenOptions::new().write(mode == Mode::ReadWrite))?;
+    let Parts { shards, shape, .. } = read_header(path, &file)?;
+    open_parts(path, file, (shards, shape), mode)
 }
 
-fn lock_file(path: &Path, file: File) -> Result<File, DeviceError> {
+/// What the header of the device at `path` tells.
+pub fn describe(path: &Path) -> Result<Parts, DeviceError> {
+    let file = File::open(path).map_err(DeviceError::io(path, "open"))?;
+    read_header(path, &file)
+}
+
+/// Opens for reading, and whatever else `options` say, what nobody else has open.
+fn open_alone(path: &Path, options: &mut OpenOptions) -> Result<File, DeviceError> {
+    options.read(true);
+    let block_device = fs::metadata(path).is_ok_and(|found| found.file_type().is_block_device());
+    if block_device {
+        // Only for block devices does O_EXCL without O_CREAT have a meaning: the kernel refuses one
+        // that is mounted, swapped on, or part of another, and keeps it from becoming that.
+        options.create(false).custom_flags(libc::O_EXCL);
+    }
+    let file = options.open(path).map_err(|error| match error.raw_os_error() {
+        Some(libc::EBUSY) if block_device => DeviceError::Busy(path.into()),
+        _ => DeviceError::io(path, "open")(error),
+    })?;
     match lock::try_lock(&file).map_err(DeviceError::io(path, "lock"))? {
         true => Ok(file),
         false => Err(DeviceError::Locked { path: path.into(), pid: None }),
     }
+}
+
+fn is_block_device(file: &File, path: &Path) -> Result<bool, DeviceError> {
+    let metadata = file.metadata().map_err(DeviceError::io(path, "examine"))?;
+    Ok(metadata.file_type().is_block_device())
 }
 
 /// Where the shards' parts lie, and the end of the last.
@@ -144,9 +229,9 @@ fn places(geometry: &Geometry, shards: u32, generation: u64) -> (Vec<Place>, u64
     ((0..u64::from(shards)).map(place).collect(), end)
 }
 
-fn read_header(path: &Path, file: &File) -> Result<(u32, Shape), DeviceError> {
+fn read_header(path: &Path, file: &File) -> Result<Parts, DeviceError> {
     let mend = "restore it from a backup, or format the device anew";
-    let mut header = [0; 52];
+    let mut header = [0; HEADER_BYTES];
     file.read_exact_at(&mut header, 0).map_err(DeviceError::io(path, "read the header"))?;
     let word = |at: usize| u32::from_le_bytes([0, 1, 2, 3].map(|i| header[at + i]));
     if header[..8] != *MAGIC {
@@ -156,7 +241,7 @@ fn read_header(path: &Path, file: &File) -> Result<(u32, Shape), DeviceError> {
         let reason = format!("version {}: this build reads version {VERSION}", word(8));
         return Err(DeviceError::invalid(path, reason, "use the build that made the device"));
     }
-    if word(48) != flash::crc(&header[..48]) || word(12) == 0 || word(40) != PAGES_PER_BLOCK {
+    if word(52) != flash::crc(&header[..52]) || word(12) == 0 || word(40) != PAGES_PER_BLOCK {
         return Err(DeviceError::invalid(path, "the header is damaged", mend));
     }
     let shape = Shape {
@@ -165,7 +250,8 @@ fn read_header(path: &Path, file: &File) -> Result<(u32, Shape), DeviceError> {
         blocks_per_plane: word(36),
         logical_blocks: word(44),
     };
-    Ok((word(12), shape))
+    let uuid = u128::from_le_bytes(std::array::from_fn(|i| header[16 + i]));
+    Ok(Parts { shards: word(12), shape, op_percent: word(48), uuid })
 }
 
 fn open_parts(

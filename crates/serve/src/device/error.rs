@@ -27,6 +27,15 @@ pub enum DeviceError {
     Missing(PathBuf),
     /// There is a device already.
     Exists(PathBuf),
+    /// The system uses the disk.
+    Busy(PathBuf),
+    /// Somebody else's data is there.
+    Foreign {
+        /// Where.
+        path: PathBuf,
+        /// What it looks like.
+        what: String,
+    },
     /// A file does not hold what it must.
     Invalid {
         /// The file.
@@ -82,6 +91,19 @@ impl fmt::Display for DeviceError {
                 f,
                 "{}: there is a device here already: choose another path, or remove it if \
                  nothing on it is needed",
+                path.display()
+            ),
+            Self::Busy(path) => write!(
+                f,
+                "{}: the disk is in use: it is mounted, or part of another, or a server has it \
+                 open: see `lsblk {}`, and unmount it or stop that server first",
+                path.display(),
+                path.display()
+            ),
+            Self::Foreign { path, what } => write!(
+                f,
+                "{}: holds {what}: choose another path; or, if nothing on it is needed, throw it \
+                 away with `weir format --force`",
                 path.display()
             ),
             Self::Invalid { path, reason, mend } => {

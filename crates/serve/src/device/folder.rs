@@ -24,6 +24,8 @@ pub struct Description {
     pub shape: Shape,
     pub profile: Profile,
     pub faults: Faults,
+    /// As asked for; unknown of devices made before it was kept.
+    pub op_percent: Option<u32>,
 }
 
 /// `device.toml`, version 1.
@@ -35,6 +37,9 @@ struct DeviceToml {
     shards: u32,
     /// Each shard's.
     logical_blocks: u32,
+    /// As asked for. Nothing depends on it; it tells a config that asks for another one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    op_percent: Option<u32>,
     layout: LayoutToml,
     faults: FaultsToml,
     /// As in a profile file.
@@ -132,6 +137,7 @@ pub fn commit(path: &Path, device: &Description) -> Result<(), DeviceError> {
         uuid: format!("{:032x}", device.uuid),
         shards: device.shards,
         logical_blocks,
+        op_percent: device.op_percent,
         layout: LayoutToml { channels, dies_per_channel, blocks_per_plane },
         faults: FaultsToml {
             seed: device.faults.seed.to_string(),
@@ -156,6 +162,46 @@ pub fn commit(path: &Path, device: &Description) -> Result<(), DeviceError> {
     sync(&new).map_err(DeviceError::io(&new, failed))?;
     fs::rename(&new, &file).map_err(DeviceError::io(&file, failed))?;
     sync(path).map_err(DeviceError::io(path, failed))
+}
+
+/// The device's description by the keys of a config's `[device]`.
+pub fn describe(path: &Path) -> Result<toml::Table, DeviceError> {
+    let device = read_description(path)?;
+    let file = path.join(FILE_NAME);
+    let unfit =
+        |what: &str| DeviceError::invalid(&file, format!("{what} is no TOML"), "report this");
+    let mut table = toml::Table::new();
+    table.insert("kind".into(), "nand".into());
+    let numbers = [
+        ("shards", Some(device.shards)),
+        ("channels", device.shards.checked_mul(device.shape.channels)),
+        ("dies_per_channel", Some(device.shape.dies_per_channel)),
+        ("op_percent", device.op_percent),
+    ];
+    for (key, number) in numbers {
+        if let Some(number) = number {
+            table.insert(key.into(), i64::from(number).into());
+        }
+    }
+    let profile = toml::Value::try_from(&device.profile).map_err(|_| unfit("the profile"))?;
+    table.insert("profile".into(), profile);
+    let Faults { seed, factory_bad, program_fail, erase_fail, correctable, uncorrectable, .. } =
+        device.faults;
+    let mut faults = toml::Table::new();
+    let seed = i64::try_from(seed).map_err(|_| unfit("the seed"))?;
+    faults.insert("seed".into(), seed.into());
+    for (key, fraction) in [
+        ("factory_bad", factory_bad),
+        ("program_fail", program_fail),
+        ("erase_fail", erase_fail),
+        ("correctable", correctable),
+        ("uncorrectable", uncorrectable),
+    ] {
+        faults.insert(key.into(), fraction.into());
+    }
+    faults.insert("wear_errors".into(), device.faults.wear_errors.into());
+    table.insert("faults".into(), faults.into());
+    Ok(table)
 }
 
 fn read_description(path: &Path) -> Result<Description, DeviceError> {
@@ -204,7 +250,8 @@ fn read_description(path: &Path) -> Result<Description, DeviceError> {
         wear_errors: described.faults.wear_errors,
         dead_unit: None,
     };
-    Ok(Description { uuid, shards: described.shards, shape, profile, faults })
+    let op_percent = described.op_percent;
+    Ok(Description { uuid, shards: described.shards, shape, profile, faults, op_percent })
 }
 
 fn open_shards(path: &Path, device: &Description, mode: Mode) -> Result<Vec<Medium>, DeviceError> {

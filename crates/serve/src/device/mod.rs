@@ -20,7 +20,7 @@ use flash::{BLOCK_BYTES, Geometry};
 use ftl::{FormatOptions, Settings};
 use nand::{Faults, Layout, Nand, Profile};
 use std::fs::File;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Where the bytes of a device are.
 #[derive(Clone, Debug, PartialEq)]
@@ -101,7 +101,7 @@ pub struct Device {
 /// A device that is not formatted yet.
 enum Fresh {
     Folder(PathBuf, Box<folder::Description>),
-    File { path: PathBuf, shards: u32, shape: Shape, uuid: u128 },
+    File(PathBuf, direct::Parts),
 }
 
 /// The shape of each shard and what it offers.
@@ -139,6 +139,7 @@ impl Device {
                     shape,
                     profile: profile.clone(),
                     faults: options.faults.clone(),
+                    op_percent: Some(options.op_percent),
                 };
                 let (media, lock) = folder::create(path, &folder)?;
                 (media, Some(lock), Some(Fresh::Folder(path.clone(), Box::new(folder))))
@@ -147,8 +148,9 @@ impl Device {
                 let profile = direct::profile();
                 let shape = shape(options, &profile, settings, logical_blocks)?;
                 let (media, lock) = direct::create(path, options.shards, shape)?;
-                let (path, shards) = (path.clone(), options.shards);
-                (media, Some(lock), Some(Fresh::File { path, shards, shape, uuid }))
+                let DeviceOptions { shards, op_percent, .. } = *options;
+                let parts = direct::Parts { shards, shape, op_percent, uuid };
+                (media, Some(lock), Some(Fresh::File(path.clone(), parts)))
             }
         };
         Ok(Self { media, formats, split, fresh, lock })
@@ -172,11 +174,35 @@ impl Device {
     pub fn commit(&mut self) -> Result<(), DeviceError> {
         match (self.fresh.take(), &self.lock) {
             (Some(Fresh::Folder(path, description)), _) => folder::commit(&path, &description),
-            (Some(Fresh::File { path, shards, shape, uuid }), Some(file)) => {
-                direct::commit(&path, file, shards, shape, uuid)
-            }
+            (Some(Fresh::File(path, parts)), Some(file)) => direct::commit(&path, file, &parts),
             _ => Ok(()),
         }
+    }
+
+    /// What the device was made with, by the keys of the config's `[device]`; the profile as the
+    /// table of a profile file.
+    pub fn description(kind: &Kind) -> Result<toml::Table, DeviceError> {
+        match kind {
+            Kind::Memory { .. } => Ok(toml::Table::new()),
+            Kind::Nand { path, .. } => folder::describe(path),
+            Kind::File { path } => direct::describe(path).map(|parts| {
+                let mut table = toml::Table::new();
+                table.insert("kind".into(), "file".into());
+                for (key, number) in [
+                    ("shards", parts.shards),
+                    ("channels", parts.shards * parts.shape.channels),
+                    ("op_percent", parts.op_percent),
+                ] {
+                    table.insert(key.into(), i64::from(number).into());
+                }
+                table
+            }),
+        }
+    }
+
+    /// Throws away what lies at the path of a plain file or disk, whether a device or not.
+    pub fn wipe(path: &Path) -> Result<(), DeviceError> {
+        direct::wipe(path)
     }
 
     /// True if there is something to open.

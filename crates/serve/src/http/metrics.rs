@@ -1,11 +1,17 @@
 //! The status as Prometheus metrics, made anew for each scrape: the values live in the shards.
+//!
+//! Invariants: every counter of the FTL is exported ([`FTL`]; a test compares it with the FTL's own
+//! list), under a name that says its unit and with a help text that says what it counts; what only
+//! grows since the mount is a counter, whose name the encoder ends with `_total`; the rest are gauges.
 
 use crate::ShardStatus;
-use prometheus_client::encoding::EncodeLabelSet;
-use prometheus_client::encoding::text;
-use prometheus_client::metrics::family::Family;
-use prometheus_client::metrics::gauge::Gauge;
+use Type::{Counter, Gauge};
+use ftl::UnitStatus;
+use prometheus_client::encoding::{EncodeLabelSet, text};
+use prometheus_client::metrics::{counter, family::Family, gauge};
 use prometheus_client::registry::Registry;
+use std::fmt;
+use std::hash::Hash;
 use std::sync::atomic::AtomicU64;
 
 #[derive(Clone, Debug, Eq, Hash, PartialEq, EncodeLabelSet)]
@@ -19,75 +25,342 @@ struct UnitLabel {
     unit: usize,
 }
 
-type PerShard = Family<ShardLabel, Gauge<u64, AtomicU64>>;
-type PerUnit = Family<UnitLabel, Gauge<u64, AtomicU64>>;
+/// What only grows since the mount, or what is so now.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Type {
+    Counter,
+    Gauge,
+}
 
-/// All metrics as text. Counters of the FTL and gauges share one list without telling which is
-/// which, so all are exported as gauges.
-pub fn encode(shards: &[ShardStatus]) -> Result<String, std::fmt::Error> {
+/// All metrics as text.
+pub fn encode(shards: &[ShardStatus]) -> Result<String, fmt::Error> {
     let mut registry = Registry::with_prefix("weir");
-    let names: Vec<&str> = shards
-        .first()
-        .map(|shard| shard.ftl.counters.iter().map(|(name, _)| *name).collect())
-        .unwrap_or_default();
-    for (index, name) in names.into_iter().enumerate() {
-        per_shard(&mut registry, name, "see the FTL's status", shards, |shard| {
-            shard.ftl.counters.get(index).map_or(0, |(_, value)| *value)
-        });
+    for (counter, kind, name, help) in FTL {
+        let value = |shard: &ShardStatus| {
+            let found = shard.ftl.counters.iter().find(|(known, _)| known == counter);
+            found.map_or(0, |(_, value)| *value) as f64
+        };
+        register(&mut registry, *kind, name, help, per_shard(shards, value));
     }
-    let help = "clients connected";
-    per_shard(&mut registry, "connections", help, shards, |shard| shard.connections as u64);
-    let help = "requests in flight";
-    per_shard(&mut registry, "requests", help, shards, |shard| shard.requests as u64);
-    let help = "bytes of request buffers in use";
-    per_shard(&mut registry, "buffer_bytes", help, shards, |shard| shard.buffer_bytes as u64);
-    let help = "1 once another server has taken over the device";
-    per_shard(&mut registry, "fenced", help, shards, |shard| u64::from(shard.fenced));
-    let help = "nanoseconds with a command running";
-    per_unit(&mut registry, "unit_busy_ns", help, shards, |unit| unit.busy_ns);
-    let help = "host reads waiting or running";
-    per_unit(&mut registry, "unit_reads_queued", help, shards, |unit| unit.reads_queued.into());
-    let help = "programs waiting or running";
-    per_unit(&mut registry, "unit_appends_queued", help, shards, |unit| unit.appends_queued.into());
-    let help = "free bands";
-    per_unit(&mut registry, "unit_bands_free", help, shards, |unit| unit.bands_free.into());
-    let help = "bands out of use";
-    per_unit(&mut registry, "unit_bands_retired", help, shards, |unit| unit.bands_retired.into());
-    let help = "slots that hold valid data";
-    per_unit(&mut registry, "unit_slots_valid", help, shards, |unit| unit.slots_valid);
-    let help = "highest erase count";
-    per_unit(&mut registry, "unit_erase_count_max", help, shards, |u| u.erase_count_max.into());
+    for (kind, name, help, value) in SHARD {
+        register(&mut registry, *kind, name, help, per_shard(shards, value));
+    }
+    for (kind, name, help, value) in UNIT {
+        let values = shards.iter().enumerate().flat_map(|(shard, status)| {
+            let units = status.ftl.units.iter().enumerate();
+            units.map(move |(unit, state)| (UnitLabel { shard, unit }, value(state)))
+        });
+        register(&mut registry, *kind, name, help, values);
+    }
     let mut out = String::new();
     text::encode(&mut out, &registry)?;
     Ok(out)
 }
 
 fn per_shard(
-    registry: &mut Registry,
-    name: &str,
-    help: &str,
     shards: &[ShardStatus],
-    value: impl Fn(&ShardStatus) -> u64,
-) {
-    let family = PerShard::default();
-    for (shard, status) in shards.iter().enumerate() {
-        family.get_or_create(&ShardLabel { shard }).set(value(status));
-    }
-    registry.register(name, help, family);
+    value: impl Fn(&ShardStatus) -> f64,
+) -> impl Iterator<Item = (ShardLabel, f64)> {
+    shards.iter().enumerate().map(move |(shard, status)| (ShardLabel { shard }, value(status)))
 }
 
-fn per_unit(
+fn register<L>(
     registry: &mut Registry,
+    kind: Type,
     name: &str,
     help: &str,
-    shards: &[ShardStatus],
-    value: impl Fn(&ftl::UnitStatus) -> u64,
-) {
-    let family = PerUnit::default();
-    for (shard, status) in shards.iter().enumerate() {
-        for (unit, state) in status.ftl.units.iter().enumerate() {
-            family.get_or_create(&UnitLabel { shard, unit }).set(value(state));
+    values: impl Iterator<Item = (L, f64)>,
+) where
+    L: Clone + fmt::Debug + Eq + Hash + EncodeLabelSet + Send + Sync + 'static,
+{
+    match kind {
+        Counter => {
+            let family = Family::<L, counter::Counter<f64, AtomicU64>>::default();
+            for (labels, value) in values {
+                family.get_or_create(&labels).inc_by(value);
+            }
+            registry.register(name, help, family);
+        }
+        Gauge => {
+            let family = Family::<L, gauge::Gauge<f64, AtomicU64>>::default();
+            for (labels, value) in values {
+                family.get_or_create(&labels).set(value);
+            }
+            registry.register(name, help, family);
         }
     }
-    registry.register(name, help, family);
+}
+
+/// A metric of each shard or unit: its name, its help, and where its value is.
+type Metric<T> = (Type, &'static str, &'static str, fn(&T) -> f64);
+
+const SHARD: &[Metric<ShardStatus>] = &[
+    (Gauge, "connections", "NBD clients connected", |s| s.connections as f64),
+    (Gauge, "requests", "NBD requests in flight", |s| s.requests as f64),
+    (Gauge, "buffer_bytes", "Bytes of request buffers in use", |s| s.buffer_bytes as f64),
+    (Gauge, "fenced", "1 once another server has taken over the device, else 0", |s| {
+        f64::from(u8::from(s.fenced))
+    }),
+];
+
+const UNIT: &[Metric<UnitStatus>] = &[
+    (Counter, "unit_busy_seconds", "Seconds with a command running on the unit", |u| {
+        u.busy_ns as f64 / flash::SECOND as f64
+    }),
+    (Gauge, "unit_reads_queued", "Host reads waiting or running on the unit", |u| {
+        u.reads_queued.into()
+    }),
+    (Gauge, "unit_appends_queued", "Programs waiting or running on the unit", |u| {
+        u.appends_queued.into()
+    }),
+    (Gauge, "unit_bands_free", "Bands of the unit that hold no data", |u| u.bands_free.into()),
+    (Gauge, "unit_bands_retired", "Bands of the unit that are out of use for good", |u| {
+        u.bands_retired.into()
+    }),
+    (Gauge, "unit_slots_valid", "Slots (4 KiB) of the unit that hold valid data", |u| {
+        u.slots_valid as f64
+    }),
+    (Gauge, "unit_slots_reclaimable", "Slots (4 KiB) of full bands that GC could gain", |u| {
+        u.slots_reclaimable as f64
+    }),
+    (Gauge, "unit_erase_count_min", "Erases of the usable band with the fewest", |u| {
+        u.erase_count_min.into()
+    }),
+    (Gauge, "unit_erase_count_max", "Erases of the usable band with the most", |u| {
+        u.erase_count_max.into()
+    }),
+    (Gauge, "unit_gone", "1 once the unit has stopped answering, else 0", |u| {
+        f64::from(u8::from(u.gone))
+    }),
+];
+
+/// The counters of the FTL: their names there, what they are, and name and help here.
+const FTL: &[(&str, Type, &str, &str)] = &[
+    ("logical_blocks", Gauge, "logical_blocks", "Logical blocks (4 KiB) that the shard offers"),
+    (
+        "blocks_mapped",
+        Gauge,
+        "logical_blocks_mapped",
+        "Logical blocks (4 KiB) that hold data: written and not trimmed",
+    ),
+    ("bands_free", Gauge, "bands_free", "Bands that hold no data and can be opened"),
+    ("bands_free_low", Gauge, "bands_free_low", "Free bands below which GC starts"),
+    (
+        "generation",
+        Gauge,
+        "generation",
+        "How often the shard was mounted for writing since the format",
+    ),
+    ("map_bytes", Gauge, "map_bytes", "Bytes of DRAM that the map and the bands' validity take"),
+    (
+        "requests_running",
+        Gauge,
+        "ftl_requests",
+        "Requests that the FTL has accepted and not answered",
+    ),
+    ("host_blocks_read", Counter, "host_blocks_read", "Logical blocks (4 KiB) that hosts read"),
+    (
+        "host_blocks_written",
+        Counter,
+        "host_blocks_written",
+        "Logical blocks (4 KiB) that hosts wrote",
+    ),
+    (
+        "host_blocks_trimmed",
+        Counter,
+        "host_blocks_trimmed",
+        "Logical blocks (4 KiB) that hosts trimmed",
+    ),
+    ("host_flushes", Counter, "host_flushes", "Flushes that hosts asked for"),
+    ("host_errors", Counter, "host_errors", "Requests that were answered with an error"),
+    (
+        "writes_throttled",
+        Counter,
+        "writes_throttled",
+        "Times a write had to wait because GC was behind",
+    ),
+    (
+        "writes_refused",
+        Counter,
+        "writes_refused",
+        "Writes that were refused because there was no space left",
+    ),
+    (
+        "slots_programmed",
+        Counter,
+        "slots_programmed",
+        "Slots (4 KiB) programmed for any reason; by host_blocks_written it is the WAF",
+    ),
+    (
+        "slots_relocated",
+        Counter,
+        "slots_relocated",
+        "Slots (4 KiB) of valid data that GC, refresh and wear moves relocated",
+    ),
+    (
+        "slots_padded",
+        Counter,
+        "slots_padded",
+        "Slots (4 KiB) of padding in pages that were programmed before they were full",
+    ),
+    (
+        "pages_padded",
+        Counter,
+        "pages_padded",
+        "Pages programmed with padding only, to make earlier ones durable",
+    ),
+    (
+        "slots_checkpointed",
+        Counter,
+        "slots_checkpointed",
+        "Slots (4 KiB) that checkpoints of the map took",
+    ),
+    ("slots_corrected", Counter, "slots_corrected", "Slots read whose bit errors were corrected"),
+    (
+        "reads_unreadable",
+        Counter,
+        "reads_unreadable",
+        "Blocks that a host asked for and that failed their check: told as an error",
+    ),
+    (
+        "programs_failed",
+        Counter,
+        "programs_failed",
+        "Programs that the medium reported as failed; their data was programmed elsewhere",
+    ),
+    ("erases", Counter, "erases", "Bands erased"),
+    (
+        "erases_forced",
+        Counter,
+        "erases_forced",
+        "Bands erased against the erase policy, because space was needed",
+    ),
+    ("bands_opened", Counter, "bands_opened", "Bands opened for appends"),
+    (
+        "bands_retired",
+        Counter,
+        "bands_retired",
+        "Bands taken out of use for failed programs or erases, since the mount",
+    ),
+    (
+        "blocks_poisoned",
+        Counter,
+        "blocks_poisoned",
+        "Logical blocks whose only copy was lost: reads fail until they are written again",
+    ),
+    ("units_gone", Counter, "units_gone", "Units that stopped answering"),
+    ("victims", Counter, "gc_victims", "Bands that GC chose to reclaim"),
+    (
+        "refreshes",
+        Counter,
+        "refreshes",
+        "Bands rewritten because their bit errors came near the limit of correction",
+    ),
+    ("wear_moves", Counter, "wear_moves", "Bands relocated to even out wear"),
+    ("pages_scrubbed", Counter, "pages_scrubbed", "Pages that the scrub read and checked"),
+    ("scrub_errors", Counter, "scrub_errors", "Slots that the scrub found unreadable"),
+    ("checkpoints", Counter, "checkpoints", "Checkpoints of the map completed"),
+    (
+        "checkpoints_aborted",
+        Counter,
+        "checkpoints_aborted",
+        "Checkpoints of the map given up before they were complete",
+    ),
+    ("medium_flushes", Counter, "medium_flushes", "Flushes sent to the medium"),
+    (
+        "medium_failures",
+        Counter,
+        "medium_failures",
+        "Times the medium could not be made durable: the shard accepts no more writes",
+    ),
+    (
+        "policy_invalid",
+        Counter,
+        "policy_invalid",
+        "Answers of policies that were invalid and replaced by the default",
+    ),
+    ("policy_switches", Counter, "policy_switches", "Policies switched while running"),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+    use crate::offline;
+    use std::collections::{BTreeMap, BTreeSet};
+
+    /// The status of a device of two shards that has been written to.
+    fn shards(test: &str) -> Vec<ShardStatus> {
+        let name = format!("weir-metrics-{}-{test}", std::process::id());
+        let folder = std::env::temp_dir().join(name);
+        let _ = std::fs::remove_dir_all(&folder);
+        let text = "[device]\nprofile = \"instant\"\ncapacity = \"64MiB\"\nshards = 2\n";
+        let config = Config::parse(text, &folder).unwrap();
+        offline::format(&config.device, &config.ftl).unwrap();
+        let status = offline::with_device(&config.device.kind, &config.ftl, false, |shards| {
+            shards[1].write(7, &[1; 8192]).unwrap();
+            let statuses = shards.iter().map(|shard| ShardStatus {
+                ftl: shard.ftl().status(),
+                connections: 3,
+                requests: 0,
+                buffer_bytes: 4096,
+                wear: Vec::new(),
+                fenced: false,
+            });
+            statuses.collect()
+        });
+        std::fs::remove_dir_all(&folder).unwrap();
+        status.unwrap()
+    }
+
+    #[test]
+    fn every_counter_of_the_ftl_is_a_metric_and_no_other() {
+        let known: BTreeSet<&str> = FTL.iter().map(|(counter, ..)| *counter).collect();
+        let shards = shards("all");
+        let there: BTreeSet<&str> = shards[0].ftl.counters.iter().map(|(name, _)| *name).collect();
+        assert_eq!(known, there);
+    }
+
+    /// What `promtool check metrics` complains about, and what a reader would.
+    #[test]
+    fn the_metrics_keep_the_conventions_of_prometheus() {
+        let shards = shards("lint");
+        let text = encode(&shards).unwrap();
+        let mut types: BTreeMap<&str, &str> = BTreeMap::new();
+        let mut helped = BTreeSet::new();
+        let mut samples = BTreeSet::new();
+        for line in text.lines() {
+            let words: Vec<&str> = line.splitn(4, ' ').collect();
+            match words[..] {
+                ["#", "HELP", name, help] => {
+                    assert!(help.contains(' ') && help.len() > 10, "{line}: says too little");
+                    assert!(!help.contains("see "), "{line}: says it itself");
+                    assert!(helped.insert(name), "{name} is explained twice");
+                }
+                ["#", "TYPE", name, kind] => assert_eq!(types.insert(name, kind), None, "{name}"),
+                ["#", "EOF"] => {}
+                [sample, value] => {
+                    assert!(value.parse::<f64>().unwrap().is_finite(), "{line}");
+                    assert!(samples.insert(sample), "{sample} comes twice");
+                    let name = sample.split('{').next().unwrap();
+                    let metric = name.strip_suffix("_total").unwrap_or(name);
+                    let counts = types.get(metric) == Some(&"counter");
+                    assert!(types.contains_key(metric) && helped.contains(metric), "{line}");
+                    assert_eq!(name.ends_with("_total"), counts, "{line}: _total is for counters");
+                }
+                _ => panic!("no line of a metric: {line}"),
+            }
+        }
+        for name in types.keys() {
+            let plain = |c: char| c.is_ascii_lowercase() || c == '_';
+            assert!(name.starts_with("weir_") && name.chars().all(plain), "{name}");
+            for unit in ["_ns", "_ms", "_us", "_kib", "_mib", "_percent", "_count", "_sum"] {
+                assert!(!name.ends_with(unit), "{name}: base units, and no ending of histograms");
+            }
+        }
+        assert_eq!(types.len(), FTL.len() + SHARD.len() + UNIT.len());
+        assert!(text.contains("weir_host_blocks_written_total{shard=\"1\"} 2"), "{text}");
+        assert!(text.contains("weir_unit_busy_seconds_total{shard=\"0\",unit=\"0\"}"), "{text}");
+        assert!(text.contains("weir_connections{shard=\"1\"} 3"), "{text}");
+    }
 }

@@ -155,6 +155,44 @@ fn switch(server: &Server, body: &str) -> (u16, String) {
     )
 }
 
+/// A value is as the schema says: no key is missing and none is there that the schema does not tell.
+fn conforms(
+    api: &serde_json::Value,
+    schema: &serde_json::Value,
+    value: &serde_json::Value,
+    place: &str,
+) {
+    if let Some(name) = schema["$ref"].as_str() {
+        let pointer = name.strip_prefix('#').unwrap();
+        return conforms(api, api.pointer(pointer).unwrap(), value, place);
+    }
+    let kind = match value {
+        serde_json::Value::Object(_) => "object",
+        serde_json::Value::Array(_) => "array",
+        serde_json::Value::String(_) => "string",
+        serde_json::Value::Bool(_) => "boolean",
+        serde_json::Value::Number(number) if number.is_f64() => "number",
+        serde_json::Value::Number(_) => "integer",
+        serde_json::Value::Null => "null",
+    };
+    let kinds = &schema["type"];
+    let fits = kinds == kind || kinds.as_array().is_some_and(|kinds| kinds.contains(&kind.into()));
+    assert!(fits, "{place} is {kind}, the schema says {kinds}");
+    for item in value.as_array().into_iter().flatten() {
+        conforms(api, &schema["items"], item, &format!("{place}[]"));
+    }
+    let Some(object) = value.as_object() else { return };
+    let rest = schema.get("additionalProperties").filter(|rest| rest.is_object());
+    for (key, value) in object {
+        let told = schema["properties"].get(key).or(rest);
+        let told = told.unwrap_or_else(|| panic!("{place}.{key} is not in the schema"));
+        conforms(api, told, value, &format!("{place}.{key}"));
+    }
+    for key in schema["properties"].as_object().into_iter().flatten().map(|(key, _)| key) {
+        assert!(object.contains_key(key), "{place}.{key} is missing");
+    }
+}
+
 #[test]
 fn status_metrics_and_policies_are_served_over_http() {
     let folder = Folder::new();
@@ -178,11 +216,16 @@ fn status_metrics_and_policies_are_served_over_http() {
     assert_eq!(status["shards"][1]["policies"]["victim"], "fifo");
     let (code, body) = get(&server, "/metrics");
     assert_eq!(code, 200);
-    assert!(body.contains("weir_host_blocks_written{shard=\"0\"}"), "{body}");
+    assert!(body.contains("weir_host_blocks_written_total{shard=\"0\"}"), "{body}");
     assert!(body.contains("weir_unit_bands_free{shard=\"1\",unit=\"0\"}"), "{body}");
     let (code, body) = get(&server, "/openapi.json");
     assert_eq!(code, 200);
-    serde_json::from_str::<serde_json::Value>(&body).unwrap();
+    let api: serde_json::Value = serde_json::from_str(&body).unwrap();
+    conforms(&api, &api["components"]["schemas"]["Status"], &status, "status");
+    for (path, methods) in api["paths"].as_object().unwrap() {
+        let expected = if methods.get("get").is_some() { 200 } else { 405 };
+        assert_eq!(get(&server, path).0, expected, "{path}");
+    }
     assert_eq!(get(&server, "/").0, 200);
     server.shut_down().unwrap();
 }

@@ -1,0 +1,120 @@
+//! The kernel's own NBD client and a virtio disk, in a guest: QEMU boots a Debian kernel, whose NBD
+//! driver connects over TCP to a volume of ours on the host, while QEMU itself shows another volume
+//! as a virtio disk. On both the guest makes ext4, writes a tree, unmounts, checks and hashes.
+//!
+//! Needs a script that boots a kernel, QEMU, and a kernel package laid out in a folder; `./x test`
+//! gets the latter two. Where something is missing the test steps aside and says so.
+
+use crate::scratch::Scratch;
+use crate::server::Server;
+use crate::tools::{output, run, said};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// Longest that the guest may live, from start to power-off. It is emulated: slow beside others.
+const GUEST_SECONDS_MAX: u32 = 200;
+
+/// Runs in the guest; the host's programs are there, its files are read-only. Busybox has `ip` where
+/// the host has none.
+const SCRIPT: &str = r#"
+set -eu
+busybox ip link set lo up
+busybox ip addr add 10.0.2.15/24 dev eth0
+busybox ip link set eth0 up
+nbd-client -N kernel 10.0.2.2 PORT /dev/nbd0 -b 4096 -timeout 60 >/tmp/nbd.log 2>&1 ||
+    { cat /tmp/nbd.log; exit 20; }
+for disk in nbd0 vda; do
+    mkfs.ext4 -q /dev/$disk
+    mkdir -p /tmp/$disk
+    mount /dev/$disk /tmp/$disk
+    cp -r /usr/share/common-licenses /tmp/$disk/tree
+    head -c 3000000 /dev/urandom >/tmp/$disk/tree/random
+    cp /tmp/$disk/tree/random /tmp/random.$disk
+    fstrim /tmp/$disk
+    umount /tmp/$disk
+    fsck.ext4 -f -n /dev/$disk
+    mount -o ro /dev/$disk /tmp/$disk
+    cmp /tmp/$disk/tree/random /tmp/random.$disk
+    (cd /tmp/$disk/tree && find . -type f | sort | xargs sha256sum | sed "s/^/$disk /")
+    umount /tmp/$disk
+done
+nbd-client -d /dev/nbd0 >/dev/null
+"#;
+
+#[test]
+fn the_kernels_nbd_client_and_a_virtio_disk_keep_a_tree() {
+    let Some((boot, kernel)) = prerequisites() else { return };
+    let scratch = Scratch::new("guest");
+    let config = scratch.file("weir.toml");
+    let volumes = "[device]\nprofile = \"instant\"\nshards = 2\n\
+                   [[volume]]\nname = \"kernel\"\nsize = \"64MiB\"\n\
+                   [[volume]]\nname = \"virtio\"\nsize = \"64MiB\"\n";
+    fs::write(&config, volumes).unwrap();
+    let args = ["--config", &*config, "--tcp", "127.0.0.1:0", "--socket", &scratch.file("s")];
+    let server = Server::start(&scratch, &args);
+    let script = scratch.file("script");
+    fs::write(&script, SCRIPT.replace("PORT", &server.tcp_port().to_string())).unwrap();
+    let socket = scratch.file("s");
+    let qemu = format!(
+        "-netdev user,id=net -device virtio-net-pci,netdev=net \
+         -drive file=nbd+unix:///virtio?socket={socket},format=raw,if=virtio,cache=none,discard=unmap"
+    );
+    let seconds = GUEST_SECONDS_MAX.to_string();
+    // Some kernels have virtio's bus as a module, some built in.
+    let modules = "virtio_pci virtio_net virtio_blk nbd ext4";
+    let guest = Command::new(&boot)
+        .args(["-m", modules, "-q", &qemu, "-t", &seconds, &script])
+        .env("KDIR", kernel)
+        .env("PATH", crate::tools::search_path())
+        .stdin(Stdio::null())
+        .output()
+        .expect("the guest's script starts");
+    let text = said(&guest);
+    assert!(guest.status.success(), "the guest failed ({}):\n{text}", guest.status);
+    let hashes = |disk: &str| -> Vec<String> {
+        let lines = text.lines().filter_map(|line| line.strip_prefix(disk));
+        lines.filter(|line| !line.ends_with("./random")).map(str::to_owned).collect()
+    };
+    let licences = "cd /usr/share/common-licenses && find . -type f | sort | xargs sha256sum";
+    let expected: Vec<String> =
+        run("sh", &["-c", licences]).lines().map(|line| format!(" {line}")).collect();
+    for disk in ["nbd0", "vda"] {
+        let found = hashes(disk);
+        for line in &expected {
+            assert!(found.contains(line), "{disk}: {line:?} is missing:\n{text}");
+        }
+    }
+    // What the guest left is an ext4 to the host too.
+    server.terminate();
+    let check = crate::tools::weir(&["check", "--data", &scratch.data().to_string_lossy()]);
+    assert!(check.status.success(), "{}", said(&check));
+}
+
+/// The script that boots a kernel and the kernel's folder, if all is there. Says what is not.
+fn prerequisites() -> Option<(PathBuf, PathBuf)> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let boot = std::env::var_os("WEIR_E2E_VMRUN")
+        .map_or_else(|| root.join("../shared/tools/vmrun.sh"), PathBuf::from);
+    let kernel = std::env::var_os("WEIR_E2E_KERNEL")
+        .map_or_else(|| root.join("target/guest-kernel"), PathBuf::from);
+    let mut missing = Vec::new();
+    if !boot.is_file() {
+        missing.push(format!("{} (or WEIR_E2E_VMRUN)", boot.display()));
+    }
+    if !kernel.join("lib/modules").is_dir() {
+        missing.push(format!("{} (or WEIR_E2E_KERNEL)", kernel.display()));
+    }
+    for tool in ["qemu-system-x86_64", "nbd-client", "busybox", "cpio", "depmod", "mkfs.ext4"] {
+        if !output("sh", &["-c", &format!("command -v {tool}")]).status.success() {
+            missing.push(tool.to_owned());
+        }
+    }
+    if missing.is_empty() {
+        return Some((boot, kernel));
+    }
+    // Past the capture of the test runner: nobody should believe that this ran.
+    let text = format!("SKIPPED: the kernel's NBD client in a guest: no {}\n", missing.join(", "));
+    let _ = fs::write("/dev/stderr", text);
+    None
+}

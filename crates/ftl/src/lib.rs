@@ -32,13 +32,14 @@ mod host;
 mod mount;
 mod mutant;
 pub mod policy;
+mod rebuild;
 mod reclaim;
 mod replay;
 mod slab;
 mod status;
 mod units;
 
-pub use api::{Input, MountError, MountReport, Output};
+pub use api::{Input, MountError, MountReport, Output, Rebuilt};
 pub use config::{FormatOptions, LABEL_BYTES_MAX, Settings};
 pub use format::VERSION;
 pub use host::ATOMIC_BLOCKS_MAX;

@@ -33,6 +33,8 @@ pub(crate) enum Owner {
     Request(u32),
     /// A chunk of relocation buffers.
     Relocation(u32),
+    /// A trim that was refused for want of space, and whose record goes on: what it says holds.
+    RefusedTrim,
 }
 
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -419,6 +421,7 @@ impl Ftl {
             Owner::Nobody => {}
             Owner::Request(request) => self.part_ended(request),
             Owner::Relocation(chunk) => self.give_relocation(chunk),
+            Owner::RefusedTrim => self.host.trims_running -= 1,
         }
     }
 
@@ -473,16 +476,22 @@ impl Ftl {
             for (index, slot) in slots.into_iter().enumerate() {
                 let from = SlotId(first.0 + index as u32);
                 let owner = self.pages[page].owners[index];
-                match owner {
-                    // Records have to come through: what they say holds already.
-                    Owner::Request(request)
-                        if error == MediumError::NoSpace
-                            && self.own_header(from, &slot).kind == Kind::Data =>
-                    {
+                let refused = match owner {
+                    Owner::Request(request) if error == MediumError::NoSpace => Some(request),
+                    _ => None,
+                };
+                match (refused, self.own_header(from, &slot).kind) {
+                    (Some(request), Kind::Data) => {
                         let previous = self.pages[page].previous[index];
                         self.undo(from, previous, order, &slot);
-                        self.fail_request(request, flash::RequestError::NoSpace);
-                        self.part_ended(request);
+                        self.refuse_part(request);
+                    }
+                    // Records have to come through: what they say holds already. But a trim need
+                    // not wait for room to be told that there is none.
+                    (Some(request), Kind::Trim) => {
+                        self.host.trims_running += 1;
+                        self.append_again(from, order, slot, Owner::RefusedTrim);
+                        self.refuse_part(request);
                     }
                     _ => self.append_again(from, order, slot, owner),
                 }
@@ -497,6 +506,11 @@ impl Ftl {
         for read in waiters {
             self.reroute(read);
         }
+    }
+
+    fn refuse_part(&mut self, request: u32) {
+        self.fail_request(request, flash::RequestError::NoSpace);
+        self.part_ended(request);
     }
 
     fn append_again(&mut self, from: SlotId, order: u64, slot: SlotWrite, owner: Owner) {

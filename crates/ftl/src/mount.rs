@@ -3,8 +3,10 @@
 //! 1. *Probe*: the first slot of every good band is read. It tells whether the band was written
 //!    since its erase, in which order, and whether it belongs to a checkpoint. Where it cannot be
 //!    read, the second page may hold a copy of a root record.
-//! 2. *Footer*: of the newest checkpoint, and its copy; if neither is sound, of the next.
-//! 3. *Content*: the map and the band table of that checkpoint.
+//! 2. *Footer*: of the newest checkpoint, and its copy; if nothing was written there, of the next.
+//! 3. *Content*: the map and the band table of that checkpoint. A footer is written when the
+//!    content is durable, so one that cannot be read says as much, if the content is whole; the
+//!    root record has the rest of what it said.
 //! 4. *Scan*: every page of the bands that were open at the checkpoint or opened after it, and of
 //!    those whose first slot is damaged. If a part of the content was lost, or no footer is sound,
 //!    of every band (see `rebuild`).
@@ -17,8 +19,8 @@ use crate::api::{MountError, MountReport, Output};
 use crate::bands::BandState;
 use crate::config::{FormatOptions, LABEL_BYTES_MAX, Settings};
 use crate::format::{
-    CHUNK_ENTRIES, CheckpointLayout, Footer, Header, Kind, Root, decode_header, may_be_root, shape,
-    uuid_crc,
+    CHUNK_ENTRIES, CheckpointLayout, Footer, Header, Kind, ROOT_PAGES, Root, decode_header,
+    may_be_root, shape, uuid_crc,
 };
 use crate::rebuild::Rebuild;
 use crate::reclaim::RESERVE_BANDS;
@@ -71,6 +73,11 @@ pub(crate) struct Mount {
     checkpoints: Vec<Named>,
     /// The newest one that has something where its footers belong, and nothing sound.
     damaged: Option<Named>,
+    /// The one to go by is like that.
+    footer_unsound: bool,
+    /// And more than its first page is there: what lies at the footers' place is not what an erase
+    /// that was cut off, or lost, has left.
+    begun: bool,
     /// The one to go by, and what its footer says.
     pub chosen: Named,
     pub footer: Option<Footer>,
@@ -173,6 +180,8 @@ impl Ftl {
             version_found: None,
             checkpoints: Vec::new(),
             damaged: None,
+            footer_unsound: false,
+            begun: false,
             chosen: Named::default(),
             footer: None,
             found: Vec::new(),
@@ -232,7 +241,7 @@ impl Ftl {
             Stage::Probe => self.probe_copies(&mut mount),
             Stage::Copies => self.list_checkpoints(&mut mount),
             Stage::Footer => self.begin_content(&mut mount),
-            Stage::Content => self.begin_scan(&mut mount),
+            Stage::Content => self.end_content(&mut mount),
             Stage::Scan => {
                 self.finish_mount(*mount);
                 return;
@@ -357,31 +366,41 @@ impl Ftl {
             return self.begin_without_footer(mount);
         };
         mount.stage = Stage::Footer;
-        for (position, page) in self.layout.footers() {
+        let second_root = self.layout.footers().map(|(position, _)| (position, 1));
+        for (position, page) in self.layout.footers().into_iter().chain(second_root) {
             if let Some(block) = next.bands[position as usize] {
                 let unit = self.geometry.unit_of(block) as usize;
                 mount.jobs[unit].push_back((self.geometry.slot(block, page, 0), 1));
             }
         }
-        mount.chosen = next;
+        (mount.chosen, mount.footer) = (next, None);
+        (mount.footer_unsound, mount.begun) = (false, false);
         Ok(())
     }
 
     fn note_footer(&self, mount: &mut Mount, slot: SlotId, read: &SlotRead<'_>) {
+        if self.geometry.page_in_block(slot) < ROOT_PAGES {
+            let header = self.checkpoint_bytes(slot, read).map(|(header, _)| header);
+            mount.begun |= header.is_some_and(|header| {
+                header.kind == Kind::Root && header.sequence == mount.chosen.name
+            });
+            return;
+        }
         let footer = self.checkpoint_bytes(slot, read).and_then(|(header, bytes)| {
             Footer::decode(bytes).filter(|_| header.kind == Kind::Footer)
         });
         match footer.filter(|footer| footer.checkpoint == mount.chosen.name) {
             Some(footer) => mount.footer = Some(footer),
-            None if read.status == SlotStatus::Erased => {}
-            None => {
-                mount.damaged.get_or_insert_with(|| mount.chosen.clone());
-            }
+            None => mount.footer_unsound |= read.status != SlotStatus::Erased,
         }
     }
 
     fn begin_content(&mut self, mount: &mut Mount) -> Result<(), MountError> {
-        if mount.footer.is_none() {
+        if mount.footer.is_some() {
+            mount.footer_unsound = false;
+        } else if mount.footer_unsound && !self.is_mutant(Mutant::NeverRebuild) {
+            mount.footer = Self::footer_of_root(mount, mount.chosen.name);
+        } else {
             return self.read_footers(mount);
         }
         mount.stage = Stage::Content;
@@ -417,6 +436,14 @@ impl Ftl {
         self.begin_scan(mount)
     }
 
+    fn end_content(&mut self, mount: &mut Mount) -> Result<(), MountError> {
+        if mount.begun || mount.found.contains(&true) || !mount.footer_unsound {
+            return self.begin_scan(mount);
+        }
+        mount.damaged.get_or_insert_with(|| mount.chosen.clone());
+        self.read_footers(mount)
+    }
+
     fn begin_scan(&mut self, mount: &mut Mount) -> Result<(), MountError> {
         mount.stage = Stage::Scan;
         let footer = mount.footer.expect("content has a footer");
@@ -429,7 +456,6 @@ impl Ftl {
             let header = self.probed_header(block, probe);
             let scan = match (probe, header) {
                 (Probe::Skipped | Probe::Erased, _) => false,
-                _ if mount.rebuild.as_ref().is_some_and(|all| all.is_checkpoint_band(block)) => false,
                 (_, Some(header)) if header.kind == Kind::Root => false,
                 (_, Some(header)) => everything || open || header.order >= footer.checkpoint,
                 (_, None) => true,

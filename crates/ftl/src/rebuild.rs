@@ -39,8 +39,10 @@ pub(crate) struct Rebuild {
     records: Vec<Record>,
     /// Pages of which a slot could not be read.
     unreadable: Vec<(BlockId, u32)>,
-    /// Bands of checkpoints: their pages are not missed.
+    /// Bands with slots of checkpoints, and bands with slots of any other kind. Pages of those that
+    /// are in the first set only are not missed.
     checkpoint_bands: BTreeSet<BlockId>,
+    other_bands: BTreeSet<BlockId>,
     /// Pages that were not answered at all.
     pages_unanswered: u64,
 }
@@ -76,12 +78,21 @@ impl Rebuild {
         self.unreadable.push((block, page));
     }
 
-    pub fn note_checkpoint_band(&mut self, block: BlockId) {
-        self.checkpoint_bands.insert(block);
+    /// A sound slot of `kind` lies in `block`.
+    pub fn note_kind(&mut self, block: BlockId, kind: Kind) {
+        match kind {
+            Kind::Root | Kind::Map | Kind::BandTable | Kind::Footer => {
+                self.checkpoint_bands.insert(block);
+            }
+            Kind::Data | Kind::Trim | Kind::Poison | Kind::Commit => {
+                self.other_bands.insert(block);
+            }
+            Kind::Pad => {}
+        }
     }
 
-    pub fn is_checkpoint_band(&self, block: BlockId) -> bool {
-        self.checkpoint_bands.contains(&block)
+    fn is_missed(&self, block: BlockId) -> bool {
+        !self.checkpoint_bands.contains(&block) || self.other_bands.contains(&block)
     }
 
     pub fn note_unanswered(&mut self) {
@@ -108,7 +119,6 @@ impl Ftl {
         let mut rebuild = Rebuild::new(&mount.found[..self.layout.chunks as usize]);
         let skipped = mount.probes.iter().filter(|probe| matches!(probe, Probe::Skipped)).count();
         rebuild.pages_unanswered = skipped as u64 * u64::from(self.geometry.pages_per_block);
-        rebuild.checkpoint_bands = mount.roots.iter().map(|(block, _)| *block).collect();
         mount.rebuild = Some(rebuild);
     }
 
@@ -122,11 +132,7 @@ impl Ftl {
         let end = match header.kind {
             Kind::Data | Kind::Poison => header.lba.saturating_add(1),
             Kind::Trim => header.lba.saturating_add(header.argument),
-            Kind::Root | Kind::Map | Kind::BandTable | Kind::Footer => {
-                rebuild.note_checkpoint_band(block);
-                return;
-            }
-            Kind::Pad | Kind::Commit => return,
+            _ => return,
         };
         let end = end.min(self.l2p.len() as u32);
         if header.kind != Kind::Data {
@@ -171,13 +177,12 @@ impl Ftl {
         let lost = |&&(block, page): &&(BlockId, u32)| {
             // A power cut tears the last pages of a band and those that share cells with them.
             self.geometry.pairing.last_partner(page, pages) < self.bands[block].pages_written
-                && !rebuild.is_checkpoint_band(block)
+                && rebuild.is_missed(block)
         };
         let pages_lost =
             rebuild.unreadable.iter().filter(lost).count() as u64 + rebuild.pages_unanswered;
         let chunks = rebuild.chunks_lost();
-        let read_only =
-            chunks > 0 && pages_lost > 0 && !self.is_mutant(Mutant::RebuildHidesGaps);
+        let read_only = chunks > 0 && pages_lost > 0 && !self.is_mutant(Mutant::RebuildHidesGaps);
         let mut blocks_stale_max = 0;
         for (chunk, versions) in rebuild.versions.iter().enumerate() {
             let first = chunk * CHUNK_ENTRIES;

@@ -65,6 +65,9 @@ impl Ftl {
             band.pages_written = band.pages_written.max(self.geometry.page_in_block(slot) + 1);
             self.durable_seen = self.durable_seen.max(header.order);
             self.sequence_next = self.sequence_next.max(header.sequence + 1);
+            if let Some(rebuild) = &mut rebuild {
+                rebuild.note_kind(block, header.kind);
+            }
             if header.order >= name {
                 self.note_candidate(mount, slot, &header);
             } else if let Some(rebuild) = &mut rebuild {
@@ -120,8 +123,7 @@ impl Ftl {
         mount.report.clean = footer.clean;
         let report = self.report(mount.report);
         let gaps = report.rebuilt.is_some_and(|rebuilt| rebuilt.read_only);
-        self.phase =
-            if self.settings.read_only || gaps { Phase::ReadOnly } else { Phase::Running };
+        self.phase = if self.settings.read_only || gaps { Phase::ReadOnly } else { Phase::Running };
         if self.phase == Phase::Running {
             self.checkpoint.want();
             self.settling = true;

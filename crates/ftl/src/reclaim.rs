@@ -357,6 +357,7 @@ impl Ftl {
             },
             from: Some(slot),
             failed_order: None,
+            previous: UNMAPPED,
             credit,
         });
     }
@@ -374,7 +375,7 @@ impl Ftl {
         // after it is durable before the record is, so the next one serves.
         let order = self.durable.next();
         self.remap(lba, POISONED, order);
-        let hold = Move { append, from: None, failed_order: None, credit: 0 };
+        let hold = Move { append, from: None, failed_order: None, previous: UNMAPPED, credit: 0 };
         self.moves.push_back(hold);
     }
 

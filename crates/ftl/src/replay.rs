@@ -178,19 +178,18 @@ impl Ftl {
     /// to one slot, would break what the rest of the FTL rests on.
     fn drop_impossible(&mut self) {
         let slots = self.geometry.slots();
-        for lba in 0..self.l2p.len() {
-            let entry = self.l2p[lba];
-            if entry >= POISONED {
+        for entry in &mut self.l2p {
+            if *entry >= POISONED {
                 continue;
             }
-            if u64::from(entry) >= slots || self.bands.is_valid(SlotId(entry)) {
+            if u64::from(*entry) >= slots || !self.bands.load(SlotId(*entry)) {
                 self.counters.blocks_poisoned += 1;
-                self.l2p[lba] = POISONED;
+                *entry = POISONED;
                 continue;
             }
-            self.bands.validate(SlotId(entry));
             self.blocks_mapped += 1;
         }
+        self.bands.count_loaded();
     }
 
     /// Gives every band the state that follows from what was found.

@@ -150,11 +150,7 @@ impl Host {
     /// here on writes may be refused.
     pub fn is_worn_out(&self) -> bool {
         let medium = self.sim.medium();
-        let max = ftl::logical_blocks_max(
-            medium.geometry(),
-            &medium.health(),
-            self.sim.settings(),
-        );
+        let max = ftl::logical_blocks_max(medium.geometry(), &medium.health(), self.sim.settings());
         max < self.model.logical_blocks()
     }
 

@@ -45,6 +45,8 @@ struct Findings {
     faults: Vec<String>,
     pages_torn: u64,
     slots_corrected: u64,
+    /// By shard, where part of the checkpoint was lost.
+    rebuilt: Vec<(usize, ftl::Rebuilt)>,
 }
 
 pub fn run(args: &Args) -> Result<End, Failure> {
@@ -59,7 +61,8 @@ pub fn run(args: &Args) -> Result<End, Failure> {
     let settings = ftl::Settings::default();
     let findings = with_device(&kind, &settings, true, |shards| examine(shards, &place))
         .map_err(|error| format!("{}: {error}", data.display()))?;
-    let good = findings.damaged.is_empty() && findings.faults.is_empty();
+    let gaps = findings.rebuilt.iter().any(|(_, rebuilt)| rebuilt.read_only);
+    let good = findings.damaged.is_empty() && findings.faults.is_empty() && !gaps;
     if args.json {
         print_json(&as_json(&findings, good));
     } else {
@@ -81,6 +84,11 @@ fn examine(shards: &mut [Offline], place: &dyn Fn(u64, u64) -> (usize, u32, u32)
         faults: Vec::new(),
         pages_torn: shards.iter().map(|shard| shard.report().pages_torn).sum(),
         slots_corrected: 0,
+        rebuilt: shards
+            .iter()
+            .enumerate()
+            .filter_map(|(index, shard)| Some((index, shard.report().rebuilt?)))
+            .collect(),
     };
     let volumes = decode_volumes(&report.label).unwrap_or_else(|| {
         findings.faults.push("the volume table is damaged".into());
@@ -155,6 +163,13 @@ fn as_json(findings: &Findings, good: bool) -> serde_json::Value {
         "clean_shutdown": findings.clean_shutdown,
         "pages_torn": findings.pages_torn,
         "slots_corrected": findings.slots_corrected,
+        "rebuilt": findings.rebuilt.iter().map(|(shard, rebuilt)| json!({
+            "shard": shard,
+            "chunks": rebuilt.chunks,
+            "blocks_stale_max": rebuilt.blocks_stale_max,
+            "pages_lost": rebuilt.pages_lost,
+            "read_only": rebuilt.read_only,
+        })).collect::<Vec<_>>(),
     })
 }
 
@@ -171,6 +186,9 @@ fn as_text(findings: &Findings, good: bool, place: &str) -> String {
     }
     for fault in &findings.faults {
         text.push_str(&format!("{fault}\n"));
+    }
+    for (shard, rebuilt) in &findings.rebuilt {
+        text.push_str(&format!("shard {shard}: {rebuilt}\n"));
     }
     let verdict = if good {
         "clean".into()

@@ -111,6 +111,7 @@ fn shard_json(shard: &Offline, with_bands: bool) -> Value {
             "slots_replayed": report.slots_replayed,
             "pages_torn": report.pages_torn,
             "blocks_mapped": report.blocks_mapped,
+            "rebuilt": report.rebuilt.map(|rebuilt| rebuilt.to_string()),
         },
         "counters": counters,
     });
@@ -265,6 +266,9 @@ fn shard_text(index: usize, shard: &Value) -> String {
             ),
         ),
     ];
+    if !recovery["rebuilt"].is_null() {
+        rows.push(row("rebuilt", shown(&recovery["rebuilt"])));
+    }
     for bar in array(&wear["histogram"]) {
         rows.push(row(
             "",

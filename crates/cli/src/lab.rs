@@ -128,9 +128,11 @@ fn soak_options(seed: u64) -> SoakOptions {
         options.faults = Faults {
             seed,
             factory_bad: 0.03,
-            program_fail: 0.0001,
-            erase_fail: 0.0001,
+            program_fail: 0.0002,
+            // Some wear out within the run: then writes are refused, and reads go on.
+            erase_fail: if random.chance(0.3) { 0.004 } else { 0.0005 },
             correctable: 0.05,
+            wear_errors: true,
             ..Faults::default()
         };
     }

@@ -1,6 +1,6 @@
 //! What goes into the FTL and what comes out.
 
-use flash::{BlockId, Command, Completion, Payload, Reply, Request};
+use flash::{Command, Completion, Payload, Reply, Request};
 
 /// An event for [`crate::Ftl::handle`].
 #[derive(Clone, Copy, Debug)]
@@ -63,6 +63,42 @@ pub struct MountReport {
     pub pages_torn: u64,
     /// Logical blocks that hold data.
     pub blocks_mapped: u64,
+    /// Part of the last checkpoint could not be read, and every band was read to make up for it.
+    pub rebuilt: Option<Rebuilt>,
+}
+
+/// What a rebuild came to: see docs/formats.md for what is promised then.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Rebuilt {
+    /// Map chunks (of 1024 logical blocks) that were lost and found again band by band.
+    pub chunks: u32,
+    /// Blocks of them that hold data from before the checkpoint: if one of them had been trimmed,
+    /// the record of that may be gone.
+    pub blocks_stale_max: u64,
+    /// Pages that could not be read and that no power cut explains.
+    pub pages_lost: u64,
+    /// There were such pages: newer versions may have been in them. The device is served
+    /// read-only, and blocks of lost chunks of which nothing was found are unreadable.
+    pub read_only: bool,
+}
+
+impl std::fmt::Display for Rebuilt {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "part of the last checkpoint could not be read: {} map chunks were rebuilt from every \
+             band; up to {} blocks may have come back from a trim; {} pages could not be read",
+            self.chunks, self.blocks_stale_max, self.pages_lost
+        )?;
+        if self.read_only {
+            write!(
+                f,
+                ", so blocks may be older than what was written last: the device is read-only; \
+                 copy it to a new one and compare"
+            )?;
+        }
+        Ok(())
+    }
 }
 
 /// Why a device cannot be mounted. Nothing was written to it.
@@ -79,13 +115,6 @@ pub enum MountError {
     },
     /// The root record was made for a medium of another shape.
     Geometry,
-    /// A record that must be sound is not.
-    Corrupt {
-        /// Which record.
-        what: &'static str,
-        /// In which block.
-        block: BlockId,
-    },
     /// The medium failed during the mount.
     Medium,
 }
@@ -98,12 +127,14 @@ impl std::fmt::Display for MountError {
                 write!(f, "no complete checkpoint: the medium lost data it had made durable")
             }
             Self::Version { found } => {
-                write!(f, "on-flash format version {found}; this build reads {}", crate::VERSION)
+                write!(
+                    f,
+                    "on-flash format version {found}; this build reads {}: copy the data off with a \
+                     Weir of that version, or format the device anew",
+                    crate::VERSION
+                )
             }
             Self::Geometry => write!(f, "formatted for a medium of another geometry"),
-            Self::Corrupt { what, block } => {
-                write!(f, "{what} in block {} is not sound", block.0)
-            }
             Self::Medium => write!(f, "the medium failed while the device was mounted"),
         }
     }

@@ -11,7 +11,7 @@
 use crate::durable::Durable;
 use crate::format::{Header, Kind, POISONED, UNMAPPED, decode_header, encode_header};
 use crate::policy::{Purpose, UnitView};
-use crate::{BandState, Ftl};
+use crate::{BandState, Ftl, Phase};
 use flash::{BlockId, Instant, MediumError, SlotData, SlotId, SlotWrite};
 use std::collections::VecDeque;
 
@@ -33,6 +33,8 @@ pub(crate) enum Owner {
     Request(u32),
     /// A chunk of relocation buffers.
     Relocation(u32),
+    /// A trim that was refused for want of space, and whose record goes on: what it says holds.
+    RefusedTrim,
 }
 
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -134,6 +136,8 @@ pub(crate) struct Move {
     pub from: Option<SlotId>,
     /// The order of the failed page, held until this is safe elsewhere.
     pub failed_order: Option<u64>,
+    /// What the map said before the failed page. It is still there.
+    pub previous: u32,
     /// Host slots that this earns while writes are throttled, in 1/256.
     pub credit: i64,
 }
@@ -485,6 +489,7 @@ impl Ftl {
             Owner::Nobody => {}
             Owner::Request(request) => self.part_ended(request),
             Owner::Relocation(chunk) => self.give_relocation(chunk),
+            Owner::RefusedTrim => self.host.trims_running -= 1,
         }
     }
 
@@ -540,18 +545,29 @@ impl Ftl {
             for (index, slot) in slots.into_iter().enumerate() {
                 let from = SlotId(first.0 + index as u32);
                 let owner = self.pages[page].owners[index];
-                match owner {
-                    // Records have to come through: what they say holds already.
-                    Owner::Request(request)
-                        if error == MediumError::NoSpace
-                            && self.own_header(from, &slot).kind == Kind::Data =>
-                    {
-                        let previous = self.pages[page].previous[index];
+                let previous = self.pages[page].previous[index];
+                let refused = match owner {
+                    Owner::Request(request) if error == MediumError::NoSpace => Some(request),
+                    _ => None,
+                };
+                if self.phase == Phase::Failed {
+                    let entry = self.failed_move(from, previous, order, slot, owner);
+                    self.drop_move(entry);
+                    continue;
+                }
+                match (refused, self.own_header(from, &slot).kind) {
+                    (Some(request), Kind::Data) => {
                         self.undo(from, previous, order, &slot);
-                        self.fail_request(request, flash::RequestError::NoSpace);
-                        self.part_ended(request);
+                        self.refuse_part(request);
                     }
-                    _ => self.append_again(from, order, slot, owner),
+                    // Records have to come through: what they say holds already. But a trim need
+                    // not wait for room to be told that there is none.
+                    (Some(request), Kind::Trim) => {
+                        self.host.trims_running += 1;
+                        self.append_again(from, previous, order, slot, Owner::RefusedTrim);
+                        self.refuse_part(request);
+                    }
+                    _ => self.append_again(from, previous, order, slot, owner),
                 }
             }
             self.release(order);
@@ -564,14 +580,37 @@ impl Ftl {
         }
     }
 
-    fn append_again(&mut self, from: SlotId, order: u64, slot: SlotWrite, owner: Owner) {
-        let header = self.own_header(from, &slot);
-        if header.kind == Kind::Pad {
-            return;
+    fn refuse_part(&mut self, request: u32) {
+        self.fail_request(request, flash::RequestError::NoSpace);
+        self.part_ended(request);
+    }
+
+    fn append_again(
+        &mut self,
+        from: SlotId,
+        previous: u32,
+        order: u64,
+        slot: SlotWrite,
+        owner: Owner,
+    ) {
+        let entry = self.failed_move(from, previous, order, slot, owner);
+        if entry.append.kind != Kind::Pad {
+            self.durable.hold(order);
+            self.moves_failed += 1;
+            self.moves.push_back(entry);
         }
-        self.durable.hold(order);
-        self.moves_failed += 1;
-        self.moves.push_back(Move {
+    }
+
+    fn failed_move(
+        &self,
+        from: SlotId,
+        previous: u32,
+        order: u64,
+        slot: SlotWrite,
+        owner: Owner,
+    ) -> Move {
+        let header = self.own_header(from, &slot);
+        Move {
             append: Append {
                 kind: header.kind,
                 lba: header.lba,
@@ -584,8 +623,22 @@ impl Ftl {
             },
             from: (header.kind == Kind::Data).then_some(from),
             failed_order: Some(order),
+            previous,
             credit: 0,
-        });
+        }
+    }
+
+    /// The medium failed: what waits to be moved stays where it was. What could not be programmed
+    /// was never acknowledged, or is a copy; the block shows again what it held before.
+    pub(crate) fn drop_move(&mut self, entry: Move) {
+        if let Some(from) = entry.from.filter(|_| entry.failed_order.is_some()) {
+            self.give_back(entry.append.lba, from, entry.previous, self.durable.next() - 1);
+        }
+        match entry.append.owner {
+            Owner::Request(request) => self.abandon(request),
+            Owner::Relocation(chunk) => self.give_relocation(chunk),
+            Owner::Nobody | Owner::RefusedTrim => {}
+        }
     }
 
     /// Gives a logical block its content from before `from` back. That is still there: its band
@@ -633,17 +686,17 @@ impl Ftl {
                 continue;
             }
             let Some(point) = self.point_or_any(point, self.bands.free == 0) else { return };
-            let Move { append, from, failed_order, credit } =
+            let Move { append, from, failed_order, previous, credit } =
                 self.moves.pop_front().expect("the front exists");
             let (lba, owner) = (append.lba, append.owner);
             let Appended { slot, order, page } =
                 self.append(point, append).expect("the page has room");
             if let Some(from) = from.filter(|_| !superseded) {
-                let previous = self.remap(lba, slot.0, order);
-                if failed_order.is_none() {
-                    let in_page = self.geometry.slot_in_page(slot) as usize;
-                    self.pages[page].previous[in_page] = previous;
-                }
+                let replaced = self.remap(lba, slot.0, order);
+                // There is nothing in a slot that could not be programmed.
+                let before = if failed_order.is_some() { previous } else { replaced };
+                let in_page = self.geometry.slot_in_page(slot) as usize;
+                self.pages[page].previous[in_page] = before;
                 self.counters.slots_relocated += 1;
                 if let Owner::Request(request) = owner {
                     self.move_member(request, from, slot);

@@ -133,6 +133,25 @@ impl Bands {
         std::hint::black_box((self.is_valid(slot), self[block].slots_valid));
     }
 
+    /// The map that recovery loaded points to `slot`; false if it does so twice. The counts follow
+    /// with [`Bands::count_loaded`]: one look at a bit is all that each of many entries costs.
+    pub fn load(&mut self, slot: SlotId) -> bool {
+        let (word, bit) = (&mut self.valid[slot.0 as usize / 64], 1 << (slot.0 % 64));
+        let first = *word & bit == 0;
+        *word |= bit;
+        first
+    }
+
+    /// Counts what was loaded.
+    pub fn count_loaded(&mut self) {
+        let mut first = 0;
+        for band in &mut self.list {
+            let end = first + self.slots_per_band as usize;
+            band.slots_valid = count_ones(&self.valid, first, end);
+            first = end;
+        }
+    }
+
     /// The map now points to `slot`.
     pub fn validate(&mut self, slot: SlotId) {
         debug_assert!(!self.is_valid(slot));
@@ -328,6 +347,19 @@ impl FullBands for FullView<'_> {
     }
 }
 
+/// Bits set from `first` up to `end`.
+fn count_ones(words: &[u64], first: usize, end: usize) -> u32 {
+    let mut ones = 0;
+    let mut at = first;
+    while at < end {
+        let bits = (64 - at % 64).min(end - at);
+        let mask = if bits == 64 { u64::MAX } else { (1 << bits) - 1 };
+        ones += (words[at / 64] >> (at % 64) & mask).count_ones();
+        at += bits;
+    }
+    ones
+}
+
 fn is_free(state: BandState) -> bool {
     matches!(state, BandState::Clean | BandState::Dirty | BandState::Erasing)
 }
@@ -336,4 +368,19 @@ fn is_free(state: BandState) -> bool {
 fn remove(list: &mut Vec<BlockId>, block: BlockId) {
     let index = list.iter().rposition(|&other| other == block);
     list.swap_remove(index.expect("a band is on the list of its state"));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::count_ones;
+
+    #[test]
+    fn ones_are_counted_where_ranges_cut_words() {
+        let words = [0x8000_0000_0000_0001, u64::MAX, 0b1011];
+        for (first, end) in [(0, 0), (0, 1), (1, 63), (0, 64), (63, 66), (60, 132), (128, 192)] {
+            let bit = |at: usize| (words[at / 64] >> (at % 64) & 1) as u32;
+            let expected: u32 = (first..end).map(bit).sum();
+            assert_eq!(count_ones(&words, first, end), expected, "{first}..{end}");
+        }
+    }
 }

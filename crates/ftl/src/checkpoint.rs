@@ -8,10 +8,11 @@
 //! Invariants:
 //! - the footer is written only when every slot that the chunks point to is durable;
 //! - the previous checkpoint's bands are given up only when the footer is durable;
-//! - pages of a checkpoint hold no order back, so no host flush waits for one.
+//! - pages of a checkpoint hold no order back, so no host flush waits for one;
+//! - root records and the footer are written twice, so no single page is what a mount hangs on.
 
 use crate::append::{Append, Owner};
-use crate::format::{CHUNK_ENTRIES, Footer, Kind, Root, UNMAPPED, shape};
+use crate::format::{CHUNK_ENTRIES, Footer, Kind, ROOT_PAGES, Root, UNMAPPED, shape};
 use crate::policy::Purpose;
 use crate::{BandState, Ftl, Mutant, Phase};
 use flash::{BLOCK_BYTES, BlockId, MediumError, SlotData, crc};
@@ -150,7 +151,7 @@ impl Ftl {
         checkpoint.stage = Stage::Content;
         self.counters.slots_since_checkpoint = 0;
         for position in 0..wanted {
-            self.append_root(position);
+            self.append_roots(position);
         }
     }
 
@@ -169,7 +170,7 @@ impl Ftl {
         }
     }
 
-    fn append_root(&mut self, position: u32) {
+    fn append_roots(&mut self, position: u32) {
         let root = Root {
             uuid: self.uuid,
             checkpoint: self.checkpoint.next_order,
@@ -177,12 +178,16 @@ impl Ftl {
             position,
             shape: shape(&self.geometry),
             logical_blocks: self.l2p.len() as u32,
+            sequence_begun: self.checkpoint.sequence_begun,
+            generation: self.generation,
             label: self.label.clone(),
         };
-        let page = self.checkpoint_page(position);
-        self.put_meta(page, Kind::Root, position, root.encode());
-        self.pad(page);
-        self.queue_page(page);
+        for _ in 0..ROOT_PAGES {
+            let page = self.checkpoint_page(position);
+            self.put_meta(page, Kind::Root, position, root.encode());
+            self.pad(page);
+            self.queue_page(page);
+        }
     }
 
     /// The next page of the checkpoint band at `position`.
@@ -321,14 +326,19 @@ impl Ftl {
             generation: self.generation,
             clean: self.checkpoint.clean,
         };
-        let page = self.checkpoint_page(0);
-        assert_eq!(self.pages[page].index, self.layout.footer_page, "the footer has its place");
-        self.put_meta(page, Kind::Footer, 0, footer.encode());
-        self.pad(page);
-        self.queue_page(page);
-        let pages = self.geometry.pages_per_block;
-        let partner = self.geometry.pairing.last_partner(self.layout.footer_page, pages);
-        self.pad_to(self.checkpoint.opens[0], partner);
+        for (position, index) in self.layout.footers() {
+            let open = self.checkpoint.opens[position as usize];
+            self.pad_to(open, index - 1);
+            let page = self.checkpoint_page(position);
+            assert_eq!(self.pages[page].index, index, "the footer has its place");
+            self.put_meta(page, Kind::Footer, 0, footer.encode());
+            self.pad(page);
+            self.queue_page(page);
+        }
+        for (position, index) in self.layout.footers() {
+            let partner = self.geometry.pairing.last_partner(index, self.geometry.pages_per_block);
+            self.pad_to(self.checkpoint.opens[position as usize], partner);
+        }
     }
 
     fn footer_ended(&mut self) {

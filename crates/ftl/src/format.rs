@@ -8,8 +8,9 @@ use crate::api::MountError;
 use crate::config::LABEL_BYTES_MAX;
 use flash::{BLOCK_BYTES, Geometry, Oob, SlotId, crc, crc_append};
 
-/// Version of the on-flash format.
-pub const VERSION: u16 = 1;
+/// Version of the on-flash format. 2: root records and footers lie in two places, and a root record
+/// holds what a rebuild without a footer needs.
+pub const VERSION: u16 = 2;
 
 /// Map entries of one map chunk.
 pub(crate) const CHUNK_ENTRIES: usize = BLOCK_BYTES / 4;
@@ -121,6 +122,11 @@ pub fn decode_header(oob: &Oob, slot: SlotId, uuid_crc: u32) -> Option<Header> {
     })
 }
 
+/// Whether the OOB claims a root record. Before the uuid is known nothing more can be said.
+pub(crate) fn may_be_root(oob: &Oob) -> bool {
+    oob[14] == Kind::Root as u8
+}
+
 /// What [`encode_header`] and [`decode_header`] want to know of a device's uuid.
 pub fn uuid_crc(uuid: u128) -> u32 {
     crc(&uuid.to_le_bytes())
@@ -138,8 +144,8 @@ pub(crate) fn empty_crc() -> u32 {
     crc(&[0; BLOCK_BYTES])
 }
 
-/// Describes the device and the checkpoint that its band belongs to. Fills the first slot of
-/// every checkpoint band.
+/// Describes the device and the checkpoint that its band belongs to. Fills the first slot of the
+/// first two pages of every checkpoint band: one of them may rot.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Root {
     /// As formatted.
@@ -154,13 +160,17 @@ pub struct Root {
     pub shape: [u32; 4],
     /// Logical blocks of the device.
     pub logical_blocks: u32,
+    /// As in the footer.
+    pub sequence_begun: u64,
+    /// As in the footer.
+    pub generation: u64,
     /// The owner's bytes.
     pub label: Vec<u8>,
 }
 
 const ROOT_MAGIC: &[u8; 8] = b"WeirRoot";
 const FOOTER_MAGIC: &[u8; 8] = b"WeirFoot";
-const ROOT_LABEL_AT: usize = 72;
+const ROOT_LABEL_AT: usize = 80;
 
 /// The shape that a root record repeats.
 pub(crate) fn shape(geometry: &Geometry) -> [u32; 4] {
@@ -186,6 +196,8 @@ impl Root {
         for (at, value) in (48..).step_by(4).zip(self.shape) {
             bytes[at..at + 4].copy_from_slice(&value.to_le_bytes());
         }
+        bytes[64..72].copy_from_slice(&self.sequence_begun.to_le_bytes());
+        bytes[72..80].copy_from_slice(&self.generation.to_le_bytes());
         bytes[ROOT_LABEL_AT..ROOT_LABEL_AT + self.label.len()].copy_from_slice(&self.label);
         let sum = crc(&bytes[..BLOCK_BYTES - 4]);
         bytes[BLOCK_BYTES - 4..].copy_from_slice(&sum.to_le_bytes());
@@ -212,6 +224,8 @@ impl Root {
             bands: u32_at(bytes, 40),
             position: u32_at(bytes, 44),
             shape: std::array::from_fn(|i| u32_at(bytes, 48 + 4 * i)),
+            sequence_begun: u64_at(bytes, 64),
+            generation: u64_at(bytes, 72),
             label: bytes[ROOT_LABEL_AT..ROOT_LABEL_AT + label_len].to_vec(),
         }))
     }
@@ -271,13 +285,17 @@ impl Footer {
     }
 }
 
+/// Pages at the start of a checkpoint band that hold its root record.
+pub(crate) const ROOT_PAGES: u32 = 2;
+
 /// Where the parts of a checkpoint lie. A function of the device's shape alone, so that recovery
 /// finds every part without a directory.
 ///
-/// Page 0 of each checkpoint band holds its root record. Content page `j` (map chunks, then the
-/// band table) is page `1 + j / bands` of the band at position `j % bands`, so that a checkpoint is
-/// written and read by all units at once. Each band is padded until its content shares cells with
-/// no later page; the footer follows in the band at position 0.
+/// The first [`ROOT_PAGES`] pages of each checkpoint band hold its root record. Content page `j`
+/// (map chunks, then the band table) is page `ROOT_PAGES + j / bands` of the band at position
+/// `j % bands`, so that a checkpoint is written and read by all units at once. Each band is padded
+/// until its content shares cells with no later page; the footer follows in the band at position 0,
+/// and its copy one page later in the last band.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct CheckpointLayout {
     pub chunks: u32,
@@ -294,18 +312,24 @@ impl CheckpointLayout {
         let table_slots = geometry.blocks().div_ceil(BANDS_PER_TABLE_SLOT as u32);
         let pages = (chunks + table_slots).div_ceil(geometry.slots_per_page);
         let per_block = geometry.pages_per_block;
-        let rows_max = (1..per_block)
+        let footer_page =
+            |rows: u32| geometry.pairing.closure(rows + ROOT_PAGES - 1, per_block) + 1;
+        let rows_max = (1..per_block.saturating_sub(ROOT_PAGES))
             .rev()
-            .find(|&rows| geometry.pairing.closure(rows, per_block) + 1 < per_block)?;
+            .find(|&rows| footer_page(rows) + 1 < per_block)?;
         let bands = pages.div_ceil(rows_max);
         let rows = pages.div_ceil(bands);
-        let footer_page = geometry.pairing.closure(rows, per_block) + 1;
-        Some(Self { chunks, table_slots, pages, bands, footer_page })
+        Some(Self { chunks, table_slots, pages, bands, footer_page: footer_page(rows) })
     }
 
     /// Band position and page of content page `index`.
     pub fn place(&self, index: u32) -> (u32, u32) {
-        (index % self.bands, 1 + index / self.bands)
+        (index % self.bands, ROOT_PAGES + index / self.bands)
+    }
+
+    /// Band position and page of the footer, and of its copy.
+    pub fn footers(&self) -> [(u32, u32); 2] {
+        [(0, self.footer_page), (self.bands - 1, self.footer_page + 1)]
     }
 }
 
@@ -342,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn format_v1_header_bytes() {
+    fn format_v2_header_bytes() {
         let oob = encode_header(&header(), SlotId(77), uuid_crc(5));
         assert_eq!(oob[4..8], [5, 6, 7, 8]);
         assert_eq!(oob[8..16], [0xa6, 0xa5, 0xa4, 0xa3, 0xa2, 0xa1, 3, 0]);
@@ -372,6 +396,8 @@ mod tests {
             position: 2,
             shape: [1, 2, 3, 4],
             logical_blocks: 1000,
+            sequence_begun: 6,
+            generation: 7,
             label: b"volumes".to_vec(),
         };
         let mut bytes = root.encode();
@@ -393,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn another_version_is_named() {
+    fn an_older_and_a_newer_version_are_named() {
         let root = Root {
             uuid: 1,
             checkpoint: 1,
@@ -401,12 +427,16 @@ mod tests {
             position: 0,
             shape: [1; 4],
             logical_blocks: 1,
+            sequence_begun: 1,
+            generation: 1,
             label: vec![],
         };
-        let mut bytes = root.encode();
-        bytes[8] = 9;
-        let sum = crc(&bytes[..BLOCK_BYTES - 4]);
-        bytes[BLOCK_BYTES - 4..].copy_from_slice(&sum.to_le_bytes());
-        assert_eq!(Root::decode(&bytes[..]), Some(Err(MountError::Version { found: 9 })));
+        for found in [1, 9] {
+            let mut bytes = root.encode();
+            bytes[8] = found as u8;
+            let sum = crc(&bytes[..BLOCK_BYTES - 4]);
+            bytes[BLOCK_BYTES - 4..].copy_from_slice(&sum.to_le_bytes());
+            assert_eq!(Root::decode(&bytes[..]), Some(Err(MountError::Version { found })));
+        }
     }
 }

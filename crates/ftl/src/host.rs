@@ -90,7 +90,7 @@ pub(crate) struct Host {
     pub record_placing: bool,
     /// Writes may use the open bands of other handles.
     pub borrowing: bool,
-    /// Trims with a record on its way.
+    /// Trims with a record on its way, and records of refused ones.
     pub trims_running: u32,
     /// Scratch of `wake_waiters`.
     woken: Vec<u32>,
@@ -534,7 +534,13 @@ impl Ftl {
             let entry = &self.host.requests[index];
             let lba = entry.lba + entry.placed;
             let count = (entry.blocks - entry.placed).min(TRIM_BLOCKS_MAX);
-            let Some(point) = self.record_point() else { return false };
+            let Some(point) = self.record_point() else {
+                if self.now < self.no_space_until {
+                    self.fail_request(index, RequestError::NoSpace);
+                    return true;
+                }
+                return false;
+            };
             self.host.requests[index].placed += count;
             self.counters.host_blocks_trimmed += u64::from(count);
             self.trim_range(index, point, lba, count);

@@ -33,13 +33,14 @@ mod host;
 mod mount;
 mod mutant;
 pub mod policy;
+mod rebuild;
 mod reclaim;
 mod replay;
 mod slab;
 mod status;
 mod units;
 
-pub use api::{Input, MountError, MountReport, Output};
+pub use api::{Input, MountError, MountReport, Output, Rebuilt};
 pub use config::{FormatOptions, LABEL_BYTES_MAX, Settings};
 pub use format::VERSION;
 pub use host::ATOMIC_BLOCKS_MAX;
@@ -296,6 +297,7 @@ impl Ftl {
             self.mount_pump();
         }
         if !self.may_write() {
+            self.place_reroutes();
             self.stop_if_done();
             return;
         }
@@ -455,14 +457,15 @@ impl Ftl {
             self.abandon(request);
         }
         self.moves_failed = 0;
-        for entry in std::mem::take(&mut self.moves) {
-            if let append::Owner::Request(request) = entry.append.owner {
-                self.abandon(request);
-            }
+        // Newest first: what one of them replaced may be another one.
+        for entry in std::mem::take(&mut self.moves).into_iter().rev() {
+            self.drop_move(entry);
         }
-        for (request, ..) in std::mem::take(&mut self.host.reroutes) {
-            self.abandon(request);
+        // Readers wait for what is being assembled.
+        for point in 0..self.points.len() {
+            self.seal(point);
         }
+        self.place_reroutes();
     }
 
     fn shut_down(&mut self) {
@@ -480,14 +483,15 @@ impl Ftl {
         if self.phase != Phase::Stopping {
             return;
         }
-        if self.stands_still() && self.checkpoint.is_wanted() {
-            // No space for the last checkpoint: everything acknowledged is there all the same.
+        let host_done = self.host.requests.in_use() == 0;
+        let moves_done = self.moves.is_empty() && self.reclaim.victims.is_empty();
+        if self.stands_still() && (self.checkpoint.is_wanted() || host_done && !moves_done) {
+            // No space for the last checkpoint, or for what moves: everything acknowledged is there
+            // all the same.
             self.phase = Phase::Stopped;
             self.outputs.push_back(Output::Stopped(false));
             return;
         }
-        let host_done = self.host.requests.in_use() == 0;
-        let moves_done = self.moves.is_empty() && self.reclaim.victims.is_empty();
         if !host_done || !moves_done {
             return;
         }

@@ -1,11 +1,15 @@
 //! Format and recovery: media to state.
 //!
 //! 1. *Probe*: the first slot of every good band is read. It tells whether the band was written
-//!    since its erase, in which order, and whether it belongs to a checkpoint.
-//! 2. *Footer*: of the newest checkpoint whose bands are all there; if it is not sound, of the next.
-//! 3. *Content*: the map and the band table of that checkpoint.
+//!    since its erase, in which order, and whether it belongs to a checkpoint. Where it cannot be
+//!    read, the second page may hold a copy of a root record.
+//! 2. *Footer*: of the newest checkpoint, and its copy; if nothing was written there, of the next.
+//! 3. *Content*: the map and the band table of that checkpoint. A footer is written when the
+//!    content is durable, so one that cannot be read says as much, if the content is whole; the
+//!    root record has the rest of what it said.
 //! 4. *Scan*: every page of the bands that were open at the checkpoint or opened after it, and of
-//!    those whose first slot is damaged.
+//!    those whose first slot is damaged. If a part of the content was lost, or no footer is sound,
+//!    of every band (see `rebuild`).
 //! 5. *Replay* (see `replay`), and a new checkpoint in the background.
 //!
 //! Nothing is programmed or erased before step 5, so recovery can be cut off anywhere and done
@@ -15,12 +19,14 @@ use crate::api::{MountError, MountReport, Output};
 use crate::bands::BandState;
 use crate::config::{FormatOptions, LABEL_BYTES_MAX, Settings};
 use crate::format::{
-    CHUNK_ENTRIES, CheckpointLayout, Footer, Header, Kind, Root, decode_header, shape, uuid_crc,
+    CHUNK_ENTRIES, CheckpointLayout, Footer, Header, Kind, ROOT_PAGES, Root, decode_header,
+    may_be_root, shape, uuid_crc,
 };
+use crate::rebuild::Rebuild;
 use crate::reclaim::RESERVE_BANDS;
 use crate::replay::Candidate;
 use crate::units::{ReadOp, ReadPurpose};
-use crate::{Ftl, Phase};
+use crate::{Ftl, Mutant, Phase};
 use flash::{
     BLOCK_BYTES, BlockId, Geometry, Health, MediumError, Oob, SlotId, SlotRead, SlotStatus,
 };
@@ -42,6 +48,8 @@ pub(crate) enum Probe {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Stage {
     Probe,
+    /// Second pages, where a first one that cannot be read may be a root record's.
+    Copies,
     Footer,
     Content,
     Scan,
@@ -59,15 +67,35 @@ pub(crate) struct Mount {
     jobs: Vec<VecDeque<(SlotId, u32)>>,
     running: u32,
     pub probes: Vec<Probe>,
-    roots: Vec<(BlockId, Root)>,
+    pub roots: Vec<(BlockId, Root)>,
     version_found: Option<u16>,
-    /// Checkpoints that may be whole, oldest first: name and bands by position.
-    checkpoints: Vec<(u64, Vec<BlockId>)>,
+    /// Checkpoints whose footer was not looked at yet, oldest first.
+    checkpoints: Vec<Named>,
+    /// The newest one that has something where its footers belong, and nothing sound.
+    damaged: Option<Named>,
+    /// The one to go by is like that.
+    footer_unsound: bool,
+    /// And more than its first page is there: what lies at the footers' place is not what an erase
+    /// that was cut off, or lost, has left.
+    begun: bool,
+    /// The one to go by, and what its footer says.
+    pub chosen: Named,
     pub footer: Option<Footer>,
+    /// By content slot: it was read.
+    pub found: Vec<bool>,
     pub table: Vec<u8>,
     pub candidates: Vec<Candidate>,
+    pub rebuild: Option<Rebuild>,
     pub report: MountReport,
     error: Option<MountError>,
+}
+
+/// A checkpoint by its root records.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Named {
+    pub name: u64,
+    /// By position; `None` where no root record was found.
+    pub bands: Vec<Option<BlockId>>,
 }
 
 /// Most logical blocks that a medium of this shape and health can offer: what remains after bad
@@ -151,9 +179,15 @@ impl Ftl {
             roots: Vec::new(),
             version_found: None,
             checkpoints: Vec::new(),
+            damaged: None,
+            footer_unsound: false,
+            begun: false,
+            chosen: Named::default(),
             footer: None,
+            found: Vec::new(),
             table: Vec::new(),
             candidates: Vec::new(),
+            rebuild: None,
             report: MountReport { bands_probed: probed, ..MountReport::default() },
             error: None,
         }));
@@ -204,9 +238,10 @@ impl Ftl {
         let mut mount = self.mount.take().expect("a mount is under way");
         let result = match stage {
             Stage::Probe if mount.format => self.begin_erase(&mut mount),
-            Stage::Probe => self.choose_checkpoint(&mut mount),
+            Stage::Probe => self.probe_copies(&mut mount),
+            Stage::Copies => self.list_checkpoints(&mut mount),
             Stage::Footer => self.begin_content(&mut mount),
-            Stage::Content => self.begin_scan(&mut mount),
+            Stage::Content => self.end_content(&mut mount),
             Stage::Scan => {
                 self.finish_mount(*mount);
                 return;
@@ -246,22 +281,46 @@ impl Ftl {
         }
         // The scheduler erases a unit's last dirty band first.
         self.bands.index_all();
-        for (block, _) in &mount.roots {
-            if self.bands[*block].state == BandState::Retired {
-                continue;
+        for block in self.bands.ids() {
+            let maybe_root = match &mount.probes[block.0 as usize] {
+                Probe::Unreadable => true,
+                Probe::Read(oob) => may_be_root(oob),
+                Probe::Erased | Probe::Skipped => false,
+            };
+            if maybe_root && self.bands[block].state != BandState::Retired {
+                self.bands.set_state(block, BandState::Draining);
+                self.bands.set_state(block, BandState::Dirty);
             }
-            self.bands.set_state(*block, BandState::Draining);
-            self.bands.set_state(*block, BandState::Dirty);
         }
         self.phase = Phase::Formatting;
-        self.restart_orders(1);
+        // A bad block may keep a root record of the device that was here: it must never be newer.
+        let newest = mount.roots.iter().map(|(_, root)| root.checkpoint).max();
+        self.restart_orders(newest.unwrap_or(0) + 1);
         self.erase_all = true;
         mount.stage = Stage::Erase;
         self.dispatch_all();
         Ok(())
     }
 
-    fn choose_checkpoint(&mut self, mount: &mut Mount) -> Result<(), MountError> {
+    fn probe_copies(&mut self, mount: &mut Mount) -> Result<(), MountError> {
+        mount.stage = Stage::Copies;
+        for block in self.bands.ids() {
+            let look = match &mount.probes[block.0 as usize] {
+                Probe::Unreadable => true,
+                Probe::Read(oob) => {
+                    may_be_root(oob) && mount.roots.iter().all(|(other, _)| *other != block)
+                }
+                Probe::Erased | Probe::Skipped => false,
+            };
+            if look {
+                let unit = self.geometry.unit_of(block) as usize;
+                mount.jobs[unit].push_back((self.geometry.slot(block, 1, 0), 1));
+            }
+        }
+        Ok(())
+    }
+
+    fn list_checkpoints(&mut self, mount: &mut Mount) -> Result<(), MountError> {
         if let Some(found) = mount.version_found {
             return Err(MountError::Version { found });
         }
@@ -279,19 +338,17 @@ impl Ftl {
         for (block, root) in &mount.roots {
             let same = root.uuid == self.uuid
                 && root.logical_blocks as usize == self.l2p.len()
-                && root.bands == self.layout.bands;
-            let bands = names
-                .entry(root.checkpoint)
-                .or_insert_with(|| vec![None; self.layout.bands as usize]);
-            if let Some(entry) = bands.get_mut(root.position as usize).filter(|_| same) {
-                *entry = Some(*block);
+                && root.bands == self.layout.bands
+                && root.position < root.bands;
+            if same {
+                let bands = names
+                    .entry(root.checkpoint)
+                    .or_insert_with(|| vec![None; self.layout.bands as usize]);
+                bands[root.position as usize] = Some(*block);
             }
         }
-        let whole = names.into_iter().filter_map(|(name, bands)| {
-            Some((name, bands.into_iter().collect::<Option<Vec<_>>>()?))
-        });
-        mount.checkpoints = whole.collect();
-        self.read_footer(mount)
+        mount.checkpoints = names.into_iter().map(|(name, bands)| Named { name, bands }).collect();
+        self.read_footers(mount)
     }
 
     /// Takes the size that the root record tells.
@@ -303,29 +360,56 @@ impl Ftl {
         Ok(())
     }
 
-    fn read_footer(&mut self, mount: &mut Mount) -> Result<(), MountError> {
-        let Some((_, bands)) = mount.checkpoints.last() else {
-            return Err(MountError::NoCheckpoint);
+    /// Goes to the next older checkpoint; after the last, back to the newest damaged one.
+    fn read_footers(&mut self, mount: &mut Mount) -> Result<(), MountError> {
+        let Some(next) = mount.checkpoints.pop() else {
+            return self.begin_without_footer(mount);
         };
         mount.stage = Stage::Footer;
-        let slot = self.geometry.slot(bands[0], self.layout.footer_page, 0);
-        mount.jobs[self.geometry.unit_of(bands[0]) as usize].push_back((slot, 1));
+        let second_root = self.layout.footers().map(|(position, _)| (position, 1));
+        for (position, page) in self.layout.footers().into_iter().chain(second_root) {
+            if let Some(block) = next.bands[position as usize] {
+                let unit = self.geometry.unit_of(block) as usize;
+                mount.jobs[unit].push_back((self.geometry.slot(block, page, 0), 1));
+            }
+        }
+        (mount.chosen, mount.footer) = (next, None);
+        (mount.footer_unsound, mount.begun) = (false, false);
         Ok(())
     }
 
+    fn note_footer(&self, mount: &mut Mount, slot: SlotId, read: &SlotRead<'_>) {
+        if self.geometry.page_in_block(slot) < ROOT_PAGES {
+            let header = self.checkpoint_bytes(slot, read).map(|(header, _)| header);
+            mount.begun |= header.is_some_and(|header| {
+                header.kind == Kind::Root && header.sequence == mount.chosen.name
+            });
+            return;
+        }
+        let footer = self.checkpoint_bytes(slot, read).and_then(|(header, bytes)| {
+            Footer::decode(bytes).filter(|_| header.kind == Kind::Footer)
+        });
+        match footer.filter(|footer| footer.checkpoint == mount.chosen.name) {
+            Some(footer) => mount.footer = Some(footer),
+            None => mount.footer_unsound |= read.status != SlotStatus::Erased,
+        }
+    }
+
     fn begin_content(&mut self, mount: &mut Mount) -> Result<(), MountError> {
-        let (name, bands) = mount.checkpoints.last().expect("a footer was read").clone();
-        if mount.footer.is_none_or(|footer| footer.checkpoint != name) {
-            mount.footer = None;
-            mount.checkpoints.pop();
-            return self.read_footer(mount);
+        if mount.footer.is_some() {
+            mount.footer_unsound = false;
+        } else if mount.footer_unsound && !self.is_mutant(Mutant::NeverRebuild) {
+            mount.footer = Self::footer_of_root(mount, mount.chosen.name);
+        } else {
+            return self.read_footers(mount);
         }
         mount.stage = Stage::Content;
         mount.table = vec![0; self.layout.table_slots as usize * BLOCK_BYTES];
         let slots = self.layout.chunks + self.layout.table_slots;
+        mount.found = vec![false; slots as usize];
         for page in 0..self.layout.pages {
             let (position, index) = self.layout.place(page);
-            let block = bands[position as usize];
+            let Some(block) = mount.chosen.bands[position as usize] else { continue };
             let count =
                 (slots - page * self.geometry.slots_per_page).min(self.geometry.slots_per_page);
             let unit = self.geometry.unit_of(block) as usize;
@@ -334,18 +418,46 @@ impl Ftl {
         Ok(())
     }
 
+    /// No footer is sound. Every band tells what it holds; the newest checkpoint that seems to have
+    /// been complete tells from where on records are whole.
+    fn begin_without_footer(&mut self, mount: &mut Mount) -> Result<(), MountError> {
+        if self.is_mutant(Mutant::NeverRebuild) {
+            return Err(MountError::NoCheckpoint);
+        }
+        if let Some(damaged) = mount.damaged.take() {
+            mount.chosen = damaged;
+        } else if let Some(name) = mount.roots.iter().map(|(_, root)| root.checkpoint).max() {
+            let bands = mount.roots.iter().filter(|(_, root)| root.checkpoint == name);
+            mount.chosen = Named { name, bands: bands.map(|(block, _)| Some(*block)).collect() };
+        }
+        mount.footer = Self::footer_of_root(mount, mount.chosen.name);
+        mount.table = vec![0; self.layout.table_slots as usize * BLOCK_BYTES];
+        mount.found = vec![false; (self.layout.chunks + self.layout.table_slots) as usize];
+        self.begin_scan(mount)
+    }
+
+    fn end_content(&mut self, mount: &mut Mount) -> Result<(), MountError> {
+        if mount.begun || mount.found.contains(&true) || !mount.footer_unsound {
+            return self.begin_scan(mount);
+        }
+        mount.damaged.get_or_insert_with(|| mount.chosen.clone());
+        self.read_footers(mount)
+    }
+
     fn begin_scan(&mut self, mount: &mut Mount) -> Result<(), MountError> {
         mount.stage = Stage::Scan;
         let footer = mount.footer.expect("content has a footer");
+        self.rebuild_if_needed(mount);
+        let everything = mount.rebuild.is_some();
         for block in self.bands.ids() {
             let probe = mount.probes[block.0 as usize];
             let open = mount.table[block.0 as usize / 8] & 1 << (block.0 % 8) != 0;
-            let open = open && !self.is_mutant(crate::Mutant::SkipOpenBands);
+            let open = open && !self.is_mutant(Mutant::SkipOpenBands);
             let header = self.probed_header(block, probe);
             let scan = match (probe, header) {
                 (Probe::Skipped | Probe::Erased, _) => false,
                 (_, Some(header)) if header.kind == Kind::Root => false,
-                (_, Some(header)) => open || header.order >= footer.checkpoint,
+                (_, Some(header)) => everything || open || header.order >= footer.checkpoint,
                 (_, None) => true,
             };
             if let Some(header) = header {
@@ -383,26 +495,30 @@ impl Ftl {
         mount.running -= 1;
         let block = self.geometry.block_of(op.slot);
         match (mount.stage, slots) {
-            (Stage::Probe, Ok(slots)) => note_probe(&mut mount, block, &slots[0]),
-            (Stage::Probe, Err(_)) => mount.probes[block.0 as usize] = Probe::Unreadable,
-            (Stage::Footer, Ok(slots)) => {
-                mount.footer =
-                    self.checkpoint_bytes(op.slot, &slots[0]).and_then(|(header, bytes)| {
-                        Footer::decode(bytes).filter(|_| header.kind == Kind::Footer)
-                    });
+            (Stage::Probe, Ok(slots)) => {
+                let probe = note_root(&mut mount, block, &slots[0]);
+                mount.probes[block.0 as usize] = probe;
             }
+            (Stage::Probe, Err(_)) => mount.probes[block.0 as usize] = Probe::Unreadable,
+            (Stage::Copies, Ok(slots)) if !self.is_mutant(Mutant::IgnoreSecondRoot) => {
+                note_root(&mut mount, block, &slots[0]);
+            }
+            (Stage::Footer, Ok(slots)) => self.note_footer(&mut mount, op.slot, &slots[0]),
             (Stage::Content, Ok(slots)) => {
                 for (index, read) in slots.iter().enumerate() {
                     self.take_content(&mut mount, SlotId(op.slot.0 + index as u32), read);
                 }
             }
             (Stage::Scan, Ok(slots)) => self.take_candidates(&mut mount, op, slots),
-            (Stage::Scan, Err(_)) => mount.report.pages_torn += 1,
-            (Stage::Footer, Err(_)) => {}
-            (_, Err(_)) => {
-                mount.error = Some(MountError::Corrupt { what: "checkpoint content", block });
+            (Stage::Scan, Err(_)) => {
+                mount.report.pages_torn += 1;
+                if let Some(rebuild) = &mut mount.rebuild {
+                    rebuild.note_unanswered();
+                }
             }
-            (Stage::Erase | Stage::FirstCheckpoint, Ok(_)) => {
+            // What was not found is missed later.
+            (Stage::Copies, _) | (Stage::Footer | Stage::Content, Err(_)) => {}
+            (Stage::Erase | Stage::FirstCheckpoint, _) => {
                 unreachable!("a format reads nothing after its probes")
             }
         }
@@ -421,13 +537,12 @@ impl Ftl {
         (bytes.len() == BLOCK_BYTES).then_some((header, bytes))
     }
 
+    /// A content slot. One that is not sound is not found; a rebuild makes up for it.
     fn take_content(&mut self, mount: &mut Mount, slot: SlotId, read: &SlotRead<'_>) {
-        let block = self.geometry.block_of(slot);
         let name = mount.footer.map(|footer| footer.checkpoint);
         let content = self.checkpoint_bytes(slot, read);
         let Some((header, bytes)) = content.filter(|(header, _)| Some(header.sequence) == name)
         else {
-            mount.error = Some(MountError::Corrupt { what: "checkpoint content", block });
             return;
         };
         match header.kind {
@@ -437,12 +552,14 @@ impl Ftl {
                 for (entry, at) in self.l2p[first..end].iter_mut().zip(bytes.chunks_exact(4)) {
                     *entry = u32::from_le_bytes([at[0], at[1], at[2], at[3]]);
                 }
+                mount.found[header.lba as usize] = true;
             }
             Kind::BandTable if header.lba < self.layout.table_slots => {
                 let at = header.lba as usize * BLOCK_BYTES;
                 mount.table[at..at + BLOCK_BYTES].copy_from_slice(bytes);
+                mount.found[(self.layout.chunks + header.lba) as usize] = true;
             }
-            _ => mount.error = Some(MountError::Corrupt { what: "checkpoint content", block }),
+            _ => {}
         }
     }
 
@@ -453,12 +570,15 @@ impl Ftl {
         self.outputs.push_back(Output::Ready(Err(error)));
     }
 
+    /// Keeps the checkpoint that recovery went by until the next one is complete, and records, too:
+    /// a recovery cut off must find them again.
     pub(crate) fn mark_checkpoint_bands(&mut self, mount: &Mount) {
-        let (name, bands) = mount.checkpoints.last().expect("the mount found one").clone();
+        let bands: Vec<BlockId> = mount.chosen.bands.iter().flatten().copied().collect();
         for &block in &bands {
             self.bands[block].state = BandState::Checkpoint;
         }
-        self.checkpoint.order = name;
+        // Orders start at 1: after a rebuild every record counts.
+        self.checkpoint.order = if mount.rebuild.is_some() { 1 } else { mount.chosen.name };
         self.checkpoint.bands = bands;
     }
 
@@ -474,8 +594,9 @@ impl Ftl {
     }
 }
 
-fn note_probe(mount: &mut Mount, block: BlockId, read: &SlotRead<'_>) {
-    mount.probes[block.0 as usize] = match read.status {
+/// Takes the root record of `block`, if the slot is one, and says what the slot is.
+fn note_root(mount: &mut Mount, block: BlockId, read: &SlotRead<'_>) -> Probe {
+    match read.status {
         SlotStatus::Erased => Probe::Erased,
         SlotStatus::Uncorrectable => Probe::Unreadable,
         SlotStatus::Ok | SlotStatus::Corrected(_) => {
@@ -487,5 +608,5 @@ fn note_probe(mount: &mut Mount, block: BlockId, read: &SlotRead<'_>) {
             }
             Probe::Read(read.oob)
         }
-    };
+    }
 }

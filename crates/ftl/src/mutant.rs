@@ -34,6 +34,12 @@ pub enum Mutant {
     TrustTornPages,
     /// Recovery skips bands that were open at the checkpoint.
     SkipOpenBands,
+    /// Recovery does not look for the copy of a root record.
+    IgnoreSecondRoot,
+    /// Recovery gives up where no footer is sound.
+    NeverRebuild,
+    /// A rebuild with gaps goes on as if it were complete.
+    RebuildHidesGaps,
 }
 
 impl Mutant {
@@ -54,5 +60,8 @@ impl Mutant {
         Self::RenumberRelocated,
         Self::TrustTornPages,
         Self::SkipOpenBands,
+        Self::IgnoreSecondRoot,
+        Self::NeverRebuild,
+        Self::RebuildHidesGaps,
     ];
 }

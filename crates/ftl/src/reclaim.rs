@@ -10,7 +10,7 @@ use crate::format::{Header, Kind, POISONED, UNMAPPED};
 use crate::policy::{FullBands, Purpose};
 use crate::units::{ReadOp, ReadPurpose};
 use crate::{BandState, Ftl, Mutant, Phase};
-use flash::{BlockId, MediumError, Payload, SlotData, SlotId, SlotRead};
+use flash::{BlockId, MediumError, Payload, SlotData, SlotId, SlotRead, SlotStatus};
 use std::collections::VecDeque;
 
 /// Bands that only GC may open.
@@ -62,6 +62,8 @@ pub(crate) struct Reclaim {
     wear_checked: u64,
     scrub_cursor: u32,
     scrub_at: Option<flash::Instant>,
+    /// A page is being scrubbed: the next one waits for it, however busy its unit is.
+    scrubbing: bool,
 }
 
 impl Reclaim {
@@ -379,6 +381,7 @@ impl Ftl {
             },
             from: Some(slot),
             failed_order: None,
+            previous: UNMAPPED,
             credit,
         });
     }
@@ -396,7 +399,7 @@ impl Ftl {
         // after it is durable before the record is, so the next one serves.
         let order = self.durable.next();
         self.remap(lba, POISONED, order);
-        let hold = Move { append, from: None, failed_order: None, credit: 0 };
+        let hold = Move { append, from: None, failed_order: None, previous: UNMAPPED, credit: 0 };
         self.moves.push_back(hold);
     }
 
@@ -490,7 +493,8 @@ impl Ftl {
         }
     }
 
-    /// One step of the scrub, if it is due: the next page with valid slots is read and checked.
+    /// One step of the scrub, if it is due: the next page with valid slots is read and checked. One
+    /// page at a time, behind every read of the host, and never faster than the period asks for.
     pub(crate) fn scrub_pump(&mut self) {
         let period = self.settings.scrub_period_ns;
         if period == 0 || self.phase != Phase::Running {
@@ -503,21 +507,41 @@ impl Ftl {
             return;
         }
         self.reclaim.scrub_at = Some(self.now + step);
+        if self.reclaim.scrubbing {
+            return;
+        }
         let page = self.reclaim.scrub_cursor;
         self.reclaim.scrub_cursor = (page + 1) % pages;
         let block = BlockId(page / self.geometry.pages_per_block);
-        if self.bands[block].state != BandState::Full || self.holds_failed_slots(block) {
-            return;
-        }
-        let first = page * self.geometry.slots_per_page;
-        let end = SlotId(first + self.geometry.slots_per_page);
-        let Some((slot, count)) = self.bands.valid_run(SlotId(first), end) else { return };
+        let Some((slot, count)) = self.scrub_range(block, page) else { return };
         self.bands[block].reads_pending += 1;
         let read = self.reads.take();
         self.reads[read] =
             ReadOp { purpose: ReadPurpose::Scrub, slot, count, into: None, lba: UNMAPPED };
+        self.reclaim.scrubbing = true;
         self.queue_read(read);
         self.counters.pages_scrubbed += 1;
+    }
+
+    /// What of a page is worth a look: its valid slots, or any page of the last checkpoint.
+    fn scrub_range(&self, block: BlockId, page: u32) -> Option<(SlotId, u32)> {
+        let per_page = self.geometry.slots_per_page;
+        let (first, end) = (SlotId(page * per_page), SlotId((page + 1) * per_page));
+        if self.checkpoint.bands.contains(&block) {
+            return Some((first, per_page));
+        }
+        let band = &self.bands[block];
+        let programmed = match band.state {
+            BandState::Full => true,
+            BandState::Open => page % self.geometry.pages_per_block < band.pages_done,
+            _ => false,
+        };
+        if !programmed || self.holds_failed_slots(block) {
+            return None;
+        }
+        let from = self.bands.next_valid(first, end)?;
+        let last = (from.0..end.0).rev().find(|&slot| self.bands.is_valid(SlotId(slot)))?;
+        Some((from, last + 1 - from.0))
     }
 
     pub(crate) fn end_scrub_read(
@@ -525,13 +549,49 @@ impl Ftl {
         op: &ReadOp,
         slots: Result<&[SlotRead<'_>], MediumError>,
     ) {
+        self.reclaim.scrubbing = false;
         let Ok(slots) = slots else { return };
+        let block = self.bands.block_of(op.slot);
+        if self.bands[block].state == BandState::Checkpoint {
+            self.end_checkpoint_scrub(slots);
+            return;
+        }
+        let mut fading = slots.iter().any(|read| self.fades(read));
         for (index, read) in slots.iter().enumerate() {
             let slot = SlotId(op.slot.0 + index as u32);
             if self.check_slot(slot, read).is_none() && self.bands.is_valid(slot) {
                 self.counters.scrub_errors += 1;
-                self.poison(slot);
+                fading = true;
+                // The relocation reads it once more: cells at their limit may be read then.
+                self.refresh(block);
             }
+        }
+        if fading && self.bands[block].state == BandState::Open {
+            self.fill_up(block);
+        }
+    }
+
+    fn fades(&self, read: &SlotRead<'_>) -> bool {
+        matches!(read.status, SlotStatus::Corrected(bits) if bits >= self.settings.refresh_bits)
+    }
+
+    /// Pads an open band whose data fades: a full one can be reclaimed.
+    fn fill_up(&mut self, block: BlockId) {
+        let mut opens = self.opens.indices();
+        let open = opens.find(|&open| self.opens[open].live && self.opens[open].block == block);
+        if let Some(open) = open.filter(|&open| self.opens[open].point != NONE) {
+            // The next round of the scrub finds it full.
+            self.pad_to(open, self.geometry.pages_per_block - 1);
+        }
+    }
+
+    /// The last checkpoint is not what it was: the next one takes its place.
+    fn end_checkpoint_scrub(&mut self, slots: &[SlotRead<'_>]) {
+        let bad =
+            |read: &SlotRead<'_>| read.status == SlotStatus::Uncorrectable || self.fades(read);
+        if slots.iter().any(bad) && self.checkpoint.is_idle() {
+            self.counters.refreshes += 1;
+            self.checkpoint.want();
         }
     }
 

@@ -15,6 +15,7 @@ use crate::api::Output;
 use crate::bands::BandState;
 use crate::format::{Footer, Header, Kind, POISONED, UNMAPPED, decode_header};
 use crate::mount::{Mount, Probe};
+use crate::rebuild::Rebuild;
 use crate::units::ReadOp;
 use crate::{Ftl, Mutant, Phase};
 use flash::{SlotId, SlotRead, SlotStatus};
@@ -40,6 +41,7 @@ impl Ftl {
         slots: &[SlotRead<'_>],
     ) {
         let name = mount.footer.expect("a scan has a footer").checkpoint;
+        let mut rebuild = mount.rebuild.take();
         let mut torn = false;
         for (index, read) in slots.iter().enumerate() {
             let slot = SlotId(op.slot.0 + index as u32);
@@ -63,11 +65,21 @@ impl Ftl {
             band.pages_written = band.pages_written.max(self.geometry.page_in_block(slot) + 1);
             self.durable_seen = self.durable_seen.max(header.order);
             self.sequence_next = self.sequence_next.max(header.sequence + 1);
+            if let Some(rebuild) = &mut rebuild {
+                rebuild.note_kind(block, header.kind);
+            }
             if header.order >= name {
                 self.note_candidate(mount, slot, &header);
+            } else if let Some(rebuild) = &mut rebuild {
+                self.rebuild_slot(rebuild, slot, &header);
             }
         }
         mount.report.pages_torn += u64::from(torn);
+        if let Some(rebuild) = rebuild.as_mut().filter(|_| torn) {
+            let block = self.geometry.block_of(op.slot);
+            rebuild.note_unreadable(block, self.geometry.page_in_block(op.slot));
+        }
+        mount.rebuild = rebuild;
     }
 
     fn note_candidate(&mut self, mount: &mut Mount, slot: SlotId, header: &Header) {
@@ -94,7 +106,11 @@ impl Ftl {
 
     pub(crate) fn finish_mount(&mut self, mut mount: Mount) {
         let footer = mount.footer.expect("a scan has a footer");
-        self.apply(&mut mount.candidates, &footer);
+        if let Some(rebuild) = &mut mount.rebuild {
+            self.rebuild_records(rebuild);
+        }
+        self.apply(&mut mount.candidates, &footer, mount.rebuild.as_mut());
+        mount.report.rebuilt = mount.rebuild.as_ref().map(|rebuild| self.end_rebuild(rebuild));
         self.drop_impossible();
         // Numbers that a torn page may have used are not used again.
         self.sequence_next = self.sequence_next.max(footer.sequence_next) + (1 << 20);
@@ -106,7 +122,8 @@ impl Ftl {
         // After a mount nothing is appended before a checkpoint that says "not clean".
         mount.report.clean = footer.clean;
         let report = self.report(mount.report);
-        self.phase = if self.settings.read_only { Phase::ReadOnly } else { Phase::Running };
+        let gaps = report.rebuilt.is_some_and(|rebuilt| rebuilt.read_only);
+        self.phase = if self.settings.read_only || gaps { Phase::ReadOnly } else { Phase::Running };
         if self.phase == Phase::Running {
             self.checkpoint.want();
             self.settling = true;
@@ -116,7 +133,12 @@ impl Ftl {
         self.outputs.push_back(Output::Ready(Ok(Box::new(report))));
     }
 
-    fn apply(&mut self, candidates: &mut [Candidate], footer: &Footer) {
+    fn apply(
+        &mut self,
+        candidates: &mut [Candidate],
+        footer: &Footer,
+        mut rebuild: Option<&mut Rebuild>,
+    ) {
         if !self.is_mutant(Mutant::IgnoreSequence) {
             candidates.sort_by_key(|candidate| (candidate.sequence, candidate.order));
         }
@@ -127,7 +149,12 @@ impl Ftl {
             let range = candidate.lba as usize..(end as usize).min(self.l2p.len());
             match candidate.kind {
                 Kind::Trim if self.is_mutant(Mutant::ForgetTrim) => {}
-                Kind::Trim if range.start < range.end => self.l2p[range].fill(UNMAPPED),
+                Kind::Trim if range.start < range.end => {
+                    if let Some(rebuild) = &mut rebuild {
+                        range.clone().for_each(|lba| rebuild.replayed(lba as u32));
+                    }
+                    self.l2p[range].fill(UNMAPPED);
+                }
                 Kind::Data | Kind::Poison => {
                     let decided = candidate.group.1 == 0
                         || candidate.sequence < footer.sequence_begun
@@ -137,6 +164,9 @@ impl Ftl {
                     let entry = if poisoned { POISONED } else { candidate.slot.0 };
                     if let Some(at) = self.l2p.get_mut(candidate.lba as usize).filter(|_| decided) {
                         *at = entry;
+                        if let Some(rebuild) = &mut rebuild {
+                            rebuild.replayed(candidate.lba);
+                        }
                     }
                 }
                 _ => {}
@@ -148,19 +178,18 @@ impl Ftl {
     /// to one slot, would break what the rest of the FTL rests on.
     fn drop_impossible(&mut self) {
         let slots = self.geometry.slots();
-        for lba in 0..self.l2p.len() {
-            let entry = self.l2p[lba];
-            if entry >= POISONED {
+        for entry in &mut self.l2p {
+            if *entry >= POISONED {
                 continue;
             }
-            if u64::from(entry) >= slots || self.bands.is_valid(SlotId(entry)) {
+            if u64::from(*entry) >= slots || !self.bands.load(SlotId(*entry)) {
                 self.counters.blocks_poisoned += 1;
-                self.l2p[lba] = POISONED;
+                *entry = POISONED;
                 continue;
             }
-            self.bands.validate(SlotId(entry));
             self.blocks_mapped += 1;
         }
+        self.bands.count_loaded();
     }
 
     /// Gives every band the state that follows from what was found.

@@ -204,7 +204,7 @@ pub fn explore(seed: u64, options: &CrashOptions) -> Result<CrashReport, Failure
 }
 
 /// Operations of every kind, on few blocks, so that they overwrite each other.
-fn generator(seed: u64, depth: u32, logical_blocks: u32) -> Generator {
+pub(crate) fn generator(seed: u64, depth: u32, logical_blocks: u32) -> Generator {
     let share = 0.5 + 0.4 * (seed % 2) as f64;
     let workload = Workload {
         reads: 0.1,

@@ -113,6 +113,7 @@ struct Pending {
 /// See the head of this file.
 pub struct Sim {
     ftl: Ftl,
+    settings: Settings,
     medium: SimMedium,
     /// What the medium had done before this FTL.
     done_before: DoneCounts,
@@ -150,26 +151,25 @@ impl Sim {
         settings: Settings,
         now: Instant,
     ) -> Result<Self, Failure> {
-        let relocation_blocks = settings.relocation_blocks;
-        let ftl = Ftl::format(*medium.geometry(), &medium.health(), options, settings);
+        let ftl = Ftl::format(*medium.geometry(), &medium.health(), options, settings.clone());
         let ftl = ftl.map_err(|why| Failure(format!("format was refused: {why}")))?;
-        Ok(Self::new(ftl, medium, relocation_blocks, now))
+        Ok(Self::new(ftl, medium, settings, now))
     }
 
     /// Mounts what `medium` holds.
     pub fn mount(medium: SimMedium, settings: Settings, now: Instant) -> Result<Self, Failure> {
-        let relocation_blocks = settings.relocation_blocks;
-        let ftl = Ftl::mount(*medium.geometry(), &medium.health(), settings);
+        let ftl = Ftl::mount(*medium.geometry(), &medium.health(), settings.clone());
         let ftl = ftl.map_err(|why| Failure(format!("mount was refused: {why}")))?;
-        Ok(Self::new(ftl, medium, relocation_blocks, now))
+        Ok(Self::new(ftl, medium, settings, now))
     }
 
-    fn new(ftl: Ftl, medium: SimMedium, relocation_blocks: u32, now: Instant) -> Self {
+    fn new(ftl: Ftl, medium: SimMedium, settings: Settings, now: Instant) -> Self {
         Self {
             ftl,
             done_before: medium.done(),
             medium,
-            buffers: Buffers::new(REQUEST_BLOCKS_MAX, relocation_blocks),
+            buffers: Buffers::new(REQUEST_BLOCKS_MAX, settings.relocation_blocks),
+            settings,
             buffers_free: Vec::new(),
             pending: Vec::new(),
             in_flight: 0,
@@ -192,6 +192,11 @@ impl Sim {
     /// How far it has come.
     pub fn state(&self) -> &State {
         &self.state
+    }
+
+    /// What the FTL was mounted with.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
     }
 
     /// The FTL under test.

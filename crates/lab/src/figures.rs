@@ -5,7 +5,7 @@
 
 use crate::checker::counter;
 use crate::device::nand_of;
-use crate::driver::{Failure, Sim, Step};
+use crate::driver::{Failure, REQUEST_BLOCKS_MAX, Sim, Step};
 use crate::medium::{Buffers, SimMedium};
 use crate::theory::{waf_d_choices, waf_fifo, waf_greedy};
 use crate::workload::{Action, Arrival, Generator, Workload};
@@ -237,6 +237,8 @@ pub fn sim_rate(
 pub struct Recovery {
     /// Capacity of the device.
     pub capacity_bytes: u64,
+    /// Logical blocks that it offers; the report says how many are mapped.
+    pub logical_blocks: u32,
     /// Virtual time from power-on to ready.
     pub virtual_ns: u64,
     /// Host time of the same.
@@ -245,8 +247,12 @@ pub struct Recovery {
     pub report: ftl::MountReport,
 }
 
-/// Fills 1/64 of a TLC device of `tib` TiB at random, cuts the power and measures the recovery.
-/// Memory: about 1 GiB by TiB for the map, as on a real host, and as much for the checkpoint.
+/// Most blocks that a measurement fills: the lab keeps some 50 bytes of each, and the map and two
+/// checkpoints beside them.
+const MAPPED_MAX: u64 = 1 << 26;
+
+/// Fills a TLC device of `tib` TiB as far as memory allows (256 GiB: about 6 GiB of memory with the
+/// map of 1 TiB), overwrites some of it at random, cuts the power and measures the recovery.
 pub fn recovery(tib: f64) -> Result<Recovery, Failure> {
     let profile = Profile::builtin("tlc").ok_or_else(|| Failure("no profile tlc".into()))?;
     let (channels, dies_per_channel) = (16, 4);
@@ -261,20 +267,29 @@ pub fn recovery(tib: f64) -> Result<Recovery, Failure> {
     let max = ftl::logical_blocks_max(medium.geometry(), &medium.health(), &settings);
     let logical_blocks = (f64::from(max) * 0.93) as u32;
     let mut sim = format(medium, logical_blocks, &settings)?;
+    let mapped = u64::from(logical_blocks).min(MAPPED_MAX) as u32;
+    let fill = Workload {
+        pattern: crate::workload::Pattern::Sequential,
+        sizes: vec![(REQUEST_BLOCKS_MAX, 1.0)],
+        arrival: Arrival::Closed { depth: 64 },
+        ..Workload::default()
+    };
+    let mut fill = Generator::new(fill, mapped, 2).map_err(Failure)?;
+    drive(&mut sim, &mut fill, u64::from(mapped / REQUEST_BLOCKS_MAX))?;
     let workload = Workload {
         sizes: vec![(8, 1.0)],
         arrival: Arrival::Closed { depth: 256 },
         ..Workload::default()
     };
-    let mut generator = Generator::new(workload, logical_blocks, 3).map_err(Failure)?;
-    drive(&mut sim, &mut generator, u64::from(logical_blocks) / 64 / 8)?;
+    let mut generator = Generator::new(workload, mapped, 3).map_err(Failure)?;
+    drive(&mut sim, &mut generator, u64::from(mapped) / 32 / 8)?;
     let now = sim.now();
     let mut medium = sim.into_medium();
     medium.power_cut(&mut |_| 0);
     let mut sim = Sim::mount(medium, settings, now)?;
     let (seconds, report) = seconds_of(|| sim.run_until_ready().cloned());
     let virtual_ns = sim.now() - now;
-    Ok(Recovery { capacity_bytes, virtual_ns, seconds, report: report? })
+    Ok(Recovery { capacity_bytes, logical_blocks, virtual_ns, seconds, report: report? })
 }
 
 /// A raw rate of the medium, in bytes of virtual second: measured, and by arithmetic.

@@ -4,7 +4,7 @@
 //! Invariant: the model learns of a submission before the FTL does, and of an answer at the step
 //! that gave it; so at any step the model says exactly what a power cut may leave.
 
-use crate::driver::{Failure, Finished, Sim};
+use crate::driver::{Failure, Finished, Sim, State};
 use crate::model::Model;
 use crate::workload::{Action, Op};
 use flash::{Hint, Operation, RequestError};
@@ -125,9 +125,15 @@ impl Host {
             }
             RequestError::NoSpace => {
                 self.counts.no_space += 1;
-                matches!(operation, Operation::Write { .. } | Operation::Trim { .. })
+                let grows = matches!(operation, Operation::Write { .. } | Operation::Trim { .. });
+                grows && self.is_worn_out()
             }
-            RequestError::Failed | RequestError::ShuttingDown => {
+            RequestError::Failed => {
+                self.counts.refused += 1;
+                let changes = !matches!(operation, Operation::Read { .. });
+                self.refusals_are_legal || changes && (self.read_only() || self.is_worn_out())
+            }
+            RequestError::ShuttingDown => {
                 self.counts.refused += 1;
                 self.refusals_are_legal
             }
@@ -138,6 +144,22 @@ impl Host {
         }
         let request = &finished.request;
         Err(Failure(format!("at {} ns, {request:?} failed: {error:?}", finished.finished.0)))
+    }
+
+    /// So many blocks have failed that a device of this size could not be formatted any more: from
+    /// here on writes may be refused.
+    pub fn is_worn_out(&self) -> bool {
+        let medium = self.sim.medium();
+        let max = ftl::logical_blocks_max(medium.geometry(), &medium.health(), self.sim.settings());
+        max < self.model.logical_blocks()
+    }
+
+    /// The mount said that the device is read-only.
+    pub fn read_only(&self) -> bool {
+        match self.sim.state() {
+            State::Ready(report) => report.rebuilt.is_some_and(|rebuilt| rebuilt.read_only),
+            _ => false,
+        }
     }
 
     /// Waits for every answer and checks each.

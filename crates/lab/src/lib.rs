@@ -30,6 +30,7 @@ pub mod model;
 pub mod parallel;
 pub mod replicated;
 pub mod report;
+pub mod rot;
 pub mod soak;
 pub mod target;
 pub mod theory;

@@ -288,6 +288,26 @@ impl SimMedium {
         }
     }
 
+    /// The page of `slot` cannot be read until its block is erased.
+    pub fn rot(&mut self, slot: SlotId) {
+        match &mut self.device {
+            Device::Nand(nand, _) => nand.mark_uncorrectable(slot),
+            Device::File(file) => {
+                let first = (slot.0 - self.geometry.slot_in_page(slot)) as usize;
+                let page = first..first + self.geometry.slots_per_page as usize;
+                file.cells_mut()[page].fill(Cell::Torn);
+            }
+        }
+    }
+
+    /// Whether a slot was written and can be read.
+    pub fn is_readable(&self, slot: SlotId) -> bool {
+        match &self.device {
+            Device::Nand(nand, _) => nand.status(slot) == SlotStatus::Ok,
+            Device::File(file) => matches!(file.cell(slot), Cell::Written(..)),
+        }
+    }
+
     /// Replaces what a written slot holds, behind the medium's back: silent damage.
     pub fn damage(&mut self, slot: SlotId, oob: Oob, content: Content) {
         match &mut self.device {

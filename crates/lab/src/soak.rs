@@ -92,6 +92,10 @@ pub struct SoakReport {
     pub erase_count_max: u32,
     /// The run ended early because damage had hit what a mount cannot do without.
     pub mount_refused: bool,
+    /// The run ended early because pages of the map and of data were lost: the device is read-only.
+    pub read_only: bool,
+    /// So many blocks have failed that writes were refused; reads went on to the end.
+    pub worn_out: bool,
 }
 
 struct Soak<'a> {
@@ -123,6 +127,8 @@ pub fn run_model(seed: u64, options: &SoakOptions) -> Result<SoakReport, Failure
         host.read_back()?;
         soak.end_mount(&host)?;
     }
+    let refused = host.counts.no_space + host.counts.refused > 0;
+    soak.report.worn_out = refused && host.is_worn_out();
     soak.report.virtual_ns = host.sim.now().0;
     soak.report.counts = host.counts;
     Ok(soak.report)
@@ -161,7 +167,7 @@ impl Soak<'_> {
                 host.submit(generator.draw(), Hint { handle });
                 submitted += 1;
                 self.disturb(host)?;
-                if self.report.mount_refused {
+                if self.report.mount_refused || self.report.read_only {
                     return Ok(());
                 }
             }
@@ -225,6 +231,7 @@ impl Soak<'_> {
         let refused = matches!(sim.state(), State::Refused(_)) && self.options.data_may_be_lost;
         self.report.mount_refused = refused;
         host.sim = sim;
+        self.report.read_only = self.options.data_may_be_lost && host.read_only();
         if refused { Ok(false) } else { ready.map(|()| true) }
     }
 
@@ -254,6 +261,10 @@ impl Soak<'_> {
             }
         }
         if *host.sim.state() != State::Stopped(true) {
+            if host.is_worn_out() {
+                // No room is left for a last checkpoint.
+                return self.cut(host);
+            }
             return Err(Failure("the shutdown left data volatile".into()));
         }
         self.end_mount(host)?;

@@ -296,7 +296,12 @@ fn mount_all(
     let mut mounted = Vec::new();
     for (shard, (report, go, thread)) in starting.into_iter().enumerate() {
         match report.recv() {
-            Ok(Ok(report)) => mounted.push(Mounted { report, go, thread }),
+            Ok(Ok(report)) => {
+                if let Some(rebuilt) = &report.rebuilt {
+                    tracing::warn!(shard, "{rebuilt}");
+                }
+                mounted.push(Mounted { report, go, thread });
+            }
             Ok(Err(reason)) => return Err(DeviceError::Mount { shard, reason }.into()),
             Err(_) => {
                 let reason = "it panicked while mounting: this is a bug in Weir".into();

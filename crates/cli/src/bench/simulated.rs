@@ -165,9 +165,11 @@ pub fn recovery(request: &mut Request<'_>) {
         let scale = (1u64 << 40) as f64 / recovery.capacity_bytes as f64;
         let media = recovery.virtual_ns as f64 / 1e9 * scale;
         let host = recovery.seconds * scale;
+        let mapped = recovery.report.blocks_mapped as f64 / f64::from(recovery.logical_blocks);
         Figure::new(name, media.max(host), "s/TiB", goal).note(format!(
-            "media {media:.2} s, processor {host:.2} s; {} bands probed, {} scanned, {} slots \
-             replayed; {:.0} s with the filling",
+            "media {media:.2} s, processor {host:.2} s; {:.0} % of the blocks mapped, {} bands \
+             probed, {} scanned, {} slots replayed; {:.0} s with the filling",
+            mapped * 100.0,
             recovery.report.bands_probed,
             recovery.report.bands_scanned,
             recovery.report.slots_replayed,

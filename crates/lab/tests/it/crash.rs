@@ -4,6 +4,8 @@ use crate::{THREADS, passed, seeds};
 use flash::Pairing;
 use lab::crash::{CrashOptions, CrashReport, explore_seeds};
 use lab::device::Manner;
+use lab::parallel::for_each_seed;
+use lab::rot::survive_rot;
 
 fn explore(test: &str, range: std::ops::Range<u64>, manner: Manner) -> CrashReport {
     let begun = std::time::Instant::now();
@@ -52,4 +54,26 @@ fn adjacent_pages_keep_what_was_flushed_after_any_power_cut() {
 #[test]
 fn a_file_keeps_what_was_flushed_after_any_power_cut() {
     explore("a_file_keeps_what_was_flushed_after_any_power_cut", 300..360, Manner::File);
+}
+
+#[test]
+fn any_single_page_may_rot() {
+    let test = "any_single_page_may_rot";
+    let manners = [
+        Manner::Nand(Pairing::None),
+        Manner::Nand(Pairing::Staircase),
+        Manner::Nand(Pairing::Adjacent(2)),
+        Manner::File,
+    ];
+    let run = |seed: u64| {
+        let mut options = CrashOptions::of_seed(seed);
+        options.device.manner = manners[seed as usize % 4];
+        survive_rot(seed, &options)
+    };
+    let reports = passed(test, for_each_seed(seeds(400..448), THREADS, run));
+    let sum = |of: fn(&lab::rot::RotReport) -> u64| reports.iter().map(of).sum::<u64>();
+    let (images, rebuilt) = (sum(|report| report.images), sum(|report| report.rebuilt));
+    let (read_only, stale) = (sum(|report| report.read_only), sum(|report| report.stale));
+    println!("{images} images, {rebuilt} rebuilt, {read_only} read-only, {stale} stale blocks");
+    assert!(rebuilt > 0 && read_only > 0 && stale > 0, "a case was not met");
 }

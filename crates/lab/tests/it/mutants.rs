@@ -9,6 +9,7 @@ use lab::damage::survive_damage;
 use lab::device::Manner;
 use lab::driver::Plant;
 use lab::parallel::{SeedFailure, for_each_seed};
+use lab::rot::survive_rot;
 
 const SEEDS: std::ops::Range<u64> = 0..48;
 
@@ -25,6 +26,7 @@ fn suite(seed: u64, plant: Plant) -> Result<(), lab::Failure> {
     options.images_per_cut = 12;
     options.plant = plant;
     survive_damage(seed, &options)?;
+    survive_rot(seed, &options)?;
     explore(seed, &options).map(|_| ())
 }
 

@@ -1,0 +1,213 @@
+//! Rebuild: the part of the map that no checkpoint holds any more, found again from the OOB of
+//! every slot.
+//!
+//! The newest version of a logical block is always somewhere on flash: a band is erased only when
+//! what superseded its slots is durable. So the highest sequence wins. What a rebuild cannot know:
+//! - a record of a trim lives until a checkpoint covers it. A block that was trimmed earlier comes
+//!   back if an old version of it has not been erased yet. Such blocks are counted as ones that
+//!   *may be stale* ([`Rebuilt::blocks_stale_max`]);
+//! - a page that cannot be read may have held the newest version of any block. Unless a power cut
+//!   explains it, the device is then served read-only, and blocks of which nothing was found are
+//!   unreadable rather than zeroes.
+//!
+//! Only blocks of lost chunks are touched, and only by slots from before the checkpoint's name: the
+//! others come from the checkpoint and from `replay`, as ever.
+
+use crate::api::Rebuilt;
+use crate::format::{CHUNK_ENTRIES, Footer, Header, Kind, POISONED, UNMAPPED};
+use crate::mount::{Mount, Probe};
+use crate::{Ftl, Mutant};
+use flash::{BlockId, SlotId};
+use std::collections::BTreeSet;
+
+/// The block's content follows from what came after the checkpoint.
+const REPLAYED: u64 = u64::MAX;
+
+/// A record from before the checkpoint: blocks `lba..end` became `entry`.
+#[derive(Clone, Copy, Debug)]
+struct Record {
+    sequence: u64,
+    lba: u32,
+    end: u32,
+    entry: u32,
+}
+
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Rebuild {
+    /// By chunk, if it is lost: the sequence of each block's version in the map, 0 for none.
+    versions: Vec<Option<Box<[u64]>>>,
+    records: Vec<Record>,
+    /// Pages of which a slot could not be read.
+    unreadable: Vec<(BlockId, u32)>,
+    /// Bands with slots of checkpoints, and bands with slots of any other kind. Pages of those that
+    /// are in the first set only are not missed.
+    checkpoint_bands: BTreeSet<BlockId>,
+    other_bands: BTreeSet<BlockId>,
+    /// Pages that were not answered at all.
+    pages_unanswered: u64,
+}
+
+impl Rebuild {
+    /// For the chunks that were not `found`.
+    pub fn new(found: &[bool]) -> Self {
+        let versions = found
+            .iter()
+            .map(|&found| (!found).then(|| vec![0; CHUNK_ENTRIES].into_boxed_slice()))
+            .collect();
+        Self { versions, ..Self::default() }
+    }
+
+    fn chunks_lost(&self) -> u32 {
+        self.versions.iter().flatten().count() as u32
+    }
+
+    /// The version of `lba`, if its chunk is lost.
+    fn version(&mut self, lba: u32) -> Option<&mut u64> {
+        let chunk = self.versions.get_mut(lba as usize / CHUNK_ENTRIES)?.as_mut()?;
+        Some(&mut chunk[lba as usize % CHUNK_ENTRIES])
+    }
+
+    /// Replay decided what `lba` holds.
+    pub fn replayed(&mut self, lba: u32) {
+        if let Some(version) = self.version(lba) {
+            *version = REPLAYED;
+        }
+    }
+
+    pub fn note_unreadable(&mut self, block: BlockId, page: u32) {
+        self.unreadable.push((block, page));
+    }
+
+    /// A sound slot of `kind` lies in `block`.
+    pub fn note_kind(&mut self, block: BlockId, kind: Kind) {
+        match kind {
+            Kind::Root | Kind::Map | Kind::BandTable | Kind::Footer => {
+                self.checkpoint_bands.insert(block);
+            }
+            Kind::Data | Kind::Trim | Kind::Poison | Kind::Commit => {
+                self.other_bands.insert(block);
+            }
+            Kind::Pad => {}
+        }
+    }
+
+    fn is_missed(&self, block: BlockId) -> bool {
+        !self.checkpoint_bands.contains(&block) || self.other_bands.contains(&block)
+    }
+
+    pub fn note_unanswered(&mut self) {
+        self.pages_unanswered += 1;
+    }
+
+    /// Lost chunks that have a block of `lba..end`, as ranges of blocks.
+    fn lost_ranges(&self, lba: u32, end: u32) -> impl Iterator<Item = std::ops::Range<u32>> {
+        let size = CHUNK_ENTRIES as u32;
+        let chunks = lba / size..end.div_ceil(size).min(self.versions.len() as u32);
+        chunks
+            .filter(|&chunk| self.versions[chunk as usize].is_some())
+            .map(move |chunk| lba.max(chunk * size)..end.min((chunk + 1) * size))
+    }
+}
+
+impl Ftl {
+    /// Begins a rebuild if the checkpoint's content is not whole. `found` has one entry a content
+    /// slot: map chunks first, then the band table.
+    pub(crate) fn rebuild_if_needed(&self, mount: &mut Mount) {
+        if mount.found.iter().all(|&found| found) {
+            return;
+        }
+        let mut rebuild = Rebuild::new(&mount.found[..self.layout.chunks as usize]);
+        let skipped = mount.probes.iter().filter(|probe| matches!(probe, Probe::Skipped)).count();
+        rebuild.pages_unanswered = skipped as u64 * u64::from(self.geometry.pages_per_block);
+        mount.rebuild = Some(rebuild);
+    }
+
+    /// A sound slot from before the checkpoint.
+    pub(crate) fn rebuild_slot(&mut self, rebuild: &mut Rebuild, slot: SlotId, header: &Header) {
+        let block = self.geometry.block_of(slot);
+        if header.order < self.bands[block].first_order {
+            // Left from before the band's last erase.
+            return;
+        }
+        let end = match header.kind {
+            Kind::Data | Kind::Poison => header.lba.saturating_add(1),
+            Kind::Trim => header.lba.saturating_add(header.argument),
+            _ => return,
+        };
+        let end = end.min(self.l2p.len() as u32);
+        if header.kind != Kind::Data {
+            // Kept until a checkpoint covers it anew: a second recovery must find it, too.
+            let band = &mut self.bands[block];
+            band.hold_order = band.hold_order.max(header.order);
+            let entry = if header.kind == Kind::Poison { POISONED } else { UNMAPPED };
+            if header.lba < end && rebuild.lost_ranges(header.lba, end).next().is_some() {
+                let sequence = header.sequence;
+                rebuild.records.push(Record { sequence, lba: header.lba, end, entry });
+            }
+            return;
+        }
+        if header.lba < end
+            && let Some(version) = rebuild.version(header.lba)
+            // A relocated copy has the same sequence and the same data: either will do.
+            && *version < header.sequence
+        {
+            *version = header.sequence;
+            self.l2p[header.lba as usize] = slot.0;
+        }
+    }
+
+    /// Every slot was seen: what records say of them.
+    pub(crate) fn rebuild_records(&mut self, rebuild: &mut Rebuild) {
+        for record in std::mem::take(&mut rebuild.records) {
+            let ranges: Vec<_> = rebuild.lost_ranges(record.lba, record.end).collect();
+            for lba in ranges.into_iter().flatten() {
+                let Some(version) = rebuild.version(lba) else { continue };
+                if *version < record.sequence {
+                    *version = record.sequence;
+                    self.l2p[lba as usize] = record.entry;
+                }
+            }
+        }
+    }
+
+    /// After the replay: what the rebuild came to. If it is not complete, blocks of which nothing
+    /// was found become unreadable.
+    pub(crate) fn end_rebuild(&mut self, rebuild: &Rebuild) -> Rebuilt {
+        let pages = self.geometry.pages_per_block;
+        let lost = |&&(block, page): &&(BlockId, u32)| {
+            // A power cut tears the last pages of a band and those that share cells with them.
+            self.geometry.pairing.last_partner(page, pages) < self.bands[block].pages_written
+                && rebuild.is_missed(block)
+        };
+        let pages_lost =
+            rebuild.unreadable.iter().filter(lost).count() as u64 + rebuild.pages_unanswered;
+        let chunks = rebuild.chunks_lost();
+        let read_only = chunks > 0 && pages_lost > 0 && !self.is_mutant(Mutant::RebuildHidesGaps);
+        let mut blocks_stale_max = 0;
+        for (chunk, versions) in rebuild.versions.iter().enumerate() {
+            let first = chunk * CHUNK_ENTRIES;
+            let versions = versions.iter().flat_map(|versions| versions.iter());
+            for (entry, &version) in self.l2p[first..].iter_mut().zip(versions) {
+                if version == 0 && read_only {
+                    *entry = POISONED;
+                }
+                let exact = version == 0 || version == REPLAYED;
+                blocks_stale_max += u64::from(!exact && *entry < POISONED);
+            }
+        }
+        Rebuilt { chunks, blocks_stale_max, pages_lost, read_only }
+    }
+
+    /// What a rebuild goes by when no footer is sound: the root record has the same facts.
+    pub(crate) fn footer_of_root(mount: &Mount, name: u64) -> Option<Footer> {
+        let (_, root) = mount.roots.iter().find(|(_, root)| root.checkpoint == name)?;
+        Some(Footer {
+            checkpoint: name,
+            sequence_next: root.sequence_begun,
+            sequence_begun: root.sequence_begun,
+            order_next: name,
+            generation: root.generation,
+            clean: false,
+        })
+    }
+}

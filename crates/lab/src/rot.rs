@@ -1,0 +1,408 @@
+//! Pages that rot while the power is off: whatever single page it is, the device mounts, and what
+//! it shows is right, or an error, or announced by the mount's report.
+//!
+//! Invariants:
+//! - The rot of a page of the checkpoint costs no data at all. The only blocks that may differ are
+//!   those that a rebuild says may be stale: they come back from a trim, or from an atomic write
+//!   that a power cut had undone.
+//! - If a page of data rots besides, the report says that the device is read-only.
+//! - A recovery that is cut off and done again shows the same.
+
+use crate::crash::{CrashOptions, generator};
+use crate::driver::{Failure, Sim, State, Step};
+use crate::host::Host;
+use crate::medium::{Content, SimMedium, stamp_crc};
+use crate::model::{Model, ZERO};
+use crate::workload::{Action, Op};
+use flash::{BlockId, Geometry, Hint, Instant, Pairing, Random, RequestError, SlotId};
+use ftl::FormatOptions;
+use ftl::format::{Header, Kind, decode_header, uuid_crc};
+use nand::Faults;
+
+const UUID: u128 = 11;
+
+/// What was tried.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct RotReport {
+    /// Images with one rotten page, or a few.
+    pub images: u64,
+    /// Of them: rebuilt from every band.
+    pub rebuilt: u64,
+    /// Of them: read-only, because pages of data were missing as well.
+    pub read_only: u64,
+    /// Blocks that came back from a trim, or from an atomic write that was undone.
+    pub stale: u64,
+}
+
+/// A device without power, and what it shows if nothing rots.
+struct Image {
+    medium: SimMedium,
+    now: Instant,
+    observed: Vec<Option<u64>>,
+    /// Pages of the checkpoint, by their first slot, with what their first slot holds.
+    checkpoint: Vec<(SlotId, Kind)>,
+    /// Other programmed pages.
+    others: Vec<SlotId>,
+}
+
+struct Tester<'a> {
+    options: &'a CrashOptions,
+    random: Random,
+    report: RotReport,
+}
+
+/// Ages a device, and lets every page of it rot, one at a time, and then some together.
+pub fn survive_rot(seed: u64, options: &CrashOptions) -> Result<RotReport, Failure> {
+    let random = Random::new(seed ^ 0x726f_7400);
+    let mut tester = Tester { options, random, report: RotReport::default() };
+    let image = tester.age(seed)?;
+    for &(page, kind) in &image.checkpoint {
+        let context = |Failure(why)| Failure(format!("{kind:?} in slot {} rots: {why}", page.0));
+        tester.checkpoint_page(&image, page, kind).map_err(context)?;
+    }
+    for &page in &image.others {
+        let context = |Failure(why)| Failure(format!("slot {} rots: {why}", page.0));
+        tester.other_page(&image, page).map_err(context)?;
+    }
+    let context = |Failure(why)| Failure(format!("footers rot: {why}"));
+    tester.footers(&image).map_err(context)?;
+    for _ in 0..8 {
+        tester.map_and_data(&image)?;
+    }
+    Ok(tester.report)
+}
+
+impl Tester<'_> {
+    fn mount(&self, medium: SimMedium, now: Instant) -> Result<Sim, Failure> {
+        let mut sim = Sim::mount(medium, self.options.settings.clone(), now)?;
+        self.options.plant.apply(sim.ftl_mut());
+        Ok(sim)
+    }
+
+    /// A device that has lived through operations of every kind, and a power cut or two.
+    fn age(&mut self, seed: u64) -> Result<Image, Failure> {
+        let medium = self.options.device.build(Faults::default()).map_err(Failure)?;
+        let geometry = *medium.geometry();
+        let settings = self.options.settings.clone();
+        let max = ftl::logical_blocks_max(&geometry, &medium.health(), &settings);
+        let logical_blocks = (f64::from(max) * self.options.fill) as u32;
+        let format = FormatOptions { logical_blocks, uuid: UUID, label: b"rot".to_vec() };
+        let mut sim = Sim::format(medium, format, settings, Instant(0))?;
+        self.options.plant.apply(sim.ftl_mut());
+        sim.run_until_ready()?;
+        let durable_at_reply = geometry.durable_at_completion && geometry.pairing == Pairing::None;
+        let mut host = Host::new(sim, Model::new(logical_blocks, durable_at_reply));
+        let mut generator = generator(seed, self.options.depth, logical_blocks);
+        for _ in 0..2 {
+            for _ in 0..120 {
+                host.submit(generator.draw(), Hint::default());
+                if self.random.chance(0.3) {
+                    host.drain()?;
+                }
+            }
+            self.cut(&mut host, logical_blocks)?;
+        }
+        let flush = Op { action: Action::Flush, lba: 0, blocks: 0 };
+        host.submit(flush, Hint::default());
+        host.drain()?;
+        self.image(host, logical_blocks)
+    }
+
+    /// A power cut, and the recovery from it.
+    fn cut(&mut self, host: &mut Host, logical_blocks: u32) -> Result<(), Failure> {
+        let mut medium = host.sim.medium().clone();
+        let random = &mut self.random;
+        medium.power_cut(&mut |fates| random.below(u64::from(fates)) as u32);
+        let mut sim = self.mount(medium, host.sim.now())?;
+        sim.run_until_ready()?;
+        let observed = sim.read_all(logical_blocks)?;
+        host.model.check_recovered(&observed).map_err(Failure)?;
+        host.model.settle(&observed);
+        host.sim = sim;
+        Ok(())
+    }
+
+    /// Ends the device's life by a shutdown or a power cut and notes what it shows.
+    fn image(&mut self, host: Host, logical_blocks: u32) -> Result<Image, Failure> {
+        let now = host.sim.now();
+        let mut medium =
+            if self.random.chance(0.5) { host.sim.shutdown()? } else { host.sim.into_medium() };
+        // After a shutdown, too: an erase that no flush covers may still be lost.
+        let random = &mut self.random;
+        medium.power_cut(&mut |fates| random.below(u64::from(fates)) as u32);
+        let mut sim = self.mount(medium.clone(), now)?;
+        sim.run_until_ready()?;
+        let bands = sim.ftl().checkpoint_bands().to_vec();
+        let observed = sim.read_all(logical_blocks)?;
+        let (mut checkpoint, mut others) = (Vec::new(), Vec::new());
+        let geometry = *medium.geometry();
+        for block in (0..geometry.blocks()).map(BlockId) {
+            for slot in pages_of(&geometry, block) {
+                match header_of(&medium, slot) {
+                    Some(header) if bands.contains(&block) => checkpoint.push((slot, header.kind)),
+                    None if bands.contains(&block) => {}
+                    _ if medium.peek(slot).is_some() => others.push(slot),
+                    _ => {}
+                }
+            }
+        }
+        Ok(Image { medium, now, observed, checkpoint, others })
+    }
+
+    /// Mounts the image with these pages rotten.
+    fn rotten(&mut self, image: &Image, pages: &[SlotId]) -> Result<Sim, Failure> {
+        self.report.images += 1;
+        let mut sim = self.mount(image.with_rotten(pages), image.now)?;
+        let report = sim.run_until_ready()?.clone();
+        self.report.rebuilt += u64::from(report.rebuilt.is_some());
+        self.report.read_only += u64::from(report.rebuilt.is_some_and(|rebuilt| rebuilt.read_only));
+        Ok(sim)
+    }
+
+    fn checkpoint_page(&mut self, image: &Image, page: SlotId, kind: Kind) -> Result<(), Failure> {
+        let sim = self.rotten(image, &[page])?;
+        let rebuilt = rebuilt(&sim);
+        let twice = matches!(kind, Kind::Root | Kind::Footer | Kind::Pad);
+        if rebuilt.is_some() && twice {
+            return Err(Failure(format!("there is a second one, and yet {rebuilt:?}")));
+        }
+        self.nothing_lost(image, &[page], sim)
+    }
+
+    /// Both footers of the checkpoint, which its content makes up for; then the map as well, and those
+    /// of older ones: every band has to tell what it holds.
+    fn footers(&mut self, image: &Image) -> Result<(), Failure> {
+        let of_kind = |wanted: Kind| {
+            let pages = image.checkpoint.iter().filter(move |(_, kind)| *kind == wanted);
+            pages.map(|&(page, _)| page)
+        };
+        let mut pages: Vec<_> = of_kind(Kind::Footer).collect();
+        let sim = self.rotten(image, &pages)?;
+        if rebuilt(&sim).is_some() {
+            return Err(Failure(format!("the map is whole, and yet {:?}", rebuilt(&sim))));
+        }
+        self.nothing_lost(image, &pages, sim)?;
+        pages.extend(of_kind(Kind::Map));
+        let gone = |&page: &SlotId| {
+            let kind = header_of(&image.medium, page).map(|header| header.kind);
+            matches!(kind, Some(Kind::Footer | Kind::Map))
+        };
+        pages.extend(image.others.iter().copied().filter(gone));
+        let sim = self.rotten(image, &pages)?;
+        if rebuilt(&sim).is_none() {
+            return Err(Failure("no map is whole, and yet nothing was rebuilt".into()));
+        }
+        self.nothing_lost(image, &pages, sim)
+    }
+
+    /// Checks a device of which only pages of the checkpoint rotted.
+    fn nothing_lost(
+        &mut self,
+        image: &Image,
+        pages: &[SlotId],
+        mut sim: Sim,
+    ) -> Result<(), Failure> {
+        let observed = sim.read_all(image.observed.len() as u32)?;
+        let rebuilt = rebuilt(&sim);
+        // A power cut can tear pages of a file in any order: then data may well be missing.
+        let torn = !sim.medium().geometry().durable_at_completion;
+        if rebuilt.is_some_and(|rebuilt| rebuilt.read_only && torn) {
+            never_wrong(&observed)?;
+            return self.live_on(sim, observed);
+        }
+        let stale = only_stale(&image.observed, &observed)?;
+        self.report.stale += stale;
+        match rebuilt {
+            Some(rebuilt) if !rebuilt.read_only && stale <= rebuilt.blocks_stale_max => {}
+            None if stale == 0 => {}
+            _ => return Err(Failure(format!("{stale} blocks are stale, and {rebuilt:?}"))),
+        }
+        self.again(image, pages, &observed)?;
+        self.live_on(sim, observed)
+    }
+
+    /// Cuts the recovery, or what follows it, and recovers again.
+    fn again(
+        &mut self,
+        image: &Image,
+        pages: &[SlotId],
+        observed: &[Option<u64>],
+    ) -> Result<(), Failure> {
+        let mut sim = self.mount(image.with_rotten(pages), image.now)?;
+        for _ in 0..self.random.below(200) {
+            if sim.step(Instant(u64::MAX))? == Step::Idle {
+                break;
+            }
+        }
+        let mut medium = sim.medium().clone();
+        let random = &mut self.random;
+        medium.power_cut(&mut |fates| random.below(u64::from(fates)) as u32);
+        let mut sim = self.mount(medium, sim.now())?;
+        sim.run_until_ready()?;
+        let second = sim.read_all(observed.len() as u32)?;
+        let mut pairs = observed.iter().zip(&second);
+        if let Some(lba) = pairs.position(|(first, second)| first != second) {
+            return Err(Failure(format!(
+                "block {lba} showed {:?} and shows {:?} after a second recovery: {:?}",
+                observed[lba],
+                second[lba],
+                sim.state()
+            )));
+        }
+        Ok(())
+    }
+
+    /// A rebuilt device works on, or refuses to write if it said that it would.
+    fn live_on(&mut self, mut sim: Sim, mut observed: Vec<Option<u64>>) -> Result<(), Failure> {
+        let read_only = rebuilt(&sim).is_some_and(|rebuilt| rebuilt.read_only);
+        for lba in 0..observed.len().min(6) {
+            let stamp = 1 << 62 | lba as u64;
+            sim.write(0, lba as u32, &[stamp], (true, false), Hint::default());
+            sim.run_until_answered()?;
+            let finished = sim.take_finished().expect("it was answered");
+            let wanted = if read_only { Err(RequestError::Failed) } else { Ok(()) };
+            if finished.result != wanted {
+                return Err(Failure(format!("a write gave {:?}", finished.result)));
+            }
+            sim.release(finished);
+            if !read_only {
+                observed[lba] = Some(stamp);
+            }
+        }
+        if read_only {
+            return Ok(());
+        }
+        let now = sim.now();
+        let mut sim = self.mount(sim.shutdown()?, now)?;
+        let report = sim.run_until_ready()?;
+        if report.rebuilt.is_some() || !report.clean {
+            return Err(Failure(format!("after a clean shutdown the mount says {report:?}")));
+        }
+        if sim.read_all(observed.len() as u32)? != observed {
+            return Err(Failure("a rebuilt device lost what was written since".into()));
+        }
+        Ok(())
+    }
+
+    /// A page that is not the checkpoint's: its blocks are lost, and no block is wrong.
+    fn other_page(&mut self, image: &Image, page: SlotId) -> Result<(), Failure> {
+        let mut sim = self.rotten(image, &[page])?;
+        if rebuilt(&sim).is_some() {
+            return Err(Failure(format!("a whole checkpoint, and yet {:?}", rebuilt(&sim))));
+        }
+        let observed = sim.read_all(image.observed.len() as u32)?;
+        never_wrong(&observed)
+    }
+
+    /// A page of the map, and one of data that no power cut explains.
+    fn map_and_data(&mut self, image: &Image) -> Result<(), Failure> {
+        let maps = image.checkpoint.iter().filter(|(_, kind)| *kind == Kind::Map);
+        let maps: Vec<_> = maps.map(|&(page, _)| page).collect();
+        let geometry = *image.medium.geometry();
+        let inner = |&&page: &&SlotId| {
+            let (index, pages) = (geometry.page_in_block(page), geometry.pages_per_block);
+            let partner = geometry.pairing.last_partner(index, pages);
+            header_of(&image.medium, page).is_some_and(|header| {
+                // Of the same life of the band: an erase may have been lost.
+                let later = |slot: SlotId| {
+                    geometry.page_in_block(slot) > partner
+                        && header_of(&image.medium, slot)
+                            .is_some_and(|later| later.order > header.order)
+                };
+                let mut pages = pages_of(&geometry, geometry.block_of(page));
+                let first = pages.next().and_then(|first| header_of(&image.medium, first));
+                header.kind == Kind::Data
+                    && first.is_some_and(|first| first.order <= header.order)
+                    && pages.any(later)
+            })
+        };
+        let data: Vec<_> = image.others.iter().filter(inner).copied().collect();
+        // A power cut that tore the footers left the older checkpoint whole, too.
+        let footer = image.checkpoint.iter().any(|(_, kind)| *kind == Kind::Footer);
+        if maps.is_empty() || data.is_empty() || !footer {
+            return Ok(());
+        }
+        let pages = [
+            maps[self.random.below(maps.len() as u64) as usize],
+            data[self.random.below(data.len() as u64) as usize],
+        ];
+        let context =
+            |Failure(why)| Failure(format!("slots {} and {} rot: {why}", pages[0].0, pages[1].0));
+        let mut sim = self.rotten(image, &pages)?;
+        let observed = sim.read_all(image.observed.len() as u32)?;
+        never_wrong(&observed).map_err(context)?;
+        match rebuilt(&sim) {
+            Some(rebuilt) if rebuilt.read_only && rebuilt.pages_lost > 0 => {
+                self.live_on(sim, observed).map_err(context)
+            }
+            rebuilt => Err(context(Failure(format!("data is missing, and {rebuilt:?}")))),
+        }
+    }
+}
+
+impl Image {
+    fn with_rotten(&self, pages: &[SlotId]) -> SimMedium {
+        let mut medium = self.medium.clone();
+        pages.iter().for_each(|&page| medium.rot(page));
+        medium
+    }
+}
+
+fn rebuilt(sim: &Sim) -> Option<ftl::Rebuilt> {
+    match sim.state() {
+        State::Ready(report) => report.rebuilt,
+        _ => None,
+    }
+}
+
+fn pages_of(geometry: &Geometry, block: BlockId) -> impl Iterator<Item = SlotId> + use<> {
+    let geometry = *geometry;
+    (0..geometry.pages_per_block).map(move |page| geometry.slot(block, page, 0))
+}
+
+/// What the slot's OOB says, if the slot is sound.
+fn header_of(medium: &SimMedium, slot: SlotId) -> Option<Header> {
+    let (oob, content) = medium.peek(slot).filter(|_| medium.is_readable(slot))?;
+    let crc = match content {
+        Content::Stamp(stamp) => stamp_crc(stamp),
+        Content::Meta(bytes) => flash::crc(&bytes[..]),
+        Content::Empty => flash::crc(&[0; flash::BLOCK_BYTES]),
+    };
+    let header = decode_header(&oob, slot, uuid_crc(UUID))?;
+    (header.payload_crc == crc).then_some(header)
+}
+
+/// Every block shows an own version, or zeroes, or an error.
+fn never_wrong(observed: &[Option<u64>]) -> Result<(), Failure> {
+    for (lba, stamp) in (0..).zip(observed) {
+        let own = stamp.is_none_or(|stamp| stamp == ZERO || stamp as u32 == lba);
+        if !own {
+            return Err(Failure(format!("block {lba} shows {stamp:?}")));
+        }
+    }
+    Ok(())
+}
+
+/// How many blocks differ from what the device would show. Fails if one does that may not.
+fn only_stale(sound: &[Option<u64>], observed: &[Option<u64>]) -> Result<u64, Failure> {
+    never_wrong(observed)?;
+    let mut stale = 0;
+    for (lba, (&before, &after)) in sound.iter().zip(observed).enumerate() {
+        if before == after {
+            continue;
+        }
+        let (Some(old), Some(new)) = (before, after) else {
+            return Err(Failure(format!("block {lba} showed {before:?} and shows {after:?}")));
+        };
+        let undone = new >> 32 > old >> 32;
+        if old != ZERO && !undone {
+            return Err(Failure(format!(
+                "block {lba} goes back from version {} to {}",
+                old >> 32,
+                new >> 32
+            )));
+        }
+        stale += 1;
+    }
+    Ok(stale)
+}

@@ -12,6 +12,7 @@ mod connection;
 mod engine;
 mod message;
 mod outbox;
+mod patience;
 mod requests;
 mod split;
 
@@ -26,6 +27,7 @@ use crate::slab::Slab;
 use connection::{Connection, Ending};
 use flash::{Instant, SECOND};
 use ftl::Input;
+use patience::Patience;
 use requests::Pending;
 use std::collections::VecDeque;
 use std::io;
@@ -47,6 +49,8 @@ pub struct Shared {
     pub limits: nbd::Limits,
     /// Bytes of request buffers that one shard may have out.
     pub buffer_bytes_max: usize,
+    /// How long a shard may look for work before it sleeps.
+    pub busy_poll_ns: u64,
     /// Clients of all shards.
     pub clients: AtomicUsize,
     /// Most clients at a time.
@@ -123,6 +127,7 @@ pub struct Shard {
     ring: Ring,
     engine: Engine,
     clock: Clock,
+    patience: Patience,
     pool: Pool,
     connections: Slab<Box<Connection>>,
     requests: Slab<Pending>,
@@ -161,12 +166,14 @@ impl Shard {
         listeners: Vec<OwnedFd>,
     ) -> Self {
         let pool = Pool::new(shared.buffer_bytes_max);
+        let patience = Patience::new(shared.busy_poll_ns);
         Self {
             me,
             shared,
             ring,
             engine,
             clock,
+            patience,
             pool,
             connections: Slab::default(),
             requests: Slab::default(),
@@ -190,9 +197,7 @@ impl Shard {
         self.rearm_wake();
         let (mut done, mut finished) = (Vec::new(), Vec::new());
         loop {
-            let wait_ns = self.wait_ns();
-            self.ring.enter(wait_ns, &mut done).map_err(ShardError::Ring)?;
-            let now = self.clock.now();
+            let now = self.wait(&mut done).map_err(ShardError::Ring)?;
             for done in done.drain(..) {
                 self.completed(now, done);
             }
@@ -223,11 +228,28 @@ impl Shard {
         }
     }
 
-    fn wait_ns(&self) -> Option<u64> {
+    /// Waits until there is something to do: first awake, as long as that has paid, then asleep.
+    fn wait(&mut self, done: &mut Vec<Done>) -> io::Result<Instant> {
+        let begun = self.clock.now();
+        let wait_ns = self.wait_ns(begun);
+        let window_ns = self.patience.window_ns().min(wait_ns.unwrap_or(u64::MAX));
+        if window_ns > 0 {
+            self.ring.look(window_ns, done)?;
+        }
+        if done.is_empty() {
+            let left = wait_ns.map(|ns| ns.saturating_sub(self.clock.now() - begun));
+            self.ring.enter(left, done)?;
+        }
+        let now = self.clock.now();
+        self.patience.waited(now - begun);
+        Ok(now)
+    }
+
+    fn wait_ns(&self, now: Instant) -> Option<u64> {
         let draining = (self.life != Life::Serving).then_some(self.farewell);
         let deadlines = [self.engine.deadline(), self.handshakes, draining];
         let deadline = deadlines.into_iter().flatten().min()?;
-        Some(deadline - self.clock.now())
+        Some(deadline - now)
     }
 
     fn rearm_wake(&mut self) {

@@ -128,6 +128,10 @@ impl Shard {
 
     /// Starts a request, or holds it until there is a buffer: then false.
     fn begin(&mut self, index: u32, request: nbd::Request) -> bool {
+        if !is_fast_enough(&request) {
+            self.refuse(index, request, "these zeroes would take as long as a write");
+            return true;
+        }
         let covered = match request.kind() {
             Kind::Read { .. } | Kind::Write { .. } => covered_blocks(&request),
             // Room for the two blocks at the ends of the range, and for zeroes to write.
@@ -159,6 +163,14 @@ impl Shard {
             (_, buffer) => self.dispatch(index, request, buffer),
         }
         true
+    }
+
+    /// Answers that the request cannot be as fast as it was asked to be.
+    fn refuse(&mut self, index: u32, request: nbd::Request, message: &str) {
+        let replies = &mut self.connections[index].outbox.filling;
+        request.reply_error(&mut replies.bytes, nbd::Error::NotSupported, message);
+        replies.answer(Answered { request, buffer: None });
+        self.mark_dirty(index);
     }
 
     /// Splits a request into pieces and sends them to their shards.
@@ -360,6 +372,14 @@ impl Shard {
 
 fn extent(mapped: bool, blocks: u32) -> Extent {
     Extent { len: u64::from(blocks) * BLOCK, hole: !mapped, zero: !mapped }
+}
+
+/// False if zeroes must come faster than a write or not at all, and only a write would do: to
+/// keep the space, or to change part of a block.
+fn is_fast_enough(request: &nbd::Request) -> bool {
+    let Kind::WriteZeroes { fast: true, no_hole, .. } = request.kind() else { return true };
+    let whole = request.offset() % BLOCK == 0 && u64::from(request.len()) % BLOCK == 0;
+    whole && !no_hole
 }
 
 /// Blocks that the request touches.

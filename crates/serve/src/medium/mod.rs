@@ -130,6 +130,12 @@ impl Medium {
         self.fenced
     }
 
+    /// True if what is read may be lent and what is programmed handed over, block by block; else
+    /// requests come in runs.
+    pub fn lends(&self) -> bool {
+        matches!(self.store, Store::Memory(_))
+    }
+
     /// Commands under way.
     pub fn under_way(&self) -> usize {
         self.jobs.len()
@@ -200,7 +206,7 @@ impl Medium {
         match job.what {
             What::Read { slot, count } => store.read(job, slot, count, views),
             What::Program { slot } => store.program(slot, slots, views),
-            What::Erase { block } => store.erase(block),
+            What::Erase { block } => store.erase(block, views),
             What::Flush => {}
         }
         job.step = Step::Record;
@@ -463,8 +469,15 @@ impl Medium {
                 job.sums.push((oob, crc));
             }
         }
-        let mut reads = [NOT_READ; SLOTS_MAX];
-        let slots = &mut reads[..count as usize];
+        // Most reads are of a slot or two: no need to clear room for a whole page.
+        let (mut few, mut many);
+        let slots = if count <= 4 {
+            few = [NOT_READ; 4];
+            &mut few[..count as usize]
+        } else {
+            many = [NOT_READ; SLOTS_MAX];
+            &mut many[..count as usize]
+        };
         for (i, slot) in slots.iter_mut().enumerate() {
             (slot.oob, slot.crc) = job.sums[i];
             slot.status = job.status;

@@ -20,7 +20,7 @@ pub use engine::{Engine, Milestone, Origin, Piece, Work};
 pub use message::{Mailbox, Message, ShardStatus};
 pub use split::Split;
 
-use crate::buffer::Pool;
+use crate::data::Pool;
 use crate::nbd;
 use crate::ring::{Done, Owner, Ring};
 use crate::slab::Slab;
@@ -311,6 +311,7 @@ impl Shard {
             return;
         }
         without_delay(&socket);
+        with_room(&socket);
         let tls = match self.shared.tls {
             Some(_) => nbd::TlsMode::Required,
             None => nbd::TlsMode::Off,
@@ -486,8 +487,8 @@ impl Shard {
         let connection = &mut *self.connections[index];
         for answered in connection.outbox.finish() {
             connection.nbd.finish(answered.request);
-            if let Some(buffer) = answered.buffer {
-                self.pool.put(buffer);
+            if let Some(data) = answered.data {
+                self.pool.put(data, self.engine.frames());
             }
         }
     }
@@ -517,7 +518,7 @@ impl Shard {
         }
         if let Some(incoming) = connection.incoming.take_if(|_| !connection.receiving) {
             connection.nbd.finish(incoming.request);
-            self.pool.put(incoming.buffer);
+            self.pool.put(incoming.data, self.engine.frames());
         }
         if let Some(request) = connection.held.take() {
             connection.nbd.finish(request);
@@ -566,4 +567,21 @@ fn without_delay(socket: &OwnedFd) {
             size_of_val(&one) as libc::socklen_t,
         )
     };
+}
+
+/// Replies to large reads should fit the socket, so that one send takes them. Only for sockets in
+/// the file system: TCP finds its own size, unless it is told one. The system may grant less.
+fn with_room(socket: &OwnedFd) {
+    let (mut domain, bytes): (libc::c_int, libc::c_int) = (0, 1 << 20);
+    let mut len = size_of_val(&domain) as libc::socklen_t;
+    let fd = socket.as_raw_fd();
+    // SAFETY: the options' values are writable and readable for their sizes.
+    unsafe {
+        let value = (&raw mut domain).cast();
+        libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_DOMAIN, value, &raw mut len);
+        if domain == libc::AF_UNIX {
+            let value = (&raw const bytes).cast();
+            libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, value, len);
+        }
+    }
 }

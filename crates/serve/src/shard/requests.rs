@@ -6,7 +6,8 @@
 use super::connection::{Connection, Ending, Incoming};
 use super::outbox::Answered;
 use super::{Life, Message, Origin, Piece, Shard, Work};
-use crate::buffer::{Buffer, View};
+use crate::buffer::View;
+use crate::data::Data;
 use crate::nbd::{self, Event, Extent, Kind};
 use flash::{BLOCK_BYTES, Instant, RequestError};
 
@@ -14,7 +15,7 @@ use flash::{BLOCK_BYTES, Instant, RequestError};
 pub struct Pending {
     connection: u32,
     request: nbd::Request,
-    buffer: Option<Buffer>,
+    data: Option<Data>,
     pieces: u32,
     result: Result<(), RequestError>,
 }
@@ -84,10 +85,10 @@ impl Shard {
             if !connection.take_payload() {
                 return false;
             }
-            let Some(Incoming { request, buffer, .. }) = connection.incoming.take() else {
+            let Some(Incoming { request, data, .. }) = connection.incoming.take() else {
                 return false;
             };
-            self.dispatch(index, request, Some(buffer));
+            self.dispatch(index, request, Some(data));
             return true;
         }
         if connection.ending == Ending::Gone {
@@ -142,10 +143,10 @@ impl Shard {
             _ => 0,
         };
         let only = self.connections[index].nbd.in_flight().0 <= 1;
-        let buffer = match covered {
+        let data = match covered {
             0 => None,
-            blocks => match self.pool.take(blocks, only) {
-                Some(buffer) => Some(buffer),
+            blocks => match self.take_data(blocks, only, request.kind()) {
+                Some(data) => Some(data),
                 None => {
                     self.connections[index].held = Some(request);
                     if !self.starved.contains(&index) {
@@ -155,32 +156,41 @@ impl Shard {
                 }
             },
         };
-        match (request.kind(), buffer) {
-            (Kind::Write { .. }, Some(buffer)) => {
+        match (request.kind(), data) {
+            (Kind::Write { .. }, Some(data)) => {
                 let at = (request.offset() % BLOCK) as usize;
-                self.connections[index].incoming = Some(Incoming { request, buffer, at });
+                self.connections[index].incoming = Some(Incoming { request, data, at });
             }
-            (_, buffer) => self.dispatch(index, request, buffer),
+            (_, data) => self.dispatch(index, request, data),
         }
         true
+    }
+
+    /// Memory for the data of a request, in the form that the medium wants.
+    fn take_data(&mut self, blocks: u32, only: bool, kind: Kind) -> Option<Data> {
+        if !self.engine.medium.lends() {
+            return self.pool.run(blocks, only);
+        }
+        let empty = matches!(kind, Kind::Read { .. });
+        self.pool.cells(blocks, only, empty, self.engine.frames())
     }
 
     /// Answers that the request cannot be as fast as it was asked to be.
     fn refuse(&mut self, index: u32, request: nbd::Request, message: &str) {
         let replies = &mut self.connections[index].outbox.filling;
         request.reply_error(&mut replies.bytes, nbd::Error::NotSupported, message);
-        replies.answer(Answered { request, buffer: None });
+        replies.answer(Answered { request, data: None });
         self.mark_dirty(index);
     }
 
     /// Splits a request into pieces and sends them to their shards.
-    fn dispatch(&mut self, connection: u32, request: nbd::Request, buffer: Option<Buffer>) {
+    fn dispatch(&mut self, connection: u32, request: nbd::Request, data: Option<Data>) {
         let (kind, offset) = (request.kind(), request.offset());
         let (len, export) = (u64::from(request.len()), request.export());
         let covered = u64::from(covered_blocks(&request));
         self.connections[connection].requests += 1;
         let result = Ok(());
-        let pending = Pending { connection, request, buffer, pieces: 0, result };
+        let pending = Pending { connection, request, data, pieces: 0, result };
         let index = self.requests.insert(pending);
         if self.engine.medium.fenced() {
             self.requests[index].result = Err(RequestError::Failed);
@@ -201,8 +211,7 @@ impl Shard {
                 }
             }
             Kind::WriteZeroes { fua, no_hole, .. } => {
-                let zeroes = &mut self.requests[index].buffer;
-                zeroes.iter_mut().for_each(|buffer| buffer.bytes_mut().fill(0));
+                self.requests[index].data.iter_mut().for_each(Data::clear);
                 for (number, part) in parts(offset, len).enumerate() {
                     if no_hole && part.within.is_none() {
                         self.write_zeroes(index, fua, handle, first + part.block, part.blocks);
@@ -252,9 +261,17 @@ impl Shard {
         let (mut next, end) = (first, first + at.1);
         while next < end {
             let run = self.shared.split.run(next, end - next);
-            let view = match (&self.requests[index].buffer, work) {
+            let view = match (&mut self.requests[index].data, work) {
                 (_, Work::Trim { .. } | Work::Flush) | (None, _) => View::NONE,
-                (Some(buffer), _) => buffer.view((at.0 + next - first) as u32, run.blocks),
+                (Some(data), _) => {
+                    let from = (at.0 + next - first) as u32;
+                    if run.shard == self.me {
+                        data.view(from, run.blocks)
+                    } else {
+                        data.provide(from, run.blocks, self.engine.frames());
+                        data.view(from, run.blocks).foreign()
+                    }
+                }
             };
             self.send_to(index, run.shard, work, run.lba, run.blocks, view);
             next += u64::from(run.blocks);
@@ -313,7 +330,7 @@ impl Shard {
         let client = &mut self.connections[connection];
         client.requests -= 1;
         request.reply_extents(&mut client.outbox.filling.bytes, &extents);
-        client.outbox.filling.answer(Answered { request, buffer: None });
+        client.outbox.filling.answer(Answered { request, data: None });
         self.mark_dirty(connection);
     }
 
@@ -328,7 +345,7 @@ impl Shard {
     }
 
     fn answer(&mut self, index: u32) {
-        let Pending { connection, request, buffer, result, .. } = self.requests.remove(index);
+        let Pending { connection, request, data, result, .. } = self.requests.remove(index);
         let fenced = self.engine.medium.fenced();
         let client: &mut Connection = &mut self.connections[connection];
         client.requests -= 1;
@@ -337,20 +354,20 @@ impl Shard {
             (_, Err(_)) if fenced => {
                 let message = "another server has taken over the device: reconnect to that one";
                 request.reply_error(&mut replies.bytes, nbd::Error::ShuttingDown, message);
-                replies.answer(Answered { request, buffer });
+                replies.answer(Answered { request, data });
             }
             (_, Err(error)) => {
                 request.reply_failed(&mut replies.bytes, error);
-                replies.answer(Answered { request, buffer });
+                replies.answer(Answered { request, data });
             }
             (Kind::Read { .. }, Ok(())) => {
                 request.reply_data(&mut replies.bytes);
                 let (start, len) = ((request.offset() % BLOCK) as usize, request.len() as usize);
-                replies.answer_with_data(Answered { request, buffer }, start, len);
+                replies.answer_with_data(Answered { request, data }, start, len);
             }
             (_, Ok(())) => {
                 request.reply_done(&mut replies.bytes);
-                replies.answer(Answered { request, buffer });
+                replies.answer(Answered { request, data });
             }
         }
         self.mark_dirty(connection);

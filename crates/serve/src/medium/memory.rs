@@ -5,7 +5,7 @@
 
 use super::Job;
 use crate::buffer::Views;
-use crate::frames::FrameId;
+use crate::frames::{FrameId, fetch};
 use flash::{BlockId, Geometry, OOB_BYTES, Oob, Payload, SlotData, SlotId, SlotWrite};
 
 /// The content of a medium in memory.
@@ -45,30 +45,26 @@ impl MemoryStore {
         }
     }
 
-    /// Lends slots to where the job's command wants them, and takes their checksums. A block that
-    /// was never programmed reads as zeroes; the medium reports it as erased.
+    /// Lends slots to where the job's command wants them. A block that was never programmed reads
+    /// as zeroes; the medium reports it as erased. The checksums are taken at the completion, when
+    /// the memory has had time to come near.
     pub fn read(&self, job: &mut Job, first: SlotId, count: u32, views: &mut Views) {
         let (block, at) = self.place(first);
         for i in 0..count {
             let slot = self.blocks[block].get(at + i as usize).copied().flatten();
-            let (oob, crc) = match slot {
-                Some((oob, frame)) => (oob, flash::crc(views.frames.bytes(frame))),
-                None => ([0; OOB_BYTES], 0),
-            };
-            job.sums.push((oob, crc));
-            match (job.into, &mut job.scratch, slot) {
-                (Some(into), _, slot) => {
-                    let payload = Payload { index: into.index + i, ..into };
-                    match slot {
-                        Some((_, frame)) => views.lend(payload, frame),
-                        None => views.lend_zeroes(payload),
-                    }
+            let (oob, frame) = slot.unwrap_or_else(|| ([0; OOB_BYTES], views.frames.zeroes()));
+            let bytes = views.frames.bytes(frame);
+            fetch(bytes);
+            match (job.into, &mut job.scratch) {
+                (Some(into), _) => views.lend(Payload { index: into.index + i, ..into }, frame),
+                (None, Some(scratch)) => {
+                    super::data_slot_mut(scratch, i).copy_from_slice(bytes);
                 }
-                (None, Some(scratch), Some((_, frame))) => {
-                    super::data_slot_mut(scratch, i).copy_from_slice(views.frames.bytes(frame));
-                }
-                (None, Some(scratch), None) => super::data_slot_mut(scratch, i).fill(0),
-                (None, None, _) => unreachable!("a read without a target has scratch memory"),
+                (None, None) => unreachable!("a read without a target has scratch memory"),
+            }
+            job.oobs.push(oob);
+            if slot.is_none() {
+                views.frames.release(frame);
             }
         }
     }

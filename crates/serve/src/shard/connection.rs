@@ -6,6 +6,7 @@
 use super::outbox::{IOVECS_MAX, Outbox};
 use crate::buffer::Buffer;
 use crate::data::{self, Data};
+use crate::frames::fetch;
 use crate::nbd::{self, constants::REQUEST_HEADER_BYTES};
 use crate::ring::Ring;
 use rustls::ServerConnection;
@@ -17,6 +18,10 @@ const INPUT_BYTES: usize = 256 << 10;
 
 /// From this many missing bytes on, a payload is received where it is to go.
 const DIRECT_BYTES_MIN: usize = 16 << 10;
+
+/// Data that a client's reads may have under way before the engine has its turn and the replies go
+/// out: a part of a core's own cache.
+const BATCH_BYTES: usize = 256 << 10;
 
 /// A write whose payload is arriving.
 pub struct Incoming {
@@ -49,6 +54,10 @@ pub struct Connection {
     pub incoming: Option<Incoming>,
     /// A request that waits for a buffer.
     pub held: Option<nbd::Request>,
+    /// Bytes of reads begun since the engine last had its turn.
+    pub begun: usize,
+    /// On the shard's list of connections with more requests for the engine's next turn.
+    pub postponed: bool,
     /// Requests in the shard's table.
     pub requests: u32,
     /// Is the connection ending?
@@ -92,6 +101,8 @@ impl Connection {
             outbox,
             incoming: None,
             held: None,
+            begun: 0,
+            postponed: false,
             requests: 0,
             ending: Ending::No,
             receiving: false,
@@ -157,6 +168,7 @@ impl Connection {
             if self.iovecs.len() + 1 == IOVECS_MAX {
                 break;
             }
+            fetch(slice);
             data::push_iovec(&mut self.iovecs, slice);
             listed += slice.len();
         }
@@ -209,6 +221,12 @@ impl Connection {
             Some(tls) => &tls.plain[tls.at..],
             None => &self.input.bytes()[self.start..self.end],
         }
+    }
+
+    /// True if as much data is being read, or waits to be sent, as fits the caches: more would push
+    /// out what was just checked before the kernel copies it.
+    pub fn has_batch(&self) -> bool {
+        self.begun + self.outbox.filling.data_bytes() >= BATCH_BYTES
     }
 
     /// Lets the protocol look at the input; `None` if there is none or it takes none now.

@@ -1,8 +1,9 @@
 //! A shard: one thread, one ring, one FTL with its medium, and the clients assigned to it.
 //!
 //! A turn of the loop: wait in the ring; deal with completions and messages; let the engine do
-//! all it can; answer what is finished; queue one send per client with replies. With one shard
-//! nothing leaves the thread.
+//! all it can; answer what is finished; queue one send per client with replies. A client that reads
+//! much at once has its turn in parts, so that what was checked is still near when it is sent. With
+//! one shard nothing leaves the thread.
 //!
 //! Shutting down: every shard finishes the requests of its clients (*draining*), still serving the
 //! pieces of the others; when the last has drained, each stops its FTL, lets go of its sockets and
@@ -134,6 +135,8 @@ pub struct Shard {
     listeners: Vec<OwnedFd>,
     /// Connections with something to send.
     dirty: Vec<u32>,
+    /// Connections with more requests for the engine's next turn.
+    postponed: Vec<u32>,
     /// Connections that wait for a buffer.
     starved: VecDeque<u32>,
     inbox: VecDeque<Message>,
@@ -179,6 +182,7 @@ impl Shard {
             requests: Slab::default(),
             listeners,
             dirty: Vec::new(),
+            postponed: Vec::new(),
             starved: VecDeque::new(),
             inbox: VecDeque::new(),
             wake_bytes: Box::new([0; 8]),
@@ -196,36 +200,49 @@ impl Shard {
         }
         self.rearm_wake();
         let (mut done, mut finished) = (Vec::new(), Vec::new());
+        let mut more = false;
         loop {
-            let now = self.wait(&mut done).map_err(ShardError::Ring)?;
+            let now = if more { self.go_on(&mut done) } else { self.wait(&mut done) };
+            let now = now.map_err(ShardError::Ring)?;
             for done in done.drain(..) {
                 self.completed(now, done);
             }
             self.expire_handshakes(now);
-            // What is finished frees buffers and places, which lets requests in that can be
-            // finished in this turn too.
-            loop {
-                self.engine.turn(now, &mut self.ring);
-                self.engine.take_finished(&mut finished);
-                if finished.is_empty() {
-                    break;
-                }
-                for (origin, result) in finished.drain(..) {
-                    if origin.shard == self.me {
-                        self.piece_done(origin.request, result);
-                    } else {
-                        let message = Message::Finished((origin, result));
-                        self.shared.mailboxes[origin.shard].push(message);
-                    }
-                }
-                self.feed_starved(now);
-            }
+            self.turn(now, &mut finished);
             self.send_replies();
+            more = self.resume_postponed(now);
             if let Life::Stopped { durable } = self.live_on(now) {
                 self.let_go();
                 return if durable { Ok(()) } else { Err(ShardError::NotDurable) };
             }
         }
+    }
+
+    /// Lets the engine do all it can. What is finished frees buffers and places, which lets requests
+    /// in that can be finished in this turn too.
+    fn turn(&mut self, now: Instant, finished: &mut Vec<engine::Finished>) {
+        loop {
+            self.engine.turn(now, &mut self.ring);
+            self.engine.take_finished(finished);
+            if finished.is_empty() {
+                return;
+            }
+            for (origin, result) in finished.drain(..) {
+                if origin.shard == self.me {
+                    self.piece_done(origin.request, result);
+                } else {
+                    let message = Message::Finished((origin, result));
+                    self.shared.mailboxes[origin.shard].push(message);
+                }
+            }
+            self.feed_starved(now);
+        }
+    }
+
+    /// Hands to the kernel what is queued, without waiting: there is more to do.
+    fn go_on(&mut self, done: &mut Vec<Done>) -> io::Result<Instant> {
+        self.ring.enter(Some(0), done)?;
+        Ok(self.clock.now())
     }
 
     /// Waits until there is something to do: first awake, as long as that has paid, then asleep.
@@ -513,7 +530,9 @@ impl Shard {
     /// Removes a connection that has ended and holds nothing any more.
     fn close_if_done(&mut self, index: u32) {
         let Some(connection) = self.connections.get_mut(index) else { return };
-        if connection.ending == Ending::No || connection.requests > 0 || connection.sending {
+        let more = connection.postponed && connection.ending == Ending::Finishing;
+        let busy = more || connection.requests > 0 || connection.sending;
+        if connection.ending == Ending::No || busy {
             return;
         }
         if let Some(incoming) = connection.incoming.take_if(|_| !connection.receiving) {

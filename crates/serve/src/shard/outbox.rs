@@ -21,6 +21,8 @@ pub struct Replies {
     /// Protocol bytes.
     pub bytes: Vec<u8>,
     data: Vec<Part>,
+    /// Bytes of all `data`.
+    data_bytes: usize,
     answered: Vec<Answered>,
 }
 
@@ -43,7 +45,13 @@ impl Replies {
     pub fn answer_with_data(&mut self, answered: Answered, start: usize, len: usize) {
         let data = Part { at: self.bytes.len(), answered: self.answered.len(), start, len };
         self.data.push(data);
+        self.data_bytes += len;
         self.answered.push(answered);
+    }
+
+    /// Bytes of data that wait to be sent.
+    pub fn data_bytes(&self) -> usize {
+        self.data_bytes
     }
 
     /// True if there is nothing to send.
@@ -127,6 +135,7 @@ impl Outbox {
         self.iovecs.clear();
         self.sending.bytes.clear();
         self.sending.data.clear();
+        self.sending.data_bytes = 0;
         self.sending.answered.drain(..)
     }
 
@@ -139,6 +148,7 @@ impl Outbox {
     pub fn encrypt(&mut self, encrypt: impl FnOnce(&Replies) -> Vec<u8>) {
         self.filling.bytes = encrypt(&self.filling);
         self.filling.data.clear();
+        self.filling.data_bytes = 0;
     }
 }
 

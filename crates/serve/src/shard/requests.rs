@@ -66,7 +66,8 @@ impl Shard {
         // What is refused while shutting down needs no reading beyond what came.
         let wants_payload = connection.incoming.is_some();
         let unsent = connection.outbox.filling.bytes.len();
-        let wants_more = connection.held.is_none() && connection.nbd.accepts_more(unsent);
+        let idle = connection.held.is_none() && !connection.postponed;
+        let wants_more = idle && connection.nbd.accepts_more(unsent);
         if wants_payload || (wants_more && !shutting_down) {
             connection.receive(index, &mut self.ring);
         }
@@ -92,6 +93,13 @@ impl Shard {
             return true;
         }
         if connection.ending == Ending::Gone {
+            return false;
+        }
+        if connection.has_batch() {
+            if !connection.postponed {
+                connection.postponed = true;
+                self.postponed.push(index);
+            }
             return false;
         }
         let Some(received) = connection.next_event(now) else { return false };
@@ -199,7 +207,10 @@ impl Shard {
         let volume = self.shared.volumes[export];
         let (first, handle) = (volume.first_block + offset / BLOCK, volume.handle);
         match kind {
-            Kind::Read { .. } => self.send(index, Work::Read, first, (0, covered)),
+            Kind::Read { .. } => {
+                self.connections[connection].begun += len as usize;
+                self.send(index, Work::Read, first, (0, covered));
+            }
             Kind::Write { fua } => {
                 for part in parts(offset, len) {
                     let work = match part.within {
@@ -371,6 +382,25 @@ impl Shard {
             }
         }
         self.mark_dirty(connection);
+    }
+
+    /// Lets clients go on that had begun enough before the engine's turn. True if there were any.
+    pub(super) fn resume_postponed(&mut self, now: Instant) -> bool {
+        let mut postponed = std::mem::take(&mut self.postponed);
+        let mut resumed = false;
+        for index in postponed.drain(..) {
+            let Some(connection) = self.connections.get_mut(index) else { continue };
+            connection.begun = 0;
+            if connection.has_batch() {
+                // Goes on when its replies are sent.
+                self.postponed.push(index);
+                continue;
+            }
+            connection.postponed = false;
+            resumed = true;
+            self.proceed(now, index);
+        }
+        resumed
     }
 
     /// Lets clients go on that waited for a buffer, as long as there are buffers.

@@ -31,7 +31,8 @@ impl Data {
             Self::Run(buffer) => buffer.view(first, blocks),
             Self::Cells(cells) => {
                 let cells = &mut cells[first as usize..(first + blocks) as usize];
-                NonNull::new(cells.as_mut_ptr()).map_or(View::NONE, |first| View::cells(first, blocks))
+                NonNull::new(cells.as_mut_ptr())
+                    .map_or(View::NONE, |first| View::cells(first, blocks))
             }
         }
     }

@@ -474,10 +474,7 @@ fn share(
         volumes: exported,
         exports: exports.into(),
         tls,
-        limits: nbd::Limits {
-            handshake_ns: config.nbd.handshake_ns,
-            ..nbd::Limits::default()
-        },
+        limits: nbd::Limits { handshake_ns: config.nbd.handshake_ns, ..nbd::Limits::default() },
         buffer_bytes_max: config.nbd.buffer_bytes_max,
         busy_poll_ns: busy_poll_ns(config, shards),
         clients: AtomicUsize::new(0),

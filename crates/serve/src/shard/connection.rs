@@ -145,10 +145,8 @@ impl Connection {
             true => &room[..room.len().min(REQUEST_HEADER_BYTES)],
             false => room,
         };
-        self.iovecs.push(libc::iovec {
-            iov_base: room.as_ptr().cast_mut().cast(),
-            iov_len: room.len(),
-        });
+        self.iovecs
+            .push(libc::iovec { iov_base: room.as_ptr().cast_mut().cast(), iov_len: room.len() });
         self.message.msg_iov = self.iovecs.as_mut_ptr();
         self.message.msg_iovlen = self.iovecs.len() as _;
         self.receiving = true;

@@ -252,6 +252,7 @@ impl Shard {
         let window_ns = self.patience.window_ns().min(wait_ns.unwrap_or(u64::MAX));
         if window_ns > 0 {
             self.ring.look(window_ns, done)?;
+            self.patience.looked(self.clock.now() - begun);
         }
         if done.is_empty() {
             let left = wait_ns.map(|ns| ns.saturating_sub(self.clock.now() - begun));

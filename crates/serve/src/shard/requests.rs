@@ -137,7 +137,7 @@ impl Shard {
 
     /// Starts a request, or holds it until there is a buffer: then false.
     fn begin(&mut self, index: u32, request: nbd::Request) -> bool {
-        if !is_fast_enough(&request) {
+        if !is_fast_enough(request.kind(), request.offset(), request.len()) {
             self.refuse(index, request, "these zeroes would take as long as a write");
             return true;
         }
@@ -423,10 +423,9 @@ fn extent(mapped: bool, blocks: u32) -> Extent {
 
 /// False if zeroes must come faster than a write or not at all, and only a write would do: to
 /// keep the space, or to change part of a block.
-fn is_fast_enough(request: &nbd::Request) -> bool {
-    let Kind::WriteZeroes { fast: true, no_hole, .. } = request.kind() else { return true };
-    let whole = request.offset() % BLOCK == 0 && u64::from(request.len()) % BLOCK == 0;
-    whole && !no_hole
+fn is_fast_enough(kind: Kind, offset: u64, len: u32) -> bool {
+    let Kind::WriteZeroes { fast: true, no_hole, .. } = kind else { return true };
+    !no_hole && offset.is_multiple_of(BLOCK) && u64::from(len).is_multiple_of(BLOCK)
 }
 
 /// Blocks that the request touches.
@@ -456,6 +455,20 @@ mod tests {
                 let head = offset % BLOCK;
                 assert!(covered.into_iter().eq(head..head + len), "offset {offset}, len {len}");
             }
+        }
+    }
+
+    #[test]
+    fn zeroes_are_fast_only_where_a_trim_will_do() {
+        let zeroes = |no_hole, fast| Kind::WriteZeroes { fua: false, no_hole, fast };
+        for (no_hole, offset, len, fast) in [
+            (false, 8192, 4096, true),
+            (true, 8192, 4096, false),
+            (false, 8192, 4097, false),
+            (false, 512, 4096, false),
+        ] {
+            assert_eq!(is_fast_enough(zeroes(no_hole, true), offset, len), fast);
+            assert!(is_fast_enough(zeroes(no_hole, false), offset, len));
         }
     }
 }

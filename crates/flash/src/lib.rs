@@ -59,7 +59,7 @@ mod tests {
 
     #[test]
     fn the_checksum_of_a_block_is_the_same_in_one_part_and_in_many() {
-        let block: Vec<u8> = (0..BLOCK_BYTES as u32).map(|i| (i * i >> 3) as u8).collect();
+        let block: Vec<u8> = (0..BLOCK_BYTES as u32).map(|i| ((i * i) >> 3) as u8).collect();
         let parts = block.chunks(100).fold(0, crc_append);
         assert_eq!(crc(&block), parts);
         assert_eq!(crc(b"123456789"), 0xe306_9283, "the check value of CRC-32C");

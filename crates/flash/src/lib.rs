@@ -44,10 +44,24 @@ pub const BLOCK_BYTES: usize = 4096;
 
 /// CRC-32C (Castagnoli) of `bytes`: the checksum of everything Weir puts on flash.
 pub fn crc(bytes: &[u8]) -> u32 {
-    crc32c::crc32c(bytes)
+    // One is faster by half on whole blocks, the other on what is as short as an OOB.
+    if bytes.len() >= BLOCK_BYTES { crc_fast::crc32_iscsi(bytes) } else { crc32c::crc32c(bytes) }
 }
 
 /// CRC-32C of `bytes` after what `seed` already covers.
 pub fn crc_append(seed: u32, bytes: &[u8]) -> u32 {
     crc32c::crc32c_append(seed, bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{BLOCK_BYTES, crc, crc_append};
+
+    #[test]
+    fn the_checksum_of_a_block_is_the_same_in_one_part_and_in_many() {
+        let block: Vec<u8> = (0..BLOCK_BYTES as u32).map(|i| ((i * i) >> 3) as u8).collect();
+        let parts = block.chunks(100).fold(0, crc_append);
+        assert_eq!(crc(&block), parts);
+        assert_eq!(crc(b"123456789"), 0xe306_9283, "the check value of CRC-32C");
+    }
 }

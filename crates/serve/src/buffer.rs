@@ -1,11 +1,13 @@
-//! Memory of whole blocks, aligned so that direct I/O takes it: a pool with a cap, and the table
-//! that turns the buffer ids of the FTL into addresses.
+//! Memory of whole blocks, aligned so that direct I/O takes it, and the table that turns the buffer
+//! ids of the FTL into addresses.
 //!
 //! Invariants: a [`View`] is registered only while the piece it belongs to is in flight, and the
 //! memory behind it outlives the piece; one view's blocks are touched by one shard at a time (the
 //! sender of a piece does not look at them until its reply). All raw addresses of payload live
 //! here.
 
+use crate::data::Data;
+use crate::frames::{FrameId, Frames};
 use flash::{BLOCK_BYTES, Payload};
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
@@ -66,7 +68,14 @@ impl Buffer {
         assert!(first + blocks <= self.blocks, "a view lies inside its buffer");
         // SAFETY: in bounds, asserted above.
         let start = unsafe { self.start.add(first as usize * BLOCK_BYTES) };
-        View { start, blocks }
+        View { place: Place::Run(start), blocks }
+    }
+
+    /// Where block `index` is.
+    pub fn address(&self, index: u32) -> NonNull<u8> {
+        assert!(index < self.blocks, "block {index} of a buffer of {}", self.blocks);
+        // SAFETY: in bounds, asserted above.
+        unsafe { self.start.add(index as usize * BLOCK_BYTES) }
     }
 }
 
@@ -102,11 +111,68 @@ fn map(bytes: usize) -> Option<NonNull<u8>> {
     NonNull::new(start.cast())
 }
 
+/// One block of a request whose blocks lie apart: a frame, or nothing yet.
+#[derive(Debug)]
+pub struct Cell {
+    start: *mut u8,
+    frame: FrameId,
+}
+
+// SAFETY: as for a view.
+unsafe impl Send for Cell {}
+
+impl Cell {
+    /// Without memory.
+    pub const EMPTY: Cell = Cell { start: std::ptr::null_mut(), frame: 0 };
+
+    /// With a frame of any content that nobody else holds.
+    pub fn fresh(frames: &mut Frames) -> Self {
+        let frame = frames.take();
+        Self { start: frames.address(frame).as_ptr(), frame }
+    }
+
+    /// True if there is no memory.
+    pub fn is_empty(&self) -> bool {
+        self.start.is_null()
+    }
+
+    /// The block.
+    pub fn bytes(&self) -> &[u8] {
+        assert!(!self.is_empty(), "a block is there before somebody looks at it");
+        // SAFETY: a whole frame, which the cell holds; not written meanwhile (head of this file).
+        unsafe { std::slice::from_raw_parts(self.start, BLOCK_BYTES) }
+    }
+
+    /// The block, to change it. Nobody else holds the frame.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        assert!(!self.is_empty(), "a block is there before somebody fills it");
+        // SAFETY: as in `bytes`, and not read meanwhile.
+        unsafe { std::slice::from_raw_parts_mut(self.start, BLOCK_BYTES) }
+    }
+
+    /// Forgets the block.
+    pub fn let_go(self, frames: &mut Frames) {
+        if !self.is_empty() {
+            frames.release(self.frame);
+        }
+    }
+}
+
 /// Blocks of a buffer that a piece in flight may use.
 #[derive(Clone, Copy, Debug)]
 pub struct View {
-    start: NonNull<u8>,
+    place: Place,
     blocks: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Place {
+    /// One after another.
+    Run(NonNull<u8>),
+    /// Wherever the cells say.
+    Cells(NonNull<Cell>),
+    /// The same, but the frames are those of another shard.
+    Foreign(NonNull<Cell>),
 }
 
 // SAFETY: a view crosses threads only with its piece, and only one side uses it at a time.
@@ -114,7 +180,20 @@ unsafe impl Send for View {}
 
 impl View {
     /// A view of nothing, for pieces without data.
-    pub const NONE: View = View { start: NonNull::dangling(), blocks: 0 };
+    pub const NONE: View = View { place: Place::Run(NonNull::dangling()), blocks: 0 };
+
+    /// A view of `blocks` cells from `first`.
+    pub fn cells(first: NonNull<Cell>, blocks: u32) -> Self {
+        Self { place: Place::Cells(first), blocks }
+    }
+
+    /// The view as another shard must see it: it may fill and copy the blocks, not swap them.
+    pub fn foreign(self) -> Self {
+        match self.place {
+            Place::Cells(first) => Self { place: Place::Foreign(first), ..self },
+            _ => self,
+        }
+    }
 
     /// How many blocks it spans.
     pub fn blocks(&self) -> u32 {
@@ -135,21 +214,47 @@ impl View {
 
     fn at(&self, index: u32) -> *mut u8 {
         assert!(index < self.blocks, "block {index} of a view of {}", self.blocks);
-        // SAFETY: in bounds.
-        unsafe { self.start.as_ptr().add(index as usize * BLOCK_BYTES) }
+        match self.place {
+            // SAFETY: in bounds.
+            Place::Run(start) => unsafe { start.as_ptr().add(index as usize * BLOCK_BYTES) },
+            Place::Cells(first) | Place::Foreign(first) => {
+                // SAFETY: in bounds, and the cells stay in place (head of this file).
+                let start = unsafe { first.add(index as usize).as_ref().start };
+                assert!(!start.is_null(), "a block is there before somebody uses it");
+                start
+            }
+        }
+    }
+
+    /// The cell of block `index`, if its frame is this shard's.
+    fn cell(&mut self, index: u32) -> Option<&mut Cell> {
+        assert!(index < self.blocks, "block {index} of a view of {}", self.blocks);
+        let Place::Cells(first) = self.place else { return None };
+        // SAFETY: in bounds, in place, and used by one shard at a time (head of this file).
+        Some(unsafe { first.add(index as usize).as_mut() })
     }
 }
 
 /// The views of one shard by buffer id, and the FTL's relocation pool.
 pub struct Views {
     views: Vec<View>,
-    relocation: Buffer,
+    relocation: View,
+    /// What `relocation` looks at.
+    _relocation: Data,
+    /// The shard's frames.
+    pub frames: Frames,
 }
 
 impl Views {
-    /// No views yet; a relocation pool of `blocks`.
-    pub fn new(relocation_blocks: u32) -> Self {
-        Self { views: Vec::new(), relocation: Buffer::new(relocation_blocks.max(1)) }
+    /// No views yet; a relocation pool of `blocks`, which lie apart for a medium that `lends`.
+    pub fn new(relocation_blocks: u32, lends: bool) -> Self {
+        let blocks = relocation_blocks.max(1);
+        let mut pool = match lends {
+            true => Data::Cells((0..blocks).map(|_| Cell::EMPTY).collect()),
+            false => Data::Run(Buffer::new(blocks)),
+        };
+        let relocation = pool.view(0, blocks);
+        Self { views: Vec::new(), relocation, _relocation: pool, frames: Frames::default() }
     }
 
     /// Registers `view` under `id`.
@@ -165,85 +270,76 @@ impl Views {
         self.views[id as usize] = View::NONE;
     }
 
-    /// One block of a view or of the relocation pool.
-    pub fn block(&self, payload: Payload) -> &[u8] {
-        if payload.buffer == Payload::RELOCATION {
-            let start = payload.index as usize * BLOCK_BYTES;
-            return &self.relocation.bytes()[start..start + BLOCK_BYTES];
+    fn view(&self, payload: Payload) -> &View {
+        match payload.buffer {
+            Payload::RELOCATION => &self.relocation,
+            id => &self.views[id as usize],
         }
-        self.views[payload.buffer as usize].block(payload.index)
     }
 
-    /// The address of `count` consecutive blocks, for the kernel to fill.
-    pub fn span(&mut self, payload: Payload, count: u32) -> *mut u8 {
-        let last = Payload { index: payload.index + count - 1, ..payload };
-        self.block_mut(last); // asserts that the end is in bounds
-        self.block_mut(payload).as_mut_ptr()
+    fn view_mut(&mut self, payload: Payload) -> &mut View {
+        match payload.buffer {
+            Payload::RELOCATION => &mut self.relocation,
+            id => &mut self.views[id as usize],
+        }
+    }
+
+    /// One block of a view or of the relocation pool.
+    pub fn block(&self, payload: Payload) -> &[u8] {
+        self.view(payload).block(payload.index)
     }
 
     /// One block, to change it.
     pub fn block_mut(&mut self, payload: Payload) -> &mut [u8] {
-        if payload.buffer == Payload::RELOCATION {
-            let start = payload.index as usize * BLOCK_BYTES;
-            return &mut self.relocation.bytes_mut()[start..start + BLOCK_BYTES];
-        }
-        self.views[payload.buffer as usize].block_mut(payload.index)
-    }
-}
-
-/// Request buffers in sizes of powers of two, reused; beyond the cap there are none until one
-/// comes back.
-pub struct Pool {
-    free: Vec<Vec<Buffer>>,
-    bytes_out: usize,
-    bytes_free: usize,
-    bytes_max: usize,
-}
-
-impl Pool {
-    /// A pool that has at most `bytes_max` bytes out at a time.
-    pub fn new(bytes_max: usize) -> Self {
-        let free = (0..u32::BITS).map(|_| Vec::new()).collect();
-        Self { free, bytes_out: 0, bytes_free: 0, bytes_max }
+        self.view_mut(payload).block_mut(payload.index)
     }
 
-    /// A buffer of at least `blocks` blocks, of any content; `None` if the pool is exhausted and
-    /// the buffer is not the `only` one of its client. A client that has none gets one, however
-    /// full the pool: others that take no replies must not stop it. So the bound is the cap and
-    /// one largest request a client.
-    pub fn take(&mut self, blocks: u32, only: bool) -> Option<Buffer> {
-        let class = blocks.max(1).next_power_of_two().trailing_zeros();
-        let bytes = BLOCK_BYTES << class;
-        if !only && self.bytes_out + bytes > self.bytes_max {
-            return None;
-        }
-        self.bytes_out += bytes;
-        if let Some(buffer) = self.free[class as usize].pop() {
-            self.bytes_free -= bytes;
-            return Some(buffer);
-        }
-        // What is kept for reuse counts too: make room among the other sizes.
-        let kept_max = self.bytes_max.saturating_sub(self.bytes_out);
-        for kept in self.free.iter_mut().rev() {
-            while self.bytes_free > kept_max {
-                let Some(buffer) = kept.pop() else { break };
-                self.bytes_free -= buffer.blocks() as usize * BLOCK_BYTES;
+    /// The address of `count` consecutive blocks of a run, for the kernel to fill.
+    pub fn span(&mut self, payload: Payload, count: u32) -> *mut u8 {
+        let view = self.view_mut(payload);
+        assert!(matches!(view.place, Place::Run(_)), "media on files get their blocks in runs");
+        view.at(payload.index + count - 1); // asserts that the end is in bounds
+        view.at(payload.index)
+    }
+
+    /// A frame with the content of a block: the block's own, with one more holder, or a copy.
+    pub fn hand_over(&mut self, payload: Payload) -> FrameId {
+        match self.view_mut(payload).cell(payload.index) {
+            Some(cell) if !cell.is_empty() => {
+                let frame = cell.frame;
+                self.frames.hold(frame);
+                frame
+            }
+            _ => {
+                let view = *self.view(payload);
+                self.frames.copy_of(view.block(payload.index))
             }
         }
-        Some(Buffer::new(1 << class))
     }
 
-    /// Takes a buffer back: one that `take` gave.
-    pub fn put(&mut self, buffer: Buffer) {
-        let bytes = buffer.blocks() as usize * BLOCK_BYTES;
-        self.bytes_out -= bytes;
-        self.bytes_free += bytes;
-        self.free[buffer.blocks().trailing_zeros() as usize].push(buffer);
+    /// Makes a block read as `frame`: by holding it, or by a copy.
+    pub fn lend(&mut self, payload: Payload, frame: FrameId) {
+        let mut view = *self.view(payload);
+        let frames = &mut self.frames;
+        match view.cell(payload.index) {
+            Some(cell) => {
+                frames.hold(frame);
+                let start = frames.address(frame).as_ptr();
+                std::mem::replace(cell, Cell { start, frame }).let_go(frames);
+            }
+            None => view.block_mut(payload.index).copy_from_slice(frames.bytes(frame)),
+        }
     }
 
-    /// Bytes that are out.
-    pub fn bytes_out(&self) -> usize {
-        self.bytes_out
+    /// Makes a block read as zeroes.
+    pub fn lend_zeroes(&mut self, payload: Payload) {
+        if let Place::Cells(_) = self.view(payload).place {
+            let zeroes = self.frames.zeroes();
+            self.lend(payload, zeroes);
+            self.frames.release(zeroes);
+        } else {
+            self.block_mut(payload).fill(0);
+        }
     }
 }
 
@@ -252,33 +348,40 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pool_refuses_beyond_its_cap_and_gives_again_what_comes_back() {
-        let mut pool = Pool::new(16 * BLOCK_BYTES);
-        let a = pool.take(8, false).unwrap();
-        let b = pool.take(5, false).unwrap();
-        assert_eq!((a.blocks(), b.blocks()), (8, 8));
-        assert!(pool.take(1, false).is_none());
-        pool.put(a);
-        assert_eq!(pool.take(1, false).unwrap().blocks(), 1);
-    }
-
-    #[test]
-    fn a_client_without_buffer_gets_one_from_an_exhausted_pool() {
-        let mut pool = Pool::new(BLOCK_BYTES);
-        let large = pool.take(1000, true).unwrap();
-        assert!(pool.take(1, false).is_none());
-        assert!(pool.take(1, true).is_some());
-        pool.put(large);
-    }
-
-    #[test]
     fn views_lead_to_the_blocks_of_their_buffer() {
         let mut buffer = Buffer::new(4);
         buffer.bytes_mut()[2 * BLOCK_BYTES] = 7;
-        let mut views = Views::new(2);
+        let mut views = Views::new(2, false);
         views.set(5, buffer.view(1, 3));
         assert_eq!(views.block(Payload { buffer: 5, index: 1 })[0], 7);
         views.block_mut(Payload { buffer: Payload::RELOCATION, index: 1 })[9] = 3;
         assert_eq!(views.block(Payload { buffer: Payload::RELOCATION, index: 1 })[9], 3);
+    }
+
+    #[test]
+    fn cells_change_hands_and_blocks_of_other_shards_are_copied() {
+        let mut views = Views::new(1, true);
+        let mut data = Data::Cells(vec![Cell::fresh(&mut views.frames), Cell::EMPTY]);
+        data.fill(0, &[5; BLOCK_BYTES]);
+        views.set(0, data.view(0, 2));
+        let payload = |index| Payload { buffer: 0, index };
+        let frame = views.hand_over(payload(0));
+        views.lend(payload(1), frame);
+        assert_eq!(views.block(payload(1)).as_ptr(), views.block(payload(0)).as_ptr());
+        let moved = Payload { buffer: Payload::RELOCATION, index: 0 };
+        views.lend(moved, frame);
+        assert_eq!((views.hand_over(moved), views.frames.held()), (frame, 1));
+        views.lend_zeroes(payload(1));
+        assert_eq!(views.block(payload(1)), [0; BLOCK_BYTES]);
+
+        let mut other = Views::new(1, true);
+        other.set(0, data.view(0, 1).foreign());
+        let copy = other.hand_over(payload(0));
+        assert_eq!((other.frames.bytes(copy)[7], other.frames.held()), (5, 1));
+        let nines = other.frames.copy_of(&[9; BLOCK_BYTES]);
+        let mut own = Data::Cells(vec![Cell::fresh(&mut views.frames)]);
+        other.set(1, own.view(0, 1).foreign());
+        other.lend(Payload { buffer: 1, index: 0 }, nines);
+        assert_eq!(own.slices(0, 1).next(), Some(&[9][..]));
     }
 }

@@ -7,7 +7,9 @@
 
 mod buffer;
 pub mod config;
+mod data;
 pub mod device;
+mod frames;
 mod http;
 mod medium;
 pub mod nbd;

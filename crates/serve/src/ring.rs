@@ -8,6 +8,10 @@
 use io_uring::{IoUring, squeue, types};
 use std::io;
 use std::os::fd::RawFd;
+use std::time::Instant;
+
+/// How often to look at the ring for each look at the clock.
+const LOOKS_PER_CLOCK: u32 = 16;
 
 /// Who a completion belongs to: the high byte of its user data.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -49,6 +53,7 @@ impl Ring {
         let ring = IoUring::builder()
             .setup_single_issuer()
             .setup_defer_taskrun()
+            .setup_taskrun_flag()
             .setup_cqsize(entries * 4)
             .build(entries)?;
         Ok(Self { ring, queued: Vec::with_capacity(entries as usize), under_way: 0 })
@@ -116,6 +121,25 @@ impl Ring {
     pub fn wake(&mut self, fd: RawFd, bytes: *mut u8) {
         let entry = io_uring::opcode::Read::new(types::Fd(fd), bytes, 8);
         self.queue(entry.build(), Owner::Wake, 0);
+    }
+
+    /// Hands what is queued to the kernel and looks for up to `window_ns`, without sleeping, until
+    /// a completion is there or about to be.
+    pub fn look(&mut self, window_ns: u64, done: &mut Vec<Done>) -> io::Result<()> {
+        self.enter(Some(0), done)?;
+        let begun = Instant::now();
+        while done.is_empty() {
+            for _ in 0..LOOKS_PER_CLOCK {
+                if self.ring.submission().taskrun() || !self.ring.completion().is_empty() {
+                    return self.enter(Some(0), done);
+                }
+                std::hint::spin_loop();
+            }
+            if begun.elapsed().as_nanos() as u64 >= window_ns {
+                break;
+            }
+        }
+        Ok(())
     }
 
     /// Hands what is queued to the kernel, waits until something completes or `wait_ns` have

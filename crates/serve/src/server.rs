@@ -30,9 +30,6 @@ use std::time::Duration;
 /// Entries of a shard's ring.
 const RING_ENTRIES: u32 = 256;
 
-/// Longest read or write: what every client is sure to get a buffer for.
-const PAYLOAD_BYTES_MAX: u32 = 8 << 20;
-
 /// Why a server cannot start or had to stop.
 #[derive(Debug)]
 pub enum ServeError {
@@ -490,18 +487,20 @@ fn share(
         volumes: exported,
         exports: exports.into(),
         tls,
-        limits: nbd::Limits {
-            handshake_ns: config.nbd.handshake_ns,
-            payload_bytes: PAYLOAD_BYTES_MAX,
-            bytes_in_flight: 4 * u64::from(PAYLOAD_BYTES_MAX),
-            ..nbd::Limits::default()
-        },
+        limits: nbd::Limits { handshake_ns: config.nbd.handshake_ns, ..nbd::Limits::default() },
         buffer_bytes_max: config.nbd.buffer_bytes_max,
+        busy_poll_ns: busy_poll_ns(config, shards),
         clients: AtomicUsize::new(0),
         clients_max: config.nbd.clients_max,
         mailboxes,
         drained: AtomicUsize::new(0),
     })
+}
+
+/// A shard may look for work awake only where its clients have a processor beside the shards'.
+fn busy_poll_ns(config: &Config, shards: usize) -> u64 {
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    if processors > shards { config.nbd.busy_poll_ns } else { 0 }
 }
 
 fn bind(listen: &Listen) -> Result<(OwnedFd, String), ServeError> {

@@ -1,6 +1,8 @@
 //! Weir's NBD server against nbdkit (memory) and qemu-nbd (a file in memory): the same fio job on
-//! each in turn, in an order that rotates, each volume written once before. The figure is Weir's
-//! median rate by the peer's; wall clock.
+//! each in turn, in many short rounds whose order rotates, each volume written once before. The
+//! figure is the median over the rounds of Weir's rate by the peer's in the same round, so that what
+//! else the machine does meets both alike; wall clock. The note tells the processor time that each
+//! server took for a request, which depends less on who else is there.
 
 use super::{Figure, Goal, Request, median};
 use crate::output::Progress;
@@ -45,18 +47,16 @@ pub fn against_peers(request: &mut Request<'_>) {
     let mut servers: Vec<Result<Server, String>> =
         SERVERS.iter().map(|name| start(name, &folder.0, &mut progress)).collect();
     for job in jobs {
-        let rates = rates(job, &mut servers, request.quick, &mut progress);
+        let rounds = rounds(job, &mut servers, request.quick, &mut progress);
         for (index, peer) in SERVERS.iter().enumerate().skip(1) {
             let name = figure_name(job, peer);
-            if !request.wants(&name) {
-                continue;
+            if request.wants(&name) {
+                let figure = compare(&rounds, index);
+                let failed = |why: String| Figure::missing(&name, UNIT, GOAL, &why);
+                let figure =
+                    figure.map(|(ratio, note)| Figure::new(&name, ratio, UNIT, GOAL).note(note));
+                (request.sink)(figure.unwrap_or_else(failed));
             }
-            let figure = match (&rates[0], &rates[index]) {
-                (Ok(weir), Ok(theirs)) => Figure::new(name, weir / theirs, UNIT, GOAL)
-                    .note(format!("{weir:.0} against {theirs:.0} requests/s")),
-                (Err(why), _) | (_, Err(why)) => Figure::missing(name, UNIT, GOAL, why),
-            };
-            (request.sink)(figure);
         }
     }
 }
@@ -65,15 +65,26 @@ fn figure_name(job: &Job, peer: &str) -> String {
     format!("{}-vs-{peer}", job.name)
 }
 
-/// Each server's median rate in requests per second.
-fn rates(
+/// What a server did in one round.
+#[derive(Clone, Copy)]
+struct Round {
+    /// Requests per second.
+    rate: f64,
+    /// Processor time of the server for a request.
+    cpu_us: f64,
+}
+
+/// The rounds of each server, or why it has none.
+type Rounds = Vec<Result<Vec<Round>, String>>;
+
+fn rounds(
     job: &Job,
     servers: &mut [Result<Server, String>],
     quick: bool,
     progress: &mut Progress,
-) -> Vec<Result<f64, String>> {
-    let (rounds, seconds) = if quick { (1, 2) } else { (3, 5) };
-    let mut found: Vec<Result<Vec<f64>, String>> = servers
+) -> Rounds {
+    let (rounds, seconds) = if quick { (3, 1) } else { (15, 1) };
+    let mut found: Rounds = servers
         .iter()
         .map(|server| server.as_ref().map(|_| Vec::new()).map_err(Clone::clone))
         .collect();
@@ -81,16 +92,35 @@ fn rates(
         for turn in 0..servers.len() {
             // Who comes first changes, so that nobody always has the warmer machine.
             let index = (turn + round) % servers.len();
-            progress.tell(&format!("{} on {}", job.name, SERVERS[index]));
-            let (Ok(server), Ok(rates)) = (&servers[index], &mut found[index]) else { continue };
-            match fio(&server.uri, job, Some(seconds)) {
-                Ok(rate) => rates.push(rate),
+            progress.tell(&format!("{} on {}, round {}", job.name, SERVERS[index], round + 1));
+            let (Ok(server), Ok(list)) = (&servers[index], &mut found[index]) else { continue };
+            match server.round(job, seconds) {
+                Ok(round) => list.push(round),
                 Err(why) => found[index] = Err(why),
             }
         }
     }
-    let middle = |rates: Vec<f64>| median(rates).ok_or_else(|| "nothing was measured".into());
-    found.into_iter().map(|rates| rates.and_then(middle)).collect()
+    found
+}
+
+/// Weir's median ratio to the peer of this index, and what is behind it.
+fn compare(rounds: &Rounds, peer: usize) -> Result<(f64, String), String> {
+    let (weir, theirs) = (rounds[0].as_ref()?, rounds[peer].as_ref()?);
+    let ratios = weir.iter().zip(theirs).map(|(weir, theirs)| weir.rate / theirs.rate);
+    let middle = |rounds: &[Round], of: fn(&Round) -> f64| {
+        median(rounds.iter().map(of).collect()).unwrap_or(0.0)
+    };
+    let rate = |rounds| middle(rounds, |round| round.rate);
+    let cpu = |rounds| middle(rounds, |round| round.cpu_us);
+    let note = format!(
+        "{:.0} against {:.0} requests/s; {:.1} against {:.1} us of processor a request",
+        rate(weir),
+        rate(theirs),
+        cpu(weir),
+        cpu(theirs)
+    );
+    let ratio = median(ratios.collect()).ok_or("nothing was measured")?;
+    Ok((ratio, note))
 }
 
 /// Runs fio and returns requests per second. Without `seconds` it goes over the volume once.
@@ -142,10 +172,34 @@ impl Drop for Folder {
     }
 }
 
+/// Processor time that a process has used, in seconds.
+fn cpu_seconds(process: u32) -> Result<f64, String> {
+    let path = format!("/proc/{process}/stat");
+    let text = fs::read_to_string(&path).map_err(|error| format!("{path}: {error}"))?;
+    // Behind the name, which may hold anything but is in parentheses: field 3 and on.
+    let fields = text.rsplit(')').next().unwrap_or_default().split_whitespace();
+    let ticks: Vec<f64> = fields.skip(11).take(2).filter_map(|ticks| ticks.parse().ok()).collect();
+    // SAFETY: no memory is involved.
+    let ticks_per_second = unsafe { libc::sysconf(libc::_SC_CLK_TCK) } as f64;
+    match ticks[..] {
+        [user, system] => Ok((user + system) / ticks_per_second),
+        _ => Err(format!("{path}: the processor times are not there")),
+    }
+}
+
 /// A server that runs, until it is dropped.
 struct Server {
     child: Child,
     uri: String,
+}
+
+impl Server {
+    fn round(&self, job: &Job, seconds: u32) -> Result<Round, String> {
+        let before = cpu_seconds(self.child.id())?;
+        let rate = fio(&self.uri, job, Some(seconds))?;
+        let used = cpu_seconds(self.child.id())? - before;
+        Ok(Round { rate, cpu_us: used * 1e6 / (rate * f64::from(seconds)) })
+    }
 }
 
 impl Drop for Server {

@@ -82,6 +82,15 @@ expected[4 * B:12 * B] = bytes(8 * B)
 expected[500:1500] = bytes(1000)
 assert h.pread(16 * B, 0) == expected
 assert status(8 * B, 4 * B)[0][1] & nbd.STATE_HOLE == 0, "NO_HOLE keeps the space"
+assert h.can_fast_zero()
+h.zero(2 * B, 0, nbd.CMD_FLAG_FAST_ZERO)
+assert h.pread(2 * B, 0) == bytes(2 * B)
+for count, offset, flags in [(B, B, nbd.CMD_FLAG_NO_HOLE), (100, B, 0), (B, B + 512, 0)]:
+    try:
+        h.zero(count, offset, flags | nbd.CMD_FLAG_FAST_ZERO)
+        assert False, "zeroes as slow as a write"
+    except nbd.Error as error:
+        assert error.errno == "ENOTSUP" or error.errno == "EOPNOTSUPP", error.errno
 "#,
     );
     server.terminate();

@@ -22,7 +22,7 @@ fn all_errors_are_told_at_once_with_key_value_reason_and_example() {
     let found = errors(
         "[device]\nkind = \"tape\"\nprofile = \"slcc\"\nop_percent = 0\nshards = 3\nchannels = 4\n\
          [device.faults]\nfactory_bad = 2\n[[volume]]\nname = \"a/b\"\nsize = \"8 GB of them\"\n\
-         [[volume]]\nsize = \"1000KB\"\n[nbd]\ntls = \"required\"\ntcp = \"localhost\"\n\
+         [[volume]]\nsize = \"1000KB\"\n[nbd]\ntls = \"required\"\ntcp = \"localhost\"\nbusy_poll = \"1s\"\n\
          [http]\naddress = 5\n[ftl]\nappend_wait = \"soon\"\nhandels = 2\n",
     );
     let keys: Vec<&str> = found.iter().map(|error| error.key.as_str()).collect();
@@ -40,6 +40,7 @@ fn all_errors_are_told_at_once_with_key_value_reason_and_example() {
             "device.faults.factory_bad",
             "nbd.tcp",
             "nbd.tls_certificate",
+            "nbd.busy_poll",
             "http.address",
             "ftl.append_wait",
             "ftl.handels",
@@ -61,7 +62,8 @@ fn what_is_not_toml_is_told_with_its_line() {
 fn sections_reach_the_settings() {
     let config = Config::parse(
         "[device]\nkind = \"memory\"\nshards = 2\n[[volume]]\nname = \"a\"\nsize = \"64MiB\"\n\
-         read_only = true\n[ftl]\nhandles = 4\nappend_wait = \"1ms\"\n[http]\nenabled = false\n",
+         read_only = true\n[ftl]\nhandles = 4\nappend_wait = \"1ms\"\n[http]\nenabled = false\n\
+         [nbd]\nbusy_poll = \"20us\"\n",
         Path::new("."),
     )
     .unwrap();
@@ -70,6 +72,7 @@ fn sections_reach_the_settings() {
     assert_eq!(config.device.volumes, [volume]);
     assert_eq!((config.ftl.handles, config.ftl.append_wait_ns), (4, 1_000_000));
     assert_eq!((config.device.channels, config.http), (4, None));
+    assert_eq!(config.nbd.busy_poll_ns, 20_000);
 }
 
 #[test]

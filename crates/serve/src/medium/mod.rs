@@ -49,8 +49,8 @@ pub struct Medium {
     done: VecDeque<u32>,
     /// Scratch memory of finished jobs.
     scratch: Vec<Buffer>,
-    /// Room for checksums of finished jobs.
-    rooms: Vec<Vec<(Oob, u32)>>,
+    /// Room for OOBs of finished jobs.
+    rooms: Vec<Vec<Oob>>,
     fenced: bool,
 }
 
@@ -68,8 +68,8 @@ pub struct Job {
     error: Option<MediumError>,
     /// The page and its OOBs, on their way to or from a file.
     scratch: Option<Buffer>,
-    /// OOB and checksum of each slot read.
-    sums: Vec<(Oob, u32)>,
+    /// OOB of each slot read, from a store in memory.
+    oobs: Vec<Oob>,
     /// How the slots came back.
     status: SlotStatus,
 }
@@ -130,6 +130,12 @@ impl Medium {
         self.fenced
     }
 
+    /// True if what is read may be lent and what is programmed handed over, block by block; else
+    /// requests come in runs.
+    pub fn lends(&self) -> bool {
+        matches!(self.store, Store::Memory(_))
+    }
+
     /// Commands under way.
     pub fn under_way(&self) -> usize {
         self.jobs.len()
@@ -149,7 +155,7 @@ impl Medium {
         views: &mut Views,
         ring: &mut Ring,
     ) {
-        let sums = self.rooms.pop().unwrap_or_default();
+        let oobs = self.rooms.pop().unwrap_or_default();
         let (what, into) = match command {
             Command::Read { slot, count, into, .. } => (What::Read { slot, count }, into),
             Command::Program { slot, .. } => (What::Program { slot }, None),
@@ -165,7 +171,7 @@ impl Medium {
             timed: false,
             error: None,
             scratch: None,
-            sums,
+            oobs,
             status: SlotStatus::Erased,
         });
         if let Err(illegal) = self.nand.handle(now, renamed(command, Tag(index))) {
@@ -200,7 +206,7 @@ impl Medium {
         match job.what {
             What::Read { slot, count } => store.read(job, slot, count, views),
             What::Program { slot } => store.program(slot, slots, views),
-            What::Erase { block } => store.erase(block),
+            What::Erase { block } => store.erase(block, views),
             What::Flush => {}
         }
         job.step = Step::Record;
@@ -434,7 +440,7 @@ impl Medium {
         let result = job.error.map_or(Ok(()), Err);
         match job.what {
             What::Read { count, .. } => match result {
-                Ok(()) => self.complete_read(&mut job, count, views, take),
+                Ok(()) => self.complete_read(&job, count, views, take),
                 Err(error) => take(Completion::Read { tag, slots: Err(error) }),
             },
             What::Program { .. } => take(Completion::Program { tag, result }),
@@ -442,31 +448,30 @@ impl Medium {
             What::Flush => take(Completion::Flush { tag, result }),
         }
         self.scratch.extend(job.scratch);
-        job.sums.clear();
-        self.rooms.push(job.sums);
+        job.oobs.clear();
+        self.rooms.push(job.oobs);
         true
     }
 
     fn complete_read(
         &self,
-        job: &mut Job,
+        job: &Job,
         count: u32,
-        views: &mut Views,
+        views: &Views,
         take: impl FnOnce(Completion<'_>),
     ) {
-        if let Some(scratch) = &job.scratch
-            && !matches!(self.store, Store::Memory(_))
-        {
-            for i in 0..count {
-                let oob = self.oob_read(job, scratch, i);
-                let crc = flash::crc(target(job.into, i, scratch, views));
-                job.sums.push((oob, crc));
-            }
-        }
-        let mut reads = [NOT_READ; SLOTS_MAX];
-        let slots = &mut reads[..count as usize];
+        // Most reads are of a slot or two: no need to clear room for a whole page.
+        let (mut few, mut many);
+        let slots = if count <= 4 {
+            few = [NOT_READ; 4];
+            &mut few[..count as usize]
+        } else {
+            many = [NOT_READ; SLOTS_MAX];
+            &mut many[..count as usize]
+        };
         for (i, slot) in slots.iter_mut().enumerate() {
-            (slot.oob, slot.crc) = job.sums[i];
+            slot.oob = self.oob_read(job, i as u32);
+            slot.crc = flash::crc(target(job.into, i as u32, job.scratch.as_ref(), views));
             slot.status = job.status;
             // What the rules call whole but the files hold no OOB of: its program never got to
             // the disk.
@@ -482,12 +487,15 @@ impl Medium {
 
     /// The OOB of slot `i` of a completed read, zeroes if its page is not of the block's present
     /// life.
-    fn oob_read(&self, job: &Job, scratch: &Buffer, i: u32) -> Oob {
-        let (Store::Direct(store), What::Read { slot, .. }) = (&self.store, job.what) else {
-            return oob_at(scratch, i);
-        };
-        let erase_count = self.nand.record(self.geometry.block_of(slot)).erase_count;
-        store.oob(scratch, slot, i, erase_count)
+    fn oob_read(&self, job: &Job, i: u32) -> Oob {
+        match (&self.store, job.what, &job.scratch) {
+            (Store::Direct(store), What::Read { slot, .. }, Some(scratch)) => {
+                let erase_count = self.nand.record(self.geometry.block_of(slot)).erase_count;
+                store.oob(scratch, slot, i, erase_count)
+            }
+            (Store::File(_), _, Some(scratch)) => oob_at(scratch, i),
+            _ => job.oobs[i as usize],
+        }
     }
 }
 
@@ -550,10 +558,16 @@ fn read_target(
     }
 }
 
-fn target<'a>(into: Option<Payload>, i: u32, scratch: &'a Buffer, views: &'a Views) -> &'a [u8] {
-    match into {
-        Some(into) => views.block(Payload { index: into.index + i, ..into }),
-        None => data_slot(scratch, i),
+fn target<'a>(
+    into: Option<Payload>,
+    i: u32,
+    scratch: Option<&'a Buffer>,
+    views: &'a Views,
+) -> &'a [u8] {
+    match (into, scratch) {
+        (Some(into), _) => views.block(Payload { index: into.index + i, ..into }),
+        (None, Some(scratch)) => data_slot(scratch, i),
+        (None, None) => unreachable!("a read without a target has scratch memory"),
     }
 }
 

@@ -21,7 +21,7 @@ type Slots = Vec<(SlotStatus, Oob, u32)>;
 
 impl Rig {
     fn new(medium: Medium) -> Self {
-        let (views, ring) = (Views::new(8), Ring::new(16).unwrap());
+        let (views, ring) = (Views::new(8, medium.lends()), Ring::new(16).unwrap());
         Self { medium, views, ring, now: Instant(0), next_tag: 0 }
     }
 

@@ -3,9 +3,11 @@
 //! Invariant: while a receive is under way, the input buffer and the payload's buffer stay where
 //! they are.
 
-use super::outbox::Outbox;
+use super::outbox::{IOVECS_MAX, Outbox};
 use crate::buffer::Buffer;
-use crate::nbd;
+use crate::data::{self, Data};
+use crate::frames::fetch;
+use crate::nbd::{self, constants::REQUEST_HEADER_BYTES};
 use crate::ring::Ring;
 use rustls::ServerConnection;
 use std::io::{Read, Write};
@@ -17,13 +19,17 @@ const INPUT_BYTES: usize = 256 << 10;
 /// From this many missing bytes on, a payload is received where it is to go.
 const DIRECT_BYTES_MIN: usize = 16 << 10;
 
+/// Data that a client's reads may have under way before the engine has its turn and the replies go
+/// out: a part of a core's own cache.
+const BATCH_BYTES: usize = 256 << 10;
+
 /// A write whose payload is arriving.
 pub struct Incoming {
     /// The request.
     pub request: nbd::Request,
     /// Where the payload goes.
-    pub buffer: Buffer,
-    /// Where in the buffer its next byte goes.
+    pub data: Data,
+    /// Where in it its next byte goes.
     pub at: usize,
 }
 
@@ -48,6 +54,10 @@ pub struct Connection {
     pub incoming: Option<Incoming>,
     /// A request that waits for a buffer.
     pub held: Option<nbd::Request>,
+    /// Bytes of reads begun since the engine last had its turn.
+    pub begun: usize,
+    /// On the shard's list of connections with more requests for the engine's next turn.
+    pub postponed: bool,
     /// Requests in the shard's table.
     pub requests: u32,
     /// Is the connection ending?
@@ -63,10 +73,13 @@ pub struct Connection {
     /// What of `input` is received and not yet dealt with.
     start: usize,
     end: usize,
-    iovecs: [libc::iovec; 2],
+    iovecs: Vec<libc::iovec>,
     message: libc::msghdr,
     /// Payload bytes that the receive under way may take.
     direct: usize,
+    /// The last request brought much payload, and so may the next: receive no more than its header
+    /// beside the missing payload, so that the rest need not be copied from the input.
+    bulk: bool,
     tls: Option<Tls>,
 }
 
@@ -83,12 +96,13 @@ struct Tls {
 impl Connection {
     /// A new client, whose greeting is in `outbox`.
     pub fn new(socket: OwnedFd, nbd: nbd::Connection, outbox: Outbox) -> Self {
-        let nothing = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
         Self {
             nbd,
             outbox,
             incoming: None,
             held: None,
+            begun: 0,
+            postponed: false,
             requests: 0,
             ending: Ending::No,
             receiving: false,
@@ -98,10 +112,11 @@ impl Connection {
             input: Buffer::new((INPUT_BYTES / flash::BLOCK_BYTES) as u32),
             start: 0,
             end: 0,
-            iovecs: [nothing; 2],
+            iovecs: Vec::new(),
             // SAFETY: a message header of zeroes is one without content.
             message: unsafe { std::mem::zeroed() },
             direct: 0,
+            bulk: false,
             tls: None,
         }
     }
@@ -123,22 +138,39 @@ impl Connection {
             self.input.bytes_mut().copy_within(self.start..self.end, 0);
             (self.start, self.end) = (0, self.end - self.start);
         }
-        let missing = self.nbd.payload_left() as usize;
-        self.direct = match &mut self.incoming {
-            Some(incoming) if self.tls.is_none() && missing >= DIRECT_BYTES_MIN => {
-                let to = &mut incoming.buffer.bytes_mut()[incoming.at..][..missing];
-                self.iovecs[0].iov_base = to.as_mut_ptr().cast();
-                missing
-            }
-            _ => 0,
+        self.iovecs.clear();
+        self.direct = self.list_missing();
+        let room = &self.input.bytes()[self.end..];
+        let room = match self.bulk {
+            true => &room[..room.len().min(REQUEST_HEADER_BYTES)],
+            false => room,
         };
-        self.iovecs[0].iov_len = self.direct;
-        let room = &mut self.input.bytes_mut()[self.end..];
-        self.iovecs[1] = libc::iovec { iov_base: room.as_mut_ptr().cast(), iov_len: room.len() };
+        self.iovecs
+            .push(libc::iovec { iov_base: room.as_ptr().cast_mut().cast(), iov_len: room.len() });
         self.message.msg_iov = self.iovecs.as_mut_ptr();
-        self.message.msg_iovlen = 2;
+        self.message.msg_iovlen = self.iovecs.len() as _;
         self.receiving = true;
         ring.receive(index, self.socket.as_raw_fd(), &raw mut self.message);
+    }
+
+    /// Lists where the missing payload goes, as far as one receive may take it there.
+    fn list_missing(&mut self) -> usize {
+        let missing = self.nbd.payload_left() as usize;
+        let Some(incoming) = &self.incoming else { return 0 };
+        if self.tls.is_some() || missing < DIRECT_BYTES_MIN {
+            return 0;
+        }
+        self.bulk = true;
+        let mut listed = 0;
+        for slice in incoming.data.slices(incoming.at, missing) {
+            if self.iovecs.len() + 1 == IOVECS_MAX {
+                break;
+            }
+            fetch(slice);
+            data::push_iovec(&mut self.iovecs, slice);
+            listed += slice.len();
+        }
+        listed
     }
 
     /// A receive brought `bytes`. `Err`: the client is no longer to be trusted.
@@ -189,6 +221,12 @@ impl Connection {
         }
     }
 
+    /// True if as much data is being read, or waits to be sent, as fits the caches: more would push
+    /// out what was just checked before the kernel copies it.
+    pub fn has_batch(&self) -> bool {
+        self.begun + self.outbox.filling.data_bytes() >= BATCH_BYTES
+    }
+
     /// Lets the protocol look at the input; `None` if there is none or it takes none now.
     pub fn next_event(&mut self, now: flash::Instant) -> Option<nbd::Received> {
         let bytes = match &self.tls {
@@ -199,6 +237,7 @@ impl Connection {
             return None;
         }
         let received = self.nbd.receive(now, bytes, &mut self.outbox.filling.bytes);
+        self.bulk = false;
         self.consume(received.consumed);
         (received.consumed > 0).then_some(received)
     }
@@ -208,7 +247,7 @@ impl Connection {
         let Some(mut incoming) = self.incoming.take() else { return false };
         let input = self.input();
         let taken = input.len().min(self.nbd.payload_left() as usize);
-        incoming.buffer.bytes_mut()[incoming.at..][..taken].copy_from_slice(&input[..taken]);
+        incoming.data.fill(incoming.at, &input[..taken]);
         incoming.at += taken;
         self.incoming = Some(incoming);
         self.consume(taken);

@@ -8,6 +8,7 @@
 //!   is in flight.
 
 use crate::buffer::{Buffer, View, Views};
+use crate::frames::Frames;
 use crate::medium::Medium;
 use crate::ring::{Done, Ring};
 use crate::slab::Slab;
@@ -126,10 +127,11 @@ pub struct Engine {
 impl Engine {
     /// Nothing is in flight yet.
     pub fn new(ftl: Ftl, medium: Medium, relocation_blocks: u32) -> Self {
+        let views = Views::new(relocation_blocks, medium.lends());
         Self {
             ftl,
             medium,
-            views: Views::new(relocation_blocks),
+            views,
             active: Slab::default(),
             merges: 0,
             parked: VecDeque::new(),
@@ -139,6 +141,11 @@ impl Engine {
             milestones: VecDeque::new(),
             sums: Vec::new(),
         }
+    }
+
+    /// The frames of the requests' data.
+    pub fn frames(&mut self) -> &mut Frames {
+        &mut self.views.frames
     }
 
     /// Takes a piece. The next turn begins it.
@@ -285,8 +292,7 @@ impl Engine {
             }
             Output::ReadZeroes { into, count } => {
                 for i in 0..count {
-                    let payload = Payload { index: into.index + i, ..into };
-                    self.views.block_mut(payload).fill(0);
+                    self.views.lend_zeroes(Payload { index: into.index + i, ..into });
                 }
             }
             Output::Reply(reply) => self.replies.push_back(reply),

@@ -1,8 +1,9 @@
 //! A shard: one thread, one ring, one FTL with its medium, and the clients assigned to it.
 //!
 //! A turn of the loop: wait in the ring; deal with completions and messages; let the engine do
-//! all it can; answer what is finished; queue one send per client with replies. With one shard
-//! nothing leaves the thread.
+//! all it can; answer what is finished; queue one send per client with replies. A client that reads
+//! much at once has its turn in parts, so that what was checked is still near when it is sent. With
+//! one shard nothing leaves the thread.
 //!
 //! Shutting down: every shard finishes the requests of its clients (*draining*), still serving the
 //! pieces of the others; when the last has drained, each stops its FTL, lets go of its sockets and
@@ -12,6 +13,7 @@ mod connection;
 mod engine;
 mod message;
 mod outbox;
+mod patience;
 mod requests;
 mod split;
 
@@ -19,13 +21,14 @@ pub use engine::{Engine, Milestone, Origin, Piece, Work};
 pub use message::{Mailbox, Message, ShardStatus};
 pub use split::Split;
 
-use crate::buffer::Pool;
+use crate::data::Pool;
 use crate::nbd;
 use crate::ring::{Done, Owner, Ring};
 use crate::slab::Slab;
 use connection::{Connection, Ending};
 use flash::{Instant, SECOND};
 use ftl::Input;
+use patience::Patience;
 use requests::Pending;
 use std::collections::VecDeque;
 use std::io;
@@ -47,6 +50,8 @@ pub struct Shared {
     pub limits: nbd::Limits,
     /// Bytes of request buffers that one shard may have out.
     pub buffer_bytes_max: usize,
+    /// How long a shard may look for work before it sleeps.
+    pub busy_poll_ns: u64,
     /// Clients of all shards.
     pub clients: AtomicUsize,
     /// Most clients at a time.
@@ -123,12 +128,15 @@ pub struct Shard {
     ring: Ring,
     engine: Engine,
     clock: Clock,
+    patience: Patience,
     pool: Pool,
     connections: Slab<Box<Connection>>,
     requests: Slab<Pending>,
     listeners: Vec<OwnedFd>,
     /// Connections with something to send.
     dirty: Vec<u32>,
+    /// Connections with more requests for the engine's next turn.
+    postponed: Vec<u32>,
     /// Connections that wait for a buffer.
     starved: VecDeque<u32>,
     inbox: VecDeque<Message>,
@@ -161,17 +169,20 @@ impl Shard {
         listeners: Vec<OwnedFd>,
     ) -> Self {
         let pool = Pool::new(shared.buffer_bytes_max);
+        let patience = Patience::new(shared.busy_poll_ns);
         Self {
             me,
             shared,
             ring,
             engine,
             clock,
+            patience,
             pool,
             connections: Slab::default(),
             requests: Slab::default(),
             listeners,
             dirty: Vec::new(),
+            postponed: Vec::new(),
             starved: VecDeque::new(),
             inbox: VecDeque::new(),
             wake_bytes: Box::new([0; 8]),
@@ -189,33 +200,17 @@ impl Shard {
         }
         self.rearm_wake();
         let (mut done, mut finished) = (Vec::new(), Vec::new());
+        let mut more = false;
         loop {
-            let wait_ns = self.wait_ns();
-            self.ring.enter(wait_ns, &mut done).map_err(ShardError::Ring)?;
-            let now = self.clock.now();
+            let now = if more { self.go_on(&mut done) } else { self.wait(&mut done) };
+            let now = now.map_err(ShardError::Ring)?;
             for done in done.drain(..) {
                 self.completed(now, done);
             }
             self.expire_handshakes(now);
-            // What is finished frees buffers and places, which lets requests in that can be
-            // finished in this turn too.
-            loop {
-                self.engine.turn(now, &mut self.ring);
-                self.engine.take_finished(&mut finished);
-                if finished.is_empty() {
-                    break;
-                }
-                for (origin, result) in finished.drain(..) {
-                    if origin.shard == self.me {
-                        self.piece_done(origin.request, result);
-                    } else {
-                        let message = Message::Finished((origin, result));
-                        self.shared.mailboxes[origin.shard].push(message);
-                    }
-                }
-                self.feed_starved(now);
-            }
+            self.turn(now, &mut finished);
             self.send_replies();
+            more = self.resume_postponed(now);
             if let Life::Stopped { durable } = self.live_on(now) {
                 self.let_go();
                 return if durable { Ok(()) } else { Err(ShardError::NotDurable) };
@@ -223,11 +218,56 @@ impl Shard {
         }
     }
 
-    fn wait_ns(&self) -> Option<u64> {
+    /// Lets the engine do all it can. What is finished frees buffers and places, which lets requests
+    /// in that can be finished in this turn too.
+    fn turn(&mut self, now: Instant, finished: &mut Vec<engine::Finished>) {
+        loop {
+            self.engine.turn(now, &mut self.ring);
+            self.engine.take_finished(finished);
+            if finished.is_empty() {
+                return;
+            }
+            for (origin, result) in finished.drain(..) {
+                if origin.shard == self.me {
+                    self.piece_done(origin.request, result);
+                } else {
+                    let message = Message::Finished((origin, result));
+                    self.shared.mailboxes[origin.shard].push(message);
+                }
+            }
+            self.feed_starved(now);
+        }
+    }
+
+    /// Hands to the kernel what is queued, without waiting: there is more to do.
+    fn go_on(&mut self, done: &mut Vec<Done>) -> io::Result<Instant> {
+        self.ring.enter(Some(0), done)?;
+        Ok(self.clock.now())
+    }
+
+    /// Waits until there is something to do: first awake, as long as that has paid, then asleep.
+    fn wait(&mut self, done: &mut Vec<Done>) -> io::Result<Instant> {
+        let begun = self.clock.now();
+        let wait_ns = self.wait_ns(begun);
+        let window_ns = self.patience.window_ns().min(wait_ns.unwrap_or(u64::MAX));
+        if window_ns > 0 {
+            self.ring.look(window_ns, done)?;
+            self.patience.looked(self.clock.now() - begun);
+        }
+        if done.is_empty() {
+            let left = wait_ns.map(|ns| ns.saturating_sub(self.clock.now() - begun));
+            self.ring.enter(left, done)?;
+        }
+        let now = self.clock.now();
+        self.patience.waited(now - begun);
+        Ok(now)
+    }
+
+    fn wait_ns(&self, now: Instant) -> Option<u64> {
         let draining = (self.life != Life::Serving).then_some(self.farewell);
         let deadlines = [self.engine.deadline(), self.handshakes, draining];
         let deadline = deadlines.into_iter().flatten().min()?;
-        Some(deadline - self.clock.now())
+        Some(deadline - now)
     }
 
     fn rearm_wake(&mut self) {
@@ -289,6 +329,7 @@ impl Shard {
             return;
         }
         without_delay(&socket);
+        with_room(&socket);
         let tls = match self.shared.tls {
             Some(_) => nbd::TlsMode::Required,
             None => nbd::TlsMode::Off,
@@ -464,8 +505,8 @@ impl Shard {
         let connection = &mut *self.connections[index];
         for answered in connection.outbox.finish() {
             connection.nbd.finish(answered.request);
-            if let Some(buffer) = answered.buffer {
-                self.pool.put(buffer);
+            if let Some(data) = answered.data {
+                self.pool.put(data, self.engine.frames());
             }
         }
     }
@@ -490,12 +531,14 @@ impl Shard {
     /// Removes a connection that has ended and holds nothing any more.
     fn close_if_done(&mut self, index: u32) {
         let Some(connection) = self.connections.get_mut(index) else { return };
-        if connection.ending == Ending::No || connection.requests > 0 || connection.sending {
+        let more = connection.postponed && connection.ending == Ending::Finishing;
+        let busy = more || connection.requests > 0 || connection.sending;
+        if connection.ending == Ending::No || busy {
             return;
         }
         if let Some(incoming) = connection.incoming.take_if(|_| !connection.receiving) {
             connection.nbd.finish(incoming.request);
-            self.pool.put(incoming.buffer);
+            self.pool.put(incoming.data, self.engine.frames());
         }
         if let Some(request) = connection.held.take() {
             connection.nbd.finish(request);
@@ -544,4 +587,21 @@ fn without_delay(socket: &OwnedFd) {
             size_of_val(&one) as libc::socklen_t,
         )
     };
+}
+
+/// Replies to large reads should fit the socket, so that one send takes them. Only for sockets in
+/// the file system: TCP finds its own size, unless it is told one. The system may grant less.
+fn with_room(socket: &OwnedFd) {
+    let (mut domain, bytes): (libc::c_int, libc::c_int) = (0, 1 << 20);
+    let mut len = size_of_val(&domain) as libc::socklen_t;
+    let fd = socket.as_raw_fd();
+    // SAFETY: the options' values are writable and readable for their sizes.
+    unsafe {
+        let value = (&raw mut domain).cast();
+        libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_DOMAIN, value, &raw mut len);
+        if domain == libc::AF_UNIX {
+            let value = (&raw const bytes).cast();
+            libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, value, len);
+        }
+    }
 }

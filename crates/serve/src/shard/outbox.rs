@@ -4,7 +4,7 @@
 //! Invariant: while a send is under way, nothing that its iovecs point to moves or changes: what
 //! is added meanwhile goes to the other half.
 
-use crate::buffer::Buffer;
+use crate::data::{self, Data};
 use crate::nbd;
 
 /// A request that is answered, and its buffer: both are given back when the reply was sent.
@@ -12,7 +12,7 @@ pub struct Answered {
     /// For [`nbd::Connection::finish`].
     pub request: nbd::Request,
     /// The data of a read.
-    pub buffer: Option<Buffer>,
+    pub data: Option<Data>,
 }
 
 /// One half: replies in order.
@@ -20,12 +20,14 @@ pub struct Answered {
 pub struct Replies {
     /// Protocol bytes.
     pub bytes: Vec<u8>,
-    data: Vec<Data>,
+    data: Vec<Part>,
+    /// Bytes of all `data`.
+    data_bytes: usize,
     answered: Vec<Answered>,
 }
 
 /// Goes out behind the first `at` protocol bytes.
-struct Data {
+struct Part {
     at: usize,
     /// Index into `answered`.
     answered: usize,
@@ -41,9 +43,15 @@ impl Replies {
 
     /// As `answer`, and `len` bytes of the buffer from `start` on follow the protocol bytes.
     pub fn answer_with_data(&mut self, answered: Answered, start: usize, len: usize) {
-        let data = Data { at: self.bytes.len(), answered: self.answered.len(), start, len };
+        let data = Part { at: self.bytes.len(), answered: self.answered.len(), start, len };
         self.data.push(data);
+        self.data_bytes += len;
         self.answered.push(answered);
+    }
+
+    /// Bytes of data that wait to be sent.
+    pub fn data_bytes(&self) -> usize {
+        self.data_bytes
     }
 
     /// True if there is nothing to send.
@@ -57,9 +65,9 @@ impl Replies {
         let parts = self.data.iter().flat_map(move |data| {
             let protocol = &self.bytes[from..data.at];
             from = data.at;
-            let buffer = self.answered[data.answered].buffer.as_ref();
-            let payload = buffer.map_or(&[][..], |buffer| buffer.bytes());
-            [protocol, &payload[data.start..data.start + data.len]]
+            let payload = self.answered[data.answered].data.as_ref();
+            let payload = payload.map(|payload| payload.slices(data.start, data.len));
+            std::iter::once(protocol).chain(payload.into_iter().flatten())
         });
         let last = self.data.last().map_or(0, |data| data.at);
         parts.chain(std::iter::once(&self.bytes[last..])).filter(|slice| !slice.is_empty())
@@ -77,8 +85,8 @@ pub struct Outbox {
     message: Box<libc::msghdr>,
 }
 
-/// Most iovecs of one send; the kernel allows 1024.
-const IOVECS_MAX: usize = 512;
+/// Most iovecs of one message; the kernel allows no more.
+pub const IOVECS_MAX: usize = 1024;
 
 impl Default for Outbox {
     fn default() -> Self {
@@ -95,10 +103,9 @@ impl Outbox {
         assert!(self.iovecs.is_empty() && self.sending.is_empty(), "one send at a time");
         std::mem::swap(&mut self.filling, &mut self.sending);
         self.next = 0;
-        self.iovecs.extend(self.sending.slices().map(|slice| libc::iovec {
-            iov_base: slice.as_ptr().cast_mut().cast(),
-            iov_len: slice.len(),
-        }));
+        for slice in self.sending.slices() {
+            data::push_iovec(&mut self.iovecs, slice);
+        }
     }
 
     /// The message of what is left to send. It stays in place until the send completes.
@@ -128,6 +135,7 @@ impl Outbox {
         self.iovecs.clear();
         self.sending.bytes.clear();
         self.sending.data.clear();
+        self.sending.data_bytes = 0;
         self.sending.answered.drain(..)
     }
 
@@ -140,6 +148,7 @@ impl Outbox {
     pub fn encrypt(&mut self, encrypt: impl FnOnce(&Replies) -> Vec<u8>) {
         self.filling.bytes = encrypt(&self.filling);
         self.filling.data.clear();
+        self.filling.data_bytes = 0;
     }
 }
 

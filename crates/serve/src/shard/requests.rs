@@ -6,7 +6,8 @@
 use super::connection::{Connection, Ending, Incoming};
 use super::outbox::Answered;
 use super::{Life, Message, Origin, Piece, Shard, Work};
-use crate::buffer::{Buffer, View};
+use crate::buffer::View;
+use crate::data::Data;
 use crate::nbd::{self, Event, Extent, Kind};
 use flash::{BLOCK_BYTES, Instant, RequestError};
 
@@ -14,7 +15,7 @@ use flash::{BLOCK_BYTES, Instant, RequestError};
 pub struct Pending {
     connection: u32,
     request: nbd::Request,
-    buffer: Option<Buffer>,
+    data: Option<Data>,
     pieces: u32,
     result: Result<(), RequestError>,
 }
@@ -65,7 +66,8 @@ impl Shard {
         // What is refused while shutting down needs no reading beyond what came.
         let wants_payload = connection.incoming.is_some();
         let unsent = connection.outbox.filling.bytes.len();
-        let wants_more = connection.held.is_none() && connection.nbd.accepts_more(unsent);
+        let idle = connection.held.is_none() && !connection.postponed;
+        let wants_more = idle && connection.nbd.accepts_more(unsent);
         if wants_payload || (wants_more && !shutting_down) {
             connection.receive(index, &mut self.ring);
         }
@@ -84,13 +86,20 @@ impl Shard {
             if !connection.take_payload() {
                 return false;
             }
-            let Some(Incoming { request, buffer, .. }) = connection.incoming.take() else {
+            let Some(Incoming { request, data, .. }) = connection.incoming.take() else {
                 return false;
             };
-            self.dispatch(index, request, Some(buffer));
+            self.dispatch(index, request, Some(data));
             return true;
         }
         if connection.ending == Ending::Gone {
+            return false;
+        }
+        if connection.has_batch() {
+            if !connection.postponed {
+                connection.postponed = true;
+                self.postponed.push(index);
+            }
             return false;
         }
         let Some(received) = connection.next_event(now) else { return false };
@@ -128,6 +137,10 @@ impl Shard {
 
     /// Starts a request, or holds it until there is a buffer: then false.
     fn begin(&mut self, index: u32, request: nbd::Request) -> bool {
+        if !is_fast_enough(request.kind(), request.offset(), request.len()) {
+            self.refuse(index, request, "these zeroes would take as long as a write");
+            return true;
+        }
         let covered = match request.kind() {
             Kind::Read { .. } | Kind::Write { .. } => covered_blocks(&request),
             // Room for the two blocks at the ends of the range, and for zeroes to write.
@@ -138,10 +151,10 @@ impl Shard {
             _ => 0,
         };
         let only = self.connections[index].nbd.in_flight().0 <= 1;
-        let buffer = match covered {
+        let data = match covered {
             0 => None,
-            blocks => match self.pool.take(blocks, only) {
-                Some(buffer) => Some(buffer),
+            blocks => match self.take_data(blocks, only, request.kind()) {
+                Some(data) => Some(data),
                 None => {
                     self.connections[index].held = Some(request);
                     if !self.starved.contains(&index) {
@@ -151,24 +164,41 @@ impl Shard {
                 }
             },
         };
-        match (request.kind(), buffer) {
-            (Kind::Write { .. }, Some(buffer)) => {
+        match (request.kind(), data) {
+            (Kind::Write { .. }, Some(data)) => {
                 let at = (request.offset() % BLOCK) as usize;
-                self.connections[index].incoming = Some(Incoming { request, buffer, at });
+                self.connections[index].incoming = Some(Incoming { request, data, at });
             }
-            (_, buffer) => self.dispatch(index, request, buffer),
+            (_, data) => self.dispatch(index, request, data),
         }
         true
     }
 
+    /// Memory for the data of a request, in the form that the medium wants.
+    fn take_data(&mut self, blocks: u32, only: bool, kind: Kind) -> Option<Data> {
+        if !self.engine.medium.lends() {
+            return self.pool.run(blocks, only);
+        }
+        let empty = matches!(kind, Kind::Read { .. });
+        self.pool.cells(blocks, only, empty, self.engine.frames())
+    }
+
+    /// Answers that the request cannot be as fast as it was asked to be.
+    fn refuse(&mut self, index: u32, request: nbd::Request, message: &str) {
+        let replies = &mut self.connections[index].outbox.filling;
+        request.reply_error(&mut replies.bytes, nbd::Error::NotSupported, message);
+        replies.answer(Answered { request, data: None });
+        self.mark_dirty(index);
+    }
+
     /// Splits a request into pieces and sends them to their shards.
-    fn dispatch(&mut self, connection: u32, request: nbd::Request, buffer: Option<Buffer>) {
+    fn dispatch(&mut self, connection: u32, request: nbd::Request, data: Option<Data>) {
         let (kind, offset) = (request.kind(), request.offset());
         let (len, export) = (u64::from(request.len()), request.export());
         let covered = u64::from(covered_blocks(&request));
         self.connections[connection].requests += 1;
         let result = Ok(());
-        let pending = Pending { connection, request, buffer, pieces: 0, result };
+        let pending = Pending { connection, request, data, pieces: 0, result };
         let index = self.requests.insert(pending);
         if self.engine.medium.fenced() {
             self.requests[index].result = Err(RequestError::Failed);
@@ -177,7 +207,10 @@ impl Shard {
         let volume = self.shared.volumes[export];
         let (first, handle) = (volume.first_block + offset / BLOCK, volume.handle);
         match kind {
-            Kind::Read { .. } => self.send(index, Work::Read, first, (0, covered)),
+            Kind::Read { .. } => {
+                self.connections[connection].begun += len as usize;
+                self.send(index, Work::Read, first, (0, covered));
+            }
             Kind::Write { fua } => {
                 for part in parts(offset, len) {
                     let work = match part.within {
@@ -189,8 +222,7 @@ impl Shard {
                 }
             }
             Kind::WriteZeroes { fua, no_hole, .. } => {
-                let zeroes = &mut self.requests[index].buffer;
-                zeroes.iter_mut().for_each(|buffer| buffer.bytes_mut().fill(0));
+                self.requests[index].data.iter_mut().for_each(Data::clear);
                 for (number, part) in parts(offset, len).enumerate() {
                     if no_hole && part.within.is_none() {
                         self.write_zeroes(index, fua, handle, first + part.block, part.blocks);
@@ -240,9 +272,17 @@ impl Shard {
         let (mut next, end) = (first, first + at.1);
         while next < end {
             let run = self.shared.split.run(next, end - next);
-            let view = match (&self.requests[index].buffer, work) {
+            let view = match (&mut self.requests[index].data, work) {
                 (_, Work::Trim { .. } | Work::Flush) | (None, _) => View::NONE,
-                (Some(buffer), _) => buffer.view((at.0 + next - first) as u32, run.blocks),
+                (Some(data), _) => {
+                    let from = (at.0 + next - first) as u32;
+                    if run.shard == self.me {
+                        data.view(from, run.blocks)
+                    } else {
+                        data.provide(from, run.blocks, self.engine.frames());
+                        data.view(from, run.blocks).foreign()
+                    }
+                }
             };
             self.send_to(index, run.shard, work, run.lba, run.blocks, view);
             next += u64::from(run.blocks);
@@ -301,7 +341,7 @@ impl Shard {
         let client = &mut self.connections[connection];
         client.requests -= 1;
         request.reply_extents(&mut client.outbox.filling.bytes, &extents);
-        client.outbox.filling.answer(Answered { request, buffer: None });
+        client.outbox.filling.answer(Answered { request, data: None });
         self.mark_dirty(connection);
     }
 
@@ -316,7 +356,7 @@ impl Shard {
     }
 
     fn answer(&mut self, index: u32) {
-        let Pending { connection, request, buffer, result, .. } = self.requests.remove(index);
+        let Pending { connection, request, data, result, .. } = self.requests.remove(index);
         let fenced = self.engine.medium.fenced();
         let client: &mut Connection = &mut self.connections[connection];
         client.requests -= 1;
@@ -325,23 +365,42 @@ impl Shard {
             (_, Err(_)) if fenced => {
                 let message = "another server has taken over the device: reconnect to that one";
                 request.reply_error(&mut replies.bytes, nbd::Error::ShuttingDown, message);
-                replies.answer(Answered { request, buffer });
+                replies.answer(Answered { request, data });
             }
             (_, Err(error)) => {
                 request.reply_failed(&mut replies.bytes, error);
-                replies.answer(Answered { request, buffer });
+                replies.answer(Answered { request, data });
             }
             (Kind::Read { .. }, Ok(())) => {
                 request.reply_data(&mut replies.bytes);
                 let (start, len) = ((request.offset() % BLOCK) as usize, request.len() as usize);
-                replies.answer_with_data(Answered { request, buffer }, start, len);
+                replies.answer_with_data(Answered { request, data }, start, len);
             }
             (_, Ok(())) => {
                 request.reply_done(&mut replies.bytes);
-                replies.answer(Answered { request, buffer });
+                replies.answer(Answered { request, data });
             }
         }
         self.mark_dirty(connection);
+    }
+
+    /// Lets clients go on that had begun enough before the engine's turn. True if there were any.
+    pub(super) fn resume_postponed(&mut self, now: Instant) -> bool {
+        let mut postponed = std::mem::take(&mut self.postponed);
+        let mut resumed = false;
+        for index in postponed.drain(..) {
+            let Some(connection) = self.connections.get_mut(index) else { continue };
+            connection.begun = 0;
+            if connection.has_batch() {
+                // Goes on when its replies are sent.
+                self.postponed.push(index);
+                continue;
+            }
+            connection.postponed = false;
+            resumed = true;
+            self.proceed(now, index);
+        }
+        resumed
     }
 
     /// Lets clients go on that waited for a buffer, as long as there are buffers.
@@ -360,6 +419,13 @@ impl Shard {
 
 fn extent(mapped: bool, blocks: u32) -> Extent {
     Extent { len: u64::from(blocks) * BLOCK, hole: !mapped, zero: !mapped }
+}
+
+/// False if zeroes must come faster than a write or not at all, and only a write would do: to
+/// keep the space, or to change part of a block.
+fn is_fast_enough(kind: Kind, offset: u64, len: u32) -> bool {
+    let Kind::WriteZeroes { fast: true, no_hole, .. } = kind else { return true };
+    !no_hole && offset.is_multiple_of(BLOCK) && u64::from(len).is_multiple_of(BLOCK)
 }
 
 /// Blocks that the request touches.
@@ -389,6 +455,20 @@ mod tests {
                 let head = offset % BLOCK;
                 assert!(covered.into_iter().eq(head..head + len), "offset {offset}, len {len}");
             }
+        }
+    }
+
+    #[test]
+    fn zeroes_are_fast_only_where_a_trim_will_do() {
+        let zeroes = |no_hole, fast| Kind::WriteZeroes { fua: false, no_hole, fast };
+        for (no_hole, offset, len, fast) in [
+            (false, 8192, 4096, true),
+            (true, 8192, 4096, false),
+            (false, 8192, 4097, false),
+            (false, 512, 4096, false),
+        ] {
+            assert_eq!(is_fast_enough(zeroes(no_hole, true), offset, len), fast);
+            assert!(is_fast_enough(zeroes(no_hole, false), offset, len));
         }
     }
 }

@@ -31,6 +31,7 @@ pub mod parallel;
 pub mod replicated;
 pub mod report;
 pub mod soak;
+pub mod ssd;
 pub mod target;
 pub mod theory;
 pub mod workload;

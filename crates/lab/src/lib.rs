@@ -20,6 +20,7 @@ pub mod checker;
 pub mod crash;
 pub mod damage;
 pub mod device;
+pub mod device_file;
 pub mod driver;
 pub mod figures;
 pub mod file;

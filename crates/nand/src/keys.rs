@@ -149,6 +149,11 @@ impl Keys {
         }
     }
 
+    /// The same, or `default` if it is not there.
+    pub fn large_or(&mut self, key: &str, max: u64, default: u64) -> Result<u64, KeyError> {
+        if self.has(key) { self.large(key, max, &default.to_string()) } else { Ok(default) }
+    }
+
     /// Whole nanoseconds.
     pub fn time(&mut self, key: &str, example: &str) -> Result<u64, KeyError> {
         let value = self.required(key, example)?;
@@ -191,6 +196,25 @@ impl Keys {
                 Err(self.wrong(key, Some(&value), reason, example))
             }
         }
+    }
+
+    /// A number within bounds, or `default` if it is not there.
+    pub fn number_or(
+        &mut self,
+        key: &str,
+        min: f64,
+        max: f64,
+        default: f64,
+    ) -> Result<f64, KeyError> {
+        if !self.has(key) {
+            return Ok(default);
+        }
+        self.number(key, min, max, &default.to_string())
+    }
+
+    /// True or false, or false if it is not there.
+    pub fn flag_or_false(&mut self, key: &str) -> Result<bool, KeyError> {
+        if self.has(key) { self.flag(key) } else { Ok(false) }
     }
 
     /// True or false.

@@ -1,0 +1,142 @@
+use flash::{Instant, SECOND};
+use lab::device_file::{DeviceSpec, Scale};
+use lab::load::{Client, Pace, Window, run};
+use lab::target::Target;
+use lab::workload::Pattern;
+fn main() {
+    let args: Vec<String> = std::env::args().collect();
+    let text = std::fs::read_to_string(&args[1]).unwrap();
+    let spec = DeviceSpec::parse(&text).map_err(|e| e.to_string()).unwrap();
+    let blocks: u32 = args[2].parse().unwrap();
+    let t0 = std::time::Instant::now();
+    let mut target = spec.build(Scale::BlocksPerPlane(blocks), &Default::default(), 1).unwrap();
+    println!(
+        "{} {:.2} GB usable, built in {:?}",
+        spec.name,
+        target.bytes() as f64 / 1e9,
+        t0.elapsed()
+    );
+    let mut now = 0u64;
+    let mut go = |target: &mut Box<dyn Target>, c: Client, secs: f64, label: &str| {
+        let w = Window {
+            start: Instant(now),
+            warmup_ns: if c.ios_max > 0 { 0 } else { SECOND / 20 },
+            measure_ns: (secs * 1e9) as u64,
+        };
+        let before = target.counts();
+        let t0 = std::time::Instant::now();
+        let seen = run(&mut **target, &[c.clone()], w, 1).unwrap().remove(0);
+        let mut idle = now + w.warmup_ns + w.measure_ns;
+        if c.ios_max > 0 {
+            idle = now + seen.measured_ns;
+        }
+        // drain
+        loop {
+            target.advance(Instant(idle)).unwrap();
+            while target.take_done().is_some() {}
+            match target.deadline() {
+                Some(d) if d.0 < idle + 20 * SECOND => idle = d.0,
+                _ => break,
+            }
+        }
+        now = idle;
+        let after = target.counts();
+        let l = if c.reads > 0.5 { &seen.reads } else { &seen.writes };
+        println!(
+            "{label:28} {:.4} GB/s {:.0} IOPS  mean {:.3} ms min {:.3} max {:.3} dev {:.3}  n {} over50 {:.4} errors {} WAF {:.3} [{:?}]",
+            (seen.bytes_read + seen.bytes_written) as f64 / seen.measured_ns as f64,
+            seen.per_second(seen.reads_ended + seen.writes_ended),
+            l.mean_ns() / 1e6,
+            l.min_ns() as f64 / 1e6,
+            l.max_ns() as f64 / 1e6,
+            l.deviation_ns() / 1e6,
+            l.count(),
+            l.share_over(50_000_000),
+            seen.errors,
+            (after.bytes_programmed - before.bytes_programmed) as f64
+                / (after.bytes_written - before.bytes_written).max(1) as f64,
+            t0.elapsed()
+        );
+    };
+    for what in &args[3..] {
+        let base = Client::default();
+        let total = target.bytes();
+        match what.as_str() {
+            "fill" => {
+                let n = total / (1 << 20);
+                go(
+                    &mut target,
+                    Client {
+                        bytes: 1 << 20,
+                        pattern: Pattern::Sequential,
+                        pace: Pace::Depth(4),
+                        ios_max: n / 1,
+                        ..base
+                    },
+                    1e4,
+                    "fill",
+                )
+            }
+            "table4" => {
+                for (kib, secs) in [(8u64, 0.3), (16, 0.3), (64, 0.3), (8192, 1.0)] {
+                    let pace = Pace::Depth(if kib > 1000 { 8 } else { 256 });
+                    go(
+                        &mut target,
+                        Client { bytes: kib << 10, reads: 1.0, pace, ..base.clone() },
+                        secs,
+                        &format!("read {kib}K"),
+                    );
+                }
+            }
+            "w8m" => go(
+                &mut target,
+                Client { bytes: 8 << 20, pace: Pace::Depth(8), ..base },
+                3.0,
+                "write 8M depth 8",
+            ),
+            "age" => {
+                let n = total / (8 << 20) * 3;
+                go(
+                    &mut target,
+                    Client { bytes: 8 << 20, pace: Pace::Depth(1), ios_max: n, ..base },
+                    1e4,
+                    "age 8M x3",
+                )
+            }
+            "age4" => {
+                let n = total / 4096 * 2;
+                go(
+                    &mut target,
+                    Client { bytes: 4096, pace: Pace::Depth(32), ios_max: n / 32 * 32, ..base },
+                    1e5,
+                    "age 4K x2",
+                )
+            }
+            "sync8" => go(
+                &mut target,
+                Client { bytes: 8 << 20, pace: Pace::Depth(1), ..base },
+                60.0,
+                "write 8M sync",
+            ),
+            "sync352" => go(
+                &mut target,
+                Client { bytes: 352 << 20, pace: Pace::Depth(1), ..base },
+                200.0,
+                "write 352M sync",
+            ),
+            "r4" => go(
+                &mut target,
+                Client { bytes: 4096, reads: 1.0, pace: Pace::Depth(1024), ..base },
+                0.3,
+                "read 4K 1024",
+            ),
+            "r4s" => go(
+                &mut target,
+                Client { bytes: 4096, reads: 1.0, pace: Pace::Depth(1), ..base },
+                0.3,
+                "read 4K sync",
+            ),
+            x => panic!("{x}"),
+        }
+    }
+}

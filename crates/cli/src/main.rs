@@ -7,6 +7,7 @@
 mod bench;
 mod check;
 mod device;
+mod devices;
 mod format;
 mod inspect;
 mod lab;

@@ -3,7 +3,82 @@ use lab::device_file::{DeviceSpec, Scale};
 use lab::load::{Client, Pace, Window, run};
 use lab::target::Target;
 use lab::workload::Pattern;
+#[derive(Default)]
+struct Null(std::collections::VecDeque<(u64, u64)>, std::collections::VecDeque<lab::target::Done>);
+impl Target for Null {
+    fn bytes(&self) -> u64 {
+        1 << 36
+    }
+    fn submit(&mut self, now: Instant, token: u64, _: lab::target::Io) -> Result<(), lab::Failure> {
+        self.0.push_back((now.0 + 100_000, token));
+        Ok(())
+    }
+    fn deadline(&self) -> Option<Instant> {
+        self.0.front().map(|x| Instant(x.0))
+    }
+    fn advance(&mut self, now: Instant) -> Result<(), lab::Failure> {
+        while let Some(&(at, token)) = self.0.front() {
+            if at > now.0 {
+                break;
+            }
+            self.0.pop_front();
+            self.1.push_back(lab::target::Done { token, result: Ok(()), at: Instant(at) });
+        }
+        Ok(())
+    }
+    fn take_done(&mut self) -> Option<lab::target::Done> {
+        self.1.pop_front()
+    }
+    fn counts(&self) -> lab::target::TargetCounts {
+        Default::default()
+    }
+    fn queue_at(&self, _: u64) -> u32 {
+        0
+    }
+}
+fn cpu() -> f64 {
+    let t = std::fs::read_to_string("/proc/self/stat").unwrap();
+    let f: Vec<&str> = t.rsplit(')').next().unwrap().split_whitespace().collect();
+    (f[11].parse::<f64>().unwrap() + f[12].parse::<f64>().unwrap()) / 100.0
+}
+fn bench() {
+    let spec = DeviceSpec::builtin("gen3").unwrap();
+    for (reads, cache) in [(1.0, true), (1.0, false), (0.7, false), (0.0, true)] {
+        for front in [false, true] {
+            let mut config = spec.front.clone();
+            config.firmware.relocate_page_ns = 0;
+            if !cache {
+                config.cache = None;
+            }
+            let mut target: Box<dyn Target> = if front {
+                Box::new(lab::ssd::Front::new(Null::default(), config))
+            } else {
+                Box::new(Null::default())
+            };
+            let c =
+                Client { reads, pace: Pace::Depth(256), ios_max: 4_000_000, ..Client::default() };
+            let t = cpu();
+            let seen = run(
+                &mut *target,
+                &[c],
+                Window { start: Instant(0), warmup_ns: 0, measure_ns: 1 << 50 },
+                1,
+            )
+            .unwrap()
+            .remove(0);
+            let t = cpu() - t;
+            println!(
+                "reads {reads} cache {cache} front {front}: {:.0} ns CPU a request ({} ios)",
+                t * 1e9 / 4e6,
+                seen.reads_ended + seen.writes_ended
+            );
+        }
+    }
+}
 fn main() {
+    if std::env::args().nth(1).as_deref() == Some("bench") {
+        return bench();
+    }
     let args: Vec<String> = std::env::args().collect();
     let text = std::fs::read_to_string(&args[1]).unwrap();
     let spec = DeviceSpec::parse(&text).map_err(|e| e.to_string()).unwrap();
@@ -95,7 +170,7 @@ fn main() {
                 "write 8M depth 8",
             ),
             "age" => {
-                let n = total / (8 << 20) * 3;
+                let n = total / (8 << 20) * 3 / 2;
                 go(
                     &mut target,
                     Client { bytes: 8 << 20, pace: Pace::Depth(1), ios_max: n, ..base },
@@ -121,7 +196,7 @@ fn main() {
             "sync352" => go(
                 &mut target,
                 Client { bytes: 352 << 20, pace: Pace::Depth(1), ..base },
-                200.0,
+                60.0,
                 "write 352M sync",
             ),
             "r4" => go(

@@ -6,7 +6,8 @@
 //! - lines begin to drain in the order they came, and leave the front of the list when drained.
 
 use flash::{BLOCK_BYTES, Hint};
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
+use std::collections::hash_map::{Entry, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
 
 /// Data of one write, or of a piece of it.
@@ -69,18 +70,20 @@ impl Lines {
     /// returns false.
     pub fn insert(&mut self, offset: u64, bytes: u64, hint: Hint) -> bool {
         let line = Line { offset, bytes, hint, drained: false };
-        let blocks = line.blocks();
-        if let Some(&number) = self.newest.get(&blocks.start)
-            && number >= self.next
-            && self.line(number).blocks() == blocks
-            && blocks.clone().all(|block| self.newest.get(&block) == Some(&number))
+        let (number, mut blocks) = (self.made(), line.blocks());
+        let first = blocks.next().expect("an empty write was refused");
+        let older = self.newest.insert(first, number);
+        if let Some(older) = older
+            && older >= self.next
+            && self.line(older).blocks() == line.blocks()
+            && blocks.clone().all(|block| self.newest.get(&block) == Some(&older))
         {
-            let index = (number - self.first) as usize;
+            self.newest.insert(first, older);
+            let index = (older - self.first) as usize;
             self.lines[index].hint = hint;
             self.used -= room_of(offset, bytes);
             return false;
         }
-        let number = self.made();
         self.lines.push_back(line);
         for block in blocks {
             self.newest.insert(block, number);
@@ -115,8 +118,10 @@ impl Lines {
     pub fn drained(&mut self, number: u64) {
         let line = *self.line(number);
         for block in line.blocks() {
-            if self.newest.get(&block) == Some(&number) {
-                self.newest.remove(&block);
+            if let Entry::Occupied(entry) = self.newest.entry(block)
+                && *entry.get() == number
+            {
+                entry.remove();
             }
         }
         self.used -= room_of(line.offset, line.bytes);

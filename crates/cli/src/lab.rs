@@ -1,6 +1,7 @@
 //! `weir lab`: the simulator. `sim` runs one seed through everything the lab checks; `soak` runs
-//! seed after seed until its time is over.
+//! seed after seed until its time is over; `devices` lists what it can build.
 
+use crate::devices;
 use crate::output::{Progress, print, print_json};
 use crate::{End, Failure};
 use lab::crash::{CrashOptions, CrashReport, explore};
@@ -22,6 +23,8 @@ enum What {
     Sim(SimArgs),
     /// New seeds until time is over; the first failure ends it and tells its seed
     Soak(SoakArgs),
+    /// The devices that the lab can build, with what follows from their files
+    Devices(devices::Args),
 }
 
 #[derive(clap::Args)]
@@ -62,6 +65,7 @@ pub fn run(args: &Args) -> Result<End, Failure> {
     match &args.what {
         What::Sim(args) => sim(args),
         What::Soak(args) => soak(args),
+        What::Devices(args) => devices::run(args),
     }
 }
 

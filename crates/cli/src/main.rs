@@ -8,6 +8,7 @@ mod bench;
 mod check;
 mod contradiction;
 mod device;
+mod devices;
 mod format;
 mod inspect;
 mod lab;

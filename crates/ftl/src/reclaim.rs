@@ -16,9 +16,6 @@ use std::collections::VecDeque;
 /// Bands that only GC may open.
 pub(crate) const RESERVE_BANDS: u32 = 3;
 
-/// Victims relocated at a time while space is not tight.
-const VICTIMS_MAX: usize = 4;
-
 /// At most one wear move in so many bands that the host opens: 6 % of its appends.
 const HOST_BANDS_PER_WEAR_MOVE: u64 = 16;
 
@@ -182,7 +179,7 @@ impl Ftl {
 
     /// Several half relocated victims could take the last free bands and none give its own back.
     fn victims_max(&self) -> usize {
-        if self.bands.free > self.host_floor() { VICTIMS_MAX } else { 1 }
+        if self.bands.free > self.host_floor() { self.settings.victims_max as usize } else { 1 }
     }
 
     fn pick_victim(&mut self) -> Option<BlockId> {

@@ -38,6 +38,7 @@ mod cells;
 mod config;
 mod dies;
 mod illegal;
+mod keys;
 mod nand;
 mod profile;
 mod record;
@@ -45,7 +46,8 @@ mod store;
 
 pub use config::{Faults, Layout};
 pub use illegal::Illegal;
+pub use keys::{KeyError, Keys};
 pub use nand::{Counters, Nand, Outcome};
-pub use profile::{Profile, ProfileError, Rber};
+pub use profile::{Profile, Rber};
 pub use record::BlockRecord;
 pub use store::Store;

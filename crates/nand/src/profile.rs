@@ -5,9 +5,9 @@
 //! from a profile by arithmetic stand beside it; the tests hold the emulator to them.
 
 use crate::Layout;
+use crate::keys::{KeyError, Keys};
 use flash::{BLOCK_BYTES, Geometry, Pairing};
 use serde::Serialize;
-use toml::{Table, Value};
 
 /// A kind of flash. All times in nanoseconds.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -97,44 +97,36 @@ impl Rber {
             + self.gamma * c.powf(self.p) * r.powf(self.q);
         rate.clamp(0.0, 0.5)
     }
-}
 
-/// What is wrong with a profile file.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub struct ProfileError {
-    /// The key, or "the file".
-    pub key: String,
-    /// Its value as written; empty if it is missing.
-    pub value: String,
-    /// What is wrong.
-    pub reason: String,
-    /// A line that works.
-    pub example: String,
-}
-
-impl std::fmt::Display for ProfileError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { key, value, reason, example } = self;
-        if value.is_empty() {
-            write!(f, "profile: {key}: {reason}; for example: {example}")
-        } else {
-            write!(f, "profile: {key} = {value}: {reason}; for example: {example}")
-        }
+    fn from_keys(keys: &mut Keys) -> Result<Self, KeyError> {
+        const EXAMPLE: &str = "{ epsilon = 1.48e-3, ... }";
+        let Some(mut keys) = keys.table("rber", "epsilon = 1.48e-3")? else {
+            let reason = "this key is missing; it is a table of nine coefficients".into();
+            return Err(keys.refuse("rber", "", reason, EXAMPLE));
+        };
+        let rber = Self {
+            epsilon: keys.number("epsilon", 0.0, 0.5, "1.48e-3")?,
+            alpha: keys.number("alpha", 0.0, 1.0, "3.90e-10")?,
+            k: keys.number("k", 0.0, 10.0, "2.05")?,
+            beta: keys.number("beta", 0.0, 1.0, "6.28e-5")?,
+            m: keys.number("m", 0.0, 10.0, "0.14")?,
+            n: keys.number("n", 0.0, 10.0, "0.54")?,
+            gamma: keys.number("gamma", 0.0, 1.0, "3.73e-9")?,
+            p: keys.number("p", 0.0, 10.0, "0.33")?,
+            q: keys.number("q", 0.0, 10.0, "1.71")?,
+        };
+        keys.refuse_unknown()?;
+        Ok(rber)
     }
 }
 
-impl std::error::Error for ProfileError {}
-
 impl Profile {
     /// Reads a profile file whole, or says what is wrong with it.
-    pub fn parse(toml_text: &str) -> Result<Self, ProfileError> {
-        let table: Table = toml_text.parse().map_err(|error: toml::de::Error| ProfileError {
-            key: "the file".into(),
-            value: String::new(),
-            reason: format!("not TOML: {}", error.to_string().trim_end()),
-            example: "page_bytes = 4096".into(),
-        })?;
-        let mut keys = Keys { table, prefix: "" };
+    pub fn parse(toml_text: &str) -> Result<Self, KeyError> {
+        Self::from_keys(Keys::parse("profile", toml_text, EXAMPLE)?)
+    }
+
+    fn from_keys(mut keys: Keys) -> Result<Self, KeyError> {
         let mut profile = Self {
             name: keys.text("name", "\"tlc\"")?,
             description: keys.text_or("description", "\"planar TLC\"")?,
@@ -161,7 +153,7 @@ impl Profile {
             ecc_bits_per_kib: keys.integer("ecc_bits_per_kib", 0, 4096, "72")?,
             rber: Rber::default(),
         };
-        profile.rber = keys.rber()?;
+        profile.rber = Rber::from_keys(&mut keys)?;
         keys.refuse_unknown()?;
         profile.validate()?;
         Ok(profile)
@@ -171,6 +163,16 @@ impl Profile {
     pub fn builtin(name: &str) -> Option<Self> {
         let index = BUILTIN_NAMES.iter().position(|&known| known == name)?;
         Some(Self::parse(BUILTIN_TEXTS[index]).expect("the tests parse every built-in profile"))
+    }
+
+    /// A profile that comes with Weir, with `changes` in the place of its own keys.
+    pub fn builtin_changed(name: &str, changes: Keys) -> Option<Result<Self, KeyError>> {
+        let index = BUILTIN_NAMES.iter().position(|&known| known == name)?;
+        let keys = Keys::parse("profile", BUILTIN_TEXTS[index], EXAMPLE);
+        Some(keys.and_then(|mut keys| {
+            keys.change(changes);
+            Self::from_keys(keys)
+        }))
     }
 
     /// The names that [`Profile::builtin`] knows.
@@ -313,9 +315,10 @@ impl Profile {
     }
 
     /// The rules that tie several keys together.
-    fn validate(&self) -> Result<(), ProfileError> {
+    fn validate(&self) -> Result<(), KeyError> {
         let wrong = |key: &str, value: &dyn std::fmt::Display, reason: String, example: &str| {
-            Err(ProfileError {
+            Err(KeyError {
+                file: "profile",
                 key: key.into(),
                 value: value.to_string(),
                 reason,
@@ -365,167 +368,7 @@ fn channels_rate(layout: &Layout, bytes: f64, bus_ns: f64, die_ns: f64) -> f64 {
     f64::from(layout.channels) * bytes * 1e9 / bus_ns.max(dies_ns)
 }
 
-/// A TOML table from which keys are taken one by one; what is left at the end is unknown.
-struct Keys {
-    table: Table,
-    prefix: &'static str,
-}
-
-impl Keys {
-    fn text(&mut self, key: &str, example: &str) -> Result<String, ProfileError> {
-        match self.required(key, example)? {
-            Value::String(text) => Ok(text),
-            other => Err(self.wrong(key, Some(&other), "must be a text".into(), example)),
-        }
-    }
-
-    fn text_or(&mut self, key: &str, example: &str) -> Result<String, ProfileError> {
-        if self.table.contains_key(key) { self.text(key, example) } else { Ok(String::new()) }
-    }
-
-    fn integer(
-        &mut self,
-        key: &str,
-        min: u32,
-        max: u32,
-        example: &str,
-    ) -> Result<u32, ProfileError> {
-        let value = self.required(key, example)?;
-        match value.as_integer() {
-            Some(n) if (i64::from(min)..=i64::from(max)).contains(&n) => Ok(n as u32),
-            _ => {
-                let reason = format!("must be a whole number from {min} to {max}");
-                Err(self.wrong(key, Some(&value), reason, example))
-            }
-        }
-    }
-
-    fn integer_or(
-        &mut self,
-        key: &str,
-        min: u32,
-        max: u32,
-        default: u32,
-    ) -> Result<u32, ProfileError> {
-        if !self.table.contains_key(key) {
-            return Ok(default);
-        }
-        self.integer(key, min, max, &default.to_string())
-    }
-
-    fn time(&mut self, key: &str, example: &str) -> Result<u64, ProfileError> {
-        let value = self.required(key, example)?;
-        time_of(&value).ok_or_else(|| self.wrong(key, Some(&value), TIME_RULE.into(), example))
-    }
-
-    fn time_or_0(&mut self, key: &str) -> Result<u64, ProfileError> {
-        if self.table.contains_key(key) { self.time(key, "100_000") } else { Ok(0) }
-    }
-
-    fn times(&mut self, key: &str, example: &str) -> Result<Vec<u64>, ProfileError> {
-        let value = self.required(key, example)?;
-        let times = value.as_array().map(|list| list.iter().map(time_of).collect());
-        match times {
-            Some(Some(times)) if !Vec::is_empty(&times) => Ok(times),
-            _ => {
-                let reason =
-                    format!("must be a list with one entry a page level; each {TIME_RULE}");
-                Err(self.wrong(key, Some(&value), reason, example))
-            }
-        }
-    }
-
-    fn number(
-        &mut self,
-        key: &str,
-        min: f64,
-        max: f64,
-        example: &str,
-    ) -> Result<f64, ProfileError> {
-        let value = self.required(key, example)?;
-        let number = value.as_float().or_else(|| value.as_integer().map(|n| n as f64));
-        match number {
-            Some(n) if (min..=max).contains(&n) => Ok(n),
-            _ => {
-                let reason = format!("must be a number from {min} to {max}");
-                Err(self.wrong(key, Some(&value), reason, example))
-            }
-        }
-    }
-
-    fn flag(&mut self, key: &str) -> Result<bool, ProfileError> {
-        match self.required(key, "true")? {
-            Value::Boolean(flag) => Ok(flag),
-            other => Err(self.wrong(key, Some(&other), "must be true or false".into(), "true")),
-        }
-    }
-
-    fn rber(&mut self) -> Result<Rber, ProfileError> {
-        let table = match self.required("rber", "{ epsilon = 1.48e-3, ... }")? {
-            Value::Table(table) => table,
-            other => {
-                let reason = "must be a table of nine coefficients".into();
-                return Err(self.wrong("rber", Some(&other), reason, "{ epsilon = 1.48e-3, ... }"));
-            }
-        };
-        let mut keys = Keys { table, prefix: "rber." };
-        let rber = Rber {
-            epsilon: keys.number("epsilon", 0.0, 0.5, "1.48e-3")?,
-            alpha: keys.number("alpha", 0.0, 1.0, "3.90e-10")?,
-            k: keys.number("k", 0.0, 10.0, "2.05")?,
-            beta: keys.number("beta", 0.0, 1.0, "6.28e-5")?,
-            m: keys.number("m", 0.0, 10.0, "0.14")?,
-            n: keys.number("n", 0.0, 10.0, "0.54")?,
-            gamma: keys.number("gamma", 0.0, 1.0, "3.73e-9")?,
-            p: keys.number("p", 0.0, 10.0, "0.33")?,
-            q: keys.number("q", 0.0, 10.0, "1.71")?,
-        };
-        keys.refuse_unknown()?;
-        Ok(rber)
-    }
-
-    fn required(&mut self, key: &str, example: &str) -> Result<Value, ProfileError> {
-        self.table
-            .remove(key)
-            .ok_or_else(|| self.wrong(key, None, "this key is missing".into(), example))
-    }
-
-    fn refuse_unknown(&self) -> Result<(), ProfileError> {
-        match self.table.iter().next() {
-            None => Ok(()),
-            Some((key, value)) => {
-                let reason = "no such key; remove it, or look for a typing error".into();
-                let mut error = self.wrong(key, Some(value), reason, "");
-                error.example = "page_bytes = 16384".into();
-                Err(error)
-            }
-        }
-    }
-
-    fn wrong(
-        &self,
-        key: &str,
-        value: Option<&Value>,
-        reason: String,
-        example: &str,
-    ) -> ProfileError {
-        let key = format!("{}{key}", self.prefix);
-        ProfileError {
-            value: value.map(Value::to_string).unwrap_or_default(),
-            reason,
-            example: format!("{key} = {example}"),
-            key,
-        }
-    }
-}
-
-/// Up to 10 s: no command of a real part takes longer.
-fn time_of(value: &Value) -> Option<u64> {
-    let ns = u64::try_from(value.as_integer()?).ok()?;
-    (ns <= 10_000_000_000).then_some(ns)
-}
-
-const TIME_RULE: &str = "must be whole nanoseconds from 0 to 10_000_000_000";
+const EXAMPLE: &str = "page_bytes = 16384";
 
 const BUILTIN_NAMES: [&str; 6] = ["instant", "slc", "mlc-50nm", "mlc-25nm", "tlc", "qlc"];
 

@@ -48,6 +48,7 @@ const ROOT_ENTRIES: &[&str] = &[
     "STYLE.md",
     "crates",
     "deny.toml",
+    "devices",
     "docs",
     "experiments",
     "fuzz",

@@ -1,0 +1,168 @@
+//! Makes a target of a device file.
+
+use super::parse::CACHE_BYTES_MIN;
+use super::{DeviceSpec, Flash, FtlChoice, Inside, Members};
+use crate::driver::Sim;
+use crate::medium::SimMedium;
+use crate::ssd::{Array, Front, FrontConfig, Since};
+use crate::target::{SimTarget, Target};
+use flash::{Geometry, Health, Instant};
+use ftl::{FormatOptions, Settings, logical_blocks_max};
+use nand::{Faults, Layout, Nand};
+
+/// How much of a device is built.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Scale {
+    /// This share of the blocks of each plane, above 0.
+    Share(f64),
+    /// So many blocks of each plane.
+    BlocksPerPlane(u32),
+}
+
+impl Scale {
+    /// All of it.
+    pub const FULL: Self = Self::Share(1.0);
+
+    fn blocks_per_plane(self, layout: &Layout) -> Result<u32, String> {
+        match self {
+            Self::BlocksPerPlane(blocks) if blocks > 0 => Ok(blocks),
+            Self::Share(share) if share > 0.0 && share <= 1024.0 => {
+                Ok((f64::from(layout.blocks_per_plane) * share).round().max(1.0) as u32)
+            }
+            _ => Err(format!("scale {self:?}: must be above 0, for example Share(0.01)")),
+        }
+    }
+}
+
+impl DeviceSpec {
+    /// Makes the device, formatted and empty; its time begins at 0. `seed` is that of its policies
+    /// and, in an array, makes the faults of the members differ. `Err` says what is wrong and what
+    /// would work.
+    pub fn build(
+        &self,
+        scale: Scale,
+        faults: &Faults,
+        seed: u64,
+    ) -> Result<Box<dyn Target>, String> {
+        self.build_inside(scale, faults, seed)
+            .map_err(|why| format!("device {:?}: {why}", self.name))
+    }
+
+    fn build_inside(
+        &self,
+        scale: Scale,
+        faults: &Faults,
+        seed: u64,
+    ) -> Result<Box<dyn Target>, String> {
+        match &self.inside {
+            Inside::Ftl(flash, choice) => {
+                let target = ftl_target(flash, choice, scale, faults, seed)?;
+                let front = scaled(&self.front, flash, scale)?;
+                Ok(if front.is_transparent() {
+                    Box::new(target)
+                } else {
+                    Box::new(Front::new(target, front))
+                })
+            }
+            Inside::Raw(..) => Err("kind = \"raw\" cannot be built: raw units have no target in \
+                                    this version; use kind = \"ftl\""
+                .into()),
+            Inside::Array(members) => {
+                let array = array(members, scale, faults, seed)?;
+                Ok(if self.front.is_transparent() {
+                    Box::new(array)
+                } else {
+                    Box::new(Front::new(array, self.front.clone()))
+                })
+            }
+        }
+    }
+}
+
+fn array(
+    members: &Members,
+    scale: Scale,
+    faults: &Faults,
+    seed: u64,
+) -> Result<Array<Box<dyn Target>>, String> {
+    let built = (0..u64::from(members.count)).map(|number| {
+        let faults = Faults { seed: faults.seed + number, ..faults.clone() };
+        members.member.build(scale, &faults, seed + number)
+    });
+    Array::new(built.collect::<Result<_, _>>()?, members.chunk_bytes)
+}
+
+/// The cache shrinks as the flash does.
+fn scaled(front: &FrontConfig, flash: &Flash, scale: Scale) -> Result<FrontConfig, String> {
+    let mut front = front.clone();
+    let full = f64::from(flash.layout.blocks_per_plane);
+    let share = f64::from(scale.blocks_per_plane(&flash.layout)?) / full;
+    if let Some(cache) = &mut front.cache {
+        let bytes = (cache.bytes as f64 * share) as u64;
+        cache.bytes = (bytes - bytes % 4096).max(CACHE_BYTES_MIN);
+    }
+    Ok(front)
+}
+
+fn ftl_target(
+    flash: &Flash,
+    choice: &FtlChoice,
+    scale: Scale,
+    faults: &Faults,
+    seed: u64,
+) -> Result<Since<SimTarget>, String> {
+    let blocks_per_plane = scale.blocks_per_plane(&flash.layout)?;
+    let layout = Layout { blocks_per_plane, ..flash.layout.clone() };
+    let settings = Settings { seed, ..choice.settings.clone() };
+    let nand = Nand::new(&flash.profile, &layout, faults.clone()).map_err(|why| why.to_string())?;
+    let medium = SimMedium::nand(nand);
+    settings.validate(medium.geometry())?;
+    let health = medium.health();
+    let (wanted, max) = logical_blocks(medium.geometry(), &health, choice.utilization, &settings);
+    if wanted == 0 || wanted > max {
+        return Err(too_small(medium.geometry(), choice, (wanted, max)));
+    }
+    let options = FormatOptions { logical_blocks: wanted, uuid: 1, label: Vec::new() };
+    let failed = |failure: crate::driver::Failure| failure.to_string();
+    let mut sim = Sim::format(medium, options, settings, Instant(0)).map_err(failed)?;
+    sim.run_until_ready().map_err(failed)?;
+    let origin = sim.now();
+    Ok(Since::new(SimTarget::new(sim), origin))
+}
+
+/// Logical blocks wanted, and the most that the FTL can offer.
+fn logical_blocks(
+    geometry: &Geometry,
+    health: &Health,
+    utilization: f64,
+    settings: &Settings,
+) -> (u32, u32) {
+    let good = u64::from(geometry.blocks()) - health.bad_blocks.len() as u64;
+    let slots = good * u64::from(geometry.slots_per_block());
+    ((slots as f64 * utilization) as u32, logical_blocks_max(geometry, health, settings))
+}
+
+fn too_small(geometry: &Geometry, choice: &FtlChoice, (wanted, max): (u32, u32)) -> String {
+    let blocks = geometry.blocks_per_unit;
+    // Steps of an eighth; on an impossible file none works.
+    let sizes = std::iter::successors(Some(blocks), |size| Some(size + size / 8 + 1));
+    let works = sizes.take(100).find(|&blocks_per_unit| {
+        let geometry = Geometry { blocks_per_unit, ..*geometry };
+        let health = Health::default();
+        if geometry.validate().is_err() {
+            return false;
+        }
+        let (wanted, max) =
+            logical_blocks(&geometry, &health, choice.utilization, &choice.settings);
+        wanted > 0 && wanted <= max
+    });
+    let mend = match works {
+        Some(size) => format!("{size} blocks a plane would do"),
+        None => "lower the utilization".into(),
+    };
+    format!(
+        "too small: with {blocks} blocks a plane the FTL can offer {max} blocks of 4 KiB, and a \
+         utilization of {:.4} wants {wanted}; {mend}",
+        choice.utilization
+    )
+}

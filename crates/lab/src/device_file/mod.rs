@@ -1,0 +1,136 @@
+//! Device files: flash, firmware, cache and link of a device, or several devices as one, as data.
+//!
+//! [`DeviceSpec::parse`] is the edge: it checks every key, and the error names the key, its value,
+//! what is wrong and an example. [`DeviceSpec::build`] makes a [`Target`](crate::target::Target),
+//! smaller if wanted: a scale shrinks the blocks of each plane, and the DRAM cache with them, never
+//! a rate or a latency. `docs/devices.md` tells every key; the built-in files are in `devices/`.
+
+mod build;
+mod figures;
+mod parse;
+
+pub use build::Scale;
+pub use figures::DeviceFigures;
+
+use crate::ssd::FrontConfig;
+use ftl::Settings;
+use nand::{KeyError, Layout, Profile};
+
+/// A device, as its file says.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DeviceSpec {
+    /// Short name, as in [`DeviceSpec::builtin`].
+    pub name: String,
+    /// One line for people.
+    pub description: String,
+    /// Where the numbers come from.
+    pub source: String,
+    /// What is behind the front.
+    pub inside: Inside,
+    /// Link, firmware and cache.
+    pub front: FrontConfig,
+}
+
+/// What is behind the front.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Inside {
+    /// Flash under our FTL.
+    Ftl(Flash, Box<FtlChoice>),
+    /// Flash whose units the host addresses directly.
+    Raw(Flash, RawChoice),
+    /// Several devices.
+    Array(Members),
+}
+
+/// How much flash of which kind.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Flash {
+    /// Which kind.
+    pub profile: Profile,
+    /// How much.
+    pub layout: Layout,
+}
+
+/// The FTL of a device.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FtlChoice {
+    /// Logical over physical capacity, bad blocks left out.
+    pub utilization: f64,
+    /// Policies and the rest.
+    pub settings: Settings,
+}
+
+/// Raw units of a device.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RawChoice {
+    /// Dies that make a unit: 1 for TSSD, the dies of a channel for SDF.
+    pub gang: u32,
+    /// Share of each unit's blocks kept back for bad blocks and records.
+    pub spare: f64,
+    /// What one write fills: "block" (8 MiB of SDF) or "page" (TSSD).
+    pub write: String,
+    /// When an erase is carried out: "now" or "background".
+    pub erase: String,
+    /// Logical blocks of 4 KiB at whose multiples reads start and end.
+    pub read_granule: u32,
+    /// Most suspensions of one program or erase.
+    pub suspensions_max: u32,
+    /// Background erases wait until a unit had no request for this long.
+    pub idle_ns: u64,
+}
+
+/// Several like devices as one.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Members {
+    /// What each is.
+    pub member: Box<DeviceSpec>,
+    /// How many.
+    pub count: u32,
+    /// Bytes that go to each in turn; 0 puts them one after the other.
+    pub chunk_bytes: u64,
+}
+
+impl DeviceSpec {
+    /// A device that comes with Weir.
+    pub fn builtin(name: &str) -> Option<Self> {
+        let index = NAMES.iter().position(|&known| known == name)?;
+        Some(Self::parse(TEXTS[index]).expect("the tests parse every built-in device"))
+    }
+
+    /// The names that [`DeviceSpec::builtin`] knows.
+    pub fn names() -> &'static [&'static str] {
+        &NAMES
+    }
+
+    /// Reads a device file whole, or says what is wrong with it.
+    pub fn parse(toml_text: &str) -> Result<Self, KeyError> {
+        parse::device(toml_text)
+    }
+
+    /// What kind of device it is: "ftl", "ssd", "raw" or "array".
+    pub fn kind(&self) -> &'static str {
+        match self.inside {
+            Inside::Ftl(..) if self.front.hides_units => "ssd",
+            Inside::Ftl(..) => "ftl",
+            Inside::Raw(..) => "raw",
+            Inside::Array(..) => "array",
+        }
+    }
+}
+
+const NAMES: [&str; 8] =
+    ["sdf", "tssd", "gen3", "intel-320", "ts8-2", "ts8-2-x11", "fusion-io", "mqsim-default"];
+
+const TEXTS: [&str; 8] = [
+    include_str!("../../../../devices/sdf.toml"),
+    include_str!("../../../../devices/tssd.toml"),
+    include_str!("../../../../devices/gen3.toml"),
+    include_str!("../../../../devices/intel-320.toml"),
+    include_str!("../../../../devices/ts8-2.toml"),
+    include_str!("../../../../devices/ts8-2-x11.toml"),
+    include_str!("../../../../devices/fusion-io.toml"),
+    include_str!("../../../../devices/mqsim-default.toml"),
+];
+
+#[cfg(test)]
+mod tests;

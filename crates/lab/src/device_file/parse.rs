@@ -1,0 +1,245 @@
+//! Reads a device file, key by key.
+
+use super::{DeviceSpec, Flash, FtlChoice, Inside, Members, RawChoice};
+use crate::ssd::{Cache, Firmware, FrontConfig, Link};
+use ftl::{PolicyNames, Settings};
+use nand::{KeyError, Keys, Layout, Profile};
+
+const RATE_MAX: f64 = 1e12;
+const BYTES_MAX: u64 = 1 << 44;
+
+pub(super) fn device(toml_text: &str) -> Result<DeviceSpec, KeyError> {
+    let mut keys = Keys::parse("device", toml_text, "kind = \"ssd\"")?;
+    let name = keys.text("name", "\"my-ssd\"")?;
+    let description = keys.text_or("description", "\"a conventional SSD\"")?;
+    let source = keys.text_or("source", "\"its data sheet\"")?;
+    let kind = keys.text("kind", "\"ssd\"")?;
+    let inside = match kind.as_str() {
+        "ftl" | "ssd" => Inside::Ftl(flash(&mut keys)?, Box::new(ftl_choice(&mut keys)?)),
+        "raw" => Inside::Raw(flash(&mut keys)?, raw_choice(&mut keys)?),
+        "array" => Inside::Array(members(&mut keys)?),
+        _ => {
+            let reason =
+                "must be \"ftl\" (the host sees the units), \"ssd\" (it does not), \"raw\" \
+                          or \"array\""
+                    .to_string();
+            return Err(keys.refuse("kind", format!("{kind:?}"), reason, "\"ssd\""));
+        }
+    };
+    let front = FrontConfig {
+        link: link(&mut keys)?,
+        firmware: firmware(&mut keys)?,
+        cache: cache(&mut keys)?,
+        hides_units: kind == "ssd",
+    };
+    keys.refuse_unknown()?;
+    Ok(DeviceSpec { name, description, source, inside, front })
+}
+
+fn flash(keys: &mut Keys) -> Result<Flash, KeyError> {
+    let name = keys.text("profile", "\"mlc-25nm\"")?;
+    let unknown = |keys: &Keys| {
+        let reason = format!("no such profile; there are {}", Profile::builtin_names().join(", "));
+        keys.refuse("profile", format!("{name:?}"), reason, "\"mlc-25nm\"")
+    };
+    let profile = match keys.table("profile_changes", "planes = 1")? {
+        None => Profile::builtin(&name).ok_or_else(|| unknown(keys))?,
+        Some(changes) => {
+            Profile::builtin_changed(&name, changes).ok_or_else(|| unknown(keys))??
+        }
+    };
+    let mut keys = required(keys, "layout", "channels = 44")?;
+    let layout = Layout {
+        channels: keys.integer("channels", 1, 4096, "44")?,
+        dies_per_channel: keys.integer("dies_per_channel", 1, 4096, "2")?,
+        blocks_per_plane: keys.integer("blocks_per_plane", 1, 1 << 24, "2048")?,
+    };
+    if layout.channels * layout.dies_per_channel > 4096 {
+        let reason = format!("{} channels of it are more than 4096 dies", layout.channels);
+        return Err(keys.refuse("dies_per_channel", layout.dies_per_channel, reason, "2"));
+    }
+    keys.refuse_unknown()?;
+    Ok(Flash { profile, layout })
+}
+
+/// A table that must be there.
+fn required(keys: &mut Keys, key: &str, example: &'static str) -> Result<Keys, KeyError> {
+    let found = keys.table(key, example)?;
+    found.ok_or_else(|| {
+        let mut error = keys.refuse(key, "", "this table is missing".into(), "");
+        error.example = format!("[{key}] {example}");
+        error
+    })
+}
+
+fn ftl_choice(keys: &mut Keys) -> Result<FtlChoice, KeyError> {
+    let mut keys = required(keys, "ftl", "over_provisioning = 0.07")?;
+    let utilization = if keys.has("over_provisioning") {
+        if keys.has("utilization") {
+            let reason = "over_provisioning says it already; remove one of them".into();
+            return Err(keys.refuse("utilization", "", reason, "0.95"));
+        }
+        1.0 / (1.0 + keys.number("over_provisioning", 0.0, 100.0, "0.07")?)
+    } else {
+        keys.number("utilization", 0.0001, 1.0, "0.95")?
+    };
+    let settings = settings(&mut keys)?;
+    keys.refuse_unknown()?;
+    Ok(FtlChoice { utilization, settings })
+}
+
+fn settings(keys: &mut Keys) -> Result<Settings, KeyError> {
+    let default = Settings::default();
+    let time_or = |keys: &mut Keys, key: &str, default: u64| {
+        if keys.has(key) { keys.time(key, &default.to_string()) } else { Ok(default) }
+    };
+    Ok(Settings {
+        handles: keys.integer_or("handles", 1, 16, u32::from(default.handles))? as u8,
+        stripe_units: keys.integer_or("stripe_units", 0, 4096, default.stripe_units)?,
+        append_wait_ns: time_or(keys, "append_wait_ns", default.append_wait_ns)?,
+        bands_free_low: keys.integer_or("bands_free_low", 0, 1 << 30, default.bands_free_low)?,
+        checkpoint_slots: keys.large_or("checkpoint_slots", 1 << 40, default.checkpoint_slots)?,
+        scrub_period_ns: keys.large_or("scrub_period_ns", 1 << 60, default.scrub_period_ns)?,
+        refresh_bits: keys.integer_or("refresh_bits", 1, 4096, default.refresh_bits)?,
+        suspensions_max: keys.integer_or("suspensions_max", 0, 1000, default.suspensions_max)?,
+        idle_ns: time_or(keys, "idle_ns", default.idle_ns)?,
+        victims_max: keys.integer_or("victims_max", 1, 4096, default.victims_max)?,
+        relocation_blocks: keys.integer_or(
+            "relocation_blocks",
+            2,
+            1 << 20,
+            default.relocation_blocks,
+        )?,
+        policies: policies(keys)?,
+        ..default
+    })
+}
+
+fn policies(keys: &mut Keys) -> Result<PolicyNames, KeyError> {
+    let mut names = PolicyNames::default();
+    for (decision, place) in [
+        ("victim", &mut names.victim),
+        ("wear", &mut names.wear),
+        ("erase", &mut names.erase),
+        ("unit", &mut names.unit),
+    ] {
+        if !keys.has(decision) {
+            continue;
+        }
+        let default = format!("{place:?}");
+        let name = keys.text(decision, &default)?;
+        let mut tried = PolicyNames::default();
+        let slot = match decision {
+            "victim" => &mut tried.victim,
+            "wear" => &mut tried.wear,
+            "erase" => &mut tried.erase,
+            _ => &mut tried.unit,
+        };
+        slot.clone_from(&name);
+        tried
+            .validate()
+            .map_err(|reason| keys.refuse(decision, format!("{name:?}"), reason, &default))?;
+        *place = name;
+    }
+    Ok(names)
+}
+
+fn raw_choice(keys: &mut Keys) -> Result<RawChoice, KeyError> {
+    let mut keys = required(keys, "raw", "gang = 2")?;
+    let choice = RawChoice {
+        gang: keys.integer("gang", 1, 4096, "2")?,
+        spare: keys.number("spare", 0.0, 0.5, "0.01")?,
+        write: one_of(&mut keys, "write", &["block", "page"])?,
+        erase: one_of(&mut keys, "erase", &["now", "background"])?,
+        read_granule: keys.integer_or("read_granule", 1, 64, 1)?,
+        suspensions_max: keys.integer_or("suspensions_max", 0, 1000, 4)?,
+        idle_ns: keys.large_or("idle_ns", 10_000_000_000, 2_000_000)?,
+    };
+    keys.refuse_unknown()?;
+    Ok(choice)
+}
+
+/// One of some words; the first if it is not there.
+fn one_of(keys: &mut Keys, key: &str, words: &[&str]) -> Result<String, KeyError> {
+    let example = format!("{:?}", words[0]);
+    if !keys.has(key) {
+        return Ok(words[0].into());
+    }
+    let word = keys.text(key, &example)?;
+    if !words.contains(&word.as_str()) {
+        let reason = format!("must be one of {}", words.join(", "));
+        return Err(keys.refuse(key, format!("{word:?}"), reason, &example));
+    }
+    Ok(word)
+}
+
+fn members(keys: &mut Keys) -> Result<Members, KeyError> {
+    let mut keys = required(keys, "array", "member = \"ts8-2\"")?;
+    let name = keys.text("member", "\"ts8-2\"")?;
+    let Some(member) = super::NAMES.contains(&name.as_str()).then_some(&name) else {
+        let reason = format!("no such device; there are {}", super::NAMES.join(", "));
+        return Err(keys.refuse("member", format!("{name:?}"), reason, "\"ts8-2\""));
+    };
+    let count = keys.integer("count", 1, 1024, "11")?;
+    let chunk_bytes = keys.large("chunk_bytes", BYTES_MAX, "65536")?;
+    if !chunk_bytes.is_multiple_of(4096) {
+        let reason = "must be whole blocks of 4096 bytes, or 0 for one after the other".into();
+        return Err(keys.refuse("chunk_bytes", chunk_bytes, reason, "65536"));
+    }
+    keys.refuse_unknown()?;
+    let member = DeviceSpec::builtin(member).filter(|member| member.kind() != "array");
+    let Some(member) = member else {
+        let reason = "is an array itself; name a single device".into();
+        return Err(keys.refuse("member", format!("{name:?}"), reason, "\"ts8-2\""));
+    };
+    Ok(Members { member: Box::new(member), count, chunk_bytes })
+}
+
+fn link(keys: &mut Keys) -> Result<Link, KeyError> {
+    let Some(mut keys) = keys.table("link", "read_bytes_per_s = 1.61e9")? else {
+        return Ok(Link::default());
+    };
+    let link = Link {
+        read_bytes_per_s: keys.number_or("read_bytes_per_s", 0.0, RATE_MAX, 0.0)?,
+        write_bytes_per_s: keys.number_or("write_bytes_per_s", 0.0, RATE_MAX, 0.0)?,
+        half_duplex: keys.flag_or_false("half_duplex")?,
+        command_ns: keys.time_or_0("command_ns")?,
+        queue_depth: keys.integer_or("queue_depth", 0, 1 << 20, 0)?,
+    };
+    keys.refuse_unknown()?;
+    Ok(link)
+}
+
+fn firmware(keys: &mut Keys) -> Result<Firmware, KeyError> {
+    let Some(mut keys) = keys.table("firmware", "command_ns = 10_000")? else {
+        return Ok(Firmware::default());
+    };
+    let firmware = Firmware {
+        cores: keys.integer_or("cores", 1, 1024, 1)?,
+        command_ns: keys.time_or_0("command_ns")?,
+        page_bytes: keys.integer_or("page_bytes", 512, 1 << 20, 8192)?,
+        read_page_ns: keys.time_or_0("read_page_ns")?,
+        write_page_ns: keys.time_or_0("write_page_ns")?,
+        relocate_page_ns: keys.time_or_0("relocate_page_ns")?,
+        relocate_burst_bytes: keys.large_or("relocate_burst_bytes", BYTES_MAX, 0)?,
+    };
+    keys.refuse_unknown()?;
+    Ok(firmware)
+}
+
+fn cache(keys: &mut Keys) -> Result<Option<Cache>, KeyError> {
+    let Some(mut keys) = keys.table("cache", "bytes = 1_073_741_824")? else {
+        return Ok(None);
+    };
+    let bytes = keys.large("bytes", BYTES_MAX, "1_073_741_824")?;
+    if bytes < CACHE_BYTES_MIN {
+        let reason = format!("must be at least {CACHE_BYTES_MIN}; remove [cache] for none");
+        return Err(keys.refuse("bytes", bytes, reason, "1_073_741_824"));
+    }
+    let cache = Cache { bytes, drain_depth: keys.integer_or("drain_depth", 1, 1 << 20, 128)? };
+    keys.refuse_unknown()?;
+    Ok(Some(cache))
+}
+
+/// A scaled cache has at least so much.
+pub(super) const CACHE_BYTES_MIN: u64 = 1 << 20;

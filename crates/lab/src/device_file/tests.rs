@@ -1,0 +1,174 @@
+use super::{DeviceSpec, Inside, NAMES, Scale, TEXTS};
+use crate::load::{Client, Pace, Seen, Window, run};
+use crate::target::Target;
+use crate::workload::Pattern;
+use flash::{Instant, SECOND};
+use nand::Faults;
+
+fn builtin(name: &str) -> DeviceSpec {
+    DeviceSpec::builtin(name).expect("it is listed")
+}
+
+/// Blocks of a plane at which a built-in device is small and works.
+fn small(spec: &DeviceSpec) -> Scale {
+    Scale::BlocksPerPlane(if spec.name == "tssd" { 128 } else { 16 })
+}
+
+fn build(spec: &DeviceSpec) -> Box<dyn Target> {
+    spec.build(small(spec), &Faults::default(), 1).unwrap_or_else(|why| panic!("{why}"))
+}
+
+#[test]
+fn every_builtin_device_parses_names_itself_and_builds_small() {
+    for name in DeviceSpec::names() {
+        let spec = builtin(name);
+        assert_eq!(&spec.name, name);
+        assert!(!spec.source.is_empty() && !spec.description.is_empty(), "{name}");
+        let built = spec.build(small(&spec), &Faults::default(), 1);
+        match spec.inside {
+            Inside::Raw(..) => assert!(built.is_err_and(|why| why.contains("kind = \"ftl\""))),
+            _ => {
+                let target = built.unwrap_or_else(|why| panic!("{why}"));
+                assert!(target.bytes() > 64 << 20, "{name}");
+                assert_eq!(target.deadline().filter(|at| at.0 == 0), None, "{name} is quiet");
+            }
+        }
+    }
+    assert!(DeviceSpec::builtin("gen4").is_none());
+}
+
+#[test]
+fn the_builtin_devices_have_the_capacity_that_was_sold() {
+    for (name, units, gigabytes) in [
+        ("sdf", 44, 748.4),
+        ("tssd", 204, 1664.0),
+        ("gen3", 176, 581.5),
+        ("intel-320", 40, 300.0),
+        ("ts8-2-x11", 440, 3300.0),
+        ("fusion-io", 100, 640.0),
+        ("mqsim-default", 64, 514.0),
+    ] {
+        let figures = builtin(name).figures();
+        assert_eq!(figures.units, units, "{name}");
+        let close = (figures.usable_bytes / 1e9 / gigabytes - 1.0).abs() < 0.005;
+        assert!(close, "{name}: {}", figures.usable_bytes);
+    }
+    let sdf = builtin("sdf").figures();
+    assert!((sdf.flash_read / 1.669e9 - 1.0).abs() < 0.001);
+    assert_eq!((sdf.read_max, sdf.write_max), (1.61e9, sdf.flash_program));
+    assert!((builtin("gen3").figures().flash_program / sdf.flash_program - 1.0).abs() < 0.001);
+}
+
+#[test]
+fn an_error_names_key_value_reason_and_example() {
+    let gen3 = TEXTS[NAMES.iter().position(|&name| name == "gen3").expect("listed")];
+    let array = TEXTS[NAMES.iter().position(|&name| name == "ts8-2-x11").expect("listed")];
+    let sdf = TEXTS[0];
+    let cases = [
+        (gen3, "kind = \"ssd\"", "kind = \"hdd\"", "kind = \"hdd\": must be \"ftl\""),
+        (gen3, "kind = \"ssd\"", "", "kind: this key is missing"),
+        (gen3, "kind = \"ssd\"", "kind = \"ssd\"\ncolour = 3", "colour = 3: no such key"),
+        (gen3, "\"mlc-25nm\"", "\"plc\"", "profile = \"plc\": no such profile; there are"),
+        (gen3, "planes = 1", "plains = 1", "profile_changes.plains = 1: no such key"),
+        (gen3, "planes = 1", "planes = 0", "profile_changes.planes = 0: must be a whole number"),
+        (gen3, "[layout]", "[layouts]", "layout: this table is missing; for example: [layout]"),
+        (gen3, "channels = 44", "channels = 4000", "layout.dies_per_channel = 4: 4000 channels"),
+        (gen3, "over_provisioning = 0.30", "utilization = 1.5", "ftl.utilization = 1.5: must be"),
+        (gen3, "[ftl]", "[ftl]\nutilization = 0.5", "ftl.utilization: over_provisioning says it"),
+        (gen3, "[ftl]", "[ftl]\nhandles = 17", "ftl.handles = 17: must be a whole number"),
+        (gen3, "unit = \"round-robin\"", "unit = \"dice\"", "ftl.unit = \"dice\": no unit policy"),
+        (gen3, "queue_depth = 256", "queue_dept = 1", "link.queue_dept = 1: no such key"),
+        (gen3, "1.61e9", "\"fast\"", "link.read_bytes_per_s = \"fast\": must be a number"),
+        (gen3, "page_bytes = 8192", "page_bytes = 1", "firmware.page_bytes = 1: must be"),
+        (gen3, "bytes = 1_073_741_824", "bytes = 4096", "cache.bytes = 4096: must be at least"),
+        (gen3, "[cache]", "cache = 1\n[cash]", "cache"),
+        (sdf, "write = \"block\"", "write = \"byte\"", "raw.write = \"byte\": must be one of"),
+        (sdf, "spare = 0.01", "spare = 0.9", "raw.spare = 0.9: must be a number from 0 to 0.5"),
+        (array, "\"ts8-2\"", "\"ts9\"", "array.member = \"ts9\": no such device; there are sdf"),
+        (array, "chunk_bytes = 65536", "chunk_bytes = 1000", "array.chunk_bytes = 1000: must be"),
+        (array, "count = 11", "count = 0", "array.count = 0: must be a whole number"),
+    ];
+    for (text, from, to, expected) in cases {
+        assert!(text.contains(from), "{from}");
+        // The head of a file names things too: change the last place.
+        let at =
+            text.rfind(&format!("\n{from}")).map_or_else(|| text.rfind(from), |at| Some(at + 1));
+        let at = at.expect("it is there");
+        let changed = format!("{}{to}{}", &text[..at], &text[at + from.len()..]);
+        let message = DeviceSpec::parse(&changed).expect_err(to).to_string();
+        assert!(message.contains(expected), "{from} -> {to}: {message}");
+        assert!(message.starts_with("device: ") || message.starts_with("profile: "), "{message}");
+        assert!(message.contains("for example: "), "{message}");
+    }
+}
+
+#[test]
+fn a_scale_shrinks_capacity_and_cache_and_a_device_too_small_says_what_would_do() {
+    let gen3 = builtin("gen3");
+    let share = Scale::Share(32.0 / 2048.0);
+    let small = gen3.build(share, &Faults::default(), 1).map(|target| target.bytes());
+    let same = gen3.build(Scale::BlocksPerPlane(32), &Faults::default(), 1);
+    assert_eq!(small, same.map(|target| target.bytes()));
+    let intel = builtin("intel-320");
+    let why = intel.build(Scale::BlocksPerPlane(1), &Faults::default(), 1).err();
+    let why = why.expect("40 bands at 87 % are too few");
+    assert!(why.starts_with("device \"intel-320\": too small: with 1 blocks a plane"), "{why}");
+    let works = why.rsplit("; ").next().and_then(|mend| mend.split(' ').next()?.parse().ok());
+    let works = Scale::BlocksPerPlane(works.expect("it names a size"));
+    intel.build(works, &Faults::default(), 1).map(drop).expect("it said so");
+    for bad in [Scale::Share(0.0), Scale::Share(f64::NAN), Scale::BlocksPerPlane(0)] {
+        assert!(gen3.build(bad, &Faults::default(), 1).is_err(), "{bad:?}");
+    }
+}
+
+/// Runs one client for so many seconds of device time, from `start` on.
+fn seen(target: &mut dyn Target, start: u64, seconds: f64, client: Client) -> Seen {
+    let window = Window {
+        start: Instant(start),
+        warmup_ns: SECOND / 10,
+        measure_ns: (seconds * 1e9) as u64,
+    };
+    run(target, &[client], window, 1).expect("nothing fails").remove(0)
+}
+
+fn near(what: &str, value: f64, expected: f64, tolerance: f64) {
+    assert!((value / expected - 1.0).abs() <= tolerance, "{what}: {value}, not {expected}");
+}
+
+/// Table 4 of the SDF paper: one asynchronous thread on a fresh device. GB/s.
+fn table_4(name: &str, reads: [(u64, f64); 4], write: f64, depth: u32) {
+    let spec = builtin(name);
+    // Writes first, on a fresh device: there is no GC yet.
+    let mut target = build(&spec);
+    let large = Client { bytes: 8 << 20, pace: Pace::Depth(4), ..Client::default() };
+    let span = Client { pattern: Pattern::Sequential, span: 0.9, ..large.clone() };
+    let written = seen(&mut *target, 0, 3.0, span);
+    near(name, written.per_second(written.bytes_written) / 1e9, write, 0.05);
+    for (kib, expected) in reads {
+        let mut target = build(&spec);
+        let fill = Client { ios_max: target.bytes() / (8 << 20) / 4, ..large.clone() };
+        let filled = Client { pattern: Pattern::Sequential, pace: Pace::Depth(1), ..fill };
+        let window = Window { start: Instant(0), warmup_ns: 0, measure_ns: 1000 * SECOND };
+        run(&mut *target, &[filled], window, 1).expect("it fits");
+        target.advance(Instant(1000 * SECOND)).expect("no failure");
+        let depth = if kib < 1024 { depth } else { 4 };
+        let pace = Pace::Depth(depth);
+        let client = Client { reads: 1.0, bytes: kib << 10, pace, span: 0.2, ..Client::default() };
+        let read = seen(&mut *target, 1000 * SECOND, if kib < 1024 { 0.3 } else { 2.0 }, client);
+        assert_eq!(read.errors, 0);
+        let rate = read.per_second(read.bytes_read) / 1e9;
+        near(&format!("{name} {kib} KiB"), rate, expected, 0.05);
+    }
+}
+
+#[test]
+fn gen3_has_the_bandwidths_of_table_4() {
+    let reads = [(8, 0.92), (16, 1.02), (64, 1.15), (8192, 1.20)];
+    table_4("gen3", reads, 0.67, 256);
+}
+
+#[test]
+fn the_intel_320_has_the_bandwidths_of_table_4() {
+    let reads = [(8, 0.17), (16, 0.20), (64, 0.22), (8192, 0.22)];
+    table_4("intel-320", reads, 0.13, 32);
+}

@@ -1,0 +1,49 @@
+//! What stands between a client and flash, as [`Target`]s around other targets: [`Front`] is the
+//! link, the firmware and the DRAM cache of a drive, [`Array`] several drives as one, [`Since`] a
+//! target with a clock of its own. A conventional SSD is a [`Front`] around our own FTL.
+
+mod array;
+mod cache;
+mod config;
+mod front;
+mod serial;
+mod since;
+
+pub use array::Array;
+pub use config::{Cache, Firmware, FrontConfig, Link};
+pub use front::Front;
+pub use since::Since;
+
+use crate::driver::Failure;
+use crate::target::{Done, Io, Target, TargetCounts};
+use flash::Instant;
+
+impl<T: Target + ?Sized> Target for Box<T> {
+    fn bytes(&self) -> u64 {
+        (**self).bytes()
+    }
+    fn lanes(&self) -> u32 {
+        (**self).lanes()
+    }
+    fn submit(&mut self, now: Instant, token: u64, io: Io) -> Result<(), Failure> {
+        (**self).submit(now, token, io)
+    }
+    fn deadline(&self) -> Option<Instant> {
+        (**self).deadline()
+    }
+    fn advance(&mut self, now: Instant) -> Result<(), Failure> {
+        (**self).advance(now)
+    }
+    fn take_done(&mut self) -> Option<Done> {
+        (**self).take_done()
+    }
+    fn counts(&self) -> TargetCounts {
+        (**self).counts()
+    }
+    fn queue_at(&self, offset: u64) -> u32 {
+        (**self).queue_at(offset)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -4,7 +4,7 @@ use super::parse::CACHE_BYTES_MIN;
 use super::{DeviceSpec, Flash, FtlChoice, Inside, Members};
 use crate::driver::Sim;
 use crate::medium::SimMedium;
-use crate::ssd::{Array, Front, FrontConfig, Since};
+use crate::ssd::{Array, Front, FrontConfig};
 use crate::target::{SimTarget, Target};
 use flash::{Geometry, Health, Instant};
 use ftl::{FormatOptions, Settings, logical_blocks_max};
@@ -35,7 +35,7 @@ impl Scale {
 }
 
 impl DeviceSpec {
-    /// Makes the device, formatted and empty; its time begins at 0. `seed` is that of its policies
+    /// Makes the device, formatted and empty; formatting took some of its time. `seed` is that of its policies
     /// and, in an array, makes the faults of the members differ. `Err` says what is wrong and what
     /// would work.
     pub fn build(
@@ -110,7 +110,7 @@ fn ftl_target(
     scale: Scale,
     faults: &Faults,
     seed: u64,
-) -> Result<Since<SimTarget>, String> {
+) -> Result<SimTarget, String> {
     let blocks_per_plane = scale.blocks_per_plane(&flash.layout)?;
     let layout = Layout { blocks_per_plane, ..flash.layout.clone() };
     let settings = Settings { seed, ..choice.settings.clone() };
@@ -126,8 +126,7 @@ fn ftl_target(
     let failed = |failure: crate::driver::Failure| failure.to_string();
     let mut sim = Sim::format(medium, options, settings, Instant(0)).map_err(failed)?;
     sim.run_until_ready().map_err(failed)?;
-    let origin = sim.now();
-    Ok(Since::new(SimTarget::new(sim), origin))
+    Ok(SimTarget::new(sim))
 }
 
 /// Logical blocks wanted, and the most that the FTL can offer.

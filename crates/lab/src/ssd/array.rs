@@ -46,14 +46,15 @@ impl<T: Target> Array<T> {
                 "chunk_bytes = {chunk_bytes}: a member has only {least} bytes; use less"
             ));
         }
+        let now = members.iter().map(Target::now).max().unwrap_or_default();
         Ok(Self {
+            now,
             members,
             chunk_bytes,
             member_bytes,
             open: Vec::new(),
             open_free: Vec::new(),
             done: VecDeque::new(),
-            now: Instant(0),
         })
     }
 
@@ -120,6 +121,10 @@ impl<T: Target> Target for Array<T> {
 
     fn lanes(&self) -> u32 {
         if self.chunk_bytes == 0 { self.members.len() as u32 } else { 1 }
+    }
+
+    fn now(&self) -> Instant {
+        self.now
     }
 
     fn submit(&mut self, now: Instant, token: u64, io: Io) -> Result<(), Failure> {

@@ -189,8 +189,8 @@ impl<T: Target> Front<T> {
         });
         Self {
             inner_bytes: inner.bytes(),
+            now: inner.now(),
             inner,
-            now: Instant(0),
             events: BinaryHeap::new(),
             event_last: 0,
             commands: Table::default(),
@@ -545,6 +545,10 @@ impl<T: Target> Target for Front<T> {
 
     fn lanes(&self) -> u32 {
         if self.config.hides_units { 1 } else { self.inner.lanes() }
+    }
+
+    fn now(&self) -> Instant {
+        self.now
     }
 
     fn submit(&mut self, now: Instant, token: u64, io: Io) -> Result<(), Failure> {

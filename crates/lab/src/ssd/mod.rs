@@ -1,18 +1,16 @@
 //! What stands between a client and flash, as [`Target`]s around other targets: [`Front`] is the
-//! link, the firmware and the DRAM cache of a drive, [`Array`] several drives as one, [`Since`] a
-//! target with a clock of its own. A conventional SSD is a [`Front`] around our own FTL.
+//! link, the firmware and the DRAM cache of a drive, [`Array`] several drives as one. A conventional
+//! SSD is a [`Front`] around our own FTL.
 
 mod array;
 mod cache;
 mod config;
 mod front;
 mod serial;
-mod since;
 
 pub use array::Array;
 pub use config::{Cache, Firmware, FrontConfig, Link};
 pub use front::Front;
-pub use since::Since;
 
 use crate::driver::Failure;
 use crate::target::{Done, Io, Target, TargetCounts};
@@ -24,6 +22,9 @@ impl<T: Target + ?Sized> Target for Box<T> {
     }
     fn lanes(&self) -> u32 {
         (**self).lanes()
+    }
+    fn now(&self) -> Instant {
+        (**self).now()
     }
     fn submit(&mut self, now: Instant, token: u64, io: Io) -> Result<(), Failure> {
         (**self).submit(now, token, io)

@@ -1,6 +1,6 @@
 //! Each part alone against arithmetic.
 
-use super::{Array, Cache, Firmware, Front, FrontConfig, Link, Since};
+use super::{Array, Cache, Firmware, Front, FrontConfig, Link};
 use crate::driver::Failure;
 use crate::load::{Client, Pace, Seen, Window, run};
 use crate::target::{Done, Io, IoKind, Target, TargetCounts};
@@ -12,6 +12,7 @@ use std::rc::Rc;
 
 /// Flash of `lanes` servers of 64 KiB each in turn, `ns` an I/O.
 struct Flash {
+    now: Instant,
     ns: u64,
     free_at: Vec<u64>,
     running: BTreeMap<(u64, u64), u64>,
@@ -26,6 +27,7 @@ const FLASH_BYTES: u64 = 1 << 30;
 
 fn flash(lanes: usize, ns: u64) -> Flash {
     Flash {
+        now: Instant(0),
         ns,
         free_at: vec![0; lanes],
         running: BTreeMap::new(),
@@ -44,7 +46,11 @@ impl Target for Flash {
     fn lanes(&self) -> u32 {
         self.free_at.len() as u32
     }
+    fn now(&self) -> Instant {
+        self.now
+    }
     fn submit(&mut self, now: Instant, token: u64, io: Io) -> Result<(), Failure> {
+        self.now = now;
         assert!(io.offset + io.bytes <= FLASH_BYTES);
         let lane = (io.offset / (64 << 10)) as usize % self.free_at.len();
         self.free_at[lane] = now.0.max(self.free_at[lane]) + self.ns;
@@ -58,6 +64,7 @@ impl Target for Flash {
         self.running.first_key_value().map(|(&(at, _), _)| Instant(at))
     }
     fn advance(&mut self, now: Instant) -> Result<(), Failure> {
+        self.now = self.now.max(now);
         while let Some(entry) = self.running.first_entry().filter(|entry| entry.key().0 <= now.0) {
             let ((at, _), token) = entry.remove_entry();
             let result = if self.fails { Err(RequestError::NoSpace) } else { Ok(()) };
@@ -83,8 +90,7 @@ fn io(kind: IoKind, offset: u64, bytes: u64) -> Io {
     Io { kind, offset, bytes, hint: Hint::default() }
 }
 
-const SECOND_LONG: Window =
-    Window { start: Instant(0), warmup_ns: SECOND / 10, measure_ns: SECOND };
+const SECOND_LONG: Window = Window { warmup_ns: SECOND / 10, measure_ns: SECOND };
 
 fn seen(target: &mut dyn Target, client: Client) -> Seen {
     run(target, &[client], SECOND_LONG, 1).expect("nothing fails").remove(0)
@@ -398,15 +404,4 @@ fn an_array_covers_every_byte_once_whatever_the_chunk() {
     }
     assert!(Array::<Flash>::new(Vec::new(), 0).is_err_and(|why| why.contains("at least 1")));
     assert!(Array::new(vec![flash(1, 1)], 1 << 40).is_err_and(|why| why.contains("use less")));
-}
-
-#[test]
-fn a_target_since_an_instant_begins_at_zero() {
-    let mut inner = flash(1, 1000);
-    inner.advance(Instant(SECOND)).expect("nothing to do");
-    let mut since = Since::new(inner, Instant(SECOND));
-    since.submit(Instant(5), 1, io(IoKind::Read, 0, 1)).expect("takes it");
-    assert_eq!(since.deadline(), Some(Instant(1005)));
-    since.advance(Instant(1005)).expect("no failure");
-    assert_eq!(since.take_done().map(|done| done.at), Some(Instant(1005)));
 }

@@ -127,12 +127,6 @@ fn seen(target: &mut dyn Target, seconds: f64, client: Client) -> Seen {
     run(target, &[client], window, 1).expect("nothing fails").remove(0)
 }
 
-/// Runs a client that ends by itself.
-fn whole(target: &mut dyn Target, client: Client) -> Seen {
-    let window = Window { warmup_ns: 0, measure_ns: 10_000 * SECOND };
-    run(target, &[client], window, 1).expect("nothing fails").remove(0)
-}
-
 /// Lets what the device does by itself come to an end.
 fn settle(target: &mut dyn Target) {
     let end = target.now() + 10 * SECOND;

@@ -1,9 +1,10 @@
 //! `weir lab`: the simulator. `sim` runs one seed through everything the lab checks; `soak` runs
-//! seed after seed until its time is over; `devices` lists what it can build.
+//! seed after seed until its time is over; `devices` lists what it can build; `list`, `run`
+//! and `claims` are in [`crate::experiments`].
 
-use crate::devices;
 use crate::output::{Progress, print, print_json};
 use crate::{End, Failure};
+use crate::{devices, experiments};
 use lab::crash::{CrashOptions, CrashReport, explore};
 use lab::device::Manner;
 use lab::soak::{SoakOptions, SoakReport, policy_combinations, run_model_twice};
@@ -19,6 +20,12 @@ pub struct Args {
 
 #[derive(clap::Subcommand)]
 enum What {
+    /// The experiments: figures and tables of the papers
+    List(experiments::ListArgs),
+    /// Run an experiment: a table, plots, verdicts on what its source claims
+    Run(experiments::RunArgs),
+    /// Every claim of every experiment: what was said, what Weir measures, the verdict
+    Claims(experiments::ClaimsArgs),
     /// One simulated system from a seed: random operations, faults and power cuts against a model
     Sim(SimArgs),
     /// New seeds until time is over; the first failure ends it and tells its seed
@@ -63,6 +70,9 @@ struct SoakArgs {
 
 pub fn run(args: &Args) -> Result<End, Failure> {
     match &args.what {
+        What::List(args) => experiments::list(args),
+        What::Run(args) => experiments::run(args),
+        What::Claims(args) => experiments::claims(args),
         What::Sim(args) => sim(args),
         What::Soak(args) => soak(args),
         What::Devices(args) => devices::run(args),

@@ -9,6 +9,7 @@ mod check;
 mod contradiction;
 mod device;
 mod devices;
+mod experiments;
 mod format;
 mod inspect;
 mod lab;

@@ -10,6 +10,7 @@
 //! - [`crash`] cuts the power after every step, [`soak`] runs millions of operations with faults;
 //!   both from a seed that repeats any failure.
 //! - [`figures`] measures, and [`theory`] says what should come out.
+//! - [`experiment`] runs a figure or table of a paper from a file and judges its claims.
 //! - [`report`] shows what an experiment found: text, HTML, SVG, PNG, and verdicts on claims.
 //!
 //! What runs here is the production FTL: a result of the lab is a result of Weir.
@@ -22,6 +23,7 @@ pub mod damage;
 pub mod device;
 pub mod device_file;
 pub mod driver;
+pub mod experiment;
 pub mod figures;
 pub mod file;
 pub mod host;

@@ -1,0 +1,209 @@
+//! `weir lab list`, `run` and `claims`: the papers' figures and tables, measured on Weir's own code.
+
+use crate::output::{Progress, print, print_json, table};
+use crate::{End, Failure};
+use lab::experiment::{self, Experiment, Options, Scale};
+use lab::report::{self, Claim, Report};
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+
+#[derive(clap::Args)]
+#[command(after_help = "Example:\n  weir lab list --json")]
+pub struct ListArgs {
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(clap::Args)]
+#[command(after_help = "Examples:\n  \
+    weir lab run sdf-bandwidth                            a table, in seconds\n  \
+    weir lab run sdf-bandwidth --report out/sdf.html      with plots; SVG and PNG beside it\n  \
+    weir lab run my.toml --set seconds=10 --seed 7        an experiment file of your own\n\n\
+    `weir lab list` names the experiments that come with Weir; docs/experiments.md describes the\n\
+    file. The same experiment, scale, settings and seed give the same report, byte for byte.")]
+pub struct RunArgs {
+    /// A built-in experiment, or a .toml file
+    #[arg(value_name = "NAME|FILE")]
+    name: String,
+    /// Change a variable of the experiment
+    #[arg(long, value_name = "KEY=VALUE")]
+    set: Vec<String>,
+    #[command(flatten)]
+    common: Common,
+    /// Write the report as JSON to this file (- for standard output)
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Write the report as a page with plots; each plot also as SVG and PNG beside it
+    #[arg(long, value_name = "FILE.html")]
+    report: Option<PathBuf>,
+}
+
+#[derive(clap::Args)]
+#[command(after_help = "Examples:\n  \
+    weir lab claims               every claim of every experiment, at the small scale\n  \
+    weir lab claims --json\n  \
+    weir lab claims --only sdf-bandwidth,sdf-capacity --report out/\n\n\
+    A missed claim stays in the table, with its reason. Exit status 0 says that all were measured,\n\
+    not that all were reproduced.")]
+pub struct ClaimsArgs {
+    #[command(flatten)]
+    common: Common,
+    /// Only these experiments
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
+    only: Vec<String>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    /// Write a page for each experiment into this folder
+    #[arg(long, value_name = "FOLDER")]
+    report: Option<PathBuf>,
+}
+
+#[derive(clap::Args)]
+struct Common {
+    /// How large the devices are and how long the runs
+    #[arg(long, value_enum, default_value_t = ScaleName::Small)]
+    scale: ScaleName,
+    /// Everything that is drawn comes from it
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// Cases at a time [default: as many as there are cores]
+    #[arg(long, value_name = "N")]
+    threads: Option<usize>,
+}
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum ScaleName {
+    /// Minutes for all experiments together
+    Small,
+    /// As the source ran it, as far as memory allows: hours
+    Full,
+}
+
+impl Common {
+    fn options(&self, set: Vec<(String, String)>) -> Options {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        Options {
+            scale: match self.scale {
+                ScaleName::Small => Scale::Small,
+                ScaleName::Full => Scale::Full,
+            },
+            set,
+            seed: self.seed,
+            threads: self.threads.unwrap_or(cores),
+        }
+    }
+}
+
+pub fn list(args: &ListArgs) -> Result<End, Failure> {
+    let experiments = experiment::builtin_names().into_iter().map(open);
+    let experiments = experiments.collect::<Result<Vec<_>, _>>()?;
+    if args.json {
+        let entries = experiments.iter().map(|experiment| {
+            serde_json::json!({
+                "name": experiment.name,
+                "title": experiment.title,
+                "source": experiment.source,
+                "claims": experiment.claim_ids(),
+            })
+        });
+        print_json(&entries.collect());
+        return Ok(End::Good);
+    }
+    let mut rows = vec![["name", "title", "claims", "source"].map(String::from).to_vec()];
+    rows.extend(experiments.iter().map(|experiment| {
+        vec![
+            experiment.name.clone(),
+            experiment.title.clone(),
+            experiment.claim_ids().len().to_string(),
+            experiment.source.clone(),
+        ]
+    }));
+    print(&table(&rows));
+    Ok(End::Good)
+}
+
+pub fn run(args: &RunArgs) -> Result<End, Failure> {
+    let set = args.set.iter().map(|text| {
+        let pair = text.split_once('=').map(|(name, value)| (name.into(), value.into()));
+        pair.ok_or_else(|| format!("--set {text}: give KEY=VALUE, for example --set seconds=10"))
+    });
+    let options = args.common.options(set.collect::<Result<Vec<_>, _>>()?);
+    let report = measure(&open(&args.name)?, &options)?;
+    if let Some(path) = &args.report {
+        write_report(&report, path)?;
+    }
+    match &args.json {
+        Some(path) if path == Path::new("-") => print_json(&as_json(&report)),
+        json => {
+            if let Some(path) = json {
+                let text = serde_json::to_string_pretty(&report).expect("a report has no odd keys");
+                std::fs::write(path, text + "\n")
+                    .map_err(|error| format!("{}: cannot be written: {error}", path.display()))?;
+            }
+            print(&report::text(&report).map_err(|error| error.to_string())?);
+        }
+    }
+    Ok(End::Good)
+}
+
+pub fn claims(args: &ClaimsArgs) -> Result<End, Failure> {
+    let names: Vec<&str> = if args.only.is_empty() {
+        experiment::builtin_names()
+    } else {
+        args.only.iter().map(String::as_str).collect()
+    };
+    // All are read before the first one runs: a mistake in the last must not cost ten minutes.
+    let experiments = names.iter().map(|name| open(name)).collect::<Result<Vec<_>, _>>()?;
+    let options = args.common.options(Vec::new());
+    let mut claims: Vec<Claim> = Vec::new();
+    for experiment in &experiments {
+        let report = measure(experiment, &options)?;
+        if let Some(folder) = &args.report {
+            write_report(&report, &folder.join(format!("{}.html", report.name)))?;
+        }
+        claims.extend(report.claims);
+    }
+    if args.json {
+        print_json(&serde_json::to_value(&claims).expect("a claim has no odd keys"));
+    } else {
+        print(&report::claims_text(&claims));
+    }
+    Ok(End::Good)
+}
+
+fn as_json(report: &Report) -> serde_json::Value {
+    serde_json::to_value(report).expect("a report has no odd keys")
+}
+
+/// A built-in experiment, or the file of that name.
+fn open(name: &str) -> Result<Experiment, Failure> {
+    if let Some(text) = experiment::builtin(name) {
+        return Experiment::parse(text).map_err(|error| format!("experiment {name}: {error}"));
+    }
+    if !Path::new(name).extension().is_some_and(|extension| extension == "toml") {
+        let known = experiment::builtin_names().join(", ");
+        return Err(format!(
+            "no experiment is called {name:?}; there are {known}, or give a .toml file"
+        ));
+    }
+    let text = std::fs::read_to_string(name)
+        .map_err(|error| format!("experiment file {name}: cannot be read: {error}"))?;
+    Experiment::parse(&text).map_err(|error| format!("experiment file {name}: {error}"))
+}
+
+fn measure(experiment: &Experiment, options: &Options) -> Result<Report, Failure> {
+    let progress = Mutex::new(Progress::new(experiment.name.clone()));
+    let told = |case: &str, done: usize, total: usize| {
+        let mut progress = progress.lock().expect("nothing panics while it holds it");
+        progress.tell(&format!("{done} of {total} points, last {case:?}"));
+    };
+    let results = experiment::run(experiment, options, &told).map_err(|error| error.to_string())?;
+    experiment::report(experiment, options, &results).map_err(|error| error.to_string())
+}
+
+fn write_report(report: &Report, path: &Path) -> Result<(), Failure> {
+    let written = report::write(report, path);
+    written.map(|_| ()).map_err(|error| format!("{}: {error}", path.display()))
+}

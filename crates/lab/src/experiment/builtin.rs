@@ -1,0 +1,20 @@
+//! The experiments that come with Weir: a file in `experiments/` and a line here.
+
+/// Names and texts, in the order of `weir lab list`.
+const BUILTIN: &[(&str, &str)] = &[
+    ("sdf-bandwidth", include_str!("../../../../experiments/sdf-bandwidth.toml")),
+    ("sdf-write-bandwidth", include_str!("../../../../experiments/sdf-write-bandwidth.toml")),
+    ("sdf-channels", include_str!("../../../../experiments/sdf-channels.toml")),
+    ("sdf-write-latency", include_str!("../../../../experiments/sdf-write-latency.toml")),
+    ("sdf-slices-reads", include_str!("../../../../experiments/sdf-slices-reads.toml")),
+];
+
+/// The names of all.
+pub fn builtin_names() -> Vec<&'static str> {
+    BUILTIN.iter().map(|(name, _)| *name).collect()
+}
+
+/// The file of that name.
+pub fn builtin(name: &str) -> Option<&'static str> {
+    BUILTIN.iter().find(|(known, _)| *known == name).map(|(_, text)| *text)
+}

@@ -1,0 +1,554 @@
+//! The experiment file: TOML, checked whole before anything runs.
+//!
+//! A text value `"$name"` stands for a variable: of the scale (`[small]`, `[full]`), of a sweep, or
+//! set on the command line. Everything is resolved once for each point before the first one runs,
+//! so a mistake in the last case is found before the first has cost an hour.
+
+use super::ExperimentError;
+use crate::load::{Client, Pace, Place};
+use crate::workload::Pattern;
+use flash::{Hint, quantity};
+use serde::Deserialize;
+use toml::{Table, Value};
+
+/// How large the devices are and how long the runs.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Scale {
+    /// Minutes for all experiments together.
+    Small,
+    /// As the source ran it, as far as memory allows.
+    Full,
+}
+
+impl Scale {
+    /// As on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Small => "small",
+            Self::Full => "full",
+        }
+    }
+}
+
+/// An experiment, checked.
+#[derive(Clone, Debug)]
+pub struct Experiment {
+    /// Short name, as in `weir lab run NAME`.
+    pub name: String,
+    /// One line.
+    pub title: String,
+    /// Paper and place in it.
+    pub source: String,
+    /// A few sentences.
+    pub summary: String,
+    /// What a reader must know of the figures.
+    pub notes: Vec<String>,
+    /// A latency above it is a spike.
+    pub spike_ns: u64,
+    /// Metrics that the table shows.
+    pub columns: Vec<String>,
+    /// Names and values of the sweeps, in the order of the file.
+    pub sweeps: Vec<(String, Vec<Value>)>,
+    pub(super) figures: Vec<FigureFile>,
+    pub(super) claims: Vec<ClaimFile>,
+    scales: [Table; 2],
+    cases: Vec<Table>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ExperimentFile {
+    name: String,
+    title: String,
+    source: String,
+    summary: String,
+    #[serde(default)]
+    notes: Vec<String>,
+    spike: Option<Duration>,
+    columns: Vec<String>,
+    small: Table,
+    full: Table,
+    #[serde(default)]
+    sweep: Table,
+    case: Vec<Table>,
+    #[serde(default)]
+    figure: Vec<FigureFile>,
+    #[serde(default)]
+    claim: Vec<ClaimFile>,
+}
+
+/// A figure to draw.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct FigureFile {
+    pub id: String,
+    pub title: String,
+    /// A sweep, or "case".
+    pub x: String,
+    pub x_label: String,
+    #[serde(default)]
+    pub x_unit: String,
+    #[serde(default)]
+    pub x_log: bool,
+    /// A metric.
+    pub y: String,
+    pub y_label: String,
+    #[serde(default)]
+    pub y_log: bool,
+    #[serde(default)]
+    pub bars: bool,
+    /// All, unless given.
+    #[serde(default)]
+    pub cases: Vec<String>,
+    /// Values of the other sweeps.
+    #[serde(default)]
+    pub at: Table,
+    /// The source's points, by the name of the series.
+    #[serde(default)]
+    pub paper: Vec<PaperSeries>,
+    #[serde(default)]
+    pub note: String,
+}
+
+/// Points of the source, or a bound.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct PaperSeries {
+    pub name: String,
+    pub points: Vec<(f64, f64)>,
+    /// A bound by arithmetic instead of something measured.
+    #[serde(default)]
+    pub bound: bool,
+}
+
+/// A claim to judge.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ClaimFile {
+    pub id: String,
+    /// The experiment's, unless given.
+    pub source: Option<String>,
+    pub said: Value,
+    pub unit: String,
+    pub tolerance: String,
+    #[serde(flatten)]
+    pub select: SelectFile,
+    pub baseline: Option<SelectFile>,
+    /// Why a miss is a miss.
+    pub reason: Option<String>,
+    /// Which figures of the source cannot all be true.
+    pub contradicts: Option<String>,
+}
+
+/// Which measured figure. Exactly one point, or one value made of several.
+#[derive(Clone, Debug, Deserialize)]
+pub(super) struct SelectFile {
+    pub case: String,
+    pub metric: Option<String>,
+    #[serde(default)]
+    pub at: Table,
+    /// "max", "min", "mean" or "spread" (max - min as a share of the mean) of all points that fit.
+    pub over: Option<String>,
+    /// Divided by this.
+    pub per: Option<Box<SelectFile>>,
+    /// The least value of a sweep from which on the metric is not below that of another case.
+    pub crossover: Option<CrossoverFile>,
+    /// The greatest value of a sweep up to which the metric is at most this.
+    pub largest: Option<LargestFile>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct CrossoverFile {
+    pub along: String,
+    pub case: String,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct LargestFile {
+    pub along: String,
+    pub at_most: f64,
+}
+
+/// A case at one point, everything resolved.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Case {
+    pub name: String,
+    pub baseline: bool,
+    pub device: DeviceChoice,
+    pub prepare: Vec<Prepare>,
+    pub warmup_ns: u64,
+    pub measure_ns: u64,
+    pub clients: Vec<Client>,
+}
+
+/// What has to be made anew when it changes from one point to the next.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct DeviceChoice {
+    /// A built-in device file.
+    pub name: String,
+    /// Keys of that file to change.
+    pub set: Table,
+    /// Blocks of each plane: how capacity is scaled.
+    pub blocks_per_plane: Option<u32>,
+}
+
+/// Something done to the device before its first point.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Prepare {
+    pub client: Client,
+    /// How often the client's part of the space is gone over.
+    pub times: f64,
+    /// Go on, up to `times`, only until WAF is stable over a quarter of the space.
+    pub steady: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct CaseFile {
+    name: String,
+    #[serde(default)]
+    baseline: bool,
+    device: String,
+    #[serde(default)]
+    set: Table,
+    blocks_per_plane: Option<u32>,
+    #[serde(default)]
+    prepare: Vec<ClientFile>,
+    warmup: Duration,
+    measure: Duration,
+    client: Vec<ClientFile>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ClientFile {
+    name: Option<String>,
+    #[serde(default = "one")]
+    threads: u32,
+    depth: Option<u32>,
+    batch: Option<u32>,
+    rate: Option<f64>,
+    /// Multiplies `rate`.
+    #[serde(default = "one_f64")]
+    load: f64,
+    #[serde(default)]
+    reads: f64,
+    bytes: Bytes,
+    #[serde(default = "uniform")]
+    pattern: String,
+    #[serde(default = "whole")]
+    place: String,
+    #[serde(default = "one_f64")]
+    span: f64,
+    #[serde(default)]
+    erase_first: bool,
+    /// Bytes a second, such as "44MB".
+    cap: Option<Bytes>,
+    #[serde(default)]
+    handle: u8,
+    times: Option<f64>,
+    #[serde(default)]
+    steady: bool,
+}
+
+fn one() -> u32 {
+    1
+}
+fn one_f64() -> f64 {
+    1.0
+}
+fn uniform() -> String {
+    "uniform".into()
+}
+fn whole() -> String {
+    "whole".into()
+}
+
+/// Bytes in quotes.
+#[derive(Clone, Copy)]
+struct Bytes(u64);
+
+impl<'de> Deserialize<'de> for Bytes {
+    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(from)?;
+        let wrong = || serde::de::Error::custom(format!("{text:?} is not a size such as \"8KiB\""));
+        quantity::bytes(&text).map(Self).ok_or_else(wrong)
+    }
+}
+
+/// Nanoseconds in quotes.
+#[derive(Clone, Copy)]
+struct Duration(u64);
+
+impl<'de> Deserialize<'de> for Duration {
+    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(from)?;
+        let wrong =
+            || serde::de::Error::custom(format!("{text:?} is not a duration such as \"2s\""));
+        quantity::duration_ns(&text).map(Self).ok_or_else(wrong)
+    }
+}
+
+impl ClientFile {
+    fn client(self, number: usize) -> Result<Client, String> {
+        let name = self.name.unwrap_or_else(|| format!("client {}", number + 1));
+        let pace = match (self.depth, self.batch, self.rate) {
+            (depth, None, None) => Pace::Depth(depth.unwrap_or(1)),
+            (None, Some(batch), None) => Pace::Batch(batch),
+            (None, None, Some(rate)) => Pace::Rate(rate * self.load),
+            _ => return Err(format!("client {name:?}: give one of depth, batch and rate")),
+        };
+        let client = Client {
+            threads: self.threads,
+            pace,
+            reads: self.reads,
+            bytes: self.bytes.0,
+            pattern: pattern(&self.pattern).map_err(|why| format!("client {name:?}: {why}"))?,
+            place: place(&self.place).map_err(|why| format!("client {name:?}: {why}"))?,
+            span: self.span,
+            erase_first: self.erase_first,
+            cap_bytes_per_s: self.cap.map_or(0.0, |cap| cap.0 as f64),
+            ios_max: 0,
+            hint: Hint { handle: self.handle },
+            name,
+        };
+        client.validate()?;
+        Ok(client)
+    }
+}
+
+fn pattern(text: &str) -> Result<Pattern, String> {
+    let wrong = || {
+        format!(
+            "pattern = {text:?}: one of \"uniform\", \"sequential\", \"zipf:0.99\", \
+             \"hot-cold:0.2:0.8\""
+        )
+    };
+    let mut parts = text.split(':');
+    let kind = parts.next().unwrap_or_default();
+    let numbers = parts.map(|part| part.parse::<f64>().map_err(|_| wrong()));
+    let numbers = numbers.collect::<Result<Vec<_>, _>>()?;
+    match (kind, numbers.as_slice()) {
+        ("uniform", []) => Ok(Pattern::Uniform),
+        ("sequential", []) => Ok(Pattern::Sequential),
+        ("zipf", &[theta]) => Ok(Pattern::Zipf { theta }),
+        ("hot-cold", &[fraction, share]) => Ok(Pattern::HotCold { fraction, share }),
+        _ => Err(wrong()),
+    }
+}
+
+fn place(text: &str) -> Result<Place, String> {
+    Ok(match text {
+        "whole" => Place::Whole,
+        "lane" => Place::Lane,
+        "share" => Place::Share,
+        "interleaved" => Place::Interleaved,
+        _ => {
+            return Err(format!(
+                "place = {text:?}: one of \"whole\", \"lane\", \"share\", \"interleaved\""
+            ));
+        }
+    })
+}
+
+impl CaseFile {
+    fn case(self) -> Result<Case, String> {
+        let mut prepare = Vec::new();
+        for (number, file) in self.prepare.into_iter().enumerate() {
+            let (times, steady) = (file.times.unwrap_or(1.0), file.steady);
+            if !(times > 0.0 && times <= 1000.0) {
+                return Err(format!("prepare: times = {times}: above 0, for example 1.0"));
+            }
+            prepare.push(Prepare { client: file.client(number)?, times, steady });
+        }
+        let mut clients = Vec::new();
+        for (number, file) in self.client.into_iter().enumerate() {
+            if file.times.is_some() || file.steady {
+                return Err("times and steady belong into case.prepare: a client of a \
+                            measurement runs until its time is over"
+                    .into());
+            }
+            clients.push(file.client(number)?);
+        }
+        if clients.is_empty() || self.measure.0 == 0 {
+            return Err("a case needs a client and a measure above \"0s\"".into());
+        }
+        Ok(Case {
+            name: self.name,
+            baseline: self.baseline,
+            device: DeviceChoice {
+                name: self.device,
+                set: self.set,
+                blocks_per_plane: self.blocks_per_plane,
+            },
+            prepare,
+            warmup_ns: self.warmup.0,
+            measure_ns: self.measure.0,
+            clients,
+        })
+    }
+}
+
+/// A combination of sweep values.
+pub type At = Vec<(String, Value)>;
+
+impl Experiment {
+    /// Reads a file whole, and resolves every case at both scales to see that it can be.
+    pub fn parse(text: &str) -> Result<Self, ExperimentError> {
+        let file: ExperimentFile =
+            toml::from_str(text).map_err(|error| ExperimentError(error.to_string()))?;
+        let mut sweeps = Vec::new();
+        for (name, values) in file.sweep {
+            match values {
+                Value::Array(values) if !values.is_empty() => sweeps.push((name, values)),
+                other => {
+                    return Err(ExperimentError(format!(
+                        "sweep.{name} = {other}: a list of values, for example [1, 2, 4]"
+                    )));
+                }
+            }
+        }
+        let experiment = Self {
+            name: file.name,
+            title: file.title,
+            source: file.source,
+            summary: file.summary.trim().to_owned(),
+            notes: file.notes,
+            spike_ns: file.spike.map_or(50_000_000, |spike| spike.0),
+            columns: file.columns,
+            sweeps,
+            figures: file.figure,
+            claims: file.claim,
+            scales: [file.small, file.full],
+            cases: file.case,
+        };
+        experiment.check()?;
+        Ok(experiment)
+    }
+
+    fn check(&self) -> Result<(), ExperimentError> {
+        for metric in self.columns.iter().chain(self.figures.iter().map(|figure| &figure.y)) {
+            super::metric_unit(metric)?;
+        }
+        for scale in [Scale::Small, Scale::Full] {
+            for case in 0..self.cases.len() {
+                for at in self.points() {
+                    self.case(case, scale, &[], &at)?;
+                }
+            }
+        }
+        super::select::check(self)
+    }
+
+    /// Ids of the claims, in the order of the file.
+    pub fn claim_ids(&self) -> Vec<&str> {
+        self.claims.iter().map(|claim| claim.id.as_str()).collect()
+    }
+
+    /// How many cases there are.
+    pub fn cases(&self) -> usize {
+        self.cases.len()
+    }
+
+    /// Name of a case.
+    pub fn case_name(&self, case: usize) -> &str {
+        self.cases[case].get("name").and_then(Value::as_str).unwrap_or("?")
+    }
+
+    /// Every combination of the sweeps' values, the last sweep quickest.
+    pub fn points(&self) -> Vec<At> {
+        let mut points: Vec<At> = vec![Vec::new()];
+        for (name, values) in &self.sweeps {
+            points = (points.iter())
+                .flat_map(|point| {
+                    values.iter().map(move |value| {
+                        let mut point = point.clone();
+                        point.push((name.clone(), value.clone()));
+                        point
+                    })
+                })
+                .collect();
+        }
+        points
+    }
+
+    /// The variables of a scale, with what the command line sets.
+    pub fn variables(
+        &self,
+        scale: Scale,
+        set: &[(String, String)],
+    ) -> Result<Table, ExperimentError> {
+        let mut variables = self.scales[scale as usize].clone();
+        for (name, text) in set {
+            if !variables.contains_key(name) {
+                let known = variables.keys().cloned().collect::<Vec<_>>().join(", ");
+                return Err(ExperimentError(format!(
+                    "--set {name}={text}: {} has no such variable; it has {known}",
+                    self.name
+                )));
+            }
+            variables.insert(name.clone(), value_of(text));
+        }
+        Ok(variables)
+    }
+
+    /// A case at a point, resolved.
+    pub(super) fn case(
+        &self,
+        case: usize,
+        scale: Scale,
+        set: &[(String, String)],
+        at: &At,
+    ) -> Result<Case, ExperimentError> {
+        let mut variables = self.variables(scale, set)?;
+        for (name, value) in at {
+            variables.insert(name.clone(), value.clone());
+        }
+        let place = format!("experiment {}, case {:?}", self.name, self.case_name(case));
+        let wrong = |why: String| ExperimentError(format!("{place}: {why}"));
+        let mut table = Value::Table(self.cases[case].clone());
+        substitute(&mut table, &variables).map_err(wrong)?;
+        let file: CaseFile = table.try_into().map_err(|error| wrong(error.to_string()))?;
+        file.case().map_err(wrong)
+    }
+}
+
+/// What a text on the command line means: a number or a flag if it looks like one.
+fn value_of(text: &str) -> Value {
+    if let Ok(number) = text.parse::<i64>() {
+        return Value::Integer(number);
+    }
+    if let Ok(number) = text.parse::<f64>() {
+        return Value::Float(number);
+    }
+    match text {
+        "true" => Value::Boolean(true),
+        "false" => Value::Boolean(false),
+        _ => Value::String(text.into()),
+    }
+}
+
+/// Replaces every `"$name"`.
+fn substitute(value: &mut Value, variables: &Table) -> Result<(), String> {
+    match value {
+        Value::String(text) => {
+            if let Some(name) = text.strip_prefix('$') {
+                let known = || variables.keys().cloned().collect::<Vec<_>>().join(", ");
+                let found = variables.get(name);
+                *value = found.cloned().ok_or_else(|| {
+                    format!("\"${name}\": no such variable; there are {}", known())
+                })?;
+            }
+            Ok(())
+        }
+        Value::Array(values) => {
+            values.iter_mut().try_for_each(|value| substitute(value, variables))
+        }
+        Value::Table(table) => {
+            table.iter_mut().try_for_each(|(_, value)| substitute(value, variables))
+        }
+        _ => Ok(()),
+    }
+}

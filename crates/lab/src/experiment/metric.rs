@@ -1,0 +1,106 @@
+//! What is measured at a point: numbers by name. `reads` of one client are `CLIENT.read_mean`; the
+//! same name without a client is about all clients together.
+
+use super::ExperimentError;
+use crate::load::{Latency, Seen};
+use crate::target::TargetCounts;
+use std::collections::BTreeMap;
+
+/// Names of the parts of a latency, and their shares where they are quantiles.
+const LATENCIES: [(&str, Option<f64>); 8] = [
+    ("mean", None),
+    ("min", None),
+    ("max", None),
+    ("deviation", None),
+    ("p50", Some(0.5)),
+    ("p99", Some(0.99)),
+    ("p999", Some(0.999)),
+    ("p9999", Some(0.9999)),
+];
+
+/// The unit of a metric, or an error that lists those there are.
+pub fn metric_unit(metric: &str) -> Result<&'static str, ExperimentError> {
+    let name = metric.rsplit('.').next().unwrap_or(metric);
+    let unit = match name {
+        "read_bandwidth" | "write_bandwidth" | "bandwidth" => Some("GB/s"),
+        "read_iops" | "write_iops" | "iops" => Some("1/s"),
+        "read_spikes" | "write_spikes" => Some("%"),
+        "errors" | "unfinished" | "erases" | "suspensions" | "waf" => Some(""),
+        "unfinished_max" => Some("ms"),
+        _ => name.split_once('_').and_then(|(kind, part)| {
+            let known = ["read", "write", "batch"].contains(&kind)
+                && LATENCIES.iter().any(|(name, _)| *name == part);
+            known.then_some("ms")
+        }),
+    };
+    unit.ok_or_else(|| {
+        ExperimentError(format!(
+            "metric {metric:?}: there is no such one; known are read_bandwidth, write_bandwidth, \
+             bandwidth, read_iops, write_iops, iops, read_spikes, write_spikes, errors, unfinished, \
+             unfinished_max, erases, suspensions, waf, and read_, write_ or batch_ with mean, min, \
+             max, deviation, p50, p99, p999 or p9999"
+        ))
+    })
+}
+
+fn add_latency(values: &mut BTreeMap<String, f64>, prefix: &str, kind: &str, latency: &Latency) {
+    if latency.count() == 0 {
+        return;
+    }
+    for (part, share) in LATENCIES {
+        let ns = match (part, share) {
+            (_, Some(share)) => latency.quantile_ns(share) as f64,
+            ("min", _) => latency.min_ns() as f64,
+            ("max", _) => latency.max_ns() as f64,
+            ("deviation", _) => latency.deviation_ns(),
+            _ => latency.mean_ns(),
+        };
+        values.insert(format!("{prefix}{kind}_{part}"), ns / 1e6);
+    }
+}
+
+fn add_seen(values: &mut BTreeMap<String, f64>, prefix: &str, seen: &Seen, spike_ns: u64) {
+    let mut put = |name: &str, value: f64| values.insert(format!("{prefix}{name}"), value);
+    put("read_bandwidth", seen.per_second(seen.bytes_read) / 1e9);
+    put("write_bandwidth", seen.per_second(seen.bytes_written) / 1e9);
+    put("bandwidth", seen.per_second(seen.bytes_read + seen.bytes_written) / 1e9);
+    put("read_iops", seen.per_second(seen.reads_ended));
+    put("write_iops", seen.per_second(seen.writes_ended));
+    put("iops", seen.per_second(seen.reads_ended + seen.writes_ended));
+    put("errors", seen.errors as f64);
+    put("unfinished", seen.unfinished as f64);
+    put("unfinished_max", seen.unfinished_max_ns as f64 / 1e6);
+    if seen.reads.count() > 0 {
+        put("read_spikes", 100.0 * seen.reads.share_over(spike_ns));
+    }
+    if seen.writes.count() > 0 {
+        put("write_spikes", 100.0 * seen.writes.share_over(spike_ns));
+    }
+    add_latency(values, prefix, "read", &seen.reads);
+    add_latency(values, prefix, "write", &seen.writes);
+    add_latency(values, prefix, "batch", &seen.batches);
+}
+
+/// Everything measured at a point.
+pub(super) fn metrics(
+    clients: &[(String, Seen)],
+    before: TargetCounts,
+    after: TargetCounts,
+    spike_ns: u64,
+) -> BTreeMap<String, f64> {
+    let mut values = BTreeMap::new();
+    let mut all = Seen::default();
+    for (name, seen) in clients {
+        add_seen(&mut values, &format!("{name}."), seen, spike_ns);
+        all.merge(seen);
+    }
+    add_seen(&mut values, "", &all, spike_ns);
+    let programmed = after.bytes_programmed - before.bytes_programmed;
+    let written = after.bytes_written - before.bytes_written;
+    if written > 0 {
+        values.insert("waf".into(), programmed as f64 / written as f64);
+    }
+    values.insert("erases".into(), (after.erases - before.erases) as f64);
+    values.insert("suspensions".into(), (after.suspensions - before.suspensions) as f64);
+    values
+}

@@ -1,0 +1,196 @@
+//! From results to a report: claims judged, figures drawn, one table of all points.
+
+use super::file::{ClaimFile, Experiment, FigureFile};
+use super::select::{Selection, matches, number_of, text_of, value};
+use super::{CaseResult, ExperimentError, Options, Results, metric_unit};
+use crate::report::{
+    Axis, Claim, Column, Figure, Origin, Report, Scale as AxisScale, Series, Statement, Style,
+    Table, Tolerance, Value as Shown, Verdict,
+};
+
+/// The report of what [`super::run()`] measured.
+pub fn report(
+    experiment: &Experiment,
+    options: &Options,
+    results: &Results,
+) -> Result<Report, ExperimentError> {
+    let claims = experiment.claims.iter().map(|claim| judged(experiment, claim, results));
+    let variables = experiment.variables(options.scale, &options.set)?;
+    let mut command = format!(
+        "weir lab run {} --scale {} --seed {}",
+        experiment.name,
+        options.scale.name(),
+        options.seed
+    );
+    for (name, value) in &options.set {
+        command.push_str(&format!(" --set {name}={value}"));
+    }
+    let figures = experiment.figures.iter().map(|file| figure(experiment, file, results));
+    Ok(Report {
+        name: experiment.name.clone(),
+        title: experiment.title.clone(),
+        summary: experiment.summary.clone(),
+        source: experiment.source.clone(),
+        command,
+        seed: options.seed,
+        scale: options.scale.name().into(),
+        parameters: variables.iter().map(|(name, value)| (name.clone(), text_of(value))).collect(),
+        figures: figures.collect::<Result<Vec<_>, _>>()?,
+        tables: vec![points_table(experiment, results)],
+        claims: claims.collect::<Result<Vec<_>, _>>()?,
+        notes: experiment.notes.clone(),
+    })
+}
+
+fn judged(
+    experiment: &Experiment,
+    file: &ClaimFile,
+    results: &Results,
+) -> Result<Claim, ExperimentError> {
+    let wrong = |why: String| ExperimentError(format!("claim {:?}: {why}", file.id));
+    let tolerance = Tolerance::try_from(file.tolerance.clone());
+    let statement = Statement {
+        id: file.id.clone(),
+        source: file.source.clone().unwrap_or_else(|| experiment.source.clone()),
+        said: match &file.said {
+            toml::Value::String(text) => Shown::from(text.as_str()),
+            other => Shown::from(number_of(other).ok_or_else(|| {
+                wrong(format!("said = {other}: a number, or a range such as \"0.13-0.17\""))
+            })?),
+        },
+        unit: file.unit.clone(),
+        tolerance: tolerance.map_err(|why| wrong(why.to_string()))?,
+    };
+    let selection = Selection::of_claim(file)?;
+    // What cannot be measured (it never crosses, it is too slow everywhere) is a miss with a reason.
+    let measured = value(results, selection).map_or_else(Shown::Text, Shown::from);
+    let baseline = file
+        .baseline
+        .as_ref()
+        .map(|other| value(results, selection.other(other)).map_or_else(Shown::Text, Shown::from));
+    let claim = match &file.contradicts {
+        Some(why) => Claim::contradicts_itself(statement, measured, baseline, why),
+        None => Claim::judged(statement, measured, baseline),
+    };
+    let claim = claim.map_err(|why| wrong(why.to_string()))?;
+    // A reason in the file explains a miss; a claim that holds needs none.
+    Ok(match &file.reason {
+        Some(reason) if claim.verdict() == Verdict::Missed => claim.because(reason),
+        _ => claim,
+    })
+}
+
+fn points_table(experiment: &Experiment, results: &Results) -> Table {
+    let column = |label: &str, unit: &str| Column { label: label.into(), unit: unit.into() };
+    let mut columns = vec![column("case", "")];
+    columns.extend(experiment.sweeps.iter().map(|(name, _)| column(name, "")));
+    columns.extend((experiment.columns.iter()).map(|metric| {
+        let unit = metric_unit(metric).unwrap_or_default();
+        column(&metric.replace('_', " "), unit)
+    }));
+    let mut rows = Vec::new();
+    for case in &results.cases {
+        for point in &case.points {
+            let mut row = vec![Shown::Text(case.case.clone())];
+            row.extend(point.at.iter().map(|(_, value)| Shown::Text(text_of(value))));
+            row.extend(experiment.columns.iter().map(|metric| {
+                let found = point.values.get(metric).copied();
+                found.map_or_else(|| Shown::Text(String::new()), Shown::Number)
+            }));
+            rows.push(row);
+        }
+    }
+    Table { title: "Measured".into(), columns, rows, note: String::new() }
+}
+
+fn figure(
+    experiment: &Experiment,
+    file: &FigureFile,
+    results: &Results,
+) -> Result<Figure, ExperimentError> {
+    let shown = |case: &&CaseResult| file.cases.is_empty() || file.cases.contains(&case.case);
+    let cases: Vec<&CaseResult> = results.cases.iter().filter(shown).collect();
+    let categories = categories(experiment, file, &cases);
+    let mut series: Vec<Series> = Vec::new();
+    if file.x == "case" {
+        series.push(by_case(file, &cases));
+    } else {
+        series.extend(cases.iter().map(|case| along(file, case, categories.is_some())));
+    }
+    series.retain(|series| !series.points.is_empty());
+    series.extend(file.paper.iter().map(|paper| Series {
+        name: paper.name.clone(),
+        origin: if paper.bound { Origin::Bound } else { Origin::Paper },
+        style: if paper.bound { Style::Line } else { Style::Points },
+        points: paper.points.clone(),
+        error_bars: None,
+    }));
+    let scale = |log| if log { AxisScale::Log } else { AxisScale::Linear };
+    Ok(Figure {
+        id: file.id.clone(),
+        title: file.title.clone(),
+        x: Axis {
+            label: file.x_label.clone(),
+            unit: file.x_unit.clone(),
+            scale: scale(file.x_log),
+            categories,
+        },
+        y: Axis {
+            label: file.y_label.clone(),
+            unit: metric_unit(&file.y)?.into(),
+            scale: scale(file.y_log),
+            categories: None,
+        },
+        series,
+        note: file.note.clone(),
+    })
+}
+
+/// The names along x, if they are not numbers.
+fn categories(
+    experiment: &Experiment,
+    file: &FigureFile,
+    cases: &[&CaseResult],
+) -> Option<Vec<String>> {
+    if file.x == "case" {
+        return Some(cases.iter().map(|case| case.case.clone()).collect());
+    }
+    let (_, values) = experiment.sweeps.iter().find(|(name, _)| *name == file.x)?;
+    let numbers =
+        values.iter().all(|value| matches!(value, toml::Value::Integer(_) | toml::Value::Float(_)));
+    (file.bars || !numbers).then(|| values.iter().map(text_of).collect())
+}
+
+fn origin(case: &CaseResult) -> Origin {
+    if case.baseline { Origin::Baseline } else { Origin::Weir }
+}
+
+fn along(file: &FigureFile, case: &CaseResult, by_category: bool) -> Series {
+    let mut points = Vec::new();
+    for point in case.points.iter().filter(|point| matches(&point.at, &file.at)) {
+        let x = point.at.iter().find(|(name, _)| *name == file.x);
+        let x = x.and_then(|(_, value)| number_of(value)).filter(|_| !by_category);
+        if let Some(&y) = point.values.get(&file.y) {
+            points.push((x.unwrap_or(points.len() as f64), y));
+        }
+    }
+    let style = if file.bars { Style::Bars } else { Style::Line };
+    Series { name: case.case.clone(), origin: origin(case), style, points, error_bars: None }
+}
+
+fn by_case(file: &FigureFile, cases: &[&CaseResult]) -> Series {
+    let mut points = Vec::new();
+    for (index, case) in cases.iter().enumerate() {
+        let point = case.points.iter().find(|point| matches(&point.at, &file.at));
+        if let Some(&y) = point.and_then(|point| point.values.get(&file.y)) {
+            points.push((index as f64, y));
+        }
+    }
+    Series {
+        name: "Weir".into(),
+        origin: Origin::Weir,
+        style: Style::Bars,
+        points,
+        error_bars: None,
+    }
+}

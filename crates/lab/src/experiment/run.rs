@@ -1,0 +1,186 @@
+//! Measures an experiment: each case on a device of its own, its points one after the other on that
+//! device (as the source did it), cases in parallel.
+
+use super::file::{self, At, Case, DeviceChoice, Experiment, Prepare};
+use super::{ExperimentError, metric};
+use crate::device_file::{DeviceSpec, Scale};
+use crate::driver::Failure;
+use crate::load::{self, Window};
+use crate::target::Target;
+use flash::Random;
+use std::collections::BTreeMap;
+
+/// What the command line decides.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// How large, how long.
+    pub scale: file::Scale,
+    /// Variables to change.
+    pub set: Vec<(String, String)>,
+    /// Of everything that is drawn.
+    pub seed: u64,
+    /// Cases at a time.
+    pub threads: usize,
+}
+
+/// What a case measured at one combination of sweep values.
+#[derive(Clone, Debug)]
+pub struct PointResult {
+    /// The combination.
+    pub at: At,
+    /// By metric.
+    pub values: BTreeMap<String, f64>,
+}
+
+/// What a case measured.
+#[derive(Clone, Debug)]
+pub struct CaseResult {
+    /// Its name.
+    pub case: String,
+    /// It stands for what Weir is compared to.
+    pub baseline: bool,
+    /// In the order of [`Experiment::points`].
+    pub points: Vec<PointResult>,
+}
+
+/// What an experiment measured.
+#[derive(Clone, Debug)]
+pub struct Results {
+    /// In the order of the file.
+    pub cases: Vec<CaseResult>,
+}
+
+/// Told while an experiment runs: the case and how many of all points are done.
+pub type Progress<'a> = &'a (dyn Fn(&str, usize, usize) + Sync);
+
+/// Runs every case at every point.
+pub fn run(
+    experiment: &Experiment,
+    options: &Options,
+    progress: Progress<'_>,
+) -> Result<Results, ExperimentError> {
+    let points = experiment.points();
+    let total = points.len() * experiment.cases();
+    let done = std::sync::atomic::AtomicUsize::new(0);
+    let cases =
+        crate::parallel::for_each_seed(0..experiment.cases() as u64, options.threads, |index| {
+            let told = |case: &str| {
+                let count = done.fetch_add(1, std::sync::atomic::Ordering::Relaxed) + 1;
+                progress(case, count, total);
+            };
+            run_case(experiment, options, index as usize, &points, &told)
+                .map_err(|error| Failure(error.0))
+        });
+    let cases = cases.map_err(|error| ExperimentError(error.failure.0))?;
+    Ok(Results { cases })
+}
+
+/// A device and how far its time has come.
+struct Device {
+    target: Box<dyn Target>,
+    choice: DeviceChoice,
+    prepare: Vec<Prepare>,
+}
+
+fn run_case(
+    experiment: &Experiment,
+    options: &Options,
+    index: usize,
+    points: &[At],
+    told: &dyn Fn(&str),
+) -> Result<CaseResult, ExperimentError> {
+    let mut random = Random::new(options.seed ^ (index as u64).wrapping_mul(0x9e37_79b9));
+    let mut device: Option<Device> = None;
+    let mut results = Vec::new();
+    let mut baseline = false;
+    for at in points {
+        let case = experiment.case(index, options.scale, &options.set, at)?;
+        let wrong = |why: String| {
+            ExperimentError(format!("experiment {}, case {:?}: {why}", experiment.name, case.name))
+        };
+        baseline = case.baseline;
+        let reusable =
+            device.take_if(|device| device.choice == case.device && device.prepare == case.prepare);
+        let mut used = match reusable {
+            Some(device) => device,
+            None => {
+                // The old one's memory goes first: devices are large.
+                drop(device.take());
+                make_device(&case, random.next_u64()).map_err(wrong)?
+            }
+        };
+        let values = measure(&mut used, &case, experiment.spike_ns, random.next_u64());
+        results.push(PointResult { at: at.clone(), values: values.map_err(|why| wrong(why.0))? });
+        device = Some(used);
+        told(&case.name);
+    }
+    Ok(CaseResult { case: experiment.case_name(index).to_owned(), baseline, points: results })
+}
+
+fn make_device(case: &Case, seed: u64) -> Result<Device, String> {
+    let DeviceChoice { name, set, blocks_per_plane } = &case.device;
+    let spec = DeviceSpec::builtin_with(name, set)?;
+    let scale = blocks_per_plane.map_or(Scale::FULL, Scale::BlocksPerPlane);
+    let target = spec.build(scale, &nand::Faults::default(), seed)?;
+    let mut device = Device { target, choice: case.device.clone(), prepare: case.prepare.clone() };
+    for (step, prepare) in (0..).zip(&case.prepare) {
+        device.prepare(prepare, seed ^ (step + 1)).map_err(|why| format!("prepare: {why}"))?;
+    }
+    Ok(device)
+}
+
+/// A stable WAF: the last quarter of the space differs by less than this from the one before.
+const STEADY: f64 = 0.02;
+
+impl Device {
+    fn prepare(&mut self, prepare: &Prepare, seed: u64) -> Result<(), Failure> {
+        let client = &prepare.client;
+        let space = self.target.bytes() as f64 * client.span;
+        let ios = |times: f64| {
+            let ios = space * times / client.bytes as f64 / f64::from(client.threads);
+            (ios.ceil() as u64).max(1)
+        };
+        if !prepare.steady {
+            return self.go_over(client, ios(prepare.times), seed);
+        }
+        let mut last = f64::NAN;
+        for quarter in 0..(prepare.times * 4.0).ceil() as u64 {
+            let before = self.target.counts();
+            self.go_over(client, ios(0.25), seed.wrapping_add(quarter << 32))?;
+            let after = self.target.counts();
+            let waf = (after.bytes_programmed - before.bytes_programmed) as f64
+                / (after.bytes_written - before.bytes_written).max(1) as f64;
+            // The first whole overwrite is never steady: GC may not have begun.
+            if quarter >= 4 && (waf / last - 1.0).abs() < STEADY {
+                return Ok(());
+            }
+            last = waf;
+        }
+        Ok(())
+    }
+
+    /// The client does so many I/Os a thread, and all of them end.
+    fn go_over(&mut self, client: &load::Client, ios: u64, seed: u64) -> Result<(), Failure> {
+        let client = load::Client { ios_max: ios, ..client.clone() };
+        let window = Window { warmup_ns: 0, measure_ns: u64::MAX };
+        let seen = load::run(&mut *self.target, std::slice::from_ref(&client), window, seed)?;
+        match seen[0].first_error {
+            Some(error) => Err(Failure(format!("{:?}: {error:?}", client.name))),
+            None => Ok(()),
+        }
+    }
+}
+
+fn measure(
+    device: &mut Device,
+    case: &Case,
+    spike_ns: u64,
+    seed: u64,
+) -> Result<BTreeMap<String, f64>, Failure> {
+    let before = device.target.counts();
+    let window = Window { warmup_ns: case.warmup_ns, measure_ns: case.measure_ns };
+    let seen = load::run(&mut *device.target, &case.clients, window, seed)?;
+    let after = device.target.counts();
+    let clients = case.clients.iter().map(|client| client.name.clone()).zip(seen);
+    Ok(metric::metrics(&clients.collect::<Vec<_>>(), before, after, spike_ns))
+}

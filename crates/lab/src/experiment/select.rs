@@ -1,0 +1,242 @@
+//! From measured points to the one figure that a claim is about.
+
+use super::file::{At, ClaimFile, CrossoverFile, Experiment, LargestFile, SelectFile};
+use super::metric::metric_unit;
+use super::{CaseResult, ExperimentError, PointResult, Results};
+use flash::quantity;
+use toml::{Table, Value};
+
+/// A selection with what it leaves to another: the baseline of a claim has the claim's metric and
+/// points unless it says otherwise.
+#[derive(Clone, Copy)]
+pub(super) struct Selection<'a> {
+    pub select: &'a SelectFile,
+    pub metric: &'a str,
+    pub at: &'a Table,
+    pub over: Option<&'a str>,
+}
+
+impl<'a> Selection<'a> {
+    pub fn of_claim(claim: &'a ClaimFile) -> Result<Self, ExperimentError> {
+        let select = &claim.select;
+        let metric = select
+            .metric
+            .as_deref()
+            .ok_or_else(|| ExperimentError(format!("claim {:?}: needs a metric", claim.id)))?;
+        Ok(Self { select, metric, at: &select.at, over: select.over.as_deref() })
+    }
+
+    /// `other`, with what it does not say taken from this one.
+    pub fn other(self, other: &'a SelectFile) -> Self {
+        Self {
+            select: other,
+            metric: other.metric.as_deref().unwrap_or(self.metric),
+            at: if other.at.is_empty() { self.at } else { &other.at },
+            over: other.over.as_deref().or(self.over),
+        }
+    }
+}
+
+/// Checks what can be known of figures and claims before anything has run.
+pub(super) fn check(experiment: &Experiment) -> Result<(), ExperimentError> {
+    let wrong = |place: String, why: String| Err(ExperimentError(format!("{place}: {why}")));
+    for figure in &experiment.figures {
+        let place = format!("figure {:?}", figure.id);
+        if figure.x != "case" && !experiment.sweeps.iter().any(|(name, _)| *name == figure.x) {
+            return wrong(place, format!("x = {:?} is neither a sweep nor \"case\"", figure.x));
+        }
+        for case in &figure.cases {
+            check_case(experiment, case)
+                .map_err(|why| ExperimentError(format!("{place}: {why}")))?;
+        }
+        check_at(experiment, &figure.at)
+            .map_err(|why| ExperimentError(format!("{place}: {why}")))?;
+    }
+    for claim in &experiment.claims {
+        let place = format!("claim {:?}", claim.id);
+        let selection = Selection::of_claim(claim)?;
+        check_selection(experiment, selection)
+            .and_then(|()| match &claim.baseline {
+                Some(other) => check_selection(experiment, selection.other(other)),
+                None => Ok(()),
+            })
+            .map_err(|why| ExperimentError(format!("{place}: {why}")))?;
+        let unit = unit_of(selection)?;
+        if let Some(unit) = unit.filter(|unit| *unit != claim.unit) {
+            return wrong(
+                place,
+                format!("unit = {:?}, but it is measured in {unit:?}", claim.unit),
+            );
+        }
+    }
+    Ok(())
+}
+
+/// The unit of what a selection gives, where it is the metric's own.
+fn unit_of(selection: Selection<'_>) -> Result<Option<&'static str>, ExperimentError> {
+    let select = selection.select;
+    let unit = metric_unit(selection.metric)?;
+    let plain = select.per.is_none()
+        && select.crossover.is_none()
+        && select.largest.is_none()
+        && selection.over != Some("spread");
+    Ok(plain.then_some(unit))
+}
+
+fn check_selection(experiment: &Experiment, selection: Selection<'_>) -> Result<(), String> {
+    let select = selection.select;
+    check_case(experiment, &select.case)?;
+    check_at(experiment, selection.at)?;
+    metric_unit(selection.metric).map_err(|error| error.0)?;
+    match selection.over {
+        None | Some("max" | "min" | "mean" | "spread") => {}
+        Some(other) => return Err(format!("over = {other:?}: one of max, min, mean, spread")),
+    }
+    if let Some(per) = &select.per {
+        check_selection(experiment, selection.other(per))?;
+    }
+    let along = select.crossover.iter().map(|c| &c.along);
+    for along in along.chain(select.largest.iter().map(|l| &l.along)) {
+        if !experiment.sweeps.iter().any(|(name, _)| name == along) {
+            return Err(format!("along = {along:?}: there is no such sweep"));
+        }
+    }
+    select.crossover.iter().try_for_each(|crossover| check_case(experiment, &crossover.case))
+}
+
+fn check_case(experiment: &Experiment, case: &str) -> Result<(), String> {
+    let names = (0..experiment.cases()).map(|index| experiment.case_name(index));
+    if names.clone().any(|name| name == case) {
+        return Ok(());
+    }
+    Err(format!(
+        "case {case:?}: there is no such one; there are {}",
+        names.collect::<Vec<_>>().join(", ")
+    ))
+}
+
+fn check_at(experiment: &Experiment, at: &Table) -> Result<(), String> {
+    for (name, value) in at {
+        let sweep = experiment.sweeps.iter().find(|(sweep, _)| sweep == name);
+        let (_, values) = sweep.ok_or_else(|| format!("at.{name}: there is no such sweep"))?;
+        if !values.contains(value) {
+            return Err(format!("at.{name} = {value}: not a value of that sweep"));
+        }
+    }
+    Ok(())
+}
+
+/// The number that a sweep's value stands for, if it does.
+pub(super) fn number_of(value: &Value) -> Option<f64> {
+    match value {
+        Value::Integer(number) => Some(*number as f64),
+        Value::Float(number) => Some(*number),
+        Value::String(text) => quantity::bytes(text).map(|bytes| bytes as f64),
+        _ => None,
+    }
+}
+
+/// How a sweep's value is printed.
+pub(super) fn text_of(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
+
+pub(super) fn matches(at: &At, wanted: &Table) -> bool {
+    wanted.iter().all(|(name, value)| at.iter().any(|(n, v)| n == name && v == value))
+}
+
+fn case_of<'a>(results: &'a Results, name: &str) -> Result<&'a CaseResult, String> {
+    let found = results.cases.iter().find(|case| case.case == name);
+    found.ok_or_else(|| format!("case {name:?} was not run"))
+}
+
+fn metric_of(point: &PointResult, metric: &str) -> Result<f64, String> {
+    let found = point.values.get(metric).copied();
+    found.ok_or_else(|| format!("nothing was measured as {metric:?}: no such I/O ended in time"))
+}
+
+/// The figure that a selection is about.
+pub(super) fn value(results: &Results, selection: Selection<'_>) -> Result<f64, String> {
+    let select = selection.select;
+    if let Some(crossover) = &select.crossover {
+        return first_not_below(results, selection, crossover);
+    }
+    if let Some(largest) = &select.largest {
+        return largest_within(results, selection, largest);
+    }
+    let measured = plain(results, selection)?;
+    match &select.per {
+        Some(per) => Ok(measured / value(results, selection.other(per))?),
+        None => Ok(measured),
+    }
+}
+
+fn plain(results: &Results, selection: Selection<'_>) -> Result<f64, String> {
+    let case = case_of(results, &selection.select.case)?;
+    let points = case.points.iter().filter(|point| matches(&point.at, selection.at));
+    let values = points.map(|point| metric_of(point, selection.metric));
+    let values = values.collect::<Result<Vec<f64>, String>>()?;
+    let mean = values.iter().sum::<f64>() / values.len().max(1) as f64;
+    let max = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let min = values.iter().copied().fold(f64::INFINITY, f64::min);
+    match (selection.over, values.as_slice()) {
+        (_, []) => Err("no point fits".into()),
+        (None, &[value]) => Ok(value),
+        (None, many) => Err(format!("{} points fit: say which, or over = \"max\"", many.len())),
+        (Some("max"), _) => Ok(max),
+        (Some("min"), _) => Ok(min),
+        (Some("spread"), _) => Ok((max - min) / mean),
+        (Some(_), _) => Ok(mean),
+    }
+}
+
+/// Values of a metric along a sweep, in ascending order of the sweep.
+fn along(
+    results: &Results,
+    case: &str,
+    sweep: &str,
+    selection: Selection<'_>,
+) -> Result<Vec<(f64, f64)>, String> {
+    let mut values = Vec::new();
+    for point in &case_of(results, case)?.points {
+        if !matches(&point.at, selection.at) {
+            continue;
+        }
+        let at = point.at.iter().find(|(name, _)| name == sweep);
+        let at = at.and_then(|(_, value)| number_of(value));
+        let at = at.ok_or_else(|| format!("sweep {sweep:?} has values that are no numbers"))?;
+        values.push((at, metric_of(point, selection.metric)?));
+    }
+    values.sort_by(|a, b| a.0.total_cmp(&b.0));
+    Ok(values)
+}
+
+fn first_not_below(
+    results: &Results,
+    selection: Selection<'_>,
+    crossover: &CrossoverFile,
+) -> Result<f64, String> {
+    let ours = along(results, &selection.select.case, &crossover.along, selection)?;
+    let other = along(results, &crossover.case, &crossover.along, selection)?;
+    // From there on it stays above: a touch in the noise is no crossover.
+    let mut first = None;
+    for (&(at, value), &(_, other)) in ours.iter().zip(&other) {
+        if value < other {
+            first = None;
+        } else if first.is_none() {
+            first = Some(at);
+        }
+    }
+    first.ok_or_else(|| format!("it stays below {:?}", crossover.case))
+}
+
+fn largest_within(
+    results: &Results,
+    selection: Selection<'_>,
+    largest: &LargestFile,
+) -> Result<f64, String> {
+    let values = along(results, &selection.select.case, &largest.along, selection)?;
+    let within = values.iter().take_while(|(_, value)| *value <= largest.at_most);
+    let last = within.last().map(|(at, _)| *at);
+    last.ok_or_else(|| format!("it is above {} everywhere", largest.at_most))
+}

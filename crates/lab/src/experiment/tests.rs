@@ -1,0 +1,93 @@
+//! The built-in experiments are whole; what is wrong with a file is named.
+
+use super::{Experiment, Scale, builtin, builtin_names};
+
+#[test]
+fn every_built_in_experiment_is_whole_and_named_like_its_file() {
+    for name in builtin_names() {
+        let experiment = Experiment::parse(builtin(name).expect("it is listed"))
+            .unwrap_or_else(|error| panic!("{name}: {error}"));
+        assert_eq!(experiment.name, name);
+        assert!(!experiment.claim_ids().is_empty(), "{name} claims nothing");
+        assert!(experiment.points().len() * experiment.cases() > 0);
+    }
+}
+
+#[test]
+fn claims_have_ids_of_their_own() {
+    let mut ids = Vec::new();
+    for name in builtin_names() {
+        let experiment = Experiment::parse(builtin(name).expect("listed")).expect("parses");
+        ids.extend(experiment.claim_ids().into_iter().map(str::to_owned));
+    }
+    let count = ids.len();
+    ids.sort_unstable();
+    ids.dedup();
+    assert_eq!(ids.len(), count, "two claims share an id");
+}
+
+const SMALL: &str = r#"
+name = "try"
+title = "A try"
+source = "nowhere"
+summary = "Nothing."
+columns = ["read_iops"]
+[small]
+measure = "10ms"
+[full]
+measure = "1s"
+[sweep]
+depth = [1, 2]
+[[case]]
+name = "one"
+device = "sdf"
+warmup = "0s"
+measure = "$measure"
+[[case.client]]
+reads = 1.0
+bytes = "4KiB"
+depth = "$depth"
+[[claim]]
+id = "c"
+said = 1
+unit = "1/s"
+tolerance = "at least"
+case = "one"
+metric = "read_iops"
+at = { depth = 2 }
+"#;
+
+#[test]
+fn an_experiment_that_is_whole_is_taken() {
+    let experiment = Experiment::parse(SMALL).expect("it is whole");
+    let at = &experiment.points()[1];
+    let case = experiment.case(0, Scale::Full, &[], at).expect("resolves");
+    assert_eq!(case.measure_ns, 1_000_000_000);
+    assert_eq!(case.clients[0].pace, crate::load::Pace::Depth(2));
+    let set = [("measure".to_owned(), "2s".to_owned())];
+    let case = experiment.case(0, Scale::Full, &set, at).expect("resolves");
+    assert_eq!(case.measure_ns, 2_000_000_000);
+}
+
+#[test]
+fn what_is_wrong_with_an_experiment_is_named() {
+    let wrong = [
+        ("bytes = \"4KiB\"", "bytes = \"4Kib\"", "4Kib"),
+        ("reads = 1.0", "raeds = 1.0", "raeds"),
+        ("reads = 1.0", "reads = 1.5", "reads = 1.5"),
+        ("\"$measure\"", "\"$mesure\"", "$mesure"),
+        ("depth = [1, 2]", "depth = []", "sweep.depth"),
+        ("read_iops\"\nat", "read_ipos\"\nat", "read_ipos"),
+        ("unit = \"1/s\"", "unit = \"GB/s\"", "measured in"),
+        ("at = { depth = 2 }", "at = { depth = 3 }", "at.depth"),
+        ("case = \"one\"", "case = \"two\"", "two"),
+        ("depth = \"$depth\"", "depth = 1\nbatch = 2", "one of depth, batch and rate"),
+        ("measure = \"1s\"", "measure = \"0s\"", "above \"0s\""),
+    ];
+    for (from, to, named) in wrong {
+        let text = SMALL.replace(from, to);
+        assert_ne!(text, SMALL, "{from} is in the text");
+        let error = Experiment::parse(&text).expect_err(to).to_string();
+        assert!(error.contains(named), "{to}: {error}");
+    }
+}

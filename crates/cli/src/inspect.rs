@@ -212,8 +212,8 @@ fn shard_text(index: usize, shard: &Value) -> String {
         let blocks: Vec<String> = array(blocks).iter().take(16).map(shown).collect();
         if blocks.is_empty() { "none".into() } else { blocks.join(" ") }
     };
-    let states = shard["bands_by_state"].as_object();
-    let states: Vec<String> = states
+    let states: Vec<String> = shard["bands_by_state"]
+        .as_object()
         .map(|states| states.iter().map(|(state, bands)| format!("{bands} {state}")).collect())
         .unwrap_or_default();
     let row = |name: &str, value: String| vec![format!("  {name}"), value];
@@ -266,9 +266,8 @@ fn shard_text(index: usize, shard: &Value) -> String {
             ),
         ),
     ];
-    if !recovery["rebuilt"].is_null() {
-        rows.push(row("rebuilt", shown(&recovery["rebuilt"])));
-    }
+    let rebuilt = recovery["rebuilt"].as_str();
+    rows.extend(rebuilt.map(|text| row("rebuilt", text.into())));
     for bar in array(&wear["histogram"]) {
         rows.push(row(
             "",

@@ -245,16 +245,7 @@ fn shard_text(index: usize, shard: &Value) -> String {
                 if recovery["clean"] == true { "clean" } else { "dirty" }
             ),
         ),
-        row(
-            "recovery",
-            format!(
-                "{} bands probed, {} scanned, {} slots replayed, {} torn pages",
-                recovery["bands_probed"],
-                recovery["bands_scanned"],
-                recovery["slots_replayed"],
-                recovery["pages_torn"]
-            ),
-        ),
+        row("recovery", recovery_text(recovery)),
         row(
             "erases",
             format!(
@@ -275,6 +266,16 @@ fn shard_text(index: usize, shard: &Value) -> String {
         ));
     }
     format!("shard {index}\n{}", table(&rows))
+}
+
+fn recovery_text(recovery: &Value) -> String {
+    format!(
+        "{} bands probed, {} scanned, {} slots replayed, {} torn pages",
+        recovery["bands_probed"],
+        recovery["bands_scanned"],
+        recovery["slots_replayed"],
+        recovery["pages_torn"]
+    )
 }
 
 fn bands_text(shard: &Value) -> String {

@@ -212,8 +212,8 @@ fn shard_text(index: usize, shard: &Value) -> String {
         let blocks: Vec<String> = array(blocks).iter().take(16).map(shown).collect();
         if blocks.is_empty() { "none".into() } else { blocks.join(" ") }
     };
-    let states = shard["bands_by_state"].as_object();
-    let states: Vec<String> = states
+    let states: Vec<String> = shard["bands_by_state"]
+        .as_object()
         .map(|states| states.iter().map(|(state, bands)| format!("{bands} {state}")).collect())
         .unwrap_or_default();
     let row = |name: &str, value: String| vec![format!("  {name}"), value];
@@ -245,16 +245,7 @@ fn shard_text(index: usize, shard: &Value) -> String {
                 if recovery["clean"] == true { "clean" } else { "dirty" }
             ),
         ),
-        row(
-            "recovery",
-            format!(
-                "{} bands probed, {} scanned, {} slots replayed, {} torn pages",
-                recovery["bands_probed"],
-                recovery["bands_scanned"],
-                recovery["slots_replayed"],
-                recovery["pages_torn"]
-            ),
-        ),
+        row("recovery", recovery_text(recovery)),
         row(
             "erases",
             format!(
@@ -266,9 +257,8 @@ fn shard_text(index: usize, shard: &Value) -> String {
             ),
         ),
     ];
-    if !recovery["rebuilt"].is_null() {
-        rows.push(row("rebuilt", shown(&recovery["rebuilt"])));
-    }
+    let rebuilt = recovery["rebuilt"].as_str();
+    rows.extend(rebuilt.map(|text| row("rebuilt", text.into())));
     for bar in array(&wear["histogram"]) {
         rows.push(row(
             "",
@@ -276,6 +266,16 @@ fn shard_text(index: usize, shard: &Value) -> String {
         ));
     }
     format!("shard {index}\n{}", table(&rows))
+}
+
+fn recovery_text(recovery: &Value) -> String {
+    format!(
+        "{} bands probed, {} scanned, {} slots replayed, {} torn pages",
+        recovery["bands_probed"],
+        recovery["bands_scanned"],
+        recovery["slots_replayed"],
+        recovery["pages_torn"]
+    )
 }
 
 fn bands_text(shard: &Value) -> String {

@@ -1,3 +1,5 @@
+//! Device files: what parses, what is refused, and the bandwidths of the built-in devices.
+
 use super::{DeviceSpec, Inside, NAMES, Scale, TEXTS};
 use crate::load::{Client, Pace, Seen, Window, run};
 use crate::target::Target;

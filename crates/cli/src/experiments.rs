@@ -182,7 +182,7 @@ fn open(name: &str) -> Result<Experiment, Failure> {
     if let Some(text) = experiment::builtin(name) {
         return Experiment::parse(text).map_err(|error| format!("experiment {name}: {error}"));
     }
-    if !Path::new(name).extension().is_some_and(|extension| extension == "toml") {
+    if Path::new(name).extension().is_none_or(|extension| extension != "toml") {
         let known = experiment::builtin_names().join(", ");
         return Err(format!(
             "no experiment is called {name:?}; there are {known}, or give a .toml file"

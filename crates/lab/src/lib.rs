@@ -38,6 +38,7 @@ pub mod soak;
 pub mod ssd;
 pub mod target;
 pub mod theory;
+pub mod trace;
 pub mod workload;
 
 pub use driver::{Failure, Finished, Sim, State, Step};

@@ -46,7 +46,7 @@ impl fmt::Display for WriteError {
                 let names: Vec<&str> = names.map(Format::name).collect();
                 write!(
                     f,
-                    "{} is read and not written: choose one of {} with --to",
+                    "{} is read and not written: choose one of {} with --output-format",
                     format.name(),
                     names.join(", ")
                 )
@@ -70,12 +70,23 @@ impl std::error::Error for WriteError {}
 /// Writes records to a file.
 pub struct Writer {
     path: PathBuf,
-    /// Where it is written until it is complete; `None` for standard output.
-    partial: Option<PathBuf>,
+    partial: Partial,
     format: Format,
     context: Context,
     sink: Sink,
     written: u64,
+}
+
+/// Where a file is written until it is complete; `None` for standard output. What is not completed
+/// goes away.
+struct Partial(Option<PathBuf>);
+
+impl Drop for Partial {
+    fn drop(&mut self) {
+        if let Some(path) = &self.0 {
+            std::fs::remove_file(path).ok();
+        }
+    }
 }
 
 enum Sink {
@@ -108,13 +119,13 @@ impl Writer {
         }
         let failed = |error| WriteError::File { path: path.display().to_string(), error };
         let (partial, out): (_, Box<dyn Write + Send>) = if path == Path::new("-") {
-            (None, Box::new(io::stdout()))
+            (Partial(None), Box::new(io::stdout()))
         } else {
             let mut partial = path.as_os_str().to_owned();
             partial.push(".partial");
             let partial = PathBuf::from(partial);
             let file = File::create(&partial).map_err(failed)?;
-            (Some(partial), Box::new(file))
+            (Partial(Some(partial)), Box::new(file))
         };
         let mut packer = Packer::new(BufWriter::new(out), path).map_err(failed)?;
         let sink = match format.text() {
@@ -153,14 +164,14 @@ impl Writer {
 
     /// Completes the file. Returns how many records it has.
     pub fn finish(self) -> Result<u64, WriteError> {
-        let Self { path, partial, sink, written, .. } = self;
+        let Self { path, mut partial, sink, written, .. } = self;
         let finish = || {
             let packer = match sink {
                 Sink::Text(packer) => packer,
                 Sink::Weir(encoder) => encoder.finish()?,
             };
             packer.finish()?;
-            if let Some(partial) = partial {
+            if let Some(partial) = partial.0.take() {
                 std::fs::rename(partial, &path)?;
             }
             Ok(written)

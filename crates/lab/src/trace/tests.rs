@@ -193,9 +193,10 @@ fn weirs_format_is_as_documented() {
     ];
     assert_eq!(&bytes[..8], b"WeirTrc\x01");
     assert_eq!(bytes[8..16], [14, 0, 0, 0, 3, 0, 0, 0]);
-    assert_eq!(bytes[20..34], payload);
+    assert_eq!(bytes[16..30], payload);
+    assert_eq!(bytes[30..34], flash::crc(&bytes[8..30]).to_le_bytes());
     assert_eq!(bytes[34..42], [0; 8]);
-    assert_eq!(bytes.len(), 46);
+    assert_eq!(bytes[42..], flash::crc(&[0; 8]).to_le_bytes());
     assert_eq!(read(&bytes, &Options::default()).unwrap().0, records);
 }
 

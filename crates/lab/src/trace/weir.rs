@@ -11,14 +11,16 @@ use std::io::{self, Read, Write};
 /// How a file begins; the last byte is the version.
 pub(super) const MAGIC: [u8; 8] = *b"WeirTrc\x01";
 
-/// Payload bytes, records, checksum: four bytes each, little-endian.
-const BLOCK_HEADER_BYTES: usize = 12;
+/// Before the payload: its bytes, and its records.
+const HEADER_BYTES: usize = 8;
+/// Behind the payload: CRC-32C of all of the block before.
+const CHECKSUM_BYTES: usize = 4;
 /// Records of a block that is written; about 30 KB.
 const RECORDS: u32 = 4096;
 /// Most payload bytes of a block that is read.
 const PAYLOAD_BYTES_MAX: u32 = 1 << 20;
 /// A record has at least its flags, its time and its place.
-const RECORD_BYTES_MIN: u32 = 1;
+const RECORD_BYTES_MIN: u32 = 3;
 
 const FLAG_OP: u8 = 0b11;
 const FLAG_FUA: u8 = 1 << 2;
@@ -51,7 +53,8 @@ impl Before {
 /// Writes the format.
 pub(super) struct Encoder<W: Write> {
     out: W,
-    payload: Vec<u8>,
+    /// Room for the header, and the payload so far.
+    block: Vec<u8>,
     records: u32,
     before: Before,
     last_ns: u64,
@@ -60,29 +63,28 @@ pub(super) struct Encoder<W: Write> {
 impl<W: Write> Encoder<W> {
     pub(super) fn new(mut out: W) -> io::Result<Self> {
         out.write_all(&MAGIC)?;
-        let (payload, before) = (Vec::new(), Before::default());
-        Ok(Self { out, payload, records: 0, before, last_ns: 0 })
+        let (block, before) = (vec![0; HEADER_BYTES], Before::default());
+        Ok(Self { out, block, records: 0, before, last_ns: 0 })
     }
 
     /// Writes a record. Time must not go back.
     pub(super) fn write(&mut self, record: &Record) -> io::Result<()> {
         assert!(record.time_ns >= self.last_ns, "a reader gives records in order of time");
         self.last_ns = record.time_ns;
-        encode(record, &self.before, &mut self.payload);
+        encode(record, &self.before, &mut self.block);
         self.before = Before::of(record);
         self.records += 1;
         if self.records == RECORDS { self.end_block() } else { Ok(()) }
     }
 
     fn end_block(&mut self) -> io::Result<()> {
-        let mut header = [0; BLOCK_HEADER_BYTES];
-        header[..4].copy_from_slice(&(self.payload.len() as u32).to_le_bytes());
-        header[4..8].copy_from_slice(&self.records.to_le_bytes());
-        let sum = checksum(&header[..8], &self.payload);
-        header[8..].copy_from_slice(&sum.to_le_bytes());
-        self.out.write_all(&header)?;
-        self.out.write_all(&self.payload)?;
-        self.payload.clear();
+        let payload_bytes = (self.block.len() - HEADER_BYTES) as u32;
+        self.block[..4].copy_from_slice(&payload_bytes.to_le_bytes());
+        self.block[4..HEADER_BYTES].copy_from_slice(&self.records.to_le_bytes());
+        let sum = flash::crc(&self.block);
+        self.out.write_all(&self.block)?;
+        self.out.write_all(&sum.to_le_bytes())?;
+        self.block.truncate(HEADER_BYTES);
         self.records = 0;
         self.before = Before::default();
         Ok(())
@@ -96,11 +98,6 @@ impl<W: Write> Encoder<W> {
         self.end_block()?;
         Ok(self.out)
     }
-}
-
-fn checksum(header: &[u8], payload: &[u8]) -> u32 {
-    // Payload and length of it are covered by one sum: neither can change alone.
-    flash::crc(payload) ^ flash::crc(header).rotate_left(1)
 }
 
 fn encode(record: &Record, before: &Before, out: &mut Vec<u8>) {
@@ -148,14 +145,17 @@ fn put(mut value: u64, out: &mut Vec<u8>) {
 /// Reads the format.
 pub(super) struct Decoder {
     bytes: Box<dyn Read + Send>,
-    payload: Vec<u8>,
-    /// What is used of the payload.
+    /// The block being read: header and payload.
+    block: Vec<u8>,
+    /// What is used of it.
     used: usize,
-    /// Records left in the block.
+    /// Records left in it.
     left: u32,
     before: Before,
-    /// Where the payload stands in the file.
-    payload_at: u64,
+    /// Where it stands in the file.
+    block_at: u64,
+    /// Where the next one does.
+    next_at: u64,
     begun: bool,
     ended: bool,
 }
@@ -164,11 +164,12 @@ impl Decoder {
     pub(super) fn new(bytes: Box<dyn Read + Send>) -> Self {
         Self {
             bytes,
-            payload: Vec::new(),
+            block: Vec::new(),
             used: 0,
             left: 0,
             before: Before::default(),
-            payload_at: 0,
+            block_at: 0,
+            next_at: 0,
             begun: false,
             ended: false,
         }
@@ -176,7 +177,7 @@ impl Decoder {
 
     /// Where the next record stands.
     pub(super) fn at(&self) -> u64 {
-        self.payload_at + self.used as u64
+        self.block_at + self.used as u64
     }
 
     pub(super) fn find(&mut self) -> io::Result<Found> {
@@ -195,9 +196,9 @@ impl Decoder {
             }
         }
         self.left -= 1;
-        let mut rest = &self.payload[self.used..];
+        let mut rest = &self.block[self.used..];
         let record = decode(&mut rest, &self.before);
-        self.used = self.payload.len() - rest.len();
+        self.used = self.block.len() - rest.len();
         match record {
             Ok(record) if self.left > 0 || rest.is_empty() => {
                 self.before = Before::of(&record);
@@ -215,7 +216,7 @@ impl Decoder {
     fn read_magic(&mut self) -> io::Result<Option<Found>> {
         let mut magic = [0; MAGIC.len()];
         let read = read_up_to(&mut self.bytes, &mut magic)?;
-        self.payload_at = read as u64;
+        self.next_at = read as u64;
         if magic == MAGIC {
             return Ok(None);
         }
@@ -229,39 +230,36 @@ impl Decoder {
 
     /// `Some` if the next block cannot be used.
     fn read_block(&mut self) -> io::Result<Option<Found>> {
-        self.payload_at += self.payload.len() as u64;
-        (self.used, self.before) = (0, Before::default());
-        self.payload.clear();
-        let mut header = [0; BLOCK_HEADER_BYTES];
-        let read = read_up_to(&mut self.bytes, &mut header)?;
-        let field = |at: usize| {
-            u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]])
-        };
-        let (length, records, sum) = (field(0), field(4), field(8));
-        let mut bad = |reason: &str, ended: bool| {
-            self.ended = ended;
-            Ok(Some(Found::Bad(reason.into(), String::new())))
-        };
-        if read < header.len() {
-            return bad("the file is cut off: it has no end", true);
+        (self.block_at, self.used, self.before) = (self.next_at, 0, Before::default());
+        let bad = |reason: String| Ok(Some(Found::Bad(reason, String::new())));
+        // Until the block is known to be whole and its length to be right, nothing follows it.
+        self.ended = true;
+        self.block.clear();
+        self.block.resize(HEADER_BYTES, 0);
+        let read = read_up_to(&mut self.bytes, &mut self.block)?;
+        if read < HEADER_BYTES {
+            return bad("the file is cut off: it has no end".into());
         }
-        let sound = length <= PAYLOAD_BYTES_MAX && records <= length / RECORD_BYTES_MIN;
-        if !sound {
-            return bad("the header of a block is damaged: what follows is lost", true);
+        let field =
+            |at: usize| self.block[at..].first_chunk().map_or(0, |b| u32::from_le_bytes(*b));
+        let (length, records) = (field(0), field(4));
+        if length > PAYLOAD_BYTES_MAX || records > length / RECORD_BYTES_MIN {
+            return bad("the header of a block is damaged: what follows is lost".into());
         }
-        self.payload_at += BLOCK_HEADER_BYTES as u64;
-        self.payload.resize(length as usize, 0);
-        let read = read_up_to(&mut self.bytes, &mut self.payload)?;
-        if read < self.payload.len() {
-            self.payload.clear();
-            self.ended = true;
-            return Ok(Some(Found::Bad("the file is cut off in a block".into(), String::new())));
+        let end = HEADER_BYTES + length as usize;
+        self.block.resize(end + CHECKSUM_BYTES, 0);
+        let read = read_up_to(&mut self.bytes, &mut self.block[HEADER_BYTES..])?;
+        if HEADER_BYTES + read < self.block.len() {
+            return bad("the file is cut off in a block".into());
         }
-        if sum != checksum(&header[..8], &self.payload) {
-            let reason = format!("the checksum of a block of {records} records is wrong");
-            return Ok(Some(Found::Bad(reason, String::new())));
+        self.next_at += self.block.len() as u64;
+        let sum = self.block[end..].first_chunk().map_or(0, |b| u32::from_le_bytes(*b));
+        self.block.truncate(end);
+        self.ended = false;
+        if sum != flash::crc(&self.block) {
+            return bad(format!("the checksum of a block of {records} records is wrong"));
         }
-        self.left = records;
+        (self.used, self.left) = (HEADER_BYTES, records);
         self.ended = length == 0;
         Ok(None)
     }

@@ -25,19 +25,18 @@ pub fn replay(plan: &Plan<'_>) -> Result<Outcome, Failure> {
     let fit = plan.fit(target.bytes())?;
     let preconditioned = prepare(plan, &mut target)?;
     let before = Counters::of(&target);
-    let start = target.sim().now();
     let mut lanes = plan.lanes(IN_FLIGHT_MAX);
     let mut progress = Progress::new("replaying");
     let whole = plan.requests();
-    let result = run(&mut target, start, &mut lanes, &fit, &mut |done| progress.at(done, whole));
+    let result = run(&mut target, &mut lanes, &fit, &mut |done| progress.at(done, whole));
     drop(progress);
-    let (tally, end) = result.map_err(|error| error.to_string())?;
+    let (tally, elapsed_ns) = result.map_err(|error| error.to_string())?;
     let device = Counters::of(&target).since(&before, &target, preconditioned);
     Ok(Outcome {
         clock: Clock::Media,
         against: description,
         capacity: target.bytes(),
-        elapsed_ns: end - start,
+        elapsed_ns,
         late_after_ns: 0,
         tally,
         device: Some(device),

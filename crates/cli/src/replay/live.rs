@@ -152,7 +152,9 @@ impl Run<'_> {
                 if let Some(issue) = self.answered(&answer, since(answer.at)) {
                     lanes.completed(issue.lane);
                 }
-                progress(self.tally.requests());
+                if self.tally.requests().is_multiple_of(1024) {
+                    progress(self.tally.requests());
+                }
             }
         }
     }

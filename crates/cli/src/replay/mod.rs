@@ -77,16 +77,16 @@ pub struct Args {
 #[derive(clap::Args)]
 struct Shape {
     /// --device: size, e.g. 8GiB [default: what the trace needs]
-    #[arg(long, value_name = "SIZE", conflicts_with = "config")]
+    #[arg(long, value_name = "SIZE", conflicts_with_all = ["config", "target"])]
     capacity: Option<String>,
     /// --device: buses [default: 4]
-    #[arg(long, value_name = "N", conflicts_with = "config")]
+    #[arg(long, value_name = "N", conflicts_with_all = ["config", "target"])]
     channels: Option<u32>,
     /// --device: dies on each bus [default: 2]
-    #[arg(long, value_name = "N", conflicts_with = "config")]
+    #[arg(long, value_name = "N", conflicts_with_all = ["config", "target"])]
     dies_per_channel: Option<u32>,
     /// --device: flash beyond the capacity, in percent of it [default: 25]
-    #[arg(long, value_name = "PERCENT", conflicts_with = "config")]
+    #[arg(long, value_name = "PERCENT", conflicts_with_all = ["config", "target"])]
     op_percent: Option<u32>,
 }
 

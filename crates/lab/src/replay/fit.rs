@@ -2,7 +2,7 @@
 //! the order of their numbers, each from a whole extent of 1 MiB on; what that makes larger than the
 //! device is refused, or moved in whole extents, so that what lies together in an extent stays so.
 
-use crate::trace::{Op, Place, Reader, Record, Repairs, TraceError};
+use crate::trace::{ADDRESS_MAX, Op, Place, Reader, Record, Repairs, TraceError};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
@@ -84,7 +84,8 @@ impl Survey {
         if kind == FitKind::Pack {
             return self.extents.len() as u64 * EXTENT_BYTES;
         }
-        self.volumes.values().map(|(end, _)| end.next_multiple_of(EXTENT_BYTES)).sum()
+        let ends = self.volumes.values().map(|(end, _)| end.next_multiple_of(EXTENT_BYTES));
+        ends.fold(0, u64::saturating_add)
     }
 }
 
@@ -172,7 +173,7 @@ impl Fit {
         for (&volume, &(end, place)) in &survey.volumes {
             bases.insert(volume, span);
             let end = span + end;
-            if kind == FitKind::Refuse && end > capacity {
+            if kind == FitKind::Refuse && end > capacity || end > ADDRESS_MAX {
                 return Err(FitError::Beyond { place, volume, end, capacity });
             }
             span = end.next_multiple_of(EXTENT_BYTES);
@@ -215,28 +216,54 @@ impl Fit {
     pub fn pieces(&self, record: &Record, pieces: &mut Vec<(u64, u64)>) -> bool {
         pieces.clear();
         let base = self.bases.get(&record.volume).copied().unwrap_or(0);
-        let (mut at, end) = (base + record.offset, base + record.end());
+        let (at, end) = (base + record.offset, base + record.end());
         if let Placing::Same = self.place {
             if end > at {
                 pieces.push((at, end - at));
             }
             return false;
         }
+        let extents = at / EXTENT_BYTES..end.div_ceil(EXTENT_BYTES);
         let mut moved = false;
-        while at < end {
-            let extent = at / EXTENT_BYTES;
-            let bytes = end.min((extent + 1) * EXTENT_BYTES) - at;
-            if let Some(placed) = self.extent(extent) {
-                moved |= placed != extent;
-                let to = placed * EXTENT_BYTES + at % EXTENT_BYTES;
-                match pieces.last_mut() {
-                    Some((first, length)) if *first + *length == to => *length += bytes,
-                    _ => pieces.push((to, bytes)),
-                }
+        // What a device has room for is few; a trim may cover far more.
+        let count = extents.end - extents.start;
+        match &self.place {
+            Placing::Modulo(room) if count > *room => {
+                pieces.push((0, room * EXTENT_BYTES));
+                return true;
             }
-            at += bytes;
+            Placing::Ratio(room, _) if count > *room => {
+                let first = self.extent(extents.start).unwrap_or(0);
+                let last = self.extent(extents.end - 1).unwrap_or(0);
+                pieces.push((first * EXTENT_BYTES, (last + 1 - first) * EXTENT_BYTES));
+                return true;
+            }
+            Placing::Rank(touched) => {
+                let from = touched.partition_point(|&extent| extent < extents.start);
+                for &extent in touched[from..].iter().take_while(|&&e| e < extents.end) {
+                    moved |= self.piece(extent, at, end, pieces);
+                }
+                return moved;
+            }
+            _ => {}
+        }
+        for extent in extents {
+            moved |= self.piece(extent, at, end, pieces);
         }
         moved
+    }
+
+    /// Adds what lies in one extent; true if that is moved.
+    fn piece(&self, extent: u64, at: u64, end: u64, pieces: &mut Vec<(u64, u64)>) -> bool {
+        let start = extent * EXTENT_BYTES;
+        let (first, last) = (at.max(start), end.min(start + EXTENT_BYTES));
+        let Some(placed) = self.extent(extent) else { return false };
+        let to = placed * EXTENT_BYTES + (first - start);
+        match pieces.last_mut() {
+            Some((begin, length)) if *begin + *length == to => *length += last - first,
+            _ => pieces.push((to, last - first)),
+        }
+        placed != extent
     }
 
     /// Where an extent lies on the device; `None` for one that only trims touch.

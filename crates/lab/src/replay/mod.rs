@@ -92,15 +92,14 @@ struct Run<'a> {
 /// Virtual requests are late only when there is no room for them: not a nanosecond is granted.
 const LATE_NS: u64 = 0;
 
-/// Replays what `lanes` give on `target`, from its instant `start` on. `progress` is told now and
-/// then how many requests are done. Returns what was seen and when the last answer came.
+/// Replays what `lanes` give on `target`, from its present on. `progress` is told now and then how
+/// many requests are done. Returns what was seen and how long it took to the last answer.
 pub fn run(
     target: &mut dyn Target,
-    start: Instant,
     lanes: &mut Lanes<'_>,
     fit: &Fit,
     progress: &mut dyn FnMut(u64),
-) -> Result<(Tally, Instant), ReplayError> {
+) -> Result<(Tally, u64), ReplayError> {
     let mut run = Run {
         fit,
         flights: Vec::new(),
@@ -108,6 +107,7 @@ pub fn run(
         tally: Tally::new(LATE_NS),
         pieces: Vec::new(),
     };
+    let start = target.now();
     let (mut now, mut steps) = (start, 0u64);
     loop {
         let next = lanes.next(now - start)?;
@@ -138,7 +138,7 @@ pub fn run(
             }
         }
         if next == Next::End && lanes.in_flight() == 0 {
-            return Ok((run.tally, now));
+            return Ok((run.tally, now - start));
         }
         steps += 1;
         if steps.is_multiple_of(4096) {

@@ -96,8 +96,7 @@ fn write_all<'a>(
     let options = LaneOptions { part: Part::All, pace: Pace::Depth(DEPTH), write_cap: None };
     let mut lanes = Lanes::new(vec![(options, Box::new(records))]);
     let fit = Fit::whole(target.bytes());
-    let start = target.sim().now();
-    let (tally, _) = run(target, start, &mut lanes, &fit, progress)?;
+    let (tally, _) = run(target, &mut lanes, &fit, progress)?;
     match tally.first_error {
         Some(error) => Err(crate::Failure(format!("while preconditioning: {error}")).into()),
         None => Ok(()),

@@ -56,6 +56,7 @@ fn records(format: Format, lines: &[&str]) -> Option<usize> {
 mod tests {
     use super::detect;
     use crate::trace::Format;
+    use crate::trace::tests::SAMPLES;
     use std::path::Path;
 
     fn of(text: &str) -> Option<Format> {
@@ -64,21 +65,7 @@ mod tests {
 
     #[test]
     fn every_text_format_is_told_from_the_others() {
-        let samples = [
-            (Format::Msr, "128000000000000007,web,1,Write,4096,8192,515"),
-            (Format::Systor, "Timestamp,Response,IOType,LUN,Offset,Size\n1.5,,W,3,0,4096"),
-            (Format::Systor, "1455000000.25,0.0015,R,3,512,1024"),
-            (Format::CloudPhysics, "1,5,2a,4096,2\n1,6,28,512,9"),
-            (Format::Alibaba, "419,W,126703644672,4096,1577808000000046"),
-            (Format::Tencent, "1538323200,12582912,8,1,1283"),
-            (Format::Spc, "2,20,3584,w,0.026214"),
-            (Format::Blkparse, "8,0 3 11 0.009507758 697 D WS 223490 + 8 [jbd2]"),
-            (Format::Blkparse, "8,0 3 11 0.009507758 697 Q WS 223490 + 8 [jbd2]"),
-            (Format::Fio, "fio version 2 iolog\na add\na read 0 512"),
-            (Format::BlockRq, "0.000207,RA,0,32,mkfs.ext4"),
-            (Format::Mqsim, "77000 4 8 16 0"),
-        ];
-        for (format, text) in samples {
+        for (format, text) in SAMPLES {
             assert_eq!(of(text), Some(format), "{text}");
         }
     }

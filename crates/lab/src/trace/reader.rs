@@ -99,8 +99,7 @@ impl Reader {
         options: &Options,
     ) -> Result<Self, TraceError> {
         let Source { bytes, head, progress } = source;
-        // A head that ends within a line is all there is, or the file is a long one.
-        let whole = head.len() < LINE_BYTES_MAX;
+        let whole = (head.len() as u64) < source::HEAD_BYTES;
         let format = options.format.or_else(|| detect::detect(path, &head, whole));
         let Some(format) = format else {
             let text = cut(String::from_utf8_lossy(&head).lines().next().unwrap_or_default());

@@ -29,7 +29,7 @@ pub(super) struct Source {
 }
 
 /// As much of the beginning as detection looks at.
-const HEAD_BYTES: u64 = 16 << 10;
+pub(super) const HEAD_BYTES: u64 = 16 << 10;
 const BUFFER_BYTES: usize = 64 << 10;
 
 /// Opens a file; "-" is standard input.

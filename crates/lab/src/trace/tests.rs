@@ -19,6 +19,22 @@ pub(super) fn refused(text: &Text, line: &str) -> String {
     (text.parse)(line, &mut Context::new(512, 'D')).expect_err("a malformed line")
 }
 
+/// A few sound lines of every text format.
+pub(super) const SAMPLES: [(Format, &str); 12] = [
+    (Format::Msr, "128000000000000007,web,1,Write,4096,8192,515"),
+    (Format::Systor, "Timestamp,Response,IOType,LUN,Offset,Size\n1.5,,W,3,0,4096"),
+    (Format::Systor, "1455000000.25,0.0015,R,3,512,1024"),
+    (Format::CloudPhysics, "1,5,2a,4096,2\n1,6,28,512,9"),
+    (Format::Alibaba, "419,W,126703644672,4096,1577808000000046"),
+    (Format::Tencent, "1538323200,12582912,8,1,1283"),
+    (Format::Spc, "2,20,3584,w,0.026214"),
+    (Format::Blkparse, "8,0 3 11 0.009507758 697 D WS 223490 + 8 [jbd2]"),
+    (Format::Blkparse, "8,0 3 11 0.009507758 697 Q WS 223490 + 8 [jbd2]"),
+    (Format::Fio, "fio version 2 iolog\na add\na read 0 512"),
+    (Format::BlockRq, "0.000207,RA,0,32,mkfs.ext4"),
+    (Format::Mqsim, "77000 4 8 16 0"),
+];
+
 fn read(bytes: &[u8], options: &Options) -> Result<(Vec<Record>, Repairs), TraceError> {
     let mut reader = Reader::from_read("trace", Cursor::new(bytes.to_vec()), options)?;
     let records = reader.by_ref().collect::<Result<_, _>>()?;
@@ -224,6 +240,56 @@ fn a_damaged_or_cut_file_of_weirs_format_is_never_misread() {
     version[7] = 2;
     let options = Options { format: Some(Format::Weir), ..Options::default() };
     assert!(read(&version, &options).unwrap_err().to_string().contains("version 2"));
+}
+
+/// What every record of a reader must be.
+fn verify(record: &Record, last_ns: Option<u64>) {
+    assert!(record.time_ns >= last_ns.unwrap_or(0) && (last_ns.is_some() || record.time_ns == 0));
+    assert!(record.offset + record.length <= ADDRESS_MAX);
+    match record.op {
+        Op::Read | Op::Write => assert!((1..=LENGTH_MAX).contains(&record.length)),
+        Op::Trim => assert!(record.length > 0),
+        Op::Flush => assert_eq!((record.offset, record.length), (0, 0)),
+    }
+}
+
+#[test]
+fn no_change_of_sound_bytes_makes_a_reader_panic_or_break_its_promises() {
+    let seed = std::env::var("LAB_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1);
+    println!("seed {seed}");
+    let mut random = flash::Random::new(seed);
+    let records: Vec<Record> =
+        (0..9).map(|i| Record { time_ns: i * 7, offset: i * i * 512, ..WRITE }).collect();
+    let mut sound: Vec<Vec<u8>> =
+        SAMPLES.iter().map(|(_, text)| format!("{text}\n").repeat(3).into_bytes()).collect();
+    sound.push(encoded(&records));
+    for _ in 0..20_000 {
+        let mut bytes = sound[random.below(sound.len() as u64) as usize].clone();
+        for _ in 0..=random.below(4) {
+            let at = random.below(bytes.len() as u64) as usize;
+            match random.below(3) {
+                0 => bytes[at] = b"0123456789,. \n-RWDFN\xff\x00"[random.below(22) as usize],
+                1 => drop(bytes.remove(at)),
+                _ => bytes.insert(at, b"0129,. \nW\xff"[random.below(10) as usize]),
+            }
+            if bytes.is_empty() {
+                break;
+            }
+        }
+        let pick = random.below(2 * Format::ALL.len() as u64) as usize;
+        let options = Options {
+            format: Format::ALL.get(pick).copied(),
+            skip_bad: random.chance(0.5),
+            repair_time: random.chance(0.5),
+            ..Options::default()
+        };
+        let Ok(reader) = Reader::from_read("trace", Cursor::new(bytes), &options) else { continue };
+        let mut last_ns = None;
+        for record in reader.filter_map(Result::ok) {
+            verify(&record, last_ns);
+            last_ns = Some(record.time_ns);
+        }
+    }
 }
 
 fn any_record() -> impl Strategy<Value = Record> {

@@ -423,8 +423,8 @@ fn kinds_text(stat: &Stat) -> String {
             row.extend([
                 bytes(kind.bytes),
                 bytes(kind.bytes / kind.requests),
-                bytes(kind.sizes.value_at_quantile(0.5)),
-                bytes(kind.sizes.max()),
+                bytes(median(&kind.sizes)),
+                bytes(kind.size_max),
                 percent(kind.sequential, kind.requests),
                 percent(kind.unaligned, kind.requests),
             ]);
@@ -432,6 +432,11 @@ fn kinds_text(stat: &Stat) -> String {
         rows.push(row);
     }
     table(&rows)
+}
+
+/// The median size: the histogram tells the upper end of a class, and sizes are its lower end.
+fn median(sizes: &Histogram<u64>) -> u64 {
+    sizes.lowest_equivalent(sizes.value_at_quantile(0.5))
 }
 
 fn footprint_text(stat: &Stat) -> String {
@@ -476,7 +481,7 @@ fn stat_json(stat: &Stat, reader: &Reader, args: &StatArgs) -> Value {
         let kind = stat.kind(op);
         let sizes: Vec<Value> = (0..64)
             .map(|bit| (1u64 << bit, kind.sizes.count_between(1 << bit, (1 << bit) * 2 - 1)))
-            .take_while(|(from, _)| *from <= kind.sizes.max())
+            .take_while(|(from, _)| *from <= kind.size_max)
             .filter(|(_, requests)| *requests > 0)
             .map(|(from, requests)| json!({ "from": from, "requests": requests }))
             .collect();
@@ -486,8 +491,8 @@ fn stat_json(stat: &Stat, reader: &Reader, args: &StatArgs) -> Value {
             "sequential": kind.sequential,
             "unaligned": kind.unaligned,
             "sizes": sizes,
-            "size_median": kind.sizes.value_at_quantile(0.5),
-            "size_max": kind.sizes.max(),
+            "size_median": median(&kind.sizes),
+            "size_max": kind.size_max,
             "response_ns": (!kind.responses.is_empty()).then(|| quantiles(&kind.responses)),
         });
         kinds.insert(op.name().into(), value);

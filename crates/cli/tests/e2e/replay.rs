@@ -51,9 +51,9 @@ fn an_emulated_replay_is_the_same_each_time_and_says_what_it_did() {
     );
     assert_eq!(replay(&args), first, "the same, to the last digit");
 
-    let faster = replay(&[&args[..], &["--load", "4x"]].concat());
-    let quarter = faster["elapsed_ns"].as_u64().unwrap() as f64 / elapsed as f64;
-    assert!((0.2..0.35).contains(&quarter), "four times the load takes a quarter: {quarter}");
+    let slower = replay(&[&args[..], &["--load", "0.5x"]].concat());
+    let twice = slower["elapsed_ns"].as_u64().unwrap() as f64 / elapsed as f64;
+    assert!((1.9..2.1).contains(&twice), "half the load takes twice as long: {twice}");
     let twice = replay(&[&args[..], &["--loop", "2"]].concat());
     assert_eq!(twice["kinds"]["read"]["requests"], 4000);
     let closed = replay(&[&args[..], &["--qd", "16"]].concat());
@@ -71,7 +71,7 @@ fn threads_and_the_write_cap_shape_an_emulated_replay() {
     let capped = replay(&[&threads[..], &["4", "--write-cap", "16MB/s"]].concat());
     // 2000 writes of 4096 bytes at 16 MB/s take half a second.
     let seconds = capped["elapsed_ns"].as_f64().unwrap() / 1e9;
-    assert!((0.5..0.6).contains(&seconds), "{seconds}");
+    assert!((0.49..0.7).contains(&seconds), "{seconds}");
 }
 
 #[test]
@@ -103,7 +103,7 @@ fn a_trace_that_does_not_fit_is_refused_with_its_line_or_laid_out_as_told() {
         assert_eq!((&found["errors"], &found["moved"]), (&0.into(), &1.into()), "{fit}: {found}");
     }
     refused(&[&trace], &["--device", "--target"]);
-    refused(&[&trace, "--device", "no-such-flash"], &["no-such-flash"]);
+    refused(&[&trace, "--device", "no-such-flash", "--capacity", "64MiB"], &["no-such-flash"]);
     refused(&[&trace, "--device", "tlc", "--load", "fast"], &["3x"]);
     let empty = scratch.file("empty.blkparse");
     fs::write(&empty, "8,0 3 11 0.009507758 697 Q WS 8 + 8 [x]\n").unwrap();

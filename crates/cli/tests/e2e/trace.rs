@@ -202,13 +202,14 @@ fn recorded_traces_are_read_whole_and_survive_a_conversion() {
     let scratch = Scratch::new("trace-recorded");
     for path in recorded() {
         let path = path.to_str().unwrap();
-        let before = stat(path, &[]);
+        // Requests of several processors are not always in order of time.
+        let before = stat(path, &["--repair", "time"]);
         assert_eq!(before["repairs"]["skipped"], 0, "{path}");
         assert!(before["requests"].as_u64().unwrap() > 6000, "{path}");
         let converted = scratch.file("x.weir");
-        weir_run(&["trace", "convert", path, &converted, "--overwrite"]);
+        weir_run(&["trace", "convert", path, &converted, "--overwrite", "--repair", "time"]);
         let mut after = stat(&converted, &[]);
-        for own in ["trace", "format"] {
+        for own in ["trace", "format", "repairs"] {
             after[own] = before[own].clone();
         }
         assert_eq!(after, before);

@@ -110,8 +110,7 @@ pub fn run(
     let start = target.now();
     let (mut now, mut steps) = (start, 0u64);
     loop {
-        let next = lanes.next(now - start)?;
-        let until = match next {
+        let until = match lanes.next(now - start)? {
             Next::Issue(issue) => {
                 run.tally.issued(&issue, now - start);
                 if let Some(token) = run.begin(target, now, issue)? {
@@ -120,6 +119,7 @@ pub fn run(
                 None
             }
             Next::Wait(until) => Some(until),
+            Next::End if lanes.in_flight() == 0 => return Ok((run.tally, now - start)),
             Next::End => Some(None),
         };
         if let Some(until) = until {
@@ -136,9 +136,6 @@ pub fn run(
             if let Some(token) = run.ended(target, now, done)? {
                 run.answer(token, done.at - start, lanes);
             }
-        }
-        if next == Next::End && lanes.in_flight() == 0 {
-            return Ok((run.tally, now - start));
         }
         steps += 1;
         if steps.is_multiple_of(4096) {

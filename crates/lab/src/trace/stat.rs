@@ -20,7 +20,9 @@ pub struct Kind {
     pub sequential: u64,
     /// How many do not begin and end on blocks of 4 KiB.
     pub unaligned: u64,
-    /// Sizes in bytes.
+    /// The largest.
+    pub size_max: u64,
+    /// Sizes in bytes, to three digits.
     pub sizes: Histogram<u64>,
     /// Response times in nanoseconds, if they were recorded.
     pub responses: Histogram<u64>,
@@ -103,6 +105,11 @@ fn histogram() -> Histogram<u64> {
     Histogram::new(3).expect("three digits are allowed")
 }
 
+fn count(value: u64, histogram: &mut Histogram<u64>) {
+    // Not `saturating_record`: that one cuts off where others make room.
+    histogram.record(value).expect("it resizes itself");
+}
+
 impl Default for Stat {
     fn default() -> Self {
         let kind = || Kind {
@@ -110,6 +117,7 @@ impl Default for Stat {
             bytes: 0,
             sequential: 0,
             unaligned: 0,
+            size_max: 0,
             sizes: histogram(),
             responses: histogram(),
         };
@@ -133,7 +141,7 @@ impl Stat {
     /// Takes one record more. Records come in the order of time.
     pub fn add(&mut self, record: &Record) {
         if self.requests() > 0 {
-            self.gaps.saturating_record(record.time_ns - self.last_ns);
+            count(record.time_ns - self.last_ns, &mut self.gaps);
         }
         self.last_ns = record.time_ns;
         self.fua += u64::from(record.fua);
@@ -141,7 +149,7 @@ impl Stat {
         kind.requests += 1;
         kind.bytes += record.length;
         if let Some(response_ns) = record.response_ns {
-            kind.responses.saturating_record(response_ns);
+            count(response_ns, &mut kind.responses);
         }
         let volume = self.volumes.entry(record.volume).or_default();
         volume.requests += 1;
@@ -174,7 +182,8 @@ impl Stat {
     fn add_range(&mut self, record: &Record) {
         const BLOCK: u64 = BLOCK_BYTES as u64;
         let kind = &mut self.kinds[record.op as usize];
-        kind.sizes.saturating_record(record.length);
+        count(record.length, &mut kind.sizes);
+        kind.size_max = kind.size_max.max(record.length);
         let aligned = record.offset.is_multiple_of(BLOCK) && record.length.is_multiple_of(BLOCK);
         kind.unaligned += u64::from(!aligned);
         let last = self.ends.insert((record.volume, record.op), record.end());
@@ -310,7 +319,7 @@ fn end_lives(region: &Region, mask: u64, now_ns: u64, lifetimes: &mut Histogram<
     let Some(times) = &region.written_at else { return };
     let now = milliseconds(now_ns);
     for bit in (0..64).filter(|bit| mask >> bit & 1 == 1) {
-        lifetimes.saturating_record(u64::from(now - times[bit]));
+        count(u64::from(now - times[bit]), lifetimes);
     }
 }
 
@@ -352,6 +361,9 @@ mod tests {
         let writes = stat.kind(Op::Write);
         assert_eq!((writes.requests, writes.bytes), (3, 16384));
         assert_eq!((writes.sequential, writes.unaligned), (1, 1));
+        assert_eq!((writes.size_max, writes.sizes.min()), (8192, 4096));
+        assert_eq!(stat.gaps().len(), 5);
+        assert!(stat.gaps().max() >= 1_005_000_000);
         assert_eq!(stat.kind(Op::Flush).requests, 1);
         // Two blocks lived 25 ms until they were overwritten, then 1015 ms until the trim.
         let lives: Vec<u64> =
@@ -361,6 +373,17 @@ mod tests {
         assert_eq!(stat.duration_ns(), 1_050_000_000);
         let volume = Volume { requests: 6, bytes_read: 4096, bytes_written: 16384, end: 12288 };
         assert_eq!(stat.volumes(), &BTreeMap::from([(1, volume)]));
+    }
+
+    #[test]
+    fn any_response_time_is_counted() {
+        let mut stat = Stat::default();
+        for response in [0, 1, u64::MAX] {
+            let response_ns = Some(response);
+            stat.add(&Record { response_ns, ..record(0, Op::Read, 0, 4096) });
+        }
+        let responses = &stat.kind(Op::Read).responses;
+        assert_eq!((responses.len(), responses.max()), (3, u64::MAX));
     }
 
     #[test]

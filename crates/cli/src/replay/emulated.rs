@@ -17,8 +17,8 @@ use serve::device::Kind;
 const IN_FLIGHT_MAX: u32 = 16384;
 /// Without --capacity, a device is not made larger.
 const CAPACITY_MAX: u64 = 64 << 30;
-/// Nor smaller: an FTL needs some room.
-const CAPACITY_MIN: u64 = 64 << 20;
+/// Nor smaller: of a device with few bands, GC has little choice.
+const CAPACITY_MIN: u64 = 1 << 30;
 
 pub fn replay(plan: &Plan<'_>) -> Result<Outcome, Failure> {
     let (mut target, description) = device(plan)?;

@@ -34,7 +34,7 @@ fn trace(scratch: &Scratch, requests: u64) -> String {
 fn an_emulated_replay_is_the_same_each_time_and_says_what_it_did() {
     let scratch = Scratch::new("replay-emulated");
     let trace = trace(&scratch, 4000);
-    let args = [&trace, "--device", "mlc-25nm", "--precondition", "fill"];
+    let args = [&*trace, "--device", "slc", "--capacity", "64MiB", "--precondition", "fill"];
     let first = replay(&args);
     assert_eq!(first["clock"], "media");
     assert_eq!((&first["errors"], &first["late"]), (&0.into(), &0.into()));
@@ -64,14 +64,14 @@ fn an_emulated_replay_is_the_same_each_time_and_says_what_it_did() {
 fn threads_and_the_write_cap_shape_an_emulated_replay() {
     let scratch = Scratch::new("replay-threads");
     let trace = trace(&scratch, 4000);
-    let threads = [&trace, "--device", "tlc", "--read-threads", "8", "--write-threads"];
+    let threads = [&*trace, "--device", "slc", "--read-threads", "8", "--write-threads"];
     let reads = replay(&[&threads[..], &["0"]].concat());
     assert_eq!(reads["kinds"]["write"]["requests"], 0);
     assert_eq!(reads["kinds"]["read"]["requests"], 2000);
     let capped = replay(&[&threads[..], &["4", "--write-cap", "16MB/s"]].concat());
     // 2000 writes of 4096 bytes at 16 MB/s take half a second.
     let seconds = capped["elapsed_ns"].as_f64().unwrap() / 1e9;
-    assert!((0.49..0.7).contains(&seconds), "{seconds}");
+    assert!((0.49..0.7).contains(&seconds), "{seconds} s");
 }
 
 #[test]

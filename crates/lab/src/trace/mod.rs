@@ -192,6 +192,9 @@ impl Format {
 /// What is wrong with a line, for people: what stands there and what should.
 type Reason = String;
 
+/// Makes the line of a record.
+type Print = fn(&Record, &mut Context) -> Result<String, Reason>;
+
 /// A text format: one record a line.
 struct Text {
     /// The record of a line; `None` for a line that holds none and is sound (a header, a comment).
@@ -200,7 +203,7 @@ struct Text {
     /// What stands before the first line.
     header: Option<&'static str>,
     /// The line of a record; `None` if the format is not written.
-    print: Option<fn(&Record, &mut Context) -> Result<String, Reason>>,
+    print: Option<Print>,
 }
 
 /// What a line means beyond its own text.

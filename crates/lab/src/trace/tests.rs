@@ -123,7 +123,7 @@ fn a_file_of_no_format_is_told_and_an_empty_one_too() {
 
 #[test]
 fn packed_files_are_read_and_a_cut_one_is_told() {
-    let bytes = "77000 4 8 16 0\n78000 4 8 16 0\n".repeat(1);
+    let bytes = "77000 4 8 16 0\n78000 4 8 16 0\n";
     let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
     gzip.write_all(bytes.as_bytes()).unwrap();
     let gzip = gzip.finish().unwrap();
@@ -140,7 +140,7 @@ fn packed_files_are_read_and_a_cut_one_is_told() {
 fn every_format_that_is_written_reads_back() {
     let folder = std::env::temp_dir().join(format!("weir-trace-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
-    let mut records = vec![WRITE; 3];
+    let mut records = [WRITE; 3];
     // Whole seconds, because one format knows no other time.
     records[1] = Record { time_ns: 5_000_000_000, op: Op::Read, offset: 1 << 40, ..WRITE };
     records[2] = Record { time_ns: 6_000_000_000, length: 512, ..WRITE };

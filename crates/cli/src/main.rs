@@ -14,9 +14,11 @@ mod format;
 mod inspect;
 mod lab;
 mod output;
+mod replay;
 mod serve;
 mod size;
 mod status;
+mod trace;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
@@ -64,6 +66,10 @@ enum Command {
     Bench(bench::Args),
     /// The simulator: the FTL in virtual time, with power cuts and faults
     Lab(lab::Args),
+    /// Convert, measure and cut recorded block requests
+    Trace(trace::Args),
+    /// Replay a trace on an emulated device in virtual time, or on something real
+    Replay(replay::Args),
 }
 
 /// How a command ended if it did not fail.
@@ -94,6 +100,8 @@ fn main() -> ExitCode {
         Command::Status(args) => status::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Lab(args) => lab::run(&args),
+        Command::Trace(args) => trace::run(&args),
+        Command::Replay(args) => replay::run(&args),
     };
     match result {
         Ok(End::Good) => ExitCode::SUCCESS,

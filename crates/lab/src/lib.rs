@@ -7,6 +7,7 @@
 //! - [`target`] is what a client sees of a device: one workload runs on the FTL, on raw units, on a
 //!   conventional SSD.
 //! - [`load`] has the clients of such a target, and what they saw.
+//! - [`trace`] reads recorded requests in many formats, [`replay`] gives them to a target.
 //! - [`crash`] cuts the power after every step, [`soak`] runs millions of operations with faults;
 //!   both from a seed that repeats any failure.
 //! - [`figures`] measures, and [`theory`] says what should come out.
@@ -31,6 +32,7 @@ pub mod load;
 pub mod medium;
 pub mod model;
 pub mod parallel;
+pub mod replay;
 pub mod replicated;
 pub mod report;
 pub mod rot;
@@ -38,6 +40,7 @@ pub mod soak;
 pub mod ssd;
 pub mod target;
 pub mod theory;
+pub mod trace;
 pub mod workload;
 
 pub use driver::{Failure, Finished, Sim, State, Step};

@@ -64,6 +64,21 @@ pub struct DeviceOptions {
     pub faults: Faults,
 }
 
+impl DeviceOptions {
+    /// The emulated flash of this device, empty and in memory, and how to format it, for a
+    /// simulation. All of it in one piece: shards are threads of a server, and no matter of flash.
+    pub fn simulated(&self, settings: &Settings) -> Result<(Nand, FormatOptions), DeviceError> {
+        let options = Self { shards: 1, ..self.clone() };
+        let (Kind::Memory { profile } | Kind::Nand { profile, .. }) = &options.kind else {
+            let reason = "a file or block device cannot be simulated: use kind = \"nand\"";
+            return Err(DeviceError::Options(reason.into()));
+        };
+        let format = formats(&options, &Split::new(1))?.remove(0);
+        let shape = shape(&options, profile, settings, format.logical_blocks)?;
+        Ok((shape.nand(profile, &options.faults, 0)?, format))
+    }
+}
+
 /// A volume to be.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct VolumeOptions {

@@ -1,0 +1,172 @@
+//! A replay against emulated flash: the production FTL in virtual time.
+
+use super::Plan;
+use super::report::{Clock, Device, Outcome};
+use crate::Failure;
+use crate::device::{Request, describe};
+use crate::output::Progress;
+use crate::size::bytes;
+use lab::Sim;
+use lab::medium::SimMedium;
+use lab::replay::precondition::{Precondition, Preconditioned, precondition};
+use lab::replay::run;
+use lab::target::{SimTarget, Target};
+use serve::device::Kind;
+
+/// Requests in flight that an open loop may pile up.
+const IN_FLIGHT_MAX: u32 = 16384;
+/// Without --capacity, a device is not made larger.
+const CAPACITY_MAX: u64 = 64 << 30;
+/// Nor smaller: of a device with few bands, GC has little choice.
+const CAPACITY_MIN: u64 = 1 << 30;
+
+pub fn replay(plan: &Plan<'_>) -> Result<Outcome, Failure> {
+    let (mut target, description) = device(plan)?;
+    let fit = plan.fit(target.bytes())?;
+    let preconditioned = prepare(plan, &mut target)?;
+    let before = Counters::of(&target);
+    let mut lanes = plan.lanes(IN_FLIGHT_MAX);
+    let mut progress = Progress::new("replaying");
+    let whole = plan.requests();
+    let result = run(&mut target, &mut lanes, &fit, &mut |done| progress.at(done, whole));
+    drop(progress);
+    let (tally, elapsed_ns) = result.map_err(|error| error.to_string())?;
+    let device = Counters::of(&target).since(&before, &target, preconditioned);
+    Ok(Outcome {
+        clock: Clock::Media,
+        against: description,
+        capacity: target.bytes(),
+        elapsed_ns,
+        late_after_ns: 0,
+        tally,
+        device: Some(device),
+    })
+}
+
+/// The device, formatted, and what it is.
+fn device(plan: &Plan<'_>) -> Result<(SimTarget, String), Failure> {
+    let args = plan.args;
+    let capacity = match (&args.shape.capacity, &args.config) {
+        (Some(capacity), _) => Some(capacity.clone()),
+        (None, Some(_)) => None,
+        (None, None) => Some(capacity_of_trace(plan)?),
+    };
+    let shape = crate::device::Shape {
+        capacity,
+        profile: args.device.clone(),
+        channels: args.shape.channels,
+        dies_per_channel: args.shape.dies_per_channel,
+        shards: None,
+        op_percent: args.shape.op_percent,
+    };
+    let request = Request {
+        config: args.config.as_deref(),
+        shape: Some(&shape),
+        http: Some("none"),
+        fresh: true,
+        ..Request::default()
+    };
+    let config = describe(&request)?.config;
+    let simulated = config.device.simulated(&config.ftl).map_err(|error| error.to_string())?;
+    let (nand, mut format) = simulated;
+    // The same device each time: a server draws it.
+    format.uuid = 1;
+    let geometry = nand.geometry();
+    let profile = match &config.device.kind {
+        Kind::Memory { profile } | Kind::Nand { profile, .. } => profile.name.clone(),
+        Kind::File { path } => path.display().to_string(),
+    };
+    let description = format!(
+        "emulated {profile}, {} channels of {} dies, {} of flash for {}",
+        config.device.channels,
+        config.device.dies_per_channel,
+        bytes(geometry.slots() * flash::BLOCK_BYTES as u64),
+        bytes(u64::from(format.logical_blocks) * flash::BLOCK_BYTES as u64),
+    );
+    let sim = Sim::format(SimMedium::nand(nand), format, config.ftl, flash::Instant(0));
+    let mut sim = sim.map_err(|failure| failure.to_string())?;
+    sim.run_until_ready().map_err(|failure| failure.to_string())?;
+    Ok((SimTarget::new(sim), description))
+}
+
+fn capacity_of_trace(plan: &Plan<'_>) -> Result<String, Failure> {
+    let span = plan.survey.span_bytes(plan.args.fit);
+    if span > CAPACITY_MAX {
+        return Err(format!(
+            "{}: spans {}: give the device a --capacity, and --fit pack, wrap or scale if that is \
+             less",
+            plan.args.trace.display(),
+            bytes(span)
+        ));
+    }
+    Ok(crate::size::config_text(span.max(CAPACITY_MIN)))
+}
+
+fn prepare(plan: &Plan<'_>, target: &mut SimTarget) -> Result<Preconditioned, Failure> {
+    let wanted = plan.args.precondition;
+    let mut progress = Progress::new(match wanted {
+        Precondition::Random => "preconditioning, round after round",
+        _ => "preconditioning",
+    });
+    let tell = &mut |share: f64| progress.at((share * 1000.0) as u64, 1000);
+    let found = precondition(target, wanted, plan.args.seed, tell);
+    drop(progress);
+    let found = found.map_err(|error| error.to_string())?;
+    if !found.steady {
+        eprintln!(
+            "no steady state within {} overwrites (write amplification {:?}): the figures are of a \
+             device that still changes",
+            found.rounds.len(),
+            found.rounds
+        );
+    }
+    Ok(found)
+}
+
+/// Counters of the FTL and its medium.
+struct Counters {
+    values: Vec<(&'static str, u64)>,
+    bytes_written: u64,
+    bytes_programmed: u64,
+}
+
+/// What the report tells, by the FTL's names.
+const TOLD: [&str; 9] = [
+    "erases",
+    "erases_forced",
+    "victims",
+    "slots_relocated",
+    "slots_padded",
+    "wear_moves",
+    "refreshes",
+    "checkpoints",
+    "writes_throttled",
+];
+
+impl Counters {
+    fn of(target: &SimTarget) -> Self {
+        let counts = target.counts();
+        let mut values: Vec<_> =
+            TOLD.iter().map(|&name| (name, target.sim().ftl().counter(name))).collect();
+        values.push(("suspensions", counts.suspensions));
+        let lab::target::TargetCounts { bytes_written, bytes_programmed, .. } = counts;
+        Self { values, bytes_written, bytes_programmed }
+    }
+
+    fn since(&self, before: &Self, target: &SimTarget, preconditioned: Preconditioned) -> Device {
+        let written = self.bytes_written - before.bytes_written;
+        let programmed = self.bytes_programmed - before.bytes_programmed;
+        let status = target.sim().ftl().status();
+        Device {
+            preconditioned,
+            bytes_written: written,
+            bytes_programmed: programmed,
+            waf: (written > 0).then(|| programmed as f64 / written as f64),
+            counters: (self.values.iter().zip(&before.values))
+                .map(|(now, before)| (now.0, now.1 - before.1))
+                .collect(),
+            bands_free: target.sim().ftl().counter("bands_free"),
+            erase_count_max: status.units.iter().map(|unit| unit.erase_count_max).max(),
+        }
+    }
+}

@@ -70,7 +70,50 @@ pub enum RequestError {
     Failed,
     /// The FTL is shutting down.
     ShuttingDown,
+    /// Raw units: not whole granules, pages or raw blocks, as the operation wants them.
+    Misaligned,
+    /// Raw units: the raw block was written since its erase: erase it, and wait for the reply.
+    NotErased,
+    /// Raw units: not the page after the last one written.
+    OutOfOrder,
+    /// Raw units: some of it was not written since the erase.
+    NotWritten,
+    /// Raw units: the raw block is being written or erased.
+    Busy,
+    /// Raw units: a page to come shares cells with one that would have to be durable. Write on, up to
+    /// where no page to come can harm it.
+    AtRisk,
+    /// Raw units: a program failed. What was acknowledged stays readable; erase the raw block before
+    /// it is written again.
+    ProgramFailed,
 }
+
+impl std::fmt::Display for RequestError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::OutOfRange => "beyond the end of the volume, or empty",
+            Self::NoSpace => "the volume is full: trim or overwrite something",
+            Self::Unreadable => "the data cannot be read back intact; writing it heals it",
+            Self::Failed => "the medium failed: the volume accepts no more writes",
+            Self::ShuttingDown => "the server is shutting down",
+            Self::Misaligned => "not whole read granules, pages or raw blocks of the unit",
+            Self::NotErased => {
+                "the raw block was written before: erase it, wait for the reply, then write it"
+            }
+            Self::OutOfOrder => "pages of a raw block are written in order: this is not the next",
+            Self::NotWritten => "not written since the raw block was erased",
+            Self::Busy => "the raw block is being written or erased: wait for the reply to that",
+            Self::AtRisk => {
+                "a page to come shares cells with one that would have to be durable: write on first"
+            }
+            Self::ProgramFailed => {
+                "a program failed: save what the raw block holds, erase it, then write it again"
+            }
+        })
+    }
+}
+
+impl std::error::Error for RequestError {}
 
 /// The answer to a [`Request`].
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

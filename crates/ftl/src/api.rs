@@ -1,8 +1,35 @@
 //! What goes into the FTL and what comes out.
 
-use flash::{Command, Completion, Payload, Reply, Request};
+use flash::{Command, Completion, Instant, Lba, Payload, Reply, Request, SlotWrite, Tag};
 
-/// An event for [`crate::Ftl::handle`].
+/// What owns a medium and serves a host: [`crate::Ftl`] or [`crate::raw::RawUnits`]. A driver of one
+/// drives the other; the contract is on the crate's page.
+pub trait Core {
+    /// Chosen at each mount.
+    type Settings: Clone;
+    /// Takes one event. Drain [`Core::poll`] afterwards.
+    fn handle(&mut self, now: Instant, input: Input<'_>);
+    /// What to do next; `None` when there is nothing until the next event.
+    fn poll(&mut self) -> Option<Output>;
+    /// When to give [`Input::Deadline`] if nothing happens before.
+    fn deadline(&self) -> Option<Instant>;
+    /// The slots of a program command, until the next `handle`.
+    fn program(&self, tag: Tag) -> &[SlotWrite];
+    /// Commands waiting for or running on the unit that serves a read of `lba` now.
+    fn queue_at(&self, lba: Lba) -> u32;
+    /// Equal parts of the address space that are lanes of their own; 1 unless the host sees the units.
+    fn lane_count(&self) -> u32 {
+        1
+    }
+    /// One counter by its name; 0 for an unknown name.
+    fn counter(&self, name: &str) -> u64;
+    /// Checks what must hold between events; `Err` says what does not. For tests: it walks the map.
+    fn verify(&self) -> Result<(), String>;
+    /// What it waits for, in words: for a test or an operator who finds it stuck.
+    fn explain(&self) -> String;
+}
+
+/// An event for [`Core::handle`].
 #[derive(Clone, Copy, Debug)]
 pub enum Input<'a> {
     /// The host asks. `checksums` holds the CRC-32C of each block of a write, else nothing.
@@ -14,13 +41,13 @@ pub enum Input<'a> {
     },
     /// The medium answers.
     Completion(Completion<'a>),
-    /// The instant of [`crate::Ftl::deadline`] has come.
+    /// The instant of [`Core::deadline`] has come.
     Deadline,
     /// Accept no more requests, make everything durable, write a checkpoint, then `Stopped`.
     Shutdown,
 }
 
-/// What [`crate::Ftl::poll`] hands to the driver, in this order.
+/// What [`Core::poll`] hands to the driver, in this order.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Output {
     /// Give this to the medium.
@@ -115,6 +142,13 @@ pub enum MountError {
     },
     /// The root record was made for a medium of another shape.
     Geometry,
+    /// Formatted to be used in another way.
+    Mode {
+        /// What it is.
+        found: &'static str,
+        /// What it was opened as.
+        wanted: &'static str,
+    },
     /// The medium failed during the mount.
     Medium,
 }
@@ -135,6 +169,9 @@ impl std::fmt::Display for MountError {
                 )
             }
             Self::Geometry => write!(f, "formatted for a medium of another geometry"),
+            Self::Mode { found, wanted } => {
+                write!(f, "the device is formatted as {found}, not as {wanted}: open it as {found}")
+            }
             Self::Medium => write!(f, "the medium failed while the device was mounted"),
         }
     }

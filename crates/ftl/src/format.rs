@@ -333,15 +333,15 @@ impl CheckpointLayout {
     }
 }
 
-fn sum_matches(bytes: &[u8]) -> bool {
+pub(crate) fn sum_matches(bytes: &[u8]) -> bool {
     u32_at(bytes, BLOCK_BYTES - 4) == crc(&bytes[..BLOCK_BYTES - 4])
 }
 
-fn u32_at(bytes: &[u8], at: usize) -> u32 {
+pub(crate) fn u32_at(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes(std::array::from_fn(|i| bytes[at + i]))
 }
 
-fn u64_at(bytes: &[u8], at: usize) -> u64 {
+pub(crate) fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(std::array::from_fn(|i| bytes[at + i]))
 }
 

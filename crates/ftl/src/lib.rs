@@ -16,7 +16,8 @@
 //! # Where to look
 //! `host` takes requests in, `append` fills pages, `units` schedules each unit, `reclaim` makes
 //! space, `durable` knows what survives, `checkpoint` and `mount` bound and do recovery, `policy`
-//! holds every decision that can be chosen, `format` every byte on flash.
+//! holds every decision that can be chosen, `format` every byte on flash. [`raw`] is the other core: the
+//! same flash without mapping, for a host that places and erases itself.
 #![warn(missing_docs)]
 #![forbid(unsafe_code)]
 
@@ -33,6 +34,7 @@ mod host;
 mod mount;
 mod mutant;
 pub mod policy;
+pub mod raw;
 mod rebuild;
 mod reclaim;
 mod replay;
@@ -40,7 +42,7 @@ mod slab;
 mod status;
 mod units;
 
-pub use api::{Input, MountError, MountReport, Output, Rebuilt};
+pub use api::{Core, Input, MountError, MountReport, Output, Rebuilt};
 pub use config::{FormatOptions, LABEL_BYTES_MAX, Settings};
 pub use format::VERSION;
 pub use host::ATOMIC_BLOCKS_MAX;
@@ -588,6 +590,42 @@ impl Ftl {
             geometry,
             settings,
         })
+    }
+}
+
+impl Core for Ftl {
+    type Settings = Settings;
+
+    fn handle(&mut self, now: Instant, input: Input<'_>) {
+        Self::handle(self, now, input);
+    }
+
+    fn poll(&mut self) -> Option<Output> {
+        Self::poll(self)
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        Self::deadline(self)
+    }
+
+    fn program(&self, tag: Tag) -> &[SlotWrite] {
+        Self::program(self, tag)
+    }
+
+    fn queue_at(&self, lba: flash::Lba) -> u32 {
+        Self::queue_at(self, lba)
+    }
+
+    fn counter(&self, name: &str) -> u64 {
+        Self::counter(self, name)
+    }
+
+    fn verify(&self) -> Result<(), String> {
+        Self::verify(self)
+    }
+
+    fn explain(&self) -> String {
+        Self::explain(self)
     }
 }
 

@@ -69,6 +69,8 @@ pub(crate) struct Mount {
     pub probes: Vec<Probe>,
     pub roots: Vec<(BlockId, Root)>,
     version_found: Option<u16>,
+    /// A lane record was found: the medium holds raw units.
+    raw_found: bool,
     /// Checkpoints whose footer was not looked at yet, oldest first.
     checkpoints: Vec<Named>,
     /// The newest one that has something where its footers belong, and nothing sound.
@@ -178,6 +180,7 @@ impl Ftl {
             probes: vec![Probe::Skipped; self.geometry.blocks() as usize],
             roots: Vec::new(),
             version_found: None,
+            raw_found: false,
             checkpoints: Vec::new(),
             damaged: None,
             footer_unsound: false,
@@ -325,7 +328,11 @@ impl Ftl {
             return Err(MountError::Version { found });
         }
         let Some((_, newest)) = mount.roots.iter().max_by_key(|(_, root)| root.checkpoint) else {
-            return Err(MountError::NotFormatted);
+            return Err(if mount.raw_found {
+                MountError::Mode { found: "raw units", wanted: "a block device" }
+            } else {
+                MountError::NotFormatted
+            });
         };
         if newest.shape != shape(&self.geometry) {
             return Err(MountError::Geometry);
@@ -601,6 +608,7 @@ fn note_root(mount: &mut Mount, block: BlockId, read: &SlotRead<'_>) -> Probe {
         SlotStatus::Uncorrectable => Probe::Unreadable,
         SlotStatus::Ok | SlotStatus::Corrected(_) => {
             // Root records carry their own checksum: the uuid that headers need is in them.
+            mount.raw_found |= read.bytes.is_some_and(crate::raw::format::is_lane_record);
             match read.bytes.and_then(Root::decode) {
                 Some(Ok(root)) => mount.roots.push((block, root)),
                 Some(Err(MountError::Version { found })) => mount.version_found = Some(found),

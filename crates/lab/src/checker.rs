@@ -81,6 +81,13 @@ fn result_code(result: Result<(), RequestError>) -> u64 {
         Err(RequestError::Unreadable) => 3,
         Err(RequestError::Failed) => 4,
         Err(RequestError::ShuttingDown) => 5,
+        Err(RequestError::Misaligned) => 6,
+        Err(RequestError::NotErased) => 7,
+        Err(RequestError::OutOfOrder) => 8,
+        Err(RequestError::NotWritten) => 9,
+        Err(RequestError::Busy) => 10,
+        Err(RequestError::AtRisk) => 11,
+        Err(RequestError::ProgramFailed) => 12,
     }
 }
 

@@ -125,19 +125,19 @@ impl CrashReport {
 
 /// The fates of one power cut: enumerates every combination, or draws some.
 #[derive(Debug)]
-struct Fates {
+pub(crate) struct Fates {
     /// What was chosen, of how many.
-    choices: Vec<(u32, u32)>,
+    pub(crate) choices: Vec<(u32, u32)>,
     at: usize,
-    drawn: Option<Random>,
+    pub(crate) drawn: Option<Random>,
 }
 
 impl Fates {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { choices: Vec::new(), at: 0, drawn: None }
     }
 
-    fn choose(&mut self, fates: u32) -> u32 {
+    pub(crate) fn choose(&mut self, fates: u32) -> u32 {
         if let Some(random) = &mut self.drawn {
             return random.below(u64::from(fates)) as u32;
         }
@@ -149,13 +149,13 @@ impl Fates {
     }
 
     /// How many combinations there are, judged by the first.
-    fn combinations(&self) -> u64 {
+    pub(crate) fn combinations(&self) -> u64 {
         self.choices.iter().fold(1, |product, &(_, of)| product.saturating_mul(u64::from(of)))
     }
 
     /// Goes on to the next combination; false after the last. What follows a changed choice may
     /// have other numbers of fates, so it is asked anew.
-    fn advance(&mut self) -> bool {
+    pub(crate) fn advance(&mut self) -> bool {
         self.at = 0;
         if self.drawn.is_some() {
             return true;

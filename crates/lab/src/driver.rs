@@ -1,4 +1,4 @@
-//! The virtual-time driver: one FTL, one simulated medium, one event loop. It is to the lab what
+//! The virtual-time driver: one core (the FTL, or raw units), one simulated medium, one event loop. It is to the lab what
 //! the real-time driver is to the server, and gives the same inputs to the same FTL.
 //!
 //! Invariants:
@@ -15,7 +15,8 @@ use crate::model::ZERO;
 use flash::{
     Command, Hint, Instant, Lba, Operation, Payload, Reply, Request, RequestError, SlotWrite,
 };
-use ftl::{FormatOptions, Ftl, Input, MountError, MountReport, Output, Settings};
+use ftl::raw::{RawFormat, RawSettings, RawUnits};
+use ftl::{Core, FormatOptions, Ftl, Input, MountError, MountReport, Output, Settings};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -111,9 +112,9 @@ struct Pending {
 }
 
 /// See the head of this file.
-pub struct Sim {
-    ftl: Ftl,
-    settings: Settings,
+pub struct Sim<C: Core = Ftl> {
+    ftl: C,
+    settings: C::Settings,
     medium: SimMedium,
     /// What the medium had done before this FTL.
     done_before: DoneCounts,
@@ -140,10 +141,10 @@ const FRUITLESS_MAX: u32 = 100_000;
 /// A device that takes this many steps without one answer works for itself only.
 const FRUITLESS_STEPS_MAX: u32 = 1_000_000;
 
-/// Most blocks of a request that the driver takes.
+/// Most blocks of a request to the FTL that the driver takes.
 pub const REQUEST_BLOCKS_MAX: u32 = 256;
 
-impl Sim {
+impl Sim<Ftl> {
     /// Formats `medium`. Step until [`Sim::state`] is `Ready`, or call [`Sim::run_until_ready`].
     pub fn format(
         medium: SimMedium,
@@ -153,22 +154,85 @@ impl Sim {
     ) -> Result<Self, Failure> {
         let ftl = Ftl::format(*medium.geometry(), &medium.health(), options, settings.clone());
         let ftl = ftl.map_err(|why| Failure(format!("format was refused: {why}")))?;
-        Ok(Self::new(ftl, medium, settings, now))
+        Ok(Self::new(ftl, medium, REQUEST_BLOCKS_MAX, settings.relocation_blocks, settings, now))
     }
 
     /// Mounts what `medium` holds.
     pub fn mount(medium: SimMedium, settings: Settings, now: Instant) -> Result<Self, Failure> {
         let ftl = Ftl::mount(*medium.geometry(), &medium.health(), settings.clone());
         let ftl = ftl.map_err(|why| Failure(format!("mount was refused: {why}")))?;
-        Ok(Self::new(ftl, medium, settings, now))
+        Ok(Self::new(ftl, medium, REQUEST_BLOCKS_MAX, settings.relocation_blocks, settings, now))
     }
 
-    fn new(ftl: Ftl, medium: SimMedium, settings: Settings, now: Instant) -> Self {
+    /// Checks what must hold of the FTL between any two steps, see [`crate::checker`]. Walks the
+    /// map: for small devices.
+    pub fn verify(&self) -> Result<(), Failure> {
+        self.ftl.verify().map_err(Failure)?;
+        let status = self.ftl.status();
+        verify_status(&status, &self.ftl.bands())?;
+        verify_counts(&status, self.done_before, self.medium.done())
+    }
+}
+
+impl Sim<RawUnits> {
+    /// Formats `medium` as raw units.
+    pub fn format_raw(
+        medium: SimMedium,
+        format: RawFormat,
+        settings: RawSettings,
+        now: Instant,
+    ) -> Result<Self, Failure> {
+        let raw_block = medium.geometry().slots_per_block() * format.gang;
+        let raw = RawUnits::format(*medium.geometry(), &medium.health(), format, settings.clone());
+        let raw = raw.map_err(|why| Failure(format!("format was refused: {why}")))?;
+        Ok(Self::new(raw, medium, raw_block, 0, settings, now))
+    }
+
+    /// Mounts the raw units that `medium` holds, `gang` units to a lane.
+    pub fn mount_raw(
+        medium: SimMedium,
+        gang: u32,
+        settings: RawSettings,
+        now: Instant,
+    ) -> Result<Self, Failure> {
+        let raw_block = medium.geometry().slots_per_block() * gang;
+        let raw = RawUnits::mount(*medium.geometry(), &medium.health(), settings.clone());
+        let raw = raw.map_err(|why| Failure(format!("mount was refused: {why}")))?;
+        Ok(Self::new(raw, medium, raw_block, 0, settings, now))
+    }
+
+    /// Checks what must hold of raw units between any two steps. Walks the blocks.
+    pub fn verify(&self) -> Result<(), Failure> {
+        self.ftl.verify().map_err(Failure)?;
+        let (before, done) = (self.done_before, self.medium.done());
+        let counted = [
+            ("erases", done.erases - before.erases),
+            ("slots_programmed", done.slots_programmed - before.slots_programmed),
+        ];
+        for (name, done) in counted {
+            let count = self.ftl.counter(name);
+            if count != done {
+                return Err(Failure(format!("{count} {name} counted, {done} done")));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<C: Core> Sim<C> {
+    fn new(
+        ftl: C,
+        medium: SimMedium,
+        request_blocks_max: u32,
+        relocation_blocks: u32,
+        settings: C::Settings,
+        now: Instant,
+    ) -> Self {
         Self {
             ftl,
             done_before: medium.done(),
             medium,
-            buffers: Buffers::new(REQUEST_BLOCKS_MAX, settings.relocation_blocks),
+            buffers: Buffers::new(request_blocks_max, relocation_blocks),
             settings,
             buffers_free: Vec::new(),
             pending: Vec::new(),
@@ -195,17 +259,17 @@ impl Sim {
     }
 
     /// What the FTL was mounted with.
-    pub fn settings(&self) -> &Settings {
+    pub fn settings(&self) -> &C::Settings {
         &self.settings
     }
 
     /// The FTL under test.
-    pub fn ftl(&self) -> &Ftl {
+    pub fn ftl(&self) -> &C {
         &self.ftl
     }
 
     /// The FTL under test, for a policy switch or a planted fault.
-    pub fn ftl_mut(&mut self) -> &mut Ftl {
+    pub fn ftl_mut(&mut self) -> &mut C {
         &mut self.ftl
     }
 
@@ -229,18 +293,14 @@ impl Sim {
         self.in_flight
     }
 
+    /// Most blocks of a request.
+    pub fn request_blocks_max(&self) -> u32 {
+        self.buffers.stride()
+    }
+
     /// Hash of every output so far, in order, with its time.
     pub fn trace_hash(&self) -> u64 {
         self.trace.value()
-    }
-
-    /// Checks what must hold of the FTL between any two steps, see [`crate::checker`]. Walks the
-    /// map: for small devices.
-    pub fn verify(&self) -> Result<(), Failure> {
-        self.ftl.verify().map_err(Failure)?;
-        let status = self.ftl.status();
-        verify_status(&status, &self.ftl.bands())?;
-        verify_counts(&status, self.done_before, self.medium.done())
     }
 
     fn take_buffer(&mut self) -> u32 {
@@ -400,11 +460,12 @@ impl Sim {
     }
 
     fn fill_zeroes(&mut self, into: Payload, count: u32) -> Result<(), Failure> {
-        if into.buffer as usize >= self.pending.len() || into.index + count > REQUEST_BLOCKS_MAX {
+        let blocks_max = self.buffers.stride();
+        if into.buffer as usize >= self.pending.len() || into.index + count > blocks_max {
             return Err(Failure(format!("{count} zeroes for {into:?}, which no host gave")));
         }
         let range = into.index as usize..(into.index + count) as usize;
-        self.buffers.host_mut(into.buffer, REQUEST_BLOCKS_MAX)[range].fill(ZERO);
+        self.buffers.host_mut(into.buffer, blocks_max)[range].fill(ZERO);
         Ok(())
     }
 

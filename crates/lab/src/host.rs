@@ -137,7 +137,7 @@ impl Host {
                 self.counts.refused += 1;
                 self.refusals_are_legal
             }
-            RequestError::OutOfRange => false,
+            _ => false,
         };
         if legal {
             return Ok(());

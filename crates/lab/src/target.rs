@@ -7,8 +7,10 @@
 //! - Every submitted I/O ends exactly once, within [`Target::advance`] or [`Target::submit`].
 //! - The same calls give the same ends at the same instants, to the bit.
 
-use crate::driver::{Failure, REQUEST_BLOCKS_MAX, Sim};
+use crate::driver::{Failure, Sim};
 use flash::{BLOCK_BYTES, Hint, Instant, Lba, RequestError};
+use ftl::raw::RawUnits;
+use ftl::{Core, Ftl};
 use std::collections::VecDeque;
 
 /// What an I/O does.
@@ -90,8 +92,8 @@ pub trait Target {
 }
 
 /// The FTL on its medium, as a [`Target`].
-pub struct SimTarget {
-    sim: Sim,
+pub struct SimTarget<C: Core = Ftl> {
+    sim: Sim<C>,
     /// By index: I/Os in flight; a request's token is the index of its I/O.
     open: Vec<Open>,
     open_free: Vec<u32>,
@@ -109,9 +111,13 @@ struct Open {
     result: Result<(), RequestError>,
 }
 
-impl SimTarget {
+/// Raw units on their medium: lane `k` begins at `k` times the bytes of a lane, an erase is a trim of
+/// whole raw blocks, and of an I/O over several raw blocks each is a request.
+pub type RawTarget = SimTarget<RawUnits>;
+
+impl<C: Core> SimTarget<C> {
     /// `sim` is ready: it was formatted or mounted.
-    pub fn new(sim: Sim) -> Self {
+    pub fn new(sim: Sim<C>) -> Self {
         Self {
             sim,
             open: Vec::new(),
@@ -123,12 +129,12 @@ impl SimTarget {
     }
 
     /// The FTL and its medium.
-    pub fn sim(&self) -> &Sim {
+    pub fn sim(&self) -> &Sim<C> {
         &self.sim
     }
 
     /// The FTL and its medium, for a policy switch.
-    pub fn sim_mut(&mut self) -> &mut Sim {
+    pub fn sim_mut(&mut self) -> &mut Sim<C> {
         &mut self.sim
     }
 
@@ -173,9 +179,13 @@ fn whole_blocks(io: &Io) -> (u32, u32) {
     (first as u32, (end - first) as u32)
 }
 
-impl Target for SimTarget {
+impl<C: Core> Target for SimTarget<C> {
     fn bytes(&self) -> u64 {
         self.sim.ftl().counter("logical_blocks") * BLOCK_BYTES as u64
+    }
+
+    fn lanes(&self) -> u32 {
+        self.sim.ftl().lane_count()
     }
 
     fn now(&self) -> Instant {
@@ -190,9 +200,10 @@ impl Target for SimTarget {
             self.sim.flush(open);
             return self.advance(now);
         }
-        let open = self.open(token, blocks.div_ceil(REQUEST_BLOCKS_MAX));
-        for lba in (first..first + blocks).step_by(REQUEST_BLOCKS_MAX as usize) {
-            let count = REQUEST_BLOCKS_MAX.min(first + blocks - lba);
+        let most = self.sim.request_blocks_max();
+        let open = self.open(token, blocks.div_ceil(most));
+        for lba in (first..first + blocks).step_by(most as usize) {
+            let count = most.min(first + blocks - lba);
             match io.kind {
                 IoKind::Read => self.sim.read(open, lba, count),
                 IoKind::Write => self.write(open, lba, count, io.hint),

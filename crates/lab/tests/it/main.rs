@@ -6,6 +6,7 @@ mod figures;
 mod model;
 #[cfg(feature = "mutants")]
 mod mutants;
+mod raw;
 mod scrub;
 
 use lab::parallel::SeedFailure;

@@ -271,9 +271,17 @@ pub enum Error {
 impl From<RequestError> for Error {
     fn from(error: RequestError) -> Self {
         match error {
-            RequestError::OutOfRange => Self::Invalid,
+            RequestError::OutOfRange
+            | RequestError::Misaligned
+            | RequestError::NotErased
+            | RequestError::OutOfOrder
+            | RequestError::NotWritten => Self::Invalid,
             RequestError::NoSpace => Self::NoSpace,
-            RequestError::Unreadable | RequestError::Failed => Self::Io,
+            RequestError::Unreadable
+            | RequestError::Failed
+            | RequestError::Busy
+            | RequestError::AtRisk
+            | RequestError::ProgramFailed => Self::Io,
             RequestError::ShuttingDown => Self::ShuttingDown,
         }
     }

@@ -83,14 +83,7 @@ impl Request {
 
     /// Answers with the error of the FTL.
     pub fn reply_failed(&self, out: &mut Vec<u8>, error: RequestError) {
-        let message = match error {
-            RequestError::OutOfRange => "beyond the end of the volume, or empty",
-            RequestError::NoSpace => "the volume is full: trim or overwrite something",
-            RequestError::Unreadable => "the data cannot be read back intact; writing it heals it",
-            RequestError::Failed => "the medium failed: the volume accepts no more writes",
-            RequestError::ShuttingDown => "the server is shutting down",
-        };
-        self.reply_error(out, error.into(), message);
+        self.reply_error(out, error.into(), &error.to_string());
     }
 }
 

@@ -69,6 +69,8 @@ fn errors_are_simple_or_carry_a_bounded_message() {
         (RequestError::Unreadable, 5),
         (RequestError::Failed, 5),
         (RequestError::ShuttingDown, 108),
+        (RequestError::NotErased, 22),
+        (RequestError::ProgramFailed, 5),
     ] {
         out.clear();
         accept(false, &flush).reply_failed(&mut out, error);

@@ -1,0 +1,282 @@
+//! Lane records: what recovery must know of a lane beside its blocks. Each record repeats all of it,
+//! and records go to two blocks in turn. So a power cut while one is programmed can harm only the
+//! block that it goes to (pages share cells), and the newest durable record is in the other.
+//!
+//! Invariants:
+//! - A block of records is given up only when a newer record is durable in another.
+//! - A mount begins new blocks: what a cut left half done is never written on.
+
+use super::blocks::Use;
+use super::format::{LaneRecord, encode_record_oob};
+use super::schedule::PageOf;
+use super::{After, Quiet, RawState, RawUnits, RequestError};
+use flash::{BlockId, Instant, MILLISECOND, MediumError, SlotData, SlotId, SlotWrite};
+use std::collections::{BTreeSet, VecDeque};
+
+/// How long to wait after the medium had no room behind it.
+const NO_SPACE_PAUSE_NS: u64 = 100 * MILLISECOND;
+
+/// One of the two blocks that records go to.
+#[derive(Clone, Copy, Debug, Default)]
+struct Side {
+    block: Option<BlockId>,
+    next_page: u32,
+}
+
+/// What is kept of a lane as a whole.
+#[derive(Debug, Default)]
+pub(crate) struct Lane {
+    /// A unit of it is lost, or its records are: nothing is written any more.
+    pub gone: bool,
+    /// A record of this mount is durable.
+    pub settled: bool,
+    /// Requests under way.
+    pub requests: u32,
+    pub quiet_since: Instant,
+    /// Blocks, and the sequence of what counts there no more. Exactly that one: a raw block that
+    /// stays open for long may go on in a block that was emptied after it was begun.
+    pub dead: BTreeSet<(BlockId, u64)>,
+    /// Of the newest record.
+    pub number: u64,
+    sides: [Side; 2],
+    /// Where the next record goes.
+    side: usize,
+    /// Blocks of older records, and the version that replaces them.
+    old: Vec<(BlockId, u64)>,
+    /// Counts changes that a record must tell.
+    version: u64,
+    /// The version of the record under way.
+    writing: Option<u64>,
+    written: u64,
+    durable: u64,
+    /// Requests that wait for a version to be durable, in order.
+    pub waiters: VecDeque<(u64, u32)>,
+}
+
+impl Lane {
+    /// A change is not yet told by a durable record.
+    pub fn is_recording(&self) -> bool {
+        self.durable < self.version
+    }
+
+    /// Recovery found `block` with records.
+    pub fn keep_old(&mut self, block: BlockId) {
+        self.old.push((block, self.version + 1));
+    }
+}
+
+impl RawUnits {
+    /// True if so many more dead blocks fit into the lane's record.
+    pub(crate) fn dead_fit(&self, lane: u32, more: u32) -> bool {
+        let dead = self.lane[lane as usize].dead.len() + more as usize;
+        dead <= LaneRecord::dead_max(self.label.len())
+    }
+
+    pub(crate) fn want_record(&mut self, lane: u32) {
+        self.lane[lane as usize].version += 1;
+        self.pump_record(lane);
+    }
+
+    /// `request` ends when a record of the lane as it is now is durable.
+    pub(crate) fn wait_for_record(&mut self, lane: u32, request: u32) {
+        self.begin_part(request);
+        let entry = &mut self.lane[lane as usize];
+        entry.waiters.push_back((entry.version + 1, request));
+        self.want_record(lane);
+    }
+
+    /// Begins a record of the lane, if one is wanted and can be had.
+    pub(crate) fn pump_record(&mut self, lane: u32) {
+        let entry = &self.lane[lane as usize];
+        let wanted = entry.writing.is_none() && entry.written < entry.version;
+        if !wanted || entry.gone || !self.may_write() {
+            return;
+        }
+        if !self.dead_fit(lane, 0) {
+            self.shrink_dead(lane);
+            return;
+        }
+        let side = entry.side;
+        let member = if side == 0 { 0 } else { self.lanes.gang - 1 };
+        let unit = self.lanes.unit(lane, member);
+        let pause_until = self.dies[unit as usize].pause_until;
+        if self.now < pause_until {
+            self.look_later(pause_until);
+            return;
+        }
+        if self.quiet == Quiet::Recording && self.lane_erases(lane) {
+            return;
+        }
+        let Side { block, next_page } = entry.sides[side];
+        let full = next_page == self.geometry.pages_per_block;
+        let (block, page) = match block {
+            Some(block) if !full => (block, next_page),
+            before => {
+                let Some(block) = self.take_clean(unit, Use::Record) else {
+                    self.want_clean(lane, unit);
+                    return;
+                };
+                let entry = &mut self.lane[lane as usize];
+                entry.old.extend(before.map(|before| (before, entry.version)));
+                entry.sides[side] = Side { block: Some(block), next_page: 0 };
+                (block, 0)
+            }
+        };
+        self.begin_record(lane, unit, self.geometry.slot(block, page, 0));
+    }
+
+    fn lane_erases(&self, lane: u32) -> bool {
+        let mut units = (0..self.lanes.gang).map(|member| self.lanes.unit(lane, member));
+        units.any(|unit| self.dies[unit as usize].erases_running > 0)
+    }
+
+    fn want_clean(&mut self, lane: u32, unit: u32) {
+        if self.clean_may_come(unit) {
+            self.dies[unit as usize].clean_wanted = true;
+            self.dispatch(unit);
+            return;
+        }
+        self.dies[unit as usize].last_reason = "no spare block is left for records";
+        self.lose_lane(lane, RequestError::NoSpace);
+    }
+
+    /// More blocks are dead than a record can name: some must be erased first.
+    fn shrink_dead(&mut self, lane: u32) {
+        let mut hope = false;
+        for member in 0..self.lanes.gang {
+            let unit = self.lanes.unit(lane, member);
+            let die = &mut self.dies[unit as usize];
+            let dirty = !die.dirty.is_empty();
+            hope |= dirty || die.erases_running > 0;
+            if dirty && die.erases_running == 0 {
+                die.clean_wanted = true;
+                self.dispatch(unit);
+            }
+        }
+        if !hope {
+            self.lose_lane(lane, RequestError::NoSpace);
+        }
+    }
+
+    fn begin_record(&mut self, lane: u32, unit: u32, slot: SlotId) {
+        let number = self.lane[lane as usize].number + 1;
+        let record = self.lane_record(lane, number);
+        let entry = &mut self.lane[lane as usize];
+        entry.number = number;
+        entry.writing = Some(entry.version);
+        let bytes = record.encode();
+        let crc = flash::crc(&bytes[..]);
+        let page = self.pages.take();
+        let prepared = &mut self.pages[page];
+        prepared.of = PageOf::Record { lane };
+        prepared.slot = slot;
+        prepared.slots.clear();
+        let oob = encode_record_oob(number, slot, self.uuid_crc, crc);
+        prepared.slots.push(SlotWrite { oob, data: SlotData::Meta(bytes) });
+        for i in 1..self.geometry.slots_per_page {
+            let slot = SlotId(slot.0 + i);
+            let oob = encode_record_oob(number, slot, self.uuid_crc, self.empty_crc);
+            prepared.slots.push(SlotWrite { oob, data: SlotData::Empty });
+        }
+        self.counters.records += 1;
+        assert!(self.dies[unit as usize].record.is_none(), "a lane writes one record at a time");
+        self.dies[unit as usize].record = Some(page);
+        self.dispatch(unit);
+    }
+
+    fn lane_record(&self, lane: u32, number: u64) -> LaneRecord {
+        let entry = &self.lane[lane as usize];
+        let clean = self.quiet == Quiet::Recording;
+        let mut record = LaneRecord {
+            uuid: self.uuid,
+            shape: crate::format::shape(&self.geometry),
+            gang: self.lanes.gang,
+            raw_blocks: self.lanes.raw_blocks,
+            lane,
+            number,
+            sequence_next: self.sequence_next,
+            generation: self.generation,
+            formatted: self.formatted,
+            clean,
+            label: self.label.clone(),
+            dead: entry.dead.iter().copied().collect(),
+            open: Vec::new(),
+        };
+        if clean {
+            let first = self.raw_at(lane, 0);
+            let open = self.open.range(first..first + self.lanes.raw_blocks);
+            let open = open.filter(|&&raw| self.raw[raw as usize].state == RawState::Open);
+            let open = open.map(|&raw| (raw - first, self.raw[raw as usize].pages));
+            record.open = open.take(record.open_max()).collect();
+        }
+        record
+    }
+
+    /// The program of a record ended.
+    pub(crate) fn end_record(&mut self, lane: u32, unit: u32, result: Result<(), MediumError>) {
+        let entry = &mut self.lane[lane as usize];
+        let version = entry.writing.take().expect("a record was under way");
+        let side = entry.side;
+        match result {
+            Ok(()) => {
+                entry.written = version;
+                entry.sides[side].next_page += 1;
+                entry.side = 1 - side;
+                self.counters.slots_programmed += u64::from(self.geometry.slots_per_page);
+                self.when_durable(After::Record { lane, version });
+            }
+            Err(MediumError::BlockFailed) => {
+                self.counters.programs_failed += 1;
+                if let Some(block) = std::mem::take(&mut entry.sides[side]).block {
+                    self.put_bad(block, "a record's program failed");
+                }
+            }
+            Err(MediumError::NoSpace) => self.pause(unit, NO_SPACE_PAUSE_NS),
+            Err(MediumError::UnitGone) => self.lose_unit(unit),
+            Err(MediumError::FlushFailed) => self.lose_lane(lane, RequestError::Failed),
+        }
+        self.pump_record(lane);
+    }
+
+    pub(crate) fn record_durable(&mut self, lane: u32, version: u64) {
+        let entry = &mut self.lane[lane as usize];
+        entry.durable = entry.durable.max(version);
+        entry.settled = true;
+        let durable = entry.durable;
+        let (freed, old) = std::mem::take(&mut entry.old)
+            .into_iter()
+            .partition::<Vec<_>, _>(|&(_, version)| version <= durable);
+        entry.old = old;
+        for (block, _) in freed {
+            self.put_dirty(block);
+        }
+        while let Some(&(version, request)) = self.lane[lane as usize].waiters.front()
+            && version <= durable
+        {
+            self.lane[lane as usize].waiters.pop_front();
+            self.end_part(request, Ok(()));
+        }
+        self.dispatch_lane(lane);
+    }
+
+    /// The sequences of what is dead in `block`.
+    pub(crate) fn dead_sequences(&self, block: BlockId) -> Vec<u64> {
+        let lane = self.lanes.lane_of(self.unit_of(block));
+        let dead = self.lane[lane as usize].dead.range((block, 0)..=(block, u64::MAX));
+        dead.map(|&(_, sequence)| sequence).collect()
+    }
+
+    pub(crate) fn forget_dead(&mut self, block: BlockId, sequence: u64) {
+        let lane = self.lanes.lane_of(self.unit_of(block));
+        self.lane[lane as usize].dead.remove(&(block, sequence));
+        self.pump_record(lane);
+    }
+
+    /// Everything before is durable: now the records that say that nothing comes after them.
+    pub(crate) fn record_clean(&mut self) {
+        self.quiet = Quiet::Recording;
+        for lane in 0..self.lanes.lanes {
+            self.want_record(lane);
+        }
+    }
+}

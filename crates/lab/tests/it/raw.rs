@@ -1,0 +1,223 @@
+//! Raw units: power cuts after every step, failing flash, and the figures of SDF.
+
+use crate::{THREADS, passed, seeds};
+use flash::{Hint, Instant, Pairing};
+use ftl::raw::{Lanes, RawFormat, RawSettings, WriteUnit};
+use ftl::{FormatOptions, Settings};
+use lab::Sim;
+use lab::crash::CrashReport;
+use lab::device::{Manner, nand_of};
+use lab::parallel::for_each_seed;
+use lab::raw_crash::{RawCrashOptions, explore_raw};
+use lab::raw_host::RawCounts;
+use lab::target::{Io, IoKind, RawTarget, Target};
+use nand::{Faults, Layout};
+
+fn explore(test: &str, range: std::ops::Range<u64>, manner: Manner) {
+    let begun = std::time::Instant::now();
+    let run = |seed| explore_raw(seed, &RawCrashOptions::of_seed(seed, manner));
+    let reports = passed(test, for_each_seed(seeds(range), THREADS, run));
+    let mut total = CrashReport::default();
+    reports.iter().for_each(|(report, _)| total.add(report));
+    let rate = total.images as f64 / begun.elapsed().as_secs_f64();
+    println!("{test}: {total:?}, {rate:.0} images/s");
+    assert!(total.images > 0 && total.lived_on > 0, "nothing was cut: {total:?}");
+}
+
+#[test]
+fn raw_units_on_slc_keep_every_acknowledged_page_and_erase_after_any_power_cut() {
+    let test = "raw_units_on_slc_keep_every_acknowledged_page_and_erase_after_any_power_cut";
+    explore(test, 1000..1040, Manner::Nand(Pairing::None));
+}
+
+#[test]
+fn raw_units_on_staircase_pages_keep_their_promises_after_any_power_cut() {
+    let test = "raw_units_on_staircase_pages_keep_their_promises_after_any_power_cut";
+    explore(test, 1100..1140, Manner::Nand(Pairing::Staircase));
+}
+
+#[test]
+fn raw_units_on_a_file_keep_what_was_flushed_after_any_power_cut() {
+    let test = "raw_units_on_a_file_keep_what_was_flushed_after_any_power_cut";
+    explore(test, 1200..1240, Manner::File);
+}
+
+fn failing(test: &str, faults: impl Fn(u64) -> Faults + Sync) -> Vec<RawCounts> {
+    let run = |seed| {
+        let mut options = RawCrashOptions::of_seed(seed, Manner::Nand(Pairing::None));
+        options.device.blocks_per_unit = 40;
+        options.spare = 0.5;
+        options.faults = faults(seed);
+        (options.operations_before, options.operations) = (3_000, 4);
+        Ok(explore_raw(seed, &options)?.1)
+    };
+    passed(test, for_each_seed(seeds(0..24), THREADS, run))
+}
+
+#[test]
+fn raw_units_lose_nothing_to_bad_blocks_and_failing_programs_and_erases() {
+    let test = "raw_units_lose_nothing_to_bad_blocks_and_failing_programs_and_erases";
+    let counts = failing(test, |seed| Faults {
+        seed,
+        factory_bad: 0.02,
+        program_fail: 4e-4,
+        erase_fail: 1e-3,
+        correctable: 0.01,
+        ..Faults::default()
+    });
+    println!("for example {:?}", counts[0]);
+    assert!(counts.iter().any(|counts| counts.failed > 0), "no write failed");
+}
+
+/// SDF: 44 channels of two dies, with as many blocks as the test needs.
+fn sdf(blocks: u32, write: WriteUnit) -> RawTarget {
+    let layout = Layout { channels: 44, dies_per_channel: 2, blocks_per_plane: blocks };
+    let medium = nand_of("mlc-25nm", &layout, Faults::default(), |_| {}).expect("built-in");
+    let format = RawFormat { gang: 2, spare: 0.5, uuid: 1, label: Vec::new() };
+    let settings = RawSettings { write, read_granule: 2, ..RawSettings::default() };
+    let mut sim = Sim::format_raw(medium, format, settings, Instant(0)).expect("fits");
+    sim.run_until_ready().expect("formats");
+    RawTarget::new(sim)
+}
+
+/// One synchronous client a lane, each doing `ios` I/Os that `io` gives. Returns the bytes moved a
+/// second, and every latency with its kind.
+fn one_client_a_lane(
+    target: &mut RawTarget,
+    ios: u64,
+    io: impl Fn(u64, u64) -> Io,
+) -> (f64, Vec<(IoKind, u64)>) {
+    let lanes = u64::from(target.sim().ftl().lanes().lanes);
+    let begun = target.sim().now();
+    let mut next = vec![0; lanes as usize];
+    let mut submitted = vec![(IoKind::Read, begun); lanes as usize];
+    let (mut bytes, mut latencies, mut now) = (0, Vec::new(), begun);
+    for lane in 0..lanes {
+        submitted[lane as usize].0 = io(lane, 0).kind;
+        target.submit(now, lane, io(lane, 0)).expect("takes it");
+    }
+    let mut busy = lanes;
+    while busy > 0 {
+        while let Some(done) = target.take_done() {
+            assert_eq!(done.result, Ok(()), "client {} at {now:?}", done.token);
+            let (kind, at) = submitted[done.token as usize];
+            latencies.push((kind, done.at - at));
+            let lane = done.token as usize;
+            if kind != IoKind::Erase {
+                bytes += io(done.token, next[lane]).bytes;
+            }
+            next[lane] += 1;
+            if next[lane] == ios {
+                busy -= 1;
+                continue;
+            }
+            let following = io(done.token, next[lane]);
+            submitted[lane] = (following.kind, now);
+            target.submit(now, done.token, following).expect("takes it");
+        }
+        if busy > 0 {
+            now = target.deadline().expect("I/Os are in flight").max(now);
+            target.advance(now).expect("no failure");
+        }
+    }
+    (bytes as f64 / (now - begun) as f64, latencies)
+}
+
+#[test]
+fn raw_units_of_sdf_give_its_raw_bandwidth() {
+    let mut target = sdf(12, WriteUnit::Block);
+    let lanes = target.sim().ftl().lanes();
+    let (unit, lane_bytes) = (8 << 20, u64::from(lanes.lane_slots()) * 4096);
+    assert_eq!(u64::from(lanes.slots) * 4096, unit);
+    let at = |kind, lane, offset, bytes| Io {
+        kind,
+        offset: lane * lane_bytes + offset,
+        bytes,
+        hint: Hint::default(),
+    };
+    // The erase that software must issue comes before each write; the first finds nothing to do.
+    let write = |lane, step: u64| match step % 2 {
+        0 => at(IoKind::Erase, lane, 0, unit),
+        _ => at(IoKind::Write, lane, 0, unit),
+    };
+    one_client_a_lane(&mut target, 2, write);
+    let (write_rate, latencies) = one_client_a_lane(&mut target, 4, write);
+    let mean = |kind| {
+        let of: Vec<u64> =
+            latencies.iter().filter(|(it, _)| *it == kind).map(|(_, ns)| *ns).collect();
+        of.iter().sum::<u64>() as f64 / of.len() as f64 / 1e6
+    };
+    let (erase_ms, write_ms) = (mean(IoKind::Erase), mean(IoKind::Write));
+    let (read_rate, _) =
+        one_client_a_lane(&mut target, 2, |lane, _| at(IoKind::Read, lane, 0, unit));
+    let pages = unit / 8192;
+    let (small_rate, _) = one_client_a_lane(&mut target, 64, |lane, step| {
+        at(IoKind::Read, lane, (step * 277 + lane * 31) % pages * 8192, 8192)
+    });
+    println!(
+        "8 MiB writes {write_rate:.3} GB/s, erase {erase_ms:.2} ms + write {write_ms:.2} ms; 8 MiB \
+         reads {read_rate:.3} GB/s; 8 KiB reads {small_rate:.3} GB/s"
+    );
+    assert!((0.96..1.02).contains(&write_rate), "{write_rate}");
+    assert!((365.0..385.0).contains(&(erase_ms + write_ms)), "{erase_ms} + {write_ms}");
+    assert!((1.63..1.68).contains(&read_rate), "{read_rate}");
+    // Without the 2 us of the host's stack.
+    assert!((1.22..1.25).contains(&small_rate), "{small_rate}");
+}
+
+/// The share of SDF's flash that raw units can use if so many blocks of each plane are bad, and the
+/// share of the blocks that are then lost with their neighbours in other planes.
+fn sdf_usable(factory_bad: f64) -> (f64, f64) {
+    let layout = Layout { channels: 44, dies_per_channel: 2, blocks_per_plane: 2048 };
+    let profile = nand::Profile::builtin("mlc-25nm").expect("built-in");
+    let faults = Faults { seed: 1, factory_bad, ..Faults::default() };
+    let nand = nand::Nand::new(&profile, &layout, faults).expect("a sound layout");
+    let (geometry, health) = (nand.geometry(), nand.health());
+    let lanes = (0..100).find_map(|spare| {
+        let spare = f64::from(spare) / 2048.0;
+        let format = RawFormat { gang: 2, spare, uuid: 1, label: Vec::new() };
+        Lanes::of_format(&geometry, &health, &format).ok()
+    });
+    let usable = f64::from(lanes.expect("fits").logical_blocks()) / geometry.slots() as f64;
+    (usable, health.bad_blocks.len() as f64 / f64::from(geometry.blocks()))
+}
+
+#[test]
+fn raw_units_of_sdf_use_99_percent_of_the_flash() {
+    for factory_bad in [0.001, 0.0025, 0.0035, 0.005] {
+        let (usable, lost) = sdf_usable(factory_bad);
+        println!(
+            "{:.2} % of the blocks bad: {:.2} % of the superblocks lost, {:.2} % of the flash usable",
+            factory_bad * 100.0,
+            lost * 100.0,
+            usable * 100.0
+        );
+        // Lanes are of one size, so the unit with the most bad blocks decides.
+        assert!(usable >= if factory_bad < 0.003 { 0.99 } else { 0.985 }, "{usable}");
+    }
+}
+
+#[test]
+fn a_device_is_refused_by_the_core_of_the_other_kind() {
+    let small = RawCrashOptions::of_seed(0, Manner::Nand(Pairing::None)).device;
+    let medium = small.build(Faults::default()).expect("a sound shape");
+    let format = RawFormat { gang: 1, spare: 0.5, uuid: 1, label: Vec::new() };
+    let mut raw =
+        Sim::format_raw(medium, format, RawSettings::default(), Instant(0)).expect("fits");
+    raw.run_until_ready().expect("formats");
+    let now = raw.now();
+    let mut as_ftl =
+        Sim::mount(raw.into_medium(), Settings::default(), now).expect("sound settings");
+    let refused = as_ftl.run_until_ready().expect_err("raw units are no block device");
+    assert!(refused.0.contains("formatted as raw units"), "{refused}");
+
+    let medium = small.build(Faults::default()).expect("a sound shape");
+    let format = FormatOptions { logical_blocks: 8, uuid: 1, label: Vec::new() };
+    let mut ftl = Sim::format(medium, format, Settings::default(), Instant(0)).expect("fits");
+    ftl.run_until_ready().expect("formats");
+    let now = ftl.now();
+    let mut as_raw =
+        Sim::mount_raw(ftl.into_medium(), 1, RawSettings::default(), now).expect("sound settings");
+    let refused = as_raw.run_until_ready().expect_err("a block device is no raw units");
+    assert!(refused.0.contains("formatted as a block device"), "{refused}");
+}

@@ -1,12 +1,13 @@
 //! Makes a target of a device file.
 
 use super::parse::CACHE_BYTES_MIN;
-use super::{DeviceSpec, Flash, FtlChoice, Inside, Members};
+use super::{DeviceSpec, Flash, FtlChoice, Inside, Members, RawChoice};
 use crate::driver::Sim;
 use crate::medium::SimMedium;
 use crate::ssd::{Array, Front, FrontConfig};
-use crate::target::{SimTarget, Target};
+use crate::target::{RawTarget, SimTarget, Target};
 use flash::{Geometry, Health, Instant};
+use ftl::raw::{EraseTime, RawFormat, RawSettings, WriteUnit};
 use ftl::{FormatOptions, Settings, logical_blocks_max};
 use nand::{Faults, Layout, Nand};
 
@@ -64,9 +65,15 @@ impl DeviceSpec {
                     Box::new(Front::new(target, front))
                 })
             }
-            Inside::Raw(..) => Err("kind = \"raw\" cannot be built: raw units have no target in \
-                                    this version; use kind = \"ftl\""
-                .into()),
+            Inside::Raw(flash, choice) => {
+                let target = raw_target(flash, choice, scale, faults)?;
+                let front = scaled(&self.front, flash, scale)?;
+                Ok(if front.is_transparent() {
+                    Box::new(target)
+                } else {
+                    Box::new(Front::new(target, front))
+                })
+            }
             Inside::Array(members) => {
                 let array = array(members, scale, faults, seed)?;
                 Ok(if self.front.is_transparent() {
@@ -102,6 +109,32 @@ fn scaled(front: &FrontConfig, flash: &Flash, scale: Scale) -> Result<FrontConfi
         cache.bytes = (bytes - bytes % 4096).max(CACHE_BYTES_MIN);
     }
     Ok(front)
+}
+
+fn raw_target(
+    flash: &Flash,
+    choice: &RawChoice,
+    scale: Scale,
+    faults: &Faults,
+) -> Result<RawTarget, String> {
+    let layout =
+        Layout { blocks_per_plane: scale.blocks_per_plane(&flash.layout)?, ..flash.layout.clone() };
+    let nand = Nand::new(&flash.profile, &layout, faults.clone()).map_err(|why| why.to_string())?;
+    let medium = SimMedium::nand(nand);
+    let format = RawFormat { gang: choice.gang, spare: choice.spare, uuid: 1, label: Vec::new() };
+    let settings = RawSettings {
+        write: if choice.write == "page" { WriteUnit::Page } else { WriteUnit::Block },
+        erase: if choice.erase == "background" { EraseTime::Background } else { EraseTime::Now },
+        read_granule: choice.read_granule,
+        suspensions_max: choice.suspensions_max,
+        idle_ns: choice.idle_ns,
+        read_only: false,
+    };
+    settings.validate(medium.geometry())?;
+    let failed = |failure: crate::driver::Failure| failure.to_string();
+    let mut sim = Sim::format_raw(medium, format, settings, Instant(0)).map_err(failed)?;
+    sim.run_until_ready().map_err(failed)?;
+    Ok(RawTarget::new(sim))
 }
 
 fn ftl_target(

@@ -31,6 +31,7 @@ pub(super) fn device(toml_text: &str) -> Result<DeviceSpec, KeyError> {
         firmware: firmware(&mut keys)?,
         cache: cache(&mut keys)?,
         hides_units: kind == "ssd",
+        whole_writes: matches!(&inside, Inside::Raw(_, raw) if raw.write == "block"),
     };
     keys.refuse_unknown()?;
     Ok(DeviceSpec { name, description, source, inside, front })

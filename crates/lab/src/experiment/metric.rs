@@ -64,9 +64,9 @@ fn add_seen(values: &mut BTreeMap<String, f64>, prefix: &str, seen: &Seen, spike
     put("read_bandwidth", seen.per_second(seen.bytes_read) / 1e9);
     put("write_bandwidth", seen.per_second(seen.bytes_written) / 1e9);
     put("bandwidth", seen.per_second(seen.bytes_read + seen.bytes_written) / 1e9);
-    put("read_iops", seen.per_second(seen.reads_ended));
-    put("write_iops", seen.per_second(seen.writes_ended));
-    put("iops", seen.per_second(seen.reads_ended + seen.writes_ended));
+    put("read_iops", seen.per_second(seen.reads_done));
+    put("write_iops", seen.per_second(seen.writes_done));
+    put("iops", seen.per_second(seen.reads_done + seen.writes_done));
     put("errors", seen.errors as f64);
     put("unfinished", seen.unfinished as f64);
     put("unfinished_max", seen.unfinished_max_ns as f64 / 1e6);

@@ -180,6 +180,11 @@ fn measure(
     let before = device.target.counts();
     let window = Window { warmup_ns: case.warmup_ns, measure_ns: case.measure_ns };
     let seen = load::run(&mut *device.target, &case.clients, window, seed)?;
+    if let Some((client, error)) =
+        case.clients.iter().zip(&seen).find_map(|(client, seen)| Some((client, seen.first_error?)))
+    {
+        return Err(Failure(format!("client {:?}: {error:?}", client.name)));
+    }
     let after = device.target.counts();
     let clients = case.clients.iter().map(|client| client.name.clone()).zip(seen);
     Ok(metric::metrics(&clients.collect::<Vec<_>>(), before, after, spike_ns))

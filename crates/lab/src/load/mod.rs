@@ -4,8 +4,8 @@
 //! batch and waits for all of it, or (open loop) submits at drawn instants whatever is in flight.
 //!
 //! Invariants:
-//! - Bytes count by when an I/O ended, latencies by when it was submitted: neither a long I/O that
-//!   began in the warm-up nor one that outlives the measurement makes a figure look better.
+//! - An I/O counts in rates by the share of its time that lies within the measurement, so that long
+//!   I/Os at its edges neither add to them nor are lost; latencies are those of I/Os submitted within.
 //! - The same target, clients and seed give the same figures, to the bit: ties in time are broken
 //!   by the order of scheduling.
 
@@ -272,7 +272,12 @@ impl<'a> Run<'a> {
             let next = target.deadline();
             target.advance(next.ok_or_else(|| Failure(format!("{left} I/Os never ended")))?)?;
             while let Some(done) = target.take_done() {
+                let flight = self.flights[done.token as usize];
                 self.flights_free.push(done.token as u32);
+                // A write whose erase was still running never began.
+                if flight.kind != FlightKind::EraseFirst {
+                    self.count(&flight, done, false);
+                }
             }
         }
         Ok(())
@@ -356,6 +361,24 @@ impl<'a> Run<'a> {
         target.submit(Instant(now), u64::from(token), io)
     }
 
+    /// Adds what lies within the measurement.
+    fn count(&mut self, flight: &Flight, done: Done, with_latency: bool) {
+        let (begun, ended) = (flight.submitted, done.at.0);
+        let within = ended.min(self.end).saturating_sub(begun.max(self.counted_from));
+        let share = match ended - begun {
+            0 if (self.counted_from..=self.end).contains(&ended) => 1.0,
+            0 => 0.0,
+            latency => within as f64 / latency as f64,
+        };
+        if share == 0.0 {
+            return;
+        }
+        let latency = (with_latency && begun >= self.counted_from).then_some(ended - begun);
+        let client = self.threads[flight.thread as usize].client as usize;
+        let is_read = flight.kind == FlightKind::Read;
+        self.seen[client].add(is_read, flight.bytes, share, latency, done.result);
+    }
+
     fn ended(&mut self, target: &mut dyn Target, now: u64, done: Done) -> Result<(), Failure> {
         let flight = self.flights[done.token as usize];
         self.flights_free.push(done.token as u32);
@@ -365,12 +388,7 @@ impl<'a> Run<'a> {
         let thread = &mut self.threads[flight.thread as usize];
         thread.ended += 1;
         let client = thread.client as usize;
-        if done.at.0 > self.counted_from {
-            let is_read = flight.kind == FlightKind::Read;
-            let latency = done.at.0 - flight.submitted;
-            let counted = (flight.submitted >= self.counted_from).then_some(latency);
-            self.seen[client].add(is_read, flight.bytes, counted, done.result);
-        }
+        self.count(&flight, done, true);
         match self.clients[client].pace {
             Pace::Depth(_) => self.next(target, now, flight.thread),
             Pace::Rate(_) => Ok(()),

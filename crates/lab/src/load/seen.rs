@@ -79,14 +79,14 @@ pub struct Seen {
     pub writes: Latency,
     /// Of whole batches.
     pub batches: Latency,
-    /// Bytes of successful reads.
-    pub bytes_read: u64,
-    /// Bytes of successful writes.
-    pub bytes_written: u64,
-    /// Successful reads.
-    pub reads_ended: u64,
-    /// Successful writes.
-    pub writes_ended: u64,
+    /// Bytes of successful reads, each by its share within the measurement.
+    pub bytes_read: f64,
+    /// Bytes of successful writes, likewise.
+    pub bytes_written: f64,
+    /// Successful reads, likewise.
+    pub reads_done: f64,
+    /// Successful writes, likewise.
+    pub writes_done: f64,
     /// I/Os that failed.
     pub errors: u64,
     /// The first failure.
@@ -104,6 +104,7 @@ impl Seen {
         &mut self,
         is_read: bool,
         bytes: u64,
+        share: f64,
         latency_ns: Option<u64>,
         result: Result<(), RequestError>,
     ) {
@@ -113,15 +114,15 @@ impl Seen {
             return;
         }
         let (latency, total, ios) = if is_read {
-            (&mut self.reads, &mut self.bytes_read, &mut self.reads_ended)
+            (&mut self.reads, &mut self.bytes_read, &mut self.reads_done)
         } else {
-            (&mut self.writes, &mut self.bytes_written, &mut self.writes_ended)
+            (&mut self.writes, &mut self.bytes_written, &mut self.writes_done)
         };
         if let Some(ns) = latency_ns {
             latency.add(ns);
         }
-        *ios += 1;
-        *total += bytes;
+        *ios += share;
+        *total += share * bytes as f64;
     }
 
     pub(super) fn close(&mut self, measured_ns: u64, waits: &[u64]) {
@@ -139,8 +140,8 @@ impl Seen {
         self.batches.merge(&other.batches);
         self.bytes_read += other.bytes_read;
         self.bytes_written += other.bytes_written;
-        self.reads_ended += other.reads_ended;
-        self.writes_ended += other.writes_ended;
+        self.reads_done += other.reads_done;
+        self.writes_done += other.writes_done;
         self.errors += other.errors;
         self.first_error = self.first_error.or(other.first_error);
         self.measured_ns = self.measured_ns.max(other.measured_ns);
@@ -149,7 +150,7 @@ impl Seen {
     }
 
     /// Of `count` things in the measured time, how many a second.
-    pub fn per_second(&self, count: u64) -> f64 {
-        if self.measured_ns == 0 { 0.0 } else { count as f64 * 1e9 / self.measured_ns as f64 }
+    pub fn per_second(&self, count: f64) -> f64 {
+        if self.measured_ns == 0 { 0.0 } else { count * 1e9 / self.measured_ns as f64 }
     }
 }

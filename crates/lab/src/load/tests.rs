@@ -74,16 +74,16 @@ fn seen(client: Client) -> (super::Seen, Lanes) {
 fn synchronous_threads_on_lanes_of_their_own_never_wait() {
     let (seen, _) =
         seen(Client { threads: 4, reads: 1.0, place: Place::Lane, ..Client::default() });
-    assert_eq!(seen.per_second(seen.reads_ended).round(), 4000.0);
+    assert_eq!(seen.per_second(seen.reads_done).round(), 4000.0);
     assert_eq!((seen.reads.min_ns() + 500) / 1000, 1000);
     assert_eq!((seen.reads.max_ns() + 500) / 1000, 1000);
-    assert_eq!(seen.writes_ended, 0);
+    assert_eq!(seen.writes_done, 0.0);
 }
 
 #[test]
 fn a_queue_on_one_lane_shows_in_the_latency_and_not_in_the_rate() {
     let (seen, _) = seen(Client { pace: Pace::Depth(8), span: 0.25, ..Client::default() });
-    assert_eq!(seen.per_second(seen.writes_ended).round(), 1000.0);
+    assert_eq!(seen.per_second(seen.writes_done).round(), 1000.0);
     assert!((seen.writes.mean_ns() / 8e6 - 1.0).abs() < 0.01, "{}", seen.writes.mean_ns());
     assert_eq!(seen.unfinished, 8);
 }
@@ -137,7 +137,7 @@ fn a_client_with_an_end_ends_and_its_time_is_known() {
     let mut target = Lanes::default();
     let window = Window { warmup_ns: 0, ..WINDOW };
     let seen = run(&mut target, &[client], window, 1).expect("the target never fails");
-    assert_eq!((seen[0].writes_ended, seen[0].unfinished), (10, 0));
+    assert_eq!((seen[0].writes_done, seen[0].unfinished), (10.0, 0));
     assert_eq!(seen[0].measured_ns, 10 * IO_NS);
 }
 

@@ -11,6 +11,8 @@ pub struct FrontConfig {
     pub cache: Option<Cache>,
     /// The client sees one queue, not those of the units: a conventional drive.
     pub hides_units: bool,
+    /// Inside, a write may not be cut: raw units that take whole raw blocks. Not with a cache.
+    pub whole_writes: bool,
 }
 
 impl FrontConfig {

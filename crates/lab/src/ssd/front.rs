@@ -7,6 +7,9 @@
 //! - read: firmware (the command with the first segment, pages if they come from flash), the inner
 //!   target unless all its blocks are in the cache, link;
 //! - write without a cache: link, firmware (command and pages), inner target;
+//! - write to raw units that take whole blocks only: the write goes inside as a whole with its first
+//!   segment (one lane of flash is slower than the link, which stays ahead of it), and ends when both
+//!   the flash and the link are done;
 //! - write with a cache: room in the cache (first come, first served), link, firmware (command), and
 //!   it is acknowledged with its last segment. Lines then leave in the order they came: firmware
 //!   (pages) for one line at a time, inner target for up to `drain_depth`. Data for the very blocks
@@ -268,7 +271,9 @@ impl<T: Target> Front<T> {
         }
         let end = io.offset + io.bytes;
         let segments = end.div_ceil(SEGMENT_BYTES) - io.offset / SEGMENT_BYTES;
-        self.commands[command].segments_left = segments as u32;
+        // A whole write inside ends beside its segments.
+        let whole = u32::from(self.config.whole_writes && io.kind == IoKind::Write);
+        self.commands[command].segments_left = segments as u32 + whole;
         match io.kind {
             IoKind::Read => self.read_segments(command),
             IoKind::Write if self.cache.is_none() => self.write_segments(command),
@@ -386,6 +391,14 @@ impl<T: Target> Front<T> {
     fn write_decided(&mut self, segment: u32) -> Result<(), Failure> {
         let Segment { command, offset, bytes, .. } = self.segments[segment];
         let io = Io { offset, bytes, ..self.commands[command].io };
+        if self.config.whole_writes {
+            let whole = self.commands[command].io;
+            if offset == whole.offset {
+                self.inner.submit(self.now, Inside::Command(command).token(), whole)?;
+            }
+            self.end_segment(segment, Ok(()));
+            return Ok(());
+        }
         let Some(cache) = &mut self.cache else {
             self.inner.submit(self.now, Inside::Segment(segment).token(), io)?;
             self.look_at_gc(bytes);
@@ -494,8 +507,12 @@ impl<T: Target> Front<T> {
     }
 
     fn end_segment(&mut self, segment: u32, result: Result<(), RequestError>) {
-        let index = self.segments[segment].command;
+        let command = self.segments[segment].command;
         self.segments.give(segment);
+        self.end_part(command, result);
+    }
+
+    fn end_part(&mut self, index: u32, result: Result<(), RequestError>) {
         let command = &mut self.commands[index];
         command.result = command.result.and(result);
         command.segments_left -= 1;
@@ -525,6 +542,9 @@ impl<T: Target> Front<T> {
                         Ok(()) if is_read => self.send_out(segment),
                         _ => self.end_segment(segment, result),
                     }
+                }
+                Inside::Command(command) if self.commands[command].io.kind == IoKind::Write => {
+                    self.end_part(command, result);
                 }
                 Inside::Command(command) => {
                     let entry = &mut self.commands[command];

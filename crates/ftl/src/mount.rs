@@ -30,7 +30,7 @@ use crate::{Ftl, Mutant, Phase};
 use flash::{
     BLOCK_BYTES, BlockId, Geometry, Health, MediumError, Oob, SlotId, SlotRead, SlotStatus,
 };
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Reads of recovery on a unit at a time.
 const READS_PER_UNIT: usize = 4;
@@ -75,11 +75,10 @@ pub(crate) struct Mount {
     checkpoints: Vec<Named>,
     /// The newest one that has something where its footers belong, and nothing sound.
     damaged: Option<Named>,
-    /// The one to go by is like that.
-    footer_unsound: bool,
-    /// And more than its first page is there: what lies at the footers' place is not what an erase
-    /// that was cut off, or lost, has left.
-    begun: bool,
+    /// Of the one to go by: bands with something where a footer belongs, and nothing sound.
+    footers_unsound: BTreeSet<BlockId>,
+    /// Of the one to go by: bands of which more than the first page is there.
+    bands_sound: BTreeSet<BlockId>,
     /// The one to go by, and what its footer says.
     pub chosen: Named,
     pub footer: Option<Footer>,
@@ -90,6 +89,16 @@ pub(crate) struct Mount {
     pub rebuild: Option<Rebuild>,
     pub report: MountReport,
     error: Option<MountError>,
+}
+
+impl Mount {
+    /// Whether a footer was written and is damaged. An erase that was cut off, or lost, leaves the
+    /// same at a footer's place, in a checkpoint that was never complete as well; but it leaves no
+    /// page of its band beside the first. So the band itself must show one: its neighbours say
+    /// nothing, as bands are erased one by one.
+    fn footer_damaged(&self) -> bool {
+        !self.footers_unsound.is_disjoint(&self.bands_sound)
+    }
 }
 
 /// A checkpoint by its root records.
@@ -183,8 +192,8 @@ impl Ftl {
             raw_found: false,
             checkpoints: Vec::new(),
             damaged: None,
-            footer_unsound: false,
-            begun: false,
+            footers_unsound: BTreeSet::new(),
+            bands_sound: BTreeSet::new(),
             chosen: Named::default(),
             footer: None,
             found: Vec::new(),
@@ -381,16 +390,20 @@ impl Ftl {
             }
         }
         (mount.chosen, mount.footer) = (next, None);
-        (mount.footer_unsound, mount.begun) = (false, false);
+        mount.footers_unsound.clear();
+        mount.bands_sound.clear();
         Ok(())
     }
 
     fn note_footer(&self, mount: &mut Mount, slot: SlotId, read: &SlotRead<'_>) {
+        let block = self.geometry.block_of(slot);
         if self.geometry.page_in_block(slot) < ROOT_PAGES {
             let header = self.checkpoint_bytes(slot, read).map(|(header, _)| header);
-            mount.begun |= header.is_some_and(|header| {
-                header.kind == Kind::Root && header.sequence == mount.chosen.name
-            });
+            let of_it =
+                |header: &Header| header.kind == Kind::Root && header.sequence == mount.chosen.name;
+            if header.as_ref().is_some_and(of_it) {
+                mount.bands_sound.insert(block);
+            }
             return;
         }
         let footer = self.checkpoint_bytes(slot, read).and_then(|(header, bytes)| {
@@ -398,14 +411,17 @@ impl Ftl {
         });
         match footer.filter(|footer| footer.checkpoint == mount.chosen.name) {
             Some(footer) => mount.footer = Some(footer),
-            None => mount.footer_unsound |= read.status != SlotStatus::Erased,
+            None if read.status == SlotStatus::Erased => {}
+            None => {
+                mount.footers_unsound.insert(block);
+            }
         }
     }
 
     fn begin_content(&mut self, mount: &mut Mount) -> Result<(), MountError> {
         if mount.footer.is_some() {
-            mount.footer_unsound = false;
-        } else if mount.footer_unsound && !self.is_mutant(Mutant::NeverRebuild) {
+            mount.footers_unsound.clear();
+        } else if !mount.footers_unsound.is_empty() && !self.is_mutant(Mutant::NeverRebuild) {
             mount.footer = Self::footer_of_root(mount, mount.chosen.name);
         } else {
             return self.read_footers(mount);
@@ -444,7 +460,7 @@ impl Ftl {
     }
 
     fn end_content(&mut self, mount: &mut Mount) -> Result<(), MountError> {
-        if mount.begun || mount.found.contains(&true) || !mount.footer_unsound {
+        if mount.footers_unsound.is_empty() || mount.footer_damaged() {
             return self.begin_scan(mount);
         }
         mount.damaged.get_or_insert_with(|| mount.chosen.clone());
@@ -560,11 +576,13 @@ impl Ftl {
                     *entry = u32::from_le_bytes([at[0], at[1], at[2], at[3]]);
                 }
                 mount.found[header.lba as usize] = true;
+                mount.bands_sound.insert(self.geometry.block_of(slot));
             }
             Kind::BandTable if header.lba < self.layout.table_slots => {
                 let at = header.lba as usize * BLOCK_BYTES;
                 mount.table[at..at + BLOCK_BYTES].copy_from_slice(bytes);
                 mount.found[(self.layout.chunks + header.lba) as usize] = true;
+                mount.bands_sound.insert(self.geometry.block_of(slot));
             }
             _ => {}
         }

@@ -77,3 +77,28 @@ fn any_single_page_may_rot() {
     println!("{images} images, {rebuilt} rebuilt, {read_only} read-only, {stale} stale blocks");
     assert!(rebuilt > 0 && read_only > 0 && stale > 0, "a case was not met");
 }
+
+/// What a recovery does by itself is cut off wherever it can be: the first mount and the second one
+/// must agree. In most images of the other tests a recovery runs to its end.
+#[test]
+fn a_recovery_that_is_cut_off_changes_nothing() {
+    let test = "a_recovery_that_is_cut_off_changes_nothing";
+    let manners = [
+        Manner::Nand(Pairing::None),
+        Manner::Nand(Pairing::Staircase),
+        Manner::Nand(Pairing::Adjacent(2)),
+        Manner::File,
+    ];
+    let report = passed(
+        test,
+        explore_seeds(seeds(500..548), THREADS, |seed| {
+            let mut options = CrashOptions::of_seed(seed);
+            options.device.manner = manners[seed as usize % 4];
+            (options.images_per_cut, options.operations) = (2, 20);
+            (options.recut_every, options.live_on_every) = (5, u64::MAX);
+            options
+        }),
+    );
+    println!("{test}: {report:?}");
+    assert!(report.recuts > report.cuts, "recoveries were hardly cut: {report:?}");
+}

@@ -1,6 +1,6 @@
 //! Device files: what parses, what is refused, and the bandwidths of the built-in devices.
 
-use super::{DeviceSpec, Inside, NAMES, Scale, TEXTS};
+use super::{DeviceSpec, NAMES, Scale, TEXTS};
 use crate::load::{Client, Pace, Seen, Window, run};
 use crate::target::Target;
 use crate::workload::Pattern;
@@ -13,7 +13,12 @@ fn builtin(name: &str) -> DeviceSpec {
 
 /// Blocks of a plane at which a built-in device is small and works.
 fn small(spec: &DeviceSpec) -> Scale {
-    Scale::BlocksPerPlane(if spec.name == "tssd" { 128 } else { 16 })
+    Scale::BlocksPerPlane(match spec.name.as_str() {
+        "tssd" => 128,
+        // The spare 1 % must hold two blocks of lane records.
+        "sdf" => 400,
+        _ => 16,
+    })
 }
 
 fn build(spec: &DeviceSpec) -> Box<dyn Target> {
@@ -26,15 +31,9 @@ fn every_builtin_device_parses_names_itself_and_builds_small() {
         let spec = builtin(name);
         assert_eq!(&spec.name, name);
         assert!(!spec.source.is_empty() && !spec.description.is_empty(), "{name}");
-        let built = spec.build(small(&spec), &Faults::default(), 1);
-        match spec.inside {
-            Inside::Raw(..) => assert!(built.is_err_and(|why| why.contains("kind = \"ftl\""))),
-            _ => {
-                let target = built.unwrap_or_else(|why| panic!("{why}"));
-                assert!(target.bytes() > 64 << 20, "{name}");
-                assert!(target.deadline().is_none_or(|at| at > target.now()), "{name} is quiet");
-            }
-        }
+        let target = build(&spec);
+        assert!(target.bytes() > 64 << 20, "{name}");
+        assert!(target.deadline().is_none_or(|at| at > target.now()), "{name} is quiet");
     }
     assert!(DeviceSpec::builtin("gen4").is_none());
 }

@@ -709,6 +709,7 @@ impl Ftl {
             self.place_writes();
             self.host.borrowing = false;
             self.erase_wanted();
+            self.demand_space();
             // An erase that began, or a record that was placed, makes room yet.
             if self.counters.host_blocks_written == before && self.stands_still() {
                 self.refuse_oldest_write();

@@ -142,6 +142,8 @@ pub struct Ftl {
     reads: Slab<ReadOp>,
     /// An append point found no clean band where a dirty one is.
     clean_wanted: bool,
+    /// Nothing goes on without an erase.
+    space_wanted: bool,
     /// Format: erase everything at once.
     erase_all: bool,
     erase_retry_at: Option<Instant>,
@@ -333,6 +335,7 @@ impl Ftl {
         if self.mount.is_some() {
             self.mount_pump();
         }
+        self.demand_space();
         if !self.host.writes.is_empty() {
             self.serve_or_refuse();
         }
@@ -341,6 +344,19 @@ impl Ftl {
             self.fail();
         }
         self.stop_if_done();
+    }
+
+    /// Somebody waits, nothing moves, and there is something to erase: then it is erased, whoever
+    /// was to decide about it.
+    pub(crate) fn demand_space(&mut self) {
+        let waited = !self.host.writes.is_empty()
+            || !self.host.waiters.is_empty()
+            || self.checkpoint.is_wanted();
+        if waited && self.stands_still() {
+            self.space_wanted = true;
+            self.dispatch_all();
+            self.space_wanted = false;
+        }
     }
 
     /// Erases where an append point wanted a clean band and found a dirty one.
@@ -590,6 +606,7 @@ impl Ftl {
             learned: Learned::default(),
             reads: Slab::default(),
             clean_wanted: false,
+            space_wanted: false,
             erase_all: false,
             erase_retry_at: None,
             settling: false,

@@ -173,7 +173,7 @@ impl Ftl {
             return false;
         }
         let bands_clean = self.bands.clean(unit).len() as u32;
-        let forced = self.erase_all || (bands_clean == 0 && self.clean_wanted);
+        let forced = self.erase_all || self.space_wanted || (bands_clean == 0 && self.clean_wanted);
         let asked = state.erases_asked;
         let ahead = self.bands[block].unproven && bands_clean >= CLEAN_AHEAD;
         if !forced && asked == 0 && ahead {

@@ -10,7 +10,7 @@
 
 use crate::durable::Durable;
 use crate::format::{Header, Kind, POISONED, UNMAPPED, decode_header, encode_header};
-use crate::policy::{Purpose, UnitView};
+use crate::policy::{PageView, Purpose, UnitView};
 use crate::{BandState, Ftl, Phase};
 use flash::{BlockId, Instant, MediumError, SlotData, SlotId, SlotWrite};
 use std::collections::VecDeque;
@@ -20,6 +20,10 @@ pub(crate) const NONE: u32 = u32::MAX;
 
 /// Pages that may wait on a unit before an append point looks elsewhere.
 const APPENDS_WAITING_MAX: u32 = 4;
+
+/// The same while reads have a service level: what waits longer can still go to another unit, and
+/// who reads it meanwhile waits less.
+const APPENDS_WAITING_MAX_SLO: u32 = 2;
 
 /// How long to hold appends back after the medium had no room behind it.
 const NO_SPACE_PAUSE_NS: u64 = 100 * flash::MILLISECOND;
@@ -129,19 +133,6 @@ pub(crate) struct Appended {
     pub page: u32,
 }
 
-/// An append that moves: a relocation, or the content of a page that could not be programmed.
-#[derive(Clone, Debug)]
-pub(crate) struct Move {
-    pub append: Append,
-    pub from: Option<SlotId>,
-    /// The order of the failed page, held until this is safe elsewhere.
-    pub failed_order: Option<u64>,
-    /// What the map said before the failed page. It is still there.
-    pub previous: u32,
-    /// Host slots that this earns while writes are throttled, in 1/256.
-    pub credit: i64,
-}
-
 /// The units that can take a page of one append point, kept from one page to the next.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Views {
@@ -152,14 +143,23 @@ pub(crate) struct Views {
     of: Option<(usize, u64)>,
 }
 
+/// What a unit has for a page.
+enum Room {
+    /// Room; true if a band is open there.
+    Here(bool),
+    /// Room, but its queue is full.
+    Later,
+    None,
+}
+
 impl Views {
-    fn page_queued(&mut self, unit: u32) {
+    fn page_queued(&mut self, unit: u32, appends_max: u32) {
         if self.of.is_none() {
             return;
         }
         let Some(index) = self.list.iter().position(|view| view.unit == unit) else { return };
         self.list[index].appends_waiting += 1;
-        if self.list[index].appends_waiting >= APPENDS_WAITING_MAX {
+        if self.list[index].appends_waiting >= appends_max {
             self.list.remove(index);
         }
     }
@@ -174,7 +174,33 @@ impl Ftl {
         Some(self.points[point].page)
     }
 
+    /// Pages that may wait on a unit.
+    fn appends_max(&self) -> u32 {
+        if self.settings.read_slo_ns > 0 { APPENDS_WAITING_MAX_SLO } else { APPENDS_WAITING_MAX }
+    }
+
+    /// The same for pages of `purpose`. While the host waits, relocations leave it a place in each
+    /// queue: they come first in every other respect, and its pages are what releases the bands
+    /// they have emptied.
+    fn appends_max_of(&self, purpose: Purpose) -> u32 {
+        let leaves = purpose == Purpose::Relocate && !self.host.writes.is_empty();
+        self.appends_max() - u32::from(leaves)
+    }
+
     fn open_page(&mut self, point: usize) -> Option<u32> {
+        let page = PageView {
+            last: self.points[point].last_unit,
+            index: self.lba_next / self.geometry.slots_per_page,
+            units: self.geometry.units,
+            costs: self.learned.costs(),
+        };
+        if let Some(home) = self.policies.unit.home(&page) {
+            match self.room_at(point, home) {
+                Room::Here(open) => return self.open_page_at(point, home, open),
+                Room::Later => return None,
+                Room::None => self.counters.static_fallbacks += 1,
+            }
+        }
         let key = self.room_key();
         if let Some((at, dirty)) = self.points[point].no_room
             && key == Some(at)
@@ -189,25 +215,48 @@ impl Ftl {
             self.points[point].no_room = key.map(|key| (key, self.views.dirty));
             return None;
         };
-        let index = self.policies.unit.pick(list, self.points[point].last_unit);
+        let index = self.policies.unit.pick(list, &page);
         let view = list.get(index).copied().unwrap_or_else(|| {
             self.counters.policy_invalid += 1;
             first
         });
-        let unit = view.unit as usize;
-        if !view.open {
-            let open = self.open_band(view.unit, self.points[point].purpose)?;
+        self.open_page_at(point, view.unit, view.open)
+    }
+
+    /// The next page of `point` on a unit where it has a band open, or that has a clean one.
+    fn open_page_at(&mut self, point: usize, unit: u32, open: bool) -> Option<u32> {
+        if !open {
+            let open = self.open_band(unit, self.points[point].purpose)?;
             self.opens[open].point = point as u32;
-            self.points[point].open[unit] = open;
+            self.points[point].open[unit as usize] = open;
         }
-        self.points[point].last_unit = view.unit;
-        let open = self.points[point].open[unit];
+        self.points[point].last_unit = unit;
+        let open = self.points[point].open[unit as usize];
         let page = self.allocate_page(open);
         if self.bands[self.opens[open].block].pages_written == self.geometry.pages_per_block {
-            self.points[point].open[unit] = NONE;
+            self.points[point].open[unit as usize] = NONE;
             self.views.of = None;
         }
         Some(page)
+    }
+
+    /// Whether `unit`, and no other, can take a page of `point`.
+    fn room_at(&mut self, point: usize, unit: u32) -> Room {
+        let state = &self.units[unit as usize];
+        let usual = !self.host.record_placing && !self.host.atomic_placing;
+        if state.gone || !usual || self.now < self.no_space_until {
+            return Room::None;
+        }
+        let open = self.points[point].open[unit as usize] != NONE;
+        let clean = !self.bands.clean(unit).is_empty();
+        let widens = clean && self.may_widen(&self.points[point]);
+        if !open && !widens {
+            self.clean_wanted |= !clean && !self.bands.dirty(unit).is_empty();
+            return Room::None;
+        }
+        // A queue moves on by itself; its end counts as a change of room.
+        let appends_max = self.appends_max_of(self.points[point].purpose);
+        if state.appends_waiting() >= appends_max { Room::Later } else { Room::Here(open) }
     }
 
     /// Changes whenever a unit may have got room for a page; `None` while room is given out by
@@ -238,6 +287,7 @@ impl Ftl {
         let mut dirty = false;
         let own = &self.points[point];
         let may_widen = self.may_widen(own);
+        let appends_max = self.appends_max_of(own.purpose);
         for (index, unit) in self.units.iter().enumerate() {
             let open = own.open[index] != NONE;
             // First, because it is foreseeable: this runs several times for every page.
@@ -245,7 +295,7 @@ impl Ftl {
                 continue;
             }
             let appends_waiting = unit.appends_waiting();
-            if unit.gone || appends_waiting >= APPENDS_WAITING_MAX {
+            if unit.gone || appends_waiting >= appends_max {
                 continue;
             }
             let bands_free = self.bands.clean(index as u32).len() as u32;
@@ -258,6 +308,7 @@ impl Ftl {
                 appends_waiting,
                 reads_waiting: unit.reads_waiting(),
                 bands_free,
+                erases_running: unit.erases_running,
                 open,
             });
         }
@@ -394,7 +445,11 @@ impl Ftl {
         entry.state = PageState::Queued;
         let unit = self.bands.unit_of_slot(entry.slot);
         self.units[unit as usize].programs.push_back(page);
-        self.views.page_queued(unit);
+        let appends_max = match self.views.of {
+            Some((point, _)) => self.appends_max_of(self.points[point].purpose),
+            None => 0,
+        };
+        self.views.page_queued(unit, appends_max);
         self.dispatch(unit);
     }
 
@@ -403,11 +458,13 @@ impl Ftl {
         let open = entry.open;
         let unit = self.bands.unit_of_slot(entry.slot);
         entry.state = PageState::Ended(result);
+        // One less, because a relocation leaves a place to the host.
+        let appends_max = self.appends_max() - 1;
         let state = &mut self.units[unit as usize];
-        self.room_changes += u64::from(state.appends_waiting() >= APPENDS_WAITING_MAX);
+        self.room_changes += u64::from(state.appends_waiting() >= appends_max);
         state.running -= 1;
         state.programs_running -= 1;
-        self.ended(unit, true);
+        self.ended(unit, crate::slo::Kind::Program);
         if result == Err(MediumError::NoSpace) {
             self.no_space_until = self.now + NO_SPACE_PAUSE_NS;
         }
@@ -484,7 +541,7 @@ impl Ftl {
         }
     }
 
-    fn tell(&mut self, owner: Owner) {
+    pub(crate) fn tell(&mut self, owner: Owner) {
         match owner {
             Owner::Nobody => {}
             Owner::Request(request) => self.part_ended(request),
@@ -585,62 +642,6 @@ impl Ftl {
         self.part_ended(request);
     }
 
-    fn append_again(
-        &mut self,
-        from: SlotId,
-        previous: u32,
-        order: u64,
-        slot: SlotWrite,
-        owner: Owner,
-    ) {
-        let entry = self.failed_move(from, previous, order, slot, owner);
-        if entry.append.kind != Kind::Pad {
-            self.durable.hold(order);
-            self.moves_failed += 1;
-            self.moves.push_back(entry);
-        }
-    }
-
-    fn failed_move(
-        &self,
-        from: SlotId,
-        previous: u32,
-        order: u64,
-        slot: SlotWrite,
-        owner: Owner,
-    ) -> Move {
-        let header = self.own_header(from, &slot);
-        Move {
-            append: Append {
-                kind: header.kind,
-                lba: header.lba,
-                sequence: header.sequence,
-                payload_crc: header.payload_crc,
-                argument: header.argument,
-                group: header.group,
-                data: slot.data,
-                owner,
-            },
-            from: (header.kind == Kind::Data).then_some(from),
-            failed_order: Some(order),
-            previous,
-            credit: 0,
-        }
-    }
-
-    /// The medium failed: what waits to be moved stays where it was. What could not be programmed
-    /// was never acknowledged, or is a copy; the block shows again what it held before.
-    pub(crate) fn drop_move(&mut self, entry: Move) {
-        if let Some(from) = entry.from.filter(|_| entry.failed_order.is_some()) {
-            self.give_back(entry.append.lba, from, entry.previous, self.durable.next() - 1);
-        }
-        match entry.append.owner {
-            Owner::Request(request) => self.abandon(request),
-            Owner::Relocation(chunk) => self.give_relocation(chunk),
-            Owner::Nobody | Owner::RefusedTrim => {}
-        }
-    }
-
     /// Gives a logical block its content from before `from` back. That is still there: its band
     /// waits for `order`, which is not safe yet.
     fn undo(&mut self, from: SlotId, previous: u32, order: u64, slot: &SlotWrite) {
@@ -660,7 +661,7 @@ impl Ftl {
         self.give_back(header.lba, from, previous, order);
     }
 
-    fn own_header(&self, slot: SlotId, write: &SlotWrite) -> Header {
+    pub(crate) fn own_header(&self, slot: SlotId, write: &SlotWrite) -> Header {
         decode_header(&write.oob, slot, self.uuid_crc).expect("our own header is sound")
     }
 
@@ -670,48 +671,6 @@ impl Ftl {
             return Some(point);
         }
         (0..self.points.len()).find(|&other| any && self.page_of(other).is_some())
-    }
-
-    /// Appends what waits to be moved, as far as there is room.
-    pub(crate) fn place_moves(&mut self) {
-        self.take_arrivals();
-        let point = self.relocate_point();
-        while let Some(front) = self.moves.front() {
-            let superseded = front.from.is_some_and(|from| !self.bands.is_valid(from));
-            // What a failed page held is appended all the same: what superseded it may not be
-            // durable yet, and what it superseded waits for its order only.
-            if superseded && front.failed_order.is_none() {
-                let dropped = self.moves.pop_front().expect("the front exists");
-                self.tell(dropped.append.owner);
-                continue;
-            }
-            let Some(point) = self.point_or_any(point, self.bands.free == 0) else { return };
-            let Move { append, from, failed_order, previous, credit } =
-                self.moves.pop_front().expect("the front exists");
-            let (lba, owner) = (append.lba, append.owner);
-            let Appended { slot, order, page } =
-                self.append(point, append).expect("the page has room");
-            if let Some(from) = from.filter(|_| !superseded) {
-                let replaced = self.remap(lba, slot.0, order);
-                // There is nothing in a slot that could not be programmed.
-                let before = if failed_order.is_some() { previous } else { replaced };
-                let in_page = self.geometry.slot_in_page(slot) as usize;
-                self.pages[page].previous[in_page] = before;
-                self.counters.slots_relocated += 1;
-                if let Owner::Request(request) = owner {
-                    self.move_member(request, from, slot);
-                }
-            }
-            if let Owner::Request(request) = owner {
-                self.note_order(request, order);
-            }
-            if let Some(failed) = failed_order {
-                self.moves_failed -= 1;
-                self.durable.link(vec![order], failed);
-                self.durable_rose = true;
-            }
-            self.reclaim.credit += credit;
-        }
     }
 
     /// Gives up an open band whose pages have all ended and that takes no more.

@@ -56,10 +56,69 @@ pub(crate) struct Band {
     pub invalid_order: u64,
     /// Highest order of a record that recovery needs until the next checkpoint covers it.
     pub hold_order: u64,
-    /// Reads queued or running on it.
+    /// Reads queued or running on it, and moves of what was read from it.
     pub reads_pending: u32,
     /// Index in `Bands::full` while `Full`.
     full_index: u32,
+}
+
+/// What the bands of one unit come to, kept up to date with every change of one of them.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub(crate) struct UnitSums {
+    pub slots_valid: u64,
+    /// Slots of full bands that hold none.
+    pub slots_reclaimable: u64,
+    pub bands_free: u32,
+    pub bands_retired: u32,
+    /// Erase counts of usable bands and how many have each, ascending. Levelled wear keeps it short.
+    erase_counts: Vec<(u32, u32)>,
+}
+
+impl UnitSums {
+    pub fn erase_count_min(&self) -> u32 {
+        self.erase_counts.first().map_or(0, |entry| entry.0)
+    }
+
+    pub fn erase_count_max(&self) -> u32 {
+        self.erase_counts.last().map_or(0, |entry| entry.0)
+    }
+
+    fn add_count(&mut self, count: u32) {
+        match self.erase_counts.binary_search_by_key(&count, |entry| entry.0) {
+            Ok(at) => self.erase_counts[at].1 += 1,
+            Err(at) => self.erase_counts.insert(at, (count, 1)),
+        }
+    }
+
+    fn remove_count(&mut self, count: u32) {
+        let at = self.erase_counts.binary_search_by_key(&count, |entry| entry.0);
+        let at = at.expect("the count of a usable band is listed");
+        self.erase_counts[at].1 -= 1;
+        if self.erase_counts[at].1 == 0 {
+            self.erase_counts.remove(at);
+        }
+    }
+
+    /// A band comes to the state it has, or (`false`) is about to leave it.
+    fn account(&mut self, band: &Band, slots: u32, comes: bool) {
+        let step = |to: &mut u32| if comes { *to += 1 } else { *to -= 1 };
+        let gain = u64::from(slots - band.slots_valid);
+        match band.state {
+            BandState::Retired => {
+                step(&mut self.bands_retired);
+                return;
+            }
+            state if is_free(state) => step(&mut self.bands_free),
+            state if is_reclaimable(state) && comes => self.slots_reclaimable += gain,
+            state if is_reclaimable(state) => self.slots_reclaimable -= gain,
+            _ => {}
+        }
+        if comes {
+            self.add_count(band.erase_count);
+        } else {
+            self.remove_count(band.erase_count);
+        }
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -74,6 +133,7 @@ pub(crate) struct Bands {
     by_slots_per_band: Divisor,
     by_slots_per_unit: Divisor,
     by_blocks_per_unit: Divisor,
+    sums: Vec<UnitSums>,
     clean: Vec<Vec<BlockId>>,
     dirty: Vec<Vec<BlockId>>,
     /// Clean, dirty and erasing bands of all units that answer.
@@ -98,6 +158,7 @@ impl Bands {
             // The slots of the whole medium fit, so those of a unit do.
             by_slots_per_unit: Divisor::new(geometry.slots_per_block() * geometry.blocks_per_unit),
             by_blocks_per_unit: Divisor::new(geometry.blocks_per_unit),
+            sums: vec![UnitSums::default(); units],
             clean: vec![Vec::new(); units],
             dirty: vec![Vec::new(); units],
             free: 0,
@@ -159,6 +220,9 @@ impl Bands {
         let block = self.block_of(slot);
         let band = &mut self.list[block.0 as usize];
         band.slots_valid += 1;
+        let sums = &mut self.sums[self.by_blocks_per_unit.divide(block.0) as usize];
+        sums.slots_valid += 1;
+        sums.slots_reclaimable -= u64::from(is_reclaimable(band.state));
         if band.state == BandState::Full {
             self.full_valid[band.full_index as usize] += 1;
         }
@@ -171,6 +235,9 @@ impl Bands {
         let block = self.block_of(slot);
         let band = &mut self.list[block.0 as usize];
         band.slots_valid -= 1;
+        let sums = &mut self.sums[self.by_blocks_per_unit.divide(block.0) as usize];
+        sums.slots_valid -= 1;
+        sums.slots_reclaimable += u64::from(is_reclaimable(band.state));
         band.invalid_order = band.invalid_order.max(order);
         if band.state == BandState::Full {
             self.full_valid[band.full_index as usize] -= 1;
@@ -183,7 +250,10 @@ impl Bands {
     /// Moves `block` to `state` and between the lists that follow from it.
     pub fn set_state(&mut self, block: BlockId, state: BandState) {
         let unit = self.unit_of(block);
-        let before = std::mem::replace(&mut self.list[block.0 as usize].state, state);
+        let band = &mut self.list[block.0 as usize];
+        self.sums[unit].account(band, self.slots_per_band, false);
+        let before = std::mem::replace(&mut band.state, state);
+        self.sums[unit].account(band, self.slots_per_band, true);
         self.moves += 1;
         match before {
             BandState::Clean => remove(&mut self.clean[unit], block),
@@ -210,11 +280,32 @@ impl Bands {
     /// Puts every band on the list of its state; for bands whose state was set directly.
     pub fn index_all(&mut self) {
         self.free = 0;
+        self.sums.fill(UnitSums::default());
+        for sums in &mut self.sums {
+            // As if all were retired, which the loop below says first.
+            sums.bands_retired = self.list.len() as u32 / self.clean.len() as u32;
+        }
         for block in self.ids() {
             let state = std::mem::replace(&mut self[block].state, BandState::Retired);
+            let unit = self.unit_of(block);
+            self.sums[unit].slots_valid += u64::from(self[block].slots_valid);
             self.set_state(block, state);
             self.erase_count_most = self.erase_count_most.max(self[block].erase_count);
         }
+    }
+
+    /// The band was erased once more.
+    pub fn count_erase(&mut self, block: BlockId) {
+        let unit = self.unit_of(block);
+        let count = self.list[block.0 as usize].erase_count;
+        self.list[block.0 as usize].erase_count = count + 1;
+        self.erase_count_most = self.erase_count_most.max(count + 1);
+        self.sums[unit].remove_count(count);
+        self.sums[unit].add_count(count + 1);
+    }
+
+    pub fn sums(&self, unit: u32) -> &UnitSums {
+        &self.sums[unit as usize]
     }
 
     fn remove_full(&mut self, block: BlockId) {
@@ -286,9 +377,24 @@ impl Bands {
                 return Err(format!("band {block} is listed with another count of valid slots"));
             }
         }
+        self.verify_sums()?;
         let bits: u32 = self.valid.iter().map(|word| word.count_ones()).sum();
         if bits != counts.iter().sum::<u32>() {
             return Err(format!("{bits} slots are marked valid, not as many are mapped"));
+        }
+        Ok(())
+    }
+
+    fn verify_sums(&self) -> Result<(), String> {
+        for (unit, bands) in self.list.chunks(self.list.len() / self.sums.len()).enumerate() {
+            let mut sums = UnitSums::default();
+            for band in bands {
+                sums.account(band, self.slots_per_band, true);
+                sums.slots_valid += u64::from(band.slots_valid);
+            }
+            if sums != self.sums[unit] {
+                return Err(format!("unit {unit} is {sums:?}, kept as {:?}", self.sums[unit]));
+            }
         }
         Ok(())
     }
@@ -362,6 +468,10 @@ fn count_ones(words: &[u64], first: usize, end: usize) -> u32 {
 
 fn is_free(state: BandState) -> bool {
     matches!(state, BandState::Clean | BandState::Dirty | BandState::Erasing)
+}
+
+fn is_reclaimable(state: BandState) -> bool {
+    matches!(state, BandState::Full | BandState::Victim | BandState::Draining)
 }
 
 /// Lists of free and draining bands are short or taken from the end.

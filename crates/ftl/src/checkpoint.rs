@@ -127,6 +127,7 @@ impl Ftl {
         if clean < wanted + u32::from(self.host.groups_undecided > 0) {
             self.clean_wanted = true;
             self.dispatch_all();
+            self.demand_space();
             return;
         }
         // Pages opened before belong to the checkpoint, pages opened after to the replay.

@@ -37,6 +37,9 @@ pub struct Settings {
     pub refresh_bits: u32,
     /// Most suspensions of one program or erase.
     pub suspensions_max: u32,
+    /// Longest that a host read shall wait for a program, an erase or a step of GC; 0 for no such
+    /// goal. See `slo`.
+    pub read_slo_ns: u64,
     /// An idle erase policy waits until a unit had no request for this long.
     pub idle_ns: u64,
     /// Bands that GC relocates at a time while space is not tight, at least 1: more make GC faster,
@@ -63,6 +66,7 @@ impl Default for Settings {
             scrub_period_ns: 0,
             refresh_bits: 32,
             suspensions_max: 4,
+            read_slo_ns: 0,
             idle_ns: 2 * MILLISECOND,
             victims_max: 4,
             relocation_blocks: 1024,

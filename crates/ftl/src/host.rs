@@ -7,6 +7,7 @@
 use crate::append::{Append, Appended, NONE, Owner};
 use crate::format::{Header, Kind, MASK_48, POISONED, UNMAPPED, decode_header};
 use crate::slab::Slab;
+use crate::slo::Way;
 use crate::units::{ReadOp, ReadPurpose};
 use crate::{Ftl, Mutant, Output, Phase};
 use flash::{
@@ -197,6 +198,8 @@ impl Ftl {
                         count,
                         into: Some(into),
                         lba: lba + at,
+                        since: self.now,
+                        way: Way::Reads,
                     };
                     self.start_slot_read(read);
                 }
@@ -249,6 +252,7 @@ impl Ftl {
             .any(|owner| matches!(owner, Owner::Relocation(_)));
         if !originals {
             self.bands[block].reads_pending += 1;
+            self.reads[read].way = Way::InFlight;
             self.pages[page].waiters.push(read);
             return;
         }
@@ -286,6 +290,7 @@ impl Ftl {
         if from_original {
             self.queue_read(read);
         } else {
+            self.reads[read].way = Way::InFlight;
             self.pages[page].waiters.push(read);
         }
     }
@@ -336,6 +341,8 @@ impl Ftl {
                             count: 1,
                             into: Some(into),
                             lba,
+                            since: self.now,
+                            way: Way::InFlight,
                         };
                         self.start_slot_read(read);
                     }
@@ -360,6 +367,7 @@ impl Ftl {
             self.counters.reads_unreadable += 1;
             self.fail_request(request, RequestError::Unreadable);
         }
+        self.note_slow(op);
         self.part_ended(request);
     }
 
@@ -468,6 +476,7 @@ impl Ftl {
                 return false;
             }
             let wished = usize::from(point);
+            self.lba_next = self.host.requests[index].lba + self.host.requests[index].placed;
             let Some(point) = self.point_or_any(wished, self.host.borrowing) else { return false };
             self.place_block(index, point, atomic);
         }
@@ -699,7 +708,10 @@ impl Ftl {
             self.host.borrowing = true;
             self.place_writes();
             self.host.borrowing = false;
-            if self.counters.host_blocks_written == before {
+            self.erase_wanted();
+            self.demand_space();
+            // An erase that began, or a record that was placed, makes room yet.
+            if self.counters.host_blocks_written == before && self.stands_still() {
                 self.refuse_oldest_write();
                 self.place_writes();
             }

@@ -23,6 +23,7 @@
 
 mod api;
 mod append;
+mod asks;
 mod bands;
 mod checkpoint;
 mod config;
@@ -32,6 +33,7 @@ pub mod format;
 mod group;
 mod host;
 mod mount;
+mod moves;
 mod mutant;
 pub mod policy;
 pub mod raw;
@@ -39,6 +41,7 @@ mod rebuild;
 mod reclaim;
 mod replay;
 mod slab;
+mod slo;
 mod status;
 mod units;
 
@@ -49,9 +52,9 @@ pub use host::ATOMIC_BLOCKS_MAX;
 pub use mount::logical_blocks_max;
 pub use mutant::Mutant;
 pub use policy::PolicyNames;
-pub use status::{BandStatus, Status, UnitStatus};
+pub use status::{BandStatus, BusyMark, Status, UnitQueue, UnitStatus};
 
-use append::{Move, OpenBand, Page, Point, Views};
+use append::{OpenBand, Page, Point, Views};
 use bands::{BandState, Bands};
 use checkpoint::Checkpoint;
 use durable::Durable;
@@ -62,9 +65,11 @@ use flash::{
 use format::CheckpointLayout;
 use host::Host;
 use mount::Mount;
+use moves::Move;
 use policy::{Policies, Purpose};
 use reclaim::Reclaim;
 use slab::Slab;
+use slo::Learned;
 use status::Counters;
 use std::collections::VecDeque;
 use units::{ReadOp, ReadPurpose, Unit};
@@ -127,13 +132,18 @@ pub struct Ftl {
     /// Of them, those whose slot could not be programmed: there is nothing to read there.
     moves_failed: u32,
     no_space_until: Instant,
+    /// Logical block that the next page is opened for.
+    lba_next: u32,
 
     host: Host,
 
     units: Vec<Unit>,
+    learned: Learned,
     reads: Slab<ReadOp>,
     /// An append point found no clean band where a dirty one is.
     clean_wanted: bool,
+    /// Nothing goes on without an erase.
+    space_wanted: bool,
     /// Format: erase everything at once.
     erase_all: bool,
     erase_retry_at: Option<Instant>,
@@ -249,7 +259,7 @@ impl Ftl {
                 let state = &mut self.units[unit as usize];
                 state.running -= 1;
                 state.reads_running -= u32::from(matches!(op.purpose, ReadPurpose::Host(_)));
-                self.ended(unit, false);
+                self.ended(unit, slo::Kind::Read);
                 if matches!(slots, Err(MediumError::UnitGone)) && self.phase != Phase::Mounting {
                     self.lose_unit(unit);
                 }
@@ -320,15 +330,12 @@ impl Ftl {
         }
         self.relieve();
         self.checkpoint_pump();
-        if std::mem::take(&mut self.clean_wanted) {
-            self.clean_wanted = true;
-            self.dispatch_all();
-            self.clean_wanted = false;
-        }
+        self.erase_wanted();
         self.flush_pump();
         if self.mount.is_some() {
             self.mount_pump();
         }
+        self.demand_space();
         if !self.host.writes.is_empty() {
             self.serve_or_refuse();
         }
@@ -337,6 +344,27 @@ impl Ftl {
             self.fail();
         }
         self.stop_if_done();
+    }
+
+    /// Somebody waits, nothing moves, and there is something to erase: then it is erased, whoever
+    /// was to decide about it.
+    pub(crate) fn demand_space(&mut self) {
+        let waited = !self.host.writes.is_empty()
+            || !self.host.waiters.is_empty()
+            || self.checkpoint.is_wanted();
+        if waited && self.stands_still() {
+            self.space_wanted = true;
+            self.dispatch_all();
+            self.space_wanted = false;
+        }
+    }
+
+    /// Erases where an append point wanted a clean band and found a dirty one.
+    pub(crate) fn erase_wanted(&mut self) {
+        if self.clean_wanted {
+            self.dispatch_all();
+            self.clean_wanted = false;
+        }
     }
 
     /// True if nothing runs, nothing waits for a unit and no deadline is set: without an event from
@@ -461,6 +489,7 @@ impl Ftl {
         self.moves_failed = 0;
         // Newest first: what one of them replaced may be another one.
         for entry in std::mem::take(&mut self.moves).into_iter().rev() {
+            self.unhold_source(&entry);
             self.drop_move(entry);
         }
         // Readers wait for what is being assembled.
@@ -571,10 +600,13 @@ impl Ftl {
             moves: VecDeque::new(),
             moves_failed: 0,
             no_space_until: Instant(0),
+            lba_next: 0,
             host: Host::default(),
             units,
+            learned: Learned::default(),
             reads: Slab::default(),
             clean_wanted: false,
+            space_wanted: false,
             erase_all: false,
             erase_retry_at: None,
             settling: false,

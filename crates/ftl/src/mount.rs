@@ -240,7 +240,7 @@ impl Ftl {
                 mount.running += 1;
                 let read = self.reads.take();
                 let purpose = ReadPurpose::Mount;
-                self.reads[read] = ReadOp { purpose, slot, count, into: None, lba: 0 };
+                self.reads[read] = ReadOp { purpose, slot, count, ..ReadOp::default() };
                 self.queue_read(read);
             }
         }

@@ -5,8 +5,9 @@
 //! more while many bands are free and fewer as they run out, so that writes slow down smoothly and
 //! never stop dead. Reads take no part in this.
 
-use crate::append::{Append, Move, NONE, Owner};
+use crate::append::{Append, NONE, Owner};
 use crate::format::{Header, Kind, POISONED, UNMAPPED};
+use crate::moves::Move;
 use crate::policy::{FullBands, Purpose};
 use crate::units::{ReadOp, ReadPurpose};
 use crate::{BandState, Ftl, Mutant, Phase};
@@ -15,6 +16,9 @@ use std::collections::VecDeque;
 
 /// Bands that only GC may open.
 pub(crate) const RESERVE_BANDS: u32 = 3;
+
+/// Reads of a victim at a time while reads have a service level and no write waits for space.
+const VICTIM_READS_PACED: u32 = 4;
 
 /// At most one wear move in so many bands that the host opens: 6 % of its appends.
 const HOST_BANDS_PER_WEAR_MOVE: u64 = 16;
@@ -87,9 +91,27 @@ impl Ftl {
     /// Below this many GC runs.
     pub(crate) fn bands_free_low(&self) -> u32 {
         match self.settings.bands_free_low {
-            0 => self.host_floor() + 2 + self.geometry.units / 4,
+            0 => self.host_floor() + 2 + self.geometry.units / 4 + self.bands_for_pace(),
             low => low.max(self.host_floor() + 1),
         }
+    }
+
+    /// With a read service level: bands for GC to append to many units at a time, a little on each,
+    /// as far as a quarter of the spare bands allows. Fewer, and GC crowds on a few units while the
+    /// host waits for it.
+    fn bands_for_pace(&self) -> u32 {
+        if self.settings.read_slo_ns == 0 {
+            return 0;
+        }
+        let data = (self.l2p.len() as u32).div_ceil(self.geometry.slots_per_block());
+        (2 * self.geometry.units).min(self.geometry.blocks().saturating_sub(data) / 4)
+    }
+
+    /// Below this many GC runs. With a read service level it starts earlier than it must, and the
+    /// number of victims follows the shortage: neither starts nor ends in a burst.
+    fn gc_low(&self) -> u32 {
+        let ahead = if self.settings.read_slo_ns > 0 { 2 + self.geometry.units / 8 } else { 0 };
+        self.bands_free_low() + ahead
     }
 
     pub(crate) fn may_open(&self, purpose: Purpose, has_open: bool) -> bool {
@@ -155,7 +177,7 @@ impl Ftl {
                 continue;
             }
             let coming = self.reclaim.victims.len() + self.bands.draining.len();
-            if self.bands.free + coming as u32 >= self.bands_free_low() {
+            if self.bands.free + coming as u32 >= self.gc_low() {
                 if self.bands.free >= self.bands_free_low() {
                     self.reclaim.credit = 0;
                 }
@@ -179,7 +201,9 @@ impl Ftl {
 
     /// Several half relocated victims could take the last free bands and none give its own back.
     fn victims_max(&self) -> usize {
-        if self.bands.free > self.host_floor() { self.settings.victims_max as usize } else { 1 }
+        let paced = if self.settings.read_slo_ns > 0 { self.geometry.units / 8 } else { 0 };
+        let many = self.settings.victims_max.max(paced) as usize;
+        if self.bands.free > self.host_floor() { many } else { 1 }
     }
 
     fn pick_victim(&mut self) -> Option<BlockId> {
@@ -265,10 +289,15 @@ impl Ftl {
     /// Reads the next valid slots of a victim, as long as there are buffers.
     fn read_victim(&mut self, index: usize) {
         let per_page = self.geometry.slots_per_page;
+        let paced = self.settings.read_slo_ns > 0 && self.host.writes.is_empty();
+        let reads_max = if paced { VICTIM_READS_PACED } else { u32::MAX };
         loop {
             let Victim { block, cursor, .. } = self.reclaim.victims[index];
             let end = self.band_end(block);
-            if cursor >= end || self.reclaim.chunks.is_empty() {
+            if cursor >= end
+                || self.reclaim.chunks.is_empty()
+                || self.reclaim.victims[index].reads >= reads_max
+            {
                 return;
             }
             let Some(cursor) = self.bands.next_valid(cursor, end) else {
@@ -290,6 +319,7 @@ impl Ftl {
                 count,
                 into: Some(into),
                 lba: 0,
+                ..ReadOp::default()
             };
             self.bands[block].reads_pending += 1;
             self.queue_read(read);
@@ -365,7 +395,7 @@ impl Ftl {
         }
         let fresh = self.is_mutant(Mutant::RenumberRelocated);
         let sequence = if fresh { self.next_sequence() } else { header.sequence };
-        self.moves.push_back(Move {
+        self.push_move(Move {
             append: Append {
                 kind: Kind::Data,
                 lba: header.lba,
@@ -397,7 +427,7 @@ impl Ftl {
         let order = self.durable.next();
         self.remap(lba, POISONED, order);
         let hold = Move { append, from: None, failed_order: None, previous: UNMAPPED, credit: 0 };
-        self.moves.push_back(hold);
+        self.push_move(hold);
     }
 
     /// Bands without valid slots go back to be erased, as soon as nothing needs them.
@@ -514,7 +544,7 @@ impl Ftl {
         self.bands[block].reads_pending += 1;
         let read = self.reads.take();
         self.reads[read] =
-            ReadOp { purpose: ReadPurpose::Scrub, slot, count, into: None, lba: UNMAPPED };
+            ReadOp { purpose: ReadPurpose::Scrub, slot, count, lba: UNMAPPED, ..ReadOp::default() };
         self.reclaim.scrubbing = true;
         self.queue_read(read);
         self.counters.pages_scrubbed += 1;

@@ -1,8 +1,9 @@
 //! What the FTL tells about itself: counters since the mount, gauges of now.
 
 use crate::policy::PolicyNames;
+use crate::units::Unit;
 use crate::{BandState, Ftl, Phase};
-use flash::{BlockId, Lba};
+use flash::{BlockId, Instant, Lba};
 
 /// Counters since the mount. All slots are 4 KiB.
 #[derive(Clone, Debug, Default)]
@@ -40,9 +41,28 @@ pub(crate) struct Counters {
     pub medium_failures: u64,
     pub policy_invalid: u64,
     pub policy_switches: u64,
+    pub erases_asked: u64,
+    pub wear_moves_asked: u64,
+    pub static_fallbacks: u64,
+    pub reads_over_slo_program: u64,
+    pub reads_over_slo_erase: u64,
+    pub reads_over_slo_reads: u64,
+    pub reads_over_slo_suspended: u64,
+    pub reads_over_slo_in_flight: u64,
+    pub slo_breaches_space: u64,
     pub slots_since_checkpoint: u64,
     /// Checkpoints when the clean one was asked for.
     pub clean_checkpoint_at: Option<u64>,
+}
+
+impl Counters {
+    fn reads_over_slo(&self) -> u64 {
+        self.reads_over_slo_program
+            + self.reads_over_slo_erase
+            + self.reads_over_slo_reads
+            + self.reads_over_slo_suspended
+            + self.reads_over_slo_in_flight
+    }
 }
 
 /// Counters and gauges.
@@ -54,6 +74,8 @@ pub struct Status {
     pub units: Vec<UnitStatus>,
     /// Policies in force.
     pub policies: PolicyNames,
+    /// What cannot be as the settings say, and why.
+    pub warnings: Vec<String>,
     /// "running", "read-only", "stopping", "failed" and so on.
     pub phase: &'static str,
 }
@@ -83,8 +105,32 @@ pub struct UnitStatus {
     pub erase_count_max: u32,
     /// The unit no longer answers.
     pub gone: bool,
+    /// Host reads that took longer than the service level.
+    pub reads_over_slo: u64,
+    /// Why the last of them did.
+    pub slow_reason: &'static str,
     /// What the unit did last beyond host requests, and why.
     pub last_reason: &'static str,
+}
+
+/// What waits for or runs on one unit.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct UnitQueue {
+    /// Host reads.
+    pub reads: u32,
+    /// Programs.
+    pub appends: u32,
+    /// Erases.
+    pub erases: u32,
+    /// Emptied bands that wait for an erase.
+    pub bands_to_erase: u32,
+}
+
+/// The last look at a unit's busy time, for [`Ftl::busy_fraction`].
+#[derive(Clone, Copy, Debug, Default)]
+pub struct BusyMark {
+    at: Instant,
+    busy_ns: u64,
 }
 
 /// One band.
@@ -103,12 +149,13 @@ pub struct BandStatus {
 }
 
 impl Ftl {
-    /// Counters and gauges. Walks the bands.
+    /// Counters and gauges.
     pub fn status(&self) -> Status {
         Status {
             counters: self.counter_list(),
             units: (0..self.geometry.units).map(|unit| self.unit_status(unit)).collect(),
             policies: self.policies.names.clone(),
+            warnings: self.slo_warnings(),
             phase: phase_name(self.phase),
         }
     }
@@ -192,39 +239,47 @@ impl Ftl {
         unit.reads_waiting() + unit.appends_waiting()
     }
 
-    fn unit_status(&self, unit: u32) -> UnitStatus {
-        let state = &self.units[unit as usize];
-        let mut status = UnitStatus {
+    /// What waits for or runs on `unit`; nothing for a unit that does not exist. Cheap enough to ask
+    /// for every request.
+    pub fn unit_queue(&self, unit: u32) -> UnitQueue {
+        let Some(state) = self.units.get(unit as usize) else { return UnitQueue::default() };
+        UnitQueue {
+            reads: state.reads_waiting(),
+            appends: state.appends_waiting(),
+            erases: state.erases_running,
+            bands_to_erase: self.bands.dirty(unit).len() as u32,
+        }
+    }
+
+    /// Share of the time since the last call with this `mark` in which `unit` had a command
+    /// running. The first call counts from instant 0 on.
+    pub fn busy_fraction(&self, unit: u32, now: Instant, mark: &mut BusyMark) -> f64 {
+        let busy_ns = self.units.get(unit as usize).map_or(0, |state| busy_ns(state, now));
+        let before = std::mem::replace(mark, BusyMark { at: now, busy_ns });
+        let elapsed = now.0.saturating_sub(before.at.0);
+        if elapsed == 0 { 0.0 } else { (busy_ns - before.busy_ns) as f64 / elapsed as f64 }
+    }
+
+    /// One unit, without a walk over its bands. All zero for a unit that does not exist.
+    pub fn unit_status(&self, unit: u32) -> UnitStatus {
+        let Some(state) = self.units.get(unit as usize) else { return UnitStatus::default() };
+        let sums = self.bands.sums(unit);
+        UnitStatus {
             reads_queued: state.reads_waiting(),
             appends_queued: state.appends_waiting(),
             commands_running: state.running,
-            busy_ns: state.busy_ns,
+            busy_ns: busy_ns(state, self.now),
+            bands_free: sums.bands_free,
+            bands_retired: sums.bands_retired,
+            slots_valid: sums.slots_valid,
+            slots_reclaimable: sums.slots_reclaimable,
+            erase_count_min: sums.erase_count_min(),
+            erase_count_max: sums.erase_count_max(),
             gone: state.gone,
+            reads_over_slo: state.reads_over_slo,
+            slow_reason: state.slow_reason,
             last_reason: state.last_reason,
-            erase_count_min: u32::MAX,
-            ..UnitStatus::default()
-        };
-        let first = unit * self.geometry.blocks_per_unit;
-        for block in (first..first + self.geometry.blocks_per_unit).map(BlockId) {
-            let band = &self.bands[block];
-            status.slots_valid += u64::from(band.slots_valid);
-            match band.state {
-                BandState::Retired => {
-                    status.bands_retired += 1;
-                    continue;
-                }
-                BandState::Clean | BandState::Dirty | BandState::Erasing => status.bands_free += 1,
-                BandState::Full | BandState::Victim | BandState::Draining => {
-                    let slots = self.geometry.slots_per_block();
-                    status.slots_reclaimable += u64::from(slots - band.slots_valid);
-                }
-                BandState::Open | BandState::Checkpoint => {}
-            }
-            status.erase_count_min = status.erase_count_min.min(band.erase_count);
-            status.erase_count_max = status.erase_count_max.max(band.erase_count);
         }
-        status.erase_count_min = status.erase_count_min.min(status.erase_count_max);
-        status
     }
 
     fn counter_list(&self) -> Vec<(&'static str, u64)> {
@@ -269,8 +324,23 @@ impl Ftl {
             ("medium_failures", c.medium_failures),
             ("policy_invalid", c.policy_invalid),
             ("policy_switches", c.policy_switches),
+            ("erases_asked", c.erases_asked),
+            ("wear_moves_asked", c.wear_moves_asked),
+            ("static_fallbacks", c.static_fallbacks),
+            ("reads_over_slo", c.reads_over_slo()),
+            ("reads_over_slo_program", c.reads_over_slo_program),
+            ("reads_over_slo_erase", c.reads_over_slo_erase),
+            ("reads_over_slo_reads", c.reads_over_slo_reads),
+            ("reads_over_slo_suspended", c.reads_over_slo_suspended),
+            ("reads_over_slo_in_flight", c.reads_over_slo_in_flight),
+            ("slo_breaches_allowed", c.slo_breaches_space),
         ]
     }
+}
+
+fn busy_ns(unit: &Unit, now: Instant) -> u64 {
+    let running = if unit.running > 0 { now.0.saturating_sub(unit.busy_since.0) } else { 0 };
+    unit.busy_ns + running
 }
 
 fn phase_name(phase: Phase) -> &'static str {

@@ -3,6 +3,7 @@
 //! programs, in the order of their pages.
 
 use crate::policy::EraseView;
+use crate::slo::{Kind, Way};
 use crate::{BandState, Ftl, Output};
 use flash::{BlockId, Command, Instant, MediumError, Payload, SlotId, Tag};
 use std::collections::VecDeque;
@@ -35,9 +36,20 @@ pub(crate) struct Unit {
     /// Suspensions of what runs now.
     suspensions: u32,
     quiet_since: Instant,
-    busy_since: Instant,
+    pub busy_since: Instant,
     pub busy_ns: u64,
     pub gone: bool,
+    /// Bands that the application asked to erase.
+    pub erases_asked: u32,
+    /// What runs was begun alone, and when: the time it takes is its own.
+    alone: Option<(Kind, Instant)>,
+    /// When a host read was last queued here.
+    pub read_last: Option<Instant>,
+    /// Since when work of ours waits for host reads to end.
+    pub held_since: Option<Instant>,
+    /// Host reads that took longer than the service level, and why the last one did.
+    pub reads_over_slo: u64,
+    pub slow_reason: &'static str,
     pub last_reason: &'static str,
 }
 
@@ -72,6 +84,9 @@ pub(crate) struct ReadOp {
     pub into: Option<Payload>,
     /// Logical block expected in the first slot, for host reads.
     pub lba: u32,
+    /// When the host asked, and what was in the way.
+    pub since: Instant,
+    pub way: Way,
 }
 
 impl Ftl {
@@ -83,6 +98,10 @@ impl Ftl {
                 self.issue_read(unit, read);
                 continue;
             }
+            let programs_max = self.work_allowed(unit);
+            if programs_max == 0 {
+                break;
+            }
             if self.erase_next(unit) {
                 continue;
             }
@@ -91,7 +110,7 @@ impl Ftl {
                 self.issue_read(unit, read);
                 continue;
             }
-            if state.programs_running >= PROGRAMS_MAX || !self.issue_program(unit) {
+            if state.programs_running >= programs_max || !self.issue_program(unit) {
                 break;
             }
         }
@@ -108,7 +127,10 @@ impl Ftl {
             && state.suspensions < self.settings.suspensions_max;
         state.suspensions += u32::from(urgent);
         state.reads_running += u32::from(host);
-        self.begin(unit);
+        if urgent {
+            self.reads[read].way = Way::Suspended;
+        }
+        self.begin(unit, Kind::Read);
         self.outputs.push_back(Output::Command(Command::Read {
             tag: Tag(TAG_READ | read),
             slot: op.slot,
@@ -132,7 +154,7 @@ impl Ftl {
             let Some(at) = programs.iter().position(ready) else { return false };
             self.units[unit as usize].programs.remove(at).expect("found above")
         };
-        self.begin(unit);
+        self.begin(unit, Kind::Program);
         let state = &mut self.units[unit as usize];
         state.programs_running += 1;
         self.pages[page].state = crate::append::PageState::Running;
@@ -151,8 +173,10 @@ impl Ftl {
             return false;
         }
         let bands_clean = self.bands.clean(unit).len() as u32;
-        let forced = self.erase_all || (bands_clean == 0 && self.clean_wanted);
-        if !forced && self.bands[block].unproven && bands_clean >= CLEAN_AHEAD {
+        let forced = self.erase_all || self.space_wanted || (bands_clean == 0 && self.clean_wanted);
+        let asked = state.erases_asked;
+        let ahead = self.bands[block].unproven && bands_clean >= CLEAN_AHEAD;
+        if !forced && asked == 0 && ahead {
             return false;
         }
         if !forced {
@@ -163,20 +187,33 @@ impl Ftl {
                 now: self.now,
                 idle_ns: self.settings.idle_ns,
                 bands_clean,
+                asked,
             };
-            if !self.policies.erase.erase_now(&view) {
+            // What the application asks for is its own choice, under any policy.
+            if asked == 0 && !self.policies.erase.erase_now(&view) {
+                if self.policies.erase.waits_for_time() {
+                    self.erase_retry_at = Some(self.now + self.settings.idle_ns);
+                }
+                return false;
+            }
+            if asked == 0 && !self.erase_fits(unit) {
                 self.erase_retry_at = Some(self.now + self.settings.idle_ns);
                 return false;
             }
+        } else if !self.erase_fits(unit) {
+            self.counters.slo_breaches_space += 1;
         }
-        self.begin(unit);
+        self.begin(unit, Kind::Erase);
         let state = &mut self.units[unit as usize];
         state.erases_running += 1;
-        state.last_reason =
-            if forced { "erase: space was needed" } else { "erase: the policy allowed it" };
-        if forced {
-            self.counters.erases_forced += 1;
-        }
+        state.last_reason = match (forced, asked) {
+            (true, _) => "erase: space was needed",
+            (_, 0) => "erase: the policy allowed it",
+            _ => "erase: the application asked",
+        };
+        self.counters.erases_forced += u64::from(forced);
+        self.counters.erases_asked += u64::from(!forced && asked > 0);
+        state.erases_asked = asked.saturating_sub(1);
         self.bands.set_state(block, BandState::Erasing);
         self.outputs
             .push_back(Output::Command(Command::Erase { tag: Tag(TAG_ERASE | block.0), block }));
@@ -184,18 +221,24 @@ impl Ftl {
     }
 
     /// One more command of `unit` goes to the medium.
-    fn begin(&mut self, unit: u32) {
+    fn begin(&mut self, unit: u32, kind: Kind) {
         let state = &mut self.units[unit as usize];
         if state.running == 0 {
             state.busy_since = self.now;
+            state.alone = Some((kind, self.now));
         }
         state.running += 1;
     }
 
     /// After a command of `unit` ended and was taken off its running count.
-    pub(crate) fn ended(&mut self, unit: u32, long: bool) {
+    pub(crate) fn ended(&mut self, unit: u32, kind: Kind) {
         let state = &mut self.units[unit as usize];
-        if long {
+        if let Some((_, since)) = state.alone.take_if(|alone| alone.0 == kind)
+            && state.suspensions == 0
+        {
+            self.learned.add(kind, self.now - since);
+        }
+        if kind != Kind::Read {
             state.suspensions = 0;
         }
         if state.running == 0 {
@@ -210,7 +253,13 @@ impl Ftl {
         let unit = self.bands.unit_of_slot(op.slot);
         let state = &mut self.units[unit as usize];
         match op.purpose {
-            ReadPurpose::Host(_) => state.reads.push_back(read),
+            ReadPurpose::Host(_) => {
+                state.read_last = Some(self.now);
+                if op.way == Way::Reads {
+                    self.reads[read].way = Way::of(state);
+                }
+                state.reads.push_back(read);
+            }
             _ => state.reads_low.push_back(read),
         }
         self.dispatch(unit);
@@ -221,14 +270,11 @@ impl Ftl {
         let state = &mut self.units[unit as usize];
         state.running -= 1;
         state.erases_running -= 1;
-        self.ended(unit, true);
-        let band = &mut self.bands[block];
+        self.ended(unit, Kind::Erase);
         match result {
             Ok(()) => {
-                band.erase_count += 1;
-                band.unproven = false;
-                let erase_count = band.erase_count;
-                self.bands.erase_count_most = self.bands.erase_count_most.max(erase_count);
+                self.bands[block].unproven = false;
+                self.bands.count_erase(block);
                 self.counters.erases += 1;
                 self.bands.set_state(block, BandState::Clean);
             }

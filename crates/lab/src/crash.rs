@@ -78,6 +78,7 @@ impl CrashOptions {
             checkpoint_slots: [0, 24, 60][random.below(3) as usize],
             idle_ns: 100 * MICROSECOND,
             relocation_blocks: 64,
+            read_slo_ns: [0, 60 * MICROSECOND, 200 * MICROSECOND][(seed / 2 % 3) as usize],
             policies,
             seed,
             ..Settings::default()

@@ -41,6 +41,7 @@ pub mod report;
 pub mod rot;
 pub mod soak;
 pub mod ssd;
+pub mod tail;
 pub mod target;
 pub mod theory;
 pub mod trace;

@@ -13,6 +13,7 @@ use crate::workload::{Arrival, Generator, Pattern, Workload};
 use flash::{Hint, Instant, MICROSECOND, Pairing, Random};
 use ftl::{FormatOptions, PolicyNames, Settings};
 use nand::Faults;
+use std::collections::BTreeSet;
 
 /// What to run.
 #[derive(Clone, Debug)]
@@ -35,6 +36,8 @@ pub struct SoakOptions {
     pub operations_per_remount: u64,
     /// Mean operations between two switches of a policy at run time; 0 for none.
     pub operations_per_switch: u64,
+    /// Mean operations between two asks of the application for erases and wear moves; 0 for none.
+    pub operations_per_ask: u64,
     /// The faults may destroy data: an error is then a legal answer, wrong data never is.
     pub data_may_be_lost: bool,
 }
@@ -54,6 +57,8 @@ impl SoakOptions {
             append_wait_ns: 20 * MICROSECOND,
             idle_ns: 100 * MICROSECOND,
             relocation_blocks: 128,
+            // Programs take 31 us and erases 83: too little for an erase with odd seeds.
+            read_slo_ns: [200, 60, 0, 1][seed as usize % 4] * MICROSECOND,
             policies,
             seed,
             ..Settings::default()
@@ -68,6 +73,7 @@ impl SoakOptions {
             operations_per_cut: 4_000,
             operations_per_remount: 6_000,
             operations_per_switch: 0,
+            operations_per_ask: 100,
             data_may_be_lost: false,
         }
     }
@@ -184,6 +190,13 @@ impl Soak<'_> {
         if self.one_in(self.options.operations_per_switch) {
             self.switch_policy(host)?;
         }
+        if self.one_in(self.options.operations_per_ask) {
+            let unit = self.random.below(u64::from(self.options.device.units)) as u32;
+            let bands = 1 + self.random.below(4) as u32;
+            // A unit that is gone refuses, and says so.
+            let _ = host.sim.ftl_mut().ask_erase(unit, bands);
+            let _ = host.sim.ftl_mut().ask_wear_move(unit, bands / 4);
+        }
         if self.one_in(self.options.operations_per_cut) {
             // Somewhere in the midst of what was submitted.
             for _ in 0..self.random.below(20) {
@@ -292,22 +305,55 @@ pub fn run_model_twice(seed: u64, options: &SoakOptions) -> Result<SoakReport, F
     Ok(first)
 }
 
-/// Every combination of built-in policies.
+/// Combinations of built-in policies in which every two policies of different decisions meet: what
+/// goes wrong by combination goes wrong by two, and all combinations of all would be hundreds.
 pub fn policy_combinations() -> Vec<PolicyNames> {
+    let lists = [ftl::policy::VICTIMS, ftl::policy::WEARS, ftl::policy::ERASES, ftl::policy::UNITS];
+    let mut met = BTreeSet::new();
     let mut combinations = Vec::new();
-    for victim in ftl::policy::VICTIMS {
-        for wear in ftl::policy::WEARS {
-            for erase in ftl::policy::ERASES {
-                for unit in ftl::policy::UNITS {
-                    combinations.push(PolicyNames {
-                        victim: (*victim).into(),
-                        wear: (*wear).into(),
-                        erase: (*erase).into(),
-                        unit: (*unit).into(),
-                    });
-                }
-            }
+    let all: usize = lists.iter().map(|names| names.len()).product();
+    // First an order in which neighbours differ in every decision, so that few are needed; then the
+    // plain one, which misses none.
+    for (number, step) in (0..all).map(|number| (number, number)).chain((0..all).map(|n| (n, 0))) {
+        let mut rest = number;
+        let mut choice = [0; 4];
+        for (at, names) in lists.iter().enumerate() {
+            choice[at] = (rest + at * step) % names.len();
+            rest /= names.len();
+        }
+        let pairs = (0..4).flat_map(|a| (a + 1..4).map(move |b| (a, b)));
+        let pairs: Vec<_> = pairs.map(|(a, b)| (a, choice[a], b, choice[b])).collect();
+        if pairs.iter().filter(|&&pair| met.insert(pair)).count() > 0 {
+            let [victim, wear, erase, unit] =
+                std::array::from_fn(|at| lists[at][choice[at]].into());
+            combinations.push(PolicyNames { victim, wear, erase, unit });
         }
     }
     combinations
+}
+
+#[cfg(test)]
+mod tests {
+    use super::policy_combinations;
+
+    #[test]
+    fn every_two_policies_of_different_decisions_meet() {
+        let combinations = policy_combinations();
+        let lists =
+            [ftl::policy::VICTIMS, ftl::policy::WEARS, ftl::policy::ERASES, ftl::policy::UNITS];
+        let chosen = |names: &ftl::PolicyNames| {
+            [names.victim.clone(), names.wear.clone(), names.erase.clone(), names.unit.clone()]
+        };
+        for (a, b) in (0..4).flat_map(|a| (a + 1..4).map(move |b| (a, b))) {
+            for (first, second) in
+                lists[a].iter().flat_map(|x| lists[b].iter().map(move |y| (x, y)))
+            {
+                let mut all = combinations.iter().map(chosen);
+                let met = all.any(|names| names[a] == *first && names[b] == *second);
+                assert!(met, "{first} never meets {second}");
+            }
+        }
+        println!("{} combinations", combinations.len());
+        assert!(combinations.len() < 72, "{} combinations take too long", combinations.len());
+    }
 }

@@ -133,6 +133,11 @@ impl<C: Core> SimTarget<C> {
         &self.sim
     }
 
+    /// The FTL and its medium, for a shutdown.
+    pub fn into_sim(self) -> Sim<C> {
+        self.sim
+    }
+
     /// The FTL and its medium, for a policy switch.
     pub fn sim_mut(&mut self) -> &mut Sim<C> {
         &mut self.sim

@@ -45,3 +45,22 @@ impl ErasePolicy for ReadFirst {
         view.reads_waiting == 0
     }
 }
+
+/// Only when the application asks, for it knows its own load (TSSD's erase at the application's
+/// time).
+#[derive(Clone, Copy, Debug)]
+pub struct Asked;
+
+impl ErasePolicy for Asked {
+    fn name(&self) -> &'static str {
+        "asked"
+    }
+
+    fn erase_now(&mut self, view: &EraseView) -> bool {
+        view.asked > 0
+    }
+
+    fn waits_for_time(&self) -> bool {
+        false
+    }
+}

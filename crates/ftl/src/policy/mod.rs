@@ -17,11 +17,11 @@ use flash::{BlockId, Instant, Random};
 
 pub use cost_benefit::CostBenefit;
 pub use d_choices::DChoices;
-pub use erase::{Eager, Idle, ReadFirst};
+pub use erase::{Asked as EraseAsked, Eager, Idle, ReadFirst};
 pub use fifo::Fifo;
 pub use greedy::Greedy;
-pub use unit::{RoundRobin, ShortestQueue};
-pub use wear::{Dynamic, Static, Unlevelled};
+pub use unit::{RoundRobin, ShortestQueue, StaticUnit, WeightedQueue};
+pub use wear::{Asked as WearAsked, Dynamic, Static, Unlevelled};
 
 /// A full band, as a victim policy sees it.
 #[derive(Clone, Copy, Debug)]
@@ -101,6 +101,8 @@ pub struct EraseView {
     pub idle_ns: u64,
     /// Bands of this unit that are erased and ready.
     pub bands_clean: u32,
+    /// Bands of this unit that the application asked to erase, see [`crate::Ftl::ask_erase`].
+    pub asked: u32,
 }
 
 /// Chooses when to erase. The mechanism erases all the same when space demands it.
@@ -109,6 +111,10 @@ pub trait ErasePolicy: Send {
     fn name(&self) -> &'static str;
     /// Erase now?
     fn erase_now(&mut self, view: &EraseView) -> bool;
+    /// Whether its answer may change by the passing of time alone.
+    fn waits_for_time(&self) -> bool {
+        true
+    }
 }
 
 /// A unit that can take a page.
@@ -122,16 +128,47 @@ pub struct UnitView {
     pub reads_waiting: u32,
     /// Bands of the unit that are free.
     pub bands_free: u32,
+    /// Erases running on it.
+    pub erases_running: u32,
     /// The handle has a band open here.
     pub open: bool,
+}
+
+/// How long commands take on this medium, as far as learned.
+#[derive(Clone, Copy, Debug)]
+pub struct Costs {
+    /// A read.
+    pub read_ns: u64,
+    /// A program.
+    pub program_ns: u64,
+    /// An erase.
+    pub erase_ns: u64,
+}
+
+/// A page that looks for a unit.
+#[derive(Clone, Copy, Debug)]
+pub struct PageView {
+    /// The unit of the handle's last page.
+    pub last: u32,
+    /// Its first logical block, counted in pages.
+    pub index: u32,
+    /// Units of the device.
+    pub units: u32,
+    /// For a policy that weighs what waits.
+    pub costs: Costs,
 }
 
 /// Chooses the unit for the next page of a placement handle.
 pub trait UnitPolicy: Send {
     /// Its name in configs.
     fn name(&self) -> &'static str;
-    /// Index into `units`, which has at least one. `last` is the unit of the handle's last page.
-    fn pick(&mut self, units: &[UnitView], last: u32) -> usize;
+    /// Index into `units`, which has at least one.
+    fn pick(&mut self, units: &[UnitView], page: &PageView) -> usize;
+    /// The only unit for this page, for as long as it has room: the page waits for its queue rather
+    /// than go elsewhere. `None` if `pick` is free to choose.
+    fn home(&self, _: &PageView) -> Option<u32> {
+        None
+    }
 }
 
 /// Names of the policies in force.
@@ -150,11 +187,11 @@ pub struct PolicyNames {
 /// Names of the victim policies. `d-choices` and `static` take a number: `d-choices:5`.
 pub const VICTIMS: &[&str] = &["greedy", "cost-benefit", "d-choices", "fifo"];
 /// Names of the wear policies.
-pub const WEARS: &[&str] = &["none", "dynamic", "static"];
+pub const WEARS: &[&str] = &["none", "dynamic", "static", "asked"];
 /// Names of the erase policies.
-pub const ERASES: &[&str] = &["eager", "idle", "read-first"];
+pub const ERASES: &[&str] = &["eager", "idle", "read-first", "asked"];
 /// Names of the unit policies.
-pub const UNITS: &[&str] = &["shortest-queue", "round-robin"];
+pub const UNITS: &[&str] = &["shortest-queue", "weighted-queue", "round-robin", "static"];
 
 impl Default for PolicyNames {
     fn default() -> Self {
@@ -237,6 +274,7 @@ fn wear_by_name(name: &str) -> Result<Box<dyn WearPolicy>, String> {
         "none" => Box::new(Unlevelled),
         "dynamic" => Box::new(Dynamic),
         "static" => Box::new(Static { spread_max: number.unwrap_or(32).max(2) }),
+        "asked" => Box::new(WearAsked),
         _ => return Err(unknown("wear", name, WEARS)),
     })
 }
@@ -246,6 +284,7 @@ fn erase_by_name(name: &str) -> Result<Box<dyn ErasePolicy>, String> {
         "eager" => Box::new(Eager),
         "idle" => Box::new(Idle),
         "read-first" => Box::new(ReadFirst),
+        "asked" => Box::new(EraseAsked),
         _ => return Err(unknown("erase", name, ERASES)),
     })
 }
@@ -253,7 +292,9 @@ fn erase_by_name(name: &str) -> Result<Box<dyn ErasePolicy>, String> {
 fn unit_by_name(name: &str) -> Result<Box<dyn UnitPolicy>, String> {
     Ok(match name {
         "shortest-queue" => Box::new(ShortestQueue),
+        "weighted-queue" => Box::new(WeightedQueue),
         "round-robin" => Box::new(RoundRobin),
+        "static" => Box::new(StaticUnit),
         _ => return Err(unknown("unit", name, UNITS)),
     })
 }

@@ -65,3 +65,69 @@ fn unknown_names_list_what_there_is() {
     let names = PolicyNames { wear: "static:x".into(), ..PolicyNames::default() };
     assert!(names.validate().unwrap_err().contains("not a whole number"));
 }
+
+fn unit(unit: u32, reads: u32, appends: u32, erases: u32) -> UnitView {
+    UnitView {
+        unit,
+        reads_waiting: reads,
+        appends_waiting: appends,
+        erases_running: erases,
+        open: true,
+        ..UnitView::default()
+    }
+}
+
+fn page(last: u32, index: u32) -> PageView {
+    let costs = Costs { read_ns: 158_000, program_ns: 1_008_000, erase_ns: 3_500_000 };
+    PageView { last, index, units: 4, costs }
+}
+
+fn unit_picked(name: &str, units: &[UnitView], page: &PageView) -> u32 {
+    units[unit_by_name(name).unwrap().pick(units, page)].unit
+}
+
+#[test]
+fn a_weighted_queue_counts_time_where_the_shortest_counts_programs() {
+    let units = [unit(0, 0, 0, 1), unit(1, 9, 0, 0), unit(2, 0, 1, 0)];
+    assert_eq!(unit_picked("shortest-queue", &units, &page(0, 0)), 0);
+    assert_eq!(unit_picked("weighted-queue", &units, &page(0, 0)), 2);
+    assert_eq!(unit_picked("weighted-queue", &units[..2], &page(0, 0)), 1);
+}
+
+#[test]
+fn round_robin_goes_on_from_the_last() {
+    let units = [unit(0, 0, 0, 0), unit(2, 0, 3, 0), unit(3, 0, 0, 0)];
+    assert_eq!(unit_picked("round-robin", &units, &page(1, 0)), 2);
+    assert_eq!(unit_picked("round-robin", &units, &page(3, 0)), 0);
+}
+
+#[test]
+fn a_static_unit_follows_from_the_address_and_falls_back_to_the_shortest_queue() {
+    let policy = unit_by_name("static").unwrap();
+    assert_eq!(
+        (0..6).map(|n| policy.home(&page(0, n)).unwrap()).collect::<Vec<_>>(),
+        [0, 1, 2, 3, 0, 1]
+    );
+    let units = [unit(0, 0, 2, 0), unit(3, 0, 1, 0)];
+    assert_eq!(unit_picked("static", &units, &page(0, 2)), 3);
+}
+
+#[test]
+fn an_asked_erase_waits_for_nothing_but_the_question() {
+    let mut view = EraseView {
+        reads_waiting: 0,
+        appends_waiting: 0,
+        quiet_since: Instant(0),
+        now: Instant(1 << 40),
+        idle_ns: 1,
+        bands_clean: 0,
+        asked: 0,
+    };
+    let mut policy = erase_by_name("asked").unwrap();
+    assert!(!policy.erase_now(&view) && !policy.waits_for_time());
+    view.asked = 1;
+    assert!(policy.erase_now(&view));
+    let mut wear = wear_by_name("asked").unwrap();
+    assert!(!wear.move_wanted(0, 1000));
+    assert_eq!(wear.pick_free(&[3, 9, 1], Purpose::Relocate), 1);
+}

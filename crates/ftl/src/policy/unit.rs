@@ -1,6 +1,6 @@
 //! Which unit takes the next page of a placement handle.
 
-use super::{UnitPolicy, UnitView};
+use super::{PageView, UnitPolicy, UnitView};
 
 /// Fewest appends waiting; among equals an open band before a new one, then the unit of the last
 /// page, so that a lone writer fills one band (and its shared cells) before it spreads.
@@ -12,7 +12,8 @@ impl UnitPolicy for ShortestQueue {
         "shortest-queue"
     }
 
-    fn pick(&mut self, units: &[UnitView], last: u32) -> usize {
+    fn pick(&mut self, units: &[UnitView], page: &PageView) -> usize {
+        let last = page.last;
         let key = |view: &UnitView| {
             // One number, most significant first: compared in one go, for every page.
             u64::from(view.appends_waiting.min(1 << 29)) << 34
@@ -40,7 +41,50 @@ impl UnitPolicy for RoundRobin {
         "round-robin"
     }
 
-    fn pick(&mut self, units: &[UnitView], last: u32) -> usize {
-        units.iter().position(|view| view.unit > last).unwrap_or(0)
+    fn pick(&mut self, units: &[UnitView], page: &PageView) -> usize {
+        units.iter().position(|view| view.unit > page.last).unwrap_or(0)
+    }
+}
+
+/// Least work waiting, each command weighed by how long it takes here (LOCS's LWQL: reads, programs
+/// and erases all hold up what comes after); among equals as `ShortestQueue`.
+#[derive(Clone, Copy, Debug)]
+pub struct WeightedQueue;
+
+impl UnitPolicy for WeightedQueue {
+    fn name(&self) -> &'static str {
+        "weighted-queue"
+    }
+
+    fn pick(&mut self, units: &[UnitView], page: &PageView) -> usize {
+        let work_ns = |view: &UnitView| {
+            u64::from(view.reads_waiting) * page.costs.read_ns
+                + u64::from(view.appends_waiting) * page.costs.program_ns
+                + u64::from(view.erases_running) * page.costs.erase_ns
+        };
+        let keys = units.iter().map(|view| {
+            (work_ns(view), !view.open, view.unit != page.last, u32::MAX - view.bands_free)
+        });
+        keys.enumerate().min_by_key(|&(_, key)| key).map_or(0, |(index, _)| index)
+    }
+}
+
+/// Static mapping: the unit follows from the logical address, page by page over all units. A page
+/// of several blocks follows its first.
+#[derive(Clone, Copy, Debug)]
+pub struct StaticUnit;
+
+impl UnitPolicy for StaticUnit {
+    fn name(&self) -> &'static str {
+        "static"
+    }
+
+    /// The home unit has no room: as `ShortestQueue`.
+    fn pick(&mut self, units: &[UnitView], page: &PageView) -> usize {
+        ShortestQueue.pick(units, page)
+    }
+
+    fn home(&self, page: &PageView) -> Option<u32> {
+        Some(page.index % page.units.max(1))
     }
 }

@@ -60,6 +60,24 @@ impl WearPolicy for Static {
     }
 }
 
+/// As `Static`, but data moves only when the application asks.
+#[derive(Clone, Copy, Debug)]
+pub struct Asked;
+
+impl WearPolicy for Asked {
+    fn name(&self) -> &'static str {
+        "asked"
+    }
+
+    fn pick_free(&mut self, erase_counts: &[u32], purpose: Purpose) -> usize {
+        if purpose == Purpose::Relocate { most(erase_counts) } else { least(erase_counts) }
+    }
+
+    fn move_wanted(&mut self, _: u32, _: u32) -> bool {
+        false
+    }
+}
+
 fn least(erase_counts: &[u32]) -> usize {
     (0..erase_counts.len()).min_by_key(|&index| (erase_counts[index], index)).unwrap_or(0)
 }

@@ -103,6 +103,7 @@ fn settings(keys: &mut Keys) -> Result<Settings, KeyError> {
         scrub_period_ns: keys.large_or("scrub_period_ns", 1 << 60, default.scrub_period_ns)?,
         refresh_bits: keys.integer_or("refresh_bits", 1, 4096, default.refresh_bits)?,
         suspensions_max: keys.integer_or("suspensions_max", 0, 1000, default.suspensions_max)?,
+        read_slo_ns: time_or(keys, "read_slo", default.read_slo_ns)?,
         idle_ns: time_or(keys, "idle_ns", default.idle_ns)?,
         victims_max: keys.integer_or("victims_max", 1, 4096, default.victims_max)?,
         relocation_blocks: keys.integer_or(

@@ -8,6 +8,7 @@ mod model;
 mod mutants;
 mod raw;
 mod scrub;
+mod tail;
 
 use lab::parallel::SeedFailure;
 

@@ -20,7 +20,8 @@ fn every_policy_combination_reads_back_what_was_written_and_repeats_itself() {
             &SoakOptions { operations: 6_000, ..SoakOptions::quiet(policies, seed) },
         )
     };
-    let reports = passed(test, for_each_seed(seeds(0..combinations.len() as u64), THREADS, run));
+    let twice = 2 * combinations.len() as u64;
+    let reports = passed(test, for_each_seed(seeds(0..twice), THREADS, run));
     println!("{} combinations, for example {:?}", reports.len(), reports[0]);
 }
 
@@ -150,4 +151,27 @@ fn a_nearly_full_device_keeps_working() {
         Ok(report)
     };
     passed(test, for_each_seed(seeds(0..8), THREADS, run));
+}
+
+#[test]
+fn a_service_level_of_reads_never_stops_a_full_device() {
+    let test = "a_service_level_of_reads_never_stops_a_full_device";
+    let combinations = policy_combinations();
+    let run = |seed: u64| {
+        let policies = combinations[seed as usize % combinations.len()].clone();
+        let mut options = SoakOptions::quiet(policies, seed);
+        options.fill = [0.95, 0.97, 0.99, 1.0][seed as usize % 4];
+        // From what no medium gives to what asks for nothing.
+        options.settings.read_slo_ns = [1, 40_000, 130_000, 1_000_000][seed as usize / 4 % 4];
+        options.device.manner =
+            [Manner::Nand(Pairing::Staircase), Manner::Nand(Pairing::None)][seed as usize / 2 % 2];
+        options.device.blocks_per_unit = 32;
+        options.operations = 15_000;
+        let report = run_model(seed, &options)?;
+        if report.counts.no_space > 0 {
+            return Err(lab::Failure(format!("refused for want of space: {report:?}")));
+        }
+        Ok(report)
+    };
+    passed(test, for_each_seed(seeds(0..24), THREADS, run));
 }

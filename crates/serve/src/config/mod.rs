@@ -389,6 +389,7 @@ fn ftl(mut section: Section<'_>) -> Settings {
     duration("append_wait", "\"100us\"", &mut settings.append_wait_ns);
     duration("scrub_period", "\"30d\"", &mut settings.scrub_period_ns);
     duration("idle", "\"2ms\"", &mut settings.idle_ns);
+    duration("read_slo", "\"5ms\"", &mut settings.read_slo_ns);
     if let Some(bytes) = section.size("checkpoint", "\"1GiB\"") {
         settings.checkpoint_slots = bytes / BLOCK_BYTES as u64;
     }
@@ -414,6 +415,7 @@ fn ftl(mut section: Section<'_>) -> Settings {
         "handles",
         "stripe_units",
         "append_wait",
+        "read_slo",
         "bands_free_low",
         "checkpoint",
         "scrub_period",

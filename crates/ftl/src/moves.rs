@@ -1,0 +1,167 @@
+//! Appends that move: what GC relocates, and what a page held that could not be programmed. They
+//! wait in one queue until there is room.
+//!
+//! Invariant: the band that a move comes from is not erased before the move is done or dropped.
+
+use crate::Ftl;
+use crate::append::{Append, Appended, Owner};
+use crate::format::Kind;
+use flash::{SlotId, SlotWrite};
+
+/// An append that moves: a relocation, or the content of a page that could not be programmed.
+#[derive(Clone, Debug)]
+pub(crate) struct Move {
+    pub append: Append,
+    pub from: Option<SlotId>,
+    /// The order of the failed page, held until this is safe elsewhere.
+    pub failed_order: Option<u64>,
+    /// What the map said before the failed page. It is still there.
+    pub previous: u32,
+    /// Host slots that this earns while writes are throttled, in 1/256.
+    pub credit: i64,
+}
+
+impl Ftl {
+    pub(crate) fn append_again(
+        &mut self,
+        from: SlotId,
+        previous: u32,
+        order: u64,
+        slot: SlotWrite,
+        owner: Owner,
+    ) {
+        let entry = self.failed_move(from, previous, order, slot, owner);
+        if entry.append.kind != Kind::Pad {
+            self.durable.hold(order);
+            self.moves_failed += 1;
+            self.push_move(entry);
+        }
+    }
+
+    pub(crate) fn failed_move(
+        &self,
+        from: SlotId,
+        previous: u32,
+        order: u64,
+        slot: SlotWrite,
+        owner: Owner,
+    ) -> Move {
+        let header = self.own_header(from, &slot);
+        Move {
+            append: Append {
+                kind: header.kind,
+                lba: header.lba,
+                sequence: header.sequence,
+                payload_crc: header.payload_crc,
+                argument: header.argument,
+                group: header.group,
+                data: slot.data,
+                owner,
+            },
+            from: (header.kind == Kind::Data).then_some(from),
+            failed_order: Some(order),
+            previous,
+            credit: 0,
+        }
+    }
+
+    /// The medium failed: what waits to be moved stays where it was. What could not be programmed
+    /// was never acknowledged, or is a copy; the block shows again what it held before.
+    pub(crate) fn drop_move(&mut self, entry: Move) {
+        if let Some(from) = entry.from.filter(|_| entry.failed_order.is_some()) {
+            self.give_back(entry.append.lba, from, entry.previous, self.durable.next() - 1);
+        }
+        match entry.append.owner {
+            Owner::Request(request) => self.abandon(request),
+            Owner::Relocation(chunk) => self.give_relocation(chunk),
+            Owner::Nobody | Owner::RefusedTrim => {}
+        }
+    }
+
+    /// Queues a move. Until it is taken out again the band it comes from is not erased: a slot of
+    /// the same address with other content would pass for the one that was read.
+    pub(crate) fn push_move(&mut self, entry: Move) {
+        if let Some(from) = entry.from {
+            let block = self.bands.block_of(from);
+            self.bands[block].reads_pending += 1;
+        }
+        self.moves.push_back(entry);
+    }
+
+    fn pop_move(&mut self) -> Move {
+        let entry = self.moves.pop_front().expect("the front was looked at");
+        self.unhold_source(&entry);
+        entry
+    }
+
+    pub(crate) fn unhold_source(&mut self, entry: &Move) {
+        if let Some(from) = entry.from {
+            let block = self.bands.block_of(from);
+            self.bands[block].reads_pending -= 1;
+            self.drain_check = true;
+        }
+    }
+
+    /// Nothing finds room: the moves that are not needed any more let their bands go, which may be
+    /// the room.
+    fn drop_superseded(&mut self) {
+        if self.bands.draining.is_empty() || self.bands.free > self.host_floor() {
+            return;
+        }
+        for _ in 0..self.moves.len() {
+            let entry = self.moves.pop_front().expect("counted");
+            let superseded = entry.from.is_some_and(|from| !self.bands.is_valid(from));
+            if superseded && entry.failed_order.is_none() {
+                self.unhold_source(&entry);
+                self.tell(entry.append.owner);
+            } else {
+                self.moves.push_back(entry);
+            }
+        }
+    }
+
+    /// Appends what waits to be moved, as far as there is room.
+    pub(crate) fn place_moves(&mut self) {
+        self.take_arrivals();
+        let point = self.relocate_point();
+        while let Some(front) = self.moves.front() {
+            let superseded = front.from.is_some_and(|from| !self.bands.is_valid(from));
+            // What a failed page held is appended all the same: what superseded it may not be
+            // durable yet, and what it superseded waits for its order only.
+            if superseded && front.failed_order.is_none() {
+                let dropped = self.pop_move();
+                self.tell(dropped.append.owner);
+                continue;
+            }
+            self.lba_next = front.append.lba;
+            let Some(point) = self.point_or_any(point, self.bands.free == 0) else {
+                self.drop_superseded();
+                return;
+            };
+            let Move { append, from, failed_order, previous, credit } = self.pop_move();
+            let (lba, owner) = (append.lba, append.owner);
+            let Appended { slot, order, page } =
+                self.append(point, append).expect("the page has room");
+            if let Some(from) = from.filter(|_| !superseded) {
+                let replaced = self.remap(lba, slot.0, order);
+                // There is nothing in a slot that could not be programmed.
+                let before = if failed_order.is_some() { previous } else { replaced };
+                let in_page = self.geometry.slot_in_page(slot) as usize;
+                self.pages[page].previous[in_page] = before;
+                self.counters.slots_relocated += 1;
+                if let Owner::Request(request) = owner {
+                    self.move_member(request, from, slot);
+                }
+            }
+            if let Owner::Request(request) = owner {
+                self.note_order(request, order);
+            }
+            if let Some(failed) = failed_order {
+                self.moves_failed -= 1;
+                self.durable.link(vec![order], failed);
+                self.durable_rose = true;
+            }
+            self.reclaim.credit += credit;
+        }
+    }
+}

@@ -148,8 +148,8 @@ fn the_link_caps_each_direction_to_the_byte() {
         };
         let both = [client(1.0), client(0.0)];
         let seen = run(&mut front, &both, SECOND_LONG, 1).expect("nothing fails");
-        near(seen[0].bytes_read as f64, expected.0, 0.01);
-        near(seen[1].bytes_written as f64, expected.1, 0.01);
+        near(seen[0].bytes_read, expected.0, 0.01);
+        near(seen[1].bytes_written, expected.1, 0.01);
     }
 }
 
@@ -198,9 +198,9 @@ fn firmware_serves_one_command_after_the_other_and_cores_share_the_work() {
                 let seen = seen(&mut front, client);
                 let command = 2_100.0 + f64::from(pages) * page_ns;
                 let rate = f64::from(cores) * bytes as f64 * 1e9 / command;
-                near((seen.bytes_read + seen.bytes_written) as f64, rate, 0.05);
+                near(seen.bytes_read + seen.bytes_written, rate, 0.05);
                 if pages < 1024 {
-                    near((seen.bytes_read + seen.bytes_written) as f64, rate, 0.002);
+                    near(seen.bytes_read + seen.bytes_written, rate, 0.002);
                 }
             }
         }
@@ -246,7 +246,7 @@ fn writes_go_on_at_the_rate_at_which_the_cache_is_drained() {
     let mut front = Front::new(flash(4, MILLISECOND), cached(4 << 20));
     let client = Client { bytes: 64 << 10, pace: Pace::Depth(4), ..Client::default() };
     let seen = seen(&mut front, Client { pattern: Pattern::Sequential, ..client });
-    near(seen.bytes_written as f64, 4.0 * 65536.0 * 1000.0, 0.01);
+    near(seen.bytes_written, 4.0 * 65536.0 * 1000.0, 0.01);
 }
 
 #[test]
@@ -329,7 +329,7 @@ fn relocations_take_the_firmware_in_bursts() {
     let client = Client { bytes: 8192, pattern: Pattern::Sequential, ..Client::default() };
     let seen = seen(&mut front, client);
     // A page costs itself, two relocated ones, and the flash nobody else uses meanwhile.
-    near(seen.bytes_written as f64, 8192.0 * 1e9 / (1_000.0 + 2.0 * 2_000.0 + 1_000.0), 0.02);
+    near(seen.bytes_written, 8192.0 * 1e9 / (1_000.0 + 2.0 * 2_000.0 + 1_000.0), 0.02);
     let burst = (32u64 << 20) / 8192 * 2_000;
     near(seen.writes.max_ns() as f64, burst as f64, 0.02);
 }

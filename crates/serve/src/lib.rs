@@ -9,6 +9,7 @@ mod buffer;
 pub mod config;
 mod data;
 pub mod device;
+mod exports;
 mod frames;
 mod http;
 mod medium;
@@ -23,5 +24,5 @@ pub mod tls;
 
 pub use config::Config;
 pub use server::{Control, Ready, ServeError, Server};
-pub use shard::ShardStatus;
+pub use shard::{CoreStatus, RawShape, RawStatus, ShardStatus};
 pub use signals::run;

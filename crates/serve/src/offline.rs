@@ -2,11 +2,12 @@
 //! for emulated flash.
 
 use crate::buffer::Buffer;
-use crate::device::{Device, DeviceError, DeviceOptions, Kind, Mode};
+use crate::device::{self, Device, DeviceError, DeviceOptions, Kind, Mode};
 use crate::ring::Ring;
 use crate::server::{start_engine, stop_engine, virtual_turn};
-use crate::shard::{Engine, Origin, Piece, Work};
+use crate::shard::{Engine, Origin, Piece, RawShape, ShardStatus, Work};
 use flash::{BLOCK_BYTES, Instant, RequestError};
+use ftl::raw::RawUnits;
 use ftl::{Ftl, MountReport, Settings};
 
 const RING_ENTRIES: u32 = 64;
@@ -30,6 +31,7 @@ pub fn format(options: &DeviceOptions, settings: &Settings) -> Result<(), Device
         return Err(DeviceError::Exists(path));
     }
     let mut device = Device::create(options, settings)?;
+    let settings = options.core_settings(settings);
     let media = std::mem::take(&mut device.media);
     let formats = std::mem::take(&mut device.formats);
     for (shard, (medium, format)) in media.into_iter().zip(formats).enumerate() {
@@ -50,8 +52,8 @@ pub fn with_device<T>(
     look: impl FnOnce(&mut [Offline]) -> T,
 ) -> Result<T, DeviceError> {
     let mode = if read_only { Mode::ReadOnly } else { Mode::ReadWrite };
-    let settings = Settings { read_only, ..settings.clone() };
     let mut device = Device::open(kind, mode)?;
+    let settings = device::core_settings(device.raw.as_ref(), settings).with_read_only(read_only);
     let media = std::mem::take(&mut device.media);
     let device = std::rc::Rc::new(device);
     let mut shards = Vec::new();
@@ -80,9 +82,31 @@ impl Offline {
         &self.report
     }
 
-    /// The FTL, to ask what it knows.
-    pub fn ftl(&self) -> &Ftl {
-        &self.engine.ftl
+    /// The FTL, to ask what it knows; `None` for raw units.
+    pub fn ftl(&self) -> Option<&Ftl> {
+        self.engine.core.ftl()
+    }
+
+    /// The raw units, to ask what they know; `None` for the FTL.
+    pub fn raw(&self) -> Option<&RawUnits> {
+        self.engine.core.raw()
+    }
+
+    /// The shape of raw units.
+    pub fn raw_shape(&self) -> Option<RawShape> {
+        self.engine.raw_shape()
+    }
+
+    /// The state, as a server would tell it.
+    pub fn state(&self) -> ShardStatus {
+        ShardStatus {
+            core: self.engine.status(),
+            connections: 0,
+            requests: 0,
+            buffer_bytes: 0,
+            wear: Vec::new(),
+            fenced: false,
+        }
     }
 
     /// Shape of the medium.

@@ -4,17 +4,18 @@
 //! when all have mounted do clients get in. Dropping a [`Server`] shuts it down.
 
 use crate::config::{Config, Listen};
-use crate::device::{Device, DeviceError, Mode, Volume, decode_volumes};
+use crate::device::{Device, DeviceError, Mode, Volume};
+use crate::exports::{self, Offer};
 use crate::medium::Medium;
 use crate::nbd;
 use crate::ring::Ring;
 use crate::shard::{
-    Clock, Engine, Exported, Mailbox, Message, Milestone, Shard, ShardError, ShardStatus, Shared,
-    Split,
+    AnyCore, Clock, CoreFormat, CoreSettings, Engine, Mailbox, Message, Milestone, RawShape, Shard,
+    ShardError, ShardStatus, Shared, Split, UnitBlocks,
 };
 use crate::tls::{self, TlsError};
-use flash::{BLOCK_BYTES, Instant};
-use ftl::{FormatOptions, Ftl, Input, MountReport, Settings};
+use flash::Instant;
+use ftl::{Input, MountReport};
 use std::fmt;
 use std::io::{self, Read};
 use std::net::{SocketAddr, TcpListener};
@@ -112,6 +113,8 @@ pub struct Ready {
     pub http: Option<SocketAddr>,
     /// What is exported.
     pub volumes: Vec<Volume>,
+    /// The shape of raw units, if they are exported.
+    pub raw: Option<RawShape>,
     /// What each shard's mount found.
     pub mounts: Vec<MountReport>,
 }
@@ -133,17 +136,21 @@ impl Server {
             }
         }
         let mut device = if Device::exists(&config.device.kind) {
-            Device::open(&config.device.kind, Mode::ReadWrite)?
+            let device = Device::open(&config.device.kind, Mode::ReadWrite)?;
+            device.expect_mode(&config.device)?;
+            device
         } else {
             Device::create(&config.device, &config.ftl)?
         };
         let media = std::mem::take(&mut device.media);
         let formats = std::mem::take(&mut device.formats);
-        let mut mounted = mount_all(media, formats, &config.ftl)?;
+        let settings = config.device.core_settings(&config.ftl);
+        let mut mounted = mount_all(media, formats, &settings)?;
         device.commit()?;
-        let volumes = check_volumes(&mounted, device.split, config)?;
-        let shared = Arc::new(share(config, device.split, &volumes, tls, mounted.len())?);
-        let mounts = mounted.iter().map(|mounted| mounted.report.clone()).collect();
+        let offer = exports::offer(&mounted[0].found, device.split, config)?;
+        let (volumes, raw) = (offer.volumes.clone(), mounted[0].found.raw);
+        let shared = Arc::new(share(config, device.split, offer, tls, mounted.len())?);
+        let mounts = mounted.iter().map(|mounted| mounted.found.report.clone()).collect();
         let mut threads = Vec::new();
         for (shard, mounted) in mounted.drain(..).enumerate() {
             let mine = if shard == 0 { std::mem::take(&mut listeners) } else { Vec::new() };
@@ -155,7 +162,7 @@ impl Server {
             shared,
             threads,
             http: None,
-            ready: Ready { nbd: nbd_addresses, http: None, volumes, mounts },
+            ready: Ready { nbd: nbd_addresses, http: None, volumes, raw, mounts },
             socket,
             _lock: DeviceLock(device),
         };
@@ -246,6 +253,12 @@ impl Control {
         self.shared.mailboxes[shard].push(Message::Status(Box::new(answer)));
     }
 
+    /// Asks for the raw blocks of a unit that hold something; `answer` runs on the shard's thread and
+    /// gets `None` if there is no such unit.
+    pub fn raw_blocks(&self, unit: u32, answer: impl FnOnce(Option<UnitBlocks>) + Send + 'static) {
+        self.shared.mailboxes[0].push(Message::RawBlocks { unit, answer: Box::new(answer) });
+    }
+
     /// Switches a policy of one shard; `done` runs on the shard's thread.
     pub fn set_policy(
         &self,
@@ -264,17 +277,24 @@ impl Control {
 
 type Go = (Arc<Shared>, Vec<OwnedFd>);
 
+/// What a shard's mount found.
+pub(crate) struct Found {
+    pub report: MountReport,
+    /// The shape of raw units, if these are.
+    pub raw: Option<RawShape>,
+}
+
 /// A shard that has mounted and waits to serve.
 struct Mounted {
-    report: MountReport,
+    found: Found,
     go: mpsc::Sender<Go>,
     thread: JoinHandle<Result<(), ShardError>>,
 }
 
 fn mount_all(
     media: Vec<Medium>,
-    formats: Vec<FormatOptions>,
-    settings: &Settings,
+    formats: Vec<CoreFormat>,
+    settings: &CoreSettings,
 ) -> Result<Vec<Mounted>, ServeError> {
     let mut formats = formats.into_iter();
     let mut starting = Vec::new();
@@ -293,11 +313,11 @@ fn mount_all(
     let mut mounted = Vec::new();
     for (shard, (report, go, thread)) in starting.into_iter().enumerate() {
         match report.recv() {
-            Ok(Ok(report)) => {
-                if let Some(rebuilt) = &report.rebuilt {
+            Ok(Ok(found)) => {
+                if let Some(rebuilt) = &found.report.rebuilt {
                     tracing::warn!(shard, "{rebuilt}");
                 }
-                mounted.push(Mounted { report, go, thread });
+                mounted.push(Mounted { found, go, thread });
             }
             Ok(Err(reason)) => return Err(DeviceError::Mount { shard, reason }.into()),
             Err(_) => {
@@ -312,9 +332,9 @@ fn mount_all(
 fn shard_thread(
     shard: usize,
     medium: Medium,
-    format: Option<FormatOptions>,
-    settings: Settings,
-    report: mpsc::Sender<Result<MountReport, String>>,
+    format: Option<CoreFormat>,
+    settings: CoreSettings,
+    report: mpsc::Sender<Result<Found, String>>,
     go: mpsc::Receiver<Go>,
 ) -> Result<(), ShardError> {
     let mut ring = Ring::new(RING_ENTRIES).map_err(ShardError::Ring)?;
@@ -327,7 +347,7 @@ fn shard_thread(
             return Ok(());
         }
     };
-    report.send(Ok(mounted)).ok();
+    report.send(Ok(Found { report: mounted, raw: engine.raw_shape() })).ok();
     // No word: another shard could not mount, or the volumes do not fit.
     let Ok((shared, listeners)) = go.recv() else { return Ok(()) };
     let mut alarm = Alarm { shared: Arc::clone(&shared), armed: true };
@@ -354,17 +374,13 @@ impl Drop for Alarm {
 /// Mounts or formats, jumping over emulated time. Returns when that ended and what it found.
 pub(crate) fn start_engine(
     medium: Medium,
-    format: Option<FormatOptions>,
-    settings: Settings,
+    format: Option<CoreFormat>,
+    settings: CoreSettings,
     ring: &mut Ring,
 ) -> Result<(Engine, Instant, MountReport), String> {
     let (geometry, health) = (*medium.geometry(), medium.health());
-    let relocation_blocks = settings.relocation_blocks;
-    let ftl = match format {
-        Some(options) => Ftl::format(geometry, &health, options, settings)?,
-        None => Ftl::mount(geometry, &health, settings)?,
-    };
-    let mut engine = Engine::new(ftl, medium, relocation_blocks);
+    let core = AnyCore::start(geometry, &health, format, settings.clone())?;
+    let mut engine = Engine::new(core, medium, &settings);
     let mut now = Instant(0);
     match run_until_milestone(&mut engine, ring, &mut now)? {
         Milestone::Ready(Ok(report)) => Ok((engine, now, report)),
@@ -412,70 +428,20 @@ pub(crate) fn stop_engine(
     ring: &mut Ring,
     now: &mut Instant,
 ) -> Result<(), String> {
-    engine.ftl.handle(*now, Input::Shutdown);
+    engine.core.handle(*now, Input::Shutdown);
     match run_until_milestone(engine, ring, now)? {
         Milestone::Stopped(true) => Ok(()),
         _ => Err("not everything could be made durable".into()),
     }
 }
 
-/// The device's volumes, if they are what the config asks for.
-fn check_volumes(
-    mounted: &[Mounted],
-    split: Split,
-    config: &Config,
-) -> Result<Vec<Volume>, ServeError> {
-    let damaged = || ServeError::Volumes("the volume table on the device is damaged".into());
-    let report = &mounted.first().ok_or_else(damaged)?.report;
-    let volumes = decode_volumes(&report.label).ok_or_else(damaged)?;
-    let end = volumes.iter().map(|volume| volume.first_block + volume.blocks).max().unwrap_or(0);
-    if end > split.device_blocks(report.logical_blocks) {
-        return Err(damaged());
-    }
-    let sizes = |name: &str, blocks: u64| {
-        let kib = blocks * (BLOCK_BYTES as u64 >> 10);
-        let size = if kib.is_multiple_of(1024) {
-            format!("{}MiB", kib / 1024)
-        } else {
-            format!("{kib}KiB")
-        };
-        format!("{name:?} of {size}")
-    };
-    let wanted: Vec<_> =
-        config.device.volumes.iter().map(|volume| sizes(&volume.name, volume.blocks)).collect();
-    let found: Vec<_> = volumes.iter().map(|volume| sizes(&volume.name, volume.blocks)).collect();
-    if wanted != found {
-        return Err(ServeError::Volumes(format!(
-            "volume: the config asks for {}, but the device was formatted with {}: say the same \
-             in [[volume]] (or nothing, or in device.capacity), or format another device",
-            wanted.join(", "),
-            found.join(", ")
-        )));
-    }
-    Ok(volumes)
-}
-
 fn share(
     config: &Config,
     split: Split,
-    volumes: &[Volume],
+    offer: Offer,
     tls: Option<Arc<rustls::ServerConfig>>,
     shards: usize,
 ) -> Result<Shared, ServeError> {
-    let mut exports = Vec::new();
-    let mut exported = Vec::new();
-    for (index, volume) in volumes.iter().enumerate() {
-        let options = &config.device.volumes[index];
-        let read_only = volume.read_only || options.read_only || config.ftl.read_only;
-        let mut export = nbd::Export::new(volume.name.clone(), volume.blocks * BLOCK_BYTES as u64);
-        export.read_only = read_only;
-        export
-            .check()
-            .map_err(|e| ServeError::Volumes(format!("volume {:?}: {e}", volume.name)))?;
-        exports.push(export);
-        let handle = index as u8 % config.ftl.handles;
-        exported.push(Exported { first_block: volume.first_block, handle });
-    }
     let mut mailboxes = Vec::new();
     for _ in 0..shards {
         let mailbox = Mailbox::new();
@@ -484,8 +450,8 @@ fn share(
     }
     Ok(Shared {
         split,
-        volumes: exported,
-        exports: exports.into(),
+        volumes: offer.exported,
+        exports: offer.exports.into(),
         tls,
         limits: nbd::Limits { handshake_ns: config.nbd.handshake_ns, ..nbd::Limits::default() },
         buffer_bytes_max: config.nbd.buffer_bytes_max,

@@ -4,6 +4,7 @@
 //! An empty file is a config too: emulated flash in `./weir-data`, one volume, NBD on a socket
 //! beside it, HTTP on loopback.
 
+mod raw;
 mod section;
 
 pub use section::ConfigError;
@@ -13,6 +14,7 @@ use crate::tls::TlsFiles;
 use flash::{BLOCK_BYTES, SECOND};
 use ftl::Settings;
 use nand::{Faults, Profile};
+use raw::RawSection;
 use section::Section;
 use std::fmt;
 use std::net::SocketAddr;
@@ -87,13 +89,21 @@ impl Config {
         let mut errors = Vec::new();
         let mut root = Section::new("", table, &mut errors);
         let volumes = volumes(&mut root);
-        let device = device(root.section("device"), base, volumes);
+        let raw = raw::section(&mut root);
+        let device = device(root.section("device"), base, volumes, raw);
         let nbd = nbd(root.section("nbd"), base);
         let http = http(root.section("http"));
         let ftl = ftl(root.section("ftl"));
-        root.finish(&["device", "volume", "nbd", "http", "ftl"]);
+        root.finish(&["device", "raw", "volume", "nbd", "http", "ftl"]);
         match (errors.is_empty(), device) {
-            (true, Some(device)) => Ok(Self { device, ftl, nbd, http }),
+            (true, Some(mut device)) => {
+                if let Some(raw) = &mut device.raw {
+                    raw.settings.suspensions_max = ftl.suspensions_max;
+                    raw.settings.idle_ns = ftl.idle_ns;
+                    raw.settings.read_only = ftl.read_only;
+                }
+                Ok(Self { device, ftl, nbd, http })
+            }
             _ => Err(ConfigErrors(errors)),
         }
     }
@@ -158,6 +168,7 @@ fn device(
     mut section: Section<'_>,
     base: &Path,
     mut volumes: Vec<VolumeOptions>,
+    raw: RawSection,
 ) -> Option<DeviceOptions> {
     let kind = section.choice("kind", &["nand", "file", "memory"]).unwrap_or("nand".into());
     let path = section.text("path", "\"weir-data\"").unwrap_or("weir-data".into());
@@ -175,7 +186,8 @@ fn device(
             section.refuse("capacity", &format!("{bytes} bytes"), reason, "\"8GiB\"");
         }
     }
-    if volumes.is_empty() {
+    let raw = raw::options(&mut section, raw, capacity, volumes.len());
+    if raw.is_none() && volumes.is_empty() {
         let blocks = capacity.unwrap_or(VOLUME_BYTES_DEFAULT) / BLOCK_BYTES as u64;
         volumes.push(VolumeOptions {
             name: "data".into(),
@@ -192,11 +204,20 @@ fn device(
         let reason = format!("must be a multiple of shards = {shards}");
         section.refuse("channels", &channels.to_string(), reason, &(4 * shards).to_string());
     }
+    if raw.is_some() && shards != 1 {
+        let reason = "must be 1 with mode = \"raw\": raw units are served by one thread";
+        section.refuse("shards", &shards.to_string(), reason, "1");
+    }
+    if raw.is_some() && kind == "file" {
+        let reason = "must be \"nand\" or \"memory\" with mode = \"raw\"";
+        section.refuse("kind", "\"file\"", reason, "\"nand\"");
+    }
     let dies_per_channel = section.integer("dies_per_channel", 1, 64, "2");
     let dies_per_channel = dies_per_channel.unwrap_or(if kind == "file" { 1 } else { 2 }) as u32;
     let faults = faults(section.section("faults"));
     section.finish(&[
         "kind",
+        "mode",
         "path",
         "profile",
         "capacity",
@@ -212,7 +233,16 @@ fn device(
         (_, Some(profile)) => Kind::Nand { path, profile },
         (_, None) => return None,
     };
-    Some(DeviceOptions { kind, volumes, op_percent, channels, dies_per_channel, shards, faults })
+    Some(DeviceOptions {
+        kind,
+        volumes,
+        op_percent,
+        channels,
+        dies_per_channel,
+        shards,
+        faults,
+        raw,
+    })
 }
 
 /// A file or disk is what it is: keys about emulated flash would be believed and have no effect.

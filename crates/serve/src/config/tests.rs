@@ -117,7 +117,10 @@ fn the_document_tells_every_key_with_its_default() {
         std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/config.md"));
     let text = text.unwrap();
     let blocks = text.split("```toml\n").skip(1).map(|block| block.split("```").next().unwrap());
-    let told: toml::Table = blocks.collect::<String>().parse().unwrap();
+    // The other mode has a block of its own.
+    let (raw, block): (Vec<&str>, Vec<&str>) = blocks.partition(|it| it.contains("[raw]"));
+    let told: toml::Table = block.concat().parse().unwrap();
+    let raw: toml::Table = raw.concat().parse().unwrap();
     let keys = |table: &toml::Value| -> Vec<String> {
         let mut keys: Vec<String> = table.as_table().unwrap().keys().cloned().collect();
         keys.sort_unstable();
@@ -125,6 +128,7 @@ fn the_document_tells_every_key_with_its_default() {
     };
     for (section, table) in [
         ("device", &told["device"]),
+        ("raw", &raw["raw"]),
         ("device.faults", &told["device"]["faults"]),
         ("[volume]", &told["volume"][0]),
         ("nbd", &told["nbd"]),
@@ -139,6 +143,11 @@ fn the_document_tells_every_key_with_its_default() {
         known.sort_unstable();
         assert_eq!(keys(table), known, "[{section}]");
     }
+    let silent = Config::parse("[device]\nmode = \"raw\"\n", Path::new("/base")).unwrap();
+    let mut raw = Config::parse(&raw.to_string(), Path::new("/base")).unwrap();
+    // Found for each device, so the document can only show one.
+    raw.device.raw.as_mut().unwrap().spare = None;
+    assert_eq!(raw.device, silent.device);
     let told = Config::parse(&told.to_string(), Path::new("/base")).unwrap();
     let silent = Config::parse("", Path::new("/base")).unwrap();
     assert_eq!(told.ftl, silent.ftl);
@@ -151,4 +160,41 @@ fn the_document_tells_every_key_with_its_default() {
         (clients_max, handshake_ns, buffer_bytes_max, tls),
         (other.clients_max, other.handshake_ns, other.buffer_bytes_max, other.tls)
     );
+}
+
+#[test]
+fn what_has_no_meaning_in_a_mode_is_refused_by_name() {
+    let keys = |text: &str| -> Vec<String> {
+        let mut keys: Vec<String> = errors(text).into_iter().map(|error| error.key).collect();
+        keys.sort_unstable();
+        keys
+    };
+    assert_eq!(keys("[raw]\ngang = 2\n"), ["[raw]"]);
+    assert_eq!(
+        keys(
+            "[device]\nmode = \"raw\"\nkind = \"file\"\nshards = 2\nop_percent = 7\n\
+             [[volume]]\nname = \"a\"\nsize = \"1MiB\"\n"
+        ),
+        ["[[volume]]", "device.kind", "device.op_percent", "device.shards"]
+    );
+    let wrong = "[device]\nmode = \"raw\"\n[raw]\nwrite = \"half\"\nread_granule = \"12KiB\"\n";
+    assert_eq!(keys(wrong), ["raw.read_granule", "raw.write"]);
+}
+
+#[test]
+fn raw_units_are_mounted_as_both_sections_say() {
+    let text = "[device]\nmode = \"raw\"\ncapacity = \"64MiB\"\n[raw]\ngang = 2\nwrite = \"page\"\n\
+                erase = \"background\"\nread_granule = \"8KiB\"\n[ftl]\nidle = \"5ms\"\n";
+    let config = Config::parse(text, Path::new(".")).unwrap();
+    let raw = config.device.raw.unwrap();
+    assert_eq!((raw.gang, raw.spare, raw.blocks), (2, None, 16_384));
+    let settings = ftl::raw::RawSettings {
+        write: ftl::raw::WriteUnit::Page,
+        erase: ftl::raw::EraseTime::Background,
+        read_granule: 2,
+        idle_ns: 5_000_000,
+        ..ftl::raw::RawSettings::default()
+    };
+    assert_eq!(raw.settings, settings);
+    assert!(config.device.volumes.is_empty());
 }

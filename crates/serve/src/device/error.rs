@@ -47,6 +47,13 @@ pub enum DeviceError {
     },
     /// The options do not make a device.
     Options(String),
+    /// The device is of another mode than it was to be opened in.
+    Mode {
+        /// The device.
+        path: PathBuf,
+        /// What it is: "raw" or "block".
+        found: &'static str,
+    },
     /// The FTL of a shard refuses to start.
     Mount {
         /// Which shard.
@@ -109,6 +116,12 @@ impl fmt::Display for DeviceError {
             Self::Invalid { path, reason, mend } => {
                 write!(f, "{}: {reason}; {mend}", path.display())
             }
+            Self::Mode { path, found } => write!(
+                f,
+                "{}: was formatted with mode = {found:?}: say that in [device], or name another \
+                 path for a device of the other mode",
+                path.display()
+            ),
             Self::Options(reason) => f.write_str(reason),
             Self::Mount { shard, reason } => write!(f, "shard {shard}: {reason}"),
         }

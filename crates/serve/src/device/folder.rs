@@ -9,9 +9,10 @@
 //! | `shard-N/oob` | sparse: the OOB of slot `i` at `i * 32` |
 //! | `shard-N/blocks` | `nand::BlockRecord` of block `i` at `i * 16` |
 
-use super::{DeviceError, Mode, Shape, lock};
+use super::{DeviceError, Mode, RawOptions, Shape, lock, raw};
 use crate::medium::{Fence, FileStore, Medium, RECORD_BYTES, Store, encode_generation};
 use flash::{BLOCK_BYTES, BlockId, Geometry, OOB_BYTES};
+use ftl::raw::RawSettings;
 use nand::{BlockRecord, Faults, Nand, Profile};
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
@@ -26,6 +27,8 @@ pub struct Description {
     pub faults: Faults,
     /// As asked for; unknown of devices made before it was kept.
     pub op_percent: Option<u32>,
+    /// Present if it is a device of raw units.
+    pub raw: Option<RawOptions>,
 }
 
 /// `device.toml`, version 1.
@@ -40,10 +43,54 @@ struct DeviceToml {
     /// As asked for. Nothing depends on it; it tells a config that asks for another one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     op_percent: Option<u32>,
+    /// Present if it is a device of raw units.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    raw: Option<RawToml>,
     layout: LayoutToml,
     faults: FaultsToml,
     /// As in a profile file.
     profile: toml::Table,
+}
+
+/// As in a config's `[raw]`, the granule in bytes.
+#[derive(Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+struct RawToml {
+    gang: u32,
+    spare: f64,
+    write: String,
+    erase: String,
+    read_granule: u32,
+}
+
+impl RawToml {
+    fn new(raw: &RawOptions) -> Self {
+        Self {
+            gang: raw.gang,
+            spare: raw.spare.unwrap_or_default(),
+            write: raw::write_name(raw.settings.write).into(),
+            erase: raw::erase_name(raw.settings.erase).into(),
+            read_granule: raw.settings.read_granule * BLOCK_BYTES as u32,
+        }
+    }
+
+    /// `Err` names the key that cannot be.
+    fn options(&self, blocks: u32) -> Result<RawOptions, String> {
+        let write = raw::write_of(&self.write);
+        let erase = raw::erase_of(&self.erase);
+        let settings = RawSettings {
+            write: write.ok_or_else(|| format!("raw.write = {:?}", self.write))?,
+            erase: erase.ok_or_else(|| format!("raw.erase = {:?}", self.erase))?,
+            read_granule: self.read_granule / BLOCK_BYTES as u32,
+            ..RawSettings::default()
+        };
+        Ok(RawOptions {
+            gang: self.gang,
+            spare: Some(self.spare),
+            blocks: u64::from(blocks),
+            settings,
+        })
+    }
 }
 
 /// Each shard's.
@@ -102,13 +149,17 @@ pub fn create(path: &Path, device: &Description) -> Result<(Vec<Medium>, File), 
 }
 
 /// Opens what [`create`] made.
-pub fn open(path: &Path, mode: Mode) -> Result<(Vec<Medium>, File), DeviceError> {
+pub fn open(
+    path: &Path,
+    mode: Mode,
+) -> Result<(Vec<Medium>, File, Option<RawOptions>), DeviceError> {
     if !exists(path) {
         return Err(DeviceError::Missing(path.into()));
     }
     let lock = lock::acquire(&path.join("lock"))?;
     let device = read_description(path)?;
-    open_shards(path, &device, mode).map(|media| (media, lock))
+    let media = open_shards(path, &device, mode)?;
+    Ok((media, lock, device.raw))
 }
 
 fn shard_folder(path: &Path, shard: u32) -> PathBuf {
@@ -138,6 +189,7 @@ pub fn commit(path: &Path, device: &Description) -> Result<(), DeviceError> {
         shards: device.shards,
         logical_blocks,
         op_percent: device.op_percent,
+        raw: device.raw.as_ref().map(RawToml::new),
         layout: LayoutToml { channels, dies_per_channel, blocks_per_plane },
         faults: FaultsToml {
             seed: device.faults.seed.to_string(),
@@ -172,6 +224,12 @@ pub fn describe(path: &Path) -> Result<toml::Table, DeviceError> {
         |what: &str| DeviceError::invalid(&file, format!("{what} is no TOML"), "report this");
     let mut table = toml::Table::new();
     table.insert("kind".into(), "nand".into());
+    let mode = if device.raw.is_some() { "raw" } else { "block" };
+    table.insert("mode".into(), mode.into());
+    if let Some(raw) = &device.raw {
+        let raw = toml::Value::try_from(RawToml::new(raw));
+        table.insert("raw".into(), raw.map_err(|_| unfit("the table raw"))?);
+    }
     let numbers = [
         ("shards", Some(device.shards)),
         ("channels", device.shards.checked_mul(device.shape.channels)),
@@ -251,7 +309,9 @@ fn read_description(path: &Path) -> Result<Description, DeviceError> {
         dead_unit: None,
     };
     let op_percent = described.op_percent;
-    Ok(Description { uuid, shards: described.shards, shape, profile, faults, op_percent })
+    let raw = described.raw.map(|raw| raw.options(described.logical_blocks));
+    let raw = raw.transpose().map_err(invalid)?;
+    Ok(Description { uuid, shards: described.shards, shape, profile, faults, op_percent, raw })
 }
 
 fn open_shards(path: &Path, device: &Description, mode: Mode) -> Result<Vec<Medium>, DeviceError> {

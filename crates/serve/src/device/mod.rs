@@ -9,13 +9,15 @@ mod direct;
 mod error;
 mod folder;
 mod lock;
+pub(crate) mod raw;
 mod volumes;
 
 pub use error::DeviceError;
+pub use raw::RawOptions;
 pub use volumes::{NAME_BYTES_MAX, Volume, decode as decode_volumes, encode as encode_volumes};
 
 use crate::medium::{Medium, MemoryStore, Store};
-use crate::shard::Split;
+use crate::shard::{CoreFormat, CoreSettings, Split};
 use flash::{BLOCK_BYTES, Geometry};
 use ftl::{FormatOptions, Settings};
 use nand::{Faults, Layout, Nand, Profile};
@@ -62,13 +64,24 @@ pub struct DeviceOptions {
     pub shards: u32,
     /// What goes wrong with the emulated flash.
     pub faults: Faults,
+    /// Present if the device is one of raw units; then there are no volumes.
+    pub raw: Option<RawOptions>,
 }
 
 impl DeviceOptions {
+    /// What the device's cores are mounted with; `settings` are the FTL's.
+    pub fn core_settings(&self, settings: &Settings) -> CoreSettings {
+        core_settings(self.raw.as_ref(), settings)
+    }
+
     /// The emulated flash of this device, empty and in memory, and how to format it, for a
     /// simulation. All of it in one piece: shards are threads of a server, and no matter of flash.
     pub fn simulated(&self, settings: &Settings) -> Result<(Nand, FormatOptions), DeviceError> {
         let options = Self { shards: 1, ..self.clone() };
+        if options.raw.is_some() {
+            let reason = "mode = \"raw\": raw units are simulated by the lab: see `weir lab list`";
+            return Err(DeviceError::Options(reason.into()));
+        }
         let (Kind::Memory { profile } | Kind::Nand { profile, .. }) = &options.kind else {
             let reason = "a file or block device cannot be simulated: use kind = \"nand\"";
             return Err(DeviceError::Options(reason.into()));
@@ -104,7 +117,9 @@ pub struct Device {
     /// One medium a shard.
     pub media: Vec<Medium>,
     /// For each shard, how to format it; empty if the device is formatted.
-    pub formats: Vec<FormatOptions>,
+    pub formats: Vec<CoreFormat>,
+    /// Present if it is a device of raw units: as it was made.
+    pub raw: Option<RawOptions>,
     /// Which block is whose.
     pub split: Split,
     /// What [`Device::commit`] has to write.
@@ -133,12 +148,11 @@ impl Device {
     /// then calls [`Device::commit`]; if it does not get there, there is no device.
     pub fn create(options: &DeviceOptions, settings: &Settings) -> Result<Self, DeviceError> {
         let split = Split::new(options.shards as usize);
-        let formats = formats(options, &split)?;
-        let logical_blocks = formats[0].logical_blocks;
-        let uuid = formats[0].uuid;
+        let plan = plan(options, &split, settings)?;
+        let uuid = plan.uuid;
         let (media, lock, fresh) = match &options.kind {
             Kind::Memory { profile } => {
-                let shape = shape(options, profile, settings, logical_blocks)?;
+                let shape = plan.shape;
                 let media = (0..options.shards).map(|shard| {
                     let nand = shape.nand(profile, &options.faults, shard)?;
                     let store = Store::Memory(MemoryStore::new(&nand.geometry()));
@@ -147,42 +161,57 @@ impl Device {
                 (media.collect::<Result<_, DeviceError>>()?, None, None)
             }
             Kind::Nand { path, profile } => {
-                let shape = shape(options, profile, settings, logical_blocks)?;
+                let shape = plan.shape;
                 let folder = folder::Description {
                     uuid,
                     shards: options.shards,
                     shape,
                     profile: profile.clone(),
                     faults: options.faults.clone(),
-                    op_percent: Some(options.op_percent),
+                    op_percent: options.raw.is_none().then_some(options.op_percent),
+                    raw: plan.raw.clone(),
                 };
                 let (media, lock) = folder::create(path, &folder)?;
                 (media, Some(lock), Some(Fresh::Folder(path.clone(), Box::new(folder))))
             }
             Kind::File { path } => {
-                let profile = direct::profile();
-                let shape = shape(options, &profile, settings, logical_blocks)?;
+                let shape = plan.shape;
                 let (media, lock) = direct::create(path, options.shards, shape)?;
                 let DeviceOptions { shards, op_percent, .. } = *options;
                 let parts = direct::Parts { shards, shape, op_percent, uuid };
                 (media, Some(lock), Some(Fresh::File(path.clone(), parts)))
             }
         };
-        Ok(Self { media, formats, split, fresh, lock })
+        Ok(Self { media, formats: plan.formats, raw: plan.raw, split, fresh, lock })
     }
 
     /// Opens a device that was made before.
     pub fn open(kind: &Kind, mode: Mode) -> Result<Self, DeviceError> {
-        let (media, lock) = match kind {
+        let (media, lock, raw) = match kind {
             Kind::Memory { .. } => {
                 let reason = "a device in memory is gone with its process: it cannot be opened";
                 return Err(DeviceError::Options(reason.into()));
             }
             Kind::Nand { path, .. } => folder::open(path, mode)?,
-            Kind::File { path } => direct::open(path, mode)?,
+            Kind::File { path } => {
+                let (media, lock) = direct::open(path, mode)?;
+                (media, lock, None)
+            }
         };
         let split = Split::new(media.len());
-        Ok(Self { media, formats: Vec::new(), split, fresh: None, lock: Some(lock) })
+        Ok(Self { media, formats: Vec::new(), raw, split, fresh: None, lock: Some(lock) })
+    }
+
+    /// `Err` if the device is not of the mode that `options` ask for.
+    pub fn expect_mode(&self, options: &DeviceOptions) -> Result<(), DeviceError> {
+        if self.raw.is_some() == options.raw.is_some() {
+            return Ok(());
+        }
+        let path = match &options.kind {
+            Kind::Memory { .. } => PathBuf::new(),
+            Kind::Nand { path, .. } | Kind::File { path } => path.clone(),
+        };
+        Err(DeviceError::Mode { path, found: if self.raw.is_some() { "raw" } else { "block" } })
     }
 
     /// The format has ended well: what was made is a device from now on.
@@ -203,6 +232,7 @@ impl Device {
             Kind::File { path } => direct::describe(path).map(|parts| {
                 let mut table = toml::Table::new();
                 table.insert("kind".into(), "file".into());
+                table.insert("mode".into(), "block".into());
                 for (key, number) in [
                     ("shards", parts.shards),
                     ("channels", parts.shards * parts.shape.channels),
@@ -243,7 +273,48 @@ impl Shape {
     }
 }
 
-/// How to format each shard: all get the same label, so that any tells the volumes.
+/// What the cores of a device are mounted with: raw units as `raw` says, else the FTL.
+pub(crate) fn core_settings(raw: Option<&RawOptions>, settings: &Settings) -> CoreSettings {
+    match raw {
+        Some(raw) => CoreSettings::Raw(raw.settings.clone()),
+        None => CoreSettings::Block(settings.clone()),
+    }
+}
+
+/// A device to be.
+struct Plan {
+    shape: Shape,
+    formats: Vec<CoreFormat>,
+    uuid: u128,
+    /// With the spare that was found.
+    raw: Option<RawOptions>,
+}
+
+fn plan(options: &DeviceOptions, split: &Split, settings: &Settings) -> Result<Plan, DeviceError> {
+    let direct = direct::profile();
+    let profile = match &options.kind {
+        Kind::Memory { profile } | Kind::Nand { profile, .. } => profile,
+        Kind::File { .. } => &direct,
+    };
+    if let Some(raw) = &options.raw {
+        if let Kind::File { path } = &options.kind {
+            let reason = "raw units need emulated flash";
+            let mend = "use a folder with kind = \"nand\", or mode = \"block\"";
+            return Err(DeviceError::invalid(path, reason, mend));
+        }
+        let uuid = random_uuid()?;
+        let (shape, format) = raw.shape(options, profile, uuid)?;
+        let raw = RawOptions { spare: Some(format.spare), ..raw.clone() };
+        return Ok(Plan { shape, formats: vec![CoreFormat::Raw(format)], uuid, raw: Some(raw) });
+    }
+    let formats = formats(options, split)?;
+    let shape = shape(options, profile, settings, formats[0].logical_blocks)?;
+    let uuid = formats[0].uuid;
+    let formats = formats.into_iter().map(CoreFormat::Block).collect();
+    Ok(Plan { shape, formats, uuid, raw: None })
+}
+
+/// How to format each shard for the FTL: all get the same label, so that any tells the volumes.
 fn formats(options: &DeviceOptions, split: &Split) -> Result<Vec<FormatOptions>, DeviceError> {
     let mut first_block = 0;
     let volumes: Vec<Volume> = options

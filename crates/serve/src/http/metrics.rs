@@ -4,9 +4,10 @@
 //! list), under a name that says its unit and with a help text that says what it counts; what only
 //! grows since the mount is a counter, whose name the encoder ends with `_total`; the rest are gauges.
 
-use crate::ShardStatus;
+use crate::{CoreStatus, ShardStatus};
 use Type::{Counter, Gauge};
 use ftl::UnitStatus;
+use ftl::raw::LaneStatus;
 use prometheus_client::encoding::{EncodeLabelSet, text};
 use prometheus_client::metrics::{counter, family::Family, gauge};
 use prometheus_client::registry::Registry;
@@ -35,26 +36,50 @@ enum Type {
 /// All metrics as text.
 pub fn encode(shards: &[ShardStatus]) -> Result<String, fmt::Error> {
     let mut registry = Registry::with_prefix("weir");
-    for (counter, kind, name, help) in FTL {
+    for (counter, kind, name, help) in FTL.iter().chain(RAW) {
         let value = |shard: &ShardStatus| {
-            let found = shard.ftl.counters.iter().find(|(known, _)| known == counter);
-            found.map_or(0, |(_, value)| *value) as f64
+            let found = shard.core.counters().iter().find(|(known, _)| known == counter);
+            Some(found?.1 as f64)
         };
-        register(&mut registry, *kind, name, help, per_shard(shards, value));
+        // A device has the counters of its mode only.
+        if shards.iter().any(|shard| value(shard).is_some()) {
+            let value = |shard: &ShardStatus| value(shard).unwrap_or(0.0);
+            register(&mut registry, *kind, name, help, per_shard(shards, value));
+        }
     }
     for (kind, name, help, value) in SHARD {
         register(&mut registry, *kind, name, help, per_shard(shards, value));
     }
-    for (kind, name, help, value) in UNIT {
-        let values = shards.iter().enumerate().flat_map(|(shard, status)| {
-            let units = status.ftl.units.iter().enumerate();
-            units.map(move |(unit, state)| (UnitLabel { shard, unit }, value(state)))
-        });
-        register(&mut registry, *kind, name, help, values);
-    }
+    units_of(&mut registry, shards, UNIT, |core| match core {
+        CoreStatus::Block(status) => &status.units,
+        CoreStatus::Raw(_) => &[],
+    });
+    units_of(&mut registry, shards, RAW_UNIT, |core| match core {
+        CoreStatus::Block(_) => &[],
+        CoreStatus::Raw(status) => &status.units,
+    });
     let mut out = String::new();
     text::encode(&mut out, &registry)?;
     Ok(out)
+}
+
+/// The metrics of the units that `list` finds, if there are any.
+fn units_of<T>(
+    registry: &mut Registry,
+    shards: &[ShardStatus],
+    metrics: &[Metric<T>],
+    list: fn(&CoreStatus) -> &[T],
+) {
+    if shards.iter().all(|shard| list(&shard.core).is_empty()) {
+        return;
+    }
+    for (kind, name, help, value) in metrics {
+        let values = shards.iter().enumerate().flat_map(|(shard, status)| {
+            let units = list(&status.core).iter().enumerate();
+            units.map(move |(unit, state)| (UnitLabel { shard, unit }, value(state)))
+        });
+        register(registry, *kind, name, help, values);
+    }
 }
 
 fn per_shard(
@@ -132,6 +157,59 @@ const UNIT: &[Metric<UnitStatus>] = &[
     (Gauge, "unit_gone", "1 once the unit has stopped answering, else 0", |u| {
         f64::from(u8::from(u.gone))
     }),
+];
+
+const RAW_UNIT: &[Metric<LaneStatus>] = &[
+    (
+        Counter,
+        "unit_busy_seconds",
+        "Seconds with a command running, summed over the unit's dies",
+        { |u| u.busy_ns as f64 / flash::SECOND as f64 },
+    ),
+    (Gauge, "unit_requests", "Requests under way on the unit", |u| u.requests.into()),
+    (Gauge, "unit_reads_queued", "Host reads of pages waiting or running on the unit", |u| {
+        u.reads_queued.into()
+    }),
+    (Gauge, "unit_writes_queued", "Programs waiting or running on the unit", |u| {
+        u.writes_queued.into()
+    }),
+    (Gauge, "unit_erases_queued", "Erases waiting or running on the unit", |u| {
+        u.erases_queued.into()
+    }),
+    (Gauge, "unit_raw_blocks_erased", "Raw blocks that may be written from their start", |u| {
+        u.raw_blocks_erased.into()
+    }),
+    (Gauge, "unit_raw_blocks_open", "Raw blocks written in part, or being written", |u| {
+        u.raw_blocks_open.into()
+    }),
+    (Gauge, "unit_raw_blocks_full", "Raw blocks written whole", |u| u.raw_blocks_full.into()),
+    (Gauge, "unit_raw_blocks_torn", "Raw blocks to be erased before they are written", |u| {
+        u.raw_blocks_torn.into()
+    }),
+    (Gauge, "unit_blocks_bad", "Blocks of the unit out of use for good", |u| u.blocks_bad.into()),
+    (Gauge, "unit_blocks_spare", "Good blocks beyond what the raw blocks need", |u| {
+        u.blocks_spare.into()
+    }),
+    (Gauge, "unit_erase_count_min", "Erases of the usable block with the fewest", |u| {
+        u.erase_count_min.into()
+    }),
+    (Gauge, "unit_erase_count_max", "Erases of the usable block with the most", |u| {
+        u.erase_count_max.into()
+    }),
+    (Gauge, "unit_gone", "1 once nothing can be written to the unit any more, else 0", |u| {
+        f64::from(u8::from(u.gone))
+    }),
+];
+
+/// Counters that only raw units have, as [`FTL`].
+const RAW: &[(&str, Type, &str, &str)] = &[
+    (
+        "erases_failed",
+        Counter,
+        "erases_failed",
+        "Erases that the medium reported as failed; the blocks are out of use",
+    ),
+    ("records", Counter, "lane_records", "Lane records written"),
 ];
 
 /// The counters of the FTL: their names there, what they are, and name and help here.
@@ -300,12 +378,9 @@ mod tests {
         let status = offline::with_device(&config.device.kind, &config.ftl, false, |shards| {
             shards[1].write(7, &[1; 8192]).unwrap();
             let statuses = shards.iter().map(|shard| ShardStatus {
-                ftl: shard.ftl().status(),
                 connections: 3,
-                requests: 0,
                 buffer_bytes: 4096,
-                wear: Vec::new(),
-                fenced: false,
+                ..shard.state()
             });
             statuses.collect()
         });
@@ -317,7 +392,8 @@ mod tests {
     fn every_counter_of_the_ftl_is_a_metric_and_no_other() {
         let known: BTreeSet<&str> = FTL.iter().map(|(counter, ..)| *counter).collect();
         let shards = shards("all");
-        let there: BTreeSet<&str> = shards[0].ftl.counters.iter().map(|(name, _)| *name).collect();
+        let there: BTreeSet<&str> =
+            shards[0].core.counters().iter().map(|(name, _)| *name).collect();
         assert_eq!(known, there);
     }
 

@@ -1,5 +1,5 @@
 //! The HTTP API and the dashboard, on a thread of its own: `GET /status` (JSON), `GET /metrics`
-//! (Prometheus), `POST /policy`, `GET /openapi.json`, and a page at `/`.
+//! (Prometheus), `GET /units` and `/units/N`, `POST /policy`, `GET /openapi.json`, and a page at `/`.
 //!
 //! Shards are asked by message and answer on their own threads; one that does not answer in time
 //! makes the whole answer a 503, so that nobody takes half a status for a whole one.
@@ -10,11 +10,12 @@ mod status;
 use crate::ShardStatus;
 use crate::server::{Control, ServeError};
 use axum::Router;
-use axum::extract::{Json, State};
+use axum::extract::{Json, Path, State};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{Html, IntoResponse, Response};
 use axum::routing::{get, post};
 use serde::Deserialize;
+use serde_json::{Value, json};
 use std::net::{SocketAddr, TcpListener};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -80,6 +81,8 @@ fn serve(
     let routes = Router::new()
         .route("/", get(|| async { Html(PAGE) }))
         .route("/status", get(status))
+        .route("/units", get(units))
+        .route("/units/{unit}", get(unit))
         .route("/metrics", get(metrics))
         .route("/policy", post(policy))
         .route("/openapi.json", get(openapi))
@@ -125,6 +128,48 @@ async fn status(State(control): State<Control>) -> Response {
     }
 }
 
+async fn units(State(control): State<Control>) -> Response {
+    match gather(&control).await {
+        Ok(shards) => {
+            let units: Vec<Value> = shards.iter().flat_map(status::units).collect();
+            let shape = shards.first().and_then(|shard| shard.core.raw());
+            let shape = shape.map(|raw| status::raw_shape(&raw.shape));
+            let mode = if shape.is_some() { "raw" } else { "block" };
+            Json(json!({ "mode": mode, "raw": shape, "units": units })).into_response()
+        }
+        Err(response) => response,
+    }
+}
+
+/// One unit, counted over the shards, and which of its raw blocks hold what.
+async fn unit(State(control): State<Control>, Path(unit): Path<String>) -> Response {
+    let shards = match gather(&control).await {
+        Ok(shards) => shards,
+        Err(response) => return response,
+    };
+    let mut units: Vec<Value> = shards.iter().flat_map(status::units).collect();
+    let number = unit.parse().ok().filter(|&number: &usize| number < units.len());
+    let Some(number) = number else {
+        let reason = format!("no unit {unit}: there are 0 to {}", units.len().saturating_sub(1));
+        return refusal(StatusCode::NOT_FOUND, &reason);
+    };
+    let mut value = units.swap_remove(number);
+    if shards[0].core.raw().is_some() {
+        let (sender, receiver) = oneshot::channel();
+        control.raw_blocks(number as u32, move |blocks| {
+            sender.send(blocks).ok();
+        });
+        match tokio::time::timeout(ANSWER_TIME, receiver).await {
+            Ok(Ok(Some(blocks))) => value["raw_blocks"] = status::raw_blocks(&blocks).into(),
+            _ => {
+                let reason = "the shard does not answer: it is stopping, or stuck";
+                return refusal(StatusCode::SERVICE_UNAVAILABLE, reason);
+            }
+        }
+    }
+    Json(value).into_response()
+}
+
 async fn metrics(State(control): State<Control>) -> Response {
     const TEXT: HeaderValue =
         HeaderValue::from_static("application/openmetrics-text; version=1.0.0; charset=utf-8");
@@ -168,9 +213,9 @@ async fn policy(State(control): State<Control>, Json(switch): Json<PolicySwitch>
         }
     }
     tracing::info!(decision = %switch.decision, name = %switch.name, "a policy was switched");
-    Json(serde_json::json!({ "decision": switch.decision, "name": switch.name })).into_response()
+    Json(json!({ "decision": switch.decision, "name": switch.name })).into_response()
 }
 
 fn refusal(code: StatusCode, reason: &str) -> Response {
-    (code, Json(serde_json::json!({ "error": reason }))).into_response()
+    (code, Json(json!({ "error": reason }))).into_response()
 }

@@ -1,7 +1,12 @@
 //! The status as JSON. Names are stable; see `openapi.json`.
 
-use crate::ShardStatus;
+use crate::exports::unit_name;
 use crate::nbd::Export;
+use crate::shard::UnitBlocks;
+use crate::{CoreStatus, RawShape, ShardStatus};
+use flash::BLOCK_BYTES;
+use ftl::UnitStatus;
+use ftl::raw::{LaneStatus, RawBlockState};
 use serde_json::{Map, Value, json};
 
 /// Everything about a server.
@@ -17,7 +22,7 @@ pub fn json(exports: &[Export], shards: &[ShardStatus]) -> Value {
         })
         .collect();
     let mut totals: Map<String, Value> = Map::new();
-    for (name, value) in shards.iter().flat_map(|shard| &shard.ftl.counters) {
+    for (name, value) in shards.iter().flat_map(|shard| shard.core.counters()) {
         let sum = totals.get(*name).and_then(Value::as_u64).unwrap_or(0);
         totals.insert((*name).into(), json!(sum.saturating_add(*value)));
     }
@@ -33,7 +38,7 @@ pub fn json(exports: &[Export], shards: &[ShardStatus]) -> Value {
 /// Slots programmed per block that the host wrote since the mount; `None` before the first write.
 pub fn waf(shards: &[ShardStatus]) -> Option<f64> {
     let sum = |wanted: &str| -> u64 {
-        let counters = shards.iter().flat_map(|shard| &shard.ftl.counters);
+        let counters = shards.iter().flat_map(|shard| shard.core.counters());
         counters.filter(|(name, _)| *name == wanted).map(|(_, value)| value).sum()
     };
     let written = sum("host_blocks_written");
@@ -42,46 +47,112 @@ pub fn waf(shards: &[ShardStatus]) -> Option<f64> {
 
 fn shard(shard: &ShardStatus) -> Value {
     let counters: Map<String, Value> =
-        shard.ftl.counters.iter().map(|(name, value)| ((*name).into(), json!(value))).collect();
-    let units: Vec<Value> = shard
-        .ftl
-        .units
-        .iter()
-        .map(|unit| {
-            json!({
-                "reads_queued": unit.reads_queued,
-                "appends_queued": unit.appends_queued,
-                "commands_running": unit.commands_running,
-                "busy_ns": unit.busy_ns,
-                "bands_free": unit.bands_free,
-                "bands_retired": unit.bands_retired,
-                "slots_valid": unit.slots_valid,
-                "slots_reclaimable": unit.slots_reclaimable,
-                "erase_count_min": unit.erase_count_min,
-                "erase_count_max": unit.erase_count_max,
-                "gone": unit.gone,
-                "last_reason": unit.last_reason,
-            })
-        })
-        .collect();
+        shard.core.counters().iter().map(|(name, value)| ((*name).into(), json!(value))).collect();
     let wear = shard.wear.iter();
     let wear: Vec<_> =
         wear.map(|(from, blocks)| json!({ "erase_count": from, "blocks": blocks })).collect();
-    let policies = &shard.ftl.policies;
-    json!({
-        "phase": shard.ftl.phase,
+    let mut value = json!({
+        "phase": shard.core.phase(),
         "fenced": shard.fenced,
         "connections": shard.connections,
         "requests": shard.requests,
         "buffer_bytes": shard.buffer_bytes,
-        "policies": {
-            "victim": policies.victim,
-            "wear": policies.wear,
-            "erase": policies.erase,
-            "unit": policies.unit,
-        },
         "counters": counters,
-        "units": units,
+        "units": units(shard),
         "wear": wear,
+    });
+    match &shard.core {
+        CoreStatus::Block(status) => {
+            let policies = &status.policies;
+            value["mode"] = "block".into();
+            value["policies"] = json!({
+                "victim": policies.victim,
+                "wear": policies.wear,
+                "erase": policies.erase,
+                "unit": policies.unit,
+            });
+        }
+        CoreStatus::Raw(status) => {
+            value["mode"] = "raw".into();
+            value["raw"] = raw_shape(&status.shape);
+        }
+    }
+    value
+}
+
+/// The shape of raw units.
+pub fn raw_shape(shape: &RawShape) -> Value {
+    let lanes = &shape.lanes;
+    json!({
+        "units": lanes.lanes,
+        "gang": lanes.gang,
+        "raw_blocks_per_unit": lanes.raw_blocks,
+        "raw_block_bytes": shape.raw_block_bytes(),
+        "page_bytes": shape.page_bytes,
+        "granule_bytes": shape.granule_bytes,
     })
+}
+
+/// The units of a shard, as the mode has them.
+pub fn units(shard: &ShardStatus) -> Vec<Value> {
+    match &shard.core {
+        CoreStatus::Block(status) => status.units.iter().map(block_unit).collect(),
+        CoreStatus::Raw(status) => (0..).zip(&status.units).map(raw_unit).collect(),
+    }
+}
+
+fn block_unit(unit: &UnitStatus) -> Value {
+    json!({
+        "reads_queued": unit.reads_queued,
+        "appends_queued": unit.appends_queued,
+        "commands_running": unit.commands_running,
+        "busy_ns": unit.busy_ns,
+        "bands_free": unit.bands_free,
+        "bands_retired": unit.bands_retired,
+        "slots_valid": unit.slots_valid,
+        "slots_reclaimable": unit.slots_reclaimable,
+        "erase_count_min": unit.erase_count_min,
+        "erase_count_max": unit.erase_count_max,
+        "gone": unit.gone,
+        "last_reason": unit.last_reason,
+    })
+}
+
+fn raw_unit((number, unit): (u32, &LaneStatus)) -> Value {
+    json!({
+        "unit": number,
+        "export": unit_name(number),
+        "requests": unit.requests,
+        "reads_queued": unit.reads_queued,
+        "writes_queued": unit.writes_queued,
+        "erases_queued": unit.erases_queued,
+        "busy_ns": unit.busy_ns,
+        "raw_blocks_erased": unit.raw_blocks_erased,
+        "raw_blocks_open": unit.raw_blocks_open,
+        "raw_blocks_full": unit.raw_blocks_full,
+        "raw_blocks_torn": unit.raw_blocks_torn,
+        "raw_blocks_erasing": unit.raw_blocks_erasing,
+        "pages_written": unit.pages_written,
+        "erase_count_min": unit.erase_count_min,
+        "erase_count_max": unit.erase_count_max,
+        "blocks_bad": unit.blocks_bad,
+        "blocks_spare": unit.blocks_spare,
+        "blocks_dirty": unit.blocks_dirty,
+        "gone": unit.gone,
+        "last_reason": unit.last_reason,
+    })
+}
+
+/// The raw blocks of a unit that hold something.
+pub fn raw_blocks(blocks: &UnitBlocks) -> Vec<Value> {
+    let block = |(index, block): &(u32, RawBlockState)| {
+        json!({
+            "raw_block": index,
+            "state": block.state,
+            "bytes_written": u64::from(block.blocks_written) * BLOCK_BYTES as u64,
+            "tag": block.tag.map(|tag| format!("{tag:032x}")),
+            "sequence": block.sequence,
+        })
+    };
+    blocks.iter().map(block).collect()
 }

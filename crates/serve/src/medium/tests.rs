@@ -82,6 +82,7 @@ fn options(kind: Kind) -> DeviceOptions {
         dies_per_channel: 1,
         shards: 1,
         faults: Faults::default(),
+        raw: None,
     }
 }
 

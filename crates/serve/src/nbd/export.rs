@@ -23,6 +23,8 @@ pub struct Export {
     pub block_preferred: u32,
     /// Longest read or write; [`Limits::payload_bytes`] may lower it further.
     pub block_max: u32,
+    /// Write zeroes is offered. Raw units have none: what is not written cannot be read.
+    pub zeroes: bool,
 }
 
 impl Export {
@@ -36,6 +38,7 @@ impl Export {
             block_min: 1,
             block_preferred: 4096,
             block_max: 32 << 20,
+            zeroes: true,
         }
     }
 

@@ -443,7 +443,8 @@ pub(super) fn transmission_flags(export: &Export, structured: bool) -> u16 {
     let write = if export.read_only {
         SEND_READ_ONLY
     } else {
-        SEND_TRIM | SEND_WRITE_ZEROES | SEND_FAST_ZERO
+        let zeroes = SEND_WRITE_ZEROES | SEND_FAST_ZERO;
+        SEND_TRIM | if export.zeroes { zeroes } else { 0 }
     };
     always | write | if structured { SEND_DF } else { 0 }
 }

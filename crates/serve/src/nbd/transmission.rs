@@ -244,6 +244,10 @@ impl Transmission {
         if changes && export.read_only {
             return Err((Error::NotPermitted, "the export is read-only".into()));
         }
+        if matches!(kind, Kind::WriteZeroes { .. }) && !export.zeroes {
+            let message = "a raw unit has no zeroes of its own: write them, or erase";
+            return Err((Error::NotSupported, message.into()));
+        }
         if len == 0 {
             return Err((Error::Invalid, "the length is 0".into()));
         }

@@ -1,4 +1,4 @@
-//! An FTL with its medium: pieces of requests go in, finished pieces come out.
+//! A core, FTL or raw units, with its medium: pieces of requests go in, finished pieces come out.
 //!
 //! Invariants:
 //! - a piece that covers part of a block (*merge*: read, overlay, write) excludes every other
@@ -7,6 +7,7 @@
 //! - a piece's buffer id and request id are its index, and its view is registered as long as it
 //!   is in flight.
 
+use super::core::{AnyCore, CoreSettings, CoreStatus, RawShape, raw_shape};
 use crate::buffer::{Buffer, View, Views};
 use crate::frames::Frames;
 use crate::medium::Medium;
@@ -15,7 +16,7 @@ use crate::slab::Slab;
 use flash::{
     BLOCK_BYTES, Hint, Instant, Lba, Operation, Payload, Reply, Request, RequestError, RequestId,
 };
-use ftl::{Ftl, Input, MountError, MountReport, Output};
+use ftl::{Input, MountError, MountReport, Output};
 use std::collections::VecDeque;
 
 /// What a piece does to its blocks.
@@ -104,12 +105,14 @@ pub enum Milestone {
     Stopped(bool),
 }
 
-/// An FTL with its medium.
+/// A core with its medium.
 pub struct Engine {
     /// Decides.
-    pub ftl: Ftl,
+    pub core: AnyCore,
     /// Executes.
     pub medium: Medium,
+    /// Of reads, in blocks.
+    granule: u32,
     views: Views,
     active: Slab<Active>,
     /// Merges among `active`.
@@ -126,10 +129,12 @@ pub struct Engine {
 
 impl Engine {
     /// Nothing is in flight yet.
-    pub fn new(ftl: Ftl, medium: Medium, relocation_blocks: u32) -> Self {
-        let views = Views::new(relocation_blocks, medium.lends());
+    pub fn new(core: AnyCore, medium: Medium, settings: &CoreSettings) -> Self {
+        let views = Views::new(settings.relocation_blocks(), medium.lends());
+        let granule = settings.granule();
         Self {
-            ftl,
+            core,
+            granule,
             medium,
             views,
             active: Slab::default(),
@@ -205,7 +210,7 @@ impl Engine {
         }
         let (lba, blocks) = (Lba(piece.lba), piece.blocks);
         let request = Request { id: RequestId::from(index), lba, blocks, operation };
-        self.ftl.handle(now, Input::Request { request, checksums: &self.sums });
+        self.core.handle(now, Input::Request { request, checksums: &self.sums });
     }
 
     /// The FTL has answered.
@@ -249,14 +254,14 @@ impl Engine {
     /// Carries out all that can be done now.
     pub fn turn(&mut self, now: Instant, ring: &mut Ring) {
         self.settle(now, ring);
-        if self.ftl.deadline().is_some_and(|at| at <= now) {
-            self.ftl.handle(now, Input::Deadline);
+        if self.core.deadline().is_some_and(|at| at <= now) {
+            self.core.handle(now, Input::Deadline);
             self.settle(now, ring);
         }
         loop {
-            let Self { ftl, medium, views, .. } = self;
+            let Self { core, medium, views, .. } = self;
             let completed =
-                medium.poll(now, views, ring, |done| ftl.handle(now, Input::Completion(done)));
+                medium.poll(now, views, ring, |done| core.handle(now, Input::Completion(done)));
             if !completed {
                 return;
             }
@@ -268,7 +273,7 @@ impl Engine {
     /// next (its driving contract).
     fn settle(&mut self, now: Instant, ring: &mut Ring) {
         loop {
-            while let Some(output) = self.ftl.poll() {
+            while let Some(output) = self.core.poll() {
                 self.carry_out(now, output, ring);
             }
             if let Some(reply) = self.replies.pop_front() {
@@ -285,7 +290,7 @@ impl Engine {
         match output {
             Output::Command(command) => {
                 let slots = match command {
-                    flash::Command::Program { tag, .. } => self.ftl.program(tag),
+                    flash::Command::Program { tag, .. } => self.core.program(tag),
                     _ => &[],
                 };
                 self.medium.start(now, command, slots, &mut self.views, ring);
@@ -313,9 +318,19 @@ impl Engine {
         self.milestones.pop_front()
     }
 
+    /// The shape of raw units, if these are.
+    pub fn raw_shape(&self) -> Option<RawShape> {
+        Some(raw_shape(self.core.raw()?, self.medium.geometry(), self.granule))
+    }
+
+    /// The state of the core.
+    pub fn status(&self) -> CoreStatus {
+        self.core.status(self.medium.geometry(), self.granule)
+    }
+
     /// When to call [`Engine::turn`] if nothing happens before.
     pub fn deadline(&self) -> Option<Instant> {
-        self.ftl.deadline().into_iter().chain(self.medium.deadline()).min()
+        self.core.deadline().into_iter().chain(self.medium.deadline()).min()
     }
 }
 

@@ -3,8 +3,9 @@
 //! Bounded by construction: a piece belongs to a request that holds one of its connection's
 //! places, a finished piece answers a piece, and the rest is rare.
 
+use super::core::CoreStatus;
 use super::engine::{Finished, Piece};
-use ftl::Status;
+use ftl::raw::RawBlockState;
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -24,6 +25,13 @@ pub enum Message {
     Mapped(u32, bool, u32),
     /// Tell the state.
     Status(Box<dyn FnOnce(ShardStatus) + Send>),
+    /// Tell which raw blocks of a unit hold something.
+    RawBlocks {
+        /// The unit.
+        unit: u32,
+        /// Gets the answer; `None` if there is no such unit.
+        answer: Box<dyn FnOnce(Option<UnitBlocks>) + Send>,
+    },
     /// Switch a policy.
     Policy {
         /// Which decision.
@@ -39,11 +47,14 @@ pub enum Message {
     Drained,
 }
 
+/// The raw blocks of a unit that hold something: which, and what.
+pub type UnitBlocks = Vec<(u32, RawBlockState)>;
+
 /// State of a shard.
 #[derive(Clone, Debug)]
 pub struct ShardStatus {
-    /// Of the FTL.
-    pub ftl: Status,
+    /// Of the FTL or the raw units.
+    pub core: CoreStatus,
     /// Clients served by this shard.
     pub connections: usize,
     /// Requests in flight.

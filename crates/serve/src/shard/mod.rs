@@ -1,4 +1,4 @@
-//! A shard: one thread, one ring, one FTL with its medium, and the clients assigned to it.
+//! A shard: one thread, one ring, one core (FTL or raw units) with its medium, and the clients assigned to it.
 //!
 //! A turn of the loop: wait in the ring; deal with completions and messages; let the engine do
 //! all it can; answer what is finished; queue one send per client with replies. A client that reads
@@ -10,6 +10,7 @@
 //! ends.
 
 mod connection;
+mod core;
 mod engine;
 mod message;
 mod outbox;
@@ -17,8 +18,9 @@ mod patience;
 mod requests;
 mod split;
 
+pub use core::{AnyCore, CoreFormat, CoreSettings, CoreStatus, RawShape, RawStatus};
 pub use engine::{Engine, Milestone, Origin, Piece, Work};
-pub use message::{Mailbox, Message, ShardStatus};
+pub use message::{Mailbox, Message, ShardStatus, UnitBlocks};
 pub use split::Split;
 
 use crate::data::Pool;
@@ -355,14 +357,15 @@ impl Shard {
             }
             Message::Map(piece) => {
                 let (mapped, blocks) =
-                    self.engine.ftl.mapped_run(flash::Lba(piece.lba), piece.blocks);
+                    self.engine.core.mapped_run(flash::Lba(piece.lba), piece.blocks);
                 let answer = Message::Mapped(piece.origin.request, mapped, blocks);
                 self.shared.mailboxes[piece.origin.shard].push(answer);
             }
             Message::Mapped(request, mapped, blocks) => self.mapped(request, mapped, blocks),
             Message::Status(answer) => answer(self.status()),
+            Message::RawBlocks { unit, answer } => answer(self.engine.core.raw_blocks(unit)),
             Message::Policy { decision, name, done } => {
-                done(self.engine.ftl.set_policy(&decision, &name));
+                done(self.engine.core.set_policy(&decision, &name));
             }
             Message::Shutdown if self.life == Life::Serving => {
                 self.life = Life::Draining;
@@ -393,7 +396,7 @@ impl Shard {
             }
         }
         ShardStatus {
-            ftl: self.engine.ftl.status(),
+            core: self.engine.status(),
             connections: self.connections.len(),
             requests: self.requests.len(),
             buffer_bytes: self.pool.bytes_out(),
@@ -411,7 +414,7 @@ impl Shard {
         let drained = self.shared.drained.load(Ordering::Acquire);
         if drained >= FAILED && matches!(self.life, Life::Draining | Life::Drained) {
             self.life = Life::Stopping;
-            self.engine.ftl.handle(now, Input::Shutdown);
+            self.engine.core.handle(now, Input::Shutdown);
             self.shared.mailboxes[self.me].wake();
         } else if self.life == Life::Draining && self.requests.is_empty() {
             let replies_left = self.connections.iter().any(|(_, c)| !c.outbox.is_empty());
@@ -432,7 +435,7 @@ impl Shard {
         let shards = self.shared.mailboxes.len();
         if self.life == Life::Drained && self.shared.drained.load(Ordering::Acquire) == shards {
             self.life = Life::Stopping;
-            self.engine.ftl.handle(now, Input::Shutdown);
+            self.engine.core.handle(now, Input::Shutdown);
             // What it has to do is found by the next turn.
             self.shared.mailboxes[self.me].wake();
         }

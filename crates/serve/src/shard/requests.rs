@@ -319,10 +319,11 @@ impl Shard {
             self.shared.mailboxes[run.shard].push(Message::Map(piece));
             return;
         }
+        let zeroes = self.engine.core.raw().is_none();
         let (mut extents, mut next, end) = (Vec::new(), run.lba, run.lba + run.blocks);
         while next < end && extents.len() < nbd::constants::EXTENTS_MAX {
-            let (mapped, blocks) = self.engine.ftl.mapped_run(flash::Lba(next), end - next);
-            extents.push(extent(mapped, blocks));
+            let (mapped, blocks) = self.engine.core.mapped_run(flash::Lba(next), end - next);
+            extents.push(extent(mapped, blocks, zeroes));
             next += blocks.max(1);
         }
         self.answer_extents(index, extents);
@@ -330,7 +331,7 @@ impl Shard {
 
     /// Another shard has told what a range holds.
     pub(super) fn mapped(&mut self, index: u32, mapped: bool, blocks: u32) {
-        self.answer_extents(index, vec![extent(mapped, blocks)]);
+        self.answer_extents(index, vec![extent(mapped, blocks, true)]);
     }
 
     fn answer_extents(&mut self, index: u32, mut extents: Vec<Extent>) {
@@ -417,8 +418,9 @@ impl Shard {
     }
 }
 
-fn extent(mapped: bool, blocks: u32) -> Extent {
-    Extent { len: u64::from(blocks) * BLOCK, hole: !mapped, zero: !mapped }
+/// What holds no data reads as zeroes, or, as in raw units, not at all.
+fn extent(mapped: bool, blocks: u32, zeroes: bool) -> Extent {
+    Extent { len: u64::from(blocks) * BLOCK, hole: !mapped, zero: !mapped && zeroes }
 }
 
 /// False if zeroes must come faster than a write or not at all, and only a write would do: to

@@ -172,7 +172,7 @@ fn a_device_can_be_made_and_looked_into_without_a_server() {
         serve::offline::with_device(&config.device.kind, &config.ftl, true, |shards| {
             assert!(shards[0].report().clean);
             assert!(shards[0].read(10, 40).unwrap() == bytes);
-            assert_eq!(shards[0].ftl().mapped_run(flash::Lba(0), 100), (false, 10));
+            assert_eq!(shards[0].ftl().unwrap().mapped_run(flash::Lba(0), 100), (false, 10));
         })
         .unwrap();
     }

@@ -1,0 +1,282 @@
+//! What a shard runs above its medium: the FTL, or raw units. Both are driven as [`Core`] says; this
+//! picks one by the device's mode, and tells what the front ends want to know of either.
+
+use super::message::UnitBlocks;
+use flash::{BLOCK_BYTES, Geometry, Health, Instant, Lba, SlotWrite, Tag};
+use ftl::raw::{LaneStatus, Lanes, RawFormat, RawSettings, RawUnits};
+use ftl::{Core, FormatOptions, Ftl, Input, Output, Settings, Status};
+
+/// The FTL or raw units.
+pub enum AnyCore {
+    /// Logical blocks.
+    Block(Box<Ftl>),
+    /// Lanes of raw blocks.
+    Raw(Box<RawUnits>),
+}
+
+/// What a core is mounted with.
+#[derive(Clone, Debug)]
+pub enum CoreSettings {
+    /// Of the FTL.
+    Block(Settings),
+    /// Of raw units.
+    Raw(RawSettings),
+}
+
+/// How a medium is formatted.
+#[derive(Clone, Debug)]
+pub enum CoreFormat {
+    /// For the FTL.
+    Block(FormatOptions),
+    /// As raw units.
+    Raw(RawFormat),
+}
+
+/// State of a core.
+#[derive(Clone, Debug)]
+pub enum CoreStatus {
+    /// Of the FTL.
+    Block(Status),
+    /// Of raw units.
+    Raw(RawStatus),
+}
+
+/// State of raw units.
+#[derive(Clone, Debug)]
+pub struct RawStatus {
+    /// "running", "read-only" and so on.
+    pub phase: &'static str,
+    /// The shape of the address space.
+    pub shape: RawShape,
+    /// Counters since the mount.
+    pub counters: Vec<(&'static str, u64)>,
+    /// Each lane.
+    pub units: Vec<LaneStatus>,
+}
+
+/// The shape of raw units.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct RawShape {
+    /// Lanes and what is in them.
+    pub lanes: Lanes,
+    /// Bytes of a program page.
+    pub page_bytes: u32,
+    /// Reads start and end at multiples of this many bytes.
+    pub granule_bytes: u32,
+}
+
+impl RawShape {
+    /// Bytes of a raw block.
+    pub fn raw_block_bytes(&self) -> u64 {
+        u64::from(self.lanes.slots) * BLOCK_BYTES as u64
+    }
+}
+
+impl CoreSettings {
+    /// The same, with or without leave to write.
+    pub fn with_read_only(mut self, on: bool) -> Self {
+        match &mut self {
+            Self::Block(settings) => settings.read_only = on,
+            Self::Raw(settings) => settings.read_only = on,
+        }
+        self
+    }
+
+    /// Reads start and end at multiples of this many blocks.
+    pub fn granule(&self) -> u32 {
+        match self {
+            Self::Block(_) => 1,
+            Self::Raw(settings) => settings.read_granule,
+        }
+    }
+
+    /// Blocks that the core relocates at a time.
+    pub fn relocation_blocks(&self) -> u32 {
+        match self {
+            Self::Block(settings) => settings.relocation_blocks,
+            Self::Raw(_) => 0,
+        }
+    }
+}
+
+impl AnyCore {
+    /// Formats the medium, or mounts what is on it.
+    ///
+    /// # Errors
+    /// What settings or format ask for that cannot be.
+    pub fn start(
+        geometry: Geometry,
+        health: &Health,
+        format: Option<CoreFormat>,
+        settings: CoreSettings,
+    ) -> Result<Self, String> {
+        Ok(match (settings, format) {
+            (CoreSettings::Block(settings), None) => {
+                Self::Block(Box::new(Ftl::mount(geometry, health, settings)?))
+            }
+            (CoreSettings::Block(settings), Some(CoreFormat::Block(format))) => {
+                Self::Block(Box::new(Ftl::format(geometry, health, format, settings)?))
+            }
+            (CoreSettings::Raw(settings), None) => {
+                Self::Raw(Box::new(RawUnits::mount(geometry, health, settings)?))
+            }
+            (CoreSettings::Raw(settings), Some(CoreFormat::Raw(format))) => {
+                Self::Raw(Box::new(RawUnits::format(geometry, health, format, settings)?))
+            }
+            _ => unreachable!("a device is formatted in the mode it is served in"),
+        })
+    }
+
+    /// The FTL, unless these are raw units.
+    pub fn ftl(&self) -> Option<&Ftl> {
+        match self {
+            Self::Block(ftl) => Some(ftl),
+            Self::Raw(_) => None,
+        }
+    }
+
+    /// The raw units, if these are.
+    pub fn raw(&self) -> Option<&RawUnits> {
+        match self {
+            Self::Block(_) => None,
+            Self::Raw(raw) => Some(raw),
+        }
+    }
+
+    /// Takes one event.
+    pub fn handle(&mut self, now: Instant, input: Input<'_>) {
+        match self {
+            Self::Block(ftl) => ftl.handle(now, input),
+            Self::Raw(raw) => raw.handle(now, input),
+        }
+    }
+
+    /// What to do next.
+    pub fn poll(&mut self) -> Option<Output> {
+        match self {
+            Self::Block(ftl) => ftl.poll(),
+            Self::Raw(raw) => raw.poll(),
+        }
+    }
+
+    /// When to give [`Input::Deadline`].
+    pub fn deadline(&self) -> Option<Instant> {
+        match self {
+            Self::Block(ftl) => ftl.deadline(),
+            Self::Raw(raw) => raw.deadline(),
+        }
+    }
+
+    /// The slots of a program command.
+    pub fn program(&self, tag: Tag) -> &[SlotWrite] {
+        match self {
+            Self::Block(ftl) => ftl.program(tag),
+            Self::Raw(raw) => raw.program(tag),
+        }
+    }
+
+    /// Whether `lba` holds data, and how many of at most `blocks` blocks from there are alike.
+    pub fn mapped_run(&self, lba: Lba, blocks: u32) -> (bool, u32) {
+        match self {
+            Self::Block(ftl) => ftl.mapped_run(lba, blocks),
+            Self::Raw(raw) => written_run(raw, lba, blocks),
+        }
+    }
+
+    /// The raw blocks of a unit that hold something; `None` if there is no such unit.
+    pub fn raw_blocks(&self, unit: u32) -> Option<UnitBlocks> {
+        let raw = self.raw()?;
+        let Lanes { lanes, raw_blocks, slots, .. } = raw.lanes();
+        if unit >= lanes {
+            return None;
+        }
+        let first = unit * raw_blocks;
+        let state = |index: u32| raw.raw_block(Lba((first + index) * slots));
+        let blocks = (0..raw_blocks).filter_map(|index| Some((index, state(index)?)));
+        Some(blocks.filter(|(_, block)| block.state != "erased").collect())
+    }
+
+    /// Switches a policy.
+    ///
+    /// # Errors
+    /// An unknown decision or policy, or none to switch.
+    pub fn set_policy(&mut self, decision: &str, name: &str) -> Result<(), String> {
+        match self {
+            Self::Block(ftl) => ftl.set_policy(decision, name),
+            Self::Raw(_) => Err("raw units decide nothing that a policy could: their host does, \
+                                 by what it writes and erases where"
+                .into()),
+        }
+    }
+
+    /// The state, with that of each unit.
+    pub fn status(&self, geometry: &Geometry, granule: u32) -> CoreStatus {
+        match self {
+            Self::Block(ftl) => CoreStatus::Block(ftl.status()),
+            Self::Raw(raw) => CoreStatus::Raw(RawStatus {
+                phase: raw.phase(),
+                shape: raw_shape(raw, geometry, granule),
+                counters: raw.counter_list(),
+                units: (0..raw.lanes().lanes).map(|lane| raw.lane_status(lane)).collect(),
+            }),
+        }
+    }
+}
+
+/// The shape of raw units whose reads have a granule of so many blocks.
+pub fn raw_shape(raw: &RawUnits, geometry: &Geometry, granule: u32) -> RawShape {
+    let block = BLOCK_BYTES as u32;
+    RawShape {
+        lanes: raw.lanes(),
+        page_bytes: geometry.slots_per_page * block,
+        granule_bytes: granule * block,
+    }
+}
+
+/// See [`AnyCore::mapped_run`]: raw blocks are written from their start.
+fn written_run(raw: &RawUnits, lba: Lba, blocks: u32) -> (bool, u32) {
+    let slots = raw.lanes().slots;
+    let run_at = |at: u32| {
+        let written = raw.raw_block(Lba(at)).map_or(0, |block| block.blocks_written);
+        let inside = at % slots;
+        match inside < written {
+            true => (true, written - inside),
+            false => (false, slots - inside),
+        }
+    };
+    let (written, mut run) = run_at(lba.0);
+    while run < blocks {
+        let (next, more) = run_at(lba.0 + run);
+        if next != written {
+            break;
+        }
+        run += more;
+    }
+    (written, run.min(blocks))
+}
+
+impl CoreStatus {
+    /// Counters by name.
+    pub fn counters(&self) -> &[(&'static str, u64)] {
+        match self {
+            Self::Block(status) => &status.counters,
+            Self::Raw(status) => &status.counters,
+        }
+    }
+
+    /// "running", "read-only" and so on.
+    pub fn phase(&self) -> &'static str {
+        match self {
+            Self::Block(status) => status.phase,
+            Self::Raw(status) => status.phase,
+        }
+    }
+
+    /// Of raw units, if these are.
+    pub fn raw(&self) -> Option<&RawStatus> {
+        match self {
+            Self::Block(_) => None,
+            Self::Raw(status) => Some(status),
+        }
+    }
+}

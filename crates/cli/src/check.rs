@@ -7,7 +7,9 @@ use crate::device::{DATA_DEFAULT, kind_of};
 use crate::output::{Progress, print, print_json};
 use crate::{End, Failure};
 use flash::{BLOCK_BYTES, Lba};
+use ftl::Core;
 use serde_json::json;
+use serve::RawShape;
 use serve::device::{Device, Mode, Volume, decode_volumes};
 use serve::offline::{Offline, with_device};
 use std::path::PathBuf;
@@ -75,8 +77,17 @@ pub fn run(args: &Args) -> Result<End, Failure> {
 const RUN_BLOCKS: u64 = 64;
 
 fn examine(shards: &mut [Offline], place: &dyn Fn(u64, u64) -> (usize, u32, u32)) -> Findings {
-    let report = shards[0].report();
-    let mut findings = Findings {
+    let mut findings = begin(shards);
+    if let Some(shape) = shards[0].raw_shape() {
+        examine_units(&mut shards[0], &shape, &mut findings);
+    } else {
+        examine_volumes(shards, place, &mut findings);
+    }
+    findings
+}
+
+fn begin(shards: &[Offline]) -> Findings {
+    Findings {
         damaged: Vec::new(),
         blocks_read: 0,
         blocks_mapped: shards.iter().map(|shard| shard.report().blocks_mapped).sum(),
@@ -89,7 +100,46 @@ fn examine(shards: &mut [Offline], place: &dyn Fn(u64, u64) -> (usize, u32, u32)
             .enumerate()
             .filter_map(|(index, shard)| Some((index, shard.report().rebuilt?)))
             .collect(),
-    };
+    }
+}
+
+/// Reads what is written of each raw block, and compares the books of the raw units.
+fn examine_units(shard: &mut Offline, shape: &RawShape, findings: &mut Findings) {
+    let Some(raw) = shard.raw() else { return };
+    let written: Vec<(Lba, u32)> =
+        raw.written().map(|(lba, block)| (lba, block.blocks_written)).collect();
+    if let Err(reason) = raw.verify() {
+        findings.faults.push(format!("the books of the raw units disagree: {reason}"));
+    }
+    let mut progress = Progress::new("check");
+    let blocks_per_unit = shape.lanes.lane_slots();
+    let granule = shape.granule_bytes / BLOCK_BYTES as u32;
+    for (done, &(first, blocks)) in (0..).zip(&written) {
+        progress.at(done, written.len() as u64);
+        let unit = first.0 / blocks_per_unit;
+        let place = Volume {
+            name: format!("unit/{unit}"),
+            first_block: u64::from(unit * blocks_per_unit),
+            blocks: blocks_per_unit.into(),
+            read_only: true,
+        };
+        for at in (first.0..first.0 + blocks).step_by(RUN_BLOCKS as usize) {
+            let run = (first.0 + blocks - at).min(RUN_BLOCKS as u32);
+            let within = u64::from(at) - place.first_block;
+            read_run(shard, &place, (within, at, run), granule, findings);
+        }
+    }
+    if let Some(raw) = shard.raw() {
+        findings.slots_corrected += raw.counter("slots_corrected");
+    }
+}
+
+fn examine_volumes(
+    shards: &mut [Offline],
+    place: &dyn Fn(u64, u64) -> (usize, u32, u32),
+    findings: &mut Findings,
+) {
+    let report = shards[0].report();
     let volumes = decode_volumes(&report.label).unwrap_or_else(|| {
         findings.faults.push("the volume table is damaged".into());
         Vec::new()
@@ -103,35 +153,36 @@ fn examine(shards: &mut [Offline], place: &dyn Fn(u64, u64) -> (usize, u32, u32)
             progress.at(before + at, whole);
             let (shard, lba, blocks) =
                 place(volume.first_block + at, (volume.blocks - at).min(RUN_BLOCKS));
-            let (mapped, blocks) = shards[shard].ftl().mapped_run(Lba(lba), blocks);
+            let Some(ftl) = shards[shard].ftl() else { return };
+            let (mapped, blocks) = ftl.mapped_run(Lba(lba), blocks);
             if mapped {
-                read_run(&mut shards[shard], volume, (at, lba, blocks), &mut findings);
+                read_run(&mut shards[shard], volume, (at, lba, blocks), 1, findings);
             }
             at += u64::from(blocks);
         }
         before += volume.blocks;
     }
-    for (index, shard) in shards.iter().enumerate() {
-        if let Err(reason) = shard.ftl().verify() {
+    for (index, ftl) in shards.iter().filter_map(Offline::ftl).enumerate() {
+        if let Err(reason) = ftl.verify() {
             findings.faults.push(format!("shard {index}: the FTL's books disagree: {reason}"));
         }
-        findings.slots_corrected += shard.ftl().counter("slots_corrected");
+        findings.slots_corrected += ftl.counter("slots_corrected");
     }
-    findings
 }
 
 fn read_run(
     shard: &mut Offline,
     volume: &Volume,
     (at, lba, blocks): (u64, u32, u32),
+    granule: u32,
     findings: &mut Findings,
 ) {
     findings.blocks_read += u64::from(blocks);
     if shard.read(lba, blocks).is_ok() {
         return;
     }
-    for offset in 0..blocks {
-        if let Err(error) = shard.read(lba + offset, 1) {
+    for offset in (0..blocks).step_by(granule as usize) {
+        if let Err(error) = shard.read(lba + offset, granule) {
             findings.damaged.push(Damage {
                 volume: volume.name.clone(),
                 block: at + u64::from(offset),

@@ -3,7 +3,7 @@
 //! what is repeated must be true, else somebody believes in a device that does not exist.
 
 use crate::Failure;
-use crate::device::Shape;
+use crate::device::{RawShape, Shape};
 use nand::Profile;
 use serve::device::{Device, Kind};
 use std::path::Path;
@@ -15,6 +15,7 @@ pub struct Claims<'a> {
     pub table: &'a Table,
     pub file: Option<&'a Path>,
     pub shape: Option<&'a Shape>,
+    pub raw: Option<&'a RawShape>,
     /// Paths in the config are relative to this folder.
     pub base: &'a Path,
 }
@@ -48,6 +49,20 @@ pub fn refuse(claims: &Claims<'_>, kind: &Kind, data: &Path) -> Result<(), Failu
             _ => {}
         }
     }
+    for (key, ..) in &mut found {
+        key.insert_str(0, "device.");
+    }
+    let tables = (made.get("raw"), claims.table.get("raw"));
+    if let (Some(Value::Table(made)), Some(Value::Table(raw))) = tables {
+        // The other keys may change at every start.
+        for key in ["gang", "spare"] {
+            if let (Some(made), Some(value)) = (made.get(key), raw.get(key))
+                && !same(made, value)
+            {
+                found.push((format!("raw.{key}"), value, shown(made)));
+            }
+        }
+    }
     if found.is_empty() {
         return Ok(());
     }
@@ -59,16 +74,17 @@ pub fn refuse(claims: &Claims<'_>, kind: &Kind, data: &Path) -> Result<(), Failu
 /// The place, what is claimed there, what is true, and the mend.
 fn line(claims: &Claims<'_>, key: &str, value: &Value, made: &str, data: &Path) -> String {
     let data = data.display();
-    if let Some(option) = claims.shape.and_then(|shape| option(shape, key)) {
+    let raw = claims.raw.and_then(|raw| raw_option(raw, key));
+    if let Some(option) = claims.shape.and_then(|shape| option(shape, key)).or(raw) {
         return format!(
-            "{data}: {option} {}: the device there was made with {made}: leave the option out, or \
+            "{data}: {option}{}: the device there was made with {made}: leave the option out, or \
              format another device with --data",
-            plain(value)
+            if option == "--raw" { String::new() } else { format!(" {}", plain(value)) }
         );
     }
     let file = claims.file.map_or("the config".into(), |file| file.display().to_string());
     format!(
-        "{file}: device.{key} = {value}: the device in {data} was made with {made}: take the key \
+        "{file}: {key} = {value}: the device in {data} was made with {made}: take the key \
          out of the file (the device knows it), or name another device.path for another device"
     )
 }
@@ -76,11 +92,21 @@ fn line(claims: &Claims<'_>, key: &str, value: &Value, made: &str, data: &Path) 
 /// The option that set a key, if one did.
 fn option(shape: &Shape, key: &str) -> Option<&'static str> {
     match key {
-        "profile" => shape.profile.as_ref().map(|_| "--profile"),
-        "channels" => shape.channels.map(|_| "--channels"),
-        "dies_per_channel" => shape.dies_per_channel.map(|_| "--dies-per-channel"),
-        "shards" => shape.shards.map(|_| "--shards"),
-        "op_percent" => shape.op_percent.map(|_| "--op-percent"),
+        "device.profile" => shape.profile.as_ref().map(|_| "--profile"),
+        "device.channels" => shape.channels.map(|_| "--channels"),
+        "device.dies_per_channel" => shape.dies_per_channel.map(|_| "--dies-per-channel"),
+        "device.shards" => shape.shards.map(|_| "--shards"),
+        "device.op_percent" => shape.op_percent.map(|_| "--op-percent"),
+        _ => None,
+    }
+}
+
+/// The same for raw units.
+fn raw_option(raw: &RawShape, key: &str) -> Option<&'static str> {
+    match key {
+        "device.mode" => raw.raw.then_some("--raw"),
+        "raw.gang" => raw.gang.map(|_| "--gang"),
+        "raw.spare" => raw.spare.map(|_| "--spare"),
         _ => None,
     }
 }

@@ -46,12 +46,59 @@ pub struct Shape {
     pub op_percent: Option<u32>,
 }
 
+/// What raw units are made from, and how they are served; for `serve` and `format`.
+#[derive(clap::Args, Debug, Default)]
+#[command(
+    next_help_heading = "Raw units: each is an export that clients write and erase themselves"
+)]
+pub struct RawShape {
+    /// Make a device of raw units
+    #[arg(long)]
+    pub raw: bool,
+    /// Dies that make a unit: 1 as TSSD has it, those of a channel for SDF [default: 1]
+    #[arg(long, value_name = "N")]
+    pub gang: Option<u32>,
+    /// Share of the blocks kept back, e.g. 0.01 [default: 0.01, or what the device needs]
+    #[arg(long, value_name = "SHARE")]
+    pub spare: Option<f64>,
+    /// What one write fills: block (a whole raw block) or page [default: block]
+    #[arg(long, value_name = "UNIT")]
+    pub write: Option<String>,
+    /// When an erase is carried out: now or background [default: now]
+    #[arg(long, value_name = "WHEN")]
+    pub erase: Option<String>,
+    /// Reads start and end at multiples of this, e.g. 8KiB [default: 4KiB]
+    #[arg(long, value_name = "SIZE")]
+    pub read_granule: Option<String>,
+}
+
+impl RawShape {
+    fn lay_over(&self, table: &mut Table) {
+        if self.raw {
+            set(table, "device", "mode", "raw".into());
+        }
+        let values = [
+            ("gang", self.gang.map(|gang| i64::from(gang).into())),
+            ("spare", self.spare.map(Value::from)),
+            ("write", self.write.as_deref().map(Value::from)),
+            ("erase", self.erase.as_deref().map(Value::from)),
+            ("read_granule", self.read_granule.as_deref().map(Value::from)),
+        ];
+        for (key, value) in values {
+            if let Some(value) = value {
+                set(table, "raw", key, value);
+            }
+        }
+    }
+}
+
 /// What the command line says about a server or a new device.
 #[derive(Default)]
 pub struct Request<'a> {
     pub config: Option<&'a Path>,
     pub data: Option<&'a Path>,
     pub shape: Option<&'a Shape>,
+    pub raw: Option<&'a RawShape>,
     pub memory: bool,
     /// Where HTTP listens; "none" or "off" for nowhere.
     pub http: Option<&'a str>,
@@ -143,6 +190,9 @@ fn lay_over(table: &mut Table, request: &Request<'_>, data: &Path) -> Result<(),
             }
         }
     }
+    if let Some(raw) = request.raw {
+        raw.lay_over(table);
+    }
     match request.http {
         Some("none" | "off") => set(table, "http", "enabled", false.into()),
         Some(address) => {
@@ -192,8 +242,12 @@ fn follow_existing(
     if !exists(data) {
         return Ok(());
     }
-    let claims = Claims { table, file: request.config, shape: request.shape, base };
+    let claims =
+        Claims { table, file: request.config, shape: request.shape, raw: request.raw, base };
     contradiction::refuse(&claims, &kind_of(data), data)?;
+    if follow_mode(table, &kind_of(data)) {
+        return Ok(());
+    }
     let described = table.contains_key("volume") || has(table, "device", "capacity");
     if described {
         return Ok(());
@@ -209,6 +263,24 @@ fn follow_existing(
     };
     table.insert("volume".into(), Value::Array(volumes.into_iter().map(entry).collect()));
     Ok(())
+}
+
+/// Lets the device that is there tell its mode, and how it is served unless that is said. True if it
+/// is one of raw units.
+fn follow_mode(table: &mut Table, kind: &Kind) -> bool {
+    let Ok(made) = serve::device::Device::description(kind) else { return false };
+    if let Some(mode) = made.get("mode") {
+        set_default(table, "device", "mode", mode.clone());
+    }
+    let Some(Value::Table(raw)) = made.get("raw") else { return false };
+    for (key, value) in raw {
+        let value = match (key.as_str(), value.as_integer()) {
+            ("read_granule", Some(bytes)) => config_text(bytes as u64).into(),
+            _ => value.clone(),
+        };
+        set_default(table, "raw", key, value);
+    }
+    true
 }
 
 /// The volumes that a device was formatted with.
@@ -228,6 +300,9 @@ fn volumes_of(data: &Path) -> Result<Vec<Volume>, Failure> {
 
 /// One volume with the whole capacity, if the config describes none.
 fn add_volume(table: &mut Table) {
+    if text_of(table, "device", "mode") == Some("raw") {
+        return set_default(table, "device", "capacity", CAPACITY_DEFAULT.into());
+    }
     if table.contains_key("volume") {
         return;
     }

@@ -1,10 +1,11 @@
 //! `weir format`: makes a device. Refuses one that is there, or somebody else's file system, unless
 //! forced; and one that is served or mounted, always.
 
-use crate::device::{self, Described, Request, Shape};
+use crate::device::{self, Described, RawShape, Request, Shape};
 use crate::output::print;
 use crate::{End, Failure};
 use serve::device::{Device, Kind, Mode};
+use serve::offline::with_device;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -12,6 +13,8 @@ use std::path::{Path, PathBuf};
 #[command(after_help = "Examples:\n  \
     weir format --data weir-data --capacity 32GiB --profile tlc\n  \
     weir format --config weir.toml        as [device] and [[volume]] say\n  \
+    weir format --raw --gang 2 --read-granule 8KiB\n                                        \
+    raw units of two dies each instead of a volume: clients write and erase\n  \
     weir format --data weir-data --force  throw away what is there\n  \
     weir format --data /dev/sdx --capacity 32GiB\n                                        \
     a disk, with direct I/O; --force if it holds something else\n\n\
@@ -28,6 +31,8 @@ pub struct Args {
     force: bool,
     #[command(flatten)]
     shape: Shape,
+    #[command(flatten)]
+    raw: RawShape,
 }
 
 pub fn run(args: &Args) -> Result<End, Failure> {
@@ -35,6 +40,7 @@ pub fn run(args: &Args) -> Result<End, Failure> {
         config: args.config.as_deref(),
         data: args.data.as_deref(),
         shape: Some(&args.shape),
+        raw: Some(&args.raw),
         fresh: true,
         ..Request::default()
     })?;
@@ -54,6 +60,9 @@ pub fn run(args: &Args) -> Result<End, Failure> {
         ));
     }
     serve::offline::format(&config.device, &config.ftl).map_err(|error| error.to_string())?;
+    if config.device.raw.is_some() {
+        return formatted_raw(&data, kind);
+    }
     let volumes = config.device.volumes.iter().map(|volume| {
         let bytes = volume.blocks * flash::BLOCK_BYTES as u64;
         format!("{} of {}", volume.name, crate::size::bytes(bytes))
@@ -63,6 +72,21 @@ pub fn run(args: &Args) -> Result<End, Failure> {
         "formatted {}: {}\nserve it: weir serve --data {}\n",
         data.display(),
         volumes.join(", "),
+        data.display()
+    ));
+    Ok(End::Good)
+}
+
+/// Tells what raw units the device came to, by mounting it to look.
+fn formatted_raw(data: &Path, kind: &Kind) -> Result<End, Failure> {
+    let settings = ftl::Settings::default();
+    let shape = with_device(kind, &settings, true, |shards| shards[0].raw_shape());
+    let shape = shape.map_err(|error| error.to_string())?;
+    let shape = shape.ok_or("the device was not made with raw units: this is a bug in Weir")?;
+    print(&format!(
+        "formatted {}: {}\nserve it: weir serve --data {}\n",
+        data.display(),
+        crate::serve::raw_text(&shape),
         data.display()
     ));
     Ok(End::Good)

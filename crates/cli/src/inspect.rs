@@ -82,7 +82,8 @@ fn device_json(kind: &Kind, data: &Path, shards: &[Offline], bands: bool) -> Val
 }
 
 fn shard_json(shard: &Offline, with_bands: bool) -> Value {
-    let (report, ftl, geometry) = (shard.report(), shard.ftl(), shard.geometry());
+    let (report, geometry) = (shard.report(), shard.geometry());
+    let Some(ftl) = shard.ftl() else { return units_json(shard) };
     let bands = ftl.bands();
     let mut states: BTreeMap<&str, u64> = BTreeMap::new();
     for band in &bands {
@@ -119,6 +120,32 @@ fn shard_json(shard: &Offline, with_bands: bool) -> Value {
         value["bands"] = bands.iter().map(|band| band_json(band, &geometry)).collect();
     }
     value
+}
+
+/// A shard of raw units.
+fn units_json(shard: &Offline) -> Value {
+    let (report, geometry) = (shard.report(), shard.geometry());
+    let state = shard.state();
+    let counters = state.core.counters().iter();
+    let counters: Map<String, Value> =
+        counters.map(|(name, value)| ((*name).into(), json!(value))).collect();
+    json!({
+        "geometry": geometry_json(&geometry),
+        "raw_bytes": geometry.slots() * BLOCK_BYTES as u64,
+        "logical_bytes": u64::from(report.logical_blocks) * BLOCK_BYTES as u64,
+        "generation": report.generation,
+        "raw": shard.raw_shape().map(|shape| serve::raw_shape_json(&shape)),
+        "units": serve::units_json(&state),
+        "recovery": {
+            "clean": report.clean,
+            "bands_probed": report.bands_probed,
+            "bands_scanned": report.bands_scanned,
+            "slots_replayed": report.slots_replayed,
+            "pages_torn": report.pages_torn,
+            "blocks_mapped": report.blocks_mapped,
+        },
+        "counters": counters,
+    })
 }
 
 fn geometry_json(geometry: &Geometry) -> Value {
@@ -196,6 +223,10 @@ fn device_text(device: &Value, with_bands: bool) -> String {
         text.push_str(&format!("  volume {}: {size}{mode}\n", shown(&volume["name"])));
     }
     for (index, shard) in array(&device["shards"]).iter().enumerate() {
+        if shard["raw"].is_object() {
+            text.push_str(&units_text(shard));
+            continue;
+        }
         text.push_str(&shard_text(index, shard));
         if with_bands {
             text.push_str(&bands_text(shard));
@@ -266,6 +297,22 @@ fn shard_text(index: usize, shard: &Value) -> String {
         ));
     }
     format!("shard {index}\n{}", table(&rows))
+}
+
+fn units_text(shard: &Value) -> String {
+    let recovery = &shard["recovery"];
+    let row = |name: &str, value: String| vec![format!("  {name}"), value];
+    let offered = number(&shard["logical_bytes"]);
+    let share = 100.0 * offered as f64 / number(&shard["raw_bytes"]).max(1) as f64;
+    let shutdown = if recovery["clean"] == true { "clean" } else { "dirty" };
+    let rows = [
+        row("flash", bytes(number(&shard["raw_bytes"]))),
+        row("offered", format!("{}, {share:.1} % of it", bytes(offered))),
+        row("raw units", crate::units::shape(&shard["raw"])),
+        row("mounts", format!("{}; last shutdown {shutdown}", shard["generation"])),
+        row("recovery", recovery_text(recovery)),
+    ];
+    format!("{}{}", table(&rows), crate::units::text(array(&shard["units"])))
 }
 
 fn recovery_text(recovery: &Value) -> String {

@@ -19,6 +19,7 @@ mod serve;
 mod size;
 mod status;
 mod trace;
+mod units;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;

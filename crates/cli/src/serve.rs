@@ -1,7 +1,7 @@
 //! `weir serve`: makes the device if it is not there, serves it until SIGTERM or SIGINT, and tells
 //! how to connect. The line that begins with `ready` is the last one printed.
 
-use crate::device::{self, Described, Request, Shape};
+use crate::device::{self, Described, RawShape, Request, Shape};
 use crate::output::print;
 use crate::{End, Failure};
 use serve::Ready;
@@ -18,6 +18,8 @@ pub const ADDRESS_FILE: &str = "http-address";
     weir serve\n      8 GiB of emulated MLC flash in ./weir-data, made if it is not there\n  \
     weir serve --data /var/lib/weir --capacity 100GiB --profile tlc --shards 2\n      \
     a larger one, on two threads\n  \
+    weir serve --raw --gang 2 --read-granule 8KiB\n      raw units of two dies each, written and \
+    erased by the client: see the crate `client`\n  \
     weir serve --memory --capacity 2GiB\n      without files and without delays; gone at the end\n  \
     weir serve --config weir.toml\n      all that can be chosen: TLS, several volumes, policies\n  \
     weir serve --data /dev/sdx --capacity 100GiB\n      \
@@ -46,6 +48,8 @@ pub struct Args {
     tcp: Option<String>,
     #[command(flatten)]
     shape: Shape,
+    #[command(flatten)]
+    raw: RawShape,
 }
 
 pub fn run(args: &Args) -> Result<End, Failure> {
@@ -53,6 +57,7 @@ pub fn run(args: &Args) -> Result<End, Failure> {
         config: args.config.as_deref(),
         data: args.data.as_deref(),
         shape: Some(&args.shape),
+        raw: Some(&args.raw),
         memory: args.memory,
         http: args.http.as_deref(),
         socket: args.socket.as_deref(),
@@ -117,7 +122,12 @@ fn make_socket_folders(listen: &[Listen]) -> Result<(), Failure> {
 /// What people paste into another terminal.
 fn greeting(ready: &Ready, tls: bool) -> String {
     let mut text = String::new();
-    for volume in &ready.volumes {
+    if let Some(shape) = &ready.raw {
+        text.push_str(&format!("{}\n", raw_text(shape)));
+    }
+    // Of many units the first stands for all; `ready` tells each.
+    let shown = if ready.raw.is_some() { 1 } else { ready.volumes.len() };
+    for volume in &ready.volumes[..shown] {
         let size = crate::size::bytes(volume.blocks * flash::BLOCK_BYTES as u64);
         let mode = if volume.read_only { ", read only" } else { "" };
         text.push_str(&format!("volume {}: {size}{mode}\n", volume.name));
@@ -127,13 +137,18 @@ fn greeting(ready: &Ready, tls: bool) -> String {
         .iter()
         .flat_map(|volume| ready.nbd.iter().map(|address| uri(address, &volume.name, tls)))
         .collect();
-    for uri in &uris {
+    for uri in &uris[..shown * ready.nbd.len()] {
         text.push_str(&format!("nbd    {uri}\n"));
     }
     if let Some(address) = ready.http {
-        text.push_str(&format!("http   http://{address}/ (dashboard), /status, /metrics\n"));
+        text.push_str(&format!(
+            "http   http://{address}/ (dashboard), /status, {}/metrics\n",
+            if ready.raw.is_some() { "/units, " } else { "" }
+        ));
     }
-    if let Some(uri) = uris.first() {
+    if let (Some(_), Some(uri)) = (&ready.raw, uris.first()) {
+        text.push_str(&format!("\ntry in another terminal:\n  nbdinfo '{uri}'\n  weir status\n\n"));
+    } else if let Some(uri) = uris.first() {
         text.push_str(&format!(
             "\ntry in another terminal:\n  \
              nbdinfo '{uri}'\n  \
@@ -147,9 +162,25 @@ fn greeting(ready: &Ready, tls: bool) -> String {
     text
 }
 
+/// How many units of what, in one line.
+pub fn raw_text(shape: &serve::RawShape) -> String {
+    let lanes = &shape.lanes;
+    let size = |bytes: u64| crate::size::bytes(bytes);
+    format!(
+        "{} raw units, unit/0 to unit/{}, each of {} raw blocks of {} ({} pages of {}, reads of {})",
+        lanes.lanes,
+        lanes.lanes - 1,
+        lanes.raw_blocks,
+        size(shape.raw_block_bytes()),
+        lanes.pages,
+        size(shape.page_bytes.into()),
+        size(shape.granule_bytes.into()),
+    )
+}
+
 /// The address of a volume, absolute, as every NBD client takes it.
 fn uri(address: &str, volume: &str, tls: bool) -> String {
-    let volume = percent_encode(volume, b"-._~");
+    let volume = percent_encode(volume, b"-._~/");
     let uri = match address.split_once("/?socket=") {
         Some((scheme, socket)) => {
             let socket = std::path::absolute(Path::new(socket))

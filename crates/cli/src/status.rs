@@ -115,11 +115,18 @@ fn as_text(status: &Value, address: SocketAddr) -> String {
     let waf = status["waf"].as_f64().map_or("no writes yet".into(), |waf| format!("{waf:.3}"));
     let version = status["version"].as_str().unwrap_or("unknown");
     let mut text = format!("Weir {version} at http://{address}/\n");
-    for volume in array(&status["volumes"]) {
+    let raw = array(&status["shards"]).iter().any(|shard| shard["mode"] == "raw");
+    // Units have a table of their own.
+    let volumes = if raw { &[] } else { array(&status["volumes"]) };
+    for volume in volumes {
         let name = volume["name"].as_str().unwrap_or_default();
         let size = bytes(volume["size_bytes"].as_u64().unwrap_or(0));
         let mode = if volume["read_only"] == true { ", read only" } else { "" };
         text.push_str(&format!("  volume {name}: {size}{mode}\n"));
+    }
+    if let Some(raw) = array(&status["shards"]).iter().find(|shard| shard["mode"] == "raw") {
+        text.push_str(&raw_text(raw));
+        return text;
     }
     let row = |name: &str, value: String| vec![format!("  {name}"), value];
     text.push_str(&table(&[
@@ -141,6 +148,29 @@ fn as_text(status: &Value, address: SocketAddr) -> String {
     for (index, shard) in array(&status["shards"]).iter().enumerate() {
         text.push_str(&shard_text(index, shard));
     }
+    text
+}
+
+fn raw_text(shard: &Value) -> String {
+    let counter = |name: &str| count(shard["counters"][name].as_u64().unwrap_or(0));
+    let row = |name: &str, value: String| vec![format!("  {name}"), value];
+    let fenced = if shard["fenced"] == true { ", FENCED by another server" } else { "" };
+    let mut text = format!(
+        "raw units: {}{fenced}; {} clients, {} requests\n  {}\n",
+        shard["phase"].as_str().unwrap_or("unknown"),
+        shard["connections"],
+        shard["requests"],
+        crate::units::shape(&shard["raw"]),
+    );
+    text.push_str(&table(&[
+        row("blocks read", counter("host_blocks_read")),
+        row("blocks written", counter("host_blocks_written")),
+        row("blocks erased", counter("host_blocks_trimmed")),
+        row("erases", counter("erases")),
+        row("slots corrected", counter("slots_corrected")),
+        row("errors to hosts", counter("host_errors")),
+    ]));
+    text.push_str(&crate::units::text(array(&shard["units"])));
     text
 }
 

@@ -23,6 +23,7 @@ mod slab;
 pub mod tls;
 
 pub use config::Config;
+pub use http::{raw_shape_json, units_json};
 pub use server::{Control, Ready, ServeError, Server};
 pub use shard::{CoreStatus, RawShape, RawStatus, ShardStatus};
 pub use signals::run;

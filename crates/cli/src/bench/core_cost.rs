@@ -87,7 +87,7 @@ fn map_bytes_of(capacity: &str) -> Result<f64, String> {
         serve::offline::with_device(&kind_of(&folder), &config.ftl, true, |shards| {
             let blocks: u64 =
                 shards.iter().map(|shard| u64::from(shard.report().logical_blocks)).sum();
-            let bytes: u64 = shards.iter().map(|shard| shard.ftl().map_bytes()).sum();
+            let bytes: u64 = shards.iter().filter_map(|shard| Some(shard.ftl()?.map_bytes())).sum();
             bytes as f64 / blocks as f64
         })
     };

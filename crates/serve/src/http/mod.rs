@@ -7,6 +7,8 @@
 mod metrics;
 mod status;
 
+pub use status::{raw_shape as raw_shape_json, units as units_json};
+
 use crate::ShardStatus;
 use crate::server::{Control, ServeError};
 use axum::Router;

@@ -60,14 +60,13 @@ fn units(shape: &RawShape, config: &Config) -> Result<Offer, ServeError> {
         };
         // Preferred sizes are powers of two.
         export.block_preferred = (1 << written.trailing_zeros()).max(shape.granule_bytes);
+        // Words of `key=value`: NBD has no other place to tell a client what a unit is.
         export.description = format!(
-            "raw blocks of {} bytes, written {}, pages of {} bytes",
+            "raw unit raw_block_bytes={} page_bytes={} granule_bytes={} write={}",
             shape.raw_block_bytes(),
-            match write {
-                WriteUnit::Block => "whole",
-                WriteUnit::Page => "page by page",
-            },
-            shape.page_bytes
+            shape.page_bytes,
+            shape.granule_bytes,
+            raw::write_name(write)
         );
         offer.add(volume, export, 0)?;
     }

@@ -19,6 +19,7 @@ mod kill;
 mod nbd;
 mod offline;
 mod python;
+mod raw;
 mod refusals;
 mod replay;
 mod scratch;

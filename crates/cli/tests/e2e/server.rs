@@ -85,6 +85,12 @@ impl Server {
         port.unwrap_or_else(|| panic!("no TCP address in {:?}", self.ready))
     }
 
+    /// Where its HTTP listens.
+    pub fn http(&self) -> std::net::SocketAddr {
+        let text = std::fs::read_to_string(self.data.join("http-address")).expect("an address");
+        text.trim().parse().expect("an address and a port")
+    }
+
     /// The volume as libnbd, QEMU and fio name it.
     pub fn uri(&self) -> String {
         format!("nbd+unix:///default?socket={}", self.socket().display())

@@ -65,6 +65,7 @@ fn shard(shard: &ShardStatus) -> Value {
         CoreStatus::Block(status) => {
             let policies = &status.policies;
             value["mode"] = "block".into();
+            value["raw"] = Value::Null;
             value["policies"] = json!({
                 "victim": policies.victim,
                 "wear": policies.wear,
@@ -75,6 +76,7 @@ fn shard(shard: &ShardStatus) -> Value {
         CoreStatus::Raw(status) => {
             value["mode"] = "raw".into();
             value["raw"] = raw_shape(&status.shape);
+            value["policies"] = Value::Null;
         }
     }
     value

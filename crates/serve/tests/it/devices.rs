@@ -1,6 +1,6 @@
 //! Devices: made, opened, refused, damaged, and what a killed server leaves.
 
-use crate::client::Client;
+use crate::client::{Client, TRIM};
 use crate::{FILE, FOLDER, Folder, config, pattern, start};
 use serve::Server;
 use std::path::Path;
@@ -176,4 +176,60 @@ fn a_device_can_be_made_and_looked_into_without_a_server() {
         })
         .unwrap();
     }
+}
+
+#[test]
+fn a_device_is_opened_only_in_the_mode_it_was_made_with() {
+    let folder = Folder::new();
+    let raw = raw_config();
+    start(&folder, &raw).shut_down().unwrap();
+    let told = refusal(&folder, FOLDER);
+    assert!(told.contains("mode = \"raw\"") && told.contains("[device]"), "{told}");
+    start(&folder, &raw).shut_down().unwrap();
+    let other = Folder::new();
+    start(&other, FOLDER).shut_down().unwrap();
+    let told = refusal(&other, &raw);
+    assert!(told.contains("mode = \"block\""), "{told}");
+}
+
+/// What the files hold while the server runs is what a kill at that instant would leave.
+#[test]
+fn raw_blocks_that_were_acknowledged_survive_a_kill() {
+    let folder = Folder::new();
+    let raw = raw_config();
+    let server = start(&folder, &raw);
+    let shape = server.ready().raw.unwrap();
+    let block = shape.raw_block_bytes() as usize;
+    let mut client = Client::connect(&folder.socket(), "unit/3").unwrap();
+    let mut model = vec![None; shape.lanes.raw_blocks as usize];
+    let mut random = flash::Random::new(7);
+    for round in 0..30u64 {
+        let raw = random.next_u64() as usize % model.len();
+        let at = (raw * block) as u64;
+        match model[raw].take() {
+            None => {
+                let bytes = pattern(round, block);
+                client.write(at, &bytes).unwrap();
+                model[raw] = Some(bytes);
+            }
+            Some(_) => client.simple(TRIM, at, block as u32).unwrap(),
+        }
+        if round % 10 == 9 {
+            client.flush().unwrap();
+            let killed = Folder::new();
+            copy_tree(&folder.0.join("dev"), &killed.0.join("dev"));
+            let again = start(&killed, &raw_config());
+            let mut reader = Client::connect(&killed.socket(), "unit/3").unwrap();
+            for (raw, expected) in model.iter().enumerate() {
+                let found = reader.read((raw * block) as u64, block);
+                assert!(found.ok() == *expected, "round {round}, raw block {raw}");
+            }
+            again.shut_down().unwrap();
+        }
+    }
+    server.shut_down().unwrap();
+}
+
+fn raw_config() -> String {
+    format!("{}\nmode = \"raw\"", FOLDER.replace("op_percent = 50\n", ""))
 }

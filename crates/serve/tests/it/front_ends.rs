@@ -177,6 +177,19 @@ fn conforms(
         let pointer = name.strip_prefix('#').unwrap();
         return conforms(api, api.pointer(pointer).unwrap(), value, place);
     }
+    if let Some(kinds) = schema["anyOf"].as_array() {
+        let resolved = kinds.iter().map(|kind| {
+            let pointer = kind["$ref"].as_str().and_then(|name| name.strip_prefix('#'));
+            pointer.map_or(kind, |pointer| api.pointer(pointer).unwrap())
+        });
+        let knows = |kind: &&serde_json::Value| match value.as_object() {
+            Some(object) => object.keys().all(|key| kind["properties"].get(key).is_some()),
+            None => kind["type"] == "null",
+        };
+        let kind = resolved.clone().find(knows);
+        let kind = kind.unwrap_or_else(|| panic!("{place} is none of its kinds: {value}"));
+        return conforms(api, kind, value, place);
+    }
     let kind = match value {
         serde_json::Value::Object(_) => "object",
         serde_json::Value::Array(_) => "array",
@@ -200,6 +213,10 @@ fn conforms(
         conforms(api, told, value, &format!("{place}.{key}"));
     }
     for key in schema["properties"].as_object().into_iter().flatten().map(|(key, _)| key) {
+        let needed = schema["required"].as_array();
+        if needed.is_some_and(|needed| !needed.contains(&key.as_str().into())) {
+            continue;
+        }
         assert!(object.contains_key(key), "{place}.{key} is missing");
     }
 }
@@ -235,8 +252,55 @@ fn status_metrics_and_policies_are_served_over_http() {
     conforms(&api, &api["components"]["schemas"]["Status"], &status, "status");
     for (path, methods) in api["paths"].as_object().unwrap() {
         let expected = if methods.get("get").is_some() { 200 } else { 405 };
-        assert_eq!(get(&server, path).0, expected, "{path}");
+        assert_eq!(get(&server, &path.replace("{unit}", "0")).0, expected, "{path}");
     }
     assert_eq!(get(&server, "/").0, 200);
     server.shut_down().unwrap();
+}
+
+#[test]
+fn raw_units_tell_their_state_over_http_and_keep_it_apart() {
+    let folder = Folder::new();
+    let raw = "[device]\nkind = \"memory\"\nmode = \"raw\"\ncapacity = \"32MiB\"\n[raw]\ngang = 2";
+    let server = start(&folder, raw);
+    let shape = server.ready().raw.expect("raw units");
+    assert_eq!(server.ready().volumes.len(), 4);
+    let block = shape.raw_block_bytes();
+    let mut unit = Client::connect(&folder.socket(), "unit/1").unwrap();
+    assert_eq!(unit.size, u64::from(shape.lanes.raw_blocks) * block);
+    unit.write(2 * block, &pattern(5, block as usize)).unwrap();
+    let json = |path: &str| -> serde_json::Value {
+        let (code, body) = get(&server, path);
+        assert_eq!(code, 200, "{path}: {body}");
+        serde_json::from_str(&body).unwrap()
+    };
+    let api = json("/openapi.json");
+    for (path, schema) in [("/status", "Status"), ("/units", "Units"), ("/units/1", "RawUnit")] {
+        conforms(&api, &api["components"]["schemas"][schema], &json(path), path);
+    }
+    let units = json("/units");
+    assert_eq!((&units["mode"], units["raw"]["gang"].as_u64()), (&"raw".into(), Some(2)));
+    let full: Vec<u64> = units["units"].as_array().unwrap().iter().map(full_of).collect();
+    assert_eq!(full, [0, 1, 0, 0]);
+    let blocks = &json("/units/1")["raw_blocks"];
+    assert_eq!((&blocks[0]["raw_block"], &blocks[0]["state"]), (&2.into(), &"full".into()));
+    assert_eq!(blocks.as_array().unwrap().len(), 1);
+    for wrong in ["/units/4", "/units/x", "/units/-1"] {
+        assert_eq!(get(&server, wrong).0, 404, "{wrong}");
+    }
+    let (code, body) = switch(&server, r#"{"decision":"victim","name":"fifo"}"#);
+    assert!(code == 400 && body.contains("raw units"), "{body}");
+    let (_, metrics) = get(&server, "/metrics");
+    for name in ["weir_unit_raw_blocks_full{shard=\"0\",unit=\"1\"} 1", "weir_lane_records_total"] {
+        assert!(metrics.contains(name), "{name}: {metrics}");
+    }
+    assert!(!metrics.contains("weir_bands_free"), "what only the FTL has: {metrics}");
+    // Write zeroes is neither offered nor taken.
+    assert_eq!(unit.flags & 1 << 6, 0);
+    assert_eq!(unit.simple(crate::client::ZEROES, 0, 4096), Err(95));
+    server.shut_down().unwrap();
+}
+
+fn full_of(unit: &serde_json::Value) -> u64 {
+    unit["raw_blocks_full"].as_u64().unwrap()
 }

@@ -1,0 +1,228 @@
+//! Raw units: made, listed, written, read, erased and misused by clients, killed and mounted again.
+
+use crate::scratch::Scratch;
+use crate::server::Server;
+use crate::tools::{output, pattern, run, said, weir};
+use client::{Device, Error, Unit};
+use serde_json::Value;
+
+/// SDF in small: two dies to a unit, raw blocks of 8 MiB written whole, reads of 8 KiB.
+const SDF: &[&str] = &[
+    "--raw",
+    "--gang",
+    "2",
+    "--read-granule",
+    "8KiB",
+    "--capacity",
+    "256MiB",
+    "--channels",
+    "2",
+    "--profile",
+    "mlc-25nm",
+];
+
+const GRANULE: usize = 8192;
+
+fn device(server: &Server) -> Device {
+    let uri = format!("nbd+unix:///?socket={}", server.socket().display());
+    Device::open(&uri).unwrap().with_http(server.http())
+}
+
+fn refusal(result: Result<(), Error>) -> String {
+    match result {
+        Err(Error::Refused { message, .. }) => message,
+        other => panic!("expected a refusal, not {other:?}"),
+    }
+}
+
+fn read(unit: &mut Unit, offset: u64, bytes: usize) -> Vec<u8> {
+    let mut into = vec![0; bytes];
+    unit.read(offset, &mut into).unwrap();
+    into
+}
+
+fn json(args: &[&str]) -> Value {
+    let result = weir(args);
+    assert!(result.status.success(), "{args:?}: {}", said(&result));
+    serde_json::from_slice(&result.stdout).unwrap()
+}
+
+#[test]
+fn units_are_written_read_and_erased_and_survive_a_kill() {
+    let scratch = Scratch::new("raw");
+    let data = scratch.data();
+    let data = data.to_str().expect("UTF-8");
+    let made = weir(&[&["format", "--data", data], SDF].concat());
+    assert!(made.status.success() && said(&made).contains("2 raw units"), "{}", said(&made));
+
+    let mut server = Server::start(&scratch, &[]);
+    let list = format!("nbd+unix:///?socket={}", server.socket().display());
+    let listed: Value =
+        serde_json::from_str(&run("nbdinfo", &["--list", "--json", &list])).unwrap();
+    let exports = listed["exports"].as_array().unwrap();
+    assert_eq!(exports.len(), 2, "{listed}");
+    for (unit, export) in exports.iter().enumerate() {
+        assert_eq!(export["export-name"], format!("unit/{unit}").as_str());
+        assert_eq!(export["block_size_minimum"], GRANULE);
+        assert_eq!(export["block_size_preferred"], 8 << 20);
+        assert_eq!(export["can_trim"], true);
+        assert_eq!(export["can_zero"], false);
+    }
+
+    let device = device(&server);
+    assert_eq!(device.units(), 2);
+    let mut unit = device.unit(1).unwrap();
+    let raw_block = unit.shape().raw_block_bytes;
+    assert_eq!((raw_block, unit.shape().whole_blocks), (8 << 20, true));
+    let (first, second) = (pattern(1, raw_block as usize), pattern(2, raw_block as usize));
+    unit.write(0, &first).unwrap();
+    unit.write(raw_block * 3, &second).unwrap();
+    assert!(read(&mut unit, 5 * GRANULE as u64, GRANULE) == first[5 * GRANULE..6 * GRANULE]);
+    unit.write(raw_block, &second).unwrap();
+    unit.erase(1).unwrap();
+    let status = unit.status().unwrap();
+    assert_eq!((status.raw_blocks_full, status.raw_blocks_torn), (2, 0), "{status:?}");
+    let full: Vec<u32> = status.raw_blocks.iter().map(|block| block.raw_block).collect();
+    assert_eq!(full, [0, 3]);
+    let other = &device.status().unwrap()[0];
+    assert_eq!((other.unit, other.raw_blocks_full), (0, 0));
+    // What is acknowledged is on this medium only after a flush: its cells are shared by pages.
+    unit.flush().unwrap();
+
+    server.kill();
+    let check = weir(&["check", "--data", data]);
+    assert_eq!(check.status.code(), Some(0), "{}", said(&check));
+    let inspect = json(&["inspect", "--data", data, "--json"]);
+    assert_eq!(inspect["shards"][0]["units"][1]["raw_blocks_full"], 2, "{inspect}");
+    assert_eq!(inspect["shards"][0]["raw"]["raw_block_bytes"], 8 << 20);
+
+    let server = Server::start(&scratch, &[]);
+    let device = self::device(&server);
+    let mut unit = device.unit(1).unwrap();
+    assert!(read(&mut unit, 0, raw_block as usize) == first, "acknowledged and flushed");
+    assert!(read(&mut unit, 3 * raw_block, raw_block as usize) == second);
+    let reason = refusal(unit.read(raw_block, &mut [0; GRANULE]));
+    assert!(reason.contains("not written"), "erased before the kill: {reason}");
+    let status = weir(&["status", "--data", data]);
+    assert!(said(&status).contains("raw units: running"), "{}", said(&status));
+    server.terminate();
+    let inspect = weir(&["inspect", "--data", data]);
+    assert!(said(&inspect).contains("2 units of"), "{}", said(&inspect));
+}
+
+#[test]
+fn misuse_is_refused_with_the_reason_and_the_server_goes_on() {
+    let scratch = Scratch::new("rawmisuse");
+    let server = Server::start(&scratch, SDF);
+    let device = device(&server);
+    let mut unit = device.unit(0).unwrap();
+    let raw_block = unit.shape().raw_block_bytes;
+    let bytes = pattern(3, raw_block as usize);
+    let mut granule = [0; GRANULE];
+    let reason = refusal(unit.read(0, &mut granule));
+    assert!(reason.contains("not written"), "{reason}");
+    unit.write(0, &bytes).unwrap();
+    let reason = refusal(unit.write(0, &bytes));
+    assert!(reason.contains("erase it"), "{reason}");
+    let reason = refusal(unit.write(raw_block, &bytes[..GRANULE]));
+    assert!(reason.contains("whole"), "half a raw block: {reason}");
+    let reason = refusal(unit.read(512, &mut granule));
+    assert!(reason.contains("multiples of 8192"), "{reason}");
+    let reason = refusal(unit.read(unit.size_bytes(), &mut granule));
+    assert!(reason.contains("exceed"), "{reason}");
+    let reason = refusal(unit.erase(unit.raw_blocks()));
+    assert!(reason.contains("exceed"), "{reason}");
+    match device.unit(2) {
+        Err(Error::Usage(reason)) => assert!(reason.contains("0 to 1"), "{reason}"),
+        _ => panic!("there is no unit 2"),
+    }
+    unit.read(0, &mut granule).unwrap();
+    assert!(granule == bytes[..GRANULE], "the handle is as good as before");
+
+    // What a tool sees: data where it is written, holes that are not zeroes elsewhere.
+    let uri = format!("nbd+unix:///unit/0?socket={}", server.socket().display());
+    let map = run("nbdinfo", &["--map", "--json", &uri]);
+    let map: Value = serde_json::from_str(&map).unwrap();
+    assert_eq!((&map[0]["length"], &map[0]["type"]), (&(8 << 20).into(), &0.into()), "{map}");
+    assert_eq!(map[1]["type"], 1, "a hole, and not zeroes: {map}");
+    server.terminate();
+}
+
+#[test]
+fn pages_are_written_in_order_and_each_unit_of_tssd_is_a_die() {
+    let scratch = Scratch::new("rawpages");
+    let args = ["--raw", "--write", "page", "--erase", "background", "--capacity", "64MiB"];
+    let flash = ["--profile", "instant", "--channels", "3", "--dies-per-channel", "2"];
+    let server = Server::start(&scratch, &[&args[..], &flash[..]].concat());
+    let device = device(&server);
+    assert_eq!(device.units(), 6);
+    let mut unit = device.unit(5).unwrap();
+    let page = unit.shape().page_bytes as usize;
+    let bytes = pattern(4, 3 * page);
+    unit.write(0, &bytes[..page]).unwrap();
+    let reason = refusal(unit.write(2 * page as u64, &bytes[2 * page..]));
+    assert!(reason.contains("in order"), "{reason}");
+    unit.write(page as u64, &bytes[page..]).unwrap();
+    assert!(read(&mut unit, 0, 3 * page) == bytes);
+    assert_eq!(unit.status().unwrap().raw_blocks_open, 1);
+    unit.erase(0).unwrap();
+    unit.write(0, &bytes[..page]).unwrap();
+    server.terminate();
+}
+
+#[test]
+fn a_device_is_opened_in_the_mode_it_was_made_with_or_refused() {
+    let scratch = Scratch::new("rawmode");
+    let data = scratch.data();
+    let data = data.to_str().expect("UTF-8");
+    let small = ["--capacity", "64MiB", "--profile", "instant"];
+    let made = weir(&[&["format", "--raw", "--data", data], &small[..]].concat());
+    assert!(made.status.success(), "{}", said(&made));
+    let config = scratch.file("block.toml");
+    std::fs::write(&config, "[device]\nmode = \"block\"\n").unwrap();
+    let refused = weir(&["serve", "--config", &config, "--data", data]);
+    assert!(!refused.status.success());
+    let text = said(&refused);
+    assert!(text.contains("device.mode = \"block\"") && text.contains("made with raw"), "{text}");
+    let refused = weir(&["serve", "--data", data, "--gang", "2"]);
+    assert!(said(&refused).contains("--gang 2"), "{}", said(&refused));
+
+    let block = scratch.file("block");
+    let made = weir(&[&["format", "--data", &block], &small[..]].concat());
+    assert!(made.status.success(), "{}", said(&made));
+    let refused = weir(&["serve", "--data", &block, "--raw"]);
+    assert!(said(&refused).contains("--raw: the device there was made with block"));
+
+    // The flash itself tells too, should the description lie.
+    let description = format!("{data}/device.toml");
+    let text = std::fs::read_to_string(&description).unwrap();
+    let (head, rest) = text.split_once("[raw]").unwrap();
+    let rest = &rest[rest.find("[layout]").unwrap()..];
+    std::fs::write(&description, format!("{head}{rest}")).unwrap();
+    let check = weir(&["check", "--data", data]);
+    assert_eq!(check.status.code(), Some(2), "{}", said(&check));
+    assert!(said(&check).contains("raw units"), "{}", said(&check));
+}
+
+#[test]
+fn what_cannot_be_raw_units_is_refused_with_the_mend() {
+    let scratch = Scratch::new("rawrefused");
+    let data = scratch.file("device");
+    for (args, told) in [
+        (&["--shards", "2"][..], "shards"),
+        (&["--gang", "3"], "gang = 3"),
+        (&["--write", "half"], "raw.write"),
+        (&["--read-granule", "12KiB"], "raw.read_granule"),
+        (&["--spare", "0.95"], "raw.spare"),
+        (&["--op-percent", "7"], "op_percent"),
+    ] {
+        let refused = weir(&[&["format", "--raw", "--data", &data], args].concat());
+        let text = said(&refused);
+        assert_eq!(refused.status.code(), Some(2), "{args:?}: {text}");
+        assert!(text.contains(told), "{args:?}: {text}");
+    }
+    let refused = weir(&["format", "--gang", "2", "--data", &data]);
+    assert!(said(&refused).contains("mode = \"raw\""), "{}", said(&refused));
+    let nothing = output("ls", &[&data]);
+    assert!(!nothing.status.success(), "nothing was made: {}", said(&nothing));
+}

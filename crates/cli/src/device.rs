@@ -46,6 +46,28 @@ pub struct Shape {
     pub op_percent: Option<u32>,
 }
 
+impl Shape {
+    fn lay_over(&self, table: &mut Table) {
+        if let Some(profile) = &self.profile {
+            set(table, "device", "profile", profile.as_str().into());
+        }
+        if let Some(capacity) = &self.capacity {
+            set(table, "device", "capacity", capacity.as_str().into());
+        }
+        let numbers = [
+            ("channels", self.channels),
+            ("dies_per_channel", self.dies_per_channel),
+            ("shards", self.shards),
+            ("op_percent", self.op_percent),
+        ];
+        for (key, value) in numbers {
+            if let Some(value) = value {
+                set(table, "device", key, i64::from(value).into());
+            }
+        }
+    }
+}
+
 /// What raw units are made from, and how they are served; for `serve` and `format`.
 #[derive(clap::Args, Debug, Default)]
 #[command(
@@ -172,23 +194,7 @@ fn lay_over(table: &mut Table, request: &Request<'_>, data: &Path) -> Result<(),
         set_default(table, "device", "kind", "file".into());
     }
     if let Some(shape) = request.shape {
-        if let Some(profile) = &shape.profile {
-            set(table, "device", "profile", profile.as_str().into());
-        }
-        if let Some(capacity) = &shape.capacity {
-            set(table, "device", "capacity", capacity.as_str().into());
-        }
-        let numbers = [
-            ("channels", shape.channels),
-            ("dies_per_channel", shape.dies_per_channel),
-            ("shards", shape.shards),
-            ("op_percent", shape.op_percent),
-        ];
-        for (key, value) in numbers {
-            if let Some(value) = value {
-                set(table, "device", key, i64::from(value).into());
-            }
-        }
+        shape.lay_over(table);
     }
     if let Some(raw) = request.raw {
         raw.lay_over(table);

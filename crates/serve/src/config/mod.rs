@@ -164,6 +164,19 @@ fn volumes(root: &mut Section<'_>) -> Vec<VolumeOptions> {
     volumes
 }
 
+const DEVICE_KEYS: &[&str] = &[
+    "kind",
+    "mode",
+    "path",
+    "profile",
+    "capacity",
+    "op_percent",
+    "shards",
+    "channels",
+    "dies_per_channel",
+    "faults",
+];
+
 fn device(
     mut section: Section<'_>,
     base: &Path,
@@ -204,29 +217,13 @@ fn device(
         let reason = format!("must be a multiple of shards = {shards}");
         section.refuse("channels", &channels.to_string(), reason, &(4 * shards).to_string());
     }
-    if raw.is_some() && shards != 1 {
-        let reason = "must be 1 with mode = \"raw\": raw units are served by one thread";
-        section.refuse("shards", &shards.to_string(), reason, "1");
-    }
-    if raw.is_some() && kind == "file" {
-        let reason = "must be \"nand\" or \"memory\" with mode = \"raw\"";
-        section.refuse("kind", "\"file\"", reason, "\"nand\"");
+    if raw.is_some() {
+        raw::check(&mut section, &kind, shards);
     }
     let dies_per_channel = section.integer("dies_per_channel", 1, 64, "2");
     let dies_per_channel = dies_per_channel.unwrap_or(if kind == "file" { 1 } else { 2 }) as u32;
     let faults = faults(section.section("faults"));
-    section.finish(&[
-        "kind",
-        "mode",
-        "path",
-        "profile",
-        "capacity",
-        "op_percent",
-        "shards",
-        "channels",
-        "dies_per_channel",
-        "faults",
-    ]);
+    section.finish(DEVICE_KEYS);
     let kind = match (kind.as_str(), profile) {
         ("file", _) => Kind::File { path },
         ("memory", Some(profile)) => Kind::Memory { profile },

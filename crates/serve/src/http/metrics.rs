@@ -369,14 +369,22 @@ mod tests {
 
     /// The status of a device of two shards that has been written to.
     fn shards(test: &str) -> Vec<ShardStatus> {
+        let text = "[device]\nprofile = \"instant\"\ncapacity = \"64MiB\"\nshards = 2\n";
+        shards_of(test, text, |shards| shards[1].write(7, &[1; 8192]).unwrap())
+    }
+
+    fn shards_of(
+        test: &str,
+        text: &str,
+        prepare: impl FnOnce(&mut [offline::Offline]),
+    ) -> Vec<ShardStatus> {
         let name = format!("weir-metrics-{}-{test}", std::process::id());
         let folder = std::env::temp_dir().join(name);
         let _ = std::fs::remove_dir_all(&folder);
-        let text = "[device]\nprofile = \"instant\"\ncapacity = \"64MiB\"\nshards = 2\n";
         let config = Config::parse(text, &folder).unwrap();
         offline::format(&config.device, &config.ftl).unwrap();
         let status = offline::with_device(&config.device.kind, &config.ftl, false, |shards| {
-            shards[1].write(7, &[1; 8192]).unwrap();
+            prepare(shards);
             let statuses = shards.iter().map(|shard| ShardStatus {
                 connections: 3,
                 buffer_bytes: 4096,
@@ -395,6 +403,19 @@ mod tests {
         let there: BTreeSet<&str> =
             shards[0].core.counters().iter().map(|(name, _)| *name).collect();
         assert_eq!(known, there);
+    }
+
+    #[test]
+    fn every_counter_of_raw_units_is_a_metric_too() {
+        let text = "[device]\nmode = \"raw\"\nprofile = \"instant\"\ncapacity = \"64MiB\"\n";
+        let shards = shards_of("raw", text, |_| {});
+        let known: BTreeSet<&str> = FTL.iter().chain(RAW).map(|(counter, ..)| *counter).collect();
+        let there: BTreeSet<&str> =
+            shards[0].core.counters().iter().map(|(name, _)| *name).collect();
+        assert!(there.is_subset(&known), "{:?}", there.difference(&known));
+        for (counter, ..) in RAW {
+            assert!(there.contains(counter), "{counter}");
+        }
     }
 
     /// What `promtool check metrics` complains about, and what a reader would.

@@ -251,7 +251,7 @@ fn follow_existing(
     let claims =
         Claims { table, file: request.config, shape: request.shape, raw: request.raw, base };
     contradiction::refuse(&claims, &kind_of(data), data)?;
-    if follow_mode(table, &kind_of(data)) {
+    if follow_mode(table, &kind_of(data), data)? {
         return Ok(());
     }
     let described = table.contains_key("volume") || has(table, "device", "capacity");
@@ -272,13 +272,26 @@ fn follow_existing(
 }
 
 /// Lets the device that is there tell its mode, and how it is served unless that is said. True if it
-/// is one of raw units.
-fn follow_mode(table: &mut Table, kind: &Kind) -> bool {
-    let Ok(made) = serve::device::Device::description(kind) else { return false };
+/// is one of raw units, which offers no less than is claimed.
+fn follow_mode(table: &mut Table, kind: &Kind, data: &Path) -> Result<bool, Failure> {
+    let Ok(made) = serve::device::Device::description(kind) else { return Ok(false) };
     if let Some(mode) = made.get("mode") {
         set_default(table, "device", "mode", mode.clone());
     }
-    let Some(Value::Table(raw)) = made.get("raw") else { return false };
+    let Some(Value::Table(raw)) = made.get("raw") else { return Ok(false) };
+    let size = |text: Option<&str>| text.and_then(flash::quantity::bytes);
+    let offered = size(made.get("offered").and_then(Value::as_str)).unwrap_or(u64::MAX);
+    if let Some(claimed) = size(text_of(table, "device", "capacity"))
+        && claimed > offered
+    {
+        return Err(format!(
+            "{}: capacity {}: the raw units there offer {} together: leave the capacity out, or \
+             name another device",
+            data.display(),
+            crate::size::bytes(claimed),
+            crate::size::bytes(offered)
+        ));
+    }
     for (key, value) in raw {
         let value = match (key.as_str(), value.as_integer()) {
             ("read_granule", Some(bytes)) => config_text(bytes as u64).into(),
@@ -286,7 +299,7 @@ fn follow_mode(table: &mut Table, kind: &Kind) -> bool {
         };
         set_default(table, "raw", key, value);
     }
-    true
+    Ok(true)
 }
 
 /// The volumes that a device was formatted with.

@@ -187,6 +187,9 @@ fn a_device_is_opened_in_the_mode_it_was_made_with_or_refused() {
     let refused = weir(&["serve", "--data", data, "--gang", "2"]);
     assert!(said(&refused).contains("--gang 2"), "{}", said(&refused));
 
+    let refused = weir(&["serve", "--data", data, "--capacity", "1GiB"]);
+    assert!(said(&refused).contains("offer 64 MiB"), "{}", said(&refused));
+
     let block = scratch.file("block");
     let made = weir(&[&["format", "--data", &block], &small[..]].concat());
     assert!(made.status.success(), "{}", said(&made));

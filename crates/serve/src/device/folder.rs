@@ -227,8 +227,10 @@ pub fn describe(path: &Path) -> Result<toml::Table, DeviceError> {
     let mode = if device.raw.is_some() { "raw" } else { "block" };
     table.insert("mode".into(), mode.into());
     if let Some(raw) = &device.raw {
-        let raw = toml::Value::try_from(RawToml::new(raw));
-        table.insert("raw".into(), raw.map_err(|_| unfit("the table raw"))?);
+        let units = toml::Value::try_from(RawToml::new(raw));
+        table.insert("raw".into(), units.map_err(|_| unfit("the table raw"))?);
+        let kib = raw.blocks * (BLOCK_BYTES as u64 >> 10);
+        table.insert("offered".into(), format!("{kib}KiB").into());
     }
     let numbers = [
         ("shards", Some(device.shards)),

@@ -358,6 +358,56 @@ const FTL: &[(&str, Type, &str, &str)] = &[
         "Answers of policies that were invalid and replaced by the default",
     ),
     ("policy_switches", Counter, "policy_switches", "Policies switched while running"),
+    ("erases_asked", Counter, "erases_asked", "Bands erased because the application asked"),
+    ("wear_moves_asked", Counter, "wear_moves_asked", "Wear moves that the application asked for"),
+    (
+        "static_fallbacks",
+        Counter,
+        "static_fallbacks",
+        "Appends that static mapping put elsewhere, because their unit had no room",
+    ),
+    (
+        "reads_over_slo",
+        Counter,
+        "reads_over_slo",
+        "Host reads that took longer than the read service level",
+    ),
+    (
+        "reads_over_slo_program",
+        Counter,
+        "reads_over_slo_program",
+        "Of those, reads that waited for a program",
+    ),
+    (
+        "reads_over_slo_erase",
+        Counter,
+        "reads_over_slo_erase",
+        "Of those, reads that waited for an erase",
+    ),
+    (
+        "reads_over_slo_reads",
+        Counter,
+        "reads_over_slo_reads",
+        "Of those, reads that waited for other reads",
+    ),
+    (
+        "reads_over_slo_suspended",
+        Counter,
+        "reads_over_slo_suspended",
+        "Of those, reads that suspended a program or an erase",
+    ),
+    (
+        "reads_over_slo_in_flight",
+        Counter,
+        "reads_over_slo_in_flight",
+        "Of those, reads of a block whose program had not ended",
+    ),
+    (
+        "slo_breaches_allowed",
+        Counter,
+        "slo_breaches_allowed",
+        "Erases that may break the read service level, begun because space demanded them",
+    ),
 ];
 
 #[cfg(test)]

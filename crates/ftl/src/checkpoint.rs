@@ -7,7 +7,12 @@
 //!
 //! Invariants:
 //! - the footer is written only when every slot that the chunks point to is durable;
-//! - the previous checkpoint's bands are given up only when the footer is durable;
+//! - the previous checkpoint's bands are given up only when the footer is durable; so are those of one
+//!   whose footers could not be written, or not all: recovery may go by what there is of it;
+//! - no slot of an order from the name on is older than what the map holds of its block: else replay
+//!   would put it on top. Appends that come late (`Ftl::comes_late`) are placed before a checkpoint
+//!   begins, or it begins anew;
+//! - the map never holds what is undone afterwards: then, too, it begins anew;
 //! - pages of a checkpoint hold no order back, so no host flush waits for one;
 //! - root records and the footer are written twice, so no single page is what a mount hangs on.
 
@@ -33,7 +38,7 @@ enum Stage {
     Footer,
     /// Waits for a flush of the footer.
     Sealing,
-    /// A page failed: waits for those under way, then begins anew.
+    /// A page failed, or the map turned out wrong: waits for its pages under way, then begins anew.
     Aborting,
 }
 
@@ -54,7 +59,10 @@ pub(crate) struct Checkpoint {
     covered: u64,
     flush_number: u64,
     clean: bool,
-    failed: bool,
+    /// Bands of checkpoints that failed when their content was whole.
+    unsealed: Vec<BlockId>,
+    /// The one that is aborted is such a one.
+    was_whole: bool,
 }
 
 impl Checkpoint {
@@ -76,6 +84,19 @@ impl Checkpoint {
     /// True from the moment it has taken its bands.
     pub fn is_writing(&self) -> bool {
         !matches!(self.stage, Stage::Idle | Stage::Wanted)
+    }
+
+    /// The map that is being written is not what the next recovery may go by. After these stages all
+    /// that it holds is durable, and cannot turn out wrong any more.
+    pub fn begin_anew(&mut self) {
+        if matches!(self.stage, Stage::Content | Stage::Settling) {
+            self.stage = Stage::Aborting;
+        }
+    }
+
+    /// True if `order` is covered by the one being written.
+    pub fn covers(&self, order: u64) -> bool {
+        self.is_writing() && order < self.next_order
     }
 
     /// The next checkpoint says that the shutdown was clean.
@@ -120,7 +141,7 @@ impl Ftl {
     fn begin_checkpoint(&mut self) {
         let wanted = self.layout.bands;
         let clean: u32 = (0..self.geometry.units).map(|unit| self.clean_usable(unit)).sum();
-        if self.now < self.no_space_until {
+        if self.now < self.no_space_until || self.checkpoint_waits_for_moves() {
             return;
         }
         // One more while an atomic write is undecided: the checkpoint waits for its commit record.
@@ -148,7 +169,7 @@ impl Ftl {
         let checkpoint = &mut self.checkpoint;
         checkpoint.next_order = self.durable.next();
         checkpoint.sequence_begun = self.sequence_next;
-        (checkpoint.page_next, checkpoint.pages_running, checkpoint.failed) = (0, 0, false);
+        (checkpoint.page_next, checkpoint.pages_running) = (0, 0);
         checkpoint.stage = Stage::Content;
         self.counters.slots_since_checkpoint = 0;
         for position in 0..wanted {
@@ -207,7 +228,7 @@ impl Ftl {
     pub(crate) fn checkpoint_page_ended(&mut self, result: Result<(), MediumError>) {
         self.checkpoint.pages_running -= 1;
         if result.is_err() {
-            self.checkpoint.failed = true;
+            self.checkpoint.was_whole |= self.checkpoint.stage == Stage::Footer;
             self.checkpoint.stage = Stage::Aborting;
         }
         self.counters.slots_checkpointed += u64::from(self.geometry.slots_per_page);
@@ -356,6 +377,8 @@ impl Ftl {
         let bands = self.close_checkpoint_bands();
         let old = std::mem::replace(&mut self.checkpoint.bands, bands);
         self.give_up(&old);
+        let unsealed = std::mem::take(&mut self.checkpoint.unsealed);
+        self.give_up(&unsealed);
         self.drain_check = true;
     }
 
@@ -388,7 +411,12 @@ impl Ftl {
         }
         self.counters.checkpoints_aborted += 1;
         let bands = self.close_checkpoint_bands();
-        self.give_up(&bands);
+        if std::mem::take(&mut self.checkpoint.was_whole) {
+            // A footer may be there, or unreadable: an erase now would make it a damaged one.
+            self.checkpoint.unsealed.extend(bands);
+        } else {
+            self.give_up(&bands);
+        }
         self.checkpoint.stage = Stage::Wanted;
     }
 }

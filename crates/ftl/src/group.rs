@@ -59,6 +59,8 @@ impl Ftl {
             return;
         }
         self.remap(lba, previous, order);
+        // Its map may hold what is undone here.
+        self.checkpoint.begin_anew();
         if previous < POISONED {
             let block = self.bands.block_of(SlotId(previous));
             if self.bands[block].state == BandState::Draining {

@@ -32,6 +32,9 @@ impl Ftl {
     ) {
         let entry = self.failed_move(from, previous, order, slot, owner);
         if entry.append.kind != Kind::Pad {
+            if self.checkpoint.covers(order) && self.comes_late(&entry) {
+                self.checkpoint.begin_anew();
+            }
             self.durable.hold(order);
             self.moves_failed += 1;
             self.push_move(entry);
@@ -120,6 +123,25 @@ impl Ftl {
         }
     }
 
+    /// Whether a newer version of what `entry` is about may have a place already: its order comes
+    /// after that of the newer one.
+    fn comes_late(&self, entry: &Move) -> bool {
+        match entry.append.kind {
+            Kind::Data => entry
+                .from
+                .is_some_and(|from| entry.failed_order.is_some() && !self.bands.is_valid(from)),
+            Kind::Trim | Kind::Poison => true,
+            // Decides its members, which have orders of their own.
+            _ => false,
+        }
+    }
+
+    /// A checkpoint between a newer version and an older one that comes late would bring the older
+    /// one back.
+    pub(crate) fn checkpoint_waits_for_moves(&self) -> bool {
+        self.checkpoint.is_wanted() && self.moves.iter().any(|entry| self.comes_late(entry))
+    }
+
     /// Appends what waits to be moved, as far as there is room.
     pub(crate) fn place_moves(&mut self) {
         self.take_arrivals();
@@ -134,7 +156,11 @@ impl Ftl {
                 continue;
             }
             self.lba_next = front.append.lba;
-            let Some(point) = self.point_or_any(point, self.bands.free == 0) else {
+            let mut found = self.point_or_any(point, self.bands.free == 0);
+            if found.is_none() && self.checkpoint_waits_for_moves() {
+                found = self.record_point();
+            }
+            let Some(point) = found else {
                 self.drop_superseded();
                 return;
             };

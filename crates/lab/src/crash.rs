@@ -27,6 +27,8 @@ const RECOVERY_STEPS_MAX: u32 = 400;
 pub struct CrashOptions {
     /// The device.
     pub device: Small,
+    /// What goes wrong by itself. It must leave every block readable.
+    pub faults: Faults,
     /// Settings of the FTL.
     pub settings: Settings,
     /// Share of the largest logical space that the device offers.
@@ -85,6 +87,7 @@ impl CrashOptions {
         };
         Self {
             device,
+            faults: Faults::default(),
             settings,
             fill: [0.3, 0.7, 0.9, 1.0][random.below(4) as usize],
             operations_before: [0, 60, 400][random.below(3) as usize],
@@ -180,7 +183,7 @@ struct Explorer<'a> {
 
 /// Explores one seed.
 pub fn explore(seed: u64, options: &CrashOptions) -> Result<CrashReport, Failure> {
-    let medium = options.device.build(Faults::default()).map_err(Failure)?;
+    let medium = options.device.build(options.faults.clone()).map_err(Failure)?;
     let max = ftl::logical_blocks_max(medium.geometry(), &medium.health(), &options.settings);
     let logical_blocks = (f64::from(max) * options.fill) as u32;
     if logical_blocks < 8 {

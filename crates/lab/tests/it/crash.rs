@@ -6,6 +6,7 @@ use lab::crash::{CrashOptions, CrashReport, explore_seeds};
 use lab::device::Manner;
 use lab::parallel::for_each_seed;
 use lab::rot::survive_rot;
+use nand::Faults;
 
 fn explore(test: &str, range: std::ops::Range<u64>, manner: Manner) -> CrashReport {
     let begun = std::time::Instant::now();
@@ -101,4 +102,32 @@ fn a_recovery_that_is_cut_off_changes_nothing() {
     );
     println!("{test}: {report:?}");
     assert!(report.recuts > report.cuts, "recoveries were hardly cut: {report:?}");
+}
+
+/// A page that cannot be programmed is appended again later, out of the order of its writes.
+#[test]
+fn writes_whose_program_failed_stay_in_order_after_any_power_cut() {
+    let test = "writes_whose_program_failed_stay_in_order_after_any_power_cut";
+    let manners = [
+        Manner::Nand(Pairing::None),
+        Manner::Nand(Pairing::Staircase),
+        Manner::Nand(Pairing::Adjacent(2)),
+    ];
+    let report = passed(
+        test,
+        explore_seeds(seeds(600..648), THREADS, |seed| {
+            let mut options = CrashOptions::of_seed(seed);
+            options.device.manner = manners[seed as usize % 3];
+            // Room for blocks that go bad, and checkpoints all the time.
+            options.device.blocks_per_unit = 48;
+            (options.fill, options.settings.checkpoint_slots) = (0.1, 12);
+            options.faults = Faults { seed, program_fail: 0.01, ..Faults::default() };
+            (options.depth, options.operations_before) = (8, 0);
+            (options.operations, options.images_per_cut) = (300, 2);
+            (options.recut_every, options.live_on_every) = (397, u64::MAX);
+            options
+        }),
+    );
+    println!("{test}: {report:?}");
+    assert!(report.cuts > 0, "nothing was cut: {report:?}");
 }

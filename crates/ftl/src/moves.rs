@@ -179,6 +179,13 @@ impl Ftl {
                     self.move_member(request, from, slot);
                 }
             }
+            if superseded {
+                // The map never points to it. It goes when what superseded it is durable, which has
+                // an earlier order.
+                let block = self.bands.block_of(slot);
+                let band = &mut self.bands[block];
+                band.invalid_order = band.invalid_order.max(order);
+            }
             if let Owner::Request(request) = owner {
                 self.note_order(request, order);
             }

@@ -115,7 +115,7 @@ fn writes_whose_program_failed_stay_in_order_after_any_power_cut() {
     ];
     let report = passed(
         test,
-        explore_seeds(seeds(600..648), THREADS, |seed| {
+        explore_seeds(seeds(2600..2648), THREADS, |seed| {
             let mut options = CrashOptions::of_seed(seed);
             options.device.manner = manners[seed as usize % 3];
             // Room for blocks that go bad, and checkpoints all the time.

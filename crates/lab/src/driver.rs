@@ -133,6 +133,22 @@ pub struct Sim<C: Core = Ftl> {
     trace: TraceHash,
     /// Deadlines in a row that led to nothing.
     fruitless: u32,
+    /// When the next thing is due, if nothing has happened since that was found out: asked more often
+    /// than it changes.
+    due: Option<Due>,
+}
+
+/// When the medium and the FTL want to go on.
+#[derive(Clone, Copy, Debug)]
+struct Due {
+    medium: Option<Instant>,
+    ftl: Option<Instant>,
+}
+
+impl Due {
+    fn first(self) -> Option<Instant> {
+        self.medium.into_iter().chain(self.ftl).min()
+    }
 }
 
 /// An FTL that asks this often for a deadline, and then does nothing with it, will never go on.
@@ -245,6 +261,7 @@ impl<C: Core> Sim<C> {
             draining: true,
             trace: TraceHash::default(),
             fruitless: 0,
+            due: None,
         }
     }
 
@@ -270,6 +287,7 @@ impl<C: Core> Sim<C> {
 
     /// The FTL under test, for a policy switch or a planted fault.
     pub fn ftl_mut(&mut self) -> &mut C {
+        self.due = None;
         &mut self.ftl
     }
 
@@ -280,6 +298,7 @@ impl<C: Core> Sim<C> {
 
     /// The medium, for a test that damages it.
     pub fn medium_mut(&mut self) -> &mut SimMedium {
+        self.due = None;
         &mut self.medium
     }
 
@@ -316,6 +335,7 @@ impl<C: Core> Sim<C> {
         let request = Request { id, lba: Lba(lba), blocks, operation };
         self.pending[buffer as usize] = Some(Pending { token, request, submitted: self.now });
         self.in_flight += 1;
+        self.due = None;
         self.ftl.handle(self.now, Input::Request { request, checksums: &self.checksums });
         self.checksums.clear();
     }
@@ -372,7 +392,11 @@ impl<C: Core> Sim<C> {
 
     /// When the next thing is due that does not wait for the host; `None` if nothing is.
     pub fn deadline(&self) -> Option<Instant> {
-        self.medium.deadline().into_iter().chain(self.ftl.deadline()).min()
+        self.due().first()
+    }
+
+    fn due(&self) -> Due {
+        self.due.unwrap_or_else(|| Due { medium: self.medium.deadline(), ftl: self.ftl.deadline() })
     }
 
     /// Does the next thing that is due by `limit`, and only that.
@@ -384,6 +408,7 @@ impl<C: Core> Sim<C> {
         }
         if let Some(output) = self.ftl.poll() {
             self.draining = true;
+            self.due = None;
             return self.carry_out(output);
         }
         if std::mem::take(&mut self.draining)
@@ -391,9 +416,9 @@ impl<C: Core> Sim<C> {
         {
             return Ok(step);
         }
-        let (medium, ftl) = (self.medium.deadline(), self.ftl.deadline());
-        let next = medium.into_iter().chain(ftl).min();
-        let Some(next) = next.filter(|&next| next <= limit) else {
+        let due = self.due();
+        self.due = Some(due);
+        let Some(next) = due.first().filter(|&next| next <= limit) else {
             // An open limit means "whenever": then time stands still.
             if limit != Instant(u64::MAX) {
                 self.now = self.now.max(limit);
@@ -401,10 +426,11 @@ impl<C: Core> Sim<C> {
             return Ok(Step::Idle);
         };
         self.now = self.now.max(next);
+        self.due = None;
         if let Some(step) = self.deliver() {
             return Ok(step);
         }
-        if ftl.is_some_and(|deadline| deadline <= self.now) {
+        if due.ftl.is_some_and(|deadline| deadline <= self.now) {
             self.ftl.handle(self.now, Input::Deadline);
         }
         self.fruitless += 1;
@@ -415,6 +441,10 @@ impl<C: Core> Sim<C> {
     }
 
     fn deliver(&mut self) -> Option<Step> {
+        if self.medium.deadline().is_none_or(|at| at > self.now) {
+            return None;
+        }
+        self.due = None;
         let (ftl, now) = (&mut self.ftl, self.now);
         let ended = self.medium.deliver(now, &mut self.buffers, |completion| {
             ftl.handle(now, Input::Completion(completion));
@@ -541,6 +571,7 @@ impl<C: Core> Sim<C> {
 
     /// Asks for a clean end; requests in flight are still answered.
     pub fn begin_shutdown(&mut self) {
+        self.due = None;
         self.ftl.handle(self.now, Input::Shutdown);
     }
 

@@ -5,7 +5,9 @@
 
 use crate::checker::counter;
 use crate::device::nand_of;
+use crate::device_file::{DeviceSpec, Scale};
 use crate::driver::{Failure, REQUEST_BLOCKS_MAX, Sim, Step};
+use crate::load::{self, Client, Pace, Window};
 use crate::medium::{Buffers, SimMedium};
 use crate::theory::{waf_d_choices, waf_fifo, waf_greedy};
 use crate::workload::{Action, Arrival, Generator, Workload};
@@ -229,6 +231,67 @@ pub fn sim_rate(
         seconds,
         virtual_seconds: (sim.now() - begun) as f64 / 1e9,
         waf: (after.programmed - before.programmed) as f64 / host,
+    })
+}
+
+/// How a device file's device is used by [`device_rate`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct DeviceLoad {
+    /// Of the built-in device file.
+    pub device: &'static str,
+    /// Keys of the file to change, as TOML.
+    pub changes: &'static str,
+    /// The device's size, in blocks of each plane.
+    pub blocks_per_plane: u32,
+    /// Bytes of each I/O.
+    pub bytes: u64,
+    /// Share of reads.
+    pub reads: f64,
+    /// I/Os in flight.
+    pub depth: u32,
+    /// I/Os before the measurement, beside one sequential pass.
+    pub warmup: u64,
+    /// I/Os measured.
+    pub operations: u64,
+}
+
+/// As [`sim_rate`], on a device as experiments build it: random I/Os of one client through the
+/// device's link and firmware, on a device that was filled.
+pub fn device_rate(load: &DeviceLoad, cpu_ns: fn() -> u64) -> Result<SimRate, Failure> {
+    let changes =
+        load.changes.parse().map_err(|why| Failure(format!("{}: {why}", load.changes)))?;
+    let spec = DeviceSpec::builtin_with(load.device, &changes).map_err(Failure)?;
+    let scale = Scale::BlocksPerPlane(load.blocks_per_plane);
+    let mut target = spec.build(scale, &Faults::default(), 1).map_err(Failure)?;
+    let fill = Client {
+        bytes: 64 << 10,
+        pattern: crate::workload::Pattern::Sequential,
+        pace: Pace::Depth(64),
+        ios_max: target.bytes() >> 16,
+        ..Client::default()
+    };
+    let client = |ios_max: u64| Client {
+        reads: load.reads,
+        bytes: load.bytes,
+        pace: Pace::Depth(load.depth),
+        ios_max,
+        ..Client::default()
+    };
+    let whenever = Window { warmup_ns: 0, measure_ns: u64::MAX };
+    load::run(&mut *target, &[fill], whenever, 1)?;
+    if load.warmup > 0 {
+        load::run(&mut *target, &[client(load.warmup)], whenever, 2)?;
+    }
+    let (before, begun, cpu_begun) = (target.counts(), target.now(), cpu_ns());
+    load::run(&mut *target, &[client(load.operations)], whenever, 3)?;
+    let seconds = (cpu_ns() - cpu_begun) as f64 / 1e9;
+    let after = target.counts();
+    let written = (after.bytes_written - before.bytes_written).max(1) as f64;
+    Ok(SimRate {
+        operations: load.operations,
+        seconds,
+        virtual_seconds: (target.now() - begun) as f64 / 1e9,
+        waf: (after.bytes_programmed - before.bytes_programmed) as f64 / written,
     })
 }
 

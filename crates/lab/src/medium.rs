@@ -226,6 +226,9 @@ impl SimMedium {
         buffers: &mut Buffers,
         sink: impl FnOnce(Completion<'_>),
     ) -> Option<Ended> {
+        if self.deadline().is_none_or(|at| at > now) {
+            return None;
+        }
         let mut slots = recycle(std::mem::take(&mut self.slots));
         let done = &mut self.done;
         let slots_per_page = u64::from(self.geometry.slots_per_page);
@@ -241,14 +244,17 @@ impl SimMedium {
         };
         let ended = match &mut self.device {
             Device::Nand(nand, store) => {
-                let outcome = nand.poll(now)?;
+                let Some(outcome) = nand.poll(now) else {
+                    self.slots = recycle(slots);
+                    return None;
+                };
                 if let Outcome::Erase { block, result: Ok(()), .. } = outcome {
                     store.erase(block);
                 }
                 deliver_nand(outcome, store, self.empty_crc, buffers, &mut slots, sink)
             }
             Device::File(file) => {
-                let (command, cells) = file.finish(now)?;
+                let (command, cells) = file.finish(now).expect("its deadline has passed");
                 deliver_file(command, &cells, self.empty_crc, buffers, sink)
             }
         };

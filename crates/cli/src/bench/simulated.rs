@@ -5,6 +5,7 @@ use super::{Figure, Goal, Request, cpu_ns, measured};
 use crate::output::Progress;
 use flash::Instant;
 use ftl::{FormatOptions, Settings};
+use lab::figures::DeviceLoad;
 use lab::workload::{Arrival, Generator, Pattern, Workload};
 use lab::{Failure, Sim, Step};
 use nand::{Faults, Layout};
@@ -21,6 +22,66 @@ pub fn sim_rate(request: &mut Request<'_>) {
                 "{profile}: half 4 KiB random reads, half writes, 80 % utilization, 64 in flight, \
                  WAF {:.2}",
                 rate.waf
+            ))
+        });
+        (request.sink)(measured(name, "ops/s", goal, figure));
+    }
+    device_rate(request);
+}
+
+/// What MQSim does in a second of processor time on its default device, here, on one core: random
+/// reads of 8 KiB at queue depth 256, and random writes with greedy GC at 20 % over-provisioning.
+const MQSIM_READS: f64 = 126e3;
+const MQSIM_WRITES: f64 = 71e3;
+
+/// The simulator's speed on devices as experiments build them.
+fn device_rate(request: &mut Request<'_>) {
+    let operations = if request.quick { 1_000_000 } else { 4_000_000 };
+    let tssd = DeviceLoad {
+        device: "tssd",
+        changes: "",
+        blocks_per_plane: 128,
+        bytes: 4096,
+        // As the first of TSSD's applications: 12 reads to a write.
+        reads: 12.0 / 13.0,
+        depth: 204,
+        warmup: 1_000_000,
+        operations,
+    };
+    let mqsim = DeviceLoad {
+        device: "mqsim-default",
+        changes: "",
+        blocks_per_plane: 64,
+        bytes: 8192,
+        reads: 1.0,
+        depth: 256,
+        warmup: 0,
+        operations,
+    };
+    let mqsim_writes = DeviceLoad {
+        changes: "[ftl]\nover_provisioning = 0.2\nvictim = \"greedy\"",
+        reads: 0.0,
+        warmup: 2_000_000,
+        ..mqsim
+    };
+    let loads = [
+        ("sim-rate-tssd", tssd, Goal::AtLeast(1.5e6)),
+        ("sim-rate-mqsim-read", mqsim, Goal::AtLeast(20.0 * MQSIM_READS)),
+        ("sim-rate-mqsim-write", mqsim_writes, Goal::AtLeast(20.0 * MQSIM_WRITES)),
+    ];
+    for (name, load, goal) in loads {
+        if !request.wants(name) {
+            continue;
+        }
+        let figure = lab::figures::device_rate(&load, cpu_ns).map(|rate| {
+            let waf = if load.reads < 1.0 { format!(", WAF {:.2}", rate.waf) } else { "".into() };
+            Figure::new(name, rate.operations_per_second(), "ops/s", goal).note(format!(
+                "{} with {} blocks a plane: {} KiB, {:.0} % reads, {} in flight{waf}",
+                load.device,
+                load.blocks_per_plane,
+                load.bytes / 1024,
+                load.reads * 100.0,
+                load.depth,
             ))
         });
         (request.sink)(measured(name, "ops/s", goal, figure));

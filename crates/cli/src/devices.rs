@@ -35,7 +35,7 @@ pub fn run(args: &Args) -> Result<End, Failure> {
 }
 
 /// A device by its name, or by its file's.
-fn find(name: &str) -> Result<DeviceSpec, Failure> {
+pub fn find(name: &str) -> Result<DeviceSpec, Failure> {
     if name.ends_with(".toml") {
         let text = std::fs::read_to_string(name).map_err(|why| format!("{name}: {why}"))?;
         return DeviceSpec::parse(&text).map_err(|why| format!("{name}: {why}"));

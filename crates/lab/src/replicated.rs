@@ -5,7 +5,7 @@
 //! same time.
 
 use crate::driver::Failure;
-use crate::target::{Done, Io, IoKind, Target, TargetCounts};
+use crate::target::{Done, Io, IoKind, Rules, Target, TargetCounts};
 use flash::{Instant, RequestError};
 use ftl::policy::replica::{ReplicaPolicy, ReplicaView};
 use std::collections::VecDeque;
@@ -84,6 +84,14 @@ impl Target for Replicated {
         self.copies.iter().map(|copy| copy.bytes()).min().unwrap_or(0)
     }
 
+    fn flash_bytes(&self) -> u64 {
+        self.copies.iter().map(|copy| copy.flash_bytes()).sum()
+    }
+
+    fn rules(&self) -> Rules {
+        self.copies[0].rules()
+    }
+
     fn lanes(&self) -> u32 {
         self.copies[0].lanes()
     }
@@ -135,6 +143,14 @@ impl Target for Replicated {
             sum.suspensions += counts.suspensions;
         }
         sum
+    }
+
+    fn counter(&self, name: &str) -> u64 {
+        self.copies.iter().map(|copy| copy.counter(name)).sum()
+    }
+
+    fn erase_count_max(&self) -> u32 {
+        self.copies.iter().map(|copy| copy.erase_count_max()).max().unwrap_or(0)
     }
 
     fn queue_at(&self, offset: u64) -> u32 {

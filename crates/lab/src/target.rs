@@ -9,7 +9,7 @@
 
 use crate::driver::{Failure, Sim};
 use flash::{BLOCK_BYTES, Hint, Instant, Lba, RequestError};
-use ftl::raw::RawUnits;
+use ftl::raw::{RawUnits, WriteUnit};
 use ftl::{Core, Ftl};
 use std::collections::VecDeque;
 
@@ -65,10 +65,34 @@ pub struct TargetCounts {
     pub suspensions: u64,
 }
 
+/// How the I/Os of clients have to lie. A target of blocks widens what does not; raw units refuse it.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Rules {
+    /// Reads begin and end at multiples of this.
+    pub read_bytes: u64,
+    /// Writes, likewise.
+    pub write_bytes: u64,
+    /// Erases, likewise, and a place is erased before it is written again. 0: nobody has to erase.
+    pub erase_bytes: u64,
+}
+
+impl Default for Rules {
+    fn default() -> Self {
+        let block = BLOCK_BYTES as u64;
+        Self { read_bytes: block, write_bytes: block, erase_bytes: 0 }
+    }
+}
+
 /// See the head of this file.
 pub trait Target {
     /// Bytes that clients may address.
     fn bytes(&self) -> u64;
+    /// Bytes of all its flash, bad blocks included.
+    fn flash_bytes(&self) -> u64;
+    /// How I/Os have to lie.
+    fn rules(&self) -> Rules {
+        Rules::default()
+    }
     /// Equal parts of the address space that are lanes of their own; 1 unless the target shows its
     /// units.
     fn lanes(&self) -> u32 {
@@ -86,6 +110,11 @@ pub trait Target {
     fn take_done(&mut self) -> Option<Done>;
     /// What it did so far.
     fn counts(&self) -> TargetCounts;
+    /// One counter of what owns the flash, by its name; 0 if it has none of that name. Of several
+    /// devices their sum.
+    fn counter(&self, name: &str) -> u64;
+    /// Erases of the block that was erased most.
+    fn erase_count_max(&self) -> u32;
     /// I/Os waiting for or running on the lane (unit, die or disk) that serves a read of `offset`
     /// now: what TSSD shows its applications.
     fn queue_at(&self, offset: u64) -> u32;
@@ -98,6 +127,7 @@ pub struct SimTarget<C: Core = Ftl> {
     open: Vec<Open>,
     open_free: Vec<u32>,
     done: VecDeque<Done>,
+    rules: Rules,
     /// Memory of a write's stamps. They only have to differ from what was there before.
     stamps: Vec<u64>,
     stamp_last: u64,
@@ -115,14 +145,38 @@ struct Open {
 /// whole raw blocks, and of an I/O over several raw blocks each is a request.
 pub type RawTarget = SimTarget<RawUnits>;
 
-impl<C: Core> SimTarget<C> {
+impl SimTarget {
     /// `sim` is ready: it was formatted or mounted.
-    pub fn new(sim: Sim<C>) -> Self {
+    pub fn new(sim: Sim) -> Self {
+        Self::with_rules(sim, Rules::default())
+    }
+}
+
+impl RawTarget {
+    /// `sim` is ready: it was formatted or mounted.
+    pub fn raw(sim: Sim<RawUnits>) -> Self {
+        let (settings, block) = (sim.settings(), BLOCK_BYTES as u64);
+        let raw_block = u64::from(sim.ftl().lanes().slots) * block;
+        let rules = Rules {
+            read_bytes: u64::from(settings.read_granule) * block,
+            write_bytes: match settings.write {
+                WriteUnit::Block => raw_block,
+                WriteUnit::Page => u64::from(sim.medium().geometry().slots_per_page) * block,
+            },
+            erase_bytes: raw_block,
+        };
+        Self::with_rules(sim, rules)
+    }
+}
+
+impl<C: Core> SimTarget<C> {
+    fn with_rules(sim: Sim<C>, rules: Rules) -> Self {
         Self {
             sim,
             open: Vec::new(),
             open_free: Vec::new(),
             done: VecDeque::new(),
+            rules,
             stamps: Vec::new(),
             stamp_last: 0,
         }
@@ -189,6 +243,14 @@ impl<C: Core> Target for SimTarget<C> {
         self.sim.ftl().counter("logical_blocks") * BLOCK_BYTES as u64
     }
 
+    fn flash_bytes(&self) -> u64 {
+        self.sim.medium().geometry().slots() * BLOCK_BYTES as u64
+    }
+
+    fn rules(&self) -> Rules {
+        self.rules
+    }
+
     fn lanes(&self) -> u32 {
         self.sim.ftl().lane_count()
     }
@@ -242,6 +304,14 @@ impl<C: Core> Target for SimTarget<C> {
             erases: done.erases,
             suspensions: self.sim.medium().suspensions(),
         }
+    }
+
+    fn counter(&self, name: &str) -> u64 {
+        self.sim.ftl().counter(name)
+    }
+
+    fn erase_count_max(&self) -> u32 {
+        self.sim.medium().health().erase_counts.into_iter().max().unwrap_or(0)
     }
 
     fn queue_at(&self, offset: u64) -> u32 {

@@ -1,4 +1,5 @@
-//! A replay against emulated flash: the production FTL in virtual time.
+//! A replay in virtual time: against a whole device of the lab, or against the production FTL on
+//! emulated flash. What differs is how the target is made.
 
 use super::Plan;
 use super::report::{Clock, Device, Outcome};
@@ -7,10 +8,12 @@ use crate::device::{Request, describe};
 use crate::output::Progress;
 use crate::size::bytes;
 use lab::Sim;
+use lab::device_file::DeviceSpec;
 use lab::medium::SimMedium;
 use lab::replay::precondition::{Precondition, Preconditioned, precondition};
 use lab::replay::run;
 use lab::target::{SimTarget, Target};
+use nand::{Faults, Profile};
 use serve::device::Kind;
 
 /// Requests in flight that an open loop may pile up.
@@ -20,18 +23,23 @@ const CAPACITY_MAX: u64 = 64 << 30;
 /// Nor smaller: of a device with few bands, GC has little choice.
 const CAPACITY_MIN: u64 = 1 << 30;
 
+/// Nor a whole device with fewer blocks on a plane: it would have none to spare for GC.
+const BLOCKS_MIN: u32 = 64;
+
 pub fn replay(plan: &Plan<'_>) -> Result<Outcome, Failure> {
     let (mut target, description) = device(plan)?;
     let fit = plan.fit(target.bytes())?;
-    let preconditioned = prepare(plan, &mut target)?;
-    let before = Counters::of(&target);
+    let checked = fit.check_writes(&mut plan.args.reading.open(&plan.args.trace)?, target.rules());
+    checked.map_err(|error| format!("{}: {error}", plan.args.trace.display()))?;
+    let preconditioned = prepare(plan, &mut *target)?;
+    let before = Counters::of(&*target);
     let mut lanes = plan.lanes(IN_FLIGHT_MAX);
     let mut progress = Progress::new("replaying");
     let whole = plan.requests();
-    let result = run(&mut target, &mut lanes, &fit, &mut |done| progress.at(done, whole));
+    let result = run(&mut *target, &mut lanes, &fit, &mut |done| progress.at(done, whole));
     drop(progress);
     let (tally, elapsed_ns) = result.map_err(|error| error.to_string())?;
-    let device = Counters::of(&target).since(&before, &target, preconditioned);
+    let device = Counters::of(&*target).since(&before, &*target, preconditioned);
     Ok(Outcome {
         clock: Clock::Media,
         against: description,
@@ -44,12 +52,86 @@ pub fn replay(plan: &Plan<'_>) -> Result<Outcome, Failure> {
 }
 
 /// The device, formatted, and what it is.
-fn device(plan: &Plan<'_>) -> Result<(SimTarget, String), Failure> {
+fn device(plan: &Plan<'_>) -> Result<(Box<dyn Target>, String), Failure> {
+    match plan.args.device.as_deref().map(device_file) {
+        Some(spec) => match spec? {
+            Some(spec) => whole_device(plan, &spec),
+            None => flash_device(plan),
+        },
+        None => flash_device(plan),
+    }
+}
+
+/// The device file that `--device` names; `None` if it names a kind of flash.
+fn device_file(name: &str) -> Result<Option<DeviceSpec>, Failure> {
+    if DeviceSpec::names().contains(&name) {
+        return crate::devices::find(name).map(Some);
+    }
+    if name.ends_with(".toml") {
+        let text = std::fs::read_to_string(name).map_err(|why| format!("{name}: {why}"))?;
+        // Both kinds of file are checked key by key later; only a device has a kind.
+        let is_device = text.parse().is_ok_and(|table: toml::Table| table.contains_key("kind"));
+        return is_device.then(|| crate::devices::find(name)).transpose();
+    }
+    if Profile::builtin_names().contains(&name) {
+        return Ok(None);
+    }
+    Err(format!(
+        "--device {name}: no device or flash is called that; there are the devices {} and the flash \
+         profiles {}, or name a file: my-ssd.toml",
+        DeviceSpec::names().join(", "),
+        Profile::builtin_names().join(", ")
+    ))
+}
+
+/// A whole device as its file says, as large as wanted.
+fn whole_device(plan: &Plan<'_>, spec: &DeviceSpec) -> Result<(Box<dyn Target>, String), Failure> {
+    let shape = &plan.args.shape;
+    let fixed = [
+        ("channels", shape.channels),
+        ("dies-per-channel", shape.dies_per_channel),
+        ("op-percent", shape.op_percent),
+    ];
+    if let Some((option, _)) = fixed.iter().find(|(_, value)| value.is_some()) {
+        return Err(format!(
+            "--{option}: the device {:?} says this itself: leave it out, or change a copy of its file",
+            spec.name
+        ));
+    }
+    if plan.args.precondition == Precondition::Random && spec.kind() == "raw" {
+        return Err(
+            "--precondition random: raw units have no GC and so no steady state: use fill".into()
+        );
+    }
+    let (wanted, blocks_min) = match &shape.capacity {
+        Some(text) => {
+            let wanted = flash::quantity::bytes(text);
+            let wrong = || format!("--capacity {text}: must be a size, for example 8GiB");
+            (wanted.ok_or_else(wrong)?, 1)
+        }
+        None => (span_of_trace(plan)?.max(CAPACITY_MIN), BLOCKS_MIN),
+    };
+    let scale = spec.scale_for(wanted, blocks_min).map_err(|why| {
+        format!("{why}: give a smaller --capacity, and --fit pack, wrap or scale")
+    })?;
+    let target = spec.build(scale, &Faults::default(), plan.args.seed)?;
+    let description = format!(
+        "device {} ({}), {} of flash for {}",
+        spec.name,
+        spec.kind(),
+        bytes(target.flash_bytes()),
+        bytes(target.bytes()),
+    );
+    Ok((target, description))
+}
+
+/// An FTL on flash of this kind, and nothing else.
+fn flash_device(plan: &Plan<'_>) -> Result<(Box<dyn Target>, String), Failure> {
     let args = plan.args;
     let capacity = match (&args.shape.capacity, &args.config) {
         (Some(capacity), _) => Some(capacity.clone()),
         (None, Some(_)) => None,
-        (None, None) => Some(capacity_of_trace(plan)?),
+        (None, None) => Some(crate::size::config_text(span_of_trace(plan)?.max(CAPACITY_MIN))),
     };
     let shape = crate::device::Shape {
         capacity,
@@ -86,10 +168,10 @@ fn device(plan: &Plan<'_>) -> Result<(SimTarget, String), Failure> {
     let sim = Sim::format(SimMedium::nand(nand), format, config.ftl, flash::Instant(0));
     let mut sim = sim.map_err(|failure| failure.to_string())?;
     sim.run_until_ready().map_err(|failure| failure.to_string())?;
-    Ok((SimTarget::new(sim), description))
+    Ok((Box::new(SimTarget::new(sim)), description))
 }
 
-fn capacity_of_trace(plan: &Plan<'_>) -> Result<String, Failure> {
+fn span_of_trace(plan: &Plan<'_>) -> Result<u64, Failure> {
     let span = plan.survey.span_bytes(plan.args.fit);
     if span > CAPACITY_MAX {
         return Err(format!(
@@ -99,10 +181,10 @@ fn capacity_of_trace(plan: &Plan<'_>) -> Result<String, Failure> {
             bytes(span)
         ));
     }
-    Ok(crate::size::config_text(span.max(CAPACITY_MIN)))
+    Ok(span)
 }
 
-fn prepare(plan: &Plan<'_>, target: &mut SimTarget) -> Result<Preconditioned, Failure> {
+fn prepare(plan: &Plan<'_>, target: &mut dyn Target) -> Result<Preconditioned, Failure> {
     let wanted = plan.args.precondition;
     let mut progress = Progress::new(match wanted {
         Precondition::Random => "preconditioning, round after round",
@@ -144,19 +226,17 @@ const TOLD: [&str; 9] = [
 ];
 
 impl Counters {
-    fn of(target: &SimTarget) -> Self {
+    fn of(target: &dyn Target) -> Self {
         let counts = target.counts();
-        let mut values: Vec<_> =
-            TOLD.iter().map(|&name| (name, target.sim().ftl().counter(name))).collect();
+        let mut values: Vec<_> = TOLD.iter().map(|&name| (name, target.counter(name))).collect();
         values.push(("suspensions", counts.suspensions));
         let lab::target::TargetCounts { bytes_written, bytes_programmed, .. } = counts;
         Self { values, bytes_written, bytes_programmed }
     }
 
-    fn since(&self, before: &Self, target: &SimTarget, preconditioned: Preconditioned) -> Device {
+    fn since(&self, before: &Self, target: &dyn Target, preconditioned: Preconditioned) -> Device {
         let written = self.bytes_written - before.bytes_written;
         let programmed = self.bytes_programmed - before.bytes_programmed;
-        let status = target.sim().ftl().status();
         Device {
             preconditioned,
             bytes_written: written,
@@ -165,8 +245,8 @@ impl Counters {
             counters: (self.values.iter().zip(&before.values))
                 .map(|(now, before)| (now.0, now.1 - before.1))
                 .collect(),
-            bands_free: target.sim().ftl().counter("bands_free"),
-            erase_count_max: status.units.iter().map(|unit| unit.erase_count_max).max(),
+            bands_free: target.counter("bands_free"),
+            erase_count_max: target.erase_count_max(),
         }
     }
 }

@@ -21,6 +21,7 @@ use std::path::PathBuf;
     group = clap::ArgGroup::new("against").required(true).args(["device", "config", "target"]),
     after_help = "Examples:\n  \
     weir replay pgbench.csv.gz --device tlc --fit pack --precondition random\n  \
+    weir replay web.csv.gz --device intel-320 --capacity 16GiB --fit wrap --precondition fill\n  \
     weir replay web.csv.gz --config weir.toml --load 10x\n  \
     weir replay web.csv.gz --device mlc-25nm --read-threads 32 --write-threads 4 --write-cap 40MB/s\n  \
     weir replay web.csv.gz --target 'nbd+unix:///default?socket=weir-data/nbd.sock' --overwrite\n  \
@@ -34,8 +35,9 @@ pub struct Args {
     trace: PathBuf,
     #[command(flatten)]
     reading: Reading,
-    /// Emulate this flash: a profile's name, or a .toml file
-    #[arg(long, value_name = "PROFILE")]
+    /// Emulate a device (`weir lab devices` lists them) or the FTL on this flash (a profile's name);
+    /// or a .toml file of either
+    #[arg(long, value_name = "NAME")]
     device: Option<String>,
     /// Emulate the device of this config
     #[arg(long, value_name = "FILE")]
@@ -76,16 +78,17 @@ pub struct Args {
 /// The emulated device, beyond its profile.
 #[derive(clap::Args)]
 struct Shape {
-    /// --device: size, e.g. 8GiB [default: what the trace needs]
+    /// --device: size, e.g. 8GiB; a whole device gets fewer blocks on each plane [default: what the
+    /// trace needs]
     #[arg(long, value_name = "SIZE", conflicts_with_all = ["config", "target"])]
     capacity: Option<String>,
-    /// --device: buses [default: 4]
+    /// --device PROFILE: buses [default: 4]
     #[arg(long, value_name = "N", conflicts_with_all = ["config", "target"])]
     channels: Option<u32>,
-    /// --device: dies on each bus [default: 2]
+    /// --device PROFILE: dies on each bus [default: 2]
     #[arg(long, value_name = "N", conflicts_with_all = ["config", "target"])]
     dies_per_channel: Option<u32>,
-    /// --device: flash beyond the capacity, in percent of it [default: 25]
+    /// --device PROFILE: flash beyond the capacity, in percent of it [default: 25]
     #[arg(long, value_name = "PERCENT", conflicts_with_all = ["config", "target"])]
     op_percent: Option<u32>,
 }

@@ -43,7 +43,7 @@ pub struct Device {
     pub waf: Option<f64>,
     pub counters: Vec<(&'static str, u64)>,
     pub bands_free: u64,
-    pub erase_count_max: Option<u32>,
+    pub erase_count_max: u32,
 }
 
 /// Tells people, or writes JSON. `Bad` if requests failed.

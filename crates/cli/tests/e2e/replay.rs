@@ -61,6 +61,34 @@ fn an_emulated_replay_is_the_same_each_time_and_says_what_it_did() {
 }
 
 #[test]
+fn whole_devices_of_the_lab_are_replayed_on_like_profiles() {
+    let scratch = Scratch::new("replay-devices");
+    let trace = trace(&scratch, 1000);
+    for device in ["tssd", "gen3", "intel-320", "ts8-2-x11"] {
+        let found = replay(&[&trace, "--device", device, "--capacity", "64MiB"]);
+        assert_eq!(
+            (&found["errors"], &found["kinds"]["read"]["requests"]),
+            (&0.into(), &500.into())
+        );
+        let against = found["against"].as_str().unwrap();
+        assert!(against.contains(device), "{against}");
+        assert!(found["device"]["counters"]["erases"].is_u64(), "{found}");
+    }
+    let file = scratch.file("mine.toml");
+    let text = "name = \"mine\"\nkind = \"ssd\"\nprofile = \"slc\"\n[layout]\nchannels = 2\n\
+                dies_per_channel = 1\nblocks_per_plane = 64\n[ftl]\nover_provisioning = 0.3\n";
+    fs::write(&file, text).unwrap();
+    let found =
+        replay(&[&trace, "--device", &file, "--capacity", "16MiB", "--precondition", "fill"]);
+    assert!(found["against"].as_str().unwrap().starts_with("device mine (ssd)"), "{found}");
+    refused(&[&trace, "--device", &file, "--capacity", "1TiB"], &["mine", "in full", "--capacity"]);
+    refused(&[&trace, "--device", "gen3", "--channels", "2"], &["--channels", "gen3"]);
+    refused(&[&trace, "--device", "sdf"], &["line 1", "8388608", "gen3 or tssd"]);
+    refused(&[&trace, "--device", "sdf", "--precondition", "random"], &["use fill"]);
+    refused(&[&trace, "--device", "gen4"], &["gen4", "gen3", "mlc-25nm"]);
+}
+
+#[test]
 fn threads_and_the_write_cap_shape_an_emulated_replay() {
     let scratch = Scratch::new("replay-threads");
     let trace = trace(&scratch, 4000);

@@ -7,7 +7,7 @@ use crate::medium::SimMedium;
 use crate::ssd::{Array, Front, FrontConfig};
 use crate::target::{RawTarget, SimTarget, Target};
 use flash::{Geometry, Health, Instant};
-use ftl::raw::{EraseTime, RawFormat, RawSettings, WriteUnit};
+use ftl::raw::{EraseTime, Lanes, RawFormat, RawSettings, WriteUnit};
 use ftl::{FormatOptions, Settings, logical_blocks_max};
 use nand::{Faults, Layout, Nand};
 
@@ -36,6 +36,63 @@ impl Scale {
 }
 
 impl DeviceSpec {
+    /// The least scale, from `blocks_min` blocks of each plane up to the full device, at which it
+    /// offers `bytes`; `Err` says how many it has.
+    pub fn scale_for(&self, bytes: u64, blocks_min: u32) -> Result<Scale, String> {
+        let wrong = |why: String| format!("device {:?}: {why}", self.name);
+        let (flash, geometry) = self.flash_geometry().map_err(wrong)?;
+        let full = flash.layout.blocks_per_plane;
+        let offers = |blocks_per_unit| {
+            let geometry = Geometry { blocks_per_unit, ..geometry };
+            self.offers(&geometry).filter(|_| geometry.validate().is_ok())
+        };
+        let enough = |blocks: u32| offers(blocks).is_some_and(|offered| offered >= bytes);
+        if !enough(full) {
+            let has = offers(full).unwrap_or(0);
+            return Err(wrong(format!("has {has} bytes in full, and {bytes} are wanted")));
+        }
+        let (mut few, mut many) = (blocks_min.min(full).saturating_sub(1), full);
+        while many - few > 1 {
+            let middle = few + (many - few) / 2;
+            if enough(middle) { many = middle } else { few = middle }
+        }
+        Ok(Scale::BlocksPerPlane(many))
+    }
+
+    /// The flash of the device, or of a member, and its shape at full size.
+    fn flash_geometry(&self) -> Result<(&Flash, Geometry), String> {
+        match &self.inside {
+            Inside::Ftl(flash, _) | Inside::Raw(flash, _) => {
+                let nand = Nand::new(&flash.profile, &flash.layout, Faults::default())
+                    .map_err(|why| why.to_string())?;
+                Ok((flash, nand.geometry()))
+            }
+            Inside::Array(members) => members.member.flash_geometry(),
+        }
+    }
+
+    /// Bytes that clients may address if the flash has this shape; `None` if it is too small.
+    fn offers(&self, geometry: &Geometry) -> Option<u64> {
+        let (health, block) = (Health::default(), flash::BLOCK_BYTES as u64);
+        match &self.inside {
+            Inside::Ftl(_, choice) => {
+                let (wanted, max) =
+                    logical_blocks(geometry, &health, choice.utilization, &choice.settings);
+                (wanted > 0 && wanted <= max).then_some(u64::from(wanted) * block)
+            }
+            Inside::Raw(_, choice) => {
+                let format = raw_format(choice, geometry, &health);
+                let lanes = Lanes::of_format(geometry, &health, &format).ok()?;
+                Some(u64::from(lanes.logical_blocks()) * block)
+            }
+            Inside::Array(members) => {
+                let bytes = members.member.offers(geometry)?;
+                let used = bytes - bytes.checked_rem(members.chunk_bytes).unwrap_or(0);
+                Some(used * u64::from(members.count))
+            }
+        }
+    }
+
     /// Makes the device, formatted and empty; formatting took some of its time. `seed` is that of its policies
     /// and, in an array, makes the faults of the members differ. `Err` says what is wrong and what
     /// would work.
@@ -111,6 +168,20 @@ fn scaled(front: &FrontConfig, flash: &Flash, scale: Scale) -> Result<FrontConfi
     Ok(front)
 }
 
+/// How raw units are made. Without a share to spare, as few blocks are kept back as these bad blocks
+/// and the lane records take on the worst unit.
+fn raw_format(choice: &RawChoice, geometry: &Geometry, health: &Health) -> RawFormat {
+    let with = |spare| RawFormat { gang: choice.gang, spare, uuid: 1, label: Vec::new() };
+    if choice.spare > 0.0 {
+        return with(choice.spare);
+    }
+    let blocks = f64::from(geometry.blocks_per_unit);
+    // Half a block less, because a share of blocks is rounded up.
+    let formats = (1..geometry.blocks_per_unit).map(|kept| with((f64::from(kept) - 0.5) / blocks));
+    let mut works = formats.filter(|format| Lanes::of_format(geometry, health, format).is_ok());
+    works.next().unwrap_or_else(|| with(choice.spare))
+}
+
 fn raw_target(
     flash: &Flash,
     choice: &RawChoice,
@@ -121,7 +192,7 @@ fn raw_target(
         Layout { blocks_per_plane: scale.blocks_per_plane(&flash.layout)?, ..flash.layout.clone() };
     let nand = Nand::new(&flash.profile, &layout, faults.clone()).map_err(|why| why.to_string())?;
     let medium = SimMedium::nand(nand);
-    let format = RawFormat { gang: choice.gang, spare: choice.spare, uuid: 1, label: Vec::new() };
+    let format = raw_format(choice, medium.geometry(), &medium.health());
     let settings = RawSettings {
         write: if choice.write == "page" { WriteUnit::Page } else { WriteUnit::Block },
         erase: if choice.erase == "background" { EraseTime::Background } else { EraseTime::Now },
@@ -134,7 +205,7 @@ fn raw_target(
     let failed = |failure: crate::driver::Failure| failure.to_string();
     let mut sim = Sim::format_raw(medium, format, settings, Instant(0)).map_err(failed)?;
     sim.run_until_ready().map_err(failed)?;
-    Ok(RawTarget::new(sim))
+    Ok(RawTarget::raw(sim))
 }
 
 fn ftl_target(

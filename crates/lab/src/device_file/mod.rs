@@ -65,7 +65,7 @@ pub struct FtlChoice {
 pub struct RawChoice {
     /// Dies that make a unit: 1 for TSSD, the dies of a channel for SDF.
     pub gang: u32,
-    /// Share of each unit's blocks kept back for bad blocks and records.
+    /// Share of each unit's blocks kept back for bad blocks and records; 0: as little as they take.
     pub spare: f64,
     /// What one write fills: "block" (8 MiB of SDF) or "page" (TSSD).
     pub write: String,

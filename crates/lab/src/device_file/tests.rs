@@ -174,3 +174,31 @@ fn the_intel_320_has_the_bandwidths_of_table_4() {
     let reads = [(8, 0.17), (16, 0.20), (64, 0.22), (8192, 0.22)];
     table_4("intel-320", reads, 0.13, 32);
 }
+
+#[test]
+fn the_scale_for_a_size_is_the_least_that_has_it() {
+    for (name, bytes) in [("tssd", 20 << 30), ("ts8-2-x11", 40 << 30), ("sdf", 40 << 30)] {
+        let spec = builtin(name);
+        let Ok(Scale::BlocksPerPlane(blocks)) = spec.scale_for(bytes, 1) else {
+            panic!("{name} has that much");
+        };
+        let built = |blocks| spec.build(Scale::BlocksPerPlane(blocks), &Faults::default(), 1);
+        assert!(built(blocks).unwrap().bytes() >= bytes, "{name}");
+        assert!(built(blocks - 1).is_ok_and(|target| target.bytes() < bytes), "{name}");
+        assert_eq!(spec.scale_for(bytes, 500), Ok(Scale::BlocksPerPlane(500)), "{name}");
+        assert!(spec.scale_for(1 << 43, 1).unwrap_err().contains("in full"), "{name}");
+    }
+}
+
+#[test]
+fn raw_units_that_name_no_spare_keep_back_what_bad_blocks_take() {
+    let set = "raw.spare = 0\nlayout.channels = 4".parse().unwrap();
+    let spec = DeviceSpec::builtin_with("sdf", &set).unwrap();
+    let share = |factory_bad| {
+        let faults = Faults { factory_bad, ..Faults::default() };
+        let target = spec.build(Scale::BlocksPerPlane(400), &faults, 1).unwrap();
+        target.bytes() as f64 / target.flash_bytes() as f64
+    };
+    assert_eq!(share(0.0), 398.0 / 400.0);
+    assert!((0.9..0.97).contains(&share(0.02)), "{}", share(0.02));
+}

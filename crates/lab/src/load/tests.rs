@@ -25,6 +25,9 @@ impl Target for Lanes {
     fn bytes(&self) -> u64 {
         LANES * LANE_BYTES
     }
+    fn flash_bytes(&self) -> u64 {
+        self.bytes()
+    }
     fn lanes(&self) -> u32 {
         LANES as u32
     }
@@ -55,6 +58,12 @@ impl Target for Lanes {
     }
     fn counts(&self) -> TargetCounts {
         TargetCounts::default()
+    }
+    fn counter(&self, _: &str) -> u64 {
+        0
+    }
+    fn erase_count_max(&self) -> u32 {
+        0
     }
     fn queue_at(&self, _: u64) -> u32 {
         0

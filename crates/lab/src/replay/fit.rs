@@ -2,6 +2,8 @@
 //! the order of their numbers, each from a whole extent of 1 MiB on; what that makes larger than the
 //! device is refused, or moved in whole extents, so that what lies together in an extent stays so.
 
+use super::ReplayError;
+use crate::target::Rules;
 use crate::trace::{ADDRESS_MAX, Op, Place, Reader, Record, Repairs, TraceError};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -110,6 +112,17 @@ pub enum FitError {
         /// The device's size.
         capacity: u64,
     },
+    /// Raw units take no such write.
+    Unaligned {
+        /// Where it stands in the file.
+        place: Option<Place>,
+        /// Where it begins on the device.
+        offset: u64,
+        /// How long it is there.
+        bytes: u64,
+        /// What writes are multiples of.
+        unit: u64,
+    },
     /// The device has not one extent.
     DeviceTooSmall {
         /// Its size.
@@ -135,6 +148,17 @@ impl fmt::Display for FitError {
                 "the trace touches {bytes} bytes, and the device has {capacity}: use a larger \
                  device, or --fit wrap or scale"
             ),
+            Self::Unaligned { place, offset, bytes, unit } => {
+                if let Some(place) = place {
+                    write!(f, "{place}: ")?;
+                }
+                write!(
+                    f,
+                    "a write of {bytes} bytes at byte {offset} of the device, whose raw units take \
+                     only writes of whole, aligned units of {unit} bytes: use a trace of such \
+                     writes, or a device with an FTL, such as gen3 or tssd"
+                )
+            }
             Self::DeviceTooSmall { capacity } => {
                 write!(f, "the device has {capacity} bytes: it needs at least {EXTENT_BYTES}")
             }
@@ -204,6 +228,30 @@ impl Fit {
     /// All of a device of `capacity` bytes as it is, for records that were made for it.
     pub fn whole(capacity: u64) -> Self {
         Self { bases: BTreeMap::from([(0, 0)]), capacity, place: Placing::Same }
+    }
+
+    /// Reads the trace once more if the device does not take every write, and refuses the first one
+    /// that it would not take.
+    pub fn check_writes(&self, reader: &mut Reader, rules: Rules) -> Result<(), ReplayError> {
+        let unit = rules.write_bytes;
+        if rules.erase_bytes == 0 {
+            return Ok(());
+        }
+        let mut pieces = Vec::new();
+        while let Some(record) = reader.next() {
+            let record = record?;
+            if record.op != Op::Write {
+                continue;
+            }
+            self.pieces(&record, &mut pieces);
+            for &(offset, bytes) in &pieces {
+                if !offset.is_multiple_of(unit) || !bytes.is_multiple_of(unit) {
+                    let place = Some(reader.place());
+                    return Err(FitError::Unaligned { place, offset, bytes, unit }.into());
+                }
+            }
+        }
+        Ok(())
     }
 
     /// The device's size.

@@ -22,7 +22,7 @@ pub use lanes::{Issue, LaneOptions, Lanes, Looped, Next, Pace, Part, Records};
 pub use tally::{Kind, Tally};
 
 use crate::driver::Failure;
-use crate::target::{Done, Io, IoKind, Target};
+use crate::target::{Done, Io, IoKind, Rules, Target};
 use crate::trace::{Op, TraceError};
 use flash::{BLOCK_BYTES, Hint, Instant, RequestError};
 use std::fmt;
@@ -32,6 +32,8 @@ use std::fmt;
 pub enum ReplayError {
     /// The trace cannot be read on.
     Trace(TraceError),
+    /// The device takes no such writes.
+    Fit(FitError),
     /// The simulated device broke a promise.
     Device(Failure),
 }
@@ -40,6 +42,7 @@ impl fmt::Display for ReplayError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Trace(error) => error.fmt(f),
+            Self::Fit(error) => error.fmt(f),
             Self::Device(failure) => write!(f, "the simulated device failed: {failure}"),
         }
     }
@@ -50,6 +53,12 @@ impl std::error::Error for ReplayError {}
 impl From<TraceError> for ReplayError {
     fn from(error: TraceError) -> Self {
         Self::Trace(error)
+    }
+}
+
+impl From<FitError> for ReplayError {
+    fn from(error: FitError) -> Self {
+        Self::Fit(error)
     }
 }
 
@@ -74,15 +83,29 @@ struct Flight {
 enum Stage {
     /// Reads the blocks of which a write covers only a part.
     Edges,
+    /// On raw units: erases what is written next.
+    Erase,
     /// Does what was asked.
     Itself,
     /// Flushes behind a write that must be durable: a target knows no FUA, as many disks do not.
     Flush,
 }
 
+impl Stage {
+    /// The stage after one that comes before the request itself.
+    fn before_itself(self) -> Option<Self> {
+        match self {
+            Self::Edges => Some(Self::Erase),
+            Self::Erase => Some(Self::Itself),
+            Self::Itself | Self::Flush => None,
+        }
+    }
+}
+
 /// Everything of a run but the target and the lanes.
 struct Run<'a> {
     fit: &'a Fit,
+    rules: Rules,
     flights: Vec<Flight>,
     flights_free: Vec<u32>,
     tally: Tally,
@@ -102,6 +125,7 @@ pub fn run(
 ) -> Result<(Tally, u64), ReplayError> {
     let mut run = Run {
         fit,
+        rules: target.rules(),
         flights: Vec::new(),
         flights_free: Vec::new(),
         tally: Tally::new(LATE_NS),
@@ -170,43 +194,54 @@ impl Run<'_> {
         now: Instant,
         token: u32,
     ) -> Result<bool, Failure> {
-        let Flight { issue, stage, .. } = self.flights[token as usize];
-        let record = issue.record;
-        let io = |kind, offset, bytes| Io { kind, offset, bytes, hint: Hint::default() };
-        self.fit.pieces(&record, &mut self.pieces);
-        let mut ios: Vec<Io> = Vec::with_capacity(self.pieces.len());
+        let Flight { issue, mut stage, .. } = self.flights[token as usize];
+        self.fit.pieces(&issue.record, &mut self.pieces);
+        let mut ios = self.ios(stage, issue.record.op);
+        while ios.is_empty()
+            && let Some(next) = stage.before_itself()
+        {
+            stage = next;
+            ios = self.ios(stage, issue.record.op);
+        }
         if stage == Stage::Edges {
-            if record.op == Op::Write {
-                let edges = self.pieces.iter().flat_map(|&(offset, bytes)| edges(offset, bytes));
-                ios.extend(edges.map(|offset| io(IoKind::Read, offset, BLOCK_BYTES as u64)));
-            }
-            if ios.is_empty() {
-                self.flights[token as usize].stage = Stage::Itself;
-            } else {
-                self.tally.partial();
-            }
+            self.tally.partial();
         }
-        match (self.flights[token as usize].stage, record.op) {
-            (Stage::Edges, _) => {}
-            (Stage::Flush, _) | (Stage::Itself, Op::Flush) => ios.push(io(IoKind::Flush, 0, 0)),
-            (Stage::Itself, op) => {
-                let kind = match op {
-                    Op::Read => IoKind::Read,
-                    Op::Write => IoKind::Write,
-                    Op::Trim | Op::Flush => IoKind::Erase,
-                };
-                let whole = |&(offset, bytes): &(u64, u64)| match kind {
-                    IoKind::Erase => inner_blocks(offset, bytes),
-                    _ => (offset, bytes),
-                };
-                let pieces = self.pieces.iter().map(whole).filter(|&(_, bytes)| bytes > 0);
-                ios.extend(pieces.map(|(offset, bytes)| io(kind, offset, bytes)));
-            }
-        }
-        self.flights[token as usize].left = ios.len() as u32;
+        let flight = &mut self.flights[token as usize];
+        (flight.stage, flight.left) = (stage, ios.len() as u32);
         let goes_on = !ios.is_empty();
         ios.into_iter().try_for_each(|io| target.submit(now, u64::from(token), io))?;
         Ok(goes_on)
+    }
+
+    /// What a stage of a request at `self.pieces` submits.
+    fn ios(&self, stage: Stage, op: Op) -> Vec<Io> {
+        let io = |kind, offset, bytes| Io { kind, offset, bytes, hint: Hint::default() };
+        let pieces = self.pieces.iter().copied();
+        let of = |kind, pieces: &mut dyn Iterator<Item = (u64, u64)>| {
+            let some = pieces.filter(|&(_, bytes)| bytes > 0);
+            some.map(|(offset, bytes)| io(kind, offset, bytes)).collect()
+        };
+        let Rules { read_bytes, erase_bytes, .. } = self.rules;
+        match (stage, op) {
+            (Stage::Edges, Op::Write) if erase_bytes == 0 => {
+                let edges = pieces.flat_map(|(offset, bytes)| edges(offset, bytes));
+                edges.map(|offset| io(IoKind::Read, offset, BLOCK_BYTES as u64)).collect()
+            }
+            (Stage::Erase, Op::Write) if erase_bytes > 0 => {
+                of(IoKind::Erase, &mut pieces.map(|piece| begun(piece, erase_bytes)))
+            }
+            (Stage::Edges | Stage::Erase, _) => Vec::new(),
+            (Stage::Flush, _) | (Stage::Itself, Op::Flush) => vec![io(IoKind::Flush, 0, 0)],
+            (Stage::Itself, Op::Read) if read_bytes > BLOCK_BYTES as u64 => {
+                of(IoKind::Read, &mut pieces.map(|piece| outer(piece, read_bytes)))
+            }
+            (Stage::Itself, Op::Read) => of(IoKind::Read, &mut { pieces }),
+            (Stage::Itself, Op::Write) => of(IoKind::Write, &mut { pieces }),
+            (Stage::Itself, Op::Trim) => {
+                let whole = erase_bytes.max(BLOCK_BYTES as u64);
+                of(IoKind::Erase, &mut pieces.map(|piece| inner(piece, whole)))
+            }
+        }
     }
 
     /// An I/O has ended. The flight that has ended with it, if one has.
@@ -224,7 +259,7 @@ impl Run<'_> {
             return Ok(None);
         }
         let next = match flight.stage {
-            Stage::Edges => Some(Stage::Itself),
+            Stage::Edges | Stage::Erase => flight.stage.before_itself(),
             Stage::Itself if flight.issue.record.fua => Some(Stage::Flush),
             Stage::Itself | Stage::Flush => None,
         };
@@ -255,10 +290,21 @@ fn edges(offset: u64, bytes: u64) -> impl Iterator<Item = u64> {
     head.into_iter().chain(tail.filter(|_| tail != head))
 }
 
-/// The blocks that a range covers whole: what a trim may forget.
-fn inner_blocks(offset: u64, bytes: u64) -> (u64, u64) {
-    const BLOCK: u64 = BLOCK_BYTES as u64;
-    let first = offset.div_ceil(BLOCK) * BLOCK;
-    let end = (offset + bytes) / BLOCK * BLOCK;
+/// The multiples of `grain` that a range covers whole: what a trim may forget.
+fn inner((offset, bytes): (u64, u64), grain: u64) -> (u64, u64) {
+    let first = offset.div_ceil(grain) * grain;
+    let end = (offset + bytes) / grain * grain;
     (first, end.saturating_sub(first))
+}
+
+/// The multiples of `grain` that a range touches.
+fn outer((offset, bytes): (u64, u64), grain: u64) -> (u64, u64) {
+    let first = offset / grain * grain;
+    (first, (offset + bytes).div_ceil(grain) * grain - first)
+}
+
+/// The multiples of `grain` that begin within a range: what is erased before it is written.
+fn begun((offset, bytes): (u64, u64), grain: u64) -> (u64, u64) {
+    let first = offset.div_ceil(grain) * grain;
+    (first, ((offset + bytes).div_ceil(grain) * grain).saturating_sub(first))
 }

@@ -2,7 +2,7 @@
 //! state of random writes, which is detected and not assumed.
 
 use super::{Fit, LaneOptions, Lanes, Pace, Part, ReplayError, run};
-use crate::target::{SimTarget, Target};
+use crate::target::Target;
 use crate::trace::{Op, Record, TraceError};
 use flash::{BLOCK_BYTES, Random};
 
@@ -39,22 +39,24 @@ const DEPTH: u32 = 64;
 
 /// Does it. `progress` is told the share that is done, as far as that can be foreseen.
 pub fn precondition(
-    target: &mut SimTarget,
+    target: &mut dyn Target,
     wanted: Precondition,
     seed: u64,
     progress: &mut dyn FnMut(f64),
 ) -> Result<Preconditioned, ReplayError> {
-    let bytes = target.bytes();
+    let (bytes, rules) = (target.bytes(), target.rules());
     if wanted == Precondition::None {
         return Ok(Preconditioned { rounds: Vec::new(), steady: true });
     }
-    let fills = bytes.div_ceil(FILL_BYTES);
+    let fill_bytes = FILL_BYTES.max(rules.write_bytes);
+    let fills = bytes.div_ceil(fill_bytes);
     let records = (0..fills).map(|i| {
-        let offset = i * FILL_BYTES;
-        write(offset, FILL_BYTES.min(bytes - offset))
+        let offset = i * fill_bytes;
+        write(offset, fill_bytes.min(bytes - offset))
     });
     write_all(target, records, &mut |done| progress(done as f64 / fills as f64))?;
-    if wanted == Precondition::Fill {
+    // Nothing is ever moved on raw units: written once is as steady as it gets.
+    if wanted == Precondition::Fill || rules.erase_bytes > 0 {
         return Ok(Preconditioned { rounds: Vec::new(), steady: true });
     }
     let mut random = Random::new(seed);
@@ -68,7 +70,7 @@ pub fn precondition(
         let after = target.counts();
         let programmed = after.bytes_programmed - before.bytes_programmed;
         let waf = programmed as f64 / (after.bytes_written - before.bytes_written).max(1) as f64;
-        let free = target.sim().ftl().counter("bands_free") as f64;
+        let free = target.counter("bands_free") as f64;
         let steady = rounds.last().is_some_and(|&last: &f64| {
             let free_change = (free - free_before).abs();
             (waf / last - 1.0).abs() <= WAF_SHARE
@@ -89,7 +91,7 @@ fn write(offset: u64, length: u64) -> Result<Record, TraceError> {
 }
 
 fn write_all<'a>(
-    target: &mut SimTarget,
+    target: &mut dyn Target,
     records: impl Iterator<Item = Result<Record, TraceError>> + 'a,
     progress: &mut dyn FnMut(u64),
 ) -> Result<(), ReplayError> {

@@ -2,8 +2,9 @@
 
 use super::precondition::{Precondition, precondition};
 use super::{Fit, FitError, FitKind, Issue, LaneOptions, Lanes, Looped, Next, Pace, Part, Survey};
-use super::{edges, inner_blocks, run};
+use super::{begun, edges, inner, outer, run};
 use crate::device::nand_of;
+use crate::device_file::{DeviceSpec, Scale};
 use crate::driver::Sim;
 use crate::target::{SimTarget, Target};
 use crate::trace::{Op, Options, Place, Reader, Record, TraceError};
@@ -177,8 +178,12 @@ fn edges_and_insides_of_ranges_are_whole_blocks() {
     assert_eq!(edges(512, 512), [0]);
     assert_eq!(edges(512, 4096), [0, 4096]);
     assert_eq!(edges(4096, 5000), [8192]);
-    assert_eq!(inner_blocks(512, 4096), (4096, 0));
-    assert_eq!(inner_blocks(512, 8192), (4096, 4096));
+    assert_eq!(inner((512, 4096), 4096), (4096, 0));
+    assert_eq!(inner((512, 8192), 4096), (4096, 4096));
+    assert_eq!(outer((4096, 4096), 8192), (0, 8192));
+    assert_eq!(outer((8000, 200), 4096), (4096, 8192));
+    assert_eq!(begun((8192, 8192), 8192), (8192, 8192));
+    assert_eq!(begun((4096, 2048), 8192), (8192, 0), "the block was begun before");
 }
 
 fn target() -> SimTarget {
@@ -245,4 +250,65 @@ fn random_writes_reach_a_steady_state_that_is_told() {
     assert!(found.steady, "{found:?}");
     let [.., before, last] = found.rounds[..] else { panic!("too few rounds: {found:?}") };
     assert!((last / before - 1.0).abs() <= 0.02 && last > 1.05, "{found:?}");
+}
+
+/// A built-in device with few channels and blocks.
+fn device(name: &str, blocks: u32, set: &str) -> Box<dyn Target> {
+    let set = set.parse().expect("it is TOML");
+    let spec = DeviceSpec::builtin_with(name, &set).expect("it is built in");
+    spec.build(Scale::BlocksPerPlane(blocks), &Faults::default(), 1).expect("it is not too small")
+}
+
+fn replayed(target: &mut dyn Target, text: &str, depth: u32) -> (super::Tally, u64) {
+    let fit = Fit::whole(target.bytes());
+    fit.check_writes(&mut reader(text).unwrap(), target.rules()).unwrap();
+    let records = Box::new(reader(text).unwrap());
+    let mut lanes = Lanes::new(vec![(lane(Part::All, Pace::Depth(depth), None), records)]);
+    run(target, &mut lanes, &fit, &mut |_| {}).unwrap()
+}
+
+#[test]
+fn a_drive_and_an_array_are_replayed_on_as_the_ftl_is() {
+    let text: String =
+        (0..2000).map(|i| format!("0.{i:06},{},{},9,x\n", letters(i), place(i))).collect();
+    let few = "[layout]\nchannels = 2\ndies_per_channel = 1";
+    for (name, set) in
+        [("intel-320", few), ("gen3", few), ("ts8-2-x11", "[array]\ncount = 2\nchunk_bytes = 4096")]
+    {
+        let replay = || {
+            let mut target = device(name, 64, set);
+            precondition(&mut *target, Precondition::Fill, 1, &mut |_| {}).unwrap();
+            let (tally, elapsed_ns) = replayed(&mut *target, &text, 4);
+            (
+                tally.requests(),
+                tally.errors(),
+                elapsed_ns,
+                target.counts(),
+                target.counter("erases"),
+            )
+        };
+        let first = replay();
+        assert_eq!((first.0, first.1), (2000, 0), "{name}");
+        assert!(first.3.bytes_programmed > first.3.bytes_written / 2, "{name}: {:?}", first.3);
+        assert_eq!(replay(), first, "{name}: the same each time");
+    }
+}
+
+#[test]
+fn raw_units_are_erased_before_each_write_and_take_whole_ones_only() {
+    let set = "[layout]\nchannels = 2\n[raw]\nspare = 0";
+    let mut target = device("sdf", 8, set);
+    assert_eq!(target.flash_bytes(), 2 * 8 * 8 * MIB);
+    assert_eq!(target.bytes(), 2 * 6 * 8 * MIB, "two blocks of each lane hold its records");
+    // The same 8 MiB twice, and reads of a part of a granule.
+    let text = "0.0,W,16384,16384,x\n0.1,W,16384,16384,x\n0.2,R,16392,8,x\n0.3,R,16384,1,x\n";
+    let (tally, _) = replayed(&mut *target, text, 1);
+    assert_eq!((tally.requests(), tally.errors(), tally.partial_writes), (4, 0, 0));
+    assert_eq!(target.counts().bytes_written, 16 * MIB);
+    let fit = Fit::whole(target.bytes());
+    let wrong = "0.0,R,0,8,x\n0.1,W,8,16384,x\n";
+    let error = fit.check_writes(&mut reader(wrong).unwrap(), target.rules()).unwrap_err();
+    let said = error.to_string();
+    assert!(said.contains("line 2") && said.contains("8388608 bytes"), "{said}");
+    fit.check_writes(&mut reader(wrong).unwrap(), super::Rules::default()).unwrap();
 }

@@ -9,7 +9,7 @@
 //! - with chunks every member offers whole chunks, as many as the smallest holds.
 
 use crate::driver::Failure;
-use crate::target::{Done, Io, IoKind, Target, TargetCounts};
+use crate::target::{Done, Io, IoKind, Rules, Target, TargetCounts};
 use flash::{Instant, RequestError};
 use std::collections::VecDeque;
 
@@ -119,6 +119,14 @@ impl<T: Target> Target for Array<T> {
         self.member_bytes * self.members.len() as u64
     }
 
+    fn flash_bytes(&self) -> u64 {
+        self.members.iter().map(Target::flash_bytes).sum()
+    }
+
+    fn rules(&self) -> Rules {
+        self.members[0].rules()
+    }
+
     fn lanes(&self) -> u32 {
         if self.chunk_bytes == 0 { self.members.len() as u32 } else { 1 }
     }
@@ -187,6 +195,14 @@ impl<T: Target> Target for Array<T> {
             sum.suspensions += counts.suspensions;
         }
         sum
+    }
+
+    fn counter(&self, name: &str) -> u64 {
+        self.members.iter().map(|member| member.counter(name)).sum()
+    }
+
+    fn erase_count_max(&self) -> u32 {
+        self.members.iter().map(Target::erase_count_max).max().unwrap_or(0)
     }
 
     fn queue_at(&self, offset: u64) -> u32 {

@@ -32,7 +32,7 @@ use super::cache::Lines;
 use super::config::{FrontConfig, Link};
 use super::serial::{Pool, Serial, transfer_ns};
 use crate::driver::Failure;
-use crate::target::{Done, Io, IoKind, Target, TargetCounts};
+use crate::target::{Done, Io, IoKind, Rules, Target, TargetCounts};
 use flash::{Instant, RequestError};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -563,6 +563,14 @@ impl<T: Target> Target for Front<T> {
         self.inner_bytes
     }
 
+    fn flash_bytes(&self) -> u64 {
+        self.inner.flash_bytes()
+    }
+
+    fn rules(&self) -> Rules {
+        self.inner.rules()
+    }
+
     fn lanes(&self) -> u32 {
         if self.config.hides_units { 1 } else { self.inner.lanes() }
     }
@@ -617,6 +625,14 @@ impl<T: Target> Target for Front<T> {
 
     fn counts(&self) -> TargetCounts {
         self.inner.counts()
+    }
+
+    fn counter(&self, name: &str) -> u64 {
+        self.inner.counter(name)
+    }
+
+    fn erase_count_max(&self) -> u32 {
+        self.inner.erase_count_max()
     }
 
     fn queue_at(&self, offset: u64) -> u32 {

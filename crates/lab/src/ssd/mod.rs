@@ -13,12 +13,18 @@ pub use config::{Cache, Firmware, FrontConfig, Link};
 pub use front::Front;
 
 use crate::driver::Failure;
-use crate::target::{Done, Io, Target, TargetCounts};
+use crate::target::{Done, Io, Rules, Target, TargetCounts};
 use flash::Instant;
 
 impl<T: Target + ?Sized> Target for Box<T> {
     fn bytes(&self) -> u64 {
         (**self).bytes()
+    }
+    fn flash_bytes(&self) -> u64 {
+        (**self).flash_bytes()
+    }
+    fn rules(&self) -> Rules {
+        (**self).rules()
     }
     fn lanes(&self) -> u32 {
         (**self).lanes()
@@ -40,6 +46,12 @@ impl<T: Target + ?Sized> Target for Box<T> {
     }
     fn counts(&self) -> TargetCounts {
         (**self).counts()
+    }
+    fn counter(&self, name: &str) -> u64 {
+        (**self).counter(name)
+    }
+    fn erase_count_max(&self) -> u32 {
+        (**self).erase_count_max()
     }
     fn queue_at(&self, offset: u64) -> u32 {
         (**self).queue_at(offset)

@@ -43,6 +43,9 @@ impl Target for Flash {
     fn bytes(&self) -> u64 {
         FLASH_BYTES
     }
+    fn flash_bytes(&self) -> u64 {
+        FLASH_BYTES
+    }
     fn lanes(&self) -> u32 {
         self.free_at.len() as u32
     }
@@ -80,6 +83,12 @@ impl Target for Flash {
             bytes_relocated: self.written * self.relocated_per_byte,
             ..TargetCounts::default()
         }
+    }
+    fn counter(&self, _: &str) -> u64 {
+        self.taken.borrow().len() as u64
+    }
+    fn erase_count_max(&self) -> u32 {
+        3
     }
     fn queue_at(&self, _: u64) -> u32 {
         self.running.len() as u32

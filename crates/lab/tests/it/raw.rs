@@ -77,7 +77,7 @@ fn sdf(blocks: u32, write: WriteUnit) -> RawTarget {
     let settings = RawSettings { write, read_granule: 2, ..RawSettings::default() };
     let mut sim = Sim::format_raw(medium, format, settings, Instant(0)).expect("fits");
     sim.run_until_ready().expect("formats");
-    RawTarget::new(sim)
+    RawTarget::raw(sim)
 }
 
 /// One synchronous client a lane, each doing `ios` I/Os that `io` gives. Returns the bytes moved a

@@ -224,11 +224,12 @@ impl TailDevice {
         Ok(TailReport {
             mean_ns: seen[0].reads.mean_ns(),
             p999_ns: seen[0].reads.quantile_ns(0.999),
-            max_ns: seen[0].reads.max_ns().max(seen[0].unfinished_max_ns),
+            max_ns: seen[0].reads.max_ns().max(seen[0].unfinished.max_ns()),
             reads: seen[0].reads.count(),
             written_per_s: writes.map_or(0.0, |seen| seen.per_second(seen.bytes_written))
                 / self.share(),
-            write_max_ns: writes.map_or(0, |seen| seen.writes.max_ns().max(seen.unfinished_max_ns)),
+            write_max_ns: writes
+                .map_or(0, |seen| seen.writes.max_ns().max(seen.unfinished.max_ns())),
             waf: if written > 0.0 { programmed / written } else { 0.0 },
             mean_bound_ns: self.bound(programmed / 4096.0, erased, load.measure_ns as f64),
             slow: (slow_counters(&target).iter().zip(&slow))

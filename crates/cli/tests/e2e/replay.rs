@@ -79,7 +79,7 @@ fn whole_devices_of_the_lab_are_replayed_on_like_profiles() {
                 dies_per_channel = 1\nblocks_per_plane = 64\n[ftl]\nover_provisioning = 0.3\n";
     fs::write(&file, text).unwrap();
     let found =
-        replay(&[&trace, "--device", &file, "--capacity", "16MiB", "--precondition", "fill"]);
+        replay(&[&trace, "--device", &file, "--capacity", "64MiB", "--precondition", "fill"]);
     assert!(found["against"].as_str().unwrap().starts_with("device mine (ssd)"), "{found}");
     refused(&[&trace, "--device", &file, "--capacity", "1TiB"], &["mine", "in full", "--capacity"]);
     refused(&[&trace, "--device", "gen3", "--channels", "2"], &["--channels", "gen3"]);

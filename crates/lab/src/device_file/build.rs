@@ -150,8 +150,8 @@ fn array(
     seed: u64,
 ) -> Result<Array<Box<dyn Target>>, String> {
     let built = (0..u64::from(members.count)).map(|number| {
-        let faults = Faults { seed: faults.seed + number, ..faults.clone() };
-        members.member.build(scale, &faults, seed + number)
+        let faults = Faults { seed: faults.seed.wrapping_add(number), ..faults.clone() };
+        members.member.build(scale, &faults, seed.wrapping_add(number))
     });
     Array::new(built.collect::<Result<_, _>>()?, members.chunk_bytes)
 }

@@ -7,8 +7,10 @@ const BUILTIN: &[(&str, &str)] = &[
     ("sdf-channels", include_str!("../../../../experiments/sdf-channels.toml")),
     ("sdf-write-latency", include_str!("../../../../experiments/sdf-write-latency.toml")),
     ("sdf-slices-reads", include_str!("../../../../experiments/sdf-slices-reads.toml")),
+    ("sdf-capacity", include_str!("../../../../experiments/sdf-capacity.toml")),
     ("tssd-sweep", include_str!("../../../../experiments/tssd-sweep.toml")),
     ("tssd-means", include_str!("../../../../experiments/tssd-means.toml")),
+    ("tssd-applications", include_str!("../../../../experiments/tssd-applications.toml")),
 ];
 
 /// The names of all.

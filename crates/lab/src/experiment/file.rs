@@ -192,6 +192,8 @@ pub(super) struct DeviceChoice {
     pub set: Table,
     /// Blocks of each plane: how capacity is scaled.
     pub blocks_per_plane: Option<u32>,
+    /// Share of each plane's blocks that are bad from the factory.
+    pub factory_bad: f64,
 }
 
 /// Something done to the device before its first point.
@@ -214,6 +216,8 @@ struct CaseFile {
     #[serde(default)]
     set: Table,
     blocks_per_plane: Option<u32>,
+    #[serde(default)]
+    factory_bad: f64,
     #[serde(default)]
     prepare: Vec<ClientFile>,
     warmup: Duration,
@@ -372,6 +376,12 @@ impl CaseFile {
             }
             clients.push(file.client(number)?);
         }
+        if !(0.0..=0.5).contains(&self.factory_bad) {
+            return Err(format!(
+                "factory_bad = {}: a share of the blocks from 0 to 0.5, for example 0.0025",
+                self.factory_bad
+            ));
+        }
         if clients.is_empty() || self.measure.0 == 0 {
             return Err("a case needs a client and a measure above \"0s\"".into());
         }
@@ -382,6 +392,7 @@ impl CaseFile {
                 name: self.device,
                 set: self.set,
                 blocks_per_plane: self.blocks_per_plane,
+                factory_bad: self.factory_bad,
             },
             prepare,
             warmup_ns: self.warmup.0,

@@ -3,7 +3,7 @@
 
 use super::ExperimentError;
 use crate::load::{Latency, Seen};
-use crate::target::TargetCounts;
+use crate::target::{Target, TargetCounts};
 use std::collections::BTreeMap;
 
 /// Names of the parts of a latency, and their shares where they are quantiles.
@@ -24,11 +24,11 @@ pub fn metric_unit(metric: &str) -> Result<&'static str, ExperimentError> {
     let unit = match name {
         "read_bandwidth" | "write_bandwidth" | "bandwidth" => Some("GB/s"),
         "read_iops" | "write_iops" | "iops" => Some("1/s"),
-        "read_spikes" | "write_spikes" => Some("%"),
+        "read_spikes" | "write_spikes" | "io_spikes" | "usable" => Some("%"),
         "errors" | "unfinished" | "erases" | "suspensions" | "waf" => Some(""),
         "unfinished_max" => Some("ms"),
         _ => name.split_once('_').and_then(|(kind, part)| {
-            let known = ["read", "write", "batch"].contains(&kind)
+            let known = ["read", "write", "io", "batch"].contains(&kind)
                 && LATENCIES.iter().any(|(name, _)| *name == part);
             known.then_some("ms")
         }),
@@ -36,9 +36,9 @@ pub fn metric_unit(metric: &str) -> Result<&'static str, ExperimentError> {
     unit.ok_or_else(|| {
         ExperimentError(format!(
             "metric {metric:?}: there is no such one; known are read_bandwidth, write_bandwidth, \
-             bandwidth, read_iops, write_iops, iops, read_spikes, write_spikes, errors, unfinished, \
-             unfinished_max, erases, suspensions, waf, and read_, write_ or batch_ with mean, min, \
-             max, deviation, p50, p99, p999 or p9999"
+             bandwidth, read_iops, write_iops, iops, read_spikes, write_spikes, io_spikes, errors, \
+             unfinished, unfinished_max, erases, suspensions, waf, usable, and read_, write_, io_ \
+             or batch_ with mean, min, max, deviation, p50, p99, p999 or p9999"
         ))
     })
 }
@@ -68,16 +68,21 @@ fn add_seen(values: &mut BTreeMap<String, f64>, prefix: &str, seen: &Seen, spike
     put("write_iops", seen.per_second(seen.writes_done));
     put("iops", seen.per_second(seen.reads_done + seen.writes_done));
     put("errors", seen.errors as f64);
-    put("unfinished", seen.unfinished as f64);
-    put("unfinished_max", seen.unfinished_max_ns as f64 / 1e6);
+    put("unfinished", seen.unfinished.count() as f64);
+    put("unfinished_max", seen.unfinished.max_ns() as f64 / 1e6);
     if seen.reads.count() > 0 {
         put("read_spikes", 100.0 * seen.reads.share_over(spike_ns));
     }
     if seen.writes.count() > 0 {
         put("write_spikes", 100.0 * seen.writes.share_over(spike_ns));
     }
+    let ios = seen.ios();
+    if ios.count() > 0 {
+        values.insert(format!("{prefix}io_spikes"), 100.0 * ios.share_over(spike_ns));
+    }
     add_latency(values, prefix, "read", &seen.reads);
     add_latency(values, prefix, "write", &seen.writes);
+    add_latency(values, prefix, "io", &ios);
     add_latency(values, prefix, "batch", &seen.batches);
 }
 
@@ -85,7 +90,7 @@ fn add_seen(values: &mut BTreeMap<String, f64>, prefix: &str, seen: &Seen, spike
 pub(super) fn metrics(
     clients: &[(String, Seen)],
     before: TargetCounts,
-    after: TargetCounts,
+    target: &dyn Target,
     spike_ns: u64,
 ) -> BTreeMap<String, f64> {
     let mut values = BTreeMap::new();
@@ -95,11 +100,13 @@ pub(super) fn metrics(
         all.merge(seen);
     }
     add_seen(&mut values, "", &all, spike_ns);
+    let after = target.counts();
     let programmed = after.bytes_programmed - before.bytes_programmed;
     let written = after.bytes_written - before.bytes_written;
     if written > 0 {
         values.insert("waf".into(), programmed as f64 / written as f64);
     }
+    values.insert("usable".into(), 100.0 * target.bytes() as f64 / target.flash_bytes() as f64);
     values.insert("erases".into(), (after.erases - before.erases) as f64);
     values.insert("suspensions".into(), (after.suspensions - before.suspensions) as f64);
     values

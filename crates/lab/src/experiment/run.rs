@@ -118,10 +118,11 @@ fn run_case(
 }
 
 fn make_device(case: &Case, seed: u64) -> Result<Device, String> {
-    let DeviceChoice { name, set, blocks_per_plane } = &case.device;
+    let DeviceChoice { name, set, blocks_per_plane, factory_bad } = &case.device;
     let spec = DeviceSpec::builtin_with(name, set)?;
     let scale = blocks_per_plane.map_or(Scale::FULL, Scale::BlocksPerPlane);
-    let target = spec.build(scale, &nand::Faults::default(), seed)?;
+    let faults = nand::Faults { seed, factory_bad: *factory_bad, ..nand::Faults::default() };
+    let target = spec.build(scale, &faults, seed)?;
     let mut device = Device { target, choice: case.device.clone(), prepare: case.prepare.clone() };
     for (step, prepare) in (0..).zip(&case.prepare) {
         device.prepare(prepare, seed ^ (step + 1)).map_err(|why| format!("prepare: {why}"))?;
@@ -185,7 +186,6 @@ fn measure(
     {
         return Err(Failure(format!("client {:?}: {error:?}", client.name)));
     }
-    let after = device.target.counts();
     let clients = case.clients.iter().map(|client| client.name.clone()).zip(seen);
-    Ok(metric::metrics(&clients.collect::<Vec<_>>(), before, after, spike_ns))
+    Ok(metric::metrics(&clients.collect::<Vec<_>>(), before, &*device.target, spike_ns))
 }

@@ -93,10 +93,9 @@ pub struct Seen {
     pub first_error: Option<RequestError>,
     /// How long was measured.
     pub measured_ns: u64,
-    /// I/Os without an end when time was up.
-    pub unfinished: u64,
-    /// The longest wait among those: a stall must not hide behind the end of the measurement.
-    pub unfinished_max_ns: u64,
+    /// How long those waited that had no end when time was up: neither a stall nor a queue that only
+    /// grows must hide behind the end of the measurement.
+    pub unfinished: Latency,
 }
 
 impl Seen {
@@ -127,10 +126,7 @@ impl Seen {
 
     pub(super) fn close(&mut self, measured_ns: u64, waits: &[u64]) {
         self.measured_ns = measured_ns;
-        for &wait in waits {
-            self.unfinished += 1;
-            self.unfinished_max_ns = self.unfinished_max_ns.max(wait);
-        }
+        waits.iter().for_each(|&wait| self.unfinished.add(wait));
     }
 
     /// Adds what another client saw in the same time.
@@ -145,8 +141,15 @@ impl Seen {
         self.errors += other.errors;
         self.first_error = self.first_error.or(other.first_error);
         self.measured_ns = self.measured_ns.max(other.measured_ns);
-        self.unfinished += other.unfinished;
-        self.unfinished_max_ns = self.unfinished_max_ns.max(other.unfinished_max_ns);
+        self.unfinished.merge(&other.unfinished);
+    }
+
+    /// Latencies of all I/Os, those without an end as long as they have waited.
+    pub fn ios(&self) -> Latency {
+        let mut ios = self.reads.clone();
+        ios.merge(&self.writes);
+        ios.merge(&self.unfinished);
+        ios
     }
 
     /// Of `count` things in the measured time, how many a second.

@@ -272,11 +272,13 @@ fn a_drive_and_an_array_are_replayed_on_as_the_ftl_is() {
     let text: String =
         (0..2000).map(|i| format!("0.{i:06},{},{},9,x\n", letters(i), place(i))).collect();
     let few = "[layout]\nchannels = 2\ndies_per_channel = 1";
-    for (name, set) in
-        [("intel-320", few), ("gen3", few), ("ts8-2-x11", "[array]\ncount = 2\nchunk_bytes = 4096")]
-    {
+    for (name, blocks, set) in [
+        ("intel-320", 64, few),
+        ("gen3", 64, few),
+        ("ts8-2-x11", 16, "[array]\ncount = 2\nchunk_bytes = 4096"),
+    ] {
         let replay = || {
-            let mut target = device(name, 64, set);
+            let mut target = device(name, blocks, set);
             precondition(&mut *target, Precondition::Fill, 1, &mut |_| {}).unwrap();
             let (tally, elapsed_ns) = replayed(&mut *target, &text, 4);
             (

@@ -8,7 +8,7 @@ fn lambert_w0(x: f64) -> f64 {
     let mut w = -1.0 + root - root * root / 3.0;
     for _ in 0..100 {
         // Halley's method.
-        let e = w.exp();
+        let e = libm::exp(w);
         let error = w * e - x;
         let slope = e * (w + 1.0) - (w + 2.0) * error / (2.0 * w + 2.0);
         let step = error / slope;
@@ -22,13 +22,13 @@ fn lambert_w0(x: f64) -> f64 {
 
 /// Write amplification of the FIFO victim policy (Desnoyers, SYSTOR 2012).
 pub fn waf_fifo(alpha: f64) -> f64 {
-    alpha / (alpha + lambert_w0(-alpha * (-alpha).exp()))
+    alpha / (alpha + lambert_w0(-alpha * libm::exp(-alpha)))
 }
 
 /// Write amplification of the greedy victim policy with `slots` per band (Desnoyers, 2012).
 pub fn waf_greedy(alpha: f64, slots: f64) -> f64 {
     let k = (1.0 + 1.0 / (2.0 * slots)) * alpha;
-    let x0 = 0.5 - slots / alpha * lambert_w0(-k * (-k).exp());
+    let x0 = 0.5 - slots / alpha * lambert_w0(-k * libm::exp(-k));
     slots / (slots - (x0 - 1.0))
 }
 
@@ -54,7 +54,11 @@ fn mean_valid(rate: f64, slots: u32, d: u32) -> f64 {
         let (mut low, mut high) = (0.0, 1.0 - above);
         for _ in 0..50 {
             let m: f64 = (low + high) / 2.0;
-            if m * i < rate * (1.0 - (above + m).powi(d as i32)) { low = m } else { high = m }
+            if m * i < rate * (1.0 - libm::pow(above + m, f64::from(d))) {
+                low = m
+            } else {
+                high = m
+            }
         }
         above += low;
         mean += low * i;

@@ -204,7 +204,7 @@ impl Generator {
         match self.workload.arrival {
             Arrival::Closed { .. } => 0,
             Arrival::Open { rate } => {
-                (-(1.0 - self.random.fraction()).ln() / rate * SECOND as f64) as u64
+                (-libm::log(1.0 - self.random.fraction()) / rate * SECOND as f64) as u64
             }
         }
     }
@@ -313,20 +313,20 @@ impl Zipf {
     }
 
     fn weight(&self, x: f64) -> f64 {
-        (-self.theta * x.ln()).exp()
+        libm::exp(-self.theta * libm::log(x))
     }
 
     /// ∫ x^-theta dx, written so that it is smooth where theta is 1.
     fn integral(&self, x: f64) -> f64 {
-        let log = x.ln();
+        let log = libm::log(x);
         let t = (1.0 - self.theta) * log;
-        log * if t.abs() > 1e-8 { t.exp_m1() / t } else { 1.0 + t / 2.0 }
+        log * if t.abs() > 1e-8 { libm::expm1(t) / t } else { 1.0 + t / 2.0 }
     }
 
     fn inverse(&self, y: f64) -> f64 {
         let t = (y * (1.0 - self.theta)).max(-1.0);
-        let ratio = if t.abs() > 1e-8 { t.ln_1p() / t } else { 1.0 - t / 2.0 };
-        (ratio * y).exp()
+        let ratio = if t.abs() > 1e-8 { libm::log1p(t) / t } else { 1.0 - t / 2.0 };
+        libm::exp(ratio * y)
     }
 
     fn rank(&self, random: &mut Random) -> u32 {
@@ -361,9 +361,9 @@ mod tests {
             for _ in 0..draws {
                 seen[zipf.rank(&mut random) as usize] += 1;
             }
-            let total: f64 = (1..=places).map(|k| f64::from(k).powf(-theta)).sum();
+            let total: f64 = (1..=places).map(|k| libm::pow(f64::from(k), -theta)).sum();
             for rank in [1u32, 2, 3, 10, 100] {
-                let expected = f64::from(rank).powf(-theta) / total * f64::from(draws);
+                let expected = libm::pow(f64::from(rank), -theta) / total * f64::from(draws);
                 let spread = 5.0 * expected.sqrt() + 1.0;
                 let found = f64::from(seen[rank as usize]);
                 assert!(

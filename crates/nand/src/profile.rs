@@ -92,9 +92,9 @@ impl Rber {
     pub fn rate(&self, cycles: u32, days: f64, reads: u32) -> f64 {
         let (c, r) = (f64::from(cycles), f64::from(reads));
         let rate = self.epsilon
-            + self.alpha * c.powf(self.k)
-            + self.beta * c.powf(self.m) * days.powf(self.n)
-            + self.gamma * c.powf(self.p) * r.powf(self.q);
+            + self.alpha * libm::pow(c, self.k)
+            + self.beta * libm::pow(c, self.m) * libm::pow(days, self.n)
+            + self.gamma * libm::pow(c, self.p) * libm::pow(r, self.q);
         rate.clamp(0.0, 0.5)
     }
 

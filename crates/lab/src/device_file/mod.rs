@@ -97,6 +97,12 @@ impl DeviceSpec {
         Some(Self::parse(TEXTS[index]).expect("the tests parse every built-in device"))
     }
 
+    /// The files of the devices that come with Weir.
+    #[cfg(test)]
+    pub(crate) fn texts() -> &'static [&'static str] {
+        &TEXTS
+    }
+
     /// The names that [`DeviceSpec::builtin`] knows.
     pub fn names() -> &'static [&'static str] {
         &NAMES

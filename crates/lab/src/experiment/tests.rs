@@ -91,3 +91,48 @@ fn what_is_wrong_with_an_experiment_is_named() {
         assert!(error.contains(named), "{to}: {error}");
     }
 }
+
+/// A text with a few of its bytes, words or lines gone, doubled or exchanged.
+fn broken(text: &str, random: &mut flash::Random) -> String {
+    let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
+    for _ in 0..=random.below(3) {
+        let at = random.below(lines.len() as u64) as usize;
+        let other = lines[random.below(lines.len() as u64) as usize].clone();
+        let value = ["0", "-1", "1e300", "\"\"", "[]", "{}", "true", "18446744073709551615", "nan"];
+        let value = value[random.below(value.len() as u64) as usize];
+        match random.below(4) {
+            0 => lines[at].clear(),
+            1 => lines[at] = other,
+            2 => {
+                let key = lines[at].split('=').next().unwrap_or_default().to_owned();
+                lines[at] = format!("{key} = {value}");
+            }
+            _ => {
+                let cut = random.below(lines[at].chars().count() as u64 + 1) as usize;
+                lines[at] = lines[at].chars().take(cut).collect();
+            }
+        }
+    }
+    lines.join("\n")
+}
+
+#[test]
+fn broken_files_are_refused_or_taken_and_never_panic() {
+    use crate::device_file::DeviceSpec;
+    for seed in 0..400 {
+        println!("seed {seed}");
+        let mut random = flash::Random::new(seed);
+        let names = builtin_names();
+        let name = names[random.below(names.len() as u64) as usize];
+        let text = broken(builtin(name).expect("it is listed"), &mut random);
+        if let Err(error) = Experiment::parse(&text) {
+            assert!(!error.to_string().is_empty(), "{name}, seed {seed}");
+        }
+        let devices = DeviceSpec::texts();
+        let device = devices[random.below(devices.len() as u64) as usize];
+        match DeviceSpec::parse(&broken(device, &mut random)) {
+            Ok(device) => assert!(!device.figures().usable_bytes.is_nan(), "seed {seed}"),
+            Err(error) => assert!(!error.to_string().is_empty(), "seed {seed}"),
+        }
+    }
+}

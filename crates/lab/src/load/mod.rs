@@ -309,7 +309,7 @@ impl<'a> Run<'a> {
             return;
         }
         let mean_ns = 1e9 * f64::from(client.threads) / rate;
-        let gap = -(1.0 - self.random.fraction()).ln() * mean_ns;
+        let gap = -libm::log(1.0 - self.random.fraction()) * mean_ns;
         self.timer(now + gap as u64, thread);
     }
 

@@ -171,8 +171,9 @@ fn odd() -> Report {
         axis("Read latency, 99.9 %", "s", Scale::Log),
         ["first", "second"]
             .map(|name| {
-                let points: Vec<(f64, f64)> =
-                    (0..14).map(|at| (f64::from(at), 2e-4 * f64::from(at + 1).powi(2))).collect();
+                let points: Vec<(f64, f64)> = (0..14)
+                    .map(|at| (f64::from(at), 2e-4 * libm::pow(f64::from(at + 1), 2.0)))
+                    .collect();
                 series(name, Origin::Weir, Style::Bars, &points)
             })
             .to_vec(),

@@ -1,0 +1,138 @@
+//! The same seed gives the same report, byte for byte: run after run, with any number of threads, and
+//! on any machine. The last is what the golden digest watches; crates/lab/clippy.toml forbids the
+//! floating-point functions that would break it.
+
+use lab::experiment::{Experiment, Options, Scale, report, run};
+use lab::report::{claims_text, html, png, svg, text};
+
+/// Every kind of device and of client, small.
+const EXPERIMENT: &str = r#"
+name = "twice"
+title = "Twice the same"
+source = "nowhere"
+summary = "One of each."
+columns = ["iops", "io_mean", "io_p99", "io_deviation", "waf", "usable"]
+[small]
+measure = "40ms"
+[full]
+measure = "40ms"
+[sweep]
+load = [1, 4]
+[[case]]
+name = "FTL"
+device = "tssd"
+blocks_per_plane = 64
+set = { layout = { channels = 2 }, ftl = { utilization = 0.7 } }
+warmup = "5ms"
+measure = "$measure"
+[[case.prepare]]
+pattern = "sequential"
+bytes = "64KiB"
+depth = 8
+[[case.client]]
+name = "arrivals"
+rate = 3000.0
+load = "$load"
+reads = 0.7
+bytes = "4KiB"
+pattern = "zipf:0.99"
+[[case]]
+name = "drive"
+baseline = true
+device = "intel-320"
+blocks_per_plane = 64
+factory_bad = 0.01
+set = { layout = { channels = 2, dies_per_channel = 1 } }
+warmup = "5ms"
+measure = "$measure"
+[[case.prepare]]
+pattern = "sequential"
+bytes = "1MiB"
+depth = 4
+[[case.client]]
+name = "threads"
+threads = 3
+depth = "$load"
+reads = 0.5
+bytes = "4KiB"
+[[case]]
+name = "raw"
+device = "sdf"
+blocks_per_plane = 16
+set = { layout = { channels = 3 }, raw = { spare = 0.2 } }
+warmup = "5ms"
+measure = "$measure"
+[[case.prepare]]
+threads = 3
+place = "lane"
+pattern = "sequential"
+bytes = "8MiB"
+erase_first = true
+[[case.client]]
+name = "readers"
+rate = 2000.0
+load = "$load"
+reads = 1.0
+bytes = "8KiB"
+pattern = "zipf:0.8"
+[[figure]]
+id = "mean"
+title = "Mean"
+x = "load"
+x_label = "load"
+x_log = true
+y = "io_mean"
+y_label = "latency"
+y_log = true
+[[claim]]
+id = "quick"
+said = "0.1-0.4"
+unit = "ms"
+tolerance = "within 50 %"
+case = "raw"
+metric = "io_mean"
+over = "mean"
+baseline = { case = "drive" }
+"#;
+
+/// JSON, and everything that people see of it.
+fn bytes(experiment: &Experiment, threads: usize) -> (String, Vec<Vec<u8>>) {
+    let options = Options { scale: Scale::Small, set: Vec::new(), seed: 7, threads };
+    let results = run(experiment, &options, &|_, _, _| {}).expect("it runs");
+    let report = report(experiment, &options, &results).expect("it is judged");
+    let json = serde_json::to_string(&report).expect("a report has no odd keys");
+    let figure = &report.figures[0];
+    let shown = vec![
+        text(&report).expect("it is shown").into_bytes(),
+        claims_text(&report.claims).into_bytes(),
+        html(&report).expect("it is drawn").into_bytes(),
+        svg(figure).expect("it is drawn").into_bytes(),
+        png(figure).expect("it is drawn"),
+    ];
+    (json, shown)
+}
+
+#[test]
+fn the_same_seed_gives_the_same_report_on_one_thread_or_two() {
+    let experiment = Experiment::parse(EXPERIMENT).expect("it is whole");
+    let first = bytes(&experiment, 1);
+    for threads in [1, 2, 3] {
+        assert!(bytes(&experiment, threads) == first, "{threads} threads");
+    }
+}
+
+#[test]
+fn the_same_seed_gives_the_same_figures_on_any_machine() {
+    // Raw units only: their figures change with the emulated flash, the clients and the report, and not
+    // with every policy of the FTL. Whoever changes those on purpose puts the new digest here.
+    const GOLDEN: u32 = 0xdebb_8a20;
+    let mut file: toml::Table = EXPERIMENT.parse().expect("it is TOML");
+    let cases = file["case"].as_array_mut().expect("it has cases");
+    cases.retain(|case| case["name"].as_str() == Some("raw"));
+    let claims = file["claim"].as_array_mut().expect("it has claims");
+    claims[0].as_table_mut().expect("a claim").remove("baseline");
+    let experiment = Experiment::parse(&file.to_string()).expect("it is whole");
+    let (json, _) = bytes(&experiment, 1);
+    let digest = flash::crc(json.as_bytes());
+    assert_eq!(digest, GOLDEN, "{digest:#010x} is the digest of: {json}");
+}

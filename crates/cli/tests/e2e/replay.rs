@@ -76,14 +76,14 @@ fn whole_devices_of_the_lab_are_replayed_on_like_profiles() {
     }
     let file = scratch.file("mine.toml");
     let text = "name = \"mine\"\nkind = \"ssd\"\nprofile = \"slc\"\n[layout]\nchannels = 2\n\
-                dies_per_channel = 1\nblocks_per_plane = 64\n[ftl]\nover_provisioning = 0.3\n";
+                dies_per_channel = 1\nblocks_per_plane = 512\n[ftl]\nover_provisioning = 0.3\n";
     fs::write(&file, text).unwrap();
     let found =
         replay(&[&trace, "--device", &file, "--capacity", "64MiB", "--precondition", "fill"]);
     assert!(found["against"].as_str().unwrap().starts_with("device mine (ssd)"), "{found}");
     refused(&[&trace, "--device", &file, "--capacity", "1TiB"], &["mine", "in full", "--capacity"]);
     refused(&[&trace, "--device", "gen3", "--channels", "2"], &["--channels", "gen3"]);
-    refused(&[&trace, "--device", "sdf"], &["line 1", "8388608", "gen3 or tssd"]);
+    refused(&[&trace, "--device", "sdf"], &["line 2", "8388608", "gen3 or tssd"]);
     refused(&[&trace, "--device", "sdf", "--precondition", "random"], &["use fill"]);
     refused(&[&trace, "--device", "gen4"], &["gen4", "gen3", "mlc-25nm"]);
 }

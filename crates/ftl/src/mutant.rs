@@ -40,10 +40,18 @@ pub enum Mutant {
     NeverRebuild,
     /// A rebuild with gaps goes on as if it were complete.
     RebuildHidesGaps,
+    /// Raw units: a write with FUA is acknowledged when programmed, whatever the medium keeps back.
+    RawIgnoreFua,
+    /// Raw units: recovery takes a block for whole by its first page.
+    RawTrustFirstPage,
+    /// Raw units: recovery forgets what a lane's record lists as dead.
+    RawForgetDead,
+    /// Raw units: an erase in the background is acknowledged before a record of it is durable.
+    RawEraseUnrecorded,
 }
 
 impl Mutant {
-    /// Every mutant.
+    /// Every mutant of the FTL.
     pub const ALL: &[Self] = &[
         Self::DropFlush,
         Self::IgnoreFua,
@@ -63,5 +71,13 @@ impl Mutant {
         Self::IgnoreSecondRoot,
         Self::NeverRebuild,
         Self::RebuildHidesGaps,
+    ];
+
+    /// Every mutant of raw units.
+    pub const RAW: &[Self] = &[
+        Self::RawIgnoreFua,
+        Self::RawTrustFirstPage,
+        Self::RawForgetDead,
+        Self::RawEraseUnrecorded,
     ];
 }

@@ -10,7 +10,7 @@
 //! - [`trace`] reads recorded requests in many formats, [`replay`] gives them to a target.
 //! - [`crash`] cuts the power after every step, [`soak`] runs millions of operations with faults;
 //!   both from a seed that repeats any failure.
-//! - [`raw_crash`] does the same to raw units, with [`raw_host`] as the host.
+//! - [`raw_crash`] does the same to raw units, with [`raw_host`] and [`raw_ids`] as the hosts.
 //! - [`figures`] measures, and [`theory`] says what should come out.
 //! - [`experiment`] runs a figure or table of a paper from a file and judges its claims.
 //! - [`report`] shows what an experiment found: text, HTML, SVG, PNG, and verdicts on claims.
@@ -35,6 +35,7 @@ pub mod model;
 pub mod parallel;
 pub mod raw_crash;
 pub mod raw_host;
+pub mod raw_ids;
 pub mod replay;
 pub mod replicated;
 pub mod report;

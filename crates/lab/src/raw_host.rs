@@ -7,7 +7,8 @@
 
 use crate::driver::{Failure, Finished, Sim};
 use crate::model::{Model, ZERO};
-use flash::{Hint, Lba, Operation, Random, RequestError};
+use crate::raw_crash::{CrashHost, RawCrashOptions};
+use flash::{Hint, Lba, Operation, Pairing, Random, RequestError};
 use ftl::raw::{Lanes, RawUnits, WriteUnit};
 
 /// What the host knows of a raw block.
@@ -88,23 +89,6 @@ impl RawHost {
         }
     }
 
-    /// Submits an operation of any kind that the host may ask for now.
-    pub fn submit_any(&mut self, random: &mut Random) {
-        let raw = random.below(self.known.len() as u64) as u32;
-        let known = self.known[raw as usize];
-        let writable =
-            !known.erasing && !known.fua && !known.spoiled && known.pages < self.lanes.pages;
-        match random.below(10) {
-            0 => self.flush(),
-            1..=2 => self.read_page(raw, random.below(u64::from(self.lanes.pages)) as u32),
-            3 => self.read(raw * self.lanes.slots, self.lanes.slots),
-            4..=5 if !known.erasing && known.writes == 0 => self.erase(raw, random.chance(0.2)),
-            _ if writable => self.write(raw, random),
-            _ if !known.erasing && known.writes == 0 => self.erase(raw, random.chance(0.2)),
-            _ => self.read_page(raw, 0),
-        }
-    }
-
     fn write(&mut self, raw: u32, random: &mut Random) {
         let known = &mut self.known[raw as usize];
         let whole = self.write == WriteUnit::Block;
@@ -150,19 +134,6 @@ impl RawHost {
     fn read(&mut self, lba: u32, blocks: u32) {
         let id = self.model.submit_read(lba, blocks);
         self.sim.read(u64::from(id), lba, blocks);
-    }
-
-    /// Takes the answers that have come and holds them against the model. True if one of them
-    /// changed what a power cut may leave.
-    pub fn collect(&mut self) -> Result<bool, Failure> {
-        let mut changed = false;
-        while let Some(finished) = self.sim.take_finished() {
-            changed |= self.judge(&finished).map_err(|Failure(why)| {
-                Failure(format!("at {} ns, {:?}: {why}", finished.finished.0, finished.request))
-            })?;
-            self.sim.release(finished);
-        }
-        Ok(changed)
     }
 
     fn judge(&mut self, finished: &Finished) -> Result<bool, Failure> {
@@ -247,13 +218,69 @@ impl RawHost {
     }
 
     /// Waits for every answer and checks each.
-    pub fn drain(&mut self) -> Result<(), Failure> {
+    fn drain(&mut self) -> Result<(), Failure> {
         self.sim.run_until_answered()?;
         self.collect().map(|_| ())
     }
+}
 
-    /// Reads every page and checks it.
-    pub fn read_back(&mut self) -> Result<(), Failure> {
+impl CrashHost for RawHost {
+    type Model = Model;
+    type Seen = Vec<Option<u64>>;
+
+    fn attach(sim: Sim<RawUnits>, model: Model, options: &RawCrashOptions) -> Self {
+        let mut host = Self::new(sim, model, options.settings.write);
+        let faults = &options.faults;
+        host.failures_are_legal = faults.program_fail + faults.erase_fail > 0.0;
+        host
+    }
+
+    fn reattach(&mut self, sim: Sim<RawUnits>, options: &RawCrashOptions) {
+        let (model, counts) = (self.model.clone(), self.counts);
+        *self = Self::attach(sim, model, options);
+        self.counts = counts;
+    }
+
+    fn sim(&mut self) -> &mut Sim<RawUnits> {
+        &mut self.sim
+    }
+
+    fn model(&mut self) -> &mut Model {
+        &mut self.model
+    }
+
+    fn submit_any(&mut self, random: &mut Random) {
+        let raw = random.below(self.known.len() as u64) as u32;
+        let known = self.known[raw as usize];
+        let writable =
+            !known.erasing && !known.fua && !known.spoiled && known.pages < self.lanes.pages;
+        match random.below(10) {
+            0 => self.flush(),
+            1..=2 => self.read_page(raw, random.below(u64::from(self.lanes.pages)) as u32),
+            3 => self.read(raw * self.lanes.slots, self.lanes.slots),
+            4..=5 if !known.erasing && known.writes == 0 => self.erase(raw, random.chance(0.2)),
+            _ if writable => self.write(raw, random),
+            _ if !known.erasing && known.writes == 0 => self.erase(raw, random.chance(0.2)),
+            _ => self.read_page(raw, 0),
+        }
+    }
+
+    fn in_flight(&self) -> u32 {
+        self.sim.in_flight()
+    }
+
+    fn collect(&mut self) -> Result<bool, Failure> {
+        let mut changed = false;
+        while let Some(finished) = self.sim.take_finished() {
+            changed |= self.judge(&finished).map_err(|Failure(why)| {
+                Failure(format!("at {} ns, {:?}: {why}", finished.finished.0, finished.request))
+            })?;
+            self.sim.release(finished);
+        }
+        Ok(changed)
+    }
+
+    fn read_back(&mut self) -> Result<(), Failure> {
         for raw in 0..self.known.len() as u32 {
             for page in 0..self.lanes.pages {
                 self.read_page(raw, page);
@@ -262,11 +289,32 @@ impl RawHost {
         }
         Ok(())
     }
+
+    fn shut_down(&mut self, options: &RawCrashOptions) {
+        let pairing = self.sim.medium().geometry().pairing;
+        if pairing == Pairing::None || options.settings.write == WriteUnit::Block {
+            self.model.shut_down();
+        }
+    }
+
+    fn observe(sim: &mut Sim<RawUnits>) -> Result<(Self::Seen, u64), Failure> {
+        let observed = observe(sim)?;
+        let blocks = observed.len() as u64;
+        Ok((observed, blocks))
+    }
+
+    fn check(model: &Model, seen: &Self::Seen) -> Result<(), String> {
+        model.check_recovered(seen)
+    }
+
+    fn settle(model: &mut Model, seen: &Self::Seen) {
+        model.settle(seen);
+    }
 }
 
 /// Reads every page of a device that is ready. What is not written, or was lost with a write that
 /// nobody acknowledged, is [`ZERO`]. Checks the tag of what is there.
-pub fn observe(sim: &mut Sim<RawUnits>) -> Result<Vec<Option<u64>>, Failure> {
+fn observe(sim: &mut Sim<RawUnits>) -> Result<Vec<Option<u64>>, Failure> {
     let (lanes, slots) = (sim.ftl().lanes(), sim.medium().geometry().slots_per_page);
     let mut observed = Vec::new();
     for lba in (0..lanes.logical_blocks()).step_by(slots as usize) {

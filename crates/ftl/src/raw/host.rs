@@ -2,6 +2,7 @@
 //! the reason or taken apart into what the units do.
 
 use super::{After, EraseTime, Phase, RawState, RawUnits, ReadOp, WriteUnit};
+use crate::Mutant;
 use crate::api::Output;
 use flash::{
     Lba, MediumError, Operation, Payload, Reply, RequestError, RequestId, SlotId, SlotRead,
@@ -26,6 +27,10 @@ impl RawUnits {
         let result = self.check(&request).and_then(|()| self.accept(&request, checksums));
         if let Err(error) = result {
             self.counters.host_errors += 1;
+            if matches!(request.operation, Operation::Write { .. }) {
+                // A tag belongs to the write that it was given for, not to the next of anybody.
+                self.tags_next.remove(&(request.lba.0 / self.lanes.slots));
+            }
             self.outputs.push_back(Output::Reply(Reply { id: request.id, result: Err(error) }));
         }
     }
@@ -207,13 +212,15 @@ impl RawUnits {
         if self.phase == Phase::Failed && entry.writes {
             entry.result = entry.result.or(Some(RequestError::Failed));
         }
-        if entry.fua && entry.result.is_none() && !self.geometry.durable_at_completion {
+        let fua = entry.fua && entry.result.is_none() && !self.geometry.durable_at_completion;
+        if fua && !self.is_mutant(Mutant::RawIgnoreFua) {
+            let entry = &mut self.requests[request];
             entry.fua = false;
             entry.parts = 1;
             self.when_durable(After::Part(request));
             return;
         }
-        let Request { id, result, lane, .. } = *entry;
+        let Request { id, result, lane, .. } = self.requests[request];
         self.requests.give(request);
         if let Some(lane) = self.lane.get_mut(lane as usize) {
             lane.requests -= 1;
@@ -301,8 +308,8 @@ impl RawUnits {
         Ok(())
     }
 
-    /// Sixteen bytes of the owner to be kept with the next write that begins the raw block at `lba`,
-    /// and given back by [`RawUnits::written`] as long as that is not erased.
+    /// Sixteen bytes of the owner to be kept with the next write of the raw block at `lba` if that
+    /// begins it, and given back by [`RawUnits::written`] as long as that is not erased.
     pub fn tag(&mut self, lba: Lba, tag: u128) {
         self.tags_next.insert(lba.0 / self.lanes.slots, tag);
     }

@@ -18,12 +18,14 @@
 //! - After a mount nothing is programmed or erased on a lane until a record of that mount is durable.
 //!
 //! `host` takes requests in, `write` carries writes and erases through, `schedule` has the queues of
-//! each unit, `record` keeps lane records, `mount` formats and recovers, `format` is every byte.
+//! each unit, `record` keeps lane records, `mount` formats and recovers, `format` is every byte. `ids` is
+//! a layer above, for hosts that name blocks instead of places.
 
 mod blocks;
 mod config;
 pub mod format;
 mod host;
+pub mod ids;
 mod mount;
 mod record;
 mod schedule;
@@ -34,6 +36,7 @@ pub use config::{EraseTime, Lanes, RawFormat, RawSettings, WriteUnit};
 pub use format::{LaneRecord, RAW_LABEL_BYTES_MAX, RAW_VERSION};
 pub use status::{LaneStatus, RawBlockState};
 
+use crate::Mutant;
 use crate::api::{Core, Input, Output};
 use crate::slab::Slab;
 use blocks::Die;
@@ -176,6 +179,7 @@ pub struct RawUnits {
     erase_all: bool,
     mount: Option<Box<Mount>>,
     counters: Counters,
+    mutant: Option<Mutant>,
 }
 
 /// How far a shutdown is.
@@ -447,6 +451,7 @@ impl RawUnits {
             erase_all: false,
             mount: None,
             counters: Counters::default(),
+            mutant: None,
             geometry,
             settings,
             lanes,
@@ -455,6 +460,16 @@ impl RawUnits {
             units.dies[unit as usize].gone = true;
         }
         Ok(units)
+    }
+
+    /// Behaves wrongly in one way, to see whether the tests notice. Without the feature `mutants`
+    /// nothing changes.
+    pub fn set_mutant(&mut self, mutant: Mutant) {
+        self.mutant = Some(mutant);
+    }
+
+    fn is_mutant(&self, mutant: Mutant) -> bool {
+        cfg!(feature = "mutants") && self.mutant == Some(mutant)
     }
 
     /// Takes the shape of the address space, all of it erased.

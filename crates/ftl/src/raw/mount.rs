@@ -13,6 +13,7 @@
 use super::blocks::Use;
 use super::format::{LaneRecord, decode_record_oob, header_of, is_lane_record};
 use super::{Lanes, NONE, Phase, RawBlock, RawFormat, RawSettings, RawState, RawUnits, ReadOp};
+use crate::Mutant;
 use crate::api::{MountError, MountReport, Output};
 use crate::format::{Root, uuid_crc};
 use flash::{BlockId, Geometry, Health, MediumError, Oob, SlotId, SlotRead, SlotStatus};
@@ -311,7 +312,9 @@ impl RawUnits {
                     self.blocks[block.0 as usize].used = Use::Record;
                     self.lane[lane].keep_old(*block);
                     self.lane[lane].number = record.number;
-                    self.lane[lane].dead = record.dead.iter().copied().collect();
+                    if !self.is_mutant(Mutant::RawForgetDead) {
+                        self.lane[lane].dead = record.dead.iter().copied().collect();
+                    }
                 }
                 // What it lists as dead is unknown: nothing of the lane can be trusted.
                 None => self.lane[lane].gone = true,
@@ -433,16 +436,17 @@ impl RawUnits {
                 let header = header_of(read, SlotId(slot.0 + i), self.uuid_crc);
                 header.is_some_and(|it| it.raw_block == index && it.sequence == sequence)
             });
-        if sound {
+        if sound || self.is_mutant(Mutant::RawTrustFirstPage) {
             end.low = page + 1;
         } else {
             end.high = page;
         }
         // A write that counts only when whole is not searched: it is not whole.
         let whole = self.raw[end.raw as usize].pages_taken == 1;
-        if end.low >= end.high || whole && !sound {
+        let none = whole && end.low <= page;
+        if end.low >= end.high || none {
             let at = end.raw * self.lanes.gang + end.member;
-            mount.pages[at as usize] = if whole && !sound { 0 } else { end.low.min(end.high) };
+            mount.pages[at as usize] = if none { 0 } else { end.low.min(end.high) };
             return;
         }
         mount.report.bands_scanned += u32::from(page + 1 == self.geometry.pages_per_block);

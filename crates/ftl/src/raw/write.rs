@@ -9,6 +9,7 @@ use super::blocks::{Use, Work};
 use super::format::{RawHeader, encode_raw_header};
 use super::schedule::{PageOf, Step};
 use super::{After, NONE, RawState, RawUnits, RequestError, WriteUnit};
+use crate::Mutant;
 use crate::units::PROGRAMS_MAX;
 use flash::{BlockId, MILLISECOND, MediumError, Payload, SlotData, SlotId, SlotWrite};
 
@@ -398,7 +399,9 @@ impl RawUnits {
             self.raw[raw as usize].state = RawState::Erasing;
             self.erasing.insert(raw, erasing);
         }
-        if recorded {
+        if recorded && self.is_mutant(Mutant::RawEraseUnrecorded) {
+            self.want_record(lane);
+        } else if recorded {
             self.wait_for_record(lane, request);
         }
         self.dispatch_lane(lane);

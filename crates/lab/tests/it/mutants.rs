@@ -4,11 +4,13 @@
 use crate::THREADS;
 use flash::Pairing;
 use ftl::Mutant;
+use ftl::raw::WriteUnit;
 use lab::crash::{CrashOptions, explore};
 use lab::damage::survive_damage;
 use lab::device::Manner;
 use lab::driver::Plant;
 use lab::parallel::{SeedFailure, for_each_seed};
+use lab::raw_crash::{RawCrashOptions, explore_ids};
 use lab::rot::survive_rot;
 
 const SEEDS: std::ops::Range<u64> = 0..48;
@@ -43,6 +45,30 @@ fn every_mutant_is_found_and_the_sound_ftl_is_not() {
     let mut survivors = Vec::new();
     for &mutant in Mutant::ALL {
         match first_failure(Some(mutant)) {
+            Some(found) => println!("{mutant:?}: {found}"),
+            None => survivors.push(mutant),
+        }
+    }
+    assert!(survivors.is_empty(), "not found within {SEEDS:?}: {survivors:?}");
+}
+
+/// One seed of what looks for broken promises of raw units and the IDs on them.
+fn raw_suite(seed: u64, mutant: Option<Mutant>) -> Result<(), lab::Failure> {
+    let manners = [Manner::Nand(Pairing::None), Manner::Nand(Pairing::Staircase), Manner::File];
+    let mut options = RawCrashOptions::of_seed(seed, manners[seed as usize % 3]);
+    options.settings.write = WriteUnit::Block;
+    options.images_per_cut = 12;
+    options.mutant = mutant;
+    explore_ids(seed, &options).map(|_| ())
+}
+
+#[test]
+fn every_mutant_of_raw_units_is_found_by_their_ids_and_the_sound_units_are_not() {
+    let first = |mutant| for_each_seed(SEEDS, THREADS, |seed| raw_suite(seed, mutant)).err();
+    assert_eq!(first(None), None, "the sound units fail");
+    let mut survivors = Vec::new();
+    for &mutant in Mutant::RAW {
+        match first(Some(mutant)) {
             Some(found) => println!("{mutant:?}: {found}"),
             None => survivors.push(mutant),
         }

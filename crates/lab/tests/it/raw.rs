@@ -8,8 +8,9 @@ use lab::Sim;
 use lab::crash::CrashReport;
 use lab::device::{Manner, nand_of};
 use lab::parallel::for_each_seed;
-use lab::raw_crash::{RawCrashOptions, explore_raw};
+use lab::raw_crash::{RawCrashOptions, explore_ids, explore_raw};
 use lab::raw_host::RawCounts;
+use lab::raw_ids::IdHostCounts;
 use lab::target::{Io, IoKind, RawTarget, Target};
 use nand::{Faults, Layout};
 
@@ -220,4 +221,61 @@ fn a_device_is_refused_by_the_core_of_the_other_kind() {
         Sim::mount_raw(ftl.into_medium(), 1, RawSettings::default(), now).expect("sound settings");
     let refused = as_raw.run_until_ready().expect_err("a block device is no raw units");
     assert!(refused.0.contains("formatted as a block device"), "{refused}");
+}
+
+/// A seed of the ID layer: SDF's whole blocks.
+fn ids_of_seed(seed: u64, manner: Manner) -> RawCrashOptions {
+    let mut options = RawCrashOptions::of_seed(seed, manner);
+    options.settings.write = WriteUnit::Block;
+    options
+}
+
+fn explore_the_ids(test: &str, range: std::ops::Range<u64>, manner: Manner) {
+    let run = |seed| explore_ids(seed, &ids_of_seed(seed, manner));
+    let reports = passed(test, for_each_seed(seeds(range), THREADS, run));
+    let (mut total, mut counts) = (CrashReport::default(), IdHostCounts::default());
+    for (report, seen) in &reports {
+        total.add(report);
+        counts.puts += seen.puts;
+        counts.waited += seen.waited;
+        counts.deletes += seen.deletes;
+        counts.reads += seen.reads;
+        counts.full += seen.full;
+        counts.refused += seen.refused;
+    }
+    println!("{test}: {total:?}, {counts:?}");
+    assert!(total.images > 0 && total.lived_on > 0, "nothing was cut: {total:?}");
+    let IdHostCounts { puts, waited, deletes, reads, full, refused } = counts;
+    let rarest = [puts, waited, deletes, reads, full, refused].into_iter().min();
+    assert!(rarest > Some(0), "something never happened: {counts:?}");
+}
+
+#[test]
+fn ids_on_slc_keep_acknowledged_puts_and_deletes_after_any_power_cut() {
+    let test = "ids_on_slc_keep_acknowledged_puts_and_deletes_after_any_power_cut";
+    explore_the_ids(test, 1300..1330, Manner::Nand(Pairing::None));
+}
+
+#[test]
+fn ids_on_staircase_pages_keep_acknowledged_puts_and_deletes_after_any_power_cut() {
+    let test = "ids_on_staircase_pages_keep_acknowledged_puts_and_deletes_after_any_power_cut";
+    explore_the_ids(test, 1400..1430, Manner::Nand(Pairing::Staircase));
+}
+
+#[test]
+fn ids_on_a_file_keep_acknowledged_puts_and_deletes_after_any_power_cut() {
+    let test = "ids_on_a_file_keep_acknowledged_puts_and_deletes_after_any_power_cut";
+    explore_the_ids(test, 1500..1530, Manner::File);
+}
+
+#[test]
+fn ids_find_what_a_plain_map_holds_over_thousands_of_operations_and_clean_restarts() {
+    let test = "ids_find_what_a_plain_map_holds_over_thousands_of_operations_and_clean_restarts";
+    let run = |seed| {
+        let mut options = ids_of_seed(seed, Manner::Nand(Pairing::None));
+        (options.operations_before, options.operations) = (4_000, 0);
+        Ok(explore_ids(seed, &options)?.1)
+    };
+    let counts = passed(test, for_each_seed(seeds(0..16), THREADS, run));
+    assert!(counts.iter().all(|counts| counts.puts > 200), "{counts:?}");
 }

@@ -10,11 +10,12 @@ use crate::medium::Medium;
 use crate::nbd;
 use crate::ring::Ring;
 use crate::shard::{
-    AnyCore, Clock, CoreFormat, CoreSettings, Engine, Mailbox, Message, Milestone, RawShape, Shard,
-    ShardError, ShardStatus, Shared, Split, UnitBlocks,
+    AnyCore, Clock, CoreFormat, CoreSettings, Engine, IdList, IdRequest, Mailbox, Message,
+    Milestone, RawShape, Shard, ShardError, ShardStatus, Shared, Split, UnitBlocks,
 };
 use crate::tls::{self, TlsError};
 use flash::Instant;
+use ftl::raw::ids::IdError;
 use ftl::{Input, MountReport};
 use std::fmt;
 use std::io::{self, Read};
@@ -181,7 +182,7 @@ impl Server {
 
     /// A handle to ask for status and to switch policies.
     pub fn control(&self) -> Control {
-        Control { shared: Arc::clone(&self.shared) }
+        Control { shared: Arc::clone(&self.shared), raw: self.ready.raw }
     }
 
     /// Finishes what is in flight, makes everything durable and ends.
@@ -228,6 +229,7 @@ impl Drop for Server {
 #[derive(Clone)]
 pub struct Control {
     shared: Arc<Shared>,
+    raw: Option<RawShape>,
 }
 
 impl Control {
@@ -257,6 +259,32 @@ impl Control {
     /// gets `None` if there is no such unit.
     pub fn raw_blocks(&self, unit: u32, answer: impl FnOnce(Option<UnitBlocks>) + Send + 'static) {
         self.shared.mailboxes[0].push(Message::RawBlocks { unit, answer: Box::new(answer) });
+    }
+
+    /// The shape of raw units, if they are served.
+    pub fn raw(&self) -> Option<RawShape> {
+        self.raw
+    }
+
+    /// Bytes of request buffers that the server may have out.
+    pub fn buffer_bytes_max(&self) -> usize {
+        self.shared.buffer_bytes_max
+    }
+
+    /// Asks for a block by its ID.
+    pub fn id(&self, request: IdRequest) {
+        self.shared.mailboxes[0].push(Message::Id(request));
+    }
+
+    /// Asks for at most `count` blocks after a number; `answer` runs on the shard's thread.
+    pub fn list_ids(
+        &self,
+        after: Option<u64>,
+        count: usize,
+        answer: impl FnOnce(Result<IdList, IdError>) + Send + 'static,
+    ) {
+        let answer = Box::new(answer);
+        self.shared.mailboxes[0].push(Message::IdList { after, count, answer });
     }
 
     /// Switches a policy of one shard; `done` runs on the shard's thread.

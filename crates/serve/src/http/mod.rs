@@ -1,9 +1,11 @@
 //! The HTTP API and the dashboard, on a thread of its own: `GET /status` (JSON), `GET /metrics`
-//! (Prometheus), `GET /units` and `/units/N`, `POST /policy`, `GET /openapi.json`, and a page at `/`.
+//! (Prometheus), `GET /units` and `/units/N`, blocks by ID under `/blocks`, `POST /policy`,
+//! `GET /openapi.json`, and a page at `/`.
 //!
 //! Shards are asked by message and answer on their own threads; one that does not answer in time
 //! makes the whole answer a 503, so that nobody takes half a status for a whole one.
 
+mod blocks;
 mod metrics;
 mod status;
 
@@ -88,6 +90,7 @@ fn serve(
         .route("/metrics", get(metrics))
         .route("/policy", post(policy))
         .route("/openapi.json", get(openapi))
+        .merge(blocks::routes(&control))
         .with_state(control);
     runtime.block_on(async {
         let listener = tokio::net::TcpListener::from_std(listener)?;

@@ -143,6 +143,13 @@ impl AnyCore {
         }
     }
 
+    /// Tags the next write of the raw block at `lba`; without raw units it does nothing.
+    pub fn tag(&mut self, lba: Lba, tag: u128) {
+        if let Self::Raw(raw) = self {
+            raw.tag(lba, tag);
+        }
+    }
+
     /// Takes one event.
     pub fn handle(&mut self, now: Instant, input: Input<'_>) {
         match self {

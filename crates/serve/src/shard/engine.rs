@@ -42,6 +42,11 @@ pub enum Work {
         /// Placement handle.
         handle: u8,
     },
+    /// Write the view to a raw block, durable before the reply, with a tag of the owner.
+    Put {
+        /// The tag.
+        tag: u128,
+    },
     /// Forget the blocks.
     Trim {
         /// Durable before the reply.
@@ -53,7 +58,7 @@ pub enum Work {
 
 impl Work {
     fn changes(self) -> bool {
-        matches!(self, Work::Write { .. } | Work::Merge { .. } | Work::Trim { .. })
+        !matches!(self, Work::Read | Work::Flush)
     }
 }
 
@@ -200,6 +205,11 @@ impl Engine {
             Work::Read => Operation::Read { buffer: index },
             Work::Merge { .. } if old.is_some() => Operation::Read { buffer: index },
             Work::Merge { fua, handle, .. } | Work::Write { fua, handle } => write(fua, handle),
+            Work::Put { tag } => {
+                // At once before its write: no other write can come between.
+                self.core.tag(Lba(piece.lba), tag);
+                write(true, 0)
+            }
             Work::Trim { fua } => Operation::Trim { fua },
             Work::Flush => Operation::Flush,
         };

@@ -5,7 +5,9 @@
 
 use super::core::CoreStatus;
 use super::engine::{Finished, Piece};
+use super::ids::{IdList, IdRequest};
 use ftl::raw::RawBlockState;
+use ftl::raw::ids::IdError;
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -31,6 +33,17 @@ pub enum Message {
         unit: u32,
         /// Gets the answer; `None` if there is no such unit.
         answer: Box<dyn FnOnce(Option<UnitBlocks>) + Send>,
+    },
+    /// Put, read or delete a block by its ID.
+    Id(IdRequest),
+    /// List blocks by number.
+    IdList {
+        /// Those after this one.
+        after: Option<u64>,
+        /// At most so many.
+        count: usize,
+        /// Gets the answer.
+        answer: Box<dyn FnOnce(Result<IdList, IdError>) + Send>,
     },
     /// Switch a policy.
     Policy {

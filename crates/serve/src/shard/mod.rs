@@ -12,6 +12,7 @@
 mod connection;
 mod core;
 mod engine;
+mod ids;
 mod message;
 mod outbox;
 mod patience;
@@ -20,6 +21,7 @@ mod split;
 
 pub use core::{AnyCore, CoreFormat, CoreSettings, CoreStatus, RawShape, RawStatus};
 pub use engine::{Engine, Milestone, Origin, Piece, Work};
+pub use ids::{IdAnswer, IdList, IdRequest, IdWork, whole_blocks};
 pub use message::{Mailbox, Message, ShardStatus, UnitBlocks};
 pub use split::Split;
 
@@ -134,6 +136,8 @@ pub struct Shard {
     pool: Pool,
     connections: Slab<Box<Connection>>,
     requests: Slab<Pending>,
+    /// Blocks by ID, if these are raw units.
+    desk: Option<ids::Desk>,
     listeners: Vec<OwnedFd>,
     /// Connections with something to send.
     dirty: Vec<u32>,
@@ -172,6 +176,7 @@ impl Shard {
     ) -> Self {
         let pool = Pool::new(shared.buffer_bytes_max);
         let patience = Patience::new(shared.busy_poll_ns);
+        let desk = ids::Desk::of(&engine);
         Self {
             me,
             shared,
@@ -182,6 +187,7 @@ impl Shard {
             pool,
             connections: Slab::default(),
             requests: Slab::default(),
+            desk,
             listeners,
             dirty: Vec::new(),
             postponed: Vec::new(),
@@ -230,7 +236,9 @@ impl Shard {
                 return;
             }
             for (origin, result) in finished.drain(..) {
-                if origin.shard == self.me {
+                if origin.shard == ids::IDS {
+                    self.id_done(origin.request, result);
+                } else if origin.shard == self.me {
                     self.piece_done(origin.request, result);
                 } else {
                     let message = Message::Finished((origin, result));
@@ -364,6 +372,8 @@ impl Shard {
             Message::Mapped(request, mapped, blocks) => self.mapped(request, mapped, blocks),
             Message::Status(answer) => answer(self.status()),
             Message::RawBlocks { unit, answer } => answer(self.engine.core.raw_blocks(unit)),
+            Message::Id(request) => self.ask_id(request),
+            Message::IdList { after, count, answer } => answer(self.list_ids(after, count)),
             Message::Policy { decision, name, done } => {
                 done(self.engine.core.set_policy(&decision, &name));
             }
@@ -412,11 +422,12 @@ impl Shard {
     /// Goes on to the next part of the shard's life when its time has come.
     fn live_on(&mut self, now: Instant) -> Life {
         let drained = self.shared.drained.load(Ordering::Acquire);
+        let ids_done = self.desk.as_ref().is_none_or(ids::Desk::is_idle);
         if drained >= FAILED && matches!(self.life, Life::Draining | Life::Drained) {
             self.life = Life::Stopping;
             self.engine.core.handle(now, Input::Shutdown);
             self.shared.mailboxes[self.me].wake();
-        } else if self.life == Life::Draining && self.requests.is_empty() {
+        } else if self.life == Life::Draining && self.requests.is_empty() && ids_done {
             let replies_left = self.connections.iter().any(|(_, c)| !c.outbox.is_empty());
             if !replies_left || now >= self.farewell {
                 self.life = Life::Drained;

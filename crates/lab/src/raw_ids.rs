@@ -85,6 +85,8 @@ pub struct IdHost {
     /// What went through so far.
     pub counts: IdHostCounts,
     promised: bool,
+    /// The first wrong answer to what was asked last.
+    failure: Option<Failure>,
 }
 
 /// Stamps of two puts differ in every block.
@@ -267,6 +269,7 @@ impl CrashHost for IdHost {
             tokens: 0,
             counts: IdHostCounts::default(),
             promised: false,
+            failure: None,
         }
     }
 
@@ -302,6 +305,8 @@ impl CrashHost for IdHost {
             _ if stamp.is_some() && change.is_none() && random.chance(0.6) => self.delete(number),
             _ => self.put(number),
         }
+        // What is refused at once is judged by what is known now.
+        self.failure = self.failure.take().or(self.carry_out().err());
     }
 
     fn in_flight(&self) -> u32 {
@@ -309,6 +314,9 @@ impl CrashHost for IdHost {
     }
 
     fn collect(&mut self) -> Result<bool, Failure> {
+        if let Some(failure) = self.failure.take() {
+            return Err(failure);
+        }
         self.carry_out()?;
         while let Some(finished) = self.sim.take_finished() {
             self.ended(finished);

@@ -1,5 +1,5 @@
 //! A blocking client of a Weir server in raw-unit mode: each unit of the device is read, written and
-//! erased on its own, and tells its state.
+//! erased on its own, and tells its state; or whole raw blocks are kept by an ID ([`Blocks`]).
 //!
 //! ```no_run
 //! let device = client::Device::open("nbd+unix:///?socket=weir-data/nbd.sock")?
@@ -21,10 +21,12 @@
 #![warn(missing_docs)]
 
 mod address;
+mod blocks;
 pub mod http;
 pub mod wire;
 
 pub use address::{Address, Stream, parse};
+pub use blocks::{Block, Blocks};
 
 use serde::Deserialize;
 use std::fmt;
@@ -45,7 +47,7 @@ pub enum Error {
     Io(io::Error),
     /// The server said no; the connection is as good as before.
     Refused {
-        /// NBD's number of the error.
+        /// NBD's number of the error; over HTTP the status code.
         code: u32,
         /// The reason, in the server's words.
         message: String,

@@ -3,8 +3,11 @@
 use crate::scratch::Scratch;
 use crate::server::Server;
 use crate::tools::{output, pattern, run, said, weir};
-use client::{Device, Error, Unit};
+use client::{Blocks, Device, Error, Unit};
 use serde_json::Value;
+use std::io::Write;
+use std::net::TcpStream;
+use std::time::Duration;
 
 /// SDF in small: two dies to a unit, raw blocks of 8 MiB written whole, reads of 8 KiB.
 const SDF: &[&str] = &[
@@ -228,4 +231,117 @@ fn what_cannot_be_raw_units_is_refused_with_the_mend() {
     assert!(said(&refused).contains("mode = \"raw\""), "{}", said(&refused));
     let nothing = output("ls", &[&data]);
     assert!(!nothing.status.success(), "nothing was made: {}", said(&nothing));
+}
+
+fn code(result: Result<(), Error>) -> (u32, String) {
+    match result {
+        Err(Error::Refused { code, message }) => (code, message),
+        other => panic!("expected a refusal, not {other:?}"),
+    }
+}
+
+#[test]
+fn blocks_by_id_go_round_the_units_and_survive_a_kill() {
+    let scratch = Scratch::new("rawids");
+    let data = scratch.data();
+    let data = data.to_str().expect("UTF-8");
+    let made = weir(&[&["format", "--data", data], SDF].concat());
+    assert!(made.status.success(), "{}", said(&made));
+
+    let mut server = Server::start(&scratch, &[]);
+    let blocks = Blocks::open(server.http()).unwrap();
+    assert_eq!((blocks.block_bytes(), blocks.granule_bytes()), (8 << 20, GRANULE as u64));
+    let id = |number: u64| 0xb10c << 64 | u128::from(number);
+    let bytes = |number: u64| pattern(number, 8 << 20);
+    for number in 10..14 {
+        blocks.put(id(number), &bytes(number)).unwrap();
+    }
+    blocks.delete(id(11)).unwrap();
+    // Cut off in the middle: never there.
+    let mut torn = TcpStream::connect(server.http()).unwrap();
+    let head = format!("PUT /blocks/{:032x} HTTP/1.1\r\nHost: a\r\n", id(20));
+    torn.write_all(format!("{head}Content-Length: 8388608\r\n\r\n").as_bytes()).unwrap();
+    torn.write_all(&bytes(20)[..3 << 20]).unwrap();
+    server.kill();
+
+    let server = Server::start(&scratch, &[]);
+    let blocks = Blocks::open(server.http()).unwrap();
+    let listed = blocks.list().unwrap();
+    let found: Vec<(u128, u32)> = listed.iter().map(|block| (block.id, block.unit)).collect();
+    assert_eq!(found, [(id(10), 0), (id(12), 0), (id(13), 1)]);
+    let mut into = vec![0; 8 << 20];
+    for number in [10, 12, 13] {
+        blocks.get(id(number), 0, &mut into).unwrap();
+        assert!(into == bytes(number), "block {number} after a kill");
+    }
+    let mut granule = vec![0; GRANULE];
+    blocks.get(id(13), 5 * GRANULE as u64, &mut granule).unwrap();
+    assert!(granule == bytes(13)[5 * GRANULE..6 * GRANULE]);
+    for number in [11, 20] {
+        assert_eq!(code(blocks.get(id(number), 0, &mut granule)).0, 404, "{number}");
+    }
+    // The same by place: an erase there takes the block with it.
+    let at = listed[2].raw_block;
+    device(&server).unit(1).unwrap().erase(at).unwrap();
+    assert_eq!(code(blocks.get(id(13), 0, &mut granule)).0, 404);
+    blocks.put(id(13), &bytes(5)).unwrap();
+    blocks.get(id(13), 0, &mut granule).unwrap();
+    assert!(granule == bytes(5)[..GRANULE]);
+    server.terminate();
+}
+
+#[test]
+fn misuse_of_ids_is_refused_with_the_reason_and_a_full_unit_has_room_again_after_a_delete() {
+    let scratch = Scratch::new("rawidmisuse");
+    let server = Server::start(&scratch, &[SDF, &["--memory"]].concat());
+    let http = server.http();
+    let blocks = Blocks::open(http).unwrap();
+    let bytes = pattern(1, 8 << 20);
+    let ask = |method: &str, path: &str, head: &str, body: &[u8]| {
+        let patience = Duration::from_secs(60);
+        let answer = client::http::request(http, (method, path), head, body, patience).unwrap();
+        (u32::from(answer.status), answer.reason())
+    };
+    let one = format!("/blocks/{:032x}", 1);
+    for (method, path, head, body, status, why) in [
+        ("GET", "/blocks/1", "", &[][..], 400, "32 hex digits"),
+        ("PUT", "/blocks/zz", "", &bytes[..], 400, "32 hex digits"),
+        ("GET", one.as_str(), "", &[], 404, "no such block"),
+        ("DELETE", &one, "", &[], 404, "no such block"),
+        ("PUT", &one, "", &bytes[..4096], 400, "exactly 8388608 bytes"),
+        ("PUT", &one, "", &[], 400, "exactly 8388608 bytes"),
+        ("GET", &one, "Range: bytes=4096-12287\r\n", &[], 416, "multiples of 8192"),
+        ("GET", &one, "Range: bytes=8388608-\r\n", &[], 416, "multiples of 8192"),
+        ("GET", "/blocks?limit=0", "", &[], 400, "limit"),
+        ("POST", "/blocks", "", &[], 405, ""),
+    ] {
+        let (code, reason) = ask(method, path, head, body);
+        assert!(code == status && reason.contains(why), "{method} {path}: {code} {reason}");
+    }
+    let units = u128::from(device(&server).units());
+    blocks.put(1, &bytes).unwrap();
+    assert_eq!(code(blocks.put(1, &bytes)).0, 409);
+    let (status, reason) = code(blocks.put(3 << 64 | 1, &bytes));
+    assert!(status == 409 && reason.contains("delete that one first"), "{status} {reason}");
+    let (status, reason) = code(blocks.get(3 << 64 | 1, 0, &mut [0; GRANULE]));
+    assert!(status == 404 && reason.contains("another key"), "{status} {reason}");
+    let mut put = 0;
+    let full = loop {
+        put += 1;
+        match blocks.put(1 + put * units, &bytes) {
+            Ok(()) => assert!(put < 64, "never full"),
+            Err(error) => break code(Err(error)),
+        }
+    };
+    assert!(full.0 == 507 && full.1.contains("unit 1 is full"), "{full:?}");
+    blocks.delete(1).unwrap();
+    blocks.put(1 + put * units, &bytes).unwrap();
+    assert_eq!(blocks.list().unwrap().len() as u128, put);
+    server.terminate();
+
+    let scratch = Scratch::new("noids");
+    let server = Server::start(&scratch, &[]);
+    let (status, reason) = code(Blocks::open(server.http()).map(|_| ()));
+    assert!(status == 404 && reason.contains("serve --raw"), "{status} {reason}");
+    server.terminate();
 }

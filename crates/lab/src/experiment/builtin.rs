@@ -8,6 +8,7 @@ const BUILTIN: &[(&str, &str)] = &[
     ("sdf-write-latency", include_str!("../../../../experiments/sdf-write-latency.toml")),
     ("sdf-slices-reads", include_str!("../../../../experiments/sdf-slices-reads.toml")),
     ("sdf-capacity", include_str!("../../../../experiments/sdf-capacity.toml")),
+    ("sdf-scans-writes", include_str!("../../../../experiments/sdf-scans-writes.toml")),
     ("tssd-sweep", include_str!("../../../../experiments/tssd-sweep.toml")),
     ("tssd-means", include_str!("../../../../experiments/tssd-means.toml")),
     ("tssd-applications", include_str!("../../../../experiments/tssd-applications.toml")),

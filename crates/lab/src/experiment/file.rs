@@ -247,6 +247,8 @@ struct ClientFile {
     #[serde(default = "one_f64")]
     span: f64,
     #[serde(default)]
+    skip: f64,
+    #[serde(default)]
     erase_first: bool,
     /// Bytes a second, such as "44MB".
     cap: Option<Bytes>,
@@ -312,6 +314,7 @@ impl ClientFile {
             pattern: pattern(&self.pattern).map_err(|why| format!("client {name:?}: {why}"))?,
             place: place(&self.place).map_err(|why| format!("client {name:?}: {why}"))?,
             span: self.span,
+            skip: self.skip,
             erase_first: self.erase_first,
             cap_bytes_per_s: self.cap.map_or(0.0, |cap| cap.0 as f64),
             ios_max: 0,

@@ -164,6 +164,22 @@ fn shares_do_not_overlap_and_stay_within_the_span() {
 }
 
 #[test]
+fn what_is_skipped_is_left_to_others_on_every_lane() {
+    for place in [Place::Whole, Place::Lane, Place::Share, Place::Interleaved] {
+        let client = Client { threads: 3, place, span: 0.75, skip: 0.5, ..Client::default() };
+        let (_, target) = seen(client);
+        let lane_wide = matches!(place, Place::Lane | Place::Interleaved);
+        let space = if lane_wide { LANE_BYTES } else { LANES * LANE_BYTES };
+        let part = space * 3 / 8..space * 3 / 4;
+        assert!(target.taken.len() > 3);
+        for (_, io) in &target.taken {
+            let at = if lane_wide { io.offset % LANE_BYTES } else { io.offset };
+            assert!(part.contains(&at), "{place:?}: {}", io.offset);
+        }
+    }
+}
+
+#[test]
 fn a_device_too_small_for_the_workload_is_refused() {
     let mut target = Lanes::default();
     let client = Client { bytes: 1 << 30, ..Client::default() };

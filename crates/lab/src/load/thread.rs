@@ -40,20 +40,29 @@ impl Thread {
         let grain_bytes = client.bytes.next_multiple_of(BLOCK_BYTES as u64);
         let (lanes, bytes) = (u64::from(target.lanes()), target.bytes());
         let lane_bytes = bytes / lanes;
-        let spanned = |bytes: u64| (bytes as f64 * client.span) as u64;
+        // What is left of so many bytes: the first one, and how many grains.
+        let part = |bytes: u64| {
+            let spanned = (bytes as f64 * client.span) as u64;
+            let first = (spanned as f64 * client.skip) as u64 / grain_bytes * grain_bytes;
+            (first, (spanned - first) / grain_bytes)
+        };
         let (base, grains, interleave) = match client.place {
-            Place::Whole => (0, spanned(bytes) / grain_bytes, None),
+            Place::Whole => {
+                let (first, grains) = part(bytes);
+                (first, grains, None)
+            }
             Place::Lane => {
-                let base = u64::from(number) % lanes * lane_bytes;
-                (base, spanned(lane_bytes) / grain_bytes, None)
+                let (first, grains) = part(lane_bytes);
+                (u64::from(number) % lanes * lane_bytes + first, grains, None)
             }
             Place::Share => {
-                let grains = spanned(bytes) / u64::from(client.threads) / grain_bytes;
-                (u64::from(number) * grains * grain_bytes, grains, None)
+                let (first, grains) = part(bytes);
+                let grains = grains / u64::from(client.threads);
+                (first + u64::from(number) * grains * grain_bytes, grains, None)
             }
             Place::Interleaved => {
-                let grains = spanned(lane_bytes) / grain_bytes * lanes;
-                (0, grains, Some((lanes, lane_bytes)))
+                let (first, grains) = part(lane_bytes);
+                (first, grains * lanes, Some((lanes, lane_bytes)))
             }
         };
         let grains = u32::try_from(grains).unwrap_or(u32::MAX);
@@ -99,7 +108,7 @@ impl Thread {
         let grain = u64::from(op.lba);
         let offset = match self.lanes {
             Some((lanes, lane_bytes)) => {
-                grain % lanes * lane_bytes + grain / lanes * self.grain_bytes
+                self.base + grain % lanes * lane_bytes + grain / lanes * self.grain_bytes
             }
             None => self.base + grain * self.grain_bytes,
         };

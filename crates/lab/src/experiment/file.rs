@@ -247,7 +247,7 @@ struct ClientFile {
     #[serde(default = "one_f64")]
     span: f64,
     #[serde(default)]
-    skip: f64,
+    apart: bool,
     #[serde(default)]
     erase_first: bool,
     /// Bytes a second, such as "44MB".
@@ -314,7 +314,7 @@ impl ClientFile {
             pattern: pattern(&self.pattern).map_err(|why| format!("client {name:?}: {why}"))?,
             place: place(&self.place).map_err(|why| format!("client {name:?}: {why}"))?,
             span: self.span,
-            skip: self.skip,
+            apart: self.apart,
             erase_first: self.erase_first,
             cap_bytes_per_s: self.cap.map_or(0.0, |cap| cap.0 as f64),
             ios_max: 0,
@@ -352,9 +352,11 @@ fn place(text: &str) -> Result<Place, String> {
         "lane" => Place::Lane,
         "share" => Place::Share,
         "interleaved" => Place::Interleaved,
+        "interleaved-share" => Place::InterleavedShare,
         _ => {
             return Err(format!(
-                "place = {text:?}: one of \"whole\", \"lane\", \"share\", \"interleaved\""
+                "place = {text:?}: one of \"whole\", \"lane\", \"share\", \"interleaved\", \
+                 \"interleaved-share\""
             ));
         }
     })

@@ -136,7 +136,7 @@ const STEADY: f64 = 0.02;
 impl Device {
     fn prepare(&mut self, prepare: &Prepare, seed: u64) -> Result<(), Failure> {
         let client = &prepare.client;
-        let space = self.target.bytes() as f64 * client.span * (1.0 - client.skip);
+        let space = self.target.bytes() as f64 * client.span;
         let ios = |times: f64| {
             let ios = space * times / client.bytes as f64 / f64::from(client.threads);
             (ios.ceil() as u64).max(1)

@@ -45,6 +45,8 @@ pub enum Place {
     Share,
     /// Grain `i` lies on lane `i` modulo the lanes, as consecutive block IDs of SDF do.
     Interleaved,
+    /// The same, and each thread has a share of its own.
+    InterleavedShare,
 }
 
 /// A group of like threads.
@@ -66,8 +68,8 @@ pub struct Client {
     pub place: Place,
     /// The first so much of the space is used, in 0 to 1.
     pub span: f64,
-    /// Of it the first so much is left to others, in 0 to 1.
-    pub skip: f64,
+    /// Reads use the first half of the part, writes the second: what is read is not being written.
+    pub apart: bool,
     /// An erase of the same place precedes each write, and its time counts.
     pub erase_first: bool,
     /// Most bytes a second of all threads together; 0 for no cap.
@@ -89,7 +91,7 @@ impl Default for Client {
             pattern: Pattern::Uniform,
             place: Place::Whole,
             span: 1.0,
-            skip: 0.0,
+            apart: false,
             erase_first: false,
             cap_bytes_per_s: 0.0,
             ios_max: 0,
@@ -120,9 +122,6 @@ impl Client {
         }
         if !(self.span > 0.0 && self.span <= 1.0) {
             return wrong("span", &self.span, "above 0 and at most 1, for example 0.5");
-        }
-        if !(0.0..1.0).contains(&self.skip) {
-            return wrong("skip", &self.skip, "at least 0 and under 1, for example 0.5");
         }
         if self.bytes == 0 {
             return wrong("bytes", &0, "at least 1, for example \"4KiB\"");

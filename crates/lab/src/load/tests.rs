@@ -164,18 +164,23 @@ fn shares_do_not_overlap_and_stay_within_the_span() {
 }
 
 #[test]
-fn what_is_skipped_is_left_to_others_on_every_lane() {
-    for place in [Place::Whole, Place::Lane, Place::Share, Place::Interleaved] {
-        let client = Client { threads: 3, place, span: 0.75, skip: 0.5, ..Client::default() };
+fn reads_and_writes_that_are_apart_use_a_half_each() {
+    let whole = [Place::Whole, Place::Share];
+    let lane = [Place::Lane, Place::Interleaved, Place::InterleavedShare];
+    for place in whole.into_iter().chain(lane) {
+        let client = Client { threads: 3, reads: 0.5, place, apart: true, ..Client::default() };
         let (_, target) = seen(client);
-        let lane_wide = matches!(place, Place::Lane | Place::Interleaved);
-        let space = if lane_wide { LANE_BYTES } else { LANES * LANE_BYTES };
-        let part = space * 3 / 8..space * 3 / 4;
-        assert!(target.taken.len() > 3);
+        let space = match place {
+            Place::Lane | Place::Interleaved | Place::InterleavedShare => LANE_BYTES,
+            Place::Share => LANES * LANE_BYTES / 3 / 4096 / 2 * 2 * 4096,
+            Place::Whole => LANES * LANE_BYTES,
+        };
         for (_, io) in &target.taken {
-            let at = if lane_wide { io.offset % LANE_BYTES } else { io.offset };
-            assert!(part.contains(&at), "{place:?}: {}", io.offset);
+            let second = io.offset % space >= space / 2;
+            assert_eq!(second, io.kind == IoKind::Write, "{place:?}: {io:?}");
         }
+        let reads = target.taken.iter().filter(|(_, io)| io.kind == IoKind::Read).count();
+        assert!((1..target.taken.len()).contains(&reads), "{place:?}");
     }
 }
 

@@ -24,8 +24,19 @@ pub struct Thread {
     grain_bytes: u64,
     /// First byte of the thread's part of the space.
     base: u64,
-    /// With interleaving: how many lanes and the bytes of each.
-    lanes: Option<(u64, u64)>,
+    /// How much further its writes go.
+    write_base: u64,
+    interleave: Option<Interleave>,
+}
+
+/// Grain `i` lies on lane `i` modulo the lanes.
+#[derive(Clone, Copy)]
+struct Interleave {
+    lanes: u64,
+    /// Of each.
+    lane_bytes: u64,
+    /// The thread's first grain.
+    first: u64,
 }
 
 impl Thread {
@@ -40,31 +51,29 @@ impl Thread {
         let grain_bytes = client.bytes.next_multiple_of(BLOCK_BYTES as u64);
         let (lanes, bytes) = (u64::from(target.lanes()), target.bytes());
         let lane_bytes = bytes / lanes;
-        // What is left of so many bytes: the first one, and how many grains.
-        let part = |bytes: u64| {
-            let spanned = (bytes as f64 * client.span) as u64;
-            let first = (spanned as f64 * client.skip) as u64 / grain_bytes * grain_bytes;
-            (first, (spanned - first) / grain_bytes)
-        };
+        let spanned = |bytes: u64| (bytes as f64 * client.span) as u64;
+        let (threads, number) = (u64::from(client.threads), u64::from(number));
+        // A part has two halves if reads and writes are apart.
+        let halves = if client.apart { 2 } else { 1 };
+        let lane_grains = spanned(lane_bytes) / grain_bytes / halves;
         let (base, grains, interleave) = match client.place {
-            Place::Whole => {
-                let (first, grains) = part(bytes);
-                (first, grains, None)
-            }
-            Place::Lane => {
-                let (first, grains) = part(lane_bytes);
-                (u64::from(number) % lanes * lane_bytes + first, grains, None)
-            }
+            Place::Whole => (0, spanned(bytes) / grain_bytes / halves, None),
+            Place::Lane => (number % lanes * lane_bytes, lane_grains, None),
             Place::Share => {
-                let (first, grains) = part(bytes);
-                let grains = grains / u64::from(client.threads);
-                (first + u64::from(number) * grains * grain_bytes, grains, None)
+                let grains = spanned(bytes) / threads / grain_bytes / halves;
+                (number * halves * grains * grain_bytes, grains, None)
             }
             Place::Interleaved => {
-                let (first, grains) = part(lane_bytes);
-                (first, grains * lanes, Some((lanes, lane_bytes)))
+                (0, lane_grains * lanes, Some(Interleave { lanes, lane_bytes, first: 0 }))
+            }
+            Place::InterleavedShare => {
+                let grains = lane_grains * lanes / threads;
+                (0, grains, Some(Interleave { lanes, lane_bytes, first: number * grains }))
             }
         };
+        // From the place of a read to that of a write.
+        let half = if interleave.is_some() { lane_grains } else { grains };
+        let write_base = half * (halves - 1) * grain_bytes;
         let grains = u32::try_from(grains).unwrap_or(u32::MAX);
         if grains == 0 {
             return Err(format!(
@@ -81,10 +90,9 @@ impl Thread {
         };
         let mut generator = Generator::new(workload, grains, seed)?;
         // Sequential threads of one space begin at different places.
-        if client.place != Place::Share && number > 0 {
-            generator.start_at(
-                (u64::from(number) * u64::from(grains) / u64::from(client.threads)) as u32,
-            );
+        let shared = !matches!(client.place, Place::Share | Place::InterleavedShare);
+        if shared && number > 0 {
+            generator.start_at((number * u64::from(grains) / threads) as u32);
         }
         Ok(Self {
             client: index,
@@ -97,7 +105,8 @@ impl Thread {
             generator,
             grain_bytes,
             base,
-            lanes: interleave,
+            write_base,
+            interleave,
         })
     }
 
@@ -106,13 +115,15 @@ impl Thread {
         self.drawn += 1;
         let op = self.generator.draw();
         let grain = u64::from(op.lba);
-        let offset = match self.lanes {
-            Some((lanes, lane_bytes)) => {
-                self.base + grain % lanes * lane_bytes + grain / lanes * self.grain_bytes
+        let offset = match self.interleave {
+            Some(Interleave { lanes, lane_bytes, first }) => {
+                let grain = first + grain;
+                grain % lanes * lane_bytes + grain / lanes * self.grain_bytes
             }
             None => self.base + grain * self.grain_bytes,
         };
-        (op.action == Action::Read, offset)
+        let is_read = op.action == Action::Read;
+        (is_read, if is_read { offset } else { offset + self.write_base })
     }
 
     pub fn has_submitted_all(&self) -> bool {

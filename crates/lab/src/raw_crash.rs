@@ -215,10 +215,9 @@ impl<H: CrashHost> Explorer<'_, H> {
                             return Err(cut.stuck());
                         }
                     }
-                    if matches!(cut.state(), State::Ready(_)) {
-                        if cut.ftl().written().next().is_some() {
-                            return Err(Failure("a cut format left data".into()));
-                        }
+                    let ready = matches!(cut.state(), State::Ready(_));
+                    if ready && cut.ftl().written().next().is_some() {
+                        return Err(Failure("a cut format left data".into()));
                     }
                 }
                 _ => {}

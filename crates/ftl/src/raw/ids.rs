@@ -524,3 +524,26 @@ fn bad_range(units: &RawUnits) -> IdError {
         block_bytes: bytes(units.lanes().slots),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_is_32_hex_digits_of_which_the_last_16_are_its_number() {
+        let id = Id::new(0xb10c, 0x1f);
+        assert_eq!(id.to_string(), "000000000000b10c000000000000001f");
+        assert_eq!("000000000000B10C000000000000001F".parse(), Ok(id));
+        assert_eq!((id.key(), id.number()), (0xb10c, 0x1f));
+        let long = "0".repeat(33);
+        for bad in [
+            "",
+            "1f",
+            "+0000000000000000000000000000001",
+            "g0000000000000000000000000000001",
+            &long,
+        ] {
+            assert_eq!(bad.parse::<Id>(), Err(IdError::BadId), "{bad}");
+        }
+    }
+}

@@ -1,12 +1,14 @@
 //! Raw units: power cuts after every step, failing flash, and the figures of SDF.
 
 use crate::{THREADS, passed, seeds};
-use flash::{Hint, Instant, Pairing};
-use ftl::raw::{Lanes, RawFormat, RawSettings, WriteUnit};
+use flash::{Hint, Instant, MILLISECOND, Pairing};
+use ftl::raw::ids::{Id, Ids, Step as IdStep};
+use ftl::raw::{EraseTime, Lanes, RawFormat, RawSettings, RawUnits, WriteUnit};
 use ftl::{FormatOptions, Settings};
 use lab::Sim;
 use lab::crash::CrashReport;
 use lab::device::{Manner, nand_of};
+use lab::driver::Step;
 use lab::parallel::for_each_seed;
 use lab::raw_crash::{RawCrashOptions, explore_ids, explore_raw};
 use lab::raw_host::RawCounts;
@@ -278,4 +280,76 @@ fn ids_find_what_a_plain_map_holds_over_thousands_of_operations_and_clean_restar
     };
     let counts = passed(test, for_each_seed(seeds(0..16), THREADS, run));
     assert!(counts.iter().all(|counts| counts.puts > 200), "{counts:?}");
+}
+
+/// Carries out one ask of the ID layer at a device and says how long its answer took.
+fn answered(sim: &mut Sim<RawUnits>, ids: &mut Ids, ask: impl FnOnce(&mut Ids, &RawUnits)) -> u64 {
+    let begun = sim.now();
+    ask(ids, sim.ftl());
+    loop {
+        while let Some(step) = ids.poll() {
+            match step {
+                IdStep::Write { token, id, lba, blocks } => {
+                    let stamps: Vec<u64> = (1..=u64::from(blocks)).collect();
+                    sim.ftl_mut().tag(lba, id.0);
+                    sim.write(token, lba.0, &stamps, (true, false), Hint::default());
+                }
+                IdStep::Read { token, lba, blocks } => sim.read(token, lba.0, blocks),
+                IdStep::Erase { token, lba, blocks } => sim.trim(token, lba.0, blocks, true),
+                IdStep::Reply { result, .. } => {
+                    assert_eq!(result, Ok(()));
+                    return sim.now() - begun;
+                }
+            }
+        }
+        sim.step(Instant(u64::MAX)).expect("no failure");
+        while let Some(finished) = sim.take_finished() {
+            ids.ended(sim.ftl(), finished.token, finished.result);
+            sim.release(finished);
+        }
+    }
+}
+
+/// Microseconds that a delete on a full lane takes, and the put after it, and the same put if the lane
+/// was idle between them.
+fn delete_and_put(erase: EraseTime) -> [u64; 3] {
+    let layout = Layout { channels: 2, dies_per_channel: 2, blocks_per_plane: 8 };
+    let medium = nand_of("mlc-25nm", &layout, Faults::default(), |_| {}).expect("built-in");
+    let format = RawFormat { gang: 2, spare: 0.25, uuid: 1, label: Vec::new() };
+    let settings = RawSettings { erase, ..RawSettings::default() };
+    let mut sim = Sim::format_raw(medium, format, settings, Instant(0)).expect("fits");
+    sim.run_until_ready().expect("formats");
+    let mut ids = Ids::mounted(sim.ftl()).expect("whole blocks");
+    let lanes = sim.ftl().lanes();
+    let id = |index: u32| Id::new(3, u64::from(index * lanes.lanes));
+    for index in 0..lanes.raw_blocks {
+        answered(&mut sim, &mut ids, |ids, units| ids.put(units, 1, id(index)));
+    }
+    let (mut delete, mut put) = (0, 0);
+    // The first finds the block that is kept back.
+    for index in 0..4 {
+        delete = answered(&mut sim, &mut ids, |ids, units| ids.delete(units, 1, id(index)));
+        put = answered(&mut sim, &mut ids, |ids, units| ids.put(units, 1, id(100 + index)));
+    }
+    answered(&mut sim, &mut ids, |ids, units| ids.delete(units, 1, id(100)));
+    let until = sim.now() + 100 * MILLISECOND;
+    while sim.step(until).expect("no failure") != Step::Idle {}
+    let rested = answered(&mut sim, &mut ids, |ids, units| ids.put(units, 1, id(200)));
+    [delete, put, rested].map(|ns| ns / 1000)
+}
+
+#[test]
+fn a_deleted_block_of_a_full_lane_is_erased_at_once_or_when_the_lane_is_idle_and_a_put_waits_for_it()
+ {
+    let [delete, put, rested] = delete_and_put(EraseTime::Now);
+    println!("eager: delete {delete} us, put {put} us, put after a rest {rested} us");
+    let erase = 3_800;
+    assert!(delete >= erase, "answered when it is erased: {delete}");
+    assert!(put.abs_diff(rested) < 500, "nothing is left to wait for: {put} and {rested}");
+    let write = rested;
+    let [delete, put, rested] = delete_and_put(EraseTime::Background);
+    println!("idle: delete {delete} us, put {put} us, put after a rest {rested} us");
+    assert!(delete < erase, "answered when a record of it is durable: {delete}");
+    assert!(put > write + erase / 2, "waits for the erase: {put}, {write} without");
+    assert!(rested.abs_diff(write) < 500, "erased while the lane was idle: {rested}, {write}");
 }

@@ -68,14 +68,6 @@ impl AsRef<[u8]> for Loan {
 }
 
 impl Blocks {
-    fn shape(&self) -> Result<RawShape, Response> {
-        self.shape.ok_or_else(|| {
-            let reason = "this server serves a block device; blocks have IDs on raw units only: make \
-                          a device with `weir format --raw`, or try `weir serve --raw --memory`";
-            refusal(StatusCode::NOT_FOUND, reason)
-        })
-    }
-
     async fn place(&self) -> Result<OwnedSemaphorePermit, Response> {
         match timeout(PATIENCE, Arc::clone(&self.places).acquire_owned()).await {
             Ok(Ok(place)) => Ok(place),
@@ -123,7 +115,7 @@ async fn put(
     head: &HeaderMap,
     body: Body,
 ) -> Result<Response, Response> {
-    let shape = blocks.shape()?;
+    let shape = blocks.shape.ok_or_else(no_raw_units)?;
     let id: Id = id.parse().map_err(refused)?;
     let block_bytes = shape.raw_block_bytes();
     let announced = head.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok());
@@ -177,7 +169,7 @@ async fn read(State(blocks): State<Blocks>, Path(id): Path<String>, head: Header
 }
 
 async fn fetch(blocks: &Blocks, id: &str, head: &HeaderMap) -> Result<Response, Response> {
-    let shape = blocks.shape()?;
+    let shape = blocks.shape.ok_or_else(no_raw_units)?;
     let id: Id = id.parse().map_err(refused)?;
     let block_bytes = shape.raw_block_bytes();
     let range = match head.get(header::RANGE) {
@@ -245,7 +237,7 @@ async fn erase(State(blocks): State<Blocks>, Path(id): Path<String>) -> Response
 }
 
 async fn delete(blocks: &Blocks, id: &str) -> Result<Response, Response> {
-    blocks.shape()?;
+    blocks.shape.ok_or_else(no_raw_units)?;
     let id: Id = id.parse().map_err(refused)?;
     blocks.ask(id, IdWork::Delete, None).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
@@ -256,7 +248,7 @@ async fn list(State(blocks): State<Blocks>, RawQuery(query): RawQuery) -> Respon
 }
 
 async fn listed(blocks: &Blocks, query: &str) -> Result<Response, Response> {
-    let shape = blocks.shape()?;
+    let shape = blocks.shape.ok_or_else(no_raw_units)?;
     let (after, count) = list_query(query).map_err(|why| refusal(StatusCode::BAD_REQUEST, &why))?;
     let (sender, receiver) = oneshot::channel();
     blocks.control.list_ids(after, count, move |list| drop(sender.send(list)));
@@ -284,6 +276,12 @@ async fn listed(blocks: &Blocks, query: &str) -> Result<Response, Response> {
         },
     }))
     .into_response())
+}
+
+fn no_raw_units() -> Response {
+    let reason = "this server serves a block device; blocks have IDs on raw units only: make a device \
+                  with `weir format --raw`, or try `weir serve --raw --memory`";
+    refusal(StatusCode::NOT_FOUND, reason)
 }
 
 /// `after=ID&limit=N`, both as one likes.

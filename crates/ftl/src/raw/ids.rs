@@ -70,6 +70,8 @@ pub enum IdError {
     BadId,
     /// Writes of these units fill pages, not raw blocks.
     PageWrites,
+    /// The units are served to be read only.
+    ReadOnly,
     /// The number is taken, by a block of this key.
     Exists {
         /// Of the block that is there.
@@ -119,6 +121,9 @@ impl fmt::Display for IdError {
                 "these raw units are written by pages: IDs name whole raw blocks: serve them with \
                  raw.write = \"block\""
             ),
+            Self::ReadOnly => {
+                write!(f, "the units are read-only: serve them without read_only to change them")
+            }
             Self::Exists { key } => write!(
                 f,
                 "the number is taken, by a block with the key {key:016x}: blocks are written once: \
@@ -306,6 +311,7 @@ impl Ids {
     pub fn put(&mut self, units: &RawUnits, token: u64, id: Id) {
         self.ask(token, id, Verb::Put);
         let taken = match self.look(units, id.number()) {
+            _ if units.settings.read_only => Some(IdError::ReadOnly),
             None => None,
             Some(Entry { key, at: At::Here(_) }) => Some(IdError::Exists { key }),
             Some(_) => Some(IdError::Busy),
@@ -343,7 +349,11 @@ impl Ids {
     /// The host wants the block `id` gone.
     pub fn delete(&mut self, units: &RawUnits, token: u64, id: Id) {
         self.ask(token, id, Verb::Delete);
-        let raw = match self.find(units, id) {
+        let found = match self.find(units, id) {
+            Ok(_) if units.settings.read_only => Err(IdError::ReadOnly),
+            found => found,
+        };
+        let raw = match found {
             Ok(raw) => raw,
             Err(error) => return self.reply(token, Err(error)),
         };

@@ -306,6 +306,7 @@ fn refused(error: IdError) -> Response {
     let code = match error {
         IdError::BadId | IdError::WrongSize { .. } => StatusCode::BAD_REQUEST,
         IdError::PageWrites | IdError::Exists { .. } | IdError::Busy => StatusCode::CONFLICT,
+        IdError::ReadOnly => StatusCode::FORBIDDEN,
         IdError::Unknown | IdError::OtherKey => StatusCode::NOT_FOUND,
         IdError::BadRange { .. } => StatusCode::RANGE_NOT_SATISFIABLE,
         IdError::Full { .. } | IdError::Units(RequestError::NoSpace) => {

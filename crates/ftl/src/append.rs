@@ -86,7 +86,7 @@ pub(crate) struct OpenBand {
     /// Pages allocated whose program has not ended, oldest first.
     pub outstanding: VecDeque<u32>,
     /// Programmed pages that a later program can still harm: last partner and order.
-    at_risk: VecDeque<(u32, u64)>,
+    pub at_risk: VecDeque<(u32, u64)>,
     /// Its first page is durable. Until then no other page of it is programmed: recovery looks
     /// into a band only if it finds the first page.
     pub header_durable: bool,
@@ -175,7 +175,7 @@ impl Ftl {
     }
 
     /// Pages that may wait on a unit.
-    fn appends_max(&self) -> u32 {
+    pub(crate) fn appends_max(&self) -> u32 {
         if self.settings.read_slo_ns > 0 { APPENDS_WAITING_MAX_SLO } else { APPENDS_WAITING_MAX }
     }
 
@@ -200,6 +200,9 @@ impl Ftl {
                 Room::Later => return None,
                 Room::None => self.counters.static_fallbacks += 1,
             }
+        }
+        if let Some((_, unit)) = self.laggard().filter(|&(lagging, _)| lagging == point) {
+            return self.open_page_at(point, unit, true);
         }
         let key = self.room_key();
         if let Some((at, dirty)) = self.points[point].no_room
@@ -365,7 +368,7 @@ impl Ftl {
     /// The next page of an open band.
     pub(crate) fn allocate_page(&mut self, open: u32) -> u32 {
         let block = self.opens[open].block;
-        let order = self.durable.open();
+        let order = self.durable.open(open);
         let band = &mut self.bands[block];
         let index = band.pages_written;
         assert!(index < self.geometry.pages_per_block, "a full band refuses append");
@@ -714,20 +717,6 @@ impl Ftl {
             let Some(target) = self.partner_wanted(open, order) else { continue };
             self.pad_to(open, target);
         }
-    }
-
-    /// The last page that has to be programmed so that all orders up to `order` here are safe.
-    fn partner_wanted(&self, open: u32, order: u64) -> Option<u32> {
-        let entry = &self.opens[open];
-        let at_risk = entry.at_risk.iter().filter(|risk| risk.1 <= order).map(|risk| risk.0);
-        let pages = self.geometry.pages_per_block;
-        let outstanding = entry
-            .outstanding
-            .iter()
-            .map(|&page| &self.pages[page])
-            .filter(|page| page.order <= order)
-            .map(|page| self.geometry.pairing.last_partner(page.index, pages));
-        at_risk.chain(outstanding).max()
     }
 
     /// Appends padding until page `target` of an open band is on its way.

@@ -11,6 +11,9 @@ use crate::divisor::Divisor;
 use crate::policy::{BandView, FullBands};
 use flash::{BlockId, Geometry, SlotId};
 
+/// One slot in so many more is still as good as the fewest valid slots.
+const NEAR_LEAST: u32 = 128;
+
 /// Where a band is in its life. *Free* of the glossary is `Clean`, `Erasing` and `Dirty`; *Full* is
 /// `Full`, `Victim` and `Draining`.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -69,6 +72,8 @@ pub(crate) struct UnitSums {
     /// Slots of full bands that hold none.
     pub slots_reclaimable: u64,
     pub bands_free: u32,
+    /// Bands that GC is emptying or has emptied: they will be free soon.
+    pub bands_coming: u32,
     pub bands_retired: u32,
     /// Erase counts of usable bands and how many have each, ascending. Levelled wear keeps it short.
     erase_counts: Vec<(u32, u32)>,
@@ -103,6 +108,9 @@ impl UnitSums {
     fn account(&mut self, band: &Band, slots: u32, comes: bool) {
         let step = |to: &mut u32| if comes { *to += 1 } else { *to -= 1 };
         let gain = u64::from(slots - band.slots_valid);
+        if matches!(band.state, BandState::Victim | BandState::Draining) {
+            step(&mut self.bands_coming);
+        }
         match band.state {
             BandState::Retired => {
                 step(&mut self.bands_retired);
@@ -317,6 +325,12 @@ impl Bands {
         }
     }
 
+    /// Bands that the unit of `block` has to be opened, now or soon; 2 for more.
+    fn supply(&self, block: BlockId) -> u32 {
+        let sums = &self.sums[self.unit_of(block)];
+        (sums.bands_free + sums.bands_coming).min(2)
+    }
+
     pub fn clean(&self, unit: u32) -> &[BlockId] {
         &self.clean[unit as usize]
     }
@@ -441,15 +455,19 @@ impl FullBands for FullView<'_> {
         }
     }
 
+    /// As it says, or nearly: a band with hardly more is better if its unit is short of bands. An
+    /// append point works on as many units as have one for it, and no more.
     fn fewest_valid(&self) -> Option<BlockId> {
         let least = self.bands.full_valid.iter().copied().min()?;
-        // Few have the fewest, so whole chunks are passed by.
+        let most = least + self.bands.slots_per_band / NEAR_LEAST;
+        // Few have so few, so whole chunks are passed by.
         let chunks = self.bands.full.chunks(64).zip(self.bands.full_valid.chunks(64));
-        let hits = chunks.filter(|(_, valid)| valid.contains(&least));
+        let hits = chunks.filter(|(_, valid)| valid.iter().any(|&valid| valid <= most));
         hits.flat_map(|(blocks, valid)| blocks.iter().zip(valid))
-            .filter(|&(_, &valid)| valid == least)
-            .map(|(&block, _)| block)
+            .filter(|&(_, &valid)| valid <= most)
+            .map(|(&block, &valid)| (self.bands.supply(block), valid, block))
             .min()
+            .map(|(.., block)| block)
     }
 }
 

@@ -42,8 +42,8 @@ pub struct Settings {
     pub read_slo_ns: u64,
     /// An idle erase policy waits until a unit had no request for this long.
     pub idle_ns: u64,
-    /// Bands that GC relocates at a time while space is not tight, at least 1: more make GC faster,
-    /// fewer disturb fewer units.
+    /// Bands that GC relocates at a time, as far as there are bands to spare: more make GC faster,
+    /// fewer disturb fewer units. 0 lets the FTL choose from the geometry.
     pub victims_max: u32,
     /// Relocation buffers that the driver provides, in blocks.
     pub relocation_blocks: u32,
@@ -68,7 +68,7 @@ impl Default for Settings {
             suspensions_max: 4,
             read_slo_ns: 0,
             idle_ns: 2 * MILLISECOND,
-            victims_max: 4,
+            victims_max: 0,
             relocation_blocks: 1024,
             policies: PolicyNames::default(),
             seed: 1,
@@ -89,9 +89,6 @@ impl Settings {
                 "stripe_units = {}: the device has {} units; use 0 for all",
                 self.stripe_units, geometry.units
             ));
-        }
-        if self.victims_max == 0 {
-            return Err("victims_max = 0: GC must take at least 1, for example 4".into());
         }
         let blocks_min = 2 * geometry.slots_per_page;
         if self.relocation_blocks < blocks_min {

@@ -15,6 +15,8 @@ use std::collections::VecDeque;
 pub(crate) struct Durable {
     /// Reasons why each order from `safe_below` on is not safe yet.
     holds: VecDeque<u32>,
+    /// The open band of each of them.
+    opens: VecDeque<u32>,
     safe_below: u64,
     durable_below: u64,
     /// When all the first orders are safe, the second loses one hold.
@@ -28,6 +30,7 @@ impl Durable {
         let durable_below = if flush_needed { 0 } else { next };
         Self {
             holds: VecDeque::new(),
+            opens: VecDeque::new(),
             safe_below: next,
             durable_below,
             links: Vec::new(),
@@ -40,10 +43,11 @@ impl Durable {
         self.safe_below + self.holds.len() as u64
     }
 
-    /// Opens an order, held once until its page is programmed and closed.
-    pub fn open(&mut self) -> u64 {
+    /// Opens an order in the band `open`, held once until its page is programmed and closed.
+    pub fn open(&mut self, open: u32) -> u64 {
         let order = self.next();
         self.holds.push_back(1);
+        self.opens.push_back(open);
         order
     }
 
@@ -89,6 +93,7 @@ impl Durable {
         let before = self.safe_below;
         while self.holds.front() == Some(&0) {
             self.holds.pop_front();
+            self.opens.pop_front();
             self.safe_below += 1;
         }
         if !self.flush_needed {
@@ -118,6 +123,13 @@ impl Durable {
         self.durable_below = self.durable_below.max(covered);
     }
 
+    /// Orders that are not safe by themselves, oldest first, with the open bands they were opened
+    /// in. Such a band may have been closed since, and its index be another band's.
+    pub fn unsafe_orders(&self) -> impl Iterator<Item = (u64, u32)> {
+        let orders = (self.safe_below..).zip(self.holds.iter().zip(&self.opens));
+        orders.filter(|(_, (holds, _))| **holds > 0).map(|(order, (_, &open))| (order, open))
+    }
+
     /// First order that is not safe.
     pub fn safe_below(&self) -> u64 {
         self.safe_below
@@ -136,7 +148,7 @@ mod tests {
     #[test]
     fn safe_below_waits_for_the_oldest_hold() {
         let mut durable = Durable::new(10, false);
-        let (a, b) = (durable.open(), durable.open());
+        let (a, b) = (durable.open(0), durable.open(1));
         assert!(!durable.release(b));
         assert_eq!(durable.durable_below(), 10);
         assert!(durable.release(a));
@@ -146,7 +158,7 @@ mod tests {
     #[test]
     fn a_linked_order_is_safe_only_after_the_other() {
         let mut durable = Durable::new(0, false);
-        let (member, commit) = (durable.open(), durable.open());
+        let (member, commit) = (durable.open(0), durable.open(1));
         durable.hold(member);
         durable.link(vec![commit], member);
         durable.release(member);
@@ -158,7 +170,7 @@ mod tests {
     #[test]
     fn a_volatile_medium_is_durable_only_as_far_as_it_was_flushed() {
         let mut durable = Durable::new(0, true);
-        let order = durable.open();
+        let order = durable.open(0);
         durable.release(order);
         assert_eq!((durable.safe_below(), durable.durable_below()), (1, 0));
         durable.flushed(1);

@@ -77,6 +77,8 @@ pub(crate) struct Host {
     pub writes: VecDeque<u32>,
     /// The last so many of them came since `Ftl::warm_writes`.
     writes_cold: usize,
+    /// The oldest of `writes` was tried and found no place.
+    pub held: bool,
     /// Commit records that wait for room.
     pub commits: VecDeque<(u32, Append)>,
     /// Request, first logical block and count of reads that met a failed page.
@@ -476,6 +478,7 @@ impl Ftl {
                 return false;
             }
             let wished = usize::from(point);
+            let wished = if atomic { wished } else { self.closing_point(wished) };
             self.lba_next = self.host.requests[index].lba + self.host.requests[index].placed;
             let Some(point) = self.point_or_any(wished, self.host.borrowing) else { return false };
             self.place_block(index, point, atomic);

@@ -26,6 +26,7 @@ mod append;
 mod asks;
 mod bands;
 mod checkpoint;
+mod closing;
 mod config;
 mod divisor;
 mod durable;
@@ -327,6 +328,10 @@ impl Ftl {
         self.reclaim_pump();
         if !self.host.writes.is_empty() {
             self.place_writes();
+            self.host.held = !self.host.writes.is_empty();
+            if self.host_stands_still() {
+                self.reclaim_pump();
+            }
         }
         self.relieve();
         self.checkpoint_pump();
@@ -382,12 +387,13 @@ impl Ftl {
     /// Looks for what nothing else would move on.
     fn relieve(&mut self) {
         let short = self.bands.free < self.bands_free_low();
-        if !self.bands.draining.is_empty() && (short || self.phase == Phase::Stopping) {
+        let space = short && self.wants_space() || self.phase == Phase::Stopping;
+        if !self.bands.draining.is_empty() && space {
             self.push_drain();
         }
         if let Some(order) = self.host.waiters.iter().map(|waiter| waiter.order).max()
             && order >= self.durable.safe_below()
-            && self.all_units_quiet()
+            && self.no_work_runs()
             && self.moves.is_empty()
         {
             self.force_safe(order.min(self.durable.next() - 1));
@@ -501,7 +507,12 @@ impl Ftl {
 
     fn shut_down(&mut self) {
         match self.phase {
-            Phase::Running => self.phase = Phase::Stopping,
+            Phase::Running => {
+                self.phase = Phase::Stopping;
+                if self.host.writes.is_empty() {
+                    self.rest_victims();
+                }
+            }
             Phase::Stopping => {}
             _ => {
                 self.phase = Phase::Stopped;

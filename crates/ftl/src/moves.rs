@@ -156,7 +156,8 @@ impl Ftl {
                 continue;
             }
             self.lba_next = front.append.lba;
-            let mut found = self.point_or_any(point, self.bands.free == 0);
+            let wished = self.closing_point(point);
+            let mut found = self.point_or_any(wished, self.bands.free == 0);
             if found.is_none() && self.checkpoint_waits_for_moves() {
                 found = self.record_point();
             }

@@ -17,6 +17,18 @@ use std::collections::VecDeque;
 /// Bands that only GC may open.
 pub(crate) const RESERVE_BANDS: u32 = 3;
 
+/// Units for each victim at a time, unless the settings say how many.
+const UNITS_PER_VICTIM: u32 = 2;
+
+/// Least of these victims, on a device of few units.
+const VICTIMS_MIN: u32 = 4;
+
+/// Free bands above the host's floor without which GC never rests.
+pub(crate) const FREE_AT_REST: u32 = 2;
+
+/// Slots that were read and wait to be placed, for each that a page on every unit would take.
+const MOVES_PER_PLACE: u32 = 4;
+
 /// Reads of a victim at a time while reads have a service level and no write waits for space.
 const VICTIM_READS_PACED: u32 = 4;
 
@@ -32,6 +44,8 @@ pub(crate) struct Victim {
     reads: u32,
     /// Host slots that each relocated slot earns, in 1/256.
     credit: i64,
+    /// It was taken because space was short, and for nothing else.
+    for_space: bool,
 }
 
 /// A valid slot of a victim that was read.
@@ -151,28 +165,65 @@ impl Ftl {
         if self.drain_check {
             self.drain();
         }
-        self.pick_victims();
+        let budget = self.credit_wanted();
+        self.pick_victims(budget);
+        // What was read and finds no place does not find it sooner with more behind it.
+        let places = self.geometry.units * self.geometry.slots_per_page;
+        let crowded = self.moves.len() as u32 >= MOVES_PER_PLACE * places;
         let mut index = 0;
         while index < self.reclaim.victims.len() {
             if self.victim_done(index) {
                 continue;
             }
             let tight = self.bands.free <= self.host_floor();
-            if (index == 0 || !tight) && !self.reclaim.chunks.is_empty() {
-                self.read_victim(index);
+            if (index == 0 || !tight && !crowded) && !self.reclaim.chunks.is_empty() {
+                self.read_victim(index, budget);
             }
             index += 1;
         }
     }
 
-    fn pick_victims(&mut self) {
+    /// Most that the host can have earned, in 1/256 slots.
+    fn credit_max(&self) -> i64 {
+        256 * i64::from(self.geometry.slots_per_block().max(4 * self.geometry.units))
+    }
+
+    /// Up to how much the host is to have earned once all that was read is placed. GC goes on as
+    /// the host uses its credit, and no sooner: a victim read later has fewer valid slots, and who
+    /// reads meanwhile is disturbed for nothing. `i64::MAX` where space must be made at any rate.
+    fn credit_wanted(&self) -> i64 {
+        let paced = self.phase == Phase::Running
+            && self.bands.free > self.host_floor() + FREE_AT_REST
+            && !(self.checkpoint.is_wanted() && self.clean_bands() <= self.layout.bands)
+            && !self.host_stands_still();
+        if paced { self.credit_max() / 2 } else { i64::MAX }
+    }
+
+    /// A write waits though nothing runs that could make room for it: it waits for more than its
+    /// turn.
+    pub(crate) fn host_stands_still(&self) -> bool {
+        self.host.held && !self.host.writes.is_empty() && self.no_work_runs()
+    }
+
+    /// True if GC has yet to earn what the host may use.
+    pub(crate) fn wants_space(&self) -> bool {
+        self.reclaim.credit < self.credit_wanted()
+    }
+
+    /// Slots of victims that are being read, or were and have no place yet.
+    fn slots_in_hand(&self) -> u32 {
+        let reads: u32 = self.reclaim.victims.iter().map(|victim| victim.reads).sum();
+        reads * self.geometry.slots_per_page + self.moves.len() as u32
+    }
+
+    fn pick_victims(&mut self, budget: i64) {
         let wanted = self.phase == Phase::Running || !self.host.writes.is_empty();
         while wanted && !self.settling && self.reclaim.victims.len() < self.victims_max() {
             // A failing band holds slots that were never programmed until those have moved.
             let settled = self.moves_failed == 0;
             if let Some((block, reason)) = self.reclaim.wanted.pop_front_if(|_| settled) {
                 if self.bands[block].state == BandState::Full {
-                    self.start_victim(block, reason);
+                    self.start_victim(block, reason, false);
                 }
                 continue;
             }
@@ -183,8 +234,11 @@ impl Ftl {
                 }
                 return;
             }
+            if self.reclaim.credit >= budget {
+                return;
+            }
             let Some(block) = self.pick_victim() else { return };
-            self.start_victim(block, "gc: space was needed");
+            self.start_victim(block, "gc: space was needed", true);
         }
     }
 
@@ -199,11 +253,15 @@ impl Ftl {
         self.moves_failed > 0 && self.any_failed(first, self.geometry.slots_per_block())
     }
 
-    /// Several half relocated victims could take the last free bands and none give its own back.
+    /// Victims at a time. Several half relocated ones could take the last free bands and none give
+    /// its own back, so there are never more than bands to spare.
     fn victims_max(&self) -> usize {
-        let paced = if self.settings.read_slo_ns > 0 { self.geometry.units / 8 } else { 0 };
-        let many = self.settings.victims_max.max(paced) as usize;
-        if self.bands.free > self.host_floor() { many } else { 1 }
+        let wished = match self.settings.victims_max {
+            0 => (self.geometry.units / UNITS_PER_VICTIM).max(VICTIMS_MIN),
+            set => set,
+        };
+        let spare = self.bands.free.saturating_sub(self.host_floor());
+        wished.min(spare).max(1) as usize
     }
 
     fn pick_victim(&mut self) -> Option<BlockId> {
@@ -232,7 +290,7 @@ impl Ftl {
         }
     }
 
-    fn start_victim(&mut self, block: BlockId, reason: &'static str) {
+    fn start_victim(&mut self, block: BlockId, reason: &'static str, for_space: bool) {
         let slots = i64::from(self.geometry.slots_per_block());
         let valid = i64::from(self.bands[block].slots_valid);
         let (floor, low) = (self.host_floor(), self.bands_free_low());
@@ -243,13 +301,24 @@ impl Ftl {
         if valid == 0 {
             self.reclaim.credit += slots * share;
         }
-        let ceiling = slots * 256;
+        let ceiling = self.credit_max();
         self.reclaim.credit = self.reclaim.credit.clamp(-ceiling, ceiling);
         self.counters.victims += 1;
         self.units[self.geometry.unit_of(block) as usize].last_reason = reason;
         self.bands.set_state(block, BandState::Victim);
         let cursor = self.geometry.slot(block, 0, 0);
-        self.reclaim.victims.push(Victim { block, cursor, reads: 0, credit });
+        self.reclaim.victims.push(Victim { block, cursor, reads: 0, credit, for_space });
+    }
+
+    /// The device is shut down: what GC took in hand ahead of need stays where it is. To finish
+    /// that could take the bands that the last checkpoint needs.
+    pub(crate) fn rest_victims(&mut self) {
+        for index in 0..self.reclaim.victims.len() {
+            let Victim { block, for_space, .. } = self.reclaim.victims[index];
+            if for_space {
+                self.reclaim.victims[index].cursor = self.band_end(block);
+            }
+        }
     }
 
     /// Ends the victim at `index` if nothing of it is left to do.
@@ -287,12 +356,16 @@ impl Ftl {
     }
 
     /// Reads the next valid slots of a victim, as long as there are buffers.
-    fn read_victim(&mut self, index: usize) {
+    fn read_victim(&mut self, index: usize, budget: i64) {
         let per_page = self.geometry.slots_per_page;
         let paced = self.settings.read_slo_ns > 0 && self.host.writes.is_empty();
         let reads_max = if paced { VICTIM_READS_PACED } else { u32::MAX };
+        let mut in_hand = i64::from(self.slots_in_hand());
         loop {
-            let Victim { block, cursor, .. } = self.reclaim.victims[index];
+            let Victim { block, cursor, credit, for_space, .. } = self.reclaim.victims[index];
+            if for_space && self.reclaim.credit + in_hand * credit >= budget {
+                return;
+            }
             let end = self.band_end(block);
             if cursor >= end
                 || self.reclaim.chunks.is_empty()
@@ -309,6 +382,7 @@ impl Ftl {
                 self.bands.valid_run(cursor, page_end).expect("the first slot is valid");
             self.reclaim.victims[index].cursor = SlotId(first.0 + count);
             self.reclaim.victims[index].reads += 1;
+            in_hand += i64::from(count);
             let chunk = self.reclaim.chunks.pop().expect("checked above");
             self.reclaim.chunk_slots[chunk as usize] = count;
             let read = self.reads.take();
@@ -469,7 +543,7 @@ impl Ftl {
         if order >= self.durable.safe_below() {
             // While anything runs, its pages close the pairs for nothing; and a further victim
             // fills a page that padding would waste.
-            if self.all_units_quiet() && !self.fill_with_victim() {
+            if self.no_work_runs() && !self.fill_with_victim() {
                 self.force_safe(order);
             }
         } else if order >= self.durable.durable_below() {
@@ -485,8 +559,8 @@ impl Ftl {
             return false;
         }
         let Some(block) = self.pick_victim() else { return false };
-        self.start_victim(block, "gc: filled a page that others wait for");
-        self.read_victim(0);
+        self.start_victim(block, "gc: filled a page that others wait for", false);
+        self.read_victim(0, i64::MAX);
         true
     }
 

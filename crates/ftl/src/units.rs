@@ -318,6 +318,15 @@ impl Ftl {
         self.checkpoint.want();
     }
 
+    /// True if nothing runs or waits that is not a read of the host.
+    pub(crate) fn no_work_runs(&self) -> bool {
+        self.units.iter().all(|unit| {
+            unit.running == unit.reads_running
+                && unit.programs.is_empty()
+                && unit.reads_low.is_empty()
+        })
+    }
+
     pub(crate) fn all_units_quiet(&self) -> bool {
         self.units.iter().all(|unit| unit.running == 0 && unit.programs.is_empty())
     }

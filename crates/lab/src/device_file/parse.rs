@@ -105,7 +105,7 @@ fn settings(keys: &mut Keys) -> Result<Settings, KeyError> {
         suspensions_max: keys.integer_or("suspensions_max", 0, 1000, default.suspensions_max)?,
         read_slo_ns: time_or(keys, "read_slo", default.read_slo_ns)?,
         idle_ns: time_or(keys, "idle_ns", default.idle_ns)?,
-        victims_max: keys.integer_or("victims_max", 1, 4096, default.victims_max)?,
+        victims_max: keys.integer_or("victims_max", 0, 4096, default.victims_max)?,
         relocation_blocks: keys.integer_or(
             "relocation_blocks",
             2,

@@ -1,0 +1,89 @@
+//! Keeps orders moving. A drained band waits until every order up to the last that superseded one
+//! of its slots is safe, so one page that nobody closes (partly filled, or with cells shared with a
+//! page yet to come) holds back all bands drained since. An append point that appends on many units
+//! leaves such pages behind wherever it does not come by, and the host's, while it waits for GC,
+//! comes by nowhere. So when the oldest unsafe order lags, the next page goes to its band.
+//!
+//! Invariant: it only says where data goes next; nothing is padded for it.
+
+use crate::Ftl;
+use crate::append::NONE;
+use crate::reclaim::FREE_AT_REST;
+
+/// Orders that may wait behind the oldest, for each open band: a page of every band that shares
+/// cells with one three pages on, and what waits in the queues.
+const LAG_PER_OPEN: u64 = 8;
+
+/// Unsafe orders looked at for one page.
+const LOOK_MAX: usize = 64;
+
+impl Ftl {
+    /// The append point and the unit of the band that most needs a page for its orders to become
+    /// safe; `None` if none lags, or all that can be done is on its way.
+    pub(crate) fn laggard(&self) -> Option<(usize, u32)> {
+        let lag_max = LAG_PER_OPEN * self.opens.in_use() as u64;
+        let next = self.durable.next();
+        if next - self.durable.safe_below() <= lag_max {
+            return None;
+        }
+        let lagging = self.durable.unsafe_orders().take(LOOK_MAX);
+        let mut lagging = lagging.take_while(|&(order, _)| order + lag_max < next);
+        lagging.find_map(|(order, open)| self.closes(order, open))
+    }
+
+    /// The last page that has to be programmed so that all orders up to `order` here are safe.
+    pub(crate) fn partner_wanted(&self, open: u32, order: u64) -> Option<u32> {
+        let entry = &self.opens[open];
+        let at_risk = entry.at_risk.iter().filter(|risk| risk.1 <= order).map(|risk| risk.0);
+        let pages = self.geometry.pages_per_block;
+        let outstanding = entry
+            .outstanding
+            .iter()
+            .map(|&page| &self.pages[page])
+            .filter(|page| page.order <= order)
+            .map(|page| self.geometry.pairing.last_partner(page.index, pages));
+        at_risk.chain(outstanding).max()
+    }
+
+    /// Where a page would help `order`, which was opened in the band `open`.
+    fn closes(&self, order: u64, open: u32) -> Option<(usize, u32)> {
+        let entry = &self.opens[open];
+        if !entry.live || entry.point == NONE {
+            return None;
+        }
+        let target = self.partner_wanted(open, order)?;
+        let point = entry.point as usize;
+        let unit = self.geometry.unit_of(entry.block);
+        let assembling = self.points[point].page;
+        if assembling != NONE && self.pages[assembling].open == open {
+            return (self.pages[assembling].index <= target).then_some((point, unit));
+        }
+        let room = self.points[point].open[unit as usize] == open
+            && self.bands[entry.block].pages_written <= target
+            && self.units[unit as usize].appends_waiting() < self.appends_max();
+        room.then_some((point, unit))
+    }
+
+    /// The append point to use where `wished` would be: while space is short and bands wait for
+    /// orders, the one whose band lags, whatever it is for. A few slots of the host beside cold
+    /// ones, or the other way round, cost less than padding. But the room that GC has left is GC's
+    /// when space is tight.
+    pub(crate) fn closing_point(&mut self, wished: usize) -> usize {
+        let short = self.bands.free < self.bands_free_low() && !self.bands.draining.is_empty();
+        if !short || self.points[wished].page != NONE {
+            return wished;
+        }
+        let relocates = wished == self.relocate_point();
+        let tight = self.bands.free <= self.host_floor() + FREE_AT_REST;
+        match self.laggard() {
+            Some((point, _))
+                if point != wished
+                    && (relocates || point != self.relocate_point() || !tight)
+                    && self.page_of(point).is_some() =>
+            {
+                point
+            }
+            _ => wished,
+        }
+    }
+}

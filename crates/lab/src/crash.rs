@@ -73,6 +73,7 @@ impl CrashOptions {
             wear: pick(ftl::policy::WEARS),
             erase: pick(ftl::policy::ERASES),
             unit: pick(ftl::policy::UNITS),
+            stream: pick(ftl::policy::stream::STREAMS),
         };
         let settings = Settings {
             handles: 1 + random.below(2) as u8,
@@ -277,7 +278,7 @@ impl Explorer<'_> {
         while submitted < operations || host.sim.in_flight() > 0 {
             while submitted < operations && host.sim.in_flight() < self.options.depth {
                 let handle = self.random.below(2) as u8;
-                host.submit(generator.draw(), Hint { handle });
+                host.submit(generator.draw(), Hint { handle, ..Hint::default() });
                 submitted += 1;
             }
             self.step(host, cuts)?;

@@ -318,7 +318,7 @@ impl ClientFile {
             erase_first: self.erase_first,
             cap_bytes_per_s: self.cap.map_or(0.0, |cap| cap.0 as f64),
             ios_max: 0,
-            hint: Hint { handle: self.handle },
+            hint: Hint { handle: self.handle, ..Hint::default() },
             name,
         };
         client.validate()?;

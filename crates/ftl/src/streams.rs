@@ -13,7 +13,9 @@
 use crate::append::{NONE, Point};
 use crate::format::POISONED;
 use crate::policy::Purpose;
-use crate::policy::stream::{self, Handles, MoveView, Origin, Shape, StreamPolicy, WriteView};
+use crate::policy::stream::{
+    self, HANDLES_MAX, Handles, MoveView, Origin, Shape, StreamPolicy, WriteView,
+};
 use crate::reclaim::RESERVE_BANDS;
 use crate::{Ftl, Settings};
 use flash::{BlockId, Hint, SlotId};
@@ -196,10 +198,13 @@ impl Ftl {
     pub(crate) fn switch_stream(&mut self, index: Option<usize>, name: &str) -> Result<(), String> {
         let volumes = match index {
             None => 0..self.streams.volumes.len(),
-            Some(index) if index < self.streams.volumes.len() => index..index + 1,
+            Some(index) if index < self.settings.volumes.len() => index..index + 1,
             Some(index) => {
-                let last = self.streams.volumes.len() - 1;
-                return Err(format!("no stream/{index}: there are stream/0 to stream/{last}"));
+                return Err(format!(
+                    "volume {index} has no stream policy of its own: {} have; switch \"stream\" \
+                     for the whole device, or say `streams` for a volume in the config",
+                    self.settings.volumes.len()
+                ));
             }
         };
         stream::by_name(name, self.stream_shape(1))?;
@@ -212,7 +217,7 @@ impl Ftl {
     }
 
     /// Puts a stream policy of the caller's own in charge of all that has none by
-    /// [`Settings::volumes`].
+    /// [`Settings::volumes`]. Not before the mount has ended, which makes those of the settings.
     pub fn set_stream_policy(&mut self, policy: Box<dyn StreamPolicy>) {
         let last = self.streams.volumes.len() - 1;
         self.put_stream(last, policy.name().into(), policy);
@@ -220,11 +225,9 @@ impl Ftl {
     }
 
     fn put_stream(&mut self, index: usize, name: String, policy: Box<dyn StreamPolicy>) {
-        if index == self.streams.volumes.len() - 1 {
-            self.settings.policies.stream.clone_from(&name);
-            self.policies.names.stream.clone_from(&name);
-        } else {
-            self.settings.volumes[index].stream.clone_from(&name);
+        match self.settings.volumes.get_mut(index) {
+            Some(volume) => volume.stream.clone_from(&name),
+            None => self.policies.names.stream.clone_from(&name),
         }
         let volume = &mut self.streams.volumes[index];
         (volume.name, volume.policy) = (name, policy);
@@ -247,6 +250,8 @@ impl Ftl {
         volume.number = self.streams.policies_made;
         volume.uses_age = volume.policy.uses_age();
         let wanted = volume.policy.handles();
+        let bounded = |handles: u8| handles.clamp(1, HANDLES_MAX);
+        let wanted = Handles { host: bounded(wanted.host), moved: bounded(wanted.moved) };
         volume.handles = Handles { host: 1, moved: 1 };
         let extra = self.handles_max().saturating_sub(self.streams.handles_in_use());
         let granted = granted(wanted, self.settings.handles, extra);

@@ -59,10 +59,12 @@ impl CrashOptions {
             Manner::Nand(Pairing::Adjacent(2)),
             Manner::File,
         ];
+        // Every fourth has spare bands for many placement handles.
+        let roomy = if seed % 4 == 3 { 8 } else { 0 };
         let device = Small {
             manner: manners[random.below(4) as usize],
             units: 2,
-            blocks_per_unit: 10 + random.below(3) as u32,
+            blocks_per_unit: 10 + roomy + random.below(3) as u32,
             pages_per_block: 8,
             slots_per_page: 1 + random.below(2) as u32,
         };

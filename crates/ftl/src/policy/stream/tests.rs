@@ -114,7 +114,7 @@ fn a_trimmed_chunk_is_cold_again() {
 #[test]
 fn sepbit_infers_from_the_lifetime_of_what_is_overwritten() {
     let mut sepbit = made("sepbit", 1000);
-    let mut place = |sepbit: &mut dyn StreamPolicy, age| {
+    let place = |sepbit: &mut dyn StreamPolicy, age| {
         sepbit.place_write(&WriteView { age, ..write(sepbit, 0, 1 << 40) })
     };
     assert_eq!(place(&mut *sepbit, None), 1, "nothing was overwritten");

@@ -147,19 +147,18 @@ impl Ftl {
     }
 
     /// Where a move that wishes for one append point goes. While space is tight it does not open a
-    /// band for its handle alone: one of GC's that is open does as well, and with one in all GC
-    /// gains as much as it takes.
+    /// band for its handle alone if one of a handle after it is open: policies count from short-lived
+    /// to long-lived, and what dies young among old data does less harm than the reverse.
     fn move_point(&mut self, wished: usize) -> Option<usize> {
         let is_open = |point: &crate::append::Point| {
             point.page != NONE || point.open.iter().any(|&open| open != NONE)
         };
         let tight = self.bands.free <= self.host_floor();
         if tight && !is_open(&self.points[wished]) {
-            let mut others: Vec<_> = (0..self.points.len())
+            let others: Vec<_> = (0..self.points.len())
                 .filter(|&other| self.points[other].purpose == Purpose::Relocate)
-                .filter(|&other| is_open(&self.points[other]))
+                .filter(|&other| other > wished && is_open(&self.points[other]))
                 .collect();
-            others.sort_unstable_by_key(|&other| other.abs_diff(wished));
             if let Some(other) = others.into_iter().find(|&other| self.page_of(other).is_some()) {
                 self.counters.stream_fallbacks += 1;
                 return Some(other);

@@ -294,10 +294,10 @@ impl Ftl {
         good.saturating_sub(data) / 3
     }
 
-    /// Bands that GC keeps free beside the usual, so that its handles find some to open.
+    /// Bands that GC keeps free beside the usual, so that each of its handles finds one to open.
     pub(crate) fn bands_for_streams(&self) -> u32 {
         let moved = |volume: &Volume| u32::from(volume.handles.moved) - 1;
-        self.streams.volumes.iter().map(moved).sum::<u32>() / 2
+        self.streams.volumes.iter().map(moved).sum()
     }
 
     /// The append point for relocations that no policy is asked about.

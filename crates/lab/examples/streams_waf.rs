@@ -1,5 +1,5 @@
 //! Prints write amplification by stream policy:
-//! `cargo run --release -p lab --example streams_waf -- [scale=4] [victim=cost-benefit] [op=10]
+//! `cargo run --release -p lab --example streams_waf -- [scale=4] [bands=2048] [victim=cost-benefit] [op=10]
 //! [load=zipf] [POLICY]...`
 
 use lab::streams::StreamRun;
@@ -14,6 +14,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             Some(("victim", value)) => run.victim = value.into(),
             Some(("op", value)) => run.op_percent = value.parse()?,
             Some(("overwrites", value)) => run.overwrites = value.parse()?,
+            Some(("bands", value)) => run.bands = value.parse()?,
             Some(("load", value)) => loads.push(value.to_string()),
             _ => streams.push(argument),
         }

@@ -18,10 +18,12 @@ fn measured(run: &StreamRun, stream: &str) -> StreamWaf {
 fn hints_separate_hot_from_cold_as_well_as_mathematics_allows() {
     let (fraction, share) = (0.2, 0.8);
     let pattern = Pattern::HotCold { fraction, share };
-    let run = StreamRun { pattern, overwrites: 6.0, ..StreamRun::default() }.scaled(16);
-    let waf = measured(&run, "hint:handles=2");
+    let run = StreamRun { bands: 1024, overwrites: 8.0, pattern, ..StreamRun::default() };
+    let waf = measured(&run.scaled(4), "hint:handles=2");
+    // Bands of 128 blocks: by chance some empty earlier than the mathematics of large ones says.
     let optimum = waf_two_classes(waf.alpha, fraction, share);
     let error = waf.waf / optimum - 1.0;
+    println!("{error:+.4} off the optimum of {optimum:.3}");
     assert!(error.abs() < 0.05, "{waf:?}: {error:+.4} off the optimum of {optimum:.3}");
     assert!(waf.waf_all >= waf.waf, "{waf:?}");
 }

@@ -220,7 +220,7 @@ impl Ftl {
     }
 
     /// Puts the policy `name` in charge of `decision`: "victim", "wear", "erase", "unit", "stream",
-    /// or "stream/N" for the Nth of [`Settings::volumes`].
+    /// or "stream/N" for the Nth of [`Settings::volumes`]. Drain [`Ftl::poll`] after it.
     pub fn set_policy(&mut self, decision: &str, name: &str) -> Result<(), String> {
         match decision.split_once('/') {
             None if decision == "stream" => self.switch_stream(None, name)?,

@@ -241,6 +241,7 @@ impl Ftl {
             }
         }
         self.room_changes += 1;
+        self.stirred = true;
     }
 
     /// Gives volume `index` as many append points as its policy wants and the spare bands allow.

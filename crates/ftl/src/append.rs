@@ -87,7 +87,7 @@ pub(crate) struct OpenBand {
     /// Pages allocated whose program has not ended, oldest first.
     pub outstanding: VecDeque<u32>,
     /// Programmed pages that a later program can still harm: last partner and order.
-    at_risk: VecDeque<(u32, u64)>,
+    pub at_risk: VecDeque<(u32, u64)>,
     /// Its first page is durable. Until then no other page of it is programmed: recovery looks
     /// into a band only if it finds the first page.
     pub header_durable: bool,
@@ -710,41 +710,6 @@ impl Ftl {
             self.restore_failing(block);
             self.drain_check = true;
         }
-    }
-
-    /// Makes sure that every order up to `order` will become safe without any further append.
-    pub(crate) fn force_safe(&mut self, order: u64) {
-        let order = self.durable.reach(order);
-        for point in 0..self.points.len() {
-            let page = self.points[point].page;
-            if page != NONE && self.pages[page].order <= order {
-                self.seal(point);
-            }
-        }
-        if self.geometry.pairing == flash::Pairing::None {
-            return;
-        }
-        for open in self.opens.indices() {
-            if !self.opens[open].live || self.opens[open].point == NONE {
-                continue;
-            }
-            let Some(target) = self.partner_wanted(open, order) else { continue };
-            self.pad_to(open, target);
-        }
-    }
-
-    /// The last page that has to be programmed so that all orders up to `order` here are safe.
-    fn partner_wanted(&self, open: u32, order: u64) -> Option<u32> {
-        let entry = &self.opens[open];
-        let at_risk = entry.at_risk.iter().filter(|risk| risk.1 <= order).map(|risk| risk.0);
-        let pages = self.geometry.pages_per_block;
-        let outstanding = entry
-            .outstanding
-            .iter()
-            .map(|&page| &self.pages[page])
-            .filter(|page| page.order <= order)
-            .map(|page| self.geometry.pairing.last_partner(page.index, pages));
-        at_risk.chain(outstanding).max()
     }
 
     /// Appends padding until page `target` of an open band is on its way.

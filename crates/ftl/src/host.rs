@@ -474,19 +474,6 @@ impl Ftl {
         }
     }
 
-    /// The append point that the stream policy wants for the next block of a write. Each block is
-    /// asked about once, however long it waits for room, and an atomic write as one.
-    fn wished_point(&mut self, index: u32, hint: Hint) -> usize {
-        let entry = &self.host.requests[index];
-        let at = entry.placed;
-        if entry.decided <= at && (entry.decided == 0 || !entry.is_atomic()) {
-            let point = self.choose_host_point(entry.lba + at, at > 0, hint);
-            let entry = &mut self.host.requests[index];
-            (entry.decided, entry.point) = (at + 1, point as u16);
-        }
-        usize::from(self.host.requests[index].point)
-    }
-
     /// Places blocks until the request is done or there is no room. Its `pending` counts one extra
     /// from the first block to `after_placing`.
     fn place_blocks(&mut self, index: u32, hint: Hint, atomic: bool) -> bool {

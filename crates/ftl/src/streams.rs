@@ -307,8 +307,21 @@ impl Ftl {
         usize::from(last.moved[0])
     }
 
+    /// The append point that the stream policy wants for the next block of a write. Each block is
+    /// asked about once, however long it waits for room, and an atomic write as one.
+    pub(crate) fn wished_point(&mut self, index: u32, hint: Hint) -> usize {
+        let entry = &self.host.requests[index];
+        let at = entry.placed;
+        if entry.decided <= at && (entry.decided == 0 || !entry.is_atomic()) {
+            let point = self.choose_host_point(entry.lba + at, at > 0, hint);
+            let entry = &mut self.host.requests[index];
+            (entry.decided, entry.point) = (at + 1, point as u16);
+        }
+        usize::from(self.host.requests[index].point)
+    }
+
     /// The append point that the policy wants for a block that the host writes.
-    pub(crate) fn choose_host_point(&mut self, lba: u32, continues: bool, hint: Hint) -> usize {
+    fn choose_host_point(&mut self, lba: u32, continues: bool, hint: Hint) -> usize {
         let index = self.streams.index_of(lba);
         let volume = &mut self.streams.volumes[index];
         let now = self.sequence_next;

@@ -109,8 +109,8 @@ impl MultiQ {
 
     /// The chunk that was written last in the highest queue succeeds `old`.
     fn choose_hottest(&mut self, old: u32, now: u32) {
-        let lasts = self.queues.iter().rev().map(|queue| queue.last);
-        let next = lasts.filter(|&chunk| chunk != NONE && chunk != old).next().unwrap_or(old);
+        let mut lasts = self.queues.iter().rev().map(|queue| queue.last);
+        let next = lasts.find(|&chunk| chunk != NONE && chunk != old).unwrap_or(old);
         self.hottest = next;
         self.hottest_count = self.chunks[next as usize].count_and_queue >> 8;
         self.hottest_written_at = now;

@@ -150,6 +150,9 @@ impl Ftl {
     /// band for its handle alone if one of a handle after it is open: policies count from short-lived
     /// to long-lived, and what dies young among old data does less harm than the reverse.
     fn move_point(&mut self, wished: usize) -> Option<usize> {
+        if self.points[wished].page != NONE {
+            return Some(wished);
+        }
         let is_open = |point: &crate::append::Point| {
             point.page != NONE || point.open.iter().any(|&open| open != NONE)
         };

@@ -325,13 +325,11 @@ impl Ftl {
         let index = self.streams.index_of(lba);
         let volume = &mut self.streams.volumes[index];
         let now = self.sequence_next;
-        let age = match self.l2p[lba as usize] {
-            slot if volume.uses_age && slot < POISONED => {
-                let band = &self.bands[self.bands.block_of(SlotId(slot))];
-                Some(now.saturating_sub(band.filling.written_at()))
-            }
-            _ => None,
-        };
+        let slot = if volume.uses_age { self.l2p[lba as usize] } else { POISONED };
+        let age = (slot < POISONED).then(|| {
+            let band = &self.bands[self.bands.block_of(SlotId(slot))];
+            now.saturating_sub(band.filling.written_at())
+        });
         let handles = volume.handles;
         let lba = lba - volume.first;
         let view = WriteView { lba, continues, hint, now, age, handles };

@@ -36,6 +36,8 @@ struct Chunk {
 struct Queue {
     first: u32,
     last: u32,
+    /// When the first expires: looked at with every write, which must not miss the cache for it.
+    expires_at: u32,
 }
 
 const NONE: u32 = u32::MAX;
@@ -53,7 +55,7 @@ impl MultiQ {
         Ok(Self {
             chunk_shift,
             chunks: vec![chunk; chunks],
-            queues: vec![Queue { first: NONE, last: NONE }; usize::from(handles)],
+            queues: vec![Queue { first: NONE, last: NONE, expires_at: 0 }; usize::from(handles)],
             thresholds: thresholds
                 .map(|count| count.ceil().min(f64::from(COUNT_MAX)) as u32)
                 .take(usize::from(handles) - 1)
@@ -90,15 +92,11 @@ impl MultiQ {
     /// The head of each queue goes one queue down if it was not written for too long.
     fn sink(&mut self, now: u32) {
         for queue in 1..self.queues.len() as u32 {
-            let chunk = self.queues[queue as usize].first;
-            if chunk == NONE {
+            let Queue { first: chunk, expires_at, .. } = self.queues[queue as usize];
+            if chunk == NONE || now.wrapping_sub(expires_at) as i32 <= 0 {
                 continue;
             }
-            let entry = &mut self.chunks[chunk as usize];
-            if now.wrapping_sub(entry.expires_at) as i32 <= 0 {
-                continue;
-            }
-            entry.count_and_queue -= 1;
+            self.chunks[chunk as usize].count_and_queue -= 1;
             self.unlink(chunk, queue);
             self.push(chunk, queue - 1, now);
             if chunk == self.hottest {
@@ -119,25 +117,30 @@ impl MultiQ {
     fn push(&mut self, chunk: u32, queue: u32, now: u32) {
         let list = &mut self.queues[queue as usize];
         let before = std::mem::replace(&mut list.last, chunk);
+        let expires_at = now.wrapping_add(self.lifetime);
         if before == NONE {
-            list.first = chunk;
+            (list.first, list.expires_at) = (chunk, expires_at);
         } else {
             self.chunks[before as usize].after = chunk;
         }
         let entry = &mut self.chunks[chunk as usize];
         (entry.before, entry.after) = (before, NONE);
-        entry.expires_at = now.wrapping_add(self.lifetime);
+        entry.expires_at = expires_at;
     }
 
     fn unlink(&mut self, chunk: u32, queue: u32) {
         let Chunk { before, after, .. } = self.chunks[chunk as usize];
-        match before {
-            NONE => self.queues[queue as usize].first = after,
-            before => self.chunks[before as usize].after = after,
-        }
+        let list = &mut self.queues[queue as usize];
         match after {
-            NONE => self.queues[queue as usize].last = before,
+            NONE => list.last = before,
             after => self.chunks[after as usize].before = before,
+        }
+        match before {
+            NONE => {
+                list.first = after;
+                list.expires_at = self.chunks.get(after as usize).map_or(0, |next| next.expires_at);
+            }
+            before => self.chunks[before as usize].after = after,
         }
     }
 }

@@ -144,11 +144,26 @@ fn raw_text(shard: &Value) -> String {
     text
 }
 
+/// The stream policies of the volumes that have their own, then that of the rest.
+fn streams(all: &[Value]) -> String {
+    let one = |stream: &Value| {
+        let short = if stream["handles_short"] == true { ", short of bands" } else { "" };
+        format!(
+            "{} ({} + {} handles{short})",
+            stream["stream"].as_str().unwrap_or("unknown"),
+            stream["handles_host"],
+            stream["handles_moved"],
+        )
+    };
+    all.iter().map(one).collect::<Vec<_>>().join(", ")
+}
+
 fn shard_text(index: usize, shard: &Value) -> String {
     let policy = |name: &str| shard["policies"][name].as_str().unwrap_or("unknown").to_owned();
     let fenced = if shard["fenced"] == true { ", FENCED by another server" } else { "" };
     let mut text = format!(
-        "shard {index}: {}{fenced}; {} clients, {} requests; victim {}, wear {}, erase {}, unit {}\n",
+        "shard {index}: {}{fenced}; {} clients, {} requests; victim {}, wear {}, erase {}, unit {}, \
+         stream {}\n",
         shard["phase"].as_str().unwrap_or("unknown"),
         shard["connections"],
         shard["requests"],
@@ -156,6 +171,7 @@ fn shard_text(index: usize, shard: &Value) -> String {
         policy("wear"),
         policy("erase"),
         policy("unit"),
+        streams(array(&shard["streams"])),
     );
     let mut rows = vec![
         ["  unit", "queued", "busy s", "free", "retired", "valid", "erases", "last reason"]

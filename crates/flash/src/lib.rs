@@ -36,7 +36,7 @@ pub use command::{
 };
 pub use geometry::{Geometry, Pairing};
 pub use random::Random;
-pub use request::{BufferId, Hint, Operation, Reply, Request, RequestError, RequestId};
+pub use request::{BufferId, Hint, Lifetime, Operation, Reply, Request, RequestError, RequestId};
 pub use time::{Instant, MICROSECOND, MILLISECOND, SECOND};
 
 /// Bytes of a logical block, and of the slot that holds it.

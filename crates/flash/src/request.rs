@@ -13,6 +13,46 @@ pub type BufferId = u32;
 pub struct Hint {
     /// The placement handle to append to, taken modulo the number of handles.
     pub handle: u8,
+    /// How long the data will live.
+    pub lifetime: Lifetime,
+}
+
+/// How long data will live before it is overwritten or trimmed, beside other data of its volume.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum Lifetime {
+    /// Nobody knows.
+    #[default]
+    Unknown,
+    /// Short, as of a log that is checkpointed soon.
+    Short,
+    /// Between short and long.
+    Medium,
+    /// Long.
+    Long,
+    /// As good as for ever.
+    Extreme,
+}
+
+impl Lifetime {
+    /// Classes that are known.
+    pub const CLASSES: u8 = 4;
+
+    /// Of a write hint of Linux (`fcntl F_SET_RW_HINT`): 0 and 1 say nothing, 2 to 5 short to
+    /// extreme.
+    pub fn from_linux(hint: u8) -> Self {
+        match hint {
+            2 => Self::Short,
+            3 => Self::Medium,
+            4 => Self::Long,
+            5 => Self::Extreme,
+            _ => Self::Unknown,
+        }
+    }
+
+    /// 0 for short to 3 for extreme.
+    pub fn class(self) -> Option<u8> {
+        (self as u8).checked_sub(1)
+    }
 }
 
 /// The operation of a [`Request`].

@@ -10,6 +10,7 @@
 
 use crate::durable::Durable;
 use crate::format::{Header, Kind, POISONED, UNMAPPED, decode_header, encode_header};
+use crate::policy::stream::Origin;
 use crate::policy::{PageView, Purpose, UnitView};
 use crate::{BandState, Ftl, Phase};
 use flash::{BlockId, Instant, MediumError, SlotData, SlotId, SlotWrite};
@@ -102,13 +103,25 @@ pub(crate) struct Point {
     /// The page being filled.
     pub page: u32,
     last_unit: u32,
+    /// No stream goes here any more: what is open is for others to fill.
+    pub idle: bool,
+    /// The policy and the handle that its bands are filled by, see `streams`.
+    pub origin: (u32, Origin),
     /// No unit had room for a page at this `Ftl::room_key`, and whether a dirty band was to blame.
     no_room: Option<(u64, bool)>,
 }
 
 impl Point {
     pub fn new(purpose: Purpose, units: u32) -> Self {
-        Self { purpose, open: vec![NONE; units as usize], page: NONE, last_unit: 0, no_room: None }
+        Self {
+            purpose,
+            open: vec![NONE; units as usize],
+            page: NONE,
+            last_unit: 0,
+            idle: false,
+            origin: (0, Origin::Unknown),
+            no_room: None,
+        }
     }
 }
 
@@ -228,10 +241,11 @@ impl Ftl {
 
     /// The next page of `point` on a unit where it has a band open, or that has a clean one.
     fn open_page_at(&mut self, point: usize, unit: u32, open: bool) -> Option<u32> {
-        if !open {
+        if !open && !self.adopt_band(unit, point) {
             let open = self.open_band(unit, self.points[point].purpose)?;
             self.opens[open].point = point as u32;
             self.points[point].open[unit as usize] = open;
+            self.note_opened(self.opens[open].block, point);
         }
         self.points[point].last_unit = unit;
         let open = self.points[point].open[unit as usize];
@@ -413,9 +427,12 @@ impl Ftl {
     pub(crate) fn append(&mut self, point: usize, append: Append) -> Option<Appended> {
         let page = self.page_of(point)?;
         let order = self.pages[page].order;
+        let band = &mut self.bands[self.opens[self.pages[page].open].block];
         if append.needed_by_recovery() {
-            let block = self.opens[self.pages[page].open].block;
-            self.bands[block].hold_order = order;
+            band.hold_order = order;
+        }
+        if append.kind == Kind::Data {
+            band.filling.add(append.sequence);
         }
         self.counters.slots_since_checkpoint += 1;
         let slot = self.put(page, append);
@@ -698,27 +715,6 @@ impl Ftl {
         }
     }
 
-    /// Makes sure that every order up to `order` will become safe without any further append.
-    pub(crate) fn force_safe(&mut self, order: u64) {
-        let order = self.durable.reach(order);
-        for point in 0..self.points.len() {
-            let page = self.points[point].page;
-            if page != NONE && self.pages[page].order <= order {
-                self.seal(point);
-            }
-        }
-        if self.geometry.pairing == flash::Pairing::None {
-            return;
-        }
-        for open in self.opens.indices() {
-            if !self.opens[open].live || self.opens[open].point == NONE {
-                continue;
-            }
-            let Some(target) = self.partner_wanted(open, order) else { continue };
-            self.pad_to(open, target);
-        }
-    }
-
     /// Appends padding until page `target` of an open band is on its way.
     pub(crate) fn pad_to(&mut self, open: u32, target: u32) {
         let block = self.opens[open].block;
@@ -748,10 +744,6 @@ impl Ftl {
                 }
             }
         }
-    }
-
-    pub(crate) fn relocate_point(&self) -> usize {
-        self.points.len() - 1
     }
 
     /// Starts the order count; for recovery and format.

@@ -9,6 +9,7 @@
 
 use crate::divisor::Divisor;
 use crate::policy::{BandView, FullBands};
+use crate::streams::Filling;
 use flash::{BlockId, Geometry, SlotId};
 
 /// One slot in so many more is still as good as the fewest valid slots.
@@ -59,6 +60,8 @@ pub(crate) struct Band {
     pub invalid_order: u64,
     /// Highest order of a record that recovery needs until the next checkpoint covers it.
     pub hold_order: u64,
+    /// For the stream policies.
+    pub filling: Filling,
     /// Reads queued or running on it, and moves of what was read from it.
     pub reads_pending: u32,
     /// Index in `Bands::full` while `Full`.

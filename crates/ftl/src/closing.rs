@@ -8,6 +8,7 @@
 
 use crate::Ftl;
 use crate::append::NONE;
+use crate::policy::Purpose;
 use crate::reclaim::FREE_AT_REST;
 
 /// Orders that may wait behind the oldest, for each open band: a page of every band that shares
@@ -73,12 +74,12 @@ impl Ftl {
         if !short || self.points[wished].page != NONE {
             return wished;
         }
-        let relocates = wished == self.relocate_point();
+        let relocates = self.points[wished].purpose == Purpose::Relocate;
         let tight = self.bands.free <= self.host_floor() + FREE_AT_REST;
         match self.laggard() {
             Some((point, _))
                 if point != wished
-                    && (relocates || point != self.relocate_point() || !tight)
+                    && (relocates || !tight || self.points[point].purpose != Purpose::Relocate)
                     && self.page_of(point).is_some() =>
             {
                 point

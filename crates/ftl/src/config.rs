@@ -2,6 +2,8 @@
 //! mount ([`Settings`]). Both are checked whole before anything starts.
 
 use crate::policy::PolicyNames;
+use crate::policy::stream::HANDLES_MAX;
+use crate::streams::StreamVolume;
 use flash::{Geometry, MICROSECOND, MILLISECOND};
 
 /// Chosen when the device is formatted, kept in the root record.
@@ -49,11 +51,16 @@ pub struct Settings {
     pub relocation_blocks: u32,
     /// Policies, by name.
     pub policies: PolicyNames,
+    /// Ranges of logical blocks with a stream policy of their own; they must not overlap.
+    pub volumes: Vec<StreamVolume>,
     /// Seed of the policies that draw.
     pub seed: u64,
     /// Recover and read only: nothing is programmed or erased.
     pub read_only: bool,
 }
+
+/// Most placement handles of all volumes together, when mounted.
+const STREAM_HANDLES_MAX: u32 = 256;
 
 impl Default for Settings {
     fn default() -> Self {
@@ -71,6 +78,7 @@ impl Default for Settings {
             victims_max: 0,
             relocation_blocks: 1024,
             policies: PolicyNames::default(),
+            volumes: Vec::new(),
             seed: 1,
             read_only: false,
         }
@@ -81,7 +89,7 @@ impl Settings {
     /// `Err` names the key, its value, what is wrong and a value that works.
     pub fn validate(&self, geometry: &Geometry) -> Result<(), String> {
         geometry.validate()?;
-        if !(1..=16).contains(&self.handles) {
+        if !(1..=HANDLES_MAX).contains(&self.handles) {
             return Err(format!("handles = {}: must be 1 to 16, for example 4", self.handles));
         }
         if self.stripe_units > geometry.units {
@@ -97,6 +105,14 @@ impl Settings {
                 self.relocation_blocks
             ));
         }
-        self.policies.validate()
+        self.policies.validate()?;
+        let wanted = crate::streams::handles_wanted(self)?;
+        if wanted > STREAM_HANDLES_MAX {
+            return Err(format!(
+                "streams: the policies want {wanted} placement handles in all, at most \
+                 {STREAM_HANDLES_MAX} can be had; give some of them fewer, for example sfr:handles=4"
+            ));
+        }
+        Ok(())
     }
 }

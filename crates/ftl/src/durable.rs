@@ -9,6 +9,8 @@
 //!
 //! Invariant: `durable_below <= safe_below <= next`.
 
+use crate::Ftl;
+use crate::append::NONE;
 use std::collections::VecDeque;
 
 #[derive(Clone, Debug)]
@@ -138,6 +140,29 @@ impl Durable {
     /// First order that is not durable.
     pub fn durable_below(&self) -> u64 {
         self.durable_below
+    }
+}
+
+impl Ftl {
+    /// Makes sure that every order up to `order` will become safe without any further append.
+    pub(crate) fn force_safe(&mut self, order: u64) {
+        let order = self.durable.reach(order);
+        for point in 0..self.points.len() {
+            let page = self.points[point].page;
+            if page != NONE && self.pages[page].order <= order {
+                self.seal(point);
+            }
+        }
+        if self.geometry.pairing == flash::Pairing::None {
+            return;
+        }
+        for open in self.opens.indices() {
+            if !self.opens[open].live || self.opens[open].point == NONE {
+                continue;
+            }
+            let Some(target) = self.partner_wanted(open, order) else { continue };
+            self.pad_to(open, target);
+        }
     }
 }
 

@@ -13,12 +13,12 @@ use flash::SlotId;
 impl Ftl {
     /// Whether an atomic write can be placed without waiting for GC, which it would hold up: the
     /// bands that GC empties wait for orders that the undecided group holds.
-    pub(crate) fn room_for_group(&self, index: u32, point: u8) -> bool {
+    pub(crate) fn room_for_group(&self, index: u32, point: usize) -> bool {
         let pages = |&open: &u32| {
             let block = self.opens[open].block;
             self.geometry.pages_per_block - self.bands[block].pages_written
         };
-        let open = self.points[usize::from(point)].open.iter().filter(|&&open| open != NONE);
+        let open = self.points[point].open.iter().filter(|&&open| open != NONE);
         let room = open.map(pages).sum::<u32>() * self.geometry.slots_per_page;
         let spare = self.bands.free >= self.host_floor();
         spare && room >= self.host.requests[index].blocks || self.bands.free > self.host_floor()

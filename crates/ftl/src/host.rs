@@ -11,8 +11,8 @@ use crate::slo::Way;
 use crate::units::{ReadOp, ReadPurpose};
 use crate::{Ftl, Mutant, Output, Phase};
 use flash::{
-    BufferId, Lba, MediumError, Operation, Payload, Reply, Request, RequestError, SlotData, SlotId,
-    SlotRead, SlotStatus,
+    BufferId, Hint, Lba, MediumError, Operation, Payload, Reply, Request, RequestError, SlotData,
+    SlotId, SlotRead, SlotStatus,
 };
 use std::collections::VecDeque;
 
@@ -29,7 +29,7 @@ pub(crate) enum Class {
     Write {
         fua: bool,
         atomic: bool,
-        point: u8,
+        hint: Hint,
     },
     Trim {
         fua: bool,
@@ -47,6 +47,9 @@ pub(crate) struct HostRequest {
     pub checksums: Vec<u32>,
     /// Blocks that have a slot.
     pub placed: u32,
+    /// Blocks that the stream policy was asked about, and the append point it wants for the last.
+    pub decided: u32,
+    pub point: u16,
     /// Slots or reads that have not ended.
     pub pending: u32,
     pub error: Option<RequestError>,
@@ -60,6 +63,12 @@ pub(crate) struct HostRequest {
     pub members: Vec<(u32, SlotId, u32)>,
     /// Requests that wait until this atomic write is decided.
     pub readers: Vec<u32>,
+}
+
+impl HostRequest {
+    pub fn is_atomic(&self) -> bool {
+        matches!(self.class, Class::Write { atomic: true, .. })
+    }
 }
 
 /// Somebody who waits until every order up to `order` is durable.
@@ -109,6 +118,7 @@ impl Ftl {
         let entry = &mut self.host.requests[index];
         (entry.id, entry.lba, entry.blocks) = (request.id, request.lba.0, request.blocks);
         (entry.placed, entry.pending, entry.error) = (0, 0, None);
+        entry.decided = 0;
         (entry.order_last, entry.sequence, entry.committing) = (0, 0, false);
         entry.checksums.clear();
         entry.members.clear();
@@ -119,10 +129,9 @@ impl Ftl {
             }
             Operation::Write { buffer, fua, atomic, hint } => {
                 assert_eq!(checksums.len(), request.blocks as usize, "one checksum a block");
-                let point = hint.handle % self.settings.handles;
                 // A lone block is atomic as it is.
                 let atomic = atomic && request.blocks > 1;
-                (entry.class, entry.buffer) = (Class::Write { fua, atomic, point }, buffer);
+                (entry.class, entry.buffer) = (Class::Write { fua, atomic, hint }, buffer);
                 entry.checksums.extend_from_slice(checksums);
                 self.host.atomic_writes += u32::from(atomic);
                 self.host.writes.push_back(index);
@@ -414,7 +423,7 @@ impl Ftl {
         self.warm_writes();
         while let Some(&index) = self.host.writes.front().filter(|_| !self.settling) {
             let done = match self.host.requests[index].class {
-                Class::Write { point, atomic, .. } => self.place_blocks(index, point, atomic),
+                Class::Write { hint, atomic, .. } => self.place_blocks(index, hint, atomic),
                 Class::Trim { .. } => self.place_trim(index),
                 Class::Read | Class::Flush => unreachable!("only writes and trims are placed"),
             };
@@ -449,22 +458,30 @@ impl Ftl {
     }
 
     fn after_placing(&mut self, index: u32) {
-        let fua = match self.host.requests[index].class {
-            Class::Write { fua, point, .. } => fua.then_some(point),
-            Class::Trim { fua } => fua.then_some(0),
-            Class::Read | Class::Flush => None,
-        };
-        if let Some(point) = fua {
-            self.seal(usize::from(point));
+        if let Class::Write { fua: true, .. } | Class::Trim { fua: true } =
+            self.host.requests[index].class
+        {
+            self.seal_pages_of(index);
         }
         self.part_ended(index);
     }
 
+    /// Programs the pages that hold part of request `index` and still have room.
+    fn seal_pages_of(&mut self, index: u32) {
+        for point in 0..self.points.len() {
+            let page = self.points[point].page;
+            if page != NONE && self.pages[page].owners.contains(&Owner::Request(index)) {
+                self.seal(point);
+            }
+        }
+    }
+
     /// Places blocks until the request is done or there is no room. Its `pending` counts one extra
     /// from the first block to `after_placing`.
-    fn place_blocks(&mut self, index: u32, point: u8, atomic: bool) -> bool {
+    fn place_blocks(&mut self, index: u32, hint: Hint, atomic: bool) -> bool {
         if self.host.requests[index].placed == 0 && self.host.requests[index].pending == 0 {
             if atomic {
+                let point = self.wished_point(index, hint);
                 if self.gate_writes() || !self.room_for_group(index, point) {
                     return false;
                 }
@@ -477,7 +494,7 @@ impl Ftl {
                 self.counters.writes_throttled += 1;
                 return false;
             }
-            let wished = usize::from(point);
+            let wished = self.wished_point(index, hint);
             let wished = if atomic { wished } else { self.closing_point(wished) };
             self.lba_next = self.host.requests[index].lba + self.host.requests[index].placed;
             let Some(point) = self.point_or_any(wished, self.host.borrowing) else { return false };
@@ -586,6 +603,7 @@ impl Ftl {
         self.host.requests[index].committing = true;
         let sequence = self.next_sequence();
         let owner = Owner::Request(index);
+        self.note_trim(lba, count);
         let append = Append::record(Kind::Trim, lba, sequence, count, self.empty_crc, owner);
         let Appended { order, .. } = self.append(point, append).expect("the page has room");
         for lba in lba..lba + count {

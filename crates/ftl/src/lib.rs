@@ -44,6 +44,7 @@ mod replay;
 mod slab;
 mod slo;
 mod status;
+mod streams;
 mod units;
 
 pub use api::{Core, Input, MountError, MountReport, Output, Rebuilt};
@@ -54,6 +55,7 @@ pub use mount::logical_blocks_max;
 pub use mutant::Mutant;
 pub use policy::PolicyNames;
 pub use status::{BandStatus, BusyMark, Status, UnitQueue, UnitStatus};
+pub use streams::{StreamStatus, StreamVolume};
 
 use append::{OpenBand, Page, Point, Views};
 use bands::{BandState, Bands};
@@ -67,12 +69,13 @@ use format::CheckpointLayout;
 use host::Host;
 use mount::Mount;
 use moves::Move;
-use policy::{Policies, Purpose};
+use policy::Policies;
 use reclaim::Reclaim;
 use slab::Slab;
 use slo::Learned;
 use status::Counters;
 use std::collections::VecDeque;
+use streams::Streams;
 use units::{ReadOp, ReadPurpose, Unit};
 
 /// Where the FTL is in its life.
@@ -124,6 +127,7 @@ pub struct Ftl {
     drain_check: bool,
 
     points: Vec<Point>,
+    streams: Streams,
     views: Views,
     pages: Slab<Page>,
     opens: Slab<OpenBand>,
@@ -216,9 +220,18 @@ impl Ftl {
         &self.pages[tag.0 & !units::TAG_KIND].slots
     }
 
-    /// Puts the policy `name` in charge of `decision`: "victim", "wear", "erase" or "unit".
+    /// Puts the policy `name` in charge of `decision`: "victim", "wear", "erase", "unit", "stream",
+    /// or "stream/N" for the Nth of [`Settings::volumes`]. Drain [`Ftl::poll`] after it.
     pub fn set_policy(&mut self, decision: &str, name: &str) -> Result<(), String> {
-        self.policies.switch(decision, name)?;
+        match decision.split_once('/') {
+            None if decision == "stream" => self.switch_stream(None, name)?,
+            Some(("stream", index)) => {
+                let index =
+                    index.parse().map_err(|_| format!("{index:?} is no volume's number"))?;
+                self.switch_stream(Some(index), name)?;
+            }
+            _ => self.policies.switch(decision, name)?,
+        }
         self.settings.policies = self.policies.names.clone();
         self.counters.policy_switches += 1;
         Ok(())
@@ -573,16 +586,13 @@ impl Ftl {
         settings.validate(&geometry)?;
         let layout = CheckpointLayout::new(&geometry, logical_blocks)
             .ok_or("pages_per_block is too small for a checkpoint; 8 and more work")?;
-        let mut points: Vec<_> =
-            (0..settings.handles).map(|_| Point::new(Purpose::Host, geometry.units)).collect();
-        points.push(Point::new(Purpose::Relocate, geometry.units));
         let mut units = vec![Unit::default(); geometry.units as usize];
         for &unit in &health.units_gone {
             units[unit as usize].gone = true;
         }
         let bands = bands_of(&geometry, health);
         let chunks = settings.relocation_blocks / geometry.slots_per_page;
-        Ok(Self {
+        let mut ftl = Self {
             policies: Policies::new(settings.policies.clone())?,
             random: Random::new(settings.seed),
             phase: Phase::Mounting,
@@ -603,7 +613,8 @@ impl Ftl {
             durable: Durable::new(1, !geometry.durable_at_completion),
             durable_rose: false,
             drain_check: false,
-            points,
+            points: Vec::new(),
+            streams: Streams::default(),
             views: Views::default(),
             pages: Slab::default(),
             opens: Slab::default(),
@@ -632,7 +643,9 @@ impl Ftl {
             erase_counts: Vec::new(),
             geometry,
             settings,
-        })
+        };
+        ftl.set_up_streams()?;
+        Ok(ftl)
     }
 }
 

@@ -25,6 +25,7 @@ use crate::format::{
 use crate::rebuild::Rebuild;
 use crate::reclaim::RESERVE_BANDS;
 use crate::replay::Candidate;
+use crate::streams::Filling;
 use crate::units::{ReadOp, ReadPurpose};
 use crate::{Ftl, Mutant, Phase};
 use flash::{
@@ -119,7 +120,9 @@ pub fn logical_blocks_max(geometry: &Geometry, health: &Health, settings: &Setti
         units => units,
     };
     // A handle needs one open band; the others of its stripe may be missing when space is tight.
-    let open = u32::from(settings.handles) + 1 + stripe.min(good / 256);
+    let handles =
+        crate::streams::handles_wanted(settings).unwrap_or(u32::from(settings.handles) + 1);
+    let open = handles + stripe.min(good / 256);
     let slots = geometry.slots_per_block();
     let mut logical = good.saturating_sub(RESERVE_BANDS + open + 2).saturating_mul(slots);
     // The checkpoint's size depends on the answer.
@@ -373,6 +376,7 @@ impl Ftl {
         let fits = u64::from(logical_blocks) < self.geometry.slots() && logical_blocks > 0;
         self.layout = layout.filter(|_| fits).ok_or(MountError::Geometry)?;
         self.l2p = vec![crate::format::UNMAPPED; logical_blocks as usize];
+        self.set_up_streams().expect("the settings are sound");
         Ok(())
     }
 
@@ -485,6 +489,9 @@ impl Ftl {
             };
             if let Some(header) = header {
                 self.bands[block].first_order = header.order;
+                if header.kind == Kind::Data {
+                    self.bands[block].filling = Filling::recovered(header.sequence);
+                }
                 self.durable_seen = self.durable_seen.max(header.order);
             }
             if !scan {

@@ -4,8 +4,9 @@
 //! Invariant: the band that a move comes from is not erased before the move is done or dropped.
 
 use crate::Ftl;
-use crate::append::{Append, Appended, Owner};
+use crate::append::{Append, Appended, NONE, Owner};
 use crate::format::Kind;
+use crate::policy::Purpose;
 use flash::{SlotId, SlotWrite};
 
 /// An append that moves: a relocation, or the content of a page that could not be programmed.
@@ -17,6 +18,8 @@ pub(crate) struct Move {
     pub failed_order: Option<u64>,
     /// What the map said before the failed page. It is still there.
     pub previous: u32,
+    /// The append point that it wants.
+    pub point: u16,
     /// Host slots that this earns while writes are throttled, in 1/256.
     pub credit: i64,
 }
@@ -64,6 +67,7 @@ impl Ftl {
             from: (header.kind == Kind::Data).then_some(from),
             failed_order: Some(order),
             previous,
+            point: self.relocate_point() as u16,
             credit: 0,
         }
     }
@@ -142,10 +146,33 @@ impl Ftl {
         self.checkpoint.is_wanted() && self.moves.iter().any(|entry| self.comes_late(entry))
     }
 
+    /// Where a move that wishes for one append point goes. While space is tight it does not open a
+    /// band for its handle alone if one of a handle after it is open: policies count from short-lived
+    /// to long-lived, and what dies young among old data does less harm than the reverse.
+    fn move_point(&mut self, wished: usize) -> Option<usize> {
+        if self.points[wished].page != NONE {
+            return Some(wished);
+        }
+        let is_open = |point: &crate::append::Point| {
+            point.page != NONE || point.open.iter().any(|&open| open != NONE)
+        };
+        let tight = self.bands.free <= self.host_floor();
+        if tight && !is_open(&self.points[wished]) {
+            let others: Vec<_> = (0..self.points.len())
+                .filter(|&other| self.points[other].purpose == Purpose::Relocate)
+                .filter(|&other| other > wished && is_open(&self.points[other]))
+                .collect();
+            if let Some(other) = others.into_iter().find(|&other| self.page_of(other).is_some()) {
+                self.counters.stream_fallbacks += 1;
+                return Some(other);
+            }
+        }
+        self.point_or_any(wished, self.bands.free == 0)
+    }
+
     /// Appends what waits to be moved, as far as there is room.
     pub(crate) fn place_moves(&mut self) {
         self.take_arrivals();
-        let point = self.relocate_point();
         while let Some(front) = self.moves.front() {
             let superseded = front.from.is_some_and(|from| !self.bands.is_valid(from));
             // What a failed page held is appended all the same: what superseded it may not be
@@ -156,8 +183,9 @@ impl Ftl {
                 continue;
             }
             self.lba_next = front.append.lba;
-            let wished = self.closing_point(point);
-            let mut found = self.point_or_any(wished, self.bands.free == 0);
+            let wished = usize::from(front.point);
+            let closing = self.closing_point(wished);
+            let mut found = if closing == wished { self.move_point(wished) } else { Some(closing) };
             if found.is_none() && self.checkpoint_waits_for_moves() {
                 found = self.record_point();
             }
@@ -165,7 +193,7 @@ impl Ftl {
                 self.drop_superseded();
                 return;
             };
-            let Move { append, from, failed_order, previous, credit } = self.pop_move();
+            let Move { append, from, failed_order, previous, credit, .. } = self.pop_move();
             let (lba, owner) = (append.lba, append.owner);
             let Appended { slot, order, page } =
                 self.append(point, append).expect("the page has room");

@@ -105,7 +105,13 @@ impl Ftl {
     /// Below this many GC runs.
     pub(crate) fn bands_free_low(&self) -> u32 {
         match self.settings.bands_free_low {
-            0 => self.host_floor() + 2 + self.geometry.units / 4 + self.bands_for_pace(),
+            0 => {
+                self.host_floor()
+                    + 2
+                    + self.geometry.units / 4
+                    + self.bands_for_pace()
+                    + self.bands_for_streams()
+            }
             low => low.max(self.host_floor() + 1),
         }
     }
@@ -469,6 +475,7 @@ impl Ftl {
         }
         let fresh = self.is_mutant(Mutant::RenumberRelocated);
         let sequence = if fresh { self.next_sequence() } else { header.sequence };
+        let point = self.choose_move_point(header.lba, self.bands.block_of(slot), header.sequence);
         self.push_move(Move {
             append: Append {
                 kind: Kind::Data,
@@ -483,6 +490,7 @@ impl Ftl {
             from: Some(slot),
             failed_order: None,
             previous: UNMAPPED,
+            point,
             credit,
         });
     }
@@ -500,8 +508,9 @@ impl Ftl {
         // after it is durable before the record is, so the next one serves.
         let order = self.durable.next();
         self.remap(lba, POISONED, order);
-        let hold = Move { append, from: None, failed_order: None, previous: UNMAPPED, credit: 0 };
-        self.push_move(hold);
+        let point = self.relocate_point() as u16;
+        let (from, failed_order, previous) = (None, None, UNMAPPED);
+        self.push_move(Move { append, from, failed_order, previous, point, credit: 0 });
     }
 
     /// Bands without valid slots go back to be erased, as soon as nothing needs them.
@@ -516,6 +525,7 @@ impl Ftl {
             if self.bands[block].failing {
                 self.retire(block, "program failed");
             } else {
+                self.note_reclaimed(block);
                 self.bands.set_state(block, BandState::Dirty);
                 self.dispatch(self.geometry.unit_of(block));
             }

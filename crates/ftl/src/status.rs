@@ -1,6 +1,7 @@
 //! What the FTL tells about itself: counters since the mount, gauges of now.
 
 use crate::policy::PolicyNames;
+use crate::streams::StreamStatus;
 use crate::units::Unit;
 use crate::{BandState, Ftl, Phase};
 use flash::{BlockId, Instant, Lba};
@@ -44,6 +45,7 @@ pub(crate) struct Counters {
     pub erases_asked: u64,
     pub wear_moves_asked: u64,
     pub static_fallbacks: u64,
+    pub stream_fallbacks: u64,
     pub reads_over_slo_program: u64,
     pub reads_over_slo_erase: u64,
     pub reads_over_slo_reads: u64,
@@ -74,6 +76,8 @@ pub struct Status {
     pub units: Vec<UnitStatus>,
     /// Policies in force.
     pub policies: PolicyNames,
+    /// The stream policy of each of [`crate::Settings::volumes`], and of the rest of the device.
+    pub streams: Vec<StreamStatus>,
     /// What cannot be as the settings say, and why.
     pub warnings: Vec<String>,
     /// "running", "read-only", "stopping", "failed" and so on.
@@ -155,6 +159,7 @@ impl Ftl {
             counters: self.counter_list(),
             units: (0..self.geometry.units).map(|unit| self.unit_status(unit)).collect(),
             policies: self.policies.names.clone(),
+            streams: self.streams.status(),
             warnings: self.slo_warnings(),
             phase: phase_name(self.phase),
         }
@@ -327,6 +332,8 @@ impl Ftl {
             ("erases_asked", c.erases_asked),
             ("wear_moves_asked", c.wear_moves_asked),
             ("static_fallbacks", c.static_fallbacks),
+            ("stream_fallbacks", c.stream_fallbacks),
+            ("stream_bytes", self.streams.memory_bytes()),
             ("reads_over_slo", c.reads_over_slo()),
             ("reads_over_slo_program", c.reads_over_slo_program),
             ("reads_over_slo_erase", c.reads_over_slo_erase),

@@ -59,10 +59,12 @@ impl CrashOptions {
             Manner::Nand(Pairing::Adjacent(2)),
             Manner::File,
         ];
+        // Every fourth has spare bands for many placement handles.
+        let roomy = if seed % 4 == 3 { 8 } else { 0 };
         let device = Small {
             manner: manners[random.below(4) as usize],
             units: 2,
-            blocks_per_unit: 10 + random.below(3) as u32,
+            blocks_per_unit: 10 + roomy + random.below(3) as u32,
             pages_per_block: 8,
             slots_per_page: 1 + random.below(2) as u32,
         };
@@ -73,6 +75,7 @@ impl CrashOptions {
             wear: pick(ftl::policy::WEARS),
             erase: pick(ftl::policy::ERASES),
             unit: pick(ftl::policy::UNITS),
+            stream: pick(ftl::policy::stream::STREAMS),
         };
         let settings = Settings {
             handles: 1 + random.below(2) as u8,
@@ -277,7 +280,7 @@ impl Explorer<'_> {
         while submitted < operations || host.sim.in_flight() > 0 {
             while submitted < operations && host.sim.in_flight() < self.options.depth {
                 let handle = self.random.below(2) as u8;
-                host.submit(generator.draw(), Hint { handle });
+                host.submit(generator.draw(), Hint { handle, ..Hint::default() });
                 submitted += 1;
             }
             self.step(host, cuts)?;

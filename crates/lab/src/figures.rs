@@ -10,7 +10,7 @@ use crate::driver::{Failure, REQUEST_BLOCKS_MAX, Sim, Step};
 use crate::load::{self, Client, Pace, Window};
 use crate::medium::{Buffers, SimMedium};
 use crate::theory::{waf_d_choices, waf_fifo, waf_greedy};
-use crate::workload::{Action, Arrival, Generator, Workload};
+use crate::workload::{Action, Arrival, Generator, Op, Workload};
 use flash::{BlockId, Command, Hint, Instant, SlotData, SlotWrite, Tag};
 use ftl::{FormatOptions, PolicyNames, Settings};
 use nand::{Faults, Layout, Profile};
@@ -35,10 +35,20 @@ pub fn drive(sim: &mut Sim, generator: &mut Generator, operations: u64) -> Resul
     let Arrival::Closed { depth } = generator.workload().arrival else {
         return Err(Failure("drive wants a closed loop, for example of depth 32".into()));
     };
+    drive_ops(sim, depth, operations, || (generator.draw(), Hint::default()))
+}
+
+/// The same with operations and hints from anywhere.
+pub fn drive_ops(
+    sim: &mut Sim,
+    depth: u32,
+    operations: u64,
+    mut draw: impl FnMut() -> (Op, Hint),
+) -> Result<(), Failure> {
     let (mut submitted, mut stamps) = (0, Vec::new());
     while submitted < operations || sim.in_flight() > 0 {
         while submitted < operations && sim.in_flight() < depth {
-            let op = generator.draw();
+            let (op, hint) = draw();
             submitted += 1;
             match op.action {
                 Action::Read => sim.read(0, op.lba, op.blocks),
@@ -48,7 +58,7 @@ pub fn drive(sim: &mut Sim, generator: &mut Generator, operations: u64) -> Resul
                     stamps.clear();
                     let stamp = submitted << 32 | u64::from(op.lba);
                     stamps.extend((0..u64::from(op.blocks)).map(|i| stamp + i));
-                    sim.write(0, op.lba, &stamps, (fua, atomic), Hint::default());
+                    sim.write(0, op.lba, &stamps, (fua, atomic), hint);
                 }
             }
         }

@@ -42,6 +42,7 @@ pub mod report;
 pub mod rot;
 pub mod soak;
 pub mod ssd;
+pub mod streams;
 pub mod tail;
 pub mod target;
 pub mod theory;

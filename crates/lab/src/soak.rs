@@ -170,7 +170,7 @@ impl Soak<'_> {
         while submitted < self.options.operations || host.sim.in_flight() > 0 {
             while submitted < self.options.operations && host.sim.in_flight() < self.options.depth {
                 let handle = self.random.below(4) as u8;
-                host.submit(generator.draw(), Hint { handle });
+                host.submit(generator.draw(), Hint { handle, ..Hint::default() });
                 submitted += 1;
                 self.disturb(host)?;
                 if self.report.mount_refused || self.report.read_only {
@@ -217,8 +217,9 @@ impl Soak<'_> {
             ("wear", ftl::policy::WEARS),
             ("erase", ftl::policy::ERASES),
             ("unit", ftl::policy::UNITS),
+            ("stream", ftl::policy::stream::STREAMS),
         ];
-        let (decision, names) = decisions[self.random.below(4) as usize];
+        let (decision, names) = decisions[self.random.below(5) as usize];
         let name = names[self.random.below(names.len() as u64) as usize];
         self.report.switches += 1;
         host.sim.ftl_mut().set_policy(decision, name).map_err(Failure)
@@ -308,7 +309,13 @@ pub fn run_model_twice(seed: u64, options: &SoakOptions) -> Result<SoakReport, F
 /// Combinations of built-in policies in which every two policies of different decisions meet: what
 /// goes wrong by combination goes wrong by two, and all combinations of all would be hundreds.
 pub fn policy_combinations() -> Vec<PolicyNames> {
-    let lists = [ftl::policy::VICTIMS, ftl::policy::WEARS, ftl::policy::ERASES, ftl::policy::UNITS];
+    let lists = [
+        ftl::policy::VICTIMS,
+        ftl::policy::WEARS,
+        ftl::policy::ERASES,
+        ftl::policy::UNITS,
+        ftl::policy::stream::STREAMS,
+    ];
     let mut met = BTreeSet::new();
     let mut combinations = Vec::new();
     let all: usize = lists.iter().map(|names| names.len()).product();
@@ -316,17 +323,17 @@ pub fn policy_combinations() -> Vec<PolicyNames> {
     // plain one, which misses none.
     for (number, step) in (0..all).map(|number| (number, number)).chain((0..all).map(|n| (n, 0))) {
         let mut rest = number;
-        let mut choice = [0; 4];
+        let mut choice = [0; 5];
         for (at, names) in lists.iter().enumerate() {
             choice[at] = (rest + at * step) % names.len();
             rest /= names.len();
         }
-        let pairs = (0..4).flat_map(|a| (a + 1..4).map(move |b| (a, b)));
+        let pairs = (0..5).flat_map(|a| (a + 1..5).map(move |b| (a, b)));
         let pairs: Vec<_> = pairs.map(|(a, b)| (a, choice[a], b, choice[b])).collect();
         if pairs.iter().filter(|&&pair| met.insert(pair)).count() > 0 {
-            let [victim, wear, erase, unit] =
+            let [victim, wear, erase, unit, stream] =
                 std::array::from_fn(|at| lists[at][choice[at]].into());
-            combinations.push(PolicyNames { victim, wear, erase, unit });
+            combinations.push(PolicyNames { victim, wear, erase, unit, stream });
         }
     }
     combinations

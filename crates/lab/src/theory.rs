@@ -25,6 +25,23 @@ pub fn waf_fifo(alpha: f64) -> f64 {
     alpha / (alpha + lambert_w0(-alpha * libm::exp(-alpha)))
 }
 
+/// Least write amplification of two classes of data that are kept apart, each uniform in itself: the
+/// first has the share `fraction` of the data and `share` of the writes. The over-provisioning is
+/// divided between them as is best (Stoica and Ailamaki, VLDB 2013); bands are large.
+pub fn waf_two_classes(alpha: f64, fraction: f64, share: f64) -> f64 {
+    let waf = |hot: f64| {
+        let cold = (alpha - fraction * hot) / (1.0 - fraction);
+        share * waf_fifo(hot) + (1.0 - share) * waf_fifo(cold)
+    };
+    // Convex between the division that leaves one or the other class nothing: thirds of it.
+    let (mut low, mut high) = (1.0 + 1e-9, (alpha - (1.0 - fraction)) / fraction - 1e-9);
+    for _ in 0..200 {
+        let (left, right) = (low + (high - low) / 3.0, high - (high - low) / 3.0);
+        if waf(left) < waf(right) { high = right } else { low = left }
+    }
+    waf(low)
+}
+
 /// Write amplification of the greedy victim policy with `slots` per band (Desnoyers, 2012).
 pub fn waf_greedy(alpha: f64, slots: f64) -> f64 {
     let k = (1.0 + 1.0 / (2.0 * slots)) * alpha;
@@ -68,7 +85,7 @@ fn mean_valid(rate: f64, slots: u32, d: u32) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use super::{waf_d_choices, waf_fifo, waf_greedy};
+    use super::{waf_d_choices, waf_fifo, waf_greedy, waf_two_classes};
 
     /// Values computed independently, in another language.
     #[test]
@@ -83,6 +100,9 @@ mod tests {
         near(waf_greedy(1.07, 64.0), 7.0014);
         near(waf_greedy(1.10, 64.0), 5.2418);
         near(waf_greedy(1.28, 256.0), 2.4610);
+        near(waf_two_classes(1.10, 0.2, 0.8), 3.889);
+        near(waf_two_classes(1.07, 0.1, 0.9), 3.271);
+        near(waf_two_classes(1.28, 0.05, 0.95), 1.170);
         near(waf_d_choices(1.07, 64, 10), 7.3230);
         near(waf_d_choices(1.28, 64, 2), 3.2453);
         near(waf_d_choices(1.28, 64, 1), 4.571);

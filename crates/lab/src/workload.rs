@@ -16,6 +16,11 @@ pub enum Pattern {
         /// The exponent: above 0; 0.99 is YCSB's.
         theta: f64,
     },
+    /// The same with the ranks in the order of the places: neighbours are about as popular.
+    ZipfLocal {
+        /// The exponent, as above.
+        theta: f64,
+    },
     /// The first `fraction` of the space gets `share` of the operations.
     HotCold {
         /// Share of the space that is hot, in 0 to 1.
@@ -107,7 +112,9 @@ impl Workload {
         }
         let share_is_legal = |value: f64| (0.0..=1.0).contains(&value);
         match self.pattern {
-            Pattern::Zipf { theta } if !(theta > 0.0 && theta < 10.0) => {
+            Pattern::Zipf { theta } | Pattern::ZipfLocal { theta }
+                if !(theta > 0.0 && theta < 10.0) =>
+            {
                 return Err(format!("theta = {theta}: above 0 and below 10, for example 0.99"));
             }
             Pattern::HotCold { fraction, share }
@@ -189,6 +196,9 @@ impl Generator {
             .collect();
         let zipf = match workload.pattern {
             Pattern::Zipf { theta } => Some(Zipf::new(logical_blocks, theta)),
+            Pattern::ZipfLocal { theta } => {
+                Some(Zipf { scatter: 1, ..Zipf::new(logical_blocks, theta) })
+            }
             _ => None,
         };
         Ok(Self { workload, logical_blocks, size_sums, zipf, random: Random::new(seed), next: 0 })
@@ -262,7 +272,7 @@ impl Generator {
                     (hot + self.random.below(places - hot)) as u32
                 }
             }
-            Pattern::Zipf { .. } => {
+            Pattern::Zipf { .. } | Pattern::ZipfLocal { .. } => {
                 let zipf = self.zipf.as_ref().expect("made with the generator");
                 zipf.draw(&mut self.random).min(last)
             }
@@ -399,6 +409,7 @@ mod tests {
             Pattern::Uniform,
             Pattern::Sequential,
             Pattern::Zipf { theta: 0.9 },
+            Pattern::ZipfLocal { theta: 0.9 },
             Pattern::HotCold { fraction: 0.2, share: 0.8 },
         ] {
             let workload = Workload { pattern, ..workload.clone() };

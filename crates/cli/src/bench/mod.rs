@@ -6,6 +6,7 @@ mod crash;
 mod nbd;
 mod raw;
 mod simulated;
+mod streams;
 
 use crate::output::{print, print_json};
 use crate::{End, Failure};
@@ -17,7 +18,7 @@ use serde_json::{Value, json};
     weir bench all --quick          the same on smaller devices and in shorter time\n  \
     weir bench waf nbd-seq          what these names begin\n  \
     weir bench all --json | jq '.[] | select(.met | not)'\n\n\
-    Names: ftl-read-cpu, ftl-write-cpu, map-bytes-per-block, usable-capacity,\n  \
+    Names: ftl-read-cpu, ftl-write-cpu, stream-POLICY-ns, map-bytes-per-block, usable-capacity,\n  \
     recovery-seconds-per-tib, sim-rate, waf-{fifo,greedy}-{7,10,28}, crash-images,\n  \
     raw-{bandwidth,latency}-PROFILE, nbd-{rand,seq}-{read,write}...-vs-{nbdkit,qemu-nbd}\n\n\
     The nbd figures need fio, nbdkit and qemu-nbd. Exit status 0 says that it measured, not that \
@@ -170,10 +171,11 @@ fn begins(name: &str, start: &str) -> bool {
 type Group = fn(&mut Request<'_>);
 
 /// How the names of a group's figures begin, and what measures them, cheap ones first.
-const GROUPS: [(&str, Group); 10] = [
+const GROUPS: [(&str, Group); 11] = [
     ("map-bytes-per-block", core_cost::map_bytes),
     ("ftl-read-cpu", core_cost::read_cpu),
     ("ftl-write-cpu", core_cost::write_cpu),
+    ("stream", streams::policies),
     ("raw", raw::identities),
     ("sim-rate", simulated::sim_rate),
     ("waf", simulated::waf),

@@ -10,6 +10,7 @@ mod erase;
 mod fifo;
 mod greedy;
 pub mod replica;
+pub mod stream;
 mod unit;
 mod wear;
 
@@ -182,6 +183,8 @@ pub struct PolicyNames {
     pub erase: String,
     /// One of [`UNITS`].
     pub unit: String,
+    /// One of [`stream::STREAMS`], for all that has none of its own.
+    pub stream: String,
 }
 
 /// Names of the victim policies. `d-choices` and `static` take a number: `d-choices:5`.
@@ -200,6 +203,7 @@ impl Default for PolicyNames {
             wear: "static".into(),
             erase: "read-first".into(),
             unit: "shortest-queue".into(),
+            stream: "none".into(),
         }
     }
 }
@@ -210,7 +214,8 @@ impl PolicyNames {
         victim_by_name(&self.victim)?;
         wear_by_name(&self.wear)?;
         erase_by_name(&self.erase)?;
-        unit_by_name(&self.unit).map(|_| ())
+        unit_by_name(&self.unit)?;
+        stream::by_name(&self.stream, stream::Shape { blocks: 1, handles: 1 }).map(|_| ())
     }
 }
 
@@ -242,7 +247,7 @@ impl Policies {
             "unit" => self.unit = unit_by_name(name)?,
             _ => {
                 return Err(format!(
-                    "no decision is called {decision:?}; there are victim, wear, erase, unit"
+                    "no decision is called {decision:?}; there are victim, wear, erase, unit, stream"
                 ));
             }
         }

@@ -124,6 +124,7 @@ fn policies(keys: &mut Keys) -> Result<PolicyNames, KeyError> {
         ("wear", &mut names.wear),
         ("erase", &mut names.erase),
         ("unit", &mut names.unit),
+        ("stream", &mut names.stream),
     ] {
         if !keys.has(decision) {
             continue;
@@ -135,7 +136,8 @@ fn policies(keys: &mut Keys) -> Result<PolicyNames, KeyError> {
             "victim" => &mut tried.victim,
             "wear" => &mut tried.wear,
             "erase" => &mut tried.erase,
-            _ => &mut tried.unit,
+            "unit" => &mut tried.unit,
+            _ => &mut tried.stream,
         };
         slot.clone_from(&name);
         tried

@@ -318,7 +318,7 @@ impl ClientFile {
             erase_first: self.erase_first,
             cap_bytes_per_s: self.cap.map_or(0.0, |cap| cap.0 as f64),
             ios_max: 0,
-            hint: Hint { handle: self.handle },
+            hint: Hint { handle: self.handle, ..Hint::default() },
             name,
         };
         client.validate()?;
@@ -330,7 +330,7 @@ fn pattern(text: &str) -> Result<Pattern, String> {
     let wrong = || {
         format!(
             "pattern = {text:?}: one of \"uniform\", \"sequential\", \"zipf:0.99\", \
-             \"hot-cold:0.2:0.8\""
+             \"zipf-local:0.99\", \"hot-cold:0.2:0.8\""
         )
     };
     let mut parts = text.split(':');
@@ -341,6 +341,7 @@ fn pattern(text: &str) -> Result<Pattern, String> {
         ("uniform", []) => Ok(Pattern::Uniform),
         ("sequential", []) => Ok(Pattern::Sequential),
         ("zipf", &[theta]) => Ok(Pattern::Zipf { theta }),
+        ("zipf-local", &[theta]) => Ok(Pattern::ZipfLocal { theta }),
         ("hot-cold", &[fraction, share]) => Ok(Pattern::HotCold { fraction, share }),
         _ => Err(wrong()),
     }

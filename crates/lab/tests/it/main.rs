@@ -9,6 +9,7 @@ mod model;
 mod mutants;
 mod raw;
 mod scrub;
+mod streams;
 mod tail;
 
 use lab::parallel::SeedFailure;

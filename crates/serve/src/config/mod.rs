@@ -10,9 +10,11 @@ mod section;
 pub use section::ConfigError;
 
 use crate::device::{DeviceOptions, Kind, NAME_BYTES_MAX, VolumeOptions};
+use crate::shard::Split;
 use crate::tls::TlsFiles;
 use flash::{BLOCK_BYTES, SECOND};
-use ftl::Settings;
+use ftl::policy::stream;
+use ftl::{Settings, StreamVolume};
 use nand::{Faults, Profile};
 use raw::RawSection;
 use section::Section;
@@ -88,12 +90,12 @@ impl Config {
         })?;
         let mut errors = Vec::new();
         let mut root = Section::new("", table, &mut errors);
-        let volumes = volumes(&mut root);
+        let (volumes, streams) = volumes(&mut root);
         let raw = raw::section(&mut root);
         let device = device(root.section("device"), base, volumes, raw);
         let nbd = nbd(root.section("nbd"), base);
         let http = http(root.section("http"));
-        let ftl = ftl(root.section("ftl"));
+        let mut ftl = ftl(root.section("ftl"));
         root.finish(&["device", "raw", "volume", "nbd", "http", "ftl"]);
         match (errors.is_empty(), device) {
             (true, Some(mut device)) => {
@@ -102,6 +104,7 @@ impl Config {
                     raw.settings.idle_ns = ftl.idle_ns;
                     raw.settings.read_only = ftl.read_only;
                 }
+                ftl.volumes = stream_volumes(&device, &streams, &ftl.policies.stream);
                 Ok(Self { device, ftl, nbd, http })
             }
             _ => Err(ConfigErrors(errors)),
@@ -124,9 +127,11 @@ impl Config {
 
 const VOLUME_BYTES_DEFAULT: u64 = 1 << 30;
 
-fn volumes(root: &mut Section<'_>) -> Vec<VolumeOptions> {
+/// The volumes, and the stream policy of each that asks for one.
+fn volumes(root: &mut Section<'_>) -> (Vec<VolumeOptions>, Vec<Option<String>>) {
     let tables = root.sections("volume");
     let mut volumes: Vec<VolumeOptions> = Vec::new();
+    let mut streams = Vec::new();
     for (index, table) in tables.into_iter().enumerate() {
         let mut section = Section::new(format!("volume[{index}]."), table, root.errors);
         let name_missing = !section.has("name");
@@ -156,12 +161,45 @@ fn volumes(root: &mut Section<'_>) -> Vec<VolumeOptions> {
             section.refuse("size", &format!("{bytes} bytes"), reason, "\"8GiB\"");
         }
         let read_only = section.flag("read_only").unwrap_or(false);
-        section.finish(&["name", "size", "read_only"]);
+        let stream = section.text("streams", STREAMS_EXAMPLE);
+        if let Some(name) = &stream
+            && let Err(reason) = stream::by_name(name, stream::Shape { blocks: 1, handles: 1 })
+        {
+            section.refuse("streams", &format!("{name:?}"), reason, STREAMS_EXAMPLE);
+        }
+        section.finish(&["name", "size", "read_only", "streams"]);
         if let (Some(name), Some(bytes)) = (name, size) {
             volumes.push(VolumeOptions { name, blocks: bytes / BLOCK_BYTES as u64, read_only });
+            streams.push(stream);
         }
     }
-    volumes
+    (volumes, streams)
+}
+
+const STREAMS_EXAMPLE: &str = "\"sfr:handles=8\"";
+
+/// The volumes as a shard counts its blocks, if one of them sorts its data in another way than the
+/// device. Over several shards their borders are those of whole stripes: next to one, up to a stripe
+/// of a shard goes by the policy of the neighbour.
+fn stream_volumes(
+    device: &DeviceOptions,
+    streams: &[Option<String>],
+    default: &String,
+) -> Vec<StreamVolume> {
+    if streams.iter().all(|stream| stream.as_ref().is_none_or(|name| name == default)) {
+        return Vec::new();
+    }
+    let split = Split::new(device.shards as usize);
+    let mut first_block = 0;
+    let volumes = device.volumes.iter().zip(streams).map(|(volume, stream)| {
+        let first = split.shard_blocks(first_block);
+        first_block += volume.blocks;
+        let blocks = split.shard_blocks(first_block) - first;
+        let stream = stream.as_ref().unwrap_or(default).clone();
+        // A device beyond what shards address is refused when it is made.
+        StreamVolume { first: first as u32, blocks: blocks as u32, stream }
+    });
+    volumes.collect()
 }
 
 const DEVICE_KEYS: &[&str] = &[
@@ -434,10 +472,11 @@ fn ftl(mut section: Section<'_>) -> Settings {
     name("wear", &mut settings.policies.wear);
     name("erase", &mut settings.policies.erase);
     name("unit", &mut settings.policies.unit);
+    name("stream", &mut settings.policies.stream);
     if let Err(reason) = settings.policies.validate() {
         policy.refuse("victim", "", reason, "\"greedy\"");
     }
-    policy.finish(&["victim", "wear", "erase", "unit"]);
+    policy.finish(&["victim", "wear", "erase", "unit", "stream"]);
     section.finish(&[
         "handles",
         "stripe_units",

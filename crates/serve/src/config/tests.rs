@@ -76,6 +76,28 @@ fn sections_reach_the_settings() {
 }
 
 #[test]
+fn streams_of_a_volume_reach_the_settings_as_its_part_of_a_shard() {
+    let parse = |text: &str| Config::parse(text, Path::new("."));
+    let volumes = "[[volume]]\nname = \"a\"\nsize = \"64MiB\"\n[[volume]]\nname = \"b\"\n\
+                   size = \"32MiB\"\n";
+    let text =
+        |shards| format!("{volumes}streams = \"sfr:handles=4\"\n[device]\nshards = {shards}\n");
+    let volume =
+        |first, blocks, stream: &str| StreamVolume { first, blocks, stream: stream.into() };
+    let config = parse(&text(1)).unwrap();
+    let of_one = [volume(0, 16384, "none"), volume(16384, 8192, "sfr:handles=4")];
+    assert_eq!(config.ftl.volumes, of_one);
+    let config = parse(&text(2)).unwrap();
+    assert_eq!(config.ftl.volumes, [volume(0, 8192, "none"), volume(8192, 4096, "sfr:handles=4")]);
+    // Nothing to tell apart.
+    let config = parse(&format!("{volumes}[ftl.policy]\nstream = \"sepbit\"\n")).unwrap();
+    assert_eq!((config.ftl.policies.stream.as_str(), config.ftl.volumes.len()), ("sepbit", 0));
+    let found = errors(&format!("{volumes}streams = \"sfr:handels=4\"\n"));
+    assert_eq!(found[0].key, "volume[1].streams");
+    assert!(found[0].reason.contains("there are handles, chunk, decay, base"), "{found:?}");
+}
+
+#[test]
 fn every_config_in_the_documents_is_one() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let mut folders = vec![root.join("docs"), root.clone()];

@@ -367,6 +367,13 @@ const FTL: &[(&str, Type, &str, &str)] = &[
         "Appends that static mapping put elsewhere, because their unit had no room",
     ),
     (
+        "stream_fallbacks",
+        Counter,
+        "stream_fallbacks",
+        "Moves that went to another placement handle than their stream's, because space was tight",
+    ),
+    ("stream_bytes", Gauge, "stream_bytes", "Memory of the tables of the stream policies"),
+    (
         "reads_over_slo",
         Counter,
         "reads_over_slo",

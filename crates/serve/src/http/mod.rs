@@ -202,9 +202,23 @@ struct PolicySwitch {
 }
 
 async fn policy(State(control): State<Control>, Json(switch): Json<PolicySwitch>) -> Response {
+    // The FTL counts its volumes; people call them by name.
+    let decision = match switch.decision.strip_prefix("stream/") {
+        None => switch.decision.clone(),
+        Some(name) => match control.exports().iter().position(|export| export.name == name) {
+            Some(index) => format!("stream/{index}"),
+            None => {
+                let names: Vec<_> =
+                    control.exports().iter().map(|export| export.name.as_str()).collect();
+                let reason =
+                    format!("no volume is called {name:?}; there are {}", names.join(", "));
+                return refusal(StatusCode::BAD_REQUEST, &reason);
+            }
+        },
+    };
     for shard in 0..control.shards() {
         let (sender, receiver) = oneshot::channel();
-        control.set_policy(shard, &switch.decision, &switch.name, move |result| {
+        control.set_policy(shard, &decision, &switch.name, move |result| {
             sender.send(result).ok();
         });
         match tokio::time::timeout(ANSWER_TIME, receiver).await {

@@ -5,8 +5,8 @@ use crate::nbd::Export;
 use crate::shard::UnitBlocks;
 use crate::{CoreStatus, RawShape, ShardStatus};
 use flash::BLOCK_BYTES;
-use ftl::UnitStatus;
 use ftl::raw::{LaneStatus, RawBlockState};
+use ftl::{StreamStatus, UnitStatus};
 use serde_json::{Map, Value, json};
 
 /// Everything about a server.
@@ -71,15 +71,30 @@ fn shard(shard: &ShardStatus) -> Value {
                 "wear": policies.wear,
                 "erase": policies.erase,
                 "unit": policies.unit,
+                "stream": policies.stream,
             });
+            value["streams"] = status.streams.iter().map(stream).collect();
         }
         CoreStatus::Raw(status) => {
             value["mode"] = "raw".into();
             value["raw"] = raw_shape(&status.shape);
             value["policies"] = Value::Null;
+            value["streams"] = Value::Null;
         }
     }
     value
+}
+
+fn stream(stream: &StreamStatus) -> Value {
+    json!({
+        "first_block": stream.first,
+        "blocks": stream.blocks,
+        "stream": stream.stream,
+        "handles_host": stream.handles_host,
+        "handles_moved": stream.handles_moved,
+        "handles_short": stream.handles_short,
+        "memory_bytes": stream.memory_bytes,
+    })
 }
 
 /// The shape of raw units.

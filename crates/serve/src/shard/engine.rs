@@ -199,7 +199,7 @@ impl Engine {
             buffer: index,
             fua,
             atomic: false,
-            hint: Hint { handle },
+            hint: Hint { handle, ..Hint::default() },
         };
         let operation = match piece.work {
             Work::Read => Operation::Read { buffer: index },

@@ -264,6 +264,42 @@ fn status_metrics_and_policies_are_served_over_http() {
 }
 
 #[test]
+fn the_streams_of_a_volume_are_switched_by_its_name_while_it_is_written() {
+    let folder = Folder::new();
+    let volume = |name: &str, more: &str| {
+        format!("\n[[volume]]\nname = \"{name}\"\nsize = \"16MiB\"\n{more}")
+    };
+    let config = format!("{MEMORY}{}{}", volume("a", ""), volume("b", "streams = \"sepbit\""));
+    let server = start(&folder, &config);
+    let mut client = Client::connect(&folder.socket(), "b").unwrap();
+    let streams = |server: &Server| -> Vec<String> {
+        let status: serde_json::Value = serde_json::from_str(&get(server, "/status").1).unwrap();
+        let all = status["shards"][0]["streams"].as_array().unwrap().clone();
+        all.iter().map(|one| one["stream"].as_str().unwrap().to_owned()).collect()
+    };
+    assert_eq!(streams(&server), ["none", "sepbit", "none"]);
+    for (round, name) in [(1, "sfr:handles=4"), (2, "multiq"), (3, "none"), (4, "sepbit")] {
+        client.write(0, &pattern(round, 8 << 20)).unwrap();
+        let body = format!(r#"{{"decision":"stream/b","name":"{name}"}}"#);
+        assert_eq!(switch(&server, &body).0, 200, "{name}");
+        assert_eq!(streams(&server), ["none", name, "none"]);
+        client.write(8 << 20, &pattern(round, 8 << 20)).unwrap();
+        assert!(client.read(0, 16 << 20).unwrap() == pattern(round, 8 << 20).repeat(2), "{name}");
+    }
+    for (wrong, said) in [
+        (r#"{"decision":"stream/c","name":"sfr"}"#, "there are a, b"),
+        (r#"{"decision":"stream","name":"sfrr"}"#, "sepbit"),
+        (r#"{"decision":"stream","name":"sfr:handles=99"}"#, "from 1 to 16"),
+    ] {
+        let (code, body) = switch(&server, wrong);
+        assert!(code == 400 && body.contains(said), "{wrong}: {code} {body}");
+    }
+    assert_eq!(switch(&server, r#"{"decision":"stream","name":"sfr"}"#).0, 200);
+    assert_eq!(streams(&server), ["sfr", "sfr", "sfr"]);
+    server.shut_down().unwrap();
+}
+
+#[test]
 fn raw_units_tell_their_state_over_http_and_keep_it_apart() {
     let folder = Folder::new();
     let raw = "[device]\nkind = \"memory\"\nmode = \"raw\"\ncapacity = \"32MiB\"\n[raw]\ngang = 2";

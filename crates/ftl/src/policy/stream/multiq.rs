@@ -1,0 +1,223 @@
+//! AutoStream's Multi-Q: queues of chunks, from cold to hot.
+
+use super::params::Params;
+use super::{Handles, Shape, StreamPolicy, WriteView};
+
+/// The stream of a write is its chunk's queue. A chunk rises one queue when it has been written often
+/// enough, and sinks one when it was not written for as long as the hottest chunk lives.
+///
+/// Invariants: a chunk that was ever written is on exactly the list of its queue, least recently
+/// changed first; the others are on none.
+pub struct MultiQ {
+    chunk_shift: u32,
+    chunks: Vec<Chunk>,
+    queues: Vec<Queue>,
+    /// Writes that a chunk needs for the queue above each.
+    thresholds: Vec<u32>,
+    hottest: u32,
+    hottest_count: u32,
+    hottest_written_at: u32,
+    lifetime: u32,
+    last: (u32, u8),
+}
+
+/// 16 bytes for 1 MiB: 16 MiB for a device of 1 TiB. Time wraps after 16 TiB written; a chunk that
+/// was not written for half of that sinks late.
+#[derive(Clone, Copy, Debug)]
+struct Chunk {
+    expires_at: u32,
+    /// Writes in the upper 24 bits, the queue below.
+    count_and_queue: u32,
+    before: u32,
+    after: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Queue {
+    first: u32,
+    last: u32,
+    /// When the first expires: looked at with every write, which must not miss the cache for it.
+    expires_at: u32,
+}
+
+const NONE: u32 = u32::MAX;
+const COUNT_MAX: u32 = (1 << 24) - 1;
+/// Nothing expires before the hottest chunk was written twice.
+const LIFETIME_UNKNOWN: u32 = u32::MAX / 2;
+
+impl MultiQ {
+    pub(super) fn new(params: &mut Params<'_>, shape: Shape) -> Result<Self, String> {
+        let handles = params.handles(8)?;
+        let (chunk_shift, chunks) = params.chunk(shape)?;
+        let base = params.base(2.0)?;
+        let thresholds = std::iter::successors(Some(base), |last| Some(last * base));
+        let chunk = Chunk { expires_at: 0, count_and_queue: 0, before: NONE, after: NONE };
+        Ok(Self {
+            chunk_shift,
+            chunks: vec![chunk; chunks],
+            queues: vec![Queue { first: NONE, last: NONE, expires_at: 0 }; usize::from(handles)],
+            thresholds: thresholds
+                .map(|count| count.ceil().min(f64::from(COUNT_MAX)) as u32)
+                .take(usize::from(handles) - 1)
+                .collect(),
+            hottest: NONE,
+            hottest_count: 0,
+            hottest_written_at: 0,
+            lifetime: LIFETIME_UNKNOWN,
+            last: (NONE, 0),
+        })
+    }
+
+    /// Counts a write of `chunk`.
+    fn note(&mut self, chunk: u32, now: u32) {
+        let entry = self.chunks[chunk as usize];
+        let (count, mut queue) = (entry.count_and_queue >> 8, entry.count_and_queue & 0xff);
+        if count > 0 {
+            self.unlink(chunk, queue);
+        }
+        let count = (count + 1).min(COUNT_MAX);
+        if chunk == self.hottest {
+            self.lifetime = now.wrapping_sub(self.hottest_written_at).min(LIFETIME_UNKNOWN);
+            (self.hottest_count, self.hottest_written_at) = (count, now);
+        } else if count > self.hottest_count {
+            (self.hottest, self.hottest_count, self.hottest_written_at) = (chunk, count, now);
+        }
+        queue +=
+            u32::from(self.thresholds.get(queue as usize).is_some_and(|&least| count >= least));
+        self.chunks[chunk as usize].count_and_queue = count << 8 | queue;
+        self.push(chunk, queue, now);
+        self.sink(now);
+    }
+
+    /// The head of each queue goes one queue down if it was not written for too long.
+    fn sink(&mut self, now: u32) {
+        for queue in 1..self.queues.len() as u32 {
+            let Queue { first: chunk, expires_at, .. } = self.queues[queue as usize];
+            if chunk == NONE || now.wrapping_sub(expires_at) as i32 <= 0 {
+                continue;
+            }
+            self.chunks[chunk as usize].count_and_queue -= 1;
+            self.unlink(chunk, queue);
+            self.push(chunk, queue - 1, now);
+            if chunk == self.hottest {
+                self.choose_hottest(chunk, now);
+            }
+        }
+    }
+
+    /// The chunk that was written last in the highest queue succeeds `old`.
+    fn choose_hottest(&mut self, old: u32, now: u32) {
+        let mut lasts = self.queues.iter().rev().map(|queue| queue.last);
+        let next = lasts.find(|&chunk| chunk != NONE && chunk != old).unwrap_or(old);
+        self.hottest = next;
+        self.hottest_count = self.chunks[next as usize].count_and_queue >> 8;
+        self.hottest_written_at = now;
+    }
+
+    fn push(&mut self, chunk: u32, queue: u32, now: u32) {
+        let list = &mut self.queues[queue as usize];
+        let before = std::mem::replace(&mut list.last, chunk);
+        let expires_at = now.wrapping_add(self.lifetime);
+        if before == NONE {
+            (list.first, list.expires_at) = (chunk, expires_at);
+        } else {
+            self.chunks[before as usize].after = chunk;
+        }
+        let entry = &mut self.chunks[chunk as usize];
+        (entry.before, entry.after) = (before, NONE);
+        entry.expires_at = expires_at;
+    }
+
+    fn unlink(&mut self, chunk: u32, queue: u32) {
+        let Chunk { before, after, .. } = self.chunks[chunk as usize];
+        let list = &mut self.queues[queue as usize];
+        match after {
+            NONE => list.last = before,
+            after => self.chunks[after as usize].before = before,
+        }
+        match before {
+            NONE => {
+                list.first = after;
+                list.expires_at = self.chunks.get(after as usize).map_or(0, |next| next.expires_at);
+            }
+            before => self.chunks[before as usize].after = after,
+        }
+    }
+}
+
+impl StreamPolicy for MultiQ {
+    fn name(&self) -> &'static str {
+        "multiq"
+    }
+
+    fn handles(&self) -> Handles {
+        Handles { host: self.queues.len() as u8, moved: 1 }
+    }
+
+    fn place_write(&mut self, write: &WriteView) -> u8 {
+        let chunk = write.lba >> self.chunk_shift;
+        // A request counts once for each chunk it touches.
+        if !write.continues || self.last.0 != chunk {
+            let queue = self.chunks[chunk as usize].count_and_queue as u8;
+            self.last = (chunk, queue);
+            self.note(chunk, write.now as u32);
+        }
+        self.last.1.min(write.handles.host - 1)
+    }
+
+    fn trimmed(&mut self, first: u32, blocks: u32) {
+        // What a chunk holds next has nothing to do with what is gone.
+        for index in super::whole_chunks(first, blocks, self.chunk_shift, self.chunks.len()) {
+            let entry = self.chunks[index].count_and_queue;
+            if entry >> 8 > 0 {
+                self.unlink(index as u32, entry & 0xff);
+                self.chunks[index].count_and_queue = 0;
+            }
+            if self.hottest == index as u32 {
+                (self.hottest, self.hottest_count) = (NONE, 0);
+            }
+        }
+    }
+
+    fn memory_bytes(&self) -> u64 {
+        (self.chunks.len() * size_of::<Chunk>()) as u64
+    }
+}
+
+const _: () = assert!(size_of::<Chunk>() == 16, "16 MiB for a device of 1 TiB");
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Shape, params::Params};
+    use super::MultiQ;
+
+    fn multiq(text: &str) -> MultiQ {
+        let shape = Shape { blocks: 8 << 8, handles: 1 };
+        MultiQ::new(&mut Params::parse(text).unwrap(), shape).unwrap()
+    }
+
+    #[test]
+    fn the_papers_example_expires_chunk_d_at_18() {
+        let (c, d) = (2, 3);
+        let mut queues = multiq("multiq");
+        queues.note(c, 5);
+        queues.note(c, 11);
+        assert_eq!((queues.hottest, queues.lifetime), (c, 6));
+        queues.note(d, 12);
+        assert_eq!(queues.chunks[d as usize].expires_at, 18);
+    }
+
+    #[test]
+    fn a_chunk_rises_with_its_count_and_sinks_one_queue_when_its_time_is_over() {
+        let mut queues = multiq("multiq:handles=4");
+        let queue_of = |queues: &MultiQ, chunk: usize| queues.chunks[chunk].count_and_queue & 0xff;
+        for now in 1..=8 {
+            queues.note(1, now);
+        }
+        assert_eq!(queue_of(&queues, 1), 3, "8 writes: log2 is 3");
+        // Expires at 9; another chunk's write at 10 sees it.
+        queues.note(2, 10);
+        assert_eq!((queue_of(&queues, 1), queue_of(&queues, 2)), (2, 0));
+        assert_eq!(queues.hottest, 2, "the next becomes the hottest");
+    }
+}

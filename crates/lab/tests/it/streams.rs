@@ -1,0 +1,76 @@
+//! What streams gain, on the FTL itself; and that a bad stream policy costs nothing but order.
+
+use crate::{THREADS, passed, seeds};
+use ftl::policy::stream::{Handles, MoveView, StreamPolicy, WriteView};
+use lab::crash::{CrashOptions, explore_seeds};
+use lab::driver::Plant;
+use lab::streams::{StreamRun, StreamWaf};
+use lab::theory::waf_two_classes;
+use lab::workload::Pattern;
+
+fn measured(run: &StreamRun, stream: &str) -> StreamWaf {
+    let waf = run.measure(stream).unwrap_or_else(|failure| panic!("{stream}: {failure}"));
+    println!("{stream}: {waf:?}");
+    waf
+}
+
+#[test]
+fn hints_separate_hot_from_cold_as_well_as_mathematics_allows() {
+    let (fraction, share) = (0.2, 0.8);
+    let pattern = Pattern::HotCold { fraction, share };
+    let run = StreamRun { bands: 1024, overwrites: 8.0, pattern, ..StreamRun::default() };
+    let waf = measured(&run.scaled(4), "hint:handles=2");
+    // Bands of 128 blocks: by chance some empty earlier than the mathematics of large ones says.
+    let optimum = waf_two_classes(waf.alpha, fraction, share);
+    let error = waf.waf / optimum - 1.0;
+    println!("{error:+.4} off the optimum of {optimum:.3}");
+    assert!(error.abs() < 0.05, "{waf:?}: {error:+.4} off the optimum of {optimum:.3}");
+    assert!(waf.waf_all >= waf.waf, "{waf:?}");
+}
+
+#[test]
+fn detectors_gain_under_skew_and_the_oracle_gains_most() {
+    let pattern = Pattern::ZipfLocal { theta: 1.0 };
+    let run = StreamRun { bands: 512, overwrites: 5.0, pattern, ..StreamRun::default() }.scaled(8);
+    let none = measured(&run, "none").waf;
+    let (sfr, sepbit) = (measured(&run, "sfr:chunk=128KiB").waf, measured(&run, "sepbit").waf);
+    let oracle = measured(&run, "oracle").waf;
+    assert!(sfr < none && sepbit < none, "none {none:.3}, sfr {sfr:.3}, sepbit {sepbit:.3}");
+    assert!(1.0 <= oracle && oracle < sfr.min(sepbit), "oracle {oracle:.3}");
+    // The same seed, the same run.
+    assert_eq!(measured(&run, "sepbit").waf, sepbit);
+}
+
+/// Names handles that do not exist, and never the same for long.
+struct Nonsense(u8);
+
+impl StreamPolicy for Nonsense {
+    fn name(&self) -> &'static str {
+        "nonsense"
+    }
+
+    fn handles(&self) -> Handles {
+        Handles { host: 3, moved: 200 }
+    }
+
+    fn place_write(&mut self, _: &WriteView) -> u8 {
+        self.0 = self.0.wrapping_add(37);
+        self.0
+    }
+
+    fn place_move(&mut self, _: &MoveView) -> u8 {
+        self.0 = self.0.wrapping_mul(5).wrapping_add(1);
+        self.0
+    }
+}
+
+#[test]
+fn a_stream_policy_that_answers_nonsense_loses_nothing_in_any_power_cut() {
+    let test = "a_stream_policy_that_answers_nonsense_loses_nothing_in_any_power_cut";
+    let options = |seed| {
+        let plant = Plant::new(|ftl| ftl.set_stream_policy(Box::new(Nonsense(0))));
+        CrashOptions { plant, images_per_cut: 16, ..CrashOptions::of_seed(seed) }
+    };
+    let report = passed(test, explore_seeds(seeds(0..12), THREADS, options));
+    assert!(report.images > 0, "{report:?}");
+}

@@ -75,7 +75,7 @@ impl Ftl {
             return wished;
         }
         let relocates = self.points[wished].purpose == Purpose::Relocate;
-        let tight = self.bands.free <= self.host_floor() + FREE_AT_REST;
+        let tight = self.bands.free <= self.host_floor() + FREE_AT_REST + self.bands_for_streams();
         match self.laggard() {
             Some((point, _))
                 if point != wished

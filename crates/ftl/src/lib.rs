@@ -404,10 +404,11 @@ impl Ftl {
         if !self.bands.draining.is_empty() && space {
             self.push_drain();
         }
+        // What is moved closes pages for nothing, unless it waits itself for what these pages hold up.
         if let Some(order) = self.host.waiters.iter().map(|waiter| waiter.order).max()
             && order >= self.durable.safe_below()
             && self.no_work_runs()
-            && self.moves.is_empty()
+            && (self.moves.is_empty() || self.stands_still())
         {
             self.force_safe(order.min(self.durable.next() - 1));
         }

@@ -199,7 +199,7 @@ impl Ftl {
     /// reads meanwhile is disturbed for nothing. `i64::MAX` where space must be made at any rate.
     fn credit_wanted(&self) -> i64 {
         let paced = self.phase == Phase::Running
-            && self.bands.free > self.host_floor() + FREE_AT_REST
+            && self.bands.free > self.host_floor() + FREE_AT_REST + self.bands_for_streams()
             && !(self.checkpoint.is_wanted() && self.clean_bands() <= self.layout.bands)
             && !self.host_stands_still();
         if paced { self.credit_max() / 2 } else { i64::MAX }

@@ -1,6 +1,6 @@
 //! What goes into the FTL and what comes out.
 
-use flash::{Command, Completion, Instant, Lba, Payload, Reply, Request, SlotWrite, Tag};
+use flash::{Command, Completion, Instant, Lba, Payload, Reply, Request, SlotId, SlotWrite, Tag};
 
 /// What owns a medium and serves a host: [`crate::Ftl`] or [`crate::raw::RawUnits`]. A driver of one
 /// drives the other; the contract is on the crate's page.
@@ -17,6 +17,11 @@ pub trait Core {
     fn program(&self, tag: Tag) -> &[SlotWrite];
     /// Commands waiting for or running on the unit that serves a read of `lba` now.
     fn queue_at(&self, lba: Lba) -> u32;
+    /// Where a block lies now, if blocks are mapped one by one and this one is: a driver in memory
+    /// brings it into its cache ahead of the request.
+    fn slot_of(&self, _lba: Lba) -> Option<SlotId> {
+        None
+    }
     /// Equal parts of the address space that are lanes of their own; 1 unless the host sees the units.
     fn lane_count(&self) -> u32 {
         1

@@ -673,6 +673,11 @@ impl Core for Ftl {
         Self::queue_at(self, lba)
     }
 
+    fn slot_of(&self, lba: flash::Lba) -> Option<flash::SlotId> {
+        let slot = self.l2p.get(lba.0 as usize).copied();
+        slot.filter(|&slot| slot < format::POISONED).map(flash::SlotId)
+    }
+
     fn counter(&self, name: &str) -> u64 {
         Self::counter(self, name)
     }

@@ -133,8 +133,8 @@ pub struct Sim<C: Core = Ftl> {
     trace: TraceHash,
     /// Deadlines in a row that led to nothing.
     fruitless: u32,
-    /// When the next thing is due, if nothing has happened since that was found out: asked more often
-    /// than it changes.
+    /// When the next thing is due, if nothing has happened since that was found out (and there was no
+    /// output): asked more often than it changes.
     due: Option<Due>,
 }
 
@@ -380,6 +380,13 @@ impl<C: Core> Sim<C> {
         self.finished.pop_front()
     }
 
+    /// Brings what a read of `lba` will find into the processor's cache.
+    pub fn warm(&self, lba: u32) {
+        if let Some(slot) = self.ftl.slot_of(Lba(lba)) {
+            self.medium.warm(slot);
+        }
+    }
+
     /// What a finished operation's buffer holds.
     pub fn stamps(&self, finished: &Finished) -> &[u64] {
         self.buffers.host(finished.buffer, finished.request.blocks)
@@ -401,6 +408,11 @@ impl<C: Core> Sim<C> {
 
     /// Does the next thing that is due by `limit`, and only that.
     pub fn step(&mut self, limit: Instant) -> Result<Step, Failure> {
+        if let Some(due) = self.due
+            && due.first().is_none_or(|next| next > limit.max(self.now))
+        {
+            return Ok(self.idle(limit));
+        }
         if !self.draining
             && let Some(step) = self.deliver()
         {
@@ -419,11 +431,7 @@ impl<C: Core> Sim<C> {
         let due = self.due();
         self.due = Some(due);
         let Some(next) = due.first().filter(|&next| next <= limit) else {
-            // An open limit means "whenever": then time stands still.
-            if limit != Instant(u64::MAX) {
-                self.now = self.now.max(limit);
-            }
-            return Ok(Step::Idle);
+            return Ok(self.idle(limit));
         };
         self.now = self.now.max(next);
         self.due = None;
@@ -438,6 +446,14 @@ impl<C: Core> Sim<C> {
             return Err(Failure(format!("{FRUITLESS_MAX} deadlines in a row led to nothing")));
         }
         Ok(Step::Other)
+    }
+
+    fn idle(&mut self, limit: Instant) -> Step {
+        // An open limit means "whenever": then time stands still.
+        if limit != Instant(u64::MAX) {
+            self.now = self.now.max(limit);
+        }
+        Step::Idle
     }
 
     fn deliver(&mut self) -> Option<Step> {

@@ -226,10 +226,6 @@ impl SimMedium {
         buffers: &mut Buffers,
         sink: impl FnOnce(Completion<'_>),
     ) -> Option<Ended> {
-        if self.deadline().is_none_or(|at| at > now) {
-            return None;
-        }
-        let mut slots = recycle(std::mem::take(&mut self.slots));
         let done = &mut self.done;
         let slots_per_page = u64::from(self.geometry.slots_per_page);
         let sink = |completion: Completion<'_>| {
@@ -244,21 +240,18 @@ impl SimMedium {
         };
         let ended = match &mut self.device {
             Device::Nand(nand, store) => {
-                let Some(outcome) = nand.poll(now) else {
-                    self.slots = recycle(slots);
-                    return None;
-                };
+                let outcome = nand.poll(now)?;
                 if let Outcome::Erase { block, result: Ok(()), .. } = outcome {
                     store.erase(block);
                 }
-                deliver_nand(outcome, store, self.empty_crc, buffers, &mut slots, sink)
+                deliver_nand(outcome, store, self.empty_crc, buffers, &mut self.slots, sink)
             }
             Device::File(file) => {
+                file.deadline().filter(|&at| at <= now)?;
                 let (command, cells) = file.finish(now).expect("its deadline has passed");
                 deliver_file(command, &cells, self.empty_crc, buffers, sink)
             }
         };
-        self.slots = recycle(slots);
         Some(ended)
     }
 
@@ -291,6 +284,13 @@ impl SimMedium {
                 Cell::Written(oob, content) => Some((*oob, content.clone())),
                 Cell::Erased | Cell::Torn => None,
             },
+        }
+    }
+
+    /// Brings what a slot holds into the processor's cache.
+    pub fn warm(&self, slot: SlotId) {
+        if let Device::Nand(_, store) = &self.device {
+            std::hint::black_box(store.read(slot).map(|(oob, _)| oob[0]));
         }
     }
 
@@ -352,7 +352,7 @@ fn deliver_nand<'a>(
     store: &'a Store<Content>,
     empty_crc: u32,
     buffers: &mut Buffers,
-    slots: &mut Vec<SlotRead<'a>>,
+    memory: &mut Vec<SlotRead<'static>>,
     sink: impl FnOnce(Completion<'_>),
 ) -> Ended {
     match outcome {
@@ -364,6 +364,7 @@ fn deliver_nand<'a>(
                     return Ended::Read;
                 }
             };
+            let mut slots: Vec<SlotRead<'a>> = recycle(std::mem::take(memory));
             for i in 0..count {
                 let found = store.read(SlotId(slot.0 + i));
                 slots.push(match (status, found) {
@@ -376,7 +377,8 @@ fn deliver_nand<'a>(
                     _ => without_data(status),
                 });
             }
-            sink(Completion::Read { tag, slots: Ok(slots) });
+            sink(Completion::Read { tag, slots: Ok(&slots) });
+            *memory = recycle(slots);
             return Ended::Read;
         }
         Outcome::Program { tag, result, .. } => sink(Completion::Program { tag, result }),

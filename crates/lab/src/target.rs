@@ -100,6 +100,9 @@ pub trait Target {
     }
     /// How far its time has come: the least `now` it takes.
     fn now(&self) -> Instant;
+    /// These I/Os are about to come: what they will need may be brought into the processor's cache,
+    /// all at once, where each by itself would wait for memory. Changes nothing else.
+    fn foresee(&self, _ios: &[Io]) {}
     /// Takes an I/O.
     fn submit(&mut self, now: Instant, token: u64, io: Io) -> Result<(), Failure>;
     /// When something happens next, if nobody submits; `None` if never.
@@ -231,6 +234,9 @@ impl<C: Core> SimTarget<C> {
     }
 }
 
+/// Blocks of an I/O that are looked at ahead; the rest lies behind them more often than not.
+const FORESEEN_BLOCKS_MAX: u32 = 4;
+
 /// The whole blocks that `io` touches: the first and how many.
 fn whole_blocks(io: &Io) -> (u32, u32) {
     let first = io.offset / BLOCK_BYTES as u64;
@@ -257,6 +263,17 @@ impl<C: Core> Target for SimTarget<C> {
 
     fn now(&self) -> Instant {
         self.sim.now()
+    }
+
+    fn foresee(&self, ios: &[Io]) {
+        // The map of all first: where a block lies is known from there.
+        for io in ios {
+            std::hint::black_box(self.sim.ftl().slot_of(Lba(whole_blocks(io).0)));
+        }
+        for io in ios.iter().filter(|io| io.kind == IoKind::Read) {
+            let (first, blocks) = whole_blocks(io);
+            (first..first + blocks.min(FORESEEN_BLOCKS_MAX)).for_each(|lba| self.sim.warm(lba));
+        }
     }
 
     fn submit(&mut self, now: Instant, token: u64, io: Io) -> Result<(), Failure> {

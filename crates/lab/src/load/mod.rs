@@ -197,11 +197,13 @@ pub fn run(
             break;
         }
         target.advance(Instant(next))?;
+        let mut any_ended = false;
         while let Some(done) = target.take_done() {
             run.ended(target, next, done)?;
+            any_ended = true;
         }
         run.fire(target, next)?;
-        if run.all_ended() {
+        if any_ended && run.all_ended() {
             last = next;
             break;
         }
@@ -340,14 +342,13 @@ impl<'a> Run<'a> {
     /// Draws the thread's next I/O and submits it.
     fn send(&mut self, target: &mut dyn Target, now: u64, thread: u32) -> Result<(), Failure> {
         let client = self.client_of(thread);
-        let (is_read, offset) = self.threads[thread as usize].draw();
-        let kind = match (is_read, client.erase_first) {
-            (true, _) => FlightKind::Read,
-            (false, true) => FlightKind::EraseFirst,
-            (false, false) => FlightKind::Write,
+        let Io { kind, offset, bytes, .. } = self.threads[thread as usize].draw(target);
+        let kind = match (kind, client.erase_first) {
+            (IoKind::Read, _) => FlightKind::Read,
+            (_, true) => FlightKind::EraseFirst,
+            (_, false) => FlightKind::Write,
         };
-        let flight = Flight { thread, submitted: now, bytes: client.bytes, offset, kind };
-        self.submit(target, now, flight)
+        self.submit(target, now, Flight { thread, submitted: now, bytes, offset, kind })
     }
 
     fn submit(&mut self, target: &mut dyn Target, now: u64, flight: Flight) -> Result<(), Failure> {

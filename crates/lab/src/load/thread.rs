@@ -1,9 +1,14 @@
 //! One thread of a client: where its next I/O goes.
 
 use super::{Client, Place};
-use crate::target::Target;
+use crate::target::{Io, IoKind, Target};
 use crate::workload::{Action, Arrival, Generator, Workload};
-use flash::BLOCK_BYTES;
+use flash::{BLOCK_BYTES, Hint};
+use std::collections::VecDeque;
+
+/// I/Os that a thread draws ahead, so that the target can foresee them: as many as the processor
+/// waits for at a time, and few enough to be still in its cache when they come.
+const AHEAD: usize = 16;
 
 /// See the head of this file.
 pub struct Thread {
@@ -21,6 +26,10 @@ pub struct Thread {
     ios_max: u64,
     /// Draws grains: places of the I/O's size.
     generator: Generator,
+    /// Drawn and not handed out.
+    ahead: VecDeque<Io>,
+    io_bytes: u64,
+    hint: Hint,
     grain_bytes: u64,
     /// First byte of the thread's part of the space.
     base: u64,
@@ -103,6 +112,9 @@ impl Thread {
             drawn: 0,
             ios_max: if client.ios_max == 0 { u64::MAX } else { client.ios_max },
             generator,
+            ahead: VecDeque::with_capacity(AHEAD),
+            io_bytes: client.bytes,
+            hint: client.hint,
             grain_bytes,
             base,
             write_base,
@@ -110,9 +122,20 @@ impl Thread {
         })
     }
 
-    /// Whether the next I/O reads, and its first byte.
-    pub fn draw(&mut self) -> (bool, u64) {
+    /// The next I/O: a read or a write.
+    pub fn draw(&mut self, target: &dyn Target) -> Io {
         self.drawn += 1;
+        if self.ahead.is_empty() {
+            for _ in 0..AHEAD {
+                let io = self.draw_ahead();
+                self.ahead.push_back(io);
+            }
+            target.foresee(self.ahead.make_contiguous());
+        }
+        self.ahead.pop_front().expect("more were drawn")
+    }
+
+    fn draw_ahead(&mut self) -> Io {
         let op = self.generator.draw();
         let grain = u64::from(op.lba);
         let offset = match self.interleave {
@@ -122,8 +145,11 @@ impl Thread {
             }
             None => self.base + grain * self.grain_bytes,
         };
-        let is_read = op.action == Action::Read;
-        (is_read, if is_read { offset } else { offset + self.write_base })
+        let (kind, offset) = match op.action {
+            Action::Read => (IoKind::Read, offset),
+            _ => (IoKind::Write, offset + self.write_base),
+        };
+        Io { kind, offset, bytes: self.io_bytes, hint: self.hint }
     }
 
     pub fn has_submitted_all(&self) -> bool {

@@ -10,7 +10,7 @@
 
 use crate::driver::Failure;
 use crate::target::{Done, Io, IoKind, Rules, Target, TargetCounts};
-use flash::{Instant, RequestError};
+use flash::{BLOCK_BYTES, Instant, RequestError};
 use std::collections::VecDeque;
 
 /// See the head of this file.
@@ -133,6 +133,14 @@ impl<T: Target> Target for Array<T> {
 
     fn now(&self) -> Instant {
         self.now
+    }
+
+    fn foresee(&self, ios: &[Io]) {
+        for io in ios {
+            let (member, offset) = self.place(io.offset);
+            let bytes = io.bytes.min(BLOCK_BYTES as u64);
+            self.members[member].foresee(&[Io { offset, bytes, ..*io }]);
+        }
     }
 
     fn submit(&mut self, now: Instant, token: u64, io: Io) -> Result<(), Failure> {

@@ -52,6 +52,9 @@ pub struct Front<T> {
     /// Time, number, [`Event::pack`]: earliest first.
     events: BinaryHeap<Reverse<(u64, u64, u64)>>,
     event_last: u64,
+    /// Events that are due when they are made, oldest first: after those of `events` for the same
+    /// instant, which were made before.
+    due: VecDeque<Event>,
     commands: Table<Command>,
     segments: Table<Segment>,
     /// Commands that the queue depth keeps on the host.
@@ -196,6 +199,7 @@ impl<T: Target> Front<T> {
             inner,
             events: BinaryHeap::new(),
             event_last: 0,
+            due: VecDeque::new(),
             commands: Table::default(),
             segments: Table::default(),
             waiting: VecDeque::new(),
@@ -221,12 +225,28 @@ impl<T: Target> Front<T> {
     }
 
     fn schedule(&mut self, at: Instant, event: Event) {
+        if at == self.now {
+            self.due.push_back(event);
+            return;
+        }
         self.event_last += 1;
         self.events.push(Reverse((at.0, self.event_last, event.pack())));
     }
 
     fn next_event(&self) -> Option<Instant> {
+        if !self.due.is_empty() {
+            return Some(self.now);
+        }
         self.events.peek().map(|&Reverse((at, ..))| Instant(at))
+    }
+
+    /// The next event; there is one, and its time has come.
+    fn take_event(&mut self) -> Option<Event> {
+        let first = self.events.peek().is_some_and(|&Reverse((at, ..))| at <= self.now.0);
+        if !first && let Some(event) = self.due.pop_front() {
+            return Some(event);
+        }
+        self.events.pop().map(|Reverse((_, _, event))| Event::unpack(event))
     }
 
     /// The device takes a command.
@@ -579,6 +599,10 @@ impl<T: Target> Target for Front<T> {
         self.now
     }
 
+    fn foresee(&self, ios: &[Io]) {
+        self.inner.foresee(ios);
+    }
+
     fn submit(&mut self, now: Instant, token: u64, io: Io) -> Result<(), Failure> {
         self.advance(now)?;
         let command = Command { token, io, next: io.offset, segments_left: 0, result: Ok(()) };
@@ -608,8 +632,8 @@ impl<T: Target> Target for Front<T> {
             self.now = self.now.max(next);
             if inner.is_some_and(|inner| inner <= self.now) {
                 self.inner.advance(self.now)?;
-            } else if let Some(Reverse((_, _, event))) = self.events.pop() {
-                self.handle(Event::unpack(event))?;
+            } else if let Some(event) = self.take_event() {
+                self.handle(event)?;
             }
         }
         // "Whenever" moves nothing on.

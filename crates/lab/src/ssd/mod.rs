@@ -32,6 +32,9 @@ impl<T: Target + ?Sized> Target for Box<T> {
     fn now(&self) -> Instant {
         (**self).now()
     }
+    fn foresee(&self, ios: &[Io]) {
+        (**self).foresee(ios);
+    }
     fn submit(&mut self, now: Instant, token: u64, io: Io) -> Result<(), Failure> {
         (**self).submit(now, token, io)
     }

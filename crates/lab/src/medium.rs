@@ -202,10 +202,17 @@ impl SimMedium {
         match &mut self.device {
             Device::Nand(nand, store) => {
                 nand.handle(now, command).map_err(|illegal| illegal.to_string())?;
-                if let Command::Program { slot, .. } = command {
-                    for (i, write) in (0..).zip(slots) {
-                        store.program(SlotId(slot.0 + i), write.oob, content(write, buffers));
+                match command {
+                    Command::Program { slot, .. } => {
+                        for (i, write) in (0..).zip(slots) {
+                            store.program(SlotId(slot.0 + i), write.oob, content(write, buffers));
+                        }
                     }
+                    // What the read will find is brought into the cache meanwhile.
+                    Command::Read { slot, count, .. } => {
+                        (slot.0..slot.0 + count).for_each(|slot| warm(store, SlotId(slot)));
+                    }
+                    Command::Erase { .. } | Command::Flush { .. } => {}
                 }
                 Ok(())
             }
@@ -290,7 +297,7 @@ impl SimMedium {
     /// Brings what a slot holds into the processor's cache.
     pub fn warm(&self, slot: SlotId) {
         if let Device::Nand(_, store) = &self.device {
-            std::hint::black_box(store.read(slot).map(|(oob, _)| oob[0]));
+            warm(store, slot);
         }
     }
 
@@ -323,6 +330,10 @@ impl SimMedium {
             }
         }
     }
+}
+
+fn warm(store: &Store<Content>, slot: SlotId) {
+    std::hint::black_box(store.read(slot).map(|(oob, _)| oob[0]));
 }
 
 fn content(write: &SlotWrite, buffers: &Buffers) -> Content {

@@ -272,7 +272,8 @@ impl<C: Core> Target for SimTarget<C> {
         }
         for io in ios.iter().filter(|io| io.kind == IoKind::Read) {
             let (first, blocks) = whole_blocks(io);
-            (first..first + blocks.min(FORESEEN_BLOCKS_MAX)).for_each(|lba| self.sim.warm(lba));
+            let end = first.saturating_add(blocks.min(FORESEEN_BLOCKS_MAX));
+            (first..end).for_each(|lba| self.sim.warm(lba));
         }
     }
 
@@ -363,6 +364,26 @@ mod tests {
     fn an_io_is_widened_to_whole_blocks() {
         assert_eq!(whole_blocks(&io(IoKind::Read, 4095, 2)), (0, 2));
         assert_eq!(whole_blocks(&io(IoKind::Read, 8192, 147)), (2, 1));
+    }
+
+    #[test]
+    fn foreseeing_changes_nothing_even_what_never_comes_or_lies_beyond_the_device() {
+        let run = |foresees: bool| {
+            let mut target = target();
+            for token in 0..200 {
+                let kind = if token % 3 == 0 { IoKind::Write } else { IoKind::Read };
+                let io = io(kind, token * 7 % 60 * 8192, 8192);
+                if foresees {
+                    let beyond = Io { offset: 1 << 45, ..io };
+                    target.foresee(&[io, beyond, Io { kind: IoKind::Read, ..beyond }]);
+                }
+                target.submit(target.now(), token, io).expect("takes it");
+                let next = target.deadline().expect("something is in flight");
+                target.advance(next).expect("no failure");
+            }
+            (target.now(), target.sim().trace_hash())
+        };
+        assert_eq!(run(true), run(false));
     }
 
     #[test]

@@ -99,8 +99,7 @@ impl Thread {
         };
         let mut generator = Generator::new(workload, grains, seed)?;
         // Sequential threads of one space begin at different places.
-        let shared = !matches!(client.place, Place::Share | Place::InterleavedShare);
-        if shared && number > 0 {
+        if number > 0 && !matches!(client.place, Place::Share | Place::InterleavedShare) {
             generator.start_at((number * u64::from(grains) / threads) as u32);
         }
         Ok(Self {

@@ -10,18 +10,26 @@ use crate::Ftl;
 use crate::append::NONE;
 use crate::policy::Purpose;
 use crate::reclaim::FREE_AT_REST;
+use flash::Pairing;
 
 /// Orders that may wait behind the oldest, for each open band: a page of every band that shares
 /// cells with one three pages on, and what waits in the queues.
 const LAG_PER_OPEN: u64 = 8;
 
+/// Units for each drained band that may wait without harm.
+const UNITS_PER_DRAINED: usize = 2;
+
 /// Unsafe orders looked at for one page.
-const LOOK_MAX: usize = 64;
+const LOOK_MAX: usize = 16;
 
 impl Ftl {
     /// The append point and the unit of the band that most needs a page for its orders to become
     /// safe; `None` if none lags, or all that can be done is on its way.
     pub(crate) fn laggard(&self) -> Option<(usize, u32)> {
+        // Where pages share no cells, none but the one being filled is left behind.
+        if self.geometry.pairing == Pairing::None || !self.drained_bands_are_missed() {
+            return None;
+        }
         let lag_max = LAG_PER_OPEN * self.opens.in_use() as u64;
         let next = self.durable.next();
         if next - self.durable.safe_below() <= lag_max {
@@ -65,13 +73,18 @@ impl Ftl {
         room.then_some((point, unit))
     }
 
+    /// Space is short, and more bands than pass through anyway only wait for orders.
+    fn drained_bands_are_missed(&self) -> bool {
+        self.bands.free < self.bands_free_low()
+            && self.bands.draining.len() > self.geometry.units as usize / UNITS_PER_DRAINED
+    }
+
     /// The append point to use where `wished` would be: while space is short and bands wait for
     /// orders, the one whose band lags, whatever it is for. A few slots of the host beside cold
     /// ones, or the other way round, cost less than padding. But the room that GC has left is GC's
     /// when space is tight.
     pub(crate) fn closing_point(&mut self, wished: usize) -> usize {
-        let short = self.bands.free < self.bands_free_low() && !self.bands.draining.is_empty();
-        if !short || self.points[wished].page != NONE {
+        if self.points[wished].page != NONE || !self.drained_bands_are_missed() {
             return wished;
         }
         let relocates = self.points[wished].purpose == Purpose::Relocate;

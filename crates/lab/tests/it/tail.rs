@@ -69,6 +69,8 @@ fn reads_beside_writes_keep_their_service_level() {
     assert!(report.written_per_s > 0.95 * load.cap_bytes_per_s, "{report}");
     // And a level that the flash cannot give is said to be one, and why reads broke it.
     let settings = Settings { read_slo_ns: MILLISECOND, ..Settings::default() };
+    // Long enough that the free bands run out and GC erases.
+    let load = TailLoad { measure_ns: 8 * SECOND, ..load };
     let report = device.measure(&medium, &settings, &load).expect("measures");
     let count = |name| report.slow.iter().find(|entry| entry.0 == name).expect("is counted").1;
     assert!(count("reads_over_slo_program") > 0, "{report}");

@@ -5,7 +5,7 @@ use crate::output::{print, print_json, table};
 use crate::size::{bytes, count};
 use crate::{End, Failure};
 use flash::{BLOCK_BYTES, Geometry};
-use ftl::BandStatus;
+use ftl::{BandStatus, MountReport};
 use serde_json::{Map, Value, json};
 use serve::device::{Kind, decode_volumes};
 use serve::offline::{Offline, with_device};
@@ -105,21 +105,26 @@ fn shard_json(shard: &Offline, with_bands: bool) -> Value {
         "blocks_bad": bad,
         "checkpoint_bands": checkpoint,
         "wear": wear_json(&bands, geometry.endurance),
-        "recovery": {
-            "clean": report.clean,
-            "bands_probed": report.bands_probed,
-            "bands_scanned": report.bands_scanned,
-            "slots_replayed": report.slots_replayed,
-            "pages_torn": report.pages_torn,
-            "blocks_mapped": report.blocks_mapped,
-            "rebuilt": report.rebuilt.map(|rebuilt| rebuilt.to_string()),
-        },
+        "recovery": recovery_json(report),
         "counters": counters,
     });
+    value["recovery"]["rebuilt"] = json!(report.rebuilt.map(|rebuilt| rebuilt.to_string()));
     if with_bands {
         value["bands"] = bands.iter().map(|band| band_json(band, &geometry)).collect();
     }
     value
+}
+
+/// What the mount did, as far as an FTL and raw units have it in common.
+fn recovery_json(report: &MountReport) -> Value {
+    json!({
+        "clean": report.clean,
+        "bands_probed": report.bands_probed,
+        "bands_scanned": report.bands_scanned,
+        "slots_replayed": report.slots_replayed,
+        "pages_torn": report.pages_torn,
+        "blocks_mapped": report.blocks_mapped,
+    })
 }
 
 /// A shard of raw units.
@@ -136,14 +141,7 @@ fn units_json(shard: &Offline) -> Value {
         "generation": report.generation,
         "raw": shard.raw_shape().map(|shape| serve::raw_shape_json(&shape)),
         "units": serve::units_json(&state),
-        "recovery": {
-            "clean": report.clean,
-            "bands_probed": report.bands_probed,
-            "bands_scanned": report.bands_scanned,
-            "slots_replayed": report.slots_replayed,
-            "pages_torn": report.pages_torn,
-            "blocks_mapped": report.blocks_mapped,
-        },
+        "recovery": recovery_json(report),
         "counters": counters,
     })
 }

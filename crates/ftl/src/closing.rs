@@ -84,20 +84,15 @@ impl Ftl {
     /// ones, or the other way round, cost less than padding. But the room that GC has left is GC's
     /// when space is tight.
     pub(crate) fn closing_point(&mut self, wished: usize) -> usize {
-        if self.points[wished].page != NONE || !self.drained_bands_are_missed() {
+        if self.points[wished].page != NONE {
             return wished;
         }
-        let relocates = self.points[wished].purpose == Purpose::Relocate;
+        let Some((point, _)) = self.laggard().filter(|&(point, _)| point != wished) else {
+            return wished;
+        };
+        let is_gcs = |point: usize| self.points[point].purpose == Purpose::Relocate;
         let tight = self.bands.free <= self.host_floor() + FREE_AT_REST + self.bands_for_streams();
-        match self.laggard() {
-            Some((point, _))
-                if point != wished
-                    && (relocates || !tight || self.points[point].purpose != Purpose::Relocate)
-                    && self.page_of(point).is_some() =>
-            {
-                point
-            }
-            _ => wished,
-        }
+        let refused = tight && is_gcs(point) && !is_gcs(wished);
+        if refused || self.page_of(point).is_none() { wished } else { point }
     }
 }

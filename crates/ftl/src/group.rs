@@ -6,7 +6,6 @@
 
 use crate::append::{Append, Appended, NONE, Owner};
 use crate::format::{Kind, POISONED};
-use crate::host::Class;
 use crate::{BandState, Ftl};
 use flash::SlotId;
 
@@ -103,10 +102,7 @@ impl Ftl {
         let writer = self.host.requests.indices().find(|&other| {
             let entry = &self.host.requests[other];
             let placing = entry.pending > 0 && entry.placed > 0;
-            matches!(entry.class, Class::Write { atomic: true, .. })
-                && placing
-                && entry.lba < end
-                && lba < entry.lba + entry.blocks
+            entry.is_atomic() && placing && entry.lba < end && lba < entry.lba + entry.blocks
         });
         if let Some(writer) = writer {
             self.host.requests[writer].readers.push(index);
@@ -119,9 +115,7 @@ impl Ftl {
         self.host.atomic_writes > 0
             && self.host.requests.indices().any(|index| {
                 let entry = &self.host.requests[index];
-                matches!(entry.class, Class::Write { atomic: true, .. })
-                    && entry.pending > 0
-                    && entry.sequence == sequence
+                entry.is_atomic() && entry.pending > 0 && entry.sequence == sequence
             })
     }
 }

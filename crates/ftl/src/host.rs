@@ -699,7 +699,7 @@ impl Ftl {
         let entry = &mut self.host.requests[index];
         let result = entry.error.map_or(Ok(()), Err);
         let id = entry.id;
-        let group = matches!(entry.class, Class::Write { atomic: true, .. });
+        let group = entry.is_atomic();
         if group && entry.sequence > 0 {
             self.host.groups_undecided -= 1;
             // The last free band is kept while a group is undecided.

@@ -158,13 +158,13 @@ impl Ftl {
         };
         let tight = self.bands.free <= self.host_floor();
         if tight && !is_open(&self.points[wished]) {
-            let others: Vec<_> = (0..self.points.len())
-                .filter(|&other| self.points[other].purpose == Purpose::Relocate)
-                .filter(|&other| other > wished && is_open(&self.points[other]))
-                .collect();
-            if let Some(other) = others.into_iter().find(|&other| self.page_of(other).is_some()) {
-                self.counters.stream_fallbacks += 1;
-                return Some(other);
+            for other in wished + 1..self.points.len() {
+                let point = &self.points[other];
+                let fits = point.purpose == Purpose::Relocate && is_open(point);
+                if fits && self.page_of(other).is_some() {
+                    self.counters.stream_fallbacks += 1;
+                    return Some(other);
+                }
             }
         }
         self.point_or_any(wished, self.bands.free == 0)

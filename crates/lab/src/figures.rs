@@ -22,7 +22,12 @@ fn seconds_of<T>(run: impl FnOnce() -> T) -> (f64, T) {
     (begun.elapsed().as_secs_f64(), result)
 }
 
-fn format(medium: SimMedium, logical_blocks: u32, settings: &Settings) -> Result<Sim, Failure> {
+/// An FTL on `medium`, formatted and ready.
+pub(crate) fn format(
+    medium: SimMedium,
+    logical_blocks: u32,
+    settings: &Settings,
+) -> Result<Sim, Failure> {
     let options = FormatOptions { logical_blocks, uuid: 1, label: Vec::new() };
     let mut sim = Sim::format(medium, options, settings.clone(), Instant(0))?;
     sim.run_until_ready()?;
@@ -151,14 +156,17 @@ fn waf_device(
     Ok((sim, uniform))
 }
 
-struct WafCounters {
-    host: u64,
-    relocated: u64,
-    programmed: u64,
+/// What write amplification is made from, in slots since the FTL was mounted.
+pub(crate) struct WafCounters {
+    pub host: u64,
+    pub relocated: u64,
+    pub programmed: u64,
+    /// Of those relocated, slots that found no band of their handle.
+    pub fallbacks: u64,
 }
 
 impl WafCounters {
-    fn of(sim: &Sim) -> Result<Self, Failure> {
+    pub fn of(sim: &Sim) -> Result<Self, Failure> {
         let status = sim.ftl().status();
         let get = |name: &str| {
             counter(&status, name).ok_or_else(|| Failure(format!("no counter is called {name}")))
@@ -167,6 +175,7 @@ impl WafCounters {
             host: get("host_blocks_written")?,
             relocated: get("slots_relocated")?,
             programmed: get("slots_programmed")?,
+            fallbacks: get("stream_fallbacks")?,
         })
     }
 }

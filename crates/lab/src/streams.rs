@@ -5,14 +5,13 @@
 //! the time at which each will be overwritten is known; it sorts by the logarithm of the time that is
 //! left, what the host writes and what GC moves alike. No server can have it.
 
-use crate::checker::counter;
 use crate::device::nand_of;
 use crate::driver::{Failure, Sim};
-use crate::figures::drive_ops;
+use crate::figures::{WafCounters, drive_ops, format};
 use crate::workload::{Action, Generator, Op, Pattern, Workload};
-use flash::{Hint, Instant};
+use flash::Hint;
 use ftl::policy::stream::{Handles, MoveView, StreamPolicy, WriteView};
-use ftl::{FormatOptions, PolicyNames, Settings};
+use ftl::{PolicyNames, Settings};
 use nand::{Faults, Layout};
 
 /// Requests in flight.
@@ -98,12 +97,12 @@ impl StreamRun {
         };
         let counted = (writes.len() as u64 - fill) / 2;
         drive_ops(&mut sim, DEPTH, writes.len() as u64 - counted, &mut draw)?;
-        let before = Counters::of(&sim)?;
+        let before = WafCounters::of(&sim)?;
         drive_ops(&mut sim, DEPTH, counted, &mut draw)?;
-        let after = Counters::of(&sim)?;
-        let since = |of: fn(&Counters) -> u64| (of(&after) - of(&before)) as f64;
+        let after = WafCounters::of(&sim)?;
+        let since = |of: fn(&WafCounters) -> u64| (of(&after) - of(&before)) as f64;
         let host = since(|counters| counters.host);
-        let moved = since(|counters| counters.moved);
+        let moved = since(|counters| counters.relocated);
         let bands = sim.ftl().bands();
         let used = bands.iter().filter(|band| matches!(band.state, "full" | "open"));
         let usable: u64 = used.map(|band| u64::from(band.slots_written)).sum();
@@ -153,33 +152,7 @@ impl StreamRun {
         let medium = nand_of("instant", &layout, Faults::default(), |profile| {
             profile.pages_per_block = self.slots_per_band;
         });
-        let options =
-            FormatOptions { logical_blocks: self.logical_blocks(), uuid: 1, label: Vec::new() };
-        let mut sim = Sim::format(medium.map_err(Failure)?, options, settings, Instant(0))?;
-        sim.run_until_ready()?;
-        Ok(sim)
-    }
-}
-
-struct Counters {
-    host: u64,
-    moved: u64,
-    programmed: u64,
-    fallbacks: u64,
-}
-
-impl Counters {
-    fn of(sim: &Sim) -> Result<Self, Failure> {
-        let status = sim.ftl().status();
-        let get = |name: &str| {
-            counter(&status, name).ok_or_else(|| Failure(format!("no counter is called {name}")))
-        };
-        Ok(Self {
-            host: get("host_blocks_written")?,
-            moved: get("slots_relocated")?,
-            programmed: get("slots_programmed")?,
-            fallbacks: get("stream_fallbacks")?,
-        })
+        format(medium.map_err(Failure)?, self.logical_blocks(), &settings)
     }
 }
 

@@ -194,11 +194,13 @@ impl Ftl {
         256 * i64::from(self.geometry.slots_per_block().max(4 * self.geometry.units))
     }
 
-    /// Up to how much the host is to have earned once all that was read is placed. GC goes on as
-    /// the host uses its credit, and no sooner: a victim read later has fewer valid slots, and who
-    /// reads meanwhile is disturbed for nothing. `i64::MAX` where space must be made at any rate.
+    /// Up to how much the host is to have earned once all that was read is placed; `i64::MAX` where
+    /// space must be made at any rate. Where reads have a service level GC goes on as the host uses
+    /// its credit, and no sooner: who reads meanwhile would be disturbed for nothing. Elsewhere it
+    /// works ahead: a host that comes in bursts finds free bands.
     fn credit_wanted(&self) -> i64 {
-        let paced = self.phase == Phase::Running
+        let paced = self.settings.read_slo_ns > 0
+            && self.phase == Phase::Running
             && self.bands.free > self.host_floor() + FREE_AT_REST + self.bands_for_streams()
             && !(self.checkpoint.is_wanted() && self.clean_bands() <= self.layout.bands)
             && !self.host_stands_still();

@@ -32,6 +32,7 @@ pub mod host;
 pub mod load;
 pub mod medium;
 pub mod model;
+mod packed;
 pub mod parallel;
 pub mod raw_crash;
 pub mod raw_host;

@@ -9,11 +9,13 @@
 //! - What the part would refuse (programming twice, or out of order) is an error, never carried out.
 
 use crate::file::{Cell, FileDevice};
+use crate::packed::Packed;
 use flash::{
-    BLOCK_BYTES, Command, Completion, Geometry, Health, Instant, Oob, Payload, SlotData, SlotId,
-    SlotRead, SlotStatus, SlotWrite,
+    BLOCK_BYTES, BlockId, Command, Completion, Geometry, Health, Instant, Oob, Payload, SlotData,
+    SlotId, SlotRead, SlotStatus, SlotWrite,
 };
 use nand::{Nand, Outcome, Store};
+use std::borrow::Cow;
 use std::sync::Arc;
 
 /// What a host buffer shows where a read left nothing, or something that no host wrote.
@@ -111,9 +113,51 @@ pub enum Ended {
     Change,
 }
 
+/// What the slots of NAND hold: whole, or packed.
+#[derive(Clone, Debug)]
+enum Contents {
+    Whole(Store<Content>),
+    Packed(Packed),
+}
+
+impl Contents {
+    fn program(&mut self, slot: SlotId, oob: Oob, content: Content) {
+        match self {
+            Self::Whole(store) => store.program(slot, oob, content),
+            Self::Packed(packed) => packed.program(slot, oob, content),
+        }
+    }
+
+    fn read(&self, slot: SlotId) -> Option<(Oob, Cow<'_, Content>)> {
+        match self {
+            Self::Whole(store) => {
+                store.read(slot).map(|(oob, content)| (*oob, Cow::Borrowed(content)))
+            }
+            Self::Packed(packed) => packed.read(slot),
+        }
+    }
+
+    fn erase(&mut self, block: BlockId) {
+        match self {
+            Self::Whole(store) => store.erase(block),
+            Self::Packed(packed) => packed.erase(block),
+        }
+    }
+
+    /// Brings what a slot holds into the processor's cache.
+    fn warm(&self, slot: SlotId) {
+        match self {
+            Self::Whole(store) => {
+                std::hint::black_box(store.read(slot).map(|(oob, _)| oob[0]));
+            }
+            Self::Packed(packed) => packed.warm(slot),
+        }
+    }
+}
+
 #[derive(Clone, Debug)]
 enum Device {
-    Nand(Box<Nand>, Store<Content>),
+    Nand(Box<Nand>, Contents),
     File(FileDevice),
 }
 
@@ -141,7 +185,15 @@ impl SimMedium {
     /// Emulated NAND, erased.
     pub fn nand(nand: Nand) -> Self {
         let geometry = nand.geometry();
-        let store = Store::new(geometry);
+        let store = Contents::Whole(Store::new(geometry));
+        Self::new(Device::Nand(Box::new(nand), store), geometry)
+    }
+
+    /// Emulated NAND, erased, in a fifth of the memory if the stamp of a block is its address and the
+    /// FTL is formatted with `uuid`.
+    pub fn nand_of_addresses(nand: Nand, uuid: u128) -> Self {
+        let geometry = nand.geometry();
+        let store = Contents::Packed(Packed::new(geometry, uuid));
         Self::new(Device::Nand(Box::new(nand), store), geometry)
     }
 
@@ -210,7 +262,7 @@ impl SimMedium {
                     }
                     // What the read will find is brought into the cache meanwhile.
                     Command::Read { slot, count, .. } => {
-                        (slot.0..slot.0 + count).for_each(|slot| warm(store, SlotId(slot)));
+                        (slot.0..slot.0 + count).for_each(|slot| store.warm(SlotId(slot)));
                     }
                     Command::Erase { .. } | Command::Flush { .. } => {}
                 }
@@ -285,7 +337,7 @@ impl SimMedium {
     pub fn peek(&self, slot: SlotId) -> Option<(Oob, Content)> {
         match &self.device {
             Device::Nand(_, store) => {
-                store.read(slot).map(|(oob, content)| (*oob, content.clone()))
+                store.read(slot).map(|(oob, content)| (oob, content.into_owned()))
             }
             Device::File(file) => match file.cell(slot) {
                 Cell::Written(oob, content) => Some((*oob, content.clone())),
@@ -297,7 +349,7 @@ impl SimMedium {
     /// Brings what a slot holds into the processor's cache.
     pub fn warm(&self, slot: SlotId) {
         if let Device::Nand(_, store) = &self.device {
-            warm(store, slot);
+            store.warm(slot);
         }
     }
 
@@ -332,10 +384,6 @@ impl SimMedium {
     }
 }
 
-fn warm(store: &Store<Content>, slot: SlotId) {
-    std::hint::black_box(store.read(slot).map(|(oob, _)| oob[0]));
-}
-
 fn content(write: &SlotWrite, buffers: &Buffers) -> Content {
     match &write.data {
         SlotData::Payload(from) => buffers.content(*from),
@@ -345,13 +393,23 @@ fn content(write: &SlotWrite, buffers: &Buffers) -> Content {
 }
 
 /// One slot as the FTL sees it.
-fn slot_read<'a>(oob: &Oob, content: &'a Content, status: SlotStatus, empty: u32) -> SlotRead<'a> {
-    let (crc, bytes) = match content {
-        Content::Stamp(stamp) => (stamp_crc(*stamp), None),
-        Content::Meta(bytes) => (flash::crc(&bytes[..]), Some(&bytes[..])),
-        Content::Empty => (empty, None),
+fn slot_read<'a>(
+    oob: Oob,
+    content: &Cow<'a, Content>,
+    status: SlotStatus,
+    empty: u32,
+) -> SlotRead<'a> {
+    let crc = match &**content {
+        Content::Stamp(stamp) => stamp_crc(*stamp),
+        Content::Meta(bytes) => flash::crc(&bytes[..]),
+        Content::Empty => empty,
     };
-    SlotRead { status, oob: *oob, crc, bytes }
+    // Bytes are never packed.
+    let bytes = match content {
+        Cow::Borrowed(Content::Meta(bytes)) => Some(&bytes[..]),
+        _ => None,
+    };
+    SlotRead { status, oob, crc, bytes }
 }
 
 fn without_data(status: SlotStatus) -> SlotRead<'static> {
@@ -360,7 +418,7 @@ fn without_data(status: SlotStatus) -> SlotRead<'static> {
 
 fn deliver_nand<'a>(
     outcome: Outcome,
-    store: &'a Store<Content>,
+    store: &'a Contents,
     empty_crc: u32,
     buffers: &mut Buffers,
     memory: &mut Vec<SlotRead<'static>>,
@@ -381,9 +439,9 @@ fn deliver_nand<'a>(
                 slots.push(match (status, found) {
                     (SlotStatus::Ok | SlotStatus::Corrected(_), Some((oob, content))) => {
                         if let Some(into) = into {
-                            buffers.fill(into, i, content);
+                            buffers.fill(into, i, &content);
                         }
-                        slot_read(oob, content, status, empty_crc)
+                        slot_read(oob, &content, status, empty_crc)
                     }
                     _ => without_data(status),
                 });
@@ -417,7 +475,7 @@ fn deliver_file(
                         if let Some(into) = into {
                             buffers.fill(into, i, content);
                         }
-                        slot_read(oob, content, SlotStatus::Ok, empty_crc)
+                        slot_read(*oob, &Cow::Borrowed(content), SlotStatus::Ok, empty_crc)
                     }
                 });
             }

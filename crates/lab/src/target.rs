@@ -131,9 +131,8 @@ pub struct SimTarget<C: Core = Ftl> {
     open_free: Vec<u32>,
     done: VecDeque<Done>,
     rules: Rules,
-    /// Memory of a write's stamps. They only have to differ from what was there before.
+    /// Memory of a write's stamps: the addresses, see `packed`.
     stamps: Vec<u64>,
-    stamp_last: u64,
 }
 
 /// An I/O, which may be several requests.
@@ -181,7 +180,6 @@ impl<C: Core> SimTarget<C> {
             done: VecDeque::new(),
             rules,
             stamps: Vec::new(),
-            stamp_last: 0,
         }
     }
 
@@ -211,10 +209,8 @@ impl<C: Core> SimTarget<C> {
     }
 
     fn write(&mut self, token: u64, lba: u32, blocks: u32, hint: Hint) {
-        let first = self.stamp_last + 1;
-        self.stamp_last += u64::from(blocks);
         self.stamps.clear();
-        self.stamps.extend(first..=self.stamp_last);
+        self.stamps.extend(u64::from(lba)..u64::from(lba) + u64::from(blocks));
         self.sim.write(token, lba, &self.stamps, (false, false), hint);
     }
 

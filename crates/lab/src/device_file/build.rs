@@ -11,6 +11,9 @@ use ftl::raw::{EraseTime, Lanes, RawFormat, RawSettings, WriteUnit};
 use ftl::{FormatOptions, Settings, logical_blocks_max};
 use nand::{Faults, Layout, Nand};
 
+/// Of every device that a file makes: none outlives its run.
+const UUID: u128 = 1;
+
 /// How much of a device is built.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Scale {
@@ -171,7 +174,7 @@ fn scaled(front: &FrontConfig, flash: &Flash, scale: Scale) -> Result<FrontConfi
 /// How raw units are made. Without a share to spare, as few blocks are kept back as these bad blocks
 /// and the lane records take on the worst unit.
 fn raw_format(choice: &RawChoice, geometry: &Geometry, health: &Health) -> RawFormat {
-    let with = |spare| RawFormat { gang: choice.gang, spare, uuid: 1, label: Vec::new() };
+    let with = |spare| RawFormat { gang: choice.gang, spare, uuid: UUID, label: Vec::new() };
     if choice.spare > 0.0 {
         return with(choice.spare);
     }
@@ -219,14 +222,14 @@ fn ftl_target(
     let layout = Layout { blocks_per_plane, ..flash.layout.clone() };
     let settings = Settings { seed, ..choice.settings.clone() };
     let nand = Nand::new(&flash.profile, &layout, faults.clone()).map_err(|why| why.to_string())?;
-    let medium = SimMedium::nand(nand);
+    let medium = SimMedium::nand_of_addresses(nand, UUID);
     settings.validate(medium.geometry())?;
     let health = medium.health();
     let (wanted, max) = logical_blocks(medium.geometry(), &health, choice.utilization, &settings);
     if wanted == 0 || wanted > max {
         return Err(too_small(medium.geometry(), choice, (wanted, max)));
     }
-    let options = FormatOptions { logical_blocks: wanted, uuid: 1, label: Vec::new() };
+    let options = FormatOptions { logical_blocks: wanted, uuid: UUID, label: Vec::new() };
     let failed = |failure: crate::driver::Failure| failure.to_string();
     let mut sim = Sim::format(medium, options, settings, Instant(0)).map_err(failed)?;
     sim.run_until_ready().map_err(failed)?;

@@ -9,6 +9,7 @@ use crate::device_file::{DeviceSpec, Scale};
 use crate::driver::{Failure, REQUEST_BLOCKS_MAX, Sim, Step};
 use crate::load::{self, Client, Pace, Window};
 use crate::medium::{Buffers, SimMedium};
+use crate::target::Target;
 use crate::theory::{waf_d_choices, waf_fifo, waf_greedy};
 use crate::workload::{Action, Arrival, Generator, Op, Workload};
 use flash::{BlockId, Command, Hint, Instant, SlotData, SlotWrite, Tag};
@@ -253,7 +254,7 @@ pub fn sim_rate(
     })
 }
 
-/// How a device file's device is used by [`device_rate`].
+/// How a device file's device is used by [`device_rate`] and [`device_in_use`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DeviceLoad {
     /// Of the built-in device file.
@@ -274,9 +275,20 @@ pub struct DeviceLoad {
     pub operations: u64,
 }
 
-/// As [`sim_rate`], on a device as experiments build it: random I/Os of one client through the
-/// device's link and firmware, on a device that was filled.
-pub fn device_rate(load: &DeviceLoad, cpu_ns: fn() -> u64) -> Result<SimRate, Failure> {
+impl DeviceLoad {
+    fn client(&self, ios_max: u64) -> Client {
+        Client {
+            reads: self.reads,
+            bytes: self.bytes,
+            pace: Pace::Depth(self.depth),
+            ios_max,
+            ..Client::default()
+        }
+    }
+}
+
+/// A load's device as experiments build it, filled and warmed up.
+pub fn device_in_use(load: &DeviceLoad) -> Result<Box<dyn Target>, Failure> {
     let changes =
         load.changes.parse().map_err(|why| Failure(format!("{}: {why}", load.changes)))?;
     let spec = DeviceSpec::builtin_with(load.device, &changes).map_err(Failure)?;
@@ -289,20 +301,22 @@ pub fn device_rate(load: &DeviceLoad, cpu_ns: fn() -> u64) -> Result<SimRate, Fa
         ios_max: target.bytes() >> 16,
         ..Client::default()
     };
-    let client = |ios_max: u64| Client {
-        reads: load.reads,
-        bytes: load.bytes,
-        pace: Pace::Depth(load.depth),
-        ios_max,
-        ..Client::default()
-    };
-    let whenever = Window { warmup_ns: 0, measure_ns: u64::MAX };
-    load::run(&mut *target, &[fill], whenever, 1)?;
+    load::run(&mut *target, &[fill], WHENEVER, 1)?;
     if load.warmup > 0 {
-        load::run(&mut *target, &[client(load.warmup)], whenever, 2)?;
+        load::run(&mut *target, &[load.client(load.warmup)], WHENEVER, 2)?;
     }
+    Ok(target)
+}
+
+/// Until all I/Os have ended.
+const WHENEVER: Window = Window { warmup_ns: 0, measure_ns: u64::MAX };
+
+/// As [`sim_rate`], on a device as experiments build it: random I/Os of one client through the
+/// device's link and firmware, on a device that was filled.
+pub fn device_rate(load: &DeviceLoad, cpu_ns: fn() -> u64) -> Result<SimRate, Failure> {
+    let mut target = device_in_use(load)?;
     let (before, begun, cpu_begun) = (target.counts(), target.now(), cpu_ns());
-    load::run(&mut *target, &[client(load.operations)], whenever, 3)?;
+    load::run(&mut *target, &[load.client(load.operations)], WHENEVER, 3)?;
     let seconds = (cpu_ns() - cpu_begun) as f64 / 1e9;
     let after = target.counts();
     let written = (after.bytes_written - before.bytes_written).max(1) as f64;

@@ -65,6 +65,7 @@ impl Packed {
         match block.slots.get_mut(place as usize) {
             Some(slot) => *slot = packed,
             None => {
+                block.slots.reserve_exact(self.slots_per_block as usize - block.slots.len());
                 // A program before this one may have failed.
                 block.slots.resize(place as usize, OTHER);
                 block.slots.push(packed);

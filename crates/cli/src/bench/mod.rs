@@ -19,7 +19,7 @@ use serde_json::{Value, json};
     weir bench waf nbd-seq          what these names begin\n  \
     weir bench all --json | jq '.[] | select(.met | not)'\n\n\
     Names: ftl-read-cpu, ftl-write-cpu, stream-POLICY-ns, map-bytes-per-block, usable-capacity,\n  \
-    recovery-seconds-per-tib, sim-rate, waf-{fifo,greedy}-{7,10,28}, crash-images,\n  \
+    recovery-seconds-per-tib, sim-memory-per-tib, sim-rate, waf-{fifo,greedy}-{7,10,28}, crash-images,\n  \
     raw-{bandwidth,latency}-PROFILE, nbd-{rand,seq}-{read,write}...-vs-{nbdkit,qemu-nbd}\n\n\
     The nbd figures need fio, nbdkit and qemu-nbd. Exit status 0 says that it measured, not that \
     every goal is met.")]
@@ -171,12 +171,13 @@ fn begins(name: &str, start: &str) -> bool {
 type Group = fn(&mut Request<'_>);
 
 /// How the names of a group's figures begin, and what measures them, cheap ones first.
-const GROUPS: [(&str, Group); 11] = [
+const GROUPS: [(&str, Group); 12] = [
     ("map-bytes-per-block", core_cost::map_bytes),
     ("ftl-read-cpu", core_cost::read_cpu),
     ("ftl-write-cpu", core_cost::write_cpu),
     ("stream", streams::policies),
     ("raw", raw::identities),
+    ("sim-memory-per-tib", simulated::memory),
     ("sim-rate", simulated::sim_rate),
     ("waf", simulated::waf),
     ("usable-capacity", simulated::usable_capacity),
@@ -235,6 +236,13 @@ fn cpu_ns() -> u64 {
     let result = unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &raw mut time) };
     assert_eq!(result, 0, "the clock of the process's time can be read");
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// Bytes that this process has allocated and not given back.
+fn allocated_bytes() -> usize {
+    // SAFETY: it only reads the allocator's counts.
+    let info = unsafe { libc::mallinfo2() };
+    info.uordblks + info.hblkhd
 }
 
 fn median(mut values: Vec<f64>) -> Option<f64> {

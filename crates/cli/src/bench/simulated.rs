@@ -1,7 +1,7 @@
 //! Figures of whole devices in the lab: the simulator's speed, write amplification against theory,
 //! usable capacity, recovery. All on the production FTL in virtual time.
 
-use super::{Figure, Goal, Request, cpu_ns, measured};
+use super::{Figure, Goal, Request, allocated_bytes, cpu_ns, measured};
 use crate::output::Progress;
 use flash::Instant;
 use ftl::{FormatOptions, Settings};
@@ -34,20 +34,43 @@ pub fn sim_rate(request: &mut Request<'_>) {
 const MQSIM_READS: f64 = 126e3;
 const MQSIM_WRITES: f64 = 71e3;
 
+/// TSSD under a load like the first of its applications: 12 reads to a write.
+const TSSD: DeviceLoad = DeviceLoad {
+    device: "tssd",
+    changes: "",
+    blocks_per_plane: 128,
+    bytes: 4096,
+    reads: 12.0 / 13.0,
+    depth: 204,
+    warmup: 1_000_000,
+    operations: 0,
+};
+
+/// Blocks of a plane with which TSSD has a tebibyte of flash.
+const TSSD_TIB_BLOCKS: u32 = 10_280;
+
+/// The simulator's memory for a device that was filled and overwritten in part.
+pub fn memory(request: &mut Request<'_>) {
+    let (name, goal) = ("sim-memory-per-tib", Goal::AtMost(4.0));
+    let parts = if request.quick { 32 } else { 1 };
+    let blocks_per_plane = TSSD_TIB_BLOCKS / parts;
+    let load = DeviceLoad { reads: 0.0, blocks_per_plane, ..TSSD };
+    let before = allocated_bytes();
+    let figure = lab::figures::device_in_use(&load).map(|target| {
+        let bytes = (allocated_bytes() - before) as f64;
+        let flash = target.flash_bytes() as f64;
+        let note = format!("tssd with {:.0} GiB of flash, every byte written", flash / GIB);
+        Figure::new(name, bytes / flash * 1024.0, "GiB", goal).note(note)
+    });
+    (request.sink)(measured(name, "GiB", goal, figure));
+}
+
+const GIB: f64 = (1u64 << 30) as f64;
+
 /// The simulator's speed on devices as experiments build them.
 fn device_rate(request: &mut Request<'_>) {
     let operations = if request.quick { 1_000_000 } else { 4_000_000 };
-    let tssd = DeviceLoad {
-        device: "tssd",
-        changes: "",
-        blocks_per_plane: 128,
-        bytes: 4096,
-        // As the first of TSSD's applications: 12 reads to a write.
-        reads: 12.0 / 13.0,
-        depth: 204,
-        warmup: 1_000_000,
-        operations,
-    };
+    let tssd = DeviceLoad { operations, ..TSSD };
     let mqsim = DeviceLoad {
         device: "mqsim-default",
         changes: "",

@@ -7,6 +7,7 @@
 mod bench;
 mod check;
 mod contradiction;
+mod ctl;
 mod device;
 mod devices;
 mod experiments;
@@ -14,6 +15,7 @@ mod format;
 mod inspect;
 mod lab;
 mod output;
+mod plugin;
 mod replay;
 mod serve;
 mod size;
@@ -63,6 +65,10 @@ enum Command {
     Inspect(inspect::Args),
     /// Ask a running server how it is doing
     Status(status::Args),
+    /// Change a running server: switch its policies, load ones of your own
+    Ctl(ctl::Args),
+    /// Write and try policies of your own, as WebAssembly
+    Plugin(plugin::Args),
     /// Measure Weir on this machine
     Bench(bench::Args),
     /// The simulator: the FTL in virtual time, with power cuts and faults
@@ -99,6 +105,8 @@ fn main() -> ExitCode {
         Command::Check(args) => check::run(&args),
         Command::Inspect(args) => inspect::run(&args),
         Command::Status(args) => status::run(&args),
+        Command::Ctl(args) => ctl::run(&args),
+        Command::Plugin(args) => plugin::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Lab(args) => lab::run(&args),
         Command::Trace(args) => trace::run(&args),

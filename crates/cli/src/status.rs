@@ -12,6 +12,9 @@ use std::fs::{self, File, TryLockError};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
+/// Switches of policies that are shown; `weir ctl policy show` tells more.
+const SWITCHES_SHOWN: usize = 3;
+
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  \
     weir status                            the server of ./weir-data\n  \
@@ -31,15 +34,7 @@ pub struct Args {
 }
 
 pub fn run(args: &Args) -> Result<End, Failure> {
-    let address = match &args.http {
-        Some(text) => {
-            let text = text.trim_start_matches("http://").trim_end_matches('/');
-            text.parse().map_err(|_| {
-                format!("--http {text}: must be an IP address and a port, e.g. 127.0.0.1:8420")
-            })?
-        }
-        None => address_in(&args.data)?,
-    };
+    let address = address_of(&args.data, args.http.as_deref())?;
     let body = client::http::get(address, "/status")?;
     let status: Value = serde_json::from_str(&body)
         .map_err(|error| format!("http://{address}/status: no JSON: {error}: is it Weir?"))?;
@@ -49,6 +44,15 @@ pub fn run(args: &Args) -> Result<End, Failure> {
         print(&as_text(&status, address));
     }
     Ok(End::Good)
+}
+
+/// Where the server listens: at `http` if that is given, else where the device in `data` says.
+pub fn address_of(data: &Path, http: Option<&str>) -> Result<SocketAddr, Failure> {
+    let Some(text) = http else { return address_in(data) };
+    let text = text.trim_start_matches("http://").trim_end_matches('/');
+    text.parse().map_err(|_| {
+        format!("--http {text}: must be an IP address and a port, e.g. 127.0.0.1:8420")
+    })
 }
 
 /// Where the server of the device in `data` listens.
@@ -194,9 +198,22 @@ fn shard_text(index: usize, shard: &Value) -> String {
         ]);
     }
     text.push_str(&table(&rows));
+    let switches = array(&shard["policy_switches"]);
+    for change in switches.iter().rev().take(SWITCHES_SHOWN) {
+        text.push_str(&format!("  policy: {}\n", crate::ctl::change_line(change)));
+    }
     text
 }
 
-fn array(value: &Value) -> &[Value] {
+/// A time span for people.
+pub fn ago(ns: u64) -> String {
+    match ns / 1_000_000_000 {
+        seconds @ 0..=119 => format!("{seconds} s"),
+        seconds @ 120..=7199 => format!("{} min", seconds / 60),
+        seconds => format!("{} h", seconds / 3600),
+    }
+}
+
+pub fn array(value: &Value) -> &[Value] {
     value.as_array().map_or(&[], Vec::as_slice)
 }

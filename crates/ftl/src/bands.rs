@@ -8,7 +8,7 @@
 //!   (`hold_order`).
 
 use crate::divisor::Divisor;
-use crate::policy::{BandView, FullBands};
+use crate::policy::{BandView, CHUNK_BANDS, FullBands};
 use crate::streams::Filling;
 use flash::{BlockId, Geometry, SlotId};
 
@@ -140,6 +140,9 @@ pub(crate) struct Bands {
     full: Vec<BlockId>,
     /// `slots_valid` of each band in `full`: a victim policy looks at them all.
     full_valid: Vec<u32>,
+    /// When a chunk of `full` last got another band, as a count of `moves`: a victim policy that
+    /// keeps a copy renews the rest only.
+    full_moved: Vec<u64>,
     slots_per_band: u32,
     by_slots_per_band: Divisor,
     by_slots_per_unit: Divisor,
@@ -164,6 +167,7 @@ impl Bands {
             valid: vec![0; (geometry.slots() as usize).div_ceil(64)],
             full: Vec::new(),
             full_valid: Vec::new(),
+            full_moved: vec![0; (geometry.blocks() as usize).div_ceil(CHUNK_BANDS)],
             slots_per_band: geometry.slots_per_block(),
             by_slots_per_band: Divisor::new(geometry.slots_per_block()),
             // The slots of the whole medium fit, so those of a unit do.
@@ -280,6 +284,7 @@ impl Bands {
             BandState::Full => {
                 let band = &mut self.list[block.0 as usize];
                 band.full_index = self.full.len() as u32;
+                self.full_moved[self.full.len() / CHUNK_BANDS] = self.moves;
                 self.full_valid.push(band.slots_valid);
                 self.full.push(block);
             }
@@ -324,13 +329,14 @@ impl Bands {
         self.full.swap_remove(index);
         self.full_valid.swap_remove(index);
         if let Some(&moved) = self.full.get(index) {
+            self.full_moved[index / CHUNK_BANDS] = self.moves;
             self.list[moved.0 as usize].full_index = index as u32;
         }
     }
 
-    /// Bands that the unit of `block` has to be opened, now or soon; 2 for more.
-    fn supply(&self, block: BlockId) -> u32 {
-        let sums = &self.sums[self.unit_of(block)];
+    /// Bands that a unit has to be opened, now or soon; 2 for more.
+    fn supply(&self, unit: usize) -> u32 {
+        let sums = &self.sums[unit];
         (sums.bands_free + sums.bands_coming).min(2)
     }
 
@@ -451,11 +457,36 @@ impl FullBands for FullView<'_> {
         let band = &self.bands[block];
         BandView {
             block,
+            unit: self.bands.unit_of(block) as u32,
             slots_valid: band.slots_valid,
             slots: self.bands.slots_per_band,
             age_pages: self.order_next.saturating_sub(band.first_order),
             erase_count: band.erase_count,
         }
+    }
+
+    fn pages(&self) -> u64 {
+        self.order_next
+    }
+
+    fn units(&self) -> u32 {
+        self.bands.sums.len() as u32
+    }
+
+    fn supply(&self, unit: u32) -> u32 {
+        self.bands.supply(unit as usize)
+    }
+
+    fn slots_valid(&self) -> Option<&[u32]> {
+        Some(&self.bands.full_valid)
+    }
+
+    fn moves(&self) -> u64 {
+        self.bands.moves
+    }
+
+    fn moved_since(&self, chunk: usize, moves: u64) -> bool {
+        self.bands.full_moved[chunk] > moves
     }
 
     /// As it says, or nearly: a band with hardly more is better if its unit is short of bands. An
@@ -468,7 +499,7 @@ impl FullBands for FullView<'_> {
         let hits = chunks.filter(|(_, valid)| valid.iter().any(|&valid| valid <= most));
         hits.flat_map(|(blocks, valid)| blocks.iter().zip(valid))
             .filter(|&(_, &valid)| valid <= most)
-            .map(|(&block, &valid)| (self.bands.supply(block), valid, block))
+            .map(|(&block, &valid)| (self.bands.supply(self.bands.unit_of(block)), valid, block))
             .min()
             .map(|(.., block)| block)
     }

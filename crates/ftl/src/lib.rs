@@ -45,6 +45,7 @@ mod slab;
 mod slo;
 mod status;
 mod streams;
+mod switch;
 mod units;
 
 pub use api::{Core, Input, MountError, MountReport, Output, Rebuilt};
@@ -56,6 +57,7 @@ pub use mutant::Mutant;
 pub use policy::PolicyNames;
 pub use status::{BandStatus, BusyMark, Status, UnitQueue, UnitStatus};
 pub use streams::{StreamStatus, StreamVolume};
+pub use switch::{PolicyChange, Switch};
 
 use append::{OpenBand, Page, Point, Views};
 use bands::{BandState, Bands};
@@ -76,6 +78,7 @@ use slo::Learned;
 use status::Counters;
 use std::collections::VecDeque;
 use streams::Streams;
+use switch::Switches;
 use units::{ReadOp, ReadPurpose, Unit};
 
 /// Where the FTL is in its life.
@@ -164,6 +167,7 @@ pub struct Ftl {
     open_table: Vec<u8>,
     mount: Option<Box<Mount>>,
     counters: Counters,
+    switches: Switches,
     mutant: Option<Mutant>,
 
     // Scratch, kept for its memory.
@@ -218,23 +222,6 @@ impl Ftl {
     pub fn program(&self, tag: Tag) -> &[SlotWrite] {
         assert_eq!(tag.0 & units::TAG_KIND, units::TAG_PROGRAM, "the tag of a program");
         &self.pages[tag.0 & !units::TAG_KIND].slots
-    }
-
-    /// Puts the policy `name` in charge of `decision`: "victim", "wear", "erase", "unit", "stream",
-    /// or "stream/N" for the Nth of [`Settings::volumes`]. Drain [`Ftl::poll`] after it.
-    pub fn set_policy(&mut self, decision: &str, name: &str) -> Result<(), String> {
-        match decision.split_once('/') {
-            None if decision == "stream" => self.switch_stream(None, name)?,
-            Some(("stream", index)) => {
-                let index =
-                    index.parse().map_err(|_| format!("{index:?} is no volume's number"))?;
-                self.switch_stream(Some(index), name)?;
-            }
-            _ => self.policies.switch(decision, name)?,
-        }
-        self.settings.policies = self.policies.names.clone();
-        self.counters.policy_switches += 1;
-        Ok(())
     }
 
     /// Behaves wrongly in one way, to see whether the tests notice. Without the feature `mutants`
@@ -360,6 +347,9 @@ impl Ftl {
         if !self.host.waiters.is_empty() && self.stands_still() {
             // What they wait for found no place to go: the medium is used up.
             self.fail();
+        }
+        if self.switches.watched {
+            self.replace_broken();
         }
         self.stop_if_done();
     }
@@ -640,6 +630,7 @@ impl Ftl {
             open_table: Vec::new(),
             mount: None,
             counters: Counters::default(),
+            switches: Switches::default(),
             mutant: None,
             erase_counts: Vec::new(),
             geometry,

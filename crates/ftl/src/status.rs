@@ -2,6 +2,7 @@
 
 use crate::policy::PolicyNames;
 use crate::streams::StreamStatus;
+use crate::switch::PolicyChange;
 use crate::units::Unit;
 use crate::{BandState, Ftl, Phase};
 use flash::{BlockId, Instant, Lba};
@@ -42,6 +43,10 @@ pub(crate) struct Counters {
     pub medium_failures: u64,
     pub policy_invalid: u64,
     pub policy_switches: u64,
+    pub policies_trapped: u64,
+    pub policies_out_of_time: u64,
+    pub policies_out_of_memory: u64,
+    pub policies_out_of_range: u64,
     pub erases_asked: u64,
     pub wear_moves_asked: u64,
     pub static_fallbacks: u64,
@@ -78,6 +83,8 @@ pub struct Status {
     pub policies: PolicyNames,
     /// The stream policy of each of [`crate::Settings::volumes`], and of the rest of the device.
     pub streams: Vec<StreamStatus>,
+    /// The last switches of policies, oldest first.
+    pub switches: Vec<PolicyChange>,
     /// What cannot be as the settings say, and why.
     pub warnings: Vec<String>,
     /// "running", "read-only", "stopping", "failed" and so on.
@@ -160,6 +167,7 @@ impl Ftl {
             units: (0..self.geometry.units).map(|unit| self.unit_status(unit)).collect(),
             policies: self.policies.names.clone(),
             streams: self.streams.status(),
+            switches: self.switches.recent(),
             warnings: self.slo_warnings(),
             phase: phase_name(self.phase),
         }
@@ -329,6 +337,10 @@ impl Ftl {
             ("medium_failures", c.medium_failures),
             ("policy_invalid", c.policy_invalid),
             ("policy_switches", c.policy_switches),
+            ("policies_trapped", c.policies_trapped),
+            ("policies_out_of_time", c.policies_out_of_time),
+            ("policies_out_of_memory", c.policies_out_of_memory),
+            ("policies_out_of_range", c.policies_out_of_range),
             ("erases_asked", c.erases_asked),
             ("wear_moves_asked", c.wear_moves_asked),
             ("static_fallbacks", c.static_fallbacks),

@@ -12,10 +12,10 @@
 
 use crate::append::{NONE, Point};
 use crate::format::POISONED;
-use crate::policy::Purpose;
 use crate::policy::stream::{
     self, HANDLES_MAX, Handles, MoveView, Origin, Shape, StreamPolicy, WriteView,
 };
+use crate::policy::{Fault, Purpose};
 use crate::reclaim::RESERVE_BANDS;
 use crate::{Ftl, Settings};
 use flash::{BlockId, Hint, SlotId};
@@ -138,6 +138,20 @@ impl Streams {
         self.volumes.iter().map(status).collect()
     }
 
+    pub fn volumes(&self) -> usize {
+        self.volumes.len()
+    }
+
+    /// The name of the policy of volume `index`.
+    pub fn name(&self, index: usize) -> &str {
+        &self.volumes[index].name
+    }
+
+    /// What broke the policy of volume `index` since it was asked last.
+    pub fn fault(&mut self, index: usize) -> Option<Fault> {
+        self.volumes[index].policy.fault()
+    }
+
     pub fn memory_bytes(&self) -> u64 {
         self.volumes.iter().map(|volume| volume.policy.memory_bytes()).sum()
     }
@@ -190,47 +204,29 @@ impl Ftl {
         Ok(())
     }
 
+    /// What the stream policy of volume `index` is made for; the last volume is the rest.
+    pub(crate) fn shape_of_volume(&self, index: usize) -> Option<Shape> {
+        let volume = self.streams.volumes.get(index)?;
+        Some(self.stream_shape(volume.end - volume.first))
+    }
+
     fn stream_shape(&self, blocks: u32) -> Shape {
         Shape { blocks, handles: self.settings.handles }
     }
 
-    /// Puts the stream policy `name` in charge of volume `index`, or of all.
-    pub(crate) fn switch_stream(&mut self, index: Option<usize>, name: &str) -> Result<(), String> {
-        let volumes = match index {
-            None => 0..self.streams.volumes.len(),
-            Some(index) if index < self.settings.volumes.len() => index..index + 1,
-            Some(index) => {
-                return Err(format!(
-                    "volume {index} has no stream policy of its own: {} have; switch \"stream\" \
-                     for the whole device, or say `streams` for a volume in the config",
-                    self.settings.volumes.len()
-                ));
-            }
-        };
-        stream::by_name(name, self.stream_shape(1))?;
-        for index in volumes {
-            let blocks = self.streams.volumes[index].end - self.streams.volumes[index].first;
-            let policy = stream::by_name(name, self.stream_shape(blocks))?;
-            self.put_stream(index, name.into(), policy);
-        }
-        Ok(())
-    }
-
-    /// Puts a stream policy of the caller's own in charge of all that has none by
-    /// [`Settings::volumes`]. Not before the mount has ended, which makes those of the settings.
-    pub fn set_stream_policy(&mut self, policy: Box<dyn StreamPolicy>) {
-        let last = self.streams.volumes.len() - 1;
-        self.put_stream(last, policy.name().into(), policy);
-        self.counters.policy_switches += 1;
-    }
-
-    fn put_stream(&mut self, index: usize, name: String, policy: Box<dyn StreamPolicy>) {
-        match self.settings.volumes.get_mut(index) {
-            Some(volume) => volume.stream.clone_from(&name),
-            None => self.policies.names.stream.clone_from(&name),
+    /// Puts `policy` in charge of volume `index`; returns who was.
+    pub(crate) fn put_stream(
+        &mut self,
+        index: usize,
+        name: &str,
+        policy: Box<dyn StreamPolicy>,
+    ) -> Box<dyn StreamPolicy> {
+        if index >= self.settings.volumes.len() {
+            self.policies.names.stream = name.into();
         }
         let volume = &mut self.streams.volumes[index];
-        (volume.name, volume.policy) = (name, policy);
+        volume.name = name.into();
+        let before = std::mem::replace(&mut volume.policy, policy);
         self.grant_handles(index);
         // What was asked for and is not placed yet is asked for again.
         for at in 0..self.host.writes.len() {
@@ -242,6 +238,7 @@ impl Ftl {
         }
         self.room_changes += 1;
         self.stirred = true;
+        before
     }
 
     /// Gives volume `index` as many append points as its policy wants and the spare bands allow.

@@ -11,7 +11,7 @@ use crate::figures::{WafCounters, drive_ops, format};
 use crate::workload::{Action, Generator, Op, Pattern, Workload};
 use flash::Hint;
 use ftl::policy::stream::{Handles, MoveView, StreamPolicy, WriteView};
-use ftl::{PolicyNames, Settings};
+use ftl::{Ftl, PolicyNames, Settings, Status};
 use nand::{Faults, Layout};
 
 /// Requests in flight.
@@ -64,6 +64,8 @@ pub struct StreamWaf {
     pub handles: u32,
     /// Share of the moves that found no band of their handle.
     pub fallbacks: f64,
+    /// Of everything that the FTL was told and said.
+    pub trace_hash: u64,
 }
 
 impl StreamRun {
@@ -82,6 +84,19 @@ impl StreamRun {
     /// # Errors
     /// An unknown policy, or a failure of the FTL.
     pub fn measure(&self, stream: &str) -> Result<StreamWaf, Failure> {
+        self.measure_and_look(stream, |_| Ok(())).map(|(waf, _)| waf)
+    }
+
+    /// The same; `put` may put policies of its own in charge before the first write. The status is
+    /// that after the last write.
+    ///
+    /// # Errors
+    /// An unknown policy, what `put` says, or a failure of the FTL.
+    pub fn measure_and_look(
+        &self,
+        stream: &str,
+        put: impl FnOnce(&mut Ftl) -> Result<(), String>,
+    ) -> Result<(StreamWaf, Status), Failure> {
         let writes = self.writes()?;
         let mut sim = self.device(if stream == "oracle" { "none" } else { stream })?;
         let mut next = 0;
@@ -89,6 +104,7 @@ impl StreamRun {
         if stream == "oracle" {
             sim.ftl_mut().set_stream_policy(Box::new(Oracle::new(self, &writes)));
         }
+        put(sim.ftl_mut()).map_err(Failure)?;
         let mut draw = || {
             let lba = writes[next];
             next += 1;
@@ -106,14 +122,17 @@ impl StreamRun {
         let bands = sim.ftl().bands();
         let used = bands.iter().filter(|band| matches!(band.state, "full" | "open"));
         let usable: u64 = used.map(|band| u64::from(band.slots_written)).sum();
-        let streams = sim.ftl().status().streams;
-        Ok(StreamWaf {
+        let status = sim.ftl().status();
+        let streams = &status.streams;
+        let waf = StreamWaf {
             waf: 1.0 + moved / host,
             waf_all: since(|counters| counters.programmed) / host,
             alpha: usable as f64 / f64::from(self.logical_blocks()),
             handles: streams.iter().map(|s| u32::from(s.handles_host + s.handles_moved)).sum(),
             fallbacks: since(|counters| counters.fallbacks) / moved.max(1.0),
-        })
+            trace_hash: sim.trace_hash(),
+        };
+        Ok((waf, status))
     }
 
     /// Every block once, in order; then what the pattern draws.
@@ -136,7 +155,11 @@ impl StreamRun {
         }
     }
 
-    fn device(&self, stream: &str) -> Result<Sim, Failure> {
+    /// The device, formatted, with a stream policy by its name.
+    ///
+    /// # Errors
+    /// An unknown policy, or a failure of the FTL.
+    pub fn device(&self, stream: &str) -> Result<Sim, Failure> {
         let policies = PolicyNames {
             victim: self.victim.clone(),
             wear: "none".into(),

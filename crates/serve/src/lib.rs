@@ -15,6 +15,7 @@ mod http;
 mod medium;
 pub mod nbd;
 pub mod offline;
+pub mod policies;
 mod ring;
 pub mod server;
 mod shard;

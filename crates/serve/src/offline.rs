@@ -106,6 +106,7 @@ impl Offline {
             buffer_bytes: 0,
             wear: Vec::new(),
             fenced: false,
+            now: Instant(0),
         }
     }
 

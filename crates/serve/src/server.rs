@@ -8,13 +8,15 @@ use crate::device::{Device, DeviceError, Mode, Volume};
 use crate::exports::{self, Offer};
 use crate::medium::Medium;
 use crate::nbd;
+use crate::policies::{self, Plugins};
 use crate::ring::Ring;
 use crate::shard::{
     AnyCore, Clock, CoreFormat, CoreSettings, Engine, IdList, IdRequest, Mailbox, Message,
-    Milestone, RawShape, Shard, ShardError, ShardStatus, Shared, Split, UnitBlocks,
+    Milestone, PolicySwitch, RawShape, Shard, ShardError, ShardStatus, Shared, Split, UnitBlocks,
 };
 use crate::tls::{self, TlsError};
 use flash::Instant;
+use ftl::policy::stream::Shape;
 use ftl::raw::ids::IdError;
 use ftl::{Input, MountReport};
 use std::fmt;
@@ -55,6 +57,8 @@ pub enum ServeError {
     },
     /// Volumes of the config and of the device differ.
     Volumes(String),
+    /// A module of the config, or a policy of it.
+    Plugin(String),
     /// A shard's thread failed.
     Shard {
         /// Which.
@@ -71,7 +75,7 @@ impl fmt::Display for ServeError {
             Self::Listen { address, reason } => write!(f, "{address}: {reason}"),
             Self::Tls(error) => error.fmt(f),
             Self::System { doing, error } => write!(f, "cannot {doing}: {error}"),
-            Self::Volumes(reason) => f.write_str(reason),
+            Self::Volumes(reason) | Self::Plugin(reason) => f.write_str(reason),
             Self::Shard { shard, reason } => write!(f, "shard {shard} failed: {reason}"),
         }
     }
@@ -94,6 +98,7 @@ impl From<TlsError> for ServeError {
 /// A running server.
 pub struct Server {
     shared: Arc<Shared>,
+    plugins: Arc<Plugins>,
     threads: Vec<JoinHandle<Result<(), ShardError>>>,
     http: Option<crate::http::Http>,
     ready: Ready,
@@ -136,6 +141,10 @@ impl Server {
                 socket = Some(path.clone());
             }
         }
+        let plugins = Plugins::default();
+        for plugin in &config.plugins {
+            plugins.load_file(plugin).map_err(ServeError::Plugin)?;
+        }
         let mut device = if Device::exists(&config.device.kind) {
             let device = Device::open(&config.device.kind, Mode::ReadWrite)?;
             device.expect_mode(&config.device)?;
@@ -161,12 +170,17 @@ impl Server {
         }
         let mut server = Self {
             shared,
+            plugins: Arc::new(plugins),
             threads,
             http: None,
             ready: Ready { nbd: nbd_addresses, http: None, volumes, raw, mounts },
             socket,
             _lock: DeviceLock(device),
         };
+        for (decision, name) in &config.chosen {
+            let switched = policies::switch(&server.control(), decision, name, "the config");
+            switched.map_err(|error| ServeError::Plugin(error.to_string()))?;
+        }
         if let Some(address) = config.http {
             let http = crate::http::Http::start(address, server.control())?;
             server.ready.http = Some(http.address());
@@ -182,7 +196,11 @@ impl Server {
 
     /// A handle to ask for status and to switch policies.
     pub fn control(&self) -> Control {
-        Control { shared: Arc::clone(&self.shared), raw: self.ready.raw }
+        Control {
+            shared: Arc::clone(&self.shared),
+            raw: self.ready.raw,
+            plugins: Arc::clone(&self.plugins),
+        }
     }
 
     /// Finishes what is in flight, makes everything durable and ends.
@@ -230,6 +248,7 @@ impl Drop for Server {
 pub struct Control {
     shared: Arc<Shared>,
     raw: Option<RawShape>,
+    plugins: Arc<Plugins>,
 }
 
 impl Control {
@@ -287,19 +306,25 @@ impl Control {
         self.shared.mailboxes[0].push(Message::IdList { after, count, answer });
     }
 
-    /// Switches a policy of one shard; `done` runs on the shard's thread.
-    pub fn set_policy(
+    /// The modules that policies may be made of.
+    pub fn plugins(&self) -> &Plugins {
+        &self.plugins
+    }
+
+    /// Asks a shard what the policies of a decision are made for; `answer` runs on its thread.
+    pub fn shapes(
         &self,
         shard: usize,
         decision: &str,
-        name: &str,
-        done: impl FnOnce(Result<(), String>) + Send + 'static,
+        answer: impl FnOnce(Result<Vec<Shape>, String>) + Send + 'static,
     ) {
-        self.shared.mailboxes[shard].push(Message::Policy {
-            decision: decision.into(),
-            name: name.into(),
-            done: Box::new(done),
-        });
+        let (decision, answer) = (decision.into(), Box::new(answer));
+        self.shared.mailboxes[shard].push(Message::Shapes { decision, answer });
+    }
+
+    /// Puts policies in charge on one shard.
+    pub fn switch(&self, shard: usize, switch: PolicySwitch) {
+        self.shared.mailboxes[shard].push(Message::Policy(switch));
     }
 }
 

@@ -3,10 +3,10 @@
 
 use super::{Figure, Goal, Request, cpu_ns};
 use flash::{Hint, Random};
-use ftl::policy::stream::{STREAMS, Shape, WriteView, by_name};
+use ftl::policy::stream::{STREAMS, Shape, StreamPolicy, WriteView, by_name};
 
 /// Logical blocks of the volume.
-const BLOCKS: u32 = 1 << 28;
+pub const BLOCKS: u32 = 1 << 28;
 /// Writes whose places are drawn beforehand.
 const PLACES: usize = 1 << 20;
 const RUNS: usize = 5;
@@ -19,7 +19,11 @@ pub fn policies(request: &mut Request<'_>) {
         }
         let goal = Goal::AtMost(60.0);
         let rounds = if request.quick { 2 } else { 8 };
-        (request.sink)(match cost(name, rounds) {
+        let measured = by_name(name, Shape { blocks: BLOCKS, handles: 8 }).map(|mut policy| {
+            let ns = cost(&mut *policy, rounds);
+            (ns, policy.memory_bytes())
+        });
+        (request.sink)(match measured {
             Ok((ns, bytes)) => Figure::new(figure, ns, "ns/write", goal).note(format!(
                 "1 TiB, tables of {:.1} MiB, half of the writes to 1 % of it; least of {RUNS}",
                 bytes as f64 / f64::from(1 << 20)
@@ -29,9 +33,8 @@ pub fn policies(request: &mut Request<'_>) {
     }
 }
 
-/// Nanoseconds of one `place_write`, and the bytes of the tables.
-fn cost(name: &str, rounds: u64) -> Result<(f64, u64), String> {
-    let mut policy = by_name(name, Shape { blocks: BLOCKS, handles: 8 })?;
+/// Nanoseconds of one `place_write` of a policy for [`BLOCKS`] blocks.
+pub fn cost(policy: &mut dyn StreamPolicy, rounds: u64) -> f64 {
     let mut random = Random::new(1);
     let places: Vec<u32> = (0..PLACES)
         .map(|_| {
@@ -56,5 +59,5 @@ fn cost(name: &str, rounds: u64) -> Result<(f64, u64), String> {
     }
     // Else nothing would have to be computed.
     std::hint::black_box(sum);
-    Ok((least, policy.memory_bytes()))
+    least
 }

@@ -18,6 +18,7 @@ mod hostile;
 mod kill;
 mod nbd;
 mod offline;
+mod policies;
 mod python;
 mod raw;
 mod refusals;

@@ -1,9 +1,12 @@
 //! Decisions, apart from the mechanism that carries them out. A policy sees a read-only view and
 //! answers with data; it can be slow or unwise, but it cannot lose anything: an answer that is not
-//! possible is counted (`policy_invalid`) and replaced by the default's.
+//! possible is counted (`policy_invalid`) and replaced by the default's. A policy that comes from
+//! outside ([`Chosen`]) may break; it says so ([`Fault`]) and is replaced as a whole.
 //!
-//! To add one: a file here and a line in its `by_name`.
+//! To add one: a file here, a line in its `by_name` and one in the [`catalogue`].
 
+pub mod catalogue;
+mod chosen;
 mod cost_benefit;
 mod d_choices;
 mod erase;
@@ -15,7 +18,9 @@ mod unit;
 mod wear;
 
 use flash::{BlockId, Instant, Random};
+use std::mem::replace;
 
+pub use chosen::{Chosen, Fault, FaultKind};
 pub use cost_benefit::CostBenefit;
 pub use d_choices::DChoices;
 pub use erase::{Asked as EraseAsked, Eager, Idle, ReadFirst};
@@ -29,6 +34,8 @@ pub use wear::{Asked as WearAsked, Dynamic, Static, Unlevelled};
 pub struct BandView {
     /// Which band.
     pub block: BlockId,
+    /// The unit it lies on.
+    pub unit: u32,
     /// Slots that must be relocated before it can be erased.
     pub slots_valid: u32,
     /// Slots of the band.
@@ -56,12 +63,44 @@ pub trait FullBands {
             .min_by_key(|band| (band.slots_valid, band.block))
             .map(|band| band.block)
     }
+    /// Pages appended on the device so far: what [`BandView::age_pages`] is counted from.
+    fn pages(&self) -> u64 {
+        0
+    }
+    /// Units of the device.
+    fn units(&self) -> u32 {
+        1
+    }
+    /// Bands that `unit` has to be opened, now or soon; 2 for more.
+    fn supply(&self, _unit: u32) -> u32 {
+        2
+    }
+    /// [`BandView::slots_valid`] of each band, side by side, if they are kept so.
+    fn slots_valid(&self) -> Option<&[u32]> {
+        None
+    }
+    /// Counts what changed which bands there are, and where; see [`FullBands::moved_since`].
+    fn moves(&self) -> u64 {
+        0
+    }
+    /// False if the bands of this chunk of [`CHUNK_BANDS`] are the same as at `moves`, in the same
+    /// places. Then all of their views is the same but `slots_valid`, and `age_pages` as time goes.
+    fn moved_since(&self, _chunk: usize, _moves: u64) -> bool {
+        true
+    }
 }
+
+/// Bands whose places are told apart in [`FullBands::moved_since`].
+pub const CHUNK_BANDS: usize = 64;
 
 /// Chooses which band to reclaim.
 pub trait VictimPolicy: Send {
     /// Its name in configs.
     fn name(&self) -> &'static str;
+    /// What broke it since it was asked last; only a policy from outside breaks.
+    fn fault(&mut self) -> Option<Fault> {
+        None
+    }
     /// The band to reclaim next; `None` for none.
     fn pick(&mut self, bands: &dyn FullBands, random: &mut Random) -> Option<BlockId>;
 }
@@ -81,6 +120,10 @@ pub enum Purpose {
 pub trait WearPolicy: Send {
     /// Its name in configs.
     fn name(&self) -> &'static str;
+    /// What broke it since it was asked last; only a policy from outside breaks.
+    fn fault(&mut self) -> Option<Fault> {
+        None
+    }
     /// Index of the free band to open; `erase_counts` has at least one.
     fn pick_free(&mut self, erase_counts: &[u32], purpose: Purpose) -> usize;
     /// True if the data of the least worn full band should move, to free that band for use.
@@ -110,6 +153,10 @@ pub struct EraseView {
 pub trait ErasePolicy: Send {
     /// Its name in configs.
     fn name(&self) -> &'static str;
+    /// What broke it since it was asked last; only a policy from outside breaks.
+    fn fault(&mut self) -> Option<Fault> {
+        None
+    }
     /// Erase now?
     fn erase_now(&mut self, view: &EraseView) -> bool;
     /// Whether its answer may change by the passing of time alone.
@@ -163,6 +210,10 @@ pub struct PageView {
 pub trait UnitPolicy: Send {
     /// Its name in configs.
     fn name(&self) -> &'static str;
+    /// What broke it since it was asked last; only a policy from outside breaks.
+    fn fault(&mut self) -> Option<Fault> {
+        None
+    }
     /// Index into `units`, which has at least one.
     fn pick(&mut self, units: &[UnitView], page: &PageView) -> usize;
     /// The only unit for this page, for as long as it has room: the page waits for its queue rather
@@ -187,6 +238,8 @@ pub struct PolicyNames {
     pub stream: String,
 }
 
+/// The decisions that have a policy.
+pub const DECISIONS: &[&str] = &["victim", "wear", "erase", "unit", "stream"];
 /// Names of the victim policies. `d-choices` and `static` take a number: `d-choices:5`.
 pub const VICTIMS: &[&str] = &["greedy", "cost-benefit", "d-choices", "fifo"];
 /// Names of the wear policies.
@@ -217,6 +270,27 @@ impl PolicyNames {
         unit_by_name(&self.unit)?;
         stream::by_name(&self.stream, stream::Shape { blocks: 1, handles: 1 }).map(|_| ())
     }
+
+    /// That of one of [`DECISIONS`].
+    pub fn of(&self, decision: &str) -> &str {
+        match decision {
+            "victim" => &self.victim,
+            "wear" => &self.wear,
+            "erase" => &self.erase,
+            "unit" => &self.unit,
+            _ => &self.stream,
+        }
+    }
+
+    pub(crate) fn of_mut(&mut self, decision: &str) -> &mut String {
+        match decision {
+            "victim" => &mut self.victim,
+            "wear" => &mut self.wear,
+            "erase" => &mut self.erase,
+            "unit" => &mut self.unit,
+            _ => &mut self.stream,
+        }
+    }
 }
 
 pub(crate) struct Policies {
@@ -238,78 +312,94 @@ impl Policies {
         })
     }
 
-    /// Puts the policy `name` in charge of `decision`.
-    pub fn switch(&mut self, decision: &str, name: &str) -> Result<(), String> {
-        match decision {
-            "victim" => self.victim = victim_by_name(name)?,
-            "wear" => self.wear = wear_by_name(name)?,
-            "erase" => self.erase = erase_by_name(name)?,
-            "unit" => self.unit = unit_by_name(name)?,
-            _ => {
-                return Err(format!(
-                    "no decision is called {decision:?}; there are victim, wear, erase, unit, stream"
-                ));
-            }
+    /// Puts `chosen` in charge of its decision, under `name`; returns who was.
+    pub fn put(&mut self, name: &str, chosen: Chosen) -> Chosen {
+        let decision = chosen.decision();
+        *self.names.of_mut(decision) = name.into();
+        match chosen {
+            Chosen::Victim(policy) => Chosen::Victim(replace(&mut self.victim, policy)),
+            Chosen::Wear(policy) => Chosen::Wear(replace(&mut self.wear, policy)),
+            Chosen::Erase(policy) => Chosen::Erase(replace(&mut self.erase, policy)),
+            Chosen::Unit(policy) => Chosen::Unit(replace(&mut self.unit, policy)),
+            Chosen::Stream(_) => unreachable!("streams are kept by volume"),
         }
-        let slot = match decision {
-            "victim" => &mut self.names.victim,
-            "wear" => &mut self.names.wear,
-            "erase" => &mut self.names.erase,
-            _ => &mut self.names.unit,
-        };
-        *slot = name.to_string();
-        Ok(())
     }
 }
 
 fn victim_by_name(name: &str) -> Result<Box<dyn VictimPolicy>, String> {
-    let (base, number) = split(name)?;
+    let (base, number) = split(name);
     Ok(match base {
-        "greedy" => Box::new(Greedy),
-        "cost-benefit" => Box::new(CostBenefit),
-        "d-choices" => Box::new(DChoices { choices: number.unwrap_or(10).clamp(1, 1024) }),
-        "fifo" => Box::new(Fifo),
+        "d-choices" => Box::new(DChoices { choices: whole(name, number, (1, 1024), 10)? }),
+        "greedy" => plain(name, number, Box::new(Greedy))?,
+        "cost-benefit" => plain(name, number, Box::new(CostBenefit))?,
+        "fifo" => plain(name, number, Box::new(Fifo))?,
         _ => return Err(unknown("victim", name, VICTIMS)),
     })
 }
 
 fn wear_by_name(name: &str) -> Result<Box<dyn WearPolicy>, String> {
-    let (base, number) = split(name)?;
+    let (base, number) = split(name);
     Ok(match base {
-        "none" => Box::new(Unlevelled),
-        "dynamic" => Box::new(Dynamic),
-        "static" => Box::new(Static { spread_max: number.unwrap_or(32).max(2) }),
-        "asked" => Box::new(WearAsked),
+        "static" => Box::new(Static { spread_max: whole(name, number, (2, u32::MAX), 32)? }),
+        "none" => plain(name, number, Box::new(Unlevelled))?,
+        "dynamic" => plain(name, number, Box::new(Dynamic))?,
+        "asked" => plain(name, number, Box::new(WearAsked))?,
         _ => return Err(unknown("wear", name, WEARS)),
     })
 }
 
 fn erase_by_name(name: &str) -> Result<Box<dyn ErasePolicy>, String> {
-    Ok(match name {
-        "eager" => Box::new(Eager),
-        "idle" => Box::new(Idle),
-        "read-first" => Box::new(ReadFirst),
-        "asked" => Box::new(EraseAsked),
+    let (base, number) = split(name);
+    Ok(match base {
+        "eager" => plain(name, number, Box::new(Eager))?,
+        "idle" => plain(name, number, Box::new(Idle))?,
+        "read-first" => plain(name, number, Box::new(ReadFirst))?,
+        "asked" => plain(name, number, Box::new(EraseAsked))?,
         _ => return Err(unknown("erase", name, ERASES)),
     })
 }
 
 fn unit_by_name(name: &str) -> Result<Box<dyn UnitPolicy>, String> {
-    Ok(match name {
-        "shortest-queue" => Box::new(ShortestQueue),
-        "weighted-queue" => Box::new(WeightedQueue),
-        "round-robin" => Box::new(RoundRobin),
-        "static" => Box::new(StaticUnit),
+    let (base, number) = split(name);
+    Ok(match base {
+        "shortest-queue" => plain(name, number, Box::new(ShortestQueue))?,
+        "weighted-queue" => plain(name, number, Box::new(WeightedQueue))?,
+        "round-robin" => plain(name, number, Box::new(RoundRobin))?,
+        "static" => plain(name, number, Box::new(StaticUnit))?,
         _ => return Err(unknown("unit", name, UNITS)),
     })
 }
 
-fn split(name: &str) -> Result<(&str, Option<u32>), String> {
-    let Some((base, number)) = name.split_once(':') else { return Ok((name, None)) };
-    match number.parse() {
-        Ok(number) => Ok((base, Some(number))),
-        Err(_) => Err(format!("policy {name:?}: {number:?} is not a whole number")),
+/// A name and what stands behind its colon.
+fn split(name: &str) -> (&str, Option<&str>) {
+    name.split_once(':').map_or((name, None), |(base, number)| (base, Some(number)))
+}
+
+/// The number behind a name.
+fn whole(
+    name: &str,
+    number: Option<&str>,
+    (min, max): (u32, u32),
+    default: u32,
+) -> Result<u32, String> {
+    let Some(number) = number else { return Ok(default) };
+    number.parse().ok().filter(|number| (min..=max).contains(number)).ok_or_else(|| {
+        format!(
+            "policy {name:?}: {number:?} must be a whole number from {min} to {max}, as {default} is"
+        )
+    })
+}
+
+/// `policy`, which takes no parameter.
+fn plain<T>(name: &str, number: Option<&str>, policy: T) -> Result<T, String> {
+    match number {
+        None => Ok(policy),
+        Some(_) => Err(format!("policy {name:?}: it takes no parameter")),
     }
+}
+
+pub(crate) fn unknown_decision(decision: &str) -> String {
+    format!("no decision is called {decision:?}; there are {}", DECISIONS.join(", "))
 }
 
 fn unknown(decision: &str, name: &str, known: &[&str]) -> String {

@@ -14,7 +14,7 @@ impl FullBands for Views {
 }
 
 fn view(block: u32, slots_valid: u32, age_pages: u64) -> BandView {
-    BandView { block: BlockId(block), slots_valid, slots: 10, age_pages, erase_count: 0 }
+    BandView { block: BlockId(block), unit: 0, slots_valid, slots: 10, age_pages, erase_count: 0 }
 }
 
 fn picked(name: &str, views: &[BandView]) -> Option<u32> {
@@ -63,7 +63,25 @@ fn unknown_names_list_what_there_is() {
     let names = PolicyNames { victim: "gredy".into(), ..PolicyNames::default() };
     assert!(names.validate().unwrap_err().contains("greedy, cost-benefit, d-choices, fifo"));
     let names = PolicyNames { wear: "static:x".into(), ..PolicyNames::default() };
-    assert!(names.validate().unwrap_err().contains("not a whole number"));
+    assert!(names.validate().unwrap_err().contains("from 2 to 4294967295, as 32 is"));
+}
+
+#[test]
+fn parameters_out_of_range_are_refused_with_what_is_allowed() {
+    for (decision, name, said) in [
+        ("victim", "d-choices:0", "from 1 to 1024, as 10 is"),
+        ("victim", "d-choices:1025", "from 1 to 1024"),
+        ("victim", "greedy:3", "takes no parameter"),
+        ("wear", "static:1", "from 2 to"),
+        ("erase", "idle:1", "takes no parameter"),
+        ("unit", "static:-1", "takes no parameter"),
+        ("stream", "sfr:handles=17", "from 1 to 16"),
+        ("nothing", "greedy", "victim, wear, erase, unit, stream"),
+    ] {
+        let shape = stream::Shape { blocks: 1, handles: 1 };
+        let error = Chosen::by_name(decision, name, shape).unwrap_err();
+        assert!(error.contains(said), "{decision} {name}: {error}");
+    }
 }
 
 fn unit(unit: u32, reads: u32, appends: u32, erases: u32) -> UnitView {

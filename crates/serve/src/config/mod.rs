@@ -10,11 +10,12 @@ mod section;
 pub use section::ConfigError;
 
 use crate::device::{DeviceOptions, Kind, NAME_BYTES_MAX, VolumeOptions};
+use crate::policies::{PluginFile, WASM};
 use crate::shard::Split;
 use crate::tls::TlsFiles;
 use flash::{BLOCK_BYTES, SECOND};
 use ftl::policy::stream;
-use ftl::{Settings, StreamVolume};
+use ftl::{PolicyNames, Settings, StreamVolume};
 use nand::{Faults, Profile};
 use raw::RawSection;
 use section::Section;
@@ -33,6 +34,10 @@ pub struct Config {
     pub nbd: NbdConfig,
     /// Where the HTTP API listens, if it does.
     pub http: Option<SocketAddr>,
+    /// Modules to load at the start.
+    pub plugins: Vec<PluginFile>,
+    /// Decisions that policies of these modules make, and their names.
+    pub chosen: Vec<(String, String)>,
 }
 
 /// The NBD server.
@@ -90,13 +95,15 @@ impl Config {
         })?;
         let mut errors = Vec::new();
         let mut root = Section::new("", table, &mut errors);
-        let (volumes, streams) = volumes(&mut root);
+        let plugins = plugins(&mut root, base);
+        let mut chosen = Vec::new();
+        let (volumes, mut streams) = volumes(&mut root, &plugins);
         let raw = raw::section(&mut root);
         let device = device(root.section("device"), base, volumes, raw);
         let nbd = nbd(root.section("nbd"), base);
         let http = http(root.section("http"));
-        let mut ftl = ftl(root.section("ftl"));
-        root.finish(&["device", "raw", "volume", "nbd", "http", "ftl"]);
+        let mut ftl = ftl(root.section("ftl"), &plugins, &mut chosen);
+        root.finish(&["device", "raw", "volume", "plugin", "nbd", "http", "ftl"]);
         match (errors.is_empty(), device) {
             (true, Some(mut device)) => {
                 if let Some(raw) = &mut device.raw {
@@ -104,8 +111,23 @@ impl Config {
                     raw.settings.idle_ns = ftl.idle_ns;
                     raw.settings.read_only = ftl.read_only;
                 }
+                let wide = chosen.iter().position(|(decision, _)| decision == "stream");
+                if let Some(at) = wide
+                    && streams.iter().any(Option::is_some)
+                {
+                    // For those only that do not say otherwise.
+                    let (_, name) = chosen.remove(at);
+                    for stream in &mut streams {
+                        stream.get_or_insert_with(|| name.clone());
+                    }
+                }
                 ftl.volumes = stream_volumes(&device, &streams, &ftl.policies.stream);
-                Ok(Self { device, ftl, nbd, http })
+                for (volume, stream) in device.volumes.iter().zip(streams) {
+                    if let Some(name) = stream.filter(|name| name.starts_with(WASM)) {
+                        chosen.push((format!("stream/{}", volume.name), name));
+                    }
+                }
+                Ok(Self { device, ftl, nbd, http, plugins, chosen })
             }
             _ => Err(ConfigErrors(errors)),
         }
@@ -127,8 +149,48 @@ impl Config {
 
 const VOLUME_BYTES_DEFAULT: u64 = 1 << 30;
 
+/// The modules to load.
+fn plugins(root: &mut Section<'_>, base: &Path) -> Vec<PluginFile> {
+    let mut plugins: Vec<PluginFile> = Vec::new();
+    for (index, table) in root.sections("plugin").into_iter().enumerate() {
+        let mut section = Section::new(format!("plugin[{index}]."), table, root.errors);
+        for (key, example) in [("name", "\"mine\""), ("file", "\"mine.wasm\"")] {
+            if !section.has(key) {
+                section.refuse(key, "", "is missing", example);
+            }
+        }
+        let name = section.text("name", "\"mine\"");
+        let file = section.text("file", "\"mine.wasm\"");
+        if let Some(name) = &name
+            && plugins.iter().any(|plugin| plugin.name == *name)
+        {
+            let reason = "another plugin has this name";
+            section.refuse("name", &format!("{name:?}"), reason, "\"mine2\"");
+        }
+        section.finish(&["name", "file"]);
+        if let (Some(name), Some(file)) = (name, file) {
+            plugins.push(PluginFile { name, file: base.join(file) });
+        }
+    }
+    plugins
+}
+
+/// Whether `name` is a policy of one of the modules; `Err` if its module is not there.
+fn of_module(name: &str, plugins: &[PluginFile]) -> Result<bool, String> {
+    let Some(module) = name.strip_prefix(WASM) else { return Ok(false) };
+    if plugins.iter().any(|plugin| plugin.name == module) {
+        return Ok(true);
+    }
+    let names: Vec<&str> = plugins.iter().map(|plugin| plugin.name.as_str()).collect();
+    let there = if names.is_empty() { "none".into() } else { names.join(", ") };
+    Err(format!("no [[plugin]] is called {module:?}; there are {there}"))
+}
+
 /// The volumes, and the stream policy of each that asks for one.
-fn volumes(root: &mut Section<'_>) -> (Vec<VolumeOptions>, Vec<Option<String>>) {
+fn volumes(
+    root: &mut Section<'_>,
+    plugins: &[PluginFile],
+) -> (Vec<VolumeOptions>, Vec<Option<String>>) {
     let tables = root.sections("volume");
     let mut volumes: Vec<VolumeOptions> = Vec::new();
     let mut streams = Vec::new();
@@ -162,8 +224,11 @@ fn volumes(root: &mut Section<'_>) -> (Vec<VolumeOptions>, Vec<Option<String>>) 
         }
         let read_only = section.flag("read_only").unwrap_or(false);
         let stream = section.text("streams", STREAMS_EXAMPLE);
+        let shape = stream::Shape { blocks: 1, handles: 1 };
         if let Some(name) = &stream
-            && let Err(reason) = stream::by_name(name, stream::Shape { blocks: 1, handles: 1 })
+            && let Err(reason) = of_module(name, plugins).and_then(|known| {
+                if known { Ok(()) } else { stream::by_name(name, shape).map(drop) }
+            })
         {
             section.refuse("streams", &format!("{name:?}"), reason, STREAMS_EXAMPLE);
         }
@@ -195,7 +260,9 @@ fn stream_volumes(
         let first = split.shard_blocks(first_block);
         first_block += volume.blocks;
         let blocks = split.shard_blocks(first_block) - first;
-        let stream = stream.as_ref().unwrap_or(default).clone();
+        // That of a module comes into force when the server runs.
+        let built_in = stream.as_ref().filter(|name| !name.starts_with(WASM));
+        let stream = built_in.unwrap_or(default).clone();
         // A device beyond what shards address is refused when it is made.
         StreamVolume { first: first as u32, blocks: blocks as u32, stream }
     });
@@ -431,7 +498,11 @@ fn address(section: &mut Section<'_>, key: &str, example: &str) -> Option<Socket
     }
 }
 
-fn ftl(mut section: Section<'_>) -> Settings {
+fn ftl(
+    mut section: Section<'_>,
+    plugins: &[PluginFile],
+    chosen: &mut Vec<(String, String)>,
+) -> Settings {
     let mut settings = Settings::default();
     if let Some(handles) = section.integer("handles", 1, 16, "4") {
         settings.handles = handles as u8;
@@ -462,21 +533,7 @@ fn ftl(mut section: Section<'_>) -> Settings {
         settings.seed = seed;
     }
     settings.read_only = section.flag("read_only").unwrap_or(false);
-    let mut policy = section.section("policy");
-    let mut name = |key: &str, to: &mut String| {
-        if let Some(value) = policy.text(key, &format!("{to:?}")) {
-            *to = value;
-        }
-    };
-    name("victim", &mut settings.policies.victim);
-    name("wear", &mut settings.policies.wear);
-    name("erase", &mut settings.policies.erase);
-    name("unit", &mut settings.policies.unit);
-    name("stream", &mut settings.policies.stream);
-    if let Err(reason) = settings.policies.validate() {
-        policy.refuse("victim", "", reason, "\"greedy\"");
-    }
-    policy.finish(&["victim", "wear", "erase", "unit", "stream"]);
+    policies(section.section("policy"), plugins, chosen, &mut settings.policies);
     section.finish(&[
         "handles",
         "stripe_units",
@@ -494,6 +551,35 @@ fn ftl(mut section: Section<'_>) -> Settings {
         "policy",
     ]);
     settings
+}
+
+/// The policies that decide; those of modules, by decision, go to `chosen`.
+fn policies(
+    mut section: Section<'_>,
+    plugins: &[PluginFile],
+    chosen: &mut Vec<(String, String)>,
+    names: &mut PolicyNames,
+) {
+    for (key, to) in [
+        ("victim", &mut names.victim),
+        ("wear", &mut names.wear),
+        ("erase", &mut names.erase),
+        ("unit", &mut names.unit),
+        ("stream", &mut names.stream),
+    ] {
+        let example = format!("{to:?}");
+        let Some(value) = section.text(key, &example) else { continue };
+        match of_module(&value, plugins) {
+            // It comes into force when the server runs; until then the default decides.
+            Ok(true) => chosen.push((key.into(), value)),
+            Ok(false) => *to = value,
+            Err(reason) => section.refuse(key, &format!("{value:?}"), reason, &example),
+        }
+    }
+    if let Err(reason) = names.validate() {
+        section.refuse("victim", "", reason, "\"greedy\"");
+    }
+    section.finish(&["victim", "wear", "erase", "unit", "stream"]);
 }
 
 #[cfg(test)]

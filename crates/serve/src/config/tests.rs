@@ -157,6 +157,7 @@ fn the_document_tells_every_key_with_its_default() {
         ("http", &told["http"]),
         ("ftl", &told["ftl"]),
         ("ftl.policy", &told["ftl"]["policy"]),
+        ("[plugin]", &told["plugin"][0]),
     ] {
         // The refusal of a key that does not exist lists those that do.
         let found = errors(&format!("[{section}]\nno_such_key = 1\n"));
@@ -219,4 +220,38 @@ fn raw_units_are_mounted_as_both_sections_say() {
     };
     assert_eq!(raw.settings, settings);
     assert!(config.device.volumes.is_empty());
+}
+
+#[test]
+fn policies_of_modules_are_chosen_for_the_start_and_their_modules_must_be_named() {
+    let text = "[[plugin]]\nname = \"mine\"\nfile = \"mine.wasm\"\n\
+                [[volume]]\nname = \"a\"\nsize = \"1MiB\"\n\
+                [[volume]]\nname = \"b\"\nsize = \"1MiB\"\nstreams = \"wasm:mine\"\n\
+                [ftl.policy]\nvictim = \"wasm:mine\"\n";
+    let config = Config::parse(text, Path::new("/base")).unwrap();
+    assert_eq!(config.plugins[0].file, Path::new("/base/mine.wasm"));
+    let chosen: Vec<(&str, &str)> =
+        config.chosen.iter().map(|(decision, name)| (decision.as_str(), name.as_str())).collect();
+    assert_eq!(chosen, [("victim", "wasm:mine"), ("stream/b", "wasm:mine")]);
+    // Until the module decides, and if it breaks, the default does.
+    assert_eq!(config.ftl.policies, ftl::PolicyNames::default());
+    let streams: Vec<&str> = config.ftl.volumes.iter().map(|one| one.stream.as_str()).collect();
+    assert_eq!(streams, ["none", "none"]);
+    // That of the device is for the volumes that do not say otherwise.
+    let wide = format!("{text}stream = \"wasm:mine\"\n")
+        .replace("streams = \"wasm:mine\"", "streams = \"sfr\"");
+    let config = Config::parse(&wide, Path::new("/base")).unwrap();
+    let chosen: Vec<&str> = config.chosen.iter().map(|(decision, _)| decision.as_str()).collect();
+    assert_eq!(chosen, ["victim", "stream/a"]);
+    for (wrong, said) in [
+        ("[ftl.policy]\nvictim = \"wasm:mine\"\n", "there are none"),
+        ("[[plugin]]\nname = \"mine\"\n", "is missing"),
+        (
+            "[[plugin]]\nname = \"x\"\nfile = \"x\"\n[[plugin]]\nname = \"x\"\nfile = \"x\"\n",
+            "another plugin",
+        ),
+    ] {
+        let found = errors(wrong);
+        assert!(found.iter().any(|error| error.reason.contains(said)), "{wrong}: {found:#?}");
+    }
 }

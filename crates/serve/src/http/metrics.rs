@@ -358,6 +358,25 @@ const FTL: &[(&str, Type, &str, &str)] = &[
         "Answers of policies that were invalid and replaced by the default",
     ),
     ("policy_switches", Counter, "policy_switches", "Policies switched while running"),
+    ("policies_trapped", Counter, "policies_trapped", "Policies replaced because they trapped"),
+    (
+        "policies_out_of_time",
+        Counter,
+        "policies_out_of_time",
+        "Policies replaced because they did not decide in time",
+    ),
+    (
+        "policies_out_of_memory",
+        Counter,
+        "policies_out_of_memory",
+        "Policies replaced because they wanted more memory than they may have",
+    ),
+    (
+        "policies_out_of_range",
+        Counter,
+        "policies_out_of_range",
+        "Policies replaced because they answered what is not possible",
+    ),
     ("erases_asked", Counter, "erases_asked", "Bands erased because the application asked"),
     ("wear_moves_asked", Counter, "wear_moves_asked", "Wear moves that the application asked for"),
     (

@@ -1,5 +1,5 @@
 //! The HTTP API and the dashboard, on a thread of its own: `GET /status` (JSON), `GET /metrics`
-//! (Prometheus), `GET /units` and `/units/N`, blocks by ID under `/blocks`, `POST /policy`,
+//! (Prometheus), `GET /units` and `/units/N`, blocks by ID under `/blocks`, `/policy` and `/plugins`,
 //! `GET /openapi.json`, and a page at `/`.
 //!
 //! Shards are asked by message and answer on their own threads; one that does not answer in time
@@ -7,26 +7,23 @@
 
 mod blocks;
 mod metrics;
+mod policy;
 mod status;
 
 pub use status::{raw_shape as raw_shape_json, units as units_json};
 
 use crate::ShardStatus;
+use crate::policies::ANSWER_TIME;
 use crate::server::{Control, ServeError};
 use axum::Router;
 use axum::extract::{Json, Path, State};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{Html, IntoResponse, Response};
-use axum::routing::{get, post};
-use serde::Deserialize;
+use axum::routing::get;
 use serde_json::{Value, json};
 use std::net::{SocketAddr, TcpListener};
 use std::thread::JoinHandle;
-use std::time::Duration;
 use tokio::sync::oneshot;
-
-/// How long a shard may take to answer.
-const ANSWER_TIME: Duration = Duration::from_secs(2);
 
 const PAGE: &str = include_str!("dashboard.html");
 const OPENAPI: &str = include_str!("openapi.json");
@@ -88,13 +85,14 @@ fn serve(
         .route("/units", get(units))
         .route("/units/{unit}", get(unit))
         .route("/metrics", get(metrics))
-        .route("/policy", post(policy))
         .route("/openapi.json", get(openapi))
         .merge(blocks::routes(&control))
+        .merge(policy::routes())
         .with_state(control);
     runtime.block_on(async {
         let listener = tokio::net::TcpListener::from_std(listener)?;
-        let server = axum::serve(listener, routes);
+        let server =
+            axum::serve(listener, routes.into_make_service_with_connect_info::<SocketAddr>());
         // Connections that are kept alive must not hold up the end.
         tokio::select! {
             result = async { server.await } => result,
@@ -191,48 +189,6 @@ async fn metrics(State(control): State<Control>) -> Response {
 async fn openapi() -> Response {
     const JSON: HeaderValue = HeaderValue::from_static("application/json");
     ([(header::CONTENT_TYPE, JSON)], OPENAPI).into_response()
-}
-
-/// Which policy decides what from now on.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct PolicySwitch {
-    decision: String,
-    name: String,
-}
-
-async fn policy(State(control): State<Control>, Json(switch): Json<PolicySwitch>) -> Response {
-    // The FTL counts its volumes; people call them by name.
-    let decision = match switch.decision.strip_prefix("stream/") {
-        None => switch.decision.clone(),
-        Some(name) => match control.exports().iter().position(|export| export.name == name) {
-            Some(index) => format!("stream/{index}"),
-            None => {
-                let names: Vec<_> =
-                    control.exports().iter().map(|export| export.name.as_str()).collect();
-                let reason =
-                    format!("no volume is called {name:?}; there are {}", names.join(", "));
-                return refusal(StatusCode::BAD_REQUEST, &reason);
-            }
-        },
-    };
-    for shard in 0..control.shards() {
-        let (sender, receiver) = oneshot::channel();
-        control.set_policy(shard, &decision, &switch.name, move |result| {
-            sender.send(result).ok();
-        });
-        match tokio::time::timeout(ANSWER_TIME, receiver).await {
-            Ok(Ok(Ok(()))) => {}
-            // The first shard refuses what any would, so none has switched.
-            Ok(Ok(Err(reason))) => return refusal(StatusCode::BAD_REQUEST, &reason),
-            _ => {
-                let reason = format!("shard {shard} does not answer: it is stopping, or stuck");
-                return refusal(StatusCode::SERVICE_UNAVAILABLE, &reason);
-            }
-        }
-    }
-    tracing::info!(decision = %switch.decision, name = %switch.name, "a policy was switched");
-    Json(json!({ "decision": switch.decision, "name": switch.name })).into_response()
 }
 
 fn refusal(code: StatusCode, reason: &str) -> Response {

@@ -4,10 +4,11 @@ use crate::exports::unit_name;
 use crate::nbd::Export;
 use crate::shard::UnitBlocks;
 use crate::{CoreStatus, RawShape, ShardStatus};
-use flash::BLOCK_BYTES;
+use flash::{BLOCK_BYTES, Instant, MILLISECOND};
 use ftl::raw::{LaneStatus, RawBlockState};
-use ftl::{StreamStatus, UnitStatus};
+use ftl::{PolicyChange, StreamStatus, UnitStatus};
 use serde_json::{Map, Value, json};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Everything about a server.
 pub fn json(exports: &[Export], shards: &[ShardStatus]) -> Value {
@@ -31,7 +32,7 @@ pub fn json(exports: &[Export], shards: &[ShardStatus]) -> Value {
         "volumes": volumes,
         "waf": waf(shards),
         "counters": totals,
-        "shards": shards.iter().map(shard).collect::<Vec<_>>(),
+        "shards": shards.iter().map(|one| shard(one, exports)).collect::<Vec<_>>(),
     })
 }
 
@@ -45,7 +46,7 @@ pub fn waf(shards: &[ShardStatus]) -> Option<f64> {
     (written > 0).then(|| sum("slots_programmed") as f64 / written as f64)
 }
 
-fn shard(shard: &ShardStatus) -> Value {
+fn shard(shard: &ShardStatus, exports: &[Export]) -> Value {
     let counters: Map<String, Value> =
         shard.core.counters().iter().map(|(name, value)| ((*name).into(), json!(value))).collect();
     let wear = shard.wear.iter();
@@ -74,15 +75,36 @@ fn shard(shard: &ShardStatus) -> Value {
                 "stream": policies.stream,
             });
             value["streams"] = status.streams.iter().map(stream).collect();
+            let switches = status.switches.iter();
+            value["policy_switches"] =
+                switches.map(|change| switch(change, shard.now, exports)).collect();
         }
         CoreStatus::Raw(status) => {
             value["mode"] = "raw".into();
             value["raw"] = raw_shape(&status.shape);
             value["policies"] = Value::Null;
             value["streams"] = Value::Null;
+            value["policy_switches"] = Value::Null;
         }
     }
     value
+}
+
+/// A switch of a policy: when, what, from, to, by whom or why.
+fn switch(change: &PolicyChange, now: Instant, exports: &[Export]) -> Value {
+    let decision = &change.decision;
+    let volume = decision.strip_prefix("stream/").and_then(|index| index.parse::<usize>().ok());
+    let volume = volume.and_then(|index| exports.get(index));
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let ago_ns = now - change.at;
+    json!({
+        "unix_ms": (since.as_millis() as u64).saturating_sub(ago_ns / MILLISECOND),
+        "ago_ns": ago_ns,
+        "decision": volume.map_or(decision.clone(), |export| format!("stream/{}", export.name)),
+        "from": change.from,
+        "to": change.to,
+        "why": change.why,
+    })
 }
 
 fn stream(stream: &StreamStatus) -> Value {

@@ -3,8 +3,10 @@
 
 use super::message::UnitBlocks;
 use flash::{BLOCK_BYTES, Geometry, Health, Instant, Lba, SlotWrite, Tag};
+use ftl::policy::Chosen;
+use ftl::policy::stream::Shape;
 use ftl::raw::{LaneStatus, Lanes, RawFormat, RawSettings, RawUnits};
-use ftl::{Core, FormatOptions, Ftl, Input, Output, Settings, Status};
+use ftl::{Core, FormatOptions, Ftl, Input, Output, Settings, Status, Switch};
 
 /// The FTL or raw units.
 pub enum AnyCore {
@@ -203,17 +205,31 @@ impl AnyCore {
         Some(blocks.filter(|(_, block)| block.state != "erased").collect())
     }
 
-    /// Switches a policy.
+    /// What the policies of `decision` are made for.
     ///
     /// # Errors
-    /// An unknown decision or policy, or none to switch.
-    pub fn set_policy(&mut self, decision: &str, name: &str) -> Result<(), String> {
+    /// An unknown decision, or none to make.
+    pub fn stream_shapes(&self, decision: &str) -> Result<Vec<Shape>, String> {
         match self {
-            Self::Block(ftl) => ftl.set_policy(decision, name),
-            Self::Raw(_) => Err("raw units decide nothing that a policy could: their host does, \
-                                 by what it writes and erases where"
-                .into()),
+            Self::Block(ftl) => ftl.stream_shapes(decision),
+            Self::Raw(_) => Err(RAW_DECIDES.into()),
         }
+    }
+
+    /// Switches a policy; returns those that were in charge.
+    ///
+    /// # Errors
+    /// They do not fit the decision, or there is none to make.
+    pub fn switch_policy(&mut self, switch: Switch<'_>) -> Result<Vec<Chosen>, String> {
+        match self {
+            Self::Block(ftl) => ftl.switch_policy(switch),
+            Self::Raw(_) => Err(RAW_DECIDES.into()),
+        }
+    }
+
+    /// Policies that broke and were replaced so far.
+    pub fn policies_broken(&self) -> u64 {
+        self.ftl().map_or(0, Ftl::policies_broken)
     }
 
     /// The state, with that of each unit.
@@ -229,6 +245,9 @@ impl AnyCore {
         }
     }
 }
+
+const RAW_DECIDES: &str = "raw units decide nothing that a policy could: their host does, by what it \
+                           writes and erases where";
 
 /// The shape of raw units whose reads have a granule of so many blocks.
 pub fn raw_shape(raw: &RawUnits, geometry: &Geometry, granule: u32) -> RawShape {

@@ -6,6 +6,9 @@
 use super::core::CoreStatus;
 use super::engine::{Finished, Piece};
 use super::ids::{IdList, IdRequest};
+use flash::Instant;
+use ftl::policy::Chosen;
+use ftl::policy::stream::Shape;
 use ftl::raw::RawBlockState;
 use ftl::raw::ids::IdError;
 use std::collections::VecDeque;
@@ -45,19 +48,34 @@ pub enum Message {
         /// Gets the answer.
         answer: Box<dyn FnOnce(Result<IdList, IdError>) + Send>,
     },
-    /// Switch a policy.
-    Policy {
+    /// Tell what the policies of a decision are made for.
+    Shapes {
         /// Which decision.
         decision: String,
-        /// The policy to decide it from now on.
-        name: String,
-        /// Gets the outcome.
-        done: Box<dyn FnOnce(Result<(), String>) + Send>,
+        /// Gets the answer.
+        answer: Box<dyn FnOnce(Result<Vec<Shape>, String>) + Send>,
     },
+    /// Switch a policy.
+    Policy(PolicySwitch),
     /// Stop when everything is finished.
     Shutdown,
     /// Another shard has drained: look whether all have.
     Drained,
+}
+
+/// Policies that were made elsewhere, to be put in charge: neither to make one nor to drop one may
+/// hold up a shard.
+pub struct PolicySwitch {
+    /// Which decision.
+    pub decision: String,
+    /// What they are called.
+    pub name: String,
+    /// Who asks.
+    pub by: String,
+    /// One for each of the shapes.
+    pub chosen: Vec<Chosen>,
+    /// Gets those that were in charge.
+    pub done: Box<dyn FnOnce(Result<Vec<Chosen>, String>) + Send>,
 }
 
 /// The raw blocks of a unit that hold something: which, and what.
@@ -78,6 +96,8 @@ pub struct ShardStatus {
     pub wear: Vec<(u32, u32)>,
     /// Another server has taken over the device.
     pub fenced: bool,
+    /// The shard's time, as instants in `core` count it.
+    pub now: Instant,
 }
 
 /// The way into a shard.

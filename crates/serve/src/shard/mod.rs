@@ -22,7 +22,7 @@ mod split;
 pub use core::{AnyCore, CoreFormat, CoreSettings, CoreStatus, RawShape, RawStatus};
 pub use engine::{Engine, Milestone, Origin, Piece, Work};
 pub use ids::{IdAnswer, IdList, IdRequest, IdWork, whole_blocks};
-pub use message::{Mailbox, Message, ShardStatus, UnitBlocks};
+pub use message::{Mailbox, Message, PolicySwitch, ShardStatus, UnitBlocks};
 pub use split::Split;
 
 use crate::data::Pool;
@@ -31,7 +31,7 @@ use crate::ring::{Done, Owner, Ring};
 use crate::slab::Slab;
 use connection::{Connection, Ending};
 use flash::{Instant, SECOND};
-use ftl::Input;
+use ftl::{Ftl, Input, Switch};
 use patience::Patience;
 use requests::Pending;
 use std::collections::VecDeque;
@@ -153,6 +153,8 @@ pub struct Shard {
     farewell: Instant,
     /// The earliest deadline of a negotiation may have changed.
     handshakes: Option<Instant>,
+    /// Policies that broke, of which the log tells.
+    policies_broken: u64,
 }
 
 /// Why a shard ended early.
@@ -198,6 +200,7 @@ impl Shard {
             life: Life::Serving,
             farewell: Instant(u64::MAX),
             handshakes: None,
+            policies_broken: 0,
         }
     }
 
@@ -233,6 +236,7 @@ impl Shard {
             self.engine.turn(now, &mut self.ring);
             self.engine.take_finished(finished);
             if finished.is_empty() {
+                self.log_broken_policy();
                 return;
             }
             for (origin, result) in finished.drain(..) {
@@ -246,6 +250,19 @@ impl Shard {
                 }
             }
             self.feed_starved(now);
+        }
+    }
+
+    /// Logs that a policy broke since it did so last.
+    fn log_broken_policy(&mut self) {
+        let broken = self.engine.core.policies_broken();
+        if broken == self.policies_broken {
+            return;
+        }
+        self.policies_broken = broken;
+        if let Some(change) = self.engine.core.ftl().and_then(Ftl::last_switch) {
+            let ftl::PolicyChange { decision, from, to, why, .. } = change;
+            tracing::warn!(shard = self.me, %decision, %from, %to, %why, "a policy was replaced");
         }
     }
 
@@ -374,8 +391,13 @@ impl Shard {
             Message::RawBlocks { unit, answer } => answer(self.engine.core.raw_blocks(unit)),
             Message::Id(request) => self.ask_id(request),
             Message::IdList { after, count, answer } => answer(self.list_ids(after, count)),
-            Message::Policy { decision, name, done } => {
-                done(self.engine.core.set_policy(&decision, &name));
+            Message::Shapes { decision, answer } => {
+                answer(self.engine.core.stream_shapes(&decision));
+            }
+            Message::Policy(PolicySwitch { decision, name, by, chosen, done }) => {
+                let (decision, name, by) = (decision.as_str(), name.as_str(), by.as_str());
+                let switch = Switch { now, decision, name, by, chosen };
+                done(self.engine.core.switch_policy(switch));
             }
             Message::Shutdown if self.life == Life::Serving => {
                 self.life = Life::Draining;
@@ -412,6 +434,7 @@ impl Shard {
             buffer_bytes: self.pool.bytes_out(),
             wear,
             fenced: self.engine.medium.fenced(),
+            now: self.clock.now(),
         }
     }
 

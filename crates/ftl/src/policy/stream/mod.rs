@@ -20,6 +20,7 @@ mod params;
 mod sepbit;
 mod sfr;
 
+use super::Fault;
 use flash::Hint;
 use params::Params;
 
@@ -89,6 +90,10 @@ pub struct MoveView {
 pub trait StreamPolicy: Send {
     /// Its name in configs.
     fn name(&self) -> &'static str;
+    /// What broke it since it was asked last; only a policy from outside breaks.
+    fn fault(&mut self) -> Option<Fault> {
+        None
+    }
     /// The handles it would use: 1 to [`HANDLES_MAX`] of each kind.
     fn handles(&self) -> Handles;
     /// Whether it looks at [`WriteView::age`].

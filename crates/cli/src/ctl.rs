@@ -1,0 +1,245 @@
+//! `weir ctl`: changes a running server over its HTTP API. So far its policies: what there are, what
+//! is in force, which one shall decide, and modules of the user's own.
+
+use crate::output::{print, print_json, table};
+use crate::status::{address_of, ago, array};
+use crate::{End, Failure};
+use client::http::{Answer, request};
+use serde_json::{Value, json};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// How long a switch or a load may take.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+#[derive(clap::Args)]
+#[command(after_help = "Examples:\n  \
+    weir ctl policy list                          what can decide, with parameters\n  \
+    weir ctl policy show                          what does, and what was switched last\n  \
+    weir ctl policy set all victim=cost-benefit   a decision of the whole device\n  \
+    weir ctl policy set data stream=sfr:handles=8 the streams of one volume\n  \
+    weir ctl policy load mine.wasm --name mine    a policy of your own (`weir plugin new`)\n  \
+    weir ctl policy set all victim=wasm:mine\n\n\
+    A switch is immediate and lasts until the server stops; the config file says what it begins \
+    with. docs/policies.md tells every policy.")]
+pub struct Args {
+    #[command(subcommand)]
+    command: Command,
+    /// The folder of the device that is served
+    #[arg(long, value_name = "DIR", default_value = crate::device::DATA_DEFAULT, global = true)]
+    data: PathBuf,
+    /// Where the server's HTTP is, instead of looking into the folder
+    #[arg(long, value_name = "ADDR", global = true)]
+    http: Option<String>,
+    /// Print JSON
+    #[arg(long, global = true)]
+    json: bool,
+}
+
+#[derive(clap::Subcommand)]
+enum Command {
+    /// Which policy decides what
+    #[command(subcommand)]
+    Policy(Policy),
+}
+
+#[derive(clap::Subcommand)]
+enum Policy {
+    /// List what can decide
+    List,
+    /// Show what decides now, and the last switches
+    Show,
+    /// Put a policy in charge, at once
+    Set {
+        /// The volume, or `all` for the whole device; only streams are decided by volume
+        volume: String,
+        /// The decision and the policy, such as victim=greedy or stream=sfr:handles=8
+        #[arg(value_name = "KIND=NAME[:PARAMS]")]
+        policy: String,
+    },
+    /// Load a WebAssembly module, until the server stops
+    Load {
+        /// The module
+        #[arg(value_name = "FILE.wasm")]
+        file: PathBuf,
+        /// What its policies are called, behind `wasm:` [default: the name of the file]
+        #[arg(long)]
+        name: Option<String>,
+    },
+}
+
+pub fn run(args: &Args) -> Result<End, Failure> {
+    let address = address_of(&args.data, args.http.as_deref())?;
+    let Command::Policy(command) = &args.command;
+    let (value, text) = match command {
+        Policy::List => {
+            let value = ask(address, "GET", "/policy", b"")?;
+            let text = list(&value);
+            (value, text)
+        }
+        Policy::Show => {
+            let value = ask(address, "GET", "/status", b"")?;
+            let text = show(&value);
+            (value["shards"].clone(), text)
+        }
+        Policy::Set { volume, policy } => {
+            let wanted = wanted(volume, policy)?;
+            let value = ask(address, "POST", "/policy", wanted.to_string().as_bytes())?;
+            let text = format!(
+                "{} is decided by {} from now on\n",
+                value["decision"].as_str().unwrap_or_default(),
+                value["name"].as_str().unwrap_or_default()
+            );
+            (value, text)
+        }
+        Policy::Load { file, name } => {
+            let bytes = serve::policies::read_module(file)?;
+            let stem = file.file_stem().and_then(|stem| stem.to_str()).unwrap_or("module");
+            let name = name.clone().unwrap_or_else(|| stem.replace('_', "-"));
+            if name.is_empty() || !name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-') {
+                return Err(format!(
+                    "--name {name}: must be of the characters a-z, 0-9 and -, for example mine"
+                ));
+            }
+            let value = ask(address, "PUT", &format!("/plugins/{name}"), &bytes)
+                .map_err(|why| format!("{}: {why}", file.display()))?;
+            let text = format!("loaded: {}\n", plugin_line(&value));
+            (value, text)
+        }
+    };
+    if args.json {
+        print_json(&value);
+    } else {
+        print(&text);
+    }
+    Ok(End::Good)
+}
+
+/// The body of the request for a switch.
+fn wanted(volume: &str, policy: &str) -> Result<Value, Failure> {
+    let Some((kind, name)) = policy.split_once('=') else {
+        return Err(format!("{policy}: must be KIND=NAME, for example victim=greedy"));
+    };
+    let decision = match (volume, kind) {
+        ("all", _) => kind.to_owned(),
+        (_, "stream") => format!("stream/{volume}"),
+        _ => {
+            return Err(format!(
+                "{volume}: {kind} is decided for the whole device, not by volume: weir ctl policy \
+                 set all {policy}"
+            ));
+        }
+    };
+    let user = std::env::var("USER").or_else(|_| std::env::var("LOGNAME"));
+    let by = user.map_or_else(|_| "weir ctl".into(), |user| format!("weir ctl of {user}"));
+    Ok(json!({ "decision": decision, "name": name, "by": by }))
+}
+
+/// One request; a refusal is an error with the server's reason.
+fn ask(address: SocketAddr, method: &str, path: &str, body: &[u8]) -> Result<Value, Failure> {
+    let head = if method == "POST" { "Content-Type: application/json\r\n" } else { "" };
+    let answer: Answer = request(address, (method, path), head, body, PATIENCE)?;
+    match answer.status {
+        200 => serde_json::from_slice(&answer.body)
+            .map_err(|error| format!("http://{address}{path}: no JSON: {error}: is it Weir?")),
+        _ => Err(answer.reason()),
+    }
+}
+
+fn text_of<'a>(value: &'a Value, key: &str) -> &'a str {
+    value[key].as_str().unwrap_or_default()
+}
+
+fn list(value: &Value) -> String {
+    let mut rows =
+        vec![["decision", "policy", "parameters", "what it does"].map(String::from).to_vec()];
+    for decision in array(&value["decisions"]) {
+        for policy in array(&decision["policies"]) {
+            let cells =
+                [("decision", decision), ("name", policy), ("params", policy), ("about", policy)];
+            rows.push(cells.map(|(key, from)| text_of(from, key).to_owned()).to_vec());
+        }
+    }
+    let mut text = table(&rows);
+    for plugin in array(&value["plugins"]) {
+        text.push_str(&format!("module {}\n", plugin_line(plugin)));
+    }
+    text
+}
+
+fn plugin_line(plugin: &Value) -> String {
+    let decisions: Vec<&str> =
+        array(&plugin["decisions"]).iter().filter_map(Value::as_str).collect();
+    format!(
+        "{} decides {} as {} ({} bytes)",
+        text_of(plugin, "name"),
+        decisions.join(" and "),
+        text_of(plugin, "policy"),
+        plugin["bytes"],
+    )
+}
+
+fn show(status: &Value) -> String {
+    let mut text = String::new();
+    for (index, shard) in array(&status["shards"]).iter().enumerate() {
+        text.push_str(&format!("shard {index}\n"));
+        let mut rows = Vec::new();
+        for decision in ["victim", "wear", "erase", "unit"] {
+            let name = text_of(&shard["policies"], decision).to_owned();
+            rows.push(vec![format!("  {decision}"), name]);
+        }
+        let streams = array(&shard["streams"]);
+        let volumes = array(&status["volumes"]);
+        for (at, stream) in streams.iter().enumerate() {
+            let rest = if streams.len() > 1 { "stream of the rest" } else { "stream" };
+            let own = (streams.len() > 1).then(|| volumes.get(at)).flatten();
+            let place =
+                own.map_or(rest.into(), |volume| format!("stream of {}", text_of(volume, "name")));
+            let handles =
+                format!("({} + {} handles)", stream["handles_host"], stream["handles_moved"]);
+            rows.push(vec![
+                format!("  {place}"),
+                format!("{} {handles}", text_of(stream, "stream")),
+            ]);
+        }
+        text.push_str(&table(&rows));
+        let switches = array(&shard["policy_switches"]);
+        if !switches.is_empty() {
+            text.push_str("  switches, the last one first:\n");
+        }
+        for change in switches.iter().rev() {
+            text.push_str(&format!("    {}\n", change_line(change)));
+        }
+    }
+    text
+}
+
+/// A switch in one line.
+pub fn change_line(change: &Value) -> String {
+    format!(
+        "{} ago {} from {} to {}: {}",
+        ago(change["ago_ns"].as_u64().unwrap_or(0)),
+        text_of(change, "decision"),
+        text_of(change, "from"),
+        text_of(change, "to"),
+        text_of(change, "why"),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::wanted;
+
+    #[test]
+    fn a_volume_may_only_choose_its_streams() {
+        let body = wanted("data", "stream=sfr:handles=8").unwrap();
+        assert_eq!(
+            (&body["decision"], &body["name"]),
+            (&"stream/data".into(), &"sfr:handles=8".into())
+        );
+        assert_eq!(wanted("all", "victim=greedy").unwrap()["decision"], "victim");
+        assert!(wanted("data", "victim=greedy").unwrap_err().contains("set all victim=greedy"));
+        assert!(wanted("all", "greedy").unwrap_err().contains("KIND=NAME"));
+    }
+}

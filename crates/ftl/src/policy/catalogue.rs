@@ -1,0 +1,102 @@
+//! Every built-in policy in one list, for people: docs/policies.md is this list, and a test holds it
+//! to that.
+
+/// A built-in policy.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Entry {
+    /// What it decides: one of [`super::DECISIONS`], or "replica".
+    pub decision: &'static str,
+    /// Its name.
+    pub name: &'static str,
+    /// Its parameters, as they are written behind the name.
+    pub params: &'static str,
+    /// What it does, in a few words.
+    pub about: &'static str,
+}
+
+const fn entry(
+    decision: &'static str,
+    name: &'static str,
+    params: &'static str,
+    about: &'static str,
+) -> Entry {
+    Entry { decision, name, params, about }
+}
+
+/// All of them, decision by decision.
+pub const CATALOGUE: &[Entry] = &[
+    entry("victim", "greedy", "", "the band with the fewest valid slots"),
+    entry("victim", "cost-benefit", "", "space gained over slots moved, weighed by age (LFS)"),
+    entry("victim", "d-choices", ":N = 10 (1 to 1024)", "the best of N bands drawn at random"),
+    entry("victim", "fifo", "", "the oldest band"),
+    entry("wear", "none", "", "the first free band, whatever its wear"),
+    entry("wear", "dynamic", "", "the least worn free band"),
+    entry(
+        "wear",
+        "static",
+        ":N = 32 (2 or more)",
+        "as dynamic; cold data goes to worn bands, and moves when bands are N erases apart",
+    ),
+    entry("wear", "asked", "", "as static, but data moves only when the application asks"),
+    entry("erase", "eager", "", "as soon as a band is empty"),
+    entry("erase", "idle", "", "when the unit had nothing to do for `idle`"),
+    entry("erase", "read-first", "", "not on a unit where a host read waits"),
+    entry("erase", "asked", "", "only when the application asks, or space runs out"),
+    entry("unit", "shortest-queue", "", "the unit with the fewest programs waiting"),
+    entry("unit", "weighted-queue", "", "the unit with the least time of commands waiting (LOCS)"),
+    entry("unit", "round-robin", "", "each unit in its turn"),
+    entry("unit", "static", "", "by the logical address"),
+    entry("stream", "none", "handles=1 (1 to 16)", "by the request's handle; GC's data apart"),
+    entry("stream", "hint", "handles=4 (1 to 16)", "by the lifetime class that the host gives"),
+    entry(
+        "stream",
+        "multiq",
+        "handles=8 (1 to 16), chunk=1MiB, base=2 (1.01 to 1000)",
+        "AutoStream's Multi-Q",
+    ),
+    entry(
+        "stream",
+        "sfr",
+        "handles=8 (1 to 16), chunk=1MiB, base=2 (1.01 to 1000), decay=a quarter of the volume",
+        "AutoStream's sequentiality, frequency and recency",
+    ),
+    entry(
+        "stream",
+        "sepbit",
+        "near=4, far=16, window=16",
+        "SepBIT: by the age of what is overwritten",
+    ),
+    entry("replica", "unit-queue", "", "the copy whose unit has the shortest queue (lab)"),
+    entry("replica", "device-queue", "", "the copy whose device has the shortest queue (lab)"),
+    entry("replica", "round-robin", "", "each copy in its turn (lab)"),
+    entry("replica", "first", "", "always the first copy (lab)"),
+];
+
+/// Those for one decision.
+pub fn of(decision: &str) -> impl Iterator<Item = &'static Entry> {
+    CATALOGUE.iter().filter(move |entry| entry.decision == decision)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::of;
+    use crate::policy::replica::REPLICAS;
+    use crate::policy::stream::STREAMS;
+    use crate::policy::{ERASES, UNITS, VICTIMS, WEARS};
+
+    #[test]
+    fn every_policy_is_in_the_catalogue_in_the_order_of_its_list() {
+        let lists = [
+            ("victim", VICTIMS),
+            ("wear", WEARS),
+            ("erase", ERASES),
+            ("unit", UNITS),
+            ("stream", STREAMS),
+            ("replica", REPLICAS),
+        ];
+        for (decision, names) in lists {
+            let listed: Vec<&str> = of(decision).map(|entry| entry.name).collect();
+            assert_eq!(listed, names, "{decision}");
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! Which policy decides what, over all shards; and the WebAssembly modules that policies may be made
+//! of.
+//!
+//! Invariants:
+//! - policies are made and dropped here, never on a shard: a shard only exchanges them;
+//! - one switch at a time, on all shards or, if the first refuses, on none;
+//! - modules are bounded in number; one that is replaced or forgotten lives on in the policies that
+//!   were made of it.
+
+use crate::server::Control;
+use crate::shard::PolicySwitch;
+use ftl::policy::Chosen;
+use ftl::policy::stream::Shape;
+use plugin::Module;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError, mpsc};
+use std::time::Duration;
+
+/// How long a shard may take to answer.
+pub const ANSWER_TIME: Duration = Duration::from_secs(2);
+
+/// Most modules that are kept.
+const MODULES_MAX: usize = 32;
+
+/// What begins the name of a policy that is made of a module.
+pub const WASM: &str = "wasm:";
+
+/// A module that the config names.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct PluginFile {
+    /// What its policies are called, behind `wasm:`.
+    pub name: String,
+    /// Where it is.
+    pub file: PathBuf,
+}
+
+/// The modules there are.
+#[derive(Debug, Default)]
+pub struct Plugins {
+    modules: Mutex<BTreeMap<String, Module>>,
+    /// Held for a switch.
+    switching: Mutex<()>,
+}
+
+impl Plugins {
+    /// Compiles and checks a module, and keeps it in place of one of the same name.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn load(&self, name: &str, bytes: &[u8]) -> Result<Module, String> {
+        let module = Module::load(name, bytes).map_err(|error| format!("{name}: {error}"))?;
+        let mut modules = self.modules.lock().unwrap_or_else(PoisonError::into_inner);
+        if modules.len() >= MODULES_MAX && !modules.contains_key(name) {
+            return Err(format!(
+                "{name}: there are {MODULES_MAX} modules already: load it in place of one of them, {}",
+                modules.keys().cloned().collect::<Vec<_>>().join(", ")
+            ));
+        }
+        modules.insert(name.into(), module.clone());
+        Ok(module)
+    }
+
+    /// The same with a file.
+    ///
+    /// # Errors
+    /// It cannot be read, or what is wrong with it.
+    pub fn load_file(&self, plugin: &PluginFile) -> Result<Module, String> {
+        let bytes = read_module(&plugin.file)?;
+        self.load(&plugin.name, &bytes)
+            .map_err(|reason| format!("{}: {reason}", plugin.file.display()))
+    }
+
+    /// All of them, by name.
+    pub fn list(&self) -> Vec<Module> {
+        let modules = self.modules.lock().unwrap_or_else(PoisonError::into_inner);
+        modules.values().cloned().collect()
+    }
+
+    fn find(&self, name: &str) -> Result<Module, String> {
+        let modules = self.modules.lock().unwrap_or_else(PoisonError::into_inner);
+        modules.get(name).cloned().ok_or_else(|| {
+            let names: Vec<&str> = modules.keys().map(String::as_str).collect();
+            let there = if names.is_empty() { "none".into() } else { names.join(", ") };
+            format!(
+                "no module is called {name:?}; loaded are {there}: `weir ctl policy load FILE.wasm` \
+                 loads one"
+            )
+        })
+    }
+}
+
+/// The bytes of a module's file, if it is not too large for one.
+///
+/// # Errors
+/// It cannot be read.
+pub fn read_module(file: &std::path::Path) -> Result<Vec<u8>, String> {
+    use std::io::Read;
+    let shown = file.display();
+    let open = std::fs::File::open(file).map_err(|error| format!("{shown}: {error}"))?;
+    let mut bytes = Vec::new();
+    // One byte more than is taken, so that what is too large is found so.
+    open.take(plugin::MODULE_BYTES_MAX as u64 + 1)
+        .read_to_end(&mut bytes)
+        .map_err(|error| format!("{shown}: cannot be read: {error}"))?;
+    Ok(bytes)
+}
+
+/// Why a policy was not switched.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum SwitchError {
+    /// What was asked for cannot be: nothing has changed.
+    Refused(String),
+    /// A shard does not answer.
+    NoAnswer(usize),
+}
+
+impl fmt::Display for SwitchError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Refused(reason) => f.write_str(reason),
+            Self::NoAnswer(shard) => {
+                write!(f, "shard {shard} does not answer: it is stopping, or stuck")
+            }
+        }
+    }
+}
+
+/// Puts the policy `name` in charge of `decision` on all shards: "victim", "wear", "erase", "unit",
+/// "stream", or "stream/VOLUME". Blocks until it is.
+///
+/// # Errors
+/// What there is instead.
+pub fn switch(control: &Control, decision: &str, name: &str, by: &str) -> Result<(), SwitchError> {
+    let plugins = control.plugins();
+    let _one = plugins.switching.lock().unwrap_or_else(PoisonError::into_inner);
+    let counted = counted(control, decision).map_err(SwitchError::Refused)?;
+    let mut ready = Vec::new();
+    for shard in 0..control.shards() {
+        let (sender, receiver) = mpsc::channel();
+        control.shapes(shard, &counted, move |shapes| drop(sender.send(shapes)));
+        let shapes = receiver.recv_timeout(ANSWER_TIME);
+        let shapes = shapes.map_err(|_| SwitchError::NoAnswer(shard))?;
+        let shapes = shapes.map_err(SwitchError::Refused)?;
+        ready.push(make(plugins, &counted, name, &shapes).map_err(SwitchError::Refused)?);
+    }
+    for (shard, chosen) in ready.into_iter().enumerate() {
+        let (sender, receiver) = mpsc::channel();
+        control.switch(
+            shard,
+            PolicySwitch {
+                decision: counted.clone(),
+                name: name.into(),
+                by: by.into(),
+                chosen,
+                done: Box::new(move |result| drop(sender.send(result))),
+            },
+        );
+        // Those that were in charge end here.
+        let before = receiver.recv_timeout(ANSWER_TIME);
+        before.map_err(|_| SwitchError::NoAnswer(shard))?.map_err(SwitchError::Refused)?;
+    }
+    tracing::info!(decision, name, by, "a policy was switched");
+    Ok(())
+}
+
+/// The FTL counts its volumes; people call them by name.
+fn counted(control: &Control, decision: &str) -> Result<String, String> {
+    let Some(volume) = decision.strip_prefix("stream/") else { return Ok(decision.into()) };
+    let exports = control.exports();
+    match exports.iter().position(|export| export.name == volume) {
+        // A lone volume is all there is.
+        Some(_) if exports.len() == 1 => Ok("stream".into()),
+        Some(index) => Ok(format!("stream/{index}")),
+        None => {
+            let names: Vec<_> = exports.iter().map(|export| export.name.as_str()).collect();
+            Err(format!("no volume is called {volume:?}; there are {}", names.join(", ")))
+        }
+    }
+}
+
+/// The policies called `name` for these shapes.
+fn make(
+    plugins: &Plugins,
+    decision: &str,
+    name: &str,
+    shapes: &[Shape],
+) -> Result<Vec<Chosen>, String> {
+    let kind = decision.split('/').next().unwrap_or(decision);
+    match name.strip_prefix(WASM) {
+        None => shapes.iter().map(|&shape| Chosen::by_name(kind, name, shape)).collect(),
+        Some(module) => {
+            let module = plugins.find(module)?;
+            shapes.iter().map(|&shape| module.make(kind, shape)).collect()
+        }
+    }
+}

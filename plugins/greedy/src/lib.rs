@@ -1,0 +1,126 @@
+//! A victim policy for Weir: which band GC reclaims next.
+//!
+//! The host calls `victim_room` when there are more bands than before, and writes its view to the
+//! address that it answers; then `victim_pick`, for every victim. Between the calls it brings the
+//! view up to date. Nothing else is there: no imports, no clock, no random numbers.
+#![cfg_attr(target_arch = "wasm32", no_std)]
+
+/// The view, as arrays side by side; index `i` is the same band in each.
+struct View {
+    /// Counted in pages appended on the device: when each band was opened. The smaller, the older.
+    #[allow(dead_code)]
+    opened: &'static [u64],
+    /// Slots that must be moved before the band can be erased.
+    valid: &'static [u32],
+    /// Its address.
+    block: &'static [u32],
+    /// How often it was erased.
+    #[allow(dead_code)]
+    erases: &'static [u32],
+    /// The unit it lies on.
+    unit: &'static [u32],
+    /// For each unit: bands that it has to be opened, 2 for more.
+    supply: &'static [u32],
+}
+
+/// The band to reclaim next, as an index below `len`, of bands with `slots` slots each; `now` is the
+/// number of pages appended so far. The same view must get the same answer.
+fn pick(view: &View, len: usize, slots: u32, _now: u64) -> usize {
+    // The fewest valid slots; among nearly as few, the band of a unit that is short of bands, for
+    // appends go on only on units that have one.
+    let mut least = u32::MAX;
+    for &valid in &view.valid[..len] {
+        least = least.min(valid);
+    }
+    let most = least + slots / 128;
+    let (mut best, mut best_key) = (0, (u32::MAX, u32::MAX, u32::MAX));
+    // Few have so few: chunks without any are passed by, which is one quick loop without branches.
+    for (chunk, valids) in view.valid[..len].chunks(64).enumerate() {
+        let hits = valids.iter().fold(0, |hits, &valid| hits | u32::from(valid <= most));
+        if hits == 0 {
+            continue;
+        }
+        for (at, &valid) in valids.iter().enumerate() {
+            let index = chunk * 64 + at;
+            if valid <= most {
+                let key = (view.supply[view.unit[index] as usize], valid, view.block[index]);
+                if key < best_key {
+                    (best, best_key) = (index, key);
+                }
+            }
+        }
+    }
+    best
+}
+
+// What follows is the interface, version 1; there is nothing to change.
+
+/// Bands and units that there is room for, and where.
+static mut ROOM: (usize, usize, usize) = (0, 0, 0);
+
+#[unsafe(no_mangle)]
+pub extern "C" fn weir_abi() -> i32 {
+    1
+}
+
+/// Room for the view of so many bands on so many units: its address.
+#[unsafe(no_mangle)]
+pub extern "C" fn victim_room(bands: usize, units: usize) -> usize {
+    let at = allocate(bands * 24 + units * 4);
+    unsafe { ROOM = (at, bands, units) };
+    at
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn victim_pick(len: usize, slots: u32, now: u64) -> usize {
+    let (at, bands, units) = unsafe { ROOM };
+    // The host has written arrays of these lengths there, one behind the other.
+    let array = |offset: usize, len: usize| unsafe {
+        core::slice::from_raw_parts((at + offset * bands) as *const u32, len)
+    };
+    let view = View {
+        opened: unsafe { core::slice::from_raw_parts(at as *const u64, bands) },
+        valid: array(8, bands),
+        block: array(12, bands),
+        erases: array(16, bands),
+        unit: array(20, bands),
+        supply: array(24, units),
+    };
+    pick(&view, len, slots, now)
+}
+
+/// New memory, whole pages of it. Only while the host asks for room may a policy take some.
+#[cfg(target_arch = "wasm32")]
+fn allocate(bytes: usize) -> usize {
+    core::arch::wasm32::memory_grow(0, bytes.div_ceil(65536)) * 65536
+}
+
+/// For tests of `pick` on this machine.
+#[cfg(not(target_arch = "wasm32"))]
+fn allocate(bytes: usize) -> usize {
+    vec![0u64; bytes.div_ceil(8)].leak().as_mut_ptr() as usize
+}
+
+#[cfg(target_arch = "wasm32")]
+#[panic_handler]
+fn panic(_: &core::panic::PanicInfo) -> ! {
+    core::arch::wasm32::unreachable()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_band_with_the_fewest_valid_slots_is_picked() {
+        let view = View {
+            opened: &[1, 2, 3],
+            valid: &[300, 20, 500],
+            block: &[7, 8, 9],
+            erases: &[0, 0, 0],
+            unit: &[0, 0, 0],
+            supply: &[2],
+        };
+        assert_eq!(pick(&view, 3, 512, 10), 1);
+    }
+}

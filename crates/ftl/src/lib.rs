@@ -200,7 +200,8 @@ impl Ftl {
 
     /// What to do next; `None` when there is nothing until the next event.
     pub fn poll(&mut self) -> Option<Output> {
-        if self.outputs.is_empty() && std::mem::take(&mut self.stirred) {
+        // A policy that is replaced at the end of a pump makes room for another one.
+        while self.outputs.is_empty() && std::mem::take(&mut self.stirred) {
             self.pump();
         }
         self.outputs.pop_front()

@@ -288,7 +288,7 @@ fn a_new_plugin_is_a_crate_and_a_module_is_tried_beside_the_built_in_policies() 
     };
     let greedy = tried(&shipped("greedy"), &["--zipf", "0"]);
     assert_eq!(waf(&greedy, "yours"), waf(&greedy, "greedy"), "the same decisions");
-    assert!(waf(&greedy, "fifo") > waf(&greedy, "yours"));
+    assert!(waf(&greedy, "fifo") > waf(&greedy, "yours"), "{greedy}");
     assert!(greedy["costs"][0]["ns"].as_f64().unwrap() > 0.0);
     let trace = scratch.file("web.csv");
     std::fs::write(&trace, crate::trace::msr_lines(4000)).unwrap();

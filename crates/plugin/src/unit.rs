@@ -9,11 +9,13 @@ const RECORD_BYTES: usize = 24;
 const FUEL: u64 = 10_000;
 const FUEL_PER_UNIT: u64 = 200;
 
+type Pick = TypedFunc<(i32, i32, i32, i32, i64, i64, i64), i32>;
+
 /// See the head of this file.
 pub struct WasmUnit {
     guest: Guest,
     room: TypedFunc<i32, i32>,
-    pick: TypedFunc<(i32, i32, i32, i32, i64, i64, i64), i32>,
+    pick: Pick,
     /// Where the records go, and for how many units.
     at: usize,
     units: usize,

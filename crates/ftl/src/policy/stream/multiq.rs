@@ -18,6 +18,8 @@ pub struct MultiQ {
     hottest_count: u32,
     hottest_written_at: u32,
     lifetime: u32,
+    /// No head of a queue above the first expires before this: so most writes need not look.
+    sink_at: u32,
     last: (u32, u8),
 }
 
@@ -64,6 +66,7 @@ impl MultiQ {
             hottest_count: 0,
             hottest_written_at: 0,
             lifetime: LIFETIME_UNKNOWN,
+            sink_at: 0,
             last: (NONE, 0),
         })
     }
@@ -91,9 +94,15 @@ impl MultiQ {
 
     /// The head of each queue goes one queue down if it was not written for too long.
     fn sink(&mut self, now: u32) {
+        if is_over(self.sink_at, now) {
+            self.sink_heads(now);
+        }
+    }
+
+    fn sink_heads(&mut self, now: u32) {
         for queue in 1..self.queues.len() as u32 {
             let Queue { first: chunk, expires_at, .. } = self.queues[queue as usize];
-            if chunk == NONE || now.wrapping_sub(expires_at) as i32 <= 0 {
+            if chunk == NONE || !is_over(expires_at, now) {
                 continue;
             }
             self.chunks[chunk as usize].count_and_queue -= 1;
@@ -102,6 +111,17 @@ impl MultiQ {
             if chunk == self.hottest {
                 self.choose_hottest(chunk, now);
             }
+        }
+        let filled = self.queues[1..].iter().filter(|queue| queue.first != NONE);
+        let next = filled.map(|queue| queue.expires_at.wrapping_sub(now) as i32).min();
+        self.sink_at = now.wrapping_add_signed(next.unwrap_or(LIFETIME_UNKNOWN as i32));
+    }
+
+    /// The head of `queue` is another one.
+    fn head_changed(&mut self, queue: u32) {
+        let Queue { first, expires_at, .. } = self.queues[queue as usize];
+        if queue > 0 && first != NONE && is_over(expires_at, self.sink_at) {
+            self.sink_at = expires_at;
         }
     }
 
@@ -120,6 +140,7 @@ impl MultiQ {
         let expires_at = now.wrapping_add(self.lifetime);
         if before == NONE {
             (list.first, list.expires_at) = (chunk, expires_at);
+            self.head_changed(queue);
         } else {
             self.chunks[before as usize].after = chunk;
         }
@@ -139,10 +160,16 @@ impl MultiQ {
             NONE => {
                 list.first = after;
                 list.expires_at = self.chunks.get(after as usize).map_or(0, |next| next.expires_at);
+                self.head_changed(queue);
             }
             before => self.chunks[before as usize].after = after,
         }
     }
+}
+
+/// Whether this instant has passed.
+fn is_over(at: u32, now: u32) -> bool {
+    now.wrapping_sub(at) as i32 > 0
 }
 
 impl StreamPolicy for MultiQ {

@@ -1,0 +1,147 @@
+//! What to choose, and why.
+//!
+//! For each over-provisioning the combination that programs least; of those that program the same,
+//! within [`SAME`], the one with the smallest detector, then the first. Of the over-provisionings the
+//! least that lasts as long as wanted, or the one that lasts longest if none does.
+
+use super::{Advice, Row};
+use std::fmt::Write;
+
+/// Write amplifications that differ by less are the same.
+const SAME: f64 = 0.01;
+/// Latencies that differ by more are told.
+const SLOWER: f64 = 1.1;
+
+/// What to choose.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Choice {
+    /// Index of the row.
+    pub row: usize,
+    /// Why, in sentences with the figures.
+    pub why: String,
+}
+
+/// Chooses a combination that lasts `years`, if one does.
+pub fn choose(advice: &Advice, years: f64) -> Choice {
+    let mut best: Vec<usize> = Vec::new();
+    for bound in &advice.bounds {
+        best.push(best_at(advice, bound.op_percent));
+    }
+    best.sort_by(|&a, &b| advice.rows[a].op_percent.total_cmp(&advice.rows[b].op_percent));
+    let lasts = best.iter().copied().find(|&index| advice.rows[index].years >= years);
+    let longest = |&a: &usize, &b: &usize| advice.rows[a].years.total_cmp(&advice.rows[b].years);
+    let row = lasts.unwrap_or_else(|| best.iter().copied().max_by(longest).unwrap_or(0));
+    let why = why(advice, row, &best, (years, lasts.is_some()));
+    Choice { row, why }
+}
+
+/// The row that programs least at this over-provisioning.
+fn best_at(advice: &Advice, op_percent: f64) -> usize {
+    let rows = || advice.rows.iter().enumerate().filter(|(_, row)| row.op_percent == op_percent);
+    let least = rows().map(|(_, row)| row.waf_total()).fold(f64::INFINITY, f64::min);
+    let same = rows().filter(|(_, row)| row.waf_total() <= least * (1.0 + SAME));
+    same.min_by_key(|(index, row)| (row.memory_per_tib, *index)).map_or(0, |(index, _)| index)
+}
+
+/// The same device without streams: with the victim policy that suits that best.
+fn without_streams(advice: &Advice, op_percent: f64) -> Option<&Row> {
+    let rows = advice.rows.iter();
+    let none = rows.filter(|row| row.op_percent == op_percent && row.stream.starts_with("none"));
+    none.min_by(|a, b| a.waf_total().total_cmp(&b.waf_total()))
+}
+
+fn why(advice: &Advice, index: usize, best: &[usize], (years, lasts): (f64, bool)) -> String {
+    let row = &advice.rows[index];
+    let mut text = format!(
+        "Choose streams = {:?} with victim = {:?} and {} % of over-provisioning: ",
+        row.stream, row.victim, row.op_percent
+    );
+    let overhead = row.timed.overhead;
+    let _ = write!(text, "write amplification {:.2}", row.waf_total());
+    if overhead >= 0.005 {
+        let _ =
+            write!(text, " ({:.2} by GC, {overhead:.2} by padding and checkpoints)", row.waf.waf);
+    }
+    let _ = write!(text, ", and the flash lasts {}", span(row.years));
+    match without_streams(advice, row.op_percent)
+        .filter(|none| !row.stream.starts_with("none") && !std::ptr::eq(*none, row))
+    {
+        Some(none) => {
+            let _ = write!(
+                text,
+                "; without streams at best {:.2} and {}",
+                none.waf_total(),
+                span(none.years)
+            );
+            text.push_str(&slower(row, none));
+        }
+        None if row.stream.starts_with("none") => {
+            text.push_str("; no stream policy that was tried programs noticeably less");
+        }
+        None => {}
+    }
+    text.push('.');
+    if let (Some(bound), Some(distance)) = (advice.bound_of(row), advice.distance(row)) {
+        let _ = write!(
+            text,
+            " With perfect knowledge of death times GC would bring it to {:.2}: this choice is {:.0} % \
+             above that.",
+            bound.waf.waf,
+            distance * 100.0
+        );
+    }
+    if best.len() > 1 {
+        let others: Vec<String> = best
+            .iter()
+            .filter(|&&other| other != index)
+            .map(|&other| &advice.rows[other])
+            .map(|other| {
+                format!(
+                    "{} % gives {:.2} and {}",
+                    other.op_percent,
+                    other.waf_total(),
+                    span(other.years)
+                )
+            })
+            .collect();
+        let rule = if lasts {
+            format!("it is the least over-provisioning that lasts {}", span(years))
+        } else {
+            format!("none lasts {}, and it lasts longest", span(years))
+        };
+        let _ = write!(text, " Of the over-provisionings, {rule}: {}.", others.join(", "));
+    }
+    text
+}
+
+/// What the choice costs in latency, if it does.
+fn slower(row: &Row, none: &Row) -> String {
+    let mut text = String::new();
+    for (what, chosen, other) in [
+        ("reads", &row.timed.reads, &none.timed.reads),
+        ("writes", &row.timed.writes, &none.timed.writes),
+    ] {
+        let (chosen, other) = (chosen.quantile_ns(0.999), other.quantile_ns(0.999));
+        let ratio = chosen as f64 / (other as f64).max(1.0);
+        if ratio > SLOWER || ratio < 1.0 / SLOWER {
+            let word = if ratio > 1.0 { "slower" } else { "faster" };
+            let _ = write!(
+                text,
+                ", and p99.9 of {what} is {word}, {:.2} ms instead of {:.2}",
+                chosen as f64 / 1e6,
+                other as f64 / 1e6
+            );
+        }
+    }
+    text
+}
+
+/// Years as people read them.
+pub fn span(years: f64) -> String {
+    match years {
+        y if y >= 100.0 => format!("{y:.0} years"),
+        y if y >= 1.0 => format!("{y:.1} years"),
+        y if y * 365.25 >= 1.0 => format!("{:.1} days", y * 365.25),
+        y => format!("{:.1} hours", y * 365.25 * 24.0),
+    }
+}

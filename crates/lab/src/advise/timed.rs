@@ -1,0 +1,198 @@
+//! Latencies of a trace on the emulated device: its own channels, dies, times, firmware and cache, the
+//! blocks of its flash made shorter so that a small device has as many bands as a large one.
+//!
+//! An erase is made shorter by as much, so that a byte erased takes its time. Bands that are open,
+//! and the reserve of the FTL, are next to nothing on a real device and much of a small one: the
+//! device gets them on top of its over-provisioning.
+
+use super::recorded::Recorded;
+use crate::device_file::{DeviceSpec, Flash, FtlChoice, Inside, Scale};
+use crate::driver::Failure;
+use crate::load::Latency;
+use crate::replay::precondition::{Precondition, precondition};
+use crate::replay::{Fit, LaneOptions, Lanes, Pace, Part, run};
+use crate::target::Target;
+use crate::trace::{Op, Record, TraceError};
+use flash::{BLOCK_BYTES, Geometry};
+use ftl::policy::stream;
+use nand::{Faults, Profile};
+
+/// Blocks of each unit, if they can be made short enough.
+const BLOCKS_PER_UNIT: u32 = 512;
+/// Pages of the shortest block.
+const PAGES_MIN: u32 = 6;
+/// Requests of the timed pass; of a longer trace the last ones.
+pub const REQUESTS_MAX: usize = 400_000;
+/// Requests in flight while the device is aged.
+const DEPTH: u32 = 64;
+/// Requests in flight that the open loop may pile up.
+const IN_FLIGHT_MAX: u32 = 16384;
+
+/// What the timed pass saw.
+#[derive(Clone, Debug)]
+pub struct Timed {
+    /// From when each read was due.
+    pub reads: Latency,
+    /// The same of writes; one with FUA ends with its flush.
+    pub writes: Latency,
+    /// Requests that had to wait for room among those in flight: the device cannot keep up.
+    pub late: u64,
+    /// Slots programmed beyond the host's and GC's, by slots written: padding and checkpoints.
+    pub overhead: f64,
+    /// Slots written for the host or relocated in this pass, by slots written for the host.
+    pub waf: f64,
+}
+
+/// A device with policies and over-provisioning of its own.
+#[derive(Clone, Copy, Debug)]
+pub struct Choice<'a> {
+    /// The stream policy, with parameters.
+    pub stream: &'a str,
+    /// The victim policy.
+    pub victim: &'a str,
+    /// Physical above logical capacity, in percent.
+    pub op_percent: f64,
+    /// Of policies that draw.
+    pub seed: u64,
+}
+
+/// The device of these choices for `bytes`.
+pub fn device(
+    spec: &DeviceSpec,
+    choice: Choice<'_>,
+    bytes: u64,
+) -> Result<Box<dyn Target>, String> {
+    let Inside::Ftl(flash, ftl) = &spec.inside else {
+        return Err(format!("device {:?} has no FTL of its own", spec.name));
+    };
+    let mut settings = ftl.settings.clone();
+    settings.policies.stream = choice.stream.into();
+    settings.policies.victim = choice.victim.into();
+    let units = flash.layout.channels * flash.layout.dies_per_channel;
+    let logical = bytes / BLOCK_BYTES as u64;
+    let physical = logical as f64 * (1.0 + choice.op_percent / 100.0);
+    let profile = shortened(&flash.profile, physical / f64::from(units));
+    let slots_per_page = profile.planes * profile.page_bytes / BLOCK_BYTES as u32;
+    let slots_per_block = profile.pages_per_block * slots_per_page;
+    let geometry = |blocks_per_unit| Geometry {
+        units,
+        blocks_per_unit,
+        pages_per_block: profile.pages_per_block,
+        slots_per_page,
+        ..geometry_of(flash)
+    };
+    let handles =
+        stream::by_name(choice.stream, stream::Shape { blocks: 1, handles: settings.handles })?
+            .handles();
+    let knob =
+        |n: &str, d: f64| std::env::var(n).ok().and_then(|v| v.parse::<f64>().ok()).unwrap_or(d);
+    let open =
+        (f64::from(handles.host + handles.moved) * f64::from(units) * knob("ADV_OPEN", 0.5)) as u64;
+    // What the FTL keeps for itself hardly depends on the size.
+    let enough = |blocks: u32| {
+        let geometry = geometry(blocks);
+        let most = ftl::logical_blocks_max(&geometry, &flash::Health::default(), &settings);
+        let own = geometry.slots().saturating_sub(u64::from(most));
+        let spare = own + open * u64::from(slots_per_block);
+        most > 0 && geometry.slots() as f64 >= physical + spare as f64
+    };
+    let least = (physical / f64::from(units * slots_per_block)) as u32 + 1;
+    let blocks = (least..least.saturating_mul(16).saturating_add(1024)).find(|&n| enough(n));
+    let blocks = blocks.ok_or("its flash cannot be made small enough: use a larger trace")?;
+    let slots = geometry(blocks).slots() as f64;
+    let mut spec = spec.clone();
+    let mut layout = flash.layout.clone();
+    // As much flash as before, in shorter blocks: so a cache shrinks as the capacity does.
+    let full = u64::from(layout.blocks_per_plane) * u64::from(flash.profile.pages_per_block);
+    layout.blocks_per_plane =
+        u32::try_from(full / u64::from(profile.pages_per_block)).unwrap_or(u32::MAX).max(blocks);
+    // Half a block more, as it is cut to whole ones.
+    let utilization = (logical as f64 + 0.5) / slots;
+    spec.inside = Inside::Ftl(
+        Flash { profile, layout },
+        Box::new(FtlChoice { utilization, settings, ..(**ftl).clone() }),
+    );
+    spec.build(Scale::BlocksPerPlane(blocks), &Faults::default(), choice.seed)
+}
+
+/// The geometry of a file's flash, where only shape matters.
+fn geometry_of(flash: &Flash) -> Geometry {
+    let one = nand::Layout { channels: 1, dies_per_channel: 1, blocks_per_plane: 1 };
+    nand::Nand::new(&flash.profile, &one, Faults::default())
+        .expect("the device file was checked")
+        .geometry()
+}
+
+/// The flash with blocks so short that `slots` of a unit make many.
+fn shortened(profile: &Profile, slots: f64) -> Profile {
+    let slots_per_page = f64::from(profile.planes * profile.page_bytes / BLOCK_BYTES as u32);
+    let wanted = (slots
+        / slots_per_page
+        / std::env::var("ADV_BPU")
+            .ok()
+            .and_then(|v| v.parse::<f64>().ok())
+            .unwrap_or(f64::from(BLOCKS_PER_UNIT))) as u32;
+    // Whole wordlines, and an even number of them for any page order.
+    let step = (2 * profile.bits_per_cell).max(2);
+    let pages = (wanted.max(PAGES_MIN).div_ceil(step) * step).min(profile.pages_per_block);
+    let erase_ns = profile.erase_ns * u64::from(pages) / u64::from(profile.pages_per_block);
+    Profile { pages_per_block: pages, erase_ns, ..profile.clone() }
+}
+
+/// Fills the device, ages it by the changes of the trace, and plays the trace by its timestamps,
+/// `load` times as fast. `progress` is told how many requests were done since it was told last.
+pub fn measure(
+    target: &mut dyn Target,
+    trace: &Recorded,
+    load: f64,
+    seed: u64,
+    progress: &mut dyn FnMut(u64),
+) -> Result<Timed, Failure> {
+    let failed = |error: crate::replay::ReplayError| Failure(error.to_string());
+    precondition(target, Precondition::Fill, seed, &mut |_| {}).map_err(failed)?;
+    let fit = Fit::whole(target.bytes());
+    let aging = aging(trace).map(|record| Ok::<_, TraceError>(*record));
+    let options = LaneOptions { part: Part::All, pace: Pace::Depth(DEPTH), write_cap: None };
+    let mut lanes = Lanes::new(vec![(options, Box::new(aging))]);
+    run(target, &mut lanes, &fit, &mut |_| {}).map_err(failed)?;
+    let before = target.counts();
+    let last = &trace.requests[trace.requests.len().saturating_sub(REQUESTS_MAX)..];
+    let from = last.first().map_or(0, |record| record.time_ns);
+    let records =
+        last.iter().map(|record| Ok(Record { time_ns: record.time_ns - from, ..*record }));
+    let pace = Pace::Timestamps { load, in_flight_max: IN_FLIGHT_MAX };
+    let options = LaneOptions { part: Part::All, pace, write_cap: None };
+    let mut lanes = Lanes::new(vec![(options, Box::new(records))]);
+    let mut told = 0;
+    let mut tell = |done: u64| progress(done - std::mem::replace(&mut told, done));
+    let (tally, _) = run(target, &mut lanes, &fit, &mut tell).map_err(failed)?;
+    if let Some(error) = tally.first_error {
+        return Err(Failure(error));
+    }
+    let after = target.counts();
+    let host = (after.bytes_written - before.bytes_written).max(1) as f64;
+    let moved = (after.bytes_relocated - before.bytes_relocated) as f64;
+    let programmed = (after.bytes_programmed - before.bytes_programmed) as f64;
+    Ok(Timed {
+        reads: tally.kind(Op::Read).latency.clone(),
+        writes: tally.kind(Op::Write).latency.clone(),
+        late: tally.late,
+        overhead: (programmed - host - moved).max(0.0) / host,
+        waf: 1.0 + moved / host,
+    })
+}
+
+/// Writes and trims, up to the first request of the timed pass and as many as write the device once.
+fn aging(trace: &Recorded) -> impl Iterator<Item = &Record> {
+    let count = trace.requests.len();
+    let end = count.saturating_sub(REQUESTS_MAX);
+    let changes = |record: &Record| matches!(record.op, Op::Write | Op::Trim);
+    let at = move |back: usize| &trace.requests[(end + count - 1 - back % count) % count];
+    let (mut back, mut bytes) = (0, 0);
+    while bytes < trace.bytes() {
+        let record = at(back);
+        bytes += if record.op == Op::Write { record.length } else { 0 };
+        back += 1;
+    }
+    (0..back).rev().map(at).filter(move |&record| changes(record))
+}

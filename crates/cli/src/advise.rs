@@ -9,7 +9,7 @@ use crate::{End, Failure};
 use ftl::PolicyNames;
 use ftl::policy::stream::{self, STREAMS, Shape};
 use lab::advise::{
-    Advice, Choice, Options, Recorded, Row, advise, choose, flash_device, how, span,
+    Advice, Choice, Options, Playing, Recorded, Row, advise, choose, flash_device, how, span,
 };
 use lab::device_file::DeviceSpec;
 use lab::load::Latency;
@@ -67,8 +67,13 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 2.0, value_parser = overwrites)]
     overwrites: f64,
     /// For latencies: so many times faster than recorded, such as 3x
-    #[arg(long, value_name = "X", value_parser = crate::replay::load, default_value = "1x")]
+    #[arg(long, value_name = "X", value_parser = crate::replay::load, default_value = "1x",
+        conflicts_with = "qd")]
     load: f64,
+    /// For latencies: in a closed loop, so many in flight [default: by the timestamps, or 16 where
+    /// the device cannot keep up]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=16384))]
+    qd: Option<u32>,
     /// Only a share of the address space, such as 1/10 [default: all of it up to 8 GiB]
     #[arg(long, value_name = "1/N", value_parser = share)]
     sample: Option<u64>,
@@ -114,6 +119,7 @@ pub fn run(args: &Args) -> Result<End, Failure> {
         op_percents: args.op_percents.clone(),
         overwrites: args.overwrites,
         load: args.load,
+        depth: args.qd,
         seed: args.seed,
         threads: args.threads.map_or_else(crate::bench::cores, |threads| threads as usize),
     };
@@ -266,18 +272,23 @@ fn write_report(
 fn command(args: &Args) -> String {
     let ops: Vec<String> = args.op_percents.iter().map(f64::to_string).collect();
     let mut command = format!(
-        "weir advise {} --device {} --gc {} --op {} --budget-handles {} --overwrites {} --load {}x --seed {}",
+        "weir advise {} --device {} --gc {} --op {} --budget-handles {} --overwrites {} --seed {}",
         args.trace.display(),
         args.device,
         args.victims.join(","),
         ops.join(","),
         args.budget_handles,
         args.overwrites,
-        args.load,
         args.seed
     );
+    if args.load != 1.0 {
+        command.push_str(&format!(" --load {}x", args.load));
+    }
     if let Some(streams) = &args.streams {
         command.push_str(&format!(" --streams {streams}"));
+    }
+    if let Some(depth) = args.qd {
+        command.push_str(&format!(" --qd {depth}"));
     }
     if let Some(share) = args.sample {
         command.push_str(&format!(" --sample 1/{share}"));
@@ -348,11 +359,15 @@ fn rows(advice: &Advice, choice: &Choice) -> String {
             row.victim.clone(),
             format!("{:.3}{}", row.waf.waf, if row.waf.steady { "" } else { "?" }),
             format!("{:+.0} %", distance * 100.0),
-            format!("{:.3}", row.timed.overhead),
-            span(row.years),
         ];
-        cells.extend(latencies(&row.timed.reads));
-        cells.extend(latencies(&row.timed.writes));
+        match &row.timed {
+            Ok(timed) => {
+                cells.extend([format!("{:.3}", timed.overhead), span(row.years)]);
+                cells.extend(latencies(&timed.reads));
+                cells.extend(latencies(&timed.writes));
+            }
+            Err(_) => cells.extend([(); 8].map(|()| "failed".to_string())),
+        }
         cells.push(bytes(row.memory_per_tib));
         rows.push(cells);
         let last = advice.rows.get(index + 1).is_none_or(|next| next.op_percent != row.op_percent);
@@ -401,7 +416,10 @@ fn as_json(args: &Args, advice: &Advice, choice: &Choice, left_out: &[String]) -
         "touched_bytes": facts.touched_bytes,
         "logical_bytes": facts.logical_bytes,
         "slots_per_band": advice.slots_per_band,
-        "load": advice.load,
+        "timed": match advice.playing {
+            Playing::Timestamps(load) => json!({ "load": load }),
+            Playing::Depth(depth) => json!({ "qd": depth, "behind_timestamps": advice.behind }),
+        },
         "timed_requests": advice.timed_requests,
         "how": how(advice),
         "left_out": left_out,
@@ -429,26 +447,31 @@ fn row_json(advice: &Advice, row: &Row) -> Value {
             "max_ns": latency.max_ns(),
         }),
     };
-    json!({
+    let mut value = json!({
         "stream": row.stream,
         "victim": row.victim,
         "op_percent": row.op_percent,
         "waf": row.waf.waf,
         "above_oracle": advice.distance(row),
-        "overhead": row.timed.overhead,
-        "waf_total": row.waf_total(),
-        "years": row.years,
         "rounds": row.waf.rounds,
         "steady": row.waf.steady,
         "alpha": row.waf.alpha,
         "handles": row.waf.handles,
         "memory_bytes": row.waf.memory_bytes,
         "memory_bytes_per_tib": row.memory_per_tib,
-        "waf_timed": row.timed.waf,
-        "late": row.timed.late,
-        "reads": latency(&row.timed.reads),
-        "writes": latency(&row.timed.writes),
-    })
+        "failure": row.timed.as_ref().err(),
+    });
+    if let Ok(timed) = &row.timed {
+        value["overhead"] = timed.overhead.into();
+        value["waf_total"] = row.waf_total().into();
+        value["years"] = row.years.into();
+        value["keeps_up"] = timed.keeps_up.into();
+        value["waf_timed"] = timed.waf.into();
+        value["write_bytes_per_s"] = timed.bytes_per_s.into();
+        value["reads"] = latency(&timed.reads);
+        value["writes"] = latency(&timed.writes);
+    }
+    value
 }
 
 #[cfg(test)]

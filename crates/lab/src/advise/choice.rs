@@ -37,7 +37,8 @@ pub fn choose(advice: &Advice, years: f64) -> Choice {
 
 /// The row that programs least at this over-provisioning.
 fn best_at(advice: &Advice, op_percent: f64) -> usize {
-    let rows = || advice.rows.iter().enumerate().filter(|(_, row)| row.op_percent == op_percent);
+    let alike = |row: &Row| row.op_percent == op_percent && row.timed.is_ok();
+    let rows = || advice.rows.iter().enumerate().filter(move |(_, row)| alike(row));
     let least = rows().map(|(_, row)| row.waf_total()).fold(f64::INFINITY, f64::min);
     let same = rows().filter(|(_, row)| row.waf_total() <= least * (1.0 + SAME));
     same.min_by_key(|(index, row)| (row.memory_per_tib, *index)).map_or(0, |(index, _)| index)
@@ -46,8 +47,13 @@ fn best_at(advice: &Advice, op_percent: f64) -> usize {
 /// The same device without streams: with the victim policy that suits that best.
 fn without_streams(advice: &Advice, op_percent: f64) -> Option<&Row> {
     let rows = advice.rows.iter();
-    let none = rows.filter(|row| row.op_percent == op_percent && row.stream.starts_with("none"));
+    let none =
+        rows.filter(|row| row.op_percent == op_percent && is_plain(row) && row.timed.is_ok());
     none.min_by(|a, b| a.waf_total().total_cmp(&b.waf_total()))
+}
+
+fn is_plain(row: &Row) -> bool {
+    row.stream.starts_with("none")
 }
 
 fn why(advice: &Advice, index: usize, best: &[usize], (years, lasts): (f64, bool)) -> String {
@@ -56,16 +62,15 @@ fn why(advice: &Advice, index: usize, best: &[usize], (years, lasts): (f64, bool
         "Choose streams = {:?} with victim = {:?} and {} % of over-provisioning: ",
         row.stream, row.victim, row.op_percent
     );
-    let overhead = row.timed.overhead;
+    let overhead = row.timed.as_ref().map_or(0.0, |timed| timed.overhead);
     let _ = write!(text, "write amplification {:.2}", row.waf_total());
     if overhead >= 0.005 {
         let _ =
             write!(text, " ({:.2} by GC, {overhead:.2} by padding and checkpoints)", row.waf.waf);
     }
     let _ = write!(text, ", and the flash lasts {}", span(row.years));
-    match without_streams(advice, row.op_percent)
-        .filter(|none| !row.stream.starts_with("none") && !std::ptr::eq(*none, row))
-    {
+    let plain = is_plain(row);
+    match without_streams(advice, row.op_percent).filter(|_| !plain) {
         Some(none) => {
             let _ = write!(
                 text,
@@ -75,7 +80,7 @@ fn why(advice: &Advice, index: usize, best: &[usize], (years, lasts): (f64, bool
             );
             text.push_str(&slower(row, none));
         }
-        None if row.stream.starts_with("none") => {
+        None if plain => {
             text.push_str("; no stream policy that was tried programs noticeably less");
         }
         None => {}
@@ -117,10 +122,10 @@ fn why(advice: &Advice, index: usize, best: &[usize], (years, lasts): (f64, bool
 /// What the choice costs in latency, if it does.
 fn slower(row: &Row, none: &Row) -> String {
     let mut text = String::new();
-    for (what, chosen, other) in [
-        ("reads", &row.timed.reads, &none.timed.reads),
-        ("writes", &row.timed.writes, &none.timed.writes),
-    ] {
+    let (Ok(chosen), Ok(other)) = (&row.timed, &none.timed) else { return text };
+    for (what, chosen, other) in
+        [("reads", &chosen.reads, &other.reads), ("writes", &chosen.writes, &other.writes)]
+    {
         let (chosen, other) = (chosen.quantile_ns(0.999), other.quantile_ns(0.999));
         let ratio = chosen as f64 / (other as f64).max(1.0);
         if ratio > SLOWER || ratio < 1.0 / SLOWER {

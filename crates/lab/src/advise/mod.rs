@@ -16,7 +16,7 @@ mod timed;
 pub use choice::{Choice, choose, span};
 pub use recorded::{Facts, Recorded};
 pub use show::{how, report};
-pub use timed::Timed;
+pub use timed::{Playing, Timed};
 
 use crate::device_file::{DeviceSpec, Inside};
 use crate::driver::Failure;
@@ -27,6 +27,7 @@ use crate::trace::TraceError;
 use ftl::policy::stream::{self, Shape};
 use nand::Profile;
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What is tried, and how.
 #[derive(Clone, Debug, PartialEq)]
@@ -41,8 +42,10 @@ pub struct Options {
     pub op_percents: Vec<f64>,
     /// Writes in whole capacities before write amplification is believed, at least.
     pub overwrites: f64,
-    /// So many times faster than recorded.
+    /// So many times faster than recorded, where the device can keep up with that.
     pub load: f64,
+    /// In a closed loop of this depth instead, for latencies.
+    pub depth: Option<u32>,
     /// Seed of all that is drawn.
     pub seed: u64,
     /// Simulations at a time.
@@ -135,8 +138,8 @@ pub struct Row {
     pub op_percent: f64,
     /// Write amplification by GC, without delays.
     pub waf: StreamWaf,
-    /// Latencies, and what is programmed beside the host's data and GC's.
-    pub timed: Timed,
+    /// Latencies, and what is programmed beside the host's data and GC's; or why the device failed.
+    pub timed: Result<Timed, String>,
     /// Bytes of the detector for a device of 1 TiB.
     pub memory_per_tib: u64,
     /// Until the flash has had its erases, at the trace's write rate.
@@ -146,7 +149,7 @@ pub struct Row {
 impl Row {
     /// Slots programmed for any reason, by slots written for the host.
     pub fn waf_total(&self) -> f64 {
-        self.waf.waf + self.timed.overhead
+        self.waf.waf + self.timed.as_ref().map_or(0.0, |timed| timed.overhead)
     }
 
     /// Its name in tables.
@@ -175,8 +178,10 @@ pub struct Advice {
     pub endurance: u32,
     /// Requests of the timed pass.
     pub timed_requests: u64,
-    /// Timestamps were played so many times as fast as recorded.
-    pub load: f64,
+    /// How the timed pass was played.
+    pub playing: Playing,
+    /// By timestamps the device would not have kept up.
+    pub behind: bool,
     /// Blocks of a band of the runs without delays.
     pub slots_per_band: u32,
     /// By over-provisioning, then in the order of the options.
@@ -199,6 +204,10 @@ impl Advice {
 
 /// The victim policy of the oracle: the best with data sorted by lifetime.
 const ORACLE_VICTIM: &str = "cost-benefit";
+/// Its name as a stream policy.
+const ORACLE: &str = "oracle";
+/// Requests in flight where the device cannot keep up with the timestamps.
+const BEHIND_DEPTH: u32 = 16;
 /// Bands of the device that takes no time.
 const BANDS: u32 = 2048;
 /// A band has at least so many blocks.
@@ -223,18 +232,6 @@ pub fn flash_device(profile: Profile, channels: u32, dies_per_channel: u32) -> D
     spec
 }
 
-/// One simulation.
-enum Job<'a> {
-    Waf { stream: &'a str, victim: &'a str, op_percent: f64 },
-    Timed(timed::Choice<'a>),
-}
-
-/// Its result.
-enum Got {
-    Waf(StreamWaf),
-    Timed(Timed),
-}
-
 /// Measures every combination. `progress` is told of (done, all), in blocks written and requests.
 ///
 /// # Errors
@@ -245,62 +242,161 @@ pub fn advise(
     progress: &(dyn Fn(u64, u64) + Sync),
 ) -> Result<Advice, AdviseError> {
     let flash = check_device(&options.device, trace)?;
-    let slots_per_band = (trace.changes.logical_blocks / BANDS).max(SLOTS_PER_BAND_MIN);
-    // A part of the address space has a part of the requests: played faster they come as often.
-    let load = options.load * trace.facts.sample as f64;
-    let rounds = rounds(trace, options.overwrites);
-    let jobs = jobs(options);
-    let timed_requests = trace.requests.len().min(timed::REQUESTS_MAX) as u64;
-    let work = Work::new(&jobs, trace, rounds, timed_requests, progress);
-    let run = |index: u64| {
-        let mut tell = |done| work.done(done);
-        match &jobs[index as usize] {
-            Job::Waf { stream, victim, op_percent } => {
-                let device = StreamDevice {
-                    slots_per_band,
-                    op_percent: *op_percent,
-                    victim: (*victim).into(),
-                    seed: options.seed,
-                };
-                device.measure(&trace.changes, stream, rounds, &mut tell).map(Got::Waf)
-            }
-            Job::Timed(choice) => {
-                let device = timed::device(&options.device, *choice, trace.bytes());
-                let mut device = device.map_err(Failure)?;
-                timed::measure(&mut *device, trace, load, options.seed, &mut tell).map(Got::Timed)
-            }
-        }
+    let run = Run {
+        trace,
+        options,
+        slots_per_band: (trace.changes.logical_blocks / BANDS).max(SLOTS_PER_BAND_MIN),
+        rounds: rounds(trace, options.overwrites),
+        timed_requests: trace.requests.len().min(timed::REQUESTS_MAX) as u64,
+        done: 0.into(),
+        progress,
     };
-    let got =
-        for_each_seed(0..jobs.len() as u64, options.threads, run).map_err(AdviseError::Run)?;
+    // A part of the address space has a part of the requests: played faster they come as often.
+    let wanted = match options.depth {
+        Some(depth) => Playing::Depth(depth),
+        None => Playing::Timestamps(options.load * trace.facts.sample as f64),
+    };
+    let choices = choices(options);
+    let first = choices.first().copied().map(|choice| Job::Timed(choice, wanted));
+    let counted = choices.iter().map(|&choice| Job::Waf(choice));
+    let bounds = options.op_percents.iter().map(|&op_percent| {
+        let (stream, victim, seed) = (ORACLE, ORACLE_VICTIM, options.seed);
+        Job::Waf(timed::Choice { stream, victim, op_percent, seed })
+    });
+    let jobs: Vec<Job<'_>> = first.into_iter().chain(counted).chain(bounds).collect();
+    let all = jobs.len() + choices.len() - 1;
+    let mut got = run.all(&jobs, all)?.into_iter();
+    let first = got.next();
+    // What the first one cannot keep up with says nothing about any: latencies would only grow.
+    let behind = matches!(&first, Some(Got::Timed(Ok(timed))) if !timed.keeps_up);
+    let playing = if behind { Playing::Depth(BEHIND_DEPTH) } else { wanted };
+    let again = choices.iter().skip(usize::from(!behind));
+    let jobs: Vec<_> = again.map(|&choice| Job::Timed(choice, playing)).collect();
+    let timed = first.into_iter().filter(|_| !behind).chain(run.all(&jobs, all)?);
     let mut advice = Advice {
         facts: trace.facts.clone(),
         device: format!("{} ({})", options.device.name, options.device.kind()),
         endurance: flash.endurance,
-        timed_requests,
-        load,
-        slots_per_band,
+        timed_requests: run.timed_requests,
+        playing,
+        behind,
+        slots_per_band: run.slots_per_band,
         rows: Vec::new(),
         bounds: Vec::new(),
     };
-    collect(&jobs, got, &mut advice);
+    let mut wafs = got.filter_map(Got::waf);
+    for (&choice, timed) in choices.iter().zip(timed.filter_map(Got::timed)) {
+        let waf = wafs.next().expect("each combination is counted");
+        let row = row(choice, waf, timed, &advice);
+        advice.rows.push(row);
+    }
+    let bound = |(&op_percent, waf)| Bound { op_percent, waf };
+    advice.bounds = options.op_percents.iter().zip(wafs).map(bound).collect();
     Ok(advice)
 }
 
-/// Every combination twice, and the oracle once for each over-provisioning.
-fn jobs(options: &Options) -> Vec<Job<'_>> {
-    let mut jobs = Vec::new();
+/// Every combination, by over-provisioning first.
+fn choices(options: &Options) -> Vec<timed::Choice<'_>> {
+    let mut choices = Vec::new();
     for &op_percent in &options.op_percents {
         for stream in &options.streams {
             for victim in &options.victims {
-                let (stream, victim, seed) = (stream.as_str(), victim.as_str(), options.seed);
-                jobs.push(Job::Waf { stream, victim, op_percent });
-                jobs.push(Job::Timed(timed::Choice { stream, victim, op_percent, seed }));
+                let seed = options.seed;
+                choices.push(timed::Choice { stream, victim, op_percent, seed });
             }
         }
-        jobs.push(Job::Waf { stream: "oracle", victim: ORACLE_VICTIM, op_percent });
     }
-    jobs
+    choices
+}
+
+/// One simulation.
+enum Job<'a> {
+    Waf(timed::Choice<'a>),
+    Timed(timed::Choice<'a>, Playing),
+}
+
+/// Its result.
+enum Got {
+    Waf(StreamWaf),
+    Timed(Result<Timed, String>),
+}
+
+impl Got {
+    fn waf(self) -> Option<StreamWaf> {
+        if let Self::Waf(waf) = self { Some(waf) } else { None }
+    }
+
+    fn timed(self) -> Option<Result<Timed, String>> {
+        if let Self::Timed(timed) = self { Some(timed) } else { None }
+    }
+}
+
+/// What all simulations have in common.
+struct Run<'a> {
+    trace: &'a Recorded,
+    options: &'a Options,
+    slots_per_band: u32,
+    rounds: Rounds,
+    timed_requests: u64,
+    /// Blocks and requests of all simulations so far.
+    done: AtomicU64,
+    progress: &'a (dyn Fn(u64, u64) + Sync),
+}
+
+impl Run<'_> {
+    /// Does all of `jobs`, which are some of `all`.
+    fn all(&self, jobs: &[Job<'_>], all: usize) -> Result<Vec<Got>, AdviseError> {
+        // As if all were alike: near enough for a progress bar.
+        let passes = self.rounds.each / (self.trace.changes.list.len() as u64).max(1);
+        let written = u64::from(self.rounds.least) * passes * self.trace.facts.blocks_written;
+        let whole = (written + self.timed_requests) * all as u64 / 2;
+        let run = |index: u64| {
+            let mut tell = |more: u64| {
+                let before = self.done.fetch_add(more, Ordering::Relaxed);
+                (self.progress)(before + more, whole);
+            };
+            self.job(&jobs[index as usize], &mut tell)
+        };
+        for_each_seed(0..jobs.len() as u64, self.options.threads, run).map_err(AdviseError::Run)
+    }
+
+    fn job(&self, job: &Job<'_>, tell: &mut dyn FnMut(u64)) -> Result<Got, Failure> {
+        match *job {
+            Job::Waf(timed::Choice { stream, victim, op_percent, seed }) => {
+                let slots_per_band = self.slots_per_band;
+                let device =
+                    StreamDevice { slots_per_band, op_percent, victim: victim.into(), seed };
+                device.measure(&self.trace.changes, stream, self.rounds, tell).map(Got::Waf)
+            }
+            Job::Timed(choice, playing) => {
+                let device = timed::device(&self.options.device, choice, self.trace.bytes());
+                let mut device = device.map_err(Failure)?;
+                let timed = timed::measure(&mut *device, self.trace, playing, choice.seed, tell);
+                // A device that fails under this load is a finding, not the end.
+                Ok(Got::Timed(timed.map_err(|failure| failure.to_string())))
+            }
+        }
+    }
+}
+
+fn row(
+    choice: timed::Choice<'_>,
+    waf: StreamWaf,
+    timed: Result<Timed, String>,
+    advice: &Advice,
+) -> Row {
+    let policy = stream::by_name(choice.stream, Shape { blocks: TIB_BLOCKS, handles: 1 });
+    let mut row = Row {
+        stream: choice.stream.into(),
+        victim: choice.victim.into(),
+        op_percent: choice.op_percent,
+        waf,
+        timed,
+        memory_per_tib: policy.map_or(0, |policy| policy.memory_bytes()),
+        years: 0.0,
+    };
+    row.years = years(&row, advice);
+    row
 }
 
 /// Whole passes of the trace that write the capacity, as often as wanted and twice at least.
@@ -311,67 +407,6 @@ fn rounds(trace: &Recorded, overwrites: f64) -> Rounds {
     let least = (overwrites * capacity as f64 / (passes * pass) as f64).ceil().max(2.0) as u32;
     let each = passes * trace.changes.list.len() as u64;
     Rounds { warm: 0, each, least, most: least + ROUNDS_MORE }
-}
-
-/// How far all simulations together have come.
-struct Work<'a> {
-    done: std::sync::atomic::AtomicU64,
-    all: u64,
-    progress: &'a (dyn Fn(u64, u64) + Sync),
-}
-
-impl<'a> Work<'a> {
-    fn new(
-        jobs: &[Job<'_>],
-        trace: &Recorded,
-        rounds: Rounds,
-        timed_requests: u64,
-        progress: &'a (dyn Fn(u64, u64) + Sync),
-    ) -> Self {
-        let passes = rounds.each / (trace.changes.list.len() as u64).max(1);
-        let capacity = u64::from(trace.changes.logical_blocks);
-        let counted = capacity + u64::from(rounds.least) * passes * trace.facts.blocks_written;
-        let all = jobs.iter().map(|job| match job {
-            Job::Waf { .. } => counted,
-            Job::Timed(_) => timed_requests,
-        });
-        Self { done: 0.into(), all: all.sum(), progress }
-    }
-
-    fn done(&self, more: u64) {
-        let before = self.done.fetch_add(more, std::sync::atomic::Ordering::Relaxed);
-        (self.progress)(before + more, self.all);
-    }
-}
-
-/// Results to rows: a combination's two follow each other.
-fn collect(jobs: &[Job<'_>], got: Vec<Got>, advice: &mut Advice) {
-    let mut pending = None;
-    for (job, got) in jobs.iter().zip(got) {
-        match (job, got) {
-            (Job::Waf { stream: "oracle", op_percent, .. }, Got::Waf(waf)) => {
-                advice.bounds.push(Bound { op_percent: *op_percent, waf });
-            }
-            (Job::Waf { .. }, Got::Waf(waf)) => pending = Some(waf),
-            (Job::Timed(choice), Got::Timed(timed)) => {
-                let waf = pending.take().expect("its write amplification came before");
-                let shape = Shape { blocks: TIB_BLOCKS, handles: 1 };
-                let policy = stream::by_name(choice.stream, shape);
-                let mut row = Row {
-                    stream: choice.stream.into(),
-                    victim: choice.victim.into(),
-                    op_percent: choice.op_percent,
-                    waf,
-                    timed,
-                    memory_per_tib: policy.map_or(0, |policy| policy.memory_bytes()),
-                    years: 0.0,
-                };
-                row.years = years(&row, advice);
-                advice.rows.push(row);
-            }
-            _ => unreachable!("each job gives what it is for"),
-        }
-    }
 }
 
 /// Endurance times physical capacity, by what is programmed in a year.

@@ -1,6 +1,6 @@
 //! The advice as a [`Report`]: a page with plots of write amplification and latency.
 
-use super::{Advice, Choice, Row};
+use super::{Advice, Choice, Playing, Row, Timed};
 use crate::load::Latency;
 use crate::report::{Axis, Column, Figure, Origin, Report, Scale, Series, Style, Table, Value};
 
@@ -69,13 +69,29 @@ pub fn how(advice: &Advice) -> Vec<String> {
             format!(" NOT in steady state: {}.", unsteady.join("; "))
         }
     ));
+    let playing = match (advice.playing, advice.behind) {
+        (Playing::Timestamps(1.0), _) => "by their timestamps, from when each was due".to_string(),
+        (Playing::Timestamps(load), _) => {
+            format!("by their timestamps, {load} times as fast, from when each was due")
+        }
+        (Playing::Depth(depth), false) => format!("in a closed loop, {depth} in flight"),
+        (Playing::Depth(depth), true) => format!(
+            "in a closed loop, {depth} in flight, because the device cannot keep up with the timestamps"
+        ),
+    };
     notes.push(format!(
-        "Latencies and overhead (padding, checkpoints) are measured on the device itself, with its times, filled and \
-         then aged by writes of its capacity: the last {} requests by their timestamps, {} as \
-         recorded, from when each was due.",
+        "Latencies and overhead (padding, checkpoints) are measured on the device itself, with its \
+         times, filled and then aged by writes of its capacity: the last {} requests {playing}.",
         advice.timed_requests,
-        if advice.load == 1.0 { "as fast".into() } else { format!("{} times as fast", advice.load) },
     ));
+    for row in &advice.rows {
+        if let Err(why) = &row.timed {
+            notes.push(format!("{} FAILED on the device: {why}.", name_and_op(row)));
+        }
+        if row.timed.as_ref().is_ok_and(|timed| !timed.keeps_up) {
+            notes.push(format!("{} does not keep up with the timestamps.", name_and_op(row)));
+        }
+    }
     notes.push(
         "The oracle sorts by the true death times into 12 classes, victims by cost-benefit. Lifetime is \
          endurance x flash / (write rate x (WAF + overhead))."
@@ -137,17 +153,22 @@ fn waf_by_combination(advice: &Advice, chosen: &Row) -> Figure {
 }
 
 fn latency_by_combination(advice: &Advice, chosen: &Row) -> Figure {
-    type Of = fn(&Row) -> f64;
+    type Of = fn(&Timed) -> f64;
     let lines: [(&str, Origin, Of); 4] = [
-        ("reads, p99.9", Origin::Weir, |row| row.timed.reads.quantile_ns(0.999) as f64 / 1e9),
-        ("reads, mean", Origin::Bound, |row| row.timed.reads.mean_ns() / 1e9),
-        ("writes, p99.9", Origin::Paper, |row| row.timed.writes.quantile_ns(0.999) as f64 / 1e9),
-        ("writes, mean", Origin::Baseline, |row| row.timed.writes.mean_ns() / 1e9),
+        ("reads, p99.9", Origin::Weir, |timed| timed.reads.quantile_ns(0.999) as f64 / 1e9),
+        ("reads, mean", Origin::Bound, |timed| timed.reads.mean_ns() / 1e9),
+        ("writes, p99.9", Origin::Paper, |timed| timed.writes.quantile_ns(0.999) as f64 / 1e9),
+        ("writes, mean", Origin::Baseline, |timed| timed.writes.mean_ns() / 1e9),
     ];
-    let seen = |of: &Of| alike(advice, chosen).all(|row| of(row) > 0.0);
-    let series = lines.iter().filter(|(_, _, of)| seen(of)).map(|&(name, origin, of)| {
-        series(name, origin, Style::Points, points(alike(advice, chosen).map(of)))
-    });
+    let points = |of: Of| {
+        let of = |row: &Row| row.timed.as_ref().map_or(0.0, of);
+        let points = alike(advice, chosen).map(of).enumerate().filter(|&(_, value)| value > 0.0);
+        points.map(|(index, value)| (index as f64, value)).collect::<Vec<_>>()
+    };
+    let series = lines
+        .iter()
+        .map(|&(name, origin, of)| series(name, origin, Style::Points, points(of)))
+        .filter(|series| !series.points.is_empty());
     Figure {
         id: "latency".into(),
         title: format!("Latency, {} % of over-provisioning", chosen.op_percent),
@@ -188,28 +209,24 @@ fn waf_by_op(advice: &Advice, chosen: &Row) -> Figure {
 
 fn table(advice: &Advice) -> Table {
     let column = |label: &str, unit: &str| Column { label: label.into(), unit: unit.into() };
-    let milliseconds = |latency: &Latency, ns: f64| match latency.count() {
-        0 => Value::Text("none".into()),
-        _ => Value::Number(ns / 1e6),
-    };
     let row = |row: &Row| {
-        let (reads, writes) = (&row.timed.reads, &row.timed.writes);
-        vec![
+        let mut cells = vec![
             Value::Number(row.op_percent),
             Value::Text(row.stream.clone()),
             Value::Text(row.victim.clone()),
             Value::Number(row.waf.waf),
             Value::Number(advice.distance(row).unwrap_or(0.0) * 100.0),
-            Value::Number(row.timed.overhead),
-            Value::Number(row.years),
-            milliseconds(reads, reads.mean_ns()),
-            milliseconds(reads, reads.quantile_ns(0.99) as f64),
-            milliseconds(reads, reads.quantile_ns(0.999) as f64),
-            milliseconds(writes, writes.mean_ns()),
-            milliseconds(writes, writes.quantile_ns(0.99) as f64),
-            milliseconds(writes, writes.quantile_ns(0.999) as f64),
-            Value::Number(row.memory_per_tib as f64 / f64::from(1 << 20)),
-        ]
+        ];
+        match &row.timed {
+            Ok(timed) => {
+                cells.extend([Value::Number(timed.overhead), Value::Number(row.years)]);
+                cells.extend(milliseconds(&timed.reads));
+                cells.extend(milliseconds(&timed.writes));
+            }
+            Err(_) => cells.extend([(); 8].map(|()| Value::Text("failed".into()))),
+        }
+        cells.push(Value::Number(row.memory_per_tib as f64 / f64::from(1 << 20)));
+        cells
     };
     Table {
         title: "Every combination".into(),
@@ -232,4 +249,13 @@ fn table(advice: &Advice) -> Table {
         rows: advice.rows.iter().map(row).collect(),
         note: String::new(),
     }
+}
+
+/// Mean, p99 and p99.9.
+fn milliseconds(latency: &Latency) -> [Value; 3] {
+    if latency.count() == 0 {
+        return [(); 3].map(|()| Value::Text("none".into()));
+    }
+    let quantile = |share| latency.quantile_ns(share) as f64;
+    [latency.mean_ns(), quantile(0.99), quantile(0.999)].map(|ns| Value::Number(ns / 1e6))
 }

@@ -27,6 +27,10 @@ pub const REQUESTS_MAX: usize = 400_000;
 const DEPTH: u32 = 64;
 /// Requests in flight that the open loop may pile up.
 const IN_FLIGHT_MAX: u32 = 16384;
+/// A device keeps up if it takes no longer than the trace, times this, and
+const BEHIND_MAX: f64 = 1.02;
+/// this much.
+const BEHIND_NS: f64 = 100e6;
 
 /// What the timed pass saw.
 #[derive(Clone, Debug)]
@@ -35,12 +39,14 @@ pub struct Timed {
     pub reads: Latency,
     /// The same of writes; one with FUA ends with its flush.
     pub writes: Latency,
-    /// Requests that had to wait for room among those in flight: the device cannot keep up.
-    pub late: u64,
+    /// It took no longer than the trace says, or hardly: the device keeps up with it.
+    pub keeps_up: bool,
     /// Slots programmed beyond the host's and GC's, by slots written: padding and checkpoints.
     pub overhead: f64,
     /// Slots written for the host or relocated in this pass, by slots written for the host.
     pub waf: f64,
+    /// Bytes written by the host in a second of media time.
+    pub bytes_per_s: f64,
 }
 
 /// A device with policies and over-provisioning of its own.
@@ -139,46 +145,67 @@ fn shortened(profile: &Profile, slots: f64) -> Profile {
     Profile { pages_per_block: pages, erase_ns, ..profile.clone() }
 }
 
-/// Fills the device, ages it by the changes of the trace, and plays the trace by its timestamps,
-/// `load` times as fast. `progress` is told how many requests were done since it was told last.
+/// When the requests of the timed pass go out.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Playing {
+    /// When the trace says, so many times as fast.
+    Timestamps(f64),
+    /// So many in flight.
+    Depth(u32),
+}
+
+/// Fills the device, ages it by the changes of the trace, and plays the trace. `progress` is told
+/// how many requests were done since it was told last.
 pub fn measure(
     target: &mut dyn Target,
     trace: &Recorded,
-    load: f64,
+    playing: Playing,
     seed: u64,
     progress: &mut dyn FnMut(u64),
 ) -> Result<Timed, Failure> {
     let failed = |error: crate::replay::ReplayError| Failure(error.to_string());
     precondition(target, Precondition::Fill, seed, &mut |_| {}).map_err(failed)?;
-    let fit = Fit::whole(target.bytes());
-    let aging = aging(trace).map(|record| Ok::<_, TraceError>(*record));
-    let options = LaneOptions { part: Part::All, pace: Pace::Depth(DEPTH), write_cap: None };
-    let mut lanes = Lanes::new(vec![(options, Box::new(aging))]);
-    run(target, &mut lanes, &fit, &mut |_| {}).map_err(failed)?;
-    let before = target.counts();
+    let mut play = |records: &mut dyn Iterator<Item = Record>, pace, tell: &mut dyn FnMut(u64)| {
+        let records = records.map(Ok::<_, TraceError>);
+        let options = LaneOptions { part: Part::All, pace, write_cap: None };
+        let mut lanes = Lanes::new(vec![(options, Box::new(records))]);
+        let before = target.counts();
+        let fit = Fit::whole(target.bytes());
+        let (tally, took_ns) = run(target, &mut lanes, &fit, tell).map_err(failed)?;
+        match &tally.first_error {
+            Some(error) => Err(Failure(error.clone())),
+            None => Ok((tally, took_ns, before, target.counts())),
+        }
+    };
+    play(&mut aging(trace).copied(), Pace::Depth(DEPTH), &mut |_| {})?;
     let last = &trace.requests[trace.requests.len().saturating_sub(REQUESTS_MAX)..];
     let from = last.first().map_or(0, |record| record.time_ns);
-    let records =
-        last.iter().map(|record| Ok(Record { time_ns: record.time_ns - from, ..*record }));
-    let pace = Pace::Timestamps { load, in_flight_max: IN_FLIGHT_MAX };
-    let options = LaneOptions { part: Part::All, pace, write_cap: None };
-    let mut lanes = Lanes::new(vec![(options, Box::new(records))]);
+    let mut records =
+        last.iter().map(|record| Record { time_ns: record.time_ns - from, ..*record });
+    let pace = match playing {
+        Playing::Timestamps(load) => Pace::Timestamps { load, in_flight_max: IN_FLIGHT_MAX },
+        Playing::Depth(depth) => Pace::Depth(depth),
+    };
     let mut told = 0;
     let mut tell = |done: u64| progress(done - std::mem::replace(&mut told, done));
-    let (tally, _) = run(target, &mut lanes, &fit, &mut tell).map_err(failed)?;
-    if let Some(error) = tally.first_error {
-        return Err(Failure(error));
-    }
-    let after = target.counts();
+    let (tally, took_ns, before, after) = play(&mut records, pace, &mut tell)?;
     let host = (after.bytes_written - before.bytes_written).max(1) as f64;
     let moved = (after.bytes_relocated - before.bytes_relocated) as f64;
     let programmed = (after.bytes_programmed - before.bytes_programmed) as f64;
+    let keeps_up = match playing {
+        Playing::Timestamps(load) => {
+            let span_ns = last.last().map_or(0, |record| record.time_ns - from) as f64 / load;
+            took_ns as f64 <= span_ns * BEHIND_MAX + BEHIND_NS
+        }
+        Playing::Depth(_) => true,
+    };
     Ok(Timed {
         reads: tally.kind(Op::Read).latency.clone(),
         writes: tally.kind(Op::Write).latency.clone(),
-        late: tally.late,
+        keeps_up,
         overhead: (programmed - host - moved).max(0.0) / host,
         waf: 1.0 + moved / host,
+        bytes_per_s: host * 1e9 / took_ns.max(1) as f64,
     })
 }
 

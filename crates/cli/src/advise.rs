@@ -74,6 +74,9 @@ pub struct Args {
     /// the device cannot keep up]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=16384))]
     qd: Option<u32>,
+    /// The device's cache survives a power cut: flushes and FUA cost nothing
+    #[arg(long)]
+    plp: bool,
     /// Only a share of the address space, such as 1/10 [default: all of it up to 8 GiB]
     #[arg(long, value_name = "1/N", value_parser = share)]
     sample: Option<u64>,
@@ -151,6 +154,7 @@ fn read(args: &Args) -> Result<Recorded, Failure> {
         progress.at(done, whole);
     });
     drop(progress);
+    let trace = trace.map(|trace| if args.plp { trace.without_flushes() } else { trace });
     trace.map_err(|error| match error {
         // It names the file itself.
         lab::advise::AdviseError::Trace(error) => error.to_string(),
@@ -287,6 +291,9 @@ fn command(args: &Args) -> String {
     if let Some(streams) = &args.streams {
         command.push_str(&format!(" --streams {streams}"));
     }
+    if args.plp {
+        command.push_str(" --plp");
+    }
     if let Some(depth) = args.qd {
         command.push_str(&format!(" --qd {depth}"));
     }
@@ -325,59 +332,52 @@ fn as_text(args: &Args, advice: &Advice, choice: &Choice, left_out: &[String]) -
     text
 }
 
-const HEAD: [&str; 14] = [
-    "",
-    "OP",
-    "streams",
-    "victim",
-    "WAF",
-    "oracle",
-    "overhead",
-    "lifetime",
-    "read mean",
-    "p99",
-    "p99.9",
-    "write mean",
-    "p99",
-    "p99.9",
-];
-
+/// Write amplification and lifetime, then latencies, by combination.
 fn rows(advice: &Advice, choice: &Choice) -> String {
-    let mut rows = vec![HEAD.map(String::from).to_vec()];
-    rows[0].push("memory/TiB".into());
-    let latencies = |latency: &Latency| match latency.count() {
-        0 => ["-", "-", "-"].map(String::from),
-        _ => [latency.mean_ns() as u64, latency.quantile_ns(0.99), latency.quantile_ns(0.999)]
-            .map(ns_text),
-    };
+    let head = |names: &[&str]| names.iter().map(|name| name.to_string()).collect::<Vec<_>>();
+    let what = ["", "OP", "streams", "victim"];
+    let waf = ["WAF by GC", "above oracle", "overhead", "lifetime", "memory/TiB"];
+    let mut wafs = vec![head(&[&what[..], &waf].concat())];
+    let times = ["read mean", "p99", "p99.9", "write mean", "p99", "p99.9"];
+    let mut latencies = vec![head(&[&what[..], &times].concat())];
     for (index, row) in advice.rows.iter().enumerate() {
-        let distance = advice.distance(row).unwrap_or(0.0);
-        let mut cells = vec![
-            if index == choice.row { "=>" } else { "" }.to_string(),
-            format!("{} %", row.op_percent),
-            row.stream.clone(),
-            row.victim.clone(),
-            format!("{:.3}{}", row.waf.waf, if row.waf.steady { "" } else { "?" }),
-            format!("{:+.0} %", distance * 100.0),
-        ];
+        let mark = if index == choice.row { "=>" } else { "" };
+        let name =
+            [mark, &format!("{} %", row.op_percent), &row.stream, &row.victim].map(String::from);
+        let mut cells = name.to_vec();
+        cells.push(format!("{:.3}{}", row.waf.waf, if row.waf.steady { "" } else { " ?" }));
+        cells.push(format!("{:+.0} %", advice.distance(row).unwrap_or(0.0) * 100.0));
+        let mut times = name.to_vec();
         match &row.timed {
             Ok(timed) => {
                 cells.extend([format!("{:.3}", timed.overhead), span(row.years)]);
-                cells.extend(latencies(&timed.reads));
-                cells.extend(latencies(&timed.writes));
+                times.extend(three(&timed.reads).into_iter().chain(three(&timed.writes)));
             }
-            Err(_) => cells.extend([(); 8].map(|()| "failed".to_string())),
+            Err(_) => {
+                cells.extend([(); 2].map(|()| "failed".to_string()));
+                times.push("failed".into());
+            }
         }
         cells.push(bytes(row.memory_per_tib));
-        rows.push(cells);
+        wafs.push(cells);
+        latencies.push(times);
         let last = advice.rows.get(index + 1).is_none_or(|next| next.op_percent != row.op_percent);
         if let Some(bound) = advice.bound_of(row).filter(|_| last) {
             let waf = format!("{:.3}", bound.waf.waf);
             let cells = ["", &format!("{} %", row.op_percent), "oracle", "cost-benefit", &waf];
-            rows.push(cells.map(String::from).to_vec());
+            wafs.push(cells.map(String::from).to_vec());
         }
     }
-    table(&rows)
+    format!("{}\n{}", table(&wafs), table(&latencies))
+}
+
+/// Mean, p99 and p99.9.
+fn three(latency: &Latency) -> [String; 3] {
+    match latency.count() {
+        0 => [(); 3].map(|()| "-".to_string()),
+        _ => [latency.mean_ns() as u64, latency.quantile_ns(0.99), latency.quantile_ns(0.999)]
+            .map(ns_text),
+    }
 }
 
 fn as_json(args: &Args, advice: &Advice, choice: &Choice, left_out: &[String]) -> Value {

@@ -73,7 +73,7 @@ pub struct StreamWaf {
     pub memory_bytes: u64,
     /// `waf` of each round.
     pub rounds: Vec<f64>,
-    /// The last two rounds agree in write amplification and free bands.
+    /// It no longer changed in write amplification and free bands, see [`Rounds`].
     pub steady: bool,
 }
 
@@ -118,16 +118,20 @@ impl Changes {
     }
 }
 
-/// How long a load runs.
+/// How long a load runs. The device has come to a steady state when the changes at the end of a round
+/// cost what the same changes did before: at the end of the round before, or, of the first round, in
+/// the warm-up.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Rounds {
     /// Changes before the first round.
     pub warm: u64,
-    /// Changes of a round.
+    /// Changes of a round,
     pub each: u64,
-    /// Rounds until two agree: at least so many,
+    /// and of its end that is compared.
+    pub compared: u64,
+    /// At least so many rounds,
     pub least: u32,
-    /// and at most so many.
+    /// and at most so many until it is steady.
     pub most: u32,
 }
 
@@ -162,7 +166,7 @@ impl StreamRun {
     pub fn measure(&self, stream: &str) -> Result<StreamWaf, Failure> {
         let changes = self.changes()?;
         let half = changes.list.len() as u64 / 2;
-        let rounds = Rounds { warm: half, each: half, least: 1, most: 1 };
+        let rounds = Rounds { warm: half, each: half, compared: half, least: 1, most: 1 };
         let device = StreamDevice {
             slots_per_band: self.slots_per_band,
             op_percent: self.op_percent,
@@ -215,17 +219,23 @@ impl StreamDevice {
             sim.ftl_mut().set_stream_policy(Box::new(Oracle::new(changes)));
         }
         let mut load = Load { changes, filled: 0, next: 0, written: 0 };
-        load.drive(&mut sim, u64::from(changes.logical_blocks) + rounds.warm, progress)?;
-        let mut seen: Vec<(f64, u64)> = Vec::new();
+        load.drive(&mut sim, u64::from(changes.logical_blocks), progress)?;
         let mut before = WafCounters::of(&sim)?;
+        load.drive(&mut sim, rounds.warm, progress)?;
+        let mut end = before.end_of(&sim, rounds.warm == rounds.compared)?;
+        let mut seen: Vec<f64> = Vec::new();
         loop {
-            load.drive(&mut sim, rounds.each, progress)?;
+            before = WafCounters::of(&sim)?;
+            load.drive(&mut sim, rounds.each - rounds.compared, progress)?;
+            let middle = WafCounters::of(&sim)?;
+            load.drive(&mut sim, rounds.compared, progress)?;
             let after = WafCounters::of(&sim)?;
             let since = |of: fn(&WafCounters) -> u64| (of(&after) - of(&before)) as f64;
             let (host, moved) = (since(|of| of.host).max(1.0), since(|of| of.relocated));
-            let round = (1.0 + moved / host, sim.ftl().counter("bands_free"));
-            let steady = seen.last().is_some_and(|&last| agree(last, round));
-            seen.push(round);
+            seen.push(1.0 + moved / host);
+            let last = middle.end_of(&sim, true)?;
+            let steady = end.zip(last).is_some_and(|(end, last)| agree(end, last));
+            end = last;
             let count = seen.len() as u32;
             if count >= rounds.most || steady && count >= rounds.least {
                 let used = sim
@@ -238,17 +248,16 @@ impl StreamDevice {
                 let handles =
                     streams.iter().map(|s| u32::from(s.handles_host + s.handles_moved)).sum();
                 return Ok(StreamWaf {
-                    waf: round.0,
+                    waf: 1.0 + moved / host,
                     waf_all: since(|of| of.programmed) / host,
                     fallbacks: since(|of| of.fallbacks) / moved.max(1.0),
                     alpha: usable as f64 / f64::from(changes.logical_blocks),
                     handles,
                     memory_bytes: streams.iter().map(|s| s.memory_bytes).sum(),
-                    rounds: seen.iter().map(|&(waf, _)| waf).collect(),
+                    rounds: seen,
                     steady,
                 });
             }
-            before = after;
         }
     }
 
@@ -270,6 +279,16 @@ impl StreamDevice {
             profile.pages_per_block = self.slots_per_band;
         });
         format(medium.map_err(Failure)?, logical_blocks, &settings)
+    }
+}
+
+impl WafCounters {
+    /// Write amplification since these counts, and the bands that are free now.
+    fn end_of(&self, sim: &Sim, counts: bool) -> Result<Option<(f64, u64)>, Failure> {
+        let now = Self::of(sim)?;
+        let host = (now.host - self.host).max(1) as f64;
+        let waf = 1.0 + (now.relocated - self.relocated) as f64 / host;
+        Ok(counts.then_some((waf, sim.ftl().counter("bands_free"))))
     }
 }
 

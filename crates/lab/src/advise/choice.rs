@@ -9,6 +9,8 @@ use std::fmt::Write;
 
 /// Write amplifications that differ by less are the same.
 const SAME: f64 = 0.01;
+/// Overhead from which on it is worth a word.
+const FLUSHED: f64 = 0.2;
 /// Latencies that differ by more are told.
 const SLOWER: f64 = 1.1;
 
@@ -86,6 +88,12 @@ fn why(advice: &Advice, index: usize, best: &[usize], (years, lasts): (f64, bool
         None => {}
     }
     text.push('.');
+    if overhead > row.waf.waf - 1.0 && overhead > FLUSHED {
+        text.push_str(
+            " More is written because of flushes and half-filled pages than by GC: a device whose cache \
+             survives a power cut would save most of that (--plp).",
+        );
+    }
     if let (Some(bound), Some(distance)) = (advice.bound_of(row), advice.distance(row)) {
         let _ = write!(
             text,

@@ -213,7 +213,7 @@ const BANDS: u32 = 2048;
 /// A band has at least so many blocks.
 const SLOTS_PER_BAND_MIN: u32 = 16;
 /// Rounds beyond the least, until two agree.
-const ROUNDS_MORE: u32 = 3;
+const ROUNDS_MORE: u32 = 4;
 /// Blocks of a volume of 1 TiB.
 const TIB_BLOCKS: u32 = 1 << 28;
 
@@ -399,14 +399,16 @@ fn row(
     row
 }
 
-/// Whole passes of the trace that write the capacity, as often as wanted and twice at least.
+/// The end of the trace that writes the capacity, then whole passes; of a trace that does not write
+/// so much, rounds of as many passes as do.
 fn rounds(trace: &Recorded, overwrites: f64) -> Rounds {
     let capacity = u64::from(trace.changes.logical_blocks);
     let pass = trace.facts.blocks_written.max(1);
     let passes = capacity.div_ceil(pass);
-    let least = (overwrites * capacity as f64 / (passes * pass) as f64).ceil().max(2.0) as u32;
+    let least = (overwrites * capacity as f64 / (passes * pass) as f64).ceil().max(1.0) as u32;
     let each = passes * trace.changes.list.len() as u64;
-    Rounds { warm: 0, each, least, most: least + ROUNDS_MORE }
+    let warm = if passes > 1 { each } else { trace.end };
+    Rounds { warm, each, compared: warm, least, most: least + ROUNDS_MORE }
 }
 
 /// Endurance times physical capacity, by what is programmed in a year.

@@ -1,7 +1,8 @@
 //! A trace, laid onto a device that is as large as what it touches.
 //!
 //! Invariants of the requests: each lies within the logical blocks, none is a wipe, its volume is
-//! a rank below [`Facts::volumes`]; the changes are those of the requests, in their order.
+//! a rank below [`Facts::volumes`]; the changes are those of the requests, in their order but for the
+//! turn at [`Recorded::end`].
 
 use super::AdviseError;
 use crate::driver::REQUEST_BLOCKS_MAX;
@@ -19,7 +20,7 @@ const BLOCKS_MIN: u32 = 4096;
 /// Unless told otherwise, only a part of the address space is taken above so many blocks (8 GiB),
 const SAMPLED_BLOCKS: u64 = 2 << 20;
 /// or so many blocks written,
-const SAMPLED_WRITES: u64 = 4 << 20;
+const SAMPLED_WRITES: u64 = 3 << 20;
 /// but never less than this (512 MiB).
 const SAMPLE_BLOCKS_MIN: u64 = 128 << 10;
 /// A single trim of a larger share of the space is a new file system: it would happen once in the
@@ -70,8 +71,10 @@ impl Facts {
 pub struct Recorded {
     /// Placed on the device, in order.
     pub requests: Vec<Record>,
-    /// Their writes and trims, in whole blocks.
+    /// Their writes and trims, in whole blocks; the last ones, which write the capacity, come first.
     pub changes: Changes,
+    /// How many those are; all, if the trace does not write so much.
+    pub end: u64,
     /// Where they come from.
     pub facts: Facts,
 }
@@ -142,9 +145,19 @@ impl Recorded {
         let fit = Fit::new(&survey, FitKind::Pack, facts.logical_bytes)?;
         place(&mut records, &fit, &mut facts);
         let list = records.iter().flat_map(changes_of).collect();
-        let changes = Changes { logical_blocks, list };
+        let mut changes = Changes { logical_blocks, list };
         facts.blocks_written = changes.blocks_written();
-        Ok(Self { requests: records, changes, facts })
+        let end = end_of(&changes);
+        let before = changes.list.len() - end;
+        changes.list.rotate_left(before);
+        Ok(Self { requests: records, changes, end: end as u64, facts })
+    }
+
+    /// The same on a device whose cache survives a power cut: it has done what a flush or FUA asks for.
+    pub fn without_flushes(mut self) -> Self {
+        self.requests.retain(|record| record.op != Op::Flush);
+        self.requests.iter_mut().for_each(|record| record.fua = false);
+        self
     }
 
     /// Bytes of the device.
@@ -157,6 +170,16 @@ fn survey_of(records: &[Record]) -> Survey {
     let mut survey = Survey::default();
     records.iter().for_each(|record| survey.add(record, None, FitKind::Pack));
     survey
+}
+
+/// Changes at the end that write the capacity, or all.
+fn end_of(changes: &Changes) -> usize {
+    let mut left = i64::from(changes.logical_blocks);
+    let before = changes.list.iter().rposition(|change| {
+        left -= if change.kind == ChangeKind::Write { i64::from(change.blocks) } else { 0 };
+        left <= 0
+    });
+    changes.list.len() - before.unwrap_or(0)
 }
 
 /// One in how many regions makes a trace small enough to be gone through a dozen times.

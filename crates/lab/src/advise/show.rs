@@ -60,8 +60,9 @@ pub fn how(advice: &Advice) -> Vec<String> {
     let unsteady: Vec<String> =
         advice.rows.iter().filter(|row| !row.waf.steady).map(name_and_op).collect();
     notes.push(format!(
-        "WAF by GC is measured on flash that takes no time, bands of {} blocks, the trace's writes and trims \
-         in a loop: {least} to {most} rounds, each at least the capacity, until two agree within 2 %; the last counts.{}",
+        "WAF by GC is measured on flash that takes no time, in bands of {} blocks: the trace's writes and \
+         trims, first their end that writes the capacity, then {least} to {most} rounds of whole \
+         passes, until the end of a round costs what it did before, within 2 %; the last round counts.{}",
         advice.slots_per_band,
         if unsteady.is_empty() {
             " All came to a steady state.".to_string()

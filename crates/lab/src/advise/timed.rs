@@ -22,7 +22,7 @@ const BLOCKS_PER_UNIT: u32 = 512;
 /// Pages of the shortest block.
 const PAGES_MIN: u32 = 6;
 /// Requests of the timed pass; of a longer trace the last ones.
-pub const REQUESTS_MAX: usize = 400_000;
+pub const REQUESTS_MAX: usize = 300_000;
 /// Requests in flight while the device is aged.
 const DEPTH: u32 = 64;
 /// Requests in flight that the open loop may pile up.
@@ -90,10 +90,7 @@ pub fn device(
     let handles =
         stream::by_name(choice.stream, stream::Shape { blocks: 1, handles: settings.handles })?
             .handles();
-    let knob =
-        |n: &str, d: f64| std::env::var(n).ok().and_then(|v| v.parse::<f64>().ok()).unwrap_or(d);
-    let open =
-        (f64::from(handles.host + handles.moved) * f64::from(units) * knob("ADV_OPEN", 0.5)) as u64;
+    let open = u64::from(handles.host + handles.moved) * u64::from(units) / 2;
     // What the FTL keeps for itself hardly depends on the size.
     let enough = |blocks: u32| {
         let geometry = geometry(blocks);
@@ -132,12 +129,7 @@ fn geometry_of(flash: &Flash) -> Geometry {
 /// The flash with blocks so short that `slots` of a unit make many.
 fn shortened(profile: &Profile, slots: f64) -> Profile {
     let slots_per_page = f64::from(profile.planes * profile.page_bytes / BLOCK_BYTES as u32);
-    let wanted = (slots
-        / slots_per_page
-        / std::env::var("ADV_BPU")
-            .ok()
-            .and_then(|v| v.parse::<f64>().ok())
-            .unwrap_or(f64::from(BLOCKS_PER_UNIT))) as u32;
+    let wanted = (slots / slots_per_page / f64::from(BLOCKS_PER_UNIT)) as u32;
     // Whole wordlines, and an even number of them for any page order.
     let step = (2 * profile.bits_per_cell).max(2);
     let pages = (wanted.max(PAGES_MIN).div_ceil(step) * step).min(profile.pages_per_block);

@@ -15,7 +15,7 @@ use crate::figures::{WafCounters, drive_ops, format};
 use crate::replay::precondition::agree;
 use crate::workload::{Action, Generator, Op, Pattern, Workload};
 use flash::Hint;
-use ftl::policy::stream::{Handles, MoveView, StreamPolicy, WriteView};
+use ftl::policy::stream::{HANDLES_MAX, Handles, MoveView, StreamPolicy, WriteView};
 use ftl::{PolicyNames, Settings};
 use nand::{Faults, Layout};
 
@@ -123,11 +123,11 @@ impl Changes {
 /// the warm-up.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Rounds {
-    /// Changes before the first round.
+    /// Changes before the first round,
     pub warm: u64,
-    /// Changes of a round,
+    /// of a round,
     pub each: u64,
-    /// and of its end that is compared.
+    /// and of the end of either that is compared.
     pub compared: u64,
     /// At least so many rounds,
     pub least: u32,
@@ -201,7 +201,8 @@ impl StreamRun {
 }
 
 impl StreamDevice {
-    /// Measures `stream`, a stream policy by its name or `oracle`, under `changes`. `progress` is
+    /// Measures `stream`, a stream policy by its name or `oracle`, maybe with a number of classes
+    /// (`oracle:6`), under `changes`. `progress` is
     /// told now and then how many blocks were written since it was told last.
     ///
     /// # Errors
@@ -213,19 +214,21 @@ impl StreamDevice {
         rounds: Rounds,
         progress: &mut dyn FnMut(u64),
     ) -> Result<StreamWaf, Failure> {
-        let mut sim =
-            self.format(changes.logical_blocks, if stream == "oracle" { "none" } else { stream })?;
-        if stream == "oracle" {
-            sim.ftl_mut().set_stream_policy(Box::new(Oracle::new(changes)));
+        let classes = oracle_classes(stream)?;
+        let name = if classes.is_some() { "none" } else { stream };
+        let mut sim = self.format(changes.logical_blocks, name)?;
+        if let Some(classes) = classes {
+            sim.ftl_mut().set_stream_policy(Box::new(Oracle::new(changes, classes)));
         }
         let mut load = Load { changes, filled: 0, next: 0, written: 0 };
         load.drive(&mut sim, u64::from(changes.logical_blocks), progress)?;
-        let mut before = WafCounters::of(&sim)?;
-        load.drive(&mut sim, rounds.warm, progress)?;
-        let mut end = before.end_of(&sim, rounds.warm == rounds.compared)?;
+        load.drive(&mut sim, rounds.warm - rounds.compared, progress)?;
+        let begun = WafCounters::of(&sim)?;
+        load.drive(&mut sim, rounds.compared, progress)?;
+        let mut end = begun.end_of(&sim)?;
         let mut seen: Vec<f64> = Vec::new();
         loop {
-            before = WafCounters::of(&sim)?;
+            let before = WafCounters::of(&sim)?;
             load.drive(&mut sim, rounds.each - rounds.compared, progress)?;
             let middle = WafCounters::of(&sim)?;
             load.drive(&mut sim, rounds.compared, progress)?;
@@ -233,8 +236,8 @@ impl StreamDevice {
             let since = |of: fn(&WafCounters) -> u64| (of(&after) - of(&before)) as f64;
             let (host, moved) = (since(|of| of.host).max(1.0), since(|of| of.relocated));
             seen.push(1.0 + moved / host);
-            let last = middle.end_of(&sim, true)?;
-            let steady = end.zip(last).is_some_and(|(end, last)| agree(end, last));
+            let last = middle.end_of(&sim)?;
+            let steady = agree(end, last);
             end = last;
             let count = seen.len() as u32;
             if count >= rounds.most || steady && count >= rounds.least {
@@ -284,11 +287,11 @@ impl StreamDevice {
 
 impl WafCounters {
     /// Write amplification since these counts, and the bands that are free now.
-    fn end_of(&self, sim: &Sim, counts: bool) -> Result<Option<(f64, u64)>, Failure> {
+    fn end_of(&self, sim: &Sim) -> Result<(f64, u64), Failure> {
         let now = Self::of(sim)?;
         let host = (now.host - self.host).max(1) as f64;
         let waf = 1.0 + (now.relocated - self.relocated) as f64 / host;
-        Ok(counts.then_some((waf, sim.ftl().counter("bands_free"))))
+        Ok((waf, sim.ftl().counter("bands_free")))
     }
 }
 
@@ -357,16 +360,27 @@ struct Oracle {
     now: u64,
     /// The time that is left of the first class.
     unit: u64,
+    /// For the host and for GC.
+    classes: u8,
 }
 
 const NEVER: u64 = u64::MAX;
 /// No block of the list.
 const NONE: u32 = u32::MAX;
-/// Classes: what is left doubles from one to the next.
+/// Classes, unless said otherwise: what is left doubles from one to the next.
 const CLASSES: u8 = 12;
 
+/// The classes of `oracle` and `oracle:6`; `None` if it is another stream policy.
+fn oracle_classes(stream: &str) -> Result<Option<u8>, Failure> {
+    let Some(rest) = stream.strip_prefix("oracle") else { return Ok(None) };
+    let Some(classes) = rest.strip_prefix(':') else { return Ok(Some(CLASSES)) };
+    let number = classes.parse().ok().filter(|classes| (4..=HANDLES_MAX).contains(classes));
+    let wrong = format!("stream {stream:?}: the oracle has 4 to {HANDLES_MAX} classes");
+    number.map(Some).ok_or(Failure(wrong))
+}
+
 impl Oracle {
-    fn new(changes: &Changes) -> Self {
+    fn new(changes: &Changes, classes: u8) -> Self {
         let logical = changes.logical_blocks as usize;
         let (mut first, mut first_death) = (vec![NONE; logical], vec![NEVER; logical]);
         let mut at = 0u32;
@@ -398,8 +412,8 @@ impl Oracle {
         let fill = u64::from(changes.logical_blocks);
         first_death.iter_mut().filter(|at| **at != NEVER).for_each(|at| *at += fill);
         // The last class but one ends beyond the capacity.
-        let unit = (fill >> (CLASSES - 3)).max(1);
-        Self { next, lives, cursor: first, death_of: first_death, now: 0, unit }
+        let unit = (fill >> (classes - 3)).max(1);
+        Self { next, lives, cursor: first, death_of: first_death, now: 0, unit, classes }
     }
 
     fn class(&self, death: u64, classes: u8) -> u8 {
@@ -419,7 +433,7 @@ impl StreamPolicy for Oracle {
     }
 
     fn handles(&self) -> Handles {
-        Handles { host: CLASSES, moved: CLASSES }
+        Handles { host: self.classes, moved: self.classes }
     }
 
     fn place_write(&mut self, write: &WriteView) -> u8 {
@@ -453,7 +467,7 @@ mod tests {
         // Writes 0: block 1; 1 and 2: blocks 1, 2; then block 2 is trimmed; 3: block 0.
         let list =
             vec![change(1, 1, Write), change(1, 2, Write), change(2, 1, Trim), change(0, 1, Write)];
-        let oracle = Oracle::new(&Changes { logical_blocks: 4, list });
+        let oracle = Oracle::new(&Changes { logical_blocks: 4, list }, 12);
         assert_eq!(oracle.next, [1, 0, 2, 3], "round the end");
         assert_eq!(oracle.lives, [1, 3, 1, 4]);
         assert_eq!(oracle.cursor[..3], [3, 0, 2]);

@@ -204,14 +204,15 @@ impl Advice {
 
 /// The victim policy of the oracle: the best with data sorted by lifetime.
 const ORACLE_VICTIM: &str = "cost-benefit";
-/// Its name as a stream policy.
-const ORACLE: &str = "oracle";
+/// The oracle with many classes and with few: the better one counts, as each class keeps a band
+/// from GC.
+const ORACLES: [&str; 2] = ["oracle:12", "oracle:5"];
 /// Requests in flight where the device cannot keep up with the timestamps.
 const BEHIND_DEPTH: u32 = 16;
 /// Bands of the device that takes no time.
 const BANDS: u32 = 2048;
 /// A band has at least so many blocks.
-const SLOTS_PER_BAND_MIN: u32 = 16;
+const SLOTS_PER_BAND_MIN: u32 = 4;
 /// Rounds beyond the least, until two agree.
 const ROUNDS_MORE: u32 = 4;
 /// Blocks of a volume of 1 TiB.
@@ -259,9 +260,9 @@ pub fn advise(
     let choices = choices(options);
     let first = choices.first().copied().map(|choice| Job::Timed(choice, wanted));
     let counted = choices.iter().map(|&choice| Job::Waf(choice));
-    let bounds = options.op_percents.iter().map(|&op_percent| {
-        let (stream, victim, seed) = (ORACLE, ORACLE_VICTIM, options.seed);
-        Job::Waf(timed::Choice { stream, victim, op_percent, seed })
+    let bounds = options.op_percents.iter().flat_map(|&op_percent| {
+        let (victim, seed) = (ORACLE_VICTIM, options.seed);
+        ORACLES.map(|stream| Job::Waf(timed::Choice { stream, victim, op_percent, seed }))
     });
     let jobs: Vec<Job<'_>> = first.into_iter().chain(counted).chain(bounds).collect();
     let all = jobs.len() + choices.len() - 1;
@@ -290,8 +291,11 @@ pub fn advise(
         let row = row(choice, waf, timed, &advice);
         advice.rows.push(row);
     }
-    let bound = |(&op_percent, waf)| Bound { op_percent, waf };
-    advice.bounds = options.op_percents.iter().zip(wafs).map(bound).collect();
+    for &op_percent in &options.op_percents {
+        let oracles = wafs.by_ref().take(ORACLES.len());
+        let best = oracles.min_by(|a, b| a.waf.total_cmp(&b.waf));
+        advice.bounds.extend(best.map(|waf| Bound { op_percent, waf }));
+    }
     Ok(advice)
 }
 
@@ -399,16 +403,16 @@ fn row(
     row
 }
 
-/// The end of the trace that writes the capacity, then whole passes; of a trace that does not write
-/// so much, rounds of as many passes as do.
+/// The end of the trace to warm up, then whole passes; of a trace that does not write the capacity,
+/// rounds of as many passes as do.
 fn rounds(trace: &Recorded, overwrites: f64) -> Rounds {
     let capacity = u64::from(trace.changes.logical_blocks);
     let pass = trace.facts.blocks_written.max(1);
     let passes = capacity.div_ceil(pass);
     let least = (overwrites * capacity as f64 / (passes * pass) as f64).ceil().max(1.0) as u32;
     let each = passes * trace.changes.list.len() as u64;
-    let warm = if passes > 1 { each } else { trace.end };
-    Rounds { warm, each, compared: warm, least, most: least + ROUNDS_MORE }
+    let (warm, compared) = if passes > 1 { (each, each) } else { (trace.warm, trace.end) };
+    Rounds { warm, each, compared, least, most: least + ROUNDS_MORE }
 }
 
 /// Endurance times physical capacity, by what is programmed in a year.

@@ -2,7 +2,7 @@
 //!
 //! Invariants of the requests: each lies within the logical blocks, none is a wipe, its volume is
 //! a rank below [`Facts::volumes`]; the changes are those of the requests, in their order but for the
-//! turn at [`Recorded::end`].
+//! turn at [`Recorded::warm`].
 
 use super::AdviseError;
 use crate::driver::REQUEST_BLOCKS_MAX;
@@ -23,6 +23,8 @@ const SAMPLED_BLOCKS: u64 = 2 << 20;
 const SAMPLED_WRITES: u64 = 3 << 20;
 /// but never less than this (512 MiB).
 const SAMPLE_BLOCKS_MIN: u64 = 128 << 10;
+/// So many capacities bring a device near its steady state.
+const WARM_CAPACITIES: i64 = 3;
 /// A single trim of a larger share of the space is a new file system: it would happen once in the
 /// life of a device, not once in every round.
 const WIPE_SHARE: f64 = 0.1;
@@ -71,9 +73,11 @@ impl Facts {
 pub struct Recorded {
     /// Placed on the device, in order.
     pub requests: Vec<Record>,
-    /// Their writes and trims, in whole blocks; the last ones, which write the capacity, come first.
+    /// Their writes and trims, in whole blocks; the last ones, which warm a device up, come first.
     pub changes: Changes,
     /// How many those are; all, if the trace does not write so much.
+    pub warm: u64,
+    /// How many of them write the capacity.
     pub end: u64,
     /// Where they come from.
     pub facts: Facts,
@@ -147,10 +151,11 @@ impl Recorded {
         let list = records.iter().flat_map(changes_of).collect();
         let mut changes = Changes { logical_blocks, list };
         facts.blocks_written = changes.blocks_written();
-        let end = end_of(&changes);
-        let before = changes.list.len() - end;
+        let (warm, end) = (end_of(&changes, WARM_CAPACITIES), end_of(&changes, 1));
+        let before = changes.list.len() - warm;
         changes.list.rotate_left(before);
-        Ok(Self { requests: records, changes, end: end as u64, facts })
+        let (warm, end) = (warm as u64, end as u64);
+        Ok(Self { requests: records, changes, warm, end, facts })
     }
 
     /// The same on a device whose cache survives a power cut: it has done what a flush or FUA asks for.
@@ -172,9 +177,9 @@ fn survey_of(records: &[Record]) -> Survey {
     survey
 }
 
-/// Changes at the end that write the capacity, or all.
-fn end_of(changes: &Changes) -> usize {
-    let mut left = i64::from(changes.logical_blocks);
+/// Changes at the end that write so many capacities, or all.
+fn end_of(changes: &Changes, capacities: i64) -> usize {
+    let mut left = i64::from(changes.logical_blocks) * capacities;
     let before = changes.list.iter().rposition(|change| {
         left -= if change.kind == ChangeKind::Write { i64::from(change.blocks) } else { 0 };
         left <= 0

@@ -61,8 +61,8 @@ pub fn how(advice: &Advice) -> Vec<String> {
         advice.rows.iter().filter(|row| !row.waf.steady).map(name_and_op).collect();
     notes.push(format!(
         "WAF by GC is measured on flash that takes no time, in bands of {} blocks: the trace's writes and \
-         trims, first their end that writes the capacity, then {least} to {most} rounds of whole \
-         passes, until the end of a round costs what it did before, within 2 %; the last round counts.{}",
+         trims, first their end that writes three capacities, then {least} to {most} rounds of whole \
+         passes, until the last capacity of a round costs what it did before, within 2 %; the last round counts.{}",
         advice.slots_per_band,
         if unsteady.is_empty() {
             " All came to a steady state.".to_string()
@@ -94,7 +94,8 @@ pub fn how(advice: &Advice) -> Vec<String> {
         }
     }
     notes.push(
-        "The oracle sorts by the true death times into 12 classes, victims by cost-benefit. Lifetime is \
+        "The oracle sorts by the true death times into 12 classes or 5, what is better; victims by \
+         cost-benefit. Lifetime is \
          endurance x flash / (write rate x (WAF + overhead))."
             .into(),
     );

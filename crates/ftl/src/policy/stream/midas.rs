@@ -4,7 +4,8 @@ use super::params::Params;
 use super::{Handles, MoveView, Shape, StreamPolicy, WriteView};
 
 /// Blocks that were overwritten young time and again go to the *hot* group, any other to the first
-/// group of a chain; what GC moves goes down the chain as it ages. Where the groups end, and how many
+/// group of a chain; what GC moves goes down the chain as it ages, but stays with its like while it is
+/// hot. Where the groups end, and how many
 /// there are, is chosen anew with every `epoch` written, by a model of the chain: from the intervals at
 /// which blocks were overwritten follows how much of a group is still valid when it has reached its
 /// age, and from that the write amplification of any ends ([`Model::waf`]).
@@ -16,7 +17,8 @@ use super::{Handles, MoveView, Shape, StreamPolicy, WriteView};
 /// - Intervals are told by the band that a block is overwritten in ([`WriteView::age`]), not by a sample
 ///   of addresses with a table of its own.
 /// - A count of being hot, two bits, is shared by [`COUNTED`] neighbours: 16 MiB for a device of 1 TiB.
-/// - The ends of hot and first group are the same.
+/// - The ends of hot and first group are the same. What GC finds in a hot band has a group of its own
+///   and is a little less hot for it; there it joins the chain.
 pub struct Midas {
     moved: u8,
     /// Two bits for every [`COUNTED`] blocks.
@@ -87,6 +89,17 @@ impl Midas {
         })
     }
 
+    /// Changes a block's count of being hot; the new one.
+    fn count(&mut self, lba: u32, change: impl FnOnce(u8) -> u8) -> u8 {
+        let at = lba / COUNTED;
+        let shift = at % COUNTS * 2;
+        let byte = &mut self.hot[(at / COUNTS) as usize];
+        let count = *byte >> shift & 3;
+        let next = change(count);
+        *byte ^= (count ^ next) << shift;
+        next
+    }
+
     /// Chooses the ends anew from the intervals that were seen.
     fn adapt(&mut self) {
         self.written = 0;
@@ -95,7 +108,8 @@ impl Midas {
         }
         self.model.learn(&self.intervals);
         self.intervals.iter_mut().for_each(|count| *count /= 2);
-        let ends = self.model.best(usize::from(self.moved));
+        // One of the groups is for what is hot.
+        let ends = self.model.best(usize::from(self.moved).saturating_sub(1).max(1));
         self.ends.clear();
         self.ends.extend(ends.into_iter().map(start));
     }
@@ -211,24 +225,31 @@ impl StreamPolicy for Midas {
         if self.written >= self.epoch {
             self.adapt();
         }
-        let at = write.lba / COUNTED;
-        let shift = at % COUNTS * 2;
-        let byte = &mut self.hot[(at / COUNTS) as usize];
-        let count = *byte >> shift & 3;
-        let mut next = count;
+        let young = self.ends.first().copied().unwrap_or(0);
+        let next = self.count(write.lba, |count| match write.age {
+            Some(age) if age < young => (count + 1).min(HOT),
+            Some(_) => count.saturating_sub(1),
+            None => count,
+        });
         if let Some(age) = write.age {
             self.intervals[bucket(age)] += 1;
-            let young = self.ends.first().is_some_and(|&end| age < end);
-            next = if young { (count + 1).min(HOT) } else { count.saturating_sub(1) };
         }
-        *byte ^= (count ^ next) << shift;
         u8::from(next < HOT).min(write.handles.host - 1)
     }
 
     fn place_move(&mut self, moved: &MoveView) -> u8 {
-        // Those that end before the block's age, the first one's end aside: below it nothing moves on.
+        let last = moved.handles.moved - 1;
+        let mut hot = false;
+        self.count(moved.lba, |count| {
+            hot = count == HOT;
+            count - u8::from(hot)
+        });
+        if hot {
+            return 0;
+        }
+        // Behind the first group, which nothing is moved to.
         let older = self.ends.iter().skip(1).take_while(|&&end| moved.age >= end).count();
-        (older as u8).min(moved.handles.moved - 1)
+        (1 + older as u8).min(last)
     }
 
     fn trimmed(&mut self, first: u32, blocks: u32) {
@@ -309,6 +330,18 @@ mod tests {
             policy.place_move(&MoveView { lba: 0, now: 0, age, from, handles })
         };
         let mut place = place;
-        assert_eq!([50, 999, 1000, 9999, 10_000, 1 << 40].map(&mut place), [0, 0, 1, 1, 2, 2]);
+        assert_eq!([50, 999, 1000, 9999, 10_000, 1 << 40].map(&mut place), [1, 1, 2, 2, 2, 2]);
+    }
+
+    #[test]
+    fn what_is_still_hot_when_gc_finds_it_stays_with_its_like_once() {
+        let mut policy = midas("midas", 1 << 20);
+        policy.ends = vec![100, 1000];
+        for _ in 0..3 {
+            write(8, Some(50), &mut policy);
+        }
+        let handles = policy.handles();
+        let view = MoveView { lba: 8, now: 0, age: 150, from: Origin::Host(0), handles };
+        assert_eq!([(); 2].map(|()| policy.place_move(&view)), [0, 1]);
     }
 }

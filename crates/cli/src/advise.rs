@@ -341,7 +341,7 @@ fn rows(advice: &Advice, choice: &Choice) -> String {
     let times = ["read mean", "p99", "p99.9", "write mean", "p99", "p99.9"];
     let mut latencies = vec![head(&[&what[..], &times].concat())];
     for (index, row) in advice.rows.iter().enumerate() {
-        let mark = if index == choice.row { "=>" } else { "" };
+        let mark = if Some(index) == choice.row { "=>" } else { "" };
         let name =
             [mark, &format!("{} %", row.op_percent), &row.stream, &row.victim].map(String::from);
         let mut cells = name.to_vec();
@@ -383,6 +383,7 @@ fn three(latency: &Latency) -> [String; 3] {
 fn as_json(args: &Args, advice: &Advice, choice: &Choice, left_out: &[String]) -> Value {
     let facts = &advice.facts;
     let [reads, writes, trims, flushes] = facts.kinds;
+    let chosen = choice.row.map(|row| &advice.rows[row]);
     let bounds = advice.bounds.iter().map(|bound| {
         json!({
             "op_percent": bound.op_percent,
@@ -427,9 +428,9 @@ fn as_json(args: &Args, advice: &Advice, choice: &Choice, left_out: &[String]) -
         "oracle": bounds.collect::<Vec<_>>(),
         "choice": {
             "row": choice.row,
-            "stream": advice.rows[choice.row].stream,
-            "victim": advice.rows[choice.row].victim,
-            "op_percent": advice.rows[choice.row].op_percent,
+            "stream": chosen.map(|row| &row.stream),
+            "victim": chosen.map(|row| &row.victim),
+            "op_percent": chosen.map(|row| row.op_percent),
             "why": choice.why,
         },
     })

@@ -17,33 +17,35 @@ const SLOWER: f64 = 1.1;
 /// What to choose.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Choice {
-    /// Index of the row.
-    pub row: usize,
+    /// Index of the row; `None` if the device failed under all of them.
+    pub row: Option<usize>,
     /// Why, in sentences with the figures.
     pub why: String,
 }
 
 /// Chooses a combination that lasts `years`, if one does.
 pub fn choose(advice: &Advice, years: f64) -> Choice {
-    let mut best: Vec<usize> = Vec::new();
-    for bound in &advice.bounds {
-        best.push(best_at(advice, bound.op_percent));
-    }
-    best.sort_by(|&a, &b| advice.rows[a].op_percent.total_cmp(&advice.rows[b].op_percent));
+    let op = |&index: &usize| advice.rows[index].op_percent;
+    let bounds = advice.bounds.iter();
+    let mut best: Vec<usize> = bounds.filter_map(|b| best_at(advice, b.op_percent)).collect();
+    best.sort_by(|a, b| op(a).total_cmp(&op(b)));
     let lasts = best.iter().copied().find(|&index| advice.rows[index].years >= years);
     let longest = |&a: &usize, &b: &usize| advice.rows[a].years.total_cmp(&advice.rows[b].years);
-    let row = lasts.unwrap_or_else(|| best.iter().copied().max_by(longest).unwrap_or(0));
-    let why = why(advice, row, &best, (years, lasts.is_some()));
+    let row = lasts.or_else(|| best.iter().copied().max_by(longest));
+    let why = match row {
+        Some(row) => why(advice, row, &best, (years, lasts.is_some())),
+        None => "Choose none of these: the device failed under every combination.".into(),
+    };
     Choice { row, why }
 }
 
 /// The row that programs least at this over-provisioning.
-fn best_at(advice: &Advice, op_percent: f64) -> usize {
+fn best_at(advice: &Advice, op_percent: f64) -> Option<usize> {
     let alike = |row: &Row| row.op_percent == op_percent && row.timed.is_ok();
     let rows = || advice.rows.iter().enumerate().filter(move |(_, row)| alike(row));
     let least = rows().map(|(_, row)| row.waf_total()).fold(f64::INFINITY, f64::min);
     let same = rows().filter(|(_, row)| row.waf_total() <= least * (1.0 + SAME));
-    same.min_by_key(|(index, row)| (row.memory_per_tib, *index)).map_or(0, |(index, _)| index)
+    same.min_by_key(|(index, row)| (row.memory_per_tib, *index)).map(|(index, _)| index)
 }
 
 /// The same device without streams: with the victim policy that suits that best.
@@ -103,28 +105,29 @@ fn why(advice: &Advice, index: usize, best: &[usize], (years, lasts): (f64, bool
             distance * 100.0
         );
     }
-    if best.len() > 1 {
-        let others: Vec<String> = best
-            .iter()
-            .filter(|&&other| other != index)
-            .map(|&other| &advice.rows[other])
-            .map(|other| {
-                format!(
-                    "{} % gives {:.2} and {}",
-                    other.op_percent,
-                    other.waf_total(),
-                    span(other.years)
-                )
-            })
-            .collect();
-        let rule = if lasts {
-            format!("it is the least over-provisioning that lasts {}", span(years))
-        } else {
-            format!("none lasts {}, and it lasts longest", span(years))
-        };
-        let _ = write!(text, " Of the over-provisionings, {rule}: {}.", others.join(", "));
-    }
+    text.push_str(&against_others(advice, index, best, (years, lasts)));
     text
+}
+
+/// The choice of over-provisioning, if there is one.
+fn against_others(
+    advice: &Advice,
+    index: usize,
+    best: &[usize],
+    (years, lasts): (f64, bool),
+) -> String {
+    let others = best.iter().filter(|&&other| other != index).map(|&other| &advice.rows[other]);
+    let others: Vec<String> = others
+        .map(|row| {
+            format!("{} % gives {:.2} and {}", row.op_percent, row.waf_total(), span(row.years))
+        })
+        .collect();
+    let rule = match (others.is_empty(), lasts) {
+        (true, _) => return String::new(),
+        (false, true) => format!("it is the least over-provisioning that lasts {}", span(years)),
+        (false, false) => format!("none lasts {}, and it lasts longest", span(years)),
+    };
+    format!(" Of the over-provisionings, {rule}: {}.", others.join(", "))
 }
 
 /// What the choice costs in latency, if it does.

@@ -212,7 +212,7 @@ const BEHIND_DEPTH: u32 = 16;
 /// Bands of the device that takes no time.
 const BANDS: u32 = 2048;
 /// A band has at least so many blocks.
-const SLOTS_PER_BAND_MIN: u32 = 4;
+const SLOTS_PER_BAND_MIN: u32 = 8;
 /// Rounds beyond the least, until two agree.
 const ROUNDS_MORE: u32 = 4;
 /// Blocks of a volume of 1 TiB.
@@ -257,45 +257,18 @@ pub fn advise(
         Some(depth) => Playing::Depth(depth),
         None => Playing::Timestamps(options.load * trace.facts.sample as f64),
     };
-    let choices = choices(options);
-    let first = choices.first().copied().map(|choice| Job::Timed(choice, wanted));
-    let counted = choices.iter().map(|&choice| Job::Waf(choice));
-    let bounds = options.op_percents.iter().flat_map(|&op_percent| {
-        let (victim, seed) = (ORACLE_VICTIM, options.seed);
-        ORACLES.map(|stream| Job::Waf(timed::Choice { stream, victim, op_percent, seed }))
-    });
-    let jobs: Vec<Job<'_>> = first.into_iter().chain(counted).chain(bounds).collect();
-    let all = jobs.len() + choices.len() - 1;
-    let mut got = run.all(&jobs, all)?.into_iter();
-    let first = got.next();
-    // What the first one cannot keep up with says nothing about any: latencies would only grow.
-    let behind = matches!(&first, Some(Got::Timed(Ok(timed))) if !timed.keeps_up);
-    let playing = if behind { Playing::Depth(BEHIND_DEPTH) } else { wanted };
-    let again = choices.iter().skip(usize::from(!behind));
-    let jobs: Vec<_> = again.map(|&choice| Job::Timed(choice, playing)).collect();
-    let timed = first.into_iter().filter(|_| !behind).chain(run.all(&jobs, all)?);
     let mut advice = Advice {
         facts: trace.facts.clone(),
         device: format!("{} ({})", options.device.name, options.device.kind()),
         endurance: flash.endurance,
         timed_requests: run.timed_requests,
-        playing,
-        behind,
+        playing: wanted,
+        behind: false,
         slots_per_band: run.slots_per_band,
         rows: Vec::new(),
         bounds: Vec::new(),
     };
-    let mut wafs = got.filter_map(Got::waf);
-    for (&choice, timed) in choices.iter().zip(timed.filter_map(Got::timed)) {
-        let waf = wafs.next().expect("each combination is counted");
-        let row = row(choice, waf, timed, &advice);
-        advice.rows.push(row);
-    }
-    for &op_percent in &options.op_percents {
-        let oracles = wafs.by_ref().take(ORACLES.len());
-        let best = oracles.min_by(|a, b| a.waf.total_cmp(&b.waf));
-        advice.bounds.extend(best.map(|waf| Bound { op_percent, waf }));
-    }
+    run.measure(&choices(options), &mut advice)?;
     Ok(advice)
 }
 
@@ -348,6 +321,45 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
+    /// Fills the rows and bounds of `advice`, and says how the timed pass was played.
+    fn measure(
+        &self,
+        choices: &[timed::Choice<'_>],
+        advice: &mut Advice,
+    ) -> Result<(), AdviseError> {
+        let first = choices.first().map(|&choice| Job::Timed(choice, advice.playing));
+        let counted = choices.iter().map(|&choice| Job::Waf(choice));
+        let ops = &self.options.op_percents;
+        let bounds = ops.iter().flat_map(|&op_percent| {
+            let (victim, seed) = (ORACLE_VICTIM, self.options.seed);
+            ORACLES.map(|stream| Job::Waf(timed::Choice { stream, victim, op_percent, seed }))
+        });
+        let jobs: Vec<Job<'_>> = first.into_iter().chain(counted).chain(bounds).collect();
+        let all = jobs.len() + choices.len() - 1;
+        let mut got = self.all(&jobs, all)?.into_iter();
+        let first = got.next();
+        // What one cannot keep up with tells nothing of any: latencies would grow for ever.
+        advice.behind = matches!(&first, Some(Got::Timed(Ok(timed))) if !timed.keeps_up);
+        if advice.behind {
+            advice.playing = Playing::Depth(BEHIND_DEPTH);
+        }
+        let again = choices.iter().skip(usize::from(!advice.behind));
+        let jobs: Vec<_> = again.map(|&choice| Job::Timed(choice, advice.playing)).collect();
+        let timed = first.into_iter().filter(|_| !advice.behind).chain(self.all(&jobs, all)?);
+        let mut wafs = got.filter_map(Got::waf);
+        for (&choice, timed) in choices.iter().zip(timed.filter_map(Got::timed)) {
+            let waf = wafs.next().expect("each combination is counted");
+            let row = row(choice, waf, timed, advice);
+            advice.rows.push(row);
+        }
+        for &op_percent in ops {
+            let oracles = wafs.by_ref().take(ORACLES.len());
+            let best = oracles.min_by(|a, b| a.waf.total_cmp(&b.waf));
+            advice.bounds.extend(best.map(|waf| Bound { op_percent, waf }));
+        }
+        Ok(())
+    }
+
     /// Does all of `jobs`, which are some of `all`.
     fn all(&self, jobs: &[Job<'_>], all: usize) -> Result<Vec<Got>, AdviseError> {
         // As if all were alike: near enough for a progress bar.

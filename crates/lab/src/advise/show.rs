@@ -6,7 +6,7 @@ use crate::report::{Axis, Column, Figure, Origin, Report, Scale, Series, Style, 
 
 /// The advice on `trace`, as `command` got it with `seed`.
 pub fn report(advice: &Advice, choice: &Choice, trace: &str, command: &str, seed: u64) -> Report {
-    let chosen = &advice.rows[choice.row];
+    let chosen = &advice.rows[choice.row.unwrap_or(0)];
     let mut figures =
         vec![waf_by_combination(advice, chosen), latency_by_combination(advice, chosen)];
     if advice.bounds.len() > 1 {
@@ -70,20 +70,11 @@ pub fn how(advice: &Advice) -> Vec<String> {
             format!(" NOT in steady state: {}.", unsteady.join("; "))
         }
     ));
-    let playing = match (advice.playing, advice.behind) {
-        (Playing::Timestamps(1.0), _) => "by their timestamps, from when each was due".to_string(),
-        (Playing::Timestamps(load), _) => {
-            format!("by their timestamps, {load} times as fast, from when each was due")
-        }
-        (Playing::Depth(depth), false) => format!("in a closed loop, {depth} in flight"),
-        (Playing::Depth(depth), true) => format!(
-            "in a closed loop, {depth} in flight, because the device cannot keep up with the timestamps"
-        ),
-    };
     notes.push(format!(
         "Latencies and overhead (padding, checkpoints) are measured on the device itself, with its \
-         times, filled and then aged by writes of its capacity: the last {} requests {playing}.",
+         times, filled and then aged by writes of its capacity: the last {} requests {}.",
         advice.timed_requests,
+        played(advice),
     ));
     for row in &advice.rows {
         if let Err(why) = &row.timed {
@@ -110,6 +101,20 @@ pub fn how(advice: &Advice) -> Vec<String> {
         notes.push(format!("Only the first {} requests were read.", facts.requests));
     }
     notes
+}
+
+/// When the requests of the timed pass went out.
+fn played(advice: &Advice) -> String {
+    match (advice.playing, advice.behind) {
+        (Playing::Timestamps(1.0), _) => "by their timestamps, from when each was due".to_string(),
+        (Playing::Timestamps(load), _) => {
+            format!("by their timestamps, {load} times as fast, from when each was due")
+        }
+        (Playing::Depth(depth), false) => format!("in a closed loop, {depth} in flight"),
+        (Playing::Depth(depth), true) => format!(
+            "in a closed loop, {depth} in flight, because the device cannot keep up with the timestamps"
+        ),
+    }
 }
 
 fn name_and_op(row: &Row) -> String {

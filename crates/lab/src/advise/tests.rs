@@ -122,7 +122,7 @@ fn streams_pay_under_skew_the_oracle_pays_more_and_the_same_seed_gives_the_same(
         let report = report(advice, &choose(advice, 5.0), "t", "weir advise t", 1);
         crate::report::html(&report).unwrap()
     };
-    assert!(choice.why.contains(&format!("{:.2}", advice.rows[choice.row].waf_total())));
+    assert!(choice.why.contains(&format!("{:.2}", advice.rows[choice.row.unwrap()].waf_total())));
     assert_eq!(page(&advice), page(&run()), "to the byte");
 }
 
@@ -158,7 +158,7 @@ fn the_least_over_provisioning_that_lasts_is_chosen() {
     let trace = read(skewed(10_000)).unwrap();
     let both = Options { op_percents: vec![28.0, 10.0], ..options(slc()) };
     let advice = advise(&trace, &both, &|_, _| {}).unwrap();
-    let chosen = |years| advice.rows[choose(&advice, years).row].op_percent;
+    let chosen = |years| advice.rows[choose(&advice, years).row.unwrap()].op_percent;
     let most = |op| {
         let alike = advice.rows.iter().filter(|row| row.op_percent == op);
         alike.map(|row| row.years).fold(0.0, f64::max)

@@ -13,9 +13,10 @@ use crate::replay::precondition::{Precondition, precondition};
 use crate::replay::{Fit, LaneOptions, Lanes, Pace, Part, run};
 use crate::target::Target;
 use crate::trace::{Op, Record, TraceError};
-use flash::{BLOCK_BYTES, Geometry};
+use flash::{BLOCK_BYTES, Geometry, Health};
+use ftl::Settings;
 use ftl::policy::stream;
-use nand::{Faults, Profile};
+use nand::{Faults, Layout, Nand, Profile};
 
 /// Blocks of each unit, if they can be made short enough.
 const BLOCKS_PER_UNIT: u32 = 512;
@@ -78,52 +79,51 @@ pub fn device(
     let logical = bytes / BLOCK_BYTES as u64;
     let physical = logical as f64 * (1.0 + choice.op_percent / 100.0);
     let profile = shortened(&flash.profile, physical / f64::from(units));
-    let slots_per_page = profile.planes * profile.page_bytes / BLOCK_BYTES as u32;
-    let slots_per_block = profile.pages_per_block * slots_per_page;
-    let geometry = |blocks_per_unit| Geometry {
-        units,
-        blocks_per_unit,
-        pages_per_block: profile.pages_per_block,
-        slots_per_page,
-        ..geometry_of(flash)
-    };
-    let handles =
-        stream::by_name(choice.stream, stream::Shape { blocks: 1, handles: settings.handles })?
-            .handles();
-    let open = u64::from(handles.host + handles.moved) * u64::from(units) / 2;
-    // What the FTL keeps for itself hardly depends on the size.
-    let enough = |blocks: u32| {
-        let geometry = geometry(blocks);
-        let most = ftl::logical_blocks_max(&geometry, &flash::Health::default(), &settings);
-        let own = geometry.slots().saturating_sub(u64::from(most));
-        let spare = own + open * u64::from(slots_per_block);
-        most > 0 && geometry.slots() as f64 >= physical + spare as f64
-    };
-    let least = (physical / f64::from(units * slots_per_block)) as u32 + 1;
-    let blocks = (least..least.saturating_mul(16).saturating_add(1024)).find(|&n| enough(n));
-    let blocks = blocks.ok_or("its flash cannot be made small enough: use a larger trace")?;
-    let slots = geometry(blocks).slots() as f64;
-    let mut spec = spec.clone();
+    let geometry = geometry_of(&profile, units)?;
+    let (blocks, slots) = blocks_for(&geometry, physical, &settings)?;
     let mut layout = flash.layout.clone();
     // As much flash as before, in shorter blocks: so a cache shrinks as the capacity does.
     let full = u64::from(layout.blocks_per_plane) * u64::from(flash.profile.pages_per_block);
     layout.blocks_per_plane =
         u32::try_from(full / u64::from(profile.pages_per_block)).unwrap_or(u32::MAX).max(blocks);
     // Half a block more, as it is cut to whole ones.
-    let utilization = (logical as f64 + 0.5) / slots;
-    spec.inside = Inside::Ftl(
-        Flash { profile, layout },
-        Box::new(FtlChoice { utilization, settings, ..(**ftl).clone() }),
-    );
+    let utilization = (logical as f64 + 0.5) / slots as f64;
+    let ftl = FtlChoice { utilization, settings, ..(**ftl).clone() };
+    let inside = Inside::Ftl(Flash { profile, layout }, Box::new(ftl));
+    let spec = DeviceSpec { inside, ..spec.clone() };
     spec.build(Scale::BlocksPerPlane(blocks), &Faults::default(), choice.seed)
 }
 
-/// The geometry of a file's flash, where only shape matters.
-fn geometry_of(flash: &Flash) -> Geometry {
-    let one = nand::Layout { channels: 1, dies_per_channel: 1, blocks_per_plane: 1 };
-    nand::Nand::new(&flash.profile, &one, Faults::default())
-        .expect("the device file was checked")
-        .geometry()
+/// Blocks of each unit, and slots of all, of which `physical` are left beside what a small device
+/// would not have: open bands, and what the FTL keeps for itself.
+fn blocks_for(
+    geometry: &Geometry,
+    physical: f64,
+    settings: &Settings,
+) -> Result<(u32, u64), String> {
+    let shape = stream::Shape { blocks: 1, handles: settings.handles };
+    let handles = stream::by_name(&settings.policies.stream, shape)?.handles();
+    // Open bands are half full on average.
+    let open = u64::from(handles.host + handles.moved) * u64::from(geometry.units) / 2;
+    let slots_per_unit = geometry.units * geometry.slots_per_block();
+    let least = (physical / f64::from(slots_per_unit)) as u32 + 1;
+    for blocks_per_unit in least..least.saturating_mul(16).saturating_add(1024) {
+        let geometry = Geometry { blocks_per_unit, ..*geometry };
+        let most = ftl::logical_blocks_max(&geometry, &Health::default(), settings);
+        let own = geometry.slots().saturating_sub(u64::from(most));
+        let spare = own + open * u64::from(geometry.slots_per_block());
+        if most > 0 && geometry.slots() as f64 >= physical + spare as f64 {
+            return Ok((blocks_per_unit, geometry.slots()));
+        }
+    }
+    Err("its flash cannot be made small enough: use a trace that touches more".into())
+}
+
+/// The geometry of this flash, with one block for each unit.
+fn geometry_of(profile: &Profile, units: u32) -> Result<Geometry, String> {
+    let layout = Layout { channels: units, dies_per_channel: 1, blocks_per_plane: 1 };
+    let nand = Nand::new(profile, &layout, Faults::default()).map_err(|why| why.to_string())?;
+    Ok(nand.geometry())
 }
 
 /// The flash with blocks so short that `slots` of a unit make many.

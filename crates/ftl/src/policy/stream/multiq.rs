@@ -6,12 +6,8 @@ use super::{Handles, Shape, StreamPolicy, WriteView};
 /// The stream of a write is its chunk's queue. A chunk rises one queue when it has been written often
 /// enough, and sinks one when it was not written for as long as the hottest chunk lives.
 ///
-/// A write that leaves its chunk in its queue does not move it to the end of the list, which would
-/// touch its neighbours: the cache misses of that were most of the cost. It only sets the chunk's
-/// expiry, and the head of a list that turns out to have been written since goes to the end then.
-///
 /// Invariants: a chunk that was ever written is on exactly the list of its queue, least recently
-/// linked first; the others are on none.
+/// changed first; the others are on none.
 pub struct MultiQ {
     chunk_shift: u32,
     chunks: Vec<Chunk>,
@@ -22,8 +18,6 @@ pub struct MultiQ {
     hottest_count: u32,
     hottest_written_at: u32,
     lifetime: u32,
-    /// No head of a queue above the first expires before this: so most writes need not look.
-    sink_at: u32,
     last: (u32, u8),
 }
 
@@ -42,8 +36,7 @@ struct Chunk {
 struct Queue {
     first: u32,
     last: u32,
-    /// When the first expires, as far as was known when it became the first: looked at without a miss
-    /// of the cache.
+    /// When the first expires: looked at with every write, which must not miss the cache for it.
     expires_at: u32,
 }
 
@@ -71,7 +64,6 @@ impl MultiQ {
             hottest_count: 0,
             hottest_written_at: 0,
             lifetime: LIFETIME_UNKNOWN,
-            sink_at: 0,
             last: (NONE, 0),
         })
     }
@@ -79,70 +71,41 @@ impl MultiQ {
     /// Counts a write of `chunk`.
     fn note(&mut self, chunk: u32, now: u32) {
         let entry = self.chunks[chunk as usize];
-        let (before, queue) = (entry.count_and_queue >> 8, entry.count_and_queue & 0xff);
-        let count = (before + 1).min(COUNT_MAX);
+        let (count, mut queue) = (entry.count_and_queue >> 8, entry.count_and_queue & 0xff);
+        if count > 0 {
+            self.unlink(chunk, queue);
+        }
+        let count = (count + 1).min(COUNT_MAX);
         if chunk == self.hottest {
             self.lifetime = now.wrapping_sub(self.hottest_written_at).min(LIFETIME_UNKNOWN);
             (self.hottest_count, self.hottest_written_at) = (count, now);
         } else if count > self.hottest_count {
             (self.hottest, self.hottest_count, self.hottest_written_at) = (chunk, count, now);
         }
-        let rises = self.thresholds.get(queue as usize).is_some_and(|&least| count >= least);
-        let to = queue + u32::from(rises);
-        self.chunks[chunk as usize].count_and_queue = count << 8 | to;
-        let expires_at = now.wrapping_add(self.lifetime);
-        if before > 0 && !rises {
-            self.chunks[chunk as usize].expires_at = expires_at;
-        } else {
-            if before > 0 {
-                self.unlink(chunk, queue);
-            }
-            self.push(chunk, to, expires_at);
-        }
+        queue +=
+            u32::from(self.thresholds.get(queue as usize).is_some_and(|&least| count >= least));
+        self.chunks[chunk as usize].count_and_queue = count << 8 | queue;
+        self.push(chunk, queue, now);
         self.sink(now);
     }
 
     /// The head of each queue goes one queue down if it was not written for too long.
     fn sink(&mut self, now: u32) {
-        if is_over(self.sink_at, now) {
-            self.sink_heads(now);
-        }
-    }
-
-    fn sink_heads(&mut self, now: u32) {
         for queue in 1..self.queues.len() as u32 {
             let Queue { first: chunk, expires_at, .. } = self.queues[queue as usize];
-            if chunk == NONE || !is_over(expires_at, now) {
+            if chunk == NONE || now.wrapping_sub(expires_at) as i32 <= 0 {
                 continue;
             }
+            self.chunks[chunk as usize].count_and_queue -= 1;
             self.unlink(chunk, queue);
-            let entry = &mut self.chunks[chunk as usize];
-            if !is_over(entry.expires_at, now) {
-                // It was written since it was linked.
-                let expires_at = entry.expires_at;
-                self.push(chunk, queue, expires_at);
-                continue;
-            }
-            entry.count_and_queue -= 1;
-            self.push(chunk, queue - 1, now.wrapping_add(self.lifetime));
+            self.push(chunk, queue - 1, now);
             if chunk == self.hottest {
                 self.choose_hottest(chunk, now);
             }
         }
-        let filled = self.queues[1..].iter().filter(|queue| queue.first != NONE);
-        let next = filled.map(|queue| queue.expires_at.wrapping_sub(now) as i32).min();
-        self.sink_at = now.wrapping_add_signed(next.unwrap_or(LIFETIME_UNKNOWN as i32));
     }
 
-    /// The head of `queue` is another one.
-    fn head_changed(&mut self, queue: u32) {
-        let Queue { first, expires_at, .. } = self.queues[queue as usize];
-        if queue > 0 && first != NONE && is_over(expires_at, self.sink_at) {
-            self.sink_at = expires_at;
-        }
-    }
-
-    /// The chunk that was linked last in the highest queue succeeds `old`.
+    /// The chunk that was written last in the highest queue succeeds `old`.
     fn choose_hottest(&mut self, old: u32, now: u32) {
         let mut lasts = self.queues.iter().rev().map(|queue| queue.last);
         let next = lasts.find(|&chunk| chunk != NONE && chunk != old).unwrap_or(old);
@@ -151,12 +114,12 @@ impl MultiQ {
         self.hottest_written_at = now;
     }
 
-    fn push(&mut self, chunk: u32, queue: u32, expires_at: u32) {
+    fn push(&mut self, chunk: u32, queue: u32, now: u32) {
         let list = &mut self.queues[queue as usize];
         let before = std::mem::replace(&mut list.last, chunk);
+        let expires_at = now.wrapping_add(self.lifetime);
         if before == NONE {
             (list.first, list.expires_at) = (chunk, expires_at);
-            self.head_changed(queue);
         } else {
             self.chunks[before as usize].after = chunk;
         }
@@ -176,16 +139,10 @@ impl MultiQ {
             NONE => {
                 list.first = after;
                 list.expires_at = self.chunks.get(after as usize).map_or(0, |next| next.expires_at);
-                self.head_changed(queue);
             }
             before => self.chunks[before as usize].after = after,
         }
     }
-}
-
-/// Whether this instant has passed.
-fn is_over(at: u32, now: u32) -> bool {
-    now.wrapping_sub(at) as i32 > 0
 }
 
 impl StreamPolicy for MultiQ {
@@ -248,28 +205,6 @@ mod tests {
         assert_eq!((queues.hottest, queues.lifetime), (c, 6));
         queues.note(d, 12);
         assert_eq!(queues.chunks[d as usize].expires_at, 18);
-    }
-
-    #[test]
-    fn a_head_that_was_written_since_it_was_linked_does_not_sink() {
-        let mut queues = multiq("multiq:handles=3");
-        let queue_of = |queues: &MultiQ, chunk: usize| queues.chunks[chunk].count_and_queue & 0xff;
-        // Chunk 0 is the hottest and lives 4.
-        for now in [0, 4, 8, 12, 16] {
-            queues.note(0, now);
-        }
-        queues.note(1, 17);
-        queues.note(1, 18);
-        queues.note(1, 20);
-        assert_eq!((queue_of(&queues, 1), queues.lifetime), (1, 4), "linked at 18, expires at 24");
-        queues.note(0, 20);
-        queues.note(2, 23);
-        queues.note(2, 24);
-        assert_eq!(queue_of(&queues, 1), 1, "22 is over, 24 is not");
-        queues.note(0, 24);
-        queues.note(2, 25);
-        queues.note(2, 26);
-        assert_eq!(queue_of(&queues, 1), 0);
     }
 
     #[test]

@@ -139,7 +139,7 @@ fn slower(row: &Row, none: &Row) -> String {
     {
         let (chosen, other) = (chosen.quantile_ns(0.999), other.quantile_ns(0.999));
         let ratio = chosen as f64 / (other as f64).max(1.0);
-        if ratio > SLOWER || ratio < 1.0 / SLOWER {
+        if !(1.0 / SLOWER..=SLOWER).contains(&ratio) {
             let word = if ratio > 1.0 { "slower" } else { "faster" };
             let _ = write!(
                 text,

@@ -364,7 +364,9 @@ impl Run<'_> {
     fn all(&self, jobs: &[Job<'_>], all: usize) -> Result<Vec<Got>, AdviseError> {
         // As if all were alike: near enough for a progress bar.
         let passes = self.rounds.each / (self.trace.changes.list.len() as u64).max(1);
-        let written = u64::from(self.rounds.least) * passes * self.trace.facts.blocks_written;
+        let pass = passes * self.trace.facts.blocks_written;
+        let filled = 4 * u64::from(self.trace.changes.logical_blocks);
+        let written = filled + u64::from(self.rounds.least + 1) * pass;
         let whole = (written + self.timed_requests) * all as u64 / 2;
         let run = |index: u64| {
             let mut tell = |more: u64| {

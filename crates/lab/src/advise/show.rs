@@ -48,7 +48,7 @@ pub fn how(advice: &Advice) -> Vec<String> {
         ),
     };
     let mut notes = vec![format!(
-        "The device is fitted to the trace: {} volumes of {} in all touch {} in extents of 1 MiB, which \
+        "The device is fitted to the trace: {} volume(s) of {} in all touch {} in extents of 1 MiB, which \
          lie packed on a device of {}, filled before anything is measured.{sample}",
         facts.volumes,
         mib(facts.span_bytes),
@@ -92,8 +92,8 @@ pub fn how(advice: &Advice) -> Vec<String> {
     );
     if facts.wipes > 0 {
         notes.push(format!(
-            "{} trims of more than a tenth of the space were left out: a new file system comes once, \
-             not in every round.",
+            "Trims of more than a tenth of the space were left out, {} in all: a new file system comes \
+             once, not in every round.",
             facts.wipes
         ));
     }

@@ -88,7 +88,7 @@ pub fn device(
         u32::try_from(full / u64::from(profile.pages_per_block)).unwrap_or(u32::MAX).max(blocks);
     // Half a block more, as it is cut to whole ones.
     let utilization = (logical as f64 + 0.5) / slots as f64;
-    let ftl = FtlChoice { utilization, settings, ..(**ftl).clone() };
+    let ftl = FtlChoice { utilization, settings };
     let inside = Inside::Ftl(Flash { profile, layout }, Box::new(ftl));
     let spec = DeviceSpec { inside, ..spec.clone() };
     spec.build(Scale::BlocksPerPlane(blocks), &Faults::default(), choice.seed)

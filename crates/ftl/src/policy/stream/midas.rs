@@ -17,7 +17,8 @@ use super::{Handles, MoveView, Shape, StreamPolicy, WriteView};
 /// - Intervals are told by the band that a block is overwritten in ([`WriteView::age`]), not by a sample
 ///   of addresses with a table of its own.
 /// - A count of being hot, two bits, is shared by [`COUNTED`] neighbours: 16 MiB for a device of 1 TiB.
-/// - The ends of hot and first group are the same. What GC finds in a hot band has a group of its own
+/// - The ends of the hot and of the first group are the same, and the model knows only a chain: where no
+///   chain pays, as under two classes of even heat with little spare, nothing is hot. What GC finds in a hot band has a group of its own
 ///   and is a little less hot for it; there it joins the chain.
 pub struct Midas {
     moved: u8,
@@ -119,10 +120,10 @@ impl Model {
     fn learn(&mut self, intervals: &[u32; BUCKETS]) {
         let all: f64 = intervals.iter().map(|&count| f64::from(count)).sum();
         let (mut longer, mut alive) = (all, 0.0);
-        for at in 0..BUCKETS {
+        for (at, &count) in intervals.iter().enumerate() {
             self.survive[at] = longer / all;
             self.alive[at] = alive;
-            longer -= f64::from(intervals[at]);
+            longer -= f64::from(count);
             let width = start(at + 1) - start(at);
             alive += (self.survive[at] + longer / all) / 2.0 * width as f64;
         }

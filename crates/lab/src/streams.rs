@@ -106,6 +106,8 @@ const _: () = assert!(REQUEST_BLOCKS_MAX <= u16::MAX as u32);
 pub struct Changes {
     /// Logical blocks of the volume.
     pub logical_blocks: u32,
+    /// What the host says of each logical block when the volume is filled.
+    pub fill_handles: Vec<u8>,
     /// In order; at least one write.
     pub list: Vec<Change>,
 }
@@ -185,7 +187,8 @@ impl StreamRun {
         let change =
             |lba| Change { lba, blocks: 1, kind: ChangeKind::Write, handle: self.hint(lba) };
         let list = (0..count).map(|_| change(generator.draw().lba)).collect();
-        Ok(Changes { logical_blocks, list })
+        let fill_handles = (0..logical_blocks).map(|lba| self.hint(lba)).collect();
+        Ok(Changes { logical_blocks, fill_handles, list })
     }
 
     /// What a host says that knows which part of its data is hot.
@@ -326,7 +329,8 @@ impl Load<'_> {
         let change = if self.filled < self.changes.logical_blocks {
             self.filled += 1;
             let (lba, kind) = (self.filled - 1, ChangeKind::Write);
-            Change { lba, blocks: 1, kind, handle: 0 }
+            let handle = self.changes.fill_handles[lba as usize];
+            Change { lba, blocks: 1, kind, handle }
         } else {
             let change = self.changes.list[self.next];
             self.next = (self.next + 1) % self.changes.list.len();
@@ -467,7 +471,8 @@ mod tests {
         // Writes 0: block 1; 1 and 2: blocks 1, 2; then block 2 is trimmed; 3: block 0.
         let list =
             vec![change(1, 1, Write), change(1, 2, Write), change(2, 1, Trim), change(0, 1, Write)];
-        let oracle = Oracle::new(&Changes { logical_blocks: 4, list }, 12);
+        let oracle =
+            Oracle::new(&Changes { logical_blocks: 4, fill_handles: vec![0; 4], list }, 12);
         assert_eq!(oracle.next, [1, 0, 2, 3], "round the end");
         assert_eq!(oracle.lives, [1, 3, 1, 4]);
         assert_eq!(oracle.cursor[..3], [3, 0, 2]);

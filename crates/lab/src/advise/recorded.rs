@@ -148,8 +148,13 @@ impl Recorded {
         facts.logical_bytes = u64::from(logical_blocks) * BLOCK;
         let fit = Fit::new(&survey, FitKind::Pack, facts.logical_bytes)?;
         place(&mut records, &fit, &mut facts);
-        let list = records.iter().flat_map(changes_of).collect();
-        let mut changes = Changes { logical_blocks, list };
+        let list: Vec<Change> = records.iter().flat_map(changes_of).collect();
+        let mut fill_handles = vec![0; logical_blocks as usize];
+        for change in &list {
+            let first = change.lba as usize;
+            fill_handles[first..first + usize::from(change.blocks)].fill(change.handle);
+        }
+        let mut changes = Changes { logical_blocks, fill_handles, list };
         facts.blocks_written = changes.blocks_written();
         let (warm, end) = (end_of(&changes, WARM_CAPACITIES), end_of(&changes, 1));
         let before = changes.list.len() - warm;

@@ -3,6 +3,7 @@
 use crate::output::{print, print_json, table};
 use crate::{End, Failure};
 use lab::device_file::{DeviceFigures, DeviceSpec};
+use nand::Profile;
 use serde_json::{Value, json};
 
 #[derive(clap::Args)]
@@ -44,6 +45,28 @@ pub fn find(name: &str) -> Result<DeviceSpec, Failure> {
         let names = DeviceSpec::names().join(", ");
         format!("no device is called {name:?}; there are {names}, or name a file: my-ssd.toml")
     })
+}
+
+/// The device file that `--device` names; `None` if it names a kind of flash.
+pub fn device_file(name: &str) -> Result<Option<DeviceSpec>, Failure> {
+    if DeviceSpec::names().contains(&name) {
+        return find(name).map(Some);
+    }
+    if name.ends_with(".toml") {
+        let text = std::fs::read_to_string(name).map_err(|why| format!("{name}: {why}"))?;
+        // Both kinds of file are checked key by key later; only a device has a kind.
+        let is_device = text.parse().is_ok_and(|table: toml::Table| table.contains_key("kind"));
+        return is_device.then(|| find(name)).transpose();
+    }
+    if Profile::builtin_names().contains(&name) {
+        return Ok(None);
+    }
+    Err(format!(
+        "--device {name}: no device or flash is called that; there are the devices {} and the flash \
+         profiles {}, or name a file: my-ssd.toml",
+        DeviceSpec::names().join(", "),
+        Profile::builtin_names().join(", ")
+    ))
 }
 
 fn gigabytes(bytes: f64) -> String {

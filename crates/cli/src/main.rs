@@ -4,6 +4,7 @@
 //! place and the mend; `--json` puts one JSON value on standard output and nothing else; progress
 //! goes to standard error.
 
+mod advise;
 mod bench;
 mod check;
 mod contradiction;
@@ -77,6 +78,8 @@ enum Command {
     Trace(trace::Args),
     /// Replay a trace on an emulated device in virtual time, or on something real
     Replay(replay::Args),
+    /// Say which streams, GC policy and over-provisioning pay for a trace
+    Advise(advise::Args),
 }
 
 /// How a command ended if it did not fail.
@@ -111,6 +114,7 @@ fn main() -> ExitCode {
         Command::Lab(args) => lab::run(&args),
         Command::Trace(args) => trace::run(&args),
         Command::Replay(args) => replay::run(&args),
+        Command::Advise(args) => advise::run(&args),
     };
     match result {
         Ok(End::Good) => ExitCode::SUCCESS,

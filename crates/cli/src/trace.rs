@@ -174,7 +174,8 @@ pub fn duration(text: &str) -> Result<u64, String> {
         .ok_or_else(|| "must be a number with ns, us, ms, s, min, h or d, for example 10s".into())
 }
 
-fn share(text: &str) -> Result<u64, String> {
+/// A share on the command line, as its N.
+pub fn share(text: &str) -> Result<u64, String> {
     let part = text.strip_prefix("1/").and_then(|part| part.parse().ok());
     part.filter(|&part| part > 0).ok_or_else(|| "must be 1/N, for example 1/10".into())
 }
@@ -222,15 +223,9 @@ impl CutArgs {
         };
         let wanted = self.from.is_none_or(|from| record.time_ns >= from)
             && (self.volume.is_empty() || self.volume.iter().any(named))
-            && self.sample.is_none_or(|share| record.op == Op::Flush || sampled(record, share));
+            && self.sample.is_none_or(|share| record.is_sampled(share));
         if wanted { Take::It } else { Take::Not }
     }
-}
-
-/// One in `share` regions, chosen by volume and address alone.
-fn sampled(record: &Record, share: u64) -> bool {
-    let region = record.offset >> 20 ^ u64::from(record.volume) << 44;
-    flash::Random::new(region).below(share) == 0
 }
 
 fn copy(

@@ -13,12 +13,14 @@
 //! - [`raw_crash`] does the same to raw units, with [`raw_host`] and [`raw_ids`] as the hosts.
 //! - [`figures`] measures, and [`theory`] says what should come out.
 //! - [`experiment`] runs a figure or table of a paper from a file and judges its claims.
+//! - [`advise`] tells a user, from a trace, which streams, GC policy and over-provisioning pay.
 //! - [`report`] shows what an experiment found: text, HTML, SVG, PNG, and verdicts on claims.
 //!
 //! What runs here is the production FTL: a result of the lab is a result of Weir.
 #![warn(missing_docs)]
 #![forbid(unsafe_code)]
 
+pub mod advise;
 pub mod checker;
 pub mod crash;
 pub mod damage;

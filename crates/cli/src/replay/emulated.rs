@@ -13,7 +13,7 @@ use lab::medium::SimMedium;
 use lab::replay::precondition::{Precondition, Preconditioned, precondition};
 use lab::replay::run;
 use lab::target::{SimTarget, Target};
-use nand::{Faults, Profile};
+use nand::Faults;
 use serve::device::Kind;
 
 /// Requests in flight that an open loop may pile up.
@@ -53,35 +53,13 @@ pub fn replay(plan: &Plan<'_>) -> Result<Outcome, Failure> {
 
 /// The device, formatted, and what it is.
 fn device(plan: &Plan<'_>) -> Result<(Box<dyn Target>, String), Failure> {
-    match plan.args.device.as_deref().map(device_file) {
+    match plan.args.device.as_deref().map(crate::devices::device_file) {
         Some(spec) => match spec? {
             Some(spec) => whole_device(plan, &spec),
             None => flash_device(plan),
         },
         None => flash_device(plan),
     }
-}
-
-/// The device file that `--device` names; `None` if it names a kind of flash.
-fn device_file(name: &str) -> Result<Option<DeviceSpec>, Failure> {
-    if DeviceSpec::names().contains(&name) {
-        return crate::devices::find(name).map(Some);
-    }
-    if name.ends_with(".toml") {
-        let text = std::fs::read_to_string(name).map_err(|why| format!("{name}: {why}"))?;
-        // Both kinds of file are checked key by key later; only a device has a kind.
-        let is_device = text.parse().is_ok_and(|table: toml::Table| table.contains_key("kind"));
-        return is_device.then(|| crate::devices::find(name)).transpose();
-    }
-    if Profile::builtin_names().contains(&name) {
-        return Ok(None);
-    }
-    Err(format!(
-        "--device {name}: no device or flash is called that; there are the devices {} and the flash \
-         profiles {}, or name a file: my-ssd.toml",
-        DeviceSpec::names().join(", "),
-        Profile::builtin_names().join(", ")
-    ))
 }
 
 /// A whole device as its file says, as large as wanted.

@@ -146,7 +146,8 @@ fn precondition_kind(text: &str) -> Result<Precondition, String> {
     }
 }
 
-fn load(text: &str) -> Result<f64, String> {
+/// A factor of speed, such as 3x.
+pub fn load(text: &str) -> Result<f64, String> {
     let number = text.strip_suffix('x').unwrap_or(text).parse().ok();
     number
         .filter(|load: &f64| (1e-3..=1e6).contains(load))

@@ -10,6 +10,7 @@
 //!
 //! `WEIR_E2E_BINARY=/usr/bin/weir cargo test -p cli --test e2e` drives another binary.
 
+mod advise;
 mod clients;
 mod disk;
 mod filesystems;

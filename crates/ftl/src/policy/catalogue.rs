@@ -66,6 +66,12 @@ pub const CATALOGUE: &[Entry] = &[
         "near=4, far=16, window=16",
         "SepBIT: by the age of what is overwritten",
     ),
+    entry(
+        "stream",
+        "midas",
+        "handles=8 (3 to 16 in all), epoch=a quarter of the volume, spare=10",
+        "MiDAS: what dies young apart, the rest by age in groups that a model sizes",
+    ),
     entry("replica", "unit-queue", "", "the copy whose unit has the shortest queue (lab)"),
     entry("replica", "device-queue", "", "the copy whose device has the shortest queue (lab)"),
     entry("replica", "round-robin", "", "each copy in its turn (lab)"),

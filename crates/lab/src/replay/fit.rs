@@ -50,25 +50,29 @@ impl Survey {
     ) -> Result<Self, TraceError> {
         let mut survey = Self::default();
         while let Some(record) = reader.next() {
-            let record = record?;
-            survey.requests += 1;
-            survey.changes += u64::from(matches!(record.op, Op::Write | Op::Trim));
-            survey.duration_ns = record.time_ns;
-            let (end, place) = survey.volumes.entry(record.volume).or_default();
-            if record.end() > *end {
-                (*end, *place) = (record.end(), Some(reader.place()));
-            }
-            // A trim that nothing else touches makes no extent worth a place on the device.
-            if kind == FitKind::Pack && matches!(record.op, Op::Read | Op::Write) {
-                let extents = record.offset / EXTENT_BYTES..record.end().div_ceil(EXTENT_BYTES);
-                survey.extents.extend(extents.map(|extent| (record.volume, extent)));
-            }
+            survey.add(&record?, Some(reader.place()), kind);
             if survey.requests.is_multiple_of(4096) {
                 progress(reader);
             }
         }
         survey.repairs = reader.repairs().clone();
         Ok(survey)
+    }
+
+    /// Counts one more record, which stands at `place` of its file.
+    pub fn add(&mut self, record: &Record, place: Option<Place>, kind: FitKind) {
+        self.requests += 1;
+        self.changes += u64::from(matches!(record.op, Op::Write | Op::Trim));
+        self.duration_ns = record.time_ns;
+        let (end, at) = self.volumes.entry(record.volume).or_default();
+        if record.end() > *end {
+            (*end, *at) = (record.end(), place);
+        }
+        // A trim that nothing else touches makes no extent worth a place on the device.
+        if kind == FitKind::Pack && matches!(record.op, Op::Read | Op::Write) {
+            let extents = record.offset / EXTENT_BYTES..record.end().div_ceil(EXTENT_BYTES);
+            self.extents.extend(extents.map(|extent| (record.volume, extent)));
+        }
     }
 
     /// Volumes.

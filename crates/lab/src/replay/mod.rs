@@ -23,7 +23,7 @@ pub use tally::{Kind, Tally};
 
 use crate::driver::Failure;
 use crate::target::{Done, Io, IoKind, Rules, Target};
-use crate::trace::{Op, TraceError};
+use crate::trace::{Op, Record, TraceError};
 use flash::{BLOCK_BYTES, Hint, Instant, RequestError};
 use std::fmt;
 
@@ -196,12 +196,12 @@ impl Run<'_> {
     ) -> Result<bool, Failure> {
         let Flight { issue, mut stage, .. } = self.flights[token as usize];
         self.fit.pieces(&issue.record, &mut self.pieces);
-        let mut ios = self.ios(stage, issue.record.op);
+        let mut ios = self.ios(stage, &issue.record);
         while ios.is_empty()
             && let Some(next) = stage.before_itself()
         {
             stage = next;
-            ios = self.ios(stage, issue.record.op);
+            ios = self.ios(stage, &issue.record);
         }
         if stage == Stage::Edges {
             self.tally.partial();
@@ -214,15 +214,17 @@ impl Run<'_> {
     }
 
     /// What a stage of a request at `self.pieces` submits.
-    fn ios(&self, stage: Stage, op: Op) -> Vec<Io> {
-        let io = |kind, offset, bytes| Io { kind, offset, bytes, hint: Hint::default() };
+    fn ios(&self, stage: Stage, record: &Record) -> Vec<Io> {
+        // What a trace knows about data is which volume it belongs to.
+        let hint = Hint { handle: record.volume as u8, ..Hint::default() };
+        let io = |kind, offset, bytes| Io { kind, offset, bytes, hint };
         let pieces = self.pieces.iter().copied();
         let of = |kind, pieces: &mut dyn Iterator<Item = (u64, u64)>| {
             let some = pieces.filter(|&(_, bytes)| bytes > 0);
             some.map(|(offset, bytes)| io(kind, offset, bytes)).collect()
         };
         let Rules { read_bytes, erase_bytes, .. } = self.rules;
-        match (stage, op) {
+        match (stage, record.op) {
             (Stage::Edges, Op::Write) if erase_bytes == 0 => {
                 let edges = pieces.flat_map(|(offset, bytes)| edges(offset, bytes));
                 edges.map(|offset| io(IoKind::Read, offset, BLOCK_BYTES as u64)).collect()

@@ -61,7 +61,7 @@ pub fn precondition(
     }
     let mut random = Random::new(seed);
     let blocks = bytes / BLOCK_BYTES as u64;
-    let (mut rounds, mut free_before) = (Vec::new(), 0.0);
+    let (mut rounds, mut free_before) = (Vec::new(), 0);
     while rounds.len() < ROUNDS_MAX {
         let before = target.counts();
         let records = (0..blocks)
@@ -70,12 +70,8 @@ pub fn precondition(
         let after = target.counts();
         let programmed = after.bytes_programmed - before.bytes_programmed;
         let waf = programmed as f64 / (after.bytes_written - before.bytes_written).max(1) as f64;
-        let free = target.counter("bands_free") as f64;
-        let steady = rounds.last().is_some_and(|&last: &f64| {
-            let free_change = (free - free_before).abs();
-            (waf / last - 1.0).abs() <= WAF_SHARE
-                && (free_change <= 1.0 || free_change <= FREE_SHARE * free_before)
-        });
+        let free = target.counter("bands_free");
+        let steady = rounds.last().is_some_and(|&last| agree((last, free_before), (waf, free)));
         free_before = free;
         rounds.push(waf);
         if steady {
@@ -83,6 +79,14 @@ pub fn precondition(
         }
     }
     Ok(Preconditioned { rounds, steady: false })
+}
+
+/// Whether a device no longer changes: two rounds in a row, each its write amplification and the
+/// free bands at its end, are alike.
+pub fn agree((waf_before, free_before): (f64, u64), (waf, free): (f64, u64)) -> bool {
+    let free_change = free.abs_diff(free_before);
+    (waf / waf_before - 1.0).abs() <= WAF_SHARE
+        && (free_change <= 1 || free_change as f64 <= FREE_SHARE * free_before as f64)
 }
 
 fn write(offset: u64, length: u64) -> Result<Record, TraceError> {

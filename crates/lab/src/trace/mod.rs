@@ -93,6 +93,13 @@ impl Record {
     pub fn end(&self) -> u64 {
         self.offset + self.length
     }
+
+    /// Whether it belongs to a sample of one in `share` regions of 1 MiB, chosen by volume and
+    /// address alone, so that what happens within a region stays whole. Flushes always do.
+    pub fn is_sampled(&self, share: u64) -> bool {
+        let region = self.offset >> 20 ^ u64::from(self.volume) << 44;
+        self.op == Op::Flush || flash::Random::new(region).below(share) == 0
+    }
 }
 
 /// Longest read or write: larger ones come from misread fields.

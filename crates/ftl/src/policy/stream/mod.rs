@@ -14,6 +14,7 @@
 //! To add one: a file here and a line in [`by_name`].
 
 mod hint;
+mod midas;
 mod multiq;
 mod none;
 mod params;
@@ -25,6 +26,7 @@ use flash::Hint;
 use params::Params;
 
 pub use hint::ByHint;
+pub use midas::Midas;
 pub use multiq::MultiQ;
 pub use none::Unsorted;
 pub use sepbit::SepBit;
@@ -126,7 +128,7 @@ pub struct Shape {
 }
 
 /// Names of the stream policies. Each takes parameters: `sfr:handles=8,decay=1GiB`.
-pub const STREAMS: &[&str] = &["none", "hint", "multiq", "sfr", "sepbit"];
+pub const STREAMS: &[&str] = &["none", "hint", "multiq", "sfr", "sepbit", "midas"];
 
 /// The policy called `text`: a name of [`STREAMS`], alone or with parameters after a colon.
 ///
@@ -140,6 +142,7 @@ pub fn by_name(text: &str, shape: Shape) -> Result<Box<dyn StreamPolicy>, String
         "multiq" => Box::new(MultiQ::new(&mut params, shape)?),
         "sfr" => Box::new(Sfr::new(&mut params, shape)?),
         "sepbit" => Box::new(SepBit::new(&mut params)?),
+        "midas" => Box::new(Midas::new(&mut params, shape)?),
         _ => return Err(super::unknown("stream", text, STREAMS)),
     };
     params.finish()?;

@@ -152,7 +152,7 @@ fn a_wrong_name_or_parameter_is_refused_with_what_is_allowed() {
         Ok(_) => panic!("{text} passed"),
         Err(error) => error,
     };
-    assert!(error("sfrr").contains("none, hint, multiq, sfr, sepbit"));
+    assert!(error("sfrr").contains("none, hint, multiq, sfr, sepbit, midas"));
     assert!(error("sfr:half=2").ends_with("there are handles, chunk, decay, base"));
     assert!(error("sfr:handles=17").contains("from 1 to 16"));
     assert!(error("sfr:chunk=3MiB").contains("power of two"));

@@ -1,0 +1,136 @@
+//! `weir advise` as people use it: on a made-up trace and on the recorded ones of the project's shared
+//! data; and what it says of what it cannot advise on.
+
+use crate::scratch::Scratch;
+use crate::tools::{run, said, weir, weir_path};
+use crate::trace::{msr_lines, recorded};
+use serde_json::Value;
+use std::fs;
+
+fn advised(args: &[&str]) -> String {
+    run(weir_path().to_str().expect("the binary's path is UTF-8"), &[&["advise"], args].concat())
+}
+
+fn refused(args: &[&str], parts: &[&str]) {
+    let output = weir(&[&["advise"], args].concat());
+    let text = said(&output);
+    assert_eq!(output.status.code(), Some(2), "{args:?}: {text}");
+    for part in parts {
+        assert!(text.contains(part), "{args:?} says {part:?}: {text}");
+    }
+    assert!(!text.contains("panicked"), "{text}");
+}
+
+fn trace(scratch: &Scratch) -> String {
+    let path = scratch.file("web.csv");
+    fs::write(&path, msr_lines(8000)).unwrap();
+    path
+}
+
+#[test]
+fn an_advice_is_the_same_each_time_as_text_as_json_and_as_a_page() {
+    let scratch = Scratch::new("advise");
+    let (trace, page) = (trace(&scratch), scratch.file("advice.html"));
+    let args = [&*trace, "--device", "slc", "--op", "10,28", "--gc", "cost-benefit"];
+    let json = |more: &[&str]| {
+        let text = advised(&[&args[..], &["--json"], more].concat());
+        serde_json::from_str::<Value>(&text).unwrap_or_else(|error| panic!("{error}: {text}"))
+    };
+    let first = json(&["--report", &page]);
+    // Two disks: their data is told apart by hint, too.
+    let rows = first["rows"].as_array().unwrap();
+    assert_eq!(rows.len(), 12, "six stream policies, two over-provisionings");
+    assert!(rows.iter().any(|row| row["stream"] == "hint:handles=2"));
+    for row in rows {
+        assert!(row["waf"].as_f64().unwrap() >= 1.0, "{row}");
+        assert_eq!((&row["failure"], &row["steady"]), (&Value::Null, &true.into()), "{row}");
+        assert_eq!(row["reads"]["requests"], 4000);
+        assert!(row["writes"]["p999_ns"].as_u64() >= row["writes"]["p99_ns"].as_u64());
+    }
+    assert_eq!(first["oracle"].as_array().unwrap().len(), 2);
+    let chosen = &first["choice"];
+    assert!(chosen["why"].as_str().unwrap().contains(chosen["stream"].as_str().unwrap()));
+    assert_eq!(json(&["--threads", "1"]), first, "the same, to the last digit");
+    let html = fs::read_to_string(&page).unwrap();
+    for part in ["<svg", "id=\"waf\"", "id=\"waf-by-op\"", "oracle", "weir advise"] {
+        assert!(html.contains(part), "{part}");
+    }
+    let text = advised(&[&args[..], &["--streams", "none,sfr:handles=4,decay=1MiB"]].concat());
+    for part in
+        ["=>", "sfr:handles=4,decay=1MiB", "oracle", "Choose streams =", "fitted to the trace"]
+    {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+}
+
+#[test]
+fn what_cannot_be_advised_on_is_refused_with_place_and_mend() {
+    let scratch = Scratch::new("advise-refused");
+    let trace = trace(&scratch);
+    let file = |name: &str, text: &str| {
+        let path = scratch.file(name);
+        fs::write(&path, text).unwrap();
+        path
+    };
+    let with = |device: &'static str| ["--device", device];
+    refused(&[&[&*trace][..], &with("plc")].concat(), &["plc", "gen3", "tlc"]);
+    refused(&[&[&*trace][..], &with("sdf")].concat(), &["raw units", "tssd"]);
+    refused(&[&trace, "--device", "slc", "--gc", "oldest"], &["--gc", "oldest", "cost-benefit"]);
+    refused(&[&trace, "--device", "slc", "--streams", "sfrr"], &["--streams", "sepbit, midas"]);
+    refused(
+        &[&trace, "--device", "slc", "--streams", "sfr:handles=12"],
+        &["13", "--budget-handles"],
+    );
+    refused(&[&trace, "--device", "slc", "--op", "1"], &["3 to 400"]);
+    refused(&[&trace, "--device", "slc", "--format", "csv"], &["csv", "msr"]);
+    refused(&["/no/such/trace", "--device", "slc"], &["/no/such/trace", "cannot be opened"]);
+    let reads = file("reads.block-rq", "0.0,R,0,8,x\n0.1,R,8,8,x\n");
+    refused(&[&reads, "--device", "slc"], &["reads.block-rq", "none of its 2", "weir replay"]);
+    let empty = file("empty.block-rq", "# nothing\n");
+    refused(
+        &[&empty, "--device", "slc", "--format", "block-rq"],
+        &["empty.block-rq", "no request"],
+    );
+    let bad = file("bad.block-rq", "0.0,W,0,8,x\n0.1,W,zero,8,x\n");
+    refused(&[&bad, "--device", "slc"], &["bad.block-rq", "line 2", "zero"]);
+    refused(
+        &[&trace, "--device", "slc", "--report", "/no/such/folder/x.html"],
+        &["/no/such", "another path"],
+    );
+    let small = "name = \"mine\"\nkind = \"ssd\"\nprofile = \"slc\"\n[layout]\nchannels = 1\n\
+                 dies_per_channel = 1\nblocks_per_plane = 32\n[ftl]\nover_provisioning = 0.3\n";
+    refused(&[&trace, "--device", &file("mine.toml", small)], &["mine", "offers", "--sample 1/"]);
+}
+
+/// A tenth of the address space: the whole traces take a minute.
+#[test]
+fn recorded_traces_are_advised_on() {
+    for path in recorded().iter().filter(|path| !path.ends_with("wsrch-small.trace")) {
+        let path = path.to_str().unwrap();
+        let text = advised(&[
+            path,
+            "--device",
+            "intel-320",
+            "--repair",
+            "time",
+            "--op",
+            "15",
+            "--gc",
+            "cost-benefit",
+            "--streams",
+            "none,sepbit",
+            "--sample",
+            "1/10",
+            "--overwrites",
+            "1",
+            "--json",
+        ]);
+        let advice: Value = serde_json::from_str(&text).expect("JSON");
+        let rows = advice["rows"].as_array().unwrap();
+        let oracle = advice["oracle"][0]["waf"].as_f64().unwrap();
+        for row in rows {
+            assert_eq!(row["failure"], Value::Null, "{path}: {row}");
+            assert!(row["waf"].as_f64().unwrap() >= oracle * 0.99, "{path}: {row}");
+        }
+    }
+}

@@ -1,0 +1,268 @@
+//! The advice as a [`Report`]: a page with plots of write amplification and latency.
+
+use super::{Advice, Choice, Playing, Row, Timed};
+use crate::load::Latency;
+use crate::report::{Axis, Column, Figure, Origin, Report, Scale, Series, Style, Table, Value};
+
+/// The advice on `trace`, as `command` got it with `seed`.
+pub fn report(advice: &Advice, choice: &Choice, trace: &str, command: &str, seed: u64) -> Report {
+    let chosen = &advice.rows[choice.row.unwrap_or(0)];
+    let mut figures =
+        vec![waf_by_combination(advice, chosen), latency_by_combination(advice, chosen)];
+    if advice.bounds.len() > 1 {
+        figures.push(waf_by_op(advice, chosen));
+    }
+    Report {
+        name: "advise".into(),
+        title: format!("What pays on {} for {trace}", advice.device),
+        summary: format!("{}\n\n{}", choice.why, said(advice)),
+        source: trace.into(),
+        command: command.into(),
+        seed,
+        scale: if advice.facts.sample > 1 {
+            format!("1/{} of the address space", advice.facts.sample)
+        } else {
+            "the whole trace".into()
+        },
+        parameters: Vec::new(),
+        figures,
+        tables: vec![table(advice)],
+        claims: Vec::new(),
+        notes: how(advice),
+    }
+}
+
+/// What was done with the trace, in sentences.
+fn said(advice: &Advice) -> String {
+    how(advice).first().cloned().unwrap_or_default()
+}
+
+/// How it was measured: one sentence for each thing that a reader must know.
+pub fn how(advice: &Advice) -> Vec<String> {
+    let facts = &advice.facts;
+    let mib = |bytes: u64| format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20));
+    let sample = match facts.sample {
+        1 => String::new(),
+        share => format!(
+            " One in {share} regions of 1 MiB was taken, chosen by address; rates and lifetimes are of all."
+        ),
+    };
+    let mut notes = vec![format!(
+        "The device is fitted to the trace: {} volume(s) of {} in all touch {} in extents of 1 MiB, which \
+         lie packed on a device of {}, filled before anything is measured.{sample}",
+        facts.volumes,
+        mib(facts.span_bytes),
+        mib(facts.touched_bytes),
+        mib(facts.logical_bytes),
+    )];
+    let rounds = advice.rows.iter().map(|row| row.waf.rounds.len());
+    let (least, most) = (rounds.clone().min().unwrap_or(0), rounds.max().unwrap_or(0));
+    let unsteady: Vec<String> =
+        advice.rows.iter().filter(|row| !row.waf.steady).map(name_and_op).collect();
+    notes.push(format!(
+        "WAF by GC is measured on flash that takes no time, in bands of {} blocks: the trace's writes and \
+         trims, first their end that writes three capacities, then {least} to {most} rounds of whole \
+         passes, until the last capacity of a round costs what it did before, within 2 %; the last round counts.{}",
+        advice.slots_per_band,
+        if unsteady.is_empty() {
+            " All came to a steady state.".to_string()
+        } else {
+            format!(" NOT in steady state: {}.", unsteady.join("; "))
+        }
+    ));
+    notes.push(format!(
+        "Latencies and overhead (padding, checkpoints) are measured on the device itself, with its \
+         times, filled and then aged by writes of its capacity: the last {} requests {}.",
+        advice.timed_requests,
+        played(advice),
+    ));
+    for row in &advice.rows {
+        if let Err(why) = &row.timed {
+            notes.push(format!("{} FAILED on the device: {why}.", name_and_op(row)));
+        }
+        if row.timed.as_ref().is_ok_and(|timed| !timed.keeps_up) {
+            notes.push(format!("{} does not keep up with the timestamps.", name_and_op(row)));
+        }
+    }
+    notes.push(
+        "The oracle sorts by the true death times into 12 classes or 5, what is better; victims by \
+         cost-benefit. Lifetime is \
+         endurance x flash / (write rate x (WAF + overhead))."
+            .into(),
+    );
+    if facts.wipes > 0 {
+        notes.push(format!(
+            "Trims of more than a tenth of the space were left out, {} in all: a new file system comes \
+             once, not in every round.",
+            facts.wipes
+        ));
+    }
+    if facts.cut {
+        notes.push(format!("Only the first {} requests were read.", facts.requests));
+    }
+    notes
+}
+
+/// When the requests of the timed pass went out.
+fn played(advice: &Advice) -> String {
+    match (advice.playing, advice.behind) {
+        (Playing::Timestamps(1.0), _) => "by their timestamps, from when each was due".to_string(),
+        (Playing::Timestamps(load), _) => {
+            format!("by their timestamps, {load} times as fast, from when each was due")
+        }
+        (Playing::Depth(depth), false) => format!("in a closed loop, {depth} in flight"),
+        (Playing::Depth(depth), true) => format!(
+            "in a closed loop, {depth} in flight, because the device cannot keep up with the timestamps"
+        ),
+    }
+}
+
+fn name_and_op(row: &Row) -> String {
+    format!("{} at {} %", row.name(), row.op_percent)
+}
+
+fn axis(label: &str, unit: &str, scale: Scale, categories: Option<Vec<String>>) -> Axis {
+    Axis { label: label.into(), unit: unit.into(), scale, categories }
+}
+
+fn series(name: &str, origin: Origin, style: Style, points: Vec<(f64, f64)>) -> Series {
+    Series { name: name.into(), origin, style, points, error_bars: None }
+}
+
+/// The rows that share the over-provisioning of the choice.
+fn alike<'a>(advice: &'a Advice, chosen: &'a Row) -> impl Iterator<Item = &'a Row> {
+    advice.rows.iter().filter(|row| row.op_percent == chosen.op_percent)
+}
+
+fn names(advice: &Advice, chosen: &Row) -> Option<Vec<String>> {
+    Some(alike(advice, chosen).map(Row::name).collect())
+}
+
+fn points(rows: impl Iterator<Item = f64>) -> Vec<(f64, f64)> {
+    rows.enumerate().map(|(index, value)| (index as f64, value)).collect()
+}
+
+fn waf_by_combination(advice: &Advice, chosen: &Row) -> Figure {
+    let waf = points(alike(advice, chosen).map(|row| row.waf.waf));
+    let bound = advice.bound_of(chosen).map_or(1.0, |bound| bound.waf.waf);
+    let oracle = waf.iter().map(|&(x, _)| (x, bound)).collect();
+    Figure {
+        id: "waf".into(),
+        title: format!("Write amplification by GC, {} % of over-provisioning", chosen.op_percent),
+        x: axis("", "", Scale::Linear, names(advice, chosen)),
+        y: axis("WAF", "", Scale::Linear, None),
+        series: vec![
+            series("combination", Origin::Weir, Style::Bars, waf),
+            series("oracle", Origin::Bound, Style::Line, oracle),
+        ],
+        note: String::new(),
+    }
+}
+
+fn latency_by_combination(advice: &Advice, chosen: &Row) -> Figure {
+    type Of = fn(&Timed) -> f64;
+    let lines: [(&str, Origin, Of); 4] = [
+        ("reads, p99.9", Origin::Weir, |timed| timed.reads.quantile_ns(0.999) as f64 / 1e9),
+        ("reads, mean", Origin::Bound, |timed| timed.reads.mean_ns() / 1e9),
+        ("writes, p99.9", Origin::Paper, |timed| timed.writes.quantile_ns(0.999) as f64 / 1e9),
+        ("writes, mean", Origin::Baseline, |timed| timed.writes.mean_ns() / 1e9),
+    ];
+    let points = |of: Of| {
+        let of = |row: &Row| row.timed.as_ref().map_or(0.0, of);
+        let points = alike(advice, chosen).map(of).enumerate().filter(|&(_, value)| value > 0.0);
+        points.map(|(index, value)| (index as f64, value)).collect::<Vec<_>>()
+    };
+    let series = lines
+        .iter()
+        .map(|&(name, origin, of)| series(name, origin, Style::Points, points(of)))
+        .filter(|series| !series.points.is_empty());
+    Figure {
+        id: "latency".into(),
+        title: format!("Latency, {} % of over-provisioning", chosen.op_percent),
+        x: axis("", "", Scale::Linear, names(advice, chosen)),
+        y: axis("latency", "s", Scale::Log, None),
+        series: series.collect(),
+        note: String::new(),
+    }
+}
+
+fn waf_by_op(advice: &Advice, chosen: &Row) -> Figure {
+    let of = |matches: &dyn Fn(&Row) -> bool| {
+        let rows = advice.rows.iter().filter(|row| matches(row));
+        let mut points: Vec<_> = rows.map(|row| (row.op_percent, row.waf.waf)).collect();
+        points.sort_by(|a, b| a.0.total_cmp(&b.0));
+        points
+    };
+    let mut oracle: Vec<_> =
+        advice.bounds.iter().map(|bound| (bound.op_percent, bound.waf.waf)).collect();
+    oracle.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let mut lines = vec![series("oracle", Origin::Bound, Style::Line, oracle)];
+    let same = |row: &Row| row.stream == chosen.stream && row.victim == chosen.victim;
+    lines.push(series(&chosen.name(), Origin::Weir, Style::Line, of(&same)));
+    let none = |row: &Row| row.stream.starts_with("none") && row.victim == chosen.victim;
+    if !chosen.stream.starts_with("none") && advice.rows.iter().any(none) {
+        let name = format!("none, {}", chosen.victim);
+        lines.push(series(&name, Origin::Baseline, Style::Line, of(&none)));
+    }
+    Figure {
+        id: "waf-by-op".into(),
+        title: "Write amplification by GC against over-provisioning".into(),
+        x: axis("over-provisioning", "%", Scale::Linear, None),
+        y: axis("WAF", "", Scale::Linear, None),
+        series: lines,
+        note: String::new(),
+    }
+}
+
+fn table(advice: &Advice) -> Table {
+    let column = |label: &str, unit: &str| Column { label: label.into(), unit: unit.into() };
+    let row = |row: &Row| {
+        let mut cells = vec![
+            Value::Number(row.op_percent),
+            Value::Text(row.stream.clone()),
+            Value::Text(row.victim.clone()),
+            Value::Number(row.waf.waf),
+            Value::Number(advice.distance(row).unwrap_or(0.0) * 100.0),
+        ];
+        match &row.timed {
+            Ok(timed) => {
+                cells.extend([Value::Number(timed.overhead), Value::Number(row.years)]);
+                cells.extend(milliseconds(&timed.reads));
+                cells.extend(milliseconds(&timed.writes));
+            }
+            Err(_) => cells.extend([(); 8].map(|()| Value::Text("failed".into()))),
+        }
+        cells.push(Value::Number(row.memory_per_tib as f64 / f64::from(1 << 20)));
+        cells
+    };
+    Table {
+        title: "Every combination".into(),
+        columns: vec![
+            column("OP", "%"),
+            column("streams", ""),
+            column("victim", ""),
+            column("WAF", ""),
+            column("above the oracle", "%"),
+            column("overhead", ""),
+            column("lifetime", "years"),
+            column("read mean", "ms"),
+            column("read p99", "ms"),
+            column("read p99.9", "ms"),
+            column("write mean", "ms"),
+            column("write p99", "ms"),
+            column("write p99.9", "ms"),
+            column("detector for 1 TiB", "MiB"),
+        ],
+        rows: advice.rows.iter().map(row).collect(),
+        note: String::new(),
+    }
+}
+
+/// Mean, p99 and p99.9.
+fn milliseconds(latency: &Latency) -> [Value; 3] {
+    if latency.count() == 0 {
+        return [(); 3].map(|()| Value::Text("none".into()));
+    }
+    let quantile = |share| latency.quantile_ns(share) as f64;
+    [latency.mean_ns(), quantile(0.99), quantile(0.999)].map(|ns| Value::Number(ns / 1e6))
+}

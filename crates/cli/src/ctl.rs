@@ -185,7 +185,7 @@ fn show(status: &Value) -> String {
     for (index, shard) in array(&status["shards"]).iter().enumerate() {
         text.push_str(&format!("shard {index}\n"));
         let mut rows = Vec::new();
-        for decision in ["victim", "wear", "erase", "unit"] {
+        for decision in ["victim", "wear", "erase", "unit", "profile"] {
             let name = text_of(&shard["policies"], decision).to_owned();
             rows.push(vec![format!("  {decision}"), name]);
         }

@@ -167,7 +167,7 @@ fn shard_text(index: usize, shard: &Value) -> String {
     let fenced = if shard["fenced"] == true { ", FENCED by another server" } else { "" };
     let mut text = format!(
         "shard {index}: {}{fenced}; {} clients, {} requests; victim {}, wear {}, erase {}, unit {}, \
-         stream {}\n",
+         stream {}, profile {}\n",
         shard["phase"].as_str().unwrap_or("unknown"),
         shard["connections"],
         shard["requests"],
@@ -176,6 +176,7 @@ fn shard_text(index: usize, shard: &Value) -> String {
         policy("erase"),
         policy("unit"),
         streams(array(&shard["streams"])),
+        policy("profile"),
     );
     let mut rows = vec![
         ["  unit", "queued", "busy s", "free", "retired", "valid", "erases", "last reason"]

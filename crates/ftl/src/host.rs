@@ -125,6 +125,7 @@ impl Ftl {
         match request.operation {
             Operation::Read { buffer } => {
                 (entry.class, entry.buffer) = (Class::Read, buffer);
+                self.counters.host_reads += 1;
                 self.start_read(index);
             }
             Operation::Write { buffer, fua, atomic, hint } => {
@@ -133,6 +134,7 @@ impl Ftl {
                 let atomic = atomic && request.blocks > 1;
                 (entry.class, entry.buffer) = (Class::Write { fua, atomic, hint }, buffer);
                 entry.checksums.extend_from_slice(checksums);
+                self.counters.host_writes += 1;
                 self.host.atomic_writes += u32::from(atomic);
                 self.host.writes.push_back(index);
                 self.host.writes_cold += 1;

@@ -37,6 +37,7 @@ mod mount;
 mod moves;
 mod mutant;
 pub mod policy;
+mod profile;
 pub mod raw;
 mod rebuild;
 mod reclaim;
@@ -72,6 +73,7 @@ use host::Host;
 use mount::Mount;
 use moves::Move;
 use policy::Policies;
+use profile::Profiled;
 use reclaim::Reclaim;
 use slab::Slab;
 use slo::Learned;
@@ -168,6 +170,7 @@ pub struct Ftl {
     mount: Option<Box<Mount>>,
     counters: Counters,
     switches: Switches,
+    profiled: Profiled,
     mutant: Option<Mutant>,
 
     // Scratch, kept for its memory.
@@ -196,6 +199,7 @@ impl Ftl {
         };
         self.events += 1;
         self.stirred |= stirs;
+        self.observe_load();
     }
 
     /// What to do next; `None` when there is nothing until the next event.
@@ -631,12 +635,14 @@ impl Ftl {
             mount: None,
             counters: Counters::default(),
             switches: Switches::default(),
+            profiled: Profiled::default(),
             mutant: None,
             erase_counts: Vec::new(),
             geometry,
             settings,
         };
         ftl.set_up_streams()?;
+        ftl.set_up_profile();
         Ok(ftl)
     }
 }

@@ -10,6 +10,8 @@ use flash::{BlockId, Instant, Lba};
 /// Counters since the mount. All slots are 4 KiB.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Counters {
+    pub host_reads: u64,
+    pub host_writes: u64,
     pub host_blocks_read: u64,
     pub host_blocks_written: u64,
     pub host_blocks_trimmed: u64,
@@ -305,6 +307,8 @@ impl Ftl {
             ("generation", self.generation),
             ("map_bytes", self.map_bytes()),
             ("requests_running", self.host.requests.in_use() as u64),
+            ("host_reads", c.host_reads),
+            ("host_writes", c.host_writes),
             ("host_blocks_read", c.host_blocks_read),
             ("host_blocks_written", c.host_blocks_written),
             ("host_blocks_trimmed", c.host_blocks_trimmed),

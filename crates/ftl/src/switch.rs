@@ -19,7 +19,7 @@ const SWITCHES_MAX: usize = 32;
 pub struct Switch<'a> {
     /// When: an FTL with nothing to do does not know how late it is.
     pub now: Instant,
-    /// "victim", "wear", "erase", "unit", "stream" for all volumes, or "stream/N" for the Nth of
+    /// "victim", "wear", "erase", "unit", "profile", "stream" for all volumes, or "stream/N" for the Nth of
     /// [`crate::Settings::volumes`].
     pub decision: &'a str,
     /// What it is called from now on.
@@ -58,7 +58,7 @@ impl Switches {
         self.recent.iter().cloned().collect()
     }
 
-    fn note(&mut self, change: PolicyChange) {
+    pub fn note(&mut self, change: PolicyChange) {
         if self.recent.len() == SWITCHES_MAX {
             self.recent.pop_front();
         }
@@ -137,6 +137,10 @@ impl Ftl {
             to: name.into(),
             why: by.into(),
         });
+        match kind {
+            "profile" => self.profile_chosen(by),
+            _ => self.note_named(kind),
+        }
         Ok(before)
     }
 

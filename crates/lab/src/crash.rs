@@ -76,6 +76,7 @@ impl CrashOptions {
             erase: pick(ftl::policy::ERASES),
             unit: pick(ftl::policy::UNITS),
             stream: pick(ftl::policy::stream::STREAMS),
+            ..PolicyNames::default()
         };
         let settings = Settings {
             handles: 1 + random.below(2) as u8,

@@ -218,8 +218,9 @@ impl Soak<'_> {
             ("erase", ftl::policy::ERASES),
             ("unit", ftl::policy::UNITS),
             ("stream", ftl::policy::stream::STREAMS),
+            ("profile", ftl::policy::profile::PROFILES),
         ];
-        let (decision, names) = decisions[self.random.below(5) as usize];
+        let (decision, names) = decisions[self.random.below(decisions.len() as u64) as usize];
         let name = names[self.random.below(names.len() as u64) as usize];
         self.report.switches += 1;
         host.sim.ftl_mut().set_policy(decision, name).map_err(Failure)
@@ -333,7 +334,8 @@ pub fn policy_combinations() -> Vec<PolicyNames> {
         if pairs.iter().filter(|&&pair| met.insert(pair)).count() > 0 {
             let [victim, wear, erase, unit, stream] =
                 std::array::from_fn(|at| lists[at][choice[at]].into());
-            combinations.push(PolicyNames { victim, wear, erase, unit, stream });
+            let names = PolicyNames { victim, wear, erase, unit, stream, ..Default::default() };
+            combinations.push(names);
         }
     }
     combinations

@@ -159,7 +159,7 @@ impl View {
                 sound(policy.fault())?;
                 answers
             }
-            Chosen::Stream(_) => Vec::new(),
+            Chosen::Stream(_) | Chosen::Profile(_) => Vec::new(),
         })
     }
 }

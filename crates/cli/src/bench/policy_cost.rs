@@ -254,7 +254,7 @@ impl Views {
                     sum += policy.pick(&self.units, &page) as u64;
                 }
             }
-            Chosen::Stream(_) => {}
+            Chosen::Stream(_) | Chosen::Profile(_) => {}
         }
         sum
     }
@@ -267,6 +267,7 @@ impl Views {
             Chosen::Erase(_) => ("whether to erase".into(), REPEATED),
             Chosen::Unit(_) => (format!("one of {UNITS} units for a page"), REPEATED),
             Chosen::Stream(_) => ("a block that is written".into(), 1),
+            Chosen::Profile(_) => ("what the load is".into(), 1),
         }
     }
 }

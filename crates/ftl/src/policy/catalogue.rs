@@ -72,6 +72,16 @@ pub const CATALOGUE: &[Entry] = &[
         "handles=8 (3 to 16 in all), epoch=a quarter of the volume, spare=10",
         "MiDAS: what dies young apart, the rest by age in groups that a model sizes",
     ),
+    entry("profile", "none", "", "nothing: each decision is its policy's"),
+    entry("profile", "auto", "", "one of those below, by what the host reads and writes"),
+    entry(
+        "profile",
+        "read-mostly",
+        "",
+        "greedy, read-first, weighted-queue, and a read service level of 5 ms",
+    ),
+    entry("profile", "mixed", "", "cost-benefit, read-first, weighted-queue"),
+    entry("profile", "small-writes", "", "cost-benefit, idle, shortest-queue"),
     entry("replica", "unit-queue", "", "the copy whose unit has the shortest queue (lab)"),
     entry("replica", "device-queue", "", "the copy whose device has the shortest queue (lab)"),
     entry("replica", "round-robin", "", "each copy in its turn (lab)"),
@@ -86,6 +96,7 @@ pub fn of(decision: &str) -> impl Iterator<Item = &'static Entry> {
 #[cfg(test)]
 mod tests {
     use super::of;
+    use crate::policy::profile::PROFILES;
     use crate::policy::replica::REPLICAS;
     use crate::policy::stream::STREAMS;
     use crate::policy::{ERASES, UNITS, VICTIMS, WEARS};
@@ -98,6 +109,7 @@ mod tests {
             ("erase", ERASES),
             ("unit", UNITS),
             ("stream", STREAMS),
+            ("profile", PROFILES),
             ("replica", REPLICAS),
         ];
         for (decision, names) in lists {

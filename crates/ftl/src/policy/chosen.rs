@@ -1,6 +1,7 @@
 //! A policy made outside the FTL and handed over ready, and how it may break. It is made elsewhere
 //! because that can take long: tables of a large volume, a module to instantiate.
 
+use super::profile::Profile;
 use super::{ErasePolicy, UnitPolicy, VictimPolicy, WearPolicy, stream};
 use super::{erase_by_name, unit_by_name, unknown_decision, victim_by_name, wear_by_name};
 
@@ -16,6 +17,8 @@ pub enum Chosen {
     Unit(Box<dyn UnitPolicy>),
     /// Which data lives together.
     Stream(Box<dyn stream::StreamPolicy>),
+    /// Which set of policies serves the load.
+    Profile(Profile),
 }
 
 impl Chosen {
@@ -29,6 +32,7 @@ impl Chosen {
             "wear" => Self::Wear(wear_by_name(name)?),
             "erase" => Self::Erase(erase_by_name(name)?),
             "unit" => Self::Unit(unit_by_name(name)?),
+            "profile" => Self::Profile(Profile::by_name(name)?),
             "stream" => Self::Stream(stream::by_name(name, shape)?),
             _ => return Err(unknown_decision(decision)),
         })
@@ -42,6 +46,7 @@ impl Chosen {
             Self::Erase(_) => "erase",
             Self::Unit(_) => "unit",
             Self::Stream(_) => "stream",
+            Self::Profile(_) => "profile",
         }
     }
 }

@@ -12,12 +12,14 @@ mod d_choices;
 mod erase;
 mod fifo;
 mod greedy;
+pub mod profile;
 pub mod replica;
 pub mod stream;
 mod unit;
 mod wear;
 
 use flash::{BlockId, Instant, Random};
+use profile::Profile;
 use std::mem::replace;
 
 pub use chosen::{Chosen, Fault, FaultKind};
@@ -236,10 +238,12 @@ pub struct PolicyNames {
     pub unit: String,
     /// One of [`stream::STREAMS`], for all that has none of its own.
     pub stream: String,
+    /// One of [`profile::PROFILES`]: who decides what no policy was named for.
+    pub profile: String,
 }
 
 /// The decisions that have a policy.
-pub const DECISIONS: &[&str] = &["victim", "wear", "erase", "unit", "stream"];
+pub const DECISIONS: &[&str] = &["victim", "wear", "erase", "unit", "stream", "profile"];
 /// Names of the victim policies. `d-choices` and `static` take a number: `d-choices:5`.
 pub const VICTIMS: &[&str] = &["greedy", "cost-benefit", "d-choices", "fifo"];
 /// Names of the wear policies.
@@ -257,6 +261,7 @@ impl Default for PolicyNames {
             erase: "read-first".into(),
             unit: "shortest-queue".into(),
             stream: "none".into(),
+            profile: "none".into(),
         }
     }
 }
@@ -268,6 +273,7 @@ impl PolicyNames {
         wear_by_name(&self.wear)?;
         erase_by_name(&self.erase)?;
         unit_by_name(&self.unit)?;
+        Profile::by_name(&self.profile)?;
         stream::by_name(&self.stream, stream::Shape { blocks: 1, handles: 1 }).map(|_| ())
     }
 
@@ -278,6 +284,7 @@ impl PolicyNames {
             "wear" => &self.wear,
             "erase" => &self.erase,
             "unit" => &self.unit,
+            "profile" => &self.profile,
             _ => &self.stream,
         }
     }
@@ -288,6 +295,7 @@ impl PolicyNames {
             "wear" => &mut self.wear,
             "erase" => &mut self.erase,
             "unit" => &mut self.unit,
+            "profile" => &mut self.profile,
             _ => &mut self.stream,
         }
     }
@@ -298,6 +306,7 @@ pub(crate) struct Policies {
     pub wear: Box<dyn WearPolicy>,
     pub erase: Box<dyn ErasePolicy>,
     pub unit: Box<dyn UnitPolicy>,
+    pub profile: Profile,
     pub names: PolicyNames,
 }
 
@@ -308,6 +317,7 @@ impl Policies {
             wear: wear_by_name(&names.wear)?,
             erase: erase_by_name(&names.erase)?,
             unit: unit_by_name(&names.unit)?,
+            profile: Profile::by_name(&names.profile)?,
             names,
         })
     }
@@ -321,6 +331,7 @@ impl Policies {
             Chosen::Wear(policy) => Chosen::Wear(replace(&mut self.wear, policy)),
             Chosen::Erase(policy) => Chosen::Erase(replace(&mut self.erase, policy)),
             Chosen::Unit(policy) => Chosen::Unit(replace(&mut self.unit, policy)),
+            Chosen::Profile(profile) => Chosen::Profile(replace(&mut self.profile, profile)),
             Chosen::Stream(_) => unreachable!("streams are kept by volume"),
         }
     }

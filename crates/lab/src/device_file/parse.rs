@@ -125,6 +125,7 @@ fn policies(keys: &mut Keys) -> Result<PolicyNames, KeyError> {
         ("erase", &mut names.erase),
         ("unit", &mut names.unit),
         ("stream", &mut names.stream),
+        ("profile", &mut names.profile),
     ] {
         if !keys.has(decision) {
             continue;
@@ -137,6 +138,7 @@ fn policies(keys: &mut Keys) -> Result<PolicyNames, KeyError> {
             "wear" => &mut tried.wear,
             "erase" => &mut tried.erase,
             "unit" => &mut tried.unit,
+            "profile" => &mut tried.profile,
             _ => &mut tried.stream,
         };
         slot.clone_from(&name);

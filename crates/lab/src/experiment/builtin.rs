@@ -12,6 +12,7 @@ const BUILTIN: &[(&str, &str)] = &[
     ("tssd-sweep", include_str!("../../../../experiments/tssd-sweep.toml")),
     ("tssd-means", include_str!("../../../../experiments/tssd-means.toml")),
     ("tssd-applications", include_str!("../../../../experiments/tssd-applications.toml")),
+    ("profiles", include_str!("../../../../experiments/profiles.toml")),
 ];
 
 /// The names of all.

@@ -566,6 +566,7 @@ fn policies(
         ("erase", &mut names.erase),
         ("unit", &mut names.unit),
         ("stream", &mut names.stream),
+        ("profile", &mut names.profile),
     ] {
         let example = format!("{to:?}");
         let Some(value) = section.text(key, &example) else { continue };
@@ -579,7 +580,7 @@ fn policies(
     if let Err(reason) = names.validate() {
         section.refuse("victim", "", reason, "\"greedy\"");
     }
-    section.finish(&["victim", "wear", "erase", "unit", "stream"]);
+    section.finish(&["victim", "wear", "erase", "unit", "stream", "profile"]);
 }
 
 #[cfg(test)]

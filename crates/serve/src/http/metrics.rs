@@ -236,6 +236,8 @@ const FTL: &[(&str, Type, &str, &str)] = &[
         "ftl_requests",
         "Requests that the FTL has accepted and not answered",
     ),
+    ("host_reads", Counter, "host_reads", "Read requests of hosts"),
+    ("host_writes", Counter, "host_writes", "Write requests of hosts"),
     ("host_blocks_read", Counter, "host_blocks_read", "Logical blocks (4 KiB) that hosts read"),
     (
         "host_blocks_written",

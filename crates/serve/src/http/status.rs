@@ -73,6 +73,7 @@ fn shard(shard: &ShardStatus, exports: &[Export]) -> Value {
                 "erase": policies.erase,
                 "unit": policies.unit,
                 "stream": policies.stream,
+                "profile": policies.profile,
             });
             value["streams"] = status.streams.iter().map(stream).collect();
             let switches = status.switches.iter();

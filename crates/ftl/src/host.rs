@@ -59,6 +59,8 @@ pub(crate) struct HostRequest {
     pub sequence: u64,
     pub orders: Vec<u64>,
     pub committing: bool,
+    /// Part of it found no place on the fast tier that it belongs to.
+    pub spilled: bool,
     /// And what to restore if it fails: logical block, its slot, what the map said before.
     pub members: Vec<(u32, SlotId, u32)>,
     /// Requests that wait until this atomic write is decided.
@@ -120,6 +122,7 @@ impl Ftl {
         (entry.placed, entry.pending, entry.error) = (0, 0, None);
         entry.decided = 0;
         (entry.order_last, entry.sequence, entry.committing) = (0, 0, false);
+        entry.spilled = false;
         entry.checksums.clear();
         entry.members.clear();
         match request.operation {
@@ -201,6 +204,7 @@ impl Ftl {
                 UNMAPPED => self.outputs.push_back(Output::ReadZeroes { into, count }),
                 POISONED => self.fail_request(index, RequestError::Unreadable),
                 slot => {
+                    self.note_read(slot, count);
                     self.host.requests[index].pending += 1;
                     let read = self.reads.take();
                     self.reads[read] = ReadOp {
@@ -248,16 +252,21 @@ impl Ftl {
             return;
         }
         let block = self.bands.block_of(op.slot);
-        let page = self.geometry.page_in_block(op.slot);
+        let end = op.slot.0 - self.geometry.slot(block, 0, 0).0 + op.count;
         let band = &self.bands[block];
-        let programmed = band.state != crate::BandState::Open || page < band.pages_done;
+        let programmed = band.state != crate::BandState::Open || end <= band.slots_done;
         if programmed || self.is_mutant(Mutant::ReadBeforeProgram) {
             self.bands[block].reads_pending += 1;
             self.queue_read(read);
             return;
         }
+        if op.count > 1 && self.geometry.is_fast(block) {
+            // Its slots may be of several programs, ended and not.
+            self.split_read(read);
+            return;
+        }
         let page = self.page_in_flight(block, op.slot);
-        let first = self.geometry.slot_in_page(op.slot) as usize;
+        let first = (op.slot.0 - self.pages[page].slot.0) as usize;
         let originals = self.pages[page].owners[first..first + op.count as usize]
             .iter()
             .any(|owner| matches!(owner, Owner::Relocation(_)));
@@ -276,6 +285,23 @@ impl Ftl {
         }
         self.reads.give(read);
         self.part_ended(request);
+    }
+
+    /// Queues a host read slot by slot.
+    fn split_read(&mut self, read: u32) {
+        let op = self.reads[read];
+        let (ReadPurpose::Host(request), Some(into)) = (op.purpose, op.into) else {
+            unreachable!("only host reads meet a page in flight")
+        };
+        self.reads.give(read);
+        self.host.requests[request].pending += op.count - 1;
+        for index in 0..op.count {
+            let read = self.reads.take();
+            let (slot, lba) = (SlotId(op.slot.0 + index), op.lba + index);
+            let into = Some(Payload { index: into.index + index, ..into });
+            self.reads[read] = ReadOp { slot, count: 1, into, lba, ..op };
+            self.start_slot_read(read);
+        }
     }
 
     /// Whether one of the slots could not be programmed and has no other place yet.
@@ -310,10 +336,9 @@ impl Ftl {
         let mut opens = self.opens.indices();
         let open = opens.find(|&open| self.opens[open].live && self.opens[open].block == block);
         let open = open.expect("an open band has an entry");
-        let first = slot.0 - self.geometry.slot_in_page(slot);
         let mut pages = self.opens[open].outstanding.iter().copied();
         pages
-            .find(|&page| self.pages[page].slot.0 == first)
+            .find(|&page| slot.0.wrapping_sub(self.pages[page].slot.0) < self.pages[page].room)
             .expect("a slot whose program has not ended has a page")
     }
 
@@ -482,7 +507,8 @@ impl Ftl {
         if self.host.requests[index].placed == 0 && self.host.requests[index].pending == 0 {
             if atomic {
                 let point = self.wished_point(index, hint);
-                if self.gate_writes() || !self.room_for_group(index, point) {
+                let room = self.room_for_group(index, point) || self.room_behind(index);
+                if self.gate_host() || !room {
                     return false;
                 }
                 self.host.atomic_placing = true;
@@ -490,7 +516,7 @@ impl Ftl {
             self.host.requests[index].pending = 1;
         }
         while self.host.requests[index].placed < self.host.requests[index].blocks {
-            if !self.host.atomic_placing && self.gate_writes() {
+            if !self.host.atomic_placing && self.gate_host() {
                 self.counters.writes_throttled += 1;
                 return false;
             }
@@ -533,9 +559,10 @@ impl Ftl {
         entry.pending += 1;
         let Appended { slot, order, page } = self.append(point, append).expect("the page has room");
         let previous = self.remap(lba, slot.0, order);
-        let in_page = self.geometry.slot_in_page(slot) as usize;
+        let in_page = (slot.0 - self.pages[page].slot.0) as usize;
         self.pages[page].previous[in_page] = previous;
         self.note_order(index, order);
+        self.note_placed(index, slot, previous);
         if atomic {
             let orders = &mut self.host.requests[index].orders;
             if orders.is_empty() {
@@ -548,7 +575,7 @@ impl Ftl {
             self.host.requests[index].members.push((lba, slot, previous));
         }
         self.counters.host_blocks_written += 1;
-        self.reclaim.credit -= 256;
+        self.charge_host();
     }
 
     fn place_trim(&mut self, index: u32) -> bool {
@@ -580,7 +607,9 @@ impl Ftl {
     /// The append point for a record that must find room even when the host has none left.
     pub(crate) fn record_point(&mut self) -> Option<usize> {
         self.host.record_placing = true;
-        let point = (0..self.points.len()).find(|&point| self.page_of(point).is_some());
+        let mut points = 0..self.points.len();
+        let fast = points.clone().find(|&at| self.on_fast(at) && self.page_of(at).is_some());
+        let point = fast.or_else(|| points.find(|&point| self.page_of(point).is_some()));
         self.host.record_placing = false;
         point
     }
@@ -605,9 +634,10 @@ impl Ftl {
         let owner = Owner::Request(index);
         self.note_trim(lba, count);
         let append = Append::record(Kind::Trim, lba, sequence, count, self.empty_crc, owner);
-        let Appended { order, .. } = self.append(point, append).expect("the page has room");
+        let Appended { slot, order, .. } = self.append(point, append).expect("the page has room");
         for lba in lba..lba + count {
-            self.remap(lba, UNMAPPED, order);
+            let previous = self.remap(lba, UNMAPPED, order);
+            self.note_placed(index, slot, previous);
         }
         self.note_order(index, order);
     }
@@ -662,6 +692,11 @@ impl Ftl {
                 let order = self.host.requests[index].order_last;
                 self.wait_durable(order, index);
             }
+            // The fast tier is durable at completion; there, what shares cells is not.
+            _ if entry.spilled && entry.error.is_none() => {
+                let order = self.host.requests[index].order_last;
+                self.wait_durable(order, index);
+            }
             _ => self.finish(index),
         }
     }
@@ -669,18 +704,18 @@ impl Ftl {
     /// Replies, now or when every order up to `order` is durable.
     pub(crate) fn wait_durable(&mut self, order: u64, request: u32) {
         let dropped = self.is_mutant(Mutant::DropFlush);
-        if self.durable.durable_below() > order || dropped {
+        if self.durable.vital_durable_below() > order || dropped {
             self.finish(request);
             return;
         }
-        self.force_safe(order);
+        self.force_vital(order);
         self.host.waiters.push(Waiter { order, request });
         self.durable_rose = true;
     }
 
     /// Replies to those whose orders are durable.
     pub(crate) fn wake_waiters(&mut self) {
-        let durable_below = self.durable.durable_below();
+        let durable_below = self.durable.vital_durable_below();
         let mut woken = std::mem::take(&mut self.host.woken);
         self.host.waiters.retain(|waiter| {
             let done = waiter.order < durable_below;

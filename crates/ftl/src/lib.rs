@@ -45,6 +45,7 @@ mod slab;
 mod slo;
 mod status;
 mod streams;
+mod tier;
 mod units;
 
 pub use api::{Core, Input, MountError, MountReport, Output, Rebuilt};
@@ -76,6 +77,7 @@ use slo::Learned;
 use status::Counters;
 use std::collections::VecDeque;
 use streams::Streams;
+use tier::Tier;
 use units::{ReadOp, ReadPurpose, Unit};
 
 /// Where the FTL is in its life.
@@ -159,6 +161,8 @@ pub struct Ftl {
     flush: Flush,
 
     reclaim: Reclaim,
+    /// On a two-tier device.
+    tier: Option<Tier>,
     checkpoint: Checkpoint,
     layout: CheckpointLayout,
     open_table: Vec<u8>,
@@ -339,12 +343,18 @@ impl Ftl {
         }
         self.place_reroutes();
         self.reclaim_pump();
+        if self.tier.is_some() {
+            self.tier_pump();
+        }
         if !self.host.writes.is_empty() {
             self.place_writes();
             self.host.held = !self.host.writes.is_empty();
             if self.host_stands_still() {
                 self.reclaim_pump();
             }
+        }
+        if self.tier.is_some() {
+            self.commit_fast();
         }
         self.relieve();
         self.checkpoint_pump();
@@ -400,17 +410,18 @@ impl Ftl {
     /// Looks for what nothing else would move on.
     fn relieve(&mut self) {
         let short = self.bands.free < self.bands_free_low();
-        let space = short && self.wants_space() || self.phase == Phase::Stopping;
+        let stopping = self.phase == Phase::Stopping;
+        let space = short && self.wants_space() || stopping || self.host_waits_for_destage();
         if !self.bands.draining.is_empty() && space {
             self.push_drain();
         }
         // What is moved closes pages for nothing, unless it waits itself for what these pages hold up.
         if let Some(order) = self.host.waiters.iter().map(|waiter| waiter.order).max()
-            && order >= self.durable.safe_below()
+            && order >= self.durable.vital_below()
             && self.no_work_runs()
             && (self.moves.is_empty() || self.stands_still())
         {
-            self.force_safe(order.min(self.durable.next() - 1));
+            self.force_vital(order.min(self.durable.next() - 1));
         }
         if !short {
             self.level_wear();
@@ -512,6 +523,7 @@ impl Ftl {
             self.unhold_source(&entry);
             self.drop_move(entry);
         }
+        self.rest_destage();
         // Readers wait for what is being assembled.
         for point in 0..self.points.len() {
             self.seal(point);
@@ -540,7 +552,12 @@ impl Ftl {
             return;
         }
         let host_done = self.host.requests.in_use() == 0;
-        let moves_done = self.moves.is_empty() && self.reclaim.victims.is_empty();
+        if !self.may_destage() {
+            self.rest_destage();
+        }
+        let moves_done = self.moves.is_empty()
+            && self.reclaim.victims.is_empty()
+            && self.tier.as_ref().is_none_or(Tier::rests);
         if self.stands_still() && (self.checkpoint.is_wanted() || host_done && !moves_done) {
             // No space for the last checkpoint, or for what moves: everything acknowledged is there
             // all the same.
@@ -593,6 +610,9 @@ impl Ftl {
         }
         let bands = bands_of(&geometry, health);
         let chunks = settings.relocation_blocks / geometry.slots_per_page;
+        // Destage has its own: GC must go on while destage waits for it.
+        let destage_chunks = if geometry.is_tiered() { chunks / 2 } else { 0 };
+        let tier = geometry.is_tiered().then(|| Tier::new(chunks - destage_chunks..chunks));
         let mut ftl = Self {
             policies: Policies::new(settings.policies.clone())?,
             random: Random::new(settings.seed),
@@ -634,7 +654,8 @@ impl Ftl {
             erase_retry_at: None,
             settling: false,
             flush: Flush::default(),
-            reclaim: Reclaim::new(chunks),
+            reclaim: Reclaim::new(chunks, destage_chunks),
+            tier,
             checkpoint: Checkpoint::default(),
             layout,
             open_table: Vec::new(),
@@ -707,7 +728,7 @@ fn bands_of(geometry: &Geometry, health: &Health) -> Bands {
     for block in bands.ids() {
         let erase_count = health.erase_counts.get(block.0 as usize).copied().unwrap_or(0);
         bands[block].erase_count = erase_count;
-        if health.units_gone.contains(&geometry.unit_of(block)) {
+        if health.units_gone.contains(&geometry.unit_of(block)) || !geometry.exists(block) {
             bands[block].state = BandState::Retired;
         }
     }

@@ -161,6 +161,7 @@ impl Ftl {
         self.outputs.push_back(Output::Command(Command::Program {
             tag: Tag(TAG_PROGRAM | page),
             slot: self.pages[page].slot,
+            count: self.pages[page].slots.len() as u32,
         }));
         true
     }
@@ -173,7 +174,10 @@ impl Ftl {
             return false;
         }
         let bands_clean = self.bands.clean(unit).len() as u32;
-        let forced = self.erase_all || self.space_wanted || (bands_clean == 0 && self.clean_wanted);
+        // Where an erase costs nothing, there is nothing to wait for.
+        let free = self.geometry.is_fast_unit(unit);
+        let forced =
+            free || self.erase_all || self.space_wanted || (bands_clean == 0 && self.clean_wanted);
         let asked = state.erases_asked;
         let ahead = self.bands[block].unproven && bands_clean >= CLEAN_AHEAD;
         if !forced && asked == 0 && ahead {

@@ -6,7 +6,7 @@
 use super::{Figure, Goal, Request, cpu_ns, measured, median};
 use crate::device::{self, Shape, kind_of};
 use flash::{
-    BLOCK_BYTES, BlockId, Command, Completion, Geometry, Health, Hint, Instant, Lba, Oob,
+    BLOCK_BYTES, BlockId, Command, Completion, FastTier, Geometry, Health, Hint, Instant, Lba, Oob,
     Operation, Pairing, Payload, Random, SlotData, SlotId, SlotRead, SlotStatus, Tag,
 };
 use ftl::{FormatOptions, Ftl, Input, Output, Settings};
@@ -29,6 +29,7 @@ const GEOMETRY: Geometry = Geometry {
     suspend: false,
     queue_depth: 8,
     endurance: 100_000,
+    fast: FastTier::NONE,
 };
 
 pub fn read_cpu(request: &mut Request<'_>) {
@@ -216,7 +217,7 @@ impl Core {
         while let Some(output) = self.ftl.poll() {
             match output {
                 Output::Command(command) => {
-                    if let Command::Program { tag, slot } = command {
+                    if let Command::Program { tag, slot, .. } = command {
                         self.medium.program(slot, self.ftl.program(tag));
                     }
                     self.commands.push_back(command);

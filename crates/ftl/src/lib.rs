@@ -15,7 +15,7 @@
 //!
 //! # Where to look
 //! `host` takes requests in, `append` fills pages, `units` schedules each unit, `reclaim` makes
-//! space, `durable` knows what survives, `checkpoint` and `mount` bound and do recovery, `policy`
+//! space, `tier` destages what a fast tier holds, `durable` knows what survives, `checkpoint` and `mount` bound and do recovery, `policy`
 //! holds every decision that can be chosen, `format` every byte on flash. [`raw`] is the other core: the
 //! same flash without mapping, for a host that places and erases itself.
 #![warn(missing_docs)]
@@ -30,9 +30,11 @@ mod closing;
 mod config;
 mod divisor;
 mod durable;
+mod failing;
 pub mod format;
 mod group;
 mod host;
+mod in_flight;
 mod mount;
 mod moves;
 mod mutant;
@@ -610,9 +612,7 @@ impl Ftl {
         }
         let bands = bands_of(&geometry, health);
         let chunks = settings.relocation_blocks / geometry.slots_per_page;
-        // Destage has its own: GC must go on while destage waits for it.
-        let destage_chunks = if geometry.is_tiered() { chunks / 2 } else { 0 };
-        let tier = geometry.is_tiered().then(|| Tier::new(chunks - destage_chunks..chunks));
+        let tier = Tier::of(&geometry, chunks);
         let mut ftl = Self {
             policies: Policies::new(settings.policies.clone())?,
             random: Random::new(settings.seed),
@@ -654,7 +654,7 @@ impl Ftl {
             erase_retry_at: None,
             settling: false,
             flush: Flush::default(),
-            reclaim: Reclaim::new(chunks, destage_chunks),
+            reclaim: Reclaim::new(chunks, tier.as_ref().map_or(0, Tier::chunks_own)),
             tier,
             checkpoint: Checkpoint::default(),
             layout,

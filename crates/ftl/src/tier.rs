@@ -26,7 +26,7 @@ use crate::moves::Move;
 use crate::policy::Purpose;
 use crate::reclaim::Victim;
 use crate::{Ftl, Mutant, Phase};
-use flash::{BLOCK_BYTES, BlockId, Health, SlotId};
+use flash::{BLOCK_BYTES, BlockId, Geometry, Health, SlotId};
 use std::collections::VecDeque;
 use std::ops::Range;
 
@@ -62,16 +62,23 @@ pub(crate) struct Tier {
 }
 
 impl Tier {
-    /// With these chunks of relocation buffers.
-    pub fn new(chunks: Range<u32>) -> Self {
-        Self {
+    /// For a medium of this shape, if it has two tiers, with half of `chunks` chunks of relocation
+    /// buffers: GC must go on while destage waits for it.
+    pub fn of(geometry: &Geometry, chunks: u32) -> Option<Self> {
+        let own = chunks - chunks / 2..chunks;
+        geometry.is_tiered().then(|| Self {
             victims: Vec::new(),
             moves: VecDeque::new(),
-            chunks: chunks.clone().rev().collect(),
-            chunks_all: chunks,
+            chunks: own.clone().rev().collect(),
+            chunks_all: own,
             filling: None,
             credit: 0,
-        }
+        })
+    }
+
+    /// Chunks that are not GC's.
+    pub fn chunks_own(&self) -> u32 {
+        self.chunks_all.end - self.chunks_all.start
     }
 
     pub fn owns_chunk(&self, chunk: u32) -> bool {

@@ -124,6 +124,7 @@ impl Ftl {
         let urgent = host
             && long
             && self.geometry.suspend
+            && !self.geometry.is_fast_unit(unit)
             && state.suspensions < self.settings.suspensions_max;
         state.suspensions += u32::from(urgent);
         state.reads_running += u32::from(host);
@@ -236,9 +237,11 @@ impl Ftl {
 
     /// After a command of `unit` ended and was taken off its running count.
     pub(crate) fn ended(&mut self, unit: u32, kind: Kind) {
+        let fast = self.geometry.is_fast_unit(unit);
         let state = &mut self.units[unit as usize];
         if let Some((_, since)) = state.alone.take_if(|alone| alone.0 == kind)
             && state.suspensions == 0
+            && !fast
         {
             self.learned.add(kind, self.now - since);
         }

@@ -606,10 +606,7 @@ impl Ftl {
         settings.validate(&geometry)?;
         let layout = CheckpointLayout::new(&geometry, logical_blocks)
             .ok_or("pages_per_block is too small for a checkpoint; 8 and more work")?;
-        let mut units = vec![Unit::default(); geometry.units as usize];
-        for &unit in &health.units_gone {
-            units[unit as usize].gone = true;
-        }
+        let gone = |unit| Unit::new(health.units_gone.contains(&unit));
         let bands = bands_of(&geometry, health);
         let chunks = settings.relocation_blocks / geometry.slots_per_page;
         let tier = Tier::of(&geometry, chunks);
@@ -645,7 +642,7 @@ impl Ftl {
             no_space_until: Instant(0),
             lba_next: 0,
             host: Host::default(),
-            units,
+            units: (0..geometry.units).map(gone).collect(),
             learned: Learned::default(),
             reads: Slab::default(),
             clean_wanted: false,

@@ -36,8 +36,8 @@ const RECORD_BANDS: u32 = 1;
 /// The host is throttled when less than one band in so many is free.
 const THROTTLE_SHARE: u32 = 8;
 
-/// Bands destaged at a time at most.
-const VICTIMS_MAX: usize = 4;
+/// Bands destaged at a time, if the buffers hold no more than these.
+const VICTIMS_MIN: u32 = 4;
 
 /// Share of the relocation buffers that destage uses when nothing presses, as a divisor.
 const CHUNKS_AT_EASE: usize = 4;
@@ -374,7 +374,10 @@ impl Ftl {
     fn victims_wanted(&self, levels: &Levels) -> usize {
         let short = levels.start.saturating_sub(self.bands.free_fast) as usize;
         let range = (levels.start - levels.throttle) as usize;
-        (1 + short * (VICTIMS_MAX - 1) / range).min(VICTIMS_MAX)
+        let chunks = self.tier.as_ref().map_or(0, Tier::chunks_own);
+        // As many as fill the buffers: each page of them is on its way to a unit of its own.
+        let most = (chunks / self.geometry.pages_per_block).max(VICTIMS_MIN) as usize;
+        (1 + short * (most - 1) / range).min(most)
     }
 
     /// Begins to destage a full band of the fast tier.
@@ -404,9 +407,8 @@ impl Ftl {
             return false;
         }
         if self.bands[block].slots_valid > 0 {
-            let of_it =
-                |entry: &Move| entry.from.is_some_and(|from| self.bands.block_of(from) == block);
-            if tier.moves.iter().any(of_it) {
+            // What was read and has no place yet counts there, too.
+            if self.bands[block].reads_pending > 0 {
                 return false;
             }
             // Something stayed: part of an undecided atomic write, or a shutdown.

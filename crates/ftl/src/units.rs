@@ -54,6 +54,10 @@ pub(crate) struct Unit {
 }
 
 impl Unit {
+    pub fn new(gone: bool) -> Self {
+        Self { gone, ..Self::default() }
+    }
+
     pub fn appends_waiting(&self) -> u32 {
         self.programs.len() as u32 + self.programs_running
     }

@@ -439,7 +439,7 @@ impl Ftl {
     pub(crate) fn append(&mut self, point: usize, append: Append) -> Option<Appended> {
         let page = self.page_of(point)?;
         let order = self.pages[page].order;
-        if append.is_vital() && self.geometry.is_tiered() && !self.on_fast(point) {
+        if self.geometry.is_tiered() && !self.on_fast(point) && append.is_vital() {
             self.durable.make_vital(order);
         }
         let band = &mut self.bands[self.opens[self.pages[page].open].block];

@@ -215,9 +215,9 @@ impl Ftl {
     }
 
     fn checkpoint_starves(&self) -> bool {
-        let clean: u32 =
-            (0..self.geometry.fast.units).map(|unit| self.bands.clean(unit).len() as u32).sum();
-        self.checkpoint.is_wanted() && clean <= self.layout.bands
+        let clean = |unit| self.bands.clean(unit).len() as u32;
+        self.checkpoint.is_wanted()
+            && (0..self.geometry.fast.units).map(clean).sum::<u32>() <= self.layout.bands
     }
 
     /// A checkpoint waits for clean bands of the tier that GC works on.

@@ -2,8 +2,8 @@
 //! tier) and on its flash alone under the same FTL (`wsr-qlc`). The paper's own baselines, a
 //! conventional QLC SSD and a traditional cache, are not among them.
 //!
-//! `cargo run --release -p lab --example wsr_rows -- 48` builds 48 blocks of each plane, of 1 MiB; a
-//! fast tier is 4.8 % of that. Both devices are filled first, and aged by random writes before the
+//! `cargo run --release -p lab --example wsr_rows -- 40` builds 40 blocks on each die, of 2 MiB; the fast
+//! tier is 4.8 % of that. Both devices are filled first, and aged by random writes before the
 //! rows of random writes.
 
 use lab::device_file::{DeviceSpec, Scale};
@@ -35,12 +35,12 @@ const SEED: u64 = 7;
 
 fn main() -> Result<(), String> {
     let blocks = match std::env::args().nth(1) {
-        None => 48,
-        Some(text) => text.parse().map_err(|why| format!("blocks of a plane: {text:?}: {why}"))?,
+        None => 40,
+        Some(text) => text.parse().map_err(|why| format!("blocks of a die: {text:?}: {why}"))?,
     };
     for name in ["wsr", "wsr-qlc"] {
         let small: toml::Table =
-            "profile_changes = { pages_per_block = 16 }".parse().expect("it is TOML");
+            "profile_changes = { pages_per_block = 8 }".parse().expect("it is TOML");
         let spec = DeviceSpec::builtin_with(name, &small)?;
         let mut target = spec.build(Scale::BlocksPerPlane(blocks), &Faults::default(), SEED)?;
         println!("{name}: {:.1} GiB, seed {SEED}", target.bytes() as f64 / (1u64 << 30) as f64);

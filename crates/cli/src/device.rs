@@ -28,7 +28,7 @@ pub struct Shape {
     /// Size of the volume, e.g. 8GiB or 512MiB [default: 8GiB]
     #[arg(long, value_name = "SIZE")]
     pub capacity: Option<String>,
-    /// The flash to emulate: instant, slc, mlc-50nm, mlc-25nm, tlc, qlc, or a .toml file
+    /// The flash to emulate: instant, slc, mlc-50nm, mlc-25nm, tlc, qlc, optane, or a .toml file
     /// [default: mlc-25nm]
     #[arg(long, value_name = "NAME")]
     pub profile: Option<String>,

@@ -65,13 +65,15 @@ pub enum Command {
         /// May suspend a running program or erase.
         urgent: bool,
     },
-    /// Program the next page of a block. The driver asks `Ftl::program(tag)` for the slots and has
-    /// copied them when it returns to the FTL.
+    /// Program the next page of a block, or on a fast unit the next part of one. The driver asks
+    /// `Ftl::program(tag)` for the slots and has copied them when it returns to the FTL.
     Program {
         /// Comes back in the completion.
         tag: Tag,
-        /// First slot of the page.
+        /// First slot: of the page, or after the last one programmed.
         slot: SlotId,
+        /// Slots: a whole page, except on a fast unit.
+        count: u32,
     },
     /// Erase a block.
     Erase {

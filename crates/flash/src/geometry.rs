@@ -55,6 +55,22 @@ impl Pairing {
     }
 }
 
+/// The units that come first on a two-tier medium: fast, durable at completion, and without the
+/// ways of NAND. A program there covers any number of slots from the block's write pointer to the
+/// end of a page, pages share no cells, and an erase costs nothing.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct FastTier {
+    /// Units `0..units` are fast; 0 on a medium of one kind.
+    pub units: u32,
+    /// Blocks that each of them has; the rest of its block numbers name nothing.
+    pub blocks_per_unit: u32,
+}
+
+impl FastTier {
+    /// No fast units.
+    pub const NONE: Self = Self { units: 0, blocks_per_unit: 0 };
+}
+
 /// The shape and the manners of a medium. A *page* here is what one program command fills: the
 /// program unit (on multi-plane flash the same page of every plane).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -77,12 +93,55 @@ pub struct Geometry {
     pub queue_depth: u32,
     /// Program/erase cycles a block is specified for.
     pub endurance: u32,
+    /// The units that are not of the kind that all else here describes.
+    pub fast: FastTier,
 }
 
 impl Geometry {
     /// Blocks of all units.
     pub fn blocks(&self) -> u32 {
         self.units * self.blocks_per_unit
+    }
+
+    /// Whether some units are fast and the others for capacity.
+    pub fn is_tiered(&self) -> bool {
+        self.fast.units > 0
+    }
+
+    /// Whether `unit` is a fast one of a two-tier medium.
+    pub fn is_fast_unit(&self, unit: u32) -> bool {
+        unit < self.fast.units
+    }
+
+    /// Whether `block` lies on a fast unit.
+    pub fn is_fast(&self, block: BlockId) -> bool {
+        block.0 < self.fast.units * self.blocks_per_unit
+    }
+
+    /// Whether there is such a block: a fast unit may have fewer than the others.
+    pub fn exists(&self, block: BlockId) -> bool {
+        !self.is_fast(block) || block.0 % self.blocks_per_unit < self.fast.blocks_per_unit
+    }
+
+    /// Blocks of the fast units.
+    pub fn fast_blocks(&self) -> u32 {
+        self.fast.units * self.fast.blocks_per_unit
+    }
+
+    /// Blocks of the units for capacity; of all units on a medium of one kind.
+    pub fn capacity_blocks(&self) -> u32 {
+        (self.units - self.fast.units) * self.blocks_per_unit
+    }
+
+    /// Whether all that the FTL acknowledges here survives a power cut, flushed or not: nothing is
+    /// volatile, and no page shares cells with one to come, or a fast tier stands before it.
+    pub fn keeps_every_acknowledged_write(&self) -> bool {
+        self.durable_at_completion && (self.pairing == Pairing::None || self.is_tiered())
+    }
+
+    /// Which pages of `block` share cells.
+    pub fn pairing_of(&self, block: BlockId) -> Pairing {
+        if self.is_fast(block) { Pairing::None } else { self.pairing }
     }
 
     /// Slots of one block.
@@ -142,6 +201,7 @@ impl Geometry {
                 return Err(format!("{name} is {value}; it must be 1 to {max}"));
             }
         }
+        self.validate_fast()?;
         let slots = u64::from(self.units)
             * u64::from(self.blocks_per_unit)
             * u64::from(self.pages_per_block)
@@ -151,6 +211,29 @@ impl Geometry {
                 "{slots} slots of 4 KiB; one shard addresses at most {} (16 TiB)",
                 u32::MAX - 2
             ));
+        }
+        Ok(())
+    }
+
+    fn validate_fast(&self) -> Result<(), String> {
+        if !self.is_tiered() {
+            return Ok(());
+        }
+        let FastTier { units, blocks_per_unit } = self.fast;
+        if units >= self.units {
+            return Err(format!(
+                "fast.units is {units}; of {} units one at least is slow",
+                self.units
+            ));
+        }
+        if blocks_per_unit == 0 || blocks_per_unit > self.blocks_per_unit {
+            return Err(format!(
+                "fast.blocks_per_unit is {blocks_per_unit}; it must be 1 to {}",
+                self.blocks_per_unit
+            ));
+        }
+        if !self.durable_at_completion {
+            return Err("a fast tier wants a medium that is durable at completion".into());
         }
         Ok(())
     }

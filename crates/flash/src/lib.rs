@@ -8,11 +8,11 @@
 //! - *time is a value*: nothing here or above reads a clock.
 //!
 //! ```
-//! use flash::{Geometry, Pairing};
+//! use flash::{FastTier, Geometry, Pairing};
 //! let geometry = Geometry {
 //!     units: 8, blocks_per_unit: 256, pages_per_block: 256, slots_per_page: 4,
 //!     pairing: Pairing::Staircase, durable_at_completion: true, suspend: true,
-//!     queue_depth: 2, endurance: 3000,
+//!     queue_depth: 2, endurance: 3000, fast: FastTier::NONE,
 //! };
 //! let slot = geometry.slot(geometry.block(3, 7), 5, 2);
 //! assert_eq!(geometry.unit_of(geometry.block_of(slot)), 3);
@@ -34,7 +34,7 @@ pub use command::{
     Command, Completion, Health, MediumError, OOB_BYTES, Oob, Payload, SlotData, SlotRead,
     SlotStatus, SlotWrite, Tag,
 };
-pub use geometry::{Geometry, Pairing};
+pub use geometry::{FastTier, Geometry, Pairing};
 pub use random::Random;
 pub use request::{BufferId, Hint, Lifetime, Operation, Reply, Request, RequestError, RequestId};
 pub use time::{Instant, MICROSECOND, MILLISECOND, SECOND};

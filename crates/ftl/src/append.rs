@@ -9,10 +9,10 @@
 //! - a page that could not be programmed loses nothing: its slots are appended again elsewhere.
 
 use crate::durable::Durable;
-use crate::format::{Header, Kind, POISONED, UNMAPPED, decode_header, encode_header};
+use crate::format::{Header, Kind, UNMAPPED, decode_header, encode_header};
 use crate::policy::stream::Origin;
 use crate::policy::{PageView, Purpose, UnitView};
-use crate::{BandState, Ftl, Phase};
+use crate::{BandState, Ftl};
 use flash::{BlockId, Instant, MediumError, SlotData, SlotId, SlotWrite};
 use std::collections::VecDeque;
 
@@ -58,6 +58,10 @@ pub(crate) struct Page {
     pub open: u32,
     pub slot: SlotId,
     pub index: u32,
+    /// Slots that it takes: a page's, or on a fast unit what is left of one.
+    pub room: u32,
+    /// The first of its band.
+    pub leads: bool,
     pub order: u64,
     pub opened_at: Instant,
     pub slots: Vec<SlotWrite>,
@@ -69,7 +73,7 @@ pub(crate) struct Page {
 }
 
 impl Page {
-    fn clear(&mut self) {
+    pub fn clear(&mut self) {
         self.slots.clear();
         self.owners.clear();
         self.previous.clear();
@@ -196,18 +200,20 @@ impl Ftl {
     /// queue: they come first in every other respect, and its pages are what releases the bands
     /// they have emptied.
     fn appends_max_of(&self, purpose: Purpose) -> u32 {
-        let leaves = purpose == Purpose::Relocate && !self.host.writes.is_empty();
+        let leaves = purpose == Purpose::Relocate && self.someone_waits_for_gc();
         self.appends_max() - u32::from(leaves)
     }
 
     fn open_page(&mut self, point: usize) -> Option<u32> {
+        let units = self.units_for(self.points[point].purpose);
         let page = PageView {
             last: self.points[point].last_unit,
             index: self.lba_next / self.geometry.slots_per_page,
-            units: self.geometry.units,
+            units: units.len() as u32,
             costs: self.learned.costs(),
         };
         if let Some(home) = self.policies.unit.home(&page) {
+            let home = units.start + home;
             match self.room_at(point, home) {
                 Room::Here(open) => return self.open_page_at(point, home, open),
                 Room::Later => return None,
@@ -250,7 +256,7 @@ impl Ftl {
         self.points[point].last_unit = unit;
         let open = self.points[point].open[unit as usize];
         let page = self.allocate_page(open);
-        if self.bands[self.opens[open].block].pages_written == self.geometry.pages_per_block {
+        if self.is_written_full(self.opens[open].block) {
             self.points[point].open[unit as usize] = NONE;
             self.views.of = None;
         }
@@ -305,7 +311,9 @@ impl Ftl {
         let own = &self.points[point];
         let may_widen = self.may_widen(own);
         let appends_max = self.appends_max_of(own.purpose);
-        for (index, unit) in self.units.iter().enumerate() {
+        let units = self.units_for(own.purpose);
+        let units = units.start as usize..units.end as usize;
+        for (index, unit) in units.clone().zip(&self.units[units]) {
             let open = own.open[index] != NONE;
             // First, because it is foreseeable: this runs several times for every page.
             if !open && !may_widen {
@@ -366,7 +374,7 @@ impl Ftl {
             if purpose == Purpose::Checkpoint { BandState::Checkpoint } else { BandState::Open };
         self.bands.set_state(block, state);
         let band = &mut self.bands[block];
-        (band.pages_written, band.pages_done) = (0, 0);
+        (band.slots_written, band.slots_done) = (0, 0);
         (band.first_order, band.invalid_order, band.hold_order) = (0, 0, 0);
         let open = self.opens.take();
         let entry = &mut self.opens[open];
@@ -379,15 +387,19 @@ impl Ftl {
         Some(open)
     }
 
-    /// The next page of an open band.
+    /// The next page of an open band; on a fast unit, what is left of it.
     pub(crate) fn allocate_page(&mut self, open: u32) -> u32 {
         let block = self.opens[open].block;
-        let order = self.durable.open(open);
+        let vital = !self.geometry.is_tiered() || self.geometry.is_fast(block);
+        let order = self.durable.open(open, vital);
+        let slots_per_page = self.geometry.slots_per_page;
         let band = &mut self.bands[block];
-        let index = band.pages_written;
+        let written = band.slots_written;
+        let index = written / slots_per_page;
         assert!(index < self.geometry.pages_per_block, "a full band refuses append");
-        band.pages_written += 1;
-        if index == 0 {
+        let room = (index + 1) * slots_per_page - written;
+        band.slots_written += room;
+        if written == 0 {
             band.first_order = order;
         }
         let page = self.pages.take();
@@ -395,8 +407,8 @@ impl Ftl {
         assert!(entry.slots.is_empty() && entry.waiters.is_empty(), "a free page is empty");
         entry.state = PageState::Assembling;
         entry.open = open;
-        entry.slot = self.geometry.slot(block, index, 0);
-        entry.index = index;
+        entry.slot = SlotId(self.geometry.slot(block, 0, 0).0 + written);
+        (entry.index, entry.room, entry.leads) = (index, room, written == 0);
         entry.order = order;
         entry.opened_at = self.now;
         self.opens[open].outstanding.push_back(page);
@@ -427,6 +439,9 @@ impl Ftl {
     pub(crate) fn append(&mut self, point: usize, append: Append) -> Option<Appended> {
         let page = self.page_of(point)?;
         let order = self.pages[page].order;
+        if self.geometry.is_tiered() && !self.on_fast(point) && append.is_vital() {
+            self.durable.make_vital(order);
+        }
         let band = &mut self.bands[self.opens[self.pages[page].open].block];
         if append.needed_by_recovery() {
             band.hold_order = order;
@@ -436,24 +451,50 @@ impl Ftl {
         }
         self.counters.slots_since_checkpoint += 1;
         let slot = self.put(page, append);
-        if self.pages[page].slots.len() as u32 == self.geometry.slots_per_page {
+        if self.pages[page].slots.len() as u32 == self.pages[page].room {
             self.points[point].page = NONE;
             self.queue_page(page);
         }
         Some(Appended { slot, order, page })
     }
 
-    /// Programs the page that `point` is filling, padded.
+    /// Programs the page that `point` is filling: padded, or on a fast unit as far as it is filled.
     pub(crate) fn seal(&mut self, point: usize) {
         let page = std::mem::replace(&mut self.points[point].page, NONE);
-        if page != NONE {
+        if page == NONE {
+            return;
+        }
+        if self.on_fast(point) {
+            self.cut_page(point, page);
+        } else {
             self.pad(page);
-            self.queue_page(page);
+        }
+        self.queue_page(page);
+    }
+
+    /// The page of a fast unit that `point` was filling ends here; the next one begins behind it.
+    fn cut_page(&mut self, point: usize, page: u32) {
+        let entry = &mut self.pages[page];
+        let left = entry.room - entry.slots.len() as u32;
+        if left == entry.room {
+            // Opened for something that went elsewhere.
+            self.pad(page);
+            return;
+        }
+        entry.room -= left;
+        let open = entry.open;
+        let block = self.opens[open].block;
+        self.bands[block].slots_written -= left;
+        if left > 0 {
+            // The band may have looked full.
+            self.points[point].open[self.geometry.unit_of(block) as usize] = open;
+            self.views.of = None;
+            self.room_changes += 1;
         }
     }
 
     pub(crate) fn pad(&mut self, page: u32) {
-        while (self.pages[page].slots.len() as u32) < self.geometry.slots_per_page {
+        while (self.pages[page].slots.len() as u32) < self.pages[page].room {
             self.counters.slots_padded += 1;
             let append = Append::record(Kind::Pad, 0, 0, 0, self.empty_crc, Owner::Nobody);
             self.put(page, append);
@@ -491,7 +532,7 @@ impl Ftl {
         match result {
             Ok(()) => {}
             // The page is lost, the next one may do better; but recovery needs the first.
-            Err(MediumError::NoSpace) if self.pages[page].index > 0 => {}
+            Err(MediumError::NoSpace) if !self.pages[page].leads => {}
             Err(error) => self.stop_appending(open, error),
         }
         while let Some(&first) = self.opens[open].outstanding.front() {
@@ -511,16 +552,19 @@ impl Ftl {
 
     /// The page is programmed.
     fn end_page(&mut self, open: u32, page: u32) {
-        let (block, index, order) = {
+        let (block, index, order, leads) = {
             let entry = &self.pages[page];
-            (self.opens[open].block, entry.index, entry.order)
+            (self.opens[open].block, entry.index, entry.order, entry.leads)
         };
-        self.bands[block].pages_done = index + 1;
-        if index == 0 && !self.opens[open].header_durable {
+        let slots = self.note_ended(page);
+        if leads && !self.opens[open].header_durable {
             self.opens[open].header_flush = Some(self.flush_number_after_now());
             self.want_flush();
         }
-        self.counters.slots_programmed += u64::from(self.geometry.slots_per_page);
+        self.counters.slots_programmed += u64::from(slots);
+        if self.geometry.is_fast(block) {
+            self.counters.slots_programmed_fast += u64::from(slots);
+        }
         if self.opens[open].point == NONE {
             self.checkpoint_page_ended(Ok(()));
         } else {
@@ -536,10 +580,20 @@ impl Ftl {
         self.pages.give(page);
     }
 
+    /// The program of `page` has ended, well or not. Returns how many slots it has.
+    pub(crate) fn note_ended(&mut self, page: u32) -> u32 {
+        let entry = &self.pages[page];
+        let block = self.opens[entry.open].block;
+        let end = entry.slot.0 + entry.room - self.geometry.slot(block, 0, 0).0;
+        self.bands[block].slots_done = end;
+        entry.room
+    }
+
     /// Releases the orders that the program of page `index` made safe.
     fn settle(&mut self, open: u32, index: u32, order: u64) {
         let pages = self.geometry.pages_per_block;
-        let partner = self.geometry.pairing.last_partner(index, pages);
+        let pairing = self.geometry.pairing_of(self.opens[open].block);
+        let partner = pairing.last_partner(index, pages);
         let risk_ignored = self.is_mutant(crate::Mutant::ForgetPairing);
         if partner > index && !risk_ignored {
             self.opens[open].at_risk.push_back((partner, order));
@@ -570,133 +624,35 @@ impl Ftl {
         }
     }
 
-    /// After a failed program: nothing more goes to this band. Pages that were not handed to the
-    /// medium end here too.
-    fn stop_appending(&mut self, open: u32, error: MediumError) {
-        self.room_changes += 1;
-        let block = self.opens[open].block;
-        let unit = self.geometry.unit_of(block);
-        if error == MediumError::UnitGone {
-            self.lose_unit(unit);
-        } else if error != MediumError::NoSpace {
-            self.bands[block].failing = true;
-        }
-        for point in &mut self.points {
-            if point.open[unit as usize] == open {
-                point.open[unit as usize] = NONE;
-            }
-            if point.page != NONE && self.pages[point.page].open == open {
-                point.page = NONE;
-            }
-        }
-        let outstanding = std::mem::take(&mut self.opens[open].outstanding);
-        for &page in &outstanding {
-            match self.pages[page].state {
-                PageState::Queued => {
-                    self.units[unit as usize].programs.retain(|&other| other != page);
-                    self.pages[page].state = PageState::Ended(Err(error));
-                }
-                PageState::Assembling => self.pages[page].state = PageState::Ended(Err(error)),
-                PageState::Running | PageState::Ended(_) => {}
-            }
-        }
-        self.opens[open].outstanding = outstanding;
-        // What is programmed shares cells with nothing that is still to come.
-        while let Some((_, order)) = self.opens[open].at_risk.pop_front() {
-            self.release(order);
-        }
-        self.bands[block].pages_written = self.geometry.pages_per_block;
-    }
-
-    /// The slots of a page that could not be programmed are appended again elsewhere, or the host
-    /// is told that there is no space.
-    fn fail_page(&mut self, page: u32, error: MediumError) {
-        self.counters.programs_failed += 1;
-        let (order, first, open) =
-            (self.pages[page].order, self.pages[page].slot, self.pages[page].open);
-        self.bands[self.opens[open].block].pages_done = self.pages[page].index + 1;
-        if self.opens[open].point == NONE {
-            self.checkpoint_page_ended(Err(error));
-        } else {
-            let slots = std::mem::take(&mut self.pages[page].slots);
-            for (index, slot) in slots.into_iter().enumerate() {
-                let from = SlotId(first.0 + index as u32);
-                let owner = self.pages[page].owners[index];
-                let previous = self.pages[page].previous[index];
-                let refused = match owner {
-                    Owner::Request(request) if error == MediumError::NoSpace => Some(request),
-                    _ => None,
-                };
-                if self.phase == Phase::Failed {
-                    let entry = self.failed_move(from, previous, order, slot, owner);
-                    self.drop_move(entry);
-                    continue;
-                }
-                match (refused, self.own_header(from, &slot).kind) {
-                    (Some(request), Kind::Data) => {
-                        self.undo(from, previous, order, &slot);
-                        self.refuse_part(request);
-                    }
-                    // Records have to come through: what they say holds already. But a trim need
-                    // not wait for room to be told that there is none.
-                    (Some(request), Kind::Trim) => {
-                        self.host.trims_running += 1;
-                        self.append_again(from, previous, order, slot, Owner::RefusedTrim);
-                        self.refuse_part(request);
-                    }
-                    _ => self.append_again(from, previous, order, slot, owner),
-                }
-            }
-            self.release(order);
-        }
-        let waiters = std::mem::take(&mut self.pages[page].waiters);
-        self.pages[page].clear();
-        self.pages.give(page);
-        for read in waiters {
-            self.reroute(read);
-        }
-    }
-
-    fn refuse_part(&mut self, request: u32) {
-        self.fail_request(request, flash::RequestError::NoSpace);
-        self.part_ended(request);
-    }
-
-    /// Gives a logical block its content from before `from` back. That is still there: its band
-    /// waits for `order`, which is not safe yet.
-    fn undo(&mut self, from: SlotId, previous: u32, order: u64, slot: &SlotWrite) {
-        for other in self.pages.indices() {
-            for entry in &mut self.pages[other].previous {
-                if *entry == from.0 {
-                    *entry = previous;
-                }
-            }
-        }
-        if previous < POISONED {
-            // What superseded this slot meanwhile superseded the previous one, too.
-            let block = self.bands.block_of(SlotId(previous));
-            self.bands[block].invalid_order = self.durable.next() - 1;
-        }
-        let header = self.own_header(from, slot);
-        self.give_back(header.lba, from, previous, order);
-    }
-
     pub(crate) fn own_header(&self, slot: SlotId, write: &SlotWrite) -> Header {
         decode_header(&write.oob, slot, self.uuid_crc).expect("our own header is sound")
     }
 
-    /// `point` if it has a page, else, if `any`, one that has.
+    /// `point` if it has a page, else, if `any`, one that has. What is not for the fast tier never
+    /// goes there.
     pub(crate) fn point_or_any(&mut self, point: usize, any: bool) -> Option<usize> {
         if self.page_of(point).is_some() {
             return Some(point);
         }
-        (0..self.points.len()).find(|&other| any && self.page_of(other).is_some())
+        let fast = self.on_fast(point);
+        (0..self.points.len())
+            .find(|&other| any && (fast || !self.on_fast(other)) && self.page_of(other).is_some())
+    }
+
+    /// Whether no page can be allocated in `block` any more.
+    fn is_written_full(&self, block: BlockId) -> bool {
+        self.bands[block].slots_written == self.geometry.slots_per_block()
+    }
+
+    /// Pages allocated in `block`.
+    pub(crate) fn pages_written(&self, block: BlockId) -> u32 {
+        self.bands[block].slots_written.div_ceil(self.geometry.slots_per_page)
     }
 
     /// Gives up an open band whose pages have all ended and that takes no more.
     fn close_if_done(&mut self, open: u32) {
         let block = self.opens[open].block;
-        let full = self.bands[block].pages_written == self.geometry.pages_per_block;
+        let full = self.is_written_full(block);
         if !full || !self.opens[open].outstanding.is_empty() || self.opens[open].point == NONE {
             return;
         }
@@ -726,7 +682,7 @@ impl Ftl {
         {
             self.seal(self.opens[open].point as usize);
         }
-        while self.bands[block].pages_written <= target {
+        while self.bands[block].slots_written < (target + 1) * self.geometry.slots_per_page {
             let page = self.allocate_page(open);
             self.pad(page);
             if self.opens[open].point == NONE {
@@ -736,7 +692,7 @@ impl Ftl {
             self.queue_page(page);
         }
         let unit = self.geometry.unit_of(block) as usize;
-        if self.bands[block].pages_written == self.geometry.pages_per_block {
+        if self.is_written_full(block) {
             self.room_changes += 1;
             for point in &mut self.points {
                 if point.open[unit] == open {
@@ -772,6 +728,11 @@ impl Append {
             data: SlotData::Empty,
             owner,
         }
+    }
+
+    /// More than a copy of what is still there.
+    fn is_vital(&self) -> bool {
+        self.kind != Kind::Data || !matches!(self.owner, Owner::Relocation(_))
     }
 
     fn needed_by_recovery(&self) -> bool {

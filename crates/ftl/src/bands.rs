@@ -11,6 +11,7 @@ use crate::divisor::Divisor;
 use crate::policy::{BandView, CHUNK_BANDS, FullBands};
 use crate::streams::Filling;
 use flash::{BlockId, Geometry, SlotId};
+use std::collections::VecDeque;
 
 /// One slot in so many more is still as good as the fewest valid slots.
 const NEAR_LEAST: u32 = 128;
@@ -49,10 +50,10 @@ pub(crate) struct Band {
     /// A program failed: its data moves, then it is retired instead of erased.
     pub failing: bool,
     pub slots_valid: u32,
-    /// Pages allocated since the erase.
-    pub pages_written: u32,
-    /// Pages from 0 on whose program has ended.
-    pub pages_done: u32,
+    /// Slots of pages allocated since the erase.
+    pub slots_written: u32,
+    /// Slots from 0 on whose program has ended.
+    pub slots_done: u32,
     pub erase_count: u32,
     /// Order of the first page.
     pub first_order: u64,
@@ -144,18 +145,24 @@ pub(crate) struct Bands {
     /// keeps a copy renews the rest only.
     full_moved: Vec<u64>,
     slots_per_band: u32,
+    /// Bands below this number are of the fast tier.
+    fast_end: u32,
+    /// Of them, those that are full, the oldest first.
+    fast_full: VecDeque<BlockId>,
     by_slots_per_band: Divisor,
     by_slots_per_unit: Divisor,
     by_blocks_per_unit: Divisor,
     sums: Vec<UnitSums>,
     clean: Vec<Vec<BlockId>>,
     dirty: Vec<Vec<BlockId>>,
-    /// Clean, dirty and erasing bands of all units that answer.
+    /// Clean, dirty and erasing bands of all units that answer, those of the fast tier apart.
     pub free: u32,
+    /// The same of the fast tier.
+    pub free_fast: u32,
     pub draining: Vec<BlockId>,
     /// Changes of state so far.
     pub moves: u64,
-    /// Upper bound of any band's erase count.
+    /// Upper bound of any band's erase count, the fast tier apart, which does not wear as flash does.
     pub erase_count_most: u32,
 }
 
@@ -169,6 +176,8 @@ impl Bands {
             full_valid: Vec::new(),
             full_moved: vec![0; (geometry.blocks() as usize).div_ceil(CHUNK_BANDS)],
             slots_per_band: geometry.slots_per_block(),
+            fast_end: geometry.fast.units * geometry.blocks_per_unit,
+            fast_full: VecDeque::new(),
             by_slots_per_band: Divisor::new(geometry.slots_per_block()),
             // The slots of the whole medium fit, so those of a unit do.
             by_slots_per_unit: Divisor::new(geometry.slots_per_block() * geometry.blocks_per_unit),
@@ -177,6 +186,7 @@ impl Bands {
             clean: vec![Vec::new(); units],
             dirty: vec![Vec::new(); units],
             free: 0,
+            free_fast: 0,
             draining: Vec::new(),
             moves: 0,
             erase_count_most: 0,
@@ -238,8 +248,10 @@ impl Bands {
         let sums = &mut self.sums[self.by_blocks_per_unit.divide(block.0) as usize];
         sums.slots_valid += 1;
         sums.slots_reclaimable -= u64::from(is_reclaimable(band.state));
-        if band.state == BandState::Full {
-            self.full_valid[band.full_index as usize] += 1;
+        if band.state == BandState::Full
+            && let Some(valid) = self.full_valid.get_mut(band.full_index as usize)
+        {
+            *valid += 1;
         }
     }
 
@@ -255,7 +267,9 @@ impl Bands {
         sums.slots_reclaimable += u64::from(is_reclaimable(band.state));
         band.invalid_order = band.invalid_order.max(order);
         if band.state == BandState::Full {
-            self.full_valid[band.full_index as usize] -= 1;
+            if let Some(valid) = self.full_valid.get_mut(band.full_index as usize) {
+                *valid -= 1;
+            }
             if band.slots_valid == 0 {
                 self.set_state(block, BandState::Draining);
             }
@@ -281,6 +295,7 @@ impl Bands {
             BandState::Clean => self.clean[unit].push(block),
             BandState::Dirty => self.dirty[unit].push(block),
             BandState::Draining => self.draining.push(block),
+            BandState::Full if self.is_fast(block) => self.add_fast_full(block),
             BandState::Full => {
                 let band = &mut self.list[block.0 as usize];
                 band.full_index = self.full.len() as u32;
@@ -290,12 +305,45 @@ impl Bands {
             }
             _ => {}
         }
-        self.free = self.free + u32::from(is_free(state)) - u32::from(is_free(before));
+        let free = if self.is_fast(block) { &mut self.free_fast } else { &mut self.free };
+        *free = *free + u32::from(is_free(state)) - u32::from(is_free(before));
+    }
+
+    fn is_fast(&self, block: BlockId) -> bool {
+        block.0 < self.fast_end
+    }
+
+    /// Keeps the list in the order in which the bands were opened.
+    fn add_fast_full(&mut self, block: BlockId) {
+        let band = &mut self.list[block.0 as usize];
+        band.full_index = u32::MAX;
+        let opened = band.first_order;
+        let newer = |other: &&BlockId| self.list[other.0 as usize].first_order > opened;
+        let at = self.fast_full.len() - self.fast_full.iter().rev().take_while(newer).count();
+        self.fast_full.insert(at, block);
+    }
+
+    /// Full bands of the fast tier, the oldest first.
+    pub fn fast_full(&self) -> impl Iterator<Item = BlockId> + '_ {
+        self.fast_full.iter().copied()
+    }
+
+    /// Draining bands that are not of the fast tier.
+    pub fn draining_slow(&self) -> usize {
+        if self.fast_end == 0 {
+            return self.draining.len();
+        }
+        self.draining.iter().filter(|&&block| !self.is_fast(block)).count()
+    }
+
+    /// Draining bands of the fast tier.
+    pub fn draining_fast(&self) -> usize {
+        self.draining.len() - self.draining_slow()
     }
 
     /// Puts every band on the list of its state; for bands whose state was set directly.
     pub fn index_all(&mut self) {
-        self.free = 0;
+        (self.free, self.free_fast) = (0, 0);
         self.sums.fill(UnitSums::default());
         for sums in &mut self.sums {
             // As if all were retired, which the loop below says first.
@@ -306,7 +354,9 @@ impl Bands {
             let unit = self.unit_of(block);
             self.sums[unit].slots_valid += u64::from(self[block].slots_valid);
             self.set_state(block, state);
-            self.erase_count_most = self.erase_count_most.max(self[block].erase_count);
+            if !self.is_fast(block) {
+                self.erase_count_most = self.erase_count_most.max(self[block].erase_count);
+            }
         }
     }
 
@@ -315,7 +365,9 @@ impl Bands {
         let unit = self.unit_of(block);
         let count = self.list[block.0 as usize].erase_count;
         self.list[block.0 as usize].erase_count = count + 1;
-        self.erase_count_most = self.erase_count_most.max(count + 1);
+        if !self.is_fast(block) {
+            self.erase_count_most = self.erase_count_most.max(count + 1);
+        }
         self.sums[unit].remove_count(count);
         self.sums[unit].add_count(count + 1);
     }
@@ -325,6 +377,11 @@ impl Bands {
     }
 
     fn remove_full(&mut self, block: BlockId) {
+        if self.is_fast(block) {
+            let index = self.fast_full.iter().position(|&other| other == block);
+            self.fast_full.remove(index.expect("a full band is on its list"));
+            return;
+        }
         let index = self.list[block.0 as usize].full_index as usize;
         self.full.swap_remove(index);
         self.full_valid.swap_remove(index);
@@ -395,6 +452,7 @@ impl Bands {
                 ));
             }
             if band.state == BandState::Full
+                && !self.is_fast(BlockId(block as u32))
                 && self.full_valid[band.full_index as usize] != band.slots_valid
             {
                 return Err(format!("band {block} is listed with another count of valid slots"));

@@ -16,8 +16,8 @@
 //! - pages of a checkpoint hold no order back, so no host flush waits for one;
 //! - root records and the footer are written twice, so no single page is what a mount hangs on.
 
-use crate::append::{Append, Owner};
-use crate::format::{CHUNK_ENTRIES, Footer, Kind, ROOT_PAGES, Root, UNMAPPED, shape};
+use crate::append::{Append, NONE, Owner};
+use crate::format::{CHUNK_ENTRIES, Footer, Kind, ROOT_PAGES, Root, UNMAPPED, root_shape};
 use crate::policy::Purpose;
 use crate::{BandState, Ftl, Mutant, Phase};
 use flash::{BLOCK_BYTES, BlockId, MediumError, SlotData, crc};
@@ -140,7 +140,8 @@ impl Ftl {
 
     fn begin_checkpoint(&mut self) {
         let wanted = self.layout.bands;
-        let clean: u32 = (0..self.geometry.units).map(|unit| self.clean_usable(unit)).sum();
+        let units = self.units_for(Purpose::Checkpoint);
+        let clean: u32 = units.clone().map(|unit| self.clean_usable(unit)).sum();
         if self.now < self.no_space_until || self.checkpoint_waits_for_moves() {
             return;
         }
@@ -156,14 +157,14 @@ impl Ftl {
             self.seal(point);
         }
         self.checkpoint.opens.clear();
-        let mut unit = 0;
+        let mut unit = units.start;
         while (self.checkpoint.opens.len() as u32) < wanted {
             if self.clean_usable(unit) > 0
                 && let Some(open) = self.open_band(unit, Purpose::Checkpoint)
             {
                 self.checkpoint.opens.push(open);
             }
-            unit = (unit + 1) % self.geometry.units;
+            unit = if unit + 1 < units.end { unit + 1 } else { units.start };
         }
         self.table_at_checkpoint();
         let checkpoint = &mut self.checkpoint;
@@ -198,7 +199,7 @@ impl Ftl {
             checkpoint: self.checkpoint.next_order,
             bands: self.layout.bands,
             position,
-            shape: shape(&self.geometry),
+            shape: root_shape(&self.geometry),
             logical_blocks: self.l2p.len() as u32,
             sequence_begun: self.checkpoint.sequence_begun,
             generation: self.generation,
@@ -313,14 +314,23 @@ impl Ftl {
             if self.all_units_quiet() || self.phase != Phase::Running {
                 self.force_safe(covered - 1);
             } else {
-                for point in 0..self.points.len() {
-                    self.seal(point);
-                }
+                self.seal_covered(covered);
             }
             return;
         }
         self.checkpoint.flush_number = self.flush_number_after_now();
         self.checkpoint.stage = Stage::Flushing;
+    }
+
+    /// Programs the pages that are being filled and that the checkpoint waits for.
+    fn seal_covered(&mut self, covered: u64) {
+        for point in 0..self.points.len() {
+            let page = self.points[point].page;
+            let later = page != NONE && self.pages[page].order >= covered;
+            if !later || !self.geometry.is_tiered() {
+                self.seal(point);
+            }
+        }
     }
 
     fn after_flush(&mut self, next: Stage) {

@@ -41,16 +41,18 @@ impl Ftl {
     }
 
     /// The last page that has to be programmed so that all orders up to `order` here are safe.
-    pub(crate) fn partner_wanted(&self, open: u32, order: u64) -> Option<u32> {
+    pub(crate) fn partner_wanted(&self, open: u32, order: u64, vital_only: bool) -> Option<u32> {
         let entry = &self.opens[open];
-        let at_risk = entry.at_risk.iter().filter(|risk| risk.1 <= order).map(|risk| risk.0);
+        let counts = |of: u64| of <= order && (!vital_only || self.durable.is_vital(of));
+        let at_risk = entry.at_risk.iter().filter(|risk| counts(risk.1)).map(|risk| risk.0);
         let pages = self.geometry.pages_per_block;
+        let pairing = self.geometry.pairing_of(entry.block);
         let outstanding = entry
             .outstanding
             .iter()
             .map(|&page| &self.pages[page])
-            .filter(|page| page.order <= order)
-            .map(|page| self.geometry.pairing.last_partner(page.index, pages));
+            .filter(|page| counts(page.order))
+            .map(|page| pairing.last_partner(page.index, pages));
         at_risk.chain(outstanding).max()
     }
 
@@ -60,7 +62,7 @@ impl Ftl {
         if !entry.live || entry.point == NONE {
             return None;
         }
-        let target = self.partner_wanted(open, order)?;
+        let target = self.partner_wanted(open, order, false)?;
         let point = entry.point as usize;
         let unit = self.geometry.unit_of(entry.block);
         let assembling = self.points[point].page;
@@ -68,7 +70,7 @@ impl Ftl {
             return (self.pages[assembling].index <= target).then_some((point, unit));
         }
         let room = self.points[point].open[unit as usize] == open
-            && self.bands[entry.block].pages_written <= target
+            && self.pages_written(entry.block) <= target
             && self.units[unit as usize].appends_waiting() < self.appends_max();
         room.then_some((point, unit))
     }
@@ -76,7 +78,7 @@ impl Ftl {
     /// Space is short, and more bands than pass through anyway only wait for orders.
     fn drained_bands_are_missed(&self) -> bool {
         self.bands.free < self.bands_free_low()
-            && self.bands.draining.len() > self.geometry.units as usize / UNITS_PER_DRAINED
+            && self.bands.draining_slow() > self.geometry.units as usize / UNITS_PER_DRAINED
     }
 
     /// The append point to use where `wished` would be: while space is short and bands wait for
@@ -92,7 +94,8 @@ impl Ftl {
         };
         let is_gcs = |point: usize| self.points[point].purpose == Purpose::Relocate;
         let tight = self.bands.free <= self.host_floor() + FREE_AT_REST + self.bands_for_streams();
-        let refused = tight && is_gcs(point) && !is_gcs(wished);
+        let other_tier = self.on_fast(point) != self.on_fast(wished);
+        let refused = other_tier || tight && is_gcs(point) && !is_gcs(wished);
         if refused || self.page_of(point).is_none() { wished } else { point }
     }
 }

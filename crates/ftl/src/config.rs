@@ -47,8 +47,12 @@ pub struct Settings {
     /// Bands that GC relocates at a time, as far as there are bands to spare: more make GC faster,
     /// fewer disturb fewer units. 0 lets the FTL choose from the geometry.
     pub victims_max: u32,
-    /// Relocation buffers that the driver provides, in blocks.
+    /// Relocation buffers that the driver provides, in blocks. On a two-tier device half of them is
+    /// for destage, and bounds what it has under way.
     pub relocation_blocks: u32,
+    /// On a two-tier device: destage when more than this share of the fast tier is filled, in percent,
+    /// 0 to 95. The fuller it is kept, the more is overwritten there and never destaged.
+    pub destage_above: u8,
     /// Policies, by name.
     pub policies: PolicyNames,
     /// Ranges of logical blocks with a stream policy of their own; they must not overlap.
@@ -77,6 +81,7 @@ impl Default for Settings {
             idle_ns: 2 * MILLISECOND,
             victims_max: 0,
             relocation_blocks: 1024,
+            destage_above: 70,
             policies: PolicyNames::default(),
             volumes: Vec::new(),
             seed: 1,
@@ -98,10 +103,17 @@ impl Settings {
                 self.stripe_units, geometry.units
             ));
         }
-        let blocks_min = 2 * geometry.slots_per_page;
+        if self.destage_above > 95 {
+            return Err(format!(
+                "destage_above = {}: must be 0 to 95 percent, for example 70",
+                self.destage_above
+            ));
+        }
+        let pages_min = if geometry.is_tiered() { 4 } else { 2 };
+        let blocks_min = pages_min * geometry.slots_per_page;
         if self.relocation_blocks < blocks_min {
             return Err(format!(
-                "relocation_blocks = {}: must hold two pages, at least {blocks_min}",
+                "relocation_blocks = {}: must hold {pages_min} pages, at least {blocks_min}",
                 self.relocation_blocks
             ));
         }

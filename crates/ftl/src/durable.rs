@@ -7,19 +7,32 @@
 //! everything under it is. On a medium with a volatile cache a flush must follow; `durable_below`
 //! trails `safe_below` by that.
 //!
-//! Invariant: `durable_below <= safe_below <= next`.
+//! On a two-tier device an order is *vital* if its page holds what the host was told, or will be:
+//! pages of the fast tier, and others with more in them than copies. Nobody's promise rests on a
+//! copy before its original is erased, so a flush waits for vital orders only, and never pads the
+//! pages that destage and GC are filling. On other devices every order is vital.
+//!
+//! Invariant: `durable_below <= safe_below <= vital_below <= next`.
 
 use crate::Ftl;
 use crate::append::NONE;
 use std::collections::VecDeque;
 
+#[derive(Clone, Copy, Debug)]
+struct Order {
+    /// Reasons why it is not safe yet.
+    holds: u32,
+    /// The open band it was opened in.
+    open: u32,
+    vital: bool,
+}
+
 #[derive(Clone, Debug)]
 pub(crate) struct Durable {
-    /// Reasons why each order from `safe_below` on is not safe yet.
-    holds: VecDeque<u32>,
-    /// The open band of each of them.
-    opens: VecDeque<u32>,
+    /// From `safe_below` on.
+    orders: VecDeque<Order>,
     safe_below: u64,
+    vital_below: u64,
     durable_below: u64,
     /// When all the first orders are safe, the second loses one hold.
     links: Vec<(Vec<u64>, u64)>,
@@ -31,9 +44,9 @@ impl Durable {
     pub fn new(next: u64, flush_needed: bool) -> Self {
         let durable_below = if flush_needed { 0 } else { next };
         Self {
-            holds: VecDeque::new(),
-            opens: VecDeque::new(),
+            orders: VecDeque::new(),
             safe_below: next,
+            vital_below: next,
             durable_below,
             links: Vec::new(),
             flush_needed,
@@ -42,28 +55,52 @@ impl Durable {
 
     /// The order of the next page.
     pub fn next(&self) -> u64 {
-        self.safe_below + self.holds.len() as u64
+        self.safe_below + self.orders.len() as u64
     }
 
     /// Opens an order in the band `open`, held once until its page is programmed and closed.
-    pub fn open(&mut self, open: u32) -> u64 {
+    pub fn open(&mut self, open: u32, vital: bool) -> u64 {
         let order = self.next();
-        self.holds.push_back(1);
-        self.opens.push_back(open);
+        self.orders.push_back(Order { holds: 1, open, vital });
+        self.advance_vital();
         order
+    }
+
+    /// More than copies goes to the page of `order`.
+    pub fn make_vital(&mut self, order: u64) {
+        self.order_mut(order).vital = true;
+        self.vital_below = self.vital_below.min(order);
+    }
+
+    /// Whether `order`, which is not safe, is vital.
+    pub fn is_vital(&self, order: u64) -> bool {
+        order < self.safe_below || self.orders[(order - self.safe_below) as usize].vital
+    }
+
+    fn order_mut(&mut self, order: u64) -> &mut Order {
+        &mut self.orders[(order - self.safe_below) as usize]
+    }
+
+    fn advance_vital(&mut self) {
+        self.vital_below = self.vital_below.max(self.safe_below);
+        while let Some(order) = self.orders.get((self.vital_below - self.safe_below) as usize)
+            && (order.holds == 0 || !order.vital)
+        {
+            self.vital_below += 1;
+        }
     }
 
     /// One more reason why `order` is not safe.
     pub fn hold(&mut self, order: u64) {
-        let holds = &mut self.holds[(order - self.safe_below) as usize];
-        assert!(*holds > 0, "order {order} is safe already");
-        *holds += 1;
+        let entry = self.order_mut(order);
+        assert!(entry.holds > 0, "order {order} is safe already");
+        entry.holds += 1;
     }
 
     /// Takes one hold from `release` as soon as every order of `after` is safe by itself.
     pub fn link(&mut self, mut after: Vec<u64>, release: u64) {
         after.retain(|&order| {
-            order >= self.safe_below && self.holds[(order - self.safe_below) as usize] > 0
+            order >= self.safe_below && self.orders[(order - self.safe_below) as usize].holds > 0
         });
         if after.is_empty() {
             self.release(release);
@@ -85,7 +122,7 @@ impl Durable {
         }
     }
 
-    /// One reason less. Returns true if `safe_below` rose.
+    /// One reason less. Returns true if `safe_below` or `vital_below` rose.
     pub fn release(&mut self, order: u64) -> bool {
         let mut work = vec![];
         self.release_one(order, &mut work);
@@ -93,22 +130,22 @@ impl Durable {
             self.release_one(next, &mut work);
         }
         let before = self.safe_below;
-        while self.holds.front() == Some(&0) {
-            self.holds.pop_front();
-            self.opens.pop_front();
+        while self.orders.pop_front_if(|order| order.holds == 0).is_some() {
             self.safe_below += 1;
         }
+        let vital_before = self.vital_below;
+        self.advance_vital();
         if !self.flush_needed {
             self.durable_below = self.safe_below;
         }
-        self.safe_below > before
+        self.safe_below > before || self.vital_below > vital_before
     }
 
     fn release_one(&mut self, order: u64, work: &mut Vec<u64>) {
-        let holds = &mut self.holds[(order - self.safe_below) as usize];
-        assert!(*holds > 0, "order {order} was released too often");
-        *holds -= 1;
-        if *holds == 0 && !self.links.is_empty() {
+        let entry = self.order_mut(order);
+        assert!(entry.holds > 0, "order {order} was released too often");
+        entry.holds -= 1;
+        if entry.holds == 0 && !self.links.is_empty() {
             self.links.retain_mut(|(after, release)| {
                 after.retain(|&other| other != order);
                 if after.is_empty() {
@@ -128,13 +165,23 @@ impl Durable {
     /// Orders that are not safe by themselves, oldest first, with the open bands they were opened
     /// in. Such a band may have been closed since, and its index be another band's.
     pub fn unsafe_orders(&self) -> impl Iterator<Item = (u64, u32)> {
-        let orders = (self.safe_below..).zip(self.holds.iter().zip(&self.opens));
-        orders.filter(|(_, (holds, _))| **holds > 0).map(|(order, (_, &open))| (order, open))
+        let orders = (self.safe_below..).zip(&self.orders);
+        orders.filter(|(_, entry)| entry.holds > 0).map(|(order, entry)| (order, entry.open))
     }
 
     /// First order that is not safe.
     pub fn safe_below(&self) -> u64 {
         self.safe_below
+    }
+
+    /// First order that is vital and not safe.
+    pub fn vital_below(&self) -> u64 {
+        self.vital_below
+    }
+
+    /// First order that is vital and not durable.
+    pub fn vital_durable_below(&self) -> u64 {
+        if self.flush_needed { self.durable_below } else { self.vital_below }
     }
 
     /// First order that is not durable.
@@ -146,10 +193,22 @@ impl Durable {
 impl Ftl {
     /// Makes sure that every order up to `order` will become safe without any further append.
     pub(crate) fn force_safe(&mut self, order: u64) {
+        self.force(order, false);
+    }
+
+    /// The same for those that are vital.
+    pub(crate) fn force_vital(&mut self, order: u64) {
+        self.force(order, self.geometry.is_tiered());
+    }
+
+    fn force(&mut self, order: u64, vital_only: bool) {
         let order = self.durable.reach(order);
         for point in 0..self.points.len() {
             let page = self.points[point].page;
-            if page != NONE && self.pages[page].order <= order {
+            if page == NONE || self.pages[page].order > order {
+                continue;
+            }
+            if !vital_only || self.durable.is_vital(self.pages[page].order) {
                 self.seal(point);
             }
         }
@@ -160,7 +219,7 @@ impl Ftl {
             if !self.opens[open].live || self.opens[open].point == NONE {
                 continue;
             }
-            let Some(target) = self.partner_wanted(open, order) else { continue };
+            let Some(target) = self.partner_wanted(open, order, vital_only) else { continue };
             self.pad_to(open, target);
         }
     }
@@ -173,7 +232,7 @@ mod tests {
     #[test]
     fn safe_below_waits_for_the_oldest_hold() {
         let mut durable = Durable::new(10, false);
-        let (a, b) = (durable.open(0), durable.open(1));
+        let (a, b) = (durable.open(0, true), durable.open(1, true));
         assert!(!durable.release(b));
         assert_eq!(durable.durable_below(), 10);
         assert!(durable.release(a));
@@ -183,7 +242,7 @@ mod tests {
     #[test]
     fn a_linked_order_is_safe_only_after_the_other() {
         let mut durable = Durable::new(0, false);
-        let (member, commit) = (durable.open(0), durable.open(1));
+        let (member, commit) = (durable.open(0, true), durable.open(1, true));
         durable.hold(member);
         durable.link(vec![commit], member);
         durable.release(member);
@@ -193,9 +252,22 @@ mod tests {
     }
 
     #[test]
+    fn vital_orders_do_not_wait_for_copies_until_more_goes_to_their_page() {
+        let mut durable = Durable::new(5, false);
+        let (copy, host) = (durable.open(0, false), durable.open(1, true));
+        assert_eq!(durable.vital_below(), host, "a copy alone holds nobody up");
+        durable.release(host);
+        assert_eq!((durable.safe_below(), durable.vital_below()), (copy, durable.next()));
+        durable.make_vital(copy);
+        assert_eq!(durable.vital_below(), copy, "now somebody waits for that page");
+        durable.release(copy);
+        assert_eq!((durable.safe_below(), durable.vital_below()), (7, 7));
+    }
+
+    #[test]
     fn a_volatile_medium_is_durable_only_as_far_as_it_was_flushed() {
         let mut durable = Durable::new(0, true);
-        let order = durable.open(0);
+        let order = durable.open(0, true);
         durable.release(order);
         assert_eq!((durable.safe_below(), durable.durable_below()), (1, 0));
         durable.flushed(1);

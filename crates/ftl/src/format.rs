@@ -156,8 +156,8 @@ pub struct Root {
     pub bands: u32,
     /// This band's position among them.
     pub position: u32,
-    /// Units, blocks per unit, pages per block, slots per page.
-    pub shape: [u32; 4],
+    /// Units, blocks per unit, pages per block, slots per page; fast units, blocks of each of these.
+    pub shape: [u32; 6],
     /// Logical blocks of the device.
     pub logical_blocks: u32,
     /// As in the footer.
@@ -171,10 +171,24 @@ pub struct Root {
 const ROOT_MAGIC: &[u8; 8] = b"WeirRoot";
 const FOOTER_MAGIC: &[u8; 8] = b"WeirFoot";
 const ROOT_LABEL_AT: usize = 80;
+/// The first four words of the shape, and the others, which are 0 on a device of one kind.
+const ROOT_SHAPE_AT: usize = 48;
+const ROOT_FAST_AT: usize = ROOT_LABEL_AT + LABEL_BYTES_MAX;
 
-/// The shape that a root record repeats.
+/// The shape of a medium of one kind, as raw units repeat it.
 pub(crate) fn shape(geometry: &Geometry) -> [u32; 4] {
     [geometry.units, geometry.blocks_per_unit, geometry.pages_per_block, geometry.slots_per_page]
+}
+
+/// The shape that a root record repeats.
+pub(crate) fn root_shape(geometry: &Geometry) -> [u32; 6] {
+    let [units, blocks, pages, slots] = shape(geometry);
+    [units, blocks, pages, slots, geometry.fast.units, geometry.fast.blocks_per_unit]
+}
+
+/// Where word `index` of the shape lies in a root record.
+fn shape_at(index: usize) -> usize {
+    if index < 4 { ROOT_SHAPE_AT + 4 * index } else { ROOT_FAST_AT + 4 * (index - 4) }
 }
 
 impl Root {
@@ -193,7 +207,8 @@ impl Root {
         bytes[32..40].copy_from_slice(&self.checkpoint.to_le_bytes());
         bytes[40..44].copy_from_slice(&self.bands.to_le_bytes());
         bytes[44..48].copy_from_slice(&self.position.to_le_bytes());
-        for (at, value) in (48..).step_by(4).zip(self.shape) {
+        for (index, value) in self.shape.into_iter().enumerate() {
+            let at = shape_at(index);
             bytes[at..at + 4].copy_from_slice(&value.to_le_bytes());
         }
         bytes[64..72].copy_from_slice(&self.sequence_begun.to_le_bytes());
@@ -223,7 +238,7 @@ impl Root {
             checkpoint: u64_at(bytes, 32),
             bands: u32_at(bytes, 40),
             position: u32_at(bytes, 44),
-            shape: std::array::from_fn(|i| u32_at(bytes, 48 + 4 * i)),
+            shape: std::array::from_fn(|i| u32_at(bytes, shape_at(i))),
             sequence_begun: u64_at(bytes, 64),
             generation: u64_at(bytes, 72),
             label: bytes[ROOT_LABEL_AT..ROOT_LABEL_AT + label_len].to_vec(),
@@ -394,7 +409,7 @@ mod tests {
             checkpoint: 9,
             bands: 3,
             position: 2,
-            shape: [1, 2, 3, 4],
+            shape: [1, 2, 3, 4, 5, 6],
             logical_blocks: 1000,
             sequence_begun: 6,
             generation: 7,
@@ -425,7 +440,7 @@ mod tests {
             checkpoint: 1,
             bands: 1,
             position: 0,
-            shape: [1; 4],
+            shape: [1; 6],
             logical_blocks: 1,
             sequence_begun: 1,
             generation: 1,

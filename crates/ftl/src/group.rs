@@ -5,7 +5,7 @@
 //! the order of its first page, so that nothing its members replace is erased.
 
 use crate::append::{Append, Appended, NONE, Owner};
-use crate::format::{Kind, POISONED};
+use crate::format::{Kind, POISONED, UNMAPPED};
 use crate::{BandState, Ftl};
 use flash::SlotId;
 
@@ -13,14 +13,18 @@ impl Ftl {
     /// Whether an atomic write can be placed without waiting for GC, which it would hold up: the
     /// bands that GC empties wait for orders that the undecided group holds.
     pub(crate) fn room_for_group(&self, index: u32, point: usize) -> bool {
-        let pages = |&open: &u32| {
+        let slots = |&open: &u32| {
             let block = self.opens[open].block;
-            self.geometry.pages_per_block - self.bands[block].pages_written
+            self.geometry.slots_per_block() - self.bands[block].slots_written
         };
         let open = self.points[point].open.iter().filter(|&&open| open != NONE);
-        let room = open.map(pages).sum::<u32>() * self.geometry.slots_per_page;
-        let spare = self.bands.free >= self.host_floor();
-        spare && room >= self.host.requests[index].blocks || self.bands.free > self.host_floor()
+        let room = open.map(slots).sum::<u32>();
+        let (free, floor) = if self.on_fast(point) {
+            (self.bands.free_fast, self.fast_floor())
+        } else {
+            (self.bands.free, self.host_floor())
+        };
+        free >= floor && room >= self.host.requests[index].blocks || free > floor
     }
 
     /// All blocks of an atomic write are programmed: its commit record decides it.
@@ -82,8 +86,10 @@ impl Ftl {
             let index = *index;
             let Some(point) = self.record_point() else { return };
             let (_, append) = self.host.commits.pop_front().expect("the front exists");
-            let Appended { order, .. } = self.append(point, append).expect("the page has room");
+            let Appended { slot, order, .. } =
+                self.append(point, append).expect("the page has room");
             self.note_order(index, order);
+            self.note_placed(index, slot, UNMAPPED);
             let mut after = std::mem::take(&mut self.host.requests[index].orders);
             let first = after[0];
             after.retain(|&member| member != first);

@@ -59,6 +59,8 @@ pub(crate) struct HostRequest {
     pub sequence: u64,
     pub orders: Vec<u64>,
     pub committing: bool,
+    /// Part of it found no place on the fast tier that it belongs to.
+    pub spilled: bool,
     /// And what to restore if it fails: logical block, its slot, what the map said before.
     pub members: Vec<(u32, SlotId, u32)>,
     /// Requests that wait until this atomic write is decided.
@@ -120,6 +122,7 @@ impl Ftl {
         (entry.placed, entry.pending, entry.error) = (0, 0, None);
         entry.decided = 0;
         (entry.order_last, entry.sequence, entry.committing) = (0, 0, false);
+        entry.spilled = false;
         entry.checksums.clear();
         entry.members.clear();
         match request.operation {
@@ -203,6 +206,7 @@ impl Ftl {
                 UNMAPPED => self.outputs.push_back(Output::ReadZeroes { into, count }),
                 POISONED => self.fail_request(index, RequestError::Unreadable),
                 slot => {
+                    self.note_read(slot, count);
                     self.host.requests[index].pending += 1;
                     let read = self.reads.take();
                     self.reads[read] = ReadOp {
@@ -235,134 +239,6 @@ impl Ftl {
             first + self.geometry.slots_per_page - self.geometry.slot_in_page(SlotId(first));
         let matches = (first..page_end).zip(map).take_while(|&(slot, &entry)| entry == slot);
         matches.count() as u32
-    }
-
-    /// Queues a read. Where the program of a slot has not ended, the read waits for it; or, if the
-    /// slot is a copy that GC makes, goes to the original, which is still there.
-    fn start_slot_read(&mut self, read: u32) {
-        let op = self.reads[read];
-        if self.moves_failed > 0 && self.any_failed(op.slot, op.count) {
-            let ReadPurpose::Host(request) = op.purpose else {
-                unreachable!("only host reads start here")
-            };
-            self.reads.give(read);
-            self.host.reroutes.push((request, op.lba, op.count));
-            return;
-        }
-        let block = self.bands.block_of(op.slot);
-        let page = self.geometry.page_in_block(op.slot);
-        let band = &self.bands[block];
-        let programmed = band.state != crate::BandState::Open || page < band.pages_done;
-        if programmed || self.is_mutant(Mutant::ReadBeforeProgram) {
-            self.bands[block].reads_pending += 1;
-            self.queue_read(read);
-            return;
-        }
-        let page = self.page_in_flight(block, op.slot);
-        let first = self.geometry.slot_in_page(op.slot) as usize;
-        let originals = self.pages[page].owners[first..first + op.count as usize]
-            .iter()
-            .any(|owner| matches!(owner, Owner::Relocation(_)));
-        if !originals {
-            self.bands[block].reads_pending += 1;
-            self.reads[read].way = Way::InFlight;
-            self.pages[page].waiters.push(read);
-            return;
-        }
-        let (ReadPurpose::Host(request), Some(into)) = (op.purpose, op.into) else {
-            unreachable!("only host reads meet a page in flight")
-        };
-        self.host.requests[request].pending += op.count;
-        for index in 0..op.count {
-            self.read_in_flight(page, first, index, &op, into);
-        }
-        self.reads.give(read);
-        self.part_ended(request);
-    }
-
-    /// Whether one of the slots could not be programmed and has no other place yet.
-    pub(crate) fn any_failed(&self, first: SlotId, count: u32) -> bool {
-        self.moves.iter().any(|entry| {
-            let within = |from: SlotId| (first.0..first.0 + count).contains(&from.0);
-            entry.failed_order.is_some() && entry.from.is_some_and(within)
-        })
-    }
-
-    /// Reads one slot of a page in flight: the original of a copy, or the slot when programmed.
-    fn read_in_flight(&mut self, page: u32, first: usize, index: u32, op: &ReadOp, into: Payload) {
-        let at = first + index as usize;
-        let original = self.pages[page].previous[at];
-        let copy = matches!(self.pages[page].owners[at], Owner::Relocation(_));
-        let from_original = copy && original < POISONED;
-        let slot = if from_original { SlotId(original) } else { SlotId(op.slot.0 + index) };
-        let block = self.bands.block_of(slot);
-        self.bands[block].reads_pending += 1;
-        let read = self.reads.take();
-        let into = Some(Payload { index: into.index + index, ..into });
-        self.reads[read] = ReadOp { slot, count: 1, into, lba: op.lba + index, ..*op };
-        if from_original {
-            self.queue_read(read);
-        } else {
-            self.reads[read].way = Way::InFlight;
-            self.pages[page].waiters.push(read);
-        }
-    }
-
-    fn page_in_flight(&self, block: flash::BlockId, slot: SlotId) -> u32 {
-        let mut opens = self.opens.indices();
-        let open = opens.find(|&open| self.opens[open].live && self.opens[open].block == block);
-        let open = open.expect("an open band has an entry");
-        let first = slot.0 - self.geometry.slot_in_page(slot);
-        let mut pages = self.opens[open].outstanding.iter().copied();
-        pages
-            .find(|&page| self.pages[page].slot.0 == first)
-            .expect("a slot whose program has not ended has a page")
-    }
-
-    /// A parked read whose page failed: its block is elsewhere now, or about to be.
-    pub(crate) fn reroute(&mut self, read: u32) {
-        let op = self.reads[read];
-        let block = self.bands.block_of(op.slot);
-        self.bands[block].reads_pending -= 1;
-        let ReadPurpose::Host(request) = op.purpose else {
-            unreachable!("only host reads wait for a page")
-        };
-        self.reads.give(read);
-        // Slots that wait in `moves` have no page to wait for yet.
-        self.host.reroutes.push((request, op.lba, op.count));
-    }
-
-    /// Looks again where rerouted blocks are, once every failed slot has another place.
-    pub(crate) fn place_reroutes(&mut self) {
-        if self.host.reroutes.is_empty() || self.moves_failed > 0 {
-            return;
-        }
-        for (request, lba, count) in std::mem::take(&mut self.host.reroutes) {
-            let (first, buffer) =
-                (self.host.requests[request].lba, self.host.requests[request].buffer);
-            for lba in lba..lba + count {
-                let into = Payload { buffer, index: lba - first };
-                match self.l2p[lba as usize] {
-                    UNMAPPED => self.outputs.push_back(Output::ReadZeroes { into, count: 1 }),
-                    POISONED => self.fail_request(request, RequestError::Unreadable),
-                    slot => {
-                        self.host.requests[request].pending += 1;
-                        let read = self.reads.take();
-                        self.reads[read] = ReadOp {
-                            purpose: ReadPurpose::Host(request),
-                            slot: SlotId(slot),
-                            count: 1,
-                            into: Some(into),
-                            lba,
-                            since: self.now,
-                            way: Way::InFlight,
-                        };
-                        self.start_slot_read(read);
-                    }
-                }
-            }
-            self.part_ended(request);
-        }
     }
 
     /// A host read came back. Returns true if every slot was what it should be.
@@ -484,7 +360,8 @@ impl Ftl {
         if self.host.requests[index].placed == 0 && self.host.requests[index].pending == 0 {
             if atomic {
                 let point = self.wished_point(index, hint);
-                if self.gate_writes() || !self.room_for_group(index, point) {
+                let room = self.room_for_group(index, point) || self.room_behind(index);
+                if self.gate_host() || !room {
                     return false;
                 }
                 self.host.atomic_placing = true;
@@ -492,7 +369,7 @@ impl Ftl {
             self.host.requests[index].pending = 1;
         }
         while self.host.requests[index].placed < self.host.requests[index].blocks {
-            if !self.host.atomic_placing && self.gate_writes() {
+            if !self.host.atomic_placing && self.gate_host() {
                 self.counters.writes_throttled += 1;
                 return false;
             }
@@ -535,9 +412,10 @@ impl Ftl {
         entry.pending += 1;
         let Appended { slot, order, page } = self.append(point, append).expect("the page has room");
         let previous = self.remap(lba, slot.0, order);
-        let in_page = self.geometry.slot_in_page(slot) as usize;
+        let in_page = (slot.0 - self.pages[page].slot.0) as usize;
         self.pages[page].previous[in_page] = previous;
         self.note_order(index, order);
+        self.note_placed(index, slot, previous);
         if atomic {
             let orders = &mut self.host.requests[index].orders;
             if orders.is_empty() {
@@ -550,7 +428,7 @@ impl Ftl {
             self.host.requests[index].members.push((lba, slot, previous));
         }
         self.counters.host_blocks_written += 1;
-        self.reclaim.credit -= 256;
+        self.charge_host();
     }
 
     fn place_trim(&mut self, index: u32) -> bool {
@@ -582,7 +460,9 @@ impl Ftl {
     /// The append point for a record that must find room even when the host has none left.
     pub(crate) fn record_point(&mut self) -> Option<usize> {
         self.host.record_placing = true;
-        let point = (0..self.points.len()).find(|&point| self.page_of(point).is_some());
+        let mut points = 0..self.points.len();
+        let fast = points.clone().find(|&at| self.on_fast(at) && self.page_of(at).is_some());
+        let point = fast.or_else(|| points.find(|&point| self.page_of(point).is_some()));
         self.host.record_placing = false;
         point
     }
@@ -607,9 +487,10 @@ impl Ftl {
         let owner = Owner::Request(index);
         self.note_trim(lba, count);
         let append = Append::record(Kind::Trim, lba, sequence, count, self.empty_crc, owner);
-        let Appended { order, .. } = self.append(point, append).expect("the page has room");
+        let Appended { slot, order, .. } = self.append(point, append).expect("the page has room");
         for lba in lba..lba + count {
-            self.remap(lba, UNMAPPED, order);
+            let previous = self.remap(lba, UNMAPPED, order);
+            self.note_placed(index, slot, previous);
         }
         self.note_order(index, order);
     }
@@ -664,6 +545,11 @@ impl Ftl {
                 let order = self.host.requests[index].order_last;
                 self.wait_durable(order, index);
             }
+            // The fast tier is durable at completion; there, what shares cells is not.
+            _ if entry.spilled && entry.error.is_none() => {
+                let order = self.host.requests[index].order_last;
+                self.wait_durable(order, index);
+            }
             _ => self.finish(index),
         }
     }
@@ -671,18 +557,18 @@ impl Ftl {
     /// Replies, now or when every order up to `order` is durable.
     pub(crate) fn wait_durable(&mut self, order: u64, request: u32) {
         let dropped = self.is_mutant(Mutant::DropFlush);
-        if self.durable.durable_below() > order || dropped {
+        if self.durable.vital_durable_below() > order || dropped {
             self.finish(request);
             return;
         }
-        self.force_safe(order);
+        self.force_vital(order);
         self.host.waiters.push(Waiter { order, request });
         self.durable_rose = true;
     }
 
     /// Replies to those whose orders are durable.
     pub(crate) fn wake_waiters(&mut self) {
-        let durable_below = self.durable.durable_below();
+        let durable_below = self.durable.vital_durable_below();
         let mut woken = std::mem::take(&mut self.host.woken);
         self.host.waiters.retain(|waiter| {
             let done = waiter.order < durable_below;

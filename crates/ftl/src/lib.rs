@@ -15,7 +15,7 @@
 //!
 //! # Where to look
 //! `host` takes requests in, `append` fills pages, `units` schedules each unit, `reclaim` makes
-//! space, `durable` knows what survives, `checkpoint` and `mount` bound and do recovery, `policy`
+//! space, `tier` destages what a fast tier holds, `durable` knows what survives, `checkpoint` and `mount` bound and do recovery, `policy`
 //! holds every decision that can be chosen, `format` every byte on flash. [`raw`] is the other core: the
 //! same flash without mapping, for a host that places and erases itself.
 #![warn(missing_docs)]
@@ -30,9 +30,11 @@ mod closing;
 mod config;
 mod divisor;
 mod durable;
+mod failing;
 pub mod format;
 mod group;
 mod host;
+mod in_flight;
 mod mount;
 mod moves;
 mod mutant;
@@ -47,6 +49,7 @@ mod slo;
 mod status;
 mod streams;
 mod switch;
+mod tier;
 mod units;
 
 pub use api::{Core, Input, MountError, MountReport, Output, Rebuilt};
@@ -81,6 +84,7 @@ use status::Counters;
 use std::collections::VecDeque;
 use streams::Streams;
 use switch::Switches;
+use tier::Tier;
 use units::{ReadOp, ReadPurpose, Unit};
 
 /// Where the FTL is in its life.
@@ -164,6 +168,8 @@ pub struct Ftl {
     flush: Flush,
 
     reclaim: Reclaim,
+    /// On a two-tier device.
+    tier: Option<Tier>,
     checkpoint: Checkpoint,
     layout: CheckpointLayout,
     open_table: Vec<u8>,
@@ -331,12 +337,18 @@ impl Ftl {
         }
         self.place_reroutes();
         self.reclaim_pump();
+        if self.tier.is_some() {
+            self.tier_pump();
+        }
         if !self.host.writes.is_empty() {
             self.place_writes();
             self.host.held = !self.host.writes.is_empty();
             if self.host_stands_still() {
                 self.reclaim_pump();
             }
+        }
+        if self.tier.is_some() {
+            self.commit_fast();
         }
         self.relieve();
         self.checkpoint_pump();
@@ -395,17 +407,18 @@ impl Ftl {
     /// Looks for what nothing else would move on.
     fn relieve(&mut self) {
         let short = self.bands.free < self.bands_free_low();
-        let space = short && self.wants_space() || self.phase == Phase::Stopping;
+        let stopping = self.phase == Phase::Stopping;
+        let space = short && self.wants_space() || stopping || self.host_waits_for_destage();
         if !self.bands.draining.is_empty() && space {
             self.push_drain();
         }
         // What is moved closes pages for nothing, unless it waits itself for what these pages hold up.
         if let Some(order) = self.host.waiters.iter().map(|waiter| waiter.order).max()
-            && order >= self.durable.safe_below()
+            && order >= self.durable.vital_below()
             && self.no_work_runs()
             && (self.moves.is_empty() || self.stands_still())
         {
-            self.force_safe(order.min(self.durable.next() - 1));
+            self.force_vital(order.min(self.durable.next() - 1));
         }
         if !short {
             self.level_wear();
@@ -507,6 +520,7 @@ impl Ftl {
             self.unhold_source(&entry);
             self.drop_move(entry);
         }
+        self.rest_destage();
         // Readers wait for what is being assembled.
         for point in 0..self.points.len() {
             self.seal(point);
@@ -535,7 +549,12 @@ impl Ftl {
             return;
         }
         let host_done = self.host.requests.in_use() == 0;
-        let moves_done = self.moves.is_empty() && self.reclaim.victims.is_empty();
+        if !self.may_destage() {
+            self.rest_destage();
+        }
+        let moves_done = self.moves.is_empty()
+            && self.reclaim.victims.is_empty()
+            && self.tier.as_ref().is_none_or(Tier::rests);
         if self.stands_still() && (self.checkpoint.is_wanted() || host_done && !moves_done) {
             // No space for the last checkpoint, or for what moves: everything acknowledged is there
             // all the same.
@@ -582,11 +601,9 @@ impl Ftl {
         settings.validate(&geometry)?;
         let layout = CheckpointLayout::new(&geometry, logical_blocks)
             .ok_or("pages_per_block is too small for a checkpoint; 8 and more work")?;
-        let mut units = vec![Unit::default(); geometry.units as usize];
-        for &unit in &health.units_gone {
-            units[unit as usize].gone = true;
-        }
+        let gone = |unit| Unit::new(health.units_gone.contains(&unit));
         let chunks = settings.relocation_blocks / geometry.slots_per_page;
+        let tier = Tier::of(&geometry, chunks);
         let mut ftl = Self {
             policies: Policies::new(settings.policies.clone())?,
             random: Random::new(settings.seed),
@@ -619,7 +636,7 @@ impl Ftl {
             no_space_until: Instant(0),
             lba_next: 0,
             host: Host::default(),
-            units,
+            units: (0..geometry.units).map(gone).collect(),
             learned: Learned::default(),
             reads: Slab::default(),
             clean_wanted: false,
@@ -628,7 +645,8 @@ impl Ftl {
             erase_retry_at: None,
             settling: false,
             flush: Flush::default(),
-            reclaim: Reclaim::new(chunks),
+            reclaim: Reclaim::new(chunks, tier.as_ref().map_or(0, Tier::chunks_own)),
+            tier,
             checkpoint: Checkpoint::default(),
             layout,
             open_table: Vec::new(),
@@ -704,7 +722,7 @@ fn bands_of(geometry: &Geometry, health: &Health) -> Bands {
     for block in bands.ids() {
         let erase_count = health.erase_counts.get(block.0 as usize).copied().unwrap_or(0);
         bands[block].erase_count = erase_count;
-        if health.units_gone.contains(&geometry.unit_of(block)) {
+        if health.units_gone.contains(&geometry.unit_of(block)) || !geometry.exists(block) {
             bands[block].state = BandState::Retired;
         }
     }

@@ -20,7 +20,7 @@ use crate::bands::BandState;
 use crate::config::{FormatOptions, LABEL_BYTES_MAX, Settings};
 use crate::format::{
     CHUNK_ENTRIES, CheckpointLayout, Footer, Header, Kind, ROOT_PAGES, Root, decode_header,
-    may_be_root, shape, uuid_crc,
+    may_be_root, root_shape, uuid_crc,
 };
 use crate::rebuild::Rebuild;
 use crate::reclaim::RESERVE_BANDS;
@@ -113,10 +113,12 @@ pub(crate) struct Named {
 /// Most logical blocks that a medium of this shape and health can offer: what remains after bad
 /// blocks, two checkpoints, the append points and what GC must never be without.
 pub fn logical_blocks_max(geometry: &Geometry, health: &Health, settings: &Settings) -> u32 {
-    let gone = health.units_gone.len() as u32 * geometry.blocks_per_unit;
-    let good = geometry.blocks().saturating_sub(health.bad_blocks.len() as u32 + gone);
+    let gone = health.units_gone.iter().filter(|&&unit| !geometry.is_fast_unit(unit)).count();
+    let gone = gone as u32 * geometry.blocks_per_unit;
+    let bad = health.bad_blocks.iter().filter(|&&block| !geometry.is_fast(block)).count() as u32;
+    let good = geometry.capacity_blocks().saturating_sub(bad + gone);
     let stripe = match settings.stripe_units {
-        0 => geometry.units,
+        0 => geometry.units - geometry.fast.units,
         units => units,
     };
     // A handle needs one open band; the others of its stripe may be missing when space is tight.
@@ -160,6 +162,7 @@ impl Ftl {
             return Err("a format writes: read_only must be off".into());
         }
         let mut ftl = Self::empty(geometry, health, settings, options.logical_blocks)?;
+        ftl.check_fast_tier(health)?;
         ftl.uuid = options.uuid;
         ftl.uuid_crc = uuid_crc(options.uuid);
         ftl.label = options.label;
@@ -225,7 +228,7 @@ impl Ftl {
                 return;
             }
             let waits = match stage {
-                Stage::Erase => self.bands.free > self.clean_bands(),
+                Stage::Erase => self.bands.free + self.bands.free_fast > self.clean_bands(),
                 Stage::FirstCheckpoint => self.counters.checkpoints == 0,
                 _ => false,
             };
@@ -346,7 +349,7 @@ impl Ftl {
                 MountError::NotFormatted
             });
         };
-        if newest.shape != shape(&self.geometry) {
+        if newest.shape != root_shape(&self.geometry) {
             return Err(MountError::Geometry);
         }
         self.uuid = newest.uuid;

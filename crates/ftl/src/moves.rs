@@ -5,7 +5,7 @@
 
 use crate::Ftl;
 use crate::append::{Append, Appended, NONE, Owner};
-use crate::format::Kind;
+use crate::format::{Kind, UNMAPPED};
 use crate::policy::Purpose;
 use flash::{SlotId, SlotWrite};
 
@@ -67,7 +67,7 @@ impl Ftl {
             from: (header.kind == Kind::Data).then_some(from),
             failed_order: Some(order),
             previous,
-            point: self.relocate_point() as u16,
+            point: self.point_again(from) as u16,
             credit: 0,
         }
     }
@@ -91,6 +91,13 @@ impl Ftl {
         if let Some(from) = entry.from {
             let block = self.bands.block_of(from);
             self.bands[block].reads_pending += 1;
+            if self.geometry.is_fast(block)
+                && entry.failed_order.is_none()
+                && let Some(tier) = &mut self.tier
+            {
+                tier.moves.push_back(entry);
+                return;
+            }
         }
         self.moves.push_back(entry);
     }
@@ -167,7 +174,7 @@ impl Ftl {
                 }
             }
         }
-        self.point_or_any(wished, self.bands.free == 0)
+        self.point_or_any(wished, self.bands.free == 0 || self.on_fast(wished))
     }
 
     /// Appends what waits to be moved, as far as there is room.
@@ -193,37 +200,44 @@ impl Ftl {
                 self.drop_superseded();
                 return;
             };
-            let Move { append, from, failed_order, previous, credit, .. } = self.pop_move();
-            let (lba, owner) = (append.lba, append.owner);
-            let Appended { slot, order, page } =
-                self.append(point, append).expect("the page has room");
-            if let Some(from) = from.filter(|_| !superseded) {
-                let replaced = self.remap(lba, slot.0, order);
-                // There is nothing in a slot that could not be programmed.
-                let before = if failed_order.is_some() { previous } else { replaced };
-                let in_page = self.geometry.slot_in_page(slot) as usize;
-                self.pages[page].previous[in_page] = before;
-                self.counters.slots_relocated += 1;
-                if let Owner::Request(request) = owner {
-                    self.move_member(request, from, slot);
-                }
-            }
-            if superseded {
-                // The map never points to it. It goes when what superseded it is durable, which has
-                // an earlier order.
-                let block = self.bands.block_of(slot);
-                let band = &mut self.bands[block];
-                band.invalid_order = band.invalid_order.max(order);
-            }
+            let entry = self.pop_move();
+            self.reclaim.credit += entry.credit;
+            self.place_move(entry, point, superseded);
+        }
+    }
+
+    /// Appends what moves to `point`, which has a page.
+    pub(crate) fn place_move(&mut self, entry: Move, point: usize, superseded: bool) {
+        let Move { append, from, failed_order, previous, .. } = entry;
+        let (lba, owner) = (append.lba, append.owner);
+        let Appended { slot, order, page } = self.append(point, append).expect("the page has room");
+        if let Some(from) = from.filter(|_| !superseded) {
+            let replaced = self.remap(lba, slot.0, order);
+            // There is nothing in a slot that could not be programmed.
+            let before = if failed_order.is_some() { previous } else { replaced };
+            let in_page = (slot.0 - self.pages[page].slot.0) as usize;
+            self.pages[page].previous[in_page] = before;
+            self.counters.slots_relocated += 1;
             if let Owner::Request(request) = owner {
-                self.note_order(request, order);
+                self.move_member(request, from, slot);
             }
-            if let Some(failed) = failed_order {
-                self.moves_failed -= 1;
-                self.durable.link(vec![order], failed);
-                self.durable_rose = true;
-            }
-            self.reclaim.credit += credit;
+            self.note_moved(from, owner);
+        }
+        if superseded {
+            // The map never points to it. It goes when what superseded it is durable, which has
+            // an earlier order.
+            let block = self.bands.block_of(slot);
+            let band = &mut self.bands[block];
+            band.invalid_order = band.invalid_order.max(order);
+        }
+        if let Owner::Request(request) = owner {
+            self.note_order(request, order);
+            self.note_placed(request, slot, UNMAPPED);
+        }
+        if let Some(failed) = failed_order {
+            self.moves_failed -= 1;
+            self.durable.link(vec![order], failed);
+            self.durable_rose = true;
         }
     }
 }

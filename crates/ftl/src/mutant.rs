@@ -40,6 +40,10 @@ pub enum Mutant {
     NeverRebuild,
     /// A rebuild with gaps goes on as if it were complete.
     RebuildHidesGaps,
+    /// A band of the fast tier is erased before what was destaged from it is durable.
+    EraseBeforeDestaged,
+    /// Destage drops blocks as if they had been overwritten.
+    DropWhenDestaged,
     /// Raw units: a write with FUA is acknowledged when programmed, whatever the medium keeps back.
     RawIgnoreFua,
     /// Raw units: recovery takes a block for whole by its first page.
@@ -72,6 +76,9 @@ impl Mutant {
         Self::NeverRebuild,
         Self::RebuildHidesGaps,
     ];
+
+    /// Every mutant of the fast tier: dead on a device of one kind.
+    pub const TIER: &[Self] = &[Self::EraseBeforeDestaged, Self::DropWhenDestaged];
 
     /// Every mutant of raw units.
     pub const RAW: &[Self] = &[

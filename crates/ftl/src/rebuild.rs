@@ -117,7 +117,10 @@ impl Ftl {
             return;
         }
         let mut rebuild = Rebuild::new(&mount.found[..self.layout.chunks as usize]);
-        let skipped = mount.probes.iter().filter(|probe| matches!(probe, Probe::Skipped)).count();
+        let skipped = self.bands.ids().filter(|&block| {
+            self.geometry.exists(block) && matches!(mount.probes[block.0 as usize], Probe::Skipped)
+        });
+        let skipped = skipped.count();
         rebuild.pages_unanswered = skipped as u64 * u64::from(self.geometry.pages_per_block);
         mount.rebuild = Some(rebuild);
     }
@@ -176,8 +179,8 @@ impl Ftl {
         let pages = self.geometry.pages_per_block;
         let lost = |&&(block, page): &&(BlockId, u32)| {
             // A power cut tears the last pages of a band and those that share cells with them.
-            self.geometry.pairing.last_partner(page, pages) < self.bands[block].pages_written
-                && rebuild.is_missed(block)
+            let last = self.geometry.pairing_of(block).last_partner(page, pages);
+            last < self.pages_written(block) && rebuild.is_missed(block)
         };
         let pages_lost =
             rebuild.unreadable.iter().filter(lost).count() as u64 + rebuild.pages_unanswered;

@@ -39,13 +39,13 @@ const HOST_BANDS_PER_WEAR_MOVE: u64 = 16;
 pub(crate) struct Victim {
     pub block: BlockId,
     /// Next slot to look at.
-    cursor: SlotId,
+    pub cursor: SlotId,
     /// Reads running.
-    reads: u32,
+    pub reads: u32,
     /// Host slots that each relocated slot earns, in 1/256.
-    credit: i64,
+    pub credit: i64,
     /// It was taken because space was short, and for nothing else.
-    for_space: bool,
+    pub for_space: bool,
 }
 
 /// A valid slot of a victim that was read.
@@ -82,9 +82,10 @@ pub(crate) struct Reclaim {
 }
 
 impl Reclaim {
-    pub fn new(chunks: u32) -> Self {
+    /// With buffers of `chunks` chunks, of which the last few are for others.
+    pub fn new(chunks: u32, others: u32) -> Self {
         Self {
-            chunks: (0..chunks).rev().collect(),
+            chunks: (0..chunks - others).rev().collect(),
             chunk_slots: vec![0; chunks as usize],
             ..Self::default()
         }
@@ -94,7 +95,8 @@ impl Reclaim {
 impl Ftl {
     /// Free bands that stay for a checkpoint.
     fn checkpoint_reserve(&self) -> u32 {
-        if self.checkpoint.is_writing() { 0 } else { self.layout.bands }
+        let elsewhere = self.geometry.is_tiered();
+        if self.checkpoint.is_writing() || elsewhere { 0 } else { self.layout.bands }
     }
 
     /// Below this many free bands no append point of the host opens a band.
@@ -108,7 +110,7 @@ impl Ftl {
             0 => {
                 self.host_floor()
                     + 2
-                    + self.geometry.units / 4
+                    + self.slow_units() / 4
                     + self.bands_for_pace()
                     + self.bands_for_streams()
             }
@@ -124,19 +126,23 @@ impl Ftl {
             return 0;
         }
         let data = (self.l2p.len() as u32).div_ceil(self.geometry.slots_per_block());
-        (2 * self.geometry.units).min(self.geometry.blocks().saturating_sub(data) / 4)
+        let blocks = self.geometry.capacity_blocks();
+        (2 * self.slow_units()).min(blocks.saturating_sub(data) / 4)
     }
 
     /// Below this many GC runs. With a read service level it starts earlier than it must, and the
     /// number of victims follows the shortage: neither starts nor ends in a burst.
     fn gc_low(&self) -> u32 {
-        let ahead = if self.settings.read_slo_ns > 0 { 2 + self.geometry.units / 8 } else { 0 };
+        let ahead = if self.settings.read_slo_ns > 0 { 2 + self.slow_units() / 8 } else { 0 };
         self.bands_free_low() + ahead
     }
 
     pub(crate) fn may_open(&self, purpose: Purpose, has_open: bool) -> bool {
         if self.now < self.no_space_until {
             return false;
+        }
+        if self.geometry.is_tiered() {
+            return self.may_open_tiered(purpose, has_open);
         }
         let free = self.bands.free;
         if self.checkpoint.is_wanted() && self.clean_bands() <= self.layout.bands {
@@ -149,7 +155,7 @@ impl Ftl {
         }
         match purpose {
             _ if self.host.record_placing => free > 0,
-            Purpose::Host => free > self.host_floor() + u32::from(has_open),
+            Purpose::Host | Purpose::Destage => free > self.host_floor() + u32::from(has_open),
             Purpose::Relocate if has_open => free > self.host_floor(),
             // The last one is for the record that decides an atomic write.
             Purpose::Relocate => free > u32::from(self.host.groups_undecided > 0),
@@ -174,7 +180,7 @@ impl Ftl {
         let budget = self.credit_wanted();
         self.pick_victims(budget);
         // What was read and finds no place does not find it sooner with more behind it.
-        let places = self.geometry.units * self.geometry.slots_per_page;
+        let places = self.slow_units() * self.geometry.slots_per_page;
         let crowded = self.moves.len() as u32 >= MOVES_PER_PLACE * places;
         let mut index = 0;
         while index < self.reclaim.victims.len() {
@@ -190,8 +196,8 @@ impl Ftl {
     }
 
     /// Most that the host can have earned, in 1/256 slots.
-    fn credit_max(&self) -> i64 {
-        256 * i64::from(self.geometry.slots_per_block().max(4 * self.geometry.units))
+    pub(crate) fn credit_max(&self) -> i64 {
+        256 * i64::from(self.geometry.slots_per_block().max(4 * self.slow_units()))
     }
 
     /// Up to how much the host is to have earned once all that was read is placed; `i64::MAX` where
@@ -202,8 +208,9 @@ impl Ftl {
         let paced = self.settings.read_slo_ns > 0
             && self.phase == Phase::Running
             && self.bands.free > self.host_floor() + FREE_AT_REST + self.bands_for_streams()
-            && !(self.checkpoint.is_wanted() && self.clean_bands() <= self.layout.bands)
-            && !self.host_stands_still();
+            && !self.checkpoint_starves_capacity()
+            && !self.host_stands_still()
+            && !self.destage_stands_still();
         if paced { self.credit_max() / 2 } else { i64::MAX }
     }
 
@@ -230,12 +237,14 @@ impl Ftl {
             // A failing band holds slots that were never programmed until those have moved.
             let settled = self.moves_failed == 0;
             if let Some((block, reason)) = self.reclaim.wanted.pop_front_if(|_| settled) {
-                if self.bands[block].state == BandState::Full {
-                    self.start_victim(block, reason, false);
+                match self.bands[block].state {
+                    BandState::Full if self.geometry.is_fast(block) => self.destage(block, reason),
+                    BandState::Full => self.start_victim(block, reason, false),
+                    _ => {}
                 }
                 continue;
             }
-            let coming = self.reclaim.victims.len() + self.bands.draining.len();
+            let coming = self.reclaim.victims.len() + self.bands.draining_slow();
             if self.bands.free + coming as u32 >= self.gc_low() {
                 if self.bands.free >= self.bands_free_low() {
                     self.reclaim.credit = 0;
@@ -256,7 +265,7 @@ impl Ftl {
             && !self.holds_failed_slots(block)
     }
 
-    fn holds_failed_slots(&self, block: BlockId) -> bool {
+    pub(crate) fn holds_failed_slots(&self, block: BlockId) -> bool {
         let first = self.geometry.slot(block, 0, 0);
         self.moves_failed > 0 && self.any_failed(first, self.geometry.slots_per_block())
     }
@@ -265,7 +274,7 @@ impl Ftl {
     /// its own back, so there are never more than bands to spare.
     fn victims_max(&self) -> usize {
         let wished = match self.settings.victims_max {
-            0 => (self.geometry.units / UNITS_PER_VICTIM).max(VICTIMS_MIN),
+            0 => (self.slow_units() / UNITS_PER_VICTIM).max(VICTIMS_MIN),
             set => set,
         };
         let spare = self.bands.free.saturating_sub(self.host_floor());
@@ -359,13 +368,12 @@ impl Ftl {
         }
     }
 
-    fn band_end(&self, block: BlockId) -> SlotId {
+    pub(crate) fn band_end(&self, block: BlockId) -> SlotId {
         SlotId((block.0 + 1) * self.geometry.slots_per_block())
     }
 
     /// Reads the next valid slots of a victim, as long as there are buffers.
     fn read_victim(&mut self, index: usize, budget: i64) {
-        let per_page = self.geometry.slots_per_page;
         let paced = self.settings.read_slo_ns > 0 && self.host.writes.is_empty();
         let reads_max = if paced { VICTIM_READS_PACED } else { u32::MAX };
         let mut in_hand = i64::from(self.slots_in_hand());
@@ -385,27 +393,38 @@ impl Ftl {
                 self.reclaim.victims[index].cursor = end;
                 return;
             };
-            let page_end = SlotId(cursor.0 - cursor.0 % per_page + per_page);
-            let (first, count) =
-                self.bands.valid_run(cursor, page_end).expect("the first slot is valid");
-            self.reclaim.victims[index].cursor = SlotId(first.0 + count);
-            self.reclaim.victims[index].reads += 1;
-            in_hand += i64::from(count);
             let chunk = self.reclaim.chunks.pop().expect("checked above");
-            self.reclaim.chunk_slots[chunk as usize] = count;
-            let read = self.reads.take();
-            let into = Payload { buffer: Payload::RELOCATION, index: chunk * per_page };
-            self.reads[read] = ReadOp {
-                purpose: ReadPurpose::Relocate(block, chunk),
-                slot: first,
-                count,
-                into: Some(into),
-                lba: 0,
-                ..ReadOp::default()
-            };
-            self.bands[block].reads_pending += 1;
-            self.queue_read(read);
+            let victim = &mut self.reclaim.victims[index];
+            // First, as the read may end at once.
+            victim.reads += 1;
+            let count = self.read_run(cursor, chunk, 0);
+            self.reclaim.victims[index].cursor = SlotId(cursor.0 + count);
+            in_hand += i64::from(count);
         }
+    }
+
+    /// Reads the valid slots from `first` on, as far as they lie together in its page, for a move,
+    /// into what `chunk` has left behind `used`. Returns how many they are.
+    pub(crate) fn read_run(&mut self, first: SlotId, chunk: u32, used: u32) -> u32 {
+        let per_page = self.geometry.slots_per_page;
+        let page_end = first.0 - first.0 % per_page + per_page;
+        let end = SlotId(page_end.min(first.0 + per_page - used));
+        let (_, count) = self.bands.valid_run(first, end).expect("the first slot is valid");
+        self.reclaim.chunk_slots[chunk as usize] += count;
+        let block = self.bands.block_of(first);
+        let read = self.reads.take();
+        let into = Payload { buffer: Payload::RELOCATION, index: chunk * per_page + used };
+        self.reads[read] = ReadOp {
+            purpose: ReadPurpose::Relocate(block, chunk),
+            slot: first,
+            count,
+            into: Some(into),
+            lba: 0,
+            ..ReadOp::default()
+        };
+        self.bands[block].reads_pending += 1;
+        self.queue_read(read);
+        count
     }
 
     /// One slot of a chunk is programmed or not needed.
@@ -413,7 +432,10 @@ impl Ftl {
         let slots = &mut self.reclaim.chunk_slots[chunk as usize];
         *slots -= 1;
         if *slots == 0 {
-            self.reclaim.chunks.push(chunk);
+            match &mut self.tier {
+                Some(tier) if tier.owns_chunk(chunk) => tier.give_chunk(chunk),
+                _ => self.reclaim.chunks.push(chunk),
+            }
         }
     }
 
@@ -426,7 +448,9 @@ impl Ftl {
         let ReadPurpose::Relocate(block, chunk) = op.purpose else {
             unreachable!("only relocation reads end here")
         };
-        let victim = self.reclaim.victims.iter_mut().find(|victim| victim.block == block);
+        let destaged = self.tier.iter_mut().flat_map(|tier| &mut tier.victims);
+        let mut victims = self.reclaim.victims.iter_mut().chain(destaged);
+        let victim = victims.find(|victim| victim.block == block);
         let credit = victim.map_or(0, |victim| {
             victim.reads -= 1;
             victim.credit
@@ -471,13 +495,19 @@ impl Ftl {
             self.poison(slot);
             return;
         };
-        if self.group_undecided(header.sequence) {
+        let source = self.bands.block_of(slot);
+        let destaged = self.geometry.is_fast(source);
+        if self.group_undecided(header.sequence) || destaged && !self.may_destage() {
             self.give_relocation(chunk);
             return;
         }
         let fresh = self.is_mutant(Mutant::RenumberRelocated);
         let sequence = if fresh { self.next_sequence() } else { header.sequence };
-        let point = self.choose_move_point(header.lba, self.bands.block_of(slot), header.sequence);
+        let point = if destaged {
+            self.destage_point(header.lba, source)
+        } else {
+            self.choose_move_point(header.lba, source, header.sequence)
+        };
         self.push_move(Move {
             append: Append {
                 kind: Kind::Data,
@@ -537,7 +567,8 @@ impl Ftl {
     fn may_erase(&self, block: BlockId) -> bool {
         let band = &self.bands[block];
         let durable = band.invalid_order < self.durable.durable_below()
-            || self.is_mutant(Mutant::ReuseBeforeDurable);
+            || self.is_mutant(Mutant::ReuseBeforeDurable)
+            || self.geometry.is_fast(block) && self.is_mutant(Mutant::EraseBeforeDestaged);
         let held =
             band.hold_order >= self.checkpoint.order && !self.is_mutant(Mutant::EraseHeldRecords);
         band.reads_pending == 0 && durable && !held
@@ -646,7 +677,10 @@ impl Ftl {
         let band = &self.bands[block];
         let programmed = match band.state {
             BandState::Full => true,
-            BandState::Open => page % self.geometry.pages_per_block < band.pages_done,
+            BandState::Open => {
+                let end = (page % self.geometry.pages_per_block + 1) * per_page;
+                end <= band.slots_done
+            }
             _ => false,
         };
         if !programmed || self.holds_failed_slots(block) {
@@ -717,5 +751,8 @@ impl Ftl {
     pub(crate) fn forget_victims_of(&mut self, unit: u32) {
         let geometry = self.geometry;
         self.reclaim.victims.retain(|victim| geometry.unit_of(victim.block) != unit);
+        if let Some(tier) = &mut self.tier {
+            tier.victims.retain(|victim| geometry.unit_of(victim.block) != unit);
+        }
     }
 }

@@ -62,7 +62,8 @@ impl Ftl {
                 continue;
             };
             let band = &mut self.bands[block];
-            band.pages_written = band.pages_written.max(self.geometry.page_in_block(slot) + 1);
+            let pages = self.geometry.page_in_block(slot) + 1;
+            band.slots_written = band.slots_written.max(pages * self.geometry.slots_per_page);
             self.durable_seen = self.durable_seen.max(header.order);
             self.sequence_next = self.sequence_next.max(header.sequence + 1);
             if let Some(rebuild) = &mut rebuild {
@@ -200,7 +201,7 @@ impl Ftl {
             if band.state == BandState::Checkpoint {
                 continue;
             }
-            band.pages_done = self.geometry.pages_per_block;
+            band.slots_done = self.geometry.slots_per_block();
             // What was found is durable after the first flush, not before.
             band.invalid_order = order_last;
             band.state = match probe {

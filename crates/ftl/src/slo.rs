@@ -108,7 +108,8 @@ impl Ftl {
     /// How many programs the unit may have at once now; 0 if nothing of ours is to be begun.
     pub(crate) fn work_allowed(&mut self, unit: u32) -> u32 {
         let slo = self.settings.read_slo_ns;
-        if slo == 0 || !self.reads_recent(unit) {
+        // On a fast unit no command takes long.
+        if slo == 0 || self.geometry.is_fast_unit(unit) || !self.reads_recent(unit) {
             return PROGRAMS_MAX;
         }
         let patience_ns = 4 * self.learned.costs().program_ns;

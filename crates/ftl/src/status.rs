@@ -60,6 +60,12 @@ pub(crate) struct Counters {
     pub reads_over_slo_in_flight: u64,
     pub slo_breaches_space: u64,
     pub slots_since_checkpoint: u64,
+    pub host_blocks_read_fast: u64,
+    pub slots_programmed_fast: u64,
+    pub slots_destaged: u64,
+    pub slots_dropped: u64,
+    pub bands_destaged: u64,
+    pub requests_spilled: u64,
     /// Checkpoints when the clean one was asked for.
     pub clean_checkpoint_at: Option<u64>,
 }
@@ -204,7 +210,7 @@ impl Ftl {
         format!(
             "phase {}, bands {bands:?}, free {} of low {} and floor {}, credit {}; {} writes, {} \
              moves, {} commits, {} waiters, {} victims, {} wanted; checkpoint {:?}; safe below {}, \
-             durable below {}, next {}; flush running {:?}; units quiet {}; append points {:?}, {:?}, draining {:?}",
+             durable below {}, next {}; flush running {:?}; units quiet {}; append points {:?}, {:?}, draining {:?}; fast tier: free {}, {:?}",
             phase_name(self.phase),
             self.bands.free,
             self.bands_free_low(),
@@ -225,10 +231,12 @@ impl Ftl {
             self.opens
                 .indices()
                 .filter(|&open| self.opens[open].live)
-                .map(|open| (&self.opens[open], self.bands[self.opens[open].block].pages_written))
+                .map(|open| (&self.opens[open], self.bands[self.opens[open].block].slots_written))
                 .collect::<Vec<_>>(),
             self.durable,
             self.bands.draining.iter().map(|&block| &self.bands[block]).collect::<Vec<_>>(),
+            self.bands.free_fast,
+            self.tier,
         )
     }
 
@@ -238,7 +246,7 @@ impl Ftl {
             block,
             state: state_name(band.state),
             slots_valid: band.slots_valid,
-            slots_written: band.pages_written * self.geometry.slots_per_page,
+            slots_written: band.slots_written,
             erase_count: band.erase_count,
         }
     }
@@ -299,7 +307,7 @@ impl Ftl {
 
     fn counter_list(&self) -> Vec<(&'static str, u64)> {
         let c = &self.counters;
-        vec![
+        let mut list = vec![
             ("logical_blocks", self.l2p.len() as u64),
             ("blocks_mapped", self.blocks_mapped),
             ("bands_free", u64::from(self.bands.free)),
@@ -357,6 +365,25 @@ impl Ftl {
             ("reads_over_slo_suspended", c.reads_over_slo_suspended),
             ("reads_over_slo_in_flight", c.reads_over_slo_in_flight),
             ("slo_breaches_allowed", c.slo_breaches_space),
+        ];
+        if self.geometry.is_tiered() {
+            list.extend(self.tier_counters());
+        }
+        list
+    }
+
+    /// What only a two-tier device has to tell.
+    fn tier_counters(&self) -> [(&'static str, u64); 8] {
+        let c = &self.counters;
+        [
+            ("fast_bands", u64::from(self.geometry.fast_blocks())),
+            ("fast_bands_free", u64::from(self.bands.free_fast)),
+            ("fast_slots_programmed", c.slots_programmed_fast),
+            ("fast_host_blocks_read", c.host_blocks_read_fast),
+            ("fast_bands_destaged", c.bands_destaged),
+            ("slots_destaged", c.slots_destaged),
+            ("slots_dropped", c.slots_dropped),
+            ("requests_spilled", c.requests_spilled),
         ]
     }
 }

@@ -100,6 +100,8 @@ struct Volume {
     /// Append points by handle, with idle ones behind `handles`.
     host: Vec<u16>,
     moved: Vec<u16>,
+    /// On a two-tier device: for destage, one for each handle of the host.
+    destaged: Vec<u16>,
 }
 
 /// See the head of this file.
@@ -197,6 +199,7 @@ impl Ftl {
                 handles: Handles { host: 1, moved: 1 },
                 host: Vec::new(),
                 moved: Vec::new(),
+                destaged: Vec::new(),
             });
             self.grant_handles(self.streams.volumes.len() - 1);
         }
@@ -258,11 +261,18 @@ impl Ftl {
         {
             self.provide_points(index, purpose, usize::from(count));
         }
+        if self.geometry.is_tiered() {
+            self.provide_points(index, Purpose::Destage, usize::from(granted.host));
+        }
     }
 
     fn provide_points(&mut self, index: usize, purpose: Purpose, count: usize) {
         let volume = &mut self.streams.volumes[index];
-        let list = if purpose == Purpose::Host { &mut volume.host } else { &mut volume.moved };
+        let list = match purpose {
+            Purpose::Host => &mut volume.host,
+            Purpose::Destage => &mut volume.destaged,
+            Purpose::Relocate | Purpose::Checkpoint => &mut volume.moved,
+        };
         while list.len() < count {
             list.push(self.points.len() as u16);
             self.points.push(Point::new(purpose, self.geometry.units));
@@ -270,8 +280,9 @@ impl Ftl {
         let list = list.clone();
         for (at, &point) in list.iter().enumerate() {
             let point = usize::from(point);
-            let host = purpose == Purpose::Host;
-            let origin = if host { Origin::Host(at as u8) } else { Origin::Moved(at as u8) };
+            let moved = purpose == Purpose::Relocate;
+            // What is destaged is for the policy where it put the host's write.
+            let origin = if moved { Origin::Moved(at as u8) } else { Origin::Host(at as u8) };
             let idle = at >= count;
             if idle {
                 self.seal(point);
@@ -286,10 +297,12 @@ impl Ftl {
     fn handles_max(&self) -> u32 {
         let bad = self.bands.ids().filter(|&block| self.bands[block].failing).count() as u32;
         let gone = self.units.iter().filter(|unit| unit.gone).count() as u32;
-        let good = (self.geometry.blocks() - gone * self.geometry.blocks_per_unit)
+        let good = (self.geometry.capacity_blocks())
+            .saturating_sub(gone * self.geometry.blocks_per_unit)
             .saturating_sub(bad + 2 * self.layout.bands + RESERVE_BANDS);
         let data = (self.l2p.len() as u32).div_ceil(self.geometry.slots_per_block());
-        good.saturating_sub(data) / 3
+        let slow = good.saturating_sub(data) / 3;
+        if self.geometry.is_tiered() { slow.min(self.handles_max_fast()) } else { slow }
     }
 
     /// Bands that GC keeps free beside the usual, so that each of its handles finds one to open.
@@ -302,6 +315,15 @@ impl Ftl {
     pub(crate) fn relocate_point(&self) -> usize {
         let last = self.streams.volumes.last().expect("there is always one");
         usize::from(last.moved[0])
+    }
+
+    /// The append point for what could not be programmed in `slot`: of the same tier.
+    pub(crate) fn point_again(&self, slot: SlotId) -> usize {
+        if !self.geometry.is_fast(self.bands.block_of(slot)) {
+            return self.relocate_point();
+        }
+        let last = self.streams.volumes.last().expect("there is always one");
+        usize::from(last.host[0])
     }
 
     /// The append point that the stream policy wants for the next block of a write. Each block is
@@ -356,6 +378,18 @@ impl Ftl {
         volume.moved[usize::from(handle)]
     }
 
+    /// The append point for a block that is destaged from `block`: of the handle that the policy gave
+    /// it when the host wrote it.
+    pub(crate) fn destage_point(&self, lba: u32, block: BlockId) -> u16 {
+        let volume = &self.streams.volumes[self.streams.index_of(lba)];
+        let filling = &self.bands[block].filling;
+        let handle = match filling.origin {
+            Origin::Host(handle) if filling.policy == volume.number => usize::from(handle),
+            _ => 0,
+        };
+        *volume.destaged.get(handle).unwrap_or(&volume.destaged[0])
+    }
+
     /// These blocks hold nothing any more.
     pub(crate) fn note_trim(&mut self, first: u32, blocks: u32) {
         let end = first + blocks;
@@ -370,6 +404,10 @@ impl Ftl {
     /// `block` is empty and goes back to be erased.
     pub(crate) fn note_reclaimed(&mut self, block: BlockId) {
         let filling = std::mem::take(&mut self.bands[block].filling);
+        if self.geometry.is_fast(block) {
+            // How long data stays there says nothing of how long it lives.
+            return;
+        }
         let lifetime = self.sequence_next.saturating_sub(filling.opened_at);
         let mut volumes = self.streams.volumes.iter_mut();
         if let Some(volume) = volumes.find(|volume| volume.number == filling.policy) {

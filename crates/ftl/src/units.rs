@@ -54,6 +54,10 @@ pub(crate) struct Unit {
 }
 
 impl Unit {
+    pub fn new(gone: bool) -> Self {
+        Self { gone, ..Self::default() }
+    }
+
     pub fn appends_waiting(&self) -> u32 {
         self.programs.len() as u32 + self.programs_running
     }
@@ -124,6 +128,7 @@ impl Ftl {
         let urgent = host
             && long
             && self.geometry.suspend
+            && !self.geometry.is_fast_unit(unit)
             && state.suspensions < self.settings.suspensions_max;
         state.suspensions += u32::from(urgent);
         state.reads_running += u32::from(host);
@@ -161,6 +166,7 @@ impl Ftl {
         self.outputs.push_back(Output::Command(Command::Program {
             tag: Tag(TAG_PROGRAM | page),
             slot: self.pages[page].slot,
+            count: self.pages[page].slots.len() as u32,
         }));
         true
     }
@@ -173,7 +179,10 @@ impl Ftl {
             return false;
         }
         let bands_clean = self.bands.clean(unit).len() as u32;
-        let forced = self.erase_all || self.space_wanted || (bands_clean == 0 && self.clean_wanted);
+        // Where an erase costs nothing, there is nothing to wait for.
+        let free = self.geometry.is_fast_unit(unit);
+        let forced =
+            free || self.erase_all || self.space_wanted || (bands_clean == 0 && self.clean_wanted);
         let asked = state.erases_asked;
         let ahead = self.bands[block].unproven && bands_clean >= CLEAN_AHEAD;
         if !forced && asked == 0 && ahead {
@@ -232,9 +241,11 @@ impl Ftl {
 
     /// After a command of `unit` ended and was taken off its running count.
     pub(crate) fn ended(&mut self, unit: u32, kind: Kind) {
+        let fast = self.geometry.is_fast_unit(unit);
         let state = &mut self.units[unit as usize];
         if let Some((_, since)) = state.alone.take_if(|alone| alone.0 == kind)
             && state.suspensions == 0
+            && !fast
         {
             self.learned.add(kind, self.now - since);
         }

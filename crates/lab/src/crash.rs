@@ -15,7 +15,7 @@ use crate::host::Host;
 use crate::medium::SimMedium;
 use crate::model::Model;
 use crate::workload::{Action, Arrival, Generator, Op, Pattern, Workload};
-use flash::{Hint, Instant, MICROSECOND, Pairing, Random};
+use flash::{FastTier, Hint, Instant, MICROSECOND, Pairing, Random};
 use ftl::{FormatOptions, PolicyNames, Settings};
 use nand::Faults;
 
@@ -102,6 +102,23 @@ impl CrashOptions {
             live_on_every: 29,
             plant: Plant::default(),
         }
+    }
+}
+
+impl CrashOptions {
+    /// The same with a fast tier before the device, hardly larger than it must be.
+    pub fn tiered_of_seed(seed: u64) -> Self {
+        let mut options = Self::of_seed(seed);
+        let mut random = Random::new(seed ^ 0x7469_6572);
+        let pairings = [Pairing::None, Pairing::Staircase, Pairing::Adjacent(2), Pairing::None];
+        options.device.manner = Manner::Tiered {
+            pairing: pairings[random.below(4) as usize],
+            fast: FastTier { units: 2, blocks_per_unit: 6 + random.below(2) as u32 },
+        };
+        options.device.slots_per_page = [1, 2, 4][random.below(3) as usize];
+        options.settings.destage_above = [0, 40, 80][random.below(3) as usize];
+        options.images_per_cut = 64;
+        options
     }
 }
 
@@ -194,7 +211,7 @@ pub fn explore(seed: u64, options: &CrashOptions) -> Result<CrashReport, Failure
         return Err(Failure(format!("the device offers only {max} logical blocks")));
     }
     let geometry = medium.geometry();
-    let durable_at_reply = geometry.durable_at_completion && geometry.pairing == Pairing::None;
+    let durable_at_reply = geometry.keeps_every_acknowledged_write();
     let mut explorer = Explorer {
         options,
         logical_blocks,

@@ -2,7 +2,7 @@
 //! for measurements.
 
 use crate::medium::SimMedium;
-use flash::{Geometry, MICROSECOND, Pairing};
+use flash::{FastTier, Geometry, MICROSECOND, Pairing};
 use nand::{Faults, Layout, Nand, Profile};
 
 /// A kind of small device.
@@ -12,6 +12,13 @@ pub enum Manner {
     Nand(Pairing),
     /// A file: nothing stays that was not flushed.
     File,
+    /// Such NAND behind a fast tier.
+    Tiered {
+        /// Of the NAND.
+        pairing: Pairing,
+        /// The fast tier.
+        fast: FastTier,
+    },
 }
 
 /// Shape and manners of a small device.
@@ -19,7 +26,7 @@ pub enum Manner {
 pub struct Small {
     /// Its manners.
     pub manner: Manner,
-    /// Independent lanes.
+    /// Independent units, those of a fast tier not counted.
     pub units: u32,
     /// Blocks of each.
     pub blocks_per_unit: u32,
@@ -43,18 +50,24 @@ impl Small {
                 suspend: false,
                 queue_depth: 4,
                 endurance: 100_000,
+                fast: FastTier::NONE,
             })),
             Manner::Nand(pairing) => {
+                let nand = Nand::new(&self.profile(pairing)?, &self.layout(), faults)?;
+                Ok(SimMedium::nand(nand))
+            }
+            Manner::Tiered { pairing, fast } => {
+                let mut quick = Profile::builtin("optane").ok_or("the profile optane is gone")?;
+                quick.erase_ns = MICROSECOND;
                 let profile = self.profile(pairing)?;
-                let layout = Layout {
-                    channels: self.units,
-                    dies_per_channel: 1,
-                    blocks_per_plane: self.blocks_per_unit,
-                };
-                let nand = Nand::new(&profile, &layout, faults).map_err(|why| why.to_string())?;
+                let nand = Nand::tiered(&profile, &self.layout(), &quick, fast, faults)?;
                 Ok(SimMedium::nand(nand))
             }
         }
+    }
+
+    fn layout(&self) -> Layout {
+        Layout { channels: self.units, dies_per_channel: 1, blocks_per_plane: self.blocks_per_unit }
     }
 
     /// SLC with quick cells and this shape. Times differ from each other, so that ends interleave.

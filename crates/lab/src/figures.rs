@@ -412,8 +412,11 @@ pub fn raw_rates(profile: &str, layout: &Layout) -> Result<RawRates, Failure> {
         |unit: u32, step: u32| geometry.slot(geometry.block(unit, step / pages), step % pages, 0);
     let steps = pages.max(64).min(pages * geometry.blocks_per_unit);
     let total = f64::from(steps * geometry.units) * page_bytes;
-    let programmed = raw
-        .run(steps, |unit, step| Command::Program { tag: Tag(unit), slot: page_of(unit, step) })?;
+    let programmed = raw.run(steps, |unit, step| Command::Program {
+        tag: Tag(unit),
+        slot: page_of(unit, step),
+        count: geometry.slots_per_page,
+    })?;
     let read = raw.run(steps, |unit, step| Command::Read {
         tag: Tag(unit),
         slot: page_of(unit, step),

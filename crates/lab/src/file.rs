@@ -277,7 +277,7 @@ fn mixed(cell: &Cell) -> Cell {
 mod tests {
     use super::{Cell, FileDevice};
     use crate::medium::Content;
-    use flash::{BlockId, Command, Geometry, Instant, Pairing, SECOND, SlotId, Tag};
+    use flash::{BlockId, Command, FastTier, Geometry, Instant, Pairing, SECOND, SlotId, Tag};
 
     fn device() -> FileDevice {
         FileDevice::new(Geometry {
@@ -290,12 +290,14 @@ mod tests {
             suspend: false,
             queue_depth: 8,
             endurance: 1000,
+            fast: FastTier::NONE,
         })
     }
 
     fn program(device: &mut FileDevice, now: u64, slot: u32, stamp: u64) -> Result<(), String> {
         let cell = Cell::Written([0; 32], Content::Stamp(stamp));
-        device.start(Instant(now), Command::Program { tag: Tag(0), slot: SlotId(slot) }, vec![cell])
+        let command = Command::Program { tag: Tag(0), slot: SlotId(slot), count: 1 };
+        device.start(Instant(now), command, vec![cell])
     }
 
     fn drain(device: &mut FileDevice, now: u64) {

@@ -286,11 +286,11 @@ impl SimMedium {
         sink: impl FnOnce(Completion<'_>),
     ) -> Option<Ended> {
         let done = &mut self.done;
-        let slots_per_page = u64::from(self.geometry.slots_per_page);
-        let sink = |completion: Completion<'_>| {
+        let mut slots_programmed = u64::from(self.geometry.slots_per_page);
+        let sink = |completion: Completion<'_>, slots_programmed: u64| {
             match completion {
                 Completion::Program { result: Ok(()), .. } => {
-                    done.slots_programmed += slots_per_page;
+                    done.slots_programmed += slots_programmed;
                 }
                 Completion::Erase { result: Ok(()), .. } => done.erases += 1,
                 _ => {}
@@ -303,11 +303,17 @@ impl SimMedium {
                 if let Outcome::Erase { block, result: Ok(()), .. } = outcome {
                     store.erase(block);
                 }
-                deliver_nand(outcome, store, self.empty_crc, buffers, &mut self.slots, sink)
+                if let Outcome::Program { count, .. } = outcome {
+                    slots_programmed = u64::from(count);
+                }
+                let sink = |completion: Completion<'_>| sink(completion, slots_programmed);
+                let content = Held { nand, store, empty_crc: self.empty_crc };
+                content.deliver(outcome, buffers, &mut self.slots, sink)
             }
             Device::File(file) => {
                 file.deadline().filter(|&at| at <= now)?;
                 let (command, cells) = file.finish(now).expect("its deadline has passed");
+                let sink = |completion: Completion<'_>| sink(completion, slots_programmed);
                 deliver_file(command, &cells, self.empty_crc, buffers, sink)
             }
         };
@@ -416,45 +422,58 @@ fn without_data(status: SlotStatus) -> SlotRead<'static> {
     SlotRead { status, oob: [0; 32], crc: 0, bytes: None }
 }
 
-fn deliver_nand<'a>(
-    outcome: Outcome,
+/// What emulated NAND holds.
+struct Held<'a> {
+    nand: &'a Nand,
     store: &'a Contents,
     empty_crc: u32,
-    buffers: &mut Buffers,
-    memory: &mut Vec<SlotRead<'static>>,
-    sink: impl FnOnce(Completion<'_>),
-) -> Ended {
-    match outcome {
-        Outcome::Read { tag, slot, count, into, status } => {
-            let status = match status {
-                Ok(status) => status,
-                Err(error) => {
-                    sink(Completion::Read { tag, slots: Err(error) });
-                    return Ended::Read;
-                }
-            };
-            let mut slots: Vec<SlotRead<'a>> = recycle(std::mem::take(memory));
-            for i in 0..count {
-                let found = store.read(SlotId(slot.0 + i));
-                slots.push(match (status, found) {
-                    (SlotStatus::Ok | SlotStatus::Corrected(_), Some((oob, content))) => {
-                        if let Some(into) = into {
-                            buffers.fill(into, i, &content);
-                        }
-                        slot_read(oob, &content, status, empty_crc)
+}
+
+impl<'a> Held<'a> {
+    fn deliver(
+        &self,
+        outcome: Outcome,
+        buffers: &mut Buffers,
+        memory: &mut Vec<SlotRead<'static>>,
+        sink: impl FnOnce(Completion<'_>),
+    ) -> Ended {
+        match outcome {
+            Outcome::Read { tag, slot, count, into, status } => {
+                let of_page = match status {
+                    Ok(status) => status,
+                    Err(error) => {
+                        sink(Completion::Read { tag, slots: Err(error) });
+                        return Ended::Read;
                     }
-                    _ => without_data(status),
-                });
+                };
+                let geometry = self.nand.geometry();
+                // There every slot has its own state.
+                let fast = geometry.is_fast(geometry.block_of(slot));
+                let mut slots: Vec<SlotRead<'a>> = recycle(std::mem::take(memory));
+                for i in 0..count {
+                    let own = fast.then(|| self.nand.status(SlotId(slot.0 + i)));
+                    let status = own.unwrap_or(of_page);
+                    let found = self.store.read(SlotId(slot.0 + i));
+                    slots.push(match (status, found) {
+                        (SlotStatus::Ok | SlotStatus::Corrected(_), Some((oob, content))) => {
+                            if let Some(into) = into {
+                                buffers.fill(into, i, &content);
+                            }
+                            slot_read(oob, &content, status, self.empty_crc)
+                        }
+                        _ => without_data(status),
+                    });
+                }
+                sink(Completion::Read { tag, slots: Ok(&slots) });
+                *memory = recycle(slots);
+                return Ended::Read;
             }
-            sink(Completion::Read { tag, slots: Ok(&slots) });
-            *memory = recycle(slots);
-            return Ended::Read;
+            Outcome::Program { tag, result, .. } => sink(Completion::Program { tag, result }),
+            Outcome::Erase { tag, result, .. } => sink(Completion::Erase { tag, result }),
+            Outcome::Flush { tag } => sink(Completion::Flush { tag, result: Ok(()) }),
         }
-        Outcome::Program { tag, result, .. } => sink(Completion::Program { tag, result }),
-        Outcome::Erase { tag, result, .. } => sink(Completion::Erase { tag, result }),
-        Outcome::Flush { tag } => sink(Completion::Flush { tag, result: Ok(()) }),
+        Ended::Change
     }
-    Ended::Change
 }
 
 fn deliver_file(

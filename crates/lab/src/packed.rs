@@ -167,7 +167,7 @@ impl Block {
 mod tests {
     use super::{OTHER, Packed, regular};
     use crate::medium::{Content, stamp_crc};
-    use flash::{BlockId, Geometry, Pairing, Random, SlotId};
+    use flash::{BlockId, FastTier, Geometry, Pairing, Random, SlotId};
     use ftl::format::{Kind, encode_header, uuid_crc};
     use nand::Store;
     use std::sync::Arc;
@@ -185,6 +185,7 @@ mod tests {
             suspend: false,
             queue_depth: 1,
             endurance: 1,
+            fast: FastTier::NONE,
         }
     }
 

@@ -14,7 +14,7 @@ use crate::host::Host;
 use crate::medium::{Content, SimMedium, stamp_crc};
 use crate::model::{Model, ZERO};
 use crate::workload::{Action, Op};
-use flash::{BlockId, Geometry, Hint, Instant, Pairing, Random, RequestError, SlotId};
+use flash::{BlockId, Geometry, Hint, Instant, Random, RequestError, SlotId};
 use ftl::FormatOptions;
 use ftl::format::{Header, Kind, decode_header, uuid_crc};
 use nand::Faults;
@@ -90,7 +90,7 @@ impl Tester<'_> {
         let mut sim = Sim::format(medium, format, settings, Instant(0))?;
         self.options.plant.apply(sim.ftl_mut());
         sim.run_until_ready()?;
-        let durable_at_reply = geometry.durable_at_completion && geometry.pairing == Pairing::None;
+        let durable_at_reply = geometry.keeps_every_acknowledged_write();
         let mut host = Host::new(sim, Model::new(logical_blocks, durable_at_reply));
         let mut generator = generator(seed, self.options.depth, logical_blocks);
         for _ in 0..2 {

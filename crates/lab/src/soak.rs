@@ -120,7 +120,7 @@ pub fn run_model(seed: u64, options: &SoakOptions) -> Result<SoakReport, Failure
     let format = FormatOptions { logical_blocks, uuid: u128::from(seed) + 1, label: Vec::new() };
     let mut sim = Sim::format(medium, format, options.settings.clone(), Instant(0))?;
     sim.run_until_ready()?;
-    let durable_at_reply = geometry.durable_at_completion && geometry.pairing == Pairing::None;
+    let durable_at_reply = geometry.keeps_every_acknowledged_write();
     let mut model = Model::new(logical_blocks, durable_at_reply);
     if options.data_may_be_lost {
         model.tolerate_unreadable();

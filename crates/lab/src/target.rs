@@ -55,8 +55,10 @@ pub struct Done {
 pub struct TargetCounts {
     /// Bytes that clients wrote to the flash translation layer.
     pub bytes_written: u64,
-    /// Bytes programmed into flash.
+    /// Bytes programmed, into either tier.
     pub bytes_programmed: u64,
+    /// Of those, into a fast tier.
+    pub bytes_programmed_fast: u64,
     /// Bytes of those that GC, wear moves or a scrub copied.
     pub bytes_relocated: u64,
     /// Blocks of flash erased.
@@ -314,6 +316,7 @@ impl<C: Core> Target for SimTarget<C> {
         TargetCounts {
             bytes_written: ftl.counter("host_blocks_written") * BLOCK_BYTES as u64,
             bytes_programmed: done.slots_programmed * BLOCK_BYTES as u64,
+            bytes_programmed_fast: ftl.counter("fast_slots_programmed") * BLOCK_BYTES as u64,
             bytes_relocated: ftl.counter("slots_relocated") * BLOCK_BYTES as u64,
             erases: done.erases,
             suspensions: self.sim.medium().suspensions(),

@@ -1,5 +1,7 @@
 //! What the blocks hold and how they fail: the rules of NAND, without time.
 //!
+//! A slot of a fast unit is a page of its own here: it is programmed, torn and damaged by itself.
+//!
 //! Invariants:
 //! - every command is judged and takes effect when it is handed over. As a unit executes in order,
 //!   that equals its effect when it executes; [`Cells::revert`] and [`Cells::tear`] undo it if power
@@ -17,7 +19,7 @@ pub(crate) struct Cells {
     slots: u64,
     slots_per_block: u32,
     blocks: Vec<BlockRecord>,
-    /// Pages, counted through the medium, that are uncorrectable beside what the records say. A
+    /// Pages, by their first slot, that are uncorrectable beside what the records say. A
     /// mark outlives the erase unseen and goes when its page is programmed again.
     damaged_pages: BTreeSet<u32>,
     faults: Faults,
@@ -83,13 +85,27 @@ impl Cells {
         }
         let block = slot.0 / self.slots_per_block;
         let in_block = slot.0 - block * self.slots_per_block;
-        let page = in_block / self.geometry.slots_per_page;
+        let slots_per_page = self.slots_per_page(BlockId(block));
+        let page = in_block / slots_per_page;
         Ok(Place {
             unit: block / self.geometry.blocks_per_unit,
             block: BlockId(block),
             page,
-            slot_in_page: in_block - page * self.geometry.slots_per_page,
+            slot_in_page: in_block - page * slots_per_page,
         })
+    }
+
+    /// Slots that are programmed or torn as one.
+    fn slots_per_page(&self, block: BlockId) -> u32 {
+        if self.geometry.is_fast(block) { 1 } else { self.geometry.slots_per_page }
+    }
+
+    fn pages_per_block(&self, block: BlockId) -> u32 {
+        if self.geometry.is_fast(block) {
+            self.slots_per_block
+        } else {
+            self.geometry.pages_per_block
+        }
     }
 
     pub fn locate_block(&self, block: BlockId) -> Result<Place, Illegal> {
@@ -101,8 +117,8 @@ impl Cells {
         Ok(Place { unit, block, page: 0, slot_in_page: 0 })
     }
 
-    pub fn check_read(&self, slot: SlotId, place: Place, count: u32) -> Result<(), Illegal> {
-        let left = self.geometry.slots_per_page - place.slot_in_page;
+    pub fn check_read(&self, slot: SlotId, count: u32) -> Result<(), Illegal> {
+        let left = self.geometry.slots_per_page - self.geometry.slot_in_page(slot);
         if count == 0 {
             return Err(Illegal::ReadOfNothing { slot });
         }
@@ -114,7 +130,9 @@ impl Cells {
 
     pub fn read(&mut self, now: Instant, place: Place, count: u32) -> SlotStatus {
         match self.status(place) {
-            SlotStatus::Ok if self.errs => self.read_errors(now, place, count),
+            SlotStatus::Ok if self.errs && !self.geometry.is_fast(place.block) => {
+                self.read_errors(now, place, count)
+            }
             status => status,
         }
     }
@@ -131,13 +149,18 @@ impl Cells {
         }
     }
 
-    pub fn check_program(&self, slot: SlotId, place: Place) -> Result<(), Illegal> {
+    pub fn check_program(&self, slot: SlotId, place: Place, count: u32) -> Result<(), Illegal> {
         let (block, page) = (place.block, place.page);
+        let fast = self.geometry.is_fast(block);
+        let in_page = if fast { self.geometry.slot_in_page(slot) } else { 0 };
+        let wanted = self.geometry.slots_per_page - in_page;
         let record = &self.blocks[block.0 as usize];
         let write_pointer = record.write_pointer;
         if place.slot_in_page != 0 {
             Err(Illegal::ProgramInsidePage { slot })
-        } else if record.bad {
+        } else if count == 0 || count > wanted || count < wanted && !fast {
+            Err(Illegal::ProgramOfPart { slot, count, wanted })
+        } else if record.bad || !self.geometry.exists(block) {
             Err(Illegal::ProgramBadBlock { block })
         } else if record.needs_erase {
             Err(Illegal::NeedsErase { block })
@@ -150,24 +173,50 @@ impl Cells {
         }
     }
 
-    pub fn program(&mut self, now: Instant, place: Place) -> Result<(), MediumError> {
-        if !self.damaged_pages.is_empty() {
-            let page = self.page_id(place);
-            self.damaged_pages.remove(&page);
-        }
+    /// Pages that a program of `count` slots at `place` covers.
+    pub fn pages_of(&self, place: Place, count: u32) -> u32 {
+        if self.geometry.is_fast(place.block) { count } else { 1 }
+    }
+
+    pub fn program(&mut self, now: Instant, place: Place, count: u32) -> Result<(), MediumError> {
+        let pages = self.pages_of(place, count);
+        self.forget_marks(place, pages);
         if let Some(errors) = &mut self.errors
             && place.page == 0
         {
             errors.blocks[place.block.0 as usize].programmed_at = now;
         }
         let record = &mut self.blocks[place.block.0 as usize];
-        record.advance();
+        (0..pages).for_each(|_| record.advance());
         if self.faults.program_fail > 0.0 && self.random.chance(self.faults.program_fail) {
             record.bad = true;
-            record.damage_tail(place.page);
+            self.damage(place, 0..pages);
             return Err(MediumError::BlockFailed);
         }
         Ok(())
+    }
+
+    /// Marks of an earlier life of pages that are programmed now.
+    fn forget_marks(&mut self, place: Place, pages: u32) {
+        if !self.damaged_pages.is_empty() {
+            for page in 0..pages {
+                let page = self.page_id(Place { page: place.page + page, ..place });
+                self.damaged_pages.remove(&page);
+            }
+        }
+    }
+
+    /// Some of the pages programmed last, counted from `place` on, are uncorrectable.
+    fn damage(&mut self, place: Place, pages: std::ops::Range<u32>) {
+        for page in pages {
+            let at = Place { page: place.page + page, ..place };
+            if self.geometry.is_fast(place.block) {
+                // More than a record can say.
+                self.mark_uncorrectable(at);
+            } else {
+                self.blocks[place.block.0 as usize].damage_tail(at.page);
+            }
+        }
     }
 
     pub fn erase(&mut self, block: BlockId) -> Result<(), MediumError> {
@@ -181,7 +230,8 @@ impl Cells {
         }
         if self.faults.erase_fail > 0.0 && self.random.chance(self.faults.erase_fail) {
             record.bad = true;
-            record.damage_from(0, self.geometry.pages_per_block);
+            let pages = self.pages_per_block(block);
+            self.blocks[block.0 as usize].damage_from(0, pages);
             return Err(MediumError::BlockFailed);
         }
         Ok(())
@@ -197,19 +247,38 @@ impl Cells {
         self.blocks[block.0 as usize].needs_erase = true;
     }
 
-    /// The outcomes that a power cut can give the program of a page.
-    pub fn torn_program_outcomes(&self, place: Place) -> u32 {
+    /// The outcomes that a power cut can give the program of `count` slots.
+    pub fn torn_program_outcomes(&self, place: Place, count: u32) -> u32 {
+        if self.geometry.is_fast(place.block) {
+            return 3 + 2 * (count - 1);
+        }
         let pages = self.geometry.pages_per_block;
         let mut partners = self.geometry.pairing.earlier_partners(place.page, pages);
         if partners.next().is_some() { 4 } else { 3 }
     }
 
     /// Gives an interrupted program one of its outcomes. True if it ended complete.
-    pub fn tear_program(&mut self, place: Place, outcome: u32) -> bool {
+    pub fn tear_program(&mut self, place: Place, count: u32, outcome: u32) -> bool {
+        let pages = self.pages_of(place, count);
+        if outcome >= 1 {
+            self.forget_marks(place, pages);
+        }
         let record = &mut self.blocks[place.block.0 as usize];
         assert_eq!(record.write_pointer, place.page, "the program was undone before");
         if outcome >= 1 {
-            record.advance();
+            (0..pages).for_each(|_| record.advance());
+        }
+        if outcome >= 2 && self.geometry.is_fast(place.block) {
+            // All of them, the first so many, or all but these.
+            let kept = outcome - 2;
+            let lost = match kept {
+                0 => 0..pages,
+                _ if kept < pages => kept..pages,
+                _ => 0..kept - pages + 1,
+            };
+            record.needs_erase = true;
+            self.damage(place, lost);
+            return false;
         }
         if outcome >= 2 {
             record.damage_tail(place.page);
@@ -231,7 +300,7 @@ impl Cells {
 
     /// Gives an interrupted erase one of its outcomes. True if it ended complete.
     pub fn tear_erase(&mut self, block: BlockId, outcome: u32) -> bool {
-        let pages = self.geometry.pages_per_block;
+        let pages = self.pages_per_block(block);
         let record = &mut self.blocks[block.0 as usize];
         let erased = record.erased();
         if outcome != 0 {
@@ -254,7 +323,7 @@ impl Cells {
     }
 
     pub fn restore(&mut self, block: BlockId, mut record: BlockRecord) {
-        record.write_pointer = record.write_pointer.min(self.geometry.pages_per_block);
+        record.write_pointer = record.write_pointer.min(self.pages_per_block(block));
         self.blocks[block.0 as usize] = record;
     }
 
@@ -267,23 +336,18 @@ impl Cells {
     }
 
     pub fn damaged_pages(&self) -> impl Iterator<Item = SlotId> {
-        let pages_per_block = self.geometry.pages_per_block;
-        let is_programmed = move |page: &&u32| {
-            let record = &self.blocks[(**page / pages_per_block) as usize];
-            !record.is_erased(**page % pages_per_block)
+        let is_programmed = |slot: &SlotId| {
+            let place = self.locate(*slot).expect("a mark is of a slot of this medium");
+            !self.blocks[place.block.0 as usize].is_erased(place.page)
         };
-        let slots_per_page = self.geometry.slots_per_page;
-        self.damaged_pages
-            .iter()
-            .filter(is_programmed)
-            .map(move |page| SlotId(page * slots_per_page))
+        self.damaged_pages.iter().map(|&first| SlotId(first)).filter(is_programmed)
     }
 
     /// Superblock `i` is the `i`-th good block of every plane, so a die loses as many as its worst
     /// plane, and they lie at the end of its range. Block 0 of a plane is good by contract.
     fn draw_factory_bad(&mut self, planes: u32) {
         let (units, blocks) = (self.geometry.units, self.geometry.blocks_per_unit);
-        for unit in 0..units {
+        for unit in self.geometry.fast.units..units {
             let mut bad_max = 0;
             for _ in 0..planes {
                 let share = self.faults.factory_bad;
@@ -331,7 +395,7 @@ impl Cells {
     }
 
     fn page_id(&self, place: Place) -> u32 {
-        place.block.0 * self.geometry.pages_per_block + place.page
+        place.block.0 * self.slots_per_block + place.page * self.slots_per_page(place.block)
     }
 }
 

@@ -42,8 +42,9 @@ pub(crate) struct Manners {
     pub cache_program: bool,
     pub suspend_erase_ns: u64,
     pub suspend_program_ns: u64,
-    pub slots_per_page: u32,
     pub slots_per_block: u32,
+    /// The first so many units have a bus of their own each, behind the channels.
+    pub fast_units: u32,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -96,11 +97,12 @@ impl Job {
 impl Dies {
     pub fn new(manners: Manners, units: u32, channels: u32) -> Self {
         let places = (units * manners.queue_depth) as usize;
+        let fast_units = manners.fast_units;
         Self {
             manners,
             dies: vec![Die::default(); units as usize],
             jobs: vec![Job::new(Judged::NONE, 0, 0); places],
-            bus_free_at: vec![0; channels as usize],
+            bus_free_at: vec![0; (channels + fast_units) as usize],
             events: BinaryHeap::with_capacity(2 * places),
             event_last: 0,
             suspensions: 0,
@@ -187,9 +189,7 @@ impl Dies {
     fn may_overtake(&self, job: &Job, ahead: &[Job]) -> bool {
         let Command::Read { slot, urgent: true, .. } = job.judged.command else { return false };
         !ahead.iter().any(|other| match other.judged.command {
-            Command::Program { slot: first, .. } => {
-                slot.0.wrapping_sub(first.0) < self.manners.slots_per_page
-            }
+            Command::Program { slot: first, count, .. } => slot.0.wrapping_sub(first.0) < count,
             Command::Erase { block, .. } => slot.0 / self.manners.slots_per_block == block.0,
             Command::Read { .. } | Command::Flush { .. } => false,
         })
@@ -316,7 +316,12 @@ impl Dies {
     /// Reserves the bus from now or from when it is free.
     fn use_bus(&mut self, unit: usize, index: usize, stage: Stage, now: u64) {
         let base = self.base(unit);
-        let channel = unit % self.bus_free_at.len();
+        let fast_units = self.manners.fast_units as usize;
+        let channels = self.bus_free_at.len() - fast_units;
+        let channel = match unit.checked_sub(fast_units) {
+            Some(unit) => unit % channels,
+            None => channels + unit,
+        };
         let job = &mut self.jobs[base + index];
         let ends_at = self.bus_free_at[channel].max(now) + job.bus_ns;
         self.bus_free_at[channel] = ends_at;

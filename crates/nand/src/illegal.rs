@@ -38,6 +38,15 @@ pub enum Illegal {
         /// Where it starts.
         slot: SlotId,
     },
+    /// A program is not of one whole page; or on a fast unit, not of a part of one.
+    ProgramOfPart {
+        /// Where it starts.
+        slot: SlotId,
+        /// Slots that it has.
+        count: u32,
+        /// Slots that it must have, or on a fast unit may have at most.
+        wanted: u32,
+    },
     /// A page is programmed again before its block was erased.
     ProgramTwice {
         /// Which block.
@@ -88,6 +97,11 @@ impl std::fmt::Display for Illegal {
             Self::ProgramInsidePage { slot } => {
                 write!(f, "program at slot {}, which is not the first slot of a page", slot.0)
             }
+            Self::ProgramOfPart { slot, count, wanted } => write!(
+                f,
+                "program of {count} slots at slot {}: {wanted} are a page, or what is left of it",
+                slot.0
+            ),
             Self::ProgramTwice { block, page, write_pointer } => write!(
                 f,
                 "page {page} of block {} is programmed already: erase the block, or program \

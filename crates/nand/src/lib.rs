@@ -14,17 +14,18 @@
 //! let layout = Layout { channels: 2, dies_per_channel: 2, blocks_per_plane: 64 };
 //! let mut nand = Nand::new(&profile, &layout, Faults::default()).expect("a sound layout");
 //!
-//! nand.handle(Instant(0), Command::Program { tag: Tag(1), slot: SlotId(0) }).expect("legal");
+//! nand.handle(Instant(0), Command::Program { tag: Tag(1), slot: SlotId(0), count: 1 })
+//!     .expect("legal");
 //! let done = nand.deadline().expect("the data is coming in");
 //! assert_eq!(nand.poll(done), None, "now the cells are programmed");
 //! let done = nand.deadline().expect("a program runs");
 //! assert_eq!(
 //!     nand.poll(done),
-//!     Some(Outcome::Program { tag: Tag(1), slot: SlotId(0), result: Ok(()) })
+//!     Some(Outcome::Program { tag: Tag(1), slot: SlotId(0), count: 1, result: Ok(()) })
 //! );
 //!
 //! // A page is programmed once between erases, and pages in order.
-//! let refused = nand.handle(done, Command::Program { tag: Tag(2), slot: SlotId(0) });
+//! let refused = nand.handle(done, Command::Program { tag: Tag(2), slot: SlotId(0), count: 1 });
 //! assert!(refused.unwrap_err().to_string().contains("programmed already"));
 //! ```
 //!

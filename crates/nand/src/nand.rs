@@ -5,8 +5,8 @@ use crate::cells::{Cells, Place};
 use crate::dies::{Dies, Job, Manners};
 use crate::{BlockRecord, Faults, Illegal, Layout, Profile};
 use flash::{
-    BLOCK_BYTES, BlockId, Command, Geometry, Health, Instant, MediumError, Payload, SlotId,
-    SlotStatus, Tag,
+    BLOCK_BYTES, BlockId, Command, FastTier, Geometry, Health, Instant, MediumError, Payload,
+    SlotId, SlotStatus, Tag,
 };
 use serde::Serialize;
 use std::collections::{BTreeSet, VecDeque};
@@ -21,6 +21,8 @@ pub struct Nand {
     cells: Cells,
     dies: Dies,
     durations: Arc<Durations>,
+    /// Of the fast units; those of all others on a device of one kind.
+    fast_durations: Arc<Durations>,
     units: Vec<Unit>,
     /// Ended, not yet polled.
     ready: VecDeque<Judged>,
@@ -41,15 +43,18 @@ pub enum Outcome {
         count: u32,
         /// Where the command wants the data.
         into: Option<Payload>,
-        /// How the slots came back: one status, as they are of one page.
+        /// How the slots came back: one status, as they are of one page. On a fast unit each slot
+        /// has its own: ask [`Nand::status`]; this one is of the first.
         status: Result<SlotStatus, MediumError>,
     },
     /// A program ended. If `Ok`, the driver stores the content.
     Program {
         /// The command's.
         tag: Tag,
-        /// First slot of the page.
+        /// First slot.
         slot: SlotId,
+        /// Slots.
+        count: u32,
         /// Programmed, or why not.
         result: Result<(), MediumError>,
     },
@@ -146,7 +151,31 @@ impl Judged {
 impl Nand {
     /// A fresh device. `Err` says what is wrong with the layout or the faults.
     pub fn new(profile: &Profile, layout: &Layout, faults: Faults) -> Result<Self, String> {
-        let geometry = profile.geometry(layout);
+        Self::assemble(profile, layout, profile, FastTier::NONE, faults)
+    }
+
+    /// A fresh device of two kinds: `fast` units with the times of `fast_profile`, of which nothing
+    /// else counts, before the units of `layout`.
+    pub fn tiered(
+        profile: &Profile,
+        layout: &Layout,
+        fast_profile: &Profile,
+        fast: FastTier,
+        faults: Faults,
+    ) -> Result<Self, String> {
+        Self::assemble(profile, layout, fast_profile, fast, faults)
+    }
+
+    fn assemble(
+        profile: &Profile,
+        layout: &Layout,
+        fast_profile: &Profile,
+        fast: FastTier,
+        faults: Faults,
+    ) -> Result<Self, String> {
+        let mut geometry = profile.geometry(layout);
+        geometry.units = geometry.units.saturating_add(fast.units);
+        geometry.fast = fast;
         geometry.validate()?;
         faults.validate(geometry.units)?;
         let mut units =
@@ -160,8 +189,8 @@ impl Nand {
             cache_program: profile.cache_program,
             suspend_erase_ns: profile.suspend_erase_ns,
             suspend_program_ns: profile.suspend_program_ns,
-            slots_per_page: geometry.slots_per_page,
             slots_per_block: geometry.slots_per_block(),
+            fast_units: fast.units,
         };
         let places = units.len() * geometry.queue_depth as usize;
         Ok(Self {
@@ -170,6 +199,7 @@ impl Nand {
             cells: Cells::new(profile, geometry, faults),
             dies: Dies::new(manners, geometry.units, layout.channels),
             durations: Arc::new(Durations::new(profile, geometry)),
+            fast_durations: Arc::new(Durations::new(fast_profile, geometry)),
             units,
             ready: VecDeque::with_capacity(places + 1),
             in_flight: 0,
@@ -183,7 +213,7 @@ impl Nand {
         self.advance(now);
         match command {
             Command::Read { slot, count, .. } => self.read(command, slot, count),
-            Command::Program { slot, .. } => self.program(command, slot),
+            Command::Program { slot, count, .. } => self.program(command, slot, count),
             Command::Erase { block, .. } => self.erase(command, block),
             Command::Flush { .. } => {
                 self.in_flight += 1;
@@ -210,8 +240,8 @@ impl Nand {
             (Command::Read { tag, slot, count, into, .. }, Verdict::Read(status)) => {
                 Outcome::Read { tag, slot, count, into, status }
             }
-            (Command::Program { tag, slot }, Verdict::Change(result)) => {
-                Outcome::Program { tag, slot, result }
+            (Command::Program { tag, slot, count }, Verdict::Change(result)) => {
+                Outcome::Program { tag, slot, count, result }
             }
             (Command::Erase { tag, block }, Verdict::Change(result)) => {
                 Outcome::Erase { tag, block, result }
@@ -230,6 +260,8 @@ impl Nand {
     ///
     /// A program: 0 its page still reads erased, 1 it is programmed, 2 its page is uncorrectable,
     /// 3 so are the pages that share its cells and were programmed before (if there are any).
+    /// One of n slots on a fast unit: 0 to 2 as before; then for each k below n, first slots that are
+    /// programmed while the others are uncorrectable, and after these the reverse.
     /// An erase: 0 nothing happened, 1 the block is erased, 2 all its pages are uncorrectable,
     /// 3 all but the first, which is intact, 4 the first page reads erased, the others are intact
     /// (3 and 4 only if the block has more than one page).
@@ -255,18 +287,19 @@ impl Nand {
                 self.cells.distrust(place.block);
                 continue;
             }
-            let is_program = matches!(judged.command, Command::Program { .. });
-            let outcomes = if is_program {
-                self.cells.torn_program_outcomes(place)
-            } else {
-                self.cells.torn_erase_outcomes()
+            let program = match judged.command {
+                Command::Program { count, .. } => Some(count),
+                _ => None,
+            };
+            let outcomes = match program {
+                Some(count) => self.cells.torn_program_outcomes(place, count),
+                None => self.cells.torn_erase_outcomes(),
             };
             let outcome = choose(outcomes);
             assert!(outcome < outcomes, "choose({outcomes}) answered {outcome}");
-            let complete = if is_program {
-                self.cells.tear_program(place, outcome)
-            } else {
-                self.cells.tear_erase(place.block, outcome)
+            let complete = match program {
+                Some(count) => self.cells.tear_program(place, count, outcome),
+                None => self.cells.tear_erase(place.block, outcome),
             };
             if !complete {
                 stopped.insert(place.unit);
@@ -374,7 +407,7 @@ impl Nand {
 
     fn read(&mut self, command: Command, slot: SlotId, count: u32) -> Result<(), Illegal> {
         let place = self.cells.locate(slot)?;
-        self.cells.check_read(slot, place, count)?;
+        self.cells.check_read(slot, count)?;
         self.check_queue(place.unit)?;
         let status = if self.is_gone(place.unit) {
             Err(MediumError::UnitGone)
@@ -391,23 +424,25 @@ impl Nand {
         let verdict = Verdict::Read(status);
         let judged = Judged { command, unit: place.unit, verdict, before: BlockRecord::FRESH };
         if self.takes_time(judged) {
+            let durations = self.durations_of(place.unit);
             let index = place.slot_in_page * self.geometry.slots_per_page + count - 1;
-            let array_ns = self.durations.read_ns[place.page as usize];
-            let bus_ns = self.durations.read_bus_ns[index as usize];
+            let page = self.geometry.page_in_block(slot);
+            let array_ns = durations.read_ns[page as usize];
+            let bus_ns = durations.read_bus_ns[index as usize];
             self.dies.submit(self.now, Job::new(judged, array_ns, bus_ns));
         }
         Ok(())
     }
 
-    fn program(&mut self, command: Command, slot: SlotId) -> Result<(), Illegal> {
+    fn program(&mut self, command: Command, slot: SlotId, count: u32) -> Result<(), Illegal> {
         let place = self.cells.locate(slot)?;
         self.check_queue(place.unit)?;
         let before = self.cells.record(place.block);
         let result = if self.is_gone(place.unit) {
             Err(MediumError::UnitGone)
         } else {
-            match self.cells.check_program(slot, place) {
-                Ok(()) => self.cells.program(self.now, place),
+            match self.cells.check_program(slot, place, count) {
+                Ok(()) => self.cells.program(self.now, place, count),
                 // The caller cannot know yet.
                 Err(Illegal::ProgramBadBlock { .. }) if self.is_failing(place) => {
                     Err(MediumError::BlockFailed)
@@ -416,13 +451,17 @@ impl Nand {
             }
         };
         self.counters.programs += 1;
-        self.counters.bytes_programmed +=
-            u64::from(self.geometry.slots_per_page) * BLOCK_BYTES as u64;
+        self.counters.bytes_programmed += u64::from(count) * BLOCK_BYTES as u64;
         self.counters.program_failures += u64::from(result == Err(MediumError::BlockFailed));
         let judged = Judged { command, unit: place.unit, verdict: Verdict::Change(result), before };
         if self.takes_time(judged) {
-            let array_ns = self.durations.program_ns[place.page as usize];
-            let bus_ns = self.durations.program_bus_ns;
+            let durations = self.durations_of(place.unit);
+            let array_ns = durations.program_ns[self.geometry.page_in_block(slot) as usize];
+            let bus_ns = if self.geometry.is_fast_unit(place.unit) {
+                durations.read_bus_ns[count as usize - 1]
+            } else {
+                durations.program_bus_ns
+            };
             self.dies.submit(self.now, Job::new(judged, array_ns, bus_ns));
         }
         Ok(())
@@ -441,16 +480,21 @@ impl Nand {
         self.counters.erase_failures += u64::from(result == Err(MediumError::BlockFailed));
         let judged = Judged { command, unit: place.unit, verdict: Verdict::Change(result), before };
         if self.takes_time(judged) {
-            self.dies.submit(self.now, Job::new(judged, self.durations.erase_ns, 0));
+            let erase_ns = self.durations_of(place.unit).erase_ns;
+            self.dies.submit(self.now, Job::new(judged, erase_ns, 0));
         }
         Ok(())
+    }
+
+    fn durations_of(&self, unit: u32) -> &Durations {
+        if self.geometry.is_fast_unit(unit) { &self.fast_durations } else { &self.durations }
     }
 
     /// Counts a judged command in, and answers it at once if that takes no time.
     fn takes_time(&mut self, judged: Judged) -> bool {
         self.units[judged.unit as usize].taken += 1;
         self.in_flight += 1;
-        let takes_time = !self.durations.instant && !self.is_gone(judged.unit);
+        let takes_time = !self.durations_of(judged.unit).instant && !self.is_gone(judged.unit);
         if !takes_time {
             self.ready.push_back(judged);
         }

@@ -6,7 +6,7 @@
 
 use crate::Layout;
 use crate::keys::{KeyError, Keys};
-use flash::{BLOCK_BYTES, Geometry, Pairing};
+use flash::{BLOCK_BYTES, FastTier, Geometry, Pairing};
 use serde::Serialize;
 
 /// A kind of flash. All times in nanoseconds.
@@ -253,6 +253,7 @@ impl Profile {
             suspend: self.suspend_erase_ns > 0 || self.suspend_program_ns > 0,
             queue_depth: self.queue_depth,
             endurance: self.endurance,
+            fast: FastTier::NONE,
         }
     }
 
@@ -370,15 +371,16 @@ fn channels_rate(layout: &Layout, bytes: f64, bus_ns: f64, die_ns: f64) -> f64 {
 
 const EXAMPLE: &str = "page_bytes = 16384";
 
-const BUILTIN_NAMES: [&str; 6] = ["instant", "slc", "mlc-50nm", "mlc-25nm", "tlc", "qlc"];
+const BUILTIN_NAMES: [&str; 7] = ["instant", "slc", "mlc-50nm", "mlc-25nm", "tlc", "qlc", "optane"];
 
-const BUILTIN_TEXTS: [&str; 6] = [
+const BUILTIN_TEXTS: [&str; 7] = [
     include_str!("../profiles/instant.toml"),
     include_str!("../profiles/slc.toml"),
     include_str!("../profiles/mlc-50nm.toml"),
     include_str!("../profiles/mlc-25nm.toml"),
     include_str!("../profiles/tlc.toml"),
     include_str!("../profiles/qlc.toml"),
+    include_str!("../profiles/optane.toml"),
 ];
 
 #[cfg(test)]

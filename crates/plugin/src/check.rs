@@ -152,7 +152,9 @@ impl View {
             }
             Chosen::Wear(policy) => {
                 let mut answers = Vec::new();
-                for purpose in [Purpose::Host, Purpose::Relocate, Purpose::Checkpoint] {
+                for purpose in
+                    [Purpose::Host, Purpose::Relocate, Purpose::Checkpoint, Purpose::Destage]
+                {
                     answers.push(policy.pick_free(&self.counts, purpose));
                 }
                 answers.push(policy.move_wanted(self.counts[0], 5000).into());

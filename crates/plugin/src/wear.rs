@@ -41,6 +41,7 @@ impl WasmWear {
             Purpose::Host => 0,
             Purpose::Relocate => 1,
             Purpose::Checkpoint => 2,
+            Purpose::Destage => 3,
         };
         let fuel = FUEL + FUEL_PER_BAND * len as u64;
         let answer = self.guest.call(&self.pick, fuel, (len as i32, purpose))?;

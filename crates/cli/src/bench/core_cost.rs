@@ -6,7 +6,7 @@
 use super::{Figure, Goal, Request, cpu_ns, measured, median};
 use crate::device::{self, Shape, kind_of};
 use flash::{
-    BLOCK_BYTES, BlockId, Command, Completion, Geometry, Health, Hint, Instant, Lba, Oob,
+    BLOCK_BYTES, BlockId, Command, Completion, FastTier, Geometry, Health, Hint, Instant, Lba, Oob,
     Operation, Pairing, Payload, Random, SlotData, SlotId, SlotRead, SlotStatus, Tag,
 };
 use ftl::{FormatOptions, Ftl, Input, Output, Settings};
@@ -17,6 +17,10 @@ const BATCH: u32 = 32;
 /// Logical by physical capacity.
 const UTILIZATION: f64 = 0.8;
 const RUNS: usize = 3;
+
+/// 4 GiB behind a fast tier of 5 % of it.
+const TIERED: Geometry =
+    Geometry { units: 10, fast: FastTier { units: 2, blocks_per_unit: 102 }, ..GEOMETRY };
 
 /// 4 GiB over 8 units with pages of one slot.
 const GEOMETRY: Geometry = Geometry {
@@ -29,12 +33,13 @@ const GEOMETRY: Geometry = Geometry {
     suspend: false,
     queue_depth: 8,
     endurance: 100_000,
+    fast: FastTier::NONE,
 };
 
 pub fn read_cpu(request: &mut Request<'_>) {
     let operations = if request.quick { 1_000_000 } else { 5_000_000 };
     let goal = Goal::AtMost(200.0);
-    let figure = aged(false).and_then(|mut core| {
+    let figure = aged(GEOMETRY, false).and_then(|mut core| {
         let ns = core.cost(operations, false)?;
         Ok(Figure::new("ftl-read-cpu", ns, "ns/read", goal)
             .note(format!("4 KiB random, {BATCH} in flight, 4 GiB, median of {RUNS}")))
@@ -45,7 +50,7 @@ pub fn read_cpu(request: &mut Request<'_>) {
 pub fn write_cpu(request: &mut Request<'_>) {
     let operations = if request.quick { 1_000_000 } else { 4_000_000 };
     let goal = Goal::AtMost(600.0);
-    let figure = aged(true).and_then(|mut core| {
+    let figure = aged(GEOMETRY, true).and_then(|mut core| {
         let before = core.waf_counters();
         let ns = core.cost(operations, true)?;
         let after = core.waf_counters();
@@ -55,6 +60,23 @@ pub fn write_cpu(request: &mut Request<'_>) {
         )))
     });
     (request.sink)(measured("ftl-write-cpu", "ns/write", goal, figure));
+}
+
+/// What a write costs that is acknowledged from a fast tier, destage and the GC behind it included.
+pub fn tier_cpu(request: &mut Request<'_>) {
+    let operations = if request.quick { 1_000_000 } else { 4_000_000 };
+    let goal = Goal::AtMost(1000.0);
+    let figure = aged(TIERED, true).and_then(|mut core| {
+        let before = core.ftl.counter("slots_destaged");
+        let ns = core.cost(operations, true)?;
+        let destaged = core.ftl.counter("slots_destaged") - before;
+        let share = destaged as f64 / (RUNS as u64 * operations) as f64;
+        Ok(Figure::new("ftl-tier-write-cpu", ns, "ns/write", goal).note(format!(
+            "4 KiB random behind a fast tier of 5 %, {:.0} % destaged, median of {RUNS}",
+            100.0 * share
+        )))
+    });
+    (request.sink)(measured("ftl-tier-write-cpu", "ns/write", goal, figure));
 }
 
 pub fn map_bytes(request: &mut Request<'_>) {
@@ -97,8 +119,8 @@ fn map_bytes_of(capacity: &str) -> Result<f64, String> {
 }
 
 /// A core with every block written once, and with `steady` until GC has turned everything over.
-fn aged(steady: bool) -> Result<Core, String> {
-    let mut core = Core::format()?;
+fn aged(geometry: Geometry, steady: bool) -> Result<Core, String> {
+    let mut core = Core::format(geometry)?;
     let blocks = core.logical_blocks;
     let mut next = 0;
     core.run(u64::from(blocks), true, || {
@@ -127,14 +149,14 @@ struct Core {
 }
 
 impl Core {
-    fn format() -> Result<Self, String> {
+    fn format(geometry: Geometry) -> Result<Self, String> {
         let settings = Settings::default();
         let health =
-            Health { erase_counts: vec![0; GEOMETRY.blocks() as usize], ..Health::default() };
+            Health { erase_counts: vec![0; geometry.blocks() as usize], ..Health::default() };
         let logical_blocks = (GEOMETRY.slots() as f64 * UTILIZATION) as u32;
         let options = FormatOptions { logical_blocks, uuid: 1, label: Vec::new() };
-        let medium = Medium::new(settings.relocation_blocks);
-        let ftl = Ftl::format(GEOMETRY, &health, options, settings)?;
+        let medium = Medium::new(&geometry, settings.relocation_blocks);
+        let ftl = Ftl::format(geometry, &health, options, settings)?;
         let now = Instant(0);
         let commands = VecDeque::new();
         let cells = Vec::new();
@@ -216,7 +238,7 @@ impl Core {
         while let Some(output) = self.ftl.poll() {
             match output {
                 Output::Command(command) => {
-                    if let Command::Program { tag, slot } = command {
+                    if let Command::Program { tag, slot, .. } = command {
                         self.medium.program(slot, self.ftl.program(tag));
                     }
                     self.commands.push_back(command);
@@ -252,6 +274,7 @@ struct Cell {
 /// OOB and checksum of every slot. No bytes: only a mount reads the FTL's own slots.
 struct Medium {
     cells: Vec<Cell>,
+    slots_per_block: u32,
     /// Checksums of what the host's buffers and the relocation pool hold.
     host: Vec<u32>,
     relocation: Vec<u32>,
@@ -259,10 +282,10 @@ struct Medium {
 }
 
 impl Medium {
-    fn new(relocation_blocks: u32) -> Self {
-        let slots = GEOMETRY.slots() as usize;
+    fn new(geometry: &Geometry, relocation_blocks: u32) -> Self {
         Self {
-            cells: vec![Cell::default(); slots],
+            cells: vec![Cell::default(); geometry.slots() as usize],
+            slots_per_block: geometry.slots_per_block(),
             host: vec![0; BATCH as usize],
             relocation: vec![0; relocation_blocks as usize],
             empty_crc: flash::crc(&[0; BLOCK_BYTES]),
@@ -315,7 +338,7 @@ impl Medium {
     }
 
     fn erase(&mut self, block: BlockId) {
-        let slots = GEOMETRY.slots_per_block();
+        let slots = self.slots_per_block;
         let first = block.0 * slots;
         for cell in &mut self.cells[first as usize..(first + slots) as usize] {
             cell.written = false;

@@ -44,9 +44,11 @@ fn bandwidth_error(profile: &Profile) -> Result<(f64, String), String> {
         geometry.slot(block, step % pages, 0)
     };
     let page_bytes = f64::from(slots) * BLOCK_BYTES as f64;
-    let programs = device
-        .rate(all, |tag, unit, step| Command::Program { tag, slot: page(unit, step) })?
-        * page_bytes;
+    let programs = device.rate(all, |tag, unit, step| Command::Program {
+        tag,
+        slot: page(unit, step),
+        count: slots,
+    })? * page_bytes;
     let reads = device.rate(all, |tag, unit, step| Command::Read {
         tag,
         slot: page(unit, step),
@@ -81,7 +83,7 @@ fn latency_error(profile: &Profile) -> Result<(f64, String), String> {
     let mut sum = 0;
     for page in 0..geometry.pages_per_block {
         let slot = geometry.slot(block, page, 0);
-        device.one(Command::Program { tag: Tag(0), slot })?;
+        device.one(Command::Program { tag: Tag(0), slot, count: geometry.slots_per_page })?;
         let read = Command::Read { tag: Tag(0), slot, count: 1, into: None, urgent: false };
         sum += device.one(read)?;
     }

@@ -112,6 +112,8 @@ pub trait VictimPolicy: Send {
 pub enum Purpose {
     /// Data from the host.
     Host,
+    /// Data of the host on its way from the fast tier to the capacity tier.
+    Destage,
     /// Data that stayed valid until its band was reclaimed: colder than the host's.
     Relocate,
     /// A checkpoint, which lives for one interval.

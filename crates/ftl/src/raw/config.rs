@@ -71,6 +71,11 @@ impl RawSettings {
     /// `Err` names the key, its value, what is wrong and a value that works.
     pub fn validate(&self, geometry: &Geometry) -> Result<(), String> {
         geometry.validate()?;
+        if geometry.is_tiered() {
+            return Err(
+                "raw units are of one kind: this device has a fast tier; take that away".into()
+            );
+        }
         let slots = geometry.slots_per_page;
         if self.read_granule == 0 || !slots.is_multiple_of(self.read_granule) {
             return Err(format!(
@@ -153,6 +158,11 @@ impl Lanes {
         format: &RawFormat,
     ) -> Result<Self, String> {
         geometry.validate()?;
+        if geometry.is_tiered() {
+            return Err(
+                "raw units are of one kind: this device has a fast tier; take that away".into()
+            );
+        }
         if !(0.0..=0.9).contains(&format.spare) {
             return Err(format!("spare = {}: must be 0 to 0.9, for example 0.01", format.spare));
         }

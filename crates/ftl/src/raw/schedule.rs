@@ -173,7 +173,8 @@ impl RawUnits {
         self.begin(unit);
         self.dies[unit as usize].programs_running += 1;
         let (tag, slot) = (Tag(TAG_PROGRAM | page), self.pages[page].slot);
-        self.outputs.push_back(Output::Command(Command::Program { tag, slot }));
+        let count = self.geometry.slots_per_page;
+        self.outputs.push_back(Output::Command(Command::Program { tag, slot, count }));
     }
 
     pub(crate) fn complete_program(&mut self, page: u32, result: Result<(), MediumError>) {

@@ -441,6 +441,11 @@ fn years(row: &Row, advice: &Advice) -> f64 {
 /// The flash of a device that can be advised on.
 fn check_device<'a>(spec: &'a DeviceSpec, trace: &Recorded) -> Result<&'a Profile, AdviseError> {
     match &spec.inside {
+        Inside::Ftl(flash, _) if flash.fast.is_some() => Err(AdviseError::Device(format!(
+            "device {:?} has a fast tier, which takes every write first: what is advised is for flash \
+             alone; use a device without one",
+            spec.name
+        ))),
         Inside::Ftl(flash, choice) => {
             let layout = &flash.layout;
             let units = u64::from(layout.channels) * u64::from(layout.dies_per_channel);

@@ -144,6 +144,7 @@ fn devices_without_an_ftl_or_too_small_are_refused_with_a_mend() {
         advise(&trace, &options(device), &|_, _| {}).unwrap_err().to_string()
     };
     assert!(refusal("sdf").contains("raw units"));
+    assert!(refusal("wsr").contains("fast tier"));
     assert!(refusal("ts8-2-x11").contains("ts8-2"));
     let mut small = DeviceSpec::builtin("intel-320").expect("built in");
     if let crate::device_file::Inside::Ftl(flash, _) = &mut small.inside {

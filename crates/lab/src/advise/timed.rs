@@ -89,7 +89,7 @@ pub fn device(
     // Half a block more, as it is cut to whole ones.
     let utilization = (logical as f64 + 0.5) / slots as f64;
     let ftl = FtlChoice { utilization, settings };
-    let inside = Inside::Ftl(Flash { profile, layout }, Box::new(ftl));
+    let inside = Inside::Ftl(Flash { profile, layout, fast: None }, Box::new(ftl));
     let spec = DeviceSpec { inside, ..spec.clone() };
     spec.build(Scale::BlocksPerPlane(blocks), &Faults::default(), choice.seed)
 }

@@ -6,7 +6,7 @@ use crate::driver::Sim;
 use crate::medium::SimMedium;
 use crate::ssd::{Array, Front, FrontConfig};
 use crate::target::{RawTarget, SimTarget, Target};
-use flash::{Geometry, Health, Instant};
+use flash::{FastTier, Geometry, Health, Instant};
 use ftl::raw::{EraseTime, Lanes, RawFormat, RawSettings, WriteUnit};
 use ftl::{FormatOptions, Settings, logical_blocks_max};
 use nand::{Faults, Layout, Nand};
@@ -46,7 +46,7 @@ impl DeviceSpec {
         let (flash, geometry) = self.flash_geometry().map_err(wrong)?;
         let full = flash.layout.blocks_per_plane;
         let offers = |blocks_per_unit| {
-            let geometry = Geometry { blocks_per_unit, ..geometry };
+            let geometry = resized(&geometry, blocks_per_unit);
             self.offers(&geometry).filter(|_| geometry.validate().is_ok())
         };
         let enough = |blocks: u32| offers(blocks).is_some_and(|offered| offered >= bytes);
@@ -66,8 +66,7 @@ impl DeviceSpec {
     fn flash_geometry(&self) -> Result<(&Flash, Geometry), String> {
         match &self.inside {
             Inside::Ftl(flash, _) | Inside::Raw(flash, _) => {
-                let nand = Nand::new(&flash.profile, &flash.layout, Faults::default())
-                    .map_err(|why| why.to_string())?;
+                let nand = nand_of(flash, &flash.layout, Faults::default())?;
                 Ok((flash, nand.geometry()))
             }
             Inside::Array(members) => members.member.flash_geometry(),
@@ -159,6 +158,29 @@ fn array(
     Array::new(built.collect::<Result<_, _>>()?, members.chunk_bytes)
 }
 
+/// The flash of a device, with what stands before it, at this size.
+fn nand_of(flash: &Flash, layout: &Layout, faults: Faults) -> Result<Nand, String> {
+    let Some(fast) = &flash.fast else { return Nand::new(&flash.profile, layout, faults) };
+    let slow = f64::from(layout.channels * layout.dies_per_channel);
+    let blocks = slow * f64::from(layout.blocks_per_plane) * fast.share;
+    let blocks_per_unit = (blocks / f64::from(fast.units)).round() as u32;
+    let tier = FastTier {
+        units: fast.units,
+        blocks_per_unit: blocks_per_unit.clamp(1, layout.blocks_per_plane),
+    };
+    Nand::tiered(&flash.profile, layout, &fast.profile, tier, faults)
+}
+
+/// A device of this shape with so many blocks in each unit, its fast tier as large in proportion.
+fn resized(geometry: &Geometry, blocks_per_unit: u32) -> Geometry {
+    let full = u64::from(geometry.blocks_per_unit.max(1));
+    let fast = u64::from(geometry.fast.blocks_per_unit) * u64::from(blocks_per_unit);
+    // A fast tier has a block in each unit, however small the device.
+    let fast = (fast.div_ceil(full) as u32).min(blocks_per_unit);
+    let fast = FastTier { blocks_per_unit: fast, ..geometry.fast };
+    Geometry { blocks_per_unit, fast, ..*geometry }
+}
+
 /// The cache shrinks as the flash does.
 fn scaled(front: &FrontConfig, flash: &Flash, scale: Scale) -> Result<FrontConfig, String> {
     let mut front = front.clone();
@@ -193,7 +215,7 @@ fn raw_target(
 ) -> Result<RawTarget, String> {
     let layout =
         Layout { blocks_per_plane: scale.blocks_per_plane(&flash.layout)?, ..flash.layout.clone() };
-    let nand = Nand::new(&flash.profile, &layout, faults.clone()).map_err(|why| why.to_string())?;
+    let nand = nand_of(flash, &layout, faults.clone())?;
     let medium = SimMedium::nand(nand);
     let format = raw_format(choice, medium.geometry(), &medium.health());
     let settings = RawSettings {
@@ -221,7 +243,7 @@ fn ftl_target(
     let blocks_per_plane = scale.blocks_per_plane(&flash.layout)?;
     let layout = Layout { blocks_per_plane, ..flash.layout.clone() };
     let settings = Settings { seed, ..choice.settings.clone() };
-    let nand = Nand::new(&flash.profile, &layout, faults.clone()).map_err(|why| why.to_string())?;
+    let nand = nand_of(flash, &layout, faults.clone())?;
     let medium = SimMedium::nand_of_addresses(nand, UUID);
     settings.validate(medium.geometry())?;
     let health = medium.health();
@@ -243,7 +265,8 @@ fn logical_blocks(
     utilization: f64,
     settings: &Settings,
 ) -> (u32, u32) {
-    let good = u64::from(geometry.blocks()) - health.bad_blocks.len() as u64;
+    let bad = health.bad_blocks.iter().filter(|&&block| !geometry.is_fast(block)).count();
+    let good = u64::from(geometry.capacity_blocks()) - bad as u64;
     let slots = good * u64::from(geometry.slots_per_block());
     ((slots as f64 * utilization) as u32, logical_blocks_max(geometry, health, settings))
 }
@@ -253,7 +276,7 @@ fn too_small(geometry: &Geometry, choice: &FtlChoice, (wanted, max): (u32, u32))
     // Steps of an eighth; on an impossible file none works.
     let sizes = std::iter::successors(Some(blocks), |size| Some(size + size / 8 + 1));
     let works = sizes.take(100).find(|&blocks_per_unit| {
-        let geometry = Geometry { blocks_per_unit, ..*geometry };
+        let geometry = resized(geometry, blocks_per_unit);
         let health = Health::default();
         if geometry.validate().is_err() {
             return false;

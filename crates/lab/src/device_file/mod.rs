@@ -49,6 +49,19 @@ pub struct Flash {
     pub profile: Profile,
     /// How much.
     pub layout: Layout,
+    /// What stands before it.
+    pub fast: Option<Fast>,
+}
+
+/// A fast tier before the flash.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Fast {
+    /// Whose times it has.
+    pub profile: Profile,
+    /// Its units.
+    pub units: u32,
+    /// Its size as a share of the flash.
+    pub share: f64,
 }
 
 /// The FTL of a device.
@@ -146,10 +159,20 @@ fn merge(into: &mut toml::Table, from: &toml::Table) {
     }
 }
 
-const NAMES: [&str; 8] =
-    ["sdf", "tssd", "gen3", "intel-320", "ts8-2", "ts8-2-x11", "fusion-io", "mqsim-default"];
+const NAMES: [&str; 10] = [
+    "sdf",
+    "tssd",
+    "gen3",
+    "intel-320",
+    "ts8-2",
+    "ts8-2-x11",
+    "fusion-io",
+    "mqsim-default",
+    "wsr",
+    "wsr-qlc",
+];
 
-const TEXTS: [&str; 8] = [
+const TEXTS: [&str; 10] = [
     include_str!("../../../../devices/sdf.toml"),
     include_str!("../../../../devices/tssd.toml"),
     include_str!("../../../../devices/gen3.toml"),
@@ -158,6 +181,8 @@ const TEXTS: [&str; 8] = [
     include_str!("../../../../devices/ts8-2-x11.toml"),
     include_str!("../../../../devices/fusion-io.toml"),
     include_str!("../../../../devices/mqsim-default.toml"),
+    include_str!("../../../../devices/wsr.toml"),
+    include_str!("../../../../devices/wsr-qlc.toml"),
 ];
 
 #[cfg(test)]

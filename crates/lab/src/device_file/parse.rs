@@ -1,6 +1,6 @@
 //! Reads a device file, key by key.
 
-use super::{DeviceSpec, Flash, FtlChoice, Inside, Members, RawChoice};
+use super::{DeviceSpec, Fast, Flash, FtlChoice, Inside, Members, RawChoice};
 use crate::ssd::{Cache, Firmware, FrontConfig, Link};
 use ftl::{PolicyNames, Settings};
 use nand::{KeyError, Keys, Layout, Profile};
@@ -15,7 +15,11 @@ pub(super) fn device(toml_text: &str) -> Result<DeviceSpec, KeyError> {
     let source = keys.text_or("source", "\"its data sheet\"")?;
     let kind = keys.text("kind", "\"ssd\"")?;
     let inside = match kind.as_str() {
-        "ftl" | "ssd" => Inside::Ftl(flash(&mut keys)?, Box::new(ftl_choice(&mut keys)?)),
+        "ftl" | "ssd" => {
+            let mut flash = flash(&mut keys)?;
+            flash.fast = fast(&mut keys, &flash.layout)?;
+            Inside::Ftl(flash, Box::new(ftl_choice(&mut keys)?))
+        }
         "raw" => Inside::Raw(flash(&mut keys)?, raw_choice(&mut keys)?),
         "array" => Inside::Array(members(&mut keys)?),
         _ => {
@@ -38,17 +42,7 @@ pub(super) fn device(toml_text: &str) -> Result<DeviceSpec, KeyError> {
 }
 
 fn flash(keys: &mut Keys) -> Result<Flash, KeyError> {
-    let name = keys.text("profile", "\"mlc-25nm\"")?;
-    let unknown = |keys: &Keys| {
-        let reason = format!("no such profile; there are {}", Profile::builtin_names().join(", "));
-        keys.refuse("profile", format!("{name:?}"), reason, "\"mlc-25nm\"")
-    };
-    let profile = match keys.table("profile_changes", "planes = 1")? {
-        None => Profile::builtin(&name).ok_or_else(|| unknown(keys))?,
-        Some(changes) => {
-            Profile::builtin_changed(&name, changes).ok_or_else(|| unknown(keys))??
-        }
-    };
+    let profile = profile(keys, "\"mlc-25nm\"")?;
     let mut keys = required(keys, "layout", "channels = 44")?;
     let layout = Layout {
         channels: keys.integer("channels", 1, 4096, "44")?,
@@ -60,7 +54,38 @@ fn flash(keys: &mut Keys) -> Result<Flash, KeyError> {
         return Err(keys.refuse("dies_per_channel", layout.dies_per_channel, reason, "2"));
     }
     keys.refuse_unknown()?;
-    Ok(Flash { profile, layout })
+    Ok(Flash { profile, layout, fast: None })
+}
+
+/// The key `profile`, changed by the table `profile_changes`.
+fn profile(keys: &mut Keys, example: &str) -> Result<Profile, KeyError> {
+    let name = keys.text("profile", example)?;
+    let unknown = |keys: &Keys| {
+        let reason = format!("no such profile; there are {}", Profile::builtin_names().join(", "));
+        keys.refuse("profile", format!("{name:?}"), reason, example)
+    };
+    match keys.table("profile_changes", "planes = 1")? {
+        None => Profile::builtin(&name).ok_or_else(|| unknown(keys)),
+        Some(changes) => Profile::builtin_changed(&name, changes).ok_or_else(|| unknown(keys))?,
+    }
+}
+
+/// The table `fast`, if it is there.
+fn fast(keys: &mut Keys, layout: &Layout) -> Result<Option<Fast>, KeyError> {
+    let Some(mut keys) = keys.table("fast", "share = 0.05")? else { return Ok(None) };
+    let profile = profile(&mut keys, "\"optane\"")?;
+    let units = keys.integer("units", 1, 2048, "8")?;
+    let share = keys.number("share", 0.0001, 1.0, "0.05")?;
+    keys.refuse_unknown()?;
+    let slow = f64::from(layout.channels * layout.dies_per_channel);
+    if share > f64::from(units) / slow {
+        let reason = format!(
+            "{units} units hold at most {:.4} of the flash, as none has more blocks than a die",
+            f64::from(units) / slow
+        );
+        return Err(keys.refuse("share", share, reason, "0.01"));
+    }
+    Ok(Some(Fast { profile, units, share }))
 }
 
 /// A table that must be there.
@@ -112,6 +137,7 @@ fn settings(keys: &mut Keys) -> Result<Settings, KeyError> {
             1 << 20,
             default.relocation_blocks,
         )?,
+        destage_above: keys.integer_or("destage_above", 0, 95, default.destage_above.into())? as u8,
         policies: policies(keys)?,
         ..default
     })

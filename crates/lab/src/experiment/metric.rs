@@ -25,7 +25,7 @@ pub fn metric_unit(metric: &str) -> Result<&'static str, ExperimentError> {
         "read_bandwidth" | "write_bandwidth" | "bandwidth" => Some("GB/s"),
         "read_iops" | "write_iops" | "iops" => Some("1/s"),
         "read_spikes" | "write_spikes" | "io_spikes" | "usable" => Some("%"),
-        "errors" | "unfinished" | "erases" | "suspensions" | "waf" => Some(""),
+        "errors" | "unfinished" | "erases" | "suspensions" | "waf" | "waf_capacity" => Some(""),
         "unfinished_max" => Some("ms"),
         _ => name.split_once('_').and_then(|(kind, part)| {
             let known = ["read", "write", "io", "batch"].contains(&kind)
@@ -37,7 +37,8 @@ pub fn metric_unit(metric: &str) -> Result<&'static str, ExperimentError> {
         ExperimentError(format!(
             "metric {metric:?}: there is no such one; known are read_bandwidth, write_bandwidth, \
              bandwidth, read_iops, write_iops, iops, read_spikes, write_spikes, io_spikes, errors, \
-             unfinished, unfinished_max, erases, suspensions, waf, usable, and read_, write_, io_ \
+             unfinished, unfinished_max, erases, suspensions, waf, waf_capacity, usable, and \
+             read_, write_, io_ \
              or batch_ with mean, min, max, deviation, p50, p99, p999 or p9999"
         ))
     })
@@ -105,6 +106,8 @@ pub(super) fn metrics(
     let written = after.bytes_written - before.bytes_written;
     if written > 0 {
         values.insert("waf".into(), programmed as f64 / written as f64);
+        let fast = after.bytes_programmed_fast - before.bytes_programmed_fast;
+        values.insert("waf_capacity".into(), (programmed - fast) as f64 / written as f64);
     }
     values.insert("usable".into(), 100.0 * target.bytes() as f64 / target.flash_bytes() as f64);
     values.insert("erases".into(), (after.erases - before.erases) as f64);

@@ -199,6 +199,7 @@ impl<T: Target> Target for Array<T> {
             sum.bytes_written += counts.bytes_written;
             sum.bytes_programmed += counts.bytes_programmed;
             sum.bytes_relocated += counts.bytes_relocated;
+            sum.bytes_programmed_fast += counts.bytes_programmed_fast;
             sum.erases += counts.erases;
             sum.suspensions += counts.suspensions;
         }

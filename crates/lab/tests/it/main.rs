@@ -12,6 +12,7 @@ mod raw;
 mod scrub;
 mod streams;
 mod tail;
+mod tier;
 
 use lab::parallel::SeedFailure;
 

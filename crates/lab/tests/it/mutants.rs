@@ -52,6 +52,32 @@ fn every_mutant_is_found_and_the_sound_ftl_is_not() {
     assert!(survivors.is_empty(), "not found within {SEEDS:?}: {survivors:?}");
 }
 
+/// One seed of what looks for broken promises behind a fast tier.
+fn tier_suite(seed: u64, plant: Plant) -> Result<(), lab::Failure> {
+    let mut options = CrashOptions::tiered_of_seed(seed);
+    options.images_per_cut = 12;
+    options.plant = plant;
+    explore(seed, &options).map(|_| ())
+}
+
+#[test]
+fn every_mutant_of_destage_is_found_and_the_sound_tier_is_not() {
+    let first = |mutant: Option<Mutant>| {
+        let plant = mutant
+            .map_or_else(Plant::default, |mutant| Plant::new(move |ftl| ftl.set_mutant(mutant)));
+        for_each_seed(0..12, THREADS, |seed| tier_suite(seed, plant.clone())).err()
+    };
+    assert_eq!(first(None), None, "the sound tier fails");
+    let mut survivors = Vec::new();
+    for &mutant in Mutant::TIER {
+        match first(Some(mutant)) {
+            Some(found) => println!("{mutant:?}: {found}"),
+            None => survivors.push(mutant),
+        }
+    }
+    assert!(survivors.is_empty(), "not found within {SEEDS:?}: {survivors:?}");
+}
+
 /// One seed of what looks for broken promises of raw units and the IDs on them.
 fn raw_suite(seed: u64, mutant: Option<Mutant>) -> Result<(), lab::Failure> {
     let manners = [Manner::Nand(Pairing::None), Manner::Nand(Pairing::Staircase), Manner::File];

@@ -30,7 +30,8 @@ impl Bench {
 
     pub fn give_program(&mut self, slot: SlotId) -> Result<Tag, Illegal> {
         let tag = self.next_tag();
-        self.nand.handle(self.now, Command::Program { tag, slot }).map(|()| tag)
+        let count = self.geometry().slots_per_page;
+        self.nand.handle(self.now, Command::Program { tag, slot, count }).map(|()| tag)
     }
 
     pub fn give_erase(&mut self, block: u32) -> Result<Tag, Illegal> {

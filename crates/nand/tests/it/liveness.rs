@@ -16,7 +16,11 @@ fn any_command(nand: &Nand, random: &mut Random, tag: Tag) -> Command {
         0..4 => {
             let pointer = nand.record(BlockId(block.0.min(geometry.blocks() - 1))).write_pointer;
             let page = if random.chance(0.9) { u64::from(pointer) } else { random.below(9) };
-            Command::Program { tag, slot: slot(page * u64::from(geometry.slots_per_page)) }
+            Command::Program {
+                tag,
+                slot: slot(page * u64::from(geometry.slots_per_page)),
+                count: geometry.slots_per_page,
+            }
         }
         4 => Command::Erase { tag, block },
         5 if random.chance(0.2) => Command::Flush { tag },

@@ -3,6 +3,7 @@
 //! `cargo test -p nand --release -- --ignored --nocapture`.
 
 mod bench;
+mod fast;
 mod faults;
 mod liveness;
 mod power_cut;

@@ -29,7 +29,11 @@ fn commands_per_run(profile: &str, layout: &Layout, commands: u32) -> u32 {
             }
             given += 1;
             let slot = geometry.slot(block, index, 0);
-            nand.handle(now, Command::Program { tag: Tag(given), slot }).unwrap();
+            nand.handle(
+                now,
+                Command::Program { tag: Tag(given), slot, count: geometry.slots_per_page },
+            )
+            .unwrap();
             next_page[unit as usize] += 1;
         }
         while let Some(at) = nand.deadline() {

@@ -122,7 +122,7 @@ fn saturated_programs_reach_the_raw_program_bandwidth() {
             let geometry = nand.geometry();
             let block = geometry.block(unit, n / geometry.pages_per_block);
             let slot = geometry.slot(block, n % geometry.pages_per_block, 0);
-            (Command::Program { tag: Tag(n), slot }, bytes)
+            (Command::Program { tag: Tag(n), slot, count: geometry.slots_per_page }, bytes)
         });
         let what = format!("programs of {} on {layout:?}", profile.name);
         let uneven = profile.program_ns.len() > 1 && layout.dies_per_channel > 1;

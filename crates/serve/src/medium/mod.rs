@@ -519,7 +519,7 @@ fn renamed(command: Command, tag: Tag) -> Command {
         Command::Read { slot, count, into, urgent, .. } => {
             Command::Read { tag, slot, count, into, urgent }
         }
-        Command::Program { slot, .. } => Command::Program { tag, slot },
+        Command::Program { slot, count, .. } => Command::Program { tag, slot, count },
         Command::Erase { block, .. } => Command::Erase { tag, block },
         Command::Flush { .. } => Command::Flush { tag },
     }

@@ -129,8 +129,14 @@ fn every_store_gives_back_what_was_programmed_and_nothing_after_an_erase() {
         // All at once: the medium keeps them in order.
         let (program, second) = (rig.tag(), rig.tag());
         let (first_page, second_page) = (rig.page(1), rig.page(2));
-        rig.start(Command::Program { tag: program, slot: slot(0) }, &first_page);
-        rig.start(Command::Program { tag: second, slot: slot(1) }, &second_page);
+        rig.start(
+            Command::Program { tag: program, slot: slot(0), count: first_page.len() as u32 },
+            &first_page,
+        );
+        rig.start(
+            Command::Program { tag: second, slot: slot(1), count: second_page.len() as u32 },
+            &second_page,
+        );
         let (results, _) = rig.finish();
         assert!(results.values().all(Result::is_ok), "{kind:?}");
         let read = |rig: &mut Rig, page| {
@@ -150,7 +156,10 @@ fn every_store_gives_back_what_was_programmed_and_nothing_after_an_erase() {
         let (erase, again) = (rig.tag(), rig.tag());
         let third_page = rig.page(3);
         rig.start(Command::Erase { tag: erase, block }, &[]);
-        rig.start(Command::Program { tag: again, slot: slot(0) }, &third_page);
+        rig.start(
+            Command::Program { tag: again, slot: slot(0), count: third_page.len() as u32 },
+            &third_page,
+        );
         assert!(rig.finish().0.values().all(Result::is_ok));
         assert!(read(&mut rig, 0).iter().all(|slot| slot.1 == [3; OOB_BYTES]));
         assert!(read(&mut rig, 1).iter().all(|slot| slot.0 == SlotStatus::Erased));
@@ -168,7 +177,10 @@ fn files_bring_the_state_of_each_block_back() {
         for (block, pages) in [(0, 3), (1, 1), (2, geometry.pages_per_block)] {
             for page in 0..pages {
                 let (tag, content) = (rig.tag(), rig.page(page as u8 | 1));
-                rig.start(Command::Program { tag, slot: slot(block, page) }, &content);
+                rig.start(
+                    Command::Program { tag, slot: slot(block, page), count: content.len() as u32 },
+                    &content,
+                );
                 rig.finish();
             }
         }
@@ -196,7 +208,7 @@ fn a_page_whose_oob_never_got_to_the_disk_reads_as_torn() {
     let (mut device, mut rig) = create(kind.clone());
     let slot = rig.medium.geometry().slot(BlockId(0), 0, 0);
     let (tag, content) = (rig.tag(), rig.page(5));
-    rig.start(Command::Program { tag, slot }, &content);
+    rig.start(Command::Program { tag, slot, count: content.len() as u32 }, &content);
     rig.finish();
     device.commit().unwrap();
     drop((device, rig));
@@ -229,7 +241,7 @@ fn a_full_disk_is_no_bad_block() {
     let store = FileStore::open(&folder.0.join("dev/shard-0"), &geometry, true, fence).unwrap();
     let mut rig = Rig::new(Medium::new(nand, Store::File(store), false));
     let (tag, content) = (rig.tag(), rig.page(5));
-    rig.start(Command::Program { tag, slot: SlotId(0) }, &content);
+    rig.start(Command::Program { tag, slot: SlotId(0), count: content.len() as u32 }, &content);
     let (results, _) = rig.finish();
     assert_eq!(results[&tag.0], Err(MediumError::NoSpace));
     assert!(rig.medium.health().bad_blocks.is_empty());

@@ -1,0 +1,123 @@
+//! Pages that could not be programmed: nothing that was in them is lost. Their slots are appended
+//! again elsewhere, or the host is told that there is no space and its blocks show again what they
+//! held before.
+//!
+//! Invariant: the order of a failed page is held until its slots are safe elsewhere.
+
+use crate::append::{NONE, Owner, PageState};
+use crate::format::{Kind, POISONED};
+use crate::{Ftl, Phase};
+use flash::{MediumError, SlotId, SlotWrite};
+
+impl Ftl {
+    /// After a failed program: nothing more goes to this band. Pages that were not handed to the
+    /// medium end here too.
+    pub(crate) fn stop_appending(&mut self, open: u32, error: MediumError) {
+        self.room_changes += 1;
+        let block = self.opens[open].block;
+        let unit = self.geometry.unit_of(block);
+        if error == MediumError::UnitGone {
+            self.lose_unit(unit);
+        } else if error != MediumError::NoSpace {
+            self.bands[block].failing = true;
+        }
+        for point in &mut self.points {
+            if point.open[unit as usize] == open {
+                point.open[unit as usize] = NONE;
+            }
+            if point.page != NONE && self.pages[point.page].open == open {
+                point.page = NONE;
+            }
+        }
+        let outstanding = std::mem::take(&mut self.opens[open].outstanding);
+        for &page in &outstanding {
+            match self.pages[page].state {
+                PageState::Queued => {
+                    self.units[unit as usize].programs.retain(|&other| other != page);
+                    self.pages[page].state = PageState::Ended(Err(error));
+                }
+                PageState::Assembling => self.pages[page].state = PageState::Ended(Err(error)),
+                PageState::Running | PageState::Ended(_) => {}
+            }
+        }
+        self.opens[open].outstanding = outstanding;
+        // What is programmed shares cells with nothing that is still to come.
+        while let Some((_, order)) = self.opens[open].at_risk.pop_front() {
+            self.release(order);
+        }
+        self.bands[block].slots_written = self.geometry.slots_per_block();
+    }
+
+    /// The slots of a page that could not be programmed are appended again elsewhere, or the host
+    /// is told that there is no space.
+    pub(crate) fn fail_page(&mut self, page: u32, error: MediumError) {
+        self.counters.programs_failed += 1;
+        let (order, first, open) =
+            (self.pages[page].order, self.pages[page].slot, self.pages[page].open);
+        self.note_ended(page);
+        if self.opens[open].point == NONE {
+            self.checkpoint_page_ended(Err(error));
+        } else {
+            let slots = std::mem::take(&mut self.pages[page].slots);
+            for (index, slot) in slots.into_iter().enumerate() {
+                let from = SlotId(first.0 + index as u32);
+                let owner = self.pages[page].owners[index];
+                let previous = self.pages[page].previous[index];
+                let refused = match owner {
+                    Owner::Request(request) if error == MediumError::NoSpace => Some(request),
+                    _ => None,
+                };
+                if self.phase == Phase::Failed {
+                    let entry = self.failed_move(from, previous, order, slot, owner);
+                    self.drop_move(entry);
+                    continue;
+                }
+                match (refused, self.own_header(from, &slot).kind) {
+                    (Some(request), Kind::Data) => {
+                        self.undo(from, previous, order, &slot);
+                        self.refuse_part(request);
+                    }
+                    // Records have to come through: what they say holds already. But a trim need
+                    // not wait for room to be told that there is none.
+                    (Some(request), Kind::Trim) => {
+                        self.host.trims_running += 1;
+                        self.append_again(from, previous, order, slot, Owner::RefusedTrim);
+                        self.refuse_part(request);
+                    }
+                    _ => self.append_again(from, previous, order, slot, owner),
+                }
+            }
+            self.release(order);
+        }
+        let waiters = std::mem::take(&mut self.pages[page].waiters);
+        self.pages[page].clear();
+        self.pages.give(page);
+        for read in waiters {
+            self.reroute(read);
+        }
+    }
+
+    fn refuse_part(&mut self, request: u32) {
+        self.fail_request(request, flash::RequestError::NoSpace);
+        self.part_ended(request);
+    }
+
+    /// Gives a logical block its content from before `from` back. That is still there: its band
+    /// waits for `order`, which is not safe yet.
+    fn undo(&mut self, from: SlotId, previous: u32, order: u64, slot: &SlotWrite) {
+        for other in self.pages.indices() {
+            for entry in &mut self.pages[other].previous {
+                if *entry == from.0 {
+                    *entry = previous;
+                }
+            }
+        }
+        if previous < POISONED {
+            // What superseded this slot meanwhile superseded the previous one, too.
+            let block = self.bands.block_of(SlotId(previous));
+            self.bands[block].invalid_order = self.durable.next() - 1;
+        }
+        let header = self.own_header(from, slot);
+        self.give_back(header.lba, from, previous, order);
+    }
+}

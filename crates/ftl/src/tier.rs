@@ -1,0 +1,561 @@
+//! The fast tier of a two-tier device: every write of the host is acknowledged from it, and destaged
+//! to the capacity tier in the background.
+//!
+//! It is no second log with a map of its own but a class of units of this FTL: the one map points to
+//! slots of either tier. Append points of the host are on the fast units, those of destage and GC on
+//! the others. Destage is GC of the fast tier: its full bands are read, the oldest first, and what is
+//! still valid is appended to the capacity tier, with its sequence, in whole pages; what was overwritten
+//! meanwhile is dropped unwritten. So all that makes GC safe makes destage safe: the original stays,
+//! and is what reads find, until the copy is durable (`Band::invalid_order`).
+//!
+//! Pacing: destage begins when more than `destage_above` of the tier is filled. Once fewer than
+//! `Levels::throttle` bands are free, each destaged slot earns the host some appends, fewer as bands
+//! run out: as GC does it (see `reclaim`). To the GC of the capacity tier, destage is what the host
+//! is elsewhere: it waits for credit and leaves the reserve alone.
+//!
+//! Invariants:
+//! - what is read from the fast tier to be destaged never goes back to it;
+//! - destage has relocation buffers of its own, and a queue of its own: it waits for GC, never GC for
+//!   destage;
+//! - checkpoints lie on the fast tier, which keeps bands for the next one free.
+
+use crate::append::{NONE, Owner};
+use crate::bands::BandState;
+use crate::format::{POISONED, UNMAPPED};
+use crate::moves::Move;
+use crate::policy::Purpose;
+use crate::reclaim::Victim;
+use crate::{Ftl, Mutant, Phase};
+use flash::{BLOCK_BYTES, BlockId, Geometry, Health, SlotId};
+use std::collections::VecDeque;
+use std::ops::Range;
+
+/// Free bands of the fast tier that only records may open.
+const RECORD_BANDS: u32 = 1;
+
+/// The host is throttled when less than one band in so many is free.
+const THROTTLE_SHARE: u32 = 8;
+
+/// Bands destaged at a time, if the buffers hold no more than these.
+const VICTIMS_MIN: u32 = 4;
+
+/// Share of the relocation buffers that destage uses when nothing presses, as a divisor.
+const CHUNKS_AT_EASE: usize = 4;
+
+/// A page of the fast tier that is being filled goes out when fewer programs than this are on the way
+/// on its unit: what comes meanwhile is committed together.
+const PROGRAMS_BEFORE_COMMIT: u32 = 2;
+
+/// What destage has in hand.
+#[derive(Clone, Debug)]
+pub(crate) struct Tier {
+    pub victims: Vec<Victim>,
+    /// Read, and waiting for a place on the capacity tier.
+    pub moves: VecDeque<Move>,
+    /// Free chunks of relocation buffers, a page each.
+    chunks: Vec<u32>,
+    chunks_all: Range<u32>,
+    /// The chunk that the next slots are read into, and how much of it is used.
+    filling: Option<(u32, u32)>,
+    /// Host slots that may be placed while the tier is nearly full, in 1/256.
+    credit: i64,
+}
+
+impl Tier {
+    /// For a medium of this shape, if it has two tiers, with half of `chunks` chunks of relocation
+    /// buffers: GC must go on while destage waits for it.
+    pub fn of(geometry: &Geometry, chunks: u32) -> Option<Self> {
+        let own = chunks - chunks / 2..chunks;
+        geometry.is_tiered().then(|| Self {
+            victims: Vec::new(),
+            moves: VecDeque::new(),
+            chunks: own.clone().rev().collect(),
+            chunks_all: own,
+            filling: None,
+            credit: 0,
+        })
+    }
+
+    /// Chunks that are not GC's.
+    pub fn chunks_own(&self) -> u32 {
+        self.chunks_all.end - self.chunks_all.start
+    }
+
+    pub fn owns_chunk(&self, chunk: u32) -> bool {
+        self.chunks_all.contains(&chunk)
+    }
+
+    /// Nothing that was read into `chunk` is needed any more.
+    pub fn give_chunk(&mut self, chunk: u32) {
+        match &mut self.filling {
+            Some((filling, used)) if *filling == chunk => *used = 0,
+            _ => self.chunks.push(chunk),
+        }
+    }
+
+    /// The chunk to read into, and how much of it is used: `None` if but `kept` are left.
+    fn take_room(&mut self, kept: usize) -> Option<(u32, u32)> {
+        if self.filling.is_none() && self.chunks.len() > kept {
+            self.filling = self.chunks.pop().map(|chunk| (chunk, 0));
+        }
+        self.filling
+    }
+
+    /// Nothing is in hand.
+    pub fn rests(&self) -> bool {
+        self.victims.is_empty() && self.moves.is_empty()
+    }
+}
+
+/// Numbers of free bands of the fast tier below which something happens.
+#[derive(Clone, Copy, Debug)]
+struct Levels {
+    /// The host opens none.
+    floor: u32,
+    /// The host has only what destage earns it.
+    throttle: u32,
+    /// Destage begins.
+    start: u32,
+}
+
+/// Fewest bands that a fast tier must have: two checkpoints, the reserve, an open band for each of
+/// `handles` and what destage works on.
+pub(crate) fn fast_bands_min(checkpoint_bands: u32, handles: u32) -> u32 {
+    2 * checkpoint_bands + RECORD_BANDS + handles + 3
+}
+
+impl Ftl {
+    /// Whether the fast tier is large enough for this device; `Err` says how large it must be.
+    pub(crate) fn check_fast_tier(&self, health: &Health) -> Result<(), String> {
+        if !self.geometry.is_tiered() {
+            return Ok(());
+        }
+        let bad = health.bad_blocks.iter().filter(|&&block| self.geometry.is_fast(block)).count();
+        let bands = self.geometry.fast_blocks().saturating_sub(bad as u32);
+        let min = fast_bands_min(self.layout.bands, u32::from(self.settings.handles));
+        if bands < min {
+            let band_bytes = u64::from(self.geometry.slots_per_block()) * BLOCK_BYTES as u64;
+            let mib = (band_bytes * u64::from(min)) >> 20;
+            return Err(format!(
+                "the fast tier has {bands} usable bands: a device of {} logical blocks with {} \
+                 handles wants {min} at least ({mib} MiB)",
+                self.l2p.len(),
+                self.settings.handles
+            ));
+        }
+        Ok(())
+    }
+
+    /// The units that append points of `purpose` use.
+    pub(crate) fn units_for(&self, purpose: Purpose) -> Range<u32> {
+        let (fast, all) = (self.geometry.fast.units, self.geometry.units);
+        match purpose {
+            _ if fast == 0 => 0..all,
+            Purpose::Host | Purpose::Checkpoint => 0..fast,
+            Purpose::Destage | Purpose::Relocate => fast..all,
+        }
+    }
+
+    /// Units that are not fast.
+    pub(crate) fn slow_units(&self) -> u32 {
+        self.geometry.units - self.geometry.fast.units
+    }
+
+    /// Whether `point` appends to the fast tier.
+    #[inline]
+    pub(crate) fn on_fast(&self, point: usize) -> bool {
+        self.geometry.is_tiered() && self.points[point].purpose == Purpose::Host
+    }
+
+    fn is_fast_slot(&self, slot: u32) -> bool {
+        slot < POISONED && self.geometry.is_fast(self.bands.block_of(SlotId(slot)))
+    }
+
+    fn levels(&self) -> Levels {
+        let bands = self.geometry.fast_blocks();
+        let floor = self.checkpoint_reserve_fast() + RECORD_BANDS;
+        let throttle = floor + 1 + bands / THROTTLE_SHARE;
+        let free = u64::from(bands) * u64::from(100 - self.settings.destage_above) / 100;
+        Levels { floor, throttle, start: (free as u32).max(throttle + 1) }
+    }
+
+    /// Free bands of the fast tier that stay for a checkpoint. What cannot wait goes to the capacity
+    /// tier instead.
+    fn checkpoint_reserve_fast(&self) -> u32 {
+        if self.checkpoint.is_writing() { 0 } else { self.layout.bands }
+    }
+
+    /// Below this many free bands no append point of the host opens one of the fast tier.
+    pub(crate) fn fast_floor(&self) -> u32 {
+        self.levels().floor
+    }
+
+    /// Most placement handles of the host that the fast tier has bands for.
+    pub(crate) fn handles_max_fast(&self) -> u32 {
+        self.geometry.fast_blocks().saturating_sub(fast_bands_min(self.layout.bands, 0)) / 2
+    }
+
+    pub(crate) fn may_open_tiered(&self, purpose: Purpose, has_open: bool) -> bool {
+        if self.now < self.no_space_until {
+            return false;
+        }
+        let (free, free_fast) = (self.bands.free, self.bands.free_fast);
+        let (record, group) = (self.host.record_placing, self.host.atomic_placing);
+        match purpose {
+            Purpose::Checkpoint => true,
+            Purpose::Host if record || group => free_fast > self.checkpoint_reserve_fast(),
+            // What waits for clean bands is what frees those that are held.
+            Purpose::Host if self.checkpoint_starves() => false,
+            Purpose::Host => free_fast > self.fast_floor() + u32::from(has_open),
+            _ if record => free > 0,
+            Purpose::Destage => free > self.host_floor() + u32::from(has_open),
+            Purpose::Relocate if has_open => free > self.host_floor(),
+            Purpose::Relocate => free > 0,
+        }
+    }
+
+    fn checkpoint_starves(&self) -> bool {
+        let clean = |unit| self.bands.clean(unit).len() as u32;
+        self.checkpoint.is_wanted()
+            && (0..self.geometry.fast.units).map(clean).sum::<u32>() <= self.layout.bands
+    }
+
+    /// A checkpoint waits for clean bands of the tier that GC works on.
+    pub(crate) fn checkpoint_starves_capacity(&self) -> bool {
+        !self.geometry.is_tiered()
+            && self.checkpoint.is_wanted()
+            && self.clean_bands() <= self.layout.bands
+    }
+
+    /// True if the host must wait before it appends: for GC, or for destage.
+    pub(crate) fn gate_host(&self) -> bool {
+        match &self.tier {
+            None => self.gate_writes(),
+            Some(tier) => {
+                tier.credit <= 0
+                    && !self.host.borrowing
+                    && !tier.victims.is_empty()
+                    && self.bands.free_fast < self.levels().throttle
+            }
+        }
+    }
+
+    /// The fast tier has no room for an atomic write and none to come, but the capacity tier has.
+    pub(crate) fn room_behind(&self, index: u32) -> bool {
+        let destages = |&point: &usize| self.points[point].purpose == Purpose::Destage;
+        self.host.borrowing
+            && (0..self.points.len()).filter(destages).any(|at| self.room_for_group(index, at))
+    }
+
+    /// The host has placed one slot.
+    #[inline]
+    pub(crate) fn charge_host(&mut self) {
+        match &mut self.tier {
+            None => self.reclaim.credit -= 256,
+            Some(tier) => tier.credit -= 256,
+        }
+    }
+
+    /// Who appends to the same units as GC has something that waits.
+    pub(crate) fn someone_waits_for_gc(&self) -> bool {
+        match &self.tier {
+            None => !self.host.writes.is_empty(),
+            Some(tier) => !tier.moves.is_empty(),
+        }
+    }
+
+    /// What was read finds no place, though nothing runs that could make one.
+    pub(crate) fn destage_stands_still(&self) -> bool {
+        self.tier.as_ref().is_some_and(|tier| !tier.moves.is_empty()) && self.no_work_runs()
+    }
+
+    /// The host waits, and the fast tier is nearly full.
+    pub(crate) fn host_waits_for_destage(&self) -> bool {
+        self.tier.is_some()
+            && !self.host.writes.is_empty()
+            && self.bands.free_fast < self.levels().throttle
+    }
+
+    /// Something of `request` went to `slot`, and what was in `previous` is not needed any more.
+    #[inline]
+    pub(crate) fn note_placed(&mut self, request: u32, slot: SlotId, previous: u32) {
+        if !self.geometry.is_tiered() {
+            return;
+        }
+        if !self.is_fast_slot(slot.0) {
+            self.counters.requests_spilled += u64::from(!self.host.requests[request].spilled);
+            self.host.requests[request].spilled = true;
+        }
+        self.counters.slots_dropped += u64::from(self.is_fast_slot(previous));
+    }
+
+    /// What was in `from` has moved.
+    #[inline]
+    pub(crate) fn note_moved(&mut self, from: SlotId, owner: Owner) {
+        if self.geometry.is_tiered() && matches!(owner, Owner::Relocation(_)) {
+            self.counters.slots_destaged += u64::from(self.is_fast_slot(from.0));
+        }
+    }
+
+    /// Counts blocks of host reads that the fast tier serves.
+    #[inline]
+    pub(crate) fn note_read(&mut self, slot: u32, blocks: u32) {
+        if self.geometry.is_tiered() && self.is_fast_slot(slot) {
+            self.counters.host_blocks_read_fast += u64::from(blocks);
+        }
+    }
+
+    /// Moves destage on as far as it can go now.
+    pub(crate) fn tier_pump(&mut self) {
+        self.place_destaged();
+        self.pick_destage();
+        let mut index = 0;
+        while index < self.tier_mut().victims.len() {
+            if !self.destaged(index) {
+                self.read_destage(index);
+                index += 1;
+            }
+        }
+        self.ask_for_records();
+        self.free_buffers();
+    }
+
+    /// All buffers are taken by pages that are being filled, while the host waits: these go out as
+    /// they are.
+    fn free_buffers(&mut self) {
+        let tier = self.tier_mut();
+        let taken = tier.chunks.is_empty() && tier.filling.is_none();
+        if !taken || !tier.moves.is_empty() || !self.host_waits_for_destage() {
+            return;
+        }
+        if self.no_work_runs() {
+            for point in 0..self.points.len() {
+                if !self.on_fast(point) {
+                    self.seal(point);
+                }
+            }
+        }
+    }
+
+    fn tier_mut(&mut self) -> &mut Tier {
+        self.tier.as_mut().expect("a two-tier device")
+    }
+
+    /// Whether what is read may still be destaged. At a shutdown it stays where it is.
+    pub(crate) fn may_destage(&self) -> bool {
+        self.phase == Phase::Running
+            || self.phase == Phase::Stopping
+                && (!self.host.writes.is_empty() || self.checkpoint_starves())
+    }
+
+    fn pick_destage(&mut self) {
+        let levels = self.levels();
+        while self.may_destage() && !self.settling {
+            let free = self.bands.free_fast;
+            let tier = self.tier_mut();
+            let victims = tier.victims.len();
+            if free >= levels.throttle {
+                tier.credit = 0;
+            }
+            // Emptied bands wait for the pages that hold the copies: more victims fill those.
+            let emptied =
+                if self.host_waits_for_destage() { 0 } else { self.bands.draining_fast() };
+            let enough = free + (victims + emptied) as u32 >= levels.start;
+            if enough || victims >= self.victims_wanted(&levels) {
+                return;
+            }
+            let oldest = self.bands.fast_full().find(|&block| !self.holds_failed_slots(block));
+            let Some(block) = oldest else { return };
+            self.destage(block, "destage: the fast tier fills");
+        }
+    }
+
+    /// One at ease, more as the tier fills.
+    fn victims_wanted(&self, levels: &Levels) -> usize {
+        let short = levels.start.saturating_sub(self.bands.free_fast) as usize;
+        let range = (levels.start - levels.throttle) as usize;
+        let chunks = self.tier.as_ref().map_or(0, Tier::chunks_own);
+        // As many as fill the buffers: each page of them is on its way to a unit of its own.
+        let most = (chunks / self.geometry.pages_per_block).max(VICTIMS_MIN) as usize;
+        (1 + short * (most - 1) / range).min(most)
+    }
+
+    /// Begins to destage a full band of the fast tier.
+    pub(crate) fn destage(&mut self, block: BlockId, reason: &'static str) {
+        let levels = self.levels();
+        let slots = i64::from(self.geometry.slots_per_block());
+        let valid = i64::from(self.bands[block].slots_valid);
+        let room = i64::from(self.bands.free_fast.saturating_sub(levels.floor));
+        // 3/4 of what the band gives at the floor, 5/4 of it where throttling begins.
+        let share = 192 + 128 * room / i64::from(levels.throttle - levels.floor);
+        let credit = slots * share / valid.max(1);
+        self.counters.bands_destaged += 1;
+        self.units[self.geometry.unit_of(block) as usize].last_reason = reason;
+        self.bands.set_state(block, BandState::Victim);
+        let cursor = self.geometry.slot(block, 0, 0);
+        let ceiling = self.credit_max();
+        let tier = self.tier_mut();
+        tier.credit = tier.credit.clamp(-ceiling, ceiling);
+        tier.victims.push(Victim { block, cursor, reads: 0, credit, for_space: true });
+    }
+
+    /// Ends the victim at `index` if nothing of it is left to do.
+    fn destaged(&mut self, index: usize) -> bool {
+        let tier = self.tier.as_ref().expect("a two-tier device");
+        let Victim { block, cursor, reads, .. } = tier.victims[index];
+        if cursor < self.band_end(block) || reads > 0 {
+            return false;
+        }
+        if self.bands[block].slots_valid > 0 {
+            // What was read and has no place yet counts there, too.
+            if self.bands[block].reads_pending > 0 {
+                return false;
+            }
+            // Something stayed: part of an undecided atomic write, or a shutdown.
+            self.tier_mut().victims.remove(index);
+            self.bands.set_state(block, BandState::Full);
+            self.restore_failing(block);
+            return true;
+        }
+        self.tier_mut().victims.remove(index);
+        self.bands.set_state(block, BandState::Draining);
+        self.drain();
+        true
+    }
+
+    /// Reads the next valid slots of a victim, as long as there are buffers.
+    fn read_destage(&mut self, index: usize) {
+        let pressed = self.bands.free_fast < self.levels().throttle;
+        let tier = self.tier_mut();
+        let kept = if pressed {
+            0
+        } else {
+            tier.chunks_all.len() - (tier.chunks_all.len() / CHUNKS_AT_EASE).max(1)
+        };
+        loop {
+            let tier = self.tier.as_mut().expect("a two-tier device");
+            let Victim { block, cursor, .. } = tier.victims[index];
+            let end = self.geometry.slot(block, 0, 0).0 + self.geometry.slots_per_block();
+            if cursor.0 >= end {
+                return;
+            }
+            let Some(first) = self.bands.next_valid(cursor, SlotId(end)) else {
+                tier.victims[index].cursor = SlotId(end);
+                return;
+            };
+            let Some((chunk, used)) = tier.take_room(kept) else { return };
+            tier.victims[index].reads += 1;
+            let count = self.read_run(first, chunk, used);
+            let left = self.geometry.slots_per_page - used - count;
+            let tier = self.tier_mut();
+            tier.filling = (left > 0).then_some((chunk, used + count));
+            tier.victims[index].cursor = SlotId(first.0 + count);
+        }
+    }
+
+    /// Appends what was read to the capacity tier, as far as there is room.
+    fn place_destaged(&mut self) {
+        while let Some(front) = self.tier_mut().moves.front() {
+            let (lba, wished) = (front.append.lba, usize::from(front.point));
+            let from = front.from.expect("what is destaged comes from somewhere");
+            if !self.bands.is_valid(from) || self.drops_valid(lba, from) {
+                let dropped = self.pop_destaged();
+                self.tell(dropped.append.owner);
+                continue;
+            }
+            if self.gate_writes() {
+                return;
+            }
+            self.lba_next = lba;
+            let Some(point) = self.place_for_destage(wished) else { return };
+            let entry = self.pop_destaged();
+            self.tier_mut().credit += entry.credit;
+            self.reclaim.credit -= 256;
+            self.place_move(entry, point, false);
+        }
+    }
+
+    /// A seeded bug: one valid block in so many is forgotten.
+    fn drops_valid(&mut self, lba: u32, from: SlotId) -> bool {
+        let drops = self.is_mutant(Mutant::DropWhenDestaged) && from.0.is_multiple_of(5);
+        if drops {
+            self.remap(lba, UNMAPPED, self.durable.next() - 1);
+        }
+        drops
+    }
+
+    fn pop_destaged(&mut self) -> Move {
+        let entry = self.tier_mut().moves.pop_front().expect("the front was looked at");
+        self.unhold_source(&entry);
+        entry
+    }
+
+    /// The wished append point; where space is tight, one of another handle of destage that has room;
+    /// and any of the capacity tier rather than that all stands still.
+    fn place_for_destage(&mut self, wished: usize) -> Option<usize> {
+        let closing = self.closing_point(wished);
+        if self.page_of(closing).is_some() {
+            return Some(closing);
+        }
+        let tight = self.bands.free <= self.host_floor();
+        let stuck = tight && self.no_work_runs();
+        let others: Vec<_> = (0..self.points.len())
+            .filter(|&other| match self.points[other].purpose {
+                Purpose::Destage => tight,
+                Purpose::Relocate => stuck,
+                Purpose::Host | Purpose::Checkpoint => false,
+            })
+            .collect();
+        others.into_iter().find(|&other| self.page_of(other).is_some())
+    }
+
+    /// Programs what the fast tier's append points are filling where the unit is nearly idle: nobody
+    /// waits for a page to fill that costs only what is in it.
+    pub(crate) fn commit_fast(&mut self) {
+        for point in 0..self.points.len() {
+            let page = self.points[point].page;
+            if page == NONE || !self.on_fast(point) {
+                continue;
+            }
+            let entry = &self.pages[page];
+            let unit = self.geometry.unit_of(self.opens[entry.open].block);
+            let waiting = self.units[unit as usize].appends_waiting();
+            if !entry.slots.is_empty() && waiting < PROGRAMS_BEFORE_COMMIT {
+                self.seal(point);
+            }
+        }
+    }
+
+    /// Emptied bands may hold records that recovery needs until the next checkpoint: where bands are
+    /// short, that comes now.
+    fn ask_for_records(&mut self) {
+        if self.bands.free_fast >= self.levels().throttle {
+            return;
+        }
+        let mut draining = self.bands.draining.iter();
+        let held = draining.any(|&block| {
+            self.geometry.is_fast(block) && self.bands[block].hold_order >= self.checkpoint.order
+        });
+        if held {
+            self.checkpoint.want();
+        }
+    }
+
+    /// What destage has in hand stays where it is.
+    pub(crate) fn rest_destage(&mut self) {
+        let Some(tier) = &mut self.tier else { return };
+        for entry in std::mem::take(&mut tier.moves) {
+            self.unhold_source(&entry);
+            self.tell(entry.append.owner);
+        }
+        for index in 0..self.tier_mut().victims.len() {
+            let block = self.tier_mut().victims[index].block;
+            let end = self.band_end(block);
+            self.tier_mut().victims[index].cursor = end;
+        }
+        let mut index = 0;
+        while index < self.tier_mut().victims.len() {
+            index += usize::from(!self.destaged(index));
+        }
+    }
+}

@@ -29,6 +29,8 @@ pub struct DeviceSpec {
     pub inside: Inside,
     /// Link, firmware and cache.
     pub front: FrontConfig,
+    /// The stream policy in the host's driver, of a drive that takes placement identifiers.
+    pub host_streams: Option<String>,
 }
 
 /// What is behind the front.
@@ -146,10 +148,20 @@ fn merge(into: &mut toml::Table, from: &toml::Table) {
     }
 }
 
-const NAMES: [&str; 8] =
-    ["sdf", "tssd", "gen3", "intel-320", "ts8-2", "ts8-2-x11", "fusion-io", "mqsim-default"];
+const NAMES: [&str; 10] = [
+    "sdf",
+    "tssd",
+    "gen3",
+    "intel-320",
+    "ts8-2",
+    "ts8-2-x11",
+    "fusion-io",
+    "mqsim-default",
+    "multi-stream",
+    "fdp",
+];
 
-const TEXTS: [&str; 8] = [
+const TEXTS: [&str; 10] = [
     include_str!("../../../../devices/sdf.toml"),
     include_str!("../../../../devices/tssd.toml"),
     include_str!("../../../../devices/gen3.toml"),
@@ -158,6 +170,8 @@ const TEXTS: [&str; 8] = [
     include_str!("../../../../devices/ts8-2-x11.toml"),
     include_str!("../../../../devices/fusion-io.toml"),
     include_str!("../../../../devices/mqsim-default.toml"),
+    include_str!("../../../../devices/multi-stream.toml"),
+    include_str!("../../../../devices/fdp.toml"),
 ];
 
 #[cfg(test)]

@@ -34,15 +34,16 @@ impl TenantFile {
             ("cassandra", None) => Kind::Cassandra { trims: self.trims },
             ("postgresql", None) => Kind::Postgresql,
             ("sqlite", None) => Kind::Sqlite,
+            ("log", None) => Kind::Log,
             ("recorded", Some(trace)) => Kind::Recorded(trace.clone()),
             ("recorded", None) => return Err(format!("{place}: trace = \"FILE\" is missing")),
-            ("mysql" | "cassandra" | "postgresql" | "sqlite", Some(_)) => {
+            ("mysql" | "cassandra" | "postgresql" | "sqlite" | "log", Some(_)) => {
                 return Err(format!("{place}: only a tenant of kind \"recorded\" has a trace"));
             }
             (other, _) => {
                 return Err(format!(
                     "{place}: kind = {other:?}: one of \"mysql\", \"cassandra\", \
-                     \"postgresql\", \"sqlite\", \"recorded\""
+                     \"postgresql\", \"sqlite\", \"log\", \"recorded\""
                 ));
             }
         };

@@ -174,7 +174,7 @@ impl Config {
             data_bytes,
             page_bytes: 16 << 10,
             connections: 30,
-            pool: 0.25,
+            pool: 0.5,
             log_bytes: (data_bytes / 16).max(8 << 20).next_multiple_of(1 << 20),
             log_unit: 4096,
             record_bytes: 400,

@@ -64,15 +64,15 @@ impl Config {
             clients,
             reads: 0.5,
             theta: 0.99,
-            cached: 0.8,
-            read_bytes: 64 << 10,
+            cached: 0.95,
+            read_bytes: 16 << 10,
             memtable_bytes: (data_bytes / 50).max(2 << 20),
             segment_bytes: (data_bytes / 200).max(EXTENT_BYTES).next_multiple_of(EXTENT_BYTES),
             log_write_bytes: 128 << 10,
             merged: 4,
             stream_bytes: 256 << 10,
             trims: false,
-            think_ns: 400_000,
+            think_ns: 2_000_000,
         }
     }
 }
@@ -236,8 +236,8 @@ impl Lsm {
         if self.log_pending < self.config.log_write_bytes {
             return Ok(());
         }
-        self.log_writing = true;
-        let mut left = std::mem::take(&mut self.log_pending);
+        let pending = std::mem::take(&mut self.log_pending);
+        let mut left = pending;
         while left > 0 {
             let room = self.config.segment_bytes - self.segment_bytes;
             if room == 0 {
@@ -262,7 +262,10 @@ impl Lsm {
             self.segment_bytes += count;
             left -= count;
         }
-        plan.sync();
+        self.log_writing = left < pending;
+        if self.log_writing {
+            plan.sync();
+        }
         Ok(())
     }
 

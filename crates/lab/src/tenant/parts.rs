@@ -3,6 +3,7 @@
 use super::database::{self, Database};
 use super::lsm::{self, Lsm};
 use super::recorded::{Recorded, Request};
+use super::ring::Ring;
 use super::{Program, Tenant, Tenants};
 use flash::Random;
 use std::path::PathBuf;
@@ -22,6 +23,8 @@ pub enum Kind {
     Postgresql,
     /// SQLite under YCSB-A, likewise.
     Sqlite,
+    /// A log that is kept for one round of its part.
+    Log,
     /// A recorded trace.
     Recorded(PathBuf),
 }
@@ -73,6 +76,7 @@ pub fn parts(
                 config.think_ns = part.think_ns.unwrap_or(config.think_ns);
                 Box::new(Lsm::new(config, seed).map_err(wrong)?)
             }
+            Kind::Log => Box::new(Ring::new(room, APPEND_BYTES).map_err(wrong)?),
             Kind::Recorded(path) => {
                 let (requests, span) = recorded(path).map_err(wrong)?;
                 fits(span)?;
@@ -84,6 +88,9 @@ pub fn parts(
     }
     Ok(Tenants::new(tenants))
 }
+
+/// Of a log, at a time.
+const APPEND_BYTES: u64 = 32 << 10;
 
 fn or(depth: u32, default: u32) -> u32 {
     if depth == 0 { default } else { depth }

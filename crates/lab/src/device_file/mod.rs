@@ -148,7 +148,7 @@ fn merge(into: &mut toml::Table, from: &toml::Table) {
     }
 }
 
-const NAMES: [&str; 10] = [
+const NAMES: [&str; 11] = [
     "sdf",
     "tssd",
     "gen3",
@@ -159,9 +159,10 @@ const NAMES: [&str; 10] = [
     "mqsim-default",
     "multi-stream",
     "fdp",
+    "open-channel",
 ];
 
-const TEXTS: [&str; 10] = [
+const TEXTS: [&str; 11] = [
     include_str!("../../../../devices/sdf.toml"),
     include_str!("../../../../devices/tssd.toml"),
     include_str!("../../../../devices/gen3.toml"),
@@ -172,6 +173,7 @@ const TEXTS: [&str; 10] = [
     include_str!("../../../../devices/mqsim-default.toml"),
     include_str!("../../../../devices/multi-stream.toml"),
     include_str!("../../../../devices/fdp.toml"),
+    include_str!("../../../../devices/open-channel.toml"),
 ];
 
 #[cfg(test)]

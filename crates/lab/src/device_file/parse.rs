@@ -85,7 +85,8 @@ fn ftl_choice(
 ) -> Result<FtlChoice, KeyError> {
     let mut keys = required(keys, "ftl", "over_provisioning = 0.07")?;
     if placement.is_some() && keys.has("stream") {
-        let reason = "the placement identifiers of [placement] decide it; remove one of them".into();
+        let reason =
+            "the placement identifiers of [placement] decide it; remove one of them".into();
         return Err(keys.refuse("stream", "", reason, "\"none\""));
     }
     let utilization = if keys.has("over_provisioning") {
@@ -113,9 +114,10 @@ fn placement(keys: &mut Keys, kind: &str) -> Result<Option<(Placement, bool)>, K
         return Ok(None);
     };
     if kind != "ssd" {
-        let reason = "only a device of kind \"ssd\" takes placement identifiers; what the host FTL \
+        let reason =
+            "only a device of kind \"ssd\" takes placement identifiers; what the host FTL \
                       of others sorts by is [ftl] stream"
-            .into();
+                .into();
         return Err(keys.refuse("kind", format!("{kind:?}"), reason, "\"ssd\""));
     }
     let interface = match one_of(&mut placement, "interface", &["fdp", "streams"])?.as_str() {

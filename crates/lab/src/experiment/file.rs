@@ -422,7 +422,9 @@ impl CaseFile {
         }
         let kinds = [clients.is_empty(), tenants.is_empty(), waf.is_none()];
         if kinds.iter().filter(|absent| !**absent).count() != 1 {
-            return Err("a case needs clients, or tenants, or a waf table, and only one of them".into());
+            return Err(
+                "a case needs clients, or tenants, or a waf table, and only one of them".into()
+            );
         }
         let by_writes = !tenants.is_empty() && self.writes > 0.0 && self.writes <= 1000.0;
         if waf.is_none() && (self.measure.0 > 0) == by_writes {

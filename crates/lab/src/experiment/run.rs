@@ -60,6 +60,9 @@ pub fn run(
     options: &Options,
     progress: Progress<'_>,
 ) -> Result<Results, ExperimentError> {
+    if let Some(missing) = experiment.missing_trace(options.scale, &options.set)? {
+        return Err(ExperimentError(format!("experiment {}: {missing}", experiment.name)));
+    }
     let points = experiment.points();
     let total = points.len() * experiment.cases();
     let done = std::sync::atomic::AtomicUsize::new(0);

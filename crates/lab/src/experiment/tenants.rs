@@ -81,7 +81,7 @@ fn missing(path: &Path) -> Option<String> {
     (!path.is_file()).then(|| {
         format!(
             "trace {}: there is no such file from here; run it where the traces are, or say where: \
-             weir lab run NAME --set traces=FOLDER",
+             --set traces=FOLDER of weir lab run",
             path.display()
         )
     })

@@ -129,7 +129,8 @@ impl Config {
     /// standard (clauses 1.2, 2.1.6, 5.2.3); page, doublewrite buffer and log are InnoDB's.
     pub fn innodb_tpcc(data_bytes: u64) -> Self {
         // Warehouse and district, stock, customer, order line, order and new order, history.
-        let sizes = [(0.001, 128), (0.446, 306), (0.287, 655), (0.233, 54), (0.012, 32), (0.021, 46)];
+        let sizes =
+            [(0.001, 128), (0.446, 306), (0.287, 655), (0.233, 54), (0.012, 32), (0.021, 46)];
         let item = Rows::NuRand { a: 8191, rows: 100_000 };
         let person = Rows::NuRand { a: 1023, rows: 30_000 };
         let append = Rows::Append { parts: 10 };

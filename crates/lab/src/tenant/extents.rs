@@ -103,7 +103,10 @@ mod tests {
         extents.release(&first);
         // Next fit: the last free one, then from the start.
         let third = extents.allocate(3 * EXTENT_BYTES).expect("there is room");
-        assert_eq!(third.pieces, [(8 * EXTENT_BYTES, EXTENT_BYTES), (EXTENT_BYTES, 2 * EXTENT_BYTES)]);
+        assert_eq!(
+            third.pieces,
+            [(8 * EXTENT_BYTES, EXTENT_BYTES), (EXTENT_BYTES, 2 * EXTENT_BYTES)]
+        );
         extents.release(&second);
         extents.release(&third);
         assert_eq!(extents.free_bytes(), 8 * EXTENT_BYTES);

@@ -346,7 +346,8 @@ impl Lsm {
         keys.sort_unstable();
         keys.dedup();
         let bytes = keys.len() as u64 * self.config.record_bytes;
-        let output = self.extents.allocate(bytes).ok_or_else(|| self.full("a compaction", bytes))?;
+        let output =
+            self.extents.allocate(bytes).ok_or_else(|| self.full("a compaction", bytes))?;
         let pieces = bytes.div_ceil(self.config.stream_bytes);
         for piece in 0..pieces {
             for &index in &inputs {

@@ -23,7 +23,7 @@ mod ring;
 
 pub use parts::{Kind, Part, parts};
 pub use profile::{Figures, Profile};
-pub use recorded::{Recorded, requests};
+pub use recorded::{Recorded, Request, requests};
 
 use crate::driver::Failure;
 use crate::load::{Seen, Window};
@@ -164,7 +164,7 @@ impl Tenant {
         &self.name
     }
 
-    /// What it did since its files were written.
+    /// What it did, from the writing of its files on.
     pub fn profile(&self) -> Option<&Profile> {
         self.profile.as_ref()
     }
@@ -192,7 +192,7 @@ impl Tenants {
     /// Writes what is there before anything begins.
     pub fn fill(&mut self, target: &mut dyn Target) -> Result<(), Failure> {
         const AT_ONCE: u64 = 256 << 10;
-        for tenant in &self.tenants {
+        for tenant in &mut self.tenants {
             for (offset, bytes) in tenant.program.files() {
                 let mut next = offset;
                 while next < offset + bytes {
@@ -204,6 +204,9 @@ impl Tenants {
                         bytes: count,
                         hint: Hint::default(),
                     };
+                    if let Some(profile) = &mut tenant.profile {
+                        profile.add(IoKind::Write, next, count);
+                    }
                     target.submit(now, 0, io)?;
                     next += count;
                     let done = end_of_one(target)?;

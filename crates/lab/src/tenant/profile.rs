@@ -131,8 +131,7 @@ impl Profile {
     /// What it came to.
     pub fn figures(&self) -> Figures {
         let by = |count: u64, of: u64| count as f64 / of.max(1) as f64;
-        let mut counts: Vec<u32> =
-            self.counts.iter().copied().filter(|&count| count > 0).collect();
+        let mut counts: Vec<u32> = self.counts.iter().copied().filter(|&count| count > 0).collect();
         counts.sort_unstable_by(|a, b| b.cmp(a));
         let top = |part: usize| {
             let first = &counts[..counts.len().div_ceil(part)];

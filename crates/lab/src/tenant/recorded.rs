@@ -9,11 +9,15 @@ use flash::BLOCK_BYTES;
 use std::path::Path;
 use std::sync::Arc;
 
+/// A trim of more than this part of the device wipes it.
+const WIPE_PART: u64 = 10;
+
 /// A request: what, the first byte, bytes; in whole blocks.
 pub type Request = (IoKind, u64, u64);
 
 /// The requests of a trace, laid together as `weir replay --fit pack` does, and the bytes they span.
-/// Writes that must be durable are followed by a flush. `Err` says what is wrong and what would mend
+/// Writes that must be durable are followed by a flush. A trim of much of the device is left out: a
+/// new file system is made once in a device's life, not in every round. `Err` says what is wrong and what would mend
 /// it.
 pub fn requests(path: &Path) -> Result<(Vec<Request>, u64), String> {
     let options = Options { repair_time: true, ..Options::default() };
@@ -32,6 +36,10 @@ pub fn requests(path: &Path) -> Result<(Vec<Request>, u64), String> {
         }
         fit.pieces(&record, &mut pieces);
         let block = BLOCK_BYTES as u64;
+        let trimmed: u64 = pieces.iter().map(|&(_, bytes)| bytes).sum();
+        if record.op == Op::Trim && trimmed > bytes / WIPE_PART {
+            continue;
+        }
         for &(offset, bytes) in &pieces {
             let (kind, first, end) = match record.op {
                 Op::Read => (IoKind::Read, offset / block, (offset + bytes).div_ceil(block)),

@@ -205,7 +205,7 @@ fn raw_units_that_name_no_spare_keep_back_what_bad_blocks_take() {
 }
 
 /// The drive `name`, small, with some keys set.
-fn small(name: &str, set: &str) -> Result<Box<dyn Target>, String> {
+fn small_drive(name: &str, set: &str) -> Result<Box<dyn Target>, String> {
     let set = format!(
         "[layout]\nchannels = 2\ndies_per_channel = 1\n[profile_changes]\nplanes = 1\n\
          pages_per_block = 12\n[ftl]\nover_provisioning = 0.28\n{set}"
@@ -243,7 +243,7 @@ fn waf_of_logs(drive: &mut dyn Target) -> (f64, TargetCounts) {
 fn a_detector_before_a_drive_with_streams_saves_relocations_and_does_so_again() {
     let sfr = "[host]\nstreams = \"sfr:chunk=32KiB,decay=256MiB,base=1.5\"";
     for name in ["multi-stream", "fdp"] {
-        let run = |set| waf_of_logs(&mut *small(name, set).expect("builds"));
+        let run = |set| waf_of_logs(&mut *small_drive(name, set).expect("builds"));
         let (without, _) = run("");
         let (with, counts) = run(sfr);
         assert!(with < without - 0.2, "{name}: {with:.3} with streams, {without:.3} without");
@@ -253,7 +253,7 @@ fn a_detector_before_a_drive_with_streams_saves_relocations_and_does_so_again() 
 
 #[test]
 fn fdp_statistics_say_what_was_written_moved_and_named_wrongly() {
-    let mut drive = small("fdp", "").expect("builds");
+    let mut drive = small_drive("fdp", "").expect("builds");
     let block = flash::BLOCK_BYTES as u64;
     for token in 0..64u64 {
         // Identifiers 8 and 9 name no handle of 8.
@@ -273,7 +273,7 @@ fn fdp_statistics_say_what_was_written_moved_and_named_wrongly() {
     let fdp = drive.fdp().expect("it is an FDP drive");
     assert_eq!((fdp.host_bytes_written, fdp.invalid_identifiers), (64 * block, 12));
     assert!(fdp.media_bytes_written >= fdp.host_bytes_written && fdp.unit_changes >= 8, "{fdp:?}");
-    assert!(small("multi-stream", "").expect("builds").fdp().is_none());
+    assert!(small_drive("multi-stream", "").expect("builds").fdp().is_none());
 }
 
 #[test]

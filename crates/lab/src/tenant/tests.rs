@@ -72,7 +72,7 @@ impl Target for Recorder {
 
 const MIB: u64 = 1 << 20;
 
-fn four(trims: bool, bytes: u64, seed: u64) -> Tenants {
+fn four(last: Kind, bytes: u64, seed: u64) -> Tenants {
     let part = |name: &str, kind| Part {
         name: name.into(),
         kind,
@@ -83,9 +83,9 @@ fn four(trims: bool, bytes: u64, seed: u64) -> Tenants {
     };
     let list = [
         part("mysql", Kind::Mysql),
-        part("cassandra 1", Kind::Cassandra { trims }),
-        part("cassandra 2", Kind::Cassandra { trims: !trims }),
-        part("log", Kind::Log),
+        part("cassandra 1", Kind::Cassandra { trims: true }),
+        part("cassandra 2", Kind::Cassandra { trims: false }),
+        part("last", last),
     ];
     parts(&list, bytes, seed, &mut |_| Err("no trace".into())).expect("they fit")
 }
@@ -94,7 +94,7 @@ fn four(trims: bool, bytes: u64, seed: u64) -> Tenants {
 fn tenants_stay_within_their_parts_and_do_the_same_again() {
     let run = |seed| {
         let mut recorder = Recorder::new(1024 * MIB);
-        let mut tenants = four(true, recorder.bytes, seed);
+        let mut tenants = four(Kind::Log, recorder.bytes, seed);
         tenants.fill(&mut recorder).expect("fills");
         // Stopped, measured by time, and gone on with.
         tenants.run(&mut recorder, Until::Written(600 * MIB)).expect("runs");
@@ -121,11 +121,11 @@ fn tenants_stay_within_their_parts_and_do_the_same_again() {
 #[test]
 fn only_a_store_that_trims_trims_and_what_it_trimmed_is_written_again() {
     let mut recorder = Recorder::new(1024 * MIB);
-    let mut tenants = four(true, recorder.bytes, 3);
+    let mut tenants = four(Kind::Mysql, recorder.bytes, 3);
     tenants.fill(&mut recorder).expect("fills");
     tenants.run(&mut recorder, Until::Written(1500 * MIB)).expect("runs");
     let figures = |index: usize| tenants.list()[index].profile().expect("kept").figures();
-    assert!(figures(1).trimmed > 0.3, "{:?}", figures(1));
+    assert!(figures(1).trimmed > 0.2, "{:?}", figures(1));
     assert_eq!(figures(2).trimmed, 0.0);
     assert_eq!(figures(0).trimmed, 0.0);
     // Doublewrite buffer and log: some hundredths of the space take a third of the writes.

@@ -102,8 +102,10 @@ fn add_seen(values: &mut BTreeMap<String, f64>, prefix: &str, seen: &Seen, spike
     }
 }
 
-/// Figures of a profile, by name, with their units.
-const PROFILE: [(&str, &str, fn(&Figures) -> f64); 13] = [
+/// Name, unit, and how it follows from a profile.
+type ProfileMetric = (&'static str, &'static str, fn(&Figures) -> f64);
+
+const PROFILE: [ProfileMetric; 13] = [
     ("size_mean", "KiB", |figures| figures.size_mean / 1024.0),
     ("size_p50", "KiB", |figures| figures.size_p50 / 1024.0),
     ("small", "%", |figures| 100.0 * figures.small),

@@ -21,7 +21,7 @@ mod profile;
 mod recorded;
 mod ring;
 
-pub use parts::{Kind, Part, parts};
+pub use parts::{Kind, Part, ReadTrace, parts};
 pub use profile::{Figures, Profile};
 pub use recorded::{Recorded, Request, requests};
 

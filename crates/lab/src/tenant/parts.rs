@@ -46,12 +46,15 @@ pub struct Part {
     pub profiled: bool,
 }
 
+/// Reads a trace: its requests, and the bytes they span.
+pub type ReadTrace<'a> = &'a mut dyn FnMut(&PathBuf) -> Result<(Arc<Vec<Request>>, u64), String>;
+
 /// Tenants in a row on a device of `bytes`, each from a whole MiB on. `recorded` reads a trace.
 pub fn parts(
     parts: &[Part],
     bytes: u64,
     seed: u64,
-    recorded: &mut dyn FnMut(&PathBuf) -> Result<(Arc<Vec<Request>>, u64), String>,
+    recorded: ReadTrace<'_>,
 ) -> Result<Tenants, String> {
     const MIB: u64 = 1 << 20;
     let mut random = Random::new(seed);

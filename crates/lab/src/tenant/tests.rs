@@ -78,7 +78,8 @@ fn four(last: Kind, bytes: u64, seed: u64) -> Tenants {
         kind,
         share: 0.25,
         depth: 0,
-        think_ns: None,
+        // All about as fast as the target.
+        think_ns: Some(10_000),
         profiled: true,
     };
     let list = [

@@ -212,7 +212,9 @@ impl WafCase {
             Change { lba, blocks: 1, kind: ChangeKind::Write, handle: class as u8 }
         };
         let writes = (f64::from(logical_blocks) * self.run.overwrites) as usize;
-        Changes { logical_blocks: blocks * count, list: (0..writes).map(draw).collect() }
+        let list = (0..writes).map(draw).collect();
+        let fill_handles = (0..blocks * count).map(|lba| (lba / blocks) as u8).collect();
+        Changes { logical_blocks: blocks * count, fill_handles, list }
     }
 
     /// A request of each trace in turn, the shorter ones again from their start, until the longest has
@@ -232,7 +234,7 @@ impl WafCase {
         let list = turns.flatten().copied().collect();
         let logical_blocks = u32::try_from(base)
             .map_err(|_| Failure(format!("traces of {base} blocks: too many for one device")))?;
-        Ok(Changes { logical_blocks, list })
+        Ok(Changes { logical_blocks, fill_handles: vec![0; logical_blocks as usize], list })
     }
 }
 

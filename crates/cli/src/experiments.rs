@@ -45,7 +45,7 @@ pub struct RunArgs {
     weir lab claims --json\n  \
     weir lab claims --only sdf-bandwidth,sdf-capacity --report out/\n\n\
     A missed claim stays in the table, with its reason. Exit status 0 says that all were measured,\n\
-    not that all were reproduced.")]
+    not that all were reproduced; an experiment whose recorded traces are not there is named.")]
 pub struct ClaimsArgs {
     #[command(flatten)]
     common: Common,
@@ -157,8 +157,13 @@ pub fn claims(args: &ClaimsArgs) -> Result<End, Failure> {
     // All are read before the first one runs: a mistake in the last must not cost ten minutes.
     let experiments = names.iter().map(|name| open(name)).collect::<Result<Vec<_>, _>>()?;
     let options = args.common.options(Vec::new());
-    let mut claims: Vec<Claim> = Vec::new();
+    let (mut claims, mut skipped): (Vec<Claim>, Vec<String>) = Default::default();
     for experiment in &experiments {
+        let missing = experiment.missing_trace(options.scale, &options.set);
+        if let Some(missing) = missing.map_err(|error| error.to_string())? {
+            skipped.push(format!("{} was not measured: {missing}\n", experiment.name));
+            continue;
+        }
         let report = measure(experiment, &options)?;
         if let Some(folder) = &args.report {
             write_report(&report, &folder.join(format!("{}.html", report.name)))?;
@@ -170,6 +175,7 @@ pub fn claims(args: &ClaimsArgs) -> Result<End, Failure> {
     } else {
         print(&report::claims_text(&claims));
     }
+    skipped.iter().for_each(|why| eprint!("{why}"));
     Ok(End::Good)
 }
 

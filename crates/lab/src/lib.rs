@@ -12,6 +12,7 @@
 //!   both from a seed that repeats any failure.
 //! - [`raw_crash`] does the same to raw units, with [`raw_host`] and [`raw_ids`] as the hosts.
 //! - [`figures`] measures, and [`theory`] says what should come out.
+//! - [`tenant`] has programs that read and write as database servers do, several on a device.
 //! - [`experiment`] runs a figure or table of a paper from a file and judges its claims.
 //! - [`advise`] tells a user, from a trace, which streams, GC policy and over-provisioning pay.
 //! - [`report`] shows what an experiment found: text, HTML, SVG, PNG, and verdicts on claims.
@@ -48,6 +49,7 @@ pub mod ssd;
 pub mod streams;
 pub mod tail;
 pub mod target;
+pub mod tenant;
 pub mod theory;
 pub mod trace;
 pub mod workload;

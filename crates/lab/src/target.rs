@@ -8,6 +8,7 @@
 //! - The same calls give the same ends at the same instants, to the bit.
 
 use crate::driver::{Failure, Sim};
+use crate::ssd::{FdpStatistics, Placement};
 use flash::{BLOCK_BYTES, Hint, Instant, Lba, RequestError};
 use ftl::raw::{RawUnits, WriteUnit};
 use ftl::{Core, Ftl};
@@ -123,6 +124,14 @@ pub trait Target {
     /// I/Os waiting for or running on the lane (unit, die or disk) that serves a read of `offset`
     /// now: what TSSD shows its applications.
     fn queue_at(&self, offset: u64) -> u32;
+    /// What the identifiers of its write commands mean; `None` if it has no use for them.
+    fn placement(&self) -> Option<Placement> {
+        None
+    }
+    /// The statistics of an FDP drive.
+    fn fdp(&self) -> Option<FdpStatistics> {
+        None
+    }
 }
 
 /// The FTL on its medium, as a [`Target`].

@@ -42,6 +42,34 @@ pub fn waf_two_classes(alpha: f64, fraction: f64, share: f64) -> f64 {
     waf(low)
 }
 
+/// Least write amplification of classes of data that are kept apart, each uniform in itself: of the
+/// first `fractions` of the data and the second of the writes. As [`waf_two_classes`], of any number.
+pub fn waf_classes(alpha: f64, classes: &[(f64, f64)]) -> f64 {
+    let slope = |alpha: f64| {
+        let step = 1e-5 * (alpha - 1.0);
+        (waf_fifo(alpha - step) - waf_fifo(alpha + step)) / (2.0 * step)
+    };
+    // What one more slot saves is the same in every class; bisect for that price, and in it for the
+    // room that each class gets at the price. All by their logarithms.
+    let room = |price: f64, (fraction, share): (f64, f64)| {
+        let (mut low, mut high) = (-14.0, 6.0);
+        for _ in 0..60 {
+            let middle: f64 = (low + high) / 2.0;
+            let saved = slope(1.0 + libm::exp(middle)) * share / fraction;
+            if saved > price { low = middle } else { high = middle }
+        }
+        libm::exp(low)
+    };
+    let (mut low, mut high) = (-20.0, 30.0);
+    for _ in 0..60 {
+        let price = libm::exp((low + high) / 2.0);
+        let taken: f64 = classes.iter().map(|&class| class.0 * room(price, class)).sum();
+        if taken > alpha - 1.0 { low = (low + high) / 2.0 } else { high = (low + high) / 2.0 }
+    }
+    let price = libm::exp((low + high) / 2.0);
+    classes.iter().map(|&class| class.1 * waf_fifo(1.0 + room(price, class))).sum()
+}
+
 /// Write amplification of the greedy victim policy with `slots` per band (Desnoyers, 2012).
 pub fn waf_greedy(alpha: f64, slots: f64) -> f64 {
     let k = (1.0 + 1.0 / (2.0 * slots)) * alpha;
@@ -85,7 +113,7 @@ fn mean_valid(rate: f64, slots: u32, d: u32) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use super::{waf_d_choices, waf_fifo, waf_greedy, waf_two_classes};
+    use super::{waf_classes, waf_d_choices, waf_fifo, waf_greedy, waf_two_classes};
 
     /// Values computed independently, in another language.
     #[test]
@@ -103,6 +131,11 @@ mod tests {
         near(waf_two_classes(1.10, 0.2, 0.8), 3.889);
         near(waf_two_classes(1.07, 0.1, 0.9), 3.271);
         near(waf_two_classes(1.28, 0.05, 0.95), 1.170);
+        near(waf_classes(1.10, &[(1.0, 1.0)]), 5.6775);
+        near(waf_classes(1.10, &[(0.2, 0.8), (0.8, 0.2)]), 3.8889);
+        near(waf_classes(1.28, &[(0.05, 0.95), (0.95, 0.05)]), 1.1701);
+        // Classes that differ in nothing are one.
+        near(waf_classes(1.07, &[(0.25, 0.25); 4]), 7.8172);
         near(waf_d_choices(1.07, 64, 10), 7.3230);
         near(waf_d_choices(1.28, 64, 2), 3.2453);
         near(waf_d_choices(1.28, 64, 1), 4.571);

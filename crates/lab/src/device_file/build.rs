@@ -4,7 +4,7 @@ use super::parse::CACHE_BYTES_MIN;
 use super::{DeviceSpec, Flash, FtlChoice, Inside, Members, RawChoice};
 use crate::driver::Sim;
 use crate::medium::SimMedium;
-use crate::ssd::{Array, Front, FrontConfig};
+use crate::ssd::{Array, Detector, Front, FrontConfig, Placement};
 use crate::target::{RawTarget, SimTarget, Target};
 use flash::{FastTier, Geometry, Health, Instant};
 use ftl::raw::{EraseTime, Lanes, RawFormat, RawSettings, WriteUnit};
@@ -117,11 +117,17 @@ impl DeviceSpec {
         match &self.inside {
             Inside::Ftl(flash, choice) => {
                 let target = ftl_target(flash, choice, scale, faults, seed)?;
-                let front = scaled(&self.front, flash, scale)?;
-                Ok(if front.is_transparent() {
-                    Box::new(target)
-                } else {
-                    Box::new(Front::new(target, front))
+                let mut front = scaled(&self.front, flash, scale)?;
+                if let Some(placement) = &mut front.placement {
+                    placement.unit_bytes = reclaim_unit(&target, placement)?;
+                }
+                if front.is_transparent() {
+                    return Ok(Box::new(target));
+                }
+                let drive = Front::new(target, front);
+                Ok(match &self.host_streams {
+                    Some(stream) => Box::new(Detector::new(drive, stream)?),
+                    None => Box::new(drive),
                 })
             }
             Inside::Raw(flash, choice) => {
@@ -179,6 +185,22 @@ fn resized(geometry: &Geometry, blocks_per_unit: u32) -> Geometry {
     let fast = (fast.div_ceil(full) as u32).min(blocks_per_unit);
     let fast = FastTier { blocks_per_unit: fast, ..geometry.fast };
     Geometry { blocks_per_unit, fast, ..*geometry }
+}
+
+/// Bytes of a reclaim unit. `Err` if the drive cannot keep open what its identifiers name: it would
+/// not say so, and its figures would be those of another.
+fn reclaim_unit(target: &SimTarget, placement: &Placement) -> Result<u64, String> {
+    let sim = target.sim();
+    let streams = sim.ftl().status().streams;
+    let offered = streams.last().map_or(0, |status| status.handles_host);
+    if offered < placement.handles_inside() {
+        return Err(format!(
+            "placement.handles = {}: with so few spare blocks its FTL can keep {offered} handles \
+             apart; lower it, or give the device more blocks a plane or more over-provisioning",
+            placement.handles
+        ));
+    }
+    Ok(u64::from(sim.medium().geometry().slots_per_block()) * flash::BLOCK_BYTES as u64)
 }
 
 /// The cache shrinks as the flash does.

@@ -29,6 +29,8 @@ pub struct DeviceSpec {
     pub inside: Inside,
     /// Link, firmware and cache.
     pub front: FrontConfig,
+    /// The stream policy in the host's driver, of a drive that takes placement identifiers.
+    pub host_streams: Option<String>,
 }
 
 /// What is behind the front.
@@ -159,7 +161,7 @@ fn merge(into: &mut toml::Table, from: &toml::Table) {
     }
 }
 
-const NAMES: [&str; 10] = [
+const NAMES: [&str; 13] = [
     "sdf",
     "tssd",
     "gen3",
@@ -170,9 +172,12 @@ const NAMES: [&str; 10] = [
     "mqsim-default",
     "wsr",
     "wsr-qlc",
+    "multi-stream",
+    "fdp",
+    "open-channel",
 ];
 
-const TEXTS: [&str; 10] = [
+const TEXTS: [&str; 13] = [
     include_str!("../../../../devices/sdf.toml"),
     include_str!("../../../../devices/tssd.toml"),
     include_str!("../../../../devices/gen3.toml"),
@@ -183,6 +188,9 @@ const TEXTS: [&str; 10] = [
     include_str!("../../../../devices/mqsim-default.toml"),
     include_str!("../../../../devices/wsr.toml"),
     include_str!("../../../../devices/wsr-qlc.toml"),
+    include_str!("../../../../devices/multi-stream.toml"),
+    include_str!("../../../../devices/fdp.toml"),
+    include_str!("../../../../devices/open-channel.toml"),
 ];
 
 #[cfg(test)]

@@ -1,7 +1,8 @@
 //! Reads a device file, key by key.
 
 use super::{DeviceSpec, Fast, Flash, FtlChoice, Inside, Members, RawChoice};
-use crate::ssd::{Cache, Firmware, FrontConfig, Link};
+use crate::ssd::{Cache, Firmware, FrontConfig, Interface, Link, Placement};
+use ftl::policy::stream::{self, HANDLES_MAX};
 use ftl::{PolicyNames, Settings};
 use nand::{KeyError, Keys, Layout, Profile};
 
@@ -14,11 +15,12 @@ pub(super) fn device(toml_text: &str) -> Result<DeviceSpec, KeyError> {
     let description = keys.text_or("description", "\"a conventional SSD\"")?;
     let source = keys.text_or("source", "\"its data sheet\"")?;
     let kind = keys.text("kind", "\"ssd\"")?;
+    let placement = placement(&mut keys, &kind)?;
     let inside = match kind.as_str() {
         "ftl" | "ssd" => {
             let mut flash = flash(&mut keys)?;
             flash.fast = fast(&mut keys, &flash.layout)?;
-            Inside::Ftl(flash, Box::new(ftl_choice(&mut keys)?))
+            Inside::Ftl(flash, Box::new(ftl_choice(&mut keys, placement.as_ref())?))
         }
         "raw" => Inside::Raw(flash(&mut keys)?, raw_choice(&mut keys)?),
         "array" => Inside::Array(members(&mut keys)?),
@@ -36,9 +38,11 @@ pub(super) fn device(toml_text: &str) -> Result<DeviceSpec, KeyError> {
         cache: cache(&mut keys)?,
         hides_units: kind == "ssd",
         whole_writes: matches!(&inside, Inside::Raw(_, raw) if raw.write == "block"),
+        placement: placement.as_ref().map(|(placement, _)| *placement),
     };
+    let host_streams = host(&mut keys, &kind, placement.is_some())?;
     keys.refuse_unknown()?;
-    Ok(DeviceSpec { name, description, source, inside, front })
+    Ok(DeviceSpec { name, description, source, inside, front, host_streams })
 }
 
 fn flash(keys: &mut Keys) -> Result<Flash, KeyError> {
@@ -98,8 +102,16 @@ fn required(keys: &mut Keys, key: &str, example: &'static str) -> Result<Keys, K
     })
 }
 
-fn ftl_choice(keys: &mut Keys) -> Result<FtlChoice, KeyError> {
+fn ftl_choice(
+    keys: &mut Keys,
+    placement: Option<&(Placement, bool)>,
+) -> Result<FtlChoice, KeyError> {
     let mut keys = required(keys, "ftl", "over_provisioning = 0.07")?;
+    if placement.is_some() && keys.has("stream") {
+        let reason =
+            "the placement identifiers of [placement] decide it; remove one of them".into();
+        return Err(keys.refuse("stream", "", reason, "\"none\""));
+    }
     let utilization = if keys.has("over_provisioning") {
         if keys.has("utilization") {
             let reason = "over_provisioning says it already; remove one of them".into();
@@ -109,9 +121,61 @@ fn ftl_choice(keys: &mut Keys) -> Result<FtlChoice, KeyError> {
     } else {
         keys.number("utilization", 0.0001, 1.0, "0.95")?
     };
-    let settings = settings(&mut keys)?;
+    let mut settings = settings(&mut keys)?;
+    if let Some((placement, persistent)) = placement {
+        let handles = placement.handles_inside();
+        let moved = if *persistent { handles } else { 1 };
+        settings.policies.stream = format!("hint:handles={handles},moved={moved}");
+    }
     keys.refuse_unknown()?;
     Ok(FtlChoice { utilization, settings })
+}
+
+/// What write commands may say, and whether what GC moves stays apart by it.
+fn placement(keys: &mut Keys, kind: &str) -> Result<Option<(Placement, bool)>, KeyError> {
+    let Some(mut placement) = keys.table("placement", "interface = \"fdp\"")? else {
+        return Ok(None);
+    };
+    if kind != "ssd" {
+        let reason =
+            "only a device of kind \"ssd\" takes placement identifiers; what the host FTL \
+                      of others sorts by is [ftl] stream"
+                .into();
+        return Err(keys.refuse("kind", format!("{kind:?}"), reason, "\"ssd\""));
+    }
+    let interface = match one_of(&mut placement, "interface", &["fdp", "streams"])?.as_str() {
+        "fdp" => Interface::Fdp,
+        _ => Interface::Streams,
+    };
+    // Of the FTL's 16 handles, one serves writes of no stream.
+    let most = u32::from(HANDLES_MAX) - u32::from(interface == Interface::Streams);
+    let handles = placement.integer_or("handles", 1, most, 8)? as u8;
+    let isolation = one_of(&mut placement, "isolation", &["initial", "persistent"])?;
+    placement.refuse_unknown()?;
+    Ok(Some((Placement { interface, handles, unit_bytes: 0 }, isolation == "persistent")))
+}
+
+/// The stream policy in the host's driver.
+fn host(keys: &mut Keys, kind: &str, placement: bool) -> Result<Option<String>, KeyError> {
+    let Some(mut host) = keys.table("host", "streams = \"sfr\"")? else { return Ok(None) };
+    let example = "\"sfr:handles=8\"";
+    let streams = host.text("streams", example)?;
+    let refuse = |reason| Err(host.refuse("streams", format!("{streams:?}"), reason, example));
+    if streams == "none" {
+        host.refuse_unknown()?;
+        return Ok(None);
+    }
+    if !placement {
+        return refuse(format!(
+            "a device of kind {kind:?} without [placement] takes none; give it one, or set [ftl] \
+             stream of a host FTL"
+        ));
+    }
+    if let Err(reason) = stream::by_name(&streams, stream::Shape { blocks: 1, handles: 1 }) {
+        return refuse(reason);
+    }
+    host.refuse_unknown()?;
+    Ok(Some(streams))
 }
 
 fn settings(keys: &mut Keys) -> Result<Settings, KeyError> {
@@ -268,7 +332,11 @@ fn cache(keys: &mut Keys) -> Result<Option<Cache>, KeyError> {
         let reason = format!("must be at least {CACHE_BYTES_MIN}; remove [cache] for none");
         return Err(keys.refuse("bytes", bytes, reason, "1_073_741_824"));
     }
-    let cache = Cache { bytes, drain_depth: keys.integer_or("drain_depth", 1, 1 << 20, 128)? };
+    let cache = Cache {
+        bytes,
+        drain_depth: keys.integer_or("drain_depth", 1, 1 << 20, 128)?,
+        power_safe: keys.flag_or_false("power_safe")?,
+    };
     keys.refuse_unknown()?;
     Ok(Some(cache))
 }

@@ -2,9 +2,10 @@
 
 use super::{DeviceSpec, NAMES, Scale, TEXTS};
 use crate::load::{Client, Pace, Seen, Window, run};
-use crate::target::Target;
+use crate::target::{Io, IoKind, Target, TargetCounts};
+use crate::tenant::{Kind, Part, Until, parts};
 use crate::workload::Pattern;
-use flash::SECOND;
+use flash::{Hint, SECOND};
 use nand::Faults;
 
 fn builtin(name: &str) -> DeviceSpec {
@@ -201,4 +202,109 @@ fn raw_units_that_name_no_spare_keep_back_what_bad_blocks_take() {
     };
     assert_eq!(share(0.0), 398.0 / 400.0);
     assert!((0.9..0.97).contains(&share(0.02)), "{}", share(0.02));
+}
+
+/// The drive `name`, small, with some keys set.
+fn small_drive(name: &str, set: &str) -> Result<Box<dyn Target>, String> {
+    let set = format!(
+        "[layout]\nchannels = 2\ndies_per_channel = 1\n[profile_changes]\nplanes = 1\n\
+         pages_per_block = 12\n[ftl]\nover_provisioning = 0.28\n{set}"
+    );
+    let table = set.parse().expect("it is TOML");
+    let spec = DeviceSpec::builtin_with(name, &table)?;
+    spec.build(Scale::BlocksPerPlane(704), &Faults::default(), 1)
+}
+
+/// Logs of several lifetimes, until the drive was written over four times; its write amplification
+/// then, and what it counted.
+fn waf_of_logs(drive: &mut dyn Target) -> (f64, TargetCounts) {
+    let part = |(number, share): (usize, f64)| Part {
+        name: format!("log {number}"),
+        kind: Kind::Log,
+        share,
+        depth: 0,
+        think_ns: None,
+        profiled: false,
+    };
+    let shares = [0.4, 0.25, 0.15, 0.09, 0.05, 0.03];
+    let list: Vec<Part> = shares.into_iter().enumerate().map(part).collect();
+    let mut tenants = parts(&list, drive.bytes(), 1, &mut |_| Err("none".into())).expect("fit");
+    tenants.fill(drive).expect("fills");
+    let bytes = drive.bytes();
+    tenants.run(drive, Until::Written(3 * bytes)).expect("runs");
+    let before = drive.counts();
+    tenants.run(drive, Until::Written(bytes)).expect("runs");
+    let after = drive.counts();
+    let relocated = after.bytes_relocated - before.bytes_relocated;
+    (1.0 + relocated as f64 / (after.bytes_written - before.bytes_written) as f64, after)
+}
+
+#[test]
+fn a_detector_before_a_drive_with_streams_saves_relocations_and_does_so_again() {
+    let sfr = "[host]\nstreams = \"sfr:chunk=32KiB,decay=256MiB,base=1.5\"";
+    for name in ["multi-stream", "fdp"] {
+        let run = |set| waf_of_logs(&mut *small_drive(name, set).expect("builds"));
+        let (without, _) = run("");
+        let (with, counts) = run(sfr);
+        assert!(with < without - 0.2, "{name}: {with:.3} with streams, {without:.3} without");
+        assert_eq!((with, counts), run(sfr), "{name}");
+    }
+}
+
+#[test]
+fn fdp_statistics_say_what_was_written_moved_and_named_wrongly() {
+    let mut drive = small_drive("fdp", "").expect("builds");
+    let block = flash::BLOCK_BYTES as u64;
+    for token in 0..64u64 {
+        // Identifiers 8 and 9 name no handle of 8.
+        let hint = Hint { handle: (token % 10) as u8, ..Hint::default() };
+        let io = Io { kind: IoKind::Write, offset: token * block, bytes: block, hint };
+        drive.submit(drive.now(), token, io).expect("takes it");
+    }
+    let mut ended = 0;
+    while let Some(next) = drive.deadline() {
+        drive.advance(next).expect("no failure");
+        while let Some(done) = drive.take_done() {
+            assert_eq!(done.result, Ok(()), "placement is never a reason to fail");
+            ended += 1;
+        }
+    }
+    assert_eq!(ended, 64);
+    let fdp = drive.fdp().expect("it is an FDP drive");
+    assert_eq!((fdp.host_bytes_written, fdp.invalid_identifiers), (64 * block, 12));
+    assert!(fdp.media_bytes_written >= fdp.host_bytes_written && fdp.unit_changes >= 8, "{fdp:?}");
+    assert!(small_drive("multi-stream", "").expect("builds").fdp().is_none());
+}
+
+#[test]
+fn what_is_wrong_with_placement_is_named() {
+    let wrong = [
+        ("fdp", "[placement]\ninterface = \"zns\"", "interface"),
+        ("fdp", "[placement]\nhandles = 17", "handles"),
+        ("multi-stream", "[placement]\nhandles = 16", "handles"),
+        ("fdp", "[placement]\nisolation = \"none\"", "isolation"),
+        ("fdp", "[placement]\nunits = 3", "units"),
+        ("fdp", "[host]\nstreams = \"srf\"", "srf"),
+        ("fdp", "[host]\nstream = \"sfr\"", "streams"),
+        ("intel-320", "[host]\nstreams = \"sfr\"", "placement"),
+        ("open-channel", "[placement]\nhandles = 4", "kind"),
+    ];
+    for (name, set, named) in wrong {
+        let table = set.parse().expect("it is TOML");
+        let error = DeviceSpec::builtin_with(name, &table).expect_err(set);
+        assert!(error.contains(named), "{set}: {error}");
+    }
+    let table = "[ftl]\nstream = \"sfr\"".parse().expect("it is TOML");
+    let error = DeviceSpec::builtin_with("fdp", &table).expect_err("both say it");
+    assert!(error.contains("[placement]"), "{error}");
+}
+
+#[test]
+fn a_drive_that_cannot_keep_its_handles_apart_is_not_built() {
+    let set = "[ftl]\nover_provisioning = 0.12\n[layout]\nchannels = 2\ndies_per_channel = 1\n\
+               [placement]\nhandles = 16";
+    let spec = DeviceSpec::builtin_with("fdp", &set.parse().expect("TOML")).expect("parses");
+    let built = spec.build(Scale::BlocksPerPlane(80), &Faults::default(), 1);
+    let error = built.err().expect("too few spare blocks");
+    assert!(error.contains("handles") || error.contains("too small"), "{error}");
 }

@@ -12,6 +12,11 @@ const BUILTIN: &[(&str, &str)] = &[
     ("tssd-sweep", include_str!("../../../../experiments/tssd-sweep.toml")),
     ("tssd-means", include_str!("../../../../experiments/tssd-means.toml")),
     ("tssd-applications", include_str!("../../../../experiments/tssd-applications.toml")),
+    ("autostream-containers", include_str!("../../../../experiments/autostream-containers.toml")),
+    ("autostream-best", include_str!("../../../../experiments/autostream-best.toml")),
+    ("autostream-loads", include_str!("../../../../experiments/autostream-loads.toml")),
+    ("autostream-traces", include_str!("../../../../experiments/autostream-traces.toml")),
+    ("hot-cold-theory", include_str!("../../../../experiments/hot-cold-theory.toml")),
     ("profiles", include_str!("../../../../experiments/profiles.toml")),
 ];
 

@@ -5,7 +5,10 @@
 //! so a mistake in the last case is found before the first has cost an hour.
 
 use super::ExperimentError;
+use super::tenants::{TenantFile, missing_traces};
+use super::waf::{WafCase, WafFile};
 use crate::load::{Client, Pace, Place};
+use crate::tenant::Part;
 use crate::workload::Pattern;
 use flash::{Hint, quantity};
 use serde::Deserialize;
@@ -181,6 +184,14 @@ pub(super) struct Case {
     pub warmup_ns: u64,
     pub measure_ns: u64,
     pub clients: Vec<Client>,
+    /// Instead of clients.
+    pub tenants: Vec<Part>,
+    /// How often they write the device over before the warm-up.
+    pub age: f64,
+    /// How often they do while it is measured; 0: by time.
+    pub writes: f64,
+    /// Instead of a device and everything else: write amplification of a list of writes.
+    pub waf: Option<WafCase>,
 }
 
 /// What has to be made anew when it changes from one point to the next.
@@ -212,6 +223,7 @@ struct CaseFile {
     name: String,
     #[serde(default)]
     baseline: bool,
+    #[serde(default)]
     device: String,
     #[serde(default)]
     set: Table,
@@ -220,9 +232,19 @@ struct CaseFile {
     factory_bad: f64,
     #[serde(default)]
     prepare: Vec<ClientFile>,
+    #[serde(default)]
     warmup: Duration,
+    #[serde(default)]
     measure: Duration,
+    #[serde(default)]
     client: Vec<ClientFile>,
+    #[serde(default)]
+    tenant: Vec<TenantFile>,
+    #[serde(default)]
+    age: f64,
+    #[serde(default)]
+    writes: f64,
+    waf: Option<WafFile>,
 }
 
 #[derive(Deserialize)]
@@ -285,8 +307,8 @@ impl<'de> Deserialize<'de> for Bytes {
 }
 
 /// Nanoseconds in quotes.
-#[derive(Clone, Copy)]
-struct Duration(u64);
+#[derive(Clone, Copy, Default)]
+pub(super) struct Duration(pub u64);
 
 impl<'de> Deserialize<'de> for Duration {
     fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
@@ -326,7 +348,7 @@ impl ClientFile {
     }
 }
 
-fn pattern(text: &str) -> Result<Pattern, String> {
+pub(super) fn pattern(text: &str) -> Result<Pattern, String> {
     let wrong = || {
         format!(
             "pattern = {text:?}: one of \"uniform\", \"sequential\", \"zipf:0.99\", \
@@ -388,8 +410,27 @@ impl CaseFile {
                 self.factory_bad
             ));
         }
-        if clients.is_empty() || self.measure.0 == 0 {
-            return Err("a case needs a client and a measure above \"0s\"".into());
+        let waf = self.waf.map(WafFile::case).transpose()?;
+        let tenants = self.tenant.into_iter().map(TenantFile::part);
+        let tenants = tenants.collect::<Result<Vec<_>, String>>()?;
+        let shares: f64 = tenants.iter().map(|tenant| tenant.share).sum();
+        if shares > 1.0 + 1e-9 {
+            return Err(format!("the tenants' shares sum up to {shares}: at most 1"));
+        }
+        if !(0.0..=1000.0).contains(&self.age) {
+            return Err(format!("age = {}: 0 to 1000 times the device, for example 2.0", self.age));
+        }
+        let kinds = [clients.is_empty(), tenants.is_empty(), waf.is_none()];
+        if kinds.iter().filter(|absent| !**absent).count() != 1 {
+            return Err(
+                "a case needs clients, or tenants, or a waf table, and only one of them".into()
+            );
+        }
+        let by_writes = !tenants.is_empty() && self.writes > 0.0 && self.writes <= 1000.0;
+        if waf.is_none() && (self.measure.0 > 0) == by_writes {
+            return Err("a case needs a measure above \"0s\", or with tenants writes, how often \
+                        the device is written over, above 0 and at most 1000; not both"
+                .into());
         }
         Ok(Case {
             name: self.name,
@@ -404,6 +445,10 @@ impl CaseFile {
             warmup_ns: self.warmup.0,
             measure_ns: self.measure.0,
             clients,
+            tenants,
+            age: self.age,
+            writes: self.writes,
+            waf,
         })
     }
 }
@@ -509,6 +554,23 @@ impl Experiment {
             variables.insert(name.clone(), value_of(text));
         }
         Ok(variables)
+    }
+
+    /// The first trace that a case needs and that is not there; nobody needs to run it then.
+    pub fn missing_trace(
+        &self,
+        scale: Scale,
+        set: &[(String, String)],
+    ) -> Result<Option<String>, ExperimentError> {
+        for case in 0..self.cases.len() {
+            for at in self.points() {
+                let case = self.case(case, scale, set, &at)?;
+                if let Some(missing) = missing_traces(&case) {
+                    return Ok(Some(missing));
+                }
+            }
+        }
+        Ok(None)
     }
 
     /// A case at a point, resolved.

@@ -4,6 +4,7 @@
 use super::ExperimentError;
 use crate::load::{Latency, Seen};
 use crate::target::{Target, TargetCounts};
+use crate::tenant::Figures;
 use std::collections::BTreeMap;
 
 /// Names of the parts of a latency, and their shares where they are quantiles.
@@ -26,9 +27,17 @@ pub fn metric_unit(metric: &str) -> Result<&'static str, ExperimentError> {
         "read_iops" | "write_iops" | "iops" => Some("1/s"),
         "read_spikes" | "write_spikes" | "io_spikes" | "usable" => Some("%"),
         "errors" | "unfinished" | "erases" | "suspensions" | "waf" | "waf_capacity" => Some(""),
+        "waf_gc" | "waf_all" | "alpha" | "handles" | "optimum" => Some(""),
+        "over_optimum" => Some("%"),
+        "tps" => Some("1/s"),
+        "fdp_host_written" | "fdp_media_written" | "fdp_media_erased" | "fdp_reallocated" => {
+            Some("GB")
+        }
+        "fdp_unit_changes" | "fdp_invalid_identifiers" => Some(""),
+        _ if name.starts_with("profile_") => profile_unit(&name["profile_".len()..]),
         "unfinished_max" => Some("ms"),
         _ => name.split_once('_').and_then(|(kind, part)| {
-            let known = ["read", "write", "io", "batch"].contains(&kind)
+            let known = ["read", "write", "io", "batch", "transaction"].contains(&kind)
                 && LATENCIES.iter().any(|(name, _)| *name == part);
             known.then_some("ms")
         }),
@@ -37,9 +46,10 @@ pub fn metric_unit(metric: &str) -> Result<&'static str, ExperimentError> {
         ExperimentError(format!(
             "metric {metric:?}: there is no such one; known are read_bandwidth, write_bandwidth, \
              bandwidth, read_iops, write_iops, iops, read_spikes, write_spikes, io_spikes, errors, \
-             unfinished, unfinished_max, erases, suspensions, waf, waf_capacity, usable, and \
-             read_, write_, io_ \
-             or batch_ with mean, min, max, deviation, p50, p99, p999 or p9999"
+             unfinished, unfinished_max, erases, suspensions, waf, waf_capacity, waf_gc, waf_all, alpha, handles, \
+             optimum, over_optimum, tps, usable, fdp_ and profile_ with what docs/experiments.md lists, and \
+             read_, write_, io_, batch_ or transaction_ with mean, min, max, deviation, p50, p99, \
+             p999 or p9999"
         ))
     })
 }
@@ -85,6 +95,41 @@ fn add_seen(values: &mut BTreeMap<String, f64>, prefix: &str, seen: &Seen, spike
     add_latency(values, prefix, "write", &seen.writes);
     add_latency(values, prefix, "io", &ios);
     add_latency(values, prefix, "batch", &seen.batches);
+    add_latency(values, prefix, "transaction", &seen.transactions);
+    let transactions = seen.transactions.count();
+    if transactions > 0 {
+        values.insert(format!("{prefix}tps"), seen.per_second(transactions as f64));
+    }
+}
+
+/// Name, unit, and how it follows from a profile.
+type ProfileMetric = (&'static str, &'static str, fn(&Figures) -> f64);
+
+const PROFILE: [ProfileMetric; 13] = [
+    ("size_mean", "KiB", |figures| figures.size_mean / 1024.0),
+    ("size_p50", "KiB", |figures| figures.size_p50 / 1024.0),
+    ("small", "%", |figures| 100.0 * figures.small),
+    ("sequential", "%", |figures| 100.0 * figures.sequential),
+    ("flushes", "", |figures| figures.flushes),
+    ("overwrites", "%", |figures| 100.0 * figures.overwrites),
+    ("near", "%", |figures| 100.0 * figures.near),
+    ("distance_p50", "%", |figures| figures.distance(1)),
+    ("distance_p75", "%", |figures| figures.distance(2)),
+    ("top_hundredth", "%", |figures| 100.0 * figures.top[0]),
+    ("top_tenth", "%", |figures| 100.0 * figures.top[1]),
+    ("trimmed", "%", |figures| 100.0 * figures.trimmed),
+    ("writes_per_block", "", |figures| figures.blocks_written as f64 / figures.footprint as f64),
+];
+
+fn profile_unit(name: &str) -> Option<&'static str> {
+    PROFILE.iter().find(|(known, ..)| *known == name).map(|(_, unit, _)| *unit)
+}
+
+/// What a tenant did to its part.
+pub(super) fn add_profile(values: &mut BTreeMap<String, f64>, tenant: &str, figures: &Figures) {
+    for (name, _, of) in PROFILE {
+        values.insert(format!("{tenant}.profile_{name}"), of(figures));
+    }
 }
 
 /// Everything measured at a point.
@@ -108,9 +153,20 @@ pub(super) fn metrics(
         values.insert("waf".into(), programmed as f64 / written as f64);
         let fast = after.bytes_programmed_fast - before.bytes_programmed_fast;
         values.insert("waf_capacity".into(), (programmed - fast) as f64 / written as f64);
+        let relocated = after.bytes_relocated - before.bytes_relocated;
+        values.insert("waf_gc".into(), 1.0 + relocated as f64 / written as f64);
     }
     values.insert("usable".into(), 100.0 * target.bytes() as f64 / target.flash_bytes() as f64);
     values.insert("erases".into(), (after.erases - before.erases) as f64);
     values.insert("suspensions".into(), (after.suspensions - before.suspensions) as f64);
+    if let Some(fdp) = target.fdp() {
+        let mut put = |name: &str, value: f64| values.insert(format!("fdp_{name}"), value);
+        put("host_written", fdp.host_bytes_written as f64 / 1e9);
+        put("media_written", fdp.media_bytes_written as f64 / 1e9);
+        put("media_erased", fdp.media_bytes_erased as f64 / 1e9);
+        put("reallocated", fdp.media_bytes_reallocated as f64 / 1e9);
+        put("unit_changes", fdp.unit_changes as f64);
+        put("invalid_identifiers", fdp.invalid_identifiers as f64);
+    }
     values
 }

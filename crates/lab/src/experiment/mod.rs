@@ -15,6 +15,8 @@ mod metric;
 mod report;
 mod run;
 mod select;
+mod tenants;
+mod waf;
 
 pub use builtin::{builtin, builtin_names};
 pub use file::{Experiment, Scale};

@@ -7,6 +7,7 @@ use crate::device_file::{DeviceSpec, Scale};
 use crate::driver::Failure;
 use crate::load::{self, Window};
 use crate::target::Target;
+use crate::tenant::{self, Tenants, Until};
 use flash::Random;
 use std::collections::BTreeMap;
 
@@ -59,6 +60,9 @@ pub fn run(
     options: &Options,
     progress: Progress<'_>,
 ) -> Result<Results, ExperimentError> {
+    if let Some(missing) = experiment.missing_trace(options.scale, &options.set)? {
+        return Err(ExperimentError(format!("experiment {}: {missing}", experiment.name)));
+    }
     let points = experiment.points();
     let total = points.len() * experiment.cases();
     let done = std::sync::atomic::AtomicUsize::new(0);
@@ -78,6 +82,9 @@ pub fn run(
 /// A device and how far its time has come.
 struct Device {
     target: Box<dyn Target>,
+    /// They go on from point to point.
+    tenants: Tenants,
+    parts: Vec<tenant::Part>,
     choice: DeviceChoice,
     prepare: Vec<Prepare>,
 }
@@ -99,8 +106,17 @@ fn run_case(
             ExperimentError(format!("experiment {}, case {:?}: {why}", experiment.name, case.name))
         };
         baseline = case.baseline;
-        let reusable =
-            device.take_if(|device| device.choice == case.device && device.prepare == case.prepare);
+        if let Some(waf) = &case.waf {
+            let values = waf.measure(random.next_u64()).map_err(|why| wrong(why.0))?;
+            results.push(PointResult { at: at.clone(), values });
+            told(&case.name);
+            continue;
+        }
+        let reusable = device.take_if(|device| {
+            device.choice == case.device
+                && device.prepare == case.prepare
+                && device.parts == case.tenants
+        });
         let mut used = match reusable {
             Some(device) => device,
             None => {
@@ -123,7 +139,17 @@ fn make_device(case: &Case, seed: u64) -> Result<Device, String> {
     let scale = blocks_per_plane.map_or(Scale::FULL, Scale::BlocksPerPlane);
     let faults = nand::Faults { seed, factory_bad: *factory_bad, ..nand::Faults::default() };
     let target = spec.build(scale, &faults, seed)?;
-    let mut device = Device { target, choice: case.device.clone(), prepare: case.prepare.clone() };
+    let tenants = tenant::parts(&case.tenants, target.bytes(), seed, &mut |path| {
+        tenant::requests(path).map(|(requests, bytes)| (requests.into(), bytes))
+    })?;
+    let mut device = Device {
+        target,
+        tenants,
+        parts: case.tenants.clone(),
+        choice: case.device.clone(),
+        prepare: case.prepare.clone(),
+    };
+    device.age(case.age).map_err(|why| why.0)?;
     for (step, prepare) in (0..).zip(&case.prepare) {
         device.prepare(prepare, seed ^ (step + 1)).map_err(|why| format!("prepare: {why}"))?;
     }
@@ -134,6 +160,16 @@ fn make_device(case: &Case, seed: u64) -> Result<Device, String> {
 const STEADY: f64 = 0.02;
 
 impl Device {
+    /// The tenants' files are written, and they work until they have written the device over so often.
+    fn age(&mut self, times: f64) -> Result<(), Failure> {
+        if self.tenants.list().is_empty() {
+            return Ok(());
+        }
+        self.tenants.fill(&mut *self.target)?;
+        let bytes = (self.target.bytes() as f64 * times) as u64;
+        self.tenants.run(&mut *self.target, Until::Written(bytes)).map(|_| ())
+    }
+
     fn prepare(&mut self, prepare: &Prepare, seed: u64) -> Result<(), Failure> {
         let client = &prepare.client;
         let space = self.target.bytes() as f64 * client.span;
@@ -178,8 +214,11 @@ fn measure(
     spike_ns: u64,
     seed: u64,
 ) -> Result<BTreeMap<String, f64>, Failure> {
-    let before = device.target.counts();
     let window = Window { warmup_ns: case.warmup_ns, measure_ns: case.measure_ns };
+    if !case.tenants.is_empty() {
+        return measure_tenants(device, case, window, spike_ns);
+    }
+    let before = device.target.counts();
     let seen = load::run(&mut *device.target, &case.clients, window, seed)?;
     if let Some((client, error)) =
         case.clients.iter().zip(&seen).find_map(|(client, seen)| Some((client, seen.first_error?)))
@@ -188,4 +227,31 @@ fn measure(
     }
     let clients = case.clients.iter().map(|client| client.name.clone()).zip(seen);
     Ok(metric::metrics(&clients.collect::<Vec<_>>(), before, &*device.target, spike_ns))
+}
+
+/// The warm-up is not part of what the device did, either: it may be of another tenant's making.
+fn measure_tenants(
+    device: &mut Device,
+    case: &Case,
+    window: Window,
+    spike_ns: u64,
+) -> Result<BTreeMap<String, f64>, Failure> {
+    let warmup = Window { warmup_ns: 0, measure_ns: window.warmup_ns };
+    device.tenants.run(&mut *device.target, Until::Time(warmup))?;
+    let before = device.target.counts();
+    let until = if case.writes > 0.0 {
+        Until::Written((device.target.bytes() as f64 * case.writes) as u64)
+    } else {
+        Until::Time(Window { warmup_ns: 0, ..window })
+    };
+    let seen = device.tenants.run(&mut *device.target, until)?;
+    let names = device.tenants.list().iter().map(|tenant| tenant.name().to_owned());
+    let named: Vec<_> = names.zip(seen).collect();
+    let mut values = metric::metrics(&named, before, &*device.target, spike_ns);
+    for tenant in device.tenants.list() {
+        if let Some(profile) = tenant.profile() {
+            metric::add_profile(&mut values, tenant.name(), &profile.figures());
+        }
+    }
+    Ok(values)
 }

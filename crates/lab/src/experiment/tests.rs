@@ -136,3 +136,42 @@ fn broken_files_are_refused_or_taken_and_never_panic() {
         }
     }
 }
+
+/// Where the recorded traces are, seen from the crate; they are not part of the repository.
+const RECORDED: &str = "../../../shared/data/traces/recorded";
+
+#[test]
+fn what_is_said_of_the_recordings_is_what_they_hold() {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(RECORDED);
+    let text = builtin("autostream-loads").expect("it is listed");
+    let experiment = Experiment::parse(text).expect("parses");
+    for (name, file) in
+        [("PostgreSQL", "pgbench-s60-ext4.csv.gz"), ("SQLite", "sqlite-ycsba-ext4.csv.gz")]
+    {
+        let path = folder.join(file);
+        if !path.is_file() {
+            eprintln!("{} is not here: its figures are not checked", path.display());
+            continue;
+        }
+        let (requests, _) = crate::tenant::requests(&path).expect("reads");
+        let mut profile = crate::tenant::Profile::default();
+        requests.iter().for_each(|&(kind, offset, bytes)| profile.add(kind, offset, bytes));
+        let mut values = std::collections::BTreeMap::new();
+        super::metric::add_profile(&mut values, "database", &profile.figures());
+        for claim in experiment.claims.iter().filter(|claim| claim.select.case == name) {
+            let said = super::select::number_of(&claim.said).expect("a number");
+            let found = values[claim.select.metric.as_deref().expect("it has one")];
+            assert!((found / said - 1.0).abs() < 0.002, "{}: {found}, not {said}", claim.id);
+        }
+    }
+}
+
+#[test]
+fn a_trace_that_is_not_there_is_missed_before_anything_runs() {
+    let text = builtin("autostream-traces").expect("it is listed");
+    let experiment = Experiment::parse(text).expect("parses");
+    let set = [("traces".to_owned(), "/nowhere".to_owned())];
+    let missing = experiment.missing_trace(Scale::Small, &set).expect("resolves");
+    let missing = missing.expect("there is no such folder");
+    assert!(missing.contains("/nowhere") && missing.contains("--set traces"), "{missing}");
+}

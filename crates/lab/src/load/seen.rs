@@ -79,6 +79,8 @@ pub struct Seen {
     pub writes: Latency,
     /// Of whole batches.
     pub batches: Latency,
+    /// Of transactions.
+    pub transactions: Latency,
     /// Bytes of successful reads, each by its share within the measurement.
     pub bytes_read: f64,
     /// Bytes of successful writes, likewise.
@@ -99,7 +101,7 @@ pub struct Seen {
 }
 
 impl Seen {
-    pub(super) fn add(
+    pub(crate) fn add(
         &mut self,
         is_read: bool,
         bytes: u64,
@@ -124,7 +126,7 @@ impl Seen {
         *total += share * bytes as f64;
     }
 
-    pub(super) fn close(&mut self, measured_ns: u64, waits: &[u64]) {
+    pub(crate) fn close(&mut self, measured_ns: u64, waits: &[u64]) {
         self.measured_ns = measured_ns;
         waits.iter().for_each(|&wait| self.unfinished.add(wait));
     }
@@ -134,6 +136,7 @@ impl Seen {
         self.reads.merge(&other.reads);
         self.writes.merge(&other.writes);
         self.batches.merge(&other.batches);
+        self.transactions.merge(&other.transactions);
         self.bytes_read += other.bytes_read;
         self.bytes_written += other.bytes_written;
         self.reads_done += other.reads_done;

@@ -1,5 +1,7 @@
 //! What a [`Front`](super::Front) consists of. Rates of 0 are no cap, costs of 0 take no time.
 
+use super::Placement;
+
 /// The parts of a front; each does nothing by default.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct FrontConfig {
@@ -13,6 +15,8 @@ pub struct FrontConfig {
     pub hides_units: bool,
     /// Inside, a write may not be cut: raw units that take whole raw blocks. Not with a cache.
     pub whole_writes: bool,
+    /// A write command may say what its data belongs to; `None`: nobody listens.
+    pub placement: Option<Placement>,
 }
 
 impl FrontConfig {
@@ -86,4 +90,6 @@ pub struct Cache {
     pub bytes: u64,
     /// Lines (at most 64 KiB each) on their way to flash at a time.
     pub drain_depth: u32,
+    /// A power cut loses nothing of it, so that a flush has nothing to wait for.
+    pub power_safe: bool,
 }

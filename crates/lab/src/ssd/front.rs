@@ -14,7 +14,8 @@
 //!   it is acknowledged with its last segment. Lines then leave in the order they came: firmware
 //!   (pages) for one line at a time, inner target for up to `drain_depth`. Data for the very blocks
 //!   of a line that has not begun to leave replaces it;
-//! - flush, and erase: firmware (command), until every line written before it has left, inner target.
+//! - flush, and erase: firmware (command), until every line written before it has left, inner target;
+//!   a flush of a cache that survives power cuts ends with the firmware.
 //!
 //! Link directions and firmware serve in the order of asking and cannot be interrupted. What GC
 //! relocated inside is charged to the firmware as `relocate_page_ns` says.
@@ -30,10 +31,11 @@
 
 use super::cache::Lines;
 use super::config::{FrontConfig, Link};
+use super::placement::{FdpStatistics, Interface, Placement};
 use super::serial::{Pool, Serial, transfer_ns};
 use crate::driver::Failure;
 use crate::target::{Done, Io, IoKind, Rules, Target, TargetCounts};
-use flash::{Instant, RequestError};
+use flash::{Hint, Instant, RequestError};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
@@ -74,6 +76,8 @@ pub struct Front<T> {
     drain_in_firmware: bool,
     drain_error: Option<RequestError>,
     gc: Gc,
+    /// Writes whose placement identifier named nothing.
+    invalid_identifiers: u64,
     done: VecDeque<Done>,
 }
 
@@ -214,6 +218,7 @@ impl<T: Target> Front<T> {
             drain_in_firmware: false,
             drain_error: None,
             gc: Gc::default(),
+            invalid_identifiers: 0,
             done: VecDeque::new(),
             config,
         }
@@ -289,6 +294,9 @@ impl<T: Target> Front<T> {
             self.schedule(decided, Event::Refused(command));
             return Ok(());
         }
+        if io.kind == IoKind::Write {
+            self.place(command);
+        }
         let end = io.offset + io.bytes;
         let segments = end.div_ceil(SEGMENT_BYTES) - io.offset / SEGMENT_BYTES;
         // A whole write inside ends beside its segments.
@@ -308,6 +316,16 @@ impl<T: Target> Front<T> {
                 Ok(())
             }
         }
+    }
+
+    /// The drive reads the placement identifier of a write.
+    fn place(&mut self, command: u32) {
+        let Some(placement) = self.config.placement else { return };
+        let hint = &mut self.commands[command].io.hint;
+        let handle = placement.handle(hint.handle);
+        self.invalid_identifiers += u64::from(handle.is_none());
+        // The command has no field for anything else that the client knows.
+        *hint = Hint { handle: handle.unwrap_or(0), ..Hint::default() };
     }
 
     /// Bounds of the command's next segment; `None` after the last.
@@ -431,7 +449,14 @@ impl<T: Target> Front<T> {
 
     /// A flush or erase: what was written before comes first.
     fn ordered(&mut self, command: u32) -> Result<(), Failure> {
+        let is_safe = self.config.cache.as_ref().is_some_and(|cache| cache.power_safe);
         match &self.cache {
+            Some(_) if is_safe && self.commands[command].io.kind == IoKind::Flush => {
+                let failed = self.drain_error.take().map_or(Ok(()), Err);
+                self.commands[command].result = failed;
+                self.end_command(command);
+                Ok(())
+            }
             Some(cache) if cache.drained_below() < cache.made() => {
                 self.line_waiters.push_back((cache.made(), command));
                 Ok(())
@@ -662,6 +687,16 @@ impl<T: Target> Target for Front<T> {
     fn queue_at(&self, offset: u64) -> u32 {
         let own = self.waiting.len() as u32;
         own + if self.config.hides_units { self.taken } else { self.inner.queue_at(offset) }
+    }
+
+    fn placement(&self) -> Option<Placement> {
+        self.config.placement
+    }
+
+    fn fdp(&self) -> Option<FdpStatistics> {
+        let placement = self.config.placement.filter(|it| it.interface == Interface::Fdp)?;
+        let changes = self.inner.counter("bands_opened");
+        Some(FdpStatistics::of(&placement, self.counts(), changes, self.invalid_identifiers))
     }
 }
 

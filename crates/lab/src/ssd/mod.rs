@@ -1,16 +1,21 @@
 //! What stands between a client and flash, as [`Target`]s around other targets: [`Front`] is the
-//! link, the firmware and the DRAM cache of a drive, [`Array`] several drives as one. A conventional
-//! SSD is a [`Front`] around our own FTL.
+//! link, the firmware and the DRAM cache of a drive, [`Array`] several drives as one, [`Detector`]
+//! what a host driver puts before a drive that takes streams. A conventional SSD is a [`Front`]
+//! around our own FTL; so are a multi-stream and an FDP SSD, which listen to [`Placement`].
 
 mod array;
 mod cache;
 mod config;
+mod detector;
 mod front;
+mod placement;
 mod serial;
 
 pub use array::Array;
 pub use config::{Cache, Firmware, FrontConfig, Link};
+pub use detector::Detector;
 pub use front::Front;
+pub use placement::{FdpStatistics, Interface, Placement};
 
 use crate::driver::Failure;
 use crate::target::{Done, Io, Rules, Target, TargetCounts};
@@ -58,6 +63,12 @@ impl<T: Target + ?Sized> Target for Box<T> {
     }
     fn queue_at(&self, offset: u64) -> u32 {
         (**self).queue_at(offset)
+    }
+    fn placement(&self) -> Option<Placement> {
+        (**self).placement()
+    }
+    fn fdp(&self) -> Option<FdpStatistics> {
+        (**self).fdp()
     }
 }
 

@@ -233,7 +233,7 @@ fn cached(bytes: u64) -> FrontConfig {
             command_ns: 5_000,
             ..Link::default()
         },
-        cache: Some(Cache { bytes, drain_depth: 16 }),
+        cache: Some(Cache { bytes, drain_depth: 16, power_safe: false }),
         hides_units: true,
         ..FrontConfig::default()
     }
@@ -280,7 +280,7 @@ fn data_for_the_blocks_of_a_waiting_line_replaces_it() {
     let inner = flash(1, MILLISECOND);
     let taken = inner.taken.clone();
     let mut config = cached(1 << 20);
-    config.cache = Some(Cache { bytes: 1 << 20, drain_depth: 1 });
+    config.cache = Some(Cache { bytes: 1 << 20, drain_depth: 1, power_safe: false });
     let mut front = Front::new(inner, config);
     let ios: Vec<Io> = (0..1000).map(|i| io(IoKind::Write, i % 10 * 4096, 4096)).collect();
     ends(&mut front, &ios);

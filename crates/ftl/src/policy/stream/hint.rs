@@ -5,17 +5,20 @@ use super::{Handles, MoveView, Origin, Shape, StreamPolicy, WriteView};
 use flash::Lifetime;
 
 /// The handle of the request's lifetime class, or where it has none the request's own handle; what
-/// GC moves stays apart by the handle it came through.
+/// GC moves stays apart by the handle it came through, or goes together with `moved=1`.
 #[derive(Clone, Copy, Debug)]
 pub struct ByHint {
     handles: u8,
+    moved: u8,
 }
 
 impl ByHint {
     pub(super) fn new(params: &mut Params<'_>, shape: Shape) -> Result<Self, String> {
         // One for each class of a Linux write hint.
         let default = if shape.handles > 1 { shape.handles } else { Lifetime::CLASSES };
-        Ok(Self { handles: params.handles(default)? })
+        let handles = params.handles(default)?;
+        let moved = params.number("moved", (1, u64::from(handles)), u64::from(handles))? as u8;
+        Ok(Self { handles, moved })
     }
 }
 
@@ -25,7 +28,7 @@ impl StreamPolicy for ByHint {
     }
 
     fn handles(&self) -> Handles {
-        Handles { host: self.handles, moved: self.handles }
+        Handles { host: self.handles, moved: self.moved }
     }
 
     fn place_write(&mut self, write: &WriteView) -> u8 {

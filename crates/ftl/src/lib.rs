@@ -601,7 +601,6 @@ impl Ftl {
         settings.validate(&geometry)?;
         let layout = CheckpointLayout::new(&geometry, logical_blocks)
             .ok_or("pages_per_block is too small for a checkpoint; 8 and more work")?;
-        let gone = |unit| Unit::new(health.units_gone.contains(&unit));
         let chunks = settings.relocation_blocks / geometry.slots_per_page;
         let tier = Tier::of(&geometry, chunks);
         let mut ftl = Self {
@@ -636,7 +635,7 @@ impl Ftl {
             no_space_until: Instant(0),
             lba_next: 0,
             host: Host::default(),
-            units: (0..geometry.units).map(gone).collect(),
+            units: units_of(&geometry, health),
             learned: Learned::default(),
             reads: Slab::default(),
             clean_wanted: false,
@@ -714,6 +713,11 @@ struct Flush {
     running: Option<u64>,
     begun: u64,
     ended: u64,
+}
+
+fn units_of(geometry: &Geometry, health: &Health) -> Vec<Unit> {
+    let gone = |unit| Unit::new(health.units_gone.contains(&unit));
+    (0..geometry.units).map(gone).collect()
 }
 
 /// The bands of a medium in this health, before anything is known of what they hold.

@@ -277,7 +277,7 @@ impl Shape {
 pub(crate) fn core_settings(raw: Option<&RawOptions>, settings: &Settings) -> CoreSettings {
     match raw {
         Some(raw) => CoreSettings::Raw(raw.settings.clone()),
-        None => CoreSettings::Block(settings.clone()),
+        None => CoreSettings::Block(Box::new(settings.clone())),
     }
 }
 

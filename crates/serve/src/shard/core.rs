@@ -20,7 +20,7 @@ pub enum AnyCore {
 #[derive(Clone, Debug)]
 pub enum CoreSettings {
     /// Of the FTL.
-    Block(Settings),
+    Block(Box<Settings>),
     /// Of raw units.
     Raw(RawSettings),
 }
@@ -114,10 +114,10 @@ impl AnyCore {
     ) -> Result<Self, String> {
         Ok(match (settings, format) {
             (CoreSettings::Block(settings), None) => {
-                Self::Block(Box::new(Ftl::mount(geometry, health, settings)?))
+                Self::Block(Box::new(Ftl::mount(geometry, health, *settings)?))
             }
             (CoreSettings::Block(settings), Some(CoreFormat::Block(format))) => {
-                Self::Block(Box::new(Ftl::format(geometry, health, format, settings)?))
+                Self::Block(Box::new(Ftl::format(geometry, health, format, *settings)?))
             }
             (CoreSettings::Raw(settings), None) => {
                 Self::Raw(Box::new(RawUnits::mount(geometry, health, settings)?))

@@ -12,7 +12,7 @@ use crate::policy::{Chosen, PolicyNames};
 use crate::switch::PolicyChange;
 use flash::MILLISECOND;
 
-/// Events between two looks at the load, less one: a request is two or three.
+/// Events between two looks at the load, less one: a small request is two or three.
 const WINDOW_MASK: u64 = (1 << 14) - 1;
 
 /// The read service level of read-mostly loads, where the settings say none.
@@ -65,12 +65,16 @@ impl Ftl {
 
     fn end_window(&mut self) {
         let (before, now) = (self.profiled.seen, self.seen());
-        self.profiled.seen = now;
         let window = Seen {
             reads: now.reads - before.reads,
             writes: now.writes - before.writes,
             blocks_written: now.blocks_written - before.blocks_written,
         };
+        // Large requests are many events each: the window goes on until it holds enough of them.
+        if !window.is_telling() {
+            return;
+        }
+        self.profiled.seen = now;
         if self.policies.profile.observe(&window).is_some() {
             let percent = 100 * window.reads / (window.reads + window.writes).max(1);
             let blocks = window.blocks_written as f64 / window.writes.max(1) as f64;
@@ -89,10 +93,20 @@ impl Ftl {
 
     /// Puts what the profile wants in charge.
     fn serve_load(&mut self, why: &str) {
-        let Some(load) = self.policies.profile.load() else {
-            self.settings.read_slo_ns = self.profiled.read_slo_ns;
-            return;
+        let load = self.policies.profile.load();
+        if let Some(load) = load {
+            self.put_policies_of(load, why);
+        }
+        self.settings.read_slo_ns = match (self.profiled.read_slo_ns, load) {
+            (0, Some(Load::ReadMostly)) => READ_MOSTLY_SLO_NS,
+            (asked, _) => asked,
         };
+        // Who found no room asks again: a service level bounds the queues.
+        self.room_changes += 1;
+        self.stirred = true;
+    }
+
+    fn put_policies_of(&mut self, load: Load, why: &str) {
         for (decision, to) in load.policies() {
             let from = self.policies.names.of(decision).to_owned();
             if from == to || self.profiled.named.contains(&decision) {
@@ -109,9 +123,5 @@ impl Ftl {
                 why: format!("profile {}, {why}", load.name()),
             });
         }
-        self.settings.read_slo_ns = match self.profiled.read_slo_ns {
-            0 if load == Load::ReadMostly => READ_MOSTLY_SLO_NS,
-            asked => asked,
-        };
     }
 }

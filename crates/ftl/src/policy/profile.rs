@@ -7,7 +7,7 @@ use super::{plain, split, unknown};
 /// Names of the profiles; `none` leaves every decision to the policy that was named for it.
 pub const PROFILES: &[&str] = &["none", "auto", "read-mostly", "mixed", "small-writes"];
 
-/// Requests of a window below which nothing is concluded from it.
+/// Requests of a window below which it says nothing.
 const REQUESTS_MIN: u64 = 1000;
 
 /// Reads of 100 requests from which a load is read-mostly.
@@ -93,6 +93,13 @@ impl Load {
     }
 }
 
+impl Seen {
+    /// Enough to conclude something from it.
+    pub fn is_telling(&self) -> bool {
+        self.reads + self.writes >= REQUESTS_MIN
+    }
+}
+
 impl Profile {
     /// The profile of this name.
     ///
@@ -122,7 +129,7 @@ impl Profile {
 
     /// Takes what was seen in a window; the load to serve from now on, if that is another one.
     pub fn observe(&mut self, seen: &Seen) -> Option<Load> {
-        if !self.automatic || seen.reads + seen.writes < REQUESTS_MIN {
+        if !self.automatic || !seen.is_telling() {
             return None;
         }
         let load = Load::of(seen, self.load);

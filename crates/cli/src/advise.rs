@@ -300,6 +300,7 @@ fn command(args: &Args) -> String {
     if let Some(share) = args.sample {
         command.push_str(&format!(" --sample 1/{share}"));
     }
+    command.push_str(&args.reading.as_arguments());
     command
 }
 

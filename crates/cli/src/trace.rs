@@ -55,6 +55,27 @@ fn sector_bytes(text: &str) -> Result<u32, String> {
 }
 
 impl Reading {
+    /// As it was asked for, for a command line that repeats it.
+    pub fn as_arguments(&self) -> String {
+        let mut text = String::new();
+        if let Some(format) = self.format {
+            text.push_str(&format!(" --format {}", format.name()));
+        }
+        if self.skip_bad {
+            text.push_str(" --skip-bad");
+        }
+        for what in &self.repair {
+            text.push_str(&format!(" --repair {what}"));
+        }
+        if self.sector_bytes != 512 {
+            text.push_str(&format!(" --sector-bytes {}", self.sector_bytes));
+        }
+        if self.action != 'D' {
+            text.push_str(&format!(" --action {}", self.action));
+        }
+        text
+    }
+
     /// The same for the library.
     pub fn options(&self) -> Options {
         Options {

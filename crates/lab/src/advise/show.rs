@@ -161,11 +161,11 @@ fn waf_by_combination(advice: &Advice, chosen: &Row) -> Figure {
 
 fn latency_by_combination(advice: &Advice, chosen: &Row) -> Figure {
     type Of = fn(&Timed) -> f64;
-    let lines: [(&str, Origin, Of); 4] = [
-        ("reads, p99.9", Origin::Weir, |timed| timed.reads.quantile_ns(0.999) as f64 / 1e9),
-        ("reads, mean", Origin::Bound, |timed| timed.reads.mean_ns() / 1e9),
-        ("writes, p99.9", Origin::Paper, |timed| timed.writes.quantile_ns(0.999) as f64 / 1e9),
-        ("writes, mean", Origin::Baseline, |timed| timed.writes.mean_ns() / 1e9),
+    let lines: [(&str, Of); 4] = [
+        ("reads, p99.9", |timed| timed.reads.quantile_ns(0.999) as f64 / 1e9),
+        ("reads, mean", |timed| timed.reads.mean_ns() / 1e9),
+        ("writes, p99.9", |timed| timed.writes.quantile_ns(0.999) as f64 / 1e9),
+        ("writes, mean", |timed| timed.writes.mean_ns() / 1e9),
     ];
     let points = |of: Of| {
         let of = |row: &Row| row.timed.as_ref().map_or(0.0, of);
@@ -174,7 +174,7 @@ fn latency_by_combination(advice: &Advice, chosen: &Row) -> Figure {
     };
     let series = lines
         .iter()
-        .map(|&(name, origin, of)| series(name, origin, Style::Points, points(of)))
+        .map(|&(name, of)| series(name, Origin::Weir, Style::Points, points(of)))
         .filter(|series| !series.points.is_empty());
     Figure {
         id: "latency".into(),

@@ -8,7 +8,7 @@
 use crate::append::{Append, NONE, Owner};
 use crate::format::{Header, Kind, POISONED, UNMAPPED};
 use crate::moves::Move;
-use crate::policy::{FullBands, Purpose};
+use crate::policy::{FullBands, Greedy, Purpose, VictimPolicy};
 use crate::units::{ReadOp, ReadPurpose};
 use crate::{BandState, Ftl, Mutant, Phase};
 use flash::{BlockId, MediumError, Payload, SlotData, SlotId, SlotRead, SlotStatus};
@@ -283,7 +283,13 @@ impl Ftl {
 
     fn pick_victim(&mut self) -> Option<BlockId> {
         let view = self.bands.view(self.durable.next());
-        let picked = self.policies.victim.pick(&view, &mut self.random);
+        // GC is using up its own reserve: victims that gained little cost more pages than they gave.
+        // A policy that went on like that would end with no space.
+        let picked = if self.bands.free < self.host_floor() {
+            VictimPolicy::pick(&mut Greedy, &view, &mut self.random)
+        } else {
+            self.policies.victim.pick(&view, &mut self.random)
+        };
         match picked {
             Some(block)
                 if block.0 < self.geometry.blocks()
@@ -297,11 +303,7 @@ impl Ftl {
                 self.counters.policy_invalid += u64::from(other.is_none_or(|block| {
                     block.0 >= self.geometry.blocks() || self.bands[block].state != BandState::Full
                 }));
-                let greedy = crate::policy::VictimPolicy::pick(
-                    &mut crate::policy::Greedy,
-                    &view,
-                    &mut self.random,
-                );
+                let greedy = VictimPolicy::pick(&mut Greedy, &view, &mut self.random);
                 greedy.filter(|&block| self.gains(block))
             }
         }

@@ -285,7 +285,7 @@ impl Ftl {
         let view = self.bands.view(self.durable.next());
         // GC is using up its own reserve: victims that gained little cost more pages than they gave.
         // A policy that went on like that would end with no space.
-        let picked = if self.bands.free < self.host_floor() {
+        let picked = if self.bands.free < RESERVE_BANDS {
             VictimPolicy::pick(&mut Greedy, &view, &mut self.random)
         } else {
             self.policies.victim.pick(&view, &mut self.random)

@@ -82,11 +82,31 @@ fn load(uri: &str, loops: u32) {
     run("fio", &[&args[..], &more, &rest].concat());
 }
 
-/// Further loads after which a victim policy must have been asked.
+/// Further loads that a victim policy has to be asked within: GC chooses without it while it is below
+/// its reserve.
 const LOADS_UNTIL_ASKED: usize = 10;
 
 /// How often each policy has its turn while fio runs.
 const ROUNDS: usize = 3;
+
+/// What broke was replaced, and the status says by what, for whom and why.
+fn replacements_are_told(server: &Server, victims: bool) {
+    let now = status(server);
+    for shard in now["shards"].as_array().unwrap() {
+        let policies = &shard["policies"];
+        assert!(!victims || policies["victim"] == "greedy", "{policies}");
+        assert_eq!(policies["stream"], "none");
+        assert_eq!(policies["unit"], "wasm:least-work");
+        let changes = shard["policy_switches"].as_array().unwrap();
+        let of = |to: &str| changes.iter().rfind(|change| change["to"] == to).expect("it is told");
+        let asked = of("wasm:nonsense");
+        assert!(asked["why"].as_str().unwrap().contains("weir ctl"), "{asked}");
+        let replaced = of("none");
+        assert_eq!(replaced["from"], "wasm:nonsense");
+        let why = replaced["why"].as_str().unwrap();
+        assert!(why.starts_with("it broke: it chose handle 99 of "), "{why}");
+    }
+}
 
 fn switch_under_load(name: &str, args: &[&str], shards: u64) {
     let scratch = Scratch::new(name);
@@ -133,7 +153,6 @@ fn switch_under_load(name: &str, args: &[&str], shards: u64) {
     // Two shards of this size have bands enough to need no victim.
     let victims = shards == 1;
     for _ in 0..LOADS_UNTIL_ASKED {
-        // GC may have been below its reserve, where no policy is asked.
         if victims && broken("policies_trapped") == 0 {
             load(&uri, 3);
         }
@@ -142,21 +161,7 @@ fn switch_under_load(name: &str, args: &[&str], shards: u64) {
     assert!(broken("policies_out_of_time") >= shards && broken("policies_out_of_range") >= shards);
     assert_eq!(broken("policies_out_of_memory"), 0);
     assert_eq!(broken("host_errors"), 0, "no request failed");
-    let now = status(&server);
-    for shard in now["shards"].as_array().unwrap() {
-        let policies = &shard["policies"];
-        assert!(!victims || policies["victim"] == "greedy", "{policies}");
-        assert_eq!(policies["stream"], "none");
-        assert_eq!(policies["unit"], "wasm:least-work");
-        let changes = shard["policy_switches"].as_array().unwrap();
-        let of = |to: &str| changes.iter().rfind(|change| change["to"] == to).expect("it is told");
-        let asked = of("wasm:nonsense");
-        assert!(asked["why"].as_str().unwrap().contains("weir ctl"), "{asked}");
-        let replaced = of("none");
-        assert_eq!(replaced["from"], "wasm:nonsense");
-        let why = replaced["why"].as_str().unwrap();
-        assert!(why.starts_with("it broke: it chose handle 99 of "), "{why}");
-    }
+    replacements_are_told(&server, victims);
     let text = done(&server, &["show"]);
     assert!(text.contains("it broke: it chose handle 99 of "), "{text}");
     assert!(server.log().contains("a policy was replaced"), "{}", server.log());

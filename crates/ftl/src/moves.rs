@@ -174,7 +174,13 @@ impl Ftl {
                 }
             }
         }
-        self.point_or_any(wished, self.bands.free == 0 || self.on_fast(wished))
+        let found = self.point_or_any(wished, self.bands.free == 0 || self.on_fast(wished));
+        let reserve = self.relocate_point();
+        if found.is_none() && self.points[wished].purpose == Purpose::Host && wished != reserve {
+            // GC's reserve is for its own append points.
+            return self.move_point(reserve);
+        }
+        found
     }
 
     /// Appends what waits to be moved, as far as there is room.

@@ -283,30 +283,28 @@ impl Ftl {
 
     fn pick_victim(&mut self) -> Option<BlockId> {
         let view = self.bands.view(self.durable.next());
-        // GC is using up its own reserve: victims that gained little cost more pages than they gave.
-        // A policy that went on like that would end with no space.
-        let picked = if self.bands.free < RESERVE_BANDS {
-            VictimPolicy::pick(&mut Greedy, &view, &mut self.random)
-        } else {
-            self.policies.victim.pick(&view, &mut self.random)
+        let picked = self.policies.victim.pick(&view, &mut self.random);
+        let full = |block: &BlockId| {
+            block.0 < self.geometry.blocks() && self.bands[*block].state == BandState::Full
         };
-        match picked {
-            Some(block)
-                if block.0 < self.geometry.blocks()
-                    && self.bands[block].state == BandState::Full
-                    && self.gains(block) =>
-            {
-                Some(block)
-            }
-            None if view.is_empty() => None,
-            other => {
-                self.counters.policy_invalid += u64::from(other.is_none_or(|block| {
-                    block.0 >= self.geometry.blocks() || self.bands[block].state != BandState::Full
-                }));
-                let greedy = VictimPolicy::pick(&mut Greedy, &view, &mut self.random);
-                greedy.filter(|&block| self.gains(block))
-            }
+        self.counters.policy_invalid +=
+            u64::from(!view.is_empty() && picked.as_ref().is_none_or(|block| !full(block)));
+        let good = picked.filter(|block| full(block) && self.gains(*block));
+        if good.is_some() && self.bands.free >= self.host_floor() {
+            return good;
         }
+        // GC is using up its own reserve: victims that gain little cost more pages than they give,
+        // and a policy that went on like that would end with no space.
+        let emptiest = VictimPolicy::pick(&mut Greedy, &view, &mut self.random)
+            .filter(|&block| self.gains(block));
+        let slots = self.geometry.slots_per_block();
+        let gain = |block: BlockId| slots - self.bands[block].slots_valid;
+        let enough = |block: &BlockId| match emptiest {
+            Some(emptiest) if self.bands.free < RESERVE_BANDS => gain(*block) >= gain(emptiest),
+            Some(emptiest) => 4 * gain(*block) >= 3 * gain(emptiest),
+            None => true,
+        };
+        good.filter(enough).or(emptiest)
     }
 
     fn start_victim(&mut self, block: BlockId, reason: &'static str, for_space: bool) {

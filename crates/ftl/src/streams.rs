@@ -96,12 +96,22 @@ struct Volume {
     /// Which policy in the order of their coming, from 1: tells its bands from others'.
     number: u32,
     uses_age: bool,
+    /// What GC moves goes where the host's first handle goes.
+    together: bool,
     handles: Handles,
     /// Append points by handle, with idle ones behind `handles`.
     host: Vec<u16>,
     moved: Vec<u16>,
     /// On a two-tier device: for destage, one for each handle of the host.
     destaged: Vec<u16>,
+}
+
+impl Volume {
+    /// It has fewer handles than its policy would use.
+    fn is_short(&self) -> bool {
+        let wanted = self.policy.handles();
+        self.handles.host < wanted.host || self.handles.moved < wanted.moved
+    }
 }
 
 /// See the head of this file.
@@ -134,7 +144,7 @@ impl Streams {
             stream: volume.name.clone(),
             handles_host: volume.handles.host,
             handles_moved: volume.handles.moved,
-            handles_short: volume.handles != volume.policy.handles(),
+            handles_short: volume.is_short(),
             memory_bytes: volume.policy.memory_bytes(),
         };
         self.volumes.iter().map(status).collect()
@@ -194,6 +204,7 @@ impl Ftl {
                 end,
                 name: volume.stream,
                 uses_age: false,
+                together: false,
                 policy,
                 number: 0,
                 handles: Handles { host: 1, moved: 1 },
@@ -251,6 +262,8 @@ impl Ftl {
         volume.number = self.streams.policies_made;
         volume.uses_age = volume.policy.uses_age();
         let wanted = volume.policy.handles();
+        // On two tiers the host's handles are on the other one.
+        volume.together = wanted.moved == 0 && !self.geometry.is_tiered();
         let bounded = |handles: u8| handles.clamp(1, HANDLES_MAX);
         let wanted = Handles { host: bounded(wanted.host), moved: bounded(wanted.moved) };
         volume.handles = Handles { host: 1, moved: 1 };
@@ -364,6 +377,9 @@ impl Ftl {
     pub(crate) fn choose_move_point(&mut self, lba: u32, block: BlockId, sequence: u64) -> u16 {
         let index = self.streams.index_of(lba);
         let volume = &mut self.streams.volumes[index];
+        if volume.together {
+            return volume.host[0];
+        }
         let filling = &self.bands[block].filling;
         let own = filling.policy == volume.number;
         let from = if own { filling.origin } else { Origin::Unknown };

@@ -46,8 +46,18 @@ pub const CATALOGUE: &[Entry] = &[
     entry("unit", "weighted-queue", "", "the unit with the least time of commands waiting (LOCS)"),
     entry("unit", "round-robin", "", "each unit in its turn"),
     entry("unit", "static", "", "by the logical address"),
-    entry("stream", "none", "handles=1 (1 to 16)", "by the request's handle; GC's data apart"),
-    entry("stream", "hint", "handles=4 (1 to 16)", "by the lifetime class that the host gives"),
+    entry(
+        "stream",
+        "none",
+        "handles=1 (1 to 16), moved=1 (0 or 1)",
+        "by the request's handle; GC's data apart, with moved=0 not even that",
+    ),
+    entry(
+        "stream",
+        "hint",
+        "handles=4 (1 to 16), moved=handles (0 to handles)",
+        "by the lifetime class that the host gives",
+    ),
     entry(
         "stream",
         "multiq",

@@ -104,7 +104,7 @@ fn required(keys: &mut Keys, key: &str, example: &'static str) -> Result<Keys, K
 
 fn ftl_choice(
     keys: &mut Keys,
-    placement: Option<&(Placement, bool)>,
+    placement: Option<&(Placement, Isolation)>,
 ) -> Result<FtlChoice, KeyError> {
     let mut keys = required(keys, "ftl", "over_provisioning = 0.07")?;
     if placement.is_some() && keys.has("stream") {
@@ -122,17 +122,31 @@ fn ftl_choice(
         keys.number("utilization", 0.0001, 1.0, "0.95")?
     };
     let mut settings = settings(&mut keys)?;
-    if let Some((placement, persistent)) = placement {
+    if let Some((placement, isolation)) = placement {
         let handles = placement.handles_inside();
-        let moved = if *persistent { handles } else { 1 };
+        let moved = match isolation {
+            Isolation::Mixed => 0,
+            Isolation::Initial => 1,
+            Isolation::Persistent => handles,
+        };
         settings.policies.stream = format!("hint:handles={handles},moved={moved}");
     }
     keys.refuse_unknown()?;
     Ok(FtlChoice { utilization, settings })
 }
 
-/// What write commands may say, and whether what GC moves stays apart by it.
-fn placement(keys: &mut Keys, kind: &str) -> Result<Option<(Placement, bool)>, KeyError> {
+/// What a drive's GC keeps apart.
+enum Isolation {
+    /// Nothing: what it moves goes with what the host writes of no stream, or to handle 0.
+    Mixed,
+    /// What it moves from what the host writes.
+    Initial,
+    /// That, by handle.
+    Persistent,
+}
+
+/// What write commands may say, and what the drive's GC keeps apart.
+fn placement(keys: &mut Keys, kind: &str) -> Result<Option<(Placement, Isolation)>, KeyError> {
     let Some(mut placement) = keys.table("placement", "interface = \"fdp\"")? else {
         return Ok(None);
     };
@@ -150,9 +164,14 @@ fn placement(keys: &mut Keys, kind: &str) -> Result<Option<(Placement, bool)>, K
     // Of the FTL's 16 handles, one serves writes of no stream.
     let most = u32::from(HANDLES_MAX) - u32::from(interface == Interface::Streams);
     let handles = placement.integer_or("handles", 1, most, 8)? as u8;
-    let isolation = one_of(&mut placement, "isolation", &["initial", "persistent"])?;
+    let names = ["initial", "persistent", "mixed"];
+    let isolation = match one_of(&mut placement, "isolation", &names)?.as_str() {
+        "mixed" => Isolation::Mixed,
+        "persistent" => Isolation::Persistent,
+        _ => Isolation::Initial,
+    };
     placement.refuse_unknown()?;
-    Ok(Some((Placement { interface, handles, unit_bytes: 0 }, isolation == "persistent")))
+    Ok(Some((Placement { interface, handles, unit_bytes: 0 }, isolation)))
 }
 
 /// The stream policy in the host's driver.

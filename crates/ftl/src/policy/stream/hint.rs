@@ -5,7 +5,8 @@ use super::{Handles, MoveView, Origin, Shape, StreamPolicy, WriteView};
 use flash::Lifetime;
 
 /// The handle of the request's lifetime class, or where it has none the request's own handle; what
-/// GC moves stays apart by the handle it came through, or goes together with `moved=1`.
+/// GC moves stays apart by the handle it came through, goes together with `moved=1`, or with the host's
+/// first handle with `moved=0`.
 #[derive(Clone, Copy, Debug)]
 pub struct ByHint {
     handles: u8,
@@ -17,7 +18,7 @@ impl ByHint {
         // One for each class of a Linux write hint.
         let default = if shape.handles > 1 { shape.handles } else { Lifetime::CLASSES };
         let handles = params.handles(default)?;
-        let moved = params.number("moved", (1, u64::from(handles)), u64::from(handles))? as u8;
+        let moved = params.number("moved", (0, u64::from(handles)), u64::from(handles))? as u8;
         Ok(Self { handles, moved })
     }
 }
@@ -44,7 +45,7 @@ impl StreamPolicy for ByHint {
     }
 
     fn place_move(&mut self, moved: &MoveView) -> u8 {
-        let last = moved.handles.moved - 1;
+        let last = moved.handles.moved.saturating_sub(1);
         match moved.from {
             Origin::Host(handle) | Origin::Moved(handle) => handle.min(last),
             // It was there before the mount: it has lived long.

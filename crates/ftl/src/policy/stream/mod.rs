@@ -40,7 +40,7 @@ pub const HANDLES_MAX: u8 = 16;
 pub struct Handles {
     /// For what the host writes, at least 1.
     pub host: u8,
-    /// For what GC moves, at least 1.
+    /// For what GC moves. A policy that wants none has it go where the host's first handle goes.
     pub moved: u8,
 }
 
@@ -96,7 +96,7 @@ pub trait StreamPolicy: Send {
     fn fault(&mut self) -> Option<Fault> {
         None
     }
-    /// The handles it would use: 1 to [`HANDLES_MAX`] of each kind.
+    /// The handles it would use: 1 to [`HANDLES_MAX`] for the host, up to as many for relocation.
     fn handles(&self) -> Handles;
     /// Whether it looks at [`WriteView::age`].
     fn uses_age(&self) -> bool {

@@ -285,7 +285,8 @@ impl Ftl {
     /// Changes whenever a unit may have got room for a page; `None` while room is given out by
     /// other rules than usual.
     fn room_key(&self) -> Option<u64> {
-        let usual = !self.host.record_placing && !self.host.atomic_placing;
+        let host = self.host.record_placing || self.host.atomic_placing;
+        let usual = !host && !self.reclaim.pressed;
         (usual && self.now >= self.no_space_until).then_some(self.bands.moves + self.room_changes)
     }
 

@@ -382,6 +382,13 @@ impl Ftl {
             self.dispatch_all();
             self.space_wanted = false;
         }
+        // GC may have opened so many bands for its handles that too few are left for a checkpoint,
+        // and has them in hand that would be enough.
+        if waited && !self.moves.is_empty() && self.checkpoint.is_wanted() && self.stands_still() {
+            self.reclaim.pressed = true;
+            self.place_moves();
+            self.reclaim.pressed = false;
+        }
     }
 
     /// Erases where an append point wanted a clean band and found a dirty one.

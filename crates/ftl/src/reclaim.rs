@@ -74,6 +74,8 @@ pub(crate) struct Reclaim {
     arrivals: Vec<Arrival>,
     /// Host slots that may be placed while space is short, in 1/256.
     pub credit: i64,
+    /// Nothing goes on unless what it read finds a place, though a checkpoint waits for the bands.
+    pub pressed: bool,
     wear_checked: u64,
     scrub_cursor: u32,
     scrub_at: Option<flash::Instant>,
@@ -146,8 +148,10 @@ impl Ftl {
         }
         let free = self.bands.free;
         if self.checkpoint.is_wanted() && self.clean_bands() <= self.layout.bands {
-            // A checkpoint that waits for clean bands is what frees the held ones.
-            return self.host.record_placing || self.host.atomic_placing && free > 1;
+            // A checkpoint that waits for clean bands is what frees the held ones. If there is none,
+            // GC is what makes them.
+            let pressed = self.reclaim.pressed && purpose == Purpose::Relocate && free > 1;
+            return self.host.record_placing || self.host.atomic_placing && free > 1 || pressed;
         }
         if self.host.atomic_placing {
             // What GC empties waits for the group: it must be placed with what there is.

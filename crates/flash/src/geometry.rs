@@ -55,12 +55,12 @@ impl Pairing {
     }
 }
 
-/// The units that come first on a two-tier medium: fast, durable at completion, and without the
-/// ways of NAND. A program there covers any number of slots from the block's write pointer to the
+/// The units that come last on a two-tier medium, so that the others keep their numbers when a fast
+/// tier comes or goes: fast, durable at completion, and without the ways of NAND. A program there covers any number of slots from the block's write pointer to the
 /// end of a page, pages share no cells, and an erase costs nothing.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct FastTier {
-    /// Units `0..units` are fast; 0 on a medium of one kind.
+    /// The last so many units are fast; 0 on a medium of one kind.
     pub units: u32,
     /// Blocks that each of them has; the rest of its block numbers name nothing.
     pub blocks_per_unit: u32,
@@ -110,12 +110,12 @@ impl Geometry {
 
     /// Whether `unit` is a fast one of a two-tier medium.
     pub fn is_fast_unit(&self, unit: u32) -> bool {
-        unit < self.fast.units
+        unit >= self.capacity_units()
     }
 
     /// Whether `block` lies on a fast unit.
     pub fn is_fast(&self, block: BlockId) -> bool {
-        block.0 < self.fast.units * self.blocks_per_unit
+        block.0 >= self.capacity_blocks()
     }
 
     /// Whether there is such a block: a fast unit may have fewer than the others.
@@ -128,9 +128,19 @@ impl Geometry {
         self.fast.units * self.fast.blocks_per_unit
     }
 
+    /// Units for capacity: those before the fast ones; all on a medium of one kind.
+    pub fn capacity_units(&self) -> u32 {
+        self.units - self.fast.units
+    }
+
     /// Blocks of the units for capacity; of all units on a medium of one kind.
     pub fn capacity_blocks(&self) -> u32 {
-        (self.units - self.fast.units) * self.blocks_per_unit
+        self.capacity_units() * self.blocks_per_unit
+    }
+
+    /// The same medium without its fast units.
+    pub fn without_fast(&self) -> Self {
+        Self { units: self.capacity_units(), fast: FastTier::NONE, ..*self }
     }
 
     /// Whether all that the FTL acknowledges here survives a power cut, flushed or not: nothing is

@@ -145,8 +145,8 @@ pub(crate) struct Bands {
     /// keeps a copy renews the rest only.
     full_moved: Vec<u64>,
     slots_per_band: u32,
-    /// Bands below this number are of the fast tier.
-    fast_end: u32,
+    /// Bands from this number on are of the fast tier.
+    fast_from: u32,
     /// Of them, those that are full, the oldest first.
     fast_full: VecDeque<BlockId>,
     by_slots_per_band: Divisor,
@@ -176,7 +176,7 @@ impl Bands {
             full_valid: Vec::new(),
             full_moved: vec![0; (geometry.blocks() as usize).div_ceil(CHUNK_BANDS)],
             slots_per_band: geometry.slots_per_block(),
-            fast_end: geometry.fast.units * geometry.blocks_per_unit,
+            fast_from: geometry.capacity_blocks(),
             fast_full: VecDeque::new(),
             by_slots_per_band: Divisor::new(geometry.slots_per_block()),
             // The slots of the whole medium fit, so those of a unit do.
@@ -310,7 +310,7 @@ impl Bands {
     }
 
     fn is_fast(&self, block: BlockId) -> bool {
-        block.0 < self.fast_end
+        block.0 >= self.fast_from
     }
 
     /// Keeps the list in the order in which the bands were opened.
@@ -330,7 +330,7 @@ impl Bands {
 
     /// Draining bands that are not of the fast tier.
     pub fn draining_slow(&self) -> usize {
-        if self.fast_end == 0 {
+        if self.fast_from as usize == self.list.len() {
             return self.draining.len();
         }
         self.draining.iter().filter(|&&block| !self.is_fast(block)).count()

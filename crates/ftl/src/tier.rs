@@ -148,11 +148,11 @@ impl Ftl {
 
     /// The units that append points of `purpose` use.
     pub(crate) fn units_for(&self, purpose: Purpose) -> Range<u32> {
-        let (fast, all) = (self.geometry.fast.units, self.geometry.units);
+        let (slow, all) = (self.geometry.capacity_units(), self.geometry.units);
         match purpose {
-            _ if fast == 0 => 0..all,
-            Purpose::Host | Purpose::Checkpoint => 0..fast,
-            Purpose::Destage | Purpose::Relocate => fast..all,
+            _ if slow == all => 0..all,
+            Purpose::Host | Purpose::Checkpoint => slow..all,
+            Purpose::Destage | Purpose::Relocate => 0..slow,
         }
     }
 
@@ -217,7 +217,7 @@ impl Ftl {
     fn checkpoint_starves(&self) -> bool {
         let clean = |unit| self.bands.clean(unit).len() as u32;
         self.checkpoint.is_wanted()
-            && (0..self.geometry.fast.units).map(clean).sum::<u32>() <= self.layout.bands
+            && self.units_for(Purpose::Checkpoint).map(clean).sum::<u32>() <= self.layout.bands
     }
 
     /// A checkpoint waits for clean bands of the tier that GC works on.

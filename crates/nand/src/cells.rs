@@ -346,8 +346,8 @@ impl Cells {
     /// Superblock `i` is the `i`-th good block of every plane, so a die loses as many as its worst
     /// plane, and they lie at the end of its range. Block 0 of a plane is good by contract.
     fn draw_factory_bad(&mut self, planes: u32) {
-        let (units, blocks) = (self.geometry.units, self.geometry.blocks_per_unit);
-        for unit in self.geometry.fast.units..units {
+        let blocks = self.geometry.blocks_per_unit;
+        for unit in 0..self.geometry.capacity_units() {
             let mut bad_max = 0;
             for _ in 0..planes {
                 let share = self.faults.factory_bad;

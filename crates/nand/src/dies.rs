@@ -43,7 +43,7 @@ pub(crate) struct Manners {
     pub suspend_erase_ns: u64,
     pub suspend_program_ns: u64,
     pub slots_per_block: u32,
-    /// The first so many units have a bus of their own each, behind the channels.
+    /// The last so many units have a bus of their own each, behind the channels.
     pub fast_units: u32,
 }
 
@@ -318,9 +318,9 @@ impl Dies {
         let base = self.base(unit);
         let fast_units = self.manners.fast_units as usize;
         let channels = self.bus_free_at.len() - fast_units;
-        let channel = match unit.checked_sub(fast_units) {
-            Some(unit) => unit % channels,
-            None => channels + unit,
+        let channel = match unit.checked_sub(self.dies.len() - fast_units) {
+            None => unit % channels,
+            Some(fast) => channels + fast,
         };
         let job = &mut self.jobs[base + index];
         let ends_at = self.bus_free_at[channel].max(now) + job.bus_ns;

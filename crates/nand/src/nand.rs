@@ -155,7 +155,7 @@ impl Nand {
     }
 
     /// A fresh device of two kinds: `fast` units with the times of `fast_profile`, of which nothing
-    /// else counts, before the units of `layout`.
+    /// else counts, behind the units of `layout`.
     pub fn tiered(
         profile: &Profile,
         layout: &Layout,

@@ -3,7 +3,7 @@
 use flash::{BlockId, Command, FastTier, Instant, MediumError, SlotId, SlotStatus, Tag};
 use nand::{Faults, Illegal, Layout, Nand, Outcome, Profile};
 
-/// One fast unit of three blocks, before a die of TLC.
+/// A die of TLC, and behind it one fast unit of three blocks.
 fn device(faults: Faults) -> Nand {
     let layout = Layout { channels: 1, dies_per_channel: 1, blocks_per_plane: 4 };
     let fast = FastTier { units: 1, blocks_per_unit: 3 };
@@ -15,7 +15,19 @@ fn profile(name: &str) -> Profile {
     Profile::builtin(name).expect("a built-in profile")
 }
 
+/// The first slot of the fast unit.
+fn first(nand: &Nand) -> u32 {
+    let geometry = nand.geometry();
+    geometry.slot(geometry.block(1, 0), 0, 0).0
+}
+
+/// Programs slots of the fast unit.
 fn program(nand: &mut Nand, slot: u32, count: u32) -> Result<(), Illegal> {
+    let at = first(nand) + slot;
+    program_at(nand, at, count)
+}
+
+fn program_at(nand: &mut Nand, slot: u32, count: u32) -> Result<(), Illegal> {
     let now = nand.deadline().unwrap_or(Instant(0));
     nand.handle(now, Command::Program { tag: Tag(slot), slot: SlotId(slot), count })
 }
@@ -32,7 +44,7 @@ fn end(nand: &mut Nand) -> Result<(), MediumError> {
 }
 
 fn statuses(nand: &Nand, slots: u32) -> Vec<SlotStatus> {
-    (0..slots).map(|slot| nand.status(SlotId(slot))).collect()
+    (0..slots).map(|slot| nand.status(SlotId(first(nand) + slot))).collect()
 }
 
 #[test]
@@ -43,8 +55,9 @@ fn a_page_of_a_fast_unit_is_programmed_in_parts_and_in_order() {
     end(&mut nand).expect("programmed");
     program(&mut nand, 1, per_page - 1).expect("the rest of the page");
     end(&mut nand).expect("programmed");
-    assert_eq!(nand.status(SlotId(per_page - 1)), SlotStatus::Ok);
-    assert_eq!(nand.status(SlotId(per_page)), SlotStatus::Erased);
+    let statuses = statuses(&nand, per_page + 1);
+    assert_eq!(statuses[per_page as usize - 1], SlotStatus::Ok);
+    assert_eq!(statuses[per_page as usize], SlotStatus::Erased);
     let across = program(&mut nand, per_page, per_page + 1);
     assert!(matches!(across, Err(Illegal::ProgramOfPart { .. })), "{across:?}");
     let none = program(&mut nand, per_page, 0);
@@ -59,18 +72,17 @@ fn a_page_of_a_fast_unit_is_programmed_in_parts_and_in_order() {
 fn a_page_of_the_other_units_is_programmed_whole() {
     let mut nand = device(Faults::default());
     let geometry = nand.geometry();
-    let slot = geometry.slot(geometry.block(1, 0), 0, 0).0;
-    let part = program(&mut nand, slot, geometry.slots_per_page - 1);
+    let part = program_at(&mut nand, 0, geometry.slots_per_page - 1);
     assert!(matches!(part, Err(Illegal::ProgramOfPart { .. })), "{part:?}");
-    program(&mut nand, slot, geometry.slots_per_page).expect("a page");
+    program_at(&mut nand, 0, geometry.slots_per_page).expect("a page");
 }
 
 #[test]
 fn a_fast_unit_has_only_the_blocks_it_was_given() {
     let mut nand = device(Faults::default());
     let geometry = nand.geometry();
-    let beyond = geometry.slot(BlockId(3), 0, 0).0;
-    assert!(!geometry.exists(BlockId(3)) && geometry.exists(BlockId(2)));
+    let beyond = 3 * geometry.slots_per_block();
+    assert!(!geometry.exists(BlockId(7)) && geometry.exists(BlockId(6)));
     let refused = program(&mut nand, beyond, 1);
     assert!(matches!(refused, Err(Illegal::ProgramBadBlock { .. })), "{refused:?}");
 }
@@ -121,11 +133,12 @@ fn fast_units_take_the_times_of_their_own_profile_on_buses_of_their_own() {
     let quick = profile("optane");
     let bus_ns = (f64::from(4096 + quick.oob_bytes) * quick.bus_ns_per_byte).round() as u64;
     let geometry = nand.geometry();
-    let slow = geometry.slot(geometry.block(1, 0), 0, 0);
+    let slow = SlotId(0);
     // The bus of the other units is busy all the while.
     let command = Command::Program { tag: Tag(9), slot: slow, count: geometry.slots_per_page };
     nand.handle(Instant(0), command).expect("legal");
-    nand.handle(Instant(0), Command::Program { tag: Tag(1), slot: SlotId(0), count: 1 })
+    let quick_slot = SlotId(first(&nand));
+    nand.handle(Instant(0), Command::Program { tag: Tag(1), slot: quick_slot, count: 1 })
         .expect("legal");
     let ended = loop {
         let at = nand.deadline().expect("it runs");

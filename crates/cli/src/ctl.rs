@@ -1,7 +1,7 @@
-//! `weir ctl`: changes a running server over its HTTP API. So far its policies: what there are, what
-//! is in force, which one shall decide, and modules of the user's own.
+//! `weir ctl`: changes a running server over its HTTP API: its policies (what there are, what is in
+//! force, which one shall decide, modules of the user's own), and whether it has a fast tier.
 
-use crate::output::{print, print_json, table};
+use crate::output::{Progress, print, print_json, table};
 use crate::status::{address_of, ago, array};
 use crate::{End, Failure};
 use client::http::{Answer, request};
@@ -12,6 +12,8 @@ use std::time::Duration;
 
 /// How long a switch or a load may take.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// Between two looks at how far a detach is.
+const LOOK_AGAIN: Duration = Duration::from_millis(200);
 
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  \
@@ -20,7 +22,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
     weir ctl policy set all victim=cost-benefit   a decision of the whole device\n  \
     weir ctl policy set data stream=sfr:handles=8 the streams of one volume\n  \
     weir ctl policy load mine.wasm --name mine    a policy of your own (`weir plugin new`)\n  \
-    weir ctl policy set all victim=wasm:mine\n\n\
+    weir ctl policy set all victim=wasm:mine\n  \
+    weir ctl fast detach                          empty the fast tier and do without it\n\n\
     A switch is immediate and lasts until the server stops; the config file says what it begins \
     with. docs/policies.md tells every policy.")]
 pub struct Args {
@@ -42,6 +45,23 @@ enum Command {
     /// Which policy decides what
     #[command(subcommand)]
     Policy(Policy),
+    /// The fast tier
+    #[command(subcommand)]
+    Fast(Fast),
+}
+
+#[derive(clap::Subcommand)]
+enum Fast {
+    /// Empty the fast tier, then run without it; clients are served meanwhile
+    ///
+    /// What it holds goes to the capacity tier, where writes go from now on. When nothing is left, the
+    /// device notes that it has no fast tier any more, and the folder, file or disk is free. To put one
+    /// before it again: `weir format --attach-fast`, or [device.fast] in the config, at the next start.
+    Detach {
+        /// Only begin, and do not wait for the end: `weir status` tells how far it is
+        #[arg(long)]
+        no_wait: bool,
+    },
 }
 
 #[derive(clap::Subcommand)]
@@ -71,7 +91,10 @@ enum Policy {
 
 pub fn run(args: &Args) -> Result<End, Failure> {
     let address = address_of(&args.data, args.http.as_deref())?;
-    let Command::Policy(command) = &args.command;
+    let command = match &args.command {
+        Command::Policy(command) => command,
+        Command::Fast(Fast::Detach { no_wait }) => return detach(address, !no_wait, args.json),
+    };
     let (value, text) = match command {
         Policy::List => {
             let value = ask(address, "GET", "/policy", b"")?;
@@ -112,6 +135,35 @@ pub fn run(args: &Args) -> Result<End, Failure> {
         print_json(&value);
     } else {
         print(&text);
+    }
+    Ok(End::Good)
+}
+
+/// Begins to detach the fast tier; with `wait`, tells how it goes until it has ended.
+fn detach(address: SocketAddr, wait: bool, as_json: bool) -> Result<End, Failure> {
+    let mut fast = ask(address, "POST", "/fast/detach", b"{}")?;
+    let mut progress = Progress::new("detach");
+    let whole = fast["bytes_valid"].as_u64().unwrap_or(0);
+    while wait && fast["state"] == "draining" {
+        std::thread::sleep(LOOK_AGAIN);
+        fast = ask(address, "GET", "/fast", b"")?;
+        let left = fast["bytes_valid"].as_u64().unwrap_or(0);
+        progress.at(whole.saturating_sub(left), whole.max(1));
+    }
+    drop(progress);
+    if fast["state"] == "failed" {
+        return Err(format!("the fast tier stays: {}", text_of(&fast, "reason")));
+    }
+    if as_json {
+        print_json(&fast);
+    } else if fast["state"] == "draining" {
+        print("the fast tier is being emptied: see `weir status`\n");
+    } else {
+        let place = fast["path"].as_str().unwrap_or("memory");
+        print(&format!(
+            "detached: nothing needs the fast tier in {place} any more\n\
+             take [device.fast] (or --fast) out of what the server is started with\n"
+        ));
     }
     Ok(End::Good)
 }

@@ -44,6 +44,13 @@ pub struct Shape {
     /// Flash beyond the capacity, in percent of it; more means less GC [default: 25]
     #[arg(long, value_name = "PERCENT")]
     pub op_percent: Option<u32>,
+    /// Put a fast tier before it, which every write goes to first: a folder (emulated, times of
+    /// Optane), or a file or disk; a device that has none gets it at the next start
+    #[arg(long, value_name = "PATH")]
+    pub fast: Option<PathBuf>,
+    /// Size of the fast tier [default: a sixteenth of the flash]
+    #[arg(long, value_name = "SIZE", requires = "fast")]
+    pub fast_capacity: Option<String>,
 }
 
 impl Shape {
@@ -53,6 +60,15 @@ impl Shape {
         }
         if let Some(capacity) = &self.capacity {
             set(table, "device", "capacity", capacity.as_str().into());
+        }
+        if let Some(fast) = &self.fast {
+            let path = std::path::absolute(fast).unwrap_or(fast.clone());
+            let mut section = Table::new();
+            section.insert("path".into(), path.to_string_lossy().into_owned().into());
+            if let Some(capacity) = &self.fast_capacity {
+                section.insert("capacity".into(), capacity.as_str().into());
+            }
+            set(table, "device", "fast", section.into());
         }
         let numbers = [
             ("channels", self.channels),

@@ -4,6 +4,7 @@
 use crate::device::{self, Described, RawShape, Request, Shape};
 use crate::output::print;
 use crate::{End, Failure};
+use serve::Config;
 use serve::device::{Device, Kind, Mode};
 use serve::offline::with_device;
 use std::fs;
@@ -17,7 +18,9 @@ use std::path::{Path, PathBuf};
     raw units of two dies each instead of a volume: clients write and erase\n  \
     weir format --data weir-data --force  throw away what is there\n  \
     weir format --data /dev/sdx --capacity 32GiB\n                                        \
-    a disk, with direct I/O; --force if it holds something else\n\n\
+    a disk, with direct I/O; --force if it holds something else\n  \
+    weir format --data weir-data --attach-fast --fast /dev/nvme0n1 --fast-capacity 8GiB\n                                        \
+    a fast tier before the device that is there\n\n\
     `weir serve` formats by itself when there is no device.")]
 pub struct Args {
     /// The folder of the device, or a disk or file to take whole [default: weir-data]
@@ -29,6 +32,10 @@ pub struct Args {
     /// Throw away the device that is there, or whatever a disk or file holds
     #[arg(long)]
     force: bool,
+    /// Put an empty fast tier (--fast, or [device.fast] of the config) before the device that is
+    /// there; with --force, also where another fast tier is, whose data is lost
+    #[arg(long)]
+    attach_fast: bool,
     #[command(flatten)]
     shape: Shape,
     #[command(flatten)]
@@ -41,7 +48,7 @@ pub fn run(args: &Args) -> Result<End, Failure> {
         data: args.data.as_deref(),
         shape: Some(&args.shape),
         raw: Some(&args.raw),
-        fresh: true,
+        fresh: !args.attach_fast,
         ..Request::default()
     })?;
     let kind = &config.device.kind;
@@ -50,7 +57,13 @@ pub fn run(args: &Args) -> Result<End, Failure> {
                     its use: `weir serve` makes it; for example: kind = \"nand\""
             .into());
     }
+    if args.attach_fast {
+        return attach_fast(args, &config, &data);
+    }
     if args.force {
+        if let Some(fast) = &config.device.fast {
+            Device::wipe_fast(fast).map_err(|error| error.to_string())?;
+        }
         remove(&data, kind)?;
     } else if Device::exists(kind) {
         return Err(format!(
@@ -74,6 +87,33 @@ pub fn run(args: &Args) -> Result<End, Failure> {
         volumes.join(", "),
         data.display()
     ));
+    Ok(End::Good)
+}
+
+/// Puts a fast tier before a device that is there.
+fn attach_fast(args: &Args, config: &Config, data: &Path) -> Result<End, Failure> {
+    let shown = data.display();
+    let kind = &config.device.kind;
+    let Some(fast) = &config.device.fast else {
+        return Err("--attach-fast: say where it is, with --fast PATH or [device.fast] path in the \
+                    config"
+            .into());
+    };
+    if !Device::exists(kind) {
+        return Err(format!("{shown}: no device here: make one, with its fast tier, by `weir format`"));
+    }
+    let made = Device::description(kind).map_err(|error| error.to_string())?;
+    if let Some(there) = made.get("fast").and_then(|fast| fast.get("path")) {
+        return Err(format!(
+            "{shown}: has a fast tier already, at {there}: detach it first: `weir ctl fast detach`"
+        ));
+    }
+    if args.force {
+        Device::wipe_fast(fast).map_err(|error| error.to_string())?;
+    }
+    let attached = serve::offline::attach_fast(&config.device, &config.ftl);
+    attached.map_err(|error| error.to_string())?;
+    print(&format!("the device in {shown} has a fast tier now\nserve it: weir serve --data {shown}\n"));
     Ok(End::Good)
 }
 

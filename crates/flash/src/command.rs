@@ -196,3 +196,14 @@ pub struct Health {
     /// Units that no longer answer.
     pub units_gone: Vec<u32>,
 }
+
+impl Health {
+    /// What it says of a medium of this shape, which may lack the last units of the one it is of.
+    pub fn within(mut self, geometry: &crate::Geometry) -> Self {
+        let (units, blocks) = (geometry.units, geometry.blocks());
+        self.erase_counts.truncate(blocks as usize);
+        self.bad_blocks.retain(|block| block.0 < blocks);
+        self.units_gone.retain(|&unit| unit < units);
+        self
+    }
+}

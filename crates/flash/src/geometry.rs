@@ -138,6 +138,12 @@ impl Geometry {
         self.capacity_units() * self.blocks_per_unit
     }
 
+    /// The fast units alone, counted from 0.
+    pub fn fast_alone(&self) -> Self {
+        let FastTier { units, blocks_per_unit } = self.fast;
+        Self { units, blocks_per_unit, fast: FastTier::NONE, ..*self }
+    }
+
     /// The same medium without its fast units.
     pub fn without_fast(&self) -> Self {
         Self { units: self.capacity_units(), fast: FastTier::NONE, ..*self }

@@ -48,6 +48,9 @@ pub enum Input<'a> {
     Completion(Completion<'a>),
     /// The instant of [`Core::deadline`] has come.
     Deadline,
+    /// Do without the fast tier from now on: destage all it holds, then `FastDetached`. The host is
+    /// served meanwhile.
+    DetachFast,
     /// Accept no more requests, make everything durable, write a checkpoint, then `Stopped`.
     Shutdown,
 }
@@ -68,6 +71,9 @@ pub enum Output {
     Reply(Reply),
     /// The end of a format or a mount; requests are welcome if `Ok`.
     Ready(Result<Box<MountReport>, MountError>),
+    /// The end of a detach: true if nothing needs the fast units any more, and no mount will miss
+    /// them; false if there is no fast tier, or it cannot be drained.
+    FastDetached(bool),
     /// The end of a shutdown: true if everything is durable.
     Stopped(bool),
 }

@@ -651,7 +651,7 @@ impl Ftl {
     }
 
     /// Gives up an open band whose pages have all ended and that takes no more.
-    fn close_if_done(&mut self, open: u32) {
+    pub(crate) fn close_if_done(&mut self, open: u32) {
         let block = self.opens[open].block;
         let full = self.is_written_full(block);
         if !full || !self.opens[open].outstanding.is_empty() || self.opens[open].point == NONE {

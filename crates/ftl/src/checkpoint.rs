@@ -199,7 +199,7 @@ impl Ftl {
             checkpoint: self.checkpoint.next_order,
             bands: self.layout.bands,
             position,
-            shape: root_shape(&self.geometry),
+            shape: root_shape(&self.geometry_recorded()),
             logical_blocks: self.l2p.len() as u32,
             sequence_begun: self.checkpoint.sequence_begun,
             generation: self.generation,

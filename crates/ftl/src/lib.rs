@@ -28,6 +28,7 @@ mod bands;
 mod checkpoint;
 mod closing;
 mod config;
+mod detach;
 mod divisor;
 mod durable;
 mod failing;
@@ -62,6 +63,7 @@ pub use policy::PolicyNames;
 pub use status::{BandStatus, BusyMark, Status, UnitQueue, UnitStatus};
 pub use streams::{StreamStatus, StreamVolume};
 pub use switch::{PolicyChange, Switch};
+pub use tier::{TierStatus, fast_blocks_min};
 
 use append::{OpenBand, Page, Point, Views};
 use bands::{BandState, Bands};
@@ -198,6 +200,10 @@ impl Ftl {
                 self.deadline_passed();
                 true
             }
+            Input::DetachFast => {
+                self.begin_detach();
+                true
+            }
             Input::Shutdown => {
                 self.shut_down();
                 true
@@ -320,6 +326,9 @@ impl Ftl {
         if self.mount.is_some() {
             self.mount_pump();
         }
+        if self.may_write() && self.tier_is_lost().is_some() {
+            self.fail();
+        }
         if !self.may_write() {
             self.place_reroutes();
             self.stop_if_done();
@@ -349,6 +358,7 @@ impl Ftl {
         }
         if self.tier.is_some() {
             self.commit_fast();
+            self.detach_pump();
         }
         self.relieve();
         self.checkpoint_pump();

@@ -108,6 +108,8 @@ pub(crate) struct Named {
     pub name: u64,
     /// By position; `None` where no root record was found.
     pub bands: Vec<Option<BlockId>>,
+    /// It is of all units that the medium has; else of those without its fast tier.
+    pub whole: bool,
 }
 
 /// Most logical blocks that a medium of this shape and health can offer: what remains after bad
@@ -349,27 +351,36 @@ impl Ftl {
                 MountError::NotFormatted
             });
         };
-        if newest.shape != root_shape(&self.geometry) {
+        let shape = root_shape(&self.geometry);
+        let without_fast = root_shape(&self.geometry.without_fast());
+        if newest.shape != shape && newest.shape != without_fast {
             return Err(MountError::Geometry);
+        }
+        if newest.shape != shape && self.units.iter().any(|unit| unit.gone) {
+            // The fast tier may have said more.
+            return Err(MountError::Medium);
         }
         self.uuid = newest.uuid;
         self.uuid_crc = uuid_crc(newest.uuid);
         self.label = newest.label.clone();
         self.resize(newest.logical_blocks)?;
-        let mut names: BTreeMap<u64, Vec<Option<BlockId>>> = BTreeMap::new();
+        let (tiered, plain) = (self.layout, self.layout_of(false).ok_or(MountError::Geometry)?);
+        let mut names: BTreeMap<u64, Named> = BTreeMap::new();
         for (block, root) in &mount.roots {
             let same = root.uuid == self.uuid
                 && root.logical_blocks as usize == self.l2p.len()
-                && root.bands == self.layout.bands
+                && root.bands == if root.shape == shape { tiered.bands } else { plain.bands }
                 && root.position < root.bands;
             if same {
-                let bands = names
-                    .entry(root.checkpoint)
-                    .or_insert_with(|| vec![None; self.layout.bands as usize]);
-                bands[root.position as usize] = Some(*block);
+                let named = names.entry(root.checkpoint).or_insert_with(|| Named {
+                    name: root.checkpoint,
+                    bands: vec![None; root.bands as usize],
+                    whole: root.shape == shape,
+                });
+                named.bands[root.position as usize] = Some(*block);
             }
         }
-        mount.checkpoints = names.into_iter().map(|(name, bands)| Named { name, bands }).collect();
+        mount.checkpoints = names.into_values().collect();
         self.read_footers(mount)
     }
 
@@ -389,6 +400,7 @@ impl Ftl {
             return self.begin_without_footer(mount);
         };
         mount.stage = Stage::Footer;
+        self.layout = self.layout_of(next.whole).expect("checked with the root records");
         let second_root = self.layout.footers().map(|(position, _)| (position, 1));
         for (position, page) in self.layout.footers().into_iter().chain(second_root) {
             if let Some(block) = next.bands[position as usize] {
@@ -458,8 +470,13 @@ impl Ftl {
             mount.chosen = damaged;
         } else if let Some(name) = mount.roots.iter().map(|(_, root)| root.checkpoint).max() {
             let bands = mount.roots.iter().filter(|(_, root)| root.checkpoint == name);
-            mount.chosen = Named { name, bands: bands.map(|(block, _)| Some(*block)).collect() };
+            let shape = root_shape(&self.geometry);
+            let whole = bands.clone().any(|(_, root)| root.shape == shape);
+            let bands = bands.map(|(block, _)| Some(*block)).collect();
+            mount.chosen = Named { name, bands, whole };
         }
+        let layout = self.layout_of(mount.chosen.whole);
+        self.layout = layout.expect("checked with the root records");
         mount.footer = Self::footer_of_root(mount, mount.chosen.name);
         mount.table = vec![0; self.layout.table_slots as usize * BLOCK_BYTES];
         mount.found = vec![false; (self.layout.chunks + self.layout.table_slots) as usize];
@@ -481,7 +498,8 @@ impl Ftl {
         let everything = mount.rebuild.is_some();
         for block in self.bands.ids() {
             let probe = mount.probes[block.0 as usize];
-            let open = mount.table[block.0 as usize / 8] & 1 << (block.0 % 8) != 0;
+            let byte = mount.table.get(block.0 as usize / 8).copied().unwrap_or(0);
+            let open = byte & 1 << (block.0 % 8) != 0;
             let open = open && !self.is_mutant(Mutant::SkipOpenBands);
             let header = self.probed_header(block, probe);
             let scan = match (probe, header) {
@@ -497,7 +515,9 @@ impl Ftl {
                 }
                 self.durable_seen = self.durable_seen.max(header.order);
             }
-            if !scan {
+            // A fast tier that the device does not know of holds nothing of it.
+            let unknown = self.geometry.is_fast(block) && !mount.chosen.whole;
+            if !scan || unknown {
                 continue;
             }
             self.scan_band(mount, block);

@@ -84,6 +84,11 @@ pub(crate) struct Reclaim {
 }
 
 impl Reclaim {
+    /// These chunks are nobody else's any more.
+    pub fn take_chunks(&mut self, chunks: std::ops::Range<u32>) {
+        self.chunks.extend(chunks);
+    }
+
     /// With buffers of `chunks` chunks, of which the last few are for others.
     pub fn new(chunks: u32, others: u32) -> Self {
         Self {
@@ -97,7 +102,7 @@ impl Reclaim {
 impl Ftl {
     /// Free bands that stay for a checkpoint.
     fn checkpoint_reserve(&self) -> u32 {
-        let elsewhere = self.geometry.is_tiered();
+        let elsewhere = self.tier_serves();
         if self.checkpoint.is_writing() || elsewhere { 0 } else { self.layout.bands }
     }
 
@@ -143,11 +148,11 @@ impl Ftl {
         if self.now < self.no_space_until {
             return false;
         }
-        if self.geometry.is_tiered() {
+        if self.tier_serves() {
             return self.may_open_tiered(purpose, has_open);
         }
         let free = self.bands.free;
-        if self.checkpoint.is_wanted() && self.clean_bands() <= self.layout.bands {
+        if self.checkpoint.is_wanted() && self.clean_capacity() <= self.layout.bands {
             // A checkpoint that waits for clean bands is what frees the held ones. If there is none,
             // GC is what makes them.
             let pressed = self.reclaim.pressed && purpose == Purpose::Relocate && free > 1;

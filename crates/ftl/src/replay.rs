@@ -107,6 +107,9 @@ impl Ftl {
 
     pub(crate) fn finish_mount(&mut self, mut mount: Mount) {
         let footer = mount.footer.expect("a scan has a footer");
+        // The checkpoint that was read may have been of a device without its fast tier.
+        let layout = self.layout_of(self.geometry.is_tiered());
+        self.layout = layout.expect("checked with the root records");
         if let Some(rebuild) = &mut mount.rebuild {
             self.rebuild_records(rebuild);
         }

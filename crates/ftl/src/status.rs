@@ -3,6 +3,7 @@
 use crate::policy::PolicyNames;
 use crate::streams::StreamStatus;
 use crate::switch::PolicyChange;
+use crate::tier::TierStatus;
 use crate::units::Unit;
 use crate::{BandState, Ftl, Phase};
 use flash::{BlockId, Instant, Lba};
@@ -95,6 +96,8 @@ pub struct Status {
     pub switches: Vec<PolicyChange>,
     /// What cannot be as the settings say, and why.
     pub warnings: Vec<String>,
+    /// Of the fast tier, on a device that has one.
+    pub tier: Option<TierStatus>,
     /// "running", "read-only", "stopping", "failed" and so on.
     pub phase: &'static str,
 }
@@ -177,6 +180,7 @@ impl Ftl {
             streams: self.streams.status(),
             switches: self.switches.recent(),
             warnings: self.slo_warnings(),
+            tier: self.tier_status(),
             phase: phase_name(self.phase),
         }
     }

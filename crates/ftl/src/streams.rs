@@ -309,7 +309,8 @@ impl Ftl {
     /// that GC finds the rest to work with.
     fn handles_max(&self) -> u32 {
         let bad = self.bands.ids().filter(|&block| self.bands[block].failing).count() as u32;
-        let gone = self.units.iter().filter(|unit| unit.gone).count() as u32;
+        let slow = self.geometry.capacity_units() as usize;
+        let gone = self.units[..slow].iter().filter(|unit| unit.gone).count() as u32;
         let good = (self.geometry.capacity_blocks())
             .saturating_sub(gone * self.geometry.blocks_per_unit)
             .saturating_sub(bad + 2 * self.layout.bands + RESERVE_BANDS);

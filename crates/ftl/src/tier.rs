@@ -21,11 +21,12 @@
 
 use crate::append::{NONE, Owner};
 use crate::bands::BandState;
-use crate::format::{POISONED, UNMAPPED};
+use crate::detach::Leaving;
+use crate::format::{CheckpointLayout, POISONED, UNMAPPED};
 use crate::moves::Move;
 use crate::policy::Purpose;
 use crate::reclaim::Victim;
-use crate::{Ftl, Mutant, Phase};
+use crate::{Ftl, Mutant, Phase, Settings};
 use flash::{BLOCK_BYTES, BlockId, Geometry, Health, SlotId};
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -59,6 +60,8 @@ pub(crate) struct Tier {
     filling: Option<(u32, u32)>,
     /// Host slots that may be placed while the tier is nearly full, in 1/256.
     credit: i64,
+    /// Whether the tier is on its way out.
+    pub leaving: Leaving,
 }
 
 impl Tier {
@@ -73,12 +76,18 @@ impl Tier {
             chunks_all: own,
             filling: None,
             credit: 0,
+            leaving: Leaving::No,
         })
     }
 
     /// Chunks that are not GC's.
     pub fn chunks_own(&self) -> u32 {
         self.chunks_all.end - self.chunks_all.start
+    }
+
+    /// Its own buffers.
+    pub fn chunks(&self) -> Range<u32> {
+        self.chunks_all.clone()
     }
 
     pub fn owns_chunk(&self, chunk: u32) -> bool {
@@ -124,6 +133,31 @@ pub(crate) fn fast_bands_min(checkpoint_bands: u32, handles: u32) -> u32 {
     2 * checkpoint_bands + RECORD_BANDS + handles + 3
 }
 
+/// The fast tier of a device.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct TierStatus {
+    /// Its bands.
+    pub bands: u32,
+    /// Of them, those that are free.
+    pub bands_free: u32,
+    /// Slots that it has.
+    pub slots: u64,
+    /// Of them, those that hold valid data.
+    pub slots_valid: u64,
+    /// It is being drained, to be detached.
+    pub leaves: bool,
+    /// All units of one tier are gone: which.
+    pub lost: Option<&'static str>,
+}
+
+/// Fewest blocks that the fast tier of a device must have: of `geometry`, with so many logical
+/// blocks, under these settings.
+pub fn fast_blocks_min(geometry: &Geometry, logical_blocks: u32, settings: &Settings) -> u32 {
+    let bands = CheckpointLayout::new(geometry, logical_blocks.max(1));
+    let bands = bands.map_or(u32::MAX / 4, |layout| layout.bands);
+    fast_bands_min(bands, u32::from(settings.handles))
+}
+
 impl Ftl {
     /// Whether the fast tier is large enough for this device; `Err` says how large it must be.
     pub(crate) fn check_fast_tier(&self, health: &Health) -> Result<(), String> {
@@ -146,11 +180,30 @@ impl Ftl {
         Ok(())
     }
 
+    /// Slots that went from the fast tier to the capacity tier since the mount.
+    pub fn slots_destaged(&self) -> u64 {
+        self.counters.slots_destaged
+    }
+
+    pub(crate) fn tier_status(&self) -> Option<TierStatus> {
+        let bands = self.geometry.fast_blocks();
+        self.geometry.is_tiered().then(|| TierStatus {
+            bands,
+            bands_free: self.bands.free_fast,
+            slots: u64::from(bands) * u64::from(self.geometry.slots_per_block()),
+            slots_valid: self.slots_valid_fast(),
+            leaves: self.is_leaving(),
+            lost: self.tier_is_lost(),
+        })
+    }
+
     /// The units that append points of `purpose` use.
     pub(crate) fn units_for(&self, purpose: Purpose) -> Range<u32> {
         let (slow, all) = (self.geometry.capacity_units(), self.geometry.units);
         match purpose {
             _ if slow == all => 0..all,
+            Purpose::Checkpoint if self.checkpoints_leave() => 0..slow,
+            Purpose::Host if self.is_leaving() => 0..slow,
             Purpose::Host | Purpose::Checkpoint => slow..all,
             Purpose::Destage | Purpose::Relocate => 0..slow,
         }
@@ -164,7 +217,7 @@ impl Ftl {
     /// Whether `point` appends to the fast tier.
     #[inline]
     pub(crate) fn on_fast(&self, point: usize) -> bool {
-        self.geometry.is_tiered() && self.points[point].purpose == Purpose::Host
+        self.points[point].purpose == Purpose::Host && self.tier_serves()
     }
 
     fn is_fast_slot(&self, slot: u32) -> bool {
@@ -182,7 +235,7 @@ impl Ftl {
     /// Free bands of the fast tier that stay for a checkpoint. What cannot wait goes to the capacity
     /// tier instead.
     fn checkpoint_reserve_fast(&self) -> u32 {
-        if self.checkpoint.is_writing() { 0 } else { self.layout.bands }
+        if self.checkpoint.is_writing() || self.checkpoints_leave() { 0 } else { self.layout.bands }
     }
 
     /// Below this many free bands no append point of the host opens one of the fast tier.
@@ -222,21 +275,27 @@ impl Ftl {
 
     /// A checkpoint waits for clean bands of the tier that GC works on.
     pub(crate) fn checkpoint_starves_capacity(&self) -> bool {
-        !self.geometry.is_tiered()
+        !self.tier_serves()
             && self.checkpoint.is_wanted()
-            && self.clean_bands() <= self.layout.bands
+            && self.clean_capacity() <= self.layout.bands
+    }
+
+    /// Erased bands that are not of the fast tier.
+    pub(crate) fn clean_capacity(&self) -> u32 {
+        let units = 0..self.geometry.capacity_units();
+        units.map(|unit| self.bands.clean(unit).len() as u32).sum()
     }
 
     /// True if the host must wait before it appends: for GC, or for destage.
     pub(crate) fn gate_host(&self) -> bool {
         match &self.tier {
-            None => self.gate_writes(),
-            Some(tier) => {
+            Some(tier) if tier.leaving == Leaving::No => {
                 tier.credit <= 0
                     && !self.host.borrowing
                     && !tier.victims.is_empty()
                     && self.bands.free_fast < self.levels().throttle
             }
+            _ => self.gate_writes(),
         }
     }
 
@@ -251,8 +310,8 @@ impl Ftl {
     #[inline]
     pub(crate) fn charge_host(&mut self) {
         match &mut self.tier {
-            None => self.reclaim.credit -= 256,
-            Some(tier) => tier.credit -= 256,
+            Some(tier) if tier.leaving == Leaving::No => tier.credit -= 256,
+            _ => self.reclaim.credit -= 256,
         }
     }
 
@@ -260,7 +319,10 @@ impl Ftl {
     pub(crate) fn someone_waits_for_gc(&self) -> bool {
         match &self.tier {
             None => !self.host.writes.is_empty(),
-            Some(tier) => !tier.moves.is_empty(),
+            Some(tier) => {
+                !tier.moves.is_empty()
+                    || tier.leaving != Leaving::No && !self.host.writes.is_empty()
+            }
         }
     }
 
@@ -271,7 +333,7 @@ impl Ftl {
 
     /// The host waits, and the fast tier is nearly full.
     pub(crate) fn host_waits_for_destage(&self) -> bool {
-        self.tier.is_some()
+        self.tier_serves()
             && !self.host.writes.is_empty()
             && self.bands.free_fast < self.levels().throttle
     }
@@ -360,13 +422,16 @@ impl Ftl {
             // Emptied bands wait for the pages that hold the copies: more victims fill those.
             let emptied =
                 if self.host_waits_for_destage() { 0 } else { self.bands.draining_fast() };
-            let enough = free + (victims + emptied) as u32 >= levels.start;
+            let all = self.is_leaving();
+            let enough = !all && free + (victims + emptied) as u32 >= levels.start;
             if enough || victims >= self.victims_wanted(&levels) {
                 return;
             }
             let oldest = self.bands.fast_full().find(|&block| !self.holds_failed_slots(block));
             let Some(block) = oldest else { return };
-            self.destage(block, "destage: the fast tier fills");
+            let reason =
+                if all { "destage: the fast tier leaves" } else { "destage: the fast tier fills" };
+            self.destage(block, reason);
         }
     }
 
@@ -377,7 +442,7 @@ impl Ftl {
         let chunks = self.tier.as_ref().map_or(0, Tier::chunks_own);
         // As many as fill the buffers: each page of them is on its way to a unit of its own.
         let most = (chunks / self.geometry.pages_per_block).max(VICTIMS_MIN) as usize;
-        (1 + short * (most - 1) / range).min(most)
+        if self.is_leaving() { most } else { (1 + short * (most - 1) / range).min(most) }
     }
 
     /// Begins to destage a full band of the fast tier.
@@ -425,7 +490,7 @@ impl Ftl {
 
     /// Reads the next valid slots of a victim, as long as there are buffers.
     fn read_destage(&mut self, index: usize) {
-        let pressed = self.bands.free_fast < self.levels().throttle;
+        let pressed = self.bands.free_fast < self.levels().throttle && self.tier_serves();
         let tier = self.tier_mut();
         let kept = if pressed {
             0

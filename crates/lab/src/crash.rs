@@ -47,6 +47,8 @@ pub struct CrashOptions {
     pub live_on_every: u64,
     /// Done to every FTL of the run before its first step.
     pub plant: Plant,
+    /// The fast tier is detached, the device goes on without, and gets it back; all with cuts.
+    pub detach: bool,
 }
 
 impl CrashOptions {
@@ -101,6 +103,7 @@ impl CrashOptions {
             recut_every: 251,
             live_on_every: 29,
             plant: Plant::default(),
+            detach: false,
         }
     }
 }
@@ -224,6 +227,12 @@ pub fn explore(seed: u64, options: &CrashOptions) -> Result<CrashReport, Failure
     let mut generator = generator(seed, options.depth, logical_blocks);
     explorer.run(&mut host, &mut generator, options.operations_before, false)?;
     explorer.run(&mut host, &mut generator, options.operations, true)?;
+    if options.detach {
+        explorer.detach(&mut host, &mut generator)?;
+        explorer.run(&mut host, &mut generator, options.operations, true)?;
+        explorer.attach(&mut host)?;
+        explorer.run(&mut host, &mut generator, options.operations, true)?;
+    }
     host.read_back()?;
     Ok(explorer.report)
 }
@@ -322,6 +331,12 @@ impl Explorer<'_> {
 
     /// A clean shutdown with requests in flight, and the mount after it.
     fn remount(&mut self, host: &mut Host, cuts: bool) -> Result<(), Failure> {
+        self.shut_down(host, cuts)?;
+        let medium = host.sim.medium().clone();
+        self.mount_again(host, medium, cuts)
+    }
+
+    fn shut_down(&mut self, host: &mut Host, cuts: bool) -> Result<(), Failure> {
         host.sim.begin_shutdown();
         host.refusals_are_legal = true;
         while !matches!(host.sim.state(), State::Stopped(_)) {
@@ -336,8 +351,17 @@ impl Explorer<'_> {
         }
         host.refusals_are_legal = false;
         host.model.shut_down();
+        Ok(())
+    }
+
+    fn mount_again(
+        &mut self,
+        host: &mut Host,
+        medium: SimMedium,
+        cuts: bool,
+    ) -> Result<(), Failure> {
         let now = host.sim.now();
-        host.sim = self.mount(host.sim.medium().clone(), now)?;
+        host.sim = self.mount(medium, now)?;
         while *host.sim.state() == State::Starting {
             self.step(host, cuts)?;
         }
@@ -346,6 +370,38 @@ impl Explorer<'_> {
             return Err(Failure(format!("the mount after a clean shutdown says {report:?}")));
         }
         host.read_back()
+    }
+
+    /// Takes the fast tier away while the host goes on, with cuts. Before its end a recovery finds
+    /// both tiers, after it only the other one.
+    fn detach(&mut self, host: &mut Host, generator: &mut Generator) -> Result<(), Failure> {
+        host.sim.begin_detach();
+        let mut submitted = 0;
+        while host.sim.detached().is_none() {
+            while submitted < self.options.operations && host.sim.in_flight() < self.options.depth {
+                host.submit(generator.draw(), Hint::default());
+                submitted += 1;
+            }
+            self.step(host, true)?;
+        }
+        if host.sim.detached() != Some(true) {
+            return Err(Failure("the fast tier could not be detached".into()));
+        }
+        // Nothing has told anybody yet: the next start may still find both.
+        self.cut(host)?;
+        host.sim.drop_fast();
+        let alone = host.sim.medium().geometry().keeps_every_acknowledged_write();
+        host.model.set_durable_at_reply(alone);
+        host.sim.verify()
+    }
+
+    /// A clean shutdown, and a mount with a fast tier that the device does not know of.
+    fn attach(&mut self, host: &mut Host) -> Result<(), Failure> {
+        self.shut_down(host, true)?;
+        let mut medium = host.sim.medium().clone();
+        medium.give_fast_back();
+        host.model.set_durable_at_reply(medium.geometry().keeps_every_acknowledged_write());
+        self.mount_again(host, medium, true)
     }
 
     /// Cuts the power here, with every fate of what is in flight.

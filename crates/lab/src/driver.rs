@@ -128,6 +128,8 @@ pub struct Sim<C: Core = Ftl> {
     checksums: Vec<u32>,
     now: Instant,
     state: State,
+    /// The end of a detach, if there was one.
+    detached: Option<bool>,
     /// The FTL's last word was an output: there may be more.
     draining: bool,
     trace: TraceHash,
@@ -258,6 +260,7 @@ impl<C: Core> Sim<C> {
             checksums: Vec::new(),
             now,
             state: State::Starting,
+            detached: None,
             draining: true,
             trace: TraceHash::default(),
             fruitless: 0,
@@ -492,6 +495,10 @@ impl<C: Core> Sim<C> {
                 self.state = State::Stopped(durable);
                 Ok(Step::Other)
             }
+            Output::FastDetached(gone) => {
+                self.detached = Some(gone);
+                Ok(Step::Other)
+            }
         }
     }
 
@@ -589,6 +596,28 @@ impl<C: Core> Sim<C> {
     pub fn begin_shutdown(&mut self) {
         self.due = None;
         self.ftl.handle(self.now, Input::Shutdown);
+    }
+
+    /// Asks to do without the fast tier; requests go on.
+    pub fn begin_detach(&mut self) {
+        self.due = None;
+        self.ftl.handle(self.now, Input::DetachFast);
+    }
+
+    /// The fast units are taken away from the medium: nothing needs them any more.
+    pub fn drop_fast(&mut self) {
+        self.medium.drop_fast();
+    }
+
+    /// `unit` stops answering.
+    pub fn kill_unit(&mut self, unit: u32) {
+        self.due = None;
+        self.medium.kill_unit(unit);
+    }
+
+    /// How a detach ended, if one has: true if nothing needs the fast units any more.
+    pub fn detached(&self) -> Option<bool> {
+        self.detached
     }
 
     /// Shuts down and gives the medium back. `Err` if something was left undone.

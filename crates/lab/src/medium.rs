@@ -212,6 +212,25 @@ impl SimMedium {
         &self.geometry
     }
 
+    /// The fast units are taken away.
+    pub fn drop_fast(&mut self) {
+        self.geometry = self.geometry.without_fast();
+    }
+
+    /// The fast units are back, with what they held.
+    pub fn give_fast_back(&mut self) {
+        if let Device::Nand(nand, _) = &self.device {
+            self.geometry = nand.geometry();
+        }
+    }
+
+    /// `unit` stops answering.
+    pub fn kill_unit(&mut self, unit: u32) {
+        if let Device::Nand(nand, _) = &mut self.device {
+            nand.kill_unit(unit);
+        }
+    }
+
     /// What it did so far.
     pub fn done(&self) -> DoneCounts {
         self.done
@@ -228,7 +247,7 @@ impl SimMedium {
     /// What it knows about its blocks.
     pub fn health(&self) -> Health {
         match &self.device {
-            Device::Nand(nand, _) => nand.health(),
+            Device::Nand(nand, _) => nand.health().within(&self.geometry),
             Device::File(file) => {
                 Health { erase_counts: file.erase_counts().to_vec(), ..Health::default() }
             }

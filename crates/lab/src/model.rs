@@ -134,6 +134,11 @@ impl Model {
         }
     }
 
+    /// From now on a change is durable when it is acknowledged, or it is not.
+    pub fn set_durable_at_reply(&mut self, on: bool) {
+        self.durable_at_reply = on;
+    }
+
     /// The medium damages data by itself: an error is then a legal answer to a read, wrong data
     /// never is. A recovery may show an older version: a slot that rots after the last checkpoint
     /// takes its header with it, and nothing else says that it was there.

@@ -10,6 +10,7 @@ pub mod config;
 mod data;
 pub mod device;
 mod exports;
+mod fast;
 mod frames;
 mod http;
 mod medium;
@@ -24,6 +25,7 @@ mod slab;
 pub mod tls;
 
 pub use config::Config;
+pub use fast::Detach;
 pub use http::{raw_shape_json, units_json};
 pub use server::{Control, Ready, ServeError, Server};
 pub use shard::{CoreStatus, RawShape, RawStatus, ShardStatus};

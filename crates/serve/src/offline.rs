@@ -52,7 +52,21 @@ pub fn with_device<T>(
     look: impl FnOnce(&mut [Offline]) -> T,
 ) -> Result<T, DeviceError> {
     let mode = if read_only { Mode::ReadOnly } else { Mode::ReadWrite };
-    let mut device = Device::open(kind, mode)?;
+    with_opened(Device::open(kind, mode)?, settings, read_only, look)
+}
+
+/// Puts an empty fast tier before a device that has none.
+pub fn attach_fast(options: &DeviceOptions, settings: &Settings) -> Result<(), DeviceError> {
+    let device = Device::open_as(options, settings, Mode::ReadWrite)?;
+    with_opened(device, settings, false, |_| ())
+}
+
+fn with_opened<T>(
+    mut device: Device,
+    settings: &Settings,
+    read_only: bool,
+    look: impl FnOnce(&mut [Offline]) -> T,
+) -> Result<T, DeviceError> {
     let settings = device::core_settings(device.raw.as_ref(), settings).with_read_only(read_only);
     let media = std::mem::take(&mut device.media);
     let device = std::rc::Rc::new(device);
@@ -106,6 +120,7 @@ impl Offline {
             buffer_bytes: 0,
             wear: Vec::new(),
             fenced: false,
+            destage_bytes_per_sec: 0,
             now: Instant(0),
         }
     }

@@ -6,6 +6,7 @@
 use crate::config::{Config, Listen};
 use crate::device::{Device, DeviceError, Mode, Volume};
 use crate::exports::{self, Offer};
+use crate::fast::FastControl;
 use crate::medium::Medium;
 use crate::nbd;
 use crate::policies::{self, Plugins};
@@ -104,11 +105,8 @@ pub struct Server {
     ready: Ready,
     /// Removed at the end.
     socket: Option<PathBuf>,
-    _lock: DeviceLock,
+    fast: Arc<FastControl>,
 }
-
-/// Keeps the device locked as long as its shards run.
-struct DeviceLock(#[expect(dead_code, reason = "held for its lock")] Device);
 
 /// What clients need to know.
 #[derive(Clone, Debug)]
@@ -146,7 +144,7 @@ impl Server {
             plugins.load_file(plugin).map_err(ServeError::Plugin)?;
         }
         let mut device = if Device::exists(&config.device.kind) {
-            let device = Device::open(&config.device.kind, Mode::ReadWrite)?;
+            let device = Device::open_as(&config.device, &config.ftl, Mode::ReadWrite)?;
             device.expect_mode(&config.device)?;
             device
         } else {
@@ -175,7 +173,7 @@ impl Server {
             http: None,
             ready: Ready { nbd: nbd_addresses, http: None, volumes, raw, mounts },
             socket,
-            _lock: DeviceLock(device),
+            fast: Arc::new(FastControl::new(device)),
         };
         for (decision, name) in &config.chosen {
             let switched = policies::switch(&server.control(), decision, name, "the config");
@@ -200,6 +198,7 @@ impl Server {
             shared: Arc::clone(&self.shared),
             raw: self.ready.raw,
             plugins: Arc::clone(&self.plugins),
+            fast: Arc::clone(&self.fast),
         }
     }
 
@@ -249,6 +248,7 @@ pub struct Control {
     shared: Arc<Shared>,
     raw: Option<RawShape>,
     plugins: Arc<Plugins>,
+    fast: Arc<FastControl>,
 }
 
 impl Control {
@@ -320,6 +320,18 @@ impl Control {
     ) {
         let (decision, answer) = (decision.into(), Box::new(answer));
         self.shared.mailboxes[shard].push(Message::Shapes { decision, answer });
+    }
+
+    /// What is known of the fast tier.
+    pub fn fast(&self) -> &Arc<FastControl> {
+        &self.fast
+    }
+
+    /// Tells every shard something.
+    pub(crate) fn tell_all(&self, message: impl Fn() -> Message) {
+        for mailbox in &self.shared.mailboxes {
+            mailbox.push(message());
+        }
     }
 
     /// Puts policies in charge on one shard.
@@ -438,7 +450,9 @@ pub(crate) fn start_engine(
     match run_until_milestone(&mut engine, ring, &mut now)? {
         Milestone::Ready(Ok(report)) => Ok((engine, now, report)),
         Milestone::Ready(Err(error)) => Err(error.to_string()),
-        Milestone::Stopped(_) => Err("the FTL stopped before it was ready".into()),
+        Milestone::Stopped(_) | Milestone::FastDetached(_) => {
+            Err("the FTL stopped before it was ready".into())
+        }
     }
 }
 

@@ -250,7 +250,7 @@ impl Core {
                 Output::Ready(result) => {
                     result.map_err(|error| error.to_string())?;
                 }
-                Output::ReadZeroes { .. } | Output::Stopped(_) => {}
+                Output::ReadZeroes { .. } | Output::Stopped(_) | Output::FastDetached(_) => {}
             }
         }
         Ok(())

@@ -118,6 +118,8 @@ fn flash_device(plan: &Plan<'_>) -> Result<(Box<dyn Target>, String), Failure> {
         dies_per_channel: args.shape.dies_per_channel,
         shards: None,
         op_percent: args.shape.op_percent,
+        fast: None,
+        fast_capacity: None,
     };
     let request = Request {
         config: args.config.as_deref(),

@@ -205,6 +205,7 @@ impl Core for RawUnits {
             Input::Request { request, checksums } => self.submit(request, checksums),
             Input::Completion(completion) => self.complete(completion),
             Input::Deadline => self.deadline_passed(),
+            Input::DetachFast => self.outputs.push_back(Output::FastDetached(false)),
             Input::Shutdown => self.shut_down(),
         }
         self.pump();

@@ -58,6 +58,23 @@ fn a_fast_tier_keeps_everything_when_blocks_fail_and_the_power_goes() {
 }
 
 #[test]
+fn a_fast_tier_is_detached_and_attached_again_with_a_power_cut_at_any_step() {
+    let test = "a_fast_tier_is_detached_and_attached_again_with_a_power_cut_at_any_step";
+    let options = |seed| {
+        let mut options = CrashOptions::tiered_of_seed(seed);
+        // Both tiers must hold the map and the data alone.
+        options.fill = options.fill.min(0.9);
+        options.operations = 16;
+        options.images_per_cut = 16;
+        options.detach = true;
+        options
+    };
+    let report: CrashReport = passed(test, explore_seeds(seeds(900..920), THREADS, options));
+    println!("{test}: {report:?}");
+    assert!(report.images > 0 && report.recuts > 0, "nothing was cut: {report:?}");
+}
+
+#[test]
 fn reads_behind_a_fast_tier_return_the_last_write_in_long_runs_with_power_cuts() {
     let test = "reads_behind_a_fast_tier_return_the_last_write_in_long_runs_with_power_cuts";
     let run = |seed| {

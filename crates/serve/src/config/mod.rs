@@ -4,6 +4,7 @@
 //! An empty file is a config too: emulated flash in `./weir-data`, one volume, NBD on a socket
 //! beside it, HTTP on loopback.
 
+mod fast;
 mod raw;
 mod section;
 
@@ -280,6 +281,7 @@ const DEVICE_KEYS: &[&str] = &[
     "channels",
     "dies_per_channel",
     "faults",
+    "fast",
 ];
 
 fn device(
@@ -328,6 +330,7 @@ fn device(
     let dies_per_channel = section.integer("dies_per_channel", 1, 64, "2");
     let dies_per_channel = dies_per_channel.unwrap_or(if kind == "file" { 1 } else { 2 }) as u32;
     let faults = faults(section.section("faults"));
+    let fast = fast::section(&mut section, &kind, &path, base, shards);
     section.finish(DEVICE_KEYS);
     let kind = match (kind.as_str(), profile) {
         ("file", _) => Kind::File { path },
@@ -344,6 +347,7 @@ fn device(
         shards,
         faults,
         raw,
+        fast,
     })
 }
 
@@ -517,6 +521,9 @@ fn ftl(
     number("refresh_bits", 1 << 16, &mut settings.refresh_bits);
     number("suspensions_max", 1 << 16, &mut settings.suspensions_max);
     number("relocation_blocks", 1 << 16, &mut settings.relocation_blocks);
+    if let Some(percent) = section.integer("destage_above", 0, 95, "70") {
+        settings.destage_above = percent as u8;
+    }
     let mut duration = |key: &str, example: &str, to: &mut u64| {
         if let Some(value) = section.duration(key, example) {
             *to = value;
@@ -546,6 +553,7 @@ fn ftl(
         "suspensions_max",
         "idle",
         "relocation_blocks",
+        "destage_above",
         "seed",
         "read_only",
         "policy",

@@ -71,6 +71,14 @@ impl<'a> Section<'a> {
         self.table.remove(key)
     }
 
+    /// Where a section may be, a text stands for one of its keys.
+    pub fn table_of_text(&mut self, section: &str, key: &str) {
+        if let Some(Value::String(text)) = self.table.get(section) {
+            let table = Table::from_iter([(key.to_owned(), Value::from(text.as_str()))]);
+            self.table.insert(section.into(), table.into());
+        }
+    }
+
     /// True if the key is there.
     pub fn has(&self, key: &str) -> bool {
         self.table.contains_key(key)

@@ -14,14 +14,21 @@
 //! | 48..52 | OP in percent, as asked for |
 //! | 52..56 | CRC-32C of the bytes before |
 //!
+//! With a fast tier the version is 3, and there is more:
+//!
+//! | bytes | holds |
+//! |---|---|
+//! | 64..68, 68..72 | length of the text, its CRC-32C |
+//! | 72.. | the text: `fast` of a folder's `device.toml` |
+//!
 //! While a device is being made, the header is `b"WEIRMAKE"` and zeroes.
 //!
 //! Invariant: what others keep on the file or disk is never overwritten unless it was thrown away
 //! before ([`wipe`]); a disk that the system uses (mounted, swap, part of another) is not opened.
 
-use super::{DeviceError, Mode, Shape, lock};
+use super::{DeviceError, FastNote, FastPart, Mode, Shape, lock};
 use crate::medium::{
-    DirectStore, Fence, Medium, PAGE_BYTES, Place, RECORD_BYTES, SLOTS_PER_PAGE, Store,
+    DirectStore, Fence, PAGE_BYTES, Place, RECORD_BYTES, SLOTS_PER_PAGE, Store,
     encode_generation,
 };
 use flash::{BLOCK_BYTES, Geometry};
@@ -35,7 +42,9 @@ const MAGIC: &[u8; 8] = b"WEIRFILE";
 /// In place of it while the device is being made.
 const MAGIC_UNFINISHED: &[u8; 8] = b"WEIRMAKE";
 const VERSION: u32 = 2;
-const HEADER_BYTES: usize = 56;
+const VERSION_FAST: u32 = 3;
+const FAST_AT: usize = 64;
+const FAST_TEXT_AT: usize = FAST_AT + 8;
 const SECTOR: u64 = BLOCK_BYTES as u64;
 /// Program units of an erase block of 4 MiB.
 const PAGES_PER_BLOCK: u32 = 64;
@@ -43,12 +52,14 @@ const BLOCK_FILE_BYTES: u64 = PAGES_PER_BLOCK as u64 * PAGE_BYTES;
 const GENERATION_AT: u64 = SECTOR;
 
 /// What the header tells.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub struct Parts {
     pub shards: u32,
     pub shape: Shape,
     pub op_percent: u32,
     pub uuid: u128,
+    /// Present if it has a fast tier.
+    pub fast: Option<FastNote>,
 }
 
 /// The rules of a file as those of flash without delays.
@@ -73,7 +84,11 @@ pub fn exists(path: &Path) -> bool {
 }
 
 /// Writes the records and opens the parts. They become a device by [`commit`].
-pub fn create(path: &Path, shards: u32, shape: Shape) -> Result<(Vec<Medium>, File), DeviceError> {
+pub fn create(
+    path: &Path,
+    (shards, shape): (u32, Shape),
+    fast: Option<&mut FastPart>,
+) -> Result<(Vec<(Nand, Store)>, File), DeviceError> {
     let file = open_alone(path, OpenOptions::new().write(true).create(true).truncate(false))?;
     if exists(path) {
         return Err(DeviceError::Exists(path.into()));
@@ -81,7 +96,7 @@ pub fn create(path: &Path, shards: u32, shape: Shape) -> Result<(Vec<Medium>, Fi
     if let Some(what) = foreign(path, &file)? {
         return Err(DeviceError::Foreign { path: path.into(), what });
     }
-    let nand = shape.nand(&profile(), &Faults::default(), 0)?;
+    let nand = shape.nand(&profile(), &Faults::default(), 0, None)?;
     let geometry = nand.geometry();
     let bytes = places(&geometry, shards, 0).1;
     if is_block_device(&file, path)? {
@@ -108,7 +123,8 @@ pub fn create(path: &Path, shards: u32, shape: Shape) -> Result<(Vec<Medium>, Fi
         file.write_all_at(&records, place.records_at).map_err(DeviceError::io(path, failed))?;
     }
     lock::write_generation(&file, path, GENERATION_AT, 0)?;
-    open_parts(path, file, (shards, shape), Mode::ReadWrite)
+    let media = open_parts(path, &file, (shards, shape), fast, Mode::ReadWrite)?;
+    Ok((media, file))
 }
 
 /// Throws away what is at `path`, whatever it is: clears where headers are. Not if it is in use.
@@ -125,7 +141,7 @@ pub fn wipe(path: &Path) -> Result<(), DeviceError> {
 }
 
 /// What is at the head of a file or disk that is not ours, in words; `None` if there is nothing.
-fn foreign(path: &Path, file: &File) -> Result<Option<String>, DeviceError> {
+pub fn foreign(path: &Path, file: &File) -> Result<Option<String>, DeviceError> {
     let mut head = Vec::new();
     let read = file.take(HEAD_BYTES).read_to_end(&mut head);
     read.map_err(DeviceError::io(path, "read the head"))?;
@@ -159,29 +175,55 @@ const SIGNATURES: [(usize, &[u8], &str); 12] = [
 
 /// Writes the header: from now on there is a device.
 pub fn commit(path: &Path, file: &File, made: &Parts) -> Result<(), DeviceError> {
-    let Parts { shards, shape, op_percent, uuid } = *made;
+    let Parts { shards, shape, op_percent, uuid, ref fast } = *made;
     let mut header = Vec::from(MAGIC);
-    header.extend(VERSION.to_le_bytes());
+    let version = if fast.is_some() { VERSION_FAST } else { VERSION };
+    header.extend(version.to_le_bytes());
     header.extend(shards.to_le_bytes());
     header.extend(uuid.to_le_bytes());
-    let geometry = shape.nand(&profile(), &Faults::default(), 0)?.geometry();
+    let geometry = shape.nand(&profile(), &Faults::default(), 0, None)?.geometry();
     let Geometry { units, blocks_per_unit, pages_per_block, .. } = geometry;
     for number in [units, blocks_per_unit, pages_per_block, shape.logical_blocks, op_percent] {
         header.extend(number.to_le_bytes());
     }
     header.extend(flash::crc(&header).to_le_bytes());
+    header.resize(BLOCK_BYTES, 0);
+    if let Some(fast) = fast {
+        let text = toml::to_string(fast)
+            .ok()
+            .filter(|text| text.len() <= BLOCK_BYTES - FAST_TEXT_AT)
+            .ok_or_else(|| DeviceError::Options("the path of the fast tier is too long".into()))?;
+        header[FAST_AT..FAST_AT + 4].copy_from_slice(&(text.len() as u32).to_le_bytes());
+        let sum = flash::crc(text.as_bytes());
+        header[FAST_AT + 4..FAST_TEXT_AT].copy_from_slice(&sum.to_le_bytes());
+        header[FAST_TEXT_AT..FAST_TEXT_AT + text.len()].copy_from_slice(text.as_bytes());
+    }
     file.write_all_at(&header, 0).map_err(DeviceError::io(path, "write the header"))?;
     file.sync_all().map_err(DeviceError::io(path, "sync"))
 }
 
 /// Opens what [`create`] made.
-pub fn open(path: &Path, mode: Mode) -> Result<(Vec<Medium>, File), DeviceError> {
+pub fn open(
+    path: &Path,
+    (parts, file): (&Parts, &File),
+    fast: Option<&mut FastPart>,
+    mode: Mode,
+) -> Result<Vec<(Nand, Store)>, DeviceError> {
+    open_parts(path, file, (parts.shards, parts.shape), fast, mode)
+}
+
+/// What is at `path`, and the file, which nobody else has open then.
+pub fn claim(path: &Path, mode: Mode) -> Result<(Parts, File), DeviceError> {
     if !path.exists() {
         return Err(DeviceError::Missing(path.into()));
     }
     let file = open_alone(path, OpenOptions::new().write(mode == Mode::ReadWrite))?;
-    let Parts { shards, shape, .. } = read_header(path, &file)?;
-    open_parts(path, file, (shards, shape), mode)
+    Ok((read_header(path, &file)?, file))
+}
+
+/// Opens for writing so far.
+pub fn generation(path: &Path, file: &File) -> Result<u64, DeviceError> {
+    lock::read_generation(file, path, GENERATION_AT)
 }
 
 /// What the header of the device at `path` tells.
@@ -191,7 +233,7 @@ pub fn describe(path: &Path) -> Result<Parts, DeviceError> {
 }
 
 /// Opens for reading, and whatever else `options` say, what nobody else has open.
-fn open_alone(path: &Path, options: &mut OpenOptions) -> Result<File, DeviceError> {
+pub fn open_alone(path: &Path, options: &mut OpenOptions) -> Result<File, DeviceError> {
     options.read(true);
     let block_device = fs::metadata(path).is_ok_and(|found| found.file_type().is_block_device());
     if block_device {
@@ -209,7 +251,7 @@ fn open_alone(path: &Path, options: &mut OpenOptions) -> Result<File, DeviceErro
     }
 }
 
-fn is_block_device(file: &File, path: &Path) -> Result<bool, DeviceError> {
+pub fn is_block_device(file: &File, path: &Path) -> Result<bool, DeviceError> {
     let metadata = file.metadata().map_err(DeviceError::io(path, "examine"))?;
     Ok(metadata.file_type().is_block_device())
 }
@@ -231,14 +273,14 @@ fn places(geometry: &Geometry, shards: u32, generation: u64) -> (Vec<Place>, u64
 
 fn read_header(path: &Path, file: &File) -> Result<Parts, DeviceError> {
     let mend = "restore it from a backup, or format the device anew";
-    let mut header = [0; HEADER_BYTES];
+    let mut header = [0; BLOCK_BYTES];
     file.read_exact_at(&mut header, 0).map_err(DeviceError::io(path, "read the header"))?;
     let word = |at: usize| u32::from_le_bytes([0, 1, 2, 3].map(|i| header[at + i]));
     if header[..8] != *MAGIC {
         return Err(DeviceError::invalid(path, "holds no device of Weir", "see `weir format`"));
     }
-    if word(8) != VERSION {
-        let reason = format!("version {}: this build reads version {VERSION}", word(8));
+    if ![VERSION, VERSION_FAST].contains(&word(8)) {
+        let reason = format!("version {}: this build reads {VERSION} and {VERSION_FAST}", word(8));
         return Err(DeviceError::invalid(path, reason, "use the build that made the device"));
     }
     if word(52) != flash::crc(&header[..52]) || word(12) == 0 || word(40) != PAGES_PER_BLOCK {
@@ -251,41 +293,62 @@ fn read_header(path: &Path, file: &File) -> Result<Parts, DeviceError> {
         logical_blocks: word(44),
     };
     let uuid = u128::from_le_bytes(std::array::from_fn(|i| header[16 + i]));
-    Ok(Parts { shards: word(12), shape, op_percent: word(48), uuid })
+    let mut fast = None;
+    if word(8) == VERSION_FAST {
+        let text = header.get(FAST_TEXT_AT..FAST_TEXT_AT + word(FAST_AT) as usize);
+        let text = text.filter(|text| flash::crc(text) == word(FAST_AT + 4));
+        fast = text.and_then(|text| toml::from_str(std::str::from_utf8(text).ok()?).ok());
+        if fast.is_none() {
+            let reason = "what the header says of the fast tier is damaged";
+            return Err(DeviceError::invalid(path, reason, mend));
+        }
+    }
+    Ok(Parts { shards: word(12), shape, op_percent: word(48), uuid, fast })
 }
 
 fn open_parts(
     path: &Path,
-    file: File,
+    file: &File,
     (shards, shape): (u32, Shape),
+    mut fast: Option<&mut FastPart>,
     mode: Mode,
-) -> Result<(Vec<Medium>, File), DeviceError> {
+) -> Result<Vec<(Nand, Store)>, DeviceError> {
     let writable = mode == Mode::ReadWrite;
-    let mut generation = lock::read_generation(&file, path, GENERATION_AT)?;
+    let mut generation = lock::read_generation(file, path, GENERATION_AT)?;
+    if let Some(fast) = &fast {
+        fast.check_age(generation)?;
+    }
     if writable {
+        if let Some(fast) = &mut fast {
+            fast.bump(generation)?;
+        }
         generation += 1;
-        lock::write_generation(&file, path, GENERATION_AT, generation)?;
+        lock::write_generation(file, path, GENERATION_AT, generation)?;
     }
     let mut media = Vec::new();
-    let mut nand = shape.nand(&profile(), &Faults::default(), 0)?;
-    for place in places(&nand.geometry(), shards, generation).0 {
+    let tier = fast.as_ref().map(|fast| &fast.tier);
+    // Behind a fast tier nothing waits for a flush.
+    let flags = libc::O_DIRECT | if tier.is_some() { libc::O_DSYNC } else { 0 };
+    let shard = || shape.nand(&profile(), &Faults::default(), 0, tier);
+    let geometry = shard()?.geometry().without_fast();
+    for place in places(&geometry, shards, generation).0 {
+        let mut nand = shard()?;
         let mut options = OpenOptions::new();
-        options.read(true).write(writable).custom_flags(libc::O_DIRECT);
+        options.read(true).write(writable).custom_flags(flags);
         let direct = options.open(path).map_err(DeviceError::io(path, "open for direct I/O"))?;
         let clone = file.try_clone().map_err(DeviceError::io(path, "open"))?;
-        let fence = Fence { file: clone, expected: encode_generation(generation) };
-        let store = DirectStore::open(direct, &nand.geometry(), place, &fence)
+        let expected = encode_generation(generation);
+        let fence = Fence { file: clone, at: GENERATION_AT, expected };
+        let store = DirectStore::open(direct, &geometry, place, &fence)
             .map_err(DeviceError::io(path, "read the records"))?;
         restore(path, &mut nand, &store)?;
-        media.push(Medium::new(nand, Store::Direct(store), false));
-        nand = shape.nand(&profile(), &Faults::default(), 0)?;
+        media.push((nand, Store::Direct(store)));
     }
-    Ok((media, file))
+    Ok(media)
 }
 
 fn restore(path: &Path, nand: &mut Nand, store: &DirectStore) -> Result<(), DeviceError> {
-    let blocks: Vec<_> = nand.records().map(|(block, _)| block).collect();
-    for block in blocks {
+    for block in (0..nand.geometry().capacity_blocks()).map(flash::BlockId) {
         let Some(mut record) = BlockRecord::decode(&store.stored_record(block)) else {
             let reason = format!("the record of block {} is damaged", block.0);
             let mend = "restore it from a backup, or format the device anew";

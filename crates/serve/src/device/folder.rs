@@ -9,8 +9,8 @@
 //! | `shard-N/oob` | sparse: the OOB of slot `i` at `i * 32` |
 //! | `shard-N/blocks` | `nand::BlockRecord` of block `i` at `i * 16` |
 
-use super::{DeviceError, Mode, RawOptions, Shape, lock, raw};
-use crate::medium::{Fence, FileStore, Medium, RECORD_BYTES, Store, encode_generation};
+use super::{DeviceError, FastNote, FastPart, Mode, RawOptions, Shape, Tier, lock, raw};
+use crate::medium::{Fence, FileStore, RECORD_BYTES, Store, encode_generation};
 use flash::{BLOCK_BYTES, BlockId, Geometry, OOB_BYTES};
 use ftl::raw::RawSettings;
 use nand::{BlockRecord, Faults, Nand, Profile};
@@ -29,6 +29,8 @@ pub struct Description {
     pub op_percent: Option<u32>,
     /// Present if it is a device of raw units.
     pub raw: Option<RawOptions>,
+    /// Present if it has a fast tier.
+    pub fast: Option<FastNote>,
 }
 
 /// `device.toml`, version 1.
@@ -46,6 +48,9 @@ struct DeviceToml {
     /// Present if it is a device of raw units.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     raw: Option<RawToml>,
+    /// Present if the device has a fast tier, without which it is not whole.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    fast: Option<FastNote>,
     layout: LayoutToml,
     faults: FaultsToml,
     /// As in a profile file.
@@ -124,7 +129,11 @@ pub fn exists(path: &Path) -> bool {
 }
 
 /// Makes the files and opens them. They become a device by [`commit`].
-pub fn create(path: &Path, device: &Description) -> Result<(Vec<Medium>, File), DeviceError> {
+pub fn create(
+    path: &Path,
+    device: &Description,
+    fast: Option<&mut FastPart>,
+) -> Result<(Vec<(Nand, Store)>, File), DeviceError> {
     fs::create_dir_all(path).map_err(DeviceError::io(path, "make the folder"))?;
     let lock = lock::acquire(&path.join("lock"))?;
     if exists(path) {
@@ -133,7 +142,7 @@ pub fn create(path: &Path, device: &Description) -> Result<(Vec<Medium>, File), 
     for shard in 0..device.shards {
         let folder = shard_folder(path, shard);
         fs::create_dir_all(&folder).map_err(DeviceError::io(&folder, "make the folder"))?;
-        let nand = device.shape.nand(&device.profile, &device.faults, shard)?;
+        let nand = device.shape.nand(&device.profile, &device.faults, shard, None)?;
         for (name, bytes) in file_sizes(&nand.geometry()) {
             let file = folder.join(name);
             let made = File::create(&file).map_err(DeviceError::io(&file, "make the file"))?;
@@ -145,21 +154,33 @@ pub fn create(path: &Path, device: &Description) -> Result<(Vec<Medium>, File), 
     }
     let file = path.join("generation");
     fs::write(&file, encode_generation(0)).map_err(DeviceError::io(&file, "write"))?;
-    open_shards(path, device, Mode::ReadWrite).map(|media| (media, lock))
+    open_shards(path, device, fast, Mode::ReadWrite).map(|media| (media, lock))
 }
 
 /// Opens what [`create`] made.
 pub fn open(
     path: &Path,
+    device: &Description,
+    fast: Option<&mut FastPart>,
     mode: Mode,
-) -> Result<(Vec<Medium>, File, Option<RawOptions>), DeviceError> {
+) -> Result<Vec<(Nand, Store)>, DeviceError> {
+    open_shards(path, device, fast, mode)
+}
+
+/// What is at `path`, and the lock that keeps others away.
+pub fn claim(path: &Path) -> Result<(Description, File), DeviceError> {
     if !exists(path) {
         return Err(DeviceError::Missing(path.into()));
     }
     let lock = lock::acquire(&path.join("lock"))?;
-    let device = read_description(path)?;
-    let media = open_shards(path, &device, mode)?;
-    Ok((media, lock, device.raw))
+    Ok((read_description(path)?, lock))
+}
+
+/// Opens for writing so far.
+pub fn generation(path: &Path) -> Result<u64, DeviceError> {
+    let file = path.join("generation");
+    let opened = File::open(&file).map_err(DeviceError::io(&file, "open"))?;
+    lock::read_generation(&opened, &file, 0)
 }
 
 fn shard_folder(path: &Path, shard: u32) -> PathBuf {
@@ -190,6 +211,7 @@ pub fn commit(path: &Path, device: &Description) -> Result<(), DeviceError> {
         logical_blocks,
         op_percent: device.op_percent,
         raw: device.raw.as_ref().map(RawToml::new),
+        fast: device.fast.clone(),
         layout: LayoutToml { channels, dies_per_channel, blocks_per_plane },
         faults: FaultsToml {
             seed: device.faults.seed.to_string(),
@@ -206,14 +228,18 @@ pub fn commit(path: &Path, device: &Description) -> Result<(), DeviceError> {
         DeviceError::invalid(&file, format!("cannot be written as TOML: {e}"), "report this")
     })?;
     let text = format!("# A device of Weir. Made by `weir format`; not to be edited.\n{text}");
-    // Whole or not at all, also after a power loss.
-    let new = path.join("device.toml.new");
+    write_whole(path, FILE_NAME, &text)
+}
+
+/// Writes a file of `folder` whole or not at all, also if the power goes.
+pub fn write_whole(folder: &Path, name: &str, text: &str) -> Result<(), DeviceError> {
+    let (file, new) = (folder.join(name), folder.join(format!("{name}.new")));
     let failed = "write the description";
     fs::write(&new, text).map_err(DeviceError::io(&new, failed))?;
     let sync = |path: &Path| File::open(path).and_then(|file| file.sync_all());
     sync(&new).map_err(DeviceError::io(&new, failed))?;
     fs::rename(&new, &file).map_err(DeviceError::io(&file, failed))?;
-    sync(path).map_err(DeviceError::io(path, failed))
+    sync(folder).map_err(DeviceError::io(folder, failed))
 }
 
 /// The device's description by the keys of a config's `[device]`.
@@ -261,10 +287,13 @@ pub fn describe(path: &Path) -> Result<toml::Table, DeviceError> {
     }
     faults.insert("wear_errors".into(), device.faults.wear_errors.into());
     table.insert("faults".into(), faults.into());
+    if let Some(fast) = &device.fast {
+        table.insert("fast".into(), fast.describe(device.shards).into());
+    }
     Ok(table)
 }
 
-fn read_description(path: &Path) -> Result<Description, DeviceError> {
+pub fn read_description(path: &Path) -> Result<Description, DeviceError> {
     const MEND: &str = "restore the file from a backup; the data beside it may be intact";
     let file = path.join(FILE_NAME);
     let text = fs::read_to_string(&file).map_err(DeviceError::io(&file, "read"))?;
@@ -313,10 +342,16 @@ fn read_description(path: &Path) -> Result<Description, DeviceError> {
     let op_percent = described.op_percent;
     let raw = described.raw.map(|raw| raw.options(described.logical_blocks));
     let raw = raw.transpose().map_err(invalid)?;
-    Ok(Description { uuid, shards: described.shards, shape, profile, faults, op_percent, raw })
+    let (shards, fast) = (described.shards, described.fast);
+    Ok(Description { uuid, shards, shape, profile, faults, op_percent, raw, fast })
 }
 
-fn open_shards(path: &Path, device: &Description, mode: Mode) -> Result<Vec<Medium>, DeviceError> {
+fn open_shards(
+    path: &Path,
+    device: &Description,
+    mut fast: Option<&mut FastPart>,
+    mode: Mode,
+) -> Result<Vec<(Nand, Store)>, DeviceError> {
     let writable = mode == Mode::ReadWrite;
     let file = path.join("generation");
     let generation_file = File::options()
@@ -328,9 +363,16 @@ fn open_shards(path: &Path, device: &Description, mode: Mode) -> Result<Vec<Medi
     // Everything is checked before the generation is bumped.
     let mut nands = Vec::new();
     for shard in 0..device.shards {
-        nands.push(restore(&shard_folder(path, shard), device, shard)?);
+        let tier = fast.as_ref().map(|fast| &fast.tier);
+        nands.push(restore(&shard_folder(path, shard), device, shard, tier)?);
+    }
+    if let Some(fast) = &fast {
+        fast.check_age(generation)?;
     }
     if writable {
+        if let Some(fast) = &mut fast {
+            fast.bump(generation)?;
+        }
         generation += 1;
         lock::write_generation(&generation_file, &file, 0, generation)?;
     }
@@ -338,23 +380,30 @@ fn open_shards(path: &Path, device: &Description, mode: Mode) -> Result<Vec<Medi
     for (shard, nand) in (0..).zip(nands) {
         let folder = shard_folder(path, shard);
         let clone = generation_file.try_clone().map_err(DeviceError::io(&file, "open"))?;
-        let fence = Fence { file: clone, expected: encode_generation(generation) };
-        let geometry = nand.geometry();
-        let store = FileStore::open(&folder, &geometry, writable, fence)
+        let fence = Fence { file: clone, at: 0, expected: encode_generation(generation) };
+        let geometry = nand.geometry().without_fast();
+        // Behind a fast tier nothing waits for a flush.
+        let how = (writable, fast.is_some());
+        let store = FileStore::open(&folder, &geometry, how, fence)
             .map_err(DeviceError::io(&folder, "open the files"))?;
         if writable {
-            let pages = |block| nand.record(block).write_pointer;
-            store.clear_beyond(pages).map_err(DeviceError::io(&folder, "clear torn pages"))?;
+            let slots = |block| nand.record(block).write_pointer * geometry.slots_per_page;
+            store.clear_beyond(slots).map_err(DeviceError::io(&folder, "clear torn pages"))?;
         }
-        media.push(Medium::new(nand, Store::File(store), false));
+        media.push((nand, Store::File(store)));
     }
     Ok(media)
 }
 
 /// The rules of a shard in the state that its files tell.
-fn restore(folder: &Path, device: &Description, shard: u32) -> Result<Nand, DeviceError> {
-    let mut nand = device.shape.nand(&device.profile, &device.faults, shard)?;
-    let geometry = nand.geometry();
+fn restore(
+    folder: &Path,
+    device: &Description,
+    shard: u32,
+    tier: Option<&Tier>,
+) -> Result<Nand, DeviceError> {
+    let mut nand = device.shape.nand(&device.profile, &device.faults, shard, tier)?;
+    let geometry = nand.geometry().without_fast();
     for (name, bytes) in file_sizes(&geometry) {
         let file = folder.join(name);
         let found = fs::metadata(&file).map_err(DeviceError::io(&file, "open"))?.len();

@@ -7,18 +7,21 @@
 
 mod direct;
 mod error;
+mod fast;
 mod folder;
 mod lock;
 pub(crate) mod raw;
 mod volumes;
 
 pub use error::DeviceError;
+pub use fast::FastOptions;
 pub use raw::RawOptions;
 pub use volumes::{NAME_BYTES_MAX, Volume, decode as decode_volumes, encode as encode_volumes};
 
 use crate::medium::{Medium, MemoryStore, Store};
 use crate::shard::{CoreFormat, CoreSettings, Split};
-use flash::{BLOCK_BYTES, Geometry};
+use fast::{FastNote, FastPart, NewPart};
+use flash::{BLOCK_BYTES, FastTier, Geometry};
 use ftl::{FormatOptions, Settings};
 use nand::{Faults, Layout, Nand, Profile};
 use std::fs::File;
@@ -66,6 +69,8 @@ pub struct DeviceOptions {
     pub faults: Faults,
     /// Present if the device is one of raw units; then there are no volumes.
     pub raw: Option<RawOptions>,
+    /// Present if a fast tier stands before it.
+    pub fast: Option<FastOptions>,
 }
 
 impl DeviceOptions {
@@ -88,7 +93,10 @@ impl DeviceOptions {
         };
         let format = formats(&options, &Split::new(1))?.remove(0);
         let shape = shape(&options, profile, settings, format.logical_blocks)?;
-        Ok((shape.nand(profile, &options.faults, 0)?, format))
+        let geometry = shape.nand(profile, &options.faults, 0, None)?.geometry();
+        let of_tier = |fast| tier(fast, &geometry, (1, format.logical_blocks), settings);
+        let tier = options.fast.as_ref().map(of_tier).transpose()?;
+        Ok((shape.nand(profile, &options.faults, 0, tier.as_ref())?, format))
     }
 }
 
@@ -122,16 +130,25 @@ pub struct Device {
     pub raw: Option<RawOptions>,
     /// Which block is whose.
     pub split: Split,
-    /// What [`Device::commit`] has to write.
-    fresh: Option<Fresh>,
-    /// Keeps other processes away.
-    lock: Option<File>,
+    /// Unless it is in memory.
+    own: Option<Own>,
+    /// It is not formatted yet: [`Device::commit`] writes what it is.
+    fresh: bool,
+    /// Its fast tier, if it has one beside it.
+    fast: Option<FastPart>,
 }
 
-/// A device that is not formatted yet.
-enum Fresh {
-    Folder(PathBuf, Box<folder::Description>),
-    File(PathBuf, direct::Parts),
+/// What a device on files keeps of itself.
+struct Own {
+    path: PathBuf,
+    what: Description,
+    /// Keeps other processes away.
+    lock: File,
+}
+
+enum Description {
+    Folder(Box<folder::Description>),
+    File(direct::Parts),
 }
 
 /// The shape of each shard and what it offers.
@@ -143,63 +160,172 @@ struct Shape {
     logical_blocks: u32,
 }
 
+/// The fast units of each shard.
+#[derive(Clone, Debug)]
+pub struct Tier {
+    /// How many.
+    fast: FastTier,
+    /// Whose times they have.
+    profile: Profile,
+}
+
 impl Device {
     /// Makes a device on media without content. The caller formats it, as `formats` says, and
     /// then calls [`Device::commit`]; if it does not get there, there is no device.
     pub fn create(options: &DeviceOptions, settings: &Settings) -> Result<Self, DeviceError> {
         let split = Split::new(options.shards as usize);
-        let plan = plan(options, &split, settings)?;
-        let uuid = plan.uuid;
-        let (media, lock, fresh) = match &options.kind {
+        let mut plan = plan(options, &split, settings)?;
+        let formats = std::mem::take(&mut plan.formats);
+        let (shards, shape, tier) = (options.shards, plan.shape, plan.tier.as_ref());
+        let mut device = Self {
+            media: Vec::new(),
+            formats,
+            raw: plan.raw.clone(),
+            split,
+            own: None,
+            fresh: true,
+            fast: None,
+        };
+        let mut note = None;
+        if let (Some(fast), Some(tier)) = (&options.fast, tier)
+            && let Some(path) = fast::path_of(&fast.kind)
+        {
+            let nand = shape.nand(plan.profile(options), &options.faults, 0, Some(tier))?;
+            let geometry = nand.geometry();
+            let new = NewPart { kind: &fast.kind, device: plan.uuid, shards, geometry };
+            let made = new.create(0)?;
+            device.fast = Some(FastPart::open(&made, path, (path, plan.uuid), Mode::ReadWrite)?);
+            note = Some(made);
+        }
+        let stores = match &options.kind {
             Kind::Memory { profile } => {
-                let shape = plan.shape;
-                let media = (0..options.shards).map(|shard| {
-                    let nand = shape.nand(profile, &options.faults, shard)?;
+                let media = (0..shards).map(|shard| {
+                    let nand = shape.nand(profile, &options.faults, shard, tier)?;
                     let store = Store::Memory(MemoryStore::new(&nand.geometry()));
                     Ok(Medium::new(nand, store, true))
                 });
-                (media.collect::<Result<_, DeviceError>>()?, None, None)
+                device.media = media.collect::<Result<_, DeviceError>>()?;
+                return Ok(device);
             }
             Kind::Nand { path, profile } => {
-                let shape = plan.shape;
                 let folder = folder::Description {
-                    uuid,
-                    shards: options.shards,
+                    uuid: plan.uuid,
+                    shards,
                     shape,
                     profile: profile.clone(),
                     faults: options.faults.clone(),
                     op_percent: options.raw.is_none().then_some(options.op_percent),
                     raw: plan.raw.clone(),
+                    fast: note,
                 };
-                let (media, lock) = folder::create(path, &folder)?;
-                (media, Some(lock), Some(Fresh::Folder(path.clone(), Box::new(folder))))
+                let (stores, lock) = folder::create(path, &folder, device.fast.as_mut())?;
+                let what = Description::Folder(Box::new(folder));
+                device.own = Some(Own { path: path.clone(), what, lock });
+                stores
             }
             Kind::File { path } => {
-                let shape = plan.shape;
-                let (media, lock) = direct::create(path, options.shards, shape)?;
-                let DeviceOptions { shards, op_percent, .. } = *options;
-                let parts = direct::Parts { shards, shape, op_percent, uuid };
-                (media, Some(lock), Some(Fresh::File(path.clone(), parts)))
+                let op_percent = options.op_percent;
+                let parts =
+                    direct::Parts { shards, shape, op_percent, uuid: plan.uuid, fast: note };
+                let (stores, lock) =
+                    direct::create(path, (shards, shape), device.fast.as_mut())?;
+                let what = Description::File(parts);
+                device.own = Some(Own { path: path.clone(), what, lock });
+                stores
             }
         };
-        Ok(Self { media, formats: plan.formats, raw: plan.raw, split, fresh, lock })
+        device.compose(stores)?;
+        Ok(device)
     }
 
-    /// Opens a device that was made before.
+    /// Opens a device that was made before, with its fast tier, if it has one, where it was last.
     pub fn open(kind: &Kind, mode: Mode) -> Result<Self, DeviceError> {
-        let (media, lock, raw) = match kind {
-            Kind::Memory { .. } => {
-                let reason = "a device in memory is gone with its process: it cannot be opened";
-                return Err(DeviceError::Options(reason.into()));
+        Self::open_at(kind, None, mode)
+    }
+
+    /// The same with its fast tier where `options` say. One that is opened for writing, and has
+    /// none, gets one: it is attached.
+    pub fn open_as(
+        options: &DeviceOptions,
+        settings: &Settings,
+        mode: Mode,
+    ) -> Result<Self, DeviceError> {
+        let fast = options.fast.as_ref().map(|fast| (fast, settings));
+        Self::open_at(&options.kind, fast, mode)
+    }
+
+    fn open_at(
+        kind: &Kind,
+        fast: Option<(&FastOptions, &Settings)>,
+        mode: Mode,
+    ) -> Result<Self, DeviceError> {
+        let mut own = Own::claim(kind, mode)?;
+        if let (None, Some((options, settings)), Mode::ReadWrite) = (own.note(), fast, mode) {
+            own.attach(options, settings)?;
+        }
+        let mut part = None;
+        if let Some(note) = own.note().cloned() {
+            let place = fast.and_then(|(options, _)| fast::path_of(&options.kind));
+            let place = place.unwrap_or(&note.path).to_owned();
+            part = Some(FastPart::open(&note, &place, (&own.path, own.uuid()), mode)?);
+            if place != note.path && mode == Mode::ReadWrite {
+                own.note_fast(Some(FastNote { path: place, ..note }))?;
             }
-            Kind::Nand { path, .. } => folder::open(path, mode)?,
-            Kind::File { path } => {
-                let (media, lock) = direct::open(path, mode)?;
-                (media, lock, None)
+            if let (Some(part), Mode::ReadWrite) = (&mut part, mode) {
+                part.finish()?;
+            }
+        }
+        let (stores, raw) = match &own.what {
+            Description::Folder(description) => {
+                let stores = folder::open(&own.path, description, part.as_mut(), mode)?;
+                (stores, description.raw.clone())
+            }
+            Description::File(parts) => {
+                (direct::open(&own.path, (parts, &own.lock), part.as_mut(), mode)?, None)
             }
         };
-        let split = Split::new(media.len());
-        Ok(Self { media, formats: Vec::new(), raw, split, fresh: None, lock: Some(lock) })
+        let split = Split::new(stores.len());
+        let mut device = Self {
+            media: Vec::new(),
+            formats: Vec::new(),
+            raw,
+            split,
+            own: Some(own),
+            fresh: false,
+            fast: part,
+        };
+        device.compose(stores)?;
+        Ok(device)
+    }
+
+    /// Puts the tiers of each shard together.
+    fn compose(&mut self, stores: Vec<(Nand, Store)>) -> Result<(), DeviceError> {
+        for (shard, (mut nand, store)) in (0..).zip(stores) {
+            let fast = self.fast.as_ref().map(|fast| fast.store(shard, &mut nand)).transpose()?;
+            let medium = Medium::new(nand, store, fast.is_some());
+            self.media.push(match fast {
+                Some(fast) => medium.with_fast(fast),
+                None => medium,
+            });
+        }
+        Ok(())
+    }
+
+    /// Where the fast tier is, if there is one beside the device.
+    pub fn fast_path(&self) -> Option<&Path> {
+        self.fast.as_ref().map(FastPart::path)
+    }
+
+    /// The fast tier holds nothing any more, and no medium uses it again: from now on the device is
+    /// one without. Returns where it was.
+    pub fn detach_fast(&mut self) -> Result<Option<PathBuf>, DeviceError> {
+        let Some(fast) = &self.fast else { return Ok(None) };
+        let path = fast.path().to_owned();
+        if let Some(own) = &mut self.own {
+            own.note_fast(None)?;
+        }
+        self.fast = None;
+        Ok(Some(path))
     }
 
     /// `Err` if the device is not of the mode that `options` ask for.
@@ -216,11 +342,13 @@ impl Device {
 
     /// The format has ended well: what was made is a device from now on.
     pub fn commit(&mut self) -> Result<(), DeviceError> {
-        match (self.fresh.take(), &self.lock) {
-            (Some(Fresh::Folder(path, description)), _) => folder::commit(&path, &description),
-            (Some(Fresh::File(path, parts)), Some(file)) => direct::commit(&path, file, &parts),
-            _ => Ok(()),
+        if !std::mem::take(&mut self.fresh) {
+            return Ok(());
         }
+        if let Some(fast) = &mut self.fast {
+            fast.finish()?;
+        }
+        self.own.as_ref().map_or(Ok(()), Own::commit)
     }
 
     /// What the device was made with, by the keys of the config's `[device]`; the profile as the
@@ -240,9 +368,17 @@ impl Device {
                 ] {
                     table.insert(key.into(), i64::from(number).into());
                 }
+                if let Some(fast) = &parts.fast {
+                    table.insert("fast".into(), fast.describe(parts.shards).into());
+                }
                 table
             }),
         }
+    }
+
+    /// Throws away the fast tier that lies there, whosever it is.
+    pub fn wipe_fast(options: &FastOptions) -> Result<(), DeviceError> {
+        fast::path_of(&options.kind).map_or(Ok(()), fast::wipe)
     }
 
     /// Throws away what lies at the path of a plain file or disk, whether a device or not.
@@ -266,11 +402,150 @@ impl Shape {
         Layout { channels, dies_per_channel, blocks_per_plane }
     }
 
-    fn nand(&self, profile: &Profile, faults: &Faults, shard: u32) -> Result<Nand, DeviceError> {
+    fn nand(
+        &self,
+        profile: &Profile,
+        faults: &Faults,
+        shard: u32,
+        tier: Option<&Tier>,
+    ) -> Result<Nand, DeviceError> {
         let seed = faults.seed.wrapping_add(u64::from(shard));
         let faults = Faults { seed, ..faults.clone() };
-        Nand::new(profile, &self.layout(), faults).map_err(DeviceError::Options)
+        let made = match tier {
+            None => Nand::new(profile, &self.layout(), faults),
+            Some(Tier { fast, profile: quick }) => {
+                Nand::tiered(profile, &self.layout(), quick, *fast, faults)
+            }
+        };
+        made.map_err(DeviceError::Options)
     }
+}
+
+impl Own {
+    /// What is there, kept from others.
+    fn claim(kind: &Kind, mode: Mode) -> Result<Self, DeviceError> {
+        match kind {
+            Kind::Memory { .. } => {
+                let reason = "a device in memory is gone with its process: it cannot be opened";
+                Err(DeviceError::Options(reason.into()))
+            }
+            Kind::Nand { path, .. } => {
+                let (description, lock) = folder::claim(path)?;
+                let what = Description::Folder(Box::new(description));
+                Ok(Self { path: path.clone(), what, lock })
+            }
+            Kind::File { path } => {
+                let (parts, lock) = direct::claim(path, mode)?;
+                Ok(Self { path: path.clone(), what: Description::File(parts), lock })
+            }
+        }
+    }
+
+    fn uuid(&self) -> u128 {
+        match &self.what {
+            Description::Folder(description) => description.uuid,
+            Description::File(parts) => parts.uuid,
+        }
+    }
+
+    /// What it says of its fast tier.
+    fn note(&self) -> Option<&FastNote> {
+        match &self.what {
+            Description::Folder(description) => description.fast.as_ref(),
+            Description::File(parts) => parts.fast.as_ref(),
+        }
+    }
+
+    /// Notes another fast tier, or none.
+    fn note_fast(&mut self, note: Option<FastNote>) -> Result<(), DeviceError> {
+        match &mut self.what {
+            Description::Folder(description) => description.fast = note,
+            Description::File(parts) => parts.fast = note,
+        }
+        self.commit()
+    }
+
+    fn commit(&self) -> Result<(), DeviceError> {
+        match &self.what {
+            Description::Folder(description) => folder::commit(&self.path, description),
+            Description::File(parts) => direct::commit(&self.path, &self.lock, parts),
+        }
+    }
+
+    /// Makes an empty fast tier and notes it. The next mount begins to use it.
+    fn attach(&mut self, options: &FastOptions, settings: &Settings) -> Result<(), DeviceError> {
+        let direct_profile = direct::profile();
+        let (shape, profile, faults, shards, raw, generation) = match &self.what {
+            Description::Folder(own) => {
+                let generation = folder::generation(&self.path)?;
+                let raw = own.raw.is_some();
+                (own.shape, &own.profile, own.faults.clone(), own.shards, raw, generation)
+            }
+            Description::File(own) => {
+                let generation = direct::generation(&self.path, &self.lock)?;
+                (own.shape, &direct_profile, Faults::default(), own.shards, false, generation)
+            }
+        };
+        if raw {
+            return Err(DeviceError::Options(RAW_WITHOUT_FAST.into()));
+        }
+        let Some(path) = fast::path_of(&options.kind) else {
+            return Err(DeviceError::Options(VOLATILE_FAST.into()));
+        };
+        let geometry = shape.nand(profile, &faults, 0, None)?.geometry();
+        let tier = tier(options, &geometry, (shards, shape.logical_blocks), settings)?;
+        let geometry = shape.nand(profile, &faults, 0, Some(&tier))?.geometry();
+        let device = self.uuid();
+        let new = NewPart { kind: &options.kind, device, shards, geometry };
+        let note = new.create(generation)?;
+        let text = "the device has none yet, so an empty fast tier is attached";
+        tracing::info!(fast = %path.display(), device = %self.path.display(), "{text}");
+        self.note_fast(Some(note))
+    }
+}
+
+const RAW_WITHOUT_FAST: &str = "device.fast: raw units have no fast tier: take [device.fast] out, or \
+                                use mode = \"block\"";
+const VOLATILE_CAPACITY: &str = "device.fast: a device in memory is gone with the server, so its fast tier \
+                                 is in memory, too; for example: kind = \"memory\"";
+const VOLATILE_FAST: &str = "device.fast.kind = \"memory\": what is acknowledged from it would be \
+                             gone with the server, while the device is not; for example: kind = \
+                             \"nand\", or kind = \"memory\" for the device too";
+
+/// The fast units of each shard that `options` ask for, behind units of this geometry.
+fn tier(
+    options: &FastOptions,
+    geometry: &Geometry,
+    (shards, logical_blocks): (u32, u32),
+    settings: &Settings,
+) -> Result<Tier, DeviceError> {
+    let profile = match &options.kind {
+        Kind::Memory { profile } | Kind::Nand { profile, .. } => profile.clone(),
+        Kind::File { .. } => direct::profile(),
+    };
+    let band = u64::from(geometry.slots_per_block()) * BLOCK_BYTES as u64;
+    let min = ftl::fast_blocks_min(geometry, logical_blocks, settings);
+    let bands = match options.bytes {
+        Some(bytes) => {
+            let bands = (bytes / u64::from(shards)).div_ceil(band);
+            u32::try_from(bands).unwrap_or(u32::MAX)
+        }
+        None => (geometry.capacity_blocks() / 16).max(min + min / 2),
+    };
+    if bands < min {
+        let mib = |bands: u32| (u64::from(bands) * band * u64::from(shards)).div_ceil(1 << 20);
+        return Err(DeviceError::Options(format!(
+            "device.fast.capacity: {} MiB are too few for this device, whose map and open blocks \
+             take {} MiB there at least (blocks of {} MiB); for example: capacity = \"{}MiB\"",
+            mib(bands),
+            mib(min),
+            band >> 20,
+            mib(min * 2)
+        )));
+    }
+    let units = (options.units / shards).max(1).max(bands.div_ceil(geometry.blocks_per_unit));
+    let fast = FastTier { units, blocks_per_unit: bands.div_ceil(units) };
+    Ok(Tier { fast, profile })
 }
 
 /// What the cores of a device are mounted with: raw units as `raw` says, else the FTL.
@@ -288,6 +563,18 @@ struct Plan {
     uuid: u128,
     /// With the spare that was found.
     raw: Option<RawOptions>,
+    tier: Option<Tier>,
+    /// Of a plain file or disk.
+    direct: Profile,
+}
+
+impl Plan {
+    fn profile<'a>(&'a self, options: &'a DeviceOptions) -> &'a Profile {
+        match &options.kind {
+            Kind::Memory { profile } | Kind::Nand { profile, .. } => profile,
+            Kind::File { .. } => &self.direct,
+        }
+    }
 }
 
 fn plan(options: &DeviceOptions, split: &Split, settings: &Settings) -> Result<Plan, DeviceError> {
@@ -304,14 +591,29 @@ fn plan(options: &DeviceOptions, split: &Split, settings: &Settings) -> Result<P
         }
         let uuid = random_uuid()?;
         let (shape, format) = raw.shape(options, profile, uuid)?;
-        let raw = RawOptions { spare: Some(format.spare), ..raw.clone() };
-        return Ok(Plan { shape, formats: vec![CoreFormat::Raw(format)], uuid, raw: Some(raw) });
+        let raw = Some(RawOptions { spare: Some(format.spare), ..raw.clone() });
+        if options.fast.is_some() {
+            return Err(DeviceError::Options(RAW_WITHOUT_FAST.into()));
+        }
+        let formats = vec![CoreFormat::Raw(format)];
+        return Ok(Plan { shape, formats, uuid, raw, tier: None, direct });
     }
     let formats = formats(options, split)?;
-    let shape = shape(options, profile, settings, formats[0].logical_blocks)?;
+    let logical_blocks = formats[0].logical_blocks;
+    let shape = shape(options, profile, settings, logical_blocks)?;
+    let mut fast_units = None;
+    if let Some(fast) = &options.fast {
+        let volatile = |kind: &Kind| matches!(kind, Kind::Memory { .. });
+        if volatile(&fast.kind) != volatile(&options.kind) {
+            let reason = if volatile(&fast.kind) { VOLATILE_FAST } else { VOLATILE_CAPACITY };
+            return Err(DeviceError::Options(reason.into()));
+        }
+        let geometry = shape.nand(profile, &options.faults, 0, None)?.geometry();
+        fast_units = Some(tier(fast, &geometry, (options.shards, logical_blocks), settings)?);
+    }
     let uuid = formats[0].uuid;
     let formats = formats.into_iter().map(CoreFormat::Block).collect();
-    Ok(Plan { shape, formats, uuid, raw: None })
+    Ok(Plan { shape, formats, uuid, raw: None, tier: fast_units, direct })
 }
 
 /// How to format each shard for the FTL: all get the same label, so that any tells the volumes.
@@ -368,7 +670,7 @@ fn shape(
     let channels = channels / shards;
     let mut shape = Shape { channels, dies_per_channel, blocks_per_plane: 1, logical_blocks };
     let fault_free = Faults { seed: options.faults.seed, ..Faults::default() };
-    let geometry = shape.nand(profile, &fault_free, 0)?.geometry();
+    let geometry = shape.nand(profile, &fault_free, 0, None)?.geometry();
     let wanted = u64::from(logical_blocks) * u64::from(100 + options.op_percent) / 100;
     let per_row = u64::from(geometry.units) * u64::from(geometry.slots_per_block());
     let mut blocks = u32::try_from(wanted.div_ceil(per_row)).unwrap_or(u32::MAX).max(4);
@@ -378,7 +680,7 @@ fn shape(
         shape.blocks_per_plane = blocks;
         let geometry = Geometry { blocks_per_unit: blocks, ..geometry };
         geometry.validate().map_err(DeviceError::Options)?;
-        let health = shape.nand(profile, &options.faults, 0)?.health();
+        let health = shape.nand(profile, &options.faults, 0, None)?.health();
         let offered = ftl::logical_blocks_max(&geometry, &health, settings);
         if u64::from(offered) >= wanted {
             return Ok(shape);

@@ -38,7 +38,7 @@ impl RawOptions {
         let mut shape =
             Shape { channels, dies_per_channel, blocks_per_plane: 1, logical_blocks: 0 };
         let fault_free = Faults { seed: options.faults.seed, ..Faults::default() };
-        let geometry = shape.nand(profile, &fault_free, 0)?.geometry();
+        let geometry = shape.nand(profile, &fault_free, 0, None)?.geometry();
         let per_row = u64::from(geometry.units) * u64::from(geometry.slots_per_block());
         let row = |blocks: u64| u32::try_from(blocks.div_ceil(per_row)).unwrap_or(u32::MAX);
         let mut blocks = row(self.blocks).max(4);
@@ -47,7 +47,7 @@ impl RawOptions {
             let geometry = Geometry { blocks_per_unit: blocks, ..geometry };
             geometry.validate().map_err(DeviceError::Options)?;
             self.settings.validate(&geometry).map_err(DeviceError::Options)?;
-            let health = shape.nand(profile, &options.faults, 0)?.health();
+            let health = shape.nand(profile, &options.faults, 0, None)?.health();
             let spare = match self.spare {
                 Some(spare) => Some(spare),
                 None => self.find_spare(&geometry, &health),

@@ -1,11 +1,12 @@
 //! The HTTP API and the dashboard, on a thread of its own: `GET /status` (JSON), `GET /metrics`
 //! (Prometheus), `GET /units` and `/units/N`, blocks by ID under `/blocks`, `/policy` and `/plugins`,
-//! `GET /openapi.json`, and a page at `/`.
+//! `/fast`, `GET /openapi.json`, and a page at `/`.
 //!
 //! Shards are asked by message and answer on their own threads; one that does not answer in time
 //! makes the whole answer a 503, so that nobody takes half a status for a whole one.
 
 mod blocks;
+mod fast;
 mod metrics;
 mod policy;
 mod status;
@@ -88,6 +89,7 @@ fn serve(
         .route("/openapi.json", get(openapi))
         .merge(blocks::routes(&control))
         .merge(policy::routes())
+        .merge(fast::routes())
         .with_state(control);
     runtime.block_on(async {
         let listener = tokio::net::TcpListener::from_std(listener)?;
@@ -126,7 +128,11 @@ async fn gather(control: &Control) -> Result<Vec<ShardStatus>, Response> {
 
 async fn status(State(control): State<Control>) -> Response {
     match gather(&control).await {
-        Ok(shards) => Json(status::json(control.exports(), &shards)).into_response(),
+        Ok(shards) => {
+            let mut value = status::json(control.exports(), &shards);
+            value["fast"] = fast::json(control.fast(), &shards);
+            Json(value).into_response()
+        }
         Err(response) => response,
     }
 }

@@ -9,29 +9,45 @@
 //!
 //! After a power loss of the host the record may be there without the page: its OOB then is
 //! all zeroes (opening clears OOB beyond the write pointers), which reads as torn.
+//!
+//! The parts of a two-tier device are opened so that each write is durable when it completes
+//! (`O_DSYNC`); in the order above, no power loss then takes what was told done. A fast tier is
+//! overwritten in place: its erase clears the OOB and gives nothing back to the file system, which
+//! else would have to find new room, and write of it, for the next write. It may lie in one file or
+//! disk, each area at a place of its own.
 
 use crate::buffer::Buffer;
 use crate::ring::Ring;
 use flash::{BLOCK_BYTES, BlockId, Geometry, OOB_BYTES, SlotId};
 use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd;
-use std::os::unix::fs::FileExt;
+use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
 /// Bytes of a block's record.
 pub const RECORD_BYTES: usize = 16;
 
-/// The files of one shard of an emulated device.
+/// Part of a file.
+pub struct Area {
+    /// The file.
+    pub file: File,
+    /// Where the area begins.
+    pub at: u64,
+}
+
+/// The files of one shard of an emulated device, or of a fast tier.
 pub struct FileStore {
-    data: File,
-    oob: File,
-    blocks: File,
-    /// The device's generation file, which other servers may have bumped.
-    generation: File,
+    data: Area,
+    oob: Area,
+    blocks: Area,
+    /// The device's generation, which other servers may have bumped.
+    generation: Area,
     /// What it held when this server opened the device.
     generation_bytes: [u8; GENERATION_BYTES],
     geometry: Geometry,
+    /// OOBs of an erased block, where an erase writes them.
+    zeroes: Option<Buffer>,
 }
 
 /// Bytes of the generation file: the number, and its CRC-32C.
@@ -44,38 +60,61 @@ const GENERATION_AT: usize = RECORD_AT - 64;
 const _: () = assert!(64 * OOB_BYTES <= GENERATION_AT, "the OOBs of the largest page fit");
 
 impl FileStore {
-    /// Opens the files in `dir`; `generation` is what the generation file holds by now.
-    pub fn open(dir: &Path, geometry: &Geometry, writable: bool, fence: Fence) -> io::Result<Self> {
+    /// Opens the files in `dir`; with `synced` each write is durable when it completes.
+    pub fn open(
+        dir: &Path,
+        geometry: &Geometry,
+        (writable, synced): (bool, bool),
+        fence: Fence,
+    ) -> io::Result<Self> {
         let open = |name: &str| {
             let path = dir.join(name);
-            let file = File::options().read(true).write(writable).open(&path);
-            file.map_err(|e| io::Error::new(e.kind(), format!("{}: {e}", path.display())))
+            let mut options = File::options();
+            options.read(true).write(writable);
+            options.custom_flags(if synced { libc::O_DSYNC } else { 0 });
+            let file = options.open(&path);
+            let file =
+                file.map_err(|e| io::Error::new(e.kind(), format!("{}: {e}", path.display())))?;
+            Ok::<Area, io::Error>(Area { file, at: 0 })
         };
-        Ok(Self {
-            data: open("data")?,
-            oob: open("oob")?,
-            blocks: open("blocks")?,
-            generation: fence.file,
-            generation_bytes: fence.expected,
-            geometry: *geometry,
-        })
+        Ok(Self::of_areas([open("data")?, open("oob")?, open("blocks")?], geometry, fence))
     }
 
-    /// Clears the OOB behind each write pointer: what a power loss of the host may have left
-    /// there must never be taken for a page of the block's present life.
-    pub fn clear_beyond(&self, pages_written: impl Fn(BlockId) -> u32) -> io::Result<()> {
+    /// Data, OOBs and records in these areas.
+    pub fn of_areas([data, oob, blocks]: [Area; 3], geometry: &Geometry, fence: Fence) -> Self {
+        let generation = Area { file: fence.file, at: fence.at };
+        let (generation_bytes, geometry) = (fence.expected, *geometry);
+        Self { data, oob, blocks, generation, generation_bytes, geometry, zeroes: None }
+    }
+
+    /// The same, overwritten in place.
+    pub fn overwritten(mut self) -> Self {
+        let bytes = self.geometry.slots_per_block() as usize * OOB_BYTES;
+        self.zeroes = Some(Buffer::new(bytes.div_ceil(BLOCK_BYTES) as u32));
+        self
+    }
+
+    /// Clears the OOB behind the slots written in each block: what a power loss of the host may
+    /// have left there must never be taken for a page of the block's present life.
+    pub fn clear_beyond(&self, slots_written: impl Fn(BlockId) -> u32) -> io::Result<()> {
         let zeroes = vec![0u8; self.geometry.slots_per_block() as usize * OOB_BYTES];
         let mut found = zeroes.clone();
         for block in (0..self.geometry.blocks()).map(BlockId) {
-            let slots = pages_written(block) * self.geometry.slots_per_page;
-            let at = slots as usize * OOB_BYTES;
-            let start = u64::from(block.0) * zeroes.len() as u64 + at as u64;
-            self.oob.read_exact_at(&mut found[at..], start)?;
+            let at = slots_written(block) as usize * OOB_BYTES;
+            let start = self.oob.at + u64::from(block.0) * zeroes.len() as u64 + at as u64;
+            self.oob.file.read_exact_at(&mut found[at..], start)?;
             if found[at..] != zeroes[at..] {
-                self.oob.write_all_at(&zeroes[at..], start)?;
+                self.oob.file.write_all_at(&zeroes[at..], start)?;
             }
         }
         Ok(())
+    }
+
+    /// The records of all blocks.
+    pub fn read_records(&self) -> io::Result<Vec<u8>> {
+        let mut records = vec![0; self.geometry.blocks() as usize * RECORD_BYTES];
+        self.blocks.file.read_exact_at(&mut records, self.blocks.at)?;
+        Ok(records)
     }
 
     /// Queues the reads of `count` slots: data to `to`, OOBs to the scratch memory.
@@ -89,20 +128,29 @@ impl FileStore {
     ) -> u32 {
         let (slot, count) = (u64::from(first.0), count as usize);
         let bytes = count * BLOCK_BYTES;
-        ring.read(job, self.data.as_raw_fd(), to, bytes, slot * BLOCK_BYTES as u64);
+        let at = self.data.at + slot * BLOCK_BYTES as u64;
+        ring.read(job, self.data.fd(), to, bytes, at);
         let oob = scratch.bytes_mut().as_mut_ptr();
-        ring.read(job, self.oob.as_raw_fd(), oob, count * OOB_BYTES, slot * OOB_BYTES as u64);
+        let at = self.oob.at + slot * OOB_BYTES as u64;
+        ring.read(job, self.oob.fd(), oob, count * OOB_BYTES, at);
         2
     }
 
-    /// Queues the writes of a page, which stands in the scratch memory.
-    pub fn program(&self, job: u32, first: SlotId, scratch: &Buffer, ring: &mut Ring) -> u32 {
-        let (slot, count) = (u64::from(first.0), self.geometry.slots_per_page as usize);
+    /// Queues the writes of `count` slots, which stand in the scratch memory.
+    pub fn program(
+        &self,
+        job: u32,
+        (first, count): (SlotId, u32),
+        scratch: &Buffer,
+        ring: &mut Ring,
+    ) -> u32 {
+        let (slot, count) = (u64::from(first.0), count as usize);
         let (oob, data) = scratch.bytes().split_at(BLOCK_BYTES);
         let bytes = count * BLOCK_BYTES;
-        ring.write(job, self.data.as_raw_fd(), data.as_ptr(), bytes, slot * BLOCK_BYTES as u64);
-        let at = slot * OOB_BYTES as u64;
-        ring.write(job, self.oob.as_raw_fd(), oob.as_ptr(), count * OOB_BYTES, at);
+        let at = self.data.at + slot * BLOCK_BYTES as u64;
+        ring.write(job, self.data.fd(), data.as_ptr(), bytes, at);
+        let at = self.oob.at + slot * OOB_BYTES as u64;
+        ring.write(job, self.oob.fd(), oob.as_ptr(), count * OOB_BYTES, at);
         2
     }
 
@@ -110,8 +158,14 @@ impl FileStore {
     pub fn clear(&self, job: u32, block: BlockId, ring: &mut Ring) -> u32 {
         let slots = u64::from(self.geometry.slots_per_block());
         let first = u64::from(block.0) * slots;
-        for (file, bytes) in [(&self.data, BLOCK_BYTES as u64), (&self.oob, OOB_BYTES as u64)] {
-            ring.punch(job, file.as_raw_fd(), first * bytes, slots * bytes);
+        if let Some(zeroes) = &self.zeroes {
+            let at = self.oob.at + first * OOB_BYTES as u64;
+            let bytes = slots as usize * OOB_BYTES;
+            ring.write(job, self.oob.fd(), zeroes.bytes().as_ptr(), bytes, at);
+            return 1;
+        }
+        for (area, bytes) in [(&self.data, BLOCK_BYTES as u64), (&self.oob, OOB_BYTES as u64)] {
+            ring.punch(job, area.fd(), area.at + first * bytes, slots * bytes);
         }
         2
     }
@@ -127,15 +181,15 @@ impl FileStore {
     ) -> u32 {
         let bytes = &mut scratch.bytes_mut()[RECORD_AT..][..RECORD_BYTES];
         bytes.copy_from_slice(&record);
-        let at = u64::from(block.0) * RECORD_BYTES as u64;
-        ring.write(job, self.blocks.as_raw_fd(), bytes.as_ptr(), RECORD_BYTES, at);
+        let at = self.blocks.at + u64::from(block.0) * RECORD_BYTES as u64;
+        ring.write(job, self.blocks.fd(), bytes.as_ptr(), RECORD_BYTES, at);
         1
     }
 
     /// Queues the syncs of all three files.
     pub fn sync(&self, job: u32, ring: &mut Ring) -> u32 {
-        for file in [&self.data, &self.oob, &self.blocks] {
-            ring.sync_data(job, file.as_raw_fd());
+        for area in [&self.data, &self.oob, &self.blocks] {
+            ring.sync_data(job, area.fd());
         }
         3
     }
@@ -144,7 +198,8 @@ impl FileStore {
     /// meanwhile does not acknowledge them.
     pub fn read_generation(&self, job: u32, scratch: &mut Buffer, ring: &mut Ring) -> u32 {
         let to = scratch.bytes_mut()[GENERATION_AT..].as_mut_ptr();
-        ring.read(job, self.generation.as_raw_fd(), to, GENERATION_BYTES, 0);
+        let at = self.generation.at;
+        ring.read(job, self.generation.fd(), to, GENERATION_BYTES, at);
         1
     }
 
@@ -154,10 +209,18 @@ impl FileStore {
     }
 }
 
+impl Area {
+    fn fd(&self) -> RawFd {
+        self.file.as_raw_fd()
+    }
+}
+
 /// What tells a server that another one has taken over the device.
 pub struct Fence {
-    /// The generation file.
+    /// The file with the generation.
     pub file: File,
+    /// Where in it.
+    pub at: u64,
     /// What it must hold.
     pub expected: [u8; GENERATION_BYTES],
 }

@@ -6,7 +6,9 @@
 //!   together; a program waits for the program before it; an erase waits for all and all wait for
 //!   it ([`Lanes`]);
 //! - a job owns the memory of its I/O until the last of it has completed;
-//! - nothing is acknowledged whose I/O failed.
+//! - nothing is acknowledged whose I/O failed;
+//! - the fast units of a two-tier device on files have a store of their own ([`Fast`]); on one in
+//!   memory one store holds both.
 
 mod direct;
 mod file;
@@ -15,7 +17,7 @@ mod memory;
 
 pub use direct::{DirectStore, PAGE_BYTES, Place, SLOTS_PER_PAGE};
 pub use file::{
-    Fence, FileStore, GENERATION_BYTES, RECORD_BYTES, decode_generation, encode_generation,
+    Area, Fence, FileStore, GENERATION_BYTES, RECORD_BYTES, decode_generation, encode_generation,
 };
 pub use memory::MemoryStore;
 
@@ -44,6 +46,8 @@ pub struct Medium {
     nand: nand::Nand,
     geometry: Geometry,
     store: Store,
+    /// Of the fast units, unless `store` holds them too.
+    fast: Option<Fast>,
     jobs: Slab<Job>,
     lanes: Lanes,
     done: VecDeque<u32>,
@@ -52,6 +56,13 @@ pub struct Medium {
     /// Room for OOBs of finished jobs.
     rooms: Vec<Vec<Oob>>,
     fenced: bool,
+}
+
+/// The bytes of the fast units of a two-tier device.
+struct Fast {
+    store: Store,
+    /// That of the fast units alone, as the store counts them.
+    geometry: Geometry,
 }
 
 /// A command under way.
@@ -77,7 +88,7 @@ pub struct Job {
 #[derive(Clone, Copy, Debug)]
 enum What {
     Read { slot: SlotId, count: u32 },
-    Program { slot: SlotId },
+    Program { slot: SlotId, count: u32 },
     Erase { block: BlockId },
     Flush,
 }
@@ -106,6 +117,7 @@ impl Medium {
             nand,
             geometry,
             store,
+            fast: None,
             jobs: Slab::default(),
             lanes,
             done: VecDeque::new(),
@@ -115,6 +127,19 @@ impl Medium {
         }
     }
 
+    /// The same with the fast units on files of their own.
+    pub fn with_fast(mut self, store: FileStore) -> Self {
+        let geometry = self.geometry.fast_alone();
+        self.fast = Some(Fast { store: Store::File(store), geometry });
+        self
+    }
+
+    /// Lets go of the fast units, which hold nothing any more and are not addressed again.
+    pub fn drop_fast(&mut self) {
+        self.geometry = self.geometry.without_fast();
+        self.fast = None;
+    }
+
     /// The shape, as the FTL is to see it.
     pub fn geometry(&self) -> &Geometry {
         &self.geometry
@@ -122,7 +147,8 @@ impl Medium {
 
     /// Wear and bad blocks.
     pub fn health(&self) -> Health {
-        self.nand.health()
+        // The fast units may have been let go of.
+        self.nand.health().within(&self.geometry)
     }
 
     /// True once another server has opened the device.
@@ -158,7 +184,7 @@ impl Medium {
         let oobs = self.rooms.pop().unwrap_or_default();
         let (what, into) = match command {
             Command::Read { slot, count, into, .. } => (What::Read { slot, count }, into),
-            Command::Program { slot, .. } => (What::Program { slot }, None),
+            Command::Program { slot, count, .. } => (What::Program { slot, count }, None),
             Command::Erase { block, .. } => (What::Erase { block }, None),
             Command::Flush { .. } => (What::Flush, None),
         };
@@ -205,7 +231,7 @@ impl Medium {
         let job = &mut self.jobs[index];
         match job.what {
             What::Read { slot, count } => store.read(job, slot, count, views),
-            What::Program { slot } => store.program(slot, slots, views),
+            What::Program { slot, .. } => store.program(slot, slots, views),
             What::Erase { block } => store.erase(block, views),
             What::Flush => {}
         }
@@ -226,7 +252,7 @@ impl Medium {
     fn access(&self, index: u32) -> Option<(BlockId, Access)> {
         match self.jobs[index].what {
             What::Read { slot, .. } => Some((self.geometry.block_of(slot), Access::Read)),
-            What::Program { slot } => Some((self.geometry.block_of(slot), Access::Program)),
+            What::Program { slot, .. } => Some((self.geometry.block_of(slot), Access::Program)),
             What::Erase { block } => Some((block, Access::Erase)),
             What::Flush => None,
         }
@@ -238,21 +264,22 @@ impl Medium {
         let job = &mut self.jobs[index];
         job.step = Step::Bytes;
         let scratch = job.scratch.as_mut().expect("jobs of files have scratch memory");
-        job.io = match (&mut self.store, job.what) {
+        let (store, what) = route(&mut self.store, &mut self.fast, &self.geometry, job.what);
+        job.io = match (store, what) {
             (Store::Memory(_), _) | (_, What::Erase { .. }) => 0,
             (Store::File(store), What::Read { slot, count }) => {
                 let to = read_target(job.into, count, scratch, views);
                 store.read(index, (slot, count), to, scratch, ring)
             }
-            (Store::File(store), What::Program { slot }) => {
-                store.program(index, slot, scratch, ring)
+            (Store::File(store), What::Program { slot, count }) => {
+                store.program(index, (slot, count), scratch, ring)
             }
             (Store::File(store), What::Flush) => store.sync(index, ring),
             (Store::Direct(store), What::Read { slot, count }) => {
                 let to = read_target(job.into, count, scratch, views);
                 store.read(index, (slot, count), to, scratch, ring)
             }
-            (Store::Direct(store), What::Program { slot }) => {
+            (Store::Direct(store), What::Program { slot, .. }) => {
                 let erase_count = self.nand.record(self.geometry.block_of(slot)).erase_count;
                 store.program(index, slot, erase_count, scratch, ring)
             }
@@ -286,6 +313,10 @@ impl Medium {
         let moves_bytes = matches!(job.step, Step::Bytes | Step::Record);
         match -done.result {
             libc::ENOSPC | libc::EDQUOT => Some(MediumError::NoSpace),
+            code @ (libc::ENODEV | libc::ENXIO | libc::ESHUTDOWN) => {
+                tracing::error!(?job.what, error = %errno(code), "the disk below the medium is gone");
+                Some(MediumError::UnitGone)
+            }
             code if code > 0 => {
                 tracing::error!(?job.what, error = %errno(code), "I/O below the medium failed");
                 match job.what {
@@ -307,7 +338,7 @@ impl Medium {
     /// True if `moved` is what one of the job's transfers moves when nothing goes wrong.
     fn whole(&self, job: &Job, moved: usize) -> bool {
         let slots = match job.what {
-            What::Read { count, .. } => count as usize,
+            What::Read { count, .. } | What::Program { count, .. } => count as usize,
             _ => self.geometry.slots_per_page as usize,
         };
         moved == slots * BLOCK_BYTES
@@ -341,16 +372,18 @@ impl Medium {
         let job = &mut self.jobs[index];
         let scratch = job.scratch.as_mut()?;
         let failed = job.error.is_some();
-        match (&mut self.store, job.what, job.step) {
-            (Store::File(store), What::Program { slot }, Step::Bytes) => {
+        let global = job.what;
+        let (store, what) = route(&mut self.store, &mut self.fast, geometry, global);
+        match (store, what, job.step) {
+            (Store::File(store), What::Program { slot, count }, Step::Bytes) => {
                 let block = geometry.block_of(slot);
-                let mut record = self.nand.record(block);
+                let mut record = self.nand.record(block_of(geometry, global));
                 if job.error.is_some_and(|error| error != MediumError::BlockFailed) {
                     return None;
                 }
                 if !failed && record.damaged_tail == 0 && !record.bad {
                     // The rules may be ahead by a program that has not begun here.
-                    record.write_pointer = geometry.page_in_block(slot) + 1;
+                    record.write_pointer = written_with(geometry, global, slot, count);
                 }
                 Some((Step::Record, store.record(index, block, record.encode(), scratch, ring)))
             }
@@ -358,7 +391,7 @@ impl Medium {
                 Some((Step::Clear, store.clear(index, block, ring)))
             }
             (Store::File(store), What::Erase { block }, Step::Bytes | Step::Clear) => {
-                let record = erased(&self.nand.record(block));
+                let record = erased(&self.nand.record(block_of(geometry, global)));
                 Some((Step::Record, store.record(index, block, record.encode(), scratch, ring)))
             }
             (Store::File(store), What::Flush, Step::Bytes) if !failed => {
@@ -472,7 +505,7 @@ impl Medium {
         for (i, slot) in slots.iter_mut().enumerate() {
             slot.oob = self.oob_read(job, i as u32);
             slot.crc = flash::crc(target(job.into, i as u32, job.scratch.as_ref(), views));
-            slot.status = job.status;
+            slot.status = self.status_of(job, i as u32);
             // What the rules call whole but the files hold no OOB of: its program never got to
             // the disk.
             if slot.oob == [0; OOB_BYTES] && slot.status != SlotStatus::Erased {
@@ -485,17 +518,72 @@ impl Medium {
         take(Completion::Read { tag: job.tag, slots: Ok(slots) });
     }
 
+    /// How slot `i` of a completed read came back. On a fast unit each has a status of its own.
+    fn status_of(&self, job: &Job, i: u32) -> SlotStatus {
+        match job.what {
+            What::Read { slot, .. } if self.geometry.is_fast(self.geometry.block_of(slot)) => {
+                self.nand.status(SlotId(slot.0 + i))
+            }
+            _ => job.status,
+        }
+    }
+
     /// The OOB of slot `i` of a completed read, zeroes if its page is not of the block's present
     /// life.
     fn oob_read(&self, job: &Job, i: u32) -> Oob {
-        match (&self.store, job.what, &job.scratch) {
-            (Store::Direct(store), What::Read { slot, .. }, Some(scratch)) => {
-                let erase_count = self.nand.record(self.geometry.block_of(slot)).erase_count;
+        let What::Read { slot, .. } = job.what else { unreachable!("only reads have OOBs") };
+        let block = self.geometry.block_of(slot);
+        match (&self.store, &job.scratch) {
+            (Store::Memory(_), _) | (_, None) => job.oobs[i as usize],
+            (Store::Direct(store), Some(scratch)) if !self.geometry.is_fast(block) => {
+                let erase_count = self.nand.record(block).erase_count;
                 store.oob(scratch, slot, i, erase_count)
             }
-            (Store::File(_), _, Some(scratch)) => oob_at(scratch, i),
-            _ => job.oobs[i as usize],
+            (_, Some(scratch)) => oob_at(scratch, i),
         }
+    }
+}
+
+/// The store that a command goes to, and the command as that store counts.
+fn route<'a>(
+    store: &'a mut Store,
+    fast: &'a mut Option<Fast>,
+    geometry: &Geometry,
+    what: What,
+) -> (&'a mut Store, What) {
+    let of_fast = !matches!(what, What::Flush) && geometry.is_fast(block_of(geometry, what));
+    let Some(fast) = fast.as_mut().filter(|_| of_fast) else { return (store, what) };
+    let local = |block: BlockId| {
+        let unit = geometry.unit_of(block) - geometry.capacity_units();
+        fast.geometry.block(unit, block.0 % geometry.blocks_per_unit)
+    };
+    let local_slot = |slot: SlotId| {
+        let slots = geometry.slots_per_block();
+        SlotId(local(geometry.block_of(slot)).0 * slots + slot.0 % slots)
+    };
+    let what = match what {
+        What::Read { slot, count } => What::Read { slot: local_slot(slot), count },
+        What::Program { slot, count } => What::Program { slot: local_slot(slot), count },
+        What::Erase { block } => What::Erase { block: local(block) },
+        What::Flush => What::Flush,
+    };
+    (&mut fast.store, what)
+}
+
+/// The block of a command that has one.
+fn block_of(geometry: &Geometry, what: What) -> BlockId {
+    match what {
+        What::Read { slot, .. } | What::Program { slot, .. } => geometry.block_of(slot),
+        What::Erase { block } => block,
+        What::Flush => unreachable!("a flush is of no block"),
+    }
+}
+
+/// The write pointer of a block after a program, which counts pages, or on a fast unit slots.
+fn written_with(geometry: &Geometry, what: What, local: SlotId, count: u32) -> u32 {
+    match geometry.is_fast(block_of(geometry, what)) {
+        true => local.0 % geometry.slots_per_block() + count,
+        false => geometry.page_in_block(local) + 1,
     }
 }
 

@@ -83,6 +83,7 @@ fn options(kind: Kind) -> DeviceOptions {
         shards: 1,
         faults: Faults::default(),
         raw: None,
+        fast: None,
     }
 }
 
@@ -237,8 +238,9 @@ fn a_full_disk_is_no_bad_block() {
     std::fs::remove_file(&data).unwrap();
     std::os::unix::fs::symlink("/dev/full", &data).unwrap();
     let generation = std::fs::File::open(folder.0.join("dev/generation")).unwrap();
-    let fence = Fence { file: generation, expected: encode_generation(1) };
-    let store = FileStore::open(&folder.0.join("dev/shard-0"), &geometry, true, fence).unwrap();
+    let fence = Fence { file: generation, at: 0, expected: encode_generation(1) };
+    let store = FileStore::open(&folder.0.join("dev/shard-0"), &geometry, (true, false), fence);
+    let store = store.unwrap();
     let mut rig = Rig::new(Medium::new(nand, Store::File(store), false));
     let (tag, content) = (rig.tag(), rig.page(5));
     rig.start(Command::Program { tag, slot: SlotId(0), count: content.len() as u32 }, &content);

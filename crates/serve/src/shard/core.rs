@@ -227,6 +227,11 @@ impl AnyCore {
         }
     }
 
+    /// Blocks that went from the fast tier to the capacity tier so far.
+    pub fn slots_destaged(&self) -> u64 {
+        self.ftl().map_or(0, Ftl::slots_destaged)
+    }
+
     /// Policies that broke and were replaced so far.
     pub fn policies_broken(&self) -> u64 {
         self.ftl().map_or(0, Ftl::policies_broken)

@@ -106,6 +106,8 @@ struct Active {
 pub enum Milestone {
     /// The mount or format ended.
     Ready(Result<MountReport, MountError>),
+    /// Nothing needs the fast tier any more; false: it cannot be done without.
+    FastDetached(bool),
     /// The shutdown ended; true: everything is durable.
     Stopped(bool),
 }
@@ -313,6 +315,9 @@ impl Engine {
             Output::Reply(reply) => self.replies.push_back(reply),
             Output::Ready(result) => {
                 self.milestones.push_back(Milestone::Ready(result.map(|report| *report)));
+            }
+            Output::FastDetached(gone) => {
+                self.milestones.push_back(Milestone::FastDetached(gone));
             }
             Output::Stopped(durable) => self.milestones.push_back(Milestone::Stopped(durable)),
         }

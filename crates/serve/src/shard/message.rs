@@ -57,6 +57,13 @@ pub enum Message {
     },
     /// Switch a policy.
     Policy(PolicySwitch),
+    /// Empty the fast tier.
+    DetachFast {
+        /// Gets true when nothing needs it any more.
+        answer: Box<dyn FnOnce(bool) + Send>,
+    },
+    /// The fast tier is no part of the device any more: close it.
+    DropFast,
     /// Stop when everything is finished.
     Shutdown,
     /// Another shard has drained: look whether all have.
@@ -96,6 +103,8 @@ pub struct ShardStatus {
     pub wear: Vec<(u32, u32)>,
     /// Another server has taken over the device.
     pub fenced: bool,
+    /// Bytes a second that go from the fast tier to the capacity tier.
+    pub destage_bytes_per_sec: u64,
     /// The shard's time, as instants in `core` count it.
     pub now: Instant,
 }

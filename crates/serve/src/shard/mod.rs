@@ -16,6 +16,7 @@ mod ids;
 mod message;
 mod outbox;
 mod patience;
+mod rate;
 mod requests;
 mod split;
 
@@ -33,6 +34,7 @@ use connection::{Connection, Ending};
 use flash::{Instant, SECOND};
 use ftl::{Ftl, Input, Switch};
 use patience::Patience;
+use rate::Rate;
 use requests::Pending;
 use std::collections::VecDeque;
 use std::io;
@@ -155,6 +157,9 @@ pub struct Shard {
     handshakes: Option<Instant>,
     /// Policies that broke, of which the log tells.
     policies_broken: u64,
+    /// Who waits for the fast tier to be empty.
+    detaching: Vec<Box<dyn FnOnce(bool) + Send>>,
+    destaged: Rate,
 }
 
 /// Why a shard ended early.
@@ -201,6 +206,8 @@ impl Shard {
             farewell: Instant(u64::MAX),
             handshakes: None,
             policies_broken: 0,
+            detaching: Vec::new(),
+            destaged: Rate::default(),
         }
     }
 
@@ -219,6 +226,7 @@ impl Shard {
                 self.completed(now, done);
             }
             self.expire_handshakes(now);
+            self.destaged.note(now, || self.engine.core.slots_destaged());
             self.turn(now, &mut finished);
             self.send_replies();
             more = self.resume_postponed(now);
@@ -399,6 +407,11 @@ impl Shard {
                 let switch = Switch { now, decision, name, by, chosen };
                 done(self.engine.core.switch_policy(switch));
             }
+            Message::DetachFast { answer } => {
+                self.detaching.push(answer);
+                self.engine.core.handle(now, Input::DetachFast);
+            }
+            Message::DropFast => self.engine.medium.drop_fast(),
             Message::Shutdown if self.life == Life::Serving => {
                 self.life = Life::Draining;
                 self.farewell = now + FAREWELL_NS;
@@ -434,6 +447,10 @@ impl Shard {
             buffer_bytes: self.pool.bytes_out(),
             wear,
             fenced: self.engine.medium.fenced(),
+            destage_bytes_per_sec: self
+                .destaged
+                .per_sec(self.clock.now(), self.engine.core.slots_destaged())
+                * flash::BLOCK_BYTES as u64,
             now: self.clock.now(),
         }
     }
@@ -474,8 +491,12 @@ impl Shard {
             self.shared.mailboxes[self.me].wake();
         }
         while let Some(milestone) = self.engine.milestone() {
-            if let Milestone::Stopped(durable) = milestone {
-                self.life = Life::Stopped { durable };
+            match milestone {
+                Milestone::Stopped(durable) => self.life = Life::Stopped { durable },
+                Milestone::FastDetached(gone) => {
+                    self.detaching.drain(..).for_each(|answer| answer(gone));
+                }
+                Milestone::Ready(_) => {}
             }
         }
         self.life

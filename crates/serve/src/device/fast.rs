@@ -1,0 +1,569 @@
+//! The fast tier's part of a two-tier device: where it lies, what it says about itself, and whether it
+//! belongs to the capacity tier beside it.
+//!
+//! In a folder (emulated): `fast.toml` (below), `lock` and `generation` as of a device, and for each
+//! shard `shard-N/` with `data`, `oob` and `blocks`. In a file or on a disk, numbers little-endian:
+//!
+//! | bytes | holds |
+//! |---|---|
+//! | 0..8 | `b"WEIRFAST"` |
+//! | 8..12, 12..16 | length of the text, its CRC-32C |
+//! | 16.. | the text: what is `fast.toml` in a folder |
+//! | 4096.. | generation: 12 bytes, as of a device |
+//! | from 8192 | for each shard: records (16 bytes a block), OOBs (32 bytes a slot), each to the next 4 KiB |
+//! | from the next MiB | for each shard: slots |
+//!
+//! The capacity tier notes who its fast tier is ([`FastNote`]), and that part notes whose it is. Both
+//! count the opens for writing, the fast tier first: so it is as far as the capacity tier, or one
+//! ahead if the opening was cut off between the two.
+//!
+//! Invariants:
+//! - every write here is durable when it completes: files are opened with `O_DSYNC`;
+//! - nothing is overwritten that is not empty or thrown away before ([`wipe`]);
+//! - the part says what it is before the capacity tier says that it has one.
+
+use super::{DeviceError, Kind, Mode, Tier, direct, lock};
+use crate::medium::{
+    Area, Fence, FileStore, RECORD_BYTES, encode_generation,
+};
+use flash::{BLOCK_BYTES, BlockId, FastTier, Geometry, OOB_BYTES};
+use nand::{BlockRecord, Nand, Profile};
+use serde::{Deserialize, Serialize};
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// What a fast tier is made from.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FastOptions {
+    /// Where its bytes are.
+    pub kind: Kind,
+    /// Its size over all shards; `None`: a sixteenth of the capacity, or what it must have.
+    pub bytes: Option<u64>,
+    /// Its units over all shards, a multiple of them.
+    pub units: u32,
+}
+
+/// What the capacity tier remembers of its fast tier.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct FastNote {
+    /// Of this fast tier: another one attached later has another.
+    pub uuid: String,
+    /// Each shard's.
+    pub units: u32,
+    /// Of each unit.
+    pub blocks_per_unit: u32,
+    /// Where it was last: the folder, file or disk.
+    pub path: PathBuf,
+}
+
+impl FastNote {
+    fn tier(&self) -> FastTier {
+        FastTier { units: self.units, blocks_per_unit: self.blocks_per_unit }
+    }
+
+    /// For people, and for a config that repeats it.
+    pub fn describe(&self, shards: u32) -> toml::Table {
+        let mut table = toml::Table::new();
+        table.insert("path".into(), self.path.display().to_string().into());
+        table.insert("units".into(), i64::from(self.units * shards).into());
+        table
+    }
+}
+
+/// What the part says about itself, version 1.
+#[derive(Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+struct PartToml {
+    version: u32,
+    uuid: String,
+    /// The uuid of the device that it is a part of.
+    device: String,
+    shards: u32,
+    units: u32,
+    blocks_per_unit: u32,
+    pages_per_block: u32,
+    slots_per_page: u32,
+    /// Its device knows it. Until then there is nothing on it that anybody wants.
+    finished: bool,
+    /// Whose times it has, if it is emulated.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    profile: Option<toml::Table>,
+}
+
+/// What a new part is to be.
+pub struct NewPart<'a> {
+    pub kind: &'a Kind,
+    /// Of the device.
+    pub device: u128,
+    pub shards: u32,
+    /// Of a shard of the two-tier device.
+    pub geometry: Geometry,
+}
+
+const VERSION: u32 = 1;
+const FILE_NAME: &str = "fast.toml";
+const MAGIC: &[u8; 8] = b"WEIRFAST";
+const SECTOR: u64 = BLOCK_BYTES as u64;
+const TEXT_AT: usize = 16;
+const AREAS_AT: u64 = 2 * SECTOR;
+
+/// A part that is open.
+pub struct FastPart {
+    path: PathBuf,
+    /// Its generation, and where.
+    generation_file: File,
+    generation_at: u64,
+    generation: u64,
+    /// The shape and the times of the fast units.
+    pub tier: Tier,
+    part: PartToml,
+    /// In a file or on a disk, not in a folder.
+    in_file: bool,
+    mode: Mode,
+    /// Keeps other processes away.
+    _lock: File,
+}
+
+/// The place of a fast tier, whatever is there.
+pub fn path_of(kind: &Kind) -> Option<&Path> {
+    match kind {
+        Kind::Memory { .. } => None,
+        Kind::Nand { path, .. } | Kind::File { path } => Some(path),
+    }
+}
+
+/// True if a fast tier was made here.
+pub fn exists(path: &Path) -> bool {
+    if path.is_dir() {
+        return path.join(FILE_NAME).exists();
+    }
+    let mut magic = [0; 8];
+    File::open(path).and_then(|file| file.read_exact_at(&mut magic, 0)).is_ok() && magic == *MAGIC
+}
+
+impl NewPart<'_> {
+    /// Makes it, for a capacity tier of this generation: a part that is not finished.
+    pub fn create(&self, generation: u64) -> Result<FastNote, DeviceError> {
+        let uuid = format!("{:032x}", super::random_uuid()?);
+        let path = path_of(self.kind).expect("the caller refuses memory");
+        let path = std::path::absolute(path).map_err(DeviceError::io(path, "find"))?;
+        create(self, generation)?;
+        let Geometry { pages_per_block, slots_per_page, fast, .. } = self.geometry;
+        let profile = match self.kind {
+            Kind::Nand { profile, .. } => toml::Table::try_from(profile).ok(),
+            Kind::Memory { .. } | Kind::File { .. } => None,
+        };
+        let part = PartToml {
+            version: VERSION,
+            uuid: uuid.clone(),
+            device: format!("{:032x}", self.device),
+            shards: self.shards,
+            units: fast.units,
+            blocks_per_unit: fast.blocks_per_unit,
+            pages_per_block,
+            slots_per_page,
+            finished: false,
+            profile,
+        };
+        describe(&path, &part)?;
+        Ok(FastNote { uuid, units: fast.units, blocks_per_unit: fast.blocks_per_unit, path })
+    }
+}
+
+/// Makes the files, without what says that they are a fast tier: [`describe`] writes that.
+fn create(new: &NewPart<'_>, generation: u64) -> Result<(), DeviceError> {
+    let local = new.geometry.fast_alone();
+    let records: Vec<u8> =
+        (0..local.blocks()).flat_map(|_| BlockRecord::FRESH.encode()).collect();
+    match new.kind {
+        Kind::Memory { .. } => Ok(()),
+        Kind::Nand { path, .. } => {
+            refuse_taken(path, new.device)?;
+            fs::create_dir_all(path).map_err(DeviceError::io(path, "make the folder"))?;
+            let _lock = lock::acquire(&path.join("lock"))?;
+            for shard in 0..new.shards {
+                let folder = shard_folder(path, shard);
+                fs::create_dir_all(&folder).map_err(DeviceError::io(&folder, "make the folder"))?;
+                for (name, bytes) in [
+                    ("data", local.slots() * SECTOR),
+                    ("oob", local.slots() * OOB_BYTES as u64),
+                ] {
+                    let file = folder.join(name);
+                    let made =
+                        File::create(&file).map_err(DeviceError::io(&file, "make the file"))?;
+                    made.set_len(bytes).map_err(DeviceError::io(&file, "size the file"))?;
+                }
+                let file = folder.join("blocks");
+                fs::write(&file, &records).map_err(DeviceError::io(&file, "write the records"))?;
+            }
+            let file = path.join("generation");
+            fs::write(&file, encode_generation(generation)).map_err(DeviceError::io(&file, "write"))
+        }
+        Kind::File { path } => create_in_file(path, new, generation, &local, &records),
+    }
+}
+
+fn create_in_file(
+    path: &Path,
+    new: &NewPart<'_>,
+    generation: u64,
+    local: &Geometry,
+    records: &[u8],
+) -> Result<(), DeviceError> {
+    refuse_taken(path, new.device)?;
+    let mut options = OpenOptions::new();
+    let file = direct::open_alone(path, options.write(true).create(true).truncate(false))?;
+    if exists(path) {
+        // Never finished: made anew.
+        file.write_all_at(&[0; BLOCK_BYTES], 0).map_err(DeviceError::io(path, "clear the head"))?;
+    }
+    if let Some(what) = direct::foreign(path, &file)? {
+        return Err(DeviceError::Foreign { path: path.into(), what });
+    }
+    let (places, bytes) = places(local, new.shards);
+    if direct::is_block_device(&file, path)? {
+        let end = std::io::Seek::seek(&mut &file, std::io::SeekFrom::End(0));
+        let found = end.map_err(DeviceError::io(path, "size"))?;
+        if found < bytes {
+            let reason = format!("has {found} bytes where the fast tier needs {bytes}");
+            return Err(DeviceError::invalid(path, reason, "make device.fast.capacity smaller"));
+        }
+    } else {
+        file.set_len(0).map_err(DeviceError::io(path, "size"))?;
+        // Taken from the file system now, so that it cannot be short of it later.
+        // SAFETY: no memory is involved.
+        let code = unsafe {
+            use std::os::fd::AsRawFd;
+            libc::posix_fallocate(file.as_raw_fd(), 0, bytes as libc::off_t)
+        };
+        if code != 0 {
+            let error = std::io::Error::from_raw_os_error(code);
+            return Err(DeviceError::io(path, "reserve the space of the fast tier")(error));
+        }
+    }
+    let oobs = vec![0; 1 << 20];
+    for place in places {
+        let failed = "write the records";
+        file.write_all_at(records, place.blocks).map_err(DeviceError::io(path, failed))?;
+        // A disk has what was there before.
+        let end = place.oob + local.slots() * OOB_BYTES as u64;
+        let mut at = place.oob;
+        while at < end {
+            let count = (end - at).min(oobs.len() as u64) as usize;
+            file.write_all_at(&oobs[..count], at).map_err(DeviceError::io(path, failed))?;
+            at += count as u64;
+        }
+    }
+    lock::write_generation(&file, path, SECTOR, generation)
+}
+
+/// Says what the part is.
+fn describe(path: &Path, part: &PartToml) -> Result<(), DeviceError> {
+    let text = toml::to_string(part)
+        .map_err(|e| DeviceError::Options(format!("the fast tier cannot be described: {e}")))?;
+    if path.is_dir() {
+        let text = format!("# A fast tier of Weir. Not to be edited.\n{text}");
+        return super::folder::write_whole(path, FILE_NAME, &text);
+    }
+    let mut sector = vec![0; BLOCK_BYTES];
+    sector[..8].copy_from_slice(MAGIC);
+    sector[8..12].copy_from_slice(&(text.len() as u32).to_le_bytes());
+    sector[12..16].copy_from_slice(&flash::crc(text.as_bytes()).to_le_bytes());
+    sector[TEXT_AT..TEXT_AT + text.len()].copy_from_slice(text.as_bytes());
+    let failed = "write the header";
+    let file = OpenOptions::new().write(true).open(path);
+    let file = file.map_err(DeviceError::io(path, failed))?;
+    file.write_all_at(&sector, 0).map_err(DeviceError::io(path, failed))?;
+    file.sync_all().map_err(DeviceError::io(path, failed))
+}
+
+/// Throws away the fast tier at `path`, whosever it is. Not if it is in use.
+pub fn wipe(path: &Path) -> Result<(), DeviceError> {
+    if path.is_dir() {
+        if !exists(path) {
+            return Ok(());
+        }
+        let _lock = lock::acquire(&path.join("lock"))?;
+        let file = path.join(FILE_NAME);
+        return fs::remove_file(&file).map_err(DeviceError::io(&file, "remove"));
+    }
+    if path.exists() { direct::wipe(path) } else { Ok(()) }
+}
+
+/// `Err` if there is a fast tier that may be needed, or that of another device.
+fn refuse_taken(path: &Path, device: u128) -> Result<(), DeviceError> {
+    if super::folder::exists(path) || direct::exists(path) {
+        let reason = "holds a device of its own: it cannot be the fast tier of another";
+        return Err(DeviceError::invalid(path, reason, "name another device.fast.path"));
+    }
+    if !exists(path) {
+        return Ok(());
+    }
+    let part = read_part(path)?;
+    if !part.finished {
+        return Ok(());
+    }
+    if part.device != format!("{device:032x}") {
+        return Err(of_another(path));
+    }
+    let reason = "was the fast tier of this device, which runs without one now";
+    let mend = "take [device.fast] out of the config; or attach it anew, empty, with `weir format \
+                --attach-fast --force`";
+    Err(DeviceError::invalid(path, reason, mend))
+}
+
+fn of_another(path: &Path) -> DeviceError {
+    let reason = "is the fast tier of another device";
+    let mend = "name the one of this device in device.fast.path; to make this one anew, and lose \
+                what only it holds of that device: `weir format --attach-fast --force`";
+    DeviceError::invalid(path, reason, mend)
+}
+
+fn shard_folder(path: &Path, shard: u32) -> PathBuf {
+    path.join(format!("shard-{shard}"))
+}
+
+/// Where the areas of a shard begin in a file.
+struct Places {
+    blocks: u64,
+    oob: u64,
+    data: u64,
+}
+
+/// The areas of every shard, and the end of the last.
+fn places(local: &Geometry, shards: u32) -> (Vec<Places>, u64) {
+    let records = (u64::from(local.blocks()) * RECORD_BYTES as u64).next_multiple_of(SECTOR);
+    let oobs = (local.slots() * OOB_BYTES as u64).next_multiple_of(SECTOR);
+    let data = local.slots() * SECTOR;
+    let shards = u64::from(shards);
+    let data_at = (AREAS_AT + shards * (records + oobs)).next_multiple_of(1 << 20);
+    let place = |shard: u64| {
+        let blocks = AREAS_AT + shard * (records + oobs);
+        Places { blocks, oob: blocks + records, data: data_at + shard * data }
+    };
+    ((0..shards).map(place).collect(), data_at + shards * data)
+}
+
+fn read_part(path: &Path) -> Result<PartToml, DeviceError> {
+    let damaged = |reason: String| {
+        let mend = "restore it from a backup: what was not destaged lies only here";
+        DeviceError::invalid(path, format!("the description of the fast tier {reason}"), mend)
+    };
+    let text = if path.is_dir() {
+        let file = path.join(FILE_NAME);
+        fs::read_to_string(&file).map_err(DeviceError::io(&file, "read"))?
+    } else {
+        let mut sector = [0; BLOCK_BYTES];
+        let file = File::open(path).map_err(DeviceError::io(path, "open"))?;
+        let read = file.read_exact_at(&mut sector, 0);
+        read.map_err(DeviceError::io(path, "read the header of the fast tier"))?;
+        let word = |at: usize| u32::from_le_bytes([0, 1, 2, 3].map(|i| sector[at + i]));
+        if sector[..8] != *MAGIC {
+            let mend = "name the file or disk of the fast tier in device.fast.path";
+            return Err(DeviceError::invalid(path, "holds no fast tier of Weir", mend));
+        }
+        let text = sector.get(TEXT_AT..TEXT_AT + word(8) as usize);
+        let text = text.filter(|text| flash::crc(text) == word(12));
+        let text = text.ok_or_else(|| damaged("has a wrong checksum".into()))?;
+        String::from_utf8_lossy(text).into_owned()
+    };
+    let table: toml::Table = text.parse().map_err(|_| damaged("is no TOML".into()))?;
+    match table.get("version").and_then(toml::Value::as_integer) {
+        Some(version) if version == i64::from(VERSION) => {}
+        version => {
+            let found = version.map_or("none".into(), |version| version.to_string());
+            let reason = format!("fast tier of version {found}: this build reads version {VERSION}");
+            let mend = "use the build of Weir that made it, or one after it";
+            return Err(DeviceError::invalid(path, reason, mend));
+        }
+    }
+    table.try_into().map_err(|e: toml::de::Error| damaged(format!("is wrong: {}", e.message())))
+}
+
+/// The file with the generation of the part at `path`, and where in it.
+fn generation_file(path: &Path, mode: Mode) -> Result<(File, u64), DeviceError> {
+    let (file, at) =
+        if path.is_dir() { (path.join("generation"), 0) } else { (path.to_owned(), SECTOR) };
+    let options = File::options().read(true).write(mode == Mode::ReadWrite).open(&file);
+    Ok((options.map_err(DeviceError::io(&file, "open"))?, at))
+}
+
+impl FastPart {
+    /// Opens the fast tier that `note` tells of, at `path`. Nothing changes yet.
+    pub fn open(
+        note: &FastNote,
+        path: &Path,
+        (data, device): (&Path, u128),
+        mode: Mode,
+    ) -> Result<Self, DeviceError> {
+        if !exists(path) {
+            let reason = format!(
+                "the fast tier of the device in {} is not here, and what was written last lies \
+                 only on it",
+                data.display()
+            );
+            let mend = "bring it back; or, if it has moved, name its place in device.fast.path";
+            return Err(DeviceError::invalid(path, reason, mend));
+        }
+        let in_file = !path.is_dir();
+        let mut options = OpenOptions::new();
+        let lock = match in_file {
+            true => direct::open_alone(path, options.write(mode == Mode::ReadWrite))?,
+            false => lock::acquire(&path.join("lock"))?,
+        };
+        let part = read_part(path)?;
+        if part.device != format!("{device:032x}") {
+            return Err(of_another(path));
+        }
+        if part.uuid != note.uuid {
+            let reason = format!(
+                "was the fast tier of the device in {} once: it has another one since, last at {}",
+                data.display(),
+                note.path.display()
+            );
+            return Err(DeviceError::invalid(path, reason, "name that one in device.fast.path"));
+        }
+        let profile = match &part.profile {
+            None => direct::profile(),
+            Some(table) => Profile::parse(&table.to_string()).map_err(|e| {
+                DeviceError::invalid(path, e.to_string(), "restore fast.toml from a backup")
+            })?,
+        };
+        let (generation_file, generation_at) = generation_file(path, mode)?;
+        let generation = lock::read_generation(&generation_file, path, generation_at)?;
+        Ok(Self {
+            path: path.to_owned(),
+            generation_file,
+            generation_at,
+            generation,
+            tier: Tier { fast: note.tier(), profile },
+            part,
+            in_file,
+            mode,
+            _lock: lock,
+        })
+    }
+
+    /// `Err` if the fast tier and the capacity tier of generation `own` are not of one age.
+    pub fn check_age(&self, own: u64) -> Result<(), DeviceError> {
+        let found = self.generation;
+        if found < own {
+            let reason = format!(
+                "the fast tier is older than the capacity tier (opened {found} times, that one \
+                 {own} times): a copy or backup from before, without what was written since"
+            );
+            let mend = "bring back the fast tier that was last in use, or older copies of both \
+                        from one time";
+            return Err(DeviceError::invalid(&self.path, reason, mend));
+        }
+        if found > own + 1 {
+            let reason = format!(
+                "the capacity tier is older than the fast tier (opened {own} times, this one \
+                 {found} times): a copy or backup from before"
+            );
+            let mend = "bring back the capacity tier that was last in use, or older copies of \
+                        both from one time";
+            return Err(DeviceError::invalid(&self.path, reason, mend));
+        }
+        Ok(())
+    }
+
+    /// The capacity tier, of generation `own` by now, is about to count this open.
+    pub fn bump(&mut self, own: u64) -> Result<(), DeviceError> {
+        self.generation = own + 1;
+        lock::write_generation(&self.generation_file, &self.path, self.generation_at, own + 1)
+    }
+
+    /// Its device knows it.
+    pub fn finish(&mut self) -> Result<(), DeviceError> {
+        if !std::mem::replace(&mut self.part.finished, true) {
+            describe(&self.path, &self.part)?;
+        }
+        Ok(())
+    }
+
+    /// The store of a shard, and into `nand` what its blocks are like.
+    pub fn store(&self, shard: u32, nand: &mut Nand) -> Result<FileStore, DeviceError> {
+        let geometry = nand.geometry();
+        let local = geometry.fast_alone();
+        let path = &self.path;
+        let writable = self.mode == Mode::ReadWrite;
+        let fence = Fence {
+            file: self.generation_file.try_clone().map_err(DeviceError::io(path, "open"))?,
+            at: self.generation_at,
+            expected: encode_generation(self.generation),
+        };
+        let failed = "open the fast tier";
+        let store = if self.in_file {
+            let (places, bytes) = places(&local, self.part.shards);
+            let place = &places[shard as usize];
+            self.check_size(path, bytes)?;
+            let area = |at| {
+                let mut options = File::options();
+                options.read(true).write(writable).custom_flags(libc::O_DSYNC);
+                let file = options.open(path).map_err(DeviceError::io(path, failed))?;
+                Ok::<Area, DeviceError>(Area { file, at })
+            };
+            let areas = [area(place.data)?, area(place.oob)?, area(place.blocks)?];
+            FileStore::of_areas(areas, &local, fence)
+        } else {
+            let folder = shard_folder(path, shard);
+            self.check_size(&folder.join("data"), local.slots() * SECTOR)?;
+            self.check_size(&folder.join("oob"), local.slots() * OOB_BYTES as u64)?;
+            let records = u64::from(local.blocks()) * RECORD_BYTES as u64;
+            self.check_size(&folder.join("blocks"), records)?;
+            FileStore::open(&folder, &local, (writable, true), fence)
+                .map_err(DeviceError::io(&folder, failed))?
+        };
+        self.restore(&store, nand, &local)?;
+        Ok(store.overwritten())
+    }
+
+    fn check_size(&self, file: &Path, bytes: u64) -> Result<(), DeviceError> {
+        let mut opened = File::open(file).map_err(DeviceError::io(file, "open"))?;
+        let end = std::io::Seek::seek(&mut opened, std::io::SeekFrom::End(0));
+        let found = end.map_err(DeviceError::io(file, "size"))?;
+        if found < bytes {
+            let reason = format!("has {found} bytes where the fast tier needs {bytes}");
+            let mend = "restore it from a backup: what was not destaged lies only here";
+            return Err(DeviceError::invalid(file, reason, mend));
+        }
+        Ok(())
+    }
+
+    fn restore(
+        &self,
+        store: &FileStore,
+        nand: &mut Nand,
+        local: &Geometry,
+    ) -> Result<(), DeviceError> {
+        let geometry = nand.geometry();
+        let failed = "read the records of the fast tier";
+        let records = store.read_records().map_err(DeviceError::io(&self.path, failed))?;
+        let mut pointers = Vec::new();
+        for (index, bytes) in records.as_chunks::<RECORD_BYTES>().0.iter().enumerate() {
+            let Some(record) = BlockRecord::decode(bytes) else {
+                let reason = format!("the record of block {index} of the fast tier is damaged");
+                let mend = "restore it from a backup";
+                return Err(DeviceError::invalid(&self.path, reason, mend));
+            };
+            let own = BlockId(index as u32);
+            let unit = geometry.capacity_units() + local.unit_of(own);
+            let block = geometry.block(unit, own.0 % local.blocks_per_unit);
+            nand.restore(block, record);
+            pointers.push(nand.record(block).write_pointer);
+        }
+        if self.mode == Mode::ReadWrite {
+            let cleared = store.clear_beyond(|block| pointers[block.0 as usize]);
+            cleared.map_err(DeviceError::io(&self.path, "clear what was torn"))?;
+        }
+        Ok(())
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}

@@ -21,6 +21,7 @@ mod replay;
 mod serve;
 mod size;
 mod status;
+mod top;
 mod trace;
 mod units;
 
@@ -66,7 +67,9 @@ enum Command {
     Inspect(inspect::Args),
     /// Ask a running server how it is doing
     Status(status::Args),
-    /// Change a running server: switch its policies, load ones of your own
+    /// Watch a running server: throughput, GC, destage and the busiest units, every second
+    Top(top::Args),
+    /// Change a running server: switch its policies, load ones of your own, detach its fast tier
     Ctl(ctl::Args),
     /// Write and try policies of your own, as WebAssembly
     Plugin(plugin::Args),
@@ -108,6 +111,7 @@ fn main() -> ExitCode {
         Command::Check(args) => check::run(&args),
         Command::Inspect(args) => inspect::run(&args),
         Command::Status(args) => status::run(&args),
+        Command::Top(args) => top::run(&args),
         Command::Ctl(args) => ctl::run(&args),
         Command::Plugin(args) => plugin::run(&args),
         Command::Bench(args) => bench::run(&args),

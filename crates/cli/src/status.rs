@@ -119,6 +119,7 @@ fn as_text(status: &Value, address: SocketAddr) -> String {
         row("slots corrected", counter("slots_corrected")),
         row("errors to hosts", counter("host_errors")),
     ]));
+    text.push_str(&fast_text(&status["fast"]));
     for (index, shard) in array(&status["shards"]).iter().enumerate() {
         text.push_str(&shard_text(index, shard));
     }
@@ -145,6 +146,52 @@ fn raw_text(shard: &Value) -> String {
         row("errors to hosts", counter("host_errors")),
     ]));
     text.push_str(&crate::units::text(array(&shard["units"])));
+    text
+}
+
+/// The fast tier, if the device has one.
+pub fn fast_text(fast: &Value) -> String {
+    let Some(state) = fast["state"].as_str() else { return String::new() };
+    let place = fast["path"].as_str().unwrap_or("memory");
+    let reason = fast["reason"].as_str().map(|reason| format!(": {reason}")).unwrap_or_default();
+    let mut text = format!("fast tier in {place}: {state}{reason}\n");
+    let mend = match state {
+        "lost" => {
+            "  nothing is written any more, and what can be read is read; bring the tier back, then \
+             start the server again\n"
+        }
+        "draining" => "  its data goes to the capacity tier, where writes go from now on\n",
+        "detached" => {
+            "  nothing needs it any more: take [device.fast] out of what the server is started with\n"
+        }
+        _ => "",
+    };
+    text.push_str(mend);
+    if state == "detached" {
+        return text;
+    }
+    let number = |key: &str| fast[key].as_u64().unwrap_or(0);
+    let share = |key: &str| {
+        fast[key].as_f64().map_or("none yet".into(), |share| format!("{:.1} %", share * 100.0))
+    };
+    let waf = |key: &str| fast[key].as_f64().map_or("no writes yet".into(), |waf| format!("{waf:.3}"));
+    let row = |name: &str, value: String| vec![format!("  {name}"), value];
+    text.push_str(&table(&[
+        row("fill", format!("{} of {}", share("fill"), bytes(number("bytes")))),
+        row("valid data", bytes(number("bytes_valid"))),
+        row(
+            "destage",
+            format!(
+                "{}/s, {} since start",
+                bytes(number("destage_bytes_per_sec")),
+                bytes(number("bytes_destaged"))
+            ),
+        ),
+        row("reads from it", share("read_hit_share")),
+        row("writes overwritten there", share("write_drop_share")),
+        row("writes it had no room for", count(number("requests_spilled"))),
+        row("WAF fast, capacity", format!("{}, {}", waf("waf"), waf("waf_capacity"))),
+    ]));
     text
 }
 

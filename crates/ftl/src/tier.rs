@@ -382,12 +382,13 @@ impl Ftl {
         self.free_buffers();
     }
 
-    /// All buffers are taken by pages that are being filled, while the host waits: these go out as
-    /// they are.
+    /// All buffers are taken by pages that are being filled, while the host waits, or the tier is to
+    /// be emptied: these go out as they are.
     fn free_buffers(&mut self) {
         let tier = self.tier_mut();
         let taken = tier.chunks.is_empty() && tier.filling.is_none();
-        if !taken || !tier.moves.is_empty() || !self.host_waits_for_destage() {
+        let early = !tier.moves.is_empty() || !self.host_waits_for_destage() && !self.is_leaving();
+        if !taken || early {
             return;
         }
         if self.no_work_runs() {
@@ -490,7 +491,7 @@ impl Ftl {
 
     /// Reads the next valid slots of a victim, as long as there are buffers.
     fn read_destage(&mut self, index: usize) {
-        let pressed = self.bands.free_fast < self.levels().throttle && self.tier_serves();
+        let pressed = self.bands.free_fast < self.levels().throttle || self.is_leaving();
         let tier = self.tier_mut();
         let kept = if pressed {
             0

@@ -542,9 +542,9 @@ impl FastPart {
         let geometry = nand.geometry();
         let failed = "read the records of the fast tier";
         let records = store.read_records().map_err(DeviceError::io(&self.path, failed))?;
-        let mut pointers = Vec::new();
+        let written = store.slots_written().map_err(DeviceError::io(&self.path, failed))?;
         for (index, bytes) in records.as_chunks::<RECORD_BYTES>().0.iter().enumerate() {
-            let Some(record) = BlockRecord::decode(bytes) else {
+            let Some(mut record) = BlockRecord::decode(bytes) else {
                 let reason = format!("the record of block {index} of the fast tier is damaged");
                 let mend = "restore it from a backup";
                 return Err(DeviceError::invalid(&self.path, reason, mend));
@@ -552,12 +552,8 @@ impl FastPart {
             let own = BlockId(index as u32);
             let unit = geometry.capacity_units() + local.unit_of(own);
             let block = geometry.block(unit, own.0 % local.blocks_per_unit);
+            record.write_pointer = written[index];
             nand.restore(block, record);
-            pointers.push(nand.record(block).write_pointer);
-        }
-        if self.mode == Mode::ReadWrite {
-            let cleared = store.clear_beyond(|block| pointers[block.0 as usize]);
-            cleared.map_err(DeviceError::io(&self.path, "clear what was torn"))?;
         }
         Ok(())
     }

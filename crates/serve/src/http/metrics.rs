@@ -36,7 +36,7 @@ enum Type {
 /// All metrics as text.
 pub fn encode(shards: &[ShardStatus]) -> Result<String, fmt::Error> {
     let mut registry = Registry::with_prefix("weir");
-    for (counter, kind, name, help) in FTL.iter().chain(RAW) {
+    for (counter, kind, name, help) in FTL.iter().chain(RAW).chain(TIER) {
         let value = |shard: &ShardStatus| {
             let found = shard.core.counters().iter().find(|(known, _)| known == counter);
             Some(found?.1 as f64)
@@ -210,6 +210,43 @@ const RAW: &[(&str, Type, &str, &str)] = &[
         "Erases that the medium reported as failed; the blocks are out of use",
     ),
     ("records", Counter, "lane_records", "Lane records written"),
+];
+
+/// Counters that only a device with a fast tier has, as [`FTL`].
+const TIER: &[(&str, Type, &str, &str)] = &[
+    ("fast_bands", Gauge, "fast_bands", "Bands of the fast tier"),
+    ("fast_bands_free", Gauge, "fast_bands_free", "Bands of the fast tier that hold no data"),
+    (
+        "fast_slots_programmed",
+        Counter,
+        "fast_slots_programmed",
+        "Slots (4 KiB) programmed on the fast tier; the others are the capacity tier's",
+    ),
+    (
+        "fast_host_blocks_read",
+        Counter,
+        "fast_host_blocks_read",
+        "Logical blocks (4 KiB) that hosts read and the fast tier served",
+    ),
+    ("fast_bands_destaged", Counter, "fast_bands_destaged", "Bands of the fast tier destaged"),
+    (
+        "slots_destaged",
+        Counter,
+        "slots_destaged",
+        "Slots (4 KiB) moved from the fast tier to the capacity tier",
+    ),
+    (
+        "slots_dropped",
+        Counter,
+        "slots_dropped",
+        "Slots (4 KiB) of the fast tier overwritten or trimmed before they were destaged",
+    ),
+    (
+        "requests_spilled",
+        Counter,
+        "requests_spilled",
+        "Writes that went to the capacity tier because the fast one had no room",
+    ),
 ];
 
 /// The counters of the FTL: their names there, what they are, and name and help here.
@@ -494,6 +531,17 @@ mod tests {
         for (counter, ..) in RAW {
             assert!(there.contains(counter), "{counter}");
         }
+    }
+
+    #[test]
+    fn every_counter_of_a_fast_tier_is_a_metric_too() {
+        let text = "[device]\nprofile = \"instant\"\ncapacity = \"64MiB\"\npath = \"dev\"\nfast = \"dev/fast\"\n";
+        let shards = shards_of("tier", text, |_| {});
+        let known: BTreeSet<&str> = FTL.iter().chain(TIER).map(|(counter, ..)| *counter).collect();
+        let there: BTreeSet<&str> =
+            shards[0].core.counters().iter().map(|(name, _)| *name).collect();
+        assert_eq!(known, there);
+        assert!(encode(&shards).unwrap().contains("weir_fast_bands{shard=\"0\"}"));
     }
 
     /// What `promtool check metrics` complains about, and what a reader would.

@@ -13,8 +13,9 @@
 //! The parts of a two-tier device are opened so that each write is durable when it completes
 //! (`O_DSYNC`); in the order above, no power loss then takes what was told done. A fast tier is
 //! overwritten in place: its erase clears the OOB and gives nothing back to the file system, which
-//! else would have to find new room, and write of it, for the next write. It may lie in one file or
-//! disk, each area at a place of its own.
+//! else would have to find new room, and write of it, for the next write. Its programs write no
+//! record: how far a block is written, its OOBs tell, and a slot whose data did not get there with its
+//! OOB is told by its checksum. It may lie in one file or disk, each area at a place of its own.
 
 use crate::buffer::Buffer;
 use crate::ring::Ring;
@@ -92,6 +93,24 @@ impl FileStore {
         let bytes = self.geometry.slots_per_block() as usize * OOB_BYTES;
         self.zeroes = Some(Buffer::new(bytes.div_ceil(BLOCK_BYTES) as u32));
         self
+    }
+
+    /// Whether programs leave the records as they are: [`FileStore::slots_written`] tells.
+    pub fn finds_pointers(&self) -> bool {
+        self.zeroes.is_some()
+    }
+
+    /// By block, the slots up to the last that has an OOB.
+    pub fn slots_written(&self) -> io::Result<Vec<u32>> {
+        let mut oobs = vec![0; self.geometry.slots_per_block() as usize * OOB_BYTES];
+        let mut written = Vec::new();
+        for block in 0..u64::from(self.geometry.blocks()) {
+            self.oob.file.read_exact_at(&mut oobs, self.oob.at + block * oobs.len() as u64)?;
+            let slots = oobs.chunks_exact(OOB_BYTES);
+            let last = slots.rposition(|oob| oob.iter().any(|&byte| byte != 0));
+            written.push(last.map_or(0, |last| last as u32 + 1));
+        }
+        Ok(written)
     }
 
     /// Clears the OOB behind the slots written in each block: what a power loss of the host may

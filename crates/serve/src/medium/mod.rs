@@ -381,6 +381,9 @@ impl Medium {
                 if job.error.is_some_and(|error| error != MediumError::BlockFailed) {
                     return None;
                 }
+                if store.finds_pointers() && !record.bad {
+                    return None;
+                }
                 if !failed && record.damaged_tail == 0 && !record.bad {
                     // The rules may be ahead by a program that has not begun here.
                     record.write_pointer = written_with(geometry, global, slot, count);

@@ -1,0 +1,165 @@
+//! `weir top`: a running server, every second: what it moves, what GC and destage do, and which units
+//! are busy. All from the status that `weir status` shows, by what its counters grew.
+
+use crate::output::{print, print_json, table};
+use crate::size::bytes;
+use crate::status::{address_of, array, fast_text};
+use crate::{End, Failure};
+use flash::BLOCK_BYTES;
+use serde_json::{Value, json};
+use std::io::IsTerminal;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+/// Units that are shown, the busiest first.
+const UNITS_SHOWN: usize = 16;
+
+#[derive(clap::Args)]
+#[command(after_help = "Examples:\n  \
+    weir top                               the server of ./weir-data, every second; Ctrl-C ends it\n  \
+    weir top --interval 5 --count 12       twelve times, every five seconds\n  \
+    weir top --json | jq .write_bytes_per_sec")]
+pub struct Args {
+    /// The folder of the device that is served
+    #[arg(long, value_name = "DIR", default_value = crate::device::DATA_DEFAULT)]
+    data: PathBuf,
+    /// Where the server's HTTP is, instead of looking into the folder
+    #[arg(long, value_name = "ADDR")]
+    http: Option<String>,
+    /// Seconds between two looks
+    #[arg(long, value_name = "SECONDS", default_value_t = 1.0)]
+    interval: f64,
+    /// End after so many looks; 0 goes on until it is interrupted
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    count: u64,
+    /// Print one line of JSON for each look
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn run(args: &Args) -> Result<End, Failure> {
+    if !(0.05..=3600.0).contains(&args.interval) {
+        return Err(format!("--interval {}: must be 0.05 to 3600 seconds", args.interval));
+    }
+    let address = address_of(&args.data, args.http.as_deref())?;
+    let mut before = (Instant::now(), ask(address)?);
+    let mut looks = 0;
+    while args.count == 0 || looks < args.count {
+        std::thread::sleep(Duration::from_secs_f64(args.interval));
+        let now = (Instant::now(), ask(address)?);
+        let seconds = (now.0 - before.0).as_secs_f64();
+        if args.json {
+            let value = rates(&before.1, &now.1, seconds);
+            match args.count {
+                1 => print_json(&value),
+                _ => print(&format!("{value}\n")),
+            }
+        } else {
+            let clear = if std::io::stdout().is_terminal() { "\x1b[H\x1b[2J" } else { "" };
+            print(&format!("{clear}{}", as_text(&before.1, &now.1, seconds, address)));
+        }
+        (before, looks) = (now, looks + 1);
+    }
+    Ok(End::Good)
+}
+
+fn ask(address: SocketAddr) -> Result<Value, Failure> {
+    let body = client::http::get(address, "/status")?;
+    serde_json::from_str(&body)
+        .map_err(|error| format!("http://{address}/status: no JSON: {error}: is it Weir?"))
+}
+
+/// What a counter grew by a second. A server that was started anew counts from 0.
+fn grown(before: &Value, now: &Value, name: &str, seconds: f64) -> f64 {
+    let count = |status: &Value| status["counters"][name].as_u64().unwrap_or(0);
+    count(now).saturating_sub(count(before)) as f64 / seconds
+}
+
+fn rates(before: &Value, now: &Value, seconds: f64) -> Value {
+    let per_sec = |name: &str| grown(before, now, name, seconds);
+    let bytes_of = |name: &str| (per_sec(name) * BLOCK_BYTES as f64) as u64;
+    let written = per_sec("host_blocks_written");
+    let waf = (written > 0.0).then(|| per_sec("slots_programmed") / written);
+    json!({
+        "read_bytes_per_sec": bytes_of("host_blocks_read"),
+        "write_bytes_per_sec": bytes_of("host_blocks_written"),
+        "programmed_bytes_per_sec": bytes_of("slots_programmed"),
+        "relocated_bytes_per_sec": bytes_of("slots_relocated"),
+        "destaged_bytes_per_sec": bytes_of("slots_destaged"),
+        "erases_per_sec": per_sec("erases"),
+        "waf": waf,
+        "fast": now["fast"],
+    })
+}
+
+fn as_text(before: &Value, now: &Value, seconds: f64, address: SocketAddr) -> String {
+    let value = rates(before, now, seconds);
+    let rate = |key: &str| format!("{}/s", bytes(value[key].as_u64().unwrap_or(0)));
+    let phases: Vec<&str> =
+        array(&now["shards"]).iter().filter_map(|shard| shard["phase"].as_str()).collect();
+    let waf = value["waf"].as_f64().map_or("no writes".into(), |waf| format!("{waf:.3}"));
+    let row = |name: &str, value: String| vec![format!("  {name}"), value];
+    let mut text = format!("Weir at http://{address}/: {}\n", phases.join(", "));
+    text.push_str(&table(&[
+        row("read", rate("read_bytes_per_sec")),
+        row("written", rate("write_bytes_per_sec")),
+        row("programmed", rate("programmed_bytes_per_sec")),
+        row("relocated by GC", rate("relocated_bytes_per_sec")),
+        row("WAF now", waf),
+        row("erases", format!("{:.1}/s", value["erases_per_sec"].as_f64().unwrap_or(0.0))),
+    ]));
+    text.push_str(&fast_text(&now["fast"]));
+    text.push_str(&units(before, now, seconds));
+    text
+}
+
+/// The busiest units.
+fn units(before: &Value, now: &Value, seconds: f64) -> String {
+    let mut list = Vec::new();
+    for (shard, state) in array(&now["shards"]).iter().enumerate() {
+        for (unit, state) in array(&state["units"]).iter().enumerate() {
+            let was = before["shards"][shard]["units"][unit]["busy_ns"].as_u64().unwrap_or(0);
+            let busy = state["busy_ns"].as_u64().unwrap_or(0).saturating_sub(was);
+            list.push((busy as f64 / 1e9 / seconds, shard, unit, state));
+        }
+    }
+    let all = list.len();
+    // Of equally busy ones the first comes first.
+    list.sort_by(|a, b| b.0.total_cmp(&a.0).then((a.1, a.2).cmp(&(b.1, b.2))));
+    let heads = ["  unit", "busy", "queued", "last reason"].map(str::to_owned).to_vec();
+    let rows = list.iter().take(UNITS_SHOWN).map(|(busy, shard, unit, state)| {
+        let count = |key: &str| state[key].as_u64().unwrap_or(0);
+        let queued = count("reads_queued") + count("appends_queued") + count("writes_queued");
+        let gone = if state["gone"] == true { " GONE" } else { "" };
+        vec![
+            format!("  {shard}.{unit}{gone}"),
+            format!("{:.0} %", busy.min(1.0) * 100.0),
+            queued.to_string(),
+            state["last_reason"].as_str().unwrap_or_default().to_owned(),
+        ]
+    });
+    let rows: Vec<Vec<String>> = std::iter::once(heads).chain(rows).collect();
+    let rest = all.saturating_sub(UNITS_SHOWN);
+    let more = if rest > 0 { format!("  and {rest} units that do less\n") } else { String::new() };
+    format!("{}{more}", table(&rows))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::rates;
+    use serde_json::json;
+
+    #[test]
+    fn rates_are_what_the_counters_grew_by_a_second() {
+        let status = |written: u64, programmed: u64| {
+            json!({ "counters": { "host_blocks_written": written, "slots_programmed": programmed } })
+        };
+        let value = rates(&status(100, 200), &status(1124, 3272), 2.0);
+        assert_eq!(value["write_bytes_per_sec"], 512 * 4096);
+        assert_eq!(value["waf"], 3.0);
+        assert_eq!(value["read_bytes_per_sec"], 0);
+        let idle = rates(&status(1, 1), &status(1, 1), 1.0);
+        assert!(idle["waf"].is_null(), "{idle}");
+    }
+}

@@ -231,6 +231,13 @@ impl SimMedium {
         }
     }
 
+    /// `unit` answers again, with what it held.
+    pub fn revive_unit(&mut self, unit: u32) {
+        if let Device::Nand(nand, _) = &mut self.device {
+            nand.revive_unit(unit);
+        }
+    }
+
     /// What it did so far.
     pub fn done(&self) -> DoneCounts {
         self.done

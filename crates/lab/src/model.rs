@@ -146,6 +146,11 @@ impl Model {
         self.unreadable_is_legal = true;
     }
 
+    /// What damaged data, or kept it from being read, is over.
+    pub fn expect_readable(&mut self) {
+        self.unreadable_is_legal = false;
+    }
+
     /// Whether an error is a legal answer to a read.
     pub fn tolerates_unreadable(&self) -> bool {
         self.unreadable_is_legal

@@ -341,6 +341,14 @@ impl Nand {
         unit.gone_at = unit.gone_at.min(self.now);
     }
 
+    /// The unit answers again, with what it held.
+    ///
+    /// # Panics
+    /// If the medium has no such unit.
+    pub fn revive_unit(&mut self, unit: u32) {
+        self.units[unit as usize].gone_at = Instant(u64::MAX);
+    }
+
     /// The shape of the device. A page is the same page of every plane, a unit is a die.
     pub fn geometry(&self) -> Geometry {
         self.geometry

@@ -523,6 +523,7 @@ fn share(
         limits: nbd::Limits { handshake_ns: config.nbd.handshake_ns, ..nbd::Limits::default() },
         buffer_bytes_max: config.nbd.buffer_bytes_max,
         busy_poll_ns: busy_poll_ns(config, shards),
+        losses: config.device.losses,
         clients: AtomicUsize::new(0),
         clients_max: config.nbd.clients_max,
         mailboxes,

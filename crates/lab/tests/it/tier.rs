@@ -2,12 +2,16 @@
 //! destage is doing.
 
 use crate::{THREADS, passed, seeds};
-use flash::{FastTier, Pairing};
-use ftl::PolicyNames;
+use flash::{FastTier, Hint, Instant, Pairing};
+use ftl::{Core, FormatOptions, PolicyNames};
 use lab::crash::{CrashOptions, CrashReport, explore_seeds};
 use lab::device::Manner;
+use lab::driver::{Failure, Sim, Step};
+use lab::host::Host;
+use lab::model::Model;
 use lab::parallel::for_each_seed;
 use lab::soak::{SoakOptions, run_model, run_model_twice};
+use lab::workload::{Arrival, Generator, Pattern, Workload};
 use nand::Faults;
 
 /// A small two-tier device under policies that follow from the seed.
@@ -72,6 +76,82 @@ fn a_fast_tier_is_detached_and_attached_again_with_a_power_cut_at_any_step() {
     let report: CrashReport = passed(test, explore_seeds(seeds(900..920), THREADS, options));
     println!("{test}: {report:?}");
     assert!(report.images > 0 && report.recuts > 0, "nothing was cut: {report:?}");
+}
+
+/// Runs a two-tier device until all units of one tier stop answering, and on until that is noticed.
+/// What the other tier holds is read; when the tier is back, nothing is missing.
+fn lose_a_tier(seed: u64, fast: bool) -> Result<u32, Failure> {
+    let options = CrashOptions::tiered_of_seed(seed);
+    let medium = options.device.build(Faults::default()).map_err(Failure)?;
+    let geometry = *medium.geometry();
+    let max = ftl::logical_blocks_max(&geometry, &medium.health(), &options.settings);
+    let logical_blocks = max * 6 / 10;
+    let format = FormatOptions { logical_blocks, uuid: seed.into(), label: Vec::new() };
+    let mut sim = Sim::format(medium, format, options.settings.clone(), Instant(0))?;
+    sim.run_until_ready()?;
+    let mut host = Host::new(sim, Model::new(logical_blocks, true));
+    let workload = Workload {
+        reads: 0.2,
+        trims: 0.05,
+        flushes: 0.05,
+        fua: 0.1,
+        atomic: 0.1,
+        sizes: vec![(1, 3.0), (4, 1.0)],
+        pattern: Pattern::HotCold { fraction: 0.3, share: 0.6 },
+        arrival: Arrival::Closed { depth: 4 },
+    };
+    let mut generator = Generator::new(workload, logical_blocks, seed).map_err(Failure)?;
+    let slow = 0..geometry.capacity_units();
+    let lost = if fast { slow.end..geometry.units } else { slow };
+    for operation in 0..1600 {
+        if operation == 800 {
+            lost.clone().for_each(|unit| host.sim.kill_unit(unit));
+            host.refusals_are_legal = true;
+            host.model.tolerate_unreadable();
+        }
+        host.submit(generator.draw(), Hint::default());
+        while host.sim.in_flight() >= 4 {
+            if host.sim.step(Instant(u64::MAX))? == Step::Idle {
+                return Err(host.sim.stuck());
+            }
+            host.collect()?;
+        }
+    }
+    host.drain()?;
+    let tier = host.sim.ftl().status().tier.expect("a two-tier device");
+    let phase = host.sim.ftl().status().phase;
+    if tier.lost.is_none() || phase != "failed" {
+        return Err(Failure(format!("{phase}, but every unit of a tier is gone: {tier:?}")));
+    }
+    let observed = host.sim.read_all(logical_blocks)?;
+    let mut readable = 0;
+    for (lba, stamp) in (0..).zip(&observed) {
+        let slot = host.sim.ftl().slot_of(flash::Lba(lba));
+        let there = slot.is_some_and(|slot| geometry.is_fast(geometry.block_of(slot)) != fast);
+        if there && stamp.is_none() {
+            return Err(Failure(format!("block {lba} is on the other tier, and is not read")));
+        }
+        readable += u32::from(there);
+    }
+    let (mut medium, now) = (host.sim.medium().clone(), host.sim.now());
+    lost.for_each(|unit| medium.revive_unit(unit));
+    medium.power_cut(&mut |_| 0);
+    let mut sim = Sim::mount(medium, options.settings, now)?;
+    sim.run_until_ready()?;
+    host.model.expect_readable();
+    host.model.check_recovered(&sim.read_all(logical_blocks)?).map_err(Failure)?;
+    Ok(readable)
+}
+
+#[test]
+fn what_the_other_tier_holds_is_read_when_one_is_lost_and_nothing_is_missing_when_it_is_back() {
+    let test =
+        "what_the_other_tier_holds_is_read_when_one_is_lost_and_nothing_is_missing_when_it_is_back";
+    for fast in [true, false] {
+        let run = |seed| lose_a_tier(seed, fast);
+        let readable: Vec<u32> = passed(test, for_each_seed(seeds(0..24), THREADS, run));
+        assert!(readable.iter().any(|&blocks| blocks > 0), "nothing was left to read");
+    }
 }
 
 #[test]

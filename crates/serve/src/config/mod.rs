@@ -10,7 +10,7 @@ mod section;
 
 pub use section::ConfigError;
 
-use crate::device::{DeviceOptions, Kind, NAME_BYTES_MAX, VolumeOptions};
+use crate::device::{DeviceOptions, Kind, Losses, NAME_BYTES_MAX, VolumeOptions};
 use crate::policies::{PluginFile, WASM};
 use crate::shard::Split;
 use crate::tls::TlsFiles;
@@ -329,7 +329,7 @@ fn device(
     }
     let dies_per_channel = section.integer("dies_per_channel", 1, 64, "2");
     let dies_per_channel = dies_per_channel.unwrap_or(if kind == "file" { 1 } else { 2 }) as u32;
-    let faults = faults(section.section("faults"));
+    let (faults, losses) = faults(section.section("faults"));
     let fast = fast::section(&mut section, &kind, &path, base, shards);
     section.finish(DEVICE_KEYS);
     let kind = match (kind.as_str(), profile) {
@@ -348,6 +348,7 @@ fn device(
         faults,
         raw,
         fast,
+        losses,
     })
 }
 
@@ -393,7 +394,7 @@ fn profile(
     }
 }
 
-fn faults(mut section: Section<'_>) -> Faults {
+fn faults(mut section: Section<'_>) -> (Faults, Losses) {
     let faults = Faults {
         seed: section.integer("seed", 0, i64::MAX as u64, "1").unwrap_or(1),
         factory_bad: section.fraction("factory_bad", 0.5, "0.01").unwrap_or(0.0),
@@ -404,6 +405,10 @@ fn faults(mut section: Section<'_>) -> Faults {
         dead_unit: None,
         wear_errors: section.flag("wear_errors").unwrap_or(false),
     };
+    let losses = Losses {
+        fast_ns: section.duration("fast_gone", "\"10s\"").unwrap_or(0),
+        capacity_ns: section.duration("capacity_gone", "\"10s\"").unwrap_or(0),
+    };
     section.finish(&[
         "seed",
         "factory_bad",
@@ -412,8 +417,10 @@ fn faults(mut section: Section<'_>) -> Faults {
         "correctable",
         "uncorrectable",
         "wear_errors",
+        "fast_gone",
+        "capacity_gone",
     ]);
-    faults
+    (faults, losses)
 }
 
 /// Where NBD clients are expected unless told otherwise.

@@ -71,6 +71,17 @@ pub struct DeviceOptions {
     pub raw: Option<RawOptions>,
     /// Present if a fast tier stands before it.
     pub fast: Option<FastOptions>,
+    /// Which tier vanishes from an emulated device, and when; chosen at each start.
+    pub losses: Losses,
+}
+
+/// When a tier stops answering, counted from the start of the server; 0 is never.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Losses {
+    /// The fast tier.
+    pub fast_ns: u64,
+    /// The capacity tier.
+    pub capacity_ns: u64,
 }
 
 impl DeviceOptions {

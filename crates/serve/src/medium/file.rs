@@ -102,11 +102,12 @@ impl FileStore {
 
     /// By block, the slots up to the last that has an OOB.
     pub fn slots_written(&self) -> io::Result<Vec<u32>> {
-        let mut oobs = vec![0; self.geometry.slots_per_block() as usize * OOB_BYTES];
+        let bytes = self.geometry.slots_per_block() as usize * OOB_BYTES;
+        let mut oobs = vec![0; bytes];
         let mut written = Vec::new();
         for block in 0..u64::from(self.geometry.blocks()) {
-            self.oob.file.read_exact_at(&mut oobs, self.oob.at + block * oobs.len() as u64)?;
-            let slots = oobs.chunks_exact(OOB_BYTES);
+            self.oob.file.read_exact_at(&mut oobs, self.oob.at + block * bytes as u64)?;
+            let mut slots = oobs.chunks_exact(OOB_BYTES);
             let last = slots.rposition(|oob| oob.iter().any(|&byte| byte != 0));
             written.push(last.map_or(0, |last| last as u32 + 1));
         }

@@ -30,6 +30,7 @@ use flash::{
 };
 use lanes::{Access, Lanes};
 use std::collections::VecDeque;
+use std::ops::Range;
 
 /// Where the bytes are.
 pub enum Store {
@@ -56,6 +57,8 @@ pub struct Medium {
     /// Room for OOBs of finished jobs.
     rooms: Vec<Vec<Oob>>,
     fenced: bool,
+    /// Units that stop answering, and when.
+    losses: Vec<(Instant, Range<u32>)>,
 }
 
 /// The bytes of the fast units of a two-tier device.
@@ -124,6 +127,7 @@ impl Medium {
             scratch: Vec::new(),
             rooms: Vec::new(),
             fenced: false,
+            losses: Vec::new(),
         }
     }
 
@@ -160,6 +164,24 @@ impl Medium {
     /// requests come in runs.
     pub fn lends(&self) -> bool {
         matches!(self.store, Store::Memory(_))
+    }
+
+    /// Emulates the loss of a tier: its units stop answering at `at`.
+    pub fn lose(&mut self, at: Instant, fast: bool) {
+        let slow = self.geometry.capacity_units();
+        let units = if fast { slow..self.geometry.units } else { 0..slow };
+        self.losses.push((at, units));
+    }
+
+    fn lose_what_is_due(&mut self, now: Instant) {
+        let nand = &mut self.nand;
+        self.losses.retain(|(at, units)| {
+            let due = *at <= now;
+            if due {
+                units.clone().for_each(|unit| nand.kill_unit(unit));
+            }
+            !due
+        });
     }
 
     /// Commands under way.
@@ -200,6 +222,9 @@ impl Medium {
             oobs,
             status: SlotStatus::Erased,
         });
+        if !self.losses.is_empty() {
+            self.lose_what_is_due(now);
+        }
         if let Err(illegal) = self.nand.handle(now, renamed(command, Tag(index))) {
             // The rules of the medium are the FTL's invariants: going on could harm data.
             panic!("the medium refused {command:?}: {illegal}");

@@ -84,6 +84,7 @@ fn options(kind: Kind) -> DeviceOptions {
         faults: Faults::default(),
         raw: None,
         fast: None,
+        losses: Default::default(),
     }
 }
 

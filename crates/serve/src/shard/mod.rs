@@ -27,6 +27,7 @@ pub use message::{Mailbox, Message, PolicySwitch, ShardStatus, UnitBlocks};
 pub use split::Split;
 
 use crate::data::Pool;
+use crate::device::Losses;
 use crate::nbd;
 use crate::ring::{Done, Owner, Ring};
 use crate::slab::Slab;
@@ -58,6 +59,8 @@ pub struct Shared {
     pub buffer_bytes_max: usize,
     /// How long a shard may look for work before it sleeps.
     pub busy_poll_ns: u64,
+    /// What vanishes, for tests.
+    pub losses: Losses,
     /// Clients of all shards.
     pub clients: AtomicUsize,
     /// Most clients at a time.
@@ -213,6 +216,12 @@ impl Shard {
 
     /// Serves until it is told to shut down.
     pub fn run(mut self) -> Result<(), ShardError> {
+        let Losses { fast_ns, capacity_ns } = self.shared.losses;
+        for (after_ns, fast) in [(fast_ns, true), (capacity_ns, false)] {
+            if after_ns > 0 {
+                self.engine.medium.lose(self.clock.now() + after_ns, fast);
+            }
+        }
         for (index, listener) in self.listeners.iter().enumerate() {
             self.ring.accept(index as u32, listener.as_raw_fd());
         }

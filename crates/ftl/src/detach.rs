@@ -36,6 +36,24 @@ pub(crate) enum Leaving {
     Recording { checkpoints: u64 },
 }
 
+/// A tier of which no unit answers any more.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum LostTier {
+    /// The fast one.
+    Fast,
+    /// The other one.
+    Capacity,
+}
+
+impl std::fmt::Display for LostTier {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Fast => "no unit of the fast tier answers",
+            Self::Capacity => "no unit of the capacity tier answers",
+        })
+    }
+}
+
 impl Ftl {
     fn leaving_stage(&self) -> Leaving {
         self.tier.as_ref().map_or(Leaving::No, |tier| tier.leaving)
@@ -200,17 +218,17 @@ impl Ftl {
         self.views = crate::append::Views::default();
     }
 
-    /// A tier is lost when none of its units answers: then nothing can be promised any more, and
-    /// what can still be read must stay as it is, for the day when the tier is back.
-    pub(crate) fn tier_is_lost(&self) -> Option<&'static str> {
+    /// The tier of which no unit answers, if there is one: then nothing can be promised any more, and
+    /// what can still be read stays as it is, for the day when the tier is back.
+    pub fn tier_lost(&self) -> Option<LostTier> {
         if !self.geometry.is_tiered() {
             return None;
         }
         let slow = 0..self.geometry.capacity_units();
         let lost = |mut units: Range<u32>| units.all(|unit| self.units[unit as usize].gone);
         if lost(self.fast_units()) {
-            return Some("no unit of the fast tier answers");
+            return Some(LostTier::Fast);
         }
-        lost(slow).then_some("no unit of the capacity tier answers")
+        lost(slow).then_some(LostTier::Capacity)
     }
 }

@@ -561,6 +561,12 @@ impl Ftl {
             self.finish(request);
             return;
         }
+        if self.phase == Phase::Failed {
+            // Nothing makes it durable any more.
+            self.fail_request(request, RequestError::Failed);
+            self.finish(request);
+            return;
+        }
         self.force_vital(order);
         self.host.waiters.push(Waiter { order, request });
         self.durable_rose = true;

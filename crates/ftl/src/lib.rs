@@ -54,6 +54,7 @@ mod tier;
 mod units;
 
 pub use api::{Core, Input, MountError, MountReport, Output, Rebuilt};
+pub use detach::LostTier;
 pub use config::{FormatOptions, LABEL_BYTES_MAX, Settings};
 pub use format::VERSION;
 pub use host::ATOMIC_BLOCKS_MAX;
@@ -326,7 +327,7 @@ impl Ftl {
         if self.mount.is_some() {
             self.mount_pump();
         }
-        if self.may_write() && self.tier_is_lost().is_some() {
+        if self.may_write() && self.tier_lost().is_some() {
             self.fail();
         }
         if !self.may_write() {

@@ -21,7 +21,7 @@
 
 use crate::append::{NONE, Owner};
 use crate::bands::BandState;
-use crate::detach::Leaving;
+use crate::detach::{Leaving, LostTier};
 use crate::format::{CheckpointLayout, POISONED, UNMAPPED};
 use crate::moves::Move;
 use crate::policy::Purpose;
@@ -147,7 +147,7 @@ pub struct TierStatus {
     /// It is being drained, to be detached.
     pub leaves: bool,
     /// All units of one tier are gone: which.
-    pub lost: Option<&'static str>,
+    pub lost: Option<LostTier>,
 }
 
 /// Fewest blocks that the fast tier of a device must have: of `geometry`, with so many logical
@@ -193,7 +193,7 @@ impl Ftl {
             slots: u64::from(bands) * u64::from(self.geometry.slots_per_block()),
             slots_valid: self.slots_valid_fast(),
             leaves: self.is_leaving(),
-            lost: self.tier_is_lost(),
+            lost: self.tier_lost(),
         })
     }
 

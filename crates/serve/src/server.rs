@@ -13,7 +13,7 @@ use crate::policies::{self, Plugins};
 use crate::ring::Ring;
 use crate::shard::{
     AnyCore, Clock, CoreFormat, CoreSettings, Engine, IdList, IdRequest, Mailbox, Message,
-    Milestone, PolicySwitch, RawShape, Shard, ShardError, ShardStatus, Shared, Split, UnitBlocks,
+    Milestone, PolicySwitch, RawShape, Shard, ShardError, ShardStatus, Shared, UnitBlocks,
 };
 use crate::tls::{self, TlsError};
 use flash::Instant;
@@ -157,7 +157,7 @@ impl Server {
         device.commit()?;
         let offer = exports::offer(&mounted[0].found, device.split, config)?;
         let (volumes, raw) = (offer.volumes.clone(), mounted[0].found.raw);
-        let shared = Arc::new(share(config, device.split, offer, tls, mounted.len())?);
+        let shared = Arc::new(share(config, &device, offer, tls, mounted.len())?);
         let mounts = mounted.iter().map(|mounted| mounted.found.report.clone()).collect();
         let mut threads = Vec::new();
         for (shard, mounted) in mounted.drain(..).enumerate() {
@@ -504,7 +504,7 @@ pub(crate) fn stop_engine(
 
 fn share(
     config: &Config,
-    split: Split,
+    device: &Device,
     offer: Offer,
     tls: Option<Arc<rustls::ServerConfig>>,
     shards: usize,
@@ -516,7 +516,7 @@ fn share(
             .push(mailbox.map_err(|error| ServeError::System { doing: "make an eventfd", error })?);
     }
     Ok(Shared {
-        split,
+        split: device.split,
         volumes: offer.exported,
         exports: offer.exports.into(),
         tls,
@@ -524,6 +524,7 @@ fn share(
         buffer_bytes_max: config.nbd.buffer_bytes_max,
         busy_poll_ns: busy_poll_ns(config, shards),
         losses: config.device.losses,
+        places: device.places(),
         clients: AtomicUsize::new(0),
         clients_max: config.nbd.clients_max,
         mailboxes,

@@ -34,6 +34,15 @@ fn acknowledged_writes_survive_kills_of_two_shards_with_a_client_on_each() {
 }
 
 #[test]
+fn acknowledged_writes_survive_kills_behind_a_fast_tier() {
+    let fast = Scratch::new("killfast-tier");
+    let path = fast.file("fast");
+    let mut args = SMALL_ON_TWO_SHARDS.to_vec();
+    args.extend(["--fast", &path, "--fast-capacity", "48MiB"]);
+    survive("killfast", &args, 2, 12);
+}
+
+#[test]
 fn acknowledged_writes_survive_kills_on_paced_flash() {
     survive("killmlc", &[], 1, 8);
 }

@@ -26,6 +26,7 @@ mod refusals;
 mod replay;
 mod scratch;
 mod server;
+mod tier;
 mod tls;
 mod tools;
 mod trace;

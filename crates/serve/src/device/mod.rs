@@ -322,6 +322,12 @@ impl Device {
         Ok(())
     }
 
+    /// Where the device and its fast tier are, for people.
+    pub fn places(&self) -> (String, String) {
+        let shown = |path: Option<&Path>| path.map_or("memory".into(), |p| p.display().to_string());
+        (shown(self.own.as_ref().map(|own| own.path.as_path())), shown(self.fast_path()))
+    }
+
     /// Where the fast tier is, if there is one beside the device.
     pub fn fast_path(&self) -> Option<&Path> {
         self.fast.as_ref().map(FastPart::path)

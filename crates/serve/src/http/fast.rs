@@ -56,7 +56,7 @@ pub fn json(control: &FastControl, shards: &[ShardStatus]) -> Value {
         Detach::Draining => ("draining", None),
         Detach::Failed(reason) => ("failed", Some(reason.clone())),
         Detach::Done(_) if !serves => ("detached", None),
-        _ if lost.is_some() => ("lost", lost.map(Into::into)),
+        _ if lost.is_some() => ("lost", lost.map(|lost| lost.to_string())),
         _ if serves => ("serving", None),
         _ => return Value::Null,
     };

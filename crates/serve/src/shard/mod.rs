@@ -33,7 +33,7 @@ use crate::ring::{Done, Owner, Ring};
 use crate::slab::Slab;
 use connection::{Connection, Ending};
 use flash::{Instant, SECOND};
-use ftl::{Ftl, Input, Switch};
+use ftl::{Ftl, Input, LostTier, Switch};
 use patience::Patience;
 use rate::Rate;
 use requests::Pending;
@@ -61,6 +61,8 @@ pub struct Shared {
     pub busy_poll_ns: u64,
     /// What vanishes, for tests.
     pub losses: Losses,
+    /// Where the device and its fast tier are, for the log.
+    pub places: (String, String),
     /// Clients of all shards.
     pub clients: AtomicUsize,
     /// Most clients at a time.
@@ -163,6 +165,8 @@ pub struct Shard {
     /// Who waits for the fast tier to be empty.
     detaching: Vec<Box<dyn FnOnce(bool) + Send>>,
     destaged: Rate,
+    /// The log tells that a tier is lost.
+    loss_told: bool,
 }
 
 /// Why a shard ended early.
@@ -211,6 +215,7 @@ impl Shard {
             policies_broken: 0,
             detaching: Vec::new(),
             destaged: Rate::default(),
+            loss_told: false,
         }
     }
 
@@ -254,6 +259,7 @@ impl Shard {
             self.engine.take_finished(finished);
             if finished.is_empty() {
                 self.log_broken_policy();
+                self.log_lost_tier();
                 return;
             }
             for (origin, result) in finished.drain(..) {
@@ -268,6 +274,22 @@ impl Shard {
             }
             self.feed_starved(now);
         }
+    }
+
+    /// Logs once that a tier does not answer any more.
+    fn log_lost_tier(&mut self) {
+        if self.loss_told {
+            return;
+        }
+        let Some(lost) = self.engine.core.ftl().and_then(Ftl::tier_lost) else { return };
+        self.loss_told = true;
+        let (device, fast) = &self.shared.places;
+        let place = if lost == LostTier::Fast { fast } else { device };
+        tracing::error!(
+            shard = self.me,
+            "{place}: {lost}: nothing is written any more, and what can be read is read; bring it \
+             back, then start the server again"
+        );
     }
 
     /// Logs that a policy broke since it did so last.

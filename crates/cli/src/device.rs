@@ -274,7 +274,9 @@ fn follow_existing(
     if described {
         return Ok(());
     }
-    let volumes = volumes_of(data)?;
+    let fast = table.get("device").and_then(|device| device.get("fast"));
+    let fast = fast.and_then(|fast| fast.as_str().or(fast.get("path")?.as_str()));
+    let volumes = volumes_of(data, fast.map(|fast| base.join(fast)).as_deref())?;
     let entry = |volume: Volume| {
         let mut entry = Table::new();
         entry.insert("name".into(), volume.name.into());
@@ -319,9 +321,9 @@ fn follow_mode(table: &mut Table, kind: &Kind, data: &Path) -> Result<bool, Fail
 }
 
 /// The volumes that a device was formatted with.
-fn volumes_of(data: &Path) -> Result<Vec<Volume>, Failure> {
+fn volumes_of(data: &Path, fast: Option<&Path>) -> Result<Vec<Volume>, Failure> {
     let settings = ftl::Settings::default();
-    let label = serve::offline::with_device(&kind_of(data), &settings, true, |shards| {
+    let label = serve::offline::look_beside(&kind_of(data), fast, &settings, |shards| {
         shards[0].report().label.clone()
     });
     let label = label.map_err(|error| error.to_string())?;

@@ -3,6 +3,7 @@
 
 use crate::policy::PolicyNames;
 use crate::policy::stream::HANDLES_MAX;
+use crate::shares::{FastShare, SHARES_MAX};
 use crate::streams::StreamVolume;
 use flash::{Geometry, MICROSECOND, MILLISECOND};
 
@@ -53,6 +54,9 @@ pub struct Settings {
     /// On a two-tier device: destage when more than this share of the fast tier is filled, in percent,
     /// 0 to 95. The fuller it is kept, the more is overwritten there and never destaged.
     pub destage_above: u8,
+    /// On a two-tier device: ranges of logical blocks with a share of the fast tier each, so that one
+    /// writer waits for itself; with fewer than two it is everybody's.
+    pub fast_shares: Vec<FastShare>,
     /// Policies, by name.
     pub policies: PolicyNames,
     /// Ranges of logical blocks with a stream policy of their own; they must not overlap.
@@ -82,6 +86,7 @@ impl Default for Settings {
             victims_max: 0,
             relocation_blocks: 1024,
             destage_above: 70,
+            fast_shares: Vec::new(),
             policies: PolicyNames::default(),
             volumes: Vec::new(),
             seed: 1,
@@ -107,6 +112,12 @@ impl Settings {
             return Err(format!(
                 "destage_above = {}: must be 0 to 95 percent, for example 70",
                 self.destage_above
+            ));
+        }
+        if self.fast_shares.len() > SHARES_MAX {
+            return Err(format!(
+                "fast_share: {} volumes have a share of the fast tier, at most {SHARES_MAX} can",
+                self.fast_shares.len()
             ));
         }
         let pages_min = if geometry.is_tiered() { 4 } else { 2 };

@@ -61,6 +61,8 @@ pub(crate) struct HostRequest {
     pub committing: bool,
     /// Part of it found no place on the fast tier that it belongs to.
     pub spilled: bool,
+    /// Whose it is, see `shares`.
+    pub share: u8,
     /// And what to restore if it fails: logical block, its slot, what the map said before.
     pub members: Vec<(u32, SlotId, u32)>,
     /// Requests that wait until this atomic write is decided.
@@ -139,12 +141,12 @@ impl Ftl {
                 entry.checksums.extend_from_slice(checksums);
                 self.counters.host_writes += 1;
                 self.host.atomic_writes += u32::from(atomic);
-                self.host.writes.push_back(index);
+                self.queue_write(index);
                 self.host.writes_cold += 1;
             }
             Operation::Trim { fua } => {
                 entry.class = Class::Trim { fua };
-                self.host.writes.push_back(index);
+                self.queue_write(index);
                 self.host.writes_cold += 1;
             }
             Operation::Flush => {
@@ -299,16 +301,21 @@ impl Ftl {
     /// Places writes and trims, oldest first, as far as there is space.
     pub(crate) fn place_writes(&mut self) {
         self.warm_writes();
-        while let Some(&index) = self.host.writes.front().filter(|_| !self.settling) {
+        let mut blocked = 0;
+        while let Some(at) = self.next_write(blocked).filter(|_| !self.settling) {
+            let index = self.host.writes[at];
             let done = match self.host.requests[index].class {
                 Class::Write { hint, atomic, .. } => self.place_blocks(index, hint, atomic),
                 Class::Trim { .. } => self.place_trim(index),
                 Class::Read | Class::Flush => unreachable!("only writes and trims are placed"),
             };
             if !done {
-                return;
+                let Some(others) = self.block_share(index, blocked) else { return };
+                blocked = others;
+                continue;
             }
-            self.host.writes.pop_front();
+            self.host.writes.remove(at);
+            self.unqueue_write(index);
             self.after_placing(index);
         }
     }
@@ -361,7 +368,7 @@ impl Ftl {
             if atomic {
                 let point = self.wished_point(index, hint);
                 let room = self.room_for_group(index, point) || self.room_behind(index);
-                if self.gate_host() || !room {
+                if self.gate_host(index) || !room {
                     return false;
                 }
                 self.host.atomic_placing = true;
@@ -369,7 +376,7 @@ impl Ftl {
             self.host.requests[index].pending = 1;
         }
         while self.host.requests[index].placed < self.host.requests[index].blocks {
-            if !self.host.atomic_placing && self.gate_host() {
+            if !self.host.atomic_placing && self.gate_host(index) {
                 self.counters.writes_throttled += 1;
                 return false;
             }
@@ -428,7 +435,7 @@ impl Ftl {
             self.host.requests[index].members.push((lba, slot, previous));
         }
         self.counters.host_blocks_written += 1;
-        self.charge_host();
+        self.charge_host(index);
     }
 
     fn place_trim(&mut self, index: u32) -> bool {
@@ -646,6 +653,7 @@ impl Ftl {
     /// No space can be had for the oldest write: say so rather than wait for ever.
     pub(crate) fn refuse_oldest_write(&mut self) {
         let Some(index) = self.host.writes.pop_front() else { return };
+        self.unqueue_write(index);
         self.host.atomic_placing = false;
         self.counters.writes_refused += 1;
         self.fail_request(index, RequestError::NoSpace);

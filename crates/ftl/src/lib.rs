@@ -45,6 +45,7 @@ pub mod raw;
 mod rebuild;
 mod reclaim;
 mod replay;
+mod shares;
 mod slab;
 mod slo;
 mod status;
@@ -61,6 +62,7 @@ pub use host::ATOMIC_BLOCKS_MAX;
 pub use mount::logical_blocks_max;
 pub use mutant::Mutant;
 pub use policy::PolicyNames;
+pub use shares::FastShare;
 pub use status::{BandStatus, BusyMark, Status, UnitQueue, UnitStatus};
 pub use streams::{StreamStatus, StreamVolume};
 pub use switch::{PolicyChange, Switch};
@@ -81,6 +83,7 @@ use moves::Move;
 use policy::Policies;
 use profile::Profiled;
 use reclaim::Reclaim;
+use shares::Shares;
 use slab::Slab;
 use slo::Learned;
 use status::Counters;
@@ -173,6 +176,7 @@ pub struct Ftl {
     reclaim: Reclaim,
     /// On a two-tier device.
     tier: Option<Tier>,
+    shares: Shares,
     checkpoint: Checkpoint,
     layout: CheckpointLayout,
     open_table: Vec<u8>,
@@ -527,6 +531,7 @@ impl Ftl {
             self.finish(waiter.request);
         }
         for write in std::mem::take(&mut self.host.writes) {
+            self.unqueue_write(write);
             self.abandon(write);
         }
         for (request, _) in std::mem::take(&mut self.host.commits) {
@@ -664,6 +669,7 @@ impl Ftl {
             flush: Flush::default(),
             reclaim: Reclaim::new(chunks, tier.as_ref().map_or(0, Tier::chunks_own)),
             tier,
+            shares: Shares::default(),
             checkpoint: Checkpoint::default(),
             layout,
             open_table: Vec::new(),
@@ -677,6 +683,7 @@ impl Ftl {
             settings,
         };
         ftl.set_up_streams()?;
+        ftl.set_up_shares();
         ftl.set_up_profile();
         Ok(ftl)
     }

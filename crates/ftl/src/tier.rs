@@ -26,6 +26,7 @@ use crate::format::{CheckpointLayout, POISONED, UNMAPPED};
 use crate::moves::Move;
 use crate::policy::Purpose;
 use crate::reclaim::Victim;
+use crate::shares::Shares;
 use crate::{Ftl, Mutant, Phase, Settings};
 use flash::{BLOCK_BYTES, BlockId, Geometry, Health, SlotId};
 use std::collections::VecDeque;
@@ -159,6 +160,17 @@ pub fn fast_blocks_min(geometry: &Geometry, logical_blocks: u32, settings: &Sett
 }
 
 impl Ftl {
+    /// Who has how much of the fast tier: what volumes save up takes half of the bands in which the
+    /// host is throttled.
+    pub(crate) fn set_up_shares(&mut self) {
+        if self.geometry.is_tiered() {
+            let levels = self.levels();
+            let bands = (levels.throttle - levels.floor) / 2;
+            let reserve = bands.max(1) * self.geometry.slots_per_block() / 2;
+            self.shares = Shares::new(&self.settings.fast_shares, reserve);
+        }
+    }
+
     /// Whether the fast tier is large enough for this device; `Err` says how large it must be.
     pub(crate) fn check_fast_tier(&self, health: &Health) -> Result<(), String> {
         if !self.geometry.is_tiered() {
@@ -287,10 +299,10 @@ impl Ftl {
     }
 
     /// True if the host must wait before it appends: for GC, or for destage.
-    pub(crate) fn gate_host(&self) -> bool {
+    pub(crate) fn gate_host(&self, index: u32) -> bool {
         match &self.tier {
             Some(tier) if tier.leaving == Leaving::No => {
-                tier.credit <= 0
+                !self.share_has_credit(index).unwrap_or(tier.credit > 0)
                     && !self.host.borrowing
                     && !tier.victims.is_empty()
                     && self.bands.free_fast < self.levels().throttle
@@ -308,7 +320,8 @@ impl Ftl {
 
     /// The host has placed one slot.
     #[inline]
-    pub(crate) fn charge_host(&mut self) {
+    pub(crate) fn charge_host(&mut self, index: u32) {
+        self.charge_share(index);
         match &mut self.tier {
             Some(tier) if tier.leaving == Leaving::No => tier.credit -= 256,
             _ => self.reclaim.credit -= 256,
@@ -415,11 +428,11 @@ impl Ftl {
         let levels = self.levels();
         while self.may_destage() && !self.settling {
             let free = self.bands.free_fast;
-            let tier = self.tier_mut();
-            let victims = tier.victims.len();
             if free >= levels.throttle {
-                tier.credit = 0;
+                self.tier_mut().credit = 0;
+                self.shares.refill();
             }
+            let victims = self.tier_mut().victims.len();
             // Emptied bands wait for the pages that hold the copies: more victims fill those.
             let emptied =
                 if self.host_waits_for_destage() { 0 } else { self.bands.draining_fast() };
@@ -536,6 +549,7 @@ impl Ftl {
             let Some(point) = self.place_for_destage(wished) else { return };
             let entry = self.pop_destaged();
             self.tier_mut().credit += entry.credit;
+            self.shares.earn(entry.credit);
             self.reclaim.credit -= 256;
             self.place_move(entry, point, false);
         }

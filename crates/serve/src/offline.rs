@@ -9,6 +9,7 @@ use crate::shard::{Engine, Origin, Piece, RawShape, ShardStatus, Work};
 use flash::{BLOCK_BYTES, Instant, RequestError};
 use ftl::raw::RawUnits;
 use ftl::{Ftl, MountReport, Settings};
+use std::path::Path;
 
 const RING_ENTRIES: u32 = 64;
 
@@ -53,6 +54,16 @@ pub fn with_device<T>(
 ) -> Result<T, DeviceError> {
     let mode = if read_only { Mode::ReadOnly } else { Mode::ReadWrite };
     with_opened(Device::open(kind, mode)?, settings, read_only, look)
+}
+
+/// Looks at a device whose fast tier may be at another place than it was last.
+pub fn look_beside<T>(
+    kind: &Kind,
+    fast: Option<&Path>,
+    settings: &Settings,
+    look: impl FnOnce(&mut [Offline]) -> T,
+) -> Result<T, DeviceError> {
+    with_opened(Device::open_beside(kind, fast, Mode::ReadOnly)?, settings, true, look)
 }
 
 /// Puts an empty fast tier before a device that has none.

@@ -32,7 +32,7 @@ impl Setup {
     /// The config, with a fast tier or without.
     fn write(&self, device: &str, fast: Option<&str>) {
         let fast = fast.map_or(String::new(), |keys| {
-            format!("fast = {{ path = \"{}\", capacity = \"24MiB\", {keys} }}\n", self.fast.display())
+            format!("fast = {{ path = \"{}\", {keys} }}\n", self.fast.display())
         });
         let text = format!("[device]\ncapacity = \"64MiB\"\n{device}\n{fast}");
         fs::write(&self.config, text).expect("a config");
@@ -70,7 +70,7 @@ impl Setup {
 }
 
 const INSTANT: &str = "profile = \"instant\"";
-const EMULATED: &str = "profile = \"instant\"";
+const EMULATED: &str = "profile = \"instant\", capacity = \"24MiB\"";
 
 fn fio(uri: &str, more: &[&str]) {
     let uri = format!("--uri={uri}");
@@ -85,11 +85,12 @@ fn fio(uri: &str, more: &[&str]) {
 #[test]
 fn fio_verifies_what_it_wrote_on_every_mix_of_media_also_after_a_kill() {
     let file = "kind = \"file\"";
+    let fast_file = "kind = \"file\", capacity = \"64MiB\"";
     for (name, device, fast) in [
         ("tier-nn", "profile = \"slc\"", EMULATED),
-        ("tier-nf", "profile = \"instant\"\nshards = 2", file),
-        ("tier-fn", file, "kind = \"nand\", profile = \"instant\""),
-        ("tier-ff", "kind = \"file\"\nshards = 2", file),
+        ("tier-nf", "profile = \"instant\"\nshards = 2", fast_file),
+        ("tier-fn", file, "kind = \"nand\", profile = \"optane\", capacity = \"64MiB\""),
+        ("tier-ff", "kind = \"file\"\nshards = 2", fast_file),
     ] {
         let setup = Setup::new(name, device, fast);
         let mut server = setup.start();

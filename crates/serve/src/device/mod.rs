@@ -251,7 +251,14 @@ impl Device {
 
     /// Opens a device that was made before, with its fast tier, if it has one, where it was last.
     pub fn open(kind: &Kind, mode: Mode) -> Result<Self, DeviceError> {
-        Self::open_at(kind, None, mode)
+        Self::open_beside(kind, None, mode)
+    }
+
+    /// The same with its fast tier at another place, if one is given.
+    pub fn open_beside(kind: &Kind, fast: Option<&Path>, mode: Mode) -> Result<Self, DeviceError> {
+        let mut own = Own::claim(kind, mode)?;
+        let part = own.open_fast(fast, mode)?;
+        Self::assemble(own, part, mode)
     }
 
     /// The same with its fast tier where `options` say. One that is opened for writing, and has
@@ -261,31 +268,16 @@ impl Device {
         settings: &Settings,
         mode: Mode,
     ) -> Result<Self, DeviceError> {
-        let fast = options.fast.as_ref().map(|fast| (fast, settings));
-        Self::open_at(&options.kind, fast, mode)
+        let mut own = Own::claim(&options.kind, mode)?;
+        if let (None, Some(fast), Mode::ReadWrite) = (own.note(), &options.fast, mode) {
+            own.attach(fast, settings)?;
+        }
+        let place = options.fast.as_ref().and_then(|fast| fast::path_of(&fast.kind));
+        let part = own.open_fast(place, mode)?;
+        Self::assemble(own, part, mode)
     }
 
-    fn open_at(
-        kind: &Kind,
-        fast: Option<(&FastOptions, &Settings)>,
-        mode: Mode,
-    ) -> Result<Self, DeviceError> {
-        let mut own = Own::claim(kind, mode)?;
-        if let (None, Some((options, settings)), Mode::ReadWrite) = (own.note(), fast, mode) {
-            own.attach(options, settings)?;
-        }
-        let mut part = None;
-        if let Some(note) = own.note().cloned() {
-            let place = fast.and_then(|(options, _)| fast::path_of(&options.kind));
-            let place = place.unwrap_or(&note.path).to_owned();
-            part = Some(FastPart::open(&note, &place, (&own.path, own.uuid()), mode)?);
-            if place != note.path && mode == Mode::ReadWrite {
-                own.note_fast(Some(FastNote { path: place, ..note }))?;
-            }
-            if let (Some(part), Mode::ReadWrite) = (&mut part, mode) {
-                part.finish()?;
-            }
-        }
+    fn assemble(own: Own, mut part: Option<FastPart>, mode: Mode) -> Result<Self, DeviceError> {
         let (stores, raw) = match &own.what {
             Description::Folder(description) => {
                 let stores = folder::open(&own.path, description, part.as_mut(), mode)?;
@@ -487,6 +479,24 @@ impl Own {
             Description::Folder(description) => folder::commit(&self.path, description),
             Description::File(parts) => direct::commit(&self.path, &self.lock, parts),
         }
+    }
+
+    /// Opens its fast tier, if it has one, where it was last or at `place`.
+    fn open_fast(
+        &mut self,
+        place: Option<&Path>,
+        mode: Mode,
+    ) -> Result<Option<FastPart>, DeviceError> {
+        let Some(note) = self.note().cloned() else { return Ok(None) };
+        let place = place.unwrap_or(&note.path).to_owned();
+        let mut part = FastPart::open(&note, &place, (&self.path, self.uuid()), mode)?;
+        if mode == Mode::ReadWrite {
+            part.finish()?;
+            if place != note.path {
+                self.note_fast(Some(FastNote { path: place, ..note }))?;
+            }
+        }
+        Ok(Some(part))
     }
 
     /// Makes an empty fast tier and notes it. The next mount begins to use it.

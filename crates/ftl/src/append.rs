@@ -332,7 +332,7 @@ impl Ftl {
             views.push(UnitView {
                 unit: index as u32,
                 appends_waiting,
-                reads_waiting: unit.reads_waiting(),
+                reads_waiting: self.reads_ahead(unit),
                 bands_free,
                 erases_running: unit.erases_running,
                 open,

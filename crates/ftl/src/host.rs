@@ -383,6 +383,7 @@ impl Ftl {
             let wished = self.wished_point(index, hint);
             let wished = if atomic { wished } else { self.closing_point(wished) };
             self.lba_next = self.host.requests[index].lba + self.host.requests[index].placed;
+            self.part_from_flood(index, wished);
             let Some(point) = self.point_or_any(wished, self.host.borrowing) else { return false };
             self.place_block(index, point, atomic);
         }

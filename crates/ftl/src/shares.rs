@@ -2,10 +2,15 @@
 //!
 //! Volumes are ranges of logical blocks with a weight each ([`FastShare`]). Among writes that wait, those
 //! of the volume that was served least, by its weight, are placed first; so a flood waits behind itself.
-//! While the tier is short of bands, each volume has a credit of its own: what destage earns is given
-//! out by the weights, and what a volume does not use beyond a reserve goes to those that wait. So a
-//! volume that takes more than its share waits for destage, one that takes less has its reserve, and
-//! nothing is left unused.
+//! Once the tier was short of bands, and until destage has caught up with it, each volume has a credit
+//! of its own: what destage earns is given out by the weights, and what a volume does not use beyond a
+//! reserve goes to those that wait. So a volume that takes more than its share goes at the pace of
+//! destage, slot by slot and not in bursts of a band that was freed; one that takes less has its reserve,
+//! and nothing is left unused.
+//!
+//! Nor does a flood crowd the fast units, short or not: while a volume writes much more than another
+//! that writes, by their weights and over the last few milliseconds, it leaves half of these units idle,
+//! and no block of the other goes into a program with its own.
 //!
 //! Invariants:
 //! - writes of one volume are placed in the order they came; those of different volumes share no block;
@@ -13,6 +18,9 @@
 //! - without shares, or on a device of one kind, there is one queue and one credit.
 
 use crate::Ftl;
+use crate::append::{NONE, Owner};
+use crate::units::Unit;
+use flash::{Instant, MILLISECOND};
 
 /// The weight of a range of logical blocks in the fast tier.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -28,6 +36,9 @@ pub struct FastShare {
 /// Most shares of a device: one bit each.
 pub(crate) const SHARES_MAX: usize = 63;
 
+/// What was written lately counts half after this time.
+const HALF_NS: u64 = 10 * MILLISECOND;
+
 /// What a slot counts for a volume of weight 1.
 const SERVED_UNIT: u64 = 1 << 20;
 
@@ -42,6 +53,8 @@ struct Share {
     credit: i64,
     /// Slots placed, by weight; of one that was idle not less than of the others.
     served: u64,
+    /// Slots placed lately, in 1/256: halved every [`HALF_NS`].
+    lately: u64,
 }
 
 /// Who has how much of the fast tier; empty if it is everybody's.
@@ -49,8 +62,12 @@ struct Share {
 pub(crate) struct Shares {
     list: Vec<Share>,
     weights: u64,
-    /// Most credit that one may save up, for weight 1 of all.
+    /// Most credit that all may save up.
     reserve: i64,
+    /// The tier was short, and destage has not caught up yet.
+    short: bool,
+    /// When `lately` was halved last.
+    halved_at: Instant,
 }
 
 impl Shares {
@@ -66,13 +83,14 @@ impl Shares {
             queued: 0,
             credit: 0,
             served: 0,
+            lately: 0,
         };
         let named = shares.iter().take(SHARES_MAX);
         let mut list: Vec<Share> =
             named.map(|s| of(s.first, s.first.saturating_add(s.blocks), s.weight)).collect();
         list.push(of(0, u32::MAX, 1));
         let weights = list.iter().map(|share| share.weight).sum();
-        let mut made = Self { list, weights, reserve: 256 * i64::from(reserve) };
+        let mut made = Self { list, weights, reserve: 256 * i64::from(reserve), short: false, halved_at: Instant(0) };
         made.refill();
         made
     }
@@ -90,8 +108,14 @@ impl Shares {
         (self.reserve * self.list[index].weight as i64 / self.weights as i64).max(256)
     }
 
-    /// The tier is not short: everybody has its reserve.
+    /// The tier is short of bands.
+    pub fn run_short(&mut self) {
+        self.short = !self.is_empty();
+    }
+
+    /// Destage has caught up: everybody has its reserve.
     pub fn refill(&mut self) {
+        self.short = false;
         for index in 0..self.list.len() {
             self.list[index].credit = self.reserve_of(index);
         }
@@ -142,10 +166,29 @@ impl Shares {
         self.list[usize::from(share)].queued -= 1;
     }
 
+    /// `share` writes more than twice as much as another one that writes, by their weights.
+    fn floods(&self, share: u8) -> bool {
+        let own = &self.list[usize::from(share)];
+        self.list.iter().any(|other| {
+            other.lately > 0 && own.lately * other.weight > 2 * other.lately * own.weight
+        })
+    }
+
+    fn age(&mut self, now: Instant) {
+        let halvings = (now - self.halved_at) / HALF_NS;
+        if halvings > 0 {
+            for share in &mut self.list {
+                share.lately >>= halvings.min(63);
+            }
+            self.halved_at = now;
+        }
+    }
+
     fn charge(&mut self, share: u8) {
         let share = &mut self.list[usize::from(share)];
         share.credit = (share.credit - 256).max(-256 * i64::from(u16::MAX));
         share.served += SERVED_UNIT / share.weight;
+        share.lately += 256;
     }
 
     /// The one whose turn it is, of those that wait and are not `blocked`.
@@ -194,14 +237,74 @@ impl Ftl {
     /// One slot of `index` was placed.
     pub(crate) fn charge_share(&mut self, index: u32) {
         if !self.shares.is_empty() {
+            self.shares.age(self.now);
             self.shares.charge(self.host.requests[index].share);
         }
     }
 
-    /// Whether the share of `index` may place while the tier is short; `None` without shares.
+    /// With shares destage reads from half of the fast units at a time, one after the other, and not
+    /// from one where a program waits: else every write of every volume would wait for it.
+    pub(crate) fn destage_yields(&self, unit: u32) -> bool {
+        if self.shares.is_empty() || !self.geometry.is_fast_unit(unit) || self.mount.is_some() {
+            return false;
+        }
+        let reads = |unit: &Unit| unit.running > unit.programs_running + unit.reads_running;
+        let fast = &self.units[self.geometry.capacity_units() as usize..];
+        let own = &self.units[unit as usize];
+        reads(own)
+            || own.appends_waiting() > 0
+            || 2 * fast.iter().filter(|unit| reads(unit)).count() >= fast.len()
+    }
+
+    /// Lets destage read where it may by now.
+    pub(crate) fn resume_destage(&mut self) {
+        if !self.shares.is_empty() {
+            for unit in self.geometry.capacity_units()..self.geometry.units {
+                if !self.units[unit as usize].reads_low.is_empty() {
+                    self.dispatch(unit);
+                }
+            }
+        }
+    }
+
+    /// Reads that a write would wait for on `unit`: with shares those of destage count, too.
+    pub(crate) fn reads_ahead(&self, unit: &Unit) -> u32 {
+        let own = unit.running - unit.programs_running - unit.erases_running - unit.reads_running;
+        let destage = if !self.shares.is_empty() { own + unit.reads_low.len() as u32 } else { 0 };
+        unit.reads_waiting() + destage
+    }
+
+    fn floods(&self, index: u32) -> bool {
+        self.shares.floods(self.host.requests[index].share)
+    }
+
+    fn fast_is_crowded(&self) -> bool {
+        let fast = &self.units[self.geometry.capacity_units() as usize..];
+        2 * fast.iter().filter(|unit| unit.appends_waiting() > 0).count() >= fast.len()
+    }
+
+    /// The page that `point` is filling goes out before a block of `index` comes there, if it holds
+    /// blocks of another share and this one does not flood.
+    pub(crate) fn part_from_flood(&mut self, index: u32, point: usize) {
+        if self.shares.is_empty() || self.points[point].page == NONE || self.floods(index) {
+            return;
+        }
+        let own = self.host.requests[index].share;
+        let other = |owner: &Owner| match *owner {
+            Owner::Request(other) => self.host.requests[other].share != own,
+            _ => false,
+        };
+        if self.pages[self.points[point].page].owners.iter().any(other) {
+            self.seal(point);
+        }
+    }
+
+    /// Whether the share of `index` may place; `None` without shares.
     pub(crate) fn share_has_credit(&self, index: u32) -> Option<bool> {
         let share = self.host.requests[index].share;
-        (!self.shares.is_empty()).then(|| self.shares.has_credit(share))
+        let crowds = || self.floods(index) && self.fast_is_crowded();
+        let may = || (!self.shares.short || self.shares.has_credit(share)) && !crowds();
+        (!self.shares.is_empty()).then(may)
     }
 }
 

@@ -302,10 +302,13 @@ impl Ftl {
     pub(crate) fn gate_host(&self, index: u32) -> bool {
         match &self.tier {
             Some(tier) if tier.leaving == Leaving::No => {
-                !self.share_has_credit(index).unwrap_or(tier.credit > 0)
+                let short = || self.bands.free_fast < self.levels().throttle;
+                let may = self.share_has_credit(index);
+                // Who is held back because the units are busy goes on when they are not.
+                let idle = tier.victims.is_empty() && may.is_none_or(|_| self.no_work_runs());
+                !may.unwrap_or_else(|| tier.credit > 0 || !short())
                     && !self.host.borrowing
-                    && !tier.victims.is_empty()
-                    && self.bands.free_fast < self.levels().throttle
+                    && !idle
             }
             _ => self.gate_writes(),
         }
@@ -393,6 +396,7 @@ impl Ftl {
         }
         self.ask_for_records();
         self.free_buffers();
+        self.resume_destage();
     }
 
     /// All buffers are taken by pages that are being filled, while the host waits, or the tier is to
@@ -430,7 +434,11 @@ impl Ftl {
             let free = self.bands.free_fast;
             if free >= levels.throttle {
                 self.tier_mut().credit = 0;
-                self.shares.refill();
+            }
+            match free {
+                _ if free >= levels.start => self.shares.refill(),
+                _ if free < levels.throttle => self.shares.run_short(),
+                _ => {}
             }
             let victims = self.tier_mut().victims.len();
             // Emptied bands wait for the pages that hold the copies: more victims fill those.

@@ -109,8 +109,9 @@ impl Ftl {
             if self.erase_next(unit) {
                 continue;
             }
+            let yields = self.destage_yields(unit);
             let state = &mut self.units[unit as usize];
-            if let Some(read) = state.reads_low.pop_front() {
+            if let Some(read) = state.reads_low.pop_front_if(|_| !yields) {
                 self.issue_read(unit, read);
                 continue;
             }

@@ -3,11 +3,12 @@
 
 use crate::{THREADS, passed, seeds};
 use flash::{FastTier, Hint, Instant, Pairing};
-use ftl::{Core, FormatOptions, PolicyNames};
+use ftl::{Core, FastShare, FormatOptions, PolicyNames, Settings};
 use lab::crash::{CrashOptions, CrashReport, explore_seeds};
 use lab::device::Manner;
 use lab::driver::{Failure, Sim, Step};
 use lab::host::Host;
+use lab::medium::SimMedium;
 use lab::model::Model;
 use lab::parallel::for_each_seed;
 use lab::soak::{SoakOptions, run_model, run_model_twice};
@@ -152,6 +153,83 @@ fn what_the_other_tier_holds_is_read_when_one_is_lost_and_nothing_is_missing_whe
         let readable: Vec<u32> = passed(test, for_each_seed(seeds(0..24), THREADS, run));
         assert!(readable.iter().any(|&blocks| blocks > 0), "nothing was left to read");
     }
+}
+
+/// The p99.9 of writes of one block, one at a time every 200 us, to the upper half of a device, in
+/// nanoseconds of media time; beside a flood of writes to the lower half, if one is asked for.
+fn latency_of_a_neighbour(seed: u64, flood: bool, shared: bool) -> Result<u64, Failure> {
+    let profile = |name: &str| nand::Profile::builtin(name).expect("a built-in profile");
+    let layout = nand::Layout { channels: 4, dies_per_channel: 2, blocks_per_plane: 12 };
+    let fast = FastTier { units: 4, blocks_per_unit: 8 };
+    let (slow, quick) = (profile("tlc"), profile("optane"));
+    let nand = nand::Nand::tiered(&slow, &layout, &quick, fast, Faults::default());
+    let medium = SimMedium::nand(nand.map_err(Failure)?);
+    let mut settings = Settings::default();
+    let max = ftl::logical_blocks_max(medium.geometry(), &medium.health(), &settings);
+    let logical_blocks = max / 10 * 8;
+    let half = logical_blocks / 2;
+    let blocks: u32 = std::env::var("NB").map_or(1, |t| t.parse().unwrap());
+    if shared {
+        let share = |first| FastShare { first, blocks: half, weight: 1 };
+        settings.fast_shares = vec![share(0), share(half)];
+    }
+    let format = FormatOptions { logical_blocks, uuid: 7, label: Vec::new() };
+    let mut sim = Sim::format(medium, format, settings, Instant(0))?;
+    sim.run_until_ready()?;
+    let mut random = flash::Random::new(seed);
+    let mut latencies = Vec::new();
+    let (mut flooding, mut flooded, mut next) = (0, 0, Instant(u64::MAX));
+    if !flood {
+        next = sim.now();
+    }
+    while latencies.len() < 5_000 {
+        while flood && flooding < 64 {
+            let lba = random.below(u64::from(half) - 4) as u32;
+            sim.write(0, lba, &[u64::from(lba); 4], (false, false), Hint::default());
+            flooding += 1;
+        }
+        if sim.now() >= next {
+            let lba = half + random.below(u64::from(half - blocks)) as u32;
+            sim.write(1, lba, &vec![u64::from(lba); blocks as usize], (false, false), Hint::default());
+            next = next + 200_000 * u64::from(blocks);
+        }
+        sim.step(next)?;
+        while let Some(finished) = sim.take_finished() {
+            finished.result.map_err(|error| Failure(format!("{error:?}")))?;
+            if finished.token == 0 {
+                (flooding, flooded) = (flooding - 1, flooded + 1);
+            } else {
+                latencies.push(finished.finished - finished.submitted);
+            }
+            sim.release(finished);
+            // The neighbour comes when the tier is short: the flood has filled it twice over.
+            if next.0 == u64::MAX && flooded * 4 > 2 * u64::from(fast.units * fast.blocks_per_unit) * 3072 {
+                next = sim.now();
+            }
+        }
+    }
+    latencies.sort_unstable();
+    println!("p50 {} p99 {} flooded {flooded} at {}", latencies[latencies.len()/2], latencies[latencies.len()*99/100], sim.now().0);
+    Ok(latencies[latencies.len() * 999 / 1000])
+}
+
+#[test]
+fn a_flood_from_one_volume_does_not_take_the_write_latency_of_another() {
+    let test = "a_flood_from_one_volume_does_not_take_the_write_latency_of_another";
+    let run = |seed| {
+        let alone = latency_of_a_neighbour(seed, false, true)?;
+        let beside = latency_of_a_neighbour(seed, true, true)?;
+        let unshared = latency_of_a_neighbour(seed, true, false)?;
+        println!("seed {seed}: p99.9 of {alone} ns alone, {beside} beside a flood, {unshared} without shares");
+        if beside > 2 * alone {
+            return Err(Failure(format!("p99.9 of {beside} ns beside a flood, {alone} alone")));
+        }
+        if unshared <= 2 * alone {
+            return Err(Failure(format!("{unshared} ns without shares: no flood at all")));
+        }
+        Ok(())
+    };
+    passed(test, for_each_seed(seeds(0..2), THREADS, run));
 }
 
 #[test]

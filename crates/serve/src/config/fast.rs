@@ -1,7 +1,9 @@
 //! `[device.fast]`: the fast tier before the device. `fast = "path"` is short for its path alone.
 
 use super::section::Section;
-use crate::device::{FastOptions, Kind};
+use crate::device::{DeviceOptions, FastOptions, Kind};
+use crate::shard::Split;
+use ftl::FastShare;
 use std::path::{Path, PathBuf};
 
 const KEYS: &[&str] = &["kind", "path", "profile", "capacity", "units"];
@@ -54,6 +56,27 @@ pub fn section(
     };
     Some(FastOptions { kind, bytes, units: units as u32 })
 }
+
+/// The volumes as a shard counts its blocks, each with its share of the fast tier, if there is more
+/// than one: then no volume takes another's latency. What is beyond the first few shares what is left.
+pub fn shares(device: &DeviceOptions, weights: &[u32]) -> Vec<FastShare> {
+    if device.volumes.len() < 2 || device.raw.is_some() {
+        return Vec::new();
+    }
+    let split = Split::new(device.shards as usize);
+    let mut first_block = 0;
+    let shares = device.volumes.iter().zip(weights).map(|(volume, &weight)| {
+        let first = split.shard_blocks(first_block);
+        first_block += volume.blocks;
+        let blocks = split.shard_blocks(first_block) - first;
+        // A device beyond what shards address is refused when it is made.
+        FastShare { first: first as u32, blocks: blocks as u32, weight }
+    });
+    shares.take(SHARES_MAX).collect()
+}
+
+/// Most volumes with a share of their own.
+const SHARES_MAX: usize = 63;
 
 /// Where a fast tier is unless told otherwise: beside the device.
 fn beside(data: &Path) -> PathBuf {

@@ -98,7 +98,7 @@ impl Config {
         let mut root = Section::new("", table, &mut errors);
         let plugins = plugins(&mut root, base);
         let mut chosen = Vec::new();
-        let (volumes, mut streams) = volumes(&mut root, &plugins);
+        let (volumes, mut streams, shares) = volumes(&mut root, &plugins);
         let raw = raw::section(&mut root);
         let device = device(root.section("device"), base, volumes, raw);
         let nbd = nbd(root.section("nbd"), base);
@@ -123,6 +123,7 @@ impl Config {
                     }
                 }
                 ftl.volumes = stream_volumes(&device, &streams, &ftl.policies.stream);
+                ftl.fast_shares = fast::shares(&device, &shares);
                 for (volume, stream) in device.volumes.iter().zip(streams) {
                     if let Some(name) = stream.filter(|name| name.starts_with(WASM)) {
                         chosen.push((format!("stream/{}", volume.name), name));
@@ -191,10 +192,10 @@ fn of_module(name: &str, plugins: &[PluginFile]) -> Result<bool, String> {
 fn volumes(
     root: &mut Section<'_>,
     plugins: &[PluginFile],
-) -> (Vec<VolumeOptions>, Vec<Option<String>>) {
+) -> (Vec<VolumeOptions>, Vec<Option<String>>, Vec<u32>) {
     let tables = root.sections("volume");
     let mut volumes: Vec<VolumeOptions> = Vec::new();
-    let mut streams = Vec::new();
+    let (mut streams, mut shares) = (Vec::new(), Vec::new());
     for (index, table) in tables.into_iter().enumerate() {
         let mut section = Section::new(format!("volume[{index}]."), table, root.errors);
         let name_missing = !section.has("name");
@@ -233,13 +234,15 @@ fn volumes(
         {
             section.refuse("streams", &format!("{name:?}"), reason, STREAMS_EXAMPLE);
         }
-        section.finish(&["name", "size", "read_only", "streams"]);
+        let share = section.integer("fast_share", 1, 1000, "10").unwrap_or(1) as u32;
+        section.finish(&["name", "size", "read_only", "streams", "fast_share"]);
         if let (Some(name), Some(bytes)) = (name, size) {
             volumes.push(VolumeOptions { name, blocks: bytes / BLOCK_BYTES as u64, read_only });
             streams.push(stream);
+            shares.push(share);
         }
     }
-    (volumes, streams)
+    (volumes, streams, shares)
 }
 
 const STREAMS_EXAMPLE: &str = "\"sfr:handles=8\"";

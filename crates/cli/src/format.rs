@@ -95,12 +95,16 @@ fn attach_fast(args: &Args, config: &Config, data: &Path) -> Result<End, Failure
     let shown = data.display();
     let kind = &config.device.kind;
     let Some(fast) = &config.device.fast else {
-        return Err("--attach-fast: say where it is, with --fast PATH or [device.fast] path in the \
+        return Err(
+            "--attach-fast: say where it is, with --fast PATH or [device.fast] path in the \
                     config"
-            .into());
+                .into(),
+        );
     };
     if !Device::exists(kind) {
-        return Err(format!("{shown}: no device here: make one, with its fast tier, by `weir format`"));
+        return Err(format!(
+            "{shown}: no device here: make one, with its fast tier, by `weir format`"
+        ));
     }
     let made = Device::description(kind).map_err(|error| error.to_string())?;
     if let Some(there) = made.get("fast").and_then(|fast| fast.get("path")) {
@@ -113,7 +117,9 @@ fn attach_fast(args: &Args, config: &Config, data: &Path) -> Result<End, Failure
     }
     let attached = serve::offline::attach_fast(&config.device, &config.ftl);
     attached.map_err(|error| error.to_string())?;
-    print(&format!("the device in {shown} has a fast tier now\nserve it: weir serve --data {shown}\n"));
+    print(&format!(
+        "the device in {shown} has a fast tier now\nserve it: weir serve --data {shown}\n"
+    ));
     Ok(End::Good)
 }
 

@@ -174,7 +174,8 @@ pub fn fast_text(fast: &Value) -> String {
     let share = |key: &str| {
         fast[key].as_f64().map_or("none yet".into(), |share| format!("{:.1} %", share * 100.0))
     };
-    let waf = |key: &str| fast[key].as_f64().map_or("no writes yet".into(), |waf| format!("{waf:.3}"));
+    let waf =
+        |key: &str| fast[key].as_f64().map_or("no writes yet".into(), |waf| format!("{waf:.3}"));
     let row = |name: &str, value: String| vec![format!("  {name}"), value];
     text.push_str(&table(&[
         row("fill", format!("{} of {}", share("fill"), bytes(number("bytes")))),

@@ -152,9 +152,7 @@ mod tests {
 
     #[test]
     fn rates_are_what_the_counters_grew_by_a_second() {
-        let status = |written: u64, programmed: u64| {
-            json!({ "counters": { "host_blocks_written": written, "slots_programmed": programmed } })
-        };
+        let status = |written: u64, programmed: u64| json!({ "counters": { "host_blocks_written": written, "slots_programmed": programmed } });
         let value = rates(&status(100, 200), &status(1124, 3272), 2.0);
         assert_eq!(value["write_bytes_per_sec"], 512 * 4096);
         assert_eq!(value["waf"], 3.0);

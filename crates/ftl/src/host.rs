@@ -347,6 +347,8 @@ impl Ftl {
             self.host.requests[index].class
         {
             self.seal_pages_of(index);
+        } else if self.is_beside_a_flood(index) {
+            self.seal_pages_of(index);
         }
         self.part_ended(index);
     }

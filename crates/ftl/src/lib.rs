@@ -55,8 +55,8 @@ mod tier;
 mod units;
 
 pub use api::{Core, Input, MountError, MountReport, Output, Rebuilt};
-pub use detach::LostTier;
 pub use config::{FormatOptions, LABEL_BYTES_MAX, Settings};
+pub use detach::LostTier;
 pub use format::VERSION;
 pub use host::ATOMIC_BLOCKS_MAX;
 pub use mount::logical_blocks_max;

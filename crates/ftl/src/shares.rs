@@ -9,17 +9,17 @@
 //! and nothing is left unused.
 //!
 //! Nor does a flood crowd the fast units, short or not: while a volume writes much more than another
-//! that writes, by their weights and over the last few milliseconds, it leaves half of these units idle,
-//! and no block of the other goes into a program with its own.
+//! that writes, by their weights and over the last few milliseconds, it leaves half of these units idle
+//! and its blocks share no program with those of the other; nor do the reads of destage take them all.
 //!
 //! Invariants:
 //! - writes of one volume are placed in the order they came; those of different volumes share no block;
 //! - an atomic write that is placed in part is finished first;
 //! - without shares, or on a device of one kind, there is one queue and one credit.
 
-use crate::Ftl;
 use crate::append::{NONE, Owner};
 use crate::units::Unit;
+use crate::{Ftl, Phase};
 use flash::{Instant, MILLISECOND};
 
 /// The weight of a range of logical blocks in the fast tier.
@@ -90,7 +90,13 @@ impl Shares {
             named.map(|s| of(s.first, s.first.saturating_add(s.blocks), s.weight)).collect();
         list.push(of(0, u32::MAX, 1));
         let weights = list.iter().map(|share| share.weight).sum();
-        let mut made = Self { list, weights, reserve: 256 * i64::from(reserve), short: false, halved_at: Instant(0) };
+        let mut made = Self {
+            list,
+            weights,
+            reserve: 256 * i64::from(reserve),
+            short: false,
+            halved_at: Instant(0),
+        };
         made.refill();
         made
     }
@@ -242,10 +248,11 @@ impl Ftl {
         }
     }
 
-    /// With shares destage reads from half of the fast units at a time, one after the other, and not
+    /// With shares destage reads from a quarter of the fast units at a time, one after the other, and not
     /// from one where a program waits: else every write of every volume would wait for it.
     pub(crate) fn destage_yields(&self, unit: u32) -> bool {
-        if self.shares.is_empty() || !self.geometry.is_fast_unit(unit) || self.mount.is_some() {
+        let serves = self.phase == Phase::Running && !self.is_leaving();
+        if self.shares.is_empty() || !self.geometry.is_fast_unit(unit) || !serves {
             return false;
         }
         let reads = |unit: &Unit| unit.running > unit.programs_running + unit.reads_running;
@@ -253,7 +260,7 @@ impl Ftl {
         let own = &self.units[unit as usize];
         reads(own)
             || own.appends_waiting() > 0
-            || 2 * fast.iter().filter(|unit| reads(unit)).count() >= fast.len()
+            || fast.iter().filter(|unit| reads(unit)).count() >= (fast.len() / 4).max(1)
     }
 
     /// Lets destage read where it may by now.
@@ -276,6 +283,14 @@ impl Ftl {
 
     fn floods(&self, index: u32) -> bool {
         self.shares.floods(self.host.requests[index].share)
+    }
+
+    /// Another share floods, by the measure of the share of `index`.
+    pub(crate) fn is_beside_a_flood(&self, index: u32) -> bool {
+        let own = self.host.requests[index].share;
+        let others = 0..self.shares.list.len() as u8;
+        self.tier_serves()
+            && others.into_iter().any(|other| other != own && self.shares.floods(other))
     }
 
     fn fast_is_crowded(&self) -> bool {

@@ -306,9 +306,7 @@ impl Ftl {
                 let may = self.share_has_credit(index);
                 // Who is held back because the units are busy goes on when they are not.
                 let idle = tier.victims.is_empty() && may.is_none_or(|_| self.no_work_runs());
-                !may.unwrap_or_else(|| tier.credit > 0 || !short())
-                    && !self.host.borrowing
-                    && !idle
+                !may.unwrap_or_else(|| tier.credit > 0 || !short()) && !self.host.borrowing && !idle
             }
             _ => self.gate_writes(),
         }

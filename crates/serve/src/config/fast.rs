@@ -27,7 +27,13 @@ pub fn section(
     let path = path.unwrap_or_else(|| beside(data));
     let kind = section.choice("kind", &["nand", "file", "memory"]).unwrap_or_else(|| {
         let file = path.exists() && !path.is_dir();
-        if kind == "memory" { "memory".into() } else if file { "file".into() } else { "nand".into() }
+        if kind == "memory" {
+            "memory".into()
+        } else if file {
+            "file".into()
+        } else {
+            "nand".into()
+        }
     });
     if kind == "file"
         && let Some(value) = section.remove("profile")

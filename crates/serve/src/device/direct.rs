@@ -28,8 +28,7 @@
 
 use super::{DeviceError, FastNote, FastPart, Mode, Shape, lock};
 use crate::medium::{
-    DirectStore, Fence, PAGE_BYTES, Place, RECORD_BYTES, SLOTS_PER_PAGE, Store,
-    encode_generation,
+    DirectStore, Fence, PAGE_BYTES, Place, RECORD_BYTES, SLOTS_PER_PAGE, Store, encode_generation,
 };
 use flash::{BLOCK_BYTES, Geometry};
 use nand::{BlockRecord, Faults, Nand, Profile};

@@ -23,9 +23,7 @@
 //! - the part says what it is before the capacity tier says that it has one.
 
 use super::{DeviceError, Kind, Mode, Tier, direct, lock};
-use crate::medium::{
-    Area, Fence, FileStore, RECORD_BYTES, encode_generation,
-};
+use crate::medium::{Area, Fence, FileStore, RECORD_BYTES, encode_generation};
 use flash::{BLOCK_BYTES, BlockId, FastTier, Geometry, OOB_BYTES};
 use nand::{BlockRecord, Nand, Profile};
 use serde::{Deserialize, Serialize};
@@ -175,8 +173,7 @@ impl NewPart<'_> {
 /// Makes the files, without what says that they are a fast tier: [`describe`] writes that.
 fn create(new: &NewPart<'_>, generation: u64) -> Result<(), DeviceError> {
     let local = new.geometry.fast_alone();
-    let records: Vec<u8> =
-        (0..local.blocks()).flat_map(|_| BlockRecord::FRESH.encode()).collect();
+    let records: Vec<u8> = (0..local.blocks()).flat_map(|_| BlockRecord::FRESH.encode()).collect();
     match new.kind {
         Kind::Memory { .. } => Ok(()),
         Kind::Nand { path, .. } => {
@@ -186,10 +183,9 @@ fn create(new: &NewPart<'_>, generation: u64) -> Result<(), DeviceError> {
             for shard in 0..new.shards {
                 let folder = shard_folder(path, shard);
                 fs::create_dir_all(&folder).map_err(DeviceError::io(&folder, "make the folder"))?;
-                for (name, bytes) in [
-                    ("data", local.slots() * SECTOR),
-                    ("oob", local.slots() * OOB_BYTES as u64),
-                ] {
+                for (name, bytes) in
+                    [("data", local.slots() * SECTOR), ("oob", local.slots() * OOB_BYTES as u64)]
+                {
                     let file = folder.join(name);
                     let made =
                         File::create(&file).map_err(DeviceError::io(&file, "make the file"))?;
@@ -374,7 +370,8 @@ fn read_part(path: &Path) -> Result<PartToml, DeviceError> {
         Some(version) if version == i64::from(VERSION) => {}
         version => {
             let found = version.map_or("none".into(), |version| version.to_string());
-            let reason = format!("fast tier of version {found}: this build reads version {VERSION}");
+            let reason =
+                format!("fast tier of version {found}: this build reads version {VERSION}");
             let mend = "use the build of Weir that made it, or one after it";
             return Err(DeviceError::invalid(path, reason, mend));
         }

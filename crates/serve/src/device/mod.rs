@@ -238,8 +238,7 @@ impl Device {
                 let op_percent = options.op_percent;
                 let parts =
                     direct::Parts { shards, shape, op_percent, uuid: plan.uuid, fast: note };
-                let (stores, lock) =
-                    direct::create(path, (shards, shape), device.fast.as_mut())?;
+                let (stores, lock) = direct::create(path, (shards, shape), device.fast.as_mut())?;
                 let what = Description::File(parts);
                 device.own = Some(Own { path: path.clone(), what, lock });
                 stores

@@ -64,7 +64,8 @@ pub fn json(control: &FastControl, shards: &[ShardStatus]) -> Value {
         Detach::Done(path) => path,
         _ => control.path(),
     };
-    let sum = |of: fn(&ftl::TierStatus) -> u64| -> u64 { tiers(shards).map(|tier| of(&tier)).sum() };
+    let sum =
+        |of: fn(&ftl::TierStatus) -> u64| -> u64 { tiers(shards).map(|tier| of(&tier)).sum() };
     let bands = sum(|tier| tier.bands.into());
     let used = bands - sum(|tier| tier.bands_free.into());
     let block = BLOCK_BYTES as u64;

@@ -335,7 +335,8 @@ mod tests {
     #[test]
     fn who_was_served_least_by_its_weight_comes_next() {
         let mut shares = shares();
-        (shares.enter(0), shares.enter(1));
+        shares.enter(0);
+        shares.enter(1);
         let mut turns = [0; 2];
         for _ in 0..400 {
             let next = shares.next(0).expect("both wait");

@@ -49,7 +49,7 @@ pub fn section(
     }
     let shards = u64::from(shards);
     let units = section.integer("units", 1, 256, "2").unwrap_or(UNITS_PER_SHARD * shards);
-    if units % shards != 0 {
+    if !units.is_multiple_of(shards) {
         let reason = format!("must be a multiple of shards = {shards}");
         section.refuse("units", &units.to_string(), reason, &(2 * shards).to_string());
     }

@@ -255,3 +255,42 @@ fn policies_of_modules_are_chosen_for_the_start_and_their_modules_must_be_named(
         assert!(found.iter().any(|error| error.reason.contains(said)), "{wrong}: {found:#?}");
     }
 }
+
+#[test]
+fn a_fast_tier_may_be_a_path_or_a_section() {
+    let parse = |text: &str| Config::parse(text, Path::new("/base")).unwrap();
+    let fast = |text: &str| parse(text).device.fast.unwrap();
+    let short = fast("[device]\nfast = \"quick\"\nshards = 2\nchannels = 4\n");
+    assert!(matches!(&short.kind, Kind::Nand { path, profile } if path == Path::new("/base/quick")
+        && profile.name == "optane"));
+    assert_eq!((short.bytes, short.units), (None, 4));
+    let long = "[device]\npath = \"dev\"\n[device.fast]\ncapacity = \"1GiB\"\nunits = 3\n";
+    let long = fast(long);
+    assert!(
+        matches!(&long.kind, Kind::Nand { path, .. } if path == Path::new("/base/dev-fast")),
+        "beside the device: {long:?}"
+    );
+    assert_eq!((long.bytes, long.units), (Some(1 << 30), 3));
+    let memory = fast("[device]\nkind = \"memory\"\n[device.fast]\n");
+    assert!(matches!(memory.kind, Kind::Memory { .. }), "as the device is: {memory:?}");
+    assert!(parse("").device.fast.is_none());
+    let found = errors(
+        "[device]\nshards = 2\nchannels = 4\n[device.fast]\nkind = \"file\"\nprofile = \"slc\"\nunits = 3\n\
+         size = \"1GiB\"\ncapacity = \"0GiB\"\n",
+    );
+    let keys: Vec<&str> = found.iter().map(|error| error.key.as_str()).collect();
+    let fast = "device.fast.";
+    let expected = ["profile", "capacity", "units", "size"].map(|key| format!("{fast}{key}"));
+    assert_eq!(keys, expected, "{found:#?}");
+}
+
+#[test]
+fn volumes_have_shares_of_the_fast_tier_by_their_weights() {
+    let text = "[[volume]]\nname = \"a\"\nsize = \"64MiB\"\nfast_share = 3\n[[volume]]\nname = \"b\"\n\
+                size = \"32MiB\"\n";
+    let shares = Config::parse(text, Path::new(".")).unwrap().ftl.fast_shares;
+    let share = |first, blocks, weight| ftl::FastShare { first, blocks, weight };
+    assert_eq!(shares, [share(0, 16384, 3), share(16384, 8192, 1)]);
+    let alone = "[[volume]]\nname = \"a\"\nsize = \"64MiB\"\n";
+    assert!(Config::parse(alone, Path::new(".")).unwrap().ftl.fast_shares.is_empty());
+}

@@ -38,7 +38,7 @@ pub enum CoreFormat {
 #[derive(Clone, Debug)]
 pub enum CoreStatus {
     /// Of the FTL.
-    Block(Status),
+    Block(Box<Status>),
     /// Of raw units.
     Raw(RawStatus),
 }
@@ -240,7 +240,7 @@ impl AnyCore {
     /// The state, with that of each unit.
     pub fn status(&self, geometry: &Geometry, granule: u32) -> CoreStatus {
         match self {
-            Self::Block(ftl) => CoreStatus::Block(ftl.status()),
+            Self::Block(ftl) => CoreStatus::Block(Box::new(ftl.status())),
             Self::Raw(raw) => CoreStatus::Raw(RawStatus {
                 phase: raw.phase(),
                 shape: raw_shape(raw, geometry, granule),

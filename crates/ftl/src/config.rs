@@ -53,6 +53,12 @@ pub struct Settings {
     /// On a two-tier device: destage when more than this share of the fast tier is filled, in percent,
     /// 0 to 95. The fuller it is kept, the more is overwritten there and never destaged.
     pub destage_above: u8,
+    /// DRAM for the map, in bytes: the part of it that is looked at most, and what changed since the
+    /// last checkpoint. 0 for all of it, 4 bytes a logical block.
+    pub map_bytes: u64,
+    /// With `map_bytes`: blocks whose entries come to DRAM and leave it together, a power of two from 8
+    /// to 1024. Fewer make better use of it where hot blocks lie far apart, and larger tables.
+    pub map_piece_blocks: u32,
     /// Policies, by name.
     pub policies: PolicyNames,
     /// Ranges of logical blocks with a stream policy of their own; they must not overlap.
@@ -82,6 +88,8 @@ impl Default for Settings {
             victims_max: 0,
             relocation_blocks: 1024,
             destage_above: 70,
+            map_bytes: 0,
+            map_piece_blocks: 1024,
             policies: PolicyNames::default(),
             volumes: Vec::new(),
             seed: 1,
@@ -117,12 +125,31 @@ impl Settings {
                 self.relocation_blocks
             ));
         }
+        self.validate_map(geometry)?;
         self.policies.validate()?;
         let wanted = crate::streams::handles_wanted(self)?;
         if wanted > STREAM_HANDLES_MAX {
             return Err(format!(
                 "streams: the policies want {wanted} placement handles in all, at most \
                  {STREAM_HANDLES_MAX} can be had; give some of them fewer, for example sfr:handles=4"
+            ));
+        }
+        Ok(())
+    }
+
+    fn validate_map(&self, geometry: &Geometry) -> Result<(), String> {
+        let piece = self.map_piece_blocks;
+        if !piece.is_power_of_two() || !(8..=1024).contains(&piece) {
+            return Err(format!(
+                "map_piece_blocks = {piece}: must be a power of two from 8 to 1024, for example 1024"
+            ));
+        }
+        let min = crate::map_bytes_min(geometry, piece);
+        if self.map_bytes != 0 && self.map_bytes < min {
+            return Err(format!(
+                "map_bytes = {}: the map of this device works with {min} bytes of DRAM and more; use 0 \
+                 for all of it",
+                self.map_bytes
             ));
         }
         Ok(())

@@ -6,7 +6,7 @@
 //! never stop dead. Reads take no part in this.
 
 use crate::append::{Append, NONE, Owner};
-use crate::format::{Header, Kind, POISONED, UNMAPPED};
+use crate::format::{Header, Kind, UNMAPPED};
 use crate::moves::Move;
 use crate::policy::{FullBands, Greedy, Purpose, VictimPolicy};
 use crate::units::{ReadOp, ReadPurpose};
@@ -127,7 +127,7 @@ impl Ftl {
         if self.settings.read_slo_ns == 0 {
             return 0;
         }
-        let data = (self.l2p.len() as u32).div_ceil(self.geometry.slots_per_block());
+        let data = self.map.blocks().div_ceil(self.geometry.slots_per_block());
         let blocks = self.geometry.capacity_blocks();
         (2 * self.slow_units()).min(blocks.saturating_sub(data) / 4)
     }
@@ -221,7 +221,8 @@ impl Ftl {
     /// A write waits though nothing runs that could make room for it: it waits for more than its
     /// turn.
     pub(crate) fn host_stands_still(&self) -> bool {
-        self.host.held && !self.host.writes.is_empty() && self.no_work_runs()
+        let loads = self.map.is_cached() && self.loads_run();
+        self.host.held && !self.host.writes.is_empty() && self.no_work_runs() && !loads
     }
 
     /// True if GC has yet to earn what the host may use.
@@ -350,6 +351,9 @@ impl Ftl {
             return false;
         }
         if self.bands[block].slots_valid > 0 {
+            if self.search.is_under_way() {
+                return false;
+            }
             if self.moves.is_empty() {
                 // Something stayed: part of an undecided atomic write, or a slot given back.
                 self.reclaim.victims.remove(index);
@@ -492,7 +496,10 @@ impl Ftl {
             return;
         }
         let header = header.filter(|header| {
-            header.kind == Kind::Data && self.l2p.get(header.lba as usize) == Some(&slot.0)
+            // Where the entry is not there: the header is of this very slot and this life of its band,
+            // and the slot is valid, so that entry is what points to it.
+            let says = self.map.peek(header.lba).is_none_or(|entry| entry == slot.0);
+            header.kind == Kind::Data && header.lba < self.map.blocks() && says
         });
         let Some(header) = header else {
             self.give_relocation(chunk);
@@ -529,24 +536,6 @@ impl Ftl {
             point,
             credit,
         });
-    }
-
-    /// The data of `slot` is lost. Its logical block says so until it is written again.
-    fn poison(&mut self, slot: SlotId) {
-        // There is no reverse map in DRAM: this is rare, and a look at the whole map is right.
-        let Some(lba) = self.l2p.iter().position(|&entry| entry == slot.0) else { return };
-        self.counters.blocks_poisoned += 1;
-        let sequence = self.next_sequence();
-        let lba = lba as u32;
-        let owner = Owner::Nobody;
-        let append = Append::record(Kind::Poison, lba, sequence, 0, self.empty_crc, owner);
-        // The order that superseded the slot is not known before the record has a page; no order
-        // after it is durable before the record is, so the next one serves.
-        let order = self.durable.next();
-        self.remap(lba, POISONED, order);
-        let point = self.relocate_point() as u16;
-        let (from, failed_order, previous) = (None, None, UNMAPPED);
-        self.push_move(Move { append, from, failed_order, previous, point, credit: 0 });
     }
 
     /// Bands without valid slots go back to be erased, as soon as nothing needs them.

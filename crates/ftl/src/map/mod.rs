@@ -24,6 +24,9 @@ pub fn map_bytes_min(geometry: &Geometry, piece_blocks: u32) -> u64 {
     bytes_min(geometry.slots() as u32, piece_blocks)
 }
 
+/// A map that would be smaller than this is cut into pieces if it is to be: it is there to test that.
+const FLAT_BYTES_MIN: u64 = 1 << 16;
+
 /// Entries of a piece of which every block is unmapped.
 const NOTHING: [u32; CHUNK_ENTRIES] = [UNMAPPED; CHUNK_ENTRIES];
 
@@ -39,7 +42,8 @@ impl Map {
     /// Every block is unmapped. With `bytes` bytes of DRAM if that is less than a flat map takes; 0
     /// for no limit.
     pub fn new(blocks: u32, bytes: u64, piece_blocks: u32) -> Self {
-        if bytes == 0 || bytes >= u64::from(blocks) * 4 {
+        let flat_bytes = u64::from(blocks) * 4;
+        if bytes == 0 || bytes >= flat_bytes.max(FLAT_BYTES_MIN) {
             return Self { blocks, flat: vec![UNMAPPED; blocks as usize], cached: None };
         }
         let cached = Some(Box::new(Cached::new(blocks, bytes, piece_blocks)));

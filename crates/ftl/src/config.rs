@@ -147,8 +147,8 @@ impl Settings {
         let min = crate::map_bytes_min(geometry, piece);
         if self.map_bytes != 0 && self.map_bytes < min {
             return Err(format!(
-                "map_bytes = {}: the map of this device works with {min} bytes of DRAM and more; use 0 \
-                 for all of it",
+                "map_memory of {} bytes: the map of a device of this size, or of each of its shards, \
+                 works in {min} bytes of DRAM and more; use 0 for all of it",
                 self.map_bytes
             ));
         }

@@ -3,6 +3,7 @@
 
 mod core_cost;
 mod crash;
+mod map_cached;
 mod nbd;
 pub mod policy_cost;
 mod raw;
@@ -173,11 +174,12 @@ fn begins(name: &str, start: &str) -> bool {
 type Group = fn(&mut Request<'_>);
 
 /// How the names of a group's figures begin, and what measures them, cheap ones first.
-const GROUPS: [(&str, Group); 15] = [
+const GROUPS: [(&str, Group); 16] = [
     ("map-bytes-per-block", core_cost::map_bytes),
     ("ftl-read-cpu", core_cost::read_cpu),
     ("ftl-write-cpu", core_cost::write_cpu),
     ("ftl-tier-write-cpu", core_cost::tier_cpu),
+    ("map-cached", map_cached::figures),
     ("stream", streams::policies),
     ("policy", policy_cost::built_in),
     ("plugin", policy_cost::modules),

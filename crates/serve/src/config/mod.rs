@@ -517,6 +517,7 @@ fn ftl(
     number("refresh_bits", 1 << 16, &mut settings.refresh_bits);
     number("suspensions_max", 1 << 16, &mut settings.suspensions_max);
     number("relocation_blocks", 1 << 16, &mut settings.relocation_blocks);
+    number("map_piece_blocks", 1024, &mut settings.map_piece_blocks);
     let mut duration = |key: &str, example: &str, to: &mut u64| {
         if let Some(value) = section.duration(key, example) {
             *to = value;
@@ -528,6 +529,9 @@ fn ftl(
     duration("read_slo", "\"5ms\"", &mut settings.read_slo_ns);
     if let Some(bytes) = section.size("checkpoint", "\"1GiB\"") {
         settings.checkpoint_slots = bytes / BLOCK_BYTES as u64;
+    }
+    if let Some(bytes) = section.size("map_memory", "\"110MiB\"") {
+        settings.map_bytes = bytes;
     }
     if let Some(seed) = section.integer("seed", 0, i64::MAX as u64, "1") {
         settings.seed = seed;
@@ -546,6 +550,8 @@ fn ftl(
         "suspensions_max",
         "idle",
         "relocation_blocks",
+        "map_memory",
+        "map_piece_blocks",
         "seed",
         "read_only",
         "policy",

@@ -47,6 +47,8 @@ pub(crate) struct Band {
     /// Free since the mount: an erase may have been cut off, so it is erased again, but only when it
     /// is about to be needed; most were erased well.
     pub unproven: bool,
+    /// Recovery found it, so what it says of itself is all that is known of it.
+    pub found: bool,
     /// A program failed: its data moves, then it is retired instead of erased.
     pub failing: bool,
     pub slots_valid: u32,

@@ -71,12 +71,15 @@ impl Ftl {
                 self.search.slots = std::mem::take(&mut self.search.next_slots);
                 (self.search.page, self.search.tries) = (0, 0);
             }
+            if self.search.slots.is_empty() {
+                return;
+            }
             let pages = self.layout.chunks.div_ceil(self.geometry.slots_per_page);
             while self.search.page < pages && self.search.reads < READS_MAX {
                 self.search_page(self.search.page);
                 self.search.page += 1;
             }
-            if self.search.reads > 0 || self.search.slots.is_empty() {
+            if self.search.reads > 0 {
                 return;
             }
             // One that is not found was overwritten meanwhile.

@@ -72,6 +72,8 @@ pub(crate) struct Reclaim {
     chunk_slots: Vec<u32>,
     /// Read since `Ftl::take_arrivals`.
     arrivals: Vec<Arrival>,
+    /// Read, and waiting for the map to tell whether they are what they say.
+    doubted: Vec<Arrival>,
     /// Host slots that may be placed while space is short, in 1/256.
     pub credit: i64,
     /// Nothing goes on unless what it read finds a place, though a checkpoint waits for the bands.
@@ -221,7 +223,7 @@ impl Ftl {
     /// A write waits though nothing runs that could make room for it: it waits for more than its
     /// turn.
     pub(crate) fn host_stands_still(&self) -> bool {
-        let loads = self.map.is_cached() && self.loads_run();
+        let loads = self.map.is_cached() && self.loads_running() > 0;
         self.host.held && !self.host.writes.is_empty() && self.no_work_runs() && !loads
     }
 
@@ -351,7 +353,7 @@ impl Ftl {
             return false;
         }
         if self.bands[block].slots_valid > 0 {
-            if self.search.is_under_way() {
+            if self.search.is_under_way() || !self.reclaim.doubted.is_empty() {
                 return false;
             }
             if self.moves.is_empty() {
@@ -480,6 +482,12 @@ impl Ftl {
     /// the cache at the same time and not one after the other.
     pub(crate) fn take_arrivals(&mut self) {
         let mut arrivals = std::mem::take(&mut self.reclaim.arrivals);
+        for arrival in std::mem::take(&mut self.reclaim.doubted) {
+            let source = self.bands.block_of(arrival.slot);
+            self.bands[source].reads_pending -= 1;
+            self.drain_check = true;
+            arrivals.push(arrival);
+        }
         for header in arrivals.iter().filter_map(|arrival| arrival.header.as_ref()) {
             self.warm(header.lba);
         }
@@ -489,15 +497,34 @@ impl Ftl {
         self.reclaim.arrivals = arrivals;
     }
 
+    /// Whether what is beside a slot can be told to be of this life of its band. What recovery found
+    /// cannot: where a whole life of a band was lost, with its first page, it found the one before.
+    /// There the map has the last word; if its entry is not there, it is loaded.
+    fn may_trust(&mut self, arrival: &Arrival) -> bool {
+        let found = self.bands[self.bands.block_of(arrival.slot)].found;
+        let lba = arrival.header.as_ref().map(|header| header.lba);
+        match lba.filter(|&lba| found && self.map.is_cached() && lba < self.map.blocks()) {
+            Some(lba) => self.entries_are_there(lba, 1),
+            None => true,
+        }
+    }
+
     fn relocate_slot(&mut self, arrival: Arrival) {
+        let source = self.bands.block_of(arrival.slot);
+        if self.bands.is_valid(arrival.slot) && !self.may_trust(&arrival) {
+            // Looked at again when its entry is there. Until then its band is not given up.
+            self.bands[source].reads_pending += 1;
+            self.reclaim.doubted.push(arrival);
+            return;
+        }
         let Arrival { slot, header, data, chunk, credit } = arrival;
         if !self.bands.is_valid(slot) {
             self.give_relocation(chunk);
             return;
         }
         let header = header.filter(|header| {
-            // Where the entry is not there: the header is of this very slot and this life of its band,
-            // and the slot is valid, so that entry is what points to it.
+            // Where the entry is not there (`Ftl::may_trust`): the header is of this very slot and this
+            // life of its band, and the slot is valid, so that entry is what points to it.
             let says = self.map.peek(header.lba).is_none_or(|entry| entry == slot.0);
             header.kind == Kind::Data && header.lba < self.map.blocks() && says
         });
@@ -506,7 +533,6 @@ impl Ftl {
             self.poison(slot);
             return;
         };
-        let source = self.bands.block_of(slot);
         let destaged = self.geometry.is_fast(source);
         if self.group_undecided(header.sequence) || destaged && !self.may_destage() {
             self.give_relocation(chunk);

@@ -229,6 +229,7 @@ impl Ftl {
                 continue;
             }
             band.slots_done = self.geometry.slots_per_block();
+            band.found = true;
             // What was found is durable after the first flush, not before.
             band.invalid_order = order_last;
             band.state = match probe {

@@ -8,7 +8,7 @@
 //! waits for its pieces, those behind it may have theirs loaded meanwhile.
 //!
 //! GC, destage and whoever else moves a slot need no entry in DRAM: the slot's header and valid bit say
-//! what the entry is.
+//! what the entry is, unless recovery found the band (`Ftl::may_trust`).
 //!
 //! Invariants:
 //! - nobody waits for a frame while holding another: a claim is granted whole or not at all;
@@ -376,9 +376,9 @@ impl Ftl {
             let share = claim.share;
             *self.share_of(share) -= 1;
             self.unclaim(index);
-            self.fail_request(index, RequestError::Unreadable);
             if self.host.requests[index].class == Class::Read {
                 self.counters.reads_unreadable += 1;
+                self.fail_request(index, RequestError::Unreadable);
                 self.part_ended(index);
             }
         }
@@ -468,7 +468,7 @@ impl Ftl {
         }
     }
 
-    /// Brings the entries of a rerouted read into DRAM. True if they are there.
+    /// Brings the entries of these blocks into DRAM, for nobody's request. True if they are there.
     pub(crate) fn entries_are_there(&mut self, lba: u32, blocks: u32) -> bool {
         let Some(cached) = self.map.cached() else { return true };
         let pieces = cached.piece(lba)..=cached.piece(lba + blocks - 1);
@@ -492,9 +492,9 @@ impl Ftl {
         }
     }
 
-    /// Loads are under way, so who waits for the map is served without anything else happening.
-    pub(crate) fn loads_run(&self) -> bool {
-        !self.residency.loads.is_empty()
+    /// Pieces on their way to DRAM: who waits for them is served without anything else happening.
+    pub(crate) fn loads_running(&self) -> usize {
+        self.residency.loads.len()
     }
 
     /// Counts a host read that finds all its entries there, or not.

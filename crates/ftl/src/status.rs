@@ -212,7 +212,8 @@ impl Ftl {
         format!(
             "phase {}, bands {bands:?}, free {} of low {} and floor {}, credit {}; {} writes, {} \
              moves, {} commits, {} waiters, {} victims, {} wanted; checkpoint {:?}; safe below {}, \
-             durable below {}, next {}; flush running {:?}; units quiet {}; append points {:?}, {:?}, draining {:?}; fast tier: free {}, {:?}",
+             durable below {}, next {}; flush running {:?}; units quiet {}; append points {:?}, {:?}, draining {:?}; fast tier: free {}, {:?}; \
+             units (running, programs, reads, others) {:?}; {:?}; {} pieces loaded now",
             phase_name(self.phase),
             self.bands.free,
             self.bands_free_low(),
@@ -239,6 +240,12 @@ impl Ftl {
             self.bands.draining.iter().map(|&block| &self.bands[block]).collect::<Vec<_>>(),
             self.bands.free_fast,
             self.tier,
+            self.units
+                .iter()
+                .map(|unit| (unit.running, unit.programs.len(), unit.reads.len(), unit.reads_low.len()))
+                .collect::<Vec<_>>(),
+            self.search,
+            self.loads_running(),
         )
     }
 

@@ -5,8 +5,11 @@ use crate::{THREADS, passed, seeds};
 use flash::{FastTier, Pairing};
 use ftl::PolicyNames;
 use lab::crash::{CrashOptions, CrashReport, explore_seeds};
+use lab::damage::survive_damage;
 use lab::device::Manner;
+use lab::lost_map::{LostMapReport, survive_lost_map};
 use lab::parallel::for_each_seed;
+use lab::rot::survive_rot;
 use lab::soak::{SoakOptions, run_model, run_model_twice};
 use nand::Faults;
 
@@ -71,6 +74,67 @@ fn reads_with_a_part_of_the_map_in_dram_return_the_last_write_in_long_runs() {
     let loaded: u64 = reports.iter().map(|report| report.map_pieces_loaded).sum();
     println!("{test}: {loaded} pieces were loaded");
     assert!(loaded > 0, "all of the map was in DRAM");
+}
+
+#[test]
+fn a_part_of_the_map_in_dram_keeps_everything_when_blocks_fail_and_the_power_goes() {
+    let test = "a_part_of_the_map_in_dram_keeps_everything_when_blocks_fail_and_the_power_goes";
+    let options = |seed: u64| {
+        let mut options = if seed.is_multiple_of(2) {
+            CrashOptions::of_seed(seed)
+        } else {
+            CrashOptions::tiered_of_seed(seed)
+        };
+        options.fill = options.fill.min(0.6);
+        options = options.with_part_of_the_map();
+        options.faults =
+            Faults { seed, program_fail: 0.002, erase_fail: 0.002, ..Faults::default() };
+        options.settings.checkpoint_slots = 60;
+        options.images_per_cut = 4;
+        options
+    };
+    passed(test, explore_seeds(seeds(700..712), THREADS, options));
+}
+
+#[test]
+fn any_single_page_may_rot_where_a_part_of_the_map_is_in_dram() {
+    let test = "any_single_page_may_rot_where_a_part_of_the_map_is_in_dram";
+    let run = |seed: u64| {
+        let mut options = CrashOptions::of_seed(seed).with_part_of_the_map();
+        options.device.blocks_per_unit -= 8;
+        survive_rot(seed, &options)
+    };
+    let reports = passed(test, for_each_seed(seeds(800..806), THREADS, run));
+    let rebuilt: u64 = reports.iter().map(|report| report.rebuilt).sum();
+    assert!(rebuilt > 0, "no map was rebuilt");
+}
+
+#[test]
+fn damage_is_found_where_a_part_of_the_map_is_in_dram() {
+    let test = "damage_is_found_where_a_part_of_the_map_is_in_dram";
+    let run =
+        |seed: u64| survive_damage(seed, &CrashOptions::of_seed(seed).with_part_of_the_map());
+    passed(test, for_each_seed(seeds(0..16), THREADS, run));
+}
+
+#[test]
+fn a_map_that_rots_under_a_running_device_costs_nothing_but_a_mount() {
+    let test = "a_map_that_rots_under_a_running_device_costs_nothing_but_a_mount";
+    let run = |seed: u64| {
+        let mut options = if seed.is_multiple_of(2) {
+            let mut options = CrashOptions::of_seed(seed);
+            options.device.manner = Manner::Nand(Pairing::None);
+            options
+        } else {
+            CrashOptions::tiered_of_seed(seed)
+        };
+        options.fill = options.fill.min(0.8);
+        survive_lost_map(seed, &options.with_part_of_the_map())
+    };
+    let reports = passed(test, for_each_seed(seeds(0..24), THREADS, run));
+    let sum = |of: fn(&LostMapReport) -> u64| reports.iter().map(of).sum::<u64>();
+    println!("{test}: {} pieces lost, {} rebuilt", sum(|r| r.pieces_lost), sum(|r| r.rebuilt));
+    assert!(sum(|report| report.pieces_lost) > 0 && sum(|report| report.rebuilt) > 0);
 }
 
 #[test]

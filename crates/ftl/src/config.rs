@@ -1,10 +1,12 @@
 //! What the owner of a device chooses: once, when it is formatted ([`FormatOptions`]), and at each
 //! mount ([`Settings`]). Both are checked whole before anything starts.
 
+use crate::map::bytes_min_to_hold;
 use crate::policy::PolicyNames;
 use crate::policy::stream::HANDLES_MAX;
 use crate::streams::StreamVolume;
 use flash::{Geometry, MICROSECOND, MILLISECOND};
+use std::ops::Range;
 
 /// Chosen when the device is formatted, kept in the root record.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -59,6 +61,9 @@ pub struct Settings {
     /// With `map_bytes`: blocks whose entries come to DRAM and leave it together, a power of two from 8
     /// to 1024. Fewer make better use of it where hot blocks lie far apart, and larger tables.
     pub map_piece_blocks: u32,
+    /// With `map_bytes`: ranges of logical blocks whose entries stay in DRAM once they came, as of volumes
+    /// that are mapped by page.
+    pub map_whole: Vec<Range<u32>>,
     /// Policies, by name.
     pub policies: PolicyNames,
     /// Ranges of logical blocks with a stream policy of their own; they must not overlap.
@@ -90,6 +95,7 @@ impl Default for Settings {
             destage_above: 70,
             map_bytes: 0,
             map_piece_blocks: 1024,
+            map_whole: Vec::new(),
             policies: PolicyNames::default(),
             volumes: Vec::new(),
             seed: 1,
@@ -144,11 +150,12 @@ impl Settings {
                 "map_piece_blocks = {piece}: must be a power of two from 8 to 1024, for example 1024"
             ));
         }
-        let min = crate::map_bytes_min(geometry, piece);
+        let blocks = geometry.slots() as u32;
+        let min = bytes_min_to_hold(blocks, piece, &self.map_whole);
         if self.map_bytes != 0 && self.map_bytes < min {
             return Err(format!(
                 "map_memory of {} bytes: the map of a device of this size, or of each of its shards, \
-                 works in {min} bytes of DRAM and more; use 0 for all of it",
+                 works in {min} bytes of DRAM and more, with what of it is to stay there; use 0 for all of it",
                 self.map_bytes
             ));
         }

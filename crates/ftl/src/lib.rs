@@ -692,6 +692,7 @@ impl Ftl {
             geometry,
             settings,
         };
+        ftl.map.hold(&ftl.settings.map_whole);
         ftl.set_up_streams()?;
         ftl.set_up_profile();
         Ok(ftl)

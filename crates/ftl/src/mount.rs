@@ -406,6 +406,7 @@ impl Ftl {
     fn clear_map(&mut self, logical_blocks: u32) {
         let Settings { map_bytes, map_piece_blocks, .. } = self.settings;
         self.map = Map::new(logical_blocks, map_bytes, map_piece_blocks);
+        self.map.hold(&self.settings.map_whole);
     }
 
     /// Goes to the next older checkpoint; after the last, back to the newest damaged one.

@@ -94,7 +94,7 @@ enum Claimed {
 impl Ftl {
     /// Frames that claims of `share` may take in all.
     fn share_max(&self, share: Share) -> u32 {
-        let frames = self.map.cached().map_or(0, |cached| cached.frames());
+        let frames = self.map.cached().map_or(0, |cached| cached.frames_shared());
         match share {
             Share::Reads | Share::Oldest => frames / 8 * 3 + frames % 8 * 3 / 8,
             Share::Ahead => frames / 8,

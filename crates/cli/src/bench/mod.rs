@@ -20,7 +20,8 @@ use serde_json::{Value, json};
     weir bench all --quick          the same on smaller devices and in shorter time\n  \
     weir bench waf nbd-seq          what these names begin\n  \
     weir bench all --json | jq '.[] | select(.met | not)'\n\n\
-    Names: ftl-read-cpu, ftl-write-cpu, ftl-tier-write-cpu, stream-POLICY-ns, policy-DECISION-POLICY-ns,\n  \
+    Names: ftl-read-cpu, ftl-write-cpu, ftl-tier-write-cpu, map-cached-{zipf,dram}-{5,1},\n  \
+    map-cached-hit-cpu, stream-POLICY-ns, policy-DECISION-POLICY-ns,\n  \
     plugin-DECISION-MODULE-ns, map-bytes-per-block, usable-capacity,\n  \
     recovery-seconds-per-tib, sim-memory-per-tib, sim-rate, waf-{fifo,greedy}-{7,10,28}, crash-images,\n  \
     raw-{bandwidth,latency}-PROFILE, nbd-{rand,seq}-{read,write}...-vs-{nbdkit,qemu-nbd}\n\n\

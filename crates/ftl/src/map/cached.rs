@@ -68,6 +68,9 @@ pub(crate) struct Cached {
     queues: Queues,
     pinned: u32,
     loading: u32,
+    /// Pieces that stay once they came, and how many they are.
+    held: Bits,
+    held_count: u32,
     pub evictions: u64,
     scratch: Vec<Change>,
 }
@@ -83,7 +86,8 @@ struct Sizes {
 impl Sizes {
     fn of(blocks: u32, shift: u32) -> Self {
         let pieces = u64::from(blocks.div_ceil(1 << shift));
-        let bits = 2 + Queues::BITS_PER_PIECE;
+        // Void, by round, and held.
+        let bits = 3 + Queues::BITS_PER_PIECE;
         let tables = pieces * 6 + pieces * bits / 8 + Changes::bytes_min(blocks);
         let dirty = 2 * words(shift) * 8;
         // Pins, the piece, the list of free frames.
@@ -93,6 +97,12 @@ impl Sizes {
 
     fn bytes_min(&self) -> u64 {
         self.tables + self.frames_min * self.frame + CHANGES_BYTES_MIN
+    }
+
+    /// Frames that so many bytes hold.
+    fn frames(&self, bytes: u64) -> u64 {
+        let rest = bytes.max(self.bytes_min()) - self.tables;
+        (rest / 2).max(self.frames_min * self.frame) / self.frame
     }
 }
 
@@ -112,6 +122,23 @@ pub(crate) fn bytes_min(blocks: u32, piece_blocks: u32) -> u64 {
     Sizes::of(blocks, piece_blocks.ilog2()).bytes_min()
 }
 
+/// The same with pieces that stay there, those of `held`.
+pub(crate) fn bytes_min_to_hold(blocks: u32, piece_blocks: u32, held: &[Range<u32>]) -> u64 {
+    let shift = piece_blocks.ilog2();
+    let sizes = Sizes::of(blocks, shift);
+    let pieces: u64 = held.iter().map(|blocks| pieces_of(blocks, shift).len() as u64).sum();
+    match pieces {
+        0 => sizes.bytes_min(),
+        // Frames take half of what the tables leave.
+        pieces => sizes.tables + 2 * (pieces + sizes.frames_min) * sizes.frame + CHANGES_BYTES_MIN,
+    }
+}
+
+/// The pieces that have one of these blocks.
+fn pieces_of(blocks: &Range<u32>, shift: u32) -> Range<u32> {
+    if blocks.is_empty() { 0..0 } else { blocks.start >> shift..((blocks.end - 1) >> shift) + 1 }
+}
+
 impl Cached {
     /// Every block is unmapped. `bytes` is at least [`bytes_min`].
     pub fn new(blocks: u32, bytes: u64, piece_blocks: u32) -> Self {
@@ -119,8 +146,7 @@ impl Cached {
         let pieces = blocks.div_ceil(1 << shift);
         let sizes = Sizes::of(blocks, shift);
         let rest = bytes.max(sizes.bytes_min()) - sizes.tables;
-        let for_frames = (rest / 2).max(sizes.frames_min * sizes.frame);
-        let frames = (for_frames / sizes.frame).min(u64::from(pieces)) as u32;
+        let frames = sizes.frames(bytes).min(u64::from(pieces)) as u32;
         Self {
             blocks,
             shift,
@@ -142,13 +168,27 @@ impl Cached {
             queues: Queues::new(frames, pieces),
             pinned: 0,
             loading: 0,
+            held: Bits::new(pieces),
+            held_count: 0,
             evictions: 0,
             scratch: Vec::new(),
         }
     }
 
-    pub fn frames(&self) -> u32 {
-        self.frames
+    /// Frames that are for whatever is looked at most.
+    pub fn frames_shared(&self) -> u32 {
+        self.frames - self.held_count
+    }
+
+    /// The pieces of these blocks stay in DRAM once they came. There are frames for them: see
+    /// [`bytes_min_to_hold`].
+    pub fn hold(&mut self, blocks: &Range<u32>) {
+        let pieces = pieces_of(&(blocks.start..blocks.end.min(self.blocks)), self.shift);
+        // With a frame for each piece none ever leaves.
+        for piece in pieces.filter(|_| self.frames < self.place.len() as u32) {
+            self.held_count += u32::from(!self.held.get(piece));
+            self.held.set(piece, true);
+        }
     }
 
     /// Frames that a further piece could have: free ones, and those of pieces that are not pinned.
@@ -432,6 +472,9 @@ impl Cached {
         self.place[piece as usize] = frame;
         self.piece_of[frame as usize] = piece;
         self.queues.add(frame, piece);
+        if self.held.get(piece) {
+            self.pin(piece);
+        }
     }
 
     /// The blocks of `piece`, as if the last one were whole.

@@ -13,6 +13,7 @@ mod tests;
 
 pub(crate) use cached::Cached;
 use cached::bytes_min;
+pub(crate) use cached::bytes_min_to_hold;
 
 use crate::format::{CHUNK_ENTRIES, UNMAPPED};
 use flash::Geometry;
@@ -48,6 +49,13 @@ impl Map {
         }
         let cached = Some(Box::new(Cached::new(blocks, bytes, piece_blocks)));
         Self { blocks, flat: Vec::new(), cached }
+    }
+
+    /// The entries of these blocks stay in DRAM once they came.
+    pub fn hold(&mut self, ranges: &[Range<u32>]) {
+        if let Some(cached) = self.cached_mut() {
+            ranges.iter().for_each(|blocks| cached.hold(blocks));
+        }
     }
 
     /// Logical blocks.

@@ -145,8 +145,25 @@ fn a_cached_map_says_what_a_plain_one_says() {
             }
         }
         twin.check();
-        assert!(twin.cached.evictions > 0 || twin.cached.frames() * piece >= blocks);
+        assert!(twin.cached.evictions > 0 || twin.cached.frames_shared() * piece >= blocks);
     }
+}
+
+#[test]
+fn what_is_held_stays_and_the_rest_has_frames_left() {
+    let (blocks, piece, held) = (9000, 8, 100..360);
+    let bytes = super::bytes_min_to_hold(blocks, piece, std::slice::from_ref(&held));
+    let mut twin = Twin::new(blocks, piece, 5);
+    twin.cached = Cached::new(blocks, bytes, piece);
+    twin.cached.hold(&held);
+    assert!(twin.cached.frames_shared() >= 24, "{} frames are left", twin.cached.frames_shared());
+    held.clone().for_each(|lba| twin.load(twin.cached.piece(lba)));
+    for _ in 0..5_000 {
+        twin.replace();
+        assert!(held.clone().all(|lba| twin.cached.is_resident(twin.cached.piece(lba))));
+    }
+    twin.check();
+    assert!(twin.cached.evictions > 0, "nothing had to leave");
 }
 
 #[test]

@@ -97,7 +97,7 @@ impl Config {
         let mut root = Section::new("", table, &mut errors);
         let plugins = plugins(&mut root, base);
         let mut chosen = Vec::new();
-        let (volumes, mut streams) = volumes(&mut root, &plugins);
+        let (volumes, mut streams, whole) = volumes(&mut root, &plugins);
         let raw = raw::section(&mut root);
         let device = device(root.section("device"), base, volumes, raw);
         let nbd = nbd(root.section("nbd"), base);
@@ -122,6 +122,7 @@ impl Config {
                     }
                 }
                 ftl.volumes = stream_volumes(&device, &streams, &ftl.policies.stream);
+                ftl.map_whole = whole_maps(&device, &whole);
                 for (volume, stream) in device.volumes.iter().zip(streams) {
                     if let Some(name) = stream.filter(|name| name.starts_with(WASM)) {
                         chosen.push((format!("stream/{}", volume.name), name));
@@ -186,14 +187,14 @@ fn of_module(name: &str, plugins: &[PluginFile]) -> Result<bool, String> {
     Err(format!("no [[plugin]] is called {module:?}; there are {there}"))
 }
 
-/// The volumes, and the stream policy of each that asks for one.
+/// The volumes, the stream policy of each that asks for one, and whether its map stays in DRAM.
 fn volumes(
     root: &mut Section<'_>,
     plugins: &[PluginFile],
-) -> (Vec<VolumeOptions>, Vec<Option<String>>) {
+) -> (Vec<VolumeOptions>, Vec<Option<String>>, Vec<bool>) {
     let tables = root.sections("volume");
     let mut volumes: Vec<VolumeOptions> = Vec::new();
-    let mut streams = Vec::new();
+    let (mut streams, mut whole) = (Vec::new(), Vec::new());
     for (index, table) in tables.into_iter().enumerate() {
         let mut section = Section::new(format!("volume[{index}]."), table, root.errors);
         let name_missing = !section.has("name");
@@ -232,13 +233,30 @@ fn volumes(
         {
             section.refuse("streams", &format!("{name:?}"), reason, STREAMS_EXAMPLE);
         }
-        section.finish(&["name", "size", "read_only", "streams"]);
+        let mapping = section.choice("mapping", &["cached", "page"]);
+        section.finish(&["name", "size", "read_only", "streams", "mapping"]);
         if let (Some(name), Some(bytes)) = (name, size) {
             volumes.push(VolumeOptions { name, blocks: bytes / BLOCK_BYTES as u64, read_only });
             streams.push(stream);
+            whole.push(mapping.as_deref() == Some("page"));
         }
     }
-    (volumes, streams)
+    (volumes, streams, whole)
+}
+
+/// The blocks of volumes whose map stays in DRAM, as a shard counts them; see [`stream_volumes`].
+fn whole_maps(device: &DeviceOptions, whole: &[bool]) -> Vec<std::ops::Range<u32>> {
+    let split = Split::new(device.shards as usize);
+    let mut first_block = 0;
+    let mut ranges = Vec::new();
+    for (volume, &whole) in device.volumes.iter().zip(whole) {
+        let first = split.shard_blocks(first_block);
+        first_block += volume.blocks;
+        if whole {
+            ranges.push(first as u32..split.shard_blocks(first_block) as u32);
+        }
+    }
+    ranges
 }
 
 const STREAMS_EXAMPLE: &str = "\"sfr:handles=8\"";

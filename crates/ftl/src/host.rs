@@ -6,7 +6,7 @@
 
 use crate::append::{Append, Appended, NONE, Owner};
 use crate::format::{Header, Kind, MASK_48, POISONED, UNMAPPED, decode_header};
-use crate::residency::Claim;
+use crate::residency::{Claim, Residency};
 use crate::slab::Slab;
 use crate::slo::Way;
 use crate::units::{ReadOp, ReadPurpose};
@@ -87,6 +87,7 @@ pub(crate) struct Waiter {
 #[derive(Debug, Default)]
 pub(crate) struct Host {
     pub requests: Slab<HostRequest>,
+    pub residency: Residency,
     /// Writes and trims that are not placed whole, oldest first.
     pub writes: VecDeque<u32>,
     /// The last so many of them came since `Ftl::warm_writes`.

@@ -78,14 +78,12 @@ use flash::{
 };
 use format::CheckpointLayout;
 use host::Host;
-use lost::Search;
 use map::Map;
 use mount::Mount;
 use moves::Move;
 use policy::Policies;
 use profile::Profiled;
 use reclaim::Reclaim;
-use residency::Residency;
 use slab::Slab;
 use slo::Learned;
 use status::Counters;
@@ -133,8 +131,6 @@ pub struct Ftl {
     generation: u64,
 
     map: Map,
-    residency: Residency,
-    search: Search,
     blocks_mapped: u64,
     bands: Bands,
     sequence_next: u64,
@@ -612,7 +608,9 @@ impl Ftl {
         if let Some(cached) = self.map.cached() {
             cached.verify()?;
             let slots = cached.resident().filter(|&(_, entry)| entry < format::POISONED);
-            return self.bands.verify_part(slots.map(|(_, entry)| SlotId(entry)), self.blocks_mapped);
+            return self
+                .bands
+                .verify_part(slots.map(|(_, entry)| SlotId(entry)), self.blocks_mapped);
         }
         let flat = self.map.flat().unwrap_or_default();
         let mapped = flat.iter().filter(|&&entry| entry < format::POISONED);
@@ -648,9 +646,7 @@ impl Ftl {
             empty_crc: format::empty_crc(),
             label: Vec::new(),
             generation: 0,
-            map: Map::new(logical_blocks, settings.map_bytes, settings.map_piece_blocks),
-            residency: Residency::default(),
-            search: Search::default(),
+            map: Map::of(&settings, logical_blocks),
             blocks_mapped: 0,
             bands: bands_of(&geometry, health),
             sequence_next: 1,
@@ -692,7 +688,6 @@ impl Ftl {
             geometry,
             settings,
         };
-        ftl.map.hold(&ftl.settings.map_whole);
         ftl.set_up_streams()?;
         ftl.set_up_profile();
         Ok(ftl)

@@ -42,10 +42,12 @@ impl Ftl {
             }
             return;
         }
-        if !self.search.slots.contains(&slot) && !self.search.next_slots.contains(&slot) {
+        if !self.reclaim.search.slots.contains(&slot)
+            && !self.reclaim.search.next_slots.contains(&slot)
+        {
             let block = self.bands.block_of(slot);
             self.bands[block].reads_pending += 1;
-            self.search.next_slots.push(slot);
+            self.reclaim.search.next_slots.push(slot);
             self.search_on();
         }
     }
@@ -67,23 +69,23 @@ impl Ftl {
     /// Goes on with the search as far as it can go now.
     fn search_on(&mut self) {
         loop {
-            if self.search.slots.is_empty() {
-                self.search.slots = std::mem::take(&mut self.search.next_slots);
-                (self.search.page, self.search.tries) = (0, 0);
+            if self.reclaim.search.slots.is_empty() {
+                self.reclaim.search.slots = std::mem::take(&mut self.reclaim.search.next_slots);
+                (self.reclaim.search.page, self.reclaim.search.tries) = (0, 0);
             }
-            if self.search.slots.is_empty() {
+            if self.reclaim.search.slots.is_empty() {
                 return;
             }
             let pages = self.layout.chunks.div_ceil(self.geometry.slots_per_page);
-            while self.search.page < pages && self.search.reads < READS_MAX {
-                self.search_page(self.search.page);
-                self.search.page += 1;
+            while self.reclaim.search.page < pages && self.reclaim.search.reads < READS_MAX {
+                self.search_page(self.reclaim.search.page);
+                self.reclaim.search.page += 1;
             }
-            if self.search.reads > 0 {
+            if self.reclaim.search.reads > 0 {
                 return;
             }
             // One that is not found was overwritten meanwhile.
-            for slot in std::mem::take(&mut self.search.slots) {
+            for slot in std::mem::take(&mut self.reclaim.search.slots) {
                 let block = self.bands.block_of(slot);
                 self.bands[block].reads_pending -= 1;
                 self.drain_check = true;
@@ -104,7 +106,7 @@ impl Ftl {
             }
         }
         if let Some((first, last)) = wanted {
-            self.search.reads += 1;
+            self.reclaim.search.reads += 1;
             self.read_bases(first, last, ReadPurpose::Search);
         }
     }
@@ -114,8 +116,8 @@ impl Ftl {
         if let Some(cached) = self.map.cached() {
             cached.compose(chunk, base, &mut entries);
         }
-        for at in 0..self.search.slots.len() {
-            let slot = self.search.slots[at];
+        for at in 0..self.reclaim.search.slots.len() {
+            let slot = self.reclaim.search.slots[at];
             let found = entries.iter().position(|&entry| entry == slot.0);
             if let Some(index) = found.filter(|_| self.bands.is_valid(slot) && self.may_write()) {
                 self.poison_block(chunk * CHUNK_ENTRIES as u32 + index as u32, slot);
@@ -129,7 +131,7 @@ impl Ftl {
         op: &ReadOp,
         slots: Result<&[SlotRead<'_>], MediumError>,
     ) {
-        self.search.reads -= 1;
+        self.reclaim.search.reads -= 1;
         let mut missed = None;
         for index in 0..op.count {
             let chunk = op.lba + index;
@@ -146,11 +148,11 @@ impl Ftl {
         }
         if let Some((first, last)) = missed {
             // It may be of the checkpoint before the last one by now.
-            self.search.tries += u32::from(self.base_slot(op.lba) == op.slot);
-            if self.search.tries >= TRIES_MAX {
+            self.reclaim.search.tries += u32::from(self.base_slot(op.lba) == op.slot);
+            if self.reclaim.search.tries >= TRIES_MAX {
                 self.lose_base();
             } else {
-                self.search.reads += 1;
+                self.reclaim.search.reads += 1;
                 self.read_bases(first, last, ReadPurpose::Search);
             }
         }

@@ -398,15 +398,9 @@ impl Ftl {
         let layout = CheckpointLayout::new(&self.geometry, logical_blocks);
         let fits = u64::from(logical_blocks) < self.geometry.slots() && logical_blocks > 0;
         self.layout = layout.filter(|_| fits).ok_or(MountError::Geometry)?;
-        self.clear_map(logical_blocks);
+        self.map = Map::of(&self.settings, logical_blocks);
         self.set_up_streams().expect("the settings are sound");
         Ok(())
-    }
-
-    fn clear_map(&mut self, logical_blocks: u32) {
-        let Settings { map_bytes, map_piece_blocks, .. } = self.settings;
-        self.map = Map::new(logical_blocks, map_bytes, map_piece_blocks);
-        self.map.hold(&self.settings.map_whole);
     }
 
     /// Goes to the next older checkpoint; after the last, back to the newest damaged one.
@@ -563,7 +557,7 @@ impl Ftl {
         for chunk in std::mem::take(&mut mount.lost_again) {
             mount.found[chunk as usize] = false;
         }
-        self.clear_map(self.map.blocks());
+        self.map = Map::of(&self.settings, self.map.blocks());
         self.bands.unload();
         self.blocks_mapped = 0;
         mount.candidates.clear();

@@ -7,6 +7,7 @@
 
 use crate::append::{Append, NONE, Owner};
 use crate::format::{Header, Kind, UNMAPPED};
+use crate::lost::Search;
 use crate::moves::Move;
 use crate::policy::{FullBands, Greedy, Purpose, VictimPolicy};
 use crate::units::{ReadOp, ReadPurpose};
@@ -66,6 +67,8 @@ pub(crate) struct Reclaim {
     pub victims: Vec<Victim>,
     /// Bands to reclaim for another reason than space.
     pub wanted: VecDeque<(BlockId, &'static str)>,
+    /// Slots that were found lost, and whose blocks are being looked for.
+    pub search: Search,
     /// Chunks of one page of relocation buffers that are free.
     chunks: Vec<u32>,
     /// Slots in use of each chunk.
@@ -353,7 +356,7 @@ impl Ftl {
             return false;
         }
         if self.bands[block].slots_valid > 0 {
-            if self.search.is_under_way() || !self.reclaim.doubted.is_empty() {
+            if self.reclaim.search.is_under_way() || !self.reclaim.doubted.is_empty() {
                 return false;
             }
             if self.moves.is_empty() {

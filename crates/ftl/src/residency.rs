@@ -109,14 +109,13 @@ impl Ftl {
             let Some(cached) = self.map.cached() else { return };
             // What is looked up at once shows no atomic write in part, so the parts are large.
             let pieces_max = self.share_max(Share::Reads);
-            let end = cached.blocks_of(cached.piece(lba) + pieces_max - 1).end;
-            let count = left.min(end.saturating_sub(lba).max(1));
+            let count = left.min(cached.end_of_pieces(lba, pieces_max) - lba);
             if !self.map.is_there(lba, count) {
                 match self.claim(index, lba..lba + count, Share::Reads) {
                     Claimed::There => {}
                     Claimed::Waits => return,
                     Claimed::NoRoom => {
-                        self.residency.waiting.push_back(index);
+                        self.host.residency.waiting.push_back(index);
                         return;
                     }
                 }
@@ -150,7 +149,7 @@ impl Ftl {
 
     /// Goes on with reads that waited for frames, as far as there are some.
     pub(crate) fn admit_reads(&mut self) {
-        while let Some(&index) = self.residency.waiting.front() {
+        while let Some(&index) = self.host.residency.waiting.front() {
             let (lba, left) = self.left_of(index);
             let Some(cached) = self.map.cached() else { return };
             let pieces = cached.piece(lba + left - 1) - cached.piece(lba) + 1;
@@ -158,21 +157,21 @@ impl Ftl {
             if !self.has_room(wanted, Share::Reads) {
                 return;
             }
-            self.residency.waiting.pop_front();
+            self.host.residency.waiting.pop_front();
             self.read_on(index);
         }
     }
 
     pub(crate) fn reads_wait_for_frames(&self) -> bool {
-        !self.residency.waiting.is_empty()
+        !self.host.residency.waiting.is_empty()
     }
 
     /// Whether so many pieces of `share` can be claimed now, whichever they are.
     fn has_room(&self, pieces: u32, share: Share) -> bool {
         let taken = match share {
-            Share::Reads => self.residency.reads,
-            Share::Ahead => self.residency.ahead,
-            Share::Oldest => self.residency.oldest,
+            Share::Reads => self.host.residency.reads,
+            Share::Ahead => self.host.residency.ahead,
+            Share::Oldest => self.host.residency.oldest,
         };
         let Some(cached) = self.map.cached() else { return true };
         taken + pieces <= self.share_max(share) && pieces <= cached.frames_to_have()
@@ -184,7 +183,8 @@ impl Ftl {
         let pieces = cached.piece(blocks.start)..cached.piece(blocks.end - 1) + 1;
         // Only what is written needs a frame for a piece that holds nothing.
         let writes = matches!(self.host.requests[index].class, Class::Write { .. });
-        let wanted = |piece: &u32| writes || cached.is_resident(*piece) || !cached.is_unused(*piece);
+        let wanted =
+            |piece: &u32| writes || cached.is_resident(*piece) || !cached.is_unused(*piece);
         let mut list = std::mem::take(&mut self.host.requests[index].claim.pieces);
         list.clear();
         list.extend(pieces.filter(wanted));
@@ -206,9 +206,9 @@ impl Ftl {
 
     fn share_of(&mut self, share: Share) -> &mut u32 {
         match share {
-            Share::Reads => &mut self.residency.reads,
-            Share::Ahead => &mut self.residency.ahead,
-            Share::Oldest => &mut self.residency.oldest,
+            Share::Reads => &mut self.host.residency.reads,
+            Share::Ahead => &mut self.host.residency.ahead,
+            Share::Oldest => &mut self.host.residency.oldest,
         }
     }
 
@@ -222,7 +222,7 @@ impl Ftl {
         claim.missing = 0;
         *self.share_of(share) -= list.len() as u32;
         for piece in list.drain(..) {
-            if let Some(load) = self.residency.loads.get_mut(&piece) {
+            if let Some(load) = self.host.residency.loads.get_mut(&piece) {
                 load.pins -= 1;
                 load.waiters.retain(|&other| other != index);
             } else if let Some(cached) = self.map.cached_mut() {
@@ -231,7 +231,7 @@ impl Ftl {
         }
         self.host.requests[index].claim.pieces = list;
         // A write that waits for frames is tried again.
-        self.stirred |= std::mem::take(&mut self.residency.starved);
+        self.stirred |= std::mem::take(&mut self.host.residency.starved);
     }
 
     /// Pins `piece` for a request if it is in DRAM; else loads it, and the request is told. True if it
@@ -241,7 +241,7 @@ impl Ftl {
         if waiter.is_some() && cached.pin(piece) || waiter.is_none() && cached.is_resident(piece) {
             return true;
         }
-        if let Some(load) = self.residency.loads.get_mut(&piece) {
+        if let Some(load) = self.host.residency.loads.get_mut(&piece) {
             load.pins += u32::from(waiter.is_some());
             load.waiters.extend(waiter);
             return false;
@@ -257,7 +257,7 @@ impl Ftl {
         }
         let waiters: Vec<u32> = waiter.into_iter().collect();
         let pins = waiters.len() as u32;
-        self.residency.loads.insert(piece, Load { frame, pins, waiters, tries: 0 });
+        self.host.residency.loads.insert(piece, Load { frame, pins, waiters, tries: 0 });
         self.read_piece(piece);
         false
     }
@@ -321,7 +321,7 @@ impl Ftl {
         let ReadPurpose::Map(piece) = op.purpose else {
             unreachable!("only reads of pieces end here")
         };
-        let Some(load) = self.residency.loads.get_mut(&piece) else { return };
+        let Some(load) = self.host.residency.loads.get_mut(&piece) else { return };
         load.tries += 1;
         let tries = load.tries;
         let slot = self.base_slot(op.lba);
@@ -330,16 +330,16 @@ impl Ftl {
             Err(_) => None,
         };
         if let Some(bytes) = base {
-            self.residency.loaded += 1;
+            self.host.residency.loaded += 1;
             self.end_load(piece, bytes);
         } else if slot != op.slot || tries < TRIES_MAX {
             // Cells at their limit may be read the next time.
             if slot != op.slot
-                && let Some(load) = self.residency.loads.get_mut(&piece)
+                && let Some(load) = self.host.residency.loads.get_mut(&piece)
             {
                 load.tries = 0;
             }
-            self.residency.retried += 1;
+            self.host.residency.retried += 1;
             self.read_piece(piece);
         } else {
             self.lose_piece(piece);
@@ -347,7 +347,7 @@ impl Ftl {
     }
 
     fn end_load(&mut self, piece: u32, base: &[u8]) {
-        let load = self.residency.loads.remove(&piece).expect("a load is under way");
+        let load = self.host.residency.loads.remove(&piece).expect("a load is under way");
         let cached = self.map.cached_mut().expect("only a part of the map is in DRAM");
         cached.fill(piece, load.frame, Some(base));
         for _ in 0..load.pins {
@@ -366,7 +366,7 @@ impl Ftl {
     /// band, which a mount does. Until then who needs it is told, and nothing more is written, as no
     /// checkpoint could be.
     fn lose_piece(&mut self, piece: u32) {
-        let load = self.residency.loads.remove(&piece).expect("a load is under way");
+        let load = self.host.residency.loads.remove(&piece).expect("a load is under way");
         if let Some(cached) = self.map.cached_mut() {
             cached.give_frame(load.frame);
         }
@@ -388,7 +388,7 @@ impl Ftl {
 
     /// Part of the last checkpoint cannot be read.
     pub(crate) fn lose_base(&mut self) {
-        self.residency.lost += 1;
+        self.host.residency.lost += 1;
         if self.may_write() {
             self.fail();
         }
@@ -406,10 +406,10 @@ impl Ftl {
             cached.touch(first);
             return true;
         }
-        let last = first + self.share_max(Share::Oldest) - 1;
+        let pieces_max = self.share_max(Share::Oldest);
         let Some(cached) = self.map.cached() else { return true };
         let (lba, left) = self.left_of(index);
-        let end = cached.blocks_of(last).end.max(lba + 1).min(lba + left);
+        let end = cached.end_of_pieces(lba, pieces_max).min(lba + left);
         self.claim_next(index, lba..end)
     }
 
@@ -442,7 +442,7 @@ impl Ftl {
             Claimed::There => true,
             Claimed::Waits => false,
             Claimed::NoRoom => {
-                self.residency.starved = true;
+                self.host.residency.starved = true;
                 false
             }
         }
@@ -455,10 +455,10 @@ impl Ftl {
         let pieces = cached.piece(lba)..cached.piece(lba + left - 1) + 1;
         let count = pieces.end - pieces.start;
         if pieces.clone().all(|piece| cached.is_resident(piece)) {
-            self.residency.hits += 1;
+            self.host.residency.hits += 1;
             return;
         }
-        self.residency.misses += 1;
+        self.host.residency.misses += 1;
         if self.has_room(count, Share::Ahead) {
             let claimed = self.claim(index, lba..lba + left, Share::Ahead);
             // Who finds all there needs no claim.
@@ -475,14 +475,16 @@ impl Ftl {
         let absent: Vec<u32> = pieces
             .filter(|&piece| !cached.is_resident(piece) && !cached.is_unused(piece))
             .collect();
-        absent.into_iter().fold(true, |there, piece| self.pin_or_load(piece, None) && there)
+        // All of them, so that they come together.
+        absent.into_iter().filter(|&piece| !self.pin_or_load(piece, None)).count() == 0
     }
 
     /// Rerouted reads of blocks of `piece` fail.
     fn fail_reroutes(&mut self, piece: u32) {
         let Some(cached) = self.map.cached() else { return };
         let blocks = cached.blocks_of(piece);
-        let lost = |&(_, lba, count): &(u32, u32, u32)| lba < blocks.end && blocks.start < lba + count;
+        let lost =
+            |&(_, lba, count): &(u32, u32, u32)| lba < blocks.end && blocks.start < lba + count;
         let (failed, kept): (Vec<_>, Vec<_>) =
             std::mem::take(&mut self.host.reroutes).into_iter().partition(lost);
         self.host.reroutes = kept;
@@ -494,15 +496,15 @@ impl Ftl {
 
     /// Pieces on their way to DRAM: who waits for them is served without anything else happening.
     pub(crate) fn loads_running(&self) -> usize {
-        self.residency.loads.len()
+        self.host.residency.loads.len()
     }
 
     /// Counts a host read that finds all its entries there, or not.
     pub(crate) fn note_looked_up(&mut self, lba: u32, blocks: u32) {
         if self.map.is_there(lba, blocks) {
-            self.residency.hits += 1;
+            self.host.residency.hits += 1;
         } else {
-            self.residency.misses += 1;
+            self.host.residency.misses += 1;
         }
     }
 }

@@ -242,9 +242,14 @@ impl Ftl {
             self.tier,
             self.units
                 .iter()
-                .map(|unit| (unit.running, unit.programs.len(), unit.reads.len(), unit.reads_low.len()))
+                .map(|unit| (
+                    unit.running,
+                    unit.programs.len(),
+                    unit.reads.len(),
+                    unit.reads_low.len()
+                ))
                 .collect::<Vec<_>>(),
-            self.search,
+            self.reclaim.search,
             self.loads_running(),
         )
     }
@@ -398,7 +403,7 @@ impl Ftl {
 
     /// What only a map of which a part is in DRAM has to tell.
     fn cached_counters(&self, cached: &Cached) -> [(&'static str, u64); 9] {
-        let residency = &self.residency;
+        let residency = &self.host.residency;
         [
             ("map_hits", residency.hits),
             ("map_misses", residency.misses),

@@ -35,8 +35,12 @@ fn device_figures(request: &mut Request<'_>) {
     } else {
         LOAD
     };
-    let shares = [("map-cached-zipf-5", "map-cached-dram-5", 5.0, DRAM_GOAL), ("map-cached-zipf-1", "map-cached-dram-1", 1.0, DRAM_GOAL)];
-    let wanted = |names: [&str; 2], request: &Request<'_>| names.iter().any(|name| request.wants(name));
+    let shares = [
+        ("map-cached-zipf-5", "map-cached-dram-5", 5.0, DRAM_GOAL),
+        ("map-cached-zipf-1", "map-cached-dram-1", 1.0, DRAM_GOAL),
+    ];
+    let wanted =
+        |names: [&str; 2], request: &Request<'_>| names.iter().any(|name| request.wants(name));
     let mut whole: Option<Result<MapReads, lab::Failure>> = None;
     for (rate_name, dram_name, map_percent, dram) in shares {
         if !wanted([rate_name, dram_name], request) {
@@ -45,7 +49,9 @@ fn device_figures(request: &mut Request<'_>) {
         let whole = whole.get_or_insert_with(|| map_reads(&load)).as_ref();
         let part = map_reads(&MapLoad { map_percent, ..load });
         let goal = Goal::AtLeast(90.0);
-        let both = whole.map_err(Clone::clone).and_then(|whole| part.as_ref().map(|part| (whole, part)).map_err(Clone::clone));
+        let both = whole
+            .map_err(Clone::clone)
+            .and_then(|whole| part.as_ref().map(|part| (whole, part)).map_err(Clone::clone));
         let rate = both.map(|(whole, part)| {
             let share = 100.0 * part.iops / whole.iops;
             Figure::new(rate_name, share, "%", goal).note(format!(
@@ -83,7 +89,8 @@ fn hit_cost(quick: bool, name: &str, goal: Goal) -> Result<Figure, String> {
     let share = 0.15;
     let flat_bytes = GEOMETRY.slots() * 4;
     let settings = Settings { map_bytes: flat_bytes / 2, ..Settings::default() };
-    let whole = aged(GEOMETRY, false, Settings::default())?.cost_within(share, operations, false)?;
+    let whole =
+        aged(GEOMETRY, false, Settings::default())?.cost_within(share, operations, false)?;
     let mut core = aged(GEOMETRY, false, settings)?;
     // The first reads bring it there.
     core.cost_within(share, operations / 4, false)?;

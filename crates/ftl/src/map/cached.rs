@@ -222,6 +222,12 @@ impl Cached {
         first..(first + (1 << self.shift)).min(self.blocks)
     }
 
+    /// The end of the blocks of so many pieces, from that of `lba` on.
+    pub fn end_of_pieces(&self, lba: u32, pieces: u32) -> u32 {
+        let end = u64::from(self.piece(lba) + pieces) << self.shift;
+        end.min(u64::from(self.blocks)) as u32
+    }
+
     /// The map chunk that `piece` is part of.
     pub fn chunk_of(&self, piece: u32) -> u32 {
         (piece << self.shift) / CHUNK_ENTRIES as u32
@@ -537,7 +543,11 @@ impl Cached {
             }
         }
         let [first, second] = &mut self.void;
-        if self.round == 0 { first.take(second) } else { second.take(first) }
+        if self.round == 0 {
+            first.take(second)
+        } else {
+            second.take(first)
+        }
         self.changes.join_rounds(self.round);
     }
 
@@ -652,7 +662,10 @@ impl Cached {
             let Some(entries) = self.entries_of(piece) else { continue };
             let used = entries.iter().filter(|&&entry| entry != UNMAPPED).count() as u32;
             if used != self.used_of(piece) {
-                return Err(format!("piece {piece} counts {} used, has {used}", self.used_of(piece)));
+                return Err(format!(
+                    "piece {piece} counts {} used, has {used}",
+                    self.used_of(piece)
+                ));
             }
             if self.changes.of(self.blocks_of(piece)).next().is_some() {
                 return Err(format!("piece {piece} is in a frame and has changes beside it"));

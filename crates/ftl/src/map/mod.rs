@@ -15,6 +15,7 @@ pub(crate) use cached::Cached;
 use cached::bytes_min;
 pub(crate) use cached::bytes_min_to_hold;
 
+use crate::Settings;
 use crate::format::{CHUNK_ENTRIES, UNMAPPED};
 use flash::Geometry;
 use std::ops::Range;
@@ -40,22 +41,15 @@ pub(crate) struct Map {
 }
 
 impl Map {
-    /// Every block is unmapped. With `bytes` bytes of DRAM if that is less than a flat map takes; 0
-    /// for no limit.
-    pub fn new(blocks: u32, bytes: u64, piece_blocks: u32) -> Self {
-        let flat_bytes = u64::from(blocks) * 4;
+    /// With every block unmapped, and as much of it in DRAM as the settings say.
+    pub fn of(settings: &Settings, blocks: u32) -> Self {
+        let (bytes, flat_bytes) = (settings.map_bytes, u64::from(blocks) * 4);
         if bytes == 0 || bytes >= flat_bytes.max(FLAT_BYTES_MIN) {
             return Self { blocks, flat: vec![UNMAPPED; blocks as usize], cached: None };
         }
-        let cached = Some(Box::new(Cached::new(blocks, bytes, piece_blocks)));
-        Self { blocks, flat: Vec::new(), cached }
-    }
-
-    /// The entries of these blocks stay in DRAM once they came.
-    pub fn hold(&mut self, ranges: &[Range<u32>]) {
-        if let Some(cached) = self.cached_mut() {
-            ranges.iter().for_each(|blocks| cached.hold(blocks));
-        }
+        let mut cached = Box::new(Cached::new(blocks, bytes, settings.map_piece_blocks));
+        settings.map_whole.iter().for_each(|blocks| cached.hold(blocks));
+        Self { blocks, flat: Vec::new(), cached: Some(cached) }
     }
 
     /// Logical blocks.

@@ -171,7 +171,11 @@ mod tests {
 
     impl Cache {
         fn new(frames: u32, pieces: u32) -> Self {
-            Self { queues: Queues::new(frames, pieces), pieces: vec![u32::MAX; frames as usize], misses: 0 }
+            Self {
+                queues: Queues::new(frames, pieces),
+                pieces: vec![u32::MAX; frames as usize],
+                misses: 0,
+            }
         }
 
         fn use_piece(&mut self, piece: u32) {

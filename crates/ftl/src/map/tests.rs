@@ -111,7 +111,8 @@ impl Twin {
     fn check(&self) {
         for chunk in 0..self.base.len() as u32 {
             let bytes = self.chunk_bytes(chunk);
-            let entries = bytes.chunks_exact(4).map(|at| u32::from_le_bytes(at.try_into().unwrap()));
+            let entries =
+                bytes.chunks_exact(4).map(|at| u32::from_le_bytes(at.try_into().unwrap()));
             let first = chunk as usize * CHUNK_ENTRIES;
             let plain = &self.plain[first..(first + CHUNK_ENTRIES).min(self.plain.len())];
             let held: Vec<u32> = entries.take(plain.len()).collect();

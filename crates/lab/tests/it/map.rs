@@ -31,9 +31,10 @@ fn options_of_seed(seed: u64) -> SoakOptions {
     options.device.manner = match seed % 4 {
         0 => Manner::Nand(pairing),
         1 => Manner::File,
-        _ => {
-            Manner::Tiered { pairing, fast: FastTier { units: 2, blocks_per_unit: 6 + seed as u32 % 4 } }
-        }
+        _ => Manner::Tiered {
+            pairing,
+            fast: FastTier { units: 2, blocks_per_unit: 6 + seed as u32 % 4 },
+        },
     };
     options.fill = [0.5, 0.9, 1.0][seed as usize / 2 % 3];
     options.operations = 12_000;
@@ -112,8 +113,7 @@ fn any_single_page_may_rot_where_a_part_of_the_map_is_in_dram() {
 #[test]
 fn damage_is_found_where_a_part_of_the_map_is_in_dram() {
     let test = "damage_is_found_where_a_part_of_the_map_is_in_dram";
-    let run =
-        |seed: u64| survive_damage(seed, &CrashOptions::of_seed(seed).with_part_of_the_map());
+    let run = |seed: u64| survive_damage(seed, &CrashOptions::of_seed(seed).with_part_of_the_map());
     passed(test, for_each_seed(seeds(0..16), THREADS, run));
 }
 

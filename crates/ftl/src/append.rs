@@ -375,6 +375,7 @@ impl Ftl {
             if purpose == Purpose::Checkpoint { BandState::Checkpoint } else { BandState::Open };
         self.bands.set_state(block, state);
         let band = &mut self.bands[block];
+        band.found = false;
         (band.slots_written, band.slots_done) = (0, 0);
         (band.first_order, band.invalid_order, band.hold_order) = (0, 0, 0);
         let open = self.opens.take();

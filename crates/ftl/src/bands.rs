@@ -47,6 +47,8 @@ pub(crate) struct Band {
     /// Free since the mount: an erase may have been cut off, so it is erased again, but only when it
     /// is about to be needed; most were erased well.
     pub unproven: bool,
+    /// Recovery found it, so what it says of itself is all that is known of it.
+    pub found: bool,
     /// A program failed: its data moves, then it is retired instead of erased.
     pub failing: bool,
     pub slots_valid: u32,
@@ -464,6 +466,35 @@ impl Bands {
             return Err(format!("{bits} slots are marked valid, not as many are mapped"));
         }
         Ok(())
+    }
+
+    /// The same where only a part of the map is at hand: what it says, and that the counts agree.
+    pub fn verify_part(
+        &self,
+        map: impl Iterator<Item = SlotId>,
+        blocks_mapped: u64,
+    ) -> Result<(), String> {
+        let mut seen = vec![0u64; self.valid.len()];
+        for slot in map {
+            let (word, bit) = (slot.0 as usize / 64, 1 << (slot.0 % 64));
+            if !self.is_valid(slot) || seen[word] & bit != 0 {
+                return Err(format!("slot {} is mapped twice, or not marked valid", slot.0));
+            }
+            seen[word] |= bit;
+        }
+        let bits: u64 = self.valid.iter().map(|word| u64::from(word.count_ones())).sum();
+        let counted: u64 = self.list.iter().map(|band| u64::from(band.slots_valid)).sum();
+        if bits != blocks_mapped || counted != blocks_mapped {
+            return Err(format!(
+                "{blocks_mapped} blocks are mapped, {bits} slots marked valid, {counted} counted"
+            ));
+        }
+        self.verify_sums()
+    }
+
+    /// Recovery begins anew: nothing is valid.
+    pub fn unload(&mut self) {
+        self.valid.fill(0);
     }
 
     fn verify_sums(&self) -> Result<(), String> {

@@ -17,8 +17,9 @@
 //! - root records and the footer are written twice, so no single page is what a mount hangs on.
 
 use crate::append::{Append, NONE, Owner};
-use crate::format::{CHUNK_ENTRIES, Footer, Kind, ROOT_PAGES, Root, UNMAPPED, root_shape};
+use crate::format::{Footer, Kind, ROOT_PAGES, Root, root_shape};
 use crate::policy::Purpose;
+use crate::staging::Staging;
 use crate::{BandState, Ftl, Mutant, Phase};
 use flash::{BLOCK_BYTES, BlockId, MediumError, SlotData, crc};
 
@@ -49,11 +50,17 @@ pub(crate) struct Checkpoint {
     pub order: u64,
     /// Its bands.
     pub bands: Vec<BlockId>,
+    /// The one that a map of which only a part is in DRAM rests on: its name, and its bands by
+    /// position, `None` where recovery found none.
+    pub base_name: u64,
+    pub base_bands: Vec<Option<BlockId>>,
+    /// The next content of the one being written.
+    pub staging: Staging,
     /// Name, bands (with their open entries) of the one being written.
     next_order: u64,
     sequence_begun: u64,
     opens: Vec<u32>,
-    page_next: u32,
+    pub page_next: u32,
     pages_running: u32,
     /// Every order below this must be durable before the footer.
     covered: u64,
@@ -127,6 +134,12 @@ impl Ftl {
     }
 
     fn checkpoint_if_due(&mut self) {
+        if let Some(cached) = self.map.cached_mut() {
+            cached.sweep_on();
+            if cached.sweep(0) && self.phase == Phase::Running && self.changes_are_many() {
+                self.checkpoint.want();
+            }
+        }
         let interval = match self.settings.checkpoint_slots {
             // The map's own size sixteen times over: checkpoints cost 6 % of what is appended.
             0 => (u64::from(self.layout.chunks) * 16)
@@ -167,10 +180,14 @@ impl Ftl {
             unit = if unit + 1 < units.end { unit + 1 } else { units.start };
         }
         self.table_at_checkpoint();
+        if let Some(cached) = self.map.cached_mut() {
+            cached.sweep(u32::MAX);
+        }
         let checkpoint = &mut self.checkpoint;
         checkpoint.next_order = self.durable.next();
         checkpoint.sequence_begun = self.sequence_next;
         (checkpoint.page_next, checkpoint.pages_running) = (0, 0);
+        checkpoint.staging.clear();
         checkpoint.stage = Stage::Content;
         self.counters.slots_since_checkpoint = 0;
         for position in 0..wanted {
@@ -200,7 +217,7 @@ impl Ftl {
             bands: self.layout.bands,
             position,
             shape: root_shape(&self.geometry_recorded()),
-            logical_blocks: self.l2p.len() as u32,
+            logical_blocks: self.map.blocks(),
             sequence_begun: self.checkpoint.sequence_begun,
             generation: self.generation,
             label: self.label.clone(),
@@ -256,12 +273,17 @@ impl Ftl {
                 return;
             }
             let index = self.checkpoint.page_next;
+            if !self.content_is_staged(index) {
+                return;
+            }
+            let bases = self.take_staged();
             self.checkpoint.page_next += 1;
             let (position, _) = self.layout.place(index);
             let page = self.checkpoint_page(position);
             let first = index * self.geometry.slots_per_page;
             for slot in first..first + self.geometry.slots_per_page {
-                self.put_content(page, slot);
+                let base = bases.get((slot - first) as usize).and_then(Option::as_deref);
+                self.put_content(page, slot, base);
             }
             self.pad(page);
             self.queue_page(page);
@@ -275,9 +297,9 @@ impl Ftl {
     }
 
     /// Content slot `index`: a map chunk, or part of the band table.
-    fn put_content(&mut self, page: u32, index: u32) {
+    fn put_content(&mut self, page: u32, index: u32, base: Option<&[u8]>) {
         if index < self.layout.chunks {
-            let bytes = self.chunk(index);
+            let bytes = self.chunk(index, base);
             self.put_meta(page, Kind::Map, index, bytes);
         } else if index < self.layout.chunks + self.layout.table_slots {
             let number = index - self.layout.chunks;
@@ -286,21 +308,6 @@ impl Ftl {
             bytes.copy_from_slice(&self.open_table[at..at + BLOCK_BYTES]);
             self.put_meta(page, Kind::BandTable, number, bytes);
         }
-    }
-
-    fn chunk(&self, index: u32) -> Box<[u8; BLOCK_BYTES]> {
-        let mut bytes = Box::new([0; BLOCK_BYTES]);
-        let first = index as usize * CHUNK_ENTRIES;
-        let entries = &self.l2p[first..(first + CHUNK_ENTRIES).min(self.l2p.len())];
-        let (held, rest) = bytes.split_at_mut(entries.len() * 4);
-        // A plain loop over two slices, which the compiler turns into a copy.
-        for (&entry, at) in entries.iter().zip(held.chunks_exact_mut(4)) {
-            at.copy_from_slice(&entry.to_le_bytes());
-        }
-        for at in rest.chunks_exact_mut(4) {
-            at.copy_from_slice(&UNMAPPED.to_le_bytes());
-        }
-        bytes
     }
 
     fn settle_content(&mut self) {
@@ -386,6 +393,7 @@ impl Ftl {
         self.checkpoint.order = self.checkpoint.next_order;
         let bands = self.close_checkpoint_bands();
         let old = std::mem::replace(&mut self.checkpoint.bands, bands);
+        self.rebase();
         self.give_up(&old);
         let unsealed = std::mem::take(&mut self.checkpoint.unsealed);
         self.give_up(&unsealed);
@@ -426,6 +434,10 @@ impl Ftl {
             self.checkpoint.unsealed.extend(bands);
         } else {
             self.give_up(&bands);
+        }
+        self.checkpoint.staging.clear();
+        if let Some(cached) = self.map.cached_mut() {
+            cached.checkpoint_aborted();
         }
         self.checkpoint.stage = Stage::Wanted;
     }

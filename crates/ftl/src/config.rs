@@ -1,11 +1,13 @@
 //! What the owner of a device chooses: once, when it is formatted ([`FormatOptions`]), and at each
 //! mount ([`Settings`]). Both are checked whole before anything starts.
 
+use crate::map::bytes_min_to_hold;
 use crate::policy::PolicyNames;
 use crate::policy::stream::HANDLES_MAX;
 use crate::shares::{FastShare, SHARES_MAX};
 use crate::streams::StreamVolume;
 use flash::{Geometry, MICROSECOND, MILLISECOND};
+use std::ops::Range;
 
 /// Chosen when the device is formatted, kept in the root record.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -57,6 +59,15 @@ pub struct Settings {
     /// On a two-tier device: ranges of logical blocks with a share of the fast tier each, so that one
     /// writer waits for itself; with fewer than two it is everybody's.
     pub fast_shares: Vec<FastShare>,
+    /// DRAM for the map, in bytes: the part of it that is looked at most, and what changed since the
+    /// last checkpoint. 0 for all of it, 4 bytes a logical block.
+    pub map_bytes: u64,
+    /// With `map_bytes`: blocks whose entries come to DRAM and leave it together, a power of two from 8
+    /// to 1024. Fewer make better use of it where hot blocks lie far apart, and larger tables.
+    pub map_piece_blocks: u32,
+    /// With `map_bytes`: ranges of logical blocks whose entries stay in DRAM once they came, as of volumes
+    /// that are mapped by page.
+    pub map_whole: Vec<Range<u32>>,
     /// Policies, by name.
     pub policies: PolicyNames,
     /// Ranges of logical blocks with a stream policy of their own; they must not overlap.
@@ -87,6 +98,9 @@ impl Default for Settings {
             relocation_blocks: 1024,
             destage_above: 70,
             fast_shares: Vec::new(),
+            map_bytes: 0,
+            map_piece_blocks: 1024,
+            map_whole: Vec::new(),
             policies: PolicyNames::default(),
             volumes: Vec::new(),
             seed: 1,
@@ -128,12 +142,32 @@ impl Settings {
                 self.relocation_blocks
             ));
         }
+        self.validate_map(geometry)?;
         self.policies.validate()?;
         let wanted = crate::streams::handles_wanted(self)?;
         if wanted > STREAM_HANDLES_MAX {
             return Err(format!(
                 "streams: the policies want {wanted} placement handles in all, at most \
                  {STREAM_HANDLES_MAX} can be had; give some of them fewer, for example sfr:handles=4"
+            ));
+        }
+        Ok(())
+    }
+
+    fn validate_map(&self, geometry: &Geometry) -> Result<(), String> {
+        let piece = self.map_piece_blocks;
+        if !piece.is_power_of_two() || !(8..=1024).contains(&piece) {
+            return Err(format!(
+                "map_piece_blocks = {piece}: must be a power of two from 8 to 1024, for example 1024"
+            ));
+        }
+        let blocks = geometry.slots() as u32;
+        let min = bytes_min_to_hold(blocks, piece, &self.map_whole);
+        if self.map_bytes != 0 && self.map_bytes < min {
+            return Err(format!(
+                "map_memory of {} bytes: the map of a device of this size, or of each of its shards, \
+                 works in {min} bytes of DRAM and more, with what of it is to stay there; use 0 for all of it",
+                self.map_bytes
             ));
         }
         Ok(())

@@ -89,7 +89,7 @@ impl Ftl {
     /// The layout of a checkpoint of this device with or without its fast units.
     pub(crate) fn layout_of(&self, tiered: bool) -> Option<CheckpointLayout> {
         let geometry = if tiered { self.geometry } else { self.geometry.without_fast() };
-        CheckpointLayout::new(&geometry, self.l2p.len() as u32)
+        CheckpointLayout::new(&geometry, self.map.blocks())
     }
 
     pub(crate) fn begin_detach(&mut self) {

@@ -58,10 +58,11 @@ impl Ftl {
 
     /// Points `lba` to `previous` again if it still points to `slot`.
     pub(crate) fn give_back(&mut self, lba: u32, slot: SlotId, previous: u32, order: u64) {
-        if self.l2p[lba as usize] != slot.0 {
+        // As long as its slot is valid, it is what the block points to.
+        if !self.bands.is_valid(slot) {
             return;
         }
-        self.remap(lba, previous, order);
+        self.remap_known(lba, slot.0, previous, order);
         // Its map may hold what is undone here.
         self.checkpoint.begin_anew();
         if previous < POISONED {

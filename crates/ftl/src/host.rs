@@ -6,6 +6,7 @@
 
 use crate::append::{Append, Appended, NONE, Owner};
 use crate::format::{Header, Kind, MASK_48, POISONED, UNMAPPED, decode_header};
+use crate::residency::{Claim, Residency};
 use crate::slab::Slab;
 use crate::slo::Way;
 use crate::units::{ReadOp, ReadPurpose};
@@ -67,6 +68,8 @@ pub(crate) struct HostRequest {
     pub members: Vec<(u32, SlotId, u32)>,
     /// Requests that wait until this atomic write is decided.
     pub readers: Vec<u32>,
+    /// Pieces of the map that it keeps in DRAM for its next step.
+    pub claim: Claim,
 }
 
 impl HostRequest {
@@ -86,6 +89,7 @@ pub(crate) struct Waiter {
 #[derive(Debug, Default)]
 pub(crate) struct Host {
     pub requests: Slab<HostRequest>,
+    pub residency: Residency,
     /// Writes and trims that are not placed whole, oldest first.
     pub writes: VecDeque<u32>,
     /// The last so many of them came since `Ftl::warm_writes`.
@@ -143,6 +147,9 @@ impl Ftl {
                 self.host.atomic_writes += u32::from(atomic);
                 self.queue_write(index);
                 self.host.writes_cold += 1;
+                if self.map.is_cached() {
+                    self.claim_ahead(index);
+                }
             }
             Operation::Trim { fua } => {
                 entry.class = Class::Trim { fua };
@@ -172,7 +179,7 @@ impl Ftl {
             return Ok(());
         }
         let end = u64::from(request.lba.0) + u64::from(request.blocks);
-        if request.blocks == 0 || end > self.l2p.len() as u64 {
+        if request.blocks == 0 || end > u64::from(self.map.blocks()) {
             return Err(RequestError::OutOfRange);
         }
         if let Operation::Write { atomic: true, .. } = request.operation
@@ -187,22 +194,43 @@ impl Ftl {
         Ok(())
     }
 
-    /// Splits a read into runs that one command can read.
     fn start_read(&mut self, index: u32) {
-        let (lba, blocks, buffer) = {
-            let entry = &self.host.requests[index];
-            (entry.lba, entry.blocks, entry.buffer)
-        };
+        let entry = &mut self.host.requests[index];
+        // Held while the runs are queued, so that an early completion does not reply.
+        entry.pending = 1;
+        let (lba, blocks) = (entry.lba, entry.blocks);
         self.counters.host_blocks_read += u64::from(blocks);
+        if self.map.is_cached() {
+            self.note_looked_up(lba, blocks);
+        }
+        self.resume_read(index);
+    }
+
+    /// Begins a read, or goes on with it after the atomic write it waited for was decided.
+    fn resume_read(&mut self, index: u32) {
+        if self.map.is_cached() {
+            self.read_on(index);
+            return;
+        }
         if self.host.atomic_writes > 0 && self.wait_for_group(index) {
             return;
         }
-        // Held while the runs are queued, so that an early completion does not reply.
-        self.host.requests[index].pending = 1;
-        let mut at = 0;
-        while at < blocks {
-            let first = self.l2p[(lba + at) as usize];
-            let count = self.run_length(lba + at, blocks - at, first);
+        self.look_up(index, self.host.requests[index].blocks);
+        self.part_ended(index);
+    }
+
+    /// Splits the next `blocks` blocks of a read into runs that one command can read.
+    pub(crate) fn look_up(&mut self, index: u32, blocks: u32) {
+        let (lba, mut at, buffer) = {
+            let entry = &mut self.host.requests[index];
+            let at = entry.placed;
+            entry.placed += blocks;
+            (entry.lba, at, entry.buffer)
+        };
+        let end = at + blocks;
+        while at < end {
+            let first = self.map.entry(lba + at);
+            let count = self.run_length(lba + at, end - at, first);
             let into = Payload { buffer, index: at };
             match first {
                 UNMAPPED => self.outputs.push_back(Output::ReadZeroes { into, count }),
@@ -225,12 +253,11 @@ impl Ftl {
             }
             at += count;
         }
-        self.part_ended(index);
     }
 
     /// Consecutive logical blocks that lie in consecutive slots of one page, or have none.
     fn run_length(&self, lba: u32, max: u32, first: u32) -> u32 {
-        let map = &self.l2p[lba as usize..(lba + max) as usize];
+        let map = self.map.run(lba, max);
         if first >= POISONED {
             return map.iter().take_while(|&&entry| entry == first).count() as u32;
         }
@@ -316,6 +343,7 @@ impl Ftl {
             }
             self.host.writes.remove(at);
             self.unqueue_write(index);
+            self.unclaim(index);
             self.after_placing(index);
         }
     }
@@ -330,8 +358,8 @@ impl Ftl {
             self.warm(lba);
         }
         for lba in lbas {
-            match self.l2p.get(lba as usize) {
-                Some(&slot) if slot < POISONED => self.bands.warm(SlotId(slot)),
+            match self.map.peek(lba) {
+                Some(slot) if slot < POISONED => self.bands.warm(SlotId(slot)),
                 _ => {}
             }
         }
@@ -339,7 +367,7 @@ impl Ftl {
 
     /// Reads the map entry of `lba` ahead of its use.
     pub(crate) fn warm(&self, lba: u32) {
-        std::hint::black_box(self.l2p.get(lba as usize).copied());
+        std::hint::black_box(self.map.peek(lba));
     }
 
     fn after_placing(&mut self, index: u32) {
@@ -367,10 +395,13 @@ impl Ftl {
     /// from the first block to `after_placing`.
     fn place_blocks(&mut self, index: u32, hint: Hint, atomic: bool) -> bool {
         if self.host.requests[index].placed == 0 && self.host.requests[index].pending == 0 {
+            if !self.entry_is_there(index) {
+                return false;
+            }
             if atomic {
                 let point = self.wished_point(index, hint);
                 let room = self.room_for_group(index, point) || self.room_behind(index);
-                if self.gate_host(index) || !room {
+                if self.gate_host(index) || self.gate_changes() || !room {
                     return false;
                 }
                 self.host.atomic_placing = true;
@@ -378,8 +409,12 @@ impl Ftl {
             self.host.requests[index].pending = 1;
         }
         while self.host.requests[index].placed < self.host.requests[index].blocks {
-            if !self.host.atomic_placing && self.gate_host(index) {
+            let gated = |ftl: &mut Self| ftl.gate_host(index) || ftl.gate_changes();
+            if !self.host.atomic_placing && gated(self) {
                 self.counters.writes_throttled += 1;
+                return false;
+            }
+            if !self.entry_is_there(index) {
                 return false;
             }
             let wished = self.wished_point(index, hint);
@@ -452,7 +487,11 @@ impl Ftl {
         while self.host.requests[index].placed < self.host.requests[index].blocks {
             let entry = &self.host.requests[index];
             let lba = entry.lba + entry.placed;
-            let count = (entry.blocks - entry.placed).min(TRIM_BLOCKS_MAX);
+            let max = (entry.blocks - entry.placed).min(TRIM_BLOCKS_MAX);
+            if self.gate_changes() {
+                return false;
+            }
+            let Some(count) = self.trim_window(index, max) else { return false };
             let Some(point) = self.record_point() else {
                 if self.now < self.no_space_until {
                     self.fail_request(index, RequestError::NoSpace);
@@ -478,11 +517,10 @@ impl Ftl {
     }
 
     fn trim_range(&mut self, index: u32, point: usize, lba: u32, count: u32) {
-        let range = lba as usize..(lba + count) as usize;
         // A trim that is still on its way could be undone by a power cut after this one's reply.
         let settled =
             self.host.trims_running == 0 || self.host.trims_running == 1 && self.holds_trim(index);
-        if settled && self.l2p[range].iter().all(|&entry| entry == UNMAPPED) {
+        if settled && self.map.mapped_run(lba, count) == (false, count) {
             // What unmapped them may be acknowledged and not durable; with FUA this trim answers
             // for it.
             self.note_order(index, self.durable.next() - 1);
@@ -512,7 +550,19 @@ impl Ftl {
 
     /// Points `lba` to `entry` and returns what it pointed to.
     pub(crate) fn remap(&mut self, lba: u32, entry: u32, order: u64) -> u32 {
-        let previous = std::mem::replace(&mut self.l2p[lba as usize], entry);
+        let previous = self.map.replace(lba, entry);
+        self.account(previous, entry, order);
+        previous
+    }
+
+    /// Points `lba`, which points to `previous`, to `entry`.
+    pub(crate) fn remap_known(&mut self, lba: u32, previous: u32, entry: u32, order: u64) {
+        self.map.set(lba, previous, entry);
+        self.account(previous, entry, order);
+    }
+
+    #[inline]
+    fn account(&mut self, previous: u32, entry: u32, order: u64) {
         if previous < POISONED {
             self.bands.invalidate(SlotId(previous), order);
             self.blocks_mapped -= 1;
@@ -521,7 +571,6 @@ impl Ftl {
             self.bands.validate(SlotId(entry));
             self.blocks_mapped += 1;
         }
-        previous
     }
 
     pub(crate) fn next_sequence(&mut self) -> u64 {
@@ -616,10 +665,11 @@ impl Ftl {
         entry.class = Class::Read;
         self.outputs.push_back(Output::Reply(Reply { id, result }));
         self.counters.host_errors += u64::from(result.is_err());
+        self.unclaim(index);
         if group {
             self.host.atomic_writes -= 1;
             for reader in std::mem::take(&mut self.host.requests[index].readers) {
-                self.start_read(reader);
+                self.resume_read(reader);
             }
         }
         self.host.requests.give(index);
@@ -668,15 +718,9 @@ impl Ftl {
     }
 
     /// Length of the run from `lba`, at most `blocks`, of logical blocks that all hold data or all
-    /// do not; true if they do.
+    /// do not; true if they do. What only a look at flash could tell counts as data.
     pub fn mapped_run(&self, lba: Lba, blocks: u32) -> (bool, u32) {
-        let end = (lba.0.saturating_add(blocks) as usize).min(self.l2p.len());
-        let Some(map) = self.l2p.get(lba.0 as usize..end).filter(|map| !map.is_empty()) else {
-            return (false, 0);
-        };
-        let mapped = map[0] != UNMAPPED;
-        let run = map.iter().take_while(|&&entry| (entry != UNMAPPED) == mapped).count();
-        (mapped, run as u32)
+        self.map.mapped_run(lba.0, blocks)
     }
 
     /// When the oldest page was opened that padding would help: a host request waits for it, and

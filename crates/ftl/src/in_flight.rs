@@ -132,11 +132,15 @@ impl Ftl {
             return;
         }
         for (request, lba, count) in std::mem::take(&mut self.host.reroutes) {
+            if !self.entries_are_there(lba, count) {
+                self.host.reroutes.push((request, lba, count));
+                continue;
+            }
             let (first, buffer) =
                 (self.host.requests[request].lba, self.host.requests[request].buffer);
             for lba in lba..lba + count {
                 let into = Payload { buffer, index: lba - first };
-                match self.l2p[lba as usize] {
+                match self.map.entry(lba) {
                     UNMAPPED => self.outputs.push_back(Output::ReadZeroes { into, count: 1 }),
                     POISONED => self.fail_request(request, RequestError::Unreadable),
                     slot => {

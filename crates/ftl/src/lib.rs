@@ -36,6 +36,8 @@ pub mod format;
 mod group;
 mod host;
 mod in_flight;
+mod lost;
+mod map;
 mod mount;
 mod moves;
 mod mutant;
@@ -45,9 +47,11 @@ pub mod raw;
 mod rebuild;
 mod reclaim;
 mod replay;
+mod residency;
 mod shares;
 mod slab;
 mod slo;
+mod staging;
 mod status;
 mod streams;
 mod switch;
@@ -59,6 +63,7 @@ pub use config::{FormatOptions, LABEL_BYTES_MAX, Settings};
 pub use detach::LostTier;
 pub use format::VERSION;
 pub use host::ATOMIC_BLOCKS_MAX;
+pub use map::map_bytes_min;
 pub use mount::logical_blocks_max;
 pub use mutant::Mutant;
 pub use policy::PolicyNames;
@@ -74,10 +79,11 @@ use checkpoint::Checkpoint;
 use durable::Durable;
 use flash::{
     Command, Completion, Geometry, Health, Instant, MediumError, Operation, Random, RequestError,
-    SlotWrite, Tag,
+    SlotId, SlotWrite, Tag,
 };
 use format::CheckpointLayout;
 use host::Host;
+use map::Map;
 use mount::Mount;
 use moves::Move;
 use policy::Policies;
@@ -130,7 +136,7 @@ pub struct Ftl {
     label: Vec<u8>,
     generation: u64,
 
-    l2p: Vec<u32>,
+    map: Map,
     blocks_mapped: u64,
     bands: Bands,
     sequence_next: u64,
@@ -214,6 +220,9 @@ impl Ftl {
                 true
             }
         };
+        if self.reads_wait_for_frames() {
+            self.admit_reads();
+        }
         self.events += 1;
         self.stirred |= stirs;
         self.observe_load();
@@ -281,7 +290,7 @@ impl Ftl {
                 let unit = self.bands.unit_of_slot(op.slot);
                 let state = &mut self.units[unit as usize];
                 state.running -= 1;
-                state.reads_running -= u32::from(matches!(op.purpose, ReadPurpose::Host(_)));
+                state.reads_running -= u32::from(op.purpose.is_hosts());
                 self.ended(unit, slo::Kind::Read);
                 if matches!(slots, Err(MediumError::UnitGone)) && self.phase != Phase::Mounting {
                     self.lose_unit(unit);
@@ -320,6 +329,9 @@ impl Ftl {
             ReadPurpose::Relocate(..) => self.end_relocation_read(op, slots),
             ReadPurpose::Scrub => self.end_scrub_read(op, slots),
             ReadPurpose::Mount => self.end_mount_read(op, slots),
+            ReadPurpose::Map(_) => self.end_piece_read(op, slots),
+            ReadPurpose::Stage(_) => self.end_stage_read(op, slots),
+            ReadPurpose::Search => self.end_search_read(op, slots),
         }
         self.reads.give(read);
     }
@@ -382,6 +394,9 @@ impl Ftl {
         }
         if self.switches.watched {
             self.replace_broken();
+        }
+        if self.reads_wait_for_frames() {
+            self.admit_reads();
         }
         self.stop_if_done();
     }
@@ -606,8 +621,16 @@ impl Ftl {
 
     /// Checks what must hold between events; `Err` says what does not. For tests: it walks the map.
     pub fn verify(&self) -> Result<(), String> {
-        let mapped = self.l2p.iter().filter(|&&entry| entry < format::POISONED);
-        self.bands.verify(mapped.clone().map(|&entry| flash::SlotId(entry)))?;
+        if let Some(cached) = self.map.cached() {
+            cached.verify()?;
+            let slots = cached.resident().filter(|&(_, entry)| entry < format::POISONED);
+            return self
+                .bands
+                .verify_part(slots.map(|(_, entry)| SlotId(entry)), self.blocks_mapped);
+        }
+        let flat = self.map.flat().unwrap_or_default();
+        let mapped = flat.iter().filter(|&&entry| entry < format::POISONED);
+        self.bands.verify(mapped.clone().map(|&entry| SlotId(entry)))?;
         let count = mapped.count() as u64;
         if count != self.blocks_mapped {
             return Err(format!("{} blocks are counted, {count} mapped", self.blocks_mapped));
@@ -639,7 +662,7 @@ impl Ftl {
             empty_crc: format::empty_crc(),
             label: Vec::new(),
             generation: 0,
-            l2p: vec![format::UNMAPPED; logical_blocks as usize],
+            map: Map::of(&settings, logical_blocks),
             blocks_mapped: 0,
             bands: bands_of(&geometry, health),
             sequence_next: 1,
@@ -713,8 +736,8 @@ impl Core for Ftl {
     }
 
     fn slot_of(&self, lba: flash::Lba) -> Option<flash::SlotId> {
-        let slot = self.l2p.get(lba.0 as usize).copied();
-        slot.filter(|&slot| slot < format::POISONED).map(flash::SlotId)
+        let slot = self.map.peek(lba.0);
+        slot.filter(|&slot| slot < format::POISONED).map(SlotId)
     }
 
     fn counter(&self, name: &str) -> u64 {

@@ -10,9 +10,12 @@
 //! 4. *Scan*: every page of the bands that were open at the checkpoint or opened after it, and of
 //!    those whose first slot is damaged. If a part of the content was lost, or no footer is sound,
 //!    of every band (see `rebuild`).
-//! 5. *Replay* (see `replay`), and a new checkpoint in the background.
+//! 5. *Replay* (see `replay`).
+//! 6. *Count*, where only a part of the map is kept in DRAM: the map chunks are read once more, and
+//!    with what the replay found say which slots are valid.
+//! 7. A new checkpoint in the background.
 //!
-//! Nothing is programmed or erased before step 5, so recovery can be cut off anywhere and done
+//! Nothing is programmed or erased before step 7, so recovery can be cut off anywhere and done
 //! again. Afterwards every free band is erased before it is used: an erase may have been cut off.
 
 use crate::api::{MountError, MountReport, Output};
@@ -22,6 +25,7 @@ use crate::format::{
     CHUNK_ENTRIES, CheckpointLayout, Footer, Header, Kind, ROOT_PAGES, Root, decode_header,
     may_be_root, root_shape, uuid_crc,
 };
+use crate::map::Map;
 use crate::rebuild::Rebuild;
 use crate::reclaim::RESERVE_BANDS;
 use crate::replay::Candidate;
@@ -54,6 +58,8 @@ enum Stage {
     Footer,
     Content,
     Scan,
+    /// A part of the map is kept: the chunks once more, to count what they point to.
+    Count,
     /// Format: waits for the erases.
     Erase,
     /// Format: waits for the first checkpoint.
@@ -87,6 +93,8 @@ pub(crate) struct Mount {
     pub found: Vec<bool>,
     pub table: Vec<u8>,
     pub candidates: Vec<Candidate>,
+    /// Chunks that were read once and not again.
+    lost_again: Vec<u32>,
     pub rebuild: Option<Rebuild>,
     pub report: MountReport,
     error: Option<MountError>,
@@ -207,6 +215,7 @@ impl Ftl {
             found: Vec::new(),
             table: Vec::new(),
             candidates: Vec::new(),
+            lost_again: Vec::new(),
             rebuild: None,
             report: MountReport { bands_probed: probed, ..MountReport::default() },
             error: None,
@@ -263,9 +272,20 @@ impl Ftl {
             Stage::Footer => self.begin_content(&mut mount),
             Stage::Content => self.end_content(&mut mount),
             Stage::Scan => {
+                self.replay(&mut mount);
+                if !self.map.is_cached() {
+                    self.finish_mount(*mount);
+                    return;
+                }
+                self.begin_count(&mut mount);
+                Ok(())
+            }
+            Stage::Count if mount.lost_again.is_empty() => {
+                self.bands.count_loaded();
                 self.finish_mount(*mount);
                 return;
             }
+            Stage::Count => self.begin_scan_again(&mut mount),
             Stage::Erase => {
                 self.checkpoint.want();
                 mount.stage = Stage::FirstCheckpoint;
@@ -368,7 +388,7 @@ impl Ftl {
         let mut names: BTreeMap<u64, Named> = BTreeMap::new();
         for (block, root) in &mount.roots {
             let same = root.uuid == self.uuid
-                && root.logical_blocks as usize == self.l2p.len()
+                && root.logical_blocks == self.map.blocks()
                 && root.bands == if root.shape == shape { tiered.bands } else { plain.bands }
                 && root.position < root.bands;
             if same {
@@ -389,7 +409,7 @@ impl Ftl {
         let layout = CheckpointLayout::new(&self.geometry, logical_blocks);
         let fits = u64::from(logical_blocks) < self.geometry.slots() && logical_blocks > 0;
         self.layout = layout.filter(|_| fits).ok_or(MountError::Geometry)?;
-        self.l2p = vec![crate::format::UNMAPPED; logical_blocks as usize];
+        self.map = Map::of(&self.settings, logical_blocks);
         self.set_up_streams().expect("the settings are sound");
         Ok(())
     }
@@ -449,15 +469,21 @@ impl Ftl {
         mount.table = vec![0; self.layout.table_slots as usize * BLOCK_BYTES];
         let slots = self.layout.chunks + self.layout.table_slots;
         mount.found = vec![false; slots as usize];
-        for page in 0..self.layout.pages {
+        self.read_content(mount, slots);
+        Ok(())
+    }
+
+    /// Reads the first `slots` slots of the content.
+    fn read_content(&self, mount: &mut Mount, slots: u32) {
+        for page in 0..slots.div_ceil(self.geometry.slots_per_page) {
             let (position, index) = self.layout.place(page);
-            let Some(block) = mount.chosen.bands[position as usize] else { continue };
+            let block = mount.chosen.bands.get(position as usize).copied().flatten();
+            let Some(block) = block else { continue };
             let count =
                 (slots - page * self.geometry.slots_per_page).min(self.geometry.slots_per_page);
             let unit = self.geometry.unit_of(block) as usize;
             mount.jobs[unit].push_back((self.geometry.slot(block, index, 0), count));
         }
-        Ok(())
     }
 
     /// No footer is sound. Every band tells what it holds; the newest checkpoint that seems to have
@@ -496,6 +522,7 @@ impl Ftl {
         let footer = mount.footer.expect("content has a footer");
         self.rebuild_if_needed(mount);
         let everything = mount.rebuild.is_some();
+        self.lose_chunks(mount);
         for block in self.bands.ids() {
             let probe = mount.probes[block.0 as usize];
             let byte = mount.table.get(block.0 as usize / 8).copied().unwrap_or(0);
@@ -523,6 +550,67 @@ impl Ftl {
             self.scan_band(mount, block);
         }
         Ok(())
+    }
+
+    /// Chunks that were not found have no base.
+    fn lose_chunks(&mut self, mount: &Mount) {
+        let Some(cached) = self.map.cached_mut() else { return };
+        for chunk in (0..self.layout.chunks).filter(|&chunk| !mount.found[chunk as usize]) {
+            cached.lose_chunk(chunk);
+        }
+    }
+
+    /// The map chunks are read once more, and what they point to is valid.
+    fn begin_count(&mut self, mount: &mut Mount) {
+        mount.stage = Stage::Count;
+        for chunk in 0..self.layout.chunks {
+            let has_base = self.map.cached().is_some_and(|cached| cached.chunk_has_base(chunk));
+            if !has_base {
+                self.count_chunk(chunk, None);
+            }
+        }
+        self.read_content(mount, self.layout.chunks);
+    }
+
+    /// A chunk that was there is not any more: all begins anew, and it is rebuilt with the rest.
+    fn begin_scan_again(&mut self, mount: &mut Mount) -> Result<(), MountError> {
+        for chunk in std::mem::take(&mut mount.lost_again) {
+            mount.found[chunk as usize] = false;
+        }
+        self.map = Map::of(&self.settings, self.map.blocks());
+        self.bands.unload();
+        self.blocks_mapped = 0;
+        mount.candidates.clear();
+        mount.rebuild = None;
+        let MountReport { bands_probed, .. } = mount.report;
+        mount.report = MountReport { bands_probed, ..MountReport::default() };
+        self.begin_scan(mount)
+    }
+
+    /// What was read of a chunk in the count.
+    fn take_count(&mut self, mount: &mut Mount, op: &ReadOp, slots: Option<&[SlotRead<'_>]>) {
+        let name = mount.footer.map(|footer| footer.checkpoint);
+        let block = self.geometry.block_of(op.slot);
+        let position = mount.chosen.bands.iter().position(|&band| band == Some(block));
+        let row = self.geometry.page_in_block(op.slot) - ROOT_PAGES;
+        let page = row * self.layout.bands + position.unwrap_or(0) as u32;
+        for index in 0..op.count {
+            let chunk = page * self.geometry.slots_per_page + index;
+            let has_base = self.map.cached().is_some_and(|cached| cached.chunk_has_base(chunk));
+            if !has_base {
+                continue;
+            }
+            let slot = SlotId(op.slot.0 + index);
+            let read = slots.and_then(|slots| slots.get(index as usize));
+            let content = read.and_then(|read| self.checkpoint_bytes(slot, read));
+            let content = content.filter(|(header, _)| {
+                header.kind == Kind::Map && header.lba == chunk && Some(header.sequence) == name
+            });
+            match content {
+                Some((_, bytes)) => self.count_chunk(chunk, Some(bytes)),
+                None => mount.lost_again.push(chunk),
+            }
+        }
     }
 
     fn scan_band(&self, mount: &mut Mount, block: BlockId) {
@@ -562,6 +650,7 @@ impl Ftl {
                     self.take_content(&mut mount, SlotId(op.slot.0 + index as u32), read);
                 }
             }
+            (Stage::Count, slots) => self.take_count(&mut mount, op, slots.ok()),
             (Stage::Scan, Ok(slots)) => self.take_candidates(&mut mount, op, slots),
             (Stage::Scan, Err(_)) => {
                 mount.report.pages_torn += 1;
@@ -579,7 +668,7 @@ impl Ftl {
     }
 
     /// The header and bytes of a slot of a checkpoint, if they are sound.
-    fn checkpoint_bytes<'a>(
+    pub(crate) fn checkpoint_bytes<'a>(
         &self,
         slot: SlotId,
         read: &SlotRead<'a>,
@@ -600,10 +689,12 @@ impl Ftl {
         };
         match header.kind {
             Kind::Map if header.lba < self.layout.chunks => {
-                let first = header.lba as usize * CHUNK_ENTRIES;
-                let end = (first + CHUNK_ENTRIES).min(self.l2p.len());
-                for (entry, at) in self.l2p[first..end].iter_mut().zip(bytes.chunks_exact(4)) {
-                    *entry = u32::from_le_bytes([at[0], at[1], at[2], at[3]]);
+                if let Some(flat) = self.map.flat_mut() {
+                    let first = header.lba as usize * CHUNK_ENTRIES;
+                    let end = (first + CHUNK_ENTRIES).min(flat.len());
+                    for (entry, at) in flat[first..end].iter_mut().zip(bytes.chunks_exact(4)) {
+                        *entry = u32::from_le_bytes([at[0], at[1], at[2], at[3]]);
+                    }
                 }
                 mount.found[header.lba as usize] = true;
                 mount.bands_sound.insert(self.geometry.block_of(slot));
@@ -635,11 +726,13 @@ impl Ftl {
         // Orders start at 1: after a rebuild every record counts.
         self.checkpoint.order = if mount.rebuild.is_some() { 1 } else { mount.chosen.name };
         self.checkpoint.bands = bands;
+        (self.checkpoint.base_name, self.checkpoint.base_bands) =
+            (mount.chosen.name, mount.chosen.bands.clone());
     }
 
     pub(crate) fn report(&self, report: MountReport) -> MountReport {
         MountReport {
-            logical_blocks: self.l2p.len() as u32,
+            logical_blocks: self.map.blocks(),
             label: self.label.clone(),
             uuid: self.uuid,
             generation: self.generation,

@@ -218,7 +218,8 @@ impl Ftl {
         let (lba, owner) = (append.lba, append.owner);
         let Appended { slot, order, page } = self.append(point, append).expect("the page has room");
         if let Some(from) = from.filter(|_| !superseded) {
-            let replaced = self.remap(lba, slot.0, order);
+            let replaced = from.0;
+            self.remap_known(lba, replaced, slot.0, order);
             // There is nothing in a slot that could not be programmed.
             let before = if failed_order.is_some() { previous } else { replaced };
             let in_page = (slot.0 - self.pages[page].slot.0) as usize;

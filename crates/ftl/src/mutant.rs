@@ -44,6 +44,12 @@ pub enum Mutant {
     EraseBeforeDestaged,
     /// Destage drops blocks as if they had been overwritten.
     DropWhenDestaged,
+    /// A piece of the map that leaves DRAM takes what changed in it along.
+    EvictForgetsChanges,
+    /// When a checkpoint is complete, changes that came too late for it are forgotten, too.
+    CompletionForgetsLater,
+    /// A piece of the map is taken from a checkpoint that is not the last one any more.
+    TrustOldBase,
     /// Raw units: a write with FUA is acknowledged when programmed, whatever the medium keeps back.
     RawIgnoreFua,
     /// Raw units: recovery takes a block for whole by its first page.
@@ -79,6 +85,10 @@ impl Mutant {
 
     /// Every mutant of the fast tier: dead on a device of one kind.
     pub const TIER: &[Self] = &[Self::EraseBeforeDestaged, Self::DropWhenDestaged];
+
+    /// Every mutant of a map of which a part is in DRAM: dead with all of it there.
+    pub const MAP: &[Self] =
+        &[Self::EvictForgetsChanges, Self::CompletionForgetsLater, Self::TrustOldBase];
 
     /// Every mutant of raw units.
     pub const RAW: &[Self] = &[

@@ -137,7 +137,7 @@ impl Ftl {
             Kind::Trim => header.lba.saturating_add(header.argument),
             _ => return,
         };
-        let end = end.min(self.l2p.len() as u32);
+        let end = end.min(self.map.blocks());
         if header.kind != Kind::Data {
             // Kept until a checkpoint covers it anew: a second recovery must find it, too.
             let band = &mut self.bands[block];
@@ -155,7 +155,7 @@ impl Ftl {
             && *version < header.sequence
         {
             *version = header.sequence;
-            self.l2p[header.lba as usize] = slot.0;
+            self.map.recover(header.lba, slot.0);
         }
     }
 
@@ -167,7 +167,7 @@ impl Ftl {
                 let Some(version) = rebuild.version(lba) else { continue };
                 if *version < record.sequence {
                     *version = record.sequence;
-                    self.l2p[lba as usize] = record.entry;
+                    self.map.recover(lba, record.entry);
                 }
             }
         }
@@ -190,12 +190,12 @@ impl Ftl {
         for (chunk, versions) in rebuild.versions.iter().enumerate() {
             let first = chunk * CHUNK_ENTRIES;
             let versions = versions.iter().flat_map(|versions| versions.iter());
-            for (entry, &version) in self.l2p[first..].iter_mut().zip(versions) {
+            for (lba, &version) in (first as u32..self.map.blocks()).zip(versions) {
                 if version == 0 && read_only {
-                    *entry = POISONED;
+                    self.map.recover(lba, POISONED);
                 }
                 let exact = version == 0 || version == REPLAYED;
-                blocks_stale_max += u64::from(!exact && *entry < POISONED);
+                blocks_stale_max += u64::from(!exact && self.map.recovered(lba) < POISONED);
             }
         }
         Rebuilt { chunks, blocks_stale_max, pages_lost, read_only }

@@ -6,7 +6,8 @@
 //! never stop dead. Reads take no part in this.
 
 use crate::append::{Append, NONE, Owner};
-use crate::format::{Header, Kind, POISONED, UNMAPPED};
+use crate::format::{Header, Kind, UNMAPPED};
+use crate::lost::Search;
 use crate::moves::Move;
 use crate::policy::{FullBands, Greedy, Purpose, VictimPolicy};
 use crate::units::{ReadOp, ReadPurpose};
@@ -66,12 +67,16 @@ pub(crate) struct Reclaim {
     pub victims: Vec<Victim>,
     /// Bands to reclaim for another reason than space.
     pub wanted: VecDeque<(BlockId, &'static str)>,
+    /// Slots that were found lost, and whose blocks are being looked for.
+    pub search: Search,
     /// Chunks of one page of relocation buffers that are free.
     chunks: Vec<u32>,
     /// Slots in use of each chunk.
     chunk_slots: Vec<u32>,
     /// Read since `Ftl::take_arrivals`.
     arrivals: Vec<Arrival>,
+    /// Read, and waiting for the map to tell whether they are what they say.
+    doubted: Vec<Arrival>,
     /// Host slots that may be placed while space is short, in 1/256.
     pub credit: i64,
     /// Nothing goes on unless what it read finds a place, though a checkpoint waits for the bands.
@@ -132,7 +137,7 @@ impl Ftl {
         if self.settings.read_slo_ns == 0 {
             return 0;
         }
-        let data = (self.l2p.len() as u32).div_ceil(self.geometry.slots_per_block());
+        let data = self.map.blocks().div_ceil(self.geometry.slots_per_block());
         let blocks = self.geometry.capacity_blocks();
         (2 * self.slow_units()).min(blocks.saturating_sub(data) / 4)
     }
@@ -226,7 +231,8 @@ impl Ftl {
     /// A write waits though nothing runs that could make room for it: it waits for more than its
     /// turn.
     pub(crate) fn host_stands_still(&self) -> bool {
-        self.host.held && !self.host.writes.is_empty() && self.no_work_runs()
+        let loads = self.map.is_cached() && self.loads_running() > 0;
+        self.host.held && !self.host.writes.is_empty() && self.no_work_runs() && !loads
     }
 
     /// True if GC has yet to earn what the host may use.
@@ -355,6 +361,9 @@ impl Ftl {
             return false;
         }
         if self.bands[block].slots_valid > 0 {
+            if self.reclaim.search.is_under_way() || !self.reclaim.doubted.is_empty() {
+                return false;
+            }
             if self.moves.is_empty() {
                 // Something stayed: part of an undecided atomic write, or a slot given back.
                 self.reclaim.victims.remove(index);
@@ -481,6 +490,12 @@ impl Ftl {
     /// the cache at the same time and not one after the other.
     pub(crate) fn take_arrivals(&mut self) {
         let mut arrivals = std::mem::take(&mut self.reclaim.arrivals);
+        for arrival in std::mem::take(&mut self.reclaim.doubted) {
+            let source = self.bands.block_of(arrival.slot);
+            self.bands[source].reads_pending -= 1;
+            self.drain_check = true;
+            arrivals.push(arrival);
+        }
         for header in arrivals.iter().filter_map(|arrival| arrival.header.as_ref()) {
             self.warm(header.lba);
         }
@@ -490,21 +505,42 @@ impl Ftl {
         self.reclaim.arrivals = arrivals;
     }
 
+    /// Whether what is beside a slot can be told to be of this life of its band. What recovery found
+    /// cannot: where a whole life of a band was lost, with its first page, it found the one before.
+    /// There the map has the last word; if its entry is not there, it is loaded.
+    fn may_trust(&mut self, arrival: &Arrival) -> bool {
+        let found = self.bands[self.bands.block_of(arrival.slot)].found;
+        let lba = arrival.header.as_ref().map(|header| header.lba);
+        match lba.filter(|&lba| found && self.map.is_cached() && lba < self.map.blocks()) {
+            Some(lba) => self.entries_are_there(lba, 1),
+            None => true,
+        }
+    }
+
     fn relocate_slot(&mut self, arrival: Arrival) {
+        let source = self.bands.block_of(arrival.slot);
+        if self.bands.is_valid(arrival.slot) && !self.may_trust(&arrival) {
+            // Looked at again when its entry is there. Until then its band is not given up.
+            self.bands[source].reads_pending += 1;
+            self.reclaim.doubted.push(arrival);
+            return;
+        }
         let Arrival { slot, header, data, chunk, credit } = arrival;
         if !self.bands.is_valid(slot) {
             self.give_relocation(chunk);
             return;
         }
         let header = header.filter(|header| {
-            header.kind == Kind::Data && self.l2p.get(header.lba as usize) == Some(&slot.0)
+            // Where the entry is not there (`Ftl::may_trust`): the header is of this very slot and this
+            // life of its band, and the slot is valid, so that entry is what points to it.
+            let says = self.map.peek(header.lba).is_none_or(|entry| entry == slot.0);
+            header.kind == Kind::Data && header.lba < self.map.blocks() && says
         });
         let Some(header) = header else {
             self.give_relocation(chunk);
             self.poison(slot);
             return;
         };
-        let source = self.bands.block_of(slot);
         let destaged = self.geometry.is_fast(source);
         if self.group_undecided(header.sequence) || destaged && !self.may_destage() {
             self.give_relocation(chunk);
@@ -534,24 +570,6 @@ impl Ftl {
             point,
             credit,
         });
-    }
-
-    /// The data of `slot` is lost. Its logical block says so until it is written again.
-    fn poison(&mut self, slot: SlotId) {
-        // There is no reverse map in DRAM: this is rare, and a look at the whole map is right.
-        let Some(lba) = self.l2p.iter().position(|&entry| entry == slot.0) else { return };
-        self.counters.blocks_poisoned += 1;
-        let sequence = self.next_sequence();
-        let lba = lba as u32;
-        let owner = Owner::Nobody;
-        let append = Append::record(Kind::Poison, lba, sequence, 0, self.empty_crc, owner);
-        // The order that superseded the slot is not known before the record has a page; no order
-        // after it is durable before the record is, so the next one serves.
-        let order = self.durable.next();
-        self.remap(lba, POISONED, order);
-        let point = self.relocate_point() as u16;
-        let (from, failed_order, previous) = (None, None, UNMAPPED);
-        self.push_move(Move { append, from, failed_order, previous, point, credit: 0 });
     }
 
     /// Bands without valid slots go back to be erased, as soon as nothing needs them.

@@ -13,7 +13,7 @@
 
 use crate::api::Output;
 use crate::bands::BandState;
-use crate::format::{Footer, Header, Kind, POISONED, UNMAPPED, decode_header};
+use crate::format::{CHUNK_ENTRIES, Footer, Header, Kind, POISONED, UNMAPPED, decode_header};
 use crate::mount::{Mount, Probe};
 use crate::rebuild::Rebuild;
 use crate::units::ReadOp;
@@ -105,7 +105,8 @@ impl Ftl {
         });
     }
 
-    pub(crate) fn finish_mount(&mut self, mut mount: Mount) {
+    /// Puts what was found after the checkpoint on top of its map.
+    pub(crate) fn replay(&mut self, mount: &mut Mount) {
         let footer = mount.footer.expect("a scan has a footer");
         // The checkpoint that was read may have been of a device without its fast tier.
         let layout = self.layout_of(self.geometry.is_tiered());
@@ -116,6 +117,10 @@ impl Ftl {
         self.apply(&mut mount.candidates, &footer, mount.rebuild.as_mut());
         mount.report.rebuilt = mount.rebuild.as_ref().map(|rebuild| self.end_rebuild(rebuild));
         self.drop_impossible();
+    }
+
+    pub(crate) fn finish_mount(&mut self, mut mount: Mount) {
+        let footer = mount.footer.expect("a scan has a footer");
         // Numbers that a torn page may have used are not used again.
         self.sequence_next = self.sequence_next.max(footer.sequence_next) + (1 << 20);
         let order_next = self.durable_seen.max(footer.order_next) + (1 << 20);
@@ -150,14 +155,14 @@ impl Ftl {
         let everything = self.is_mutant(Mutant::LoseGroup);
         for candidate in &*candidates {
             let end = candidate.lba.saturating_add(candidate.argument);
-            let range = candidate.lba as usize..(end as usize).min(self.l2p.len());
+            let range = candidate.lba..end.min(self.map.blocks());
             match candidate.kind {
                 Kind::Trim if self.is_mutant(Mutant::ForgetTrim) => {}
                 Kind::Trim if range.start < range.end => {
                     if let Some(rebuild) = &mut rebuild {
-                        range.clone().for_each(|lba| rebuild.replayed(lba as u32));
+                        range.clone().for_each(|lba| rebuild.replayed(lba));
                     }
-                    self.l2p[range].fill(UNMAPPED);
+                    self.map.recover_unmapped(range);
                 }
                 Kind::Data | Kind::Poison => {
                     let decided = candidate.group.1 == 0
@@ -166,11 +171,11 @@ impl Ftl {
                         || whole.binary_search(&candidate.sequence).is_ok();
                     let poisoned = candidate.kind == Kind::Poison;
                     let entry = if poisoned { POISONED } else { candidate.slot.0 };
-                    if let Some(at) = self.l2p.get_mut(candidate.lba as usize).filter(|_| decided) {
-                        *at = entry;
-                        if let Some(rebuild) = &mut rebuild {
-                            rebuild.replayed(candidate.lba);
-                        }
+                    if decided
+                        && self.map.recover(candidate.lba, entry)
+                        && let Some(rebuild) = &mut rebuild
+                    {
+                        rebuild.replayed(candidate.lba);
                     }
                 }
                 _ => {}
@@ -182,7 +187,8 @@ impl Ftl {
     /// to one slot, would break what the rest of the FTL rests on.
     fn drop_impossible(&mut self) {
         let slots = self.geometry.slots();
-        for entry in &mut self.l2p {
+        let Some(flat) = self.map.flat_mut() else { return };
+        for entry in flat {
             if *entry >= POISONED {
                 continue;
             }
@@ -196,6 +202,27 @@ impl Ftl {
         self.bands.count_loaded();
     }
 
+    /// The same for a chunk, of whose map only a part is kept in DRAM: what it points to is valid.
+    pub(crate) fn count_chunk(&mut self, chunk: u32, base: Option<&[u8]>) {
+        let slots = self.geometry.slots();
+        let Some(cached) = self.map.cached_mut() else { return };
+        let mut entries = [UNMAPPED; CHUNK_ENTRIES];
+        cached.compose_recovered(chunk, base, &mut entries);
+        for (lba, entry) in (chunk * CHUNK_ENTRIES as u32..).zip(&mut entries) {
+            if *entry >= POISONED {
+                continue;
+            }
+            if u64::from(*entry) >= slots || !self.bands.load(SlotId(*entry)) {
+                self.counters.blocks_poisoned += 1;
+                *entry = POISONED;
+                cached.recover(lba, POISONED);
+                continue;
+            }
+            self.blocks_mapped += 1;
+        }
+        cached.count_chunk(chunk, &entries);
+    }
+
     /// Gives every band the state that follows from what was found.
     fn settle_bands(&mut self, mount: &Mount, order_last: u64) {
         for block in self.bands.ids() {
@@ -205,6 +232,7 @@ impl Ftl {
                 continue;
             }
             band.slots_done = self.geometry.slots_per_block();
+            band.found = true;
             // What was found is durable after the first flush, not before.
             band.invalid_order = order_last;
             band.state = match probe {

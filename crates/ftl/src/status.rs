@@ -1,5 +1,6 @@
 //! What the FTL tells about itself: counters since the mount, gauges of now.
 
+use crate::map::Cached;
 use crate::policy::PolicyNames;
 use crate::streams::StreamStatus;
 use crate::switch::PolicyChange;
@@ -67,6 +68,7 @@ pub(crate) struct Counters {
     pub slots_dropped: u64,
     pub bands_destaged: u64,
     pub requests_spilled: u64,
+    pub map_chunks_streamed: u64,
     /// Checkpoints when the clean one was asked for.
     pub clean_checkpoint_at: Option<u64>,
 }
@@ -197,7 +199,7 @@ impl Ftl {
 
     /// Bytes of DRAM that mapping takes: the map, and the bands' validity.
     pub fn map_bytes(&self) -> u64 {
-        self.l2p.len() as u64 * 4 + self.bands.memory_bytes()
+        self.map.memory_bytes() + self.bands.memory_bytes()
     }
 
     /// One counter of [`Status::counters`] without the rest; 0 for an unknown name.
@@ -214,7 +216,8 @@ impl Ftl {
         format!(
             "phase {}, bands {bands:?}, free {} of low {} and floor {}, credit {}; {} writes, {} \
              moves, {} commits, {} waiters, {} victims, {} wanted; checkpoint {:?}; safe below {}, \
-             durable below {}, next {}; flush running {:?}; units quiet {}; append points {:?}, {:?}, draining {:?}; fast tier: free {}, {:?}",
+             durable below {}, next {}; flush running {:?}; units quiet {}; append points {:?}, {:?}, draining {:?}; fast tier: free {}, {:?}; \
+             units (running, programs, reads, others) {:?}; {:?}; {} pieces loaded now",
             phase_name(self.phase),
             self.bands.free,
             self.bands_free_low(),
@@ -241,6 +244,17 @@ impl Ftl {
             self.bands.draining.iter().map(|&block| &self.bands[block]).collect::<Vec<_>>(),
             self.bands.free_fast,
             self.tier,
+            self.units
+                .iter()
+                .map(|unit| (
+                    unit.running,
+                    unit.programs.len(),
+                    unit.reads.len(),
+                    unit.reads_low.len()
+                ))
+                .collect::<Vec<_>>(),
+            self.reclaim.search,
+            self.loads_running(),
         )
     }
 
@@ -258,11 +272,23 @@ impl Ftl {
     /// Commands waiting for or running on the unit that serves a read of `lba` now; 0 if nothing is
     /// mapped there. Cheap enough to ask for every request: it is how a client picks a replica.
     pub fn queue_at(&self, lba: Lba) -> u32 {
-        let Some(&entry) = self.l2p.get(lba.0 as usize) else { return 0 };
+        let Some(entry) = self.map.peek(lba.0) else { return self.base_queue(lba.0) };
         if entry >= crate::format::POISONED {
             return 0;
         }
         let unit = &self.units[self.bands.unit_of_slot(flash::SlotId(entry)) as usize];
+        unit.reads_waiting() + unit.appends_waiting()
+    }
+
+    /// What waits on the unit that a look at the map goes to, before anything is known of the block.
+    fn base_queue(&self, lba: u32) -> u32 {
+        let Some(cached) = self.map.cached().filter(|_| lba < self.map.blocks()) else { return 0 };
+        let piece = cached.piece(lba);
+        if !cached.needs_base(piece) {
+            return 0;
+        }
+        let slot = self.base_slot(cached.chunk_of(piece));
+        let unit = &self.units[self.bands.unit_of_slot(slot) as usize];
         unit.reads_waiting() + unit.appends_waiting()
     }
 
@@ -312,7 +338,7 @@ impl Ftl {
     fn counter_list(&self) -> Vec<(&'static str, u64)> {
         let c = &self.counters;
         let mut list = vec![
-            ("logical_blocks", self.l2p.len() as u64),
+            ("logical_blocks", u64::from(self.map.blocks())),
             ("blocks_mapped", self.blocks_mapped),
             ("bands_free", u64::from(self.bands.free)),
             ("bands_free_low", u64::from(self.bands_free_low())),
@@ -370,10 +396,29 @@ impl Ftl {
             ("reads_over_slo_in_flight", c.reads_over_slo_in_flight),
             ("slo_breaches_allowed", c.slo_breaches_space),
         ];
+        if let Some(cached) = self.map.cached() {
+            list.extend(self.cached_counters(cached));
+        }
         if self.geometry.is_tiered() {
             list.extend(self.tier_counters());
         }
         list
+    }
+
+    /// What only a map of which a part is in DRAM has to tell.
+    fn cached_counters(&self, cached: &Cached) -> [(&'static str, u64); 9] {
+        let residency = &self.host.residency;
+        [
+            ("map_hits", residency.hits),
+            ("map_misses", residency.misses),
+            ("map_pieces_loaded", residency.loaded),
+            ("map_pieces_evicted", cached.evictions),
+            ("map_reads_repeated", residency.retried),
+            ("map_pieces_lost", residency.lost),
+            ("map_chunks_streamed", self.counters.map_chunks_streamed),
+            ("map_changes_bytes", cached.changes_bytes()),
+            ("map_changes_bytes_max", cached.changes_bytes_max()),
+        ]
     }
 
     /// What only a two-tier device has to tell.

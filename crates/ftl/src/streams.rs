@@ -189,14 +189,14 @@ impl Ftl {
         self.streams = Streams::default();
         let rest = StreamVolume {
             first: 0,
-            blocks: self.l2p.len() as u32,
+            blocks: self.map.blocks(),
             stream: self.settings.policies.stream.clone(),
         };
         // The one of all others comes first, so that its points do.
         let mut volumes = self.settings.volumes.clone();
         volumes.insert(0, rest);
         for volume in volumes {
-            let end = volume.first.saturating_add(volume.blocks).min(self.l2p.len() as u32);
+            let end = volume.first.saturating_add(volume.blocks).min(self.map.blocks());
             let first = volume.first.min(end);
             let policy = stream::by_name(&volume.stream, self.stream_shape(end - first))?;
             self.streams.volumes.push(Volume {
@@ -314,7 +314,7 @@ impl Ftl {
         let good = (self.geometry.capacity_blocks())
             .saturating_sub(gone * self.geometry.blocks_per_unit)
             .saturating_sub(bad + 2 * self.layout.bands + RESERVE_BANDS);
-        let data = (self.l2p.len() as u32).div_ceil(self.geometry.slots_per_block());
+        let data = self.map.blocks().div_ceil(self.geometry.slots_per_block());
         let slow = good.saturating_sub(data) / 3;
         if self.geometry.is_tiered() { slow.min(self.handles_max_fast()) } else { slow }
     }
@@ -358,7 +358,8 @@ impl Ftl {
         let index = self.streams.index_of(lba);
         let volume = &mut self.streams.volumes[index];
         let now = self.sequence_next;
-        let slot = if volume.uses_age { self.l2p[lba as usize] } else { POISONED };
+        let slot = if volume.uses_age { self.map.peek(lba) } else { None };
+        let slot = slot.unwrap_or(POISONED);
         let age = (slot < POISONED).then(|| {
             let band = &self.bands[self.bands.block_of(SlotId(slot))];
             now.saturating_sub(band.filling.written_at())

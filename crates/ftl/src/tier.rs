@@ -185,7 +185,7 @@ impl Ftl {
             return Err(format!(
                 "the fast tier has {bands} usable bands: a device of {} logical blocks with {} \
                  handles wants {min} at least ({mib} MiB)",
-                self.l2p.len(),
+                self.map.blocks(),
                 self.settings.handles
             ));
         }
@@ -565,7 +565,7 @@ impl Ftl {
     fn drops_valid(&mut self, lba: u32, from: SlotId) -> bool {
         let drops = self.is_mutant(Mutant::DropWhenDestaged) && from.0.is_multiple_of(5);
         if drops {
-            self.remap(lba, UNMAPPED, self.durable.next() - 1);
+            self.remap_known(lba, from.0, UNMAPPED, self.durable.next() - 1);
         }
         drops
     }

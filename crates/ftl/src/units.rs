@@ -78,6 +78,19 @@ pub(crate) enum ReadPurpose {
     Scrub,
     /// Of recovery.
     Mount,
+    /// Of a piece of the map that a host request needs; `ReadOp::lba` is its chunk.
+    Map(u32),
+    /// Of map chunks, from `ReadOp::lba` on, for a content page of the next checkpoint.
+    Stage(u32),
+    /// Of map chunks, from `ReadOp::lba` on, to look for what points to a lost slot.
+    Search,
+}
+
+impl ReadPurpose {
+    /// A host request waits for it.
+    pub fn is_hosts(self) -> bool {
+        matches!(self, Self::Host(_) | Self::Map(_))
+    }
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -124,7 +137,7 @@ impl Ftl {
     fn issue_read(&mut self, unit: u32, read: u32) {
         let op = self.reads[read];
         let state = &mut self.units[unit as usize];
-        let host = matches!(op.purpose, ReadPurpose::Host(_));
+        let host = op.purpose.is_hosts();
         let long = state.programs_running + state.erases_running > 0;
         let urgent = host
             && long
@@ -265,7 +278,7 @@ impl Ftl {
         let unit = self.bands.unit_of_slot(op.slot);
         let state = &mut self.units[unit as usize];
         match op.purpose {
-            ReadPurpose::Host(_) => {
+            ReadPurpose::Host(_) | ReadPurpose::Map(_) => {
                 state.read_last = Some(self.now);
                 if op.way == Way::Reads {
                     self.reads[read].way = Way::of(state);

@@ -125,6 +125,22 @@ impl CrashOptions {
     }
 }
 
+impl CrashOptions {
+    /// The same with but a part of the map in DRAM, about as small as it may be. Of a device a little
+    /// larger, so that it does not all fit.
+    pub fn with_part_of_the_map(mut self) -> Self {
+        self.device.blocks_per_unit += 12;
+        self.fill = self.fill.max(0.6);
+        // Deep enough that the frames run out.
+        self.depth += 3;
+        self.settings.map_piece_blocks = 8;
+        if let Ok(medium) = self.device.build(Faults::default()) {
+            self.settings.map_bytes = ftl::map_bytes_min(medium.geometry(), 8);
+        }
+        self
+    }
+}
+
 /// What an exploration covered.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct CrashReport {

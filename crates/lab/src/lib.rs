@@ -33,6 +33,8 @@ pub mod figures;
 pub mod file;
 pub mod host;
 pub mod load;
+pub mod lost_map;
+pub mod map_reads;
 pub mod medium;
 pub mod model;
 mod packed;

@@ -96,6 +96,8 @@ pub struct SoakReport {
     pub virtual_ns: u64,
     /// Highest erase count of a block.
     pub erase_count_max: u32,
+    /// Pieces of the map that were loaded from flash.
+    pub map_pieces_loaded: u64,
     /// The run ended early because damage had hit what a mount cannot do without.
     pub mount_refused: bool,
     /// The run ended early because pages of the map and of data were lost: the device is read-only.
@@ -232,6 +234,7 @@ impl Soak<'_> {
         host.sim.verify()?;
         let trace = host.sim.trace_hash();
         self.report.trace_hash = self.report.trace_hash.rotate_left(7) ^ trace;
+        self.report.map_pieces_loaded += counter(&status, "map_pieces_loaded").unwrap_or(0);
         let most = status.units.iter().map(|unit| unit.erase_count_max).max().unwrap_or(0);
         self.report.erase_count_max = self.report.erase_count_max.max(most);
         if let Some(invalid) = counter(&status, "policy_invalid").filter(|&count| count > 0) {

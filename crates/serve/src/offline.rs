@@ -34,6 +34,7 @@ pub fn format(options: &DeviceOptions, settings: &Settings) -> Result<(), Device
     let mut device = Device::create(options, settings)?;
     let settings = options.core_settings(settings);
     let media = std::mem::take(&mut device.media);
+    let settings = settings.of_shard(media.len());
     let formats = std::mem::take(&mut device.formats);
     for (shard, (medium, format)) in media.into_iter().zip(formats).enumerate() {
         let failed = |reason| DeviceError::Mount { shard, reason };
@@ -80,6 +81,7 @@ fn with_opened<T>(
 ) -> Result<T, DeviceError> {
     let settings = device::core_settings(device.raw.as_ref(), settings).with_read_only(read_only);
     let media = std::mem::take(&mut device.media);
+    let settings = settings.of_shard(media.len());
     let device = std::rc::Rc::new(device);
     let mut shards = Vec::new();
     for (shard, medium) in media.into_iter().enumerate() {

@@ -362,6 +362,7 @@ fn mount_all(
     settings: &CoreSettings,
 ) -> Result<Vec<Mounted>, ServeError> {
     let mut formats = formats.into_iter();
+    let settings = settings.clone().of_shard(media.len());
     let mut starting = Vec::new();
     for (shard, medium) in media.into_iter().enumerate() {
         let (report_sender, report) = mpsc::channel();

@@ -10,20 +10,20 @@ use flash::{
     Operation, Pairing, Payload, Random, SlotData, SlotId, SlotRead, SlotStatus, Tag,
 };
 use ftl::{FormatOptions, Ftl, Input, Output, Settings};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 /// Requests in flight: about what a busy server hands over at a time.
 const BATCH: u32 = 32;
 /// Logical by physical capacity.
 const UTILIZATION: f64 = 0.8;
-const RUNS: usize = 3;
+pub(super) const RUNS: usize = 3;
 
 /// 4 GiB behind a fast tier of 5 % of it.
 const TIERED: Geometry =
     Geometry { units: 10, fast: FastTier { units: 2, blocks_per_unit: 102 }, ..GEOMETRY };
 
 /// 4 GiB over 8 units with pages of one slot.
-const GEOMETRY: Geometry = Geometry {
+pub(super) const GEOMETRY: Geometry = Geometry {
     units: 8,
     blocks_per_unit: 512,
     pages_per_block: 256,
@@ -39,7 +39,7 @@ const GEOMETRY: Geometry = Geometry {
 pub fn read_cpu(request: &mut Request<'_>) {
     let operations = if request.quick { 1_000_000 } else { 5_000_000 };
     let goal = Goal::AtMost(200.0);
-    let figure = aged(GEOMETRY, false).and_then(|mut core| {
+    let figure = aged(GEOMETRY, false, Settings::default()).and_then(|mut core| {
         let ns = core.cost(operations, false)?;
         Ok(Figure::new("ftl-read-cpu", ns, "ns/read", goal)
             .note(format!("4 KiB random, {BATCH} in flight, 4 GiB, median of {RUNS}")))
@@ -50,7 +50,7 @@ pub fn read_cpu(request: &mut Request<'_>) {
 pub fn write_cpu(request: &mut Request<'_>) {
     let operations = if request.quick { 1_000_000 } else { 4_000_000 };
     let goal = Goal::AtMost(600.0);
-    let figure = aged(GEOMETRY, true).and_then(|mut core| {
+    let figure = aged(GEOMETRY, true, Settings::default()).and_then(|mut core| {
         let before = core.waf_counters();
         let ns = core.cost(operations, true)?;
         let after = core.waf_counters();
@@ -66,7 +66,7 @@ pub fn write_cpu(request: &mut Request<'_>) {
 pub fn tier_cpu(request: &mut Request<'_>) {
     let operations = if request.quick { 1_000_000 } else { 4_000_000 };
     let goal = Goal::AtMost(1000.0);
-    let figure = aged(TIERED, true).and_then(|mut core| {
+    let figure = aged(TIERED, true, Settings::default()).and_then(|mut core| {
         let before = core.ftl.counter("slots_destaged");
         let ns = core.cost(operations, true)?;
         let destaged = core.ftl.counter("slots_destaged") - before;
@@ -119,8 +119,8 @@ fn map_bytes_of(capacity: &str) -> Result<f64, String> {
 }
 
 /// A core with every block written once, and with `steady` until GC has turned everything over.
-fn aged(geometry: Geometry, steady: bool) -> Result<Core, String> {
-    let mut core = Core::format(geometry)?;
+pub(super) fn aged(geometry: Geometry, steady: bool, settings: Settings) -> Result<Core, String> {
+    let mut core = Core::format(geometry, settings)?;
     let blocks = core.logical_blocks;
     let mut next = 0;
     core.run(u64::from(blocks), true, || {
@@ -136,8 +136,8 @@ fn aged(geometry: Geometry, steady: bool) -> Result<Core, String> {
 }
 
 /// An FTL and a medium that answers at once.
-struct Core {
-    ftl: Ftl,
+pub(super) struct Core {
+    pub(super) ftl: Ftl,
     now: Instant,
     logical_blocks: u32,
     medium: Medium,
@@ -149,8 +149,7 @@ struct Core {
 }
 
 impl Core {
-    fn format(geometry: Geometry) -> Result<Self, String> {
-        let settings = Settings::default();
+    fn format(geometry: Geometry, settings: Settings) -> Result<Self, String> {
         let health =
             Health { erase_counts: vec![0; geometry.blocks() as usize], ..Health::default() };
         let logical_blocks = (GEOMETRY.slots() as f64 * UTILIZATION) as u32;
@@ -167,8 +166,18 @@ impl Core {
 
     /// Processor nanoseconds of one random operation, median of some runs.
     fn cost(&mut self, operations: u64, write: bool) -> Result<f64, String> {
+        self.cost_within(1.0, operations, write)
+    }
+
+    /// The same, within the first `share` of the blocks.
+    pub(super) fn cost_within(
+        &mut self,
+        share: f64,
+        operations: u64,
+        write: bool,
+    ) -> Result<f64, String> {
         let mut costs = Vec::new();
-        let blocks = u64::from(self.logical_blocks);
+        let blocks = (f64::from(self.logical_blocks) * share) as u64;
         for seed in 0..RUNS {
             let mut random = Random::new(seed as u64 + 2);
             let begun = cpu_ns();
@@ -271,7 +280,7 @@ struct Cell {
     written: bool,
 }
 
-/// OOB and checksum of every slot. No bytes: only a mount reads the FTL's own slots.
+/// OOB and checksum of every slot, and the bytes of the FTL's own.
 struct Medium {
     cells: Vec<Cell>,
     slots_per_block: u32,
@@ -279,6 +288,8 @@ struct Medium {
     host: Vec<u32>,
     relocation: Vec<u32>,
     empty_crc: u32,
+    /// By slot.
+    own: BTreeMap<u32, Box<[u8; BLOCK_BYTES]>>,
 }
 
 impl Medium {
@@ -289,6 +300,7 @@ impl Medium {
             host: vec![0; BATCH as usize],
             relocation: vec![0; relocation_blocks as usize],
             empty_crc: flash::crc(&[0; BLOCK_BYTES]),
+            own: BTreeMap::new(),
         }
     }
 
@@ -299,7 +311,11 @@ impl Medium {
                     self.relocation[from.index as usize]
                 }
                 SlotData::Payload(from) => self.host[from.buffer as usize],
-                SlotData::Meta(_) | SlotData::Empty => self.empty_crc,
+                SlotData::Meta(bytes) => {
+                    self.own.insert(at as u32, bytes.clone());
+                    self.empty_crc
+                }
+                SlotData::Empty => self.empty_crc,
             };
             self.cells[at] = Cell { oob: write.oob, crc, written: true };
         }
@@ -317,13 +333,16 @@ impl Medium {
     fn answer(&mut self, command: Command, cell: &Cell, ftl: &mut Ftl, now: Instant) {
         match command {
             // Pages have one slot, so a read has one too.
-            Command::Read { tag, into, .. } => {
+            Command::Read { tag, slot, into, .. } => {
                 let status = if cell.written { SlotStatus::Ok } else { SlotStatus::Erased };
                 let crc = cell.crc;
                 if let Some(Payload { buffer: Payload::RELOCATION, index }) = into {
                     self.relocation[index as usize] = crc;
                 }
-                let slots = [SlotRead { status, oob: cell.oob, crc, bytes: None }];
+                // Whoever wants no buffer filled wants the bytes.
+                let own = if into.is_none() { self.own.get(&slot.0) } else { None };
+                let bytes = own.map(|bytes| &bytes[..]);
+                let slots = [SlotRead { status, oob: cell.oob, crc, bytes }];
                 complete(ftl, now, Completion::Read { tag, slots: Ok(&slots) });
             }
             Command::Program { tag, .. } => {
@@ -340,6 +359,10 @@ impl Medium {
     fn erase(&mut self, block: BlockId) {
         let slots = self.slots_per_block;
         let first = block.0 * slots;
+        let written = self.own.range(first..first + slots).map(|(&slot, _)| slot);
+        for slot in written.collect::<Vec<_>>() {
+            self.own.remove(&slot);
+        }
         for cell in &mut self.cells[first as usize..(first + slots) as usize] {
             cell.written = false;
         }

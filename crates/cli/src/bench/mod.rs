@@ -3,6 +3,7 @@
 
 mod core_cost;
 mod crash;
+mod map_cached;
 mod nbd;
 pub mod policy_cost;
 mod raw;
@@ -19,7 +20,8 @@ use serde_json::{Value, json};
     weir bench all --quick          the same on smaller devices and in shorter time\n  \
     weir bench waf nbd-seq          what these names begin\n  \
     weir bench all --json | jq '.[] | select(.met | not)'\n\n\
-    Names: ftl-read-cpu, ftl-write-cpu, ftl-tier-write-cpu, stream-POLICY-ns, policy-DECISION-POLICY-ns,\n  \
+    Names: ftl-read-cpu, ftl-write-cpu, ftl-tier-write-cpu, map-cached-{zipf,dram}-{5,1},\n  \
+    map-cached-hit-cpu, stream-POLICY-ns, policy-DECISION-POLICY-ns,\n  \
     plugin-DECISION-MODULE-ns, map-bytes-per-block, usable-capacity,\n  \
     recovery-seconds-per-tib, sim-memory-per-tib, sim-rate, waf-{fifo,greedy}-{7,10,28}, crash-images,\n  \
     raw-{bandwidth,latency}-PROFILE, nbd-{rand,seq}-{read,write}...-vs-{nbdkit,qemu-nbd}\n\n\
@@ -173,11 +175,12 @@ fn begins(name: &str, start: &str) -> bool {
 type Group = fn(&mut Request<'_>);
 
 /// How the names of a group's figures begin, and what measures them, cheap ones first.
-const GROUPS: [(&str, Group); 15] = [
+const GROUPS: [(&str, Group); 16] = [
     ("map-bytes-per-block", core_cost::map_bytes),
     ("ftl-read-cpu", core_cost::read_cpu),
     ("ftl-write-cpu", core_cost::write_cpu),
     ("ftl-tier-write-cpu", core_cost::tier_cpu),
+    ("map-cached", map_cached::figures),
     ("stream", streams::policies),
     ("policy", policy_cost::built_in),
     ("plugin", policy_cost::modules),

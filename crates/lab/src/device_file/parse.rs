@@ -221,6 +221,8 @@ fn settings(keys: &mut Keys) -> Result<Settings, KeyError> {
             default.relocation_blocks,
         )?,
         destage_above: keys.integer_or("destage_above", 0, 95, default.destage_above.into())? as u8,
+        map_bytes: keys.large_or("map_bytes", 1 << 44, default.map_bytes)?,
+        map_piece_blocks: keys.integer_or("map_piece_blocks", 8, 1024, default.map_piece_blocks)?,
         policies: policies(keys)?,
         ..default
     })

@@ -4,6 +4,7 @@
 mod crash;
 mod determinism;
 mod figures;
+mod map;
 mod model;
 #[cfg(feature = "mutants")]
 mod mutants;

@@ -78,6 +78,37 @@ fn every_mutant_of_destage_is_found_and_the_sound_tier_is_not() {
     assert!(survivors.is_empty(), "not found within {SEEDS:?}: {survivors:?}");
 }
 
+/// One seed of what looks for broken promises where a part of the map is in DRAM.
+fn map_suite(seed: u64, plant: Plant) -> Result<(), lab::Failure> {
+    let options = if seed.is_multiple_of(2) {
+        CrashOptions::of_seed(seed)
+    } else {
+        CrashOptions::tiered_of_seed(seed)
+    };
+    let mut options = options.with_part_of_the_map();
+    options.images_per_cut = 6;
+    options.plant = plant;
+    explore(seed, &options).map(|_| ())
+}
+
+#[test]
+fn every_mutant_of_a_part_of_the_map_is_found_and_the_sound_map_is_not() {
+    let first = |mutant: Option<Mutant>| {
+        let plant = mutant
+            .map_or_else(Plant::default, |mutant| Plant::new(move |ftl| ftl.set_mutant(mutant)));
+        for_each_seed(SEEDS, THREADS, |seed| map_suite(seed, plant.clone())).err()
+    };
+    assert_eq!(first(None), None, "the sound map fails");
+    let mut survivors = Vec::new();
+    for &mutant in Mutant::MAP {
+        match first(Some(mutant)) {
+            Some(found) => println!("{mutant:?}: {found}"),
+            None => survivors.push(mutant),
+        }
+    }
+    assert!(survivors.is_empty(), "not found within {SEEDS:?}: {survivors:?}");
+}
+
 /// One seed of what looks for broken promises of raw units and the IDs on them.
 fn raw_suite(seed: u64, mutant: Option<Mutant>) -> Result<(), lab::Failure> {
     let manners = [Manner::Nand(Pairing::None), Manner::Nand(Pairing::Staircase), Manner::File];

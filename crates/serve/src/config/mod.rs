@@ -98,7 +98,8 @@ impl Config {
         let mut root = Section::new("", table, &mut errors);
         let plugins = plugins(&mut root, base);
         let mut chosen = Vec::new();
-        let (volumes, mut streams, shares) = volumes(&mut root, &plugins);
+        let (volumes, wishes) = volumes(&mut root, &plugins);
+        let mut streams = wishes.streams;
         let raw = raw::section(&mut root);
         let device = device(root.section("device"), base, volumes, raw);
         let nbd = nbd(root.section("nbd"), base);
@@ -123,7 +124,8 @@ impl Config {
                     }
                 }
                 ftl.volumes = stream_volumes(&device, &streams, &ftl.policies.stream);
-                ftl.fast_shares = fast::shares(&device, &shares);
+                ftl.fast_shares = fast::shares(&device, &wishes.shares);
+                ftl.map_whole = whole_maps(&device, &wishes.whole);
                 for (volume, stream) in device.volumes.iter().zip(streams) {
                     if let Some(name) = stream.filter(|name| name.starts_with(WASM)) {
                         chosen.push((format!("stream/{}", volume.name), name));
@@ -188,14 +190,25 @@ fn of_module(name: &str, plugins: &[PluginFile]) -> Result<bool, String> {
     Err(format!("no [[plugin]] is called {module:?}; there are {there}"))
 }
 
-/// The volumes, and the stream policy of each that asks for one.
+/// What the FTL does for each volume, in their order.
+#[derive(Default)]
+struct Wishes {
+    /// The stream policy, of one that asks for it.
+    streams: Vec<Option<String>>,
+    /// Its weight in the fast tier.
+    shares: Vec<u32>,
+    /// Whether its map stays in DRAM.
+    whole: Vec<bool>,
+}
+
+/// The volumes, and what the FTL does for each.
 fn volumes(
     root: &mut Section<'_>,
     plugins: &[PluginFile],
-) -> (Vec<VolumeOptions>, Vec<Option<String>>, Vec<u32>) {
+) -> (Vec<VolumeOptions>, Wishes) {
     let tables = root.sections("volume");
     let mut volumes: Vec<VolumeOptions> = Vec::new();
-    let (mut streams, mut shares) = (Vec::new(), Vec::new());
+    let mut wishes = Wishes::default();
     for (index, table) in tables.into_iter().enumerate() {
         let mut section = Section::new(format!("volume[{index}]."), table, root.errors);
         let name_missing = !section.has("name");
@@ -235,14 +248,31 @@ fn volumes(
             section.refuse("streams", &format!("{name:?}"), reason, STREAMS_EXAMPLE);
         }
         let share = section.integer("fast_share", 1, 1000, "10").unwrap_or(1) as u32;
-        section.finish(&["name", "size", "read_only", "streams", "fast_share"]);
+        let mapping = section.choice("mapping", &["cached", "page"]);
+        section.finish(&["name", "size", "read_only", "streams", "fast_share", "mapping"]);
         if let (Some(name), Some(bytes)) = (name, size) {
             volumes.push(VolumeOptions { name, blocks: bytes / BLOCK_BYTES as u64, read_only });
-            streams.push(stream);
-            shares.push(share);
+            wishes.streams.push(stream);
+            wishes.shares.push(share);
+            wishes.whole.push(mapping.as_deref() == Some("page"));
         }
     }
-    (volumes, streams, shares)
+    (volumes, wishes)
+}
+
+/// The blocks of volumes whose map stays in DRAM, as a shard counts them; see [`stream_volumes`].
+fn whole_maps(device: &DeviceOptions, whole: &[bool]) -> Vec<std::ops::Range<u32>> {
+    let split = Split::new(device.shards as usize);
+    let mut first_block = 0;
+    let mut ranges = Vec::new();
+    for (volume, &whole) in device.volumes.iter().zip(whole) {
+        let first = split.shard_blocks(first_block);
+        first_block += volume.blocks;
+        if whole {
+            ranges.push(first as u32..split.shard_blocks(first_block) as u32);
+        }
+    }
+    ranges
 }
 
 const STREAMS_EXAMPLE: &str = "\"sfr:handles=8\"";
@@ -534,6 +564,7 @@ fn ftl(
     if let Some(percent) = section.integer("destage_above", 0, 95, "70") {
         settings.destage_above = percent as u8;
     }
+    number("map_piece_blocks", 1024, &mut settings.map_piece_blocks);
     let mut duration = |key: &str, example: &str, to: &mut u64| {
         if let Some(value) = section.duration(key, example) {
             *to = value;
@@ -545,6 +576,9 @@ fn ftl(
     duration("read_slo", "\"5ms\"", &mut settings.read_slo_ns);
     if let Some(bytes) = section.size("checkpoint", "\"1GiB\"") {
         settings.checkpoint_slots = bytes / BLOCK_BYTES as u64;
+    }
+    if let Some(bytes) = section.size("map_memory", "\"110MiB\"") {
+        settings.map_bytes = bytes;
     }
     if let Some(seed) = section.integer("seed", 0, i64::MAX as u64, "1") {
         settings.seed = seed;
@@ -564,6 +598,8 @@ fn ftl(
         "idle",
         "relocation_blocks",
         "destage_above",
+        "map_memory",
+        "map_piece_blocks",
         "seed",
         "read_only",
         "policy",

@@ -76,6 +76,20 @@ fn sections_reach_the_settings() {
 }
 
 #[test]
+fn the_memory_of_the_map_and_who_keeps_its_own_reach_the_settings() {
+    let parse = |text: &str| Config::parse(text, Path::new("."));
+    let text = "[[volume]]\nname = \"a\"\nsize = \"64MiB\"\n[[volume]]\nname = \"b\"\n\
+                size = \"32MiB\"\nmapping = \"page\"\n[ftl]\nmap_memory = \"3MiB\"\n";
+    let config = parse(text).unwrap();
+    assert_eq!((config.ftl.map_bytes, config.ftl.map_piece_blocks), (3 << 20, 1024));
+    assert_eq!(config.ftl.map_whole, std::slice::from_ref(&(16384..24576)));
+    let config = parse(&format!("{text}[device]\nshards = 2\n")).unwrap();
+    assert_eq!(config.ftl.map_whole, std::slice::from_ref(&(8192..12288)));
+    let found = errors(&text.replace("page", "block"));
+    assert_eq!(found[0].key, "volume[1].mapping");
+}
+
+#[test]
 fn streams_of_a_volume_reach_the_settings_as_its_part_of_a_shard() {
     let parse = |text: &str| Config::parse(text, Path::new("."));
     let volumes = "[[volume]]\nname = \"a\"\nsize = \"64MiB\"\n[[volume]]\nname = \"b\"\n\

@@ -84,6 +84,14 @@ impl CoreSettings {
         self
     }
 
+    /// Those of one of so many shards: what is said for the device is shared among them.
+    pub fn of_shard(mut self, shards: usize) -> Self {
+        if let Self::Block(settings) = &mut self {
+            settings.map_bytes = settings.map_bytes.div_ceil(shards as u64);
+        }
+        self
+    }
+
     /// Reads start and end at multiples of this many blocks.
     pub fn granule(&self) -> u32 {
         match self {

@@ -62,6 +62,22 @@ fn a_part_of_the_map_in_dram_keeps_every_acknowledged_write_after_any_power_cut(
 }
 
 #[test]
+fn a_part_of_the_map_in_dram_stays_right_while_a_fast_tier_comes_and_goes() {
+    let test = "a_part_of_the_map_in_dram_stays_right_while_a_fast_tier_comes_and_goes";
+    let options = |seed| {
+        let mut options = CrashOptions::tiered_of_seed(seed).with_part_of_the_map();
+        options.fill = options.fill.min(0.9);
+        options.operations = 16;
+        options.images_per_cut = 8;
+        // What the map rests on moves from one tier to the other, in another shape.
+        options.detach = true;
+        options
+    };
+    let report: CrashReport = passed(test, explore_seeds(seeds(900..912), THREADS, options));
+    assert!(report.images > 0 && report.recuts > 0, "nothing was cut: {report:?}");
+}
+
+#[test]
 fn reads_with_a_part_of_the_map_in_dram_return_the_last_write_in_long_runs() {
     let test = "reads_with_a_part_of_the_map_in_dram_return_the_last_write_in_long_runs";
     let run = |seed| {

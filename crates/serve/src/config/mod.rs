@@ -561,10 +561,10 @@ fn ftl(
     number("refresh_bits", 1 << 16, &mut settings.refresh_bits);
     number("suspensions_max", 1 << 16, &mut settings.suspensions_max);
     number("relocation_blocks", 1 << 16, &mut settings.relocation_blocks);
+    number("map_piece_blocks", 1024, &mut settings.map_piece_blocks);
     if let Some(percent) = section.integer("destage_above", 0, 95, "70") {
         settings.destage_above = percent as u8;
     }
-    number("map_piece_blocks", 1024, &mut settings.map_piece_blocks);
     let mut duration = |key: &str, example: &str, to: &mut u64| {
         if let Some(value) = section.duration(key, example) {
             *to = value;

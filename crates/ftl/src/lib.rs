@@ -705,10 +705,16 @@ impl Ftl {
             geometry,
             settings,
         };
-        ftl.set_up_streams()?;
-        ftl.set_up_shares();
-        ftl.set_up_profile();
+        ftl.set_up()?;
         Ok(ftl)
+    }
+
+    /// What follows from the settings.
+    fn set_up(&mut self) -> Result<(), String> {
+        self.set_up_streams()?;
+        self.set_up_shares();
+        self.set_up_profile();
+        Ok(())
     }
 }
 

@@ -166,6 +166,7 @@ fn the_document_tells_every_key_with_its_default() {
         ("device", &told["device"]),
         ("raw", &raw["raw"]),
         ("device.faults", &told["device"]["faults"]),
+        ("device.fast", &told["device"]["fast"]),
         ("[volume]", &told["volume"][0]),
         ("nbd", &told["nbd"]),
         ("http", &told["http"]),
@@ -188,7 +189,8 @@ fn the_document_tells_every_key_with_its_default() {
     let told = Config::parse(&told.to_string(), Path::new("/base")).unwrap();
     let silent = Config::parse("", Path::new("/base")).unwrap();
     assert_eq!(told.ftl, silent.ftl);
-    let device = DeviceOptions { volumes: silent.device.volumes, ..told.device };
+    // A device has a fast tier only if it is told to.
+    let device = DeviceOptions { volumes: silent.device.volumes, fast: None, ..told.device };
     assert_eq!(device, DeviceOptions { volumes: device.volumes.clone(), ..silent.device });
     assert_eq!(told.http, silent.http);
     let NbdConfig { clients_max, handshake_ns, buffer_bytes_max, tls, .. } = told.nbd;

@@ -291,7 +291,8 @@ impl PolicyNames {
         }
     }
 
-    pub(crate) fn of_mut(&mut self, decision: &str) -> &mut String {
+    /// The same, to change it.
+    pub fn of_mut(&mut self, decision: &str) -> &mut String {
         match decision {
             "victim" => &mut self.victim,
             "wear" => &mut self.wear,

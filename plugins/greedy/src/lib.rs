@@ -25,6 +25,7 @@ struct View {
 
 /// The band to reclaim next, as an index below `len`, of bands with `slots` slots each; `now` is the
 /// number of pages appended so far. The same view must get the same answer.
+#[cfg_attr(target_arch = "wasm32", target_feature(enable = "simd128"))]
 fn pick(view: &View, len: usize, slots: u32, _now: u64) -> usize {
     // The fewest valid slots; among nearly as few, the band of a unit that is short of bands, for
     // appends go on only on units that have one.
@@ -49,10 +50,12 @@ fn pick(view: &View, len: usize, slots: u32, _now: u64) -> usize {
     best
 }
 
-/// The least of some counts: sixteen at a time, so that the compiler takes SIMD for it.
+/// The least of some counts: many at a time, so that the compiler takes SIMD for it, and as each turn
+/// of a loop costs what a few instructions do, for it is counted.
+#[cfg_attr(target_arch = "wasm32", target_feature(enable = "simd128"))]
 fn least(counts: &[u32]) -> u32 {
-    let (chunks, rest) = counts.as_chunks::<16>();
-    let mut lanes = [u32::MAX; 16];
+    let (chunks, rest) = counts.as_chunks::<32>();
+    let mut lanes = [u32::MAX; 32];
     for chunk in chunks {
         for (lane, &count) in lanes.iter_mut().zip(chunk) {
             *lane = count.min(*lane);

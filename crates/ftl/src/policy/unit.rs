@@ -57,16 +57,35 @@ impl UnitPolicy for WeightedQueue {
     }
 
     fn pick(&mut self, units: &[UnitView], page: &PageView) -> usize {
-        let work_ns = |view: &UnitView| {
-            u64::from(view.reads_waiting) * page.costs.read_ns
-                + u64::from(view.appends_waiting) * page.costs.program_ns
-                + u64::from(view.erases_running) * page.costs.erase_ns
-        };
-        let keys = units.iter().map(|view| {
-            (work_ns(view), !view.open, view.unit != page.last, u32::MAX - view.bands_free)
-        });
+        let keys = units.iter().map(|view| weight(view, page));
         keys.enumerate().min_by_key(|&(_, key)| key).map_or(0, |(index, _)| index)
     }
+}
+
+/// As `WeightedQueue` among the units that GC does not work on, as LOCS places a table away from the
+/// channels that compaction reads (Wang et al. 2014): what is appended where GC reads waits for it
+/// and holds it up. Where GC works on all, as `WeightedQueue`.
+#[derive(Clone, Copy, Debug)]
+pub struct CompactionAware;
+
+impl UnitPolicy for CompactionAware {
+    fn name(&self) -> &'static str {
+        "compaction-aware"
+    }
+
+    fn pick(&mut self, units: &[UnitView], page: &PageView) -> usize {
+        let keys = units.iter().map(|view| (view.victims > 0, weight(view, page)));
+        keys.enumerate().min_by_key(|&(_, key)| key).map_or(0, |(index, _)| index)
+    }
+}
+
+/// Work waiting, each command weighed by how long it takes here; then an open band before a new one,
+/// the unit of the last page, and more free bands.
+fn weight(view: &UnitView, page: &PageView) -> (u64, bool, bool, u32) {
+    let work_ns = u64::from(view.reads_waiting) * page.costs.read_ns
+        + u64::from(view.appends_waiting) * page.costs.program_ns
+        + u64::from(view.erases_running) * page.costs.erase_ns;
+    (work_ns, !view.open, view.unit != page.last, u32::MAX - view.bands_free)
 }
 
 /// Static mapping: the unit follows from the logical address, page by page over all units. A page

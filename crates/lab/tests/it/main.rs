@@ -7,6 +7,7 @@ mod figures;
 mod model;
 #[cfg(feature = "mutants")]
 mod mutants;
+mod policies;
 mod profile;
 mod raw;
 mod scrub;

@@ -440,7 +440,8 @@ impl Ftl {
 
     /// Hands a page that an idle point of the same purpose has begun to `point`, which has none.
     pub(crate) fn adopt_page(&mut self, point: usize) -> bool {
-        if !self.streams.pages_left {
+        // The room for an atomic write has been counted as it is.
+        if !self.streams.pages_left || self.host.atomic_placing {
             return false;
         }
         let left = |other: &Point| other.idle && other.page != NONE;

@@ -9,7 +9,8 @@ use crate::load::{self, Client, Latency, Pace, Seen, Window};
 use crate::target::{Done, Io, SimTarget, Target, TargetCounts};
 use crate::workload::Pattern;
 use flash::{Instant, SECOND};
-use ftl::{FormatOptions, Settings};
+use ftl::policy::Chosen;
+use ftl::{FormatOptions, Ftl, Settings, Switch};
 use nand::{Faults, Layout};
 use std::collections::BTreeMap;
 
@@ -100,6 +101,56 @@ impl SwitchRun {
             beside: Latency::default(),
         })
     }
+}
+
+/// Processor time of a switch, the longest of some, on an empty device of so many TiB: what the thread
+/// that serves it cannot serve meanwhile. Policies are made and dropped beside it, as in the server.
+///
+/// # Errors
+/// No such decision or policy.
+pub fn cost(
+    tib: f64,
+    switches: &[(&'static str, &'static str)],
+    cpu_ns: fn() -> u64,
+) -> Result<u64, Failure> {
+    const TIMES: u32 = 5;
+    let (channels, dies_per_channel) = (16, 4);
+    let profile = nand::Profile::builtin("tlc").ok_or_else(|| Failure("no profile tlc".into()))?;
+    let block = profile.page_bytes * profile.planes * profile.pages_per_block;
+    let blocks = tib * (1u64 << 40) as f64 / f64::from(channels * dies_per_channel * block);
+    let layout = Layout { channels, dies_per_channel, blocks_per_plane: blocks as u32 };
+    let medium = crate::device::nand_of("tlc", &layout, Faults::default(), |_| {});
+    let medium = medium.map_err(Failure)?;
+    let logical_blocks = (medium.geometry().slots() as f64 * 0.9) as u32;
+    let mut sim = crate::figures::format(medium, logical_blocks, &Settings::default())?;
+    let mut longest = 0;
+    for &(decision, name) in switches {
+        let mut least = u64::MAX;
+        for _ in 0..TIMES {
+            least = least.min(cost_of_one(sim.ftl_mut(), decision, name, cpu_ns).map_err(Failure)?);
+        }
+        // Whoever else uses the processor makes some longer, and not what a switch does.
+        longest = longest.max(least);
+    }
+    Ok(longest)
+}
+
+fn cost_of_one(
+    ftl: &mut Ftl,
+    decision: &str,
+    name: &str,
+    cpu_ns: fn() -> u64,
+) -> Result<u64, String> {
+    let shapes = ftl.stream_shapes(decision)?;
+    let chosen = shapes.iter().map(|&shape| Chosen::by_name(decision, name, shape));
+    let chosen = chosen.collect::<Result<Vec<_>, _>>()?;
+    let begun = cpu_ns();
+    let switch = Switch { now: Instant(0), decision, name, by: "the bench", chosen };
+    let before = ftl.switch_policy(switch)?;
+    while ftl.poll().is_some() {}
+    let spent = cpu_ns() - begun;
+    drop(before);
+    Ok(spent)
 }
 
 /// A target that switches its policies as time goes by.

@@ -38,7 +38,7 @@ macro_rules! module {
     };
 }
 
-const MODULES: [(&str, &[u8]); 5] = [
+pub const MODULES: [(&str, &[u8]); 5] = [
     module!("greedy"),
     module!("sfr"),
     module!("least-work"),

@@ -31,7 +31,7 @@ pub const CATALOGUE: &[Entry] = &[
         "victim",
         "age-adaptive",
         "",
-        "cost-benefit whose ages count within a window about their mean: near greedy where all ages alike",
+        "cost-benefit whose ages count up to twice their mean: near greedy where all data is alike",
     ),
     entry("victim", "d-choices", ":N = 10 (1 to 1024)", "the best of N bands drawn at random"),
     entry("victim", "fifo", "", "the oldest band"),

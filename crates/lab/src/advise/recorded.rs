@@ -23,8 +23,8 @@ const SAMPLED_BLOCKS: u64 = 2 << 20;
 const SAMPLED_WRITES: u64 = 3 << 20;
 /// but never less than this (512 MiB).
 const SAMPLE_BLOCKS_MIN: u64 = 128 << 10;
-/// So many capacities bring a device near its steady state.
-const WARM_CAPACITIES: i64 = 3;
+/// So many capacities bring a device near its steady state; the rounds see to the rest.
+const WARM_CAPACITIES: i64 = 2;
 /// A single trim of a larger share of the space is a new file system: it would happen once in the
 /// life of a device, not once in every round.
 const WIPE_SHARE: f64 = 0.1;

@@ -237,7 +237,7 @@ impl Default for SwitchRun {
     fn default() -> Self {
         Self {
             profile: "mlc-25nm",
-            layout: Layout { channels: 4, dies_per_channel: 4, blocks_per_plane: 24 },
+            layout: Layout { channels: 4, dies_per_channel: 4, blocks_per_plane: 96 },
             utilization: 0.8,
             depth: 64,
             reads: 0.5,

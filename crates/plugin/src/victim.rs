@@ -69,8 +69,9 @@ impl WasmVictim {
                 opened[index * 8..index * 8 + 8].copy_from_slice(&at.to_le_bytes());
             }
         }
-        for (bytes, count) in valid.chunks_exact_mut(4).zip(columns.slots_valid) {
-            bytes.copy_from_slice(&count.to_le_bytes());
+        // Of arrays of four bytes, not slices of them: it becomes one copy of all.
+        for (bytes, count) in valid.as_chunks_mut::<4>().0.iter_mut().zip(columns.slots_valid) {
+            *bytes = count.to_le_bytes();
         }
         for (index, bytes) in supply.chunks_exact_mut(4).enumerate().take(bands.units() as usize) {
             bytes.copy_from_slice(&bands.supply(index as u32).to_le_bytes());

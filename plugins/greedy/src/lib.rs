@@ -32,13 +32,8 @@ fn pick(view: &View, len: usize, slots: u32, _now: u64) -> usize {
     let valid = &view.valid[..len];
     let most = least(valid) + slots / 128;
     let (mut best, mut best_key) = (0, (u32::MAX, u32::MAX, u32::MAX));
-    for (chunk, counts) in valid.chunks(64).enumerate() {
-        // Few bands have so few: most chunks are passed by.
-        if least(counts) > most {
-            continue;
-        }
-        for (at, &count) in counts.iter().enumerate() {
-            let index = chunk * 64 + at;
+    let mut look = |from: usize, counts: &[u32]| {
+        for (index, &count) in (from..).zip(counts) {
             if count <= most {
                 let key = (view.supply[view.unit[index] as usize], count, view.block[index]);
                 if key < best_key {
@@ -46,7 +41,15 @@ fn pick(view: &View, len: usize, slots: u32, _now: u64) -> usize {
                 }
             }
         }
+    };
+    let (chunks, rest) = valid.as_chunks::<16>();
+    for (number, counts) in chunks.iter().enumerate() {
+        // Few bands have so few: most chunks are passed by.
+        if counts.iter().fold(0, |few, &count| few | u32::from(count <= most)) != 0 {
+            look(16 * number, counts);
+        }
     }
+    look(16 * chunks.len(), rest);
     best
 }
 

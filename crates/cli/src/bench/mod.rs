@@ -21,7 +21,7 @@ use serde_json::{Value, json};
     weir bench waf nbd-seq          what these names begin\n  \
     weir bench all --json | jq '.[] | select(.met | not)'\n\n\
     Names: ftl-read-cpu, ftl-write-cpu, ftl-tier-write-cpu, stream-POLICY-ns, policy-DECISION-POLICY-ns,\n  \
-    plugin-DECISION-MODULE-ns, switch-{read-p999,write-p999,longest-ms,cpu-us,drop-us}, map-bytes-per-block, usable-capacity,\n  \
+    plugin-DECISION-MODULE-ns, switch-{DECISION-p999,DECISION-longest-ms,cpu-us,drop-us}, map-bytes-per-block, usable-capacity,\n  \
     recovery-seconds-per-tib, sim-memory-per-tib, sim-rate, waf-{fifo,greedy}-{7,10,28}, crash-images,\n  \
     raw-{bandwidth,latency}-PROFILE, nbd-{rand,seq}-{read,write}...-vs-{nbdkit,qemu-nbd}\n\n\
     The nbd figures need fio, nbdkit and qemu-nbd. Exit status 0 says that it measured, not that \

@@ -6,25 +6,22 @@ use crate::bench::policy_cost::MODULES;
 use flash::SECOND;
 use ftl::policy::stream::Shape;
 use ftl::policy::{Chosen, catalogue};
+use lab::load::Latency;
 use lab::switching::{SwitchRun, SwitchSeen, cost};
 use plugin::Module;
 
-/// Each decision to another policy and back.
-const SWITCHES: [(&str, &str); 10] = [
-    ("stream", "sepbit"),
-    ("stream", "none"),
-    ("victim", "cost-benefit"),
-    ("victim", "greedy"),
-    ("unit", "weighted-queue"),
-    ("unit", "shortest-queue"),
-    ("erase", "idle"),
-    ("erase", "read-first"),
-    ("wear", "dynamic"),
-    ("wear", "static"),
+/// Each decision, another policy for it, and the default.
+const DECISIONS: [(&str, &str, &str); 5] = [
+    ("stream", "sepbit", "none"),
+    ("victim", "cost-benefit", "greedy"),
+    ("unit", "weighted-queue", "shortest-queue"),
+    ("erase", "eager", "read-first"),
+    ("wear", "dynamic", "static"),
 ];
 
-/// Between two switches.
+/// Between two switches: to the other policy, then to the default nine times.
 const EVERY_NS: u64 = 50_000_000;
+const TURNS: usize = 10;
 
 pub fn switches(request: &mut Request<'_>) {
     latencies(request);
@@ -34,51 +31,61 @@ pub fn switches(request: &mut Request<'_>) {
 
 /// Full load with switches against the same without.
 fn latencies(request: &mut Request<'_>) {
-    let names = ["switch-read-p999", "switch-write-p999", "switch-longest-ms"];
-    if !names.iter().any(|name| request.wants(name)) {
+    let names = |decision| ["p999", "longest-ms"].map(|what| format!("switch-{decision}-{what}"));
+    let wanted = |decision| names(decision).iter().any(|name| request.wants(name));
+    let decisions: Vec<_> = DECISIONS.into_iter().filter(|of| wanted(of.0)).collect();
+    if decisions.is_empty() {
         return;
     }
     let measure_ns = if request.quick { 10 * SECOND } else { 60 * SECOND };
     let still = SwitchRun { measure_ns, ..SwitchRun::default() };
-    let every = SwitchRun { every_ns: EVERY_NS, switches: SWITCHES.to_vec(), ..still.clone() };
-    let both = still.measure().and_then(|still| Ok((still, every.measure()?)));
-    let both = both.map_err(|failure| failure.to_string());
-    let p999 = |name: &'static str, of: fn(&SwitchSeen) -> f64| {
-        let goal = Goal::AtMost(1.1);
-        let figure = both.as_ref().map(|(still, switched)| {
-            Figure::new(name, of(switched) / of(still), "x", goal).note(format!(
-                "{:.2} ms with {} switches, {:.2} without; no I/O failed",
-                of(switched),
-                switched.switches,
-                of(still)
-            ))
-        });
-        measured(name, "x", goal, figure)
-    };
-    let longest = |seen: &SwitchSeen| {
-        let seen = &seen.seen;
-        seen.reads.max_ns().max(seen.writes.max_ns()) as f64 / 1e6
-    };
-    let goal = Goal::AtMost(1.0);
-    let figure = both.as_ref().map(|(still, switched)| {
-        let beside = switched.beside.max_ns() as f64 / 1e6;
-        let more = (beside - longest(still)).max(0.0);
-        Figure::new(names[2], more, "ms", goal).note(format!(
-            "the longest I/O that saw a switch, {beside:.1} ms, beyond the longest of all without, \
-             {:.1} ms",
-            longest(still)
-        ))
-    });
-    let figures = [
-        p999(names[0], |seen| seen.seen.reads.quantile_ns(0.999) as f64 / 1e6),
-        p999(names[1], |seen| seen.seen.writes.quantile_ns(0.999) as f64 / 1e6),
-        measured(names[2], "ms", goal, figure),
-    ];
-    for figure in figures {
-        if request.wants(&figure.name) {
-            (request.sink)(figure);
-        }
+    let before = still.measure().map_err(|failure| failure.to_string());
+    for (decision, other, default) in decisions {
+        let mut switches = vec![(decision, default); TURNS];
+        switches[0].1 = other;
+        let run = SwitchRun { every_ns: EVERY_NS, switches, ..still.clone() };
+        let both = before
+            .clone()
+            .and_then(|before| Ok((before, run.measure().map_err(|failure| failure.to_string())?)));
+        let [p999, longest] = names(decision);
+        let (near, short) = (Goal::AtMost(1.1), Goal::AtMost(1.0));
+        let figures = match both {
+            Ok((before, after)) => {
+                [p999_of(&before, &after, p999, near), longest_of(&before, &after, longest, short)]
+            }
+            Err(why) => [
+                Figure::missing(p999, "x", near, &why),
+                Figure::missing(longest, "ms", short, &why),
+            ],
+        };
+        figures
+            .into_iter()
+            .filter(|figure| request.wants(&figure.name))
+            .for_each(&mut *request.sink);
     }
+}
+
+/// The 99.9th percentile of reads or writes, whichever got worse.
+fn p999_of(before: &SwitchSeen, after: &SwitchSeen, name: String, goal: Goal) -> Figure {
+    let ms = |latency: &Latency| latency.quantile_ns(0.999) as f64 / 1e6;
+    let reads = ms(&after.seen.reads) / ms(&before.seen.reads);
+    let writes = ms(&after.seen.writes) / ms(&before.seen.writes);
+    Figure::new(name, reads.max(writes), "x", goal).note(format!(
+        "{} switches; reads {:.2} ms, {:.2} without; writes {:.2} ms, {:.2} without",
+        after.switches,
+        ms(&after.seen.reads),
+        ms(&before.seen.reads),
+        ms(&after.seen.writes),
+        ms(&before.seen.writes)
+    ))
+}
+
+/// How much longer the longest I/O that saw a switch took than the longest without.
+fn longest_of(before: &SwitchSeen, after: &SwitchSeen, name: String, goal: Goal) -> Figure {
+    let longest = before.seen.reads.max_ns().max(before.seen.writes.max_ns()) as f64 / 1e6;
+    let beside = after.beside.max_ns() as f64 / 1e6;
+    Figure::new(name, (beside - longest).max(0.0), "ms", goal)
+        .note(format!("{beside:.2} ms beside a switch, {longest:.2} ms without any"))
 }
 
 /// What the thread that serves a shard spends on a switch.

@@ -1,6 +1,6 @@
 //! Cost-benefit with ages that count only as far as they tell.
 
-use super::cost_benefit::best_by_score;
+use super::cost_benefit::{best_by_score, ratio};
 use super::{Columns, FullBands, VictimPolicy};
 use flash::{BlockId, Random};
 
@@ -29,8 +29,7 @@ impl VictimPolicy for AgeAdaptive {
         let count = opened.len().max(1) as u64;
         let old = MEANS * (pages.wrapping_mul(count).wrapping_sub(sum) / count + 1);
         best_by_score(&columns, |valid, opened| {
-            let age = (pages.saturating_sub(opened) + 1).min(old);
-            (f64::from(slots - valid) * age as f64, (2.0 * f64::from(valid)).max(0.5))
+            ratio(slots, valid, (pages.saturating_sub(opened) + 1).min(old))
         })
     }
 }

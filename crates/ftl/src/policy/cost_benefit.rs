@@ -17,10 +17,17 @@ impl VictimPolicy for CostBenefit {
         let (slots, pages) = (bands.slots(), bands.pages());
         best_by_score(&bands.columns(), |valid, opened| {
             // +1: a band of this very instant still has to be comparable.
-            let age = pages.saturating_sub(opened) + 1;
-            (f64::from(slots - valid) * age as f64, (2.0 * f64::from(valid)).max(0.5))
+            ratio(slots, valid, pages.saturating_sub(opened) + 1)
         })
     }
+}
+
+/// What a band of this age gives over what it costs. Times and counts are far from where a sign would be,
+/// and signed numbers become floating ones in one instruction.
+#[inline(always)]
+pub(super) fn ratio(slots: u32, valid: u32, age_pages: u64) -> (f64, f64) {
+    let float = |count: u32| f64::from(count as i32);
+    (float(slots - valid) * age_pages as i64 as f64, float(2 * valid).max(0.5))
 }
 
 /// A share of a score that rounding never comes to.

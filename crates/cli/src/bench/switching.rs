@@ -58,10 +58,11 @@ fn latencies(request: &mut Request<'_>) {
                 Figure::missing(longest, "ms", short, &why),
             ],
         };
-        figures
-            .into_iter()
-            .filter(|figure| request.wants(&figure.name))
-            .for_each(&mut *request.sink);
+        for figure in figures {
+            if request.wants(&figure.name) {
+                (request.sink)(figure);
+            }
+        }
     }
 }
 

@@ -328,9 +328,9 @@ impl<T: Target> Front<T> {
         *hint = Hint { handle: handle.unwrap_or(0), ..Hint::default() };
     }
 
-    /// Bounds of the command's next segment; `None` after the last.
+    /// Bounds of the command's next segment; `None` after the last, with which it may have ended.
     fn peek_segment(&self, command: u32) -> Option<(u64, u64)> {
-        let Command { io, next, .. } = self.commands[command];
+        let &Command { io, next, .. } = self.commands.get(command)?;
         let end = io.offset + io.bytes;
         let cut = (next - next % SEGMENT_BYTES + SEGMENT_BYTES).min(end);
         (next < end).then_some((next, cut - next))

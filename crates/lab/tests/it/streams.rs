@@ -99,7 +99,7 @@ fn gc_that_mixes_what_it_moves_with_new_data_loses_nothing_in_any_power_cut() {
 
 #[test]
 fn a_load_ends_between_two_rounds_when_a_part_costs_what_it_did_a_round_before() {
-    let (logical_blocks, length) = (16_384, 6 * 16_384);
+    let (logical_blocks, length) = (16_384_u32, 6 * 16_384_u32);
     let mut random = Random::new(3);
     let change = |lba: u32| Change { lba, blocks: 1, kind: ChangeKind::Write, handle: 0 };
     let list =

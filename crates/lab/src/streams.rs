@@ -325,7 +325,7 @@ fn result(sim: &Sim, changes: &Changes, seen: &[Part], parts: usize, steady: boo
     let counted = Part::sum(&seen[seen.len() - parts..]);
     let mut rounds: Vec<f64> =
         seen.chunks_exact(parts).map(|round| Part::sum(round).waf()).collect();
-    if seen.len() % parts > 0 {
+    if !seen.len().is_multiple_of(parts) {
         rounds.push(counted.waf());
     }
     let used = sim.ftl().bands().into_iter();

@@ -23,7 +23,7 @@ const BLOCKS_PER_UNIT: u32 = 512;
 /// Pages of the shortest block.
 const PAGES_MIN: u32 = 6;
 /// Requests of the timed pass; of a longer trace the last ones.
-pub const REQUESTS_MAX: usize = 150_000;
+pub const REQUESTS_MAX: usize = 300_000;
 /// Requests in flight while the device is aged.
 const DEPTH: u32 = 64;
 /// Requests in flight that the open loop may pile up.

@@ -2,6 +2,7 @@
 //! over-provisioning; what to choose, why, and how far it is from perfect knowledge. How it is
 //! measured: docs/advise.md.
 
+use crate::devices::Dies;
 use crate::output::{Progress, print, print_json, table};
 use crate::size::{bytes, count};
 use crate::trace::{Reading, ns_text, repairs_json, share, tell_repairs};
@@ -35,14 +36,8 @@ pub struct Args {
     /// A device (`weir lab devices` lists them), a flash profile, or a .toml file of either
     #[arg(long, value_name = "NAME")]
     device: String,
-    /// --device PROFILE: buses
-    #[arg(long, value_name = "N", default_value_t = 4,
-        value_parser = clap::value_parser!(u32).range(1..=64))]
-    channels: u32,
-    /// --device PROFILE: dies on each bus
-    #[arg(long, value_name = "N", default_value_t = 2,
-        value_parser = clap::value_parser!(u32).range(1..=64))]
-    dies_per_channel: u32,
+    #[command(flatten)]
+    dies: Dies,
     /// Stream policies, with parameters if wanted [default: every one, hint if there are several
     /// volumes to tell apart]
     #[arg(long, value_name = "NAME,...")]
@@ -174,7 +169,8 @@ fn device(args: &Args) -> Result<DeviceSpec, Failure> {
             Profile::parse(&text).map_err(|why| format!("{}: {why}", args.device))?
         }
     };
-    Ok(flash_device(profile, args.channels, args.dies_per_channel))
+    let (channels, dies_per_channel) = args.dies.or_default();
+    Ok(flash_device(profile, channels, dies_per_channel))
 }
 
 fn check_policies(args: &Args) -> Result<(), Failure> {

@@ -5,6 +5,7 @@ use crate::output::{Progress, print, print_json, table};
 use crate::status::{address_of, ago, array};
 use crate::{End, Failure};
 use client::http::{Answer, request};
+use ftl::policy::DECISIONS;
 use serde_json::{Value, json};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -237,7 +238,8 @@ fn show(status: &Value) -> String {
     for (index, shard) in array(&status["shards"]).iter().enumerate() {
         text.push_str(&format!("shard {index}\n"));
         let mut rows = Vec::new();
-        for decision in ["victim", "wear", "erase", "unit", "profile"] {
+        // Streams are decided by volume, below.
+        for decision in DECISIONS.iter().filter(|&&decision| decision != "stream") {
             let name = text_of(&shard["policies"], decision).to_owned();
             rows.push(vec![format!("  {decision}"), name]);
         }

@@ -20,6 +20,25 @@ pub struct Args {
     json: bool,
 }
 
+/// The dies of a device that is told by its flash alone.
+#[derive(clap::Args)]
+#[group(id = "dies", multiple = true)]
+pub struct Dies {
+    /// --device PROFILE: buses [default: 4]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub channels: Option<u32>,
+    /// --device PROFILE: dies on each bus [default: 2]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub dies_per_channel: Option<u32>,
+}
+
+impl Dies {
+    /// Buses, and dies on each.
+    pub fn or_default(&self) -> (u32, u32) {
+        (self.channels.unwrap_or(4), self.dies_per_channel.unwrap_or(2))
+    }
+}
+
 pub fn run(args: &Args) -> Result<End, Failure> {
     let specs = match &args.name {
         Some(name) => vec![find(name)?],

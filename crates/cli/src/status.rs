@@ -7,6 +7,7 @@ use crate::output::{print, print_json, table};
 use crate::serve::ADDRESS_FILE;
 use crate::size::{bytes, count};
 use crate::{End, Failure};
+use ftl::policy::DECISIONS;
 use serde_json::Value;
 use std::fs::{self, File, TryLockError};
 use std::net::SocketAddr;
@@ -211,20 +212,19 @@ fn streams(all: &[Value]) -> String {
 }
 
 fn shard_text(index: usize, shard: &Value) -> String {
-    let policy = |name: &str| shard["policies"][name].as_str().unwrap_or("unknown").to_owned();
+    let policies = DECISIONS.iter().map(|&decision| {
+        let name = shard["policies"][decision].as_str().unwrap_or("unknown");
+        let streams = (decision == "stream").then(|| streams(array(&shard["streams"])));
+        format!("{decision} {}", streams.as_deref().unwrap_or(name))
+    });
+    let policies: Vec<String> = policies.collect();
     let fenced = if shard["fenced"] == true { ", FENCED by another server" } else { "" };
     let mut text = format!(
-        "shard {index}: {}{fenced}; {} clients, {} requests; victim {}, wear {}, erase {}, unit {}, \
-         stream {}, profile {}\n",
+        "shard {index}: {}{fenced}; {} clients, {} requests; {}\n",
         shard["phase"].as_str().unwrap_or("unknown"),
         shard["connections"],
         shard["requests"],
-        policy("victim"),
-        policy("wear"),
-        policy("erase"),
-        policy("unit"),
-        streams(array(&shard["streams"])),
-        policy("profile"),
+        policies.join(", "),
     );
     let mut rows = vec![
         ["  unit", "queued", "busy s", "free", "retired", "valid", "erases", "last reason"]

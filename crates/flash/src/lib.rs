@@ -1,7 +1,7 @@
 //! The words every other crate of Weir shares. No behaviour lives here that two crates could
 //! disagree about: geometry and addresses, what a host asks ([`Request`], [`Reply`]), what a medium
 //! is told and answers ([`Command`], [`Completion`]), virtual or monotonic time ([`Instant`]), the
-//! seeded generator ([`Random`]) and the checksum.
+//! seeded generator ([`Random`]), a table of what is in flight ([`Slab`]) and the checksum.
 //!
 //! Two rules hold for everything that uses these types:
 //! - *handles, not payload*: a command names a buffer ([`Payload`]); the driver moves the bytes.
@@ -27,6 +27,7 @@ mod geometry;
 pub mod quantity;
 mod random;
 mod request;
+mod slab;
 mod time;
 
 pub use address::{BlockId, Lba, SlotId};
@@ -37,6 +38,7 @@ pub use command::{
 pub use geometry::{FastTier, Geometry, Pairing};
 pub use random::Random;
 pub use request::{BufferId, Hint, Lifetime, Operation, Reply, Request, RequestError, RequestId};
+pub use slab::Slab;
 pub use time::{Instant, MICROSECOND, MILLISECOND, SECOND};
 
 /// Bytes of a logical block, and of the slot that holds it.

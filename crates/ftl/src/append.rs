@@ -185,7 +185,7 @@ impl Views {
 impl Ftl {
     /// The page that takes the next slot of `point`, if any can be had now.
     pub(crate) fn page_of(&mut self, point: usize) -> Option<u32> {
-        if self.points[point].page == NONE {
+        if self.points[point].page == NONE && !self.adopt_page(point) {
             self.points[point].page = self.open_page(point)?;
         }
         Some(self.points[point].page)
@@ -335,6 +335,7 @@ impl Ftl {
                 reads_waiting: self.reads_ahead(unit),
                 bands_free,
                 erases_running: unit.erases_running,
+                victims: self.bands.sums(index as u32).victims,
                 open,
             });
         }

@@ -8,7 +8,7 @@
 //!   (`hold_order`).
 
 use crate::divisor::Divisor;
-use crate::policy::{BandView, CHUNK_BANDS, FullBands};
+use crate::policy::{BandView, CHUNK_BANDS, Columns, FullBands};
 use crate::streams::Filling;
 use flash::{BlockId, Geometry, SlotId};
 use std::collections::VecDeque;
@@ -80,6 +80,8 @@ pub(crate) struct UnitSums {
     pub bands_free: u32,
     /// Bands that GC is emptying or has emptied: they will be free soon.
     pub bands_coming: u32,
+    /// Of them, those that GC is emptying.
+    pub victims: u32,
     pub bands_retired: u32,
     /// Erase counts of usable bands and how many have each, ascending. Levelled wear keeps it short.
     erase_counts: Vec<(u32, u32)>,
@@ -116,6 +118,9 @@ impl UnitSums {
         let gain = u64::from(slots - band.slots_valid);
         if matches!(band.state, BandState::Victim | BandState::Draining) {
             step(&mut self.bands_coming);
+            if band.state == BandState::Victim {
+                step(&mut self.victims);
+            }
         }
         match band.state {
             BandState::Retired => {
@@ -143,6 +148,8 @@ pub(crate) struct Bands {
     full: Vec<BlockId>,
     /// `slots_valid` of each band in `full`: a victim policy looks at them all.
     full_valid: Vec<u32>,
+    /// `first_order` of each band in `full`, likewise.
+    full_opened: Vec<u64>,
     /// When a chunk of `full` last got another band, as a count of `moves`: a victim policy that
     /// keeps a copy renews the rest only.
     full_moved: Vec<u64>,
@@ -162,6 +169,8 @@ pub(crate) struct Bands {
     /// The same of the fast tier.
     pub free_fast: u32,
     pub draining: Vec<BlockId>,
+    /// Bands that are failing or have failed.
+    pub failing: u32,
     /// Changes of state so far.
     pub moves: u64,
     /// Upper bound of any band's erase count, the fast tier apart, which does not wear as flash does.
@@ -176,6 +185,7 @@ impl Bands {
             valid: vec![0; (geometry.slots() as usize).div_ceil(64)],
             full: Vec::new(),
             full_valid: Vec::new(),
+            full_opened: Vec::new(),
             full_moved: vec![0; (geometry.blocks() as usize).div_ceil(CHUNK_BANDS)],
             slots_per_band: geometry.slots_per_block(),
             fast_from: geometry.capacity_blocks(),
@@ -190,6 +200,7 @@ impl Bands {
             free: 0,
             free_fast: 0,
             draining: Vec::new(),
+            failing: 0,
             moves: 0,
             erase_count_most: 0,
         }
@@ -303,12 +314,18 @@ impl Bands {
                 band.full_index = self.full.len() as u32;
                 self.full_moved[self.full.len() / CHUNK_BANDS] = self.moves;
                 self.full_valid.push(band.slots_valid);
+                self.full_opened.push(band.first_order);
                 self.full.push(block);
             }
             _ => {}
         }
         let free = if self.is_fast(block) { &mut self.free_fast } else { &mut self.free };
         *free = *free + u32::from(is_free(state)) - u32::from(is_free(before));
+    }
+
+    /// A program failed in the band, or its maker says so.
+    pub fn set_failing(&mut self, block: BlockId) {
+        self.failing += u32::from(!std::mem::replace(&mut self[block].failing, true));
     }
 
     fn is_fast(&self, block: BlockId) -> bool {
@@ -387,6 +404,7 @@ impl Bands {
         let index = self.list[block.0 as usize].full_index as usize;
         self.full.swap_remove(index);
         self.full_valid.swap_remove(index);
+        self.full_opened.swap_remove(index);
         if let Some(&moved) = self.full.get(index) {
             self.full_moved[index / CHUNK_BANDS] = self.moves;
             self.list[moved.0 as usize].full_index = index as u32;
@@ -458,6 +476,12 @@ impl Bands {
                 && self.full_valid[band.full_index as usize] != band.slots_valid
             {
                 return Err(format!("band {block} is listed with another count of valid slots"));
+            }
+            if band.state == BandState::Full
+                && !self.is_fast(BlockId(block as u32))
+                && self.full_opened[band.full_index as usize] != band.first_order
+            {
+                return Err(format!("band {block} is listed as opened at another time"));
             }
         }
         self.verify_sums()?;
@@ -537,8 +561,16 @@ pub(crate) struct FullView<'a> {
 }
 
 impl FullBands for FullView<'_> {
-    fn len(&self) -> usize {
-        self.bands.full.len()
+    fn columns(&self) -> Columns<'_> {
+        Columns {
+            blocks: &self.bands.full,
+            slots_valid: &self.bands.full_valid,
+            opened: &self.bands.full_opened,
+        }
+    }
+
+    fn slots(&self) -> u32 {
+        self.bands.slots_per_band
     }
 
     fn band(&self, index: usize) -> BandView {
@@ -548,7 +580,6 @@ impl FullBands for FullView<'_> {
             block,
             unit: self.bands.unit_of(block) as u32,
             slots_valid: band.slots_valid,
-            slots: self.bands.slots_per_band,
             age_pages: self.order_next.saturating_sub(band.first_order),
             erase_count: band.erase_count,
         }
@@ -564,10 +595,6 @@ impl FullBands for FullView<'_> {
 
     fn supply(&self, unit: u32) -> u32 {
         self.bands.supply(unit as usize)
-    }
-
-    fn slots_valid(&self) -> Option<&[u32]> {
-        Some(&self.bands.full_valid)
     }
 
     fn moves(&self) -> u64 {

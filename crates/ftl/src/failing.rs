@@ -19,7 +19,7 @@ impl Ftl {
         if error == MediumError::UnitGone {
             self.lose_unit(unit);
         } else if error != MediumError::NoSpace {
-            self.bands[block].failing = true;
+            self.bands.set_failing(block);
         }
         for point in &mut self.points {
             if point.open[unit as usize] == open {

@@ -786,7 +786,7 @@ fn bands_of(geometry: &Geometry, health: &Health) -> Bands {
     }
     for &block in &health.bad_blocks {
         // Bad since the factory, or since it failed with data in it: recovery looks.
-        bands[block].failing = true;
+        bands.set_failing(block);
     }
     bands
 }

@@ -9,7 +9,7 @@ use crate::append::{Append, NONE, Owner};
 use crate::format::{Header, Kind, UNMAPPED};
 use crate::lost::Search;
 use crate::moves::Move;
-use crate::policy::{FullBands, Greedy, Purpose, VictimPolicy};
+use crate::policy::{FullBands, Greedy, Purpose, VictimPolicy, WearView};
 use crate::units::{ReadOp, ReadPurpose};
 use crate::{BandState, Ftl, Mutant, Phase};
 use flash::{BlockId, MediumError, Payload, SlotData, SlotId, SlotRead, SlotStatus};
@@ -657,8 +657,12 @@ impl Ftl {
         let full = self.bands.full().iter();
         let least = full.min_by_key(|&&block| (self.bands[block].erase_count, block)).copied();
         let Some(block) = least else { return };
-        let (count, most) = (self.bands[block].erase_count, self.bands.erase_count_most);
-        if self.policies.wear.move_wanted(count, most) {
+        let view = WearView {
+            erase_count_least_full: self.bands[block].erase_count,
+            erase_count_most: self.bands.erase_count_most,
+            endurance: self.geometry.endurance,
+        };
+        if self.policies.wear.move_wanted(&view) {
             self.counters.wear_moves += 1;
             self.reclaim.wanted.push_back((block, "wear: cold data moved"));
         }

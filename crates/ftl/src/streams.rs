@@ -4,7 +4,7 @@
 //! A volume has an append point for each of its handles, for the host and for relocation. How many
 //! it gets depends on the spare bands, as each keeps a band open that GC cannot use. Append points
 //! are never taken away, as bands, pages and moves name them; those that a switch of policies leaves
-//! without a stream are *idle*, and their open bands are filled by others.
+//! without a stream are *idle*, and their open bands and pages are filled by others.
 //!
 //! Invariants:
 //! - a policy's answer beyond the handles is counted and replaced by the default's;
@@ -120,6 +120,8 @@ pub(crate) struct Streams {
     /// The last one is all that belongs to no other.
     volumes: Vec<Volume>,
     policies_made: u32,
+    /// An idle point may have a page that it has begun.
+    pages_left: bool,
 }
 
 impl Streams {
@@ -297,9 +299,8 @@ impl Ftl {
             // What is destaged is for the policy where it put the host's write.
             let origin = if moved { Origin::Moved(at as u8) } else { Origin::Host(at as u8) };
             let idle = at >= count;
-            if idle {
-                self.seal(point);
-            }
+            // Padding it would cost as much as it holds, with every switch.
+            self.streams.pages_left |= idle && self.points[point].page != NONE;
             let number = self.streams.volumes[index].number;
             (self.points[point].idle, self.points[point].origin) = (idle, (number, origin));
         }
@@ -308,12 +309,11 @@ impl Ftl {
     /// Most handles of all volumes together: a third of the bands that are not needed for data, so
     /// that GC finds the rest to work with.
     fn handles_max(&self) -> u32 {
-        let bad = self.bands.ids().filter(|&block| self.bands[block].failing).count() as u32;
         let slow = self.geometry.capacity_units() as usize;
         let gone = self.units[..slow].iter().filter(|unit| unit.gone).count() as u32;
         let good = (self.geometry.capacity_blocks())
             .saturating_sub(gone * self.geometry.blocks_per_unit)
-            .saturating_sub(bad + 2 * self.layout.bands + RESERVE_BANDS);
+            .saturating_sub(self.bands.failing + 2 * self.layout.bands + RESERVE_BANDS);
         let data = self.map.blocks().div_ceil(self.geometry.slots_per_block());
         let slow = good.saturating_sub(data) / 3;
         if self.geometry.is_tiered() { slow.min(self.handles_max_fast()) } else { slow }
@@ -438,6 +438,35 @@ impl Ftl {
         let (policy, origin) = self.points[point].origin;
         let opened_at = self.sequence_next;
         self.bands[block].filling = Filling { policy, origin, opened_at, sequences: 0, slots: 0 };
+    }
+
+    /// Hands a page that an idle point of the same purpose has begun to `point`, which has none.
+    pub(crate) fn adopt_page(&mut self, point: usize) -> bool {
+        // The room for an atomic write has been counted as it is.
+        if !self.streams.pages_left || self.host.atomic_placing {
+            return false;
+        }
+        let left = |other: &Point| other.idle && other.page != NONE;
+        self.streams.pages_left = self.points.iter().any(left);
+        let purpose = self.points[point].purpose;
+        let alike = |other: &Point| left(other) && other.purpose == purpose;
+        let Some(other) = self.points.iter().position(alike) else { return false };
+        let page = std::mem::replace(&mut self.points[other].page, NONE);
+        self.points[point].page = page;
+        let open = self.pages[page].open;
+        let unit = self.geometry.unit_of(self.opens[open].block) as usize;
+        self.opens[open].point = point as u32;
+        // Unless this is the last page of its band; what `point` had open here goes to the idle one.
+        if self.points[other].open[unit] == open {
+            let own = std::mem::replace(&mut self.points[point].open[unit], open);
+            self.points[other].open[unit] = own;
+            if own != NONE {
+                self.opens[own].point = other as u32;
+            }
+        }
+        // Where either has a band open is not what it was.
+        self.room_changes += 1;
+        true
     }
 
     /// An open band on `unit` that an idle point has left, for `point` to fill.

@@ -49,6 +49,7 @@ pub mod rot;
 pub mod soak;
 pub mod ssd;
 pub mod streams;
+pub mod switching;
 pub mod tail;
 pub mod target;
 pub mod tenant;

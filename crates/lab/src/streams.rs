@@ -56,7 +56,7 @@ impl Default for StreamRun {
     }
 }
 
-/// What was measured over the last round.
+/// What was measured over the last round, or over as many changes if it ended between two.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StreamWaf {
     /// Slots written for the host or relocated, by slots written for the host.
@@ -71,7 +71,7 @@ pub struct StreamWaf {
     pub fallbacks: f64,
     /// Bytes of the stream policy's tables.
     pub memory_bytes: u64,
-    /// `waf` of each round.
+    /// `waf` of each whole round, and of what counts if that ended between two.
     pub rounds: Vec<f64>,
     /// It no longer changed in write amplification and free bands, see [`Rounds`].
     pub steady: bool,
@@ -122,17 +122,17 @@ impl Changes {
     }
 }
 
-/// How long a load runs. The device has come to a steady state when the changes at the end of a round
-/// cost what the same changes did before: at the end of the round before, or, of the first round, in
-/// the warm-up.
+/// How long a load runs. The device has come to a steady state when a part of a round costs what the same
+/// changes did a round before; what counts is then the round that ends with this part. The end of
+/// the warm-up is as the last part of a round, as far as it goes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Rounds {
     /// Changes before the first round,
     pub warm: u64,
-    /// of a round,
+    /// and of a round.
     pub each: u64,
-    /// and of the end of either that is compared.
-    pub compared: u64,
+    /// Parts of a round; at least 1.
+    pub parts: u32,
     /// At least so many rounds,
     pub least: u32,
     /// and at most so many until it is steady.
@@ -148,6 +148,8 @@ pub struct StreamDevice {
     pub op_percent: f64,
     /// The victim policy.
     pub victim: String,
+    /// Slots appended between two checkpoints; 0 for the FTL's own choice.
+    pub checkpoint_slots: u64,
     /// Seed of the policies that draw.
     pub seed: u64,
 }
@@ -183,7 +185,7 @@ impl StreamRun {
     ) -> Result<(StreamWaf, Status), Failure> {
         let changes = self.changes()?;
         let half = changes.list.len() as u64 / 2;
-        let rounds = Rounds { warm: half, each: half, compared: half, least: 1, most: 1 };
+        let rounds = Rounds { warm: half, each: half, parts: 1, least: 1, most: 1 };
         let mut sim = self.stream_device().open(&changes, stream)?;
         put(sim.ftl_mut()).map_err(Failure)?;
         let waf = run(&mut sim, &changes, rounds, &mut |_| {})?;
@@ -203,6 +205,7 @@ impl StreamRun {
             slots_per_band: self.slots_per_band,
             op_percent: self.op_percent,
             victim: self.victim.clone(),
+            checkpoint_slots: 0,
             seed: 1,
         }
     }
@@ -268,7 +271,8 @@ impl StreamDevice {
             stream: stream.into(),
             ..PolicyNames::default()
         };
-        let settings = Settings { policies, seed: self.seed, ..Settings::default() };
+        let (checkpoint_slots, seed) = (self.checkpoint_slots, self.seed);
+        let settings = Settings { policies, checkpoint_slots, seed, ..Settings::default() };
         let bands = f64::from(logical_blocks) / f64::from(self.slots_per_band);
         let physical = (bands * (1.0 + self.op_percent / 100.0)).ceil() as u32;
         // A checkpoint is the map, 4 bytes a block, and some.
@@ -291,52 +295,88 @@ fn run(
 ) -> Result<StreamWaf, Failure> {
     let mut load = Load { changes, filled: 0, next: 0, written: 0 };
     load.drive(sim, u64::from(changes.logical_blocks), progress)?;
-    load.drive(sim, rounds.warm - rounds.compared, progress)?;
-    let begun = WafCounters::of(sim)?;
-    load.drive(sim, rounds.compared, progress)?;
-    let mut end = begun.end_of(sim)?;
-    let mut seen: Vec<f64> = Vec::new();
+    let parts = rounds.parts as usize;
+    let length = |part: usize| {
+        let begin = |part: usize| rounds.each * part as u64 / u64::from(rounds.parts);
+        begin(part + 1) - begin(part)
+    };
+    let last = length(parts - 1).min(rounds.warm);
+    load.drive(sim, rounds.warm - last, progress)?;
+    let warm = load.part(sim, last, progress)?;
+    let mut seen: Vec<Part> = Vec::new();
     loop {
-        let before = WafCounters::of(sim)?;
-        load.drive(sim, rounds.each - rounds.compared, progress)?;
-        let middle = WafCounters::of(sim)?;
-        load.drive(sim, rounds.compared, progress)?;
-        let after = WafCounters::of(sim)?;
-        let since = |of: fn(&WafCounters) -> u64| (of(&after) - of(&before)) as f64;
-        let (host, moved) = (since(|of| of.host).max(1.0), since(|of| of.relocated));
-        seen.push(1.0 + moved / host);
-        let last = middle.end_of(sim)?;
-        let steady = agree(end, last);
-        end = last;
-        let count = seen.len() as u32;
-        if count >= rounds.most || steady && count >= rounds.least {
-            let used =
-                sim.ftl().bands().into_iter().filter(|band| matches!(band.state, "full" | "open"));
-            let usable: u64 = used.map(|band| u64::from(band.slots_written)).sum();
-            let streams = sim.ftl().status().streams;
-            let handles = streams.iter().map(|s| u32::from(s.handles_host + s.handles_moved)).sum();
-            return Ok(StreamWaf {
-                waf: 1.0 + moved / host,
-                waf_all: since(|of| of.programmed) / host,
-                fallbacks: since(|of| of.fallbacks) / moved.max(1.0),
-                alpha: usable as f64 / f64::from(changes.logical_blocks),
-                handles,
-                memory_bytes: streams.iter().map(|s| s.memory_bytes).sum(),
-                rounds: seen,
-                steady,
-                trace_hash: sim.trace_hash(),
-            });
+        let at = seen.len();
+        let part = load.part(sim, length(at % parts), progress)?;
+        let before = match at.checked_sub(parts) {
+            Some(before) => Some(&seen[before]),
+            None => (at + 1 == parts).then_some(&warm),
+        };
+        let steady = before.is_some_and(|before| before.agrees(&part));
+        seen.push(part);
+        let least = rounds.least as usize * parts;
+        if seen.len() >= rounds.most as usize * parts || steady && seen.len() >= least {
+            return Ok(result(sim, changes, &seen, parts, steady));
         }
     }
 }
 
-impl WafCounters {
-    /// Write amplification since these counts, and the bands that are free now.
-    fn end_of(&self, sim: &Sim) -> Result<(f64, u64), Failure> {
-        let now = Self::of(sim)?;
-        let host = (now.host - self.host).max(1) as f64;
-        let waf = 1.0 + (now.relocated - self.relocated) as f64 / host;
-        Ok((waf, sim.ftl().counter("bands_free")))
+/// What follows from all parts that were gone through.
+fn result(sim: &Sim, changes: &Changes, seen: &[Part], parts: usize, steady: bool) -> StreamWaf {
+    let counted = Part::sum(&seen[seen.len() - parts..]);
+    let mut rounds: Vec<f64> =
+        seen.chunks_exact(parts).map(|round| Part::sum(round).waf()).collect();
+    if !seen.len().is_multiple_of(parts) {
+        rounds.push(counted.waf());
+    }
+    let used = sim.ftl().bands().into_iter();
+    let used = used.filter(|band| matches!(band.state, "full" | "open"));
+    let usable: u64 = used.map(|band| u64::from(band.slots_written)).sum();
+    let streams = sim.ftl().status().streams;
+    let handles = streams.iter().map(|s| u32::from(s.handles_host + s.handles_moved)).sum();
+    StreamWaf {
+        waf: counted.waf(),
+        waf_all: counted.programmed as f64 / counted.host(),
+        fallbacks: counted.fallbacks as f64 / (counted.relocated as f64).max(1.0),
+        alpha: usable as f64 / f64::from(changes.logical_blocks),
+        handles,
+        memory_bytes: streams.iter().map(|s| s.memory_bytes).sum(),
+        rounds,
+        steady,
+        trace_hash: sim.trace_hash(),
+    }
+}
+
+/// What a part of a round cost, in slots, and the bands that were free at its end.
+#[derive(Clone, Copy, Debug, Default)]
+struct Part {
+    written: u64,
+    relocated: u64,
+    programmed: u64,
+    fallbacks: u64,
+    bands_free: u64,
+}
+
+impl Part {
+    fn sum(parts: &[Self]) -> Self {
+        parts.iter().fold(Self::default(), |sum, part| Self {
+            written: sum.written + part.written,
+            relocated: sum.relocated + part.relocated,
+            programmed: sum.programmed + part.programmed,
+            fallbacks: sum.fallbacks + part.fallbacks,
+            bands_free: part.bands_free,
+        })
+    }
+
+    fn host(&self) -> f64 {
+        self.written.max(1) as f64
+    }
+
+    fn waf(&self) -> f64 {
+        1.0 + self.relocated as f64 / self.host()
+    }
+
+    fn agrees(&self, later: &Self) -> bool {
+        agree((self.waf(), self.bands_free), (later.waf(), later.bands_free))
     }
 }
 
@@ -352,6 +392,25 @@ struct Load<'a> {
 }
 
 impl Load<'_> {
+    /// So many changes, and what they cost.
+    fn part(
+        &mut self,
+        sim: &mut Sim,
+        count: u64,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<Part, Failure> {
+        let before = WafCounters::of(sim)?;
+        self.drive(sim, count, progress)?;
+        let after = WafCounters::of(sim)?;
+        Ok(Part {
+            written: after.host - before.host,
+            relocated: after.relocated - before.relocated,
+            programmed: after.programmed - before.programmed,
+            fallbacks: after.fallbacks - before.fallbacks,
+            bands_free: sim.ftl().counter("bands_free"),
+        })
+    }
+
     fn drive(
         &mut self,
         sim: &mut Sim,

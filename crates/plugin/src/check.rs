@@ -6,12 +6,15 @@ use crate::{Kind, Module};
 use flash::{BlockId, Hint, Instant, Lifetime, Random};
 use ftl::policy::stream::{Handles, MoveView, Origin, Shape, StreamPolicy, WriteView};
 use ftl::policy::{
-    BandView, Chosen, Costs, EraseView, Fault, FullBands, PageView, Purpose, UnitView,
+    BandView, Chosen, Columns, Costs, EraseView, Fault, FullBands, PageView, Purpose, UnitView,
+    WearView,
 };
 use std::fmt::Debug;
 
 const SEED: u64 = 1;
 const UNITS: u32 = 16;
+const SLOTS: u32 = 512;
+const PAGES: u64 = 1 << 40;
 const ROUNDS: usize = 8;
 
 /// `Err` tells what is wrong.
@@ -63,19 +66,39 @@ struct View {
     erase: EraseView,
 }
 
-struct Bands(Vec<BandView>);
+#[derive(Default)]
+struct Bands {
+    views: Vec<BandView>,
+    blocks: Vec<BlockId>,
+    slots_valid: Vec<u32>,
+    opened: Vec<u64>,
+}
+
+impl Bands {
+    fn push(&mut self, view: BandView) {
+        self.blocks.push(view.block);
+        self.slots_valid.push(view.slots_valid);
+        self.opened.push(PAGES - view.age_pages);
+        self.views.push(view);
+    }
+}
 
 impl FullBands for Bands {
-    fn len(&self) -> usize {
-        self.0.len()
+    fn columns(&self) -> Columns<'_> {
+        let Self { blocks, slots_valid, opened, .. } = self;
+        Columns { blocks, slots_valid, opened }
+    }
+
+    fn slots(&self) -> u32 {
+        SLOTS
     }
 
     fn band(&self, index: usize) -> BandView {
-        self.0[index]
+        self.views[index]
     }
 
     fn pages(&self) -> u64 {
-        1 << 40
+        PAGES
     }
 
     fn units(&self) -> u32 {
@@ -90,27 +113,29 @@ impl FullBands for Bands {
 impl View {
     fn drawn(random: &mut Random, size: u32) -> Self {
         let mut below = |bound: u64| random.below(bound) as u32;
-        let bands = (0..size).map(|block| BandView {
-            block: BlockId(block),
-            unit: block % UNITS,
-            slots_valid: below(513),
-            slots: 512,
-            age_pages: u64::from(below(1 << 30)),
-            erase_count: below(5000),
+        let mut bands = Bands::default();
+        (0..size).for_each(|block| {
+            bands.push(BandView {
+                block: BlockId(block),
+                unit: block % UNITS,
+                slots_valid: below(u64::from(SLOTS) + 1),
+                age_pages: u64::from(below(1 << 30)),
+                erase_count: below(5000),
+            });
         });
-        let bands = Bands(bands.collect());
         let units = (0..size.min(UNITS)).map(|unit| UnitView {
             unit,
             appends_waiting: below(9),
             reads_waiting: below(9),
             bands_free: below(100),
             erases_running: below(2),
+            victims: below(2),
             open: below(2) == 1,
         });
         let units = units.collect();
         let costs = Costs { read_ns: 60_000, program_ns: 600_000, erase_ns: 3_000_000 };
         Self {
-            counts: bands.0.iter().map(|band| band.erase_count).collect(),
+            counts: bands.views.iter().map(|band| band.erase_count).collect(),
             bands,
             units,
             page: PageView {
@@ -157,7 +182,12 @@ impl View {
                 {
                     answers.push(policy.pick_free(&self.counts, purpose));
                 }
-                answers.push(policy.move_wanted(self.counts[0], 5000).into());
+                let wear = WearView {
+                    erase_count_least_full: self.counts[0],
+                    erase_count_most: 5000,
+                    endurance: 6000,
+                };
+                answers.push(policy.move_wanted(&wear).into());
                 sound(policy.fault())?;
                 answers
             }

@@ -55,27 +55,23 @@ impl WasmVictim {
         let (block, rest) = rest.split_at_mut(capacity * 4);
         let (erases, rest) = rest.split_at_mut(capacity * 4);
         let (unit, supply) = rest.split_at_mut(capacity * 4);
-        let pages = bands.pages();
-        let packed = bands.slots_valid();
+        let columns = bands.columns();
         for chunk in 0..len.div_ceil(CHUNK_BANDS) {
-            let same = self.moves.is_some_and(|moves| !bands.moved_since(chunk, moves));
-            if same && packed.is_some() {
+            if self.moves.is_some_and(|moves| !bands.moved_since(chunk, moves)) {
                 continue;
             }
             for index in chunk * CHUNK_BANDS..((chunk + 1) * CHUNK_BANDS).min(len) {
                 let view = bands.band(index);
-                put(valid, index, view.slots_valid);
                 put(block, index, view.block.0);
                 put(erases, index, view.erase_count);
                 put(unit, index, view.unit);
-                let at = pages.wrapping_sub(view.age_pages);
+                let at = columns.opened[index];
                 opened[index * 8..index * 8 + 8].copy_from_slice(&at.to_le_bytes());
             }
         }
-        if let Some(packed) = packed {
-            for (bytes, count) in valid.chunks_exact_mut(4).zip(packed) {
-                bytes.copy_from_slice(&count.to_le_bytes());
-            }
+        // Of arrays of four bytes, not slices of them: it becomes one copy of all.
+        for (bytes, count) in valid.as_chunks_mut::<4>().0.iter_mut().zip(columns.slots_valid) {
+            *bytes = count.to_le_bytes();
         }
         for (index, bytes) in supply.chunks_exact_mut(4).enumerate().take(bands.units() as usize) {
             bytes.copy_from_slice(&bands.supply(index as u32).to_le_bytes());
@@ -104,12 +100,12 @@ impl VictimPolicy for WasmVictim {
         }
         self.make_room(len, bands.units() as usize)?;
         self.write(bands);
-        let slots = bands.band(0).slots;
+        let slots = bands.slots();
         let fuel = FUEL + FUEL_PER_BAND * len as u64;
         let params = (len as i32, slots as i32, bands.pages() as i64);
         let answer = self.guest.call(&self.pick, fuel, params)?;
         match usize::try_from(answer) {
-            Ok(index) if index < len => Some(bands.band(index).block),
+            Ok(index) if index < len => Some(bands.columns().blocks[index]),
             _ => {
                 self.guest.out_of_range(format!("it picked band {answer} of {len}"));
                 None

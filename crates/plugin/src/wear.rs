@@ -1,7 +1,7 @@
 //! Which free band to open, and whether cold data moves.
 
 use crate::guest::Guest;
-use ftl::policy::{Fault, Purpose, WearPolicy};
+use ftl::policy::{Fault, Purpose, WearPolicy, WearView};
 use wasmtime::TypedFunc;
 
 const FUEL: u64 = 10_000;
@@ -66,9 +66,9 @@ impl WearPolicy for WasmWear {
         self.picked(erase_counts, purpose).unwrap_or(usize::MAX)
     }
 
-    fn move_wanted(&mut self, erase_count_least_full: u32, erase_count_most: u32) -> bool {
+    fn move_wanted(&mut self, view: &WearView) -> bool {
         let Some(function) = &self.moves else { return false };
-        let params = (erase_count_least_full as i32, erase_count_most as i32);
+        let params = (view.erase_count_least_full as i32, view.erase_count_most as i32);
         match self.guest.call(function, FUEL, params) {
             Some(0) | None => false,
             Some(1) => true,

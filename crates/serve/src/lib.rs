@@ -21,7 +21,6 @@ mod ring;
 pub mod server;
 mod shard;
 mod signals;
-mod slab;
 pub mod tls;
 
 pub use config::Config;

@@ -25,19 +25,15 @@ struct View {
 
 /// The band to reclaim next, as an index below `len`, of bands with `slots` slots each; `now` is the
 /// number of pages appended so far. The same view must get the same answer.
+#[cfg_attr(target_arch = "wasm32", target_feature(enable = "simd128"))]
 fn pick(view: &View, len: usize, slots: u32, _now: u64) -> usize {
     // The fewest valid slots; among nearly as few, the band of a unit that is short of bands, for
     // appends go on only on units that have one.
     let valid = &view.valid[..len];
     let most = least(valid) + slots / 128;
     let (mut best, mut best_key) = (0, (u32::MAX, u32::MAX, u32::MAX));
-    for (chunk, counts) in valid.chunks(64).enumerate() {
-        // Few bands have so few: most chunks are passed by.
-        if least(counts) > most {
-            continue;
-        }
-        for (at, &count) in counts.iter().enumerate() {
-            let index = chunk * 64 + at;
+    let mut look = |from: usize, counts: &[u32]| {
+        for (index, &count) in (from..).zip(counts) {
             if count <= most {
                 let key = (view.supply[view.unit[index] as usize], count, view.block[index]);
                 if key < best_key {
@@ -45,14 +41,24 @@ fn pick(view: &View, len: usize, slots: u32, _now: u64) -> usize {
                 }
             }
         }
+    };
+    let (chunks, rest) = valid.as_chunks::<16>();
+    for (number, counts) in chunks.iter().enumerate() {
+        // Few bands have so few: most chunks are passed by.
+        if counts.iter().fold(0, |few, &count| few | u32::from(count <= most)) != 0 {
+            look(16 * number, counts);
+        }
     }
+    look(16 * chunks.len(), rest);
     best
 }
 
-/// The least of some counts: sixteen at a time, so that the compiler takes SIMD for it.
+/// The least of some counts: many at a time, so that the compiler takes SIMD for it, and as each turn
+/// of a loop costs what a few instructions do, for it is counted.
+#[cfg_attr(target_arch = "wasm32", target_feature(enable = "simd128"))]
 fn least(counts: &[u32]) -> u32 {
-    let (chunks, rest) = counts.as_chunks::<16>();
-    let mut lanes = [u32::MAX; 16];
+    let (chunks, rest) = counts.as_chunks::<32>();
+    let mut lanes = [u32::MAX; 32];
     for chunk in chunks {
         for (lane, &count) in lanes.iter_mut().zip(chunk) {
             *lane = count.min(*lane);

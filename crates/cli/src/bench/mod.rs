@@ -9,6 +9,7 @@ pub mod policy_cost;
 mod raw;
 mod simulated;
 mod streams;
+mod switching;
 
 use crate::output::{print, print_json};
 use crate::{End, Failure};
@@ -21,8 +22,8 @@ use serde_json::{Value, json};
     weir bench waf nbd-seq          what these names begin\n  \
     weir bench all --json | jq '.[] | select(.met | not)'\n\n\
     Names: ftl-read-cpu, ftl-write-cpu, ftl-tier-write-cpu, map-cached-{zipf,dram}-{5,1},\n  \
-    map-cached-hit-cpu, stream-POLICY-ns, policy-DECISION-POLICY-ns,\n  \
-    plugin-DECISION-MODULE-ns, map-bytes-per-block, usable-capacity,\n  \
+    map-cached-hit-cpu, stream-POLICY-ns, policy-DECISION-POLICY-ns, plugin-DECISION-MODULE-ns,\n  \
+    switch-{DECISION-p999,DECISION-longest-ms,cpu-us,drop-us}, map-bytes-per-block, usable-capacity,\n  \
     recovery-seconds-per-tib, sim-memory-per-tib, sim-rate, waf-{fifo,greedy}-{7,10,28}, crash-images,\n  \
     raw-{bandwidth,latency}-PROFILE, nbd-{rand,seq}-{read,write}...-vs-{nbdkit,qemu-nbd}\n\n\
     The nbd figures need fio, nbdkit and qemu-nbd. Exit status 0 says that it measured, not that \
@@ -175,7 +176,7 @@ fn begins(name: &str, start: &str) -> bool {
 type Group = fn(&mut Request<'_>);
 
 /// How the names of a group's figures begin, and what measures them, cheap ones first.
-const GROUPS: [(&str, Group); 16] = [
+const GROUPS: [(&str, Group); 17] = [
     ("map-bytes-per-block", core_cost::map_bytes),
     ("ftl-read-cpu", core_cost::read_cpu),
     ("ftl-write-cpu", core_cost::write_cpu),
@@ -184,6 +185,7 @@ const GROUPS: [(&str, Group); 16] = [
     ("stream", streams::policies),
     ("policy", policy_cost::built_in),
     ("plugin", policy_cost::modules),
+    ("switch", switching::switches),
     ("raw", raw::identities),
     ("sim-memory-per-tib", simulated::memory),
     ("sim-rate", simulated::sim_rate),

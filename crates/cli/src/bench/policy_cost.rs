@@ -6,8 +6,8 @@ use super::{Figure, Goal, Request, cpu_ns, streams};
 use flash::{BlockId, Instant, Random};
 use ftl::policy::stream::Shape;
 use ftl::policy::{
-    BandView, CHUNK_BANDS, Chosen, Costs, EraseView, FullBands, PageView, Purpose, UnitView,
-    catalogue,
+    BandView, CHUNK_BANDS, Chosen, Columns, Costs, EraseView, FullBands, PageView, Purpose,
+    UnitView, catalogue,
 };
 use plugin::{Kind, Module};
 
@@ -17,6 +17,8 @@ const BANDS: u32 = 10_000;
 const UNITS: u32 = 16;
 /// Slots of a band.
 const SLOTS: u32 = 512;
+/// Pages appended on it.
+const PAGES: u64 = 1 << 40;
 /// Free bands of a unit.
 const FREE: usize = 32;
 /// Bands that come or go between two victims.
@@ -36,7 +38,7 @@ macro_rules! module {
     };
 }
 
-const MODULES: [(&str, &[u8]); 5] = [
+pub const MODULES: [(&str, &[u8]); 5] = [
     module!("greedy"),
     module!("sfr"),
     module!("least-work"),
@@ -139,14 +141,20 @@ struct Views {
 
 struct Bands {
     views: Vec<BandView>,
+    blocks: Vec<BlockId>,
     valid: Vec<u32>,
+    opened: Vec<u64>,
     moved: Vec<u64>,
     moves: u64,
 }
 
 impl FullBands for Bands {
-    fn len(&self) -> usize {
-        self.views.len()
+    fn columns(&self) -> Columns<'_> {
+        Columns { blocks: &self.blocks, slots_valid: &self.valid, opened: &self.opened }
+    }
+
+    fn slots(&self) -> u32 {
+        SLOTS
     }
 
     fn band(&self, index: usize) -> BandView {
@@ -154,15 +162,11 @@ impl FullBands for Bands {
     }
 
     fn pages(&self) -> u64 {
-        1 << 40
+        PAGES
     }
 
     fn units(&self) -> u32 {
         UNITS
-    }
-
-    fn slots_valid(&self) -> Option<&[u32]> {
-        Some(&self.valid)
     }
 
     fn moves(&self) -> u64 {
@@ -186,7 +190,6 @@ impl Views {
                 block: BlockId(block),
                 unit: block % UNITS,
                 slots_valid: 0,
-                slots: SLOTS,
                 age_pages: below(1 << 24).into(),
                 erase_count: below(3000),
             })
@@ -198,12 +201,15 @@ impl Views {
             reads_waiting: below(8),
             bands_free: below(100),
             erases_running: below(2),
+            victims: below(2),
             open: true,
         });
         let units = units.collect();
         let counts = (0..FREE).map(|_| below(3000)).collect();
         let moved = vec![1; (BANDS as usize).div_ceil(CHUNK_BANDS)];
-        let bands = Bands { views, valid, moved, moves: 1 };
+        let blocks = views.iter().map(|view| view.block).collect();
+        let opened = views.iter().map(|view| PAGES - view.age_pages).collect();
+        let bands = Bands { views, blocks, valid, opened, moved, moves: 1 };
         Self { bands, random, counts, units }
     }
 

@@ -66,8 +66,8 @@ fn device(plan: &Plan<'_>) -> Result<(Box<dyn Target>, String), Failure> {
 fn whole_device(plan: &Plan<'_>, spec: &DeviceSpec) -> Result<(Box<dyn Target>, String), Failure> {
     let shape = &plan.args.shape;
     let fixed = [
-        ("channels", shape.channels),
-        ("dies-per-channel", shape.dies_per_channel),
+        ("channels", shape.dies.channels),
+        ("dies-per-channel", shape.dies.dies_per_channel),
         ("op-percent", shape.op_percent),
     ];
     if let Some((option, _)) = fixed.iter().find(|(_, value)| value.is_some()) {
@@ -114,8 +114,8 @@ fn flash_device(plan: &Plan<'_>) -> Result<(Box<dyn Target>, String), Failure> {
     let shape = crate::device::Shape {
         capacity,
         profile: args.device.clone(),
-        channels: args.shape.channels,
-        dies_per_channel: args.shape.dies_per_channel,
+        channels: args.shape.dies.channels,
+        dies_per_channel: args.shape.dies.dies_per_channel,
         shards: None,
         op_percent: args.shape.op_percent,
         fast: None,

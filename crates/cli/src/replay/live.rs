@@ -10,6 +10,7 @@ use super::nbd::Nbd;
 use super::report::{Clock, Outcome};
 use crate::Failure;
 use crate::output::Progress;
+use flash::Slab;
 use lab::replay::{Fit, Issue, Lanes, Next, Tally};
 use lab::trace::Op;
 use std::path::Path;
@@ -86,8 +87,7 @@ pub fn replay(plan: &Plan<'_>, name: &str) -> Result<Outcome, Failure> {
     let mut lanes = plan.lanes(in_flight);
     let mut progress = Progress::new("replaying");
     let whole = plan.requests();
-    let mut run =
-        Run { fit: &fit, flights: Vec::new(), free: Vec::new(), tally: Tally::new(LATE_NS) };
+    let mut run = Run { fit: &fit, flights: Slab::default(), tally: Tally::new(LATE_NS) };
     let elapsed = run.go(&mut *target, &mut lanes, &mut |done| progress.at(done, whole));
     drop(progress);
     let elapsed = elapsed.map_err(|error| format!("{name}: {error}"))?;
@@ -111,8 +111,7 @@ struct Flight {
 
 struct Run<'a> {
     fit: &'a Fit,
-    flights: Vec<Flight>,
-    free: Vec<u32>,
+    flights: Slab<Flight>,
     tally: Tally,
 }
 
@@ -173,16 +172,7 @@ impl Run<'_> {
             return Ok(false);
         }
         let flight = Flight { issue, left: pieces.len() as u32, error: None };
-        let token = match self.free.pop() {
-            Some(token) => {
-                self.flights[token as usize] = flight;
-                token
-            }
-            None => {
-                self.flights.push(flight);
-                (self.flights.len() - 1) as u32
-            }
-        };
+        let token = self.flights.insert(flight);
         for (offset, length) in pieces {
             let (token, op, fua) = (u64::from(token), record.op, record.fua);
             target.submit(Io { token, op, fua, offset, length })?;
@@ -192,7 +182,7 @@ impl Run<'_> {
 
     /// The request that has ended with this answer, if one has.
     fn answered(&mut self, answer: &Answer, at_ns: u64) -> Option<Issue> {
-        let flight = &mut self.flights[answer.token as usize];
+        let flight = &mut self.flights[answer.token as u32];
         flight.left -= 1;
         if flight.error.is_none() {
             flight.error.clone_from(&answer.error);
@@ -200,8 +190,7 @@ impl Run<'_> {
         if flight.left > 0 {
             return None;
         }
-        let (issue, error) = (flight.issue, flight.error.take());
-        self.free.push(answer.token as u32);
+        let Flight { issue, error, .. } = self.flights.remove(answer.token as u32);
         self.tally.ended(&issue, at_ns, error);
         Some(issue)
     }

@@ -8,6 +8,7 @@ mod live;
 mod nbd;
 mod report;
 
+use crate::devices::Dies;
 use crate::output::Progress;
 use crate::trace::{Reading, duration};
 use crate::{End, Failure};
@@ -40,11 +41,11 @@ pub struct Args {
     #[arg(long, value_name = "NAME")]
     device: Option<String>,
     /// Emulate the device of this config
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", conflicts_with = "dies")]
     config: Option<PathBuf>,
     /// Something real: nbd+unix:///EXPORT?socket=PATH, nbd://HOST[:PORT]/EXPORT, a file or a block
     /// device
-    #[arg(long, value_name = "TARGET")]
+    #[arg(long, value_name = "TARGET", conflicts_with = "dies")]
     target: Option<String>,
     #[command(flatten)]
     shape: Shape,
@@ -82,12 +83,8 @@ struct Shape {
     /// trace needs]
     #[arg(long, value_name = "SIZE", conflicts_with_all = ["config", "target"])]
     capacity: Option<String>,
-    /// --device PROFILE: buses [default: 4]
-    #[arg(long, value_name = "N", conflicts_with_all = ["config", "target"])]
-    channels: Option<u32>,
-    /// --device PROFILE: dies on each bus [default: 2]
-    #[arg(long, value_name = "N", conflicts_with_all = ["config", "target"])]
-    dies_per_channel: Option<u32>,
+    #[command(flatten)]
+    dies: Dies,
     /// --device PROFILE: flash beyond the capacity, in percent of it [default: 25]
     #[arg(long, value_name = "PERCENT", conflicts_with_all = ["config", "target"])]
     op_percent: Option<u32>,

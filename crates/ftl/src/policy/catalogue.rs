@@ -27,6 +27,12 @@ const fn entry(
 pub const CATALOGUE: &[Entry] = &[
     entry("victim", "greedy", "", "the band with the fewest valid slots"),
     entry("victim", "cost-benefit", "", "space gained over slots moved, weighed by age (LFS)"),
+    entry(
+        "victim",
+        "age-adaptive",
+        "",
+        "cost-benefit whose ages count up to twice their mean: near greedy where all data is alike",
+    ),
     entry("victim", "d-choices", ":N = 10 (1 to 1024)", "the best of N bands drawn at random"),
     entry("victim", "fifo", "", "the oldest band"),
     entry("wear", "none", "", "the first free band, whatever its wear"),
@@ -37,6 +43,12 @@ pub const CATALOGUE: &[Entry] = &[
         ":N = 32 (2 or more)",
         "as dynamic; cold data goes to worn bands, and moves when bands are N erases apart",
     ),
+    entry(
+        "wear",
+        "rejuvenation",
+        ":P = 10 (1 to 50)",
+        "as static, but bands may be apart by P % of the erases left: the window closes as flash ages",
+    ),
     entry("wear", "asked", "", "as static, but data moves only when the application asks"),
     entry("erase", "eager", "", "as soon as a band is empty"),
     entry("erase", "idle", "", "when the unit had nothing to do for `idle`"),
@@ -44,6 +56,12 @@ pub const CATALOGUE: &[Entry] = &[
     entry("erase", "asked", "", "only when the application asks, or space runs out"),
     entry("unit", "shortest-queue", "", "the unit with the fewest programs waiting"),
     entry("unit", "weighted-queue", "", "the unit with the least time of commands waiting (LOCS)"),
+    entry(
+        "unit",
+        "compaction-aware",
+        "",
+        "as weighted-queue among the units that GC does not work on (LOCS)",
+    ),
     entry("unit", "round-robin", "", "each unit in its turn"),
     entry("unit", "static", "", "by the logical address"),
     entry(

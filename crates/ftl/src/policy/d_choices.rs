@@ -1,6 +1,6 @@
 //! The best of a few drawn at random.
 
-use super::{FullBands, VictimPolicy};
+use super::{Columns, FullBands, VictimPolicy};
 use flash::{BlockId, Random};
 
 /// Fewest valid slots among `choices` bands drawn with replacement (Van Houdt 2013): ten are
@@ -17,12 +17,14 @@ impl VictimPolicy for DChoices {
     }
 
     fn pick(&mut self, bands: &dyn FullBands, random: &mut Random) -> Option<BlockId> {
-        if bands.is_empty() {
+        let Columns { blocks, slots_valid, .. } = bands.columns();
+        if blocks.is_empty() {
             return None;
         }
         (0..self.choices)
-            .map(|_| bands.band(random.below(bands.len() as u64) as usize))
-            .min_by_key(|band| (band.slots_valid, band.block))
-            .map(|band| band.block)
+            .map(|_| random.below(blocks.len() as u64) as usize)
+            .map(|index| (slots_valid[index], blocks[index]))
+            .min()
+            .map(|(_, block)| block)
     }
 }

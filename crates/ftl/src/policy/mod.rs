@@ -5,6 +5,7 @@
 //!
 //! To add one: a file here, a line in its `by_name` and one in the [`catalogue`].
 
+mod age_adaptive;
 pub mod catalogue;
 mod chosen;
 mod cost_benefit;
@@ -22,14 +23,15 @@ use flash::{BlockId, Instant, Random};
 use profile::Profile;
 use std::mem::replace;
 
+pub use age_adaptive::AgeAdaptive;
 pub use chosen::{Chosen, Fault, FaultKind};
 pub use cost_benefit::CostBenefit;
 pub use d_choices::DChoices;
 pub use erase::{Asked as EraseAsked, Eager, Idle, ReadFirst};
 pub use fifo::Fifo;
 pub use greedy::Greedy;
-pub use unit::{RoundRobin, ShortestQueue, StaticUnit, WeightedQueue};
-pub use wear::{Asked as WearAsked, Dynamic, Static, Unlevelled};
+pub use unit::{CompactionAware, RoundRobin, ShortestQueue, StaticUnit, WeightedQueue};
+pub use wear::{Asked as WearAsked, Dynamic, Rejuvenation, Static, Unlevelled};
 
 /// A full band, as a victim policy sees it.
 #[derive(Clone, Copy, Debug)]
@@ -40,30 +42,45 @@ pub struct BandView {
     pub unit: u32,
     /// Slots that must be relocated before it can be erased.
     pub slots_valid: u32,
-    /// Slots of the band.
-    pub slots: u32,
     /// Pages appended on the device since this band was opened.
     pub age_pages: u64,
     /// Erases of the band.
     pub erase_count: u32,
 }
 
+/// What a policy looks at that looks at all full bands: arrays side by side, a band at the same index
+/// in each. A view of each band would be built from all over the memory, for thousands of bands.
+#[derive(Clone, Copy, Debug)]
+pub struct Columns<'a> {
+    /// [`BandView::block`].
+    pub blocks: &'a [BlockId],
+    /// [`BandView::slots_valid`].
+    pub slots_valid: &'a [u32],
+    /// When each was opened, in pages appended on the device: [`BandView::age_pages`] before
+    /// [`FullBands::pages`].
+    pub opened: &'a [u64],
+}
+
 /// The full bands.
 pub trait FullBands {
+    /// All of them, in no particular but a reproducible order.
+    fn columns(&self) -> Columns<'_>;
+    /// Slots of a band.
+    fn slots(&self) -> u32;
+    /// The band at `index` of the columns.
+    fn band(&self, index: usize) -> BandView;
     /// How many.
-    fn len(&self) -> usize;
+    fn len(&self) -> usize {
+        self.columns().blocks.len()
+    }
     /// True if there is none.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
-    /// The band at `index`, in no particular but a reproducible order.
-    fn band(&self, index: usize) -> BandView;
     /// The band with the fewest valid slots, the first in address among equals.
     fn fewest_valid(&self) -> Option<BlockId> {
-        (0..self.len())
-            .map(|index| self.band(index))
-            .min_by_key(|band| (band.slots_valid, band.block))
-            .map(|band| band.block)
+        let Columns { blocks, slots_valid, .. } = self.columns();
+        blocks.iter().zip(slots_valid).min_by_key(|&(block, valid)| (valid, block)).map(|(&b, _)| b)
     }
     /// Pages appended on the device so far: what [`BandView::age_pages`] is counted from.
     fn pages(&self) -> u64 {
@@ -77,10 +94,6 @@ pub trait FullBands {
     fn supply(&self, _unit: u32) -> u32 {
         2
     }
-    /// [`BandView::slots_valid`] of each band, side by side, if they are kept so.
-    fn slots_valid(&self) -> Option<&[u32]> {
-        None
-    }
     /// Counts what changed which bands there are, and where; see [`FullBands::moved_since`].
     fn moves(&self) -> u64 {
         0
@@ -91,6 +104,10 @@ pub trait FullBands {
         true
     }
 }
+
+/// Bands of a [`Columns`] that a scan passes by together if none of them is any better: a comparison of
+/// each with a bound, and nothing else, is what a compiler makes vectors of.
+const SCAN_BANDS: usize = 64;
 
 /// Bands whose places are told apart in [`FullBands::moved_since`].
 pub const CHUNK_BANDS: usize = 64;
@@ -131,7 +148,24 @@ pub trait WearPolicy: Send {
     /// Index of the free band to open; `erase_counts` has at least one.
     fn pick_free(&mut self, erase_counts: &[u32], purpose: Purpose) -> usize;
     /// True if the data of the least worn full band should move, to free that band for use.
-    fn move_wanted(&mut self, erase_count_least_full: u32, erase_count_most: u32) -> bool;
+    fn move_wanted(&mut self, view: &WearView) -> bool;
+}
+
+/// How far wear has spread.
+#[derive(Clone, Copy, Debug)]
+pub struct WearView {
+    /// Erases of the least worn full band.
+    pub erase_count_least_full: u32,
+    /// Erases of the most worn band.
+    pub erase_count_most: u32,
+    /// Erases that a band is made for.
+    pub endurance: u32,
+}
+
+impl WearView {
+    fn spread(&self) -> u32 {
+        self.erase_count_most.saturating_sub(self.erase_count_least_full)
+    }
 }
 
 /// A unit with a band to erase.
@@ -182,6 +216,8 @@ pub struct UnitView {
     pub bands_free: u32,
     /// Erases running on it.
     pub erases_running: u32,
+    /// Bands of the unit that GC is emptying.
+    pub victims: u32,
     /// The handle has a band open here.
     pub open: bool,
 }
@@ -247,13 +283,14 @@ pub struct PolicyNames {
 /// The decisions that have a policy.
 pub const DECISIONS: &[&str] = &["victim", "wear", "erase", "unit", "stream", "profile"];
 /// Names of the victim policies. `d-choices` and `static` take a number: `d-choices:5`.
-pub const VICTIMS: &[&str] = &["greedy", "cost-benefit", "d-choices", "fifo"];
+pub const VICTIMS: &[&str] = &["greedy", "cost-benefit", "age-adaptive", "d-choices", "fifo"];
 /// Names of the wear policies.
-pub const WEARS: &[&str] = &["none", "dynamic", "static", "asked"];
+pub const WEARS: &[&str] = &["none", "dynamic", "static", "rejuvenation", "asked"];
 /// Names of the erase policies.
 pub const ERASES: &[&str] = &["eager", "idle", "read-first", "asked"];
 /// Names of the unit policies.
-pub const UNITS: &[&str] = &["shortest-queue", "weighted-queue", "round-robin", "static"];
+pub const UNITS: &[&str] =
+    &["shortest-queue", "weighted-queue", "compaction-aware", "round-robin", "static"];
 
 impl Default for PolicyNames {
     fn default() -> Self {
@@ -291,7 +328,8 @@ impl PolicyNames {
         }
     }
 
-    pub(crate) fn of_mut(&mut self, decision: &str) -> &mut String {
+    /// The same, to change it.
+    pub fn of_mut(&mut self, decision: &str) -> &mut String {
         match decision {
             "victim" => &mut self.victim,
             "wear" => &mut self.wear,
@@ -345,6 +383,7 @@ fn victim_by_name(name: &str) -> Result<Box<dyn VictimPolicy>, String> {
         "d-choices" => Box::new(DChoices { choices: whole(name, number, (1, 1024), 10)? }),
         "greedy" => plain(name, number, Box::new(Greedy))?,
         "cost-benefit" => plain(name, number, Box::new(CostBenefit))?,
+        "age-adaptive" => plain(name, number, Box::new(AgeAdaptive))?,
         "fifo" => plain(name, number, Box::new(Fifo))?,
         _ => return Err(unknown("victim", name, VICTIMS)),
     })
@@ -354,6 +393,7 @@ fn wear_by_name(name: &str) -> Result<Box<dyn WearPolicy>, String> {
     let (base, number) = split(name);
     Ok(match base {
         "static" => Box::new(Static { spread_max: whole(name, number, (2, u32::MAX), 32)? }),
+        "rejuvenation" => Box::new(Rejuvenation { percent: whole(name, number, (1, 50), 10)? }),
         "none" => plain(name, number, Box::new(Unlevelled))?,
         "dynamic" => plain(name, number, Box::new(Dynamic))?,
         "asked" => plain(name, number, Box::new(WearAsked))?,
@@ -377,6 +417,7 @@ fn unit_by_name(name: &str) -> Result<Box<dyn UnitPolicy>, String> {
     Ok(match base {
         "shortest-queue" => plain(name, number, Box::new(ShortestQueue))?,
         "weighted-queue" => plain(name, number, Box::new(WeightedQueue))?,
+        "compaction-aware" => plain(name, number, Box::new(CompactionAware))?,
         "round-robin" => plain(name, number, Box::new(RoundRobin))?,
         "static" => plain(name, number, Box::new(StaticUnit))?,
         _ => return Err(unknown("unit", name, UNITS)),

@@ -2,24 +2,74 @@
 
 use super::*;
 
-struct Views(Vec<BandView>);
+const SLOTS: u32 = 10;
+const PAGES: u64 = 1 << 20;
+
+struct Views {
+    views: Vec<BandView>,
+    blocks: Vec<BlockId>,
+    slots_valid: Vec<u32>,
+    opened: Vec<u64>,
+}
+
+impl Views {
+    fn new(views: &[BandView]) -> Self {
+        Self {
+            views: views.to_vec(),
+            blocks: views.iter().map(|band| band.block).collect(),
+            slots_valid: views.iter().map(|band| band.slots_valid).collect(),
+            opened: views.iter().map(|band| PAGES - band.age_pages).collect(),
+        }
+    }
+}
 
 impl FullBands for Views {
-    fn len(&self) -> usize {
-        self.0.len()
+    fn columns(&self) -> Columns<'_> {
+        let (blocks, slots_valid) = (&self.blocks[..], &self.slots_valid[..]);
+        Columns { blocks, slots_valid, opened: &self.opened }
+    }
+    fn slots(&self) -> u32 {
+        SLOTS
     }
     fn band(&self, index: usize) -> BandView {
-        self.0[index]
+        self.views[index]
+    }
+    fn pages(&self) -> u64 {
+        PAGES
     }
 }
 
 fn view(block: u32, slots_valid: u32, age_pages: u64) -> BandView {
-    BandView { block: BlockId(block), unit: 0, slots_valid, slots: 10, age_pages, erase_count: 0 }
+    BandView { block: BlockId(block), unit: 0, slots_valid, age_pages, erase_count: 0 }
 }
 
 fn picked(name: &str, views: &[BandView]) -> Option<u32> {
     let mut policy = victim_by_name(name).unwrap();
-    policy.pick(&Views(views.to_vec()), &mut Random::new(1)).map(|block| block.0)
+    policy.pick(&Views::new(views), &mut Random::new(1)).map(|block| block.0)
+}
+
+#[test]
+fn a_scan_finds_what_a_look_at_each_band_finds() {
+    let mut random = Random::new(7);
+    for round in 0..300 {
+        let count = 1 + random.below(200) as u32;
+        // Few values, so that there are many ties.
+        let mut drawn = |most: u64| random.below(most);
+        let mut views: Vec<_> =
+            (0..count).map(|n| view(n, drawn(11) as u32, drawn(1 + round))).collect();
+        views.rotate_left(drawn(u64::from(count)) as usize);
+        let score = |band: &BandView| {
+            let invalid = f64::from(SLOTS - band.slots_valid);
+            invalid * (band.age_pages + 1) as f64 / (2.0 * f64::from(band.slots_valid)).max(0.5)
+        };
+        let best = |a: &&BandView, b: &&BandView| {
+            score(a).total_cmp(&score(b)).then(b.block.cmp(&a.block))
+        };
+        let expected = views.iter().max_by(best).map(|band| band.block.0);
+        assert_eq!(picked("cost-benefit", &views), expected, "round {round}");
+        let oldest = views.iter().min_by_key(|band| (u64::MAX - band.age_pages, band.block));
+        assert_eq!(picked("fifo", &views), oldest.map(|band| band.block.0), "round {round}");
+    }
 }
 
 #[test]
@@ -50,18 +100,38 @@ fn every_victim_policy_answers_none_for_nothing() {
     }
 }
 
+fn spread(erase_count_least_full: u32, erase_count_most: u32) -> WearView {
+    WearView { erase_count_least_full, erase_count_most, endurance: 1000 }
+}
+
+#[test]
+fn the_window_of_rejuvenation_closes_as_the_flash_ages() {
+    let mut wear = wear_by_name("rejuvenation:10").unwrap();
+    for (most, window) in [(100, 90), (500, 50), (900, 10), (990, 2), (1000, 2), (1200, 2)] {
+        assert!(wear.move_wanted(&spread(most - window - 1, most)), "{most}");
+        assert!(!wear.move_wanted(&spread(most - window, most)), "{most}");
+    }
+    assert_eq!(wear.pick_free(&[3, 9, 1], Purpose::Relocate), 1);
+    assert_eq!(wear.pick_free(&[3, 9, 1], Purpose::Host), 2);
+}
+
 #[test]
 fn static_wear_sends_cold_data_to_worn_bands() {
     let mut wear = wear_by_name("static:8").unwrap();
     assert_eq!(wear.pick_free(&[3, 9, 1], Purpose::Relocate), 1);
     assert_eq!(wear.pick_free(&[3, 9, 1], Purpose::Host), 2);
-    assert!(wear.move_wanted(1, 10) && !wear.move_wanted(2, 10));
+    assert!(wear.move_wanted(&spread(1, 10)) && !wear.move_wanted(&spread(2, 10)));
 }
 
 #[test]
 fn unknown_names_list_what_there_is() {
     let names = PolicyNames { victim: "gredy".into(), ..PolicyNames::default() };
-    assert!(names.validate().unwrap_err().contains("greedy, cost-benefit, d-choices, fifo"));
+    assert!(
+        names
+            .validate()
+            .unwrap_err()
+            .contains("greedy, cost-benefit, age-adaptive, d-choices, fifo")
+    );
     let names = PolicyNames { wear: "static:x".into(), ..PolicyNames::default() };
     assert!(names.validate().unwrap_err().contains("from 2 to 4294967295, as 32 is"));
 }
@@ -113,6 +183,16 @@ fn a_weighted_queue_counts_time_where_the_shortest_counts_programs() {
 }
 
 #[test]
+fn a_compaction_aware_policy_keeps_off_the_units_that_gc_works_on() {
+    let gc = UnitView { victims: 1, ..unit(0, 0, 0, 0) };
+    let units = [gc, unit(1, 1, 1, 0), unit(2, 0, 3, 0)];
+    assert_eq!(unit_picked("compaction-aware", &units, &page(0, 0)), 1);
+    assert_eq!(unit_picked("weighted-queue", &units, &page(0, 0)), 0);
+    let all = units.map(|view| UnitView { victims: 1, ..view });
+    assert_eq!(unit_picked("compaction-aware", &all, &page(0, 0)), 0);
+}
+
+#[test]
 fn round_robin_goes_on_from_the_last() {
     let units = [unit(0, 0, 0, 0), unit(2, 0, 3, 0), unit(3, 0, 0, 0)];
     assert_eq!(unit_picked("round-robin", &units, &page(1, 0)), 2);
@@ -146,6 +226,6 @@ fn an_asked_erase_waits_for_nothing_but_the_question() {
     view.asked = 1;
     assert!(policy.erase_now(&view));
     let mut wear = wear_by_name("asked").unwrap();
-    assert!(!wear.move_wanted(0, 1000));
+    assert!(!wear.move_wanted(&spread(0, 1000)));
     assert_eq!(wear.pick_free(&[3, 9, 1], Purpose::Relocate), 1);
 }

@@ -14,21 +14,13 @@ impl UnitPolicy for ShortestQueue {
 
     fn pick(&mut self, units: &[UnitView], page: &PageView) -> usize {
         let last = page.last;
-        let key = |view: &UnitView| {
+        least(units, |view| {
             // One number, most significant first: compared in one go, for every page.
             u64::from(view.appends_waiting.min(1 << 29)) << 34
                 | u64::from(!view.open) << 33
                 | u64::from(view.unit != last) << 32
                 | u64::from(u32::MAX - view.bands_free)
-        };
-        let mut best = (0, u64::MAX);
-        for (index, view) in units.iter().enumerate() {
-            let key = key(view);
-            if key < best.1 {
-                best = (index, key);
-            }
-        }
-        best.0
+        })
     }
 }
 
@@ -57,16 +49,51 @@ impl UnitPolicy for WeightedQueue {
     }
 
     fn pick(&mut self, units: &[UnitView], page: &PageView) -> usize {
-        let work_ns = |view: &UnitView| {
-            u64::from(view.reads_waiting) * page.costs.read_ns
-                + u64::from(view.appends_waiting) * page.costs.program_ns
-                + u64::from(view.erases_running) * page.costs.erase_ns
-        };
-        let keys = units.iter().map(|view| {
-            (work_ns(view), !view.open, view.unit != page.last, u32::MAX - view.bands_free)
-        });
-        keys.enumerate().min_by_key(|&(_, key)| key).map_or(0, |(index, _)| index)
+        least(units, |view| weight(view, page, false))
     }
+}
+
+/// As `WeightedQueue` among the units that GC does not work on, as LOCS places a table away from the
+/// channels that compaction reads (Wang et al. 2014): what is appended where GC reads waits for it
+/// and holds it up. Where GC works on all, as `WeightedQueue`.
+#[derive(Clone, Copy, Debug)]
+pub struct CompactionAware;
+
+impl UnitPolicy for CompactionAware {
+    fn name(&self) -> &'static str {
+        "compaction-aware"
+    }
+
+    fn pick(&mut self, units: &[UnitView], page: &PageView) -> usize {
+        least(units, |view| weight(view, page, view.victims > 0))
+    }
+}
+
+/// Whether it is `last_choice`; work waiting, each command weighed by how long it takes here; then an open band before a new one,
+/// the unit of the last page, and more free bands.
+#[inline(always)]
+fn weight(view: &UnitView, page: &PageView, last_choice: bool) -> u128 {
+    let work_ns = u64::from(view.reads_waiting) * page.costs.read_ns
+        + u64::from(view.appends_waiting) * page.costs.program_ns
+        + u64::from(view.erases_running) * page.costs.erase_ns;
+    let rest = u64::from(!view.open) << 33
+        | u64::from(view.unit != page.last) << 32
+        | u64::from(u32::MAX - view.bands_free);
+    u128::from(work_ns | u64::from(last_choice) << 63) << 34 | u128::from(rest)
+}
+
+/// The first unit with the least key.
+#[inline(always)]
+fn least<K: Ord + Copy>(units: &[UnitView], key: impl Fn(&UnitView) -> K) -> usize {
+    let Some(first) = units.first() else { return 0 };
+    let mut best = (0, key(first));
+    for (index, view) in units.iter().enumerate().skip(1) {
+        let key = key(view);
+        if key < best.1 {
+            best = (index, key);
+        }
+    }
+    best.0
 }
 
 /// Static mapping: the unit follows from the logical address, page by page over all units. A page

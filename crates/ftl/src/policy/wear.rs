@@ -1,6 +1,6 @@
 //! Which free band to open, and when cold data must move so that its band wears too.
 
-use super::{Purpose, WearPolicy};
+use super::{Purpose, WearPolicy, WearView};
 
 /// No levelling: the first free band.
 #[derive(Clone, Copy, Debug)]
@@ -15,7 +15,7 @@ impl WearPolicy for Unlevelled {
         0
     }
 
-    fn move_wanted(&mut self, _: u32, _: u32) -> bool {
+    fn move_wanted(&mut self, _: &WearView) -> bool {
         false
     }
 }
@@ -33,7 +33,7 @@ impl WearPolicy for Dynamic {
         least(erase_counts)
     }
 
-    fn move_wanted(&mut self, _: u32, _: u32) -> bool {
+    fn move_wanted(&mut self, _: &WearView) -> bool {
         false
     }
 }
@@ -55,8 +55,36 @@ impl WearPolicy for Static {
         if purpose == Purpose::Relocate { most(erase_counts) } else { least(erase_counts) }
     }
 
-    fn move_wanted(&mut self, erase_count_least_full: u32, erase_count_most: u32) -> bool {
-        erase_count_most.saturating_sub(erase_count_least_full) > self.spread_max
+    fn move_wanted(&mut self, view: &WearView) -> bool {
+        view.spread() > self.spread_max
+    }
+}
+
+/// As `Static`, with a window that closes as the flash ages (Murugan and Du, Rejuvenator, 2011): bands
+/// may be apart by a share of the erases that the most worn one has left. While there are many,
+/// data moves for wear hardly ever; in the end all bands have the same few left.
+#[derive(Clone, Copy, Debug)]
+pub struct Rejuvenation {
+    /// The window, in percent of the erases left.
+    pub percent: u32,
+}
+
+/// Narrower no window is: data would move for every erase.
+const WINDOW_MIN: u32 = 2;
+
+impl WearPolicy for Rejuvenation {
+    fn name(&self) -> &'static str {
+        "rejuvenation"
+    }
+
+    fn pick_free(&mut self, erase_counts: &[u32], purpose: Purpose) -> usize {
+        if purpose == Purpose::Relocate { most(erase_counts) } else { least(erase_counts) }
+    }
+
+    fn move_wanted(&mut self, view: &WearView) -> bool {
+        let left = u64::from(view.endurance.saturating_sub(view.erase_count_most));
+        let window = (left * u64::from(self.percent) / 100) as u32;
+        view.spread() > window.max(WINDOW_MIN)
     }
 }
 
@@ -73,7 +101,7 @@ impl WearPolicy for Asked {
         if purpose == Purpose::Relocate { most(erase_counts) } else { least(erase_counts) }
     }
 
-    fn move_wanted(&mut self, _: u32, _: u32) -> bool {
+    fn move_wanted(&mut self, _: &WearView) -> bool {
         false
     }
 }

@@ -213,6 +213,8 @@ const BEHIND_DEPTH: u32 = 16;
 const BANDS: u32 = 2048;
 /// A band has at least so many blocks.
 const SLOTS_PER_BAND_MIN: u32 = 8;
+/// A round is compared with the one before in parts that write the capacity, but no more of them.
+const PARTS_MAX: u64 = 16;
 /// Rounds beyond the least, until two agree.
 const ROUNDS_MORE: u32 = 4;
 /// Blocks of a volume of 1 TiB.
@@ -381,9 +383,14 @@ impl Run<'_> {
     fn job(&self, job: &Job<'_>, tell: &mut dyn FnMut(u64)) -> Result<Got, Failure> {
         match *job {
             Job::Waf(timed::Choice { stream, victim, op_percent, seed }) => {
-                let slots_per_band = self.slots_per_band;
-                let device =
-                    StreamDevice { slots_per_band, op_percent, victim: victim.into(), seed };
+                let device = StreamDevice {
+                    slots_per_band: self.slots_per_band,
+                    op_percent,
+                    victim: victim.into(),
+                    // What these cost is measured with the latencies.
+                    checkpoint_slots: u64::from(self.trace.changes.logical_blocks),
+                    seed,
+                };
                 device.measure(&self.trace.changes, stream, self.rounds, tell).map(Got::Waf)
             }
             Job::Timed(choice, playing) => {
@@ -425,8 +432,9 @@ fn rounds(trace: &Recorded, overwrites: f64) -> Rounds {
     let passes = capacity.div_ceil(pass);
     let least = (overwrites * capacity as f64 / (passes * pass) as f64).ceil().max(1.0) as u32;
     let each = passes * trace.changes.list.len() as u64;
-    let (warm, compared) = if passes > 1 { (each, each) } else { (trace.warm, trace.end) };
-    Rounds { warm, each, compared, least, most: least + ROUNDS_MORE }
+    let (warm, parts) = if passes > 1 { (each, 1) } else { (trace.warm, pass / capacity) };
+    let parts = parts.clamp(1, PARTS_MAX) as u32;
+    Rounds { warm, each, parts, least, most: least + ROUNDS_MORE }
 }
 
 /// Endurance times physical capacity, by what is programmed in a year.

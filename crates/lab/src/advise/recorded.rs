@@ -23,8 +23,8 @@ const SAMPLED_BLOCKS: u64 = 2 << 20;
 const SAMPLED_WRITES: u64 = 3 << 20;
 /// but never less than this (512 MiB).
 const SAMPLE_BLOCKS_MIN: u64 = 128 << 10;
-/// So many capacities bring a device near its steady state.
-const WARM_CAPACITIES: i64 = 3;
+/// So many capacities bring a device near its steady state; the rounds see to the rest.
+const WARM_CAPACITIES: i64 = 2;
 /// A single trim of a larger share of the space is a new file system: it would happen once in the
 /// life of a device, not once in every round.
 const WIPE_SHARE: f64 = 0.1;
@@ -77,8 +77,6 @@ pub struct Recorded {
     pub changes: Changes,
     /// How many those are; all, if the trace does not write so much.
     pub warm: u64,
-    /// How many of them write the capacity.
-    pub end: u64,
     /// Where they come from.
     pub facts: Facts,
 }
@@ -156,11 +154,10 @@ impl Recorded {
         }
         let mut changes = Changes { logical_blocks, fill_handles, list };
         facts.blocks_written = changes.blocks_written();
-        let (warm, end) = (end_of(&changes, WARM_CAPACITIES), end_of(&changes, 1));
+        let warm = warming(&changes);
         let before = changes.list.len() - warm;
         changes.list.rotate_left(before);
-        let (warm, end) = (warm as u64, end as u64);
-        Ok(Self { requests: records, changes, warm, end, facts })
+        Ok(Self { requests: records, changes, warm: warm as u64, facts })
     }
 
     /// The same on a device whose cache survives a power cut: it has done what a flush or FUA asks for.
@@ -182,9 +179,9 @@ fn survey_of(records: &[Record]) -> Survey {
     survey
 }
 
-/// Changes at the end that write so many capacities, or all.
-fn end_of(changes: &Changes, capacities: i64) -> usize {
-    let mut left = i64::from(changes.logical_blocks) * capacities;
+/// Changes at the end that warm a device up, or all.
+fn warming(changes: &Changes) -> usize {
+    let mut left = i64::from(changes.logical_blocks) * WARM_CAPACITIES;
     let before = changes.list.iter().rposition(|change| {
         left -= if change.kind == ChangeKind::Write { i64::from(change.blocks) } else { 0 };
         left <= 0

@@ -2,6 +2,7 @@
 
 use super::{DeviceSpec, Fast, Flash, FtlChoice, Inside, Members, RawChoice};
 use crate::ssd::{Cache, Firmware, FrontConfig, Interface, Link, Placement};
+use ftl::policy::DECISIONS;
 use ftl::policy::stream::{self, HANDLES_MAX};
 use ftl::{PolicyNames, Settings};
 use nand::{KeyError, Keys, Layout, Profile};
@@ -230,33 +231,18 @@ fn settings(keys: &mut Keys) -> Result<Settings, KeyError> {
 
 fn policies(keys: &mut Keys) -> Result<PolicyNames, KeyError> {
     let mut names = PolicyNames::default();
-    for (decision, place) in [
-        ("victim", &mut names.victim),
-        ("wear", &mut names.wear),
-        ("erase", &mut names.erase),
-        ("unit", &mut names.unit),
-        ("stream", &mut names.stream),
-        ("profile", &mut names.profile),
-    ] {
+    for decision in DECISIONS {
         if !keys.has(decision) {
             continue;
         }
-        let default = format!("{place:?}");
+        let default = format!("{:?}", names.of(decision));
         let name = keys.text(decision, &default)?;
         let mut tried = PolicyNames::default();
-        let slot = match decision {
-            "victim" => &mut tried.victim,
-            "wear" => &mut tried.wear,
-            "erase" => &mut tried.erase,
-            "unit" => &mut tried.unit,
-            "profile" => &mut tried.profile,
-            _ => &mut tried.stream,
-        };
-        slot.clone_from(&name);
+        tried.of_mut(decision).clone_from(&name);
         tried
             .validate()
             .map_err(|reason| keys.refuse(decision, format!("{name:?}"), reason, &default))?;
-        *place = name;
+        *names.of_mut(decision) = name;
     }
     Ok(names)
 }

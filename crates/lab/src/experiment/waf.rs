@@ -187,11 +187,12 @@ impl WafCase {
             slots_per_band: self.run.slots_per_band,
             op_percent: self.run.op_percent,
             victim: self.run.victim.clone(),
+            checkpoint_slots: 0,
             seed,
         };
         let times = |rounds: f64| ((changes.list.len() as f64 * rounds) as u64).max(1);
         let (warm, each) = (times(warm), times(measured));
-        let rounds = Rounds { warm, each, compared: warm.min(each), least: 1, most: 1 };
+        let rounds = Rounds { warm, each, parts: 1, least: 1, most: 1 };
         device.measure(changes, &self.stream, rounds, &mut |_| {})
     }
 

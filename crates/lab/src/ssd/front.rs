@@ -35,7 +35,7 @@ use super::placement::{FdpStatistics, Interface, Placement};
 use super::serial::{Pool, Serial, transfer_ns};
 use crate::driver::Failure;
 use crate::target::{Done, Io, IoKind, Rules, Target, TargetCounts};
-use flash::{Hint, Instant, RequestError};
+use flash::{Hint, Instant, RequestError, Slab};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
@@ -57,8 +57,8 @@ pub struct Front<T> {
     /// Events that are due when they are made, oldest first: after those of `events` for the same
     /// instant, which were made before.
     due: VecDeque<Event>,
-    commands: Table<Command>,
-    segments: Table<Segment>,
+    commands: Slab<Command>,
+    segments: Slab<Segment>,
     /// Commands that the queue depth keeps on the host.
     waiting: VecDeque<u32>,
     /// Commands the device has taken.
@@ -204,8 +204,8 @@ impl<T: Target> Front<T> {
             events: BinaryHeap::new(),
             event_last: 0,
             due: VecDeque::new(),
-            commands: Table::default(),
-            segments: Table::default(),
+            commands: Slab::default(),
+            segments: Slab::default(),
             waiting: VecDeque::new(),
             taken: 0,
             link_read: Serial::default(),
@@ -328,9 +328,9 @@ impl<T: Target> Front<T> {
         *hint = Hint { handle: handle.unwrap_or(0), ..Hint::default() };
     }
 
-    /// Bounds of the command's next segment; `None` after the last.
+    /// Bounds of the command's next segment; `None` after the last, with which it may have ended.
     fn peek_segment(&self, command: u32) -> Option<(u64, u64)> {
-        let Command { io, next, .. } = self.commands[command];
+        let &Command { io, next, .. } = self.commands.get(command)?;
         let end = io.offset + io.bytes;
         let cut = (next - next % SEGMENT_BYTES + SEGMENT_BYTES).min(end);
         (next < end).then_some((next, cut - next))
@@ -341,7 +341,7 @@ impl<T: Target> Front<T> {
         let first = offset == self.commands[command].io.offset;
         self.commands[command].next += bytes;
         let segment = Segment { command, offset, bytes, hit: false };
-        Some((self.segments.take(segment), segment, first))
+        Some((self.segments.insert(segment), segment, first))
     }
 
     fn read_segments(&mut self, command: u32) -> Result<(), Failure> {
@@ -552,8 +552,7 @@ impl<T: Target> Front<T> {
     }
 
     fn end_segment(&mut self, segment: u32, result: Result<(), RequestError>) {
-        let command = self.segments[segment].command;
-        self.segments.give(segment);
+        let command = self.segments.remove(segment).command;
         self.end_part(command, result);
     }
 
@@ -567,8 +566,7 @@ impl<T: Target> Front<T> {
     }
 
     fn end_command(&mut self, command: u32) {
-        let Command { token, result, .. } = self.commands[command];
-        self.commands.give(command);
+        let Command { token, result, .. } = self.commands.remove(command);
         self.done.push_back(Done { token, result, at: self.now });
         self.taken -= 1;
         if let Some(next) = self.waiting.pop_front() {
@@ -631,7 +629,7 @@ impl<T: Target> Target for Front<T> {
     fn submit(&mut self, now: Instant, token: u64, io: Io) -> Result<(), Failure> {
         self.advance(now)?;
         let command = Command { token, io, next: io.offset, segments_left: 0, result: Ok(()) };
-        let command = self.commands.take(command);
+        let command = self.commands.insert(command);
         let depth = self.config.link.queue_depth;
         if depth > 0 && self.taken >= depth {
             self.waiting.push_back(command);
@@ -707,49 +705,4 @@ fn link_ns(link: &Link, kind: IoKind, bytes: u64) -> u64 {
         _ => (link.write_bytes_per_s, link.read_bytes_per_s),
     };
     transfer_ns(bytes, if own == 0.0 && link.half_duplex { other } else { own })
-}
-
-/// Entries by index, whose places are used again.
-#[derive(Debug)]
-struct Table<T> {
-    list: Vec<T>,
-    free: Vec<u32>,
-}
-
-impl<T> Default for Table<T> {
-    fn default() -> Self {
-        Self { list: Vec::new(), free: Vec::new() }
-    }
-}
-
-impl<T> Table<T> {
-    fn take(&mut self, entry: T) -> u32 {
-        match self.free.pop() {
-            Some(index) => {
-                self.list[index as usize] = entry;
-                index
-            }
-            None => {
-                self.list.push(entry);
-                (self.list.len() - 1) as u32
-            }
-        }
-    }
-
-    fn give(&mut self, index: u32) {
-        self.free.push(index);
-    }
-}
-
-impl<T> std::ops::Index<u32> for Table<T> {
-    type Output = T;
-    fn index(&self, index: u32) -> &T {
-        &self.list[index as usize]
-    }
-}
-
-impl<T> std::ops::IndexMut<u32> for Table<T> {
-    fn index_mut(&mut self, index: u32) -> &mut T {
-        &mut self.list[index as usize]
-    }
 }

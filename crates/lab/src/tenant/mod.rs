@@ -28,7 +28,7 @@ pub use recorded::{Recorded, Request, requests};
 use crate::driver::Failure;
 use crate::load::{Seen, Window};
 use crate::target::{Done, Io, IoKind, Target};
-use flash::{Hint, Instant};
+use flash::{Hint, Instant, Slab};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
@@ -143,8 +143,7 @@ pub enum Until {
 /// All tenants of a device.
 pub struct Tenants {
     tenants: Vec<Tenant>,
-    flights: Vec<Flight>,
-    flights_free: Vec<u32>,
+    flights: Slab<Flight>,
     ready: VecDeque<(u32, u32)>,
     timers: BinaryHeap<Reverse<(u64, u64, u32, u32)>>,
     timer_last: u64,
@@ -175,8 +174,7 @@ impl Tenants {
     pub fn new(tenants: Vec<Tenant>) -> Self {
         Self {
             tenants,
-            flights: Vec::new(),
-            flights_free: Vec::new(),
+            flights: Slab::default(),
             ready: VecDeque::new(),
             timers: BinaryHeap::new(),
             timer_last: 0,
@@ -267,7 +265,7 @@ impl Tenants {
 
     /// What is in flight ends, nothing more is begun. The rest of each plan waits for the next run.
     fn settle(&mut self, target: &mut dyn Target, run: &mut Run) -> Result<(), Failure> {
-        while self.flights_free.len() < self.flights.len() {
+        while !self.flights.is_empty() {
             let next = target.deadline().ok_or_else(|| Failure(self.stuck()))?;
             target.advance(next)?;
             self.collect(target, run)?;
@@ -336,7 +334,8 @@ impl Tenants {
                     let offset = if kind == IoKind::Flush { 0 } else { owner.base + offset };
                     let io = Io { kind, offset, bytes, hint: Hint::default() };
                     let flight = Flight { tenant, actor: index, kind, bytes, submitted: now };
-                    self.submit(target, now, flight, io)?;
+                    let token = self.flights.insert(flight);
+                    target.submit(Instant(now), u64::from(token), io)?;
                 }
             }
             self.tenants[tenant as usize].actors[index as usize].steps.pop_front();
@@ -364,30 +363,9 @@ impl Tenants {
         Ok(works)
     }
 
-    fn submit(
-        &mut self,
-        target: &mut dyn Target,
-        now: u64,
-        flight: Flight,
-        io: Io,
-    ) -> Result<(), Failure> {
-        let token = match self.flights_free.pop() {
-            Some(token) => {
-                self.flights[token as usize] = flight;
-                token
-            }
-            None => {
-                self.flights.push(flight);
-                (self.flights.len() - 1) as u32
-            }
-        };
-        target.submit(Instant(now), u64::from(token), io)
-    }
-
     fn collect(&mut self, target: &mut dyn Target, run: &mut Run) -> Result<(), Failure> {
         while let Some(Done { token, result, at }) = target.take_done() {
-            let flight = self.flights[token as usize];
-            self.flights_free.push(token as u32);
+            let flight = self.flights.remove(token as u32);
             let Flight { tenant, actor, kind, bytes, submitted } = flight;
             let owner = &mut self.tenants[tenant as usize];
             result.map_err(|error| {

@@ -8,6 +8,7 @@ mod map;
 mod model;
 #[cfg(feature = "mutants")]
 mod mutants;
+mod policies;
 mod profile;
 mod raw;
 mod scrub;

@@ -1,10 +1,11 @@
 //! What streams gain, on the FTL itself; and that a bad stream policy costs nothing but order.
 
 use crate::{THREADS, passed, seeds};
+use flash::Random;
 use ftl::policy::stream::{Handles, MoveView, Shape, StreamPolicy, WriteView, by_name};
 use lab::crash::{CrashOptions, explore_seeds};
 use lab::driver::Plant;
-use lab::streams::{StreamRun, StreamWaf};
+use lab::streams::{Change, ChangeKind, Changes, Rounds, StreamDevice, StreamRun, StreamWaf};
 use lab::theory::waf_two_classes;
 use lab::workload::Pattern;
 
@@ -94,4 +95,32 @@ fn gc_that_mixes_what_it_moves_with_new_data_loses_nothing_in_any_power_cut() {
     };
     let report = passed(test, explore_seeds(seeds(0..12), THREADS, options));
     assert!(report.images > 0, "{report:?}");
+}
+
+#[test]
+fn a_load_ends_between_two_rounds_when_a_part_costs_what_it_did_a_round_before() {
+    let (logical_blocks, length) = (16_384_u32, 6 * 16_384_u32);
+    let mut random = Random::new(3);
+    let change = |lba: u32| Change { lba, blocks: 1, kind: ChangeKind::Write, handle: 0 };
+    let list =
+        (0..length).map(|_| change(random.below(u64::from(logical_blocks)) as u32)).collect();
+    let fill_handles = vec![0; logical_blocks as usize];
+    let changes = Changes { logical_blocks, fill_handles, list };
+    let device = StreamDevice {
+        slots_per_band: 32,
+        op_percent: 10.0,
+        victim: "greedy".into(),
+        checkpoint_slots: 0,
+        seed: 1,
+    };
+    let each = u64::from(length);
+    let measured = |rounds| device.measure(&changes, "none", rounds, &mut |_| {}).unwrap();
+    // Without a warm-up the first round is not steady.
+    let early = measured(Rounds { warm: 0, each, parts: 6, least: 1, most: 6 });
+    let late = measured(Rounds { warm: 0, each, parts: 1, least: 4, most: 4 });
+    println!("{:?} against {:?}", early.rounds, late.rounds);
+    assert!(early.steady && early.rounds.len() == 2, "a round and a part: {early:?}");
+    assert_eq!(early.rounds.last(), Some(&early.waf));
+    assert!((early.waf / late.waf - 1.0).abs() < 0.01, "{} against {}", early.waf, late.waf);
+    assert_eq!(late.rounds.len(), 4);
 }

@@ -123,7 +123,7 @@ impl VictimPolicy for Copying {
         }
         assert!(self.copy == whole, "after {} moves", bands.moves());
         let valid: Vec<u32> = views.iter().map(|view| view.slots_valid).collect();
-        assert_eq!(bands.slots_valid(), Some(&valid[..]));
+        assert_eq!(bands.columns().slots_valid, &valid[..]);
         self.moves = bands.moves();
         assert!(self.kept > 0 || self.moves < 3000, "some chunks stay as they are");
         CostBenefit.pick(bands, random)

@@ -15,7 +15,7 @@ use crate::policies::{PluginFile, WASM};
 use crate::shard::Split;
 use crate::tls::TlsFiles;
 use flash::{BLOCK_BYTES, SECOND};
-use ftl::policy::stream;
+use ftl::policy::{DECISIONS, stream};
 use ftl::{PolicyNames, Settings, StreamVolume};
 use nand::{Faults, Profile};
 use raw::RawSection;
@@ -202,10 +202,7 @@ struct Wishes {
 }
 
 /// The volumes, and what the FTL does for each.
-fn volumes(
-    root: &mut Section<'_>,
-    plugins: &[PluginFile],
-) -> (Vec<VolumeOptions>, Wishes) {
+fn volumes(root: &mut Section<'_>, plugins: &[PluginFile]) -> (Vec<VolumeOptions>, Wishes) {
     let tables = root.sections("volume");
     let mut volumes: Vec<VolumeOptions> = Vec::new();
     let mut wishes = Wishes::default();
@@ -614,14 +611,8 @@ fn policies(
     chosen: &mut Vec<(String, String)>,
     names: &mut PolicyNames,
 ) {
-    for (key, to) in [
-        ("victim", &mut names.victim),
-        ("wear", &mut names.wear),
-        ("erase", &mut names.erase),
-        ("unit", &mut names.unit),
-        ("stream", &mut names.stream),
-        ("profile", &mut names.profile),
-    ] {
+    for &key in DECISIONS {
+        let to = names.of_mut(key);
         let example = format!("{to:?}");
         let Some(value) = section.text(key, &example) else { continue };
         match of_module(&value, plugins) {
@@ -634,7 +625,7 @@ fn policies(
     if let Err(reason) = names.validate() {
         section.refuse("victim", "", reason, "\"greedy\"");
     }
-    section.finish(&["victim", "wear", "erase", "unit", "stream", "profile"]);
+    section.finish(DECISIONS);
 }
 
 #[cfg(test)]

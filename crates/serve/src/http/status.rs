@@ -5,6 +5,7 @@ use crate::nbd::Export;
 use crate::shard::UnitBlocks;
 use crate::{CoreStatus, RawShape, ShardStatus};
 use flash::{BLOCK_BYTES, Instant, MILLISECOND};
+use ftl::policy::DECISIONS;
 use ftl::raw::{LaneStatus, RawBlockState};
 use ftl::{PolicyChange, StreamStatus, UnitStatus};
 use serde_json::{Map, Value, json};
@@ -67,14 +68,8 @@ fn shard(shard: &ShardStatus, exports: &[Export]) -> Value {
             let policies = &status.policies;
             value["mode"] = "block".into();
             value["raw"] = Value::Null;
-            value["policies"] = json!({
-                "victim": policies.victim,
-                "wear": policies.wear,
-                "erase": policies.erase,
-                "unit": policies.unit,
-                "stream": policies.stream,
-                "profile": policies.profile,
-            });
+            let names = DECISIONS.iter().map(|&of| (of.into(), json!(policies.of(of))));
+            value["policies"] = Value::Object(names.collect());
             value["streams"] = status.streams.iter().map(stream).collect();
             let switches = status.switches.iter();
             value["policy_switches"] =

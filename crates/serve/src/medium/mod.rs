@@ -23,10 +23,9 @@ pub use memory::MemoryStore;
 
 use crate::buffer::{Buffer, Views};
 use crate::ring::{Done, Ring};
-use crate::slab::Slab;
 use flash::{
     BLOCK_BYTES, BlockId, Command, Completion, Geometry, Health, Instant, MediumError, OOB_BYTES,
-    Oob, Payload, SlotId, SlotRead, SlotStatus, SlotWrite, Tag,
+    Oob, Payload, Slab, SlotId, SlotRead, SlotStatus, SlotWrite, Tag,
 };
 use lanes::{Access, Lanes};
 use std::collections::VecDeque;

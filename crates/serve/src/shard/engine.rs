@@ -12,9 +12,9 @@ use crate::buffer::{Buffer, View, Views};
 use crate::frames::Frames;
 use crate::medium::Medium;
 use crate::ring::{Done, Ring};
-use crate::slab::Slab;
 use flash::{
     BLOCK_BYTES, Hint, Instant, Lba, Operation, Payload, Reply, Request, RequestError, RequestId,
+    Slab,
 };
 use ftl::{Input, MountError, MountReport, Output};
 use std::collections::VecDeque;

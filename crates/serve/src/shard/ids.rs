@@ -5,8 +5,7 @@
 
 use super::{Engine, Life, Origin, Piece, Shard, Work};
 use crate::buffer::{Buffer, View};
-use crate::slab::Slab;
-use flash::{BLOCK_BYTES, RequestError};
+use flash::{BLOCK_BYTES, RequestError, Slab};
 use ftl::raw::ids::{Id, IdCounts, IdError, Ids, Placed, Step};
 
 /// The `shard` of an [`Origin`] that is a request here.

@@ -18,6 +18,9 @@ pub struct MultiQ {
     hottest_count: u32,
     hottest_written_at: u32,
     lifetime: u32,
+    /// Nothing expires before: the least of the queues' times, or less. One look at it with every write
+    /// is all that most writes need.
+    sinks_at: u32,
     last: (u32, u8),
 }
 
@@ -36,7 +39,7 @@ struct Chunk {
 struct Queue {
     first: u32,
     last: u32,
-    /// When the first expires: looked at with every write, which must not miss the cache for it.
+    /// When the first expires: looked at often, which must not miss the cache for it.
     expires_at: u32,
 }
 
@@ -64,6 +67,7 @@ impl MultiQ {
             hottest_count: 0,
             hottest_written_at: 0,
             lifetime: LIFETIME_UNKNOWN,
+            sinks_at: LIFETIME_UNKNOWN,
             last: (NONE, 0),
         })
     }
@@ -73,7 +77,7 @@ impl MultiQ {
         let entry = self.chunks[chunk as usize];
         let (count, mut queue) = (entry.count_and_queue >> 8, entry.count_and_queue & 0xff);
         if count > 0 {
-            self.unlink(chunk, queue);
+            self.unlink(entry, queue, now);
         }
         let count = (count + 1).min(COUNT_MAX);
         if chunk == self.hottest {
@@ -84,23 +88,31 @@ impl MultiQ {
         }
         queue +=
             u32::from(self.thresholds.get(queue as usize).is_some_and(|&least| count >= least));
-        self.chunks[chunk as usize].count_and_queue = count << 8 | queue;
-        self.push(chunk, queue, now);
-        self.sink(now);
+        self.push(chunk, (count, queue), now);
+        if is_past(self.sinks_at, now) {
+            self.sink(now);
+        }
     }
 
     /// The head of each queue goes one queue down if it was not written for too long.
+    #[inline(never)]
     fn sink(&mut self, now: u32) {
         for queue in 1..self.queues.len() as u32 {
             let Queue { first: chunk, expires_at, .. } = self.queues[queue as usize];
-            if chunk == NONE || now.wrapping_sub(expires_at) as i32 <= 0 {
+            if chunk == NONE || !is_past(expires_at, now) {
                 continue;
             }
-            self.chunks[chunk as usize].count_and_queue -= 1;
-            self.unlink(chunk, queue);
-            self.push(chunk, queue - 1, now);
+            let entry = self.chunks[chunk as usize];
+            self.unlink(entry, queue, now);
+            self.push(chunk, (entry.count_and_queue >> 8, queue - 1), now);
             if chunk == self.hottest {
                 self.choose_hottest(chunk, now);
+            }
+        }
+        self.sinks_at = now.wrapping_add(LIFETIME_UNKNOWN);
+        for queue in &self.queues[1..] {
+            if queue.first != NONE {
+                self.sinks_at = earlier(self.sinks_at, queue.expires_at, now);
             }
         }
     }
@@ -114,22 +126,25 @@ impl MultiQ {
         self.hottest_written_at = now;
     }
 
-    fn push(&mut self, chunk: u32, queue: u32, now: u32) {
+    #[inline]
+    fn push(&mut self, chunk: u32, (count, queue): (u32, u32), now: u32) {
         let list = &mut self.queues[queue as usize];
         let before = std::mem::replace(&mut list.last, chunk);
         let expires_at = now.wrapping_add(self.lifetime);
         if before == NONE {
             (list.first, list.expires_at) = (chunk, expires_at);
+            self.sinks_at = earlier(self.sinks_at, expires_at, now);
         } else {
             self.chunks[before as usize].after = chunk;
         }
-        let entry = &mut self.chunks[chunk as usize];
-        (entry.before, entry.after) = (before, NONE);
-        entry.expires_at = expires_at;
+        let count_and_queue = count << 8 | queue;
+        self.chunks[chunk as usize] = Chunk { expires_at, count_and_queue, before, after: NONE };
     }
 
-    fn unlink(&mut self, chunk: u32, queue: u32) {
-        let Chunk { before, after, .. } = self.chunks[chunk as usize];
+    /// Takes the chunk of `entry` from the list of its queue.
+    #[inline]
+    fn unlink(&mut self, entry: Chunk, queue: u32, now: u32) {
+        let Chunk { before, after, .. } = entry;
         let list = &mut self.queues[queue as usize];
         match after {
             NONE => list.last = before,
@@ -138,11 +153,27 @@ impl MultiQ {
         match before {
             NONE => {
                 list.first = after;
-                list.expires_at = self.chunks.get(after as usize).map_or(0, |next| next.expires_at);
+                if let Some(next) = self.chunks.get(after as usize) {
+                    list.expires_at = next.expires_at;
+                    self.sinks_at = earlier(self.sinks_at, next.expires_at, now);
+                }
             }
             before => self.chunks[before as usize].after = after,
         }
     }
+}
+
+/// Whether `at` has passed.
+#[inline]
+fn is_past(at: u32, now: u32) -> bool {
+    now.wrapping_sub(at) as i32 > 0
+}
+
+/// The one of two times that comes first, seen from `now`.
+#[inline]
+fn earlier(one: u32, other: u32, now: u32) -> u32 {
+    let left = |at: u32| at.wrapping_sub(now) as i32;
+    if left(other) < left(one) { other } else { one }
 }
 
 impl StreamPolicy for MultiQ {
@@ -168,9 +199,10 @@ impl StreamPolicy for MultiQ {
     fn trimmed(&mut self, first: u32, blocks: u32) {
         // What a chunk holds next has nothing to do with what is gone.
         for index in super::whole_chunks(first, blocks, self.chunk_shift, self.chunks.len()) {
-            let entry = self.chunks[index].count_and_queue;
-            if entry >> 8 > 0 {
-                self.unlink(index as u32, entry & 0xff);
+            let entry = self.chunks[index];
+            if entry.count_and_queue >> 8 > 0 {
+                // Without a time: what is first in a queue now may have expired.
+                self.unlink(entry, entry.count_and_queue & 0xff, self.sinks_at);
                 self.chunks[index].count_and_queue = 0;
             }
             if self.hottest == index as u32 {
@@ -188,8 +220,9 @@ const _: () = assert!(size_of::<Chunk>() == 16, "16 MiB for a device of 1 TiB");
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Shape, params::Params};
+    use super::super::{Handles, Shape, StreamPolicy, WriteView, params::Params};
     use super::MultiQ;
+    use flash::{Hint, Random};
 
     fn multiq(text: &str) -> MultiQ {
         let shape = Shape { blocks: 8 << 8, handles: 1 };
@@ -205,6 +238,31 @@ mod tests {
         assert_eq!((queues.hottest, queues.lifetime), (c, 6));
         queues.note(d, 12);
         assert_eq!(queues.chunks[d as usize].expires_at, 18);
+    }
+
+    #[test]
+    fn chunks_sink_as_if_every_queue_were_looked_at_with_every_write() {
+        let mut random = Random::new(5);
+        // Time wraps on the way.
+        for start in [0, u64::from(u32::MAX) - 3000, u64::from(u32::MAX / 2) - 3000] {
+            let (mut lazy, mut eager) = (multiq("multiq"), multiq("multiq"));
+            for now in start..start + 20_000 {
+                if random.chance(0.01) {
+                    let first = random.below(7 << 8) as u32;
+                    lazy.trimmed(first, 600);
+                    eager.trimmed(first, 600);
+                }
+                // Two of eight chunks are hot, for a while.
+                let hot = (now >> 10) as u32 % 8;
+                let chunk = if random.chance(0.8) { hot } else { random.below(8) as u32 };
+                let lba = chunk << 8 | random.below(256) as u32;
+                let handles = Handles { host: 8, moved: 1 };
+                let (hint, continues, age) = (Hint::default(), random.chance(0.2), None);
+                let view = WriteView { lba, continues, hint, now, age, handles };
+                eager.sinks_at = (now as u32).wrapping_sub(1);
+                assert_eq!(lazy.place_write(&view), eager.place_write(&view), "at {now}");
+            }
+        }
     }
 
     #[test]

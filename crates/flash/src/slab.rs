@@ -1,6 +1,7 @@
 //! A table of things in flight, named by a small number that is reused.
 
 /// Entries by index; indices of removed entries are given out again, the last one first.
+#[derive(Clone, Debug)]
 pub struct Slab<T> {
     entries: Vec<Option<T>>,
     free: Vec<u32>,

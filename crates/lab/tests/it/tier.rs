@@ -36,10 +36,6 @@ fn options_of_seed(seed: u64) -> SoakOptions {
     options.device.slots_per_page = [2, 4, 8][seed as usize / 3 % 3];
     options.fill = [0.5, 0.9, 1.0][seed as usize / 2 % 3];
     options.settings.destage_above = [0, 50, 80][seed as usize % 3];
-    if seed / 2 % 2 == 1 {
-        let share = |first, blocks, weight| FastShare { first, blocks, weight };
-        options.settings.fast_shares = vec![share(0, 40, 1), share(40, 1 << 20, 3)];
-    }
     options
 }
 

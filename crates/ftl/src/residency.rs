@@ -111,6 +111,8 @@ impl Ftl {
             let pieces_max = self.share_max(Share::Reads);
             let count = left.min(cached.end_of_pieces(lba, pieces_max) - lba);
             if !self.map.is_there(lba, count) {
+                // What held nothing when it was claimed may have been written and have left since.
+                self.unclaim(index);
                 match self.claim(index, lba..lba + count, Share::Reads) {
                     Claimed::There => {}
                     Claimed::Waits => return,
@@ -189,6 +191,7 @@ impl Ftl {
         list.clear();
         list.extend(pieces.filter(wanted));
         if !self.has_room(list.len() as u32, share) {
+            list.clear();
             self.host.requests[index].claim.pieces = list;
             return Claimed::NoRoom;
         }

@@ -103,3 +103,24 @@ fn build(load: &MapLoad, map_bytes: u64) -> Result<Box<dyn Target>, Failure> {
     let scale = Scale::BlocksPerPlane(load.blocks_per_plane);
     spec.build(scale, &Faults::default(), 1).map_err(Failure)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{MapLoad, map_reads};
+
+    #[test]
+    fn many_reads_at_a_time_end_however_few_pieces_are_in_dram() {
+        let load = MapLoad {
+            device: "wsr",
+            blocks_per_plane: 8,
+            theta: 1.0,
+            depth: 256,
+            map_percent: 5.0,
+            warmup: 10_000,
+            operations: 20_000,
+        };
+        let reads = map_reads(&load).unwrap();
+        println!("{reads:?}");
+        assert!(reads.hit_share > 0.0 && reads.hit_share < 1.0, "{reads:?}");
+    }
+}

@@ -38,6 +38,8 @@ fn options_of_seed(seed: u64) -> SoakOptions {
     };
     options.fill = [0.5, 0.9, 1.0][seed as usize / 2 % 3];
     options.operations = 12_000;
+    // Of every third more than the frames can take at a time.
+    options.depth = [8, 16, 64][seed as usize % 3];
     options.settings.map_piece_blocks = [8, 16, 64][seed as usize / 4 % 3];
     let medium = options.device.build(Faults::default()).unwrap();
     options.settings.map_bytes =

@@ -33,6 +33,7 @@ use super::cache::Lines;
 use super::config::{FrontConfig, Link};
 use super::placement::{FdpStatistics, Interface, Placement};
 use super::serial::{Pool, Serial, transfer_ns};
+use super::table::Table;
 use crate::driver::Failure;
 use crate::target::{Done, Io, IoKind, Rules, Target, TargetCounts};
 use flash::{Hint, Instant, RequestError};
@@ -707,49 +708,4 @@ fn link_ns(link: &Link, kind: IoKind, bytes: u64) -> u64 {
         _ => (link.write_bytes_per_s, link.read_bytes_per_s),
     };
     transfer_ns(bytes, if own == 0.0 && link.half_duplex { other } else { own })
-}
-
-/// Entries by index, whose places are used again.
-#[derive(Debug)]
-struct Table<T> {
-    list: Vec<T>,
-    free: Vec<u32>,
-}
-
-impl<T> Default for Table<T> {
-    fn default() -> Self {
-        Self { list: Vec::new(), free: Vec::new() }
-    }
-}
-
-impl<T> Table<T> {
-    fn take(&mut self, entry: T) -> u32 {
-        match self.free.pop() {
-            Some(index) => {
-                self.list[index as usize] = entry;
-                index
-            }
-            None => {
-                self.list.push(entry);
-                (self.list.len() - 1) as u32
-            }
-        }
-    }
-
-    fn give(&mut self, index: u32) {
-        self.free.push(index);
-    }
-}
-
-impl<T> std::ops::Index<u32> for Table<T> {
-    type Output = T;
-    fn index(&self, index: u32) -> &T {
-        &self.list[index as usize]
-    }
-}
-
-impl<T> std::ops::IndexMut<u32> for Table<T> {
-    fn index_mut(&mut self, index: u32) -> &mut T {
-        &mut self.list[index as usize]
-    }
 }

@@ -22,6 +22,7 @@
 #![forbid(unsafe_code)]
 
 pub mod advise;
+pub mod caching;
 pub mod checker;
 pub mod crash;
 pub mod damage;

@@ -1,10 +1,11 @@
 //! Makes a target of a device file.
 
 use super::parse::CACHE_BYTES_MIN;
-use super::{DeviceSpec, Flash, FtlChoice, Inside, Members, RawChoice};
+use super::{Caching, DeviceSpec, Fast, Flash, FtlChoice, Inside, Members, RawChoice};
+use crate::caching::InPlace;
 use crate::driver::Sim;
 use crate::medium::SimMedium;
-use crate::ssd::{Array, Detector, Front, FrontConfig, Placement};
+use crate::ssd::{Array, Detector, Front, FrontConfig, Indirection, Placement};
 use crate::target::{RawTarget, SimTarget, Target};
 use flash::{FastTier, Geometry, Health, Instant};
 use ftl::raw::{EraseTime, Lanes, RawFormat, RawSettings, WriteUnit};
@@ -105,6 +106,12 @@ impl DeviceSpec {
         seed: u64,
     ) -> Result<Box<dyn Target>, String> {
         self.build_inside(scale, faults, seed)
+            .and_then(|behind| -> Result<Box<dyn Target>, String> {
+                Ok(match &self.caching {
+                    Some(caching) => Box::new(cached(behind, caching)?),
+                    None => behind,
+                })
+            })
             .map_err(|why| format!("device {:?}: {why}", self.name))
     }
 
@@ -121,10 +128,14 @@ impl DeviceSpec {
                 if let Some(placement) = &mut front.placement {
                     placement.unit_bytes = reclaim_unit(&target, placement)?;
                 }
+                let inside: Box<dyn Target> = match &self.indirection {
+                    Some(config) => Box::new(Indirection::new(target, config.clone())),
+                    None => Box::new(target),
+                };
                 if front.is_transparent() {
-                    return Ok(Box::new(target));
+                    return Ok(inside);
                 }
-                let drive = Front::new(target, front);
+                let drive = Front::new(inside, front);
                 Ok(match &self.host_streams {
                     Some(stream) => Box::new(Detector::new(drive, stream)?),
                     None => Box::new(drive),
@@ -150,6 +161,25 @@ impl DeviceSpec {
         }
     }
 }
+
+/// Fewest lines of a cache: commands of a few MiB find room.
+const LINES_MIN: u64 = 4096;
+
+/// A cache before what is built already.
+fn cached(behind: Box<dyn Target>, caching: &Caching) -> Result<Cached, String> {
+    let Fast { profile, units, share } = &caching.fast;
+    let blocks = (behind.flash_bytes() as f64 * share) as u64 / flash::BLOCK_BYTES as u64;
+    if blocks < LINES_MIN {
+        return Err(format!(
+            "caching.share = {share}: makes {blocks} lines of so small a device, and at least \
+             {LINES_MIN} are needed; give the device more blocks a plane"
+        ));
+    }
+    let fast = InPlace::new(profile, *units, blocks, behind.now());
+    Ok(Cached::new(fast, behind, caching.config.clone()))
+}
+
+type Cached = crate::caching::Caching<InPlace, Box<dyn Target>>;
 
 fn array(
     members: &Members,

@@ -12,7 +12,8 @@ mod parse;
 pub use build::Scale;
 pub use figures::DeviceFigures;
 
-use crate::ssd::FrontConfig;
+use crate::caching::CachingConfig;
+use crate::ssd::{FrontConfig, IndirectionConfig};
 use ftl::Settings;
 use nand::{KeyError, Layout, Profile};
 
@@ -29,6 +30,10 @@ pub struct DeviceSpec {
     pub inside: Inside,
     /// Link, firmware and cache.
     pub front: FrontConfig,
+    /// The drive's map is coarser than a block.
+    pub indirection: Option<IndirectionConfig>,
+    /// A traditional cache before the device.
+    pub caching: Option<Caching>,
     /// The stream policy in the host's driver, of a drive that takes placement identifiers.
     pub host_streams: Option<String>,
 }
@@ -64,6 +69,15 @@ pub struct Fast {
     pub units: u32,
     /// Its size as a share of the flash.
     pub share: f64,
+}
+
+/// A write-back cache before a device, on one that overwrites in place.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Caching {
+    /// What it is on, and its size as a share of the flash behind.
+    pub fast: Fast,
+    /// How it works.
+    pub config: CachingConfig,
 }
 
 /// The FTL of a device.
@@ -125,10 +139,9 @@ impl DeviceSpec {
 
     /// A device that comes with Weir, with some keys of its file set to other values.
     pub fn builtin_with(name: &str, set: &toml::Table) -> Result<Self, String> {
-        let index = NAMES.iter().position(|&known| known == name).ok_or_else(|| {
+        let mut table = builtin_table(name).ok_or_else(|| {
             format!("no device is called {name:?}; there are {}", NAMES.join(", "))
         })?;
-        let mut table: toml::Table = TEXTS[index].parse().expect("the tests parse every device");
         merge(&mut table, set);
         Self::parse(&table.to_string()).map_err(|error| error.to_string())
     }
@@ -149,6 +162,12 @@ impl DeviceSpec {
     }
 }
 
+/// The file of a built-in device as it stands.
+fn builtin_table(name: &str) -> Option<toml::Table> {
+    let index = NAMES.iter().position(|&known| known == name)?;
+    Some(TEXTS[index].parse().expect("the tests parse every device"))
+}
+
 /// Puts every value of `from` into `into`, section by section.
 fn merge(into: &mut toml::Table, from: &toml::Table) {
     for (key, value) in from {
@@ -161,7 +180,7 @@ fn merge(into: &mut toml::Table, from: &toml::Table) {
     }
 }
 
-const NAMES: [&str; 13] = [
+const NAMES: [&str; 15] = [
     "sdf",
     "tssd",
     "gen3",
@@ -172,12 +191,14 @@ const NAMES: [&str; 13] = [
     "mqsim-default",
     "wsr",
     "wsr-qlc",
+    "qlc-ssd",
+    "qlc-cached",
     "multi-stream",
     "fdp",
     "open-channel",
 ];
 
-const TEXTS: [&str; 13] = [
+const TEXTS: [&str; 15] = [
     include_str!("../../../../devices/sdf.toml"),
     include_str!("../../../../devices/tssd.toml"),
     include_str!("../../../../devices/gen3.toml"),
@@ -188,6 +209,8 @@ const TEXTS: [&str; 13] = [
     include_str!("../../../../devices/mqsim-default.toml"),
     include_str!("../../../../devices/wsr.toml"),
     include_str!("../../../../devices/wsr-qlc.toml"),
+    include_str!("../../../../devices/qlc-ssd.toml"),
+    include_str!("../../../../devices/qlc-cached.toml"),
     include_str!("../../../../devices/multi-stream.toml"),
     include_str!("../../../../devices/fdp.toml"),
     include_str!("../../../../devices/open-channel.toml"),

@@ -1,7 +1,8 @@
 //! Reads a device file, key by key.
 
-use super::{DeviceSpec, Fast, Flash, FtlChoice, Inside, Members, RawChoice};
-use crate::ssd::{Cache, Firmware, FrontConfig, Interface, Link, Placement};
+use super::{Caching, DeviceSpec, Fast, Flash, FtlChoice, Inside, Members, RawChoice};
+use crate::caching::CachingConfig;
+use crate::ssd::{Cache, Firmware, FrontConfig, IndirectionConfig, Interface, Link, Placement};
 use ftl::policy::DECISIONS;
 use ftl::policy::stream::{self, HANDLES_MAX};
 use ftl::{PolicyNames, Settings};
@@ -11,7 +12,9 @@ const RATE_MAX: f64 = 1e12;
 const BYTES_MAX: u64 = 1 << 44;
 
 pub(super) fn device(toml_text: &str) -> Result<DeviceSpec, KeyError> {
-    let mut keys = Keys::parse("device", toml_text, "kind = \"ssd\"")?;
+    let whole = with_like(toml_text)?;
+    let text = whole.as_deref().unwrap_or(toml_text);
+    let mut keys = Keys::parse("device", text, "kind = \"ssd\"")?;
     let name = keys.text("name", "\"my-ssd\"")?;
     let description = keys.text_or("description", "\"a conventional SSD\"")?;
     let source = keys.text_or("source", "\"its data sheet\"")?;
@@ -42,8 +45,90 @@ pub(super) fn device(toml_text: &str) -> Result<DeviceSpec, KeyError> {
         placement: placement.as_ref().map(|(placement, _)| *placement),
     };
     let host_streams = host(&mut keys, &kind, placement.is_some())?;
+    let indirection = indirection(&mut keys, &kind)?;
+    let caching = caching(&mut keys, &kind)?;
     keys.refuse_unknown()?;
-    Ok(DeviceSpec { name, description, source, inside, front, host_streams })
+    Ok(DeviceSpec { name, description, source, inside, front, indirection, caching, host_streams })
+}
+
+/// The whole file if it says that it is like a built-in one: the keys of that, changed by its own.
+fn with_like(toml_text: &str) -> Result<Option<String>, KeyError> {
+    let mut keys = Keys::parse("device", toml_text, "kind = \"ssd\"")?;
+    if !keys.has("like") {
+        return Ok(None);
+    }
+    let name = keys.text("like", "\"qlc-ssd\"")?;
+    let Some(mut table) = super::builtin_table(&name).filter(|table| !table.contains_key("like"))
+    else {
+        let reason = format!(
+            "no built-in device that is not like another; there are {}",
+            super::NAMES.join(", ")
+        );
+        return Err(keys.refuse("like", format!("{name:?}"), reason, "\"qlc-ssd\""));
+    };
+    let mut own: toml::Table = toml_text.parse().expect("it was parsed");
+    own.remove("like");
+    super::merge(&mut table, &own);
+    Ok(Some(table.to_string()))
+}
+
+/// The table `indirection`, if it is there.
+fn indirection(keys: &mut Keys, kind: &str) -> Result<Option<IndirectionConfig>, KeyError> {
+    let Some(mut table) = keys.table("indirection", "unit_bytes = 65_536")? else {
+        return Ok(None);
+    };
+    only_ssd(keys, kind, "a coarse map is firmware's")?;
+    let unit_bytes = table.large("unit_bytes", 1 << 24, "65_536")?;
+    if unit_bytes == 0 || !unit_bytes.is_multiple_of(4096) {
+        let reason = "must be whole blocks of 4096 bytes".into();
+        return Err(table.refuse("unit_bytes", unit_bytes, reason, "65_536"));
+    }
+    let buffer_bytes = table.large("buffer_bytes", BYTES_MAX, "67_108_864")?;
+    if buffer_bytes < unit_bytes {
+        let reason = "must hold a unit at least".into();
+        return Err(table.refuse("buffer_bytes", buffer_bytes, reason, "67_108_864"));
+    }
+    let merge_ns = table.time_or_0("merge_ns")?;
+    table.refuse_unknown()?;
+    Ok(Some(IndirectionConfig { unit_bytes, buffer_bytes, merge_ns }))
+}
+
+fn only_ssd(keys: &Keys, kind: &str, why: &str) -> Result<(), KeyError> {
+    if kind == "ssd" {
+        return Ok(());
+    }
+    let reason = format!("{why}: only a device of kind \"ssd\" has one");
+    Err(keys.refuse("kind", format!("{kind:?}"), reason, "\"ssd\""))
+}
+
+/// The table `caching`, if it is there.
+fn caching(keys: &mut Keys, kind: &str) -> Result<Option<Caching>, KeyError> {
+    let Some(mut table) = keys.table("caching", "share = 0.05")? else { return Ok(None) };
+    only_ssd(keys, kind, "a cache stands before a drive")?;
+    let profile = profile(&mut table, "\"optane\"")?;
+    let fast = Fast {
+        profile,
+        units: table.integer("units", 1, 2048, "8")?,
+        share: table.number("share", 0.0001, 1.0, "0.05")?,
+    };
+    let clean_above = table.number_or("clean_above", 0.0, 99.0, 10.0)?;
+    let config = CachingConfig {
+        cores: table.integer_or("cores", 1, 1024, 1)?,
+        command_ns: table.time_or_0("command_ns")?,
+        line_ns: table.time_or_0("line_ns")?,
+        clean_above,
+        clean_full: table.number_or("clean_full", clean_above, 100.0, 90.0_f64.max(clean_above))?,
+        clean_depth: table.integer_or("clean_depth", 1, 1 << 16, 64)?,
+        clean_bytes: table.large_or("clean_bytes", 1 << 24, 65_536)?,
+        past_bytes: table.large_or("past_bytes", BYTES_MAX, 0)?,
+        past_io_bytes: table.large_or("past_io_bytes", BYTES_MAX, 0)?,
+    };
+    if config.clean_bytes == 0 || !config.clean_bytes.is_multiple_of(4096) {
+        let reason = "must be whole blocks of 4096 bytes".into();
+        return Err(table.refuse("clean_bytes", config.clean_bytes, reason, "65_536"));
+    }
+    table.refuse_unknown()?;
+    Ok(Some(Caching { fast, config }))
 }
 
 fn flash(keys: &mut Keys) -> Result<Flash, KeyError> {

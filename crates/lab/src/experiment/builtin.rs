@@ -16,6 +16,7 @@ const BUILTIN: &[(&str, &str)] = &[
     ("autostream-best", include_str!("../../../../experiments/autostream-best.toml")),
     ("autostream-loads", include_str!("../../../../experiments/autostream-loads.toml")),
     ("autostream-traces", include_str!("../../../../experiments/autostream-traces.toml")),
+    ("wsr-table", include_str!("../../../../experiments/wsr-table.toml")),
     ("hot-cold-theory", include_str!("../../../../experiments/hot-cold-theory.toml")),
     ("profiles", include_str!("../../../../experiments/profiles.toml")),
 ];

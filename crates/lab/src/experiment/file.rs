@@ -54,6 +54,9 @@ pub struct Experiment {
     pub sweeps: Vec<(String, Vec<Value>)>,
     pub(super) figures: Vec<FigureFile>,
     pub(super) claims: Vec<ClaimFile>,
+    pub(super) tables: Vec<TableFile>,
+    /// What a value of a sweep brings with it: by sweep, by value.
+    with: Table,
     scales: [Table; 2],
     cases: Vec<Table>,
 }
@@ -73,7 +76,11 @@ struct ExperimentFile {
     full: Table,
     #[serde(default)]
     sweep: Table,
+    #[serde(default)]
+    with: Table,
     case: Vec<Table>,
+    #[serde(default)]
+    table: Vec<TableFile>,
     #[serde(default)]
     figure: Vec<FigureFile>,
     #[serde(default)]
@@ -122,6 +129,36 @@ pub(super) struct PaperSeries {
     /// A bound by arithmetic instead of something measured.
     #[serde(default)]
     pub bound: bool,
+}
+
+/// A table of the source, with what was measured beside each of its figures.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct TableFile {
+    pub title: String,
+    /// The sweep whose values are the rows.
+    pub rows: String,
+    /// Those values in the order of the source; unless given, in that of the sweep.
+    #[serde(default)]
+    pub order: Vec<Value>,
+    pub column: Vec<TableColumn>,
+    #[serde(default)]
+    pub note: String,
+}
+
+/// A case and a metric of it.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct TableColumn {
+    pub label: String,
+    pub case: String,
+    pub metric: String,
+    /// Values of the other sweeps.
+    #[serde(default)]
+    pub at: Table,
+    /// What the source has, by row; nothing where it has nothing.
+    #[serde(default)]
+    pub paper: Table,
 }
 
 /// A claim to judge.
@@ -266,6 +303,8 @@ struct ClientFile {
     pattern: String,
     #[serde(default = "whole")]
     place: String,
+    #[serde(default)]
+    from: f64,
     #[serde(default = "one_f64")]
     span: f64,
     #[serde(default)]
@@ -335,6 +374,7 @@ impl ClientFile {
             bytes: self.bytes.0,
             pattern: pattern(&self.pattern).map_err(|why| format!("client {name:?}: {why}"))?,
             place: place(&self.place).map_err(|why| format!("client {name:?}: {why}"))?,
+            from: self.from,
             span: self.span,
             apart: self.apart,
             erase_first: self.erase_first,
@@ -390,10 +430,13 @@ impl CaseFile {
         let mut prepare = Vec::new();
         for (number, file) in self.prepare.into_iter().enumerate() {
             let (times, steady) = (file.times.unwrap_or(1.0), file.steady);
-            if !(times > 0.0 && times <= 1000.0) {
-                return Err(format!("prepare: times = {times}: above 0, for example 1.0"));
+            if !(0.0..=1000.0).contains(&times) {
+                return Err(format!("prepare: times = {times}: 0 to 1000, for example 1.0"));
             }
-            prepare.push(Prepare { client: file.client(number)?, times, steady });
+            // A variable may say that a point needs none of it.
+            if times > 0.0 && file.threads > 0 {
+                prepare.push(Prepare { client: file.client(number)?, times, steady });
+            }
         }
         let mut clients = Vec::new();
         for (number, file) in self.client.into_iter().enumerate() {
@@ -402,7 +445,9 @@ impl CaseFile {
                             measurement runs until its time is over"
                     .into());
             }
-            clients.push(file.client(number)?);
+            if file.threads > 0 {
+                clients.push(file.client(number)?);
+            }
         }
         if !(0.0..=0.5).contains(&self.factory_bad) {
             return Err(format!(
@@ -483,6 +528,8 @@ impl Experiment {
             sweeps,
             figures: file.figure,
             claims: file.claim,
+            tables: file.table,
+            with: file.with,
             scales: [file.small, file.full],
             cases: file.case,
         };
@@ -491,6 +538,20 @@ impl Experiment {
     }
 
     fn check(&self) -> Result<(), ExperimentError> {
+        for (sweep, values) in &self.with {
+            let known = self.sweeps.iter().find(|(name, _)| name == sweep);
+            let known = known.map(|(_, values)| values.iter().map(super::select::text_of));
+            let known: Vec<String> = known.into_iter().flatten().collect();
+            let own = values.as_table().map(Table::iter).into_iter().flatten();
+            let names = own.filter(|(_, variables)| variables.is_table()).map(|(name, _)| name);
+            let count = values.as_table().map_or(0, Table::len);
+            if names.filter(|name| known.contains(name)).count() != count || count == 0 {
+                return Err(ExperimentError(format!(
+                    "with.{sweep}: tables of variables by the values of a sweep; this one has: {}",
+                    known.join(", ")
+                )));
+            }
+        }
         for metric in self.columns.iter().chain(self.figures.iter().map(|figure| &figure.y)) {
             super::metric_unit(metric)?;
         }
@@ -573,6 +634,11 @@ impl Experiment {
         Ok(None)
     }
 
+    /// The variables that a value of a sweep brings with it.
+    fn brought_by(&self, sweep: &str, value: &Value) -> Option<&Table> {
+        self.with.get(sweep)?.as_table()?.get(&super::select::text_of(value))?.as_table()
+    }
+
     /// A case at a point, resolved.
     pub(super) fn case(
         &self,
@@ -584,6 +650,12 @@ impl Experiment {
         let mut variables = self.variables(scale, set)?;
         for (name, value) in at {
             variables.insert(name.clone(), value.clone());
+            for (name, value) in self.brought_by(name, value).into_iter().flatten() {
+                let mut value = value.clone();
+                substitute(&mut value, &variables)
+                    .map_err(|why| ExperimentError(format!("experiment {}: {why}", self.name)))?;
+                variables.insert(name.clone(), value);
+            }
         }
         let place = format!("experiment {}, case {:?}", self.name, self.case_name(case));
         let wrong = |why: String| ExperimentError(format!("{place}: {why}"));

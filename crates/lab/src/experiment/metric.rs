@@ -24,6 +24,7 @@ pub fn metric_unit(metric: &str) -> Result<&'static str, ExperimentError> {
     let name = metric.rsplit('.').next().unwrap_or(metric);
     let unit = match name {
         "read_bandwidth" | "write_bandwidth" | "bandwidth" => Some("GB/s"),
+        "read_each" | "write_each" => Some("MB/s"),
         "read_iops" | "write_iops" | "iops" => Some("1/s"),
         "read_spikes" | "write_spikes" | "io_spikes" | "usable" => Some("%"),
         "errors" | "unfinished" | "erases" | "suspensions" | "waf" | "waf_capacity" => Some(""),
@@ -45,7 +46,7 @@ pub fn metric_unit(metric: &str) -> Result<&'static str, ExperimentError> {
     unit.ok_or_else(|| {
         ExperimentError(format!(
             "metric {metric:?}: there is no such one; known are read_bandwidth, write_bandwidth, \
-             bandwidth, read_iops, write_iops, iops, read_spikes, write_spikes, io_spikes, errors, \
+             bandwidth, read_each, write_each, read_iops, write_iops, iops, read_spikes, write_spikes, io_spikes, errors, \
              unfinished, unfinished_max, erases, suspensions, waf, waf_capacity, waf_gc, waf_all, alpha, handles, \
              optimum, over_optimum, tps, usable, fdp_ and profile_ with what docs/experiments.md lists, and \
              read_, write_, io_, batch_ or transaction_ with mean, min, max, deviation, p50, p99, \
@@ -134,15 +135,19 @@ pub(super) fn add_profile(values: &mut BTreeMap<String, f64>, tenant: &str, figu
 
 /// Everything measured at a point.
 pub(super) fn metrics(
-    clients: &[(String, Seen)],
+    clients: &[(String, u32, Seen)],
     before: TargetCounts,
     target: &dyn Target,
     spike_ns: u64,
 ) -> BTreeMap<String, f64> {
     let mut values = BTreeMap::new();
     let mut all = Seen::default();
-    for (name, seen) in clients {
+    for (name, threads, seen) in clients {
         add_seen(&mut values, &format!("{name}."), seen, spike_ns);
+        for (kind, bytes) in [("read", seen.bytes_read), ("write", seen.bytes_written)] {
+            let each = seen.per_second(bytes) / 1e6 / f64::from(*threads);
+            values.insert(format!("{name}.{kind}_each"), each);
+        }
         all.merge(seen);
     }
     add_seen(&mut values, "", &all, spike_ns);

@@ -1,6 +1,6 @@
 //! From results to a report: claims judged, figures drawn, one table of all points.
 
-use super::file::{ClaimFile, Experiment, FigureFile};
+use super::file::{ClaimFile, Experiment, FigureFile, TableFile};
 use super::select::{Selection, matches, number_of, text_of, value};
 use super::{CaseResult, ExperimentError, Options, Results, metric_unit};
 use crate::report::{
@@ -36,7 +36,9 @@ pub fn report(
         scale: options.scale.name().into(),
         parameters: variables.iter().map(|(name, value)| (name.clone(), text_of(value))).collect(),
         figures: figures.collect::<Result<Vec<_>, _>>()?,
-        tables: vec![points_table(experiment, results)],
+        tables: (experiment.tables.iter().map(|file| source_table(experiment, file, results)))
+            .chain([points_table(experiment, results)])
+            .collect(),
         claims: claims.collect::<Result<Vec<_>, _>>()?,
         notes: experiment.notes.clone(),
     })
@@ -103,6 +105,41 @@ fn points_table(experiment: &Experiment, results: &Results) -> Table {
     Table { title: "Measured".into(), columns, rows, note: String::new() }
 }
 
+/// A table of the source: each figure measured, and beside it what the source has.
+fn source_table(experiment: &Experiment, file: &TableFile, results: &Results) -> Table {
+    let mut columns = vec![Column { label: file.rows.clone(), unit: String::new() }];
+    for column in &file.column {
+        let unit = metric_unit(&column.metric).unwrap_or_default();
+        columns.push(Column { label: column.label.clone(), unit: unit.into() });
+        if !column.paper.is_empty() {
+            columns.push(Column { label: format!("{}, paper", column.label), unit: unit.into() });
+        }
+    }
+    let sweep = experiment.sweeps.iter().find(|(name, _)| *name == file.rows);
+    let swept = sweep.map_or(&[][..], |(_, values)| values);
+    let values = if file.order.is_empty() { swept } else { &file.order };
+    let rows = values.iter().map(|value| {
+        let mut row = vec![Shown::Text(text_of(value))];
+        for column in &file.column {
+            let mut at = column.at.clone();
+            at.insert(file.rows.clone(), value.clone());
+            let case = results.cases.iter().find(|case| case.case == column.case);
+            let points = case.map_or(&[][..], |case| &case.points);
+            let point = points.iter().find(|point| matches(&point.at, &at));
+            let figure = point.and_then(|point| point.values.get(&column.metric));
+            let shown = |figure: Option<f64>| {
+                figure.map_or_else(|| Shown::Text(String::new()), Shown::Number)
+            };
+            row.push(shown(figure.copied()));
+            if !column.paper.is_empty() {
+                row.push(shown(column.paper.get(&text_of(value)).and_then(number_of)));
+            }
+        }
+        row
+    });
+    Table { title: file.title.clone(), columns, rows: rows.collect(), note: file.note.clone() }
+}
+
 fn figure(
     experiment: &Experiment,
     file: &FigureFile,
@@ -167,11 +204,12 @@ fn origin(case: &CaseResult) -> Origin {
 
 fn along(file: &FigureFile, case: &CaseResult, by_category: bool) -> Series {
     let mut points = Vec::new();
-    for point in case.points.iter().filter(|point| matches(&point.at, &file.at)) {
+    let shown = case.points.iter().filter(|point| matches(&point.at, &file.at));
+    for (index, point) in shown.enumerate() {
         let x = point.at.iter().find(|(name, _)| *name == file.x);
         let x = x.and_then(|(_, value)| number_of(value)).filter(|_| !by_category);
         if let Some(&y) = point.values.get(&file.y) {
-            points.push((x.unwrap_or(points.len() as f64), y));
+            points.push((x.unwrap_or(index as f64), y));
         }
     }
     let style = if file.bars { Style::Bars } else { Style::Line };

@@ -225,7 +225,8 @@ fn measure(
     {
         return Err(Failure(format!("client {:?}: {error:?}", client.name)));
     }
-    let clients = case.clients.iter().map(|client| client.name.clone()).zip(seen);
+    let clients = case.clients.iter().zip(seen);
+    let clients = clients.map(|(client, seen)| (client.name.clone(), client.threads, seen));
     Ok(metric::metrics(&clients.collect::<Vec<_>>(), before, &*device.target, spike_ns))
 }
 
@@ -246,7 +247,7 @@ fn measure_tenants(
     };
     let seen = device.tenants.run(&mut *device.target, until)?;
     let names = device.tenants.list().iter().map(|tenant| tenant.name().to_owned());
-    let named: Vec<_> = names.zip(seen).collect();
+    let named: Vec<_> = names.zip(seen).map(|(name, seen)| (name, 1, seen)).collect();
     let mut values = metric::metrics(&named, before, &*device.target, spike_ns);
     for tenant in device.tenants.list() {
         if let Some(profile) = tenant.profile() {

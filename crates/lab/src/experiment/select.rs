@@ -1,6 +1,6 @@
 //! From measured points to the one figure that a claim is about.
 
-use super::file::{At, ClaimFile, CrossoverFile, Experiment, LargestFile, SelectFile};
+use super::file::{At, ClaimFile, CrossoverFile, Experiment, LargestFile, SelectFile, TableFile};
 use super::metric::metric_unit;
 use super::{CaseResult, ExperimentError, PointResult, Results};
 use flash::quantity;
@@ -52,6 +52,10 @@ pub(super) fn check(experiment: &Experiment) -> Result<(), ExperimentError> {
         check_at(experiment, &figure.at)
             .map_err(|why| ExperimentError(format!("{place}: {why}")))?;
     }
+    for table in &experiment.tables {
+        let place = format!("table {:?}", table.title);
+        check_table(experiment, table).map_err(|why| ExperimentError(format!("{place}: {why}")))?;
+    }
     for claim in &experiment.claims {
         let place = format!("claim {:?}", claim.id);
         let selection = Selection::of_claim(claim)?;
@@ -67,6 +71,29 @@ pub(super) fn check(experiment: &Experiment) -> Result<(), ExperimentError> {
                 place,
                 format!("unit = {:?}, but it is measured in {unit:?}", claim.unit),
             );
+        }
+    }
+    Ok(())
+}
+
+fn check_table(experiment: &Experiment, table: &TableFile) -> Result<(), String> {
+    let sweep = experiment.sweeps.iter().find(|(name, _)| *name == table.rows);
+    let (_, values) =
+        sweep.ok_or_else(|| format!("rows = {:?}: there is no such sweep", table.rows))?;
+    if let Some(value) = table.order.iter().find(|value| !values.contains(value)) {
+        return Err(format!("order: {value} is not a value of the sweep {:?}", table.rows));
+    }
+    for column in &table.column {
+        check_case(experiment, &column.case)?;
+        check_at(experiment, &column.at)?;
+        metric_unit(&column.metric).map_err(|error| error.0)?;
+        for (row, figure) in &column.paper {
+            if !values.iter().any(|value| text_of(value) == *row) || number_of(figure).is_none() {
+                return Err(format!(
+                    "column {:?}: paper.{row} = {figure}: a number for a value of the sweep {:?}",
+                    column.label, table.rows
+                ));
+            }
         }
     }
     Ok(())

@@ -92,6 +92,27 @@ fn what_is_wrong_with_an_experiment_is_named() {
     }
 }
 
+#[test]
+fn values_of_a_sweep_bring_variables_and_a_client_of_no_threads_is_left_out() {
+    let text = SMALL
+        .replace("depth = [1, 2]", "depth = [1, 2]\n[with.depth.1]\nn = 0\n[with.depth.2]\nn = 3")
+        .replace("reads = 1.0", "reads = 1.0\nthreads = \"$n\"");
+    // A case without any client is none.
+    let error = Experiment::parse(&text).expect_err("no client is left").to_string();
+    assert!(error.contains("a case needs clients"), "{error}");
+    let experiment = Experiment::parse(&text.replace("n = 0", "n = 1")).expect("it is whole");
+    let points = experiment.points();
+    let resolved = |at| experiment.case(0, Scale::Small, &[], at).expect("resolves");
+    let threads = points.iter().map(|at| resolved(at).clients[0].threads);
+    assert_eq!(threads.collect::<Vec<_>>(), [1, 3]);
+    let error = Experiment::parse(&text.replace("depth.2", "depth.4")).expect_err("no such value");
+    assert!(error.to_string().contains("with.depth"), "{error}");
+    let table = "[[table]]\ntitle = \"t\"\nrows = \"depth\"\n[[table.column]]\nlabel = \"l\"\n\
+                 case = \"one\"\nmetric = \"read_iops\"\npaper = { 7 = 1.0 }\n";
+    let error = Experiment::parse(&format!("{SMALL}{table}")).expect_err("no such row");
+    assert!(error.to_string().contains("paper.7"), "{error}");
+}
+
 /// A text with a few of its bytes, words or lines gone, doubled or exchanged.
 fn broken(text: &str, random: &mut flash::Random) -> String {
     let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();

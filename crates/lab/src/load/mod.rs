@@ -66,6 +66,8 @@ pub struct Client {
     pub pattern: Pattern,
     /// Within what.
     pub place: Place,
+    /// The space begins here, as a share of the target, in 0 to 1.
+    pub from: f64,
     /// The first so much of the space is used, in 0 to 1.
     pub span: f64,
     /// Reads use the first half of the part, writes the second: what is read is not being written.
@@ -90,6 +92,7 @@ impl Default for Client {
             bytes: 4096,
             pattern: Pattern::Uniform,
             place: Place::Whole,
+            from: 0.0,
             span: 1.0,
             apart: false,
             erase_first: false,
@@ -122,6 +125,12 @@ impl Client {
         }
         if !(self.span > 0.0 && self.span <= 1.0) {
             return wrong("span", &self.span, "above 0 and at most 1, for example 0.5");
+        }
+        if !(self.from >= 0.0 && self.from + self.span <= 1.0 + 1e-9) {
+            return wrong("from", &self.from, "0 to 1, with span at most 1, for example 0.5");
+        }
+        if self.from > 0.0 && !matches!(self.place, Place::Whole | Place::Share) {
+            return wrong("from", &self.from, "only with place = \"whole\" or \"share\"");
         }
         if self.bytes == 0 {
             return wrong("bytes", &0, "at least 1, for example \"4KiB\"");

@@ -60,7 +60,9 @@ impl Thread {
         let grain_bytes = client.bytes.next_multiple_of(BLOCK_BYTES as u64);
         let (lanes, bytes) = (u64::from(target.lanes()), target.bytes());
         let lane_bytes = bytes / lanes;
-        let spanned = |bytes: u64| (bytes as f64 * client.span) as u64;
+        let from = begin(client, bytes, grain_bytes);
+        let rest = bytes.saturating_sub(from);
+        let spanned = |bytes: u64| ((bytes as f64 * client.span) as u64).min(rest);
         let (threads, number) = (u64::from(client.threads), u64::from(number));
         // A part has two halves if reads and writes are apart.
         let halves = if client.apart { 2 } else { 1 };
@@ -91,13 +93,7 @@ impl Thread {
                 client.name, client.bytes
             ));
         }
-        let workload = Workload {
-            reads: client.reads,
-            pattern: client.pattern,
-            arrival: Arrival::Closed { depth: 1 },
-            ..Workload::default()
-        };
-        let mut generator = Generator::new(workload, grains, seed)?;
+        let mut generator = Generator::new(workload(client), grains, seed)?;
         // Sequential threads of one space begin at different places.
         if number > 0 && !matches!(client.place, Place::Share | Place::InterleavedShare) {
             generator.start_at((number * u64::from(grains) / threads) as u32);
@@ -115,7 +111,7 @@ impl Thread {
             io_bytes: client.bytes,
             hint: client.hint,
             grain_bytes,
-            base,
+            base: base + from,
             write_base,
             interleave,
         })
@@ -157,5 +153,20 @@ impl Thread {
 
     pub fn has_ended(&self) -> bool {
         self.ended >= self.ios_max
+    }
+}
+
+/// Where the client's part begins: on a grain, whatever the share, as what lies before is another's.
+fn begin(client: &Client, bytes: u64, grain_bytes: u64) -> u64 {
+    (bytes as f64 * client.from / grain_bytes as f64).ceil() as u64 * grain_bytes
+}
+
+/// Draws grains of the thread.
+fn workload(client: &Client) -> Workload {
+    Workload {
+        reads: client.reads,
+        pattern: client.pattern,
+        arrival: Arrival::Closed { depth: 1 },
+        ..Workload::default()
     }
 }

@@ -1,5 +1,5 @@
 //! What stands between a client and flash, as [`Target`]s around other targets: [`Front`] is the
-//! link, the firmware and the DRAM cache of a drive, [`Array`] several drives as one, [`Detector`]
+//! link, the firmware and the DRAM cache of a drive, [`Indirection`] a map coarser than a block, [`Array`] several drives as one, [`Detector`]
 //! what a host driver puts before a drive that takes streams. A conventional SSD is a [`Front`]
 //! around our own FTL; so are a multi-stream and an FDP SSD, which listen to [`Placement`].
 
@@ -8,13 +8,16 @@ mod cache;
 mod config;
 mod detector;
 mod front;
+mod indirection;
 mod placement;
-mod serial;
+pub(crate) mod serial;
+pub(crate) mod table;
 
 pub use array::Array;
 pub use config::{Cache, Firmware, FrontConfig, Link};
 pub use detector::Detector;
 pub use front::Front;
+pub use indirection::{Indirection, IndirectionConfig};
 pub use placement::{FdpStatistics, Interface, Placement};
 
 use crate::driver::Failure;

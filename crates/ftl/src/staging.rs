@@ -64,33 +64,34 @@ impl Ftl {
             self.checkpoint.staging.pages.push_back(Page::default());
             self.ask_for_bases(next, page);
         }
-        if self.bases_missing(next, next).is_none() {
+        if !self.bases_are_missing(next, next) {
             return true;
         }
         self.ask_for_bases(next, next);
         false
     }
 
-    /// First and last chunk of `page` whose base is needed and not there; `next` is the page that is
-    /// staged first.
-    fn bases_missing(&self, next: u32, page: u32) -> Option<(u32, u32)> {
-        let cached = self.map.cached()?;
+    /// Whether the base of a chunk of `page` is needed and not there; `next` is the page that is staged
+    /// first.
+    fn bases_are_missing(&self, next: u32, page: u32) -> bool {
+        let Some(cached) = self.map.cached() else { return false };
         let staged = &self.checkpoint.staging.pages[(page - next) as usize];
         let chunks = self.chunks_of_page(page);
         let first = chunks.start;
-        let mut missing = chunks.filter(|&chunk| {
-            let there = staged.bases.get((chunk - first) as usize).is_some_and(Option::is_some);
-            !there && cached.chunk_needs_base(chunk)
-        });
-        let from = missing.next()?;
-        Some((from, missing.next_back().unwrap_or(from)))
+        let there = |chunk| staged.bases.get((chunk - first) as usize).is_some_and(Option::is_some);
+        chunks.into_iter().any(|chunk| !there(chunk) && cached.chunk_needs_base(chunk))
     }
 
+    /// Reads the bases of `page` if one is missing: all of them, as what is in DRAM now may have left
+    /// when the page's turn comes.
     fn ask_for_bases(&mut self, next: u32, page: u32) {
-        let Some((first, last)) = self.bases_missing(next, page) else { return };
+        if !self.bases_are_missing(next, page) {
+            return;
+        }
+        let chunks = self.chunks_of_page(page);
         let staged = &mut self.checkpoint.staging.pages[(page - next) as usize];
         if !std::mem::replace(&mut staged.asked, true) {
-            self.read_bases(first, last, ReadPurpose::Stage(page));
+            self.read_bases(chunks.start, chunks.end - 1, ReadPurpose::Stage(page));
         }
     }
 
@@ -132,7 +133,7 @@ impl Ftl {
             bases[(chunk - first) as usize] = Some(bytes.into());
             self.counters.map_chunks_streamed += 1;
         }
-        if self.bases_missing(next, page).is_some() {
+        if self.bases_are_missing(next, page) {
             let staged = &mut self.checkpoint.staging.pages[at as usize];
             staged.tries += 1;
             if staged.tries >= TRIES_MAX {

@@ -75,6 +75,10 @@ pub fn map_reads(load: &MapLoad) -> Result<MapReads, Failure> {
         ios_max,
         ..Client::default()
     };
+    let (mapped, blocks) = (target.counter("blocks_mapped"), target.counter("logical_blocks"));
+    if mapped * 100 < blocks * 99 {
+        return Err(Failure(format!("{mapped} of {blocks} blocks are mapped after the filling")));
+    }
     load::run(&mut *target, &[client(load.warmup)], WHENEVER, 2)?;
     let looks = |target: &dyn Target| (target.counter("map_hits"), target.counter("map_misses"));
     let (hits, misses) = looks(&*target);

@@ -31,7 +31,7 @@ pub fn figures(request: &mut Request<'_>) {
 
 fn device_figures(request: &mut Request<'_>) {
     let load = if request.quick {
-        MapLoad { blocks_per_plane: 16, warmup: 1_000_000, operations: 500_000, ..LOAD }
+        MapLoad { blocks_per_plane: 24, warmup: 1_000_000, operations: 500_000, ..LOAD }
     } else {
         LOAD
     };

@@ -31,9 +31,8 @@ pub use in_place::InPlace;
 
 use crate::driver::Failure;
 use crate::ssd::serial::Pool;
-use crate::ssd::table::Table;
 use crate::target::{Done, Io, IoKind, Target, TargetCounts};
-use flash::{BLOCK_BYTES, Hint, Instant, RequestError};
+use flash::{BLOCK_BYTES, Hint, Instant, RequestError, Slab};
 use lines::{Lines, NONE};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -58,9 +57,9 @@ pub struct Caching<F, S> {
     /// Time, number, what: earliest first.
     events: BinaryHeap<Reverse<(u64, u64, Event)>>,
     event_last: u64,
-    commands: Table<Command>,
-    jobs: Table<Clean>,
-    parts: Table<Part>,
+    commands: Slab<Command>,
+    jobs: Slab<Clean>,
+    parts: Slab<Part>,
     streams: Streams,
     /// Writes that wait for lines.
     waiting: VecDeque<u32>,
@@ -163,9 +162,9 @@ impl<F: Target, S: Target> Caching<F, S> {
             processor: Pool::new(config.cores),
             events: BinaryHeap::new(),
             event_last: 0,
-            commands: Table::default(),
-            jobs: Table::default(),
-            parts: Table::default(),
+            commands: Slab::default(),
+            jobs: Slab::default(),
+            parts: Slab::default(),
             streams: Streams::default(),
             waiting: VecDeque::new(),
             cleaning: 0,
@@ -252,7 +251,7 @@ impl<F: Target, S: Target> Caching<F, S> {
         let (first, count) = (blocks.start, blocks.len() as u32);
         self.past += u32::from(use_of == Use::Past);
         self.commands[command].parts_left += 1;
-        let part = self.parts.take(Part::Command { command, first, blocks: count, use_of });
+        let part = self.parts.insert(Part::Command { command, first, blocks: count, use_of });
         let (offset, bytes) = (u64::from(first) * BLOCK, u64::from(count) * BLOCK);
         #[cfg(test)]
         self.trace.push(tests::Moved::Command {
@@ -300,7 +299,7 @@ impl<F: Target, S: Target> Caching<F, S> {
             let at = self.metadata_of(self.lines.find(first));
             self.commands[command].parts_left += 1;
             let (blocks, use_of) = (0, Use::Metadata);
-            let part = self.parts.take(Part::Command { command, first, blocks, use_of });
+            let part = self.parts.insert(Part::Command { command, first, blocks, use_of });
             self.fast.submit(self.now, u64::from(part), at)?;
         }
         Ok(true)
@@ -322,7 +321,7 @@ impl<F: Target, S: Target> Caching<F, S> {
             #[cfg(test)]
             self.note_run(Some(self.commands[command].token), &run, kind);
             self.commands[command].parts_left += 1;
-            let part = self.parts.take(Part::Command { command, first, blocks, use_of });
+            let part = self.parts.insert(Part::Command { command, first, blocks, use_of });
             let io = self.line_io(kind, &run);
             self.fast.submit(self.now, u64::from(part), io)?;
         }
@@ -388,7 +387,7 @@ impl<F: Target, S: Target> Caching<F, S> {
         }
         for run in self.line_runs(first..end) {
             let part = Part::Fill { first: run.start, blocks: run.len() as u32 };
-            let part = self.parts.take(part);
+            let part = self.parts.insert(part);
             let io = self.line_io(IoKind::Write, &run);
             self.fast.submit(self.now, u64::from(part), io)?;
         }
@@ -455,7 +454,7 @@ impl<F: Target, S: Target> Caching<F, S> {
             }
             self.cursor = end;
             let (parts_left, stage) = (0, Stage::Reads);
-            let job = self.jobs.take(Clean { first, end, parts_left, stage, result: Ok(()) });
+            let job = self.jobs.insert(Clean { first, end, parts_left, stage, result: Ok(()) });
             self.cleaning += 1;
             self.schedule(end - first, Event::Cleans(job));
         }
@@ -472,7 +471,7 @@ impl<F: Target, S: Target> Caching<F, S> {
         for run in runs {
             #[cfg(test)]
             self.note_run(None, &run, IoKind::Read);
-            let part = self.parts.take(Part::Job(job));
+            let part = self.parts.insert(Part::Job(job));
             let io = self.line_io(IoKind::Read, &run);
             self.fast.submit(self.now, u64::from(part), io)?;
         }
@@ -492,7 +491,7 @@ impl<F: Target, S: Target> Caching<F, S> {
             _ if result.is_err() => self.cleaned(index),
             Stage::Reads => {
                 (job.stage, job.parts_left) = (Stage::Writes, 1);
-                let part = self.parts.take(Part::Job(index));
+                let part = self.parts.insert(Part::Job(index));
                 let io = Io { kind: IoKind::Write, offset, bytes, hint: Hint::default() };
                 self.slow.submit(self.now, u64::from(part), io)
             }
@@ -501,7 +500,7 @@ impl<F: Target, S: Target> Caching<F, S> {
                 self.trace.push(tests::Moved::Behind { first, end });
                 let job = &mut self.jobs[index];
                 (job.stage, job.parts_left) = (Stage::Notes, 1);
-                let part = self.parts.take(Part::Job(index));
+                let part = self.parts.insert(Part::Job(index));
                 let io = self.metadata_of(self.lines.find(first));
                 self.fast.submit(self.now, u64::from(part), io)
             }
@@ -512,7 +511,7 @@ impl<F: Target, S: Target> Caching<F, S> {
     /// A job is over: writers may find lines.
     fn cleaned(&mut self, index: u32) -> Result<(), Failure> {
         let Clean { first, end, result, .. } = self.jobs[index];
-        self.jobs.give(index);
+        self.jobs.remove(index);
         self.failed = self.failed.or(result.err());
         (first..end).for_each(|block| self.lines.end_clean(block, result.is_ok()));
         self.counts.blocks_cleaned += u64::from(end - first);
@@ -543,13 +542,13 @@ impl<F: Target, S: Target> Caching<F, S> {
 
     fn end_command(&mut self, index: u32) {
         let Command { token, result, .. } = self.commands[index];
-        self.commands.give(index);
+        self.commands.remove(index);
         self.end(token, result);
     }
 
     fn ended(&mut self, part: u32, result: Result<(), RequestError>) -> Result<(), Failure> {
         let ended = self.parts[part];
-        self.parts.give(part);
+        self.parts.remove(part);
         match ended {
             Part::Job(job) => self.job_part(job, result),
             Part::Fill { first, blocks } => {
@@ -626,7 +625,7 @@ impl<F: Target, S: Target> Target for Caching<F, S> {
         let command = Command { token, io, first, end, parts_left, result: Ok(()), goes_past };
         // What goes past touches no line.
         let goes_past = io.kind == IoKind::Write && self.streams.goes_past(&io, &self.config);
-        let command = self.commands.take(Command { goes_past, ..command });
+        let command = self.commands.insert(Command { goes_past, ..command });
         self.schedule(if goes_past { 0 } else { end - first }, Event::Decided(command));
         self.advance(now)
     }

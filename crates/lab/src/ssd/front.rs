@@ -33,7 +33,6 @@ use super::cache::Lines;
 use super::config::{FrontConfig, Link};
 use super::placement::{FdpStatistics, Interface, Placement};
 use super::serial::{Pool, Serial, transfer_ns};
-use super::table::Table;
 use crate::driver::Failure;
 use crate::target::{Done, Io, IoKind, Rules, Target, TargetCounts};
 use flash::{Hint, Instant, RequestError, Slab};

@@ -18,10 +18,9 @@
 
 use super::cache::BlockHasher;
 use super::placement::{FdpStatistics, Placement};
-use super::table::Table;
 use crate::driver::Failure;
 use crate::target::{Done, Io, IoKind, Rules, Target, TargetCounts};
-use flash::{Hint, Instant, RequestError};
+use flash::{Hint, Instant, RequestError, Slab};
 use std::collections::{HashMap, VecDeque};
 use std::hash::BuildHasherDefault;
 
@@ -42,8 +41,8 @@ pub struct Indirection<T> {
     inner: T,
     config: IndirectionConfig,
     now: Instant,
-    commands: Table<Command>,
-    pieces: Table<Piece>,
+    commands: Slab<Command>,
+    pieces: Slab<Piece>,
     /// By unit: the piece whose turn it is, and those that wait for theirs.
     turns: HashMap<u32, VecDeque<u32>, BuildHasherDefault<BlockHasher>>,
     /// Reads, and pieces whose turn it is: served from the front.
@@ -120,8 +119,8 @@ impl<T: Target> Indirection<T> {
         Self {
             now: inner.now(),
             inner,
-            commands: Table::default(),
-            pieces: Table::default(),
+            commands: Slab::default(),
+            pieces: Slab::default(),
             turns: HashMap::default(),
             queue: VecDeque::new(),
             busy_until: Instant(0),
@@ -165,7 +164,7 @@ impl<T: Target> Indirection<T> {
         entry.result = entry.result.and(result);
         if entry.pieces_left == 0 {
             let Command { token, result, .. } = *entry;
-            self.commands.give(command);
+            self.commands.remove(command);
             self.end(token, result);
         }
     }
@@ -179,7 +178,7 @@ impl<T: Target> Indirection<T> {
             self.end(token, Ok(()));
             return Ok(());
         }
-        let command = self.commands.take(Command { token, pieces_left: 1, result: Ok(()) });
+        let command = self.commands.insert(Command { token, pieces_left: 1, result: Ok(()) });
         self.inner.submit(self.now, Inside::Read(command).token(), io)
     }
 
@@ -196,12 +195,12 @@ impl<T: Target> Indirection<T> {
             return Ok(());
         }
         self.host_bytes_written += if is_trim { 0 } else { io.bytes };
-        let command = self.commands.take(Command { token, pieces_left, result: Ok(()) });
+        let command = self.commands.insert(Command { token, pieces_left, result: Ok(()) });
         for unit in units {
             let is_whole = is_whole(unit);
             let (unit, hint) = (unit as u32, io.hint);
             let piece = Piece { command, unit, stage: Stage::Waits, is_whole, is_trim, hint };
-            let index = self.pieces.take(piece);
+            let index = self.pieces.insert(piece);
             let turns = self.turns.entry(unit).or_default();
             turns.push_back(index);
             if turns.len() == 1 {
@@ -274,7 +273,7 @@ impl<T: Target> Indirection<T> {
             self.failed = self.failed.or(result.err());
             self.room += 1;
         }
-        self.pieces.give(index);
+        self.pieces.remove(index);
         let turns = self.turns.get_mut(&piece.unit).expect("it was its turn");
         turns.pop_front();
         let next = turns.front().copied();

@@ -11,7 +11,6 @@ mod front;
 mod indirection;
 mod placement;
 pub(crate) mod serial;
-pub(crate) mod table;
 
 pub use array::Array;
 pub use config::{Cache, Firmware, FrontConfig, Link};

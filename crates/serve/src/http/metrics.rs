@@ -36,7 +36,7 @@ enum Type {
 /// All metrics as text.
 pub fn encode(shards: &[ShardStatus]) -> Result<String, fmt::Error> {
     let mut registry = Registry::with_prefix("weir");
-    for (counter, kind, name, help) in FTL.iter().chain(RAW).chain(TIER) {
+    for (counter, kind, name, help) in FTL.iter().chain(RAW).chain(TIER).chain(MAP) {
         let value = |shard: &ShardStatus| {
             let found = shard.core.counters().iter().find(|(known, _)| known == counter);
             Some(found?.1 as f64)
@@ -212,6 +212,49 @@ const RAW: &[(&str, Type, &str, &str)] = &[
     ("records", Counter, "lane_records", "Lane records written"),
 ];
 
+/// Of a map of which a part is in DRAM.
+const MAP: &[(&str, Type, &str, &str)] = &[
+    (
+        "map_hits",
+        Counter,
+        "map_hits",
+        "Host requests that found all they need of a partly resident map in DRAM",
+    ),
+    ("map_misses", Counter, "map_misses", "Host requests that waited for a part of the map"),
+    ("map_pieces_loaded", Counter, "map_pieces_loaded", "Pieces of the map read from flash"),
+    ("map_pieces_evicted", Counter, "map_pieces_evicted", "Pieces of the map that left DRAM"),
+    (
+        "map_reads_repeated",
+        Counter,
+        "map_reads_repeated",
+        "Reads of the map that had to be done again",
+    ),
+    (
+        "map_pieces_lost",
+        Counter,
+        "map_pieces_lost",
+        "Pieces of the map that cannot be read: mount again, and they are rebuilt from flash",
+    ),
+    (
+        "map_chunks_streamed",
+        Counter,
+        "map_chunks_streamed",
+        "Chunks of the last checkpoint that were read for the next",
+    ),
+    (
+        "map_changes_bytes",
+        Gauge,
+        "map_changes_bytes",
+        "Bytes of DRAM for what changed in the map since the last checkpoint",
+    ),
+    (
+        "map_changes_bytes_max",
+        Gauge,
+        "map_changes_bytes_max",
+        "Bytes of changes beyond which writes wait for the next checkpoint",
+    ),
+];
+
 /// Counters that only a device with a fast tier has, as [`FTL`].
 const TIER: &[(&str, Type, &str, &str)] = &[
     ("fast_bands", Gauge, "fast_bands", "Bands of the fast tier"),
@@ -267,45 +310,6 @@ const FTL: &[(&str, Type, &str, &str)] = &[
         "How often the shard was mounted for writing since the format",
     ),
     ("map_bytes", Gauge, "map_bytes", "Bytes of DRAM that the map and the bands' validity take"),
-    (
-        "map_hits",
-        Counter,
-        "map_hits",
-        "Host requests that found all they need of a partly resident map in DRAM",
-    ),
-    ("map_misses", Counter, "map_misses", "Host requests that waited for a part of the map"),
-    ("map_pieces_loaded", Counter, "map_pieces_loaded", "Pieces of the map read from flash"),
-    ("map_pieces_evicted", Counter, "map_pieces_evicted", "Pieces of the map that left DRAM"),
-    (
-        "map_reads_repeated",
-        Counter,
-        "map_reads_repeated",
-        "Reads of the map that had to be done again",
-    ),
-    (
-        "map_pieces_lost",
-        Counter,
-        "map_pieces_lost",
-        "Pieces of the map that cannot be read: mount again, and they are rebuilt from flash",
-    ),
-    (
-        "map_chunks_streamed",
-        Counter,
-        "map_chunks_streamed",
-        "Chunks of the last checkpoint that were read for the next",
-    ),
-    (
-        "map_changes_bytes",
-        Gauge,
-        "map_changes_bytes",
-        "Bytes of DRAM for what changed in the map since the last checkpoint",
-    ),
-    (
-        "map_changes_bytes_max",
-        Gauge,
-        "map_changes_bytes_max",
-        "Bytes of changes beyond which writes wait for the next checkpoint",
-    ),
     (
         "requests_running",
         Gauge,
@@ -581,6 +585,17 @@ mod tests {
             shards[0].core.counters().iter().map(|(name, _)| *name).collect();
         assert_eq!(known, there);
         assert!(encode(&shards).unwrap().contains("weir_fast_bands{shard=\"0\"}"));
+    }
+
+    #[test]
+    fn every_counter_of_a_map_in_part_in_dram_is_a_metric_too() {
+        let text = "[device]\nprofile = \"instant\"\ncapacity = \"64MiB\"\n[ftl]\nmap_memory = \"64KiB\"\nmap_piece_blocks = 64\n";
+        let shards = shards_of("map", text, |_| {});
+        let known: BTreeSet<&str> = FTL.iter().chain(MAP).map(|(counter, ..)| *counter).collect();
+        let there: BTreeSet<&str> =
+            shards[0].core.counters().iter().map(|(name, _)| *name).collect();
+        assert_eq!(known, there);
+        assert!(encode(&shards).unwrap().contains("weir_map_hits_total{shard=\"0\"}"));
     }
 
     /// What `promtool check metrics` complains about, and what a reader would.

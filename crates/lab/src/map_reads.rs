@@ -119,7 +119,7 @@ mod tests {
             blocks_per_plane: 8,
             theta: 1.0,
             depth: 256,
-            map_percent: 5.0,
+            map_percent: 10.0,
             warmup: 10_000,
             operations: 20_000,
         };

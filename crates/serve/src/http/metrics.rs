@@ -589,7 +589,7 @@ mod tests {
 
     #[test]
     fn every_counter_of_a_map_in_part_in_dram_is_a_metric_too() {
-        let text = "[device]\nprofile = \"instant\"\ncapacity = \"64MiB\"\n[ftl]\nmap_memory = \"64KiB\"\nmap_piece_blocks = 64\n";
+        let text = "[device]\nprofile = \"instant\"\ncapacity = \"256MiB\"\n[ftl]\nmap_memory = \"64KiB\"\nmap_piece_blocks = 64\n";
         let shards = shards_of("map", text, |_| {});
         let known: BTreeSet<&str> = FTL.iter().chain(MAP).map(|(counter, ..)| *counter).collect();
         let there: BTreeSet<&str> =

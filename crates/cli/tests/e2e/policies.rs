@@ -72,12 +72,13 @@ fn status(server: &Server) -> Value {
     serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"))
 }
 
-/// Overwrites at random with a checksum in every block, and reads it back, again and again.
+/// Overwrites all of the volume at random, so that GC must choose, with a checksum in every block, and
+/// reads it back, again and again.
 fn load(uri: &str, loops: u32) {
     let (uri, loops) = (format!("--uri={uri}"), format!("--loops={loops}"));
     let args = ["--name=e2e", "--ioengine=nbd", &uri, &loops, "--rw=randwrite", "--bs=4k"];
     let more =
-        ["--size=48m", "--iodepth=32", "--verify=crc32c", "--verify_fatal=1", "--norandommap"];
+        ["--size=64m", "--iodepth=32", "--verify=crc32c", "--verify_fatal=1", "--norandommap"];
     let rest = ["--do_verify=1", "--verify_state_save=0", "--output-format=terse"];
     run("fio", &[&args[..], &more, &rest].concat());
 }
@@ -185,7 +186,7 @@ fn what_cannot_be_a_policy_is_refused_with_what_can() {
     for (args, parts) in [
         (
             &["set", "all", "victim=gredy"][..],
-            &["gredy", "greedy, cost-benefit, d-choices, fifo"][..],
+            &["gredy", "greedy, cost-benefit, age-adaptive, d-choices, fifo"][..],
         ),
         (&["set", "all", "victim=d-choices:0"], &["from 1 to 1024"]),
         (&["set", "all", "mapping=page"], &["mapping", "victim, wear, erase, unit, stream"]),

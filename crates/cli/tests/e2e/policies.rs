@@ -83,10 +83,6 @@ fn load(uri: &str, loops: u32) {
     run("fio", &[&args[..], &more, &rest].concat());
 }
 
-/// Further loads that a victim policy has to be asked within: GC chooses without it while it is below
-/// its reserve.
-const LOADS_UNTIL_ASKED: usize = 10;
-
 /// How often each policy has its turn while fio runs.
 const ROUNDS: usize = 3;
 
@@ -153,11 +149,6 @@ fn switch_under_load(name: &str, args: &[&str], shards: u64) {
     load(&uri, 3);
     // Two shards of this size have bands enough to need no victim.
     let victims = shards == 1;
-    for _ in 0..LOADS_UNTIL_ASKED {
-        if victims && broken("policies_trapped") == 0 {
-            load(&uri, 3);
-        }
-    }
     assert!(!victims || broken("policies_trapped") > 0, "it was asked for a victim");
     assert!(broken("policies_out_of_time") >= shards && broken("policies_out_of_range") >= shards);
     assert_eq!(broken("policies_out_of_memory"), 0);

@@ -154,7 +154,7 @@ impl Core {
             Health { erase_counts: vec![0; geometry.blocks() as usize], ..Health::default() };
         let logical_blocks = (GEOMETRY.slots() as f64 * UTILIZATION) as u32;
         let options = FormatOptions { logical_blocks, uuid: 1, label: Vec::new() };
-        let medium = Medium::new(&geometry, settings.relocation_blocks);
+        let medium = Medium::new(&geometry, &settings);
         let ftl = Ftl::format(geometry, &health, options, settings)?;
         let now = Instant(0);
         let commands = VecDeque::new();
@@ -288,19 +288,20 @@ struct Medium {
     host: Vec<u32>,
     relocation: Vec<u32>,
     empty_crc: u32,
-    /// By slot.
-    own: BTreeMap<u32, Box<[u8; BLOCK_BYTES]>>,
+    /// By slot. Kept only if a part of the map is read again: else nothing but a mount reads them, and
+    /// copies would count as the FTL's time.
+    own: Option<BTreeMap<u32, Box<[u8; BLOCK_BYTES]>>>,
 }
 
 impl Medium {
-    fn new(geometry: &Geometry, relocation_blocks: u32) -> Self {
+    fn new(geometry: &Geometry, settings: &Settings) -> Self {
         Self {
             cells: vec![Cell::default(); geometry.slots() as usize],
             slots_per_block: geometry.slots_per_block(),
             host: vec![0; BATCH as usize],
-            relocation: vec![0; relocation_blocks as usize],
+            relocation: vec![0; settings.relocation_blocks as usize],
             empty_crc: flash::crc(&[0; BLOCK_BYTES]),
-            own: BTreeMap::new(),
+            own: (settings.map_bytes > 0).then(BTreeMap::new),
         }
     }
 
@@ -312,7 +313,9 @@ impl Medium {
                 }
                 SlotData::Payload(from) => self.host[from.buffer as usize],
                 SlotData::Meta(bytes) => {
-                    self.own.insert(at as u32, bytes.clone());
+                    if let Some(own) = &mut self.own {
+                        own.insert(at as u32, bytes.clone());
+                    }
                     self.empty_crc
                 }
                 SlotData::Empty => self.empty_crc,
@@ -340,7 +343,8 @@ impl Medium {
                     self.relocation[index as usize] = crc;
                 }
                 // Whoever wants no buffer filled wants the bytes.
-                let own = if into.is_none() { self.own.get(&slot.0) } else { None };
+                let own = self.own.as_ref().filter(|_| into.is_none());
+                let own = own.and_then(|own| own.get(&slot.0));
                 let bytes = own.map(|bytes| &bytes[..]);
                 let slots = [SlotRead { status, oob: cell.oob, crc, bytes }];
                 complete(ftl, now, Completion::Read { tag, slots: Ok(&slots) });
@@ -359,9 +363,11 @@ impl Medium {
     fn erase(&mut self, block: BlockId) {
         let slots = self.slots_per_block;
         let first = block.0 * slots;
-        let written = self.own.range(first..first + slots).map(|(&slot, _)| slot);
-        for slot in written.collect::<Vec<_>>() {
-            self.own.remove(&slot);
+        if let Some(own) = &mut self.own {
+            let written = own.range(first..first + slots).map(|(&slot, _)| slot);
+            for slot in written.collect::<Vec<_>>() {
+                own.remove(&slot);
+            }
         }
         for cell in &mut self.cells[first as usize..(first + slots) as usize] {
             cell.written = false;

@@ -6,10 +6,10 @@ use super::{Figure, Goal, Request, measured};
 use ftl::Settings;
 use lab::map_reads::{MapLoad, MapReads, map_reads};
 
-/// Reads of 4 KiB whose places follow Zipf's law, ranks scattered over a device of 60 GiB.
+/// Reads of 4 KiB whose places follow Zipf's law, ranks scattered over a device of 30 GB.
 const LOAD: MapLoad = MapLoad {
     device: "wsr",
-    blocks_per_plane: 64,
+    blocks_per_plane: 128,
     theta: 1.0,
     depth: 256,
     map_percent: 0.0,
@@ -31,7 +31,7 @@ pub fn figures(request: &mut Request<'_>) {
 
 fn device_figures(request: &mut Request<'_>) {
     let load = if request.quick {
-        MapLoad { blocks_per_plane: 24, warmup: 1_000_000, operations: 500_000, ..LOAD }
+        MapLoad { blocks_per_plane: 64, warmup: 1_000_000, operations: 500_000, ..LOAD }
     } else {
         LOAD
     };

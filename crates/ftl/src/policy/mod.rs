@@ -80,7 +80,12 @@ pub trait FullBands {
     /// The band with the fewest valid slots, the first in address among equals.
     fn fewest_valid(&self) -> Option<BlockId> {
         let Columns { blocks, slots_valid, .. } = self.columns();
-        blocks.iter().zip(slots_valid).min_by_key(|&(block, valid)| (valid, block)).map(|(&b, _)| b)
+        // The least first, as a scan of one column is a few instructions; then who has so few.
+        let least = slots_valid.iter().min()?;
+        let chunks = blocks.chunks(64).zip(slots_valid.chunks(64));
+        let hits = chunks.filter(|(_, valid)| valid.contains(least));
+        let equals = hits.flat_map(|(blocks, valid)| blocks.iter().zip(valid));
+        equals.filter(|&(_, valid)| valid == least).map(|(&block, _)| block).min()
     }
     /// Pages appended on the device so far: what [`BandView::age_pages`] is counted from.
     fn pages(&self) -> u64 {

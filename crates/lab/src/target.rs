@@ -40,6 +40,14 @@ pub struct Io {
     pub hint: Hint,
 }
 
+impl Io {
+    /// Whether it names bytes, and only such as a target of so many has; a flush names none.
+    pub fn is_within(&self, bytes: u64) -> bool {
+        let empty = self.bytes == 0 && self.kind != IoKind::Flush;
+        !empty && self.offset.checked_add(self.bytes).is_some_and(|end| end <= bytes)
+    }
+}
+
 /// The end of an I/O.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Done {

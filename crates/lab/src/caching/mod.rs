@@ -610,9 +610,7 @@ impl<F: Target, S: Target> Target for Caching<F, S> {
 
     fn submit(&mut self, now: Instant, token: u64, io: Io) -> Result<(), Failure> {
         self.advance(now)?;
-        let end = io.offset.checked_add(io.bytes);
-        let empty = io.bytes == 0 && io.kind != IoKind::Flush;
-        if empty || end.is_none_or(|end| end > self.bytes()) {
+        if !io.is_within(self.bytes()) {
             self.end(token, Err(RequestError::OutOfRange));
             return Ok(());
         }

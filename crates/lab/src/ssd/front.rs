@@ -286,9 +286,7 @@ impl<T: Target> Front<T> {
 
     fn arrived(&mut self, command: u32) -> Result<(), Failure> {
         let io = self.commands[command].io;
-        let end = io.offset.checked_add(io.bytes);
-        let empty = io.bytes == 0 && io.kind != IoKind::Flush;
-        if empty || end.is_none_or(|end| end > self.inner_bytes) {
+        if !io.is_within(self.inner_bytes) {
             self.commands[command].result = Err(RequestError::OutOfRange);
             let decided = self.firmware.take(self.now, self.config.firmware.command_ns);
             self.schedule(decided, Event::Refused(command));

@@ -16,6 +16,7 @@ mod streams;
 mod tail;
 mod tier;
 
+use ftl::PolicyNames;
 use lab::parallel::SeedFailure;
 
 /// Two tests run at a time on a small machine; each uses this many threads.
@@ -34,4 +35,18 @@ fn passed<T>(test: &str, result: Result<T, SeedFailure>) -> T {
     result.unwrap_or_else(|SeedFailure { seed, failure }| {
         panic!("seed {seed}: {failure}\nrepeat: LAB_SEED={seed} cargo test -p lab {test}")
     })
+}
+
+/// Policies that follow from the seed, in ever other combinations.
+fn policies_of_seed(seed: u64) -> PolicyNames {
+    let pick =
+        |names: &[&str], every: u64| names[(seed / every) as usize % names.len()].to_string();
+    PolicyNames {
+        victim: pick(ftl::policy::VICTIMS, 1),
+        wear: pick(ftl::policy::WEARS, 4),
+        erase: pick(ftl::policy::ERASES, 5),
+        unit: pick(ftl::policy::UNITS, 2),
+        stream: pick(ftl::policy::stream::STREAMS, 3),
+        ..PolicyNames::default()
+    }
 }

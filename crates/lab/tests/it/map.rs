@@ -1,9 +1,8 @@
 //! A map of which a part is in DRAM: what was written is there, and reads as it was written, whatever
 //! piece of the map comes and goes meanwhile.
 
-use crate::{THREADS, passed, seeds};
+use crate::{THREADS, passed, policies_of_seed, seeds};
 use flash::{FastTier, Pairing};
-use ftl::PolicyNames;
 use lab::crash::{CrashOptions, CrashReport, explore_seeds};
 use lab::damage::survive_damage;
 use lab::device::Manner;
@@ -15,17 +14,7 @@ use nand::Faults;
 
 /// A device under policies that follow from the seed, every other one with a fast tier.
 fn options_of_seed(seed: u64) -> SoakOptions {
-    let pick =
-        |names: &[&str], every: u64| names[(seed / every) as usize % names.len()].to_string();
-    let policies = PolicyNames {
-        victim: pick(ftl::policy::VICTIMS, 1),
-        wear: pick(ftl::policy::WEARS, 4),
-        erase: pick(ftl::policy::ERASES, 5),
-        unit: pick(ftl::policy::UNITS, 2),
-        stream: pick(ftl::policy::stream::STREAMS, 3),
-        ..PolicyNames::default()
-    };
-    let mut options = SoakOptions::quiet(policies, seed);
+    let mut options = SoakOptions::quiet(policies_of_seed(seed), seed);
     let pairings = [Pairing::None, Pairing::Staircase, Pairing::Adjacent(2)];
     let pairing = pairings[seed as usize % 3];
     options.device.manner = match seed % 4 {

@@ -1,9 +1,9 @@
 //! The fast tier: what was acknowledged from it is there, and reads as it was written, whatever
 //! destage is doing.
 
-use crate::{THREADS, passed, seeds};
+use crate::{THREADS, passed, policies_of_seed, seeds};
 use flash::{FastTier, Hint, Instant, Pairing};
-use ftl::{Core, FastShare, FormatOptions, PolicyNames, Settings};
+use ftl::{Core, FastShare, FormatOptions, Settings};
 use lab::crash::{CrashOptions, CrashReport, explore_seeds};
 use lab::device::Manner;
 use lab::driver::{Failure, Sim, Step};
@@ -17,17 +17,7 @@ use nand::Faults;
 
 /// A small two-tier device under policies that follow from the seed.
 fn options_of_seed(seed: u64) -> SoakOptions {
-    let pick =
-        |names: &[&str], every: u64| names[(seed / every) as usize % names.len()].to_string();
-    let policies = PolicyNames {
-        victim: pick(ftl::policy::VICTIMS, 1),
-        wear: pick(ftl::policy::WEARS, 4),
-        erase: pick(ftl::policy::ERASES, 5),
-        unit: pick(ftl::policy::UNITS, 2),
-        stream: pick(ftl::policy::stream::STREAMS, 3),
-        ..PolicyNames::default()
-    };
-    let mut options = SoakOptions::quiet(policies, seed);
+    let mut options = SoakOptions::quiet(policies_of_seed(seed), seed);
     let pairings = [Pairing::None, Pairing::Staircase, Pairing::Adjacent(2)];
     options.device.manner = Manner::Tiered {
         pairing: pairings[seed as usize % 3],

@@ -554,12 +554,15 @@ mod tests {
         status.unwrap()
     }
 
+    fn counters_of(shard: &ShardStatus) -> BTreeSet<&'static str> {
+        shard.core.counters().iter().map(|(name, _)| *name).collect()
+    }
+
     #[test]
     fn every_counter_of_the_ftl_is_a_metric_and_no_other() {
         let known: BTreeSet<&str> = FTL.iter().map(|(counter, ..)| *counter).collect();
         let shards = shards("all");
-        let there: BTreeSet<&str> =
-            shards[0].core.counters().iter().map(|(name, _)| *name).collect();
+        let there = counters_of(&shards[0]);
         assert_eq!(known, there);
     }
 
@@ -568,8 +571,7 @@ mod tests {
         let text = "[device]\nmode = \"raw\"\nprofile = \"instant\"\ncapacity = \"64MiB\"\n";
         let shards = shards_of("raw", text, |_| {});
         let known: BTreeSet<&str> = FTL.iter().chain(RAW).map(|(counter, ..)| *counter).collect();
-        let there: BTreeSet<&str> =
-            shards[0].core.counters().iter().map(|(name, _)| *name).collect();
+        let there = counters_of(&shards[0]);
         assert!(there.is_subset(&known), "{:?}", there.difference(&known));
         for (counter, ..) in RAW {
             assert!(there.contains(counter), "{counter}");
@@ -581,8 +583,7 @@ mod tests {
         let text = "[device]\nprofile = \"instant\"\ncapacity = \"64MiB\"\npath = \"dev\"\nfast = \"dev/fast\"\n";
         let shards = shards_of("tier", text, |_| {});
         let known: BTreeSet<&str> = FTL.iter().chain(TIER).map(|(counter, ..)| *counter).collect();
-        let there: BTreeSet<&str> =
-            shards[0].core.counters().iter().map(|(name, _)| *name).collect();
+        let there = counters_of(&shards[0]);
         assert_eq!(known, there);
         assert!(encode(&shards).unwrap().contains("weir_fast_bands{shard=\"0\"}"));
     }
@@ -592,8 +593,7 @@ mod tests {
         let text = "[device]\nprofile = \"instant\"\ncapacity = \"256MiB\"\n[ftl]\nmap_memory = \"64KiB\"\nmap_piece_blocks = 64\n";
         let shards = shards_of("map", text, |_| {});
         let known: BTreeSet<&str> = FTL.iter().chain(MAP).map(|(counter, ..)| *counter).collect();
-        let there: BTreeSet<&str> =
-            shards[0].core.counters().iter().map(|(name, _)| *name).collect();
+        let there = counters_of(&shards[0]);
         assert_eq!(known, there);
         assert!(encode(&shards).unwrap().contains("weir_map_hits_total{shard=\"0\"}"));
     }

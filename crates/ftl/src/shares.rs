@@ -22,7 +22,8 @@ use crate::units::Unit;
 use crate::{Ftl, Phase};
 use flash::{Instant, MILLISECOND};
 
-/// The weight of a range of logical blocks in the fast tier.
+/// The weight of a range of logical blocks in the fast tier. Requests are of one range each: one that
+/// began in one and ended in another could overtake what the other has waiting.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct FastShare {
     /// Its first logical block.

@@ -14,7 +14,7 @@ use crate::driver::{Failure, Plant, Sim, State, Step};
 use crate::host::Host;
 use crate::medium::SimMedium;
 use crate::model::Model;
-use crate::workload::{Action, Arrival, Generator, Op, Pattern, Workload};
+use crate::workload::{Action, Arrival, Generator, Op, Pattern, Workload, fast_shares};
 use flash::{FastTier, Hint, Instant, MICROSECOND, Pairing, Random};
 use ftl::{FormatOptions, PolicyNames, Settings};
 use nand::Faults;
@@ -49,6 +49,8 @@ pub struct CrashOptions {
     pub plant: Plant,
     /// The fast tier is detached, the device goes on without, and gets it back; all with cuts.
     pub detach: bool,
+    /// Volumes with a share of the fast tier each.
+    pub volumes: u32,
 }
 
 impl CrashOptions {
@@ -104,6 +106,7 @@ impl CrashOptions {
             live_on_every: 29,
             plant: Plant::default(),
             detach: false,
+            volumes: 1,
         }
     }
 }
@@ -121,6 +124,7 @@ impl CrashOptions {
         options.device.slots_per_page = [1, 2, 4][random.below(3) as usize];
         options.settings.destage_above = [0, 40, 80][random.below(3) as usize];
         options.images_per_cut = 64;
+        options.volumes = 1 + random.below(3) as u32;
         options
     }
 }
@@ -231,6 +235,9 @@ pub fn explore(seed: u64, options: &CrashOptions) -> Result<CrashReport, Failure
     }
     let geometry = medium.geometry();
     let durable_at_reply = geometry.keeps_every_acknowledged_write();
+    let mut options = options.clone();
+    options.settings.fast_shares = fast_shares(logical_blocks, options.volumes);
+    let options = &options;
     let mut explorer = Explorer {
         options,
         logical_blocks,
@@ -240,7 +247,7 @@ pub fn explore(seed: u64, options: &CrashOptions) -> Result<CrashReport, Failure
     let model = Model::new(logical_blocks, durable_at_reply);
     let sim = explorer.format(medium, &model, seed)?;
     let mut host = Host::new(sim, model);
-    let mut generator = generator(seed, options.depth, logical_blocks);
+    let mut generator = generator(seed, options.depth, logical_blocks).among(options.volumes);
     explorer.run(&mut host, &mut generator, options.operations_before, false)?;
     explorer.run(&mut host, &mut generator, options.operations, true)?;
     if options.detach {
@@ -527,7 +534,8 @@ impl Explorer<'_> {
 
         let mut host = Host::new(sim, model);
         let seed = self.random.next_u64();
-        let mut generator = generator(seed, self.options.depth, self.logical_blocks);
+        let volumes = self.options.volumes;
+        let mut generator = generator(seed, self.options.depth, self.logical_blocks).among(volumes);
         self.run(&mut host, &mut generator, 12, false)?;
         let mut again = self.cut_at_random(&host.sim)?;
         let third = again.read_all(self.logical_blocks)?;

@@ -9,7 +9,7 @@ use crate::device::{Manner, Small};
 use crate::driver::{Failure, Sim, State, Step};
 use crate::host::{Host, HostCounts};
 use crate::model::Model;
-use crate::workload::{Arrival, Generator, Pattern, Workload};
+use crate::workload::{Arrival, Generator, Pattern, Workload, fast_shares};
 use flash::{Hint, Instant, MICROSECOND, Pairing, Random};
 use ftl::{FormatOptions, PolicyNames, Settings};
 use nand::Faults;
@@ -40,6 +40,8 @@ pub struct SoakOptions {
     pub operations_per_ask: u64,
     /// The faults may destroy data: an error is then a legal answer, wrong data never is.
     pub data_may_be_lost: bool,
+    /// Volumes with a share of the fast tier each.
+    pub volumes: u32,
 }
 
 impl SoakOptions {
@@ -75,6 +77,7 @@ impl SoakOptions {
             operations_per_switch: 0,
             operations_per_ask: 100,
             data_may_be_lost: false,
+            volumes: 1,
         }
     }
 }
@@ -120,6 +123,9 @@ pub fn run_model(seed: u64, options: &SoakOptions) -> Result<SoakReport, Failure
     let max = ftl::logical_blocks_max(&geometry, &medium.health(), &options.settings);
     let logical_blocks = (f64::from(max) * options.fill) as u32;
     let format = FormatOptions { logical_blocks, uuid: u128::from(seed) + 1, label: Vec::new() };
+    let mut options = options.clone();
+    options.settings.fast_shares = fast_shares(logical_blocks, options.volumes);
+    let options = &options;
     let mut sim = Sim::format(medium, format, options.settings.clone(), Instant(0))?;
     sim.run_until_ready()?;
     let durable_at_reply = geometry.keeps_every_acknowledged_write();
@@ -130,7 +136,10 @@ pub fn run_model(seed: u64, options: &SoakOptions) -> Result<SoakReport, Failure
     let mut soak =
         Soak { options, logical_blocks, random: Random::new(seed), report: SoakReport::default() };
     let mut host = Host::new(sim, model);
-    soak.run(&mut host, &mut generator(seed, options.depth, logical_blocks)?)?;
+    soak.run(
+        &mut host,
+        &mut generator(seed, options.depth, logical_blocks)?.among(options.volumes),
+    )?;
     if !soak.report.mount_refused {
         host.read_back()?;
         soak.end_mount(&host)?;

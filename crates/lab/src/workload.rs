@@ -4,6 +4,7 @@
 //! space; a flush has no address.
 
 use flash::{Random, SECOND};
+use ftl::FastShare;
 
 /// Where the operations go.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -171,6 +172,16 @@ pub struct Op {
 /// Most blocks of an atomic write (`flash::Operation::Write::atomic`).
 const ATOMIC_BLOCKS_MAX: u32 = 64;
 
+/// Shares of the fast tier for so many volumes of one size, whose weights differ; none for one.
+pub fn fast_shares(logical_blocks: u32, volumes: u32) -> Vec<FastShare> {
+    let size = logical_blocks / volumes.max(1);
+    let share = |volume| {
+        let rest = if volume == volumes - 1 { logical_blocks % volumes } else { 0 };
+        FastShare { first: volume * size, blocks: size + rest, weight: 1 + volume }
+    };
+    if volumes < 2 { Vec::new() } else { (0..volumes).map(share).collect() }
+}
+
 /// Draws operations from a workload.
 #[derive(Clone, Debug)]
 pub struct Generator {
@@ -181,6 +192,8 @@ pub struct Generator {
     zipf: Option<Zipf>,
     random: Random,
     next: u32,
+    /// No operation is of two of so many volumes; see [`Generator::among`].
+    volumes: u32,
 }
 
 impl Generator {
@@ -201,7 +214,8 @@ impl Generator {
             }
             _ => None,
         };
-        Ok(Self { workload, logical_blocks, size_sums, zipf, random: Random::new(seed), next: 0 })
+        let random = Random::new(seed);
+        Ok(Self { workload, logical_blocks, size_sums, zipf, random, next: 0, volumes: 1 })
     }
 
     /// The workload it draws from.
@@ -217,6 +231,20 @@ impl Generator {
                 (-libm::log(1.0 - self.random.fraction()) / rate * SECOND as f64) as u64
             }
         }
+    }
+
+    /// The same on volumes of one size, of which an operation is cut off at the end: those of
+    /// [`fast_shares`].
+    pub fn among(mut self, volumes: u32) -> Self {
+        self.volumes = volumes.max(1);
+        self
+    }
+
+    /// What of `blocks` blocks from `lba` on is of the same volume.
+    fn in_volume(&self, lba: u32, blocks: u32) -> u32 {
+        let size = self.logical_blocks / self.volumes;
+        let volume = (lba / size).min(self.volumes - 1);
+        if volume == self.volumes - 1 { blocks } else { blocks.min((volume + 1) * size - lba) }
     }
 
     /// A sequential pattern goes on from here.
@@ -236,6 +264,7 @@ impl Generator {
         }
         let blocks = self.size();
         let lba = self.place(blocks);
+        let blocks = self.in_volume(lba, blocks);
         if kind < reads {
             return Op { action: Action::Read, lba, blocks };
         }

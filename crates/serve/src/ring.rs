@@ -13,7 +13,8 @@ use std::time::Instant;
 /// How often to look at the ring for each look at the clock.
 const LOOKS_PER_CLOCK: u32 = 16;
 
-/// Who a completion belongs to: the high byte of its user data.
+/// Who a completion belongs to: the high byte of its user data. Below it, in 24 bits, how much is to
+/// be moved; then what the owner calls it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[repr(u8)]
 pub enum Owner {
@@ -38,7 +39,12 @@ pub struct Done {
     pub index: u32,
     /// As the system call: negative is an error number.
     pub result: i32,
+    /// What was to be moved, of a read or a write of a medium; else 0.
+    pub bytes: u32,
 }
+
+/// Most that one read or write of a medium moves.
+const TRANSFER_BYTES_MAX: usize = (1 << 24) - 1;
 
 /// Queues entries for, and takes completions from, the kernel.
 pub struct Ring {
@@ -65,7 +71,12 @@ impl Ring {
     }
 
     fn queue(&mut self, entry: squeue::Entry, owner: Owner, index: u32) {
-        let data = (owner as u64) << 56 | u64::from(index);
+        self.queue_transfer(entry, 0, owner, index);
+    }
+
+    fn queue_transfer(&mut self, entry: squeue::Entry, bytes: usize, owner: Owner, index: u32) {
+        debug_assert!(bytes <= TRANSFER_BYTES_MAX, "a page or the OOBs of a block are less");
+        let data = (owner as u64) << 56 | (bytes as u64) << 32 | u64::from(index);
         self.queued.push(entry.user_data(data));
         self.under_way += 1;
     }
@@ -73,13 +84,13 @@ impl Ring {
     /// Reads `bytes` at `offset`.
     pub fn read(&mut self, index: u32, fd: RawFd, bytes: *mut u8, len: usize, offset: u64) {
         let entry = io_uring::opcode::Read::new(types::Fd(fd), bytes, len as u32).offset(offset);
-        self.queue(entry.build(), Owner::Medium, index);
+        self.queue_transfer(entry.build(), len, Owner::Medium, index);
     }
 
     /// Writes `bytes` at `offset`.
     pub fn write(&mut self, index: u32, fd: RawFd, bytes: *const u8, len: usize, offset: u64) {
         let entry = io_uring::opcode::Write::new(types::Fd(fd), bytes, len as u32).offset(offset);
-        self.queue(entry.build(), Owner::Medium, index);
+        self.queue_transfer(entry.build(), len, Owner::Medium, index);
     }
 
     /// Makes the file's data durable.
@@ -153,7 +164,8 @@ impl Ring {
                 let data = entry.user_data();
                 self.under_way -= 1;
                 let index = data as u32;
-                done.push(Done { owner: owner(data), index, result: entry.result() });
+                let bytes = (data >> 32) as u32 & TRANSFER_BYTES_MAX as u32;
+                done.push(Done { owner: owner(data), index, result: entry.result(), bytes });
             }
             if all_queued {
                 return Ok(());

@@ -20,11 +20,11 @@ const UNIT: &str = "x";
 const VOLUME_MIB: u64 = 1024;
 
 /// A fio job.
-struct Job {
-    name: &'static str,
-    rw: &'static str,
-    block: &'static str,
-    depth: u32,
+pub(super) struct Job {
+    pub name: &'static str,
+    pub rw: &'static str,
+    pub block: &'static str,
+    pub depth: u32,
 }
 
 const JOBS: [Job; 6] = [
@@ -125,17 +125,28 @@ fn compare(rounds: &Rounds, peer: usize) -> Result<(f64, String), String> {
     Ok((ratio, note))
 }
 
-/// Runs fio and returns requests per second. Without `seconds` it goes over the volume once.
+/// Runs fio on a server and returns requests per second. Without `seconds` it goes over the volume
+/// once.
 fn fio(uri: &str, job: &Job, seconds: Option<u32>) -> Result<f64, String> {
+    fio_on(&["--ioengine=nbd".into(), format!("--uri={uri}")], job, VOLUME_MIB, seconds)
+}
+
+/// Runs fio on what `place` says.
+pub(super) fn fio_on(
+    place: &[String],
+    job: &Job,
+    size_mib: u64,
+    seconds: Option<u32>,
+) -> Result<f64, String> {
     let mut command = Command::new("fio");
-    command.args(["--name=weir-bench", "--ioengine=nbd", "--randrepeat=1", "--norandommap"]);
-    command.arg(format!("--uri={uri}")).arg(format!("--rw={}", job.rw));
+    command.args(["--name=weir-bench", "--randrepeat=1", "--norandommap"]).args(place);
+    command.arg(format!("--rw={}", job.rw)).arg(format!("--size={size_mib}m"));
     command.arg(format!("--bs={}", job.block)).arg(format!("--iodepth={}", job.depth));
-    command.arg(format!("--size={VOLUME_MIB}m"));
     if let Some(seconds) = seconds {
         command.arg("--time_based").arg(format!("--runtime={seconds}"));
     }
     command.args(["--output-format=json"]).stdin(Stdio::null());
+    let uri = place.join(" ");
     let output =
         command.output().map_err(|error| format!("fio cannot be started: {error}: install fio"))?;
     let text = String::from_utf8_lossy(&output.stdout);
@@ -154,13 +165,18 @@ fn fio(uri: &str, job: &Job, seconds: Option<u32>) -> Result<f64, String> {
         .ok_or_else(|| format!("fio measured nothing on {uri}: {}", said()))
 }
 
-/// A folder in memory that goes away at the end.
-struct Folder(PathBuf);
+/// A folder that goes away at the end.
+pub(super) struct Folder(pub PathBuf);
 
 impl Folder {
+    /// In memory.
     fn new() -> Self {
         let shm = Path::new("/dev/shm");
-        let base = if shm.is_dir() { shm.into() } else { std::env::temp_dir() };
+        Self::at(if shm.is_dir() { shm.into() } else { std::env::temp_dir() })
+    }
+
+    /// In `base`.
+    pub fn at(base: PathBuf) -> Self {
         let path = base.join(format!("weir-bench-{}", std::process::id()));
         // If it cannot be made, each server says so.
         fs::create_dir_all(&path).ok();
@@ -190,9 +206,9 @@ fn cpu_seconds(process: u32) -> Result<f64, String> {
 }
 
 /// A server that runs, until it is dropped.
-struct Server {
+pub(super) struct Server {
     child: Child,
-    uri: String,
+    pub uri: String,
 }
 
 impl Server {
@@ -217,8 +233,7 @@ impl Drop for Server {
 fn start(name: &str, folder: &Path, progress: &mut Progress) -> Result<Server, String> {
     progress.tell(&format!("filling {name}"));
     let socket = folder.join(format!("{name}.sock"));
-    let socket_text = socket.display();
-    let mut command = match name {
+    let command = match name {
         "weir" => weir(folder, &socket)?,
         "nbdkit" => {
             let mut command = Command::new("nbdkit");
@@ -236,13 +251,23 @@ fn start(name: &str, folder: &Path, progress: &mut Progress) -> Result<Server, S
             command
         }
     };
+    let server = serve(name, command, &socket)?;
+    let fill = Job { name: "fill", rw: "write", block: "1m", depth: 4 };
+    for _ in 0..2 {
+        fio(&server.uri, &fill, None)?;
+    }
+    Ok(server)
+}
+
+/// Runs the command of a server until it accepts clients.
+pub(super) fn serve(name: &str, mut command: Command, socket: &Path) -> Result<Server, String> {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
     let mut child = command
         .spawn()
         .map_err(|error| format!("{name} cannot be started: {error}: install {name}"))?;
     let stdout = child.stdout.take();
     let export = if name == "weir" { "default" } else { "" };
-    let uri = format!("nbd+unix:///{export}?socket={socket_text}");
+    let uri = format!("nbd+unix:///{export}?socket={}", socket.display());
     let mut server = Server { child, uri };
     if let (Some(stdout), true) = (stdout, name == "weir") {
         let ready = BufReader::new(stdout).lines().map_while(Result::ok);
@@ -250,11 +275,7 @@ fn start(name: &str, folder: &Path, progress: &mut Progress) -> Result<Server, S
             .take_while(|line| !line.starts_with("ready"))
             .for_each(|line| tracing::debug!("{line}"));
     }
-    wait_for(name, &socket, &mut server.child)?;
-    let fill = Job { name: "fill", rw: "write", block: "1m", depth: 4 };
-    for _ in 0..2 {
-        fio(&server.uri, &fill, None)?;
-    }
+    wait_for(name, socket, &mut server.child)?;
     Ok(server)
 }
 

@@ -26,6 +26,7 @@ fn options_of_seed(seed: u64) -> SoakOptions {
     options.device.slots_per_page = [2, 4, 8][seed as usize / 3 % 3];
     options.fill = [0.5, 0.9, 1.0][seed as usize / 2 % 3];
     options.settings.destage_above = [0, 50, 80][seed as usize % 3];
+    options.volumes = 1 + seed as u32 % 4;
     options
 }
 

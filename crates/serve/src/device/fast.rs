@@ -10,7 +10,7 @@
 //! | 8..12, 12..16 | length of the text, its CRC-32C |
 //! | 16.. | the text: what is `fast.toml` in a folder |
 //! | 4096.. | generation: 12 bytes, as of a device |
-//! | from 8192 | for each shard: records (16 bytes a block), OOBs (32 bytes a slot), each to the next 4 KiB |
+//! | from 8192 | for each shard: records (16 bytes a block), to the next 4 KiB; OOBs (32 bytes a slot), those of each block to the next 4 KiB |
 //! | from the next MiB | for each shard: slots |
 //!
 //! The capacity tier notes who its fast tier is ([`FastNote`]), and that part notes whose it is. Both
@@ -18,13 +18,13 @@
 //! ahead if the opening was cut off between the two.
 //!
 //! Invariants:
-//! - every write here is durable when it completes: files are opened with `O_DSYNC`;
+//! - every write here is durable when it completes: files are opened with `O_DIRECT` and `O_DSYNC`;
 //! - nothing is overwritten that is not empty or thrown away before ([`wipe`]);
 //! - the part says what it is before the capacity tier says that it has one.
 
 use super::{DeviceError, Kind, Mode, Tier, direct, lock};
-use crate::medium::{Area, Fence, FileStore, RECORD_BYTES, encode_generation};
-use flash::{BLOCK_BYTES, BlockId, FastTier, Geometry, OOB_BYTES};
+use crate::medium::{Area, FastStore, RECORD_BYTES, encode_generation, oob_sectors};
+use flash::{BLOCK_BYTES, BlockId, FastTier, Geometry};
 use nand::{BlockRecord, Nand, Profile};
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File, OpenOptions};
@@ -70,7 +70,7 @@ impl FastNote {
     }
 }
 
-/// What the part says about itself, version 1.
+/// What the part says about itself, version 2.
 #[derive(Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 struct PartToml {
@@ -100,7 +100,7 @@ pub struct NewPart<'a> {
     pub geometry: Geometry,
 }
 
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 const FILE_NAME: &str = "fast.toml";
 const MAGIC: &[u8; 8] = b"WEIRFAST";
 const SECTOR: u64 = BLOCK_BYTES as u64;
@@ -173,7 +173,9 @@ impl NewPart<'_> {
 /// Makes the files, without what says that they are a fast tier: [`describe`] writes that.
 fn create(new: &NewPart<'_>, generation: u64) -> Result<(), DeviceError> {
     let local = new.geometry.fast_alone();
-    let records: Vec<u8> = (0..local.blocks()).flat_map(|_| BlockRecord::FRESH.encode()).collect();
+    let mut records: Vec<u8> =
+        (0..local.blocks()).flat_map(|_| BlockRecord::FRESH.encode()).collect();
+    records.resize(record_bytes(&local) as usize, 0);
     match new.kind {
         Kind::Memory { .. } => Ok(()),
         Kind::Nand { path, .. } => {
@@ -183,13 +185,13 @@ fn create(new: &NewPart<'_>, generation: u64) -> Result<(), DeviceError> {
             for shard in 0..new.shards {
                 let folder = shard_folder(path, shard);
                 fs::create_dir_all(&folder).map_err(DeviceError::io(&folder, "make the folder"))?;
-                for (name, bytes) in
-                    [("data", local.slots() * SECTOR), ("oob", local.slots() * OOB_BYTES as u64)]
+                for (name, bytes) in [("data", local.slots() * SECTOR), ("oob", oob_bytes(&local))]
                 {
                     let file = folder.join(name);
                     let made =
                         File::create(&file).map_err(DeviceError::io(&file, "make the file"))?;
-                    made.set_len(bytes).map_err(DeviceError::io(&file, "size the file"))?;
+                    write_zeroes(&made, 0..bytes).map_err(DeviceError::io(&file, "fill"))?;
+                    made.sync_all().map_err(DeviceError::io(&file, "fill"))?;
                 }
                 let file = folder.join("blocks");
                 fs::write(&file, &records).map_err(DeviceError::io(&file, "write the records"))?;
@@ -219,7 +221,8 @@ fn create_in_file(
         return Err(DeviceError::Foreign { path: path.into(), what });
     }
     let (places, bytes) = places(local, new.shards);
-    if direct::is_block_device(&file, path)? {
+    let is_disk = direct::is_block_device(&file, path)?;
+    if is_disk {
         let end = std::io::Seek::seek(&mut &file, std::io::SeekFrom::End(0));
         let found = end.map_err(DeviceError::io(path, "size"))?;
         if found < bytes {
@@ -239,20 +242,28 @@ fn create_in_file(
             return Err(DeviceError::io(path, "reserve the space of the fast tier")(error));
         }
     }
-    let oobs = vec![0; 1 << 20];
+    // A disk has room for its slots, and of what was there before only OOBs matter.
+    let zeroes = AREAS_AT..if is_disk { places[0].data } else { bytes };
+    write_zeroes(&file, zeroes).map_err(DeviceError::io(path, "fill"))?;
     for place in places {
         let failed = "write the records";
         file.write_all_at(records, place.blocks).map_err(DeviceError::io(path, failed))?;
-        // A disk has what was there before.
-        let end = place.oob + local.slots() * OOB_BYTES as u64;
-        let mut at = place.oob;
-        while at < end {
-            let count = (end - at).min(oobs.len() as u64) as usize;
-            file.write_all_at(&oobs[..count], at).map_err(DeviceError::io(path, failed))?;
-            at += count as u64;
-        }
     }
+    file.sync_all().map_err(DeviceError::io(path, "fill"))?;
     lock::write_generation(&file, path, SECTOR, generation)
+}
+
+/// Writes zeroes. In a file they also make the room of the bytes to come: a durable write to where
+/// the file system has never written would wait for its journal.
+fn write_zeroes(file: &File, range: std::ops::Range<u64>) -> std::io::Result<()> {
+    let zeroes = vec![0; 1 << 20];
+    let mut at = range.start;
+    while at < range.end {
+        let count = (range.end - at).min(zeroes.len() as u64) as usize;
+        file.write_all_at(&zeroes[..count], at)?;
+        at += count as u64;
+    }
+    Ok(())
 }
 
 /// Says what the part is.
@@ -328,11 +339,20 @@ struct Places {
     data: u64,
 }
 
+/// Bytes of the records of one shard.
+fn record_bytes(local: &Geometry) -> u64 {
+    (u64::from(local.blocks()) * RECORD_BYTES as u64).next_multiple_of(SECTOR)
+}
+
+/// Bytes of the OOBs of one shard.
+fn oob_bytes(local: &Geometry) -> u64 {
+    u64::from(local.blocks()) * u64::from(oob_sectors(local)) * SECTOR
+}
+
 /// The areas of every shard, and the end of the last.
 fn places(local: &Geometry, shards: u32) -> (Vec<Places>, u64) {
-    let records = (u64::from(local.blocks()) * RECORD_BYTES as u64).next_multiple_of(SECTOR);
-    let oobs = (local.slots() * OOB_BYTES as u64).next_multiple_of(SECTOR);
-    let data = local.slots() * SECTOR;
+    let records = record_bytes(local);
+    let (oobs, data) = (oob_bytes(local), local.slots() * SECTOR);
     let shards = u64::from(shards);
     let data_at = (AREAS_AT + shards * (records + oobs)).next_multiple_of(1 << 20);
     let place = |shard: u64| {
@@ -482,40 +502,37 @@ impl FastPart {
     }
 
     /// The store of a shard, and into `nand` what its blocks are like.
-    pub fn store(&self, shard: u32, nand: &mut Nand) -> Result<FileStore, DeviceError> {
+    pub fn store(&self, shard: u32, nand: &mut Nand) -> Result<FastStore, DeviceError> {
         let geometry = nand.geometry();
         let local = geometry.fast_alone();
-        let path = &self.path;
-        let writable = self.mode == Mode::ReadWrite;
-        let fence = Fence {
-            file: self.generation_file.try_clone().map_err(DeviceError::io(path, "open"))?,
-            at: self.generation_at,
-            expected: encode_generation(self.generation),
-        };
-        let failed = "open the fast tier";
-        let store = if self.in_file {
+        let areas = if self.in_file {
             let (places, bytes) = places(&local, self.part.shards);
             let place = &places[shard as usize];
-            self.check_size(path, bytes)?;
-            let area = |at| {
-                let mut options = File::options();
-                options.read(true).write(writable).custom_flags(libc::O_DSYNC);
-                let file = options.open(path).map_err(DeviceError::io(path, failed))?;
-                Ok::<Area, DeviceError>(Area { file, at })
-            };
-            let areas = [area(place.data)?, area(place.oob)?, area(place.blocks)?];
-            FileStore::of_areas(areas, &local, fence)
+            self.check_size(&self.path, bytes)?;
+            [place.data, place.oob, place.blocks].map(|at| (self.path.clone(), at))
         } else {
-            let folder = shard_folder(path, shard);
-            self.check_size(&folder.join("data"), local.slots() * SECTOR)?;
-            self.check_size(&folder.join("oob"), local.slots() * OOB_BYTES as u64)?;
-            let records = u64::from(local.blocks()) * RECORD_BYTES as u64;
-            self.check_size(&folder.join("blocks"), records)?;
-            FileStore::open(&folder, &local, (writable, true), fence)
-                .map_err(DeviceError::io(&folder, failed))?
+            let folder = shard_folder(&self.path, shard);
+            let sizes = [local.slots() * SECTOR, oob_bytes(&local), record_bytes(&local)];
+            let files = ["data", "oob", "blocks"].map(|name| folder.join(name));
+            for (file, bytes) in files.iter().zip(sizes) {
+                self.check_size(file, bytes)?;
+            }
+            files.map(|file| (file, 0))
         };
+        let [slots, oobs, records] = areas.map(|(file, at)| self.open_area(&file, at));
+        let store = FastStore::open([slots?, oobs?, records?], &local);
+        let failed = "read the records and OOBs of the fast tier";
+        let store = store.map_err(DeviceError::io(&self.path, failed))?;
         self.restore(&store, nand, &local)?;
-        Ok(store.overwritten())
+        Ok(store)
+    }
+
+    fn open_area(&self, file: &Path, at: u64) -> Result<Area, DeviceError> {
+        let mut options = File::options();
+        let writable = self.mode == Mode::ReadWrite;
+        options.read(true).write(writable).custom_flags(libc::O_DIRECT | libc::O_DSYNC);
+        let file = options.open(file).map_err(DeviceError::io(file, "open for direct I/O"))?;
+        Ok(Area { file, at })
     }
 
     fn check_size(&self, file: &Path, bytes: u64) -> Result<(), DeviceError> {
@@ -532,24 +549,20 @@ impl FastPart {
 
     fn restore(
         &self,
-        store: &FileStore,
+        store: &FastStore,
         nand: &mut Nand,
         local: &Geometry,
     ) -> Result<(), DeviceError> {
         let geometry = nand.geometry();
-        let failed = "read the records of the fast tier";
-        let records = store.read_records().map_err(DeviceError::io(&self.path, failed))?;
-        let written = store.slots_written().map_err(DeviceError::io(&self.path, failed))?;
-        for (index, bytes) in records.as_chunks::<RECORD_BYTES>().0.iter().enumerate() {
-            let Some(mut record) = BlockRecord::decode(bytes) else {
-                let reason = format!("the record of block {index} of the fast tier is damaged");
+        for own in (0..local.blocks()).map(BlockId) {
+            let Some(mut record) = BlockRecord::decode(&store.stored_record(own)) else {
+                let reason = format!("the record of block {} of the fast tier is damaged", own.0);
                 let mend = "restore it from a backup";
                 return Err(DeviceError::invalid(&self.path, reason, mend));
             };
-            let own = BlockId(index as u32);
             let unit = geometry.capacity_units() + local.unit_of(own);
             let block = geometry.block(unit, own.0 % local.blocks_per_unit);
-            record.write_pointer = written[index];
+            record.write_pointer = store.slots_written(own);
             nand.restore(block, record);
         }
         Ok(())

@@ -28,10 +28,10 @@
 //! ([`DirectStore::write_pointer`]); writes of one record sector follow one another.
 
 use super::file::{Fence, GENERATION_BYTES, RECORD_BYTES};
-use crate::buffer::{Buffer, View};
+use super::records::Records;
+use crate::buffer::Buffer;
 use crate::ring::Ring;
 use flash::{BLOCK_BYTES, BlockId, Geometry, OOB_BYTES, Oob, SlotId};
-use std::collections::VecDeque;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
@@ -48,7 +48,6 @@ const OOBS_AT: usize = 32;
 const _: () = assert!(OOBS_AT + SLOTS_PER_PAGE as usize * OOB_BYTES <= SUMMED_BYTES);
 const _: () = assert!((SLOTS_PER_PAGE as usize + 1) * BLOCK_BYTES == PAGE_BYTES as usize);
 
-const RECORDS_PER_SECTOR: u32 = (BLOCK_BYTES / RECORD_BYTES) as u32;
 /// Where the generation sector is.
 pub const GENERATION_AT: u64 = BLOCK_BYTES as u64;
 
@@ -69,29 +68,20 @@ pub struct DirectStore {
     geometry: Geometry,
     place: Place,
     expected: [u8; GENERATION_BYTES],
-    /// All records as they are or will be on the disk.
-    records: Buffer,
-    /// Per sector of records: a write is under way.
-    writing: Vec<bool>,
-    /// Jobs whose sector is being written.
-    waiting: VecDeque<Waiting>,
+    records: Records,
 }
 
 impl DirectStore {
     /// Opens a part of `file`, which must be open for direct I/O.
     pub fn open(file: File, geometry: &Geometry, place: Place, fence: &Fence) -> io::Result<Self> {
-        let sectors = geometry.blocks().div_ceil(RECORDS_PER_SECTOR);
-        let mut records = Buffer::new(sectors);
-        file.read_exact_at(records.bytes_mut(), place.records_at)?;
-        let (expected, writing) = (fence.expected, vec![false; sectors as usize]);
-        let waiting = VecDeque::new();
-        Ok(Self { file, geometry: *geometry, place, expected, records, writing, waiting })
+        let records = Records::read(&file, place.records_at, geometry.blocks())?;
+        let expected = fence.expected;
+        Ok(Self { file, geometry: *geometry, place, expected, records })
     }
 
     /// The record of a block as of its last erase.
     pub fn stored_record(&self, block: BlockId) -> [u8; RECORD_BYTES] {
-        let start = block.0 as usize * RECORD_BYTES;
-        self.records.bytes()[start..][..RECORD_BYTES].try_into().expect("16 bytes")
+        self.records.of(block)
     }
 
     /// Finds how many pages of a block are programmed: by halving, then, if the block is partly
@@ -217,36 +207,13 @@ impl DirectStore {
         scratch: &mut Buffer,
         ring: &mut Ring,
     ) -> u32 {
-        let start = block.0 as usize * RECORD_BYTES;
-        self.records.bytes_mut()[start..][..RECORD_BYTES].copy_from_slice(&record);
-        let sector = block.0 / RECORDS_PER_SECTOR;
-        let waiting = Waiting { job, sector, scratch: scratch.view(0, 1) };
-        if self.writing[sector as usize] {
-            self.waiting.push_back(waiting);
-        } else {
-            self.write_sector(waiting, ring);
-        }
+        self.records.write(job, block, record, scratch.view(0, 1), (&self.file, ring));
         1
-    }
-
-    /// Writes a copy of the sector as it is now, so that it may change meanwhile.
-    fn write_sector(&mut self, mut turn: Waiting, ring: &mut Ring) {
-        self.writing[turn.sector as usize] = true;
-        let start = turn.sector as usize * BLOCK_BYTES;
-        let copy = turn.scratch.block_mut(0);
-        copy.copy_from_slice(&self.records.bytes()[start..start + BLOCK_BYTES]);
-        let at = self.place.records_at + start as u64;
-        ring.write(turn.job, self.file.as_raw_fd(), copy.as_ptr(), BLOCK_BYTES, at);
     }
 
     /// The write of a block's record has ended: the next of its sector goes on.
     pub fn record_written(&mut self, block: BlockId, ring: &mut Ring) {
-        let sector = block.0 / RECORDS_PER_SECTOR;
-        self.writing[sector as usize] = false;
-        let next = self.waiting.iter().position(|waiting| waiting.sector == sector);
-        if let Some(turn) = next.and_then(|position| self.waiting.remove(position)) {
-            self.write_sector(turn, ring);
-        }
+        self.records.written(block, (&self.file, ring));
     }
 
     /// Queues the sync.
@@ -266,14 +233,6 @@ impl DirectStore {
     pub fn is_current(&self, scratch: &Buffer) -> bool {
         scratch.bytes()[..GENERATION_BYTES] == self.expected
     }
-}
-
-/// A job that is to write a sector of records.
-struct Waiting {
-    job: u32,
-    sector: u32,
-    /// Memory of the job, which keeps it until the write has ended.
-    scratch: View,
 }
 
 /// CRC-32C of a page's first sector, without the place where it stands.

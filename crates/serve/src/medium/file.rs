@@ -10,45 +10,28 @@
 //! After a power loss of the host the record may be there without the page: its OOB then is
 //! all zeroes (opening clears OOB beyond the write pointers), which reads as torn.
 //!
-//! The parts of a two-tier device are opened so that each write is durable when it completes
-//! (`O_DSYNC`); in the order above, no power loss then takes what was told done. A fast tier is
-//! overwritten in place: its erase clears the OOB and gives nothing back to the file system, which
-//! else would have to find new room, and write of it, for the next write. Its programs write no
-//! record: how far a block is written, its OOBs tell, and a slot whose data did not get there with its
-//! OOB is told by its checksum. It may lie in one file or disk, each area at a place of its own.
+//! Behind a fast tier the files are opened so that each write is durable when it completes
+//! (`O_DSYNC`); in the order above, no power loss then takes what was told done.
 
 use crate::buffer::Buffer;
 use crate::ring::Ring;
 use flash::{BLOCK_BYTES, BlockId, Geometry, OOB_BYTES, SlotId};
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
 /// Bytes of a block's record.
 pub const RECORD_BYTES: usize = 16;
 
-/// Part of a file.
-pub struct Area {
-    /// The file.
-    pub file: File,
-    /// Where the area begins.
-    pub at: u64,
-}
-
-/// The files of one shard of an emulated device, or of a fast tier.
+/// The files of one shard of an emulated device.
 pub struct FileStore {
-    data: Area,
-    oob: Area,
-    blocks: Area,
-    /// The device's generation, which other servers may have bumped.
-    generation: Area,
-    /// What it held when this server opened the device.
-    generation_bytes: [u8; GENERATION_BYTES],
+    data: File,
+    oob: File,
+    blocks: File,
+    fence: Fence,
     geometry: Geometry,
-    /// OOBs of an erased block, where an erase writes them.
-    zeroes: Option<Buffer>,
 }
 
 /// Bytes of the generation file: the number, and its CRC-32C.
@@ -74,44 +57,10 @@ impl FileStore {
             options.read(true).write(writable);
             options.custom_flags(if synced { libc::O_DSYNC } else { 0 });
             let file = options.open(&path);
-            let file =
-                file.map_err(|e| io::Error::new(e.kind(), format!("{}: {e}", path.display())))?;
-            Ok::<Area, io::Error>(Area { file, at: 0 })
+            file.map_err(|e| io::Error::new(e.kind(), format!("{}: {e}", path.display())))
         };
-        Ok(Self::of_areas([open("data")?, open("oob")?, open("blocks")?], geometry, fence))
-    }
-
-    /// Data, OOBs and records in these areas.
-    pub fn of_areas([data, oob, blocks]: [Area; 3], geometry: &Geometry, fence: Fence) -> Self {
-        let generation = Area { file: fence.file, at: fence.at };
-        let (generation_bytes, geometry) = (fence.expected, *geometry);
-        Self { data, oob, blocks, generation, generation_bytes, geometry, zeroes: None }
-    }
-
-    /// The same, overwritten in place.
-    pub fn overwritten(mut self) -> Self {
-        let bytes = self.geometry.slots_per_block() as usize * OOB_BYTES;
-        self.zeroes = Some(Buffer::new(bytes.div_ceil(BLOCK_BYTES) as u32));
-        self
-    }
-
-    /// Whether programs leave the records as they are: [`FileStore::slots_written`] tells.
-    pub fn finds_pointers(&self) -> bool {
-        self.zeroes.is_some()
-    }
-
-    /// By block, the slots up to the last that has an OOB.
-    pub fn slots_written(&self) -> io::Result<Vec<u32>> {
-        let bytes = self.geometry.slots_per_block() as usize * OOB_BYTES;
-        let mut oobs = vec![0; bytes];
-        let mut written = Vec::new();
-        for block in 0..u64::from(self.geometry.blocks()) {
-            self.oob.file.read_exact_at(&mut oobs, self.oob.at + block * bytes as u64)?;
-            let mut slots = oobs.chunks_exact(OOB_BYTES);
-            let last = slots.rposition(|oob| oob.iter().any(|&byte| byte != 0));
-            written.push(last.map_or(0, |last| last as u32 + 1));
-        }
-        Ok(written)
+        let (data, oob, blocks) = (open("data")?, open("oob")?, open("blocks")?);
+        Ok(Self { data, oob, blocks, fence, geometry: *geometry })
     }
 
     /// Clears the OOB behind the slots written in each block: what a power loss of the host may
@@ -121,10 +70,10 @@ impl FileStore {
         let mut found = zeroes.clone();
         for block in (0..self.geometry.blocks()).map(BlockId) {
             let at = slots_written(block) as usize * OOB_BYTES;
-            let start = self.oob.at + u64::from(block.0) * zeroes.len() as u64 + at as u64;
-            self.oob.file.read_exact_at(&mut found[at..], start)?;
+            let start = u64::from(block.0) * zeroes.len() as u64 + at as u64;
+            self.oob.read_exact_at(&mut found[at..], start)?;
             if found[at..] != zeroes[at..] {
-                self.oob.file.write_all_at(&zeroes[at..], start)?;
+                self.oob.write_all_at(&zeroes[at..], start)?;
             }
         }
         Ok(())
@@ -133,7 +82,7 @@ impl FileStore {
     /// The records of all blocks.
     pub fn read_records(&self) -> io::Result<Vec<u8>> {
         let mut records = vec![0; self.geometry.blocks() as usize * RECORD_BYTES];
-        self.blocks.file.read_exact_at(&mut records, self.blocks.at)?;
+        self.blocks.read_exact_at(&mut records, 0)?;
         Ok(records)
     }
 
@@ -148,11 +97,11 @@ impl FileStore {
     ) -> u32 {
         let (slot, count) = (u64::from(first.0), count as usize);
         let bytes = count * BLOCK_BYTES;
-        let at = self.data.at + slot * BLOCK_BYTES as u64;
-        ring.read(job, self.data.fd(), to, bytes, at);
+        let at = slot * BLOCK_BYTES as u64;
+        ring.read(job, self.data.as_raw_fd(), to, bytes, at);
         let oob = scratch.bytes_mut().as_mut_ptr();
-        let at = self.oob.at + slot * OOB_BYTES as u64;
-        ring.read(job, self.oob.fd(), oob, count * OOB_BYTES, at);
+        let at = slot * OOB_BYTES as u64;
+        ring.read(job, self.oob.as_raw_fd(), oob, count * OOB_BYTES, at);
         2
     }
 
@@ -167,10 +116,10 @@ impl FileStore {
         let (slot, count) = (u64::from(first.0), count as usize);
         let (oob, data) = scratch.bytes().split_at(BLOCK_BYTES);
         let bytes = count * BLOCK_BYTES;
-        let at = self.data.at + slot * BLOCK_BYTES as u64;
-        ring.write(job, self.data.fd(), data.as_ptr(), bytes, at);
-        let at = self.oob.at + slot * OOB_BYTES as u64;
-        ring.write(job, self.oob.fd(), oob.as_ptr(), count * OOB_BYTES, at);
+        let at = slot * BLOCK_BYTES as u64;
+        ring.write(job, self.data.as_raw_fd(), data.as_ptr(), bytes, at);
+        let at = slot * OOB_BYTES as u64;
+        ring.write(job, self.oob.as_raw_fd(), oob.as_ptr(), count * OOB_BYTES, at);
         2
     }
 
@@ -178,14 +127,8 @@ impl FileStore {
     pub fn clear(&self, job: u32, block: BlockId, ring: &mut Ring) -> u32 {
         let slots = u64::from(self.geometry.slots_per_block());
         let first = u64::from(block.0) * slots;
-        if let Some(zeroes) = &self.zeroes {
-            let at = self.oob.at + first * OOB_BYTES as u64;
-            let bytes = slots as usize * OOB_BYTES;
-            ring.write(job, self.oob.fd(), zeroes.bytes().as_ptr(), bytes, at);
-            return 1;
-        }
-        for (area, bytes) in [(&self.data, BLOCK_BYTES as u64), (&self.oob, OOB_BYTES as u64)] {
-            ring.punch(job, area.fd(), area.at + first * bytes, slots * bytes);
+        for (file, bytes) in [(&self.data, BLOCK_BYTES as u64), (&self.oob, OOB_BYTES as u64)] {
+            ring.punch(job, file.as_raw_fd(), first * bytes, slots * bytes);
         }
         2
     }
@@ -201,15 +144,15 @@ impl FileStore {
     ) -> u32 {
         let bytes = &mut scratch.bytes_mut()[RECORD_AT..][..RECORD_BYTES];
         bytes.copy_from_slice(&record);
-        let at = self.blocks.at + u64::from(block.0) * RECORD_BYTES as u64;
-        ring.write(job, self.blocks.fd(), bytes.as_ptr(), RECORD_BYTES, at);
+        let at = u64::from(block.0) * RECORD_BYTES as u64;
+        ring.write(job, self.blocks.as_raw_fd(), bytes.as_ptr(), RECORD_BYTES, at);
         1
     }
 
     /// Queues the syncs of all three files.
     pub fn sync(&self, job: u32, ring: &mut Ring) -> u32 {
-        for area in [&self.data, &self.oob, &self.blocks] {
-            ring.sync_data(job, area.fd());
+        for file in [&self.data, &self.oob, &self.blocks] {
+            ring.sync_data(job, file.as_raw_fd());
         }
         3
     }
@@ -218,20 +161,13 @@ impl FileStore {
     /// meanwhile does not acknowledge them.
     pub fn read_generation(&self, job: u32, scratch: &mut Buffer, ring: &mut Ring) -> u32 {
         let to = scratch.bytes_mut()[GENERATION_AT..].as_mut_ptr();
-        let at = self.generation.at;
-        ring.read(job, self.generation.fd(), to, GENERATION_BYTES, at);
+        ring.read(job, self.fence.file.as_raw_fd(), to, GENERATION_BYTES, self.fence.at);
         1
     }
 
     /// True if the generation that was read is the one of this server's open.
     pub fn is_current(&self, scratch: &Buffer) -> bool {
-        scratch.bytes()[GENERATION_AT..][..GENERATION_BYTES] == self.generation_bytes
-    }
-}
-
-impl Area {
-    fn fd(&self) -> RawFd {
-        self.file.as_raw_fd()
+        scratch.bytes()[GENERATION_AT..][..GENERATION_BYTES] == self.fence.expected
     }
 }
 

@@ -11,13 +11,16 @@
 //!   memory one store holds both.
 
 mod direct;
+mod fast;
 mod file;
 mod lanes;
 mod memory;
+mod records;
 
 pub use direct::{DirectStore, PAGE_BYTES, Place, SLOTS_PER_PAGE};
+pub use fast::{Area, FastStore, oob_sectors};
 pub use file::{
-    Area, Fence, FileStore, GENERATION_BYTES, RECORD_BYTES, decode_generation, encode_generation,
+    Fence, FileStore, GENERATION_BYTES, RECORD_BYTES, decode_generation, encode_generation,
 };
 pub use memory::MemoryStore;
 
@@ -39,6 +42,8 @@ pub enum Store {
     File(FileStore),
     /// In a plain file or a block device.
     Direct(DirectStore),
+    /// Of the fast units, in files or on a disk of their own.
+    Fast(FastStore),
 }
 
 /// Executes the commands of one FTL.
@@ -131,9 +136,9 @@ impl Medium {
     }
 
     /// The same with the fast units on files of their own.
-    pub fn with_fast(mut self, store: FileStore) -> Self {
+    pub fn with_fast(mut self, store: FastStore) -> Self {
         let geometry = self.geometry.fast_alone();
-        self.fast = Some(Fast { store: Store::File(store), geometry });
+        self.fast = Some(Fast { store: Store::Fast(store), geometry });
         self
     }
 
@@ -263,7 +268,8 @@ impl Medium {
     }
 
     fn take_scratch(&mut self) -> Buffer {
-        let blocks = self.geometry.slots_per_page + 1;
+        // The OOBs, the slots, and the sectors that a fast tier has its OOBs in.
+        let blocks = self.geometry.slots_per_page + 3;
         self.scratch.pop().unwrap_or_else(|| Buffer::new(blocks))
     }
 
@@ -308,6 +314,14 @@ impl Medium {
                 store.program(index, slot, erase_count, scratch, ring)
             }
             (Store::Direct(store), What::Flush) => store.sync(index, ring),
+            (Store::Fast(store), What::Read { slot, count }) => {
+                let to = read_target(job.into, count, scratch, views);
+                store.read(index, (slot, count), to, scratch, ring)
+            }
+            (Store::Fast(store), What::Program { slot, count }) => {
+                store.program(index, (slot, count), scratch, ring)
+            }
+            (Store::Fast(_), What::Flush) => unreachable!("a flush is of the capacity tier"),
         };
         self.advance(index, ring);
     }
@@ -334,7 +348,6 @@ impl Medium {
         if let What::Flush = job.what {
             return (done.result < 0).then_some(MediumError::FlushFailed);
         }
-        let moves_bytes = matches!(job.step, Step::Bytes | Step::Record);
         match -done.result {
             libc::ENOSPC | libc::EDQUOT => Some(MediumError::NoSpace),
             code @ (libc::ENODEV | libc::ENXIO | libc::ESHUTDOWN) => {
@@ -350,27 +363,13 @@ impl Medium {
             }
             // Files have their full length and buffers their full size: nothing moved means
             // that the file was cut off under us.
-            0 if moves_bytes => Some(MediumError::UnitGone),
-            moved if moves_bytes && !self.whole(job, -moved as usize) => match job.what {
+            0 if done.bytes > 0 => Some(MediumError::UnitGone),
+            moved if -moved != done.bytes as i32 => match job.what {
                 What::Read { .. } | What::Flush => Some(MediumError::UnitGone),
                 What::Program { .. } | What::Erase { .. } => Some(MediumError::NoSpace),
             },
             _ => None,
         }
-    }
-
-    /// True if `moved` is what one of the job's transfers moves when nothing goes wrong.
-    fn whole(&self, job: &Job, moved: usize) -> bool {
-        let slots = match job.what {
-            What::Read { count, .. } | What::Program { count, .. } => count as usize,
-            _ => self.geometry.slots_per_page as usize,
-        };
-        moved == slots * BLOCK_BYTES
-            || moved == slots * OOB_BYTES
-            || moved == RECORD_BYTES
-            || moved == GENERATION_BYTES
-            || moved == BLOCK_BYTES
-            || moved == (slots + 1) * BLOCK_BYTES
     }
 
     /// Takes a job as far as it can go.
@@ -405,9 +404,6 @@ impl Medium {
                 if job.error.is_some_and(|error| error != MediumError::BlockFailed) {
                     return None;
                 }
-                if store.finds_pointers() && !record.bad {
-                    return None;
-                }
                 if !failed && record.damaged_tail == 0 && !record.bad {
                     // The rules may be ahead by a program that has not begun here.
                     record.write_pointer = written_with(geometry, global, slot, count);
@@ -429,6 +425,31 @@ impl Medium {
                     self.fenced = true;
                     job.error = Some(MediumError::FlushFailed);
                 }
+                None
+            }
+            (Store::Fast(store), What::Program { slot, count }, Step::Bytes) => {
+                store.programmed((slot, count));
+                let record = self.nand.record(block_of(geometry, global));
+                let block_failed = job.error == Some(MediumError::BlockFailed);
+                if !record.bad || failed && !block_failed {
+                    return None;
+                }
+                let block = geometry.block_of(slot);
+                Some((Step::Record, store.record(index, block, record.encode(), scratch, ring)))
+            }
+            (Store::Fast(store), What::Program { slot, .. }, Step::Record) => {
+                store.record_written(geometry.block_of(slot), ring);
+                None
+            }
+            (Store::Fast(store), What::Erase { block }, Step::Bytes) if !failed => {
+                Some((Step::Clear, store.clear(index, block, ring)))
+            }
+            (Store::Fast(store), What::Erase { block }, Step::Bytes | Step::Clear) => {
+                let record = erased(&self.nand.record(block_of(geometry, global)));
+                Some((Step::Record, store.record(index, block, record.encode(), scratch, ring)))
+            }
+            (Store::Fast(store), What::Erase { block }, Step::Record) => {
+                store.record_written(block, ring);
                 None
             }
             (Store::Direct(store), What::Erase { block }, Step::Bytes) if !failed => {
@@ -560,13 +581,20 @@ impl Medium {
     fn oob_read(&self, job: &Job, i: u32) -> Oob {
         let What::Read { slot, .. } = job.what else { unreachable!("only reads have OOBs") };
         let block = self.geometry.block_of(slot);
-        match (&self.store, &job.scratch) {
-            (Store::Memory(_), _) | (_, None) => job.oobs[i as usize],
-            (Store::Direct(store), Some(scratch)) if !self.geometry.is_fast(block) => {
+        match (&self.store, &self.fast, &job.scratch) {
+            (Store::Memory(_), ..) | (.., None) => job.oobs[i as usize],
+            (_, Some(fast), Some(scratch)) if self.geometry.is_fast(block) => {
+                let Store::Fast(store) = &fast.store else {
+                    unreachable!("fast units with memory of their own are on a fast store")
+                };
+                // Slots are counted from the first of the block, so its name does not matter.
+                store.oob(scratch, slot, i)
+            }
+            (Store::Direct(store), _, Some(scratch)) => {
                 let erase_count = self.nand.record(block).erase_count;
                 store.oob(scratch, slot, i, erase_count)
             }
-            (_, Some(scratch)) => oob_at(scratch, i),
+            (_, _, Some(scratch)) => oob_at(scratch, i),
         }
     }
 }

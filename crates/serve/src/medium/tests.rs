@@ -2,7 +2,7 @@
 //! completes.
 
 use super::*;
-use crate::device::{Device, DeviceOptions, Kind, Mode, VolumeOptions};
+use crate::device::{Device, DeviceOptions, FastOptions, Kind, Mode, VolumeOptions};
 use flash::SlotData;
 use nand::{Faults, Profile};
 use std::collections::BTreeMap;
@@ -248,4 +248,87 @@ fn a_full_disk_is_no_bad_block() {
     let (results, _) = rig.finish();
     assert_eq!(results[&tag.0], Err(MediumError::NoSpace));
     assert!(rig.medium.health().bad_blocks.is_empty());
+}
+
+/// A two-tier device with its fast tier at `fast`.
+fn tiered(folder: &Path, fast: Kind) -> DeviceOptions {
+    let fast = FastOptions { kind: fast, bytes: None, units: 2 };
+    DeviceOptions { fast: Some(fast), ..options(Kind::File { path: folder.join("slow.img") }) }
+}
+
+/// Programs slots `slots` of a fast block, each with its number as the content: at most a page, or
+/// what is left of one, at a time.
+fn program_fast(rig: &mut Rig, first: SlotId, slots: std::ops::Range<u32>) {
+    let per_page = rig.medium.geometry().slots_per_page;
+    let mut next = slots.start;
+    while next < slots.end {
+        let end = slots.end.min((next / per_page + 1) * per_page);
+        let page = (next..end).map(|slot| {
+            let bytes = Box::new([slot as u8; BLOCK_BYTES]);
+            SlotWrite { oob: [slot as u8 | 0x80; OOB_BYTES], data: SlotData::Meta(bytes) }
+        });
+        let (tag, page) = (rig.tag(), page.collect::<Vec<_>>());
+        let slot = SlotId(first.0 + next);
+        rig.start(Command::Program { tag, slot, count: page.len() as u32 }, &page);
+        assert_eq!(rig.finish().0[&tag.0], Ok(()));
+        next = end;
+    }
+}
+
+/// Reads slots `slots` and expects what [`program_fast`] wrote.
+fn expect_fast(rig: &mut Rig, first: SlotId, slots: std::ops::Range<u32>) {
+    for slot in slots {
+        let tag = rig.tag();
+        let at = SlotId(first.0 + slot);
+        rig.start(Command::Read { tag, slot: at, count: 1, into: None, urgent: false }, &[]);
+        let found = rig.finish().1.remove(&tag.0).unwrap()[0];
+        let content = flash::crc(&[slot as u8; BLOCK_BYTES]);
+        assert_eq!(found, (SlotStatus::Ok, [slot as u8 | 0x80; OOB_BYTES], content), "slot {slot}");
+    }
+}
+
+#[test]
+fn a_fast_tier_goes_on_in_the_middle_of_an_oob_sector_and_over_its_end() {
+    let profile = Profile::builtin("slc").unwrap();
+    for name in ["fast.img", "fast"] {
+        let folder = Scratch::new(&format!("begun-{name}"));
+        let path = folder.0.join(name);
+        let fast = match name {
+            "fast" => Kind::Nand { path: path.clone(), profile: profile.clone() },
+            _ => Kind::File { path: path.clone() },
+        };
+        let options = tiered(&folder.0, fast);
+        let mut device = Device::create(&options, &ftl::Settings::default()).unwrap();
+        let mut rig = Rig::new(device.media.remove(0));
+        let geometry = *rig.medium.geometry();
+        let block = geometry.block(geometry.capacity_units() + 1, 2);
+        let first = geometry.slot(block, 0, 0);
+        // 128 OOBs to a sector.
+        for slots in [0..3, 3..60, 60..126] {
+            program_fast(&mut rig, first, slots);
+        }
+        device.commit().unwrap();
+        for (end, next) in [(126, 126..131), (131, 131..140)] {
+            drop((device, rig));
+            device = Device::open(&options.kind, Mode::ReadWrite).unwrap();
+            rig = Rig::new(device.media.remove(0));
+            assert_eq!(rig.medium.nand.record(block).write_pointer, end);
+            program_fast(&mut rig, first, next.clone());
+            expect_fast(&mut rig, first, 0..next.end);
+        }
+        // The sectors of its neighbour are its own.
+        let neighbour = geometry.slot(BlockId(block.0 + 1), 0, 0);
+        program_fast(&mut rig, neighbour, 0..2);
+        let tag = rig.tag();
+        rig.start(Command::Erase { tag, block }, &[]);
+        assert_eq!(rig.finish().0[&tag.0], Ok(()));
+        program_fast(&mut rig, first, 0..1);
+        drop((device, rig));
+        device = Device::open(&options.kind, Mode::ReadWrite).unwrap();
+        rig = Rig::new(device.media.remove(0));
+        assert_eq!(rig.medium.nand.record(block).write_pointer, 1);
+        assert_eq!(rig.medium.nand.record(block).erase_count, 1);
+        expect_fast(&mut rig, first, 0..1);
+        expect_fast(&mut rig, neighbour, 0..2);
+    }
 }

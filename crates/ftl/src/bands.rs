@@ -13,8 +13,9 @@ use crate::streams::Filling;
 use flash::{BlockId, Geometry, SlotId};
 use std::collections::VecDeque;
 
-/// One slot in so many more is still as good as the fewest valid slots.
-const NEAR_LEAST: u32 = 128;
+/// One slot in so many more is still as good as the fewest valid slots, by how many bands the unit
+/// has to be opened, now or soon: one that has none takes no appends at all.
+const NEAR_LEAST: [u32; 3] = [16, 64, 128];
 
 /// Where a band is in its life. *Free* of the glossary is `Clean`, `Erasing` and `Dirty`; *Full* is
 /// `Full`, `Victim` and `Draining`.
@@ -443,11 +444,17 @@ impl Bands {
         None
     }
 
-    /// The runs of consecutive valid slots of one page, as (first slot, count), at or after `from`.
-    pub fn valid_run(&self, from: SlotId, end: SlotId) -> Option<(SlotId, u32)> {
-        let first = (from.0..end.0).find(|&slot| self.is_valid(SlotId(slot)))?;
-        let count = (first..end.0).take_while(|&slot| self.is_valid(SlotId(slot))).count();
-        Some((SlotId(first), count as u32))
+    /// How many slots from `first`, a valid one, up to `end` and no further, reach to the last valid
+    /// one without more than `gap` invalid ones in between.
+    pub fn valid_run(&self, first: SlotId, end: SlotId, gap: u32) -> u32 {
+        let mut last = first;
+        while let Some(next) = self.next_valid(SlotId(last.0 + 1), end) {
+            if next.0 - last.0 > gap + 1 {
+                break;
+            }
+            last = next;
+        }
+        last.0 + 1 - first.0
     }
 
     /// What a victim policy sees.
@@ -605,17 +612,20 @@ impl FullBands for FullView<'_> {
         self.bands.full_moved[chunk] > moves
     }
 
-    /// As it says, or nearly: a band with hardly more is better if its unit is short of bands. An
-    /// append point works on as many units as have one for it, and no more.
+    /// As it says, or nearly: a band with a little more is better if its unit is short of bands. An
+    /// append point works on as many units as have one for it, and no more; and what is appended where
+    /// there is one fills the next victims of those units, never of the others.
     fn fewest_valid(&self) -> Option<BlockId> {
         let least = self.bands.full_valid.iter().copied().min()?;
-        let most = least + self.bands.slots_per_band / NEAR_LEAST;
+        let near = NEAR_LEAST.map(|share| least + self.bands.slots_per_band / share);
+        let most = near[0];
         // Few have so few, so whole chunks are passed by.
         let chunks = self.bands.full.chunks(64).zip(self.bands.full_valid.chunks(64));
         let hits = chunks.filter(|(_, valid)| valid.iter().any(|&valid| valid <= most));
         hits.flat_map(|(blocks, valid)| blocks.iter().zip(valid))
             .filter(|&(_, &valid)| valid <= most)
             .map(|(&block, &valid)| (self.bands.supply(self.bands.unit_of(block)), valid, block))
+            .filter(|&(supply, valid, _)| valid <= near[supply as usize])
             .min()
             .map(|(.., block)| block)
     }

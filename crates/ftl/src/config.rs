@@ -32,7 +32,8 @@ pub struct Settings {
     pub stripe_units: u32,
     /// How long a partly filled page may wait for more blocks before it is padded.
     pub append_wait_ns: u64,
-    /// Start GC when fewer bands than this are free; 0 lets the FTL choose from the geometry.
+    /// Start GC when fewer bands than this are free; 0 lets the FTL choose: about one for each unit,
+    /// and no more than a quarter of the spare bands.
     pub bands_free_low: u32,
     /// Slots appended between two checkpoints; 0 lets the FTL choose from the geometry.
     pub checkpoint_slots: u64,

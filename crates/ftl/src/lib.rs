@@ -713,6 +713,7 @@ impl Ftl {
     fn set_up(&mut self) -> Result<(), String> {
         self.set_up_streams()?;
         self.set_up_shares();
+        self.set_up_reclaim();
         self.set_up_profile();
         Ok(())
     }

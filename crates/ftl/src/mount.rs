@@ -411,6 +411,7 @@ impl Ftl {
         self.layout = layout.filter(|_| fits).ok_or(MountError::Geometry)?;
         self.map = Map::of(&self.settings, logical_blocks);
         self.set_up_streams().expect("the settings are sound");
+        self.set_up_reclaim();
         Ok(())
     }
 

@@ -15,6 +15,10 @@ use crate::{BandState, Ftl, Mutant, Phase};
 use flash::{BlockId, MediumError, Payload, SlotData, SlotId, SlotRead, SlotStatus};
 use std::collections::VecDeque;
 
+/// At most one in so many spare bands is kept free to spread appends: what is free holds no data,
+/// so GC works with that much less.
+const SPARE_PER_FREE: u32 = 4;
+
 /// Bands that only GC may open.
 pub(crate) const RESERVE_BANDS: u32 = 3;
 
@@ -29,6 +33,9 @@ pub(crate) const FREE_AT_REST: u32 = 2;
 
 /// Slots that were read and wait to be placed, for each that a page on every unit would take.
 const MOVES_PER_PLACE: u32 = 4;
+
+/// A gap of a page's slots over this is read: to sense the page once more would take longer.
+const PAGES_PER_GAP: u32 = 8;
 
 /// Reads of a victim at a time while reads have a service level and no write waits for space.
 const VICTIM_READS_PACED: u32 = 4;
@@ -79,6 +86,8 @@ pub(crate) struct Reclaim {
     doubted: Vec<Arrival>,
     /// Host slots that may be placed while space is short, in 1/256.
     pub credit: i64,
+    /// Free bands that let appends go to all units at a time, if the settings do not say how many.
+    bands_to_spread: u32,
     /// Nothing goes on unless what it read finds a place, though a checkpoint waits for the bands.
     pub pressed: bool,
     wear_checked: u64,
@@ -119,27 +128,23 @@ impl Ftl {
     /// Below this many GC runs.
     pub(crate) fn bands_free_low(&self) -> u32 {
         match self.settings.bands_free_low {
-            0 => {
-                self.host_floor()
-                    + 2
-                    + self.slow_units() / 4
-                    + self.bands_for_pace()
-                    + self.bands_for_streams()
-            }
+            0 => self.host_floor() + 2 + self.reclaim.bands_to_spread + self.bands_for_streams(),
             low => low.max(self.host_floor() + 1),
         }
     }
 
-    /// With a read service level: bands for GC to append to many units at a time, a little on each,
-    /// as far as a quarter of the spare bands allows. Fewer, and GC crowds on a few units while the
-    /// host waits for it.
-    fn bands_for_pace(&self) -> u32 {
-        if self.settings.read_slo_ns == 0 {
-            return 0;
-        }
+    /// Free bands that let appends go to all units at a time, by the settings and the size.
+    pub(crate) fn set_up_reclaim(&mut self) {
+        let units = self.slow_units();
         let data = self.map.blocks().div_ceil(self.geometry.slots_per_block());
-        let blocks = self.geometry.capacity_blocks();
-        (2 * self.slow_units()).min(blocks.saturating_sub(data) / 4)
+        let spare = self.geometry.capacity_blocks().saturating_sub(data);
+        let allowed = spare / SPARE_PER_FREE;
+        self.reclaim.bands_to_spread = match self.settings.read_slo_ns {
+            0 => units.min(allowed),
+            // GC goes in small steps, and on many units at a time a little on each. Fewer, and it
+            // crowds on a few units while the host waits for it.
+            _ => units / 4 + (2 * units).min(allowed),
+        };
     }
 
     /// Below this many GC runs. With a read service level it starts earlier than it must, and the
@@ -422,12 +427,13 @@ impl Ftl {
     }
 
     /// Reads the valid slots from `first` on, as far as they lie together in its page, for a move,
-    /// into what `chunk` has left behind `used`. Returns how many they are.
+    /// into what `chunk` has left behind `used`. Returns how many slots that takes: narrow gaps are
+    /// read, too, and what is in them is dropped.
     pub(crate) fn read_run(&mut self, first: SlotId, chunk: u32, used: u32) -> u32 {
         let per_page = self.geometry.slots_per_page;
         let page_end = first.0 - first.0 % per_page + per_page;
         let end = SlotId(page_end.min(first.0 + per_page - used));
-        let (_, count) = self.bands.valid_run(first, end).expect("the first slot is valid");
+        let count = self.bands.valid_run(first, end, per_page / PAGES_PER_GAP);
         self.reclaim.chunk_slots[chunk as usize] += count;
         let block = self.bands.block_of(first);
         let read = self.reads.take();

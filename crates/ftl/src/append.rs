@@ -109,6 +109,8 @@ pub(crate) struct Point {
     last_unit: u32,
     /// No stream goes here any more: what is open is for others to fill.
     pub idle: bool,
+    /// For what stays on the fast tier when its band is reclaimed.
+    pub keeps: bool,
     /// The policy and the handle that its bands are filled by, see `streams`.
     pub origin: (u32, Origin),
     /// No unit had room for a page at this `Ftl::room_key`, and whether a dirty band was to blame.
@@ -123,6 +125,7 @@ impl Point {
             page: NONE,
             last_unit: 0,
             idle: false,
+            keeps: false,
             origin: (0, Origin::Unknown),
             no_room: None,
         }

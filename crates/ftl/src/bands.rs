@@ -50,6 +50,8 @@ pub(crate) struct Band {
     pub unproven: bool,
     /// Recovery found it, so what it says of itself is all that is known of it.
     pub found: bool,
+    /// A victim of the fast tier, and what is valid in it stays there.
+    pub stays: bool,
     /// A program failed: its data moves, then it is retired instead of erased.
     pub failing: bool,
     pub slots_valid: u32,
@@ -157,8 +159,9 @@ pub(crate) struct Bands {
     slots_per_band: u32,
     /// Bands from this number on are of the fast tier.
     fast_from: u32,
-    /// Of them, those that are full, the oldest first.
-    fast_full: VecDeque<BlockId>,
+    /// Of them, those that are full, the oldest first: as the host filled them, and those of what was
+    /// kept when these were reclaimed.
+    fast_full: [VecDeque<BlockId>; 2],
     by_slots_per_band: Divisor,
     by_slots_per_unit: Divisor,
     by_blocks_per_unit: Divisor,
@@ -190,7 +193,7 @@ impl Bands {
             full_moved: vec![0; (geometry.blocks() as usize).div_ceil(CHUNK_BANDS)],
             slots_per_band: geometry.slots_per_block(),
             fast_from: geometry.capacity_blocks(),
-            fast_full: VecDeque::new(),
+            fast_full: Default::default(),
             by_slots_per_band: Divisor::new(geometry.slots_per_block()),
             // The slots of the whole medium fit, so those of a unit do.
             by_slots_per_unit: Divisor::new(geometry.slots_per_block() * geometry.blocks_per_unit),
@@ -338,14 +341,15 @@ impl Bands {
         let band = &mut self.list[block.0 as usize];
         band.full_index = u32::MAX;
         let opened = band.first_order;
+        let full = &mut self.fast_full[usize::from(band.filling.kept)];
         let newer = |other: &&BlockId| self.list[other.0 as usize].first_order > opened;
-        let at = self.fast_full.len() - self.fast_full.iter().rev().take_while(newer).count();
-        self.fast_full.insert(at, block);
+        let at = full.len() - full.iter().rev().take_while(newer).count();
+        full.insert(at, block);
     }
 
-    /// Full bands of the fast tier, the oldest first.
-    pub fn fast_full(&self) -> impl Iterator<Item = BlockId> + '_ {
-        self.fast_full.iter().copied()
+    /// Full bands of the fast tier, the oldest first: those of what was kept there, or the others.
+    pub fn fast_full(&self, kept: bool) -> &VecDeque<BlockId> {
+        &self.fast_full[usize::from(kept)]
     }
 
     /// Draining bands that are not of the fast tier.
@@ -398,8 +402,10 @@ impl Bands {
 
     fn remove_full(&mut self, block: BlockId) {
         if self.is_fast(block) {
-            let index = self.fast_full.iter().position(|&other| other == block);
-            self.fast_full.remove(index.expect("a full band is on its list"));
+            let kept = self.list[block.0 as usize].filling.kept;
+            let full = &mut self.fast_full[usize::from(kept)];
+            let index = full.iter().position(|&other| other == block);
+            full.remove(index.expect("a full band is on its list"));
             return;
         }
         let index = self.list[block.0 as usize].full_index as usize;
@@ -660,7 +666,40 @@ fn remove(list: &mut Vec<BlockId>, block: BlockId) {
 
 #[cfg(test)]
 mod tests {
-    use super::count_ones;
+    use super::{BandState, Bands, count_ones};
+    use crate::policy::FullBands;
+    use flash::{BlockId, FastTier, Geometry, Pairing, SlotId};
+
+    #[test]
+    fn a_unit_without_bands_gets_the_next_victim_if_that_costs_little() {
+        // Two units of four bands of 64 slots; the second has no band free and none coming.
+        let geometry = Geometry {
+            units: 2,
+            blocks_per_unit: 4,
+            pages_per_block: 16,
+            slots_per_page: 4,
+            pairing: Pairing::None,
+            durable_at_completion: true,
+            suspend: false,
+            queue_depth: 4,
+            endurance: 1000,
+            fast: FastTier::default(),
+        };
+        let choice = |valid: u32| {
+            let mut bands = Bands::new(&geometry);
+            for block in 2..8 {
+                let first = block * geometry.slots_per_block();
+                let valid = if block == 2 { 40 } else { valid };
+                (first..first + valid).for_each(|slot| bands.validate(SlotId(slot)));
+                bands[BlockId(block)].state = BandState::Full;
+            }
+            bands.index_all();
+            bands.view(1).fewest_valid()
+        };
+        assert_eq!(choice(41), Some(BlockId(4)));
+        assert_eq!(choice(44), Some(BlockId(4)));
+        assert_eq!(choice(45), Some(BlockId(2)));
+    }
 
     #[test]
     fn ones_are_counted_where_ranges_cut_words() {

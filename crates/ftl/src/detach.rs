@@ -198,7 +198,7 @@ impl Ftl {
             self.units[unit as usize].gone = true;
         }
         for point in 0..self.points.len() {
-            if self.points[point].purpose == Purpose::Destage {
+            if self.points[point].purpose == Purpose::Destage || self.points[point].keeps {
                 self.seal(point);
                 self.points[point].idle = true;
             }

@@ -95,7 +95,9 @@ impl Ftl {
                 && entry.failed_order.is_none()
                 && let Some(tier) = &mut self.tier
             {
-                tier.moves.push_back(entry);
+                let stays = self.points[usize::from(entry.point)].keeps;
+                let queue = if stays { &mut tier.kept } else { &mut tier.moves };
+                queue.push_back(entry);
                 return;
             }
         }
@@ -228,7 +230,7 @@ impl Ftl {
             if let Owner::Request(request) = owner {
                 self.move_member(request, from, slot);
             }
-            self.note_moved(from, owner);
+            self.note_moved(from, slot, owner);
         }
         if superseded {
             // The map never points to it. It goes when what superseded it is durable, which has

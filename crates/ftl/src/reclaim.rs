@@ -258,7 +258,9 @@ impl Ftl {
             let settled = self.moves_failed == 0;
             if let Some((block, reason)) = self.reclaim.wanted.pop_front_if(|_| settled) {
                 match self.bands[block].state {
-                    BandState::Full if self.geometry.is_fast(block) => self.destage(block, reason),
+                    BandState::Full if self.geometry.is_fast(block) => {
+                        self.destage(block, false, reason)
+                    }
                     BandState::Full => self.start_victim(block, reason, false),
                     _ => {}
                 }
@@ -554,7 +556,9 @@ impl Ftl {
         }
         let fresh = self.is_mutant(Mutant::RenumberRelocated);
         let sequence = if fresh { self.next_sequence() } else { header.sequence };
-        let point = if destaged {
+        let point = if destaged && self.bands[source].stays {
+            self.keep_point(header.lba, source)
+        } else if destaged {
             self.destage_point(header.lba, source)
         } else {
             self.choose_move_point(header.lba, source, header.sequence)

@@ -66,6 +66,7 @@ pub(crate) struct Counters {
     pub slots_programmed_fast: u64,
     pub slots_destaged: u64,
     pub slots_dropped: u64,
+    pub slots_kept: u64,
     pub bands_destaged: u64,
     pub requests_spilled: u64,
     pub map_chunks_streamed: u64,
@@ -422,7 +423,7 @@ impl Ftl {
     }
 
     /// What only a two-tier device has to tell.
-    fn tier_counters(&self) -> [(&'static str, u64); 8] {
+    fn tier_counters(&self) -> [(&'static str, u64); 9] {
         let c = &self.counters;
         [
             ("fast_bands", u64::from(self.geometry.fast_blocks())),
@@ -432,6 +433,7 @@ impl Ftl {
             ("fast_bands_destaged", c.bands_destaged),
             ("slots_destaged", c.slots_destaged),
             ("slots_dropped", c.slots_dropped),
+            ("slots_kept", c.slots_kept),
             ("requests_spilled", c.requests_spilled),
         ]
     }

@@ -58,6 +58,8 @@ pub(crate) struct Filling {
     origin: Origin,
     /// When it was opened, as a sequence.
     opened_at: u64,
+    /// With what was kept on the fast tier when its band was reclaimed.
+    pub kept: bool,
     /// Of the data in it: the sum of the sequences and the count.
     sequences: u64,
     slots: u32,
@@ -65,7 +67,14 @@ pub(crate) struct Filling {
 
 impl Default for Filling {
     fn default() -> Self {
-        Self { policy: 0, origin: Origin::Unknown, opened_at: 0, sequences: 0, slots: 0 }
+        Self {
+            policy: 0,
+            origin: Origin::Unknown,
+            opened_at: 0,
+            kept: false,
+            sequences: 0,
+            slots: 0,
+        }
     }
 }
 
@@ -102,8 +111,19 @@ struct Volume {
     /// Append points by handle, with idle ones behind `handles`.
     host: Vec<u16>,
     moved: Vec<u16>,
-    /// On a two-tier device: for destage, one for each handle of the host.
+    /// On a two-tier device: for destage, and for what stays on the fast tier, one for each handle of
+    /// the host.
     destaged: Vec<u16>,
+    kept: Vec<u16>,
+}
+
+/// What an append point of a volume is for.
+#[derive(Clone, Copy, Eq, PartialEq)]
+enum Role {
+    Host,
+    Moved,
+    Destaged,
+    Kept,
 }
 
 impl Volume {
@@ -213,6 +233,7 @@ impl Ftl {
                 host: Vec::new(),
                 moved: Vec::new(),
                 destaged: Vec::new(),
+                kept: Vec::new(),
             });
             self.grant_handles(self.streams.volumes.len() - 1);
         }
@@ -272,32 +293,34 @@ impl Ftl {
         let extra = self.handles_max().saturating_sub(self.streams.handles_in_use());
         let granted = granted(wanted, self.settings.handles, extra);
         self.streams.volumes[index].handles = granted;
-        for (purpose, count) in [(Purpose::Host, granted.host), (Purpose::Relocate, granted.moved)]
-        {
-            self.provide_points(index, purpose, usize::from(count));
-        }
+        self.provide_points(index, Role::Host, usize::from(granted.host));
+        self.provide_points(index, Role::Moved, usize::from(granted.moved));
         if self.geometry.is_tiered() {
-            self.provide_points(index, Purpose::Destage, usize::from(granted.host));
+            self.provide_points(index, Role::Destaged, usize::from(granted.host));
+            self.provide_points(index, Role::Kept, usize::from(granted.host));
         }
     }
 
-    fn provide_points(&mut self, index: usize, purpose: Purpose, count: usize) {
+    fn provide_points(&mut self, index: usize, role: Role, count: usize) {
         let volume = &mut self.streams.volumes[index];
-        let list = match purpose {
-            Purpose::Host => &mut volume.host,
-            Purpose::Destage => &mut volume.destaged,
-            Purpose::Relocate | Purpose::Checkpoint => &mut volume.moved,
+        let (list, purpose) = match role {
+            Role::Host => (&mut volume.host, Purpose::Host),
+            Role::Moved => (&mut volume.moved, Purpose::Relocate),
+            Role::Destaged => (&mut volume.destaged, Purpose::Destage),
+            // It appends where the host does, and by the same rules.
+            Role::Kept => (&mut volume.kept, Purpose::Host),
         };
         while list.len() < count {
             list.push(self.points.len() as u16);
             self.points.push(Point::new(purpose, self.geometry.units));
+            self.points.last_mut().expect("just pushed").keeps = role == Role::Kept;
         }
         let list = list.clone();
         for (at, &point) in list.iter().enumerate() {
             let point = usize::from(point);
-            let moved = purpose == Purpose::Relocate;
             // What is destaged is for the policy where it put the host's write.
-            let origin = if moved { Origin::Moved(at as u8) } else { Origin::Host(at as u8) };
+            let origin =
+                if role == Role::Moved { Origin::Moved(at as u8) } else { Origin::Host(at as u8) };
             let idle = at >= count;
             // Padding it would cost as much as it holds, with every switch.
             self.streams.pages_left |= idle && self.points[point].page != NONE;
@@ -399,13 +422,23 @@ impl Ftl {
     /// The append point for a block that is destaged from `block`: of the handle that the policy gave
     /// it when the host wrote it.
     pub(crate) fn destage_point(&self, lba: u32, block: BlockId) -> u16 {
+        let (volume, handle) = self.handle_of(lba, block);
+        *volume.destaged.get(handle).unwrap_or(&volume.destaged[0])
+    }
+
+    /// The same for a block that stays on the fast tier.
+    pub(crate) fn keep_point(&self, lba: u32, block: BlockId) -> u16 {
+        let (volume, handle) = self.handle_of(lba, block);
+        *volume.kept.get(handle).unwrap_or(&volume.kept[0])
+    }
+
+    fn handle_of(&self, lba: u32, block: BlockId) -> (&Volume, usize) {
         let volume = &self.streams.volumes[self.streams.index_of(lba)];
         let filling = &self.bands[block].filling;
-        let handle = match filling.origin {
-            Origin::Host(handle) if filling.policy == volume.number => usize::from(handle),
-            _ => 0,
-        };
-        *volume.destaged.get(handle).unwrap_or(&volume.destaged[0])
+        match filling.origin {
+            Origin::Host(handle) if filling.policy == volume.number => (volume, handle.into()),
+            _ => (volume, 0),
+        }
     }
 
     /// These blocks hold nothing any more.
@@ -437,7 +470,9 @@ impl Ftl {
     pub(crate) fn note_opened(&mut self, block: BlockId, point: usize) {
         let (policy, origin) = self.points[point].origin;
         let opened_at = self.sequence_next;
-        self.bands[block].filling = Filling { policy, origin, opened_at, sequences: 0, slots: 0 };
+        let kept = self.points[point].keeps;
+        self.bands[block].filling =
+            Filling { policy, origin, opened_at, kept, sequences: 0, slots: 0 };
     }
 
     /// Hands a page that an idle point of the same purpose has begun to `point`, which has none.

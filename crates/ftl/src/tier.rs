@@ -5,7 +5,9 @@
 //! slots of either tier. Append points of the host are on the fast units, those of destage and GC on
 //! the others. Destage is GC of the fast tier: its full bands are read, the oldest first, and what is
 //! still valid is appended to the capacity tier, with its sequence, in whole pages; what was overwritten
-//! meanwhile is dropped unwritten. So all that makes GC safe makes destage safe: the original stays,
+//! meanwhile is dropped unwritten. Where that is most of a band, the rest is *kept*: it is appended to
+//! the fast tier once more, to bands of its own. So the tier fills with what is valid, and not with
+//! what hot blocks leave behind. All that makes GC safe makes destage safe: the original stays,
 //! and is what reads find, until the copy is durable (`Band::invalid_order`).
 //!
 //! Pacing: destage begins when more than `destage_above` of the tier is filled. Once fewer than
@@ -14,7 +16,8 @@
 //! is elsewhere: it waits for credit and leaves the reserve alone.
 //!
 //! Invariants:
-//! - what is read from the fast tier to be destaged never goes back to it;
+//! - what was kept on the fast tier is destaged when its band is reclaimed again, and nothing is kept
+//!   where the host needs the room: bands come free whatever is written;
 //! - destage has relocation buffers of its own, and a queue of its own: it waits for GC, never GC for
 //!   destage;
 //! - checkpoints lie on the fast tier, which keeps bands for the next one free.
@@ -44,6 +47,12 @@ const VICTIMS_MIN: u32 = 4;
 /// Share of the relocation buffers that destage uses when nothing presses, as a divisor.
 const CHUNKS_AT_EASE: usize = 4;
 
+/// What is valid in a victim stays on the fast tier if it is less than one slot in so many.
+const KEPT_PART: u32 = 2;
+
+/// Full bands of what was kept, for each other one, from which on the former are destaged first.
+const NEW_PER_KEPT: usize = 3;
+
 /// A page of the fast tier that is being filled goes out when fewer programs than this are on the way
 /// on its unit: what comes meanwhile is committed together.
 const PROGRAMS_BEFORE_COMMIT: u32 = 2;
@@ -54,6 +63,8 @@ pub(crate) struct Tier {
     pub victims: Vec<Victim>,
     /// Read, and waiting for a place on the capacity tier.
     pub moves: VecDeque<Move>,
+    /// Read, and waiting for another place on the fast tier.
+    pub kept: VecDeque<Move>,
     /// Free chunks of relocation buffers, a page each.
     chunks: Vec<u32>,
     chunks_all: Range<u32>,
@@ -73,6 +84,7 @@ impl Tier {
         geometry.is_tiered().then(|| Self {
             victims: Vec::new(),
             moves: VecDeque::new(),
+            kept: VecDeque::new(),
             chunks: own.clone().rev().collect(),
             chunks_all: own,
             filling: None,
@@ -113,7 +125,7 @@ impl Tier {
 
     /// Nothing is in hand.
     pub fn rests(&self) -> bool {
-        self.victims.is_empty() && self.moves.is_empty()
+        self.victims.is_empty() && self.moves.is_empty() && self.kept.is_empty()
     }
 }
 
@@ -367,9 +379,14 @@ impl Ftl {
 
     /// What was in `from` has moved.
     #[inline]
-    pub(crate) fn note_moved(&mut self, from: SlotId, owner: Owner) {
-        if self.geometry.is_tiered() && matches!(owner, Owner::Relocation(_)) {
-            self.counters.slots_destaged += u64::from(self.is_fast_slot(from.0));
+    pub(crate) fn note_moved(&mut self, from: SlotId, to: SlotId, owner: Owner) {
+        if self.geometry.is_tiered()
+            && matches!(owner, Owner::Relocation(_))
+            && self.is_fast_slot(from.0)
+        {
+            let stayed = self.is_fast_slot(to.0);
+            self.counters.slots_kept += u64::from(stayed);
+            self.counters.slots_destaged += u64::from(!stayed);
         }
     }
 
@@ -383,6 +400,7 @@ impl Ftl {
 
     /// Moves destage on as far as it can go now.
     pub(crate) fn tier_pump(&mut self) {
+        self.place_kept();
         self.place_destaged();
         self.pick_destage();
         let mut index = 0;
@@ -447,11 +465,64 @@ impl Ftl {
             if enough || victims >= self.victims_wanted(&levels) {
                 return;
             }
-            let oldest = self.bands.fast_full().find(|&block| !self.holds_failed_slots(block));
-            let Some(block) = oldest else { return };
-            let reason =
-                if all { "destage: the fast tier leaves" } else { "destage: the fast tier fills" };
-            self.destage(block, reason);
+            let Some((block, keeps)) = self.fast_victim() else { return };
+            let reason = match keeps {
+                _ if all => "destage: the fast tier leaves",
+                true => "destage: what lives on of a band that was mostly overwritten is kept",
+                false => "destage: the fast tier fills",
+            };
+            self.destage(block, keeps, reason);
+        }
+    }
+
+    /// The band to reclaim next, and whether what is valid in it stays on the tier. That pays if most
+    /// of the band was overwritten: then the tier holds more that is valid, and for longer. What
+    /// stayed once leaves at its second turn; it has most of the tier, as long as it pays.
+    fn fast_victim(&self) -> Option<(BlockId, bool)> {
+        let oldest = |kept: bool| {
+            let mut full = self.bands.fast_full(kept).iter().copied();
+            full.find(|&block| !self.holds_failed_slots(block))
+        };
+        let (new, kept) = (oldest(false), oldest(true));
+        let slots = self.geometry.slots_per_block();
+        let pays =
+            |block: &BlockId| self.may_keep() && KEPT_PART * self.bands[*block].slots_valid < slots;
+        let keeps = new.as_ref().is_some_and(pays);
+        let (Some(new), Some(kept)) = (new, kept) else {
+            return new.map(|block| (block, keeps)).or(kept.map(|block| (block, false)));
+        };
+        let many = |kept: bool| self.bands.fast_full(kept).len();
+        let older = self.bands[kept].first_order < self.bands[new].first_order;
+        let takes_kept = if keeps { many(true) >= NEW_PER_KEPT * many(false) } else { older };
+        Some(if takes_kept { (kept, false) } else { (new, keeps) })
+    }
+
+    /// Nothing is kept that the host needs the room for.
+    fn may_keep(&self) -> bool {
+        let Levels { floor, throttle, .. } = self.levels();
+        self.phase == Phase::Running
+            && !self.is_leaving()
+            && self.bands.free_fast > floor + (throttle - floor) / 4
+    }
+
+    /// Appends what stays to the fast tier, or if there is no room, has it destaged.
+    fn place_kept(&mut self) {
+        while let Some(mut entry) = self.tier_mut().kept.pop_front() {
+            let from = entry.from.expect("what is kept comes from somewhere");
+            let point = usize::from(entry.point);
+            if !self.bands.is_valid(from) {
+                self.unhold_source(&entry);
+                self.tell(entry.append.owner);
+            } else if self.may_keep() && self.page_of(point).is_some() {
+                self.unhold_source(&entry);
+                // It takes one of the slots that the band gives.
+                self.tier_mut().credit += entry.credit - 256;
+                self.shares.earn(entry.credit - 256);
+                self.place_move(entry, point, false);
+            } else {
+                entry.point = self.destage_point(entry.append.lba, self.bands.block_of(from));
+                self.tier_mut().moves.push_back(entry);
+            }
         }
     }
 
@@ -466,7 +537,7 @@ impl Ftl {
     }
 
     /// Begins to destage a full band of the fast tier.
-    pub(crate) fn destage(&mut self, block: BlockId, reason: &'static str) {
+    pub(crate) fn destage(&mut self, block: BlockId, keeps: bool, reason: &'static str) {
         let levels = self.levels();
         let slots = i64::from(self.geometry.slots_per_block());
         let valid = i64::from(self.bands[block].slots_valid);
@@ -477,6 +548,7 @@ impl Ftl {
         self.counters.bands_destaged += 1;
         self.units[self.geometry.unit_of(block) as usize].last_reason = reason;
         self.bands.set_state(block, BandState::Victim);
+        self.bands[block].stays = keeps;
         let cursor = self.geometry.slot(block, 0, 0);
         let ceiling = self.credit_max();
         let tier = self.tier_mut();
@@ -630,7 +702,8 @@ impl Ftl {
     /// What destage has in hand stays where it is.
     pub(crate) fn rest_destage(&mut self) {
         let Some(tier) = &mut self.tier else { return };
-        for entry in std::mem::take(&mut tier.moves) {
+        let kept = std::mem::take(&mut tier.kept);
+        for entry in std::mem::take(&mut tier.moves).into_iter().chain(kept) {
             self.unhold_source(&entry);
             self.tell(entry.append.owner);
         }

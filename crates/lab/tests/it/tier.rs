@@ -70,6 +70,64 @@ fn a_fast_tier_is_detached_and_attached_again_with_a_power_cut_at_any_step() {
     assert!(report.images > 0 && report.recuts > 0, "nothing was cut: {report:?}");
 }
 
+/// Writes mostly a few hot blocks on a two-tier device, cuts the power and looks at everything. Returns
+/// the slots that were kept on the fast tier, and those that were destaged.
+fn overwrite_hot_blocks(seed: u64) -> Result<(u64, u64), Failure> {
+    let mut options = options_of_seed(seed);
+    let Manner::Tiered { fast, .. } = &mut options.device.manner else {
+        unreachable!("a two-tier device")
+    };
+    fast.blocks_per_unit = 24;
+    options.settings.destage_above = 80;
+    let medium = options.device.build(Faults::default()).map_err(Failure)?;
+    let max = ftl::logical_blocks_max(medium.geometry(), &medium.health(), &options.settings);
+    let logical_blocks = max * 6 / 10;
+    let format = FormatOptions { logical_blocks, uuid: seed.into(), label: Vec::new() };
+    let mut sim = Sim::format(medium, format, options.settings.clone(), Instant(0))?;
+    sim.run_until_ready()?;
+    let mut host = Host::new(sim, Model::new(logical_blocks, true));
+    let workload = Workload {
+        reads: 0.1,
+        trims: 0.01,
+        flushes: 0.01,
+        fua: 0.1,
+        atomic: 0.05,
+        sizes: vec![(1, 3.0), (4, 1.0)],
+        pattern: Pattern::HotCold { fraction: 0.03, share: 0.85 },
+        arrival: Arrival::Closed { depth: 8 },
+    };
+    let mut generator = Generator::new(workload, logical_blocks, seed).map_err(Failure)?;
+    for _ in 0..20_000 {
+        host.submit(generator.draw(), Hint::default());
+        while host.sim.in_flight() >= 8 {
+            if host.sim.step(Instant(u64::MAX))? == Step::Idle {
+                return Err(host.sim.stuck());
+            }
+            host.collect()?;
+        }
+    }
+    let ftl = host.sim.ftl();
+    ftl.verify().map_err(Failure)?;
+    let counted = (ftl.counter("slots_kept"), ftl.counter("slots_destaged"));
+    let (mut medium, now) = (host.sim.medium().clone(), host.sim.now());
+    medium.power_cut(&mut |_| 0);
+    let mut sim = Sim::mount(medium, options.settings, now)?;
+    sim.run_until_ready()?;
+    host.model.check_recovered(&sim.read_all(logical_blocks)?).map_err(Failure)?;
+    Ok(counted)
+}
+
+#[test]
+fn what_lives_on_among_hot_blocks_stays_on_the_fast_tier_and_is_there_after_a_power_cut() {
+    let test =
+        "what_lives_on_among_hot_blocks_stays_on_the_fast_tier_and_is_there_after_a_power_cut";
+    for (kept, destaged) in passed(test, for_each_seed(seeds(0..6), THREADS, overwrite_hot_blocks))
+    {
+        println!("{test}: kept {kept}, destaged {destaged}");
+        assert!(kept > 0 && destaged > 0, "{kept} slots were kept, {destaged} destaged");
+    }
+}
+
 /// Runs a two-tier device until all units of one tier stop answering, and on until that is noticed.
 /// What the other tier holds is read; when the tier is back, nothing is missing.
 fn lose_a_tier(seed: u64, fast: bool) -> Result<u32, Failure> {

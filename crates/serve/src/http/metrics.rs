@@ -285,6 +285,12 @@ const TIER: &[(&str, Type, &str, &str)] = &[
         "Slots (4 KiB) of the fast tier overwritten or trimmed before they were destaged",
     ),
     (
+        "slots_kept",
+        Counter,
+        "slots_kept",
+        "Slots (4 KiB) that stayed on the fast tier when their band was reclaimed",
+    ),
+    (
         "requests_spilled",
         Counter,
         "requests_spilled",

@@ -77,7 +77,7 @@ fn overwrite_hot_blocks(seed: u64) -> Result<(u64, u64), Failure> {
     let Manner::Tiered { fast, .. } = &mut options.device.manner else {
         unreachable!("a two-tier device")
     };
-    fast.blocks_per_unit = 24;
+    fast.blocks_per_unit = 16;
     options.settings.destage_above = 80;
     let medium = options.device.build(Faults::default()).map_err(Failure)?;
     let max = ftl::logical_blocks_max(medium.geometry(), &medium.health(), &options.settings);

@@ -38,6 +38,7 @@ mod host;
 mod in_flight;
 mod lost;
 mod map;
+mod mapping;
 mod mount;
 mod moves;
 mod mutant;
@@ -64,6 +65,7 @@ pub use detach::LostTier;
 pub use format::VERSION;
 pub use host::ATOMIC_BLOCKS_MAX;
 pub use map::map_bytes_min;
+pub use mapping::{MAPPINGS, MapStatus, MapVolume};
 pub use mount::logical_blocks_max;
 pub use mutant::Mutant;
 pub use policy::PolicyNames;
@@ -84,6 +86,7 @@ use flash::{
 use format::CheckpointLayout;
 use host::Host;
 use map::Map;
+use mapping::Mapping;
 use mount::Mount;
 use moves::Move;
 use policy::Policies;
@@ -189,6 +192,7 @@ pub struct Ftl {
     mount: Option<Box<Mount>>,
     counters: Counters,
     switches: Switches,
+    mapping: Mapping,
     profiled: Profiled,
     mutant: Option<Mutant>,
 
@@ -239,7 +243,8 @@ impl Ftl {
 
     /// When to give [`Input::Deadline`] if nothing happens before.
     pub fn deadline(&self) -> Option<Instant> {
-        [self.work_deadline(), self.scrub_deadline()].into_iter().flatten().min()
+        let others = [self.scrub_deadline(), self.mapping_deadline()];
+        self.work_deadline().into_iter().chain(others.into_iter().flatten()).min()
     }
 
     /// The deadline of what somebody waits for.
@@ -343,6 +348,7 @@ impl Ftl {
         if self.mount.is_some() {
             self.mount_pump();
         }
+        self.mapping_pump();
         if self.may_write() && self.tier_lost().is_some() {
             self.fail();
         }
@@ -699,6 +705,7 @@ impl Ftl {
             mount: None,
             counters: Counters::default(),
             switches: Switches::default(),
+            mapping: Mapping::default(),
             profiled: Profiled::default(),
             mutant: None,
             erase_counts: Vec::new(),
@@ -713,6 +720,7 @@ impl Ftl {
     fn set_up(&mut self) -> Result<(), String> {
         self.set_up_streams()?;
         self.set_up_shares();
+        self.set_up_mapping();
         self.set_up_profile();
         Ok(())
     }

@@ -5,7 +5,7 @@ use super::{Figure, Goal, Request, cpu_ns, measured};
 use crate::bench::policy_cost::MODULES;
 use flash::SECOND;
 use ftl::policy::stream::Shape;
-use ftl::policy::{Chosen, catalogue};
+use ftl::policy::{self, Chosen, catalogue};
 use lab::load::{Latency, Pace, Seen};
 use lab::switching::{SwitchRun, SwitchSeen, cost};
 use plugin::Module;
@@ -133,7 +133,8 @@ fn processor_time(request: &mut Request<'_>) {
         return;
     }
     let tib = if request.quick { 1.0 / 16.0 } else { 1.0 };
-    let entries = catalogue::CATALOGUE.iter().filter(|entry| entry.decision != "replica");
+    let is_made = |entry: &&catalogue::Entry| policy::DECISIONS.contains(&entry.decision);
+    let entries = catalogue::CATALOGUE.iter().filter(is_made);
     let all: Vec<_> = entries.map(|entry| (entry.decision, entry.name)).collect();
     let figure = cost(tib, &all, cpu_ns).map(|ns| {
         Figure::new(name, ns as f64 / 1e3, "us", goal)

@@ -86,7 +86,6 @@ use flash::{
 use format::CheckpointLayout;
 use host::Host;
 use map::Map;
-use mapping::Mapping;
 use mount::Mount;
 use moves::Move;
 use policy::Policies;
@@ -192,7 +191,6 @@ pub struct Ftl {
     mount: Option<Box<Mount>>,
     counters: Counters,
     switches: Switches,
-    mapping: Mapping,
     profiled: Profiled,
     mutant: Option<Mutant>,
 
@@ -705,7 +703,6 @@ impl Ftl {
             mount: None,
             counters: Counters::default(),
             switches: Switches::default(),
-            mapping: Mapping::default(),
             profiled: Profiled::default(),
             mutant: None,
             erase_counts: Vec::new(),

@@ -130,7 +130,7 @@ impl Ftl {
             let blocks = self.blocks_there(&self.settings.map_volumes[index]);
             if let Some(cached) = self.map.cached().filter(|_| !blocks.is_empty()) {
                 let pieces = cached.piece(blocks.start)..cached.piece(blocks.end - 1) + 1;
-                self.mapping.todo.push_back(pieces);
+                self.switches.mapping.todo.push_back(pieces);
             }
         }
         Ok(from)
@@ -139,19 +139,25 @@ impl Ftl {
     /// One step towards what the last switches of mappings said.
     pub(crate) fn mapping_pump(&mut self) {
         let runs = matches!(self.phase, Phase::Running | Phase::ReadOnly);
-        if self.mapping.todo.is_empty() || !runs || self.now < self.mapping.step_at {
+        if self.switches.mapping.todo.is_empty()
+            || !runs
+            || self.now < self.switches.mapping.step_at
+        {
             return;
         }
-        self.mapping.step_at = self.now + STEP_NS;
+        self.switches.mapping.step_at = self.now + STEP_NS;
         for _ in 0..STEP_PIECES {
-            let Some(piece) = self.mapping.todo.front().map(|pieces| pieces.start) else { return };
+            let Some(piece) = self.switches.mapping.todo.front().map(|pieces| pieces.start) else {
+                return;
+            };
             if !self.hold_piece(piece) {
                 return;
             }
-            let pieces = self.mapping.todo.front_mut().expect("its first one was looked at");
+            let pieces =
+                self.switches.mapping.todo.front_mut().expect("its first one was looked at");
             pieces.start += 1;
             if pieces.start == pieces.end {
-                self.mapping.todo.pop_front();
+                self.switches.mapping.todo.pop_front();
             }
         }
     }
@@ -177,7 +183,7 @@ impl Ftl {
     /// When to take the next step.
     pub(crate) fn mapping_deadline(&self) -> Option<Instant> {
         let runs = matches!(self.phase, Phase::Running | Phase::ReadOnly);
-        (runs && !self.mapping.todo.is_empty()).then_some(self.mapping.step_at)
+        (runs && !self.switches.mapping.todo.is_empty()).then_some(self.switches.mapping.step_at)
     }
 
     /// How each volume is mapped.
@@ -190,7 +196,7 @@ impl Ftl {
                 cached.blocks_of(pieces.end - 1).end.min(own.end).saturating_sub(first)
             };
             let (first, blocks) = (own.start, own.len() as u32);
-            let to_come = self.mapping.todo.iter().map(to_come).max().unwrap_or(0);
+            let to_come = self.switches.mapping.todo.iter().map(to_come).max().unwrap_or(0);
             let mapping = name(volume.page || !self.map.is_cached());
             MapStatus { first, blocks, mapping, blocks_to_come: to_come }
         };

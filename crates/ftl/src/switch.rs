@@ -6,6 +6,7 @@
 //! - every switch is kept in a bounded list, with who asked for it or why it was necessary.
 
 use crate::Ftl;
+use crate::mapping::Mapping;
 use crate::policy::stream::{Shape, StreamPolicy};
 use crate::policy::{Chosen, DECISIONS, Fault, FaultKind, PolicyNames};
 use flash::Instant;
@@ -52,6 +53,8 @@ pub(crate) struct Switches {
     recent: VecDeque<PolicyChange>,
     /// A policy that may break is in charge of something.
     pub watched: bool,
+    /// What is left to do of switches of mappings.
+    pub mapping: Mapping,
 }
 
 impl Switches {

@@ -22,6 +22,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(200);
     weir ctl policy show                          what does, and what was switched last\n  \
     weir ctl policy set all victim=cost-benefit   a decision of the whole device\n  \
     weir ctl policy set data stream=sfr:handles=8 the streams of one volume\n  \
+    weir ctl policy set data mapping=page         its map stays in DRAM (mapping=cached: may leave)\n  \
     weir ctl policy load mine.wasm --name mine    a policy of your own (`weir plugin new`)\n  \
     weir ctl policy set all victim=wasm:mine\n  \
     weir ctl fast detach                          empty the fast tier and do without it\n\n\
@@ -73,7 +74,7 @@ enum Policy {
     Show,
     /// Put a policy in charge, at once
     Set {
-        /// The volume, or `all` for the whole device; only streams are decided by volume
+        /// The volume, or `all` for the whole device; only streams and mapping are decided by volume
         volume: String,
         /// The decision and the policy, such as victim=greedy or stream=sfr:handles=8
         #[arg(value_name = "KIND=NAME[:PARAMS]")]
@@ -176,7 +177,7 @@ fn wanted(volume: &str, policy: &str) -> Result<Value, Failure> {
     };
     let decision = match (volume, kind) {
         ("all", _) => kind.to_owned(),
-        (_, "stream") => format!("stream/{volume}"),
+        (_, "stream" | "mapping") => format!("{kind}/{volume}"),
         _ => {
             return Err(format!(
                 "{volume}: {kind} is decided for the whole device, not by volume: weir ctl policy \
@@ -257,6 +258,16 @@ fn show(status: &Value) -> String {
                 format!("{} {handles}", text_of(stream, "stream")),
             ]);
         }
+        for (at, mapping) in array(&shard["mappings"]).iter().enumerate() {
+            let own = volumes.get(at).map_or("the device", |volume| text_of(volume, "name"));
+            let to_come = mapping["blocks_to_come"].as_u64().unwrap_or(0);
+            let rest = match to_come {
+                0 => String::new(),
+                blocks => format!(" ({blocks} of {} blocks to come)", mapping["blocks"]),
+            };
+            let name = text_of(mapping, "mapping");
+            rows.push(vec![format!("  mapping of {own}"), format!("{name}{rest}")]);
+        }
         text.push_str(&table(&rows));
         let switches = array(&shard["policy_switches"]);
         if !switches.is_empty() {
@@ -286,12 +297,13 @@ mod tests {
     use super::wanted;
 
     #[test]
-    fn a_volume_may_only_choose_its_streams() {
+    fn a_volume_may_only_choose_its_streams_and_its_mapping() {
         let body = wanted("data", "stream=sfr:handles=8").unwrap();
         assert_eq!(
             (&body["decision"], &body["name"]),
             (&"stream/data".into(), &"sfr:handles=8".into())
         );
+        assert_eq!(wanted("data", "mapping=page").unwrap()["decision"], "mapping/data");
         assert_eq!(wanted("all", "victim=greedy").unwrap()["decision"], "victim");
         assert!(wanted("data", "victim=greedy").unwrap_err().contains("set all victim=greedy"));
         assert!(wanted("all", "greedy").unwrap_err().contains("KIND=NAME"));

@@ -165,8 +165,7 @@ pub(crate) struct Views {
 
 /// What a unit has for a page.
 enum Room {
-    /// Room; true if a band is open there.
-    Here(bool),
+    Here,
     /// Room, but its queue is full.
     Later,
     None,
@@ -218,13 +217,13 @@ impl Ftl {
         if let Some(home) = self.policies.unit.home(&page) {
             let home = units.start + home;
             match self.room_at(point, home) {
-                Room::Here(open) => return self.open_page_at(point, home, open),
+                Room::Here => return self.open_page_at(point, home),
                 Room::Later => return None,
                 Room::None => self.counters.static_fallbacks += 1,
             }
         }
         if let Some((_, unit)) = self.laggard().filter(|&(lagging, _)| lagging == point) {
-            return self.open_page_at(point, unit, true);
+            return self.open_page_at(point, unit);
         }
         let key = self.room_key();
         if let Some((at, dirty)) = self.points[point].no_room
@@ -245,12 +244,14 @@ impl Ftl {
             self.counters.policy_invalid += 1;
             first
         });
-        self.open_page_at(point, view.unit, view.open)
+        self.open_page_at(point, view.unit)
     }
 
-    /// The next page of `point` on a unit where it has a band open, or that has a clean one.
-    fn open_page_at(&mut self, point: usize, unit: u32, open: bool) -> Option<u32> {
-        if !open && !self.adopt_band(unit, point) {
+    /// The next page of `point` on a unit where it has a band open, or that has one that was left or a
+    /// clean one.
+    fn open_page_at(&mut self, point: usize, unit: u32) -> Option<u32> {
+        let own = self.points[point].open[unit as usize] != NONE;
+        if !own && !self.adopt_band(unit, point) {
             let open = self.open_band(unit, self.points[point].purpose)?;
             self.opens[open].point = point as u32;
             self.points[point].open[unit as usize] = open;
@@ -273,7 +274,9 @@ impl Ftl {
         if state.gone || !usual || self.now < self.no_space_until {
             return Room::None;
         }
-        let open = self.points[point].open[unit as usize] != NONE;
+        let own = &self.points[point];
+        let open = own.open[unit as usize] != NONE
+            || self.may_adopt(own) && self.who_left(unit as usize).is_some();
         let clean = !self.bands.clean(unit).is_empty();
         let widens = clean && self.may_widen(&self.points[point]);
         if !open && !widens {
@@ -282,7 +285,7 @@ impl Ftl {
         }
         // A queue moves on by itself; its end counts as a change of room.
         let appends_max = self.appends_max_of(self.points[point].purpose);
-        if state.appends_waiting() >= appends_max { Room::Later } else { Room::Here(open) }
+        if state.appends_waiting() >= appends_max { Room::Later } else { Room::Here }
     }
 
     /// Changes whenever a unit may have got room for a page; `None` while room is given out by
@@ -313,12 +316,12 @@ impl Ftl {
         views.clear();
         let mut dirty = false;
         let own = &self.points[point];
-        let may_widen = self.may_widen(own);
+        let (may_widen, may_adopt) = (self.may_widen(own), self.may_adopt(own));
         let appends_max = self.appends_max_of(own.purpose);
         let units = self.units_for(own.purpose);
         let units = units.start as usize..units.end as usize;
         for (index, unit) in units.clone().zip(&self.units[units]) {
-            let open = own.open[index] != NONE;
+            let open = own.open[index] != NONE || may_adopt && self.who_left(index).is_some();
             // First, because it is foreseeable: this runs several times for every page.
             if !open && !may_widen {
                 continue;
@@ -349,15 +352,22 @@ impl Ftl {
     /// of the loop around it.
     #[inline(never)]
     fn may_widen(&self, point: &Point) -> bool {
-        let mut opened = point.open.iter().filter(|&&open| open != NONE);
-        if !self.may_open(point.purpose, opened.clone().next().is_some()) {
-            return false;
-        }
+        let has_open = point.open.iter().any(|&open| open != NONE);
+        self.may_open(point.purpose, has_open) && self.is_below_stripe(point)
+    }
+
+    /// True if `point` may fill a band that an idle point has left on one more unit. However few bands
+    /// are free, it takes none.
+    fn may_adopt(&self, point: &Point) -> bool {
+        self.streams.bands_left && self.is_below_stripe(point)
+    }
+
+    fn is_below_stripe(&self, point: &Point) -> bool {
         let stripe = match self.settings.stripe_units {
             0 => self.geometry.units,
             units => units,
         };
-        opened.nth(stripe as usize - 1).is_none()
+        point.open.iter().filter(|&&open| open != NONE).nth(stripe as usize - 1).is_none()
     }
 
     /// Opens a clean band of `unit`.
@@ -511,6 +521,8 @@ impl Ftl {
         let entry = &mut self.pages[page];
         entry.state = PageState::Queued;
         let unit = self.bands.unit_of_slot(entry.slot);
+        // A band that was left may be for others to fill now.
+        self.room_changes += u64::from(self.streams.bands_left);
         self.units[unit as usize].programs.push_back(page);
         let appends_max = match self.views.of {
             Some((point, _)) => self.appends_max_of(self.points[point].purpose),

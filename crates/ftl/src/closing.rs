@@ -75,10 +75,14 @@ impl Ftl {
         room.then_some((point, unit))
     }
 
-    /// Space is short, and more bands than pass through anyway only wait for orders.
+    /// Space is short, and more bands than pass through anyway only wait for orders. Where the host
+    /// has hardly a band left to open, each of them is missed: with many handles few appends go to
+    /// each, and a page that one of them left open would hold up all writes.
     fn drained_bands_are_missed(&self) -> bool {
-        self.bands.free < self.bands_free_low()
-            && self.bands.draining_slow() > self.geometry.units as usize / UNITS_PER_DRAINED
+        let free = self.bands.free;
+        let none_left = free <= self.host_floor() + FREE_AT_REST;
+        let passing = if none_left { 0 } else { self.geometry.units as usize / UNITS_PER_DRAINED };
+        free < self.bands_free_low() && self.bands.draining_slow() > passing
     }
 
     /// The append point to use where `wished` would be: while space is short and bands wait for

@@ -2,12 +2,12 @@
 //! mount ([`Settings`]). Both are checked whole before anything starts.
 
 use crate::map::bytes_min_to_hold;
+use crate::mapping::MapVolume;
 use crate::policy::PolicyNames;
 use crate::policy::stream::HANDLES_MAX;
 use crate::shares::{FastShare, SHARES_MAX};
 use crate::streams::StreamVolume;
 use flash::{Geometry, MICROSECOND, MILLISECOND};
-use std::ops::Range;
 
 /// Chosen when the device is formatted, kept in the root record.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -66,9 +66,9 @@ pub struct Settings {
     /// With `map_bytes`: blocks whose entries come to DRAM and leave it together, a power of two from 8
     /// to 1024. Fewer make better use of it where hot blocks lie far apart, and larger tables.
     pub map_piece_blocks: u32,
-    /// With `map_bytes`: ranges of logical blocks whose entries stay in DRAM once they came, as of volumes
-    /// that are mapped by page.
-    pub map_whole: Vec<Range<u32>>,
+    /// With `map_bytes`: volumes, and whether their entries stay in DRAM; all of the device is one if
+    /// there are none.
+    pub map_volumes: Vec<MapVolume>,
     /// Policies, by name.
     pub policies: PolicyNames,
     /// Ranges of logical blocks with a stream policy of their own; they must not overlap.
@@ -101,7 +101,7 @@ impl Default for Settings {
             fast_shares: Vec::new(),
             map_bytes: 0,
             map_piece_blocks: 1024,
-            map_whole: Vec::new(),
+            map_volumes: Vec::new(),
             policies: PolicyNames::default(),
             volumes: Vec::new(),
             seed: 1,
@@ -163,7 +163,9 @@ impl Settings {
             ));
         }
         let blocks = geometry.slots() as u32;
-        let min = bytes_min_to_hold(blocks, piece, &self.map_whole);
+        let by_page = self.map_volumes.iter().filter(|volume| volume.page);
+        let by_page: Vec<_> = by_page.map(|volume| volume.blocks.clone()).collect();
+        let min = bytes_min_to_hold(blocks, piece, &by_page);
         if self.map_bytes != 0 && self.map_bytes < min {
             return Err(format!(
                 "map_memory of {} bytes: the map of a device of this size, or of each of its shards, \

@@ -38,6 +38,7 @@ mod host;
 mod in_flight;
 mod lost;
 mod map;
+mod mapping;
 mod mount;
 mod moves;
 mod mutant;
@@ -64,6 +65,7 @@ pub use detach::LostTier;
 pub use format::VERSION;
 pub use host::ATOMIC_BLOCKS_MAX;
 pub use map::map_bytes_min;
+pub use mapping::{MAPPINGS, MapStatus, MapVolume};
 pub use mount::logical_blocks_max;
 pub use mutant::Mutant;
 pub use policy::PolicyNames;
@@ -239,7 +241,8 @@ impl Ftl {
 
     /// When to give [`Input::Deadline`] if nothing happens before.
     pub fn deadline(&self) -> Option<Instant> {
-        [self.work_deadline(), self.scrub_deadline()].into_iter().flatten().min()
+        let others = [self.scrub_deadline(), self.mapping_deadline()];
+        self.work_deadline().into_iter().chain(others.into_iter().flatten()).min()
     }
 
     /// The deadline of what somebody waits for.
@@ -343,6 +346,7 @@ impl Ftl {
         if self.mount.is_some() {
             self.mount_pump();
         }
+        self.mapping_pump();
         if self.may_write() && self.tier_lost().is_some() {
             self.fail();
         }
@@ -714,6 +718,7 @@ impl Ftl {
         self.set_up_streams()?;
         self.set_up_shares();
         self.set_up_reclaim();
+        self.set_up_mapping();
         self.set_up_profile();
         Ok(())
     }

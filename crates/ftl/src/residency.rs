@@ -485,6 +485,16 @@ impl Ftl {
         absent.into_iter().filter(|&piece| !self.pin_or_load(piece, None)).count() == 0
     }
 
+    /// Brings `piece` into DRAM, for nobody's request. False if every frame is taken.
+    pub(crate) fn load_piece(&mut self, piece: u32) -> bool {
+        self.pin_or_load(piece, None) || self.host.residency.loads.contains_key(&piece)
+    }
+
+    /// Loads that no request waits for.
+    pub(crate) fn loads_for_nobody(&self) -> usize {
+        self.host.residency.loads.values().filter(|load| load.pins == 0).count()
+    }
+
     /// Rerouted reads of blocks of `piece` fail.
     fn fail_reroutes(&mut self, piece: u32) {
         let Some(cached) = self.map.cached() else { return };

@@ -1,6 +1,7 @@
 //! What the FTL tells about itself: counters since the mount, gauges of now.
 
 use crate::map::Cached;
+use crate::mapping::MapStatus;
 use crate::policy::PolicyNames;
 use crate::streams::StreamStatus;
 use crate::switch::PolicyChange;
@@ -95,6 +96,8 @@ pub struct Status {
     pub policies: PolicyNames,
     /// The stream policy of each of [`crate::Settings::volumes`], and of the rest of the device.
     pub streams: Vec<StreamStatus>,
+    /// How each of [`crate::Settings::map_volumes`] is mapped.
+    pub mappings: Vec<MapStatus>,
     /// The last switches of policies, oldest first.
     pub switches: Vec<PolicyChange>,
     /// What cannot be as the settings say, and why.
@@ -181,6 +184,7 @@ impl Ftl {
             units: (0..self.geometry.units).map(|unit| self.unit_status(unit)).collect(),
             policies: self.policies.names.clone(),
             streams: self.streams.status(),
+            mappings: self.mapping_status(),
             switches: self.switches.recent(),
             warnings: self.slo_warnings(),
             tier: self.tier_status(),

@@ -4,7 +4,8 @@
 //! A volume has an append point for each of its handles, for the host and for relocation. How many
 //! it gets depends on the spare bands, as each keeps a band open that GC cannot use. Append points
 //! are never taken away, as bands, pages and moves name them; those that a switch of policies leaves
-//! without a stream are *idle*, and their open bands and pages are filled by others.
+//! without a stream are *idle*, and their open bands and pages are filled by others, before these open
+//! any of their own and whether or not there are bands to spare.
 //!
 //! Invariants:
 //! - a policy's answer beyond the handles is counted and replaced by the default's;
@@ -142,6 +143,8 @@ pub(crate) struct Streams {
     policies_made: u32,
     /// An idle point may have a page that it has begun.
     pages_left: bool,
+    /// An idle point may have an open band.
+    pub bands_left: bool,
 }
 
 impl Streams {
@@ -324,6 +327,8 @@ impl Ftl {
             let idle = at >= count;
             // Padding it would cost as much as it holds, with every switch.
             self.streams.pages_left |= idle && self.points[point].page != NONE;
+            let has_open = self.points[point].open.iter().any(|&open| open != NONE);
+            self.streams.bands_left |= idle && has_open;
             let number = self.streams.volumes[index].number;
             (self.points[point].idle, self.points[point].origin) = (idle, (number, origin));
         }
@@ -504,14 +509,34 @@ impl Ftl {
         true
     }
 
+    /// The idle point that has left an open band on `unit` for others to fill.
+    pub(crate) fn who_left(&self, unit: usize) -> Option<usize> {
+        let left = |point: &Point| {
+            let open = point.open[unit];
+            // What it is filling is handed on as a page.
+            point.idle
+                && open != NONE
+                && (point.page == NONE || self.pages[point.page].open != open)
+        };
+        self.points.iter().position(left)
+    }
+
     /// An open band on `unit` that an idle point has left, for `point` to fill.
     pub(crate) fn adopt_band(&mut self, unit: u32, point: usize) -> bool {
+        if !self.streams.bands_left {
+            return false;
+        }
         let at = unit as usize;
-        let left = |other: &Point| other.idle && other.page == NONE && other.open[at] != NONE;
-        let Some(other) = self.points.iter().position(left) else { return false };
+        let Some(other) = self.who_left(at) else {
+            let has_open = |point: &Point| point.open.iter().any(|&open| open != NONE);
+            self.streams.bands_left = self.points.iter().any(|point| point.idle && has_open(point));
+            return false;
+        };
         let open = std::mem::replace(&mut self.points[other].open[at], NONE);
         self.opens[open].point = point as u32;
         self.points[point].open[at] = open;
+        // Where either has a band open is not what it was.
+        self.room_changes += 1;
         true
     }
 }

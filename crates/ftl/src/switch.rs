@@ -6,6 +6,7 @@
 //! - every switch is kept in a bounded list, with who asked for it or why it was necessary.
 
 use crate::Ftl;
+use crate::mapping::Mapping;
 use crate::policy::stream::{Shape, StreamPolicy};
 use crate::policy::{Chosen, DECISIONS, Fault, FaultKind, PolicyNames};
 use flash::Instant;
@@ -19,14 +20,15 @@ const SWITCHES_MAX: usize = 32;
 pub struct Switch<'a> {
     /// When: an FTL with nothing to do does not know how late it is.
     pub now: Instant,
-    /// "victim", "wear", "erase", "unit", "profile", "stream" for all volumes, or "stream/N" for the Nth of
-    /// [`crate::Settings::volumes`].
+    /// "victim", "wear", "erase", "unit", "profile", "stream" for all volumes, "stream/N" for the Nth of
+    /// [`crate::Settings::volumes`], "mapping" for all, or "mapping/N" for the Nth of
+    /// [`crate::Settings::map_volumes`].
     pub decision: &'a str,
     /// What it is called from now on.
     pub name: &'a str,
     /// Who asks, for the record.
     pub by: &'a str,
-    /// The policy: one, or for "stream" one for each of [`Ftl::stream_shapes`].
+    /// The policy: one, for "stream" one for each of [`Ftl::stream_shapes`], for "mapping" none.
     pub chosen: Vec<Chosen>,
 }
 
@@ -51,6 +53,8 @@ pub(crate) struct Switches {
     recent: VecDeque<PolicyChange>,
     /// A policy that may break is in charge of something.
     pub watched: bool,
+    /// What is left to do of switches of mappings.
+    pub mapping: Mapping,
 }
 
 impl Switches {
@@ -79,6 +83,9 @@ impl Ftl {
         let chosen = chosen.collect::<Result<_, _>>()?;
         let by = "the program";
         self.switch_policy(Switch { now: self.now, decision, name, by, chosen })?;
+        if kind == MAPPING {
+            return Ok(());
+        }
         // The end of a mount makes stream policies anew, by what the settings say.
         match self.stream_index(decision)? {
             Some(index) => self.settings.volumes[index].stream = name.into(),
@@ -115,6 +122,12 @@ impl Ftl {
                 "{decision} is decided by {wanted} policies of that kind, not by {chosen:?}"
             ));
         }
+        if kind == MAPPING {
+            let from = self.put_mapping(&Switch { now, decision, name, by, chosen })?;
+            self.now = self.now.max(now);
+            self.note_switch(decision, from, name, by);
+            return Ok(Vec::new());
+        }
         let first = self.stream_index(decision)?.unwrap_or(0);
         self.now = self.now.max(now);
         let mut before = Vec::new();
@@ -128,20 +141,31 @@ impl Ftl {
                 before.push(self.policies.put(name, one));
             }
         }
-        self.counters.policy_switches += 1;
         self.switches.watched = true;
-        self.switches.note(PolicyChange {
-            at: self.now,
-            decision: decision.into(),
-            from,
-            to: name.into(),
-            why: by.into(),
-        });
+        self.note_switch(decision, from, name, by);
         match kind {
             "profile" => self.profile_chosen(by),
             _ => self.note_named(kind),
         }
         Ok(before)
+    }
+
+    fn note_switch(&mut self, decision: &str, from: String, to: &str, by: &str) {
+        self.counters.policy_switches += 1;
+        let (decision, to, why) = (decision.into(), to.into(), by.into());
+        self.switches.note(PolicyChange { at: self.now, decision, from, to, why });
+    }
+
+    /// Whether `name` could be put in charge of `decision`, as far as that can be told before it is made,
+    /// and what it is made for: see [`Ftl::stream_shapes`].
+    ///
+    /// # Errors
+    /// No such decision, or why not.
+    pub fn check_switch(&self, decision: &str, name: &str) -> Result<Vec<Shape>, String> {
+        if is_mapping(decision) {
+            self.check_mapping(decision, name)?;
+        }
+        self.stream_shapes(decision)
     }
 
     /// What the policies of `decision` are made for: one entry for each that it needs. Only a stream
@@ -150,6 +174,9 @@ impl Ftl {
     /// # Errors
     /// No such decision.
     pub fn stream_shapes(&self, decision: &str) -> Result<Vec<Shape>, String> {
+        if is_mapping(decision) {
+            return self.mapping_volumes(decision).map(|_| Vec::new());
+        }
         let volumes = match self.stream_index(decision)? {
             Some(index) => index..index + 1,
             None if decision == "stream" => 0..self.streams.volumes(),
@@ -243,8 +270,15 @@ impl Ftl {
     }
 }
 
+/// The decision that no policy makes.
+const MAPPING: &str = "mapping";
+
+fn is_mapping(decision: &str) -> bool {
+    decision.split('/').next() == Some(MAPPING)
+}
+
 /// Adds `name` to a list in words, once.
-fn join(list: &mut String, name: &str) {
+pub(crate) fn join(list: &mut String, name: &str) {
     if list.split(", ").any(|other| other == name) {
         return;
     }

@@ -93,6 +93,8 @@ pub struct SoakReport {
     pub remounts: u64,
     /// Policy switches.
     pub switches: u64,
+    /// Switches of mappings that were refused, for want of memory.
+    pub mappings_refused: u64,
     /// Combines the trace hashes of all mounts.
     pub trace_hash: u64,
     /// Virtual time at the end.
@@ -230,11 +232,34 @@ impl Soak<'_> {
             ("unit", ftl::policy::UNITS),
             ("stream", ftl::policy::stream::STREAMS),
             ("profile", ftl::policy::profile::PROFILES),
+            ("mapping", ftl::MAPPINGS),
         ];
-        let (decision, names) = decisions[self.random.below(decisions.len() as u64) as usize];
+        // Where the whole map is in DRAM there is nothing to switch.
+        let is_cached = host.sim.settings().map_bytes > 0;
+        let count = decisions.len() - usize::from(!is_cached);
+        let (decision, names) = decisions[self.random.below(count as u64) as usize];
+        if decision == "mapping" {
+            return self.switch_mapping(host);
+        }
         let name = names[self.random.below(names.len() as u64) as usize];
         self.report.switches += 1;
         host.sim.ftl_mut().set_policy(decision, name).map_err(Failure)
+    }
+
+    /// Maps one of the volumes, or all, in another way. Too many by page are refused.
+    fn switch_mapping(&mut self, host: &mut Host) -> Result<(), Failure> {
+        let volumes = host.sim.settings().map_volumes.len() as u64;
+        let decision = match self.random.below(volumes + 1) {
+            0 => "mapping".into(),
+            number => format!("mapping/{}", number - 1),
+        };
+        let name = ftl::MAPPINGS[self.random.below(2) as usize];
+        match host.sim.ftl_mut().set_policy(&decision, name) {
+            Ok(()) => self.report.switches += 1,
+            Err(why) if why.contains("map_memory") => self.report.mappings_refused += 1,
+            Err(why) => return Err(Failure(why)),
+        }
+        Ok(())
     }
 
     /// What is checked whenever an FTL's life ends.

@@ -23,12 +23,14 @@ pub struct SwitchRun {
     pub layout: Layout,
     /// Logical by physical capacity.
     pub utilization: f64,
-    /// I/Os of 4 KiB in flight.
-    pub depth: u32,
+    /// How I/Os of 4 KiB come.
+    pub pace: Pace,
     /// Share of reads.
     pub reads: f64,
     /// Measured, in virtual time.
     pub measure_ns: u64,
+    /// Decision and policy in charge from the beginning, while the device is aged, too.
+    pub steady: Option<(&'static str, &'static str)>,
     /// Between two switches; 0 for none.
     pub every_ns: u64,
     /// Decisions and policies, put in charge in turn.
@@ -42,6 +44,8 @@ pub struct SwitchSeen {
     pub seen: Seen,
     /// Latencies of the I/Os that were in flight at a switch.
     pub beside: Latency,
+    /// Of all others.
+    pub apart: Latency,
     /// Switches that took place.
     pub switches: u64,
     /// Slots programmed for any reason, by slots written.
@@ -54,9 +58,16 @@ impl SwitchRun {
     /// # Errors
     /// No such profile or policy, or an I/O failed.
     pub fn measure(&self) -> Result<SwitchSeen, Failure> {
-        let mut target = self.device()?;
-        let client =
-            Client { pace: Pace::Depth(self.depth), reads: self.reads, ..Client::default() };
+        let mut target = Switching {
+            inner: self.device()?,
+            run: self,
+            next: None,
+            switched: 0,
+            in_flight: BTreeMap::new(),
+            beside: Latency::default(),
+            apart: Latency::default(),
+        };
+        let client = Client { pace: self.pace, reads: self.reads, ..Client::default() };
         let before = target.inner.counts();
         target.next = (self.every_ns > 0).then(|| target.now() + self.every_ns);
         let window = Window { warmup_ns: 0, measure_ns: self.measure_ns };
@@ -67,18 +78,25 @@ impl SwitchRun {
         let after = target.inner.counts();
         let written = (after.bytes_written - before.bytes_written).max(1) as f64;
         let waf = (after.bytes_programmed - before.bytes_programmed) as f64 / written;
-        Ok(SwitchSeen { seen, beside: target.beside, switches: target.switched, waf })
+        let Switching { beside, apart, switched: switches, .. } = target;
+        Ok(SwitchSeen { seen, beside, apart, switches, waf })
     }
 
-    /// Every block written once in order, and once more at random.
-    fn device(&self) -> Result<Switching<'_>, Failure> {
+    /// The device before the load: every block written once in order, and once more at random.
+    ///
+    /// # Errors
+    /// No such profile or policy, or an I/O failed.
+    pub fn device(&self) -> Result<SimTarget, Failure> {
         let medium = crate::device::nand_of(self.profile, &self.layout, Faults::default(), |_| {});
         let medium = medium.map_err(Failure)?;
         let logical_blocks = (medium.geometry().slots() as f64 * self.utilization) as u32;
         let options = FormatOptions { logical_blocks, uuid: 1, label: Vec::new() };
         let mut sim = Sim::format(medium, options, Settings::default(), Instant(0))?;
         sim.run_until_ready()?;
-        let mut inner = SimTarget::new(sim);
+        if let Some((decision, name)) = self.steady {
+            sim.ftl_mut().set_policy(decision, name).map_err(Failure)?;
+        }
+        let mut target = SimTarget::new(sim);
         let fill = Client {
             pace: Pace::Depth(16),
             bytes: 64 << 10,
@@ -90,16 +108,9 @@ impl SwitchRun {
             Client { pace: Pace::Depth(64), ios_max: logical_blocks.into(), ..Client::default() };
         let whenever = Window { warmup_ns: 0, measure_ns: u64::MAX / 2 };
         for client in [fill, age] {
-            load::run(&mut inner, &[client], whenever, 1)?;
+            load::run(&mut target, &[client], whenever, 1)?;
         }
-        Ok(Switching {
-            inner,
-            run: self,
-            next: None,
-            switched: 0,
-            in_flight: BTreeMap::new(),
-            beside: Latency::default(),
-        })
+        Ok(target)
     }
 }
 
@@ -162,6 +173,7 @@ struct Switching<'a> {
     /// By token: when each I/O came, and whether it saw a switch.
     in_flight: BTreeMap<u64, (Instant, bool)>,
     beside: Latency,
+    apart: Latency,
 }
 
 impl Switching<'_> {
@@ -209,8 +221,9 @@ impl Target for Switching<'_> {
 
     fn take_done(&mut self) -> Option<Done> {
         let done = self.inner.take_done()?;
-        if let Some((submitted, true)) = self.in_flight.remove(&done.token) {
-            self.beside.add(done.at - submitted);
+        if let Some((submitted, saw_a_switch)) = self.in_flight.remove(&done.token) {
+            let latency = if saw_a_switch { &mut self.beside } else { &mut self.apart };
+            latency.add(done.at - submitted);
         }
         Some(done)
     }
@@ -239,9 +252,10 @@ impl Default for SwitchRun {
             profile: "mlc-25nm",
             layout: Layout { channels: 4, dies_per_channel: 4, blocks_per_plane: 96 },
             utilization: 0.8,
-            depth: 64,
+            pace: Pace::Depth(64),
             reads: 0.5,
             measure_ns: 10 * SECOND,
+            steady: None,
             every_ns: 0,
             switches: Vec::new(),
         }

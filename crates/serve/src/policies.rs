@@ -128,7 +128,7 @@ impl fmt::Display for SwitchError {
 }
 
 /// Puts the policy `name` in charge of `decision` on all shards: "victim", "wear", "erase", "unit",
-/// "stream", or "stream/VOLUME". Blocks until it is.
+/// "stream" or "stream/VOLUME", "mapping" or "mapping/VOLUME". Blocks until it is.
 ///
 /// # Errors
 /// What there is instead.
@@ -139,7 +139,7 @@ pub fn switch(control: &Control, decision: &str, name: &str, by: &str) -> Result
     let mut ready = Vec::new();
     for shard in 0..control.shards() {
         let (sender, receiver) = mpsc::channel();
-        control.shapes(shard, &counted, move |shapes| drop(sender.send(shapes)));
+        control.shapes(shard, &counted, name, move |shapes| drop(sender.send(shapes)));
         let shapes = receiver.recv_timeout(ANSWER_TIME);
         let shapes = shapes.map_err(|_| SwitchError::NoAnswer(shard))?;
         let shapes = shapes.map_err(SwitchError::Refused)?;
@@ -167,12 +167,14 @@ pub fn switch(control: &Control, decision: &str, name: &str, by: &str) -> Result
 
 /// The FTL counts its volumes; people call them by name.
 fn counted(control: &Control, decision: &str) -> Result<String, String> {
-    let Some(volume) = decision.strip_prefix("stream/") else { return Ok(decision.into()) };
+    let Some((kind @ ("stream" | "mapping"), volume)) = decision.split_once('/') else {
+        return Ok(decision.into());
+    };
     let exports = control.exports();
     match exports.iter().position(|export| export.name == volume) {
         // A lone volume is all there is.
-        Some(_) if exports.len() == 1 => Ok("stream".into()),
-        Some(index) => Ok(format!("stream/{index}")),
+        Some(_) if exports.len() == 1 => Ok(kind.into()),
+        Some(index) => Ok(format!("{kind}/{index}")),
         None => {
             let names: Vec<_> = exports.iter().map(|export| export.name.as_str()).collect();
             Err(format!("no volume is called {volume:?}; there are {}", names.join(", ")))

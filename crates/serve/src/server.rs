@@ -311,15 +311,17 @@ impl Control {
         &self.plugins
     }
 
-    /// Asks a shard what the policies of a decision are made for; `answer` runs on its thread.
+    /// Asks a shard what the policies of a decision are made for, and whether the one called `name` can
+    /// be; `answer` runs on its thread.
     pub fn shapes(
         &self,
         shard: usize,
         decision: &str,
+        name: &str,
         answer: impl FnOnce(Result<Vec<Shape>, String>) + Send + 'static,
     ) {
-        let (decision, answer) = (decision.into(), Box::new(answer));
-        self.shared.mailboxes[shard].push(Message::Shapes { decision, answer });
+        let (decision, name, answer) = (decision.into(), name.into(), Box::new(answer));
+        self.shared.mailboxes[shard].push(Message::Shapes { decision, name, answer });
     }
 
     /// What is known of the fast tier.

@@ -24,7 +24,7 @@ use serde_json::{Value, json};
     weir bench all --json | jq '.[] | select(.met | not)'\n\n\
     Names: ftl-read-cpu, ftl-write-cpu, ftl-tier-write-cpu, map-cached-{zipf,dram}-{5,1},\n  \
     map-cached-hit-cpu, stream-POLICY-ns, policy-DECISION-POLICY-ns, plugin-DECISION-MODULE-ns,\n  \
-    switch-{DECISION-p999,DECISION-longest-ms,cpu-us,drop-us}, map-bytes-per-block, usable-capacity,\n  \
+    switch-DECISION{,-saturated}-{p999,longest-ms}, switch-{cpu,drop}-us, map-bytes-per-block, usable-capacity,\n  \
     recovery-seconds-per-tib, sim-memory-per-tib, sim-rate, waf-{fifo,greedy}-{7,10,28}, crash-images,\n  \
     raw-{bandwidth,latency}-PROFILE, nbd-{rand,seq}-{read,write}...-vs-{nbdkit,qemu-nbd},\n  \
     tier-file-write-{qd1,qd32}\n\n\

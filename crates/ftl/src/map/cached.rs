@@ -182,12 +182,26 @@ impl Cached {
 
     /// The pieces of these blocks stay in DRAM once they came. There are frames for them: see
     /// [`bytes_min_to_hold`].
-    pub fn hold(&mut self, blocks: &Range<u32>) {
+    pub fn hold_all(&mut self, blocks: &Range<u32>) {
         let pieces = pieces_of(&(blocks.start..blocks.end.min(self.blocks)), self.shift);
+        pieces.for_each(|piece| self.hold(piece, true));
+    }
+
+    /// `piece` stays in DRAM once it came, or (`false`) may leave it again.
+    pub fn hold(&mut self, piece: u32, stays: bool) {
         // With a frame for each piece none ever leaves.
-        for piece in pieces.filter(|_| self.frames < self.place.len() as u32) {
-            self.held_count += u32::from(!self.held.get(piece));
-            self.held.set(piece, true);
+        if self.held.get(piece) == stays || self.frames == self.place.len() as u32 {
+            return;
+        }
+        self.held.set(piece, stays);
+        if stays {
+            self.held_count += 1;
+            self.pin(piece);
+        } else {
+            self.held_count -= 1;
+            if self.is_resident(piece) {
+                self.unpin(piece);
+            }
         }
     }
 

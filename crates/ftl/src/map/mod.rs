@@ -48,7 +48,8 @@ impl Map {
             return Self { blocks, flat: vec![UNMAPPED; blocks as usize], cached: None };
         }
         let mut cached = Box::new(Cached::new(blocks, bytes, settings.map_piece_blocks));
-        settings.map_whole.iter().for_each(|blocks| cached.hold(blocks));
+        let by_page = settings.map_volumes.iter().filter(|volume| volume.page);
+        by_page.for_each(|volume| cached.hold_all(&volume.blocks));
         Self { blocks, flat: Vec::new(), cached: Some(cached) }
     }
 

@@ -156,7 +156,7 @@ fn what_is_held_stays_and_the_rest_has_frames_left() {
     let bytes = super::bytes_min_to_hold(blocks, piece, std::slice::from_ref(&held));
     let mut twin = Twin::new(blocks, piece, 5);
     twin.cached = Cached::new(blocks, bytes, piece);
-    twin.cached.hold(&held);
+    twin.cached.hold_all(&held);
     assert!(twin.cached.frames_shared() >= 24, "{} frames are left", twin.cached.frames_shared());
     held.clone().for_each(|lba| twin.load(twin.cached.piece(lba)));
     for _ in 0..5_000 {

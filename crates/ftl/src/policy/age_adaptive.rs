@@ -1,6 +1,6 @@
 //! Cost-benefit with ages that count only as far as they tell.
 
-use super::cost_benefit::{best_by_score, ratio};
+use super::cost_benefit::{age, best_by_score, ratio};
 use super::{Columns, FullBands, VictimPolicy};
 use flash::{BlockId, Random};
 
@@ -28,8 +28,7 @@ impl VictimPolicy for AgeAdaptive {
         let sum = opened.iter().fold(0u64, |sum, &at| sum.wrapping_add(at));
         let count = opened.len().max(1) as u64;
         let old = MEANS * (pages.wrapping_mul(count).wrapping_sub(sum) / count + 1);
-        best_by_score(&columns, |valid, opened| {
-            ratio(slots, valid, (pages.saturating_sub(opened) + 1).min(old))
-        })
+        let old = old as f64;
+        best_by_score(&columns, |valid, opened| ratio(slots, valid, age(pages, opened).min(old)))
     }
 }

@@ -4,7 +4,7 @@
 /// A built-in policy.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Entry {
-    /// What it decides: one of [`super::DECISIONS`], or "replica".
+    /// What it decides: one of [`super::DECISIONS`], "mapping", or "replica".
     pub decision: &'static str,
     /// Its name.
     pub name: &'static str,
@@ -110,6 +110,8 @@ pub const CATALOGUE: &[Entry] = &[
     ),
     entry("profile", "mixed", "", "cost-benefit, read-first, weighted-queue"),
     entry("profile", "small-writes", "", "cost-benefit, idle, shortest-queue"),
+    entry("mapping", "page", "", "a volume's entries of the map stay in DRAM"),
+    entry("mapping", "cached", "", "they may leave it (with `map_memory`)"),
     entry("replica", "unit-queue", "", "the copy whose unit has the shortest queue (lab)"),
     entry("replica", "device-queue", "", "the copy whose device has the shortest queue (lab)"),
     entry("replica", "round-robin", "", "each copy in its turn (lab)"),
@@ -138,6 +140,7 @@ mod tests {
             ("unit", UNITS),
             ("stream", STREAMS),
             ("profile", PROFILES),
+            ("mapping", crate::MAPPINGS),
             ("replica", REPLICAS),
         ];
         for (decision, names) in lists {

@@ -15,19 +15,31 @@ impl VictimPolicy for CostBenefit {
 
     fn pick(&mut self, bands: &dyn FullBands, _: &mut Random) -> Option<BlockId> {
         let (slots, pages) = (bands.slots(), bands.pages());
-        best_by_score(&bands.columns(), |valid, opened| {
-            // +1: a band of this very instant still has to be comparable.
-            ratio(slots, valid, pages.saturating_sub(opened) + 1)
-        })
+        best_by_score(&bands.columns(), |valid, opened| ratio(slots, valid, age(pages, opened)))
     }
 }
 
-/// What a band of this age gives over what it costs. Times and counts are far from where a sign would be,
-/// and signed numbers become floating ones in one instruction.
+/// What a band of this age gives over what it costs. Counts are far from where a sign would be, and
+/// signed numbers become floating ones several at a time.
 #[inline(always)]
-pub(super) fn ratio(slots: u32, valid: u32, age_pages: u64) -> (f64, f64) {
+pub(super) fn ratio(slots: u32, valid: u32, age: f64) -> (f64, f64) {
     let float = |count: u32| f64::from(count as i32);
-    (float(slots - valid) * age_pages as i64 as f64, float(2 * valid).max(0.5))
+    (float(slots - valid) * age, float(2 * valid).max(0.5))
+}
+
+/// Pages since a band was opened, and one: a band of this very instant still has to be comparable.
+#[inline(always)]
+pub(super) fn age(pages: u64, opened: u64) -> f64 {
+    exact(pages.wrapping_sub(opened)).max(0.0) + 1.0
+}
+
+/// `number`, taken as signed, of less than 2^51 either way, as what it is. Processors turn 64 bits into a
+/// floating number one at a time, but this is an addition and a subtraction: added to the bits of
+/// 2^52 + 2^51, where the last bit counts one, it is added to that number.
+#[inline(always)]
+fn exact(number: u64) -> f64 {
+    const BIAS: f64 = 6_755_399_441_055_744.0;
+    f64::from_bits(BIAS.to_bits().wrapping_add(number)) - BIAS
 }
 
 /// A share of a score that rounding never comes to.
@@ -62,4 +74,21 @@ pub(super) fn best_by_score(
         }
     }
     (!blocks.is_empty()).then_some(best.1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{age, exact};
+    use flash::Random;
+
+    #[test]
+    fn ages_are_exact_and_a_band_from_the_future_is_new() {
+        let mut random = Random::new(3);
+        for bits in 0..51 {
+            let number = random.next_u64() >> (63 - bits);
+            assert_eq!(exact(number % (1 << 51)), (number % (1 << 51)) as f64);
+            assert_eq!(exact((number % (1 << 51)).wrapping_neg()), -((number % (1 << 51)) as f64));
+        }
+        assert_eq!((age(9, 2), age(9, 9), age(9, 12)), (8.0, 1.0, 1.0));
+    }
 }

@@ -458,7 +458,8 @@ fn plain<T>(name: &str, number: Option<&str>, policy: T) -> Result<T, String> {
 }
 
 pub(crate) fn unknown_decision(decision: &str) -> String {
-    format!("no decision is called {decision:?}; there are {}", DECISIONS.join(", "))
+    let known = DECISIONS.join(", ");
+    format!("no decision is called {decision:?}; there are {known}, mapping")
 }
 
 fn unknown(decision: &str, name: &str, known: &[&str]) -> String {

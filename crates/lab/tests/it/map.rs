@@ -2,15 +2,19 @@
 //! piece of the map comes and goes meanwhile.
 
 use crate::{THREADS, passed, policies_of_seed, seeds};
-use flash::{FastTier, Pairing};
+use flash::{FastTier, Instant, Pairing};
+use ftl::{FormatOptions, MapVolume, Settings};
 use lab::crash::{CrashOptions, CrashReport, explore_seeds};
 use lab::damage::survive_damage;
-use lab::device::Manner;
+use lab::device::{Manner, nand_of};
+use lab::load::{self, Client, Pace, Window};
 use lab::lost_map::{LostMapReport, survive_lost_map};
 use lab::parallel::for_each_seed;
 use lab::rot::survive_rot;
-use lab::soak::{SoakOptions, run_model, run_model_twice};
-use nand::Faults;
+use lab::soak::{SoakOptions, SoakReport, run_model, run_model_twice};
+use lab::target::{SimTarget, Target};
+use lab::workload::Pattern;
+use nand::{Faults, Layout};
 
 /// A device under policies that follow from the seed, every other one with a fast tier.
 fn options_of_seed(seed: u64) -> SoakOptions {
@@ -159,4 +163,91 @@ fn a_run_with_a_part_of_the_map_in_dram_is_the_same_twice() {
         run_model_twice(seed, &options)
     };
     passed(test, for_each_seed(seeds(0..4), THREADS, run));
+}
+
+#[test]
+fn volumes_may_be_mapped_in_another_way_at_any_time() {
+    let test = "volumes_may_be_mapped_in_another_way_at_any_time";
+    let run = |seed| {
+        let mut options = options_of_seed(seed);
+        options.operations_per_switch = 20;
+        let slots = options.device.build(Faults::default()).unwrap().geometry().slots() as u32;
+        let ends = [0, slots / 3, slots / 2 + 5, slots];
+        let volume = |at: &[u32]| MapVolume { blocks: at[0]..at[1], page: seed % 3 == 2 };
+        options.settings.map_volumes = ends.windows(2).map(volume).collect();
+        options.settings.map_volumes[2].page = false;
+        // Enough for some of them.
+        options.settings.map_bytes += [4, 10, 20][seed as usize % 3] * u64::from(slots);
+        run_model(seed, &options)
+    };
+    let reports = passed(test, for_each_seed(seeds(2000..2018), THREADS, run));
+    let sum = |of: fn(&SoakReport) -> u64| reports.iter().map(of).sum::<u64>();
+    let (switches, refused) =
+        (sum(|report| report.switches), sum(|report| report.mappings_refused));
+    println!("{test}: {switches} switches of all kinds, {refused} mappings refused");
+    assert!(switches > 100 && refused > 10, "{switches} switches, {refused} mappings refused");
+}
+
+/// A device of which the first quarter is a volume of its own, and a part of the map in DRAM that can
+/// hold that volume's.
+fn device_of_two_volumes() -> SimTarget {
+    let layout = Layout { channels: 2, dies_per_channel: 2, blocks_per_plane: 24 };
+    let medium = nand_of("mlc-25nm", &layout, Faults::default(), |_| {}).unwrap();
+    let logical_blocks = 70_000;
+    let mut settings = Settings { map_piece_blocks: 64, ..Settings::default() };
+    let volume = |blocks| MapVolume { blocks, page: false };
+    settings.map_volumes = vec![volume(0..17_500), volume(17_500..logical_blocks)];
+    settings.map_bytes = ftl::map_bytes_min(medium.geometry(), 64) + 200_000;
+    let options = FormatOptions { logical_blocks, uuid: 1, label: Vec::new() };
+    let mut sim = lab::Sim::format(medium, options, settings, Instant(0)).unwrap();
+    sim.run_until_ready().unwrap();
+    let mut target = SimTarget::new(sim);
+    let fill = Client {
+        pace: Pace::Depth(16),
+        bytes: 64 << 10,
+        pattern: Pattern::Sequential,
+        ios_max: u64::from(logical_blocks / 16),
+        ..Client::default()
+    };
+    let whenever = Window { warmup_ns: 0, measure_ns: u64::MAX / 2 };
+    load::run(&mut target, &[fill], whenever, 1).unwrap();
+    target
+}
+
+#[test]
+fn a_volume_that_is_mapped_by_page_misses_nothing_until_it_is_cached_again() {
+    let mut target = device_of_two_volumes();
+    // Reads of a part of the device: the longest, and how many found no entry.
+    let read = |target: &mut SimTarget, from, span, ios_max| {
+        let before = target.counter("map_misses");
+        let pace = Pace::Depth(8);
+        let reads = Client { pace, reads: 1.0, from, span, ios_max, ..Client::default() };
+        let whenever = Window { warmup_ns: 0, measure_ns: u64::MAX / 2 };
+        let seen = load::run(target, &[reads], whenever, 1).unwrap().remove(0);
+        (seen.reads.max_ns(), target.counter("map_misses") - before)
+    };
+    let set = |target: &mut SimTarget, decision, name| {
+        target.sim_mut().ftl_mut().set_policy(decision, name)
+    };
+    let (longest, _) = read(&mut target, 0.25, 0.75, 20_000);
+    assert!(read(&mut target, 0.0, 0.25, 2_000).1 > 100, "all of the map is there");
+    set(&mut target, "mapping/0", "page").unwrap();
+    let (longest_meanwhile, _) = read(&mut target, 0.25, 0.75, 20_000);
+    assert!(longest_meanwhile < 2 * longest, "{longest_meanwhile} ns, {longest} before");
+    let status = target.sim().ftl().status();
+    let told =
+        |index: usize| (status.mappings[index].mapping, status.mappings[index].blocks_to_come);
+    assert_eq!((told(0), told(1)), (("page", 0), ("cached", 0)));
+    assert_eq!(status.switches.last().unwrap().decision, "mapping/0");
+    assert_eq!(read(&mut target, 0.0, 0.25, 20_000).1, 0);
+    // There is no room for both.
+    let why = set(&mut target, "mapping", "page").unwrap_err();
+    assert!(why.contains("map_memory") && why.contains("map another volume as cached"), "{why}");
+    assert_eq!(target.sim().ftl().status().mappings, status.mappings);
+    assert!(set(&mut target, "mapping/2", "page").unwrap_err().contains("there are 2, from 0"));
+    assert!(set(&mut target, "mapping/0", "block").unwrap_err().contains("page, cached"));
+    set(&mut target, "mapping/0", "cached").unwrap();
+    read(&mut target, 0.25, 0.75, 20_000);
+    assert!(read(&mut target, 0.0, 0.25, 2_000).1 > 100, "nothing has left");
+    assert!(set(&mut target, "mapping/1", "page").is_err(), "it is larger than what is there");
 }

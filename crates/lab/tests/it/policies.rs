@@ -5,7 +5,7 @@ use flash::{Hint, Instant, Random, SECOND};
 use ftl::{FormatOptions, PolicyNames, Settings};
 use lab::Sim;
 use lab::figures::drive_ops;
-use lab::load::{self, Client, Pace, Seen, Window};
+use lab::load::{self, Client, Latency, Pace, Seen, Window};
 use lab::streams::StreamRun;
 use lab::switching::{SwitchRun, SwitchSeen};
 use lab::target::SimTarget;
@@ -147,4 +147,45 @@ fn streams_that_are_switched_all_the_time_pad_no_pages() {
     let (still, often) = (switched(0, Vec::new()), switched(120, streams.to_vec()));
     println!("WAF {:.2} with {} switches, {:.2} without", often.waf, often.switches, still.waf);
     assert!(often.switches > 500 && often.waf < 1.3 * still.waf, "{:.2}", often.waf);
+}
+
+/// With six handles instead of two few appends go to each, and a page that waits for the one it shares
+/// cells with holds up the bands that GC has drained.
+#[test]
+fn no_write_waits_for_a_handle_that_is_rarely_used() {
+    let run = SwitchRun {
+        layout: Layout { channels: 4, dies_per_channel: 4, blocks_per_plane: 48 },
+        measure_ns: 5 * SECOND,
+        ..SwitchRun::default()
+    };
+    let sepbit = SwitchRun { steady: Some(("stream", "sepbit")), ..run.clone() };
+    let [none, sepbit] = [run, sepbit].map(|run| run.measure().unwrap().seen.writes);
+    let ms = |ns: u64| ns as f64 / 1e6;
+    let told = |seen: &Latency| format!("{} writes, {:.0} ms", seen.count(), ms(seen.max_ns()));
+    println!("none: {}; sepbit: {}", told(&none), told(&sepbit));
+    assert!(sepbit.max_ns() < 2 * none.max_ns());
+    assert!(5 * sepbit.count() > 4 * none.count());
+}
+
+/// The bands that handles have begun are filled when these are gone, however few are free.
+#[test]
+fn bands_of_handles_that_are_gone_are_filled_by_others() {
+    let run = SwitchRun {
+        layout: Layout { channels: 2, dies_per_channel: 2, blocks_per_plane: 48 },
+        ..SwitchRun::default()
+    };
+    let mut target = run.device().unwrap();
+    let mut open_after = |policy, ios_max| {
+        target.sim_mut().ftl_mut().set_policy("stream", policy).unwrap();
+        let client = Client { pace: Pace::Depth(32), ios_max, ..Client::default() };
+        let window = Window { warmup_ns: 0, measure_ns: u64::MAX / 2 };
+        load::run(&mut target, &[client], window, 3).unwrap();
+        let bands = target.sim().ftl().bands();
+        bands.iter().filter(|band| band.state == "open").count()
+    };
+    let begun = open_after("midas", 100_000);
+    let (one_each, left) = (2 * 4, open_after("none", 12_000));
+    println!("{begun} open with many handles, {left} some time after");
+    assert!(begun > one_each, "{begun}");
+    assert!(left <= one_each, "{left} bands are open");
 }

@@ -16,7 +16,7 @@ use crate::shard::Split;
 use crate::tls::TlsFiles;
 use flash::{BLOCK_BYTES, SECOND};
 use ftl::policy::{DECISIONS, stream};
-use ftl::{PolicyNames, Settings, StreamVolume};
+use ftl::{MapVolume, PolicyNames, Settings, StreamVolume};
 use nand::{Faults, Profile};
 use raw::RawSection;
 use section::Section;
@@ -125,7 +125,7 @@ impl Config {
                 }
                 ftl.volumes = stream_volumes(&device, &streams, &ftl.policies.stream);
                 ftl.fast_shares = fast::shares(&device, &wishes.shares);
-                ftl.map_whole = whole_maps(&device, &wishes.whole);
+                ftl.map_volumes = map_volumes(&device, &wishes.page);
                 for (volume, stream) in device.volumes.iter().zip(streams) {
                     if let Some(name) = stream.filter(|name| name.starts_with(WASM)) {
                         chosen.push((format!("stream/{}", volume.name), name));
@@ -198,7 +198,7 @@ struct Wishes {
     /// Its weight in the fast tier.
     shares: Vec<u32>,
     /// Whether its map stays in DRAM.
-    whole: Vec<bool>,
+    page: Vec<bool>,
 }
 
 /// The volumes, and what the FTL does for each.
@@ -251,25 +251,23 @@ fn volumes(root: &mut Section<'_>, plugins: &[PluginFile]) -> (Vec<VolumeOptions
             volumes.push(VolumeOptions { name, blocks: bytes / BLOCK_BYTES as u64, read_only });
             wishes.streams.push(stream);
             wishes.shares.push(share);
-            wishes.whole.push(mapping.as_deref() == Some("page"));
+            wishes.page.push(mapping.as_deref() == Some("page"));
         }
     }
     (volumes, wishes)
 }
 
-/// The blocks of volumes whose map stays in DRAM, as a shard counts them; see [`stream_volumes`].
-fn whole_maps(device: &DeviceOptions, whole: &[bool]) -> Vec<std::ops::Range<u32>> {
+/// The volumes as a shard counts their blocks, and whether their maps stay in DRAM; see
+/// [`stream_volumes`].
+fn map_volumes(device: &DeviceOptions, page: &[bool]) -> Vec<MapVolume> {
     let split = Split::new(device.shards as usize);
     let mut first_block = 0;
-    let mut ranges = Vec::new();
-    for (volume, &whole) in device.volumes.iter().zip(whole) {
+    let volumes = device.volumes.iter().zip(page).map(|(volume, &page)| {
         let first = split.shard_blocks(first_block);
         first_block += volume.blocks;
-        if whole {
-            ranges.push(first as u32..split.shard_blocks(first_block) as u32);
-        }
-    }
-    ranges
+        MapVolume { blocks: first as u32..split.shard_blocks(first_block) as u32, page }
+    });
+    volumes.collect()
 }
 
 const STREAMS_EXAMPLE: &str = "\"sfr:handles=8\"";

@@ -82,9 +82,13 @@ fn the_memory_of_the_map_and_who_keeps_its_own_reach_the_settings() {
                 size = \"32MiB\"\nmapping = \"page\"\n[ftl]\nmap_memory = \"3MiB\"\n";
     let config = parse(text).unwrap();
     assert_eq!((config.ftl.map_bytes, config.ftl.map_piece_blocks), (3 << 20, 1024));
-    assert_eq!(config.ftl.map_whole, std::slice::from_ref(&(16384..24576)));
+    let by_page = |config: &Config| {
+        let volumes = config.ftl.map_volumes.iter().filter(|volume| volume.page);
+        volumes.map(|volume| volume.blocks.clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(by_page(&config), std::slice::from_ref(&(16384..24576)));
     let config = parse(&format!("{text}[device]\nshards = 2\n")).unwrap();
-    assert_eq!(config.ftl.map_whole, std::slice::from_ref(&(8192..12288)));
+    assert_eq!(by_page(&config), std::slice::from_ref(&(8192..12288)));
     let found = errors(&text.replace("page", "block"));
     assert_eq!(found[0].key, "volume[1].mapping");
 }

@@ -86,12 +86,12 @@ async fn list(State(control): State<Control>) -> Response {
         });
         json!({
             "decision": decision,
-            "per_volume": *decision == "stream",
+            "per_volume": matches!(*decision, "stream" | "mapping"),
             "policies": built_in.chain(made).collect::<Vec<Value>>(),
         })
     };
     Json(json!({
-        "decisions": DECISIONS.iter().map(of).collect::<Vec<Value>>(),
+        "decisions": DECISIONS.iter().chain(&["mapping"]).map(of).collect::<Vec<Value>>(),
         "plugins": modules.iter().map(of_module).collect::<Vec<Value>>(),
     }))
     .into_response()

@@ -7,7 +7,7 @@ use crate::{CoreStatus, RawShape, ShardStatus};
 use flash::{BLOCK_BYTES, Instant, MILLISECOND};
 use ftl::policy::DECISIONS;
 use ftl::raw::{LaneStatus, RawBlockState};
-use ftl::{PolicyChange, StreamStatus, UnitStatus};
+use ftl::{MapStatus, PolicyChange, StreamStatus, UnitStatus};
 use serde_json::{Map, Value, json};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -71,6 +71,7 @@ fn shard(shard: &ShardStatus, exports: &[Export]) -> Value {
             let names = DECISIONS.iter().map(|&of| (of.into(), json!(policies.of(of))));
             value["policies"] = Value::Object(names.collect());
             value["streams"] = status.streams.iter().map(stream).collect();
+            value["mappings"] = status.mappings.iter().map(mapping).collect();
             let switches = status.switches.iter();
             value["policy_switches"] =
                 switches.map(|change| switch(change, shard.now, exports)).collect();
@@ -80,6 +81,7 @@ fn shard(shard: &ShardStatus, exports: &[Export]) -> Value {
             value["raw"] = raw_shape(&status.shape);
             value["policies"] = Value::Null;
             value["streams"] = Value::Null;
+            value["mappings"] = Value::Null;
             value["policy_switches"] = Value::Null;
         }
     }
@@ -89,14 +91,16 @@ fn shard(shard: &ShardStatus, exports: &[Export]) -> Value {
 /// A switch of a policy: when, what, from, to, by whom or why.
 fn switch(change: &PolicyChange, now: Instant, exports: &[Export]) -> Value {
     let decision = &change.decision;
-    let volume = decision.strip_prefix("stream/").and_then(|index| index.parse::<usize>().ok());
-    let volume = volume.and_then(|index| exports.get(index));
+    let volume = decision.split_once('/').and_then(|(kind, index)| {
+        let export = exports.get(index.parse::<usize>().ok()?)?;
+        Some(format!("{kind}/{}", export.name))
+    });
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let ago_ns = now - change.at;
     json!({
         "unix_ms": (since.as_millis() as u64).saturating_sub(ago_ns / MILLISECOND),
         "ago_ns": ago_ns,
-        "decision": volume.map_or(decision.clone(), |export| format!("stream/{}", export.name)),
+        "decision": volume.as_ref().unwrap_or(decision),
         "from": change.from,
         "to": change.to,
         "why": change.why,
@@ -112,6 +116,16 @@ fn stream(stream: &StreamStatus) -> Value {
         "handles_moved": stream.handles_moved,
         "handles_short": stream.handles_short,
         "memory_bytes": stream.memory_bytes,
+    })
+}
+
+/// How a volume is mapped.
+fn mapping(mapping: &MapStatus) -> Value {
+    json!({
+        "first_block": mapping.first,
+        "blocks": mapping.blocks,
+        "mapping": mapping.mapping,
+        "blocks_to_come": mapping.blocks_to_come,
     })
 }
 

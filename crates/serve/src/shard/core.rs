@@ -213,13 +213,13 @@ impl AnyCore {
         Some(blocks.filter(|(_, block)| block.state != "erased").collect())
     }
 
-    /// What the policies of `decision` are made for.
+    /// What the policies of `decision` are made for, if the one called `name` can be put in charge.
     ///
     /// # Errors
-    /// An unknown decision, or none to make.
-    pub fn stream_shapes(&self, decision: &str) -> Result<Vec<Shape>, String> {
+    /// An unknown decision, none to make, or why not.
+    pub fn check_switch(&self, decision: &str, name: &str) -> Result<Vec<Shape>, String> {
         match self {
-            Self::Block(ftl) => ftl.stream_shapes(decision),
+            Self::Block(ftl) => ftl.check_switch(decision, name),
             Self::Raw(_) => Err(RAW_DECIDES.into()),
         }
     }

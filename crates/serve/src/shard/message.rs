@@ -52,6 +52,8 @@ pub enum Message {
     Shapes {
         /// Which decision.
         decision: String,
+        /// The policy that shall decide it.
+        name: String,
         /// Gets the answer.
         answer: Box<dyn FnOnce(Result<Vec<Shape>, String>) + Send>,
     },

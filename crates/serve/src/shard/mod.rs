@@ -429,8 +429,8 @@ impl Shard {
             Message::RawBlocks { unit, answer } => answer(self.engine.core.raw_blocks(unit)),
             Message::Id(request) => self.ask_id(request),
             Message::IdList { after, count, answer } => answer(self.list_ids(after, count)),
-            Message::Shapes { decision, answer } => {
-                answer(self.engine.core.stream_shapes(&decision));
+            Message::Shapes { decision, name, answer } => {
+                answer(self.engine.core.check_switch(&decision, &name));
             }
             Message::Policy(PolicySwitch { decision, name, by, chosen, done }) => {
                 let (decision, name, by) = (decision.as_str(), name.as_str(), by.as_str());

@@ -300,6 +300,48 @@ fn the_streams_of_a_volume_are_switched_by_its_name_while_it_is_written() {
 }
 
 #[test]
+fn the_mapping_of_a_volume_is_switched_while_it_is_served() {
+    let folder = Folder::new();
+    let volume =
+        |name: &str, mib: u32| format!("[[volume]]\nname = \"{name}\"\nsize = \"{mib}MiB\"\n");
+    let config = format!(
+        "[device]\nkind = \"memory\"\nprofile = \"instant\"\ncapacity = \"256MiB\"\n[ftl]\n\
+         map_memory = \"128KiB\"\nmap_piece_blocks = 64\n{}{}",
+        volume("a", 16),
+        volume("b", 128)
+    );
+    let server = start(&folder, &config);
+    let mut client = Client::connect(&folder.socket(), "a").unwrap();
+    client.write(0, &pattern(1, 16 << 20)).unwrap();
+    let status =
+        || -> serde_json::Value { serde_json::from_str(&get(&server, "/status").1).unwrap() };
+    let mapping = |at: usize| status()["shards"][0]["mappings"][at]["mapping"].clone();
+    assert_eq!((mapping(0), mapping(1)), ("cached".into(), "cached".into()));
+    let (code, body) = switch(&server, r#"{"decision":"mapping/a","name":"page"}"#);
+    assert_eq!(code, 200, "{body}");
+    assert_eq!((mapping(0), mapping(1)), ("page".into(), "cached".into()));
+    assert!(client.read(0, 16 << 20).unwrap() == pattern(1, 16 << 20));
+    for (wrong, said) in [
+        (r#"{"decision":"mapping/b","name":"page"}"#, "map_memory"),
+        (r#"{"decision":"mapping","name":"page"}"#, "map_memory"),
+        (r#"{"decision":"mapping/c","name":"page"}"#, "there are a, b"),
+        (r#"{"decision":"mapping/a","name":"block"}"#, "page, cached"),
+    ] {
+        let (code, body) = switch(&server, wrong);
+        assert!(code == 400 && body.contains(said), "{wrong}: {code} {body}");
+    }
+    assert_eq!((mapping(0), mapping(1)), ("page".into(), "cached".into()));
+    let (code, body) = switch(&server, r#"{"decision":"mapping","name":"cached"}"#);
+    assert_eq!(code, 200, "{body}");
+    let shard = &status()["shards"][0];
+    let last = shard["policy_switches"].as_array().unwrap().last().unwrap();
+    assert_eq!((&last["decision"], &last["from"]), (&"mapping".into(), &"page, cached".into()));
+    assert_eq!(shard["policy_switches"][0]["decision"], "mapping/a");
+    assert!(client.read(0, 16 << 20).unwrap() == pattern(1, 16 << 20));
+    server.shut_down().unwrap();
+}
+
+#[test]
 fn raw_units_tell_their_state_over_http_and_keep_it_apart() {
     let folder = Folder::new();
     let raw = "[device]\nkind = \"memory\"\nmode = \"raw\"\ncapacity = \"32MiB\"\n[raw]\ngang = 2";

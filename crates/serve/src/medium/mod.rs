@@ -7,12 +7,15 @@
 //!   it ([`Lanes`]);
 //! - a job owns the memory of its I/O until the last of it has completed;
 //! - nothing is acknowledged whose I/O failed;
+//! - kept memory is told of a program or erase before its I/O is queued, and of its end before that is
+//!   told to anybody else;
 //! - the fast units of a two-tier device on files have a store of their own ([`Fast`]); on one in
 //!   memory one store holds both.
 
 mod direct;
 mod fast;
 mod file;
+mod kept;
 mod lanes;
 mod memory;
 mod records;
@@ -25,6 +28,7 @@ pub use file::{
 pub use memory::MemoryStore;
 
 use crate::buffer::{Buffer, Views};
+use crate::kept::KeptShard;
 use crate::ring::{Done, Ring};
 use flash::{
     BLOCK_BYTES, BlockId, Command, Completion, Geometry, Health, Instant, MediumError, OOB_BYTES,
@@ -53,6 +57,8 @@ pub struct Medium {
     store: Store,
     /// Of the fast units, unless `store` holds them too.
     fast: Option<Fast>,
+    /// Present if a restart is to find here what it would look for in the store.
+    kept: Option<KeptShard>,
     jobs: Slab<Job>,
     lanes: Lanes,
     done: VecDeque<u32>,
@@ -90,6 +96,8 @@ pub struct Job {
     oobs: Vec<Oob>,
     /// How the slots came back.
     status: SlotStatus,
+    /// A read that is answered from kept memory.
+    kept: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -125,6 +133,7 @@ impl Medium {
             geometry,
             store,
             fast: None,
+            kept: None,
             jobs: Slab::default(),
             lanes,
             done: VecDeque::new(),
@@ -142,8 +151,12 @@ impl Medium {
         self
     }
 
-    /// Lets go of the fast units, which hold nothing any more and are not addressed again.
+    /// Lets go of the fast units, which hold nothing any more and are not addressed again. Kept memory
+    /// is that of another shape from now on.
     pub fn drop_fast(&mut self) {
+        if let Some(mut kept) = self.kept.take() {
+            kept.clear();
+        }
         self.geometry = self.geometry.without_fast();
         self.fast = None;
     }
@@ -225,6 +238,7 @@ impl Medium {
             scratch: None,
             oobs,
             status: SlotStatus::Erased,
+            kept: false,
         });
         if !self.losses.is_empty() {
             self.lose_what_is_due(now);
@@ -235,6 +249,9 @@ impl Medium {
         }
         if matches!(self.store, Store::Memory(_)) {
             self.start_in_memory(index, slots, views);
+            return;
+        }
+        if self.answer_kept(index) {
             return;
         }
         let mut scratch = self.take_scratch();
@@ -293,6 +310,9 @@ impl Medium {
     fn begin(&mut self, index: u32, views: &mut Views, ring: &mut Ring) {
         let job = &mut self.jobs[index];
         job.step = Step::Bytes;
+        if let Some(kept) = &mut self.kept {
+            kept::begin(kept, &self.geometry, job.what);
+        }
         let scratch = job.scratch.as_mut().expect("jobs of files have scratch memory");
         let (store, what) = route(&mut self.store, &mut self.fast, &self.geometry, job.what);
         job.io = match (store, what) {
@@ -511,7 +531,9 @@ impl Medium {
         let Some(index) = self.done.pop_front() else { return false };
         let access = self.access(index);
         let mut job = self.jobs.remove(index);
-        if let (Some((block, access)), false) = (access, matches!(self.store, Store::Memory(_))) {
+        self.note_kept(&job);
+        let took_turn = !job.kept && !matches!(self.store, Store::Memory(_));
+        if let (Some((block, access)), true) = (access, took_turn) {
             self.lanes.leave(block, access);
             while let Some(next) = self.lanes.admit(block) {
                 self.begin(next, views, ring);
@@ -552,7 +574,12 @@ impl Medium {
         };
         for (i, slot) in slots.iter_mut().enumerate() {
             slot.oob = self.oob_read(job, i as u32);
-            slot.crc = flash::crc(target(job.into, i as u32, job.scratch.as_ref(), views));
+            slot.crc = match (&self.kept, job.what) {
+                (Some(kept), What::Read { slot: first, .. }) if job.kept => {
+                    kept.payload_crc(SlotId(first.0 + i as u32), &slot.oob)
+                }
+                _ => flash::crc(target(job.into, i as u32, job.scratch.as_ref(), views)),
+            };
             slot.status = self.status_of(job, i as u32);
             // What the rules call whole but the files hold no OOB of: its program never got to
             // the disk.
@@ -718,5 +745,7 @@ fn errno(code: i32) -> std::io::Error {
     std::io::Error::from_raw_os_error(code)
 }
 
+#[cfg(test)]
+mod kept_tests;
 #[cfg(test)]
 mod tests;

@@ -141,6 +141,7 @@ fn formatted_raw(data: &Path, kind: &Kind) -> Result<End, Failure> {
 /// Takes away the device at `data`, and nothing else that lies there; or what is on a file or disk,
 /// whatever it is.
 fn remove(data: &Path, kind: &Kind) -> Result<(), Failure> {
+    Device::forget_kept(kind);
     if let Kind::File { path } = kind {
         return match path.exists() {
             true => Device::wipe(path).map_err(|error| error.to_string()),

@@ -120,6 +120,9 @@ fn as_text(status: &Value, address: SocketAddr) -> String {
         row("slots corrected", counter("slots_corrected")),
         row("errors to hosts", counter("host_errors")),
     ]));
+    if let Some(restart) = status["restart"]["text"].as_str() {
+        text.push_str(&format!("  start: {restart}\n"));
+    }
     text.push_str(&fast_text(&status["fast"]));
     for (index, shard) in array(&status["shards"]).iter().enumerate() {
         text.push_str(&shard_text(index, shard));

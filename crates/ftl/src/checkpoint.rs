@@ -17,11 +17,12 @@
 //! - root records and the footer are written twice, so no single page is what a mount hangs on.
 
 use crate::append::{Append, NONE, Owner};
-use crate::format::{Footer, Kind, ROOT_PAGES, Root, root_shape};
+use crate::config::Settings;
+use crate::format::{CHUNK_ENTRIES, Footer, Kind, ROOT_PAGES, Root, root_shape};
 use crate::policy::Purpose;
 use crate::staging::Staging;
 use crate::{BandState, Ftl, Mutant, Phase};
-use flash::{BLOCK_BYTES, BlockId, MediumError, SlotData, crc};
+use flash::{BLOCK_BYTES, BlockId, Geometry, MediumError, SlotData, crc};
 
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 enum Stage {
@@ -113,6 +114,16 @@ impl Checkpoint {
     }
 }
 
+/// Slots that are appended between two checkpoints of a device of so many logical blocks.
+pub fn checkpoint_slots(geometry: &Geometry, logical_blocks: u32, settings: &Settings) -> u64 {
+    match settings.checkpoint_slots {
+        // The map's own size sixteen times over: checkpoints cost 6 % of what is appended.
+        0 => (u64::from(logical_blocks).div_ceil(CHUNK_ENTRIES as u64) * 16)
+            .max(u64::from(geometry.slots_per_block()) * 8),
+        slots => slots,
+    }
+}
+
 impl Ftl {
     pub(crate) fn checkpoint_pump(&mut self) {
         loop {
@@ -140,12 +151,7 @@ impl Ftl {
                 self.checkpoint.want();
             }
         }
-        let interval = match self.settings.checkpoint_slots {
-            // The map's own size sixteen times over: checkpoints cost 6 % of what is appended.
-            0 => (u64::from(self.layout.chunks) * 16)
-                .max(u64::from(self.geometry.slots_per_block()) * 8),
-            slots => slots,
-        };
+        let interval = checkpoint_slots(&self.geometry, self.map.blocks(), &self.settings);
         if self.phase == Phase::Running && self.counters.slots_since_checkpoint >= interval {
             self.checkpoint.want();
         }

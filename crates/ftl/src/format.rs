@@ -50,6 +50,11 @@ pub enum Kind {
 }
 
 impl Kind {
+    /// Recovery reads the bytes of such a slot; of any other its header says all.
+    pub fn is_of_checkpoint(self) -> bool {
+        matches!(self, Self::Root | Self::Map | Self::BandTable | Self::Footer)
+    }
+
     fn from_byte(byte: u8) -> Option<Self> {
         use Kind::{BandTable, Commit, Data, Footer, Map, Pad, Poison, Root, Trim};
         [Data, Pad, Trim, Poison, Commit, Root, Map, BandTable, Footer]

@@ -60,6 +60,7 @@ mod tier;
 mod units;
 
 pub use api::{Core, Input, MountError, MountReport, Output, Rebuilt};
+pub use checkpoint::checkpoint_slots;
 pub use config::{FormatOptions, LABEL_BYTES_MAX, Settings};
 pub use detach::LostTier;
 pub use format::VERSION;

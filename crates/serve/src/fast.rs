@@ -44,6 +44,11 @@ impl FastControl {
         self.device().fast_path().map(Into::into)
     }
 
+    /// The shards have ended well, and nothing of the device is left open.
+    pub(crate) fn closed(&self) {
+        self.device().discard_kept();
+    }
+
     /// How far a detach is.
     pub fn detach(&self) -> Detach {
         self.detach.lock().unwrap_or_else(PoisonError::into_inner).clone()

@@ -2,7 +2,7 @@
 //! for emulated flash.
 
 use crate::buffer::Buffer;
-use crate::device::{self, Device, DeviceError, DeviceOptions, Kind, Mode};
+use crate::device::{self, Device, DeviceError, DeviceOptions, KeptOptions, Kind, Mode};
 use crate::ring::Ring;
 use crate::server::{start_engine, stop_engine, virtual_turn};
 use crate::shard::{Engine, Origin, Piece, RawShape, ShardStatus, Work};
@@ -31,6 +31,8 @@ pub fn format(options: &DeviceOptions, settings: &Settings) -> Result<(), Device
         };
         return Err(DeviceError::Exists(path));
     }
+    // Closed well at once: nothing is to be resumed.
+    let options = &DeviceOptions { kept: KeptOptions::off(), ..options.clone() };
     let mut device = Device::create(options, settings)?;
     let settings = options.core_settings(settings);
     let media = std::mem::take(&mut device.media);
@@ -69,7 +71,8 @@ pub fn look_beside<T>(
 
 /// Puts an empty fast tier before a device that has none.
 pub fn attach_fast(options: &DeviceOptions, settings: &Settings) -> Result<(), DeviceError> {
-    let device = Device::open_as(options, settings, Mode::ReadWrite)?;
+    let options = DeviceOptions { kept: KeptOptions::off(), ..options.clone() };
+    let device = Device::open_as(&options, settings, Mode::ReadWrite)?;
     with_opened(device, settings, false, |_| ())
 }
 

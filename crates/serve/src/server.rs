@@ -4,7 +4,7 @@
 //! when all have mounted do clients get in. Dropping a [`Server`] shuts it down.
 
 use crate::config::{Config, Listen};
-use crate::device::{Device, DeviceError, Mode, Volume};
+use crate::device::{Device, DeviceError, KeptCounts, Mode, Volume};
 use crate::exports::{self, Offer};
 use crate::fast::FastControl;
 use crate::medium::Medium;
@@ -121,11 +121,42 @@ pub struct Ready {
     pub raw: Option<RawShape>,
     /// What each shard's mount found.
     pub mounts: Vec<MountReport>,
+    /// How the device was opened.
+    pub restart: Restart,
+}
+
+/// How a device was opened, and how long that took.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Restart {
+    /// Why it was not resumed from kept memory; `None`: it was.
+    pub cold: Option<String>,
+    /// From the start of the server until all shards had mounted.
+    pub took_ms: u64,
+    /// Kept memory of this server, in bytes; 0 if it has none.
+    pub kept_bytes: u64,
+    /// Reads of the mount, and of them those answered from kept memory.
+    pub counts: KeptCounts,
+}
+
+impl fmt::Display for Restart {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { cold, took_ms, counts, .. } = self;
+        match cold {
+            None => {
+                let KeptCounts { reads_answered, reads_passed } = counts;
+                let reads = reads_answered + reads_passed;
+                write!(f, "resumed from kept memory in {took_ms} ms")?;
+                write!(f, " ({reads_answered} of {reads} reads answered)")
+            }
+            Some(why) => write!(f, "mounted in {took_ms} ms without kept memory: {why}"),
+        }
+    }
 }
 
 impl Server {
     /// Opens (or makes) the device, mounts it, and serves it.
     pub fn start(config: &Config) -> Result<Self, ServeError> {
+        let begun = std::time::Instant::now();
         let tls = config.nbd.tls.as_ref().map(tls::load).transpose()?;
         let mut listeners = Vec::new();
         let mut nbd_addresses = Vec::new();
@@ -155,6 +186,13 @@ impl Server {
         let settings = config.device.core_settings(&config.ftl);
         let mut mounted = mount_all(media, formats, &settings)?;
         device.commit()?;
+        let restart = Restart {
+            cold: device.cold().map(Into::into),
+            took_ms: begun.elapsed().as_millis() as u64,
+            kept_bytes: device.kept().map_or(0, |(_, bytes)| bytes),
+            counts: counts(&mounted),
+        };
+        tracing::info!("{restart}");
         let offer = exports::offer(&mounted[0].found, device.split, config)?;
         let (volumes, raw) = (offer.volumes.clone(), mounted[0].found.raw);
         let shared = Arc::new(share(config, &device, offer, tls, mounted.len())?);
@@ -171,7 +209,7 @@ impl Server {
             plugins: Arc::new(plugins),
             threads,
             http: None,
-            ready: Ready { nbd: nbd_addresses, http: None, volumes, raw, mounts },
+            ready: Ready { nbd: nbd_addresses, http: None, volumes, raw, mounts, restart },
             socket,
             fast: Arc::new(FastControl::new(device)),
         };
@@ -199,6 +237,7 @@ impl Server {
             raw: self.ready.raw,
             plugins: Arc::clone(&self.plugins),
             fast: Arc::clone(&self.fast),
+            restart: Arc::new(self.ready.restart.clone()),
         }
     }
 
@@ -223,6 +262,9 @@ impl Server {
             result = Err(ServeError::Shard { shard, reason });
         }
         self.http = None;
+        if result.is_ok() {
+            self.fast.closed();
+        }
         if let Some(socket) = self.socket.take() {
             // If it is gone already, so be it.
             std::fs::remove_file(socket).ok();
@@ -249,6 +291,7 @@ pub struct Control {
     raw: Option<RawShape>,
     plugins: Arc<Plugins>,
     fast: Arc<FastControl>,
+    restart: Arc<Restart>,
 }
 
 impl Control {
@@ -324,6 +367,11 @@ impl Control {
         self.shared.mailboxes[shard].push(Message::Shapes { decision, name, answer });
     }
 
+    /// How the device was opened.
+    pub fn restart(&self) -> &Restart {
+        &self.restart
+    }
+
     /// What is known of the fast tier.
     pub fn fast(&self) -> &Arc<FastControl> {
         &self.fast
@@ -347,6 +395,8 @@ type Go = (Arc<Shared>, Vec<OwnedFd>);
 /// What a shard's mount found.
 pub(crate) struct Found {
     pub report: MountReport,
+    /// What kept memory did for it.
+    pub kept: KeptCounts,
     /// The shape of raw units, if these are.
     pub raw: Option<RawShape>,
 }
@@ -397,6 +447,16 @@ fn mount_all(
     Ok(mounted)
 }
 
+fn counts(mounted: &[Mounted]) -> KeptCounts {
+    let sum = |count: fn(&KeptCounts) -> u64| -> u64 {
+        mounted.iter().map(|mounted| count(&mounted.found.kept)).sum()
+    };
+    KeptCounts {
+        reads_answered: sum(|counts| counts.reads_answered),
+        reads_passed: sum(|counts| counts.reads_passed),
+    }
+}
+
 fn shard_thread(
     shard: usize,
     medium: Medium,
@@ -407,7 +467,7 @@ fn shard_thread(
 ) -> Result<(), ShardError> {
     let mut ring = Ring::new(RING_ENTRIES).map_err(ShardError::Ring)?;
     let started = start_engine(medium, format, settings, &mut ring);
-    let (engine, now, mounted) = match started {
+    let (mut engine, now, mounted) = match started {
         Ok(started) => started,
         Err(reason) => {
             // Nobody listening means that the server has given up already.
@@ -415,7 +475,8 @@ fn shard_thread(
             return Ok(());
         }
     };
-    report.send(Ok(Found { report: mounted, raw: engine.raw_shape() })).ok();
+    let kept = engine.medium.end_mount();
+    report.send(Ok(Found { report: mounted, kept, raw: engine.raw_shape() })).ok();
     // No word: another shard could not mount, or the volumes do not fit.
     let Ok((shared, listeners)) = go.recv() else { return Ok(()) };
     let mut alarm = Alarm { shared: Arc::clone(&shared), armed: true };
@@ -441,11 +502,14 @@ impl Drop for Alarm {
 
 /// Mounts or formats, jumping over emulated time. Returns when that ended and what it found.
 pub(crate) fn start_engine(
-    medium: Medium,
+    mut medium: Medium,
     format: Option<CoreFormat>,
     settings: CoreSettings,
     ring: &mut Ring,
 ) -> Result<(Engine, Instant, MountReport), String> {
+    if format.is_none() {
+        medium.begin_mount();
+    }
     let (geometry, health) = (*medium.geometry(), medium.health());
     let core = AnyCore::start(geometry, &health, format, settings.clone())?;
     let mut engine = Engine::new(core, medium, &settings);

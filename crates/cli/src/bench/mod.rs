@@ -7,6 +7,7 @@ mod map_cached;
 mod nbd;
 pub mod policy_cost;
 mod raw;
+mod restart;
 mod simulated;
 mod streams;
 mod switching;
@@ -24,11 +25,12 @@ use serde_json::{Value, json};
     weir bench all --json | jq '.[] | select(.met | not)'\n\n\
     Names: ftl-read-cpu, ftl-write-cpu, ftl-tier-write-cpu, map-cached-{zipf,dram}-{5,1},\n  \
     map-cached-hit-cpu, stream-POLICY-ns, policy-DECISION-POLICY-ns, plugin-DECISION-MODULE-ns,\n  \
-    switch-DECISION{,-saturated}-{p999,longest-ms}, switch-{cpu,drop}-us, map-bytes-per-block, usable-capacity,\n  \
-    recovery-seconds-per-tib, sim-memory-per-tib, sim-rate, waf-{fifo,greedy}-{7,10,28}, crash-images,\n  \
-    raw-{bandwidth,latency}-PROFILE, nbd-{rand,seq}-{read,write}...-vs-{nbdkit,qemu-nbd},\n  \
-    tier-file-write-{qd1,qd32}\n\n\
-    The nbd figures need fio, nbdkit and qemu-nbd, those of tier-file fio. Exit status 0 says that it measured, not that \
+    switch-DECISION{,-saturated}-{p999,longest-ms}, switch-{cpu,drop}-us, map-bytes-per-block,\n  \
+    usable-capacity, recovery-seconds-per-tib, restart-SIZE, sim-memory-per-tib, sim-rate,\n  \
+    waf-{fifo,greedy}-{7,10,28}, crash-images, raw-{bandwidth,latency}-PROFILE,\n  \
+    nbd-{rand,seq}-{read,write}...-vs-{nbdkit,qemu-nbd}, tier-file-write-{qd1,qd32}\n\n\
+    The nbd figures need fio, nbdkit and qemu-nbd, those of tier-file fio. Exit status 0 says that \
+    it measured, not that \
     every goal is met.")]
 pub struct Args {
     /// What to measure: names, or how they begin [default: all]
@@ -178,7 +180,7 @@ fn begins(name: &str, start: &str) -> bool {
 type Group = fn(&mut Request<'_>);
 
 /// How the names of a group's figures begin, and what measures them, cheap ones first.
-const GROUPS: [(&str, Group); 18] = [
+const GROUPS: [(&str, Group); 19] = [
     ("map-bytes-per-block", core_cost::map_bytes),
     ("ftl-read-cpu", core_cost::read_cpu),
     ("ftl-write-cpu", core_cost::write_cpu),
@@ -194,6 +196,7 @@ const GROUPS: [(&str, Group); 18] = [
     ("waf", simulated::waf),
     ("usable-capacity", simulated::usable_capacity),
     ("recovery-seconds-per-tib", simulated::recovery),
+    ("restart", restart::after_kills),
     ("nbd", nbd::against_peers),
     ("tier-file", tier_file::against_file_system),
     ("crash-images", crash::images),

@@ -14,6 +14,7 @@ use crate::scratch::Scratch;
 use crate::server::{SMALL, SMALL_ON_TWO_SHARDS, Server};
 use flash::Random;
 use std::collections::BTreeMap;
+use std::fs;
 
 const BLOCK: usize = flash::BLOCK_BYTES;
 /// Blocks that the load covers: the whole of the small device, the head of a larger one.
@@ -45,6 +46,21 @@ fn acknowledged_writes_survive_kills_behind_a_fast_tier() {
 #[test]
 fn acknowledged_writes_survive_kills_on_paced_flash() {
     survive("killmlc", &[], 1, 8);
+}
+
+#[test]
+fn acknowledged_writes_survive_kills_of_a_server_on_a_plain_file() {
+    let own = Scratch::new("killfile-device");
+    let scratch = Scratch::new("killfile");
+    let (device, config) = (own.file("device.img"), own.file("weir.toml"));
+    let socket = scratch.data().join("nbd.sock");
+    let text = format!(
+        "[device]\nkind = \"file\"\npath = {device:?}\nchannels = 2\n[nbd]\nunix = {socket:?}\n\
+         [[volume]]\nname = \"default\"\nsize = \"64MiB\"\n"
+    );
+    fs::write(&config, text).expect("a config");
+    let args = ["--config", &*config, "--data", &*device];
+    survive_on(&scratch, ("killfile", &own), &args, 1, 20);
 }
 
 #[test]
@@ -100,28 +116,84 @@ fn seed() -> u64 {
 
 /// Kills a server `rounds` times, with load from a client on each of its shards.
 fn survive(name: &str, args: &[&str], shards: usize, rounds: u32) {
+    let scratch = Scratch::new(name);
+    survive_on(&scratch, (name, &scratch), args, shards, rounds);
+}
+
+/// The same with the device in another scratch directory.
+fn survive_on(
+    scratch: &Scratch,
+    (name, device): (&str, &Scratch),
+    args: &[&str],
+    shards: usize,
+    rounds: u32,
+) {
     let seed = seed();
     println!("{name}: WEIR_E2E_SEED={seed} repeats this run's requests");
-    let (scratch, mut random) = (Scratch::new(name), Random::new(seed));
-    let mut server = Server::start(&scratch, args);
+    let mut random = Random::new(seed);
+    let mut server = Server::start(scratch, args);
     let mut model = Model::new(server.connect().size / BLOCK as u64);
+    let mut kept = KeptMemory::default();
     for round in 0..rounds {
         let context = format!("seed={seed} round={round}");
         let replies = 1 + random.below(400);
         let clients = server.connect_to_each_shard(shards);
         load(&mut server, clients, &mut model, &mut random, replies, &context);
         while random.chance(0.3) {
-            kill_during_recovery(&scratch, args, &mut random);
+            kept.spoil(device, &mut random);
+            kill_during_recovery(scratch, args, &mut random);
         }
-        server = Server::start(&scratch, args);
+        kept.spoil(device, &mut random);
+        server = Server::start(scratch, args);
         model.settle(&mut server.connect(), &context);
     }
     println!(
-        "{name}: {rounds} kills, {} requests acknowledged, {} in flight at a kill",
-        model.acknowledged, model.lost
+        "{name}: {rounds} kills, {} requests acknowledged, {} in flight at a kill; kept memory spoilt \
+         {} times",
+        model.acknowledged, model.lost, kept.spoilt
     );
     assert!(model.lost > 0, "no kill found a request in flight: the test tested nothing");
     server.terminate();
+}
+
+/// What becomes of kept memory between a kill and the next start. Whatever it is, the next server must
+/// show the same data.
+#[derive(Default)]
+struct KeptMemory {
+    /// As it was after an earlier kill.
+    old: Option<Vec<u8>>,
+    spoilt: u32,
+}
+
+impl KeptMemory {
+    fn spoil(&mut self, scratch: &Scratch, random: &mut Random) {
+        let Some(path) = scratch.kept().pop() else { return };
+        let Ok(mut bytes) = fs::read(&path) else { return };
+        let choice = random.below(10);
+        if choice == 9 || self.old.is_none() {
+            self.old = Some(bytes.clone());
+        }
+        match choice {
+            0 => {
+                fs::remove_file(&path).expect("it can be removed");
+                self.spoilt += 1;
+                return;
+            }
+            1 | 2 => {
+                // Not the head, whose checksum would have it refused as a whole.
+                for _ in 0..1 + random.below(64) {
+                    let at = 4096 + random.below(bytes.len() as u64 - 4096) as usize;
+                    bytes[at] ^= 1 << random.below(8);
+                }
+            }
+            3 => bytes.truncate(random.below(bytes.len() as u64) as usize),
+            4 => bytes = self.old.clone().expect("there is one"),
+            _ => return,
+        }
+        // Written over, so that it stays its owner's alone.
+        fs::write(&path, bytes).expect("it can be written");
+        self.spoilt += 1;
+    }
 }
 
 /// Starts a server and kills it while it recovers, or shortly after: recovery may be interrupted

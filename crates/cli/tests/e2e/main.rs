@@ -24,6 +24,7 @@ mod python;
 mod raw;
 mod refusals;
 mod replay;
+mod restart;
 mod scratch;
 mod server;
 mod tier;

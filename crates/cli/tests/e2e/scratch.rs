@@ -1,6 +1,8 @@
 //! A directory that one test owns. It goes away with the test, and stays when the test fails: its
 //! logs and device files are the evidence.
 
+use std::fs;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 pub struct Scratch {
@@ -25,6 +27,15 @@ impl Scratch {
         self.path.join("data")
     }
 
+    /// Where servers of the devices in it keep memory, unless they were told another place.
+    pub fn kept(&self) -> Vec<PathBuf> {
+        let entries = fs::read_dir(&self.path).into_iter().flatten().flatten();
+        let uuids = entries.filter_map(|entry| uuid_of(&entry.path()));
+        // SAFETY: no memory is involved.
+        let user = unsafe { libc::geteuid() };
+        uuids.map(|uuid| PathBuf::from(format!("/dev/shm/weir-{user}-{uuid}"))).collect()
+    }
+
     /// A path inside, as a string for a command line.
     pub fn file(&self, name: &str) -> String {
         self.path.join(name).to_str().expect("scratch paths are UTF-8").to_owned()
@@ -33,10 +44,26 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
+        // A killed server leaves it, for the next one.
+        for kept in self.kept() {
+            let _ = fs::remove_file(kept);
+        }
         if std::thread::panicking() {
             eprintln!("kept for inspection: {}", self.path.display());
         } else {
             let _ = std::fs::remove_dir_all(&self.path);
         }
     }
+}
+
+/// The uuid of the device in this folder or file.
+fn uuid_of(path: &Path) -> Option<String> {
+    if let Ok(text) = fs::read_to_string(path.join("device.toml")) {
+        let line = text.lines().find_map(|line| line.strip_prefix("uuid = "))?;
+        return Some(line.trim_matches('"').to_owned());
+    }
+    let mut head = [0; 32];
+    fs::File::open(path).ok()?.read_exact_at(&mut head, 0).ok()?;
+    let uuid = u128::from_le_bytes(head[16..].try_into().ok()?);
+    (head[..8] == *b"WEIRFILE").then(|| format!("{uuid:032x}"))
 }

@@ -11,6 +11,7 @@ mod section;
 pub use section::ConfigError;
 
 use crate::device::{DeviceOptions, Kind, Losses, NAME_BYTES_MAX, VolumeOptions};
+use crate::kept::{KeptOptions, KeptPlace};
 use crate::policies::{PluginFile, WASM};
 use crate::shard::Split;
 use crate::tls::TlsFiles;
@@ -310,6 +311,8 @@ const DEVICE_KEYS: &[&str] = &[
     "dies_per_channel",
     "faults",
     "fast",
+    "kept_memory",
+    "kept_memory_max",
 ];
 
 fn device(
@@ -359,6 +362,7 @@ fn device(
     let dies_per_channel = dies_per_channel.unwrap_or(if kind == "file" { 1 } else { 2 }) as u32;
     let (faults, losses) = faults(section.section("faults"));
     let fast = fast::section(&mut section, &kind, &path, base, shards);
+    let kept = kept(&mut section, &kind, base);
     section.finish(DEVICE_KEYS);
     let kind = match (kind.as_str(), profile) {
         ("file", _) => Kind::File { path },
@@ -376,8 +380,26 @@ fn device(
         faults,
         raw,
         fast,
+        kept,
         losses,
     })
+}
+
+/// Where a restart after a crash resumes from.
+fn kept(section: &mut Section<'_>, kind: &str, base: &Path) -> KeptOptions {
+    const EXAMPLE: &str = "\"auto\", \"off\" or \"/dev/shm/weir-mine\"";
+    let place = match section.text("kept_memory", EXAMPLE).as_deref() {
+        None | Some("auto") => KeptPlace::Auto,
+        Some("off") => KeptPlace::Off,
+        Some(path) if kind == "memory" => {
+            let reason = "a device in memory is gone with the server: there is nothing to resume";
+            section.refuse("kept_memory", &format!("{path:?}"), reason, "\"off\"");
+            KeptPlace::Off
+        }
+        Some(path) => KeptPlace::At(base.join(path)),
+    };
+    let bytes_max = section.size("kept_memory_max", "\"256MiB\"").filter(|&bytes| bytes > 0);
+    KeptOptions { place, bytes_max }
 }
 
 /// A file or disk is what it is: keys about emulated flash would be believed and have no effect.

@@ -314,3 +314,17 @@ fn volumes_have_shares_of_the_fast_tier_by_their_weights() {
     let alone = "[[volume]]\nname = \"a\"\nsize = \"64MiB\"\n";
     assert!(Config::parse(alone, Path::new(".")).unwrap().ftl.fast_shares.is_empty());
 }
+
+#[test]
+fn kept_memory_is_on_unless_it_is_off_or_elsewhere() {
+    use crate::kept::{KeptOptions, KeptPlace};
+    let parse = |text: &str| Config::parse(&format!("[device]\n{text}"), Path::new("/base"));
+    let kept = |text: &str| parse(text).unwrap().device.kept;
+    assert_eq!(kept(""), KeptOptions { place: KeptPlace::Auto, bytes_max: None });
+    assert_eq!(kept("kept_memory = \"off\"").place, KeptPlace::Off);
+    let at = kept("kept_memory = \"mine\"\nkept_memory_max = \"8MiB\"");
+    assert_eq!(at.place, KeptPlace::At("/base/mine".into()));
+    assert_eq!(at.bytes_max, Some(8 << 20));
+    let wrong = parse("kind = \"memory\"\nkept_memory = \"mine\"").unwrap_err();
+    assert!(wrong.to_string().contains("device.kept_memory"), "{wrong}");
+}

@@ -27,6 +27,7 @@
 //! before ([`wipe`]); a disk that the system uses (mounted, swap, part of another) is not opened.
 
 use super::{DeviceError, FastNote, FastPart, Mode, Shape, lock};
+use crate::kept::{Kept, KeptShard};
 use crate::medium::{
     DirectStore, Fence, PAGE_BYTES, Place, RECORD_BYTES, SLOTS_PER_PAGE, Store, encode_generation,
 };
@@ -122,7 +123,7 @@ pub fn create(
         file.write_all_at(&records, place.records_at).map_err(DeviceError::io(path, failed))?;
     }
     lock::write_generation(&file, path, GENERATION_AT, 0)?;
-    let media = open_parts(path, &file, (shards, shape), fast, Mode::ReadWrite)?;
+    let media = open_parts(path, &file, (shards, shape), fast, (Mode::ReadWrite, None))?;
     Ok((media, file))
 }
 
@@ -206,9 +207,9 @@ pub fn open(
     path: &Path,
     (parts, file): (&Parts, &File),
     fast: Option<&mut FastPart>,
-    mode: Mode,
+    how: (Mode, Option<&mut Kept>),
 ) -> Result<Vec<(Nand, Store)>, DeviceError> {
-    open_parts(path, file, (parts.shards, parts.shape), fast, mode)
+    open_parts(path, file, (parts.shards, parts.shape), fast, how)
 }
 
 /// What is at `path`, and the file, which nobody else has open then.
@@ -310,7 +311,7 @@ fn open_parts(
     file: &File,
     (shards, shape): (u32, Shape),
     mut fast: Option<&mut FastPart>,
-    mode: Mode,
+    (mode, mut kept): (Mode, Option<&mut Kept>),
 ) -> Result<Vec<(Nand, Store)>, DeviceError> {
     let writable = mode == Mode::ReadWrite;
     let mut generation = lock::read_generation(file, path, GENERATION_AT)?;
@@ -330,8 +331,8 @@ fn open_parts(
     let flags = libc::O_DIRECT | if tier.is_some() { libc::O_DSYNC } else { 0 };
     let shard = || shape.nand(&profile(), &Faults::default(), 0, tier);
     let geometry = shard()?.geometry().without_fast();
-    for place in places(&geometry, shards, generation).0 {
-        let mut nand = shard()?;
+    for (index, place) in (0..).zip(places(&geometry, shards, generation).0) {
+        let nand = shard()?;
         let mut options = OpenOptions::new();
         options.read(true).write(writable).custom_flags(flags);
         let direct = options.open(path).map_err(DeviceError::io(path, "open for direct I/O"))?;
@@ -340,13 +341,27 @@ fn open_parts(
         let fence = Fence { file: clone, at: GENERATION_AT, expected };
         let store = DirectStore::open(direct, &geometry, place, &fence)
             .map_err(DeviceError::io(path, "read the records"))?;
-        restore(path, &mut nand, &store)?;
-        media.push((nand, Store::Direct(store)));
+        if let Some(kept) = &mut kept {
+            kept.compare(index, false, |slot| {
+                let record = BlockRecord::decode(&store.stored_record(geometry.block_of(slot)));
+                store.oob_of(slot, record?.erase_count).ok()
+            });
+        }
+        media.push((nand, store));
     }
-    Ok(media)
+    for (index, (nand, store)) in (0..).zip(&mut media) {
+        restore(path, nand, store, kept.as_mut().and_then(|kept| kept.shard(index)))?;
+    }
+    Ok(media.into_iter().map(|(nand, store)| (nand, Store::Direct(store))).collect())
 }
 
-fn restore(path: &Path, nand: &mut Nand, store: &DirectStore) -> Result<(), DeviceError> {
+fn restore(
+    path: &Path,
+    nand: &mut Nand,
+    store: &DirectStore,
+    kept: Option<&mut KeptShard>,
+) -> Result<(), DeviceError> {
+    let slots_per_page = nand.geometry().slots_per_page;
     for block in (0..nand.geometry().capacity_blocks()).map(flash::BlockId) {
         let Some(mut record) = BlockRecord::decode(&store.stored_record(block)) else {
             let reason = format!("the record of block {} is damaged", block.0);
@@ -354,8 +369,15 @@ fn restore(path: &Path, nand: &mut Nand, store: &DirectStore) -> Result<(), Devi
             return Err(DeviceError::invalid(path, reason, mend));
         };
         if !record.bad {
-            let pointer = store.write_pointer(block, record.erase_count);
-            record.write_pointer = pointer.map_err(DeviceError::io(path, "look for pages"))?;
+            let known =
+                kept.as_ref().and_then(|kept| kept.slots_written(block, record.erase_count));
+            record.write_pointer = match known {
+                Some(slots) => slots / slots_per_page,
+                None => {
+                    let pointer = store.write_pointer(block, record.erase_count);
+                    pointer.map_err(DeviceError::io(path, "look for pages"))?
+                }
+            };
         }
         nand.restore(block, record);
     }

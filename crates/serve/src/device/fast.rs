@@ -23,8 +23,9 @@
 //! - the part says what it is before the capacity tier says that it has one.
 
 use super::{DeviceError, Kind, Mode, Tier, direct, lock};
+use crate::kept::Kept;
 use crate::medium::{Area, FastStore, RECORD_BYTES, encode_generation, oob_sectors};
-use flash::{BLOCK_BYTES, BlockId, FastTier, Geometry};
+use flash::{BLOCK_BYTES, BlockId, FastTier, Geometry, SlotId};
 use nand::{BlockRecord, Nand, Profile};
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File, OpenOptions};
@@ -502,7 +503,12 @@ impl FastPart {
     }
 
     /// The store of a shard, and into `nand` what its blocks are like.
-    pub fn store(&self, shard: u32, nand: &mut Nand) -> Result<FastStore, DeviceError> {
+    pub fn store(
+        &self,
+        shard: u32,
+        nand: &mut Nand,
+        mut kept: Option<&mut Kept>,
+    ) -> Result<FastStore, DeviceError> {
         let geometry = nand.geometry();
         let local = geometry.fast_alone();
         let areas = if self.in_file {
@@ -520,7 +526,23 @@ impl FastPart {
             files.map(|file| (file, 0))
         };
         let [slots, oobs, records] = areas.map(|(file, at)| self.open_area(&file, at));
-        let store = FastStore::open([slots?, oobs?, records?], &local);
+        let (slots, oobs, records) = (slots?, oobs?, records?);
+        let (capacity_units, per_block) = (geometry.capacity_units(), geometry.slots_per_block());
+        if let Some(kept) = &mut kept {
+            kept.compare(shard, true, |slot| {
+                let block = geometry.block_of(slot);
+                let unit = geometry.unit_of(block) - capacity_units;
+                let own = local.block(unit, block.0 % geometry.blocks_per_unit);
+                let own = SlotId(own.0 * per_block + slot.0 % per_block);
+                FastStore::oob_in(&oobs, &local, own).ok()
+            });
+        }
+        let kept = kept.and_then(|kept| kept.shard(shard));
+        let known = |own, record: &[u8; RECORD_BYTES]| {
+            let erase_count = BlockRecord::decode(record)?.erase_count;
+            kept.as_ref()?.slots_written(global(&geometry, own), erase_count)
+        };
+        let store = FastStore::open([slots, oobs, records], &local, known);
         let failed = "read the records and OOBs of the fast tier";
         let store = store.map_err(DeviceError::io(&self.path, failed))?;
         self.restore(&store, nand, &local)?;
@@ -560,10 +582,8 @@ impl FastPart {
                 let mend = "restore it from a backup";
                 return Err(DeviceError::invalid(&self.path, reason, mend));
             };
-            let unit = geometry.capacity_units() + local.unit_of(own);
-            let block = geometry.block(unit, own.0 % local.blocks_per_unit);
             record.write_pointer = store.slots_written(own);
-            nand.restore(block, record);
+            nand.restore(global(&geometry, own), record);
         }
         Ok(())
     }
@@ -572,4 +592,11 @@ impl FastPart {
     pub fn path(&self) -> &Path {
         &self.path
     }
+}
+
+/// The block of a shard of this shape that its fast tier calls `own`.
+fn global(geometry: &Geometry, own: BlockId) -> BlockId {
+    let local = geometry.fast_alone();
+    let unit = geometry.capacity_units() + local.unit_of(own);
+    geometry.block(unit, own.0 % local.blocks_per_unit)
 }

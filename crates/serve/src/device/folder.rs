@@ -10,6 +10,7 @@
 //! | `shard-N/blocks` | `nand::BlockRecord` of block `i` at `i * 16` |
 
 use super::{DeviceError, FastNote, FastPart, Mode, RawOptions, Shape, Tier, lock, raw};
+use crate::kept::Kept;
 use crate::medium::{Fence, FileStore, RECORD_BYTES, Store, encode_generation};
 use flash::{BLOCK_BYTES, BlockId, Geometry, OOB_BYTES};
 use ftl::raw::RawSettings;
@@ -154,7 +155,7 @@ pub fn create(
     }
     let file = path.join("generation");
     fs::write(&file, encode_generation(0)).map_err(DeviceError::io(&file, "write"))?;
-    open_shards(path, device, fast, Mode::ReadWrite).map(|media| (media, lock))
+    open_shards(path, device, fast, (Mode::ReadWrite, None)).map(|media| (media, lock))
 }
 
 /// Opens what [`create`] made.
@@ -162,9 +163,9 @@ pub fn open(
     path: &Path,
     device: &Description,
     fast: Option<&mut FastPart>,
-    mode: Mode,
+    how: (Mode, Option<&mut Kept>),
 ) -> Result<Vec<(Nand, Store)>, DeviceError> {
-    open_shards(path, device, fast, mode)
+    open_shards(path, device, fast, how)
 }
 
 /// What is at `path`, and the lock that keeps others away.
@@ -350,7 +351,7 @@ fn open_shards(
     path: &Path,
     device: &Description,
     mut fast: Option<&mut FastPart>,
-    mode: Mode,
+    (mode, mut kept): (Mode, Option<&mut Kept>),
 ) -> Result<Vec<(Nand, Store)>, DeviceError> {
     let writable = mode == Mode::ReadWrite;
     let file = path.join("generation");
@@ -386,13 +387,23 @@ fn open_shards(
         let how = (writable, fast.is_some());
         let store = FileStore::open(&folder, &geometry, how, fence)
             .map_err(DeviceError::io(&folder, "open the files"))?;
-        if writable {
-            let slots = |block| nand.record(block).write_pointer * geometry.slots_per_page;
-            store.clear_beyond(slots).map_err(DeviceError::io(&folder, "clear torn pages"))?;
+        if let Some(kept) = &mut kept {
+            kept.compare(shard, false, |slot| store.oob_of(slot).ok());
         }
-        media.push((nand, Store::File(store)));
+        media.push((nand, store));
     }
-    Ok(media)
+    for (shard, (nand, store)) in (0..).zip(&media).filter(|_| writable) {
+        let slots_per_page = nand.geometry().slots_per_page;
+        let slots = |block| nand.record(block).write_pointer * slots_per_page;
+        let kept = kept.as_mut().and_then(|kept| kept.shard(shard));
+        let known = |block| {
+            let written = kept.as_ref()?.slots_written(block, nand.record(block).erase_count);
+            Some(written? == slots(block))
+        };
+        let cleared = store.clear_beyond(slots, |block| known(block) == Some(true));
+        cleared.map_err(DeviceError::io(path, "clear torn pages"))?;
+    }
+    Ok(media.into_iter().map(|(nand, store)| (nand, Store::File(store))).collect())
 }
 
 /// The rules of a shard in the state that its files tell.

@@ -9,15 +9,18 @@ mod direct;
 mod error;
 mod fast;
 mod folder;
+mod kept;
 mod lock;
 pub(crate) mod raw;
 mod volumes;
 
+pub use crate::kept::{KeptCounts, KeptOptions, KeptPlace};
 pub use error::DeviceError;
 pub use fast::FastOptions;
 pub use raw::RawOptions;
 pub use volumes::{NAME_BYTES_MAX, Volume, decode as decode_volumes, encode as encode_volumes};
 
+use crate::kept::Kept;
 use crate::medium::{Medium, MemoryStore, Store};
 use crate::shard::{CoreFormat, CoreSettings, Split};
 use fast::{FastNote, FastPart, NewPart};
@@ -71,6 +74,8 @@ pub struct DeviceOptions {
     pub raw: Option<RawOptions>,
     /// Present if a fast tier stands before it.
     pub fast: Option<FastOptions>,
+    /// Memory that a restart after a crash resumes from; chosen at each start.
+    pub kept: KeptOptions,
     /// Which tier vanishes from an emulated device, and when; chosen at each start.
     pub losses: Losses,
 }
@@ -147,6 +152,8 @@ pub struct Device {
     fresh: bool,
     /// Its fast tier, if it has one beside it.
     fast: Option<FastPart>,
+    /// Its kept memory, or why it has none.
+    kept: Result<Kept, String>,
 }
 
 /// What a device on files keeps of itself.
@@ -196,6 +203,7 @@ impl Device {
             own: None,
             fresh: true,
             fast: None,
+            kept: Err("the device is in memory".into()),
         };
         let mut note = None;
         if let (Some(fast), Some(tier)) = (&options.fast, tier)
@@ -244,6 +252,7 @@ impl Device {
                 stores
             }
         };
+        device.keep_new(&options.kept, settings);
         device.compose(stores)?;
         Ok(device)
     }
@@ -257,7 +266,7 @@ impl Device {
     pub fn open_beside(kind: &Kind, fast: Option<&Path>, mode: Mode) -> Result<Self, DeviceError> {
         let mut own = Own::claim(kind, mode)?;
         let part = own.open_fast(fast, mode)?;
-        Self::assemble(own, part, mode)
+        Self::assemble(own, part, mode, Err("the device is only looked at".into()))
     }
 
     /// The same with its fast tier where `options` say. One that is opened for writing, and has
@@ -273,19 +282,39 @@ impl Device {
         }
         let place = options.fast.as_ref().and_then(|fast| fast::path_of(&fast.kind));
         let part = own.open_fast(place, mode)?;
-        Self::assemble(own, part, mode)
+        let kept = own.open_kept(part.as_ref(), (&options.kept, settings), mode);
+        let resumes = kept.as_ref().is_ok_and(|kept| kept.cold.is_none());
+        let device = Self::assemble(own, part, mode, kept)?;
+        let distrusted = device.kept.as_ref().ok().and_then(|kept| kept.cold.clone());
+        let (true, Some(why)) = (resumes, distrusted) else { return Ok(device) };
+        // Some of it was believed before it was found to be wrong: all begins anew without.
+        drop(device);
+        let mut device = Self::open_as(options, settings, mode)?;
+        if let Ok(kept) = &mut device.kept {
+            kept.cold = Some(why);
+        }
+        Ok(device)
     }
 
-    fn assemble(own: Own, mut part: Option<FastPart>, mode: Mode) -> Result<Self, DeviceError> {
+    fn assemble(
+        own: Own,
+        mut part: Option<FastPart>,
+        mode: Mode,
+        mut kept: Result<Kept, String>,
+    ) -> Result<Self, DeviceError> {
+        let how = (mode, kept.as_mut().ok());
         let (stores, raw) = match &own.what {
             Description::Folder(description) => {
-                let stores = folder::open(&own.path, description, part.as_mut(), mode)?;
+                let stores = folder::open(&own.path, description, part.as_mut(), how)?;
                 (stores, description.raw.clone())
             }
             Description::File(parts) => {
-                (direct::open(&own.path, (parts, &own.lock), part.as_mut(), mode)?, None)
+                (direct::open(&own.path, (parts, &own.lock), part.as_mut(), how)?, None)
             }
         };
+        if let Ok(kept) = &mut kept {
+            kept.adopt(own.generation()?);
+        }
         let split = Split::new(stores.len());
         let mut device = Self {
             media: Vec::new(),
@@ -295,6 +324,7 @@ impl Device {
             own: Some(own),
             fresh: false,
             fast: part,
+            kept,
         };
         device.compose(stores)?;
         Ok(device)
@@ -303,10 +333,17 @@ impl Device {
     /// Puts the tiers of each shard together.
     fn compose(&mut self, stores: Vec<(Nand, Store)>) -> Result<(), DeviceError> {
         for (shard, (mut nand, store)) in (0..).zip(stores) {
-            let fast = self.fast.as_ref().map(|fast| fast.store(shard, &mut nand)).transpose()?;
+            let mut kept = self.kept.as_mut().ok();
+            let fast = self.fast.as_ref();
+            let fast = fast.map(|fast| fast.store(shard, &mut nand, kept.as_deref_mut()));
+            let fast = fast.transpose()?;
             let medium = Medium::new(nand, store, fast.is_some());
-            self.media.push(match fast {
+            let medium = match fast {
                 Some(fast) => medium.with_fast(fast),
+                None => medium,
+            };
+            self.media.push(match kept.and_then(|kept| kept.take_shard(shard)) {
+                Some(kept) => medium.with_kept(kept),
                 None => medium,
             });
         }

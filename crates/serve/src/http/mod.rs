@@ -131,6 +131,7 @@ async fn status(State(control): State<Control>) -> Response {
         Ok(shards) => {
             let mut value = status::json(control.exports(), &shards);
             value["fast"] = fast::json(control.fast(), &shards);
+            value["restart"] = status::restart(control.restart());
             Json(value).into_response()
         }
         Err(response) => response,

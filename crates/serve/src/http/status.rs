@@ -2,6 +2,7 @@
 
 use crate::exports::unit_name;
 use crate::nbd::Export;
+use crate::server::Restart;
 use crate::shard::UnitBlocks;
 use crate::{CoreStatus, RawShape, ShardStatus};
 use flash::{BLOCK_BYTES, Instant, MILLISECOND};
@@ -34,6 +35,19 @@ pub fn json(exports: &[Export], shards: &[ShardStatus]) -> Value {
         "waf": waf(shards),
         "counters": totals,
         "shards": shards.iter().map(|one| shard(one, exports)).collect::<Vec<_>>(),
+    })
+}
+
+/// How the device was opened.
+pub fn restart(restart: &Restart) -> Value {
+    json!({
+        "resumed": restart.cold.is_none(),
+        "why_not": restart.cold,
+        "took_ms": restart.took_ms,
+        "kept_bytes": restart.kept_bytes,
+        "mount_reads_answered": restart.counts.reads_answered,
+        "mount_reads_passed": restart.counts.reads_passed,
+        "text": restart.to_string(),
     })
 }
 

@@ -44,7 +44,8 @@ pub const PAGE_BYTES: u64 = 64 << 10;
 
 const MAGIC: &[u8; 4] = b"WPU1";
 const SUMMED_BYTES: usize = 512;
-const OOBS_AT: usize = 32;
+/// Where in the first sector of a program unit its OOBs are.
+pub const OOBS_AT: usize = 32;
 const _: () = assert!(OOBS_AT + SLOTS_PER_PAGE as usize * OOB_BYTES <= SUMMED_BYTES);
 const _: () = assert!((SLOTS_PER_PAGE as usize + 1) * BLOCK_BYTES == PAGE_BYTES as usize);
 
@@ -114,6 +115,13 @@ impl DirectStore {
             }
         }
         Ok(low)
+    }
+
+    /// The OOB of a slot of a block of this erase count; zeroes if its page is not sound.
+    pub fn oob_of(&self, slot: SlotId, erase_count: u32) -> io::Result<Oob> {
+        let mut sector = Buffer::new(1);
+        self.file.read_exact_at(sector.bytes_mut(), self.page_at(slot))?;
+        Ok(self.oob(&sector, slot, 0, erase_count))
     }
 
     /// The generation in a page's first sector, if it is sound and of the block's present life.

@@ -65,8 +65,13 @@ pub struct FastStore {
 }
 
 impl FastStore {
-    /// Slots, OOBs and records in these areas, which must be open for direct I/O.
-    pub fn open([slots, oobs, records]: [Area; 3], geometry: &Geometry) -> io::Result<Self> {
+    /// Slots, OOBs and records in these areas, which must be open for direct I/O. `known` may tell of a
+    /// block with this record how many of its slots are written.
+    pub fn open(
+        [slots, oobs, records]: [Area; 3],
+        geometry: &Geometry,
+        known: impl Fn(BlockId, &[u8; RECORD_BYTES]) -> Option<u32>,
+    ) -> io::Result<Self> {
         let sectors = oob_sectors(geometry);
         let mut store = Self {
             slots,
@@ -80,6 +85,12 @@ impl FastStore {
             spare: Vec::new(),
         };
         for block in 0..geometry.blocks() {
+            // The OOBs of one that is partly written are wanted all the same.
+            let known = known(BlockId(block), &store.stored_record(BlockId(block)));
+            if let Some(slots) = known.filter(|&at| at == 0 || at == geometry.slots_per_block()) {
+                store.written.push(slots);
+                continue;
+            }
             let mut oobs = store.spare.pop().unwrap_or_else(|| Buffer::new(sectors));
             store.oobs.file.read_exact_at(oobs.bytes_mut(), store.oobs_at(BlockId(block)))?;
             let mut found = oobs.bytes().as_chunks::<OOB_BYTES>().0.iter();
@@ -93,6 +104,17 @@ impl FastStore {
             }
         }
         Ok(store)
+    }
+
+    /// The OOB of a slot, in the area of the OOBs.
+    pub fn oob_in(oobs: &Area, geometry: &Geometry, slot: SlotId) -> io::Result<Oob> {
+        let index = slot.0 % geometry.slots_per_block();
+        let sectors = u64::from(geometry.block_of(slot).0) * u64::from(oob_sectors(geometry));
+        let at = (sectors + u64::from(index / OOBS_PER_SECTOR)) * SECTOR;
+        let mut sector = Buffer::new(1);
+        oobs.file.read_exact_at(sector.bytes_mut(), oobs.at + at)?;
+        let found = sector.bytes().as_chunks::<OOB_BYTES>().0;
+        Ok(found[(index % OOBS_PER_SECTOR) as usize])
     }
 
     /// How many slots of a block were written when the store was opened.

@@ -15,7 +15,7 @@
 
 use crate::buffer::Buffer;
 use crate::ring::Ring;
-use flash::{BLOCK_BYTES, BlockId, Geometry, OOB_BYTES, SlotId};
+use flash::{BLOCK_BYTES, BlockId, Geometry, OOB_BYTES, Oob, SlotId};
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
@@ -63,12 +63,25 @@ impl FileStore {
         Ok(Self { data, oob, blocks, fence, geometry: *geometry })
     }
 
-    /// Clears the OOB behind the slots written in each block: what a power loss of the host may
-    /// have left there must never be taken for a page of the block's present life.
-    pub fn clear_beyond(&self, slots_written: impl Fn(BlockId) -> u32) -> io::Result<()> {
+    /// The OOB of a slot.
+    pub fn oob_of(&self, slot: SlotId) -> io::Result<Oob> {
+        let mut oob = [0; OOB_BYTES];
+        let at = u64::from(slot.0) * OOB_BYTES as u64;
+        self.oob.read_exact_at(&mut oob, at)?;
+        Ok(oob)
+    }
+
+    /// Clears the OOB behind the slots written in each block, unless that is `known` to be so: what a
+    /// power loss of the host may have left there must never be taken for a page of the block's present
+    /// life.
+    pub fn clear_beyond(
+        &self,
+        slots_written: impl Fn(BlockId) -> u32,
+        known: impl Fn(BlockId) -> bool,
+    ) -> io::Result<()> {
         let zeroes = vec![0u8; self.geometry.slots_per_block() as usize * OOB_BYTES];
         let mut found = zeroes.clone();
-        for block in (0..self.geometry.blocks()).map(BlockId) {
+        for block in (0..self.geometry.blocks()).map(BlockId).filter(|&block| !known(block)) {
             let at = slots_written(block) as usize * OOB_BYTES;
             let start = u64::from(block.0) * zeroes.len() as u64 + at as u64;
             self.oob.read_exact_at(&mut found[at..], start)?;

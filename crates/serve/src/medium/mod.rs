@@ -7,12 +7,15 @@
 //!   it ([`Lanes`]);
 //! - a job owns the memory of its I/O until the last of it has completed;
 //! - nothing is acknowledged whose I/O failed;
+//! - kept memory is told of a program or erase before its I/O is queued, and of its end before that is
+//!   told to anybody else;
 //! - the fast units of a two-tier device on files have a store of their own ([`Fast`]); on one in
 //!   memory one store holds both.
 
 mod direct;
 mod fast;
 mod file;
+mod kept;
 mod lanes;
 mod memory;
 mod records;
@@ -25,6 +28,7 @@ pub use file::{
 pub use memory::MemoryStore;
 
 use crate::buffer::{Buffer, Views};
+use crate::kept::KeptShard;
 use crate::ring::{Done, Ring};
 use flash::{
     BLOCK_BYTES, BlockId, Command, Completion, Geometry, Health, Instant, MediumError, OOB_BYTES,
@@ -53,6 +57,8 @@ pub struct Medium {
     store: Store,
     /// Of the fast units, unless `store` holds them too.
     fast: Option<Fast>,
+    /// Present if a restart is to find here what it would look for in the store.
+    kept: Option<KeptShard>,
     jobs: Slab<Job>,
     lanes: Lanes,
     done: VecDeque<u32>,
@@ -90,6 +96,8 @@ pub struct Job {
     oobs: Vec<Oob>,
     /// How the slots came back.
     status: SlotStatus,
+    /// A read that is answered from kept memory.
+    kept: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -125,6 +133,7 @@ impl Medium {
             geometry,
             store,
             fast: None,
+            kept: None,
             jobs: Slab::default(),
             lanes,
             done: VecDeque::new(),
@@ -142,8 +151,12 @@ impl Medium {
         self
     }
 
-    /// Lets go of the fast units, which hold nothing any more and are not addressed again.
+    /// Lets go of the fast units, which hold nothing any more and are not addressed again. Kept memory
+    /// is that of another shape from now on.
     pub fn drop_fast(&mut self) {
+        if let Some(mut kept) = self.kept.take() {
+            kept.clear();
+        }
         self.geometry = self.geometry.without_fast();
         self.fast = None;
     }
@@ -225,6 +238,7 @@ impl Medium {
             scratch: None,
             oobs,
             status: SlotStatus::Erased,
+            kept: false,
         });
         if !self.losses.is_empty() {
             self.lose_what_is_due(now);
@@ -235,6 +249,9 @@ impl Medium {
         }
         if matches!(self.store, Store::Memory(_)) {
             self.start_in_memory(index, slots, views);
+            return;
+        }
+        if self.answer_kept(index) {
             return;
         }
         let mut scratch = self.take_scratch();
@@ -293,6 +310,9 @@ impl Medium {
     fn begin(&mut self, index: u32, views: &mut Views, ring: &mut Ring) {
         let job = &mut self.jobs[index];
         job.step = Step::Bytes;
+        if let Some(kept) = &mut self.kept {
+            kept::begin(kept, &self.geometry, job.what);
+        }
         let scratch = job.scratch.as_mut().expect("jobs of files have scratch memory");
         let (store, what) = route(&mut self.store, &mut self.fast, &self.geometry, job.what);
         job.io = match (store, what) {
@@ -398,15 +418,15 @@ impl Medium {
         let global = job.what;
         let (store, what) = route(&mut self.store, &mut self.fast, geometry, global);
         match (store, what, job.step) {
-            (Store::File(store), What::Program { slot, count }, Step::Bytes) => {
+            (Store::File(store), What::Program { slot, .. }, Step::Bytes) => {
                 let block = geometry.block_of(slot);
-                let mut record = self.nand.record(block_of(geometry, global));
+                let mut record = self.nand.record(block);
                 if job.error.is_some_and(|error| error != MediumError::BlockFailed) {
                     return None;
                 }
                 if !failed && record.damaged_tail == 0 && !record.bad {
                     // The rules may be ahead by a program that has not begun here.
-                    record.write_pointer = written_with(geometry, global, slot, count);
+                    record.write_pointer = geometry.page_in_block(slot) + 1;
                 }
                 Some((Step::Record, store.record(index, block, record.encode(), scratch, ring)))
             }
@@ -414,7 +434,7 @@ impl Medium {
                 Some((Step::Clear, store.clear(index, block, ring)))
             }
             (Store::File(store), What::Erase { block }, Step::Bytes | Step::Clear) => {
-                let record = erased(&self.nand.record(block_of(geometry, global)));
+                let record = erased(&self.nand.record(block));
                 Some((Step::Record, store.record(index, block, record.encode(), scratch, ring)))
             }
             (Store::File(store), What::Flush, Step::Bytes) if !failed => {
@@ -427,30 +447,9 @@ impl Medium {
                 }
                 None
             }
-            (Store::Fast(store), What::Program { slot, count }, Step::Bytes) => {
-                store.programmed((slot, count));
+            (Store::Fast(store), what, _) => {
                 let record = self.nand.record(block_of(geometry, global));
-                let block_failed = job.error == Some(MediumError::BlockFailed);
-                if !record.bad || failed && !block_failed {
-                    return None;
-                }
-                let block = geometry.block_of(slot);
-                Some((Step::Record, store.record(index, block, record.encode(), scratch, ring)))
-            }
-            (Store::Fast(store), What::Program { slot, .. }, Step::Record) => {
-                store.record_written(geometry.block_of(slot), ring);
-                None
-            }
-            (Store::Fast(store), What::Erase { block }, Step::Bytes) if !failed => {
-                Some((Step::Clear, store.clear(index, block, ring)))
-            }
-            (Store::Fast(store), What::Erase { block }, Step::Bytes | Step::Clear) => {
-                let record = erased(&self.nand.record(block_of(geometry, global)));
-                Some((Step::Record, store.record(index, block, record.encode(), scratch, ring)))
-            }
-            (Store::Fast(store), What::Erase { block }, Step::Record) => {
-                store.record_written(block, ring);
-                None
+                fast_step(store, (index, job, what), (record, geometry), ring)
             }
             (Store::Direct(store), What::Erase { block }, Step::Bytes) if !failed => {
                 Some((Step::Clear, store.clear(index, block, ring)))
@@ -511,7 +510,9 @@ impl Medium {
         let Some(index) = self.done.pop_front() else { return false };
         let access = self.access(index);
         let mut job = self.jobs.remove(index);
-        if let (Some((block, access)), false) = (access, matches!(self.store, Store::Memory(_))) {
+        self.note_kept(&job);
+        let took_turn = !job.kept && !matches!(self.store, Store::Memory(_));
+        if let (Some((block, access)), true) = (access, took_turn) {
             self.lanes.leave(block, access);
             while let Some(next) = self.lanes.admit(block) {
                 self.begin(next, views, ring);
@@ -552,7 +553,12 @@ impl Medium {
         };
         for (i, slot) in slots.iter_mut().enumerate() {
             slot.oob = self.oob_read(job, i as u32);
-            slot.crc = flash::crc(target(job.into, i as u32, job.scratch.as_ref(), views));
+            slot.crc = match (&self.kept, job.what) {
+                (Some(kept), What::Read { slot: first, .. }) if job.kept => {
+                    kept.payload_crc(SlotId(first.0 + i as u32), &slot.oob)
+                }
+                _ => flash::crc(target(job.into, i as u32, job.scratch.as_ref(), views)),
+            };
             slot.status = self.status_of(job, i as u32);
             // What the rules call whole but the files hold no OOB of: its program never got to
             // the disk.
@@ -634,11 +640,38 @@ fn block_of(geometry: &Geometry, what: What) -> BlockId {
     }
 }
 
-/// The write pointer of a block after a program, which counts pages, or on a fast unit slots.
-fn written_with(geometry: &Geometry, what: What, local: SlotId, count: u32) -> u32 {
-    match geometry.is_fast(block_of(geometry, what)) {
-        true => local.0 % geometry.slots_per_block() + count,
-        false => geometry.page_in_block(local) + 1,
+/// What [`Medium::next_step`] does on a fast store; `record` is that of the block.
+fn fast_step(
+    store: &mut FastStore,
+    (index, job, what): (u32, &mut Job, What),
+    (record, geometry): (nand::BlockRecord, &Geometry),
+    ring: &mut Ring,
+) -> Option<(Step, u32)> {
+    let scratch = job.scratch.as_mut()?;
+    match (what, job.step) {
+        (What::Program { slot, count }, Step::Bytes) => {
+            store.programmed((slot, count));
+            let told = job.error.is_none_or(|error| error == MediumError::BlockFailed);
+            let block = geometry.block_of(slot);
+            (record.bad && told)
+                .then(|| (Step::Record, store.record(index, block, record.encode(), scratch, ring)))
+        }
+        (What::Program { slot, .. }, Step::Record) => {
+            store.record_written(geometry.block_of(slot), ring);
+            None
+        }
+        (What::Erase { block }, Step::Bytes) if job.error.is_none() => {
+            Some((Step::Clear, store.clear(index, block, ring)))
+        }
+        (What::Erase { block }, Step::Bytes | Step::Clear) => {
+            let bytes = erased(&record).encode();
+            Some((Step::Record, store.record(index, block, bytes, scratch, ring)))
+        }
+        (What::Erase { block }, Step::Record) => {
+            store.record_written(block, ring);
+            None
+        }
+        _ => None,
     }
 }
 
@@ -718,5 +751,7 @@ fn errno(code: i32) -> std::io::Error {
     std::io::Error::from_raw_os_error(code)
 }
 
+#[cfg(test)]
+mod kept_tests;
 #[cfg(test)]
 mod tests;

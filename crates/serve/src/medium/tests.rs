@@ -8,61 +8,76 @@ use nand::{Faults, Profile};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-struct Rig {
-    medium: Medium,
+pub(super) struct Rig {
+    pub medium: Medium,
     views: Views,
     ring: Ring,
     now: Instant,
     next_tag: u32,
 }
 
+/// By tag.
+pub(super) type Results = BTreeMap<u32, Result<(), MediumError>>;
+
 /// What came back: tag and `None`, or for reads the status, OOB and first byte of each slot.
-type Slots = Vec<(SlotStatus, Oob, u32)>;
+pub(super) type Slots = Vec<(SlotStatus, Oob, u32)>;
 
 impl Rig {
-    fn new(medium: Medium) -> Self {
+    pub fn new(medium: Medium) -> Self {
         let (views, ring) = (Views::new(8, medium.lends()), Ring::new(16).unwrap());
         Self { medium, views, ring, now: Instant(0), next_tag: 0 }
     }
 
-    fn tag(&mut self) -> Tag {
+    pub fn tag(&mut self) -> Tag {
         self.next_tag += 1;
         Tag(self.next_tag)
     }
 
-    fn start(&mut self, command: Command, slots: &[SlotWrite]) {
+    pub fn start(&mut self, command: Command, slots: &[SlotWrite]) {
         self.medium.start(self.now, command, slots, &mut self.views, &mut self.ring);
     }
 
     /// Until nothing is under way: results by tag, and what reads found.
-    fn finish(&mut self) -> (BTreeMap<u32, Result<(), MediumError>>, BTreeMap<u32, Slots>) {
+    pub fn finish(&mut self) -> (Results, BTreeMap<u32, Slots>) {
         let (mut results, mut reads) = (BTreeMap::new(), BTreeMap::new());
         while self.medium.under_way() > 0 {
-            let Self { medium, views, ring, now, .. } = self;
-            while medium.poll(*now, views, ring, |done| match done {
-                Completion::Read { tag, slots } => {
-                    results.insert(tag.0, slots.map(|_| ()));
-                    let slots = slots.unwrap_or_default().iter();
-                    let found = slots.map(|slot| (slot.status, slot.oob, slot.crc));
-                    reads.insert(tag.0, found.collect());
-                }
-                Completion::Program { tag, result }
-                | Completion::Erase { tag, result }
-                | Completion::Flush { tag, result } => {
-                    results.insert(tag.0, result);
-                }
-            }) {}
-            if ring.under_way() > 0 {
-                let mut done = Vec::new();
-                ring.enter(None, &mut done).unwrap();
-                for done in done {
-                    medium.io_done(done, ring);
-                }
-            } else if let Some(at) = medium.deadline() {
-                *now = at.max(*now);
-            }
+            self.step(&mut results, &mut reads);
         }
         (results, reads)
+    }
+
+    /// What has completed by now; then the next I/O, or if there is none, time goes on.
+    pub fn step(&mut self, results: &mut Results, reads: &mut BTreeMap<u32, Slots>) {
+        let Self { medium, views, ring, now, .. } = self;
+        while medium.poll(*now, views, ring, |done| match done {
+            Completion::Read { tag, slots } => {
+                results.insert(tag.0, slots.map(|_| ()));
+                let slots = slots.unwrap_or_default().iter();
+                let found = slots.map(|slot| (slot.status, slot.oob, slot.crc));
+                reads.insert(tag.0, found.collect());
+            }
+            Completion::Program { tag, result }
+            | Completion::Erase { tag, result }
+            | Completion::Flush { tag, result } => {
+                results.insert(tag.0, result);
+            }
+        }) {}
+        if ring.under_way() > 0 {
+            let mut done = Vec::new();
+            ring.enter(None, &mut done).unwrap();
+            for done in done {
+                medium.io_done(done, ring);
+            }
+        } else if let Some(at) = medium.deadline() {
+            *now = at.max(*now);
+        }
+    }
+
+    /// Ends as a killed process does: the I/O under way ends, and nobody hears of it.
+    pub fn kill(mut self) {
+        while self.ring.under_way() > 0 {
+            self.ring.enter(None, &mut Vec::new()).unwrap();
+        }
     }
 
     fn page(&self, stamp: u8) -> Vec<SlotWrite> {
@@ -72,7 +87,7 @@ impl Rig {
     }
 }
 
-fn options(kind: Kind) -> DeviceOptions {
+pub(super) fn options(kind: Kind) -> DeviceOptions {
     let volume = VolumeOptions { name: "v".into(), blocks: 2048, read_only: false };
     DeviceOptions {
         kind,
@@ -84,14 +99,15 @@ fn options(kind: Kind) -> DeviceOptions {
         faults: Faults::default(),
         raw: None,
         fast: None,
+        kept: crate::kept::KeptOptions::off(),
         losses: Default::default(),
     }
 }
 
-struct Scratch(PathBuf);
+pub(super) struct Scratch(pub PathBuf);
 
 impl Scratch {
-    fn new(name: &str) -> Self {
+    pub fn new(name: &str) -> Self {
         let path = std::env::temp_dir().join(format!("weir-medium-{name}-{}", std::process::id()));
         std::fs::remove_dir_all(&path).ok();
         std::fs::create_dir_all(&path).unwrap();

@@ -1,0 +1,108 @@
+//! Kept memory of a device: whose it is, and how it comes and goes with the opens.
+
+use super::{Description, Device, DeviceError, FastPart, Kind, Mode, Own, direct, folder};
+use crate::kept::{Identity, Kept, KeptOptions, frames_wanted};
+use ftl::Settings;
+use nand::Faults;
+use std::fs;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+
+impl Own {
+    /// Opens for writing so far.
+    pub(super) fn generation(&self) -> Result<u64, DeviceError> {
+        match &self.what {
+            Description::Folder(_) => folder::generation(&self.path),
+            Description::File(_) => direct::generation(&self.path, &self.lock),
+        }
+    }
+
+    /// Opens its kept memory, or says why there is none.
+    pub(super) fn open_kept(
+        &self,
+        fast: Option<&FastPart>,
+        (options, settings): (&KeptOptions, &Settings),
+        mode: Mode,
+    ) -> Result<Kept, String> {
+        if mode == Mode::ReadOnly {
+            return Err("the device is only looked at".into());
+        }
+        let shown = |error: DeviceError| error.to_string();
+        let direct = direct::profile();
+        let none = Faults::default();
+        let (shape, profile, faults, shards, raw) = match &self.what {
+            Description::Folder(own) => {
+                (own.shape, &own.profile, &own.faults, own.shards, own.raw.is_some())
+            }
+            Description::File(own) => (own.shape, &direct, &none, own.shards, false),
+        };
+        if raw {
+            return Err("raw units have none: their mount reads little".into());
+        }
+        let nand = shape.nand(profile, faults, 0, fast.map(|fast| &fast.tier)).map_err(shown)?;
+        let geometry = nand.geometry();
+        let identity = Identity {
+            uuid: self.uuid(),
+            generation: self.generation().map_err(shown)?,
+            inode: self.inode().map_err(|error| format!("{}: {error}", self.path.display()))?,
+            shards,
+            geometry,
+        };
+        Kept::open(options, identity, frames_wanted(&geometry, shape.logical_blocks, settings))
+    }
+
+    /// Which file or disk its bytes lie in.
+    fn inode(&self) -> std::io::Result<[u64; 2]> {
+        let metadata = match &self.what {
+            Description::Folder(_) => fs::metadata(self.path.join("shard-0").join("data"))?,
+            Description::File(_) => self.lock.metadata()?,
+        };
+        Ok(match metadata.file_type().is_block_device() {
+            true => [metadata.rdev(), 0],
+            false => [metadata.dev(), metadata.ino()],
+        })
+    }
+}
+
+impl Device {
+    /// Makes kept memory for a device that was made just now.
+    pub(super) fn keep_new(&mut self, options: &KeptOptions, settings: &Settings) {
+        let Some(own) = &self.own else { return };
+        self.kept = own.open_kept(self.fast.as_ref(), (options, settings), Mode::ReadWrite);
+        if let Ok(kept) = &mut self.kept {
+            kept.cold = Some("the device is new".into());
+        }
+    }
+
+    /// Where its kept memory is and how many bytes it takes; or why it has none.
+    pub fn kept(&self) -> Result<(&std::path::Path, u64), &str> {
+        self.kept.as_ref().map(|kept| (kept.path(), kept.bytes())).map_err(String::as_str)
+    }
+
+    /// Why this open had to look for everything on the medium; `None`: it resumed.
+    pub fn cold(&self) -> Option<&str> {
+        match &self.kept {
+            Ok(kept) => kept.cold.as_deref(),
+            Err(why) => Some(why),
+        }
+    }
+
+    /// Gives back what a killed server has kept of the device that is about to be thrown away.
+    pub fn forget_kept(kind: &Kind) {
+        let uuid = match kind {
+            Kind::Memory { .. } => None,
+            Kind::Nand { path, .. } => folder::read_description(path).ok().map(|own| own.uuid),
+            Kind::File { path } => direct::describe(path).ok().map(|own| own.uuid),
+        };
+        if let Some(path) = uuid.and_then(|uuid| KeptOptions::default().path(uuid)) {
+            // Mostly there is none.
+            fs::remove_file(path).ok();
+        }
+    }
+
+    /// The device was closed well: what was kept of it is given back.
+    pub fn discard_kept(&mut self) {
+        if let Ok(kept) = std::mem::replace(&mut self.kept, Err("the device is closed".into())) {
+            kept.discard();
+        }
+    }
+}

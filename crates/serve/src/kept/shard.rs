@@ -1,0 +1,407 @@
+//! What is kept of one shard's medium: how far each block is written, and the OOBs of pages, so that a
+//! mount after a crash of the process need not look for them. By 4 KiB, then 64 bytes a block, then
+//! frames; numbers little-endian.
+//!
+//! | bytes of the first 4 KiB | holds |
+//! |---|---|
+//! | 0..4 | the frame that is taken next |
+//! | 4..8, 8..12 | plus one, the slot that was programmed last on the capacity tier, on the fast tier |
+//!
+//! | bytes of a block's entry | holds |
+//! |---|---|
+//! | 0..4 | CRC-32C of bytes 4..64 and the block (u32) |
+//! | 4..8 | erase count |
+//! | 8..12 | slots written since the erase, from the first on |
+//! | 12..16 | its frame; all ones: none |
+//! | 16..20 | 1: settled, the above is all there is; 2: a program or erase is under way |
+//! | 32..64 | OOB of the first slot; zeroes: not known |
+//!
+//! | bytes of a frame | holds |
+//! |---|---|
+//! | 0..4 | block |
+//! | 4..8 | erase count |
+//! | 8..12 | CRC-32C of the bytes before |
+//! | from 64 | OOB of each slot of the block; zeroes: not known |
+//!
+//! Invariants:
+//! - an entry says that something is under way before the I/O of that is queued, and says that it is
+//!   settled before the completion is told: what is settled is on the medium, and nothing else is;
+//! - what is read here counts only if its checksum is right. An OOB has one of its own, which covers the
+//!   device and the slot. So an entry that a crash, or anything else, has torn is one that says nothing;
+//! - a frame is cleared before it is given to a block, and OOBs are put into it before the entry says
+//!   that they are there.
+
+use super::region::Part;
+use flash::{BlockId, Geometry, OOB_BYTES, Oob, SlotId};
+use ftl::format::{Header, decode_header};
+use std::sync::atomic::{Ordering, compiler_fence};
+
+/// The memory of one shard.
+pub struct KeptShard {
+    part: Part,
+    geometry: Geometry,
+    frames: u32,
+    /// Of the shard's uuid, as the OOBs are summed.
+    uuid_crc: u32,
+    /// A mount is under way.
+    mounting: bool,
+    /// Entries say something.
+    trusted: bool,
+    /// Reads that were answered, and such that were not.
+    counts: KeptCounts,
+    /// What is left out, to show that tests find it.
+    #[cfg(test)]
+    pub flaw: Option<Flaw>,
+}
+
+/// A deliberate bug.
+#[cfg(test)]
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Flaw {
+    /// An erase is under way and the entry does not say so.
+    EraseUnsaid,
+    /// A program is under way and the entry does not say so.
+    ProgramUnsaid,
+}
+
+/// How a mount went.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct KeptCounts {
+    /// Reads of the mount that were answered from memory.
+    pub reads_answered: u64,
+    /// Reads of the mount that went to the medium.
+    pub reads_passed: u64,
+}
+
+/// What an entry says.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+struct Entry {
+    erase_count: u32,
+    slots: u32,
+    frame: u32,
+    state: u32,
+    first: Oob,
+}
+
+const SETTLED: u32 = 1;
+const UNDER_WAY: u32 = 2;
+const NO_FRAME: u32 = u32::MAX;
+
+const HEAD_BYTES: usize = 4096;
+const ENTRY_BYTES: usize = 64;
+const FRAME_HEAD_BYTES: usize = 64;
+const _: () = assert!(ENTRY_BYTES == 32 + OOB_BYTES);
+
+/// Bytes that a shard of this shape takes with so many frames.
+pub fn shard_bytes(geometry: &Geometry, frames: u32) -> u64 {
+    let entries = u64::from(geometry.blocks()) * ENTRY_BYTES as u64;
+    let frames = u64::from(frames) * frame_bytes(geometry) as u64;
+    (HEAD_BYTES as u64 + entries + frames).next_multiple_of(HEAD_BYTES as u64)
+}
+
+/// Bytes of a frame.
+pub fn frame_bytes(geometry: &Geometry) -> usize {
+    FRAME_HEAD_BYTES + geometry.slots_per_block() as usize * OOB_BYTES
+}
+
+impl KeptShard {
+    /// Over memory that is all zeroes, or with `trusted` that an earlier server has left.
+    pub fn new(part: Part, geometry: &Geometry, frames: u32, uuid_crc: u32, trusted: bool) -> Self {
+        assert!(part.bytes().len() as u64 >= shard_bytes(geometry, frames));
+        Self {
+            part,
+            geometry: *geometry,
+            frames,
+            uuid_crc,
+            mounting: false,
+            trusted,
+            counts: KeptCounts::default(),
+            #[cfg(test)]
+            flaw: None,
+        }
+    }
+
+    /// A mount begins: until its end reads may be answered from here, and are noted.
+    pub fn begin_mount(&mut self) {
+        self.mounting = true;
+    }
+
+    /// The mount has ended. How it went.
+    pub fn end_mount(&mut self) -> KeptCounts {
+        self.mounting = false;
+        self.counts
+    }
+
+    /// A mount is under way.
+    pub fn is_mounting(&self) -> bool {
+        self.mounting
+    }
+
+    /// Forgets everything.
+    pub fn clear(&mut self) {
+        self.part.bytes_mut().fill(0);
+        self.trusted = false;
+    }
+
+    /// Slots of a block that are written, if nothing was under way there; the medium says that its
+    /// erase count is `erase_count`.
+    pub fn slots_written(&self, block: BlockId, erase_count: u32) -> Option<u32> {
+        if !self.trusted {
+            return None;
+        }
+        let entry = self.entry(block).filter(|entry| entry.state == SETTLED)?;
+        (entry.erase_count == erase_count).then_some(entry.slots)
+    }
+
+    /// The slot that was programmed last on a tier, and its OOB: one that must be on the medium.
+    pub fn witness(&self, fast: bool) -> Option<(SlotId, Oob)> {
+        let slot = SlotId(word(self.part.bytes(), 4 + 4 * usize::from(fast)).checked_sub(1)?);
+        if !self.trusted || u64::from(slot.0) >= self.geometry.slots() {
+            return None;
+        }
+        let block = self.geometry.block_of(slot);
+        let entry = self.entry(block).filter(|entry| entry.state == SETTLED)?;
+        let index = slot.0 % self.geometry.slots_per_block();
+        let known = self.geometry.is_fast(block) == fast && index < entry.slots;
+        let oob = self.oob(block, &entry, index).filter(|_| known)?;
+        decode_header(&oob, slot, self.uuid_crc).map(|_| (slot, oob))
+    }
+
+    /// What was found on the medium: so many slots of a block are written, and nothing is under way.
+    pub fn found(&mut self, block: BlockId, erase_count: u32, slots: u32) {
+        let old = self.entry(block).filter(|entry| entry.erase_count == erase_count);
+        let entry = match old {
+            // Its frame may have been given to another block by now: then that says so itself.
+            Some(old) => Entry { slots, state: SETTLED, ..old },
+            None => Entry { erase_count, slots, frame: NO_FRAME, state: SETTLED, first: [0; 32] },
+        };
+        if old != Some(entry) {
+            self.put(block, &entry);
+        }
+    }
+
+    /// A block is not as its write pointer alone would say.
+    pub fn forget(&mut self, block: BlockId) {
+        let at = HEAD_BYTES + block.0 as usize * ENTRY_BYTES;
+        self.part.bytes_mut()[at..at + ENTRY_BYTES].fill(0);
+    }
+
+    /// A program of the block is about to be queued.
+    pub fn begin_program(&mut self, block: BlockId) {
+        #[cfg(test)]
+        if self.flaw == Some(Flaw::ProgramUnsaid) {
+            return;
+        }
+        // An entry that says nothing goes on saying nothing, until an erase.
+        if let Some(entry) = self.entry(block) {
+            self.put(block, &Entry { state: UNDER_WAY, ..entry });
+        }
+    }
+
+    /// An erase of the block is about to be queued.
+    pub fn begin_erase(&mut self, block: BlockId) {
+        #[cfg(test)]
+        if self.flaw == Some(Flaw::EraseUnsaid) {
+            return;
+        }
+        // Of its pages nobody knows anything from now on.
+        if let Some(entry) = self.entry(block) {
+            let (frame, first) = (NO_FRAME, [0; OOB_BYTES]);
+            self.put(block, &Entry { state: UNDER_WAY, frame, first, ..entry });
+        }
+    }
+
+    /// Slots from `slot` on are programmed; these are their OOBs.
+    pub fn programmed(&mut self, slot: SlotId, erase_count: u32, oobs: &[u8]) {
+        let block = self.geometry.block_of(slot);
+        let first = slot.0 % self.geometry.slots_per_block();
+        let count = (oobs.len() / OOB_BYTES) as u32;
+        let old = self.entry(block);
+        // Of a block that nothing is known of, this is not all.
+        let Some(mut entry) =
+            old.filter(|old| old.erase_count == erase_count && old.slots == first)
+        else {
+            return;
+        };
+        if first == 0 {
+            entry.first.copy_from_slice(&oobs[..OOB_BYTES]);
+            let wants = self.header(slot, &entry.first).is_some_and(|header| !needs_bytes(&header));
+            entry.frame = if wants { self.take_frame(block, erase_count) } else { NO_FRAME };
+        }
+        if self.frame_is_of(&entry, block) {
+            let at = self.frame_at(entry.frame) + FRAME_HEAD_BYTES + first as usize * OOB_BYTES;
+            self.part.bytes_mut()[at..at + oobs.len()].copy_from_slice(oobs);
+        } else {
+            entry.frame = NO_FRAME;
+        }
+        compiler_fence(Ordering::Release);
+        (entry.slots, entry.state) = (first + count, SETTLED);
+        self.put(block, &entry);
+        let last = slot.0 + count - 1;
+        let at = 4 + 4 * usize::from(self.geometry.is_fast(block));
+        self.part.bytes_mut()[at..at + 4].copy_from_slice(&(last + 1).to_le_bytes());
+    }
+
+    /// The block is erased.
+    pub fn erased(&mut self, block: BlockId, erase_count: u32) {
+        let (frame, state, first) = (NO_FRAME, SETTLED, [0; OOB_BYTES]);
+        self.put(block, &Entry { erase_count, slots: 0, frame, state, first });
+    }
+
+    /// A mount has read the first slot of a block.
+    pub fn learn_first(&mut self, block: BlockId, erase_count: u32, oob: &Oob) {
+        let entry = self.entry(block).filter(|entry| {
+            entry.state == SETTLED && entry.slots > 0 && entry.erase_count == erase_count
+        });
+        if let Some(entry) = entry.filter(|entry| entry.first != *oob) {
+            self.put(block, &Entry { first: *oob, ..entry });
+        }
+    }
+
+    /// Puts the OOBs of `count` slots from `slot` on into `oobs`, zeroes for erased ones; false if not
+    /// all are known, or their bytes are wanted, too. `erase_count` is the medium's.
+    pub fn answer(
+        &mut self,
+        slot: SlotId,
+        count: u32,
+        erase_count: u32,
+        oobs: &mut Vec<Oob>,
+    ) -> bool {
+        let answered = self.is_answered(slot, count, erase_count, oobs);
+        if answered {
+            self.counts.reads_answered += 1;
+        } else {
+            oobs.clear();
+            self.counts.reads_passed += 1;
+        }
+        answered
+    }
+
+    fn is_answered(&self, slot: SlotId, count: u32, erase_count: u32, oobs: &mut Vec<Oob>) -> bool {
+        let block = self.geometry.block_of(slot);
+        let entry = self.entry(block).filter(|entry| {
+            entry.state == SETTLED && entry.erase_count == erase_count && self.mounting
+        });
+        let Some(entry) = entry.filter(|_| self.trusted) else { return false };
+        let first = slot.0 % self.geometry.slots_per_block();
+        for index in first..first + count {
+            if index >= entry.slots {
+                oobs.push([0; OOB_BYTES]);
+                continue;
+            }
+            let Some(oob) = self.oob(block, &entry, index) else { return false };
+            let header = self.header(SlotId(slot.0 + index - first), &oob);
+            if header.is_none_or(|header| needs_bytes(&header)) {
+                return false;
+            }
+            oobs.push(oob);
+        }
+        true
+    }
+
+    /// The checksum of the bytes of a slot with this OOB, which was sound when it was answered.
+    pub fn payload_crc(&self, slot: SlotId, oob: &Oob) -> u32 {
+        self.header(slot, oob).map_or(0, |header| header.payload_crc)
+    }
+
+    fn header(&self, slot: SlotId, oob: &Oob) -> Option<Header> {
+        decode_header(oob, slot, self.uuid_crc)
+    }
+
+    /// What is kept of slot `index` of a block.
+    fn oob(&self, block: BlockId, entry: &Entry, index: u32) -> Option<Oob> {
+        if index == 0 {
+            return Some(entry.first);
+        }
+        if !self.frame_is_of(entry, block) {
+            return None;
+        }
+        let at = self.frame_at(entry.frame) + FRAME_HEAD_BYTES + index as usize * OOB_BYTES;
+        self.part.bytes()[at..at + OOB_BYTES].try_into().ok()
+    }
+
+    /// Gives the frame that was taken longest ago to a block.
+    fn take_frame(&mut self, block: BlockId, erase_count: u32) -> u32 {
+        if self.frames == 0 {
+            return NO_FRAME;
+        }
+        let frame = word(self.part.bytes(), 0) % self.frames;
+        let (at, len) = (self.frame_at(frame), frame_bytes(&self.geometry));
+        let bytes = &mut self.part.bytes_mut()[at..at + len];
+        // Whoever had it, has it no more from here on.
+        bytes[..FRAME_HEAD_BYTES].fill(0);
+        compiler_fence(Ordering::Release);
+        bytes[FRAME_HEAD_BYTES..].fill(0);
+        compiler_fence(Ordering::Release);
+        bytes[..FRAME_HEAD_BYTES].copy_from_slice(&frame_head(block, erase_count));
+        self.part.bytes_mut()[..4].copy_from_slice(&(frame + 1).to_le_bytes());
+        frame
+    }
+
+    fn frame_is_of(&self, entry: &Entry, block: BlockId) -> bool {
+        if entry.frame >= self.frames {
+            return false;
+        }
+        let at = self.frame_at(entry.frame);
+        self.part.bytes()[at..at + FRAME_HEAD_BYTES] == frame_head(block, entry.erase_count)
+    }
+
+    fn frame_at(&self, frame: u32) -> usize {
+        let entries = self.geometry.blocks() as usize * ENTRY_BYTES;
+        HEAD_BYTES + entries + frame as usize * frame_bytes(&self.geometry)
+    }
+
+    fn entry(&self, block: BlockId) -> Option<Entry> {
+        let at = HEAD_BYTES + block.0 as usize * ENTRY_BYTES;
+        let bytes = &self.part.bytes()[at..at + ENTRY_BYTES];
+        if word(bytes, 0) != entry_crc(bytes, block) {
+            return None;
+        }
+        let slots = word(bytes, 8);
+        let entry = Entry {
+            erase_count: word(bytes, 4),
+            slots,
+            frame: word(bytes, 12),
+            state: word(bytes, 16),
+            first: bytes[32..].try_into().ok()?,
+        };
+        (slots <= self.geometry.slots_per_block()).then_some(entry)
+    }
+
+    fn put(&mut self, block: BlockId, entry: &Entry) {
+        let mut bytes = [0; ENTRY_BYTES];
+        bytes[4..8].copy_from_slice(&entry.erase_count.to_le_bytes());
+        bytes[8..12].copy_from_slice(&entry.slots.to_le_bytes());
+        bytes[12..16].copy_from_slice(&entry.frame.to_le_bytes());
+        bytes[16..20].copy_from_slice(&entry.state.to_le_bytes());
+        bytes[32..].copy_from_slice(&entry.first);
+        let crc = entry_crc(&bytes, block);
+        bytes[..4].copy_from_slice(&crc.to_le_bytes());
+        let at = HEAD_BYTES + block.0 as usize * ENTRY_BYTES;
+        self.part.bytes_mut()[at..at + ENTRY_BYTES].copy_from_slice(&bytes);
+        // Before whatever comes next is queued or told.
+        compiler_fence(Ordering::SeqCst);
+    }
+}
+
+/// Whether a mount wants the bytes of such a slot, too.
+fn needs_bytes(header: &Header) -> bool {
+    header.kind.is_of_checkpoint()
+}
+
+fn frame_head(block: BlockId, erase_count: u32) -> [u8; FRAME_HEAD_BYTES] {
+    let mut bytes = [0; FRAME_HEAD_BYTES];
+    bytes[..4].copy_from_slice(&block.0.to_le_bytes());
+    bytes[4..8].copy_from_slice(&erase_count.to_le_bytes());
+    let crc = flash::crc(&bytes[..8]);
+    bytes[8..12].copy_from_slice(&crc.to_le_bytes());
+    bytes
+}
+
+fn entry_crc(bytes: &[u8], block: BlockId) -> u32 {
+    flash::crc_append(flash::crc(&bytes[4..ENTRY_BYTES]), &block.0.to_le_bytes())
+}
+
+fn word(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes([0, 1, 2, 3].map(|i| bytes[at + i]))
+}

@@ -13,9 +13,12 @@ use crate::streams::Filling;
 use flash::{BlockId, Geometry, SlotId};
 use std::collections::VecDeque;
 
-/// One slot in so many more is still as good as the fewest valid slots, by how many bands the unit
-/// has to be opened, now or soon: one that has none takes no appends at all.
-const NEAR_LEAST: [u32; 3] = [16, 64, 128];
+/// A gain of one slot in so many less is still as good as the most, by how many bands the unit has to
+/// be opened, now or soon: one that has none takes no appends at all.
+const NEAR_MOST: [u32; 3] = [4, 16, 32];
+
+/// No gain is as good as a greater one.
+const EXACTLY: [u32; 3] = [u32::MAX; 3];
 
 /// Where a band is in its life. *Free* of the glossary is `Clean`, `Erasing` and `Dirty`; *Full* is
 /// `Full`, `Victim` and `Draining`.
@@ -173,6 +176,8 @@ pub(crate) struct Bands {
     /// The same of the fast tier.
     pub free_fast: u32,
     pub draining: Vec<BlockId>,
+    /// There are spare bands enough to lose a little with a victim where it spreads appends.
+    pub spreads: bool,
     /// Bands that are failing or have failed.
     pub failing: u32,
     /// Changes of state so far.
@@ -204,6 +209,7 @@ impl Bands {
             free: 0,
             free_fast: 0,
             draining: Vec::new(),
+            spreads: false,
             failing: 0,
             moves: 0,
             erase_count_most: 0,
@@ -573,6 +579,32 @@ pub(crate) struct FullView<'a> {
     order_next: u64,
 }
 
+impl FullView<'_> {
+    /// The band with the fewest valid slots; among equals one whose unit is short of bands.
+    pub fn emptiest(&self) -> Option<BlockId> {
+        self.nearly_fewest(EXACTLY)
+    }
+
+    /// The band with the fewest valid slots, or nearly: one with a little more is better if its unit is
+    /// short of bands. An append point works on as many units as have one for it, and no more; and what is
+    /// appended where there is one fills the next victims of those units, never of the others.
+    fn nearly_fewest(&self, near_most: [u32; 3]) -> Option<BlockId> {
+        let least = self.bands.full_valid.iter().copied().min()?;
+        let gain = self.bands.slots_per_band - least;
+        let near = near_most.map(|share| least + gain / share);
+        let most = near[0];
+        // Few have so few, so whole chunks are passed by.
+        let chunks = self.bands.full.chunks(64).zip(self.bands.full_valid.chunks(64));
+        let hits = chunks.filter(|(_, valid)| valid.iter().any(|&valid| valid <= most));
+        hits.flat_map(|(blocks, valid)| blocks.iter().zip(valid))
+            .filter(|&(_, &valid)| valid <= most)
+            .map(|(&block, &valid)| (self.bands.supply(self.bands.unit_of(block)), valid, block))
+            .filter(|&(supply, valid, _)| valid <= near[supply as usize])
+            .min()
+            .map(|(.., block)| block)
+    }
+}
+
 impl FullBands for FullView<'_> {
     fn columns(&self) -> Columns<'_> {
         Columns {
@@ -618,22 +650,9 @@ impl FullBands for FullView<'_> {
         self.bands.full_moved[chunk] > moves
     }
 
-    /// As it says, or nearly: a band with a little more is better if its unit is short of bands. An
-    /// append point works on as many units as have one for it, and no more; and what is appended where
-    /// there is one fills the next victims of those units, never of the others.
+    /// As it says, or nearly, see [`FullView::nearly_fewest`].
     fn fewest_valid(&self) -> Option<BlockId> {
-        let least = self.bands.full_valid.iter().copied().min()?;
-        let near = NEAR_LEAST.map(|share| least + self.bands.slots_per_band / share);
-        let most = near[0];
-        // Few have so few, so whole chunks are passed by.
-        let chunks = self.bands.full.chunks(64).zip(self.bands.full_valid.chunks(64));
-        let hits = chunks.filter(|(_, valid)| valid.iter().any(|&valid| valid <= most));
-        hits.flat_map(|(blocks, valid)| blocks.iter().zip(valid))
-            .filter(|&(_, &valid)| valid <= most)
-            .map(|(&block, &valid)| (self.bands.supply(self.bands.unit_of(block)), valid, block))
-            .filter(|&(supply, valid, _)| valid <= near[supply as usize])
-            .min()
-            .map(|(.., block)| block)
+        self.nearly_fewest(if self.bands.spreads { NEAR_MOST } else { EXACTLY })
     }
 }
 
@@ -685,20 +704,22 @@ mod tests {
             endurance: 1000,
             fast: FastTier::default(),
         };
-        let choice = |valid: u32| {
+        let choice = |valid: u32, spreads: bool| {
             let mut bands = Bands::new(&geometry);
             for block in 2..8 {
                 let first = block * geometry.slots_per_block();
-                let valid = if block == 2 { 40 } else { valid };
+                let valid = if block == 2 { 48 } else { valid };
                 (first..first + valid).for_each(|slot| bands.validate(SlotId(slot)));
                 bands[BlockId(block)].state = BandState::Full;
             }
             bands.index_all();
+            bands.spreads = spreads;
             bands.view(1).fewest_valid()
         };
-        assert_eq!(choice(41), Some(BlockId(4)));
-        assert_eq!(choice(44), Some(BlockId(4)));
-        assert_eq!(choice(45), Some(BlockId(2)));
+        assert_eq!(choice(52, true), Some(BlockId(4)));
+        assert_eq!(choice(53, true), Some(BlockId(2)));
+        assert_eq!(choice(48, false), Some(BlockId(4)));
+        assert_eq!(choice(49, false), Some(BlockId(2)));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use crate::append::{Append, NONE, Owner};
 use crate::format::{Header, Kind, UNMAPPED};
 use crate::lost::Search;
 use crate::moves::Move;
-use crate::policy::{FullBands, Greedy, Purpose, VictimPolicy, WearView};
+use crate::policy::{FullBands, Purpose, WearView};
 use crate::units::{ReadOp, ReadPurpose};
 use crate::{BandState, Ftl, Mutant, Phase};
 use flash::{BlockId, MediumError, Payload, SlotData, SlotId, SlotRead, SlotStatus};
@@ -138,12 +138,14 @@ impl Ftl {
         let units = self.slow_units();
         let data = self.map.blocks().div_ceil(self.geometry.slots_per_block());
         let spare = self.geometry.capacity_blocks().saturating_sub(data);
-        let allowed = spare / SPARE_PER_FREE;
+        // A device that is full to the brim has its spare bands for checkpoints and GC itself.
+        let reserved = 2 * self.layout.bands + RESERVE_BANDS + units;
+        let allowed = spare.saturating_sub(reserved) / SPARE_PER_FREE;
+        self.bands.spreads = allowed >= units;
         self.reclaim.bands_to_spread = match self.settings.read_slo_ns {
-            0 => units.min(allowed),
-            // GC goes in small steps, and on many units at a time a little on each. Fewer, and it
-            // crowds on a few units while the host waits for it.
-            _ => units / 4 + (2 * units).min(allowed),
+            0 => units.min(allowed).max(units / 4),
+            // GC goes in small steps, a little on many units at a time, or it crowds on a few.
+            _ => units / 4 + (2 * units).min(spare / SPARE_PER_FREE),
         };
     }
 
@@ -317,8 +319,7 @@ impl Ftl {
         }
         // GC is using up its own reserve: victims that gain little cost more pages than they give,
         // and a policy that went on like that would end with no space.
-        let emptiest = VictimPolicy::pick(&mut Greedy, &view, &mut self.random)
-            .filter(|&block| self.gains(block));
+        let emptiest = view.emptiest().filter(|&block| self.gains(block));
         let slots = self.geometry.slots_per_block();
         let gain = |block: BlockId| slots - self.bands[block].slots_valid;
         let enough = |block: &BlockId| match emptiest {

@@ -223,7 +223,13 @@ struct Explorer<'a> {
     logical_blocks: u32,
     random: Random,
     report: CrashReport,
+    /// Steps since the last reply.
+    fruitless: u64,
 }
+
+/// Steps without a reply after which the device is taken to be stuck in work that leads to nothing. Each of
+/// them may be a cut, and so a hundred mounts.
+const FRUITLESS_STEPS_MAX: u64 = 20_000;
 
 /// Explores one seed.
 pub fn explore(seed: u64, options: &CrashOptions) -> Result<CrashReport, Failure> {
@@ -243,6 +249,7 @@ pub fn explore(seed: u64, options: &CrashOptions) -> Result<CrashReport, Failure
         logical_blocks,
         random: Random::new(seed),
         report: CrashReport::default(),
+        fruitless: 0,
     };
     let model = Model::new(logical_blocks, durable_at_reply);
     let sim = explorer.format(medium, &model, seed)?;
@@ -344,8 +351,10 @@ impl Explorer<'_> {
     fn step(&mut self, host: &mut Host, cuts: bool) -> Result<(), Failure> {
         let step = host.sim.step(Instant(u64::MAX))?;
         let promised = host.collect()?;
+        self.fruitless = if step == Step::Reply { 0 } else { self.fruitless + 1 };
         match step {
             Step::Idle => Err(host.sim.stuck()),
+            _ if self.fruitless > FRUITLESS_STEPS_MAX => Err(host.sim.stuck()),
             Step::Change if cuts => self.cut(host),
             Step::Reply if cuts && promised => self.cut(host),
             _ => Ok(()),
@@ -367,9 +376,10 @@ impl Explorer<'_> {
         }
         if *host.sim.state() != State::Stopped(true) || host.sim.in_flight() > 0 {
             return Err(Failure(format!(
-                "a clean shutdown ended as {:?} with {} requests unanswered",
+                "a clean shutdown ended as {:?} with {} requests unanswered: {}",
                 host.sim.state(),
-                host.sim.in_flight()
+                host.sim.in_flight(),
+                host.sim.ftl().explain(),
             )));
         }
         host.refusals_are_legal = false;
@@ -525,6 +535,8 @@ impl Explorer<'_> {
         observed: &[Option<u64>],
     ) -> Result<(), Failure> {
         self.report.lived_on += 1;
+        // What the device below waits for is not what this one does.
+        let fruitless = std::mem::take(&mut self.fruitless);
         let mut model = model.clone();
         model.settle(observed);
         let context = |what: &'static str| move |why| Failure(format!("{what}: {why}"));
@@ -544,6 +556,7 @@ impl Explorer<'_> {
         host.submit(Op { action: Action::Flush, lba: 0, blocks: 0 }, Hint::default());
         host.drain()?;
         host.sim.verify()?;
+        self.fruitless = fruitless;
         self.remount(&mut host, false)
     }
 }

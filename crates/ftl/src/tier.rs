@@ -50,6 +50,9 @@ const CHUNKS_AT_EASE: usize = 4;
 /// What is valid in a victim stays on the fast tier if it is less than one slot in so many.
 const KEPT_PART: u32 = 2;
 
+/// Bands of the tier for each one that what is kept may have open.
+const BANDS_PER_KEPT: u32 = 6;
+
 /// Full bands of what was kept, for each other one, from which on the former are destaged first.
 const NEW_PER_KEPT: usize = 3;
 
@@ -497,10 +500,16 @@ impl Ftl {
         Some(if takes_kept { (kept, false) } else { (new, keeps) })
     }
 
-    /// Nothing is kept that the host needs the room for.
+    /// Nothing is kept that the host needs the room for; nor where what is kept, in bands of its own on
+    /// each unit, would be much of the tier, or moves could wait for a part of the map.
     fn may_keep(&self) -> bool {
         let Levels { floor, throttle, .. } = self.levels();
+        let points = self.points.iter().filter(|point| point.keeps && !point.idle).count() as u32;
+        let roomy = self.geometry.fast_blocks()
+            >= floor + BANDS_PER_KEPT * points * self.geometry.fast.units;
         self.phase == Phase::Running
+            && roomy
+            && !self.map.is_cached()
             && !self.is_leaving()
             && self.bands.free_fast > floor + (throttle - floor) / 4
     }

@@ -229,7 +229,7 @@ struct Explorer<'a> {
 
 /// Steps without a reply after which the device is taken to be stuck in work that leads to nothing. Each of
 /// them may be a cut, and so a hundred mounts.
-const FRUITLESS_STEPS_MAX: u64 = 20_000;
+const FRUITLESS_STEPS_MAX: u64 = 1_000_000;
 
 /// Explores one seed.
 pub fn explore(seed: u64, options: &CrashOptions) -> Result<CrashReport, Failure> {
@@ -556,8 +556,9 @@ impl Explorer<'_> {
         host.submit(Op { action: Action::Flush, lba: 0, blocks: 0 }, Hint::default());
         host.drain()?;
         host.sim.verify()?;
+        self.remount(&mut host, false)?;
         self.fruitless = fruitless;
-        self.remount(&mut host, false)
+        Ok(())
     }
 }
 

@@ -263,7 +263,9 @@ fn volumes(root: &mut Section<'_>, plugins: &[PluginFile]) -> (Vec<VolumeOptions
 fn map_volumes(device: &DeviceOptions, page: &[bool]) -> Vec<MapVolume> {
     let split = Split::new(device.shards as usize);
     let mut first_block = 0;
-    let volumes = device.volumes.iter().zip(page).map(|(volume, &page)| {
+    // A volume that nobody describes has no wish.
+    let page = page.iter().copied().chain(std::iter::repeat(false));
+    let volumes = device.volumes.iter().zip(page).map(|(volume, page)| {
         let first = split.shard_blocks(first_block);
         first_block += volume.blocks;
         MapVolume { blocks: first as u32..split.shard_blocks(first_block) as u32, page }

@@ -362,24 +362,25 @@ fn restore(
     kept: Option<&mut KeptShard>,
 ) -> Result<(), DeviceError> {
     let slots_per_page = nand.geometry().slots_per_page;
+    let mut looked_for = Vec::new();
     for block in (0..nand.geometry().capacity_blocks()).map(flash::BlockId) {
         let Some(mut record) = BlockRecord::decode(&store.stored_record(block)) else {
             let reason = format!("the record of block {} is damaged", block.0);
             let mend = "restore it from a backup, or format the device anew";
             return Err(DeviceError::invalid(path, reason, mend));
         };
-        if !record.bad {
-            let known =
-                kept.as_ref().and_then(|kept| kept.slots_written(block, record.erase_count));
-            record.write_pointer = match known {
-                Some(slots) => slots / slots_per_page,
-                None => {
-                    let pointer = store.write_pointer(block, record.erase_count);
-                    pointer.map_err(DeviceError::io(path, "look for pages"))?
-                }
-            };
+        let known = kept.as_ref().and_then(|kept| kept.slots_written(block, record.erase_count));
+        match known.filter(|_| !record.bad) {
+            Some(slots) => record.write_pointer = slots / slots_per_page,
+            None if !record.bad => looked_for.push((block, record.erase_count)),
+            None => {}
         }
         nand.restore(block, record);
+    }
+    let found = store.write_pointers(&looked_for);
+    let found = found.map_err(DeviceError::io(path, "look for pages"))?;
+    for (&(block, _), write_pointer) in looked_for.iter().zip(found) {
+        nand.restore(block, BlockRecord { write_pointer, ..nand.record(block) });
     }
     Ok(())
 }

@@ -25,7 +25,7 @@
 //! Invariants: a page counts only if its first sector is sound and names the block's present erase
 //! count, so what an erase could not discard is never taken for data; records change only at an
 //! erase and are written after the discard, so write pointers are found by looking
-//! ([`DirectStore::write_pointer`]); writes of one record sector follow one another.
+//! ([`DirectStore::write_pointers`]); writes of one record sector follow one another.
 
 use super::file::{Fence, GENERATION_BYTES, RECORD_BYTES};
 use super::records::Records;
@@ -36,11 +36,15 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
+use std::thread;
 
 /// Slots of data in a program unit.
 pub const SLOTS_PER_PAGE: u32 = 15;
 /// Bytes of a program unit.
 pub const PAGE_BYTES: u64 = 64 << 10;
+
+/// Reads at a time that look for write pointers: a disk is slow at one after the other.
+const READS_AT_A_TIME: usize = 32;
 
 const MAGIC: &[u8; 4] = b"WPU1";
 const SUMMED_BYTES: usize = 512;
@@ -85,58 +89,31 @@ impl DirectStore {
         self.records.of(block)
     }
 
-    /// Finds how many pages of a block are programmed: by halving, then, if the block is partly
-    /// filled, page by page, so that what a power loss of the host left behind a gap is not taken
-    /// for what was written after. What was flushed is always found.
-    pub fn write_pointer(&self, block: BlockId, erase_count: u32) -> io::Result<u32> {
-        let pages = self.geometry.pages_per_block;
-        let mut sector = Buffer::new(1);
-        let mut generation = |page: u32| -> io::Result<Option<u64>> {
-            let first = self.geometry.slot(block, page, 0);
-            self.file.read_exact_at(sector.bytes_mut(), self.page_at(first))?;
-            Ok(self.header(sector.bytes(), first, erase_count))
+    /// How many pages of each block are programmed, of this erase count each: [`Pages::written`].
+    pub fn write_pointers(&self, blocks: &[(BlockId, u32)]) -> io::Result<Vec<u32>> {
+        let pages = self.pages();
+        let part = blocks.len().div_ceil(READS_AT_A_TIME).max(1);
+        let find = |blocks: &[(BlockId, u32)]| -> io::Result<Vec<u32>> {
+            blocks.iter().map(|&(block, erase_count)| pages.written(block, erase_count)).collect()
         };
-        let (mut low, mut high) = (0, pages);
-        while low < high {
-            let middle = (low + high) / 2;
-            match generation(middle)? {
-                Some(_) => low = middle + 1,
-                None => high = middle,
-            }
-        }
-        if low == pages {
-            return Ok(pages);
-        }
-        let mut newest = 0;
-        for page in 0..low {
-            match generation(page)? {
-                Some(at) if at >= newest => newest = at,
-                _ => return Ok(page),
-            }
-        }
-        Ok(low)
+        let found = thread::scope(|scope| {
+            let parts: Vec<_> =
+                blocks.chunks(part).map(|blocks| scope.spawn(move || find(blocks))).collect();
+            let joined = parts.into_iter().map(|part| part.join().expect("reading does not panic"));
+            joined.collect::<io::Result<Vec<Vec<u32>>>>()
+        })?;
+        Ok(found.concat())
+    }
+
+    fn pages(&self) -> Pages<'_> {
+        Pages { file: &self.file, geometry: self.geometry, place: self.place }
     }
 
     /// The OOB of a slot of a block of this erase count; zeroes if its page is not sound.
     pub fn oob_of(&self, slot: SlotId, erase_count: u32) -> io::Result<Oob> {
         let mut sector = Buffer::new(1);
-        self.file.read_exact_at(sector.bytes_mut(), self.page_at(slot))?;
+        self.file.read_exact_at(sector.bytes_mut(), self.pages().page_at(slot))?;
         Ok(self.oob(&sector, slot, 0, erase_count))
-    }
-
-    /// The generation in a page's first sector, if it is sound and of the block's present life.
-    fn header(&self, sector: &[u8], first: SlotId, erase_count: u32) -> Option<u64> {
-        let word = |at: usize| u32::from_le_bytes([0, 1, 2, 3].map(|i| sector[at + i]));
-        let page = first.0 / self.geometry.slots_per_page;
-        let sound = sector[..4] == *MAGIC
-            && word(4) == erase_count
-            && word(8) == page
-            && word(12) == checksum(sector);
-        sound.then(|| u64::from(word(16)) | u64::from(word(20)) << 32)
-    }
-
-    fn page_at(&self, slot: SlotId) -> u64 {
-        self.place.blocks_at + u64::from(slot.0 / self.geometry.slots_per_page) * PAGE_BYTES
     }
 
     /// Queues the reads of a page's first sector and of `count` slots.
@@ -148,7 +125,7 @@ impl DirectStore {
         scratch: &mut Buffer,
         ring: &mut Ring,
     ) -> u32 {
-        let page_at = self.page_at(first);
+        let page_at = self.pages().page_at(first);
         let header = scratch.bytes_mut().as_mut_ptr();
         ring.read(job, self.file.as_raw_fd(), header, BLOCK_BYTES, page_at);
         let slot = u64::from(self.geometry.slot_in_page(first)) + 1;
@@ -160,7 +137,7 @@ impl DirectStore {
     /// The OOB of slot `i` of a completed read from `first` on; zeroes if the page is not sound.
     pub fn oob(&self, scratch: &Buffer, first: SlotId, i: u32, erase_count: u32) -> Oob {
         let sector = &scratch.bytes()[..BLOCK_BYTES];
-        if self.header(sector, self.page_start(first), erase_count).is_none() {
+        if self.pages().header(sector, self.page_start(first), erase_count).is_none() {
             return [0; OOB_BYTES];
         }
         let slot = self.geometry.slot_in_page(first) + i;
@@ -194,7 +171,7 @@ impl DirectStore {
         let sum = checksum(sector);
         sector[12..16].copy_from_slice(&sum.to_le_bytes());
         let (bytes, len) = (scratch.bytes().as_ptr(), PAGE_BYTES as usize);
-        ring.write(job, self.file.as_raw_fd(), bytes, len, self.page_at(first));
+        ring.write(job, self.file.as_raw_fd(), bytes, len, self.pages().page_at(first));
         1
     }
 
@@ -240,6 +217,66 @@ impl DirectStore {
     /// True if the generation that was read is the one of this server's open.
     pub fn is_current(&self, scratch: &Buffer) -> bool {
         scratch.bytes()[..GENERATION_BYTES] == self.expected
+    }
+}
+
+/// Where pages are, and whether they were programmed.
+#[derive(Clone, Copy)]
+struct Pages<'a> {
+    file: &'a File,
+    geometry: Geometry,
+    place: Place,
+}
+
+impl Pages<'_> {
+    /// Finds how many pages of a block are programmed. Most blocks are full or empty, which one or two
+    /// looks tell; else by halving, and then page by page, so that what a power loss of the host left
+    /// behind a gap is not taken for what was written after. What was flushed is always found.
+    fn written(self, block: BlockId, erase_count: u32) -> io::Result<u32> {
+        let pages = self.geometry.pages_per_block;
+        let mut sector = Buffer::new(1);
+        let mut generation = |page: u32| -> io::Result<Option<u64>> {
+            let first = self.geometry.slot(block, page, 0);
+            self.file.read_exact_at(sector.bytes_mut(), self.page_at(first))?;
+            Ok(self.header(sector.bytes(), first, erase_count))
+        };
+        if generation(pages - 1)?.is_some() {
+            return Ok(pages);
+        }
+        if generation(0)?.is_none() {
+            return Ok(0);
+        }
+        let (mut low, mut high) = (1, pages - 1);
+        while low < high {
+            let middle = (low + high) / 2;
+            match generation(middle)? {
+                Some(_) => low = middle + 1,
+                None => high = middle,
+            }
+        }
+        let mut newest = 0;
+        for page in 0..low {
+            match generation(page)? {
+                Some(at) if at >= newest => newest = at,
+                _ => return Ok(page),
+            }
+        }
+        Ok(low)
+    }
+
+    /// The generation in a page's first sector, if it is sound and of the block's present life.
+    fn header(&self, sector: &[u8], first: SlotId, erase_count: u32) -> Option<u64> {
+        let word = |at: usize| u32::from_le_bytes([0, 1, 2, 3].map(|i| sector[at + i]));
+        let page = first.0 / self.geometry.slots_per_page;
+        let sound = sector[..4] == *MAGIC
+            && word(4) == erase_count
+            && word(8) == page
+            && word(12) == checksum(sector);
+        sound.then(|| u64::from(word(16)) | u64::from(word(20)) << 32)
+    }
+
+    fn page_at(&self, slot: SlotId) -> u64 {
+        self.place.blocks_at + u64::from(slot.0 / self.geometry.slots_per_page) * PAGE_BYTES
     }
 }
 

@@ -18,6 +18,7 @@
 //! - without shares, or on a device of one kind, there is one queue and one credit.
 
 use crate::append::{NONE, Owner};
+use crate::host::Class;
 use crate::units::Unit;
 use crate::{Ftl, Phase};
 use flash::{Instant, MILLISECOND};
@@ -226,9 +227,17 @@ impl Ftl {
 
     /// Where in the queue the write is that is placed next: not of a share that is `blocked`.
     pub(crate) fn next_write(&self, blocked: u64) -> Option<usize> {
-        if self.shares.is_empty() || self.host.atomic_placing {
+        if self.shares.is_empty() {
             let any = blocked == 0 && !self.host.writes.is_empty();
             return any.then_some(0);
+        }
+        if self.host.atomic_placing {
+            // The one that was begun: it need not be the first in the queue.
+            let begun = |&index: &u32| {
+                let request = &self.host.requests[index];
+                matches!(request.class, Class::Write { atomic: true, .. }) && request.pending > 0
+            };
+            return self.host.writes.iter().position(begun).filter(|_| blocked == 0);
         }
         let share = self.shares.next(blocked)?;
         self.host.writes.iter().position(|&index| self.host.requests[index].share == share)

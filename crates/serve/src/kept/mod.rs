@@ -17,7 +17,7 @@
 //! | bytes | holds |
 //! |---|---|
 //! | 0..8 | `WEIRKEPT` |
-//! | 8..12 | version, 1 |
+//! | 8..12 | version, 2 |
 //! | 12..16 | CRC-32C of bytes 16..128 |
 //! | 16..32 | uuid of the device |
 //! | 32..48 | boot id |
@@ -37,6 +37,7 @@ mod tests;
 
 #[cfg(test)]
 pub use shard::Flaw;
+use shard::Witness;
 pub use shard::{KeptCounts, KeptShard};
 
 use flash::{Geometry, Oob, SlotId};
@@ -115,7 +116,7 @@ pub struct Kept {
 }
 
 const MAGIC: &[u8; 8] = b"WEIRKEPT";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 const HEAD_BYTES: usize = 4096;
 const SUMMED: std::ops::Range<usize> = 16..128;
 const GENERATION_AT: usize = 48;
@@ -250,14 +251,13 @@ impl Kept {
         fast: bool,
         on_medium: impl FnOnce(SlotId) -> Option<Oob>,
     ) {
-        let witness = self.shard(shard).and_then(|shard| shard.witness(fast));
-        if let Some((slot, oob)) = witness
-            && on_medium(slot) != Some(oob)
-        {
-            self.distrust(
+        match self.shard(shard).map_or(Witness::None, |shard| shard.witness(fast)) {
+            Witness::Slot(slot, oob) if on_medium(slot) != Some(oob) => self.distrust(
                 "the page that was programmed last is not on the medium: it lost its cache, or it is a \
                  copy from before",
-            );
+            ),
+            Witness::Damaged => self.distrust("kept memory is damaged"),
+            Witness::None | Witness::Slot(..) => {}
         }
     }
 

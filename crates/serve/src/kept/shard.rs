@@ -5,7 +5,8 @@
 //! | bytes of the first 4 KiB | holds |
 //! |---|---|
 //! | 0..4 | the frame that is taken next |
-//! | 4..8, 8..12 | plus one, the slot that was programmed last on the capacity tier, on the fast tier |
+//! | 4..8, 8..12 | plus one, the first slot of the program that ended last on the capacity tier, on the fast tier; 0: it is erased since, or there was none |
+//! | 64..96, 96..128 | the OOB of that slot |
 //!
 //! | bytes of a block's entry | holds |
 //! |---|---|
@@ -32,6 +33,7 @@
 //!   that they are there.
 
 use super::region::Part;
+use super::word;
 use flash::{BlockId, Geometry, OOB_BYTES, Oob, SlotId};
 use ftl::format::{Header, decode_header};
 use std::sync::atomic::{Ordering, compiler_fence};
@@ -71,6 +73,17 @@ pub struct KeptCounts {
     pub reads_answered: u64,
     /// Reads of the mount that went to the medium.
     pub reads_passed: u64,
+}
+
+/// What must be on a medium that kept memory is believed for.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Witness {
+    /// Nothing that is known of.
+    None,
+    /// This slot with this OOB.
+    Slot(SlotId, Oob),
+    /// It was changed when the process died, or since.
+    Damaged,
 }
 
 /// What an entry says.
@@ -153,18 +166,39 @@ impl KeptShard {
         (entry.erase_count == erase_count).then_some(entry.slots)
     }
 
-    /// The slot that was programmed last on a tier, and its OOB: one that must be on the medium.
-    pub fn witness(&self, fast: bool) -> Option<(SlotId, Oob)> {
-        let slot = SlotId(word(self.part.bytes(), 4 + 4 * usize::from(fast)).checked_sub(1)?);
-        if !self.trusted || u64::from(slot.0) >= self.geometry.slots() {
-            return None;
+    /// What was programmed last on a tier.
+    pub fn witness(&self, fast: bool) -> Witness {
+        let (word_at, oob_at) = witness_at(fast);
+        let bytes = self.part.bytes();
+        let Some(slot) = word(bytes, word_at).checked_sub(1).filter(|_| self.trusted) else {
+            return Witness::None;
+        };
+        let slot = SlotId(slot);
+        let oob: Oob = bytes[oob_at..oob_at + OOB_BYTES].try_into().expect("the length of an OOB");
+        let is_slot = u64::from(slot.0) < self.geometry.slots()
+            && self.geometry.is_fast(self.geometry.block_of(slot)) == fast;
+        match is_slot.then(|| self.header(slot, &oob)).flatten() {
+            Some(_) => Witness::Slot(slot, oob),
+            None => Witness::Damaged,
         }
-        let block = self.geometry.block_of(slot);
-        let entry = self.entry(block).filter(|entry| entry.state == SETTLED)?;
-        let index = slot.0 % self.geometry.slots_per_block();
-        let known = self.geometry.is_fast(block) == fast && index < entry.slots;
-        let oob = self.oob(block, &entry, index).filter(|_| known)?;
-        decode_header(&oob, slot, self.uuid_crc).map(|_| (slot, oob))
+    }
+
+    /// A program of `slot` has ended: until its block is erased, the slot is on the medium.
+    fn put_witness(&mut self, slot: SlotId, oob: &[u8]) {
+        let (word_at, oob_at) = witness_at(self.geometry.is_fast(self.geometry.block_of(slot)));
+        let bytes = self.part.bytes_mut();
+        // Cut short between the two, the OOB is of another slot than the word says: damaged.
+        bytes[oob_at..oob_at + OOB_BYTES].copy_from_slice(oob);
+        compiler_fence(Ordering::Release);
+        bytes[word_at..word_at + 4].copy_from_slice(&(slot.0 + 1).to_le_bytes());
+    }
+
+    fn forget_witness_in(&mut self, block: BlockId) {
+        let (word_at, _) = witness_at(self.geometry.is_fast(block));
+        let slot = word(self.part.bytes(), word_at).checked_sub(1).map(SlotId);
+        if slot.is_some_and(|slot| self.geometry.block_of(slot) == block) {
+            self.part.bytes_mut()[word_at..word_at + 4].fill(0);
+        }
     }
 
     /// What was found on the medium: so many slots of a block are written, and nothing is under way.
@@ -204,6 +238,7 @@ impl KeptShard {
         if self.flaw == Some(Flaw::EraseUnsaid) {
             return;
         }
+        self.forget_witness_in(block);
         // Of its pages nobody knows anything from now on.
         if let Some(entry) = self.entry(block) {
             let (frame, first) = (NO_FRAME, [0; OOB_BYTES]);
@@ -216,6 +251,7 @@ impl KeptShard {
         let block = self.geometry.block_of(slot);
         let first = slot.0 % self.geometry.slots_per_block();
         let count = (oobs.len() / OOB_BYTES) as u32;
+        self.put_witness(slot, &oobs[..OOB_BYTES]);
         let old = self.entry(block);
         // Of a block that nothing is known of, this is not all.
         let Some(mut entry) =
@@ -237,9 +273,6 @@ impl KeptShard {
         compiler_fence(Ordering::Release);
         (entry.slots, entry.state) = (first + count, SETTLED);
         self.put(block, &entry);
-        let last = slot.0 + count - 1;
-        let at = 4 + 4 * usize::from(self.geometry.is_fast(block));
-        self.part.bytes_mut()[at..at + 4].copy_from_slice(&(last + 1).to_le_bytes());
     }
 
     /// The block is erased.
@@ -384,6 +417,11 @@ impl KeptShard {
     }
 }
 
+/// Where the witness of a tier is: its slot plus one, and its OOB.
+fn witness_at(fast: bool) -> (usize, usize) {
+    (4 + 4 * usize::from(fast), 64 + OOB_BYTES * usize::from(fast))
+}
+
 /// Whether a mount wants the bytes of such a slot, too.
 fn needs_bytes(header: &Header) -> bool {
     header.kind.is_of_checkpoint()
@@ -400,8 +438,4 @@ fn frame_head(block: BlockId, erase_count: u32) -> [u8; FRAME_HEAD_BYTES] {
 
 fn entry_crc(bytes: &[u8], block: BlockId) -> u32 {
     flash::crc_append(flash::crc(&bytes[4..ENTRY_BYTES]), &block.0.to_le_bytes())
-}
-
-fn word(bytes: &[u8], at: usize) -> u32 {
-    u32::from_le_bytes([0, 1, 2, 3].map(|i| bytes[at + i]))
 }

@@ -1,7 +1,7 @@
 //! What is believed of kept memory and what not.
 
 use super::*;
-use flash::{BlockId, Random};
+use flash::{BlockId, OOB_BYTES, Random};
 use ftl::format::{Header, Kind, encode_header, uuid_crc};
 use std::os::unix::fs::PermissionsExt;
 
@@ -228,4 +228,52 @@ fn a_frame_shows_nothing_of_an_earlier_life_of_its_block() {
     shard.begin_mount();
     assert!(answers(&mut shard, 3, 0, 2));
     assert!(!answers(&mut shard, 3, 1, 2), "only the medium knows the second page");
+}
+
+#[test]
+fn the_slot_programmed_last_is_compared_with_the_medium_whatever_is_under_way_in_its_block() {
+    let scratch = Scratch::new("witness");
+    let slot = geometry().slot(BlockId(3), 1, 0);
+    let sound: Oob = oobs(slot, 2)[..OOB_BYTES].try_into().unwrap();
+    let other: Oob = oobs(slot, 3)[..OOB_BYTES].try_into().unwrap();
+    for (under_way, on_medium, believed) in [
+        (false, Some(sound), true),
+        (true, Some(sound), true),
+        (true, Some(other), false),
+        (true, None, false),
+    ] {
+        std::fs::remove_file(scratch.0.join("kept")).ok();
+        filled(&scratch.options(), 2);
+        let mut kept = open(&scratch.options(), identity()).unwrap();
+        if under_way {
+            kept.shard(0).unwrap().begin_program(BlockId(3));
+        }
+        kept.compare(0, false, |asked| (asked == slot).then_some(on_medium).flatten());
+        assert_eq!(kept.cold.is_none(), believed, "{:?}", kept.cold);
+        let mut shard = kept.take_shard(0).unwrap();
+        shard.begin_mount();
+        assert_eq!(answers(&mut shard, 3, 0, 5), believed && !under_way);
+    }
+}
+
+#[test]
+fn a_slot_that_an_erase_takes_is_not_looked_for_and_one_that_was_torn_is_not_believed() {
+    let scratch = Scratch::new("erased");
+    filled(&scratch.options(), 2);
+    let mut kept = open(&scratch.options(), identity()).unwrap();
+    kept.shard(0).unwrap().begin_erase(BlockId(2));
+    assert!(matches!(kept.shard(0).unwrap().witness(false), Witness::Slot(..)));
+    kept.shard(0).unwrap().begin_erase(BlockId(3));
+    kept.compare(0, false, |_| None);
+    assert_eq!(kept.cold, None);
+    drop(kept);
+    std::fs::remove_file(scratch.0.join("kept")).unwrap();
+    filled(&scratch.options(), 2);
+    let path = scratch.0.join("kept");
+    let mut bytes = std::fs::read(&path).unwrap();
+    bytes[4096 + 4] += 1;
+    std::fs::write(&path, bytes).unwrap();
+    let mut kept = open(&scratch.options(), identity()).unwrap();
+    kept.compare(0, false, |_| panic!("there is nothing to ask for"));
+    assert_eq!(kept.cold.as_deref(), Some("kept memory is damaged"));
 }

@@ -144,6 +144,25 @@ impl Geometry {
         Self { units, blocks_per_unit, fast: FastTier::NONE, ..*self }
     }
 
+    /// What [`Self::fast_alone`] calls a block of a fast unit.
+    pub fn block_in_fast_alone(&self, block: BlockId) -> BlockId {
+        let unit = self.unit_of(block) - self.capacity_units();
+        self.fast_alone().block(unit, block.0 % self.blocks_per_unit)
+    }
+
+    /// What [`Self::fast_alone`] calls a slot of a fast unit.
+    pub fn slot_in_fast_alone(&self, slot: SlotId) -> SlotId {
+        let (slots, block) = (self.slots_per_block(), self.block_of(slot));
+        SlotId(self.block_in_fast_alone(block).0 * slots + slot.0 % slots)
+    }
+
+    /// The block that [`Self::fast_alone`] calls so.
+    pub fn block_of_fast_alone(&self, own: BlockId) -> BlockId {
+        let alone = self.fast_alone();
+        let unit = self.capacity_units() + alone.unit_of(own);
+        self.block(unit, own.0 % alone.blocks_per_unit)
+    }
+
     /// The same medium without its fast units.
     pub fn without_fast(&self) -> Self {
         Self { units: self.capacity_units(), fast: FastTier::NONE, ..*self }

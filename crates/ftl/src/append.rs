@@ -130,6 +130,15 @@ impl Point {
             no_room: None,
         }
     }
+
+    /// The bands with room that it has, by `Ftl::opens` index.
+    pub fn bands(&self) -> impl Iterator<Item = u32> {
+        self.open.iter().copied().filter(|&open| open != NONE)
+    }
+
+    pub fn has_open(&self) -> bool {
+        self.bands().next().is_some()
+    }
 }
 
 /// What goes into one slot.
@@ -352,8 +361,7 @@ impl Ftl {
     /// of the loop around it.
     #[inline(never)]
     fn may_widen(&self, point: &Point) -> bool {
-        let has_open = point.open.iter().any(|&open| open != NONE);
-        self.may_open(point.purpose, has_open) && self.is_below_stripe(point)
+        self.may_open(point.purpose, point.has_open()) && self.is_below_stripe(point)
     }
 
     /// True if `point` may fill a band that an idle point has left on one more unit. However few bands
@@ -367,7 +375,7 @@ impl Ftl {
             0 => self.geometry.units,
             units => units,
         };
-        point.open.iter().filter(|&&open| open != NONE).nth(stripe as usize - 1).is_none()
+        point.bands().nth(stripe as usize - 1).is_none()
     }
 
     /// Opens a clean band of `unit`.

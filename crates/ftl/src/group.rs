@@ -4,7 +4,7 @@
 //! the group; recovery takes the members only with it. Until the record is safe, the group holds
 //! the order of its first page, so that nothing its members replace is erased.
 
-use crate::append::{Append, Appended, NONE, Owner};
+use crate::append::{Append, Appended, Owner};
 use crate::format::{Kind, POISONED, UNMAPPED};
 use crate::{BandState, Ftl};
 use flash::SlotId;
@@ -13,12 +13,11 @@ impl Ftl {
     /// Whether an atomic write can be placed without waiting for GC, which it would hold up: the
     /// bands that GC empties wait for orders that the undecided group holds.
     pub(crate) fn room_for_group(&self, index: u32, point: usize) -> bool {
-        let slots = |&open: &u32| {
+        let slots = |open: u32| {
             let block = self.opens[open].block;
             self.geometry.slots_per_block() - self.bands[block].slots_written
         };
-        let open = self.points[point].open.iter().filter(|&&open| open != NONE);
-        let room = open.map(slots).sum::<u32>();
+        let room = self.points[point].bands().map(slots).sum::<u32>();
         let (free, floor) = if self.on_fast(point) {
             (self.bands.free_fast, self.fast_floor())
         } else {

@@ -138,11 +138,7 @@ impl Ftl {
 
     /// One step towards what the last switches of mappings said.
     pub(crate) fn mapping_pump(&mut self) {
-        let runs = matches!(self.phase, Phase::Running | Phase::ReadOnly);
-        if self.switches.mapping.todo.is_empty()
-            || !runs
-            || self.now < self.switches.mapping.step_at
-        {
+        if self.mapping_deadline().is_none_or(|at| self.now < at) {
             return;
         }
         self.switches.mapping.step_at = self.now + STEP_NS;

@@ -162,9 +162,7 @@ impl Ftl {
         if self.points[wished].page != NONE {
             return Some(wished);
         }
-        let is_open = |point: &crate::append::Point| {
-            point.page != NONE || point.open.iter().any(|&open| open != NONE)
-        };
+        let is_open = |point: &crate::append::Point| point.page != NONE || point.has_open();
         let tight = self.bands.free <= self.host_floor();
         if tight && !is_open(&self.points[wished]) {
             for other in wished + 1..self.points.len() {

@@ -327,8 +327,7 @@ impl Ftl {
             let idle = at >= count;
             // Padding it would cost as much as it holds, with every switch.
             self.streams.pages_left |= idle && self.points[point].page != NONE;
-            let has_open = self.points[point].open.iter().any(|&open| open != NONE);
-            self.streams.bands_left |= idle && has_open;
+            self.streams.bands_left |= idle && self.points[point].has_open();
             let number = self.streams.volumes[index].number;
             (self.points[point].idle, self.points[point].origin) = (idle, (number, origin));
         }
@@ -528,8 +527,8 @@ impl Ftl {
         }
         let at = unit as usize;
         let Some(other) = self.who_left(at) else {
-            let has_open = |point: &Point| point.open.iter().any(|&open| open != NONE);
-            self.streams.bands_left = self.points.iter().any(|point| point.idle && has_open(point));
+            self.streams.bands_left =
+                self.points.iter().any(|point| point.idle && point.has_open());
             return false;
         };
         let open = std::mem::replace(&mut self.points[other].open[at], NONE);

@@ -503,15 +503,16 @@ impl Ftl {
     /// Nothing is kept that the host needs the room for; nor where what is kept, in bands of its own on
     /// each unit, would be much of the tier, or moves could wait for a part of the map.
     fn may_keep(&self) -> bool {
+        if self.phase != Phase::Running || self.map.is_cached() || self.is_leaving() {
+            return false;
+        }
         let Levels { floor, throttle, .. } = self.levels();
+        if self.bands.free_fast <= floor + (throttle - floor) / 4 {
+            return false;
+        }
         let points = self.points.iter().filter(|point| point.keeps && !point.idle).count() as u32;
-        let roomy = self.geometry.fast_blocks()
-            >= floor + BANDS_PER_KEPT * points * self.geometry.fast.units;
-        self.phase == Phase::Running
-            && roomy
-            && !self.map.is_cached()
-            && !self.is_leaving()
-            && self.bands.free_fast > floor + (throttle - floor) / 4
+        let of_kept = BANDS_PER_KEPT * points * self.geometry.fast.units;
+        self.geometry.fast_blocks() >= floor + of_kept
     }
 
     /// Appends what stays to the fast tier, or if there is no room, has it destaged.

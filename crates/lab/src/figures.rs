@@ -294,29 +294,20 @@ pub fn device_in_use(load: &DeviceLoad) -> Result<Box<dyn Target>, Failure> {
     let spec = DeviceSpec::builtin_with(load.device, &changes).map_err(Failure)?;
     let scale = Scale::BlocksPerPlane(load.blocks_per_plane);
     let mut target = spec.build(scale, &Faults::default(), 1).map_err(Failure)?;
-    let fill = Client {
-        bytes: 64 << 10,
-        pattern: crate::workload::Pattern::Sequential,
-        pace: Pace::Depth(64),
-        ios_max: target.bytes() >> 16,
-        ..Client::default()
-    };
-    load::run(&mut *target, &[fill], WHENEVER, 1)?;
+    let fill = Client { pace: Pace::Depth(64), ..Client::filling(target.bytes() >> 12) };
+    load::run(&mut *target, &[fill], Window::WHENEVER, 1)?;
     if load.warmup > 0 {
-        load::run(&mut *target, &[load.client(load.warmup)], WHENEVER, 2)?;
+        load::run(&mut *target, &[load.client(load.warmup)], Window::WHENEVER, 2)?;
     }
     Ok(target)
 }
-
-/// Until all I/Os have ended.
-const WHENEVER: Window = Window { warmup_ns: 0, measure_ns: u64::MAX };
 
 /// As [`sim_rate`], on a device as experiments build it: random I/Os of one client through the
 /// device's link and firmware, on a device that was filled.
 pub fn device_rate(load: &DeviceLoad, cpu_ns: fn() -> u64) -> Result<SimRate, Failure> {
     let mut target = device_in_use(load)?;
     let (before, begun, cpu_begun) = (target.counts(), target.now(), cpu_ns());
-    load::run(&mut *target, &[load.client(load.operations)], WHENEVER, 3)?;
+    load::run(&mut *target, &[load.client(load.operations)], Window::WHENEVER, 3)?;
     let seconds = (cpu_ns() - cpu_begun) as f64 / 1e9;
     let after = target.counts();
     let written = (after.bytes_written - before.bytes_written).max(1) as f64;

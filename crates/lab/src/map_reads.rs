@@ -46,9 +46,6 @@ pub struct MapReads {
     pub flash_bytes: f64,
 }
 
-/// Until all I/Os have ended.
-const WHENEVER: Window = Window { warmup_ns: 0, measure_ns: u64::MAX };
-
 /// Fills the device, warms the map up and measures.
 pub fn map_reads(load: &MapLoad) -> Result<MapReads, Failure> {
     let bytes = match load.map_percent {
@@ -59,14 +56,8 @@ pub fn map_reads(load: &MapLoad) -> Result<MapReads, Failure> {
         }
     };
     let mut target = build(load, bytes)?;
-    let fill = Client {
-        bytes: 64 << 10,
-        pattern: Pattern::Sequential,
-        pace: Pace::Depth(64),
-        ios_max: target.bytes() >> 16,
-        ..Client::default()
-    };
-    load::run(&mut *target, &[fill], WHENEVER, 1)?;
+    let fill = Client { pace: Pace::Depth(64), ..Client::filling(target.bytes() >> 12) };
+    load::run(&mut *target, &[fill], Window::WHENEVER, 1)?;
     let client = |ios_max| Client {
         reads: 1.0,
         bytes: BLOCK_BYTES as u64,
@@ -79,11 +70,11 @@ pub fn map_reads(load: &MapLoad) -> Result<MapReads, Failure> {
     if mapped * 100 < blocks * 99 {
         return Err(Failure(format!("{mapped} of {blocks} blocks are mapped after the filling")));
     }
-    load::run(&mut *target, &[client(load.warmup)], WHENEVER, 2)?;
+    load::run(&mut *target, &[client(load.warmup)], Window::WHENEVER, 2)?;
     let looks = |target: &dyn Target| (target.counter("map_hits"), target.counter("map_misses"));
     let (hits, misses) = looks(&*target);
     let begun = target.now();
-    load::run(&mut *target, &[client(load.operations)], WHENEVER, 3)?;
+    load::run(&mut *target, &[client(load.operations)], Window::WHENEVER, 3)?;
     let seconds = (target.now() - begun) as f64 / 1e9;
     let (hits, misses) = (looks(&*target).0 - hits, looks(&*target).1 - misses);
     let hit_share = if bytes == 0 { 1.0 } else { hits as f64 / (hits + misses).max(1) as f64 };

@@ -7,7 +7,6 @@
 use crate::driver::{Failure, Sim};
 use crate::load::{self, Client, Latency, Pace, Seen, Window};
 use crate::target::{Done, Io, SimTarget, Target, TargetCounts};
-use crate::workload::Pattern;
 use flash::{Instant, SECOND};
 use ftl::policy::Chosen;
 use ftl::{FormatOptions, Ftl, Settings, Switch};
@@ -97,18 +96,11 @@ impl SwitchRun {
             sim.ftl_mut().set_policy(decision, name).map_err(Failure)?;
         }
         let mut target = SimTarget::new(sim);
-        let fill = Client {
-            pace: Pace::Depth(16),
-            bytes: 64 << 10,
-            pattern: Pattern::Sequential,
-            ios_max: u64::from(logical_blocks / 16),
-            ..Client::default()
-        };
+        let fill = Client::filling(logical_blocks.into());
         let age =
             Client { pace: Pace::Depth(64), ios_max: logical_blocks.into(), ..Client::default() };
-        let whenever = Window { warmup_ns: 0, measure_ns: u64::MAX / 2 };
         for client in [fill, age] {
-            load::run(&mut target, &[client], whenever, 1)?;
+            load::run(&mut target, &[client], Window::WHENEVER, 1)?;
         }
         Ok(target)
     }

@@ -3,13 +3,14 @@
 //! writes in flight at the kill; each kill once with kept memory and once without, the same device. The
 //! figure is the longest of the restarts that resumed; the note tells the others.
 
+use super::nbd::Folder;
 use super::{Figure, Goal, Request, measured};
 use client::wire::{command, header, negotiate_simple, simple_reply};
 use client::{Stream, parse};
 use flash::{BLOCK_BYTES, Random};
 use std::fs;
 use std::io::{Read, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -60,7 +61,7 @@ struct Took {
 }
 
 fn measure(case: &Case) -> Result<Figure, String> {
-    let folder = Folder::new(case.name)?;
+    let folder = Folder::at(std::env::temp_dir());
     for (name, place) in [("kept", "auto"), ("cold", "off")] {
         let text = format!(
             "[device]\nkind = \"file\"\npath = \"device\"\ncapacity = \"{}GiB\"\nshards = 2\n\
@@ -97,23 +98,6 @@ fn measure(case: &Case) -> Result<Figure, String> {
         max(&cold, |took| took.read_ms.max(took.write_ms)),
         max(&cold, |took| took.read_ms)
     )))
-}
-
-/// Removed with all that is in it.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Result<Self, String> {
-        let path = std::env::temp_dir().join(format!("weir-{name}-{}", std::process::id()));
-        fs::create_dir_all(&path).map_err(|error| format!("{}: {error}", path.display()))?;
-        Ok(Self(path))
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        fs::remove_dir_all(&self.0).ok();
-    }
 }
 
 /// A server with a client; killed when it is dropped.

@@ -104,6 +104,18 @@ impl Default for Client {
 }
 
 impl Client {
+    /// Writes so many blocks once, in sequence.
+    pub fn filling(blocks: u64) -> Self {
+        Self {
+            name: "fill".into(),
+            pace: Pace::Depth(16),
+            bytes: 64 << 10,
+            pattern: Pattern::Sequential,
+            ios_max: blocks / 16,
+            ..Self::default()
+        }
+    }
+
     /// `Err` names the field, its value, what is wrong and a value that works.
     pub fn validate(&self) -> Result<(), String> {
         let wrong = |field: &str, value: &dyn std::fmt::Display, mend: &str| {
@@ -149,6 +161,11 @@ pub struct Window {
     pub warmup_ns: u64,
     /// Counted.
     pub measure_ns: u64,
+}
+
+impl Window {
+    /// All of it, until every client has ended.
+    pub const WHENEVER: Self = Self { warmup_ns: 0, measure_ns: u64::MAX / 2 };
 }
 
 /// An I/O in flight.

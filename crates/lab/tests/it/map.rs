@@ -13,7 +13,6 @@ use lab::parallel::for_each_seed;
 use lab::rot::survive_rot;
 use lab::soak::{SoakOptions, SoakReport, run_model, run_model_twice};
 use lab::target::{SimTarget, Target};
-use lab::workload::Pattern;
 use nand::{Faults, Layout};
 
 /// A device under policies that follow from the seed, every other one with a fast tier.
@@ -202,15 +201,8 @@ fn device_of_two_volumes() -> SimTarget {
     let mut sim = lab::Sim::format(medium, options, settings, Instant(0)).unwrap();
     sim.run_until_ready().unwrap();
     let mut target = SimTarget::new(sim);
-    let fill = Client {
-        pace: Pace::Depth(16),
-        bytes: 64 << 10,
-        pattern: Pattern::Sequential,
-        ios_max: u64::from(logical_blocks / 16),
-        ..Client::default()
-    };
-    let whenever = Window { warmup_ns: 0, measure_ns: u64::MAX / 2 };
-    load::run(&mut target, &[fill], whenever, 1).unwrap();
+    let fill = Client::filling(logical_blocks.into());
+    load::run(&mut target, &[fill], Window::WHENEVER, 1).unwrap();
     target
 }
 
@@ -222,8 +214,7 @@ fn a_volume_that_is_mapped_by_page_misses_nothing_until_it_is_cached_again() {
         let before = target.counter("map_misses");
         let pace = Pace::Depth(8);
         let reads = Client { pace, reads: 1.0, from, span, ios_max, ..Client::default() };
-        let whenever = Window { warmup_ns: 0, measure_ns: u64::MAX / 2 };
-        let seen = load::run(target, &[reads], whenever, 1).unwrap().remove(0);
+        let seen = load::run(target, &[reads], Window::WHENEVER, 1).unwrap().remove(0);
         (seen.reads.max_ns(), target.counter("map_misses") - before)
     };
     let set = |target: &mut SimTarget, decision, name| {

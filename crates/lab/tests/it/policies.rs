@@ -87,17 +87,10 @@ fn beside_gc(unit: &str) -> Seen {
     let policies = PolicyNames { unit: unit.into(), ..PolicyNames::default() };
     let (sim, blocks) = sim("mlc-50nm", &layout, 0.8, policies, |profile| profile.planes = 1);
     let mut target = SimTarget::new(sim);
-    let fill = Client {
-        pace: Pace::Depth(16),
-        bytes: 64 << 10,
-        pattern: Pattern::Sequential,
-        ios_max: blocks / 16,
-        ..Client::default()
-    };
-    let whenever = Window { warmup_ns: 0, measure_ns: u64::MAX / 2 };
-    load::run(&mut target, &[fill], whenever, 1).unwrap();
+    let fill = Client::filling(blocks);
+    load::run(&mut target, &[fill], Window::WHENEVER, 1).unwrap();
     let age = Client { pace: Pace::Depth(64), ios_max: blocks, ..Client::default() };
-    load::run(&mut target, &[age], whenever, 1).unwrap();
+    load::run(&mut target, &[age], Window::WHENEVER, 1).unwrap();
     let client = Client { pace: Pace::Depth(8), ..Client::default() };
     let window = Window { warmup_ns: SECOND, measure_ns: 20 * SECOND };
     load::run(&mut target, &[client], window, 2).unwrap().remove(0)
@@ -180,8 +173,7 @@ fn bands_of_handles_that_are_gone_are_filled_by_others() {
     let mut open_after = |policy, ios_max| {
         target.sim_mut().ftl_mut().set_policy("stream", policy).unwrap();
         let client = Client { pace: Pace::Depth(32), ios_max, ..Client::default() };
-        let window = Window { warmup_ns: 0, measure_ns: u64::MAX / 2 };
-        load::run(&mut target, &[client], window, 3).unwrap();
+        load::run(&mut target, &[client], Window::WHENEVER, 3).unwrap();
         let bands = target.sim().ftl().bands();
         bands.iter().filter(|band| band.state == "open").count()
     };

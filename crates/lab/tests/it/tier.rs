@@ -5,7 +5,7 @@ use crate::{THREADS, passed, policies_of_seed, seeds};
 use flash::{FastTier, Hint, Instant, Pairing};
 use ftl::{Core, FastShare, FormatOptions, Settings};
 use lab::crash::{CrashOptions, CrashReport, explore_seeds};
-use lab::device::Manner;
+use lab::device::{Manner, Small};
 use lab::driver::{Failure, Sim, Step};
 use lab::host::Host;
 use lab::medium::SimMedium;
@@ -70,6 +70,29 @@ fn a_fast_tier_is_detached_and_attached_again_with_a_power_cut_at_any_step() {
     assert!(report.images > 0 && report.recuts > 0, "nothing was cut: {report:?}");
 }
 
+/// A host on a new device of which it uses six tenths.
+fn host_of(device: &Small, settings: &Settings, seed: u64) -> Result<(Host, u32), Failure> {
+    let medium = device.build(Faults::default()).map_err(Failure)?;
+    let max = ftl::logical_blocks_max(medium.geometry(), &medium.health(), settings);
+    let logical_blocks = max * 6 / 10;
+    let format = FormatOptions { logical_blocks, uuid: seed.into(), label: Vec::new() };
+    let mut sim = Sim::format(medium, format, settings.clone(), Instant(0))?;
+    sim.run_until_ready()?;
+    Ok((Host::new(sim, Model::new(logical_blocks, true)), logical_blocks))
+}
+
+/// Submits a request and goes on until fewer than `depth` are in flight.
+fn submit(host: &mut Host, generator: &mut Generator, depth: u32) -> Result<(), Failure> {
+    host.submit(generator.draw(), Hint::default());
+    while host.sim.in_flight() >= depth {
+        if host.sim.step(Instant(u64::MAX))? == Step::Idle {
+            return Err(host.sim.stuck());
+        }
+        host.collect()?;
+    }
+    Ok(())
+}
+
 /// Writes mostly a few hot blocks on a two-tier device, cuts the power and looks at everything. Returns
 /// the slots that were kept on the fast tier, and those that were destaged.
 fn overwrite_hot_blocks(seed: u64) -> Result<(u64, u64), Failure> {
@@ -79,13 +102,7 @@ fn overwrite_hot_blocks(seed: u64) -> Result<(u64, u64), Failure> {
     };
     fast.blocks_per_unit = 16;
     options.settings.destage_above = 80;
-    let medium = options.device.build(Faults::default()).map_err(Failure)?;
-    let max = ftl::logical_blocks_max(medium.geometry(), &medium.health(), &options.settings);
-    let logical_blocks = max * 6 / 10;
-    let format = FormatOptions { logical_blocks, uuid: seed.into(), label: Vec::new() };
-    let mut sim = Sim::format(medium, format, options.settings.clone(), Instant(0))?;
-    sim.run_until_ready()?;
-    let mut host = Host::new(sim, Model::new(logical_blocks, true));
+    let (mut host, logical_blocks) = host_of(&options.device, &options.settings, seed)?;
     let workload = Workload {
         reads: 0.1,
         trims: 0.01,
@@ -98,13 +115,7 @@ fn overwrite_hot_blocks(seed: u64) -> Result<(u64, u64), Failure> {
     };
     let mut generator = Generator::new(workload, logical_blocks, seed).map_err(Failure)?;
     for _ in 0..20_000 {
-        host.submit(generator.draw(), Hint::default());
-        while host.sim.in_flight() >= 8 {
-            if host.sim.step(Instant(u64::MAX))? == Step::Idle {
-                return Err(host.sim.stuck());
-            }
-            host.collect()?;
-        }
+        submit(&mut host, &mut generator, 8)?;
     }
     let ftl = host.sim.ftl();
     ftl.verify().map_err(Failure)?;
@@ -132,14 +143,8 @@ fn what_lives_on_among_hot_blocks_stays_on_the_fast_tier_and_is_there_after_a_po
 /// What the other tier holds is read; when the tier is back, nothing is missing.
 fn lose_a_tier(seed: u64, fast: bool) -> Result<u32, Failure> {
     let options = CrashOptions::tiered_of_seed(seed);
-    let medium = options.device.build(Faults::default()).map_err(Failure)?;
-    let geometry = *medium.geometry();
-    let max = ftl::logical_blocks_max(&geometry, &medium.health(), &options.settings);
-    let logical_blocks = max * 6 / 10;
-    let format = FormatOptions { logical_blocks, uuid: seed.into(), label: Vec::new() };
-    let mut sim = Sim::format(medium, format, options.settings.clone(), Instant(0))?;
-    sim.run_until_ready()?;
-    let mut host = Host::new(sim, Model::new(logical_blocks, true));
+    let (mut host, logical_blocks) = host_of(&options.device, &options.settings, seed)?;
+    let geometry = *host.sim.medium().geometry();
     let workload = Workload {
         reads: 0.2,
         trims: 0.05,
@@ -159,13 +164,7 @@ fn lose_a_tier(seed: u64, fast: bool) -> Result<u32, Failure> {
             host.refusals_are_legal = true;
             host.model.tolerate_unreadable();
         }
-        host.submit(generator.draw(), Hint::default());
-        while host.sim.in_flight() >= 4 {
-            if host.sim.step(Instant(u64::MAX))? == Step::Idle {
-                return Err(host.sim.stuck());
-            }
-            host.collect()?;
-        }
+        submit(&mut host, &mut generator, 4)?;
     }
     host.drain()?;
     let tier = host.sim.ftl().status().tier.expect("a two-tier device");

@@ -25,7 +25,7 @@
 use super::{DeviceError, Kind, Mode, Tier, direct, lock};
 use crate::kept::Kept;
 use crate::medium::{Area, FastStore, RECORD_BYTES, encode_generation, oob_sectors};
-use flash::{BLOCK_BYTES, BlockId, FastTier, Geometry, SlotId};
+use flash::{BLOCK_BYTES, BlockId, FastTier, Geometry};
 use nand::{BlockRecord, Nand, Profile};
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File, OpenOptions};
@@ -527,20 +527,15 @@ impl FastPart {
         };
         let [slots, oobs, records] = areas.map(|(file, at)| self.open_area(&file, at));
         let (slots, oobs, records) = (slots?, oobs?, records?);
-        let (capacity_units, per_block) = (geometry.capacity_units(), geometry.slots_per_block());
         if let Some(kept) = &mut kept {
             kept.compare(shard, true, |slot| {
-                let block = geometry.block_of(slot);
-                let unit = geometry.unit_of(block) - capacity_units;
-                let own = local.block(unit, block.0 % geometry.blocks_per_unit);
-                let own = SlotId(own.0 * per_block + slot.0 % per_block);
-                FastStore::oob_in(&oobs, &local, own).ok()
+                FastStore::oob_in(&oobs, &local, geometry.slot_in_fast_alone(slot)).ok()
             });
         }
         let kept = kept.and_then(|kept| kept.shard(shard));
         let known = |own, record: &[u8; RECORD_BYTES]| {
             let erase_count = BlockRecord::decode(record)?.erase_count;
-            kept.as_ref()?.slots_written(global(&geometry, own), erase_count)
+            kept.as_ref()?.slots_written(geometry.block_of_fast_alone(own), erase_count)
         };
         let store = FastStore::open([slots, oobs, records], &local, known);
         let failed = "read the records and OOBs of the fast tier";
@@ -583,7 +578,7 @@ impl FastPart {
                 return Err(DeviceError::invalid(&self.path, reason, mend));
             };
             record.write_pointer = store.slots_written(own);
-            nand.restore(global(&geometry, own), record);
+            nand.restore(geometry.block_of_fast_alone(own), record);
         }
         Ok(())
     }
@@ -592,11 +587,4 @@ impl FastPart {
     pub fn path(&self) -> &Path {
         &self.path
     }
-}
-
-/// The block of a shard of this shape that its fast tier calls `own`.
-fn global(geometry: &Geometry, own: BlockId) -> BlockId {
-    let local = geometry.fast_alone();
-    let unit = geometry.capacity_units() + local.unit_of(own);
-    geometry.block(unit, own.0 % local.blocks_per_unit)
 }

@@ -109,10 +109,10 @@ impl FastStore {
     /// The OOB of a slot, in the area of the OOBs.
     pub fn oob_in(oobs: &Area, geometry: &Geometry, slot: SlotId) -> io::Result<Oob> {
         let index = slot.0 % geometry.slots_per_block();
-        let sectors = u64::from(geometry.block_of(slot).0) * u64::from(oob_sectors(geometry));
-        let at = (sectors + u64::from(index / OOBS_PER_SECTOR)) * SECTOR;
+        let at = oobs_at(oobs, geometry, geometry.block_of(slot))
+            + u64::from(index / OOBS_PER_SECTOR) * SECTOR;
         let mut sector = Buffer::new(1);
-        oobs.file.read_exact_at(sector.bytes_mut(), oobs.at + at)?;
+        oobs.file.read_exact_at(sector.bytes_mut(), at)?;
         let found = sector.bytes().as_chunks::<OOB_BYTES>().0;
         Ok(found[(index % OOBS_PER_SECTOR) as usize])
     }
@@ -128,7 +128,7 @@ impl FastStore {
     }
 
     fn oobs_at(&self, block: BlockId) -> u64 {
-        self.oobs.at + u64::from(block.0) * u64::from(oob_sectors(&self.geometry)) * SECTOR
+        oobs_at(&self.oobs, &self.geometry, block)
     }
 
     /// The sectors with the OOBs of `count` slots, counted within the block.
@@ -225,4 +225,9 @@ impl FastStore {
     pub fn record_written(&mut self, block: BlockId, ring: &mut Ring) {
         self.records.written(block, (&self.record_area.file, ring));
     }
+}
+
+/// Where the OOBs of a block begin in the file of their area.
+fn oobs_at(oobs: &Area, geometry: &Geometry, block: BlockId) -> u64 {
+    oobs.at + u64::from(block.0) * u64::from(oob_sectors(geometry)) * SECTOR
 }

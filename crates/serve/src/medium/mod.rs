@@ -9,7 +9,7 @@
 //! - nothing is acknowledged whose I/O failed;
 //! - kept memory is told of a program or erase before its I/O is queued, and of its end before that is
 //!   told to anybody else;
-//! - the fast units of a two-tier device on files have a store of their own ([`Fast`]); on one in
+//! - the fast units of a two-tier device on files have a store of their own ([`FastStore`]); on one in
 //!   memory one store holds both.
 
 mod direct;
@@ -19,6 +19,7 @@ mod kept;
 mod lanes;
 mod memory;
 mod records;
+mod store;
 
 pub use direct::{DirectStore, PAGE_BYTES, Place, SLOTS_PER_PAGE};
 pub use fast::{Area, FastStore, oob_sectors};
@@ -26,6 +27,7 @@ pub use file::{
     Fence, FileStore, GENERATION_BYTES, RECORD_BYTES, decode_generation, encode_generation,
 };
 pub use memory::MemoryStore;
+pub use store::Store;
 
 use crate::buffer::{Buffer, Views};
 use crate::kept::KeptShard;
@@ -38,25 +40,13 @@ use lanes::{Access, Lanes};
 use std::collections::VecDeque;
 use std::ops::Range;
 
-/// Where the bytes are.
-pub enum Store {
-    /// Nowhere that survives the process.
-    Memory(MemoryStore),
-    /// In the folder of an emulated device.
-    File(FileStore),
-    /// In a plain file or a block device.
-    Direct(DirectStore),
-    /// Of the fast units, in files or on a disk of their own.
-    Fast(FastStore),
-}
-
 /// Executes the commands of one FTL.
 pub struct Medium {
     nand: nand::Nand,
     geometry: Geometry,
     store: Store,
-    /// Of the fast units, unless `store` holds them too.
-    fast: Option<Fast>,
+    /// Of the fast units, which it counts alone ([`Geometry::fast_alone`]); unless `store` holds them, too.
+    fast: Option<Store>,
     /// Present if a restart is to find here what it would look for in the store.
     kept: Option<KeptShard>,
     jobs: Slab<Job>,
@@ -69,13 +59,6 @@ pub struct Medium {
     fenced: bool,
     /// Units that stop answering, and when.
     losses: Vec<(Instant, Range<u32>)>,
-}
-
-/// The bytes of the fast units of a two-tier device.
-struct Fast {
-    store: Store,
-    /// That of the fast units alone, as the store counts them.
-    geometry: Geometry,
 }
 
 /// A command under way.
@@ -146,8 +129,7 @@ impl Medium {
 
     /// The same with the fast units on files of their own.
     pub fn with_fast(mut self, store: FastStore) -> Self {
-        let geometry = self.geometry.fast_alone();
-        self.fast = Some(Fast { store: Store::Fast(store), geometry });
+        self.fast = Some(Store::Fast(store));
         self
     }
 
@@ -315,33 +297,17 @@ impl Medium {
         }
         let scratch = job.scratch.as_mut().expect("jobs of files have scratch memory");
         let (store, what) = route(&mut self.store, &mut self.fast, &self.geometry, job.what);
-        job.io = match (store, what) {
-            (Store::Memory(_), _) | (_, What::Erase { .. }) => 0,
-            (Store::File(store), What::Read { slot, count }) => {
+        job.io = match what {
+            What::Erase { .. } => 0,
+            What::Read { slot, count } => {
                 let to = read_target(job.into, count, scratch, views);
                 store.read(index, (slot, count), to, scratch, ring)
             }
-            (Store::File(store), What::Program { slot, count }) => {
-                store.program(index, (slot, count), scratch, ring)
+            What::Program { slot, count } => {
+                let erase_count = self.nand.record(block_of(&self.geometry, job.what)).erase_count;
+                store.program(index, (slot, count), erase_count, scratch, ring)
             }
-            (Store::File(store), What::Flush) => store.sync(index, ring),
-            (Store::Direct(store), What::Read { slot, count }) => {
-                let to = read_target(job.into, count, scratch, views);
-                store.read(index, (slot, count), to, scratch, ring)
-            }
-            (Store::Direct(store), What::Program { slot, .. }) => {
-                let erase_count = self.nand.record(self.geometry.block_of(slot)).erase_count;
-                store.program(index, slot, erase_count, scratch, ring)
-            }
-            (Store::Direct(store), What::Flush) => store.sync(index, ring),
-            (Store::Fast(store), What::Read { slot, count }) => {
-                let to = read_target(job.into, count, scratch, views);
-                store.read(index, (slot, count), to, scratch, ring)
-            }
-            (Store::Fast(store), What::Program { slot, count }) => {
-                store.program(index, (slot, count), scratch, ring)
-            }
-            (Store::Fast(_), What::Flush) => unreachable!("a flush is of the capacity tier"),
+            What::Flush => store.sync(index, ring),
         };
         self.advance(index, ring);
     }
@@ -411,61 +377,33 @@ impl Medium {
 
     /// Queues the I/O of the step after the present one; `None` if that was the last.
     fn next_step(&mut self, index: u32, ring: &mut Ring) -> Option<(Step, u32)> {
-        let geometry = &self.geometry;
         let job = &mut self.jobs[index];
         let scratch = job.scratch.as_mut()?;
-        let failed = job.error.is_some();
         let global = job.what;
-        let (store, what) = route(&mut self.store, &mut self.fast, geometry, global);
-        match (store, what, job.step) {
-            (Store::File(store), What::Program { slot, .. }, Step::Bytes) => {
-                let block = geometry.block_of(slot);
-                let mut record = self.nand.record(block);
-                if job.error.is_some_and(|error| error != MediumError::BlockFailed) {
-                    return None;
-                }
-                if !failed && record.damaged_tail == 0 && !record.bad {
-                    // The rules may be ahead by a program that has not begun here.
-                    record.write_pointer = geometry.page_in_block(slot) + 1;
-                }
+        let (store, what) = route(&mut self.store, &mut self.fast, &self.geometry, global);
+        match (what, job.step) {
+            (What::Program { slot, count }, Step::Bytes) => {
+                let record = self.nand.record(block_of(&self.geometry, global));
+                let slots = (slot, count);
+                let record = record_after_program(store, slots, job.error, record, &self.geometry)?;
+                let block = self.geometry.block_of(slot);
                 Some((Step::Record, store.record(index, block, record.encode(), scratch, ring)))
             }
-            (Store::File(store), What::Erase { block }, Step::Bytes) if !failed => {
+            (What::Erase { block }, Step::Bytes) if job.error.is_none() => {
                 Some((Step::Clear, store.clear(index, block, ring)))
             }
-            (Store::File(store), What::Erase { block }, Step::Bytes | Step::Clear) => {
-                let record = erased(&self.nand.record(block));
+            (What::Erase { block }, Step::Bytes | Step::Clear) => {
+                let record = erased(&self.nand.record(block_of(&self.geometry, global)));
                 Some((Step::Record, store.record(index, block, record.encode(), scratch, ring)))
             }
-            (Store::File(store), What::Flush, Step::Bytes) if !failed => {
-                Some((Step::Record, store.read_generation(index, scratch, ring)))
-            }
-            (Store::File(store), What::Flush, Step::Record) => {
-                if !store.is_current(scratch) {
-                    self.fenced = true;
-                    job.error = Some(MediumError::FlushFailed);
-                }
+            (What::Program { .. } | What::Erase { .. }, Step::Record) => {
+                store.record_written(block_of(&self.geometry, what), ring);
                 None
             }
-            (Store::Fast(store), what, _) => {
-                let record = self.nand.record(block_of(geometry, global));
-                fast_step(store, (index, job, what), (record, geometry), ring)
-            }
-            (Store::Direct(store), What::Erase { block }, Step::Bytes) if !failed => {
-                Some((Step::Clear, store.clear(index, block, ring)))
-            }
-            (Store::Direct(store), What::Erase { block }, Step::Bytes | Step::Clear) => {
-                let record = erased(&self.nand.record(block));
-                Some((Step::Record, store.record(index, block, record.encode(), scratch, ring)))
-            }
-            (Store::Direct(store), What::Erase { block }, Step::Record) => {
-                store.record_written(block, ring);
-                None
-            }
-            (Store::Direct(store), What::Flush, Step::Bytes) if !failed => {
+            (What::Flush, Step::Bytes) if job.error.is_none() => {
                 Some((Step::Record, store.read_generation(index, scratch, ring)))
             }
-            (Store::Direct(store), What::Flush, Step::Record) => {
+            (What::Flush, Step::Record) => {
                 if !store.is_current(scratch) {
                     self.fenced = true;
                     job.error = Some(MediumError::FlushFailed);
@@ -590,7 +528,7 @@ impl Medium {
         match (&self.store, &self.fast, &job.scratch) {
             (Store::Memory(_), ..) | (.., None) => job.oobs[i as usize],
             (_, Some(fast), Some(scratch)) if self.geometry.is_fast(block) => {
-                let Store::Fast(store) = &fast.store else {
+                let Store::Fast(store) = fast else {
                     unreachable!("fast units with memory of their own are on a fast store")
                 };
                 // Slots are counted from the first of the block, so its name does not matter.
@@ -608,27 +546,20 @@ impl Medium {
 /// The store that a command goes to, and the command as that store counts.
 fn route<'a>(
     store: &'a mut Store,
-    fast: &'a mut Option<Fast>,
+    fast: &'a mut Option<Store>,
     geometry: &Geometry,
     what: What,
 ) -> (&'a mut Store, What) {
     let of_fast = !matches!(what, What::Flush) && geometry.is_fast(block_of(geometry, what));
     let Some(fast) = fast.as_mut().filter(|_| of_fast) else { return (store, what) };
-    let local = |block: BlockId| {
-        let unit = geometry.unit_of(block) - geometry.capacity_units();
-        fast.geometry.block(unit, block.0 % geometry.blocks_per_unit)
-    };
-    let local_slot = |slot: SlotId| {
-        let slots = geometry.slots_per_block();
-        SlotId(local(geometry.block_of(slot)).0 * slots + slot.0 % slots)
-    };
+    let own = |slot| geometry.slot_in_fast_alone(slot);
     let what = match what {
-        What::Read { slot, count } => What::Read { slot: local_slot(slot), count },
-        What::Program { slot, count } => What::Program { slot: local_slot(slot), count },
-        What::Erase { block } => What::Erase { block: local(block) },
+        What::Read { slot, count } => What::Read { slot: own(slot), count },
+        What::Program { slot, count } => What::Program { slot: own(slot), count },
+        What::Erase { block } => What::Erase { block: geometry.block_in_fast_alone(block) },
         What::Flush => What::Flush,
     };
-    (&mut fast.store, what)
+    (fast, what)
 }
 
 /// The block of a command that has one.
@@ -640,38 +571,29 @@ fn block_of(geometry: &Geometry, what: What) -> BlockId {
     }
 }
 
-/// What [`Medium::next_step`] does on a fast store; `record` is that of the block.
-fn fast_step(
-    store: &mut FastStore,
-    (index, job, what): (u32, &mut Job, What),
-    (record, geometry): (nand::BlockRecord, &Geometry),
-    ring: &mut Ring,
-) -> Option<(Step, u32)> {
-    let scratch = job.scratch.as_mut()?;
-    match (what, job.step) {
-        (What::Program { slot, count }, Step::Bytes) => {
-            store.programmed((slot, count));
-            let told = job.error.is_none_or(|error| error == MediumError::BlockFailed);
-            let block = geometry.block_of(slot);
-            (record.bad && told)
-                .then(|| (Step::Record, store.record(index, block, record.encode(), scratch, ring)))
+/// The record to write after the program of these slots, if the store wants one; that of their block
+/// is `record`.
+fn record_after_program(
+    store: &mut Store,
+    (first, count): (SlotId, u32),
+    error: Option<MediumError>,
+    mut record: nand::BlockRecord,
+    geometry: &Geometry,
+) -> Option<nand::BlockRecord> {
+    let told = error.is_none_or(|error| error == MediumError::BlockFailed);
+    match store {
+        Store::File(_) => {
+            if error.is_none() && record.damaged_tail == 0 && !record.bad {
+                // The rules may be ahead by a program that has not begun here.
+                record.write_pointer = geometry.page_in_block(first) + 1;
+            }
+            told.then_some(record)
         }
-        (What::Program { slot, .. }, Step::Record) => {
-            store.record_written(geometry.block_of(slot), ring);
-            None
+        Store::Fast(store) => {
+            store.programmed((first, count));
+            (record.bad && told).then_some(record)
         }
-        (What::Erase { block }, Step::Bytes) if job.error.is_none() => {
-            Some((Step::Clear, store.clear(index, block, ring)))
-        }
-        (What::Erase { block }, Step::Bytes | Step::Clear) => {
-            let bytes = erased(&record).encode();
-            Some((Step::Record, store.record(index, block, bytes, scratch, ring)))
-        }
-        (What::Erase { block }, Step::Record) => {
-            store.record_written(block, ring);
-            None
-        }
-        _ => None,
+        Store::Memory(_) | Store::Direct(_) => None,
     }
 }
 

@@ -1,0 +1,120 @@
+//! The stores of bytes, and what is the same in all that have files.
+
+use super::{DirectStore, FastStore, FileStore, MemoryStore, RECORD_BYTES};
+use crate::buffer::Buffer;
+use crate::ring::Ring;
+use flash::{BlockId, SlotId};
+
+/// Where the bytes are.
+pub enum Store {
+    /// Nowhere that survives the process.
+    Memory(MemoryStore),
+    /// In the folder of an emulated device.
+    File(FileStore),
+    /// In a plain file or a block device.
+    Direct(DirectStore),
+    /// Of the fast units, in files or on a disk of their own.
+    Fast(FastStore),
+}
+
+/// Each queues I/O of a job and tells how many operations it is.
+impl Store {
+    /// Queues the reads of `count` slots, to `to`, and of their OOBs.
+    pub fn read(
+        &self,
+        job: u32,
+        slots: (SlotId, u32),
+        to: *mut u8,
+        scratch: &mut Buffer,
+        ring: &mut Ring,
+    ) -> u32 {
+        match self {
+            Self::Memory(_) => 0,
+            Self::File(store) => store.read(job, slots, to, scratch, ring),
+            Self::Direct(store) => store.read(job, slots, to, scratch, ring),
+            Self::Fast(store) => store.read(job, slots, to, scratch, ring),
+        }
+    }
+
+    /// Queues the writes of `count` slots, which stand in the scratch memory; their block was erased
+    /// so often.
+    pub fn program(
+        &mut self,
+        job: u32,
+        (first, count): (SlotId, u32),
+        erase_count: u32,
+        scratch: &mut Buffer,
+        ring: &mut Ring,
+    ) -> u32 {
+        match self {
+            Self::Memory(_) => 0,
+            Self::File(store) => store.program(job, (first, count), scratch, ring),
+            Self::Direct(store) => store.program(job, first, erase_count, scratch, ring),
+            Self::Fast(store) => store.program(job, (first, count), scratch, ring),
+        }
+    }
+
+    /// Queues the syncs.
+    pub fn sync(&self, job: u32, ring: &mut Ring) -> u32 {
+        match self {
+            Self::Memory(_) => 0,
+            Self::File(store) => store.sync(job, ring),
+            Self::Direct(store) => store.sync(job, ring),
+            Self::Fast(_) => unreachable!("a flush is of the capacity tier"),
+        }
+    }
+
+    /// Queues what forgets a block's content.
+    pub fn clear(&mut self, job: u32, block: BlockId, ring: &mut Ring) -> u32 {
+        match self {
+            Self::Memory(_) => 0,
+            Self::File(store) => store.clear(job, block, ring),
+            Self::Direct(store) => store.clear(job, block, ring),
+            Self::Fast(store) => store.clear(job, block, ring),
+        }
+    }
+
+    /// Queues the write of a block's record.
+    pub fn record(
+        &mut self,
+        job: u32,
+        block: BlockId,
+        record: [u8; RECORD_BYTES],
+        scratch: &mut Buffer,
+        ring: &mut Ring,
+    ) -> u32 {
+        match self {
+            Self::Memory(_) => 0,
+            Self::File(store) => store.record(job, block, record, scratch, ring),
+            Self::Direct(store) => store.record(job, block, record, scratch, ring),
+            Self::Fast(store) => store.record(job, block, record, scratch, ring),
+        }
+    }
+
+    /// The write of a block's record has ended: where records share a sector, the next goes on.
+    pub fn record_written(&mut self, block: BlockId, ring: &mut Ring) {
+        match self {
+            Self::Memory(_) | Self::File(_) => {}
+            Self::Direct(store) => store.record_written(block, ring),
+            Self::Fast(store) => store.record_written(block, ring),
+        }
+    }
+
+    /// Queues the read of the generation, after the syncs.
+    pub fn read_generation(&self, job: u32, scratch: &mut Buffer, ring: &mut Ring) -> u32 {
+        match self {
+            Self::Memory(_) | Self::Fast(_) => 0,
+            Self::File(store) => store.read_generation(job, scratch, ring),
+            Self::Direct(store) => store.read_generation(job, scratch, ring),
+        }
+    }
+
+    /// True if the generation that was read is the one of this server's open.
+    pub fn is_current(&self, scratch: &Buffer) -> bool {
+        match self {
+            Self::Memory(_) | Self::Fast(_) => true,
+            Self::File(store) => store.is_current(scratch),
+            Self::Direct(store) => store.is_current(scratch),
+        }
+    }
+}

@@ -154,6 +154,8 @@ pub(crate) struct Bands {
     full: Vec<BlockId>,
     /// `slots_valid` of each band in `full`: a victim policy looks at them all.
     full_valid: Vec<u32>,
+    /// The least of each chunk of `full_valid`.
+    full_least: Vec<u32>,
     /// `first_order` of each band in `full`, likewise.
     full_opened: Vec<u64>,
     /// When a chunk of `full` last got another band, as a count of `moves`: a victim policy that
@@ -194,6 +196,7 @@ impl Bands {
             valid: vec![0; (geometry.slots() as usize).div_ceil(64)],
             full: Vec::new(),
             full_valid: Vec::new(),
+            full_least: vec![u32::MAX; (geometry.blocks() as usize).div_ceil(CHUNK_BANDS)],
             full_opened: Vec::new(),
             full_moved: vec![0; (geometry.blocks() as usize).div_ceil(CHUNK_BANDS)],
             slots_per_band: geometry.slots_per_block(),
@@ -272,10 +275,24 @@ impl Bands {
         sums.slots_valid += 1;
         sums.slots_reclaimable -= u64::from(is_reclaimable(band.state));
         if band.state == BandState::Full
-            && let Some(valid) = self.full_valid.get_mut(band.full_index as usize)
+            && let index = band.full_index as usize
+            && let Some(valid) = self.full_valid.get_mut(index)
         {
             *valid += 1;
+            if self.full_least[index / CHUNK_BANDS] == *valid - 1 {
+                self.note_least(index / CHUNK_BANDS);
+            }
         }
+    }
+
+    fn note_least(&mut self, chunk: usize) {
+        self.full_least[chunk] = self.least_of(chunk);
+    }
+
+    /// The least of a chunk of the full bands.
+    fn least_of(&self, chunk: usize) -> u32 {
+        let valid = self.full_valid.iter().skip(chunk * CHUNK_BANDS).take(CHUNK_BANDS);
+        valid.copied().min().unwrap_or(u32::MAX)
     }
 
     /// The map points elsewhere since the page of `order`.
@@ -290,8 +307,11 @@ impl Bands {
         sums.slots_reclaimable += u64::from(is_reclaimable(band.state));
         band.invalid_order = band.invalid_order.max(order);
         if band.state == BandState::Full {
-            if let Some(valid) = self.full_valid.get_mut(band.full_index as usize) {
+            let index = band.full_index as usize;
+            if let Some(valid) = self.full_valid.get_mut(index) {
                 *valid -= 1;
+                let least = &mut self.full_least[index / CHUNK_BANDS];
+                *least = (*least).min(*valid);
             }
             if band.slots_valid == 0 {
                 self.set_state(block, BandState::Draining);
@@ -322,7 +342,9 @@ impl Bands {
             BandState::Full => {
                 let band = &mut self.list[block.0 as usize];
                 band.full_index = self.full.len() as u32;
-                self.full_moved[self.full.len() / CHUNK_BANDS] = self.moves;
+                let chunk = self.full.len() / CHUNK_BANDS;
+                self.full_moved[chunk] = self.moves;
+                self.full_least[chunk] = self.full_least[chunk].min(band.slots_valid);
                 self.full_valid.push(band.slots_valid);
                 self.full_opened.push(band.first_order);
                 self.full.push(block);
@@ -422,6 +444,8 @@ impl Bands {
             self.full_moved[index / CHUNK_BANDS] = self.moves;
             self.list[moved.0 as usize].full_index = index as u32;
         }
+        self.note_least(index / CHUNK_BANDS);
+        self.note_least(self.full.len() / CHUNK_BANDS);
     }
 
     /// Bands that a unit has to be opened, now or soon; 2 for more.
@@ -541,6 +565,10 @@ impl Bands {
     }
 
     fn verify_sums(&self) -> Result<(), String> {
+        let mut chunks = 0..self.full_least.len();
+        if let Some(chunk) = chunks.find(|&at| self.full_least[at] != self.least_of(at)) {
+            return Err(format!("the least of chunk {chunk} of the full bands is another"));
+        }
         for (unit, bands) in self.list.chunks(self.list.len() / self.sums.len()).enumerate() {
             let mut sums = UnitSums::default();
             for band in bands {
@@ -589,14 +617,19 @@ impl FullView<'_> {
     /// short of bands. An append point works on as many units as have one for it, and no more; and what is
     /// appended where there is one fills the next victims of those units, never of the others.
     fn nearly_fewest(&self, near_most: [u32; 3]) -> Option<BlockId> {
-        let least = self.bands.full_valid.iter().copied().min()?;
+        // Chunks without bands have the most.
+        let least =
+            self.bands.full_least.iter().copied().min().filter(|&least| least < u32::MAX)?;
         let gain = self.bands.slots_per_band - least;
         let near = near_most.map(|share| least + gain / share);
         let most = near[0];
         // Few have so few, so whole chunks are passed by.
-        let chunks = self.bands.full.chunks(64).zip(self.bands.full_valid.chunks(64));
-        let hits = chunks.filter(|(_, valid)| valid.iter().any(|&valid| valid <= most));
-        hits.flat_map(|(blocks, valid)| blocks.iter().zip(valid))
+        let chunks = self.bands.full.chunks(CHUNK_BANDS);
+        let chunks = chunks.zip(self.bands.full_valid.chunks(CHUNK_BANDS));
+        chunks
+            .zip(&self.bands.full_least)
+            .filter(|&(_, &least)| least <= most)
+            .flat_map(|((blocks, valid), _)| blocks.iter().zip(valid))
             .filter(|&(_, &valid)| valid <= most)
             .map(|(&block, &valid)| (self.bands.supply(self.bands.unit_of(block)), valid, block))
             .filter(|&(supply, valid, _)| valid <= near[supply as usize])

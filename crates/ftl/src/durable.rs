@@ -31,6 +31,8 @@ struct Order {
 pub(crate) struct Durable {
     /// From `safe_below` on.
     orders: VecDeque<Order>,
+    /// A bit for each order from the last multiple of 64 before `safe_below` on: it has holds.
+    held: VecDeque<u64>,
     safe_below: u64,
     vital_below: u64,
     durable_below: u64,
@@ -45,6 +47,7 @@ impl Durable {
         let durable_below = if flush_needed { 0 } else { next };
         Self {
             orders: VecDeque::new(),
+            held: VecDeque::new(),
             safe_below: next,
             vital_below: next,
             durable_below,
@@ -62,6 +65,11 @@ impl Durable {
     pub fn open(&mut self, open: u32, vital: bool) -> u64 {
         let order = self.next();
         self.orders.push_back(Order { holds: 1, open, vital });
+        let (word, bit) = self.held_at(order);
+        if word == self.held.len() {
+            self.held.push_back(0);
+        }
+        self.held[word] |= bit;
         self.advance_vital();
         order
     }
@@ -79,6 +87,10 @@ impl Durable {
 
     fn order_mut(&mut self, order: u64) -> &mut Order {
         &mut self.orders[(order - self.safe_below) as usize]
+    }
+
+    fn held_at(&self, order: u64) -> (usize, u64) {
+        ((order / 64 - self.safe_below / 64) as usize, 1 << (order % 64))
     }
 
     fn advance_vital(&mut self) {
@@ -133,6 +145,7 @@ impl Durable {
         while self.orders.pop_front_if(|order| order.holds == 0).is_some() {
             self.safe_below += 1;
         }
+        self.held.drain(..(self.safe_below / 64 - before / 64) as usize);
         let vital_before = self.vital_below;
         self.advance_vital();
         if !self.flush_needed {
@@ -145,7 +158,12 @@ impl Durable {
         let entry = self.order_mut(order);
         assert!(entry.holds > 0, "order {order} was released too often");
         entry.holds -= 1;
-        if entry.holds == 0 && !self.links.is_empty() {
+        if entry.holds > 0 {
+            return;
+        }
+        let (word, bit) = self.held_at(order);
+        self.held[word] &= !bit;
+        if !self.links.is_empty() {
             self.links.retain_mut(|(after, release)| {
                 after.retain(|&other| other != order);
                 if after.is_empty() {
@@ -165,8 +183,15 @@ impl Durable {
     /// Orders that are not safe by themselves, oldest first, with the open bands they were opened
     /// in. Such a band may have been closed since, and its index be another band's.
     pub fn unsafe_orders(&self) -> impl Iterator<Item = (u64, u32)> {
-        let orders = (self.safe_below..).zip(&self.orders);
-        orders.filter(|(_, entry)| entry.holds > 0).map(|(order, entry)| (order, entry.open))
+        let words = (self.safe_below / 64..).zip(&self.held);
+        let bits = |(word, &held): (u64, &u64)| {
+            // All bits that are set, the lowest first.
+            let rest = std::iter::successors(Some(held), |rest| Some(rest & rest.wrapping_sub(1)));
+            let rest = rest.take_while(|&rest| rest != 0);
+            rest.map(move |rest| 64 * word + u64::from(rest.trailing_zeros()))
+        };
+        let open = |order| self.orders[(order - self.safe_below) as usize].open;
+        words.flat_map(bits).map(move |order| (order, open(order)))
     }
 
     /// First order that is not safe.
@@ -237,6 +262,28 @@ mod tests {
         assert_eq!(durable.durable_below(), 10);
         assert!(durable.release(a));
         assert_eq!(durable.durable_below(), 12);
+    }
+
+    #[test]
+    fn orders_that_are_not_safe_are_listed_however_many_safe_ones_lie_between() {
+        let mut random = flash::Random::new(7);
+        let mut durable = Durable::new(random.below(200), false);
+        let mut held = std::collections::BTreeMap::new();
+        for step in 0..20_000 {
+            // Mostly few are held, at times many.
+            let most = if step % 2000 < 1000 { 10 } else { 300 };
+            if held.len() < most && random.chance(0.6) {
+                let open = random.below(9) as u32;
+                held.insert(durable.open(open, true), open);
+            } else if let Some(&order) =
+                held.keys().nth(random.below(1 + held.len() as u64 / 2) as usize)
+            {
+                held.remove(&order);
+                durable.release(order);
+            }
+            let listed: Vec<_> = durable.unsafe_orders().collect();
+            assert!(listed.into_iter().eq(held.clone()), "step {step}");
+        }
     }
 
     #[test]

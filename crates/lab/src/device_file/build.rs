@@ -34,7 +34,12 @@ impl Scale {
             Self::Share(share) if share > 0.0 && share <= 1024.0 => {
                 Ok((f64::from(layout.blocks_per_plane) * share).round().max(1.0) as u32)
             }
-            _ => Err(format!("scale {self:?}: must be above 0, for example Share(0.01)")),
+            Self::BlocksPerPlane(_) => {
+                Err("0 blocks of each plane: must be above 0, for example 64".into())
+            }
+            Self::Share(share) => Err(format!(
+                "a scale of {share}: must be above 0 and at most 1024, for example 0.01"
+            )),
         }
     }
 }

@@ -70,6 +70,9 @@ impl fmt::Display for TraceError {
                 f,
                 "{path}: {place}: cannot be read on: {error}: get the file again, it may be cut off"
             ),
+            Self::Unknown { path, text } if text.is_empty() => {
+                write!(f, "{path}: is empty, or begins with an empty line: give a trace")
+            }
             Self::Unknown { path, text } => write!(
                 f,
                 "{path}: no trace format fits a file that begins with {text:?}: name it with \

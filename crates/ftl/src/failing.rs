@@ -56,7 +56,7 @@ impl Ftl {
             (self.pages[page].order, self.pages[page].slot, self.pages[page].open);
         self.note_ended(page);
         if self.opens[open].point == NONE {
-            self.checkpoint_page_ended(Err(error));
+            self.checkpoint_page_ended(page, Err(error));
         } else {
             let slots = std::mem::take(&mut self.pages[page].slots);
             for (index, slot) in slots.into_iter().enumerate() {

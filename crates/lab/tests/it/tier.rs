@@ -176,8 +176,8 @@ fn submit(host: &mut Host, generator: &mut Generator, depth: u32) -> Result<(), 
     Ok(())
 }
 
-/// Writes mostly a few hot blocks on a two-tier device, cuts the power and looks at everything. Returns
-/// the slots that were kept on the fast tier, and those that were destaged.
+/// Writes mostly a few hot blocks on a two-tier device, every third with a part of its map in DRAM, cuts
+/// the power and looks at everything. Returns the slots that were kept on the fast tier, and those that were destaged.
 fn overwrite_hot_blocks(seed: u64) -> Result<(u64, u64), Failure> {
     let mut options = options_of_seed(seed);
     let Manner::Tiered { fast, .. } = &mut options.device.manner else {
@@ -185,6 +185,11 @@ fn overwrite_hot_blocks(seed: u64) -> Result<(u64, u64), Failure> {
     };
     fast.blocks_per_unit = 16;
     options.settings.destage_above = 80;
+    if seed % 3 == 1 {
+        let medium = options.device.build(Faults::default()).map_err(Failure)?;
+        options.settings.map_piece_blocks = 16;
+        options.settings.map_bytes = ftl::map_bytes_min(medium.geometry(), 16);
+    }
     let (mut host, logical_blocks) =
         host_of(&options.device, &options.settings, Faults::default(), seed)?;
     let workload = Workload {

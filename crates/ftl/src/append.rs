@@ -592,7 +592,7 @@ impl Ftl {
             self.counters.slots_programmed_fast += u64::from(slots);
         }
         if self.opens[open].point == NONE {
-            self.checkpoint_page_ended(Ok(()));
+            self.checkpoint_page_ended(page, Ok(()));
         } else {
             self.settle(open, index, order);
         }

@@ -7,8 +7,10 @@
 //!
 //! Invariants:
 //! - the footer is written only when every slot that the chunks point to is durable;
-//! - the previous checkpoint's bands are given up only when the footer is durable; so are those of one
-//!   whose footers could not be written, or not all: recovery may go by what there is of it;
+//! - the previous checkpoint's bands are given up only when a footer is durable. Where one of the two
+//!   could not be written, the checkpoint counts all the same: recovery would go by it. But another one
+//!   follows at once. Where none could be written, recovery may still go by what there is: its bands,
+//!   too, are given up only when a later one is complete;
 //! - no slot of an order from the name on is older than what the map holds of its block: else replay
 //!   would put it on top. Appends that come late (`Ftl::comes_late`) are placed before a checkpoint
 //!   begins, or it begins anew;
@@ -16,7 +18,7 @@
 //! - pages of a checkpoint hold no order back, so no host flush waits for one;
 //! - root records and the footer are written twice, so no single page is what a mount hangs on.
 
-use crate::append::{Append, NONE, Owner};
+use crate::append::{Append, NONE, Owner, Page};
 use crate::config::Settings;
 use crate::format::{CHUNK_ENTRIES, Footer, Kind, ROOT_PAGES, Root, root_shape};
 use crate::policy::Purpose;
@@ -38,7 +40,7 @@ enum Stage {
     Flushing,
     /// The footer is on its way.
     Footer,
-    /// Waits for a flush of the footer.
+    /// Waits for a flush of the footers.
     Sealing,
     /// A page failed, or the map turned out wrong: waits for its pages under way, then begins anew.
     Aborting,
@@ -67,10 +69,14 @@ pub(crate) struct Checkpoint {
     covered: u64,
     flush_number: u64,
     clean: bool,
-    /// Bands of checkpoints that failed when their content was whole.
-    unsealed: Vec<BlockId>,
-    /// The one that is aborted is such a one.
+    /// Footers of the one being written that are programmed.
+    footers: u32,
+    /// A page of it failed when its content was whole.
     was_whole: bool,
+    /// It was sealed by one of two footers.
+    half_sealed: bool,
+    /// Bands of those that have a whole content and no footer.
+    unsealed: Vec<BlockId>,
 }
 
 impl Checkpoint {
@@ -192,7 +198,7 @@ impl Ftl {
         let checkpoint = &mut self.checkpoint;
         checkpoint.next_order = self.durable.next();
         checkpoint.sequence_begun = self.sequence_next;
-        (checkpoint.page_next, checkpoint.pages_running) = (0, 0);
+        (checkpoint.page_next, checkpoint.pages_running, checkpoint.footers) = (0, 0, 0);
         checkpoint.staging.clear();
         checkpoint.stage = Stage::Content;
         self.counters.slots_since_checkpoint = 0;
@@ -249,13 +255,22 @@ impl Ftl {
         self.checkpoint.pages_running += 1;
     }
 
-    pub(crate) fn checkpoint_page_ended(&mut self, result: Result<(), MediumError>) {
+    pub(crate) fn checkpoint_page_ended(&mut self, page: u32, result: Result<(), MediumError>) {
         self.checkpoint.pages_running -= 1;
         if result.is_err() {
             self.checkpoint.was_whole |= self.checkpoint.stage == Stage::Footer;
             self.checkpoint.stage = Stage::Aborting;
+        } else if self.is_footer(page) {
+            self.checkpoint.footers += 1;
         }
         self.counters.slots_checkpointed += u64::from(self.geometry.slots_per_page);
+    }
+
+    fn is_footer(&self, page: u32) -> bool {
+        let Page { open, index, .. } = self.pages[page];
+        self.layout.footers().iter().any(|&(position, footer)| {
+            footer == index && self.checkpoint.opens[position as usize] == open
+        })
     }
 
     fn put_meta(&mut self, page: u32, kind: Kind, index: u32, bytes: Box<[u8; BLOCK_BYTES]>) {
@@ -360,6 +375,9 @@ impl Ftl {
             self.complete_checkpoint();
         }
         self.checkpoint.stage = next;
+        if next == Stage::Idle && std::mem::take(&mut self.checkpoint.half_sealed) {
+            self.renew_checkpoint();
+        }
     }
 
     fn append_footer(&mut self) {
@@ -433,10 +451,17 @@ impl Ftl {
         if self.checkpoint.pages_running > 0 {
             return;
         }
+        let was_whole = std::mem::take(&mut self.checkpoint.was_whole);
+        if was_whole && self.checkpoint.footers > 0 && self.checkpoint_answers() {
+            // To write it anew would take bands beside those of this one, which recovery may go by.
+            self.checkpoint.half_sealed = true;
+            self.footer_ended();
+            return;
+        }
         self.counters.checkpoints_aborted += 1;
         let bands = self.close_checkpoint_bands();
-        if std::mem::take(&mut self.checkpoint.was_whole) {
-            // A footer may be there, or unreadable: an erase now would make it a damaged one.
+        if was_whole {
+            // A footer may be unreadable: an erase now would make it a damaged one.
             self.checkpoint.unsealed.extend(bands);
         } else {
             self.give_up(&bands);
@@ -446,5 +471,18 @@ impl Ftl {
             cached.checkpoint_aborted();
         }
         self.checkpoint.stage = Stage::Wanted;
+    }
+
+    /// Every unit that the one being written lies on is there.
+    fn checkpoint_answers(&self) -> bool {
+        let mut bands = self.checkpoint.opens.iter().map(|&open| self.opens[open].block);
+        bands.all(|block| !self.units[self.geometry.unit_of(block) as usize].gone)
+    }
+
+    /// The last checkpoint lies on a band that failed. At the end of a shutdown it will do.
+    fn renew_checkpoint(&mut self) {
+        if matches!(self.phase, Phase::Running | Phase::Formatting) {
+            self.checkpoint.want();
+        }
     }
 }

@@ -6,12 +6,13 @@
 
 use crate::append::{NONE, Owner, PageState};
 use crate::format::{Kind, POISONED};
-use crate::{Ftl, Phase};
-use flash::{MediumError, SlotId, SlotWrite};
+use crate::units::TAG_PROGRAM;
+use crate::{Ftl, Output, Phase, slo};
+use flash::{Command, MediumError, SlotId, SlotWrite, Tag};
 
 impl Ftl {
     /// After a failed program: nothing more goes to this band. Pages that were not handed to the
-    /// medium end here too.
+    /// medium end here too, also those whose program nobody has come for yet.
     pub(crate) fn stop_appending(&mut self, open: u32, error: MediumError) {
         self.room_changes += 1;
         let block = self.opens[open].block;
@@ -31,12 +32,16 @@ impl Ftl {
         }
         let outstanding = std::mem::take(&mut self.opens[open].outstanding);
         for &page in &outstanding {
-            match self.pages[page].state {
+            let state = self.pages[page].state;
+            match state {
                 PageState::Queued => {
                     self.units[unit as usize].programs.retain(|&other| other != page);
                     self.pages[page].state = PageState::Ended(Err(error));
                 }
                 PageState::Assembling => self.pages[page].state = PageState::Ended(Err(error)),
+                PageState::Running if error != MediumError::UnitGone && self.recall(unit, page) => {
+                    self.pages[page].state = PageState::Ended(Err(error));
+                }
                 PageState::Running | PageState::Ended(_) => {}
             }
         }
@@ -48,6 +53,22 @@ impl Ftl {
         self.bands[block].slots_written = self.geometry.slots_per_block();
     }
 
+    /// Takes the program of `page` back, if nobody has asked for it yet.
+    fn recall(&mut self, unit: u32, page: u32) -> bool {
+        let tag = Tag(TAG_PROGRAM | page);
+        let of_page = |output: &Output| match output {
+            Output::Command(Command::Program { tag: of, .. }) => *of == tag,
+            _ => false,
+        };
+        let Some(at) = self.outputs.iter().position(of_page) else { return false };
+        self.outputs.remove(at);
+        let state = &mut self.units[unit as usize];
+        state.running -= 1;
+        state.programs_running -= 1;
+        self.ended(unit, slo::Kind::Program);
+        true
+    }
+
     /// The slots of a page that could not be programmed are appended again elsewhere, or the host
     /// is told that there is no space.
     pub(crate) fn fail_page(&mut self, page: u32, error: MediumError) {
@@ -56,7 +77,7 @@ impl Ftl {
             (self.pages[page].order, self.pages[page].slot, self.pages[page].open);
         self.note_ended(page);
         if self.opens[open].point == NONE {
-            self.checkpoint_page_ended(Err(error));
+            self.checkpoint_page_ended(page, Err(error));
         } else {
             let slots = std::mem::take(&mut self.pages[page].slots);
             for (index, slot) in slots.into_iter().enumerate() {

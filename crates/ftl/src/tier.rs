@@ -501,9 +501,9 @@ impl Ftl {
     }
 
     /// Nothing is kept that the host needs the room for; nor where what is kept, in bands of its own on
-    /// each unit, would be much of the tier, or moves could wait for a part of the map.
+    /// each unit, would be much of the tier.
     fn may_keep(&self) -> bool {
-        if self.phase != Phase::Running || self.map.is_cached() || self.is_leaving() {
+        if self.phase != Phase::Running || self.is_leaving() {
             return false;
         }
         let Levels { floor, throttle, .. } = self.levels();

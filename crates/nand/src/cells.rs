@@ -24,6 +24,8 @@ pub(crate) struct Cells {
     damaged_pages: BTreeSet<u32>,
     faults: Faults,
     random: Random,
+    /// Programs so far.
+    programs: u64,
     errors: Option<ErrorModel>,
     ecc_bits_per_kib: u32,
     /// Reads of sound pages may draw errors.
@@ -68,6 +70,7 @@ impl Cells {
             blocks,
             damaged_pages: BTreeSet::new(),
             random: Random::new(faults.seed),
+            programs: 0,
             errs: faults.wear_errors || faults.correctable > 0.0 || faults.uncorrectable > 0.0,
             faults,
             errors,
@@ -188,7 +191,10 @@ impl Cells {
         }
         let record = &mut self.blocks[place.block.0 as usize];
         (0..pages).for_each(|_| record.advance());
-        if self.faults.program_fail > 0.0 && self.random.chance(self.faults.program_fail) {
+        self.programs += 1;
+        let chosen = self.faults.programs_failing.contains(&self.programs);
+        let drawn = self.faults.program_fail > 0.0 && self.random.chance(self.faults.program_fail);
+        if chosen || drawn {
             record.bad = true;
             self.damage(place, 0..pages);
             return Err(MediumError::BlockFailed);

@@ -24,6 +24,8 @@ pub struct Faults {
     pub factory_bad: f64,
     /// Probability that a program fails and its block becomes bad.
     pub program_fail: f64,
+    /// Programs that fail and make their block bad, counted from 1.
+    pub programs_failing: Vec<u64>,
     /// Probability that an erase fails and its block becomes bad.
     pub erase_fail: f64,
     /// Probability that a read comes back corrected.

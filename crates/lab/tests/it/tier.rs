@@ -53,6 +53,84 @@ fn a_fast_tier_keeps_everything_when_blocks_fail_and_the_power_goes() {
     passed(test, explore_seeds(seeds(500..512), THREADS, options));
 }
 
+/// Steps of the medium after a failed program: enough for the next checkpoint to be under way.
+const CUTS_AFTER_FAILURE: u32 = 30;
+
+/// What a power cut would leave now is mounted and read.
+fn cut(host: &Host, settings: &Settings) -> Result<(), Failure> {
+    let mut medium = host.sim.medium().clone();
+    medium.power_cut(&mut |_| 0);
+    let mut sim = Sim::mount(medium, settings.clone(), host.sim.now())?;
+    sim.run_until_ready()?;
+    let blocks = host.model.logical_blocks();
+    host.model.check_recovered(&sim.read_all(blocks)?).map_err(Failure)
+}
+
+/// Of the programs in the life of a device one fails; the power may go at each of the next steps. Its
+/// fast tier has one band more than it must have, and a checkpoint takes one band or two. Returns how
+/// many programs there were.
+fn live_with_a_failed_program(failing: u64, checkpoint_bands: u32) -> Result<u64, Failure> {
+    let mut settings = SoakOptions::quiet(policies_of_seed(0), 0).settings;
+    settings.checkpoint_slots = 30;
+    let pairing = if checkpoint_bands == 1 { Pairing::None } else { Pairing::Staircase };
+    let fast = FastTier { units: 1, blocks_per_unit: 7 + 2 * checkpoint_bands };
+    let manner = Manner::Tiered { pairing, fast };
+    let device =
+        Small { manner, units: 2, blocks_per_unit: 12, pages_per_block: 8, slots_per_page: 1 };
+    let faults = Faults { programs_failing: vec![failing], ..Faults::default() };
+    let (mut host, logical_blocks) = host_of(&device, &settings, faults, 0)?;
+    let geometry = *host.sim.medium().geometry();
+    let least = ftl::fast_blocks_min(&geometry, logical_blocks, &settings);
+    assert_eq!(fast.blocks_per_unit, least + 1, "the least and one");
+    let workload = Workload {
+        reads: 0.1,
+        // Their records hold bands until the next checkpoint.
+        trims: 0.2,
+        flushes: 0.05,
+        fua: 0.1,
+        atomic: 0.1,
+        sizes: vec![(1, 3.0), (4, 1.0)],
+        pattern: Pattern::HotCold { fraction: 0.1, share: 0.8 },
+        arrival: Arrival::Closed { depth: 4 },
+    };
+    let mut generator = Generator::new(workload, logical_blocks, 0).map_err(Failure)?;
+    let mut cuts = 0;
+    for _ in 0..300 {
+        host.submit(generator.draw(), Hint::default());
+        while host.sim.in_flight() >= 4 {
+            let step = host.sim.step(Instant(u64::MAX))?;
+            host.collect()?;
+            if step == Step::Idle {
+                return Err(host.sim.stuck());
+            }
+            let cuts_here = step == Step::Change && cuts < CUTS_AFTER_FAILURE;
+            if cuts_here && host.sim.ftl().counter("programs_failed") > 0 {
+                cut(&host, &settings)?;
+                cuts += 1;
+            }
+        }
+    }
+    host.drain()?;
+    host.sim.verify()?;
+    let programs = host.sim.ftl().counter("slots_programmed");
+    let Host { sim, model, .. } = host;
+    let now = sim.now();
+    let mut sim = Sim::mount(sim.shutdown()?, settings, now)?;
+    sim.run_until_ready()?;
+    model.check_recovered(&sim.read_all(logical_blocks)?).map_err(Failure)?;
+    Ok(programs)
+}
+
+#[test]
+fn whatever_program_fails_on_the_least_fast_tier_the_device_goes_on_and_ends_cleanly() {
+    let test = "whatever_program_fails_on_the_least_fast_tier_the_device_goes_on_and_ends_cleanly";
+    for bands in [1, 2] {
+        let programs = live_with_a_failed_program(u64::MAX, bands).unwrap();
+        let run = |failing| live_with_a_failed_program(failing, bands);
+        passed(test, for_each_seed(seeds(1..programs + 1), THREADS, run));
+    }
+}
+
 #[test]
 fn a_fast_tier_is_detached_and_attached_again_with_a_power_cut_at_any_step() {
     let test = "a_fast_tier_is_detached_and_attached_again_with_a_power_cut_at_any_step";
@@ -71,8 +149,13 @@ fn a_fast_tier_is_detached_and_attached_again_with_a_power_cut_at_any_step() {
 }
 
 /// A host on a new device of which it uses six tenths.
-fn host_of(device: &Small, settings: &Settings, seed: u64) -> Result<(Host, u32), Failure> {
-    let medium = device.build(Faults::default()).map_err(Failure)?;
+fn host_of(
+    device: &Small,
+    settings: &Settings,
+    faults: Faults,
+    seed: u64,
+) -> Result<(Host, u32), Failure> {
+    let medium = device.build(faults).map_err(Failure)?;
     let max = ftl::logical_blocks_max(medium.geometry(), &medium.health(), settings);
     let logical_blocks = max * 6 / 10;
     let format = FormatOptions { logical_blocks, uuid: seed.into(), label: Vec::new() };
@@ -93,8 +176,8 @@ fn submit(host: &mut Host, generator: &mut Generator, depth: u32) -> Result<(), 
     Ok(())
 }
 
-/// Writes mostly a few hot blocks on a two-tier device, cuts the power and looks at everything. Returns
-/// the slots that were kept on the fast tier, and those that were destaged.
+/// Writes mostly a few hot blocks on a two-tier device, every third with a part of its map in DRAM, cuts
+/// the power and looks at everything. Returns the slots that were kept on the fast tier, and those that were destaged.
 fn overwrite_hot_blocks(seed: u64) -> Result<(u64, u64), Failure> {
     let mut options = options_of_seed(seed);
     let Manner::Tiered { fast, .. } = &mut options.device.manner else {
@@ -102,7 +185,13 @@ fn overwrite_hot_blocks(seed: u64) -> Result<(u64, u64), Failure> {
     };
     fast.blocks_per_unit = 16;
     options.settings.destage_above = 80;
-    let (mut host, logical_blocks) = host_of(&options.device, &options.settings, seed)?;
+    if seed % 3 == 1 {
+        let medium = options.device.build(Faults::default()).map_err(Failure)?;
+        options.settings.map_piece_blocks = 16;
+        options.settings.map_bytes = ftl::map_bytes_min(medium.geometry(), 16);
+    }
+    let (mut host, logical_blocks) =
+        host_of(&options.device, &options.settings, Faults::default(), seed)?;
     let workload = Workload {
         reads: 0.1,
         trims: 0.01,
@@ -120,11 +209,7 @@ fn overwrite_hot_blocks(seed: u64) -> Result<(u64, u64), Failure> {
     let ftl = host.sim.ftl();
     ftl.verify().map_err(Failure)?;
     let counted = (ftl.counter("slots_kept"), ftl.counter("slots_destaged"));
-    let (mut medium, now) = (host.sim.medium().clone(), host.sim.now());
-    medium.power_cut(&mut |_| 0);
-    let mut sim = Sim::mount(medium, options.settings, now)?;
-    sim.run_until_ready()?;
-    host.model.check_recovered(&sim.read_all(logical_blocks)?).map_err(Failure)?;
+    cut(&host, &options.settings)?;
     Ok(counted)
 }
 
@@ -143,7 +228,8 @@ fn what_lives_on_among_hot_blocks_stays_on_the_fast_tier_and_is_there_after_a_po
 /// What the other tier holds is read; when the tier is back, nothing is missing.
 fn lose_a_tier(seed: u64, fast: bool) -> Result<u32, Failure> {
     let options = CrashOptions::tiered_of_seed(seed);
-    let (mut host, logical_blocks) = host_of(&options.device, &options.settings, seed)?;
+    let (mut host, logical_blocks) =
+        host_of(&options.device, &options.settings, Faults::default(), seed)?;
     let geometry = *host.sim.medium().geometry();
     let workload = Workload {
         reads: 0.2,

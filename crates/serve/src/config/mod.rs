@@ -454,8 +454,8 @@ fn faults(mut section: Section<'_>) -> (Faults, Losses) {
         erase_fail: section.fraction("erase_fail", 1.0, "0.0001").unwrap_or(0.0),
         correctable: section.fraction("correctable", 1.0, "0.01").unwrap_or(0.0),
         uncorrectable: section.fraction("uncorrectable", 1.0, "0.00001").unwrap_or(0.0),
-        dead_unit: None,
         wear_errors: section.flag("wear_errors").unwrap_or(false),
+        ..Faults::default()
     };
     let losses = Losses {
         fast_ns: section.duration("fast_gone", "\"10s\"").unwrap_or(0),

@@ -338,7 +338,7 @@ pub fn read_description(path: &Path) -> Result<Description, DeviceError> {
         correctable,
         uncorrectable: described.faults.uncorrectable,
         wear_errors: described.faults.wear_errors,
-        dead_unit: None,
+        ..Faults::default()
     };
     let op_percent = described.op_percent;
     let raw = described.raw.map(|raw| raw.options(described.logical_blocks));

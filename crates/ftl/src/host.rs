@@ -348,8 +348,8 @@ impl Ftl {
         }
     }
 
-    /// Brings the map entries of new writes into the cache, all at once: the misses overlap, where
-    /// each by itself would hold up its write.
+    /// Brings the map entries of new writes into the cache, and what the stream policies look at, all
+    /// at once: the misses overlap, where each by itself would hold up its write.
     fn warm_writes(&mut self) {
         let cold = std::mem::take(&mut self.host.writes_cold);
         let lbas = self.host.writes.iter().rev().take(cold);
@@ -357,6 +357,7 @@ impl Ftl {
         for lba in lbas.clone() {
             self.warm(lba);
         }
+        self.streams.warm(lbas.clone());
         for lba in lbas {
             match self.map.peek(lba) {
                 Some(slot) if slot < POISONED => self.bands.warm(SlotId(slot)),

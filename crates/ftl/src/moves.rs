@@ -124,10 +124,16 @@ impl Ftl {
         if self.bands.draining.is_empty() || self.bands.free > self.host_floor() {
             return;
         }
+        let superseded = |ftl: &Self, entry: &Move| {
+            entry.failed_order.is_none() && entry.from.is_some_and(|from| !ftl.bands.is_valid(from))
+        };
+        // Asked time and again while there is no room; most of the time there are none.
+        if !self.moves.iter().any(|entry| superseded(self, entry)) {
+            return;
+        }
         for _ in 0..self.moves.len() {
             let entry = self.moves.pop_front().expect("counted");
-            let superseded = entry.from.is_some_and(|from| !self.bands.is_valid(from));
-            if superseded && entry.failed_order.is_none() {
+            if superseded(self, &entry) {
                 self.unhold_source(&entry);
                 self.tell(entry.append.owner);
             } else {

@@ -21,6 +21,9 @@ use crate::reclaim::RESERVE_BANDS;
 use crate::{Ftl, Settings};
 use flash::{BlockId, Hint, SlotId};
 
+/// Writes that a policy is told of at a time: about as many cache misses as a processor has under way.
+const WARM_BATCH: usize = 32;
+
 /// A range of logical blocks with a stream policy of its own.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct StreamVolume {
@@ -106,6 +109,8 @@ struct Volume {
     /// Which policy in the order of their coming, from 1: tells its bands from others'.
     number: u32,
     uses_age: bool,
+    /// Its policy has tables to look into.
+    has_tables: bool,
     /// What GC moves goes where the host's first handle goes.
     together: bool,
     handles: Handles,
@@ -153,6 +158,24 @@ impl Streams {
         let last = self.volumes.len() - 1;
         let inside = |volume: &Volume| volume.first <= lba && lba < volume.end;
         self.volumes[..last].iter().position(inside).unwrap_or(last)
+    }
+
+    /// Tells the policies that `lbas` are about to be written.
+    pub fn warm(&self, lbas: impl Iterator<Item = u32>) {
+        if !self.volumes.iter().any(|volume| volume.has_tables) {
+            return;
+        }
+        let (mut batch, mut count, mut owner) = ([0; WARM_BATCH], 0, 0);
+        for lba in lbas {
+            let index = self.index_of(lba);
+            if count == batch.len() || index != owner {
+                self.volumes[owner].policy.warm(&batch[..count]);
+                (count, owner) = (0, index);
+            }
+            batch[count] = lba - self.volumes[index].first;
+            count += 1;
+        }
+        self.volumes[owner].policy.warm(&batch[..count]);
     }
 
     fn handles_in_use(&self) -> u32 {
@@ -229,6 +252,7 @@ impl Ftl {
                 end,
                 name: volume.stream,
                 uses_age: false,
+                has_tables: false,
                 together: false,
                 policy,
                 number: 0,
@@ -287,6 +311,7 @@ impl Ftl {
         let volume = &mut self.streams.volumes[index];
         volume.number = self.streams.policies_made;
         volume.uses_age = volume.policy.uses_age();
+        volume.has_tables = volume.policy.memory_bytes() > 0;
         let wanted = volume.policy.handles();
         // On two tiers the host's handles are on the other one.
         volume.together = wanted.moved == 0 && !self.geometry.is_tiered();

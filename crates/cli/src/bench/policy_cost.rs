@@ -108,7 +108,7 @@ fn of(chosen: Chosen) -> Result<Cost, String> {
     let mut chosen = chosen;
     let mut views = Views::new();
     if let Chosen::Stream(policy) = &mut chosen {
-        let ns = streams::cost(&mut **policy, 2);
+        let ns = streams::cost(&mut **policy, 2, streams::BATCH);
         let fault = policy.fault();
         let call = "a block that is written, on a volume of 1 TiB".to_owned();
         return fault.map_or(Ok(Cost { call, ns }), |fault| Err(fault.reason));

@@ -168,7 +168,7 @@ fn dearest_drop() -> Result<(u64, &'static str), String> {
             let mut chosen = module.make(decision, shape)?;
             if let Chosen::Stream(policy) = &mut chosen {
                 // Its memory is there once it was used.
-                super::streams::cost(&mut **policy, 1);
+                super::streams::cost(&mut **policy, 1, super::streams::BATCH);
             }
             let begun = cpu_ns();
             drop(chosen);

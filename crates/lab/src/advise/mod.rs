@@ -20,13 +20,14 @@ pub use timed::{Playing, Timed};
 
 use crate::device_file::{DeviceSpec, Inside};
 use crate::driver::Failure;
-use crate::parallel::{SeedFailure, for_each_seed};
+use crate::parallel::{SeedFailure, for_each_seed, guarded};
 use crate::replay::FitError;
 use crate::streams::{Rounds, StreamDevice, StreamWaf};
 use crate::trace::TraceError;
 use ftl::policy::stream::{self, Shape};
 use nand::Profile;
 use std::fmt;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What is tried, and how.
@@ -245,19 +246,21 @@ pub fn advise(
     progress: &(dyn Fn(u64, u64) + Sync),
 ) -> Result<Advice, AdviseError> {
     let flash = check_device(&options.device, trace)?;
+    // A part of the address space has a part of the requests: played faster they come as often.
+    let wanted = match options.depth {
+        Some(depth) => Playing::Depth(depth),
+        None => Playing::Timestamps(options.load * trace.facts.sample as f64),
+    };
     let run = Run {
         trace,
         options,
         slots_per_band: (trace.changes.logical_blocks / BANDS).max(SLOTS_PER_BAND_MIN),
         rounds: rounds(trace, options.overwrites),
         timed_requests: trace.requests.len().min(timed::REQUESTS_MAX) as u64,
+        wanted,
+        behind: OnceLock::new(),
         done: 0.into(),
         progress,
-    };
-    // A part of the address space has a part of the requests: played faster they come as often.
-    let wanted = match options.depth {
-        Some(depth) => Playing::Depth(depth),
-        None => Playing::Timestamps(options.load * trace.facts.sample as f64),
     };
     let mut advice = Advice {
         facts: trace.facts.clone(),
@@ -291,23 +294,16 @@ fn choices(options: &Options) -> Vec<timed::Choice<'_>> {
 /// One simulation.
 enum Job<'a> {
     Waf(timed::Choice<'a>),
-    Timed(timed::Choice<'a>, Playing),
+    /// By the timestamps, and in a closed loop if the device cannot keep up with these.
+    First(timed::Choice<'a>),
+    /// As the first was played.
+    Timed(timed::Choice<'a>),
 }
 
 /// Its result.
 enum Got {
     Waf(StreamWaf),
     Timed(Result<Timed, String>),
-}
-
-impl Got {
-    fn waf(self) -> Option<StreamWaf> {
-        if let Self::Waf(waf) = self { Some(waf) } else { None }
-    }
-
-    fn timed(self) -> Option<Result<Timed, String>> {
-        if let Self::Timed(timed) = self { Some(timed) } else { None }
-    }
 }
 
 /// What all simulations have in common.
@@ -317,6 +313,10 @@ struct Run<'a> {
     slots_per_band: u32,
     rounds: Rounds,
     timed_requests: u64,
+    /// How the timed pass should be played.
+    wanted: Playing,
+    /// What the first one found: the device cannot keep up with that.
+    behind: OnceLock<bool>,
     /// Blocks and requests of all simulations so far.
     done: AtomicU64,
     progress: &'a (dyn Fn(u64, u64) + Sync),
@@ -329,27 +329,27 @@ impl Run<'_> {
         choices: &[timed::Choice<'_>],
         advice: &mut Advice,
     ) -> Result<(), AdviseError> {
-        let first = choices.first().map(|&choice| Job::Timed(choice, advice.playing));
-        let counted = choices.iter().map(|&choice| Job::Waf(choice));
         let ops = &self.options.op_percents;
         let bounds = ops.iter().flat_map(|&op_percent| {
             let (victim, seed) = (ORACLE_VICTIM, self.options.seed);
             ORACLES.map(|stream| Job::Waf(timed::Choice { stream, victim, op_percent, seed }))
         });
-        let jobs: Vec<Job<'_>> = first.into_iter().chain(counted).chain(bounds).collect();
-        let all = jobs.len() + choices.len() - 1;
-        let mut got = self.all(&jobs, all)?.into_iter();
-        let first = got.next();
-        // What one cannot keep up with tells nothing of any: latencies would grow for ever.
-        advice.behind = matches!(&first, Some(Got::Timed(Ok(timed))) if !timed.keeps_up);
-        if advice.behind {
-            advice.playing = Playing::Depth(BEHIND_DEPTH);
+        // Who waits for the first comes last; until then nobody has to.
+        let mut jobs: Vec<Job<'_>> =
+            choices.iter().take(1).map(|&choice| Job::First(choice)).collect();
+        jobs.extend(choices.iter().map(|&choice| Job::Waf(choice)).chain(bounds));
+        jobs.extend(choices.iter().skip(1).map(|&choice| Job::Timed(choice)));
+        let (mut wafs, mut timed) = (Vec::new(), Vec::new());
+        for got in self.all(&jobs)? {
+            match got {
+                Got::Waf(waf) => wafs.push(waf),
+                Got::Timed(result) => timed.push(result),
+            }
         }
-        let again = choices.iter().skip(usize::from(!advice.behind));
-        let jobs: Vec<_> = again.map(|&choice| Job::Timed(choice, advice.playing)).collect();
-        let timed = first.into_iter().filter(|_| !advice.behind).chain(self.all(&jobs, all)?);
-        let mut wafs = got.filter_map(Got::waf);
-        for (&choice, timed) in choices.iter().zip(timed.filter_map(Got::timed)) {
+        advice.behind = self.behind.get() == Some(&true);
+        advice.playing = self.playing(advice.behind);
+        let mut wafs = wafs.into_iter();
+        for (&choice, timed) in choices.iter().zip(timed) {
             let waf = wafs.next().expect("each combination is counted");
             let row = row(choice, waf, timed, advice);
             advice.rows.push(row);
@@ -362,14 +362,17 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Does all of `jobs`, which are some of `all`.
-    fn all(&self, jobs: &[Job<'_>], all: usize) -> Result<Vec<Got>, AdviseError> {
+    fn playing(&self, behind: bool) -> Playing {
+        if behind { Playing::Depth(BEHIND_DEPTH) } else { self.wanted }
+    }
+
+    fn all(&self, jobs: &[Job<'_>]) -> Result<Vec<Got>, AdviseError> {
         // As if all were alike: near enough for a progress bar.
         let passes = self.rounds.each / (self.trace.changes.list.len() as u64).max(1);
         let pass = passes * self.trace.facts.blocks_written;
         let filled = 4 * u64::from(self.trace.changes.logical_blocks);
         let written = filled + u64::from(self.rounds.least + 1) * pass;
-        let whole = (written + self.timed_requests) * all as u64 / 2;
+        let whole = (written + self.timed_requests) * jobs.len() as u64 / 2;
         let run = |index: u64| {
             let mut tell = |more: u64| {
                 let before = self.done.fetch_add(more, Ordering::Relaxed);
@@ -393,14 +396,41 @@ impl Run<'_> {
                 };
                 device.measure(&self.trace.changes, stream, self.rounds, tell).map(Got::Waf)
             }
-            Job::Timed(choice, playing) => {
-                let device = timed::device(&self.options.device, choice, self.trace.bytes());
-                let mut device = device.map_err(Failure)?;
-                let timed = timed::measure(&mut *device, self.trace, playing, choice.seed, tell);
-                // A device that fails under this load is a finding, not the end.
-                Ok(Got::Timed(timed.map_err(|failure| failure.to_string())))
+            Job::First(choice) => self.first(choice, tell).map(Got::Timed),
+            Job::Timed(choice) => {
+                let playing = self.playing(*self.behind.wait());
+                self.timed(choice, playing, false, tell).map(Got::Timed)
             }
         }
+    }
+
+    fn first(
+        &self,
+        choice: timed::Choice<'_>,
+        tell: &mut dyn FnMut(u64),
+    ) -> Result<Result<Timed, String>, Failure> {
+        let first = guarded(|| self.timed(choice, self.wanted, true, tell));
+        // What one cannot keep up with tells nothing of any: latencies would grow for ever.
+        let behind = matches!(&first, Ok(Ok(timed)) if !timed.keeps_up);
+        // Whatever came of it, others wait for this.
+        self.behind.get_or_init(|| behind);
+        if behind { self.timed(choice, self.playing(behind), false, tell) } else { first }
+    }
+
+    /// With `gives_up` only until it is clear that the device cannot keep up.
+    fn timed(
+        &self,
+        choice: timed::Choice<'_>,
+        playing: Playing,
+        gives_up: bool,
+        tell: &mut dyn FnMut(u64),
+    ) -> Result<Result<Timed, String>, Failure> {
+        let device = timed::device(&self.options.device, choice, self.trace.bytes());
+        let mut device = device.map_err(Failure)?;
+        let pass = timed::Pass { playing, gives_up, seed: choice.seed };
+        let timed = timed::measure(&mut *device, self.trace, pass, tell);
+        // A device that fails under this load is a finding, not the end.
+        Ok(timed.map_err(|failure| failure.to_string()))
     }
 }
 

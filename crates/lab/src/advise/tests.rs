@@ -1,7 +1,8 @@
 //! A small trace laid out by hand, and whole advices on it.
 
 use super::recorded::Recorded;
-use super::{AdviseError, Options, Playing, advise, choose, flash_device, report, span};
+use super::{Advice, AdviseError, BEHIND_DEPTH, Options, Playing};
+use super::{advise, choose, flash_device, report, span};
 use crate::device_file::DeviceSpec;
 use crate::streams::ChangeKind;
 use crate::trace::{Op, Options as ReadOptions, Reader};
@@ -134,6 +135,15 @@ fn a_device_that_falls_behind_is_measured_in_a_closed_loop() {
     assert!(advice.behind && matches!(advice.playing, Playing::Depth(_)), "{:?}", advice.playing);
     let how = super::how(&advice).join(" ");
     assert!(how.contains("cannot keep up"), "{how}");
+    // Every row is that of the closed loop, the first one too, however many run at a time.
+    let depth = Options { depth: Some(BEHIND_DEPTH), threads: 9, ..options(slc()) };
+    let asked = advise(&trace, &depth, &|_, _| {}).unwrap();
+    assert!(!asked.behind);
+    let ends = |advice: &Advice| {
+        let timed = advice.rows.iter().map(|row| row.timed.as_ref().unwrap());
+        timed.map(|timed| (timed.writes.max_ns(), timed.bytes_per_s.to_bits())).collect::<Vec<_>>()
+    };
+    assert_eq!(ends(&advice), ends(&asked));
 }
 
 #[test]

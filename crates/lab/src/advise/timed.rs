@@ -10,7 +10,7 @@ use crate::device_file::{DeviceSpec, Flash, FtlChoice, Inside, Scale};
 use crate::driver::Failure;
 use crate::load::Latency;
 use crate::replay::precondition::{Precondition, precondition};
-use crate::replay::{Fit, LaneOptions, Lanes, Pace, Part, run};
+use crate::replay::{Fit, LaneOptions, Lanes, Pace, Part, run_until};
 use crate::target::Target;
 use crate::trace::{Op, Record, TraceError};
 use flash::{BLOCK_BYTES, Geometry, Health};
@@ -146,55 +146,66 @@ pub enum Playing {
     Depth(u32),
 }
 
+/// A timed pass.
+#[derive(Clone, Copy, Debug)]
+pub struct Pass {
+    /// How it is played.
+    pub playing: Playing,
+    /// Ends as soon as it is clear that the device cannot keep up.
+    pub gives_up: bool,
+    /// Of the fill.
+    pub seed: u64,
+}
+
 /// Fills the device, ages it by the changes of the trace, and plays the trace. `progress` is told
 /// how many requests were done since it was told last.
 pub fn measure(
     target: &mut dyn Target,
     trace: &Recorded,
-    playing: Playing,
-    seed: u64,
+    pass: Pass,
     progress: &mut dyn FnMut(u64),
 ) -> Result<Timed, Failure> {
+    let Pass { playing, gives_up, seed } = pass;
     let failed = |error: crate::replay::ReplayError| Failure(error.to_string());
     precondition(target, Precondition::Fill, seed, &mut |_| {}).map_err(failed)?;
-    let mut play = |records: &mut dyn Iterator<Item = Record>, pace, tell: &mut dyn FnMut(u64)| {
+    let mut play = |records: &mut dyn Iterator<Item = Record>,
+                    (pace, end_ns): (Pace, u64),
+                    tell: &mut dyn FnMut(u64)| {
         let records = records.map(Ok::<_, TraceError>);
         let options = LaneOptions { part: Part::All, pace, write_cap: None };
         let mut lanes = Lanes::new(vec![(options, Box::new(records))]);
         let before = target.counts();
         let fit = Fit::whole(target.bytes());
-        let (tally, took_ns) = run(target, &mut lanes, &fit, tell).map_err(failed)?;
+        let (tally, took_ns) = run_until(end_ns, target, &mut lanes, &fit, tell).map_err(failed)?;
         match &tally.first_error {
             Some(error) => Err(Failure(error.clone())),
             None => Ok((tally, took_ns, before, target.counts())),
         }
     };
-    play(&mut aging(trace).copied(), Pace::Depth(DEPTH), &mut |_| {})?;
+    play(&mut aging(trace).copied(), (Pace::Depth(DEPTH), u64::MAX), &mut |_| {})?;
     let last = &trace.requests[trace.requests.len().saturating_sub(REQUESTS_MAX)..];
     let from = last.first().map_or(0, |record| record.time_ns);
     let mut records =
         last.iter().map(|record| Record { time_ns: record.time_ns - from, ..*record });
-    let pace = match playing {
-        Playing::Timestamps(load) => Pace::Timestamps { load, in_flight_max: IN_FLIGHT_MAX },
-        Playing::Depth(depth) => Pace::Depth(depth),
+    let span_ns = last.last().map_or(0, |record| record.time_ns - from) as f64;
+    let (pace, behind_ns) = match playing {
+        Playing::Timestamps(load) => {
+            let pace = Pace::Timestamps { load, in_flight_max: IN_FLIGHT_MAX };
+            (pace, (span_ns / load * BEHIND_MAX + BEHIND_NS) as u64)
+        }
+        Playing::Depth(depth) => (Pace::Depth(depth), u64::MAX),
     };
+    let end_ns = if gives_up { behind_ns } else { u64::MAX };
     let mut told = 0;
     let mut tell = |done: u64| progress(done - std::mem::replace(&mut told, done));
-    let (tally, took_ns, before, after) = play(&mut records, pace, &mut tell)?;
+    let (tally, took_ns, before, after) = play(&mut records, (pace, end_ns), &mut tell)?;
     let host = (after.bytes_written - before.bytes_written).max(1) as f64;
     let moved = (after.bytes_relocated - before.bytes_relocated) as f64;
     let programmed = (after.bytes_programmed - before.bytes_programmed) as f64;
-    let keeps_up = match playing {
-        Playing::Timestamps(load) => {
-            let span_ns = last.last().map_or(0, |record| record.time_ns - from) as f64 / load;
-            took_ns as f64 <= span_ns * BEHIND_MAX + BEHIND_NS
-        }
-        Playing::Depth(_) => true,
-    };
     Ok(Timed {
         reads: tally.kind(Op::Read).latency.clone(),
         writes: tally.kind(Op::Write).latency.clone(),
-        keeps_up,
+        keeps_up: took_ns <= behind_ns,
         overhead: (programmed - host - moved).max(0.0) / host,
         waf: 1.0 + moved / host,
         bytes_per_s: host * 1e9 / took_ns.max(1) as f64,

@@ -123,6 +123,18 @@ pub fn run(
     fit: &Fit,
     progress: &mut dyn FnMut(u64),
 ) -> Result<(Tally, u64), ReplayError> {
+    run_until(u64::MAX, target, lanes, fit, progress)
+}
+
+/// The same, but no longer than it takes to know that it takes longer than `end_ns`: then some are
+/// without an answer, and the time is that of this knowledge.
+pub fn run_until(
+    end_ns: u64,
+    target: &mut dyn Target,
+    lanes: &mut Lanes<'_>,
+    fit: &Fit,
+    progress: &mut dyn FnMut(u64),
+) -> Result<(Tally, u64), ReplayError> {
     let mut run = Run {
         fit,
         rules: target.rules(),
@@ -134,6 +146,9 @@ pub fn run(
     let start = target.now();
     let (mut now, mut steps) = (start, 0u64);
     loop {
+        if now - start > end_ns {
+            return Ok((run.tally, now - start));
+        }
         let until = match lanes.next(now - start)? {
             Next::Issue(issue) => {
                 run.tally.issued(&issue, now - start);

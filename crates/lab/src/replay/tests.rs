@@ -2,7 +2,7 @@
 
 use super::precondition::{Precondition, precondition};
 use super::{Fit, FitError, FitKind, Issue, LaneOptions, Lanes, Looped, Next, Pace, Part, Survey};
-use super::{begun, edges, inner, outer, run};
+use super::{begun, edges, inner, outer, run, run_until};
 use crate::device::nand_of;
 use crate::device_file::{DeviceSpec, Scale};
 use crate::driver::Sim;
@@ -233,6 +233,26 @@ fn a_replay_that_ends_with_what_is_answered_at_once_ends() {
     let mut lanes = lanes(&[lane(Part::All, Pace::Depth(1), None)], &records);
     let (tally, _) = run(&mut target, &mut lanes, &fit, &mut |_| {}).unwrap();
     assert_eq!((tally.requests(), tally.errors()), (2, 0));
+}
+
+#[test]
+fn a_replay_that_may_end_early_ends_only_when_it_takes_longer() {
+    let replay = |end_ns| {
+        let mut target = target();
+        let fit = Fit::whole(target.bytes());
+        let records: Vec<Record> = (0..500).map(|i| record(0, Op::Write, i << 12, 4096)).collect();
+        let mut lanes = lanes(&[lane(Part::All, Pace::Depth(4), None)], &records);
+        let (tally, took_ns) =
+            run_until(end_ns, &mut target, &mut lanes, &fit, &mut |_| {}).unwrap();
+        (tally.requests(), took_ns)
+    };
+    let (all, whole_ns) = replay(u64::MAX);
+    assert_eq!(all, 500);
+    assert_eq!(replay(whole_ns), (500, whole_ns), "just in time");
+    let (some, half_ns) = replay(whole_ns / 2);
+    assert!(0 < some && some < 400 && whole_ns / 2 < half_ns && half_ns < whole_ns, "{some}");
+    let (most, late_ns) = replay(whole_ns - 1);
+    assert!(most <= 500 && late_ns >= whole_ns, "{most} in {late_ns} of {whole_ns}");
 }
 
 fn letters(i: u64) -> &'static str {

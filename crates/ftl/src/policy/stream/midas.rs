@@ -221,6 +221,12 @@ impl StreamPolicy for Midas {
         true
     }
 
+    fn warm(&self, lbas: &[u32]) {
+        super::warm_each(lbas, |lba| {
+            self.hot.get((lba / COUNTED / COUNTS) as usize).map_or(0, |&counts| counts.into())
+        });
+    }
+
     fn place_write(&mut self, write: &WriteView) -> u8 {
         self.written += 1;
         if self.written >= self.epoch {

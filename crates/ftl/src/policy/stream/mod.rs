@@ -102,6 +102,9 @@ pub trait StreamPolicy: Send {
     fn uses_age(&self) -> bool {
         false
     }
+    /// These blocks are about to be written: what it looks at for each may be brought into the
+    /// processor's cache, all at once, where each by itself would wait for memory. Changes nothing.
+    fn warm(&self, _lbas: &[u32]) {}
     /// The host's handle for a block, below `write.handles.host`.
     fn place_write(&mut self, write: &WriteView) -> u8;
     /// The relocation handle for a block, below `moved.handles.moved`.
@@ -147,6 +150,13 @@ pub fn by_name(text: &str, shape: Shape) -> Result<Box<dyn StreamPolicy>, String
     };
     params.finish()?;
     Ok(policy)
+}
+
+/// Makes the processor read what follows from each of `lbas`, and wait for none of it.
+fn warm_each(lbas: &[u32], look: impl Fn(u32) -> u32) {
+    let sum = lbas.iter().fold(0, |sum: u32, &lba| sum.wrapping_add(look(lba)));
+    // Else nothing would have to be read.
+    std::hint::black_box(sum);
 }
 
 /// The chunks that lie whole within these blocks; the last one may end with the volume.

@@ -185,6 +185,19 @@ impl StreamPolicy for MultiQ {
         Handles { host: self.queues.len() as u8, moved: 1 }
     }
 
+    fn warm(&self, lbas: &[u32]) {
+        let chunk = |index: u32| self.chunks.get(index as usize);
+        super::warm_each(lbas, |lba| chunk(lba >> self.chunk_shift).map_or(0, |c| c.before));
+        // Taking a chunk from its list changes those beside it there.
+        super::warm_each(lbas, |lba| {
+            let Some(&Chunk { before, after, .. }) = chunk(lba >> self.chunk_shift) else {
+                return 0;
+            };
+            let beside = |index| chunk(index).map_or(0, |c| c.expires_at);
+            beside(before).wrapping_add(beside(after))
+        });
+    }
+
     fn place_write(&mut self, write: &WriteView) -> u8 {
         let chunk = write.lba >> self.chunk_shift;
         // A request counts once for each chunk it touches.

@@ -76,6 +76,12 @@ impl StreamPolicy for Sfr {
         Handles { host: self.handles, moved: 1 }
     }
 
+    fn warm(&self, lbas: &[u32]) {
+        super::warm_each(lbas, |lba| {
+            self.chunks.get((lba >> self.chunk_shift) as usize).map_or(0, |c| c.written_at)
+        });
+    }
+
     fn place_write(&mut self, write: &WriteView) -> u8 {
         let sequential = write.lba == self.end;
         self.end = write.lba + 1;
@@ -85,7 +91,7 @@ impl StreamPolicy for Sfr {
             let before = self.chunks[index];
             let count = before.count * self.faded(now.wrapping_sub(before.written_at)) + 1.0;
             self.chunks[index] = Chunk { count, written_at: now };
-            self.stream = self.thresholds.iter().take_while(|&&least| count >= least).count() as u8;
+            self.stream = self.thresholds.iter().filter(|&&least| count >= least).count() as u8;
         }
         self.stream.min(write.handles.host - 1)
     }

@@ -55,6 +55,29 @@ fn answers_stay_within_the_handles_there_are() {
 }
 
 #[test]
+fn being_told_of_writes_changes_no_answer() {
+    let seed = 3;
+    let mut random = Random::new(seed);
+    for name in STREAMS {
+        let (mut told, mut untold) = (made(name, 5000), made(name, 5000));
+        for now in 0..20_000 {
+            let range = if random.chance(0.5) { 500 } else { 5000 };
+            let lba = random.below(range) as u32;
+            let others: Vec<u32> =
+                (0..random.below(40)).map(|_| random.next_u64() as u32).collect();
+            told.warm(&others);
+            told.warm(&[lba]);
+            let view = WriteView { age: Some(random.below(9000)), ..write(&*told, lba, now) };
+            assert_eq!(told.place_write(&view), untold.place_write(&view), "{name} seed={seed}");
+            if random.chance(0.01) {
+                told.trimmed(lba, (5000 - lba).min(600));
+                untold.trimmed(lba, (5000 - lba).min(600));
+            }
+        }
+    }
+}
+
+#[test]
 fn memory_is_bounded_by_16_mib_for_a_device_of_1_tib() {
     for name in STREAMS {
         let bytes = made(name, TIB_BLOCKS).memory_bytes();

@@ -181,6 +181,7 @@ fn the_same_seed_gives_the_same_outcomes() {
             uncorrectable: 0.01,
             dead_unit: Some((3, Instant(SECOND))),
             wear_errors: true,
+            ..Faults::default()
         };
         let mut bench = Bench::new("tlc", layout, faults);
         let mut random = Random::new(seed);

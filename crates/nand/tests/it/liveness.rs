@@ -57,6 +57,7 @@ fn every_command_taken_ends_exactly_once() {
             uncorrectable: 0.01,
             dead_unit: (seed % 4 == 0).then_some((1, Instant(50_000_000))),
             wear_errors: seed % 3 == 0,
+            ..Faults::default()
         };
         let mut nand = Nand::new(&profile, &layout, faults).unwrap();
         let (mut now, mut open) = (Instant(0), BTreeSet::new());

@@ -23,7 +23,7 @@ use serde_json::{Value, json};
     weir bench all --quick          the same on smaller devices and in shorter time\n  \
     weir bench waf nbd-seq          what these names begin\n  \
     weir bench all --json | jq '.[] | select(.met | not)'\n\n\
-    Names: ftl-read-cpu, ftl-write-cpu, ftl-tier-write-cpu, map-cached-{zipf,dram}-{5,1},\n  \
+    Names: ftl-{read,write,tier-write,tier-write-copy}-cpu, map-cached-{zipf,dram}-{5,1},\n  \
     map-cached-hit-cpu, stream-POLICY-ns, policy-DECISION-POLICY-ns, plugin-DECISION-MODULE-ns,\n  \
     switch-DECISION{,-saturated}-{p999,longest-ms}, switch-{cpu,drop}-us, map-bytes-per-block,\n  \
     usable-capacity, recovery-seconds-per-tib, restart-SIZE, sim-memory-per-tib, sim-rate,\n  \
@@ -180,11 +180,12 @@ fn begins(name: &str, start: &str) -> bool {
 type Group = fn(&mut Request<'_>);
 
 /// How the names of a group's figures begin, and what measures them, cheap ones first.
-const GROUPS: [(&str, Group); 19] = [
+const GROUPS: [(&str, Group); 20] = [
     ("map-bytes-per-block", core_cost::map_bytes),
     ("ftl-read-cpu", core_cost::read_cpu),
     ("ftl-write-cpu", core_cost::write_cpu),
     ("ftl-tier-write-cpu", core_cost::tier_cpu),
+    ("ftl-tier-write-copy-cpu", core_cost::tier_copy_cpu),
     ("map-cached", map_cached::figures),
     ("stream", streams::policies),
     ("policy", policy_cost::built_in),

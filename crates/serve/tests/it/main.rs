@@ -46,10 +46,12 @@ pub fn config(folder: &Path, device: &str) -> Config {
 }
 
 pub const MEMORY: &str = "[device]\nkind = \"memory\"\ncapacity = \"32MiB\"\nop_percent = 50";
-pub const FOLDER: &str = "[device]\nkind = \"nand\"\nprofile = \"instant\"\npath = \"dev\"\n\
+/// Servers that are dropped here would leave kept memory behind.
+pub const FOLDER: &str = "[device]\nkind = \"nand\"\nkept_memory = \"off\"\n\
+                          profile = \"instant\"\npath = \"dev\"\n\
                           capacity = \"16MiB\"\nop_percent = 50\nchannels = 2";
-pub const FILE: &str =
-    "[device]\nkind = \"file\"\npath = \"dev.img\"\ncapacity = \"64MiB\"\nop_percent = 50";
+pub const FILE: &str = "[device]\nkind = \"file\"\nkept_memory = \"off\"\n\
+                        path = \"dev.img\"\ncapacity = \"64MiB\"\nop_percent = 50";
 
 pub fn start(folder: &Folder, device: &str) -> Server {
     Server::start(&config(&folder.0, device)).unwrap_or_else(|error| panic!("{error}"))

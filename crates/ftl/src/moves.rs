@@ -124,21 +124,17 @@ impl Ftl {
         if self.bands.draining.is_empty() || self.bands.free > self.host_floor() {
             return;
         }
-        let superseded = |ftl: &Self, entry: &Move| {
-            entry.failed_order.is_none() && entry.from.is_some_and(|from| !ftl.bands.is_valid(from))
-        };
         // Asked time and again while there is no room; most of the time there are none.
-        if !self.moves.iter().any(|entry| superseded(self, entry)) {
-            return;
-        }
-        for _ in 0..self.moves.len() {
-            let entry = self.moves.pop_front().expect("counted");
-            if superseded(self, &entry) {
-                self.unhold_source(&entry);
-                self.tell(entry.append.owner);
-            } else {
-                self.moves.push_back(entry);
+        let mut at = 0;
+        while let Some(entry) = self.moves.get(at) {
+            let stands = entry.from.is_none_or(|from| self.bands.is_valid(from));
+            if stands || entry.failed_order.is_some() {
+                at += 1;
+                continue;
             }
+            let entry = self.moves.remove(at).expect("it was looked at");
+            self.unhold_source(&entry);
+            self.tell(entry.append.owner);
         }
     }
 

@@ -103,18 +103,20 @@ impl Store {
     /// Queues the read of the generation, after the syncs.
     pub fn read_generation(&self, job: u32, scratch: &mut Buffer, ring: &mut Ring) -> u32 {
         match self {
-            Self::Memory(_) | Self::Fast(_) => 0,
+            Self::Memory(_) => 0,
             Self::File(store) => store.read_generation(job, scratch, ring),
             Self::Direct(store) => store.read_generation(job, scratch, ring),
+            Self::Fast(_) => unreachable!("a flush is of the capacity tier"),
         }
     }
 
     /// True if the generation that was read is the one of this server's open.
     pub fn is_current(&self, scratch: &Buffer) -> bool {
         match self {
-            Self::Memory(_) | Self::Fast(_) => true,
+            Self::Memory(_) => true,
             Self::File(store) => store.is_current(scratch),
             Self::Direct(store) => store.is_current(scratch),
+            Self::Fast(_) => unreachable!("a flush is of the capacity tier"),
         }
     }
 }

@@ -82,6 +82,14 @@ pub enum Command {
         /// Which block.
         block: BlockId,
     },
+    /// Nothing more is programmed into this block, which is not full, until it is erased. Given only
+    /// where partly programmed blocks are few ([`Geometry::open_blocks_max`]); costs no time of its unit.
+    Finish {
+        /// Comes back in the completion.
+        tag: Tag,
+        /// Which block.
+        block: BlockId,
+    },
     /// Make every completed program and erase durable. Belongs to no unit.
     Flush {
         /// Comes back in the completion.
@@ -96,6 +104,7 @@ impl Command {
             Command::Read { tag, .. }
             | Command::Program { tag, .. }
             | Command::Erase { tag, .. }
+            | Command::Finish { tag, .. }
             | Command::Flush { tag } => tag,
         }
     }
@@ -106,7 +115,9 @@ impl Command {
             Command::Read { slot, .. } | Command::Program { slot, .. } => {
                 Some(geometry.unit_of(geometry.block_of(slot)))
             }
-            Command::Erase { block, .. } => Some(geometry.unit_of(block)),
+            Command::Erase { block, .. } | Command::Finish { block, .. } => {
+                Some(geometry.unit_of(block))
+            }
             Command::Flush { .. } => None,
         }
     }
@@ -176,6 +187,11 @@ pub enum Completion<'a> {
         tag: Tag,
         /// Erased, or why not.
         result: Result<(), MediumError>,
+    },
+    /// A block is finished, or could not be: then it counts as partly programmed until its erase.
+    Finish {
+        /// The command's.
+        tag: Tag,
     },
     /// A flush ended.
     Flush {

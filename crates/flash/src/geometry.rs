@@ -93,6 +93,9 @@ pub struct Geometry {
     pub queue_depth: u32,
     /// Program/erase cycles a block is specified for.
     pub endurance: u32,
+    /// Most blocks of the capacity units that may be partly programmed at a time, as zones are; 0 for
+    /// no such limit. Where there is one, a block that is left before its end is finished.
+    pub open_blocks_max: u32,
     /// The units that are not of the kind that all else here describes.
     pub fast: FastTier,
 }
@@ -141,7 +144,7 @@ impl Geometry {
     /// The fast units alone, counted from 0.
     pub fn fast_alone(&self) -> Self {
         let FastTier { units, blocks_per_unit } = self.fast;
-        Self { units, blocks_per_unit, fast: FastTier::NONE, ..*self }
+        Self { units, blocks_per_unit, open_blocks_max: 0, fast: FastTier::NONE, ..*self }
     }
 
     /// What [`Self::fast_alone`] calls a block of a fast unit.

@@ -12,7 +12,8 @@
 //! let geometry = Geometry {
 //!     units: 8, blocks_per_unit: 256, pages_per_block: 256, slots_per_page: 4,
 //!     pairing: Pairing::Staircase, durable_at_completion: true, suspend: true,
-//!     queue_depth: 2, endurance: 3000, fast: FastTier::NONE,
+//!     queue_depth: 2, endurance: 3000, open_blocks_max: 0,
+//!     fast: FastTier::NONE,
 //! };
 //! let slot = geometry.slot(geometry.block(3, 7), 5, 2);
 //! assert_eq!(geometry.unit_of(geometry.block_of(slot)), 3);

@@ -153,6 +153,13 @@ pub enum MountError {
     },
     /// The root record was made for a medium of another shape.
     Geometry,
+    /// More bands would be open at a time than the medium allows.
+    OpenBlocks {
+        /// Those of a checkpoint and of each volume.
+        wanted: u32,
+        /// As many may be open.
+        max: u32,
+    },
     /// Formatted to be used in another way.
     Mode {
         /// What it is.
@@ -180,6 +187,12 @@ impl std::fmt::Display for MountError {
                 )
             }
             Self::Geometry => write!(f, "formatted for a medium of another geometry"),
+            Self::OpenBlocks { wanted, max } => write!(
+                f,
+                "{wanted} bands at least are open at a time, those of a checkpoint and two of each \
+                 volume with streams of its own, and the medium lets each shard have {max}: use fewer \
+                 shards or fewer such volumes, or a fast tier, where checkpoints go then"
+            ),
             Self::Mode { found, wanted } => {
                 write!(f, "the device is formatted as {found}, not as {wanted}: open it as {found}")
             }

@@ -97,6 +97,8 @@ pub(crate) struct OpenBand {
     pub header_durable: bool,
     /// The medium flush that will have made it so, once the first page is programmed.
     pub header_flush: Option<u64>,
+    /// Its last pages were never programmed.
+    pub cut: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -361,7 +363,9 @@ impl Ftl {
     /// of the loop around it.
     #[inline(never)]
     fn may_widen(&self, point: &Point) -> bool {
-        self.may_open(point.purpose, point.has_open()) && self.is_below_stripe(point)
+        self.may_open(point.purpose, point.has_open())
+            && self.is_below_stripe(point)
+            && self.may_open_one_more(point)
     }
 
     /// True if `point` may fill a band that an idle point has left on one more unit. However few bands
@@ -405,7 +409,8 @@ impl Ftl {
         assert!(entry.outstanding.is_empty() && entry.at_risk.is_empty(), "a closed band is empty");
         (entry.live, entry.block, entry.point) = (true, block, NONE);
         entry.header_durable = self.geometry.durable_at_completion;
-        entry.header_flush = None;
+        (entry.header_flush, entry.cut) = (None, false);
+        self.note_open(block, purpose);
         self.counters.bands_opened += 1;
         self.counters.bands_opened_host += u64::from(purpose == Purpose::Host);
         Some(open)
@@ -682,7 +687,14 @@ impl Ftl {
         if !full || !self.opens[open].outstanding.is_empty() || self.opens[open].point == NONE {
             return;
         }
+        // What is programmed shares cells with nothing that is still to come.
+        while self.opens[open].cut
+            && let Some((_, order)) = self.opens[open].at_risk.pop_front()
+        {
+            self.release(order);
+        }
         assert!(self.opens[open].at_risk.is_empty(), "a full band has no page at risk");
+        self.note_left(open);
         self.opens[open].live = false;
         self.opens.give(open);
         let unit = self.geometry.unit_of(block);

@@ -735,6 +735,7 @@ mod tests {
             suspend: false,
             queue_depth: 4,
             endurance: 1000,
+            open_blocks_max: 0,
             fast: FastTier::default(),
         };
         let choice = |valid: u32, spreads: bool| {

@@ -167,7 +167,8 @@ impl Ftl {
         let wanted = self.layout.bands;
         let units = self.units_for(Purpose::Checkpoint);
         let clean: u32 = units.clone().map(|unit| self.clean_usable(unit)).sum();
-        if self.now < self.no_space_until || self.checkpoint_waits_for_moves() {
+        let waits = self.checkpoint_waits_for_moves() || !self.may_open_checkpoint();
+        if self.now < self.no_space_until || waits {
             return;
         }
         // One more while an atomic write is undecided: the checkpoint waits for its commit record.
@@ -430,6 +431,7 @@ impl Ftl {
         for open in opens {
             assert!(self.opens[open].outstanding.is_empty(), "every page of it has ended");
             bands.push(self.opens[open].block);
+            self.note_left(open);
             self.opens[open].live = false;
             self.opens.give(open);
         }

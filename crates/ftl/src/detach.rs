@@ -96,7 +96,7 @@ impl Ftl {
         if self.is_leaving() {
             return;
         }
-        if self.phase != Phase::Running || self.tier.is_none() {
+        if self.phase != Phase::Running || self.tier.is_none() || !self.may_leave_openings() {
             self.outputs.push_back(Output::FastDetached(false));
             return;
         }
@@ -108,20 +108,28 @@ impl Ftl {
         self.set_leaving(Leaving::Draining);
         for open in self.opens.indices() {
             let entry = &self.opens[open];
-            if !entry.live || entry.point == NONE || !self.geometry.is_fast(entry.block) {
+            if !entry.live || entry.point == NONE {
                 continue;
             }
-            let block = entry.block;
-            let unit = self.geometry.unit_of(block) as usize;
-            for point in &mut self.points {
-                if point.open[unit] == open {
-                    point.open[unit] = NONE;
-                }
+            if self.geometry.is_fast(entry.block) || self.is_spare_opening(open) {
+                self.leave_band(open);
             }
-            self.bands[block].slots_written = self.geometry.slots_per_block();
-            self.close_if_done(open);
         }
         self.forget_room();
+    }
+
+    /// Appends nothing more to an open band that no page is being filled of.
+    fn leave_band(&mut self, open: u32) {
+        let block = self.opens[open].block;
+        let unit = self.geometry.unit_of(block) as usize;
+        for point in &mut self.points {
+            if point.open[unit] == open {
+                point.open[unit] = NONE;
+            }
+        }
+        self.bands[block].slots_written = self.geometry.slots_per_block();
+        self.opens[open].cut = true;
+        self.close_if_done(open);
     }
 
     fn set_leaving(&mut self, stage: Leaving) {

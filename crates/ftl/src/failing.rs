@@ -51,6 +51,7 @@ impl Ftl {
             self.release(order);
         }
         self.bands[block].slots_written = self.geometry.slots_per_block();
+        self.opens[open].cut = true;
     }
 
     /// Takes the program of `page` back, if nobody has asked for it yet.

@@ -32,6 +32,7 @@ mod detach;
 mod divisor;
 mod durable;
 mod failing;
+mod flush;
 pub mod format;
 mod group;
 mod host;
@@ -42,6 +43,7 @@ mod mapping;
 mod mount;
 mod moves;
 mod mutant;
+mod openings;
 pub mod policy;
 mod profile;
 pub mod raw;
@@ -81,10 +83,11 @@ use bands::{BandState, Bands};
 use checkpoint::Checkpoint;
 use durable::Durable;
 use flash::{
-    Command, Completion, Geometry, Health, Instant, MediumError, Operation, Random, RequestError,
+    Completion, Geometry, Health, Instant, MediumError, Operation, Random, RequestError,
     SlotId, SlotWrite, Tag,
 };
 use format::CheckpointLayout;
+use flush::Flush;
 use host::Host;
 use map::Map;
 use mount::Mount;
@@ -97,6 +100,7 @@ use slab::Slab;
 use slo::Learned;
 use status::Counters;
 use std::collections::VecDeque;
+use openings::Openings;
 use streams::Streams;
 use switch::Switches;
 use tier::Tier;
@@ -155,6 +159,7 @@ pub struct Ftl {
     views: Views,
     pages: Slab<Page>,
     opens: Slab<OpenBand>,
+    openings: Openings,
     /// Counts what may have made room for a page, beside `Bands::moves`.
     room_changes: u64,
     moves: VecDeque<Move>,
@@ -311,6 +316,7 @@ impl Ftl {
             Completion::Erase { tag, result } => {
                 self.complete_erase(flash::BlockId(tag.0 & !units::TAG_KIND), result);
             }
+            Completion::Finish { tag } => self.complete_finish(flash::BlockId(tag.0 & !units::TAG_KIND)),
             Completion::Flush { result, .. } => self.complete_flush(result),
         }
         true
@@ -496,51 +502,6 @@ impl Ftl {
         }
     }
 
-    fn want_flush(&mut self) {
-        self.flush.wanted = !self.geometry.durable_at_completion;
-    }
-
-    /// The number of the first medium flush that begins after now.
-    fn flush_number_after_now(&self) -> u64 {
-        if self.geometry.durable_at_completion { 0 } else { self.flush.begun + 1 }
-    }
-
-    fn flush_pump(&mut self) {
-        if self.geometry.durable_at_completion || self.flush.running.is_some() {
-            return;
-        }
-        let safe_below = self.durable.safe_below();
-        let waited = self.host.waiters.iter().any(|waiter| waiter.order < safe_below);
-        if !waited && !std::mem::take(&mut self.flush.wanted) {
-            return;
-        }
-        self.flush.wanted = false;
-        self.flush.running = Some(safe_below);
-        self.flush.begun += 1;
-        self.counters.medium_flushes += 1;
-        self.outputs.push_back(Output::Command(Command::Flush { tag: Tag(units::TAG_FLUSH) }));
-    }
-
-    fn complete_flush(&mut self, result: Result<(), MediumError>) {
-        let covered = self.flush.running.take().expect("a flush was running");
-        self.flush.ended += 1;
-        if result.is_err() {
-            self.fail();
-            return;
-        }
-        self.durable.flushed(covered);
-        self.durable_rose = true;
-        for open in self.opens.indices() {
-            let entry = &mut self.opens[open];
-            if entry.live && entry.header_flush.is_some_and(|number| number <= self.flush.ended) {
-                entry.header_flush = None;
-                entry.header_durable = true;
-                let unit = self.geometry.unit_of(entry.block);
-                self.dispatch(unit);
-            }
-        }
-    }
-
     /// The medium could not make its state durable. What it holds unflushed is unknown, so nothing
     /// is acknowledged any more: a flush that failed is never tried again and called done.
     fn fail(&mut self) {
@@ -618,7 +579,8 @@ impl Ftl {
             return;
         }
         let written = self.counters.clean_checkpoint_at < Some(self.counters.checkpoints);
-        if written && self.all_units_quiet() && self.flush.running.is_none() {
+        let quiet = self.all_units_quiet() && self.openings.rest() && self.flush.running.is_none();
+        if written && quiet {
             self.phase = Phase::Stopped;
             self.outputs.push_back(Output::Stopped(true));
         }
@@ -689,6 +651,7 @@ impl Ftl {
             units: units_of(&geometry, health),
             learned: Learned::default(),
             reads: Slab::default(),
+            openings: Openings::default(),
             clean_wanted: false,
             space_wanted: false,
             erase_all: false,
@@ -764,16 +727,6 @@ impl Core for Ftl {
     fn explain(&self) -> String {
         Self::explain(self)
     }
-}
-
-/// Medium flushes.
-#[derive(Clone, Copy, Debug, Default)]
-struct Flush {
-    wanted: bool,
-    /// What the running one covers.
-    running: Option<u64>,
-    begun: u64,
-    ended: u64,
 }
 
 fn units_of(geometry: &Geometry, health: &Health) -> Vec<Unit> {

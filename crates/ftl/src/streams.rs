@@ -359,7 +359,7 @@ impl Ftl {
     }
 
     /// Most handles of all volumes together: a third of the bands that are not needed for data, so
-    /// that GC finds the rest to work with.
+    /// that GC finds the rest to work with, and as many as may be open.
     fn handles_max(&self) -> u32 {
         let slow = self.geometry.capacity_units() as usize;
         let gone = self.units[..slow].iter().filter(|unit| unit.gone).count() as u32;
@@ -367,7 +367,7 @@ impl Ftl {
             .saturating_sub(gone * self.geometry.blocks_per_unit)
             .saturating_sub(self.bands.failing + 2 * self.layout.bands + RESERVE_BANDS);
         let data = self.map.blocks().div_ceil(self.geometry.slots_per_block());
-        let slow = good.saturating_sub(data) / 3;
+        let slow = (good.saturating_sub(data) / 3).min(self.handles_max_open());
         if self.geometry.is_tiered() { slow.min(self.handles_max_fast()) } else { slow }
     }
 

@@ -69,6 +69,10 @@ impl TraceHash {
                 self.mix(3 << 60 | tag);
                 self.mix(u64::from(block.0));
             }
+            Command::Finish { block, .. } => {
+                self.mix(5 << 60 | tag);
+                self.mix(u64::from(block.0));
+            }
             Command::Flush { .. } => self.mix(4 << 60 | tag),
         }
     }

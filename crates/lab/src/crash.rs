@@ -71,6 +71,7 @@ impl CrashOptions {
             blocks_per_unit: 10 + roomy + random.below(3) as u32,
             pages_per_block: 8,
             slots_per_page: 1 + random.below(2) as u32,
+            open_blocks_max: 0,
         };
         let mut pick =
             |names: &[&str]| names[random.below(names.len() as u64) as usize].to_string();

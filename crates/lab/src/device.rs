@@ -34,6 +34,8 @@ pub struct Small {
     pub pages_per_block: u32,
     /// Slots of a page.
     pub slots_per_page: u32,
+    /// Most blocks that may be partly programmed at a time, as zones; 0 for no bound.
+    pub open_blocks_max: u32,
 }
 
 impl Small {
@@ -50,6 +52,7 @@ impl Small {
                 suspend: false,
                 queue_depth: 4,
                 endurance: 100_000,
+                open_blocks_max: self.open_blocks_max,
                 fast: FastTier::NONE,
             })),
             Manner::Nand(pairing) => {
@@ -88,6 +91,7 @@ impl Small {
         profile.erase_ns = 83 * MICROSECOND;
         profile.bus_ns_per_byte = 0.1;
         profile.queue_depth = 2;
+        profile.open_blocks_max = self.open_blocks_max;
         Ok(profile)
     }
 }

@@ -240,12 +240,13 @@ impl Sim<RawUnits> {
 impl<C: Core> Sim<C> {
     fn new(
         ftl: C,
-        medium: SimMedium,
+        mut medium: SimMedium,
         request_blocks_max: u32,
         relocation_blocks: u32,
         settings: C::Settings,
         now: Instant,
     ) -> Self {
+        medium.finish_all();
         Self {
             ftl,
             done_before: medium.done(),

@@ -472,10 +472,12 @@ impl Raw {
 
 /// The raw runs name each command after its unit.
 fn unit_of(completion: &flash::Completion<'_>) -> usize {
-    use flash::Completion::{Erase, Flush, Program, Read};
+    use flash::Completion::{Erase, Finish, Flush, Program, Read};
     match completion {
-        Read { tag, .. } | Program { tag, .. } | Erase { tag, .. } | Flush { tag, .. } => {
-            tag.0 as usize
-        }
+        Read { tag, .. }
+        | Program { tag, .. }
+        | Erase { tag, .. }
+        | Finish { tag }
+        | Flush { tag, .. } => tag.0 as usize,
     }
 }

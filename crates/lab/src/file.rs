@@ -10,7 +10,7 @@
 
 use crate::medium::Content;
 use flash::{BlockId, Command, Geometry, Instant, MICROSECOND, Oob, SlotId};
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
 const READ_NS: u64 = 10 * MICROSECOND;
@@ -75,6 +75,8 @@ pub struct FileDevice {
     units_free_at: Vec<Instant>,
     /// What runs at once per unit, to hold the FTL to the declared queue depth.
     in_flight: Vec<u32>,
+    /// Where the geometry bounds them: blocks partly programmed since power came.
+    open: BTreeSet<BlockId>,
 }
 
 impl FileDevice {
@@ -87,6 +89,7 @@ impl FileDevice {
             running: Vec::new(),
             units_free_at: vec![Instant(0); geometry.units as usize],
             in_flight: vec![0; geometry.units as usize],
+            open: BTreeSet::new(),
             geometry,
         }
     }
@@ -127,9 +130,10 @@ impl FileDevice {
             Command::Read { .. } => READ_NS,
             Command::Program { .. } => PROGRAM_NS,
             Command::Erase { .. } => ERASE_NS,
+            Command::Finish { .. } => 0,
             Command::Flush { .. } => FLUSH_NS,
         };
-        let ends = match command.unit(&self.geometry) {
+        let ends = match unit_of(&command, &self.geometry) {
             None => now + duration,
             Some(unit) => {
                 self.in_flight[unit as usize] += 1;
@@ -151,6 +155,9 @@ impl FileDevice {
             Command::Read { slot, count, .. } => {
                 let at = slot.0 as usize;
                 cells.extend_from_slice(&self.cells[at..at + count as usize]);
+            }
+            Command::Finish { block, .. } => {
+                self.open.remove(&block);
             }
             Command::Flush { .. } => {}
         }
@@ -180,11 +187,34 @@ impl FileDevice {
                 geometry.slots_per_page
             ));
         }
+        self.hold_to_bound(block, page)?;
         self.apply(slot, after, ends, false);
         Ok(())
     }
 
+    /// As a zoned disk does: so many zones are partly written at a time, and one that was finished takes
+    /// no more.
+    fn hold_to_bound(&mut self, block: BlockId, page: u32) -> Result<(), String> {
+        let max = self.geometry.open_blocks_max as usize;
+        if max == 0 {
+            return Ok(());
+        }
+        if page == 0 && self.open.len() >= max {
+            return Err(format!("block {} is begun while {max} are partly programmed", block.0));
+        }
+        if page > 0 && !self.open.contains(&block) {
+            return Err(format!("program of block {}, which was finished", block.0));
+        }
+        if page + 1 == self.geometry.pages_per_block {
+            self.open.remove(&block);
+        } else {
+            self.open.insert(block);
+        }
+        Ok(())
+    }
+
     fn erase(&mut self, block: BlockId, ends: Instant) {
+        self.open.remove(&block);
         self.erase_counts[block.0 as usize] += 1;
         let slots = self.geometry.slots_per_block() as usize;
         self.apply(self.geometry.slot(block, 0, 0), vec![Cell::Erased; slots], ends, true);
@@ -203,9 +233,9 @@ impl FileDevice {
             return None;
         }
         let Running { ends, command, cells } = self.running.remove(0);
-        if let Some(unit) = command.unit(&self.geometry) {
+        if let Some(unit) = unit_of(&command, &self.geometry) {
             self.in_flight[unit as usize] -= 1;
-        } else {
+        } else if matches!(command, Command::Flush { .. }) {
             // What ended while the flush ran is not covered.
             let started = Instant(ends.0 - FLUSH_NS);
             self.steps.retain(|step| step.ends > started);
@@ -254,7 +284,18 @@ impl FileDevice {
         self.running.clear();
         self.units_free_at.fill(Instant(0));
         self.in_flight.fill(0);
+        self.finish_all();
     }
+
+    /// No block that is partly programmed takes any more before its erase.
+    pub fn finish_all(&mut self) {
+        self.open.clear();
+    }
+}
+
+/// The unit whose queue a command takes a place in.
+fn unit_of(command: &Command, geometry: &Geometry) -> Option<u32> {
+    command.unit(geometry).filter(|_| !matches!(command, Command::Finish { .. }))
 }
 
 /// A slot whose header reached the disk, and whose data did only in part.
@@ -290,6 +331,7 @@ mod tests {
             suspend: false,
             queue_depth: 8,
             endurance: 1000,
+            open_blocks_max: 0,
             fast: FastTier::NONE,
         })
     }

@@ -290,7 +290,7 @@ impl SimMedium {
                     Command::Read { slot, count, .. } => {
                         (slot.0..slot.0 + count).for_each(|slot| store.warm(SlotId(slot)));
                     }
-                    Command::Erase { .. } | Command::Flush { .. } => {}
+                    Command::Erase { .. } | Command::Finish { .. } | Command::Flush { .. } => {}
                 }
                 Ok(())
             }
@@ -351,6 +351,14 @@ impl SimMedium {
         match &mut self.device {
             Device::Nand(nand, _) => nand.power_cut(choose),
             Device::File(file) => file.power_cut(choose),
+        }
+    }
+
+    /// What a driver does when it opens a medium that bounds how many blocks are partly programmed.
+    pub fn finish_all(&mut self) {
+        match &mut self.device {
+            Device::Nand(nand, _) => nand.finish_all(),
+            Device::File(file) => file.finish_all(),
         }
     }
 
@@ -496,6 +504,7 @@ impl<'a> Held<'a> {
             }
             Outcome::Program { tag, result, .. } => sink(Completion::Program { tag, result }),
             Outcome::Erase { tag, result, .. } => sink(Completion::Erase { tag, result }),
+            Outcome::Finish { tag } => sink(Completion::Finish { tag }),
             Outcome::Flush { tag } => sink(Completion::Flush { tag, result: Ok(()) }),
         }
         Ended::Change
@@ -529,6 +538,7 @@ fn deliver_file(
         }
         Command::Program { tag, .. } => sink(Completion::Program { tag, result: Ok(()) }),
         Command::Erase { tag, .. } => sink(Completion::Erase { tag, result: Ok(()) }),
+        Command::Finish { tag, .. } => sink(Completion::Finish { tag }),
         Command::Flush { tag } => sink(Completion::Flush { tag, result: Ok(()) }),
     }
     Ended::Change

@@ -185,6 +185,7 @@ mod tests {
             suspend: false,
             queue_depth: 1,
             endurance: 1,
+            open_blocks_max: 0,
             fast: FastTier::NONE,
         }
     }

@@ -61,6 +61,7 @@ impl RawCrashOptions {
             blocks_per_unit: 7 + random.below(3) as u32,
             pages_per_block: if gang == 1 { 8 } else { 4 },
             slots_per_page: 1 + random.below(2) as u32,
+            open_blocks_max: 0,
         };
         let settings = RawSettings {
             write: [WriteUnit::Block, WriteUnit::Page][random.below(2) as usize],

@@ -53,6 +53,7 @@ impl SoakOptions {
             blocks_per_unit: 16,
             pages_per_block: 16,
             slots_per_page: 2,
+            open_blocks_max: 0,
         };
         let settings = Settings {
             handles: 2,

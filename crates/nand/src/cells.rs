@@ -22,6 +22,8 @@ pub(crate) struct Cells {
     /// Pages, by their first slot, that are uncorrectable beside what the records say. A
     /// mark outlives the erase unseen and goes when its page is programmed again.
     damaged_pages: BTreeSet<u32>,
+    /// Where [`Geometry::open_blocks_max`] bounds them: blocks partly programmed since power came.
+    open: BTreeSet<BlockId>,
     faults: Faults,
     random: Random,
     /// Programs so far.
@@ -69,6 +71,7 @@ impl Cells {
             slots_per_block: geometry.slots_per_block(),
             blocks,
             damaged_pages: BTreeSet::new(),
+            open: BTreeSet::new(),
             random: Random::new(faults.seed),
             programs: 0,
             errs: faults.wear_errors || faults.correctable > 0.0 || faults.uncorrectable > 0.0,
@@ -172,8 +175,35 @@ impl Cells {
         } else if page > write_pointer {
             Err(Illegal::ProgramOutOfOrder { block, page, write_pointer })
         } else {
+            self.check_open(block, page)
+        }
+    }
+
+    fn bounds_open(&self, block: BlockId) -> bool {
+        self.geometry.open_blocks_max > 0 && !self.geometry.is_fast(block)
+    }
+
+    fn check_open(&self, block: BlockId, page: u32) -> Result<(), Illegal> {
+        let max = self.geometry.open_blocks_max;
+        if !self.bounds_open(block) {
+            Ok(())
+        } else if page == 0 && self.open.len() as u32 >= max {
+            Err(Illegal::TooManyOpen { block, max })
+        } else if page > 0 && !self.open.contains(&block) {
+            Err(Illegal::Finished { block })
+        } else {
             Ok(())
         }
+    }
+
+    /// Nothing more is programmed into `block` until its erase.
+    pub fn finish(&mut self, block: BlockId) {
+        self.open.remove(&block);
+    }
+
+    /// No block takes any more before its erase.
+    pub fn finish_all(&mut self) {
+        self.open.clear();
     }
 
     /// Pages that a program of `count` slots at `place` covers.
@@ -192,14 +222,27 @@ impl Cells {
         let record = &mut self.blocks[place.block.0 as usize];
         (0..pages).for_each(|_| record.advance());
         self.programs += 1;
+        self.note_programmed(place, pages);
         let chosen = self.faults.programs_failing.contains(&self.programs);
         let drawn = self.faults.program_fail > 0.0 && self.random.chance(self.faults.program_fail);
         if chosen || drawn {
-            record.bad = true;
+            self.blocks[place.block.0 as usize].bad = true;
+            self.open.remove(&place.block);
             self.damage(place, 0..pages);
             return Err(MediumError::BlockFailed);
         }
         Ok(())
+    }
+
+    fn note_programmed(&mut self, place: Place, pages: u32) {
+        if !self.bounds_open(place.block) {
+            return;
+        }
+        if place.page + pages == self.geometry.pages_per_block {
+            self.open.remove(&place.block);
+        } else {
+            self.open.insert(place.block);
+        }
     }
 
     /// Marks of an earlier life of pages that are programmed now.
@@ -231,11 +274,12 @@ impl Cells {
             return Err(MediumError::BlockFailed);
         }
         *record = record.erased();
+        self.open.remove(&block);
         if let Some(errors) = &mut self.errors {
             errors.blocks[block.0 as usize] = Exposure::default();
         }
         if self.faults.erase_fail > 0.0 && self.random.chance(self.faults.erase_fail) {
-            record.bad = true;
+            self.blocks[block.0 as usize].bad = true;
             let pages = self.pages_per_block(block);
             self.blocks[block.0 as usize].damage_from(0, pages);
             return Err(MediumError::BlockFailed);

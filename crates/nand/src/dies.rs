@@ -191,7 +191,7 @@ impl Dies {
         !ahead.iter().any(|other| match other.judged.command {
             Command::Program { slot: first, count, .. } => slot.0.wrapping_sub(first.0) < count,
             Command::Erase { block, .. } => slot.0 / self.manners.slots_per_block == block.0,
-            Command::Read { .. } | Command::Flush { .. } => false,
+            Command::Read { .. } | Command::Finish { .. } | Command::Flush { .. } => false,
         })
     }
 
@@ -294,7 +294,7 @@ impl Dies {
         let pause_ns = match running.judged.command {
             Command::Program { .. } => self.manners.suspend_program_ns,
             Command::Erase { .. } => self.manners.suspend_erase_ns,
-            Command::Read { .. } | Command::Flush { .. } => 0,
+            Command::Read { .. } | Command::Finish { .. } | Command::Flush { .. } => 0,
         };
         let yields_at = now + pause_ns;
         if pause_ns == 0 || running.array_ends_at <= yields_at {

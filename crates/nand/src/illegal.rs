@@ -70,6 +70,18 @@ pub enum Illegal {
         /// Which.
         block: BlockId,
     },
+    /// A block is begun while as many are partly programmed as may be.
+    TooManyOpen {
+        /// Which.
+        block: BlockId,
+        /// How many may be.
+        max: u32,
+    },
+    /// A program of a block that was finished, by a command or by the loss of power.
+    Finished {
+        /// Which.
+        block: BlockId,
+    },
     /// A program of a block that a power cut has left half done.
     NeedsErase {
         /// Which.
@@ -115,6 +127,15 @@ impl std::fmt::Display for Illegal {
             ),
             Self::ProgramBadBlock { block } => {
                 write!(f, "program of block {}, which is bad: append elsewhere", block.0)
+            }
+            Self::TooManyOpen { block, max } => write!(
+                f,
+                "program of the first page of block {} while {max} blocks, the most that may, are partly \
+                 programmed: fill or finish one first",
+                block.0
+            ),
+            Self::Finished { block } => {
+                write!(f, "program of block {}, which was finished: erase it first", block.0)
             }
             Self::NeedsErase { block } => write!(
                 f,

@@ -67,6 +67,11 @@ pub enum Outcome {
         /// Erased, or why not.
         result: Result<(), MediumError>,
     },
+    /// A block is finished.
+    Finish {
+        /// The command's.
+        tag: Tag,
+    },
     /// A flush ended; there was nothing to do.
     Flush {
         /// The command's.
@@ -215,6 +220,13 @@ impl Nand {
             Command::Read { slot, count, .. } => self.read(command, slot, count),
             Command::Program { slot, count, .. } => self.program(command, slot, count),
             Command::Erase { block, .. } => self.erase(command, block),
+            Command::Finish { block, .. } => {
+                self.cells.locate_block(block)?;
+                self.cells.finish(block);
+                self.in_flight += 1;
+                self.ready.push_back(Judged { command, ..Judged::NONE });
+                Ok(())
+            }
             Command::Flush { .. } => {
                 self.in_flight += 1;
                 self.ready.push_back(Judged { command, ..Judged::NONE });
@@ -232,8 +244,10 @@ impl Nand {
         };
         self.in_flight -= 1;
         let verdict = judged.verdict;
-        if let Command::Flush { tag } = judged.command {
-            return Some(Outcome::Flush { tag });
+        match judged.command {
+            Command::Flush { tag } => return Some(Outcome::Flush { tag }),
+            Command::Finish { tag, .. } => return Some(Outcome::Finish { tag }),
+            _ => {}
         }
         self.units[judged.unit as usize].taken -= 1;
         Some(match (judged.command, verdict) {
@@ -309,7 +323,14 @@ impl Nand {
             unit.taken = 0;
         }
         self.in_flight = 0;
+        self.finish_all();
         self.counters.power_cuts += 1;
+    }
+
+    /// No block that is partly programmed takes any more before its erase: what a driver does on a
+    /// medium that bounds them ([`Geometry::open_blocks_max`]) before it does anything else.
+    pub fn finish_all(&mut self) {
+        self.cells.finish_all();
     }
 
     /// Sets the state of a block, as [`Nand::record`] once gave it.
@@ -533,7 +554,7 @@ impl Nand {
         match judged.command {
             Command::Program { slot, .. } => self.cells.locate(slot).ok(),
             Command::Erase { block, .. } => self.cells.locate_block(block).ok(),
-            Command::Read { .. } | Command::Flush { .. } => None,
+            Command::Read { .. } | Command::Finish { .. } | Command::Flush { .. } => None,
         }
     }
 

@@ -52,6 +52,9 @@ pub struct Profile {
     pub partial_read: bool,
     /// Commands that a die takes at once.
     pub queue_depth: u32,
+    /// Most blocks that may be partly programmed at a time, as on a zoned device; 0 for no such limit.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub open_blocks_max: u32,
     /// Program/erase cycles a block is specified for.
     pub endurance: u32,
     /// Most blocks that the maker lets be bad, as a fraction.
@@ -148,6 +151,7 @@ impl Profile {
             cache_program: keys.flag("cache_program")?,
             partial_read: keys.flag("partial_read")?,
             queue_depth: keys.integer_or("queue_depth", 1, 8, 2)?,
+            open_blocks_max: keys.integer_or("open_blocks_max", 0, 1 << 20, 0)?,
             endurance: keys.integer("endurance", 1, 1 << 30, "3000")?,
             factory_bad_max: keys.number("factory_bad_max", 0.0, 0.5, "0.0195")?,
             ecc_bits_per_kib: keys.integer("ecc_bits_per_kib", 0, 4096, "72")?,
@@ -253,6 +257,7 @@ impl Profile {
             suspend: self.suspend_erase_ns > 0 || self.suspend_program_ns > 0,
             queue_depth: self.queue_depth,
             endurance: self.endurance,
+            open_blocks_max: self.open_blocks_max,
             fast: FastTier::NONE,
         }
     }
@@ -361,6 +366,10 @@ impl Profile {
         }
         Ok(())
     }
+}
+
+fn is_zero(number: &u32) -> bool {
+    *number == 0
 }
 
 /// Bytes per second of all channels, when each is held up by its bus or by its dies.

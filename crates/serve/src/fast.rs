@@ -97,8 +97,9 @@ fn drain(control: &Control) -> Detach {
     drop(sender);
     let gone = answers.iter().filter(|&gone| gone).count();
     if gone < control.shards() {
-        let reason = "it could not be emptied: the device has none, part of it does not answer, or \
-                      the server is ending; `weir status` and the log tell more";
+        let reason = "it could not be emptied: the device has none, part of it does not answer, the \
+                      server is ending, or a zoned device has too few zones open at a time for the \
+                      streams and a checkpoint without it; `weir status` and the log tell more";
         return Detach::Failed(reason.into());
     }
     let detached = control.fast().device().detach_fast();

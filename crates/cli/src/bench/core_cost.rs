@@ -33,6 +33,7 @@ pub(super) const GEOMETRY: Geometry = Geometry {
     suspend: false,
     queue_depth: 8,
     endurance: 100_000,
+    open_blocks_max: 0,
     fast: FastTier::NONE,
 };
 
@@ -428,6 +429,7 @@ impl Medium {
                 self.erase(block);
                 complete(ftl, now, Completion::Erase { tag, result: Ok(()) });
             }
+            Command::Finish { tag, .. } => complete(ftl, now, Completion::Finish { tag }),
             Command::Flush { tag } => flush(ftl, now, tag),
         }
     }

@@ -161,6 +161,7 @@ fn unit_of(outcome: &nand::Outcome) -> usize {
         nand::Outcome::Read { tag, .. }
         | nand::Outcome::Program { tag, .. }
         | nand::Outcome::Erase { tag, .. }
+        | nand::Outcome::Finish { tag }
         | nand::Outcome::Flush { tag } => tag.0 as usize,
     }
 }

@@ -70,12 +70,7 @@ impl Default for RawSettings {
 impl RawSettings {
     /// `Err` names the key, its value, what is wrong and a value that works.
     pub fn validate(&self, geometry: &Geometry) -> Result<(), String> {
-        geometry.validate()?;
-        if geometry.is_tiered() {
-            return Err(
-                "raw units are of one kind: this device has a fast tier; take that away".into()
-            );
-        }
+        refuse_shape(geometry)?;
         let slots = geometry.slots_per_page;
         if self.read_granule == 0 || !slots.is_multiple_of(self.read_granule) {
             return Err(format!(
@@ -86,6 +81,20 @@ impl RawSettings {
         }
         Ok(())
     }
+}
+
+/// `Err` if raw units cannot be on a medium of this kind.
+fn refuse_shape(geometry: &Geometry) -> Result<(), String> {
+    geometry.validate()?;
+    if geometry.is_tiered() {
+        return Err("raw units are of one kind: this device has a fast tier; take that away".into());
+    }
+    if geometry.open_blocks_max > 0 {
+        let reason = "the owner of raw units writes to as many blocks as it likes, and this medium bounds \
+                      how many are partly programmed (open_blocks_max, a zoned device): use mode = \"block\"";
+        return Err(reason.into());
+    }
+    Ok(())
 }
 
 /// How units are ganged into lanes and lanes divided into raw blocks: the address space of raw
@@ -157,12 +166,7 @@ impl Lanes {
         health: &Health,
         format: &RawFormat,
     ) -> Result<Self, String> {
-        geometry.validate()?;
-        if geometry.is_tiered() {
-            return Err(
-                "raw units are of one kind: this device has a fast tier; take that away".into()
-            );
-        }
+        refuse_shape(geometry)?;
         if !(0.0..=0.9).contains(&format.spare) {
             return Err(format!("spare = {}: must be 0 to 0.9, for example 0.01", format.spare));
         }

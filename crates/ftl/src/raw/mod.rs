@@ -260,6 +260,7 @@ impl RawUnits {
             Completion::Erase { tag, result } => {
                 self.complete_erase(BlockId(tag.0 & !crate::units::TAG_KIND), result);
             }
+            Completion::Finish { .. } => unreachable!("raw units finish no block"),
             Completion::Flush { result, .. } => self.complete_flush(result),
         }
     }

@@ -15,6 +15,7 @@ mod scrub;
 mod streams;
 mod tail;
 mod tier;
+mod zones;
 
 use ftl::PolicyNames;
 use lab::parallel::SeedFailure;

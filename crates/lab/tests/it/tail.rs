@@ -18,6 +18,7 @@ fn small(settings: &Settings) -> Sim {
         blocks_per_unit: 16,
         pages_per_block: 16,
         slots_per_page: 1,
+        open_blocks_max: 0,
     };
     let medium = device.build(Faults::default()).expect("builds");
     let options = FormatOptions { logical_blocks: 512, uuid: 1, label: Vec::new() };

@@ -117,6 +117,7 @@ pub fn tag_of(outcome: &Outcome) -> Tag {
         Outcome::Read { tag, .. }
         | Outcome::Program { tag, .. }
         | Outcome::Erase { tag, .. }
+        | Outcome::Finish { tag }
         | Outcome::Flush { tag } => tag,
     }
 }

@@ -137,6 +137,36 @@ fn a_flush_is_answered_at_once_as_completed_programs_are_durable() {
 }
 
 #[test]
+fn no_more_blocks_are_partly_programmed_than_the_profile_allows() {
+    let profile = Profile { open_blocks_max: 2, ..Profile::builtin("slc").unwrap() };
+    let mut bench = Bench::with(&profile, ONE_DIE, Faults::default());
+    assert_eq!(bench.geometry().open_blocks_max, 2);
+    assert_eq!((bench.program(0, 0), bench.program(1, 0)), (Ok(Ok(())), Ok(Ok(()))));
+    let third = bench.page(2, 0);
+    let refused = bench.give_program(third).unwrap_err();
+    assert_eq!(refused, Illegal::TooManyOpen { block: BlockId(2), max: 2 });
+    assert!(refused.to_string().contains("finish one first"), "{refused}");
+    // One that is full, finished or erased makes room, and a finished one takes no more.
+    let finish = |bench: &mut Bench, block| {
+        let command = Command::Finish { tag: Tag(7), block: BlockId(block) };
+        bench.nand.handle(bench.now, command).unwrap();
+        assert_eq!(bench.next(), Some(Outcome::Finish { tag: Tag(7) }));
+    };
+    finish(&mut bench, 1);
+    let behind = bench.page(1, 1);
+    assert_eq!(bench.give_program(behind), Err(Illegal::Finished { block: BlockId(1) }));
+    bench.fill(2, bench.geometry().pages_per_block);
+    assert_eq!(bench.program(3, 0), Ok(Ok(())));
+    assert_eq!(bench.erase(3), Ok(()));
+    assert_eq!(bench.program(4, 0), Ok(Ok(())));
+    // After a loss of power all are finished.
+    bench.nand.power_cut(&mut |_| 0);
+    let behind = bench.page(0, 1);
+    assert_eq!(bench.give_program(behind), Err(Illegal::Finished { block: BlockId(0) }));
+    assert_eq!((bench.program(5, 0), bench.program(6, 0)), (Ok(Ok(())), Ok(Ok(()))));
+}
+
+#[test]
 fn a_gone_unit_answers_every_command_with_unit_gone_and_others_live_on() {
     let layout = Layout { channels: 2, dies_per_channel: 1, blocks_per_plane: 4 };
     for profile in ["instant", "slc"] {

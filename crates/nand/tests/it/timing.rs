@@ -69,7 +69,7 @@ fn saturate(
                     geometry.unit_of(geometry.block_of(slot))
                 }
                 Outcome::Erase { block, .. } => geometry.unit_of(block),
-                Outcome::Flush { .. } => unreachable!("none was given"),
+                Outcome::Finish { .. } | Outcome::Flush { .. } => unreachable!("none was given"),
             };
             give(&mut nand, &mut given, unit, now);
         }

@@ -22,6 +22,10 @@
 //! | 16..24 | generation of the server that wrote it |
 //! | 32..512 | OOBs of 15 slots |
 //!
+//! On a zoned device a block is a zone, from its start as far as whole program units fit, and an erase is a
+//! reset. Header, generation and erase counts are then where `crate::device::zoned` says; there are no
+//! records: how far a zone is written its pages tell, and that it is bad the device.
+//!
 //! Invariants: a page counts only if its first sector is sound and names the block's present erase
 //! count, so what an erase could not discard is never taken for data; records change only at an
 //! erase and are written after the discard, so write pointers are found by looking
@@ -29,13 +33,17 @@
 
 use super::file::{Fence, GENERATION_BYTES, RECORD_BYTES};
 use super::records::Records;
+use super::zones::{Change, Changer, EVENT_BYTES};
 use crate::buffer::Buffer;
 use crate::ring::Ring;
 use flash::{BLOCK_BYTES, BlockId, Geometry, OOB_BYTES, Oob, SlotId};
+use nand::BlockRecord;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 
 /// Slots of data in a program unit.
@@ -63,6 +71,8 @@ pub struct Place {
     pub records_at: u64,
     /// First byte of its blocks.
     pub blocks_at: u64,
+    /// From one block to the next.
+    pub stride: u64,
     /// This open's generation, kept with each page.
     pub generation: u64,
 }
@@ -72,37 +82,67 @@ pub struct DirectStore {
     file: File,
     geometry: Geometry,
     place: Place,
+    generation_at: u64,
     expected: [u8; GENERATION_BYTES],
-    records: Records,
+    manner: Manner,
+}
+
+/// What the blocks are on.
+enum Manner {
+    Plain(Records),
+    Zoned { changer: Changer, erase_counts: Arc<[AtomicU32]>, first: usize },
 }
 
 impl DirectStore {
     /// Opens a part of `file`, which must be open for direct I/O.
     pub fn open(file: File, geometry: &Geometry, place: Place, fence: &Fence) -> io::Result<Self> {
-        let records = Records::read(&file, place.records_at, geometry.blocks())?;
-        let expected = fence.expected;
-        Ok(Self { file, geometry: *geometry, place, expected, records })
+        let manner = Manner::Plain(Records::read(&file, place.records_at, geometry.blocks())?);
+        let Fence { at: generation_at, expected, .. } = *fence;
+        Ok(Self { file, geometry: *geometry, place, generation_at, expected, manner })
     }
 
-    /// The record of a block as of its last erase.
-    pub fn stored_record(&self, block: BlockId) -> [u8; RECORD_BYTES] {
-        self.records.of(block)
+    /// Opens a part of a zoned device. The erase counts of its blocks are those from `first` on, which it
+    /// keeps true.
+    pub fn open_zoned(
+        file: File,
+        geometry: &Geometry,
+        place: Place,
+        fence: &Fence,
+        (erase_counts, first): (Arc<[AtomicU32]>, usize),
+    ) -> io::Result<Self> {
+        let manner =
+            Manner::Zoned { changer: Changer::new(file.try_clone()?)?, erase_counts, first };
+        let Fence { at: generation_at, expected, .. } = *fence;
+        Ok(Self { file, geometry: *geometry, place, generation_at, expected, manner })
+    }
+
+    /// The record of a block as of its last erase; not kept on zones.
+    pub fn stored_record(&self, block: BlockId) -> Option<[u8; RECORD_BYTES]> {
+        match &self.manner {
+            Manner::Plain(records) => Some(records.of(block)),
+            Manner::Zoned { .. } => None,
+        }
+    }
+
+    pub fn is_zoned(&self) -> bool {
+        matches!(self.manner, Manner::Zoned { .. })
     }
 
     /// How many pages of each block are programmed, of this erase count each: [`Pages::written`].
     pub fn write_pointers(&self, blocks: &[(BlockId, u32)]) -> io::Result<Vec<u32>> {
         let pages = self.pages();
-        let part = blocks.len().div_ceil(READS_AT_A_TIME).max(1);
-        let find = |blocks: &[(BlockId, u32)]| -> io::Result<Vec<u32>> {
-            blocks.iter().map(|&(block, erase_count)| pages.written(block, erase_count)).collect()
-        };
-        let found = thread::scope(|scope| {
-            let parts: Vec<_> =
-                blocks.chunks(part).map(|blocks| scope.spawn(move || find(blocks))).collect();
-            let joined = parts.into_iter().map(|part| part.join().expect("reading does not panic"));
-            joined.collect::<io::Result<Vec<Vec<u32>>>>()
-        })?;
-        Ok(found.concat())
+        let all = self.geometry.pages_per_block;
+        side_by_side(blocks, |&(block, erase_count)| pages.written(block, erase_count, all))
+    }
+
+    /// Of zones, each with the number of pages that it may hold at most: its erase count, if it has a
+    /// sound page, and how many pages are programmed.
+    pub fn found_in_zones(&self, zones: &[(BlockId, u32)]) -> io::Result<Vec<Option<(u32, u32)>>> {
+        let pages = self.pages();
+        side_by_side(zones, |&(block, pages_max)| {
+            let Some(erase_count) = pages.erase_count(block)? else { return Ok(None) };
+            Ok(Some((erase_count, pages.written(block, erase_count, pages_max)?)))
+        })
     }
 
     fn pages(&self) -> Pages<'_> {
@@ -175,12 +215,44 @@ impl DirectStore {
         1
     }
 
-    /// Queues the discard of a block.
-    pub fn clear(&self, job: u32, block: BlockId, ring: &mut Ring) -> u32 {
+    /// Queues the discard of a block, or the reset of a zone, for which `scratch` is memory.
+    pub fn clear(&mut self, job: u32, block: BlockId, scratch: &mut Buffer, ring: &mut Ring) -> u32 {
+        if self.is_zoned() {
+            return self.change(job, block, Change::Reset, scratch, ring);
+        }
         let bytes = u64::from(self.geometry.pages_per_block) * PAGE_BYTES;
-        let at = self.place.blocks_at + u64::from(block.0) * bytes;
-        ring.punch(job, self.file.as_raw_fd(), at, bytes);
+        ring.punch(job, self.file.as_raw_fd(), self.pages().block_at(block), bytes);
         1
+    }
+
+    /// Queues the finish of a zone.
+    pub fn finish(&mut self, job: u32, block: BlockId, scratch: &mut Buffer, ring: &mut Ring) -> u32 {
+        self.change(job, block, Change::Finish, scratch, ring)
+    }
+
+    fn change(
+        &mut self,
+        job: u32,
+        block: BlockId,
+        change: Change,
+        scratch: &mut Buffer,
+        ring: &mut Ring,
+    ) -> u32 {
+        let (at, bytes) = (self.pages().block_at(block), self.place.stride);
+        let Manner::Zoned { changer, .. } = &mut self.manner else { return 0 };
+        // Without a descriptor the ring tells the job so.
+        let event = changer.ask(job, change, at, bytes).unwrap_or(-1);
+        ring.read(job, event, scratch.bytes_mut().as_mut_ptr(), EVENT_BYTES, 0);
+        1
+    }
+
+    /// What came of the change of a zone that `job` asked for: 0, or an error number below it. `None`
+    /// for all other I/O.
+    pub fn changed(&mut self, job: u32) -> Option<i32> {
+        match &mut self.manner {
+            Manner::Plain(_) => None,
+            Manner::Zoned { changer, .. } => changer.take(job),
+        }
     }
 
     /// Queues the write of a block's record, or lets it wait for the write of its sector.
@@ -192,13 +264,24 @@ impl DirectStore {
         scratch: &mut Buffer,
         ring: &mut Ring,
     ) -> u32 {
-        self.records.write(job, block, record, scratch.view(0, 1), (&self.file, ring));
-        1
+        match &mut self.manner {
+            Manner::Plain(records) => {
+                records.write(job, block, record, scratch.view(0, 1), (&self.file, ring));
+                1
+            }
+            Manner::Zoned { erase_counts, first, .. } => {
+                let erase_count = BlockRecord::decode(&record).map_or(0, |record| record.erase_count);
+                erase_counts[*first + block.0 as usize].store(erase_count, Ordering::Relaxed);
+                0
+            }
+        }
     }
 
     /// The write of a block's record has ended: the next of its sector goes on.
     pub fn record_written(&mut self, block: BlockId, ring: &mut Ring) {
-        self.records.written(block, (&self.file, ring));
+        if let Manner::Plain(records) = &mut self.manner {
+            records.written(block, (&self.file, ring));
+        }
     }
 
     /// Queues the sync.
@@ -210,7 +293,7 @@ impl DirectStore {
     /// Queues the read of the generation, after the sync.
     pub fn read_generation(&self, job: u32, scratch: &mut Buffer, ring: &mut Ring) -> u32 {
         let to = scratch.bytes_mut().as_mut_ptr();
-        ring.read(job, self.file.as_raw_fd(), to, BLOCK_BYTES, GENERATION_AT);
+        ring.read(job, self.file.as_raw_fd(), to, BLOCK_BYTES, self.generation_at);
         1
     }
 
@@ -229,11 +312,23 @@ struct Pages<'a> {
 }
 
 impl Pages<'_> {
-    /// Finds how many pages of a block are programmed. Most blocks are full or empty, which one or two
+    /// The erase count of a block when its first page was programmed, if that is sound.
+    fn erase_count(self, block: BlockId) -> io::Result<Option<u32>> {
+        let first = self.geometry.slot(block, 0, 0);
+        let mut sector = Buffer::new(1);
+        self.file.read_exact_at(sector.bytes_mut(), self.page_at(first))?;
+        let erase_count = word(sector.bytes(), 4);
+        let sound = self.header(sector.bytes(), first, erase_count).is_some();
+        Ok(sound.then_some(erase_count))
+    }
+
+    /// Finds how many of the first `pages` pages of a block are programmed. Most blocks are full or empty, which one or two
     /// looks tell; else by halving, and then page by page, so that what a power loss of the host left
     /// behind a gap is not taken for what was written after. What was flushed is always found.
-    fn written(self, block: BlockId, erase_count: u32) -> io::Result<u32> {
-        let pages = self.geometry.pages_per_block;
+    fn written(self, block: BlockId, erase_count: u32, pages: u32) -> io::Result<u32> {
+        if pages == 0 {
+            return Ok(0);
+        }
         let mut sector = Buffer::new(1);
         let mut generation = |page: u32| -> io::Result<Option<u64>> {
             let first = self.geometry.slot(block, page, 0);
@@ -266,18 +361,44 @@ impl Pages<'_> {
 
     /// The generation in a page's first sector, if it is sound and of the block's present life.
     fn header(&self, sector: &[u8], first: SlotId, erase_count: u32) -> Option<u64> {
-        let word = |at: usize| u32::from_le_bytes([0, 1, 2, 3].map(|i| sector[at + i]));
         let page = first.0 / self.geometry.slots_per_page;
         let sound = sector[..4] == *MAGIC
-            && word(4) == erase_count
-            && word(8) == page
-            && word(12) == checksum(sector);
-        sound.then(|| u64::from(word(16)) | u64::from(word(20)) << 32)
+            && word(sector, 4) == erase_count
+            && word(sector, 8) == page
+            && word(sector, 12) == checksum(sector);
+        sound.then(|| u64::from(word(sector, 16)) | u64::from(word(sector, 20)) << 32)
+    }
+
+    fn block_at(&self, block: BlockId) -> u64 {
+        self.place.blocks_at + u64::from(block.0) * self.place.stride
     }
 
     fn page_at(&self, slot: SlotId) -> u64 {
-        self.place.blocks_at + u64::from(slot.0 / self.geometry.slots_per_page) * PAGE_BYTES
+        let page = u64::from(self.geometry.page_in_block(slot));
+        self.block_at(self.geometry.block_of(slot)) + page * PAGE_BYTES
     }
+}
+
+fn word(sector: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes([0, 1, 2, 3].map(|i| sector[at + i]))
+}
+
+/// Does the same for all `items`, many at a time.
+fn side_by_side<T: Sync, R: Send>(
+    items: &[T],
+    each: impl Fn(&T) -> io::Result<R> + Sync,
+) -> io::Result<Vec<R>> {
+    let part = items.len().div_ceil(READS_AT_A_TIME).max(1);
+    let run = |items: &[T]| items.iter().map(&each).collect::<io::Result<Vec<R>>>();
+    thread::scope(|scope| {
+        let run = &run;
+        let parts: Vec<_> = items.chunks(part).map(|items| scope.spawn(move || run(items))).collect();
+        let mut all = Vec::with_capacity(items.len());
+        for part in parts {
+            all.extend(part.join().expect("reading does not panic")?);
+        }
+        Ok(all)
+    })
 }
 
 /// CRC-32C of a page's first sector, without the place where it stands.

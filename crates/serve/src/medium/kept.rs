@@ -93,6 +93,6 @@ pub(super) fn begin(kept: &mut KeptShard, geometry: &Geometry, what: What) {
     match what {
         What::Program { slot, .. } => kept.begin_program(geometry.block_of(slot)),
         What::Erase { block } => kept.begin_erase(block),
-        What::Read { .. } | What::Flush => {}
+        What::Read { .. } | What::Finish { .. } | What::Flush => {}
     }
 }

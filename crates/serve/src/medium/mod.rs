@@ -20,6 +20,7 @@ mod lanes;
 mod memory;
 mod records;
 mod store;
+pub mod zones;
 
 pub use direct::{DirectStore, PAGE_BYTES, Place, SLOTS_PER_PAGE};
 pub use fast::{Area, FastStore, oob_sectors};
@@ -81,6 +82,8 @@ pub struct Job {
     status: SlotStatus,
     /// A read that is answered from kept memory.
     kept: bool,
+    /// The disk could not read what is there.
+    damaged: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -88,6 +91,7 @@ enum What {
     Read { slot: SlotId, count: u32 },
     Program { slot: SlotId, count: u32 },
     Erase { block: BlockId },
+    Finish { block: BlockId },
     Flush,
 }
 
@@ -207,6 +211,7 @@ impl Medium {
             Command::Read { slot, count, into, .. } => (What::Read { slot, count }, into),
             Command::Program { slot, count, .. } => (What::Program { slot, count }, None),
             Command::Erase { block, .. } => (What::Erase { block }, None),
+            Command::Finish { block, .. } => (What::Finish { block }, None),
             Command::Flush { .. } => (What::Flush, None),
         };
         let index = self.jobs.insert(Job {
@@ -221,6 +226,7 @@ impl Medium {
             oobs,
             status: SlotStatus::Erased,
             kept: false,
+            damaged: false,
         });
         if !self.losses.is_empty() {
             self.lose_what_is_due(now);
@@ -261,7 +267,7 @@ impl Medium {
             What::Read { slot, count } => store.read(job, slot, count, views),
             What::Program { slot, .. } => store.program(slot, slots, views),
             What::Erase { block } => store.erase(block, views),
-            What::Flush => {}
+            What::Finish { .. } | What::Flush => {}
         }
         job.step = Step::Record;
     }
@@ -282,6 +288,7 @@ impl Medium {
         match self.jobs[index].what {
             What::Read { slot, .. } => Some((self.geometry.block_of(slot), Access::Read)),
             What::Program { slot, .. } => Some((self.geometry.block_of(slot), Access::Program)),
+            What::Finish { block } => Some((block, Access::Program)),
             What::Erase { block } => Some((block, Access::Erase)),
             What::Flush => None,
         }
@@ -307,6 +314,7 @@ impl Medium {
                 let erase_count = self.nand.record(block_of(&self.geometry, job.what)).erase_count;
                 store.program(index, (slot, count), erase_count, scratch, ring)
             }
+            What::Finish { block } => store.finish(index, block, scratch, ring),
             What::Flush => store.sync(index, ring),
         };
         self.advance(index, ring);
@@ -316,6 +324,8 @@ impl Medium {
     pub fn io_done(&mut self, done: Done, ring: &mut Ring) {
         let job = &mut self.jobs[done.index];
         job.io -= 1;
+        let done = self.with_change(done);
+        self.jobs[done.index].damaged |= self.is_damage(done);
         if let Some(error) = self.judge(done) {
             let job = &mut self.jobs[done.index];
             job.error = job.error.or(Some(error));
@@ -323,12 +333,37 @@ impl Medium {
         self.advance(done.index, ring);
     }
 
+    /// What has been read of the end of a zone's change is replaced by what came of it.
+    fn with_change(&mut self, done: Done) -> Done {
+        let Store::Direct(store) = &mut self.store else { return done };
+        match store.changed(done.index) {
+            Some(0) | None => done,
+            Some(code) => Done { result: code, ..done },
+        }
+    }
+
+    /// True if a disk that answers cannot read what it was asked for: of one zone that is offline, or
+    /// of some sectors.
+    fn is_damage(&self, done: Done) -> bool {
+        let zoned = matches!(&self.store, Store::Direct(store) if store.is_zoned());
+        let read = matches!(self.jobs[done.index].what, What::Read { .. });
+        match -done.result {
+            libc::ENODATA | libc::EILSEQ => read,
+            libc::EIO => read && zoned,
+            _ => false,
+        }
+    }
+
     /// What the result of an I/O operation means for its job.
     fn judge(&self, done: Done) -> Option<MediumError> {
         let job = &self.jobs[done.index];
         let unsupported = done.result == -libc::EOPNOTSUPP;
-        if job.step == Step::Clear && unsupported && matches!(self.store, Store::Direct(_)) {
+        let discards = matches!(&self.store, Store::Direct(store) if !store.is_zoned());
+        if job.step == Step::Clear && unsupported && discards {
             // A device that cannot discard: stale pages are told by their erase count.
+            return None;
+        }
+        if self.is_damage(done) {
             return None;
         }
         if let What::Flush = job.what {
@@ -344,14 +379,18 @@ impl Medium {
                 tracing::error!(?job.what, error = %errno(code), "I/O below the medium failed");
                 match job.what {
                     What::Program { .. } | What::Erase { .. } => Some(MediumError::BlockFailed),
-                    What::Read { .. } | What::Flush => Some(MediumError::UnitGone),
+                    What::Read { .. } | What::Finish { .. } | What::Flush => {
+                        Some(MediumError::UnitGone)
+                    }
                 }
             }
             // Files have their full length and buffers their full size: nothing moved means
             // that the file was cut off under us.
             0 if done.bytes > 0 => Some(MediumError::UnitGone),
             moved if -moved != done.bytes as i32 => match job.what {
-                What::Read { .. } | What::Flush => Some(MediumError::UnitGone),
+                What::Read { .. } | What::Finish { .. } | What::Flush => {
+                    Some(MediumError::UnitGone)
+                }
                 What::Program { .. } | What::Erase { .. } => Some(MediumError::NoSpace),
             },
             _ => None,
@@ -390,7 +429,7 @@ impl Medium {
                 Some((Step::Record, store.record(index, block, record.encode(), scratch, ring)))
             }
             (What::Erase { block }, Step::Bytes) if job.error.is_none() => {
-                Some((Step::Clear, store.clear(index, block, ring)))
+                Some((Step::Clear, store.clear(index, block, scratch, ring)))
             }
             (What::Erase { block }, Step::Bytes | Step::Clear) => {
                 let record = erased(&self.nand.record(block_of(&self.geometry, global)));
@@ -425,7 +464,7 @@ impl Medium {
                 }
                 nand::Outcome::Program { tag, result, .. }
                 | nand::Outcome::Erase { tag, result, .. } => (tag, result.err()),
-                nand::Outcome::Flush { tag } => (tag, None),
+                nand::Outcome::Finish { tag } | nand::Outcome::Flush { tag } => (tag, None),
             };
             let job = &mut self.jobs[tag.0];
             job.timed = true;
@@ -465,6 +504,7 @@ impl Medium {
             },
             What::Program { .. } => take(Completion::Program { tag, result }),
             What::Erase { .. } => take(Completion::Erase { tag, result }),
+            What::Finish { .. } => take(Completion::Finish { tag }),
             What::Flush => take(Completion::Flush { tag, result }),
         }
         self.scratch.extend(job.scratch);
@@ -513,6 +553,7 @@ impl Medium {
     /// How slot `i` of a completed read came back. On a fast unit each has a status of its own.
     fn status_of(&self, job: &Job, i: u32) -> SlotStatus {
         match job.what {
+            _ if job.damaged => SlotStatus::Uncorrectable,
             What::Read { slot, .. } if self.geometry.is_fast(self.geometry.block_of(slot)) => {
                 self.nand.status(SlotId(slot.0 + i))
             }
@@ -557,7 +598,7 @@ fn route<'a>(
         What::Read { slot, count } => What::Read { slot: own(slot), count },
         What::Program { slot, count } => What::Program { slot: own(slot), count },
         What::Erase { block } => What::Erase { block: geometry.block_in_fast_alone(block) },
-        What::Flush => What::Flush,
+        What::Finish { .. } | What::Flush => what,
     };
     (fast, what)
 }
@@ -566,7 +607,7 @@ fn route<'a>(
 fn block_of(geometry: &Geometry, what: What) -> BlockId {
     match what {
         What::Read { slot, .. } | What::Program { slot, .. } => geometry.block_of(slot),
-        What::Erase { block } => block,
+        What::Erase { block } | What::Finish { block } => block,
         What::Flush => unreachable!("a flush is of no block"),
     }
 }
@@ -619,6 +660,7 @@ fn renamed(command: Command, tag: Tag) -> Command {
         }
         Command::Program { slot, count, .. } => Command::Program { tag, slot, count },
         Command::Erase { block, .. } => Command::Erase { tag, block },
+        Command::Finish { block, .. } => Command::Finish { tag, block },
         Command::Flush { .. } => Command::Flush { tag },
     }
 }

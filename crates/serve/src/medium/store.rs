@@ -65,12 +65,33 @@ impl Store {
     }
 
     /// Queues what forgets a block's content.
-    pub fn clear(&mut self, job: u32, block: BlockId, ring: &mut Ring) -> u32 {
+    pub fn clear(
+        &mut self,
+        job: u32,
+        block: BlockId,
+        scratch: &mut Buffer,
+        ring: &mut Ring,
+    ) -> u32 {
         match self {
             Self::Memory(_) => 0,
             Self::File(store) => store.clear(job, block, ring),
-            Self::Direct(store) => store.clear(job, block, ring),
+            Self::Direct(store) => store.clear(job, block, scratch, ring),
             Self::Fast(store) => store.clear(job, block, ring),
+        }
+    }
+
+    /// Queues what lets nothing more be programmed into a block before its erase.
+    pub fn finish(
+        &mut self,
+        job: u32,
+        block: BlockId,
+        scratch: &mut Buffer,
+        ring: &mut Ring,
+    ) -> u32 {
+        match self {
+            Self::Direct(store) => store.finish(job, block, scratch, ring),
+            // The rules alone hold to it.
+            Self::Memory(_) | Self::File(_) | Self::Fast(_) => 0,
         }
     }
 

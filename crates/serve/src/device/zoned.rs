@@ -1,0 +1,441 @@
+//! Devices on a zoned block device: what its zones are like, and where the device says what it is, as no
+//! place can be overwritten.
+//!
+//! Conventional zones are left alone. The first two sequential zones hold *heads*, the others are blocks:
+//! those of each shard in turn. A head is, by 4 KiB sectors:
+//!
+//! | sector | holds |
+//! |---|---|
+//! | 0 | the header: what sector 0 of a plain disk holds (`direct.rs`) |
+//! | 1 | the generation: 12 bytes, as of a plain disk; then u32 erase counts that follow, u32 CRC-32C of them |
+//! | 2.. | erase counts, u32 each, of the blocks of all shards |
+//!
+//! The head of generation `g` begins the zone `g % 2` of the two, which is reset before; heads that are
+//! written later in the same generation follow it. So the newest is the last sound one of the zone
+//! whose generation is higher, and the other zone begins with generation `g - 1` as long as nobody else
+//! has opened the device: that is what a flush looks at.
+//!
+//! Erase counts are those of the last head; a block that holds data tells its own in each page, and a
+//! higher one counts. So after a crash the count of a block that is empty may be too low.
+//!
+//! Invariant: a head is written durably before anything that rests on it, and the zone of the newest is
+//! never reset.
+
+use super::direct::{self, Bands, Parts};
+use super::{DeviceError, FastPart, Mode, lock};
+use crate::buffer::Buffer;
+use crate::kept::Kept;
+use crate::medium::zones::{self, Zone, ZoneKind, ZoneState};
+use crate::medium::{
+    DirectStore, Fence, GENERATION_BYTES, PAGE_BYTES, Place, Store, decode_generation,
+    encode_generation,
+};
+use flash::{BLOCK_BYTES, BlockId, Geometry};
+use nand::{BlockRecord, Nand};
+use std::fs::{self, File, OpenOptions};
+use std::os::linux::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+const SECTOR: u64 = BLOCK_BYTES as u64;
+/// Zones of heads: both stay partly written.
+const HEADS: usize = 2;
+
+/// A zoned block device.
+#[derive(Debug)]
+pub struct Zoned {
+    /// The sequential zones, heads first; all of one size.
+    zones: Vec<Zone>,
+    /// Program units that each holds.
+    pages: u32,
+    /// Most that may be partly written; 0 for no limit.
+    open_max: u32,
+}
+
+/// What a device of ours says of itself.
+pub struct Head {
+    pub header: [u8; BLOCK_BYTES],
+    pub generation: u64,
+    erase_counts: Vec<u32>,
+    /// Behind it.
+    end: u64,
+}
+
+/// Erase counts of the blocks of all shards.
+pub type EraseCounts = Arc<[AtomicU32]>;
+
+impl Zoned {
+    /// The zoned device at `path`; `None` if it is another file or disk, or is not there.
+    pub fn at(path: &Path) -> Result<Option<Self>, DeviceError> {
+        let Ok(file) = File::open(path) else { return Ok(None) };
+        let Some(bytes) = zones::zone_bytes(&file).map_err(DeviceError::io(path, "ask for zones"))?
+        else {
+            return Ok(None);
+        };
+        let all = zones::report(&file).map_err(DeviceError::io(path, "ask for its zones"))?;
+        Self::of(all, bytes, open_max(&file)).map(Some).map_err(|reason| {
+            DeviceError::invalid(path, reason, "use another disk, or a partition without zones")
+        })
+    }
+
+    /// `Err` says why the zones are of no use.
+    fn of(all: Vec<Zone>, bytes: u64, open_max: u32) -> Result<Self, String> {
+        let usable = |zone: &Zone| zone.kind == ZoneKind::Sequential && zone.bytes == bytes;
+        let zones: Vec<Zone> = all.into_iter().filter(usable).collect();
+        // Zones that are offline may tell no capacity.
+        let alive = zones.iter().filter(|zone| zone.state != ZoneState::Offline);
+        let capacity = alive.map(|zone| zone.capacity).min().unwrap_or(0);
+        let pages = u32::try_from(capacity / PAGE_BYTES).unwrap_or(u32::MAX);
+        if zones.len() <= HEADS || pages < 4 {
+            let mib = capacity >> 20;
+            return Err(format!(
+                "has {} zones that are written in order, of {mib} MiB: they are too few, or too small",
+                zones.len()
+            ));
+        }
+        if zones[..HEADS].iter().any(|zone| {
+            matches!(zone.state, ZoneState::Offline | ZoneState::ReadOnly)
+        }) {
+            return Err("one of its first two zones is offline or read-only".into());
+        }
+        Ok(Self { zones, pages, open_max })
+    }
+
+    /// What the blocks of a device on it are like, divided among so many shards.
+    pub fn bands(&self, path: &Path, shards: u32) -> Result<Bands, DeviceError> {
+        let open_blocks_max = match self.open_max {
+            0 => 0,
+            max => max.saturating_sub(HEADS as u32) / shards.max(1),
+        };
+        if self.open_max > 0 && open_blocks_max == 0 {
+            let reason = format!("has {} zones open at a time, {HEADS} of them for heads", self.open_max);
+            let mend = format!("use fewer shards than {shards}");
+            return Err(DeviceError::invalid(path, reason, mend));
+        }
+        Ok(Bands { pages: self.pages, open_blocks_max })
+    }
+
+    /// `Err` if it has too few zones for so many blocks.
+    pub fn check_size(&self, path: &Path, blocks: u64) -> Result<(), DeviceError> {
+        let found = self.zones.len() - HEADS;
+        if (found as u64) < blocks {
+            let reason = format!("has {found} zones to use where the volumes and the OP need {blocks}");
+            let mend = "make the volumes (or device.capacity) smaller, or device.op_percent, or take \
+                        fewer channels";
+            return Err(DeviceError::invalid(path, reason, mend));
+        }
+        Ok(())
+    }
+
+    fn zone_bytes(&self) -> u64 {
+        self.zones[0].bytes
+    }
+
+    fn data(&self) -> &[Zone] {
+        &self.zones[HEADS..]
+    }
+
+    /// True if something is written anywhere.
+    fn is_written(&self) -> bool {
+        self.zones.iter().any(|zone| !matches!(zone.state, ZoneState::Empty | ZoneState::Offline))
+    }
+
+    /// Empties every zone that we would use.
+    fn reset_all(&self, file: &File) -> std::io::Result<()> {
+        let written = self.zones.iter().filter(|zone| {
+            matches!(zone.state, ZoneState::Active | ZoneState::Full)
+        });
+        for zone in written {
+            zones::reset(file, zone.at, zone.bytes)?;
+        }
+        Ok(())
+    }
+
+    /// The newest head, if a device was made here, or is being made.
+    pub fn head(&self, path: &Path) -> Result<Option<Head>, DeviceError> {
+        let file = open_direct(path, false)?;
+        let mut newest: Option<Head> = None;
+        for zone in &self.zones[..HEADS] {
+            let mut at = zone.at;
+            while let Some(head) = self.read_head(&file, zone, at) {
+                at = head.end;
+                if newest.as_ref().is_none_or(|newest| head.generation >= newest.generation) {
+                    newest = Some(head);
+                }
+            }
+        }
+        Ok(newest)
+    }
+
+    /// The head at `at` of a zone, if one is sound there.
+    fn read_head(&self, file: &File, zone: &Zone, at: u64) -> Option<Head> {
+        let written = zone.at + zone.written;
+        if at + 2 * SECTOR > written {
+            return None;
+        }
+        let mut sectors = Buffer::new(2);
+        file.read_exact_at(sectors.bytes_mut(), at).ok()?;
+        let (header, sector) = sectors.bytes().split_at(BLOCK_BYTES);
+        let word = |at: usize| u32::from_le_bytes([0, 1, 2, 3].map(|i| sector[at + i]));
+        let generation: [u8; GENERATION_BYTES] = sector[..GENERATION_BYTES].try_into().ok()?;
+        let generation = decode_generation(&generation)?;
+        let count = word(GENERATION_BYTES);
+        let end = at + head_bytes(count as usize);
+        if !direct::is_ours(header) || end > written || count as usize > self.data().len() {
+            return None;
+        }
+        let mut counts = Buffer::new((count * 4).div_ceil(SECTOR as u32).max(1));
+        if count > 0 {
+            file.read_exact_at(counts.bytes_mut(), at + 2 * SECTOR).ok()?;
+        }
+        let bytes = &counts.bytes()[..count as usize * 4];
+        if flash::crc(bytes) != word(GENERATION_BYTES + 4) {
+            return None;
+        }
+        let erase_counts = bytes.as_chunks::<4>().0.iter().map(|b| u32::from_le_bytes(*b)).collect();
+        Some(Head { header: header.try_into().ok()?, generation, erase_counts, end })
+    }
+
+    /// Writes a head of this generation at `at`, or to the begin of its zone if that is `None`.
+    fn write_head(
+        &self,
+        path: &Path,
+        header: &[u8; BLOCK_BYTES],
+        (generation, at): (u64, Option<u64>),
+        erase_counts: &[u32],
+    ) -> Result<(), DeviceError> {
+        let failed = "write the head";
+        let file = open_direct(path, true)?;
+        let zone = &self.zones[generation as usize % HEADS];
+        let end = zone.at + zone.capacity;
+        let bytes = head_bytes(erase_counts.len());
+        let at = match at {
+            Some(at) if at + bytes <= end => at,
+            Some(_) => {
+                let reason = "the zone of its head is full";
+                return Err(DeviceError::invalid(path, reason, "start the server anew, and try again"));
+            }
+            None => {
+                zones::reset(&file, zone.at, zone.bytes).map_err(DeviceError::io(path, failed))?;
+                zone.at
+            }
+        };
+        let mut head = Buffer::new((bytes / SECTOR) as u32);
+        let (first, rest) = head.bytes_mut().split_at_mut(BLOCK_BYTES);
+        first.copy_from_slice(header);
+        let (sector, counts) = rest.split_at_mut(BLOCK_BYTES);
+        for (to, count) in counts.as_chunks_mut::<4>().0.iter_mut().zip(erase_counts) {
+            *to = count.to_le_bytes();
+        }
+        sector[..GENERATION_BYTES].copy_from_slice(&encode_generation(generation));
+        let sum = flash::crc(&counts[..erase_counts.len() * 4]);
+        for (i, number) in [erase_counts.len() as u32, sum].into_iter().enumerate() {
+            sector[GENERATION_BYTES + i * 4..][..4].copy_from_slice(&number.to_le_bytes());
+        }
+        file.write_all_at(head.bytes(), at).map_err(DeviceError::io(path, failed))?;
+        file.sync_all().map_err(DeviceError::io(path, failed))
+    }
+}
+
+/// Bytes of a head with so many erase counts.
+fn head_bytes(erase_counts: usize) -> u64 {
+    2 * SECTOR + (erase_counts as u64 * 4).next_multiple_of(SECTOR)
+}
+
+/// Zones that may be partly written at a time, as the kernel knows; 0 for no limit. Where it bounds
+/// those that are open apart from those that are active, the lower counts.
+fn open_max(file: &File) -> u32 {
+    let Ok(metadata) = file.metadata() else { return 0 };
+    let id = metadata.st_rdev();
+    let queue = format!("/sys/dev/block/{}:{}/queue", libc::major(id), libc::minor(id));
+    let number = |name: &str| -> u32 {
+        let text = fs::read_to_string(format!("{queue}/{name}")).unwrap_or_default();
+        text.trim().parse().unwrap_or(0)
+    };
+    let bounds = [number("max_active_zones"), number("max_open_zones")];
+    bounds.into_iter().filter(|&max| max > 0).min().unwrap_or(0)
+}
+
+fn open_direct(path: &Path, write: bool) -> Result<File, DeviceError> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(write).custom_flags(libc::O_DIRECT);
+    options.open(path).map_err(DeviceError::io(path, "open for direct I/O"))
+}
+
+/// What is there that is not ours, in words.
+pub fn foreign(path: &Path, zoned: &Zoned) -> Result<Option<&'static str>, DeviceError> {
+    let unfinished = zoned.head(path)?.is_some_and(|head| direct::is_unfinished(&head.header));
+    let foreign = zoned.is_written() && !unfinished;
+    Ok(foreign.then_some("zones that are written, and not by Weir"))
+}
+
+/// Empties the zones and begins a device.
+pub fn begin(path: &Path, file: &File) -> Result<(), DeviceError> {
+    let zoned = still_zoned(path)?;
+    zoned.reset_all(file).map_err(DeviceError::io(path, "reset the zones"))?;
+    still_zoned(path)?.write_head(path, &direct::unfinished(), (0, None), &[])
+}
+
+/// Empties every zone, whatever is there.
+pub fn wipe(path: &Path, zoned: &Zoned, file: &File) -> Result<(), DeviceError> {
+    zoned.reset_all(file).map_err(DeviceError::io(path, "reset the zones"))
+}
+
+fn still_zoned(path: &Path) -> Result<Zoned, DeviceError> {
+    Zoned::at(path)?.ok_or_else(|| {
+        DeviceError::invalid(path, "is not zoned any more", "connect the disk that was there")
+    })
+}
+
+/// The newest head of a device that was made here.
+fn newest(path: &Path, zoned: &Zoned) -> Result<Head, DeviceError> {
+    zoned.head(path)?.ok_or_else(|| {
+        DeviceError::invalid(path, "holds no device of Weir", "see `weir format`")
+    })
+}
+
+/// Writes the header anew, in the generation there is.
+pub fn rewrite(path: &Path, header: &[u8; BLOCK_BYTES]) -> Result<(), DeviceError> {
+    let zoned = still_zoned(path)?;
+    let head = newest(path, &zoned)?;
+    zoned.write_head(path, header, (head.generation, Some(head.end)), &head.erase_counts)
+}
+
+/// Keeps the erase counts, in the generation there is.
+pub fn keep_counts(path: &Path, counts: &EraseCounts) -> Result<(), DeviceError> {
+    let zoned = still_zoned(path)?;
+    let head = newest(path, &zoned)?;
+    zoned.write_head(path, &head.header, (head.generation, Some(head.end)), &plain(counts))
+}
+
+fn plain(counts: &EraseCounts) -> Vec<u32> {
+    counts.iter().map(|count| count.load(Ordering::Relaxed)).collect()
+}
+
+/// Opens the parts of a device.
+pub fn open_parts(
+    path: &Path,
+    file: &File,
+    parts: &Parts,
+    mut fast: Option<&mut FastPart>,
+    (mode, mut kept): (Mode, Option<&mut Kept>),
+) -> Result<(Vec<(Nand, Store)>, EraseCounts), DeviceError> {
+    let zoned = still_zoned(path)?;
+    let head = newest(path, &zoned)?;
+    let (writable, mut generation) = (mode == Mode::ReadWrite, head.generation);
+    if let Some(fast) = &fast {
+        fast.check_age(generation)?;
+    }
+    let tier = fast.as_ref().map(|fast| &fast.tier);
+    let shard = || parts.shape.nand(&direct::profile(&parts.bands), &Default::default(), 0, tier);
+    let geometry = shard()?.geometry().without_fast();
+    let blocks = geometry.blocks() as usize;
+    zoned.check_size(path, blocks as u64 * u64::from(parts.shards))?;
+    let of_head = |i| head.erase_counts.get(i).copied().unwrap_or(0).into();
+    let counts: EraseCounts = (0..blocks * parts.shards as usize).map(of_head).collect();
+    // Behind a fast tier nothing waits for a flush.
+    let flags = libc::O_DIRECT | if tier.is_some() { libc::O_DSYNC } else { 0 };
+    let mut media = Vec::new();
+    for index in 0..parts.shards {
+        let nand = shard()?;
+        let first = index as usize * blocks;
+        let mut options = OpenOptions::new();
+        options.read(true).write(writable).custom_flags(flags);
+        let direct = options.open(path).map_err(DeviceError::io(path, "open for direct I/O"))?;
+        let place = zoned.place(first, generation + u64::from(writable));
+        let fence = zoned.fence(file, path, generation + 1)?;
+        let store =
+            DirectStore::open_zoned(direct, &geometry, place, &fence, (counts.clone(), first))
+                .map_err(DeviceError::io(path, "open the zones"))?;
+        media.push((nand, store));
+    }
+    for (index, (nand, store)) in media.iter_mut().enumerate() {
+        let zones = &zoned.data()[index * blocks..][..blocks];
+        let counts = &counts[index * blocks..][..blocks];
+        restore(path, nand, store, (zones, counts))?;
+        if let Some(kept) = &mut kept {
+            let erase_count =
+                |slot| counts[geometry.block_of(slot).0 as usize].load(Ordering::Relaxed);
+            kept.compare(index as u32, false, |slot| store.oob_of(slot, erase_count(slot)).ok());
+        }
+    }
+    if writable {
+        finish_zones(path, file, &zoned.data()[..counts.len()])?;
+        if let Some(fast) = &mut fast {
+            fast.bump(generation)?;
+        }
+        generation += 1;
+        zoned.write_head(path, &head.header, (generation, None), &plain(&counts))?;
+    }
+    let media = media.into_iter().map(|(nand, store)| (nand, Store::Direct(store))).collect();
+    Ok((media, counts))
+}
+
+impl Zoned {
+    /// Where the blocks from `first` on are.
+    fn place(&self, first: usize, generation: u64) -> Place {
+        let (blocks_at, stride) = (self.data()[first].at, self.zone_bytes());
+        Place { records_at: 0, blocks_at, stride, generation }
+    }
+
+    /// What a server that opens the device in `generation` finds until another one opens it.
+    fn fence(&self, file: &File, path: &Path, generation: u64) -> Result<Fence, DeviceError> {
+        let before = generation - 1;
+        Ok(Fence {
+            file: file.try_clone().map_err(DeviceError::io(path, "open"))?,
+            at: self.zones[before as usize % HEADS].at + SECTOR,
+            expected: encode_generation(before),
+        })
+    }
+}
+
+/// What was partly written is not appended to any more, and shall not count against the bound.
+fn finish_zones(path: &Path, file: &File, zones: &[Zone]) -> Result<(), DeviceError> {
+    for zone in zones.iter().filter(|zone| zone.state == ZoneState::Active) {
+        zones::finish(file, zone.at, zone.bytes)
+            .map_err(DeviceError::io(path, "finish a zone that was partly written"))?;
+    }
+    Ok(())
+}
+
+/// Brings the rules to the state of the zones.
+fn restore(
+    path: &Path,
+    nand: &mut Nand,
+    store: &DirectStore,
+    (zones, counts): (&[Zone], &[AtomicU32]),
+) -> Result<(), DeviceError> {
+    let pages = |zone: &Zone| (zone.written / PAGE_BYTES) as u32;
+    let blocks = (0..).map(BlockId).zip(zones);
+    let written: Vec<(BlockId, u32)> =
+        blocks.clone().map(|(block, zone)| (block, pages(zone))).filter(|&(_, n)| n > 0).collect();
+    let found = store.found_in_zones(&written).map_err(DeviceError::io(path, "look for pages"))?;
+    let mut write_pointers = vec![0; zones.len()];
+    for (&(block, _), found) in written.iter().zip(found) {
+        let index = block.0 as usize;
+        if let Some((erase_count, write_pointer)) = found {
+            counts[index].fetch_max(erase_count, Ordering::Relaxed);
+            write_pointers[index] = write_pointer;
+        }
+    }
+    for (block, zone) in blocks {
+        let index = block.0 as usize;
+        let erase_count = counts[index].load(Ordering::Relaxed);
+        let write_pointer = write_pointers[index];
+        let bad = matches!(zone.state, ZoneState::ReadOnly | ZoneState::Offline);
+        // Written, and by no whole page of ours: it takes nothing before a reset.
+        let needs_erase = !bad && zone.written > 0 && write_pointer == 0;
+        nand.restore(
+            block,
+            BlockRecord { erase_count, write_pointer, bad, needs_erase, ..BlockRecord::FRESH },
+        );
+    }
+    Ok(())
+}
+
+/// The generation of the device at `path`.
+pub fn generation(path: &Path, zoned: &Zoned) -> Result<u64, DeviceError> {
+    newest(path, zoned).map(|head| head.generation)
+}

@@ -8,6 +8,7 @@
 //!   (`hold_order`).
 
 use crate::divisor::Divisor;
+use crate::openings::Openings;
 use crate::policy::{BandView, CHUNK_BANDS, Columns, FullBands};
 use crate::streams::Filling;
 use flash::{BlockId, Geometry, SlotId};
@@ -184,6 +185,8 @@ pub(crate) struct Bands {
     pub failing: u32,
     /// Changes of state so far.
     pub moves: u64,
+    /// Those that count against a bound of the medium.
+    pub openings: Openings,
     /// Upper bound of any band's erase count, the fast tier apart, which does not wear as flash does.
     pub erase_count_most: u32,
 }
@@ -215,6 +218,7 @@ impl Bands {
             spreads: false,
             failing: 0,
             moves: 0,
+            openings: Openings::default(),
             erase_count_most: 0,
         }
     }

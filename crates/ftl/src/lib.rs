@@ -83,11 +83,11 @@ use bands::{BandState, Bands};
 use checkpoint::Checkpoint;
 use durable::Durable;
 use flash::{
-    Completion, Geometry, Health, Instant, MediumError, Operation, Random, RequestError,
-    SlotId, SlotWrite, Tag,
+    Completion, Geometry, Health, Instant, MediumError, Operation, Random, RequestError, SlotId,
+    SlotWrite, Tag,
 };
-use format::CheckpointLayout;
 use flush::Flush;
+use format::CheckpointLayout;
 use host::Host;
 use map::Map;
 use mount::Mount;
@@ -100,7 +100,6 @@ use slab::Slab;
 use slo::Learned;
 use status::Counters;
 use std::collections::VecDeque;
-use openings::Openings;
 use streams::Streams;
 use switch::Switches;
 use tier::Tier;
@@ -159,7 +158,6 @@ pub struct Ftl {
     views: Views,
     pages: Slab<Page>,
     opens: Slab<OpenBand>,
-    openings: Openings,
     /// Counts what may have made room for a page, beside `Bands::moves`.
     room_changes: u64,
     moves: VecDeque<Move>,
@@ -316,7 +314,9 @@ impl Ftl {
             Completion::Erase { tag, result } => {
                 self.complete_erase(flash::BlockId(tag.0 & !units::TAG_KIND), result);
             }
-            Completion::Finish { tag } => self.complete_finish(flash::BlockId(tag.0 & !units::TAG_KIND)),
+            Completion::Finish { tag } => {
+                self.complete_finish(flash::BlockId(tag.0 & !units::TAG_KIND))
+            }
             Completion::Flush { result, .. } => self.complete_flush(result),
         }
         true
@@ -579,7 +579,8 @@ impl Ftl {
             return;
         }
         let written = self.counters.clean_checkpoint_at < Some(self.counters.checkpoints);
-        let quiet = self.all_units_quiet() && self.openings.rest() && self.flush.running.is_none();
+        let quiet =
+            self.all_units_quiet() && self.bands.openings.rest() && self.flush.running.is_none();
         if written && quiet {
             self.phase = Phase::Stopped;
             self.outputs.push_back(Output::Stopped(true));
@@ -651,7 +652,6 @@ impl Ftl {
             units: units_of(&geometry, health),
             learned: Learned::default(),
             reads: Slab::default(),
-            openings: Openings::default(),
             clean_wanted: false,
             space_wanted: false,
             erase_all: false,

@@ -88,16 +88,18 @@ impl Ftl {
 
     /// Whether `point` may have one more band open, as far as the bound is concerned.
     pub(crate) fn may_open_one_more(&self, point: &Point) -> bool {
-        if self.geometry.open_blocks_max == 0 || point.purpose == Purpose::Host && self.tier_serves() {
+        if self.geometry.open_blocks_max == 0
+            || point.purpose == Purpose::Host && self.tier_serves()
+        {
             return true;
         }
         let others = if point.has_open() { self.points_wanting() } else { 0 };
-        self.openings.points + others < self.openings_of_points()
+        self.bands.openings.points + others < self.openings_of_points()
     }
 
     /// Whether a checkpoint can open its bands now, as far as the bound is concerned.
     pub(crate) fn may_open_checkpoint(&self) -> bool {
-        let Openings { points, checkpoints, .. } = self.openings;
+        let Openings { points, checkpoints, .. } = self.bands.openings;
         let max = self.geometry.open_blocks_max;
         let on_fast = self.units_for(Purpose::Checkpoint).start >= self.geometry.capacity_units();
         max == 0 || on_fast || points + checkpoints + self.layout.bands <= max
@@ -116,7 +118,7 @@ impl Ftl {
 
     pub(crate) fn note_open(&mut self, block: BlockId, purpose: Purpose) {
         if self.bounds_openings(block) {
-            *self.openings.count(purpose != Purpose::Checkpoint) += 1;
+            *self.bands.openings.count(purpose != Purpose::Checkpoint) += 1;
         }
     }
 
@@ -129,18 +131,19 @@ impl Ftl {
         let of_point = point != NONE;
         let whole = !cut && self.bands[block].slots_done == self.geometry.slots_per_block();
         if whole || self.units[self.geometry.unit_of(block) as usize].gone {
-            *self.openings.count(of_point) -= 1;
+            *self.bands.openings.count(of_point) -= 1;
             return;
         }
-        self.openings.finishing.push((block, of_point));
+        self.bands.openings.finishing.push((block, of_point));
         let tag = Tag(units::TAG_FLUSH | block.0);
         self.outputs.push_back(Output::Command(Command::Finish { tag, block }));
     }
 
     pub(crate) fn complete_finish(&mut self, block: BlockId) {
-        let at = self.openings.finishing.iter().position(|&(other, _)| other == block);
-        let (_, of_point) = self.openings.finishing.remove(at.expect("it was being finished"));
-        *self.openings.count(of_point) -= 1;
+        let at = self.bands.openings.finishing.iter().position(|&(other, _)| other == block);
+        let (_, of_point) =
+            self.bands.openings.finishing.remove(at.expect("it was being finished"));
+        *self.bands.openings.count(of_point) -= 1;
         self.room_changes += 1;
     }
 }

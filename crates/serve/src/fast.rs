@@ -46,7 +46,7 @@ impl FastControl {
 
     /// The shards have ended well, and nothing of the device is left open.
     pub(crate) fn closed(&self) {
-        self.device().discard_kept();
+        self.device().close();
     }
 
     /// How far a detach is.

@@ -44,7 +44,8 @@ nbd-client -d /dev/nbd0 >/dev/null
 
 #[test]
 fn the_kernels_nbd_client_and_a_virtio_disk_keep_a_tree() {
-    let Some((boot, kernel)) = prerequisites() else { return };
+    let test = "the kernel's NBD client in a guest";
+    let Some(guest) = Guest::found(test, &["nbd-client"]) else { return };
     let scratch = Scratch::new("guest");
     let config = scratch.file("weir.toml");
     let volumes = "[device]\nprofile = \"instant\"\nshards = 2\n\
@@ -60,18 +61,7 @@ fn the_kernels_nbd_client_and_a_virtio_disk_keep_a_tree() {
         "-netdev user,id=net -device virtio-net-pci,netdev=net \
          -drive file=nbd+unix:///virtio?socket={socket},format=raw,if=virtio,cache=none,discard=unmap"
     );
-    let seconds = GUEST_SECONDS_MAX.to_string();
-    // Some kernels have virtio's bus as a module, some built in.
-    let modules = "virtio_pci virtio_net virtio_blk nbd ext4";
-    let guest = Command::new(&boot)
-        .args(["-m", modules, "-q", &qemu, "-t", &seconds, &script])
-        .env("KDIR", kernel)
-        .env("PATH", crate::tools::search_path())
-        .stdin(Stdio::null())
-        .output()
-        .expect("the guest's script starts");
-    let text = said(&guest);
-    assert!(guest.status.success(), "the guest failed ({}):\n{text}", guest.status);
+    let text = guest.run("virtio_net virtio_blk nbd ext4", &["-q", &qemu, &script]);
     let hashes = |disk: &str| -> Vec<String> {
         let lines = text.lines().filter_map(|line| line.strip_prefix(disk));
         lines.filter(|line| !line.ends_with("./random")).map(str::to_owned).collect()
@@ -91,30 +81,58 @@ fn the_kernels_nbd_client_and_a_virtio_disk_keep_a_tree() {
     assert!(check.status.success(), "{}", said(&check));
 }
 
-/// The script that boots a kernel and the kernel's folder, if all is there. Says what is not.
-fn prerequisites() -> Option<(PathBuf, PathBuf)> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let boot = std::env::var_os("WEIR_E2E_VMRUN")
-        .map_or_else(|| root.join("../shared/tools/vmrun.sh"), PathBuf::from);
-    let kernel = std::env::var_os("WEIR_E2E_KERNEL")
-        .map_or_else(|| root.join("target/guest-kernel"), PathBuf::from);
-    let mut missing = Vec::new();
-    if !boot.is_file() {
-        missing.push(format!("{} (or WEIR_E2E_VMRUN)", boot.display()));
-    }
-    if !kernel.join("lib/modules").is_dir() {
-        missing.push(format!("{} (or WEIR_E2E_KERNEL)", kernel.display()));
-    }
-    for tool in ["qemu-system-x86_64", "nbd-client", "busybox", "cpio", "depmod", "mkfs.ext4"] {
-        if !output("sh", &["-c", &format!("command -v {tool}")]).status.success() {
-            missing.push(tool.to_owned());
+/// What a guest is made of: the script that boots a kernel, and the kernel's folder.
+pub struct Guest {
+    boot: PathBuf,
+    kernel: PathBuf,
+}
+
+impl Guest {
+    /// If all is there, with `tools` beside what every guest needs; else says what is not, and that
+    /// `test` was skipped.
+    pub fn found(test: &str, tools: &[&str]) -> Option<Self> {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let boot = std::env::var_os("WEIR_E2E_VMRUN")
+            .map_or_else(|| root.join("../shared/tools/vmrun.sh"), PathBuf::from);
+        let kernel = std::env::var_os("WEIR_E2E_KERNEL")
+            .map_or_else(|| root.join("target/guest-kernel"), PathBuf::from);
+        let mut missing = Vec::new();
+        if !boot.is_file() {
+            missing.push(format!("{} (or WEIR_E2E_VMRUN)", boot.display()));
         }
+        if !kernel.join("lib/modules").is_dir() {
+            missing.push(format!("{} (or WEIR_E2E_KERNEL)", kernel.display()));
+        }
+        let always = ["qemu-system-x86_64", "busybox", "cpio", "depmod", "mkfs.ext4"];
+        for tool in always.iter().chain(tools) {
+            if !output("sh", &["-c", &format!("command -v {tool}")]).status.success() {
+                missing.push((*tool).to_owned());
+            }
+        }
+        if missing.is_empty() {
+            return Some(Self { boot, kernel });
+        }
+        // Past the capture of the test runner: nobody should believe that this ran.
+        let _ = fs::write("/dev/stderr", format!("SKIPPED: {test}: no {}\n", missing.join(", ")));
+        None
     }
-    if missing.is_empty() {
-        return Some((boot, kernel));
+
+    /// Boots with these modules; `args` are for the script that boots, the last of them what to run.
+    /// Returns what was said, if that ended well.
+    pub fn run(&self, modules: &str, args: &[&str]) -> String {
+        let seconds = GUEST_SECONDS_MAX.to_string();
+        // Some kernels have virtio's bus as a module, some built in.
+        let modules = format!("virtio_pci {modules}");
+        let guest = Command::new(&self.boot)
+            .args(["-m", &modules, "-t", &seconds])
+            .args(args)
+            .env("KDIR", &self.kernel)
+            .env("PATH", crate::tools::search_path())
+            .stdin(Stdio::null())
+            .output()
+            .expect("the guest's script starts");
+        let text = said(&guest);
+        assert!(guest.status.success(), "the guest failed ({}):\n{text}", guest.status);
+        text
     }
-    // Past the capture of the test runner: nobody should believe that this ran.
-    let text = format!("SKIPPED: the kernel's NBD client in a guest: no {}\n", missing.join(", "));
-    let _ = fs::write("/dev/stderr", text);
-    None
 }

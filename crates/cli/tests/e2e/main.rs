@@ -31,3 +31,4 @@ mod tier;
 mod tls;
 mod tools;
 mod trace;
+mod zoned;

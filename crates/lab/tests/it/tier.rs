@@ -75,8 +75,14 @@ fn live_with_a_failed_program(failing: u64, checkpoint_bands: u32) -> Result<u64
     let pairing = if checkpoint_bands == 1 { Pairing::None } else { Pairing::Staircase };
     let fast = FastTier { units: 1, blocks_per_unit: 7 + 2 * checkpoint_bands };
     let manner = Manner::Tiered { pairing, fast };
-    let device =
-        Small { manner, units: 2, blocks_per_unit: 12, pages_per_block: 8, slots_per_page: 1, open_blocks_max: 0 };
+    let device = Small {
+        manner,
+        units: 2,
+        blocks_per_unit: 12,
+        pages_per_block: 8,
+        slots_per_page: 1,
+        open_blocks_max: 0,
+    };
     let faults = Faults { programs_failing: vec![failing], ..Faults::default() };
     let (mut host, logical_blocks) = host_of(&device, &settings, faults, 0)?;
     let geometry = *host.sim.medium().geometry();

@@ -54,7 +54,7 @@ fn a_zoned_device_lives_on_through_failures_and_switches() {
             1 | 2 => Manner::Nand([Pairing::None, Pairing::Adjacent(2)][seed as usize / 4 % 2]),
             _ => Manner::Tiered { pairing: Pairing::None, fast },
         };
-        if seed % 4 > 0 {
+        if !seed.is_multiple_of(4) {
             options.faults =
                 Faults { seed, program_fail: 0.0003, erase_fail: 0.0003, ..Faults::default() };
         }

@@ -1,5 +1,6 @@
 //! Devices in a plain file or on a block device: the header, and where each shard's part lies. The
-//! layout is told in `medium/direct.rs`. The header is sector 0, numbers little-endian:
+//! layout is told in `medium/direct.rs`, that on a zoned device in `zoned.rs`. The header is sector 0,
+//! numbers little-endian:
 //!
 //! | bytes | holds |
 //! |---|---|
@@ -9,7 +10,7 @@
 //! | 16..32 | uuid |
 //! | 32..36 | units of each shard |
 //! | 36..40 | blocks of each unit |
-//! | 40..44 | program units of each block |
+//! | 40..44 | program units of each block: 64, or what fits into a zone |
 //! | 44..48 | logical blocks of each shard |
 //! | 48..52 | OP in percent, as asked for |
 //! | 52..56 | CRC-32C of the bytes before |
@@ -26,7 +27,8 @@
 //! Invariant: what others keep on the file or disk is never overwritten unless it was thrown away
 //! before ([`wipe`]); a disk that the system uses (mounted, swap, part of another) is not opened.
 
-use super::{DeviceError, FastNote, FastPart, Mode, Shape, lock};
+use super::zoned::{self, EraseCounts, Zoned};
+use super::{DeviceError, FastNote, FastPart, Mode, Shape, Tier, lock};
 use crate::kept::{Kept, KeptShard};
 use crate::medium::{
     DirectStore, Fence, PAGE_BYTES, Place, RECORD_BYTES, SLOTS_PER_PAGE, Store, encode_generation,
@@ -49,6 +51,25 @@ const SECTOR: u64 = BLOCK_BYTES as u64;
 /// Program units of an erase block of 4 MiB.
 const PAGES_PER_BLOCK: u32 = 64;
 const BLOCK_FILE_BYTES: u64 = PAGES_PER_BLOCK as u64 * PAGE_BYTES;
+
+/// What the blocks of a file or disk are like.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Bands {
+    /// Program units of each.
+    pub pages: u32,
+    /// Most of a shard's that may be partly written at a time; 0 for no limit.
+    pub open_blocks_max: u32,
+}
+
+impl Bands {
+    /// Where any place can be overwritten.
+    pub const PLAIN: Self = Self { pages: PAGES_PER_BLOCK, open_blocks_max: 0 };
+
+    /// Of what is at `path`, or will be, divided among so many shards.
+    pub fn at(path: &Path, shards: u32) -> Result<Self, DeviceError> {
+        Zoned::at(path)?.map_or(Ok(Self::PLAIN), |zoned| zoned.bands(path, shards))
+    }
+}
 const GENERATION_AT: u64 = SECTOR;
 
 /// What the header tells.
@@ -56,6 +77,7 @@ const GENERATION_AT: u64 = SECTOR;
 pub struct Parts {
     pub shards: u32,
     pub shape: Shape,
+    pub bands: Bands,
     pub op_percent: u32,
     pub uuid: u128,
     /// Present if it has a fast tier.
@@ -63,10 +85,11 @@ pub struct Parts {
 }
 
 /// The rules of a file as those of flash without delays.
-pub fn profile() -> Profile {
+pub fn profile(bands: &Bands) -> Profile {
+    let Bands { pages, open_blocks_max } = bands;
     let text = format!(
-        "name = \"file\"\npage_bytes = {}\noob_bytes = 512\npages_per_block = {PAGES_PER_BLOCK}\n\
-         planes = 1\nbits_per_cell = 1\npairing = \"none\"\nread_ns = [0]\nprogram_ns = [0]\n\
+        "name = \"file\"\npage_bytes = {}\noob_bytes = 512\npages_per_block = {pages}\n\
+         open_blocks_max = {open_blocks_max}\nplanes = 1\nbits_per_cell = 1\npairing = \"none\"\nread_ns = [0]\nprogram_ns = [0]\n\
          erase_ns = 0\ncommand_ns = 0\nbus_ns_per_byte = 0.0\ncache_read = true\n\
          cache_program = true\npartial_read = true\nqueue_depth = 8\nendurance = 100_000\n\
          factory_bad_max = 0.0\necc_bits_per_kib = 8\n\
@@ -79,16 +102,36 @@ pub fn profile() -> Profile {
 
 /// True if a device was made here.
 pub fn exists(path: &Path) -> bool {
+    if let Ok(Some(zoned)) = Zoned::at(path) {
+        return zoned.head(path).is_ok_and(|head| head.is_some_and(|h| h.header[..8] == *MAGIC));
+    }
     let mut magic = [0; 8];
     File::open(path).and_then(|file| file.read_exact_at(&mut magic, 0)).is_ok() && magic == *MAGIC
+}
+
+/// True of a header of a device, or of one that is being made.
+pub fn is_ours(header: &[u8]) -> bool {
+    header.starts_with(MAGIC) || header.starts_with(MAGIC_UNFINISHED)
+}
+
+/// True of the header of a device that is being made.
+pub fn is_unfinished(header: &[u8]) -> bool {
+    header.starts_with(MAGIC_UNFINISHED)
+}
+
+/// The header of a device that is being made.
+pub fn unfinished() -> [u8; BLOCK_BYTES] {
+    let mut header = [0; BLOCK_BYTES];
+    header[..8].copy_from_slice(MAGIC_UNFINISHED);
+    header
 }
 
 /// Writes the records and opens the parts. They become a device by [`commit`].
 pub fn create(
     path: &Path,
-    (shards, shape): (u32, Shape),
+    parts: &Parts,
     fast: Option<&mut FastPart>,
-) -> Result<(Vec<(Nand, Store)>, File), DeviceError> {
+) -> Result<(Opened, File), DeviceError> {
     let file = open_alone(path, OpenOptions::new().write(true).create(true).truncate(false))?;
     if exists(path) {
         return Err(DeviceError::Exists(path.into()));
@@ -96,11 +139,25 @@ pub fn create(
     if let Some(what) = foreign(path, &file)? {
         return Err(DeviceError::Foreign { path: path.into(), what });
     }
-    let nand = shape.nand(&profile(), &Faults::default(), 0, None)?;
-    let geometry = nand.geometry();
-    let bytes = places(&geometry, shards, 0).1;
-    if is_block_device(&file, path)? {
-        let mut reader = &file;
+    let nand = parts.nand(None)?;
+    if let Some(zoned) = Zoned::at(path)? {
+        let blocks = u64::from(nand.geometry().blocks()) * u64::from(parts.shards);
+        zoned.check_size(path, blocks)?;
+        zoned::begin(path, &file)?;
+    } else {
+        begin_plain(path, &file, parts, &nand)?;
+    }
+    let media = open_parts(path, &file, parts, fast, (Mode::ReadWrite, None))?;
+    Ok((media, file))
+}
+
+/// Sizes the file and writes its records; first of all the header: a device that was made by half may
+/// be made again.
+fn begin_plain(path: &Path, file: &File, parts: &Parts, nand: &Nand) -> Result<(), DeviceError> {
+    let (places, bytes) = places(&nand.geometry(), parts.shards, 0);
+    let disk = is_block_device(file, path)?;
+    if disk {
+        let mut reader = file;
         let end = io::Seek::seek(&mut reader, io::SeekFrom::End(0));
         let found = end.map_err(DeviceError::io(path, "size"))?;
         if found < bytes {
@@ -109,27 +166,25 @@ pub fn create(
             return Err(DeviceError::invalid(path, reason, mend));
         }
     }
-    // First of all: a device that was made by half may be made again.
-    let mut header = [0; BLOCK_BYTES];
-    header[..8].copy_from_slice(MAGIC_UNFINISHED);
-    file.write_all_at(&header, 0).map_err(DeviceError::io(path, "clear the header"))?;
+    file.write_all_at(&unfinished(), 0).map_err(DeviceError::io(path, "clear the header"))?;
     file.sync_all().map_err(DeviceError::io(path, "sync"))?;
-    if !is_block_device(&file, path)? {
+    if !disk {
         file.set_len(bytes).map_err(DeviceError::io(path, "size"))?;
     }
     let failed = "write the records";
-    for place in places(&geometry, shards, 0).0 {
+    for place in places {
         let records: Vec<u8> = nand.records().flat_map(|(_, record)| record.encode()).collect();
         file.write_all_at(&records, place.records_at).map_err(DeviceError::io(path, failed))?;
     }
-    lock::write_generation(&file, path, GENERATION_AT, 0)?;
-    let media = open_parts(path, &file, (shards, shape), fast, (Mode::ReadWrite, None))?;
-    Ok((media, file))
+    lock::write_generation(file, path, GENERATION_AT, 0)
 }
 
 /// Throws away what is at `path`, whatever it is: clears where headers are. Not if it is in use.
 pub fn wipe(path: &Path) -> Result<(), DeviceError> {
     let file = open_alone(path, OpenOptions::new().write(true))?;
+    if let Some(zoned) = Zoned::at(path)? {
+        return zoned::wipe(path, &zoned, &file);
+    }
     let metadata = file.metadata().map_err(DeviceError::io(path, "examine"))?;
     let block_device = metadata.file_type().is_block_device();
     let bytes = if block_device { HEAD_BYTES } else { metadata.len().min(HEAD_BYTES) };
@@ -142,6 +197,9 @@ pub fn wipe(path: &Path) -> Result<(), DeviceError> {
 
 /// What is at the head of a file or disk that is not ours, in words; `None` if there is nothing.
 pub fn foreign(path: &Path, file: &File) -> Result<Option<String>, DeviceError> {
+    if let Some(zoned) = Zoned::at(path)? {
+        return zoned::foreign(path, &zoned).map(|what| what.map(Into::into));
+    }
     let mut head = Vec::new();
     let read = file.take(HEAD_BYTES).read_to_end(&mut head);
     read.map_err(DeviceError::io(path, "read the head"))?;
@@ -175,14 +233,22 @@ const SIGNATURES: [(usize, &[u8], &str); 12] = [
 
 /// Writes the header: from now on there is a device.
 pub fn commit(path: &Path, file: &File, made: &Parts) -> Result<(), DeviceError> {
-    let Parts { shards, shape, op_percent, uuid, ref fast } = *made;
+    let header = encode(made)?;
+    if Zoned::at(path)?.is_some() {
+        return zoned::rewrite(path, &header);
+    }
+    file.write_all_at(&header, 0).map_err(DeviceError::io(path, "write the header"))?;
+    file.sync_all().map_err(DeviceError::io(path, "sync"))
+}
+
+fn encode(made: &Parts) -> Result<[u8; BLOCK_BYTES], DeviceError> {
+    let Parts { shards, shape, op_percent, uuid, ref fast, .. } = *made;
     let mut header = Vec::from(MAGIC);
     let version = if fast.is_some() { VERSION_FAST } else { VERSION };
     header.extend(version.to_le_bytes());
     header.extend(shards.to_le_bytes());
     header.extend(uuid.to_le_bytes());
-    let geometry = shape.nand(&profile(), &Faults::default(), 0, None)?.geometry();
-    let Geometry { units, blocks_per_unit, pages_per_block, .. } = geometry;
+    let Geometry { units, blocks_per_unit, pages_per_block, .. } = made.nand(None)?.geometry();
     for number in [units, blocks_per_unit, pages_per_block, shape.logical_blocks, op_percent] {
         header.extend(number.to_le_bytes());
     }
@@ -198,8 +264,14 @@ pub fn commit(path: &Path, file: &File, made: &Parts) -> Result<(), DeviceError>
         header[FAST_AT + 4..FAST_TEXT_AT].copy_from_slice(&sum.to_le_bytes());
         header[FAST_TEXT_AT..FAST_TEXT_AT + text.len()].copy_from_slice(text.as_bytes());
     }
-    file.write_all_at(&header, 0).map_err(DeviceError::io(path, "write the header"))?;
-    file.sync_all().map_err(DeviceError::io(path, "sync"))
+    Ok(header.try_into().expect("it was sized"))
+}
+
+impl Parts {
+    /// The rules of a shard, with nothing written.
+    pub fn nand(&self, tier: Option<&Tier>) -> Result<Nand, DeviceError> {
+        self.shape.nand(&profile(&self.bands), &Faults::default(), 0, tier)
+    }
 }
 
 /// Opens what [`create`] made.
@@ -208,8 +280,8 @@ pub fn open(
     (parts, file): (&Parts, &File),
     fast: Option<&mut FastPart>,
     how: (Mode, Option<&mut Kept>),
-) -> Result<Vec<(Nand, Store)>, DeviceError> {
-    open_parts(path, file, (parts.shards, parts.shape), fast, how)
+) -> Result<Opened, DeviceError> {
+    open_parts(path, file, parts, fast, how)
 }
 
 /// What is at `path`, and the file, which nobody else has open then.
@@ -223,6 +295,9 @@ pub fn claim(path: &Path, mode: Mode) -> Result<(Parts, File), DeviceError> {
 
 /// Opens for writing so far.
 pub fn generation(path: &Path, file: &File) -> Result<u64, DeviceError> {
+    if let Some(zoned) = Zoned::at(path)? {
+        return zoned::generation(path, &zoned);
+    }
     lock::read_generation(file, path, GENERATION_AT)
 }
 
@@ -265,6 +340,7 @@ fn places(geometry: &Geometry, shards: u32, generation: u64) -> (Vec<Place>, u64
     let place = |shard: u64| Place {
         records_at: 2 * SECTOR + shard * records_bytes,
         blocks_at: blocks_start + shard * blocks * BLOCK_FILE_BYTES,
+        stride: BLOCK_FILE_BYTES,
         generation,
     };
     let end = blocks_start + u64::from(shards) * blocks * BLOCK_FILE_BYTES;
@@ -274,7 +350,14 @@ fn places(geometry: &Geometry, shards: u32, generation: u64) -> (Vec<Place>, u64
 fn read_header(path: &Path, file: &File) -> Result<Parts, DeviceError> {
     let mend = "restore it from a backup, or format the device anew";
     let mut header = [0; BLOCK_BYTES];
-    file.read_exact_at(&mut header, 0).map_err(DeviceError::io(path, "read the header"))?;
+    let zoned = Zoned::at(path)?;
+    match &zoned {
+        Some(zoned) => header = zoned.head(path)?.map_or(header, |head| head.header),
+        None => {
+            let read = file.read_exact_at(&mut header, 0);
+            read.map_err(DeviceError::io(path, "read the header"))?;
+        }
+    }
     let word = |at: usize| u32::from_le_bytes([0, 1, 2, 3].map(|i| header[at + i]));
     if header[..8] != *MAGIC {
         return Err(DeviceError::invalid(path, "holds no device of Weir", "see `weir format`"));
@@ -283,8 +366,17 @@ fn read_header(path: &Path, file: &File) -> Result<Parts, DeviceError> {
         let reason = format!("version {}: this build reads {VERSION} and {VERSION_FAST}", word(8));
         return Err(DeviceError::invalid(path, reason, "use the build that made the device"));
     }
-    if word(52) != flash::crc(&header[..52]) || word(12) == 0 || word(40) != PAGES_PER_BLOCK {
+    if word(52) != flash::crc(&header[..52]) || word(12) == 0 {
         return Err(DeviceError::invalid(path, "the header is damaged", mend));
+    }
+    let bands = zoned.map_or(Ok(Bands::PLAIN), |zoned| zoned.bands(path, word(12)))?;
+    if word(40) != bands.pages {
+        let reason = format!(
+            "was made of blocks of {} program units, and has room for {} in each now",
+            word(40),
+            bands.pages
+        );
+        return Err(DeviceError::invalid(path, reason, mend));
     }
     let shape = Shape {
         channels: word(32),
@@ -303,16 +395,19 @@ fn read_header(path: &Path, file: &File) -> Result<Parts, DeviceError> {
             return Err(DeviceError::invalid(path, reason, mend));
         }
     }
-    Ok(Parts { shards: word(12), shape, op_percent: word(48), uuid, fast })
+    Ok(Parts { shards: word(12), shape, bands, op_percent: word(48), uuid, fast })
 }
 
 fn open_parts(
     path: &Path,
     file: &File,
-    (shards, shape): (u32, Shape),
+    parts: &Parts,
     mut fast: Option<&mut FastPart>,
     (mode, mut kept): (Mode, Option<&mut Kept>),
-) -> Result<Vec<(Nand, Store)>, DeviceError> {
+) -> Result<Opened, DeviceError> {
+    if Zoned::at(path)?.is_some() {
+        return zoned::open_parts(path, file, parts, fast, (mode, kept));
+    }
     let writable = mode == Mode::ReadWrite;
     let mut generation = lock::read_generation(file, path, GENERATION_AT)?;
     if let Some(fast) = &fast {
@@ -329,10 +424,9 @@ fn open_parts(
     let tier = fast.as_ref().map(|fast| &fast.tier);
     // Behind a fast tier nothing waits for a flush.
     let flags = libc::O_DIRECT | if tier.is_some() { libc::O_DSYNC } else { 0 };
-    let shard = || shape.nand(&profile(), &Faults::default(), 0, tier);
-    let geometry = shard()?.geometry().without_fast();
-    for (index, place) in (0..).zip(places(&geometry, shards, generation).0) {
-        let nand = shard()?;
+    let geometry = parts.nand(tier)?.geometry().without_fast();
+    for (index, place) in (0..).zip(places(&geometry, parts.shards, generation).0) {
+        let nand = parts.nand(tier)?;
         let mut options = OpenOptions::new();
         options.read(true).write(writable).custom_flags(flags);
         let direct = options.open(path).map_err(DeviceError::io(path, "open for direct I/O"))?;
@@ -343,8 +437,8 @@ fn open_parts(
             .map_err(DeviceError::io(path, "read the records"))?;
         if let Some(kept) = &mut kept {
             kept.compare(index, false, |slot| {
-                let record = BlockRecord::decode(&store.stored_record(geometry.block_of(slot)));
-                store.oob_of(slot, record?.erase_count).ok()
+                let record = store.stored_record(geometry.block_of(slot))?;
+                store.oob_of(slot, BlockRecord::decode(&record)?.erase_count).ok()
             });
         }
         media.push((nand, store));
@@ -352,7 +446,15 @@ fn open_parts(
     for (index, (nand, store)) in (0..).zip(&mut media) {
         restore(path, nand, store, kept.as_mut().and_then(|kept| kept.shard(index)))?;
     }
-    Ok(media.into_iter().map(|(nand, store)| (nand, Store::Direct(store))).collect())
+    let stores = media.into_iter().map(|(nand, store)| (nand, Store::Direct(store))).collect();
+    Ok(Opened { stores, erase_counts: None })
+}
+
+/// The parts of a device that is open.
+pub struct Opened {
+    pub stores: Vec<(Nand, Store)>,
+    /// On zones: to be kept when it is closed.
+    pub erase_counts: Option<EraseCounts>,
 }
 
 fn restore(
@@ -364,7 +466,8 @@ fn restore(
     let slots_per_page = nand.geometry().slots_per_page;
     let mut looked_for = Vec::new();
     for block in (0..nand.geometry().capacity_blocks()).map(flash::BlockId) {
-        let Some(mut record) = BlockRecord::decode(&store.stored_record(block)) else {
+        let record = store.stored_record(block);
+        let Some(mut record) = record.and_then(|record| BlockRecord::decode(&record)) else {
             let reason = format!("the record of block {} is damaged", block.0);
             let mend = "restore it from a backup, or format the device anew";
             return Err(DeviceError::invalid(path, reason, mend));

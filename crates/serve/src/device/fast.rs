@@ -22,7 +22,7 @@
 //! - nothing is overwritten that is not empty or thrown away before ([`wipe`]);
 //! - the part says what it is before the capacity tier says that it has one.
 
-use super::{DeviceError, Kind, Mode, Tier, direct, lock};
+use super::{DeviceError, Kind, Mode, Tier, direct, lock, zoned};
 use crate::kept::Kept;
 use crate::medium::{Area, FastStore, RECORD_BYTES, encode_generation, oob_sectors};
 use flash::{BLOCK_BYTES, BlockId, FastTier, Geometry};
@@ -212,6 +212,10 @@ fn create_in_file(
     records: &[u8],
 ) -> Result<(), DeviceError> {
     refuse_taken(path, new.device)?;
+    if zoned::Zoned::at(path)?.is_some() {
+        let reason = "is zoned: a fast tier writes the same place again and again";
+        return Err(DeviceError::invalid(path, reason, "use it as capacity, behind another disk"));
+    }
     let mut options = OpenOptions::new();
     let file = direct::open_alone(path, options.write(true).create(true).truncate(false))?;
     if exists(path) {
@@ -444,7 +448,7 @@ impl FastPart {
             return Err(DeviceError::invalid(path, reason, "name that one in device.fast.path"));
         }
         let profile = match &part.profile {
-            None => direct::profile(),
+            None => direct::profile(&direct::Bands::PLAIN),
             Some(table) => Profile::parse(&table.to_string()).map_err(|e| {
                 DeviceError::invalid(path, e.to_string(), "restore fast.toml from a backup")
             })?,

@@ -1,6 +1,6 @@
 //! Kept memory of a device: whose it is, and how it comes and goes with the opens.
 
-use super::{Description, Device, DeviceError, FastPart, Kind, Mode, Own, direct, folder};
+use super::{Description, Device, DeviceError, FastPart, Kind, Mode, Own, direct, folder, zoned};
 use crate::kept::{Identity, Kept, KeptOptions, frames_wanted};
 use ftl::Settings;
 use nand::Faults;
@@ -27,7 +27,7 @@ impl Own {
             return Err("the device is only looked at".into());
         }
         let shown = |error: DeviceError| error.to_string();
-        let direct = direct::profile();
+        let direct = direct::profile(&self.bands());
         let none = Faults::default();
         let (shape, profile, faults, shards, raw) = match &self.what {
             Description::Folder(own) => {
@@ -99,8 +99,14 @@ impl Device {
         }
     }
 
-    /// The device was closed well: what was kept of it is given back.
-    pub fn discard_kept(&mut self) {
+    /// The device was closed well: what was kept of it is given back, and zones are told how often they
+    /// were erased.
+    pub fn close(&mut self) {
+        if let (Some(own), Some(counts)) = (&self.own, &self.erase_counts)
+            && let Err(error) = zoned::keep_counts(&own.path, counts)
+        {
+            tracing::warn!(%error, "the erase counts of empty zones are not kept");
+        }
         if let Ok(kept) = std::mem::replace(&mut self.kept, Err("the device is closed".into())) {
             kept.discard();
         }

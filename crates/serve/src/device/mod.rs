@@ -13,6 +13,7 @@ mod kept;
 mod lock;
 pub(crate) mod raw;
 mod volumes;
+mod zoned;
 
 pub use crate::kept::{KeptCounts, KeptOptions, KeptPlace};
 pub use error::DeviceError;
@@ -154,6 +155,8 @@ pub struct Device {
     fast: Option<FastPart>,
     /// Its kept memory, or why it has none.
     kept: Result<Kept, String>,
+    /// Of a zoned device.
+    erase_counts: Option<zoned::EraseCounts>,
 }
 
 /// What a device on files keeps of itself.
@@ -204,6 +207,7 @@ impl Device {
             fresh: true,
             fast: None,
             kept: Err("the device is in memory".into()),
+            erase_counts: None,
         };
         let mut note = None;
         if let (Some(fast), Some(tier)) = (&options.fast, tier)
@@ -243,13 +247,13 @@ impl Device {
                 stores
             }
             Kind::File { path } => {
-                let op_percent = options.op_percent;
-                let parts =
-                    direct::Parts { shards, shape, op_percent, uuid: plan.uuid, fast: note };
-                let (stores, lock) = direct::create(path, (shards, shape), device.fast.as_mut())?;
+                let (op_percent, bands, uuid) = (options.op_percent, plan.bands, plan.uuid);
+                let parts = direct::Parts { shards, shape, bands, op_percent, uuid, fast: note };
+                let (opened, lock) = direct::create(path, &parts, device.fast.as_mut())?;
                 let what = Description::File(parts);
                 device.own = Some(Own { path: path.clone(), what, lock });
-                stores
+                device.erase_counts = opened.erase_counts;
+                opened.stores
             }
         };
         device.keep_new(&options.kept, settings);
@@ -303,15 +307,16 @@ impl Device {
         mut kept: Result<Kept, String>,
     ) -> Result<Self, DeviceError> {
         let how = (mode, kept.as_mut().ok());
-        let (stores, raw) = match &own.what {
+        let (opened, raw) = match &own.what {
             Description::Folder(description) => {
                 let stores = folder::open(&own.path, description, part.as_mut(), how)?;
-                (stores, description.raw.clone())
+                (direct::Opened { stores, erase_counts: None }, description.raw.clone())
             }
             Description::File(parts) => {
                 (direct::open(&own.path, (parts, &own.lock), part.as_mut(), how)?, None)
             }
         };
+        let direct::Opened { stores, erase_counts } = opened;
         if let Ok(kept) = &mut kept {
             kept.adopt(own.generation()?);
         }
@@ -325,6 +330,7 @@ impl Device {
             fresh: false,
             fast: part,
             kept,
+            erase_counts: erase_counts.filter(|_| mode == Mode::ReadWrite),
         };
         device.compose(stores)?;
         Ok(device)
@@ -486,6 +492,14 @@ impl Own {
         }
     }
 
+    /// What its blocks are like, if it is in a file or on a disk.
+    fn bands(&self) -> direct::Bands {
+        match &self.what {
+            Description::Folder(_) => direct::Bands::PLAIN,
+            Description::File(parts) => parts.bands,
+        }
+    }
+
     fn uuid(&self) -> u128 {
         match &self.what {
             Description::Folder(description) => description.uuid,
@@ -537,7 +551,8 @@ impl Own {
 
     /// Makes an empty fast tier and notes it. The next mount begins to use it.
     fn attach(&mut self, options: &FastOptions, settings: &Settings) -> Result<(), DeviceError> {
-        let direct_profile = direct::profile();
+        let bands = self.bands();
+        let direct_profile = direct::profile(&bands);
         let (shape, profile, faults, shards, raw, generation) = match &self.what {
             Description::Folder(own) => {
                 let generation = folder::generation(&self.path)?;
@@ -584,7 +599,7 @@ fn tier(
 ) -> Result<Tier, DeviceError> {
     let profile = match &options.kind {
         Kind::Memory { profile } | Kind::Nand { profile, .. } => profile.clone(),
-        Kind::File { .. } => direct::profile(),
+        Kind::File { .. } => direct::profile(&direct::Bands::PLAIN),
     };
     let band = u64::from(geometry.slots_per_block()) * BLOCK_BYTES as u64;
     let min = ftl::fast_blocks_min(geometry, logical_blocks, settings);
@@ -627,7 +642,8 @@ struct Plan {
     /// With the spare that was found.
     raw: Option<RawOptions>,
     tier: Option<Tier>,
-    /// Of a plain file or disk.
+    /// Of a file or disk.
+    bands: direct::Bands,
     direct: Profile,
 }
 
@@ -641,7 +657,11 @@ impl Plan {
 }
 
 fn plan(options: &DeviceOptions, split: &Split, settings: &Settings) -> Result<Plan, DeviceError> {
-    let direct = direct::profile();
+    let bands = match &options.kind {
+        Kind::File { path } => direct::Bands::at(path, options.shards)?,
+        Kind::Memory { .. } | Kind::Nand { .. } => direct::Bands::PLAIN,
+    };
+    let direct = direct::profile(&bands);
     let profile = match &options.kind {
         Kind::Memory { profile } | Kind::Nand { profile, .. } => profile,
         Kind::File { .. } => &direct,
@@ -659,7 +679,7 @@ fn plan(options: &DeviceOptions, split: &Split, settings: &Settings) -> Result<P
             return Err(DeviceError::Options(RAW_WITHOUT_FAST.into()));
         }
         let formats = vec![CoreFormat::Raw(format)];
-        return Ok(Plan { shape, formats, uuid, raw, tier: None, direct });
+        return Ok(Plan { shape, formats, uuid, raw, tier: None, bands, direct });
     }
     let formats = formats(options, split)?;
     let logical_blocks = formats[0].logical_blocks;
@@ -676,7 +696,7 @@ fn plan(options: &DeviceOptions, split: &Split, settings: &Settings) -> Result<P
     }
     let uuid = formats[0].uuid;
     let formats = formats.into_iter().map(CoreFormat::Block).collect();
-    Ok(Plan { shape, formats, uuid, raw: None, tier: fast_units, direct })
+    Ok(Plan { shape, formats, uuid, raw: None, tier: fast_units, bands, direct })
 }
 
 /// How to format each shard for the FTL: all get the same label, so that any tells the volumes.

@@ -21,8 +21,8 @@
 //! Invariant: a head is written durably before anything that rests on it, and the zone of the newest is
 //! never reset.
 
-use super::direct::{self, Bands, Parts};
-use super::{DeviceError, FastPart, Mode, lock};
+use super::direct::{self, Bands, Opened, Parts};
+use super::{DeviceError, FastPart, Mode};
 use crate::buffer::Buffer;
 use crate::kept::Kept;
 use crate::medium::zones::{self, Zone, ZoneKind, ZoneState};
@@ -30,7 +30,7 @@ use crate::medium::{
     DirectStore, Fence, GENERATION_BYTES, PAGE_BYTES, Place, Store, decode_generation,
     encode_generation,
 };
-use flash::{BLOCK_BYTES, BlockId, Geometry};
+use flash::{BLOCK_BYTES, BlockId};
 use nand::{BlockRecord, Nand};
 use std::fs::{self, File, OpenOptions};
 use std::os::linux::fs::MetadataExt;
@@ -70,14 +70,15 @@ impl Zoned {
     /// The zoned device at `path`; `None` if it is another file or disk, or is not there.
     pub fn at(path: &Path) -> Result<Option<Self>, DeviceError> {
         let Ok(file) = File::open(path) else { return Ok(None) };
-        let Some(bytes) = zones::zone_bytes(&file).map_err(DeviceError::io(path, "ask for zones"))?
+        let Some(bytes) =
+            zones::zone_bytes(&file).map_err(DeviceError::io(path, "ask for zones"))?
         else {
             return Ok(None);
         };
         let all = zones::report(&file).map_err(DeviceError::io(path, "ask for its zones"))?;
-        Self::of(all, bytes, open_max(&file)).map(Some).map_err(|reason| {
-            DeviceError::invalid(path, reason, "use another disk, or a partition without zones")
-        })
+        Self::of(all, bytes, open_max(&file))
+            .map(Some)
+            .map_err(|reason| DeviceError::invalid(path, reason, "use another disk"))
     }
 
     /// `Err` says why the zones are of no use.
@@ -95,9 +96,10 @@ impl Zoned {
                 zones.len()
             ));
         }
-        if zones[..HEADS].iter().any(|zone| {
-            matches!(zone.state, ZoneState::Offline | ZoneState::ReadOnly)
-        }) {
+        if zones[..HEADS]
+            .iter()
+            .any(|zone| matches!(zone.state, ZoneState::Offline | ZoneState::ReadOnly))
+        {
             return Err("one of its first two zones is offline or read-only".into());
         }
         Ok(Self { zones, pages, open_max })
@@ -110,7 +112,8 @@ impl Zoned {
             max => max.saturating_sub(HEADS as u32) / shards.max(1),
         };
         if self.open_max > 0 && open_blocks_max == 0 {
-            let reason = format!("has {} zones open at a time, {HEADS} of them for heads", self.open_max);
+            let reason =
+                format!("has {} zones open at a time, {HEADS} of them for heads", self.open_max);
             let mend = format!("use fewer shards than {shards}");
             return Err(DeviceError::invalid(path, reason, mend));
         }
@@ -121,7 +124,8 @@ impl Zoned {
     pub fn check_size(&self, path: &Path, blocks: u64) -> Result<(), DeviceError> {
         let found = self.zones.len() - HEADS;
         if (found as u64) < blocks {
-            let reason = format!("has {found} zones to use where the volumes and the OP need {blocks}");
+            let reason =
+                format!("has {found} zones to use where the volumes and the OP need {blocks}");
             let mend = "make the volumes (or device.capacity) smaller, or device.op_percent, or take \
                         fewer channels";
             return Err(DeviceError::invalid(path, reason, mend));
@@ -144,9 +148,10 @@ impl Zoned {
 
     /// Empties every zone that we would use.
     fn reset_all(&self, file: &File) -> std::io::Result<()> {
-        let written = self.zones.iter().filter(|zone| {
-            matches!(zone.state, ZoneState::Active | ZoneState::Full)
-        });
+        let written = self
+            .zones
+            .iter()
+            .filter(|zone| matches!(zone.state, ZoneState::Active | ZoneState::Full));
         for zone in written {
             zones::reset(file, zone.at, zone.bytes)?;
         }
@@ -194,7 +199,8 @@ impl Zoned {
         if flash::crc(bytes) != word(GENERATION_BYTES + 4) {
             return None;
         }
-        let erase_counts = bytes.as_chunks::<4>().0.iter().map(|b| u32::from_le_bytes(*b)).collect();
+        let erase_counts =
+            bytes.as_chunks::<4>().0.iter().map(|b| u32::from_le_bytes(*b)).collect();
         Some(Head { header: header.try_into().ok()?, generation, erase_counts, end })
     }
 
@@ -215,7 +221,11 @@ impl Zoned {
             Some(at) if at + bytes <= end => at,
             Some(_) => {
                 let reason = "the zone of its head is full";
-                return Err(DeviceError::invalid(path, reason, "start the server anew, and try again"));
+                return Err(DeviceError::invalid(
+                    path,
+                    reason,
+                    "start the server anew, and try again",
+                ));
             }
             None => {
                 zones::reset(&file, zone.at, zone.bytes).map_err(DeviceError::io(path, failed))?;
@@ -291,9 +301,9 @@ fn still_zoned(path: &Path) -> Result<Zoned, DeviceError> {
 
 /// The newest head of a device that was made here.
 fn newest(path: &Path, zoned: &Zoned) -> Result<Head, DeviceError> {
-    zoned.head(path)?.ok_or_else(|| {
-        DeviceError::invalid(path, "holds no device of Weir", "see `weir format`")
-    })
+    zoned
+        .head(path)?
+        .ok_or_else(|| DeviceError::invalid(path, "holds no device of Weir", "see `weir format`"))
 }
 
 /// Writes the header anew, in the generation there is.
@@ -321,7 +331,7 @@ pub fn open_parts(
     parts: &Parts,
     mut fast: Option<&mut FastPart>,
     (mode, mut kept): (Mode, Option<&mut Kept>),
-) -> Result<(Vec<(Nand, Store)>, EraseCounts), DeviceError> {
+) -> Result<Opened, DeviceError> {
     let zoned = still_zoned(path)?;
     let head = newest(path, &zoned)?;
     let (writable, mut generation) = (mode == Mode::ReadWrite, head.generation);
@@ -329,8 +339,7 @@ pub fn open_parts(
         fast.check_age(generation)?;
     }
     let tier = fast.as_ref().map(|fast| &fast.tier);
-    let shard = || parts.shape.nand(&direct::profile(&parts.bands), &Default::default(), 0, tier);
-    let geometry = shard()?.geometry().without_fast();
+    let geometry = parts.nand(tier)?.geometry().without_fast();
     let blocks = geometry.blocks() as usize;
     zoned.check_size(path, blocks as u64 * u64::from(parts.shards))?;
     let of_head = |i| head.erase_counts.get(i).copied().unwrap_or(0).into();
@@ -339,7 +348,7 @@ pub fn open_parts(
     let flags = libc::O_DIRECT | if tier.is_some() { libc::O_DSYNC } else { 0 };
     let mut media = Vec::new();
     for index in 0..parts.shards {
-        let nand = shard()?;
+        let nand = parts.nand(tier)?;
         let first = index as usize * blocks;
         let mut options = OpenOptions::new();
         options.read(true).write(writable).custom_flags(flags);
@@ -369,8 +378,8 @@ pub fn open_parts(
         generation += 1;
         zoned.write_head(path, &head.header, (generation, None), &plain(&counts))?;
     }
-    let media = media.into_iter().map(|(nand, store)| (nand, Store::Direct(store))).collect();
-    Ok((media, counts))
+    let stores = media.into_iter().map(|(nand, store)| (nand, Store::Direct(store))).collect();
+    Ok(Opened { stores, erase_counts: Some(counts) })
 }
 
 impl Zoned {
@@ -438,4 +447,69 @@ fn restore(
 /// The generation of the device at `path`.
 pub fn generation(path: &Path, zoned: &Zoned) -> Result<u64, DeviceError> {
     newest(path, zoned).map(|head| head.generation)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn zones(count: u64, capacity: u64) -> Vec<Zone> {
+        let zone = |index| Zone {
+            at: index * 4 * MIB,
+            bytes: 4 * MIB,
+            capacity,
+            written: 0,
+            kind: ZoneKind::Sequential,
+            state: ZoneState::Empty,
+        };
+        (0..count).map(zone).collect()
+    }
+
+    #[test]
+    fn the_first_two_sequential_zones_of_full_size_are_heads() {
+        let mut all = zones(8, 3 * MIB);
+        all[0].kind = ZoneKind::Other;
+        all[7].bytes = MIB;
+        let zoned = Zoned::of(all, 4 * MIB, 14).unwrap();
+        assert_eq!((zoned.pages, zoned.zones[0].at, zoned.data()[0].at), (48, 4 * MIB, 12 * MIB));
+        assert_eq!(zoned.data().len(), 4);
+        let place = zoned.place(1, 7);
+        assert_eq!((place.blocks_at, place.stride, place.generation), (16 * MIB, 4 * MIB, 7));
+        assert!(!zoned.is_written());
+    }
+
+    #[test]
+    fn zones_of_no_use_are_refused() {
+        let refused = |all| Zoned::of(all, 4 * MIB, 0).unwrap_err();
+        assert!(refused(zones(2, 3 * MIB)).contains("2 zones"));
+        assert!(refused(zones(8, 1 << 17)).contains("too small"));
+        let mut all = zones(8, 3 * MIB);
+        all[1].state = ZoneState::Offline;
+        assert!(refused(all).contains("offline"));
+        // One that is offline and tells no capacity makes no other smaller.
+        let mut all = zones(8, 3 * MIB);
+        (all[5].state, all[5].capacity) = (ZoneState::Offline, 0);
+        assert_eq!(Zoned::of(all, 4 * MIB, 0).unwrap().pages, 48);
+    }
+
+    #[test]
+    fn open_zones_are_divided_among_the_shards_beside_those_of_the_heads() {
+        let path = Path::new("/dev/zoned");
+        let of = |max| Zoned::of(zones(40, 3 * MIB), 4 * MIB, max).unwrap();
+        assert_eq!(of(14).bands(path, 2).unwrap(), Bands { pages: 48, open_blocks_max: 6 });
+        assert_eq!(of(0).bands(path, 2).unwrap().open_blocks_max, 0);
+        let refused = of(3).bands(path, 2).unwrap_err().to_string();
+        for word in ["/dev/zoned", "3 zones", "fewer shards"] {
+            assert!(refused.contains(word), "{word}: {refused}");
+        }
+        assert!(of(14).check_size(path, 38).is_ok());
+        assert!(of(14).check_size(path, 39).unwrap_err().to_string().contains("38 zones"));
+    }
+
+    #[test]
+    fn a_head_takes_whole_sectors() {
+        assert_eq!([0, 1, 1024, 1025].map(head_bytes), [8192, 12288, 12288, 16384]);
+    }
 }

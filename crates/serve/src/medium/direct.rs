@@ -61,9 +61,6 @@ pub const OOBS_AT: usize = 32;
 const _: () = assert!(OOBS_AT + SLOTS_PER_PAGE as usize * OOB_BYTES <= SUMMED_BYTES);
 const _: () = assert!((SLOTS_PER_PAGE as usize + 1) * BLOCK_BYTES == PAGE_BYTES as usize);
 
-/// Where the generation sector is.
-pub const GENERATION_AT: u64 = BLOCK_BYTES as u64;
-
 /// Where one shard's part of the file lies.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Place {
@@ -216,7 +213,13 @@ impl DirectStore {
     }
 
     /// Queues the discard of a block, or the reset of a zone, for which `scratch` is memory.
-    pub fn clear(&mut self, job: u32, block: BlockId, scratch: &mut Buffer, ring: &mut Ring) -> u32 {
+    pub fn clear(
+        &mut self,
+        job: u32,
+        block: BlockId,
+        scratch: &mut Buffer,
+        ring: &mut Ring,
+    ) -> u32 {
         if self.is_zoned() {
             return self.change(job, block, Change::Reset, scratch, ring);
         }
@@ -226,7 +229,13 @@ impl DirectStore {
     }
 
     /// Queues the finish of a zone.
-    pub fn finish(&mut self, job: u32, block: BlockId, scratch: &mut Buffer, ring: &mut Ring) -> u32 {
+    pub fn finish(
+        &mut self,
+        job: u32,
+        block: BlockId,
+        scratch: &mut Buffer,
+        ring: &mut Ring,
+    ) -> u32 {
         self.change(job, block, Change::Finish, scratch, ring)
     }
 
@@ -270,7 +279,8 @@ impl DirectStore {
                 1
             }
             Manner::Zoned { erase_counts, first, .. } => {
-                let erase_count = BlockRecord::decode(&record).map_or(0, |record| record.erase_count);
+                let erase_count =
+                    BlockRecord::decode(&record).map_or(0, |record| record.erase_count);
                 erase_counts[*first + block.0 as usize].store(erase_count, Ordering::Relaxed);
                 0
             }
@@ -392,7 +402,8 @@ fn side_by_side<T: Sync, R: Send>(
     let run = |items: &[T]| items.iter().map(&each).collect::<io::Result<Vec<R>>>();
     thread::scope(|scope| {
         let run = &run;
-        let parts: Vec<_> = items.chunks(part).map(|items| scope.spawn(move || run(items))).collect();
+        let parts: Vec<_> =
+            items.chunks(part).map(|items| scope.spawn(move || run(items))).collect();
         let mut all = Vec::with_capacity(items.len());
         for part in parts {
             all.extend(part.join().expect("reading does not panic")?);

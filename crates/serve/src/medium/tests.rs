@@ -61,6 +61,9 @@ impl Rig {
             | Completion::Flush { tag, result } => {
                 results.insert(tag.0, result);
             }
+            Completion::Finish { tag } => {
+                results.insert(tag.0, Ok(()));
+            }
         }) {}
         if ring.under_way() > 0 {
             let mut done = Vec::new();

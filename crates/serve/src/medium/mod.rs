@@ -306,6 +306,8 @@ impl Medium {
         let (store, what) = route(&mut self.store, &mut self.fast, &self.geometry, job.what);
         job.io = match what {
             What::Erase { .. } => 0,
+            // Some zoned disks read nothing where nothing is written, but an error.
+            What::Read { slot, .. } if store.is_zoned() && self.nand.status(slot) == ERASED => 0,
             What::Read { slot, count } => {
                 let to = read_target(job.into, count, scratch, views);
                 store.read(index, (slot, count), to, scratch, ring)
@@ -345,7 +347,7 @@ impl Medium {
     /// True if a disk that answers cannot read what it was asked for: of one zone that is offline, or
     /// of some sectors.
     fn is_damage(&self, done: Done) -> bool {
-        let zoned = matches!(&self.store, Store::Direct(store) if store.is_zoned());
+        let zoned = self.store.is_zoned();
         let read = matches!(self.jobs[done.index].what, What::Read { .. });
         match -done.result {
             libc::ENODATA | libc::EILSEQ => read,
@@ -637,6 +639,8 @@ fn record_after_program(
         Store::Memory(_) | Store::Direct(_) => None,
     }
 }
+
+const ERASED: SlotStatus = SlotStatus::Erased;
 
 /// A slot of which nothing is known.
 const NOT_READ: SlotRead<'static> =

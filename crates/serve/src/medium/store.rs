@@ -17,8 +17,13 @@ pub enum Store {
     Fast(FastStore),
 }
 
-/// Each queues I/O of a job and tells how many operations it is.
+/// Most queue I/O of a job and tell how many operations it is.
 impl Store {
+    /// On a zoned device.
+    pub fn is_zoned(&self) -> bool {
+        matches!(self, Self::Direct(store) if store.is_zoned())
+    }
+
     /// Queues the reads of `count` slots, to `to`, and of their OOBs.
     pub fn read(
         &self,

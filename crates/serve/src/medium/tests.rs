@@ -351,3 +351,63 @@ fn a_fast_tier_goes_on_in_the_middle_of_an_oob_sector_and_over_its_end() {
         expect_fast(&mut rig, neighbour, 0..2);
     }
 }
+
+/// A store of zones of 4 MiB with 3 that can be written, on a plain file of that size: which takes the
+/// pages, and refuses resets.
+fn zones_in_a_file(path: &Path) -> Rig {
+    let profile = Profile {
+        page_bytes: BLOCK_BYTES as u32,
+        planes: SLOTS_PER_PAGE,
+        pages_per_block: 48,
+        open_blocks_max: 3,
+        ..Profile::builtin("instant").unwrap()
+    };
+    let layout = nand::Layout { channels: 1, dies_per_channel: 1, blocks_per_plane: 8 };
+    let rules = nand::Nand::new(&profile, &layout, Faults::default()).unwrap();
+    let mut options = std::fs::File::options();
+    let file = options.read(true).write(true).create(true).truncate(true).open(path).unwrap();
+    let place = Place { records_at: 0, blocks_at: 4096, stride: 4 << 20, generation: 9 };
+    let fence = Fence { file: file.try_clone().unwrap(), at: 0, expected: [0; GENERATION_BYTES] };
+    let counts = (5..13).map(Into::into).collect();
+    let store = DirectStore::open_zoned(file, &rules.geometry(), place, &fence, (counts, 0));
+    Rig::new(Medium::new(rules, Store::Direct(store.unwrap()), false))
+}
+
+#[test]
+fn zones_lie_where_their_stride_says_and_are_read_only_where_they_are_written() {
+    let folder = Scratch::new("zones");
+    let mut rig = zones_in_a_file(&folder.0.join("disk"));
+    let geometry = *rig.medium.geometry();
+    let (slot, page) = (geometry.slot(BlockId(1), 0, 0), rig.page(7));
+    let (tag, count) = (rig.tag(), SLOTS_PER_PAGE);
+    rig.start(Command::Program { tag, slot, count }, &page);
+    assert_eq!(rig.finish().0[&tag.0], Ok(()));
+    let bytes = std::fs::read(folder.0.join("disk")).unwrap();
+    let at = 4096 + (4 << 20);
+    assert_eq!(bytes.len(), at + PAGE_BYTES as usize);
+    assert_eq!(&bytes[at..at + 4], b"WPU1");
+    // Behind the end of the file a read would fail.
+    let nothing = geometry.slot(BlockId(1), 1, 0);
+    for (slot, status) in [(slot, SlotStatus::Ok), (nothing, SlotStatus::Erased)] {
+        let tag = rig.tag();
+        rig.start(Command::Read { tag, slot, count, into: None, urgent: false }, &[]);
+        let (results, reads) = rig.finish();
+        assert_eq!(results[&tag.0], Ok(()));
+        assert!(reads[&tag.0].iter().all(|slot| slot.0 == status), "{status:?}");
+    }
+}
+
+#[test]
+fn a_zone_that_cannot_be_reset_is_a_block_that_failed_and_a_finish_ends_all_the_same() {
+    let folder = Scratch::new("zones-refused");
+    let mut rig = zones_in_a_file(&folder.0.join("disk"));
+    let block = BlockId(2);
+    let (slot, page) = (rig.medium.geometry().slot(block, 0, 0), rig.page(1));
+    let [program, finish, erase] = [(); 3].map(|()| rig.tag());
+    rig.start(Command::Program { tag: program, slot, count: SLOTS_PER_PAGE }, &page);
+    rig.start(Command::Finish { tag: finish, block }, &[]);
+    rig.start(Command::Erase { tag: erase, block }, &[]);
+    let (results, _) = rig.finish();
+    let wanted = [Ok(()), Ok(()), Err(MediumError::BlockFailed)];
+    assert_eq!([program, finish, erase].map(|tag| results[&tag.0]), wanted);
+}

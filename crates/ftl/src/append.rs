@@ -245,11 +245,12 @@ impl Ftl {
         }
         self.list_units(point);
         self.clean_wanted |= self.views.dirty;
-        let list = &self.views.list;
-        let Some(&first) = list.first() else {
+        let Some(&first) = self.views.list.first() else {
+            self.want_opening(point);
             self.points[point].no_room = key.map(|key| (key, self.views.dirty));
             return None;
         };
+        let list = &self.views.list;
         let index = self.policies.unit.pick(list, &page);
         let view = list.get(index).copied().unwrap_or_else(|| {
             self.counters.policy_invalid += 1;

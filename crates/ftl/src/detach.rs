@@ -119,7 +119,7 @@ impl Ftl {
     }
 
     /// Appends nothing more to an open band that no page is being filled of.
-    fn leave_band(&mut self, open: u32) {
+    pub(crate) fn leave_band(&mut self, open: u32) {
         let block = self.opens[open].block;
         let unit = self.geometry.unit_of(block) as usize;
         for point in &mut self.points {

@@ -388,6 +388,7 @@ impl Ftl {
             self.commit_fast();
             self.detach_pump();
         }
+        self.openings_pump();
         self.relieve();
         self.checkpoint_pump();
         self.erase_wanted();
@@ -449,6 +450,7 @@ impl Ftl {
         self.flush.running.is_none()
             && !self.flush.wanted
             && self.work_deadline().is_none()
+            && self.bands.openings.rest()
             && self.units.iter().all(idle)
     }
 

@@ -6,8 +6,8 @@
 //!
 //! Invariants, where there is a bound:
 //! - bands that are open, or left and not finished yet, are never more than it allows;
-//! - a point in use that has no band can open one, or take over one that an idle point has left: bands
-//!   open and points that may still want their first are never more than there are places.
+//! - a point in use that has no band gets one: places are kept for those that may come, and where switches
+//!   have used them up, another point leaves a band of its stripe.
 
 use crate::append::{NONE, OpenBand, Point};
 use crate::policy::Purpose;
@@ -23,6 +23,8 @@ pub(crate) struct Openings {
     checkpoints: u32,
     /// Of these, those that are being finished, and whether a point had them.
     finishing: Vec<(BlockId, bool)>,
+    /// A point has no band, and no place to open one.
+    wanted: bool,
 }
 
 impl Openings {
@@ -60,13 +62,13 @@ impl Ftl {
         max == 0 || points + self.layout_alone_bands() <= max
     }
 
-    /// Whether the point of this open band has others beside it, and fills no page of this one: where
-    /// a bound gets narrower, that is one to leave.
+    /// Whether the point of this open band has others beside it, or is idle, and fills no page of this
+    /// one: where places are short, that is one to leave.
     pub(crate) fn is_spare_opening(&self, open: u32) -> bool {
         let OpenBand { block, point, .. } = self.opens[open];
         let Some(point) = self.points.get(point as usize) else { return false };
         let fills = point.page != NONE && self.pages[point.page].open == open;
-        self.bounds_openings(block) && !fills && point.bands().nth(1).is_some()
+        self.bounds_openings(block) && !fills && (point.idle || point.bands().nth(1).is_some())
     }
 
     /// Most handles of all volumes together that the bound has room for, if there is one. Half of the
@@ -113,6 +115,31 @@ impl Ftl {
             0 => Ok(()),
             max if wanted <= max => Ok(()),
             _ => Err(wanted),
+        }
+    }
+
+    /// `point` finds no unit for a page: if that is for want of a place, one is to be made.
+    pub(crate) fn want_opening(&mut self, point: usize) {
+        let point = &self.points[point];
+        self.bands.openings.wanted |= !point.has_open() && !self.may_open_one_more(point);
+    }
+
+    /// Makes a place for a point that has no band, unless one is about to be free.
+    pub(crate) fn openings_pump(&mut self) {
+        if !std::mem::take(&mut self.bands.openings.wanted) || !self.bands.openings.rest() {
+            return;
+        }
+        let live = self.opens.indices().filter(|&open| self.opens[open].live);
+        if live.clone().any(|open| self.opens[open].cut) {
+            return;
+        }
+        // The fullest: least of it stays unused.
+        let spare = live.filter(|&open| self.is_spare_opening(open));
+        if let Some(open) =
+            spare.max_by_key(|&open| self.bands[self.opens[open].block].slots_written)
+        {
+            self.leave_band(open);
+            self.room_changes += 1;
         }
     }
 

@@ -18,7 +18,8 @@ use std::path::{Path, PathBuf};
     raw units of two dies each instead of a volume: clients write and erase\n  \
     weir format --data weir-data --force  throw away what is there\n  \
     weir format --data /dev/sdx --capacity 32GiB\n                                        \
-    a disk, with direct I/O; --force if it holds something else\n  \
+    a disk, zoned or not, with direct I/O; --force if it holds something\n                                        \
+    else\n  \
     weir format --data weir-data --attach-fast --fast /dev/nvme0n1 --fast-capacity 8GiB\n                                        \
     a fast tier before the device that is there\n\n\
     `weir serve` formats by itself when there is no device.")]

@@ -4,8 +4,8 @@
 //! - a band's `slots_valid` is the number of map entries that point into it, and their bits are set
 //!   in `valid`;
 //! - a band is erased only when it has no valid slot, no read waits for it, every program that
-//!   superseded its slots is durable (`invalid_order`), and no record in it is needed by recovery
-//!   (`hold_order`).
+//!   superseded its slots is durable (`invalid_order`, `vital_order`), and no record in it is needed
+//!   by recovery (`hold_order`).
 
 use crate::divisor::Divisor;
 use crate::format::POISONED;

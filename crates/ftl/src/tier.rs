@@ -8,7 +8,9 @@
 //! meanwhile is dropped unwritten. Where that is a good part of a band, the rest is *kept*: it is appended to
 //! the fast tier once more, to bands of its own. So the tier fills with what is valid, and not with
 //! what hot blocks leave behind. All that makes GC safe makes destage safe: the original stays,
-//! and is what reads find, until the copy is durable (`Band::invalid_order`).
+//! and is what reads find, until the copy is durable (`Band::invalid_order`). What is superseded on the
+//! fast tier itself, overwritten or kept, waits for vital orders only (`Band::vital_order`): copies to the
+//! capacity tier take as long as that programs, and would hold back all bands emptied meanwhile.
 //!
 //! Pacing: destage begins when more than `destage_above` of the tier is filled. Once fewer than
 //! `Levels::throttle` bands are free, each destaged slot earns the host some appends, fewer as bands

@@ -404,7 +404,8 @@ impl Ftl {
         let band = &mut self.bands[block];
         band.found = false;
         (band.slots_written, band.slots_done) = (0, 0);
-        (band.first_order, band.invalid_order, band.hold_order) = (0, 0, 0);
+        (band.first_order, band.hold_order) = (0, 0);
+        (band.invalid_order, band.vital_order) = (0, 0);
         let open = self.opens.take();
         let entry = &mut self.opens[open];
         assert!(entry.outstanding.is_empty() && entry.at_risk.is_empty(), "a closed band is empty");

@@ -4,10 +4,11 @@
 //! - a band's `slots_valid` is the number of map entries that point into it, and their bits are set
 //!   in `valid`;
 //! - a band is erased only when it has no valid slot, no read waits for it, every program that
-//!   superseded its slots is durable (`invalid_order`), and no record in it is needed by recovery
-//!   (`hold_order`).
+//!   superseded its slots is durable (`invalid_order`, `vital_order`), and no record in it is needed
+//!   by recovery (`hold_order`).
 
 use crate::divisor::Divisor;
+use crate::format::POISONED;
 use crate::openings::Openings;
 use crate::policy::{BandView, CHUNK_BANDS, Columns, FullBands};
 use crate::streams::Filling;
@@ -68,6 +69,9 @@ pub(crate) struct Band {
     pub first_order: u64,
     /// Highest order that superseded one of its slots.
     pub invalid_order: u64,
+    /// The same of slots of the fast tier that others of it superseded, which are vital and wait for no
+    /// copy on its way to the capacity tier. `invalid_order` leaves them out.
+    pub vital_order: u64,
     /// Highest order of a record that recovery needs until the next checkpoint covers it.
     pub hold_order: u64,
     /// For the stream policies.
@@ -165,6 +169,8 @@ pub(crate) struct Bands {
     slots_per_band: u32,
     /// Bands from this number on are of the fast tier.
     fast_from: u32,
+    /// Slots, likewise.
+    fast_from_slot: u32,
     /// Of them, those that are full, the oldest first: as the host filled them, and those of what was
     /// kept when these were reclaimed.
     fast_full: [VecDeque<BlockId>; 2],
@@ -204,6 +210,7 @@ impl Bands {
             full_moved: vec![0; (geometry.blocks() as usize).div_ceil(CHUNK_BANDS)],
             slots_per_band: geometry.slots_per_block(),
             fast_from: geometry.capacity_blocks(),
+            fast_from_slot: geometry.capacity_blocks() * geometry.slots_per_block(),
             fast_full: Default::default(),
             by_slots_per_band: Divisor::new(geometry.slots_per_block()),
             // The slots of the whole medium fit, so those of a unit do.
@@ -299,8 +306,8 @@ impl Bands {
         valid.copied().min().unwrap_or(u32::MAX)
     }
 
-    /// The map points elsewhere since the page of `order`.
-    pub fn invalidate(&mut self, slot: SlotId, order: u64) {
+    /// The map points to `by` since the page of `order`, and no more to `slot`.
+    pub fn invalidate(&mut self, slot: SlotId, order: u64, by: u32) {
         debug_assert!(self.is_valid(slot));
         self.valid[slot.0 as usize / 64] &= !(1 << (slot.0 % 64));
         let block = self.block_of(slot);
@@ -309,7 +316,9 @@ impl Bands {
         let sums = &mut self.sums[self.by_blocks_per_unit.divide(block.0) as usize];
         sums.slots_valid -= 1;
         sums.slots_reclaimable += u64::from(is_reclaimable(band.state));
-        band.invalid_order = band.invalid_order.max(order);
+        let vital = block.0 >= self.fast_from && by < POISONED && by >= self.fast_from_slot;
+        let latest = if vital { &mut band.vital_order } else { &mut band.invalid_order };
+        *latest = (*latest).max(order);
         if band.state == BandState::Full {
             let index = band.full_index as usize;
             if let Some(valid) = self.full_valid.get_mut(index) {
@@ -726,10 +735,9 @@ mod tests {
     use crate::policy::FullBands;
     use flash::{BlockId, FastTier, Geometry, Pairing, SlotId};
 
-    #[test]
-    fn a_unit_without_bands_gets_the_next_victim_if_that_costs_little() {
-        // Two units of four bands of 64 slots; the second has no band free and none coming.
-        let geometry = Geometry {
+    /// Two units of four bands of 64 slots.
+    fn geometry(fast: FastTier) -> Geometry {
+        Geometry {
             units: 2,
             blocks_per_unit: 4,
             pages_per_block: 16,
@@ -740,8 +748,14 @@ mod tests {
             queue_depth: 4,
             endurance: 1000,
             open_blocks_max: 0,
-            fast: FastTier::default(),
-        };
+            fast,
+        }
+    }
+
+    #[test]
+    fn a_unit_without_bands_gets_the_next_victim_if_that_costs_little() {
+        // The second unit has no band free and none coming.
+        let geometry = geometry(FastTier::default());
         let choice = |valid: u32, spreads: bool| {
             let mut bands = Bands::new(&geometry);
             for block in 2..8 {
@@ -758,6 +772,24 @@ mod tests {
         assert_eq!(choice(53, true), Some(BlockId(2)));
         assert_eq!(choice(48, false), Some(BlockId(4)));
         assert_eq!(choice(49, false), Some(BlockId(2)));
+    }
+
+    #[test]
+    fn what_a_slot_of_the_fast_tier_supersedes_there_waits_for_no_copy_to_the_other() {
+        let geometry = geometry(FastTier { units: 1, blocks_per_unit: 4 });
+        let orders = |slot: u32, by: u32| {
+            let mut bands = Bands::new(&geometry);
+            bands.index_all();
+            bands.validate(SlotId(slot));
+            bands.invalidate(SlotId(slot), 7, by);
+            let band = &bands[bands.block_of(SlotId(slot))];
+            (band.invalid_order, band.vital_order)
+        };
+        let (slow, fast, other) = (1, 4 * 64, 5 * 64);
+        assert_eq!(orders(fast, other), (0, 7));
+        assert_eq!(orders(fast, slow), (7, 0), "destaged");
+        assert_eq!(orders(fast, crate::format::UNMAPPED), (7, 0), "trimmed");
+        assert_eq!(orders(slow, fast), (7, 0));
     }
 
     #[test]

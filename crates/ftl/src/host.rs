@@ -549,6 +549,13 @@ impl Ftl {
         self.host.requests[index].committing
     }
 
+    /// A write waits though nothing runs that could make room for it: it waits for more than its
+    /// turn.
+    pub(crate) fn host_stands_still(&self) -> bool {
+        let loads = self.map.is_cached() && self.loads_running() > 0;
+        self.host.held && !self.host.writes.is_empty() && self.no_work_runs() && !loads
+    }
+
     /// Points `lba` to `entry` and returns what it pointed to.
     pub(crate) fn remap(&mut self, lba: u32, entry: u32, order: u64) -> u32 {
         let previous = self.map.replace(lba, entry);
@@ -565,7 +572,7 @@ impl Ftl {
     #[inline]
     fn account(&mut self, previous: u32, entry: u32, order: u64) {
         if previous < POISONED {
-            self.bands.invalidate(SlotId(previous), order);
+            self.bands.invalidate(SlotId(previous), order, entry);
             self.blocks_mapped -= 1;
         }
         if entry < POISONED {

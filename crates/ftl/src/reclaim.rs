@@ -235,13 +235,6 @@ impl Ftl {
         if paced { self.credit_max() / 2 } else { i64::MAX }
     }
 
-    /// A write waits though nothing runs that could make room for it: it waits for more than its
-    /// turn.
-    pub(crate) fn host_stands_still(&self) -> bool {
-        let loads = self.map.is_cached() && self.loads_running() > 0;
-        self.host.held && !self.host.writes.is_empty() && self.no_work_runs() && !loads
-    }
-
     /// True if GC has yet to earn what the host may use.
     pub(crate) fn wants_space(&self) -> bool {
         self.reclaim.credit < self.credit_wanted()
@@ -605,6 +598,7 @@ impl Ftl {
     fn may_erase(&self, block: BlockId) -> bool {
         let band = &self.bands[block];
         let durable = band.invalid_order < self.durable.durable_below()
+            && band.vital_order < self.durable.vital_durable_below()
             || self.is_mutant(Mutant::ReuseBeforeDurable)
             || self.geometry.is_fast(block) && self.is_mutant(Mutant::EraseBeforeDestaged);
         let held =
@@ -619,8 +613,10 @@ impl Ftl {
         if bands.clone().any(|band| band.hold_order >= self.checkpoint.order) {
             self.checkpoint.want();
         }
-        let orders = bands.map(|band| band.invalid_order.min(self.durable.next() - 1));
-        let Some(order) = orders.max() else { return };
+        let orders = bands.map(|band| band.invalid_order.max(band.vital_order));
+        let Some(order) = orders.max().map(|order| order.min(self.durable.next() - 1)) else {
+            return;
+        };
         if order >= self.durable.safe_below() {
             // While anything runs, its pages close the pairs for nothing; and a further victim
             // fills a page that padding would waste.

@@ -8,7 +8,9 @@
 //! meanwhile is dropped unwritten. Where that is a good part of a band, the rest is *kept*: it is appended to
 //! the fast tier once more, to bands of its own. So the tier fills with what is valid, and not with
 //! what hot blocks leave behind. All that makes GC safe makes destage safe: the original stays,
-//! and is what reads find, until the copy is durable (`Band::invalid_order`).
+//! and is what reads find, until the copy is durable (`Band::invalid_order`). What is superseded on the
+//! fast tier itself, overwritten or kept, waits for vital orders only (`Band::vital_order`): copies to the
+//! capacity tier take as long as that programs, and would hold back all bands emptied meanwhile.
 //!
 //! Pacing: destage begins when more than `destage_above` of the tier is filled. Once fewer than
 //! `Levels::throttle` bands are free, each destaged slot earns the host some appends, fewer as bands
@@ -38,8 +40,9 @@ use std::ops::Range;
 /// Free bands of the fast tier that only records may open.
 const RECORD_BANDS: u32 = 1;
 
-/// The host is throttled when less than one band in so many is free.
-const THROTTLE_SHARE: u32 = 8;
+/// The host is throttled when less than one band in so many is free. Destage has to begin well before
+/// that, or the host waits for each band of it.
+const THROTTLE_SHARE: u32 = 16;
 
 /// Bands destaged at a time, if the buffers hold no more than these.
 const VICTIMS_MIN: u32 = 4;
@@ -53,9 +56,6 @@ const KEPT_BELOW: u32 = 70;
 
 /// Bands of the tier for each one that what is kept may have open.
 const BANDS_PER_KEPT: u32 = 6;
-
-/// Full bands of what was kept, for each other one, from which on the former are destaged first.
-const NEW_PER_KEPT: usize = 3;
 
 /// A page of the fast tier that is being filled goes out when fewer programs than this are on the way
 /// on its unit: what comes meanwhile is committed together.
@@ -481,7 +481,8 @@ impl Ftl {
 
     /// The band to reclaim next, and whether what is valid in it stays on the tier. That pays if a good
     /// part of the band was overwritten: then the tier holds more that is valid, and for longer. What
-    /// stayed once leaves at its second turn; it has most of the tier, as long as it pays.
+    /// stayed once leaves at its second turn. It has half of the tier: with more of it the host's bands
+    /// come to their turn sooner, with more that has yet to be overwritten, which the fast units then copy.
     fn fast_victim(&self) -> Option<(BlockId, bool)> {
         let oldest = |kept: bool| {
             let mut full = self.bands.fast_full(kept).iter().copied();
@@ -496,9 +497,9 @@ impl Ftl {
         let (Some(new), Some(kept)) = (new, kept) else {
             return new.map(|block| (block, keeps)).or(kept.map(|block| (block, false)));
         };
-        let many = |kept: bool| self.bands.fast_full(kept).len();
         let older = self.bands[kept].first_order < self.bands[new].first_order;
-        let takes_kept = if keeps { many(true) >= NEW_PER_KEPT * many(false) } else { older };
+        let as_much = self.slots_kept() >= self.bands.fast_full(false).len() as u32 * slots;
+        let takes_kept = if keeps { as_much } else { older };
         Some(if takes_kept { (kept, false) } else { (new, keeps) })
     }
 
@@ -517,7 +518,7 @@ impl Ftl {
         self.geometry.fast_blocks() >= floor + of_kept
     }
 
-    /// Appends what stays to the fast tier, or if there is no room, has it destaged.
+    /// Appends what stays to the fast tier, or if no band can be had for it, has it destaged.
     fn place_kept(&mut self) {
         while let Some(mut entry) = self.tier_mut().kept.pop_front() {
             let from = entry.from.expect("what is kept comes from somewhere");
@@ -531,11 +532,30 @@ impl Ftl {
                 self.tier_mut().credit += entry.credit - 256;
                 self.shares.earn(entry.credit - 256);
                 self.place_move(entry, point, false);
+            } else if self.may_keep() && self.waits_for_queue(point) {
+                self.tier_mut().kept.push_front(entry);
+                return;
             } else {
                 entry.point = self.destage_point(entry.append.lba, self.bands.block_of(from));
                 self.tier_mut().moves.push_back(entry);
             }
         }
+    }
+
+    /// Slots of bands of what was kept, and of what is on its way there.
+    fn slots_kept(&self) -> u32 {
+        let full = self.bands.fast_full(true).len() as u32 * self.geometry.slots_per_block();
+        let bands = self.points.iter().filter(|point| point.keeps).flat_map(|point| point.bands());
+        let open = bands.map(|open| self.bands[self.opens[open].block].slots_written);
+        let victims = self.tier.iter().flat_map(|tier| &tier.victims);
+        let coming = victims.map(|victim| &self.bands[victim.block]).filter(|band| band.stays);
+        full + open.sum::<u32>() + coming.map(|band| band.slots_valid).sum::<u32>()
+    }
+
+    /// What is to be kept finds no page on the fast tier because its units are busy, and not for want
+    /// of bands: to destage it for that would cost the capacity tier what half a page time saves.
+    fn waits_for_queue(&self, point: usize) -> bool {
+        self.may_open(Purpose::Host, self.points[point].has_open()) && !self.no_work_runs()
     }
 
     /// One at ease, more as the tier fills.

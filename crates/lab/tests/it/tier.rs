@@ -295,6 +295,50 @@ fn what_the_other_tier_holds_is_read_when_one_is_lost_and_nothing_is_missing_whe
     }
 }
 
+/// Writes mostly a few hot blocks, with more in flight than the fast units' queues take. Returns the slots
+/// that were kept on the fast tier once it was full, and those that were destaged.
+fn overwrite_with_many_in_flight(seed: u64) -> Result<(u64, u64), Failure> {
+    let settings = Settings::default();
+    let fast = FastTier { units: 2, blocks_per_unit: 64 };
+    let manner = Manner::Tiered { pairing: Pairing::None, fast };
+    let device = Small {
+        manner,
+        units: 4,
+        blocks_per_unit: 128,
+        pages_per_block: 8,
+        slots_per_page: 8,
+        open_blocks_max: 0,
+    };
+    let (mut host, logical_blocks) = host_of(&device, &settings, Faults::default(), seed)?;
+    let workload = Workload {
+        reads: 0.0,
+        trims: 0.0,
+        flushes: 0.0,
+        fua: 0.0,
+        atomic: 0.0,
+        sizes: vec![(8, 1.0)],
+        pattern: Pattern::HotCold { fraction: 0.02, share: 0.9 },
+        arrival: Arrival::Closed { depth: 128 },
+    };
+    let mut generator = Generator::new(workload, logical_blocks, seed).map_err(Failure)?;
+    let mut write = |host: &mut Host| {
+        (0..4_000).try_for_each(|_| submit(host, &mut generator, 128))?;
+        let ftl = host.sim.ftl();
+        Ok::<_, Failure>((ftl.counter("slots_kept"), ftl.counter("slots_destaged")))
+    };
+    let (before, after) = (write(&mut host)?, write(&mut host)?);
+    Ok((after.0 - before.0, after.1 - before.1))
+}
+
+#[test]
+fn what_is_to_stay_on_the_fast_tier_waits_for_its_units_and_is_not_destaged_for_that() {
+    let test = "what_is_to_stay_on_the_fast_tier_waits_for_its_units_and_is_not_destaged_for_that";
+    let counts = passed(test, for_each_seed(seeds(0..3), THREADS, overwrite_with_many_in_flight));
+    println!("{test}: kept and destaged {counts:?}");
+    // All is kept once before it is destaged.
+    assert!(counts.iter().all(|&(kept, destaged)| destaged < kept), "{counts:?}");
+}
+
 /// The p99.9 of writes of so many blocks, 20 MB a second of them, to the upper half of a device, in
 /// nanoseconds of media time; beside a flood of writes to the lower half, if one is asked for.
 fn latency_of_a_neighbour(

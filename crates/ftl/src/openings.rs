@@ -83,16 +83,20 @@ impl Ftl {
 
     /// Places that append points in use may want for their first bands.
     fn points_wanting(&self) -> u32 {
-        let in_use = self.points.iter().filter(|point| !point.idle).count() as u32;
-        let has_open = self.points.iter().filter(|point| point.has_open()).count() as u32;
-        self.handles_max_open().max(in_use).saturating_sub(has_open)
+        let here = |point: &&Point| !self.is_elsewhere(point);
+        let in_use = self.points.iter().filter(here).filter(|point| !point.idle).count() as u32;
+        let has_open = self.points.iter().filter(here).filter(|point| point.has_open());
+        self.handles_max_open().max(in_use).saturating_sub(has_open.count() as u32)
+    }
+
+    /// Whether `point` appends to the fast tier, where there is no bound.
+    fn is_elsewhere(&self, point: &Point) -> bool {
+        point.purpose == Purpose::Host && self.tier_serves()
     }
 
     /// Whether `point` may have one more band open, as far as the bound is concerned.
     pub(crate) fn may_open_one_more(&self, point: &Point) -> bool {
-        if self.geometry.open_blocks_max == 0
-            || point.purpose == Purpose::Host && self.tier_serves()
-        {
+        if self.geometry.open_blocks_max == 0 || self.is_elsewhere(point) {
             return true;
         }
         let others = if point.has_open() { self.points_wanting() } else { 0 };

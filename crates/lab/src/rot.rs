@@ -92,6 +92,10 @@ pub fn survive_map_rot(seed: u64, options: &CrashOptions) -> Result<RotReport, F
         tester.rots_when_ready(&image, &some).map_err(context)?;
         tester.map_and_data(&image)?;
     }
+    for unit in 0..image.medium.geometry().units {
+        let context = |Failure(why)| Failure(format!("unit {unit} is lost: {why}"));
+        tester.unit_goes(&image, unit).map_err(context)?;
+    }
     Ok(tester.report)
 }
 
@@ -345,6 +349,26 @@ impl Tester<'_> {
         let mut sim = self.mount(medium, sim.now())?;
         sim.run_until_ready()?;
         self.nothing_lost(image, pages, sim)
+    }
+
+    /// A unit stops answering when the host is served, and with it a part of the map, of what it points to,
+    /// or of both: nothing wrong is shown, and what is shown stays.
+    fn unit_goes(&mut self, image: &Image, unit: u32) -> Result<(), Failure> {
+        let mut sim = self.mount(image.medium.clone(), image.now)?;
+        sim.run_until_ready()?;
+        sim.kill_unit(unit);
+        let blocks = image.observed.len() as u32;
+        let early = sim.read_all(blocks)?;
+        sim.run_until_counted()?;
+        let later = sim.read_all(blocks)?;
+        never_wrong(&early)?;
+        match (0..blocks as usize).find(|&lba| early[lba] != later[lba]) {
+            Some(lba) => {
+                let (early, later) = (early[lba], later[lba]);
+                Err(Failure(format!("block {lba} showed {early:?}, and later {later:?}")))
+            }
+            None => sim.verify(),
+        }
     }
 
     /// A page that is not the checkpoint's: its blocks are lost, and no block is wrong.

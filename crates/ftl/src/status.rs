@@ -103,7 +103,7 @@ pub struct Status {
     pub mappings: Vec<MapStatus>,
     /// The last switches of policies, oldest first.
     pub switches: Vec<PolicyChange>,
-    /// What cannot be as the settings say, and why.
+    /// What cannot be as the settings say, and why; and what had to be rebuilt after the mount.
     pub warnings: Vec<String>,
     /// Of the fast tier, on a device that has one.
     pub tier: Option<TierStatus>,

@@ -229,6 +229,9 @@ fn shard_text(index: usize, shard: &Value) -> String {
         shard["requests"],
         policies.join(", "),
     );
+    for warning in array(&shard["warnings"]) {
+        text.push_str(&format!("  warning: {}\n", warning.as_str().unwrap_or_default()));
+    }
     let mut rows = vec![
         ["  unit", "queued", "busy s", "free", "retired", "valid", "erases", "last reason"]
             .map(str::to_owned)

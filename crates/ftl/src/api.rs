@@ -99,9 +99,11 @@ pub struct MountReport {
     pub slots_replayed: u64,
     /// Pages that a power cut had torn, or that are damaged.
     pub pages_torn: u64,
-    /// Logical blocks that hold data.
+    /// Logical blocks that hold data; 0 where only a part of the map is in DRAM, as they are counted
+    /// later: see [`crate::Ftl::is_counting`].
     pub blocks_mapped: u64,
-    /// Part of the last checkpoint could not be read, and every band was read to make up for it.
+    /// Part of the last checkpoint could not be read, and every band was read to make up for it. What
+    /// is found after the mount is told by [`crate::Ftl::rebuilt_late`].
     pub rebuilt: Option<Rebuilt>,
 }
 

@@ -35,6 +35,8 @@ pub(crate) enum BandState {
     Dirty,
     /// An append point or a program still works on it.
     Open,
+    /// Recovery found it, and what of it is valid is not known yet.
+    Uncounted,
     /// Readable, may become a victim.
     Full,
     /// Its valid slots are being relocated.
@@ -273,6 +275,28 @@ impl Bands {
             band.slots_valid = count_ones(&self.valid, first, end);
             first = end;
         }
+    }
+
+    /// Counts what was loaded into bands that are listed already. The uncounted ones become full, or
+    /// drain if nothing in them is valid.
+    pub fn settle_loaded(&mut self) {
+        for block in self.ids() {
+            let first = (block.0 * self.slots_per_band) as usize;
+            let valid = count_ones(&self.valid, first, first + self.slots_per_band as usize);
+            let unit = self.unit_of(block);
+            self.sums[unit].slots_valid += u64::from(valid);
+            self[block].slots_valid = valid;
+            match self[block].state {
+                BandState::Uncounted if valid > 0 => self.set_state(block, BandState::Full),
+                BandState::Uncounted => self.set_state(block, BandState::Draining),
+                _ => {}
+            }
+        }
+    }
+
+    /// Whether a slot of `block` may be valid, before all is counted.
+    pub fn may_be_valid(&self, block: BlockId) -> bool {
+        matches!(self[block].state, BandState::Uncounted | BandState::Retired)
     }
 
     /// The map now points to `slot`.
@@ -572,12 +596,7 @@ impl Bands {
         self.verify_sums()
     }
 
-    /// Recovery begins anew: nothing is valid.
-    pub fn unload(&mut self) {
-        self.valid.fill(0);
-    }
-
-    fn verify_sums(&self) -> Result<(), String> {
+    pub fn verify_sums(&self) -> Result<(), String> {
         let mut chunks = 0..self.full_least.len();
         if let Some(chunk) = chunks.find(|&at| self.full_least[at] != self.least_of(at)) {
             return Err(format!("the least of chunk {chunk} of the full bands is another"));

@@ -20,6 +20,7 @@
 
 use crate::append::{Append, NONE, Owner, Page};
 use crate::config::Settings;
+use crate::counting::Counting;
 use crate::format::{CHUNK_ENTRIES, Footer, Kind, ROOT_PAGES, Root, root_shape};
 use crate::policy::Purpose;
 use crate::staging::Staging;
@@ -57,6 +58,8 @@ pub(crate) struct Checkpoint {
     /// position, `None` where recovery found none.
     pub base_name: u64,
     pub base_bands: Vec<Option<BlockId>>,
+    /// Of that one, until every chunk of it was looked at after a mount.
+    pub counting: Option<Box<Counting>>,
     /// The next content of the one being written.
     pub staging: Staging,
     /// Name, bands (with their open entries) of the one being written.
@@ -167,12 +170,17 @@ impl Ftl {
         let wanted = self.layout.bands;
         let units = self.units_for(Purpose::Checkpoint);
         let clean: u32 = units.clone().map(|unit| self.clean_usable(unit)).sum();
-        let waits = self.checkpoint_waits_for_moves() || !self.may_open_checkpoint();
-        if self.now < self.no_space_until || waits {
+        let waits = self.checkpoint_waits_for_moves() || self.chunks_are_lost();
+        if self.now < self.no_space_until || waits || !self.may_open_checkpoint() {
             return;
         }
         // One more while an atomic write is undecided: the checkpoint waits for its commit record.
         if clean < wanted + u32::from(self.host.groups_undecided > 0) {
+            let free: u32 = units.map(|unit| self.bands.sums(unit).bands_free).sum();
+            if free < wanted {
+                // It is not known yet which others are.
+                self.count_by_reads();
+            }
             self.clean_wanted = true;
             self.dispatch_all();
             self.demand_space();

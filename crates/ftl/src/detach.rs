@@ -170,7 +170,8 @@ impl Ftl {
     }
 
     fn is_lost_with_data(&self, unit: u32) -> bool {
-        self.units[unit as usize].gone && self.bands.sums(unit).slots_valid > 0
+        let holds = self.is_counting() || self.bands.sums(unit).slots_valid > 0;
+        self.units[unit as usize].gone && holds
     }
 
     /// Slots of the fast tier that hold valid data.
@@ -188,6 +189,7 @@ impl Ftl {
             entry.live && entry.point != NONE && self.geometry.is_fast(entry.block)
         };
         self.slots_valid_fast() == 0
+            && !self.is_counting()
             && self.tier.as_ref().is_none_or(crate::tier::Tier::rests)
             && self.moves_failed == 0
             && !self.fast_units().any(busy)

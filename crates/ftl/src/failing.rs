@@ -1,6 +1,6 @@
 //! Pages that could not be programmed: nothing that was in them is lost. Their slots are appended
 //! again elsewhere, or the host is told that there is no space and its blocks show again what they
-//! held before.
+//! held before. And what becomes of all that waits when nothing can be written any more.
 //!
 //! Invariant: the order of a failed page is held until its slots are safe elsewhere.
 
@@ -8,7 +8,7 @@ use crate::append::{NONE, Owner, PageState};
 use crate::format::{Kind, POISONED};
 use crate::units::TAG_PROGRAM;
 use crate::{Ftl, Output, Phase, slo};
-use flash::{Command, MediumError, SlotId, SlotWrite, Tag};
+use flash::{Command, MediumError, RequestError, SlotId, SlotWrite, Tag};
 
 impl Ftl {
     /// After a failed program: nothing more goes to this band. Pages that were not handed to the
@@ -119,8 +119,43 @@ impl Ftl {
         }
     }
 
+    /// The medium could not make its state durable. What it holds unflushed is unknown, so nothing
+    /// is acknowledged any more: a flush that failed is never tried again and called done.
+    pub(crate) fn fail(&mut self) {
+        self.counters.medium_failures += 1;
+        self.phase = Phase::Failed;
+        self.stop_writing();
+    }
+
+    /// Whoever waits for what would have to be written is told that it will not be.
+    pub(crate) fn stop_writing(&mut self) {
+        for waiter in std::mem::take(&mut self.host.waiters) {
+            self.fail_request(waiter.request, RequestError::Failed);
+            self.finish(waiter.request);
+        }
+        for write in std::mem::take(&mut self.host.writes) {
+            self.unqueue_write(write);
+            self.abandon(write);
+        }
+        for (request, _) in std::mem::take(&mut self.host.commits) {
+            self.abandon(request);
+        }
+        self.moves_failed = 0;
+        // Newest first: what one of them replaced may be another one.
+        for entry in std::mem::take(&mut self.moves).into_iter().rev() {
+            self.unhold_source(&entry);
+            self.drop_move(entry);
+        }
+        self.rest_destage();
+        // Readers wait for what is being assembled.
+        for point in 0..self.points.len() {
+            self.seal(point);
+        }
+        self.place_reroutes();
+    }
+
     fn refuse_part(&mut self, request: u32) {
-        self.fail_request(request, flash::RequestError::NoSpace);
+        self.fail_request(request, RequestError::NoSpace);
         self.part_ended(request);
     }
 

@@ -28,6 +28,7 @@ mod bands;
 mod checkpoint;
 mod closing;
 mod config;
+mod counting;
 mod detach;
 mod divisor;
 mod durable;
@@ -83,8 +84,7 @@ use bands::{BandState, Bands};
 use checkpoint::Checkpoint;
 use durable::Durable;
 use flash::{
-    Completion, Geometry, Health, Instant, MediumError, Operation, Random, RequestError, SlotId,
-    SlotWrite, Tag,
+    Completion, Geometry, Health, Instant, MediumError, Operation, Random, SlotId, SlotWrite, Tag,
 };
 use flush::Flush;
 use format::CheckpointLayout;
@@ -342,6 +342,7 @@ impl Ftl {
             ReadPurpose::Map(_) => self.end_piece_read(op, slots),
             ReadPurpose::Stage(_) => self.end_stage_read(op, slots),
             ReadPurpose::Search => self.end_search_read(op, slots),
+            ReadPurpose::Count => self.end_count_read(op, slots),
         }
         self.reads.give(read);
     }
@@ -504,36 +505,6 @@ impl Ftl {
         }
     }
 
-    /// The medium could not make its state durable. What it holds unflushed is unknown, so nothing
-    /// is acknowledged any more: a flush that failed is never tried again and called done.
-    fn fail(&mut self) {
-        self.counters.medium_failures += 1;
-        self.phase = Phase::Failed;
-        for waiter in std::mem::take(&mut self.host.waiters) {
-            self.fail_request(waiter.request, RequestError::Failed);
-            self.finish(waiter.request);
-        }
-        for write in std::mem::take(&mut self.host.writes) {
-            self.unqueue_write(write);
-            self.abandon(write);
-        }
-        for (request, _) in std::mem::take(&mut self.host.commits) {
-            self.abandon(request);
-        }
-        self.moves_failed = 0;
-        // Newest first: what one of them replaced may be another one.
-        for entry in std::mem::take(&mut self.moves).into_iter().rev() {
-            self.unhold_source(&entry);
-            self.drop_move(entry);
-        }
-        self.rest_destage();
-        // Readers wait for what is being assembled.
-        for point in 0..self.points.len() {
-            self.seal(point);
-        }
-        self.place_reroutes();
-    }
-
     fn shut_down(&mut self) {
         match self.phase {
             Phase::Running => {
@@ -593,6 +564,9 @@ impl Ftl {
     pub fn verify(&self) -> Result<(), String> {
         if let Some(cached) = self.map.cached() {
             cached.verify()?;
+            if self.is_counting() {
+                return self.bands.verify_sums();
+            }
             let slots = cached.resident().filter(|&(_, entry)| entry < format::POISONED);
             return self
                 .bands

@@ -150,7 +150,7 @@ impl Ftl {
             // It may be of the checkpoint before the last one by now.
             self.reclaim.search.tries += u32::from(self.base_slot(op.lba) == op.slot);
             if self.reclaim.search.tries >= TRIES_MAX {
-                self.lose_base();
+                self.lose_base(first);
             } else {
                 self.reclaim.search.reads += 1;
                 self.read_bases(first, last, ReadPurpose::Search);

@@ -6,16 +6,16 @@
 //! 2. *Footer*: of the newest checkpoint, and its copy; if nothing was written there, of the next.
 //! 3. *Content*: the map and the band table of that checkpoint. A footer is written when the
 //!    content is durable, so one that cannot be read says as much, if the content is whole; the
-//!    root record has the rest of what it said.
+//!    root record has the rest of what it said. Where only a part of the map is kept in DRAM and
+//!    all this is whole, the band table is enough.
 //! 4. *Scan*: every page of the bands that were open at the checkpoint or opened after it, and of
 //!    those whose first slot is damaged. If a part of the content was lost, or no footer is sound,
 //!    of every band (see `rebuild`).
 //! 5. *Replay* (see `replay`).
-//! 6. *Count*, where only a part of the map is kept in DRAM: the map chunks are read once more, and
-//!    with what the replay found say which slots are valid.
-//! 7. A new checkpoint in the background.
+//! 6. A new checkpoint in the background; where only a part of the map is kept in DRAM, this is when
+//!    what is valid is counted (see `counting`), and every band is read if a part of the map is lost.
 //!
-//! Nothing is programmed or erased before step 7, so recovery can be cut off anywhere and done
+//! Nothing is programmed or erased before step 6, so recovery can be cut off anywhere and done
 //! again. Afterwards every free band is erased before it is used: an erase may have been cut off.
 
 use crate::api::{MountError, MountReport, Output};
@@ -58,8 +58,10 @@ enum Stage {
     Footer,
     Content,
     Scan,
-    /// A part of the map is kept: the chunks once more, to count what they point to.
-    Count,
+    /// The host is served; what is valid is being counted.
+    Counting,
+    /// Likewise, and a part of the map turned out lost: every band is read.
+    Rescan,
     /// Format: waits for the erases.
     Erase,
     /// Format: waits for the first checkpoint.
@@ -89,18 +91,30 @@ pub(crate) struct Mount {
     /// The one to go by, and what its footer says.
     pub chosen: Named,
     pub footer: Option<Footer>,
-    /// By content slot: it was read.
+    /// Of the content the band table is read only.
+    table_only: bool,
+    /// By content slot: it was read, or need not be.
     pub found: Vec<bool>,
     pub table: Vec<u8>,
     pub candidates: Vec<Candidate>,
-    /// Chunks that were read once and not again.
-    lost_again: Vec<u32>,
     pub rebuild: Option<Rebuild>,
     pub report: MountReport,
     error: Option<MountError>,
 }
 
 impl Mount {
+    /// The device is ready, and what is valid is counted from now on.
+    pub fn begin_counting(&mut self) {
+        self.stage = Stage::Counting;
+        (self.candidates, self.roots) = (Vec::new(), Vec::new());
+    }
+
+    /// Every band is read to make up for chunks that are lost.
+    pub fn begin_rescan(&mut self, rebuild: Rebuild) {
+        self.stage = Stage::Rescan;
+        self.rebuild = Some(rebuild);
+    }
+
     /// Whether a footer was written and is damaged. An erase that was cut off, or lost, leaves the
     /// same at a footer's place, in a checkpoint that was never complete as well; but it leaves no
     /// page of its band beside the first. So the band itself must show one: its neighbours say
@@ -216,10 +230,10 @@ impl Ftl {
             bands_sound: BTreeSet::new(),
             chosen: Named::default(),
             footer: None,
+            table_only: false,
             found: Vec::new(),
             table: Vec::new(),
             candidates: Vec::new(),
-            lost_again: Vec::new(),
             rebuild: None,
             report: MountReport { bands_probed: probed, ..MountReport::default() },
             error: None,
@@ -245,6 +259,7 @@ impl Ftl {
             let waits = match stage {
                 Stage::Erase => self.bands.free + self.bands.free_fast > self.clean_bands(),
                 Stage::FirstCheckpoint => self.counters.checkpoints == 0,
+                Stage::Counting => self.counts_on(),
                 _ => false,
             };
             if waits {
@@ -277,19 +292,21 @@ impl Ftl {
             Stage::Content => self.end_content(&mut mount),
             Stage::Scan => {
                 self.replay(&mut mount);
-                if !self.map.is_cached() {
-                    self.finish_mount(*mount);
-                    return;
-                }
-                self.begin_count(&mut mount);
-                Ok(())
-            }
-            Stage::Count if mount.lost_again.is_empty() => {
-                self.bands.count_loaded();
-                self.finish_mount(*mount);
+                self.finish_mount(mount);
                 return;
             }
-            Stage::Count => self.begin_scan_again(&mut mount),
+            Stage::Counting if self.chunks_are_lost() => {
+                self.begin_rescan(&mut mount);
+                Ok(())
+            }
+            Stage::Counting => {
+                self.end_counting();
+                return;
+            }
+            Stage::Rescan => {
+                self.end_rescan(mount);
+                return;
+            }
             Stage::Erase => {
                 self.checkpoint.want();
                 mount.stage = Stage::FirstCheckpoint;
@@ -475,18 +492,23 @@ impl Ftl {
         mount.table = vec![0; self.layout.table_slots as usize * BLOCK_BYTES];
         let slots = self.layout.chunks + self.layout.table_slots;
         mount.found = vec![false; slots as usize];
-        self.read_content(mount, slots);
+        let whole =
+            mount.footers_unsound.is_empty() && mount.chosen.bands.iter().all(Option::is_some);
+        mount.table_only = self.map.is_cached() && whole;
+        let first = if mount.table_only { self.layout.chunks } else { 0 };
+        self.read_content(mount, first);
         Ok(())
     }
 
-    /// Reads the first `slots` slots of the content.
-    fn read_content(&self, mount: &mut Mount, slots: u32) {
-        for page in 0..slots.div_ceil(self.geometry.slots_per_page) {
+    /// Reads the content from the page of slot `first` on.
+    fn read_content(&self, mount: &mut Mount, first: u32) {
+        let slots = self.layout.chunks + self.layout.table_slots;
+        let per_page = self.geometry.slots_per_page;
+        for page in first / per_page..slots.div_ceil(per_page) {
             let (position, index) = self.layout.place(page);
             let block = mount.chosen.bands.get(position as usize).copied().flatten();
             let Some(block) = block else { continue };
-            let count =
-                (slots - page * self.geometry.slots_per_page).min(self.geometry.slots_per_page);
+            let count = (slots - page * per_page).min(per_page);
             let unit = self.geometry.unit_of(block) as usize;
             mount.jobs[unit].push_back((self.geometry.slot(block, index, 0), count));
         }
@@ -516,6 +538,15 @@ impl Ftl {
     }
 
     fn end_content(&mut self, mount: &mut Mount) -> Result<(), MountError> {
+        if std::mem::take(&mut mount.table_only) {
+            let (chunks, table) = mount.found.split_at_mut(self.layout.chunks as usize);
+            if !table.iter().all(|&found| found) {
+                // Every band will be read: then it is good to know what else is lost.
+                self.read_content(mount, 0);
+                return Ok(());
+            }
+            chunks.fill(true);
+        }
         if mount.footers_unsound.is_empty() || mount.footer_damaged() {
             return self.begin_scan(mount);
         }
@@ -566,60 +597,7 @@ impl Ftl {
         }
     }
 
-    /// The map chunks are read once more, and what they point to is valid.
-    fn begin_count(&mut self, mount: &mut Mount) {
-        mount.stage = Stage::Count;
-        for chunk in 0..self.layout.chunks {
-            let has_base = self.map.cached().is_some_and(|cached| cached.chunk_has_base(chunk));
-            if !has_base {
-                self.count_chunk(chunk, None);
-            }
-        }
-        self.read_content(mount, self.layout.chunks);
-    }
-
-    /// A chunk that was there is not any more: all begins anew, and it is rebuilt with the rest.
-    fn begin_scan_again(&mut self, mount: &mut Mount) -> Result<(), MountError> {
-        for chunk in std::mem::take(&mut mount.lost_again) {
-            mount.found[chunk as usize] = false;
-        }
-        self.map = Map::of(&self.settings, self.map.blocks());
-        self.bands.unload();
-        self.blocks_mapped = 0;
-        mount.candidates.clear();
-        mount.rebuild = None;
-        let MountReport { bands_probed, .. } = mount.report;
-        mount.report = MountReport { bands_probed, ..MountReport::default() };
-        self.begin_scan(mount)
-    }
-
-    /// What was read of a chunk in the count.
-    fn take_count(&mut self, mount: &mut Mount, op: &ReadOp, slots: Option<&[SlotRead<'_>]>) {
-        let name = mount.footer.map(|footer| footer.checkpoint);
-        let block = self.geometry.block_of(op.slot);
-        let position = mount.chosen.bands.iter().position(|&band| band == Some(block));
-        let row = self.geometry.page_in_block(op.slot) - ROOT_PAGES;
-        let page = row * self.layout.bands + position.unwrap_or(0) as u32;
-        for index in 0..op.count {
-            let chunk = page * self.geometry.slots_per_page + index;
-            let has_base = self.map.cached().is_some_and(|cached| cached.chunk_has_base(chunk));
-            if !has_base {
-                continue;
-            }
-            let slot = SlotId(op.slot.0 + index);
-            let read = slots.and_then(|slots| slots.get(index as usize));
-            let content = read.and_then(|read| self.checkpoint_bytes(slot, read));
-            let content = content.filter(|(header, _)| {
-                header.kind == Kind::Map && header.lba == chunk && Some(header.sequence) == name
-            });
-            match content {
-                Some((_, bytes)) => self.count_chunk(chunk, Some(bytes)),
-                None => mount.lost_again.push(chunk),
-            }
-        }
-    }
-
-    fn scan_band(&self, mount: &mut Mount, block: BlockId) {
+    pub(crate) fn scan_band(&self, mount: &mut Mount, block: BlockId) {
         mount.report.bands_scanned += 1;
         let unit = self.geometry.unit_of(block) as usize;
         for page in 0..self.geometry.pages_per_block {
@@ -656,9 +634,8 @@ impl Ftl {
                     self.take_content(&mut mount, SlotId(op.slot.0 + index as u32), read);
                 }
             }
-            (Stage::Count, slots) => self.take_count(&mut mount, op, slots.ok()),
-            (Stage::Scan, Ok(slots)) => self.take_candidates(&mut mount, op, slots),
-            (Stage::Scan, Err(_)) => {
+            (Stage::Scan | Stage::Rescan, Ok(slots)) => self.take_candidates(&mut mount, op, slots),
+            (Stage::Scan | Stage::Rescan, Err(_)) => {
                 mount.report.pages_torn += 1;
                 if let Some(rebuild) = &mut mount.rebuild {
                     rebuild.note_unanswered();
@@ -666,8 +643,8 @@ impl Ftl {
             }
             // What was not found is missed later.
             (Stage::Copies, _) | (Stage::Footer | Stage::Content, Err(_)) => {}
-            (Stage::Erase | Stage::FirstCheckpoint, _) => {
-                unreachable!("a format reads nothing after its probes")
+            (Stage::Erase | Stage::FirstCheckpoint | Stage::Counting, _) => {
+                unreachable!("a format reads nothing after its probes, and a count by other means")
             }
         }
         self.mount = Some(mount);

@@ -50,6 +50,11 @@ pub enum Mutant {
     CompletionForgetsLater,
     /// A piece of the map is taken from a checkpoint that is not the last one any more.
     TrustOldBase,
+    /// After a mount that knows a part of the map, valid is what the last checkpoint says, whatever was
+    /// found since.
+    CountBeforeReplay,
+    /// A piece of the map that is being rebuilt is shown as far as that has come.
+    ServeBeforeRebuilt,
     /// Raw units: a write with FUA is acknowledged when programmed, whatever the medium keeps back.
     RawIgnoreFua,
     /// Raw units: recovery takes a block for whole by its first page.
@@ -87,8 +92,13 @@ impl Mutant {
     pub const TIER: &[Self] = &[Self::EraseBeforeDestaged, Self::DropWhenDestaged];
 
     /// Every mutant of a map of which a part is in DRAM: dead with all of it there.
-    pub const MAP: &[Self] =
-        &[Self::EvictForgetsChanges, Self::CompletionForgetsLater, Self::TrustOldBase];
+    pub const MAP: &[Self] = &[
+        Self::EvictForgetsChanges,
+        Self::CompletionForgetsLater,
+        Self::TrustOldBase,
+        Self::CountBeforeReplay,
+        Self::ServeBeforeRebuilt,
+    ];
 
     /// Every mutant of raw units.
     pub const RAW: &[Self] = &[

@@ -19,6 +19,7 @@ use crate::mount::{Mount, Probe};
 use crate::{Ftl, Mutant};
 use flash::{BlockId, SlotId};
 use std::collections::BTreeSet;
+use std::ops::Range;
 
 /// The block's content follows from what came after the checkpoint.
 const REPLAYED: u64 = u64::MAX;
@@ -36,6 +37,9 @@ struct Record {
 pub(crate) struct Rebuild {
     /// By chunk, if it is lost: the sequence of each block's version in the map, 0 for none.
     versions: Vec<Option<Box<[u64]>>>,
+    /// The map was in use when the chunks turned out lost: it is right, but for their blocks. Those of
+    /// these ranges were in DRAM and are right, too; the ranges ascend.
+    kept: Option<Vec<Range<u32>>>,
     records: Vec<Record>,
     /// Pages of which a slot could not be read.
     unreadable: Vec<(BlockId, u32)>,
@@ -55,6 +59,36 @@ impl Rebuild {
             .map(|&found| (!found).then(|| vec![0; CHUNK_ENTRIES].into_boxed_slice()))
             .collect();
         Self { versions, ..Self::default() }
+    }
+
+    /// The map was in use meanwhile, and the blocks of these ranges are right.
+    pub fn keep(&mut self, kept: Vec<Range<u32>>) {
+        for lba in kept.iter().cloned().flatten() {
+            self.replayed(lba);
+        }
+        self.kept = Some(kept);
+    }
+
+    pub fn is_late(&self) -> bool {
+        self.kept.is_some()
+    }
+
+    /// What is found of `lba` after the checkpoint counts: it is not in the map yet.
+    pub fn concerns(&self, lba: u32) -> bool {
+        let Some(kept) = &self.kept else { return true };
+        let lost = self.versions.get(lba as usize / CHUNK_ENTRIES).is_some_and(Option::is_some);
+        let at = kept.partition_point(|range| range.end <= lba);
+        lost && !kept.get(at).is_some_and(|range| range.contains(&lba))
+    }
+
+    /// The blocks of `range` that it concerns, of lost chunks.
+    pub fn concerned(&self, range: Range<u32>) -> Vec<u32> {
+        let blocks = self.lost_ranges(range.start, range.end).flatten();
+        blocks.filter(|&lba| self.concerns(lba)).collect()
+    }
+
+    pub fn missed(&mut self, pages: u64) {
+        self.pages_unanswered += pages;
     }
 
     fn chunks_lost(&self) -> u32 {
@@ -100,7 +134,7 @@ impl Rebuild {
     }
 
     /// Lost chunks that have a block of `lba..end`, as ranges of blocks.
-    fn lost_ranges(&self, lba: u32, end: u32) -> impl Iterator<Item = std::ops::Range<u32>> {
+    fn lost_ranges(&self, lba: u32, end: u32) -> impl Iterator<Item = Range<u32>> {
         let size = CHUNK_ENTRIES as u32;
         let chunks = lba / size..end.div_ceil(size).min(self.versions.len() as u32);
         chunks
@@ -116,13 +150,18 @@ impl Ftl {
         if mount.found.iter().all(|&found| found) {
             return;
         }
-        let mut rebuild = Rebuild::new(&mount.found[..self.layout.chunks as usize]);
+        mount.rebuild = Some(self.rebuild_of(mount, &mount.found[..self.layout.chunks as usize]));
+    }
+
+    /// A rebuild of the chunks that were not `found`.
+    pub(crate) fn rebuild_of(&self, mount: &Mount, found: &[bool]) -> Rebuild {
+        let mut rebuild = Rebuild::new(found);
         let skipped = self.bands.ids().filter(|&block| {
             self.geometry.exists(block) && matches!(mount.probes[block.0 as usize], Probe::Skipped)
         });
         let skipped = skipped.count();
-        rebuild.pages_unanswered = skipped as u64 * u64::from(self.geometry.pages_per_block);
-        mount.rebuild = Some(rebuild);
+        rebuild.missed(skipped as u64 * u64::from(self.geometry.pages_per_block));
+        rebuild
     }
 
     /// A sound slot from before the checkpoint.

@@ -13,7 +13,7 @@
 
 use crate::api::Output;
 use crate::bands::BandState;
-use crate::format::{CHUNK_ENTRIES, Footer, Header, Kind, POISONED, UNMAPPED, decode_header};
+use crate::format::{Footer, Header, Kind, POISONED, UNMAPPED, decode_header};
 use crate::mount::{Mount, Probe};
 use crate::rebuild::Rebuild;
 use crate::units::ReadOp;
@@ -119,18 +119,21 @@ impl Ftl {
         self.drop_impossible();
     }
 
-    pub(crate) fn finish_mount(&mut self, mut mount: Mount) {
+    pub(crate) fn finish_mount(&mut self, mut mount: Box<Mount>) {
         let footer = mount.footer.expect("a scan has a footer");
         // Numbers that a torn page may have used are not used again.
         self.sequence_next = self.sequence_next.max(footer.sequence_next) + (1 << 20);
         let order_next = self.durable_seen.max(footer.order_next) + (1 << 20);
         self.restart_orders(order_next);
         self.mark_checkpoint_bands(&mount);
+        if self.map.is_cached() {
+            self.begin_counting();
+        }
         self.settle_bands(&mount, order_next - 1);
         self.generation = footer.generation + 1;
         // After a mount nothing is appended before a checkpoint that says "not clean".
         mount.report.clean = footer.clean;
-        let report = self.report(mount.report);
+        let report = self.report(std::mem::take(&mut mount.report));
         let gaps = report.rebuilt.is_some_and(|rebuilt| rebuilt.read_only);
         self.phase = if self.settings.read_only || gaps { Phase::ReadOnly } else { Phase::Running };
         if self.phase == Phase::Running {
@@ -140,9 +143,16 @@ impl Ftl {
             self.want_flush();
         }
         self.outputs.push_back(Output::Ready(Ok(Box::new(report))));
+        if self.is_counting() {
+            mount.begin_counting();
+            self.mount = Some(mount);
+            if self.phase == Phase::ReadOnly {
+                self.count_by_reads();
+            }
+        }
     }
 
-    fn apply(
+    pub(crate) fn apply(
         &mut self,
         candidates: &mut [Candidate],
         footer: &Footer,
@@ -158,6 +168,14 @@ impl Ftl {
             let range = candidate.lba..end.min(self.map.blocks());
             match candidate.kind {
                 Kind::Trim if self.is_mutant(Mutant::ForgetTrim) => {}
+                Kind::Trim
+                    if let Some(rebuild) = rebuild.as_mut().filter(|rebuild| rebuild.is_late()) =>
+                {
+                    for lba in rebuild.concerned(range) {
+                        rebuild.replayed(lba);
+                        self.map.recover(lba, UNMAPPED);
+                    }
+                }
                 Kind::Trim if range.start < range.end => {
                     if let Some(rebuild) = &mut rebuild {
                         range.clone().for_each(|lba| rebuild.replayed(lba));
@@ -171,7 +189,10 @@ impl Ftl {
                         || whole.binary_search(&candidate.sequence).is_ok();
                     let poisoned = candidate.kind == Kind::Poison;
                     let entry = if poisoned { POISONED } else { candidate.slot.0 };
+                    let concerned =
+                        rebuild.as_ref().is_none_or(|rebuild| rebuild.concerns(candidate.lba));
                     if decided
+                        && concerned
                         && self.map.recover(candidate.lba, entry)
                         && let Some(rebuild) = &mut rebuild
                     {
@@ -202,31 +223,13 @@ impl Ftl {
         self.bands.count_loaded();
     }
 
-    /// The same for a chunk, of whose map only a part is kept in DRAM: what it points to is valid.
-    pub(crate) fn count_chunk(&mut self, chunk: u32, base: Option<&[u8]>) {
-        let slots = self.geometry.slots();
-        let Some(cached) = self.map.cached_mut() else { return };
-        let mut entries = [UNMAPPED; CHUNK_ENTRIES];
-        cached.compose_recovered(chunk, base, &mut entries);
-        for (lba, entry) in (chunk * CHUNK_ENTRIES as u32..).zip(&mut entries) {
-            if *entry >= POISONED {
-                continue;
-            }
-            if u64::from(*entry) >= slots || !self.bands.load(SlotId(*entry)) {
-                self.counters.blocks_poisoned += 1;
-                *entry = POISONED;
-                cached.recover(lba, POISONED);
-                continue;
-            }
-            self.blocks_mapped += 1;
-        }
-        cached.count_chunk(chunk, &entries);
-    }
-
     /// Gives every band the state that follows from what was found.
     fn settle_bands(&mut self, mount: &Mount, order_last: u64) {
+        let counting = self.is_counting();
         for block in self.bands.ids() {
             let probe = mount.probes[block.0 as usize];
+            let header = self.probed_header(block, probe);
+            let of_checkpoint = header.is_some_and(|header| header.kind == Kind::Root);
             let band = &mut self.bands[block];
             if band.state == BandState::Checkpoint {
                 continue;
@@ -240,6 +243,7 @@ impl Ftl {
                 _ if band.slots_valid > 0 => BandState::Full,
                 Probe::Erased if band.failing => BandState::Retired,
                 Probe::Erased => BandState::Dirty,
+                _ if counting && !of_checkpoint => BandState::Uncounted,
                 _ => BandState::Draining,
             };
             band.unproven = band.state == BandState::Dirty;

@@ -24,7 +24,7 @@ use crate::slo::Way;
 use crate::units::{ReadOp, ReadPurpose};
 use crate::{Ftl, Mutant};
 use flash::{MediumError, RequestError, SlotId, SlotRead, SlotStatus};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 
 /// Reads of a chunk before it counts as lost.
@@ -249,12 +249,15 @@ impl Ftl {
             load.waiters.extend(waiter);
             return false;
         }
+        let chunk = cached.chunk_of(piece);
         let forget = cfg!(feature = "mutants") && self.mutant == Some(Mutant::EvictForgetsChanges);
         let Some(frame) = cached.take_frame(forget) else {
             assert!(waiter.is_none(), "a claim that is granted finds frames");
             return false;
         };
-        if !cached.needs_base(piece) {
+        let lost = self.is_lost(chunk) && !self.is_mutant(Mutant::ServeBeforeRebuilt);
+        let Some(cached) = self.map.cached_mut() else { return true };
+        if !cached.needs_base(piece) && !lost {
             cached.fill(piece, frame, None);
             return waiter.is_none() || cached.pin(piece);
         }
@@ -268,6 +271,10 @@ impl Ftl {
     /// Reads the base of `piece`.
     fn read_piece(&mut self, piece: u32) {
         let chunk = self.map.cached().map_or(0, |cached| cached.chunk_of(piece));
+        if self.is_lost(chunk) {
+            // It comes when the chunk is rebuilt.
+            return;
+        }
         let slot = self.base_slot(chunk);
         let block = self.bands.block_of(slot);
         self.bands[block].reads_pending += 1;
@@ -327,6 +334,10 @@ impl Ftl {
         let ReadPurpose::Map(piece) = op.purpose else {
             unreachable!("only reads of pieces end here")
         };
+        if self.is_lost(op.lba) {
+            // What came may still be right, but others have missed it: it comes when it is rebuilt.
+            return;
+        }
         let Some(load) = self.host.residency.loads.get_mut(&piece) else { return };
         load.tries += 1;
         let tries = load.tries;
@@ -337,7 +348,7 @@ impl Ftl {
         };
         if let Some(bytes) = base {
             self.host.residency.loaded += 1;
-            self.end_load(piece, bytes);
+            self.end_load(piece, Some(bytes));
         } else if slot != op.slot || tries < TRIES_MAX {
             // Cells at their limit may be read the next time.
             if slot != op.slot
@@ -347,15 +358,26 @@ impl Ftl {
             }
             self.host.residency.retried += 1;
             self.read_piece(piece);
-        } else {
-            self.lose_piece(piece);
+        } else if !self.lose_chunk(op.lba) {
+            self.lose_piece(piece, op.lba);
         }
     }
 
-    fn end_load(&mut self, piece: u32, base: &[u8]) {
+    /// Loads that wait for `chunks` come to their end: what these hold does not hang on a base any more.
+    pub(crate) fn end_loads_of(&mut self, chunks: &BTreeSet<u32>) {
+        let Some(cached) = self.map.cached() else { return };
+        let of_them = |&&piece: &&u32| chunks.contains(&cached.chunk_of(piece));
+        let pieces: Vec<u32> = self.host.residency.loads.keys().filter(of_them).copied().collect();
+        pieces.into_iter().for_each(|piece| self.end_load(piece, None));
+    }
+
+    fn end_load(&mut self, piece: u32, base: Option<&[u8]>) {
         let load = self.host.residency.loads.remove(&piece).expect("a load is under way");
         let cached = self.map.cached_mut().expect("only a part of the map is in DRAM");
-        cached.fill(piece, load.frame, Some(base));
+        cached.fill(piece, load.frame, base);
+        if self.checkpoint.counting.is_some() {
+            cached.drop_impossible(piece, self.geometry.slots());
+        }
         for _ in 0..load.pins {
             cached.pin(piece);
         }
@@ -371,7 +393,7 @@ impl Ftl {
     /// The base of `piece` cannot be read. Nothing of it is lost: what it said can be told from every
     /// band, which a mount does. Until then who needs it is told, and nothing more is written, as no
     /// checkpoint could be.
-    fn lose_piece(&mut self, piece: u32) {
+    fn lose_piece(&mut self, piece: u32, chunk: u32) {
         let load = self.host.residency.loads.remove(&piece).expect("a load is under way");
         if let Some(cached) = self.map.cached_mut() {
             cached.give_frame(load.frame);
@@ -389,11 +411,14 @@ impl Ftl {
             }
         }
         self.fail_reroutes(piece);
-        self.lose_base();
+        self.lose_base(chunk);
     }
 
-    /// Part of the last checkpoint cannot be read.
-    pub(crate) fn lose_base(&mut self) {
+    /// `chunk` of the last checkpoint cannot be read.
+    pub(crate) fn lose_base(&mut self, chunk: u32) {
+        if self.lose_chunk(chunk) {
+            return;
+        }
         self.host.residency.lost += 1;
         if self.may_write() {
             self.fail();

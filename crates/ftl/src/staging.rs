@@ -13,7 +13,7 @@ use flash::{BLOCK_BYTES, MediumError, SlotId, SlotRead};
 use std::collections::VecDeque;
 
 /// Chunks that are read ahead, at most.
-const CHUNKS_AHEAD: u32 = 64;
+const CHUNKS_AHEAD: u32 = 256;
 
 /// The base of one content page.
 #[derive(Clone, Default)]
@@ -46,7 +46,7 @@ impl Staging {
 
 impl Ftl {
     /// Map chunks of content page `page`.
-    fn chunks_of_page(&self, page: u32) -> std::ops::Range<u32> {
+    pub(crate) fn chunks_of_page(&self, page: u32) -> std::ops::Range<u32> {
         let per_page = self.geometry.slots_per_page;
         (page * per_page).min(self.layout.chunks)..((page + 1) * per_page).min(self.layout.chunks)
     }
@@ -74,12 +74,16 @@ impl Ftl {
     /// Whether the base of a chunk of `page` is needed and not there; `next` is the page that is staged
     /// first.
     fn bases_are_missing(&self, next: u32, page: u32) -> bool {
-        let Some(cached) = self.map.cached() else { return false };
+        !self.missing_bases(next, page).is_empty()
+    }
+
+    fn missing_bases(&self, next: u32, page: u32) -> Vec<u32> {
+        let Some(cached) = self.map.cached() else { return Vec::new() };
         let staged = &self.checkpoint.staging.pages[(page - next) as usize];
         let chunks = self.chunks_of_page(page);
         let first = chunks.start;
         let there = |chunk| staged.bases.get((chunk - first) as usize).is_some_and(Option::is_some);
-        chunks.into_iter().any(|chunk| !there(chunk) && cached.chunk_needs_base(chunk))
+        chunks.filter(|&chunk| !there(chunk) && cached.chunk_needs_base(chunk)).collect()
     }
 
     /// Reads the bases of `page` if one is missing: all of them, as what is in DRAM now may have left
@@ -133,11 +137,12 @@ impl Ftl {
             bases[(chunk - first) as usize] = Some(bytes.into());
             self.counters.map_chunks_streamed += 1;
         }
-        if self.bases_are_missing(next, page) {
+        let missing = self.missing_bases(next, page);
+        if !missing.is_empty() {
             let staged = &mut self.checkpoint.staging.pages[at as usize];
             staged.tries += 1;
             if staged.tries >= TRIES_MAX {
-                self.lose_base();
+                missing.into_iter().for_each(|chunk| self.lose_base(chunk));
             }
         }
     }
@@ -151,11 +156,9 @@ impl Ftl {
     pub(crate) fn chunk(&mut self, index: u32, base: Option<&[u8]>) -> Box<[u8; BLOCK_BYTES]> {
         let mut bytes = Box::new([0; BLOCK_BYTES]);
         let mut composed = [0; CHUNK_ENTRIES];
+        self.compose_counted(index, base, &mut composed);
         let entries = match (self.map.flat(), self.map.cached()) {
-            (None, Some(cached)) => {
-                cached.compose(index, base, &mut composed);
-                &composed[..]
-            }
+            (None, Some(_)) => &composed[..],
             (flat, _) => {
                 let flat = flat.unwrap_or_default();
                 let first = index as usize * CHUNK_ENTRIES;

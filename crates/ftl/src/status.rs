@@ -1,5 +1,6 @@
 //! What the FTL tells about itself: counters since the mount, gauges of now.
 
+use crate::api::Rebuilt;
 use crate::map::Cached;
 use crate::mapping::MapStatus;
 use crate::policy::PolicyNames;
@@ -71,6 +72,8 @@ pub(crate) struct Counters {
     pub bands_destaged: u64,
     pub requests_spilled: u64,
     pub map_chunks_streamed: u64,
+    /// What was rebuilt after the mount.
+    pub rebuilt_late: Option<Rebuilt>,
     /// Checkpoints when the clean one was asked for.
     pub clean_checkpoint_at: Option<u64>,
 }
@@ -100,7 +103,7 @@ pub struct Status {
     pub mappings: Vec<MapStatus>,
     /// The last switches of policies, oldest first.
     pub switches: Vec<PolicyChange>,
-    /// What cannot be as the settings say, and why.
+    /// What cannot be as the settings say, and why; and what had to be rebuilt after the mount.
     pub warnings: Vec<String>,
     /// Of the fast tier, on a device that has one.
     pub tier: Option<TierStatus>,
@@ -166,7 +169,7 @@ pub struct BusyMark {
 pub struct BandStatus {
     /// Which.
     pub block: BlockId,
-    /// "clean", "erasing", "dirty", "open", "full", "victim", "draining", "checkpoint", "retired".
+    /// "clean", "erasing", "dirty", "open", "uncounted", "full", "victim", "draining", "checkpoint", "retired".
     pub state: &'static str,
     /// Slots that hold valid data.
     pub slots_valid: u32,
@@ -186,10 +189,16 @@ impl Ftl {
             streams: self.streams.status(),
             mappings: self.mapping_status(),
             switches: self.switches.recent(),
-            warnings: self.slo_warnings(),
+            warnings: self.warnings(),
             tier: self.tier_status(),
             phase: phase_name(self.phase),
         }
+    }
+
+    fn warnings(&self) -> Vec<String> {
+        let mut warnings = self.slo_warnings();
+        warnings.extend(self.rebuilt_late().map(|rebuilt| rebuilt.to_string()));
+        warnings
     }
 
     /// Every band.
@@ -411,7 +420,7 @@ impl Ftl {
     }
 
     /// What only a map of which a part is in DRAM has to tell.
-    fn cached_counters(&self, cached: &Cached) -> [(&'static str, u64); 9] {
+    fn cached_counters(&self, cached: &Cached) -> [(&'static str, u64); 11] {
         let residency = &self.host.residency;
         [
             ("map_hits", residency.hits),
@@ -421,6 +430,8 @@ impl Ftl {
             ("map_reads_repeated", residency.retried),
             ("map_pieces_lost", residency.lost),
             ("map_chunks_streamed", self.counters.map_chunks_streamed),
+            ("map_chunks_uncounted", u64::from(self.chunks_uncounted())),
+            ("map_chunks_rebuilt", self.rebuilt_late().map_or(0, |of| u64::from(of.chunks))),
             ("map_changes_bytes", cached.changes_bytes()),
             ("map_changes_bytes_max", cached.changes_bytes_max()),
         ]
@@ -466,6 +477,7 @@ fn state_name(state: BandState) -> &'static str {
         BandState::Erasing => "erasing",
         BandState::Dirty => "dirty",
         BandState::Open => "open",
+        BandState::Uncounted => "uncounted",
         BandState::Full => "full",
         BandState::Victim => "victim",
         BandState::Draining => "draining",

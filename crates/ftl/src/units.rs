@@ -84,6 +84,8 @@ pub(crate) enum ReadPurpose {
     Stage(u32),
     /// Of map chunks, from `ReadOp::lba` on, to look for what points to a lost slot.
     Search,
+    /// Of map chunks, from `ReadOp::lba` on, to count what they point to.
+    Count,
 }
 
 impl ReadPurpose {

@@ -3,12 +3,12 @@
 //!
 //! Watched here: the write amplification is never below 1; what the FTL counts as programmed and
 //! erased is what the medium did; no band holds more valid slots than were written, no free band
-//! any; bands and units add up; and the hash of all outputs, by which two runs are told apart.
+//! any; bands and units add up; a band holds as many valid slots as the map points to; and the hash of all outputs, by which two runs are told apart.
 
-use crate::driver::Failure;
+use crate::driver::{Failure, Sim};
 use crate::medium::DoneCounts;
-use flash::{Command, Instant, RequestError};
-use ftl::{BandStatus, Output, Status};
+use flash::{Command, Instant, Lba, RequestError};
+use ftl::{BandStatus, Core, Output, Status};
 
 /// Hash of every output of a run, in order, with its time.
 #[derive(Clone, Copy, Debug, Default)]
@@ -119,6 +119,36 @@ pub fn verify_status(status: &Status, bands: &[BandStatus]) -> Result<(), Failur
         return Err(Failure(format!("{valid} valid slots by band, {by_unit} by unit")));
     }
     Ok(())
+}
+
+/// Holds the valid slots that the FTL counts against what its map says, block by block: where only a part
+/// of the map is in DRAM, the FTL cannot do that by itself. No request is in flight.
+pub fn verify_valid(sim: &mut Sim, logical_blocks: u32) -> Result<(), Failure> {
+    let geometry = *sim.medium().geometry();
+    loop {
+        sim.run_until_idle(Instant(u64::MAX))?;
+        let before = sim.ftl().bands();
+        let mut valid = vec![0; before.len()];
+        for lba in 0..logical_blocks {
+            // So that its entry is there.
+            sim.read(0, lba, 1);
+            sim.run_until_answered()?;
+            sim.take_finished().into_iter().for_each(|finished| sim.release(finished));
+            if let Some(slot) = sim.ftl().slot_of(Lba(lba)) {
+                valid[geometry.block_of(slot).0 as usize] += 1;
+            }
+        }
+        let bands = sim.ftl().bands();
+        if bands.iter().map(|band| band.slots_valid).ne(before.iter().map(|band| band.slots_valid))
+        {
+            // GC, which works ahead and rests at some time, has moved what was looked at.
+            continue;
+        }
+        let wrong = bands.iter().zip(valid).find(|(band, valid)| band.slots_valid != *valid);
+        return wrong.map_or(Ok(()), |(band, valid)| {
+            Err(Failure(format!("the map points to {valid} slots of a band: {band:?}")))
+        });
+    }
 }
 
 /// Holds the FTL's counters against what the medium did since `before`.

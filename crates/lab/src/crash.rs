@@ -9,6 +9,7 @@
 //! - An image is a clone: nothing an image does reaches the run it was taken from.
 //! - A seed decides everything, so a failure is repeated by its seed.
 
+use crate::checker::verify_valid;
 use crate::device::{Manner, Small};
 use crate::driver::{Failure, Plant, Sim, State, Step};
 use crate::host::Host;
@@ -21,6 +22,9 @@ use nand::Faults;
 
 /// Steps of a recovery, and of what follows it by itself, that are cut again.
 const RECOVERY_STEPS_MAX: u32 = 400;
+
+/// Of so many images with a part of the map in DRAM, one has its valid slots counted block by block.
+const COUNT_EVERY: u64 = 7;
 
 /// What to explore. [`CrashOptions::of_seed`] draws one.
 #[derive(Clone, Debug)]
@@ -474,6 +478,11 @@ impl Explorer<'_> {
         self.report.blocks_read += u64::from(self.logical_blocks);
         model.check_recovered(&observed).map_err(Failure)?;
         sim.verify()?;
+        if self.options.settings.map_bytes > 0 && self.report.images.is_multiple_of(COUNT_EVERY) {
+            sim.run_until_counted()?;
+            sim.verify()?;
+            verify_valid(&mut sim, self.logical_blocks)?;
+        }
         if let Some(image) = again {
             self.cut_recovery(image, model, &observed, now)?;
         }

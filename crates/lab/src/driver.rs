@@ -16,7 +16,7 @@ use flash::{
     Command, Hint, Instant, Lba, Operation, Payload, Reply, Request, RequestError, SlotWrite,
 };
 use ftl::raw::{RawFormat, RawSettings, RawUnits};
-use ftl::{Core, FormatOptions, Ftl, Input, MountError, MountReport, Output, Settings};
+use ftl::{Core, FormatOptions, Ftl, Input, MountError, MountReport, Output, Rebuilt, Settings};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -180,6 +180,24 @@ impl Sim<Ftl> {
         let ftl = Ftl::mount(*medium.geometry(), &medium.health(), settings.clone());
         let ftl = ftl.map_err(|why| Failure(format!("mount was refused: {why}")))?;
         Ok(Self::new(ftl, medium, REQUEST_BLOCKS_MAX, settings.relocation_blocks, settings, now))
+    }
+
+    /// Steps until the FTL knows what is valid: see [`Ftl::is_counting`].
+    pub fn run_until_counted(&mut self) -> Result<(), Failure> {
+        while self.ftl.is_counting() {
+            if self.step(Instant(u64::MAX))? == Step::Idle && self.ftl.is_counting() {
+                let state = self.ftl.explain();
+                return Err(Failure(format!("what is valid is never counted: {state}")));
+            }
+        }
+        Ok(())
+    }
+
+    /// What the mount, or the count after it, rebuilt.
+    pub fn rebuilt(&mut self) -> Result<Option<Rebuilt>, Failure> {
+        let report = self.run_until_ready()?.rebuilt;
+        self.run_until_counted()?;
+        Ok(report.or(self.ftl.rebuilt_late()))
     }
 
     /// Checks what must hold of the FTL between any two steps, see [`crate::checker`]. Walks the

@@ -1,6 +1,7 @@
 //! The map on flash rots while the device runs on a part of it in DRAM: what cannot be told any more
 //! is refused, nothing wrong is shown, and the next mount has everything that was acknowledged.
 
+use crate::checker::verify_valid;
 use crate::crash::CrashOptions;
 use crate::driver::{Failure, Sim};
 use crate::host::Host;
@@ -46,7 +47,7 @@ pub fn survive_lost_map(seed: u64, options: &CrashOptions) -> Result<LostMapRepo
     let mut medium = host.sim.medium().clone();
     medium.power_cut(&mut |fates| random.below(u64::from(fates)) as u32);
     let mut sim = Sim::mount(medium, options.settings.clone(), host.sim.now())?;
-    let rebuilt = sim.run_until_ready()?.rebuilt;
+    let rebuilt = sim.rebuilt()?;
     // None if a checkpoint was on its way that needed nothing of what rotted.
     if rebuilt.is_some_and(|rebuilt| rebuilt.read_only) {
         return Err(Failure(format!("{pieces_lost} pieces were lost, and then {rebuilt:?}")));
@@ -58,6 +59,7 @@ pub fn survive_lost_map(seed: u64, options: &CrashOptions) -> Result<LostMapRepo
     }
     host.model.settle(&observed);
     sim.verify()?;
+    verify_valid(&mut sim, host.model.logical_blocks())?;
     let mut again = Host::new(sim, host.model);
     run(&mut again, &mut generator, 60)?;
     again.read_back()?;

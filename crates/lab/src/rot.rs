@@ -9,7 +9,7 @@
 //! - A recovery that is cut off and done again shows the same.
 
 use crate::crash::{CrashOptions, generator};
-use crate::driver::{Failure, Sim, State, Step};
+use crate::driver::{Failure, Sim, Step};
 use crate::host::Host;
 use crate::medium::{Content, SimMedium, stamp_crc};
 use crate::model::{Model, ZERO};
@@ -68,6 +68,33 @@ pub fn survive_rot(seed: u64, options: &CrashOptions) -> Result<RotReport, Failu
     tester.footers(&image).map_err(context)?;
     for _ in 0..8 {
         tester.map_and_data(&image)?;
+    }
+    Ok(tester.report)
+}
+
+/// The same for the pages of the checkpoint only, alone and several together: for larger devices.
+pub fn survive_map_rot(seed: u64, options: &CrashOptions) -> Result<RotReport, Failure> {
+    let random = Random::new(seed ^ 0x726f_7400);
+    let mut tester = Tester { options, random, report: RotReport::default() };
+    let image = tester.age(seed)?;
+    let maps = image.checkpoint.iter().filter(|(_, kind)| *kind == Kind::Map);
+    let maps: Vec<_> = maps.map(|&(page, _)| page).collect();
+    for &(page, kind) in &image.checkpoint {
+        let context = |Failure(why)| Failure(format!("{kind:?} in slot {} rots: {why}", page.0));
+        tester.checkpoint_page(&image, page, kind).map_err(context)?;
+    }
+    for _ in 0..8 {
+        let some: Vec<_> = maps.iter().copied().filter(|_| tester.random.chance(0.5)).collect();
+        let context = |Failure(why)| Failure(format!("slots {some:?} rot: {why}"));
+        let sim = tester.rotten(&image, &some).map_err(context)?;
+        tester.nothing_lost(&image, &some, sim).map_err(context)?;
+        let context = |Failure(why)| Failure(format!("slots {some:?} rot when it serves: {why}"));
+        tester.rots_when_ready(&image, &some).map_err(context)?;
+        tester.map_and_data(&image)?;
+    }
+    for unit in 0..image.medium.geometry().units {
+        let context = |Failure(why)| Failure(format!("unit {unit} is lost: {why}"));
+        tester.unit_goes(&image, unit).map_err(context)?;
     }
     Ok(tester.report)
 }
@@ -149,19 +176,31 @@ impl Tester<'_> {
         Ok(Image { medium, now, observed, checkpoint, others })
     }
 
-    /// Mounts the image with these pages rotten.
+    /// Mounts the image with these pages rotten. Where the rest of the map is looked at when the host is
+    /// served, every other one is read meanwhile; it must show the same as later.
     fn rotten(&mut self, image: &Image, pages: &[SlotId]) -> Result<Sim, Failure> {
         self.report.images += 1;
         let mut sim = self.mount(image.with_rotten(pages), image.now)?;
-        let report = sim.run_until_ready()?.clone();
-        self.report.rebuilt += u64::from(report.rebuilt.is_some());
-        self.report.read_only += u64::from(report.rebuilt.is_some_and(|rebuilt| rebuilt.read_only));
+        sim.run_until_ready()?;
+        let blocks = image.observed.len() as u32;
+        let early = sim.ftl().is_counting() && self.random.chance(0.5);
+        let early = early.then(|| sim.read_all(blocks)).transpose()?;
+        let rebuilt = sim.rebuilt()?;
+        if let Some(early) = early
+            && let later = sim.read_all(blocks)?
+            && let Some(lba) = early.iter().zip(&later).position(|(early, later)| early != later)
+        {
+            let (early, later) = (early[lba], later[lba]);
+            return Err(Failure(format!("block {lba} showed {early:?}, and later {later:?}")));
+        }
+        self.report.rebuilt += u64::from(rebuilt.is_some());
+        self.report.read_only += u64::from(rebuilt.is_some_and(|rebuilt| rebuilt.read_only));
         Ok(sim)
     }
 
     fn checkpoint_page(&mut self, image: &Image, page: SlotId, kind: Kind) -> Result<(), Failure> {
-        let sim = self.rotten(image, &[page])?;
-        let rebuilt = rebuilt(&sim);
+        let mut sim = self.rotten(image, &[page])?;
+        let rebuilt = sim.rebuilt()?;
         let twice = matches!(kind, Kind::Root | Kind::Footer | Kind::Pad);
         if rebuilt.is_some() && twice {
             return Err(Failure(format!("there is a second one, and yet {rebuilt:?}")));
@@ -177,9 +216,9 @@ impl Tester<'_> {
             pages.map(|&(page, _)| page)
         };
         let mut pages: Vec<_> = of_kind(Kind::Footer).collect();
-        let sim = self.rotten(image, &pages)?;
-        if rebuilt(&sim).is_some() {
-            return Err(Failure(format!("the map is whole, and yet {:?}", rebuilt(&sim))));
+        let mut sim = self.rotten(image, &pages)?;
+        if let Some(rebuilt) = sim.rebuilt()? {
+            return Err(Failure(format!("the map is whole, and yet {rebuilt:?}")));
         }
         self.nothing_lost(image, &pages, sim)?;
         pages.extend(of_kind(Kind::Map));
@@ -188,8 +227,8 @@ impl Tester<'_> {
             matches!(kind, Some(Kind::Footer | Kind::Map))
         };
         pages.extend(image.others.iter().copied().filter(gone));
-        let sim = self.rotten(image, &pages)?;
-        if rebuilt(&sim).is_none() {
+        let mut sim = self.rotten(image, &pages)?;
+        if sim.rebuilt()?.is_none() {
             return Err(Failure("no map is whole, and yet nothing was rebuilt".into()));
         }
         self.nothing_lost(image, &pages, sim)
@@ -203,7 +242,7 @@ impl Tester<'_> {
         mut sim: Sim,
     ) -> Result<(), Failure> {
         let observed = sim.read_all(image.observed.len() as u32)?;
-        let rebuilt = rebuilt(&sim);
+        let rebuilt = sim.rebuilt()?;
         // A power cut can tear pages of a file in any order: then data may well be missing.
         let torn = !sim.medium().geometry().durable_at_completion;
         if rebuilt.is_some_and(|rebuilt| rebuilt.read_only && torn) {
@@ -254,7 +293,7 @@ impl Tester<'_> {
 
     /// A rebuilt device works on, or refuses to write if it said that it would.
     fn live_on(&mut self, mut sim: Sim, mut observed: Vec<Option<u64>>) -> Result<(), Failure> {
-        let read_only = rebuilt(&sim).is_some_and(|rebuilt| rebuilt.read_only);
+        let read_only = sim.rebuilt()?.is_some_and(|rebuilt| rebuilt.read_only);
         for lba in 0..observed.len().min(6) {
             let stamp = 1 << 62 | lba as u64;
             sim.write(0, lba as u32, &[stamp], (true, false), Hint::default());
@@ -274,9 +313,12 @@ impl Tester<'_> {
         }
         let now = sim.now();
         let mut sim = self.mount(sim.shutdown()?, now)?;
-        let report = sim.run_until_ready()?;
-        if report.rebuilt.is_some() || !report.clean {
-            return Err(Failure(format!("after a clean shutdown the mount says {report:?}")));
+        let report = sim.run_until_ready()?.clone();
+        let rebuilt = sim.rebuilt()?;
+        if rebuilt.is_some() || !report.clean {
+            let what =
+                format!("after a clean shutdown the mount says {report:?}, then {rebuilt:?}");
+            return Err(Failure(what));
         }
         if sim.read_all(observed.len() as u32)? != observed {
             return Err(Failure("a rebuilt device lost what was written since".into()));
@@ -284,11 +326,56 @@ impl Tester<'_> {
         Ok(())
     }
 
+    /// Pages of the map rot when the host is served already.
+    fn rots_when_ready(&mut self, image: &Image, pages: &[SlotId]) -> Result<(), Failure> {
+        let mut sim = self.mount(image.medium.clone(), image.now)?;
+        sim.run_until_ready()?;
+        pages.iter().for_each(|&page| sim.medium_mut().rot(page));
+        let observed = sim.read_all(image.observed.len() as u32)?;
+        sim.rebuilt()?;
+        if sim.ftl().counter("map_pieces_lost") == 0 {
+            return self.nothing_lost(image, pages, sim);
+        }
+        // They had been counted: then nothing wrong is shown, and the next mount makes up for them.
+        let blocks = image.observed.iter().zip(&observed).enumerate();
+        for (lba, (before, after)) in blocks.filter(|(_, (_, after))| after.is_some()) {
+            if before != after {
+                return Err(Failure(format!("block {lba} showed {before:?}, now {after:?}")));
+            }
+        }
+        let mut medium = sim.medium().clone();
+        let random = &mut self.random;
+        medium.power_cut(&mut |fates| random.below(u64::from(fates)) as u32);
+        let mut sim = self.mount(medium, sim.now())?;
+        sim.run_until_ready()?;
+        self.nothing_lost(image, pages, sim)
+    }
+
+    /// A unit stops answering when the host is served, and with it a part of the map, of what it points to,
+    /// or of both: nothing wrong is shown, and what is shown stays.
+    fn unit_goes(&mut self, image: &Image, unit: u32) -> Result<(), Failure> {
+        let mut sim = self.mount(image.medium.clone(), image.now)?;
+        sim.run_until_ready()?;
+        sim.kill_unit(unit);
+        let blocks = image.observed.len() as u32;
+        let early = sim.read_all(blocks)?;
+        sim.run_until_counted()?;
+        let later = sim.read_all(blocks)?;
+        never_wrong(&early)?;
+        match (0..blocks as usize).find(|&lba| early[lba] != later[lba]) {
+            Some(lba) => {
+                let (early, later) = (early[lba], later[lba]);
+                Err(Failure(format!("block {lba} showed {early:?}, and later {later:?}")))
+            }
+            None => sim.verify(),
+        }
+    }
+
     /// A page that is not the checkpoint's: its blocks are lost, and no block is wrong.
     fn other_page(&mut self, image: &Image, page: SlotId) -> Result<(), Failure> {
         let mut sim = self.rotten(image, &[page])?;
-        if rebuilt(&sim).is_some() {
-            return Err(Failure(format!("a whole checkpoint, and yet {:?}", rebuilt(&sim))));
+        if let Some(rebuilt) = sim.rebuilt()? {
+            return Err(Failure(format!("a whole checkpoint, and yet {rebuilt:?}")));
         }
         let observed = sim.read_all(image.observed.len() as u32)?;
         never_wrong(&observed)
@@ -331,7 +418,7 @@ impl Tester<'_> {
         let mut sim = self.rotten(image, &pages)?;
         let observed = sim.read_all(image.observed.len() as u32)?;
         never_wrong(&observed).map_err(context)?;
-        match rebuilt(&sim) {
+        match sim.rebuilt()? {
             Some(rebuilt) if rebuilt.read_only && rebuilt.pages_lost > 0 => {
                 self.live_on(sim, observed).map_err(context)
             }
@@ -345,13 +432,6 @@ impl Image {
         let mut medium = self.medium.clone();
         pages.iter().for_each(|&page| medium.rot(page));
         medium
-    }
-}
-
-fn rebuilt(sim: &Sim) -> Option<ftl::Rebuilt> {
-    match sim.state() {
-        State::Ready(report) => report.rebuilt,
-        _ => None,
     }
 }
 

@@ -26,7 +26,8 @@ use serde_json::{Value, json};
     Names: ftl-{read,write,tier-write,tier-write-copy}-cpu, map-cached-{zipf,dram}-{5,1},\n  \
     map-cached-hit-cpu, stream-POLICY-ns, policy-DECISION-POLICY-ns, plugin-DECISION-MODULE-ns,\n  \
     switch-DECISION{,-saturated}-{p999,longest-ms}, switch-{cpu,drop}-us, map-bytes-per-block,\n  \
-    usable-capacity, recovery-seconds-per-tib, restart-SIZE, sim-memory-per-tib, sim-rate,\n  \
+    usable-capacity, recovery-seconds-per-tib, restart-SIZE, restart-1tib (when named only),\n  \
+    sim-memory-per-tib, sim-rate,\n  \
     waf-{fifo,greedy}-{7,10,28}, crash-images, raw-{bandwidth,latency}-PROFILE,\n  \
     nbd-{rand,seq}-{read,write}...-vs-{nbdkit,qemu-nbd}, tier-file-write-{qd1,qd32}\n\n\
     The nbd figures need fio, nbdkit and qemu-nbd, those of tier-file fio. Exit status 0 says that \

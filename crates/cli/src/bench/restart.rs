@@ -1,7 +1,9 @@
 //! Restart after `kill -9`, by the wall clock: from the start of the process until a client has had its
 //! first read and its first write answered. A device on a sparse file, some of it written, and random
 //! writes in flight at the kill; each kill once with kept memory and once without, the same device. The
-//! figure is the longest of the restarts that resumed; the note tells the others.
+//! figure is the longest of the restarts that resumed; the note tells the others. Of the large devices,
+//! which are measured when they are named only, those without kept memory are a figure of their own: so
+//! it is after a power loss.
 
 use super::nbd::Folder;
 use super::{Figure, Goal, Request, measured};
@@ -16,6 +18,10 @@ use std::time::{Duration, Instant};
 
 const UNIT: &str = "ms";
 const GOAL: Goal = Goal::AtMost(1000.0);
+/// Without kept memory, for each TiB.
+const POWER_LOSS_GOAL: Goal = Goal::AtMost(5000.0);
+/// What the names of the large devices begin with.
+const LARGE: &str = "restart-1tib";
 /// Kills, each with and without kept memory.
 const KILLS: usize = 3;
 /// What is written in order before the first kill.
@@ -33,7 +39,7 @@ struct Case {
     quick: bool,
 }
 
-const CASES: [Case; 4] = [
+const CASES: [Case; 6] = [
     Case { name: "restart-16gib", gib: 16, config: "", quick: true },
     Case { name: "restart-64gib", gib: 64, config: "", quick: false },
     Case { name: "restart-256gib", gib: 256, config: "", quick: false },
@@ -43,13 +49,35 @@ const CASES: [Case; 4] = [
         config: "[ftl]\nmap_memory = \"16MiB\"\n",
         quick: false,
     },
+    Case { name: LARGE, gib: 1024, config: "", quick: false },
+    Case {
+        name: "restart-1tib-map-64mib",
+        gib: 1024,
+        config: "[ftl]\nmap_memory = \"64MiB\"\n",
+        quick: false,
+    },
 ];
 
 pub fn after_kills(request: &mut Request<'_>) {
     for case in &CASES {
-        if request.wants(case.name) && (case.quick || !request.quick) {
-            (request.sink)(measured(case.name, UNIT, GOAL, measure(case)));
+        let named = !case.is_large() || request.names.iter().any(|name| name.starts_with(LARGE));
+        if !named || !request.wants(case.name) || request.quick && !case.quick {
+            continue;
         }
+        let took = measure(case);
+        let figure = took.as_ref().map(|took| took.figure(case)).map_err(String::clone);
+        (request.sink)(measured(case.name, UNIT, GOAL, figure));
+        if case.is_large() {
+            let name = format!("{}-power-loss", case.name);
+            let figure = took.map(|took| took.figure_without(&name));
+            (request.sink)(measured(&name, UNIT, POWER_LOSS_GOAL, figure));
+        }
+    }
+}
+
+impl Case {
+    fn is_large(&self) -> bool {
+        self.name.starts_with(LARGE)
     }
 }
 
@@ -60,7 +88,29 @@ struct Took {
     write_ms: f64,
 }
 
-fn measure(case: &Case) -> Result<Figure, String> {
+/// What the restarts with and without kept memory took, the longest of each.
+#[derive(Clone, Copy)]
+struct Longest {
+    kept: Took,
+    cold: Took,
+}
+
+impl Longest {
+    fn figure(&self, case: &Case) -> Figure {
+        let Self { kept, cold } = self;
+        Figure::new(case.name, kept.write_ms, UNIT, GOAL).note(format!(
+            "the longest of {KILLS}, first read {:.0}; without kept memory {:.0}, first read {:.0}",
+            kept.read_ms, cold.write_ms, cold.read_ms
+        ))
+    }
+
+    fn figure_without(&self, name: &str) -> Figure {
+        let note = format!("the longest of {KILLS}, first read {:.0}", self.cold.read_ms);
+        Figure::new(name, self.cold.write_ms, UNIT, POWER_LOSS_GOAL).note(note)
+    }
+}
+
+fn measure(case: &Case) -> Result<Longest, String> {
     let folder = Folder::at(std::env::temp_dir());
     for (name, place) in [("kept", "auto"), ("cold", "off")] {
         let text = format!(
@@ -90,14 +140,12 @@ fn measure(case: &Case) -> Result<Figure, String> {
         }
     }
     server.end()?;
-    let max = |list: &[Took], of: fn(&Took) -> f64| list.iter().map(of).fold(0.0, f64::max);
-    let value = max(&kept, |took| took.read_ms.max(took.write_ms));
-    Ok(Figure::new(case.name, value, UNIT, GOAL).note(format!(
-        "the longest of {KILLS}, first read {:.0}; without kept memory {:.0}, first read {:.0}",
-        max(&kept, |took| took.read_ms),
-        max(&cold, |took| took.read_ms.max(took.write_ms)),
-        max(&cold, |took| took.read_ms)
-    )))
+    let longest = |list: &[Took]| Took {
+        read_ms: list.iter().map(|took| took.read_ms).fold(0.0, f64::max),
+        // The write comes after the read.
+        write_ms: list.iter().map(|took| took.write_ms).fold(0.0, f64::max),
+    };
+    Ok(Longest { kept: longest(&kept), cold: longest(&cold) })
 }
 
 /// A server with a client; killed when it is dropped.

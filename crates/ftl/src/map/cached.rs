@@ -17,17 +17,20 @@
 //!
 //! Invariants:
 //! - base, void marks of either round and changes of either round make up what is now, in this order;
-//! - `used` of a piece counts its entries that are not unmapped; once recovery has counted;
+//! - `used` of a piece counts its entries that are not unmapped, or says that they were not counted yet;
 //! - a piece is in a frame or has records in `changes`, never both;
 //! - a piece that is pinned or being loaded keeps its frame.
 
 use super::changes::{Change, Changes, GROUP_BLOCKS};
 use super::queues::{Bits, Queues};
-use crate::format::{CHUNK_ENTRIES, UNMAPPED, u32_at};
+use crate::format::{CHUNK_ENTRIES, POISONED, UNMAPPED, u32_at};
 use std::ops::Range;
 
 /// No frame.
 const NONE: u32 = u32::MAX;
+
+/// As `used`: not known, as recovery did not look.
+const UNCOUNTED: u16 = u16::MAX;
 
 /// Bytes that a change of a piece in a frame will take when the piece leaves.
 const CHANGE_BYTES: u64 = 6;
@@ -489,6 +492,11 @@ impl Cached {
         }
         self.changes_resident += changes.len() as u64;
         self.scratch = changes;
+        if self.used[piece as usize] == UNCOUNTED {
+            let entries = &self.entries[first..first + (1 << self.shift)];
+            let used = entries.iter().filter(|&&entry| entry != UNMAPPED).count();
+            self.used[piece as usize] = used as u16;
+        }
         self.place[piece as usize] = frame;
         self.piece_of[frame as usize] = piece;
         self.queues.add(frame, piece);
@@ -580,9 +588,33 @@ impl Cached {
         self.sweep(SWEEP_GROUPS);
     }
 
-    /// Recovery: `lba` holds `entry`, whatever the base says.
+    /// Recovery: `lba` holds `entry`, whatever the base says. Its piece is not in a frame.
     pub fn recover(&mut self, lba: u32, entry: u32) {
-        self.changes.set(Change { lba, entry, round: self.round });
+        self.changes.set(Change { lba, entry, round: self.round_of(self.piece(lba)) });
+    }
+
+    /// Recovery: what `lba` held cannot be.
+    pub fn poison(&mut self, lba: u32) {
+        if self.is_resident(self.piece(lba)) {
+            self.replace(lba, POISONED);
+        } else {
+            self.recover(lba, POISONED);
+        }
+    }
+
+    /// Entries of `piece`, which is in a frame, that point beyond `slots` are none.
+    pub fn drop_impossible(&mut self, piece: u32, slots: u64) {
+        let first = (self.place[piece as usize] as usize) << self.shift;
+        for entry in &mut self.entries[first..first + (1 << self.shift)] {
+            if *entry < POISONED && u64::from(*entry) >= slots {
+                *entry = POISONED;
+            }
+        }
+    }
+
+    /// Recovery: how many entries of a piece hold something is not known before it was looked at.
+    pub fn forget_use(&mut self) {
+        self.used.fill(UNCOUNTED);
     }
 
     /// Recovery: these blocks are unmapped.
@@ -608,18 +640,34 @@ impl Cached {
 
     fn lose(&mut self, piece: u32) {
         self.changes.remove(self.blocks_of(piece));
-        self.void[usize::from(self.round)].set(piece, true);
+        self.void[usize::from(self.round_of(piece))].set(piece, true);
+    }
+
+    /// The base of `chunk` says nothing any more. Returns the blocks of its pieces that are in frames:
+    /// they hold what they held, and all that is a change now. The others hold nothing.
+    pub fn lose_base_of(&mut self, chunk: u32) -> Vec<Range<u32>> {
+        let mut kept = Vec::new();
+        for piece in self.pieces_of_chunk(chunk) {
+            let frame = self.place[piece as usize];
+            if frame == NONE {
+                self.lose(piece);
+                continue;
+            }
+            self.void[usize::from(self.round_of(piece))].set(piece, true);
+            for lba in self.blocks_of(piece) {
+                if self.entries[self.at(frame, lba)] != UNMAPPED {
+                    self.mark(frame, lba);
+                }
+            }
+            kept.push(self.blocks_of(piece));
+        }
+        kept
     }
 
     /// Recovery: what `lba` holds, if that does not hang on the base.
     pub fn recovered(&self, lba: u32) -> Option<u32> {
         let change = self.changes.of(lba..lba + 1).next().map(|change| change.entry);
         change.or_else(|| self.is_void(self.piece(lba)).then_some(UNMAPPED))
-    }
-
-    /// Recovery: whether the base of `chunk` says anything.
-    pub fn chunk_has_base(&self, chunk: u32) -> bool {
-        self.pieces_of_chunk(chunk).any(|piece| !self.is_void(piece))
     }
 
     /// Recovery: what `chunk` holds, all changes being known, is counted.
@@ -630,26 +678,6 @@ impl Cached {
             let blocks = (blocks.start - first) as usize..(blocks.end - first) as usize;
             let used = entries[blocks].iter().filter(|&&entry| entry != UNMAPPED).count();
             self.used[piece as usize] = used as u16;
-        }
-    }
-
-    /// Recovery: what `chunk` holds, before it was counted.
-    pub fn compose_recovered(
-        &self,
-        chunk: u32,
-        base: Option<&[u8]>,
-        into: &mut [u32; CHUNK_ENTRIES],
-    ) {
-        let first = chunk * CHUNK_ENTRIES as u32;
-        into.fill(UNMAPPED);
-        for piece in self.pieces_of_chunk(chunk) {
-            let blocks = self.blocks_of(piece);
-            let at = (blocks.start - first) as usize;
-            let into = &mut into[at..at + blocks.len()];
-            copy_base(into, blocks.start, base.filter(|_| !self.is_void(piece)));
-            for change in self.changes.of(blocks.clone()) {
-                into[(change.lba - blocks.start) as usize] = change.entry;
-            }
         }
     }
 

@@ -182,3 +182,74 @@ fn a_map_that_is_trimmed_whole_keeps_no_changes() {
     assert_eq!(twin.cached.changes_bytes(), 0);
     assert!(!(0..twin.base.len() as u32).any(|chunk| twin.cached.chunk_needs_base(chunk)));
 }
+
+impl Twin {
+    /// A mount: the checkpoint is `plain` as it was, and some blocks changed since.
+    fn recover(&mut self, piece: u32) {
+        let blocks = self.plain.len() as u32;
+        let chunk = |entries: &[u32]| {
+            let mut bytes: Vec<u8> = entries.iter().flat_map(|entry| entry.to_le_bytes()).collect();
+            bytes.resize(4 * CHUNK_ENTRIES, 0xff);
+            bytes
+        };
+        self.base = self.plain.chunks(CHUNK_ENTRIES).map(chunk).collect();
+        self.cached = Cached::new(blocks, bytes_min(blocks, piece), piece);
+        let first = self.any_block();
+        let trimmed = first..(first + 700).min(blocks);
+        self.cached.recover_unmapped(trimmed.clone());
+        self.plain[trimmed.start as usize..trimmed.end as usize].fill(UNMAPPED);
+        for _ in 0..blocks / 10 {
+            let (lba, entry) = (self.any_block(), self.any_entry());
+            self.cached.recover(lba, entry);
+            self.plain[lba as usize] = entry;
+        }
+        self.cached.forget_use();
+    }
+
+    /// What `chunk` holds is counted.
+    fn count(&mut self, chunk: u32) {
+        let base = self.cached.chunk_needs_base(chunk).then(|| &self.base[chunk as usize][..]);
+        let mut entries = [0; CHUNK_ENTRIES];
+        self.cached.compose(chunk, base, &mut entries);
+        self.cached.count_chunk(chunk, &entries);
+    }
+}
+
+#[test]
+fn a_map_is_right_before_it_is_counted_and_after_and_what_is_in_dram_outlives_its_base() {
+    for seed in 0..24 {
+        let piece = [8, 32, 256, 1024][seed as usize % 4];
+        let blocks = [40 * piece + 5, 120 * piece, 9000][seed as usize / 4 % 3].max(100);
+        let mut twin = Twin::new(blocks, piece, seed);
+        println!("seed {seed}: {blocks} blocks, pieces of {piece}");
+        (0..2_000).for_each(|_| twin.replace());
+        twin.recover(piece);
+        twin.check();
+        for _ in 0..50 {
+            let lba = twin.any_block();
+            twin.load(twin.cached.piece(lba));
+            assert_eq!(twin.cached.peek(lba), Some(twin.plain[lba as usize]));
+        }
+        // The base of one chunk is lost: what is not in DRAM is found again.
+        let lost = twin.random.below(twin.base.len() as u64) as u32;
+        let kept = twin.cached.lose_base_of(lost);
+        twin.base[lost as usize].fill(0x11);
+        let first = lost * CHUNK_ENTRIES as u32;
+        for lba in first..(first + CHUNK_ENTRIES as u32).min(blocks) {
+            if !kept.iter().any(|range| range.contains(&lba)) {
+                twin.cached.recover(lba, twin.plain[lba as usize]);
+            }
+        }
+        assert!(!twin.cached.chunk_needs_base(lost));
+        twin.check();
+        (0..twin.base.len() as u32).for_each(|chunk| twin.count(chunk));
+        for _ in 0..3_000 {
+            match twin.random.below(100) {
+                0..3 => twin.checkpoint(),
+                3..40 => twin.set(),
+                _ => twin.replace(),
+            }
+        }
+        twin.check();
+    }
+}

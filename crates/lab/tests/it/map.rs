@@ -10,7 +10,7 @@ use lab::device::{Manner, nand_of};
 use lab::load::{self, Client, Pace, Window};
 use lab::lost_map::{LostMapReport, survive_lost_map};
 use lab::parallel::for_each_seed;
-use lab::rot::survive_rot;
+use lab::rot::{RotReport, survive_map_rot, survive_rot};
 use lab::soak::{SoakOptions, SoakReport, run_model, run_model_twice};
 use lab::target::{SimTarget, Target};
 use nand::{Faults, Layout};
@@ -124,6 +124,27 @@ fn any_single_page_may_rot_where_a_part_of_the_map_is_in_dram() {
     let reports = passed(test, for_each_seed(seeds(800..806), THREADS, run));
     let rebuilt: u64 = reports.iter().map(|report| report.rebuilt).sum();
     assert!(rebuilt > 0, "no map was rebuilt");
+}
+
+/// A device whose map has several chunks, on several pages.
+pub fn several_chunks(seed: u64) -> CrashOptions {
+    let mut options = CrashOptions::of_seed(seed).with_part_of_the_map();
+    options.device.slots_per_page = 2;
+    options.device.blocks_per_unit += 180;
+    options.fill = options.fill.min(0.8);
+    let medium = options.device.build(Faults::default()).unwrap();
+    options.settings.map_bytes = ftl::map_bytes_min(medium.geometry(), 8);
+    options
+}
+
+#[test]
+fn a_chunk_of_the_map_that_rots_is_rebuilt_while_the_others_serve() {
+    let test = "a_chunk_of_the_map_that_rots_is_rebuilt_while_the_others_serve";
+    let run = |seed: u64| survive_map_rot(seed, &several_chunks(seed));
+    let reports = passed(test, for_each_seed(seeds(820..832), THREADS, run));
+    let sum = |of: fn(&RotReport) -> u64| reports.iter().map(of).sum::<u64>();
+    println!("{test}: {} images, {} rebuilt", sum(|r| r.images), sum(|r| r.rebuilt));
+    assert!(sum(|report| report.rebuilt) > 0, "no map was rebuilt");
 }
 
 #[test]

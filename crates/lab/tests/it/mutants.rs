@@ -2,6 +2,7 @@
 //! the sound FTL passes.
 
 use crate::THREADS;
+use crate::map::several_chunks;
 use flash::Pairing;
 use ftl::Mutant;
 use ftl::raw::WriteUnit;
@@ -11,7 +12,7 @@ use lab::device::Manner;
 use lab::driver::Plant;
 use lab::parallel::{SeedFailure, for_each_seed};
 use lab::raw_crash::{RawCrashOptions, explore_ids};
-use lab::rot::survive_rot;
+use lab::rot::{survive_map_rot, survive_rot};
 
 const SEEDS: std::ops::Range<u64> = 0..48;
 
@@ -87,8 +88,14 @@ fn map_suite(seed: u64, plant: Plant) -> Result<(), lab::Failure> {
     };
     let mut options = options.with_part_of_the_map();
     options.images_per_cut = 6;
-    options.plant = plant;
-    explore(seed, &options).map(|_| ())
+    options.plant = plant.clone();
+    explore(seed, &options)?;
+    if seed.is_multiple_of(2) {
+        options = several_chunks(seed);
+        options.plant = plant;
+        survive_map_rot(seed, &options)?;
+    }
+    Ok(())
 }
 
 #[test]

@@ -242,6 +242,18 @@ const MAP: &[(&str, Type, &str, &str)] = &[
         "Chunks of the last checkpoint that were read for the next",
     ),
     (
+        "map_chunks_uncounted",
+        Gauge,
+        "map_chunks_uncounted",
+        "Chunks of the map that nobody has looked at since the start",
+    ),
+    (
+        "map_chunks_rebuilt",
+        Counter,
+        "map_chunks_rebuilt",
+        "Chunks of the map that were found lost after the start, and rebuilt from flash",
+    ),
+    (
         "map_changes_bytes",
         Gauge,
         "map_changes_bytes",

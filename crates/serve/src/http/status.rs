@@ -86,6 +86,7 @@ fn shard(shard: &ShardStatus, exports: &[Export]) -> Value {
             value["policies"] = Value::Object(names.collect());
             value["streams"] = status.streams.iter().map(stream).collect();
             value["mappings"] = status.mappings.iter().map(mapping).collect();
+            value["warnings"] = json!(status.warnings);
             let switches = status.switches.iter();
             value["policy_switches"] =
                 switches.map(|change| switch(change, shard.now, exports)).collect();
@@ -96,6 +97,7 @@ fn shard(shard: &ShardStatus, exports: &[Export]) -> Value {
             value["policies"] = Value::Null;
             value["streams"] = Value::Null;
             value["mappings"] = Value::Null;
+            value["warnings"] = json!([]);
             value["policy_switches"] = Value::Null;
         }
     }

@@ -42,6 +42,8 @@ pub enum Mutant {
     RebuildHidesGaps,
     /// A band of the fast tier is erased before what was destaged from it is durable.
     EraseBeforeDestaged,
+    /// A band of the fast tier is erased before what superseded its slots on that tier is durable.
+    EraseBeforeOverwritten,
     /// Destage drops blocks as if they had been overwritten.
     DropWhenDestaged,
     /// A piece of the map that leaves DRAM takes what changed in it along.
@@ -89,7 +91,8 @@ impl Mutant {
     ];
 
     /// Every mutant of the fast tier: dead on a device of one kind.
-    pub const TIER: &[Self] = &[Self::EraseBeforeDestaged, Self::DropWhenDestaged];
+    pub const TIER: &[Self] =
+        &[Self::EraseBeforeDestaged, Self::EraseBeforeOverwritten, Self::DropWhenDestaged];
 
     /// Every mutant of a map of which a part is in DRAM: dead with all of it there.
     pub const MAP: &[Self] = &[

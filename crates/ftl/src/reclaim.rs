@@ -597,8 +597,9 @@ impl Ftl {
 
     fn may_erase(&self, block: BlockId) -> bool {
         let band = &self.bands[block];
-        let durable = band.invalid_order < self.durable.durable_below()
-            && band.vital_order < self.durable.vital_durable_below()
+        let overwritten = band.vital_order < self.durable.vital_durable_below()
+            || self.is_mutant(Mutant::EraseBeforeOverwritten);
+        let durable = band.invalid_order < self.durable.durable_below() && overwritten
             || self.is_mutant(Mutant::ReuseBeforeDurable)
             || self.geometry.is_fast(block) && self.is_mutant(Mutant::EraseBeforeDestaged);
         let held =

@@ -696,9 +696,7 @@ impl Ftl {
             self.release(order);
         }
         assert!(self.opens[open].at_risk.is_empty(), "a full band has no page at risk");
-        self.note_left(open);
-        self.opens[open].live = false;
-        self.opens.give(open);
+        self.give_open(open);
         let unit = self.geometry.unit_of(block);
         if self.units[unit as usize].gone {
             self.bands.set_state(block, BandState::Retired);
@@ -734,10 +732,15 @@ impl Ftl {
         let unit = self.geometry.unit_of(block) as usize;
         if self.is_written_full(block) {
             self.room_changes += 1;
-            for point in &mut self.points {
-                if point.open[unit] == open {
-                    point.open[unit] = NONE;
-                }
+            self.take_from_points(open, unit);
+        }
+    }
+
+    /// No append point has this open band of `unit` any more.
+    pub(crate) fn take_from_points(&mut self, open: u32, unit: usize) {
+        for point in &mut self.points {
+            if point.open[unit] == open {
+                point.open[unit] = NONE;
             }
         }
     }

@@ -439,9 +439,7 @@ impl Ftl {
         for open in opens {
             assert!(self.opens[open].outstanding.is_empty(), "every page of it has ended");
             bands.push(self.opens[open].block);
-            self.note_left(open);
-            self.opens[open].live = false;
-            self.opens.give(open);
+            self.give_open(open);
         }
         bands
     }

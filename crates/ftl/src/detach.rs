@@ -122,11 +122,7 @@ impl Ftl {
     pub(crate) fn leave_band(&mut self, open: u32) {
         let block = self.opens[open].block;
         let unit = self.geometry.unit_of(block) as usize;
-        for point in &mut self.points {
-            if point.open[unit] == open {
-                point.open[unit] = NONE;
-            }
-        }
+        self.take_from_points(open, unit);
         self.bands[block].slots_written = self.geometry.slots_per_block();
         self.opens[open].cut = true;
         self.close_if_done(open);

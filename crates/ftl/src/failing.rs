@@ -22,10 +22,8 @@ impl Ftl {
         } else if error != MediumError::NoSpace {
             self.bands.set_failing(block);
         }
+        self.take_from_points(open, unit as usize);
         for point in &mut self.points {
-            if point.open[unit as usize] == open {
-                point.open[unit as usize] = NONE;
-            }
             if point.page != NONE && self.pages[point.page].open == open {
                 point.page = NONE;
             }

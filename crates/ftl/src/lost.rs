@@ -95,9 +95,8 @@ impl Ftl {
 
     /// Looks at what of a content page is known, and reads the rest.
     fn search_page(&mut self, page: u32) {
-        let per_page = self.geometry.slots_per_page;
         let mut wanted = None;
-        for chunk in page * per_page..((page + 1) * per_page).min(self.layout.chunks) {
+        for chunk in self.chunks_of_page(page) {
             if self.map.cached().is_some_and(|cached| cached.chunk_needs_base(chunk)) {
                 let first = wanted.map_or(chunk, |(first, _)| first);
                 wanted = Some((first, chunk));

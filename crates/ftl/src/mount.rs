@@ -187,10 +187,7 @@ impl Ftl {
         }
         let mut ftl = Self::empty(geometry, health, settings, options.logical_blocks)?;
         ftl.check_fast_tier(health)?;
-        ftl.check_openings().map_err(|wanted| {
-            let max = ftl.geometry.open_blocks_max;
-            MountError::OpenBlocks { wanted, max }.to_string()
-        })?;
+        ftl.check_openings().map_err(|error| error.to_string())?;
         ftl.uuid = options.uuid;
         ftl.uuid_crc = uuid_crc(options.uuid);
         ftl.label = options.label;
@@ -433,8 +430,7 @@ impl Ftl {
         self.map = Map::of(&self.settings, logical_blocks);
         self.set_up_streams().expect("the settings are sound");
         self.set_up_reclaim();
-        let max = self.geometry.open_blocks_max;
-        self.check_openings().map_err(|wanted| MountError::OpenBlocks { wanted, max })
+        self.check_openings()
     }
 
     /// Goes to the next older checkpoint; after the last, back to the newest damaged one.

@@ -9,6 +9,7 @@
 //! - a point in use that has no band gets one: places are kept for those that may come, and where switches
 //!   have used them up, another point leaves a band of its stripe.
 
+use crate::api::MountError;
 use crate::append::{NONE, OpenBand, Point};
 use crate::policy::Purpose;
 use crate::{Ftl, Output, units};
@@ -107,18 +108,18 @@ impl Ftl {
     pub(crate) fn may_open_checkpoint(&self) -> bool {
         let Openings { points, checkpoints, .. } = self.bands.openings;
         let max = self.geometry.open_blocks_max;
-        let on_fast = self.units_for(Purpose::Checkpoint).start >= self.geometry.capacity_units();
+        let on_fast = self.geometry.is_fast_unit(self.units_for(Purpose::Checkpoint).start);
         max == 0 || on_fast || points + checkpoints + self.layout.bands <= max
     }
 
     /// `Err` if the bound has no room for this device: what it wants at least.
-    pub(crate) fn check_openings(&self) -> Result<(), u32> {
+    pub(crate) fn check_openings(&self) -> Result<(), MountError> {
         let checkpoint = if self.geometry.is_tiered() { 0 } else { self.layout.bands };
         let wanted = checkpoint + 2 * self.streams.volumes() as u32;
         match self.geometry.open_blocks_max {
             0 => Ok(()),
             max if wanted <= max => Ok(()),
-            _ => Err(wanted),
+            max => Err(MountError::OpenBlocks { wanted, max }),
         }
     }
 
@@ -154,7 +155,13 @@ impl Ftl {
     }
 
     /// Nothing is appended to a band any more, and nothing of it is under way.
-    pub(crate) fn note_left(&mut self, open: u32) {
+    pub(crate) fn give_open(&mut self, open: u32) {
+        self.note_left(open);
+        self.opens[open].live = false;
+        self.opens.give(open);
+    }
+
+    fn note_left(&mut self, open: u32) {
         let OpenBand { block, point, cut, .. } = self.opens[open];
         if !self.bounds_openings(block) {
             return;

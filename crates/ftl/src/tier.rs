@@ -497,9 +497,11 @@ impl Ftl {
         let (Some(new), Some(kept)) = (new, kept) else {
             return new.map(|block| (block, keeps)).or(kept.map(|block| (block, false)));
         };
-        let older = self.bands[kept].first_order < self.bands[new].first_order;
-        let as_much = self.slots_kept() >= self.bands.fast_full(false).len() as u32 * slots;
-        let takes_kept = if keeps { as_much } else { older };
+        let takes_kept = if keeps {
+            self.slots_kept() >= self.bands.fast_full(false).len() as u32 * slots
+        } else {
+            self.bands[kept].first_order < self.bands[new].first_order
+        };
         Some(if takes_kept { (kept, false) } else { (new, keeps) })
     }
 

@@ -48,6 +48,7 @@ const VERSION_FAST: u32 = 3;
 const FAST_AT: usize = 64;
 const FAST_TEXT_AT: usize = FAST_AT + 8;
 const SECTOR: u64 = BLOCK_BYTES as u64;
+const GENERATION_AT: u64 = SECTOR;
 /// Program units of an erase block of 4 MiB.
 const PAGES_PER_BLOCK: u32 = 64;
 const BLOCK_FILE_BYTES: u64 = PAGES_PER_BLOCK as u64 * PAGE_BYTES;
@@ -70,7 +71,6 @@ impl Bands {
         Zoned::at(path)?.map_or(Ok(Self::PLAIN), |zoned| zoned.bands(path, shards))
     }
 }
-const GENERATION_AT: u64 = SECTOR;
 
 /// What the header tells.
 #[derive(Clone)]
@@ -89,7 +89,8 @@ pub fn profile(bands: &Bands) -> Profile {
     let Bands { pages, open_blocks_max } = bands;
     let text = format!(
         "name = \"file\"\npage_bytes = {}\noob_bytes = 512\npages_per_block = {pages}\n\
-         open_blocks_max = {open_blocks_max}\nplanes = 1\nbits_per_cell = 1\npairing = \"none\"\nread_ns = [0]\nprogram_ns = [0]\n\
+         open_blocks_max = {open_blocks_max}\nplanes = 1\nbits_per_cell = 1\n\
+         pairing = \"none\"\nread_ns = [0]\nprogram_ns = [0]\n\
          erase_ns = 0\ncommand_ns = 0\nbus_ns_per_byte = 0.0\ncache_read = true\n\
          cache_program = true\npartial_read = true\nqueue_depth = 8\nendurance = 100_000\n\
          factory_bad_max = 0.0\necc_bits_per_kib = 8\n\
@@ -143,11 +144,11 @@ pub fn create(
     if let Some(zoned) = Zoned::at(path)? {
         let blocks = u64::from(nand.geometry().blocks()) * u64::from(parts.shards);
         zoned.check_size(path, blocks)?;
-        zoned::begin(path, &file)?;
+        zoned.begin(path, &file)?;
     } else {
         begin_plain(path, &file, parts, &nand)?;
     }
-    let media = open_parts(path, &file, parts, fast, (Mode::ReadWrite, None))?;
+    let media = open(path, &file, parts, fast, (Mode::ReadWrite, None))?;
     Ok((media, file))
 }
 
@@ -183,7 +184,7 @@ fn begin_plain(path: &Path, file: &File, parts: &Parts, nand: &Nand) -> Result<(
 pub fn wipe(path: &Path) -> Result<(), DeviceError> {
     let file = open_alone(path, OpenOptions::new().write(true))?;
     if let Some(zoned) = Zoned::at(path)? {
-        return zoned::wipe(path, &zoned, &file);
+        return zoned.reset_all(path, &file);
     }
     let metadata = file.metadata().map_err(DeviceError::io(path, "examine"))?;
     let block_device = metadata.file_type().is_block_device();
@@ -198,7 +199,7 @@ pub fn wipe(path: &Path) -> Result<(), DeviceError> {
 /// What is at the head of a file or disk that is not ours, in words; `None` if there is nothing.
 pub fn foreign(path: &Path, file: &File) -> Result<Option<String>, DeviceError> {
     if let Some(zoned) = Zoned::at(path)? {
-        return zoned::foreign(path, &zoned).map(|what| what.map(Into::into));
+        return zoned.foreign(path);
     }
     let mut head = Vec::new();
     let read = file.take(HEAD_BYTES).read_to_end(&mut head);
@@ -234,8 +235,8 @@ const SIGNATURES: [(usize, &[u8], &str); 12] = [
 /// Writes the header: from now on there is a device.
 pub fn commit(path: &Path, file: &File, made: &Parts) -> Result<(), DeviceError> {
     let header = encode(made)?;
-    if Zoned::at(path)?.is_some() {
-        return zoned::rewrite(path, &header);
+    if let Some(zoned) = Zoned::at(path)? {
+        return zoned.rewrite(path, &header);
     }
     file.write_all_at(&header, 0).map_err(DeviceError::io(path, "write the header"))?;
     file.sync_all().map_err(DeviceError::io(path, "sync"))
@@ -274,16 +275,6 @@ impl Parts {
     }
 }
 
-/// Opens what [`create`] made.
-pub fn open(
-    path: &Path,
-    (parts, file): (&Parts, &File),
-    fast: Option<&mut FastPart>,
-    how: (Mode, Option<&mut Kept>),
-) -> Result<Opened, DeviceError> {
-    open_parts(path, file, parts, fast, how)
-}
-
 /// What is at `path`, and the file, which nobody else has open then.
 pub fn claim(path: &Path, mode: Mode) -> Result<(Parts, File), DeviceError> {
     if !path.exists() {
@@ -296,7 +287,7 @@ pub fn claim(path: &Path, mode: Mode) -> Result<(Parts, File), DeviceError> {
 /// Opens for writing so far.
 pub fn generation(path: &Path, file: &File) -> Result<u64, DeviceError> {
     if let Some(zoned) = Zoned::at(path)? {
-        return zoned::generation(path, &zoned);
+        return zoned.newest(path).map(|head| head.generation);
     }
     lock::read_generation(file, path, GENERATION_AT)
 }
@@ -324,6 +315,14 @@ pub fn open_alone(path: &Path, options: &mut OpenOptions) -> Result<File, Device
         true => Ok(file),
         false => Err(DeviceError::Locked { path: path.into(), pid: None }),
     }
+}
+
+/// Opens for direct I/O. Behind a fast tier nothing waits for a flush: there each write is durable.
+pub fn open_direct(path: &Path, writable: bool, behind_fast: bool) -> Result<File, DeviceError> {
+    let flags = libc::O_DIRECT | if behind_fast { libc::O_DSYNC } else { 0 };
+    let mut options = OpenOptions::new();
+    options.read(true).write(writable).custom_flags(flags);
+    options.open(path).map_err(DeviceError::io(path, "open for direct I/O"))
 }
 
 pub fn is_block_device(file: &File, path: &Path) -> Result<bool, DeviceError> {
@@ -398,15 +397,16 @@ fn read_header(path: &Path, file: &File) -> Result<Parts, DeviceError> {
     Ok(Parts { shards: word(12), shape, bands, op_percent: word(48), uuid, fast })
 }
 
-fn open_parts(
+/// Opens what [`create`] made.
+pub fn open(
     path: &Path,
     file: &File,
     parts: &Parts,
     mut fast: Option<&mut FastPart>,
     (mode, mut kept): (Mode, Option<&mut Kept>),
 ) -> Result<Opened, DeviceError> {
-    if Zoned::at(path)?.is_some() {
-        return zoned::open_parts(path, file, parts, fast, (mode, kept));
+    if let Some(zoned) = Zoned::at(path)? {
+        return zoned::open(path, (&zoned, file), parts, fast, (mode, kept));
     }
     let writable = mode == Mode::ReadWrite;
     let mut generation = lock::read_generation(file, path, GENERATION_AT)?;
@@ -422,14 +422,10 @@ fn open_parts(
     }
     let mut media = Vec::new();
     let tier = fast.as_ref().map(|fast| &fast.tier);
-    // Behind a fast tier nothing waits for a flush.
-    let flags = libc::O_DIRECT | if tier.is_some() { libc::O_DSYNC } else { 0 };
     let geometry = parts.nand(tier)?.geometry().without_fast();
     for (index, place) in (0..).zip(places(&geometry, parts.shards, generation).0) {
         let nand = parts.nand(tier)?;
-        let mut options = OpenOptions::new();
-        options.read(true).write(writable).custom_flags(flags);
-        let direct = options.open(path).map_err(DeviceError::io(path, "open for direct I/O"))?;
+        let direct = open_direct(path, writable, tier.is_some())?;
         let clone = file.try_clone().map_err(DeviceError::io(path, "open"))?;
         let expected = encode_generation(generation);
         let fence = Fence { file: clone, at: GENERATION_AT, expected };

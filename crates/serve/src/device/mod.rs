@@ -313,7 +313,7 @@ impl Device {
                 (direct::Opened { stores, erase_counts: None }, description.raw.clone())
             }
             Description::File(parts) => {
-                (direct::open(&own.path, (parts, &own.lock), part.as_mut(), how)?, None)
+                (direct::open(&own.path, &own.lock, parts, part.as_mut(), how)?, None)
             }
         };
         let direct::Opened { stores, erase_counts } = opened;

@@ -32,9 +32,9 @@ use crate::medium::{
 };
 use flash::{BLOCK_BYTES, BlockId};
 use nand::{BlockRecord, Nand};
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::os::linux::fs::MetadataExt;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -84,7 +84,9 @@ impl Zoned {
     /// `Err` says why the zones are of no use.
     fn of(all: Vec<Zone>, bytes: u64, open_max: u32) -> Result<Self, String> {
         let usable = |zone: &Zone| zone.kind == ZoneKind::Sequential && zone.bytes == bytes;
-        let zones: Vec<Zone> = all.into_iter().filter(usable).collect();
+        // Those that lie side by side: a block's place follows from its number.
+        let all = all.into_iter().skip_while(|zone| !usable(zone));
+        let zones: Vec<Zone> = all.take_while(usable).collect();
         // Zones that are offline may tell no capacity.
         let alive = zones.iter().filter(|zone| zone.state != ZoneState::Offline);
         let capacity = alive.map(|zone| zone.capacity).min().unwrap_or(0);
@@ -146,21 +148,55 @@ impl Zoned {
         self.zones.iter().any(|zone| !matches!(zone.state, ZoneState::Empty | ZoneState::Offline))
     }
 
-    /// Empties every zone that we would use.
-    fn reset_all(&self, file: &File) -> std::io::Result<()> {
+    /// What is there that is not ours, in words.
+    pub fn foreign(&self, path: &Path) -> Result<Option<String>, DeviceError> {
+        let unfinished = self.head(path)?.is_some_and(|head| direct::is_unfinished(&head.header));
+        let foreign = self.is_written() && !unfinished;
+        Ok(foreign.then(|| "zones that are written, and not by Weir".into()))
+    }
+
+    /// Empties every zone that we would use, whatever is there.
+    pub fn reset_all(&self, path: &Path, file: &File) -> Result<(), DeviceError> {
         let written = self
             .zones
             .iter()
             .filter(|zone| matches!(zone.state, ZoneState::Active | ZoneState::Full));
         for zone in written {
-            zones::reset(file, zone.at, zone.bytes)?;
+            let reset = zones::reset(file, zone.at, zone.bytes);
+            reset.map_err(DeviceError::io(path, "reset the zones"))?;
         }
         Ok(())
     }
 
+    /// Empties the zones and begins a device.
+    pub fn begin(&self, path: &Path, file: &File) -> Result<(), DeviceError> {
+        self.reset_all(path, file)?;
+        self.write_head(path, &direct::unfinished(), (0, None), &[])
+    }
+
+    /// Writes the header anew, in the generation there is.
+    pub fn rewrite(&self, path: &Path, header: &[u8; BLOCK_BYTES]) -> Result<(), DeviceError> {
+        self.write_again(path, |head| head.header = *header)
+    }
+
+    /// Writes the newest head again, with a change.
+    fn write_again(&self, path: &Path, change: impl FnOnce(&mut Head)) -> Result<(), DeviceError> {
+        let mut head = self.newest(path)?;
+        change(&mut head);
+        let at = (head.generation, Some(head.end));
+        self.write_head(path, &head.header, at, &head.erase_counts)
+    }
+
+    /// The newest head of a device that was made here.
+    pub fn newest(&self, path: &Path) -> Result<Head, DeviceError> {
+        self.head(path)?.ok_or_else(|| {
+            DeviceError::invalid(path, "holds no device of Weir", "see `weir format`")
+        })
+    }
+
     /// The newest head, if a device was made here, or is being made.
     pub fn head(&self, path: &Path) -> Result<Option<Head>, DeviceError> {
-        let file = open_direct(path, false)?;
+        let file = direct::open_direct(path, false, false)?;
         let mut newest: Option<Head> = None;
         for zone in &self.zones[..HEADS] {
             let mut at = zone.at;
@@ -213,7 +249,7 @@ impl Zoned {
         erase_counts: &[u32],
     ) -> Result<(), DeviceError> {
         let failed = "write the head";
-        let file = open_direct(path, true)?;
+        let file = direct::open_direct(path, true, false)?;
         let zone = &self.zones[generation as usize % HEADS];
         let end = zone.at + zone.capacity;
         let bytes = head_bytes(erase_counts.len());
@@ -268,56 +304,12 @@ fn open_max(file: &File) -> u32 {
     bounds.into_iter().filter(|&max| max > 0).min().unwrap_or(0)
 }
 
-fn open_direct(path: &Path, write: bool) -> Result<File, DeviceError> {
-    let mut options = OpenOptions::new();
-    options.read(true).write(write).custom_flags(libc::O_DIRECT);
-    options.open(path).map_err(DeviceError::io(path, "open for direct I/O"))
-}
-
-/// What is there that is not ours, in words.
-pub fn foreign(path: &Path, zoned: &Zoned) -> Result<Option<&'static str>, DeviceError> {
-    let unfinished = zoned.head(path)?.is_some_and(|head| direct::is_unfinished(&head.header));
-    let foreign = zoned.is_written() && !unfinished;
-    Ok(foreign.then_some("zones that are written, and not by Weir"))
-}
-
-/// Empties the zones and begins a device.
-pub fn begin(path: &Path, file: &File) -> Result<(), DeviceError> {
-    let zoned = still_zoned(path)?;
-    zoned.reset_all(file).map_err(DeviceError::io(path, "reset the zones"))?;
-    still_zoned(path)?.write_head(path, &direct::unfinished(), (0, None), &[])
-}
-
-/// Empties every zone, whatever is there.
-pub fn wipe(path: &Path, zoned: &Zoned, file: &File) -> Result<(), DeviceError> {
-    zoned.reset_all(file).map_err(DeviceError::io(path, "reset the zones"))
-}
-
-fn still_zoned(path: &Path) -> Result<Zoned, DeviceError> {
-    Zoned::at(path)?.ok_or_else(|| {
-        DeviceError::invalid(path, "is not zoned any more", "connect the disk that was there")
-    })
-}
-
-/// The newest head of a device that was made here.
-fn newest(path: &Path, zoned: &Zoned) -> Result<Head, DeviceError> {
-    zoned
-        .head(path)?
-        .ok_or_else(|| DeviceError::invalid(path, "holds no device of Weir", "see `weir format`"))
-}
-
-/// Writes the header anew, in the generation there is.
-pub fn rewrite(path: &Path, header: &[u8; BLOCK_BYTES]) -> Result<(), DeviceError> {
-    let zoned = still_zoned(path)?;
-    let head = newest(path, &zoned)?;
-    zoned.write_head(path, header, (head.generation, Some(head.end)), &head.erase_counts)
-}
-
 /// Keeps the erase counts, in the generation there is.
 pub fn keep_counts(path: &Path, counts: &EraseCounts) -> Result<(), DeviceError> {
-    let zoned = still_zoned(path)?;
-    let head = newest(path, &zoned)?;
-    zoned.write_head(path, &head.header, (head.generation, Some(head.end)), &plain(counts))
+    let zoned = Zoned::at(path)?.ok_or_else(|| {
+        DeviceError::invalid(path, "is not zoned any more", "connect the disk that was there")
+    })?;
+    zoned.write_again(path, |head| head.erase_counts = plain(counts))
 }
 
 fn plain(counts: &EraseCounts) -> Vec<u32> {
@@ -325,15 +317,14 @@ fn plain(counts: &EraseCounts) -> Vec<u32> {
 }
 
 /// Opens the parts of a device.
-pub fn open_parts(
+pub fn open(
     path: &Path,
-    file: &File,
+    (zoned, file): (&Zoned, &File),
     parts: &Parts,
     mut fast: Option<&mut FastPart>,
     (mode, mut kept): (Mode, Option<&mut Kept>),
 ) -> Result<Opened, DeviceError> {
-    let zoned = still_zoned(path)?;
-    let head = newest(path, &zoned)?;
+    let head = zoned.newest(path)?;
     let (writable, mut generation) = (mode == Mode::ReadWrite, head.generation);
     if let Some(fast) = &fast {
         fast.check_age(generation)?;
@@ -344,15 +335,11 @@ pub fn open_parts(
     zoned.check_size(path, blocks as u64 * u64::from(parts.shards))?;
     let of_head = |i| head.erase_counts.get(i).copied().unwrap_or(0).into();
     let counts: EraseCounts = (0..blocks * parts.shards as usize).map(of_head).collect();
-    // Behind a fast tier nothing waits for a flush.
-    let flags = libc::O_DIRECT | if tier.is_some() { libc::O_DSYNC } else { 0 };
     let mut media = Vec::new();
     for index in 0..parts.shards {
         let nand = parts.nand(tier)?;
         let first = index as usize * blocks;
-        let mut options = OpenOptions::new();
-        options.read(true).write(writable).custom_flags(flags);
-        let direct = options.open(path).map_err(DeviceError::io(path, "open for direct I/O"))?;
+        let direct = direct::open_direct(path, writable, tier.is_some())?;
         let place = zoned.place(first, generation + u64::from(writable));
         let fence = zoned.fence(file, path, generation + 1)?;
         let store =
@@ -444,11 +431,6 @@ fn restore(
     Ok(())
 }
 
-/// The generation of the device at `path`.
-pub fn generation(path: &Path, zoned: &Zoned) -> Result<u64, DeviceError> {
-    newest(path, zoned).map(|head| head.generation)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -469,7 +451,7 @@ mod tests {
 
     #[test]
     fn the_first_two_sequential_zones_of_full_size_are_heads() {
-        let mut all = zones(8, 3 * MIB);
+        let mut all = zones(12, 3 * MIB);
         all[0].kind = ZoneKind::Other;
         all[7].bytes = MIB;
         let zoned = Zoned::of(all, 4 * MIB, 14).unwrap();

@@ -327,8 +327,9 @@ impl Medium {
         let job = &mut self.jobs[done.index];
         job.io -= 1;
         let done = self.with_change(done);
-        self.jobs[done.index].damaged |= self.is_damage(done);
-        if let Some(error) = self.judge(done) {
+        if self.is_damage(done) {
+            self.jobs[done.index].damaged = true;
+        } else if let Some(error) = self.judge(done) {
             let job = &mut self.jobs[done.index];
             job.error = job.error.or(Some(error));
         }
@@ -347,11 +348,12 @@ impl Medium {
     /// True if a disk that answers cannot read what it was asked for: of one zone that is offline, or
     /// of some sectors.
     fn is_damage(&self, done: Done) -> bool {
-        let zoned = self.store.is_zoned();
-        let read = matches!(self.jobs[done.index].what, What::Read { .. });
+        let What::Read { slot, .. } = self.jobs[done.index].what else { return false };
         match -done.result {
-            libc::ENODATA | libc::EILSEQ => read,
-            libc::EIO => read && zoned,
+            libc::ENODATA | libc::EILSEQ => true,
+            libc::EIO => {
+                self.store.is_zoned() && !self.geometry.is_fast(self.geometry.block_of(slot))
+            }
             _ => false,
         }
     }
@@ -363,9 +365,6 @@ impl Medium {
         let discards = matches!(&self.store, Store::Direct(store) if !store.is_zoned());
         if job.step == Step::Clear && unsupported && discards {
             // A device that cannot discard: stale pages are told by their erase count.
-            return None;
-        }
-        if self.is_damage(done) {
             return None;
         }
         if let What::Flush = job.what {

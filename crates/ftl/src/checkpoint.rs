@@ -62,6 +62,8 @@ pub(crate) struct Checkpoint {
     pub counting: Option<Box<Counting>>,
     /// The next content of the one being written.
     pub staging: Staging,
+    /// The last complete one has every version and record of a lower sequence.
+    pub sequence_covered: u64,
     /// Name, bands (with their open entries) of the one being written.
     next_order: u64,
     sequence_begun: u64,
@@ -425,6 +427,7 @@ impl Ftl {
         self.counters.checkpoints += 1;
         self.settling = false;
         self.checkpoint.order = self.checkpoint.next_order;
+        self.checkpoint.sequence_covered = self.checkpoint.sequence_begun;
         let bands = self.close_checkpoint_bands();
         let old = std::mem::replace(&mut self.checkpoint.bands, bands);
         self.rebase();

@@ -27,6 +27,7 @@ mod asks;
 mod bands;
 mod checkpoint;
 mod closing;
+mod commit;
 mod config;
 mod counting;
 mod detach;
@@ -55,6 +56,7 @@ mod residency;
 mod shares;
 mod slab;
 mod slo;
+mod spare;
 mod staging;
 mod status;
 mod streams;
@@ -82,6 +84,7 @@ pub use tier::{TierStatus, fast_blocks_min};
 use append::{OpenBand, Page, Point, Views};
 use bands::{BandState, Bands};
 use checkpoint::Checkpoint;
+use commit::Commit;
 use durable::Durable;
 use flash::{
     Completion, Geometry, Health, Instant, MediumError, Operation, Random, SlotId, SlotWrite, Tag,
@@ -98,6 +101,7 @@ use reclaim::Reclaim;
 use shares::Shares;
 use slab::Slab;
 use slo::Learned;
+use spare::Spare;
 use status::Counters;
 use std::collections::VecDeque;
 use streams::Streams;
@@ -149,6 +153,7 @@ pub struct Ftl {
     /// Highest order that recovery met.
     durable_seen: u64,
     durable: Durable,
+    commit: Commit,
     /// `safe_below` or `durable_below` rose since waiters and draining bands were looked at.
     durable_rose: bool,
     drain_check: bool,
@@ -186,6 +191,7 @@ pub struct Ftl {
     flush: Flush,
 
     reclaim: Reclaim,
+    spare: Spare,
     /// On a two-tier device.
     tier: Option<Tier>,
     shares: Shares,
@@ -363,6 +369,7 @@ impl Ftl {
             self.stop_if_done();
             return;
         }
+        self.count_spare();
         if std::mem::take(&mut self.durable_rose) {
             self.drain_check = true;
         }
@@ -388,6 +395,18 @@ impl Ftl {
         if self.tier.is_some() {
             self.commit_fast();
             self.detach_pump();
+        }
+        if !self.host.waiters.is_empty() {
+            self.commit_pump();
+        }
+        if self.host.held && !self.moves.is_empty() && self.commits_often() {
+            // What they earn is waited for since now.
+            self.place_moves();
+            self.place_writes();
+            self.host.held = !self.host.writes.is_empty();
+            if self.host_stands_still() {
+                self.reclaim_pump();
+            }
         }
         self.openings_pump();
         self.relieve();
@@ -494,6 +513,7 @@ impl Ftl {
             }
             let opened = self.padding_helps(page);
             if opened.is_some_and(|at| self.now >= at + self.settings.append_wait_ns) {
+                self.fill_up_page(page, self.wants_fillers());
                 self.seal(point);
             }
         }
@@ -612,6 +632,7 @@ impl Ftl {
             sequence_next: 1,
             durable_seen: 0,
             durable: Durable::new(1, !geometry.durable_at_completion),
+            commit: Commit::default(),
             durable_rose: false,
             drain_check: false,
             points: Vec::new(),
@@ -635,6 +656,7 @@ impl Ftl {
             settling: false,
             flush: Flush::default(),
             reclaim: Reclaim::new(chunks, tier.as_ref().map_or(0, Tier::chunks_own)),
+            spare: Spare::default(),
             tier,
             shares: Shares::default(),
             checkpoint: Checkpoint::default(),

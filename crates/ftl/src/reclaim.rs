@@ -40,6 +40,12 @@ const PAGES_PER_GAP: u32 = 8;
 /// Reads of a victim at a time while reads have a service level and no write waits for space.
 const VICTIM_READS_PACED: u32 = 4;
 
+/// Free bands above those at which GC begins, below which it moves what flushes close with, and no more.
+const FILL_AHEAD: u32 = 2;
+
+/// A band is worth reading for that if it gains one slot in so many.
+const FILLER_GAIN: u32 = 4;
+
 /// At most one wear move in so many bands that the host opens: 6 % of its appends.
 const HOST_BANDS_PER_WEAR_MOVE: u64 = 16;
 
@@ -266,6 +272,7 @@ impl Ftl {
                 if self.bands.free >= self.bands_free_low() {
                     self.reclaim.credit = 0;
                 }
+                self.pick_filler();
                 return;
             }
             if self.reclaim.credit >= budget {
@@ -274,6 +281,36 @@ impl Ftl {
             let Some(block) = self.pick_victim() else { return };
             self.start_victim(block, "gc: space was needed", true);
         }
+    }
+
+    /// Starts a victim though there is space, if flushes close pages with what it holds: padding would
+    /// cost as much and gain nothing.
+    fn pick_filler(&mut self) {
+        if self.has_plenty() || !self.wants_fillers() || !self.reclaim.victims.is_empty() {
+            return;
+        }
+        let slots = self.geometry.slots_per_block();
+        let picked = self.pick_victim();
+        let gain = |block: &BlockId| slots - self.bands[*block].slots_valid;
+        if let Some(block) = picked.filter(|block| gain(block) >= slots / FILLER_GAIN) {
+            self.start_victim(block, "gc: filled pages that flushes close", true);
+        }
+    }
+
+    /// Free bands enough that padding does no harm.
+    pub(crate) fn has_plenty(&self) -> bool {
+        self.bands.free >= self.gc_low() + FILL_AHEAD
+    }
+
+    /// Slots that may be in hand. What flushes will close with is read as they go on, not a band at a
+    /// time; while the host waits for space a little more, for the append points of GC.
+    fn in_hand_max(&self) -> i64 {
+        let enough = self.bands.free > self.host_floor() + FREE_AT_REST;
+        if !enough || !self.wants_fillers() {
+            return i64::MAX;
+        }
+        let waited = if self.host.held { self.slow_units() } else { 0 };
+        i64::from(self.moves_kept() + waited * self.geometry.slots_per_page)
     }
 
     /// Whether reclaiming `block` makes room, and all of it can be read.
@@ -396,6 +433,7 @@ impl Ftl {
         let paced = self.settings.read_slo_ns > 0 && self.host.writes.is_empty();
         let reads_max = if paced { VICTIM_READS_PACED } else { u32::MAX };
         let mut in_hand = i64::from(self.slots_in_hand());
+        let in_hand_max = self.in_hand_max();
         loop {
             let Victim { block, cursor, credit, for_space, .. } = self.reclaim.victims[index];
             if for_space && self.reclaim.credit + in_hand * credit >= budget {
@@ -403,6 +441,7 @@ impl Ftl {
             }
             let end = self.band_end(block);
             if cursor >= end
+                || in_hand >= in_hand_max
                 || self.reclaim.chunks.is_empty()
                 || self.reclaim.victims[index].reads >= reads_max
             {

@@ -288,6 +288,10 @@ impl Ftl {
         }
         if let Some(failed) = failed_order {
             self.moves_failed -= 1;
+            if self.durable.is_vital(failed) {
+                // Who waits for the page that failed waits for this one.
+                self.durable.make_vital(order);
+            }
             self.durable.link(vec![order], failed);
             self.durable_rose = true;
         }

@@ -113,7 +113,9 @@ pub struct MailReport {
     pub writes: u64,
     /// Of them, those that were refused for want of space.
     pub refused: u64,
-    /// Flushes and trims that failed, and whatever else did.
+    /// Deletes that were refused for want of space.
+    pub trims_refused: u64,
+    /// Whatever failed otherwise.
     pub failed: u64,
     /// Blocks programmed for each block written, checkpoints left out.
     pub waf: f64,
@@ -129,8 +131,14 @@ pub struct MailReport {
     pub writes_took: Latency,
     /// How long all took.
     pub took_ns: u64,
-    /// The state at the first refusal, in words.
+    /// The state at the first error, in words.
     pub refusal: String,
+    /// Writes that were refused though all that the device offers could still be kept.
+    pub refused_early: u64,
+    /// Bands that were bad in the end.
+    pub bands_bad: u64,
+    /// What the status warned of in the end, and at the first refusal.
+    pub warnings: [Vec<String>; 2],
 }
 
 impl std::fmt::Display for MailReport {
@@ -272,6 +280,8 @@ impl Mail<'_> {
         self.report.padded = padded / programmed.max(1.0);
         self.report.relocated = relocated / programmed.max(1.0);
         self.report.closing = closing / programmed.max(1.0);
+        self.report.bands_bad = self.sim.ftl().counter("bands_bad");
+        self.report.warnings[0] = self.sim.ftl().status().warnings;
         self.report.took_ns = self.sim.now() - began;
         Ok(self.report)
     }
@@ -350,11 +360,19 @@ impl Mail<'_> {
         while let Some(finished) = self.sim.take_finished() {
             let Finished { token, result, submitted, finished: at, request, .. } = finished;
             self.sim.release(finished);
+            if result.is_err() && self.report.refusal.is_empty() {
+                self.report.refusal = self.sim.ftl().explain();
+            }
             if result == Err(RequestError::NoSpace) && token == WRITE {
                 if self.report.refused == 0 {
-                    self.report.refusal = self.sim.ftl().explain();
+                    self.report.warnings[1] = self.sim.ftl().status().warnings;
                 }
+                let kept = self.sim.ftl().counter("logical_blocks_kept");
+                let offered = self.sim.ftl().counter("logical_blocks");
+                self.report.refused_early += u64::from(kept == offered);
                 self.report.refused += 1;
+            } else if result == Err(RequestError::NoSpace) && token == TRIM {
+                self.report.trims_refused += 1;
             } else if result.is_err() {
                 self.report.failed += 1;
             }

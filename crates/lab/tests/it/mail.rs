@@ -8,7 +8,7 @@ use ftl::Settings;
 use lab::Failure;
 use lab::mail::{self, MailDevice, MailLoad, MailPace, MailReport};
 use lab::parallel::for_each_seed;
-use nand::Profile;
+use nand::{Faults, Profile};
 
 fn run(device: &MailDevice, load: &MailLoad) -> Result<MailReport, Failure> {
     mail::run(device, load, &Settings::default())
@@ -52,7 +52,7 @@ fn no_small_durable_write_is_refused_while_space_is_free() {
         let (device, load) = drawn(seed);
         let report =
             run(&device, &load).map_err(|why| Failure(format!("{device:?} {load:?}: {why}")))?;
-        if report.refused + report.failed > 0 {
+        if report.refused + report.trims_refused + report.failed > 0 {
             return Err(Failure(format!("{device:?} {load:?}: {report}; {}", report.refusal)));
         }
         Ok(report)
@@ -80,4 +80,49 @@ fn sixteen_writers_that_flush_each_write_cost_little() {
         // Two rounds, each as long as a word line and what the units have queued.
         assert!(report.flushes.max_ns() < 100 * MILLISECOND, "{profile}: {report}");
     }
+}
+
+/// 48 bands, of which more and more fail: while those that are left suffice nothing is refused.
+#[test]
+fn bad_bands_are_no_reason_to_refuse_while_what_is_left_suffices() {
+    let result = for_each_seed(seeds(0..24), THREADS, |seed| {
+        let profiles = ["slc", "mlc-50nm", "mlc-25nm", "tlc"];
+        let device = MailDevice {
+            profile: profiles[seed as usize % 4].into(),
+            pages_per_block: 24,
+            units: 4,
+            blocks_per_unit: 12,
+            op_percent: 150,
+            factory_bad: 0.0,
+        };
+        let erase_fail = [0.02, 0.02, 0.06][seed as usize / 4 % 3];
+        let faults = Faults { seed, erase_fail, program_fail: 5e-4, ..Faults::default() };
+        let load = MailLoad {
+            utilization: 0.9,
+            deletes: 0.1,
+            operations: 8_000,
+            seed,
+            ..MailLoad::default()
+        };
+        let medium = device.medium(faults)?;
+        let report = mail::run_with(medium, &device, &load, &Settings::default())?;
+        let [end, refusal] = &report.warnings;
+        let told = |warnings: &[String]| warnings.iter().any(|text| text.contains("bad bands"));
+        let silent = report.refused > 0 && !told(refusal);
+        // Where not even what was written can be moved, the device fails as a whole.
+        let broken = report.failed > 0 && !told(end);
+        if report.refused_early > 0 || broken || silent {
+            return Err(Failure(format!("{device:?}: {report}, {refusal:?}; {}", report.refusal)));
+        }
+        if report.bands_bad > 20 && !told(end) {
+            return Err(Failure(format!(
+                "{} bad bands, and no warning: {end:?}",
+                report.bands_bad
+            )));
+        }
+        println!("seed {seed}: {} bad, {report}, {end:?}", report.bands_bad);
+        Ok(report)
+    });
+    let reports = passed("bad_bands_are_no_reason_to_refuse_while_what_is_left_suffices", result);
+    assert!(reports.iter().any(|report| report.bands_bad >= 15), "bands fail");
 }

@@ -8,7 +8,6 @@
 //! - pages of a band end in order, whatever order the medium reports;
 //! - a page that could not be programmed loses nothing: its slots are appended again elsewhere.
 
-use crate::durable::Durable;
 use crate::format::{Header, Kind, UNMAPPED, decode_header, encode_header};
 use crate::policy::stream::Origin;
 use crate::policy::{PageView, Purpose, UnitView};
@@ -664,12 +663,6 @@ impl Ftl {
         }
     }
 
-    pub(crate) fn release(&mut self, order: u64) {
-        if self.durable.release(order) {
-            self.durable_rose = true;
-        }
-    }
-
     pub(crate) fn tell(&mut self, owner: Owner) {
         match owner {
             Owner::Nobody => {}
@@ -765,11 +758,6 @@ impl Ftl {
                 point.open[unit] = NONE;
             }
         }
-    }
-
-    /// Starts the order count; for recovery and format.
-    pub(crate) fn restart_orders(&mut self, next: u64) {
-        self.durable = Durable::new(next, !self.geometry.durable_at_completion);
     }
 }
 

@@ -16,8 +16,9 @@
 
 use crate::append::NONE;
 use crate::policy::Purpose;
+use crate::reclaim::FREE_AT_REST;
 use crate::{Ftl, Phase};
-use flash::{Instant, MILLISECOND, Pairing};
+use flash::{BlockId, Instant, MILLISECOND, Pairing};
 
 /// Flushes come often if fewer pages than so many for each unit are opened from one to the next.
 const PAGES_PER_COMMIT: u64 = 8;
@@ -35,6 +36,12 @@ const QUEUES_SHORT: u32 = 2;
 
 /// Relocation buffers for each move that is kept back: at worst each has one of its own.
 const CHUNKS_PER_KEPT: u32 = 4;
+
+/// Free bands above those at which GC begins, below which it moves what flushes close with, and no more.
+const FILL_AHEAD: u32 = 2;
+
+/// A band is worth reading for that if it gains one slot in so many.
+const FILLER_GAIN: u32 = 4;
 
 /// What is known of rounds.
 #[derive(Clone, Copy, Debug, Default)]
@@ -119,6 +126,49 @@ impl Ftl {
     /// Whether GC reads ahead what the next rounds close with.
     pub(crate) fn wants_fillers(&self) -> bool {
         self.commits_in_rounds() && self.commits_often() && self.phase == Phase::Running
+    }
+
+    /// Starts a victim though there is space, if flushes close pages with what it holds: padding would
+    /// cost as much and gain nothing.
+    pub(crate) fn pick_filler(&mut self) {
+        if self.has_plenty() || !self.wants_fillers() || !self.reclaim.victims.is_empty() {
+            return;
+        }
+        let slots = self.geometry.slots_per_block();
+        let picked = self.pick_victim();
+        let gain = |block: &BlockId| slots - self.bands[*block].slots_valid;
+        if let Some(block) = picked.filter(|block| gain(block) >= slots / FILLER_GAIN) {
+            self.start_victim(block, "gc: filled pages that flushes close", true);
+        }
+    }
+
+    /// Free bands enough that padding does no harm.
+    pub(crate) fn has_plenty(&self) -> bool {
+        self.bands.free >= self.gc_low() + FILL_AHEAD
+    }
+
+    /// Slots that may be in hand. What flushes will close with is read as they go on, not a band at a
+    /// time; while the host waits for space a little more, for the append points of GC.
+    pub(crate) fn in_hand_max(&self) -> i64 {
+        let enough = self.bands.free > self.host_floor() + FREE_AT_REST;
+        if !enough || !self.wants_fillers() {
+            return i64::MAX;
+        }
+        let waited = if self.host.held { self.slow_units() } else { 0 };
+        i64::from(self.moves_kept() + waited * self.geometry.slots_per_page)
+    }
+
+    /// The host came to wait for space in this turn: what was kept back earns it some.
+    pub(crate) fn place_kept_moves(&mut self) {
+        if !self.host.held || self.moves.is_empty() || !self.commits_often() {
+            return;
+        }
+        self.place_moves();
+        self.place_writes();
+        self.host.held = !self.host.writes.is_empty();
+        if self.host_stands_still() {
+            self.reclaim_pump();
+        }
     }
 
     /// Whether what waits to be moved stays for the next round.

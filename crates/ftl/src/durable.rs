@@ -217,6 +217,17 @@ impl Durable {
 }
 
 impl Ftl {
+    /// Starts the order count; for recovery and format.
+    pub(crate) fn restart_orders(&mut self, next: u64) {
+        self.durable = Durable::new(next, !self.geometry.durable_at_completion);
+    }
+
+    pub(crate) fn release(&mut self, order: u64) {
+        if self.durable.release(order) {
+            self.durable_rose = true;
+        }
+    }
+
     /// Makes sure that every order up to `order` will become safe without any further append.
     pub(crate) fn force_safe(&mut self, order: u64) {
         self.force(order, false);

@@ -399,15 +399,7 @@ impl Ftl {
         if !self.host.waiters.is_empty() {
             self.commit_pump();
         }
-        if self.host.held && !self.moves.is_empty() && self.commits_often() {
-            // What they earn is waited for since now.
-            self.place_moves();
-            self.place_writes();
-            self.host.held = !self.host.writes.is_empty();
-            if self.host_stands_still() {
-                self.reclaim_pump();
-            }
-        }
+        self.place_kept_moves();
         self.openings_pump();
         self.relieve();
         self.checkpoint_pump();

@@ -40,12 +40,6 @@ const PAGES_PER_GAP: u32 = 8;
 /// Reads of a victim at a time while reads have a service level and no write waits for space.
 const VICTIM_READS_PACED: u32 = 4;
 
-/// Free bands above those at which GC begins, below which it moves what flushes close with, and no more.
-const FILL_AHEAD: u32 = 2;
-
-/// A band is worth reading for that if it gains one slot in so many.
-const FILLER_GAIN: u32 = 4;
-
 /// At most one wear move in so many bands that the host opens: 6 % of its appends.
 const HOST_BANDS_PER_WEAR_MOVE: u64 = 16;
 
@@ -157,7 +151,7 @@ impl Ftl {
 
     /// Below this many GC runs. With a read service level it starts earlier than it must, and the
     /// number of victims follows the shortage: neither starts nor ends in a burst.
-    fn gc_low(&self) -> u32 {
+    pub(crate) fn gc_low(&self) -> u32 {
         let ahead = if self.settings.read_slo_ns > 0 { 2 + self.slow_units() / 8 } else { 0 };
         self.bands_free_low() + ahead
     }
@@ -283,36 +277,6 @@ impl Ftl {
         }
     }
 
-    /// Starts a victim though there is space, if flushes close pages with what it holds: padding would
-    /// cost as much and gain nothing.
-    fn pick_filler(&mut self) {
-        if self.has_plenty() || !self.wants_fillers() || !self.reclaim.victims.is_empty() {
-            return;
-        }
-        let slots = self.geometry.slots_per_block();
-        let picked = self.pick_victim();
-        let gain = |block: &BlockId| slots - self.bands[*block].slots_valid;
-        if let Some(block) = picked.filter(|block| gain(block) >= slots / FILLER_GAIN) {
-            self.start_victim(block, "gc: filled pages that flushes close", true);
-        }
-    }
-
-    /// Free bands enough that padding does no harm.
-    pub(crate) fn has_plenty(&self) -> bool {
-        self.bands.free >= self.gc_low() + FILL_AHEAD
-    }
-
-    /// Slots that may be in hand. What flushes will close with is read as they go on, not a band at a
-    /// time; while the host waits for space a little more, for the append points of GC.
-    fn in_hand_max(&self) -> i64 {
-        let enough = self.bands.free > self.host_floor() + FREE_AT_REST;
-        if !enough || !self.wants_fillers() {
-            return i64::MAX;
-        }
-        let waited = if self.host.held { self.slow_units() } else { 0 };
-        i64::from(self.moves_kept() + waited * self.geometry.slots_per_page)
-    }
-
     /// Whether reclaiming `block` makes room, and all of it can be read.
     fn gains(&self, block: BlockId) -> bool {
         self.bands[block].slots_valid < self.geometry.slots_per_block()
@@ -335,7 +299,7 @@ impl Ftl {
         wished.min(spare).max(1) as usize
     }
 
-    fn pick_victim(&mut self) -> Option<BlockId> {
+    pub(crate) fn pick_victim(&mut self) -> Option<BlockId> {
         let view = self.bands.view(self.durable.next());
         let picked = self.policies.victim.pick(&view, &mut self.random);
         let full = |block: &BlockId| {
@@ -360,7 +324,7 @@ impl Ftl {
         good.filter(enough).or(emptiest)
     }
 
-    fn start_victim(&mut self, block: BlockId, reason: &'static str, for_space: bool) {
+    pub(crate) fn start_victim(&mut self, block: BlockId, reason: &'static str, for_space: bool) {
         let slots = i64::from(self.geometry.slots_per_block());
         let valid = i64::from(self.bands[block].slots_valid);
         let (floor, low) = (self.host_floor(), self.bands_free_low());

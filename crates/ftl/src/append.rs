@@ -8,7 +8,6 @@
 //! - pages of a band end in order, whatever order the medium reports;
 //! - a page that could not be programmed loses nothing: its slots are appended again elsewhere.
 
-use crate::durable::Durable;
 use crate::format::{Header, Kind, UNMAPPED, decode_header, encode_header};
 use crate::policy::stream::Origin;
 use crate::policy::{PageView, Purpose, UnitView};
@@ -56,6 +55,8 @@ pub(crate) enum PageState {
 pub(crate) struct Page {
     pub state: PageState,
     pub open: u32,
+    /// The append point that it counts for while it is under way, see [`Point::under_way`].
+    pub point: u32,
     pub slot: SlotId,
     pub index: u32,
     /// Slots that it takes: a page's, or on a fast unit what is left of one.
@@ -108,7 +109,9 @@ pub(crate) struct Point {
     pub open: Vec<u32>,
     /// The page being filled.
     pub page: u32,
-    last_unit: u32,
+    /// Pages of its bands that wait for their program or whose program runs.
+    pub under_way: u32,
+    pub last_unit: u32,
     /// No stream goes here any more: what is open is for others to fill.
     pub idle: bool,
     /// For what stays on the fast tier when its band is reclaimed.
@@ -125,6 +128,7 @@ impl Point {
             purpose,
             open: vec![NONE; units as usize],
             page: NONE,
+            under_way: 0,
             last_unit: 0,
             idle: false,
             keeps: false,
@@ -232,6 +236,9 @@ impl Ftl {
                 Room::Later => return None,
                 Room::None => self.counters.static_fallbacks += 1,
             }
+        }
+        if let Some(unit) = self.unfinished(point) {
+            return self.open_page_at(point, unit);
         }
         if let Some((_, unit)) = self.laggard().filter(|&(lagging, _)| lagging == point) {
             return self.open_page_at(point, unit);
@@ -421,7 +428,7 @@ impl Ftl {
     /// The next page of an open band; on a fast unit, what is left of it.
     pub(crate) fn allocate_page(&mut self, open: u32) -> u32 {
         let block = self.opens[open].block;
-        let vital = !self.geometry.is_tiered() || self.geometry.is_fast(block);
+        let vital = !self.tells_vital() || self.geometry.is_fast(block);
         let order = self.durable.open(open, vital, self.sequence_next);
         let slots_per_page = self.geometry.slots_per_page;
         let band = &mut self.bands[block];
@@ -437,7 +444,7 @@ impl Ftl {
         let entry = &mut self.pages[page];
         assert!(entry.slots.is_empty() && entry.waiters.is_empty(), "a free page is empty");
         entry.state = PageState::Assembling;
-        entry.open = open;
+        (entry.open, entry.point) = (open, NONE);
         entry.slot = SlotId(self.geometry.slot(block, 0, 0).0 + written);
         (entry.index, entry.room, entry.leads) = (index, room, written == 0);
         entry.order = order;
@@ -472,11 +479,22 @@ impl Ftl {
     /// Appends to `point` if it has room now. The map does not know of it yet.
     pub(crate) fn append(&mut self, point: usize, append: Append) -> Option<Appended> {
         let page = self.page_of(point)?;
+        let appended = self.append_to(page, append);
+        if self.pages[page].slots.len() as u32 == self.pages[page].room {
+            self.points[point].page = NONE;
+            self.queue_page(page);
+        }
+        Some(appended)
+    }
+
+    /// Appends to a page that has room.
+    pub(crate) fn append_to(&mut self, page: u32, append: Append) -> Appended {
         let order = self.pages[page].order;
-        if self.geometry.is_tiered() && !self.on_fast(point) && append.is_vital() {
+        let block = self.opens[self.pages[page].open].block;
+        if self.tells_vital() && !self.geometry.is_fast(block) && append.is_vital() {
             self.durable.make_vital(order);
         }
-        let band = &mut self.bands[self.opens[self.pages[page].open].block];
+        let band = &mut self.bands[block];
         if append.needed_by_recovery() {
             band.hold_order = order;
         }
@@ -485,11 +503,7 @@ impl Ftl {
         }
         self.counters.slots_since_checkpoint += 1;
         let slot = self.put(page, append);
-        if self.pages[page].slots.len() as u32 == self.pages[page].room {
-            self.points[point].page = NONE;
-            self.queue_page(page);
-        }
-        Some(Appended { slot, order, page })
+        Appended { slot, order, page }
     }
 
     /// Programs the page that `point` is filling: padded, or on a fast unit as far as it is filled.
@@ -542,6 +556,10 @@ impl Ftl {
     pub(crate) fn queue_page(&mut self, page: u32) {
         let entry = &mut self.pages[page];
         entry.state = PageState::Queued;
+        entry.point = self.opens[entry.open].point;
+        if let Some(point) = self.points.get_mut(entry.point as usize) {
+            point.under_way += 1;
+        }
         let unit = self.bands.unit_of_slot(entry.slot);
         // A band that was left may be for others to fill now.
         self.room_changes += u64::from(self.streams.bands_left);
@@ -578,6 +596,9 @@ impl Ftl {
         while let Some(&first) = self.opens[open].outstanding.front() {
             let PageState::Ended(result) = self.pages[first].state else { break };
             self.opens[open].outstanding.pop_front();
+            if let Some(point) = self.points.get_mut(self.pages[first].point as usize) {
+                point.under_way -= 1;
+            }
             match result {
                 Ok(()) => self.end_page(open, first),
                 Err(error) => self.fail_page(first, error),
@@ -585,7 +606,7 @@ impl Ftl {
         }
         self.close_if_done(open);
         self.dispatch(unit);
-        if self.units[unit as usize].appends_waiting() == 0 {
+        if self.units[unit as usize].appends_waiting() == 0 || self.commits_often() {
             self.seal_overdue();
         }
     }
@@ -647,12 +668,6 @@ impl Ftl {
             }
             self.opens[open].at_risk.pop_front();
             self.release(order);
-        }
-    }
-
-    pub(crate) fn release(&mut self, order: u64) {
-        if self.durable.release(order) {
-            self.durable_rose = true;
         }
     }
 
@@ -751,11 +766,6 @@ impl Ftl {
                 point.open[unit] = NONE;
             }
         }
-    }
-
-    /// Starts the order count; for recovery and format.
-    pub(crate) fn restart_orders(&mut self, next: u64) {
-        self.durable = Durable::new(next, !self.geometry.durable_at_completion);
     }
 }
 

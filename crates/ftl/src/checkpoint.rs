@@ -366,8 +366,13 @@ impl Ftl {
     fn seal_covered(&mut self, covered: u64) {
         for point in 0..self.points.len() {
             let page = self.points[point].page;
-            let later = page != NONE && self.pages[page].order >= covered;
-            if !later || !self.geometry.is_tiered() {
+            if page == NONE {
+                continue;
+            }
+            let Page { order, open, index, .. } = self.pages[page];
+            let wanted = self.partner_wanted(open, covered - 1, false);
+            let closes = wanted.is_some_and(|wanted| index <= wanted);
+            if order < covered || closes && !self.geometry.is_tiered() {
                 self.seal(point);
             }
         }

@@ -380,7 +380,9 @@ impl Ftl {
         if let Class::Write { fua: true, .. } | Class::Trim { fua: true } =
             self.host.requests[index].class
         {
-            self.seal_pages_of(index);
+            if !self.note_commit() {
+                self.seal_pages_of(index);
+            }
         } else if self.is_beside_a_flood(index) {
             self.seal_pages_of(index);
         }
@@ -403,6 +405,13 @@ impl Ftl {
         if self.host.requests[index].placed == 0 && self.host.requests[index].pending == 0 {
             if !self.entry_is_there(index) {
                 return false;
+            }
+            let entry = &self.host.requests[index];
+            if self.exceeds_kept(entry.lba, entry.blocks) {
+                self.counters.writes_refused += 1;
+                self.fail_request(index, RequestError::NoSpace);
+                self.host.requests[index].pending = 1;
+                return true;
             }
             if atomic {
                 let point = self.wished_point(index, hint);
@@ -639,7 +648,9 @@ impl Ftl {
             self.finish(request);
             return;
         }
-        self.force_vital(order);
+        if !self.note_commit() {
+            self.force_vital(order);
+        }
         self.host.waiters.push(Waiter { order, request });
         self.durable_rose = true;
     }
@@ -750,7 +761,7 @@ impl Ftl {
         let entry = &self.pages[page];
         let unit = self.geometry.unit_of(self.opens[entry.open].block);
         let idle = self.units[unit as usize].appends_waiting() == 0;
-        (idle && self.page_is_waited_for(page)).then_some(entry.opened_at)
+        (idle && self.page_is_waited_for(page)).then_some(self.gathers_until(page))
     }
 
     fn page_is_waited_for(&self, page: u32) -> bool {

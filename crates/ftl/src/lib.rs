@@ -27,6 +27,7 @@ mod asks;
 mod bands;
 mod checkpoint;
 mod closing;
+mod commit;
 mod config;
 mod counting;
 mod detach;
@@ -56,6 +57,7 @@ mod residency;
 mod shares;
 mod slab;
 mod slo;
+mod spare;
 mod staging;
 mod status;
 mod streams;
@@ -84,6 +86,7 @@ pub use tier::{TierStatus, fast_blocks_min};
 use append::{OpenBand, Page, Point, Views};
 use bands::{BandState, Bands};
 use checkpoint::Checkpoint;
+use commit::Commit;
 use durable::Durable;
 use flash::{
     Completion, Geometry, Health, Instant, MediumError, Operation, Random, SlotId, SlotWrite, Tag,
@@ -101,6 +104,7 @@ use reclaim::Reclaim;
 use shares::Shares;
 use slab::Slab;
 use slo::Learned;
+use spare::Spare;
 use status::Counters;
 use std::collections::VecDeque;
 use streams::Streams;
@@ -155,6 +159,7 @@ pub struct Ftl {
     durable: Durable,
     /// What slots to come vouch for.
     vouching: Vouching,
+    commit: Commit,
     /// `safe_below` or `durable_below` rose since waiters and draining bands were looked at.
     durable_rose: bool,
     drain_check: bool,
@@ -192,6 +197,7 @@ pub struct Ftl {
     flush: Flush,
 
     reclaim: Reclaim,
+    spare: Spare,
     /// On a two-tier device.
     tier: Option<Tier>,
     shares: Shares,
@@ -371,6 +377,7 @@ impl Ftl {
             self.stop_if_done();
             return;
         }
+        self.count_spare();
         if std::mem::take(&mut self.durable_rose) {
             self.drain_check = true;
         }
@@ -397,6 +404,10 @@ impl Ftl {
             self.commit_fast();
             self.detach_pump();
         }
+        if !self.host.waiters.is_empty() {
+            self.commit_pump();
+        }
+        self.place_kept_moves();
         self.openings_pump();
         self.relieve();
         self.checkpoint_pump();
@@ -503,6 +514,7 @@ impl Ftl {
             }
             let opened = self.padding_helps(page);
             if opened.is_some_and(|at| self.now >= at + self.settings.append_wait_ns) {
+                self.fill_up_page(page, self.wants_fillers());
                 self.seal(point);
             }
         }
@@ -622,6 +634,7 @@ impl Ftl {
             durable_seen: 0,
             durable: Durable::new(1, !geometry.durable_at_completion),
             vouching: Vouching::default(),
+            commit: Commit::default(),
             durable_rose: false,
             drain_check: false,
             points: Vec::new(),
@@ -645,6 +658,7 @@ impl Ftl {
             settling: false,
             flush: Flush::default(),
             reclaim: Reclaim::new(chunks, tier.as_ref().map_or(0, Tier::chunks_own)),
+            spare: Spare::default(),
             tier,
             shares: Shares::default(),
             checkpoint: Checkpoint::default(),

@@ -142,7 +142,11 @@ pub fn logical_blocks_max(geometry: &Geometry, health: &Health, settings: &Setti
     let gone = health.units_gone.iter().filter(|&&unit| !geometry.is_fast_unit(unit)).count();
     let gone = gone as u32 * geometry.blocks_per_unit;
     let bad = health.bad_blocks.iter().filter(|&&block| !geometry.is_fast(block)).count() as u32;
-    let good = geometry.capacity_blocks().saturating_sub(bad + gone);
+    logical_blocks_of(geometry, geometry.capacity_blocks().saturating_sub(bad + gone), settings)
+}
+
+/// The same where so many blocks of the capacity tier are good.
+pub(crate) fn logical_blocks_of(geometry: &Geometry, good: u32, settings: &Settings) -> u32 {
     let stripe = match settings.stripe_units {
         0 => geometry.units - geometry.fast.units,
         units => units,

@@ -35,6 +35,7 @@ pub mod file;
 pub mod host;
 pub mod load;
 pub mod lost_map;
+pub mod mail;
 pub mod map_reads;
 pub mod medium;
 pub mod missed;

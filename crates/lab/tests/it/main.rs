@@ -4,6 +4,7 @@
 mod crash;
 mod determinism;
 mod figures;
+mod mail;
 mod map;
 mod model;
 #[cfg(feature = "mutants")]

@@ -388,6 +388,25 @@ const FTL: &[(&str, Type, &str, &str)] = &[
         "Pages programmed with padding only, to make earlier ones durable",
     ),
     (
+        "slots_moved_closing",
+        Counter,
+        "slots_moved_closing",
+        "Slots (4 KiB) that GC moved to where a flush would have padded",
+    ),
+    ("bands_bad", Gauge, "bands_bad", "Bands that are bad, or being emptied because they are"),
+    (
+        "bands_spare",
+        Gauge,
+        "bands_spare",
+        "Bands that may yet go bad before the device cannot keep what it offers",
+    ),
+    (
+        "logical_blocks_kept",
+        Gauge,
+        "logical_blocks_kept",
+        "Logical blocks that can hold data with the bands that are left",
+    ),
+    (
         "slots_checkpointed",
         Counter,
         "slots_checkpointed",

@@ -3,6 +3,7 @@
 
 mod crash;
 mod determinism;
+mod failing;
 mod figures;
 mod map;
 mod model;

@@ -82,6 +82,8 @@ pub struct Job {
     status: SlotStatus,
     /// A read that is answered from kept memory.
     kept: bool,
+    /// A program of a block whose failure the core has not heard of: nothing is done for it.
+    refused: bool,
     /// The disk could not read what is there.
     damaged: bool,
 }
@@ -226,12 +228,17 @@ impl Medium {
             oobs,
             status: SlotStatus::Erased,
             kept: false,
+            refused: false,
             damaged: false,
         });
         if !self.losses.is_empty() {
             self.lose_what_is_due(now);
         }
         if let Err(illegal) = self.nand.handle(now, renamed(command, Tag(index))) {
+            if matches!(illegal, nand::Illegal::ProgramBadBlock { .. }) && self.fails_untold(index) {
+                self.refuse(index);
+                return;
+            }
             // The rules of the medium are the FTL's invariants: going on could harm data.
             panic!("the medium refused {command:?}: {illegal}");
         }
@@ -250,6 +257,26 @@ impl Medium {
         if self.enters(index) {
             self.begin(index, views, ring);
         }
+    }
+
+    /// Whether a command has failed the block that job `index` programs, and its end was not handed over
+    /// yet: who gave the program cannot know. The rules know of the failure as soon as they have judged
+    /// the command; the core hears of it when the command's I/O is done and it is its turn.
+    fn fails_untold(&self, index: u32) -> bool {
+        let block = block_of(&self.geometry, self.jobs[index].what);
+        self.jobs.iter().any(|(_, job)| {
+            job.error == Some(MediumError::BlockFailed)
+                && !matches!(job.what, What::Flush)
+                && block_of(&self.geometry, job.what) == block
+        })
+    }
+
+    /// Ends a program as one of a block that has failed.
+    fn refuse(&mut self, index: u32) {
+        let job = &mut self.jobs[index];
+        (job.refused, job.timed, job.step) = (true, true, Step::Done);
+        job.error = Some(MediumError::BlockFailed);
+        self.done.push_back(index);
     }
 
     /// Memory holds the bytes at once: the order of the commands is the order of the unit.
@@ -330,10 +357,28 @@ impl Medium {
         if self.is_damage(done) {
             self.jobs[done.index].damaged = true;
         } else if let Some(error) = self.judge(done) {
-            let job = &mut self.jobs[done.index];
-            job.error = job.error.or(Some(error));
+            self.fail_job(done.index, error);
         }
         self.advance(done.index, ring);
+    }
+
+    /// The I/O of a job failed. What makes a block bad is told to the rules, too: they hold to it, and it
+    /// is still bad after a restart.
+    fn fail_job(&mut self, index: u32, error: MediumError) {
+        let job = &mut self.jobs[index];
+        if job.error.is_some() {
+            return;
+        }
+        job.error = Some(error);
+        match job.what {
+            What::Program { slot, .. } if error == MediumError::BlockFailed => {
+                self.nand.fail_program(slot);
+            }
+            What::Erase { block } if error == MediumError::BlockFailed => {
+                self.nand.fail_erase(block);
+            }
+            _ => {}
+        }
     }
 
     /// What has been read of the end of a zone's change is replaced by what came of it.
@@ -465,7 +510,8 @@ impl Medium {
                 }
                 nand::Outcome::Program { tag, result, .. }
                 | nand::Outcome::Erase { tag, result, .. } => (tag, result.err()),
-                nand::Outcome::Finish { tag } | nand::Outcome::Flush { tag } => (tag, None),
+                nand::Outcome::Flush { tag, result } => (tag, result.err()),
+                nand::Outcome::Finish { tag } => (tag, None),
             };
             let job = &mut self.jobs[tag.0];
             job.timed = true;
@@ -489,7 +535,7 @@ impl Medium {
         let access = self.access(index);
         let mut job = self.jobs.remove(index);
         self.note_kept(&job);
-        let took_turn = !job.kept && !matches!(self.store, Store::Memory(_));
+        let took_turn = !job.kept && !job.refused && !matches!(self.store, Store::Memory(_));
         if let (Some((block, access)), true) = (access, took_turn) {
             self.lanes.leave(block, access);
             while let Some(next) = self.lanes.admit(block) {

@@ -132,6 +132,8 @@ pub struct Engine {
     finished: Vec<Finished>,
     milestones: VecDeque<Milestone>,
     sums: Vec<u32>,
+    /// The core was told that nothing may be written any more.
+    failed: bool,
 }
 
 impl Engine {
@@ -152,6 +154,15 @@ impl Engine {
             finished: Vec::new(),
             milestones: VecDeque::new(),
             sums: Vec::new(),
+            failed: false,
+        }
+    }
+
+    /// Nothing may be written to the medium any more: whatever waits for that ends with an error. Once is
+    /// enough.
+    pub fn fail(&mut self, now: Instant) {
+        if !std::mem::replace(&mut self.failed, true) {
+            self.core.handle(now, Input::Fail);
         }
     }
 
@@ -265,6 +276,9 @@ impl Engine {
 
     /// Carries out all that can be done now.
     pub fn turn(&mut self, now: Instant, ring: &mut Ring) {
+        if self.medium.fenced() {
+            self.fail(now);
+        }
         self.settle(now, ring);
         if self.core.deadline().is_some_and(|at| at <= now) {
             self.core.handle(now, Input::Deadline);
@@ -276,6 +290,9 @@ impl Engine {
                 medium.poll(now, views, ring, |done| core.handle(now, Input::Completion(done)));
             if !completed {
                 return;
+            }
+            if self.medium.fenced() {
+                self.fail(now);
             }
             self.settle(now, ring);
         }

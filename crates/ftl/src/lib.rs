@@ -61,6 +61,7 @@ mod streams;
 mod switch;
 mod tier;
 mod units;
+mod waiting;
 
 pub use api::{Core, Input, MountError, MountReport, Output, Rebuilt};
 pub use checkpoint::checkpoint_slots;
@@ -284,6 +285,11 @@ impl Ftl {
     /// True if the FTL may program and erase.
     fn may_write(&self) -> bool {
         matches!(self.phase, Phase::Running | Phase::Stopping | Phase::Formatting)
+    }
+
+    /// The medium failed as a whole, or may not be written any more: only reads are served.
+    pub fn has_failed(&self) -> bool {
+        self.phase == Phase::Failed
     }
 
     /// True from the moment that nothing is written any more, whatever was begun.

@@ -288,6 +288,11 @@ impl RawUnits {
         }
     }
 
+    /// The medium failed as a whole, or may not be written any more: only reads are served.
+    pub fn has_failed(&self) -> bool {
+        self.phase == Phase::Failed
+    }
+
     fn may_write(&self) -> bool {
         matches!(self.phase, Phase::Running | Phase::Stopping | Phase::Formatting)
     }

@@ -15,6 +15,7 @@
 mod direct;
 mod fast;
 mod file;
+mod injected;
 mod kept;
 mod lanes;
 mod memory;
@@ -27,6 +28,7 @@ pub use fast::{Area, FastStore, oob_sectors};
 pub use file::{
     Fence, FileStore, GENERATION_BYTES, RECORD_BYTES, decode_generation, encode_generation,
 };
+pub use injected::Injections;
 pub use memory::MemoryStore;
 pub use store::Store;
 
@@ -37,6 +39,7 @@ use flash::{
     BLOCK_BYTES, BlockId, Command, Completion, Geometry, Health, Instant, MediumError, OOB_BYTES,
     Oob, Payload, Slab, SlotId, SlotRead, SlotStatus, SlotWrite, Tag,
 };
+use injected::{Fate, Injector};
 use lanes::{Access, Lanes};
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -60,6 +63,8 @@ pub struct Medium {
     fenced: bool,
     /// Units that stop answering, and when.
     losses: Vec<(Instant, Range<u32>)>,
+    /// What goes wrong below, for tests.
+    injector: Option<Box<Injector>>,
 }
 
 /// A command under way.
@@ -130,6 +135,7 @@ impl Medium {
             rooms: Vec::new(),
             fenced: false,
             losses: Vec::new(),
+            injector: None,
         }
     }
 
@@ -178,6 +184,17 @@ impl Medium {
         self.losses.push((at, units));
     }
 
+    /// Programs of emulated flash that failed.
+    #[cfg(test)]
+    pub fn program_failures(&self) -> u64 {
+        self.nand.counters().program_failures
+    }
+
+    /// Things go wrong from now on, as a test wants it; this is shard number `shard`.
+    pub fn inject(&mut self, injections: Injections, shard: usize) {
+        self.injector = injections.any().then(|| Box::new(Injector::new(injections, shard)));
+    }
+
     fn lose_what_is_due(&mut self, now: Instant) {
         let nand = &mut self.nand;
         self.losses.retain(|(at, units)| {
@@ -196,7 +213,11 @@ impl Medium {
 
     /// When to call `poll` again if no I/O completes before. `None`: only I/O is awaited.
     pub fn deadline(&self) -> Option<Instant> {
-        if self.done.is_empty() { self.nand.deadline() } else { Some(Instant(0)) }
+        if !self.done.is_empty() {
+            return Some(Instant(0));
+        }
+        let held = self.injector.as_ref().and_then(|injector| injector.deadline());
+        self.nand.deadline().into_iter().chain(held).min()
     }
 
     /// Starts a command. `slots` are those of a program.
@@ -235,7 +256,8 @@ impl Medium {
             self.lose_what_is_due(now);
         }
         if let Err(illegal) = self.nand.handle(now, renamed(command, Tag(index))) {
-            if matches!(illegal, nand::Illegal::ProgramBadBlock { .. }) && self.fails_untold(index) {
+            if matches!(illegal, nand::Illegal::ProgramBadBlock { .. }) && self.fails_untold(index)
+            {
                 self.refuse(index);
                 return;
             }
@@ -330,6 +352,8 @@ impl Medium {
             kept::begin(kept, &self.geometry, job.what);
         }
         let scratch = job.scratch.as_mut().expect("jobs of files have scratch memory");
+        let on_fast = !matches!(job.what, What::Flush)
+            && self.geometry.is_fast(block_of(&self.geometry, job.what));
         let (store, what) = route(&mut self.store, &mut self.fast, &self.geometry, job.what);
         job.io = match what {
             What::Erase { .. } => 0,
@@ -337,11 +361,25 @@ impl Medium {
             What::Read { slot, .. } if store.is_zoned() && self.nand.status(slot) == ERASED => 0,
             What::Read { slot, count } => {
                 let to = read_target(job.into, count, scratch, views);
+                let slot = match &mut self.injector {
+                    Some(injector) if !on_fast => injector.read(slot, &self.geometry),
+                    _ => slot,
+                };
                 store.read(index, (slot, count), to, scratch, ring)
             }
             What::Program { slot, count } => {
                 let erase_count = self.nand.record(block_of(&self.geometry, job.what)).erase_count;
-                store.program(index, (slot, count), erase_count, scratch, ring)
+                let fate = match &mut self.injector {
+                    Some(injector) if !on_fast => injector.program(slot, &self.geometry),
+                    _ => Fate::Right,
+                };
+                match fate {
+                    Fate::Lost => 0,
+                    Fate::Right => store.program(index, (slot, count), erase_count, scratch, ring),
+                    Fate::Astray(slot) => {
+                        store.program(index, (slot, count), erase_count, scratch, ring)
+                    }
+                }
             }
             What::Finish { block } => store.finish(index, block, scratch, ring),
             What::Flush => store.sync(index, ring),
@@ -354,6 +392,7 @@ impl Medium {
         let job = &mut self.jobs[done.index];
         job.io -= 1;
         let done = self.with_change(done);
+        let done = self.with_fault(done);
         if self.is_damage(done) {
             self.jobs[done.index].damaged = true;
         } else if let Some(error) = self.judge(done) {
@@ -387,6 +426,16 @@ impl Medium {
         match store.changed(done.index) {
             Some(0) | None => done,
             Some(code) => Done { result: code, ..done },
+        }
+    }
+
+    /// What a test wants to go wrong with I/O does.
+    fn with_fault(&mut self, done: Done) -> Done {
+        let changes =
+            matches!(self.jobs[done.index].what, What::Program { .. } | What::Erase { .. });
+        match &mut self.injector {
+            Some(injector) if changes && injector.fails_io() => Done { result: -libc::EIO, ..done },
+            _ => done,
         }
     }
 
@@ -514,9 +563,22 @@ impl Medium {
                 nand::Outcome::Finish { tag } => (tag, None),
             };
             let job = &mut self.jobs[tag.0];
-            job.timed = true;
             job.error = error.or(job.error);
+            let (flush, injector) = (matches!(job.what, What::Flush), &mut self.injector);
+            if let Some(injector) = injector {
+                if flush && injector.fails_flush() {
+                    job.error = Some(MediumError::FlushFailed);
+                }
+                if injector.holds(now, tag.0) {
+                    continue;
+                }
+            }
+            job.timed = true;
             self.advance(tag.0, ring);
+        }
+        while let Some(index) = self.injector.as_mut().and_then(|injector| injector.release(now)) {
+            self.jobs[index].timed = true;
+            self.advance(index, ring);
         }
     }
 
@@ -544,6 +606,9 @@ impl Medium {
         }
         let tag = job.tag;
         let result = job.error.map_or(Ok(()), Err);
+        if let (Some(injector), What::Read { count, .. }) = (&mut self.injector, job.what) {
+            flip(injector, &mut job, count, views);
+        }
         match job.what {
             What::Read { count, .. } => match result {
                 Ok(()) => self.complete_read(&job, count, views, take),
@@ -757,6 +822,22 @@ fn target<'a>(
         (Some(into), _) => views.block(Payload { index: into.index + i, ..into }),
         (None, Some(scratch)) => data_slot(scratch, i),
         (None, None) => unreachable!("a read without a target has scratch memory"),
+    }
+}
+
+/// Flips a bit of what a read brought into memory of its own. Memory that is lent holds the medium's
+/// only copy, and stays as it is.
+fn flip(injector: &mut Injector, job: &mut Job, count: u32, views: &mut Views) {
+    if let Some(scratch) = &mut job.scratch {
+        match job.into {
+            Some(into) => {
+                let at = views.span(into, count);
+                let bytes = count as usize * BLOCK_BYTES;
+                // SAFETY: the target of this read, which has ended; nobody else has it.
+                injector.flip(unsafe { std::slice::from_raw_parts_mut(at, bytes) });
+            }
+            None => injector.flip(data_slot_mut(scratch, 0)),
+        }
     }
 }
 

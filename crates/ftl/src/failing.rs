@@ -96,10 +96,11 @@ impl Ftl {
 
     /// The medium had no room behind it.
     pub(crate) fn note_no_space(&mut self) {
+        // What fails in a pause belongs to the try before it.
         if self.now >= self.no_space_until {
             self.no_space_tries += 1;
+            self.no_space_until = self.now + NO_SPACE_PAUSE_NS;
         }
-        self.no_space_until = self.now + NO_SPACE_PAUSE_NS;
     }
 
     /// The medium has had no room for so long that nobody is to wait for it any more. What has to be

@@ -312,7 +312,8 @@ impl Ftl {
                     self.note_no_space();
                 }
                 self.bands.set_state(block, BandState::Dirty);
-                self.erase_retry_at = Some(self.now + self.settings.idle_ns);
+                let pause = self.no_space_until.max(self.now + self.settings.idle_ns);
+                self.erase_retry_at = Some(pause);
                 return;
             }
             Err(MediumError::BlockFailed) => self.retire(block, "erase failed"),

@@ -82,6 +82,80 @@ pub fn fail_at(seed: u64, options: &CrashOptions, when: When) -> Result<FailRepo
     Ok(run.report)
 }
 
+/// What a run on a disk that fills up came to.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct FullReport {
+    /// Requests that were told that there is no space.
+    pub refused: u64,
+    /// The stop on the full disk could make all durable.
+    pub clean: bool,
+}
+
+/// Longest that a request may take while the disk below is full.
+const FULL_BOUND_NS: u64 = 3 * SECOND;
+
+/// The disk below a file is full for a while, in which requests go on; then there is room, and all is as
+/// before; then it is full again, and stays so: a stop ends. Every request ends within a bound.
+pub fn fill_up(seed: u64, options: &CrashOptions) -> Result<FullReport, Failure> {
+    let medium = options.device.build(options.faults.clone()).map_err(Failure)?;
+    let geometry = *medium.geometry();
+    let max = ftl::logical_blocks_max(&geometry, &medium.health(), &options.settings);
+    let logical_blocks = (f64::from(max) * options.fill) as u32;
+    let format = FormatOptions { logical_blocks, uuid: u128::from(seed) + 1, label: Vec::new() };
+    let mut sim = Sim::format(medium, format, options.settings.clone(), Instant(0))?;
+    sim.run_until_ready()?;
+    let model = Model::new(logical_blocks, geometry.keeps_every_acknowledged_write());
+    let mut host = Host::new(sim, model);
+    let mut generator = generator(seed, options.depth, logical_blocks);
+    host.sim.set_patience(FULL_BOUND_NS);
+    for full in [false, true, false, true] {
+        host.full_is_legal = true;
+        let now = host.sim.now();
+        let until = if full { Instant(u64::MAX) } else { now };
+        host.sim.medium_mut().fill(now, until);
+        if !full {
+            // Room again: what was held back goes on by itself.
+            host.sim.run_until_idle(now + SECOND)?;
+            host.full_is_legal = false;
+        }
+        // After a crash on a full disk, too.
+        if full && seed % 3 == 0 {
+            let mut medium = host.sim.medium().clone();
+            let mut random = Random::new(seed);
+            medium.power_cut(&mut |fates| random.below(u64::from(fates)) as u32);
+            host.sim = Sim::mount(medium, options.settings.clone(), now)?;
+            host.sim.run_until_ready()?;
+            host.sim.set_patience(FULL_BOUND_NS);
+            let observed = host.sim.read_all(logical_blocks)?;
+            host.model.check_recovered(&observed).map_err(Failure)?;
+            host.model.settle(&observed);
+        }
+        let mut submitted = 0;
+        while submitted < options.operations_before + 40 || host.sim.in_flight() > 0 {
+            while submitted < options.operations_before + 40 && host.sim.in_flight() < options.depth
+            {
+                host.submit(generator.draw(), Hint::default());
+                submitted += 1;
+            }
+            if host.sim.step(Instant(u64::MAX))? == Step::Idle && host.sim.in_flight() > 0 {
+                return Err(host.sim.stuck());
+            }
+            host.collect()?;
+        }
+        host.read_back()?;
+    }
+    let refused = host.counts.no_space;
+    host.sim.begin_shutdown();
+    let until = host.sim.now() + FULL_BOUND_NS;
+    while !matches!(host.sim.state(), State::Stopped(_)) {
+        if host.sim.step(until)? == Step::Idle {
+            let state = host.sim.ftl().explain();
+            return Err(Failure(format!("a stop on a full disk does not end: {state}")));
+        }
+    }
+    Ok(FullReport { refused, clean: *host.sim.state() == State::Stopped(true) })
+}
+
 impl Run<'_> {
     /// The device's life: a format, operations, a remount, operations, a detach, operations, the end.
     fn live(&mut self, host: &mut Host, generator: &mut Generator) -> Result<(), Failure> {
@@ -200,10 +274,10 @@ impl Run<'_> {
         host.refusals_are_legal = true;
         host.sim.set_patience(BOUND_NS);
         host.drain()?;
+        host.sim.run_until_idle(host.sim.now() + BOUND_NS)?;
         if detaching && host.sim.detached().is_none() {
             return Err(Failure("a detach under way was not answered".into()));
         }
-        host.sim.run_until_idle(host.sim.now() + BOUND_NS)?;
         let done = host.sim.medium().done();
         if !matches!(host.sim.state(), State::Stopped(_)) {
             self.refuses_writes(host)?;

@@ -4,7 +4,7 @@ use crate::{THREADS, passed, seeds};
 use flash::{FastTier, Pairing};
 use lab::crash::CrashOptions;
 use lab::device::Manner;
-use lab::failing::{FailReport, When, fail_at};
+use lab::failing::{FailReport, When, fail_at, fill_up};
 use lab::parallel::for_each_seed;
 
 /// Small and quick: GC, checkpoints, groups and a remount in a few thousand steps.
@@ -134,4 +134,20 @@ fn a_device_with_a_part_of_the_map_in_dram_that_is_taken_away_at_any_step_ends_e
         let manner = [Manner::Nand(Pairing::None), Manner::File][seed as usize % 2];
         options(seed, manner).with_part_of_the_map()
     });
+}
+
+#[test]
+fn on_a_full_disk_every_request_and_the_stop_end_and_with_room_all_goes_on() {
+    let test = "on_a_full_disk_every_request_and_the_stop_end_and_with_room_all_goes_on";
+    let reports = for_each_seed(seeds(600..630), THREADS, |seed| {
+        let mut options = options(seed, Manner::File);
+        if seed % 4 == 0 {
+            options = options.with_part_of_the_map();
+        }
+        fill_up(seed, &options)
+    });
+    let reports = passed(test, reports);
+    let refused = reports.iter().map(|report| report.refused).sum::<u64>();
+    println!("{test}: {refused} requests were refused");
+    assert!(refused > 100, "only {refused} requests met the full disk");
 }

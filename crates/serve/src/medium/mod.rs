@@ -431,12 +431,11 @@ impl Medium {
 
     /// What a test wants to go wrong with I/O does.
     fn with_fault(&mut self, done: Done) -> Done {
-        let changes =
-            matches!(self.jobs[done.index].what, What::Program { .. } | What::Erase { .. });
-        match &mut self.injector {
-            Some(injector) if changes && injector.fails_io() => Done { result: -libc::EIO, ..done },
-            _ => done,
-        }
+        let what = self.jobs[done.index].what;
+        let changes = matches!(what, What::Program { .. } | What::Erase { .. });
+        let fails = |injector: &mut Box<Injector>| changes && injector.fails_io();
+        let failed = self.injector.as_mut().is_some_and(fails);
+        if failed { Done { result: -libc::EIO, ..done } } else { done }
     }
 
     /// True if a disk that answers cannot read what it was asked for: of one zone that is offline, or

@@ -13,6 +13,7 @@
 //!   memory one store holds both.
 
 mod direct;
+mod failed;
 mod fast;
 mod file;
 mod injected;
@@ -35,6 +36,7 @@ pub use store::Store;
 use crate::buffer::{Buffer, Views};
 use crate::kept::KeptShard;
 use crate::ring::{Done, Ring};
+use failed::flip;
 use flash::{
     BLOCK_BYTES, BlockId, Command, Completion, Geometry, Health, Instant, MediumError, OOB_BYTES,
     Oob, Payload, Slab, SlotId, SlotRead, SlotStatus, SlotWrite, Tag,
@@ -281,26 +283,6 @@ impl Medium {
         }
     }
 
-    /// Whether a command has failed the block that job `index` programs, and its end was not handed over
-    /// yet: who gave the program cannot know. The rules know of the failure as soon as they have judged
-    /// the command; the core hears of it when the command's I/O is done and it is its turn.
-    fn fails_untold(&self, index: u32) -> bool {
-        let block = block_of(&self.geometry, self.jobs[index].what);
-        self.jobs.iter().any(|(_, job)| {
-            job.error == Some(MediumError::BlockFailed)
-                && !matches!(job.what, What::Flush)
-                && block_of(&self.geometry, job.what) == block
-        })
-    }
-
-    /// Ends a program as one of a block that has failed.
-    fn refuse(&mut self, index: u32) {
-        let job = &mut self.jobs[index];
-        (job.refused, job.timed, job.step) = (true, true, Step::Done);
-        job.error = Some(MediumError::BlockFailed);
-        self.done.push_back(index);
-    }
-
     /// Memory holds the bytes at once: the order of the commands is the order of the unit.
     fn start_in_memory(&mut self, index: u32, slots: &[SlotWrite], views: &mut Views) {
         let needs_scratch = {
@@ -401,25 +383,6 @@ impl Medium {
         self.advance(done.index, ring);
     }
 
-    /// The I/O of a job failed. What makes a block bad is told to the rules, too: they hold to it, and it
-    /// is still bad after a restart.
-    fn fail_job(&mut self, index: u32, error: MediumError) {
-        let job = &mut self.jobs[index];
-        if job.error.is_some() {
-            return;
-        }
-        job.error = Some(error);
-        match job.what {
-            What::Program { slot, .. } if error == MediumError::BlockFailed => {
-                self.nand.fail_program(slot);
-            }
-            What::Erase { block } if error == MediumError::BlockFailed => {
-                self.nand.fail_erase(block);
-            }
-            _ => {}
-        }
-    }
-
     /// What has been read of the end of a zone's change is replaced by what came of it.
     fn with_change(&mut self, done: Done) -> Done {
         let Store::Direct(store) = &mut self.store else { return done };
@@ -427,15 +390,6 @@ impl Medium {
             Some(0) | None => done,
             Some(code) => Done { result: code, ..done },
         }
-    }
-
-    /// What a test wants to go wrong with I/O does.
-    fn with_fault(&mut self, done: Done) -> Done {
-        let what = self.jobs[done.index].what;
-        let changes = matches!(what, What::Program { .. } | What::Erase { .. });
-        let fails = |injector: &mut Box<Injector>| changes && injector.fails_io();
-        let failed = self.injector.as_mut().is_some_and(fails);
-        if failed { Done { result: -libc::EIO, ..done } } else { done }
     }
 
     /// True if a disk that answers cannot read what it was asked for: of one zone that is offline, or
@@ -821,22 +775,6 @@ fn target<'a>(
         (Some(into), _) => views.block(Payload { index: into.index + i, ..into }),
         (None, Some(scratch)) => data_slot(scratch, i),
         (None, None) => unreachable!("a read without a target has scratch memory"),
-    }
-}
-
-/// Flips a bit of what a read brought into memory of its own. Memory that is lent holds the medium's
-/// only copy, and stays as it is.
-fn flip(injector: &mut Injector, job: &mut Job, count: u32, views: &mut Views) {
-    if let Some(scratch) = &mut job.scratch {
-        match job.into {
-            Some(into) => {
-                let at = views.span(into, count);
-                let bytes = count as usize * BLOCK_BYTES;
-                // SAFETY: the target of this read, which has ended; nobody else has it.
-                injector.flip(unsafe { std::slice::from_raw_parts_mut(at, bytes) });
-            }
-            None => injector.flip(data_slot_mut(scratch, 0)),
-        }
     }
 }
 

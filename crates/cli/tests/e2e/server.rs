@@ -80,7 +80,7 @@ impl Server {
         }
         let status = server.wait();
         server.assert_no_panic();
-        assert_eq!(status.and_then(|status| status.code()), Some(1), "{}", server.log());
+        assert_eq!(status.and_then(|status| status.code()), Some(2), "{}", server.log());
         None
     }
 

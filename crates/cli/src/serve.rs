@@ -1,4 +1,4 @@
-//! `weir serve`: makes the device if it is not there, serves it until SIGTERM or SIGINT, and tells
+//! `weir serve`: makes the device if it is not there, serves it until SIGTERM, SIGINT or SIGHUP, and tells
 //! how to connect. The line that begins with `ready` is the last one printed.
 
 use crate::device::{self, Described, RawShape, Request, Shape};
@@ -25,7 +25,8 @@ pub const ADDRESS_FILE: &str = "http-address";
     weir serve --data /dev/sdx --capacity 100GiB\n      \
     a disk instead of emulated flash; see `weir format` if something is on it\n\n\
     The socket, the addresses and commands to try are printed when it is ready.\n\
-    It ends with status 0 on SIGTERM or Ctrl-C. What was acknowledged survives any other end too.")]
+    It ends with status 0 on SIGTERM, SIGHUP or Ctrl-C; with 2 if not everything could be made durable in\n\
+    time, and at once, with 1, on a second signal. What was acknowledged survives any other end too.")]
 pub struct Args {
     /// A config file in TOML (docs/config.md tells every key); options here win over it
     #[arg(long, value_name = "FILE")]

@@ -25,9 +25,6 @@ const APPENDS_WAITING_MAX: u32 = 4;
 /// who reads it meanwhile waits less.
 const APPENDS_WAITING_MAX_SLO: u32 = 2;
 
-/// How long to hold appends back after the medium had no room behind it.
-const NO_SPACE_PAUSE_NS: u64 = 100 * flash::MILLISECOND;
-
 /// Who is told when a slot is programmed.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) enum Owner {
@@ -584,8 +581,10 @@ impl Ftl {
         state.running -= 1;
         state.programs_running -= 1;
         self.ended(unit, crate::slo::Kind::Program);
-        if result == Err(MediumError::NoSpace) {
-            self.no_space_until = self.now + NO_SPACE_PAUSE_NS;
+        match result {
+            Err(MediumError::NoSpace) => self.note_no_space(),
+            Err(_) => {}
+            Ok(()) => self.no_space_tries = 0,
         }
         match result {
             Ok(()) => {}
@@ -593,6 +592,16 @@ impl Ftl {
             Err(MediumError::NoSpace) if !self.pages[page].leads => {}
             Err(error) => self.stop_appending(open, error),
         }
+        self.end_front(open);
+        self.close_if_done(open);
+        self.dispatch(unit);
+        if self.units[unit as usize].appends_waiting() == 0 || self.commits_often() {
+            self.seal_overdue();
+        }
+    }
+
+    /// Ends the pages of an open band that have ended at the medium, in order.
+    pub(crate) fn end_front(&mut self, open: u32) {
         while let Some(&first) = self.opens[open].outstanding.front() {
             let PageState::Ended(result) = self.pages[first].state else { break };
             self.opens[open].outstanding.pop_front();
@@ -603,11 +612,6 @@ impl Ftl {
                 Ok(()) => self.end_page(open, first),
                 Err(error) => self.fail_page(first, error),
             }
-        }
-        self.close_if_done(open);
-        self.dispatch(unit);
-        if self.units[unit as usize].appends_waiting() == 0 || self.commits_often() {
-            self.seal_overdue();
         }
     }
 

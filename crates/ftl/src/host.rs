@@ -612,10 +612,15 @@ impl Ftl {
     /// One slot or read of the request has ended; after the last it goes on, or is answered.
     pub(crate) fn part_ended(&mut self, index: u32) {
         let fua_ignored = self.is_mutant(Mutant::IgnoreFua);
+        let failed = self.writes_ended();
         let entry = &mut self.host.requests[index];
         entry.pending -= 1;
         if entry.pending > 0 {
             return;
+        }
+        if failed && entry.class != Class::Read {
+            // Its pages may all be there; but nobody can say that they will stay.
+            entry.error.get_or_insert(RequestError::Failed);
         }
         match entry.class {
             Class::Write { atomic: true, .. } if entry.error.is_some() => self.undo_group(index),
@@ -642,7 +647,7 @@ impl Ftl {
             self.finish(request);
             return;
         }
-        if self.phase == Phase::Failed {
+        if self.writes_ended() {
             // Nothing makes it durable any more.
             self.fail_request(request, RequestError::Failed);
             self.finish(request);

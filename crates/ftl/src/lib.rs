@@ -65,6 +65,7 @@ mod switch;
 mod tier;
 mod units;
 mod vouching;
+mod waiting;
 
 pub use api::{Core, DamagedSlot, Input, MountError, MountReport, Output, Rebuilt};
 pub use checkpoint::checkpoint_slots;
@@ -175,6 +176,10 @@ pub struct Ftl {
     /// Of them, those whose slot could not be programmed: there is nothing to read there.
     moves_failed: u32,
     no_space_until: Instant,
+    /// Times in a row that the medium had no room behind it.
+    no_space_tries: u32,
+    /// A shutdown was asked for.
+    stop_asked: bool,
     /// Logical block that the next page is opened for.
     lba_next: u32,
 
@@ -239,6 +244,10 @@ impl Ftl {
                 self.shut_down();
                 true
             }
+            Input::Fail => {
+                self.fail();
+                true
+            }
         };
         if self.reads_wait_for_frames() {
             self.admit_reads();
@@ -290,6 +299,16 @@ impl Ftl {
     /// True if the FTL may program and erase.
     fn may_write(&self) -> bool {
         matches!(self.phase, Phase::Running | Phase::Stopping | Phase::Formatting)
+    }
+
+    /// The medium failed as a whole, or may not be written any more: only reads are served.
+    pub fn has_failed(&self) -> bool {
+        self.phase == Phase::Failed
+    }
+
+    /// True from the moment that nothing is written any more, whatever was begun.
+    fn writes_ended(&self) -> bool {
+        matches!(self.phase, Phase::Failed | Phase::ReadOnly | Phase::Stopped)
     }
 
     /// Whether the beginning or the end of a host read moves anything on but its own unit. True
@@ -420,6 +439,7 @@ impl Ftl {
         if !self.host.writes.is_empty() {
             self.serve_or_refuse();
         }
+        self.refuse_for_space();
         if !self.host.waiters.is_empty() && self.stands_still() {
             // What they wait for found no place to go: the medium is used up.
             self.fail();
@@ -527,7 +547,10 @@ impl Ftl {
     }
 
     fn shut_down(&mut self) {
+        self.stop_asked = true;
         match self.phase {
+            // Once the reads that are under way have ended.
+            Phase::Failed => {}
             Phase::Running => {
                 self.phase = Phase::Stopping;
                 if self.host.writes.is_empty() {
@@ -542,7 +565,19 @@ impl Ftl {
         }
     }
 
+    /// After the medium failed, nothing is made durable at the end.
+    fn stop_failed(&mut self) {
+        let quiet = self.units.iter().all(|unit| unit.running == 0) && self.flush.running.is_none();
+        if self.stop_asked && quiet && self.host.requests.in_use() == 0 {
+            self.phase = Phase::Stopped;
+            self.outputs.push_back(Output::Stopped(false));
+        }
+    }
+
     fn stop_if_done(&mut self) {
+        if self.phase == Phase::Failed {
+            self.stop_failed();
+        }
         if self.phase != Phase::Stopping {
             return;
         }
@@ -553,7 +588,9 @@ impl Ftl {
         let moves_done = self.moves.is_empty()
             && self.reclaim.victims.is_empty()
             && self.tier.as_ref().is_none_or(Tier::rests);
-        if self.stands_still() && (self.checkpoint.is_wanted() || host_done && !moves_done) {
+        let stuck =
+            self.stands_still() && (self.checkpoint.is_wanted() || host_done && !moves_done);
+        if stuck || host_done && self.has_no_space() {
             // No space for the last checkpoint, or for what moves: everything acknowledged is there
             // all the same.
             self.phase = Phase::Stopped;
@@ -646,6 +683,8 @@ impl Ftl {
             moves: VecDeque::new(),
             moves_failed: 0,
             no_space_until: Instant(0),
+            no_space_tries: 0,
+            stop_asked: false,
             lba_next: 0,
             host: Host::default(),
             units: units_of(&geometry, health),

@@ -697,6 +697,14 @@ impl Ftl {
         }
     }
 
+    /// The mount or format that is under way ends with `error` once its reads have come back.
+    pub(crate) fn fail_mount(&mut self, error: MountError) {
+        if let Some(mount) = &mut self.mount {
+            mount.error.get_or_insert(error);
+            self.mount_pump();
+        }
+    }
+
     fn mount_failed(&mut self) {
         let mount = self.mount.take().expect("a mount is under way");
         self.phase = Phase::Stopped;

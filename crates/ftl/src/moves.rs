@@ -87,6 +87,7 @@ impl Ftl {
     /// was never acknowledged, or is a copy; the block shows again what it held before.
     pub(crate) fn drop_move(&mut self, entry: Move) {
         if let Some(from) = entry.from.filter(|_| entry.failed_order.is_some()) {
+            self.redirect(from, entry.previous);
             self.give_back(entry.append.lba, from, entry.previous, self.durable.next() - 1);
         }
         match entry.append.owner {
@@ -287,6 +288,9 @@ impl Ftl {
             self.note_placed(request, slot, UNMAPPED);
         }
         if let Some(failed) = failed_order {
+            if let Some(from) = from {
+                self.redirect(from, slot.0);
+            }
             self.moves_failed -= 1;
             if self.durable.is_vital(failed) {
                 // Who waits for the page that failed waits for this one.

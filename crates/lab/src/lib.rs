@@ -30,6 +30,7 @@ pub mod device;
 pub mod device_file;
 pub mod driver;
 pub mod experiment;
+pub mod failing;
 pub mod figures;
 pub mod file;
 pub mod host;

@@ -11,6 +11,8 @@ mod data;
 pub mod device;
 mod exports;
 mod fast;
+#[cfg(test)]
+mod faults_tests;
 mod frames;
 mod http;
 mod kept;

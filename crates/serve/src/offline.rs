@@ -136,6 +136,7 @@ impl Offline {
             buffer_bytes: 0,
             wear: Vec::new(),
             fenced: false,
+            slow_requests: 0,
             destage_bytes_per_sec: 0,
             now: Instant(0),
         }

@@ -534,6 +534,9 @@ pub(crate) fn run_until_milestone(
         if let Some(milestone) = engine.milestone() {
             return Ok(milestone);
         }
+        if ring.under_way() == 0 && engine.deadline().is_none() {
+            return Err(format!("it neither goes on nor ends: {}", engine.core.explain()));
+        }
     }
 }
 
@@ -591,6 +594,8 @@ fn share(
         buffer_bytes_max: config.nbd.buffer_bytes_max,
         busy_poll_ns: busy_poll_ns(config, shards),
         losses: config.device.losses,
+        injections: config.device.injections,
+        bounds: config.bounds,
         places: device.places(),
         clients: AtomicUsize::new(0),
         clients_max: config.nbd.clients_max,

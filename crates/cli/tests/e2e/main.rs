@@ -13,6 +13,7 @@
 mod advise;
 mod clients;
 mod disk;
+mod faults;
 mod filesystems;
 mod guest;
 mod hostile;

@@ -56,6 +56,53 @@ impl Server {
         }
     }
 
+    /// The same for a device that may be refused: `None` if it was, in so many words and in time.
+    pub fn start_or_refuse(scratch: &Scratch, args: &[&str]) -> Option<Self> {
+        let mut server = Self::spawn(scratch, args);
+        let stdout = server.child.stdout.take().expect("stdout is a pipe");
+        let (sender, receiver) = mpsc::channel();
+        std::thread::spawn(move || {
+            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+                let _ = sender.send(line);
+            }
+        });
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            match receiver.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+                Ok(line) if line.starts_with("ready") => {
+                    server.ready = line;
+                    return Some(server);
+                }
+                Ok(_) => {}
+                Err(mpsc::RecvTimeoutError::Disconnected) => break,
+                Err(end) => panic!("the server neither starts nor ends ({end}):\n{}", server.log()),
+            }
+        }
+        let status = server.wait();
+        server.assert_no_panic();
+        assert_eq!(status.and_then(|status| status.code()), Some(2), "{}", server.log());
+        None
+    }
+
+    /// Sends a signal and gives the exit status and how long the end took. Panics if it takes longer than
+    /// `bound`, or if the server panicked.
+    pub fn stop(mut self, signal: i32, bound: Duration) -> (ExitStatus, Duration) {
+        let begun = Instant::now();
+        self.signal(signal);
+        let status = self.wait().unwrap_or_else(|| panic!("it never ends:\n{}", self.log()));
+        let took = begun.elapsed();
+        assert!(took < bound, "the stop took {took:?}:\n{}", self.log());
+        self.assert_no_panic();
+        (status, took)
+    }
+
+    /// Sends a signal.
+    pub fn signal(&self, signal: i32) {
+        let pid = i32::try_from(self.child.id()).expect("a pid fits");
+        // SAFETY: kill takes no pointer; the child is not reaped yet, so the pid is still its own.
+        assert_eq!(unsafe { libc::kill(pid, signal) }, 0, "the signal was sent");
+    }
+
     /// Starts the process and does not wait for it. Nothing reads its standard output until then.
     pub fn spawn(scratch: &Scratch, args: &[&str]) -> Self {
         let log = scratch.path().join("serve.log");

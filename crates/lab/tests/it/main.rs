@@ -3,6 +3,7 @@
 
 mod crash;
 mod determinism;
+mod failing;
 mod figures;
 mod mail;
 mod map;

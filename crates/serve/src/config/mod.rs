@@ -12,8 +12,9 @@ pub use section::ConfigError;
 
 use crate::device::{DeviceOptions, Kind, Losses, NAME_BYTES_MAX, VolumeOptions};
 use crate::kept::{KeptOptions, KeptPlace};
+use crate::medium::Injections;
 use crate::policies::{PluginFile, WASM};
-use crate::shard::Split;
+use crate::shard::{Bounds, Split};
 use crate::tls::TlsFiles;
 use flash::{BLOCK_BYTES, SECOND};
 use ftl::policy::{DECISIONS, stream};
@@ -40,6 +41,8 @@ pub struct Config {
     pub plugins: Vec<PluginFile>,
     /// Decisions that policies of these modules make, and their names.
     pub chosen: Vec<(String, String)>,
+    /// How long requests and stops may take.
+    pub bounds: Bounds,
 }
 
 /// The NBD server.
@@ -106,7 +109,8 @@ impl Config {
         let nbd = nbd(root.section("nbd"), base);
         let http = http(root.section("http"));
         let mut ftl = ftl(root.section("ftl"), &plugins, &mut chosen);
-        root.finish(&["device", "raw", "volume", "plugin", "nbd", "http", "ftl"]);
+        let bounds = bounds(root.section("server"));
+        root.finish(&["device", "raw", "volume", "plugin", "nbd", "http", "ftl", "server"]);
         match (errors.is_empty(), device) {
             (true, Some(mut device)) => {
                 if let Some(raw) = &mut device.raw {
@@ -132,7 +136,7 @@ impl Config {
                         chosen.push((format!("stream/{}", volume.name), name));
                     }
                 }
-                Ok(Self { device, ftl, nbd, http, plugins, chosen })
+                Ok(Self { device, ftl, nbd, http, plugins, chosen, bounds })
             }
             _ => Err(ConfigErrors(errors)),
         }
@@ -362,7 +366,7 @@ fn device(
     }
     let dies_per_channel = section.integer("dies_per_channel", 1, 64, "2");
     let dies_per_channel = dies_per_channel.unwrap_or(if kind == "file" { 1 } else { 2 }) as u32;
-    let (faults, losses) = faults(section.section("faults"));
+    let (faults, losses, injections) = faults(section.section("faults"));
     let fast = fast::section(&mut section, &kind, &path, base, shards);
     let kept = kept(&mut section, &kind, base);
     section.finish(DEVICE_KEYS);
@@ -384,6 +388,7 @@ fn device(
         fast,
         kept,
         losses,
+        injections,
     })
 }
 
@@ -446,7 +451,7 @@ fn profile(
     }
 }
 
-fn faults(mut section: Section<'_>) -> (Faults, Losses) {
+fn faults(mut section: Section<'_>) -> (Faults, Losses, Injections) {
     let faults = Faults {
         seed: section.integer("seed", 0, i64::MAX as u64, "1").unwrap_or(1),
         factory_bad: section.fraction("factory_bad", 0.5, "0.01").unwrap_or(0.0),
@@ -461,7 +466,26 @@ fn faults(mut section: Section<'_>) -> (Faults, Losses) {
         fast_ns: section.duration("fast_gone", "\"10s\"").unwrap_or(0),
         capacity_ns: section.duration("capacity_gone", "\"10s\"").unwrap_or(0),
     };
+    let injections = Injections {
+        seed: faults.seed,
+        slow: section.fraction("slow", 1.0, "0.001").unwrap_or(0.0),
+        slow_ns: section.duration("slow_for", "\"100ms\"").unwrap_or(SECOND / 10),
+        flush_fail: section.fraction("flush_fail", 1.0, "0.001").unwrap_or(0.0),
+        io_error: section.fraction("io_error", 1.0, "0.0001").unwrap_or(0.0),
+        lost_writes: section.fraction("lost_writes", 1.0, "0.0001").unwrap_or(0.0),
+        stray_writes: section.fraction("stray_writes", 1.0, "0.0001").unwrap_or(0.0),
+        stray_reads: section.fraction("stray_reads", 1.0, "0.0001").unwrap_or(0.0),
+        flipped_reads: section.fraction("flipped_reads", 1.0, "0.0001").unwrap_or(0.0),
+    };
     section.finish(&[
+        "slow",
+        "slow_for",
+        "flush_fail",
+        "io_error",
+        "lost_writes",
+        "stray_writes",
+        "stray_reads",
+        "flipped_reads",
         "seed",
         "factory_bad",
         "program_fail",
@@ -472,7 +496,25 @@ fn faults(mut section: Section<'_>) -> (Faults, Losses) {
         "fast_gone",
         "capacity_gone",
     ]);
-    (faults, losses)
+    (faults, losses, injections)
+}
+
+/// How long a request and a stop may take.
+fn bounds(mut section: Section<'_>) -> Bounds {
+    let default = Bounds::default();
+    let bounds = Bounds {
+        slow_ns: section.duration("slow_request", "\"10s\"").unwrap_or(default.slow_ns),
+        stop_ns: section.duration("stop_within", "\"30s\"").unwrap_or(default.stop_ns),
+    };
+    for (key, ns, example) in
+        [("slow_request", bounds.slow_ns, "\"10s\""), ("stop_within", bounds.stop_ns, "\"30s\"")]
+    {
+        if !(SECOND / 10..=86_400 * SECOND).contains(&ns) {
+            section.refuse(key, &format!("{ns} ns"), "must be 100ms to 1d", example);
+        }
+    }
+    section.finish(&["slow_request", "stop_within"]);
+    bounds
 }
 
 /// Where NBD clients are expected unless told otherwise.

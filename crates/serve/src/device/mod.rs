@@ -22,7 +22,7 @@ pub use raw::RawOptions;
 pub use volumes::{NAME_BYTES_MAX, Volume, decode as decode_volumes, encode as encode_volumes};
 
 use crate::kept::Kept;
-use crate::medium::{Medium, MemoryStore, Store};
+use crate::medium::{Injections, Medium, MemoryStore, Store};
 use crate::shard::{CoreFormat, CoreSettings, Split};
 use fast::{FastNote, FastPart, NewPart};
 use flash::{BLOCK_BYTES, FastTier, Geometry};
@@ -79,6 +79,8 @@ pub struct DeviceOptions {
     pub kept: KeptOptions,
     /// Which tier vanishes from an emulated device, and when; chosen at each start.
     pub losses: Losses,
+    /// What goes wrong below an emulated device; chosen at each start.
+    pub injections: Injections,
 }
 
 /// When a tier stops answering, counted from the start of the server; 0 is never.

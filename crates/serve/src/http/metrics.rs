@@ -123,6 +123,9 @@ const SHARD: &[Metric<ShardStatus>] = &[
     (Gauge, "connections", "NBD clients connected", |s| s.connections as f64),
     (Gauge, "requests", "NBD requests in flight", |s| s.requests as f64),
     (Gauge, "buffer_bytes", "Bytes of request buffers in use", |s| s.buffer_bytes as f64),
+    (Counter, "slow_requests", "Requests that took longer than server.slow_request", |s| {
+        s.slow_requests as f64
+    }),
     (Gauge, "fenced", "1 once another server has taken over the device, else 0", |s| {
         f64::from(u8::from(s.fenced))
     }),

@@ -70,6 +70,7 @@ fn shard(shard: &ShardStatus, exports: &[Export]) -> Value {
     let mut value = json!({
         "phase": shard.core.phase(),
         "fenced": shard.fenced,
+        "slow_requests": shard.slow_requests,
         "connections": shard.connections,
         "requests": shard.requests,
         "buffer_bytes": shard.buffer_bytes,

@@ -13,8 +13,10 @@
 //!   memory one store holds both.
 
 mod direct;
+mod failed;
 mod fast;
 mod file;
+mod injected;
 mod kept;
 mod lanes;
 mod memory;
@@ -27,16 +29,19 @@ pub use fast::{Area, FastStore, oob_sectors};
 pub use file::{
     Fence, FileStore, GENERATION_BYTES, RECORD_BYTES, decode_generation, encode_generation,
 };
+pub use injected::Injections;
 pub use memory::MemoryStore;
 pub use store::Store;
 
 use crate::buffer::{Buffer, Views};
 use crate::kept::KeptShard;
 use crate::ring::{Done, Ring};
+use failed::flip;
 use flash::{
     BLOCK_BYTES, BlockId, Command, Completion, Geometry, Health, Instant, MediumError, OOB_BYTES,
     Oob, Payload, Slab, SlotId, SlotRead, SlotStatus, SlotWrite, Tag,
 };
+use injected::{Fate, Injector};
 use lanes::{Access, Lanes};
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -60,6 +65,8 @@ pub struct Medium {
     fenced: bool,
     /// Units that stop answering, and when.
     losses: Vec<(Instant, Range<u32>)>,
+    /// What goes wrong below, for tests.
+    injector: Option<Box<Injector>>,
 }
 
 /// A command under way.
@@ -82,6 +89,8 @@ pub struct Job {
     status: SlotStatus,
     /// A read that is answered from kept memory.
     kept: bool,
+    /// A program of a block whose failure the core has not heard of: nothing is done for it.
+    refused: bool,
     /// The disk could not read what is there.
     damaged: bool,
 }
@@ -128,6 +137,7 @@ impl Medium {
             rooms: Vec::new(),
             fenced: false,
             losses: Vec::new(),
+            injector: None,
         }
     }
 
@@ -176,6 +186,17 @@ impl Medium {
         self.losses.push((at, units));
     }
 
+    /// Programs of emulated flash that failed.
+    #[cfg(test)]
+    pub fn program_failures(&self) -> u64 {
+        self.nand.counters().program_failures
+    }
+
+    /// Things go wrong from now on, as a test wants it; this is shard number `shard`.
+    pub fn inject(&mut self, injections: Injections, shard: usize) {
+        self.injector = injections.any().then(|| Box::new(Injector::new(injections, shard)));
+    }
+
     fn lose_what_is_due(&mut self, now: Instant) {
         let nand = &mut self.nand;
         self.losses.retain(|(at, units)| {
@@ -194,7 +215,11 @@ impl Medium {
 
     /// When to call `poll` again if no I/O completes before. `None`: only I/O is awaited.
     pub fn deadline(&self) -> Option<Instant> {
-        if self.done.is_empty() { self.nand.deadline() } else { Some(Instant(0)) }
+        if !self.done.is_empty() {
+            return Some(Instant(0));
+        }
+        let held = self.injector.as_ref().and_then(|injector| injector.deadline());
+        self.nand.deadline().into_iter().chain(held).min()
     }
 
     /// Starts a command. `slots` are those of a program.
@@ -226,12 +251,18 @@ impl Medium {
             oobs,
             status: SlotStatus::Erased,
             kept: false,
+            refused: false,
             damaged: false,
         });
         if !self.losses.is_empty() {
             self.lose_what_is_due(now);
         }
         if let Err(illegal) = self.nand.handle(now, renamed(command, Tag(index))) {
+            if matches!(illegal, nand::Illegal::ProgramBadBlock { .. }) && self.fails_untold(index)
+            {
+                self.refuse(index);
+                return;
+            }
             // The rules of the medium are the FTL's invariants: going on could harm data.
             panic!("the medium refused {command:?}: {illegal}");
         }
@@ -303,6 +334,8 @@ impl Medium {
             kept::begin(kept, &self.geometry, job.what);
         }
         let scratch = job.scratch.as_mut().expect("jobs of files have scratch memory");
+        let on_fast = !matches!(job.what, What::Flush)
+            && self.geometry.is_fast(block_of(&self.geometry, job.what));
         let (store, what) = route(&mut self.store, &mut self.fast, &self.geometry, job.what);
         job.io = match what {
             What::Erase { .. } => 0,
@@ -310,11 +343,25 @@ impl Medium {
             What::Read { slot, .. } if store.is_zoned() && self.nand.status(slot) == ERASED => 0,
             What::Read { slot, count } => {
                 let to = read_target(job.into, count, scratch, views);
+                let slot = match &mut self.injector {
+                    Some(injector) if !on_fast => injector.read(slot, &self.geometry),
+                    _ => slot,
+                };
                 store.read(index, (slot, count), to, scratch, ring)
             }
             What::Program { slot, count } => {
                 let erase_count = self.nand.record(block_of(&self.geometry, job.what)).erase_count;
-                store.program(index, (slot, count), erase_count, scratch, ring)
+                let fate = match &mut self.injector {
+                    Some(injector) if !on_fast => injector.program(slot, &self.geometry),
+                    _ => Fate::Right,
+                };
+                match fate {
+                    Fate::Lost => 0,
+                    Fate::Right => store.program(index, (slot, count), erase_count, scratch, ring),
+                    Fate::Astray(slot) => {
+                        store.program(index, (slot, count), erase_count, scratch, ring)
+                    }
+                }
             }
             What::Finish { block } => store.finish(index, block, scratch, ring),
             What::Flush => store.sync(index, ring),
@@ -327,11 +374,11 @@ impl Medium {
         let job = &mut self.jobs[done.index];
         job.io -= 1;
         let done = self.with_change(done);
+        let done = self.with_fault(done);
         if self.is_damage(done) {
             self.jobs[done.index].damaged = true;
         } else if let Some(error) = self.judge(done) {
-            let job = &mut self.jobs[done.index];
-            job.error = job.error.or(Some(error));
+            self.fail_job(done.index, error);
         }
         self.advance(done.index, ring);
     }
@@ -465,12 +512,26 @@ impl Medium {
                 }
                 nand::Outcome::Program { tag, result, .. }
                 | nand::Outcome::Erase { tag, result, .. } => (tag, result.err()),
-                nand::Outcome::Finish { tag } | nand::Outcome::Flush { tag } => (tag, None),
+                nand::Outcome::Flush { tag, result } => (tag, result.err()),
+                nand::Outcome::Finish { tag } => (tag, None),
             };
             let job = &mut self.jobs[tag.0];
-            job.timed = true;
             job.error = error.or(job.error);
+            let (flush, injector) = (matches!(job.what, What::Flush), &mut self.injector);
+            if let Some(injector) = injector {
+                if flush && injector.fails_flush() {
+                    job.error = Some(MediumError::FlushFailed);
+                }
+                if injector.holds(now, tag.0) {
+                    continue;
+                }
+            }
+            job.timed = true;
             self.advance(tag.0, ring);
+        }
+        while let Some(index) = self.injector.as_mut().and_then(|injector| injector.release(now)) {
+            self.jobs[index].timed = true;
+            self.advance(index, ring);
         }
     }
 
@@ -489,7 +550,7 @@ impl Medium {
         let access = self.access(index);
         let mut job = self.jobs.remove(index);
         self.note_kept(&job);
-        let took_turn = !job.kept && !matches!(self.store, Store::Memory(_));
+        let took_turn = !job.kept && !job.refused && !matches!(self.store, Store::Memory(_));
         if let (Some((block, access)), true) = (access, took_turn) {
             self.lanes.leave(block, access);
             while let Some(next) = self.lanes.admit(block) {
@@ -498,6 +559,9 @@ impl Medium {
         }
         let tag = job.tag;
         let result = job.error.map_or(Ok(()), Err);
+        if let (Some(injector), What::Read { count, .. }) = (&mut self.injector, job.what) {
+            flip(injector, &mut job, count, views);
+        }
         match job.what {
             What::Read { count, .. } => match result {
                 Ok(()) => self.complete_read(&job, count, views, take),

@@ -104,6 +104,7 @@ pub(super) fn options(kind: Kind) -> DeviceOptions {
         fast: None,
         kept: crate::kept::KeptOptions::off(),
         losses: Default::default(),
+        injections: Default::default(),
     }
 }
 

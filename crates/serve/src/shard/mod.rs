@@ -13,6 +13,7 @@ mod connection;
 mod core;
 mod engine;
 mod ids;
+mod late;
 mod message;
 mod outbox;
 mod patience;
@@ -23,11 +24,13 @@ mod split;
 pub use core::{AnyCore, CoreFormat, CoreSettings, CoreStatus, RawShape, RawStatus};
 pub use engine::{Engine, Milestone, Origin, Piece, Work};
 pub use ids::{IdAnswer, IdList, IdRequest, IdWork, whole_blocks};
+pub use late::Bounds;
 pub use message::{Mailbox, Message, PolicySwitch, ShardStatus, UnitBlocks};
 pub use split::Split;
 
 use crate::data::Pool;
 use crate::device::Losses;
+use crate::medium::Injections;
 use crate::nbd;
 use crate::ring::{Done, Owner, Ring};
 use connection::{Connection, Ending};
@@ -60,6 +63,10 @@ pub struct Shared {
     pub busy_poll_ns: u64,
     /// What vanishes, for tests.
     pub losses: Losses,
+    /// What goes wrong below, for tests.
+    pub injections: Injections,
+    /// How long things may take.
+    pub bounds: Bounds,
     /// Where the device and its fast tier are, for the log.
     pub places: (String, String),
     /// Clients of all shards.
@@ -155,6 +162,7 @@ pub struct Shard {
     wake_bytes: Box<[u8; 8]>,
     next_shard: usize,
     life: Life,
+    late: late::Late,
     /// In `Draining` and after: when patience with slow clients ends.
     farewell: Instant,
     /// The earliest deadline of a negotiation may have changed.
@@ -190,6 +198,7 @@ impl Shard {
         let pool = Pool::new(shared.buffer_bytes_max);
         let patience = Patience::new(shared.busy_poll_ns);
         let desk = ids::Desk::of(&engine);
+        let late = late::Late::new(shared.bounds);
         Self {
             me,
             shared,
@@ -209,6 +218,7 @@ impl Shard {
             wake_bytes: Box::new([0; 8]),
             next_shard: 0,
             life: Life::Serving,
+            late,
             farewell: Instant(u64::MAX),
             handshakes: None,
             policies_broken: 0,
@@ -226,6 +236,7 @@ impl Shard {
                 self.engine.medium.lose(self.clock.now() + after_ns, fast);
             }
         }
+        self.engine.medium.inject(self.shared.injections, self.me);
         for (index, listener) in self.listeners.iter().enumerate() {
             self.ring.accept(index as u32, listener.as_raw_fd());
         }
@@ -235,6 +246,7 @@ impl Shard {
         loop {
             let now = if more { self.go_on(&mut done) } else { self.wait(&mut done) };
             let now = now.map_err(ShardError::Ring)?;
+            self.engine.note_time(now);
             for done in done.drain(..) {
                 self.completed(now, done);
             }
@@ -243,6 +255,7 @@ impl Shard {
             self.turn(now, &mut finished);
             self.send_replies();
             more = self.resume_postponed(now);
+            self.watch(now);
             if let Life::Stopped { durable } = self.live_on(now) {
                 self.let_go();
                 return if durable { Ok(()) } else { Err(ShardError::NotDurable) };
@@ -259,6 +272,7 @@ impl Shard {
             if finished.is_empty() {
                 self.log_broken_policy();
                 self.log_lost_tier();
+                self.log_failure();
                 return;
             }
             for (origin, result) in finished.drain(..) {
@@ -330,7 +344,8 @@ impl Shard {
 
     fn wait_ns(&self, now: Instant) -> Option<u64> {
         let draining = (self.life != Life::Serving).then_some(self.farewell);
-        let deadlines = [self.engine.deadline(), self.handshakes, draining];
+        let late = self.late.deadline();
+        let deadlines = [self.engine.deadline(), self.handshakes, draining, late];
         let deadline = deadlines.into_iter().flatten().min()?;
         Some(deadline - now)
     }
@@ -444,6 +459,7 @@ impl Shard {
             Message::DropFast => self.engine.medium.drop_fast(),
             Message::Shutdown if self.life == Life::Serving => {
                 self.life = Life::Draining;
+                self.begin_stop(now);
                 self.farewell = now + FAREWELL_NS;
                 for listener in &self.listeners {
                     // Wakes the accept that is under way.
@@ -477,6 +493,7 @@ impl Shard {
             buffer_bytes: self.pool.bytes_out(),
             wear,
             fenced: self.engine.medium.fenced(),
+            slow_requests: self.late.slow_requests,
             destage_bytes_per_sec: self
                 .destaged
                 .per_sec(self.clock.now(), self.engine.core.slots_destaged())
@@ -491,6 +508,9 @@ impl Shard {
 
     /// Goes on to the next part of the shard's life when its time has come.
     fn live_on(&mut self, now: Instant) -> Life {
+        if self.give_up_stop(now) {
+            return self.life;
+        }
         let drained = self.shared.drained.load(Ordering::Acquire);
         let ids_done = self.desk.as_ref().is_none_or(ids::Desk::is_idle);
         if drained >= FAILED && matches!(self.life, Life::Draining | Life::Drained) {

@@ -123,6 +123,9 @@ fn as_text(status: &Value, address: SocketAddr) -> String {
     if let Some(restart) = status["restart"]["text"].as_str() {
         text.push_str(&format!("  start: {restart}\n"));
     }
+    for why in array(&status["restart"]["impaired"]).iter().filter_map(Value::as_str) {
+        text.push_str(&format!("  WARNING: served READ-ONLY: {why}\n"));
+    }
     text.push_str(&fast_text(&status["fast"]));
     for (index, shard) in array(&status["shards"]).iter().enumerate() {
         text.push_str(&shard_text(index, shard));

@@ -60,6 +60,8 @@ pub enum ServeError {
     Volumes(String),
     /// A module of the config, or a policy of it.
     Plugin(String),
+    /// Another server has opened the device.
+    Lost(String),
     /// A shard's thread failed.
     Shard {
         /// Which.
@@ -76,7 +78,9 @@ impl fmt::Display for ServeError {
             Self::Listen { address, reason } => write!(f, "{address}: {reason}"),
             Self::Tls(error) => error.fmt(f),
             Self::System { doing, error } => write!(f, "cannot {doing}: {error}"),
-            Self::Volumes(reason) | Self::Plugin(reason) => f.write_str(reason),
+            Self::Volumes(reason) | Self::Plugin(reason) | Self::Lost(reason) => {
+                f.write_str(reason)
+            }
             Self::Shard { shard, reason } => write!(f, "shard {shard} failed: {reason}"),
         }
     }
@@ -136,6 +140,8 @@ pub struct Restart {
     pub kept_bytes: u64,
     /// Reads of the mount, and of them those answered from kept memory.
     pub counts: KeptCounts,
+    /// Why the device is served to be read only, and what of it is lost; none if it is whole.
+    pub impaired: Vec<String>,
 }
 
 impl fmt::Display for Restart {
@@ -183,7 +189,14 @@ impl Server {
         };
         let media = std::mem::take(&mut device.media);
         let formats = std::mem::take(&mut device.formats);
-        let settings = config.device.core_settings(&config.ftl);
+        let mut config = config.clone();
+        for why in device.impaired() {
+            tracing::warn!("{}: READ-ONLY: {why}", device.places().0);
+            config.ftl.read_only = true;
+        }
+        let config = &config;
+        let read_only = config.ftl.read_only;
+        let settings = config.device.core_settings(&config.ftl).with_read_only(read_only);
         let mut mounted = mount_all(media, formats, &settings)?;
         device.commit()?;
         let restart = Restart {
@@ -191,6 +204,7 @@ impl Server {
             took_ms: begun.elapsed().as_millis() as u64,
             kept_bytes: device.kept().map_or(0, |(_, bytes)| bytes),
             counts: counts(&mounted),
+            impaired: device.impaired().to_vec(),
         };
         tracing::info!("{restart}");
         let offer = exports::offer(&mounted[0].found, device.split, config)?;
@@ -256,6 +270,10 @@ impl Server {
                 Ok(Err(ShardError::Ring(error))) => format!("io_uring: {error}"),
                 Ok(Err(ShardError::NotDurable)) => {
                     "not everything could be made durable: see the log".into()
+                }
+                Ok(Err(ShardError::Lost(lost))) => {
+                    result = Err(ServeError::Lost(lost.to_string()));
+                    continue;
                 }
                 Err(_) => "it panicked: this is a bug in Weir".into(),
             };
@@ -544,6 +562,9 @@ pub(crate) fn virtual_turn(
     now: &mut Instant,
 ) -> Result<(), String> {
     engine.turn(*now, ring);
+    if let Some(lost) = engine.medium.lost() {
+        return Err(lost.to_string());
+    }
     if ring.under_way() > 0 {
         let mut done = Vec::new();
         ring.enter(None, &mut done).map_err(|error| format!("io_uring: {error}"))?;

@@ -99,6 +99,9 @@ fn as_text(status: &Value, address: SocketAddr) -> String {
         let mode = if volume["read_only"] == true { ", read only" } else { "" };
         text.push_str(&format!("  volume {name}: {size}{mode}\n"));
     }
+    for why in array(&status["restart"]["impaired"]).iter().filter_map(Value::as_str) {
+        text.push_str(&format!("  WARNING: served READ-ONLY: {why}\n"));
+    }
     if let Some(raw) = array(&status["shards"]).iter().find(|shard| shard["mode"] == "raw") {
         text.push_str(&raw_text(raw));
         return text;
@@ -122,9 +125,6 @@ fn as_text(status: &Value, address: SocketAddr) -> String {
     ]));
     if let Some(restart) = status["restart"]["text"].as_str() {
         text.push_str(&format!("  start: {restart}\n"));
-    }
-    for why in array(&status["restart"]["impaired"]).iter().filter_map(Value::as_str) {
-        text.push_str(&format!("  WARNING: served READ-ONLY: {why}\n"));
     }
     text.push_str(&fast_text(&status["fast"]));
     for (index, shard) in array(&status["shards"]).iter().enumerate() {

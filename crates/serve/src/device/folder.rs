@@ -16,7 +16,7 @@
 use super::identity::{self, Mark, Marked, SHARD_ROLES};
 use super::lock::Found;
 use super::{DeviceError, FastNote, FastPart, Mode, RawOptions, Shape, Tier, lock, raw};
-use crate::kept::Kept;
+use crate::kept::{Kept, KeptShard};
 use crate::medium::{Fence, FileStore, RECORD_BYTES, Store, encode_generation};
 use flash::{BLOCK_BYTES, BlockId, Geometry, OOB_BYTES};
 use ftl::raw::RawSettings;
@@ -466,6 +466,11 @@ pub fn open(
             .map_err(DeviceError::io(&folder, "open the files"))?;
         if let Some(kept) = &mut kept {
             kept.compare(shard, false, |slot| store.oob_of(slot).ok());
+            if kept.shard(shard).is_some_and(|kept| !agrees(kept, &nand)) {
+                kept.distrust(
+                    "kept memory tells of other pages than the device has: it is a copy from before",
+                );
+            }
         }
         media.push((nand, store));
     }
@@ -481,6 +486,16 @@ pub fn open(
         cleared.map_err(DeviceError::io(path, "clear torn pages"))?;
     }
     Ok(media.into_iter().map(|(nand, store)| (nand, Store::File(store))).collect())
+}
+
+/// True if what kept memory has settled of the capacity tier is what the records tell.
+fn agrees(kept: &KeptShard, nand: &Nand) -> bool {
+    let geometry = nand.geometry();
+    (0..geometry.capacity_blocks()).map(BlockId).all(|block| {
+        let record = nand.record(block);
+        let slots = kept.slots_written(block, record.erase_count);
+        slots.is_none_or(|slots| slots == record.write_pointer * geometry.slots_per_page)
+    })
 }
 
 /// The rules of a shard in the state that its files tell.

@@ -24,7 +24,7 @@ mod records;
 mod store;
 pub mod zones;
 
-pub use direct::{DirectStore, PAGE_BYTES, Place, SLOTS_PER_PAGE, Written};
+pub use direct::{DirectStore, PAGE_BYTES, Place, SLOTS_PER_PAGE};
 pub use fast::{Area, FastStore, oob_sectors};
 pub use fence::{Lost, TAKE_OVER, Watch};
 pub use file::{

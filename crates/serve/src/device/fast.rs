@@ -312,8 +312,18 @@ pub fn wipe(path: &Path) -> Result<(), DeviceError> {
             return Ok(());
         }
         let _lock = lock::acquire(&path.join("lock"))?;
-        let file = path.join(FILE_NAME);
-        return fs::remove_file(&file).map_err(DeviceError::io(&file, "remove"));
+        let remove = |name: &str| {
+            let file = path.join(name);
+            match fs::remove_file(&file) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                    Err(DeviceError::io(&file, "remove")(error))
+                }
+                _ => Ok(()),
+            }
+        };
+        // In this order: what is left of a wipe that was cut off can be wiped.
+        remove("generation")?;
+        return remove(FILE_NAME);
     }
     if path.exists() { direct::wipe(path) } else { Ok(()) }
 }

@@ -180,23 +180,12 @@ impl Server {
         for plugin in &config.plugins {
             plugins.load_file(plugin).map_err(ServeError::Plugin)?;
         }
-        let mut device = if Device::exists(&config.device.kind) {
-            let device = Device::open_as(&config.device, &config.ftl, Mode::ReadWrite)?;
-            device.expect_mode(&config.device)?;
-            device
-        } else {
-            Device::create(&config.device, &config.ftl)?
-        };
+        let mut device = open_or_make(config)?;
         let media = std::mem::take(&mut device.media);
         let formats = std::mem::take(&mut device.formats);
-        let mut config = config.clone();
-        for why in device.impaired() {
-            tracing::warn!("{}: READ-ONLY: {why}", device.places().0);
-            config.ftl.read_only = true;
-        }
-        let config = &config;
-        let read_only = config.ftl.read_only;
-        let settings = config.device.core_settings(&config.ftl).with_read_only(read_only);
+        let config = &to_be_read(config, &device);
+        let settings = config.device.core_settings(&config.ftl);
+        let settings = settings.with_read_only(config.ftl.read_only);
         let mut mounted = mount_all(media, formats, &settings)?;
         device.commit()?;
         let restart = Restart {
@@ -406,6 +395,25 @@ impl Control {
     pub fn switch(&self, shard: usize, switch: PolicySwitch) {
         self.shared.mailboxes[shard].push(Message::Policy(switch));
     }
+}
+
+fn open_or_make(config: &Config) -> Result<Device, DeviceError> {
+    if !Device::exists(&config.device.kind) {
+        return Device::create(&config.device, &config.ftl);
+    }
+    let device = Device::open_as(&config.device, &config.ftl, Mode::ReadWrite)?;
+    device.expect_mode(&config.device)?;
+    Ok(device)
+}
+
+/// The config, and that nothing is written where nothing may be.
+fn to_be_read(config: &Config, device: &Device) -> Config {
+    let mut config = config.clone();
+    for why in device.impaired() {
+        tracing::warn!("{}: READ-ONLY: {why}", device.places().0);
+        config.ftl.read_only = true;
+    }
+    config
 }
 
 type Go = (Arc<Shared>, Vec<OwnedFd>);

@@ -26,7 +26,7 @@
 //! while the master is still open, or of the next generation. It is never behind, unless it is an older
 //! copy. The id tells apart opens of one generation that began from copies of one device.
 
-use super::DeviceError;
+use super::{DeviceError, FastNote};
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
@@ -117,6 +117,12 @@ impl Mark {
             opener: Opener::default(),
             tiers: [0; 2],
         }
+    }
+
+    /// The same with this fast tier, or none.
+    pub fn beside(self, note: Option<&FastNote>) -> Self {
+        let sum = tier_sum(note.map(|note| note.uuid.as_str()));
+        Self { tiers: [sum, sum], ..self }
     }
 
     /// That of another file of the same open.

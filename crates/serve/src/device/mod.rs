@@ -215,8 +215,7 @@ impl Device {
             device.fast = Some(FastPart::open(&made, path, (path, plan.uuid), Mode::ReadWrite)?);
             note = Some(made);
         }
-        let sum = identity::tier_sum(note.as_ref().map(|note| note.uuid.as_str()));
-        let master = Mark { tiers: [sum, sum], ..Mark::fresh(plan.uuid, 0) };
+        let master = Mark::fresh(plan.uuid, 0).beside(note.as_ref());
         let (path, what, lock) = match &options.kind {
             Kind::Memory { profile } => {
                 let media = (0..shards).map(|shard| {
@@ -249,14 +248,12 @@ impl Device {
                 (path, Description::File(parts), lock)
             }
         };
-        let found = lock::Found { generation: master.generation, master: Some(master) };
-        let mut own = Own { path: path.clone(), what, lock, found, begun: false };
+        let mut own = Own::new(path, what, lock, &master);
         own.begin(device.fast.as_mut())?;
-        let direct::Opened { stores, erase_counts, .. } =
-            own.open(device.fast.as_ref(), (Mode::ReadWrite, None))?;
-        (device.own, device.erase_counts) = (Some(own), erase_counts);
+        let opened = own.open(device.fast.as_ref(), (Mode::ReadWrite, None))?;
+        (device.own, device.erase_counts) = (Some(own), opened.erase_counts);
         device.keep_new(&options.kept, settings);
-        device.compose(stores)?;
+        device.compose(opened.stores)?;
         Ok(device)
     }
 

@@ -33,6 +33,12 @@ pub(super) enum Description {
 }
 
 impl Own {
+    /// A device that was made just now, with this master.
+    pub fn new(path: &Path, what: Description, lock: File, master: &Mark) -> Self {
+        let found = Found { generation: master.generation, master: Some(*master) };
+        Self { path: path.to_owned(), what, lock, found, begun: false }
+    }
+
     /// What is there, kept from others.
     pub fn claim(kind: &Kind, mode: Mode) -> Result<Self, DeviceError> {
         match kind {
@@ -110,9 +116,8 @@ impl Own {
     /// whoever may have it open elsewhere.
     pub fn begin(&mut self, mut fast: Option<&mut FastPart>) -> Result<(), DeviceError> {
         let before = self.found.before(self.uuid());
-        let sum = identity::tier_sum(self.note().map(|note| note.uuid.as_str()));
         let opener = Opener::new(&self.lock);
-        let master = Mark { tiers: [sum, sum], ..before.next(opener)? };
+        let master = before.next(opener)?.beside(self.note());
         if let Some(fast) = &mut fast {
             fast.begin(&master)?;
         }

@@ -258,7 +258,9 @@ fn a_full_disk_is_no_bad_block() {
     std::fs::remove_file(&data).unwrap();
     std::os::unix::fs::symlink("/dev/full", &data).unwrap();
     let generation = std::fs::File::open(folder.0.join("dev/generation")).unwrap();
-    let fence = Fence { file: generation, at: 0, expected: encode_generation(1) };
+    let mut expected = [0; GENERATION_BYTES];
+    std::os::unix::fs::FileExt::read_exact_at(&generation, &mut expected, 0).unwrap();
+    let fence = Fence { file: generation, at: 0, expected };
     let store = FileStore::open(&folder.0.join("dev/shard-0"), &geometry, (true, false), fence);
     let store = store.unwrap();
     let mut rig = Rig::new(Medium::new(nand, Store::File(store), false));

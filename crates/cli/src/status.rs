@@ -99,6 +99,9 @@ fn as_text(status: &Value, address: SocketAddr) -> String {
         let mode = if volume["read_only"] == true { ", read only" } else { "" };
         text.push_str(&format!("  volume {name}: {size}{mode}\n"));
     }
+    for why in array(&status["restart"]["impaired"]).iter().filter_map(Value::as_str) {
+        text.push_str(&format!("  WARNING: served READ-ONLY: {why}\n"));
+    }
     if let Some(raw) = array(&status["shards"]).iter().find(|shard| shard["mode"] == "raw") {
         text.push_str(&raw_text(raw));
         return text;

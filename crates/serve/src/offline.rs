@@ -19,7 +19,7 @@ pub struct Offline {
     ring: Ring,
     now: Instant,
     report: MountReport,
-    _device: std::rc::Rc<Device>,
+    device: std::rc::Rc<Device>,
 }
 
 /// Makes and formats a device, and closes it.
@@ -45,7 +45,9 @@ pub fn format(options: &DeviceOptions, settings: &Settings) -> Result<(), Device
         let (mut engine, mut now, _) = started.map_err(failed)?;
         stop_engine(&mut engine, &mut ring, &mut now).map_err(failed)?;
     }
-    device.commit()
+    device.commit()?;
+    device.close();
+    Ok(())
 }
 
 /// Mounts a device, hands its shards to `look`, and, unless only reading, stops them cleanly.
@@ -92,12 +94,16 @@ fn with_opened<T>(
         let mut ring = ring().map_err(failed)?;
         let started = start_engine(medium, None, settings.clone(), &mut ring);
         let (engine, now, report) = started.map_err(failed)?;
-        shards.push(Offline { engine, ring, now, report, _device: device.clone() });
+        shards.push(Offline { engine, ring, now, report, device: device.clone() });
     }
     let result = look(&mut shards);
     for (shard, offline) in shards.iter_mut().enumerate().filter(|_| !read_only) {
         stop_engine(&mut offline.engine, &mut offline.ring, &mut offline.now)
             .map_err(|reason| DeviceError::Mount { shard, reason })?;
+    }
+    drop(shards);
+    if let (false, Some(mut device)) = (read_only, std::rc::Rc::into_inner(device)) {
+        device.close();
     }
     Ok(result)
 }
@@ -110,6 +116,11 @@ impl Offline {
     /// What the mount found.
     pub fn report(&self) -> &MountReport {
         &self.report
+    }
+
+    /// What of the device is lost, and why nothing may be written to it.
+    pub fn impaired(&self) -> &[String] {
+        self.device.impaired()
     }
 
     /// The FTL, to ask what it knows; `None` for raw units.

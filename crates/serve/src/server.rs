@@ -60,6 +60,8 @@ pub enum ServeError {
     Volumes(String),
     /// A module of the config, or a policy of it.
     Plugin(String),
+    /// Another server has opened the device.
+    Lost(String),
     /// A shard's thread failed.
     Shard {
         /// Which.
@@ -76,7 +78,9 @@ impl fmt::Display for ServeError {
             Self::Listen { address, reason } => write!(f, "{address}: {reason}"),
             Self::Tls(error) => error.fmt(f),
             Self::System { doing, error } => write!(f, "cannot {doing}: {error}"),
-            Self::Volumes(reason) | Self::Plugin(reason) => f.write_str(reason),
+            Self::Volumes(reason) | Self::Plugin(reason) | Self::Lost(reason) => {
+                f.write_str(reason)
+            }
             Self::Shard { shard, reason } => write!(f, "shard {shard} failed: {reason}"),
         }
     }
@@ -136,6 +140,8 @@ pub struct Restart {
     pub kept_bytes: u64,
     /// Reads of the mount, and of them those answered from kept memory.
     pub counts: KeptCounts,
+    /// Why the device is served to be read only, and what of it is lost; none if it is whole.
+    pub impaired: Vec<String>,
 }
 
 impl fmt::Display for Restart {
@@ -174,16 +180,12 @@ impl Server {
         for plugin in &config.plugins {
             plugins.load_file(plugin).map_err(ServeError::Plugin)?;
         }
-        let mut device = if Device::exists(&config.device.kind) {
-            let device = Device::open_as(&config.device, &config.ftl, Mode::ReadWrite)?;
-            device.expect_mode(&config.device)?;
-            device
-        } else {
-            Device::create(&config.device, &config.ftl)?
-        };
+        let mut device = open_or_make(config)?;
         let media = std::mem::take(&mut device.media);
         let formats = std::mem::take(&mut device.formats);
+        let config = &to_be_read(config, &device);
         let settings = config.device.core_settings(&config.ftl);
+        let settings = settings.with_read_only(config.ftl.read_only);
         let mut mounted = mount_all(media, formats, &settings)?;
         device.commit()?;
         let restart = Restart {
@@ -191,6 +193,7 @@ impl Server {
             took_ms: begun.elapsed().as_millis() as u64,
             kept_bytes: device.kept().map_or(0, |(_, bytes)| bytes),
             counts: counts(&mounted),
+            impaired: device.impaired().to_vec(),
         };
         tracing::info!("{restart}");
         let offer = exports::offer(&mounted[0].found, device.split, config)?;
@@ -256,6 +259,10 @@ impl Server {
                 Ok(Err(ShardError::Ring(error))) => format!("io_uring: {error}"),
                 Ok(Err(ShardError::NotDurable)) => {
                     "not everything could be made durable: see the log".into()
+                }
+                Ok(Err(ShardError::Lost(lost))) => {
+                    result = Err(ServeError::Lost(lost.to_string()));
+                    continue;
                 }
                 Err(_) => "it panicked: this is a bug in Weir".into(),
             };
@@ -388,6 +395,25 @@ impl Control {
     pub fn switch(&self, shard: usize, switch: PolicySwitch) {
         self.shared.mailboxes[shard].push(Message::Policy(switch));
     }
+}
+
+fn open_or_make(config: &Config) -> Result<Device, DeviceError> {
+    if !Device::exists(&config.device.kind) {
+        return Device::create(&config.device, &config.ftl);
+    }
+    let device = Device::open_as(&config.device, &config.ftl, Mode::ReadWrite)?;
+    device.expect_mode(&config.device)?;
+    Ok(device)
+}
+
+/// The config, and that nothing is written where nothing may be.
+fn to_be_read(config: &Config, device: &Device) -> Config {
+    let mut config = config.clone();
+    for why in device.impaired() {
+        tracing::warn!("{}: READ-ONLY: {why}", device.places().0);
+        config.ftl.read_only = true;
+    }
+    config
 }
 
 type Go = (Arc<Shared>, Vec<OwnedFd>);
@@ -547,6 +573,9 @@ pub(crate) fn virtual_turn(
     now: &mut Instant,
 ) -> Result<(), String> {
     engine.turn(*now, ring);
+    if let Some(lost) = engine.medium.lost() {
+        return Err(lost.to_string());
+    }
     if ring.under_way() > 0 {
         let mut done = Vec::new();
         ring.enter(None, &mut done).map_err(|error| format!("io_uring: {error}"))?;

@@ -48,6 +48,7 @@ pub fn restart(restart: &Restart) -> Value {
         "mount_reads_answered": restart.counts.reads_answered,
         "mount_reads_passed": restart.counts.reads_passed,
         "text": restart.to_string(),
+        "impaired": restart.impaired,
     })
 }
 

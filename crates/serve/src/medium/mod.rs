@@ -7,6 +7,7 @@
 //!   it ([`Lanes`]);
 //! - a job owns the memory of its I/O until the last of it has completed;
 //! - nothing is acknowledged whose I/O failed;
+//! - nothing is programmed or erased once another server has the device ([`Watch`]);
 //! - kept memory is told of a program or erase before its I/O is queued, and of its end before that is
 //!   told to anybody else;
 //! - the fast units of a two-tier device on files have a store of their own ([`FastStore`]); on one in
@@ -15,6 +16,7 @@
 mod direct;
 mod failed;
 mod fast;
+mod fence;
 mod file;
 mod injected;
 mod kept;
@@ -26,6 +28,7 @@ pub mod zones;
 
 pub use direct::{DirectStore, PAGE_BYTES, Place, SLOTS_PER_PAGE};
 pub use fast::{Area, FastStore, oob_sectors};
+pub use fence::{Lost, TAKE_OVER, Watch};
 pub use file::{
     Fence, FileStore, GENERATION_BYTES, RECORD_BYTES, decode_generation, encode_generation,
 };
@@ -62,7 +65,8 @@ pub struct Medium {
     scratch: Vec<Buffer>,
     /// Room for OOBs of finished jobs.
     rooms: Vec<Vec<Oob>>,
-    fenced: bool,
+    /// Unless the device is in memory.
+    watch: Option<Watch>,
     /// Units that stop answering, and when.
     losses: Vec<(Instant, Range<u32>)>,
     /// What goes wrong below, for tests.
@@ -123,6 +127,7 @@ impl Medium {
     /// A medium of these rules over this store.
     pub fn new(nand: nand::Nand, store: Store, durable_at_completion: bool) -> Self {
         let geometry = Geometry { durable_at_completion, ..nand.geometry() };
+        let watch = store.watch();
         let lanes = Lanes::new(geometry.blocks());
         Self {
             nand,
@@ -135,7 +140,7 @@ impl Medium {
             done: VecDeque::new(),
             scratch: Vec::new(),
             rooms: Vec::new(),
-            fenced: false,
+            watch,
             losses: Vec::new(),
             injector: None,
         }
@@ -170,7 +175,21 @@ impl Medium {
 
     /// True once another server has opened the device.
     pub fn fenced(&self) -> bool {
-        self.fenced
+        self.lost().is_some()
+    }
+
+    /// Why the device is no more this server's, if it is not.
+    pub fn lost(&self) -> Option<Lost> {
+        self.watch.as_ref()?.lost()
+    }
+
+    /// What tells if another server has the device; `None` for one in memory.
+    pub fn watch(&mut self) -> Option<&mut Watch> {
+        self.watch.as_mut()
+    }
+
+    fn may_write(&mut self) -> bool {
+        self.watch.as_mut().is_none_or(Watch::may_write)
     }
 
     /// True if what is read may be lent and what is programmed handed over, block by block; else
@@ -328,6 +347,10 @@ impl Medium {
     /// Queues the first I/O of a job whose turn it is. An erase forgets only when its time has
     /// come, so that reads which the device executes before it have had theirs.
     fn begin(&mut self, index: u32, views: &mut Views, ring: &mut Ring) {
+        let writes = matches!(self.jobs[index].what, What::Program { .. } | What::Finish { .. });
+        if writes && !self.may_write() {
+            return self.refuse(index, ring);
+        }
         let job = &mut self.jobs[index];
         job.step = Step::Bytes;
         if let Some(kept) = &mut self.kept {
@@ -369,8 +392,19 @@ impl Medium {
         self.advance(index, ring);
     }
 
+    /// A program of a server that has lost the device: it is not made.
+    fn refuse(&mut self, index: u32, ring: &mut Ring) {
+        let job = &mut self.jobs[index];
+        (job.step, job.io, job.error) = (Step::Bytes, 0, Some(MediumError::UnitGone));
+        self.advance(index, ring);
+    }
+
     /// An I/O operation of a job has completed.
     pub fn io_done(&mut self, done: Done, ring: &mut Ring) {
+        if done.index == fence::LOOK {
+            self.watch.iter_mut().for_each(|watch| watch.ended(done));
+            return;
+        }
         let job = &mut self.jobs[done.index];
         job.io -= 1;
         let done = self.with_change(done);
@@ -394,13 +428,17 @@ impl Medium {
 
     /// True if a disk that answers cannot read what it was asked for: of one zone that is offline, or
     /// of some sectors.
-    fn is_damage(&self, done: Done) -> bool {
+    fn is_damage(&mut self, done: Done) -> bool {
         let What::Read { slot, .. } = self.jobs[done.index].what else { return false };
+        let of_fast = self.geometry.is_fast(self.geometry.block_of(slot));
         match -done.result {
             libc::ENODATA | libc::EILSEQ => true,
-            libc::EIO => {
-                self.store.is_zoned() && !self.geometry.is_fast(self.geometry.block_of(slot))
-            }
+            libc::EIO if self.store.is_zoned() => !of_fast,
+            // A disk that is gone cannot tell the generation, either.
+            libc::EIO if !of_fast => self.watch.as_mut().is_some_and(|watch| {
+                watch.look_now();
+                watch.is_ours()
+            }),
             _ => false,
         }
     }
@@ -464,6 +502,12 @@ impl Medium {
 
     /// Queues the I/O of the step after the present one; `None` if that was the last.
     fn next_step(&mut self, index: u32, ring: &mut Ring) -> Option<(Step, u32)> {
+        let writes = matches!(self.jobs[index].what, What::Program { .. } | What::Erase { .. });
+        let to_come = matches!(self.jobs[index].step, Step::Bytes | Step::Clear);
+        if writes && to_come && !self.may_write() {
+            self.jobs[index].error = Some(MediumError::UnitGone);
+            return None;
+        }
         let job = &mut self.jobs[index];
         let scratch = job.scratch.as_mut()?;
         let global = job.what;
@@ -492,7 +536,7 @@ impl Medium {
             }
             (What::Flush, Step::Record) => {
                 if !store.is_current(scratch) {
-                    self.fenced = true;
+                    self.watch.iter_mut().for_each(Watch::look_now);
                     job.error = Some(MediumError::FlushFailed);
                 }
                 None

@@ -170,6 +170,10 @@ pub struct Engine {
     begun_count: u64,
     /// The latest that it was told.
     now: Instant,
+    /// Done, and promised to be durable, before it is known that the device is still ours.
+    unvouched: Vec<Finished>,
+    /// Of them, the first so many that the look under way began after.
+    looked_for: usize,
     milestones: VecDeque<Milestone>,
     sums: Vec<u32>,
     /// The core was told that nothing may be written any more.
@@ -195,6 +199,8 @@ impl Engine {
             begun: VecDeque::new(),
             begun_count: 0,
             now: Instant(0),
+            unvouched: Vec::new(),
+            looked_for: 0,
             milestones: VecDeque::new(),
             sums: Vec::new(),
             failed: false,
@@ -338,9 +344,53 @@ impl Engine {
         self.views.clear(index);
         let Active { piece, .. } = self.active.remove(index);
         self.merges -= u32::from(matches!(piece.work, Work::Merge { .. }));
-        self.finished.push((piece.origin, reply.result));
+        let finished = (piece.origin, reply.result);
+        if reply.result.is_ok() && self.is_promise(piece.work) {
+            self.unvouched.push(finished);
+        } else {
+            self.finished.push(finished);
+        }
         if piece.work.changes() {
             self.unpark();
+        }
+    }
+
+    /// True if the client may rest on what was done, should another server have the device next. Where
+    /// a look costs nothing all that changes the device counts.
+    fn is_promise(&mut self, work: Work) -> bool {
+        let durable = self.medium.geometry().durable_at_completion;
+        let Some(watch) = self.medium.watch() else { return false };
+        let all = watch.is_cheap() || durable;
+        match work {
+            Work::Read => false,
+            Work::Write { fua, .. } | Work::Merge { fua, .. } | Work::Trim { fua } => fua || all,
+            Work::Put { .. } | Work::Flush => true,
+        }
+    }
+
+    /// Lets go of promises that were kept before a look which found the device ours, and has the others
+    /// looked for.
+    fn vouch(&mut self, ring: &mut Ring) {
+        if self.unvouched.is_empty() {
+            return;
+        }
+        let Some(watch) = self.medium.watch() else { return };
+        if watch.is_looking() {
+            return;
+        }
+        if self.looked_for == 0 {
+            self.looked_for = self.unvouched.len();
+            if !watch.look(ring) {
+                return;
+            }
+        }
+        let ours = watch.is_ours();
+        let told = self.unvouched.drain(..std::mem::take(&mut self.looked_for));
+        self.finished.extend(told.map(|(origin, result)| {
+            (origin, if ours { result } else { Err(RequestError::Failed) })
+        }));
+        if !self.unvouched.is_empty() {
+            self.vouch(ring);
         }
     }
 
@@ -365,6 +415,11 @@ impl Engine {
 
     /// Carries out all that can be done now.
     pub fn turn(&mut self, now: Instant, ring: &mut Ring) {
+        self.work(now, ring);
+        self.vouch(ring);
+    }
+
+    fn work(&mut self, now: Instant, ring: &mut Ring) {
         if self.medium.fenced() {
             self.fail(now);
         }

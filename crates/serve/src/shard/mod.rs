@@ -12,6 +12,7 @@
 mod connection;
 mod core;
 mod engine;
+mod fenced;
 mod ids;
 mod late;
 mod message;
@@ -30,7 +31,7 @@ pub use split::Split;
 
 use crate::data::Pool;
 use crate::device::Losses;
-use crate::medium::Injections;
+use crate::medium::{Injections, Lost};
 use crate::nbd;
 use crate::ring::{Done, Owner, Ring};
 use connection::{Connection, Ending};
@@ -183,6 +184,8 @@ pub enum ShardError {
     Ring(io::Error),
     /// Not everything could be made durable at the end.
     NotDurable,
+    /// Another server has the device.
+    Lost(Lost),
 }
 
 impl Shard {
@@ -252,8 +255,13 @@ impl Shard {
             }
             self.expire_handshakes(now);
             self.destaged.note(now, || self.engine.core.slots_destaged());
+            self.look();
             self.turn(now, &mut finished);
             self.send_replies();
+            if let Some(lost) = self.engine.medium.lost() {
+                self.end_fenced(lost);
+                return Err(ShardError::Lost(lost));
+            }
             more = self.resume_postponed(now);
             self.watch(now);
             if let Life::Stopped { durable } = self.live_on(now) {
@@ -342,10 +350,10 @@ impl Shard {
         Ok(now)
     }
 
-    fn wait_ns(&self, now: Instant) -> Option<u64> {
+    fn wait_ns(&mut self, now: Instant) -> Option<u64> {
         let draining = (self.life != Life::Serving).then_some(self.farewell);
-        let late = self.late.deadline();
-        let deadlines = [self.engine.deadline(), self.handshakes, draining, late];
+        let (late, look) = (self.late.deadline(), self.look_due(now));
+        let deadlines = [self.engine.deadline(), self.handshakes, draining, late, look];
         let deadline = deadlines.into_iter().flatten().min()?;
         Some(deadline - now)
     }
@@ -461,11 +469,7 @@ impl Shard {
                 self.life = Life::Draining;
                 self.begin_stop(now);
                 self.farewell = now + FAREWELL_NS;
-                for listener in &self.listeners {
-                    // Wakes the accept that is under way.
-                    // SAFETY: no memory is involved.
-                    unsafe { libc::shutdown(listener.as_raw_fd(), libc::SHUT_RDWR) };
-                }
+                self.stop_listening();
                 for index in self.connection_indices() {
                     self.connections[index].nbd.shut_down();
                 }
@@ -514,6 +518,14 @@ impl Shard {
         let drained = self.shared.drained.load(Ordering::Acquire);
         let ids_done = self.desk.as_ref().is_none_or(ids::Desk::is_idle);
         if drained >= FAILED && matches!(self.life, Life::Draining | Life::Drained) {
+            if let Some(watch) = self.engine.medium.watch() {
+                // Perhaps another shard has failed because the device is another server's.
+                watch.look_now();
+                if watch.lost().is_some() {
+                    self.shared.mailboxes[self.me].wake();
+                    return self.life;
+                }
+            }
             self.life = Life::Stopping;
             self.engine.core.handle(now, Input::Shutdown);
             self.shared.mailboxes[self.me].wake();
@@ -550,6 +562,14 @@ impl Shard {
             }
         }
         self.life
+    }
+
+    fn stop_listening(&self) {
+        for listener in &self.listeners {
+            // Wakes the accept that is under way.
+            // SAFETY: no memory is involved.
+            unsafe { libc::shutdown(listener.as_raw_fd(), libc::SHUT_RDWR) };
+        }
     }
 
     /// Hangs up on everybody and waits until the kernel holds none of our memory.

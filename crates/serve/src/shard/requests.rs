@@ -20,6 +20,14 @@ pub struct Pending {
     result: Result<(), RequestError>,
 }
 
+impl Pending {
+    /// It fails, whatever becomes of its pieces. Returns its memory, which they may still use.
+    pub(super) fn abandon(&mut self, error: RequestError) -> Option<Data> {
+        self.result = Err(error);
+        self.data.take()
+    }
+}
+
 const BLOCK: u64 = BLOCK_BYTES as u64;
 /// Blocks of zeroes that one piece writes when a range must keep its space.
 const ZEROES_BLOCKS: u32 = 256;
@@ -356,7 +364,7 @@ impl Shard {
         }
     }
 
-    fn answer(&mut self, index: u32) {
+    pub(super) fn answer(&mut self, index: u32) {
         let Pending { connection, request, data, result, .. } = self.requests.remove(index);
         let fenced = self.engine.medium.fenced();
         let client: &mut Connection = &mut self.connections[connection];

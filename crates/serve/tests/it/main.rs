@@ -3,7 +3,9 @@
 
 mod client;
 mod devices;
+mod fencing;
 mod front_ends;
+mod identity;
 mod nbd_requests;
 mod tls;
 

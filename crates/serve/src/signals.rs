@@ -17,6 +17,7 @@ pub fn run(config: &Config, ready: impl FnOnce(&Ready)) -> Result<(), ServeError
     std::thread::Builder::new()
         .name("signals".into())
         .spawn(move || {
+            crate::panics::end_the_process();
             wait(&signals);
             tracing::info!("shutting down");
             control.shut_down();

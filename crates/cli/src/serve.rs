@@ -164,7 +164,7 @@ fn greeting(ready: &Ready, tls: bool) -> String {
     }
     if let Some(control) = &ready.control {
         let shown = control.display();
-        text.push_str(&format!("control {shown} (`weir ctl`; only its owner may connect)\n"));
+        text.push_str(&format!("control {shown} (for `weir ctl`)\n"));
     }
     if let (Some(_), Some(uri)) = (&ready.raw, uris.first()) {
         text.push_str(&format!("\ntry in another terminal:\n  nbdinfo '{uri}'\n  weir status\n\n"));

@@ -10,6 +10,7 @@ use flash::{BLOCK_BYTES, Instant, RequestError};
 use ftl::raw::RawUnits;
 use ftl::{Ftl, MountReport, Settings};
 use std::path::Path;
+use std::time::Duration;
 
 const RING_ENTRIES: u32 = 64;
 
@@ -43,7 +44,9 @@ pub fn format(options: &DeviceOptions, settings: &Settings) -> Result<(), Device
         let mut ring = ring().map_err(failed)?;
         let started = start_engine(medium, Some(format), settings.clone(), &mut ring);
         let (mut engine, mut now, _) = started.map_err(failed)?;
-        stop_engine(&mut engine, &mut ring, &mut now).map_err(failed)?;
+        let stopped = stop_engine(&mut engine, &mut ring, &mut now);
+        ring.free(engine);
+        stopped.map_err(failed)?;
     }
     device.commit()?;
     device.close();
@@ -110,6 +113,18 @@ fn with_opened<T>(
 
 fn ring() -> Result<Ring, String> {
     Ring::new(RING_ENTRIES).map_err(|error| format!("io_uring: {error}"))
+}
+
+impl Drop for Offline {
+    fn drop(&mut self) {
+        // The engine's memory is freed next: the kernel must hold none of it.
+        if !self.ring.settle(Duration::MAX) {
+            tracing::error!(
+                "the kernel does not tell what it still does with this process's memory"
+            );
+            std::process::abort();
+        }
+    }
 }
 
 impl Offline {

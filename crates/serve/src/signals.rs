@@ -24,6 +24,7 @@ pub fn run(config: &Config, ready: impl FnOnce(&Ready)) -> Result<(), ServeError
     std::thread::Builder::new()
         .name("signals".into())
         .spawn(move || {
+            crate::panics::end_the_process();
             let signal = wait(&signals, None);
             let control = control.lock().unwrap_or_else(PoisonError::into_inner).take();
             let Some(control) = control else {

@@ -28,6 +28,7 @@ mod replay;
 mod restart;
 mod scratch;
 mod server;
+mod strangers;
 mod tier;
 mod tls;
 mod tools;

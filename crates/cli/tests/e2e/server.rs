@@ -33,7 +33,16 @@ pub struct Server {
 impl Server {
     /// Starts `weir serve` on the scratch directory's device and returns when it says `ready`.
     pub fn start(scratch: &Scratch, args: &[&str]) -> Self {
-        let mut server = Self::spawn(scratch, args);
+        Self::spawn(scratch, args).until_ready()
+    }
+
+    /// The same, with at most so many open files.
+    pub fn start_with_files(scratch: &Scratch, args: &[&str], files: u64) -> Self {
+        Self::spawn_with(scratch, args, |command| limit_files(command, files)).until_ready()
+    }
+
+    fn until_ready(self) -> Self {
+        let mut server = self;
         let stdout = server.child.stdout.take().expect("stdout is a pipe");
         let (sender, receiver) = mpsc::channel();
         // Goes on reading after `ready`: a server must never block on a full pipe.
@@ -105,6 +114,10 @@ impl Server {
 
     /// Starts the process and does not wait for it. Nothing reads its standard output until then.
     pub fn spawn(scratch: &Scratch, args: &[&str]) -> Self {
+        Self::spawn_with(scratch, args, |_| {})
+    }
+
+    fn spawn_with(scratch: &Scratch, args: &[&str], prepare: impl FnOnce(&mut Command)) -> Self {
         let log = scratch.path().join("serve.log");
         let stderr = OpenOptions::new().create(true).append(true).open(&log).expect("a log file");
         let mut command = Command::new(weir_path());
@@ -112,6 +125,7 @@ impl Server {
         if !args.contains(&"--data") {
             command.arg("--data").arg(scratch.data());
         }
+        prepare(&mut command);
         let child = command
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -136,6 +150,11 @@ impl Server {
     pub fn http(&self) -> std::net::SocketAddr {
         let text = std::fs::read_to_string(self.data.join("http-address")).expect("an address");
         text.trim().parse().expect("an address and a port")
+    }
+
+    /// Its control socket.
+    pub fn control(&self) -> PathBuf {
+        self.data.join("control.sock")
     }
 
     /// The volume as libnbd, QEMU and fio name it.
@@ -246,6 +265,21 @@ impl Drop for Server {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// The process that the command starts may have at most so many open files, and not raise that.
+fn limit_files(command: &mut Command, files: u64) {
+    use std::os::unix::process::CommandExt;
+    let limit = libc::rlimit { rlim_cur: files, rlim_max: files };
+    let set = move || {
+        // SAFETY: the limit is readable. Nothing else happens between fork and exec.
+        match unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) } {
+            0 => Ok(()),
+            _ => Err(std::io::Error::last_os_error()),
+        }
+    };
+    // SAFETY: the closure only makes a system call.
+    unsafe { command.pre_exec(set) };
 }
 
 fn read_lossy(path: &Path) -> String {

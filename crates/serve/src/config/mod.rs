@@ -4,6 +4,7 @@
 //! An empty file is a config too: emulated flash in `./weir-data`, one volume, NBD on a socket
 //! beside it, HTTP on loopback.
 
+mod doors;
 mod fast;
 mod raw;
 mod section;
@@ -15,6 +16,7 @@ use crate::kept::{KeptOptions, KeptPlace};
 use crate::medium::Injections;
 use crate::policies::{PluginFile, WASM};
 use crate::shard::{Bounds, Split};
+pub use crate::sockets::Access;
 use crate::tls::TlsFiles;
 use flash::{BLOCK_BYTES, SECOND};
 use ftl::policy::{DECISIONS, stream};
@@ -35,8 +37,10 @@ pub struct Config {
     pub ftl: Settings,
     /// The NBD server.
     pub nbd: NbdConfig,
-    /// Where the HTTP API listens, if it does.
-    pub http: Option<SocketAddr>,
+    /// The HTTP API, if there is one.
+    pub http: Option<HttpConfig>,
+    /// The socket that the same API has for whoever changes the server, if there is one.
+    pub control: Option<ControlConfig>,
     /// Modules to load at the start.
     pub plugins: Vec<PluginFile>,
     /// Decisions that policies of these modules make, and their names.
@@ -56,17 +60,45 @@ pub struct NbdConfig {
     pub clients_max: usize,
     /// From connect to the choice of an export.
     pub handshake_ns: u64,
+    /// How long a TCP peer may not answer the kernel, in nanoseconds; 0: for ever.
+    pub tcp_timeout_ns: u64,
     /// Bytes of request buffers each shard may have in use.
     pub buffer_bytes_max: usize,
     /// How long a shard looks for work before it sleeps, once that has paid; 0: never.
     pub busy_poll_ns: u64,
 }
 
+/// The HTTP API over TCP: who shows no token there may look, and change nothing.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct HttpConfig {
+    /// Where it listens.
+    pub address: SocketAddr,
+    /// Names beside those of this machine that requests may be for.
+    pub hosts: Vec<String>,
+    /// Holds the token of those who may do all. Made if it is not there.
+    pub token_file: Option<PathBuf>,
+    /// Most clients at a time.
+    pub clients_max: usize,
+    /// From the connection, or the last answer, to the end of a request's head.
+    pub head_timeout_ns: u64,
+}
+
+/// The HTTP API over a socket in the file system: who may connect may do all.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct ControlConfig {
+    /// Where it is.
+    pub path: PathBuf,
+    /// Who may connect.
+    pub access: Access,
+    /// Most clients at a time.
+    pub clients_max: usize,
+}
+
 /// An address to listen at.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Listen {
-    /// A socket in the file system.
-    Unix(PathBuf),
+    /// A socket in the file system, and who may connect.
+    Unix(PathBuf, Access),
     /// An address and port.
     Tcp(SocketAddr),
 }
@@ -107,10 +139,13 @@ impl Config {
         let raw = raw::section(&mut root);
         let device = device(root.section("device"), base, volumes, raw);
         let nbd = nbd(root.section("nbd"), base);
-        let http = http(root.section("http"));
+        let http = doors::http(root.section("http"), base);
+        let control = doors::control(root.section("control"), base);
         let mut ftl = ftl(root.section("ftl"), &plugins, &mut chosen);
         let bounds = bounds(root.section("server"));
-        root.finish(&["device", "raw", "volume", "plugin", "nbd", "http", "ftl", "server"]);
+        root.finish(&[
+            "device", "raw", "volume", "plugin", "nbd", "http", "control", "ftl", "server",
+        ]);
         match (errors.is_empty(), device) {
             (true, Some(mut device)) => {
                 if let Some(raw) = &mut device.raw {
@@ -136,7 +171,7 @@ impl Config {
                         chosen.push((format!("stream/{}", volume.name), name));
                     }
                 }
-                Ok(Self { device, ftl, nbd, http, plugins, chosen, bounds })
+                Ok(Self { device, ftl, nbd, http, control, plugins, chosen, bounds })
             }
             _ => Err(ConfigErrors(errors)),
         }
@@ -521,21 +556,7 @@ fn bounds(mut section: Section<'_>) -> Bounds {
 const SOCKET_DEFAULT: &str = "weir.sock";
 
 fn nbd(mut section: Section<'_>, base: &Path) -> NbdConfig {
-    let mut listen = Vec::new();
-    if let Some(path) = section.text("unix", "\"weir.sock\"") {
-        let path = base.join(path);
-        if path.as_os_str().len() > 107 {
-            let reason = "is longer than the 107 bytes that the system allows";
-            section.refuse("unix", &path.display().to_string(), reason, "\"/run/weir.sock\"");
-        }
-        listen.push(Listen::Unix(path));
-    }
-    if let Some(address) = address(&mut section, "tcp", "\"127.0.0.1:10809\"") {
-        listen.push(Listen::Tcp(address));
-    }
-    if listen.is_empty() {
-        listen.push(Listen::Unix(base.join(SOCKET_DEFAULT)));
-    }
+    let listen = doors::listen(&mut section, base, SOCKET_DEFAULT);
     let required = section.choice("tls", &["off", "required"]).is_some_and(|tls| tls == "required");
     let certificate = section.text("tls_certificate", "\"server.pem\"");
     let key = section.text("tls_key", "\"server.key\"");
@@ -551,8 +572,14 @@ fn nbd(mut section: Section<'_>, base: &Path) -> NbdConfig {
         }
         (false, ..) => None,
     };
+    doors::refuse_plain_tcp(&mut section, &listen, required);
     let clients_max = section.integer("clients_max", 1, 1000, "100").unwrap_or(100) as usize;
     let handshake_ns = section.duration("handshake_timeout", "\"10s\"").unwrap_or(10 * SECOND);
+    let tcp_timeout_ns = section.duration("tcp_timeout", "\"60s\"").unwrap_or(60 * SECOND);
+    if (1..SECOND).contains(&tcp_timeout_ns) {
+        let reason = "must be at least 1s, or 0s for never";
+        section.refuse("tcp_timeout", &format!("{tcp_timeout_ns} ns"), reason, "\"60s\"");
+    }
     let buffers = section.size("buffers", "\"256MiB\"").unwrap_or(256 << 20);
     if buffers < 1 << 20 {
         let reason = "must be at least 1MiB";
@@ -565,7 +592,11 @@ fn nbd(mut section: Section<'_>, base: &Path) -> NbdConfig {
     }
     section.finish(&[
         "unix",
+        "unix_mode",
+        "unix_group",
         "tcp",
+        "tcp_plain",
+        "tcp_timeout",
         "tls",
         "tls_certificate",
         "tls_key",
@@ -575,33 +606,20 @@ fn nbd(mut section: Section<'_>, base: &Path) -> NbdConfig {
         "busy_poll",
     ]);
     let buffer_bytes_max = buffers as usize;
-    NbdConfig { listen, tls, clients_max, handshake_ns, buffer_bytes_max, busy_poll_ns }
+    NbdConfig {
+        listen,
+        tls,
+        clients_max,
+        handshake_ns,
+        tcp_timeout_ns,
+        buffer_bytes_max,
+        busy_poll_ns,
+    }
 }
 
 /// The least that covers what a client at queue depth 1 takes from one reply to its next request
 /// on common machines; what it costs at most, a shard woken every so often pays beside.
 const BUSY_POLL_NS: u64 = 50 * flash::MICROSECOND;
-
-/// Where the API and the dashboard are expected unless told otherwise.
-const HTTP_PORT_DEFAULT: u16 = 8420;
-
-fn http(mut section: Section<'_>) -> Option<SocketAddr> {
-    let enabled = section.flag("enabled").unwrap_or(true);
-    let address = address(&mut section, "address", "\"127.0.0.1:8420\"");
-    section.finish(&["enabled", "address"]);
-    enabled.then(|| address.unwrap_or(SocketAddr::from(([127, 0, 0, 1], HTTP_PORT_DEFAULT))))
-}
-
-fn address(section: &mut Section<'_>, key: &str, example: &str) -> Option<SocketAddr> {
-    let text = section.text(key, example)?;
-    match text.parse() {
-        Ok(address) => Some(address),
-        Err(_) => {
-            section.refuse(key, &format!("{text:?}"), "must be an IP address and a port", example);
-            None
-        }
-    }
-}
 
 fn ftl(
     mut section: Section<'_>,

@@ -1,5 +1,6 @@
 //! The status as JSON. Names are stable; see `openapi.json`.
 
+use super::doors::Right;
 use crate::exports::unit_name;
 use crate::nbd::Export;
 use crate::server::Restart;
@@ -210,14 +211,15 @@ fn raw_unit((number, unit): (u32, &LaneStatus)) -> Value {
     })
 }
 
-/// The raw blocks of a unit that hold something.
-pub fn raw_blocks(blocks: &UnitBlocks) -> Vec<Value> {
+/// The raw blocks of a unit that hold something. Their tags are the keys to blocks by ID: told only to who
+/// may read those.
+pub fn raw_blocks(blocks: &UnitBlocks, right: Right) -> Vec<Value> {
     let block = |(index, block): &(u32, RawBlockState)| {
         json!({
             "raw_block": index,
             "state": block.state,
             "bytes_written": u64::from(block.blocks_written) * BLOCK_BYTES as u64,
-            "tag": block.tag.map(|tag| format!("{tag:032x}")),
+            "tag": block.tag.filter(|_| right.0).map(|tag| format!("{tag:032x}")),
             "sequence": block.sequence,
         })
     };

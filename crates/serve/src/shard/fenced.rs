@@ -25,23 +25,22 @@ impl Shard {
     }
 
     /// Another server has the device: every request is answered with an error, and nothing more is
-    /// written. Their memory stays until the kernel has let go of it.
+    /// written. Their memory is the shard's until the kernel has let go of it.
     pub(super) fn end_fenced(&mut self, lost: Lost) {
         tracing::error!(shard = self.me, "{}: {lost}", self.shared.places.0);
         self.life = Life::Draining;
         self.stop_listening();
-        let mut memory = Vec::new();
         let requests: Vec<u32> = self.requests.iter().map(|(index, _)| index).collect();
         for index in requests {
-            memory.extend(self.requests[index].abandon(RequestError::Failed));
+            self.abandoned.extend(self.requests[index].abandon(RequestError::Failed));
             self.answer(index);
         }
         let deadline = self.clock.now() + LAST_WORDS_NS;
         let mut done = Vec::new();
         loop {
-            self.send_replies();
-            let told = self.connections.iter().all(|(_, connection)| connection.outbox.is_empty());
             let now = self.clock.now();
+            self.send_replies(now);
+            let told = self.connections.iter().all(|(_, connection)| connection.outbox.is_empty());
             if told || now >= deadline || self.ring.enter(Some(SECOND / 50), &mut done).is_err() {
                 break;
             }
@@ -50,7 +49,5 @@ impl Shard {
                 self.completed(now, done);
             }
         }
-        self.let_go();
-        drop(memory);
     }
 }

@@ -93,7 +93,8 @@ fn files(root: &Path) -> Result<Vec<PathBuf>, String> {
                 if !matches!(&*name, "target" | ".git" | "weir-data" | "corpus" | "artifacts") {
                     directories.push(path);
                 }
-            } else {
+            } else if name != ".git" {
+                // In a worktree .git is a file, and git's own.
                 found.push(path);
             }
         }

@@ -12,6 +12,9 @@ const HOSTILE: &[&str] = &["x", "escape"];
 /// The faults of one file.
 pub fn check(root: &Path, path: &Path, name: &str, text: &str) -> Vec<String> {
     let mut faults = Vec::new();
+    if name.ends_with("tidy/outside.rs") {
+        return faults; // the tests below name what must be found
+    }
     for (index, line) in text.lines().enumerate() {
         let at = format!("{name}:{}", index + 1);
         for (climbs, rest) in climbing(line) {

@@ -186,7 +186,10 @@ fn converse(mut stream: impl Read + Write, end: impl FnOnce(), bytes: &[u8]) -> 
 #[test]
 fn five_thousand_malformed_requests_are_answered_or_hung_up_on() {
     let scratch = Scratch::new("malformed");
-    let mut server = Server::start(&scratch, &[SMALL, &["--tcp", "127.0.0.1:0"]].concat());
+    // With an address there is a socket only if that is said too.
+    let socket = scratch.file("data/nbd.sock");
+    let both = ["--tcp", "127.0.0.1:0", "--socket", &socket];
+    let mut server = Server::start(&scratch, &[SMALL, &both].concat());
     let (seed, port) = (77, server.tcp_port());
     eprintln!("seed={seed}");
     let mut random = Random::new(seed);
@@ -308,7 +311,8 @@ fn other_machines_get_in_only_where_that_is_said() {
         assert!(!refused.status.success() && text.contains(mend), "{more:?}: {text}");
     }
     assert!(!scratch.data().join("shard-0").exists(), "nothing was made on the way");
-    let open = ["--tcp", "0.0.0.0:0", "--tcp-plain"];
+    let socket = scratch.file("data/nbd.sock");
+    let open = ["--tcp", "0.0.0.0:0", "--tcp-plain", "--socket", &socket];
     let mut server = Server::start(&scratch, &[SMALL, &open].concat());
     assert!(TcpStream::connect(("127.0.0.1", server.tcp_port())).is_ok());
     assert_serves(&mut server, 1);

@@ -347,20 +347,21 @@ mod tests {
     fn a_peer_may_keep_us_waiting_as_long_as_its_bytes_are_worth() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
         runtime.block_on(async {
-            let over = |pace: &mut Pace| {
-                let context = &mut Context::from_waker(std::task::Waker::noop());
-                pace.poll_over(context).is_ready()
+            // A timer of no time at all is due with the next turn of the runtime.
+            let over = async |pace: &mut Pace| {
+                let waiting = std::future::poll_fn(|cx| pace.poll_over(cx));
+                tokio::time::timeout(Duration::from_millis(300), waiting).await.is_ok()
             };
             let mut pace = Pace::new();
-            assert!(!over(&mut pace), "a new one has patience");
+            assert!(!over(&mut pace).await, "a new one has patience");
             pace.waited = PATIENCE;
             pace.waiting = None;
-            assert!(over(&mut pace), "which ends");
+            assert!(over(&mut pace).await, "which ends");
             pace.moved(10 * BYTES_PER_SEC_MIN as usize);
-            assert!(!over(&mut pace), "bytes are worth more of it");
+            assert!(!over(&mut pace).await, "bytes are worth more of it");
             pace.moved(0);
             pace.waited += Duration::from_secs(10);
-            assert!(over(&mut pace), "and not for ever");
+            assert!(over(&mut pace).await, "and not for ever");
         });
     }
 }

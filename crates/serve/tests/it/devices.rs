@@ -81,7 +81,9 @@ fn what_was_acknowledged_survives_a_kill() {
 fn a_second_open_is_refused_and_names_who_has_it() {
     let folder = Folder::new();
     let server = start(&folder, FOLDER);
+    // Its sockets would be found in use before the device.
     std::fs::remove_file(folder.socket()).unwrap();
+    std::fs::remove_file(server.ready().control.as_ref().unwrap()).unwrap();
     let error = refusal(&folder, FOLDER);
     assert!(error.contains(&format!("in use by process {}", std::process::id())), "{error}");
     server.shut_down().unwrap();

@@ -53,7 +53,7 @@ pub struct Args {
 }
 
 pub fn run(args: &Args) -> Result<End, Failure> {
-    let described = device::describe(&Request {
+    let mut described = device::describe(&Request {
         config: args.config.as_deref(),
         data: args.data.as_deref(),
         shape: Some(&args.shape),
@@ -64,8 +64,10 @@ pub fn run(args: &Args) -> Result<End, Failure> {
         tcp: args.tcp.as_deref(),
         fresh: false,
     })?;
+    // This very program, even if a newer one has taken its place meanwhile.
+    described.config.compiler = Some("/proc/self/exe".into());
     let Described { config, data } = &described;
-    make_socket_folders(&config.nbd.listen)?;
+    let made = make_socket_folders(&config.nbd.listen)?;
     let exists = serve::device::Device::exists(&config.device.kind);
     match &config.device.kind {
         Kind::Memory { .. } => print("a device in memory: nothing of it remains\n"),
@@ -91,6 +93,10 @@ pub fn run(args: &Args) -> Result<End, Failure> {
             Ok(End::Good)
         }
         Err(error) => {
+            for folder in made.iter().rev() {
+                // Those that hold something stay.
+                fs::remove_dir(folder).ok();
+            }
             let text = error.to_string();
             let mend = if text.contains("http://") { ", or --http none" } else { "" };
             // Some of these are about the device without naming it.
@@ -101,12 +107,17 @@ pub fn run(args: &Args) -> Result<End, Failure> {
     }
 }
 
-/// A socket needs its folder before there is a device in it.
-fn make_socket_folders(listen: &[Listen]) -> Result<(), Failure> {
+/// A socket needs its folder before there is a device in it. Returns those that were not there, the
+/// outer before the inner.
+fn make_socket_folders(listen: &[Listen]) -> Result<Vec<PathBuf>, Failure> {
+    let mut made = Vec::new();
     for listen in listen {
         if let Listen::Unix(path) = listen
             && let Some(folder) = path.parent()
         {
+            let missing = folder.ancestors().take_while(|folder| !folder.exists());
+            let missing: Vec<PathBuf> = missing.map(Path::to_owned).collect();
+            made.extend(missing.into_iter().rev());
             fs::create_dir_all(folder).map_err(|error| {
                 format!(
                     "{}: the folder of the socket cannot be made: {error}: choose another with \
@@ -116,7 +127,7 @@ fn make_socket_folders(listen: &[Listen]) -> Result<(), Failure> {
             })?;
         }
     }
-    Ok(())
+    Ok(made)
 }
 
 /// What people paste into another terminal.

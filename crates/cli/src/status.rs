@@ -66,14 +66,14 @@ fn address_in(data: &Path) -> Result<SocketAddr, Failure> {
         ));
     }
     let path = data.join(ADDRESS_FILE);
-    let text = fs::read_to_string(&path).map_err(|_| {
+    let text = serve::files::read_text(&path).map_err(|_| {
         format!(
             "{shown}: nobody serves this device, or without HTTP: start `weir serve --data \
              {shown}`"
         )
     })?;
     // A device in memory has no lock; then only asking can tell.
-    if let Ok(lock) = File::open(data.join("lock"))
+    if let Ok(lock) = serve::files::open(&data.join("lock"), File::options().read(true))
         && !matches!(lock.try_lock(), Err(TryLockError::WouldBlock))
     {
         return Err(format!(
@@ -99,6 +99,7 @@ fn as_text(status: &Value, address: SocketAddr) -> String {
         let mode = if volume["read_only"] == true { ", read only" } else { "" };
         text.push_str(&format!("  volume {name}: {size}{mode}\n"));
     }
+    text.push_str(&driver_text(array(&status["shards"])));
     if let Some(raw) = array(&status["shards"]).iter().find(|shard| shard["mode"] == "raw") {
         text.push_str(&raw_text(raw));
         return text;
@@ -128,6 +129,19 @@ fn as_text(status: &Value, address: SocketAddr) -> String {
         text.push_str(&shard_text(index, shard));
     }
     text
+}
+
+/// The way to the kernel; once, if all shards have the same.
+fn driver_text(shards: &[Value]) -> String {
+    let mut lines: Vec<String> = Vec::new();
+    for shard in shards {
+        let word = |key: &str| shard[key].as_str().unwrap_or("unknown");
+        let line = format!("  driver: {}, {}\n", word("driver"), word("driver_why"));
+        if !lines.contains(&line) {
+            lines.push(line);
+        }
+    }
+    lines.concat()
 }
 
 fn raw_text(shard: &Value) -> String {

@@ -3,7 +3,8 @@
 //!
 //! A module has no imports. What a policy sees comes as arguments, or the host writes it into the
 //! module's memory; what it answers is a number. [`Module::load`] compiles and checks it, which takes
-//! milliseconds; [`Module::make`] makes a policy of it, to be handed over to an FTL.
+//! milliseconds; a server has that done by another process, which hands back an [`Module::artifact`].
+//! [`Module::make`] makes a policy of it, to be handed over to an FTL.
 //!
 //! Invariants:
 //! - whatever a module does, a call ends within its fuel (one unit an instruction, or a byte that is
@@ -13,12 +14,13 @@
 //! - a policy that breaks says so once ([`ftl::policy::Fault`]) and then answers what no FTL takes,
 //!   so that the default decides until it is replaced.
 #![warn(missing_docs)]
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod abi;
 mod check;
 mod erase;
 mod guest;
+mod limits;
 mod stream;
 mod unit;
 mod victim;
@@ -119,16 +121,48 @@ impl Module {
         if !bytes.starts_with(b"\0asm") {
             return Err(LoadError::NotWasm);
         }
+        limits::check(bytes).map_err(LoadError::Invalid)?;
         let code = guest::compile(bytes).map_err(LoadError::Invalid)?;
-        if let Some(import) = code.imports().next() {
-            return Err(LoadError::Imports(format!("{}.{}", import.module(), import.name())));
-        }
-        let kinds = abi::kinds(&exports(&code)).map_err(LoadError::Exports)?;
-        let module = Self { name: name.into(), bytes: bytes.len(), kinds, code: Arc::new(code) };
+        let module = Self::of(name, bytes.len(), code)?;
         for &kind in &module.kinds {
             check::check(&module, kind).map_err(|reason| LoadError::Check { kind, reason })?;
         }
         Ok(module)
+    }
+
+    fn of(name: &str, bytes: usize, code: wasmtime::Module) -> Result<Self, LoadError> {
+        if let Some(import) = code.imports().next() {
+            return Err(LoadError::Imports(format!("{}.{}", import.module(), import.name())));
+        }
+        let kinds = abi::kinds(&exports(&code)).map_err(LoadError::Exports)?;
+        Ok(Self { name: name.into(), bytes, kinds, code: Arc::new(code) })
+    }
+
+    /// What is compiled, for [`Module::of_artifact`].
+    ///
+    /// # Errors
+    /// There is no memory for it.
+    pub fn artifact(&self) -> Result<Vec<u8>, String> {
+        self.code.serialize().map_err(|error| format!("{error:#}"))
+    }
+
+    /// The module called `name`, of `bytes` bytes, that another process of this program has loaded. It
+    /// is not tried again.
+    ///
+    /// # Safety
+    /// `artifact` is what [`Module::artifact`] gave, unchanged: it is code that will run.
+    ///
+    /// # Errors
+    /// It was made by another version of this program, or for another machine.
+    #[expect(unsafe_code, reason = "what is handed in is run")]
+    pub unsafe fn of_artifact(
+        name: &str,
+        bytes: usize,
+        artifact: &[u8],
+    ) -> Result<Self, LoadError> {
+        // SAFETY: as the caller says.
+        let code = unsafe { guest::compiled(artifact) }.map_err(LoadError::Invalid)?;
+        Self::of(name, bytes, code)
     }
 
     /// Its name.

@@ -3,14 +3,16 @@
 //! Each shard's thread makes its own ring and engine, mounts without pacing, and reports; only
 //! when all have mounted do clients get in. Dropping a [`Server`] shuts it down.
 
+use crate::compiler::Compiler;
 use crate::config::{Config, Listen};
 use crate::device::{Device, DeviceError, KeptCounts, Mode, Volume};
 use crate::exports::{self, Offer};
 use crate::fast::FastControl;
+use crate::http::{Bound, Http};
 use crate::medium::Medium;
 use crate::nbd;
 use crate::policies::{self, Plugins};
-use crate::ring::Ring;
+use crate::ring::{DriverChoice, DriverReport, NoDriver, Ring};
 use crate::shard::{
     AnyCore, Clock, CoreFormat, CoreSettings, Engine, IdList, IdRequest, Mailbox, Message,
     Milestone, PolicySwitch, RawShape, Shard, ShardError, ShardStatus, Shared, UnitBlocks,
@@ -60,6 +62,13 @@ pub enum ServeError {
     Volumes(String),
     /// A module of the config, or a policy of it.
     Plugin(String),
+    /// A shard has no way to the kernel.
+    Driver {
+        /// Which.
+        shard: usize,
+        /// What is missing.
+        error: NoDriver,
+    },
     /// A shard's thread failed.
     Shard {
         /// Which.
@@ -77,6 +86,7 @@ impl fmt::Display for ServeError {
             Self::Tls(error) => error.fmt(f),
             Self::System { doing, error } => write!(f, "cannot {doing}: {error}"),
             Self::Volumes(reason) | Self::Plugin(reason) => f.write_str(reason),
+            Self::Driver { shard, error } => write!(f, "shard {shard} cannot start: {error}"),
             Self::Shard { shard, reason } => write!(f, "shard {shard} failed: {reason}"),
         }
     }
@@ -101,11 +111,24 @@ pub struct Server {
     shared: Arc<Shared>,
     plugins: Arc<Plugins>,
     threads: Vec<JoinHandle<Result<(), ShardError>>>,
-    http: Option<crate::http::Http>,
+    http: Option<Http>,
     ready: Ready,
     /// Removed at the end.
-    socket: Option<PathBuf>,
+    sockets: Sockets,
     fast: Arc<FastControl>,
+}
+
+/// Sockets in the file system, which go when the server does, however far it came.
+#[derive(Default)]
+struct Sockets(Vec<PathBuf>);
+
+impl Drop for Sockets {
+    fn drop(&mut self) {
+        for socket in &self.0 {
+            // If it is gone already, so be it.
+            std::fs::remove_file(socket).ok();
+        }
+    }
 }
 
 /// What clients need to know.
@@ -158,22 +181,22 @@ impl Server {
     pub fn start(config: &Config) -> Result<Self, ServeError> {
         let begun = std::time::Instant::now();
         let tls = config.nbd.tls.as_ref().map(tls::load).transpose()?;
-        let mut listeners = Vec::new();
-        let mut nbd_addresses = Vec::new();
-        let mut socket = None;
-        // Bound first: an address in use is found before a device is touched.
+        // All that may be refused comes before the device: it is not touched for a server that cannot
+        // serve it.
+        let (mut listeners, mut nbd_addresses, mut sockets) =
+            (Vec::new(), Vec::new(), Sockets::default());
         for listen in &config.nbd.listen {
             let (listener, address) = bind(listen)?;
             listeners.push(listener);
             nbd_addresses.push(address);
             if let Listen::Unix(path) = listen {
-                socket = Some(path.clone());
+                sockets.0.push(path.clone());
             }
         }
-        let plugins = Plugins::default();
-        for plugin in &config.plugins {
-            plugins.load_file(plugin).map_err(ServeError::Plugin)?;
-        }
+        let http = config.http.map(Bound::new).transpose()?;
+        let tried = Ring::new(RING_ENTRIES, config.driver);
+        drop(tried.map_err(|error| ServeError::Driver { shard: 0, error })?);
+        let plugins = load_plugins(config)?;
         let mut device = if Device::exists(&config.device.kind) {
             let device = Device::open_as(&config.device, &config.ftl, Mode::ReadWrite)?;
             device.expect_mode(&config.device)?;
@@ -184,7 +207,7 @@ impl Server {
         let media = std::mem::take(&mut device.media);
         let formats = std::mem::take(&mut device.formats);
         let settings = config.device.core_settings(&config.ftl);
-        let mut mounted = mount_all(media, formats, &settings)?;
+        let mut mounted = mount_all(media, formats, (&settings, config.driver))?;
         device.commit()?;
         let restart = Restart {
             cold: device.cold().map(Into::into),
@@ -193,6 +216,7 @@ impl Server {
             counts: counts(&mounted),
         };
         tracing::info!("{restart}");
+        log_drivers(&mounted);
         let offer = exports::offer(&mounted[0].found, device.split, config)?;
         let (volumes, raw) = (offer.volumes.clone(), mounted[0].found.raw);
         let shared = Arc::new(share(config, &device, offer, tls, mounted.len())?);
@@ -210,15 +234,15 @@ impl Server {
             threads,
             http: None,
             ready: Ready { nbd: nbd_addresses, http: None, volumes, raw, mounts, restart },
-            socket,
+            sockets,
             fast: Arc::new(FastControl::new(device)),
         };
         for (decision, name) in &config.chosen {
             let switched = policies::switch(&server.control(), decision, name, "the config");
             switched.map_err(|error| ServeError::Plugin(error.to_string()))?;
         }
-        if let Some(address) = config.http {
-            let http = crate::http::Http::start(address, server.control())?;
+        if let Some(bound) = http {
+            let http = Http::start(bound, server.control())?;
             server.ready.http = Some(http.address());
             server.http = Some(http);
         }
@@ -253,7 +277,7 @@ impl Server {
         for (shard, thread) in std::mem::take(&mut self.threads).into_iter().enumerate() {
             let reason = match thread.join() {
                 Ok(Ok(())) => continue,
-                Ok(Err(ShardError::Ring(error))) => format!("io_uring: {error}"),
+                Ok(Err(ShardError::Ring(driver, error))) => format!("{driver}: {error}"),
                 Ok(Err(ShardError::NotDurable)) => {
                     "not everything could be made durable: see the log".into()
                 }
@@ -265,10 +289,7 @@ impl Server {
         if result.is_ok() {
             self.fast.closed();
         }
-        if let Some(socket) = self.socket.take() {
-            // If it is gone already, so be it.
-            std::fs::remove_file(socket).ok();
-        }
+        drop(std::mem::take(&mut self.sockets));
         result
     }
 }
@@ -394,6 +415,8 @@ type Go = (Arc<Shared>, Vec<OwnedFd>);
 
 /// What a shard's mount found.
 pub(crate) struct Found {
+    /// Its way to the kernel.
+    pub driver: DriverReport,
     pub report: MountReport,
     /// What kept memory did for it.
     pub kept: KeptCounts,
@@ -411,7 +434,7 @@ struct Mounted {
 fn mount_all(
     media: Vec<Medium>,
     formats: Vec<CoreFormat>,
-    settings: &CoreSettings,
+    (settings, driver): (&CoreSettings, DriverChoice),
 ) -> Result<Vec<Mounted>, ServeError> {
     let mut formats = formats.into_iter();
     let settings = settings.clone().of_shard(media.len());
@@ -423,7 +446,15 @@ fn mount_all(
         let thread = std::thread::Builder::new()
             .name(format!("shard-{shard}"))
             .spawn(move || {
-                shard_thread(shard, medium, format, settings, report_sender, go_receiver)
+                let ring = match Ring::new(RING_ENTRIES, driver) {
+                    Ok(ring) => ring,
+                    Err(error) => {
+                        // Nobody listening means that the server has given up already.
+                        report_sender.send(Err(MountFailure::Driver(error))).ok();
+                        return Ok(());
+                    }
+                };
+                shard_thread((shard, ring), medium, format, settings, report_sender, go_receiver)
             })
             .map_err(|error| ServeError::System { doing: "start a thread", error })?;
         starting.push((report, go, thread));
@@ -437,7 +468,12 @@ fn mount_all(
                 }
                 mounted.push(Mounted { found, go, thread });
             }
-            Ok(Err(reason)) => return Err(DeviceError::Mount { shard, reason }.into()),
+            Ok(Err(MountFailure::Device(reason))) => {
+                return Err(DeviceError::Mount { shard, reason }.into());
+            }
+            Ok(Err(MountFailure::Driver(error))) => {
+                return Err(ServeError::Driver { shard, error });
+            }
             Err(_) => {
                 let reason = "it panicked while mounting: this is a bug in Weir".into();
                 return Err(ServeError::Shard { shard, reason });
@@ -445,6 +481,21 @@ fn mount_all(
         }
     }
     Ok(mounted)
+}
+
+/// Says which way to the kernel the shards have got; once, if all have the same.
+fn log_drivers(mounted: &[Mounted]) {
+    let mut told: Vec<&DriverReport> = Vec::new();
+    for driver in mounted.iter().map(|mounted| &mounted.found.driver) {
+        if told.contains(&driver) {
+            continue;
+        }
+        told.push(driver);
+        match driver.lesser {
+            true => tracing::warn!("the server uses {driver}"),
+            false => tracing::info!("the server uses {driver}"),
+        }
+    }
 }
 
 fn counts(mounted: &[Mounted]) -> KeptCounts {
@@ -457,26 +508,32 @@ fn counts(mounted: &[Mounted]) -> KeptCounts {
     }
 }
 
+/// Why a shard could not mount.
+enum MountFailure {
+    Driver(NoDriver),
+    Device(String),
+}
+
 fn shard_thread(
-    shard: usize,
+    (shard, mut ring): (usize, Ring),
     medium: Medium,
     format: Option<CoreFormat>,
     settings: CoreSettings,
-    report: mpsc::Sender<Result<Found, String>>,
+    report: mpsc::Sender<Result<Found, MountFailure>>,
     go: mpsc::Receiver<Go>,
 ) -> Result<(), ShardError> {
-    let mut ring = Ring::new(RING_ENTRIES).map_err(ShardError::Ring)?;
     let started = start_engine(medium, format, settings, &mut ring);
     let (mut engine, now, mounted) = match started {
         Ok(started) => started,
         Err(reason) => {
             // Nobody listening means that the server has given up already.
-            report.send(Err(reason)).ok();
+            report.send(Err(MountFailure::Device(reason))).ok();
             return Ok(());
         }
     };
     let kept = engine.medium.end_mount();
-    report.send(Ok(Found { report: mounted, kept, raw: engine.raw_shape() })).ok();
+    let (raw, driver) = (engine.raw_shape(), ring.report().clone());
+    report.send(Ok(Found { driver, report: mounted, kept, raw })).ok();
     // No word: another shard could not mount, or the volumes do not fit.
     let Ok((shared, listeners)) = go.recv() else { return Ok(()) };
     let mut alarm = Alarm { shared: Arc::clone(&shared), armed: true };
@@ -514,13 +571,16 @@ pub(crate) fn start_engine(
     let core = AnyCore::start(geometry, &health, format, settings.clone())?;
     let mut engine = Engine::new(core, medium, &settings);
     let mut now = Instant(0);
-    match run_until_milestone(&mut engine, ring, &mut now)? {
-        Milestone::Ready(Ok(report)) => Ok((engine, now, report)),
-        Milestone::Ready(Err(error)) => Err(error.to_string()),
-        Milestone::Stopped(_) | Milestone::FastDetached(_) => {
-            Err("the FTL stopped before it was ready".into())
+    let reason = match run_until_milestone(&mut engine, ring, &mut now) {
+        Ok(Milestone::Ready(Ok(report))) => return Ok((engine, now, report)),
+        Ok(Milestone::Ready(Err(error))) => error.to_string(),
+        Ok(Milestone::Stopped(_) | Milestone::FastDetached(_)) => {
+            "the FTL stopped before it was ready".into()
         }
-    }
+        Err(reason) => reason,
+    };
+    ring.free(engine);
+    Err(reason)
 }
 
 /// Goes on in virtual time until the engine reaches a milestone.
@@ -546,7 +606,8 @@ pub(crate) fn virtual_turn(
     engine.turn(*now, ring);
     if ring.under_way() > 0 {
         let mut done = Vec::new();
-        ring.enter(None, &mut done).map_err(|error| format!("io_uring: {error}"))?;
+        let entered = ring.enter(None, &mut done);
+        entered.map_err(|error| format!("{}: {error}", ring.report().name))?;
         for done in done {
             engine.io_done(done, ring);
         }
@@ -567,6 +628,14 @@ pub(crate) fn stop_engine(
         Milestone::Stopped(true) => Ok(()),
         _ => Err("not everything could be made durable".into()),
     }
+}
+
+fn load_plugins(config: &Config) -> Result<Plugins, ServeError> {
+    let plugins = Plugins::new(Compiler::new(config.compiler.clone()));
+    for plugin in &config.plugins {
+        plugins.load_file(plugin).map_err(ServeError::Plugin)?;
+    }
+    Ok(plugins)
 }
 
 fn share(

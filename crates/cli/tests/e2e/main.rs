@@ -8,21 +8,28 @@
 //! the file system tests may step aside, where the machine has no `/dev/fuse` or we are not root,
 //! and they say so.
 //!
+//! With `WEIR_E2E_DRIVER=threads` every `weir` runs where the system refuses io_uring, as in many
+//! containers; `./x test` runs a part of the tests so.
+//!
 //! `WEIR_E2E_BINARY=/usr/bin/weir cargo test -p cli --test e2e` drives another binary.
 
 mod advise;
 mod clients;
 mod disk;
+mod drivers;
 mod filesystems;
 mod guest;
 mod hostile;
 mod kill;
+mod modules;
 mod nbd;
 mod offline;
+mod order;
 mod policies;
 mod python;
 mod raw;
 mod refusals;
+mod refuse;
 mod replay;
 mod restart;
 mod scratch;

@@ -2,6 +2,7 @@
 //! server behind.
 
 use crate::nbd::Client;
+use crate::refuse;
 use crate::scratch::Scratch;
 use crate::tools::{weir, weir_path};
 use serde_json::Value;
@@ -33,7 +34,15 @@ pub struct Server {
 impl Server {
     /// Starts `weir serve` on the scratch directory's device and returns when it says `ready`.
     pub fn start(scratch: &Scratch, args: &[&str]) -> Self {
-        let mut server = Self::spawn(scratch, args);
+        Self::ready(Self::spawn(scratch, args))
+    }
+
+    /// The same where the system refuses `calls`.
+    pub fn start_where(scratch: &Scratch, args: &[&str], calls: &[refuse::Refused]) -> Self {
+        Self::ready(Self::spawn_as(scratch, args, |command| refuse::refuse(command, calls)))
+    }
+
+    fn ready(mut server: Self) -> Self {
         let stdout = server.child.stdout.take().expect("stdout is a pipe");
         let (sender, receiver) = mpsc::channel();
         // Goes on reading after `ready`: a server must never block on a full pipe.
@@ -58,9 +67,14 @@ impl Server {
 
     /// Starts the process and does not wait for it. Nothing reads its standard output until then.
     pub fn spawn(scratch: &Scratch, args: &[&str]) -> Self {
+        Self::spawn_as(scratch, args, refuse::as_told)
+    }
+
+    fn spawn_as(scratch: &Scratch, args: &[&str], prepare: impl FnOnce(&mut Command)) -> Self {
         let log = scratch.path().join("serve.log");
         let stderr = OpenOptions::new().create(true).append(true).open(&log).expect("a log file");
         let mut command = Command::new(weir_path());
+        prepare(&mut command);
         command.args(["serve", "--http", "127.0.0.1:0"]).args(args);
         if !args.contains(&"--data") {
             command.arg("--data").arg(scratch.data());
@@ -72,6 +86,11 @@ impl Server {
             .spawn()
             .expect("weir starts");
         Self { child, data: scratch.data(), log, ready: String::new() }
+    }
+
+    /// The process.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
     }
 
     pub fn socket(&self) -> PathBuf {

@@ -1,5 +1,6 @@
 //! Running other people's programs: bounded in time, and loud about what went wrong.
 
+use crate::refuse;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 
@@ -22,8 +23,14 @@ pub fn run(program: &str, args: &[&str]) -> String {
 
 /// Runs a tool whatever comes of it.
 pub fn output(program: &str, args: &[&str]) -> Output {
+    output_as(program, args, |_| ())
+}
+
+fn output_as(program: &str, args: &[&str], prepare: impl FnOnce(&mut Command)) -> Output {
     let seconds = TOOL_SECONDS_MAX.to_string();
-    let output = Command::new("timeout")
+    let mut command = Command::new("timeout");
+    prepare(&mut command);
+    let output = command
         .args(["--kill-after=5", &seconds, program])
         .args(args)
         .env("LC_ALL", "C")
@@ -51,7 +58,8 @@ pub fn weir_path() -> PathBuf {
 
 /// Runs a `weir` subcommand to its end, whatever comes of it.
 pub fn weir(args: &[&str]) -> Output {
-    output(weir_path().to_str().expect("the binary's path is UTF-8"), args)
+    let path = weir_path();
+    output_as(path.to_str().expect("the binary's path is UTF-8"), args, refuse::as_told)
 }
 
 /// Standard output and error of a finished program, for messages and searches.

@@ -11,8 +11,10 @@ mod section;
 pub use section::ConfigError;
 
 use crate::device::{DeviceOptions, Kind, Losses, NAME_BYTES_MAX, VolumeOptions};
+use crate::files;
 use crate::kept::{KeptOptions, KeptPlace};
 use crate::policies::{PluginFile, WASM};
+use crate::ring::DriverChoice;
 use crate::shard::Split;
 use crate::tls::TlsFiles;
 use flash::{BLOCK_BYTES, SECOND};
@@ -32,12 +34,16 @@ pub struct Config {
     pub device: DeviceOptions,
     /// How the FTL works.
     pub ftl: Settings,
+    /// The way to the kernel.
+    pub driver: DriverChoice,
     /// The NBD server.
     pub nbd: NbdConfig,
     /// Where the HTTP API listens, if it does.
     pub http: Option<SocketAddr>,
     /// Modules to load at the start.
     pub plugins: Vec<PluginFile>,
+    /// The program that compiles them, called as [`crate::compiler`] says; `None`: this process does.
+    pub compiler: Option<PathBuf>,
     /// Decisions that policies of these modules make, and their names.
     pub chosen: Vec<(String, String)>,
 }
@@ -105,8 +111,9 @@ impl Config {
         let device = device(root.section("device"), base, volumes, raw);
         let nbd = nbd(root.section("nbd"), base);
         let http = http(root.section("http"));
+        let driver = runtime(root.section("runtime"));
         let mut ftl = ftl(root.section("ftl"), &plugins, &mut chosen);
-        root.finish(&["device", "raw", "volume", "plugin", "nbd", "http", "ftl"]);
+        root.finish(&["device", "raw", "volume", "plugin", "nbd", "http", "runtime", "ftl"]);
         match (errors.is_empty(), device) {
             (true, Some(mut device)) => {
                 if let Some(raw) = &mut device.raw {
@@ -132,7 +139,7 @@ impl Config {
                         chosen.push((format!("stream/{}", volume.name), name));
                     }
                 }
-                Ok(Self { device, ftl, nbd, http, plugins, chosen })
+                Ok(Self { compiler: None, device, ftl, driver, nbd, http, plugins, chosen })
             }
             _ => Err(ConfigErrors(errors)),
         }
@@ -140,7 +147,7 @@ impl Config {
 
     /// Reads a config file.
     pub fn load(path: &Path) -> Result<Self, ConfigErrors> {
-        let text = std::fs::read_to_string(path).map_err(|error| {
+        let text = files::read_named_text(path).map_err(|error| {
             ConfigErrors(vec![ConfigError {
                 key: path.display().to_string(),
                 value: String::new(),
@@ -436,7 +443,7 @@ fn profile(
         }
         return found;
     }
-    let read = std::fs::read_to_string(base.join(name)).map_err(|e| format!("cannot be read: {e}"));
+    let read = files::read_text(&base.join(name)).map_err(|e| format!("cannot be read: {e}"));
     match read.and_then(|text| Profile::parse(&text).map_err(|e| e.to_string())) {
         Ok(profile) => Some(profile),
         Err(reason) => {
@@ -548,6 +555,12 @@ fn http(mut section: Section<'_>) -> Option<SocketAddr> {
     let address = address(&mut section, "address", "\"127.0.0.1:8420\"");
     section.finish(&["enabled", "address"]);
     enabled.then(|| address.unwrap_or(SocketAddr::from(([127, 0, 0, 1], HTTP_PORT_DEFAULT))))
+}
+
+fn runtime(mut section: Section<'_>) -> DriverChoice {
+    let name = section.choice("driver", &DriverChoice::NAMES);
+    section.finish(&["driver"]);
+    name.and_then(|name| DriverChoice::by_name(&name)).unwrap_or_default()
 }
 
 fn address(section: &mut Section<'_>, key: &str, example: &str) -> Option<SocketAddr> {

@@ -174,6 +174,7 @@ fn the_document_tells_every_key_with_its_default() {
         ("[volume]", &told["volume"][0]),
         ("nbd", &told["nbd"]),
         ("http", &told["http"]),
+        ("runtime", &told["runtime"]),
         ("ftl", &told["ftl"]),
         ("ftl.policy", &told["ftl"]["policy"]),
         ("[plugin]", &told["plugin"][0]),
@@ -200,6 +201,7 @@ fn the_document_tells_every_key_with_its_default() {
     let device = DeviceOptions { volumes: silent.device.volumes, fast: None, ..told.device };
     assert_eq!(device, DeviceOptions { volumes: device.volumes.clone(), ..silent.device });
     assert_eq!(told.http, silent.http);
+    assert_eq!(told.driver, silent.driver);
     let NbdConfig { clients_max, handshake_ns, buffer_bytes_max, tls, .. } = told.nbd;
     let other = silent.nbd;
     assert_eq!(

@@ -10,6 +10,7 @@
 //! | `shard-N/blocks` | `nand::BlockRecord` of block `i` at `i * 16` |
 
 use super::{DeviceError, FastNote, FastPart, Mode, RawOptions, Shape, Tier, lock, raw};
+use crate::files;
 use crate::kept::Kept;
 use crate::medium::{Fence, FileStore, RECORD_BYTES, Store, encode_generation};
 use flash::{BLOCK_BYTES, BlockId, Geometry, OOB_BYTES};
@@ -146,15 +147,15 @@ pub fn create(
         let nand = device.shape.nand(&device.profile, &device.faults, shard, None)?;
         for (name, bytes) in file_sizes(&nand.geometry()) {
             let file = folder.join(name);
-            let made = File::create(&file).map_err(DeviceError::io(&file, "make the file"))?;
+            let made = files::create(&file).map_err(DeviceError::io(&file, "make the file"))?;
             made.set_len(bytes).map_err(DeviceError::io(&file, "size the file"))?;
         }
         let records: Vec<u8> = nand.records().flat_map(|(_, record)| record.encode()).collect();
         let file = folder.join("blocks");
-        fs::write(&file, records).map_err(DeviceError::io(&file, "write the records"))?;
+        files::write(&file, &records).map_err(DeviceError::io(&file, "write the records"))?;
     }
     let file = path.join("generation");
-    fs::write(&file, encode_generation(0)).map_err(DeviceError::io(&file, "write"))?;
+    files::write(&file, &encode_generation(0)).map_err(DeviceError::io(&file, "write"))?;
     open_shards(path, device, fast, (Mode::ReadWrite, None)).map(|media| (media, lock))
 }
 
@@ -180,7 +181,8 @@ pub fn claim(path: &Path) -> Result<(Description, File), DeviceError> {
 /// Opens for writing so far.
 pub fn generation(path: &Path) -> Result<u64, DeviceError> {
     let file = path.join("generation");
-    let opened = File::open(&file).map_err(DeviceError::io(&file, "open"))?;
+    let opened = files::open(&file, File::options().read(true));
+    let opened = opened.map_err(DeviceError::io(&file, "open"))?;
     lock::read_generation(&opened, &file, 0)
 }
 
@@ -236,7 +238,7 @@ pub fn commit(path: &Path, device: &Description) -> Result<(), DeviceError> {
 pub fn write_whole(folder: &Path, name: &str, text: &str) -> Result<(), DeviceError> {
     let (file, new) = (folder.join(name), folder.join(format!("{name}.new")));
     let failed = "write the description";
-    fs::write(&new, text).map_err(DeviceError::io(&new, failed))?;
+    files::write(&new, text.as_bytes()).map_err(DeviceError::io(&new, failed))?;
     let sync = |path: &Path| File::open(path).and_then(|file| file.sync_all());
     sync(&new).map_err(DeviceError::io(&new, failed))?;
     fs::rename(&new, &file).map_err(DeviceError::io(&file, failed))?;
@@ -297,7 +299,7 @@ pub fn describe(path: &Path) -> Result<toml::Table, DeviceError> {
 pub fn read_description(path: &Path) -> Result<Description, DeviceError> {
     const MEND: &str = "restore the file from a backup; the data beside it may be intact";
     let file = path.join(FILE_NAME);
-    let text = fs::read_to_string(&file).map_err(DeviceError::io(&file, "read"))?;
+    let text = files::read_text(&file).map_err(DeviceError::io(&file, "read"))?;
     let invalid = |reason: String| DeviceError::invalid(&file, reason, MEND);
     let table: toml::Table =
         text.parse().map_err(|e: toml::de::Error| invalid(format!("not TOML: {}", e.message())))?;
@@ -355,10 +357,7 @@ fn open_shards(
 ) -> Result<Vec<(Nand, Store)>, DeviceError> {
     let writable = mode == Mode::ReadWrite;
     let file = path.join("generation");
-    let generation_file = File::options()
-        .read(true)
-        .write(writable)
-        .open(&file)
+    let generation_file = files::open(&file, File::options().read(true).write(writable))
         .map_err(DeviceError::io(&file, "open"))?;
     let mut generation = lock::read_generation(&generation_file, &file, 0)?;
     // Everything is checked before the generation is bumped.
@@ -425,7 +424,8 @@ fn restore(
         }
     }
     let file = folder.join("blocks");
-    let records = fs::read(&file).map_err(DeviceError::io(&file, "read"))?;
+    let most = u64::from(geometry.blocks()) * RECORD_BYTES as u64;
+    let records = files::read(&file, most).map_err(DeviceError::io(&file, "read"))?;
     for (index, bytes) in records.as_chunks::<RECORD_BYTES>().0.iter().enumerate() {
         let record = BlockRecord::decode(bytes)
             .filter(|record| record.write_pointer <= geometry.pages_per_block);

@@ -36,16 +36,30 @@ pub struct Http {
     thread: Option<JoinHandle<()>>,
 }
 
-impl Http {
-    /// Listens at `address` and answers about the server behind `control`.
-    pub fn start(address: SocketAddr, control: Control) -> Result<Self, ServeError> {
+/// An address that is ours, where nobody answers yet.
+pub struct Bound {
+    listener: TcpListener,
+    address: SocketAddr,
+}
+
+impl Bound {
+    /// Takes `address`.
+    pub fn new(address: SocketAddr) -> Result<Self, ServeError> {
         let failed = |error: std::io::Error| ServeError::Listen {
             address: format!("http://{address}"),
             reason: format!("cannot listen: {error}: choose another address or port in [http]"),
         };
         let listener = TcpListener::bind(address).map_err(failed)?;
         listener.set_nonblocking(true).map_err(failed)?;
-        let bound = listener.local_addr().map_err(failed)?;
+        let address = listener.local_addr().map_err(failed)?;
+        Ok(Self { listener, address })
+    }
+}
+
+impl Http {
+    /// Answers about the server behind `control`.
+    pub fn start(bound: Bound, control: Control) -> Result<Self, ServeError> {
+        let Bound { listener, address } = bound;
         let (stop, stopped) = oneshot::channel();
         let thread = std::thread::Builder::new()
             .name("http".into())
@@ -55,7 +69,7 @@ impl Http {
                 }
             })
             .map_err(|error| ServeError::System { doing: "start a thread", error })?;
-        Ok(Self { address: bound, stop: Some(stop), thread: Some(thread) })
+        Ok(Self { address, stop: Some(stop), thread: Some(thread) })
     }
 
     /// Where it listens.

@@ -70,6 +70,8 @@ fn shard(shard: &ShardStatus, exports: &[Export]) -> Value {
     let mut value = json!({
         "phase": shard.core.phase(),
         "fenced": shard.fenced,
+        "driver": shard.driver.name,
+        "driver_why": shard.driver.why,
         "connections": shard.connections,
         "requests": shard.requests,
         "buffer_bytes": shard.buffer_bytes,

@@ -172,7 +172,7 @@ pub struct Shard {
 #[derive(Debug)]
 pub enum ShardError {
     /// The ring failed.
-    Ring(io::Error),
+    Ring(&'static str, io::Error),
     /// Not everything could be made durable at the end.
     NotDurable,
 }
@@ -234,7 +234,7 @@ impl Shard {
         let mut more = false;
         loop {
             let now = if more { self.go_on(&mut done) } else { self.wait(&mut done) };
-            let now = now.map_err(ShardError::Ring)?;
+            let now = now.map_err(|error| ShardError::Ring(self.ring.report().name, error))?;
             for done in done.drain(..) {
                 self.completed(now, done);
             }
@@ -481,6 +481,7 @@ impl Shard {
                 .destaged
                 .per_sec(self.clock.now(), self.engine.core.slots_destaged())
                 * flash::BLOCK_BYTES as u64,
+            driver: self.ring.report().clone(),
             now: self.clock.now(),
         }
     }

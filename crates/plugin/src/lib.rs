@@ -27,6 +27,7 @@ mod check;
 mod erase;
 #[cfg(feature = "wasm")]
 mod guest;
+#[cfg(feature = "wasm")]
 mod limits;
 #[cfg(feature = "wasm")]
 mod module;

@@ -9,7 +9,7 @@ use crate::size::{bytes, count};
 use crate::{End, Failure};
 use ftl::policy::DECISIONS;
 use serde_json::Value;
-use std::fs::{self, File, TryLockError};
+use std::fs::{File, TryLockError};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 

@@ -1,11 +1,4 @@
-//! The server's TOML config: any text is either a config or an error with a message, never a panic.
+//! See `crates/fuzzing/src/config.rs`.
 #![no_main]
 
-use libfuzzer_sys::fuzz_target;
-use std::path::Path;
-
-fuzz_target!(|text: &str| {
-    if let Err(error) = serve::config::Config::parse(text, Path::new("/base")) {
-        assert!(!error.to_string().is_empty(), "an error says what is wrong");
-    }
-});
+libfuzzer_sys::fuzz_target!(|text: &str| fuzzing::config::run(text));

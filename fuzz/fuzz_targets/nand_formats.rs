@@ -1,20 +1,4 @@
-//! What the emulated NAND reads back: block records of a device file, and device profiles that a
-//! user wrote.
+//! See `crates/fuzzing/src/nand_formats.rs`.
 #![no_main]
 
-use libfuzzer_sys::fuzz_target;
-use nand::{BlockRecord, Profile};
-
-fuzz_target!(|bytes: &[u8]| {
-    for record in bytes.chunks_exact(BlockRecord::BYTES) {
-        let record = record.try_into().expect("a whole record");
-        if let Some(decoded) = BlockRecord::decode(record) {
-            assert_eq!(&decoded.encode(), record);
-        }
-    }
-    if let Ok(text) = std::str::from_utf8(bytes)
-        && let Err(error) = Profile::parse(text)
-    {
-        assert!(!error.to_string().is_empty(), "an error says what is wrong");
-    }
-});
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| fuzzing::nand_formats::run(bytes));

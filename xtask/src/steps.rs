@@ -48,8 +48,20 @@ impl Steps {
         words: &[&str],
         args: &[String],
     ) -> Result<(), String> {
+        self.cargo_where(name, words, args, &[])
+    }
+
+    /// The same in an environment with these words beside.
+    pub fn cargo_where(
+        &mut self,
+        name: &'static str,
+        words: &[&str],
+        args: &[String],
+        environment: &[(&str, &str)],
+    ) -> Result<(), String> {
         let mut command = Command::new(cargo_path());
         command.args(words).args(args).current_dir(root()).env("WEIR_SKIPPED", &self.skipped);
+        command.envs(environment.iter().copied());
         let shown = format!("{command:?}");
         eprintln!("$ cargo {} {}", words.join(" "), args.join(" "));
         let begun = Instant::now();

@@ -164,7 +164,7 @@ fn device(args: &Args) -> Result<DeviceSpec, Failure> {
     let profile = match Profile::builtin(&args.device) {
         Some(profile) => profile,
         None => {
-            let text = std::fs::read_to_string(&args.device)
+            let text = serve::files::read_named_text(args.device.as_ref())
                 .map_err(|why| format!("{}: {why}", args.device))?;
             Profile::parse(&text).map_err(|why| format!("{}: {why}", args.device))?
         }

@@ -118,7 +118,7 @@ fn other_profile(made: &Value, name: &str, base: &Path) -> Option<String> {
     let made = Profile::parse(&made.as_table()?.to_string()).ok()?;
     let claimed = match name.ends_with(".toml") {
         // What cannot be read is told by the config's own check.
-        true => Profile::parse(&std::fs::read_to_string(base.join(name)).ok()?).ok()?,
+        true => Profile::parse(&serve::files::read_text(&base.join(name)).ok()?).ok()?,
         false => Profile::builtin(name)?,
     };
     if made == claimed {

@@ -8,6 +8,7 @@ use crate::contradiction::{self, Claims};
 use crate::size::config_text;
 use serve::config::Config;
 use serve::device::{Kind, Volume, decode_volumes};
+use serve::files::read_named_text;
 use std::fs;
 use std::path::{Path, PathBuf};
 use toml::{Table, Value};
@@ -186,7 +187,7 @@ pub fn describe(request: &Request<'_>) -> Result<Described, Failure> {
 
 fn read_config(path: &Path, current: &Path) -> Result<(Table, PathBuf), Failure> {
     let place = path.display();
-    let text = fs::read_to_string(path).map_err(|error| {
+    let text = read_named_text(path).map_err(|error| {
         format!(
             "{place}: cannot be read: {error}: give the path of a config, or leave out --config"
         )

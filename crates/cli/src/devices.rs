@@ -57,7 +57,8 @@ pub fn run(args: &Args) -> Result<End, Failure> {
 /// A device by its name, or by its file's.
 pub fn find(name: &str) -> Result<DeviceSpec, Failure> {
     if name.ends_with(".toml") {
-        let text = std::fs::read_to_string(name).map_err(|why| format!("{name}: {why}"))?;
+        let text =
+            serve::files::read_named_text(name.as_ref()).map_err(|why| format!("{name}: {why}"))?;
         return DeviceSpec::parse(&text).map_err(|why| format!("{name}: {why}"));
     }
     DeviceSpec::builtin(name).ok_or_else(|| {
@@ -72,7 +73,8 @@ pub fn device_file(name: &str) -> Result<Option<DeviceSpec>, Failure> {
         return find(name).map(Some);
     }
     if name.ends_with(".toml") {
-        let text = std::fs::read_to_string(name).map_err(|why| format!("{name}: {why}"))?;
+        let text =
+            serve::files::read_named_text(name.as_ref()).map_err(|why| format!("{name}: {why}"))?;
         // Both kinds of file are checked key by key later; only a device has a kind.
         let is_device = text.parse().is_ok_and(|table: toml::Table| table.contains_key("kind"));
         return is_device.then(|| find(name)).transpose();

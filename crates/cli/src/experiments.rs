@@ -195,7 +195,7 @@ fn open(name: &str) -> Result<Experiment, Failure> {
             "no experiment is called {name:?}; there are {known}, or give a .toml file"
         ));
     }
-    let text = std::fs::read_to_string(name)
+    let text = serve::files::read_named_text(name.as_ref())
         .map_err(|error| format!("experiment file {name}: cannot be read: {error}"))?;
     Experiment::parse(&text).map_err(|error| format!("experiment file {name}: {error}"))
 }

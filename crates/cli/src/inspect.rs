@@ -64,7 +64,7 @@ fn device_json(kind: &Kind, data: &Path, shards: &[Offline], bands: bool) -> Val
         })
         .collect();
     let description: Option<toml::Table> =
-        std::fs::read_to_string(data.join("device.toml")).ok().and_then(|text| text.parse().ok());
+        serve::files::read_text(&data.join("device.toml")).ok().and_then(|text| text.parse().ok());
     let profile = match kind {
         Kind::File { .. } => Value::from("file"),
         _ => description

@@ -84,6 +84,12 @@ enum Command {
     Trace(trace::Args),
     /// Replay a trace on an emulated device in virtual time, or on something real
     Replay(replay::Args),
+    /// What a server calls itself as, to compile a module apart
+    #[command(name = ::serve::compiler::COMMAND, hide = true)]
+    CompileModule {
+        /// What its policies are called
+        name: String,
+    },
     /// Say which streams, GC policy and over-provisioning pay for a trace
     Advise(advise::Args),
 }
@@ -102,6 +108,10 @@ type Failure = String;
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
+    if let Command::CompileModule { name } = &cli.command {
+        // It has its own words for what is wrong, and its bounds from the first moment on.
+        return ::serve::compiler::child(name);
+    }
     tracing_subscriber::fmt()
         // It would tell on standard error, and end the thread where that is a terminal that is gone.
         .log_internal_errors(false)
@@ -124,6 +134,7 @@ fn main() -> ExitCode {
         Command::Trace(args) => trace::run(&args),
         Command::Replay(args) => replay::run(&args),
         Command::Advise(args) => advise::run(&args),
+        Command::CompileModule { .. } => Ok(End::Good),
     };
     match result {
         Ok(End::Good) => ExitCode::SUCCESS,

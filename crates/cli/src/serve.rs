@@ -65,7 +65,7 @@ pub struct Args {
 }
 
 pub fn run(args: &Args) -> Result<End, Failure> {
-    let described = device::describe(&Request {
+    let mut described = device::describe(&Request {
         config: args.config.as_deref(),
         data: args.data.as_deref(),
         shape: Some(&args.shape),
@@ -79,8 +79,10 @@ pub fn run(args: &Args) -> Result<End, Failure> {
         tcp_plain: args.tcp_plain,
         fresh: false,
     })?;
+    // This very program, even if a newer one has taken its place meanwhile.
+    described.config.compiler = Some("/proc/self/exe".into());
     let Described { config, data } = &described;
-    make_socket_folders(config)?;
+    let made = make_socket_folders(config)?;
     let exists = serve::device::Device::exists(&config.device.kind);
     match &config.device.kind {
         Kind::Memory { .. } => print("a device in memory: nothing of it remains\n"),
@@ -106,6 +108,10 @@ pub fn run(args: &Args) -> Result<End, Failure> {
             Ok(End::Good)
         }
         Err(error) => {
+            for folder in made.iter().rev() {
+                // Those that hold something stay.
+                fs::remove_dir(folder).ok();
+            }
             let text = error.to_string();
             let mend = if text.contains("http://") { ", or --http none" } else { "" };
             // Some of these are about the device without naming it.
@@ -116,15 +122,20 @@ pub fn run(args: &Args) -> Result<End, Failure> {
     }
 }
 
-/// A socket needs its folder before there is a device in it.
-fn make_socket_folders(config: &Config) -> Result<(), Failure> {
+/// A socket needs its folder before there is a device in it. Returns those that were not there, the
+/// outer before the inner.
+fn make_socket_folders(config: &Config) -> Result<Vec<PathBuf>, Failure> {
     let unix = config.nbd.listen.iter().filter_map(|listen| match listen {
         Listen::Unix(path, _) => Some(path),
         Listen::Tcp(_) => None,
     });
     let control = config.control.as_ref().map(|control| &control.path);
     let token = config.http.as_ref().and_then(|http| http.token_file.as_ref());
+    let mut made = Vec::new();
     for folder in unix.chain(control).chain(token).filter_map(|path| path.parent()) {
+        let missing = folder.ancestors().take_while(|folder| !folder.exists());
+        let missing: Vec<PathBuf> = missing.map(Path::to_owned).collect();
+        made.extend(missing.into_iter().rev());
         fs::create_dir_all(folder).map_err(|error| {
             format!(
                 "{}: the folder of the socket cannot be made: {error}: choose another with \
@@ -133,7 +144,7 @@ fn make_socket_folders(config: &Config) -> Result<(), Failure> {
             )
         })?;
     }
-    Ok(())
+    Ok(made)
 }
 
 /// What people paste into another terminal.

@@ -10,7 +10,7 @@ use crate::{End, Failure};
 use client::Place;
 use ftl::policy::DECISIONS;
 use serde_json::Value;
-use std::fs::{self, File, TryLockError};
+use std::fs::{File, TryLockError};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
@@ -79,7 +79,7 @@ impl PlaceArgs {
             ));
         };
         let Some(file) = &self.token_file else { return Ok(place) };
-        let token = fs::read_to_string(file).map_err(|error| {
+        let token = serve::files::read_named_text(file).map_err(|error| {
             format!("--token-file {}: {error}: name the server's http.token_file", file.display())
         })?;
         Ok(place.with_token(&token))
@@ -96,7 +96,7 @@ fn place_in(data: &Path) -> Result<Place, Failure> {
         ));
     }
     // A device in memory has no lock; then only asking can tell.
-    let unserved = File::open(data.join("lock"))
+    let unserved = serve::files::open(&data.join("lock"), File::options().read(true))
         .is_ok_and(|lock| !matches!(lock.try_lock(), Err(TryLockError::WouldBlock)));
     let control = crate::device::control_of(data);
     let is_socket =
@@ -105,7 +105,7 @@ fn place_in(data: &Path) -> Result<Place, Failure> {
         return Ok(Place::Socket(control));
     }
     let address = data.join(ADDRESS_FILE);
-    match fs::read_to_string(&address) {
+    match serve::files::read_text(&address) {
         Ok(text) if !unserved => match text.trim().parse() {
             Ok(place @ Place::Tcp { .. }) => Ok(place),
             _ => Err(format!(
@@ -137,6 +137,7 @@ fn as_text(status: &Value, place: &Place) -> String {
     for why in array(&status["restart"]["impaired"]).iter().filter_map(Value::as_str) {
         text.push_str(&format!("  WARNING: served READ-ONLY: {why}\n"));
     }
+    text.push_str(&driver_text(array(&status["shards"])));
     if let Some(raw) = array(&status["shards"]).iter().find(|shard| shard["mode"] == "raw") {
         text.push_str(&raw_text(raw));
         return text;
@@ -166,6 +167,19 @@ fn as_text(status: &Value, place: &Place) -> String {
         text.push_str(&shard_text(index, shard));
     }
     text
+}
+
+/// The way to the kernel; once, if all shards have the same.
+fn driver_text(shards: &[Value]) -> String {
+    let mut lines: Vec<String> = Vec::new();
+    for shard in shards {
+        let word = |key: &str| shard[key].as_str().unwrap_or("unknown");
+        let line = format!("  driver: {}, {}\n", word("driver"), word("driver_why"));
+        if !lines.contains(&line) {
+            lines.push(line);
+        }
+    }
+    lines.concat()
 }
 
 fn raw_text(shard: &Value) -> String {

@@ -22,6 +22,26 @@ impl Module {
         Err(LoadError::NotBuilt)
     }
 
+    /// What is compiled.
+    ///
+    /// # Errors
+    /// None: there is no module to ask.
+    pub fn artifact(&self) -> Result<Vec<u8>, String> {
+        match self.0 {}
+    }
+
+    /// Says that this build runs no module.
+    ///
+    /// # Safety
+    /// Nothing is done with the artifact.
+    ///
+    /// # Errors
+    /// Always [`LoadError::NotBuilt`].
+    #[expect(unsafe_code, reason = "as in a build that runs it")]
+    pub unsafe fn of_artifact(_: &str, _: usize, _: &[u8]) -> Result<Self, LoadError> {
+        Err(LoadError::NotBuilt)
+    }
+
     /// Its name.
     pub fn name(&self) -> &str {
         match self.0 {}

@@ -21,6 +21,21 @@ const STACK_BYTES: usize = 128 << 10;
 
 /// Compiles a module, for this machine.
 pub fn compile(bytes: &[u8]) -> Result<Module, String> {
+    Module::new(&engine()?, bytes).map_err(|error| format!("{error:#}"))
+}
+
+/// Takes a module that [`compile`] made, perhaps in another process of this program.
+///
+/// # Safety
+/// `artifact` is what `wasmtime::Module::serialize` gave for such a module: it holds code that will run.
+#[expect(unsafe_code, reason = "there is no other way to take code from another process")]
+pub unsafe fn compiled(artifact: &[u8]) -> Result<Module, String> {
+    // SAFETY: as the caller says.
+    let module = unsafe { Module::deserialize(&engine()?, artifact) };
+    module.map_err(|error| format!("{error:#}"))
+}
+
+fn engine() -> Result<Engine, String> {
     let mut config = Config::new();
     config.consume_fuel(true);
     config.cranelift_nan_canonicalization(true);
@@ -28,8 +43,7 @@ pub fn compile(bytes: &[u8]) -> Result<Module, String> {
     config.wasm_memory64(false);
     config.max_wasm_stack(STACK_BYTES);
     config.wasm_backtrace_max_frames(None);
-    let engine = Engine::new(&config).map_err(|error| format!("{error:#}"))?;
-    Module::new(&engine, bytes).map_err(|error| format!("{error:#}"))
+    Engine::new(&config).map_err(|error| format!("{error:#}"))
 }
 
 /// What an instance may have.

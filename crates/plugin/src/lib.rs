@@ -3,7 +3,8 @@
 //!
 //! A module has no imports. What a policy sees comes as arguments, or the host writes it into the
 //! module's memory; what it answers is a number. [`Module::load`] compiles and checks it, which takes
-//! milliseconds; [`Module::make`] makes a policy of it, to be handed over to an FTL.
+//! milliseconds; a server has that done by another process, which hands back an [`Module::artifact`].
+//! [`Module::make`] makes a policy of it, to be handed over to an FTL.
 //!
 //! Invariants:
 //! - whatever a module does, a call ends within its fuel (one unit an instruction, or a byte that is
@@ -13,7 +14,7 @@
 //! - a policy that breaks says so once ([`ftl::policy::Fault`]) and then answers what no FTL takes,
 //!   so that the default decides until it is replaced.
 #![warn(missing_docs)]
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 #[cfg(not(feature = "wasm"))]
 mod absent;
@@ -26,6 +27,8 @@ mod check;
 mod erase;
 #[cfg(feature = "wasm")]
 mod guest;
+#[cfg(feature = "wasm")]
+mod limits;
 #[cfg(feature = "wasm")]
 mod module;
 #[cfg(feature = "wasm")]

@@ -3,7 +3,7 @@
 use crate::abi::{self, Kind, Signature};
 use crate::guest::{self, Guest};
 use crate::{
-    LoadError, MODULE_BYTES_MAX, NAME_BYTES_MAX, check, erase, stream, unit, victim, wear,
+    LoadError, MODULE_BYTES_MAX, NAME_BYTES_MAX, check, erase, limits, stream, unit, victim, wear,
 };
 use ftl::policy::Chosen;
 use ftl::policy::stream::Shape;
@@ -35,16 +35,48 @@ impl Module {
         if !bytes.starts_with(b"\0asm") {
             return Err(LoadError::NotWasm);
         }
+        limits::check(bytes).map_err(LoadError::Invalid)?;
         let code = guest::compile(bytes).map_err(LoadError::Invalid)?;
-        if let Some(import) = code.imports().next() {
-            return Err(LoadError::Imports(format!("{}.{}", import.module(), import.name())));
-        }
-        let kinds = abi::kinds(&exports(&code)).map_err(LoadError::Exports)?;
-        let module = Self { name: name.into(), bytes: bytes.len(), kinds, code: Arc::new(code) };
+        let module = Self::of(name, bytes.len(), code)?;
         for &kind in &module.kinds {
             check::check(&module, kind).map_err(|reason| LoadError::Check { kind, reason })?;
         }
         Ok(module)
+    }
+
+    fn of(name: &str, bytes: usize, code: wasmtime::Module) -> Result<Self, LoadError> {
+        if let Some(import) = code.imports().next() {
+            return Err(LoadError::Imports(format!("{}.{}", import.module(), import.name())));
+        }
+        let kinds = abi::kinds(&exports(&code)).map_err(LoadError::Exports)?;
+        Ok(Self { name: name.into(), bytes, kinds, code: Arc::new(code) })
+    }
+
+    /// What is compiled, for [`Module::of_artifact`].
+    ///
+    /// # Errors
+    /// There is no memory for it.
+    pub fn artifact(&self) -> Result<Vec<u8>, String> {
+        self.code.serialize().map_err(|error| format!("{error:#}"))
+    }
+
+    /// The module called `name`, of `bytes` bytes, that another process of this program has loaded. It
+    /// is not tried again.
+    ///
+    /// # Safety
+    /// `artifact` is what [`Module::artifact`] gave, unchanged: it is code that will run.
+    ///
+    /// # Errors
+    /// It was made by another version of this program, or for another machine.
+    #[expect(unsafe_code, reason = "what is handed in is run")]
+    pub unsafe fn of_artifact(
+        name: &str,
+        bytes: usize,
+        artifact: &[u8],
+    ) -> Result<Self, LoadError> {
+        // SAFETY: as the caller says.
+        let code = unsafe { guest::compiled(artifact) }.map_err(LoadError::Invalid)?;
+        Self::of(name, bytes, code)
     }
 
     /// Its name.

@@ -7,7 +7,7 @@
 use crate::buffer::Buffer;
 use crate::device::{Device, DeviceOptions, Kind, VolumeOptions};
 use crate::medium::Injections;
-use crate::ring::Ring;
+use crate::ring::{DriverChoice, Ring};
 use crate::server::{run_until_milestone, start_engine, virtual_turn};
 use crate::shard::{Engine, Milestone, Origin, Piece, Work};
 use flash::{BLOCK_BYTES, Instant, Random, SECOND};
@@ -226,7 +226,7 @@ fn run(seed: u64, met: &mut Met) {
     let settings = Settings::default();
     let mut device = Device::create(&options, &settings).expect("a device");
     let (medium, format) = (device.media.remove(0), device.formats.remove(0));
-    let mut ring = Ring::new(256).expect("a ring");
+    let mut ring = Ring::new(256, DriverChoice::Auto).expect("a ring");
     let core = options.core_settings(&settings);
     let started = start_engine(medium, Some(format), core, &mut ring);
     let (mut engine, now, _) = started.unwrap_or_else(|why| panic!("seed {seed}: {why}"));

@@ -1,4 +1,4 @@
-//! The real-time driver of Weir: shards over io_uring, media on memory and files, the NBD server,
+//! The real-time driver of Weir: shards over io_uring or threads, media on memory and files, the NBD server,
 //! and the HTTP API.
 //!
 //! A [`Config`] describes a server whole; [`run`] serves until a signal, [`Server`] serves as long
@@ -6,6 +6,7 @@
 #![warn(missing_docs)]
 
 mod buffer;
+pub mod compiler;
 pub mod config;
 mod data;
 mod descriptors;
@@ -14,6 +15,7 @@ mod exports;
 mod fast;
 #[cfg(test)]
 mod faults_tests;
+pub mod files;
 mod frames;
 mod http;
 mod kept;
@@ -33,6 +35,7 @@ pub mod tls;
 pub use config::Config;
 pub use fast::Detach;
 pub use http::{raw_shape_json, units_json};
+pub use ring::{DriverChoice, DriverReport};
 pub use server::{Control, Ready, Restart, ServeError, Server};
 pub use shard::{CoreStatus, RawShape, RawStatus, ShardStatus};
 pub use signals::run;

@@ -3,7 +3,7 @@
 
 use crate::buffer::Buffer;
 use crate::device::{self, Device, DeviceError, DeviceOptions, KeptOptions, Kind, Mode};
-use crate::ring::Ring;
+use crate::ring::{DriverChoice, Ring};
 use crate::server::{start_engine, stop_engine, virtual_turn};
 use crate::shard::{Engine, Origin, Piece, RawShape, ShardStatus, Work};
 use flash::{BLOCK_BYTES, Instant, RequestError};
@@ -16,8 +16,9 @@ const RING_ENTRIES: u32 = 64;
 
 /// One shard of a device that is mounted without a server.
 pub struct Offline {
-    engine: Engine,
+    // Dropped first: what it has under way points into the engine.
     ring: Ring,
+    engine: Engine,
     now: Instant,
     report: MountReport,
     device: std::rc::Rc<Device>,
@@ -97,7 +98,7 @@ fn with_opened<T>(
         let mut ring = ring().map_err(failed)?;
         let started = start_engine(medium, None, settings.clone(), &mut ring);
         let (engine, now, report) = started.map_err(failed)?;
-        shards.push(Offline { engine, ring, now, report, device: device.clone() });
+        shards.push(Offline { ring, engine, now, report, device: device.clone() });
     }
     let result = look(&mut shards);
     for (shard, offline) in shards.iter_mut().enumerate().filter(|_| !read_only) {
@@ -112,7 +113,7 @@ fn with_opened<T>(
 }
 
 fn ring() -> Result<Ring, String> {
-    Ring::new(RING_ENTRIES).map_err(|error| format!("io_uring: {error}"))
+    Ring::new(RING_ENTRIES, DriverChoice::Auto).map_err(|error| error.to_string())
 }
 
 impl Drop for Offline {
@@ -164,6 +165,7 @@ impl Offline {
             fenced: false,
             slow_requests: 0,
             destage_bytes_per_sec: 0,
+            driver: self.ring.report().clone(),
             now: Instant(0),
         }
     }

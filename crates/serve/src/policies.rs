@@ -7,6 +7,7 @@
 //! - modules are bounded in number; one that is replaced or forgotten lives on in the policies that
 //!   were made of it.
 
+use crate::compiler::{CompileError, Compiler};
 use crate::server::Control;
 use crate::shard::PolicySwitch;
 use ftl::policy::Chosen;
@@ -15,7 +16,7 @@ use plugin::Module;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
-use std::sync::{Mutex, PoisonError, mpsc};
+use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::Duration;
 
 /// How long a shard may take to answer.
@@ -39,27 +40,48 @@ pub struct PluginFile {
 /// The modules there are.
 #[derive(Debug, Default)]
 pub struct Plugins {
+    compiler: Compiler,
     modules: Mutex<BTreeMap<String, Module>>,
     /// Held for a switch.
     switching: Mutex<()>,
 }
 
 impl Plugins {
+    /// None yet; `compiler` will make them.
+    pub fn new(compiler: Compiler) -> Self {
+        Self { compiler, ..Self::default() }
+    }
+
     /// Compiles and checks a module, and keeps it in place of one of the same name.
     ///
     /// # Errors
-    /// What is wrong with it.
-    pub fn load(&self, name: &str, bytes: &[u8]) -> Result<Module, String> {
-        let module = Module::load(name, bytes).map_err(|error| format!("{name}: {error}"))?;
-        let mut modules = self.modules.lock().unwrap_or_else(PoisonError::into_inner);
-        if modules.len() >= MODULES_MAX && !modules.contains_key(name) {
-            return Err(format!(
-                "{name}: there are {MODULES_MAX} modules already: load it in place of one of them, {}",
-                modules.keys().cloned().collect::<Vec<_>>().join(", ")
-            ));
-        }
+    /// What is wrong with it, or that too many are being compiled.
+    pub fn load(&self, name: &str, bytes: &[u8]) -> Result<Module, CompileError> {
+        // Before the work, and after: others may have come meanwhile.
+        self.room(name, &self.modules())?;
+        let module = self.compiler.compile(name, bytes).map_err(|error| match error {
+            CompileError::Refused(reason) => CompileError::Refused(format!("{name}: {reason}")),
+            CompileError::Busy => error,
+        })?;
+        let mut modules = self.modules();
+        self.room(name, &modules)?;
         modules.insert(name.into(), module.clone());
         Ok(module)
+    }
+
+    /// `Err` if there are as many modules as there may be, and none is called `name`.
+    fn room(&self, name: &str, modules: &BTreeMap<String, Module>) -> Result<(), CompileError> {
+        if modules.len() < MODULES_MAX || modules.contains_key(name) {
+            return Ok(());
+        }
+        Err(CompileError::Refused(format!(
+            "{name}: there are {MODULES_MAX} modules already: load it in place of one of them, {}",
+            modules.keys().cloned().collect::<Vec<_>>().join(", ")
+        )))
+    }
+
+    fn modules(&self) -> MutexGuard<'_, BTreeMap<String, Module>> {
+        self.modules.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The same with a file.
@@ -74,12 +96,12 @@ impl Plugins {
 
     /// All of them, by name.
     pub fn list(&self) -> Vec<Module> {
-        let modules = self.modules.lock().unwrap_or_else(PoisonError::into_inner);
+        let modules = self.modules();
         modules.values().cloned().collect()
     }
 
     fn find(&self, name: &str) -> Result<Module, String> {
-        let modules = self.modules.lock().unwrap_or_else(PoisonError::into_inner);
+        let modules = self.modules();
         modules.get(name).cloned().ok_or_else(|| {
             let names: Vec<&str> = modules.keys().map(String::as_str).collect();
             let there = if names.is_empty() { "none".into() } else { names.join(", ") };
@@ -98,10 +120,11 @@ impl Plugins {
 pub fn read_module(file: &std::path::Path) -> Result<Vec<u8>, String> {
     use std::io::Read;
     let shown = file.display();
-    let open = std::fs::File::open(file).map_err(|error| format!("{shown}: {error}"))?;
+    let open = crate::files::open(file, std::fs::File::options().read(true));
     let mut bytes = Vec::new();
     // One byte more than is taken, so that what is too large is found so.
-    open.take(plugin::MODULE_BYTES_MAX as u64 + 1)
+    open.map_err(|error| format!("{shown}: {error}"))?
+        .take(plugin::MODULE_BYTES_MAX as u64 + 1)
         .read_to_end(&mut bytes)
         .map_err(|error| format!("{shown}: cannot be read: {error}"))?;
     Ok(bytes)

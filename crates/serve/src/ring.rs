@@ -1,24 +1,33 @@
-//! The shard's io_uring: entries are queued here and go to the kernel with the one `enter` of a
+//! The shard's way to the kernel: entries are queued here and go there with the one `enter` of a
 //! loop turn; completions are copied out before anything acts on them.
+//!
+//! Two drivers stand behind it: an io_uring, with as many of its savings as the kernel has
+//! ([`uring`]); and, where that is refused, threads for files and an epoll for sockets ([`plain`]).
+//! Nobody above can tell them apart but by their speed.
 //!
 //! Invariant: memory that a queued entry points to stays valid until its completion was seen. Who
 //! queues keeps it (jobs of the medium and connections own their buffers), and frees it only when
 //! [`Ring::settle`] says that nothing is under way; else it is never freed. A panic would free it
 //! before: so it ends the process first (`crate::panics`).
 
-use io_uring::{IoUring, squeue, types};
+mod choice;
+mod plain;
+mod uring;
+mod workers;
+
+pub use choice::{DriverChoice, DriverReport, NoDriver};
+
+use plain::Plain;
 use std::io;
 use std::os::fd::RawFd;
 use std::time::{Duration, Instant};
+use uring::Uring;
 
 /// How long to wait for the kernel to let go of memory.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Meanwhile, how long to wait at a time.
 const LOOK_AGAIN_NS: u64 = flash::SECOND / 10;
-
-/// How often to look at the ring for each look at the clock.
-const LOOKS_PER_CLOCK: u32 = 16;
 
 /// Who a completion belongs to: the high byte of its user data. Below it, in 24 bits, how much is to
 /// be moved; then what the owner calls it.
@@ -53,23 +62,52 @@ pub struct Done {
 /// Most that one read or write of a medium moves.
 const TRANSFER_BYTES_MAX: usize = (1 << 24) - 1;
 
+/// What the kernel is asked for.
+#[derive(Clone, Copy, Debug)]
+enum Operation {
+    Read { fd: RawFd, bytes: *mut u8, len: u32, offset: u64 },
+    Write { fd: RawFd, bytes: *const u8, len: u32, offset: u64 },
+    SyncData { fd: RawFd },
+    Punch { fd: RawFd, offset: u64, len: u64 },
+    ReadEvent { fd: RawFd, bytes: *mut u8 },
+    Accept { fd: RawFd },
+    Receive { fd: RawFd, message: *mut libc::msghdr },
+    Send { fd: RawFd, message: *const libc::msghdr },
+}
+
+/// An operation, and what its completion is known by.
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    operation: Operation,
+    data: u64,
+}
+
 /// Queues entries for, and takes completions from, the kernel.
 pub struct Ring {
-    ring: IoUring,
-    queued: Vec<squeue::Entry>,
+    queued: Vec<Entry>,
     under_way: u32,
+    driver: Driver,
+    report: DriverReport,
+}
+
+enum Driver {
+    Uring(Box<Uring>),
+    Plain(Box<Plain>),
 }
 
 impl Ring {
     /// A ring with room for `entries` at a time; more wait in memory.
-    pub fn new(entries: u32) -> io::Result<Self> {
-        let ring = IoUring::builder()
-            .setup_single_issuer()
-            .setup_defer_taskrun()
-            .setup_taskrun_flag()
-            .setup_cqsize(entries * 4)
-            .build(entries)?;
-        Ok(Self { ring, queued: Vec::with_capacity(entries as usize), under_way: 0 })
+    ///
+    /// # Errors
+    /// No driver that `choice` allows works here.
+    pub fn new(entries: u32, choice: DriverChoice) -> Result<Self, NoDriver> {
+        let (driver, report) = Driver::new(entries, choice)?;
+        Ok(Self { queued: Vec::with_capacity(entries as usize), under_way: 0, driver, report })
+    }
+
+    /// Which driver it is, and why.
+    pub fn report(&self) -> &DriverReport {
+        &self.report
     }
 
     /// Entries that were queued and have not completed.
@@ -77,85 +115,75 @@ impl Ring {
         self.under_way
     }
 
-    fn queue(&mut self, entry: squeue::Entry, owner: Owner, index: u32) {
-        self.queue_transfer(entry, 0, owner, index);
+    fn queue(&mut self, operation: Operation, owner: Owner, index: u32) {
+        self.queue_transfer(operation, 0, owner, index);
     }
 
-    fn queue_transfer(&mut self, entry: squeue::Entry, bytes: usize, owner: Owner, index: u32) {
+    fn queue_transfer(&mut self, operation: Operation, bytes: usize, owner: Owner, index: u32) {
         debug_assert!(bytes <= TRANSFER_BYTES_MAX, "a page or the OOBs of a block are less");
         let data = (owner as u64) << 56 | (bytes as u64) << 32 | u64::from(index);
-        self.queued.push(entry.user_data(data));
+        self.queued.push(Entry { operation, data });
         self.under_way += 1;
     }
 
     /// Reads `bytes` at `offset`.
     pub fn read(&mut self, index: u32, fd: RawFd, bytes: *mut u8, len: usize, offset: u64) {
-        let entry = io_uring::opcode::Read::new(types::Fd(fd), bytes, len as u32).offset(offset);
-        self.queue_transfer(entry.build(), len, Owner::Medium, index);
+        let operation = Operation::Read { fd, bytes, len: len as u32, offset };
+        self.queue_transfer(operation, len, Owner::Medium, index);
     }
 
     /// Writes `bytes` at `offset`.
     pub fn write(&mut self, index: u32, fd: RawFd, bytes: *const u8, len: usize, offset: u64) {
-        let entry = io_uring::opcode::Write::new(types::Fd(fd), bytes, len as u32).offset(offset);
-        self.queue_transfer(entry.build(), len, Owner::Medium, index);
+        let operation = Operation::Write { fd, bytes, len: len as u32, offset };
+        self.queue_transfer(operation, len, Owner::Medium, index);
     }
 
     /// Makes the file's data durable.
     pub fn sync_data(&mut self, index: u32, fd: RawFd) {
-        let flags = types::FsyncFlags::DATASYNC;
-        let entry = io_uring::opcode::Fsync::new(types::Fd(fd)).flags(flags);
-        self.queue(entry.build(), Owner::Medium, index);
+        self.queue(Operation::SyncData { fd }, Owner::Medium, index);
     }
 
     /// Gives the range back to the file system; it reads as zeroes after.
     pub fn punch(&mut self, index: u32, fd: RawFd, offset: u64, len: u64) {
-        let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-        let entry = io_uring::opcode::Fallocate::new(types::Fd(fd), len).offset(offset).mode(mode);
-        self.queue(entry.build(), Owner::Medium, index);
+        self.queue(Operation::Punch { fd, offset, len }, Owner::Medium, index);
+    }
+
+    /// Waits for an eventfd that tells the end of something for a job of the medium, and reads its
+    /// [`EVENT_BYTES`].
+    pub fn read_event(&mut self, index: u32, fd: RawFd, bytes: *mut u8) {
+        let operation = Operation::ReadEvent { fd, bytes };
+        self.queue_transfer(operation, EVENT_BYTES, Owner::Medium, index);
     }
 
     /// Takes the next connection of a listening socket.
     pub fn accept(&mut self, index: u32, fd: RawFd) {
-        let none = std::ptr::null_mut();
-        let entry = io_uring::opcode::Accept::new(types::Fd(fd), none, std::ptr::null_mut())
-            .flags(libc::SOCK_CLOEXEC);
-        self.queue(entry.build(), Owner::Accept, index);
+        self.queue(Operation::Accept { fd }, Owner::Accept, index);
     }
 
     /// Receives what is there, at most what the message has room for.
     pub fn receive(&mut self, index: u32, fd: RawFd, message: *mut libc::msghdr) {
-        let entry = io_uring::opcode::RecvMsg::new(types::Fd(fd), message);
-        self.queue(entry.build(), Owner::Receive, index);
+        self.queue(Operation::Receive { fd, message }, Owner::Receive, index);
     }
 
     /// Sends a message of several pieces.
     pub fn send(&mut self, index: u32, fd: RawFd, message: *const libc::msghdr) {
-        let entry =
-            io_uring::opcode::SendMsg::new(types::Fd(fd), message).flags(libc::MSG_NOSIGNAL as u32);
-        self.queue(entry.build(), Owner::Send, index);
+        self.queue(Operation::Send { fd, message }, Owner::Send, index);
     }
 
-    /// Reads the 8 bytes of an eventfd.
+    /// Reads the [`EVENT_BYTES`] of the eventfd that other threads wake the shard with.
     pub fn wake(&mut self, fd: RawFd, bytes: *mut u8) {
-        let entry = io_uring::opcode::Read::new(types::Fd(fd), bytes, 8);
-        self.queue(entry.build(), Owner::Wake, 0);
+        self.queue(Operation::ReadEvent { fd, bytes }, Owner::Wake, 0);
     }
 
     /// Hands what is queued to the kernel and looks for up to `window_ns`, without sleeping, until
     /// a completion is there or about to be.
     pub fn look(&mut self, window_ns: u64, done: &mut Vec<Done>) -> io::Result<()> {
         self.enter(Some(0), done)?;
-        let begun = Instant::now();
-        while done.is_empty() {
-            for _ in 0..LOOKS_PER_CLOCK {
-                if self.ring.submission().taskrun() || !self.ring.completion().is_empty() {
-                    return self.enter(Some(0), done);
-                }
-                std::hint::spin_loop();
-            }
-            if begun.elapsed().as_nanos() as u64 >= window_ns {
-                break;
-            }
+        if let Driver::Uring(driver) = &mut self.driver
+            && done.is_empty()
+            && driver.look(window_ns)
+        {
+            return self.enter(Some(0), done);
         }
         Ok(())
     }
@@ -163,21 +191,13 @@ impl Ring {
     /// Hands what is queued to the kernel, waits until something completes or `wait_ns` have
     /// passed (0: does not wait), and appends the completions to `done`.
     pub fn enter(&mut self, wait_ns: Option<u64>, done: &mut Vec<Done>) -> io::Result<()> {
-        loop {
-            let all_queued = self.fill();
-            let wait = all_queued && wait_ns != Some(0);
-            self.submit(if wait { wait_ns } else { Some(0) })?;
-            for entry in self.ring.completion() {
-                let data = entry.user_data();
-                self.under_way -= 1;
-                let index = data as u32;
-                let bytes = (data >> 32) as u32 & TRANSFER_BYTES_MAX as u32;
-                done.push(Done { owner: owner(data), index, result: entry.result(), bytes });
-            }
-            if all_queued {
-                return Ok(());
-            }
-        }
+        let before = done.len();
+        let entered = match &mut self.driver {
+            Driver::Uring(driver) => driver.enter(&mut self.queued, wait_ns, done),
+            Driver::Plain(driver) => driver.enter(&mut self.queued, wait_ns, done),
+        };
+        self.under_way -= (done.len() - before) as u32;
+        entered
     }
 
     /// Waits until nothing is under way, or until `patience` is over. True if nothing is: only then may
@@ -195,40 +215,18 @@ impl Ring {
 
     /// Frees what owns memory of entries, once the kernel holds none of it; if that takes too long,
     /// never.
+    #[expect(clippy::mem_forget, reason = "the kernel may still write to it")]
     pub fn free<T>(&mut self, owner: T) {
         if !self.settle(PATIENCE) {
             std::mem::forget(owner);
         }
     }
+}
 
-    /// Moves queued entries to the submission queue; true if all fit.
-    fn fill(&mut self) -> bool {
-        let mut queue = self.ring.submission();
-        let room = (queue.capacity() - queue.len()).min(self.queued.len());
-        for entry in self.queued.drain(..room) {
-            // SAFETY: by the invariant of this file the entry's memory outlives its completion.
-            unsafe { queue.push(&entry) }.expect("room was counted");
-        }
-        self.queued.is_empty()
-    }
-
-    fn submit(&mut self, wait_ns: Option<u64>) -> io::Result<()> {
-        let result = match wait_ns {
-            // With deferred task work, completions arrive only inside `enter` with GETEVENTS,
-            // which `submit_and_wait(0)` omits unless asked for by a timeout of nothing.
-            Some(ns) => {
-                let time = types::Timespec::new()
-                    .sec(ns / flash::SECOND)
-                    .nsec((ns % flash::SECOND) as u32);
-                let args = types::SubmitArgs::new().timespec(&time);
-                self.ring.submitter().submit_with_args(1, &args)
-            }
-            None => self.ring.submit_and_wait(1),
-        };
-        match result.map_err(|e| e.raw_os_error().unwrap_or(0)) {
-            Ok(_) | Err(libc::ETIME | libc::EINTR | libc::EBUSY | libc::EAGAIN) => Ok(()),
-            Err(code) => Err(io::Error::from_raw_os_error(code)),
-        }
+impl Done {
+    fn of(data: u64, result: i32) -> Self {
+        let bytes = (data >> 32) as u32 & TRANSFER_BYTES_MAX as u32;
+        Self { owner: owner(data), index: data as u32, result, bytes }
     }
 }
 
@@ -243,36 +241,25 @@ fn owner(data: u64) -> Owner {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::os::fd::AsRawFd;
-
-    #[test]
-    fn more_entries_than_the_ring_holds_all_complete() {
-        let file = std::fs::File::open("/dev/zero").unwrap();
-        let mut ring = Ring::new(4).unwrap();
-        let mut bytes = [1u8; 100];
-        for i in 0..100 {
-            ring.read(i, file.as_raw_fd(), &raw mut bytes[i as usize], 1, 0);
+/// Calls the system again as long as a signal cuts it off; negative is an error number.
+fn uninterrupted(mut call: impl FnMut() -> isize) -> i32 {
+    loop {
+        let result = call();
+        if result >= 0 {
+            return result as i32;
         }
-        let mut done = Vec::new();
-        while ring.under_way() > 0 {
-            ring.enter(None, &mut done).unwrap();
+        match io::Error::last_os_error().raw_os_error() {
+            Some(libc::EINTR) => {}
+            code => return -code.unwrap_or(libc::EIO),
         }
-        let mut seen: Vec<u32> = done.iter().map(|done| done.index).collect();
-        seen.sort_unstable();
-        assert_eq!(seen, (0..100).collect::<Vec<_>>());
-        assert!(done.iter().all(|done| done.result == 1 && done.owner == Owner::Medium));
-        assert!(bytes.iter().all(|&byte| byte == 0));
-    }
-
-    #[test]
-    fn enter_returns_when_its_time_is_over() {
-        let mut ring = Ring::new(4).unwrap();
-        let mut done = Vec::new();
-        ring.enter(Some(1000), &mut done).unwrap();
-        ring.enter(Some(0), &mut done).unwrap();
-        assert!(done.is_empty());
     }
 }
+
+/// Bytes that the read of an eventfd moves.
+pub const EVENT_BYTES: usize = 8;
+
+/// How a file gives back room: it reads as zeroes there, and keeps its size.
+const PUNCH: i32 = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+
+#[cfg(test)]
+mod tests;

@@ -3,6 +3,7 @@
 //! Each shard's thread makes its own ring and engine, mounts without pacing, and reports; only
 //! when all have mounted do clients get in. Dropping a [`Server`] shuts it down.
 
+use crate::compiler::Compiler;
 use crate::config::{Config, Listen};
 use crate::descriptors::{self, Clients};
 use crate::device::{Device, DeviceError, KeptCounts, Mode, Volume};
@@ -13,7 +14,7 @@ use crate::medium::Medium;
 use crate::nbd;
 use crate::panics;
 use crate::policies::{self, Plugins};
-use crate::ring::Ring;
+use crate::ring::{DriverChoice, DriverReport, NoDriver, Ring};
 use crate::shard::{
     AnyCore, Clock, CoreFormat, CoreSettings, Engine, IdList, IdRequest, Mailbox, Message,
     Milestone, PolicySwitch, RawShape, Shard, ShardError, ShardStatus, Shared, UnitBlocks,
@@ -66,6 +67,13 @@ pub enum ServeError {
     Lost(String),
     /// The system allows too few open files.
     Descriptors(String),
+    /// A shard has no way to the kernel.
+    Driver {
+        /// Which.
+        shard: usize,
+        /// What is missing.
+        error: NoDriver,
+    },
     /// A shard's thread failed.
     Shard {
         /// Which.
@@ -85,9 +93,8 @@ impl fmt::Display for ServeError {
             Self::Volumes(reason)
             | Self::Plugin(reason)
             | Self::Lost(reason)
-            | Self::Descriptors(reason) => {
-                f.write_str(reason)
-            }
+            | Self::Descriptors(reason) => f.write_str(reason),
+            Self::Driver { shard, error } => write!(f, "shard {shard} cannot start: {error}"),
             Self::Shard { shard, reason } => write!(f, "shard {shard} failed: {reason}"),
         }
     }
@@ -173,19 +180,20 @@ impl Server {
     pub fn start(config: &Config) -> Result<Self, ServeError> {
         let begun = std::time::Instant::now();
         let tls = config.nbd.tls.as_ref().map(tls::load).transpose()?;
+        // All that may be refused comes before the device: it is not touched for a server that cannot
+        // serve it.
         let mut doors = Doors::bind(config)?;
+        let tried = Ring::new(RING_ENTRIES, config.driver);
+        drop(tried.map_err(|error| ServeError::Driver { shard: 0, error })?);
+        let plugins = load_plugins(config)?;
         let rules = http::Rules::of(config.http.as_ref())?;
-        let plugins = Plugins::default();
-        for plugin in &config.plugins {
-            plugins.load_file(plugin).map_err(ServeError::Plugin)?;
-        }
         let mut device = open_or_make(config)?;
         let media = std::mem::take(&mut device.media);
         let formats = std::mem::take(&mut device.formats);
         let config = &to_be_read(config, &device);
         let settings = config.device.core_settings(&config.ftl);
         let settings = settings.with_read_only(config.ftl.read_only);
-        let mut mounted = mount_all(media, formats, &settings)?;
+        let mut mounted = mount_all(media, formats, (&settings, config.driver))?;
         device.commit()?;
         let restart = Restart {
             cold: device.cold().map(Into::into),
@@ -195,6 +203,7 @@ impl Server {
             impaired: device.impaired().to_vec(),
         };
         tracing::info!("{restart}");
+        log_drivers(&mounted);
         let offer = exports::offer(&mounted[0].found, device.split, config)?;
         let (volumes, raw) = (offer.volumes.clone(), mounted[0].found.raw);
         let clients = clients_max(config)?;
@@ -260,7 +269,7 @@ impl Server {
         for (shard, thread) in std::mem::take(&mut self.threads).into_iter().enumerate() {
             let reason = match thread.join() {
                 Ok(Ok(())) => continue,
-                Ok(Err(ShardError::Ring(error))) => format!("io_uring: {error}"),
+                Ok(Err(ShardError::Ring(driver, error))) => format!("{driver}: {error}"),
                 Ok(Err(ShardError::NotDurable)) => {
                     "not everything could be made durable: see the log".into()
                 }
@@ -421,6 +430,8 @@ type Go = (Arc<Shared>, Vec<OwnedFd>);
 
 /// What a shard's mount found.
 pub(crate) struct Found {
+    /// Its way to the kernel.
+    pub driver: DriverReport,
     pub report: MountReport,
     /// What kept memory did for it.
     pub kept: KeptCounts,
@@ -438,7 +449,7 @@ struct Mounted {
 fn mount_all(
     media: Vec<Medium>,
     formats: Vec<CoreFormat>,
-    settings: &CoreSettings,
+    (settings, driver): (&CoreSettings, DriverChoice),
 ) -> Result<Vec<Mounted>, ServeError> {
     let mut formats = formats.into_iter();
     let settings = settings.clone().of_shard(media.len());
@@ -450,7 +461,16 @@ fn mount_all(
         let thread = std::thread::Builder::new()
             .name(format!("shard-{shard}"))
             .spawn(move || {
-                shard_thread(shard, medium, format, settings, report_sender, go_receiver)
+                panics::end_the_process();
+                let ring = match Ring::new(RING_ENTRIES, driver) {
+                    Ok(ring) => ring,
+                    Err(error) => {
+                        // Nobody listening means that the server has given up already.
+                        report_sender.send(Err(MountFailure::Driver(error))).ok();
+                        return Ok(());
+                    }
+                };
+                shard_thread((shard, ring), medium, format, settings, report_sender, go_receiver)
             })
             .map_err(|error| ServeError::System { doing: "start a thread", error })?;
         starting.push((report, go, thread));
@@ -464,7 +484,12 @@ fn mount_all(
                 }
                 mounted.push(Mounted { found, go, thread });
             }
-            Ok(Err(reason)) => return Err(DeviceError::Mount { shard, reason }.into()),
+            Ok(Err(MountFailure::Device(reason))) => {
+                return Err(DeviceError::Mount { shard, reason }.into());
+            }
+            Ok(Err(MountFailure::Driver(error))) => {
+                return Err(ServeError::Driver { shard, error });
+            }
             Err(_) => {
                 let reason = "it panicked while mounting: this is a bug in Weir".into();
                 return Err(ServeError::Shard { shard, reason });
@@ -472,6 +497,21 @@ fn mount_all(
         }
     }
     Ok(mounted)
+}
+
+/// Says which way to the kernel the shards have got; once, if all have the same.
+fn log_drivers(mounted: &[Mounted]) {
+    let mut told: Vec<&DriverReport> = Vec::new();
+    for driver in mounted.iter().map(|mounted| &mounted.found.driver) {
+        if told.contains(&driver) {
+            continue;
+        }
+        told.push(driver);
+        match driver.lesser {
+            true => tracing::warn!("the server uses {driver}"),
+            false => tracing::info!("the server uses {driver}"),
+        }
+    }
 }
 
 fn counts(mounted: &[Mounted]) -> KeptCounts {
@@ -484,27 +524,32 @@ fn counts(mounted: &[Mounted]) -> KeptCounts {
     }
 }
 
+/// Why a shard could not mount.
+enum MountFailure {
+    Driver(NoDriver),
+    Device(String),
+}
+
 fn shard_thread(
-    shard: usize,
+    (shard, mut ring): (usize, Ring),
     medium: Medium,
     format: Option<CoreFormat>,
     settings: CoreSettings,
-    report: mpsc::Sender<Result<Found, String>>,
+    report: mpsc::Sender<Result<Found, MountFailure>>,
     go: mpsc::Receiver<Go>,
 ) -> Result<(), ShardError> {
-    panics::end_the_process();
-    let mut ring = Ring::new(RING_ENTRIES).map_err(ShardError::Ring)?;
     let started = start_engine(medium, format, settings, &mut ring);
     let (mut engine, now, mounted) = match started {
         Ok(started) => started,
         Err(reason) => {
             // Nobody listening means that the server has given up already.
-            report.send(Err(reason)).ok();
+            report.send(Err(MountFailure::Device(reason))).ok();
             return Ok(());
         }
     };
     let kept = engine.medium.end_mount();
-    report.send(Ok(Found { report: mounted, kept, raw: engine.raw_shape() })).ok();
+    let (raw, driver) = (engine.raw_shape(), ring.report().clone());
+    report.send(Ok(Found { driver, report: mounted, kept, raw })).ok();
     let Ok((shared, listeners)) = go.recv() else {
         // No word: another shard could not mount, or the volumes do not fit.
         ring.free(engine);
@@ -587,7 +632,8 @@ pub(crate) fn virtual_turn(
     }
     if ring.under_way() > 0 {
         let mut done = Vec::new();
-        ring.enter(None, &mut done).map_err(|error| format!("io_uring: {error}"))?;
+        let entered = ring.enter(None, &mut done);
+        entered.map_err(|error| format!("{}: {error}", ring.report().name))?;
         for done in done {
             engine.io_done(done, ring);
         }
@@ -608,6 +654,14 @@ pub(crate) fn stop_engine(
         Milestone::Stopped(true) => Ok(()),
         _ => Err("not everything could be made durable".into()),
     }
+}
+
+fn load_plugins(config: &Config) -> Result<Plugins, ServeError> {
+    let plugins = Plugins::new(Compiler::new(config.compiler.clone()));
+    for plugin in &config.plugins {
+        plugins.load_file(plugin).map_err(ServeError::Plugin)?;
+    }
+    Ok(plugins)
 }
 
 fn share(

@@ -1,5 +1,6 @@
 //! Certificate and key of the NBD server.
 
+use crate::files;
 use rustls::ServerConfig;
 use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -33,13 +34,14 @@ impl std::error::Error for TlsError {}
 
 /// Reads certificate and key.
 pub fn load(files: &TlsFiles) -> Result<Arc<ServerConfig>, TlsError> {
-    let certificates = CertificateDer::pem_file_iter(&files.certificate)
-        .and_then(|all| all.collect::<Result<Vec<_>, _>>())
+    let certificates = pem_of(&files.certificate)
+        .and_then(|pem| CertificateDer::pem_slice_iter(&pem).collect::<Result<Vec<_>, _>>())
         .map_err(|e| bad_pem(&files.certificate, &e, "a certificate"))?;
     if certificates.is_empty() {
         return Err(bad_pem(&files.certificate, &pem::Error::NoItemsFound, "a certificate"));
     }
-    let key = PrivateKeyDer::from_pem_file(&files.key)
+    let key = pem_of(&files.key)
+        .and_then(|pem| PrivateKeyDer::from_pem_slice(&pem))
         .map_err(|e| bad_pem(&files.key, &e, "a private key"))?;
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let refused = |e: rustls::Error| TlsError {
@@ -53,6 +55,10 @@ pub fn load(files: &TlsFiles) -> Result<Arc<ServerConfig>, TlsError> {
         .with_single_cert(certificates, key)
         .map_err(refused)?;
     Ok(Arc::new(config))
+}
+
+fn pem_of(path: &Path) -> Result<Vec<u8>, pem::Error> {
+    files::read(path, files::TEXT_BYTES_MAX).map_err(pem::Error::Io)
 }
 
 fn bad_pem(path: &Path, error: &pem::Error, what: &str) -> TlsError {

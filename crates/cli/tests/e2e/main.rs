@@ -8,22 +8,29 @@
 //! tests that need root, a device of the machine (`/dev/fuse`) or a guest may step aside, by
 //! [`tools::skipped`]: `./x test` tells which did, and in CI that is a failure.
 //!
+//! With `WEIR_E2E_DRIVER=threads` every `weir` runs where the system refuses io_uring, as in many
+//! containers; `./x test` runs a part of the tests so.
+//!
 //! `WEIR_E2E_BINARY=/usr/bin/weir cargo test -p cli --test e2e` drives another binary.
 
 mod advise;
 mod clients;
 mod disk;
+mod drivers;
 mod faults;
 mod filesystems;
 mod guest;
 mod hostile;
 mod kill;
+mod modules;
 mod nbd;
 mod offline;
+mod order;
 mod policies;
 mod python;
 mod raw;
 mod refusals;
+mod refuse;
 mod replay;
 mod restart;
 mod scratch;

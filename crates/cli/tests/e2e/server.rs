@@ -2,6 +2,7 @@
 //! server behind.
 
 use crate::nbd::Client;
+use crate::refuse;
 use crate::scratch::Scratch;
 use crate::tools::{weir, weir_path};
 use serde_json::Value;
@@ -38,7 +39,16 @@ impl Server {
 
     /// The same, with at most so many open files.
     pub fn start_with_files(scratch: &Scratch, args: &[&str], files: u64) -> Self {
-        Self::spawn_with(scratch, args, |command| limit_files(command, files)).until_ready()
+        let prepare = |command: &mut Command| {
+            limit_files(command, files);
+            refuse::as_told(command);
+        };
+        Self::spawn_with(scratch, args, prepare).until_ready()
+    }
+
+    /// The same where the system refuses `calls`.
+    pub fn start_where(scratch: &Scratch, args: &[&str], calls: &[refuse::Refused]) -> Self {
+        Self::spawn_with(scratch, args, |command| refuse::refuse(command, calls)).until_ready()
     }
 
     fn until_ready(self) -> Self {
@@ -114,7 +124,7 @@ impl Server {
 
     /// Starts the process and does not wait for it. Nothing reads its standard output until then.
     pub fn spawn(scratch: &Scratch, args: &[&str]) -> Self {
-        Self::spawn_with(scratch, args, |_| {})
+        Self::spawn_with(scratch, args, refuse::as_told)
     }
 
     fn spawn_with(scratch: &Scratch, args: &[&str], prepare: impl FnOnce(&mut Command)) -> Self {
@@ -133,6 +143,11 @@ impl Server {
             .spawn()
             .expect("weir starts");
         Self { child, data: scratch.data(), log, ready: String::new() }
+    }
+
+    /// The process.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
     }
 
     pub fn socket(&self) -> PathBuf {

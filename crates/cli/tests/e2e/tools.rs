@@ -1,5 +1,6 @@
 //! Running other people's programs: bounded in time, and loud about what went wrong.
 
+use crate::refuse;
 use std::fs::OpenOptions;
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
@@ -25,13 +26,19 @@ pub fn run(program: &str, args: &[&str]) -> String {
 
 /// Runs a tool whatever comes of it.
 pub fn output(program: &str, args: &[&str]) -> Output {
+    output_as(program, args, |_| ())
+}
+
+fn output_as(program: &str, args: &[&str], prepare: impl FnOnce(&mut Command)) -> Output {
     // Asked before it is run: 127 may as well be what a shell says of a program in its script.
     assert!(
         find(program).is_some(),
         "{program} is not installed: `./x test` installs what these tests need"
     );
     let seconds = TOOL_SECONDS_MAX.to_string();
-    let output = Command::new("timeout")
+    let mut command = Command::new("timeout");
+    prepare(&mut command);
+    let output = command
         .args(["--kill-after=5", &seconds, program])
         .args(args)
         .env("LC_ALL", "C")
@@ -91,7 +98,8 @@ pub fn weir_path() -> PathBuf {
 
 /// Runs a `weir` subcommand to its end, whatever comes of it.
 pub fn weir(args: &[&str]) -> Output {
-    output(weir_path().to_str().expect("the binary's path is UTF-8"), args)
+    let path = weir_path();
+    output_as(path.to_str().expect("the binary's path is UTF-8"), args, refuse::as_told)
 }
 
 /// Standard output and error of a finished program, for messages and searches.

@@ -6,6 +6,7 @@
 mod bad;
 mod document;
 mod good;
+mod hostile;
 
 use plugin::Module;
 

@@ -12,9 +12,11 @@ mod section;
 pub use section::ConfigError;
 
 use crate::device::{DeviceOptions, Kind, Losses, NAME_BYTES_MAX, VolumeOptions};
+use crate::files;
 use crate::kept::{KeptOptions, KeptPlace};
 use crate::medium::Injections;
 use crate::policies::{PluginFile, WASM};
+use crate::ring::DriverChoice;
 use crate::shard::{Bounds, Split};
 pub use crate::sockets::Access;
 use crate::tls::TlsFiles;
@@ -35,6 +37,8 @@ pub struct Config {
     pub device: DeviceOptions,
     /// How the FTL works.
     pub ftl: Settings,
+    /// The way to the kernel.
+    pub driver: DriverChoice,
     /// The NBD server.
     pub nbd: NbdConfig,
     /// The HTTP API, if there is one.
@@ -43,6 +47,8 @@ pub struct Config {
     pub control: Option<ControlConfig>,
     /// Modules to load at the start.
     pub plugins: Vec<PluginFile>,
+    /// The program that compiles them, called as [`crate::compiler`] says; `None`: this process does.
+    pub compiler: Option<PathBuf>,
     /// Decisions that policies of these modules make, and their names.
     pub chosen: Vec<(String, String)>,
     /// How long requests and stops may take.
@@ -141,10 +147,12 @@ impl Config {
         let nbd = nbd(root.section("nbd"), base);
         let http = doors::http(root.section("http"), base);
         let control = doors::control(root.section("control"), base);
+        let driver = runtime(root.section("runtime"));
         let mut ftl = ftl(root.section("ftl"), &plugins, &mut chosen);
         let bounds = bounds(root.section("server"));
         root.finish(&[
-            "device", "raw", "volume", "plugin", "nbd", "http", "control", "ftl", "server",
+            "device", "raw", "volume", "plugin", "nbd", "http", "control", "runtime", "ftl",
+            "server",
         ]);
         match (errors.is_empty(), device) {
             (true, Some(mut device)) => {
@@ -171,7 +179,18 @@ impl Config {
                         chosen.push((format!("stream/{}", volume.name), name));
                     }
                 }
-                Ok(Self { device, ftl, nbd, http, control, plugins, chosen, bounds })
+                Ok(Self {
+                    compiler: None,
+                    device,
+                    ftl,
+                    driver,
+                    nbd,
+                    http,
+                    control,
+                    plugins,
+                    chosen,
+                    bounds,
+                })
             }
             _ => Err(ConfigErrors(errors)),
         }
@@ -179,7 +198,7 @@ impl Config {
 
     /// Reads a config file.
     pub fn load(path: &Path) -> Result<Self, ConfigErrors> {
-        let text = std::fs::read_to_string(path).map_err(|error| {
+        let text = files::read_named_text(path).map_err(|error| {
             ConfigErrors(vec![ConfigError {
                 key: path.display().to_string(),
                 value: String::new(),
@@ -476,7 +495,7 @@ fn profile(
         }
         return found;
     }
-    let read = std::fs::read_to_string(base.join(name)).map_err(|e| format!("cannot be read: {e}"));
+    let read = files::read_text(&base.join(name)).map_err(|e| format!("cannot be read: {e}"));
     match read.and_then(|text| Profile::parse(&text).map_err(|e| e.to_string())) {
         Ok(profile) => Some(profile),
         Err(reason) => {
@@ -620,6 +639,12 @@ fn nbd(mut section: Section<'_>, base: &Path) -> NbdConfig {
 /// The least that covers what a client at queue depth 1 takes from one reply to its next request
 /// on common machines; what it costs at most, a shard woken every so often pays beside.
 const BUSY_POLL_NS: u64 = 50 * flash::MICROSECOND;
+
+fn runtime(mut section: Section<'_>) -> DriverChoice {
+    let name = section.choice("driver", &DriverChoice::NAMES);
+    section.finish(&["driver"]);
+    name.and_then(|name| DriverChoice::by_name(&name)).unwrap_or_default()
+}
 
 fn ftl(
     mut section: Section<'_>,

@@ -178,6 +178,7 @@ fn the_document_tells_every_key_with_its_default() {
         ("nbd", &told["nbd"]),
         ("http", &told["http"]),
         ("control", &told["control"]),
+        ("runtime", &told["runtime"]),
         ("ftl", &told["ftl"]),
         ("ftl.policy", &told["ftl"]["policy"]),
         ("[plugin]", &told["plugin"][0]),
@@ -206,6 +207,7 @@ fn the_document_tells_every_key_with_its_default() {
     // There is a token only if its file is named.
     let http = HttpConfig { token_file: None, ..told.http.unwrap() };
     assert_eq!(Some(http), silent.http);
+    assert_eq!(told.driver, silent.driver);
     // Places and groups are examples.
     let (control, default) = (told.control.unwrap(), silent.control.unwrap());
     let access = |access: Access| Access { group: None, ..access };

@@ -32,6 +32,7 @@ use super::identity::Mark;
 use super::lock::Found;
 use super::zoned::{self, EraseCounts, Head, Zoned};
 use super::{DeviceError, FastNote, FastPart, Mode, Shape, Tier, identity, lock};
+use crate::files;
 use crate::kept::{Kept, KeptShard};
 use crate::medium::{
     DirectStore, Fence, PAGE_BYTES, Place, RECORD_BYTES, SLOTS_PER_PAGE, Store, encode_generation,
@@ -40,7 +41,7 @@ use flash::{BLOCK_BYTES, Geometry};
 use nand::{BlockRecord, Faults, Nand, Profile};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read};
-use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::Path;
 
 const MAGIC: &[u8; 8] = b"WEIRFILE";
@@ -110,7 +111,8 @@ pub fn exists(path: &Path) -> bool {
         return zoned.head(path).is_ok_and(|head| head.is_some_and(|h| h.header[..8] == *MAGIC));
     }
     let mut magic = [0; 8];
-    File::open(path).and_then(|file| file.read_exact_at(&mut magic, 0)).is_ok() && magic == *MAGIC
+    let file = files::open_or_disk(path, OpenOptions::new().read(true), 0);
+    file.and_then(|file| file.read_exact_at(&mut magic, 0)).is_ok() && magic == *MAGIC
 }
 
 /// True of a header of a device, or of one that is being made.
@@ -320,7 +322,8 @@ pub fn write_master(path: &Path, file: &File, master: &Mark) -> Result<(), Devic
 
 /// What the header of the device at `path` tells.
 pub fn describe(path: &Path) -> Result<Parts, DeviceError> {
-    let file = File::open(path).map_err(DeviceError::io(path, "open"))?;
+    let file = files::open_or_disk(path, OpenOptions::new().read(true), 0);
+    let file = file.map_err(DeviceError::io(path, "open"))?;
     read_header(path, &file)
 }
 
@@ -331,12 +334,14 @@ pub fn open_alone(path: &Path, options: &mut OpenOptions) -> Result<File, Device
     if block_device {
         // Only for block devices does O_EXCL without O_CREAT have a meaning: the kernel refuses one
         // that is mounted, swapped on, or part of another, and keeps it from becoming that.
-        options.create(false).custom_flags(libc::O_EXCL);
+        options.create(false);
     }
-    let file = options.open(path).map_err(|error| match error.raw_os_error() {
-        Some(libc::EBUSY) if block_device => DeviceError::Busy(path.into()),
-        _ => DeviceError::io(path, "open")(error),
-    })?;
+    let flags = if block_device { libc::O_EXCL } else { 0 };
+    let file =
+        files::open_or_disk(path, options, flags).map_err(|error| match error.raw_os_error() {
+            Some(libc::EBUSY) if block_device => DeviceError::Busy(path.into()),
+            _ => DeviceError::io(path, "open")(error),
+        })?;
     match lock::try_lock(&file).map_err(DeviceError::io(path, "lock"))? {
         true => Ok(file),
         false => Err(DeviceError::Locked { path: path.into(), pid: None }),
@@ -347,8 +352,9 @@ pub fn open_alone(path: &Path, options: &mut OpenOptions) -> Result<File, Device
 pub fn open_direct(path: &Path, writable: bool, behind_fast: bool) -> Result<File, DeviceError> {
     let flags = libc::O_DIRECT | if behind_fast { libc::O_DSYNC } else { 0 };
     let mut options = OpenOptions::new();
-    options.read(true).write(writable).custom_flags(flags);
-    options.open(path).map_err(DeviceError::io(path, "open for direct I/O"))
+    options.read(true).write(writable);
+    files::open_or_disk(path, &mut options, flags)
+        .map_err(DeviceError::io(path, "open for direct I/O"))
 }
 
 pub fn is_block_device(file: &File, path: &Path) -> Result<bool, DeviceError> {

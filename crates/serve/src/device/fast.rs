@@ -29,13 +29,14 @@
 use super::identity::{Mark, Marked, SHARD_ROLES, State};
 use super::lock::Found;
 use super::{DeviceError, Kind, Mode, Tier, direct, identity, lock, zoned};
+use crate::files;
 use crate::kept::Kept;
 use crate::medium::{Area, FastStore, RECORD_BYTES, oob_sectors};
 use flash::{BLOCK_BYTES, BlockId, FastTier, Geometry, OOB_BYTES};
 use nand::{BlockRecord, Nand, Profile};
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File, OpenOptions};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 /// What a fast tier is made from.
@@ -149,7 +150,8 @@ pub fn exists(path: &Path) -> bool {
         return path.join(FILE_NAME).exists();
     }
     let mut magic = [0; 8];
-    File::open(path).and_then(|file| file.read_exact_at(&mut magic, 0)).is_ok() && magic == *MAGIC
+    let file = files::open_or_disk(path, File::options().read(true), 0);
+    file.and_then(|file| file.read_exact_at(&mut magic, 0)).is_ok() && magic == *MAGIC
 }
 
 impl NewPart<'_> {
@@ -201,18 +203,19 @@ fn create(new: &NewPart<'_>, master: &Mark) -> Result<(), DeviceError> {
                 {
                     let file = folder.join(name);
                     let made =
-                        File::create(&file).map_err(DeviceError::io(&file, "make the file"))?;
+                        files::create(&file).map_err(DeviceError::io(&file, "make the file"))?;
                     write_zeroes(&made, 0..bytes).map_err(DeviceError::io(&file, "fill"))?;
                     made.sync_all().map_err(DeviceError::io(&file, "fill"))?;
                 }
                 let file = folder.join("blocks");
-                fs::write(&file, &records).map_err(DeviceError::io(&file, "write the records"))?;
+                files::write(&file, &records)
+                    .map_err(DeviceError::io(&file, "write the records"))?;
             }
             for (marked, _) in marked(path, new.shards, sizes(&local)) {
                 marked.write(master)?;
             }
             let file = path.join("generation");
-            fs::write(&file, Found::encode(master)).map_err(DeviceError::io(&file, "write"))
+            files::write(&file, &Found::encode(master)).map_err(DeviceError::io(&file, "write"))
         }
         Kind::File { path } => create_in_file(path, new, master, &local, &records),
     }
@@ -299,7 +302,7 @@ fn describe(path: &Path, part: &PartToml) -> Result<(), DeviceError> {
     sector[12..16].copy_from_slice(&flash::crc(text.as_bytes()).to_le_bytes());
     sector[TEXT_AT..TEXT_AT + text.len()].copy_from_slice(text.as_bytes());
     let failed = "write the header";
-    let file = OpenOptions::new().write(true).open(path);
+    let file = files::open_or_disk(path, OpenOptions::new().write(true), 0);
     let file = file.map_err(DeviceError::io(path, failed))?;
     file.write_all_at(&sector, 0).map_err(DeviceError::io(path, failed))?;
     file.sync_all().map_err(DeviceError::io(path, failed))
@@ -419,10 +422,11 @@ fn read_part(path: &Path) -> Result<PartToml, DeviceError> {
     };
     let text = if path.is_dir() {
         let file = path.join(FILE_NAME);
-        fs::read_to_string(&file).map_err(DeviceError::io(&file, "read"))?
+        files::read_text(&file).map_err(DeviceError::io(&file, "read"))?
     } else {
         let mut sector = [0; BLOCK_BYTES];
-        let file = File::open(path).map_err(DeviceError::io(path, "open"))?;
+        let file = files::open_or_disk(path, File::options().read(true), 0);
+        let file = file.map_err(DeviceError::io(path, "open"))?;
         let read = file.read_exact_at(&mut sector, 0);
         read.map_err(DeviceError::io(path, "read the header of the fast tier"))?;
         let word = |at: usize| u32::from_le_bytes([0, 1, 2, 3].map(|i| sector[at + i]));
@@ -455,8 +459,10 @@ fn generation_file(path: &Path, mode: Mode) -> Result<(File, u64), DeviceError> 
     let (file, at) =
         if path.is_dir() { (path.join("generation"), 0) } else { (path.to_owned(), SECTOR) };
     identity::length(&file)?;
-    let options = File::options().read(true).write(mode == Mode::ReadWrite).open(&file);
-    Ok((options.map_err(DeviceError::io(&file, "open"))?, at))
+    let mut options = File::options();
+    options.read(true).write(mode == Mode::ReadWrite);
+    let opened = files::open_or_disk(&file, &mut options, 0);
+    Ok((opened.map_err(DeviceError::io(&file, "open"))?, at))
 }
 
 impl FastPart {
@@ -673,13 +679,16 @@ impl FastPart {
     fn open_area(&self, file: &Path, at: u64) -> Result<Area, DeviceError> {
         let mut options = File::options();
         let writable = self.mode == Mode::ReadWrite;
-        options.read(true).write(writable).custom_flags(libc::O_DIRECT | libc::O_DSYNC);
-        let file = options.open(file).map_err(DeviceError::io(file, "open for direct I/O"))?;
+        options.read(true).write(writable);
+        let flags = libc::O_DIRECT | libc::O_DSYNC;
+        let opened = files::open_or_disk(file, &mut options, flags);
+        let file = opened.map_err(DeviceError::io(file, "open for direct I/O"))?;
         Ok(Area { file, at })
     }
 
     fn check_size(&self, file: &Path, bytes: u64) -> Result<(), DeviceError> {
-        let mut opened = File::open(file).map_err(DeviceError::io(file, "open"))?;
+        let opened = files::open_or_disk(file, File::options().read(true), 0);
+        let mut opened = opened.map_err(DeviceError::io(file, "open"))?;
         let end = std::io::Seek::seek(&mut opened, std::io::SeekFrom::End(0));
         let found = end.map_err(DeviceError::io(file, "size"))?;
         if found < bytes {

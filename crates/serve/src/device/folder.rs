@@ -16,6 +16,7 @@
 use super::identity::{self, Mark, Marked, SHARD_ROLES};
 use super::lock::Found;
 use super::{DeviceError, FastNote, FastPart, Mode, RawOptions, Shape, Tier, lock, raw};
+use crate::files;
 use crate::kept::{Kept, KeptShard};
 use crate::medium::{Fence, FileStore, RECORD_BYTES, Store, encode_generation};
 use flash::{BLOCK_BYTES, BlockId, Geometry, OOB_BYTES};
@@ -163,15 +164,15 @@ pub fn create(path: &Path, device: &Description, master: &Mark) -> Result<File, 
         let nand = device.shape.nand(&device.profile, &device.faults, shard, None)?;
         for (name, bytes) in file_sizes(&nand.geometry()) {
             let file = folder.join(name);
-            let made = File::create(&file).map_err(DeviceError::io(&file, "make the file"))?;
+            let made = files::create(&file).map_err(DeviceError::io(&file, "make the file"))?;
             made.set_len(bytes).map_err(DeviceError::io(&file, "size the file"))?;
         }
         let records: Vec<u8> = nand.records().flat_map(|(_, record)| record.encode()).collect();
         let file = folder.join("blocks");
-        fs::write(&file, records).map_err(DeviceError::io(&file, "write the records"))?;
+        files::write(&file, &records).map_err(DeviceError::io(&file, "write the records"))?;
     }
     let file = path.join("generation");
-    fs::write(&file, Found::encode(master)).map_err(DeviceError::io(&file, "write"))?;
+    files::write(&file, &Found::encode(master)).map_err(DeviceError::io(&file, "write"))?;
     for (marked, _) in marked(path, device)? {
         marked.write(master)?;
     }
@@ -194,7 +195,8 @@ pub fn claim(path: &Path) -> Result<(Description, Found, File), DeviceError> {
 fn check(path: &Path, device: &Description) -> Result<Found, DeviceError> {
     let file = path.join("generation");
     identity::length(&file)?;
-    let opened = File::open(&file).map_err(DeviceError::io(&file, "open"))?;
+    let opened = files::open(&file, File::options().read(true));
+    let opened = opened.map_err(DeviceError::io(&file, "open"))?;
     let found = lock::read_generation(&opened, &file, 0)?;
     let mend = "put back the file of this device that was last in use; nothing was written";
     if device.bound && found.master.is_none() {
@@ -252,7 +254,7 @@ pub fn mark(path: &Path, device: &mut Description, master: &Mark) -> Result<(), 
 /// Writes the generation and the master beside it.
 pub fn write_master(path: &Path, master: &Mark) -> Result<(), DeviceError> {
     let file = path.join("generation");
-    let opened = File::options().write(true).open(&file);
+    let opened = files::open(&file, File::options().write(true));
     lock::write_generation(&opened.map_err(DeviceError::io(&file, "open"))?, &file, 0, master)
 }
 
@@ -319,7 +321,7 @@ fn forget_making(path: &Path) -> Result<(), DeviceError> {
 pub fn write_whole(folder: &Path, name: &str, text: &str) -> Result<(), DeviceError> {
     let (file, new) = (folder.join(name), folder.join(format!("{name}.new")));
     let failed = "write the description";
-    fs::write(&new, text).map_err(DeviceError::io(&new, failed))?;
+    files::write(&new, text.as_bytes()).map_err(DeviceError::io(&new, failed))?;
     let sync = |path: &Path| File::open(path).and_then(|file| file.sync_all());
     sync(&new).map_err(DeviceError::io(&new, failed))?;
     fs::rename(&new, &file).map_err(DeviceError::io(&file, failed))?;
@@ -380,7 +382,7 @@ pub fn describe(path: &Path) -> Result<toml::Table, DeviceError> {
 pub fn read_description(path: &Path) -> Result<Description, DeviceError> {
     const MEND: &str = "restore the file from a backup; the data beside it may be intact";
     let file = path.join(FILE_NAME);
-    let text = fs::read_to_string(&file).map_err(DeviceError::io(&file, "read"))?;
+    let text = files::read_text(&file).map_err(DeviceError::io(&file, "read"))?;
     let invalid = |reason: String| DeviceError::invalid(&file, reason, MEND);
     let table: toml::Table =
         text.parse().map_err(|e: toml::de::Error| invalid(format!("not TOML: {}", e.message())))?;
@@ -449,7 +451,8 @@ pub fn open(
 ) -> Result<Vec<(Nand, Store)>, DeviceError> {
     let writable = mode == Mode::ReadWrite;
     let file = path.join("generation");
-    let generation_file = File::open(&file).map_err(DeviceError::io(&file, "open"))?;
+    let generation_file = files::open(&file, File::options().read(true));
+    let generation_file = generation_file.map_err(DeviceError::io(&file, "open"))?;
     let tier = fast.map(|fast| &fast.tier);
     let nands = (0..device.shards)
         .map(|shard| restore(&shard_folder(path, shard), device, shard, tier))
@@ -508,7 +511,8 @@ fn restore(
     let mut nand = device.shape.nand(&device.profile, &device.faults, shard, tier)?;
     let geometry = nand.geometry().without_fast();
     let file = folder.join("blocks");
-    let records = fs::read(&file).map_err(DeviceError::io(&file, "read"))?;
+    let most = identity::with_mark(u64::from(geometry.blocks()) * RECORD_BYTES as u64);
+    let records = files::read(&file, most).map_err(DeviceError::io(&file, "read"))?;
     let records = records.as_chunks::<RECORD_BYTES>().0.iter();
     for (index, bytes) in records.take(geometry.blocks() as usize).enumerate() {
         let record = BlockRecord::decode(bytes)

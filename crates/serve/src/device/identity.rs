@@ -27,9 +27,10 @@
 //! copy. The id tells apart opens of one generation that began from copies of one device.
 
 use super::{DeviceError, FastNote};
+use crate::files;
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 const MAGIC: &[u8; 8] = b"WEIRMARK";
@@ -238,7 +239,8 @@ impl Marked {
             return Err(DeviceError::invalid(&self.path, reason, PUT_BACK));
         }
         let mut bytes = [0; MARKS_BYTES];
-        let file = File::open(&self.path).map_err(DeviceError::io(&self.path, "open"))?;
+        let file = files::open(&self.path, File::options().read(true));
+        let file = file.map_err(DeviceError::io(&self.path, "open"))?;
         file.read_exact_at(&mut bytes, self.at)
             .map_err(DeviceError::io(&self.path, "read whose it is"))?;
         match Mark::decode_twice(&bytes) {
@@ -293,9 +295,8 @@ impl Marked {
     /// Writes its mark, durably.
     pub fn write(&self, master: &Mark) -> Result<(), DeviceError> {
         let failed = "mark whose it is";
-        let mut options = File::options();
         // Only what is written here need be durable, not all that the file holds.
-        let file = options.write(true).custom_flags(libc::O_DSYNC).open(&self.path);
+        let file = files::open_with(&self.path, File::options().write(true), libc::O_DSYNC);
         let file = file.map_err(DeviceError::io(&self.path, failed))?;
         let bytes = master.of(self.role, self.shard).encode_twice();
         file.write_all_at(&bytes, self.at).map_err(DeviceError::io(&self.path, failed))
@@ -306,6 +307,11 @@ const PUT_BACK: &str = "put back the file of this device, or restore the whole d
                         nothing was written";
 const PUT_BACK_ALL: &str = "put back the files that were last in use, or older copies of all files of \
                             the device from one time; nothing was written";
+
+/// Length of a file that holds so many bytes, with its mark behind them.
+pub fn with_mark(bytes: u64) -> u64 {
+    bytes.next_multiple_of(4096) + MARKS_BYTES as u64
+}
 
 /// The length of a file that must be there.
 pub fn length(path: &Path) -> Result<u64, DeviceError> {

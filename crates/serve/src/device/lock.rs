@@ -4,6 +4,7 @@
 
 use super::DeviceError;
 use super::identity::{MARKS_BYTES, Mark, Opener, Role, State};
+use crate::files;
 use crate::medium::{GENERATION_BYTES, decode_generation, encode_generation};
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
@@ -15,10 +16,11 @@ use std::path::Path;
 pub fn acquire(path: &Path) -> Result<File, DeviceError> {
     let mut options = File::options();
     options.read(true).write(true).create(true).truncate(false);
-    let mut file = options.open(path).map_err(DeviceError::io(path, "open the lock"))?;
+    let mut file =
+        files::open(path, &mut options).map_err(DeviceError::io(path, "open the lock"))?;
     if !try_lock(&file).map_err(DeviceError::io(path, "lock"))? {
         let mut text = String::new();
-        let read = file.read_to_string(&mut text);
+        let read = (&file).take(PID_BYTES_MAX).read_to_string(&mut text);
         let pid = read.ok().and_then(|_| text.trim().parse().ok());
         return Err(DeviceError::Locked { path: path.into(), pid });
     }
@@ -29,6 +31,9 @@ pub fn acquire(path: &Path) -> Result<File, DeviceError> {
     }
     Ok(file)
 }
+
+/// What a process id takes at most.
+const PID_BYTES_MAX: u64 = 32;
 
 /// Locks `file`; false if another process has it.
 pub fn try_lock(file: &File) -> io::Result<bool> {

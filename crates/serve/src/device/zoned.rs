@@ -26,6 +26,7 @@ use super::identity::Mark;
 use super::lock::{FOUND_BYTES, Found};
 use super::{DeviceError, FastPart, Mode};
 use crate::buffer::Buffer;
+use crate::files;
 use crate::kept::Kept;
 use crate::medium::zones::{self, Zone, ZoneKind, ZoneState};
 use crate::medium::{
@@ -72,7 +73,8 @@ pub type EraseCounts = Arc<[AtomicU32]>;
 impl Zoned {
     /// The zoned device at `path`; `None` if it is another file or disk, or is not there.
     pub fn at(path: &Path) -> Result<Option<Self>, DeviceError> {
-        let Ok(file) = File::open(path) else { return Ok(None) };
+        let opened = files::open_or_disk(path, File::options().read(true), 0);
+        let Ok(file) = opened else { return Ok(None) };
         let Some(bytes) =
             zones::zone_bytes(&file).map_err(DeviceError::io(path, "ask for zones"))?
         else {

@@ -1,12 +1,13 @@
 //! Policies over HTTP: `GET /policy` lists what can decide, `POST /policy` puts a policy in charge,
 //! `PUT /plugins/{name}` loads a WebAssembly module to make policies of.
 //!
-//! A module is compiled, and policies are made, on threads of their own: neither this thread nor a
-//! shard waits for that.
+//! A module is compiled by a process of its own ([`crate::compiler`]), and policies are made on
+//! threads of their own: neither this thread nor a shard waits for that.
 
 use super::doors::{Access, Door};
 use super::refusal;
 use super::routes::Routes;
+use crate::compiler::CompileError;
 use crate::policies::{SwitchError, WASM, switch};
 use crate::server::Control;
 use axum::Extension;
@@ -75,7 +76,12 @@ async fn load(State(control): State<Control>, Path(name): Path<String>, body: By
             tracing::info!(name = module.name(), bytes = module.bytes(), "a module was loaded");
             Json(of_module(&module)).into_response()
         }
-        Ok(Err(reason)) => refusal(StatusCode::BAD_REQUEST, &reason),
+        Ok(Err(error @ CompileError::Refused(_))) => {
+            refusal(StatusCode::BAD_REQUEST, &error.to_string())
+        }
+        Ok(Err(error @ CompileError::Busy)) => {
+            refusal(StatusCode::SERVICE_UNAVAILABLE, &error.to_string())
+        }
         Err(error) => refusal(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()),
     }
 }

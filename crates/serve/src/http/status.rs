@@ -72,6 +72,8 @@ fn shard(shard: &ShardStatus, exports: &[Export]) -> Value {
     let mut value = json!({
         "phase": shard.core.phase(),
         "fenced": shard.fenced,
+        "driver": shard.driver.name,
+        "driver_why": shard.driver.why,
         "slow_requests": shard.slow_requests,
         "connections": shard.connections,
         "requests": shard.requests,

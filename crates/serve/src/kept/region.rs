@@ -100,7 +100,7 @@ impl KeptFile {
 
 fn options() -> std::fs::OpenOptions {
     let mut options = File::options();
-    options.read(true).write(true).mode(0o600).custom_flags(libc::O_NOFOLLOW);
+    options.read(true).write(true).mode(0o600).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
     options
 }
 

@@ -34,7 +34,7 @@
 use super::Watch;
 use super::file::{Fence, GENERATION_BYTES, RECORD_BYTES};
 use super::records::Records;
-use super::zones::{Change, Changer, EVENT_BYTES};
+use super::zones::{Change, Changer};
 use crate::buffer::Buffer;
 use crate::ring::Ring;
 use flash::{BLOCK_BYTES, BlockId, Geometry, OOB_BYTES, Oob, SlotId};
@@ -268,7 +268,7 @@ impl DirectStore {
         let Manner::Zoned { changer, .. } = &mut self.manner else { return 0 };
         // Without a descriptor the ring tells the job so.
         let event = changer.ask(job, change, at, bytes).unwrap_or(-1);
-        ring.read(job, event, scratch.bytes_mut().as_mut_ptr(), EVENT_BYTES, 0);
+        ring.read_event(job, event, scratch.bytes_mut().as_mut_ptr());
         1
     }
 

@@ -15,12 +15,13 @@
 
 use super::Watch;
 use crate::buffer::Buffer;
+use crate::files;
 use crate::ring::Ring;
 use flash::{BLOCK_BYTES, BlockId, Geometry, OOB_BYTES, Oob, SlotId};
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 /// Bytes of a block's record.
@@ -56,8 +57,8 @@ impl FileStore {
             let path = dir.join(name);
             let mut options = File::options();
             options.read(true).write(writable);
-            options.custom_flags(if synced { libc::O_DSYNC } else { 0 });
-            let file = options.open(&path);
+            let flags = if synced { libc::O_DSYNC } else { 0 };
+            let file = files::open_with(&path, &mut options, flags);
             file.map_err(|e| io::Error::new(e.kind(), format!("{}: {e}", path.display())))
         };
         let (data, oob, blocks) = (open("data")?, open("oob")?, open("blocks")?);

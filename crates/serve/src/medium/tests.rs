@@ -3,6 +3,7 @@
 
 use super::*;
 use crate::device::{Device, DeviceOptions, FastOptions, Kind, Mode, VolumeOptions};
+use crate::ring::DriverChoice;
 use flash::SlotData;
 use nand::{Faults, Profile};
 use std::collections::BTreeMap;
@@ -24,7 +25,8 @@ pub(super) type Slots = Vec<(SlotStatus, Oob, u32)>;
 
 impl Rig {
     pub fn new(medium: Medium) -> Self {
-        let (views, ring) = (Views::new(8, medium.lends()), Ring::new(16).unwrap());
+        let (views, ring) =
+            (Views::new(8, medium.lends()), Ring::new(16, DriverChoice::Auto).unwrap());
         Self { medium, views, ring, now: Instant(0), next_tag: 0 }
     }
 

@@ -1,7 +1,7 @@
 //! Zones of a zoned block device, by the kernel's requests for them (`linux/blkzoned.h`): each is written
 //! in order, from its start to its capacity, and reset as a whole.
 //!
-//! Resets and finishes have no place in an io_uring, and take milliseconds: a thread of the store makes
+//! Resets and finishes have no place in a ring, and take milliseconds: a thread of the store makes
 //! them, and tells their end by an eventfd that the ring reads.
 //!
 //! Invariant: those of one store are made in the order they were asked for.
@@ -184,9 +184,6 @@ fn ask(result: libc::c_int) -> io::Result<()> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Bytes that the read of an eventfd moves.
-pub const EVENT_BYTES: usize = 8;
-
 /// What a store asks for.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Change {
@@ -234,7 +231,7 @@ impl Changer {
         Ok(Self { tasks, pending: BTreeMap::new() })
     }
 
-    /// Has a zone changed for `job`; what to read its end from, [`EVENT_BYTES`] at once.
+    /// Has a zone changed for `job`; the eventfd that tells its end.
     pub fn ask(&mut self, job: u32, change: Change, at: u64, bytes: u64) -> io::Result<RawFd> {
         // SAFETY: a new descriptor, which is ours.
         let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
@@ -257,6 +254,7 @@ impl Changer {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ring::EVENT_BYTES;
 
     #[test]
     fn the_kernels_words_for_a_zone_are_understood() {

@@ -6,6 +6,7 @@
 use super::core::CoreStatus;
 use super::engine::{Finished, Piece};
 use super::ids::{IdList, IdRequest};
+use crate::ring::DriverReport;
 use flash::Instant;
 use ftl::policy::Chosen;
 use ftl::policy::stream::Shape;
@@ -109,6 +110,8 @@ pub struct ShardStatus {
     pub slow_requests: u64,
     /// Bytes a second that go from the fast tier to the capacity tier.
     pub destage_bytes_per_sec: u64,
+    /// Its way to the kernel.
+    pub driver: DriverReport,
     /// The shard's time, as instants in `core` count it.
     pub now: Instant,
 }

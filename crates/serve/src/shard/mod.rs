@@ -29,7 +29,7 @@ pub use late::Bounds;
 pub use message::{Mailbox, Message, PolicySwitch, ShardStatus, UnitBlocks};
 pub use split::Split;
 
-use crate::data::Pool;
+use crate::data::{Data, Pool};
 use crate::device::Losses;
 use crate::medium::{Injections, Lost};
 use crate::nbd;
@@ -207,7 +207,7 @@ pub struct Shard {
 #[derive(Debug)]
 pub enum ShardError {
     /// The ring failed.
-    Ring(io::Error),
+    Ring(&'static str, io::Error),
     /// Not everything could be made durable at the end.
     NotDurable,
     /// Another server has the device.
@@ -291,7 +291,7 @@ impl Shard {
         let mut more = false;
         loop {
             let now = if more { self.go_on(&mut done) } else { self.wait(&mut done) };
-            let now = now.map_err(ShardError::Ring)?;
+            let now = now.map_err(|error| ShardError::Ring(self.ring.report().name, error))?;
             self.engine.note_time(now);
             for done in done.drain(..) {
                 self.completed(now, done);
@@ -569,6 +569,7 @@ impl Shard {
                 .destaged
                 .per_sec(self.clock.now(), self.engine.core.slots_destaged())
                 * flash::BLOCK_BYTES as u64,
+            driver: self.ring.report().clone(),
             now: self.clock.now(),
         }
     }

@@ -3,11 +3,11 @@
 
 mod client;
 mod devices;
-mod fencing;
 mod doors;
+mod fencing;
 mod front_ends;
-mod identity;
 mod http;
+mod identity;
 mod nbd_requests;
 mod strangers;
 mod tls;

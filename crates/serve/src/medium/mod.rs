@@ -349,7 +349,7 @@ impl Medium {
     fn begin(&mut self, index: u32, views: &mut Views, ring: &mut Ring) {
         let writes = matches!(self.jobs[index].what, What::Program { .. } | What::Finish { .. });
         if writes && !self.may_write() {
-            return self.refuse(index, ring);
+            return self.refuse_as_lost(index, ring);
         }
         let job = &mut self.jobs[index];
         job.step = Step::Bytes;
@@ -393,7 +393,7 @@ impl Medium {
     }
 
     /// A program of a server that has lost the device: it is not made.
-    fn refuse(&mut self, index: u32, ring: &mut Ring) {
+    fn refuse_as_lost(&mut self, index: u32, ring: &mut Ring) {
         let job = &mut self.jobs[index];
         (job.step, job.io, job.error) = (Step::Bytes, 0, Some(MediumError::UnitGone));
         self.advance(index, ring);

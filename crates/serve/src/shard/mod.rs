@@ -29,7 +29,7 @@ pub use late::Bounds;
 pub use message::{Mailbox, Message, PolicySwitch, ShardStatus, UnitBlocks};
 pub use split::Split;
 
-use crate::data::Pool;
+use crate::data::{Data, Pool};
 use crate::device::Losses;
 use crate::medium::{Injections, Lost};
 use crate::nbd;

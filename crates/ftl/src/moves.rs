@@ -220,13 +220,15 @@ impl Ftl {
         let Move { append, from, failed_order, previous, .. } = entry;
         let (lba, owner) = (append.lba, append.owner);
         let Appended { slot, order, page } = self.append(point, append).expect("the page has room");
-        if let Some(from) = from.filter(|_| !superseded) {
-            let replaced = from.0;
-            self.remap_known(lba, replaced, slot.0, order);
-            // There is nothing in a slot that could not be programmed.
-            let before = if failed_order.is_some() { previous } else { replaced };
+        if let Some(from) = from {
+            // There is nothing in a slot that could not be programmed. Of one that was superseded, too:
+            // what superseded it may be undone.
+            let before = if failed_order.is_some() { previous } else { from.0 };
             let in_page = (slot.0 - self.pages[page].slot.0) as usize;
             self.pages[page].previous[in_page] = before;
+        }
+        if let Some(from) = from.filter(|_| !superseded) {
+            self.remap_known(lba, from.0, slot.0, order);
             self.counters.slots_relocated += 1;
             if let Owner::Request(request) = owner {
                 self.move_member(request, from, slot);

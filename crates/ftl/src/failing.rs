@@ -118,12 +118,26 @@ impl Ftl {
             self.fail_mount(MountError::NoSpace);
             return;
         }
+        self.refuse_waiters();
+        while !self.host.writes.is_empty() {
+            self.refuse_oldest_write();
+        }
+    }
+
+    fn refuse_waiters(&mut self) {
         for waiter in std::mem::take(&mut self.host.waiters) {
             self.fail_request(waiter.request, RequestError::NoSpace);
             self.finish(waiter.request);
         }
-        while !self.host.writes.is_empty() {
-            self.refuse_oldest_write();
+    }
+
+    /// What waiters wait for found no place to go. Where the disk below is full, room there may change
+    /// that; else the medium is used up.
+    pub(crate) fn end_waiters(&mut self) {
+        if self.no_space_tries > 0 {
+            self.refuse_waiters();
+        } else {
+            self.fail();
         }
     }
 

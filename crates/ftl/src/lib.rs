@@ -441,8 +441,7 @@ impl Ftl {
         }
         self.refuse_for_space();
         if !self.host.waiters.is_empty() && self.stands_still() {
-            // What they wait for found no place to go: the medium is used up.
-            self.fail();
+            self.end_waiters();
         }
         if self.switches.watched {
             self.replace_broken();

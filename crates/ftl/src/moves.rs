@@ -263,13 +263,15 @@ impl Ftl {
     fn settle_move(&mut self, moved: Moved, appended: Appended) {
         let Moved { lba, owner, from, failed_order, previous, superseded } = moved;
         let Appended { slot, order, page } = appended;
-        if let Some(from) = from.filter(|_| !superseded) {
-            let replaced = from.0;
-            self.remap_known(lba, replaced, slot.0, order);
-            // There is nothing in a slot that could not be programmed.
-            let before = if failed_order.is_some() { previous } else { replaced };
+        if let Some(from) = from {
+            // There is nothing in a slot that could not be programmed. Of one that was superseded, too:
+            // what superseded it may be undone.
+            let before = if failed_order.is_some() { previous } else { from.0 };
             let in_page = (slot.0 - self.pages[page].slot.0) as usize;
             self.pages[page].previous[in_page] = before;
+        }
+        if let Some(from) = from.filter(|_| !superseded) {
+            self.remap_known(lba, from.0, slot.0, order);
             self.counters.slots_relocated += 1;
             if let Owner::Request(request) = owner {
                 self.move_member(request, from, slot);

@@ -139,7 +139,7 @@ fn a_device_with_a_part_of_the_map_in_dram_that_is_taken_away_at_any_step_ends_e
 #[test]
 fn on_a_full_disk_every_request_and_the_stop_end_and_with_room_all_goes_on() {
     let test = "on_a_full_disk_every_request_and_the_stop_end_and_with_room_all_goes_on";
-    let reports = for_each_seed(seeds(600..630), THREADS, |seed| {
+    let reports = for_each_seed(seeds(600..700), THREADS, |seed| {
         let mut options = options(seed, Manner::File);
         if seed % 4 == 0 {
             options = options.with_part_of_the_map();
@@ -149,5 +149,8 @@ fn on_a_full_disk_every_request_and_the_stop_end_and_with_room_all_goes_on() {
     let reports = passed(test, reports);
     let refused = reports.iter().map(|report| report.refused).sum::<u64>();
     println!("{test}: {refused} requests were refused");
-    assert!(refused > 100, "only {refused} requests met the full disk");
+    assert!(
+        std::env::var("LAB_SEED").is_ok() || refused > 100,
+        "only {refused} requests met the full disk"
+    );
 }

@@ -124,6 +124,7 @@ mod tests {
         assert_eq!(inputs[7], input(7));
         inputs.sort();
         inputs.dedup();
-        assert!(inputs.len() > 900, "{}", inputs.len());
+        // Some changes leave nothing, or of the empty seed what it was.
+        assert!(inputs.len() > 800, "{}", inputs.len());
     }
 }

@@ -10,7 +10,7 @@ use crate::driver::{Failure, Sim, State, Step};
 use crate::host::{Host, HostCounts};
 use crate::model::Model;
 use crate::workload::{Arrival, Generator, Pattern, Workload, fast_shares};
-use flash::{Hint, Instant, MICROSECOND, Pairing, Random};
+use flash::{Hint, Instant, MICROSECOND, Pairing, Random, SECOND};
 use ftl::{FormatOptions, PolicyNames, Settings};
 use nand::Faults;
 use std::collections::BTreeSet;
@@ -40,6 +40,8 @@ pub struct SoakOptions {
     pub operations_per_ask: u64,
     /// The faults may destroy data: an error is then a legal answer, wrong data never is.
     pub data_may_be_lost: bool,
+    /// So much fails that writes may be refused at any time, or the whole device give up.
+    pub may_give_up: bool,
     /// Volumes with a share of the fast tier each.
     pub volumes: u32,
 }
@@ -78,6 +80,7 @@ impl SoakOptions {
             operations_per_switch: 0,
             operations_per_ask: 100,
             data_may_be_lost: false,
+            may_give_up: false,
             volumes: 1,
         }
     }
@@ -112,6 +115,9 @@ pub struct SoakReport {
     pub worn_out: bool,
 }
 
+/// No request of so few takes so long, in media time: programs take 31 us and erases 83.
+const PATIENCE_NS: u64 = SECOND;
+
 struct Soak<'a> {
     options: &'a SoakOptions,
     logical_blocks: u32,
@@ -131,6 +137,7 @@ pub fn run_model(seed: u64, options: &SoakOptions) -> Result<SoakReport, Failure
     let options = &options;
     let mut sim = Sim::format(medium, format, options.settings.clone(), Instant(0))?;
     sim.run_until_ready()?;
+    sim.set_patience(PATIENCE_NS);
     let durable_at_reply = geometry.keeps_every_acknowledged_write();
     let mut model = Model::new(logical_blocks, durable_at_reply);
     if options.data_may_be_lost {
@@ -139,6 +146,7 @@ pub fn run_model(seed: u64, options: &SoakOptions) -> Result<SoakReport, Failure
     let mut soak =
         Soak { options, logical_blocks, random: Random::new(seed), report: SoakReport::default() };
     let mut host = Host::new(sim, model);
+    (host.full_is_legal, host.refusals_are_legal) = (options.may_give_up, options.may_give_up);
     soak.run(
         &mut host,
         &mut generator(seed, options.depth, logical_blocks)?.among(options.volumes),
@@ -283,6 +291,7 @@ impl Soak<'_> {
         let ready = sim.run_until_ready().map(|_| ());
         let refused = matches!(sim.state(), State::Refused(_)) && self.options.data_may_be_lost;
         self.report.mount_refused = refused;
+        sim.set_patience(PATIENCE_NS);
         host.sim = sim;
         self.report.read_only = self.options.data_may_be_lost && host.read_only();
         if refused { Ok(false) } else { ready.map(|()| true) }
@@ -314,7 +323,7 @@ impl Soak<'_> {
             }
         }
         if *host.sim.state() != State::Stopped(true) {
-            if host.is_worn_out() {
+            if host.is_worn_out() || self.options.may_give_up {
                 // No room is left for a last checkpoint.
                 return self.cut(host);
             }

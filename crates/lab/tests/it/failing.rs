@@ -6,6 +6,8 @@ use lab::crash::CrashOptions;
 use lab::device::Manner;
 use lab::failing::{FailReport, When, fail_at, fill_up};
 use lab::parallel::for_each_seed;
+use lab::soak::{SoakOptions, run_model};
+use nand::Faults;
 
 /// Small and quick: GC, checkpoints, groups and a remount in a few thousand steps.
 fn options(seed: u64, manner: Manner) -> CrashOptions {
@@ -153,4 +155,45 @@ fn on_a_full_disk_every_request_and_the_stop_end_and_with_room_all_goes_on() {
         std::env::var("LAB_SEED").is_ok() || refused > 100,
         "only {refused} requests met the full disk"
     );
+}
+
+/// Every request has a bound in every long run; here with all that goes wrong with flash at once, until
+/// devices are worn out.
+#[test]
+fn no_request_outlives_a_bound_with_every_fault_on() {
+    let test = "no_request_outlives_a_bound_with_every_fault_on";
+    let run = |seed: u64| {
+        let mut options = SoakOptions::quiet(crate::policies_of_seed(seed), seed);
+        options.operations = 6_000;
+        options.depth = 16;
+        options.device.manner = match seed % 4 {
+            0 => Manner::File,
+            1 => Manner::Nand(Pairing::Staircase),
+            2 => Manner::Nand(Pairing::None),
+            _ => Manner::Tiered {
+                pairing: Pairing::None,
+                fast: FastTier { units: 2, blocks_per_unit: 10 },
+            },
+        };
+        options.device.blocks_per_unit = 24;
+        options.fill = [0.5, 0.7][seed as usize / 4 % 2];
+        let fails = [0.0002, 0.001, 0.004][seed as usize % 3];
+        let dies_at = flash::Instant(50_000_000 + seed % 7 * 40_000_000);
+        options.faults = Faults {
+            seed,
+            factory_bad: 0.02,
+            program_fail: fails,
+            erase_fail: 2.0 * fails,
+            correctable: 0.02,
+            uncorrectable: 1e-4,
+            dead_unit: (seed % 5 == 0).then_some((1, dies_at)),
+            ..Faults::default()
+        };
+        (options.data_may_be_lost, options.may_give_up) = (true, true);
+        run_model(seed, &options)
+    };
+    let reports = passed(test, for_each_seed(seeds(700..760), THREADS, run));
+    let worn_out = reports.iter().filter(|report| report.worn_out).count();
+    println!("{worn_out} of {} wore out", reports.len());
+    assert!(std::env::var("LAB_SEED").is_ok() || worn_out > 5, "{worn_out} wore out");
 }

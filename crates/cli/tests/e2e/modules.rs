@@ -127,7 +127,7 @@ fn a_crowd_of_modules_is_compiled_one_at_a_time_while_clients_are_served() {
 fn a_module_that_cannot_be_compiled_is_refused_with_the_reason_and_nothing_else_happens() {
     let scratch = Scratch::new("badwasm");
     let server = Server::start(&scratch, SMALL);
-    let nest = module(&format!("(func {}{})", "block ".repeat(40_000), "end ".repeat(40_000)));
+    let nest = module(&format!("(func {}{})", "block ".repeat(20_000), "end ".repeat(20_000)));
     let start = module("(start $s) (func $s (loop $l (br $l)))");
     let cut = &heavy()[..100_000];
     for (name, bytes, word) in [

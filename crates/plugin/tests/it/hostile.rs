@@ -30,8 +30,8 @@ fn costly() -> Vec<(&'static str, Vec<u8>, &'static str)> {
     );
     let one_param = times("i32 ", 65);
     vec![
-        ("a nest of blocks", nest("block ", "end ", 40_000), "blocks within another"),
-        ("a nest of loops", nest("loop ", "end ", 20_000), "in one function"),
+        ("a nest of blocks", nest("block ", "end ", 20_000), "blocks within another"),
+        ("a nest of loops", nest("loop ", "end ", 20_000), "blocks within another"),
         ("a nest of ifs", nest("i32.const 1 if ", "else nop end ", 8_000), "blocks within another"),
         (
             "a huge br_table",

@@ -1,7 +1,7 @@
 //! Commands that fail: what the rules and the core are told of it, and what a test makes go wrong.
 
 use super::injected::Injector;
-use super::{Job, Medium, Step, What, block_of, data_slot_mut};
+use super::{Job, Medium, Step, Store, What, block_of, data_slot_mut, errno};
 use crate::buffer::Views;
 use crate::ring::Done;
 use flash::{BLOCK_BYTES, MediumError};
@@ -43,6 +43,63 @@ impl Medium {
                 self.nand.fail_erase(block);
             }
             _ => {}
+        }
+    }
+
+    /// True if a disk that answers cannot read what it was asked for: of one zone that is offline, or
+    /// of some sectors.
+    pub(super) fn is_damage(&mut self, done: Done) -> bool {
+        let What::Read { slot, .. } = self.jobs[done.index].what else { return false };
+        let of_fast = self.geometry.is_fast(self.geometry.block_of(slot));
+        match -done.result {
+            libc::ENODATA | libc::EILSEQ => true,
+            libc::EIO if self.store.is_zoned() => !of_fast,
+            // A disk that is gone cannot tell the generation, either.
+            libc::EIO if !of_fast => self.watch.as_mut().is_some_and(|watch| {
+                watch.look_now();
+                watch.is_ours()
+            }),
+            _ => false,
+        }
+    }
+
+    /// What the result of an I/O operation means for its job.
+    pub(super) fn judge(&self, done: Done) -> Option<MediumError> {
+        let job = &self.jobs[done.index];
+        let unsupported = done.result == -libc::EOPNOTSUPP;
+        let discards = matches!(&self.store, Store::Direct(store) if !store.is_zoned());
+        if job.step == Step::Clear && unsupported && discards {
+            // A device that cannot discard: stale pages are told by their erase count.
+            return None;
+        }
+        if let What::Flush = job.what {
+            return (done.result < 0).then_some(MediumError::FlushFailed);
+        }
+        match -done.result {
+            libc::ENOSPC | libc::EDQUOT => Some(MediumError::NoSpace),
+            code @ (libc::ENODEV | libc::ENXIO | libc::ESHUTDOWN) => {
+                tracing::error!(?job.what, error = %errno(code), "the disk below the medium is gone");
+                Some(MediumError::UnitGone)
+            }
+            code if code > 0 => {
+                tracing::error!(?job.what, error = %errno(code), "I/O below the medium failed");
+                match job.what {
+                    What::Program { .. } | What::Erase { .. } => Some(MediumError::BlockFailed),
+                    What::Read { .. } | What::Finish { .. } | What::Flush => {
+                        Some(MediumError::UnitGone)
+                    }
+                }
+            }
+            // Files have their full length and buffers their full size: nothing moved means
+            // that the file was cut off under us.
+            0 if done.bytes > 0 => Some(MediumError::UnitGone),
+            moved if -moved != done.bytes as i32 => match job.what {
+                What::Read { .. } | What::Finish { .. } | What::Flush => {
+                    Some(MediumError::UnitGone)
+                }
+                What::Program { .. } | What::Erase { .. } => Some(MediumError::NoSpace),
+            },
+            _ => None,
         }
     }
 

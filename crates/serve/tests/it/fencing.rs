@@ -107,6 +107,7 @@ fn take_over(name: &str, device: &str) {
         std::thread::sleep(Duration::from_millis(50));
         as_from_another_machine(&folder.0);
         std::fs::remove_file(folder.socket()).unwrap();
+        std::fs::remove_file(folder.0.join("control.sock")).unwrap();
         let new = start(&folder, device);
         let began = Instant::now();
         let mut client = Client::connect(&folder.socket(), export).unwrap();
@@ -163,6 +164,7 @@ fn an_idle_server_that_lost_its_device_ends_by_itself_and_tells_its_clients() {
         client.write(0, &pattern(1, 4096)).unwrap();
         as_from_another_machine(&folder.0);
         std::fs::remove_file(folder.socket()).unwrap();
+        std::fs::remove_file(folder.0.join("control.sock")).unwrap();
         let new: Server = start(&folder, device);
         let ended = old.join().unwrap_err().to_string();
         assert!(ended.contains("generation 2"), "{ended}");

@@ -89,7 +89,8 @@ impl Steps {
             println!("\nNot run, for what is missing on this machine:\n  {}", skipped.join("\n  "));
         }
         result?;
-        let in_ci = std::env::var_os("CI").is_some_and(|value| !value.is_empty() && value != "false");
+        let in_ci =
+            std::env::var_os("CI").is_some_and(|value| !value.is_empty() && value != "false");
         match skipped.len() {
             count if count > 0 && in_ci => Err(format!("{count} tests were skipped, in CI")),
             _ => Ok(()),

@@ -118,11 +118,13 @@ fn survive_cell(
 ) {
     let scratch = Scratch::new(&format!("kc{shards}"));
     let (config, socket) = (own.file("weir.toml"), scratch.data().join("nbd.sock"));
+    // Where the clients of this server look for it: the device is elsewhere.
+    let control = scratch.data().join("control.sock");
     fs::create_dir_all(scratch.data()).expect("a folder");
     let kind = kind.replace("FAST", &format!("{:?}", own.file("fast")));
     let text = format!(
         "[device]\npath = {device:?}\nkept_memory = {kept:?}\n{kind}[nbd]\nunix = {socket:?}\n\
-         [[volume]]\nname = \"default\"\nsize = \"64MiB\"\n"
+         [control]\nunix = {control:?}\n[[volume]]\nname = \"default\"\nsize = \"64MiB\"\n"
     );
     fs::write(&config, text).expect("a config");
     let args = ["--config", &*config, "--data", device];

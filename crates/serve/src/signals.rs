@@ -44,8 +44,9 @@ pub fn run(config: &Config, ready: impl FnOnce(&Ready)) -> Result<(), ServeError
         })
         .map_err(system("start a thread"))?;
     let mut server = Server::start(config)?;
-    ready(server.ready());
+    // Before anybody hears that it is ready: who hears may send a signal at once.
     *served.lock().unwrap_or_else(PoisonError::into_inner) = Some(server.control());
+    ready(server.ready());
     server.join()
 }
 

@@ -3,7 +3,7 @@
 
 use crate::scratch::Scratch;
 use crate::server::Server;
-use crate::tools::weir;
+use crate::tools::{said, weir};
 use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -188,8 +188,14 @@ fn an_older_copy_of_the_device_is_not_taken_for_the_one_that_memory_is_of() {
     for (file, bytes) in files.iter().zip(&saved) {
         fs::write(file, bytes).expect("the copy comes back");
     }
+    // A part of the files alone is refused, and nothing is written.
+    let refused = weir(&["serve", "--config", &config]);
+    assert!(!refused.status.success(), "{}", said(&refused));
+    assert!(said(&refused).contains("is an older copy"), "{}", said(&refused));
+    fs::write(scratch.data().join("generation"), generation).expect("the copy comes back");
     let server = start(&scratch, &config);
-    assert!(why(&scratch).contains("is not on the medium"), "{}", why(&scratch));
+    let why = why(&scratch);
+    assert!(!why.is_empty(), "memory of a later life is not believed");
     assert_filled(&server, 1);
     server.terminate();
 }

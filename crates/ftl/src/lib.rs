@@ -636,10 +636,7 @@ impl Ftl {
         settings: Settings,
         logical_blocks: u32,
     ) -> Result<Self, String> {
-        settings.validate(&geometry)?;
-        let layout = CheckpointLayout::new(&geometry, logical_blocks)
-            .ok_or("pages_per_block is too small for a checkpoint; 8 and more work")?;
-        let chunks = settings.relocation_blocks / geometry.slots_per_page;
+        let (layout, chunks) = Self::checked(&geometry, &settings, logical_blocks)?;
         let tier = Tier::of(&geometry, chunks);
         let mut ftl = Self {
             policies: Policies::new(settings.policies.clone())?,
@@ -701,8 +698,19 @@ impl Ftl {
             geometry,
             settings,
         };
-        ftl.set_up()?;
-        Ok(ftl)
+        ftl.set_up().map(|()| ftl)
+    }
+
+    /// Where checkpoints lie, and how many chunks of relocation buffers there are, if all fits together.
+    fn checked(
+        geometry: &Geometry,
+        settings: &Settings,
+        logical_blocks: u32,
+    ) -> Result<(CheckpointLayout, u32), String> {
+        settings.validate(geometry)?;
+        let layout = CheckpointLayout::new(geometry, logical_blocks)
+            .ok_or("pages_per_block is too small for a checkpoint; 8 and more work")?;
+        Ok((layout, settings.relocation_blocks / geometry.slots_per_page))
     }
 
     /// What follows from the settings.

@@ -417,9 +417,8 @@ impl Ftl {
         if let Some(cached) = self.map.cached() {
             list.extend(self.cached_counters(cached));
         }
-        if self.geometry.is_tiered() {
-            list.extend(self.tier_counters());
-        }
+        let tiered = self.geometry.is_tiered().then(|| self.tier_counters());
+        list.extend(tiered.into_iter().flatten());
         list
     }
 

@@ -119,7 +119,7 @@ pub fn fill_up(seed: u64, options: &CrashOptions) -> Result<FullReport, Failure>
             host.full_is_legal = false;
         }
         // After a crash on a full disk, too.
-        if full && seed % 3 == 0 {
+        if full && seed.is_multiple_of(3) {
             let mut medium = host.sim.medium().clone();
             let mut random = Random::new(seed);
             medium.power_cut(&mut |fates| random.below(u64::from(fates)) as u32);

@@ -158,7 +158,7 @@ impl Contents {
 #[derive(Clone, Debug)]
 enum Device {
     Nand(Box<Nand>, Contents),
-    File(FileDevice),
+    File(Box<FileDevice>),
 }
 
 /// What a medium did with success since it was made.
@@ -204,7 +204,7 @@ impl SimMedium {
 
     /// The same, and it goes wrong so.
     pub fn file_with(geometry: Geometry, faults: Faults) -> Self {
-        Self::new(Device::File(FileDevice::with_faults(geometry, faults)), geometry)
+        Self::new(Device::File(Box::new(FileDevice::with_faults(geometry, faults))), geometry)
     }
 
     /// The disk below a file has no room from one instant to another.

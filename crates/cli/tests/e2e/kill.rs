@@ -192,30 +192,35 @@ fn survive_raw(kept: &str, rounds: u32) {
         server = Server::start(&scratch, &args);
         let mut client = Client::connect(&server.socket(), "unit/0").expect("a client");
         for (at, block) in blocks.iter_mut().enumerate() {
-            let version = sent[at].1;
-            let mut number = 0;
-            while number * page < raw_block {
-                let offset = at as u64 * raw_block + number * page;
-                let Ok(found) = client.try_read(offset, page as u32) else { break };
-                let whole = found == raw_page(at, number, version, page);
-                assert!(
-                    whole,
-                    "{context}: page {number} of raw block {at} is not what was written"
-                );
-                number += 1;
-            }
-            let acknowledged = if block.1 == version { block.0 } else { 0 };
-            assert!(
-                number >= acknowledged,
-                "{context}: {number} of {acknowledged} pages are there"
-            );
-            // What a kill has left open may take no more: it begins anew.
-            let erased = client.errno_of(TRIM, 0, at as u64 * raw_block, raw_block as u32);
-            assert_eq!(erased, 0, "{context}");
-            *block = (0, version + 1);
+            let shape = (raw_block, page);
+            *block = begun_anew(&mut client, (at, *block), sent[at].1, shape, &context);
         }
     }
     server.terminate();
+}
+
+/// Of a raw block all acknowledged pages are there, and what else is there was written. A kill may have left
+/// it open, and it takes no more then: it is erased, and has a new version.
+fn begun_anew(
+    client: &mut Client,
+    (at, block): (usize, (u64, u64)),
+    version: u64,
+    (raw_block, page): (u64, u64),
+    context: &str,
+) -> (u64, u64) {
+    let mut number = 0;
+    while number * page < raw_block {
+        let offset = at as u64 * raw_block + number * page;
+        let Ok(found) = client.try_read(offset, page as u32) else { break };
+        let whole = found == raw_page(at, number, version, page);
+        assert!(whole, "{context}: page {number} of raw block {at} is not what was written");
+        number += 1;
+    }
+    let acknowledged = if block.1 == version { block.0 } else { 0 };
+    assert!(number >= acknowledged, "{context}: {number} of {acknowledged} pages are there");
+    let erased = client.errno_of(TRIM, 0, at as u64 * raw_block, raw_block as u32);
+    assert_eq!(erased, 0, "{context}");
+    (0, version + 1)
 }
 
 /// An answer came: so many pages of a raw block are acknowledged.

@@ -270,7 +270,7 @@ impl Shard {
                 shard = self.me,
                 "not everything under way has ended: its memory is kept"
             );
-            std::mem::forget(self);
+            let _kept = std::mem::ManuallyDrop::new(self);
         }
         result
     }

@@ -106,7 +106,7 @@ fn every_method_of_every_path_is_refused_or_not_behind_every_door_as_the_table_s
 
     let bearer = format!("Host: localhost\r\nAuthorization: Bearer {}\r\n", guarded.token);
     let wrong = format!("Host: localhost\r\nAuthorization: Bearer {}\r\n", "0".repeat(64));
-    let foreign_host = format!("{bearer}").replace("localhost", "evil.example");
+    let foreign_host = bearer.replace("localhost", "evil.example");
     let foreign_page = format!("{bearer}Origin: http://evil.example\r\n");
     let paths: BTreeSet<&str> = ROUTES.iter().map(|route| route.1).chain(["/nothing"]).collect();
     for &pattern in &paths {

@@ -92,7 +92,7 @@ fn config(scratch: &Scratch, seed: u64, faults: &Faults) -> String {
     let config = scratch.file("weir.toml");
     let (data, socket) = (scratch.data(), scratch.data().join("nbd.sock"));
     let shards = 1 + seed / 4 % 2;
-    let kept = if seed % 3 == 0 { "off" } else { "auto" };
+    let kept = if seed.is_multiple_of(3) { "off" } else { "auto" };
     let fast = scratch.file("fast");
     let fast = match seed % 5 {
         4 => format!("[device.fast]\npath = {fast:?}\ncapacity = \"16MiB\"\n"),

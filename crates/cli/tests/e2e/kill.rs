@@ -149,7 +149,7 @@ fn survive_raw(kept: &str, rounds: u32) {
     let mut server = Server::start(&scratch, &args);
     let uri = format!("nbd+unix:///?socket={}", server.socket().display());
     let shape = client::Device::open(&uri).expect("raw units").unit(0).expect("a unit").shape();
-    let (raw_block, page) = (shape.raw_block_bytes, u64::from(shape.page_bytes));
+    let (raw_block, page) = (shape.raw_block_bytes, shape.page_bytes);
     // Of each raw block that is used: pages acknowledged, and the version they have.
     let mut blocks = [(0u64, 0u64); 4];
     for round in 1..=u64::from(rounds) {

@@ -5,7 +5,7 @@ use crate::scratch::Scratch;
 use crate::server::{SMALL, Server};
 use crate::tools::{pattern, said, weir};
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 const BLOCK: usize = flash::BLOCK_BYTES;
@@ -67,7 +67,7 @@ fn peak_kib(pid: u32) -> u64 {
 }
 
 /// The niceness of a process.
-fn nice(path: &PathBuf) -> Option<i64> {
+fn nice(path: &Path) -> Option<i64> {
     let stat = fs::read_to_string(path.join("stat")).ok()?;
     // Behind the name, which may hold anything, this is the seventeenth.
     stat.rsplit_once(") ")?.1.split(' ').nth(16)?.parse().ok()

@@ -186,7 +186,7 @@ fn no_request_outlives_a_bound_with_every_fault_on() {
             erase_fail: 2.0 * fails,
             correctable: 0.02,
             uncorrectable: 1e-4,
-            dead_unit: (seed % 5 == 0).then_some((1, dies_at)),
+            dead_unit: seed.is_multiple_of(5).then_some((1, dies_at)),
             ..Faults::default()
         };
         (options.data_may_be_lost, options.may_give_up) = (true, true);

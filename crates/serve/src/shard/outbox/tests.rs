@@ -67,7 +67,7 @@ fn gathered(message: *const libc::msghdr) -> Vec<u8> {
     // SAFETY: the outbox promises that all of it stays in place while a send is under way.
     unsafe {
         let message = &*message;
-        let iovecs = std::slice::from_raw_parts(message.msg_iov, message.msg_iovlen as usize);
+        let iovecs = std::slice::from_raw_parts(message.msg_iov, message.msg_iovlen);
         let bytes = |iovec: &libc::iovec| {
             std::slice::from_raw_parts(iovec.iov_base.cast::<u8>(), iovec.iov_len).to_vec()
         };

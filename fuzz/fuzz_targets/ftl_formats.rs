@@ -1,6 +1,6 @@
 //! The FTL's on-flash records. Bytes straight from the fuzzer must be refused or read without a
-//! panic; bytes with their checksum mended get past the first check and must encode back to what
-//! they were read from.
+//! panic; bytes with their checksum mended get past the first check and must mean the same
+//! when they are encoded again.
 #![no_main]
 
 use flash::{BLOCK_BYTES, OOB_BYTES, SlotId};
@@ -55,7 +55,9 @@ fn header(bytes: &[u8]) {
     let sum = flash::crc_append(device, &covered);
     oob[..4].copy_from_slice(&sum.to_le_bytes());
     if let Some(header) = decode_header(&oob, slot, device) {
-        assert_eq!(encode_header(&header, slot, device), oob, "{header:?}");
+        // Some bytes say nothing, whatever they are: a voucher where there is none.
+        let again = encode_header(&header, slot, device);
+        assert_eq!(decode_header(&again, slot, device), Some(header));
         assert_eq!(decode_header(&oob, SlotId(8), device), None, "another slot's is refused");
     }
 }

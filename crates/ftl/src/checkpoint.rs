@@ -21,7 +21,7 @@
 use crate::append::{Append, NONE, Owner, Page};
 use crate::config::Settings;
 use crate::counting::Counting;
-use crate::format::{CHUNK_ENTRIES, Footer, Kind, ROOT_PAGES, Root, root_shape};
+use crate::format::{CHUNK_ENTRIES, Footer, Kind, ROOT_PAGES, Root, VERSION, root_shape};
 use crate::policy::Purpose;
 use crate::staging::Staging;
 use crate::{BandState, Ftl, Mutant, Phase};
@@ -233,6 +233,7 @@ impl Ftl {
 
     fn append_roots(&mut self, position: u32) {
         let root = Root {
+            version: VERSION,
             uuid: self.uuid,
             checkpoint: self.checkpoint.next_order,
             bands: self.layout.bands,

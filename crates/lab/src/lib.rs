@@ -38,6 +38,7 @@ pub mod load;
 pub mod lost_map;
 pub mod map_reads;
 pub mod medium;
+pub mod missed;
 pub mod model;
 mod packed;
 pub mod parallel;

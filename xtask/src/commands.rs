@@ -1,8 +1,11 @@
 //! The commands themselves: each a short list of programs to run in order, stopping at the first
 //! that fails.
 
-use crate::{root, tidy};
+use crate::steps::Steps;
+use crate::{cargo_path, root, tidy};
 use serde_json::Value;
+use std::collections::BTreeSet;
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -10,6 +13,7 @@ use std::time::{Duration, Instant};
 pub fn check() -> Result<(), String> {
     cargo(&["fmt", "--all", "--check"], &[])?;
     cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"], &[])?;
+    quick_crates()?;
     tidy()
 }
 
@@ -25,25 +29,119 @@ pub fn tidy() -> Result<(), String> {
 
 /// Everything that proves something. `args` go to each test run: usually a name.
 pub fn test(args: &[String]) -> Result<(), String> {
-    // The server's own crates and the pure ones in the dev profile, with overflow checks. The
-    // clients' tests drive the binary that users run, so they come last and in release.
-    cargo(&["test", "--workspace", "--exclude", "cli"], args)?;
-    cargo(&["test", "--package", "cli", "--bins"], args)?;
-    mutants(args)?;
-    e2e(args)
+    let metadata = metadata()?;
+    let mut steps = Steps::new(&target(&metadata))?;
+    let result = test_steps(&mut steps, &metadata, args);
+    steps.end(result)
 }
 
-/// The tests that plant a bug in the FTL and demand that a checker finds it, if the lab has them.
-fn mutants(args: &[String]) -> Result<(), String> {
-    if !has_feature(&metadata()?, "lab", "mutants") {
-        return Ok(());
+/// One profile for all, the one of developers: optimized where the time goes, with overflow checks
+/// everywhere. And always the whole workspace, of which a step takes some targets: other packages would
+/// mean other features of what they share, and all of that once more.
+fn test_steps(steps: &mut Steps, metadata: &Value, args: &[String]) -> Result<(), String> {
+    let every = ["--lib", "--bins", "--test", "it"];
+    let build = ["test", "--workspace", "--no-run", "--test", "e2e"];
+    steps.cargo("build", &[&build[..], &every].concat(), &[])?;
+    steps.cargo(
+        "unit, model, simulation",
+        &[&["test", "--workspace"][..], &every].concat(),
+        args,
+    )?;
+    steps.cargo("examples in documents", &["test", "--workspace", "--doc"], args)?;
+    if has_feature(metadata, "lab", "mutants") {
+        mutants(steps, args)?;
     }
-    cargo(&["test", "--release", "--package", "lab", "--features", "mutants"], args)
+    steps.cargo("real clients", E2E, args)
 }
+
+/// The tests that plant a bug in the FTL and demand that a checker finds it. The other tests of the
+/// lab ran without the mutants already.
+fn mutants(steps: &mut Steps, args: &[String]) -> Result<(), String> {
+    let only = ["mutants::".to_owned()];
+    let args = if args.is_empty() { &only[..] } else { args };
+    // With cli, which has no such test, so that the crates of others have the features that they were
+    // built with: alone the lab would want a dozen of them once more.
+    let packages = ["--package", "lab", "--package", "cli", "--features", "lab/mutants"];
+    steps.cargo("mutants", &[&["test"][..], &packages, &["--test", "it"]].concat(), args)
+}
+
+const E2E: &[&str] = &["test", "--workspace", "--test", "e2e"];
 
 /// The real clients.
 pub fn e2e(args: &[String]) -> Result<(), String> {
-    cargo(&["test", "--release", "--package", "cli", "--test", "e2e"], args)
+    let mut steps = Steps::new(&target(&metadata()?))?;
+    let result = steps.cargo("real clients", E2E, args);
+    steps.end(result)
+}
+
+/// Crates of others that the build of `./x run` may have at most. Somebody waits for each of them.
+const QUICK_CRATES_MAX: usize = 125;
+/// How `./x run` builds, beside the profile.
+const QUICK: [&str; 3] = ["--package", "cli", "--no-default-features"];
+
+/// What `./x run` builds stays small, and leaves out what it says.
+fn quick_crates() -> Result<(), String> {
+    let tree = ["tree", "--edges", "normal,build", "--prefix", "none", "--format", "{p}"];
+    let output = Command::new(cargo_path())
+        .args([&tree[..], &QUICK].concat())
+        .current_dir(root())
+        .output()
+        .map_err(|error| format!("cargo tree: {error}"))?;
+    if !output.status.success() {
+        return Err(format!("cargo tree: {}", String::from_utf8_lossy(&output.stderr)));
+    }
+    let text = String::from_utf8_lossy(&output.stdout);
+    let lines = text.lines().map(|line| line.trim_end_matches(" (*)"));
+    // Ours have a path behind the version.
+    let crates: BTreeSet<&str> =
+        lines.filter(|line| !line.is_empty() && !line.contains("(/")).collect();
+    let heavy = ["wasmtime ", "resvg "].map(|name| crates.iter().any(|c| c.starts_with(name)));
+    println!("quick build: {} crates of others, at most {QUICK_CRATES_MAX}", crates.len());
+    if heavy.contains(&true) || crates.len() > QUICK_CRATES_MAX {
+        return Err(format!(
+            "the build of ./x run has grown: it has {} crates of others of at most \
+             {QUICK_CRATES_MAX}, and neither wasmtime nor resvg; `cargo tree {}` shows why: make a \
+             feature of what serving does not need",
+            crates.len(),
+            QUICK.join(" ")
+        ));
+    }
+    Ok(())
+}
+
+/// Builds as `./x run` does, and asks the binary for what it has not.
+pub fn quick() -> Result<(), String> {
+    quick_crates()?;
+    let metadata = metadata()?;
+    let mut steps = Steps::new(&target(&metadata))?;
+    let built = steps.cargo(
+        "build of ./x run",
+        &[&["build", "--profile", "quick"][..], &QUICK].concat(),
+        &[],
+    );
+    steps.end(built)?;
+    let weir = target(&metadata).join("quick/weir");
+    let module = root().join("plugins/greedy/greedy.wasm");
+    let module = module.to_str().ok_or("the repository's path is not UTF-8")?;
+    for (args, said) in [
+        (&["--version"][..], "without plugins, png"),
+        (&["plugin", "test", module], "this build of weir has no plugins"),
+    ] {
+        let output = Command::new(&weir).args(args).output();
+        let output = output.map_err(|error| format!("{}: {error}", weir.display()))?;
+        let text = [output.stdout, output.stderr].concat();
+        let text = String::from_utf8_lossy(&text);
+        if !text.contains(said) {
+            return Err(format!("weir {} does not say {said:?}: {text}", args.join(" ")));
+        }
+    }
+    Ok(())
+}
+
+/// Where cargo puts what it makes.
+fn target(metadata: &Value) -> PathBuf {
+    let folder = metadata["target_directory"].as_str();
+    folder.map_or_else(|| root().join("target"), PathBuf::from)
 }
 
 /// One simulated system: `weir lab sim [--seed N]`.
@@ -119,10 +217,7 @@ fn weir(words: &[&str], args: &[String]) -> Result<(), String> {
 }
 
 fn cargo(words: &[&str], args: &[String]) -> Result<(), String> {
-    // The cargo that runs us, so that a chosen toolchain stays chosen.
-    run(Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
-        .args(words)
-        .args(args))
+    run(Command::new(cargo_path()).args(words).args(args))
 }
 
 fn run(command: &mut Command) -> Result<(), String> {
@@ -134,7 +229,7 @@ fn run(command: &mut Command) -> Result<(), String> {
 
 /// What cargo knows about the workspace.
 fn metadata() -> Result<Value, String> {
-    let output = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+    let output = Command::new(cargo_path())
         .args(["metadata", "--format-version=1", "--no-deps"])
         .current_dir(root())
         .output()

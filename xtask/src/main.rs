@@ -2,8 +2,10 @@
 //! up a machine and calls them.
 
 mod commands;
+mod steps;
 mod tidy;
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -13,6 +15,7 @@ pub const COMMANDS: &[(&str, &str)] = &[
     ("tidy", "the rules of the house: layers, lengths, links, words"),
     ("test", "[filter]: unit, model, simulation, mutant and real-client tests"),
     ("e2e", "[filter]: the tests with real clients"),
+    ("quick", "the build of `./x run`: its size, and that it says what it leaves out"),
     ("sim", "[seed]: one simulated system; the same seed does the same, to the bit"),
     ("soak", "--minutes N: new seeds until time is over"),
     ("bench", "[args]: `weir bench`"),
@@ -29,6 +32,7 @@ fn main() -> ExitCode {
         "check" => commands::check(),
         "tidy" => commands::tidy(),
         "test" => commands::test(rest),
+        "quick" => commands::quick(),
         "e2e" => commands::e2e(rest),
         "sim" => commands::sim(rest),
         "soak" => commands::soak(rest),
@@ -54,6 +58,11 @@ fn usage(command: &str) -> String {
         text.push_str(&format!("cargo xtask {name:6} {what}\n"));
     }
     text
+}
+
+/// The cargo that runs us, so that a chosen toolchain stays chosen.
+pub fn cargo_path() -> OsString {
+    std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into())
 }
 
 /// The repository's root: where this crate's folder lies.

@@ -1,5 +1,6 @@
 //! `weir lab list`, `run` and `claims`: the papers' figures and tables, measured on Weir's own code.
 
+use crate::features;
 use crate::output::{Progress, print, print_json, table};
 use crate::{End, Failure};
 use lab::experiment::{self, Experiment, Options, Scale};
@@ -210,6 +211,9 @@ fn measure(experiment: &Experiment, options: &Options) -> Result<Report, Failure
 }
 
 fn write_report(report: &Report, path: &Path) -> Result<(), Failure> {
-    let written = report::write(report, path);
-    written.map(|_| ()).map_err(|error| format!("{}: {error}", path.display()))
+    report::write(report, path).map_err(|error| format!("{}: {error}", path.display()))?;
+    if !report::PNG_BUILT_IN && !report.figures.is_empty() {
+        eprintln!("the figures are SVG only: this build of weir has no png; {}", features::MEND);
+    }
+    Ok(())
 }

@@ -12,6 +12,7 @@ mod ctl;
 mod device;
 mod devices;
 mod experiments;
+mod features;
 mod format;
 mod inspect;
 mod lab;
@@ -33,6 +34,7 @@ use std::process::ExitCode;
 #[command(
     name = "weir",
     version,
+    long_version = features::VERSION,
     after_help = "Examples:\n  \
         weir serve                    a device of 8 GiB in ./weir-data, made if it is not there\n  \
         weir serve --memory           the same in memory, without delays\n  \

@@ -15,23 +15,38 @@
 #![warn(missing_docs)]
 #![forbid(unsafe_code)]
 
+#[cfg(not(feature = "wasm"))]
+mod absent;
+// Without the feature nobody asks which exports make which policy.
+#[cfg_attr(not(feature = "wasm"), allow(dead_code))]
 mod abi;
+#[cfg(feature = "wasm")]
 mod check;
+#[cfg(feature = "wasm")]
 mod erase;
+#[cfg(feature = "wasm")]
 mod guest;
+#[cfg(feature = "wasm")]
+mod module;
+#[cfg(feature = "wasm")]
 mod stream;
+#[cfg(feature = "wasm")]
 mod unit;
+#[cfg(feature = "wasm")]
 mod victim;
+#[cfg(feature = "wasm")]
 mod wear;
 
 pub use abi::{Kind, functions};
+#[cfg(not(feature = "wasm"))]
+pub use absent::Module;
+#[cfg(feature = "wasm")]
+pub use module::Module;
 
-use abi::Signature;
-use ftl::policy::Chosen;
-use ftl::policy::stream::Shape;
-use guest::Guest;
 use std::fmt;
-use std::sync::Arc;
+
+/// Whether this build compiles and runs modules (the feature `wasm`).
+pub const BUILT_IN: bool = cfg!(feature = "wasm");
 
 /// Largest module: compiling takes time in proportion.
 pub const MODULE_BYTES_MAX: usize = 256 << 10;
@@ -42,6 +57,8 @@ pub const NAME_BYTES_MAX: usize = 32;
 /// Why a module is not taken.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum LoadError {
+    /// This build has nothing to compile it with.
+    NotBuilt,
     /// Its name cannot be part of a policy's.
     Name(String),
     /// Larger than [`MODULE_BYTES_MAX`].
@@ -66,6 +83,11 @@ pub enum LoadError {
 impl fmt::Display for LoadError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::NotBuilt => write!(
+                f,
+                "this build of weir has no plugins: `./x weir` makes one that has, and so does \
+                 `cargo build --release -p cli`"
+            ),
             Self::Name(name) => write!(
                 f,
                 "the name {name:?} must have 1 to {NAME_BYTES_MAX} of the characters a-z, 0-9 and -"
@@ -93,115 +115,3 @@ impl fmt::Display for LoadError {
 }
 
 impl std::error::Error for LoadError {}
-
-/// A module that is compiled and was tried.
-#[derive(Clone)]
-pub struct Module {
-    name: String,
-    bytes: usize,
-    kinds: Vec<Kind>,
-    code: Arc<wasmtime::Module>,
-}
-
-impl Module {
-    /// Compiles `bytes`, checks what it exports, and tries it on views of each kind.
-    ///
-    /// # Errors
-    /// What is wrong with it, and the mend.
-    pub fn load(name: &str, bytes: &[u8]) -> Result<Self, LoadError> {
-        let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-        if name.is_empty() || name.len() > NAME_BYTES_MAX || !name.bytes().all(plain) {
-            return Err(LoadError::Name(name.chars().take(NAME_BYTES_MAX).collect()));
-        }
-        if bytes.len() > MODULE_BYTES_MAX {
-            return Err(LoadError::TooLarge(bytes.len()));
-        }
-        if !bytes.starts_with(b"\0asm") {
-            return Err(LoadError::NotWasm);
-        }
-        let code = guest::compile(bytes).map_err(LoadError::Invalid)?;
-        if let Some(import) = code.imports().next() {
-            return Err(LoadError::Imports(format!("{}.{}", import.module(), import.name())));
-        }
-        let kinds = abi::kinds(&exports(&code)).map_err(LoadError::Exports)?;
-        let module = Self { name: name.into(), bytes: bytes.len(), kinds, code: Arc::new(code) };
-        for &kind in &module.kinds {
-            check::check(&module, kind).map_err(|reason| LoadError::Check { kind, reason })?;
-        }
-        Ok(module)
-    }
-
-    /// Its name.
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
-    /// What a policy of it is called: `wasm:NAME`.
-    pub fn policy_name(&self) -> String {
-        format!("wasm:{}", self.name)
-    }
-
-    /// Bytes of the module.
-    pub fn bytes(&self) -> usize {
-        self.bytes
-    }
-
-    /// The decisions it can make.
-    pub fn kinds(&self) -> &[Kind] {
-        &self.kinds
-    }
-
-    /// A policy for `decision`; one for streams is made for `shape`.
-    ///
-    /// # Errors
-    /// It has none of that kind, or it broke while it was made.
-    pub fn make(&self, decision: &str, shape: Shape) -> Result<Chosen, String> {
-        let kind = self.kinds.iter().find(|kind| kind.decision() == decision).ok_or_else(|| {
-            let kinds: Vec<&str> = self.kinds.iter().map(|kind| kind.decision()).collect();
-            format!("{} decides {}, not {decision}", self.policy_name(), kinds.join(" and "))
-        })?;
-        self.made(*kind, shape).map_err(|reason| format!("{}: {reason}", self.policy_name()))
-    }
-
-    fn made(&self, kind: Kind, shape: Shape) -> Result<Chosen, String> {
-        let guest = Guest::new(&self.code)?;
-        Ok(match kind {
-            Kind::Victim => Chosen::Victim(Box::new(victim::WasmVictim::new(guest)?)),
-            Kind::Stream => Chosen::Stream(Box::new(stream::WasmStream::new(guest, shape)?)),
-            Kind::Erase => Chosen::Erase(Box::new(erase::WasmErase::new(guest)?)),
-            Kind::Wear => Chosen::Wear(Box::new(wear::WasmWear::new(guest)?)),
-            Kind::Unit => Chosen::Unit(Box::new(unit::WasmUnit::new(guest)?)),
-        })
-    }
-}
-
-impl fmt::Debug for Module {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Module({}, {} bytes, {:?})", self.name, self.bytes, self.kinds)
-    }
-}
-
-/// What the module exports: functions by their signature, `None` for the memory.
-fn exports(code: &wasmtime::Module) -> Vec<(String, Option<Signature>)> {
-    use wasmtime::{ExternType, ValType};
-    let letter = |of: ValType| match of {
-        ValType::I32 => 'i',
-        ValType::I64 => 'l',
-        _ => '?',
-    };
-    let mut list = Vec::new();
-    for export in code.exports() {
-        match export.ty() {
-            ExternType::Func(function) => {
-                let params = function.params().map(letter).collect();
-                let results = function.results().map(letter).collect();
-                list.push((export.name().to_owned(), Some((params, results))));
-            }
-            ExternType::Memory(memory) if !memory.is_64() && !memory.is_shared() => {
-                list.push((export.name().to_owned(), None));
-            }
-            _ => {}
-        }
-    }
-    list
-}

@@ -9,7 +9,8 @@ use std::path::Path;
 const REQUIRED: &[&str] =
     &["README.md", "ARCHITECTURE.md", "STYLE.md", "GLOSSARY.md", "CONTRIBUTING.md", "CHANGELOG.md"];
 /// A word in backticks that begins with one of these is a path from the root.
-const PATH_HEADS: &[&str] = &["crates/", "docs/", "xtask/", "fuzz/", "experiments/", ".ci/"];
+const PATH_HEADS: &[&str] =
+    &["crates/", "docs/", "xtask/", "fuzz/", "experiments/", "traces/", ".ci/"];
 
 /// The faults of one document.
 pub fn check(root: &Path, path: &Path, name: &str, text: &str) -> Vec<String> {

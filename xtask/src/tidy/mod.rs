@@ -4,6 +4,7 @@
 
 mod documents;
 mod layers;
+mod outside;
 mod source;
 
 use serde_json::Value;
@@ -23,6 +24,10 @@ pub fn run(root: &Path, metadata: &Value) -> Result<Vec<String>, String> {
             Some("rs") => faults.extend(source::check(&name, &read(path)?)),
             Some("md") => faults.extend(documents::check(root, path, &name, &read(path)?)),
             _ => {}
+        }
+        // Not all files are text; a path in one that is not is nobody's to follow.
+        if let Ok(text) = fs::read_to_string(path) {
+            faults.extend(outside::check(root, path, &name, &text));
         }
     }
     faults.extend(documents::required(root)?);
@@ -56,6 +61,7 @@ const ROOT_ENTRIES: &[&str] = &[
     "rust-toolchain.toml",
     "rustfmt.toml",
     "target",
+    "traces",
     "weir-data",
     "x",
     "xtask",

@@ -1,5 +1,5 @@
-//! `weir advise` as people use it: on a made-up trace and on the recorded ones of the project's shared
-//! data; and what it says of what it cannot advise on.
+//! `weir advise` as people use it: on a made-up trace and on the recorded ones of the
+//! repository; and what it says of what it cannot advise on.
 
 use crate::scratch::Scratch;
 use crate::tools::{run, said, weir, weir_path};
@@ -105,14 +105,12 @@ fn what_cannot_be_advised_on_is_refused_with_place_and_mend() {
 /// A tenth of the address space: the whole traces take a minute.
 #[test]
 fn recorded_traces_are_advised_on() {
-    for path in recorded().iter().filter(|path| !path.ends_with("wsrch-small.trace")) {
+    for path in &recorded() {
         let path = path.to_str().unwrap();
         let text = advised(&[
             path,
             "--device",
             "intel-320",
-            "--repair",
-            "time",
             "--op",
             "15",
             "--gc",

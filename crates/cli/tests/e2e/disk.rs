@@ -1,13 +1,13 @@
 //! A real disk below: a loop device, by direct I/O, as people would give Weir a partition. What it
 //! held before is not overwritten by accident, and a mounted one is not touched at all.
 //!
-//! Needs root and loop devices; where these are missing the tests step aside and say so.
+//! Needs root and loop devices; where these are missing the tests step aside and are told of.
 
 use crate::scratch::Scratch;
 use crate::server::Server;
-use crate::tools::{output, pattern, run, said, weir};
+use crate::tools::{output, pattern, root_and, run, said, weir};
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 const MIB: usize = 1 << 20;
 const DISK_MIB: usize = 512;
@@ -107,8 +107,7 @@ struct Disk {
 
 impl Disk {
     fn new(name: &str) -> Option<Self> {
-        if !Path::new("/dev/loop-control").exists() || run("id", &["-u"]).trim() != "0" {
-            eprintln!("SKIPPED: {name}: a disk needs root and loop devices");
+        if !root_and(&format!("a real disk below ({name})"), "/dev/loop-control") {
             return None;
         }
         let scratch = Scratch::new(name);

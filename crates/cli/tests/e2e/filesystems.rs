@@ -2,11 +2,11 @@
 //! loop device makes it a disk. A real tree of files is copied in, and must be whole after the
 //! server was restarted or killed.
 //!
-//! Needs root and `/dev/fuse`; where these are missing the tests step aside and say so.
+//! Needs root and `/dev/fuse`; where these are missing the tests step aside and are told of.
 
 use crate::scratch::Scratch;
 use crate::server::Server;
-use crate::tools::{output, run};
+use crate::tools::{output, root_and, run};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -40,8 +40,7 @@ const XFS: Tools = (&["mkfs.xfs", "-q", "-f"], &["xfs_repair", "-n"]);
 
 /// Copies a tree into a new file system, unmounts, stops the server with `stop`, and compares.
 fn keeps_a_tree(kind: &str, args: &[&str], (make, check): Tools, stop: fn(Server)) {
-    if !Path::new("/dev/fuse").exists() || run("id", &["-u"]).trim() != "0" {
-        eprintln!("SKIPPED: {kind} on a volume needs root and /dev/fuse");
+    if !root_and(&format!("{kind} on a volume"), "/dev/fuse") {
         return;
     }
     let scratch = Scratch::new(kind);

@@ -5,8 +5,8 @@
 //!
 //! The tests share nothing and use no fixed port, so they run in parallel. They need the packages
 //! that `./x test` installs; a missing tool fails with its name, it does not pass as a skip. Only
-//! the file system tests may step aside, where the machine has no `/dev/fuse` or we are not root,
-//! and they say so.
+//! tests that need root, a device of the machine (`/dev/fuse`) or a guest may step aside, by
+//! [`tools::skipped`]: `./x test` tells which did, and in CI that is a failure.
 //!
 //! `WEIR_E2E_BINARY=/usr/bin/weir cargo test -p cli --test e2e` drives another binary.
 

@@ -2,7 +2,7 @@
 
 use crate::scratch::Scratch;
 use crate::server::{SMALL, Server};
-use crate::tools::run;
+use crate::tools::{root_and, run};
 
 /// Runs a script with `h` connected to the default volume and structured replies on. The system's
 /// interpreter, because Debian's `python3-libnbd` belongs to it and not to a user's own.
@@ -204,9 +204,7 @@ impl Drop for Tmpfs {
 
 #[test]
 fn a_full_disk_below_is_told_and_nothing_is_lost() {
-    // SAFETY: asks for the user's number, nothing else.
-    if unsafe { libc::geteuid() } != 0 {
-        eprintln!("stepping aside: a file system of limited size needs root");
+    if !root_and("a full disk below", "/proc/mounts") {
         return;
     }
     let scratch = Scratch::new("pyfull");

@@ -180,19 +180,13 @@ fn what_a_format_cannot_hold_is_left_out_only_on_request() {
     assert_eq!(stat(&out, &[])["requests"], 2);
 }
 
-/// The recorded traces, where the project's shared data is.
+/// The recorded traces of the repository.
 pub fn recorded() -> Vec<PathBuf> {
-    let root = std::env::var_os("WEIR_SHARED_DATA").map(PathBuf::from);
-    let root =
-        root.unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data"));
-    let mut found = Vec::new();
-    for folder in ["traces/recorded", "traces/mqsim"] {
-        let entries = fs::read_dir(root.join(folder)).into_iter().flatten().flatten();
-        found.extend(entries.map(|entry| entry.path()));
-    }
-    if found.is_empty() {
-        eprintln!("SKIPPED: no recorded traces in {}: set WEIR_SHARED_DATA", root.display());
-    }
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../traces");
+    let entries = fs::read_dir(&folder).expect("traces/ is part of the repository");
+    let mut found: Vec<PathBuf> = entries.map(|entry| entry.expect("an entry").path()).collect();
+    found.retain(|path| path.extension().is_some_and(|extension| extension == "zst"));
+    assert!(found.len() >= 3, "{}: {found:?}", folder.display());
     found.sort();
     found
 }
@@ -202,12 +196,11 @@ fn recorded_traces_are_read_whole_and_survive_a_conversion() {
     let scratch = Scratch::new("trace-recorded");
     for path in recorded() {
         let path = path.to_str().unwrap();
-        // Requests of several processors are not always in order of time.
-        let before = stat(path, &["--repair", "time"]);
+        let before = stat(path, &[]);
         assert_eq!(before["repairs"]["skipped"], 0, "{path}");
         assert!(before["requests"].as_u64().unwrap() > 6000, "{path}");
         let converted = scratch.file("x.weir");
-        weir_run(&["trace", "convert", path, &converted, "--overwrite", "--repair", "time"]);
+        weir_run(&["trace", "convert", path, &converted, "--overwrite"]);
         let mut after = stat(&converted, &[]);
         for own in ["trace", "format", "repairs"] {
             after[own] = before[own].clone();

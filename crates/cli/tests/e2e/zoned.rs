@@ -2,7 +2,7 @@
 //! which 14 may be open at a time. The server and its clients run in the guest; it is killed, checked and
 //! started again, with the zoned disk alone and behind a fast tier, which is taken away in the end.
 //!
-//! Steps aside like the other test in a guest, and says so.
+//! Steps aside like the other test in a guest.
 
 use crate::guest::Guest;
 use crate::scratch::Scratch;

@@ -1,17 +1,20 @@
 //! Puts a report on disk: the page, and beside it each figure as SVG and as PNG.
 
-use super::{Report, ReportError, html, png, svg};
+use super::{PNG_BUILT_IN, Report, ReportError, html, png, svg};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Writes `PATH.html` with its figures beside it as `PATH-FIGURE.svg` and `.png`; or, if `path` does
-/// not end in `.html`, into the directory `path`, under the report's name. Returns what it wrote.
+/// Writes `PATH.html` with its figures beside it as `PATH-FIGURE.svg` and, where the build has it, `.png`; or, if
+/// `path` does not end in `.html`, into the directory `path`, under the report's name. Returns what it
+/// wrote.
 pub fn write(report: &Report, path: &Path) -> Result<Vec<PathBuf>, ReportError> {
     // Everything is rendered first: a report that cannot be drawn leaves no half of it behind.
     let mut files = vec![(String::new(), html(report)?.into_bytes())];
     for figure in &report.figures {
         files.push((format!("-{}.svg", figure.id), svg(figure)?.into_bytes()));
-        files.push((format!("-{}.png", figure.id), png(figure)?));
+        if PNG_BUILT_IN {
+            files.push((format!("-{}.png", figure.id), png(figure)?));
+        }
     }
     let is_page = path.extension().is_some_and(|extension| extension == "html");
     let page = if is_page { path.to_owned() } else { path.join(format!("{}.html", report.name)) };

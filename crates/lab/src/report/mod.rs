@@ -18,6 +18,7 @@ mod files;
 mod html;
 mod mark;
 mod number;
+#[cfg_attr(not(feature = "png"), path = "no_png.rs")]
 mod png;
 mod text;
 mod theme;
@@ -29,7 +30,7 @@ pub use chart::svg;
 pub use claim::{BadClaim, Claim, Goal, Statement, Tolerance, Value, Verdict, judge};
 pub use files::write;
 pub use html::html;
-pub use png::png;
+pub use png::{BUILT_IN as PNG_BUILT_IN, png};
 pub use text::{claims_text, text};
 
 use serde::{Deserialize, Serialize};

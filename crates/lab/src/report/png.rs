@@ -5,6 +5,9 @@
 use super::{Figure, ReportError, svg};
 use resvg::{tiny_skia, usvg};
 
+/// Whether this build draws PNG (the feature `png`).
+pub const BUILT_IN: bool = true;
+
 /// Pixels of the picture for one of the drawing: sharp on a projector.
 const SCALE: f32 = 2.0;
 

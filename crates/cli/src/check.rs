@@ -99,7 +99,7 @@ fn begin(shards: &[Offline]) -> Findings {
         blocks_read: 0,
         blocks_mapped: shards.iter().map(|shard| shard.report().blocks_mapped).sum(),
         clean_shutdown: shards.iter().all(|shard| shard.report().clean),
-        faults: Vec::new(),
+        faults: shards[0].impaired().to_vec(),
         pages_torn: shards.iter().map(|shard| shard.report().pages_torn).sum(),
         slots_corrected: 0,
         slots_damaged: shards.iter().map(|shard| shard.report().slots_damaged).sum(),

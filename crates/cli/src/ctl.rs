@@ -1,13 +1,12 @@
-//! `weir ctl`: changes a running server over its HTTP API: its policies (what there are, what is in
+//! `weir ctl`: changes a running server over its control socket: its policies (what there are, what is in
 //! force, which one shall decide, modules of the user's own), and whether it has a fast tier.
 
 use crate::output::{Progress, print, print_json, table};
-use crate::status::{address_of, ago, array};
+use crate::status::{PlaceArgs, ago, array};
 use crate::{End, Failure};
-use client::http::{Answer, request};
+use client::http::{Answer, Place, request};
 use ftl::policy::DECISIONS;
 use serde_json::{Value, json};
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -34,9 +33,8 @@ pub struct Args {
     /// The folder of the device that is served
     #[arg(long, value_name = "DIR", default_value = crate::device::DATA_DEFAULT, global = true)]
     data: PathBuf,
-    /// Where the server's HTTP is, instead of looking into the folder
-    #[arg(long, value_name = "ADDR", global = true)]
-    http: Option<String>,
+    #[command(flatten)]
+    place: PlaceArgs,
     /// Print JSON
     #[arg(long, global = true)]
     json: bool,
@@ -92,25 +90,25 @@ enum Policy {
 }
 
 pub fn run(args: &Args) -> Result<End, Failure> {
-    let address = address_of(&args.data, args.http.as_deref())?;
+    let place = &args.place.find(&args.data)?;
     let command = match &args.command {
         Command::Policy(command) => command,
-        Command::Fast(Fast::Detach { no_wait }) => return detach(address, !no_wait, args.json),
+        Command::Fast(Fast::Detach { no_wait }) => return detach(place, !no_wait, args.json),
     };
     let (value, text) = match command {
         Policy::List => {
-            let value = ask(address, "GET", "/policy", b"")?;
+            let value = ask(place, "GET", "/policy", b"")?;
             let text = list(&value);
             (value, text)
         }
         Policy::Show => {
-            let value = ask(address, "GET", "/status", b"")?;
+            let value = ask(place, "GET", "/status", b"")?;
             let text = show(&value);
             (value["shards"].clone(), text)
         }
         Policy::Set { volume, policy } => {
             let wanted = wanted(volume, policy)?;
-            let value = ask(address, "POST", "/policy", wanted.to_string().as_bytes())?;
+            let value = ask(place, "POST", "/policy", wanted.to_string().as_bytes())?;
             let text = format!(
                 "{} is decided by {} from now on\n",
                 value["decision"].as_str().unwrap_or_default(),
@@ -127,7 +125,7 @@ pub fn run(args: &Args) -> Result<End, Failure> {
                     "--name {name}: must be of the characters a-z, 0-9 and -, for example mine"
                 ));
             }
-            let value = ask(address, "PUT", &format!("/plugins/{name}"), &bytes)
+            let value = ask(place, "PUT", &format!("/plugins/{name}"), &bytes)
                 .map_err(|why| format!("{}: {why}", file.display()))?;
             let text = format!("loaded: {}\n", plugin_line(&value));
             (value, text)
@@ -142,13 +140,13 @@ pub fn run(args: &Args) -> Result<End, Failure> {
 }
 
 /// Begins to detach the fast tier; with `wait`, tells how it goes until it has ended.
-fn detach(address: SocketAddr, wait: bool, as_json: bool) -> Result<End, Failure> {
-    let mut fast = ask(address, "POST", "/fast/detach", b"{}")?;
+fn detach(place: &Place, wait: bool, as_json: bool) -> Result<End, Failure> {
+    let mut fast = ask(place, "POST", "/fast/detach", b"{}")?;
     let mut progress = Progress::new("detach");
     let whole = fast["bytes_valid"].as_u64().unwrap_or(0);
     while wait && fast["state"] == "draining" {
         std::thread::sleep(LOOK_AGAIN);
-        fast = ask(address, "GET", "/fast", b"")?;
+        fast = ask(place, "GET", "/fast", b"")?;
         let left = fast["bytes_valid"].as_u64().unwrap_or(0);
         progress.at(whole.saturating_sub(left), whole.max(1));
     }
@@ -191,12 +189,12 @@ fn wanted(volume: &str, policy: &str) -> Result<Value, Failure> {
 }
 
 /// One request; a refusal is an error with the server's reason.
-fn ask(address: SocketAddr, method: &str, path: &str, body: &[u8]) -> Result<Value, Failure> {
+fn ask(place: &Place, method: &str, path: &str, body: &[u8]) -> Result<Value, Failure> {
     let head = if method == "POST" { "Content-Type: application/json\r\n" } else { "" };
-    let answer: Answer = request(address, (method, path), head, body, PATIENCE)?;
+    let answer: Answer = request(place, (method, path), head, body, PATIENCE)?;
     match answer.status {
         200 => serde_json::from_slice(&answer.body)
-            .map_err(|error| format!("http://{address}{path}: no JSON: {error}: is it Weir?")),
+            .map_err(|error| format!("{place}{path}: no JSON: {error}: is it Weir?")),
         _ => Err(answer.reason()),
     }
 }

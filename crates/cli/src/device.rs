@@ -140,8 +140,13 @@ pub struct Request<'a> {
     pub memory: bool,
     /// Where HTTP listens; "none" or "off" for nowhere.
     pub http: Option<&'a str>,
+    /// Other machines may reach it there.
+    pub http_remote: bool,
+    pub control: Option<&'a Path>,
     pub socket: Option<&'a Path>,
     pub tcp: Option<&'a str>,
+    /// Other machines may reach it there, without TLS.
+    pub tcp_plain: bool,
     /// Expect a device to be made, not one that is there.
     pub fresh: bool,
 }
@@ -198,11 +203,6 @@ fn read_config(path: &Path, current: &Path) -> Result<(Table, PathBuf), Failure>
 }
 
 fn lay_over(table: &mut Table, request: &Request<'_>, data: &Path) -> Result<(), Failure> {
-    let utf8 = |path: &Path| {
-        path.to_str()
-            .map(str::to_owned)
-            .ok_or_else(|| format!("{}: is not UTF-8: choose a path that is", path.display()))
-    };
     set(table, "device", "path", utf8(data)?.into());
     if request.memory {
         set(table, "device", "kind", "memory".into());
@@ -223,35 +223,78 @@ fn lay_over(table: &mut Table, request: &Request<'_>, data: &Path) -> Result<(),
         }
         None => set_default(table, "http", "address", HTTP_DEFAULT.into()),
     }
+    if request.http_remote {
+        set(table, "http", "remote", true.into());
+    }
     if let Some(address) = request.tcp {
         set(table, "nbd", "tcp", address.into());
     }
+    if request.tcp_plain {
+        set(table, "nbd", "tcp_plain", true.into());
+    }
+    lay_sockets(table, request, data)
+}
+
+/// The sockets that nobody has named lie beside the device.
+fn lay_sockets(table: &mut Table, request: &Request<'_>, data: &Path) -> Result<(), Failure> {
     let listens = text_of(table, "nbd", "unix").is_some() || text_of(table, "nbd", "tcp").is_some();
     let socket = match request.socket {
         Some(socket) => Some(std::path::absolute(socket).unwrap_or(socket.into())),
         None if listens => None,
-        // A disk has no folder where a socket would be looked for; a file has its socket beside it.
-        None if is_block_device(data) => {
-            let name = data.file_name().unwrap_or_default().to_string_lossy();
-            Some(std::path::absolute(format!("weir-{name}.sock")).unwrap_or_default())
-        }
-        None if data.is_file() || text_of(table, "device", "kind") == Some("file") => {
-            Some(data.with_extension("sock"))
-        }
-        None => Some(data.join("nbd.sock")),
+        None => Some(beside(data, is_file(table, data), "nbd")),
     };
     if let Some(socket) = socket {
-        let bytes = socket.as_os_str().len();
-        if bytes > SOCKET_BYTES_MAX {
-            return Err(format!(
-                "{}: the socket's path has {bytes} bytes, and the system allows \
-                 {SOCKET_BYTES_MAX}: give a shorter one, for example --socket /run/weir.sock",
-                socket.display()
-            ));
-        }
-        set(table, "nbd", "unix", utf8(&socket)?.into());
+        set(table, "nbd", "unix", socket_text(&socket, "--socket")?.into());
+    }
+    let control = match request.control {
+        Some(control) => Some(std::path::absolute(control).unwrap_or(control.into())),
+        None if has(table, "control", "unix") => None,
+        None => Some(beside(data, is_file(table, data), "control")),
+    };
+    if let Some(control) = control {
+        set(table, "control", "unix", socket_text(&control, "--control")?.into());
     }
     Ok(())
+}
+
+/// The path of a socket as text, if the system takes it.
+fn socket_text<'a>(socket: &'a Path, option: &str) -> Result<&'a str, Failure> {
+    let bytes = socket.as_os_str().len();
+    if bytes > SOCKET_BYTES_MAX {
+        return Err(format!(
+            "{}: the socket's path has {bytes} bytes, and the system allows {SOCKET_BYTES_MAX}: give \
+             a shorter one, for example {option} /run/weir.sock",
+            socket.display()
+        ));
+    }
+    utf8(socket)
+}
+
+fn utf8(path: &Path) -> Result<&str, Failure> {
+    path.to_str().ok_or_else(|| format!("{}: is not UTF-8: choose a path that is", path.display()))
+}
+
+fn is_file(table: &Table, data: &Path) -> bool {
+    data.is_file() || text_of(table, "device", "kind") == Some("file")
+}
+
+/// Where a socket of the device at `data` is: in its folder; beside it, if it is a file; and a disk has
+/// no folder where one would be looked for.
+fn beside(data: &Path, is_file: bool, name: &str) -> PathBuf {
+    let short = if name == "nbd" { "sock".into() } else { format!("{name}.sock") };
+    if is_block_device(data) {
+        let disk = data.file_name().unwrap_or_default().to_string_lossy();
+        std::path::absolute(format!("weir-{disk}.{short}")).unwrap_or_default()
+    } else if is_file {
+        data.with_extension(short)
+    } else {
+        data.join(format!("{name}.sock"))
+    }
+}
+
+/// Where the control socket of the device at `data` is, unless a server was told another place.
+pub fn control_of(data: &Path) -> PathBuf {
+    beside(data, data.is_file(), "control")
 }
 
 /// A device that is there knows its volumes; what is said about it must not contradict it.
@@ -413,7 +456,7 @@ pub fn exists(data: &Path) -> bool {
 #[cfg(test)]
 mod tests {
     use super::{Request, Shape, describe};
-    use serve::config::Listen;
+    use serve::config::{Access, Listen};
     use serve::device::Kind;
     use std::path::Path;
 
@@ -432,9 +475,13 @@ mod tests {
             (device.volumes[0].name.as_str(), device.volumes[0].blocks),
             ("default", 2 << 20)
         );
-        let socket = Listen::Unix("/nowhere/at/all/nbd.sock".into());
+        let socket = Listen::Unix("/nowhere/at/all/nbd.sock".into(), Access::OWNER);
         assert_eq!(described.config.nbd.listen, [socket]);
-        assert_eq!(described.config.http, Some("127.0.0.1:8420".parse().unwrap()));
+        let http = described.config.http.unwrap();
+        assert_eq!((http.address, http.token_file), ("127.0.0.1:8420".parse().unwrap(), None));
+        let control = described.config.control.unwrap();
+        assert_eq!(control.path, Path::new("/nowhere/at/all/control.sock"));
+        assert_eq!(control.access, Access::OWNER);
     }
 
     #[test]

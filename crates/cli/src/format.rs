@@ -162,9 +162,17 @@ fn remove(data: &Path, kind: &Kind) -> Result<(), Failure> {
     {
         return Err(error.to_string());
     }
-    // Without its description it is no device any more, whatever comes of the rest.
-    let description = data.join("device.toml");
-    fs::remove_file(&description).map_err(|error| failed(&description, error))?;
+    // Without its description it is no device any more, whatever comes of the rest. Before it goes what a
+    // device without a description is told by.
+    for name in ["generation", "device.toml"] {
+        let file = data.join(name);
+        match fs::remove_file(&file) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(failed(&file, error));
+            }
+            _ => {}
+        }
+    }
     let entries = fs::read_dir(data).map_err(|error| failed(data, error))?;
     for entry in entries.filter_map(Result::ok) {
         let name = entry.file_name();

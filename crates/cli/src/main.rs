@@ -27,6 +27,7 @@ mod trace;
 mod units;
 
 use clap::{Parser, Subcommand};
+use std::io::Write;
 use std::process::ExitCode;
 
 /// Weir owns flash and serves it as block devices.
@@ -102,6 +103,8 @@ type Failure = String;
 fn main() -> ExitCode {
     let cli = Cli::parse();
     tracing_subscriber::fmt()
+        // It would tell on standard error, and end the thread where that is a terminal that is gone.
+        .log_internal_errors(false)
         .with_writer(std::io::stderr)
         .with_max_level(cli.log)
         .with_target(false)
@@ -126,7 +129,8 @@ fn main() -> ExitCode {
         Ok(End::Good) => ExitCode::SUCCESS,
         Ok(End::Bad) => ExitCode::FAILURE,
         Err(failure) => {
-            eprintln!("error: {failure}");
+            // A terminal that is gone takes it no more.
+            writeln!(std::io::stderr(), "error: {failure}").ok();
             ExitCode::from(2)
         }
     }

@@ -1,11 +1,11 @@
-//! `weir serve`: makes the device if it is not there, serves it until SIGTERM or SIGINT, and tells
+//! `weir serve`: makes the device if it is not there, serves it until SIGTERM, SIGINT or SIGHUP, and tells
 //! how to connect. The line that begins with `ready` is the last one printed.
 
 use crate::device::{self, Described, RawShape, Request, Shape};
 use crate::output::print;
 use crate::{End, Failure};
 use serve::Ready;
-use serve::config::Listen;
+use serve::config::{Config, Listen};
 use serve::device::Kind;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -25,7 +25,8 @@ pub const ADDRESS_FILE: &str = "http-address";
     weir serve --data /dev/sdx --capacity 100GiB\n      \
     a disk instead of emulated flash; see `weir format` if something is on it\n\n\
     The socket, the addresses and commands to try are printed when it is ready.\n\
-    It ends with status 0 on SIGTERM or Ctrl-C. What was acknowledged survives any other end too.")]
+    It ends with status 0 on SIGTERM, SIGHUP or Ctrl-C; with 2 if not everything could be made durable in\n\
+    time, and at once, with 1, on a second signal. What was acknowledged survives any other end too.")]
 pub struct Args {
     /// A config file in TOML (docs/config.md tells every key); options here win over it
     #[arg(long, value_name = "FILE")]
@@ -40,12 +41,23 @@ pub struct Args {
     /// [default: 127.0.0.1:8420]
     #[arg(long, value_name = "ADDR")]
     http: Option<String>,
+    /// Let that be an address which other machines reach: everybody there may see status and metrics
+    #[arg(long)]
+    http_remote: bool,
+    /// The Unix socket for whoever changes the server, as `weir ctl` does [default: control.sock in
+    /// the folder of the device]
+    #[arg(long, value_name = "PATH")]
+    control: Option<PathBuf>,
     /// The Unix socket for NBD clients [default: nbd.sock in the folder of the device]
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
     /// Serve NBD at this address too, e.g. 127.0.0.1:10809
     #[arg(long, value_name = "ADDR")]
     tcp: Option<String>,
+    /// Let that be an address which other machines reach, without TLS: everybody there may read and
+    /// write all data
+    #[arg(long)]
+    tcp_plain: bool,
     #[command(flatten)]
     shape: Shape,
     #[command(flatten)]
@@ -60,12 +72,15 @@ pub fn run(args: &Args) -> Result<End, Failure> {
         raw: Some(&args.raw),
         memory: args.memory,
         http: args.http.as_deref(),
+        http_remote: args.http_remote,
+        control: args.control.as_deref(),
         socket: args.socket.as_deref(),
         tcp: args.tcp.as_deref(),
+        tcp_plain: args.tcp_plain,
         fresh: false,
     })?;
     let Described { config, data } = &described;
-    make_socket_folders(&config.nbd.listen)?;
+    make_socket_folders(config)?;
     let exists = serve::device::Device::exists(&config.device.kind);
     match &config.device.kind {
         Kind::Memory { .. } => print("a device in memory: nothing of it remains\n"),
@@ -102,19 +117,21 @@ pub fn run(args: &Args) -> Result<End, Failure> {
 }
 
 /// A socket needs its folder before there is a device in it.
-fn make_socket_folders(listen: &[Listen]) -> Result<(), Failure> {
-    for listen in listen {
-        if let Listen::Unix(path) = listen
-            && let Some(folder) = path.parent()
-        {
-            fs::create_dir_all(folder).map_err(|error| {
-                format!(
-                    "{}: the folder of the socket cannot be made: {error}: choose another with \
-                     --data or --socket",
-                    folder.display()
-                )
-            })?;
-        }
+fn make_socket_folders(config: &Config) -> Result<(), Failure> {
+    let unix = config.nbd.listen.iter().filter_map(|listen| match listen {
+        Listen::Unix(path, _) => Some(path),
+        Listen::Tcp(_) => None,
+    });
+    let control = config.control.as_ref().map(|control| &control.path);
+    let token = config.http.as_ref().and_then(|http| http.token_file.as_ref());
+    for folder in unix.chain(control).chain(token).filter_map(|path| path.parent()) {
+        fs::create_dir_all(folder).map_err(|error| {
+            format!(
+                "{}: the folder of the socket cannot be made: {error}: choose another with \
+                 --data, --socket or --control",
+                folder.display()
+            )
+        })?;
     }
     Ok(())
 }
@@ -145,6 +162,10 @@ fn greeting(ready: &Ready, tls: bool) -> String {
             "http   http://{address}/ (dashboard), /status, {}/metrics\n",
             if ready.raw.is_some() { "/units, " } else { "" }
         ));
+    }
+    if let Some(control) = &ready.control {
+        let shown = control.display();
+        text.push_str(&format!("control {shown} (for `weir ctl`)\n"));
     }
     if let (Some(_), Some(uri)) = (&ready.raw, uris.first()) {
         text.push_str(&format!("\ntry in another terminal:\n  nbdinfo '{uri}'\n  weir status\n\n"));

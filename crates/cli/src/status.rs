@@ -1,16 +1,17 @@
-//! `weir status`: asks a running server over HTTP. Where the server is, the folder of its device
-//! tells (`http-address`), as long as the device is locked; an address left by a server that died
-//! is not believed.
+//! `weir status`: asks a running server over its control socket, or over HTTP. Where these are, the
+//! folder of its device tells (`control.sock`, `http-address`), as long as the device is locked; what was
+//! left by a server that died is not believed.
 
 use crate::device::DATA_DEFAULT;
 use crate::output::{print, print_json, table};
 use crate::serve::ADDRESS_FILE;
 use crate::size::{bytes, count};
 use crate::{End, Failure};
+use client::Place;
 use ftl::policy::DECISIONS;
 use serde_json::Value;
 use std::fs::{self, File, TryLockError};
-use std::net::SocketAddr;
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 /// Switches of policies that are shown; `weir ctl policy show` tells more.
@@ -19,77 +20,111 @@ const SWITCHES_SHOWN: usize = 3;
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  \
     weir status                            the server of ./weir-data\n  \
-    weir status --http 127.0.0.1:8420\n  \
+    weir status --http 127.0.0.1:8420      one of which only the address is known\n  \
     weir status --json | jq .waf\n\n\
     The same, and more, is at http://ADDR/status, /metrics and, as a page, at /.")]
 pub struct Args {
     /// The folder of the device that is served
     #[arg(long, value_name = "DIR", default_value = DATA_DEFAULT)]
     data: PathBuf,
-    /// Where the server's HTTP is, instead of looking into the folder
-    #[arg(long, value_name = "ADDR")]
-    http: Option<String>,
+    #[command(flatten)]
+    place: PlaceArgs,
     /// Print JSON
     #[arg(long)]
     json: bool,
 }
 
 pub fn run(args: &Args) -> Result<End, Failure> {
-    let address = address_of(&args.data, args.http.as_deref())?;
-    let body = client::http::get(address, "/status")?;
-    let status: Value = serde_json::from_str(&body)
-        .map_err(|error| format!("http://{address}/status: no JSON: {error}: is it Weir?"))?;
+    let place = args.place.find(&args.data)?;
+    let status = ask_status(&place)?;
     if args.json {
         print_json(&status);
     } else {
-        print(&as_text(&status, address));
+        print(&as_text(&status, &place));
     }
     Ok(End::Good)
 }
 
-/// Where the server listens: at `http` if that is given, else where the device in `data` says.
-pub fn address_of(data: &Path, http: Option<&str>) -> Result<SocketAddr, Failure> {
-    let Some(text) = http else { return address_in(data) };
-    let text = text.trim_start_matches("http://").trim_end_matches('/');
-    text.parse().map_err(|_| {
-        format!("--http {text}: must be an IP address and a port, e.g. 127.0.0.1:8420")
-    })
+/// All that the server tells of its state.
+pub fn ask_status(place: &Place) -> Result<Value, Failure> {
+    let body = client::http::get(place, "/status")?;
+    serde_json::from_str(&body)
+        .map_err(|error| format!("{place}/status: no JSON: {error}: is it Weir?"))
 }
 
-/// Where the server of the device in `data` listens.
-fn address_in(data: &Path) -> Result<SocketAddr, Failure> {
+/// Where a server is, for those who do not go by its folder.
+#[derive(clap::Args)]
+pub struct PlaceArgs {
+    /// The server's control socket, instead of looking into the folder
+    #[arg(long, value_name = "PATH", global = true, conflicts_with = "http")]
+    control: Option<PathBuf>,
+    /// Where the server's HTTP is; to change anything there, --token-file is needed
+    #[arg(long, value_name = "ADDR", global = true)]
+    http: Option<String>,
+    /// The file that holds the server's token (`http.token_file` of its config)
+    #[arg(long, value_name = "FILE", global = true, requires = "http")]
+    token_file: Option<PathBuf>,
+}
+
+impl PlaceArgs {
+    /// Where the server is: as said, else where the device in `data` is served.
+    pub fn find(&self, data: &Path) -> Result<Place, Failure> {
+        if let Some(control) = &self.control {
+            return Ok(Place::Socket(control.clone()));
+        }
+        let Some(text) = &self.http else { return place_in(data) };
+        let Ok(place @ Place::Tcp { .. }) = text.parse() else {
+            return Err(format!(
+                "--http {text}: must be an IP address and a port, e.g. 127.0.0.1:8420"
+            ));
+        };
+        let Some(file) = &self.token_file else { return Ok(place) };
+        let token = fs::read_to_string(file).map_err(|error| {
+            format!("--token-file {}: {error}: name the server's http.token_file", file.display())
+        })?;
+        Ok(place.with_token(&token))
+    }
+}
+
+/// Where the server of the device in `data` is.
+fn place_in(data: &Path) -> Result<Place, Failure> {
     let shown = data.display();
-    if !data.is_dir() {
+    if !data.exists() {
         return Err(format!(
-            "{shown}: no such folder: name the device's with --data, or the server's address with \
-             --http"
+            "{shown}: no such folder: name the device's with --data, or the server's control socket \
+             with --control"
         ));
     }
-    let path = data.join(ADDRESS_FILE);
-    let text = fs::read_to_string(&path).map_err(|_| {
-        format!(
-            "{shown}: nobody serves this device, or without HTTP: start `weir serve --data \
-             {shown}`"
-        )
-    })?;
     // A device in memory has no lock; then only asking can tell.
-    if let Ok(lock) = File::open(data.join("lock"))
-        && !matches!(lock.try_lock(), Err(TryLockError::WouldBlock))
-    {
-        return Err(format!(
-            "{shown}: nobody serves this device: start `weir serve --data {shown}`"
-        ));
+    let unserved = File::open(data.join("lock"))
+        .is_ok_and(|lock| !matches!(lock.try_lock(), Err(TryLockError::WouldBlock)));
+    let control = crate::device::control_of(data);
+    let is_socket =
+        |path: &Path| path.symlink_metadata().is_ok_and(|found| found.file_type().is_socket());
+    if is_socket(&control) && !unserved {
+        return Ok(Place::Socket(control));
     }
-    text.trim()
-        .parse()
-        .map_err(|_| format!("{}: holds no address: name the server's with --http", path.display()))
+    let address = data.join(ADDRESS_FILE);
+    match fs::read_to_string(&address) {
+        Ok(text) if !unserved => match text.trim().parse() {
+            Ok(place @ Place::Tcp { .. }) => Ok(place),
+            _ => Err(format!(
+                "{}: holds no address: name the server's with --http",
+                address.display()
+            )),
+        },
+        _ => Err(format!(
+            "{shown}: nobody serves this device, or its control socket is elsewhere: start `weir \
+             serve --data {shown}`, or name the socket with --control"
+        )),
+    }
 }
 
-fn as_text(status: &Value, address: SocketAddr) -> String {
+fn as_text(status: &Value, place: &Place) -> String {
     let counter = |name: &str| count(status["counters"][name].as_u64().unwrap_or(0));
     let waf = status["waf"].as_f64().map_or("no writes yet".into(), |waf| format!("{waf:.3}"));
     let version = status["version"].as_str().unwrap_or("unknown");
-    let mut text = format!("Weir {version} at http://{address}/\n");
+    let mut text = format!("Weir {version} at {place}\n");
     let raw = array(&status["shards"]).iter().any(|shard| shard["mode"] == "raw");
     // Units have a table of their own.
     let volumes = if raw { &[] } else { array(&status["volumes"]) };
@@ -98,6 +133,9 @@ fn as_text(status: &Value, address: SocketAddr) -> String {
         let size = bytes(volume["size_bytes"].as_u64().unwrap_or(0));
         let mode = if volume["read_only"] == true { ", read only" } else { "" };
         text.push_str(&format!("  volume {name}: {size}{mode}\n"));
+    }
+    for why in array(&status["restart"]["impaired"]).iter().filter_map(Value::as_str) {
+        text.push_str(&format!("  WARNING: served READ-ONLY: {why}\n"));
     }
     if let Some(raw) = array(&status["shards"]).iter().find(|shard| shard["mode"] == "raw") {
         text.push_str(&raw_text(raw));

@@ -3,12 +3,12 @@
 
 use crate::output::{print, print_json, table};
 use crate::size::bytes;
-use crate::status::{address_of, array, fast_text};
+use crate::status::{PlaceArgs, array, ask_status, fast_text};
 use crate::{End, Failure};
+use client::Place;
 use flash::BLOCK_BYTES;
 use serde_json::{Value, json};
 use std::io::IsTerminal;
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -24,9 +24,8 @@ pub struct Args {
     /// The folder of the device that is served
     #[arg(long, value_name = "DIR", default_value = crate::device::DATA_DEFAULT)]
     data: PathBuf,
-    /// Where the server's HTTP is, instead of looking into the folder
-    #[arg(long, value_name = "ADDR")]
-    http: Option<String>,
+    #[command(flatten)]
+    place: PlaceArgs,
     /// Seconds between two looks
     #[arg(long, value_name = "SECONDS", default_value_t = 1.0)]
     interval: f64,
@@ -42,12 +41,12 @@ pub fn run(args: &Args) -> Result<End, Failure> {
     if !(0.05..=3600.0).contains(&args.interval) {
         return Err(format!("--interval {}: must be 0.05 to 3600 seconds", args.interval));
     }
-    let address = address_of(&args.data, args.http.as_deref())?;
-    let mut before = (Instant::now(), ask(address)?);
+    let place = args.place.find(&args.data)?;
+    let mut before = (Instant::now(), ask_status(&place)?);
     let mut looks = 0;
     while args.count == 0 || looks < args.count {
         std::thread::sleep(Duration::from_secs_f64(args.interval));
-        let now = (Instant::now(), ask(address)?);
+        let now = (Instant::now(), ask_status(&place)?);
         let seconds = (now.0 - before.0).as_secs_f64();
         if args.json {
             let value = rates(&before.1, &now.1, seconds);
@@ -57,17 +56,11 @@ pub fn run(args: &Args) -> Result<End, Failure> {
             }
         } else {
             let clear = if std::io::stdout().is_terminal() { "\x1b[H\x1b[2J" } else { "" };
-            print(&format!("{clear}{}", as_text(&before.1, &now.1, seconds, address)));
+            print(&format!("{clear}{}", as_text(&before.1, &now.1, seconds, &place)));
         }
         (before, looks) = (now, looks + 1);
     }
     Ok(End::Good)
-}
-
-fn ask(address: SocketAddr) -> Result<Value, Failure> {
-    let body = client::http::get(address, "/status")?;
-    serde_json::from_str(&body)
-        .map_err(|error| format!("http://{address}/status: no JSON: {error}: is it Weir?"))
 }
 
 /// What a counter grew by a second. A server that was started anew counts from 0.
@@ -93,14 +86,14 @@ fn rates(before: &Value, now: &Value, seconds: f64) -> Value {
     })
 }
 
-fn as_text(before: &Value, now: &Value, seconds: f64, address: SocketAddr) -> String {
+fn as_text(before: &Value, now: &Value, seconds: f64, place: &Place) -> String {
     let value = rates(before, now, seconds);
     let rate = |key: &str| format!("{}/s", bytes(value[key].as_u64().unwrap_or(0)));
     let phases: Vec<&str> =
         array(&now["shards"]).iter().filter_map(|shard| shard["phase"].as_str()).collect();
     let waf = value["waf"].as_f64().map_or("no writes".into(), |waf| format!("{waf:.3}"));
     let row = |name: &str, value: String| vec![format!("  {name}"), value];
-    let mut text = format!("Weir at http://{address}/: {}\n", phases.join(", "));
+    let mut text = format!("Weir at {place}: {}\n", phases.join(", "));
     text.push_str(&table(&[
         row("read", rate("read_bytes_per_sec")),
         row("written", rate("write_bytes_per_sec")),

@@ -3,18 +3,24 @@
 //!
 //! ```text
 //! weir serve --raw --memory --capacity 256MiB
-//! cargo run -p client --example blocks -- 127.0.0.1:8420
+//! cargo run -p client --example blocks -- weir-data/control.sock
 //! ```
 
-use client::Blocks;
+use client::{Blocks, Place};
 use std::error::Error;
 
 /// The key of this program's blocks: the high half of their IDs.
 const KEY: u128 = 0xb10c << 64;
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let http = std::env::args().nth(1).ok_or("give the address of the HTTP API: HOST:PORT")?;
-    let blocks = Blocks::open(http.parse()?)?;
+    let mut args = std::env::args().skip(1);
+    let place =
+        args.next().ok_or("give the control socket; or HOST:PORT and the file of the token")?;
+    let mut place: Place = place.parse()?;
+    if let Some(token) = args.next() {
+        place = place.with_token(&std::fs::read_to_string(token)?);
+    }
+    let blocks = Blocks::open(place)?;
     println!("blocks of {} bytes, read by {}", blocks.block_bytes(), blocks.granule_bytes());
 
     let mut granule = vec![0; blocks.granule_bytes() as usize];

@@ -3,10 +3,10 @@
 //!
 //! ```text
 //! weir serve --raw --memory --capacity 256MiB --socket /tmp/weir.sock
-//! cargo run -p client --example units -- 'nbd+unix:///?socket=/tmp/weir.sock' 127.0.0.1:8420
+//! cargo run -p client --example units -- 'nbd+unix:///?socket=/tmp/weir.sock' weir-data/control.sock
 //! ```
 
-use client::Device;
+use client::{Device, Place};
 use std::error::Error;
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -14,7 +14,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let uri = args.next().ok_or("give the address: nbd+unix:///?socket=PATH or nbd://HOST:PORT")?;
     let mut device = Device::open(&uri)?;
     if let Some(http) = args.next() {
-        device = device.with_http(http.parse()?);
+        device = device.with_http(http.parse::<Place>()?);
     }
     for number in 0..device.units() {
         let mut unit = device.unit(number)?;

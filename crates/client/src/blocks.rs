@@ -1,8 +1,8 @@
 //! Blocks by ID: whole raw blocks that the server places on its units.
 
-use crate::{Error, http};
+use crate::Error;
+use crate::http::{self, Place};
 use serde::Deserialize;
-use std::net::SocketAddr;
 use std::time::Duration;
 
 /// How long the server may take: a put may wait for an erase.
@@ -13,7 +13,8 @@ const PATIENCE: Duration = Duration::from_secs(180);
 /// high half is a key of the owner's, kept with it.
 ///
 /// ```no_run
-/// let blocks = client::Blocks::open("127.0.0.1:8420".parse()?)?;
+/// let control = std::path::Path::new("weir-data/control.sock");
+/// let blocks = client::Blocks::open(control)?;
 /// let id = 7 << 64 | 1;
 /// blocks.put(id, &vec![42; blocks.block_bytes() as usize])?;
 /// let mut granule = vec![0; blocks.granule_bytes() as usize];
@@ -23,7 +24,7 @@ const PATIENCE: Duration = Duration::from_secs(180);
 /// ```
 #[derive(Clone, Debug)]
 pub struct Blocks {
-    http: SocketAddr,
+    place: Place,
     block_bytes: u64,
     granule_bytes: u64,
 }
@@ -55,9 +56,10 @@ struct List {
 }
 
 impl Blocks {
-    /// The blocks of the server whose HTTP API is at `http`.
-    pub fn open(http: SocketAddr) -> Result<Self, Error> {
-        let mut blocks = Self { http, block_bytes: 0, granule_bytes: 0 };
+    /// The blocks of the server whose HTTP API is at `place`: its control socket, or an address with the
+    /// token ([`Place::with_token`]).
+    pub fn open(place: impl Into<Place>) -> Result<Self, Error> {
+        let mut blocks = Self { place: place.into(), block_bytes: 0, granule_bytes: 0 };
         let list = blocks.page("/blocks?limit=1")?;
         (blocks.block_bytes, blocks.granule_bytes) = (list.block_bytes, list.granule_bytes);
         Ok(blocks)
@@ -127,11 +129,11 @@ impl Blocks {
     fn page(&self, path: &str) -> Result<List, Error> {
         let body = self.ask("GET", path, "", &[])?;
         serde_json::from_slice(&body)
-            .map_err(|error| Error::Protocol(format!("http://{}{path}: {error}", self.http)))
+            .map_err(|error| Error::Protocol(format!("{}{path}: {error}", self.place)))
     }
 
     fn ask(&self, method: &str, path: &str, head: &str, body: &[u8]) -> Result<Vec<u8>, Error> {
-        let answer = http::request(self.http, (method, path), head, body, PATIENCE)
+        let answer = http::request(&self.place, (method, path), head, body, PATIENCE)
             .map_err(|error| Error::Io(std::io::Error::other(error)))?;
         match answer.status {
             200..=299 => Ok(answer.body),

@@ -1,12 +1,123 @@
-//! Requests to the server's HTTP API, one connection each.
+//! Requests to the server's HTTP API, one connection each: over its control socket, where who may connect
+//! may do all; or over TCP, where only a token gives the right to more than looking.
 
-use std::io::{Read, Write};
+use std::convert::Infallible;
+use std::fmt;
+use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use std::time::Duration;
 
 const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
 /// A status is far below it, and so is the largest block; more is no answer of Weir's.
 const ANSWER_BYTES_MAX: u64 = 64 << 20;
+
+/// Where a server's HTTP API is.
+///
+/// ```
+/// use client::http::Place;
+///
+/// let control: Place = "weir-data/control.sock".parse()?;
+/// assert_eq!(control, Place::Socket("weir-data/control.sock".into()));
+/// let tcp: Place = "127.0.0.1:8420".parse()?;
+/// assert_eq!(tcp.with_token("secret").to_string(), "http://127.0.0.1:8420");
+/// # Ok::<(), std::convert::Infallible>(())
+/// ```
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Place {
+    /// Its control socket.
+    Socket(PathBuf),
+    /// An address, and the token of who may do more than look.
+    Tcp {
+        /// Where.
+        address: SocketAddr,
+        /// What the server's token file holds.
+        token: Option<String>,
+    },
+}
+
+impl Place {
+    /// Shows this token, over TCP.
+    pub fn with_token(self, shown: &str) -> Self {
+        match self {
+            Self::Socket(path) => Self::Socket(path),
+            Self::Tcp { address, .. } => Self::Tcp { address, token: Some(shown.trim().into()) },
+        }
+    }
+}
+
+impl From<SocketAddr> for Place {
+    fn from(address: SocketAddr) -> Self {
+        Self::Tcp { address, token: None }
+    }
+}
+
+impl From<&Path> for Place {
+    fn from(path: &Path) -> Self {
+        Self::Socket(path.into())
+    }
+}
+
+/// An address with a port, with or without `http://`; anything else is the path of a socket.
+impl FromStr for Place {
+    type Err = Infallible;
+
+    fn from_str(text: &str) -> Result<Self, Infallible> {
+        let address = text.trim_start_matches("http://").trim_end_matches('/');
+        Ok(address.parse::<SocketAddr>().map_or_else(|_| Self::Socket(text.into()), Self::from))
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Socket(path) => path.display().fmt(f),
+            Self::Tcp { address, .. } => write!(f, "http://{address}"),
+        }
+    }
+}
+
+/// A connection.
+enum Stream {
+    Unix(UnixStream),
+    Tcp(TcpStream),
+}
+
+impl Stream {
+    fn dial(place: &Place, patience: Duration) -> io::Result<Self> {
+        let patience = Some(patience);
+        Ok(match place {
+            Place::Socket(path) => {
+                let stream = UnixStream::connect(path)?;
+                stream.set_read_timeout(patience)?;
+                stream.set_write_timeout(patience)?;
+                Self::Unix(stream)
+            }
+            Place::Tcp { address, .. } => {
+                let stream = TcpStream::connect_timeout(address, CONNECT_PATIENCE)?;
+                stream.set_read_timeout(patience)?;
+                stream.set_write_timeout(patience)?;
+                Self::Tcp(stream)
+            }
+        })
+    }
+
+    fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
+        match self {
+            Self::Unix(stream) => stream.write_all(bytes),
+            Self::Tcp(stream) => stream.write_all(bytes),
+        }
+    }
+
+    fn receive(self, answer: &mut Vec<u8>) -> io::Result<usize> {
+        match self {
+            Self::Unix(stream) => stream.take(ANSWER_BYTES_MAX).read_to_end(answer),
+            Self::Tcp(stream) => stream.take(ANSWER_BYTES_MAX).read_to_end(answer),
+        }
+    }
+}
 
 /// What a server answered.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -15,11 +126,18 @@ pub struct Answer {
     pub status: u16,
     /// The first line, for people.
     pub line: String,
+    /// Bytes of the body, as the head announces them.
+    announced: Option<usize>,
     /// What follows the head.
     pub body: Vec<u8>,
 }
 
 impl Answer {
+    /// Whether the announced body is there; `None` if it goes to the end of the connection.
+    fn is_whole(&self) -> Option<bool> {
+        self.announced.map(|announced| self.body.len() >= announced)
+    }
+
     /// The server's reason for a refusal: what it says as JSON, else the body as it is.
     pub fn reason(&self) -> String {
         let reason = serde_json::from_slice::<serde_json::Value>(&self.body).ok();
@@ -31,35 +149,49 @@ impl Answer {
 /// One request: `head` are whole header lines, each with its end. HTTP/1.0, so that the answer ends
 /// with the connection. `Err` says what to do.
 pub fn request(
-    address: SocketAddr,
+    place: &Place,
     (method, path): (&str, &str),
     head: &str,
     body: &[u8],
     patience: Duration,
 ) -> Result<Answer, String> {
-    let failed = |error: std::io::Error| {
-        format!("http://{address}{path}: {error}: is `weir serve` running there, with HTTP?")
+    let failed = |error: io::Error| {
+        let hint = match error.kind() {
+            io::ErrorKind::PermissionDenied => "are you its user, or in its group?",
+            _ => "is `weir serve` running there, with HTTP?",
+        };
+        format!("{place}{path}: {error}: {hint}")
     };
-    let mut stream = TcpStream::connect_timeout(&address, CONNECT_PATIENCE).map_err(failed)?;
-    stream.set_read_timeout(Some(patience)).map_err(failed)?;
-    stream.set_write_timeout(Some(patience)).map_err(failed)?;
+    let mut stream = Stream::dial(place, patience).map_err(failed)?;
     let length = match body.is_empty() {
         true => String::new(),
         false => format!("Content-Length: {}\r\n", body.len()),
     };
+    let (host, token) = match place {
+        Place::Socket(_) => ("weir".into(), None),
+        Place::Tcp { address, token } => (address.to_string(), token.as_ref()),
+    };
+    let token = token.map_or(String::new(), |token| format!("Authorization: Bearer {token}\r\n"));
     let request = format!(
-        "{method} {path} HTTP/1.0\r\nHost: {address}\r\nConnection: close\r\n{length}{head}\r\n"
+        "{method} {path} HTTP/1.0\r\nHost: {host}\r\nConnection: close\r\n{token}{length}{head}\r\n"
     );
     // A server that refuses early may take no more: its answer says why.
-    let sent = stream.write_all(request.as_bytes()).and_then(|()| stream.write_all(body));
+    let sent = stream.send(request.as_bytes()).and_then(|()| stream.send(body));
     let mut answer = Vec::new();
-    let received = stream.take(ANSWER_BYTES_MAX).read_to_end(&mut answer);
+    let received = stream.receive(&mut answer);
     if answer.is_empty() {
-        sent.and(received.map(|_| ())).map_err(failed)?;
-    } else {
-        received.map_err(failed)?;
+        return Err(match sent.and(received.map(drop)) {
+            Err(error) => failed(error),
+            Ok(()) => format!("{place}{path}: no answer: is it Weir?"),
+        });
     }
-    parse(answer).ok_or_else(|| format!("http://{address}{path}: no HTTP: is it Weir?"))
+    // A server that takes no more may cut the connection behind its answer: what is whole counts.
+    let answer = parse(answer).ok_or_else(|| format!("{place}{path}: no HTTP: is it Weir?"))?;
+    match (answer.is_whole(), received) {
+        (Some(true), _) | (None, Ok(_)) => Ok(answer),
+        (_, Err(error)) => Err(failed(error)),
+        (Some(false), Ok(_)) => Err(format!("{place}{path}: the answer was cut off: ask again")),
+    }
 }
 
 fn parse(mut answer: Vec<u8>) -> Option<Answer> {
@@ -68,16 +200,19 @@ fn parse(mut answer: Vec<u8>) -> Option<Answer> {
     let head = String::from_utf8_lossy(&answer);
     let line = head.lines().next()?.to_owned();
     let status = line.split_whitespace().nth(1)?.parse().ok()?;
-    Some(Answer { status, line, body })
+    let mut fields = head.lines().filter_map(|line| line.split_once(':'));
+    let announced = fields.find(|(name, _)| name.eq_ignore_ascii_case("content-length"));
+    let announced = announced.and_then(|(_, bytes)| bytes.trim().parse().ok());
+    Some(Answer { status, line, announced, body })
 }
 
 /// The body of a GET that is answered with 200. `Err` says what to do.
-pub fn get(address: SocketAddr, path: &str) -> Result<String, String> {
-    let answer = request(address, ("GET", path), "", &[], CONNECT_PATIENCE)?;
+pub fn get(place: &Place, path: &str) -> Result<String, String> {
+    let answer = request(place, ("GET", path), "", &[], CONNECT_PATIENCE)?;
     let body = String::from_utf8_lossy(&answer.body).into_owned();
     match answer.status {
         200 => Ok(body),
-        _ => Err(format!("http://{address}{path}: {}: {body}: try again in a moment", answer.line)),
+        _ => Err(format!("{place}{path}: {}: {body}: try again in a moment", answer.line)),
     }
 }
 
@@ -90,6 +225,9 @@ mod tests {
         let bytes = b"HTTP/1.0 206 Partial Content\r\na: b\r\n\r\n\xff\r\n\r\n".to_vec();
         let answer = parse(bytes).unwrap();
         assert_eq!((answer.status, &answer.body[..]), (206, &b"\xff\r\n\r\n"[..]));
+        assert_eq!(answer.is_whole(), None);
+        let cut = parse(b"HTTP/1.0 200 OK\r\ncontent-LENGTH: 3\r\n\r\nab".to_vec()).unwrap();
+        assert_eq!(cut.is_whole(), Some(false));
         for bad in [&b""[..], b"HTTP/1.0 200 OK\r\n", b"hello\r\n\r\n"] {
             assert_eq!(parse(bad.to_vec()), None);
         }
@@ -97,7 +235,9 @@ mod tests {
 
     #[test]
     fn a_refusal_tells_its_reason_with_or_without_json() {
-        let answer = |body: &str| Answer { status: 404, line: String::new(), body: body.into() };
+        let answer = |body: &str| {
+            parse(format!("HTTP/1.0 404 Not Found\r\n\r\n{body}").into_bytes()).unwrap()
+        };
         assert_eq!(answer("{\"error\":\"no such block\"}").reason(), "no such block");
         assert_eq!(answer("gone").reason(), "gone");
     }

@@ -3,7 +3,7 @@
 //!
 //! ```no_run
 //! let device = client::Device::open("nbd+unix:///?socket=weir-data/nbd.sock")?
-//!     .with_http("127.0.0.1:8420".parse()?);
+//!     .with_http(std::path::Path::new("weir-data/control.sock"));
 //! let mut unit = device.unit(0)?;
 //! let block = vec![7; unit.shape().raw_block_bytes as usize];
 //! unit.erase(0)?;
@@ -27,11 +27,11 @@ pub mod wire;
 
 pub use address::{Address, Stream, parse};
 pub use blocks::{Block, Blocks};
+pub use http::Place;
 
 use serde::Deserialize;
 use std::fmt;
 use std::io;
-use std::net::SocketAddr;
 use std::time::Duration;
 use wire::{Connection, command};
 
@@ -160,7 +160,7 @@ pub struct RawBlock {
 pub struct Device {
     address: Address,
     units: Vec<Shape>,
-    http: Option<SocketAddr>,
+    http: Option<Place>,
 }
 
 impl Device {
@@ -184,9 +184,9 @@ impl Device {
         Ok(Self { address, units, http: None })
     }
 
-    /// Tells where the server's HTTP is, for the state of units.
-    pub fn with_http(mut self, http: SocketAddr) -> Self {
-        self.http = Some(http);
+    /// Tells where the server's HTTP is, for the state of units: its control socket, or an address.
+    pub fn with_http(mut self, http: impl Into<Place>) -> Self {
+        self.http = Some(http.into());
         self
     }
 
@@ -204,7 +204,7 @@ impl Device {
             )));
         };
         let connection = Connection::open(dial(&self.address)?, &format!("unit/{unit}"))?;
-        Ok(Unit { connection, shape, number: unit, http: self.http })
+        Ok(Unit { connection, shape, number: unit, http: self.http.clone() })
     }
 
     /// The state of every unit. Needs [`Device::with_http`].
@@ -213,7 +213,7 @@ impl Device {
         struct Answer {
             units: Vec<UnitStatus>,
         }
-        Ok(ask::<Answer>(self.http, "/units")?.units)
+        Ok(ask::<Answer>(self.http.as_ref(), "/units")?.units)
     }
 }
 
@@ -222,7 +222,7 @@ pub struct Unit {
     connection: Connection,
     shape: Shape,
     number: u32,
-    http: Option<SocketAddr>,
+    http: Option<Place>,
 }
 
 impl Unit {
@@ -290,7 +290,7 @@ impl Unit {
 
     /// Its state, with that of each raw block. Needs [`Device::with_http`].
     pub fn status(&self) -> Result<UnitStatus, Error> {
-        ask(self.http, &format!("/units/{}", self.number))
+        ask(self.http.as_ref(), &format!("/units/{}", self.number))
     }
 }
 
@@ -300,14 +300,13 @@ fn dial(address: &Address) -> Result<Stream, Error> {
     Ok(stream)
 }
 
-fn ask<T: serde::de::DeserializeOwned>(http: Option<SocketAddr>, path: &str) -> Result<T, Error> {
-    let Some(address) = http else {
+fn ask<T: serde::de::DeserializeOwned>(http: Option<&Place>, path: &str) -> Result<T, Error> {
+    let Some(place) = http else {
         let reason = "the state is asked over HTTP: say where by Device::with_http";
         return Err(Error::Usage(reason.into()));
     };
-    let body = http::get(address, path).map_err(Error::Usage)?;
-    serde_json::from_str(&body)
-        .map_err(|error| Error::Protocol(format!("http://{address}{path}: {error}")))
+    let body = http::get(place, path).map_err(Error::Usage)?;
+    serde_json::from_str(&body).map_err(|error| Error::Protocol(format!("{place}{path}: {error}")))
 }
 
 #[cfg(test)]

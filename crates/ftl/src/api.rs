@@ -53,6 +53,10 @@ pub enum Input<'a> {
     DetachFast,
     /// Accept no more requests, make everything durable, write a checkpoint, then `Stopped`.
     Shutdown,
+    /// Nothing may be written to the medium any more: somebody else has it, or the driver knows that it
+    /// cannot keep its word. As after a failed flush, whatever would have to be written ends with an
+    /// error, and reads go on. What the medium has been given already is awaited.
+    Fail,
 }
 
 /// What [`Core::poll`] hands to the driver, in this order.
@@ -223,6 +227,8 @@ pub enum MountError {
     },
     /// The medium failed during the mount.
     Medium,
+    /// There is no room behind the medium for what a format writes.
+    NoSpace,
 }
 
 impl std::fmt::Display for MountError {
@@ -251,6 +257,11 @@ impl std::fmt::Display for MountError {
                 write!(f, "the device is formatted as {found}, not as {wanted}: open it as {found}")
             }
             Self::Medium => write!(f, "the medium failed while the device was mounted"),
+            Self::NoSpace => write!(
+                f,
+                "no space is left below the device for what a format writes: make room there, then \
+                 try again"
+            ),
         }
     }
 }

@@ -8,7 +8,6 @@
 //! - pages of a band end in order, whatever order the medium reports;
 //! - a page that could not be programmed loses nothing: its slots are appended again elsewhere.
 
-use crate::durable::Durable;
 use crate::format::{Header, Kind, UNMAPPED, decode_header, encode_header};
 use crate::policy::stream::Origin;
 use crate::policy::{PageView, Purpose, UnitView};
@@ -25,9 +24,6 @@ const APPENDS_WAITING_MAX: u32 = 4;
 /// The same while reads have a service level: what waits longer can still go to another unit, and
 /// who reads it meanwhile waits less.
 const APPENDS_WAITING_MAX_SLO: u32 = 2;
-
-/// How long to hold appends back after the medium had no room behind it.
-const NO_SPACE_PAUSE_NS: u64 = 100 * flash::MILLISECOND;
 
 /// Who is told when a slot is programmed.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -56,6 +52,8 @@ pub(crate) enum PageState {
 pub(crate) struct Page {
     pub state: PageState,
     pub open: u32,
+    /// The append point that it counts for while it is under way, see [`Point::under_way`].
+    pub point: u32,
     pub slot: SlotId,
     pub index: u32,
     /// Slots that it takes: a page's, or on a fast unit what is left of one.
@@ -108,7 +106,9 @@ pub(crate) struct Point {
     pub open: Vec<u32>,
     /// The page being filled.
     pub page: u32,
-    last_unit: u32,
+    /// Pages of its bands that wait for their program or whose program runs.
+    pub under_way: u32,
+    pub last_unit: u32,
     /// No stream goes here any more: what is open is for others to fill.
     pub idle: bool,
     /// For what stays on the fast tier when its band is reclaimed.
@@ -125,6 +125,7 @@ impl Point {
             purpose,
             open: vec![NONE; units as usize],
             page: NONE,
+            under_way: 0,
             last_unit: 0,
             idle: false,
             keeps: false,
@@ -232,6 +233,9 @@ impl Ftl {
                 Room::Later => return None,
                 Room::None => self.counters.static_fallbacks += 1,
             }
+        }
+        if let Some(unit) = self.unfinished(point) {
+            return self.open_page_at(point, unit);
         }
         if let Some((_, unit)) = self.laggard().filter(|&(lagging, _)| lagging == point) {
             return self.open_page_at(point, unit);
@@ -421,7 +425,7 @@ impl Ftl {
     /// The next page of an open band; on a fast unit, what is left of it.
     pub(crate) fn allocate_page(&mut self, open: u32) -> u32 {
         let block = self.opens[open].block;
-        let vital = !self.geometry.is_tiered() || self.geometry.is_fast(block);
+        let vital = !self.tells_vital() || self.geometry.is_fast(block);
         let order = self.durable.open(open, vital, self.sequence_next);
         let slots_per_page = self.geometry.slots_per_page;
         let band = &mut self.bands[block];
@@ -437,7 +441,7 @@ impl Ftl {
         let entry = &mut self.pages[page];
         assert!(entry.slots.is_empty() && entry.waiters.is_empty(), "a free page is empty");
         entry.state = PageState::Assembling;
-        entry.open = open;
+        (entry.open, entry.point) = (open, NONE);
         entry.slot = SlotId(self.geometry.slot(block, 0, 0).0 + written);
         (entry.index, entry.room, entry.leads) = (index, room, written == 0);
         entry.order = order;
@@ -472,11 +476,22 @@ impl Ftl {
     /// Appends to `point` if it has room now. The map does not know of it yet.
     pub(crate) fn append(&mut self, point: usize, append: Append) -> Option<Appended> {
         let page = self.page_of(point)?;
+        let appended = self.append_to(page, append);
+        if self.pages[page].slots.len() as u32 == self.pages[page].room {
+            self.points[point].page = NONE;
+            self.queue_page(page);
+        }
+        Some(appended)
+    }
+
+    /// Appends to a page that has room.
+    pub(crate) fn append_to(&mut self, page: u32, append: Append) -> Appended {
         let order = self.pages[page].order;
-        if self.geometry.is_tiered() && !self.on_fast(point) && append.is_vital() {
+        let block = self.opens[self.pages[page].open].block;
+        if self.tells_vital() && !self.geometry.is_fast(block) && append.is_vital() {
             self.durable.make_vital(order);
         }
-        let band = &mut self.bands[self.opens[self.pages[page].open].block];
+        let band = &mut self.bands[block];
         if append.needed_by_recovery() {
             band.hold_order = order;
         }
@@ -485,11 +500,7 @@ impl Ftl {
         }
         self.counters.slots_since_checkpoint += 1;
         let slot = self.put(page, append);
-        if self.pages[page].slots.len() as u32 == self.pages[page].room {
-            self.points[point].page = NONE;
-            self.queue_page(page);
-        }
-        Some(Appended { slot, order, page })
+        Appended { slot, order, page }
     }
 
     /// Programs the page that `point` is filling: padded, or on a fast unit as far as it is filled.
@@ -542,6 +553,10 @@ impl Ftl {
     pub(crate) fn queue_page(&mut self, page: u32) {
         let entry = &mut self.pages[page];
         entry.state = PageState::Queued;
+        entry.point = self.opens[entry.open].point;
+        if let Some(point) = self.points.get_mut(entry.point as usize) {
+            point.under_way += 1;
+        }
         let unit = self.bands.unit_of_slot(entry.slot);
         // A band that was left may be for others to fill now.
         self.room_changes += u64::from(self.streams.bands_left);
@@ -566,8 +581,10 @@ impl Ftl {
         state.running -= 1;
         state.programs_running -= 1;
         self.ended(unit, crate::slo::Kind::Program);
-        if result == Err(MediumError::NoSpace) {
-            self.no_space_until = self.now + NO_SPACE_PAUSE_NS;
+        match result {
+            Err(MediumError::NoSpace) => self.note_no_space(),
+            Err(_) => {}
+            Ok(()) => self.no_space_tries = 0,
         }
         match result {
             Ok(()) => {}
@@ -575,18 +592,26 @@ impl Ftl {
             Err(MediumError::NoSpace) if !self.pages[page].leads => {}
             Err(error) => self.stop_appending(open, error),
         }
+        self.end_front(open);
+        self.close_if_done(open);
+        self.dispatch(unit);
+        if self.units[unit as usize].appends_waiting() == 0 || self.commits_often() {
+            self.seal_overdue();
+        }
+    }
+
+    /// Ends the pages of an open band that have ended at the medium, in order.
+    pub(crate) fn end_front(&mut self, open: u32) {
         while let Some(&first) = self.opens[open].outstanding.front() {
             let PageState::Ended(result) = self.pages[first].state else { break };
             self.opens[open].outstanding.pop_front();
+            if let Some(point) = self.points.get_mut(self.pages[first].point as usize) {
+                point.under_way -= 1;
+            }
             match result {
                 Ok(()) => self.end_page(open, first),
                 Err(error) => self.fail_page(first, error),
             }
-        }
-        self.close_if_done(open);
-        self.dispatch(unit);
-        if self.units[unit as usize].appends_waiting() == 0 {
-            self.seal_overdue();
         }
     }
 
@@ -647,12 +672,6 @@ impl Ftl {
             }
             self.opens[open].at_risk.pop_front();
             self.release(order);
-        }
-    }
-
-    pub(crate) fn release(&mut self, order: u64) {
-        if self.durable.release(order) {
-            self.durable_rose = true;
         }
     }
 
@@ -751,11 +770,6 @@ impl Ftl {
                 point.open[unit] = NONE;
             }
         }
-    }
-
-    /// Starts the order count; for recovery and format.
-    pub(crate) fn restart_orders(&mut self, next: u64) {
-        self.durable = Durable::new(next, !self.geometry.durable_at_completion);
     }
 }
 

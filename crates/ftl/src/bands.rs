@@ -191,6 +191,8 @@ pub(crate) struct Bands {
     pub spreads: bool,
     /// Bands that are failing or have failed.
     pub failing: u32,
+    /// Bands that were retired.
+    retired: u32,
     /// Changes of state so far.
     pub moves: u64,
     /// Those that count against a bound of the medium.
@@ -226,6 +228,7 @@ impl Bands {
             draining: Vec::new(),
             spreads: false,
             failing: 0,
+            retired: 0,
             moves: 0,
             openings: Openings::default(),
             erase_count_most: 0,
@@ -364,6 +367,7 @@ impl Bands {
         let before = std::mem::replace(&mut band.state, state);
         self.sums[unit].account(band, self.slots_per_band, true);
         self.moves += 1;
+        self.retired += u32::from(state == BandState::Retired);
         match before {
             BandState::Clean => remove(&mut self.clean[unit], block),
             BandState::Dirty => remove(&mut self.dirty[unit], block),
@@ -395,6 +399,11 @@ impl Bands {
     /// A program failed in the band, or its maker says so.
     pub fn set_failing(&mut self, block: BlockId) {
         self.failing += u32::from(!std::mem::replace(&mut self[block].failing, true));
+    }
+
+    /// Changes whenever a band turns out bad.
+    pub fn bad_changes(&self) -> u32 {
+        self.failing.wrapping_add(self.retired)
     }
 
     fn is_fast(&self, block: BlockId) -> bool {

@@ -62,6 +62,8 @@ pub(crate) struct Checkpoint {
     pub counting: Option<Box<Counting>>,
     /// The next content of the one being written.
     pub staging: Staging,
+    /// The last complete one has every version and record of a lower sequence.
+    pub sequence_covered: u64,
     /// Name, bands (with their open entries) of the one being written.
     next_order: u64,
     sequence_begun: u64,
@@ -364,8 +366,13 @@ impl Ftl {
     fn seal_covered(&mut self, covered: u64) {
         for point in 0..self.points.len() {
             let page = self.points[point].page;
-            let later = page != NONE && self.pages[page].order >= covered;
-            if !later || !self.geometry.is_tiered() {
+            if page == NONE {
+                continue;
+            }
+            let Page { order, open, index, .. } = self.pages[page];
+            let wanted = self.partner_wanted(open, covered - 1, false);
+            let closes = wanted.is_some_and(|wanted| index <= wanted);
+            if order < covered || closes && !self.geometry.is_tiered() {
                 self.seal(point);
             }
         }
@@ -425,6 +432,7 @@ impl Ftl {
         self.counters.checkpoints += 1;
         self.settling = false;
         self.checkpoint.order = self.checkpoint.next_order;
+        self.checkpoint.sequence_covered = self.checkpoint.sequence_begun;
         let bands = self.close_checkpoint_bands();
         let old = std::mem::replace(&mut self.checkpoint.bands, bands);
         self.rebase();

@@ -128,6 +128,13 @@ impl Ftl {
         self.close_if_done(open);
     }
 
+    /// The fast tier stays: nothing can be destaged any more.
+    pub(crate) fn give_up_detach(&mut self) {
+        self.set_leaving(Leaving::No);
+        self.forget_room();
+        self.outputs.push_back(Output::FastDetached(false));
+    }
+
     fn set_leaving(&mut self, stage: Leaving) {
         if let Some(tier) = &mut self.tier {
             tier.leaving = stage;
@@ -141,9 +148,7 @@ impl Ftl {
             Leaving::Draining => {
                 if self.fast_units().any(|unit| self.is_lost_with_data(unit)) {
                     // It can never be drained; what it holds may come back with it.
-                    self.set_leaving(Leaving::No);
-                    self.forget_room();
-                    self.outputs.push_back(Output::FastDetached(false));
+                    self.give_up_detach();
                 } else if self.fast_is_empty() && self.checkpoint.is_idle() {
                     let layout = self.layout_of(false);
                     self.layout = layout.expect("a smaller device has a smaller checkpoint");

@@ -7,10 +7,11 @@
 //! everything under it is. On a medium with a volatile cache a flush must follow; `durable_below`
 //! trails `safe_below` by that.
 //!
-//! On a two-tier device an order is *vital* if its page holds what the host was told, or will be:
-//! pages of the fast tier, and others with more in them than copies. Nobody's promise rests on a
-//! copy before its original is erased, so a flush waits for vital orders only, and never pads the
-//! pages that destage and GC are filling. On other devices every order is vital.
+//! On a two-tier device, and where pages share cells, an order is *vital* if its page holds what the
+//! host was told, or will be: pages of the fast tier, and others with more in them than copies.
+//! Nobody's promise rests on a copy before its original is erased, so a flush waits for vital orders
+//! only, and never pads the pages that destage and GC are filling: else a host that flushes each write
+//! would fill GC's reserve with padding. On other devices every order is vital.
 //!
 //! Invariant: `durable_below <= safe_below <= vital_below <= next`.
 
@@ -236,6 +237,17 @@ impl Durable {
 }
 
 impl Ftl {
+    /// Starts the order count; for recovery and format.
+    pub(crate) fn restart_orders(&mut self, next: u64) {
+        self.durable = Durable::new(next, !self.geometry.durable_at_completion);
+    }
+
+    pub(crate) fn release(&mut self, order: u64) {
+        if self.durable.release(order) {
+            self.durable_rose = true;
+        }
+    }
+
     /// Makes sure that every order up to `order` will become safe without any further append.
     pub(crate) fn force_safe(&mut self, order: u64) {
         self.force(order, false);
@@ -243,7 +255,14 @@ impl Ftl {
 
     /// The same for those that are vital.
     pub(crate) fn force_vital(&mut self, order: u64) {
-        self.force(order, self.geometry.is_tiered());
+        self.force(order, self.tells_vital());
+    }
+
+    /// Whether some orders are not vital. A flush of the medium is for all of them, so where it needs
+    /// one they are.
+    pub(crate) fn tells_vital(&self) -> bool {
+        let shared = self.geometry.pairing != flash::Pairing::None;
+        self.geometry.is_tiered() || shared && self.geometry.durable_at_completion
     }
 
     fn force(&mut self, order: u64, vital_only: bool) {
@@ -254,6 +273,7 @@ impl Ftl {
                 continue;
             }
             if !vital_only || self.durable.is_vital(self.pages[page].order) {
+                self.fill_up_page(page, vital_only);
                 self.seal(point);
             }
         }
@@ -265,7 +285,7 @@ impl Ftl {
                 continue;
             }
             let Some(target) = self.partner_wanted(open, order, vital_only) else { continue };
-            self.pad_to(open, target);
+            self.close_to(open, target, vital_only);
         }
     }
 }

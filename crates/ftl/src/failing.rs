@@ -7,8 +7,14 @@
 use crate::append::{NONE, Owner, PageState};
 use crate::format::{Kind, POISONED};
 use crate::units::TAG_PROGRAM;
-use crate::{Ftl, Output, Phase, slo};
-use flash::{Command, MediumError, RequestError, SlotId, SlotWrite, Tag};
+use crate::{BandState, Ftl, MountError, Output, Phase, slo};
+use flash::{Command, MILLISECOND, MediumError, RequestError, SlotId, SlotWrite, Tag};
+
+/// How long to hold appends back after the medium had no room behind it.
+const NO_SPACE_PAUSE_NS: u64 = 100 * MILLISECOND;
+
+/// After so many tries, nobody waits for room any more.
+const NO_SPACE_TRIES_MAX: u32 = 10;
 
 impl Ftl {
     /// After a failed program: nothing more goes to this band. Pages that were not handed to the
@@ -19,7 +25,7 @@ impl Ftl {
         let unit = self.geometry.unit_of(block);
         if error == MediumError::UnitGone {
             self.lose_unit(unit);
-        } else if error != MediumError::NoSpace {
+        } else if error == MediumError::BlockFailed {
             self.bands.set_failing(block);
         }
         self.take_from_points(open, unit as usize);
@@ -68,10 +74,64 @@ impl Ftl {
         true
     }
 
+    /// Takes back the erases that nobody has asked for yet.
+    fn recall_erases(&mut self) {
+        let mut recalled = Vec::new();
+        self.outputs.retain(|output| match *output {
+            Output::Command(Command::Erase { block, .. }) => {
+                recalled.push(block);
+                false
+            }
+            _ => true,
+        });
+        for block in recalled {
+            let unit = self.geometry.unit_of(block);
+            let state = &mut self.units[unit as usize];
+            state.running -= 1;
+            state.erases_running -= 1;
+            self.ended(unit, slo::Kind::Erase);
+            self.bands.set_state(block, BandState::Dirty);
+        }
+    }
+
+    /// The medium had no room behind it.
+    pub(crate) fn note_no_space(&mut self) {
+        // What fails in a pause belongs to the try before it.
+        if self.now >= self.no_space_until {
+            self.no_space_tries += 1;
+            self.no_space_until = self.now + NO_SPACE_PAUSE_NS;
+        }
+    }
+
+    /// The medium has had no room for so long that nobody is to wait for it any more. What has to be
+    /// written all the same is tried again and again.
+    pub(crate) fn has_no_space(&self) -> bool {
+        self.no_space_tries >= NO_SPACE_TRIES_MAX && self.now < self.no_space_until
+    }
+
+    /// Tells everybody who waits for room behind the medium that there is none.
+    pub(crate) fn refuse_for_space(&mut self) {
+        if !self.has_no_space() {
+            return;
+        }
+        if self.phase == Phase::Formatting {
+            self.fail_mount(MountError::NoSpace);
+            return;
+        }
+        for waiter in std::mem::take(&mut self.host.waiters) {
+            self.fail_request(waiter.request, RequestError::NoSpace);
+            self.finish(waiter.request);
+        }
+        while !self.host.writes.is_empty() {
+            self.refuse_oldest_write();
+        }
+    }
+
     /// The slots of a page that could not be programmed are appended again elsewhere, or the host
     /// is told that there is no space.
     pub(crate) fn fail_page(&mut self, page: u32, error: MediumError) {
-        self.counters.programs_failed += 1;
+        // Those that the medium was never given have not failed there.
+        self.counters.programs_failed += u64::from(error != MediumError::FlushFailed);
         let (order, first, open) =
             (self.pages[page].order, self.pages[page].slot, self.pages[page].open);
         self.note_ended(page);
@@ -87,7 +147,7 @@ impl Ftl {
                     Owner::Request(request) if error == MediumError::NoSpace => Some(request),
                     _ => None,
                 };
-                if self.phase == Phase::Failed {
+                if self.writes_ended() {
                     let entry = self.failed_move(from, previous, order, slot, owner);
                     self.drop_move(entry);
                     continue;
@@ -117,12 +177,24 @@ impl Ftl {
         }
     }
 
-    /// The medium could not make its state durable. What it holds unflushed is unknown, so nothing
-    /// is acknowledged any more: a flush that failed is never tried again and called done.
+    /// The medium could not make its state durable, or nothing may be written to it any more. What it
+    /// holds unflushed is unknown, so nothing is acknowledged: a flush that failed is never tried again
+    /// and called done. Everybody who waits for something that would have to be written is told so.
     pub(crate) fn fail(&mut self) {
+        match self.phase {
+            Phase::Failed | Phase::Stopped | Phase::ReadOnly => return,
+            Phase::Mounting | Phase::Formatting => {
+                self.fail_mount(MountError::Medium);
+                return;
+            }
+            Phase::Running | Phase::Stopping => {}
+        }
         self.counters.medium_failures += 1;
         self.phase = Phase::Failed;
         self.stop_writing();
+        if self.is_leaving() {
+            self.give_up_detach();
+        }
     }
 
     /// Whoever waits for what would have to be written is told that it will not be.
@@ -138,6 +210,8 @@ impl Ftl {
         for (request, _) in std::mem::take(&mut self.host.commits) {
             self.abandon(request);
         }
+        self.host.atomic_placing = false;
+        self.end_pages();
         self.moves_failed = 0;
         // Newest first: what one of them replaced may be another one.
         for entry in std::mem::take(&mut self.moves).into_iter().rev() {
@@ -145,11 +219,21 @@ impl Ftl {
             self.drop_move(entry);
         }
         self.rest_destage();
-        // Readers wait for what is being assembled.
-        for point in 0..self.points.len() {
-            self.seal(point);
-        }
         self.place_reroutes();
+    }
+
+    /// Pages that the medium does not have never get there. Those that it has are awaited, because they
+    /// hold their place and somebody's memory.
+    fn end_pages(&mut self) {
+        self.recall_erases();
+        let live: Vec<u32> = self.opens.indices().filter(|&open| self.opens[open].live).collect();
+        for open in live {
+            self.stop_appending(open, MediumError::FlushFailed);
+            self.end_front(open);
+            if self.opens[open].live {
+                self.close_if_done(open);
+            }
+        }
     }
 
     fn refuse_part(&mut self, request: u32) {
@@ -160,13 +244,7 @@ impl Ftl {
     /// Gives a logical block its content from before `from` back. That is still there: its band
     /// waits for `order`, which is not safe yet.
     fn undo(&mut self, from: SlotId, previous: u32, order: u64, slot: &SlotWrite) {
-        for other in self.pages.indices() {
-            for entry in &mut self.pages[other].previous {
-                if *entry == from.0 {
-                    *entry = previous;
-                }
-            }
-        }
+        self.redirect(from, previous);
         if previous < POISONED {
             // What superseded this slot meanwhile superseded the previous one, too.
             let block = self.bands.block_of(SlotId(previous));
@@ -174,5 +252,25 @@ impl Ftl {
         }
         let header = self.own_header(from, slot);
         self.give_back(header.lba, from, previous, order);
+    }
+
+    /// Nothing will ever be in `from`: whoever would go back to it goes to `entry`, which is where its
+    /// content went, or what was there before it.
+    pub(crate) fn redirect(&mut self, from: SlotId, entry: u32) {
+        let forget = |before: &mut u32| {
+            if *before == from.0 {
+                *before = entry;
+            }
+        };
+        for page in self.pages.indices() {
+            self.pages[page].previous.iter_mut().for_each(forget);
+        }
+        self.moves.iter_mut().for_each(|entry| forget(&mut entry.previous));
+        if self.host.atomic_writes > 0 {
+            for request in self.host.requests.indices() {
+                let members = &mut self.host.requests[request].members;
+                members.iter_mut().for_each(|(.., before)| forget(before));
+            }
+        }
     }
 }

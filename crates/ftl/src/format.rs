@@ -219,8 +219,7 @@ pub fn decode_header(oob: &Oob, slot: SlotId, uuid_crc: u32) -> Option<Header> {
 fn decode_padding(read: Header, mark: u8) -> Header {
     let high = u64::from(read.group.0) | u64::from(read.group.1) << 8;
     let Header { lba, sequence, argument, .. } = read;
-    let vouches =
-        (mark & 1 != 0).then_some(Voucher { lba, sequence, record: mark & 2 != 0 });
+    let vouches = (mark & 1 != 0).then_some(Voucher { lba, sequence, record: mark & 2 != 0 });
     let watermark = u64::from(argument) | high << 32;
     Header { lba: 0, sequence: 0, argument: 0, group: (0, 0), watermark, vouches, ..read }
 }

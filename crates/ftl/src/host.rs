@@ -380,7 +380,9 @@ impl Ftl {
         if let Class::Write { fua: true, .. } | Class::Trim { fua: true } =
             self.host.requests[index].class
         {
-            self.seal_pages_of(index);
+            if !self.note_commit() {
+                self.seal_pages_of(index);
+            }
         } else if self.is_beside_a_flood(index) {
             self.seal_pages_of(index);
         }
@@ -403,6 +405,13 @@ impl Ftl {
         if self.host.requests[index].placed == 0 && self.host.requests[index].pending == 0 {
             if !self.entry_is_there(index) {
                 return false;
+            }
+            let entry = &self.host.requests[index];
+            if self.exceeds_kept(entry.lba, entry.blocks) {
+                self.counters.writes_refused += 1;
+                self.fail_request(index, RequestError::NoSpace);
+                self.host.requests[index].pending = 1;
+                return true;
             }
             if atomic {
                 let point = self.wished_point(index, hint);
@@ -603,10 +612,15 @@ impl Ftl {
     /// One slot or read of the request has ended; after the last it goes on, or is answered.
     pub(crate) fn part_ended(&mut self, index: u32) {
         let fua_ignored = self.is_mutant(Mutant::IgnoreFua);
+        let failed = self.writes_ended();
         let entry = &mut self.host.requests[index];
         entry.pending -= 1;
         if entry.pending > 0 {
             return;
+        }
+        if failed && entry.class != Class::Read {
+            // Its pages may all be there; but nobody can say that they will stay.
+            entry.error.get_or_insert(RequestError::Failed);
         }
         match entry.class {
             Class::Write { atomic: true, .. } if entry.error.is_some() => self.undo_group(index),
@@ -633,13 +647,15 @@ impl Ftl {
             self.finish(request);
             return;
         }
-        if self.phase == Phase::Failed {
+        if self.writes_ended() {
             // Nothing makes it durable any more.
             self.fail_request(request, RequestError::Failed);
             self.finish(request);
             return;
         }
-        self.force_vital(order);
+        if !self.note_commit() {
+            self.force_vital(order);
+        }
         self.host.waiters.push(Waiter { order, request });
         self.durable_rose = true;
     }
@@ -750,7 +766,7 @@ impl Ftl {
         let entry = &self.pages[page];
         let unit = self.geometry.unit_of(self.opens[entry.open].block);
         let idle = self.units[unit as usize].appends_waiting() == 0;
-        (idle && self.page_is_waited_for(page)).then_some(entry.opened_at)
+        (idle && self.page_is_waited_for(page)).then_some(self.gathers_until(page))
     }
 
     fn page_is_waited_for(&self, page: u32) -> bool {

@@ -1,9 +1,11 @@
 //! Host reads that meet a page whose program has not ended. They wait for it, so that nobody sees what
 //! a power cut could still undo; or read the original, if the page holds a copy. If the program fails
-//! they look for the block again.
+//! they look for the block again; as long as its slot has no other place, they are given what was there
+//! before, which nobody has seen replaced: so no read waits for room.
 
 use crate::append::Owner;
 use crate::format::{POISONED, UNMAPPED};
+use crate::moves::Move;
 use crate::slo::Way;
 use crate::units::{ReadOp, ReadPurpose};
 use crate::{Ftl, Mutant, Output};
@@ -122,13 +124,31 @@ impl Ftl {
             unreachable!("only host reads wait for a page")
         };
         self.reads.give(read);
-        // Slots that wait in `moves` have no page to wait for yet.
         self.host.reroutes.push((request, op.lba, op.count));
     }
 
-    /// Looks again where rerouted blocks are, once every failed slot has another place.
+    /// What `lba` points to; where that could not be programmed and has no other place yet, what it
+    /// pointed to before.
+    fn entry_to_read(&self, lba: u32) -> u32 {
+        let mut entry = self.map.entry(lba);
+        if self.moves_failed == 0 {
+            return entry;
+        }
+        let failed = |slot: u32| {
+            let of_slot = |entry: &&Move| {
+                entry.failed_order.is_some() && entry.from.is_some_and(|from| from.0 == slot)
+            };
+            self.moves.iter().find(of_slot).map(|entry| entry.previous)
+        };
+        while let Some(previous) = failed(entry) {
+            entry = previous;
+        }
+        entry
+    }
+
+    /// Looks again where rerouted blocks are.
     pub(crate) fn place_reroutes(&mut self) {
-        if self.host.reroutes.is_empty() || self.moves_failed > 0 {
+        if self.host.reroutes.is_empty() {
             return;
         }
         for (request, lba, count) in std::mem::take(&mut self.host.reroutes) {
@@ -140,7 +160,7 @@ impl Ftl {
                 (self.host.requests[request].lba, self.host.requests[request].buffer);
             for lba in lba..lba + count {
                 let into = Payload { buffer, index: lba - first };
-                match self.map.entry(lba) {
+                match self.entry_to_read(lba) {
                     UNMAPPED => self.outputs.push_back(Output::ReadZeroes { into, count: 1 }),
                     POISONED => self.fail_request(request, RequestError::Unreadable),
                     slot => {

@@ -27,6 +27,7 @@ mod asks;
 mod bands;
 mod checkpoint;
 mod closing;
+mod commit;
 mod config;
 mod counting;
 mod detach;
@@ -56,6 +57,7 @@ mod residency;
 mod shares;
 mod slab;
 mod slo;
+mod spare;
 mod staging;
 mod status;
 mod streams;
@@ -63,6 +65,7 @@ mod switch;
 mod tier;
 mod units;
 mod vouching;
+mod waiting;
 
 pub use api::{Core, DamagedSlot, Input, MountError, MountReport, Output, Rebuilt};
 pub use checkpoint::checkpoint_slots;
@@ -84,6 +87,7 @@ pub use tier::{TierStatus, fast_blocks_min};
 use append::{OpenBand, Page, Point, Views};
 use bands::{BandState, Bands};
 use checkpoint::Checkpoint;
+use commit::Commit;
 use durable::Durable;
 use flash::{
     Completion, Geometry, Health, Instant, MediumError, Operation, Random, SlotId, SlotWrite, Tag,
@@ -101,6 +105,7 @@ use reclaim::Reclaim;
 use shares::Shares;
 use slab::Slab;
 use slo::Learned;
+use spare::Spare;
 use status::Counters;
 use std::collections::VecDeque;
 use streams::Streams;
@@ -155,6 +160,7 @@ pub struct Ftl {
     durable: Durable,
     /// What slots to come vouch for.
     vouching: Vouching,
+    commit: Commit,
     /// `safe_below` or `durable_below` rose since waiters and draining bands were looked at.
     durable_rose: bool,
     drain_check: bool,
@@ -170,6 +176,10 @@ pub struct Ftl {
     /// Of them, those whose slot could not be programmed: there is nothing to read there.
     moves_failed: u32,
     no_space_until: Instant,
+    /// Times in a row that the medium had no room behind it.
+    no_space_tries: u32,
+    /// A shutdown was asked for.
+    stop_asked: bool,
     /// Logical block that the next page is opened for.
     lba_next: u32,
 
@@ -192,6 +202,7 @@ pub struct Ftl {
     flush: Flush,
 
     reclaim: Reclaim,
+    spare: Spare,
     /// On a two-tier device.
     tier: Option<Tier>,
     shares: Shares,
@@ -231,6 +242,10 @@ impl Ftl {
             }
             Input::Shutdown => {
                 self.shut_down();
+                true
+            }
+            Input::Fail => {
+                self.fail();
                 true
             }
         };
@@ -284,6 +299,16 @@ impl Ftl {
     /// True if the FTL may program and erase.
     fn may_write(&self) -> bool {
         matches!(self.phase, Phase::Running | Phase::Stopping | Phase::Formatting)
+    }
+
+    /// The medium failed as a whole, or may not be written any more: only reads are served.
+    pub fn has_failed(&self) -> bool {
+        self.phase == Phase::Failed
+    }
+
+    /// True from the moment that nothing is written any more, whatever was begun.
+    fn writes_ended(&self) -> bool {
+        matches!(self.phase, Phase::Failed | Phase::ReadOnly | Phase::Stopped)
     }
 
     /// Whether the beginning or the end of a host read moves anything on but its own unit. True
@@ -371,6 +396,7 @@ impl Ftl {
             self.stop_if_done();
             return;
         }
+        self.count_spare();
         if std::mem::take(&mut self.durable_rose) {
             self.drain_check = true;
         }
@@ -397,6 +423,10 @@ impl Ftl {
             self.commit_fast();
             self.detach_pump();
         }
+        if !self.host.waiters.is_empty() {
+            self.commit_pump();
+        }
+        self.place_kept_moves();
         self.openings_pump();
         self.relieve();
         self.checkpoint_pump();
@@ -409,6 +439,7 @@ impl Ftl {
         if !self.host.writes.is_empty() {
             self.serve_or_refuse();
         }
+        self.refuse_for_space();
         if !self.host.waiters.is_empty() && self.stands_still() {
             // What they wait for found no place to go: the medium is used up.
             self.fail();
@@ -503,6 +534,7 @@ impl Ftl {
             }
             let opened = self.padding_helps(page);
             if opened.is_some_and(|at| self.now >= at + self.settings.append_wait_ns) {
+                self.fill_up_page(page, self.wants_fillers());
                 self.seal(point);
             }
         }
@@ -515,7 +547,10 @@ impl Ftl {
     }
 
     fn shut_down(&mut self) {
+        self.stop_asked = true;
         match self.phase {
+            // Once the reads that are under way have ended.
+            Phase::Failed => {}
             Phase::Running => {
                 self.phase = Phase::Stopping;
                 if self.host.writes.is_empty() {
@@ -530,7 +565,19 @@ impl Ftl {
         }
     }
 
+    /// After the medium failed, nothing is made durable at the end.
+    fn stop_failed(&mut self) {
+        let quiet = self.units.iter().all(|unit| unit.running == 0) && self.flush.running.is_none();
+        if self.stop_asked && quiet && self.host.requests.in_use() == 0 {
+            self.phase = Phase::Stopped;
+            self.outputs.push_back(Output::Stopped(false));
+        }
+    }
+
     fn stop_if_done(&mut self) {
+        if self.phase == Phase::Failed {
+            self.stop_failed();
+        }
         if self.phase != Phase::Stopping {
             return;
         }
@@ -541,7 +588,9 @@ impl Ftl {
         let moves_done = self.moves.is_empty()
             && self.reclaim.victims.is_empty()
             && self.tier.as_ref().is_none_or(Tier::rests);
-        if self.stands_still() && (self.checkpoint.is_wanted() || host_done && !moves_done) {
+        let stuck =
+            self.stands_still() && (self.checkpoint.is_wanted() || host_done && !moves_done);
+        if stuck || host_done && self.has_no_space() {
             // No space for the last checkpoint, or for what moves: everything acknowledged is there
             // all the same.
             self.phase = Phase::Stopped;
@@ -622,6 +671,7 @@ impl Ftl {
             durable_seen: 0,
             durable: Durable::new(1, !geometry.durable_at_completion),
             vouching: Vouching::default(),
+            commit: Commit::default(),
             durable_rose: false,
             drain_check: false,
             points: Vec::new(),
@@ -633,6 +683,8 @@ impl Ftl {
             moves: VecDeque::new(),
             moves_failed: 0,
             no_space_until: Instant(0),
+            no_space_tries: 0,
+            stop_asked: false,
             lba_next: 0,
             host: Host::default(),
             units: units_of(&geometry, health),
@@ -645,6 +697,7 @@ impl Ftl {
             settling: false,
             flush: Flush::default(),
             reclaim: Reclaim::new(chunks, tier.as_ref().map_or(0, Tier::chunks_own)),
+            spare: Spare::default(),
             tier,
             shares: Shares::default(),
             checkpoint: Checkpoint::default(),

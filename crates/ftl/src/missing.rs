@@ -24,7 +24,7 @@ use crate::mount::Mount;
 use crate::replay::Candidate;
 use crate::{Ftl, Mutant};
 use flash::{BlockId, SlotId};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Most blocks that one trim record names: so many may be concerned where one is missing.
 const TRIM_BLOCKS_MAX: u32 = crate::host::TRIM_BLOCKS_MAX;
@@ -47,7 +47,8 @@ struct Unsound {
 struct Seen {
     /// Pages up to the last sound one.
     pages: u32,
-    /// By page: the lowest and the highest sequence later than the checkpoint, and the lowest order.
+    /// By page: the lowest and the highest sequence of what was new there and later than the
+    /// checkpoint, and its order.
     of_page: BTreeMap<u32, (u64, u64, u64)>,
 }
 
@@ -67,10 +68,11 @@ impl Missing {
         self.vouchers.extend(header.vouches.filter(|voucher| voucher.sequence >= begun));
         let seen = self.seen.entry(block).or_default();
         seen.pages = seen.pages.max(page + 1);
-        let versioned =
-            matches!(header.kind, Kind::Data | Kind::Trim | Kind::Poison | Kind::Commit);
         let of_page = seen.of_page.entry(page).or_insert((u64::MAX, 0, header.order));
-        if versioned && header.sequence >= begun {
+        // Of these, and of no others, the sequence is as new as the place: what is copied keeps the
+        // one it had and says no watermark, and a commit has that of its members.
+        let lone = header.kind == Kind::Data && header.group.1 == 0;
+        if (lone || header.kind == Kind::Trim) && header.watermark > 0 && header.sequence >= begun {
             of_page.0 = of_page.0.min(header.sequence);
             of_page.1 = of_page.1.max(header.sequence);
         }
@@ -119,6 +121,7 @@ impl Ftl {
                 None => {}
             }
         }
+        miss_members(mount, &missing, &footer, !unknown.is_empty());
         self.suspect(mount, &missing, &unknown, &footer);
         mount.missing = missing;
     }
@@ -185,10 +188,10 @@ impl Ftl {
             return true;
         }
         let Some(seen) = missing.seen.get(&block) else { return false };
-        let durable = |&(lowest, _, _): &(u64, u64, u64)| {
-            lowest != u64::MAX && lowest < missing.watermark
-        };
-        let partner = self.geometry.pairing_of(block).last_partner(page, self.geometry.pages_per_block);
+        let durable =
+            |&(lowest, _, _): &(u64, u64, u64)| lowest != u64::MAX && lowest < missing.watermark;
+        let partner =
+            self.geometry.pairing_of(block).last_partner(page, self.geometry.pages_per_block);
         tells_torn && seen.pages > partner + 1
             || seen.of_page.range(page..).any(|(_, of_page)| durable(of_page))
     }
@@ -214,7 +217,13 @@ impl Ftl {
 
     /// Nobody knows which blocks these slots held. If a sequence is missing that one of them may have
     /// had, any block that was not written later is refused.
-    fn suspect(&mut self, mount: &mut Mount, missing: &Missing, unknown: &[SlotId], footer: &Footer) {
+    fn suspect(
+        &mut self,
+        mount: &mut Mount,
+        missing: &Missing,
+        unknown: &[SlotId],
+        footer: &Footer,
+    ) {
         let candidates = mount.candidates.iter().map(|candidate| candidate.sequence);
         let vouched = missing.vouchers.iter().map(|voucher| voucher.sequence);
         let mut known: Vec<u64> = candidates
@@ -266,6 +275,40 @@ impl Ftl {
         let first = before.map(|of_page| of_page.1 + 1).max().unwrap_or(all.start);
         let end = after.map(|of_page| of_page.0).min().unwrap_or(all.end);
         first.max(all.start)..end.min(all.end)
+    }
+}
+
+/// Atomic writes below the watermark were programmed whole, so what is not found of one is lost. One without
+/// its commit record may have failed and been undone; but where a slot is damaged of which nobody
+/// knows what it held, that may have been the record. A write that failed may have happened or not.
+fn miss_members(mount: &mut Mount, missing: &Missing, footer: &Footer, record_may_be_lost: bool) {
+    let range = footer.sequence_begun..missing.watermark;
+    let mut groups: BTreeMap<u64, (u32, u8)> = BTreeMap::new();
+    let mut committed = BTreeSet::new();
+    for candidate in mount.candidates.iter().filter(|it| range.contains(&it.sequence)) {
+        let first = candidate.lba.saturating_sub(u32::from(candidate.group.0));
+        if candidate.group.1 > 0 {
+            groups.insert(candidate.sequence, (first, candidate.group.1));
+        }
+        if candidate.kind == Kind::Commit {
+            committed.insert(candidate.sequence);
+        }
+    }
+    for (sequence, (lba, last)) in groups {
+        let has_record = committed.contains(&sequence);
+        if !has_record && !record_may_be_lost {
+            continue;
+        }
+        for at in 0..=u32::from(last) {
+            let voucher = Voucher { lba: lba.saturating_add(at), sequence, record: false };
+            mount.candidates.push(Candidate::vouched(&voucher, Kind::Data, 0));
+        }
+        if !has_record {
+            let voucher = Voucher { lba, sequence, record: true };
+            let mut commit = Candidate::vouched(&voucher, Kind::Commit, 0);
+            commit.group = (0, last);
+            mount.candidates.push(commit);
+        }
     }
 }
 

@@ -142,7 +142,11 @@ pub fn logical_blocks_max(geometry: &Geometry, health: &Health, settings: &Setti
     let gone = health.units_gone.iter().filter(|&&unit| !geometry.is_fast_unit(unit)).count();
     let gone = gone as u32 * geometry.blocks_per_unit;
     let bad = health.bad_blocks.iter().filter(|&&block| !geometry.is_fast(block)).count() as u32;
-    let good = geometry.capacity_blocks().saturating_sub(bad + gone);
+    logical_blocks_of(geometry, geometry.capacity_blocks().saturating_sub(bad + gone), settings)
+}
+
+/// The same where so many blocks of the capacity tier are good.
+pub(crate) fn logical_blocks_of(geometry: &Geometry, good: u32, settings: &Settings) -> u32 {
     let stripe = match settings.stripe_units {
         0 => geometry.units - geometry.fast.units,
         units => units,
@@ -690,6 +694,14 @@ impl Ftl {
                 mount.bands_sound.insert(self.geometry.block_of(slot));
             }
             _ => {}
+        }
+    }
+
+    /// The mount or format that is under way ends with `error` once its reads have come back.
+    pub(crate) fn fail_mount(&mut self, error: MountError) {
+        if let Some(mount) = &mut self.mount {
+            mount.error.get_or_insert(error);
+            self.mount_pump();
         }
     }
 

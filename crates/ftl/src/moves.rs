@@ -24,6 +24,17 @@ pub(crate) struct Move {
     pub credit: i64,
 }
 
+/// What is still to be done about a move once it has its slot.
+struct Moved {
+    lba: u32,
+    owner: Owner,
+    from: Option<SlotId>,
+    failed_order: Option<u64>,
+    previous: u32,
+    /// The map points elsewhere already.
+    superseded: bool,
+}
+
 impl Ftl {
     pub(crate) fn append_again(
         &mut self,
@@ -76,6 +87,7 @@ impl Ftl {
     /// was never acknowledged, or is a copy; the block shows again what it held before.
     pub(crate) fn drop_move(&mut self, entry: Move) {
         if let Some(from) = entry.from.filter(|_| entry.failed_order.is_some()) {
+            self.redirect(from, entry.previous);
             self.give_back(entry.append.lba, from, entry.previous, self.durable.next() - 1);
         }
         match entry.append.owner {
@@ -188,7 +200,10 @@ impl Ftl {
     /// Appends what waits to be moved, as far as there is room.
     pub(crate) fn place_moves(&mut self) {
         self.take_arrivals();
-        while let Some(front) = self.moves.front() {
+        self.credit_kept();
+        while !self.keeps_moves()
+            && let Some(front) = self.moves.front()
+        {
             let superseded = front.from.is_some_and(|from| !self.bands.is_valid(from));
             // What a failed page held is appended all the same: what superseded it may not be
             // durable yet, and what it superseded waits for its order only.
@@ -214,11 +229,40 @@ impl Ftl {
         }
     }
 
+    /// Fills the room of `page` with what waits to be moved, as far as it goes.
+    pub(crate) fn fill_with_moves(&mut self, page: u32) {
+        while (self.pages[page].slots.len() as u32) < self.pages[page].room
+            && let Some(front) = self.moves.front()
+        {
+            let superseded = front.from.is_some_and(|from| !self.bands.is_valid(from));
+            let needed = !superseded || front.failed_order.is_some();
+            let Move { append, from, failed_order, previous, credit, .. } = self.pop_move();
+            if needed {
+                self.reclaim.credit += credit;
+                let (lba, owner) = (append.lba, append.owner);
+                let appended = self.append_to(page, append);
+                self.counters.slots_moved_closing += 1;
+                let moved = Moved { lba, owner, from, failed_order, previous, superseded };
+                self.settle_move(moved, appended);
+            } else {
+                self.tell(append.owner);
+            }
+        }
+    }
+
     /// Appends what moves to `point`, which has a page.
     pub(crate) fn place_move(&mut self, entry: Move, point: usize, superseded: bool) {
         let Move { append, from, failed_order, previous, .. } = entry;
         let (lba, owner) = (append.lba, append.owner);
-        let Appended { slot, order, page } = self.append(point, append).expect("the page has room");
+        let appended = self.append(point, append).expect("the page has room");
+        let moved = Moved { lba, owner, from, failed_order, previous, superseded };
+        self.settle_move(moved, appended);
+    }
+
+    /// What moved is in its page: the map and all who wait for it are told.
+    fn settle_move(&mut self, moved: Moved, appended: Appended) {
+        let Moved { lba, owner, from, failed_order, previous, superseded } = moved;
+        let Appended { slot, order, page } = appended;
         if let Some(from) = from.filter(|_| !superseded) {
             let replaced = from.0;
             self.remap_known(lba, replaced, slot.0, order);
@@ -244,7 +288,14 @@ impl Ftl {
             self.note_placed(request, slot, UNMAPPED);
         }
         if let Some(failed) = failed_order {
+            if let Some(from) = from {
+                self.redirect(from, slot.0);
+            }
             self.moves_failed -= 1;
+            if self.durable.is_vital(failed) {
+                // Who waits for the page that failed waits for this one.
+                self.durable.make_vital(order);
+            }
             self.durable.link(vec![order], failed);
             self.durable_rose = true;
         }

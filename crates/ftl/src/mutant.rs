@@ -86,6 +86,7 @@ impl Mutant {
         Self::ForgetPairing,
         Self::RenumberRelocated,
         Self::TrustTornPages,
+        Self::TakeDamageForTorn,
         Self::SkipOpenBands,
         Self::IgnoreSecondRoot,
         Self::NeverRebuild,

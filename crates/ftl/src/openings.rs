@@ -168,7 +168,8 @@ impl Ftl {
         }
         let of_point = point != NONE;
         let whole = !cut && self.bands[block].slots_done == self.geometry.slots_per_block();
-        if whole || self.units[self.geometry.unit_of(block) as usize].gone {
+        let gone = self.units[self.geometry.unit_of(block) as usize].gone;
+        if whole || gone || self.writes_ended() {
             *self.bands.openings.count(of_point) -= 1;
             return;
         }

@@ -151,7 +151,7 @@ impl Ftl {
 
     /// Below this many GC runs. With a read service level it starts earlier than it must, and the
     /// number of victims follows the shortage: neither starts nor ends in a burst.
-    fn gc_low(&self) -> u32 {
+    pub(crate) fn gc_low(&self) -> u32 {
         let ahead = if self.settings.read_slo_ns > 0 { 2 + self.slow_units() / 8 } else { 0 };
         self.bands_free_low() + ahead
     }
@@ -266,6 +266,7 @@ impl Ftl {
                 if self.bands.free >= self.bands_free_low() {
                     self.reclaim.credit = 0;
                 }
+                self.pick_filler();
                 return;
             }
             if self.reclaim.credit >= budget {
@@ -298,7 +299,7 @@ impl Ftl {
         wished.min(spare).max(1) as usize
     }
 
-    fn pick_victim(&mut self) -> Option<BlockId> {
+    pub(crate) fn pick_victim(&mut self) -> Option<BlockId> {
         let view = self.bands.view(self.durable.next());
         let picked = self.policies.victim.pick(&view, &mut self.random);
         let full = |block: &BlockId| {
@@ -323,7 +324,7 @@ impl Ftl {
         good.filter(enough).or(emptiest)
     }
 
-    fn start_victim(&mut self, block: BlockId, reason: &'static str, for_space: bool) {
+    pub(crate) fn start_victim(&mut self, block: BlockId, reason: &'static str, for_space: bool) {
         let slots = i64::from(self.geometry.slots_per_block());
         let valid = i64::from(self.bands[block].slots_valid);
         let (floor, low) = (self.host_floor(), self.bands_free_low());
@@ -396,6 +397,7 @@ impl Ftl {
         let paced = self.settings.read_slo_ns > 0 && self.host.writes.is_empty();
         let reads_max = if paced { VICTIM_READS_PACED } else { u32::MAX };
         let mut in_hand = i64::from(self.slots_in_hand());
+        let in_hand_max = self.in_hand_max();
         loop {
             let Victim { block, cursor, credit, for_space, .. } = self.reclaim.victims[index];
             if for_space && self.reclaim.credit + in_hand * credit >= budget {
@@ -403,6 +405,7 @@ impl Ftl {
             }
             let end = self.band_end(block);
             if cursor >= end
+                || in_hand >= in_hand_max
                 || self.reclaim.chunks.is_empty()
                 || self.reclaim.victims[index].reads >= reads_max
             {
@@ -548,6 +551,7 @@ impl Ftl {
             self.give_relocation(chunk);
             return;
         }
+        self.vouch_again(&header);
         let fresh = self.is_mutant(Mutant::RenumberRelocated);
         let sequence = if fresh { self.next_sequence() } else { header.sequence };
         let point = if destaged && self.bands[source].stays {

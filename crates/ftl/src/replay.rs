@@ -170,6 +170,7 @@ impl Ftl {
             self.begin_counting();
         }
         self.settle_bands(&mount, order_next - 1);
+        self.checkpoint.sequence_covered = footer.sequence_begun;
         self.generation = footer.generation + 1;
         // After a mount nothing is appended before a checkpoint that says "not clean".
         mount.report.clean = footer.clean;
@@ -177,7 +178,8 @@ impl Ftl {
         self.counters.slots_damaged = report.slots_damaged;
         self.counters.blocks_lost = report.blocks_lost;
         self.counters.blocks_refused = report.blocks_refused;
-        let gaps = report.rebuilt.is_some_and(|rebuilt| rebuilt.read_only) || self.refused.is_some();
+        let gaps =
+            report.rebuilt.is_some_and(|rebuilt| rebuilt.read_only) || self.refused.is_some();
         self.phase = if self.settings.read_only || gaps { Phase::ReadOnly } else { Phase::Running };
         if self.phase == Phase::Running {
             self.checkpoint.want();

@@ -48,7 +48,7 @@ pub(crate) struct Claim {
     share: Share,
     pieces: Vec<u32>,
     /// Of them, those that are being loaded.
-    missing: u32,
+    pub missing: u32,
 }
 
 /// A piece on its way to DRAM.

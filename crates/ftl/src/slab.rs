@@ -27,6 +27,11 @@ impl<T: Default> Slab<T> {
         self.items.len() - self.free.len()
     }
 
+    /// Every index in use, in order. Slow: for what is told to people.
+    pub fn live(&self) -> impl Iterator<Item = u32> {
+        self.indices().filter(|index| !self.free.contains(index))
+    }
+
     /// Every index ever used, in order; the caller knows which are live.
     pub fn indices(&self) -> std::ops::Range<u32> {
         0..self.items.len() as u32

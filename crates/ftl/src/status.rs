@@ -27,6 +27,7 @@ pub(crate) struct Counters {
     pub slots_relocated: u64,
     pub slots_padded: u64,
     pub pages_padded: u64,
+    pub slots_moved_closing: u64,
     pub slots_checkpointed: u64,
     pub slots_corrected: u64,
     pub reads_unreadable: u64,
@@ -202,6 +203,7 @@ impl Ftl {
     fn warnings(&self) -> Vec<String> {
         let mut warnings = self.slo_warnings();
         warnings.extend(self.damage_warning());
+        warnings.extend(self.spare_warning());
         warnings.extend(self.rebuilt_late().map(|rebuilt| rebuilt.to_string()));
         warnings
     }
@@ -384,6 +386,7 @@ impl Ftl {
             ("slots_relocated", c.slots_relocated),
             ("slots_padded", c.slots_padded),
             ("pages_padded", c.pages_padded),
+            ("slots_moved_closing", c.slots_moved_closing),
             ("slots_checkpointed", c.slots_checkpointed),
             ("slots_corrected", c.slots_corrected),
             ("reads_unreadable", c.reads_unreadable),
@@ -425,6 +428,7 @@ impl Ftl {
             ("reads_over_slo_in_flight", c.reads_over_slo_in_flight),
             ("slo_breaches_allowed", c.slo_breaches_space),
         ];
+        list.extend(self.spare_counters());
         if let Some(cached) = self.map.cached() {
             list.extend(self.cached_counters(cached));
         }

@@ -306,10 +306,14 @@ impl Ftl {
                 self.bands.set_state(block, BandState::Clean);
             }
             Err(MediumError::UnitGone) => self.lose_unit(unit),
-            Err(MediumError::NoSpace | MediumError::FlushFailed) => {
+            Err(error @ (MediumError::NoSpace | MediumError::FlushFailed)) => {
                 // Nothing is wrong with the block: it is tried again, after a pause.
+                if error == MediumError::NoSpace {
+                    self.note_no_space();
+                }
                 self.bands.set_state(block, BandState::Dirty);
-                self.erase_retry_at = Some(self.now + self.settings.idle_ns);
+                let pause = self.no_space_until.max(self.now + self.settings.idle_ns);
+                self.erase_retry_at = Some(pause);
                 return;
             }
             Err(MediumError::BlockFailed) => self.retire(block, "erase failed"),

@@ -47,6 +47,8 @@ const PAGES_AT_ONCE: usize = 4;
 #[derive(Clone, Debug)]
 pub(crate) struct Vouching {
     waiting: VecDeque<Voucher>,
+    /// Those that are said again, when none of the others waits.
+    again: VecDeque<Voucher>,
     /// The highest watermark that was said.
     said: u64,
     /// When there last was something new to say, if it was not said.
@@ -57,7 +59,13 @@ pub(crate) struct Vouching {
 
 impl Default for Vouching {
     fn default() -> Self {
-        Self { waiting: VecDeque::new(), said: 0, since: None, budget: BUDGET_MAX }
+        Self {
+            waiting: VecDeque::new(),
+            again: VecDeque::new(),
+            said: 0,
+            since: None,
+            budget: BUDGET_MAX,
+        }
     }
 }
 
@@ -68,6 +76,12 @@ impl Vouching {
         }
         self.waiting.push_back(voucher);
     }
+
+    fn push_again(&mut self, voucher: Voucher) {
+        if self.again.len() < WAITING_MAX {
+            self.again.push_back(voucher);
+        }
+    }
 }
 
 impl Ftl {
@@ -77,12 +91,19 @@ impl Ftl {
         if append.kind.is_of_checkpoint() || self.opens[self.pages[page].open].point == NONE {
             return (0, None);
         }
-        let watermark = self.durable.sequences_durable(self.sequence_next);
-        self.vouching.said = watermark;
-        let waiting = &mut self.vouching.waiting;
+        let watermark = match append.owner {
+            // That it says none tells recovery that its sequence is older than its place.
+            Owner::Relocation(_) => 0,
+            _ => self.durable.sequences_durable(self.sequence_next),
+        };
+        self.vouching.said = self.vouching.said.max(watermark);
         let (kind, group, sequence) = (append.kind, append.group, append.sequence);
         let fits = |voucher: &mut Voucher| Header::may_vouch(kind, group, sequence, voucher);
-        (watermark, waiting.pop_front_if(fits))
+        let covered = self.checkpoint.sequence_covered;
+        let Vouching { waiting, again, .. } = &mut self.vouching;
+        while waiting.pop_front_if(|voucher| voucher.sequence < covered).is_some() {}
+        while again.pop_front_if(|voucher| voucher.sequence < covered).is_some() {}
+        (watermark, waiting.pop_front_if(fits).or_else(|| again.pop_front_if(fits)))
     }
 
     /// The page is programmed: what is new in it is vouched for.
@@ -113,6 +134,18 @@ impl Ftl {
         }
     }
 
+    /// A slot moves, and its band is erased sooner or later: with it goes what it says of others, and what
+    /// says so of it may have gone before. Both are said again, unless the checkpoint has them.
+    pub(crate) fn vouch_again(&mut self, header: &Header) {
+        let Header { lba, sequence, .. } = *header;
+        let own = Voucher { lba, sequence, record: false };
+        for voucher in header.vouches.into_iter().chain([own]) {
+            if voucher.sequence >= self.checkpoint.sequence_covered {
+                self.vouching.push_again(voucher);
+            }
+        }
+    }
+
     /// When to spend a page on what nobody has said.
     pub(crate) fn vouching_deadline(&self) -> Option<Instant> {
         let poor = self.vouching.budget < PAGES_PER_PAGE;
@@ -137,7 +170,8 @@ impl Ftl {
             let rests = |point: &crate::append::Point| {
                 point.purpose == Purpose::Host && point.page == NONE && point.has_open()
             };
-            let fast = (0..self.points.len()).find(|&at| self.on_fast(at) && rests(&self.points[at]));
+            let fast =
+                (0..self.points.len()).find(|&at| self.on_fast(at) && rests(&self.points[at]));
             let point = fast.or_else(|| self.points.iter().position(rests));
             let Some((point, page)) = point.and_then(|at| Some((at, self.page_of(at)?))) else {
                 return;

@@ -42,19 +42,22 @@ impl Small {
     /// The device, empty. The same `faults` give the same device.
     pub fn build(&self, faults: Faults) -> Result<SimMedium, String> {
         match self.manner {
-            Manner::File => Ok(SimMedium::file(Geometry {
-                units: self.units,
-                blocks_per_unit: self.blocks_per_unit,
-                pages_per_block: self.pages_per_block,
-                slots_per_page: self.slots_per_page,
-                pairing: Pairing::None,
-                durable_at_completion: false,
-                suspend: false,
-                queue_depth: 4,
-                endurance: 100_000,
-                open_blocks_max: self.open_blocks_max,
-                fast: FastTier::NONE,
-            })),
+            Manner::File => Ok(SimMedium::file_with(
+                Geometry {
+                    units: self.units,
+                    blocks_per_unit: self.blocks_per_unit,
+                    pages_per_block: self.pages_per_block,
+                    slots_per_page: self.slots_per_page,
+                    pairing: Pairing::None,
+                    durable_at_completion: false,
+                    suspend: false,
+                    queue_depth: 4,
+                    endurance: 100_000,
+                    open_blocks_max: self.open_blocks_max,
+                    fast: FastTier::NONE,
+                },
+                faults,
+            )),
             Manner::Nand(pairing) => {
                 let nand = Nand::new(&self.profile(pairing)?, &self.layout(), faults)?;
                 Ok(SimMedium::nand(nand))

@@ -6,14 +6,15 @@
 //! - At one instant completions come before deadlines. Those of one instant are given together,
 //!   and their outputs are carried out before any other input but the host's: the same submissions
 //!   give the same run, to the bit ([`Sim::trace_hash`]).
-//! - Every request is answered exactly once; an answer to no request, and a command that the
-//!   medium refuses, are failures of the FTL ([`Failure`]).
+//! - Every request is answered exactly once, within a bound of media time ([`Sim::set_patience`]); an
+//!   answer to no request, and a command that the medium refuses, are failures of the FTL ([`Failure`]).
 
 use crate::checker::{TraceHash, verify_counts, verify_status};
 use crate::medium::{Buffers, DoneCounts, Ended, GARBAGE, SimMedium, stamp_crc};
 use crate::model::ZERO;
 use flash::{
-    Command, Hint, Instant, Lba, Operation, Payload, Reply, Request, RequestError, SlotWrite,
+    Command, Hint, Instant, Lba, Operation, Payload, Reply, Request, RequestError, RequestId,
+    SECOND, SlotWrite,
 };
 use ftl::raw::{RawFormat, RawSettings, RawUnits};
 use ftl::{Core, FormatOptions, Ftl, Input, MountError, MountReport, Output, Rebuilt, Settings};
@@ -122,6 +123,9 @@ pub struct Sim<C: Core = Ftl> {
     buffers_free: Vec<u32>,
     /// By buffer: a request id is `count << 32 | buffer`, so a stale or doubled answer is noticed.
     pending: Vec<Option<Pending>>,
+    /// Requests in the order they came, those at the front without an answer.
+    oldest: VecDeque<RequestId>,
+    patience_ns: u64,
     in_flight: u32,
     submitted: u64,
     finished: VecDeque<Finished>,
@@ -155,6 +159,10 @@ impl Due {
 
 /// An FTL that asks this often for a deadline, and then does nothing with it, will never go on.
 const FRUITLESS_MAX: u32 = 100_000;
+
+/// How long a request may take, in media time: what takes longer is taken to be stuck. An open loop
+/// beyond what the device can do has queues that take minutes.
+const PATIENCE_NS: u64 = 3600 * SECOND;
 
 /// A device that takes this many steps without one answer works for itself only.
 const FRUITLESS_STEPS_MAX: u32 = 1_000_000;
@@ -273,6 +281,8 @@ impl<C: Core> Sim<C> {
             settings,
             buffers_free: Vec::new(),
             pending: Vec::new(),
+            oldest: VecDeque::new(),
+            patience_ns: PATIENCE_NS,
             in_flight: 0,
             submitted: 0,
             finished: VecDeque::new(),
@@ -357,6 +367,7 @@ impl<C: Core> Sim<C> {
         let request = Request { id, lba: Lba(lba), blocks, operation };
         self.pending[buffer as usize] = Some(Pending { token, request, submitted: self.now });
         self.in_flight += 1;
+        self.oldest.push_back(id);
         self.due = None;
         self.ftl.handle(self.now, Input::Request { request, checksums: &self.checksums });
         self.checksums.clear();
@@ -457,6 +468,7 @@ impl<C: Core> Sim<C> {
         };
         self.now = self.now.max(next);
         self.due = None;
+        self.watch()?;
         if let Some(step) = self.deliver() {
             return Ok(step);
         }
@@ -468,6 +480,27 @@ impl<C: Core> Sim<C> {
             return Err(Failure(format!("{FRUITLESS_MAX} deadlines in a row led to nothing")));
         }
         Ok(Step::Other)
+    }
+
+    /// No request takes longer than `ns` of media time from now on; what does is a failure.
+    pub fn set_patience(&mut self, ns: u64) {
+        self.patience_ns = ns;
+    }
+
+    /// Time has gone on: fails if the oldest request has waited too long.
+    fn watch(&mut self) -> Result<(), Failure> {
+        while let Some(&id) = self.oldest.front() {
+            match &self.pending[id as u32 as usize] {
+                Some(pending) if pending.request.id == id => {
+                    if self.now - pending.submitted > self.patience_ns {
+                        return Err(self.stuck());
+                    }
+                    return Ok(());
+                }
+                _ => self.oldest.pop_front(),
+            };
+        }
+        Ok(())
     }
 
     fn idle(&mut self, limit: Instant) -> Step {
@@ -576,12 +609,15 @@ impl<C: Core> Sim<C> {
     /// The failure of a device that stands still with requests unanswered.
     pub fn stuck(&self) -> Failure {
         let waiting: Vec<String> = (self.pending.iter().flatten())
-            .map(|Pending { request, .. }| {
-                format!("{:?} at {} + {}", request.operation, request.lba.0, request.blocks)
+            .map(|Pending { request, submitted, .. }| {
+                format!(
+                    "{:?} at {} + {} since {}",
+                    request.operation, request.lba.0, request.blocks, submitted.0
+                )
             })
             .collect();
         Failure(format!(
-            "{} requests were never answered, and nothing more is due at {} ns: {}; {}",
+            "{} requests were never answered, and nothing that ends them is due at {} ns: {}; {}",
             self.in_flight,
             self.now.0,
             waiting.join(", "),
@@ -615,6 +651,12 @@ impl<C: Core> Sim<C> {
     pub fn begin_shutdown(&mut self) {
         self.due = None;
         self.ftl.handle(self.now, Input::Shutdown);
+    }
+
+    /// Nothing may be written any more, as if another server had taken the medium over.
+    pub fn fail(&mut self) {
+        self.due = None;
+        self.ftl.handle(self.now, Input::Fail);
     }
 
     /// Asks to do without the fast tier; requests go on.

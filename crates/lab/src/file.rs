@@ -7,9 +7,12 @@
 //!   neighbours: a later program of the same slot is never kept without the erase before it.
 //! - A page is programmed only while it is erased and next in its block; anything else is an error
 //!   of the FTL, and told so.
+//! - What a failed flush covers is in doubt for ever, whatever flushes succeed after it: as the pages of
+//!   a system that has told of the failure once.
 
 use crate::medium::Content;
-use flash::{BlockId, Command, Geometry, Instant, MICROSECOND, Oob, SlotId};
+use flash::{BlockId, Command, Geometry, Instant, MICROSECOND, MediumError, Oob, Random, SlotId};
+use nand::Faults;
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
@@ -51,6 +54,8 @@ struct Step {
     /// When it completes.
     ends: Instant,
     erase: bool,
+    /// A flush that should have covered it failed.
+    in_doubt: bool,
 }
 
 /// A command that runs.
@@ -60,6 +65,60 @@ struct Running {
     command: Command,
     /// What a read found when its turn came: commands of a unit run in order.
     cells: Vec<Cell>,
+    result: Result<(), MediumError>,
+}
+
+/// What goes wrong with a file.
+#[derive(Clone, Debug)]
+struct Wrong {
+    faults: Faults,
+    random: Random,
+    programs: u64,
+    flushes: u64,
+    /// Blocks that failed.
+    bad: BTreeSet<BlockId>,
+    /// The disk below is full from one instant to another.
+    full: Option<(Instant, Instant)>,
+}
+
+impl Wrong {
+    fn new(faults: Faults) -> Self {
+        let (random, bad) = (Random::new(faults.seed), BTreeSet::new());
+        Self { faults, random, programs: 0, flushes: 0, bad, full: None }
+    }
+
+    fn draw(&mut self, chance: f64) -> bool {
+        chance > 0.0 && self.random.chance(chance)
+    }
+
+    fn is_full(&self, now: Instant) -> bool {
+        self.full.is_some_and(|(from, to)| (from..to).contains(&now))
+    }
+
+    fn program(&mut self, now: Instant, block: BlockId) -> Result<(), MediumError> {
+        self.programs += 1;
+        let chosen = self.faults.programs_failing.contains(&self.programs);
+        if self.bad.contains(&block) || chosen || self.draw(self.faults.program_fail) {
+            self.bad.insert(block);
+            return Err(MediumError::BlockFailed);
+        }
+        if self.is_full(now) { Err(MediumError::NoSpace) } else { Ok(()) }
+    }
+
+    fn erase(&mut self, now: Instant, block: BlockId) -> Result<(), MediumError> {
+        if self.bad.contains(&block) || self.draw(self.faults.erase_fail) {
+            self.bad.insert(block);
+            return Err(MediumError::BlockFailed);
+        }
+        if self.is_full(now) { Err(MediumError::NoSpace) } else { Ok(()) }
+    }
+
+    fn flush(&mut self) -> Result<(), MediumError> {
+        self.flushes += 1;
+        let chosen = self.faults.flushes_failing.contains(&self.flushes);
+        let failed = chosen || self.draw(self.faults.flush_fail);
+        if failed { Err(MediumError::FlushFailed) } else { Ok(()) }
+    }
 }
 
 /// See the head of this file.
@@ -77,11 +136,18 @@ pub struct FileDevice {
     in_flight: Vec<u32>,
     /// Where the geometry bounds them: blocks partly programmed since power came.
     open: BTreeSet<BlockId>,
+    wrong: Wrong,
 }
 
 impl FileDevice {
     /// An empty file of this shape.
     pub fn new(geometry: Geometry) -> Self {
+        Self::with_faults(geometry, Faults::default())
+    }
+
+    /// An empty file that goes wrong so: programs, erases and flushes that fail, and pages that cannot be
+    /// read any more.
+    pub fn with_faults(geometry: Geometry, faults: Faults) -> Self {
         Self {
             cells: vec![Cell::Erased; geometry.slots() as usize],
             erase_counts: vec![0; geometry.blocks() as usize],
@@ -90,8 +156,24 @@ impl FileDevice {
             units_free_at: vec![Instant(0); geometry.units as usize],
             in_flight: vec![0; geometry.units as usize],
             open: BTreeSet::new(),
+            wrong: Wrong::new(faults),
             geometry,
         }
+    }
+
+    /// The disk below has no room from one instant to another.
+    pub fn fill(&mut self, from: Instant, to: Instant) {
+        self.wrong.full = Some((from, to));
+    }
+
+    /// Blocks that failed.
+    pub fn bad_blocks(&self) -> Vec<BlockId> {
+        self.wrong.bad.iter().copied().collect()
+    }
+
+    /// Flushes so far.
+    pub fn flushes(&self) -> u64 {
+        self.wrong.flushes
     }
 
     /// Its shape.
@@ -148,25 +230,43 @@ impl FileDevice {
                 *free_at
             }
         };
-        let mut cells = Vec::new();
+        let (mut cells, mut result) = (Vec::new(), Ok(()));
         match command {
-            Command::Program { slot, .. } => self.program(slot, contents, ends)?,
-            Command::Erase { block, .. } => self.erase(block, ends),
+            Command::Program { slot, .. } => {
+                result = self.program(now, slot, contents, ends)?;
+            }
+            Command::Erase { block, .. } => {
+                result = self.wrong.erase(now, block);
+                if result.is_ok() {
+                    self.erase(block, ends);
+                }
+            }
             Command::Read { slot, count, .. } => {
                 let at = slot.0 as usize;
+                if self.wrong.draw(self.wrong.faults.uncorrectable) {
+                    let written = |cell: &&mut Cell| matches!(cell, Cell::Written(..));
+                    let read = self.cells[at..at + count as usize].iter_mut();
+                    read.filter(written).for_each(|cell| *cell = Cell::Torn);
+                }
                 cells.extend_from_slice(&self.cells[at..at + count as usize]);
             }
             Command::Finish { block, .. } => {
                 self.open.remove(&block);
             }
-            Command::Flush { .. } => {}
+            Command::Flush { .. } => result = self.wrong.flush(),
         }
         let at = self.running.partition_point(|running| running.ends <= ends);
-        self.running.insert(at, Running { ends, command, cells });
+        self.running.insert(at, Running { ends, command, cells, result });
         Ok(())
     }
 
-    fn program(&mut self, slot: SlotId, after: Vec<Cell>, ends: Instant) -> Result<(), String> {
+    fn program(
+        &mut self,
+        now: Instant,
+        slot: SlotId,
+        mut after: Vec<Cell>,
+        ends: Instant,
+    ) -> Result<Result<(), MediumError>, String> {
         let geometry = self.geometry;
         let (block, page) = (geometry.block_of(slot), geometry.page_in_block(slot));
         let first = geometry.slot(block, 0, 0).0 as usize;
@@ -187,9 +287,28 @@ impl FileDevice {
                 geometry.slots_per_page
             ));
         }
+        if self.wrong.bad.contains(&block) && !self.is_failing(block) {
+            return Err(format!("program of block {}, which was reported bad", block.0));
+        }
         self.hold_to_bound(block, page)?;
+        let result = self.wrong.program(now, block);
+        if result.is_err() {
+            after.fill(Cell::Torn);
+        }
+        if result == Err(MediumError::BlockFailed) {
+            self.open.remove(&block);
+        }
         self.apply(slot, after, ends, false);
-        Ok(())
+        Ok(result)
+    }
+
+    /// A program that has failed the block was not told of yet.
+    fn is_failing(&self, block: BlockId) -> bool {
+        self.running.iter().any(|running| {
+            running.result == Err(MediumError::BlockFailed)
+                && matches!(running.command, Command::Program { slot, .. }
+                    if self.geometry.block_of(slot) == block)
+        })
     }
 
     /// As a zoned disk does: so many zones are partly written at a time, and one that was finished takes
@@ -224,23 +343,29 @@ impl FileDevice {
         let range = slot.0 as usize..slot.0 as usize + after.len();
         let before = self.cells[range.clone()].to_vec();
         self.cells[range].clone_from_slice(&after);
-        self.steps.push_back(Step { slot, before, after, ends, erase });
+        self.steps.push_back(Step { slot, before, after, ends, erase, in_doubt: false });
     }
 
-    /// The next command that has ended by `now`, and what it read.
-    pub fn finish(&mut self, now: Instant) -> Option<(Command, Vec<Cell>)> {
+    /// The next command that has ended by `now`, what it read and how it ended.
+    pub fn finish(
+        &mut self,
+        now: Instant,
+    ) -> Option<(Command, Vec<Cell>, Result<(), MediumError>)> {
         if self.running.first()?.ends > now {
             return None;
         }
-        let Running { ends, command, cells } = self.running.remove(0);
+        let Running { ends, command, cells, result } = self.running.remove(0);
         if let Some(unit) = unit_of(&command, &self.geometry) {
             self.in_flight[unit as usize] -= 1;
         } else if matches!(command, Command::Flush { .. }) {
             // What ended while the flush ran is not covered.
             let started = Instant(ends.0 - FLUSH_NS);
-            self.steps.retain(|step| step.ends > started);
+            for step in self.steps.iter_mut().filter(|step| step.ends <= started) {
+                step.in_doubt |= result.is_err();
+            }
+            self.steps.retain(|step| step.in_doubt || step.ends > started);
         }
-        Some((command, cells))
+        Some((command, cells, result))
     }
 
     /// Steps that a power cut may undo.

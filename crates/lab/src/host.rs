@@ -36,6 +36,8 @@ pub struct Host {
     pub counts: HostCounts,
     /// A shutdown has begun, or the medium is gone: requests may be refused.
     pub refusals_are_legal: bool,
+    /// The disk below has no room: changes and flushes may be refused for that.
+    pub full_is_legal: bool,
     stamps: Vec<u64>,
 }
 
@@ -47,6 +49,7 @@ impl Host {
             model,
             counts: HostCounts::default(),
             refusals_are_legal: false,
+            full_is_legal: false,
             stamps: Vec::new(),
         }
     }
@@ -126,7 +129,8 @@ impl Host {
             RequestError::NoSpace => {
                 self.counts.no_space += 1;
                 let grows = matches!(operation, Operation::Write { .. } | Operation::Trim { .. });
-                grows && self.is_worn_out()
+                let reads = matches!(operation, Operation::Read { .. });
+                grows && self.is_worn_out() || !reads && self.full_is_legal
             }
             RequestError::Failed => {
                 self.counts.refused += 1;

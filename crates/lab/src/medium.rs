@@ -11,10 +11,10 @@
 use crate::file::{Cell, FileDevice};
 use crate::packed::Packed;
 use flash::{
-    BLOCK_BYTES, BlockId, Command, Completion, Geometry, Health, Instant, Oob, Payload, SlotData,
-    SlotId, SlotRead, SlotStatus, SlotWrite,
+    BLOCK_BYTES, BlockId, Command, Completion, Geometry, Health, Instant, MediumError, Oob,
+    Payload, SlotData, SlotId, SlotRead, SlotStatus, SlotWrite,
 };
-use nand::{BlockRecord, Nand, Outcome, Store};
+use nand::{BlockRecord, Faults, Nand, Outcome, Store};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -220,7 +220,19 @@ impl SimMedium {
 
     /// A file, empty. It forgets at a power cut what was not flushed.
     pub fn file(geometry: Geometry) -> Self {
-        Self::new(Device::File(FileDevice::new(geometry)), geometry)
+        Self::file_with(geometry, Faults::default())
+    }
+
+    /// The same, and it goes wrong so.
+    pub fn file_with(geometry: Geometry, faults: Faults) -> Self {
+        Self::new(Device::File(FileDevice::with_faults(geometry, faults)), geometry)
+    }
+
+    /// The disk below a file has no room from one instant to another.
+    pub fn fill(&mut self, from: Instant, to: Instant) {
+        if let Device::File(file) = &mut self.device {
+            file.fill(from, to);
+        }
     }
 
     fn new(device: Device, geometry: Geometry) -> Self {
@@ -277,9 +289,11 @@ impl SimMedium {
     pub fn health(&self) -> Health {
         match &self.device {
             Device::Nand(nand, _) => nand.health().within(&self.geometry),
-            Device::File(file) => {
-                Health { erase_counts: file.erase_counts().to_vec(), ..Health::default() }
-            }
+            Device::File(file) => Health {
+                erase_counts: file.erase_counts().to_vec(),
+                bad_blocks: file.bad_blocks(),
+                ..Health::default()
+            },
         }
     }
 
@@ -377,10 +391,10 @@ impl SimMedium {
             }
             Device::File(file) => {
                 file.deadline().filter(|&at| at <= now)?;
-                let (command, mut cells) = file.finish(now).expect("its deadline has passed");
-                mask_cells(&self.masks, command, &mut cells);
+                let mut ended = file.finish(now).expect("its deadline has passed");
+                mask_cells(&self.masks, ended.0, &mut ended.1);
                 let sink = |completion: Completion<'_>| sink(completion, slots_programmed);
-                deliver_file(command, &cells, self.empty_crc, buffers, sink)
+                deliver_file(&ended, self.empty_crc, buffers, sink)
             }
         };
         Some(ended)
@@ -571,7 +585,7 @@ impl<'a> Held<'a> {
             Outcome::Program { tag, result, .. } => sink(Completion::Program { tag, result }),
             Outcome::Erase { tag, result, .. } => sink(Completion::Erase { tag, result }),
             Outcome::Finish { tag } => sink(Completion::Finish { tag }),
-            Outcome::Flush { tag } => sink(Completion::Flush { tag, result: Ok(()) }),
+            Outcome::Flush { tag, result } => sink(Completion::Flush { tag, result }),
         }
         Ended::Change
     }
@@ -590,13 +604,13 @@ fn mask_cells(masks: &BTreeMap<SlotId, Mask>, command: Command, cells: &mut [Cel
 }
 
 fn deliver_file(
-    command: Command,
-    cells: &[Cell],
+    (command, cells, result): &(Command, Vec<Cell>, Result<(), MediumError>),
     empty_crc: u32,
     buffers: &mut Buffers,
     sink: impl FnOnce(Completion<'_>),
 ) -> Ended {
-    match command {
+    let result = *result;
+    match *command {
         Command::Read { tag, into, .. } => {
             let mut slots = Vec::with_capacity(cells.len());
             for (i, cell) in (0..).zip(cells) {
@@ -614,10 +628,10 @@ fn deliver_file(
             sink(Completion::Read { tag, slots: Ok(&slots) });
             return Ended::Read;
         }
-        Command::Program { tag, .. } => sink(Completion::Program { tag, result: Ok(()) }),
-        Command::Erase { tag, .. } => sink(Completion::Erase { tag, result: Ok(()) }),
+        Command::Program { tag, .. } => sink(Completion::Program { tag, result }),
+        Command::Erase { tag, .. } => sink(Completion::Erase { tag, result }),
         Command::Finish { tag, .. } => sink(Completion::Finish { tag }),
-        Command::Flush { tag } => sink(Completion::Flush { tag, result: Ok(()) }),
+        Command::Flush { tag } => sink(Completion::Flush { tag, result }),
     }
     Ended::Change
 }

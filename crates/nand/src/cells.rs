@@ -28,6 +28,8 @@ pub(crate) struct Cells {
     random: Random,
     /// Programs so far.
     programs: u64,
+    /// Flushes so far.
+    flushes: u64,
     errors: Option<ErrorModel>,
     ecc_bits_per_kib: u32,
     /// Reads of sound pages may draw errors.
@@ -74,6 +76,7 @@ impl Cells {
             open: BTreeSet::new(),
             random: Random::new(faults.seed),
             programs: 0,
+            flushes: 0,
             errs: faults.wear_errors || faults.correctable > 0.0 || faults.uncorrectable > 0.0,
             faults,
             errors,
@@ -232,6 +235,36 @@ impl Cells {
             return Err(MediumError::BlockFailed);
         }
         Ok(())
+    }
+
+    /// Whether a flush fails.
+    pub fn flush(&mut self) -> Result<(), MediumError> {
+        self.flushes += 1;
+        let chosen = self.faults.flushes_failing.contains(&self.flushes);
+        let drawn = self.faults.flush_fail > 0.0 && self.random.chance(self.faults.flush_fail);
+        if chosen || drawn { Err(MediumError::FlushFailed) } else { Ok(()) }
+    }
+
+    /// A program that had succeeded here failed below.
+    pub fn fail_program(&mut self, place: Place) {
+        let Place { block, page, .. } = place;
+        self.open.remove(&block);
+        let record = &mut self.blocks[block.0 as usize];
+        record.bad = true;
+        if record.write_pointer == page + 1 && !self.geometry.is_fast(block) {
+            record.damage_tail(page);
+        } else {
+            // Others were programmed behind it meanwhile.
+            self.mark_uncorrectable(place);
+        }
+    }
+
+    /// An erase that had succeeded here failed below.
+    pub fn fail_erase(&mut self, block: BlockId) {
+        let pages = self.pages_per_block(block);
+        let record = &mut self.blocks[block.0 as usize];
+        record.bad = true;
+        record.damage_from(0, pages);
     }
 
     fn note_programmed(&mut self, place: Place, pages: u32) {

@@ -28,6 +28,11 @@ pub struct Faults {
     pub programs_failing: Vec<u64>,
     /// Probability that an erase fails and its block becomes bad.
     pub erase_fail: f64,
+    /// Probability that a flush fails. NAND keeps what was programmed; what fails is whatever lies
+    /// between it and who asked.
+    pub flush_fail: f64,
+    /// Flushes that fail, counted from 1.
+    pub flushes_failing: Vec<u64>,
     /// Probability that a read comes back corrected.
     pub correctable: f64,
     /// Probability that a read finds its page uncorrectable; it stays so until the erase.
@@ -44,6 +49,7 @@ impl Faults {
             ("factory_bad", self.factory_bad, 0.5),
             ("program_fail", self.program_fail, 1.0),
             ("erase_fail", self.erase_fail, 1.0),
+            ("flush_fail", self.flush_fail, 1.0),
             ("correctable", self.correctable, 1.0),
             ("uncorrectable", self.uncorrectable, 1.0),
         ];

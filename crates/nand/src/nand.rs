@@ -72,10 +72,12 @@ pub enum Outcome {
         /// The command's.
         tag: Tag,
     },
-    /// A flush ended; there was nothing to do.
+    /// A flush ended; there was nothing to do, but it may fail all the same.
     Flush {
         /// The command's.
         tag: Tag,
+        /// Durable, or why not.
+        result: Result<(), MediumError>,
     },
 }
 
@@ -98,6 +100,8 @@ pub struct Counters {
     pub program_failures: u64,
     /// Erases that failed, those of bad blocks included.
     pub erase_failures: u64,
+    /// Flushes that failed.
+    pub flush_failures: u64,
     /// Reads that were corrected.
     pub reads_corrected: u64,
     /// Reads that could not be corrected.
@@ -229,7 +233,10 @@ impl Nand {
             }
             Command::Flush { .. } => {
                 self.in_flight += 1;
-                self.ready.push_back(Judged { command, ..Judged::NONE });
+                let result = self.cells.flush();
+                self.counters.flush_failures += u64::from(result.is_err());
+                let verdict = Verdict::Change(result);
+                self.ready.push_back(Judged { command, verdict, ..Judged::NONE });
                 Ok(())
             }
         }
@@ -245,7 +252,12 @@ impl Nand {
         self.in_flight -= 1;
         let verdict = judged.verdict;
         match judged.command {
-            Command::Flush { tag } => return Some(Outcome::Flush { tag }),
+            Command::Flush { tag } => {
+                let Verdict::Change(result) = verdict else {
+                    unreachable!("a flush is judged as a change")
+                };
+                return Some(Outcome::Flush { tag, result });
+            }
             Command::Finish { tag, .. } => return Some(Outcome::Finish { tag }),
             _ => {}
         }
@@ -351,6 +363,24 @@ impl Nand {
         if !self.cells.record(place.block).is_erased(place.page) {
             self.cells.mark_uncorrectable(place);
         }
+    }
+
+    /// The program of the page of `slot` failed in what holds the bytes: its block is bad from now on, as if
+    /// the cells had failed.
+    ///
+    /// # Panics
+    /// If the medium has no such slot.
+    pub fn fail_program(&mut self, slot: SlotId) {
+        let place = self.cells.locate(slot).expect("a slot of this medium");
+        self.cells.fail_program(place);
+    }
+
+    /// The erase of a block failed in what holds the bytes: it is bad from now on.
+    ///
+    /// # Panics
+    /// If the medium has no such block.
+    pub fn fail_erase(&mut self, block: BlockId) {
+        self.cells.fail_erase(block);
     }
 
     /// The unit stops answering now; what it is doing ends with `UnitGone`.

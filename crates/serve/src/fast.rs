@@ -68,6 +68,7 @@ pub fn detach(control: &Control) -> Result<(), String> {
     fast.set(Detach::Draining);
     let mine = control.clone();
     let started = std::thread::Builder::new().name("detach".into()).spawn(move || {
+        crate::panics::end_the_process();
         let result = drain(&mine);
         if let Detach::Failed(reason) = &result {
             tracing::error!(%reason, "the fast tier stays");

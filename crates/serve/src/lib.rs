@@ -8,20 +8,26 @@
 mod buffer;
 pub mod config;
 mod data;
+mod descriptors;
 pub mod device;
 mod exports;
 mod fast;
+#[cfg(test)]
+mod faults_tests;
 mod frames;
 mod http;
 mod kept;
 mod medium;
 pub mod nbd;
 pub mod offline;
+mod panics;
 pub mod policies;
+mod rated;
 mod ring;
 pub mod server;
 mod shard;
 mod signals;
+mod sockets;
 pub mod tls;
 
 pub use config::Config;

@@ -10,6 +10,7 @@ use flash::{BLOCK_BYTES, Instant, RequestError};
 use ftl::raw::RawUnits;
 use ftl::{Ftl, MountReport, Settings};
 use std::path::Path;
+use std::time::Duration;
 
 const RING_ENTRIES: u32 = 64;
 
@@ -19,7 +20,7 @@ pub struct Offline {
     ring: Ring,
     now: Instant,
     report: MountReport,
-    _device: std::rc::Rc<Device>,
+    device: std::rc::Rc<Device>,
 }
 
 /// Makes and formats a device, and closes it.
@@ -43,9 +44,13 @@ pub fn format(options: &DeviceOptions, settings: &Settings) -> Result<(), Device
         let mut ring = ring().map_err(failed)?;
         let started = start_engine(medium, Some(format), settings.clone(), &mut ring);
         let (mut engine, mut now, _) = started.map_err(failed)?;
-        stop_engine(&mut engine, &mut ring, &mut now).map_err(failed)?;
+        let stopped = stop_engine(&mut engine, &mut ring, &mut now);
+        ring.free(engine);
+        stopped.map_err(failed)?;
     }
-    device.commit()
+    device.commit()?;
+    device.close();
+    Ok(())
 }
 
 /// Mounts a device, hands its shards to `look`, and, unless only reading, stops them cleanly.
@@ -92,12 +97,16 @@ fn with_opened<T>(
         let mut ring = ring().map_err(failed)?;
         let started = start_engine(medium, None, settings.clone(), &mut ring);
         let (engine, now, report) = started.map_err(failed)?;
-        shards.push(Offline { engine, ring, now, report, _device: device.clone() });
+        shards.push(Offline { engine, ring, now, report, device: device.clone() });
     }
     let result = look(&mut shards);
     for (shard, offline) in shards.iter_mut().enumerate().filter(|_| !read_only) {
         stop_engine(&mut offline.engine, &mut offline.ring, &mut offline.now)
             .map_err(|reason| DeviceError::Mount { shard, reason })?;
+    }
+    drop(shards);
+    if let (false, Some(mut device)) = (read_only, std::rc::Rc::into_inner(device)) {
+        device.close();
     }
     Ok(result)
 }
@@ -106,10 +115,27 @@ fn ring() -> Result<Ring, String> {
     Ring::new(RING_ENTRIES).map_err(|error| format!("io_uring: {error}"))
 }
 
+impl Drop for Offline {
+    fn drop(&mut self) {
+        // The engine's memory is freed next: the kernel must hold none of it.
+        if !self.ring.settle(Duration::MAX) {
+            tracing::error!(
+                "the kernel does not tell what it still does with this process's memory"
+            );
+            std::process::abort();
+        }
+    }
+}
+
 impl Offline {
     /// What the mount found.
     pub fn report(&self) -> &MountReport {
         &self.report
+    }
+
+    /// What of the device is lost, and why nothing may be written to it.
+    pub fn impaired(&self) -> &[String] {
+        self.device.impaired()
     }
 
     /// The FTL, to ask what it knows; `None` for raw units.
@@ -136,6 +162,7 @@ impl Offline {
             buffer_bytes: 0,
             wear: Vec::new(),
             fenced: false,
+            slow_requests: 0,
             destage_bytes_per_sec: 0,
             now: Instant(0),
         }

@@ -2,13 +2,20 @@
 //! loop turn; completions are copied out before anything acts on them.
 //!
 //! Invariant: memory that a queued entry points to stays valid until its completion was seen. Who
-//! queues keeps it (jobs of the medium and connections own their buffers; `Drop` of a shard waits
-//! for what is under way).
+//! queues keeps it (jobs of the medium and connections own their buffers), and frees it only when
+//! [`Ring::settle`] says that nothing is under way; else it is never freed. A panic would free it
+//! before: so it ends the process first (`crate::panics`).
 
 use io_uring::{IoUring, squeue, types};
 use std::io;
 use std::os::fd::RawFd;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// How long to wait for the kernel to let go of memory.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Meanwhile, how long to wait at a time.
+const LOOK_AGAIN_NS: u64 = flash::SECOND / 10;
 
 /// How often to look at the ring for each look at the clock.
 const LOOKS_PER_CLOCK: u32 = 16;
@@ -170,6 +177,27 @@ impl Ring {
             if all_queued {
                 return Ok(());
             }
+        }
+    }
+
+    /// Waits until nothing is under way, or until `patience` is over. True if nothing is: only then may
+    /// what entries pointed to be freed.
+    pub fn settle(&mut self, patience: Duration) -> bool {
+        let (begun, mut done) = (Instant::now(), Vec::new());
+        while self.under_way > 0 && begun.elapsed() < patience {
+            if self.enter(Some(LOOK_AGAIN_NS), &mut done).is_err() {
+                return false;
+            }
+            done.clear();
+        }
+        self.under_way == 0
+    }
+
+    /// Frees what owns memory of entries, once the kernel holds none of it; if that takes too long,
+    /// never.
+    pub fn free<T>(&mut self, owner: T) {
+        if !self.settle(PATIENCE) {
+            std::mem::forget(owner);
         }
     }
 

@@ -4,28 +4,30 @@
 //! when all have mounted do clients get in. Dropping a [`Server`] shuts it down.
 
 use crate::config::{Config, Listen};
+use crate::descriptors::{self, Clients};
 use crate::device::{Device, DeviceError, KeptCounts, Mode, Volume};
 use crate::exports::{self, Offer};
 use crate::fast::FastControl;
+use crate::http;
 use crate::medium::Medium;
 use crate::nbd;
+use crate::panics;
 use crate::policies::{self, Plugins};
 use crate::ring::Ring;
 use crate::shard::{
     AnyCore, Clock, CoreFormat, CoreSettings, Engine, IdList, IdRequest, Mailbox, Message,
     Milestone, PolicySwitch, RawShape, Shard, ShardError, ShardStatus, Shared, UnitBlocks,
 };
+use crate::sockets::{self, Access, SocketFile, Speaks};
 use crate::tls::{self, TlsError};
 use flash::Instant;
 use ftl::policy::stream::Shape;
 use ftl::raw::ids::IdError;
 use ftl::{Input, MountReport};
 use std::fmt;
-use std::io::{self, Read};
-use std::net::{SocketAddr, TcpListener};
+use std::io;
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::FileTypeExt;
-use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, mpsc};
@@ -60,6 +62,10 @@ pub enum ServeError {
     Volumes(String),
     /// A module of the config, or a policy of it.
     Plugin(String),
+    /// Another server has opened the device.
+    Lost(String),
+    /// The system allows too few open files.
+    Descriptors(String),
     /// A shard's thread failed.
     Shard {
         /// Which.
@@ -76,7 +82,12 @@ impl fmt::Display for ServeError {
             Self::Listen { address, reason } => write!(f, "{address}: {reason}"),
             Self::Tls(error) => error.fmt(f),
             Self::System { doing, error } => write!(f, "cannot {doing}: {error}"),
-            Self::Volumes(reason) | Self::Plugin(reason) => f.write_str(reason),
+            Self::Volumes(reason)
+            | Self::Plugin(reason)
+            | Self::Lost(reason)
+            | Self::Descriptors(reason) => {
+                f.write_str(reason)
+            }
             Self::Shard { shard, reason } => write!(f, "shard {shard} failed: {reason}"),
         }
     }
@@ -101,10 +112,10 @@ pub struct Server {
     shared: Arc<Shared>,
     plugins: Arc<Plugins>,
     threads: Vec<JoinHandle<Result<(), ShardError>>>,
-    http: Option<crate::http::Http>,
+    http: Option<http::Http>,
     ready: Ready,
     /// Removed at the end.
-    socket: Option<PathBuf>,
+    sockets: Vec<SocketFile>,
     fast: Arc<FastControl>,
 }
 
@@ -115,6 +126,8 @@ pub struct Ready {
     pub nbd: Vec<String>,
     /// Where the HTTP API is.
     pub http: Option<SocketAddr>,
+    /// The socket for whoever changes the server.
+    pub control: Option<PathBuf>,
     /// What is exported.
     pub volumes: Vec<Volume>,
     /// The shape of raw units, if they are exported.
@@ -136,6 +149,8 @@ pub struct Restart {
     pub kept_bytes: u64,
     /// Reads of the mount, and of them those answered from kept memory.
     pub counts: KeptCounts,
+    /// Why the device is served to be read only, and what of it is lost; none if it is whole.
+    pub impaired: Vec<String>,
 }
 
 impl fmt::Display for Restart {
@@ -158,32 +173,18 @@ impl Server {
     pub fn start(config: &Config) -> Result<Self, ServeError> {
         let begun = std::time::Instant::now();
         let tls = config.nbd.tls.as_ref().map(tls::load).transpose()?;
-        let mut listeners = Vec::new();
-        let mut nbd_addresses = Vec::new();
-        let mut socket = None;
-        // Bound first: an address in use is found before a device is touched.
-        for listen in &config.nbd.listen {
-            let (listener, address) = bind(listen)?;
-            listeners.push(listener);
-            nbd_addresses.push(address);
-            if let Listen::Unix(path) = listen {
-                socket = Some(path.clone());
-            }
-        }
+        let mut doors = Doors::bind(config)?;
+        let rules = http::Rules::of(config.http.as_ref())?;
         let plugins = Plugins::default();
         for plugin in &config.plugins {
             plugins.load_file(plugin).map_err(ServeError::Plugin)?;
         }
-        let mut device = if Device::exists(&config.device.kind) {
-            let device = Device::open_as(&config.device, &config.ftl, Mode::ReadWrite)?;
-            device.expect_mode(&config.device)?;
-            device
-        } else {
-            Device::create(&config.device, &config.ftl)?
-        };
+        let mut device = open_or_make(config)?;
         let media = std::mem::take(&mut device.media);
         let formats = std::mem::take(&mut device.formats);
+        let config = &to_be_read(config, &device);
         let settings = config.device.core_settings(&config.ftl);
+        let settings = settings.with_read_only(config.ftl.read_only);
         let mut mounted = mount_all(media, formats, &settings)?;
         device.commit()?;
         let restart = Restart {
@@ -191,15 +192,17 @@ impl Server {
             took_ms: begun.elapsed().as_millis() as u64,
             kept_bytes: device.kept().map_or(0, |(_, bytes)| bytes),
             counts: counts(&mounted),
+            impaired: device.impaired().to_vec(),
         };
         tracing::info!("{restart}");
         let offer = exports::offer(&mounted[0].found, device.split, config)?;
         let (volumes, raw) = (offer.volumes.clone(), mounted[0].found.raw);
-        let shared = Arc::new(share(config, &device, offer, tls, mounted.len())?);
+        let clients = clients_max(config)?;
+        let shared = Arc::new(share(config, &device, offer, tls, (mounted.len(), clients.nbd))?);
         let mounts = mounted.iter().map(|mounted| mounted.found.report.clone()).collect();
         let mut threads = Vec::new();
         for (shard, mounted) in mounted.drain(..).enumerate() {
-            let mine = if shard == 0 { std::mem::take(&mut listeners) } else { Vec::new() };
+            let mine = if shard == 0 { std::mem::take(&mut doors.nbd) } else { Vec::new() };
             // The thread waits for this since it has mounted; if it is gone, `join` tells why.
             mounted.go.send((Arc::clone(&shared), mine)).ok();
             threads.push(mounted.thread);
@@ -209,19 +212,23 @@ impl Server {
             plugins: Arc::new(plugins),
             threads,
             http: None,
-            ready: Ready { nbd: nbd_addresses, http: None, volumes, raw, mounts, restart },
-            socket,
+            ready: Ready {
+                nbd: doors.nbd_addresses,
+                http: doors.http.tcp.as_ref().map(|(_, address)| *address),
+                control: config.control.as_ref().map(|control| control.path.clone()),
+                volumes,
+                raw,
+                mounts,
+                restart,
+            },
+            sockets: doors.files,
             fast: Arc::new(FastControl::new(device)),
         };
         for (decision, name) in &config.chosen {
             let switched = policies::switch(&server.control(), decision, name, "the config");
             switched.map_err(|error| ServeError::Plugin(error.to_string()))?;
         }
-        if let Some(address) = config.http {
-            let http = crate::http::Http::start(address, server.control())?;
-            server.ready.http = Some(http.address());
-            server.http = Some(http);
-        }
+        server.http = Some(http::Http::start(doors.http, rules, clients, server.control())?);
         Ok(server)
     }
 
@@ -257,6 +264,10 @@ impl Server {
                 Ok(Err(ShardError::NotDurable)) => {
                     "not everything could be made durable: see the log".into()
                 }
+                Ok(Err(ShardError::Lost(lost))) => {
+                    result = Err(ServeError::Lost(lost.to_string()));
+                    continue;
+                }
                 Err(_) => "it panicked: this is a bug in Weir".into(),
             };
             result = Err(ServeError::Shard { shard, reason });
@@ -265,10 +276,7 @@ impl Server {
         if result.is_ok() {
             self.fast.closed();
         }
-        if let Some(socket) = self.socket.take() {
-            // If it is gone already, so be it.
-            std::fs::remove_file(socket).ok();
-        }
+        self.sockets.clear();
         result
     }
 }
@@ -390,6 +398,25 @@ impl Control {
     }
 }
 
+fn open_or_make(config: &Config) -> Result<Device, DeviceError> {
+    if !Device::exists(&config.device.kind) {
+        return Device::create(&config.device, &config.ftl);
+    }
+    let device = Device::open_as(&config.device, &config.ftl, Mode::ReadWrite)?;
+    device.expect_mode(&config.device)?;
+    Ok(device)
+}
+
+/// The config, and that nothing is written where nothing may be.
+fn to_be_read(config: &Config, device: &Device) -> Config {
+    let mut config = config.clone();
+    for why in device.impaired() {
+        tracing::warn!("{}: READ-ONLY: {why}", device.places().0);
+        config.ftl.read_only = true;
+    }
+    config
+}
+
 type Go = (Arc<Shared>, Vec<OwnedFd>);
 
 /// What a shard's mount found.
@@ -465,6 +492,7 @@ fn shard_thread(
     report: mpsc::Sender<Result<Found, String>>,
     go: mpsc::Receiver<Go>,
 ) -> Result<(), ShardError> {
+    panics::end_the_process();
     let mut ring = Ring::new(RING_ENTRIES).map_err(ShardError::Ring)?;
     let started = start_engine(medium, format, settings, &mut ring);
     let (mut engine, now, mounted) = match started {
@@ -477,8 +505,11 @@ fn shard_thread(
     };
     let kept = engine.medium.end_mount();
     report.send(Ok(Found { report: mounted, kept, raw: engine.raw_shape() })).ok();
-    // No word: another shard could not mount, or the volumes do not fit.
-    let Ok((shared, listeners)) = go.recv() else { return Ok(()) };
+    let Ok((shared, listeners)) = go.recv() else {
+        // No word: another shard could not mount, or the volumes do not fit.
+        ring.free(engine);
+        return Ok(());
+    };
     let mut alarm = Alarm { shared: Arc::clone(&shared), armed: true };
     let shard = Shard::new(shard, shared, ring, engine, Clock::starting_at(now), listeners);
     let result = shard.run();
@@ -486,7 +517,8 @@ fn shard_thread(
     result
 }
 
-/// Ends the other shards when this one fails, by an error or a panic: they cannot serve without it.
+/// Ends the other shards when this one fails by an error: they cannot serve without it. (A panic ends the
+/// process.)
 struct Alarm {
     shared: Arc<Shared>,
     armed: bool,
@@ -514,13 +546,16 @@ pub(crate) fn start_engine(
     let core = AnyCore::start(geometry, &health, format, settings.clone())?;
     let mut engine = Engine::new(core, medium, &settings);
     let mut now = Instant(0);
-    match run_until_milestone(&mut engine, ring, &mut now)? {
-        Milestone::Ready(Ok(report)) => Ok((engine, now, report)),
-        Milestone::Ready(Err(error)) => Err(error.to_string()),
-        Milestone::Stopped(_) | Milestone::FastDetached(_) => {
-            Err("the FTL stopped before it was ready".into())
+    let reason = match run_until_milestone(&mut engine, ring, &mut now) {
+        Ok(Milestone::Ready(Ok(report))) => return Ok((engine, now, report)),
+        Ok(Milestone::Ready(Err(error))) => error.to_string(),
+        Ok(Milestone::Stopped(_) | Milestone::FastDetached(_)) => {
+            "the FTL stopped before it was ready".into()
         }
-    }
+        Err(reason) => reason,
+    };
+    ring.free(engine);
+    Err(reason)
 }
 
 /// Goes on in virtual time until the engine reaches a milestone.
@@ -534,6 +569,9 @@ pub(crate) fn run_until_milestone(
         if let Some(milestone) = engine.milestone() {
             return Ok(milestone);
         }
+        if ring.under_way() == 0 && engine.deadline().is_none() {
+            return Err(format!("it neither goes on nor ends: {}", engine.core.explain()));
+        }
     }
 }
 
@@ -544,6 +582,9 @@ pub(crate) fn virtual_turn(
     now: &mut Instant,
 ) -> Result<(), String> {
     engine.turn(*now, ring);
+    if let Some(lost) = engine.medium.lost() {
+        return Err(lost.to_string());
+    }
     if ring.under_way() > 0 {
         let mut done = Vec::new();
         ring.enter(None, &mut done).map_err(|error| format!("io_uring: {error}"))?;
@@ -574,7 +615,7 @@ fn share(
     device: &Device,
     offer: Offer,
     tls: Option<Arc<rustls::ServerConfig>>,
-    shards: usize,
+    (shards, clients_max): (usize, usize),
 ) -> Result<Shared, ServeError> {
     let mut mailboxes = Vec::new();
     for _ in 0..shards {
@@ -591,9 +632,12 @@ fn share(
         buffer_bytes_max: config.nbd.buffer_bytes_max,
         busy_poll_ns: busy_poll_ns(config, shards),
         losses: config.device.losses,
+        injections: config.device.injections,
+        bounds: config.bounds,
         places: device.places(),
         clients: AtomicUsize::new(0),
-        clients_max: config.nbd.clients_max,
+        clients_max,
+        tcp_patience: Duration::from_nanos(config.nbd.tcp_timeout_ns),
         mailboxes,
         drained: AtomicUsize::new(0),
     })
@@ -605,68 +649,95 @@ fn busy_poll_ns(config: &Config, shards: usize) -> u64 {
     if processors > shards { config.nbd.busy_poll_ns } else { 0 }
 }
 
-fn bind(listen: &Listen) -> Result<(OwnedFd, String), ServeError> {
-    match listen {
-        Listen::Unix(path) => bind_unix(path),
-        Listen::Tcp(address) => {
-            let failed = |error: io::Error| ServeError::Listen {
-                address: address.to_string(),
-                reason: format!("cannot listen: {error}: choose another address or port"),
+/// What is bound before anything else is touched.
+struct Doors {
+    nbd: Vec<OwnedFd>,
+    nbd_addresses: Vec<String>,
+    http: http::Listeners,
+    /// Removed at the end.
+    files: Vec<SocketFile>,
+}
+
+impl Doors {
+    /// Binds all sockets: an address in use is found before a device is touched.
+    fn bind(config: &Config) -> Result<Self, ServeError> {
+        let mut doors = Self {
+            nbd: Vec::new(),
+            nbd_addresses: Vec::new(),
+            http: http::Listeners::default(),
+            files: Vec::new(),
+        };
+        for listen in &config.nbd.listen {
+            let (listener, address) = match listen {
+                Listen::Unix(path, access) => {
+                    let listener = doors.bind_unix(path, *access, Speaks::First)?;
+                    (listener, format!("nbd+unix:///?socket={}", path.display()))
+                }
+                Listen::Tcp(address) => {
+                    let (listener, bound) = bind_tcp(*address, address.to_string(), "")?;
+                    (listener, format!("nbd://{bound}/"))
+                }
             };
-            let listener = TcpListener::bind(address).map_err(failed)?;
-            let bound = listener.local_addr().map_err(failed)?;
-            Ok((listener.into(), format!("nbd://{bound}/")))
+            doors.nbd.push(listener);
+            doors.nbd_addresses.push(address);
         }
+        if let Some(control) = &config.control {
+            let asked = Speaks::WhenAsked("HEAD / HTTP/1.0\r\n\r\n");
+            doors.http.control = Some(doors.bind_unix(&control.path, control.access, asked)?);
+        }
+        if let Some(http) = &config.http {
+            let named = format!("http://{}", http.address);
+            doors.http.tcp = Some(bind_tcp(http.address, named, " in [http]")?);
+        }
+        Ok(doors)
+    }
+
+    fn bind_unix(
+        &mut self,
+        path: &Path,
+        access: Access,
+        speaks: Speaks,
+    ) -> Result<OwnedFd, ServeError> {
+        let (listener, file) = sockets::listen_unix(path, access, speaks)
+            .map_err(|reason| ServeError::Listen { address: path.display().to_string(), reason })?;
+        self.files.push(file);
+        Ok(listener)
     }
 }
 
-/// Takes the path over from a server that is gone, never from one that answers.
-fn bind_unix(path: &Path) -> Result<(OwnedFd, String), ServeError> {
-    let listen_error =
-        |reason: String| ServeError::Listen { address: path.display().to_string(), reason };
-    if let Ok(metadata) = path.symlink_metadata() {
-        if !metadata.file_type().is_socket() {
-            let reason = "is there and is no socket: choose another path, or move the file away";
-            return Err(listen_error(reason.into()));
-        }
-        match answers(path) {
-            Ok(true) => {
-                let reason = "the socket is in use by another server: stop it, or choose another";
-                return Err(listen_error(reason.into()));
-            }
-            Ok(false) => {
-                let removed = std::fs::remove_file(path);
-                removed
-                    .map_err(|e| listen_error(format!("cannot remove the stale socket: {e}")))?;
-            }
-            Err(error) => {
-                let reason = format!("cannot tell if a server has this socket: {error}");
-                return Err(listen_error(reason));
-            }
-        }
-    }
-    let listener = UnixListener::bind(path).map_err(|e| {
-        listen_error(format!("cannot listen: {e}: does the folder exist, and may you write there?"))
-    })?;
-    Ok((listener.into(), format!("nbd+unix:///?socket={}", path.display())))
+fn bind_tcp(
+    address: SocketAddr,
+    named: String,
+    place: &str,
+) -> Result<(OwnedFd, SocketAddr), ServeError> {
+    sockets::listen_tcp(address).map_err(|error| ServeError::Listen {
+        address: named,
+        reason: format!("cannot listen: {error}: choose another address or port{place}"),
+    })
 }
 
-/// True if a server is behind the socket. The kernel may go on accepting for one that was killed
-/// just now; that one never says a word.
-fn answers(path: &Path) -> io::Result<bool> {
-    let mut stream = match UnixStream::connect(path) {
-        Ok(stream) => stream,
-        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => return Ok(false),
-        Err(error) => return Err(error),
+/// How many clients of each kind there may be, within the descriptors that are left.
+fn clients_max(config: &Config) -> Result<Clients, ServeError> {
+    let system = |doing| move |error| ServeError::System { doing, error };
+    let wanted = Clients {
+        nbd: config.nbd.clients_max,
+        http: config.http.as_ref().map_or(0, |http| http.clients_max),
+        control: config.control.as_ref().map_or(0, |control| control.clients_max),
     };
-    stream.set_read_timeout(Some(GREETING_TIME))?;
-    match stream.read(&mut [0]) {
-        Ok(bytes) => Ok(bytes > 0),
-        Err(error) if error.kind() == io::ErrorKind::ConnectionReset => Ok(false),
-        // Silent, but alive: perhaps another kind of server.
-        Err(_) => Ok(true),
+    let limit = descriptors::raise_limit().map_err(system("ask for the limit of open files"))?;
+    let used = descriptors::used().map_err(system("count the open files"))?;
+    let granted =
+        wanted.within(limit, used).map_err(|few| ServeError::Descriptors(few.to_string()))?;
+    if granted != wanted {
+        let Clients { nbd, http, control } = granted;
+        tracing::warn!(
+            limit,
+            used,
+            nbd,
+            http,
+            control,
+            "the limit of open files allows fewer clients than the config"
+        );
     }
+    Ok(granted)
 }
-
-/// How long a server may take to greet a client.
-const GREETING_TIME: Duration = Duration::from_secs(2);

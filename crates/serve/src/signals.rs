@@ -1,39 +1,66 @@
-//! Serving until a signal: the first SIGTERM or SIGINT begins a clean shutdown, a second ends the
-//! process at once (nothing acknowledged is lost by that either).
+//! Serving until a signal: the first SIGTERM, SIGINT or SIGHUP begins a clean shutdown, a second ends the
+//! process at once (nothing acknowledged is lost by that either), and so does a shutdown that takes
+//! longer than it may. A server that was told to ignore SIGHUP (`nohup`) does; one whose terminal is gone
+//! ends as cleanly as by SIGTERM.
 
+use crate::Control;
 use crate::{Config, Ready, ServeError, Server};
+use flash::SECOND;
 use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
 
-/// Serves until SIGTERM or SIGINT. `ready` is called once clients may come.
+/// Beyond what shards may take, for whatever else there is to end.
+const GRACE_NS: u64 = 5 * SECOND;
+
+/// Serves until a signal. `ready` is called once clients may come.
 ///
 /// Call it before other threads are started: the signals are blocked for the calling thread and
 /// its children, so that only this function takes them.
 pub fn run(config: &Config, ready: impl FnOnce(&Ready)) -> Result<(), ServeError> {
     let system = |doing| move |error| ServeError::System { doing, error };
     let signals = block_signals().map_err(system("block signals"))?;
-    let mut server = Server::start(config)?;
-    ready(server.ready());
-    let control = server.control();
+    let served: Arc<Mutex<Option<Control>>> = Arc::default();
+    let (control, stop_ns) = (Arc::clone(&served), config.bounds.stop_ns);
     std::thread::Builder::new()
         .name("signals".into())
         .spawn(move || {
-            wait(&signals);
-            tracing::info!("shutting down");
+            crate::panics::end_the_process();
+            let signal = wait(&signals, None);
+            let control = control.lock().unwrap_or_else(PoisonError::into_inner).take();
+            let Some(control) = control else {
+                // A mount or a format may be cut off anywhere.
+                tracing::info!(signal, "ended before the device was ready");
+                std::process::exit(1);
+            };
+            tracing::info!(signal, "shutting down");
             control.shut_down();
-            wait(&signals);
+            if wait(&signals, Some(stop_ns + GRACE_NS)).is_none() {
+                tracing::error!(
+                    "the shutdown does not end: the process does; what was acknowledged is safe, and \
+                     the next start recovers"
+                );
+            }
             std::process::exit(1);
         })
         .map_err(system("start a thread"))?;
+    let mut server = Server::start(config)?;
+    ready(server.ready());
+    *served.lock().unwrap_or_else(PoisonError::into_inner) = Some(server.control());
     server.join()
 }
 
 fn block_signals() -> io::Result<libc::sigset_t> {
-    // SAFETY: the set is initialised by `sigemptyset` before it is used.
+    // SAFETY: the set is initialised by `sigemptyset` before it is used, and `old` by the kernel.
     let (signals, result) = unsafe {
         let mut signals: libc::sigset_t = std::mem::zeroed();
         libc::sigemptyset(&raw mut signals);
         libc::sigaddset(&raw mut signals, libc::SIGTERM);
         libc::sigaddset(&raw mut signals, libc::SIGINT);
+        let mut old: libc::sigaction = std::mem::zeroed();
+        libc::sigaction(libc::SIGHUP, std::ptr::null(), &raw mut old);
+        if old.sa_sigaction != libc::SIG_IGN {
+            libc::sigaddset(&raw mut signals, libc::SIGHUP);
+        }
         // A write to a pipe that nobody reads (a log, say) must be an error, not the end.
         libc::signal(libc::SIGPIPE, libc::SIG_IGN);
         let result =
@@ -43,8 +70,19 @@ fn block_signals() -> io::Result<libc::sigset_t> {
     if result == 0 { Ok(signals) } else { Err(io::Error::from_raw_os_error(result)) }
 }
 
-fn wait(signals: &libc::sigset_t) {
-    let mut signal = 0;
-    // SAFETY: both are valid for the call. It fails only for an invalid set.
-    unsafe { libc::sigwait(signals, &raw mut signal) };
+/// The next signal; `None` if there is none within `bound_ns`.
+fn wait(signals: &libc::sigset_t, bound_ns: Option<u64>) -> Option<i32> {
+    let Some(bound_ns) = bound_ns else {
+        let mut signal = 0;
+        // SAFETY: both are valid for the call. It fails only for an invalid set.
+        unsafe { libc::sigwait(signals, &raw mut signal) };
+        return Some(signal);
+    };
+    let bound = libc::timespec {
+        tv_sec: (bound_ns / SECOND) as libc::time_t,
+        tv_nsec: (bound_ns % SECOND) as libc::c_long,
+    };
+    // SAFETY: both are valid for the call, which needs no room for details.
+    let signal = unsafe { libc::sigtimedwait(signals, std::ptr::null_mut(), &raw const bound) };
+    (signal > 0).then_some(signal)
 }

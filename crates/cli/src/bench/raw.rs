@@ -162,6 +162,6 @@ fn unit_of(outcome: &nand::Outcome) -> usize {
         | nand::Outcome::Program { tag, .. }
         | nand::Outcome::Erase { tag, .. }
         | nand::Outcome::Finish { tag }
-        | nand::Outcome::Flush { tag } => tag.0 as usize,
+        | nand::Outcome::Flush { tag, .. } => tag.0 as usize,
     }
 }

@@ -13,6 +13,7 @@
 mod advise;
 mod clients;
 mod disk;
+mod faults;
 mod filesystems;
 mod guest;
 mod hostile;
@@ -27,6 +28,7 @@ mod replay;
 mod restart;
 mod scratch;
 mod server;
+mod strangers;
 mod tier;
 mod tls;
 mod tools;

@@ -46,8 +46,9 @@ fn late_stream(wrong: &str) -> String {
 }
 
 fn ctl(server: &Server, args: &[&str]) -> Output {
-    let address = server.http().to_string();
-    weir(&[&["ctl", "--http", &address, "policy"], args].concat())
+    let control = server.control();
+    let control = control.to_str().expect("UTF-8");
+    weir(&[&["ctl", "--control", control, "policy"], args].concat())
 }
 
 fn done(server: &Server, args: &[&str]) -> String {

@@ -3,10 +3,10 @@
 use crate::scratch::Scratch;
 use crate::server::Server;
 use crate::tools::{output, pattern, run, said, weir};
-use client::{Blocks, Device, Error, Unit};
+use client::{Blocks, Device, Error, Place, Unit};
 use serde_json::Value;
 use std::io::Write;
-use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 /// SDF in small: two dies to a unit, raw blocks of 8 MiB written whole, reads of 8 KiB.
@@ -28,7 +28,7 @@ const GRANULE: usize = 8192;
 
 fn device(server: &Server) -> Device {
     let uri = format!("nbd+unix:///?socket={}", server.socket().display());
-    Device::open(&uri).unwrap().with_http(server.http())
+    Device::open(&uri).unwrap().with_http(server.control().as_path())
 }
 
 fn refusal(result: Result<(), Error>) -> String {
@@ -249,7 +249,7 @@ fn blocks_by_id_go_round_the_units_and_survive_a_kill() {
     assert!(made.status.success(), "{}", said(&made));
 
     let mut server = Server::start(&scratch, &[]);
-    let blocks = Blocks::open(server.http()).unwrap();
+    let blocks = Blocks::open(server.control().as_path()).unwrap();
     assert_eq!((blocks.block_bytes(), blocks.granule_bytes()), (8 << 20, GRANULE as u64));
     let id = |number: u64| 0xb10c << 64 | u128::from(number);
     let bytes = |number: u64| pattern(number, 8 << 20);
@@ -258,14 +258,14 @@ fn blocks_by_id_go_round_the_units_and_survive_a_kill() {
     }
     blocks.delete(id(11)).unwrap();
     // Cut off in the middle: never there.
-    let mut torn = TcpStream::connect(server.http()).unwrap();
+    let mut torn = UnixStream::connect(server.control()).unwrap();
     let head = format!("PUT /blocks/{:032x} HTTP/1.1\r\nHost: a\r\n", id(20));
     torn.write_all(format!("{head}Content-Length: 8388608\r\n\r\n").as_bytes()).unwrap();
     torn.write_all(&bytes(20)[..3 << 20]).unwrap();
     server.kill();
 
     let server = Server::start(&scratch, &[]);
-    let blocks = Blocks::open(server.http()).unwrap();
+    let blocks = Blocks::open(server.control().as_path()).unwrap();
     let listed = blocks.list().unwrap();
     let found: Vec<(u128, u32)> = listed.iter().map(|block| (block.id, block.unit)).collect();
     assert_eq!(found, [(id(10), 0), (id(12), 0), (id(13), 1)]);
@@ -294,12 +294,12 @@ fn blocks_by_id_go_round_the_units_and_survive_a_kill() {
 fn misuse_of_ids_is_refused_with_the_reason_and_a_full_unit_has_room_again_after_a_delete() {
     let scratch = Scratch::new("rawidmisuse");
     let server = Server::start(&scratch, &[SDF, &["--memory"]].concat());
-    let http = server.http();
-    let blocks = Blocks::open(http).unwrap();
+    let place = Place::from(server.control().as_path());
+    let blocks = Blocks::open(place.clone()).unwrap();
     let bytes = pattern(1, 8 << 20);
     let ask = |method: &str, path: &str, head: &str, body: &[u8]| {
         let patience = Duration::from_secs(60);
-        let answer = client::http::request(http, (method, path), head, body, patience).unwrap();
+        let answer = client::http::request(&place, (method, path), head, body, patience).unwrap();
         (u32::from(answer.status), answer.reason())
     };
     let one = format!("/blocks/{:032x}", 1);
@@ -341,7 +341,7 @@ fn misuse_of_ids_is_refused_with_the_reason_and_a_full_unit_has_room_again_after
 
     let scratch = Scratch::new("noids");
     let server = Server::start(&scratch, &[]);
-    let (status, reason) = code(Blocks::open(server.http()).map(|_| ()));
+    let (status, reason) = code(Blocks::open(server.control().as_path()).map(|_| ()));
     assert!(status == 404 && reason.contains("serve --raw"), "{status} {reason}");
     server.terminate();
 }

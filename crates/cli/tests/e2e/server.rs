@@ -33,7 +33,16 @@ pub struct Server {
 impl Server {
     /// Starts `weir serve` on the scratch directory's device and returns when it says `ready`.
     pub fn start(scratch: &Scratch, args: &[&str]) -> Self {
-        let mut server = Self::spawn(scratch, args);
+        Self::spawn(scratch, args).until_ready()
+    }
+
+    /// The same, with at most so many open files.
+    pub fn start_with_files(scratch: &Scratch, args: &[&str], files: u64) -> Self {
+        Self::spawn_with(scratch, args, |command| limit_files(command, files)).until_ready()
+    }
+
+    fn until_ready(self) -> Self {
+        let mut server = self;
         let stdout = server.child.stdout.take().expect("stdout is a pipe");
         let (sender, receiver) = mpsc::channel();
         // Goes on reading after `ready`: a server must never block on a full pipe.
@@ -56,8 +65,59 @@ impl Server {
         }
     }
 
+    /// The same for a device that may be refused: `None` if it was, in so many words and in time.
+    pub fn start_or_refuse(scratch: &Scratch, args: &[&str]) -> Option<Self> {
+        let mut server = Self::spawn(scratch, args);
+        let stdout = server.child.stdout.take().expect("stdout is a pipe");
+        let (sender, receiver) = mpsc::channel();
+        std::thread::spawn(move || {
+            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+                let _ = sender.send(line);
+            }
+        });
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            match receiver.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+                Ok(line) if line.starts_with("ready") => {
+                    server.ready = line;
+                    return Some(server);
+                }
+                Ok(_) => {}
+                Err(mpsc::RecvTimeoutError::Disconnected) => break,
+                Err(end) => panic!("the server neither starts nor ends ({end}):\n{}", server.log()),
+            }
+        }
+        let status = server.wait();
+        server.assert_no_panic();
+        assert_eq!(status.and_then(|status| status.code()), Some(2), "{}", server.log());
+        None
+    }
+
+    /// Sends a signal and gives the exit status and how long the end took. Panics if it takes longer than
+    /// `bound`, or if the server panicked.
+    pub fn stop(mut self, signal: i32, bound: Duration) -> (ExitStatus, Duration) {
+        let begun = Instant::now();
+        self.signal(signal);
+        let status = self.wait().unwrap_or_else(|| panic!("it never ends:\n{}", self.log()));
+        let took = begun.elapsed();
+        assert!(took < bound, "the stop took {took:?}:\n{}", self.log());
+        self.assert_no_panic();
+        (status, took)
+    }
+
+    /// Sends a signal.
+    pub fn signal(&self, signal: i32) {
+        let pid = i32::try_from(self.child.id()).expect("a pid fits");
+        // SAFETY: kill takes no pointer; the child is not reaped yet, so the pid is still its own.
+        assert_eq!(unsafe { libc::kill(pid, signal) }, 0, "the signal was sent");
+    }
+
     /// Starts the process and does not wait for it. Nothing reads its standard output until then.
     pub fn spawn(scratch: &Scratch, args: &[&str]) -> Self {
+        Self::spawn_with(scratch, args, |_| {})
+    }
+
+    fn spawn_with(scratch: &Scratch, args: &[&str], prepare: impl FnOnce(&mut Command)) -> Self {
         let log = scratch.path().join("serve.log");
         let stderr = OpenOptions::new().create(true).append(true).open(&log).expect("a log file");
         let mut command = Command::new(weir_path());
@@ -65,6 +125,7 @@ impl Server {
         if !args.contains(&"--data") {
             command.arg("--data").arg(scratch.data());
         }
+        prepare(&mut command);
         let child = command
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -89,6 +150,11 @@ impl Server {
     pub fn http(&self) -> std::net::SocketAddr {
         let text = std::fs::read_to_string(self.data.join("http-address")).expect("an address");
         text.trim().parse().expect("an address and a port")
+    }
+
+    /// Its control socket.
+    pub fn control(&self) -> PathBuf {
+        self.data.join("control.sock")
     }
 
     /// The volume as libnbd, QEMU and fio name it.
@@ -199,6 +265,21 @@ impl Drop for Server {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// The process that the command starts may have at most so many open files, and not raise that.
+fn limit_files(command: &mut Command, files: u64) {
+    use std::os::unix::process::CommandExt;
+    let limit = libc::rlimit { rlim_cur: files, rlim_max: files };
+    let set = move || {
+        // SAFETY: the limit is readable. Nothing else happens between fork and exec.
+        match unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) } {
+            0 => Ok(()),
+            _ => Err(std::io::Error::last_os_error()),
+        }
+    };
+    // SAFETY: the closure only makes a system call.
+    unsafe { command.pre_exec(set) };
 }
 
 fn read_lossy(path: &Path) -> String {

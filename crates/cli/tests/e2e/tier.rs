@@ -203,9 +203,9 @@ fn a_fast_tier_that_is_missing_foreign_old_or_too_small_is_refused_with_the_mend
     copy(&good, &setup.fast);
     let about = setup.fast.join("fast.toml");
     let text = fs::read_to_string(&about).unwrap();
-    fs::write(&about, text.replace("version = 2", "version = 9")).unwrap();
+    fs::write(&about, text.replace("version = 3", "version = 9")).unwrap();
     let text = setup.refusal();
-    assert!(text.contains("version 9") && text.contains("reads version 2"), "{text}");
+    assert!(text.contains("version 9") && text.contains("reads version 3"), "{text}");
     // None of these has done any harm; and it may move.
     let moved = setup.scratch.path().join("moved");
     copy(&good, &moved);

@@ -38,7 +38,7 @@ refused() { # words that the refusal has, then what is refused
 }
 start() {
     rm -f /tmp/nbd.sock
-    WEIR serve --config /tmp/weir.toml --http 127.0.0.1:7790 >/tmp/serve.log 2>&1 &
+    WEIR serve --config /tmp/weir.toml --http 127.0.0.1:7790 --control /tmp/control.sock >/tmp/serve.log 2>&1 &
     server=$!
     for i in $(seq 300); do [ -S /tmp/nbd.sock ] && return; sleep 0.1; done
     cat /tmp/serve.log
@@ -89,7 +89,7 @@ kill -9 $server
 wait $server || true
 start
 write --verify_only=1
-WEIR ctl fast detach --http 127.0.0.1:7790
+WEIR ctl fast detach --control /tmp/control.sock
 write --verify_only=1
 stop
 checked clean

@@ -37,7 +37,7 @@ pub use format::{LaneRecord, RAW_LABEL_BYTES_MAX, RAW_VERSION};
 pub use status::{LaneStatus, RawBlockState};
 
 use crate::Mutant;
-use crate::api::{Core, Input, Output};
+use crate::api::{Core, Input, MountError, Output};
 use crate::slab::Slab;
 use blocks::Die;
 use flash::{
@@ -176,6 +176,10 @@ pub struct RawUnits {
     look_at: Option<Instant>,
     /// A shutdown flushed what came before the clean records.
     quiet: Quiet,
+    /// A shutdown was asked for.
+    stop_asked: bool,
+    /// Times in a row that the medium had no room behind it.
+    no_space_tries: u32,
     erase_all: bool,
     mount: Option<Box<Mount>>,
     counters: Counters,
@@ -192,6 +196,9 @@ pub(crate) enum Quiet {
     Recording,
 }
 
+/// After so many tries, nobody waits for room behind the medium any more.
+const NO_SPACE_TRIES_MAX: u32 = 10;
+
 /// No block.
 pub(crate) const NONE: u32 = u32::MAX;
 
@@ -207,6 +214,7 @@ impl Core for RawUnits {
             Input::Deadline => self.deadline_passed(),
             Input::DetachFast => self.outputs.push_back(Output::FastDetached(false)),
             Input::Shutdown => self.shut_down(),
+            Input::Fail => self.fail(),
         }
         self.pump();
     }
@@ -275,6 +283,14 @@ impl RawUnits {
             self.stop_pump();
             self.flush_pump();
         }
+        if self.stop_asked && !matches!(self.phase, Phase::Running | Phase::Stopped) {
+            self.stop_unclean();
+        }
+    }
+
+    /// The medium failed as a whole, or may not be written any more: only reads are served.
+    pub fn has_failed(&self) -> bool {
+        self.phase == Phase::Failed
     }
 
     fn may_write(&self) -> bool {
@@ -283,6 +299,10 @@ impl RawUnits {
 
     /// Does `after` when all that has completed by now is durable.
     fn when_durable(&mut self, after: After) {
+        if let (Phase::Failed, After::Part(request)) = (self.phase, after) {
+            self.end_part(request, Err(RequestError::Failed));
+            return;
+        }
         if self.geometry.durable_at_completion {
             self.done_after(after);
             return;
@@ -333,9 +353,18 @@ impl RawUnits {
         }
     }
 
-    /// The medium could not make its state durable. What it holds unflushed is unknown, so nothing
-    /// is acknowledged any more.
+    /// The medium could not make its state durable, or nothing may be written to it any more. What it
+    /// holds unflushed is unknown, so nothing is acknowledged: everybody who waits for something that
+    /// would have to be written is told so.
     fn fail(&mut self) {
+        match self.phase {
+            Phase::Failed | Phase::Stopped | Phase::ReadOnly => return,
+            Phase::Mounting | Phase::Formatting => {
+                self.fail_mount(MountError::Medium);
+                return;
+            }
+            Phase::Running | Phase::Stopping => {}
+        }
         self.counters.medium_failures += 1;
         self.phase = Phase::Failed;
         for (_, after) in std::mem::take(&mut self.flush.after) {
@@ -349,13 +378,44 @@ impl RawUnits {
     }
 
     fn shut_down(&mut self) {
+        self.stop_asked = true;
         match self.phase {
             Phase::Running => self.phase = Phase::Stopping,
-            Phase::Stopping => {}
+            // Failed: once the reads that are under way have ended.
+            Phase::Stopping | Phase::Failed => {}
             _ => {
                 self.phase = Phase::Stopped;
                 self.outputs.push_back(Output::Stopped(false));
             }
+        }
+    }
+
+    /// After the medium failed, or while it has no room, nothing is made durable at the end.
+    fn stop_unclean(&mut self) {
+        let over = self.phase == Phase::Failed || self.has_no_space();
+        let quiet = self.dies.iter().all(|die| die.running() == 0) && !self.flush.running;
+        if self.stop_asked && over && quiet && self.requests.in_use() == 0 {
+            self.phase = Phase::Stopped;
+            self.outputs.push_back(Output::Stopped(false));
+        }
+    }
+
+    /// The medium has had no room behind it for so long that nobody is to wait for it any more.
+    pub(crate) fn has_no_space(&self) -> bool {
+        self.no_space_tries >= NO_SPACE_TRIES_MAX
+    }
+
+    /// The medium had no room for what must be written.
+    pub(crate) fn note_no_space(&mut self, lane: u32) {
+        self.no_space_tries += 1;
+        if !self.has_no_space() {
+            return;
+        }
+        if self.phase == Phase::Formatting {
+            self.fail_mount(MountError::NoSpace);
+        }
+        for (_, request) in std::mem::take(&mut self.lane[lane as usize].waiters) {
+            self.end_part(request, Err(RequestError::NoSpace));
         }
     }
 
@@ -450,6 +510,8 @@ impl RawUnits {
             flush: Flush::default(),
             look_at: None,
             quiet: Quiet::No,
+            stop_asked: false,
+            no_space_tries: 0,
             erase_all: false,
             mount: None,
             counters: Counters::default(),

@@ -149,7 +149,7 @@ impl RawUnits {
             let Some(mut mount) = self.mount.take() else { return };
             self.start_jobs(&mut mount);
             let busy = mount.running > 0 || mount.jobs.iter().any(|jobs| !jobs.is_empty());
-            if busy || !self.stage_ended(mount.stage) {
+            if busy || mount.error.is_none() && !self.stage_ended(mount.stage) {
                 self.mount = Some(mount);
                 return;
             }
@@ -164,6 +164,13 @@ impl RawUnits {
                 return;
             }
             self.mount = Some(mount);
+        }
+    }
+
+    /// The mount or format that is under way ends with `error` once its reads have come back.
+    pub(crate) fn fail_mount(&mut self, error: MountError) {
+        if let Some(mount) = &mut self.mount {
+            mount.error.get_or_insert(error);
         }
     }
 

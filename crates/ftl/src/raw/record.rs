@@ -9,7 +9,7 @@
 use super::blocks::Use;
 use super::format::{LaneRecord, encode_record_oob};
 use super::schedule::PageOf;
-use super::{After, Quiet, RawState, RawUnits, RequestError};
+use super::{After, Phase, Quiet, RawState, RawUnits, RequestError};
 use flash::{BlockId, Instant, MILLISECOND, MediumError, SlotData, SlotId, SlotWrite};
 use std::collections::{BTreeSet, VecDeque};
 
@@ -81,6 +81,11 @@ impl RawUnits {
     pub(crate) fn wait_for_record(&mut self, lane: u32, request: u32) {
         self.begin_part(request);
         let entry = &mut self.lane[lane as usize];
+        if entry.gone || !matches!(self.phase, Phase::Running | Phase::Stopping) {
+            // There will be none.
+            self.end_part(request, Err(RequestError::Failed));
+            return;
+        }
         entry.waiters.push_back((entry.version + 1, request));
         self.want_record(lane);
     }
@@ -222,6 +227,7 @@ impl RawUnits {
                 entry.written = version;
                 entry.sides[side].next_page += 1;
                 entry.side = 1 - side;
+                self.no_space_tries = 0;
                 self.counters.slots_programmed += u64::from(self.geometry.slots_per_page);
                 self.when_durable(After::Record { lane, version });
             }
@@ -231,7 +237,10 @@ impl RawUnits {
                     self.put_bad(block, "a record's program failed");
                 }
             }
-            Err(MediumError::NoSpace) => self.pause(unit, NO_SPACE_PAUSE_NS),
+            Err(MediumError::NoSpace) => {
+                self.pause(unit, NO_SPACE_PAUSE_NS);
+                self.note_no_space(lane);
+            }
             Err(MediumError::UnitGone) => self.lose_unit(unit),
             Err(MediumError::FlushFailed) => self.lose_lane(lane, RequestError::Failed),
         }

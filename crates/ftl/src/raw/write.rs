@@ -227,6 +227,7 @@ impl RawUnits {
             Ok(()) => {
                 state.done += 1;
                 self.counters.slots_programmed += u64::from(self.geometry.slots_per_page);
+                self.no_space_tries = 0;
             }
             Err(MediumError::BlockFailed) => {
                 self.counters.programs_failed += 1;
@@ -237,6 +238,9 @@ impl RawUnits {
                 }
                 if !whole {
                     self.fail_write(taken, RequestError::ProgramFailed);
+                } else if self.lane[self.lane_of_raw(raw) as usize].gone {
+                    // No other block of it is written any more.
+                    self.fail_write(taken, RequestError::Failed);
                 }
             }
             Err(MediumError::NoSpace) => {
@@ -428,13 +432,16 @@ impl RawUnits {
                 self.put_bad(block, "an erase failed");
                 self.end_failed_erase(block);
             }
-            Err(MediumError::NoSpace | MediumError::FlushFailed) => {
+            Err(error @ (MediumError::NoSpace | MediumError::FlushFailed)) => {
+                // Nothing is wrong with the block: it is erased later. Whoever asked need not wait.
                 self.pause(unit, NO_SPACE_PAUSE_NS);
-                if self.erase_waiters.contains_key(&block) {
-                    self.dies[unit as usize].work.push_front(Work::Erase(block));
-                } else {
-                    self.put_dirty(block);
+                self.put_dirty(block);
+                let no_space = error == MediumError::NoSpace;
+                if no_space {
+                    self.note_no_space(lane);
                 }
+                let error = if no_space { RequestError::NoSpace } else { RequestError::Failed };
+                self.end_erase(block, Err(error));
             }
             Err(MediumError::UnitGone) => {
                 self.end_erase(block, Err(RequestError::Failed));

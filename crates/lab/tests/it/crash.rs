@@ -98,7 +98,11 @@ fn a_slot_that_is_damaged_after_a_crash_never_brings_an_old_version_back() {
     let sum = |of: fn(&lab::missed::MissedReport) -> u64| reports.iter().map(of).sum::<u64>();
     let (images, noticed) = (sum(|report| report.images), sum(|report| report.noticed));
     let (refused, blocks) = (sum(|report| report.refused), sum(|report| report.blocks));
-    println!("{images} images, {noticed} noticed, {refused} refused, {blocks} blocks are errors");
+    let older = sum(|report| report.older);
+    println!(
+        "{images} images, {noticed} noticed, {refused} refused, {older} older, {blocks} blocks are errors"
+    );
+    assert!(older < images / 20, "vouchers make up for most of it");
     assert!(noticed > 0 && blocks > 0, "nothing was ever missed");
     assert!(refused < images / 20, "vouchers tell which block it was");
 }

@@ -4,7 +4,9 @@
 mod crash;
 mod damage;
 mod determinism;
+mod failing;
 mod figures;
+mod mail;
 mod map;
 mod model;
 #[cfg(feature = "mutants")]

@@ -10,6 +10,7 @@ use lab::crash::{CrashOptions, explore};
 use lab::damage::{DamageOptions, explore_damage};
 use lab::device::Manner;
 use lab::driver::Plant;
+use lab::missed::survive_missing;
 use lab::parallel::{SeedFailure, for_each_seed};
 use lab::raw_crash::{RawCrashOptions, explore_ids};
 use lab::rot::{survive_map_rot, survive_rot};
@@ -31,6 +32,9 @@ fn suite(seed: u64, plant: Plant) -> Result<(), lab::Failure> {
     let damage = DamageOptions { images: 60, plant: options.plant.clone(), ..Default::default() };
     explore_damage(seed, &damage)?;
     survive_rot(seed, &options)?;
+    if seed % 4 == 1 {
+        survive_missing(seed, &options)?;
+    }
     explore(seed, &options).map(|_| ())
 }
 

@@ -118,7 +118,7 @@ pub fn tag_of(outcome: &Outcome) -> Tag {
         | Outcome::Program { tag, .. }
         | Outcome::Erase { tag, .. }
         | Outcome::Finish { tag }
-        | Outcome::Flush { tag } => tag,
+        | Outcome::Flush { tag, .. } => tag,
     }
 }
 

@@ -131,7 +131,7 @@ fn a_flush_is_answered_at_once_as_completed_programs_are_durable() {
     let mut bench = mlc();
     bench.give_erase(0).unwrap();
     bench.nand.handle(Instant(5), Command::Flush { tag: Tag(99) }).unwrap();
-    assert_eq!(bench.nand.poll(Instant(5)), Some(Outcome::Flush { tag: Tag(99) }));
+    assert_eq!(bench.nand.poll(Instant(5)), Some(Outcome::Flush { tag: Tag(99), result: Ok(()) }));
     assert!(bench.geometry().durable_at_completion);
     assert_eq!(bench.nand.in_flight(), 1);
 }

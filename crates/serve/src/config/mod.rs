@@ -4,6 +4,7 @@
 //! An empty file is a config too: emulated flash in `./weir-data`, one volume, NBD on a socket
 //! beside it, HTTP on loopback.
 
+mod doors;
 mod fast;
 mod raw;
 mod section;
@@ -12,8 +13,10 @@ pub use section::ConfigError;
 
 use crate::device::{DeviceOptions, Kind, Losses, NAME_BYTES_MAX, VolumeOptions};
 use crate::kept::{KeptOptions, KeptPlace};
+use crate::medium::Injections;
 use crate::policies::{PluginFile, WASM};
-use crate::shard::Split;
+use crate::shard::{Bounds, Split};
+pub use crate::sockets::Access;
 use crate::tls::TlsFiles;
 use flash::{BLOCK_BYTES, SECOND};
 use ftl::policy::{DECISIONS, stream};
@@ -34,12 +37,16 @@ pub struct Config {
     pub ftl: Settings,
     /// The NBD server.
     pub nbd: NbdConfig,
-    /// Where the HTTP API listens, if it does.
-    pub http: Option<SocketAddr>,
+    /// The HTTP API, if there is one.
+    pub http: Option<HttpConfig>,
+    /// The socket that the same API has for whoever changes the server, if there is one.
+    pub control: Option<ControlConfig>,
     /// Modules to load at the start.
     pub plugins: Vec<PluginFile>,
     /// Decisions that policies of these modules make, and their names.
     pub chosen: Vec<(String, String)>,
+    /// How long requests and stops may take.
+    pub bounds: Bounds,
 }
 
 /// The NBD server.
@@ -53,17 +60,45 @@ pub struct NbdConfig {
     pub clients_max: usize,
     /// From connect to the choice of an export.
     pub handshake_ns: u64,
+    /// How long a TCP peer may not answer the kernel, in nanoseconds; 0: for ever.
+    pub tcp_timeout_ns: u64,
     /// Bytes of request buffers each shard may have in use.
     pub buffer_bytes_max: usize,
     /// How long a shard looks for work before it sleeps, once that has paid; 0: never.
     pub busy_poll_ns: u64,
 }
 
+/// The HTTP API over TCP: who shows no token there may look, and change nothing.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct HttpConfig {
+    /// Where it listens.
+    pub address: SocketAddr,
+    /// Names beside those of this machine that requests may be for.
+    pub hosts: Vec<String>,
+    /// Holds the token of those who may do all. Made if it is not there.
+    pub token_file: Option<PathBuf>,
+    /// Most clients at a time.
+    pub clients_max: usize,
+    /// From the connection, or the last answer, to the end of a request's head.
+    pub head_timeout_ns: u64,
+}
+
+/// The HTTP API over a socket in the file system: who may connect may do all.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct ControlConfig {
+    /// Where it is.
+    pub path: PathBuf,
+    /// Who may connect.
+    pub access: Access,
+    /// Most clients at a time.
+    pub clients_max: usize,
+}
+
 /// An address to listen at.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Listen {
-    /// A socket in the file system.
-    Unix(PathBuf),
+    /// A socket in the file system, and who may connect.
+    Unix(PathBuf, Access),
     /// An address and port.
     Tcp(SocketAddr),
 }
@@ -104,9 +139,13 @@ impl Config {
         let raw = raw::section(&mut root);
         let device = device(root.section("device"), base, volumes, raw);
         let nbd = nbd(root.section("nbd"), base);
-        let http = http(root.section("http"));
+        let http = doors::http(root.section("http"), base);
+        let control = doors::control(root.section("control"), base);
         let mut ftl = ftl(root.section("ftl"), &plugins, &mut chosen);
-        root.finish(&["device", "raw", "volume", "plugin", "nbd", "http", "ftl"]);
+        let bounds = bounds(root.section("server"));
+        root.finish(&[
+            "device", "raw", "volume", "plugin", "nbd", "http", "control", "ftl", "server",
+        ]);
         match (errors.is_empty(), device) {
             (true, Some(mut device)) => {
                 if let Some(raw) = &mut device.raw {
@@ -132,7 +171,7 @@ impl Config {
                         chosen.push((format!("stream/{}", volume.name), name));
                     }
                 }
-                Ok(Self { device, ftl, nbd, http, plugins, chosen })
+                Ok(Self { device, ftl, nbd, http, control, plugins, chosen, bounds })
             }
             _ => Err(ConfigErrors(errors)),
         }
@@ -362,7 +401,7 @@ fn device(
     }
     let dies_per_channel = section.integer("dies_per_channel", 1, 64, "2");
     let dies_per_channel = dies_per_channel.unwrap_or(if kind == "file" { 1 } else { 2 }) as u32;
-    let (faults, losses) = faults(section.section("faults"));
+    let (faults, losses, injections) = faults(section.section("faults"));
     let fast = fast::section(&mut section, &kind, &path, base, shards);
     let kept = kept(&mut section, &kind, base);
     section.finish(DEVICE_KEYS);
@@ -384,6 +423,7 @@ fn device(
         fast,
         kept,
         losses,
+        injections,
     })
 }
 
@@ -446,7 +486,7 @@ fn profile(
     }
 }
 
-fn faults(mut section: Section<'_>) -> (Faults, Losses) {
+fn faults(mut section: Section<'_>) -> (Faults, Losses, Injections) {
     let faults = Faults {
         seed: section.integer("seed", 0, i64::MAX as u64, "1").unwrap_or(1),
         factory_bad: section.fraction("factory_bad", 0.5, "0.01").unwrap_or(0.0),
@@ -461,7 +501,26 @@ fn faults(mut section: Section<'_>) -> (Faults, Losses) {
         fast_ns: section.duration("fast_gone", "\"10s\"").unwrap_or(0),
         capacity_ns: section.duration("capacity_gone", "\"10s\"").unwrap_or(0),
     };
+    let injections = Injections {
+        seed: faults.seed,
+        slow: section.fraction("slow", 1.0, "0.001").unwrap_or(0.0),
+        slow_ns: section.duration("slow_for", "\"100ms\"").unwrap_or(SECOND / 10),
+        flush_fail: section.fraction("flush_fail", 1.0, "0.001").unwrap_or(0.0),
+        io_error: section.fraction("io_error", 1.0, "0.0001").unwrap_or(0.0),
+        lost_writes: section.fraction("lost_writes", 1.0, "0.0001").unwrap_or(0.0),
+        stray_writes: section.fraction("stray_writes", 1.0, "0.0001").unwrap_or(0.0),
+        stray_reads: section.fraction("stray_reads", 1.0, "0.0001").unwrap_or(0.0),
+        flipped_reads: section.fraction("flipped_reads", 1.0, "0.0001").unwrap_or(0.0),
+    };
     section.finish(&[
+        "slow",
+        "slow_for",
+        "flush_fail",
+        "io_error",
+        "lost_writes",
+        "stray_writes",
+        "stray_reads",
+        "flipped_reads",
         "seed",
         "factory_bad",
         "program_fail",
@@ -472,28 +531,32 @@ fn faults(mut section: Section<'_>) -> (Faults, Losses) {
         "fast_gone",
         "capacity_gone",
     ]);
-    (faults, losses)
+    (faults, losses, injections)
+}
+
+/// How long a request and a stop may take.
+fn bounds(mut section: Section<'_>) -> Bounds {
+    let default = Bounds::default();
+    let bounds = Bounds {
+        slow_ns: section.duration("slow_request", "\"10s\"").unwrap_or(default.slow_ns),
+        stop_ns: section.duration("stop_within", "\"30s\"").unwrap_or(default.stop_ns),
+    };
+    for (key, ns, example) in
+        [("slow_request", bounds.slow_ns, "\"10s\""), ("stop_within", bounds.stop_ns, "\"30s\"")]
+    {
+        if !(SECOND / 10..=86_400 * SECOND).contains(&ns) {
+            section.refuse(key, &format!("{ns} ns"), "must be 100ms to 1d", example);
+        }
+    }
+    section.finish(&["slow_request", "stop_within"]);
+    bounds
 }
 
 /// Where NBD clients are expected unless told otherwise.
 const SOCKET_DEFAULT: &str = "weir.sock";
 
 fn nbd(mut section: Section<'_>, base: &Path) -> NbdConfig {
-    let mut listen = Vec::new();
-    if let Some(path) = section.text("unix", "\"weir.sock\"") {
-        let path = base.join(path);
-        if path.as_os_str().len() > 107 {
-            let reason = "is longer than the 107 bytes that the system allows";
-            section.refuse("unix", &path.display().to_string(), reason, "\"/run/weir.sock\"");
-        }
-        listen.push(Listen::Unix(path));
-    }
-    if let Some(address) = address(&mut section, "tcp", "\"127.0.0.1:10809\"") {
-        listen.push(Listen::Tcp(address));
-    }
-    if listen.is_empty() {
-        listen.push(Listen::Unix(base.join(SOCKET_DEFAULT)));
-    }
+    let listen = doors::listen(&mut section, base, SOCKET_DEFAULT);
     let required = section.choice("tls", &["off", "required"]).is_some_and(|tls| tls == "required");
     let certificate = section.text("tls_certificate", "\"server.pem\"");
     let key = section.text("tls_key", "\"server.key\"");
@@ -509,8 +572,14 @@ fn nbd(mut section: Section<'_>, base: &Path) -> NbdConfig {
         }
         (false, ..) => None,
     };
+    doors::refuse_plain_tcp(&mut section, &listen, required);
     let clients_max = section.integer("clients_max", 1, 1000, "100").unwrap_or(100) as usize;
     let handshake_ns = section.duration("handshake_timeout", "\"10s\"").unwrap_or(10 * SECOND);
+    let tcp_timeout_ns = section.duration("tcp_timeout", "\"60s\"").unwrap_or(60 * SECOND);
+    if (1..SECOND).contains(&tcp_timeout_ns) {
+        let reason = "must be at least 1s, or 0s for never";
+        section.refuse("tcp_timeout", &format!("{tcp_timeout_ns} ns"), reason, "\"60s\"");
+    }
     let buffers = section.size("buffers", "\"256MiB\"").unwrap_or(256 << 20);
     if buffers < 1 << 20 {
         let reason = "must be at least 1MiB";
@@ -523,7 +592,11 @@ fn nbd(mut section: Section<'_>, base: &Path) -> NbdConfig {
     }
     section.finish(&[
         "unix",
+        "unix_mode",
+        "unix_group",
         "tcp",
+        "tcp_plain",
+        "tcp_timeout",
         "tls",
         "tls_certificate",
         "tls_key",
@@ -533,33 +606,20 @@ fn nbd(mut section: Section<'_>, base: &Path) -> NbdConfig {
         "busy_poll",
     ]);
     let buffer_bytes_max = buffers as usize;
-    NbdConfig { listen, tls, clients_max, handshake_ns, buffer_bytes_max, busy_poll_ns }
+    NbdConfig {
+        listen,
+        tls,
+        clients_max,
+        handshake_ns,
+        tcp_timeout_ns,
+        buffer_bytes_max,
+        busy_poll_ns,
+    }
 }
 
 /// The least that covers what a client at queue depth 1 takes from one reply to its next request
 /// on common machines; what it costs at most, a shard woken every so often pays beside.
 const BUSY_POLL_NS: u64 = 50 * flash::MICROSECOND;
-
-/// Where the API and the dashboard are expected unless told otherwise.
-const HTTP_PORT_DEFAULT: u16 = 8420;
-
-fn http(mut section: Section<'_>) -> Option<SocketAddr> {
-    let enabled = section.flag("enabled").unwrap_or(true);
-    let address = address(&mut section, "address", "\"127.0.0.1:8420\"");
-    section.finish(&["enabled", "address"]);
-    enabled.then(|| address.unwrap_or(SocketAddr::from(([127, 0, 0, 1], HTTP_PORT_DEFAULT))))
-}
-
-fn address(section: &mut Section<'_>, key: &str, example: &str) -> Option<SocketAddr> {
-    let text = section.text(key, example)?;
-    match text.parse() {
-        Ok(address) => Some(address),
-        Err(_) => {
-            section.refuse(key, &format!("{text:?}"), "must be an IP address and a port", example);
-            None
-        }
-    }
-}
 
 fn ftl(
     mut section: Section<'_>,

@@ -93,6 +93,20 @@ impl<'a> Section<'a> {
         })
     }
 
+    /// Several texts; none if the key is missing.
+    pub fn texts(&mut self, key: &str, example: &str) -> Vec<String> {
+        let texts = self.take(key, example, |value| {
+            let array = value.as_array().ok_or("must be texts in brackets")?;
+            let texts = array.iter().map(|item| item.as_str().map(str::to_owned));
+            let texts = texts.collect::<Option<Vec<_>>>().ok_or("must be texts in quotes")?;
+            match texts.iter().any(String::is_empty) {
+                true => Err("none may be empty".to_owned()),
+                false => Ok(texts),
+            }
+        });
+        texts.unwrap_or_default()
+    }
+
     /// An integer within bounds.
     pub fn integer(&mut self, key: &str, min: u64, max: u64, example: &str) -> Option<u64> {
         self.take(key, example, |value| {

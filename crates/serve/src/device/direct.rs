@@ -22,13 +22,16 @@
 //! | 64..68, 68..72 | length of the text, its CRC-32C |
 //! | 72.. | the text: `fast` of a folder's `device.toml` |
 //!
-//! While a device is being made, the header is `b"WEIRMAKE"` and zeroes.
+//! While a device is being made, the header is `b"WEIRMAKE"` and zeroes. The generation is sector 1, and in
+//! it at 512 the master of [`super::identity`]: all else of the device is in the same file.
 //!
 //! Invariant: what others keep on the file or disk is never overwritten unless it was thrown away
 //! before ([`wipe`]); a disk that the system uses (mounted, swap, part of another) is not opened.
 
-use super::zoned::{self, EraseCounts, Zoned};
-use super::{DeviceError, FastNote, FastPart, Mode, Shape, Tier, lock};
+use super::identity::Mark;
+use super::lock::Found;
+use super::zoned::{self, EraseCounts, Head, Zoned};
+use super::{DeviceError, FastNote, FastPart, Mode, Shape, Tier, identity, lock};
 use crate::kept::{Kept, KeptShard};
 use crate::medium::{
     DirectStore, Fence, PAGE_BYTES, Place, RECORD_BYTES, SLOTS_PER_PAGE, Store, encode_generation,
@@ -127,12 +130,8 @@ pub fn unfinished() -> [u8; BLOCK_BYTES] {
     header
 }
 
-/// Writes the records and opens the parts. They become a device by [`commit`].
-pub fn create(
-    path: &Path,
-    parts: &Parts,
-    fast: Option<&mut FastPart>,
-) -> Result<(Opened, File), DeviceError> {
+/// Writes the records. They become a device by [`commit`].
+pub fn create(path: &Path, parts: &Parts, master: &Mark) -> Result<File, DeviceError> {
     let file = open_alone(path, OpenOptions::new().write(true).create(true).truncate(false))?;
     if exists(path) {
         return Err(DeviceError::Exists(path.into()));
@@ -144,17 +143,21 @@ pub fn create(
     if let Some(zoned) = Zoned::at(path)? {
         let blocks = u64::from(nand.geometry().blocks()) * u64::from(parts.shards);
         zoned.check_size(path, blocks)?;
-        zoned.begin(path, &file)?;
+        zoned.begin(path, &file, master)?;
     } else {
-        begin_plain(path, &file, parts, &nand)?;
+        begin_plain(path, &file, (parts, master), &nand)?;
     }
-    let media = open(path, &file, parts, fast, (Mode::ReadWrite, None))?;
-    Ok((media, file))
+    Ok(file)
 }
 
 /// Sizes the file and writes its records; first of all the header: a device that was made by half may
 /// be made again.
-fn begin_plain(path: &Path, file: &File, parts: &Parts, nand: &Nand) -> Result<(), DeviceError> {
+fn begin_plain(
+    path: &Path,
+    file: &File,
+    (parts, master): (&Parts, &Mark),
+    nand: &Nand,
+) -> Result<(), DeviceError> {
     let (places, bytes) = places(&nand.geometry(), parts.shards, 0);
     let disk = is_block_device(file, path)?;
     if disk {
@@ -177,7 +180,7 @@ fn begin_plain(path: &Path, file: &File, parts: &Parts, nand: &Nand) -> Result<(
         let records: Vec<u8> = nand.records().flat_map(|(_, record)| record.encode()).collect();
         file.write_all_at(&records, place.records_at).map_err(DeviceError::io(path, failed))?;
     }
-    lock::write_generation(file, path, GENERATION_AT, 0)
+    lock::write_generation(file, path, GENERATION_AT, master)
 }
 
 /// Throws away what is at `path`, whatever it is: clears where headers are. Not if it is in use.
@@ -276,20 +279,43 @@ impl Parts {
 }
 
 /// What is at `path`, and the file, which nobody else has open then.
-pub fn claim(path: &Path, mode: Mode) -> Result<(Parts, File), DeviceError> {
+pub fn claim(path: &Path, mode: Mode) -> Result<(Parts, Found, File), DeviceError> {
     if !path.exists() {
         return Err(DeviceError::Missing(path.into()));
     }
     let file = open_alone(path, OpenOptions::new().write(mode == Mode::ReadWrite))?;
-    Ok((read_header(path, &file)?, file))
+    let (parts, found) = (read_header(path, &file)?, found(path, &file)?);
+    let mend = "restore it from a backup of the whole device; nothing was written";
+    let Some(master) = found.master else { return Ok((parts, found, file)) };
+    if master.uuid != parts.uuid {
+        let reason = "the header and the generation are of two devices";
+        return Err(DeviceError::invalid(path, reason, mend));
+    }
+    let tier = identity::tier_sum(parts.fast.as_ref().map(|fast| fast.uuid.as_str()));
+    if !master.tiers.contains(&tier) {
+        let reason = "the header is older than the generation: it tells of another fast tier";
+        return Err(DeviceError::invalid(path, reason, mend));
+    }
+    Ok((parts, found, file))
 }
 
 /// Opens for writing so far.
-pub fn generation(path: &Path, file: &File) -> Result<u64, DeviceError> {
-    if let Some(zoned) = Zoned::at(path)? {
-        return zoned.newest(path).map(|head| head.generation);
+fn found(path: &Path, file: &File) -> Result<Found, DeviceError> {
+    match Zoned::at(path)? {
+        Some(zoned) => {
+            let Head { generation, master, .. } = zoned.newest(path)?;
+            Ok(Found { generation, master })
+        }
+        None => lock::read_generation(file, path, GENERATION_AT),
     }
-    lock::read_generation(file, path, GENERATION_AT)
+}
+
+/// Writes the master and its generation.
+pub fn write_master(path: &Path, file: &File, master: &Mark) -> Result<(), DeviceError> {
+    match Zoned::at(path)? {
+        Some(zoned) => zoned.write_master(path, master),
+        None => lock::write_generation(file, path, GENERATION_AT, master),
+    }
 }
 
 /// What the header of the device at `path` tells.
@@ -397,31 +423,21 @@ fn read_header(path: &Path, file: &File) -> Result<Parts, DeviceError> {
     Ok(Parts { shards: word(12), shape, bands, op_percent: word(48), uuid, fast })
 }
 
-/// Opens what [`create`] made.
+/// Opens the parts of a device that is claimed, and with [`Mode::ReadWrite`] marked as of this
+/// generation.
 pub fn open(
     path: &Path,
     file: &File,
-    parts: &Parts,
-    mut fast: Option<&mut FastPart>,
+    (parts, generation): (&Parts, u64),
+    fast: Option<&FastPart>,
     (mode, mut kept): (Mode, Option<&mut Kept>),
 ) -> Result<Opened, DeviceError> {
     if let Some(zoned) = Zoned::at(path)? {
         return zoned::open(path, (&zoned, file), parts, fast, (mode, kept));
     }
     let writable = mode == Mode::ReadWrite;
-    let mut generation = lock::read_generation(file, path, GENERATION_AT)?;
-    if let Some(fast) = &fast {
-        fast.check_age(generation)?;
-    }
-    if writable {
-        if let Some(fast) = &mut fast {
-            fast.bump(generation)?;
-        }
-        generation += 1;
-        lock::write_generation(file, path, GENERATION_AT, generation)?;
-    }
     let mut media = Vec::new();
-    let tier = fast.as_ref().map(|fast| &fast.tier);
+    let tier = fast.map(|fast| &fast.tier);
     let geometry = parts.nand(tier)?.geometry().without_fast();
     for (index, place) in (0..).zip(places(&geometry, parts.shards, generation).0) {
         let nand = parts.nand(tier)?;
@@ -439,11 +455,12 @@ pub fn open(
         }
         media.push((nand, store));
     }
+    let mut blocks = 0;
     for (index, (nand, store)) in (0..).zip(&mut media) {
-        restore(path, nand, store, kept.as_mut().and_then(|kept| kept.shard(index)))?;
+        blocks += restore(path, nand, store, kept.as_mut().and_then(|kept| kept.shard(index)))?;
     }
     let stores = media.into_iter().map(|(nand, store)| (nand, Store::Direct(store))).collect();
-    Ok(Opened { stores, erase_counts: None })
+    Ok(Opened { stores, erase_counts: None, unreadable: unreadable(blocks) })
 }
 
 /// The parts of a device that is open.
@@ -451,6 +468,14 @@ pub struct Opened {
     pub stores: Vec<(Nand, Store)>,
     /// On zones: to be kept when it is closed.
     pub erase_counts: Option<EraseCounts>,
+    /// What could not be read of it, if that is anything: nothing must be written then.
+    pub unreadable: Option<String>,
+}
+
+/// What is said of so many blocks with pages that cannot be read.
+pub fn unreadable(blocks: u32) -> Option<String> {
+    let text = "the disk cannot read pages of so many blocks, which may hold data";
+    (blocks > 0).then(|| format!("{text}: {blocks}"))
 }
 
 fn restore(
@@ -458,7 +483,7 @@ fn restore(
     nand: &mut Nand,
     store: &DirectStore,
     kept: Option<&mut KeptShard>,
-) -> Result<(), DeviceError> {
+) -> Result<u32, DeviceError> {
     let slots_per_page = nand.geometry().slots_per_page;
     let mut looked_for = Vec::new();
     for block in (0..nand.geometry().capacity_blocks()).map(flash::BlockId) {
@@ -478,8 +503,10 @@ fn restore(
     }
     let found = store.write_pointers(&looked_for);
     let found = found.map_err(DeviceError::io(path, "look for pages"))?;
-    for (&(block, _), write_pointer) in looked_for.iter().zip(found) {
-        nand.restore(block, BlockRecord { write_pointer, ..nand.record(block) });
+    let mut unreadable = 0;
+    for (&(block, _), written) in looked_for.iter().zip(found) {
+        unreadable += u32::from(written.unreadable);
+        nand.restore(block, BlockRecord { write_pointer: written.pages, ..nand.record(block) });
     }
-    Ok(())
+    Ok(unreadable)
 }

@@ -69,6 +69,13 @@ impl DeviceError {
         move |error| Self::Io { path, doing, error }
     }
 
+    /// True if a file system had no room for what was to be written.
+    pub(crate) fn is_for_want_of_space(&self) -> bool {
+        let codes = [libc::ENOSPC, libc::EDQUOT];
+        let Self::Io { error, .. } = self else { return false };
+        error.raw_os_error().is_some_and(|code| codes.contains(&code))
+    }
+
     pub(crate) fn invalid(path: &Path, reason: impl Into<String>, mend: impl Into<String>) -> Self {
         Self::Invalid { path: path.to_path_buf(), reason: reason.into(), mend: mend.into() }
     }

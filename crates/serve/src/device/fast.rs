@@ -9,23 +9,29 @@
 //! | 0..8 | `b"WEIRFAST"` |
 //! | 8..12, 12..16 | length of the text, its CRC-32C |
 //! | 16.. | the text: what is `fast.toml` in a folder |
-//! | 4096.. | generation: 12 bytes, as of a device |
+//! | 4096.. | generation: 12 bytes, as of a device; at 4608 the master |
 //! | from 8192 | for each shard: records (16 bytes a block), to the next 4 KiB; OOBs (32 bytes a slot), those of each block to the next 4 KiB |
 //! | from the next MiB | for each shard: slots |
 //!
+//! In a folder the files of the shards have marks as those of a device do ([`super::identity`]), with the
+//! uuid of the fast tier.
+//!
 //! The capacity tier notes who its fast tier is ([`FastNote`]), and that part notes whose it is. Both
 //! count the opens for writing, the fast tier first: so it is as far as the capacity tier, or one
-//! ahead if the opening was cut off between the two.
+//! ahead if the opening was cut off between the two; then its master says *opening*, and nothing was
+//! written in that open. It says *open* only when the capacity tier counts the open, too.
 //!
 //! Invariants:
 //! - every write here is durable when it completes: files are opened with `O_DIRECT` and `O_DSYNC`;
 //! - nothing is overwritten that is not empty or thrown away before ([`wipe`]);
 //! - the part says what it is before the capacity tier says that it has one.
 
-use super::{DeviceError, Kind, Mode, Tier, direct, lock, zoned};
+use super::identity::{Mark, Marked, SHARD_ROLES, State};
+use super::lock::Found;
+use super::{DeviceError, Kind, Mode, Tier, direct, identity, lock, zoned};
 use crate::kept::Kept;
-use crate::medium::{Area, FastStore, RECORD_BYTES, encode_generation, oob_sectors};
-use flash::{BLOCK_BYTES, BlockId, FastTier, Geometry};
+use crate::medium::{Area, FastStore, RECORD_BYTES, oob_sectors};
+use flash::{BLOCK_BYTES, BlockId, FastTier, Geometry, OOB_BYTES};
 use nand::{BlockRecord, Nand, Profile};
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File, OpenOptions};
@@ -71,7 +77,7 @@ impl FastNote {
     }
 }
 
-/// What the part says about itself, version 2.
+/// What the part says about itself, version 3; version 2 has the same keys, and its files no marks.
 #[derive(Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 struct PartToml {
@@ -101,7 +107,9 @@ pub struct NewPart<'a> {
     pub geometry: Geometry,
 }
 
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
+/// Without marks.
+const VERSION_BARE: u32 = 2;
 const FILE_NAME: &str = "fast.toml";
 const MAGIC: &[u8; 8] = b"WEIRFAST";
 const SECTOR: u64 = BLOCK_BYTES as u64;
@@ -114,7 +122,9 @@ pub struct FastPart {
     /// Its generation, and where.
     generation_file: File,
     generation_at: u64,
-    generation: u64,
+    found: Found,
+    uuid: u128,
+    marked: Vec<Marked>,
     /// The shape and the times of the fast units.
     pub tier: Tier,
     part: PartToml,
@@ -143,12 +153,13 @@ pub fn exists(path: &Path) -> bool {
 }
 
 impl NewPart<'_> {
-    /// Makes it, for a capacity tier of this generation: a part that is not finished.
-    pub fn create(&self, generation: u64) -> Result<FastNote, DeviceError> {
-        let uuid = format!("{:032x}", super::random_uuid()?);
+    /// Makes it, for a capacity tier with this master: a part that is not finished.
+    pub fn create(&self, master: &Mark) -> Result<FastNote, DeviceError> {
+        let uuid = super::random_uuid()?;
         let path = path_of(self.kind).expect("the caller refuses memory");
         let path = std::path::absolute(path).map_err(DeviceError::io(path, "find"))?;
-        create(self, generation)?;
+        create(self, &Mark { uuid, tiers: [0; 2], ..*master })?;
+        let uuid = format!("{uuid:032x}");
         let Geometry { pages_per_block, slots_per_page, fast, .. } = self.geometry;
         let profile = match self.kind {
             Kind::Nand { profile, .. } => toml::Table::try_from(profile).ok(),
@@ -172,7 +183,7 @@ impl NewPart<'_> {
 }
 
 /// Makes the files, without what says that they are a fast tier: [`describe`] writes that.
-fn create(new: &NewPart<'_>, generation: u64) -> Result<(), DeviceError> {
+fn create(new: &NewPart<'_>, master: &Mark) -> Result<(), DeviceError> {
     let local = new.geometry.fast_alone();
     let mut records: Vec<u8> =
         (0..local.blocks()).flat_map(|_| BlockRecord::FRESH.encode()).collect();
@@ -197,17 +208,20 @@ fn create(new: &NewPart<'_>, generation: u64) -> Result<(), DeviceError> {
                 let file = folder.join("blocks");
                 fs::write(&file, &records).map_err(DeviceError::io(&file, "write the records"))?;
             }
+            for (marked, _) in marked(path, new.shards, sizes(&local)) {
+                marked.write(master)?;
+            }
             let file = path.join("generation");
-            fs::write(&file, encode_generation(generation)).map_err(DeviceError::io(&file, "write"))
+            fs::write(&file, Found::encode(master)).map_err(DeviceError::io(&file, "write"))
         }
-        Kind::File { path } => create_in_file(path, new, generation, &local, &records),
+        Kind::File { path } => create_in_file(path, new, master, &local, &records),
     }
 }
 
 fn create_in_file(
     path: &Path,
     new: &NewPart<'_>,
-    generation: u64,
+    master: &Mark,
     local: &Geometry,
     records: &[u8],
 ) -> Result<(), DeviceError> {
@@ -255,7 +269,7 @@ fn create_in_file(
         file.write_all_at(records, place.blocks).map_err(DeviceError::io(path, failed))?;
     }
     file.sync_all().map_err(DeviceError::io(path, "fill"))?;
-    lock::write_generation(&file, path, SECTOR, generation)
+    lock::write_generation(&file, path, SECTOR, master)
 }
 
 /// Writes zeroes. In a file they also make the room of the bytes to come: a durable write to where
@@ -298,8 +312,18 @@ pub fn wipe(path: &Path) -> Result<(), DeviceError> {
             return Ok(());
         }
         let _lock = lock::acquire(&path.join("lock"))?;
-        let file = path.join(FILE_NAME);
-        return fs::remove_file(&file).map_err(DeviceError::io(&file, "remove"));
+        let remove = |name: &str| {
+            let file = path.join(name);
+            match fs::remove_file(&file) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                    Err(DeviceError::io(&file, "remove")(error))
+                }
+                _ => Ok(()),
+            }
+        };
+        // In this order: what is left of a wipe that was cut off can be wiped.
+        remove("generation")?;
+        return remove(FILE_NAME);
     }
     if path.exists() { direct::wipe(path) } else { Ok(()) }
 }
@@ -311,6 +335,12 @@ fn refuse_taken(path: &Path, device: u128) -> Result<(), DeviceError> {
         return Err(DeviceError::invalid(path, reason, "name another device.fast.path"));
     }
     if !exists(path) {
+        if path.is_dir() && path.join("generation").exists() {
+            let reason = "holds the files of a fast tier without its fast.toml";
+            let mend =
+                "restore that file from a backup; or, if nothing here is needed, remove the folder";
+            return Err(DeviceError::invalid(path, reason, mend));
+        }
         return Ok(());
     }
     let part = read_part(path)?;
@@ -354,6 +384,21 @@ fn oob_bytes(local: &Geometry) -> u64 {
     u64::from(local.blocks()) * u64::from(oob_sectors(local)) * SECTOR
 }
 
+/// What the files of a shard hold, in a folder.
+fn sizes(local: &Geometry) -> [u64; 3] {
+    [local.slots() * SECTOR, oob_bytes(local), record_bytes(local)]
+}
+
+/// The files of a folder that have marks, and how much each holds without.
+fn marked(path: &Path, shards: u32, sizes: [u64; 3]) -> Vec<(Marked, u64)> {
+    let of_shard = |shard| {
+        let folder = shard_folder(path, shard);
+        let files = SHARD_ROLES.into_iter().zip(sizes);
+        files.map(move |(role, bytes)| (Marked::new(&folder, role, shard, bytes), bytes))
+    };
+    (0..shards).flat_map(of_shard).collect()
+}
+
 /// The areas of every shard, and the end of the last.
 fn places(local: &Geometry, shards: u32) -> (Vec<Places>, u64) {
     let records = record_bytes(local);
@@ -392,11 +437,12 @@ fn read_part(path: &Path) -> Result<PartToml, DeviceError> {
     };
     let table: toml::Table = text.parse().map_err(|_| damaged("is no TOML".into()))?;
     match table.get("version").and_then(toml::Value::as_integer) {
-        Some(version) if version == i64::from(VERSION) => {}
+        Some(version) if [VERSION_BARE, VERSION].map(i64::from).contains(&version) => {}
         version => {
             let found = version.map_or("none".into(), |version| version.to_string());
-            let reason =
-                format!("fast tier of version {found}: this build reads version {VERSION}");
+            let reason = format!(
+                "fast tier of version {found}: this build reads version {VERSION} and before"
+            );
             let mend = "use the build of Weir that made it, or one after it";
             return Err(DeviceError::invalid(path, reason, mend));
         }
@@ -408,6 +454,7 @@ fn read_part(path: &Path) -> Result<PartToml, DeviceError> {
 fn generation_file(path: &Path, mode: Mode) -> Result<(File, u64), DeviceError> {
     let (file, at) =
         if path.is_dir() { (path.join("generation"), 0) } else { (path.to_owned(), SECTOR) };
+    identity::length(&file)?;
     let options = File::options().read(true).write(mode == Mode::ReadWrite).open(&file);
     Ok((options.map_err(DeviceError::io(&file, "open"))?, at))
 }
@@ -454,24 +501,64 @@ impl FastPart {
             })?,
         };
         let (generation_file, generation_at) = generation_file(path, mode)?;
-        let generation = lock::read_generation(&generation_file, path, generation_at)?;
-        Ok(Self {
+        let found = lock::read_generation(&generation_file, path, generation_at)?;
+        let uuid = u128::from_str_radix(&part.uuid, 16).map_err(|_| {
+            let reason = format!("uuid = {:?}: must be 32 hex digits", part.uuid);
+            DeviceError::invalid(path, reason, "restore fast.toml from a backup")
+        })?;
+        let mut part = Self {
             path: path.to_owned(),
             generation_file,
             generation_at,
-            generation,
+            found,
+            uuid,
+            marked: Vec::new(),
             tier: Tier { fast: note.tier(), profile },
             part,
             in_file,
             mode,
             _lock: lock,
-        })
+        };
+        part.check_files()?;
+        Ok(part)
     }
 
-    /// `Err` if the fast tier and the capacity tier of generation `own` are not of one age.
-    pub fn check_age(&self, own: u64) -> Result<(), DeviceError> {
-        let found = self.generation;
-        if found < own {
+    /// `Err` if a file is not its own, or of another time than the others.
+    fn check_files(&mut self) -> Result<(), DeviceError> {
+        let (bound, master) = (self.part.version == VERSION, self.found.before(self.uuid));
+        let mend = "put back the file of this fast tier that was last in use; nothing was written";
+        if bound && (self.found.master.is_none() || master.uuid != self.uuid) {
+            let reason = match self.found.master {
+                None => "the mark beside the generation of the fast tier is damaged",
+                Some(_) => "holds the generation of another fast tier",
+            };
+            return Err(DeviceError::invalid(&self.path, reason, mend));
+        }
+        if self.in_file {
+            return Ok(());
+        }
+        let of = &self.part;
+        let slots = u64::from(of.pages_per_block) * u64::from(of.slots_per_page);
+        let blocks = u64::from(of.units) * u64::from(of.blocks_per_unit);
+        let sizes = [
+            blocks * slots * SECTOR,
+            blocks * (slots * OOB_BYTES as u64).next_multiple_of(SECTOR),
+            (blocks * RECORD_BYTES as u64).next_multiple_of(SECTOR),
+        ];
+        let files = marked(&self.path, of.shards, sizes);
+        files.iter().try_for_each(|(marked, bare)| marked.check(&master, bound, *bare))?;
+        self.marked = files.into_iter().map(|(marked, _)| marked).collect();
+        Ok(())
+    }
+
+    /// `Err` if the fast tier and the capacity tier that counts its opens so are not of one age.
+    pub fn check_age(&self, capacity: &Found) -> Result<(), DeviceError> {
+        let (found, own) = (self.found.generation, capacity.generation);
+        let masters = self.found.master.zip(capacity.master);
+        let older = masters.is_some_and(|(mine, own)| {
+            found == own.generation && own.state == State::Closed && mine.state != State::Closed
+        });
+        if found < own || older {
             let reason = format!(
                 "the fast tier is older than the capacity tier (opened {found} times, that one \
                  {own} times): a copy or backup from before, without what was written since"
@@ -480,7 +567,8 @@ impl FastPart {
                         from one time";
             return Err(DeviceError::invalid(&self.path, reason, mend));
         }
-        if found > own + 1 {
+        let ahead = masters.is_none_or(|(mine, _)| mine.state == State::Opening);
+        if found > own + 1 || (found == own + 1 && !ahead) {
             let reason = format!(
                 "the capacity tier is older than the fast tier (opened {own} times, this one \
                  {found} times): a copy or backup from before"
@@ -489,13 +577,48 @@ impl FastPart {
                         both from one time";
             return Err(DeviceError::invalid(&self.path, reason, mend));
         }
+        let known = |mark: &Mark| mark.state != State::Opening;
+        if let Some((mine, own)) = masters.filter(|(mine, own)| known(mine) && known(own))
+            && mine.open_id != own.open_id
+        {
+            let reason = format!(
+                "the fast tier and the capacity tier went different ways at open {found}: one of them \
+                 is of another copy of the device"
+            );
+            let mend = "bring back the two that were last in use together, or older copies of both \
+                        from one time";
+            return Err(DeviceError::invalid(&self.path, reason, mend));
+        }
         Ok(())
     }
 
-    /// The capacity tier, of generation `own` by now, is about to count this open.
-    pub fn bump(&mut self, own: u64) -> Result<(), DeviceError> {
-        self.generation = own + 1;
-        lock::write_generation(&self.generation_file, &self.path, self.generation_at, own + 1)
+    /// The capacity tier is about to count this open, of which that is the master.
+    pub fn begin(&mut self, master: &Mark) -> Result<(), DeviceError> {
+        let mine = Mark { uuid: self.uuid, tiers: [0; 2], ..*master };
+        self.marked.iter().try_for_each(|marked| marked.write(&mine))?;
+        self.write_master(&Mark { state: State::Opening, ..mine })?;
+        if std::mem::replace(&mut self.part.version, VERSION) != VERSION {
+            describe(&self.path, &self.part)?;
+        }
+        Ok(())
+    }
+
+    /// The capacity tier counts this open.
+    pub fn opened(&mut self) -> Result<(), DeviceError> {
+        let mine = self.found.before(self.uuid);
+        self.write_master(&Mark { state: State::Open, ..mine })
+    }
+
+    /// All of it is durable, and nothing more is written.
+    pub fn close(&mut self) -> Result<(), DeviceError> {
+        let mine = Mark { state: State::Closed, ..self.found.before(self.uuid) };
+        self.marked.iter().try_for_each(|marked| marked.write(&mine))?;
+        self.write_master(&mine)
+    }
+
+    fn write_master(&mut self, master: &Mark) -> Result<(), DeviceError> {
+        self.found = Found { generation: master.generation, master: Some(*master) };
+        lock::write_generation(&self.generation_file, &self.path, self.generation_at, master)
     }
 
     /// Its device knows it.
@@ -522,9 +645,8 @@ impl FastPart {
             [place.data, place.oob, place.blocks].map(|at| (self.path.clone(), at))
         } else {
             let folder = shard_folder(&self.path, shard);
-            let sizes = [local.slots() * SECTOR, oob_bytes(&local), record_bytes(&local)];
-            let files = ["data", "oob", "blocks"].map(|name| folder.join(name));
-            for (file, bytes) in files.iter().zip(sizes) {
+            let files = SHARD_ROLES.map(|role| folder.join(role.name()));
+            for (file, bytes) in files.iter().zip(sizes(&local)) {
                 self.check_size(file, bytes)?;
             }
             files.map(|file| (file, 0))

@@ -3,14 +3,20 @@
 //! | file | holds |
 //! |---|---|
 //! | `device.toml` | what the device is, for people too; written last, so a folder with it is whole |
+//! | `making` | is there until the device is made |
 //! | `lock` | locked by the server that has it open; its process id |
-//! | `generation` | 8 bytes little-endian and their CRC-32C: opens for writing so far |
+//! | `generation` | 8 bytes little-endian and their CRC-32C: opens for writing so far; at 512 the master |
 //! | `shard-N/data` | sparse: slot `i` at `i * 4096` |
 //! | `shard-N/oob` | sparse: the OOB of slot `i` at `i * 32` |
 //! | `shard-N/blocks` | `nand::BlockRecord` of block `i` at `i * 16` |
+//!
+//! Behind what each of the last three holds, from the next 4 KiB on, is its mark ([`super::identity`]).
+//! Folders of version 1 have no marks; the first open for writing makes them of version 2.
 
+use super::identity::{self, Mark, Marked, SHARD_ROLES};
+use super::lock::Found;
 use super::{DeviceError, FastNote, FastPart, Mode, RawOptions, Shape, Tier, lock, raw};
-use crate::kept::Kept;
+use crate::kept::{Kept, KeptShard};
 use crate::medium::{Fence, FileStore, RECORD_BYTES, Store, encode_generation};
 use flash::{BLOCK_BYTES, BlockId, Geometry, OOB_BYTES};
 use ftl::raw::RawSettings;
@@ -32,9 +38,11 @@ pub struct Description {
     pub raw: Option<RawOptions>,
     /// Present if it has a fast tier.
     pub fast: Option<FastNote>,
+    /// Its files have marks: version 2.
+    pub bound: bool,
 }
 
-/// `device.toml`, version 1.
+/// `device.toml`, version 2; version 1 has the same keys.
 #[derive(Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 struct DeviceToml {
@@ -121,25 +129,34 @@ struct FaultsToml {
     wear_errors: bool,
 }
 
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
+/// Without marks.
+const VERSION_BARE: u32 = 1;
 const FILE_NAME: &str = "device.toml";
+/// Is there while a device is being made: then what is beside it is nobody's yet.
+const MAKING: &str = "making";
 
 /// True if a device was made here.
 pub fn exists(path: &Path) -> bool {
     path.join(FILE_NAME).exists()
 }
 
-/// Makes the files and opens them. They become a device by [`commit`].
-pub fn create(
-    path: &Path,
-    device: &Description,
-    fast: Option<&mut FastPart>,
-) -> Result<(Vec<(Nand, Store)>, File), DeviceError> {
+/// Makes the files. They become a device by [`commit`].
+pub fn create(path: &Path, device: &Description, master: &Mark) -> Result<File, DeviceError> {
     fs::create_dir_all(path).map_err(DeviceError::io(path, "make the folder"))?;
     let lock = lock::acquire(&path.join("lock"))?;
     if exists(path) {
         return Err(DeviceError::Exists(path.into()));
     }
+    let making = path.join(MAKING);
+    if path.join("generation").exists() && !making.exists() {
+        let reason =
+            "holds the files of a device without its device.toml, which tells what they are";
+        let mend =
+            "restore that file from a backup; or, if nothing here is needed, remove the folder";
+        return Err(DeviceError::invalid(path, reason, mend));
+    }
+    write_whole(path, MAKING, "The device in this folder is being made.\n")?;
     for shard in 0..device.shards {
         let folder = shard_folder(path, shard);
         fs::create_dir_all(&folder).map_err(DeviceError::io(&folder, "make the folder"))?;
@@ -154,34 +171,89 @@ pub fn create(
         fs::write(&file, records).map_err(DeviceError::io(&file, "write the records"))?;
     }
     let file = path.join("generation");
-    fs::write(&file, encode_generation(0)).map_err(DeviceError::io(&file, "write"))?;
-    open_shards(path, device, fast, (Mode::ReadWrite, None)).map(|media| (media, lock))
+    fs::write(&file, Found::encode(master)).map_err(DeviceError::io(&file, "write"))?;
+    for (marked, _) in marked(path, device)? {
+        marked.write(master)?;
+    }
+    Ok(lock)
 }
 
-/// Opens what [`create`] made.
-pub fn open(
-    path: &Path,
-    device: &Description,
-    fast: Option<&mut FastPart>,
-    how: (Mode, Option<&mut Kept>),
-) -> Result<Vec<(Nand, Store)>, DeviceError> {
-    open_shards(path, device, fast, how)
-}
-
-/// What is at `path`, and the lock that keeps others away.
-pub fn claim(path: &Path) -> Result<(Description, File), DeviceError> {
+/// What is at `path`, where its opens are counted, and the lock that keeps others away. Every file of
+/// it is the device's own, and of one time.
+pub fn claim(path: &Path) -> Result<(Description, Found, File), DeviceError> {
     if !exists(path) {
         return Err(DeviceError::Missing(path.into()));
     }
     let lock = lock::acquire(&path.join("lock"))?;
-    Ok((read_description(path)?, lock))
+    let device = read_description(path)?;
+    let found = check(path, &device)?;
+    Ok((device, found, lock))
 }
 
-/// Opens for writing so far.
-pub fn generation(path: &Path) -> Result<u64, DeviceError> {
+/// `Err` if a file is not the device's own, or of another time than the others.
+fn check(path: &Path, device: &Description) -> Result<Found, DeviceError> {
     let file = path.join("generation");
+    identity::length(&file)?;
     let opened = File::open(&file).map_err(DeviceError::io(&file, "open"))?;
-    lock::read_generation(&opened, &file, 0)
+    let found = lock::read_generation(&opened, &file, 0)?;
+    let mend = "put back the file of this device that was last in use; nothing was written";
+    if device.bound && found.master.is_none() {
+        let reason = "the mark that tells whose it is, at byte 512, is damaged";
+        return Err(DeviceError::invalid(&file, reason, mend));
+    }
+    let master = found.before(device.uuid);
+    if master.uuid != device.uuid {
+        let reason = format!(
+            "is of another device (its uuid is {:032x}, and {:032x} in device.toml)",
+            master.uuid, device.uuid
+        );
+        return Err(DeviceError::invalid(&file, reason, mend));
+    }
+    for (marked, bare) in marked(path, device)? {
+        marked.check(&master, device.bound, bare)?;
+    }
+    let tier = identity::tier_sum(device.fast.as_ref().map(|fast| fast.uuid.as_str()));
+    if device.bound && !master.tiers.contains(&tier) {
+        let file = path.join(FILE_NAME);
+        let reason = "is an older copy: it tells of another fast tier than the device has now";
+        return Err(DeviceError::invalid(&file, reason, mend));
+    }
+    Ok(found)
+}
+
+/// The files that have marks, and how much each holds without.
+fn marked(path: &Path, device: &Description) -> Result<Vec<(Marked, u64)>, DeviceError> {
+    let nand = device.shape.nand(&device.profile, &device.faults, 0, None)?;
+    let sizes = file_sizes(&nand.geometry());
+    let of_shard = |shard| {
+        let folder = shard_folder(path, shard);
+        let files = SHARD_ROLES.into_iter().zip(sizes);
+        files.map(move |(role, (_, bytes))| (Marked::new(&folder, role, shard, bytes), bytes))
+    };
+    Ok((0..device.shards).flat_map(of_shard).collect())
+}
+
+/// Marks every file with this open, the generation last. Before it nothing else is written.
+pub fn mark(path: &Path, device: &mut Description, master: &Mark) -> Result<(), DeviceError> {
+    for (marked, _) in marked(path, device)? {
+        marked.write(master)?;
+    }
+    write_master(path, master)?;
+    if exists(path) {
+        forget_making(path)?;
+    }
+    if !std::mem::replace(&mut device.bound, true) {
+        tracing::info!("{}: its files are marked now; older builds refuse it", path.display());
+        commit(path, device)?;
+    }
+    Ok(())
+}
+
+/// Writes the generation and the master beside it.
+pub fn write_master(path: &Path, master: &Mark) -> Result<(), DeviceError> {
+    let file = path.join("generation");
+    let opened = File::options().write(true).open(&file);
+    lock::write_generation(&opened.map_err(DeviceError::io(&file, "open"))?, &file, 0, master)
 }
 
 fn shard_folder(path: &Path, shard: u32) -> PathBuf {
@@ -206,7 +278,7 @@ pub fn commit(path: &Path, device: &Description) -> Result<(), DeviceError> {
         DeviceError::invalid(&file, format!("the profile is not TOML: {e}"), "report this")
     })?;
     let described = DeviceToml {
-        version: VERSION,
+        version: if device.bound { VERSION } else { VERSION_BARE },
         uuid: format!("{:032x}", device.uuid),
         shards: device.shards,
         logical_blocks,
@@ -229,7 +301,18 @@ pub fn commit(path: &Path, device: &Description) -> Result<(), DeviceError> {
         DeviceError::invalid(&file, format!("cannot be written as TOML: {e}"), "report this")
     })?;
     let text = format!("# A device of Weir. Made by `weir format`; not to be edited.\n{text}");
-    write_whole(path, FILE_NAME, &text)
+    write_whole(path, FILE_NAME, &text)?;
+    forget_making(path)
+}
+
+fn forget_making(path: &Path) -> Result<(), DeviceError> {
+    let making = path.join(MAKING);
+    match fs::remove_file(&making) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(DeviceError::io(&making, "remove")(error))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Writes a file of `folder` whole or not at all, also if the power goes.
@@ -302,10 +385,13 @@ pub fn read_description(path: &Path) -> Result<Description, DeviceError> {
     let table: toml::Table =
         text.parse().map_err(|e: toml::de::Error| invalid(format!("not TOML: {}", e.message())))?;
     // First of all: another version may have other keys.
-    match table.get("version").and_then(toml::Value::as_integer) {
-        Some(version) if version == i64::from(VERSION) => {}
+    let version = table.get("version").and_then(toml::Value::as_integer);
+    let bound = version == Some(i64::from(VERSION));
+    match version {
+        Some(version) if bound || version == i64::from(VERSION_BARE) => {}
         Some(version) => {
-            let reason = format!("version = {version}: this build reads version {VERSION}");
+            let reason =
+                format!("version = {version}: this build reads version {VERSION} and before");
             let mend = "use the build of Weir that made the device, or one after it";
             return Err(DeviceError::invalid(&file, reason, mend));
         }
@@ -344,39 +430,30 @@ pub fn read_description(path: &Path) -> Result<Description, DeviceError> {
     let raw = described.raw.map(|raw| raw.options(described.logical_blocks));
     let raw = raw.transpose().map_err(invalid)?;
     let (shards, fast) = (described.shards, described.fast);
-    Ok(Description { uuid, shards, shape, profile, faults, op_percent, raw, fast })
+    Ok(Description { uuid, shards, shape, profile, faults, op_percent, raw, fast, bound })
 }
 
-fn open_shards(
+/// `Err` if a shard's records cannot be what the files hold.
+pub fn examine(path: &Path, device: &Description) -> Result<(), DeviceError> {
+    let of = |shard| restore(&shard_folder(path, shard), device, shard, None).map(drop);
+    (0..device.shards).try_for_each(of)
+}
+
+/// Opens the files of a device that is claimed, and with [`Mode::ReadWrite`] marked as of this
+/// generation.
+pub fn open(
     path: &Path,
-    device: &Description,
-    mut fast: Option<&mut FastPart>,
+    (device, generation): (&Description, u64),
+    fast: Option<&FastPart>,
     (mode, mut kept): (Mode, Option<&mut Kept>),
 ) -> Result<Vec<(Nand, Store)>, DeviceError> {
     let writable = mode == Mode::ReadWrite;
     let file = path.join("generation");
-    let generation_file = File::options()
-        .read(true)
-        .write(writable)
-        .open(&file)
-        .map_err(DeviceError::io(&file, "open"))?;
-    let mut generation = lock::read_generation(&generation_file, &file, 0)?;
-    // Everything is checked before the generation is bumped.
-    let mut nands = Vec::new();
-    for shard in 0..device.shards {
-        let tier = fast.as_ref().map(|fast| &fast.tier);
-        nands.push(restore(&shard_folder(path, shard), device, shard, tier)?);
-    }
-    if let Some(fast) = &fast {
-        fast.check_age(generation)?;
-    }
-    if writable {
-        if let Some(fast) = &mut fast {
-            fast.bump(generation)?;
-        }
-        generation += 1;
-        lock::write_generation(&generation_file, &file, 0, generation)?;
-    }
+    let generation_file = File::open(&file).map_err(DeviceError::io(&file, "open"))?;
+    let tier = fast.map(|fast| &fast.tier);
+    let nands = (0..device.shards)
+        .map(|shard| restore(&shard_folder(path, shard), device, shard, tier))
+        .collect::<Result<Vec<_>, _>>()?;
     let mut media = Vec::new();
     for (shard, nand) in (0..).zip(nands) {
         let folder = shard_folder(path, shard);
@@ -389,6 +466,11 @@ fn open_shards(
             .map_err(DeviceError::io(&folder, "open the files"))?;
         if let Some(kept) = &mut kept {
             kept.compare(shard, false, |slot| store.oob_of(slot).ok());
+            if kept.shard(shard).is_some_and(|kept| !agrees(kept, &nand)) {
+                kept.distrust(
+                    "kept memory tells of other pages than the device has: it is a copy from before",
+                );
+            }
         }
         media.push((nand, store));
     }
@@ -406,6 +488,16 @@ fn open_shards(
     Ok(media.into_iter().map(|(nand, store)| (nand, Store::File(store))).collect())
 }
 
+/// True if what kept memory has settled of the capacity tier is what the records tell.
+fn agrees(kept: &KeptShard, nand: &Nand) -> bool {
+    let geometry = nand.geometry();
+    (0..geometry.capacity_blocks()).map(BlockId).all(|block| {
+        let record = nand.record(block);
+        let slots = kept.slots_written(block, record.erase_count);
+        slots.is_none_or(|slots| slots == record.write_pointer * geometry.slots_per_page)
+    })
+}
+
 /// The rules of a shard in the state that its files tell.
 fn restore(
     folder: &Path,
@@ -415,18 +507,10 @@ fn restore(
 ) -> Result<Nand, DeviceError> {
     let mut nand = device.shape.nand(&device.profile, &device.faults, shard, tier)?;
     let geometry = nand.geometry().without_fast();
-    for (name, bytes) in file_sizes(&geometry) {
-        let file = folder.join(name);
-        let found = fs::metadata(&file).map_err(DeviceError::io(&file, "open"))?.len();
-        if found != bytes {
-            let reason = format!("has {found} bytes where the device needs {bytes}");
-            let mend = "restore the file from a backup, or format the device anew";
-            return Err(DeviceError::invalid(&file, reason, mend));
-        }
-    }
     let file = folder.join("blocks");
     let records = fs::read(&file).map_err(DeviceError::io(&file, "read"))?;
-    for (index, bytes) in records.as_chunks::<RECORD_BYTES>().0.iter().enumerate() {
+    let records = records.as_chunks::<RECORD_BYTES>().0.iter();
+    for (index, bytes) in records.take(geometry.blocks() as usize).enumerate() {
         let record = BlockRecord::decode(bytes)
             .filter(|record| record.write_pointer <= geometry.pages_per_block);
         let Some(record) = record else {

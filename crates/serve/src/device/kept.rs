@@ -1,6 +1,6 @@
 //! Kept memory of a device: whose it is, and how it comes and goes with the opens.
 
-use super::{Description, Device, DeviceError, FastPart, Kind, Mode, Own, direct, folder, zoned};
+use super::{Description, Device, DeviceError, FastPart, Kind, Mode, Own, direct, folder};
 use crate::kept::{Identity, Kept, KeptOptions, frames_wanted};
 use ftl::Settings;
 use nand::Faults;
@@ -8,14 +8,6 @@ use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 
 impl Own {
-    /// Opens for writing so far.
-    pub(super) fn generation(&self) -> Result<u64, DeviceError> {
-        match &self.what {
-            Description::Folder(_) => folder::generation(&self.path),
-            Description::File(_) => direct::generation(&self.path, &self.lock),
-        }
-    }
-
     /// Opens its kept memory, or says why there is none.
     pub(super) fn open_kept(
         &self,
@@ -42,7 +34,7 @@ impl Own {
         let geometry = nand.geometry();
         let identity = Identity {
             uuid: self.uuid(),
-            generation: self.generation().map_err(shown)?,
+            generation: self.found.generation,
             inode: self.inode().map_err(|error| format!("{}: {error}", self.path.display()))?,
             shards,
             geometry,
@@ -99,13 +91,13 @@ impl Device {
         }
     }
 
-    /// The device was closed well: what was kept of it is given back, and zones are told how often they
-    /// were erased.
+    /// The device was closed well: its files say so, what was kept of it is given back, and zones are
+    /// told how often they were erased.
     pub fn close(&mut self) {
-        if let (Some(own), Some(counts)) = (&self.own, &self.erase_counts)
-            && let Err(error) = zoned::keep_counts(&own.path, counts)
+        if let Some(own) = &mut self.own
+            && let Err(error) = own.end(self.fast.as_mut(), self.erase_counts.as_ref())
         {
-            tracing::warn!(%error, "the erase counts of empty zones are not kept");
+            tracing::warn!(%error, "the files do not say that the device was stopped well");
         }
         if let Ok(kept) = std::mem::replace(&mut self.kept, Err("the device is closed".into())) {
             kept.discard();

@@ -2,15 +2,19 @@
 //! opened many times; opening gives one [`Medium`] a shard.
 //!
 //! Invariants: one process at a time has a device open (a lock that dies with the process); each
-//! open for writing has a generation of its own, which the media check before a flush is
-//! acknowledged, so that a server which lost the device to another cannot acknowledge any more.
+//! open for writing has a generation of its own, which the media look at before they write and before
+//! anything is acknowledged ([`crate::medium::Watch`]), so that a server which lost the device to another
+//! does neither any more; nothing is written to a file before all files are known to be of this device
+//! and of one time ([`identity`]).
 
 mod direct;
 mod error;
 mod fast;
 mod folder;
+mod identity;
 mod kept;
 mod lock;
+mod own;
 pub(crate) mod raw;
 mod volumes;
 mod zoned;
@@ -22,13 +26,14 @@ pub use raw::RawOptions;
 pub use volumes::{NAME_BYTES_MAX, Volume, decode as decode_volumes, encode as encode_volumes};
 
 use crate::kept::Kept;
-use crate::medium::{Medium, MemoryStore, Store};
+use crate::medium::{Injections, Medium, MemoryStore, Store};
 use crate::shard::{CoreFormat, CoreSettings, Split};
 use fast::{FastNote, FastPart, NewPart};
 use flash::{BLOCK_BYTES, FastTier, Geometry};
 use ftl::{FormatOptions, Settings};
+use identity::Mark;
 use nand::{Faults, Layout, Nand, Profile};
-use std::fs::File;
+use own::{Description, Own};
 use std::path::{Path, PathBuf};
 
 /// Where the bytes of a device are.
@@ -79,6 +84,8 @@ pub struct DeviceOptions {
     pub kept: KeptOptions,
     /// Which tier vanishes from an emulated device, and when; chosen at each start.
     pub losses: Losses,
+    /// What goes wrong below an emulated device; chosen at each start.
+    pub injections: Injections,
 }
 
 /// When a tier stops answering, counted from the start of the server; 0 is never.
@@ -157,19 +164,8 @@ pub struct Device {
     kept: Result<Kept, String>,
     /// Of a zoned device.
     erase_counts: Option<zoned::EraseCounts>,
-}
-
-/// What a device on files keeps of itself.
-struct Own {
-    path: PathBuf,
-    what: Description,
-    /// Keeps other processes away.
-    lock: File,
-}
-
-enum Description {
-    Folder(Box<folder::Description>),
-    File(direct::Parts),
+    /// Why nothing may be written to it, and what of it is lost.
+    impaired: Vec<String>,
 }
 
 /// The shape of each shard and what it offers.
@@ -208,6 +204,7 @@ impl Device {
             fast: None,
             kept: Err("the device is in memory".into()),
             erase_counts: None,
+            impaired: Vec::new(),
         };
         let mut note = None;
         if let (Some(fast), Some(tier)) = (&options.fast, tier)
@@ -216,11 +213,12 @@ impl Device {
             let nand = shape.nand(plan.profile(options), &options.faults, 0, Some(tier))?;
             let geometry = nand.geometry();
             let new = NewPart { kind: &fast.kind, device: plan.uuid, shards, geometry };
-            let made = new.create(0)?;
+            let made = new.create(&Mark::fresh(plan.uuid, 0))?;
             device.fast = Some(FastPart::open(&made, path, (path, plan.uuid), Mode::ReadWrite)?);
             note = Some(made);
         }
-        let stores = match &options.kind {
+        let master = Mark::fresh(plan.uuid, 0).beside(note.as_ref());
+        let (path, what, lock) = match &options.kind {
             Kind::Memory { profile } => {
                 let media = (0..shards).map(|shard| {
                     let nand = shape.nand(profile, &options.faults, shard, tier)?;
@@ -240,24 +238,24 @@ impl Device {
                     op_percent: options.raw.is_none().then_some(options.op_percent),
                     raw: plan.raw.clone(),
                     fast: note,
+                    bound: true,
                 };
-                let (stores, lock) = folder::create(path, &folder, device.fast.as_mut())?;
-                let what = Description::Folder(Box::new(folder));
-                device.own = Some(Own { path: path.clone(), what, lock });
-                stores
+                let lock = folder::create(path, &folder, &master)?;
+                (path, Description::Folder(Box::new(folder)), lock)
             }
             Kind::File { path } => {
                 let (op_percent, bands, uuid) = (options.op_percent, plan.bands, plan.uuid);
                 let parts = direct::Parts { shards, shape, bands, op_percent, uuid, fast: note };
-                let (opened, lock) = direct::create(path, &parts, device.fast.as_mut())?;
-                let what = Description::File(parts);
-                device.own = Some(Own { path: path.clone(), what, lock });
-                device.erase_counts = opened.erase_counts;
-                opened.stores
+                let lock = direct::create(path, &parts, &master)?;
+                (path, Description::File(parts), lock)
             }
         };
+        let mut own = Own::new(path, what, lock, &master);
+        own.begin(device.fast.as_mut())?;
+        let opened = own.open(device.fast.as_ref(), (Mode::ReadWrite, None))?;
+        (device.own, device.erase_counts) = (Some(own), opened.erase_counts);
         device.keep_new(&options.kept, settings);
-        device.compose(stores)?;
+        device.compose(opened.stores)?;
         Ok(device)
     }
 
@@ -274,8 +272,35 @@ impl Device {
     }
 
     /// The same with its fast tier where `options` say. One that is opened for writing, and has
-    /// none, gets one: it is attached.
+    /// none, gets one: it is attached. One that can be read and not be written is opened to be read, and
+    /// tells why ([`Device::impaired`]).
     pub fn open_as(
+        options: &DeviceOptions,
+        settings: &Settings,
+        mode: Mode,
+    ) -> Result<Self, DeviceError> {
+        let opened = Self::open_whole(options, settings, mode);
+        let why = match &opened {
+            Err(error) if error.is_for_want_of_space() => Some(error.to_string()),
+            Ok(device) if !device.impaired.is_empty() => None,
+            _ => return opened,
+        };
+        if mode == Mode::ReadOnly {
+            return opened;
+        }
+        drop(opened);
+        let place = options.fast.as_ref().and_then(|fast| fast::path_of(&fast.kind));
+        let mut device = Self::open_beside(&options.kind, place, Mode::ReadOnly)?;
+        device.impaired.extend(why);
+        Ok(device)
+    }
+
+    /// Why nothing may be written to the device, in words; none if it may.
+    pub fn impaired(&self) -> &[String] {
+        &self.impaired
+    }
+
+    fn open_whole(
         options: &DeviceOptions,
         settings: &Settings,
         mode: Mode,
@@ -293,7 +318,7 @@ impl Device {
         let (true, Some(why)) = (resumes, distrusted) else { return Ok(device) };
         // Some of it was believed before it was found to be wrong: all begins anew without.
         drop(device);
-        let mut device = Self::open_as(options, settings, mode)?;
+        let mut device = Self::open_whole(options, settings, mode)?;
         if let Ok(kept) = &mut device.kept {
             kept.cold = Some(why);
         }
@@ -301,25 +326,24 @@ impl Device {
     }
 
     fn assemble(
-        own: Own,
+        mut own: Own,
         mut part: Option<FastPart>,
         mode: Mode,
         mut kept: Result<Kept, String>,
     ) -> Result<Self, DeviceError> {
-        let how = (mode, kept.as_mut().ok());
-        let (opened, raw) = match &own.what {
-            Description::Folder(description) => {
-                let stores = folder::open(&own.path, description, part.as_mut(), how)?;
-                (direct::Opened { stores, erase_counts: None }, description.raw.clone())
-            }
-            Description::File(parts) => {
-                (direct::open(&own.path, &own.lock, parts, part.as_mut(), how)?, None)
-            }
-        };
-        let direct::Opened { stores, erase_counts } = opened;
-        if let Ok(kept) = &mut kept {
-            kept.adopt(own.generation()?);
+        own.examine(part.as_ref())?;
+        if mode == Mode::ReadWrite {
+            own.begin(part.as_mut())?;
         }
+        let direct::Opened { stores, erase_counts, unreadable } =
+            own.open(part.as_ref(), (mode, kept.as_mut().ok()))?;
+        if let Ok(kept) = &mut kept {
+            kept.adopt(own.found.generation);
+        }
+        let raw = match &own.what {
+            Description::Folder(description) => description.raw.clone(),
+            Description::File(_) => None,
+        };
         let split = Split::new(stores.len());
         let mut device = Self {
             media: Vec::new(),
@@ -331,6 +355,7 @@ impl Device {
             fast: part,
             kept,
             erase_counts: erase_counts.filter(|_| mode == Mode::ReadWrite),
+            impaired: unreadable.into_iter().collect(),
         };
         device.compose(stores)?;
         Ok(device)
@@ -469,116 +494,6 @@ impl Shape {
             }
         };
         made.map_err(DeviceError::Options)
-    }
-}
-
-impl Own {
-    /// What is there, kept from others.
-    fn claim(kind: &Kind, mode: Mode) -> Result<Self, DeviceError> {
-        match kind {
-            Kind::Memory { .. } => {
-                let reason = "a device in memory is gone with its process: it cannot be opened";
-                Err(DeviceError::Options(reason.into()))
-            }
-            Kind::Nand { path, .. } => {
-                let (description, lock) = folder::claim(path)?;
-                let what = Description::Folder(Box::new(description));
-                Ok(Self { path: path.clone(), what, lock })
-            }
-            Kind::File { path } => {
-                let (parts, lock) = direct::claim(path, mode)?;
-                Ok(Self { path: path.clone(), what: Description::File(parts), lock })
-            }
-        }
-    }
-
-    /// What its blocks are like, if it is in a file or on a disk.
-    fn bands(&self) -> direct::Bands {
-        match &self.what {
-            Description::Folder(_) => direct::Bands::PLAIN,
-            Description::File(parts) => parts.bands,
-        }
-    }
-
-    fn uuid(&self) -> u128 {
-        match &self.what {
-            Description::Folder(description) => description.uuid,
-            Description::File(parts) => parts.uuid,
-        }
-    }
-
-    /// What it says of its fast tier.
-    fn note(&self) -> Option<&FastNote> {
-        match &self.what {
-            Description::Folder(description) => description.fast.as_ref(),
-            Description::File(parts) => parts.fast.as_ref(),
-        }
-    }
-
-    /// Notes another fast tier, or none.
-    fn note_fast(&mut self, note: Option<FastNote>) -> Result<(), DeviceError> {
-        match &mut self.what {
-            Description::Folder(description) => description.fast = note,
-            Description::File(parts) => parts.fast = note,
-        }
-        self.commit()
-    }
-
-    fn commit(&self) -> Result<(), DeviceError> {
-        match &self.what {
-            Description::Folder(description) => folder::commit(&self.path, description),
-            Description::File(parts) => direct::commit(&self.path, &self.lock, parts),
-        }
-    }
-
-    /// Opens its fast tier, if it has one, where it was last or at `place`.
-    fn open_fast(
-        &mut self,
-        place: Option<&Path>,
-        mode: Mode,
-    ) -> Result<Option<FastPart>, DeviceError> {
-        let Some(note) = self.note().cloned() else { return Ok(None) };
-        let place = place.unwrap_or(&note.path).to_owned();
-        let mut part = FastPart::open(&note, &place, (&self.path, self.uuid()), mode)?;
-        if mode == Mode::ReadWrite {
-            part.finish()?;
-            if place != note.path {
-                self.note_fast(Some(FastNote { path: place, ..note }))?;
-            }
-        }
-        Ok(Some(part))
-    }
-
-    /// Makes an empty fast tier and notes it. The next mount begins to use it.
-    fn attach(&mut self, options: &FastOptions, settings: &Settings) -> Result<(), DeviceError> {
-        let bands = self.bands();
-        let direct_profile = direct::profile(&bands);
-        let (shape, profile, faults, shards, raw, generation) = match &self.what {
-            Description::Folder(own) => {
-                let generation = folder::generation(&self.path)?;
-                let raw = own.raw.is_some();
-                (own.shape, &own.profile, own.faults.clone(), own.shards, raw, generation)
-            }
-            Description::File(own) => {
-                let generation = direct::generation(&self.path, &self.lock)?;
-                (own.shape, &direct_profile, Faults::default(), own.shards, false, generation)
-            }
-        };
-        if raw {
-            return Err(DeviceError::Options(RAW_WITHOUT_FAST.into()));
-        }
-        let Some(path) = fast::path_of(&options.kind) else {
-            return Err(DeviceError::Options(VOLATILE_FAST.into()));
-        };
-        let geometry = shape.nand(profile, &faults, 0, None)?.geometry();
-        let tier = tier(options, &geometry, (shards, shape.logical_blocks), settings)?;
-        let geometry = shape.nand(profile, &faults, 0, Some(&tier))?.geometry();
-        let device = self.uuid();
-        let new = NewPart { kind: &options.kind, device, shards, geometry };
-        let note = new.create(generation)?;
-        let text = "the device has none yet, so an empty fast tier is attached";
-        tracing::info!(fast = %path.display(), device = %self.path.display(), "{text}");
-        self.note_fast(Some(note))
     }
 }
 

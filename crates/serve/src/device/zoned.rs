@@ -7,13 +7,13 @@
 //! | sector | holds |
 //! |---|---|
 //! | 0 | the header: what sector 0 of a plain disk holds (`direct.rs`) |
-//! | 1 | the generation: 12 bytes, as of a plain disk; then u32 erase counts that follow, u32 CRC-32C of them |
+//! | 1 | the generation: 12 bytes, as of a plain disk; then u32 erase counts that follow, u32 CRC-32C of them; at 512 the master |
 //! | 2.. | erase counts, u32 each, of the blocks of all shards |
 //!
 //! The head of generation `g` begins the zone `g % 2` of the two, which is reset before; heads that are
 //! written later in the same generation follow it. So the newest is the last sound one of the zone
 //! whose generation is higher, and the other zone begins with generation `g - 1` as long as nobody else
-//! has opened the device: that is what a flush looks at.
+//! has opened the device: that is what a server looks at.
 //!
 //! Erase counts are those of the last head; a block that holds data tells its own in each page, and a
 //! higher one counts. So after a crash the count of a block that is empty may be too low.
@@ -22,13 +22,14 @@
 //! never reset.
 
 use super::direct::{self, Bands, Opened, Parts};
+use super::identity::Mark;
+use super::lock::{FOUND_BYTES, Found};
 use super::{DeviceError, FastPart, Mode};
 use crate::buffer::Buffer;
 use crate::kept::Kept;
 use crate::medium::zones::{self, Zone, ZoneKind, ZoneState};
 use crate::medium::{
-    DirectStore, Fence, GENERATION_BYTES, PAGE_BYTES, Place, Store, decode_generation,
-    encode_generation,
+    DirectStore, Fence, GENERATION_BYTES, PAGE_BYTES, Place, Store, encode_generation,
 };
 use flash::{BLOCK_BYTES, BlockId};
 use nand::{BlockRecord, Nand};
@@ -58,6 +59,8 @@ pub struct Zoned {
 pub struct Head {
     pub header: [u8; BLOCK_BYTES],
     pub generation: u64,
+    /// Unless it is of a build without marks.
+    pub master: Option<Mark>,
     erase_counts: Vec<u32>,
     /// Behind it.
     end: u64,
@@ -169,9 +172,18 @@ impl Zoned {
     }
 
     /// Empties the zones and begins a device.
-    pub fn begin(&self, path: &Path, file: &File) -> Result<(), DeviceError> {
+    pub fn begin(&self, path: &Path, file: &File, master: &Mark) -> Result<(), DeviceError> {
         self.reset_all(path, file)?;
-        self.write_head(path, &direct::unfinished(), (0, None), &[])
+        let found = Found { generation: master.generation, master: Some(*master) };
+        self.write_head(path, &direct::unfinished(), (&found, None), &[])
+    }
+
+    /// Writes a master: of the generation there is, or of the next, which begins the other zone.
+    pub fn write_master(&self, path: &Path, master: &Mark) -> Result<(), DeviceError> {
+        let head = self.newest(path)?;
+        let at = (master.generation == head.generation).then_some(head.end);
+        let found = Found { generation: master.generation, master: Some(*master) };
+        self.write_head(path, &head.header, (&found, at), &head.erase_counts)
     }
 
     /// Writes the header anew, in the generation there is.
@@ -183,8 +195,8 @@ impl Zoned {
     fn write_again(&self, path: &Path, change: impl FnOnce(&mut Head)) -> Result<(), DeviceError> {
         let mut head = self.newest(path)?;
         change(&mut head);
-        let at = (head.generation, Some(head.end));
-        self.write_head(path, &head.header, at, &head.erase_counts)
+        let found = Found { generation: head.generation, master: head.master };
+        self.write_head(path, &head.header, (&found, Some(head.end)), &head.erase_counts)
     }
 
     /// The newest head of a device that was made here.
@@ -220,8 +232,7 @@ impl Zoned {
         file.read_exact_at(sectors.bytes_mut(), at).ok()?;
         let (header, sector) = sectors.bytes().split_at(BLOCK_BYTES);
         let word = |at: usize| u32::from_le_bytes([0, 1, 2, 3].map(|i| sector[at + i]));
-        let generation: [u8; GENERATION_BYTES] = sector[..GENERATION_BYTES].try_into().ok()?;
-        let generation = decode_generation(&generation)?;
+        let Found { generation, master } = Found::decode(&sector[..FOUND_BYTES])?;
         let count = word(GENERATION_BYTES);
         let end = at + head_bytes(count as usize);
         if !direct::is_ours(header) || end > written || count as usize > self.data().len() {
@@ -237,7 +248,7 @@ impl Zoned {
         }
         let erase_counts =
             bytes.as_chunks::<4>().0.iter().map(|b| u32::from_le_bytes(*b)).collect();
-        Some(Head { header: header.try_into().ok()?, generation, erase_counts, end })
+        Some(Head { header: header.try_into().ok()?, generation, master, erase_counts, end })
     }
 
     /// Writes a head of this generation at `at`, or to the begin of its zone if that is `None`.
@@ -245,11 +256,12 @@ impl Zoned {
         &self,
         path: &Path,
         header: &[u8; BLOCK_BYTES],
-        (generation, at): (u64, Option<u64>),
+        (found, at): (&Found, Option<u64>),
         erase_counts: &[u32],
     ) -> Result<(), DeviceError> {
         let failed = "write the head";
         let file = direct::open_direct(path, true, false)?;
+        let generation = found.generation;
         let zone = &self.zones[generation as usize % HEADS];
         let end = zone.at + zone.capacity;
         let bytes = head_bytes(erase_counts.len());
@@ -275,7 +287,10 @@ impl Zoned {
         for (to, count) in counts.as_chunks_mut::<4>().0.iter_mut().zip(erase_counts) {
             *to = count.to_le_bytes();
         }
-        sector[..GENERATION_BYTES].copy_from_slice(&encode_generation(generation));
+        match &found.master {
+            Some(master) => sector[..FOUND_BYTES].copy_from_slice(&Found::encode(master)),
+            None => sector[..GENERATION_BYTES].copy_from_slice(&encode_generation(generation)),
+        }
         let sum = flash::crc(&counts[..erase_counts.len() * 4]);
         for (i, number) in [erase_counts.len() as u32, sum].into_iter().enumerate() {
             sector[GENERATION_BYTES + i * 4..][..4].copy_from_slice(&number.to_le_bytes());
@@ -304,7 +319,7 @@ fn open_max(file: &File) -> u32 {
     bounds.into_iter().filter(|&max| max > 0).min().unwrap_or(0)
 }
 
-/// Keeps the erase counts, in the generation there is.
+/// Keeps the erase counts, in the generation there is, for the master that is written next.
 pub fn keep_counts(path: &Path, counts: &EraseCounts) -> Result<(), DeviceError> {
     let zoned = Zoned::at(path)?.ok_or_else(|| {
         DeviceError::invalid(path, "is not zoned any more", "connect the disk that was there")
@@ -321,15 +336,12 @@ pub fn open(
     path: &Path,
     (zoned, file): (&Zoned, &File),
     parts: &Parts,
-    mut fast: Option<&mut FastPart>,
+    fast: Option<&FastPart>,
     (mode, mut kept): (Mode, Option<&mut Kept>),
 ) -> Result<Opened, DeviceError> {
     let head = zoned.newest(path)?;
-    let (writable, mut generation) = (mode == Mode::ReadWrite, head.generation);
-    if let Some(fast) = &fast {
-        fast.check_age(generation)?;
-    }
-    let tier = fast.as_ref().map(|fast| &fast.tier);
+    let (writable, generation) = (mode == Mode::ReadWrite, head.generation);
+    let tier = fast.map(|fast| &fast.tier);
     let geometry = parts.nand(tier)?.geometry().without_fast();
     let blocks = geometry.blocks() as usize;
     zoned.check_size(path, blocks as u64 * u64::from(parts.shards))?;
@@ -340,17 +352,18 @@ pub fn open(
         let nand = parts.nand(tier)?;
         let first = index as usize * blocks;
         let direct = direct::open_direct(path, writable, tier.is_some())?;
-        let place = zoned.place(first, generation + u64::from(writable));
-        let fence = zoned.fence(file, path, generation + 1)?;
+        let place = zoned.place(first, generation);
+        let fence = zoned.fence(file, path, generation)?;
         let store =
             DirectStore::open_zoned(direct, &geometry, place, &fence, (counts.clone(), first))
                 .map_err(DeviceError::io(path, "open the zones"))?;
         media.push((nand, store));
     }
+    let mut unreadable = 0;
     for (index, (nand, store)) in media.iter_mut().enumerate() {
         let zones = &zoned.data()[index * blocks..][..blocks];
         let counts = &counts[index * blocks..][..blocks];
-        restore(path, nand, store, (zones, counts))?;
+        unreadable += restore(path, nand, store, (zones, counts))?;
         if let Some(kept) = &mut kept {
             let erase_count =
                 |slot| counts[geometry.block_of(slot).0 as usize].load(Ordering::Relaxed);
@@ -359,14 +372,11 @@ pub fn open(
     }
     if writable {
         finish_zones(path, file, &zoned.data()[..counts.len()])?;
-        if let Some(fast) = &mut fast {
-            fast.bump(generation)?;
-        }
-        generation += 1;
-        zoned.write_head(path, &head.header, (generation, None), &plain(&counts))?;
+        zoned.write_again(path, |head| head.erase_counts = plain(&counts))?;
     }
     let stores = media.into_iter().map(|(nand, store)| (nand, Store::Direct(store))).collect();
-    Ok(Opened { stores, erase_counts: Some(counts) })
+    let unreadable = direct::unreadable(unreadable);
+    Ok(Opened { stores, erase_counts: Some(counts), unreadable })
 }
 
 impl Zoned {
@@ -378,7 +388,7 @@ impl Zoned {
 
     /// What a server that opens the device in `generation` finds until another one opens it.
     fn fence(&self, file: &File, path: &Path, generation: u64) -> Result<Fence, DeviceError> {
-        let before = generation - 1;
+        let before = generation.saturating_sub(1);
         Ok(Fence {
             file: file.try_clone().map_err(DeviceError::io(path, "open"))?,
             at: self.zones[before as usize % HEADS].at + SECTOR,
@@ -402,18 +412,19 @@ fn restore(
     nand: &mut Nand,
     store: &DirectStore,
     (zones, counts): (&[Zone], &[AtomicU32]),
-) -> Result<(), DeviceError> {
+) -> Result<u32, DeviceError> {
     let pages = |zone: &Zone| (zone.written / PAGE_BYTES) as u32;
     let blocks = (0..).map(BlockId).zip(zones);
     let written: Vec<(BlockId, u32)> =
         blocks.clone().map(|(block, zone)| (block, pages(zone))).filter(|&(_, n)| n > 0).collect();
     let found = store.found_in_zones(&written).map_err(DeviceError::io(path, "look for pages"))?;
-    let mut write_pointers = vec![0; zones.len()];
+    let (mut write_pointers, mut unreadable) = (vec![0; zones.len()], 0);
     for (&(block, _), found) in written.iter().zip(found) {
         let index = block.0 as usize;
-        if let Some((erase_count, write_pointer)) = found {
+        if let Some((erase_count, written)) = found {
             counts[index].fetch_max(erase_count, Ordering::Relaxed);
-            write_pointers[index] = write_pointer;
+            write_pointers[index] = written.pages;
+            unreadable += u32::from(written.unreadable);
         }
     }
     for (block, zone) in blocks {
@@ -428,7 +439,7 @@ fn restore(
             BlockRecord { erase_count, write_pointer, bad, needs_erase, ..BlockRecord::FRESH },
         );
     }
-    Ok(())
+    Ok(unreadable)
 }
 
 #[cfg(test)]

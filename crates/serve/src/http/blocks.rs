@@ -1,19 +1,22 @@
 //! Blocks by ID over HTTP: `PUT`, `GET` and `DELETE /blocks/{id}`, and `GET /blocks` to list them.
 //!
+//! All of it needs the right to see data ([`super::doors`]), the list too: an ID holds its owner's key.
+//!
 //! A put is answered when it is durable, a delete when it will stay deleted. Back-pressure: a request
 //! with data takes one of a few places, each with the memory of a block, before its body is read; until
 //! there is one, the client's bytes stay in its socket.
 
+use super::doors::Access;
+use super::routes::Routes;
 use super::{ANSWER_TIME, refusal};
 use crate::buffer::Buffer;
 use crate::server::Control;
 use crate::shard::{IdAnswer, IdRequest, IdWork, RawShape, whole_blocks};
-use axum::Router;
 use axum::body::Body;
 use axum::extract::{Json, Path, RawQuery, State};
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::{HeaderMap, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use axum::routing::get;
+use axum::routing::{MethodRouter, delete, get, put};
 use bytes::Bytes;
 use flash::RequestError;
 use ftl::raw::ids::{Id, IdError};
@@ -42,16 +45,18 @@ struct Blocks {
 }
 
 /// The routes of this file.
-pub fn routes(control: &Control) -> Router<Control> {
+pub fn routes(routes: Routes, control: &Control) -> Routes {
     let shape = control.raw();
     let block_bytes = shape.map_or(1, |shape| shape.raw_block_bytes()) as usize;
     let places = (control.buffer_bytes_max() / block_bytes).clamp(1, PLACES_MAX);
     let blocks =
         Blocks { control: control.clone(), shape, places: Arc::new(Semaphore::new(places)) };
-    Router::new()
-        .route("/blocks", get(list))
-        .route("/blocks/{id}", get(read).put(write).delete(erase))
-        .with_state(blocks)
+    let of = |handler: MethodRouter<Blocks>| handler.with_state(blocks.clone());
+    routes
+        .with(Method::GET, "/blocks", Access::Private, of(get(list)))
+        .with(Method::GET, "/blocks/{id}", Access::Private, of(get(read)))
+        .with(Method::PUT, "/blocks/{id}", Access::Change, of(put(write)))
+        .with(Method::DELETE, "/blocks/{id}", Access::Change, of(delete(erase)))
 }
 
 /// Memory of a block with its place, given back when it was sent.
@@ -106,10 +111,10 @@ async fn write(
     head: HeaderMap,
     body: Body,
 ) -> Response {
-    put(&blocks, &id, &head, body).await.unwrap_or_else(|refused| refused)
+    put_block(&blocks, &id, &head, body).await.unwrap_or_else(|refused| refused)
 }
 
-async fn put(
+async fn put_block(
     blocks: &Blocks,
     id: &str,
     head: &HeaderMap,
@@ -233,10 +238,10 @@ fn bad_range(shape: RawShape) -> Response {
 }
 
 async fn erase(State(blocks): State<Blocks>, Path(id): Path<String>) -> Response {
-    delete(&blocks, &id).await.unwrap_or_else(|refused| refused)
+    delete_block(&blocks, &id).await.unwrap_or_else(|refused| refused)
 }
 
-async fn delete(blocks: &Blocks, id: &str) -> Result<Response, Response> {
+async fn delete_block(blocks: &Blocks, id: &str) -> Result<Response, Response> {
     blocks.shape.ok_or_else(no_raw_units)?;
     let id: Id = id.parse().map_err(refused)?;
     blocks.ask(id, IdWork::Delete, None).await?;

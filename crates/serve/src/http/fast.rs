@@ -1,21 +1,21 @@
 //! The fast tier over HTTP: `GET /fast` tells how it does, `POST /fast/detach` takes it away.
 
+use super::doors::Access;
+use super::routes::Routes;
 use super::{gather, refusal};
 use crate::ShardStatus;
 use crate::fast::{Detach, FastControl, detach};
 use crate::server::Control;
 use crate::shard::CoreStatus;
-use axum::Router;
 use axum::extract::{Json, State};
-use axum::http::StatusCode;
+use axum::http::{Method, StatusCode};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
 use flash::BLOCK_BYTES;
 use serde_json::{Value, json};
 
 /// The routes of this file.
-pub fn routes() -> Router<Control> {
-    Router::new().route("/fast", get(show)).route("/fast/detach", post(begin))
+pub fn routes(routes: Routes) -> Routes {
+    routes.get("/fast", Access::Open, show).change(Method::POST, "/fast/detach", begin)
 }
 
 async fn show(State(control): State<Control>) -> Response {

@@ -123,6 +123,9 @@ const SHARD: &[Metric<ShardStatus>] = &[
     (Gauge, "connections", "NBD clients connected", |s| s.connections as f64),
     (Gauge, "requests", "NBD requests in flight", |s| s.requests as f64),
     (Gauge, "buffer_bytes", "Bytes of request buffers in use", |s| s.buffer_bytes as f64),
+    (Counter, "slow_requests", "Requests that took longer than server.slow_request", |s| {
+        s.slow_requests as f64
+    }),
     (Gauge, "fenced", "1 once another server has taken over the device, else 0", |s| {
         f64::from(u8::from(s.fenced))
     }),
@@ -386,6 +389,25 @@ const FTL: &[(&str, Type, &str, &str)] = &[
         Counter,
         "pages_padded",
         "Pages programmed with padding only, to make earlier ones durable",
+    ),
+    (
+        "slots_moved_closing",
+        Counter,
+        "slots_moved_closing",
+        "Slots (4 KiB) that GC moved to where a flush would have padded",
+    ),
+    ("bands_bad", Gauge, "bands_bad", "Bands that are bad, or being emptied because they are"),
+    (
+        "bands_spare",
+        Gauge,
+        "bands_spare",
+        "Bands that may yet go bad before the device cannot keep what it offers",
+    ),
+    (
+        "logical_blocks_kept",
+        Gauge,
+        "logical_blocks_kept",
+        "Logical blocks that can hold data with the bands that are left",
     ),
     (
         "slots_checkpointed",

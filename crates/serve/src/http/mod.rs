@@ -2,65 +2,85 @@
 //! (Prometheus), `GET /units` and `/units/N`, blocks by ID under `/blocks`, `/policy` and `/plugins`,
 //! `/fast`, `GET /openapi.json`, and a page at `/`.
 //!
+//! It has two doors, the control socket and TCP; who may do what behind which, [`doors`] decides for
+//! every request. How many clients there are and how long they may take is bounded by [`serving`].
+//!
 //! Shards are asked by message and answer on their own threads; one that does not answer in time
 //! makes the whole answer a 503, so that nobody takes half a status for a whole one.
 
 mod blocks;
+mod doors;
 mod fast;
 mod metrics;
 mod policy;
+mod routes;
+mod serving;
 mod status;
+mod token;
 
+pub use doors::Rules;
 pub use status::{raw_shape as raw_shape_json, units as units_json};
 
 use crate::ShardStatus;
+use crate::descriptors::Clients;
 use crate::policies::ANSWER_TIME;
 use crate::server::{Control, ServeError};
-use axum::Router;
+use axum::Extension;
 use axum::extract::{Json, Path, State};
 use axum::http::{HeaderValue, StatusCode, header};
+use axum::middleware::from_fn_with_state;
 use axum::response::{Html, IntoResponse, Response};
-use axum::routing::get;
+use doors::{Access, Right, guard};
+use routes::Routes;
 use serde_json::{Value, json};
-use std::net::{SocketAddr, TcpListener};
+use serving::{Limits, Listener};
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::Duration;
 use tokio::sync::oneshot;
 
 const PAGE: &str = include_str!("dashboard.html");
 const OPENAPI: &str = include_str!("openapi.json");
 
+/// How long what a request began may go on after the end of the server.
+const FAREWELL: Duration = Duration::from_secs(2);
+
+/// The sockets it listens at.
+#[derive(Default)]
+pub struct Listeners {
+    /// The control socket.
+    pub control: Option<OwnedFd>,
+    /// The socket at an address.
+    pub tcp: Option<(OwnedFd, SocketAddr)>,
+}
+
 /// The HTTP server. Stops when dropped.
 pub struct Http {
-    address: SocketAddr,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Http {
-    /// Listens at `address` and answers about the server behind `control`.
-    pub fn start(address: SocketAddr, control: Control) -> Result<Self, ServeError> {
-        let failed = |error: std::io::Error| ServeError::Listen {
-            address: format!("http://{address}"),
-            reason: format!("cannot listen: {error}: choose another address or port in [http]"),
-        };
-        let listener = TcpListener::bind(address).map_err(failed)?;
-        listener.set_nonblocking(true).map_err(failed)?;
-        let bound = listener.local_addr().map_err(failed)?;
+    /// Answers about the server behind `control`.
+    pub fn start(
+        listeners: Listeners,
+        rules: Rules,
+        clients: Clients,
+        control: Control,
+    ) -> Result<Self, ServeError> {
         let (stop, stopped) = oneshot::channel();
         let thread = std::thread::Builder::new()
             .name("http".into())
             .spawn(move || {
-                if let Err(error) = serve(listener, control, stopped) {
+                crate::panics::end_the_process();
+                if let Err(error) = serve(listeners, rules, clients, control, stopped) {
                     tracing::error!(%error, "the HTTP server ended");
                 }
             })
             .map_err(|error| ServeError::System { doing: "start a thread", error })?;
-        Ok(Self { address: bound, stop: Some(stop), thread: Some(thread) })
-    }
-
-    /// Where it listens.
-    pub fn address(&self) -> SocketAddr {
-        self.address
+        Ok(Self { stop: Some(stop), thread: Some(thread) })
     }
 }
 
@@ -75,32 +95,48 @@ impl Drop for Http {
 }
 
 fn serve(
-    listener: TcpListener,
+    listeners: Listeners,
+    rules: Rules,
+    clients: Clients,
     control: Control,
     stopped: oneshot::Receiver<()>,
 ) -> std::io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let routes = Router::new()
-        .route("/", get(|| async { Html(PAGE) }))
-        .route("/status", get(status))
-        .route("/units", get(units))
-        .route("/units/{unit}", get(unit))
-        .route("/metrics", get(metrics))
-        .route("/openapi.json", get(openapi))
-        .merge(blocks::routes(&control))
-        .merge(policy::routes())
-        .merge(fast::routes())
-        .with_state(control);
-    runtime.block_on(async {
-        let listener = tokio::net::TcpListener::from_std(listener)?;
-        let server =
-            axum::serve(listener, routes.into_make_service_with_connect_info::<SocketAddr>());
-        // Connections that are kept alive must not hold up the end.
-        tokio::select! {
-            result = async { server.await } => result,
-            _ = stopped => Ok(()),
+    let head_time = rules.head_time();
+    let rules = Arc::new(rules);
+    let (routes, _) = routes(Arc::clone(&rules), &control).into_parts();
+    let router = routes.layer(from_fn_with_state(rules, guard)).with_state(control);
+    let result = runtime.block_on(async {
+        let mut doors = tokio::task::JoinSet::new();
+        if let Some(socket) = listeners.control {
+            let limits = Limits { clients_max: clients.control, head_time };
+            doors.spawn(serving::serve(Listener::unix(socket)?, router.clone(), limits));
         }
-    })
+        if let Some((socket, _)) = listeners.tcp {
+            let limits = Limits { clients_max: clients.http, head_time };
+            doors.spawn(serving::serve(Listener::tcp(socket)?, router, limits));
+        }
+        // Connections that are kept alive must not hold up the end.
+        stopped.await.ok();
+        Ok(())
+    });
+    runtime.shutdown_timeout(FAREWELL);
+    result
+}
+
+/// Every route.
+fn routes(rules: Arc<Rules>, control: &Control) -> Routes {
+    let mut routes = Routes::new(rules)
+        .get("/", Access::Open, || async { Html(PAGE) })
+        .get("/status", Access::Open, status)
+        .get("/units", Access::Open, units)
+        .get("/units/{unit}", Access::Open, unit)
+        .get("/metrics", Access::Open, metrics)
+        .get("/openapi.json", Access::Open, openapi);
+    for add in [policy::routes, fast::routes] {
+        routes = add(routes);
+    }
+    blocks::routes(routes, control)
 }
 
 async fn gather(control: &Control) -> Result<Vec<ShardStatus>, Response> {
@@ -152,7 +188,11 @@ async fn units(State(control): State<Control>) -> Response {
 }
 
 /// One unit, counted over the shards, and which of its raw blocks hold what.
-async fn unit(State(control): State<Control>, Path(unit): Path<String>) -> Response {
+async fn unit(
+    State(control): State<Control>,
+    Extension(right): Extension<Right>,
+    Path(unit): Path<String>,
+) -> Response {
     let shards = match gather(&control).await {
         Ok(shards) => shards,
         Err(response) => return response,
@@ -170,7 +210,7 @@ async fn unit(State(control): State<Control>, Path(unit): Path<String>) -> Respo
             sender.send(blocks).ok();
         });
         match tokio::time::timeout(ANSWER_TIME, receiver).await {
-            Ok(Ok(Some(blocks))) => value["raw_blocks"] = status::raw_blocks(&blocks).into(),
+            Ok(Ok(Some(blocks))) => value["raw_blocks"] = status::raw_blocks(&blocks, right).into(),
             _ => {
                 let reason = "the shard does not answer: it is stopping, or stuck";
                 return refusal(StatusCode::SERVICE_UNAVAILABLE, reason);

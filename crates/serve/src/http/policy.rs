@@ -4,30 +4,36 @@
 //! A module is compiled, and policies are made, on threads of their own: neither this thread nor a
 //! shard waits for that.
 
+use super::doors::{Access, Door};
 use super::refusal;
+use super::routes::Routes;
 use crate::policies::{SwitchError, WASM, switch};
 use crate::server::Control;
-use axum::Router;
+use axum::Extension;
 use axum::body::Bytes;
-use axum::extract::{ConnectInfo, DefaultBodyLimit, Json, Path, State};
-use axum::http::StatusCode;
+use axum::extract::{DefaultBodyLimit, Json, Path, State};
+use axum::http::{Method, StatusCode};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, put};
+use axum::routing::put;
 use ftl::policy::DECISIONS;
 use ftl::policy::catalogue::{self, Entry};
 use plugin::{MODULE_BYTES_MAX, Module};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use std::net::SocketAddr;
 use tokio::task::spawn_blocking;
 
 /// Longest name of who asks.
 const BY_CHARS_MAX: usize = 64;
 
 /// The routes of this file.
-pub fn routes() -> Router<Control> {
+pub fn routes(routes: Routes) -> Routes {
     let load = put(load).layer(DefaultBodyLimit::max(MODULE_BYTES_MAX + 1));
-    Router::new().route("/policy", get(list).post(set)).route("/plugins/{name}", load)
+    routes.get("/policy", Access::Open, list).change(Method::POST, "/policy", set).with(
+        Method::PUT,
+        "/plugins/{name}",
+        Access::Change,
+        load,
+    )
 }
 
 /// Which policy decides what from now on.
@@ -43,12 +49,12 @@ struct Wanted {
 
 async fn set(
     State(control): State<Control>,
-    ConnectInfo(peer): ConnectInfo<SocketAddr>,
+    Extension(door): Extension<Door>,
     Json(wanted): Json<Wanted>,
 ) -> Response {
     let Wanted { decision, name, by } = wanted;
     let by: String = by.chars().filter(|letter| !letter.is_control()).take(BY_CHARS_MAX).collect();
-    let by = if by.is_empty() { format!("http {peer}") } else { format!("{by}, http {peer}") };
+    let by = if by.is_empty() { door.to_string() } else { format!("{by}, {door}") };
     let answer = json!({ "decision": decision, "name": name });
     let switched = spawn_blocking(move || switch(&control, &decision, &name, &by)).await;
     match switched {

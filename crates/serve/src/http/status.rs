@@ -1,5 +1,6 @@
 //! The status as JSON. Names are stable; see `openapi.json`.
 
+use super::doors::Right;
 use crate::exports::unit_name;
 use crate::nbd::Export;
 use crate::server::Restart;
@@ -48,6 +49,7 @@ pub fn restart(restart: &Restart) -> Value {
         "mount_reads_answered": restart.counts.reads_answered,
         "mount_reads_passed": restart.counts.reads_passed,
         "text": restart.to_string(),
+        "impaired": restart.impaired,
     })
 }
 
@@ -70,6 +72,7 @@ fn shard(shard: &ShardStatus, exports: &[Export]) -> Value {
     let mut value = json!({
         "phase": shard.core.phase(),
         "fenced": shard.fenced,
+        "slow_requests": shard.slow_requests,
         "connections": shard.connections,
         "requests": shard.requests,
         "buffer_bytes": shard.buffer_bytes,
@@ -208,14 +211,15 @@ fn raw_unit((number, unit): (u32, &LaneStatus)) -> Value {
     })
 }
 
-/// The raw blocks of a unit that hold something.
-pub fn raw_blocks(blocks: &UnitBlocks) -> Vec<Value> {
+/// The raw blocks of a unit that hold something. Their tags are the keys to blocks by ID: told only to who
+/// may read those.
+pub fn raw_blocks(blocks: &UnitBlocks, right: Right) -> Vec<Value> {
     let block = |(index, block): &(u32, RawBlockState)| {
         json!({
             "raw_block": index,
             "state": block.state,
             "bytes_written": u64::from(block.blocks_written) * BLOCK_BYTES as u64,
-            "tag": block.tag.map(|tag| format!("{tag:032x}")),
+            "tag": block.tag.filter(|_| right.0).map(|tag| format!("{tag:032x}")),
             "sequence": block.sequence,
         })
     };

@@ -336,7 +336,7 @@ fn frames_within(max: Option<u64>, identity: &Identity, frames: u32) -> Result<u
 }
 
 /// Which start of the machine this is.
-fn boot_id() -> Result<[u8; 16], String> {
+pub(crate) fn boot_id() -> Result<[u8; 16], String> {
     const FILE: &str = "/proc/sys/kernel/random/boot_id";
     let text = std::fs::read_to_string(FILE).map_err(|error| format!("{FILE}: {error}"))?;
     let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();

@@ -31,6 +31,7 @@
 //! erase and are written after the discard, so write pointers are found by looking
 //! ([`DirectStore::write_pointers`]); writes of one record sector follow one another.
 
+use super::Watch;
 use super::file::{Fence, GENERATION_BYTES, RECORD_BYTES};
 use super::records::Records;
 use super::zones::{Change, Changer, EVENT_BYTES};
@@ -113,6 +114,12 @@ impl DirectStore {
         Ok(Self { file, geometry: *geometry, place, generation_at, expected, manner })
     }
 
+    /// Looks at the generation past the page cache.
+    pub fn watch(&self) -> Option<Watch> {
+        let file = self.file.try_clone().ok()?;
+        Some(Watch::new(file, self.generation_at, self.expected, true))
+    }
+
     /// The record of a block as of its last erase; not kept on zones.
     pub fn stored_record(&self, block: BlockId) -> Option<[u8; RECORD_BYTES]> {
         match &self.manner {
@@ -126,19 +133,29 @@ impl DirectStore {
     }
 
     /// How many pages of each block are programmed, of this erase count each: [`Pages::written`].
-    pub fn write_pointers(&self, blocks: &[(BlockId, u32)]) -> io::Result<Vec<u32>> {
+    pub fn write_pointers(&self, blocks: &[(BlockId, u32)]) -> io::Result<Vec<Written>> {
         let pages = self.pages();
         let all = self.geometry.pages_per_block;
         side_by_side(blocks, |&(block, erase_count)| pages.written(block, erase_count, all))
     }
 
     /// Of zones, each with the number of pages that it may hold at most: its erase count, if it has a
-    /// sound page, and how many pages are programmed.
-    pub fn found_in_zones(&self, zones: &[(BlockId, u32)]) -> io::Result<Vec<Option<(u32, u32)>>> {
+    /// sound page, and how many pages are programmed. One whose first page cannot be read counts as
+    /// written as far as it may be.
+    pub fn found_in_zones(
+        &self,
+        zones: &[(BlockId, u32)],
+    ) -> io::Result<Vec<Option<(u32, Written)>>> {
         let pages = self.pages();
-        side_by_side(zones, |&(block, pages_max)| {
-            let Some(erase_count) = pages.erase_count(block)? else { return Ok(None) };
-            Ok(Some((erase_count, pages.written(block, erase_count, pages_max)?)))
+        side_by_side(zones, |&(block, pages_max)| match pages.erase_count(block) {
+            Ok(None) => Ok(None),
+            Ok(Some(erase_count)) => {
+                Ok(Some((erase_count, pages.written(block, erase_count, pages_max)?)))
+            }
+            Err(error) if is_unreadable(&error) => {
+                Ok(Some((0, Written { pages: pages_max, unreadable: true })))
+            }
+            Err(error) => Err(error),
         })
     }
 
@@ -334,39 +351,24 @@ impl Pages<'_> {
 
     /// Finds how many of the first `pages` pages of a block are programmed. Most blocks are full or empty, which one or two
     /// looks tell; else by halving, and then page by page, so that what a power loss of the host left
-    /// behind a gap is not taken for what was written after. What was flushed is always found.
-    fn written(self, block: BlockId, erase_count: u32, pages: u32) -> io::Result<u32> {
-        if pages == 0 {
-            return Ok(0);
-        }
+    /// behind a gap is not taken for what was written after. What was flushed is always found. A page
+    /// that the disk cannot read counts as programmed: nothing is then written over what it may hold.
+    fn written(self, block: BlockId, erase_count: u32, pages: u32) -> io::Result<Written> {
         let mut sector = Buffer::new(1);
-        let mut generation = |page: u32| -> io::Result<Option<u64>> {
+        let mut unreadable = false;
+        let mut look = |page: u32| -> io::Result<Look> {
             let first = self.geometry.slot(block, page, 0);
-            self.file.read_exact_at(sector.bytes_mut(), self.page_at(first))?;
-            Ok(self.header(sector.bytes(), first, erase_count))
+            match self.file.read_exact_at(sector.bytes_mut(), self.page_at(first)) {
+                Ok(()) => Ok(self.header(sector.bytes(), first, erase_count).into()),
+                Err(error) if is_unreadable(&error) => {
+                    unreadable = true;
+                    Ok(Look::Unreadable)
+                }
+                Err(error) => Err(error),
+            }
         };
-        if generation(pages - 1)?.is_some() {
-            return Ok(pages);
-        }
-        if generation(0)?.is_none() {
-            return Ok(0);
-        }
-        let (mut low, mut high) = (1, pages - 1);
-        while low < high {
-            let middle = (low + high) / 2;
-            match generation(middle)? {
-                Some(_) => low = middle + 1,
-                None => high = middle,
-            }
-        }
-        let mut newest = 0;
-        for page in 0..low {
-            match generation(page)? {
-                Some(at) if at >= newest => newest = at,
-                _ => return Ok(page),
-            }
-        }
-        Ok(low)
+        let pages = last_written(pages, &mut look)?;
+        Ok(Written { pages, unreadable })
     }
 
     /// The generation in a page's first sector, if it is sound and of the block's present life.
@@ -387,6 +389,65 @@ impl Pages<'_> {
         let page = u64::from(self.geometry.page_in_block(slot));
         self.block_at(self.geometry.block_of(slot)) + page * PAGE_BYTES
     }
+}
+
+/// How far a block is programmed.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Written {
+    /// Pages from the first on.
+    pub pages: u32,
+    /// The disk could not read one of those that were looked at.
+    pub unreadable: bool,
+}
+
+/// What a look at a page finds.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Look {
+    Empty,
+    /// Programmed in this generation.
+    Of(u64),
+    Unreadable,
+}
+
+impl From<Option<u64>> for Look {
+    fn from(generation: Option<u64>) -> Self {
+        generation.map_or(Self::Empty, Self::Of)
+    }
+}
+
+/// The page behind the last that is programmed, of the first `pages` of a block.
+fn last_written(pages: u32, look: &mut impl FnMut(u32) -> io::Result<Look>) -> io::Result<u32> {
+    if pages == 0 {
+        return Ok(0);
+    }
+    if let Look::Of(_) = look(pages - 1)? {
+        return Ok(pages);
+    }
+    if look(0)? == Look::Empty {
+        return Ok(0);
+    }
+    let (mut low, mut high) = (1, pages);
+    while low < high {
+        let middle = (low + high) / 2;
+        match look(middle)? {
+            Look::Of(_) | Look::Unreadable => low = middle + 1,
+            Look::Empty => high = middle,
+        }
+    }
+    let mut newest = 0;
+    for page in 0..low {
+        match look(page)? {
+            Look::Of(at) if at >= newest => newest = at,
+            Look::Unreadable => {}
+            Look::Of(_) | Look::Empty => return Ok(page),
+        }
+    }
+    Ok(low)
+}
+
+/// True of an error of a disk that answers, and has lost what is asked for.
+fn is_unreadable(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EIO | libc::ENODATA | libc::EILSEQ))
 }
 
 fn word(sector: &[u8], at: usize) -> u32 {
@@ -416,4 +477,32 @@ fn side_by_side<T: Sync, R: Send>(
 fn checksum(sector: &[u8]) -> u32 {
     let sum = flash::crc(&sector[..12]);
     flash::crc_append(sum, &sector[16..SUMMED_BYTES])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every block of 8 pages, written up to `end`, with one unreadable page or none.
+    #[test]
+    fn a_page_that_cannot_be_read_hides_nothing_that_was_written() {
+        for end in 0..=8 {
+            for bad in 0..=8 {
+                let mut look = |page: u32| {
+                    Ok(match page {
+                        _ if page == bad => Look::Unreadable,
+                        _ if page < end => Look::Of(3),
+                        _ => Look::Empty,
+                    })
+                };
+                let found = last_written(8, &mut look).unwrap();
+                assert!(found >= end.min(8), "written to {end}, page {bad} bad: {found}");
+                assert!(found <= end.max(bad + 1).min(8), "written to {end}, {bad} bad: {found}");
+            }
+        }
+        // What lies behind a gap, or is older than what is before it, was never flushed.
+        let generations = [5, 5, 4, 4];
+        let mut look = |page: u32| Ok(generations.get(page as usize).copied().into());
+        assert_eq!(last_written(8, &mut look).unwrap(), 2);
+    }
 }

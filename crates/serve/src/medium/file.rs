@@ -13,6 +13,7 @@
 //! Behind a fast tier the files are opened so that each write is durable when it completes
 //! (`O_DSYNC`); in the order above, no power loss then takes what was told done.
 
+use super::Watch;
 use crate::buffer::Buffer;
 use crate::ring::Ring;
 use flash::{BLOCK_BYTES, BlockId, Geometry, OOB_BYTES, Oob, SlotId};
@@ -63,6 +64,12 @@ impl FileStore {
         Ok(Self { data, oob, blocks, fence, geometry: *geometry })
     }
 
+    /// Looks at the generation through the page cache, as all of the folder is read.
+    pub fn watch(&self) -> Option<Watch> {
+        let file = self.fence.file.try_clone().ok()?;
+        Some(Watch::new(file, self.fence.at, self.fence.expected, false))
+    }
+
     /// The OOB of a slot.
     pub fn oob_of(&self, slot: SlotId) -> io::Result<Oob> {
         let mut oob = [0; OOB_BYTES];
@@ -86,7 +93,9 @@ impl FileStore {
             let start = u64::from(block.0) * zeroes.len() as u64 + at as u64;
             self.oob.read_exact_at(&mut found[at..], start)?;
             if found[at..] != zeroes[at..] {
-                self.oob.write_all_at(&zeroes[at..], start)?;
+                // Given back rather than written: on a full file system there is no room for zeroes.
+                punch(&self.oob, start, (zeroes.len() - at) as u64)
+                    .or_else(|_| self.oob.write_all_at(&zeroes[at..], start))?;
             }
         }
         Ok(())
@@ -182,6 +191,13 @@ impl FileStore {
     pub fn is_current(&self, scratch: &Buffer) -> bool {
         scratch.bytes()[GENERATION_AT..][..GENERATION_BYTES] == self.fence.expected
     }
+}
+
+fn punch(file: &File, offset: u64, bytes: u64) -> io::Result<()> {
+    let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+    // SAFETY: no memory is involved.
+    let done = unsafe { libc::fallocate(file.as_raw_fd(), mode, offset as i64, bytes as i64) };
+    if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 /// What tells a server that another one has taken over the device.

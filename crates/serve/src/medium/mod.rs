@@ -7,14 +7,18 @@
 //!   it ([`Lanes`]);
 //! - a job owns the memory of its I/O until the last of it has completed;
 //! - nothing is acknowledged whose I/O failed;
+//! - nothing is programmed or erased once another server has the device ([`Watch`]);
 //! - kept memory is told of a program or erase before its I/O is queued, and of its end before that is
 //!   told to anybody else;
 //! - the fast units of a two-tier device on files have a store of their own ([`FastStore`]); on one in
 //!   memory one store holds both.
 
 mod direct;
+mod failed;
 mod fast;
+mod fence;
 mod file;
+mod injected;
 mod kept;
 mod lanes;
 mod memory;
@@ -24,19 +28,23 @@ pub mod zones;
 
 pub use direct::{DirectStore, PAGE_BYTES, Place, SLOTS_PER_PAGE};
 pub use fast::{Area, FastStore, oob_sectors};
+pub use fence::{Lost, TAKE_OVER, Watch};
 pub use file::{
     Fence, FileStore, GENERATION_BYTES, RECORD_BYTES, decode_generation, encode_generation,
 };
+pub use injected::Injections;
 pub use memory::MemoryStore;
 pub use store::Store;
 
 use crate::buffer::{Buffer, Views};
 use crate::kept::KeptShard;
 use crate::ring::{Done, Ring};
+use failed::flip;
 use flash::{
     BLOCK_BYTES, BlockId, Command, Completion, Geometry, Health, Instant, MediumError, OOB_BYTES,
     Oob, Payload, Slab, SlotId, SlotRead, SlotStatus, SlotWrite, Tag,
 };
+use injected::{Fate, Injector};
 use lanes::{Access, Lanes};
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -57,9 +65,12 @@ pub struct Medium {
     scratch: Vec<Buffer>,
     /// Room for OOBs of finished jobs.
     rooms: Vec<Vec<Oob>>,
-    fenced: bool,
+    /// Unless the device is in memory.
+    watch: Option<Watch>,
     /// Units that stop answering, and when.
     losses: Vec<(Instant, Range<u32>)>,
+    /// What goes wrong below, for tests.
+    injector: Option<Box<Injector>>,
 }
 
 /// A command under way.
@@ -82,6 +93,8 @@ pub struct Job {
     status: SlotStatus,
     /// A read that is answered from kept memory.
     kept: bool,
+    /// A program of a block whose failure the core has not heard of: nothing is done for it.
+    refused: bool,
     /// The disk could not read what is there.
     damaged: bool,
 }
@@ -114,6 +127,7 @@ impl Medium {
     /// A medium of these rules over this store.
     pub fn new(nand: nand::Nand, store: Store, durable_at_completion: bool) -> Self {
         let geometry = Geometry { durable_at_completion, ..nand.geometry() };
+        let watch = store.watch();
         let lanes = Lanes::new(geometry.blocks());
         Self {
             nand,
@@ -126,8 +140,9 @@ impl Medium {
             done: VecDeque::new(),
             scratch: Vec::new(),
             rooms: Vec::new(),
-            fenced: false,
+            watch,
             losses: Vec::new(),
+            injector: None,
         }
     }
 
@@ -160,7 +175,21 @@ impl Medium {
 
     /// True once another server has opened the device.
     pub fn fenced(&self) -> bool {
-        self.fenced
+        self.lost().is_some()
+    }
+
+    /// Why the device is no more this server's, if it is not.
+    pub fn lost(&self) -> Option<Lost> {
+        self.watch.as_ref()?.lost()
+    }
+
+    /// What tells if another server has the device; `None` for one in memory.
+    pub fn watch(&mut self) -> Option<&mut Watch> {
+        self.watch.as_mut()
+    }
+
+    fn may_write(&mut self) -> bool {
+        self.watch.as_mut().is_none_or(Watch::may_write)
     }
 
     /// True if what is read may be lent and what is programmed handed over, block by block; else
@@ -174,6 +203,17 @@ impl Medium {
         let slow = self.geometry.capacity_units();
         let units = if fast { slow..self.geometry.units } else { 0..slow };
         self.losses.push((at, units));
+    }
+
+    /// Programs of emulated flash that failed.
+    #[cfg(test)]
+    pub fn program_failures(&self) -> u64 {
+        self.nand.counters().program_failures
+    }
+
+    /// Things go wrong from now on, as a test wants it; this is shard number `shard`.
+    pub fn inject(&mut self, injections: Injections, shard: usize) {
+        self.injector = injections.any().then(|| Box::new(Injector::new(injections, shard)));
     }
 
     fn lose_what_is_due(&mut self, now: Instant) {
@@ -194,7 +234,11 @@ impl Medium {
 
     /// When to call `poll` again if no I/O completes before. `None`: only I/O is awaited.
     pub fn deadline(&self) -> Option<Instant> {
-        if self.done.is_empty() { self.nand.deadline() } else { Some(Instant(0)) }
+        if !self.done.is_empty() {
+            return Some(Instant(0));
+        }
+        let held = self.injector.as_ref().and_then(|injector| injector.deadline());
+        self.nand.deadline().into_iter().chain(held).min()
     }
 
     /// Starts a command. `slots` are those of a program.
@@ -226,12 +270,18 @@ impl Medium {
             oobs,
             status: SlotStatus::Erased,
             kept: false,
+            refused: false,
             damaged: false,
         });
         if !self.losses.is_empty() {
             self.lose_what_is_due(now);
         }
         if let Err(illegal) = self.nand.handle(now, renamed(command, Tag(index))) {
+            if matches!(illegal, nand::Illegal::ProgramBadBlock { .. }) && self.fails_untold(index)
+            {
+                self.refuse(index);
+                return;
+            }
             // The rules of the medium are the FTL's invariants: going on could harm data.
             panic!("the medium refused {command:?}: {illegal}");
         }
@@ -297,12 +347,18 @@ impl Medium {
     /// Queues the first I/O of a job whose turn it is. An erase forgets only when its time has
     /// come, so that reads which the device executes before it have had theirs.
     fn begin(&mut self, index: u32, views: &mut Views, ring: &mut Ring) {
+        let writes = matches!(self.jobs[index].what, What::Program { .. } | What::Finish { .. });
+        if writes && !self.may_write() {
+            return self.refuse(index, ring);
+        }
         let job = &mut self.jobs[index];
         job.step = Step::Bytes;
         if let Some(kept) = &mut self.kept {
             kept::begin(kept, &self.geometry, job.what);
         }
         let scratch = job.scratch.as_mut().expect("jobs of files have scratch memory");
+        let on_fast = !matches!(job.what, What::Flush)
+            && self.geometry.is_fast(block_of(&self.geometry, job.what));
         let (store, what) = route(&mut self.store, &mut self.fast, &self.geometry, job.what);
         job.io = match what {
             What::Erase { .. } => 0,
@@ -310,11 +366,25 @@ impl Medium {
             What::Read { slot, .. } if store.is_zoned() && self.nand.status(slot) == ERASED => 0,
             What::Read { slot, count } => {
                 let to = read_target(job.into, count, scratch, views);
+                let slot = match &mut self.injector {
+                    Some(injector) if !on_fast => injector.read(slot, &self.geometry),
+                    _ => slot,
+                };
                 store.read(index, (slot, count), to, scratch, ring)
             }
             What::Program { slot, count } => {
                 let erase_count = self.nand.record(block_of(&self.geometry, job.what)).erase_count;
-                store.program(index, (slot, count), erase_count, scratch, ring)
+                let fate = match &mut self.injector {
+                    Some(injector) if !on_fast => injector.program(slot, &self.geometry),
+                    _ => Fate::Right,
+                };
+                match fate {
+                    Fate::Lost => 0,
+                    Fate::Right => store.program(index, (slot, count), erase_count, scratch, ring),
+                    Fate::Astray(slot) => {
+                        store.program(index, (slot, count), erase_count, scratch, ring)
+                    }
+                }
             }
             What::Finish { block } => store.finish(index, block, scratch, ring),
             What::Flush => store.sync(index, ring),
@@ -322,16 +392,27 @@ impl Medium {
         self.advance(index, ring);
     }
 
+    /// A program of a server that has lost the device: it is not made.
+    fn refuse(&mut self, index: u32, ring: &mut Ring) {
+        let job = &mut self.jobs[index];
+        (job.step, job.io, job.error) = (Step::Bytes, 0, Some(MediumError::UnitGone));
+        self.advance(index, ring);
+    }
+
     /// An I/O operation of a job has completed.
     pub fn io_done(&mut self, done: Done, ring: &mut Ring) {
+        if done.index == fence::LOOK {
+            self.watch.iter_mut().for_each(|watch| watch.ended(done));
+            return;
+        }
         let job = &mut self.jobs[done.index];
         job.io -= 1;
         let done = self.with_change(done);
+        let done = self.with_fault(done);
         if self.is_damage(done) {
             self.jobs[done.index].damaged = true;
         } else if let Some(error) = self.judge(done) {
-            let job = &mut self.jobs[done.index];
-            job.error = job.error.or(Some(error));
+            self.fail_job(done.index, error);
         }
         self.advance(done.index, ring);
     }
@@ -347,13 +428,17 @@ impl Medium {
 
     /// True if a disk that answers cannot read what it was asked for: of one zone that is offline, or
     /// of some sectors.
-    fn is_damage(&self, done: Done) -> bool {
+    fn is_damage(&mut self, done: Done) -> bool {
         let What::Read { slot, .. } = self.jobs[done.index].what else { return false };
+        let of_fast = self.geometry.is_fast(self.geometry.block_of(slot));
         match -done.result {
             libc::ENODATA | libc::EILSEQ => true,
-            libc::EIO => {
-                self.store.is_zoned() && !self.geometry.is_fast(self.geometry.block_of(slot))
-            }
+            libc::EIO if self.store.is_zoned() => !of_fast,
+            // A disk that is gone cannot tell the generation, either.
+            libc::EIO if !of_fast => self.watch.as_mut().is_some_and(|watch| {
+                watch.look_now();
+                watch.is_ours()
+            }),
             _ => false,
         }
     }
@@ -417,6 +502,12 @@ impl Medium {
 
     /// Queues the I/O of the step after the present one; `None` if that was the last.
     fn next_step(&mut self, index: u32, ring: &mut Ring) -> Option<(Step, u32)> {
+        let writes = matches!(self.jobs[index].what, What::Program { .. } | What::Erase { .. });
+        let to_come = matches!(self.jobs[index].step, Step::Bytes | Step::Clear);
+        if writes && to_come && !self.may_write() {
+            self.jobs[index].error = Some(MediumError::UnitGone);
+            return None;
+        }
         let job = &mut self.jobs[index];
         let scratch = job.scratch.as_mut()?;
         let global = job.what;
@@ -445,7 +536,7 @@ impl Medium {
             }
             (What::Flush, Step::Record) => {
                 if !store.is_current(scratch) {
-                    self.fenced = true;
+                    self.watch.iter_mut().for_each(Watch::look_now);
                     job.error = Some(MediumError::FlushFailed);
                 }
                 None
@@ -465,12 +556,26 @@ impl Medium {
                 }
                 nand::Outcome::Program { tag, result, .. }
                 | nand::Outcome::Erase { tag, result, .. } => (tag, result.err()),
-                nand::Outcome::Finish { tag } | nand::Outcome::Flush { tag } => (tag, None),
+                nand::Outcome::Flush { tag, result } => (tag, result.err()),
+                nand::Outcome::Finish { tag } => (tag, None),
             };
             let job = &mut self.jobs[tag.0];
-            job.timed = true;
             job.error = error.or(job.error);
+            let (flush, injector) = (matches!(job.what, What::Flush), &mut self.injector);
+            if let Some(injector) = injector {
+                if flush && injector.fails_flush() {
+                    job.error = Some(MediumError::FlushFailed);
+                }
+                if injector.holds(now, tag.0) {
+                    continue;
+                }
+            }
+            job.timed = true;
             self.advance(tag.0, ring);
+        }
+        while let Some(index) = self.injector.as_mut().and_then(|injector| injector.release(now)) {
+            self.jobs[index].timed = true;
+            self.advance(index, ring);
         }
     }
 
@@ -489,7 +594,7 @@ impl Medium {
         let access = self.access(index);
         let mut job = self.jobs.remove(index);
         self.note_kept(&job);
-        let took_turn = !job.kept && !matches!(self.store, Store::Memory(_));
+        let took_turn = !job.kept && !job.refused && !matches!(self.store, Store::Memory(_));
         if let (Some((block, access)), true) = (access, took_turn) {
             self.lanes.leave(block, access);
             while let Some(next) = self.lanes.admit(block) {
@@ -498,6 +603,9 @@ impl Medium {
         }
         let tag = job.tag;
         let result = job.error.map_or(Ok(()), Err);
+        if let (Some(injector), What::Read { count, .. }) = (&mut self.injector, job.what) {
+            flip(injector, &mut job, count, views);
+        }
         match job.what {
             What::Read { count, .. } => match result {
                 Ok(()) => self.complete_read(&job, count, views, take),

@@ -1,6 +1,6 @@
 //! The stores of bytes, and what is the same in all that have files.
 
-use super::{DirectStore, FastStore, FileStore, MemoryStore, RECORD_BYTES};
+use super::{DirectStore, FastStore, FileStore, MemoryStore, RECORD_BYTES, Watch};
 use crate::buffer::Buffer;
 use crate::ring::Ring;
 use flash::{BlockId, SlotId};
@@ -22,6 +22,16 @@ impl Store {
     /// On a zoned device.
     pub fn is_zoned(&self) -> bool {
         matches!(self, Self::Direct(store) if store.is_zoned())
+    }
+
+    /// What tells if another server has the device; `None` if there can be none, or the files cannot be
+    /// told apart.
+    pub fn watch(&self) -> Option<Watch> {
+        match self {
+            Self::Memory(_) | Self::Fast(_) => None,
+            Self::File(store) => store.watch(),
+            Self::Direct(store) => store.watch(),
+        }
     }
 
     /// Queues the reads of `count` slots, to `to`, and of their OOBs.

@@ -104,6 +104,7 @@ pub(super) fn options(kind: Kind) -> DeviceOptions {
         fast: None,
         kept: crate::kept::KeptOptions::off(),
         losses: Default::default(),
+        injections: Default::default(),
     }
 }
 
@@ -258,7 +259,9 @@ fn a_full_disk_is_no_bad_block() {
     std::fs::remove_file(&data).unwrap();
     std::os::unix::fs::symlink("/dev/full", &data).unwrap();
     let generation = std::fs::File::open(folder.0.join("dev/generation")).unwrap();
-    let fence = Fence { file: generation, at: 0, expected: encode_generation(1) };
+    let mut expected = [0; GENERATION_BYTES];
+    std::os::unix::fs::FileExt::read_exact_at(&generation, &mut expected, 0).unwrap();
+    let fence = Fence { file: generation, at: 0, expected };
     let store = FileStore::open(&folder.0.join("dev/shard-0"), &geometry, (true, false), fence);
     let store = store.unwrap();
     let mut rig = Rig::new(Medium::new(nand, Store::File(store), false));
@@ -366,6 +369,8 @@ fn zones_in_a_file(path: &Path) -> Rig {
     let rules = nand::Nand::new(&profile, &layout, Faults::default()).unwrap();
     let mut options = std::fs::File::options();
     let file = options.read(true).write(true).create(true).truncate(true).open(path).unwrap();
+    // The generation, for who looks at it.
+    std::os::unix::fs::FileExt::write_all_at(&file, &[0; GENERATION_BYTES], 0).unwrap();
     let place = Place { records_at: 0, blocks_at: 4096, stride: 4 << 20, generation: 9 };
     let fence = Fence { file: file.try_clone().unwrap(), at: 0, expected: [0; GENERATION_BYTES] };
     let counts = (5..13).map(Into::into).collect();

@@ -9,6 +9,7 @@ use crate::data::{self, Data};
 use crate::frames::fetch;
 use crate::nbd::{self, constants::REQUEST_HEADER_BYTES};
 use crate::ring::Ring;
+use flash::Instant;
 use rustls::ServerConnection;
 use std::io::{Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -64,10 +65,12 @@ pub struct Connection {
     pub ending: Ending,
     /// A receive is under way.
     pub receiving: bool,
-    /// A send is under way.
-    pub sending: bool,
     /// On the shard's list of connections with something to send.
     pub dirty: bool,
+    /// How long a client that leaves may take for the next bytes of its last replies.
+    leaving_ns: u64,
+    /// When the client last took something of what is sent, or could begin to.
+    taken_at: Instant,
     socket: OwnedFd,
     input: Buffer,
     /// What of `input` is received and not yet dealt with.
@@ -95,7 +98,7 @@ struct Tls {
 
 impl Connection {
     /// A new client, whose greeting is in `outbox`.
-    pub fn new(socket: OwnedFd, nbd: nbd::Connection, outbox: Outbox) -> Self {
+    pub fn new(socket: OwnedFd, nbd: nbd::Connection, outbox: Outbox, leaving_ns: u64) -> Self {
         Self {
             nbd,
             outbox,
@@ -106,8 +109,9 @@ impl Connection {
             requests: 0,
             ending: Ending::No,
             receiving: false,
-            sending: false,
             dirty: false,
+            leaving_ns,
+            taken_at: Instant(0),
             socket,
             input: Buffer::new((INPUT_BYTES / flash::BLOCK_BYTES) as u32),
             start: 0,
@@ -228,12 +232,12 @@ impl Connection {
     }
 
     /// Lets the protocol look at the input; `None` if there is none or it takes none now.
-    pub fn next_event(&mut self, now: flash::Instant) -> Option<nbd::Received> {
+    pub fn next_event(&mut self, now: Instant) -> Option<nbd::Received> {
         let bytes = match &self.tls {
             Some(tls) => &tls.plain[tls.at..],
             None => &self.input.bytes()[self.start..self.end],
         };
-        if bytes.is_empty() {
+        if bytes.is_empty() || !self.nbd.accepts_more(self.outbox.unsent_bytes()) {
             return None;
         }
         let received = self.nbd.receive(now, bytes, &mut self.outbox.filling.bytes);
@@ -268,9 +272,11 @@ impl Connection {
         }
     }
 
-    /// Queues a send of all that is ready.
-    pub fn send(&mut self, index: u32, ring: &mut Ring) {
-        assert!(!self.sending, "one send at a time");
+    /// Queues a send of all that is ready, if none is under way.
+    pub fn send(&mut self, now: Instant, index: u32, ring: &mut Ring) {
+        if self.outbox.is_sending() || !self.wants_send() {
+            return;
+        }
         if let Some(tls) = &mut self.tls {
             // The consent to start TLS goes out before anything is encrypted.
             if !std::mem::take(&mut tls.consent_due) {
@@ -278,15 +284,39 @@ impl Connection {
                 self.outbox.encrypt(|replies| encrypt(session, replies));
             }
         }
-        self.outbox.start();
-        self.sending = true;
-        self.send_rest(index, ring);
+        if let Some(message) = self.outbox.begin() {
+            self.taken_at = now;
+            ring.send(index, self.socket.as_raw_fd(), message);
+        }
     }
 
-    /// Queues a send of what the last one left.
-    pub fn send_rest(&mut self, index: u32, ring: &mut Ring) {
-        let message = self.outbox.message();
-        ring.send(index, self.socket.as_raw_fd(), message);
+    /// A send has completed with `bytes`. False if the rest of it was queued, and it goes on.
+    pub fn sent(&mut self, now: Instant, bytes: usize, index: u32, ring: &mut Ring) -> bool {
+        self.taken_at = now;
+        match self.outbox.sent(bytes) {
+            Some(rest) => {
+                ring.send(index, self.socket.as_raw_fd(), rest);
+                false
+            }
+            None => true,
+        }
+    }
+
+    /// When to call [`Connection::expire`]: when a negotiation has to end, or, of a client that leaves,
+    /// when it must have taken something of its last replies.
+    pub fn deadline(&self) -> Option<Instant> {
+        let leaves = self.ending == Ending::Finishing && self.outbox.is_sending();
+        let leaving = leaves.then(|| self.taken_at + self.leaving_ns);
+        self.nbd.deadline().into_iter().chain(leaving).min()
+    }
+
+    /// Why the client is to be dropped, if its time is over.
+    pub fn expire(&mut self, now: Instant) -> Option<&'static str> {
+        if self.nbd.expire(now).is_some() {
+            return Some("it chose no export in time");
+        }
+        let over = self.deadline().is_some_and(|deadline| now >= deadline);
+        over.then_some("it left, and does not take its last replies")
     }
 
     /// Ends the conversation: what is under way on the socket completes at once.
@@ -297,7 +327,7 @@ impl Connection {
 
     /// Nothing is in flight any more.
     pub fn is_idle(&self) -> bool {
-        self.requests == 0 && !self.receiving && !self.sending
+        self.requests == 0 && !self.receiving && !self.outbox.is_sending()
     }
 }
 

@@ -137,6 +137,30 @@ impl AnyCore {
         })
     }
 
+    /// What the request of this id waits for, in words.
+    pub fn waits_for(&self, id: u32) -> String {
+        match self {
+            Self::Block(ftl) => ftl.waits_for(id.into()),
+            Self::Raw(raw) => raw.explain(),
+        }
+    }
+
+    /// Nothing is written any more; only reads are served.
+    pub fn has_failed(&self) -> bool {
+        match self {
+            Self::Block(ftl) => ftl.has_failed(),
+            Self::Raw(raw) => raw.has_failed(),
+        }
+    }
+
+    /// What it does and waits for, in words.
+    pub fn explain(&self) -> String {
+        match self {
+            Self::Block(ftl) => ftl.explain(),
+            Self::Raw(raw) => raw.explain(),
+        }
+    }
+
     /// The FTL, unless these are raw units.
     pub fn ftl(&self) -> Option<&Ftl> {
         match self {

@@ -57,6 +57,17 @@ pub enum Work {
 }
 
 impl Work {
+    fn name(self) -> &'static str {
+        match self {
+            Work::Read => "read",
+            Work::Write { .. } => "write",
+            Work::Merge { .. } => "write of part of a block",
+            Work::Put { .. } => "put",
+            Work::Trim { .. } => "trim",
+            Work::Flush => "flush",
+        }
+    }
+
     fn changes(self) -> bool {
         !matches!(self, Work::Read | Work::Flush)
     }
@@ -99,6 +110,29 @@ struct Active {
     piece: Piece,
     /// Where a merge reads the old content to; `None` for other pieces, and once it writes.
     old: Option<Buffer>,
+    /// When it was begun, and as which piece.
+    since: Instant,
+    number: u64,
+    /// It was told to be late.
+    told: bool,
+}
+
+/// A piece that was begun long ago.
+pub struct Late {
+    /// Its index, which is its id in the core.
+    pub index: u32,
+    /// What it does.
+    pub what: &'static str,
+    /// Its first block.
+    pub lba: u32,
+    /// How many.
+    pub blocks: u32,
+    /// For so long.
+    pub age_ns: u64,
+    /// Nobody was told of it before.
+    pub new: bool,
+    /// Pieces that are late.
+    pub len: usize,
 }
 
 /// The events of a life: the end of a mount, and of a shutdown.
@@ -130,8 +164,20 @@ pub struct Engine {
     /// Replies of the FTL that were not looked at.
     replies: VecDeque<Reply>,
     finished: Vec<Finished>,
+    /// Pieces in the order they were begun, by index and number; those that are done go when they come
+    /// to the front.
+    begun: VecDeque<(u32, u64)>,
+    begun_count: u64,
+    /// The latest that it was told.
+    now: Instant,
+    /// Done, and promised to be durable, before it is known that the device is still ours.
+    unvouched: Vec<Finished>,
+    /// Of them, the first so many that the look under way began after.
+    looked_for: usize,
     milestones: VecDeque<Milestone>,
     sums: Vec<u32>,
+    /// The core was told that nothing may be written any more.
+    failed: bool,
 }
 
 impl Engine {
@@ -150,8 +196,22 @@ impl Engine {
             due: VecDeque::new(),
             replies: VecDeque::new(),
             finished: Vec::new(),
+            begun: VecDeque::new(),
+            begun_count: 0,
+            now: Instant(0),
+            unvouched: Vec::new(),
+            looked_for: 0,
             milestones: VecDeque::new(),
             sums: Vec::new(),
+            failed: false,
+        }
+    }
+
+    /// Nothing may be written to the medium any more: whatever waits for that ends with an error. Once is
+    /// enough.
+    pub fn fail(&mut self, now: Instant) {
+        if !std::mem::replace(&mut self.failed, true) {
+            self.core.handle(now, Input::Fail);
         }
     }
 
@@ -167,6 +227,49 @@ impl Engine {
         } else {
             self.start(piece);
         }
+    }
+
+    /// It is `now`: pieces that are given from here on are begun then.
+    pub fn note_time(&mut self, now: Instant) {
+        self.now = now;
+    }
+
+    /// When the oldest piece under way was begun.
+    pub fn oldest(&mut self) -> Option<Instant> {
+        while let Some(&(index, number)) = self.begun.front() {
+            match self.active.get(index) {
+                Some(active) if active.number == number => return Some(active.since),
+                _ => self.begun.pop_front(),
+            };
+        }
+        None
+    }
+
+    /// The id of the oldest piece under way.
+    #[cfg(test)]
+    pub fn late_index(&self) -> Option<u32> {
+        let live = |&&(index, number): &&(u32, u64)| {
+            self.active.get(index).is_some_and(|active| active.number == number)
+        };
+        self.begun.iter().find(live).map(|&(index, _)| index)
+    }
+
+    /// The pieces that were begun `age_ns` ago or earlier, oldest first.
+    pub fn late(&mut self, now: Instant, age_ns: u64) -> Vec<Late> {
+        let mut late = Vec::new();
+        for &(index, number) in &self.begun {
+            let Some(active) = self.active.get_mut(index) else { continue };
+            if active.number != number || now < active.since + age_ns {
+                continue;
+            }
+            let new = !std::mem::replace(&mut active.told, true);
+            let Piece { work, lba, blocks, .. } = active.piece;
+            let (what, age_ns) = (work.name(), now - active.since);
+            late.push(Late { index, what, lba, blocks, age_ns, new, len: 0 });
+        }
+        let len = late.len();
+        late.iter_mut().for_each(|late| late.len = len);
+        late
     }
 
     /// True while a change of the same block is under way of which one is a merge, or waits
@@ -189,14 +292,17 @@ impl Engine {
         let old = merge.then(|| Buffer::new(1));
         self.merges += u32::from(merge);
         let view = old.as_ref().map_or(piece.view, |old| old.view(0, 1));
-        let index = self.active.insert(Active { piece, old });
+        self.begun_count += 1;
+        let (since, number) = (self.now, self.begun_count);
+        let index = self.active.insert(Active { piece, old, since, number, told: false });
+        self.begun.push_back((index, number));
         self.views.set(index, view);
         self.due.push_back(index);
     }
 
     /// Gives the piece to the FTL: a merge first as a read, then as a write.
     fn issue(&mut self, now: Instant, index: u32) {
-        let Active { piece, old } = &self.active[index];
+        let Active { piece, old, .. } = &self.active[index];
         let write = |fua, handle| Operation::Write {
             buffer: index,
             fua,
@@ -238,9 +344,53 @@ impl Engine {
         self.views.clear(index);
         let Active { piece, .. } = self.active.remove(index);
         self.merges -= u32::from(matches!(piece.work, Work::Merge { .. }));
-        self.finished.push((piece.origin, reply.result));
+        let finished = (piece.origin, reply.result);
+        if reply.result.is_ok() && self.is_promise(piece.work) {
+            self.unvouched.push(finished);
+        } else {
+            self.finished.push(finished);
+        }
         if piece.work.changes() {
             self.unpark();
+        }
+    }
+
+    /// True if the client may rest on what was done, should another server have the device next. Where
+    /// a look costs nothing all that changes the device counts.
+    fn is_promise(&mut self, work: Work) -> bool {
+        let durable = self.medium.geometry().durable_at_completion;
+        let Some(watch) = self.medium.watch() else { return false };
+        let all = watch.is_cheap() || durable;
+        match work {
+            Work::Read => false,
+            Work::Write { fua, .. } | Work::Merge { fua, .. } | Work::Trim { fua } => fua || all,
+            Work::Put { .. } | Work::Flush => true,
+        }
+    }
+
+    /// Lets go of promises that were kept before a look which found the device ours, and has the others
+    /// looked for.
+    fn vouch(&mut self, ring: &mut Ring) {
+        if self.unvouched.is_empty() {
+            return;
+        }
+        let Some(watch) = self.medium.watch() else { return };
+        if watch.is_looking() {
+            return;
+        }
+        if self.looked_for == 0 {
+            self.looked_for = self.unvouched.len();
+            if !watch.look(ring) {
+                return;
+            }
+        }
+        let ours = watch.is_ours();
+        let told = self.unvouched.drain(..std::mem::take(&mut self.looked_for));
+        self.finished.extend(told.map(|(origin, result)| {
+            (origin, if ours { result } else { Err(RequestError::Failed) })
+        }));
+        if !self.unvouched.is_empty() {
+            self.vouch(ring);
         }
     }
 
@@ -265,6 +415,14 @@ impl Engine {
 
     /// Carries out all that can be done now.
     pub fn turn(&mut self, now: Instant, ring: &mut Ring) {
+        self.work(now, ring);
+        self.vouch(ring);
+    }
+
+    fn work(&mut self, now: Instant, ring: &mut Ring) {
+        if self.medium.fenced() {
+            self.fail(now);
+        }
         self.settle(now, ring);
         if self.core.deadline().is_some_and(|at| at <= now) {
             self.core.handle(now, Input::Deadline);
@@ -276,6 +434,9 @@ impl Engine {
                 medium.poll(now, views, ring, |done| core.handle(now, Input::Completion(done)));
             if !completed {
                 return;
+            }
+            if self.medium.fenced() {
+                self.fail(now);
             }
             self.settle(now, ring);
         }

@@ -105,6 +105,8 @@ pub struct ShardStatus {
     pub wear: Vec<(u32, u32)>,
     /// Another server has taken over the device.
     pub fenced: bool,
+    /// Requests that took longer than they should.
+    pub slow_requests: u64,
     /// Bytes a second that go from the fast tier to the capacity tier.
     pub destage_bytes_per_sec: u64,
     /// The shard's time, as instants in `core` count it.

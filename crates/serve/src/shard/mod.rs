@@ -12,7 +12,9 @@
 mod connection;
 mod core;
 mod engine;
+mod fenced;
 mod ids;
+mod late;
 mod message;
 mod outbox;
 mod patience;
@@ -23,16 +25,21 @@ mod split;
 pub use core::{AnyCore, CoreFormat, CoreSettings, CoreStatus, RawShape, RawStatus};
 pub use engine::{Engine, Milestone, Origin, Piece, Work};
 pub use ids::{IdAnswer, IdList, IdRequest, IdWork, whole_blocks};
+pub use late::Bounds;
 pub use message::{Mailbox, Message, PolicySwitch, ShardStatus, UnitBlocks};
 pub use split::Split;
 
 use crate::data::Pool;
 use crate::device::Losses;
+use crate::medium::{Injections, Lost};
 use crate::nbd;
+use crate::rated::Rated;
 use crate::ring::{Done, Owner, Ring};
+use crate::sockets;
 use connection::{Connection, Ending};
 use flash::{Instant, SECOND, Slab};
 use ftl::{Ftl, Input, LostTier, Switch};
+use outbox::{Answered, Outbox};
 use patience::Patience;
 use rate::Rate;
 use requests::Pending;
@@ -41,6 +48,8 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+use std::vec::Drain;
 
 /// What all shards of a server know.
 pub struct Shared {
@@ -60,8 +69,14 @@ pub struct Shared {
     pub busy_poll_ns: u64,
     /// What vanishes, for tests.
     pub losses: Losses,
+    /// What goes wrong below, for tests.
+    pub injections: Injections,
+    /// How long things may take.
+    pub bounds: Bounds,
     /// Where the device and its fast tier are, for the log.
     pub places: (String, String),
+    /// How long the peer of a TCP connection may be silent for the kernel; 0: for ever.
+    pub tcp_patience: Duration,
     /// Clients of all shards.
     pub clients: AtomicUsize,
     /// Most clients at a time.
@@ -131,6 +146,17 @@ enum Life {
 /// How long clients may take to receive their last replies.
 const FAREWELL_NS: u64 = 2 * SECOND;
 
+/// After an accept that failed, as it does without descriptors.
+const ACCEPT_AGAIN_NS: u64 = SECOND / 5;
+
+/// When the log last told of what strangers can cause as often as they like.
+#[derive(Default)]
+struct Told {
+    unaccepted: Rated,
+    too_many: Rated,
+    dropped: Rated,
+}
+
 /// One thread's share of a server.
 pub struct Shard {
     me: usize,
@@ -155,14 +181,23 @@ pub struct Shard {
     wake_bytes: Box<[u8; 8]>,
     next_shard: usize,
     life: Life,
+    late: late::Late,
     /// In `Draining` and after: when patience with slow clients ends.
     farewell: Instant,
-    /// The earliest deadline of a negotiation may have changed.
-    handshakes: Option<Instant>,
+    /// When the time of the first client is over.
+    expires: Option<Instant>,
+    /// That may have changed.
+    expiries_stale: bool,
+    /// What strangers cause is told of at a bounded rate.
+    told: Told,
+    /// Listeners whose last accept failed, and when to try again.
+    accept_again: Vec<(Instant, u32)>,
     /// Policies that broke, of which the log tells.
     policies_broken: u64,
     /// Who waits for the fast tier to be empty.
     detaching: Vec<Box<dyn FnOnce(bool) + Send>>,
+    /// Memory of requests that were answered before what the medium does with it has ended.
+    abandoned: Vec<Data>,
     destaged: Rate,
     /// The log tells that a tier is lost.
     loss_told: bool,
@@ -175,6 +210,8 @@ pub enum ShardError {
     Ring(io::Error),
     /// Not everything could be made durable at the end.
     NotDurable,
+    /// Another server has the device.
+    Lost(Lost),
 }
 
 impl Shard {
@@ -190,6 +227,7 @@ impl Shard {
         let pool = Pool::new(shared.buffer_bytes_max);
         let patience = Patience::new(shared.busy_poll_ns);
         let desk = ids::Desk::of(&engine);
+        let late = late::Late::new(shared.bounds);
         Self {
             me,
             shared,
@@ -209,10 +247,15 @@ impl Shard {
             wake_bytes: Box::new([0; 8]),
             next_shard: 0,
             life: Life::Serving,
+            late,
             farewell: Instant(u64::MAX),
-            handshakes: None,
+            expires: None,
+            expiries_stale: false,
+            told: Told::default(),
+            accept_again: Vec::new(),
             policies_broken: 0,
             detaching: Vec::new(),
+            abandoned: Vec::new(),
             destaged: Rate::default(),
             loss_told: false,
         }
@@ -220,12 +263,26 @@ impl Shard {
 
     /// Serves until it is told to shut down.
     pub fn run(mut self) -> Result<(), ShardError> {
+        let result = self.serve();
+        if !self.let_go() {
+            // The kernel, or another shard, may still write to what is ours: it is never freed.
+            tracing::warn!(
+                shard = self.me,
+                "not everything under way has ended: its memory is kept"
+            );
+            std::mem::forget(self);
+        }
+        result
+    }
+
+    fn serve(&mut self) -> Result<(), ShardError> {
         let Losses { fast_ns, capacity_ns } = self.shared.losses;
         for (after_ns, fast) in [(fast_ns, true), (capacity_ns, false)] {
             if after_ns > 0 {
                 self.engine.medium.lose(self.clock.now() + after_ns, fast);
             }
         }
+        self.engine.medium.inject(self.shared.injections, self.me);
         for (index, listener) in self.listeners.iter().enumerate() {
             self.ring.accept(index as u32, listener.as_raw_fd());
         }
@@ -235,16 +292,26 @@ impl Shard {
         loop {
             let now = if more { self.go_on(&mut done) } else { self.wait(&mut done) };
             let now = now.map_err(ShardError::Ring)?;
+            self.engine.note_time(now);
             for done in done.drain(..) {
                 self.completed(now, done);
             }
-            self.expire_handshakes(now);
+            if !self.accept_again.is_empty() {
+                self.accept_on(now);
+            }
             self.destaged.note(now, || self.engine.core.slots_destaged());
+            self.look();
             self.turn(now, &mut finished);
-            self.send_replies();
+            self.expire(now);
+            self.send_replies(now);
+            if let Some(lost) = self.engine.medium.lost() {
+                self.end_fenced(lost);
+                return Err(ShardError::Lost(lost));
+            }
             more = self.resume_postponed(now);
+            self.watch(now);
+            self.refresh_expiries();
             if let Life::Stopped { durable } = self.live_on(now) {
-                self.let_go();
                 return if durable { Ok(()) } else { Err(ShardError::NotDurable) };
             }
         }
@@ -259,6 +326,7 @@ impl Shard {
             if finished.is_empty() {
                 self.log_broken_policy();
                 self.log_lost_tier();
+                self.log_failure();
                 return;
             }
             for (origin, result) in finished.drain(..) {
@@ -328,9 +396,11 @@ impl Shard {
         Ok(now)
     }
 
-    fn wait_ns(&self, now: Instant) -> Option<u64> {
+    fn wait_ns(&mut self, now: Instant) -> Option<u64> {
         let draining = (self.life != Life::Serving).then_some(self.farewell);
-        let deadlines = [self.engine.deadline(), self.handshakes, draining];
+        let accept = self.accept_again.iter().map(|(at, _)| *at).min();
+        let (late, look) = (self.late.deadline(), self.look_due(now));
+        let deadlines = [self.engine.deadline(), self.expires, accept, draining, late, look];
         let deadline = deadlines.into_iter().flatten().min()?;
         Some(deadline - now)
     }
@@ -365,18 +435,25 @@ impl Shard {
             }
             return;
         }
-        let listener = self.listeners[done.index as usize].as_raw_fd();
-        self.ring.accept(done.index, listener);
         if done.result < 0 {
             let error = io::Error::from_raw_os_error(-done.result);
-            tracing::warn!(%error, "a client could not be accepted");
+            if let Some(more) = self.told.unaccepted.admit(now) {
+                tracing::warn!(%error, more, "a client could not be accepted");
+            }
+            // It waits in the kernel; at once the same would happen again.
+            self.accept_again.push((now + ACCEPT_AGAIN_NS, done.index));
             return;
         }
+        let listener = self.listeners[done.index as usize].as_raw_fd();
+        self.ring.accept(done.index, listener);
         // SAFETY: the kernel made this descriptor for us.
         let socket = unsafe { OwnedFd::from_raw_fd(done.result) };
         if self.shared.clients.fetch_add(1, Ordering::Relaxed) >= self.shared.clients_max {
             self.shared.clients.fetch_sub(1, Ordering::Relaxed);
-            tracing::warn!(clients_max = self.shared.clients_max, "a client too many was refused");
+            if let Some(more) = self.told.too_many.admit(now) {
+                let clients_max = self.shared.clients_max;
+                tracing::warn!(clients_max, more, "a client too many was refused");
+            }
             return;
         }
         let shard = self.next_shard;
@@ -388,26 +465,39 @@ impl Shard {
         }
     }
 
+    /// Accepts again where that failed a while ago.
+    fn accept_on(&mut self, now: Instant) {
+        for (at, index) in std::mem::take(&mut self.accept_again) {
+            if self.life != Life::Serving {
+                continue;
+            } else if at <= now {
+                self.ring.accept(index, self.listeners[index as usize].as_raw_fd());
+            } else {
+                self.accept_again.push((at, index));
+            }
+        }
+    }
+
     fn welcome(&mut self, now: Instant, socket: OwnedFd) {
         if self.life != Life::Serving {
             self.shared.clients.fetch_sub(1, Ordering::Relaxed);
             return;
         }
-        without_delay(&socket);
-        with_room(&socket);
+        sockets::prepare(&socket, self.shared.tcp_patience);
         let tls = match self.shared.tls {
             Some(_) => nbd::TlsMode::Required,
             None => nbd::TlsMode::Off,
         };
-        let mut outbox = outbox::Outbox::default();
+        let mut outbox = Outbox::default();
         let exports = Arc::clone(&self.shared.exports);
         let out = &mut outbox.filling.bytes;
         let protocol = nbd::Connection::new(now, exports, tls, self.shared.limits, out);
-        let connection = Box::new(Connection::new(socket, protocol, outbox));
+        let leaving_ns = self.shared.limits.handshake_ns;
+        let connection = Box::new(Connection::new(socket, protocol, outbox, leaving_ns));
         let index = self.connections.insert(connection);
         self.mark_dirty(index);
         self.proceed(now, index);
-        self.refresh_handshakes();
+        self.expiries_stale = true;
     }
 
     fn told(&mut self, now: Instant, message: Message) {
@@ -444,12 +534,9 @@ impl Shard {
             Message::DropFast => self.engine.medium.drop_fast(),
             Message::Shutdown if self.life == Life::Serving => {
                 self.life = Life::Draining;
+                self.begin_stop(now);
                 self.farewell = now + FAREWELL_NS;
-                for listener in &self.listeners {
-                    // Wakes the accept that is under way.
-                    // SAFETY: no memory is involved.
-                    unsafe { libc::shutdown(listener.as_raw_fd(), libc::SHUT_RDWR) };
-                }
+                self.stop_listening();
                 for index in self.connection_indices() {
                     self.connections[index].nbd.shut_down();
                 }
@@ -477,6 +564,7 @@ impl Shard {
             buffer_bytes: self.pool.bytes_out(),
             wear,
             fenced: self.engine.medium.fenced(),
+            slow_requests: self.late.slow_requests,
             destage_bytes_per_sec: self
                 .destaged
                 .per_sec(self.clock.now(), self.engine.core.slots_destaged())
@@ -491,9 +579,20 @@ impl Shard {
 
     /// Goes on to the next part of the shard's life when its time has come.
     fn live_on(&mut self, now: Instant) -> Life {
+        if self.give_up_stop(now) {
+            return self.life;
+        }
         let drained = self.shared.drained.load(Ordering::Acquire);
         let ids_done = self.desk.as_ref().is_none_or(ids::Desk::is_idle);
         if drained >= FAILED && matches!(self.life, Life::Draining | Life::Drained) {
+            if let Some(watch) = self.engine.medium.watch() {
+                // Perhaps another shard has failed because the device is another server's.
+                watch.look_now();
+                if watch.lost().is_some() {
+                    self.shared.mailboxes[self.me].wake();
+                    return self.life;
+                }
+            }
             self.life = Life::Stopping;
             self.engine.core.handle(now, Input::Shutdown);
             self.shared.mailboxes[self.me].wake();
@@ -532,20 +631,24 @@ impl Shard {
         self.life
     }
 
-    /// Hangs up on everybody and waits until the kernel holds none of our memory.
-    fn let_go(&mut self) {
+    fn stop_listening(&self) {
+        for listener in &self.listeners {
+            // Wakes the accept that is under way.
+            // SAFETY: no memory is involved.
+            unsafe { libc::shutdown(listener.as_raw_fd(), libc::SHUT_RDWR) };
+        }
+    }
+
+    /// Hangs up on everybody and waits until the kernel holds none of our memory. True if it does not,
+    /// and no piece of ours is with another shard.
+    fn let_go(&mut self) -> bool {
         for index in self.connection_indices() {
             self.connections[index].hang_up();
         }
-        let deadline = self.clock.now() + FAREWELL_NS;
-        let mut done = Vec::new();
         self.shared.mailboxes[self.me].wake();
-        while self.ring.under_way() > 0 && self.clock.now() < deadline {
-            if self.ring.enter(Some(SECOND / 10), &mut done).is_err() {
-                break;
-            }
-        }
+        let settled = self.ring.settle(Duration::from_nanos(FAREWELL_NS));
         self.shared.clients.fetch_sub(self.connections.len(), Ordering::Relaxed);
+        settled && self.requests.is_empty()
     }
 
     fn mark_dirty(&mut self, index: u32) {
@@ -557,15 +660,16 @@ impl Shard {
     }
 
     /// One send for each client that has replies.
-    fn send_replies(&mut self) {
+    fn send_replies(&mut self, now: Instant) {
         while let Some(index) = self.dirty.pop() {
             let Some(connection) = self.connections.get_mut(index) else { continue };
             connection.dirty = false;
             if connection.ending == Ending::Gone {
-                connection.outbox.start();
-                self.reclaim(index);
-            } else if !connection.sending && connection.wants_send() {
-                connection.send(index, &mut self.ring);
+                // What is being sent stays the kernel's until that completes.
+                self.take_back(index, Outbox::discard);
+            } else {
+                connection.send(now, index, &mut self.ring);
+                self.expiries_stale |= connection.ending == Ending::Finishing;
             }
             self.close_if_done(index);
         }
@@ -574,29 +678,36 @@ impl Shard {
     fn sent(&mut self, now: Instant, done: Done) {
         let connection = &mut self.connections[done.index];
         if done.result <= 0 {
-            connection.ending = Ending::Gone;
-            connection.hang_up();
-        } else if connection.ending != Ending::Gone && !connection.outbox.sent(done.result as usize)
-        {
-            connection.send_rest(done.index, &mut self.ring);
-            return;
+            self.end(done.index, Ending::Gone);
+            self.connections[done.index].hang_up();
+        } else if connection.ending != Ending::Gone {
+            let bytes = done.result as usize;
+            if !connection.sent(now, bytes, done.index, &mut self.ring) {
+                return;
+            }
         }
-        connection.sending = false;
-        self.reclaim(done.index);
+        self.take_back(done.index, Outbox::finish);
         self.mark_dirty(done.index);
         self.proceed(now, done.index);
         self.feed_starved(now);
     }
 
-    /// Takes back what a send has held.
-    fn reclaim(&mut self, index: u32) {
+    /// Takes back what one half of an outbox has held.
+    fn take_back(&mut self, index: u32, given_back: fn(&mut Outbox) -> Drain<'_, Answered>) {
         let connection = &mut *self.connections[index];
-        for answered in connection.outbox.finish() {
+        for answered in given_back(&mut connection.outbox) {
             connection.nbd.finish(answered.request);
             if let Some(data) = answered.data {
                 self.pool.put(data, self.engine.frames());
             }
         }
+    }
+
+    /// The connection ends, if it does not already.
+    fn end(&mut self, index: u32, ending: Ending) {
+        let connection = &mut self.connections[index];
+        connection.ending = connection.ending.max(ending);
+        self.expiries_stale = true;
     }
 
     fn received(&mut self, now: Instant, done: Done) {
@@ -605,12 +716,14 @@ impl Shard {
         match done.result {
             bytes if bytes > 0 => {
                 if let Err(error) = connection.received(bytes as usize) {
-                    tracing::info!(%error, "a client was dropped: TLS failed");
-                    connection.ending = connection.ending.max(Ending::Finishing);
+                    if let Some(more) = self.told.dropped.admit(now) {
+                        tracing::info!(%error, more, "a client was dropped: TLS failed");
+                    }
+                    self.end(done.index, Ending::Finishing);
                 }
             }
-            0 => connection.ending = connection.ending.max(Ending::Finishing),
-            _ => connection.ending = Ending::Gone,
+            0 => self.end(done.index, Ending::Finishing),
+            _ => self.end(done.index, Ending::Gone),
         }
         self.mark_dirty(done.index);
         self.proceed(now, done.index);
@@ -620,7 +733,7 @@ impl Shard {
     fn close_if_done(&mut self, index: u32) {
         let Some(connection) = self.connections.get_mut(index) else { return };
         let more = connection.postponed && connection.ending == Ending::Finishing;
-        let busy = more || connection.requests > 0 || connection.sending;
+        let busy = more || connection.requests > 0 || connection.outbox.is_sending();
         if connection.ending == Ending::No || busy {
             return;
         }
@@ -636,60 +749,30 @@ impl Shard {
         } else if connection.is_idle() && connection.outbox.is_empty() {
             self.connections.remove(index);
             self.shared.clients.fetch_sub(1, Ordering::Relaxed);
-            self.refresh_handshakes();
+            self.expiries_stale = true;
         }
     }
 
-    fn refresh_handshakes(&mut self) {
-        let deadlines = self.connections.iter().filter_map(|(_, c)| c.nbd.deadline());
-        self.handshakes = deadlines.min();
-    }
-
-    fn expire_handshakes(&mut self, now: Instant) {
-        if self.handshakes.is_none_or(|at| now < at) {
+    /// Drops the clients whose time is over.
+    fn expire(&mut self, now: Instant) {
+        if self.expires.is_none_or(|at| now < at) {
             return;
         }
+        self.expiries_stale = true;
         for index in self.connection_indices() {
-            let connection = &mut self.connections[index];
-            if let Some(reason) = connection.nbd.expire(now) {
-                tracing::info!(%reason, "a client was dropped");
-                connection.ending = Ending::Gone;
-                connection.hang_up();
-                self.mark_dirty(index);
+            let Some(reason) = self.connections[index].expire(now) else { continue };
+            if let Some(more) = self.told.dropped.admit(now) {
+                tracing::info!(reason, more, "a client was dropped");
             }
+            self.end(index, Ending::Gone);
+            self.connections[index].hang_up();
+            self.mark_dirty(index);
         }
-        self.refresh_handshakes();
     }
-}
 
-/// Small replies must not wait for more. Fails on sockets that have no such delay.
-fn without_delay(socket: &OwnedFd) {
-    let one: libc::c_int = 1;
-    // SAFETY: the option's value is readable for its size.
-    unsafe {
-        libc::setsockopt(
-            socket.as_raw_fd(),
-            libc::IPPROTO_TCP,
-            libc::TCP_NODELAY,
-            (&raw const one).cast(),
-            size_of_val(&one) as libc::socklen_t,
-        )
-    };
-}
-
-/// Replies to large reads should fit the socket, so that one send takes them. Only for sockets in
-/// the file system: TCP finds its own size, unless it is told one. The system may grant less.
-fn with_room(socket: &OwnedFd) {
-    let (mut domain, bytes): (libc::c_int, libc::c_int) = (0, 1 << 20);
-    let mut len = size_of_val(&domain) as libc::socklen_t;
-    let fd = socket.as_raw_fd();
-    // SAFETY: the options' values are writable and readable for their sizes.
-    unsafe {
-        let value = (&raw mut domain).cast();
-        libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_DOMAIN, value, &raw mut len);
-        if domain == libc::AF_UNIX {
-            let value = (&raw const bytes).cast();
-            libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, value, len);
+    fn refresh_expiries(&mut self) {
+        if std::mem::take(&mut self.expiries_stale) {
+            self.expires = self.connections.iter().filter_map(|(_, c)| c.deadline()).min();
         }
     }
 }

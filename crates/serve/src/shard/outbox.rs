@@ -1,11 +1,13 @@
 //! What goes to a client: protocol bytes, and between them data straight from request buffers.
 //! All that is ready goes out with one send.
 //!
-//! Invariant: while a send is under way, nothing that its iovecs point to moves or changes: what
-//! is added meanwhile goes to the other half.
+//! Invariants: one send at a time; while it is under way, nothing that its iovecs point to moves,
+//! changes or is given back. What is added meanwhile goes to the other half, and what is given up
+//! meanwhile (the client is gone, or took too long) is of the other half.
 
 use crate::data::{self, Data};
 use crate::nbd;
+use std::vec::Drain;
 
 /// A request that is answered, and its buffer: both are given back when the reply was sent.
 pub struct Answered {
@@ -59,6 +61,14 @@ impl Replies {
         self.bytes.is_empty()
     }
 
+    /// Empties it, and gives back what it held.
+    fn forget(&mut self) -> Drain<'_, Answered> {
+        self.bytes.clear();
+        self.data.clear();
+        self.data_bytes = 0;
+        self.answered.drain(..)
+    }
+
     /// Everything in order.
     pub fn slices(&self) -> impl Iterator<Item = &[u8]> {
         let mut from = 0;
@@ -79,6 +89,8 @@ pub struct Outbox {
     /// New replies go here.
     pub filling: Replies,
     sending: Replies,
+    /// The kernel has a message that points into `sending`.
+    under_way: bool,
     iovecs: Vec<libc::iovec>,
     /// The first of `iovecs` that is not wholly sent.
     next: usize,
@@ -93,50 +105,72 @@ impl Default for Outbox {
         // SAFETY: a message header of zeroes is one without content.
         let message = Box::new(unsafe { std::mem::zeroed::<libc::msghdr>() });
         let (filling, sending) = (Replies::default(), Replies::default());
-        Self { filling, sending, iovecs: Vec::new(), next: 0, message }
+        Self { filling, sending, under_way: false, iovecs: Vec::new(), next: 0, message }
     }
 }
 
 impl Outbox {
-    /// Turns what was filled into the next send. Only when none is under way.
-    pub fn start(&mut self) {
-        assert!(self.iovecs.is_empty() && self.sending.is_empty(), "one send at a time");
+    /// Turns what was filled into the next message to send. `None` if one is under way, or if there is
+    /// nothing to send.
+    pub fn begin(&mut self) -> Option<*const libc::msghdr> {
+        if self.under_way || self.filling.is_empty() {
+            return None;
+        }
         std::mem::swap(&mut self.filling, &mut self.sending);
         self.next = 0;
         for slice in self.sending.slices() {
             data::push_iovec(&mut self.iovecs, slice);
         }
+        self.under_way = true;
+        Some(self.message())
     }
 
     /// The message of what is left to send. It stays in place until the send completes.
-    pub fn message(&mut self) -> *const libc::msghdr {
+    fn message(&mut self) -> *const libc::msghdr {
         let left = &mut self.iovecs[self.next..];
         self.message.msg_iovlen = left.len().min(IOVECS_MAX) as _;
         self.message.msg_iov = left.as_mut_ptr();
         &raw const *self.message
     }
 
-    /// `sent` bytes went out; true if that was all.
-    pub fn sent(&mut self, mut sent: usize) -> bool {
+    /// The send that is under way has completed with `sent` bytes. What is left of it is to be sent at
+    /// once; `None` if that was all, and [`Outbox::finish`] comes next.
+    pub fn sent(&mut self, mut sent: usize) -> Option<*const libc::msghdr> {
+        assert!(self.under_way, "a send that completes was under way");
         while let Some(iovec) = self.iovecs.get_mut(self.next) {
             if sent < iovec.iov_len {
                 iovec.iov_base = iovec.iov_base.wrapping_byte_add(sent);
                 iovec.iov_len -= sent;
-                return false;
+                return Some(self.message());
             }
             sent -= iovec.iov_len;
             self.next += 1;
         }
-        true
+        None
     }
 
-    /// Ends the send and gives back what it held.
-    pub fn finish(&mut self) -> impl Iterator<Item = Answered> {
+    /// The send has completed, or failed: gives back what it held.
+    pub fn finish(&mut self) -> Drain<'_, Answered> {
+        assert!(self.under_way, "only a send that has completed gives anything back");
+        self.under_way = false;
         self.iovecs.clear();
-        self.sending.bytes.clear();
-        self.sending.data.clear();
-        self.sending.data_bytes = 0;
-        self.sending.answered.drain(..)
+        self.sending.forget()
+    }
+
+    /// Nobody will take what was filled: gives it back. A send that is under way keeps what is its own
+    /// until it completes.
+    pub fn discard(&mut self) -> Drain<'_, Answered> {
+        self.filling.forget()
+    }
+
+    /// A send is under way.
+    pub fn is_sending(&self) -> bool {
+        self.under_way
+    }
+
+    /// Protocol bytes that the client has not taken.
+    pub fn unsent_bytes(&self) -> usize {
+        self.filling.bytes.len() + self.sending.bytes.len()
     }
 
     /// True if nothing is sent or to be sent.
@@ -153,19 +187,4 @@ impl Outbox {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn data_goes_out_between_the_protocol_bytes() {
-        let mut replies = Replies::default();
-        replies.bytes.extend_from_slice(b"abc");
-        assert_eq!(replies.slices().collect::<Vec<_>>(), [b"abc"]);
-        let mut outbox = Outbox { filling: replies, ..Outbox::default() };
-        outbox.start();
-        assert!(!outbox.sent(2));
-        assert!(outbox.sent(1));
-        assert_eq!(outbox.finish().count(), 0);
-        assert!(outbox.is_empty());
-    }
-}
+mod tests;

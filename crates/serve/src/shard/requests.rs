@@ -20,6 +20,14 @@ pub struct Pending {
     result: Result<(), RequestError>,
 }
 
+impl Pending {
+    /// It fails, whatever becomes of its pieces. Returns its memory, which they may still use.
+    pub(super) fn abandon(&mut self, error: RequestError) -> Option<Data> {
+        self.result = Err(error);
+        self.data.take()
+    }
+}
+
 const BLOCK: u64 = BLOCK_BYTES as u64;
 /// Blocks of zeroes that one piece writes when a range must keep its space.
 const ZEROES_BLOCKS: u32 = 256;
@@ -65,7 +73,7 @@ impl Shard {
         }
         // What is refused while shutting down needs no reading beyond what came.
         let wants_payload = connection.incoming.is_some();
-        let unsent = connection.outbox.filling.bytes.len();
+        let unsent = connection.outbox.unsent_bytes();
         let idle = connection.held.is_none() && !connection.postponed;
         let wants_more = idle && connection.nbd.accepts_more(unsent);
         if wants_payload || (wants_more && !shutting_down) {
@@ -107,15 +115,14 @@ impl Shard {
         match received.event {
             None => true,
             Some(Event::Opened(_)) => {
-                self.refresh_handshakes();
+                self.expiries_stale = true;
                 true
             }
             Some(Event::StartTls) => self.start_tls(index),
             Some(Event::Request(request)) => self.begin(index, request),
             Some(Event::Close(reason)) => {
                 tracing::debug!(%reason, "a connection ends");
-                let connection = &mut self.connections[index];
-                connection.ending = connection.ending.max(Ending::Finishing);
+                self.end(index, Ending::Finishing);
                 false
             }
         }
@@ -128,7 +135,7 @@ impl Shard {
             Some(Ok(session)) => connection.start_tls(session),
             Some(Err(error)) => {
                 tracing::error!(%error, "TLS cannot start");
-                connection.ending = Ending::Finishing;
+                self.end(index, Ending::Finishing);
             }
             None => unreachable!("TLS is offered only if there is a configuration"),
         }
@@ -356,7 +363,7 @@ impl Shard {
         }
     }
 
-    fn answer(&mut self, index: u32) {
+    pub(super) fn answer(&mut self, index: u32) {
         let Pending { connection, request, data, result, .. } = self.requests.remove(index);
         let fenced = self.engine.medium.fenced();
         let client: &mut Connection = &mut self.connections[connection];

@@ -91,6 +91,19 @@ impl<S: Read + Write> Client<S> {
         self.done(cookie)
     }
 
+    /// Writes to a server that may be gone; `Ok` is the error of the reply, 0 for none.
+    pub fn try_write(&mut self, offset: u64, bytes: &[u8]) -> std::io::Result<u32> {
+        self.send(WRITE, offset, bytes.len() as u32)?;
+        self.stream.write_all(bytes)?;
+        Ok(self.reply()?.1)
+    }
+
+    /// The same of any other request without data.
+    pub fn try_simple(&mut self, command: u16, offset: u64, len: u32) -> std::io::Result<u32> {
+        self.send(command, offset, len)?;
+        Ok(self.reply()?.1)
+    }
+
     pub fn simple(&mut self, command: u16, offset: u64, len: u32) -> Result<(), u32> {
         let cookie = self.send(command, offset, len).expect("sent");
         self.done(cookie)

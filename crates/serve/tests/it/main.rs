@@ -3,8 +3,13 @@
 
 mod client;
 mod devices;
+mod fencing;
+mod doors;
 mod front_ends;
+mod identity;
+mod http;
 mod nbd_requests;
+mod strangers;
 mod tls;
 
 use serve::{Config, Server};
@@ -38,9 +43,14 @@ impl Drop for Folder {
 
 /// The sections that all tests share, after what `device` says.
 pub fn config(folder: &Path, device: &str) -> Config {
+    config_with(folder, device, "", "")
+}
+
+/// The same with more keys for NBD and for HTTP.
+pub fn config_with(folder: &Path, device: &str, nbd: &str, http: &str) -> Config {
     let text = format!(
         "{device}\n[nbd]\nunix = \"nbd.sock\"\nbuffers = \"64MiB\"\n\
-         handshake_timeout = \"2s\"\n[http]\naddress = \"127.0.0.1:0\"\n"
+         handshake_timeout = \"2s\"\n{nbd}\n[http]\naddress = \"127.0.0.1:0\"\n{http}\n"
     );
     Config::parse(&text, folder).unwrap_or_else(|errors| panic!("{errors}"))
 }

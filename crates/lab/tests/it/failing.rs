@@ -1,0 +1,153 @@
+//! Devices that fail as a whole, at every step of their lives.
+
+use crate::{THREADS, passed, seeds};
+use flash::{FastTier, Pairing};
+use lab::crash::CrashOptions;
+use lab::device::Manner;
+use lab::failing::{FailReport, When, fail_at, fill_up};
+use lab::parallel::for_each_seed;
+
+/// Small and quick: GC, checkpoints, groups and a remount in a few thousand steps.
+fn options(seed: u64, manner: Manner) -> CrashOptions {
+    let mut options = CrashOptions::of_seed(seed);
+    options.device.manner = manner;
+    options.operations_before = [20, 150][seed as usize % 2];
+    options
+}
+
+/// Every flush of a life fails once, in a life of its own.
+fn every_flush(
+    test: &str,
+    range: std::ops::Range<u64>,
+    of_seed: impl Fn(u64) -> CrashOptions + Sync,
+) {
+    let reports = for_each_seed(seeds(range), THREADS, |seed| {
+        let options = of_seed(seed);
+        let (mut runs, mut loaded, mut stopping, mut early) = (0u32, 0u32, 0u32, 0u32);
+        for number in 1.. {
+            let report = fail_at(seed, &options, When::Flush(number))
+                .map_err(|why| lab::driver::Failure(format!("flush {number}: {why}")))?;
+            if !report.failed {
+                break;
+            }
+            runs += 1;
+            loaded += u32::from(report.in_flight > 1);
+            stopping += u32::from(report.stopping);
+            early += u32::from(report.before_ready);
+        }
+        Ok((runs, loaded, stopping, early))
+    });
+    let sum = |of: fn(&(u32, u32, u32, u32)) -> u32| -> u32 {
+        reports.as_ref().map_or(0, |reports| reports.iter().map(of).sum())
+    };
+    let (runs, loaded, stopping, early) = (sum(|r| r.0), sum(|r| r.1), sum(|r| r.2), sum(|r| r.3));
+    passed(test, reports);
+    println!(
+        "{test}: {runs} failed flushes, {loaded} with requests in flight, {stopping} at the end, {early} in a format"
+    );
+    let all = std::env::var("LAB_SEED").is_err();
+    assert!(!all || loaded > 50 && stopping > 2 && early > 2, "too little was met");
+}
+
+#[test]
+fn a_flush_that_fails_ends_every_request_and_loses_nothing_promised() {
+    let test = "a_flush_that_fails_ends_every_request_and_loses_nothing_promised";
+    every_flush(test, 0..12, |seed| options(seed, Manner::File));
+}
+
+#[test]
+fn a_flush_that_fails_with_a_part_of_the_map_in_dram_ends_every_request() {
+    let test = "a_flush_that_fails_with_a_part_of_the_map_in_dram_ends_every_request";
+    every_flush(test, 100..104, |seed| options(seed, Manner::File).with_part_of_the_map());
+}
+
+#[test]
+fn a_flush_that_fails_on_zones_ends_every_request() {
+    let test = "a_flush_that_fails_on_zones_ends_every_request";
+    every_flush(test, 200..205, |seed| {
+        let mut options = options(seed, Manner::File);
+        options.device.open_blocks_max = 8;
+        options
+    });
+}
+
+/// Nothing may be written any more from some step on; the steps are spread over the whole life.
+fn some_steps(
+    test: &str,
+    range: std::ops::Range<u64>,
+    runs: u64,
+    of_seed: impl Fn(u64) -> CrashOptions + Sync,
+) {
+    let reports = for_each_seed(seeds(range), THREADS, |seed| {
+        let options = of_seed(seed);
+        let whole = fail_at(seed, &options, When::Step(u64::MAX))?;
+        let mut reports = Vec::new();
+        for run in 0..runs {
+            let step = 1 + whole.steps * run / runs + seed % 7;
+            let report = fail_at(seed, &options, When::Step(step))
+                .map_err(|why| lab::driver::Failure(format!("step {step}: {why}")))?;
+            reports.push(report);
+        }
+        Ok(reports)
+    });
+    let reports: Vec<FailReport> = passed(test, reports).into_iter().flatten().collect();
+    let count = |of: fn(&&FailReport) -> bool| reports.iter().filter(of).count();
+    let (failed, loaded) = (count(|r| r.failed), count(|r| r.in_flight > 1));
+    let stopping = count(|r| r.stopping && r.failed);
+    println!("{test}: {failed} failures, {loaded} with requests in flight, {stopping} at the end");
+    let all = std::env::var("LAB_SEED").is_err();
+    assert!(
+        !all || loaded > 50 && stopping > 0,
+        "too little was met: {failed}, {loaded}, {stopping}"
+    );
+}
+
+#[test]
+fn a_device_that_is_taken_away_at_any_step_ends_every_request() {
+    let test = "a_device_that_is_taken_away_at_any_step_ends_every_request";
+    let manners = [
+        Manner::Nand(Pairing::None),
+        Manner::Nand(Pairing::Staircase),
+        Manner::Nand(Pairing::Adjacent(2)),
+        Manner::File,
+    ];
+    some_steps(test, 300..312, 60, |seed| options(seed, manners[seed as usize % 4]));
+}
+
+#[test]
+fn a_device_with_a_fast_tier_that_is_taken_away_at_any_step_ends_every_request_and_the_detach() {
+    let test = "a_device_with_a_fast_tier_that_is_taken_away_at_any_step_ends_every_request_and_the_detach";
+    some_steps(test, 400..408, 60, |seed| {
+        let fast = FastTier { units: 2, blocks_per_unit: 8 };
+        let mut options = options(seed, Manner::Tiered { pairing: Pairing::None, fast });
+        options.detach = seed % 2 == 0;
+        options.volumes = 1 + (seed % 3) as u32;
+        options
+    });
+}
+
+#[test]
+fn a_device_with_a_part_of_the_map_in_dram_that_is_taken_away_at_any_step_ends_every_request() {
+    let test =
+        "a_device_with_a_part_of_the_map_in_dram_that_is_taken_away_at_any_step_ends_every_request";
+    some_steps(test, 500..506, 60, |seed| {
+        let manner = [Manner::Nand(Pairing::None), Manner::File][seed as usize % 2];
+        options(seed, manner).with_part_of_the_map()
+    });
+}
+
+#[test]
+fn on_a_full_disk_every_request_and_the_stop_end_and_with_room_all_goes_on() {
+    let test = "on_a_full_disk_every_request_and_the_stop_end_and_with_room_all_goes_on";
+    let reports = for_each_seed(seeds(600..630), THREADS, |seed| {
+        let mut options = options(seed, Manner::File);
+        if seed % 4 == 0 {
+            options = options.with_part_of_the_map();
+        }
+        fill_up(seed, &options)
+    });
+    let reports = passed(test, reports);
+    let refused = reports.iter().map(|report| report.refused).sum::<u64>();
+    println!("{test}: {refused} requests were refused");
+    assert!(refused > 100, "only {refused} requests met the full disk");
+}

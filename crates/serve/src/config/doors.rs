@@ -1,0 +1,126 @@
+//! Who is let in where: sockets with their permissions, addresses, HTTP, and the control socket.
+
+use super::section::Section;
+use super::{ControlConfig, HttpConfig, Listen};
+use crate::sockets::{self, Access};
+use flash::SECOND;
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+
+/// Longest path of a socket.
+const SOCKET_BYTES_MAX: usize = 107;
+
+/// Where the API and the dashboard are expected unless told otherwise.
+const HTTP_PORT_DEFAULT: u16 = 8420;
+
+/// Where whoever changes the server is expected unless told otherwise.
+const CONTROL_DEFAULT: &str = "control.sock";
+
+/// A socket at `unix`, and who may connect to it: keys `unix_mode` and `unix_group`.
+pub fn unix(section: &mut Section<'_>, base: &Path, most: u32) -> (Option<PathBuf>, Access) {
+    let path = section.text("unix", "\"weir.sock\"").map(|path| base.join(path));
+    if let Some(path) = &path
+        && path.as_os_str().len() > SOCKET_BYTES_MAX
+    {
+        let reason = format!("is longer than the {SOCKET_BYTES_MAX} bytes that the system allows");
+        section.refuse("unix", &path.display().to_string(), reason, "\"/run/weir.sock\"");
+    }
+    let mut access = Access::OWNER;
+    if let Some(text) = section.text("unix_mode", "\"0660\"") {
+        let mode = u32::from_str_radix(&text, 8).ok().filter(|mode| mode & !most == 0);
+        match mode {
+            Some(mode) => access.mode = mode,
+            None => {
+                let reason = format!("must be octal permissions of {most:04o} at most");
+                section.refuse("unix_mode", &format!("{text:?}"), reason, "\"0660\"");
+            }
+        }
+    }
+    if let Some(name) = section.text("unix_group", "\"disk\"") {
+        access.group = sockets::group(&name);
+        if access.group.is_none() {
+            section.refuse("unix_group", &format!("{name:?}"), "is no group here", "\"disk\"");
+        }
+    }
+    (path, access)
+}
+
+/// Where NBD listens.
+pub fn listen(section: &mut Section<'_>, base: &Path, default: &str) -> Vec<Listen> {
+    let mut listen = Vec::new();
+    let (path, access) = unix(section, base, 0o666);
+    listen.extend(path.map(|path| Listen::Unix(path, access)));
+    listen.extend(address(section, "tcp", "\"127.0.0.1:10809\"").map(Listen::Tcp));
+    if listen.is_empty() {
+        listen.push(Listen::Unix(base.join(default), access));
+    }
+    listen
+}
+
+/// Plain NBD has neither secrecy nor a login: whoever reaches its address reads and writes all there is.
+pub fn refuse_plain_tcp(section: &mut Section<'_>, listen: &[Listen], has_tls: bool) {
+    let plain = section.flag("tcp_plain").unwrap_or(false);
+    for listen in listen {
+        let Listen::Tcp(address) = listen else { continue };
+        if !has_tls && !plain && !is_loopback(address.ip()) {
+            let reason = "is reached from other machines, and without TLS everybody there could read \
+                          and write all data: set tls = \"required\", or tcp_plain = true (--tcp-plain) \
+                          if that is meant";
+            section.refuse("tcp", &format!("{address}"), reason, "\"127.0.0.1:10809\"");
+        }
+    }
+}
+
+/// `[http]`.
+pub fn http(mut section: Section<'_>, base: &Path) -> Option<HttpConfig> {
+    let enabled = section.flag("enabled").unwrap_or(true);
+    let address = address(&mut section, "address", "\"127.0.0.1:8420\"");
+    let address = address.unwrap_or(SocketAddr::from(([127, 0, 0, 1], HTTP_PORT_DEFAULT)));
+    if !section.flag("remote").unwrap_or(false) && enabled && !is_loopback(address.ip()) {
+        let reason = "is reached from other machines: status and metrics would be told to everybody \
+                      there, and a token would pass in the clear: set remote = true (--http-remote) if \
+                      that is meant";
+        section.refuse("address", &address.to_string(), reason, "\"127.0.0.1:8420\"");
+    }
+    let hosts = section.texts("hosts", "[\"flash.example.org\"]");
+    let token_file = section.text("token_file", "\"weir-data/token\"").map(|file| base.join(file));
+    let clients_max = section.integer("clients_max", 1, 1000, "64").unwrap_or(64) as usize;
+    let head_timeout_ns = section.duration("head_timeout", "\"20s\"").unwrap_or(20 * SECOND);
+    section.finish(&[
+        "enabled",
+        "address",
+        "remote",
+        "hosts",
+        "token_file",
+        "clients_max",
+        "head_timeout",
+    ]);
+    enabled.then_some(HttpConfig { address, hosts, token_file, clients_max, head_timeout_ns })
+}
+
+/// `[control]`.
+pub fn control(mut section: Section<'_>, base: &Path) -> Option<ControlConfig> {
+    let enabled = section.flag("enabled").unwrap_or(true);
+    // Whoever may write to it controls the server: never everybody.
+    let (path, access) = unix(&mut section, base, 0o660);
+    let clients_max = section.integer("clients_max", 1, 1000, "32").unwrap_or(32) as usize;
+    section.finish(&["enabled", "unix", "unix_mode", "unix_group", "clients_max"]);
+    let path = path.unwrap_or_else(|| base.join(CONTROL_DEFAULT));
+    enabled.then_some(ControlConfig { path, access, clients_max })
+}
+
+/// True if only this machine reaches it.
+fn is_loopback(ip: IpAddr) -> bool {
+    ip.to_canonical().is_loopback()
+}
+
+fn address(section: &mut Section<'_>, key: &str, example: &str) -> Option<SocketAddr> {
+    let text = section.text(key, example)?;
+    match text.parse() {
+        Ok(address) => Some(address),
+        Err(_) => {
+            section.refuse(key, &format!("{text:?}"), "must be an IP address and a port", example);
+            None
+        }
+    }
+}

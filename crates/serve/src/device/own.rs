@@ -1,0 +1,259 @@
+//! What a device on files keeps of itself while it is open, and how an open for writing begins and ends.
+
+use super::direct::{self, Opened};
+use super::identity::{self, Mark, Opener, State};
+use super::lock::Found;
+use super::zoned::{self, EraseCounts};
+use super::{
+    DeviceError, FastNote, FastOptions, FastPart, Kind, Mode, NewPart, RAW_WITHOUT_FAST,
+    VOLATILE_FAST, fast, folder, tier,
+};
+use crate::kept::Kept;
+use crate::medium::TAKE_OVER;
+use ftl::Settings;
+use nand::Faults;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+/// A device on files that nobody else has open.
+pub(super) struct Own {
+    pub path: PathBuf,
+    pub what: Description,
+    /// Keeps other processes away.
+    pub lock: File,
+    /// Its generation and its master, as they were written last.
+    pub found: Found,
+    /// It is open for writing: [`Own::begin`].
+    pub begun: bool,
+}
+
+pub(super) enum Description {
+    Folder(Box<folder::Description>),
+    File(direct::Parts),
+}
+
+impl Own {
+    /// A device that was made just now, with this master.
+    pub fn new(path: &Path, what: Description, lock: File, master: &Mark) -> Self {
+        let found = Found { generation: master.generation, master: Some(*master) };
+        Self { path: path.to_owned(), what, lock, found, begun: false }
+    }
+
+    /// What is there, kept from others.
+    pub fn claim(kind: &Kind, mode: Mode) -> Result<Self, DeviceError> {
+        match kind {
+            Kind::Memory { .. } => {
+                let reason = "a device in memory is gone with its process: it cannot be opened";
+                Err(DeviceError::Options(reason.into()))
+            }
+            Kind::Nand { path, .. } => {
+                let (description, found, lock) = folder::claim(path)?;
+                let what = Description::Folder(Box::new(description));
+                Ok(Self { path: path.clone(), what, lock, found, begun: false })
+            }
+            Kind::File { path } => {
+                let (parts, found, lock) = direct::claim(path, mode)?;
+                let what = Description::File(parts);
+                Ok(Self { path: path.clone(), what, lock, found, begun: false })
+            }
+        }
+    }
+
+    /// What its blocks are like, if it is in a file or on a disk.
+    pub fn bands(&self) -> direct::Bands {
+        match &self.what {
+            Description::Folder(_) => direct::Bands::PLAIN,
+            Description::File(parts) => parts.bands,
+        }
+    }
+
+    pub fn uuid(&self) -> u128 {
+        match &self.what {
+            Description::Folder(description) => description.uuid,
+            Description::File(parts) => parts.uuid,
+        }
+    }
+
+    /// What it says of its fast tier.
+    pub fn note(&self) -> Option<&FastNote> {
+        match &self.what {
+            Description::Folder(description) => description.fast.as_ref(),
+            Description::File(parts) => parts.fast.as_ref(),
+        }
+    }
+
+    /// Notes another fast tier, or none.
+    pub fn note_fast(&mut self, note: Option<FastNote>) -> Result<(), DeviceError> {
+        let sum = |note: Option<&FastNote>| identity::tier_sum(note.map(|note| note.uuid.as_str()));
+        let (before, after) = (sum(self.note()), sum(note.as_ref()));
+        // The master knows both while the description may tell either.
+        self.expect_tiers([before, after])?;
+        match &mut self.what {
+            Description::Folder(description) => description.fast = note,
+            Description::File(parts) => parts.fast = note,
+        }
+        self.commit()?;
+        self.expect_tiers([after, after])
+    }
+
+    fn expect_tiers(&mut self, tiers: [u32; 2]) -> Result<(), DeviceError> {
+        match self.found.master {
+            Some(master) if master.tiers != tiers => self.write_master(&Mark { tiers, ..master }),
+            _ => Ok(()),
+        }
+    }
+
+    fn write_master(&mut self, master: &Mark) -> Result<(), DeviceError> {
+        match &self.what {
+            Description::Folder(_) => folder::write_master(&self.path, master)?,
+            Description::File(_) => direct::write_master(&self.path, &self.lock, master)?,
+        }
+        self.found = Found { generation: master.generation, master: Some(*master) };
+        Ok(())
+    }
+
+    /// From here on the device is this process's to write: it is told so to all of its files, and to
+    /// whoever may have it open elsewhere.
+    pub fn begin(&mut self, mut fast: Option<&mut FastPart>) -> Result<(), DeviceError> {
+        let before = self.found.before(self.uuid());
+        let opener = Opener::new(&self.lock);
+        let master = before.next(opener)?.beside(self.note());
+        if let Some(fast) = &mut fast {
+            fast.begin(&master)?;
+        }
+        if let Description::Folder(description) = &mut self.what {
+            folder::mark(&self.path, description, &master)?;
+            self.found = Found { generation: master.generation, master: Some(master) };
+        } else {
+            self.write_master(&master)?;
+        }
+        if let Some(fast) = fast {
+            fast.opened()?;
+        }
+        self.begun = true;
+        if before.state != State::Closed && !before.opener.is_gone(&opener) {
+            tracing::info!(
+                "{}: was not stopped well, and not by a process that had this lock: waiting {} ms for \
+                 a server elsewhere to find that it lost the device",
+                self.path.display(),
+                TAKE_OVER.as_millis()
+            );
+            // What it still writes must not come after what is read here.
+            std::thread::sleep(TAKE_OVER);
+        }
+        Ok(())
+    }
+
+    /// All is durable, and nothing more is written: the files say so.
+    pub fn end(
+        &mut self,
+        fast: Option<&mut FastPart>,
+        counts: Option<&EraseCounts>,
+    ) -> Result<(), DeviceError> {
+        let Some(master) = self.found.master.filter(|_| std::mem::take(&mut self.begun)) else {
+            return Ok(());
+        };
+        if let Some(fast) = fast {
+            fast.close()?;
+        }
+        if let Some(counts) = counts {
+            zoned::keep_counts(&self.path, counts)?;
+        }
+        let master = Mark { state: State::Closed, ..master };
+        if let Description::Folder(description) = &mut self.what {
+            folder::mark(&self.path, description, &master)?;
+            self.found.master = Some(master);
+            return Ok(());
+        }
+        self.write_master(&master)
+    }
+
+    /// Opens what the shards' media are over.
+    pub fn open(
+        &self,
+        fast: Option<&FastPart>,
+        (mode, kept): (Mode, Option<&mut Kept>),
+    ) -> Result<Opened, DeviceError> {
+        let generation = self.found.generation;
+        match &self.what {
+            Description::Folder(description) => {
+                let of = (description.as_ref(), generation);
+                let stores = folder::open(&self.path, of, fast, (mode, kept))?;
+                Ok(Opened { stores, erase_counts: None, unreadable: None })
+            }
+            Description::File(parts) => {
+                direct::open(&self.path, &self.lock, (parts, generation), fast, (mode, kept))
+            }
+        }
+    }
+
+    /// `Err` if it cannot be opened for what its files hold, before anything is written.
+    pub fn examine(&self, fast: Option<&FastPart>) -> Result<(), DeviceError> {
+        if let Some(fast) = fast {
+            fast.check_age(&self.found)?;
+        }
+        match &self.what {
+            Description::Folder(description) => folder::examine(&self.path, description),
+            Description::File(_) => Ok(()),
+        }
+    }
+
+    pub fn commit(&self) -> Result<(), DeviceError> {
+        match &self.what {
+            Description::Folder(description) => folder::commit(&self.path, description),
+            Description::File(parts) => direct::commit(&self.path, &self.lock, parts),
+        }
+    }
+
+    /// Opens its fast tier, if it has one, where it was last or at `place`.
+    pub fn open_fast(
+        &mut self,
+        place: Option<&Path>,
+        mode: Mode,
+    ) -> Result<Option<FastPart>, DeviceError> {
+        let Some(note) = self.note().cloned() else { return Ok(None) };
+        let place = place.unwrap_or(&note.path).to_owned();
+        let mut part = FastPart::open(&note, &place, (&self.path, self.uuid()), mode)?;
+        part.check_age(&self.found)?;
+        if mode == Mode::ReadWrite {
+            part.finish()?;
+            if place != note.path {
+                self.note_fast(Some(FastNote { path: place, ..note }))?;
+            }
+        }
+        Ok(Some(part))
+    }
+
+    /// Makes an empty fast tier and notes it. The next mount begins to use it.
+    pub fn attach(
+        &mut self,
+        options: &FastOptions,
+        settings: &Settings,
+    ) -> Result<(), DeviceError> {
+        let bands = self.bands();
+        let direct_profile = direct::profile(&bands);
+        let (shape, profile, faults, shards, raw) = match &self.what {
+            Description::Folder(own) => {
+                (own.shape, &own.profile, own.faults.clone(), own.shards, own.raw.is_some())
+            }
+            Description::File(own) => {
+                (own.shape, &direct_profile, Faults::default(), own.shards, false)
+            }
+        };
+        if raw {
+            return Err(DeviceError::Options(RAW_WITHOUT_FAST.into()));
+        }
+        let Some(path) = fast::path_of(&options.kind) else {
+            return Err(DeviceError::Options(VOLATILE_FAST.into()));
+        };
+        let geometry = shape.nand(profile, &faults, 0, None)?.geometry();
+        let tier = tier(options, &geometry, (shards, shape.logical_blocks), settings)?;
+        let geometry = shape.nand(profile, &faults, 0, Some(&tier))?.geometry();
+        let device = self.uuid();
+        let new = NewPart { kind: &options.kind, device, shards, geometry };
+        let note = new.create(&self.found.before(device))?;
+        let text = "the device has none yet, so an empty fast tier is attached";
+        tracing::info!(fast = %path.display(), device = %self.path.display(), "{text}");
+        self.note_fast(Some(note))
+    }
+}

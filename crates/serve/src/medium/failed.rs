@@ -1,0 +1,73 @@
+//! Commands that fail: what the rules and the core are told of it, and what a test makes go wrong.
+
+use super::injected::Injector;
+use super::{Job, Medium, Step, What, block_of, data_slot_mut};
+use crate::buffer::Views;
+use crate::ring::Done;
+use flash::{BLOCK_BYTES, MediumError};
+
+impl Medium {
+    /// Whether a command has failed the block that job `index` programs, and its end was not handed over
+    /// yet: who gave the program cannot know. The rules know of the failure as soon as they have judged
+    /// the command; the core hears of it when the command's I/O is done and it is its turn.
+    pub(super) fn fails_untold(&self, index: u32) -> bool {
+        let block = block_of(&self.geometry, self.jobs[index].what);
+        self.jobs.iter().any(|(_, job)| {
+            job.error == Some(MediumError::BlockFailed)
+                && !matches!(job.what, What::Flush)
+                && block_of(&self.geometry, job.what) == block
+        })
+    }
+
+    /// Ends a program as one of a block that has failed.
+    pub(super) fn refuse(&mut self, index: u32) {
+        let job = &mut self.jobs[index];
+        (job.refused, job.timed, job.step) = (true, true, Step::Done);
+        job.error = Some(MediumError::BlockFailed);
+        self.done.push_back(index);
+    }
+
+    /// The I/O of a job failed. What makes a block bad is told to the rules, too: they hold to it, and it
+    /// is still bad after a restart.
+    pub(super) fn fail_job(&mut self, index: u32, error: MediumError) {
+        let job = &mut self.jobs[index];
+        if job.error.is_some() {
+            return;
+        }
+        job.error = Some(error);
+        match job.what {
+            What::Program { slot, .. } if error == MediumError::BlockFailed => {
+                self.nand.fail_program(slot);
+            }
+            What::Erase { block } if error == MediumError::BlockFailed => {
+                self.nand.fail_erase(block);
+            }
+            _ => {}
+        }
+    }
+
+    /// What a test wants to go wrong with I/O does.
+    pub(super) fn with_fault(&mut self, done: Done) -> Done {
+        let what = self.jobs[done.index].what;
+        let changes = matches!(what, What::Program { .. } | What::Erase { .. });
+        let fails = |injector: &mut Box<Injector>| changes && injector.fails_io();
+        let failed = self.injector.as_mut().is_some_and(fails);
+        if failed { Done { result: -libc::EIO, ..done } } else { done }
+    }
+}
+
+/// Flips a bit of what a read brought into memory of its own. Memory that is lent holds the medium's
+/// only copy, and stays as it is.
+pub(super) fn flip(injector: &mut Injector, job: &mut Job, count: u32, views: &mut Views) {
+    if let Some(scratch) = &mut job.scratch {
+        match job.into {
+            Some(into) => {
+                let at = views.span(into, count);
+                let bytes = count as usize * BLOCK_BYTES;
+                // SAFETY: the target of this read, which has ended; nobody else has it.
+                injector.flip(unsafe { std::slice::from_raw_parts_mut(at, bytes) });
+            }
+            None => injector.flip(data_slot_mut(scratch, 0)),
+        }
+    }
+}

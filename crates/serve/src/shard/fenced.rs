@@ -1,0 +1,53 @@
+//! How a shard finds that another server has the device, and what it still does then.
+
+use super::{Life, Shard};
+use crate::medium::Lost;
+use crate::ring::Owner;
+use flash::{Instant, RequestError, SECOND};
+
+/// How long clients may take to receive that nothing goes on.
+const LAST_WORDS_NS: u64 = SECOND / 2;
+
+impl Shard {
+    /// Looks at the generation when that is due.
+    pub(super) fn look(&mut self) {
+        if let Some(watch) = self.engine.medium.watch()
+            && watch.due_in().is_zero()
+        {
+            watch.look(&mut self.ring);
+        }
+    }
+
+    /// When the next look is due.
+    pub(super) fn look_due(&mut self, now: Instant) -> Option<Instant> {
+        let watch = self.engine.medium.watch()?;
+        Some(now + u64::try_from(watch.due_in().as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    /// Another server has the device: every request is answered with an error, and nothing more is
+    /// written. Their memory is the shard's until the kernel has let go of it.
+    pub(super) fn end_fenced(&mut self, lost: Lost) {
+        tracing::error!(shard = self.me, "{}: {lost}", self.shared.places.0);
+        self.life = Life::Draining;
+        self.stop_listening();
+        let requests: Vec<u32> = self.requests.iter().map(|(index, _)| index).collect();
+        for index in requests {
+            self.abandoned.extend(self.requests[index].abandon(RequestError::Failed));
+            self.answer(index);
+        }
+        let deadline = self.clock.now() + LAST_WORDS_NS;
+        let mut done = Vec::new();
+        loop {
+            let now = self.clock.now();
+            self.send_replies(now);
+            let told = self.connections.iter().all(|(_, connection)| connection.outbox.is_empty());
+            if told || now >= deadline || self.ring.enter(Some(SECOND / 50), &mut done).is_err() {
+                break;
+            }
+            // The medium's are of commands that nobody waits for any more.
+            for done in done.drain(..).filter(|done| done.owner != Owner::Medium) {
+                self.completed(now, done);
+            }
+        }
+    }
+}

@@ -23,7 +23,10 @@ impl Ftl {
         } else {
             (self.bands.free, self.host_floor())
         };
-        free >= floor && room >= self.host.requests[index].blocks || free > floor
+        let blocks = self.host.requests[index].blocks;
+        // Where all stands still, GC waits for nobody: what is invalid lies in open bands, and only
+        // writes that fill these bring it within reach. One slot is for the commit record.
+        free > floor || room >= blocks && free >= floor || room > blocks && self.host.borrowing
     }
 
     /// All blocks of an atomic write are programmed: its commit record decides it.

@@ -60,6 +60,8 @@ struct Rig {
     busy: BTreeSet<u32>,
     random: Random,
     lies: bool,
+    /// Turns in a row after which nothing was under way.
+    idle_turns: u32,
 }
 
 impl Rig {
@@ -134,7 +136,10 @@ impl Rig {
         virtual_turn(&mut self.engine, &mut self.ring, &mut self.now).expect("the ring works");
         self.take_finished(met);
         if let Some((_, oldest)) = self.given.first_key_value() {
+            // What the ring has just ended is dealt with in the next turn.
             let idle = self.ring.under_way() == 0 && self.engine.deadline().is_none();
+            self.idle_turns = if idle { self.idle_turns + 1 } else { 0 };
+            let idle = self.idle_turns > 1;
             let late = self.now > oldest.at + BOUND_NS;
             let state = || {
                 let index = self.engine.late_index();
@@ -234,7 +239,8 @@ fn run(seed: u64, met: &mut Met) {
     engine.medium.inject(injections, 0);
     let model = vec![BTreeSet::from([0]); BLOCKS as usize];
     let (given, busy) = (BTreeMap::new(), BTreeSet::new());
-    let mut rig = Rig { engine, ring, now, given, next: 0, model, busy, random, lies };
+    let mut rig =
+        Rig { engine, ring, now, given, next: 0, model, busy, random, lies, idle_turns: 0 };
     while rig.next < PIECES || !rig.given.is_empty() {
         while rig.next < PIECES && rig.given.len() < DEPTH {
             rig.submit();

@@ -65,6 +65,12 @@ impl FileStore {
         Ok(Self { data, oob, blocks, fence, geometry: *geometry })
     }
 
+    /// From here on data is written to `file`.
+    #[cfg(test)]
+    pub fn replace_data(&mut self, file: File) {
+        self.data = file;
+    }
+
     /// Looks at the generation through the page cache, as all of the folder is read.
     pub fn watch(&self) -> Option<Watch> {
         let file = self.fence.file.try_clone().ok()?;

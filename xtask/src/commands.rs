@@ -1,5 +1,5 @@
 //! The commands themselves: each a short list of programs to run in order, stopping at the first
-//! that fails.
+//! that fails, but for the tests, which are all run.
 
 use crate::steps::Steps;
 use crate::{cargo_path, root, tidy};
@@ -42,22 +42,23 @@ fn test_steps(steps: &mut Steps, metadata: &Value, args: &[String]) -> Result<()
     let every = ["--lib", "--bins", "--test", "it"];
     let build = ["test", "--workspace", "--no-run", "--test", "e2e"];
     steps.cargo("build", &[&build[..], &every].concat(), &[])?;
-    steps.cargo(
-        "unit, model, simulation",
-        &[&["test", "--workspace"][..], &every].concat(),
-        args,
-    )?;
-    steps.cargo("examples in documents", &["test", "--workspace", "--doc"], args)?;
+    // What fails does not keep the rest from being tried: who waits for it all learns of it all.
+    let units = [&["test", "--workspace", "--no-fail-fast"][..], &every].concat();
+    let mut results = vec![steps.cargo("unit, model, simulation", &units, args)];
+    let documents = &["test", "--workspace", "--no-fail-fast", "--doc"];
+    results.push(steps.cargo("examples in documents", documents, args));
     if has_feature(metadata, "lab", "mutants") {
-        mutants(steps, args)?;
+        results.push(mutants(steps, args));
     }
-    steps.cargo("real clients", E2E, args)?;
-    if !args.is_empty() {
-        return Ok(());
+    results.push(steps.cargo("real clients", E2E, args));
+    if args.is_empty() {
+        // A part of them where the system refuses io_uring, as in many containers.
+        let part = [E2E, &["--", "clients::", "hostile::", "kill::", "tier::"]].concat();
+        let threads = [("WEIR_E2E_DRIVER", "threads")];
+        results.push(steps.cargo_where("without io_uring", &part, &[], &threads));
     }
-    // A part of them where the system refuses io_uring, as in many containers.
-    let part = [E2E, &["--", "clients::", "hostile::", "kill::", "tier::"]].concat();
-    steps.cargo_where("without io_uring", &part, &[], &[("WEIR_E2E_DRIVER", "threads")])
+    let failed: Vec<String> = results.into_iter().filter_map(Result::err).collect();
+    if failed.is_empty() { Ok(()) } else { Err(failed.join("\n")) }
 }
 
 /// The tests that plant a bug in the FTL and demand that a checker finds it. The other tests of the

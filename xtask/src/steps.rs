@@ -20,6 +20,8 @@ struct Step {
     name: &'static str,
     took: Duration,
     tests: Tests,
+    /// Those that failed, by name.
+    failures: Vec<String>,
     good: bool,
 }
 
@@ -68,10 +70,10 @@ impl Steps {
         let mut child =
             command.stdout(Stdio::piped()).spawn().map_err(|e| format!("{shown}: {e}"))?;
         let said = child.stdout.take().expect("it was piped");
-        let tests = passed_on(BufReader::new(said), &mut std::io::stdout());
+        let (tests, failures) = passed_on(BufReader::new(said), &mut std::io::stdout());
         let status = child.wait().map_err(|error| format!("{shown}: {error}"))?;
         let good = status.success();
-        self.done.push(Step { name, took: begun.elapsed(), tests, good });
+        self.done.push(Step { name, took: begun.elapsed(), tests, failures, good });
         if good {
             Ok(())
         } else {
@@ -110,6 +112,11 @@ impl Steps {
         }
         text.push_str(&line("all", self.begun.elapsed(), all));
         text.push('\n');
+        for step in &self.done {
+            for failure in &step.failures {
+                text.push_str(&format!("\nfailed in {}: {failure}", step.name));
+            }
+        }
         text
     }
 }
@@ -143,17 +150,22 @@ impl Tests {
     }
 }
 
-/// Copies line by line, and counts what test runners say.
-fn passed_on(mut from: impl BufRead, to: &mut impl Write) -> Tests {
-    let mut tests = Tests::default();
+/// Copies line by line, counts what test runners say, and notes the names of what failed.
+fn passed_on(mut from: impl BufRead, to: &mut impl Write) -> (Tests, Vec<String>) {
+    let (mut tests, mut failures) = (Tests::default(), Vec::new());
     let mut line = Vec::new();
     // A pipe that breaks ends here; the exit status of the program tells the rest.
     while from.read_until(b'\n', &mut line).is_ok_and(|bytes| bytes > 0) {
         let _ = to.write_all(&line).and_then(|()| to.flush());
-        tests = tests.and(Tests::of(&String::from_utf8_lossy(&line)));
+        let text = String::from_utf8_lossy(&line);
+        tests = tests.and(Tests::of(&text));
+        // "test group::name ... FAILED"
+        let failed =
+            text.trim_end().strip_prefix("test ").and_then(|t| t.strip_suffix(" ... FAILED"));
+        failures.extend(failed.map(str::to_owned));
         line.clear();
     }
-    tests
+    (tests, failures)
 }
 
 /// Each skip once, in order.
@@ -177,12 +189,13 @@ mod tests {
 
     #[test]
     fn closing_lines_are_counted_and_all_is_passed_on() {
-        let said = "running 3 tests\ntest a ... ok\n\n\
+        let said = "running 3 tests\ntest a ... ok\ntest b::c ... FAILED\n\n\
             test result: ok. 5 passed; 0 failed; 1 ignored; 0 measured; 2 filtered out; finished in 0.1s\n\
             test result: FAILED. 2 passed; 3 failed; 0 ignored; 0 measured; 0 filtered out\nno newline";
         let mut shown = Vec::new();
-        let tests = passed_on(said.as_bytes(), &mut shown);
+        let (tests, failures) = passed_on(said.as_bytes(), &mut shown);
         assert_eq!(tests, Tests { passed: 7, failed: 3, ignored: 1 });
+        assert_eq!(failures, ["b::c"]);
         assert_eq!(String::from_utf8(shown).unwrap(), said);
     }
 

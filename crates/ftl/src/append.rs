@@ -426,7 +426,7 @@ impl Ftl {
     pub(crate) fn allocate_page(&mut self, open: u32) -> u32 {
         let block = self.opens[open].block;
         let vital = !self.tells_vital() || self.geometry.is_fast(block);
-        let order = self.durable.open(open, vital);
+        let order = self.durable.open(open, vital, self.sequence_next);
         let slots_per_page = self.geometry.slots_per_page;
         let band = &mut self.bands[block];
         let written = band.slots_written;
@@ -452,6 +452,7 @@ impl Ftl {
 
     /// Puts one slot into an assembling page and says where it is.
     pub(crate) fn put(&mut self, page: u32, append: Append) -> SlotId {
+        let (watermark, vouches) = self.told_of_others(page, &append);
         let entry = &mut self.pages[page];
         let slot = SlotId(entry.slot.0 + entry.slots.len() as u32);
         let header = Header {
@@ -462,6 +463,8 @@ impl Ftl {
             payload_crc: append.payload_crc,
             argument: append.argument,
             group: append.group,
+            watermark,
+            vouches,
         };
         let oob = encode_header(&header, slot, self.uuid_crc);
         entry.slots.push(SlotWrite { oob, data: append.data });
@@ -537,10 +540,14 @@ impl Ftl {
 
     pub(crate) fn pad(&mut self, page: u32) {
         while (self.pages[page].slots.len() as u32) < self.pages[page].room {
-            self.counters.slots_padded += 1;
-            let append = Append::record(Kind::Pad, 0, 0, 0, self.empty_crc, Owner::Nobody);
-            self.put(page, append);
+            self.pad_slot(page);
         }
+    }
+
+    pub(crate) fn pad_slot(&mut self, page: u32) {
+        self.counters.slots_padded += 1;
+        let append = Append::record(Kind::Pad, 0, 0, 0, self.empty_crc, Owner::Nobody);
+        self.put(page, append);
     }
 
     pub(crate) fn queue_page(&mut self, page: u32) {
@@ -627,6 +634,7 @@ impl Ftl {
             self.checkpoint_page_ended(page, Ok(()));
         } else {
             self.settle(open, index, order);
+            self.note_to_vouch(page);
         }
         for index in 0..self.pages[page].owners.len() {
             self.tell(self.pages[page].owners[index]);

@@ -21,7 +21,7 @@
 use crate::append::{Append, NONE, Owner, Page};
 use crate::config::Settings;
 use crate::counting::Counting;
-use crate::format::{CHUNK_ENTRIES, Footer, Kind, ROOT_PAGES, Root, root_shape};
+use crate::format::{CHUNK_ENTRIES, Footer, Kind, ROOT_PAGES, Root, VERSION, root_shape};
 use crate::policy::Purpose;
 use crate::staging::Staging;
 use crate::{BandState, Ftl, Mutant, Phase};
@@ -62,6 +62,8 @@ pub(crate) struct Checkpoint {
     pub counting: Option<Box<Counting>>,
     /// The next content of the one being written.
     pub staging: Staging,
+    /// The last complete one has every version and record of a lower sequence.
+    pub sequence_covered: u64,
     /// Name, bands (with their open entries) of the one being written.
     next_order: u64,
     sequence_begun: u64,
@@ -233,6 +235,7 @@ impl Ftl {
 
     fn append_roots(&mut self, position: u32) {
         let root = Root {
+            version: VERSION,
             uuid: self.uuid,
             checkpoint: self.checkpoint.next_order,
             bands: self.layout.bands,
@@ -429,6 +432,7 @@ impl Ftl {
         self.counters.checkpoints += 1;
         self.settling = false;
         self.checkpoint.order = self.checkpoint.next_order;
+        self.checkpoint.sequence_covered = self.checkpoint.sequence_begun;
         let bands = self.close_checkpoint_bands();
         let old = std::mem::replace(&mut self.checkpoint.bands, bands);
         self.rebase();

@@ -42,6 +42,7 @@ mod in_flight;
 mod lost;
 mod map;
 mod mapping;
+mod missing;
 mod mount;
 mod moves;
 mod mutant;
@@ -63,9 +64,10 @@ mod streams;
 mod switch;
 mod tier;
 mod units;
+mod vouching;
 mod waiting;
 
-pub use api::{Core, Input, MountError, MountReport, Output, Rebuilt};
+pub use api::{Core, DamagedSlot, Input, MountError, MountReport, Output, Rebuilt};
 pub use checkpoint::checkpoint_slots;
 pub use config::{FormatOptions, LABEL_BYTES_MAX, Settings};
 pub use detach::LostTier;
@@ -94,6 +96,7 @@ use flush::Flush;
 use format::CheckpointLayout;
 use host::Host;
 use map::Map;
+use missing::Refused;
 use mount::Mount;
 use moves::Move;
 use policy::Policies;
@@ -109,6 +112,7 @@ use streams::Streams;
 use switch::Switches;
 use tier::Tier;
 use units::{ReadOp, ReadPurpose, Unit};
+use vouching::Vouching;
 
 /// Where the FTL is in its life.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -154,6 +158,8 @@ pub struct Ftl {
     /// Highest order that recovery met.
     durable_seen: u64,
     durable: Durable,
+    /// What slots to come vouch for.
+    vouching: Vouching,
     commit: Commit,
     /// `safe_below` or `durable_below` rose since waiters and draining bands were looked at.
     durable_rose: bool,
@@ -204,6 +210,8 @@ pub struct Ftl {
     layout: CheckpointLayout,
     open_table: Vec<u8>,
     mount: Option<Box<Mount>>,
+    /// Blocks that may have held something newer than what recovery found.
+    refused: Option<Refused>,
     counters: Counters,
     switches: Switches,
     profiled: Profiled,
@@ -260,7 +268,7 @@ impl Ftl {
 
     /// When to give [`Input::Deadline`] if nothing happens before.
     pub fn deadline(&self) -> Option<Instant> {
-        let others = [self.scrub_deadline(), self.mapping_deadline()];
+        let others = [self.scrub_deadline(), self.mapping_deadline(), self.vouching_deadline()];
         self.work_deadline().into_iter().chain(others.into_iter().flatten()).min()
     }
 
@@ -513,6 +521,7 @@ impl Ftl {
             self.dispatch_all();
         }
         self.scrub_pump();
+        self.vouch_at_rest();
     }
 
     /// Pads the pages that have waited long enough.
@@ -657,6 +666,7 @@ impl Ftl {
             sequence_next: 1,
             durable_seen: 0,
             durable: Durable::new(1, !geometry.durable_at_completion),
+            vouching: Vouching::default(),
             commit: Commit::default(),
             durable_rose: false,
             drain_check: false,
@@ -690,6 +700,7 @@ impl Ftl {
             layout,
             open_table: Vec::new(),
             mount: None,
+            refused: None,
             counters: Counters::default(),
             switches: Switches::default(),
             profiled: Profiled::default(),

@@ -11,7 +11,7 @@
 //! 4. *Scan*: every page of the bands that were open at the checkpoint or opened after it, and of
 //!    those whose first slot is damaged. If a part of the content was lost, or no footer is sound,
 //!    of every band (see `rebuild`).
-//! 5. *Replay* (see `replay`).
+//! 5. *Replay* (see `replay`), with what is missing and what is damaged (see `missing`).
 //! 6. A new checkpoint in the background; where only a part of the map is kept in DRAM, this is when
 //!    what is valid is counted (see `counting`), and every band is read if a part of the map is lost.
 //!
@@ -26,6 +26,7 @@ use crate::format::{
     may_be_root, root_shape, uuid_crc,
 };
 use crate::map::Map;
+use crate::missing::Missing;
 use crate::rebuild::Rebuild;
 use crate::reclaim::RESERVE_BANDS;
 use crate::replay::Candidate;
@@ -97,6 +98,7 @@ pub(crate) struct Mount {
     pub found: Vec<bool>,
     pub table: Vec<u8>,
     pub candidates: Vec<Candidate>,
+    pub missing: Missing,
     pub rebuild: Option<Rebuild>,
     pub report: MountReport,
     error: Option<MountError>,
@@ -235,6 +237,7 @@ impl Ftl {
             found: Vec::new(),
             table: Vec::new(),
             candidates: Vec::new(),
+            missing: Missing::default(),
             rebuild: None,
             report: MountReport { bands_probed: probed, ..MountReport::default() },
             error: None,
@@ -560,6 +563,7 @@ impl Ftl {
         self.rebuild_if_needed(mount);
         let everything = mount.rebuild.is_some();
         self.lose_chunks(mount);
+        let roots: BTreeSet<BlockId> = mount.roots.iter().map(|(block, _)| *block).collect();
         for block in self.bands.ids() {
             let probe = mount.probes[block.0 as usize];
             let byte = mount.table.get(block.0 as usize / 8).copied().unwrap_or(0);
@@ -570,7 +574,8 @@ impl Ftl {
                 (Probe::Skipped | Probe::Erased, _) => false,
                 (_, Some(header)) if header.kind == Kind::Root => false,
                 (_, Some(header)) => everything || open || header.order >= footer.checkpoint,
-                (_, None) => true,
+                // What is beside it is damaged; the root record itself is not.
+                (_, None) => !roots.contains(&block),
             };
             if let Some(header) = header {
                 self.bands[block].first_order = header.order;

@@ -32,6 +32,8 @@ pub enum Mutant {
     RenumberRelocated,
     /// Recovery does not check payloads of what it replays.
     TrustTornPages,
+    /// Recovery takes whatever it cannot read for torn by the power cut.
+    TakeDamageForTorn,
     /// Recovery skips bands that were open at the checkpoint.
     SkipOpenBands,
     /// Recovery does not look for the copy of a root record.
@@ -84,6 +86,7 @@ impl Mutant {
         Self::ForgetPairing,
         Self::RenumberRelocated,
         Self::TrustTornPages,
+        Self::TakeDamageForTorn,
         Self::SkipOpenBands,
         Self::IgnoreSecondRoot,
         Self::NeverRebuild,

@@ -551,6 +551,7 @@ impl Ftl {
             self.give_relocation(chunk);
             return;
         }
+        self.vouch_again(&header);
         let fresh = self.is_mutant(Mutant::RenumberRelocated);
         let sequence = if fresh { self.next_sequence() } else { header.sequence };
         let point = if destaged && self.bands[source].stays {

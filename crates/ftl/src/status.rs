@@ -38,6 +38,10 @@ pub(crate) struct Counters {
     pub bands_opened_host: u64,
     pub bands_retired: u64,
     pub blocks_poisoned: u64,
+    /// What the mount found, see [`crate::MountReport`].
+    pub slots_damaged: u64,
+    pub blocks_lost: u64,
+    pub blocks_refused: u64,
     pub units_gone: u64,
     pub victims: u64,
     pub refreshes: u64,
@@ -198,9 +202,17 @@ impl Ftl {
 
     fn warnings(&self) -> Vec<String> {
         let mut warnings = self.slo_warnings();
+        warnings.extend(self.damage_warning());
         warnings.extend(self.spare_warning());
         warnings.extend(self.rebuilt_late().map(|rebuilt| rebuilt.to_string()));
         warnings
+    }
+
+    fn damage_warning(&self) -> Option<String> {
+        let c = &self.counters;
+        let (damaged, lost, refused) = (c.slots_damaged, c.blocks_lost, c.blocks_refused);
+        let none = damaged + lost + refused == 0;
+        (!none).then(|| crate::api::say_damage(damaged, lost, refused))
     }
 
     /// Every band.
@@ -384,6 +396,9 @@ impl Ftl {
             ("bands_opened", c.bands_opened),
             ("bands_retired", c.bands_retired),
             ("blocks_poisoned", c.blocks_poisoned),
+            ("slots_damaged", c.slots_damaged),
+            ("blocks_lost", c.blocks_lost),
+            ("blocks_refused", c.blocks_refused),
             ("units_gone", c.units_gone),
             ("victims", c.victims),
             ("refreshes", c.refreshes),

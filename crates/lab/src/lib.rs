@@ -39,6 +39,7 @@ pub mod lost_map;
 pub mod mail;
 pub mod map_reads;
 pub mod medium;
+pub mod missed;
 pub mod model;
 mod packed;
 pub mod parallel;

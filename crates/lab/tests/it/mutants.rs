@@ -10,6 +10,7 @@ use lab::crash::{CrashOptions, explore};
 use lab::damage::survive_damage;
 use lab::device::Manner;
 use lab::driver::Plant;
+use lab::missed::survive_missing;
 use lab::parallel::{SeedFailure, for_each_seed};
 use lab::raw_crash::{RawCrashOptions, explore_ids};
 use lab::rot::{survive_map_rot, survive_rot};
@@ -30,6 +31,9 @@ fn suite(seed: u64, plant: Plant) -> Result<(), lab::Failure> {
     options.plant = plant;
     survive_damage(seed, &options)?;
     survive_rot(seed, &options)?;
+    if seed % 4 == 1 {
+        survive_missing(seed, &options)?;
+    }
     explore(seed, &options).map(|_| ())
 }
 

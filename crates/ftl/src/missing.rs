@@ -224,16 +224,9 @@ impl Ftl {
         unknown: &[SlotId],
         footer: &Footer,
     ) {
-        let candidates = mount.candidates.iter().map(|candidate| candidate.sequence);
-        let vouched = missing.vouchers.iter().map(|voucher| voucher.sequence);
-        let mut known: Vec<u64> = candidates
-            .chain(vouched)
-            .filter(|&sequence| sequence >= footer.sequence_begun)
-            .collect();
-        known.sort_unstable();
-        known.dedup();
+        let known = sequences_known(mount, missing, footer);
         let latest = unknown.iter().filter_map(|&slot| {
-            let range = self.sequences_around(slot, missing, footer);
+            let range = self.sequences_around(slot, missing, footer, &known);
             last_gap(&known, range)
         });
         let Some(latest) = latest.max() else { return };
@@ -255,14 +248,21 @@ impl Ftl {
         self.refused = Some(Refused { except: sound });
     }
 
-    /// The sequences that what was in `slot` may have had: a band is filled in their order.
+    /// The sequences that what was in `slot` may have had: a band is filled in their order. It is damaged
+    /// whatever the watermark says, so it may have been the last one of all, above every one that is
+    /// `known`.
     fn sequences_around(
         &self,
         slot: SlotId,
         missing: &Missing,
         footer: &Footer,
+        known: &[u64],
     ) -> std::ops::Range<u64> {
-        let all = footer.sequence_begun..missing.watermark;
+        if footer.clean {
+            // Nothing was appended after the checkpoint, whatever it was.
+            return 0..0;
+        }
+        let all = footer.sequence_begun..above_all(known, missing) + 1;
         let (block, page) = (self.geometry.block_of(slot), self.geometry.page_in_block(slot));
         let Some(seen) = missing.seen.get(&block) else { return all };
         let told = |of_page: &&(u64, u64, u64)| of_page.0 != u64::MAX;
@@ -278,11 +278,32 @@ impl Ftl {
     }
 }
 
+/// The sequences from the checkpoint on that somebody has or vouches for, in order.
+fn sequences_known(mount: &Mount, missing: &Missing, footer: &Footer) -> Vec<u64> {
+    let candidates = mount.candidates.iter().map(|candidate| candidate.sequence);
+    let vouched = missing.vouchers.iter().map(|voucher| voucher.sequence);
+    let mut known: Vec<u64> =
+        candidates.chain(vouched).filter(|&sequence| sequence >= footer.sequence_begun).collect();
+    known.sort_unstable();
+    known.dedup();
+    known
+}
+
+/// The first sequence above all that anything tells of.
+fn above_all(known: &[u64], missing: &Missing) -> u64 {
+    missing.watermark.max(known.last().map_or(0, |&last| last + 1))
+}
+
 /// Atomic writes below the watermark were programmed whole, so what is not found of one is lost. One without
 /// its commit record may have failed and been undone; but where a slot is damaged of which nobody
 /// knows what it held, that may have been the record. A write that failed may have happened or not.
-fn miss_members(mount: &mut Mount, missing: &Missing, footer: &Footer, record_may_be_lost: bool) {
-    let range = footer.sequence_begun..missing.watermark;
+///
+/// Such a slot may have been of an atomic write above the watermark, too: of one that is not found
+/// whole no member is known to be the newest.
+fn miss_members(mount: &mut Mount, missing: &Missing, footer: &Footer, one_is_unknown: bool) {
+    let known = sequences_known(mount, missing, footer);
+    let end = if one_is_unknown { above_all(&known, missing) } else { missing.watermark };
+    let range = footer.sequence_begun..end;
     let mut groups: BTreeMap<u64, (u32, u8)> = BTreeMap::new();
     let mut committed = BTreeSet::new();
     for candidate in mount.candidates.iter().filter(|it| range.contains(&it.sequence)) {
@@ -296,14 +317,15 @@ fn miss_members(mount: &mut Mount, missing: &Missing, footer: &Footer, record_ma
     }
     for (sequence, (lba, last)) in groups {
         let has_record = committed.contains(&sequence);
-        if !has_record && !record_may_be_lost {
+        if !has_record && !one_is_unknown {
             continue;
         }
         for at in 0..=u32::from(last) {
             let voucher = Voucher { lba: lba.saturating_add(at), sequence, record: false };
             mount.candidates.push(Candidate::vouched(&voucher, Kind::Data, 0));
         }
-        if !has_record {
+        // Above the watermark a cut may have undone it: nothing of it is shown then.
+        if !has_record && sequence < missing.watermark {
             let voucher = Voucher { lba, sequence, record: true };
             let mut commit = Candidate::vouched(&voucher, Kind::Commit, 0);
             commit.group = (0, last);

@@ -17,7 +17,7 @@
 //!   are when its commit record is programmed;
 //! - the queue is bounded. What falls out of it nobody vouches for.
 
-use crate::append::{Append, NONE, Owner};
+use crate::append::{Append, NONE, Owner, Point};
 use crate::format::{Header, Kind, Voucher, vouched_by};
 use crate::policy::Purpose;
 use crate::{Ftl, Phase};
@@ -128,7 +128,12 @@ impl Ftl {
                 kind => self.vouching.push(Voucher { record: kind == Kind::Trim, ..voucher }),
             }
         }
-        if self.vouching.waiting.len() > before {
+        let waiting = self.vouching.waiting.len();
+        if self.vouching.since.is_none() && waiting > 0 {
+            // There may be room for what there was none for.
+            self.vouching.since = Some(self.now);
+        }
+        if waiting > before {
             self.vouching.since = Some(self.now);
             self.vouching.budget = (self.vouching.budget + 1).min(BUDGET_MAX);
         }
@@ -156,7 +161,8 @@ impl Ftl {
     }
 
     /// The host rests: what was acknowledged last is vouched for by nobody, as nothing was written
-    /// since. A page of padding says it, where a band is open.
+    /// since. A page of padding says it, where there is room for one; else the next program that ends has
+    /// it tried again.
     pub(crate) fn vouch_at_rest(&mut self) {
         if self.vouching_deadline().is_none_or(|at| self.now < at) {
             return;
@@ -167,17 +173,9 @@ impl Ftl {
             return;
         }
         for _ in 0..PAGES_AT_ONCE {
-            let rests = |point: &crate::append::Point| {
-                point.purpose == Purpose::Host && point.page == NONE && point.has_open()
-            };
-            let fast =
-                (0..self.points.len()).find(|&at| self.on_fast(at) && rests(&self.points[at]));
-            let point = fast.or_else(|| self.points.iter().position(rests));
-            let Some((point, page)) = point.and_then(|at| Some((at, self.page_of(at)?))) else {
-                return;
-            };
+            let Some((point, page)) = self.page_at_rest() else { return };
             self.vouching.budget = self.vouching.budget.saturating_sub(PAGES_PER_PAGE);
-            let room = self.pages[page].room as usize;
+            let room = self.pages[page].room as usize - self.pages[page].slots.len();
             let wanted = self.vouching.waiting.len().clamp(1, room);
             for _ in 0..wanted {
                 self.pad_slot(page);
@@ -195,5 +193,15 @@ impl Ftl {
         self.vouching.since = (!self.vouching.waiting.is_empty()).then_some(self.now);
         self.want_flush();
         self.stirred = true;
+    }
+
+    /// A page of an append point of the host that nobody is filling, of an open band before one that has
+    /// to be begun, as far as the host may begin one. What GC has left is GC's.
+    fn page_at_rest(&mut self) -> Option<(usize, u32)> {
+        let rests = |point: &Point| point.purpose == Purpose::Host && point.page == NONE;
+        let mut points: Vec<usize> =
+            (0..self.points.len()).filter(|&at| rests(&self.points[at])).collect();
+        points.sort_by_key(|&at| (!self.points[at].has_open(), !self.on_fast(at)));
+        points.into_iter().find_map(|at| Some((at, self.page_of(at)?)))
     }
 }

@@ -47,6 +47,8 @@ struct Unsound {
 struct Seen {
     /// Pages up to the last sound one.
     pages: u32,
+    /// The last page that is not sound.
+    unsound_last: u32,
     /// By page: the lowest and the highest sequence of what was new there and later than the
     /// checkpoint, and its order.
     of_page: BTreeMap<u32, (u64, u64, u64)>,
@@ -93,6 +95,12 @@ impl Ftl {
     pub(crate) fn miss(&mut self, mount: &mut Mount) {
         let footer = mount.footer.expect("a scan has a footer");
         let mut missing = std::mem::take(&mut mount.missing);
+        for unsound in &missing.unsound {
+            let page = self.geometry.page_in_block(unsound.slot);
+            if let Some(seen) = missing.seen.get_mut(&self.geometry.block_of(unsound.slot)) {
+                seen.unsound_last = seen.unsound_last.max(page);
+            }
+        }
         missing.watermark = missing.watermark.max(footer.sequence_begun);
         if self.is_mutant(Mutant::TakeDamageForTorn) {
             mount.report.pages_torn += missing.unsound.len() as u64;
@@ -120,6 +128,12 @@ impl Ftl {
                 }
                 None => {}
             }
+        }
+        if std::env::var("DBG").is_ok() {
+            eprintln!("MISS watermark {} begun {} checkpoint {} clean {} unsound {:?} unknown {:?} failing {:?}", missing.watermark, footer.sequence_begun, footer.checkpoint, footer.clean, missing.unsound, unknown, self.bands.ids().filter(|b| self.bands[*b].failing).collect::<Vec<_>>());
+            for (b, seen) in &missing.seen { eprintln!("  {b:?} first {} {:?}", self.bands[*b].first_order, seen); }
+            for c in &mount.candidates { eprintln!("   cand {:?}", c); }
+            eprintln!("   vouchers {:?}", missing.vouchers);
         }
         miss_members(mount, &missing, &footer, !unknown.is_empty());
         self.suspect(mount, &missing, &unknown, &footer);
@@ -188,12 +202,22 @@ impl Ftl {
             return true;
         }
         let Some(seen) = missing.seen.get(&block) else { return false };
+        if tells_torn {
+            // With one page at most, a torn erase explains the others.
+            return seen.pages > 1 && !self.is_torn(block, page, seen);
+        }
         let durable =
             |&(lowest, _, _): &(u64, u64, u64)| lowest != u64::MAX && lowest < missing.watermark;
-        let partner =
-            self.geometry.pairing_of(block).last_partner(page, self.geometry.pages_per_block);
-        tells_torn && seen.pages > partner + 1
-            || seen.of_page.range(page..).any(|(_, of_page)| durable(of_page))
+        seen.of_page.range(page..).any(|(_, of_page)| durable(of_page))
+    }
+
+    /// Whether one program that was cut off explains that `page` of `block` is unreadable: that of the
+    /// last page there, behind all that is sound, which takes pages with it that share its cells.
+    fn is_torn(&self, block: BlockId, page: u32, seen: &Seen) -> bool {
+        let pages = self.geometry.pages_per_block;
+        let mut destroyed = self.geometry.pairing_of(block).earlier_partners(seen.unsound_last, pages);
+        let behind = seen.unsound_last >= seen.pages;
+        behind && (page == seen.unsound_last || destroyed.any(|earlier| earlier == page))
     }
 
     /// A program that a power cut stopped never leaves what can be read and is wrong.

@@ -84,11 +84,13 @@ impl Ftl {
             };
             let block = self.geometry.block_of(slot);
             let header = decode_header(&read.oob, slot, self.uuid_crc).filter(|_| readable);
+            if header.as_ref().is_some_and(|it| it.order < self.bands[block].first_order) {
+                // Left from before the band's last erase, which a power cut undid in part.
+                continue;
+            }
             let trusting = self.is_mutant(Mutant::TrustTornPages);
             let Some(header) = header.filter(|header| header.payload_crc == read.crc || trusting)
             else {
-                // Left from before the band's last erase, or not.
-                let header = header.filter(|it| it.order >= self.bands[block].first_order);
                 mount.missing.note_unsound(slot, readable, header);
                 match (&mut rebuild, header) {
                     (Some(rebuild), Some(header)) if header.order < name => {
@@ -107,9 +109,7 @@ impl Ftl {
             let page = self.geometry.page_in_block(slot);
             let band = &mut self.bands[block];
             band.slots_written = band.slots_written.max((page + 1) * self.geometry.slots_per_page);
-            if header.order >= band.first_order {
-                mount.missing.note_sound(block, page, &header, footer.sequence_begun);
-            }
+            mount.missing.note_sound(block, page, &header, footer.sequence_begun);
             self.durable_seen = self.durable_seen.max(header.order);
             self.sequence_next = self.sequence_next.max(header.sequence + 1);
             if let Some(rebuild) = &mut rebuild {

@@ -292,7 +292,7 @@ impl Ftl {
         let lost = self.lost_chunks();
         self.miss(&mut mount);
         let mut rebuild = mount.rebuild.take().expect("a scan for lost chunks rebuilds");
-        self.rebuild_records(&mut rebuild);
+        self.rebuild_records(&mut rebuild, &mount.missing);
         let watermark = mount.missing.watermark();
         self.apply(&mut mount.candidates, &footer, watermark, Some(&mut rebuild));
         let rebuilt = self.end_rebuild(&rebuild);

@@ -20,7 +20,7 @@
 
 use crate::api::DamagedSlot;
 use crate::format::{Footer, Header, Kind, Voucher};
-use crate::mount::Mount;
+use crate::mount::{Mount, SEQUENCES_SKIPPED};
 use crate::replay::Candidate;
 use crate::{Ftl, Mutant};
 use flash::{BlockId, SlotId};
@@ -58,6 +58,8 @@ struct Seen {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Missing {
     watermark: u64,
+    /// The lowest and the highest watermark by [`Missing::span_of`].
+    watermarks: BTreeMap<u64, (u64, u64)>,
     vouchers: Vec<Voucher>,
     unsound: Vec<Unsound>,
     seen: BTreeMap<BlockId, Seen>,
@@ -67,6 +69,11 @@ impl Missing {
     /// A sound slot of the present life of its band, with an order from the checkpoint's name on.
     pub fn note_sound(&mut self, block: BlockId, page: u32, header: &Header, begun: u64) {
         self.watermark = self.watermark.max(header.watermark);
+        if header.watermark > 0 {
+            let span = Self::span_of(header.watermark);
+            let known = self.watermarks.entry(span).or_insert((u64::MAX, 0));
+            *known = (known.0.min(header.watermark), known.1.max(header.watermark));
+        }
         self.vouchers.extend(header.vouches.filter(|voucher| voucher.sequence >= begun));
         let seen = self.seen.entry(block).or_default();
         seen.pages = seen.pages.max(page + 1);
@@ -82,6 +89,20 @@ impl Missing {
 
     pub fn note_unsound(&mut self, slot: SlotId, readable: bool, header: Option<Header>) {
         self.unsound.push(Unsound { slot, readable, header });
+    }
+
+    fn span_of(sequence: u64) -> u64 {
+        sequence / (SEQUENCES_SKIPPED / 2)
+    }
+
+    /// Whether what had this sequence was durable in the life between two mounts in which it was
+    /// written: a later life says nothing of what a power cut has torn before it.
+    pub fn was_durable(&self, sequence: u64) -> bool {
+        let span = Self::span_of(sequence);
+        let mut known = self.watermarks.range(span..=span + 1);
+        known.any(|(_, &(lowest, highest))| {
+            highest > sequence && lowest.max(sequence) - sequence < SEQUENCES_SKIPPED / 2
+        })
     }
 
     /// Every sequence below this was durable.
@@ -192,11 +213,13 @@ impl Ftl {
             // A page that could not be programmed was appended again elsewhere.
             return false;
         }
-        let covered = unsound.header.is_some_and(|header| header.order < footer.checkpoint);
-        if covered || footer.clean && self.bands[block].first_order > 0 {
+        let tells_torn = self.tells_torn();
+        if let Some(header) = unsound.header.filter(|header| header.order < footer.checkpoint) {
+            return tells_torn || missing.was_durable(header.sequence);
+        }
+        if footer.clean && self.bands[block].first_order > 0 {
             return true;
         }
-        let tells_torn = self.tells_torn();
         // What is beside a page is torn as a whole, and reads as nothing then.
         if unsound.readable && (tells_torn || unsound.header.is_none()) {
             return true;
@@ -221,7 +244,7 @@ impl Ftl {
     }
 
     /// A program that a power cut stopped never leaves what can be read and is wrong.
-    fn tells_torn(&self) -> bool {
+    pub(crate) fn tells_torn(&self) -> bool {
         self.geometry.durable_at_completion && !self.geometry.is_tiered()
     }
 

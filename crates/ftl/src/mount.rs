@@ -41,6 +41,9 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 /// Reads of recovery on a unit at a time.
 const READS_PER_UNIT: usize = 4;
 
+/// Sequences that a mount skips: those that a torn page may have used are not used again.
+pub(crate) const SEQUENCES_SKIPPED: u64 = 1 << 20;
+
 /// What the first slot of a band said.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Probe {

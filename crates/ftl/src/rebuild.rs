@@ -16,6 +16,7 @@
 
 use crate::api::Rebuilt;
 use crate::format::{CHUNK_ENTRIES, Footer, Header, Kind, POISONED, UNMAPPED};
+use crate::missing::Missing;
 use crate::mount::{Mount, Probe};
 use crate::{Ftl, Mutant};
 use flash::{BlockId, SlotId};
@@ -42,6 +43,8 @@ pub(crate) struct Rebuild {
     /// these ranges were in DRAM and are right, too; the ranges ascend.
     kept: Option<Vec<Range<u32>>>,
     records: Vec<Record>,
+    /// Blocks whose header is sound and whose data is not, with the sequence.
+    spoiled: Vec<(u32, u64)>,
     /// Pages of which a slot could not be read, and those where no power cut leaves that.
     unreadable: Vec<(BlockId, u32)>,
     damaged: BTreeSet<(BlockId, u32)>,
@@ -124,8 +127,7 @@ impl Rebuild {
     /// the same version or a newer one is found.
     pub fn note_spoiled(&mut self, header: &Header) {
         if header.kind == Kind::Data && self.version(header.lba).is_some() {
-            let Header { sequence, lba, .. } = *header;
-            self.records.push(Record { sequence, lba, end: lba + 1, entry: POISONED });
+            self.spoiled.push((header.lba, header.sequence));
         }
     }
 
@@ -216,7 +218,14 @@ impl Ftl {
     }
 
     /// Every slot was seen: what records say of them.
-    pub(crate) fn rebuild_records(&mut self, rebuild: &mut Rebuild) {
+    pub(crate) fn rebuild_records(&mut self, rebuild: &mut Rebuild, missing: &Missing) {
+        let tells_torn = self.tells_torn();
+        for (lba, sequence) in std::mem::take(&mut rebuild.spoiled) {
+            // Else a power cut has left it, long ago.
+            if tells_torn || missing.was_durable(sequence) {
+                rebuild.records.push(Record { sequence, lba, end: lba + 1, entry: POISONED });
+            }
+        }
         for record in std::mem::take(&mut rebuild.records) {
             let ranges: Vec<_> = rebuild.lost_ranges(record.lba, record.end).collect();
             for lba in ranges.into_iter().flatten() {

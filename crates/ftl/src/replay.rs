@@ -14,7 +14,7 @@
 use crate::api::Output;
 use crate::bands::BandState;
 use crate::format::{Footer, Header, Kind, POISONED, UNMAPPED, Voucher, decode_header};
-use crate::mount::{Mount, Probe};
+use crate::mount::{Mount, Probe, SEQUENCES_SKIPPED};
 use crate::rebuild::Rebuild;
 use crate::units::ReadOp;
 use crate::{Ftl, Mutant, Phase};
@@ -149,7 +149,7 @@ impl Ftl {
         let layout = self.layout_of(self.geometry.is_tiered());
         self.layout = layout.expect("checked with the root records");
         if let Some(rebuild) = &mut mount.rebuild {
-            self.rebuild_records(rebuild);
+            self.rebuild_records(rebuild, &mount.missing);
         }
         self.miss(mount);
         let watermark = mount.missing.watermark();
@@ -162,7 +162,7 @@ impl Ftl {
     pub(crate) fn finish_mount(&mut self, mut mount: Box<Mount>) {
         let footer = mount.footer.expect("a scan has a footer");
         // Numbers that a torn page may have used are not used again.
-        self.sequence_next = self.sequence_next.max(footer.sequence_next) + (1 << 20);
+        self.sequence_next = self.sequence_next.max(footer.sequence_next) + SEQUENCES_SKIPPED;
         let order_next = self.durable_seen.max(footer.order_next) + (1 << 20);
         self.restart_orders(order_next);
         self.mark_checkpoint_bands(&mount);

@@ -151,9 +151,22 @@ impl Ftl {
             }
         }
         if std::env::var("DBG").is_ok() {
-            eprintln!("MISS watermark {} begun {} checkpoint {} clean {} unsound {:?} unknown {:?} failing {:?}", missing.watermark, footer.sequence_begun, footer.checkpoint, footer.clean, missing.unsound, unknown, self.bands.ids().filter(|b| self.bands[*b].failing).collect::<Vec<_>>());
-            for (b, seen) in &missing.seen { eprintln!("  {b:?} first {} {:?}", self.bands[*b].first_order, seen); }
-            for c in &mount.candidates { eprintln!("   cand {:?}", c); }
+            eprintln!(
+                "MISS watermark {} begun {} checkpoint {} clean {} unsound {:?} unknown {:?} failing {:?}",
+                missing.watermark,
+                footer.sequence_begun,
+                footer.checkpoint,
+                footer.clean,
+                missing.unsound,
+                unknown,
+                self.bands.ids().filter(|b| self.bands[*b].failing).collect::<Vec<_>>()
+            );
+            for (b, seen) in &missing.seen {
+                eprintln!("  {b:?} first {} {:?}", self.bands[*b].first_order, seen);
+            }
+            for c in &mount.candidates {
+                eprintln!("   cand {:?}", c);
+            }
             eprintln!("   vouchers {:?}", missing.vouchers);
         }
         miss_members(mount, &missing, &footer, !unknown.is_empty());
@@ -238,7 +251,8 @@ impl Ftl {
     /// last page there, behind all that is sound, which takes pages with it that share its cells.
     fn is_torn(&self, block: BlockId, page: u32, seen: &Seen) -> bool {
         let pages = self.geometry.pages_per_block;
-        let mut destroyed = self.geometry.pairing_of(block).earlier_partners(seen.unsound_last, pages);
+        let mut destroyed =
+            self.geometry.pairing_of(block).earlier_partners(seen.unsound_last, pages);
         let behind = seen.unsound_last >= seen.pages;
         behind && (page == seen.unsound_last || destroyed.any(|earlier| earlier == page))
     }
@@ -309,9 +323,13 @@ impl Ftl {
             // Nothing was appended after the checkpoint, whatever it was.
             return 0..0;
         }
-        let all = footer.sequence_begun..above_all(known, missing) + 1;
         let (block, page) = (self.geometry.block_of(slot), self.geometry.page_in_block(slot));
+        let all = footer.sequence_begun..above_all(known, missing) + 1;
         let Some(seen) = missing.seen.get(&block) else { return all };
+        // What was only copied was written and programmed well before, and others said so.
+        let copies =
+            seen.of_page.len() > 1 && seen.of_page.values().all(|of_page| of_page.0 == u64::MAX);
+        let all = if copies { all.start..missing.watermark } else { all };
         let told = |of_page: &&(u64, u64, u64)| of_page.0 != u64::MAX;
         let before = seen.of_page.range(..page).map(|(_, of_page)| of_page).filter(told);
         let after = seen.of_page.range(page + 1..).map(|(_, of_page)| of_page).filter(told);

@@ -161,7 +161,9 @@ impl Host {
     /// The mount said that the device is read-only.
     pub fn read_only(&self) -> bool {
         match self.sim.state() {
-            State::Ready(report) => report.rebuilt.is_some_and(|rebuilt| rebuilt.read_only),
+            State::Ready(report) => {
+                report.blocks_refused > 0 || report.rebuilt.is_some_and(|rebuilt| rebuilt.read_only)
+            }
             _ => false,
         }
     }

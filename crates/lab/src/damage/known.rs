@@ -41,7 +41,8 @@ pub const KNOWN: &[Known] = &[
         holds: |failed| failed.is_stale() && failed.touches_checkpoint(),
     },
     Known {
-        reason: "after a power cut what is damaged behind the last checkpoint is taken for torn",
+        reason: "what was written in the last moments before a power cut is vouched for by nobody yet, and \
+                 is taken for torn where it is damaged",
         holds: |failed| failed.is_stale() && failed.moment != Moment::Stopped,
     },
     Known {

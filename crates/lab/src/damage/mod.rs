@@ -97,7 +97,8 @@ impl DamageReport {
 
 /// Whether the device says that it is damaged, beside what reads say.
 pub(crate) fn is_told(sim: &mut Sim) -> Result<bool, Failure> {
-    Ok(sim.rebuilt()?.is_some())
+    let told = sim.run_until_ready()?.damage().is_some();
+    Ok(sim.rebuilt()?.is_some() || told)
 }
 
 struct Tester<'a> {

@@ -2,7 +2,6 @@
 
 use crate::{THREADS, passed, seeds};
 use flash::Pairing;
-use lab::crash::CrashOptions;
 use lab::device::Manner;
 use lab::parallel::for_each_seed;
 use lab::soak::{SoakOptions, SoakReport, policy_combinations, run_model, run_model_twice};

@@ -40,7 +40,7 @@ use crate::medium::SimMedium;
 use crate::model::{Model, ZERO};
 use crate::parallel::{SeedFailure, for_each_seed, guarded};
 use crate::workload::{Action, Op};
-use flash::{Hint, Instant, Random, SlotId};
+use flash::{Geometry, Hint, Instant, Random, SlotId};
 use image::{Family, Image, cut, family, header_of, mount};
 use known::{Failed, KNOWN, Known};
 use std::collections::BTreeMap;
@@ -410,7 +410,10 @@ impl Tester<'_> {
             let written = |slot: &SlotId| medium.peek(*slot).is_some();
             let slots: Vec<_> =
                 slots.into_iter().filter(|at| kind == SlotKind::Blank || written(at)).collect();
-            plan.touched.extend(slots.iter().filter_map(|&slot| plan.image.kind_of(slot)));
+            // What is kept of a block is about all of it.
+            let whole = harm.is_of_record().then(|| band_slots(&geometry, slot));
+            let touched = whole.as_ref().unwrap_or(&slots);
+            plan.touched.extend(touched.iter().filter_map(|&slot| plan.image.kind_of(slot)));
             let random = &mut plan.random;
             if !slots.is_empty()
                 && apply::apply(harm, &slots, medium, self.past(plan.image), random)
@@ -476,6 +479,10 @@ impl Tester<'_> {
         }
         done
     }
+}
+
+fn band_slots(geometry: &Geometry, slot: SlotId) -> Vec<SlotId> {
+    apply::band_of(geometry, geometry.block_of(slot))
 }
 
 /// Steps until a mount has ended; says why, if it was refused.

@@ -46,6 +46,10 @@ pub const KNOWN: &[Known] = &[
         holds: |failed| failed.is_stale() && failed.moment != Moment::Stopped,
     },
     Known {
+        reason: "on a file a page of an earlier life that comes back behind the end of a band counts again",
+        holds: |failed| failed.is_stale() && failed.touched.contains(&SlotKind::Blank),
+    },
+    Known {
         reason: "of the two copies of a root record or footer one is damaged, and nobody says so",
         holds: |failed| failed.why.contains("nobody says so"),
     },

@@ -392,7 +392,7 @@ impl SimMedium {
             Device::File(file) => {
                 file.deadline().filter(|&at| at <= now)?;
                 let mut ended = file.finish(now).expect("its deadline has passed");
-                mask_cells(&self.masks, ended.command, &mut ended.cells);
+                mask_cells(&self.masks, ended.0, &mut ended.1);
                 let sink = |completion: Completion<'_>| sink(completion, slots_programmed);
                 deliver_file(&ended, self.empty_crc, buffers, sink)
             }

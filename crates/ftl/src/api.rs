@@ -112,6 +112,8 @@ pub struct MountReport {
     /// Blocks whose reads fail because a slot is missing and nobody knows of which block: any that were
     /// not written later. Then the device is served read-only.
     pub blocks_refused: u64,
+    /// Slots of the last checkpoint's content that could not be read and follow from its parity.
+    pub content_mended: u64,
     /// Logical blocks that hold data; 0 where only a part of the map is in DRAM, as they are counted
     /// later: see [`crate::Ftl::is_counting`].
     pub blocks_mapped: u64,

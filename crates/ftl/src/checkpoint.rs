@@ -21,7 +21,10 @@
 use crate::append::{Append, NONE, Owner, Page};
 use crate::config::Settings;
 use crate::counting::Counting;
-use crate::format::{CHUNK_ENTRIES, Footer, Kind, ROOT_PAGES, Root, VERSION, root_shape};
+use crate::format::{
+    CHUNK_ENTRIES, CheckpointLayout, Footer, Kind, ROOT_PAGES, Root, VERSION, root_shape,
+};
+use crate::mending::Parity;
 use crate::policy::Purpose;
 use crate::staging::Staging;
 use crate::{BandState, Ftl, Mutant, Phase};
@@ -58,10 +61,15 @@ pub(crate) struct Checkpoint {
     /// position, `None` where recovery found none.
     pub base_name: u64,
     pub base_bands: Vec<Option<BlockId>>,
+    /// How that one lies in its bands: it may be of the device with a fast tier, and the next one of that
+    /// without.
+    pub base_layout: Option<CheckpointLayout>,
     /// Of that one, until every chunk of it was looked at after a mount.
     pub counting: Option<Box<Counting>>,
     /// The next content of the one being written.
     pub staging: Staging,
+    /// Of the run of pages being written.
+    parity: Parity,
     /// The last complete one has every version and record of a lower sequence.
     pub sequence_covered: u64,
     /// Name, bands (with their open entries) of the one being written.
@@ -211,6 +219,7 @@ impl Ftl {
         checkpoint.sequence_begun = self.sequence_next;
         (checkpoint.page_next, checkpoint.pages_running, checkpoint.footers) = (0, 0, 0);
         checkpoint.staging.clear();
+        checkpoint.parity.clear();
         checkpoint.stage = Stage::Content;
         self.counters.slots_since_checkpoint = 0;
         for position in 0..wanted {
@@ -306,14 +315,23 @@ impl Ftl {
                 return;
             }
             let index = self.checkpoint.page_next;
-            if !self.content_is_staged(index) {
+            let content = self.layout.content_before(index);
+            let (position, _) = self.layout.place(index);
+            if self.layout.is_parity(index) {
+                self.checkpoint.page_next += 1;
+                let page = self.checkpoint_page(position);
+                self.put_parity(page, self.layout.run_of(content - 1));
+                self.pad(page);
+                self.queue_page(page);
+                continue;
+            }
+            if !self.content_is_staged(content) {
                 return;
             }
             let bases = self.take_staged();
             self.checkpoint.page_next += 1;
-            let (position, _) = self.layout.place(index);
             let page = self.checkpoint_page(position);
-            let first = index * self.geometry.slots_per_page;
+            let first = content * self.geometry.slots_per_page;
             for slot in first..first + self.geometry.slots_per_page {
                 let base = bases.get((slot - first) as usize).and_then(Option::as_deref);
                 self.put_content(page, slot, base);
@@ -331,15 +349,28 @@ impl Ftl {
 
     /// Content slot `index`: a map chunk, or part of the band table.
     fn put_content(&mut self, page: u32, index: u32, base: Option<&[u8]>) {
+        let in_page = index % self.geometry.slots_per_page;
         if index < self.layout.chunks {
             let bytes = self.chunk(index, base);
+            if index > 0 || !self.is_mutant(Mutant::ParityMissesSlot) {
+                self.checkpoint.parity.add(in_page, &bytes);
+            }
             self.put_meta(page, Kind::Map, index, bytes);
         } else if index < self.layout.chunks + self.layout.table_slots {
             let number = index - self.layout.chunks;
             let at = number as usize * BLOCK_BYTES;
             let mut bytes = Box::new([0; BLOCK_BYTES]);
             bytes.copy_from_slice(&self.open_table[at..at + BLOCK_BYTES]);
+            self.checkpoint.parity.add(in_page, &bytes);
             self.put_meta(page, Kind::BandTable, number, bytes);
+        }
+    }
+
+    /// What makes up for a slot of `run` that is lost.
+    fn put_parity(&mut self, page: u32, run: u32) {
+        let first = run * self.geometry.slots_per_page;
+        for (index, bytes) in (first..).zip(self.checkpoint.parity.take()) {
+            self.put_meta(page, Kind::Parity, index, bytes);
         }
     }
 

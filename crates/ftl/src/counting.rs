@@ -87,7 +87,7 @@ impl Ftl {
         self.checkpoint.counting.as_ref().is_some_and(|counting| !counting.lost.is_empty())
     }
 
-    fn lost_chunks(&self) -> BTreeSet<u32> {
+    pub(crate) fn lost_chunks(&self) -> BTreeSet<u32> {
         self.checkpoint.counting.as_ref().map_or_else(BTreeSet::new, |of| of.lost.clone())
     }
 
@@ -191,7 +191,7 @@ impl Ftl {
         self.read_on_counting();
     }
 
-    fn count(&mut self, chunk: u32, base: Option<&[u8]>) {
+    pub(crate) fn count(&mut self, chunk: u32, base: Option<&[u8]>) {
         self.compose_counted(chunk, base, &mut [UNMAPPED; CHUNK_ENTRIES]);
     }
 

@@ -9,9 +9,12 @@ use crate::config::LABEL_BYTES_MAX;
 use flash::{BLOCK_BYTES, Geometry, Oob, SlotId, crc, crc_append};
 
 /// Version of the on-flash format. 3: slots say how far all was durable and vouch for earlier ones, see
-/// [`Voucher`]. 2: root records and footers lie in two places, and a root record holds what a rebuild
+/// [`Voucher`], and checkpoints have parity. 2: root records and footers lie in two places, and a root record holds what a rebuild
 /// without a footer needs.
 pub const VERSION: u16 = 3;
+
+/// Checkpoints have pages of parity from this version on.
+pub(crate) const VERSION_PARITY: u16 = 3;
 
 /// The oldest version that is still mounted. The first checkpoint after that is of [`VERSION`].
 pub const VERSION_OLDEST: u16 = 2;
@@ -51,17 +54,21 @@ pub enum Kind {
     BandTable = 8,
     /// End of a checkpoint: it counts from here on.
     Footer = 9,
+    /// What the slots of a run of content pages come to, taken together bit by bit (XOR), slot number
+    /// `lba` of such: one of them that is lost follows from it.
+    Parity = 10,
 }
 
 impl Kind {
     /// Recovery reads the bytes of such a slot; of any other its header says all.
     pub fn is_of_checkpoint(self) -> bool {
-        matches!(self, Self::Root | Self::Map | Self::BandTable | Self::Footer)
+        use Kind::{BandTable, Footer, Map, Parity, Root};
+        matches!(self, Root | Map | BandTable | Footer | Parity)
     }
 
     fn from_byte(byte: u8) -> Option<Self> {
-        use Kind::{BandTable, Commit, Data, Footer, Map, Pad, Poison, Root, Trim};
-        [Data, Pad, Trim, Poison, Commit, Root, Map, BandTable, Footer]
+        use Kind::{BandTable, Commit, Data, Footer, Map, Pad, Parity, Poison, Root, Trim};
+        [Data, Pad, Trim, Poison, Commit, Root, Map, BandTable, Footer, Parity]
             .into_iter()
             .find(|&kind| kind as u8 == byte)
     }
@@ -211,7 +218,7 @@ pub fn decode_header(oob: &Oob, slot: SlotId, uuid_crc: u32) -> Option<Header> {
     Some(match kind {
         Kind::Pad => decode_padding(plain, oob[15]),
         Kind::Data | Kind::Trim | Kind::Poison | Kind::Commit => decode_versioned(plain, oob[15]),
-        Kind::Root | Kind::Map | Kind::BandTable | Kind::Footer => plain,
+        Kind::Root | Kind::Map | Kind::BandTable | Kind::Footer | Kind::Parity => plain,
     })
 }
 
@@ -452,17 +459,36 @@ pub(crate) const ROOT_PAGES: u32 = 2;
 pub(crate) struct CheckpointLayout {
     pub chunks: u32,
     pub table_slots: u32,
+    /// Pages with chunks and parts of the band table.
+    pub content_pages: u32,
+    /// So many of them make a run, which a page of parity follows; 0: no parity.
+    run_pages: u32,
+    /// With those of parity.
     pub pages: u32,
     pub bands: u32,
     pub footer_page: u32,
 }
 
+/// Content pages for each page of parity.
+const RUN_PAGES: u32 = 16;
+
 impl CheckpointLayout {
     /// `None` if a block has too few pages for any checkpoint.
     pub fn new(geometry: &Geometry, logical_blocks: u32) -> Option<Self> {
+        Self::with_runs(geometry, logical_blocks, RUN_PAGES)
+    }
+
+    /// As version 2 had it.
+    pub fn without_parity(geometry: &Geometry, logical_blocks: u32) -> Option<Self> {
+        Self::with_runs(geometry, logical_blocks, 0)
+    }
+
+    fn with_runs(geometry: &Geometry, logical_blocks: u32, run_pages: u32) -> Option<Self> {
         let chunks = logical_blocks.div_ceil(CHUNK_ENTRIES as u32);
         let table_slots = geometry.blocks().div_ceil(BANDS_PER_TABLE_SLOT as u32);
-        let pages = (chunks + table_slots).div_ceil(geometry.slots_per_page);
+        let content_pages = (chunks + table_slots).div_ceil(geometry.slots_per_page);
+        let parity = if run_pages > 0 { content_pages.div_ceil(run_pages) } else { 0 };
+        let pages = content_pages + parity;
         let per_block = geometry.pages_per_block;
         let footer_page =
             |rows: u32| geometry.pairing.closure(rows + ROOT_PAGES - 1, per_block) + 1;
@@ -471,12 +497,54 @@ impl CheckpointLayout {
             .find(|&rows| footer_page(rows) + 1 < per_block)?;
         let bands = pages.div_ceil(rows_max);
         let rows = pages.div_ceil(bands);
-        Some(Self { chunks, table_slots, pages, bands, footer_page: footer_page(rows) })
+        let footer_page = footer_page(rows);
+        Some(Self { chunks, table_slots, content_pages, run_pages, pages, bands, footer_page })
     }
 
-    /// Band position and page of content page `index`.
+    /// Slots of content.
+    pub fn slots(&self) -> u32 {
+        self.chunks + self.table_slots
+    }
+
+    pub fn has_parity(&self) -> bool {
+        self.run_pages > 0
+    }
+
+    /// The page of the checkpoint that is content page `index`.
+    pub fn page_of_content(&self, index: u32) -> u32 {
+        index + index.checked_div(self.run_pages).unwrap_or(0)
+    }
+
+    /// Content pages before page `page` of the checkpoint.
+    pub fn content_before(&self, page: u32) -> u32 {
+        if self.has_parity() { page - page / (self.run_pages + 1) } else { page }
+    }
+
+    /// Whether page `page` of the checkpoint is one of parity.
+    pub fn is_parity(&self, page: u32) -> bool {
+        let whole = self.run_pages + 1;
+        self.has_parity() && (page % whole == self.run_pages || page + 1 == self.pages)
+    }
+
+    /// The run that content page `index` belongs to.
+    pub fn run_of(&self, index: u32) -> u32 {
+        index.checked_div(self.run_pages).unwrap_or(0)
+    }
+
+    /// The pages of run `run`, the last of which is parity.
+    pub fn pages_of_run(&self, run: u32) -> std::ops::Range<u32> {
+        let whole = self.run_pages + 1;
+        run * whole..((run + 1) * whole).min(self.pages)
+    }
+
+    /// Band position and page there of page `index` of the checkpoint.
     pub fn place(&self, index: u32) -> (u32, u32) {
         (index % self.bands, ROOT_PAGES + index / self.bands)
+    }
+
+    /// The page of the checkpoint that lies there.
+    pub fn page_at(&self, position: u32, page: u32) -> u32 {
+        page.saturating_sub(ROOT_PAGES) * self.bands + position
     }
 
     /// Band position and page of the footer, and of its copy.

@@ -42,6 +42,7 @@ mod in_flight;
 mod lost;
 mod map;
 mod mapping;
+mod mending;
 mod missing;
 mod mount;
 mod moves;

@@ -139,7 +139,9 @@ impl Ftl {
             }
             self.note_damaged(mount, unsound.slot);
             match unsound.header.filter(|header| header.order >= footer.checkpoint) {
-                Some(header) if header.sequence >= footer.sequence_begun => {
+                Some(header)
+                    if header.sequence >= footer.sequence_begun || straddles(&header, &footer) =>
+                {
                     mount.candidates.push(Candidate::lost(&header, unsound.slot));
                 }
                 Some(_) => {}
@@ -150,26 +152,7 @@ impl Ftl {
                 None => {}
             }
         }
-        if std::env::var("DBG").is_ok() {
-            eprintln!(
-                "MISS watermark {} begun {} checkpoint {} clean {} unsound {:?} unknown {:?} failing {:?}",
-                missing.watermark,
-                footer.sequence_begun,
-                footer.checkpoint,
-                footer.clean,
-                missing.unsound,
-                unknown,
-                self.bands.ids().filter(|b| self.bands[*b].failing).collect::<Vec<_>>()
-            );
-            for (b, seen) in &missing.seen {
-                eprintln!("  {b:?} first {} {:?}", self.bands[*b].first_order, seen);
-            }
-            for c in &mount.candidates {
-                eprintln!("   cand {:?}", c);
-            }
-            eprintln!("   vouchers {:?}", missing.vouchers);
-        }
-        miss_members(mount, &missing, &footer, !unknown.is_empty());
+        miss_members(mount, &missing, &footer, unknown.len());
         self.suspect(mount, &missing, &unknown, &footer);
         mount.missing = missing;
     }
@@ -216,9 +199,9 @@ impl Ftl {
     fn is_damage(&self, unsound: &Unsound, missing: &Missing, footer: &Footer) -> bool {
         let block = self.geometry.block_of(unsound.slot);
         let page = self.geometry.page_in_block(unsound.slot);
-        if let Some(header) = &unsound.header
-            && (footer.sequence_begun..missing.watermark).contains(&header.sequence)
-            && header.order >= footer.checkpoint
+        if let Some(header) = unsound.header.filter(|header| header.order >= footer.checkpoint)
+            && ((footer.sequence_begun..missing.watermark).contains(&header.sequence)
+                || straddles(&header, footer))
         {
             return true;
         }
@@ -262,7 +245,7 @@ impl Ftl {
         self.geometry.durable_at_completion && !self.geometry.is_tiered()
     }
 
-    fn note_damaged(&self, mount: &mut Mount, slot: SlotId) {
+    pub(crate) fn note_damaged(&self, mount: &mut Mount, slot: SlotId) {
         mount.report.slots_damaged += 1;
         if mount.report.damaged.len() < NAMED_MAX {
             let block = self.geometry.block_of(slot);
@@ -364,28 +347,48 @@ fn above_all(known: &[u64], missing: &Missing) -> u64 {
 /// knows what it held, that may have been the record. A write that failed may have happened or not.
 ///
 /// Such a slot may have been of an atomic write above the watermark, too: of one that is not found
-/// whole no member is known to be the newest.
-fn miss_members(mount: &mut Mount, missing: &Missing, footer: &Footer, one_is_unknown: bool) {
+/// whole no member is known to be the newest. And of one that a checkpoint began in the middle of: its
+/// first members are in the map, the others follow in their order.
+fn miss_members(mount: &mut Mount, missing: &Missing, footer: &Footer, unknown: usize) {
+    let one_is_unknown = unknown > 0;
     let known = sequences_known(mount, missing, footer);
     let end = if one_is_unknown { above_all(&known, missing) } else { missing.watermark };
     let range = footer.sequence_begun..end;
-    let mut groups: BTreeMap<u64, (u32, u8)> = BTreeMap::new();
+    // By sequence: the first block, the last index, and the first index that may be missing.
+    let mut groups: BTreeMap<u64, (u32, u8, u32)> = BTreeMap::new();
     let mut committed = BTreeSet::new();
-    for candidate in mount.candidates.iter().filter(|it| range.contains(&it.sequence)) {
-        let first = candidate.lba.saturating_sub(u32::from(candidate.group.0));
-        if candidate.group.1 > 0 {
-            groups.insert(candidate.sequence, (first, candidate.group.1));
+    for candidate in &mount.candidates {
+        let begun = candidate.sequence >= footer.sequence_begun;
+        if begun && !range.contains(&candidate.sequence) || !begun && !candidate.straddles {
+            continue;
+        }
+        let (index, last) = candidate.group;
+        let first = candidate.lba.saturating_sub(u32::from(index));
+        if last > 0 {
+            let index = match candidate.kind {
+                _ if begun => 0,
+                Kind::Commit => u32::from(last) + 1,
+                _ => u32::from(index),
+            };
+            let group = groups.entry(candidate.sequence).or_insert((first, last, index));
+            group.2 = group.2.min(index);
         }
         if candidate.kind == Kind::Commit {
             committed.insert(candidate.sequence);
         }
     }
-    for (sequence, (lba, last)) in groups {
-        let has_record = committed.contains(&sequence);
+    for (sequence, (lba, last, index)) in groups {
+        // The checkpoint waited for its record.
+        let has_record = committed.contains(&sequence) || sequence < footer.sequence_begun;
         if !has_record && !one_is_unknown {
             continue;
         }
-        for at in 0..=u32::from(last) {
+        let index = if sequence < footer.sequence_begun {
+            index.saturating_sub(unknown as u32)
+        } else {
+            index
+        };
+        for at in index..=u32::from(last) {
             let voucher = Voucher { lba: lba.saturating_add(at), sequence, record: false };
             mount.candidates.push(Candidate::vouched(&voucher, Kind::Data, 0));
         }
@@ -397,6 +400,13 @@ fn miss_members(mount: &mut Mount, missing: &Missing, footer: &Footer, one_is_un
             mount.candidates.push(commit);
         }
     }
+}
+
+/// A member of an atomic write that began before the checkpoint and was placed after that had begun;
+/// no copy of one, which says no watermark.
+pub(crate) fn straddles(header: &Header, footer: &Footer) -> bool {
+    let later = header.order >= footer.checkpoint && header.watermark > 0;
+    later && header.group.1 > 0 && header.sequence < footer.sequence_begun
 }
 
 /// Blocks that may have held something newer than what was found: all but some.

@@ -22,10 +22,11 @@ use crate::api::{MountError, MountReport, Output};
 use crate::bands::BandState;
 use crate::config::{FormatOptions, LABEL_BYTES_MAX, Settings};
 use crate::format::{
-    CHUNK_ENTRIES, CheckpointLayout, Footer, Header, Kind, ROOT_PAGES, Root, decode_header,
-    may_be_root, root_shape, uuid_crc,
+    CHUNK_ENTRIES, CheckpointLayout, Footer, Header, Kind, ROOT_PAGES, Root, VERSION_PARITY,
+    decode_header, may_be_root, root_shape, uuid_crc,
 };
 use crate::map::Map;
+use crate::mending::Mending;
 use crate::missing::Missing;
 use crate::rebuild::Rebuild;
 use crate::reclaim::RESERVE_BANDS;
@@ -61,10 +62,14 @@ enum Stage {
     Copies,
     Footer,
     Content,
+    /// Runs of pages of which content is missing.
+    Mend,
     Scan,
     /// The host is served; what is valid is being counted.
     Counting,
-    /// Likewise, and a part of the map turned out lost: every band is read.
+    /// Likewise, and a part of the map turned out lost: the runs that it is of are read.
+    MendLate,
+    /// That did not do: every band is read.
     Rescan,
     /// Format: waits for the erases.
     Erase,
@@ -100,6 +105,7 @@ pub(crate) struct Mount {
     /// By content slot: it was read, or need not be.
     pub found: Vec<bool>,
     pub table: Vec<u8>,
+    pub mending: Mending,
     pub candidates: Vec<Candidate>,
     pub missing: Missing,
     pub rebuild: Option<Rebuild>,
@@ -112,6 +118,21 @@ impl Mount {
     pub fn begin_counting(&mut self) {
         self.stage = Stage::Counting;
         (self.candidates, self.roots) = (Vec::new(), Vec::new());
+    }
+
+    /// Slots to read when `unit` has time.
+    pub fn read(&mut self, unit: u32, slot: SlotId, count: u32) {
+        self.jobs[unit as usize].push_back((slot, count));
+    }
+
+    /// Runs of pages are read to mend what is missing; `late` while the host is served.
+    pub fn begin_mend(&mut self, late: bool) {
+        self.stage = if late { Stage::MendLate } else { Stage::Mend };
+    }
+
+    /// What can be mended before the host is served is.
+    pub fn end_mend(&mut self) {
+        self.stage = Stage::Content;
     }
 
     /// Every band is read to make up for chunks that are lost.
@@ -137,6 +158,8 @@ pub(crate) struct Named {
     pub bands: Vec<Option<BlockId>>,
     /// It is of all units that the medium has; else of those without its fast tier.
     pub whole: bool,
+    /// It has pages of parity.
+    pub parity: bool,
 }
 
 /// Most logical blocks that a medium of this shape and health can offer: what remains after bad
@@ -239,6 +262,7 @@ impl Ftl {
             table_only: false,
             found: Vec::new(),
             table: Vec::new(),
+            mending: Mending::default(),
             candidates: Vec::new(),
             missing: Missing::default(),
             rebuild: None,
@@ -297,13 +321,20 @@ impl Ftl {
             Stage::Copies => self.list_checkpoints(&mut mount),
             Stage::Footer => self.begin_content(&mut mount),
             Stage::Content => self.end_content(&mut mount),
+            Stage::Mend => self.end_mending(&mut mount),
             Stage::Scan => {
                 self.replay(&mut mount);
                 self.finish_mount(mount);
                 return;
             }
+            Stage::MendLate => {
+                self.end_late_mending(&mut mount);
+                Ok(())
+            }
             Stage::Counting if self.chunks_are_lost() => {
-                self.begin_rescan(&mut mount);
+                if !self.begin_late_mending(&mut mount) {
+                    self.begin_rescan(&mut mount);
+                }
                 Ok(())
             }
             Stage::Counting => {
@@ -412,18 +443,22 @@ impl Ftl {
         self.uuid_crc = uuid_crc(newest.uuid);
         self.label = newest.label.clone();
         self.resize(newest.logical_blocks)?;
-        let (tiered, plain) = (self.layout, self.layout_of(false).ok_or(MountError::Geometry)?);
+        let bands_of = |root: &Root| {
+            let layout = self.layout_with(root.shape == shape, root.version >= VERSION_PARITY);
+            layout.map(|layout| layout.bands)
+        };
         let mut names: BTreeMap<u64, Named> = BTreeMap::new();
         for (block, root) in &mount.roots {
             let same = root.uuid == self.uuid
                 && root.logical_blocks == self.map.blocks()
-                && root.bands == if root.shape == shape { tiered.bands } else { plain.bands }
+                && bands_of(root) == Some(root.bands)
                 && root.position < root.bands;
             if same {
                 let named = names.entry(root.checkpoint).or_insert_with(|| Named {
                     name: root.checkpoint,
                     bands: vec![None; root.bands as usize],
                     whole: root.shape == shape,
+                    parity: root.version >= VERSION_PARITY,
                 });
                 named.bands[root.position as usize] = Some(*block);
             }
@@ -449,7 +484,7 @@ impl Ftl {
             return self.begin_without_footer(mount);
         };
         mount.stage = Stage::Footer;
-        self.layout = self.layout_of(next.whole).expect("checked with the root records");
+        self.layout = self.layout_chosen(&next);
         let second_root = self.layout.footers().map(|(position, _)| (position, 1));
         for (position, page) in self.layout.footers().into_iter().chain(second_root) {
             if let Some(block) = next.bands[position as usize] {
@@ -460,6 +495,7 @@ impl Ftl {
         (mount.chosen, mount.footer) = (next, None);
         mount.footers_unsound.clear();
         mount.bands_sound.clear();
+        mount.mending = Mending::default();
         Ok(())
     }
 
@@ -511,7 +547,7 @@ impl Ftl {
         let slots = self.layout.chunks + self.layout.table_slots;
         let per_page = self.geometry.slots_per_page;
         for page in first / per_page..slots.div_ceil(per_page) {
-            let (position, index) = self.layout.place(page);
+            let (position, index) = self.layout.place(self.layout.page_of_content(page));
             let block = mount.chosen.bands.get(position as usize).copied().flatten();
             let Some(block) = block else { continue };
             let count = (slots - page * per_page).min(per_page);
@@ -532,28 +568,36 @@ impl Ftl {
             let bands = mount.roots.iter().filter(|(_, root)| root.checkpoint == name);
             let shape = root_shape(&self.geometry);
             let whole = bands.clone().any(|(_, root)| root.shape == shape);
+            let parity = bands.clone().any(|(_, root)| root.version >= VERSION_PARITY);
             let bands = bands.map(|(block, _)| Some(*block)).collect();
-            mount.chosen = Named { name, bands, whole };
+            mount.chosen = Named { name, bands, whole, parity };
         }
-        let layout = self.layout_of(mount.chosen.whole);
-        self.layout = layout.expect("checked with the root records");
+        self.layout = self.layout_chosen(&mount.chosen);
         mount.footer = Self::footer_of_root(mount, mount.chosen.name);
         mount.table = vec![0; self.layout.table_slots as usize * BLOCK_BYTES];
         mount.found = vec![false; (self.layout.chunks + self.layout.table_slots) as usize];
         self.begin_scan(mount)
     }
 
-    fn end_content(&mut self, mount: &mut Mount) -> Result<(), MountError> {
-        if std::mem::take(&mut mount.table_only) {
-            let (chunks, table) = mount.found.split_at_mut(self.layout.chunks as usize);
+    pub(crate) fn end_content(&mut self, mount: &mut Mount) -> Result<(), MountError> {
+        if mount.table_only {
+            let table = &mount.found[self.layout.chunks as usize..];
             if !table.iter().all(|&found| found) {
+                if self.begin_mending(mount, self.layout.chunks) {
+                    return Ok(());
+                }
                 // Every band will be read: then it is good to know what else is lost.
+                mount.table_only = false;
                 self.read_content(mount, 0);
                 return Ok(());
             }
-            chunks.fill(true);
+            mount.table_only = false;
+            mount.found[..self.layout.chunks as usize].fill(true);
         }
         if mount.footers_unsound.is_empty() || mount.footer_damaged() {
+            if self.begin_mending(mount, 0) {
+                return Ok(());
+            }
             return self.begin_scan(mount);
         }
         mount.damaged.get_or_insert_with(|| mount.chosen.clone());
@@ -642,6 +686,9 @@ impl Ftl {
                     self.take_content(&mut mount, SlotId(op.slot.0 + index as u32), read);
                 }
             }
+            (Stage::Mend | Stage::MendLate, slots) => {
+                self.take_mending(&mut mount, op.slot, slots.unwrap_or_default());
+            }
             (Stage::Scan | Stage::Rescan, Ok(slots)) => self.take_candidates(&mut mount, op, slots),
             (Stage::Scan | Stage::Rescan, Err(_)) => {
                 mount.report.pages_torn += 1;
@@ -670,7 +717,7 @@ impl Ftl {
         (bytes.len() == BLOCK_BYTES).then_some((header, bytes))
     }
 
-    /// A content slot. One that is not sound is not found; a rebuild makes up for it.
+    /// A content slot. One that is not sound is not found; parity or a rebuild makes up for it.
     fn take_content(&mut self, mount: &mut Mount, slot: SlotId, read: &SlotRead<'_>) {
         let name = mount.footer.map(|footer| footer.checkpoint);
         let content = self.checkpoint_bytes(slot, read);
@@ -678,25 +725,29 @@ impl Ftl {
         else {
             return;
         };
-        match header.kind {
-            Kind::Map if header.lba < self.layout.chunks => {
-                if let Some(flat) = self.map.flat_mut() {
-                    let first = header.lba as usize * CHUNK_ENTRIES;
-                    let end = (first + CHUNK_ENTRIES).min(flat.len());
-                    for (entry, at) in flat[first..end].iter_mut().zip(bytes.chunks_exact(4)) {
-                        *entry = u32::from_le_bytes([at[0], at[1], at[2], at[3]]);
-                    }
-                }
-                mount.found[header.lba as usize] = true;
-                mount.bands_sound.insert(self.geometry.block_of(slot));
-            }
+        let index = match header.kind {
+            Kind::Map if header.lba < self.layout.chunks => header.lba,
             Kind::BandTable if header.lba < self.layout.table_slots => {
-                let at = header.lba as usize * BLOCK_BYTES;
-                mount.table[at..at + BLOCK_BYTES].copy_from_slice(bytes);
-                mount.found[(self.layout.chunks + header.lba) as usize] = true;
-                mount.bands_sound.insert(self.geometry.block_of(slot));
+                self.layout.chunks + header.lba
             }
-            _ => {}
+            _ => return,
+        };
+        mount.bands_sound.insert(self.geometry.block_of(slot));
+        self.adopt_content(mount, index, bytes);
+    }
+
+    /// What content slot `index` holds.
+    pub(crate) fn adopt_content(&mut self, mount: &mut Mount, index: u32, bytes: &[u8]) {
+        mount.found[index as usize] = true;
+        if index >= self.layout.chunks {
+            let at = (index - self.layout.chunks) as usize * BLOCK_BYTES;
+            mount.table[at..at + BLOCK_BYTES].copy_from_slice(bytes);
+        } else if let Some(flat) = self.map.flat_mut() {
+            let first = index as usize * CHUNK_ENTRIES;
+            let end = (first + CHUNK_ENTRIES).min(flat.len());
+            for (entry, at) in flat[first..end].iter_mut().zip(bytes.chunks_exact(4)) {
+                *entry = u32::from_le_bytes([at[0], at[1], at[2], at[3]]);
+            }
         }
     }
 
@@ -727,6 +778,7 @@ impl Ftl {
         self.checkpoint.bands = bands;
         (self.checkpoint.base_name, self.checkpoint.base_bands) =
             (mount.chosen.name, mount.chosen.bands.clone());
+        self.checkpoint.base_layout = Some(self.layout_chosen(&mount.chosen));
     }
 
     pub(crate) fn report(&self, report: MountReport) -> MountReport {

@@ -26,6 +26,8 @@ pub enum Mutant {
     CheckpointBeforeDurable,
     /// Recovery takes the members of an atomic write without its commit record.
     LoseGroup,
+    /// Parity leaves out the first slot of the content.
+    ParityMissesSlot,
     /// A page counts as safe though a later program shares its cells.
     ForgetPairing,
     /// A relocated copy gets a new sequence.
@@ -83,6 +85,7 @@ impl Mutant {
         Self::ReadBeforeProgram,
         Self::CheckpointBeforeDurable,
         Self::LoseGroup,
+        Self::ParityMissesSlot,
         Self::ForgetPairing,
         Self::RenumberRelocated,
         Self::TrustTornPages,

@@ -134,7 +134,7 @@ impl Rebuild {
     /// A sound slot of `kind` lies in `block`.
     pub fn note_kind(&mut self, block: BlockId, kind: Kind) {
         match kind {
-            Kind::Root | Kind::Map | Kind::BandTable | Kind::Footer => {
+            Kind::Root | Kind::Map | Kind::BandTable | Kind::Footer | Kind::Parity => {
                 self.checkpoint_bands.insert(block);
             }
             Kind::Data | Kind::Trim | Kind::Poison | Kind::Commit => {

@@ -14,6 +14,7 @@
 use crate::api::Output;
 use crate::bands::BandState;
 use crate::format::{Footer, Header, Kind, POISONED, UNMAPPED, Voucher, decode_header};
+use crate::missing::straddles;
 use crate::mount::{Mount, Probe, SEQUENCES_SKIPPED};
 use crate::rebuild::Rebuild;
 use crate::units::ReadOp;
@@ -35,15 +36,17 @@ pub(crate) struct Candidate {
     pub group: (u8, u8),
     /// It was there, and what it held cannot be read.
     pub lost: bool,
+    /// See [`straddles`].
+    pub straddles: bool,
 }
 
 impl Candidate {
     /// A slot whose header is sound, and nothing else of it.
     pub fn lost(header: &Header, slot: SlotId) -> Self {
-        Self { lost: true, ..Self::found(header, slot) }
+        Self { lost: true, ..Self::found(header, slot, false) }
     }
 
-    fn found(header: &Header, slot: SlotId) -> Self {
+    fn found(header: &Header, slot: SlotId, straddles: bool) -> Self {
         Self {
             sequence: header.sequence,
             order: header.order,
@@ -53,6 +56,7 @@ impl Candidate {
             kind: header.kind,
             group: header.group,
             lost: false,
+            straddles,
         }
     }
 
@@ -60,7 +64,7 @@ impl Candidate {
     pub fn vouched(voucher: &Voucher, kind: Kind, argument: u32) -> Self {
         let Voucher { lba, sequence, .. } = *voucher;
         let (slot, group) = (SlotId(0), (0, 0));
-        Self { sequence, order: 0, slot, lba, argument, kind, group, lost: true }
+        Self { sequence, order: 0, slot, lba, argument, kind, group, lost: true, straddles: false }
     }
 }
 
@@ -139,7 +143,8 @@ impl Ftl {
             let band = &mut self.bands[block];
             band.hold_order = band.hold_order.max(header.order);
         }
-        mount.candidates.push(Candidate::found(header, slot));
+        let straddles = mount.footer.is_some_and(|footer| straddles(header, &footer));
+        mount.candidates.push(Candidate::found(header, slot, straddles));
     }
 
     /// Puts what was found after the checkpoint on top of its map.

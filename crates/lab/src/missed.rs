@@ -74,7 +74,10 @@ pub fn survive_missing(seed: u64, options: &CrashOptions) -> Result<MissedReport
             let errors = match only_errors(&observed, &shown) {
                 Ok(errors) => errors,
                 // A cut explains it, and nobody vouches for it any more.
-                Err(_) if torn && matches!(harm, Harm::Page) => {
+                Err(_)
+                    if torn && matches!(harm, Harm::Page)
+                        || medium_forgets(&medium) && matches!(harm, Harm::Data) =>
+                {
                     report.older += 1;
                     continue;
                 }

@@ -315,13 +315,12 @@ fn classify(
                     false => SlotKind::Superseded,
                 }
             }
-            Kind::Root | Kind::Map | Kind::BandTable | Kind::Footer if !of_checkpoint => {
-                SlotKind::OldCheckpoint
-            }
+            kind if kind.is_of_checkpoint() && !of_checkpoint => SlotKind::OldCheckpoint,
             Kind::Root => SlotKind::Root,
             Kind::Map => SlotKind::Map,
             Kind::BandTable => SlotKind::BandTable,
             Kind::Footer => SlotKind::Footer,
+            Kind::Parity => SlotKind::Parity,
             _ if geometry.is_fast(block) => SlotKind::FastOther,
             Kind::Pad => SlotKind::Pad,
             Kind::Trim => SlotKind::Trim,

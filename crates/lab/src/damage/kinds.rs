@@ -27,6 +27,8 @@ pub enum SlotKind {
     Map,
     /// Likewise: the band table.
     BandTable,
+    /// Likewise: what makes up for one of these two. Nobody looks at it before it is needed.
+    Parity,
     /// Likewise: its end, and the copy of that.
     Footer,
     /// Whatever belongs to an older checkpoint.
@@ -45,7 +47,7 @@ pub enum SlotKind {
 
 impl SlotKind {
     /// All of them.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 18] = [
         Self::Data,
         Self::Copy,
         Self::Superseded,
@@ -56,6 +58,7 @@ impl SlotKind {
         Self::Root,
         Self::Map,
         Self::BandTable,
+        Self::Parity,
         Self::Footer,
         Self::OldCheckpoint,
         Self::FastData,

@@ -62,7 +62,7 @@ impl Shape {
     }
 
     /// The kinds of slots that a device of any of these shapes has.
-    pub const KINDS: [SlotKind; 15] = [
+    pub const KINDS: [SlotKind; 16] = [
         SlotKind::Data,
         SlotKind::Copy,
         SlotKind::Superseded,
@@ -73,6 +73,7 @@ impl Shape {
         SlotKind::Root,
         SlotKind::Map,
         SlotKind::BandTable,
+        SlotKind::Parity,
         SlotKind::Footer,
         SlotKind::OldCheckpoint,
         SlotKind::FastData,

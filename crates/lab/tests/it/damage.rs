@@ -6,7 +6,7 @@ use lab::damage::{explore_damage, explore_raw_damage};
 use lab::parallel::{SeedFailure, for_each_seed};
 
 /// Enough that every kind of device meets every case.
-const SEEDS: std::ops::Range<u64> = 0..48;
+const SEEDS: std::ops::Range<u64> = 0..72;
 
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()

@@ -203,7 +203,7 @@ mod tests {
         match random.below(20) {
             0 => header.kind = Kind::Poison,
             1 => header.group = (0, 3),
-            2 => header.argument = 5,
+            2 => (header.kind, header.argument) = (Kind::Trim, 5),
             3 => header.lba = u32::MAX - 3,
             4 => stamp = random.next_u64(),
             _ => {}

@@ -16,7 +16,8 @@
 //!   begins, or it begins anew;
 //! - the map never holds what is undone afterwards: then, too, it begins anew;
 //! - pages of a checkpoint hold no order back, so no host flush waits for one;
-//! - root records and the footer are written twice, so no single page is what a mount hangs on.
+//! - root records and the footer are written twice, so no single page is what a mount hangs on;
+//! - at a clean stop both footers are durable before a seal is written behind them.
 
 use crate::append::{Append, NONE, Owner, Page};
 use crate::config::Settings;
@@ -84,6 +85,8 @@ pub(crate) struct Checkpoint {
     clean: bool,
     /// Footers of the one being written that are programmed.
     footers: u32,
+    /// The seals of a clean stop were appended behind them.
+    sealed: bool,
     /// A page of it failed when its content was whole.
     was_whole: bool,
     /// It was sealed by one of two footers.
@@ -218,6 +221,7 @@ impl Ftl {
         checkpoint.next_order = self.durable.next();
         checkpoint.sequence_begun = self.sequence_next;
         (checkpoint.page_next, checkpoint.pages_running, checkpoint.footers) = (0, 0, 0);
+        checkpoint.sealed = false;
         checkpoint.staging.clear();
         checkpoint.parity.clear();
         checkpoint.stage = Stage::Content;
@@ -419,6 +423,9 @@ impl Ftl {
                 return;
             }
             self.append_footer();
+        } else if self.append_seals() {
+            self.checkpoint.stage = Stage::Footer;
+            return;
         } else {
             self.complete_checkpoint();
         }
@@ -450,6 +457,38 @@ impl Ftl {
             let partner = self.geometry.pairing.last_partner(index, self.geometry.pages_per_block);
             self.pad_to(self.checkpoint.opens[position as usize], partner);
         }
+    }
+
+    /// Both footers are durable: at a clean stop a page of padding behind each says so, if there is room. A
+    /// mount that finds one knows that no power cut explains a footer that is not sound. False if there is
+    /// nothing to wait for.
+    fn append_seals(&mut self) -> bool {
+        let checkpoint = &mut self.checkpoint;
+        if !checkpoint.clean || checkpoint.footers < 2 || checkpoint.half_sealed {
+            return false;
+        }
+        if std::mem::replace(&mut checkpoint.sealed, true) {
+            return false;
+        }
+        for (position, index) in self.seals() {
+            self.pad_to(self.checkpoint.opens[position as usize], index);
+        }
+        self.checkpoint.pages_running > 0
+    }
+
+    /// Band positions and pages of the seals: the first pages that share no cells with a footer.
+    pub(crate) fn seals(&self) -> Vec<(u32, u32)> {
+        let pages = self.geometry.pages_per_block;
+        let behind =
+            |(position, index)| (position, self.geometry.pairing.last_partner(index, pages) + 1);
+        let [first, second] = self.layout.footers().map(behind);
+        // Both footers may lie in one band.
+        let mut seals = vec![first, second];
+        if first.0 == second.0 {
+            seals = vec![(first.0, first.1.max(second.1))];
+        }
+        seals.retain(|&(_, index)| index < pages);
+        seals
     }
 
     fn footer_ended(&mut self) {

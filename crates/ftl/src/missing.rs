@@ -245,6 +245,7 @@ impl Ftl {
         self.geometry.durable_at_completion && !self.geometry.is_tiered()
     }
 
+    /// Tells that `slot` is damaged.
     pub(crate) fn note_damaged(&self, mount: &mut Mount, slot: SlotId) {
         mount.report.slots_damaged += 1;
         if mount.report.damaged.len() < NAMED_MAX {

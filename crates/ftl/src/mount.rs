@@ -1,8 +1,9 @@
 //! Format and recovery: media to state.
 //!
 //! 1. *Probe*: the first slot of every good band is read. It tells whether the band was written
-//!    since its erase, in which order, and whether it belongs to a checkpoint. Where it cannot be
-//!    read, the second page may hold a copy of a root record.
+//!    since its erase, in which order, and whether it belongs to a checkpoint. Where that is a root
+//!    record, or nothing that this device has put there, the second page is read as well: it may hold
+//!    a copy of a root record. If no root record was found, so are all others.
 //! 2. *Footer*: of the newest checkpoint, and its copy; if nothing was written there, of the next.
 //! 3. *Content*: the map and the band table of that checkpoint. A footer is written when the
 //!    content is durable, so one that cannot be read says as much, if the content is whole; the
@@ -58,7 +59,7 @@ pub(crate) enum Probe {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Stage {
     Probe,
-    /// Second pages, where a first one that cannot be read may be a root record's.
+    /// Second pages, where the first one is or may have been a root record's.
     Copies,
     Footer,
     Content,
@@ -86,6 +87,8 @@ pub(crate) struct Mount {
     running: u32,
     pub probes: Vec<Probe>,
     pub roots: Vec<(BlockId, Root)>,
+    /// Of these, those that their header vouches for, with the checkpoint's name.
+    roots_sound: BTreeSet<(SlotId, u64)>,
     version_found: Option<u16>,
     /// A lane record was found: the medium holds raw units.
     raw_found: bool,
@@ -95,6 +98,13 @@ pub(crate) struct Mount {
     damaged: Option<Named>,
     /// Of the one to go by: bands with something where a footer belongs, and nothing sound.
     footers_unsound: BTreeSet<BlockId>,
+    /// Of the one to go by: a footer is sound.
+    footer_found: bool,
+    /// Of the one to go by: places of footers where nothing sound is, and whether the medium could read
+    /// what is there.
+    footers_missing: Vec<(SlotId, bool)>,
+    /// Of the one to go by: a seal is sound, so both footers were durable.
+    sealed: bool,
     /// Of the one to go by: bands of which more than the first page is there.
     bands_sound: BTreeSet<BlockId>,
     /// The one to go by, and what its footer says.
@@ -251,11 +261,15 @@ impl Ftl {
             running: 0,
             probes: vec![Probe::Skipped; self.geometry.blocks() as usize],
             roots: Vec::new(),
+            roots_sound: BTreeSet::new(),
             version_found: None,
             raw_found: false,
             checkpoints: Vec::new(),
             damaged: None,
             footers_unsound: BTreeSet::new(),
+            footer_found: false,
+            footers_missing: Vec::new(),
+            sealed: false,
             bands_sound: BTreeSet::new(),
             chosen: Named::default(),
             footer: None,
@@ -403,13 +417,19 @@ impl Ftl {
 
     fn probe_copies(&mut self, mount: &mut Mount) -> Result<(), MountError> {
         mount.stage = Stage::Copies;
+        let newest = mount.roots.iter().map(|(_, root)| root).max_by_key(|root| root.checkpoint);
+        let device = newest.map(|root| uuid_crc(root.uuid));
         for block in self.bands.ids() {
-            let look = match &mount.probes[block.0 as usize] {
-                Probe::Unreadable => true,
-                Probe::Read(oob) => {
-                    may_be_root(oob) && mount.roots.iter().all(|(other, _)| *other != block)
+            let first = self.geometry.slot(block, 0, 0);
+            let look = match (&mount.probes[block.0 as usize], device) {
+                (Probe::Skipped, _) => false,
+                // The second one of any band may be all that is left.
+                (_, None) | (Probe::Unreadable, _) => true,
+                (Probe::Erased, _) => false,
+                // Of a checkpoint both should be there.
+                (Probe::Read(oob), Some(device)) => {
+                    may_be_root(oob) || decode_header(oob, first, device).is_none()
                 }
-                Probe::Erased | Probe::Skipped => false,
             };
             if look {
                 let unit = self.geometry.unit_of(block) as usize;
@@ -486,7 +506,8 @@ impl Ftl {
         mount.stage = Stage::Footer;
         self.layout = self.layout_chosen(&next);
         let second_root = self.layout.footers().map(|(position, _)| (position, 1));
-        for (position, page) in self.layout.footers().into_iter().chain(second_root) {
+        let places = self.layout.footers().into_iter().chain(second_root).chain(self.seals());
+        for (position, page) in places {
             if let Some(block) = next.bands[position as usize] {
                 let unit = self.geometry.unit_of(block) as usize;
                 mount.jobs[unit].push_back((self.geometry.slot(block, page, 0), 1));
@@ -494,6 +515,8 @@ impl Ftl {
         }
         (mount.chosen, mount.footer) = (next, None);
         mount.footers_unsound.clear();
+        mount.footers_missing.clear();
+        mount.sealed = false;
         mount.bands_sound.clear();
         mount.mending = Mending::default();
         Ok(())
@@ -510,20 +533,67 @@ impl Ftl {
             }
             return;
         }
+        if self.is_seal_place(mount, slot) {
+            mount.sealed |= self.is_seal(mount, slot, read);
+            return;
+        }
         let footer = self.checkpoint_bytes(slot, read).and_then(|(header, bytes)| {
             Footer::decode(bytes).filter(|_| header.kind == Kind::Footer)
         });
         match footer.filter(|footer| footer.checkpoint == mount.chosen.name) {
             Some(footer) => mount.footer = Some(footer),
-            None if read.status == SlotStatus::Erased => {}
+            None if read.status == SlotStatus::Erased => {
+                mount.footers_missing.push((slot, false));
+            }
             None => {
+                let readable = read.status != SlotStatus::Uncorrectable;
+                mount.footers_missing.push((slot, readable));
                 mount.footers_unsound.insert(block);
             }
         }
     }
 
+    fn is_seal_place(&self, mount: &Mount, slot: SlotId) -> bool {
+        let (block, page) = (self.geometry.block_of(slot), self.geometry.page_in_block(slot));
+        let here = |&(position, index): &(u32, u32)| {
+            index == page && mount.chosen.bands[position as usize] == Some(block)
+        };
+        self.seals().iter().any(here)
+    }
+
+    /// Whether the slot is padding of the checkpoint's time.
+    fn is_seal(&self, mount: &Mount, slot: SlotId, read: &SlotRead<'_>) -> bool {
+        let readable = matches!(read.status, SlotStatus::Ok | SlotStatus::Corrected(_));
+        let header = decode_header(&read.oob, slot, self.uuid_crc).filter(|_| readable);
+        header.is_some_and(|header| {
+            header.kind == Kind::Pad
+                && header.order >= mount.chosen.name
+                && header.payload_crc == read.crc
+        })
+    }
+
+    /// Notes the places of root records and footers that nothing sound is in, where no power cut explains
+    /// that. Root records are durable before a footer is written. Of two footers the power may have been
+    /// cut before one was durable, also at the end of a clean stop, but both are before a seal is written.
+    fn note_copies(&self, mount: &mut Mount) {
+        let Some(footer) = mount.footer else { return };
+        let mut unsound = Vec::new();
+        for &block in mount.chosen.bands.iter().flatten().filter(|_| mount.footer_found) {
+            let places = (0..ROOT_PAGES).map(|page| self.geometry.slot(block, page, 0));
+            let name = footer.checkpoint;
+            unsound.extend(places.filter(|&slot| !mount.roots_sound.contains(&(slot, name))));
+        }
+        let damaged =
+            |&&(_, readable): &&(SlotId, bool)| mount.sealed || readable && self.tells_torn();
+        unsound.extend(mount.footers_missing.iter().filter(damaged).map(|&(slot, _)| slot));
+        // What could not be programmed was never there.
+        unsound.retain(|&slot| !self.bands[self.geometry.block_of(slot)].failing);
+        unsound.into_iter().for_each(|slot| self.note_damaged(mount, slot));
+    }
+
     fn begin_content(&mut self, mount: &mut Mount) -> Result<(), MountError> {
-        if mount.footer.is_some() {
+        mount.footer_found = mount.footer.is_some();
+        if mount.footer_found {
             mount.footers_unsound.clear();
         } else if !mount.footers_unsound.is_empty() && !self.is_mutant(Mutant::NeverRebuild) {
             mount.footer = Self::footer_of_root(mount, mount.chosen.name);
@@ -569,9 +639,12 @@ impl Ftl {
             let shape = root_shape(&self.geometry);
             let whole = bands.clone().any(|(_, root)| root.shape == shape);
             let parity = bands.clone().any(|(_, root)| root.version >= VERSION_PARITY);
-            let bands = bands.map(|(block, _)| Some(*block)).collect();
+            let bands: BTreeSet<BlockId> = bands.map(|(block, _)| *block).collect();
+            let bands = bands.into_iter().map(Some).collect();
             mount.chosen = Named { name, bands, whole, parity };
         }
+        mount.footers_missing.clear();
+        mount.sealed = false;
         self.layout = self.layout_chosen(&mount.chosen);
         mount.footer = Self::footer_of_root(mount, mount.chosen.name);
         mount.table = vec![0; self.layout.table_slots as usize * BLOCK_BYTES];
@@ -607,10 +680,15 @@ impl Ftl {
     fn begin_scan(&mut self, mount: &mut Mount) -> Result<(), MountError> {
         mount.stage = Stage::Scan;
         let footer = mount.footer.expect("content has a footer");
+        self.note_copies(mount);
         self.rebuild_if_needed(mount);
         let everything = mount.rebuild.is_some();
         self.lose_chunks(mount);
-        let roots: BTreeSet<BlockId> = mount.roots.iter().map(|(block, _)| *block).collect();
+        // Another device's says nothing of what is in the band.
+        let own = mount.roots.iter().filter(|(_, root)| root.uuid == self.uuid);
+        let roots: BTreeSet<BlockId> = own.map(|(block, _)| *block).collect();
+        let of_checkpoint: BTreeSet<BlockId> =
+            mount.chosen.bands.iter().flatten().copied().collect();
         for block in self.bands.ids() {
             let probe = mount.probes[block.0 as usize];
             let byte = mount.table.get(block.0 as usize / 8).copied().unwrap_or(0);
@@ -619,6 +697,8 @@ impl Ftl {
             let header = self.probed_header(block, probe);
             let scan = match (probe, header) {
                 (Probe::Skipped | Probe::Erased, _) => false,
+                // Whatever its first slot says now, nothing but the checkpoint was put there.
+                _ if of_checkpoint.contains(&block) => false,
                 (_, Some(header)) if header.kind == Kind::Root => false,
                 (_, Some(header)) => everything || open || header.order >= footer.checkpoint,
                 // What is beside it is damaged; the root record itself is not.
@@ -673,12 +753,12 @@ impl Ftl {
         let block = self.geometry.block_of(op.slot);
         match (mount.stage, slots) {
             (Stage::Probe, Ok(slots)) => {
-                let probe = note_root(&mut mount, block, &slots[0]);
+                let probe = note_root(&mut mount, block, op.slot, &slots[0]);
                 mount.probes[block.0 as usize] = probe;
             }
             (Stage::Probe, Err(_)) => mount.probes[block.0 as usize] = Probe::Unreadable,
             (Stage::Copies, Ok(slots)) if !self.is_mutant(Mutant::IgnoreSecondRoot) => {
-                note_root(&mut mount, block, &slots[0]);
+                note_root(&mut mount, block, op.slot, &slots[0]);
             }
             (Stage::Footer, Ok(slots)) => self.note_footer(&mut mount, op.slot, &slots[0]),
             (Stage::Content, Ok(slots)) => {
@@ -794,7 +874,7 @@ impl Ftl {
 }
 
 /// Takes the root record of `block`, if the slot is one, and says what the slot is.
-fn note_root(mount: &mut Mount, block: BlockId, read: &SlotRead<'_>) -> Probe {
+fn note_root(mount: &mut Mount, block: BlockId, slot: SlotId, read: &SlotRead<'_>) -> Probe {
     match read.status {
         SlotStatus::Erased => Probe::Erased,
         SlotStatus::Uncorrectable => Probe::Unreadable,
@@ -802,7 +882,17 @@ fn note_root(mount: &mut Mount, block: BlockId, read: &SlotRead<'_>) -> Probe {
             // Root records carry their own checksum: the uuid that headers need is in them.
             mount.raw_found |= read.bytes.is_some_and(crate::raw::format::is_lane_record);
             match read.bytes.and_then(Root::decode) {
-                Some(Ok(root)) => mount.roots.push((block, root)),
+                Some(Ok(root)) => {
+                    let header = decode_header(&read.oob, slot, uuid_crc(root.uuid));
+                    let of_it = |header: &Header| {
+                        (header.kind, header.sequence) == (Kind::Root, root.checkpoint)
+                            && header.payload_crc == read.crc
+                    };
+                    if header.as_ref().is_some_and(of_it) {
+                        mount.roots_sound.insert((slot, root.checkpoint));
+                    }
+                    mount.roots.push((block, root));
+                }
                 Some(Err(MountError::Version { found })) => mount.version_found = Some(found),
                 _ => {}
             }

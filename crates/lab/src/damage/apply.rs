@@ -72,7 +72,7 @@ pub(super) fn apply(
 }
 
 /// What a read of a slot finds.
-fn shows(medium: &SimMedium, slot: SlotId) -> (bool, Option<(Oob, Content)>) {
+pub(super) fn shows(medium: &SimMedium, slot: SlotId) -> (bool, Option<(Oob, Content)>) {
     (medium.is_readable(slot), medium.peek(slot))
 }
 

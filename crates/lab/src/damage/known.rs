@@ -50,19 +50,11 @@ pub const KNOWN: &[Known] = &[
         holds: |failed| failed.is_stale() && failed.touched.contains(&SlotKind::Blank),
     },
     Known {
-        reason: "of the two copies of a root record or footer one is damaged, and nobody says so",
-        holds: |failed| failed.why.contains("nobody says so"),
-    },
-    Known {
-        reason: "a first root record whose OOB is damaged hides the second one",
+        reason: "a first root record that reads as erased, or as what was there before, hides the second \
+                 one: an older checkpoint is gone by, and nobody says so",
         holds: |failed| {
-            let older = failed.touched.contains(&SlotKind::OldCheckpoint);
-            failed.why.contains("cannot be mounted") && (failed.touches_checkpoint() || older)
+            failed.why.contains("nobody says so") && failed.touched.contains(&SlotKind::Root)
         },
-    },
-    Known {
-        reason: "a band of which the last slots cannot be read counts more valid slots than it has",
-        holds: |failed| failed.why.contains("more valid slots than were written"),
     },
 ];
 

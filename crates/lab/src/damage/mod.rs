@@ -41,6 +41,7 @@ use crate::model::{Model, ZERO};
 use crate::parallel::{SeedFailure, for_each_seed, guarded};
 use crate::workload::{Action, Op};
 use flash::{Geometry, Hint, Instant, Random, SlotId};
+use ftl::format::Kind;
 use image::{Family, Image, cut, family, header_of, mount};
 use known::{Failed, KNOWN, Known};
 use std::collections::BTreeMap;
@@ -228,6 +229,7 @@ impl Tester<'_> {
                 self.damage(plan, &mut medium);
             }
         }
+        let must_tell = self.must_tell(plan, &medium);
         let mut sim = mount(self.crash, medium, now)?;
         if let Some(refused) = ready_or_refused(&mut sim)? {
             return self.refused(plan, &sim, &refused).map(Some);
@@ -237,7 +239,9 @@ impl Tester<'_> {
         sim.verify()?;
         self.judge(plan, &image.model, &observed, "")?;
         let errors = lost(&image.observed, &observed);
-        self.must_tell(plan, told || errors > 0)?;
+        if must_tell && !told && errors == 0 {
+            return Err(Failure("the checkpoint is damaged, and nobody says so".into()));
+        }
         let mut model = image.model.clone();
         model.settle(&observed);
         self.live_on(plan, sim, model)?;
@@ -291,20 +295,40 @@ impl Tester<'_> {
         Ok(())
     }
 
-    fn must_tell(&self, plan: &Plan<'_>, told: bool) -> Result<(), Failure> {
-        let Case::One(kind, harm) = plan.case else { return Ok(()) };
+    /// Whether a part of the checkpoint is damaged, and no power cut explains it.
+    fn must_tell(&self, plan: &Plan<'_>, medium: &SimMedium) -> bool {
+        let Case::One(kind, harm) = plan.case else { return false };
         let gone_by = plan.moment == Moment::Stopped && kind.is_of_checkpoint();
-        if gone_by && !told && !matches!(harm, Harm::EraseCount | Harm::PointerLarge | Harm::Cloned)
-        {
-            return Err(Failure("the checkpoint is damaged, and nobody says so".into()));
+        if !gone_by || matches!(harm, Harm::EraseCount | Harm::PointerLarge | Harm::Cloned) {
+            return false;
         }
-        Ok(())
+        let image = plan.image;
+        let is_damaged =
+            |slot: &SlotId| apply::shows(&image.medium, *slot) != apply::shows(medium, *slot);
+        let of_kind = |kind| image.slots.get(&kind).into_iter().flatten().copied();
+        let of_checkpoint = SlotKind::ALL.into_iter().filter(|kind| kind.is_of_checkpoint());
+        // What the block's record forgets may be padding.
+        let damaged: Vec<SlotId> = of_checkpoint.flat_map(of_kind).filter(is_damaged).collect();
+        // Where the stop itself is cut off, a footer is missing, and there is no seal behind it. On a medium
+        // that is not durable at once there may be anything in its place.
+        let geometry = medium.geometry();
+        let leaves_nothing = geometry.durable_at_completion && !geometry.is_tiered();
+        let wrong = |slot: &SlotId| medium.is_readable(*slot) && leaves_nothing;
+        let footers: Vec<SlotId> = of_kind(SlotKind::Footer).collect();
+        if footers.iter().any(|slot| !is_damaged(slot)) {
+            let sealed = is_sealed(medium, &footers);
+            return damaged.iter().any(|slot| sealed || !footers.contains(slot) || wrong(slot));
+        }
+        // Without a footer it looks like one that a cut has left unfinished, also where an erase was lost
+        // and shows what was there before.
+        let stale = matches!(harm, Harm::Stale | Harm::PointerStale);
+        !stale && damaged.iter().any(wrong)
     }
 
     /// Without any root record there is no device.
     fn refused(&self, plan: &Plan<'_>, sim: &Sim, why: &str) -> Result<Tally, Failure> {
         let roots = plan.image.slots.get(&SlotKind::Root).into_iter().flatten();
-        let mut sound = roots.filter(|&&slot| header_of(sim.medium(), slot).is_some());
+        let mut sound = roots.filter(|&&slot| is_root(sim.medium(), slot));
         match sound.next() {
             Some(root) if !is_cloned(plan.case) => Err(Failure(format!(
                 "cannot be mounted, though the root record in slot {} is sound: {why}",
@@ -368,6 +392,11 @@ impl Tester<'_> {
         let (now, model) = (host.sim.now(), host.model);
         let mut again = mount(self.crash, host.sim.into_medium(), now)?;
         if let Some(refused) = ready_or_refused(&mut again)? {
+            let slots = again.medium().geometry().slots() as u32;
+            if !stopped && !(0..slots).any(|slot| is_root(again.medium(), SlotId(slot))) {
+                // It could write none, and those that there were are damaged.
+                return Ok(());
+            }
             return Err(Failure(format!("after a clean stop it cannot be mounted: {refused}")));
         }
         let observed = again.read_all(model.logical_blocks())?;
@@ -479,6 +508,26 @@ impl Tester<'_> {
         }
         done
     }
+}
+
+/// Whether a page behind one of the footers, and what shares cells with them, says that both were durable.
+fn is_sealed(medium: &SimMedium, footers: &[SlotId]) -> bool {
+    let geometry = medium.geometry();
+    let pages = geometry.pages_per_block;
+    footers.iter().any(|&footer| {
+        let block = geometry.block_of(footer);
+        let of_band = footers.iter().filter(|&&other| geometry.block_of(other) == block);
+        let last = of_band
+            .map(|&other| geometry.pairing.last_partner(geometry.page_in_block(other), pages));
+        let seal = last.max().map_or(pages, |last| last + 1);
+        let header = (seal < pages).then(|| header_of(medium, geometry.slot(block, seal, 0)));
+        header.flatten().is_some_and(|(header, _)| header.kind == Kind::Pad)
+    })
+}
+
+/// Whether a slot holds a sound root record.
+fn is_root(medium: &SimMedium, slot: SlotId) -> bool {
+    header_of(medium, slot).is_some_and(|(header, _)| header.kind == Kind::Root)
 }
 
 fn band_slots(geometry: &Geometry, slot: SlotId) -> Vec<SlotId> {

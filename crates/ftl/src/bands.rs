@@ -84,6 +84,16 @@ pub(crate) struct Band {
     full_index: u32,
 }
 
+impl Band {
+    /// The map points to slots below `end`, so they were written, whatever of the band can be read. Of a
+    /// band that recovery did not look at, that is all that is known, and stays unsaid.
+    fn reach(&mut self, end: u32) {
+        if self.slots_written > 0 {
+            self.slots_written = self.slots_written.max(end);
+        }
+    }
+}
+
 /// What the bands of one unit come to, kept up to date with every change of one of them.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub(crate) struct UnitSums {
@@ -276,6 +286,7 @@ impl Bands {
         for band in &mut self.list {
             let end = first + self.slots_per_band as usize;
             band.slots_valid = count_ones(&self.valid, first, end);
+            band.reach(end_of_ones(&self.valid, first, end));
             first = end;
         }
     }
@@ -285,10 +296,13 @@ impl Bands {
     pub fn settle_loaded(&mut self) {
         for block in self.ids() {
             let first = (block.0 * self.slots_per_band) as usize;
-            let valid = count_ones(&self.valid, first, first + self.slots_per_band as usize);
+            let end = first + self.slots_per_band as usize;
+            let valid = count_ones(&self.valid, first, end);
+            let reached = end_of_ones(&self.valid, first, end);
             let unit = self.unit_of(block);
             self.sums[unit].slots_valid += u64::from(valid);
             self[block].slots_valid = valid;
+            self[block].reach(reached);
             match self[block].state {
                 BandState::Uncounted if valid > 0 => self.set_state(block, BandState::Full),
                 BandState::Uncounted => self.set_state(block, BandState::Draining),
@@ -741,6 +755,12 @@ fn count_ones(words: &[u64], first: usize, end: usize) -> u32 {
         at += bits;
     }
     ones
+}
+
+/// How far behind `first` the last bit lies that is set below `end`, itself counted; 0 if there is none.
+fn end_of_ones(words: &[u64], first: usize, end: usize) -> u32 {
+    let is_set = |&at: &usize| words[at / 64] >> (at % 64) & 1 != 0;
+    (first..end).rev().find(is_set).map_or(0, |at| (at + 1 - first) as u32)
 }
 
 fn is_free(state: BandState) -> bool {

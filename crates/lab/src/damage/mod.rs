@@ -99,7 +99,9 @@ impl DamageReport {
 /// Whether the device says that it is damaged, beside what reads say.
 pub(crate) fn is_told(sim: &mut Sim) -> Result<bool, Failure> {
     let told = sim.run_until_ready()?.damage().is_some();
-    Ok(sim.rebuilt()?.is_some() || told)
+    let rebuilt = sim.rebuilt()?.is_some();
+    // What was found and mended late is counted.
+    Ok(rebuilt || told || sim.ftl().counter("slots_damaged") > 0)
 }
 
 struct Tester<'a> {

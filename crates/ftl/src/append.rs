@@ -538,18 +538,6 @@ impl Ftl {
         }
     }
 
-    pub(crate) fn pad(&mut self, page: u32) {
-        while (self.pages[page].slots.len() as u32) < self.pages[page].room {
-            self.pad_slot(page);
-        }
-    }
-
-    pub(crate) fn pad_slot(&mut self, page: u32) {
-        self.counters.slots_padded += 1;
-        let append = Append::record(Kind::Pad, 0, 0, 0, self.empty_crc, Owner::Nobody);
-        self.put(page, append);
-    }
-
     pub(crate) fn queue_page(&mut self, page: u32) {
         let entry = &mut self.pages[page];
         entry.state = PageState::Queued;

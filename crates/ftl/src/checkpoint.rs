@@ -67,6 +67,11 @@ pub(crate) struct Checkpoint {
     pub base_layout: Option<CheckpointLayout>,
     /// Of that one, until every chunk of it was looked at after a mount.
     pub counting: Option<Box<Counting>>,
+    /// Recovered, and the checkpoint that says so is not complete: the host may read only. Until
+    /// then a second recovery must find what the first one found, and nothing else.
+    pub settling: bool,
+    /// A bit for each band that recovery must scan, as the one being written says it.
+    open_table: Vec<u8>,
     /// The next content of the one being written.
     pub staging: Staging,
     /// Of the run of pages being written.
@@ -237,11 +242,11 @@ impl Ftl {
 
     /// Remembers which bands recovery must scan: those that pages can still go to.
     fn table_at_checkpoint(&mut self) {
-        self.open_table.clear();
-        self.open_table.resize(self.layout.table_slots as usize * BLOCK_BYTES, 0);
+        self.checkpoint.open_table.clear();
+        self.checkpoint.open_table.resize(self.layout.table_slots as usize * BLOCK_BYTES, 0);
         for block in self.bands.ids() {
             if self.bands[block].state == BandState::Open {
-                self.open_table[block.0 as usize / 8] |= 1 << (block.0 % 8);
+                self.checkpoint.open_table[block.0 as usize / 8] |= 1 << (block.0 % 8);
             }
         }
     }
@@ -364,7 +369,7 @@ impl Ftl {
             let number = index - self.layout.chunks;
             let at = number as usize * BLOCK_BYTES;
             let mut bytes = Box::new([0; BLOCK_BYTES]);
-            bytes.copy_from_slice(&self.open_table[at..at + BLOCK_BYTES]);
+            bytes.copy_from_slice(&self.checkpoint.open_table[at..at + BLOCK_BYTES]);
             self.checkpoint.parity.add(in_page, &bytes);
             self.put_meta(page, Kind::BandTable, number, bytes);
         }
@@ -500,7 +505,7 @@ impl Ftl {
 
     fn complete_checkpoint(&mut self) {
         self.counters.checkpoints += 1;
-        self.settling = false;
+        self.checkpoint.settling = false;
         self.checkpoint.order = self.checkpoint.next_order;
         self.checkpoint.sequence_covered = self.checkpoint.sequence_begun;
         let bands = self.close_checkpoint_bands();

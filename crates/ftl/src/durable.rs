@@ -16,7 +16,8 @@
 //! Invariant: `durable_below <= safe_below <= vital_below <= next`.
 
 use crate::Ftl;
-use crate::append::NONE;
+use crate::append::{Append, NONE, Owner};
+use crate::format::Kind;
 use std::collections::VecDeque;
 
 #[derive(Clone, Copy, Debug)]
@@ -246,6 +247,19 @@ impl Ftl {
         if self.durable.release(order) {
             self.durable_rose = true;
         }
+    }
+
+    /// Fills what is left of `page`.
+    pub(crate) fn pad(&mut self, page: u32) {
+        while (self.pages[page].slots.len() as u32) < self.pages[page].room {
+            self.pad_slot(page);
+        }
+    }
+
+    pub(crate) fn pad_slot(&mut self, page: u32) {
+        self.counters.slots_padded += 1;
+        let append = Append::record(Kind::Pad, 0, 0, 0, self.empty_crc, Owner::Nobody);
+        self.put(page, append);
     }
 
     /// Makes sure that every order up to `order` will become safe without any further append.

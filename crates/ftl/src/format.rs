@@ -137,7 +137,7 @@ fn watermark_code(sequence: u64, watermark: u64) -> u8 {
         return 1 + distance as u8;
     }
     let shift = 60 - distance.leading_zeros();
-    let rounded = (distance - 1 >> shift) + 1;
+    let rounded = ((distance - 1) >> shift) + 1;
     let code = 1 + 8 * (u64::from(shift) + 1) + (rounded - 8);
     u8::try_from(code).unwrap_or(0)
 }
@@ -145,7 +145,7 @@ fn watermark_code(sequence: u64, watermark: u64) -> u8 {
 /// The distance that a code stands for.
 fn watermark_distance(code: u8) -> u64 {
     let code = u64::from(code) - 1;
-    if code < 8 { code } else { 8 + code % 8 << (code / 8 - 1) }
+    if code < 8 { code } else { (8 + code % 8) << (code / 8 - 1) }
 }
 
 /// Encodes `header` for the slot at `slot` of device `uuid_crc` (see [`uuid_crc`]).

@@ -334,7 +334,7 @@ impl Ftl {
     pub(crate) fn place_writes(&mut self) {
         self.warm_writes();
         let mut blocked = 0;
-        while let Some(at) = self.next_write(blocked).filter(|_| !self.settling) {
+        while let Some(at) = self.next_write(blocked).filter(|_| !self.checkpoint.settling) {
             let index = self.host.writes[at];
             let done = match self.host.requests[index].class {
                 Class::Write { hint, atomic, .. } => self.place_blocks(index, hint, atomic),

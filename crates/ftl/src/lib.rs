@@ -196,9 +196,6 @@ pub struct Ftl {
     /// Format: erase everything at once.
     erase_all: bool,
     erase_retry_at: Option<Instant>,
-    /// Recovered, and the checkpoint that says so is not complete: the host may read only. Until
-    /// then a second recovery must find what the first one found, and nothing else.
-    settling: bool,
 
     flush: Flush,
 
@@ -209,7 +206,6 @@ pub struct Ftl {
     shares: Shares,
     checkpoint: Checkpoint,
     layout: CheckpointLayout,
-    open_table: Vec<u8>,
     mount: Option<Box<Mount>>,
     /// Blocks that may have held something newer than what recovery found.
     refused: Option<Refused>,
@@ -691,7 +687,6 @@ impl Ftl {
             space_wanted: false,
             erase_all: false,
             erase_retry_at: None,
-            settling: false,
             flush: Flush::default(),
             reclaim: Reclaim::new(chunks, tier.as_ref().map_or(0, Tier::chunks_own)),
             spare: Spare::default(),
@@ -699,7 +694,6 @@ impl Ftl {
             shares: Shares::default(),
             checkpoint: Checkpoint::default(),
             layout,
-            open_table: Vec::new(),
             mount: None,
             refused: None,
             counters: Counters::default(),

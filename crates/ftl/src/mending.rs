@@ -264,7 +264,7 @@ fn entries_of(bytes: &[u8; BLOCK_BYTES]) -> [u32; CHUNK_ENTRIES] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use flash::{Geometry, Pairing};
+    use flash::{FastTier, Geometry, Pairing};
 
     #[test]
     fn pages_of_content_and_of_parity_take_turns() {
@@ -273,7 +273,13 @@ mod tests {
             blocks_per_unit: 64,
             pages_per_block: 32,
             slots_per_page: 2,
-            ..Geometry::test(Pairing::None)
+            pairing: Pairing::None,
+            durable_at_completion: true,
+            suspend: false,
+            queue_depth: 1,
+            endurance: 1,
+            open_blocks_max: 0,
+            fast: FastTier::NONE,
         };
         for blocks in [1, 1024, 30 * 1024, 31 * 1024, 32 * 1024, 700 * 1024] {
             let layout = CheckpointLayout::new(&geometry, blocks).expect("it fits");

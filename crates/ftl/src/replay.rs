@@ -188,7 +188,7 @@ impl Ftl {
         self.phase = if self.settings.read_only || gaps { Phase::ReadOnly } else { Phase::Running };
         if self.phase == Phase::Running {
             self.checkpoint.want();
-            self.settling = true;
+            self.checkpoint.settling = true;
             self.drain_check = true;
             self.want_flush();
         }

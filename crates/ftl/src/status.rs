@@ -84,6 +84,14 @@ pub(crate) struct Counters {
 }
 
 impl Counters {
+    fn damage(&self) -> [(&'static str, u64); 3] {
+        [
+            ("slots_damaged", self.slots_damaged),
+            ("blocks_lost", self.blocks_lost),
+            ("blocks_refused", self.blocks_refused),
+        ]
+    }
+
     fn reads_over_slo(&self) -> u64 {
         self.reads_over_slo_program
             + self.reads_over_slo_erase
@@ -396,9 +404,6 @@ impl Ftl {
             ("bands_opened", c.bands_opened),
             ("bands_retired", c.bands_retired),
             ("blocks_poisoned", c.blocks_poisoned),
-            ("slots_damaged", c.slots_damaged),
-            ("blocks_lost", c.blocks_lost),
-            ("blocks_refused", c.blocks_refused),
             ("units_gone", c.units_gone),
             ("victims", c.victims),
             ("refreshes", c.refreshes),
@@ -428,7 +433,7 @@ impl Ftl {
             ("reads_over_slo_in_flight", c.reads_over_slo_in_flight),
             ("slo_breaches_allowed", c.slo_breaches_space),
         ];
-        list.extend(self.spare_counters());
+        list.extend(c.damage().into_iter().chain(self.spare_counters()));
         if let Some(cached) = self.map.cached() {
             list.extend(self.cached_counters(cached));
         }

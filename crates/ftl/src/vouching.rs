@@ -169,7 +169,10 @@ impl Ftl {
         }
         self.vouching.since = None;
         let more = self.vouching.said < self.durable.sequences_durable(self.sequence_next);
-        if !more && self.vouching.waiting.is_empty() || self.settling || self.is_leaving() {
+        if !more && self.vouching.waiting.is_empty()
+            || self.checkpoint.settling
+            || self.is_leaving()
+        {
             return;
         }
         for _ in 0..PAGES_AT_ONCE {

@@ -269,6 +269,20 @@ pub(super) fn header_of(medium: &SimMedium, slot: SlotId) -> Option<(Header, Con
     (header.payload_crc == crc).then_some((header, content))
 }
 
+/// The largest sequence of any slot that lies well before an order, of all orders and sequences.
+fn largest_before(mut newest: Vec<(u64, u64)>) -> impl Fn(u64) -> u64 {
+    newest.sort_unstable();
+    let mut largest = 0;
+    for (_, sequence) in &mut newest {
+        largest = largest.max(*sequence);
+        *sequence = largest;
+    }
+    move |order| {
+        let at = newest.partition_point(|&(other, _)| other + 16 < order);
+        if at == 0 { 0 } else { newest[at - 1].1 }
+    }
+}
+
 /// What every slot is to a device whose logical blocks lie at `places`, where those are known.
 fn classify(
     medium: &SimMedium,
@@ -281,19 +295,8 @@ fn classify(
     let headers: Vec<_> = (0..geometry.slots() as u32)
         .filter_map(|slot| Some((SlotId(slot), header_of(medium, SlotId(slot))?)))
         .collect();
-    // The largest sequence of any slot that lies well before an order.
-    let mut newest: Vec<(u64, u64)> =
-        headers.iter().map(|(_, (header, _))| (header.order, header.sequence)).collect();
-    newest.sort_unstable();
-    let mut largest = 0;
-    for (_, sequence) in &mut newest {
-        largest = largest.max(*sequence);
-        *sequence = largest;
-    }
-    let before = |order: u64| {
-        let at = newest.partition_point(|&(other, _)| other + 16 < order);
-        if at == 0 { 0 } else { newest[at - 1].1 }
-    };
+    let orders = headers.iter().map(|(_, (header, _))| (header.order, header.sequence));
+    let before = largest_before(orders.collect());
     for (slot, (header, content)) in headers {
         let block = geometry.block_of(slot);
         let of_checkpoint = checkpoint.contains(&block);

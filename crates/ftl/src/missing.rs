@@ -128,11 +128,13 @@ impl Ftl {
             return;
         }
         mount.candidates.sort_unstable_by_key(|candidate| (candidate.sequence, candidate.lba));
+        let needless: Vec<bool> =
+            missing.unsound.iter().map(|it| is_needless(it, &mount.candidates)).collect();
         self.miss_vouched(mount, &missing, &footer);
         let mut unknown = Vec::new();
         let mut torn_page = None;
-        for unsound in &missing.unsound {
-            if !self.is_damage(unsound, &missing, &footer) {
+        for (unsound, needless) in missing.unsound.iter().zip(needless) {
+            if needless || !self.is_damage(unsound, &missing, &footer) {
                 let page = unsound.slot.0 / self.geometry.slots_per_page;
                 mount.report.pages_torn += u64::from(torn_page.replace(page) != Some(page));
                 continue;
@@ -360,7 +362,9 @@ fn miss_members(mount: &mut Mount, missing: &Missing, footer: &Footer, unknown: 
     let mut committed = BTreeSet::new();
     for candidate in &mount.candidates {
         let begun = candidate.sequence >= footer.sequence_begun;
-        if begun && !range.contains(&candidate.sequence) || !begun && !candidate.straddles {
+        // Of members that are in the map nothing needs to be found.
+        let straddles = candidate.straddles && one_is_unknown;
+        if begun && !range.contains(&candidate.sequence) || !begun && !straddles {
             continue;
         }
         let (index, last) = candidate.group;
@@ -401,6 +405,16 @@ fn miss_members(mount: &mut Mount, missing: &Missing, footer: &Footer, unknown: 
             mount.candidates.push(commit);
         }
     }
+}
+
+/// Whether nobody needs the slot: it held padding, or the same version or record is found elsewhere, as that
+/// of a page which could not be programmed for want of room below. `found` ascends by sequence and block.
+fn is_needless(unsound: &Unsound, found: &[Candidate]) -> bool {
+    let Some(header) = &unsound.header else { return false };
+    let key = (header.sequence, header.lba);
+    let first = found.partition_point(|candidate| (candidate.sequence, candidate.lba) < key);
+    let same = found[first..].iter().take_while(|it| (it.sequence, it.lba) == key);
+    header.kind == Kind::Pad || same.into_iter().any(|it| it.kind == header.kind && !it.lost)
 }
 
 /// A member of an atomic write that began before the checkpoint and was placed after that had begun;

@@ -248,7 +248,9 @@ impl Ftl {
             }
             // A power cut tears the last pages of a band and those that share cells with them.
             let last = self.geometry.pairing_of(block).last_partner(page, pages);
-            last < self.pages_written(block) && rebuild.is_missed(block)
+            // Of a torn page itself some slots may be sound.
+            let behind = if last == page { page + 1 } else { last };
+            behind < self.pages_written(block) && rebuild.is_missed(block)
         };
         let pages_lost =
             rebuild.unreadable.iter().filter(lost).count() as u64 + rebuild.pages_unanswered;

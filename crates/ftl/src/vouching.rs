@@ -156,8 +156,9 @@ impl Ftl {
         let poor = self.vouching.budget < PAGES_PER_PAGE;
         let rest = if poor { REST_LONG_NS } else { REST_NS };
         let at = self.vouching.since.filter(|_| self.phase == Phase::Running)? + rest;
-        // What is under way says it, or puts the time off.
-        (self.host.requests.in_use() == 0).then_some(at)
+        // What is under way says it, or puts the time off. Where the disk below is full, each try that fails
+        // would take a band.
+        (self.host.requests.in_use() == 0 && self.no_space_tries == 0).then_some(at)
     }
 
     /// The host rests: what was acknowledged last is vouched for by nobody, as nothing was written

@@ -72,7 +72,7 @@ impl CrashOptions {
         let device = Small {
             manner: manners[random.below(4) as usize],
             units: 2,
-            blocks_per_unit: 12 + roomy + random.below(3) as u32,
+            blocks_per_unit: 10 + roomy + random.below(3) as u32,
             pages_per_block: 8,
             slots_per_page: 1 + random.below(2) as u32,
             open_blocks_max: 0,

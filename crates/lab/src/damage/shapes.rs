@@ -101,6 +101,7 @@ impl Shape {
         };
         options.device.manner = manner.unwrap_or(options.device.manner);
         // Room for what recovery keeps until the next checkpoint, and for a volume or two.
+        options.device.blocks_per_unit += 2;
         options.fill = [0.4, 0.7, 0.9][(seed / 5 % 3) as usize];
         options.volumes = 1;
         options.settings.fast_shares = Vec::new();

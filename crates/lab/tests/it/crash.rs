@@ -70,6 +70,8 @@ fn any_single_page_may_rot() {
     let run = |seed: u64| {
         let mut options = CrashOptions::of_seed(seed);
         options.device.manner = manners[seed as usize % 4];
+        // Of pages that share cells a checkpoint takes two bands.
+        options.device.blocks_per_unit += 2;
         survive_rot(seed, &options)
     };
     let reports = passed(test, for_each_seed(seeds(400..448), THREADS, run));

@@ -233,13 +233,14 @@ impl Ftl {
     }
 
     /// Whether one program that was cut off explains that `page` of `block` is unreadable: that of the
-    /// last page there, behind all that is sound, which takes pages with it that share its cells.
+    /// last page there, behind all that is sound, which takes pages with it that share its cells. Other
+    /// pages behind are of programs for which there was no room below.
     fn is_torn(&self, block: BlockId, page: u32, seen: &Seen) -> bool {
         let pages = self.geometry.pages_per_block;
         let mut destroyed =
             self.geometry.pairing_of(block).earlier_partners(seen.unsound_last, pages);
         let behind = seen.unsound_last >= seen.pages;
-        behind && (page == seen.unsound_last || destroyed.any(|earlier| earlier == page))
+        behind && (page >= seen.pages || destroyed.any(|earlier| earlier == page))
     }
 
     /// A program that a power cut stopped never leaves what can be read and is wrong.

@@ -114,7 +114,7 @@ impl Steps {
         text.push('\n');
         for step in &self.done {
             for failure in &step.failures {
-                text.push_str(&format!("\nfailed in {}: {failure}", step.name));
+                text.push_str(&format!("failed in {}: {failure}\n", step.name));
             }
         }
         text

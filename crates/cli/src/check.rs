@@ -47,6 +47,12 @@ struct Findings {
     faults: Vec<String>,
     pages_torn: u64,
     slots_corrected: u64,
+    /// Slots that no power cut explains, and blocks whose newest version is missing.
+    slots_damaged: u64,
+    blocks_lost: u64,
+    blocks_refused: u64,
+    /// Of these slots the first of each shard, and in words what that means.
+    found: Vec<(usize, Vec<ftl::DamagedSlot>, String)>,
     /// By shard, where part of the checkpoint was lost.
     rebuilt: Vec<(usize, ftl::Rebuilt)>,
 }
@@ -64,7 +70,8 @@ pub fn run(args: &Args) -> Result<End, Failure> {
     let findings = with_device(&kind, &settings, true, |shards| examine(shards, &place))
         .map_err(|error| format!("{}: {error}", data.display()))?;
     let gaps = findings.rebuilt.iter().any(|(_, rebuilt)| rebuilt.read_only);
-    let good = findings.damaged.is_empty() && findings.faults.is_empty() && !gaps;
+    let missing = findings.slots_damaged + findings.blocks_lost + findings.blocks_refused > 0;
+    let good = findings.damaged.is_empty() && findings.faults.is_empty() && !gaps && !missing;
     if args.json {
         print_json(&as_json(&findings, good));
     } else {
@@ -95,6 +102,17 @@ fn begin(shards: &[Offline]) -> Findings {
         faults: shards[0].impaired().to_vec(),
         pages_torn: shards.iter().map(|shard| shard.report().pages_torn).sum(),
         slots_corrected: 0,
+        slots_damaged: shards.iter().map(|shard| shard.report().slots_damaged).sum(),
+        blocks_lost: shards.iter().map(|shard| shard.report().blocks_lost).sum(),
+        blocks_refused: shards.iter().map(|shard| shard.report().blocks_refused).sum(),
+        found: shards
+            .iter()
+            .enumerate()
+            .filter_map(|(index, shard)| {
+                let report = shard.report();
+                Some((index, report.damaged.clone(), report.damage()?))
+            })
+            .collect(),
         rebuilt: shards
             .iter()
             .enumerate()
@@ -214,6 +232,18 @@ fn as_json(findings: &Findings, good: bool) -> serde_json::Value {
         "clean_shutdown": findings.clean_shutdown,
         "pages_torn": findings.pages_torn,
         "slots_corrected": findings.slots_corrected,
+        "slots_damaged": findings.slots_damaged,
+        "blocks_lost": findings.blocks_lost,
+        "blocks_refused": findings.blocks_refused,
+        "damaged_slots": findings.found.iter().flat_map(|(shard, slots, _)| {
+            slots.iter().map(move |slot| json!({
+                "shard": shard,
+                "unit": slot.unit,
+                "block": slot.block,
+                "page": slot.page,
+                "slot": slot.slot,
+            }))
+        }).collect::<Vec<_>>(),
         "rebuilt": findings.rebuilt.iter().map(|(shard, rebuilt)| json!({
             "shard": shard,
             "chunks": rebuilt.chunks,
@@ -238,6 +268,12 @@ fn as_text(findings: &Findings, good: bool, place: &str) -> String {
     for fault in &findings.faults {
         text.push_str(&format!("{fault}\n"));
     }
+    for (shard, slots, what) in &findings.found {
+        for slot in slots {
+            text.push_str(&format!("shard {shard}, {slot}: damaged\n"));
+        }
+        text.push_str(&format!("shard {shard}: {what}\n"));
+    }
     for (shard, rebuilt) in &findings.rebuilt {
         text.push_str(&format!("shard {shard}: {rebuilt}\n"));
     }
@@ -245,8 +281,9 @@ fn as_text(findings: &Findings, good: bool, place: &str) -> String {
         "clean".into()
     } else {
         format!(
-            "DAMAGED: {} blocks cannot be read, {} other faults",
+            "DAMAGED: {} blocks cannot be read, {} slots damaged, {} other faults",
             findings.damaged.len(),
+            findings.slots_damaged,
             findings.faults.len()
         )
     };

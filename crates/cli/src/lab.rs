@@ -6,6 +6,7 @@ use crate::output::{Progress, print, print_json};
 use crate::{End, Failure};
 use crate::{devices, experiments};
 use lab::crash::{CrashOptions, CrashReport, explore};
+use lab::damage::{DamageOptions, DamageReport, Tally, explore_damage, explore_raw_damage};
 use lab::device::Manner;
 use lab::soak::{SoakOptions, SoakReport, policy_combinations, run_model_twice};
 use nand::Faults;
@@ -39,7 +40,8 @@ enum What {
     weir lab sim            a new seed, which is printed\n  \
     weir lab sim --seed 7   the same as ever, to the bit\n\n\
     A seed draws a device, its faults, settings and policies. It runs 20 000 operations twice (both \
-    runs must agree) and explores a power cut after each step of another device.")]
+    runs must agree), explores a power cut after each step of another device, and damages a third one \
+    and raw units in some hundred ways each.")]
 struct SimArgs {
     /// Everything is drawn from it [default: from the clock]
     #[arg(long, value_name = "N")]
@@ -111,6 +113,7 @@ fn sim(args: &SimArgs) -> Result<End, Failure> {
 struct Run {
     soak: SoakReport,
     crash: CrashReport,
+    damage: Tally,
 }
 
 fn run_seed(seed: u64) -> Result<Run, String> {
@@ -119,7 +122,16 @@ fn run_seed(seed: u64) -> Result<Run, String> {
         .map_err(|failure| format!("model: {failure}"))?;
     let crash = lab::parallel::guarded(|| explore(seed, &CrashOptions::of_seed(seed)))
         .map_err(|failure| format!("power cuts: {failure}"))?;
-    Ok(Run { soak, crash })
+    let damage = damage(seed).map_err(|failure| format!("damage: {failure}"))?;
+    Ok(Run { soak, crash, damage: damage.matrix.total() })
+}
+
+/// Damages a device of the FTL, and raw units.
+pub fn damage(seed: u64) -> Result<DamageReport, lab::Failure> {
+    let options = DamageOptions::default();
+    let mut report = explore_damage(seed, &options)?;
+    report.add(&explore_raw_damage(seed, &options)?);
+    Ok(report)
 }
 
 /// Policies, faults and events of a seed.
@@ -158,8 +170,8 @@ impl Run {
         let counts = self.soak.counts;
         format!(
             "model: {} operations, {} blocks written, {} read, {} power cuts, {} remounts, {} \
-             policy switches\npower cuts: {} moments, {} images recovered and verified\ntrace \
-             {:016x}\npassed\n",
+             policy switches\npower cuts: {} moments, {} images recovered and verified\ndamage: {} \
+             images, errors in {}\ntrace {:016x}\npassed\n",
             counts.done,
             counts.blocks_written,
             counts.blocks_read,
@@ -168,6 +180,8 @@ impl Run {
             self.soak.switches,
             self.crash.cuts,
             self.crash.images,
+            self.damage.images,
+            self.damage.errors,
             self.soak.trace_hash,
         )
     }
@@ -185,6 +199,7 @@ impl Run {
             "policy_switches": self.soak.switches,
             "crash_moments": self.crash.cuts,
             "crash_images": self.crash.images,
+            "damage_images": self.damage.images,
             "trace": format!("{:016x}", self.soak.trace_hash),
         })
     }
@@ -196,7 +211,7 @@ fn soak(args: &SoakArgs) -> Result<End, Failure> {
     let end = Instant::now() + minutes;
     let first = args.seed.unwrap_or_else(seed_of_clock);
     let mut progress = Progress::new(format!("soak from seed {first}"));
-    let (mut seeds, mut images, mut operations) = (0, 0, 0);
+    let (mut seeds, mut images, mut damaged, mut operations) = (0, 0, 0, 0);
     let mut failed = None;
     while failed.is_none() && (seeds == 0 || Instant::now() < end) {
         // A few seeds a thread at a time: it ends soon after its time is over.
@@ -208,11 +223,12 @@ fn soak(args: &SoakArgs) -> Result<End, Failure> {
         match runs {
             Ok(runs) => {
                 images += runs.iter().map(|run| run.crash.images).sum::<u64>();
+                damaged += runs.iter().map(|run| run.damage.images).sum::<u64>();
                 operations += runs.iter().map(|run| run.soak.counts.done).sum::<u64>();
             }
             Err(failure) => failed = Some(failure),
         }
-        progress.tell(&format!("{seeds} seeds, {images} crash images"));
+        progress.tell(&format!("{seeds} seeds, {images} crash and {damaged} damage images"));
     }
     drop(progress);
     if args.json {
@@ -221,6 +237,7 @@ fn soak(args: &SoakArgs) -> Result<End, Failure> {
             "seeds": seeds,
             "operations": operations,
             "crash_images": images,
+            "damage_images": damaged,
             "failed_seed": failed.as_ref().map(|failed| failed.seed),
             "failure": failed.as_ref().map(|failed| failed.failure.to_string()),
         }));
@@ -228,8 +245,8 @@ fn soak(args: &SoakArgs) -> Result<End, Failure> {
         print(&format!("FAILED: {failed}\nagain: weir lab sim --seed {}\n", failed.seed));
     } else {
         print(&format!(
-            "{seeds} seeds from {first}, {operations} operations, {images} crash images: none \
-             failed\n"
+            "{seeds} seeds from {first}, {operations} operations, {images} crash images, {damaged} \
+             damage images: none failed\n"
         ));
     }
     Ok(if failed.is_none() { End::Good } else { End::Bad })

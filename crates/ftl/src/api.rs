@@ -101,14 +101,68 @@ pub struct MountReport {
     pub bands_scanned: u32,
     /// Slots found after the checkpoint.
     pub slots_replayed: u64,
-    /// Pages that a power cut had torn, or that are damaged.
+    /// Pages that a power cut had torn.
     pub pages_torn: u64,
+    /// Slots that were met, cannot be read, and that no power cut explains.
+    pub slots_damaged: u64,
+    /// The first of them.
+    pub damaged: Vec<DamagedSlot>,
+    /// Blocks of which the newest version is missing: their reads fail until they are written.
+    pub blocks_lost: u64,
+    /// Blocks whose reads fail because a slot is missing and nobody knows of which block: any that were
+    /// not written later. Then the device is served read-only.
+    pub blocks_refused: u64,
+    /// Slots of the last checkpoint's content that could not be read and follow from its parity.
+    pub content_mended: u64,
     /// Logical blocks that hold data; 0 where only a part of the map is in DRAM, as they are counted
     /// later: see [`crate::Ftl::is_counting`].
     pub blocks_mapped: u64,
     /// Part of the last checkpoint could not be read, and every band was read to make up for it. What
     /// is found after the mount is told by [`crate::Ftl::rebuilt_late`].
     pub rebuilt: Option<Rebuilt>,
+}
+
+/// What the mount found damaged, in words.
+pub(crate) fn say_damage(damaged: u64, lost: u64, refused: u64) -> String {
+    let mut text = format!(
+        "the mount found {damaged} slots damaged that no power cut explains; {lost} blocks lost their \
+         newest version: their reads fail until they are written"
+    );
+    if refused > 0 {
+        text.push_str(&format!(
+            "; of which block a slot was is not known, so the device is read-only and {refused} blocks \
+             that may be older than what was written last are refused: copy the others to a new device"
+        ));
+    }
+    text
+}
+
+impl MountReport {
+    /// What is damaged, in words, if anything is.
+    pub fn damage(&self) -> Option<String> {
+        let none = self.slots_damaged + self.blocks_lost + self.blocks_refused == 0;
+        (!none).then(|| say_damage(self.slots_damaged, self.blocks_lost, self.blocks_refused))
+    }
+}
+
+/// Where a damaged slot is.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct DamagedSlot {
+    /// Unit.
+    pub unit: u32,
+    /// Block of the unit.
+    pub block: u32,
+    /// Page of the block.
+    pub page: u32,
+    /// Slot of the page.
+    pub slot: u32,
+}
+
+impl std::fmt::Display for DamagedSlot {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { unit, block, page, slot } = self;
+        write!(f, "unit {unit}, block {block}, page {page}, slot {slot}")
+    }
 }
 
 /// What a rebuild came to: see docs/formats.md for what is promised then.

@@ -406,7 +406,7 @@ impl Ftl {
             if purpose == Purpose::Checkpoint { BandState::Checkpoint } else { BandState::Open };
         self.bands.set_state(block, state);
         let band = &mut self.bands[block];
-        band.found = false;
+        (band.found, band.blank) = (false, false);
         (band.slots_written, band.slots_done) = (0, 0);
         (band.first_order, band.hold_order) = (0, 0);
         (band.invalid_order, band.vital_order) = (0, 0);
@@ -426,7 +426,7 @@ impl Ftl {
     pub(crate) fn allocate_page(&mut self, open: u32) -> u32 {
         let block = self.opens[open].block;
         let vital = !self.tells_vital() || self.geometry.is_fast(block);
-        let order = self.durable.open(open, vital);
+        let order = self.durable.open(open, vital, self.sequence_next);
         let slots_per_page = self.geometry.slots_per_page;
         let band = &mut self.bands[block];
         let written = band.slots_written;
@@ -452,6 +452,7 @@ impl Ftl {
 
     /// Puts one slot into an assembling page and says where it is.
     pub(crate) fn put(&mut self, page: u32, append: Append) -> SlotId {
+        let (watermark, vouches) = self.told_of_others(page, &append);
         let entry = &mut self.pages[page];
         let slot = SlotId(entry.slot.0 + entry.slots.len() as u32);
         let header = Header {
@@ -462,6 +463,8 @@ impl Ftl {
             payload_crc: append.payload_crc,
             argument: append.argument,
             group: append.group,
+            watermark,
+            vouches,
         };
         let oob = encode_header(&header, slot, self.uuid_crc);
         entry.slots.push(SlotWrite { oob, data: append.data });
@@ -535,14 +538,6 @@ impl Ftl {
         }
     }
 
-    pub(crate) fn pad(&mut self, page: u32) {
-        while (self.pages[page].slots.len() as u32) < self.pages[page].room {
-            self.counters.slots_padded += 1;
-            let append = Append::record(Kind::Pad, 0, 0, 0, self.empty_crc, Owner::Nobody);
-            self.put(page, append);
-        }
-    }
-
     pub(crate) fn queue_page(&mut self, page: u32) {
         let entry = &mut self.pages[page];
         entry.state = PageState::Queued;
@@ -565,7 +560,8 @@ impl Ftl {
     pub(crate) fn complete_program(&mut self, page: u32, result: Result<(), MediumError>) {
         let entry = &mut self.pages[page];
         let open = entry.open;
-        let unit = self.bands.unit_of_slot(entry.slot);
+        let block = self.opens[open].block;
+        let unit = self.geometry.unit_of(block);
         entry.state = PageState::Ended(result);
         // One less, because a relocation leaves a place to the host.
         let appends_max = self.appends_max() - 1;
@@ -583,7 +579,10 @@ impl Ftl {
             Ok(()) => {}
             // The page is lost, the next one may do better; but recovery needs the first.
             Err(MediumError::NoSpace) if !self.pages[page].leads => {}
-            Err(error) => self.stop_appending(open, error),
+            Err(error) => {
+                self.bands[block].blank = error == MediumError::NoSpace;
+                self.stop_appending(open, error);
+            }
         }
         self.end_front(open);
         self.close_if_done(open);
@@ -627,6 +626,7 @@ impl Ftl {
             self.checkpoint_page_ended(page, Ok(()));
         } else {
             self.settle(open, index, order);
+            self.note_to_vouch(page);
         }
         for index in 0..self.pages[page].owners.len() {
             self.tell(self.pages[page].owners[index]);

@@ -61,6 +61,9 @@ pub(crate) struct Band {
     pub stays: bool,
     /// A program failed: its data moves, then it is retired instead of erased.
     pub failing: bool,
+    /// The medium had no room for its first page, without which no other is programmed: nothing is in
+    /// it, so nobody needs it once its content has found another place.
+    pub blank: bool,
     pub slots_valid: u32,
     /// Slots of pages allocated since the erase.
     pub slots_written: u32,
@@ -82,6 +85,16 @@ pub(crate) struct Band {
     pub reads_pending: u32,
     /// Index in `Bands::full` while `Full`.
     full_index: u32,
+}
+
+impl Band {
+    /// The map points to slots below `end`, so they were written, whatever of the band can be read. Of a
+    /// band that recovery did not look at, that is all that is known, and stays unsaid.
+    fn reach(&mut self, end: u32) {
+        if self.slots_written > 0 {
+            self.slots_written = self.slots_written.max(end);
+        }
+    }
 }
 
 /// What the bands of one unit come to, kept up to date with every change of one of them.
@@ -276,6 +289,7 @@ impl Bands {
         for band in &mut self.list {
             let end = first + self.slots_per_band as usize;
             band.slots_valid = count_ones(&self.valid, first, end);
+            band.reach(end_of_ones(&self.valid, first, end));
             first = end;
         }
     }
@@ -285,10 +299,13 @@ impl Bands {
     pub fn settle_loaded(&mut self) {
         for block in self.ids() {
             let first = (block.0 * self.slots_per_band) as usize;
-            let valid = count_ones(&self.valid, first, first + self.slots_per_band as usize);
+            let end = first + self.slots_per_band as usize;
+            let valid = count_ones(&self.valid, first, end);
+            let reached = end_of_ones(&self.valid, first, end);
             let unit = self.unit_of(block);
             self.sums[unit].slots_valid += u64::from(valid);
             self[block].slots_valid = valid;
+            self[block].reach(reached);
             match self[block].state {
                 BandState::Uncounted if valid > 0 => self.set_state(block, BandState::Full),
                 BandState::Uncounted => self.set_state(block, BandState::Draining),
@@ -741,6 +758,12 @@ fn count_ones(words: &[u64], first: usize, end: usize) -> u32 {
         at += bits;
     }
     ones
+}
+
+/// How far behind `first` the last bit lies that is set below `end`, itself counted; 0 if there is none.
+fn end_of_ones(words: &[u64], first: usize, end: usize) -> u32 {
+    let is_set = |&at: &usize| words[at / 64] >> (at % 64) & 1 != 0;
+    (first..end).rev().find(is_set).map_or(0, |at| (at + 1 - first) as u32)
 }
 
 fn is_free(state: BandState) -> bool {

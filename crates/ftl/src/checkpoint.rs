@@ -16,12 +16,16 @@
 //!   begins, or it begins anew;
 //! - the map never holds what is undone afterwards: then, too, it begins anew;
 //! - pages of a checkpoint hold no order back, so no host flush waits for one;
-//! - root records and the footer are written twice, so no single page is what a mount hangs on.
+//! - root records and the footer are written twice, so no single page is what a mount hangs on;
+//! - at a clean stop both footers are durable before a seal is written behind them.
 
 use crate::append::{Append, NONE, Owner, Page};
 use crate::config::Settings;
 use crate::counting::Counting;
-use crate::format::{CHUNK_ENTRIES, Footer, Kind, ROOT_PAGES, Root, root_shape};
+use crate::format::{
+    CHUNK_ENTRIES, CheckpointLayout, Footer, Kind, ROOT_PAGES, Root, VERSION, root_shape,
+};
+use crate::mending::Parity;
 use crate::policy::Purpose;
 use crate::staging::Staging;
 use crate::{BandState, Ftl, Mutant, Phase};
@@ -58,10 +62,22 @@ pub(crate) struct Checkpoint {
     /// position, `None` where recovery found none.
     pub base_name: u64,
     pub base_bands: Vec<Option<BlockId>>,
+    /// How that one lies in its bands: it may be of the device with a fast tier, and the next one of that
+    /// without.
+    pub base_layout: Option<CheckpointLayout>,
     /// Of that one, until every chunk of it was looked at after a mount.
     pub counting: Option<Box<Counting>>,
+    /// Recovered, and the checkpoint that says so is not complete: the host may read only. Until
+    /// then a second recovery must find what the first one found, and nothing else.
+    pub settling: bool,
+    /// A bit for each band that recovery must scan, as the one being written says it.
+    open_table: Vec<u8>,
     /// The next content of the one being written.
     pub staging: Staging,
+    /// Of the run of pages being written.
+    parity: Parity,
+    /// The last complete one has every version and record of a lower sequence.
+    pub sequence_covered: u64,
     /// Name, bands (with their open entries) of the one being written.
     next_order: u64,
     sequence_begun: u64,
@@ -74,6 +90,8 @@ pub(crate) struct Checkpoint {
     clean: bool,
     /// Footers of the one being written that are programmed.
     footers: u32,
+    /// The seals of a clean stop were appended behind them.
+    sealed: bool,
     /// A page of it failed when its content was whole.
     was_whole: bool,
     /// It was sealed by one of two footers.
@@ -208,7 +226,9 @@ impl Ftl {
         checkpoint.next_order = self.durable.next();
         checkpoint.sequence_begun = self.sequence_next;
         (checkpoint.page_next, checkpoint.pages_running, checkpoint.footers) = (0, 0, 0);
+        checkpoint.sealed = false;
         checkpoint.staging.clear();
+        checkpoint.parity.clear();
         checkpoint.stage = Stage::Content;
         self.counters.slots_since_checkpoint = 0;
         for position in 0..wanted {
@@ -222,17 +242,18 @@ impl Ftl {
 
     /// Remembers which bands recovery must scan: those that pages can still go to.
     fn table_at_checkpoint(&mut self) {
-        self.open_table.clear();
-        self.open_table.resize(self.layout.table_slots as usize * BLOCK_BYTES, 0);
+        self.checkpoint.open_table.clear();
+        self.checkpoint.open_table.resize(self.layout.table_slots as usize * BLOCK_BYTES, 0);
         for block in self.bands.ids() {
             if self.bands[block].state == BandState::Open {
-                self.open_table[block.0 as usize / 8] |= 1 << (block.0 % 8);
+                self.checkpoint.open_table[block.0 as usize / 8] |= 1 << (block.0 % 8);
             }
         }
     }
 
     fn append_roots(&mut self, position: u32) {
         let root = Root {
+            version: VERSION,
             uuid: self.uuid,
             checkpoint: self.checkpoint.next_order,
             bands: self.layout.bands,
@@ -303,14 +324,23 @@ impl Ftl {
                 return;
             }
             let index = self.checkpoint.page_next;
-            if !self.content_is_staged(index) {
+            let content = self.layout.content_before(index);
+            let (position, _) = self.layout.place(index);
+            if self.layout.is_parity(index) {
+                self.checkpoint.page_next += 1;
+                let page = self.checkpoint_page(position);
+                self.put_parity(page, self.layout.run_of(content - 1));
+                self.pad(page);
+                self.queue_page(page);
+                continue;
+            }
+            if !self.content_is_staged(content) {
                 return;
             }
             let bases = self.take_staged();
             self.checkpoint.page_next += 1;
-            let (position, _) = self.layout.place(index);
             let page = self.checkpoint_page(position);
-            let first = index * self.geometry.slots_per_page;
+            let first = content * self.geometry.slots_per_page;
             for slot in first..first + self.geometry.slots_per_page {
                 let base = bases.get((slot - first) as usize).and_then(Option::as_deref);
                 self.put_content(page, slot, base);
@@ -328,15 +358,28 @@ impl Ftl {
 
     /// Content slot `index`: a map chunk, or part of the band table.
     fn put_content(&mut self, page: u32, index: u32, base: Option<&[u8]>) {
+        let in_page = index % self.geometry.slots_per_page;
         if index < self.layout.chunks {
             let bytes = self.chunk(index, base);
+            if index > 0 || !self.is_mutant(Mutant::ParityMissesSlot) {
+                self.checkpoint.parity.add(in_page, &bytes);
+            }
             self.put_meta(page, Kind::Map, index, bytes);
         } else if index < self.layout.chunks + self.layout.table_slots {
             let number = index - self.layout.chunks;
             let at = number as usize * BLOCK_BYTES;
             let mut bytes = Box::new([0; BLOCK_BYTES]);
-            bytes.copy_from_slice(&self.open_table[at..at + BLOCK_BYTES]);
+            bytes.copy_from_slice(&self.checkpoint.open_table[at..at + BLOCK_BYTES]);
+            self.checkpoint.parity.add(in_page, &bytes);
             self.put_meta(page, Kind::BandTable, number, bytes);
+        }
+    }
+
+    /// What makes up for a slot of `run` that is lost.
+    fn put_parity(&mut self, page: u32, run: u32) {
+        let first = run * self.geometry.slots_per_page;
+        for (index, bytes) in (first..).zip(self.checkpoint.parity.take()) {
+            self.put_meta(page, Kind::Parity, index, bytes);
         }
     }
 
@@ -385,6 +428,9 @@ impl Ftl {
                 return;
             }
             self.append_footer();
+        } else if self.append_seals() {
+            self.checkpoint.stage = Stage::Footer;
+            return;
         } else {
             self.complete_checkpoint();
         }
@@ -418,6 +464,38 @@ impl Ftl {
         }
     }
 
+    /// Both footers are durable: at a clean stop a page of padding behind each says so, if there is room. A
+    /// mount that finds one knows that no power cut explains a footer that is not sound. False if there is
+    /// nothing to wait for.
+    fn append_seals(&mut self) -> bool {
+        let checkpoint = &mut self.checkpoint;
+        if !checkpoint.clean || checkpoint.footers < 2 || checkpoint.half_sealed {
+            return false;
+        }
+        if std::mem::replace(&mut checkpoint.sealed, true) {
+            return false;
+        }
+        for (position, index) in self.seals() {
+            self.pad_to(self.checkpoint.opens[position as usize], index);
+        }
+        self.checkpoint.pages_running > 0
+    }
+
+    /// Band positions and pages of the seals: the first pages that share no cells with a footer.
+    pub(crate) fn seals(&self) -> Vec<(u32, u32)> {
+        let pages = self.geometry.pages_per_block;
+        let behind =
+            |(position, index)| (position, self.geometry.pairing.last_partner(index, pages) + 1);
+        let [first, second] = self.layout.footers().map(behind);
+        // Both footers may lie in one band.
+        let mut seals = vec![first, second];
+        if first.0 == second.0 {
+            seals = vec![(first.0, first.1.max(second.1))];
+        }
+        seals.retain(|&(_, index)| index < pages);
+        seals
+    }
+
     fn footer_ended(&mut self) {
         if self.checkpoint.pages_running == 0 {
             self.checkpoint.flush_number = self.flush_number_after_now();
@@ -427,8 +505,9 @@ impl Ftl {
 
     fn complete_checkpoint(&mut self) {
         self.counters.checkpoints += 1;
-        self.settling = false;
+        self.checkpoint.settling = false;
         self.checkpoint.order = self.checkpoint.next_order;
+        self.checkpoint.sequence_covered = self.checkpoint.sequence_begun;
         let bands = self.close_checkpoint_bands();
         let old = std::mem::replace(&mut self.checkpoint.bands, bands);
         self.rebase();

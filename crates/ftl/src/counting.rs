@@ -18,6 +18,7 @@
 
 use crate::api::Rebuilt;
 use crate::format::{CHUNK_ENTRIES, Kind, POISONED, UNMAPPED, u32_at};
+use crate::missing::Missing;
 use crate::mount::{Mount, Probe};
 use crate::residency::TRIES_MAX;
 use crate::units::{ReadOp, ReadPurpose};
@@ -86,7 +87,7 @@ impl Ftl {
         self.checkpoint.counting.as_ref().is_some_and(|counting| !counting.lost.is_empty())
     }
 
-    fn lost_chunks(&self) -> BTreeSet<u32> {
+    pub(crate) fn lost_chunks(&self) -> BTreeSet<u32> {
         self.checkpoint.counting.as_ref().map_or_else(BTreeSet::new, |of| of.lost.clone())
     }
 
@@ -190,7 +191,7 @@ impl Ftl {
         self.read_on_counting();
     }
 
-    fn count(&mut self, chunk: u32, base: Option<&[u8]>) {
+    pub(crate) fn count(&mut self, chunk: u32, base: Option<&[u8]>) {
         self.compose_counted(chunk, base, &mut [UNMAPPED; CHUNK_ENTRIES]);
     }
 
@@ -267,6 +268,7 @@ impl Ftl {
             rebuild.keep(lost.iter().flat_map(|&chunk| cached.lose_base_of(chunk)).collect());
         }
         mount.begin_rescan(rebuild);
+        mount.missing = Missing::default();
         for block in self.bands.ids() {
             let probe = mount.probes[block.0 as usize];
             let header = self.probed_header(block, probe);
@@ -287,10 +289,12 @@ impl Ftl {
     /// Every band was read: the lost chunks follow from that, and who waits for them goes on.
     pub(crate) fn end_rescan(&mut self, mut mount: Box<Mount>) {
         let footer = mount.footer.expect("a scan has a footer");
-        let mut rebuild = mount.rebuild.take().expect("a scan for lost chunks rebuilds");
         let lost = self.lost_chunks();
-        self.rebuild_records(&mut rebuild);
-        self.apply(&mut mount.candidates, &footer, Some(&mut rebuild));
+        self.miss(&mut mount);
+        let mut rebuild = mount.rebuild.take().expect("a scan for lost chunks rebuilds");
+        self.rebuild_records(&mut rebuild, &mount.missing);
+        let watermark = mount.missing.watermark();
+        self.apply(&mut mount.candidates, &footer, watermark, Some(&mut rebuild));
         let rebuilt = self.end_rebuild(&rebuild);
         self.counters.rebuilt_late = Some(rebuilt);
         // Until the next checkpoint every record counts, as orders start at 1.
@@ -299,7 +303,7 @@ impl Ftl {
         mount.begin_counting();
         self.mount = Some(mount);
         self.end_loads_of(&lost);
-        if rebuilt.read_only && self.may_write() {
+        if (rebuilt.read_only || self.refused.is_some()) && self.may_write() {
             let stopping = self.phase == Phase::Stopping;
             self.phase = Phase::ReadOnly;
             self.stop_writing();

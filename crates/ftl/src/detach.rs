@@ -88,8 +88,14 @@ impl Ftl {
 
     /// The layout of a checkpoint of this device with or without its fast units.
     pub(crate) fn layout_of(&self, tiered: bool) -> Option<CheckpointLayout> {
+        self.layout_with(tiered, true)
+    }
+
+    /// The same, with or without parity.
+    pub(crate) fn layout_with(&self, tiered: bool, parity: bool) -> Option<CheckpointLayout> {
         let geometry = if tiered { self.geometry } else { self.geometry.without_fast() };
-        CheckpointLayout::new(&geometry, self.map.blocks())
+        let layout = if parity { CheckpointLayout::new } else { CheckpointLayout::without_parity };
+        layout(&geometry, self.map.blocks())
     }
 
     pub(crate) fn begin_detach(&mut self) {

@@ -16,7 +16,8 @@
 //! Invariant: `durable_below <= safe_below <= vital_below <= next`.
 
 use crate::Ftl;
-use crate::append::NONE;
+use crate::append::{Append, NONE, Owner};
+use crate::format::Kind;
 use std::collections::VecDeque;
 
 #[derive(Clone, Copy, Debug)]
@@ -26,6 +27,8 @@ struct Order {
     /// The open band it was opened in.
     open: u32,
     vital: bool,
+    /// First sequence that was free when it was opened: those below went to earlier orders.
+    sequence: u64,
 }
 
 #[derive(Clone, Debug)]
@@ -37,6 +40,8 @@ pub(crate) struct Durable {
     safe_below: u64,
     vital_below: u64,
     durable_below: u64,
+    /// Where a flush is needed: the first sequence that was not durable after the last one.
+    sequences_flushed: u64,
     /// When all the first orders are safe, the second loses one hold.
     links: Vec<(Vec<u64>, u64)>,
     flush_needed: bool,
@@ -52,6 +57,7 @@ impl Durable {
             safe_below: next,
             vital_below: next,
             durable_below,
+            sequences_flushed: 0,
             links: Vec::new(),
             flush_needed,
         }
@@ -62,10 +68,11 @@ impl Durable {
         self.safe_below + self.orders.len() as u64
     }
 
-    /// Opens an order in the band `open`, held once until its page is programmed and closed.
-    pub fn open(&mut self, open: u32, vital: bool) -> u64 {
+    /// Opens an order in the band `open`, held once until its page is programmed and closed. No
+    /// sequence from `sequence` on was given yet.
+    pub fn open(&mut self, open: u32, vital: bool, sequence: u64) -> u64 {
         let order = self.next();
-        self.orders.push_back(Order { holds: 1, open, vital });
+        self.orders.push_back(Order { holds: 1, open, vital, sequence });
         let (word, bit) = self.held_at(order);
         if word == self.held.len() {
             self.held.push_back(0);
@@ -175,10 +182,24 @@ impl Durable {
         }
     }
 
-    /// A flush that was issued when `safe_below` was `covered` is done.
-    pub fn flushed(&mut self, covered: u64) {
+    /// A flush that was issued when `safe_below` was `covered`, and [`Self::sequences_safe`] was
+    /// `sequences`, is done.
+    pub fn flushed(&mut self, covered: u64, sequences: u64) {
         assert!(covered <= self.safe_below, "a flush covers what was safe when it began");
         self.durable_below = self.durable_below.max(covered);
+        self.sequences_flushed = self.sequences_flushed.max(sequences);
+    }
+
+    /// Every version of a sequence below this lies in an order that is safe; `next` is the first
+    /// sequence that was not given yet.
+    pub fn sequences_safe(&self, next: u64) -> u64 {
+        let first = self.orders.get((self.vital_below - self.safe_below) as usize);
+        first.map_or(next, |order| order.sequence)
+    }
+
+    /// Likewise, and durable.
+    pub fn sequences_durable(&self, next: u64) -> u64 {
+        if self.flush_needed { self.sequences_flushed } else { self.sequences_safe(next) }
     }
 
     /// Orders that are not safe by themselves, oldest first, with the open bands they were opened
@@ -226,6 +247,19 @@ impl Ftl {
         if self.durable.release(order) {
             self.durable_rose = true;
         }
+    }
+
+    /// Fills what is left of `page`.
+    pub(crate) fn pad(&mut self, page: u32) {
+        while (self.pages[page].slots.len() as u32) < self.pages[page].room {
+            self.pad_slot(page);
+        }
+    }
+
+    pub(crate) fn pad_slot(&mut self, page: u32) {
+        self.counters.slots_padded += 1;
+        let append = Append::record(Kind::Pad, 0, 0, 0, self.empty_crc, Owner::Nobody);
+        self.put(page, append);
     }
 
     /// Makes sure that every order up to `order` will become safe without any further append.
@@ -277,7 +311,7 @@ mod tests {
     #[test]
     fn safe_below_waits_for_the_oldest_hold() {
         let mut durable = Durable::new(10, false);
-        let (a, b) = (durable.open(0, true), durable.open(1, true));
+        let (a, b) = (durable.open(0, true, 0), durable.open(1, true, 0));
         assert!(!durable.release(b));
         assert_eq!(durable.durable_below(), 10);
         assert!(durable.release(a));
@@ -294,7 +328,7 @@ mod tests {
             let most = if step % 2000 < 1000 { 10 } else { 300 };
             if held.len() < most && random.chance(0.6) {
                 let open = random.below(9) as u32;
-                held.insert(durable.open(open, true), open);
+                held.insert(durable.open(open, true, 0), open);
             } else if let Some(&order) =
                 held.keys().nth(random.below(1 + held.len() as u64 / 2) as usize)
             {
@@ -309,7 +343,7 @@ mod tests {
     #[test]
     fn a_linked_order_is_safe_only_after_the_other() {
         let mut durable = Durable::new(0, false);
-        let (member, commit) = (durable.open(0, true), durable.open(1, true));
+        let (member, commit) = (durable.open(0, true, 0), durable.open(1, true, 0));
         durable.hold(member);
         durable.link(vec![commit], member);
         durable.release(member);
@@ -321,7 +355,7 @@ mod tests {
     #[test]
     fn vital_orders_do_not_wait_for_copies_until_more_goes_to_their_page() {
         let mut durable = Durable::new(5, false);
-        let (copy, host) = (durable.open(0, false), durable.open(1, true));
+        let (copy, host) = (durable.open(0, false, 0), durable.open(1, true, 0));
         assert_eq!(durable.vital_below(), host, "a copy alone holds nobody up");
         durable.release(host);
         assert_eq!((durable.safe_below(), durable.vital_below()), (copy, durable.next()));
@@ -334,10 +368,28 @@ mod tests {
     #[test]
     fn a_volatile_medium_is_durable_only_as_far_as_it_was_flushed() {
         let mut durable = Durable::new(0, true);
-        let order = durable.open(0, true);
+        let order = durable.open(0, true, 0);
         durable.release(order);
         assert_eq!((durable.safe_below(), durable.durable_below()), (1, 0));
-        durable.flushed(1);
+        durable.flushed(1, 7);
         assert_eq!(durable.durable_below(), 1);
+    }
+
+    #[test]
+    fn sequences_are_durable_up_to_those_of_the_oldest_order_that_is_not() {
+        let mut durable = Durable::new(10, false);
+        assert_eq!(durable.sequences_durable(5), 5, "all that was given");
+        let (a, b) = (durable.open(0, true, 5), durable.open(1, true, 8));
+        durable.release(b);
+        assert_eq!(durable.sequences_durable(20), 5);
+        durable.release(a);
+        assert_eq!(durable.sequences_durable(20), 20);
+
+        let mut volatile = Durable::new(10, true);
+        let a = volatile.open(0, true, 5);
+        volatile.release(a);
+        assert_eq!((volatile.sequences_safe(9), volatile.sequences_durable(9)), (9, 0));
+        volatile.flushed(11, 9);
+        assert_eq!(volatile.sequences_durable(30), 9);
     }
 }

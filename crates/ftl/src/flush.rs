@@ -9,6 +9,8 @@ pub(crate) struct Flush {
     pub wanted: bool,
     /// What the running one covers.
     pub running: Option<u64>,
+    /// The first sequence that it does not cover.
+    sequences: u64,
     pub begun: u64,
     pub ended: u64,
 }
@@ -34,6 +36,7 @@ impl Ftl {
         }
         self.flush.wanted = false;
         self.flush.running = Some(safe_below);
+        self.flush.sequences = self.durable.sequences_safe(self.sequence_next);
         self.flush.begun += 1;
         self.counters.medium_flushes += 1;
         self.outputs.push_back(Output::Command(Command::Flush { tag: Tag(units::TAG_FLUSH) }));
@@ -46,7 +49,7 @@ impl Ftl {
             self.fail();
             return;
         }
-        self.durable.flushed(covered);
+        self.durable.flushed(covered, self.flush.sequences);
         self.durable_rose = true;
         for open in self.opens.indices() {
             let entry = &mut self.opens[open];

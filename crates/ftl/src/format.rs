@@ -8,9 +8,16 @@ use crate::api::MountError;
 use crate::config::LABEL_BYTES_MAX;
 use flash::{BLOCK_BYTES, Geometry, Oob, SlotId, crc, crc_append};
 
-/// Version of the on-flash format. 2: root records and footers lie in two places, and a root record
-/// holds what a rebuild without a footer needs.
-pub const VERSION: u16 = 2;
+/// Version of the on-flash format. 3: slots say how far all was durable and vouch for earlier ones, see
+/// [`Voucher`], and checkpoints have parity. 2: root records and footers lie in two places, and a root record holds what a rebuild
+/// without a footer needs.
+pub const VERSION: u16 = 3;
+
+/// Checkpoints have pages of parity from this version on.
+pub(crate) const VERSION_PARITY: u16 = 3;
+
+/// The oldest version that is still mounted. The first checkpoint after that is of [`VERSION`].
+pub const VERSION_OLDEST: u16 = 2;
 
 /// Map entries of one map chunk.
 pub(crate) const CHUNK_ENTRIES: usize = BLOCK_BYTES / 4;
@@ -47,17 +54,21 @@ pub enum Kind {
     BandTable = 8,
     /// End of a checkpoint: it counts from here on.
     Footer = 9,
+    /// What the slots of a run of content pages come to, taken together bit by bit (XOR), slot number
+    /// `lba` of such: one of them that is lost follows from it.
+    Parity = 10,
 }
 
 impl Kind {
     /// Recovery reads the bytes of such a slot; of any other its header says all.
     pub fn is_of_checkpoint(self) -> bool {
-        matches!(self, Self::Root | Self::Map | Self::BandTable | Self::Footer)
+        use Kind::{BandTable, Footer, Map, Parity, Root};
+        matches!(self, Root | Map | BandTable | Footer | Parity)
     }
 
     fn from_byte(byte: u8) -> Option<Self> {
-        use Kind::{BandTable, Commit, Data, Footer, Map, Pad, Poison, Root, Trim};
-        [Data, Pad, Trim, Poison, Commit, Root, Map, BandTable, Footer]
+        use Kind::{BandTable, Commit, Data, Footer, Map, Pad, Parity, Poison, Root, Trim};
+        [Data, Pad, Trim, Poison, Commit, Root, Map, BandTable, Footer, Parity]
             .into_iter()
             .find(|&kind| kind as u8 == byte)
     }
@@ -80,6 +91,61 @@ pub struct Header {
     pub argument: u32,
     /// Index in its atomic group, and the group's last index; both 0 for a lone block.
     pub group: (u8, u8),
+    /// When the slot was filled every version with a sequence below this was durable; 0 if it does
+    /// not say. Rounded down where there is no room for all of it.
+    pub watermark: u64,
+    /// What it says of an earlier slot, if there is room for it ([`Header::may_vouch`]).
+    pub vouches: Option<Voucher>,
+}
+
+/// What a slot says of an earlier one on another page: a version, or a record, of this sequence was
+/// programmed there. Recovery misses it if neither it nor anything newer of the block is found.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Voucher {
+    /// The logical block, or the first one that the record is about.
+    pub lba: u32,
+    /// Of the version or record.
+    pub sequence: u64,
+    /// A record that says something of more than one block: a trim or a commit.
+    pub record: bool,
+}
+
+/// How far back a data slot can vouch, in sequences.
+const VOUCHES_BACK_MAX: u64 = 0x7fff;
+
+/// Set beside the distance if the voucher is for a record.
+const VOUCHES_RECORD: u16 = 0x8000;
+
+impl Header {
+    /// Whether there is room for `voucher`: in padding always, beside a lone block if it is of a
+    /// sequence shortly before its own.
+    pub fn may_vouch(kind: Kind, group: (u8, u8), sequence: u64, voucher: &Voucher) -> bool {
+        let back = sequence.wrapping_sub(voucher.sequence);
+        let beside = kind == Kind::Data && group == (0, 0) && voucher.lba < u32::MAX;
+        kind == Kind::Pad || beside && (1..=VOUCHES_BACK_MAX).contains(&back)
+    }
+}
+
+/// How far below its own sequence a slot's watermark is, in one byte: 0 says nothing, else up to
+/// seven exactly, and beyond that four bits of the distance, rounded up.
+fn watermark_code(sequence: u64, watermark: u64) -> u8 {
+    if watermark == 0 || watermark > sequence {
+        return 0;
+    }
+    let distance = sequence - watermark;
+    if distance < 8 {
+        return 1 + distance as u8;
+    }
+    let shift = 60 - distance.leading_zeros();
+    let rounded = ((distance - 1) >> shift) + 1;
+    let code = 1 + 8 * (u64::from(shift) + 1) + (rounded - 8);
+    u8::try_from(code).unwrap_or(0)
+}
+
+/// The distance that a code stands for.
+fn watermark_distance(code: u8) -> u64 {
+    let code = u64::from(code) - 1;
+    if code < 8 { code } else { (8 + code % 8) << (code / 8 - 1) }
 }
 
 /// Encodes `header` for the slot at `slot` of device `uuid_crc` (see [`uuid_crc`]).
@@ -90,22 +156,43 @@ pub struct Header {
 /// | 4..8 | payload CRC |
 /// | 8..14 | sequence |
 /// | 14 | kind |
-/// | 15 | 0 |
+/// | 15 | watermark, as a distance from the sequence; in padding bit 0: vouches, bit 1: for a record |
 /// | 16..22 | order |
 /// | 22, 23 | group index, group's last index |
 /// | 24..28 | lba |
 /// | 28..32 | argument |
+///
+/// A lone block that vouches has the other's lba plus one as its argument, and in place of the group
+/// how far back its sequence is, bit 15 set for a record. Padding that does has the other's sequence
+/// and lba as its own; bytes 28..32 and 22..24 hold all of its watermark.
 pub fn encode_header(header: &Header, slot: SlotId, uuid_crc: u32) -> Oob {
+    let (mut sequence, mut lba, mut argument) = (header.sequence, header.lba, header.argument);
+    let mut group = u16::from_le_bytes([header.group.0, header.group.1]);
+    let mark = if header.kind == Kind::Pad {
+        argument = header.watermark as u32;
+        group = (header.watermark >> 32) as u16;
+        header.vouches.map_or(0, |voucher| {
+            (sequence, lba) = (voucher.sequence, voucher.lba);
+            1 | u8::from(voucher.record) << 1
+        })
+    } else {
+        if let Some(voucher) = header.vouches {
+            debug_assert!(Header::may_vouch(header.kind, header.group, sequence, &voucher));
+            argument = voucher.lba.wrapping_add(1);
+            group = sequence.wrapping_sub(voucher.sequence) as u16;
+            group |= if voucher.record { VOUCHES_RECORD } else { 0 };
+        }
+        watermark_code(sequence, header.watermark)
+    };
     let mut oob = [0; 32];
     oob[4..8].copy_from_slice(&header.payload_crc.to_le_bytes());
-    oob[8..16].copy_from_slice(&header.sequence.to_le_bytes());
+    oob[8..16].copy_from_slice(&sequence.to_le_bytes());
     oob[14] = header.kind as u8;
-    oob[15] = 0;
+    oob[15] = mark;
     oob[16..24].copy_from_slice(&header.order.to_le_bytes());
-    oob[22] = header.group.0;
-    oob[23] = header.group.1;
-    oob[24..28].copy_from_slice(&header.lba.to_le_bytes());
-    oob[28..32].copy_from_slice(&header.argument.to_le_bytes());
+    oob[22..24].copy_from_slice(&group.to_le_bytes());
+    oob[24..28].copy_from_slice(&lba.to_le_bytes());
+    oob[28..32].copy_from_slice(&argument.to_le_bytes());
     let crc = header_crc(&oob, slot, uuid_crc);
     oob[0..4].copy_from_slice(&crc.to_le_bytes());
     oob
@@ -113,18 +200,67 @@ pub fn encode_header(header: &Header, slot: SlotId, uuid_crc: u32) -> Oob {
 
 /// The header in `oob`, if it is sound, of this device and of this very slot.
 pub fn decode_header(oob: &Oob, slot: SlotId, uuid_crc: u32) -> Option<Header> {
-    if u32_at(oob, 0) != header_crc(oob, slot, uuid_crc) || oob[15] != 0 {
+    if u32_at(oob, 0) != header_crc(oob, slot, uuid_crc) {
         return None;
     }
-    Some(Header {
-        kind: Kind::from_byte(oob[14])?,
+    let kind = Kind::from_byte(oob[14])?;
+    let plain = Header {
+        kind,
         lba: u32_at(oob, 24),
         sequence: u64_at(oob, 8) & MASK_48,
         order: u64_at(oob, 16) & MASK_48,
         payload_crc: u32_at(oob, 4),
         argument: u32_at(oob, 28),
         group: (oob[22], oob[23]),
+        watermark: 0,
+        vouches: None,
+    };
+    Some(match kind {
+        Kind::Pad => decode_padding(plain, oob[15]),
+        Kind::Data | Kind::Trim | Kind::Poison | Kind::Commit => decode_versioned(plain, oob[15]),
+        Kind::Root | Kind::Map | Kind::BandTable | Kind::Footer | Kind::Parity => plain,
     })
+}
+
+/// Padding as read, with what it says of others told apart.
+fn decode_padding(read: Header, mark: u8) -> Header {
+    let high = u64::from(read.group.0) | u64::from(read.group.1) << 8;
+    let Header { lba, sequence, argument, .. } = read;
+    let vouches = (mark & 1 != 0).then_some(Voucher { lba, sequence, record: mark & 2 != 0 });
+    let watermark = u64::from(argument) | high << 32;
+    Header { lba: 0, sequence: 0, argument: 0, group: (0, 0), watermark, vouches, ..read }
+}
+
+/// The same of what has a sequence of its own.
+fn decode_versioned(read: Header, mark: u8) -> Header {
+    let watermark = match mark {
+        0 => 0,
+        code => read.sequence.saturating_sub(watermark_distance(code)),
+    };
+    if read.kind != Kind::Data || read.argument == 0 {
+        return Header { watermark, ..read };
+    }
+    let beside = u16::from_le_bytes([read.group.0, read.group.1]);
+    let back = u64::from(beside & !VOUCHES_RECORD);
+    let vouches = (1..=read.sequence).contains(&back).then_some(Voucher {
+        lba: read.argument - 1,
+        sequence: read.sequence.wrapping_sub(back),
+        record: beside & VOUCHES_RECORD != 0,
+    });
+    Header { argument: 0, group: (0, 0), watermark, vouches, ..read }
+}
+
+/// Of an OOB of our own: its kind, the last index of its atomic group, and what vouches for it; `None`
+/// if nobody needs to. Without a look at the checksum: it has just been made.
+pub(crate) fn vouched_by(oob: &Oob) -> Option<(Kind, u8, Voucher)> {
+    let kind = match Kind::from_byte(oob[14]) {
+        Some(kind @ (Kind::Data | Kind::Trim | Kind::Poison | Kind::Commit)) => kind,
+        _ => return None,
+    };
+    let beside = kind == Kind::Data && u32_at(oob, 28) != 0;
+    let group_last = if beside { 0 } else { oob[23] };
+    let (lba, sequence) = (u32_at(oob, 24), u64_at(oob, 8) & MASK_48);
+    Some((kind, group_last, Voucher { lba, sequence, record: false }))
 }
 
 /// Whether the OOB claims a root record. Before the uuid is known nothing more can be said.
@@ -153,6 +289,8 @@ pub(crate) fn empty_crc() -> u32 {
 /// first two pages of every checkpoint band: one of them may rot.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Root {
+    /// Of the format.
+    pub version: u16,
     /// As formatted.
     pub uuid: u128,
     /// Names the checkpoint: the first order that it does not cover.
@@ -205,7 +343,7 @@ impl Root {
         assert!(self.label.len() <= LABEL_BYTES_MAX, "the label fits the root record");
         let mut bytes = Box::new([0; BLOCK_BYTES]);
         bytes[0..8].copy_from_slice(ROOT_MAGIC);
-        bytes[8..10].copy_from_slice(&VERSION.to_le_bytes());
+        bytes[8..10].copy_from_slice(&self.version.to_le_bytes());
         bytes[10..12].copy_from_slice(&(self.label.len() as u16).to_le_bytes());
         bytes[12..16].copy_from_slice(&self.logical_blocks.to_le_bytes());
         bytes[16..32].copy_from_slice(&self.uuid.to_le_bytes());
@@ -230,7 +368,7 @@ impl Root {
             return None;
         }
         let found = u16::from_le_bytes([bytes[8], bytes[9]]);
-        if found != VERSION {
+        if !(VERSION_OLDEST..=VERSION).contains(&found) {
             return Some(Err(MountError::Version { found }));
         }
         let label_len = usize::from(u16::from_le_bytes([bytes[10], bytes[11]]));
@@ -238,6 +376,7 @@ impl Root {
             return None;
         }
         Some(Ok(Self {
+            version: found,
             logical_blocks: u32_at(bytes, 12),
             uuid: u128::from(u64_at(bytes, 16)) | u128::from(u64_at(bytes, 24)) << 64,
             checkpoint: u64_at(bytes, 32),
@@ -320,17 +459,36 @@ pub(crate) const ROOT_PAGES: u32 = 2;
 pub(crate) struct CheckpointLayout {
     pub chunks: u32,
     pub table_slots: u32,
+    /// Pages with chunks and parts of the band table.
+    pub content_pages: u32,
+    /// So many of them make a run, which a page of parity follows; 0: no parity.
+    run_pages: u32,
+    /// With those of parity.
     pub pages: u32,
     pub bands: u32,
     pub footer_page: u32,
 }
 
+/// Content pages for each page of parity.
+const RUN_PAGES: u32 = 16;
+
 impl CheckpointLayout {
     /// `None` if a block has too few pages for any checkpoint.
     pub fn new(geometry: &Geometry, logical_blocks: u32) -> Option<Self> {
+        Self::with_runs(geometry, logical_blocks, RUN_PAGES)
+    }
+
+    /// As version 2 had it.
+    pub fn without_parity(geometry: &Geometry, logical_blocks: u32) -> Option<Self> {
+        Self::with_runs(geometry, logical_blocks, 0)
+    }
+
+    fn with_runs(geometry: &Geometry, logical_blocks: u32, run_pages: u32) -> Option<Self> {
         let chunks = logical_blocks.div_ceil(CHUNK_ENTRIES as u32);
         let table_slots = geometry.blocks().div_ceil(BANDS_PER_TABLE_SLOT as u32);
-        let pages = (chunks + table_slots).div_ceil(geometry.slots_per_page);
+        let content_pages = (chunks + table_slots).div_ceil(geometry.slots_per_page);
+        let parity = if run_pages > 0 { content_pages.div_ceil(run_pages) } else { 0 };
+        let pages = content_pages + parity;
         let per_block = geometry.pages_per_block;
         let footer_page =
             |rows: u32| geometry.pairing.closure(rows + ROOT_PAGES - 1, per_block) + 1;
@@ -339,12 +497,54 @@ impl CheckpointLayout {
             .find(|&rows| footer_page(rows) + 1 < per_block)?;
         let bands = pages.div_ceil(rows_max);
         let rows = pages.div_ceil(bands);
-        Some(Self { chunks, table_slots, pages, bands, footer_page: footer_page(rows) })
+        let footer_page = footer_page(rows);
+        Some(Self { chunks, table_slots, content_pages, run_pages, pages, bands, footer_page })
     }
 
-    /// Band position and page of content page `index`.
+    /// Slots of content.
+    pub fn slots(&self) -> u32 {
+        self.chunks + self.table_slots
+    }
+
+    pub fn has_parity(&self) -> bool {
+        self.run_pages > 0
+    }
+
+    /// The page of the checkpoint that is content page `index`.
+    pub fn page_of_content(&self, index: u32) -> u32 {
+        index + index.checked_div(self.run_pages).unwrap_or(0)
+    }
+
+    /// Content pages before page `page` of the checkpoint.
+    pub fn content_before(&self, page: u32) -> u32 {
+        if self.has_parity() { page - page / (self.run_pages + 1) } else { page }
+    }
+
+    /// Whether page `page` of the checkpoint is one of parity.
+    pub fn is_parity(&self, page: u32) -> bool {
+        let whole = self.run_pages + 1;
+        self.has_parity() && (page % whole == self.run_pages || page + 1 == self.pages)
+    }
+
+    /// The run that content page `index` belongs to.
+    pub fn run_of(&self, index: u32) -> u32 {
+        index.checked_div(self.run_pages).unwrap_or(0)
+    }
+
+    /// The pages of run `run`, the last of which is parity.
+    pub fn pages_of_run(&self, run: u32) -> std::ops::Range<u32> {
+        let whole = self.run_pages + 1;
+        run * whole..((run + 1) * whole).min(self.pages)
+    }
+
+    /// Band position and page there of page `index` of the checkpoint.
     pub fn place(&self, index: u32) -> (u32, u32) {
         (index % self.bands, ROOT_PAGES + index / self.bands)
+    }
+
+    /// The page of the checkpoint that lies there.
+    pub fn page_at(&self, position: u32, page: u32) -> u32 {
+        page.saturating_sub(ROOT_PAGES) * self.bands + position
     }
 
     /// Band position and page of the footer, and of its copy.
@@ -382,17 +582,80 @@ mod tests {
             payload_crc: 0x0807_0605,
             argument: 0x1413_1211,
             group: (3, 9),
+            watermark: 0,
+            vouches: None,
         }
     }
 
     #[test]
-    fn format_v2_header_bytes() {
-        let oob = encode_header(&header(), SlotId(77), uuid_crc(5));
+    fn format_v3_header_bytes() {
+        let read_back = |header: &Header| {
+            let oob = encode_header(header, SlotId(77), uuid_crc(5));
+            assert_eq!(decode_header(&oob, SlotId(77), uuid_crc(5)), Some(*header));
+            oob
+        };
+        let oob = read_back(&header());
         assert_eq!(oob[4..8], [5, 6, 7, 8]);
         assert_eq!(oob[8..16], [0xa6, 0xa5, 0xa4, 0xa3, 0xa2, 0xa1, 3, 0]);
         assert_eq!(oob[16..24], [0xb6, 0xb5, 0xb4, 0xb3, 0xb2, 0xb1, 3, 9]);
         assert_eq!(oob[24..32], [1, 2, 3, 4, 0x11, 0x12, 0x13, 0x14]);
-        assert_eq!(decode_header(&oob, SlotId(77), uuid_crc(5)), Some(header()));
+
+        // A lone block: that 36 below was durable, and a trim 0x1234 before it was there.
+        let sequence = header().sequence;
+        let of_trim = Voucher { lba: 6, sequence: sequence - 0x1234, record: true };
+        let lone = Header {
+            kind: Kind::Data,
+            argument: 0,
+            group: (0, 0),
+            watermark: sequence - 36,
+            vouches: Some(of_trim),
+            ..header()
+        };
+        let oob = read_back(&lone);
+        assert_eq!(oob[8..16], [0xa6, 0xa5, 0xa4, 0xa3, 0xa2, 0xa1, 1, 26]);
+        assert_eq!(oob[16..24], [0xb6, 0xb5, 0xb4, 0xb3, 0xb2, 0xb1, 0x34, 0x92]);
+        assert_eq!(oob[24..32], [1, 2, 3, 4, 7, 0, 0, 0]);
+
+        // Padding has room for all of it.
+        let of_block = Voucher { lba: 0x0403_0201, sequence, record: false };
+        let pad = Header {
+            kind: Kind::Pad,
+            lba: 0,
+            sequence: 0,
+            watermark: 0x0000_c1c2_c3c4_c5c6,
+            vouches: Some(of_block),
+            ..lone
+        };
+        let oob = read_back(&pad);
+        assert_eq!(oob[8..16], [0xa6, 0xa5, 0xa4, 0xa3, 0xa2, 0xa1, 2, 1]);
+        assert_eq!(oob[16..24], [0xb6, 0xb5, 0xb4, 0xb3, 0xb2, 0xb1, 0xc2, 0xc1]);
+        assert_eq!(oob[24..32], [1, 2, 3, 4, 0xc6, 0xc5, 0xc4, 0xc3]);
+    }
+
+    #[test]
+    fn a_watermark_is_rounded_down_by_an_eighth_of_its_distance_at_most() {
+        let sequence = 1 << 40;
+        for distance in (0..3000).chain((12..39).map(|bits| (1 << bits) - 7)) {
+            let written = Header {
+                kind: Kind::Poison,
+                sequence,
+                watermark: sequence - distance,
+                argument: 0,
+                group: (0, 0),
+                ..header()
+            };
+            let oob = encode_header(&written, SlotId(1), 2);
+            let read = decode_header(&oob, SlotId(1), 2).expect("it is sound");
+            let lost = written.watermark.checked_sub(read.watermark).expect("it never rises");
+            let told = read.watermark > 0;
+            assert!(if told { 8 * lost <= distance } else { distance > 1 << 33 }, "{distance}");
+        }
+        for ahead in [1, 1000] {
+            let watermark = sequence + ahead;
+            let written = Header { kind: Kind::Data, sequence, watermark, ..header() };
+            let oob = encode_header(&written, SlotId(1), 2);
+            assert_eq!(decode_header(&oob, SlotId(1), 2).map(|read| read.watermark), Some(0));
+        }
     }
 
     #[test]
@@ -410,6 +673,7 @@ mod tests {
     #[test]
     fn root_and_footer_survive_their_encoding_and_notice_damage() {
         let root = Root {
+            version: VERSION,
             uuid: 1 << 100 | 7,
             checkpoint: 9,
             bands: 3,
@@ -441,6 +705,7 @@ mod tests {
     #[test]
     fn an_older_and_a_newer_version_are_named() {
         let root = Root {
+            version: VERSION,
             uuid: 1,
             checkpoint: 1,
             bands: 1,

@@ -21,7 +21,7 @@ use std::collections::VecDeque;
 pub const ATOMIC_BLOCKS_MAX: u32 = 64;
 
 /// Blocks of one trim record: bounds the work between two looks at the other queues.
-const TRIM_BLOCKS_MAX: u32 = 1 << 16;
+pub(crate) const TRIM_BLOCKS_MAX: u32 = 1 << 16;
 
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) enum Class {
@@ -188,6 +188,11 @@ impl Ftl {
             return Err(RequestError::OutOfRange);
         }
         let read = matches!(request.operation, Operation::Read { .. });
+        if let Some(refused) = self.refused.as_ref().filter(|_| read)
+            && (request.lba.0..end as u32).any(|lba| refused.holds(lba))
+        {
+            return Err(RequestError::Unreadable);
+        }
         if !read && (self.phase == Phase::ReadOnly || self.sequence_next >= MASK_48) {
             return Err(RequestError::Failed);
         }
@@ -329,7 +334,7 @@ impl Ftl {
     pub(crate) fn place_writes(&mut self) {
         self.warm_writes();
         let mut blocked = 0;
-        while let Some(at) = self.next_write(blocked).filter(|_| !self.settling) {
+        while let Some(at) = self.next_write(blocked).filter(|_| !self.checkpoint.settling) {
             let index = self.host.writes[at];
             let done = match self.host.requests[index].class {
                 Class::Write { hint, atomic, .. } => self.place_blocks(index, hint, atomic),
@@ -744,6 +749,9 @@ impl Ftl {
     /// Length of the run from `lba`, at most `blocks`, of logical blocks that all hold data or all
     /// do not; true if they do. What only a look at flash could tell counts as data.
     pub fn mapped_run(&self, lba: Lba, blocks: u32) -> (bool, u32) {
+        if self.refused.is_some() {
+            return (true, blocks.min(self.map.blocks().saturating_sub(lba.0)));
+        }
         self.map.mapped_run(lba.0, blocks)
     }
 

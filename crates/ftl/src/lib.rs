@@ -42,6 +42,8 @@ mod in_flight;
 mod lost;
 mod map;
 mod mapping;
+mod mending;
+mod missing;
 mod mount;
 mod moves;
 mod mutant;
@@ -63,9 +65,10 @@ mod streams;
 mod switch;
 mod tier;
 mod units;
+mod vouching;
 mod waiting;
 
-pub use api::{Core, Input, MountError, MountReport, Output, Rebuilt};
+pub use api::{Core, DamagedSlot, Input, MountError, MountReport, Output, Rebuilt};
 pub use checkpoint::checkpoint_slots;
 pub use config::{FormatOptions, LABEL_BYTES_MAX, Settings};
 pub use detach::LostTier;
@@ -94,6 +97,7 @@ use flush::Flush;
 use format::CheckpointLayout;
 use host::Host;
 use map::Map;
+use missing::Refused;
 use mount::Mount;
 use moves::Move;
 use policy::Policies;
@@ -109,6 +113,7 @@ use streams::Streams;
 use switch::Switches;
 use tier::Tier;
 use units::{ReadOp, ReadPurpose, Unit};
+use vouching::Vouching;
 
 /// Where the FTL is in its life.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -154,6 +159,8 @@ pub struct Ftl {
     /// Highest order that recovery met.
     durable_seen: u64,
     durable: Durable,
+    /// What slots to come vouch for.
+    vouching: Vouching,
     commit: Commit,
     /// `safe_below` or `durable_below` rose since waiters and draining bands were looked at.
     durable_rose: bool,
@@ -189,9 +196,6 @@ pub struct Ftl {
     /// Format: erase everything at once.
     erase_all: bool,
     erase_retry_at: Option<Instant>,
-    /// Recovered, and the checkpoint that says so is not complete: the host may read only. Until
-    /// then a second recovery must find what the first one found, and nothing else.
-    settling: bool,
 
     flush: Flush,
 
@@ -202,8 +206,9 @@ pub struct Ftl {
     shares: Shares,
     checkpoint: Checkpoint,
     layout: CheckpointLayout,
-    open_table: Vec<u8>,
     mount: Option<Box<Mount>>,
+    /// Blocks that may have held something newer than what recovery found.
+    refused: Option<Refused>,
     counters: Counters,
     switches: Switches,
     profiled: Profiled,
@@ -260,7 +265,7 @@ impl Ftl {
 
     /// When to give [`Input::Deadline`] if nothing happens before.
     pub fn deadline(&self) -> Option<Instant> {
-        let others = [self.scrub_deadline(), self.mapping_deadline()];
+        let others = [self.scrub_deadline(), self.mapping_deadline(), self.vouching_deadline()];
         self.work_deadline().into_iter().chain(others.into_iter().flatten()).min()
     }
 
@@ -513,6 +518,7 @@ impl Ftl {
             self.dispatch_all();
         }
         self.scrub_pump();
+        self.vouch_at_rest();
     }
 
     /// Pads the pages that have waited long enough.
@@ -657,6 +663,7 @@ impl Ftl {
             sequence_next: 1,
             durable_seen: 0,
             durable: Durable::new(1, !geometry.durable_at_completion),
+            vouching: Vouching::default(),
             commit: Commit::default(),
             durable_rose: false,
             drain_check: false,
@@ -680,7 +687,6 @@ impl Ftl {
             space_wanted: false,
             erase_all: false,
             erase_retry_at: None,
-            settling: false,
             flush: Flush::default(),
             reclaim: Reclaim::new(chunks, tier.as_ref().map_or(0, Tier::chunks_own)),
             spare: Spare::default(),
@@ -688,8 +694,8 @@ impl Ftl {
             shares: Shares::default(),
             checkpoint: Checkpoint::default(),
             layout,
-            open_table: Vec::new(),
             mount: None,
+            refused: None,
             counters: Counters::default(),
             switches: Switches::default(),
             profiled: Profiled::default(),

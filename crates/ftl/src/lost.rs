@@ -4,13 +4,13 @@
 //! Invariant: while a slot is looked for, its band is not given up; so what points to it cannot come
 //! to point there again after it was looked at, and one pass finds it.
 
-use crate::Ftl;
 use crate::append::{Append, Owner};
 use crate::format::{CHUNK_ENTRIES, Kind, POISONED, UNMAPPED};
 use crate::moves::Move;
 use crate::residency::TRIES_MAX;
 use crate::units::{ReadOp, ReadPurpose};
-use flash::{MediumError, SlotId, SlotRead};
+use crate::{BandState, Ftl};
+use flash::{BlockId, MediumError, SlotId, SlotRead};
 
 /// Content pages read at a time.
 const READS_MAX: u32 = 8;
@@ -33,6 +33,13 @@ impl Search {
 }
 
 impl Ftl {
+    /// A failing band must be emptied, whatever GC thinks of it.
+    pub(crate) fn restore_failing(&mut self, block: BlockId) {
+        if self.bands[block].failing && self.bands[block].state == BandState::Full {
+            self.reclaim.wanted.push_back((block, "program failed: data moved"));
+        }
+    }
+
     /// The data of `slot` is lost.
     pub(crate) fn poison(&mut self, slot: SlotId) {
         if let Some(flat) = self.map.flat() {

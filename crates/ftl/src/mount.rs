@@ -1,8 +1,9 @@
 //! Format and recovery: media to state.
 //!
 //! 1. *Probe*: the first slot of every good band is read. It tells whether the band was written
-//!    since its erase, in which order, and whether it belongs to a checkpoint. Where it cannot be
-//!    read, the second page may hold a copy of a root record.
+//!    since its erase, in which order, and whether it belongs to a checkpoint. Where that is a root
+//!    record, or nothing that this device has put there, the second page is read as well: it may hold
+//!    a copy of a root record. If no root record was found, so are all others.
 //! 2. *Footer*: of the newest checkpoint, and its copy; if nothing was written there, of the next.
 //! 3. *Content*: the map and the band table of that checkpoint. A footer is written when the
 //!    content is durable, so one that cannot be read says as much, if the content is whole; the
@@ -11,21 +12,25 @@
 //! 4. *Scan*: every page of the bands that were open at the checkpoint or opened after it, and of
 //!    those whose first slot is damaged. If a part of the content was lost, or no footer is sound,
 //!    of every band (see `rebuild`).
-//! 5. *Replay* (see `replay`).
+//! 5. *Replay* (see `replay`), with what is missing and what is damaged (see `missing`).
 //! 6. A new checkpoint in the background; where only a part of the map is kept in DRAM, this is when
 //!    what is valid is counted (see `counting`), and every band is read if a part of the map is lost.
 //!
 //! Nothing is programmed or erased before step 6, so recovery can be cut off anywhere and done
 //! again. Afterwards every free band is erased before it is used: an erase may have been cut off.
 
+mod footers;
+
 use crate::api::{MountError, MountReport, Output};
 use crate::bands::BandState;
 use crate::config::{FormatOptions, LABEL_BYTES_MAX, Settings};
 use crate::format::{
-    CHUNK_ENTRIES, CheckpointLayout, Footer, Header, Kind, ROOT_PAGES, Root, decode_header,
+    CHUNK_ENTRIES, CheckpointLayout, Footer, Header, Kind, Root, VERSION_PARITY, decode_header,
     may_be_root, root_shape, uuid_crc,
 };
 use crate::map::Map;
+use crate::mending::Mending;
+use crate::missing::Missing;
 use crate::rebuild::Rebuild;
 use crate::reclaim::RESERVE_BANDS;
 use crate::replay::Candidate;
@@ -40,6 +45,9 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 /// Reads of recovery on a unit at a time.
 const READS_PER_UNIT: usize = 4;
 
+/// Sequences that a mount skips: those that a torn page may have used are not used again.
+pub(crate) const SEQUENCES_SKIPPED: u64 = 1 << 20;
+
 /// What the first slot of a band said.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Probe {
@@ -53,14 +61,18 @@ pub(crate) enum Probe {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Stage {
     Probe,
-    /// Second pages, where a first one that cannot be read may be a root record's.
+    /// Second pages, where the first one is or may have been a root record's.
     Copies,
     Footer,
     Content,
+    /// Runs of pages of which content is missing.
+    Mend,
     Scan,
     /// The host is served; what is valid is being counted.
     Counting,
-    /// Likewise, and a part of the map turned out lost: every band is read.
+    /// Likewise, and a part of the map turned out lost: the runs that it is of are read.
+    MendLate,
+    /// That did not do: every band is read.
     Rescan,
     /// Format: waits for the erases.
     Erase,
@@ -77,6 +89,8 @@ pub(crate) struct Mount {
     running: u32,
     pub probes: Vec<Probe>,
     pub roots: Vec<(BlockId, Root)>,
+    /// Of these, those that their header vouches for, with the checkpoint's name.
+    roots_sound: BTreeSet<(SlotId, u64)>,
     version_found: Option<u16>,
     /// A lane record was found: the medium holds raw units.
     raw_found: bool,
@@ -86,6 +100,13 @@ pub(crate) struct Mount {
     damaged: Option<Named>,
     /// Of the one to go by: bands with something where a footer belongs, and nothing sound.
     footers_unsound: BTreeSet<BlockId>,
+    /// Of the one to go by: a footer is sound.
+    footer_found: bool,
+    /// Of the one to go by: places of footers where nothing sound is, and whether the medium could read
+    /// what is there.
+    footers_missing: Vec<(SlotId, bool)>,
+    /// Of the one to go by: a seal is sound, so both footers were durable.
+    sealed: bool,
     /// Of the one to go by: bands of which more than the first page is there.
     bands_sound: BTreeSet<BlockId>,
     /// The one to go by, and what its footer says.
@@ -96,7 +117,9 @@ pub(crate) struct Mount {
     /// By content slot: it was read, or need not be.
     pub found: Vec<bool>,
     pub table: Vec<u8>,
+    pub mending: Mending,
     pub candidates: Vec<Candidate>,
+    pub missing: Missing,
     pub rebuild: Option<Rebuild>,
     pub report: MountReport,
     error: Option<MountError>,
@@ -107,6 +130,21 @@ impl Mount {
     pub fn begin_counting(&mut self) {
         self.stage = Stage::Counting;
         (self.candidates, self.roots) = (Vec::new(), Vec::new());
+    }
+
+    /// Slots to read when `unit` has time.
+    pub fn read(&mut self, unit: u32, slot: SlotId, count: u32) {
+        self.jobs[unit as usize].push_back((slot, count));
+    }
+
+    /// Runs of pages are read to mend what is missing; `late` while the host is served.
+    pub fn begin_mend(&mut self, late: bool) {
+        self.stage = if late { Stage::MendLate } else { Stage::Mend };
+    }
+
+    /// What can be mended before the host is served is.
+    pub fn end_mend(&mut self) {
+        self.stage = Stage::Content;
     }
 
     /// Every band is read to make up for chunks that are lost.
@@ -132,6 +170,8 @@ pub(crate) struct Named {
     pub bands: Vec<Option<BlockId>>,
     /// It is of all units that the medium has; else of those without its fast tier.
     pub whole: bool,
+    /// It has pages of parity.
+    pub parity: bool,
 }
 
 /// Most logical blocks that a medium of this shape and health can offer: what remains after bad
@@ -223,18 +263,24 @@ impl Ftl {
             running: 0,
             probes: vec![Probe::Skipped; self.geometry.blocks() as usize],
             roots: Vec::new(),
+            roots_sound: BTreeSet::new(),
             version_found: None,
             raw_found: false,
             checkpoints: Vec::new(),
             damaged: None,
             footers_unsound: BTreeSet::new(),
+            footer_found: false,
+            footers_missing: Vec::new(),
+            sealed: false,
             bands_sound: BTreeSet::new(),
             chosen: Named::default(),
             footer: None,
             table_only: false,
             found: Vec::new(),
             table: Vec::new(),
+            mending: Mending::default(),
             candidates: Vec::new(),
+            missing: Missing::default(),
             rebuild: None,
             report: MountReport { bands_probed: probed, ..MountReport::default() },
             error: None,
@@ -291,13 +337,20 @@ impl Ftl {
             Stage::Copies => self.list_checkpoints(&mut mount),
             Stage::Footer => self.begin_content(&mut mount),
             Stage::Content => self.end_content(&mut mount),
+            Stage::Mend => self.end_mending(&mut mount),
             Stage::Scan => {
                 self.replay(&mut mount);
                 self.finish_mount(mount);
                 return;
             }
+            Stage::MendLate => {
+                self.end_late_mending(&mut mount);
+                Ok(())
+            }
             Stage::Counting if self.chunks_are_lost() => {
-                self.begin_rescan(&mut mount);
+                if !self.begin_late_mending(&mut mount) {
+                    self.begin_rescan(&mut mount);
+                }
                 Ok(())
             }
             Stage::Counting => {
@@ -366,13 +419,19 @@ impl Ftl {
 
     fn probe_copies(&mut self, mount: &mut Mount) -> Result<(), MountError> {
         mount.stage = Stage::Copies;
+        let newest = mount.roots.iter().map(|(_, root)| root).max_by_key(|root| root.checkpoint);
+        let device = newest.map(|root| uuid_crc(root.uuid));
         for block in self.bands.ids() {
-            let look = match &mount.probes[block.0 as usize] {
-                Probe::Unreadable => true,
-                Probe::Read(oob) => {
-                    may_be_root(oob) && mount.roots.iter().all(|(other, _)| *other != block)
+            let first = self.geometry.slot(block, 0, 0);
+            let look = match (&mount.probes[block.0 as usize], device) {
+                (Probe::Skipped, _) => false,
+                // The second one of any band may be all that is left.
+                (_, None) | (Probe::Unreadable, _) => true,
+                (Probe::Erased, _) => false,
+                // Of a checkpoint both should be there.
+                (Probe::Read(oob), Some(device)) => {
+                    may_be_root(oob) || decode_header(oob, first, device).is_none()
                 }
-                Probe::Erased | Probe::Skipped => false,
             };
             if look {
                 let unit = self.geometry.unit_of(block) as usize;
@@ -406,18 +465,22 @@ impl Ftl {
         self.uuid_crc = uuid_crc(newest.uuid);
         self.label = newest.label.clone();
         self.resize(newest.logical_blocks)?;
-        let (tiered, plain) = (self.layout, self.layout_of(false).ok_or(MountError::Geometry)?);
+        let bands_of = |root: &Root| {
+            let layout = self.layout_with(root.shape == shape, root.version >= VERSION_PARITY);
+            layout.map(|layout| layout.bands)
+        };
         let mut names: BTreeMap<u64, Named> = BTreeMap::new();
         for (block, root) in &mount.roots {
             let same = root.uuid == self.uuid
                 && root.logical_blocks == self.map.blocks()
-                && root.bands == if root.shape == shape { tiered.bands } else { plain.bands }
+                && bands_of(root) == Some(root.bands)
                 && root.position < root.bands;
             if same {
                 let named = names.entry(root.checkpoint).or_insert_with(|| Named {
                     name: root.checkpoint,
                     bands: vec![None; root.bands as usize],
                     whole: root.shape == shape,
+                    parity: root.version >= VERSION_PARITY,
                 });
                 named.bands[root.position as usize] = Some(*block);
             }
@@ -437,75 +500,12 @@ impl Ftl {
         self.check_openings()
     }
 
-    /// Goes to the next older checkpoint; after the last, back to the newest damaged one.
-    fn read_footers(&mut self, mount: &mut Mount) -> Result<(), MountError> {
-        let Some(next) = mount.checkpoints.pop() else {
-            return self.begin_without_footer(mount);
-        };
-        mount.stage = Stage::Footer;
-        self.layout = self.layout_of(next.whole).expect("checked with the root records");
-        let second_root = self.layout.footers().map(|(position, _)| (position, 1));
-        for (position, page) in self.layout.footers().into_iter().chain(second_root) {
-            if let Some(block) = next.bands[position as usize] {
-                let unit = self.geometry.unit_of(block) as usize;
-                mount.jobs[unit].push_back((self.geometry.slot(block, page, 0), 1));
-            }
-        }
-        (mount.chosen, mount.footer) = (next, None);
-        mount.footers_unsound.clear();
-        mount.bands_sound.clear();
-        Ok(())
-    }
-
-    fn note_footer(&self, mount: &mut Mount, slot: SlotId, read: &SlotRead<'_>) {
-        let block = self.geometry.block_of(slot);
-        if self.geometry.page_in_block(slot) < ROOT_PAGES {
-            let header = self.checkpoint_bytes(slot, read).map(|(header, _)| header);
-            let of_it =
-                |header: &Header| header.kind == Kind::Root && header.sequence == mount.chosen.name;
-            if header.as_ref().is_some_and(of_it) {
-                mount.bands_sound.insert(block);
-            }
-            return;
-        }
-        let footer = self.checkpoint_bytes(slot, read).and_then(|(header, bytes)| {
-            Footer::decode(bytes).filter(|_| header.kind == Kind::Footer)
-        });
-        match footer.filter(|footer| footer.checkpoint == mount.chosen.name) {
-            Some(footer) => mount.footer = Some(footer),
-            None if read.status == SlotStatus::Erased => {}
-            None => {
-                mount.footers_unsound.insert(block);
-            }
-        }
-    }
-
-    fn begin_content(&mut self, mount: &mut Mount) -> Result<(), MountError> {
-        if mount.footer.is_some() {
-            mount.footers_unsound.clear();
-        } else if !mount.footers_unsound.is_empty() && !self.is_mutant(Mutant::NeverRebuild) {
-            mount.footer = Self::footer_of_root(mount, mount.chosen.name);
-        } else {
-            return self.read_footers(mount);
-        }
-        mount.stage = Stage::Content;
-        mount.table = vec![0; self.layout.table_slots as usize * BLOCK_BYTES];
-        let slots = self.layout.chunks + self.layout.table_slots;
-        mount.found = vec![false; slots as usize];
-        let whole =
-            mount.footers_unsound.is_empty() && mount.chosen.bands.iter().all(Option::is_some);
-        mount.table_only = self.map.is_cached() && whole;
-        let first = if mount.table_only { self.layout.chunks } else { 0 };
-        self.read_content(mount, first);
-        Ok(())
-    }
-
     /// Reads the content from the page of slot `first` on.
     fn read_content(&self, mount: &mut Mount, first: u32) {
         let slots = self.layout.chunks + self.layout.table_slots;
         let per_page = self.geometry.slots_per_page;
         for page in first / per_page..slots.div_ceil(per_page) {
-            let (position, index) = self.layout.place(page);
+            let (position, index) = self.layout.place(self.layout.page_of_content(page));
             let block = mount.chosen.bands.get(position as usize).copied().flatten();
             let Some(block) = block else { continue };
             let count = (slots - page * per_page).min(per_page);
@@ -514,40 +514,25 @@ impl Ftl {
         }
     }
 
-    /// No footer is sound. Every band tells what it holds; the newest checkpoint that seems to have
-    /// been complete tells from where on records are whole.
-    fn begin_without_footer(&mut self, mount: &mut Mount) -> Result<(), MountError> {
-        if self.is_mutant(Mutant::NeverRebuild) {
-            return Err(MountError::NoCheckpoint);
-        }
-        if let Some(damaged) = mount.damaged.take() {
-            mount.chosen = damaged;
-        } else if let Some(name) = mount.roots.iter().map(|(_, root)| root.checkpoint).max() {
-            let bands = mount.roots.iter().filter(|(_, root)| root.checkpoint == name);
-            let shape = root_shape(&self.geometry);
-            let whole = bands.clone().any(|(_, root)| root.shape == shape);
-            let bands = bands.map(|(block, _)| Some(*block)).collect();
-            mount.chosen = Named { name, bands, whole };
-        }
-        let layout = self.layout_of(mount.chosen.whole);
-        self.layout = layout.expect("checked with the root records");
-        mount.footer = Self::footer_of_root(mount, mount.chosen.name);
-        mount.table = vec![0; self.layout.table_slots as usize * BLOCK_BYTES];
-        mount.found = vec![false; (self.layout.chunks + self.layout.table_slots) as usize];
-        self.begin_scan(mount)
-    }
-
-    fn end_content(&mut self, mount: &mut Mount) -> Result<(), MountError> {
-        if std::mem::take(&mut mount.table_only) {
-            let (chunks, table) = mount.found.split_at_mut(self.layout.chunks as usize);
+    pub(crate) fn end_content(&mut self, mount: &mut Mount) -> Result<(), MountError> {
+        if mount.table_only {
+            let table = &mount.found[self.layout.chunks as usize..];
             if !table.iter().all(|&found| found) {
+                if self.begin_mending(mount, self.layout.chunks) {
+                    return Ok(());
+                }
                 // Every band will be read: then it is good to know what else is lost.
+                mount.table_only = false;
                 self.read_content(mount, 0);
                 return Ok(());
             }
-            chunks.fill(true);
+            mount.table_only = false;
+            mount.found[..self.layout.chunks as usize].fill(true);
         }
         if mount.footers_unsound.is_empty() || mount.footer_damaged() {
+            if self.begin_mending(mount, 0) {
+                return Ok(());
+            }
             return self.begin_scan(mount);
         }
         mount.damaged.get_or_insert_with(|| mount.chosen.clone());
@@ -557,9 +542,15 @@ impl Ftl {
     fn begin_scan(&mut self, mount: &mut Mount) -> Result<(), MountError> {
         mount.stage = Stage::Scan;
         let footer = mount.footer.expect("content has a footer");
+        self.note_copies(mount);
         self.rebuild_if_needed(mount);
         let everything = mount.rebuild.is_some();
         self.lose_chunks(mount);
+        // Another device's says nothing of what is in the band.
+        let own = mount.roots.iter().filter(|(_, root)| root.uuid == self.uuid);
+        let roots: BTreeSet<BlockId> = own.map(|(block, _)| *block).collect();
+        let of_checkpoint: BTreeSet<BlockId> =
+            mount.chosen.bands.iter().flatten().copied().collect();
         for block in self.bands.ids() {
             let probe = mount.probes[block.0 as usize];
             let byte = mount.table.get(block.0 as usize / 8).copied().unwrap_or(0);
@@ -568,9 +559,12 @@ impl Ftl {
             let header = self.probed_header(block, probe);
             let scan = match (probe, header) {
                 (Probe::Skipped | Probe::Erased, _) => false,
+                // Whatever its first slot says now, nothing but the checkpoint was put there.
+                _ if of_checkpoint.contains(&block) => false,
                 (_, Some(header)) if header.kind == Kind::Root => false,
                 (_, Some(header)) => everything || open || header.order >= footer.checkpoint,
-                (_, None) => true,
+                // What is beside it is damaged; the root record itself is not.
+                (_, None) => !roots.contains(&block),
             };
             if let Some(header) = header {
                 self.bands[block].first_order = header.order;
@@ -621,18 +615,21 @@ impl Ftl {
         let block = self.geometry.block_of(op.slot);
         match (mount.stage, slots) {
             (Stage::Probe, Ok(slots)) => {
-                let probe = note_root(&mut mount, block, &slots[0]);
+                let probe = note_root(&mut mount, block, op.slot, &slots[0]);
                 mount.probes[block.0 as usize] = probe;
             }
             (Stage::Probe, Err(_)) => mount.probes[block.0 as usize] = Probe::Unreadable,
             (Stage::Copies, Ok(slots)) if !self.is_mutant(Mutant::IgnoreSecondRoot) => {
-                note_root(&mut mount, block, &slots[0]);
+                note_root(&mut mount, block, op.slot, &slots[0]);
             }
             (Stage::Footer, Ok(slots)) => self.note_footer(&mut mount, op.slot, &slots[0]),
             (Stage::Content, Ok(slots)) => {
                 for (index, read) in slots.iter().enumerate() {
                     self.take_content(&mut mount, SlotId(op.slot.0 + index as u32), read);
                 }
+            }
+            (Stage::Mend | Stage::MendLate, slots) => {
+                self.take_mending(&mut mount, op.slot, slots.unwrap_or_default());
             }
             (Stage::Scan | Stage::Rescan, Ok(slots)) => self.take_candidates(&mut mount, op, slots),
             (Stage::Scan | Stage::Rescan, Err(_)) => {
@@ -662,7 +659,7 @@ impl Ftl {
         (bytes.len() == BLOCK_BYTES).then_some((header, bytes))
     }
 
-    /// A content slot. One that is not sound is not found; a rebuild makes up for it.
+    /// A content slot. One that is not sound is not found; parity or a rebuild makes up for it.
     fn take_content(&mut self, mount: &mut Mount, slot: SlotId, read: &SlotRead<'_>) {
         let name = mount.footer.map(|footer| footer.checkpoint);
         let content = self.checkpoint_bytes(slot, read);
@@ -670,25 +667,29 @@ impl Ftl {
         else {
             return;
         };
-        match header.kind {
-            Kind::Map if header.lba < self.layout.chunks => {
-                if let Some(flat) = self.map.flat_mut() {
-                    let first = header.lba as usize * CHUNK_ENTRIES;
-                    let end = (first + CHUNK_ENTRIES).min(flat.len());
-                    for (entry, at) in flat[first..end].iter_mut().zip(bytes.chunks_exact(4)) {
-                        *entry = u32::from_le_bytes([at[0], at[1], at[2], at[3]]);
-                    }
-                }
-                mount.found[header.lba as usize] = true;
-                mount.bands_sound.insert(self.geometry.block_of(slot));
-            }
+        let index = match header.kind {
+            Kind::Map if header.lba < self.layout.chunks => header.lba,
             Kind::BandTable if header.lba < self.layout.table_slots => {
-                let at = header.lba as usize * BLOCK_BYTES;
-                mount.table[at..at + BLOCK_BYTES].copy_from_slice(bytes);
-                mount.found[(self.layout.chunks + header.lba) as usize] = true;
-                mount.bands_sound.insert(self.geometry.block_of(slot));
+                self.layout.chunks + header.lba
             }
-            _ => {}
+            _ => return,
+        };
+        mount.bands_sound.insert(self.geometry.block_of(slot));
+        self.adopt_content(mount, index, bytes);
+    }
+
+    /// What content slot `index` holds.
+    pub(crate) fn adopt_content(&mut self, mount: &mut Mount, index: u32, bytes: &[u8]) {
+        mount.found[index as usize] = true;
+        if index >= self.layout.chunks {
+            let at = (index - self.layout.chunks) as usize * BLOCK_BYTES;
+            mount.table[at..at + BLOCK_BYTES].copy_from_slice(bytes);
+        } else if let Some(flat) = self.map.flat_mut() {
+            let first = index as usize * CHUNK_ENTRIES;
+            let end = (first + CHUNK_ENTRIES).min(flat.len());
+            for (entry, at) in flat[first..end].iter_mut().zip(bytes.chunks_exact(4)) {
+                *entry = u32::from_le_bytes([at[0], at[1], at[2], at[3]]);
+            }
         }
     }
 
@@ -719,6 +720,7 @@ impl Ftl {
         self.checkpoint.bands = bands;
         (self.checkpoint.base_name, self.checkpoint.base_bands) =
             (mount.chosen.name, mount.chosen.bands.clone());
+        self.checkpoint.base_layout = Some(self.layout_chosen(&mount.chosen));
     }
 
     pub(crate) fn report(&self, report: MountReport) -> MountReport {
@@ -734,7 +736,7 @@ impl Ftl {
 }
 
 /// Takes the root record of `block`, if the slot is one, and says what the slot is.
-fn note_root(mount: &mut Mount, block: BlockId, read: &SlotRead<'_>) -> Probe {
+fn note_root(mount: &mut Mount, block: BlockId, slot: SlotId, read: &SlotRead<'_>) -> Probe {
     match read.status {
         SlotStatus::Erased => Probe::Erased,
         SlotStatus::Uncorrectable => Probe::Unreadable,
@@ -742,7 +744,17 @@ fn note_root(mount: &mut Mount, block: BlockId, read: &SlotRead<'_>) -> Probe {
             // Root records carry their own checksum: the uuid that headers need is in them.
             mount.raw_found |= read.bytes.is_some_and(crate::raw::format::is_lane_record);
             match read.bytes.and_then(Root::decode) {
-                Some(Ok(root)) => mount.roots.push((block, root)),
+                Some(Ok(root)) => {
+                    let header = decode_header(&read.oob, slot, uuid_crc(root.uuid));
+                    let of_it = |header: &Header| {
+                        (header.kind, header.sequence) == (Kind::Root, root.checkpoint)
+                            && header.payload_crc == read.crc
+                    };
+                    if header.as_ref().is_some_and(of_it) {
+                        mount.roots_sound.insert((slot, root.checkpoint));
+                    }
+                    mount.roots.push((block, root));
+                }
                 Some(Err(MountError::Version { found })) => mount.version_found = Some(found),
                 _ => {}
             }

@@ -26,12 +26,16 @@ pub enum Mutant {
     CheckpointBeforeDurable,
     /// Recovery takes the members of an atomic write without its commit record.
     LoseGroup,
+    /// Parity leaves out the first slot of the content.
+    ParityMissesSlot,
     /// A page counts as safe though a later program shares its cells.
     ForgetPairing,
     /// A relocated copy gets a new sequence.
     RenumberRelocated,
     /// Recovery does not check payloads of what it replays.
     TrustTornPages,
+    /// Recovery takes whatever it cannot read for torn by the power cut.
+    TakeDamageForTorn,
     /// Recovery skips bands that were open at the checkpoint.
     SkipOpenBands,
     /// Recovery does not look for the copy of a root record.
@@ -81,9 +85,11 @@ impl Mutant {
         Self::ReadBeforeProgram,
         Self::CheckpointBeforeDurable,
         Self::LoseGroup,
+        Self::ParityMissesSlot,
         Self::ForgetPairing,
         Self::RenumberRelocated,
         Self::TrustTornPages,
+        Self::TakeDamageForTorn,
         Self::SkipOpenBands,
         Self::IgnoreSecondRoot,
         Self::NeverRebuild,

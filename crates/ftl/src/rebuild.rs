@@ -7,14 +7,16 @@
 //!   back if an old version of it has not been erased yet. Such blocks are counted as ones that
 //!   *may be stale* ([`Rebuilt::blocks_stale_max`]);
 //! - a page that cannot be read may have held the newest version of any block. Unless a power cut
-//!   explains it, the device is then served read-only, and blocks of which nothing was found are
-//!   unreadable rather than zeroes.
+//!   explains it, the device is then served read-only, and the blocks of lost chunks are unreadable, but
+//!   for those written since the checkpoint. Where the header beside a slot is sound, and its data is
+//!   not, the block is known, and no other one is concerned.
 //!
 //! Only blocks of lost chunks are touched, and only by slots from before the checkpoint's name: the
 //! others come from the checkpoint and from `replay`, as ever.
 
 use crate::api::Rebuilt;
 use crate::format::{CHUNK_ENTRIES, Footer, Header, Kind, POISONED, UNMAPPED};
+use crate::missing::Missing;
 use crate::mount::{Mount, Probe};
 use crate::{Ftl, Mutant};
 use flash::{BlockId, SlotId};
@@ -41,8 +43,11 @@ pub(crate) struct Rebuild {
     /// these ranges were in DRAM and are right, too; the ranges ascend.
     kept: Option<Vec<Range<u32>>>,
     records: Vec<Record>,
-    /// Pages of which a slot could not be read.
+    /// Blocks whose header is sound and whose data is not, with the sequence.
+    spoiled: Vec<(u32, u64)>,
+    /// Pages of which a slot could not be read, and those where no power cut leaves that.
     unreadable: Vec<(BlockId, u32)>,
+    damaged: BTreeSet<(BlockId, u32)>,
     /// Bands with slots of checkpoints, and bands with slots of any other kind. Pages of those that
     /// are in the first set only are not missed.
     checkpoint_bands: BTreeSet<BlockId>,
@@ -112,10 +117,24 @@ impl Rebuild {
         self.unreadable.push((block, page));
     }
 
+    /// A slot of the page can be read, and its header makes no sense: a power cut tears what is beside a
+    /// page as a whole.
+    pub fn note_damaged(&mut self, block: BlockId, page: u32) {
+        self.damaged.insert((block, page));
+    }
+
+    /// The slot with this header, from before the checkpoint, cannot be read. Its block is lost, unless
+    /// the same version or a newer one is found.
+    pub fn note_spoiled(&mut self, header: &Header) {
+        if header.kind == Kind::Data && self.version(header.lba).is_some() {
+            self.spoiled.push((header.lba, header.sequence));
+        }
+    }
+
     /// A sound slot of `kind` lies in `block`.
     pub fn note_kind(&mut self, block: BlockId, kind: Kind) {
         match kind {
-            Kind::Root | Kind::Map | Kind::BandTable | Kind::Footer => {
+            Kind::Root | Kind::Map | Kind::BandTable | Kind::Footer | Kind::Parity => {
                 self.checkpoint_bands.insert(block);
             }
             Kind::Data | Kind::Trim | Kind::Poison | Kind::Commit => {
@@ -199,7 +218,14 @@ impl Ftl {
     }
 
     /// Every slot was seen: what records say of them.
-    pub(crate) fn rebuild_records(&mut self, rebuild: &mut Rebuild) {
+    pub(crate) fn rebuild_records(&mut self, rebuild: &mut Rebuild, missing: &Missing) {
+        let tells_torn = self.tells_torn();
+        for (lba, sequence) in std::mem::take(&mut rebuild.spoiled) {
+            // Else a power cut has left it, long ago.
+            if tells_torn || missing.was_durable(sequence) {
+                rebuild.records.push(Record { sequence, lba, end: lba + 1, entry: POISONED });
+            }
+        }
         for record in std::mem::take(&mut rebuild.records) {
             let ranges: Vec<_> = rebuild.lost_ranges(record.lba, record.end).collect();
             for lba in ranges.into_iter().flatten() {
@@ -217,9 +243,14 @@ impl Ftl {
     pub(crate) fn end_rebuild(&mut self, rebuild: &Rebuild) -> Rebuilt {
         let pages = self.geometry.pages_per_block;
         let lost = |&&(block, page): &&(BlockId, u32)| {
+            if rebuild.damaged.contains(&(block, page)) {
+                return rebuild.is_missed(block);
+            }
             // A power cut tears the last pages of a band and those that share cells with them.
             let last = self.geometry.pairing_of(block).last_partner(page, pages);
-            last < self.pages_written(block) && rebuild.is_missed(block)
+            // Of a torn page itself some slots may be sound.
+            let behind = if last == page { page + 1 } else { last };
+            behind < self.pages_written(block) && rebuild.is_missed(block)
         };
         let pages_lost =
             rebuild.unreadable.iter().filter(lost).count() as u64 + rebuild.pages_unanswered;
@@ -230,7 +261,8 @@ impl Ftl {
             let first = chunk * CHUNK_ENTRIES;
             let versions = versions.iter().flat_map(|versions| versions.iter());
             for (lba, &version) in (first as u32..self.map.blocks()).zip(versions) {
-                if version == 0 && read_only {
+                // Something newer may have been in what cannot be read.
+                if version != REPLAYED && read_only {
                     self.map.recover(lba, POISONED);
                 }
                 let exact = version == 0 || version == REPLAYED;

@@ -248,7 +248,8 @@ impl Ftl {
 
     fn pick_victims(&mut self, budget: i64) {
         let wanted = self.phase == Phase::Running || !self.host.writes.is_empty();
-        while wanted && !self.settling && self.reclaim.victims.len() < self.victims_max() {
+        while wanted && !self.checkpoint.settling && self.reclaim.victims.len() < self.victims_max()
+        {
             // A failing band holds slots that were never programmed until those have moved.
             let settled = self.moves_failed == 0;
             if let Some((block, reason)) = self.reclaim.wanted.pop_front_if(|_| settled) {
@@ -379,13 +380,6 @@ impl Ftl {
         self.bands.set_state(block, BandState::Draining);
         self.drain();
         true
-    }
-
-    /// A failing band must be emptied, whatever GC thinks of it.
-    pub(crate) fn restore_failing(&mut self, block: BlockId) {
-        if self.bands[block].failing && self.bands[block].state == BandState::Full {
-            self.reclaim.wanted.push_back((block, "program failed: data moved"));
-        }
     }
 
     pub(crate) fn band_end(&self, block: BlockId) -> SlotId {
@@ -551,6 +545,7 @@ impl Ftl {
             self.give_relocation(chunk);
             return;
         }
+        self.vouch_again(&header);
         let fresh = self.is_mutant(Mutant::RenumberRelocated);
         let sequence = if fresh { self.next_sequence() } else { header.sequence };
         let point = if destaged && self.bands[source].stays {
@@ -607,7 +602,7 @@ impl Ftl {
             || self.geometry.is_fast(block) && self.is_mutant(Mutant::EraseBeforeDestaged);
         let held =
             band.hold_order >= self.checkpoint.order && !self.is_mutant(Mutant::EraseHeldRecords);
-        band.reads_pending == 0 && durable && !held
+        band.reads_pending == 0 && (band.blank || durable && !held)
     }
 
     /// What keeps draining bands from being erased, if nothing else will resolve it: makes orders

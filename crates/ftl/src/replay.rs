@@ -13,12 +13,15 @@
 
 use crate::api::Output;
 use crate::bands::BandState;
-use crate::format::{Footer, Header, Kind, POISONED, UNMAPPED, decode_header};
-use crate::mount::{Mount, Probe};
+use crate::format::{Footer, Header, Kind, POISONED, UNMAPPED, Voucher, decode_header};
+use crate::missing::straddles;
+use crate::mount::{Mount, Probe, SEQUENCES_SKIPPED};
 use crate::rebuild::Rebuild;
 use crate::units::ReadOp;
 use crate::{Ftl, Mutant, Phase};
 use flash::{SlotId, SlotRead, SlotStatus};
+use std::collections::BTreeSet;
+use std::ops::Range;
 
 /// A slot or record that recovery found.
 #[derive(Clone, Copy, Debug)]
@@ -31,6 +34,38 @@ pub(crate) struct Candidate {
     pub kind: Kind,
     /// Index and last index of its atomic group; both 0 for a lone block.
     pub group: (u8, u8),
+    /// It was there, and what it held cannot be read.
+    pub lost: bool,
+    /// See [`straddles`].
+    pub straddles: bool,
+}
+
+impl Candidate {
+    /// A slot whose header is sound, and nothing else of it.
+    pub fn lost(header: &Header, slot: SlotId) -> Self {
+        Self { lost: true, ..Self::found(header, slot, false) }
+    }
+
+    fn found(header: &Header, slot: SlotId, straddles: bool) -> Self {
+        Self {
+            sequence: header.sequence,
+            order: header.order,
+            slot,
+            lba: header.lba,
+            argument: header.argument,
+            kind: header.kind,
+            group: header.group,
+            lost: false,
+            straddles,
+        }
+    }
+
+    /// What somebody vouches for.
+    pub fn vouched(voucher: &Voucher, kind: Kind, argument: u32) -> Self {
+        let Voucher { lba, sequence, .. } = *voucher;
+        let (slot, group) = (SlotId(0), (0, 0));
+        Self { sequence, order: 0, slot, lba, argument, kind, group, lost: true, straddles: false }
+    }
 }
 
 impl Ftl {
@@ -40,30 +75,45 @@ impl Ftl {
         op: &ReadOp,
         slots: &[SlotRead<'_>],
     ) {
-        let name = mount.footer.expect("a scan has a footer").checkpoint;
+        let footer = mount.footer.expect("a scan has a footer");
+        let name = footer.checkpoint;
         let mut rebuild = mount.rebuild.take();
         let mut torn = false;
         for (index, read) in slots.iter().enumerate() {
             let slot = SlotId(op.slot.0 + index as u32);
-            let block = self.geometry.block_of(slot);
-            match read.status {
+            let readable = match read.status {
                 SlotStatus::Erased => continue,
-                SlotStatus::Uncorrectable => {
-                    torn = true;
-                    continue;
-                }
-                SlotStatus::Ok | SlotStatus::Corrected(_) => {}
+                SlotStatus::Uncorrectable => false,
+                SlotStatus::Ok | SlotStatus::Corrected(_) => true,
+            };
+            let block = self.geometry.block_of(slot);
+            let header = decode_header(&read.oob, slot, self.uuid_crc).filter(|_| readable);
+            if header.as_ref().is_some_and(|it| it.order < self.bands[block].first_order) {
+                // Left from before the band's last erase, which a power cut undid in part.
+                continue;
             }
             let trusting = self.is_mutant(Mutant::TrustTornPages);
-            let header = decode_header(&read.oob, slot, self.uuid_crc)
-                .filter(|header| header.payload_crc == read.crc || trusting);
-            let Some(header) = header else {
-                torn = true;
+            let Some(header) = header.filter(|header| header.payload_crc == read.crc || trusting)
+            else {
+                mount.missing.note_unsound(slot, readable, header);
+                match (&mut rebuild, header) {
+                    (Some(rebuild), Some(header)) if header.order < name => {
+                        rebuild.note_spoiled(&header);
+                    }
+                    (rebuild, header) => {
+                        torn = true;
+                        let rebuild = rebuild.as_mut().filter(|_| readable && header.is_none());
+                        if let Some(rebuild) = rebuild.filter(|_| !self.bands[block].failing) {
+                            rebuild.note_damaged(block, self.geometry.page_in_block(slot));
+                        }
+                    }
+                }
                 continue;
             };
+            let page = self.geometry.page_in_block(slot);
             let band = &mut self.bands[block];
-            let pages = self.geometry.page_in_block(slot) + 1;
-            band.slots_written = band.slots_written.max(pages * self.geometry.slots_per_page);
+            band.slots_written = band.slots_written.max((page + 1) * self.geometry.slots_per_page);
+            mount.missing.note_sound(block, page, &header, footer.sequence_begun);
             self.durable_seen = self.durable_seen.max(header.order);
             self.sequence_next = self.sequence_next.max(header.sequence + 1);
             if let Some(rebuild) = &mut rebuild {
@@ -75,7 +125,6 @@ impl Ftl {
                 self.rebuild_slot(rebuild, slot, &header);
             }
         }
-        mount.report.pages_torn += u64::from(torn);
         if let Some(rebuild) = rebuild.as_mut().filter(|_| torn) {
             let block = self.geometry.block_of(op.slot);
             rebuild.note_unreadable(block, self.geometry.page_in_block(op.slot));
@@ -94,15 +143,8 @@ impl Ftl {
             let band = &mut self.bands[block];
             band.hold_order = band.hold_order.max(header.order);
         }
-        mount.candidates.push(Candidate {
-            sequence: header.sequence,
-            order: header.order,
-            slot,
-            lba: header.lba,
-            argument: header.argument,
-            kind: header.kind,
-            group: header.group,
-        });
+        let straddles = mount.footer.is_some_and(|footer| straddles(header, &footer));
+        mount.candidates.push(Candidate::found(header, slot, straddles));
     }
 
     /// Puts what was found after the checkpoint on top of its map.
@@ -112,9 +154,12 @@ impl Ftl {
         let layout = self.layout_of(self.geometry.is_tiered());
         self.layout = layout.expect("checked with the root records");
         if let Some(rebuild) = &mut mount.rebuild {
-            self.rebuild_records(rebuild);
+            self.rebuild_records(rebuild, &mount.missing);
         }
-        self.apply(&mut mount.candidates, &footer, mount.rebuild.as_mut());
+        self.miss(mount);
+        let watermark = mount.missing.watermark();
+        let rebuild = mount.rebuild.as_mut();
+        mount.report.blocks_lost = self.apply(&mut mount.candidates, &footer, watermark, rebuild);
         mount.report.rebuilt = mount.rebuild.as_ref().map(|rebuild| self.end_rebuild(rebuild));
         self.drop_impossible();
     }
@@ -122,7 +167,7 @@ impl Ftl {
     pub(crate) fn finish_mount(&mut self, mut mount: Box<Mount>) {
         let footer = mount.footer.expect("a scan has a footer");
         // Numbers that a torn page may have used are not used again.
-        self.sequence_next = self.sequence_next.max(footer.sequence_next) + (1 << 20);
+        self.sequence_next = self.sequence_next.max(footer.sequence_next) + SEQUENCES_SKIPPED;
         let order_next = self.durable_seen.max(footer.order_next) + (1 << 20);
         self.restart_orders(order_next);
         self.mark_checkpoint_bands(&mount);
@@ -130,15 +175,20 @@ impl Ftl {
             self.begin_counting();
         }
         self.settle_bands(&mount, order_next - 1);
+        self.checkpoint.sequence_covered = footer.sequence_begun;
         self.generation = footer.generation + 1;
         // After a mount nothing is appended before a checkpoint that says "not clean".
         mount.report.clean = footer.clean;
         let report = self.report(std::mem::take(&mut mount.report));
-        let gaps = report.rebuilt.is_some_and(|rebuilt| rebuilt.read_only);
+        self.counters.slots_damaged = report.slots_damaged;
+        self.counters.blocks_lost = report.blocks_lost;
+        self.counters.blocks_refused = report.blocks_refused;
+        let gaps =
+            report.rebuilt.is_some_and(|rebuilt| rebuilt.read_only) || self.refused.is_some();
         self.phase = if self.settings.read_only || gaps { Phase::ReadOnly } else { Phase::Running };
         if self.phase == Phase::Running {
             self.checkpoint.want();
-            self.settling = true;
+            self.checkpoint.settling = true;
             self.drain_check = true;
             self.want_flush();
         }
@@ -152,21 +202,38 @@ impl Ftl {
         }
     }
 
+    /// Returns how many blocks are lost: that there was something newer is all that is known of them.
     pub(crate) fn apply(
         &mut self,
         candidates: &mut [Candidate],
         footer: &Footer,
+        watermark: u64,
         mut rebuild: Option<&mut Rebuild>,
-    ) {
+    ) -> u64 {
         if !self.is_mutant(Mutant::IgnoreSequence) {
-            candidates.sort_by_key(|candidate| (candidate.sequence, candidate.order));
+            // What is lost is not, if it is found somewhere else.
+            let key = |it: &Candidate| (it.sequence, !it.lost, it.order);
+            candidates.sort_by_key(key);
         }
-        let whole = whole_groups(candidates, footer.checkpoint);
+        let mut lost = BTreeSet::new();
+        let whole = whole_groups(candidates, footer.checkpoint, watermark);
         let everything = self.is_mutant(Mutant::LoseGroup);
         for candidate in &*candidates {
             let end = candidate.lba.saturating_add(candidate.argument);
             let range = candidate.lba..end.min(self.map.blocks());
+            if !candidate.lost && !lost.is_empty() {
+                found_newer(&mut lost, candidate, &range);
+            }
             match candidate.kind {
+                Kind::Trim if candidate.lost => {
+                    for lba in range.filter(|&lba| concerns(&rebuild, lba)) {
+                        // One that holds nothing would be trimmed to nothing.
+                        if self.map.is_cached() || self.map.recovered(lba) < POISONED {
+                            self.map.recover(lba, POISONED);
+                            lost.insert(lba);
+                        }
+                    }
+                }
                 Kind::Trim if self.is_mutant(Mutant::ForgetTrim) => {}
                 Kind::Trim
                     if let Some(rebuild) = rebuild.as_mut().filter(|rebuild| rebuild.is_late()) =>
@@ -187,12 +254,13 @@ impl Ftl {
                         || candidate.sequence < footer.sequence_begun
                         || everything
                         || whole.binary_search(&candidate.sequence).is_ok();
-                    let poisoned = candidate.kind == Kind::Poison;
+                    let poisoned = candidate.lost || candidate.kind == Kind::Poison;
                     let entry = if poisoned { POISONED } else { candidate.slot.0 };
-                    let concerned =
-                        rebuild.as_ref().is_none_or(|rebuild| rebuild.concerns(candidate.lba));
+                    if decided && candidate.lost {
+                        lost.insert(candidate.lba);
+                    }
                     if decided
-                        && concerned
+                        && concerns(&rebuild, candidate.lba)
                         && self.map.recover(candidate.lba, entry)
                         && let Some(rebuild) = &mut rebuild
                     {
@@ -202,6 +270,7 @@ impl Ftl {
                 _ => {}
             }
         }
+        lost.len() as u64
     }
 
     /// Map entries from a medium are input: one that points outside the device, or two that point
@@ -255,13 +324,29 @@ impl Ftl {
     }
 }
 
+/// Whether what is found of `lba` counts.
+fn concerns(rebuild: &Option<&mut Rebuild>, lba: u32) -> bool {
+    rebuild.as_ref().is_none_or(|rebuild| rebuild.concerns(lba))
+}
+
+/// What is lost of the blocks of `candidate` does not matter any more.
+fn found_newer(lost: &mut BTreeSet<u32>, candidate: &Candidate, range: &Range<u32>) {
+    match candidate.kind {
+        Kind::Trim => lost.retain(|lba| !range.contains(lba)),
+        Kind::Data | Kind::Poison => {
+            lost.remove(&candidate.lba);
+        }
+        _ => {}
+    }
+}
+
 /// Sequences of the atomic groups that are whole, in order.
 ///
 /// A commit record follows the programs of its group, but on a medium that loses what was not
 /// flushed, or whose pages share cells, it can survive a member. So every member must be found, or
 /// a later version of its block, unless the group began before the checkpoint: then the checkpoint
-/// waited for it.
-fn whole_groups(candidates: &[Candidate], checkpoint: u64) -> Vec<u64> {
+/// waited for it. Below the `watermark` it was durable, whatever became of its members.
+fn whole_groups(candidates: &[Candidate], checkpoint: u64, watermark: u64) -> Vec<u64> {
     let mut members: Vec<(u64, u8)> = candidates
         .iter()
         .filter(|candidate| candidate.kind == Kind::Data && candidate.group.1 > 0)
@@ -278,7 +363,8 @@ fn whole_groups(candidates: &[Candidate], checkpoint: u64) -> Vec<u64> {
         let began_before = (commit.argument.wrapping_sub(checkpoint as u32) as i32) < 0;
         let found = |index| members.binary_search(&(commit.sequence, index)).is_ok();
         let sound = |index| found(index) || superseded(candidates, &whole, commit, index);
-        if began_before || (0..=commit.group.1).all(sound) {
+        let durable = commit.sequence < watermark;
+        if began_before || durable || (0..=commit.group.1).all(sound) {
             whole.push(commit.sequence);
         }
     }

@@ -17,7 +17,7 @@
 //! - a chunk that was read counts only if it is of the last complete checkpoint: one that was on its
 //!   way when another was completed is read again.
 
-use crate::format::{CheckpointLayout, Kind};
+use crate::format::Kind;
 use crate::host::Class;
 use crate::map::Map;
 use crate::slo::Way;
@@ -294,10 +294,8 @@ impl Ftl {
     /// Where `chunk` lies in the last complete checkpoint.
     pub(crate) fn base_slot(&self, chunk: u32) -> SlotId {
         let per_page = self.geometry.slots_per_page;
-        // It may be of the device with a fast tier, and the next one of that without.
-        let bands = self.checkpoint.base_bands.len() as u32;
-        let base = CheckpointLayout { bands, ..self.layout };
-        let (position, page) = base.place(chunk / per_page);
+        let base = self.checkpoint.base_layout.expect("a chunk whose base is read has one");
+        let (position, page) = base.place(base.page_of_content(chunk / per_page));
         let block = self.checkpoint.base_bands[position as usize];
         let block = block.expect("a chunk whose band was not found has no base");
         self.geometry.slot(block, page, chunk % per_page)

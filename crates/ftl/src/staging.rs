@@ -58,7 +58,7 @@ impl Ftl {
             return true;
         }
         let ahead = (CHUNKS_AHEAD / self.geometry.slots_per_page).max(2);
-        let end = self.layout.pages.min(next + ahead);
+        let end = self.layout.content_pages.min(next + ahead);
         while next + (self.checkpoint.staging.pages.len() as u32) < end {
             let page = next + self.checkpoint.staging.pages.len() as u32;
             self.checkpoint.staging.pages.push_back(Page::default());
@@ -119,7 +119,7 @@ impl Ftl {
         let ReadPurpose::Stage(page) = op.purpose else {
             unreachable!("only reads for a checkpoint end here")
         };
-        let next = self.checkpoint.page_next;
+        let next = self.layout.content_before(self.checkpoint.page_next);
         // One that was given up may have asked for it.
         let Some(at) = page.checked_sub(next) else { return };
         if at as usize >= self.checkpoint.staging.pages.len() {
@@ -182,6 +182,7 @@ impl Ftl {
     pub(crate) fn rebase(&mut self) {
         self.checkpoint.base_name = self.checkpoint.order;
         self.checkpoint.base_bands = self.checkpoint.bands.iter().copied().map(Some).collect();
+        self.checkpoint.base_layout = Some(self.layout);
         self.checkpoint.staging.clear();
         let lose_later = self.is_mutant(Mutant::CompletionForgetsLater);
         if let Some(cached) = self.map.cached_mut() {

@@ -38,6 +38,10 @@ pub(crate) struct Counters {
     pub bands_opened_host: u64,
     pub bands_retired: u64,
     pub blocks_poisoned: u64,
+    /// What the mount found, see [`crate::MountReport`].
+    pub slots_damaged: u64,
+    pub blocks_lost: u64,
+    pub blocks_refused: u64,
     pub units_gone: u64,
     pub victims: u64,
     pub refreshes: u64,
@@ -80,6 +84,14 @@ pub(crate) struct Counters {
 }
 
 impl Counters {
+    fn damage(&self) -> [(&'static str, u64); 3] {
+        [
+            ("slots_damaged", self.slots_damaged),
+            ("blocks_lost", self.blocks_lost),
+            ("blocks_refused", self.blocks_refused),
+        ]
+    }
+
     fn reads_over_slo(&self) -> u64 {
         self.reads_over_slo_program
             + self.reads_over_slo_erase
@@ -198,9 +210,17 @@ impl Ftl {
 
     fn warnings(&self) -> Vec<String> {
         let mut warnings = self.slo_warnings();
+        warnings.extend(self.damage_warning());
         warnings.extend(self.spare_warning());
         warnings.extend(self.rebuilt_late().map(|rebuilt| rebuilt.to_string()));
         warnings
+    }
+
+    fn damage_warning(&self) -> Option<String> {
+        let c = &self.counters;
+        let (damaged, lost, refused) = (c.slots_damaged, c.blocks_lost, c.blocks_refused);
+        let none = damaged + lost + refused == 0;
+        (!none).then(|| crate::api::say_damage(damaged, lost, refused))
     }
 
     /// Every band.
@@ -413,7 +433,7 @@ impl Ftl {
             ("reads_over_slo_in_flight", c.reads_over_slo_in_flight),
             ("slo_breaches_allowed", c.slo_breaches_space),
         ];
-        list.extend(self.spare_counters());
+        list.extend(c.damage().into_iter().chain(self.spare_counters()));
         if let Some(cached) = self.map.cached() {
             list.extend(self.cached_counters(cached));
         }

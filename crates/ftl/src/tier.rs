@@ -450,7 +450,7 @@ impl Ftl {
 
     fn pick_destage(&mut self) {
         let levels = self.levels();
-        while self.may_destage() && !self.settling {
+        while self.may_destage() && !self.checkpoint.settling {
             let free = self.bands.free_fast;
             if free >= levels.throttle {
                 self.tier_mut().credit = 0;

@@ -52,7 +52,7 @@ impl Ftl {
 
     /// What the oldest write waits for.
     fn placing_waits_for(&self) -> &'static str {
-        if self.settling {
+        if self.checkpoint.settling {
             "the first checkpoint after the mount"
         } else if self.now < self.no_space_until {
             "room below the medium"

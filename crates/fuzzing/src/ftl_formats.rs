@@ -54,7 +54,9 @@ fn header(bytes: &[u8]) {
     let sum = flash::crc_append(device, &covered);
     oob[..4].copy_from_slice(&sum.to_le_bytes());
     if let Some(header) = decode_header(&oob, slot, device) {
-        assert_eq!(encode_header(&header, slot, device), oob, "{header:?}");
+        // Bytes that mean nothing in a kind are not kept.
+        let again = encode_header(&header, slot, device);
+        assert_eq!(decode_header(&again, slot, device), Some(header), "{header:?}");
         assert_eq!(decode_header(&oob, SlotId(8), device), None, "another slot's is refused");
     }
 }

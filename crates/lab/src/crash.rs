@@ -16,8 +16,8 @@ use crate::host::Host;
 use crate::medium::SimMedium;
 use crate::model::Model;
 use crate::workload::{Action, Arrival, Generator, Op, Pattern, Workload, fast_shares};
-use flash::{FastTier, Hint, Instant, MICROSECOND, Pairing, Random};
-use ftl::{FormatOptions, PolicyNames, Settings};
+use flash::{BlockId, FastTier, Hint, Instant, MICROSECOND, Pairing, Random};
+use ftl::{DamagedSlot, FormatOptions, PolicyNames, Settings};
 use nand::Faults;
 
 /// Steps of a recovery, and of what follows it by itself, that are cut again.
@@ -473,7 +473,16 @@ impl Explorer<'_> {
         let live_on = self.report.images.is_multiple_of(self.options.live_on_every);
         let again = recut.then(|| image.clone());
         let mut sim = self.mount(image, now)?;
-        sim.run_until_ready()?;
+        let damaged = sim.run_until_ready()?.damaged.clone();
+        let per_unit = sim.medium().geometry().blocks_per_unit;
+        let of_checkpoint = |slot: &&DamagedSlot| {
+            sim.ftl().checkpoint_bands().contains(&BlockId(slot.unit * per_unit + slot.block))
+        };
+        if let Some(slot) = damaged.iter().find(of_checkpoint)
+            && !model.tolerates_unreadable()
+        {
+            return Err(Failure(format!("false alarm: the checkpoint is damaged at {slot}")));
+        }
         let observed = sim.read_all(self.logical_blocks)?;
         self.report.blocks_read += u64::from(self.logical_blocks);
         model.check_recovered(&observed).map_err(Failure)?;

@@ -4,7 +4,7 @@
 //! Invariant: the model learns of a submission before the FTL does, and of an answer at the step
 //! that gave it; so at any step the model says exactly what a power cut may leave.
 
-use crate::driver::{Failure, Finished, Sim, State};
+use crate::driver::{Failure, Finished, Sim};
 use crate::model::Model;
 use crate::workload::{Action, Op};
 use flash::{Hint, Operation, RequestError};
@@ -147,7 +147,8 @@ impl Host {
             return Ok(());
         }
         let request = &finished.request;
-        Err(Failure(format!("at {} ns, {request:?} failed: {error:?}", finished.finished.0)))
+        let (at, state) = (finished.finished.0, self.sim.ftl().explain());
+        Err(Failure(format!("at {at} ns, {request:?} failed: {error:?}; {state}")))
     }
 
     /// So many blocks have failed that a device of this size could not be formatted any more: from
@@ -158,12 +159,9 @@ impl Host {
         max < self.model.logical_blocks()
     }
 
-    /// The mount said that the device is read-only.
+    /// The device takes no writes, by its own word.
     pub fn read_only(&self) -> bool {
-        match self.sim.state() {
-            State::Ready(report) => report.rebuilt.is_some_and(|rebuilt| rebuilt.read_only),
-            _ => false,
-        }
+        self.sim.ftl().status().phase == "read-only"
     }
 
     /// Waits for every answer and checks each.

@@ -11,6 +11,7 @@
 //! - [`crash`] cuts the power after every step, [`soak`] runs millions of operations with faults;
 //!   both from a seed that repeats any failure.
 //! - [`raw_crash`] does the same to raw units, with [`raw_host`] and [`raw_ids`] as the hosts.
+//! - [`damage`] damages any kind of slot in any way at any moment, and holds what is read against the model.
 //! - [`figures`] measures, and [`theory`] says what should come out.
 //! - [`tenant`] has programs that read and write as database servers do, several on a device.
 //! - [`experiment`] runs a figure or table of a paper from a file and judges its claims.
@@ -39,6 +40,7 @@ pub mod lost_map;
 pub mod mail;
 pub mod map_reads;
 pub mod medium;
+pub mod missed;
 pub mod model;
 mod packed;
 pub mod parallel;

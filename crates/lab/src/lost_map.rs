@@ -22,8 +22,8 @@ pub struct LostMapReport {
     pub pieces_lost: u64,
     /// Requests that were refused for it.
     pub refused: u64,
-    /// The next mount rebuilt the map.
-    pub rebuilt: u64,
+    /// The next mount made up for what was lost of the map, by parity or from every band.
+    pub made_up: u64,
 }
 
 /// Runs one seed. The device must keep what it programmed.
@@ -53,6 +53,8 @@ pub fn survive_lost_map(seed: u64, options: &CrashOptions) -> Result<LostMapRepo
         return Err(Failure(format!("{pieces_lost} pieces were lost, and then {rebuilt:?}")));
     }
     let observed = sim.read_all(host.model.logical_blocks())?;
+    let made_up = rebuilt.is_some() || sim.ftl().counter("slots_damaged") > 0;
+    let made_up = u64::from(made_up);
     host.model.check_recovered(&observed).map_err(Failure)?;
     if let Some(lba) = observed.iter().position(Option::is_none) {
         return Err(Failure(format!("block {lba} is unreadable after the mount")));
@@ -64,7 +66,7 @@ pub fn survive_lost_map(seed: u64, options: &CrashOptions) -> Result<LostMapRepo
     run(&mut again, &mut generator, 60)?;
     again.read_back()?;
     again.sim.verify()?;
-    Ok(LostMapReport { pieces_lost, refused, rebuilt: u64::from(rebuilt.is_some()) })
+    Ok(LostMapReport { pieces_lost, refused, made_up })
 }
 
 fn begin(options: &CrashOptions) -> Result<Host, Failure> {

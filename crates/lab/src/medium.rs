@@ -14,8 +14,9 @@ use flash::{
     BLOCK_BYTES, BlockId, Command, Completion, Geometry, Health, Instant, MediumError, Oob,
     Payload, SlotData, SlotId, SlotRead, SlotStatus, SlotWrite,
 };
-use nand::{Faults, Nand, Outcome, Store};
+use nand::{BlockRecord, Faults, Nand, Outcome, Store};
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// What a host buffer shows where a read left nothing, or something that no host wrote.
@@ -104,6 +105,24 @@ impl Buffers {
     }
 }
 
+/// How a slot reads whatever it holds, until it is programmed or its block is erased.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Mask {
+    /// As if nothing had been programmed since the erase.
+    Erased,
+    /// Not at all.
+    Unreadable,
+}
+
+impl Mask {
+    fn status(self) -> SlotStatus {
+        match self {
+            Self::Erased => SlotStatus::Erased,
+            Self::Unreadable => SlotStatus::Uncorrectable,
+        }
+    }
+}
+
 /// What just ended.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Ended {
@@ -177,6 +196,8 @@ pub struct SimMedium {
     geometry: Geometry,
     empty_crc: u32,
     done: DoneCounts,
+    /// Slots that a test damaged.
+    masks: BTreeMap<SlotId, Mask>,
     /// Memory of [`SimMedium::deliver`], kept between calls.
     slots: Vec<SlotRead<'static>>,
 }
@@ -216,7 +237,8 @@ impl SimMedium {
 
     fn new(device: Device, geometry: Geometry) -> Self {
         let empty_crc = flash::crc(&[0; BLOCK_BYTES]);
-        Self { device, geometry, empty_crc, done: DoneCounts::default(), slots: Vec::new() }
+        let (done, masks) = (DoneCounts::default(), BTreeMap::new());
+        Self { device, geometry, empty_crc, done, masks, slots: Vec::new() }
     }
 
     /// Its shape.
@@ -291,6 +313,7 @@ impl SimMedium {
         slots: &[SlotWrite],
         buffers: &Buffers,
     ) -> Result<(), String> {
+        self.unmask(command);
         match &mut self.device {
             Device::Nand(nand, store) => {
                 nand.handle(now, command).map_err(|illegal| illegal.to_string())?;
@@ -315,6 +338,21 @@ impl SimMedium {
                 file.start(now, command, cells)
             }
         }
+    }
+
+    /// What a program writes, and what an erase clears, reads as it is from then on.
+    fn unmask(&mut self, command: Command) {
+        if self.masks.is_empty() {
+            return;
+        }
+        let (first, slots) = match command {
+            Command::Program { slot, count, .. } => (slot, count),
+            Command::Erase { block, .. } => {
+                (self.geometry.slot(block, 0, 0), self.geometry.slots_per_block())
+            }
+            Command::Read { .. } | Command::Finish { .. } | Command::Flush { .. } => return,
+        };
+        self.masks.retain(|slot, _| !(first.0..first.0 + slots).contains(&slot.0));
     }
 
     /// Ends the next command that is due by `now`: fills its buffers and gives its completion to
@@ -347,12 +385,14 @@ impl SimMedium {
                     slots_programmed = u64::from(count);
                 }
                 let sink = |completion: Completion<'_>| sink(completion, slots_programmed);
-                let content = Held { nand, store, empty_crc: self.empty_crc };
+                let masks = &self.masks;
+                let content = Held { nand, store, masks, empty_crc: self.empty_crc };
                 content.deliver(outcome, buffers, &mut self.slots, sink)
             }
             Device::File(file) => {
                 file.deadline().filter(|&at| at <= now)?;
-                let ended = file.finish(now).expect("its deadline has passed");
+                let mut ended = file.finish(now).expect("its deadline has passed");
+                mask_cells(&self.masks, ended.0, &mut ended.1);
                 let sink = |completion: Completion<'_>| sink(completion, slots_programmed);
                 deliver_file(&ended, self.empty_crc, buffers, sink)
             }
@@ -421,14 +461,38 @@ impl SimMedium {
 
     /// Whether a slot was written and can be read.
     pub fn is_readable(&self, slot: SlotId) -> bool {
+        if self.masks.contains_key(&slot) {
+            return false;
+        }
         match &self.device {
             Device::Nand(nand, _) => nand.status(slot) == SlotStatus::Ok,
             Device::File(file) => matches!(file.cell(slot), Cell::Written(..)),
         }
     }
 
+    /// Makes `slot` read in another way than what it holds says.
+    pub fn mask(&mut self, slot: SlotId, mask: Mask) {
+        self.masks.insert(slot, mask);
+    }
+
+    /// What emulated NAND keeps of a block: its write pointer, its erases. A file keeps nothing.
+    pub fn record(&self, block: BlockId) -> Option<BlockRecord> {
+        match &self.device {
+            Device::Nand(nand, _) => Some(nand.record(block)),
+            Device::File(_) => None,
+        }
+    }
+
+    /// Replaces what emulated NAND keeps of a block.
+    pub fn restore_record(&mut self, block: BlockId, record: BlockRecord) {
+        if let Device::Nand(nand, _) = &mut self.device {
+            nand.restore(block, record);
+        }
+    }
+
     /// Replaces what a written slot holds, behind the medium's back: silent damage.
     pub fn damage(&mut self, slot: SlotId, oob: Oob, content: Content) {
+        self.masks.remove(&slot);
         match &mut self.device {
             Device::Nand(_, store) => store.program(slot, oob, content),
             Device::File(file) => {
@@ -474,6 +538,7 @@ fn without_data(status: SlotStatus) -> SlotRead<'static> {
 struct Held<'a> {
     nand: &'a Nand,
     store: &'a Contents,
+    masks: &'a BTreeMap<SlotId, Mask>,
     empty_crc: u32,
 }
 
@@ -500,7 +565,8 @@ impl<'a> Held<'a> {
                 let mut slots: Vec<SlotRead<'a>> = recycle(std::mem::take(memory));
                 for i in 0..count {
                     let own = fast.then(|| self.nand.status(SlotId(slot.0 + i)));
-                    let status = own.unwrap_or(of_page);
+                    let mask = self.masks.get(&SlotId(slot.0 + i)).map(|mask| mask.status());
+                    let status = mask.or(own).unwrap_or(of_page);
                     let found = self.store.read(SlotId(slot.0 + i));
                     slots.push(match (status, found) {
                         (SlotStatus::Ok | SlotStatus::Corrected(_), Some((oob, content))) => {
@@ -522,6 +588,18 @@ impl<'a> Held<'a> {
             Outcome::Flush { tag, result } => sink(Completion::Flush { tag, result }),
         }
         Ended::Change
+    }
+}
+
+/// Damage that a test laid over what a file holds.
+fn mask_cells(masks: &BTreeMap<SlotId, Mask>, command: Command, cells: &mut [Cell]) {
+    let Command::Read { slot, .. } = command else { return };
+    for (at, cell) in (slot.0..).zip(cells) {
+        match masks.get(&SlotId(at)) {
+            Some(Mask::Erased) => *cell = Cell::Erased,
+            Some(Mask::Unreadable) => *cell = Cell::Torn,
+            None => {}
+        }
     }
 }
 

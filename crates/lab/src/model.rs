@@ -115,6 +115,7 @@ pub struct Model {
     volatile: VecDeque<(u64, u32, u32)>,
     durable_at_reply: bool,
     unreadable_is_legal: bool,
+    older_is_legal: bool,
 }
 
 impl Model {
@@ -131,6 +132,7 @@ impl Model {
             volatile: VecDeque::new(),
             durable_at_reply,
             unreadable_is_legal: false,
+            older_is_legal: false,
         }
     }
 
@@ -143,12 +145,23 @@ impl Model {
     /// never is. A recovery may show an older version: a slot that rots after the last checkpoint
     /// takes its header with it, and nothing else says that it was there.
     pub fn tolerate_unreadable(&mut self) {
+        (self.unreadable_is_legal, self.older_is_legal) = (true, true);
+    }
+
+    /// From now on an error is a legal answer to a read. Nothing older is, nor anything else.
+    pub fn tolerate_errors(&mut self) {
         self.unreadable_is_legal = true;
+    }
+
+    /// The next so many versions are left out: what is written from here on has others than what is
+    /// written to a clone of the device that knows nothing of this.
+    pub fn skip_sequences(&mut self, versions: u32) {
+        self.sequence += versions;
     }
 
     /// What damaged data, or kept it from being read, is over.
     pub fn expect_readable(&mut self) {
-        self.unreadable_is_legal = false;
+        (self.unreadable_is_legal, self.older_is_legal) = (false, false);
     }
 
     /// Whether an error is a legal answer to a read.
@@ -331,7 +344,7 @@ impl Model {
             };
             match block.find(lba, stamp) {
                 Some(at) if at >= block.durable => {}
-                _ if self.unreadable_is_legal && block.once_held(lba, stamp) => {}
+                _ if self.older_is_legal && block.once_held(lba, stamp) => {}
                 _ => return Err(stale(lba, stamp, block.durable, block)),
             }
         }

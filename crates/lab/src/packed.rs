@@ -3,7 +3,8 @@
 //! A measurement writes blocks whose stamp is their address. Of such a slot all follows from its
 //! logical block, sequence and order; the latter two are kept as distances from the block's first
 //! slot. Whatever is not like that (records, the FTL's own bytes, damage) is kept whole beside it, so
-//! what is read is what was programmed, to the bit.
+//! what is read is what was programmed, to the bit; but for what a slot says of others, which recovery
+//! alone looks at, and only after a power cut.
 //!
 //! Invariant: a slot whose ten bytes are [`OTHER`] is in `others`, or was never programmed. Of any
 //! other slot an entry in `others` means nothing.
@@ -107,6 +108,7 @@ impl Packed {
     fn regular(&self, slot: SlotId, oob: &Oob, content: &Content) -> Option<Header> {
         let Content::Stamp(stamp) = content else { return None };
         let header = decode_header(oob, slot, self.uuid_crc)?;
+        let header = Header { watermark: 0, vouches: None, ..header };
         let regular = regular(header.lba, header.sequence, header.order);
         (header == regular && *stamp == u64::from(header.lba)).then_some(header)
     }
@@ -120,7 +122,9 @@ impl Packed {
 /// What all regular slots have in common.
 fn regular(lba: u32, sequence: u64, order: u64) -> Header {
     let payload_crc = stamp_crc(lba.into());
-    Header { kind: Kind::Data, lba, sequence, order, payload_crc, argument: 0, group: (0, 0) }
+    let (kind, argument, group) = (Kind::Data, 0, (0, 0));
+    let (watermark, vouches) = (0, None);
+    Header { kind, lba, sequence, order, payload_crc, argument, group, watermark, vouches }
 }
 
 impl Block {
@@ -199,7 +203,7 @@ mod tests {
         match random.below(20) {
             0 => header.kind = Kind::Poison,
             1 => header.group = (0, 3),
-            2 => header.argument = 5,
+            2 => (header.kind, header.argument) = (Kind::Trim, 5),
             3 => header.lba = u32::MAX - 3,
             4 => stamp = random.next_u64(),
             _ => {}

@@ -3,6 +3,7 @@
 
 mod core_cost;
 mod crash;
+mod damage;
 mod map_cached;
 mod nbd;
 pub mod policy_cost;
@@ -28,7 +29,7 @@ use serde_json::{Value, json};
     switch-DECISION{,-saturated}-{p999,longest-ms}, switch-{cpu,drop}-us, map-bytes-per-block,\n  \
     usable-capacity, recovery-seconds-per-tib, restart-SIZE, restart-1tib (when named only),\n  \
     sim-memory-per-tib, sim-rate,\n  \
-    waf-{fifo,greedy}-{7,10,28}, crash-images, raw-{bandwidth,latency}-PROFILE,\n  \
+    waf-{fifo,greedy}-{7,10,28}, crash-images, damage-images, raw-{bandwidth,latency}-PROFILE,\n  \
     nbd-{rand,seq}-{read,write}...-vs-{nbdkit,qemu-nbd}, tier-file-write-{qd1,qd32}\n\n\
     The nbd figures need fio, nbdkit and qemu-nbd, those of tier-file fio. Exit status 0 says that \
     it measured, not that \
@@ -181,7 +182,7 @@ fn begins(name: &str, start: &str) -> bool {
 type Group = fn(&mut Request<'_>);
 
 /// How the names of a group's figures begin, and what measures them, cheap ones first.
-const GROUPS: [(&str, Group); 20] = [
+const GROUPS: [(&str, Group); 21] = [
     ("map-bytes-per-block", core_cost::map_bytes),
     ("ftl-read-cpu", core_cost::read_cpu),
     ("ftl-write-cpu", core_cost::write_cpu),
@@ -202,6 +203,7 @@ const GROUPS: [(&str, Group); 20] = [
     ("nbd", nbd::against_peers),
     ("tier-file", tier_file::against_file_system),
     ("crash-images", crash::images),
+    ("damage-images", damage::images),
 ];
 
 pub fn run(args: &Args) -> Result<End, Failure> {

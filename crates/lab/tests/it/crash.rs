@@ -4,6 +4,7 @@ use crate::{THREADS, passed, seeds};
 use flash::Pairing;
 use lab::crash::{CrashOptions, CrashReport, explore_seeds};
 use lab::device::Manner;
+use lab::missed::survive_missing;
 use lab::parallel::for_each_seed;
 use lab::rot::survive_rot;
 use nand::Faults;
@@ -15,6 +16,10 @@ fn explore(test: &str, range: std::ops::Range<u64>, manner: Manner) -> CrashRepo
         explore_seeds(seeds(range), THREADS, |seed| {
             let mut options = CrashOptions::of_seed(seed);
             options.device.manner = manner;
+            if manner == Manner::Nand(Pairing::Staircase) {
+                // A checkpoint takes two bands of such pages.
+                options.device.blocks_per_unit += 2;
+            }
             options.images_per_cut = if manner == Manner::File { 16 } else { 64 };
             options
         }),
@@ -69,6 +74,8 @@ fn any_single_page_may_rot() {
     let run = |seed: u64| {
         let mut options = CrashOptions::of_seed(seed);
         options.device.manner = manners[seed as usize % 4];
+        // Of pages that share cells a checkpoint takes two bands.
+        options.device.blocks_per_unit += 2;
         survive_rot(seed, &options)
     };
     let reports = passed(test, for_each_seed(seeds(400..448), THREADS, run));
@@ -77,6 +84,33 @@ fn any_single_page_may_rot() {
     let (read_only, stale) = (sum(|report| report.read_only), sum(|report| report.stale));
     println!("{images} images, {rebuilt} rebuilt, {read_only} read-only, {stale} stale blocks");
     assert!(rebuilt > 0 && read_only > 0 && stale > 0, "a case was not met");
+}
+
+#[test]
+fn a_slot_that_is_damaged_after_a_crash_never_brings_an_old_version_back() {
+    let test = "a_slot_that_is_damaged_after_a_crash_never_brings_an_old_version_back";
+    let manners = [
+        Manner::Nand(Pairing::None),
+        Manner::Nand(Pairing::Staircase),
+        Manner::Nand(Pairing::Adjacent(2)),
+        Manner::File,
+    ];
+    let run = |seed: u64| {
+        let mut options = CrashOptions::of_seed(seed);
+        options.device.manner = manners[seed as usize % 4];
+        survive_missing(seed, &options)
+    };
+    let reports = passed(test, for_each_seed(seeds(600..632), THREADS, run));
+    let sum = |of: fn(&lab::missed::MissedReport) -> u64| reports.iter().map(of).sum::<u64>();
+    let (images, noticed) = (sum(|report| report.images), sum(|report| report.noticed));
+    let (refused, blocks) = (sum(|report| report.refused), sum(|report| report.blocks));
+    let older = sum(|report| report.older);
+    println!(
+        "{images} images, {noticed} noticed, {refused} refused, {older} older, {blocks} blocks are errors"
+    );
+    assert!(older < images / 20, "vouchers make up for most of it");
+    assert!(noticed > 0 && blocks > 0, "nothing was ever missed");
+    assert!(refused < images / 20, "vouchers tell which block it was");
 }
 
 /// What a recovery does by itself is cut off wherever it can be: the first mount and the second one

@@ -2,6 +2,7 @@
 //! failing flash. A failure prints the seed and the line that repeats it.
 
 mod crash;
+mod damage;
 mod determinism;
 mod failing;
 mod figures;

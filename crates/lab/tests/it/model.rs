@@ -2,8 +2,6 @@
 
 use crate::{THREADS, passed, seeds};
 use flash::Pairing;
-use lab::crash::CrashOptions;
-use lab::damage::survive_damage;
 use lab::device::Manner;
 use lab::parallel::for_each_seed;
 use lab::soak::{SoakOptions, SoakReport, policy_combinations, run_model, run_model_twice};
@@ -110,13 +108,6 @@ fn a_dead_die_takes_its_own_data_and_nothing_else() {
     };
     let reports = passed(test, for_each_seed(seeds(0..8), THREADS, run));
     assert!(reports.iter().any(|report| report.counts.unreadable > 0), "no die died");
-}
-
-#[test]
-fn silent_damage_is_found_by_the_read_that_meets_it() {
-    let test = "silent_damage_is_found_by_the_read_that_meets_it";
-    let run = |seed| survive_damage(seed, &CrashOptions::of_seed(seed));
-    passed(test, for_each_seed(seeds(0..20), THREADS, run));
 }
 
 #[test]

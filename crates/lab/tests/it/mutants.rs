@@ -7,9 +7,10 @@ use flash::Pairing;
 use ftl::Mutant;
 use ftl::raw::WriteUnit;
 use lab::crash::{CrashOptions, explore};
-use lab::damage::survive_damage;
+use lab::damage::{DamageOptions, explore_damage};
 use lab::device::Manner;
 use lab::driver::Plant;
+use lab::missed::survive_missing;
 use lab::parallel::{SeedFailure, for_each_seed};
 use lab::raw_crash::{RawCrashOptions, explore_ids};
 use lab::rot::{survive_map_rot, survive_rot};
@@ -28,8 +29,12 @@ fn suite(seed: u64, plant: Plant) -> Result<(), lab::Failure> {
     options.device.manner = manners[seed as usize % 4];
     options.images_per_cut = 12;
     options.plant = plant;
-    survive_damage(seed, &options)?;
+    let damage = DamageOptions { images: 60, plant: options.plant.clone(), ..Default::default() };
+    explore_damage(seed, &damage)?;
     survive_rot(seed, &options)?;
+    if seed % 4 == 1 {
+        survive_missing(seed, &options)?;
+    }
     explore(seed, &options).map(|_| ())
 }
 

@@ -78,7 +78,7 @@ fn live_with_a_failed_program(failing: u64, checkpoint_bands: u32) -> Result<u64
     let device = Small {
         manner,
         units: 2,
-        blocks_per_unit: 12,
+        blocks_per_unit: 14,
         pages_per_block: 8,
         slots_per_page: 1,
         open_blocks_max: 0,
@@ -130,7 +130,7 @@ fn live_with_a_failed_program(failing: u64, checkpoint_bands: u32) -> Result<u64
 #[test]
 fn whatever_program_fails_on_the_least_fast_tier_the_device_goes_on_and_ends_cleanly() {
     let test = "whatever_program_fails_on_the_least_fast_tier_the_device_goes_on_and_ends_cleanly";
-    for bands in [1, 2] {
+    for bands in [1, 3] {
         let programs = live_with_a_failed_program(u64::MAX, bands).unwrap();
         let run = |failing| live_with_a_failed_program(failing, bands);
         passed(test, for_each_seed(seeds(1..programs + 1), THREADS, run));

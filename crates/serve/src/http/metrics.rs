@@ -448,6 +448,24 @@ const FTL: &[(&str, Type, &str, &str)] = &[
         "blocks_poisoned",
         "Logical blocks whose only copy was lost: reads fail until they are written again",
     ),
+    (
+        "slots_damaged",
+        Gauge,
+        "mount_slots_damaged",
+        "Slots that the mount found damaged, and that no power cut explains",
+    ),
+    (
+        "blocks_lost",
+        Gauge,
+        "mount_blocks_lost",
+        "Logical blocks whose newest version the mount found missing: reads failed from then on",
+    ),
+    (
+        "blocks_refused",
+        Gauge,
+        "mount_blocks_refused",
+        "Logical blocks that may be older than what was written last, and are refused",
+    ),
     ("units_gone", Counter, "units_gone", "Units that stopped answering"),
     ("victims", Counter, "gc_victims", "Bands that GC chose to reclaim"),
     (

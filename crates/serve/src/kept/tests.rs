@@ -53,6 +53,8 @@ fn oobs(first: SlotId, order: u64) -> Vec<u8> {
             payload_crc: 9,
             argument: 0,
             group: (0, 0),
+            watermark: 0,
+            vouches: None,
         };
         encode_header(&header, SlotId(first.0 + i), uuid_crc(UUID))
     };

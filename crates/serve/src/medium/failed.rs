@@ -46,6 +46,19 @@ impl Medium {
         }
     }
 
+    /// A full file system may have taken a part of a program. What is left of it would look like a slot
+    /// that was damaged later; without an OOB it reads as a page that was torn.
+    pub(super) fn forget_refused(&self, job: &Job) {
+        if job.error != Some(MediumError::NoSpace) {
+            return;
+        }
+        if let (What::Program { slot, count }, Store::File(store)) = (job.what, &self.store)
+            && let Err(error) = store.forget_oobs(slot, count)
+        {
+            tracing::warn!(%error, ?slot, "what is left of a refused write will be called damage");
+        }
+    }
+
     /// True if a disk that answers cannot read what it was asked for: of one zone that is offline, or
     /// of some sectors.
     pub(super) fn is_damage(&mut self, done: Done) -> bool {

@@ -108,6 +108,12 @@ impl FileStore {
         Ok(())
     }
 
+    /// Gives back the OOBs of `count` slots.
+    pub fn forget_oobs(&self, first: SlotId, count: u32) -> io::Result<()> {
+        let bytes = OOB_BYTES as u64;
+        punch(&self.oob, u64::from(first.0) * bytes, u64::from(count) * bytes)
+    }
+
     /// The records of all blocks.
     pub fn read_records(&self) -> io::Result<Vec<u8>> {
         let mut records = vec![0; self.geometry.blocks() as usize * RECORD_BYTES];

@@ -71,6 +71,8 @@ impl Lives {
                 payload_crc: flash::crc(&bytes[..]),
                 argument: 0,
                 group: (0, 0),
+                watermark: 0,
+                vouches: None,
             };
             let oob = encode_header(&header, SlotId(first.0 + i), uuid_crc);
             SlotWrite { oob, data: SlotData::Meta(bytes) }

@@ -549,6 +549,7 @@ impl Medium {
         if let (Some(injector), What::Read { count, .. }) = (&mut self.injector, job.what) {
             flip(injector, &mut job, count, views);
         }
+        self.forget_refused(&job);
         match job.what {
             What::Read { count, .. } => match result {
                 Ok(()) => self.complete_read(&job, count, views, take),

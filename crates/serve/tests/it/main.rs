@@ -2,6 +2,7 @@
 //! and in files.
 
 mod client;
+mod damage;
 mod devices;
 mod doors;
 mod fencing;

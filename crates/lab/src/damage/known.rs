@@ -1,0 +1,66 @@
+//! Classes of failures that are known and not mended yet, each with its reason. Whatever is not of one of
+//! them ends a run, and so do panics, hangs, and blocks that read as another block or another device's.
+
+use super::kinds::{Moment, SlotKind};
+
+/// A failure.
+pub struct Failed<'a> {
+    /// When the damage was done.
+    pub moment: Moment,
+    /// What the damaged slots were.
+    pub touched: &'a [SlotKind],
+    /// What is wrong.
+    pub why: &'a str,
+}
+
+impl Failed<'_> {
+    /// A block shows an older version, or zeroes.
+    fn is_stale(&self) -> bool {
+        let own = !self.why.contains("which is not this block's");
+        self.why.contains("reads as") && own || self.why.contains("torn apart")
+    }
+
+    fn touches_checkpoint(&self) -> bool {
+        self.touched.iter().any(|kind| kind.is_of_checkpoint())
+    }
+}
+
+/// A class of failures.
+pub struct Known {
+    /// What is wrong.
+    pub reason: &'static str,
+    /// Whether a failure is of this class.
+    pub holds: fn(&Failed<'_>) -> bool,
+}
+
+/// Of block devices.
+pub const KNOWN: &[Known] = &[
+    Known {
+        reason: "what is rebuilt from all bands knows neither of trims nor of lost blocks whose \
+                 records a checkpoint has covered, nor how many slots each band held",
+        holds: |failed| failed.is_stale() && failed.touches_checkpoint(),
+    },
+    Known {
+        reason: "what was written in the last moments before a power cut is vouched for by nobody yet, and \
+                 is taken for torn where it is damaged",
+        holds: |failed| failed.is_stale() && failed.moment != Moment::Stopped,
+    },
+    Known {
+        reason: "on a file a page of an earlier life that comes back behind the end of a band counts again",
+        holds: |failed| failed.is_stale() && failed.touched.contains(&SlotKind::Blank),
+    },
+    Known {
+        reason: "a first root record that reads as erased, or as what was there before, hides the second \
+                 one: an older checkpoint is gone by, and nobody says so",
+        holds: |failed| {
+            failed.why.contains("nobody says so") && failed.touched.contains(&SlotKind::Root)
+        },
+    },
+];
+
+/// Of raw units.
+pub const KNOWN_OF_RAW: &[Known] = &[Known {
+    reason: "a raw block whose first page is damaged is not found, and what a damaged lane record said \
+             is forgotten: then written pages read as not written, or erased ones as written",
+    holds: |failed| failed.is_stale(),
+}];

@@ -1,0 +1,65 @@
+//! Damage of every kind to every kind of slot: what is read is right or an error, and the device says so.
+
+use crate::{THREADS, passed};
+use lab::damage::{DamageOptions, DamageReport, Matrix, RAW_KINDS, Shape};
+use lab::damage::{explore_damage, explore_raw_damage};
+use lab::parallel::{SeedFailure, for_each_seed};
+
+/// Enough that every kind of device meets every case.
+const SEEDS: std::ops::Range<u64> = 0..72;
+
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok()?.parse().ok()
+}
+
+fn options() -> DamageOptions {
+    DamageOptions { only: number("LAB_IMAGE"), ..DamageOptions::default() }
+}
+
+/// The images of all seeds; a failure names its seed, and its image in its words.
+fn total(
+    test: &str,
+    seeds: std::ops::Range<u64>,
+    run: impl Fn(u64, &DamageOptions) -> Result<DamageReport, lab::Failure> + Sync,
+) -> DamageReport {
+    let (begun, options) = (std::time::Instant::now(), options());
+    let reports = for_each_seed(crate::seeds(seeds), THREADS, |seed| run(seed, &options));
+    let reports = reports.inspect_err(|failed: &SeedFailure| {
+        println!("one image alone: LAB_SEED={} LAB_IMAGE=(its number)", failed.seed);
+    });
+    let mut total = DamageReport::default();
+    passed(test, reports).iter().for_each(|report| total.add(report));
+    let rate = total.matrix.total().images as f64 / begun.elapsed().as_secs_f64();
+    println!("{}{rate:.0} images/s", total.as_text());
+    total
+}
+
+#[test]
+fn whatever_is_damaged_reads_right_or_as_an_error() {
+    let test = "whatever_is_damaged_reads_right_or_as_an_error";
+    let report = total(test, SEEDS, explore_damage);
+    if number("LAB_SEED").is_some() {
+        return;
+    }
+    let (images, missing) =
+        (report.matrix.total().images, report.matrix.missing(&Shape::KINDS, true));
+    assert!(images >= 20_000, "only {images} images");
+    assert!(missing.is_empty(), "never tried: {missing:?}");
+}
+
+#[test]
+fn whatever_is_damaged_of_raw_units_reads_right_or_as_an_error() {
+    let test = "whatever_is_damaged_of_raw_units_reads_right_or_as_an_error";
+    let report = total(test, 0..12, explore_raw_damage);
+    if number("LAB_SEED").is_some() {
+        return;
+    }
+    let missing = report.matrix.missing(&RAW_KINDS, false);
+    assert!(missing.is_empty(), "never tried: {missing:?}");
+}
+
+#[test]
+fn an_empty_matrix_misses_every_case() {
+    let all = Matrix::default().missing(&Shape::KINDS, true).len();
+    assert!(all > 1000, "only {all} cases");
+}

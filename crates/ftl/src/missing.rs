@@ -16,7 +16,8 @@
 //! reads fail unless something newer of it is found. That is in the map from then on, and in the next
 //! checkpoint. If nobody knows which block it was, and a sequence is missing that it may have had, then
 //! any block may have a newer version than what is found: those that were not written later are
-//! refused, and nothing is written, so that nothing is lost by looking.
+//! refused, and nothing is written, so that nothing is lost by looking; unless the owner says that they
+//! be shown as they were found ([`crate::Settings::salvage`]).
 
 use crate::api::DamagedSlot;
 use crate::format::{Footer, Header, Kind, Voucher};
@@ -42,7 +43,8 @@ struct Unsound {
     header: Option<Header>,
 }
 
-/// What is known of a band's sound pages of its present life.
+/// What is known of a band's sound pages of its present life; of the fast tier, which is programmed slot by
+/// slot, of its slots.
 #[derive(Clone, Debug, Default)]
 struct Seen {
     /// Pages up to the last sound one.
@@ -117,7 +119,7 @@ impl Ftl {
         let footer = mount.footer.expect("a scan has a footer");
         let mut missing = std::mem::take(&mut mount.missing);
         for unsound in &missing.unsound {
-            let page = self.geometry.page_in_block(unsound.slot);
+            let page = self.place_in_band(unsound.slot);
             if let Some(seen) = missing.seen.get_mut(&self.geometry.block_of(unsound.slot)) {
                 seen.unsound_last = seen.unsound_last.max(page);
             }
@@ -200,7 +202,7 @@ impl Ftl {
     /// Whether no power cut explains that the slot is not sound.
     fn is_damage(&self, unsound: &Unsound, missing: &Missing, footer: &Footer) -> bool {
         let block = self.geometry.block_of(unsound.slot);
-        let page = self.geometry.page_in_block(unsound.slot);
+        let page = self.place_in_band(unsound.slot);
         if let Some(header) = unsound.header.filter(|header| header.order >= footer.checkpoint)
             && ((footer.sequence_begun..missing.watermark).contains(&header.sequence)
                 || straddles(&header, footer))
@@ -215,17 +217,19 @@ impl Ftl {
         if let Some(header) = unsound.header.filter(|header| header.order < footer.checkpoint) {
             return tells_torn || missing.was_durable(header.sequence);
         }
-        if footer.clean && self.bands[block].first_order > 0 {
+        let seen = missing.seen.get(&block);
+        // An erase after the mount that followed: with one page at most, it explains the others.
+        let erased = tells_torn && seen.is_none_or(|seen| seen.pages <= 1);
+        if footer.clean && self.bands[block].first_order > 0 && !erased {
             return true;
         }
         // What is beside a page is torn as a whole, and reads as nothing then.
         if unsound.readable && (tells_torn || unsound.header.is_none()) {
             return true;
         }
-        let Some(seen) = missing.seen.get(&block) else { return false };
+        let Some(seen) = seen else { return false };
         if tells_torn {
-            // With one page at most, a torn erase explains the others.
-            return seen.pages > 1 && !self.is_torn(block, page, seen);
+            return !erased && !self.is_torn(block, page, seen);
         }
         let durable =
             |&(lowest, _, _): &(u64, u64, u64)| lowest != u64::MAX && lowest < missing.watermark;
@@ -241,6 +245,16 @@ impl Ftl {
             self.geometry.pairing_of(block).earlier_partners(seen.unsound_last, pages);
         let behind = seen.unsound_last >= seen.pages;
         behind && (page >= seen.pages || destroyed.any(|earlier| earlier == page))
+    }
+
+    /// Where a slot comes in the order in which its band is programmed.
+    pub(crate) fn place_in_band(&self, slot: SlotId) -> u32 {
+        let page = self.geometry.page_in_block(slot);
+        if self.geometry.is_fast(self.geometry.block_of(slot)) {
+            page * self.geometry.slots_per_page + self.geometry.slot_in_page(slot)
+        } else {
+            page
+        }
     }
 
     /// A program that a power cut stopped never leaves what can be read and is wrong.
@@ -292,8 +306,13 @@ impl Ftl {
         }
         sound.sort_unstable();
         sound.dedup();
-        mount.report.blocks_refused = u64::from(self.map.blocks()) - sound.len() as u64;
-        self.refused = Some(Refused { except: sound });
+        let others = u64::from(self.map.blocks()) - sound.len() as u64;
+        if self.settings.salvage {
+            mount.report.blocks_stale_max = others;
+        } else {
+            mount.report.blocks_refused = others;
+            self.refused = Some(Refused { except: sound });
+        }
     }
 
     /// The sequences that what was in `slot` may have had: a band is filled in their order. It is damaged

@@ -113,7 +113,8 @@ impl Ftl {
             let page = self.geometry.page_in_block(slot);
             let band = &mut self.bands[block];
             band.slots_written = band.slots_written.max((page + 1) * self.geometry.slots_per_page);
-            mount.missing.note_sound(block, page, &header, footer.sequence_begun);
+            let place = self.place_in_band(slot);
+            mount.missing.note_sound(block, place, &header, footer.sequence_begun);
             self.durable_seen = self.durable_seen.max(header.order);
             self.sequence_next = self.sequence_next.max(header.sequence + 1);
             if let Some(rebuild) = &mut rebuild {
@@ -160,7 +161,8 @@ impl Ftl {
         let watermark = mount.missing.watermark();
         let rebuild = mount.rebuild.as_mut();
         mount.report.blocks_lost = self.apply(&mut mount.candidates, &footer, watermark, rebuild);
-        mount.report.rebuilt = mount.rebuild.as_ref().map(|rebuild| self.end_rebuild(rebuild));
+        mount.report.rebuilt =
+            mount.rebuild.as_ref().map(|rebuild| self.end_rebuild(rebuild, &footer));
         self.drop_impossible();
     }
 
@@ -183,8 +185,10 @@ impl Ftl {
         self.counters.slots_damaged = report.slots_damaged;
         self.counters.blocks_lost = report.blocks_lost;
         self.counters.blocks_refused = report.blocks_refused;
-        let gaps =
-            report.rebuilt.is_some_and(|rebuilt| rebuilt.read_only) || self.refused.is_some();
+        self.counters.blocks_stale_max = report.blocks_stale_max;
+        self.counters.rebuilt = report.rebuilt;
+        let gaps = report.rebuilt.is_some_and(|rebuilt| rebuilt.blocks_refused > 0)
+            || self.refused.is_some();
         self.phase = if self.settings.read_only || gaps { Phase::ReadOnly } else { Phase::Running };
         if self.phase == Phase::Running {
             self.checkpoint.want();

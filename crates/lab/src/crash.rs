@@ -163,6 +163,8 @@ pub struct CrashReport {
     pub lived_on: u64,
     /// Blocks that images were read for.
     pub blocks_read: u64,
+    /// Images of which something was told to be damaged, though it was not.
+    pub alarms: u64,
 }
 
 impl CrashReport {
@@ -173,6 +175,7 @@ impl CrashReport {
         self.recuts += other.recuts;
         self.lived_on += other.lived_on;
         self.blocks_read += other.blocks_read;
+        self.alarms += other.alarms;
     }
 }
 
@@ -474,6 +477,9 @@ impl Explorer<'_> {
         let again = recut.then(|| image.clone());
         let mut sim = self.mount(image, now)?;
         let damaged = sim.run_until_ready()?.damaged.clone();
+        if !damaged.is_empty() && !model.tolerates_unreadable() {
+            self.report.alarms += 1;
+        }
         let per_unit = sim.medium().geometry().blocks_per_unit;
         let of_checkpoint = |slot: &&DamagedSlot| {
             sim.ftl().checkpoint_bands().contains(&BlockId(slot.unit * per_unit + slot.block))

@@ -191,7 +191,7 @@ fn an_older_copy_of_the_device_is_not_taken_for_the_one_that_memory_is_of() {
     fs::write(scratch.data().join("generation"), generation).expect("the copy comes back");
     let server = start(&scratch, &config);
     let why = why(&scratch);
-    assert!(!why.is_empty(), "memory of a later life is not believed");
+    assert!(why.contains("its generation is 1, and 2 in kept memory"), "{why}");
     assert_filled(&server, 1);
     server.terminate();
 }

@@ -36,8 +36,8 @@ pub struct Known {
 /// Of block devices.
 pub const KNOWN: &[Known] = &[
     Known {
-        reason: "what is rebuilt from all bands knows neither of trims nor of lost blocks whose \
-                 records a checkpoint has covered, nor how many slots each band held",
+        reason: "a checkpoint that reads as one which a power cut has stopped is gone by, and records that it \
+                 had covered may be gone",
         holds: |failed| failed.is_stale() && failed.touches_checkpoint(),
     },
     Known {

@@ -37,6 +37,7 @@ fn a_fast_tier_keeps_every_acknowledged_write_after_any_power_cut() {
     let report: CrashReport = passed(test, explored);
     println!("{test}: {report:?}");
     assert!(report.images > 0 && report.recuts > 0, "nothing was cut: {report:?}");
+    assert_eq!(report.alarms, 0, "a power cut is called damage");
 }
 
 #[test]
@@ -152,6 +153,7 @@ fn a_fast_tier_is_detached_and_attached_again_with_a_power_cut_at_any_step() {
     let report: CrashReport = passed(test, explore_seeds(seeds(900..920), THREADS, options));
     println!("{test}: {report:?}");
     assert!(report.images > 0 && report.recuts > 0, "nothing was cut: {report:?}");
+    assert_eq!(report.alarms, 0, "a power cut is called damage");
 }
 
 /// A host on a new device of which it uses six tenths.

@@ -218,8 +218,8 @@ impl Ftl {
             return tells_torn || missing.was_durable(header.sequence);
         }
         let seen = missing.seen.get(&block);
-        // An erase after the mount that followed: with one page at most, it explains the others.
-        let erased = tells_torn && seen.is_none_or(|seen| seen.pages <= 1);
+        // With one page at most, an erase that was cut off after the mount explains the others.
+        let erased = seen.is_none_or(|seen| seen.pages <= 1);
         if footer.clean && self.bands[block].first_order > 0 && !erased {
             return true;
         }
@@ -228,8 +228,12 @@ impl Ftl {
             return true;
         }
         let Some(seen) = seen else { return false };
+        let is_flash = self.geometry.durable_at_completion && !self.geometry.is_fast(block);
+        if is_flash && self.is_torn(block, page, seen) {
+            return false;
+        }
         if tells_torn {
-            return !erased && !self.is_torn(block, page, seen);
+            return !erased;
         }
         let durable =
             |&(lowest, _, _): &(u64, u64, u64)| lowest != u64::MAX && lowest < missing.watermark;

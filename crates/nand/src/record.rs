@@ -53,7 +53,7 @@ impl BlockRecord {
     /// | 8..12 | `damaged_from`; all ones if no page is |
     /// | 12 | `damaged_tail` |
     /// | 13 | bit 0 `bad`, bit 1 `needs_erase`, bit 2 `first_erased`; the others 0 |
-    /// | 14..16 | 0 |
+    /// | 14..16 | low half of the CRC-32C of the bytes before, 1 if that is 0; 0 in records of older versions |
     pub fn encode(&self) -> [u8; Self::BYTES] {
         let mut bytes = [0; Self::BYTES];
         bytes[0..4].copy_from_slice(&self.erase_count.to_le_bytes());
@@ -62,13 +62,22 @@ impl BlockRecord {
         bytes[12] = self.damaged_tail;
         bytes[13] =
             u8::from(self.bad) | u8::from(self.needs_erase) << 1 | u8::from(self.first_erased) << 2;
+        let sum = Self::sum(&bytes);
+        bytes[14..].copy_from_slice(&sum);
         bytes
     }
 
-    /// The record that [`BlockRecord::encode`] made these bytes of; `None` if it cannot have.
+    fn sum(bytes: &[u8; Self::BYTES]) -> [u8; 2] {
+        let crc = flash::crc(&bytes[..14]) as u16;
+        crc.max(1).to_le_bytes()
+    }
+
+    /// The record that [`BlockRecord::encode`], or an older version of it, made these bytes of; `None` if
+    /// neither can have.
     pub fn decode(bytes: &[u8; Self::BYTES]) -> Option<Self> {
         let word = |at: usize| u32::from_le_bytes([0, 1, 2, 3].map(|i| bytes[at + i]));
-        if bytes[13] > 7 || bytes[14] != 0 || bytes[15] != 0 {
+        let is_sound = bytes[14..] == [0, 0] || bytes[14..] == Self::sum(bytes);
+        if bytes[13] > 7 || !is_sound {
             return None;
         }
         Some(Self {
@@ -146,10 +155,21 @@ mod tests {
         }
 
         #[test]
-        fn decode_takes_any_bytes_and_encodes_the_same_again(bytes: [u8; 16]) {
+        fn decode_takes_the_records_of_older_versions(head: [u8; 14]) {
+            let mut bytes = [0; 16];
+            bytes[..14].copy_from_slice(&head);
             if let Some(record) = BlockRecord::decode(&bytes) {
-                prop_assert_eq!(record.encode(), bytes);
+                prop_assert_eq!(&record.encode()[..14], &head);
             }
+        }
+
+        #[test]
+        fn a_flipped_bit_is_found(pages: u32, erase_count: u32, bit in 0..128usize) {
+            let record = BlockRecord { erase_count, write_pointer: pages, ..BlockRecord::FRESH };
+            let mut bytes = record.encode();
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            // All of the sum may be one bit.
+            prop_assert!(bytes[14..] == [0, 0] || BlockRecord::decode(&bytes).is_none());
         }
     }
 
@@ -162,8 +182,9 @@ mod tests {
             damaged_tail: 9,
             ..BlockRecord::default()
         };
-        let bytes = [1, 2, 3, 4, 5, 0, 0, 0, 255, 255, 255, 255, 9, 2, 0, 0];
-        assert_eq!(record.encode(), bytes);
+        let bytes = [1, 2, 3, 4, 5, 0, 0, 0, 255, 255, 255, 255, 9, 2];
+        assert_eq!(record.encode()[..14], bytes);
+        assert_eq!(record.encode()[14..], (flash::crc(&bytes) as u16).to_le_bytes());
         assert_eq!(BlockRecord::decode(&[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0]), None);
         assert_eq!(size_of::<BlockRecord>(), BlockRecord::BYTES);
     }

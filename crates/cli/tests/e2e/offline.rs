@@ -97,6 +97,39 @@ fn blocks_that_may_be_old_are_refused_until_their_owner_asks_for_them() {
     server.terminate();
 }
 
+#[test]
+fn a_damaged_record_of_a_block_is_named_and_all_that_is_sound_is_served() {
+    let scratch = Scratch::new("record");
+    let data = scratch.data();
+    let data = data.to_str().expect("UTF-8");
+    let mut server = Server::start(&scratch, SMALL);
+    let mut client = server.connect();
+    let image = pattern(9, 256 * BLOCK);
+    client.write(0, &image);
+    client.flush();
+    server.kill();
+
+    // Of every block that is written: the lowest bit of how many pages are.
+    let path = scratch.data().join("shard-0/blocks");
+    let file = fs::OpenOptions::new().read(true).write(true).open(&path).unwrap();
+    let records = fs::read(&path).unwrap();
+    let written = |at: &usize| records[*at..at + 16] != [0; 16];
+    let blocks = records.len() / 4096 * 4096;
+    for at in (0..blocks).step_by(16).filter(written) {
+        file.write_all_at(&[records[at + 4] ^ 1], at as u64 + 4).unwrap();
+    }
+    drop(file);
+
+    let check = weir(&["check", "--data", data]);
+    assert_eq!(check.status.code(), Some(1), "{}", said(&check));
+    assert!(said(&check).contains("shard-0/blocks is damaged"), "{}", said(&check));
+    let server = Server::start(&scratch, SMALL);
+    let mut client = server.connect();
+    assert!(client.read(0, image.len() as u32) == image, "no page is hidden");
+    assert!(client.try_write(0, &image[..BLOCK]).is_err(), "looking changes nothing");
+    server.terminate();
+}
+
 /// Flips a bit of every slot that holds a part of the map: docs/formats.md tells which do.
 fn damage_maps(shard: &std::path::Path) {
     let (oob_bytes, kind_at, kind_map) = (32, 14, 7);

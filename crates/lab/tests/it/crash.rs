@@ -1,6 +1,6 @@
 //! Power cuts after every step of the medium.
 
-use crate::{THREADS, passed, seeds};
+use crate::{MANNERS, THREADS, passed, seeds};
 use flash::Pairing;
 use lab::crash::{CrashOptions, CrashReport, explore_seeds};
 use lab::device::Manner;
@@ -68,15 +68,9 @@ fn a_file_keeps_what_was_flushed_after_any_power_cut() {
 #[test]
 fn any_single_page_may_rot() {
     let test = "any_single_page_may_rot";
-    let manners = [
-        Manner::Nand(Pairing::None),
-        Manner::Nand(Pairing::Staircase),
-        Manner::Nand(Pairing::Adjacent(2)),
-        Manner::File,
-    ];
     let run = |seed: u64| {
         let mut options = CrashOptions::of_seed(seed);
-        options.device.manner = manners[seed as usize % 4];
+        options.device.manner = MANNERS[seed as usize % MANNERS.len()];
         // Of pages that share cells a checkpoint takes two bands.
         options.device.blocks_per_unit += 2;
         survive_rot(seed, &options)
@@ -92,15 +86,9 @@ fn any_single_page_may_rot() {
 #[test]
 fn a_slot_that_is_damaged_after_a_crash_never_brings_an_old_version_back() {
     let test = "a_slot_that_is_damaged_after_a_crash_never_brings_an_old_version_back";
-    let manners = [
-        Manner::Nand(Pairing::None),
-        Manner::Nand(Pairing::Staircase),
-        Manner::Nand(Pairing::Adjacent(2)),
-        Manner::File,
-    ];
     let run = |seed: u64| {
         let mut options = CrashOptions::of_seed(seed);
-        options.device.manner = manners[seed as usize % 4];
+        options.device.manner = MANNERS[seed as usize % MANNERS.len()];
         survive_missing(seed, &options)
     };
     let reports = passed(test, for_each_seed(seeds(600..632), THREADS, run));
@@ -121,17 +109,11 @@ fn a_slot_that_is_damaged_after_a_crash_never_brings_an_old_version_back() {
 #[test]
 fn a_recovery_that_is_cut_off_changes_nothing() {
     let test = "a_recovery_that_is_cut_off_changes_nothing";
-    let manners = [
-        Manner::Nand(Pairing::None),
-        Manner::Nand(Pairing::Staircase),
-        Manner::Nand(Pairing::Adjacent(2)),
-        Manner::File,
-    ];
     let report = passed(
         test,
         explore_seeds(seeds(500..548), THREADS, |seed| {
             let mut options = CrashOptions::of_seed(seed);
-            options.device.manner = manners[seed as usize % 4];
+            options.device.manner = MANNERS[seed as usize % MANNERS.len()];
             (options.images_per_cut, options.operations) = (2, 20);
             (options.recut_every, options.live_on_every) = (5, u64::MAX);
             options

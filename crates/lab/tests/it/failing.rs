@@ -1,6 +1,6 @@
 //! Devices that fail as a whole, at every step of their lives.
 
-use crate::{THREADS, passed, seeds};
+use crate::{MANNERS, THREADS, passed, seeds};
 use flash::{FastTier, Pairing};
 use lab::crash::CrashOptions;
 use lab::device::Manner;
@@ -109,13 +109,7 @@ fn some_steps(
 #[test]
 fn a_device_that_is_taken_away_at_any_step_ends_every_request() {
     let test = "a_device_that_is_taken_away_at_any_step_ends_every_request";
-    let manners = [
-        Manner::Nand(Pairing::None),
-        Manner::Nand(Pairing::Staircase),
-        Manner::Nand(Pairing::Adjacent(2)),
-        Manner::File,
-    ];
-    some_steps(test, 300..312, 60, |seed| options(seed, manners[seed as usize % 4]));
+    some_steps(test, 300..312, 60, |seed| options(seed, MANNERS[seed as usize % MANNERS.len()]));
 }
 
 #[test]

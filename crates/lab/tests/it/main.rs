@@ -20,11 +20,21 @@ mod tail;
 mod tier;
 mod zones;
 
+use flash::Pairing;
 use ftl::PolicyNames;
+use lab::device::Manner;
 use lab::parallel::SeedFailure;
 
 /// Two tests run at a time on a small machine; each uses this many threads.
 const THREADS: usize = 2;
+
+/// Devices of one tier, by what a power cut leaves of them.
+const MANNERS: [Manner; 4] = [
+    Manner::Nand(Pairing::None),
+    Manner::Nand(Pairing::Staircase),
+    Manner::Nand(Pairing::Adjacent(2)),
+    Manner::File,
+];
 
 /// The seeds of a test, or the one of `LAB_SEED`.
 fn seeds(range: std::ops::Range<u64>) -> std::ops::Range<u64> {

@@ -1,6 +1,6 @@
 //! Long random runs against the model: every policy, failing flash, power cuts and remounts.
 
-use crate::{THREADS, passed, seeds};
+use crate::{MANNERS, THREADS, passed, seeds};
 use flash::Pairing;
 use lab::device::Manner;
 use lab::parallel::for_each_seed;
@@ -113,15 +113,9 @@ fn a_dead_die_takes_its_own_data_and_nothing_else() {
 #[test]
 fn every_manner_of_medium_survives_a_long_run() {
     let test = "every_manner_of_medium_survives_a_long_run";
-    let manners = [
-        Manner::Nand(Pairing::None),
-        Manner::Nand(Pairing::Staircase),
-        Manner::Nand(Pairing::Adjacent(2)),
-        Manner::File,
-    ];
     let run = |seed: u64| {
         let mut options = SoakOptions::quiet(Default::default(), seed);
-        options.device.manner = manners[seed as usize % 4];
+        options.device.manner = MANNERS[seed as usize % MANNERS.len()];
         options.operations_per_cut = 500;
         run_model_twice(seed, &options)
     };

@@ -1,8 +1,8 @@
 //! Tests of the tests: a seeded bug in the FTL must be found by the suite within a few seeds, which
 //! the sound FTL passes.
 
-use crate::THREADS;
 use crate::map::several_chunks;
+use crate::{MANNERS, THREADS};
 use flash::Pairing;
 use ftl::Mutant;
 use ftl::raw::WriteUnit;
@@ -19,14 +19,8 @@ const SEEDS: std::ops::Range<u64> = 0..48;
 
 /// One seed of everything that looks for broken promises.
 fn suite(seed: u64, plant: Plant) -> Result<(), lab::Failure> {
-    let manners = [
-        Manner::Nand(Pairing::None),
-        Manner::Nand(Pairing::Staircase),
-        Manner::Nand(Pairing::Adjacent(2)),
-        Manner::File,
-    ];
     let mut options = CrashOptions::of_seed(seed);
-    options.device.manner = manners[seed as usize % 4];
+    options.device.manner = MANNERS[seed as usize % MANNERS.len()];
     options.images_per_cut = 12;
     options.plant = plant;
     let damage = DamageOptions { images: 60, plant: options.plant.clone(), ..Default::default() };

@@ -474,7 +474,7 @@ pub struct Opened {
     pub stores: Vec<(Nand, Store)>,
     /// On zones: to be kept when it is closed.
     pub erase_counts: Option<EraseCounts>,
-    /// What could not be read of it, if that is anything: nothing must be written then.
+    /// What could not be read of it, or is damaged, if that is anything: nothing must be written then.
     pub unreadable: Option<String>,
 }
 

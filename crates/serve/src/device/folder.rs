@@ -13,6 +13,7 @@
 //! Behind what each of the last three holds, from the next 4 KiB on, is its mark ([`super::identity`]).
 //! Folders of version 1 have no marks; the first open for writing makes them of version 2.
 
+use super::direct::Opened;
 use super::identity::{self, Mark, Marked, SHARD_ROLES};
 use super::lock::Found;
 use super::{DeviceError, FastNote, FastPart, Mode, RawOptions, Shape, Tier, lock, raw};
@@ -448,7 +449,7 @@ pub fn open(
     (device, generation): (&Description, u64),
     fast: Option<&FastPart>,
     (mode, mut kept): (Mode, Option<&mut Kept>),
-) -> Result<Vec<(Nand, Store)>, DeviceError> {
+) -> Result<Opened, DeviceError> {
     let writable = mode == Mode::ReadWrite;
     let file = path.join("generation");
     let generation_file = files::open(&file, File::options().read(true));
@@ -458,7 +459,9 @@ pub fn open(
         .map(|shard| restore(&shard_folder(path, shard), device, shard, tier))
         .collect::<Result<Vec<_>, _>>()?;
     let mut media = Vec::new();
-    for (shard, nand) in (0..).zip(nands) {
+    let mut damaged = Vec::new();
+    for (shard, (nand, blocks)) in (0..).zip(nands) {
+        damaged.extend(blocks.into_iter().map(|block| (shard, block)));
         let folder = shard_folder(path, shard);
         let clone = generation_file.try_clone().map_err(DeviceError::io(&file, "open"))?;
         let fence = Fence { file: clone, at: 0, expected: encode_generation(generation) };
@@ -488,7 +491,21 @@ pub fn open(
         let cleared = store.clear_beyond(slots, |block| known(block) == Some(true));
         cleared.map_err(DeviceError::io(path, "clear torn pages"))?;
     }
-    Ok(media.into_iter().map(|(nand, store)| (nand, Store::File(store))).collect())
+    let stores = media.into_iter().map(|(nand, store)| (nand, Store::File(store))).collect();
+    Ok(Opened { stores, erase_counts: None, unreadable: damaged_records(&damaged) })
+}
+
+/// What is said of blocks, with their shards, whose records are damaged.
+fn damaged_records(blocks: &[(u32, u32)]) -> Option<String> {
+    let (shard, block) = blocks.first()?;
+    let others = match blocks.len() - 1 {
+        0 => String::new(),
+        others => format!(", and of {others} more"),
+    };
+    Some(format!(
+        "the record of block {block} in shard-{shard}/blocks is damaged{others}: all of the block is taken for \
+         written. Restore the file from a backup, or copy what can be read to a new device"
+    ))
 }
 
 /// True if what kept memory has settled of the capacity tier is what the records tell.
@@ -501,28 +518,27 @@ fn agrees(kept: &KeptShard, nand: &Nand) -> bool {
     })
 }
 
-/// The rules of a shard in the state that its files tell.
+/// The rules of a shard in the state that its files tell, and the blocks whose records are damaged: any of
+/// their pages may be written.
 fn restore(
     folder: &Path,
     device: &Description,
     shard: u32,
     tier: Option<&Tier>,
-) -> Result<Nand, DeviceError> {
+) -> Result<(Nand, Vec<u32>), DeviceError> {
     let mut nand = device.shape.nand(&device.profile, &device.faults, shard, tier)?;
     let geometry = nand.geometry().without_fast();
     let file = folder.join("blocks");
     let most = identity::with_mark(u64::from(geometry.blocks()) * RECORD_BYTES as u64);
     let records = files::read(&file, most).map_err(DeviceError::io(&file, "read"))?;
     let records = records.as_chunks::<RECORD_BYTES>().0.iter();
-    for (index, bytes) in records.take(geometry.blocks() as usize).enumerate() {
+    let whole = BlockRecord { write_pointer: geometry.pages_per_block, ..BlockRecord::FRESH };
+    let mut damaged = Vec::new();
+    for (index, bytes) in (0..geometry.blocks()).zip(records) {
         let record = BlockRecord::decode(bytes)
             .filter(|record| record.write_pointer <= geometry.pages_per_block);
-        let Some(record) = record else {
-            let reason = format!("the record of block {index} is damaged");
-            let mend = "restore the file from a backup, or format the device anew";
-            return Err(DeviceError::invalid(&file, reason, mend));
-        };
-        nand.restore(BlockId(index as u32), record);
+        damaged.extend(record.is_none().then_some(index));
+        nand.restore(BlockId(index), record.unwrap_or(whole));
     }
-    Ok(nand)
+    Ok((nand, damaged))
 }

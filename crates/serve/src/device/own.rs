@@ -178,8 +178,7 @@ impl Own {
         match &self.what {
             Description::Folder(description) => {
                 let of = (description.as_ref(), generation);
-                let stores = folder::open(&self.path, of, fast, (mode, kept))?;
-                Ok(Opened { stores, erase_counts: None, unreadable: None })
+                folder::open(&self.path, of, fast, (mode, kept))
             }
             Description::File(parts) => {
                 direct::open(&self.path, &self.lock, (parts, generation), fast, (mode, kept))

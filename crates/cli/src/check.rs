@@ -69,7 +69,7 @@ pub fn run(args: &Args) -> Result<End, Failure> {
     let settings = ftl::Settings::default();
     let findings = with_device(&kind, &settings, true, |shards| examine(shards, &place))
         .map_err(|error| format!("{}: {error}", data.display()))?;
-    let gaps = findings.rebuilt.iter().any(|(_, rebuilt)| rebuilt.read_only);
+    let gaps = !findings.rebuilt.is_empty();
     let missing = findings.slots_damaged + findings.blocks_lost + findings.blocks_refused > 0;
     let good = findings.damaged.is_empty() && findings.faults.is_empty() && !gaps && !missing;
     if args.json {
@@ -247,9 +247,8 @@ fn as_json(findings: &Findings, good: bool) -> serde_json::Value {
         "rebuilt": findings.rebuilt.iter().map(|(shard, rebuilt)| json!({
             "shard": shard,
             "chunks": rebuilt.chunks,
-            "blocks_stale_max": rebuilt.blocks_stale_max,
+            "blocks_refused": rebuilt.blocks_refused,
             "pages_lost": rebuilt.pages_lost,
-            "read_only": rebuilt.read_only,
         })).collect::<Vec<_>>(),
     })
 }

@@ -58,6 +58,10 @@ pub struct Args {
     /// write all data
     #[arg(long)]
     tcp_plain: bool,
+    /// After damage: have the blocks that are refused because they may be older than what was written
+    /// last, as they were found, and write again. For this one start; `weir check` tells what is refused
+    #[arg(long)]
+    salvage: bool,
     #[command(flatten)]
     shape: Shape,
     #[command(flatten)]
@@ -79,6 +83,7 @@ pub fn run(args: &Args) -> Result<End, Failure> {
         tcp_plain: args.tcp_plain,
         fresh: false,
     })?;
+    described.config.ftl.salvage = args.salvage;
     // This very program, even if a newer one has taken its place meanwhile.
     described.config.compiler = Some("/proc/self/exe".into());
     let Described { config, data } = &described;

@@ -112,6 +112,8 @@ pub struct MountReport {
     /// Blocks whose reads fail because a slot is missing and nobody knows of which block: any that were
     /// not written later. Then the device is served read-only.
     pub blocks_refused: u64,
+    /// The same of a mount with [`Settings::salvage`](crate::Settings::salvage): they show what was found.
+    pub blocks_stale_max: u64,
     /// Slots of the last checkpoint's content that could not be read and follow from its parity.
     pub content_mended: u64,
     /// Logical blocks that hold data; 0 where only a part of the map is in DRAM, as they are counted
@@ -122,16 +124,26 @@ pub struct MountReport {
     pub rebuilt: Option<Rebuilt>,
 }
 
+/// What becomes of blocks that may be older than what was written last.
+const REFUSED: &str = "their reads fail and the device is read-only; copy the rest to a new device, or \
+                       start this one with --salvage to have them as they were found";
+
 /// What the mount found damaged, in words.
-pub(crate) fn say_damage(damaged: u64, lost: u64, refused: u64) -> String {
+pub(crate) fn say_damage(damaged: u64, lost: u64, refused: u64, stale_max: u64) -> String {
     let mut text = format!(
         "the mount found {damaged} slots damaged that no power cut explains; {lost} blocks lost their \
          newest version: their reads fail until they are written"
     );
     if refused > 0 {
         text.push_str(&format!(
-            "; of which block a slot was is not known, so the device is read-only and {refused} blocks \
-             that may be older than what was written last are refused: copy the others to a new device"
+            "; of which block a slot was is not known, and {refused} blocks may be older than what was \
+             written last: {REFUSED}"
+        ));
+    }
+    if stale_max > 0 {
+        text.push_str(&format!(
+            "; of which block a slot was is not known, and any of {stale_max} blocks may be older than what \
+             was written last"
         ));
     }
     text
@@ -140,8 +152,9 @@ pub(crate) fn say_damage(damaged: u64, lost: u64, refused: u64) -> String {
 impl MountReport {
     /// What is damaged, in words, if anything is.
     pub fn damage(&self) -> Option<String> {
-        let none = self.slots_damaged + self.blocks_lost + self.blocks_refused == 0;
-        (!none).then(|| say_damage(self.slots_damaged, self.blocks_lost, self.blocks_refused))
+        let Self { slots_damaged, blocks_lost, blocks_refused, blocks_stale_max, .. } = *self;
+        let none = slots_damaged + blocks_lost + blocks_refused + blocks_stale_max == 0;
+        (!none).then(|| say_damage(slots_damaged, blocks_lost, blocks_refused, blocks_stale_max))
     }
 }
 
@@ -170,29 +183,32 @@ impl std::fmt::Display for DamagedSlot {
 pub struct Rebuilt {
     /// Map chunks (of 1024 logical blocks) that were lost and found again band by band.
     pub chunks: u32,
-    /// Blocks of them that hold data from before the checkpoint: if one of them had been trimmed,
-    /// the record of that may be gone.
+    /// With [`Settings::salvage`](crate::Settings::salvage): blocks that show what was found of them
+    /// before the checkpoint. They may be older than what was written last: the record of a trim may be
+    /// gone, or the newest version in a page that is lost.
     pub blocks_stale_max: u64,
-    /// Pages that could not be read and that no power cut explains.
+    /// Without it: blocks of these chunks that nothing written since the checkpoint tells of. They are
+    /// refused, and the device is read-only.
+    pub blocks_refused: u64,
+    /// Pages that could not be read and that no power cut explains: newer versions may have been there.
     pub pages_lost: u64,
-    /// There were such pages: newer versions may have been in them. The device is served
-    /// read-only, and blocks of lost chunks of which nothing was found are unreadable.
-    pub read_only: bool,
 }
 
 impl std::fmt::Display for Rebuilt {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { chunks, blocks_stale_max, blocks_refused, pages_lost } = self;
         write!(
             f,
-            "part of the last checkpoint could not be read: {} map chunks were rebuilt from every \
-             band; up to {} blocks may have come back from a trim; {} pages could not be read",
-            self.chunks, self.blocks_stale_max, self.pages_lost
+            "part of the last checkpoint could not be read: {chunks} map chunks were rebuilt from every \
+             band, {pages_lost} pages of which could not be read"
         )?;
-        if self.read_only {
+        if *blocks_refused > 0 {
+            write!(f, "; {blocks_refused} blocks may be older than what was written last: {REFUSED}")?;
+        }
+        if *blocks_stale_max > 0 {
             write!(
                 f,
-                ", so blocks may be older than what was written last: the device is read-only; \
-                 copy it to a new one and compare"
+                "; up to {blocks_stale_max} blocks are older than what was written last, or were trimmed"
             )?;
         }
         Ok(())

@@ -575,14 +575,9 @@ impl Ftl {
             Err(_) => {}
             Ok(()) => self.no_space_tries = 0,
         }
-        match result {
-            Ok(()) => {}
-            // The page is lost, the next one may do better; but recovery needs the first.
-            Err(MediumError::NoSpace) if !self.pages[page].leads => {}
-            Err(error) => {
-                self.bands[block].blank = error == MediumError::NoSpace;
-                self.stop_appending(open, error);
-            }
+        if let Err(error) = result {
+            self.bands[block].blank |= error == MediumError::NoSpace && self.pages[page].leads;
+            self.stop_appending(open, error);
         }
         self.end_front(open);
         self.close_if_done(open);

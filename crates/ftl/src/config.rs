@@ -77,6 +77,9 @@ pub struct Settings {
     pub seed: u64,
     /// Recover and read only: nothing is programmed or erased.
     pub read_only: bool,
+    /// Show blocks that may be older than what was written last, and go on from there, where parts of
+    /// the map or slots of unknown blocks are lost; else they are refused, and nothing is written.
+    pub salvage: bool,
 }
 
 /// Most placement handles of all volumes together, when mounted.
@@ -106,6 +109,7 @@ impl Default for Settings {
             volumes: Vec::new(),
             seed: 1,
             read_only: false,
+            salvage: false,
         }
     }
 }

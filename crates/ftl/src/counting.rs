@@ -303,7 +303,7 @@ impl Ftl {
         mount.begin_counting();
         self.mount = Some(mount);
         self.end_loads_of(&lost);
-        if (rebuilt.read_only || self.refused.is_some()) && self.may_write() {
+        if (rebuilt.blocks_refused > 0 || self.refused.is_some()) && self.may_write() {
             let stopping = self.phase == Phase::Stopping;
             self.phase = Phase::ReadOnly;
             self.stop_writing();

@@ -16,7 +16,8 @@
 //! reads fail unless something newer of it is found. That is in the map from then on, and in the next
 //! checkpoint. If nobody knows which block it was, and a sequence is missing that it may have had, then
 //! any block may have a newer version than what is found: those that were not written later are
-//! refused, and nothing is written, so that nothing is lost by looking.
+//! refused, and nothing is written, so that nothing is lost by looking; unless the owner says that they
+//! be shown as they were found ([`crate::Settings::salvage`]).
 
 use crate::api::DamagedSlot;
 use crate::format::{Footer, Header, Kind, Voucher};
@@ -292,8 +293,13 @@ impl Ftl {
         }
         sound.sort_unstable();
         sound.dedup();
-        mount.report.blocks_refused = u64::from(self.map.blocks()) - sound.len() as u64;
-        self.refused = Some(Refused { except: sound });
+        let others = u64::from(self.map.blocks()) - sound.len() as u64;
+        if self.settings.salvage {
+            mount.report.blocks_stale_max = others;
+        } else {
+            mount.report.blocks_refused = others;
+            self.refused = Some(Refused { except: sound });
+        }
     }
 
     /// The sequences that what was in `slot` may have had: a band is filled in their order. It is damaged

@@ -4,12 +4,14 @@
 //! The newest version of a logical block is always somewhere on flash: a band is erased only when
 //! what superseded its slots is durable. So the highest sequence wins. What a rebuild cannot know:
 //! - a record of a trim lives until a checkpoint covers it. A block that was trimmed earlier comes
-//!   back if an old version of it has not been erased yet. Such blocks are counted as ones that
-//!   *may be stale* ([`Rebuilt::blocks_stale_max`]);
-//! - a page that cannot be read may have held the newest version of any block. Unless a power cut
-//!   explains it, the device is then served read-only, and the blocks of lost chunks are unreadable, but
-//!   for those written since the checkpoint. Where the header beside a slot is sound, and its data is
-//!   not, the block is known, and no other one is concerned.
+//!   back if an old version of it has not been erased yet;
+//! - a page that cannot be read may have held the newest version of any block, unless a power cut
+//!   explains it. Where the header beside a slot is sound, and its data is not, the block is known,
+//!   and no other one is concerned.
+//!
+//! So what it finds is not shown: blocks of lost chunks are refused, but for those written since the
+//! checkpoint, and nothing is written, so that nothing is lost by looking. The owner may say that it be
+//! shown all the same ([`crate::Settings::salvage`]); then the blocks that *may be stale* are counted.
 //!
 //! Only blocks of lost chunks are touched, and only by slots from before the checkpoint's name: the
 //! others come from the checkpoint and from `replay`, as ever.
@@ -238,8 +240,8 @@ impl Ftl {
         }
     }
 
-    /// After the replay: what the rebuild came to. If it is not complete, blocks of which nothing
-    /// was found become unreadable.
+    /// After the replay: what the rebuild came to. Blocks whose newest version is not certain are
+    /// refused, unless the owner wants them as they were found.
     pub(crate) fn end_rebuild(&mut self, rebuild: &Rebuild) -> Rebuilt {
         let pages = self.geometry.pages_per_block;
         let lost = |&&(block, page): &&(BlockId, u32)| {
@@ -254,22 +256,24 @@ impl Ftl {
         };
         let pages_lost =
             rebuild.unreadable.iter().filter(lost).count() as u64 + rebuild.pages_unanswered;
-        let chunks = rebuild.chunks_lost();
-        let read_only = chunks > 0 && pages_lost > 0 && !self.is_mutant(Mutant::RebuildHidesGaps);
-        let mut blocks_stale_max = 0;
+        let shows = self.settings.salvage || self.is_mutant(Mutant::RebuildHidesGaps);
+        let (mut blocks_stale_max, mut blocks_refused) = (0, 0);
         for (chunk, versions) in rebuild.versions.iter().enumerate() {
             let first = chunk * CHUNK_ENTRIES;
             let versions = versions.iter().flat_map(|versions| versions.iter());
             for (lba, &version) in (first as u32..self.map.blocks()).zip(versions) {
-                // Something newer may have been in what cannot be read.
-                if version != REPLAYED && read_only {
+                if version == REPLAYED {
+                    continue;
+                }
+                // Of what nothing is found of, something may have been in what cannot be read.
+                if !shows || version == 0 && pages_lost > 0 {
                     self.map.recover(lba, POISONED);
                 }
-                let exact = version == 0 || version == REPLAYED;
-                blocks_stale_max += u64::from(!exact && self.map.recovered(lba) < POISONED);
+                blocks_refused += u64::from(!shows);
+                blocks_stale_max += u64::from(shows && self.map.recovered(lba) < POISONED);
             }
         }
-        Rebuilt { chunks, blocks_stale_max, pages_lost, read_only }
+        Rebuilt { chunks: rebuild.chunks_lost(), blocks_stale_max, blocks_refused, pages_lost }
     }
 
     /// What a rebuild goes by when no footer is sound: the root record has the same facts.

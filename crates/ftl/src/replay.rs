@@ -183,8 +183,10 @@ impl Ftl {
         self.counters.slots_damaged = report.slots_damaged;
         self.counters.blocks_lost = report.blocks_lost;
         self.counters.blocks_refused = report.blocks_refused;
-        let gaps =
-            report.rebuilt.is_some_and(|rebuilt| rebuilt.read_only) || self.refused.is_some();
+        self.counters.blocks_stale_max = report.blocks_stale_max;
+        self.counters.rebuilt = report.rebuilt;
+        let gaps = report.rebuilt.is_some_and(|rebuilt| rebuilt.blocks_refused > 0)
+            || self.refused.is_some();
         self.phase = if self.settings.read_only || gaps { Phase::ReadOnly } else { Phase::Running };
         if self.phase == Phase::Running {
             self.checkpoint.want();

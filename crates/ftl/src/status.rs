@@ -42,6 +42,7 @@ pub(crate) struct Counters {
     pub slots_damaged: u64,
     pub blocks_lost: u64,
     pub blocks_refused: u64,
+    pub blocks_stale_max: u64,
     pub units_gone: u64,
     pub victims: u64,
     pub refreshes: u64,
@@ -77,18 +78,23 @@ pub(crate) struct Counters {
     pub bands_destaged: u64,
     pub requests_spilled: u64,
     pub map_chunks_streamed: u64,
-    /// What was rebuilt after the mount.
+    /// What was rebuilt by the mount, and after it.
+    pub rebuilt: Option<Rebuilt>,
     pub rebuilt_late: Option<Rebuilt>,
     /// Checkpoints when the clean one was asked for.
     pub clean_checkpoint_at: Option<u64>,
 }
 
 impl Counters {
-    fn damage(&self) -> [(&'static str, u64); 3] {
+    fn damage(&self) -> [(&'static str, u64); 4] {
+        let rebuilt = || self.rebuilt.iter().chain(&self.rebuilt_late);
+        let refused: u64 = rebuilt().map(|rebuilt| rebuilt.blocks_refused).sum();
+        let stale_max: u64 = rebuilt().map(|rebuilt| rebuilt.blocks_stale_max).sum();
         [
             ("slots_damaged", self.slots_damaged),
             ("blocks_lost", self.blocks_lost),
-            ("blocks_refused", self.blocks_refused),
+            ("blocks_refused", self.blocks_refused + refused),
+            ("blocks_stale_max", self.blocks_stale_max + stale_max),
         ]
     }
 
@@ -212,15 +218,17 @@ impl Ftl {
         let mut warnings = self.slo_warnings();
         warnings.extend(self.damage_warning());
         warnings.extend(self.spare_warning());
-        warnings.extend(self.rebuilt_late().map(|rebuilt| rebuilt.to_string()));
+        let rebuilt = self.counters.rebuilt.iter().chain(&self.counters.rebuilt_late);
+        warnings.extend(rebuilt.map(Rebuilt::to_string));
         warnings
     }
 
     fn damage_warning(&self) -> Option<String> {
         let c = &self.counters;
-        let (damaged, lost, refused) = (c.slots_damaged, c.blocks_lost, c.blocks_refused);
-        let none = damaged + lost + refused == 0;
-        (!none).then(|| crate::api::say_damage(damaged, lost, refused))
+        let (damaged, lost) = (c.slots_damaged, c.blocks_lost);
+        let (refused, stale_max) = (c.blocks_refused, c.blocks_stale_max);
+        let none = damaged + lost + refused + stale_max == 0;
+        (!none).then(|| crate::api::say_damage(damaged, lost, refused, stale_max))
     }
 
     /// Every band.

@@ -95,7 +95,8 @@ pub struct FullReport {
 const FULL_BOUND_NS: u64 = 3 * SECOND;
 
 /// The disk below a file is full for a while, in which requests go on; then there is room, and all is as
-/// before; then it is full again, and stays so: a stop ends. Every request ends within a bound.
+/// before; then it is full again, and stays so or not: a stop ends. Every request ends within a bound, and
+/// nothing counts as damaged.
 pub fn fill_up(seed: u64, options: &CrashOptions) -> Result<FullReport, Failure> {
     let medium = options.device.build(options.faults.clone()).map_err(Failure)?;
     let geometry = *medium.geometry();
@@ -145,6 +146,11 @@ pub fn fill_up(seed: u64, options: &CrashOptions) -> Result<FullReport, Failure>
         host.read_back()?;
     }
     let refused = host.counts.no_space;
+    if seed.is_multiple_of(2) {
+        // Right after it had none.
+        host.sim.medium_mut().fill(Instant(0), Instant(0));
+        host.sim.run_until_idle(host.sim.now() + SECOND)?;
+    }
     host.sim.begin_shutdown();
     let until = host.sim.now() + FULL_BOUND_NS;
     while !matches!(host.sim.state(), State::Stopped(_)) {
@@ -153,7 +159,15 @@ pub fn fill_up(seed: u64, options: &CrashOptions) -> Result<FullReport, Failure>
             return Err(Failure(format!("a stop on a full disk does not end: {state}")));
         }
     }
-    Ok(FullReport { refused, clean: *host.sim.state() == State::Stopped(true) })
+    let clean = *host.sim.state() == State::Stopped(true);
+    if clean {
+        let (medium, now) = (host.sim.medium().clone(), host.sim.now());
+        let mut sim = Sim::mount(medium, options.settings.clone(), now)?;
+        if let Some(damage) = sim.run_until_ready()?.damage() {
+            return Err(Failure(format!("what a full disk refused is called damage: {damage}")));
+        }
+    }
+    Ok(FullReport { refused, clean })
 }
 
 impl Run<'_> {

@@ -287,11 +287,14 @@ impl FileDevice {
                 geometry.slots_per_page
             ));
         }
-        if self.wrong.bad.contains(&block) && !self.is_failing(block) {
+        if self.wrong.bad.contains(&block) && !self.is_ending(block, MediumError::BlockFailed) {
             return Err(format!("program of block {}, which was reported bad", block.0));
         }
         self.hold_to_bound(block, page)?;
-        let result = self.wrong.program(now, block);
+        let mut result = self.wrong.program(now, block);
+        if result.is_ok() && self.is_ending(block, MediumError::NoSpace) {
+            result = Err(MediumError::NoSpace);
+        }
         if result.is_err() {
             after.fill(Cell::Torn);
         }
@@ -302,10 +305,10 @@ impl FileDevice {
         Ok(result)
     }
 
-    /// A program that has failed the block was not told of yet.
-    fn is_failing(&self, block: BlockId) -> bool {
+    /// A program of the block has failed so, and that was not told yet.
+    fn is_ending(&self, block: BlockId, error: MediumError) -> bool {
         self.running.iter().any(|running| {
-            running.result == Err(MediumError::BlockFailed)
+            running.result == Err(error)
                 && matches!(running.command, Command::Program { slot, .. }
                     if self.geometry.block_of(slot) == block)
         })

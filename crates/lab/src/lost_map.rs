@@ -22,7 +22,8 @@ pub struct LostMapReport {
     pub pieces_lost: u64,
     /// Requests that were refused for it.
     pub refused: u64,
-    /// The next mount made up for what was lost of the map, by parity or from every band.
+    /// The next mount, whose owner wanted all of it, made up for what was lost of the map, by parity or
+    /// from every band.
     pub made_up: u64,
 }
 
@@ -46,10 +47,11 @@ pub fn survive_lost_map(seed: u64, options: &CrashOptions) -> Result<LostMapRepo
 
     let mut medium = host.sim.medium().clone();
     medium.power_cut(&mut |fates| random.below(u64::from(fates)) as u32);
-    let mut sim = Sim::mount(medium, options.settings.clone(), host.sim.now())?;
+    let settings = ftl::Settings { salvage: true, ..options.settings.clone() };
+    let mut sim = Sim::mount(medium, settings, host.sim.now())?;
     let rebuilt = sim.rebuilt()?;
     // None if a checkpoint was on its way that needed nothing of what rotted.
-    if rebuilt.is_some_and(|rebuilt| rebuilt.read_only) {
+    if rebuilt.is_some_and(|rebuilt| rebuilt.pages_lost > 0) {
         return Err(Failure(format!("{pieces_lost} pieces were lost, and then {rebuilt:?}")));
     }
     let observed = sim.read_all(host.model.logical_blocks())?;

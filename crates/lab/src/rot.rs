@@ -1,11 +1,12 @@
-//! Pages that rot while the power is off: whatever single page it is, the device mounts, and what
-//! it shows is right, or an error, or announced by the mount's report.
+//! Pages that rot while the power is off: whatever pages they are, the device mounts, and what it shows
+//! is right, or an error; unless its owner wants what may be stale, too.
 //!
 //! Invariants:
-//! - The rot of one page of the checkpoint costs nothing: its copy or the parity makes up for it. If
-//!   more rot, the only blocks that may differ are those that a rebuild says may be stale: they come
-//!   back from a trim, or from an atomic write that a power cut had undone.
-//! - If a page of data rots besides, the report says that the device is read-only.
+//! - The rot of one page of the checkpoint costs nothing: its copy or the parity makes up for it.
+//! - If more rot, what is not certain is refused, and the device is read-only. To its owner it shows every
+//!   block, and the only ones that differ are those that it says may be stale: they come back from a
+//!   trim, or from an atomic write that a power cut had undone. It goes on from there.
+//! - If a page of data rots besides, the report says so.
 //! - A recovery that is cut off and done again shows the same.
 
 use crate::crash::{CrashOptions, generator};
@@ -28,7 +29,7 @@ pub struct RotReport {
     pub images: u64,
     /// Of them: rebuilt from every band.
     pub rebuilt: u64,
-    /// Of them: read-only, because pages of data were missing as well.
+    /// Of them: read-only, unless their owner wants what may be stale.
     pub read_only: u64,
     /// Blocks that came back from a trim, or from an atomic write that was undone.
     pub stale: u64,
@@ -100,8 +101,14 @@ pub fn survive_map_rot(seed: u64, options: &CrashOptions) -> Result<RotReport, F
 }
 
 impl Tester<'_> {
+    /// As an owner who wants what may be stale, too.
     fn mount(&self, medium: SimMedium, now: Instant) -> Result<Sim, Failure> {
-        let mut sim = Sim::mount(medium, self.options.settings.clone(), now)?;
+        self.mount_as(medium, now, true)
+    }
+
+    fn mount_as(&self, medium: SimMedium, now: Instant, salvage: bool) -> Result<Sim, Failure> {
+        let settings = ftl::Settings { salvage, ..self.options.settings.clone() };
+        let mut sim = Sim::mount(medium, settings, now)?;
         self.options.plant.apply(sim.ftl_mut());
         Ok(sim)
     }
@@ -193,9 +200,45 @@ impl Tester<'_> {
             let (early, later) = (early[lba], later[lba]);
             return Err(Failure(format!("block {lba} showed {early:?}, and later {later:?}")));
         }
-        self.report.rebuilt += u64::from(rebuilt.is_some());
-        self.report.read_only += u64::from(rebuilt.is_some_and(|rebuilt| rebuilt.read_only));
+        if rebuilt.is_some() {
+            self.report.rebuilt += 1;
+            let context = |Failure(why)| Failure(format!("without leave to show stale blocks: {why}"));
+            self.refuses(image, pages).map_err(context)?;
+        }
         Ok(sim)
+    }
+
+    /// Nobody has said that stale blocks may be shown.
+    fn refuses(&mut self, image: &Image, pages: &[SlotId]) -> Result<(), Failure> {
+        let mut sim = self.mount_as(image.with_rotten(pages), image.now, false)?;
+        let rebuilt = sim.rebuilt()?;
+        let observed = sim.read_all(image.observed.len() as u32)?;
+        let differs = |(before, after): (&Option<u64>, &Option<u64>)| after.is_some() && before != after;
+        if let Some(lba) = image.observed.iter().zip(&observed).position(differs) {
+            let (before, after) = (image.observed[lba], observed[lba]);
+            return Err(Failure(format!("block {lba} showed {before:?} and shows {after:?}")));
+        }
+        let read_only = rebuilt.is_some_and(|rebuilt| rebuilt.blocks_refused > 0);
+        self.report.read_only += u64::from(read_only);
+        let wanted = if read_only { Err(RequestError::Failed) } else { Ok(()) };
+        self.write(&mut sim, 0, 1 << 62, wanted)
+    }
+
+    fn write(
+        &self,
+        sim: &mut Sim,
+        lba: u32,
+        stamp: u64,
+        wanted: Result<(), RequestError>,
+    ) -> Result<(), Failure> {
+        sim.write(0, lba, &[stamp], (true, false), Hint::default());
+        sim.run_until_answered()?;
+        let finished = sim.take_finished().expect("it was answered");
+        if finished.result != wanted {
+            return Err(Failure(format!("a write gave {:?}", finished.result)));
+        }
+        sim.release(finished);
+        Ok(())
     }
 
     fn checkpoint_page(&mut self, image: &Image, page: SlotId, kind: Kind) -> Result<(), Failure> {
@@ -243,14 +286,14 @@ impl Tester<'_> {
         let rebuilt = sim.rebuilt()?;
         // A power cut can tear pages of a file in any order: then data may well be missing.
         let torn = !sim.medium().geometry().durable_at_completion;
-        if rebuilt.is_some_and(|rebuilt| rebuilt.read_only && torn) {
+        if rebuilt.is_some_and(|rebuilt| rebuilt.pages_lost > 0 && torn) {
             never_wrong(&observed)?;
             return self.live_on(sim, observed);
         }
         let stale = only_stale(&image.observed, &observed)?;
         self.report.stale += stale;
         match rebuilt {
-            Some(rebuilt) if !rebuilt.read_only && stale <= rebuilt.blocks_stale_max => {}
+            Some(rebuilt) if rebuilt.pages_lost == 0 && stale <= rebuilt.blocks_stale_max => {}
             None if stale == 0 => {}
             _ => return Err(Failure(format!("{stale} blocks are stale, and {rebuilt:?}"))),
         }
@@ -293,25 +336,12 @@ impl Tester<'_> {
         Ok(())
     }
 
-    /// A rebuilt device works on, or refuses to write if it said that it would.
+    /// A rebuilt device works on.
     fn live_on(&mut self, mut sim: Sim, mut observed: Vec<Option<u64>>) -> Result<(), Failure> {
-        let read_only = sim.rebuilt()?.is_some_and(|rebuilt| rebuilt.read_only);
         for lba in 0..observed.len().min(6) {
             let stamp = 1 << 62 | lba as u64;
-            sim.write(0, lba as u32, &[stamp], (true, false), Hint::default());
-            sim.run_until_answered()?;
-            let finished = sim.take_finished().expect("it was answered");
-            let wanted = if read_only { Err(RequestError::Failed) } else { Ok(()) };
-            if finished.result != wanted {
-                return Err(Failure(format!("a write gave {:?}", finished.result)));
-            }
-            sim.release(finished);
-            if !read_only {
-                observed[lba] = Some(stamp);
-            }
-        }
-        if read_only {
-            return Ok(());
+            self.write(&mut sim, lba as u32, stamp, Ok(()))?;
+            observed[lba] = Some(stamp);
         }
         let now = sim.now();
         let mut sim = self.mount(sim.shutdown()?, now)?;
@@ -423,7 +453,7 @@ impl Tester<'_> {
         let observed = sim.read_all(image.observed.len() as u32)?;
         never_wrong(&observed).map_err(context)?;
         match sim.rebuilt()? {
-            Some(rebuilt) if rebuilt.read_only && rebuilt.pages_lost > 0 => {
+            Some(rebuilt) if rebuilt.pages_lost > 0 => {
                 self.live_on(sim, observed).map_err(context)
             }
             rebuilt => Err(context(Failure(format!("data is missing, and {rebuilt:?}")))),

@@ -479,8 +479,9 @@ fn mount_all(
     for (shard, (report, go, thread)) in starting.into_iter().enumerate() {
         match report.recv() {
             Ok(Ok(found)) => {
-                if let Some(rebuilt) = &found.report.rebuilt {
-                    tracing::warn!(shard, "{rebuilt}");
+                let rebuilt = found.report.rebuilt.map(|rebuilt| rebuilt.to_string());
+                for what in found.report.damage().into_iter().chain(rebuilt) {
+                    tracing::warn!(shard, "{what}");
                 }
                 mounted.push(Mounted { found, go, thread });
             }

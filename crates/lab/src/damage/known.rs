@@ -19,10 +19,6 @@ impl Failed<'_> {
         let own = !self.why.contains("which is not this block's");
         self.why.contains("reads as") && own || self.why.contains("torn apart")
     }
-
-    fn touches_checkpoint(&self) -> bool {
-        self.touched.iter().any(|kind| kind.is_of_checkpoint())
-    }
 }
 
 /// A class of failures.
@@ -35,11 +31,6 @@ pub struct Known {
 
 /// Of block devices.
 pub const KNOWN: &[Known] = &[
-    Known {
-        reason: "what is rebuilt from all bands knows neither of trims nor of lost blocks whose \
-                 records a checkpoint has covered, nor how many slots each band held",
-        holds: |failed| failed.is_stale() && failed.touches_checkpoint(),
-    },
     Known {
         reason: "what was written in the last moments before a power cut is vouched for by nobody yet, and \
                  is taken for torn where it is damaged",

@@ -466,6 +466,12 @@ const FTL: &[(&str, Type, &str, &str)] = &[
         "mount_blocks_refused",
         "Logical blocks that may be older than what was written last, and are refused",
     ),
+    (
+        "blocks_stale_max",
+        Gauge,
+        "mount_blocks_stale_max",
+        "Logical blocks that may be older than what was written last, and are shown: --salvage was given",
+    ),
     ("units_gone", Counter, "units_gone", "Units that stopped answering"),
     ("victims", Counter, "gc_victims", "Bands that GC chose to reclaim"),
     (

@@ -394,8 +394,19 @@ impl Medium {
 
     /// A program of a server that has lost the device: it is not made.
     fn refuse_as_lost(&mut self, index: u32, ring: &mut Ring) {
+        self.pass_over(index, MediumError::UnitGone, ring);
+    }
+
+    /// There was no room for the page before it, and who gave this program could not know. Pages that are
+    /// missing between others would look damaged.
+    fn refuse_for_space(&mut self, index: u32, ring: &mut Ring) {
+        self.pass_over(index, MediumError::NoSpace, ring);
+    }
+
+    /// Ends a job that has its turn as if its I/O had failed.
+    fn pass_over(&mut self, index: u32, error: MediumError, ring: &mut Ring) {
         let job = &mut self.jobs[index];
-        (job.step, job.io, job.error) = (Step::Bytes, 0, Some(MediumError::UnitGone));
+        (job.step, job.io, job.error) = (Step::Bytes, 0, Some(error));
         self.advance(index, ring);
     }
 
@@ -540,8 +551,13 @@ impl Medium {
         let took_turn = !job.kept && !job.refused && !matches!(self.store, Store::Memory(_));
         if let (Some((block, access)), true) = (access, took_turn) {
             self.lanes.leave(block, access);
+            let full = job.error == Some(MediumError::NoSpace);
             while let Some(next) = self.lanes.admit(block) {
-                self.begin(next, views, ring);
+                if full && matches!(self.jobs[next].what, What::Program { .. }) {
+                    self.refuse_for_space(next, ring);
+                } else {
+                    self.begin(next, views, ring);
+                }
             }
         }
         let tag = job.tag;

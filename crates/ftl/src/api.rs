@@ -203,7 +203,10 @@ impl std::fmt::Display for Rebuilt {
              band, {pages_lost} pages of which could not be read"
         )?;
         if *blocks_refused > 0 {
-            write!(f, "; {blocks_refused} blocks may be older than what was written last: {REFUSED}")?;
+            write!(
+                f,
+                "; {blocks_refused} blocks may be older than what was written last: {REFUSED}"
+            )?;
         }
         if *blocks_stale_max > 0 {
             write!(

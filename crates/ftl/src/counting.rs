@@ -295,7 +295,7 @@ impl Ftl {
         self.rebuild_records(&mut rebuild, &mount.missing);
         let watermark = mount.missing.watermark();
         self.apply(&mut mount.candidates, &footer, watermark, Some(&mut rebuild));
-        let rebuilt = self.end_rebuild(&rebuild);
+        let rebuilt = self.end_rebuild(&rebuild, &footer);
         self.counters.rebuilt_late = Some(rebuilt);
         // Until the next checkpoint every record counts, as orders start at 1.
         self.checkpoint.order = 1;

@@ -242,7 +242,7 @@ impl Ftl {
 
     /// After the replay: what the rebuild came to. Blocks whose newest version is not certain are
     /// refused, unless the owner wants them as they were found.
-    pub(crate) fn end_rebuild(&mut self, rebuild: &Rebuild) -> Rebuilt {
+    pub(crate) fn end_rebuild(&mut self, rebuild: &Rebuild, footer: &Footer) -> Rebuilt {
         let pages = self.geometry.pages_per_block;
         let lost = |&&(block, page): &&(BlockId, u32)| {
             if rebuild.damaged.contains(&(block, page)) {
@@ -256,7 +256,9 @@ impl Ftl {
         };
         let pages_lost =
             rebuild.unreadable.iter().filter(lost).count() as u64 + rebuild.pages_unanswered;
-        let shows = self.settings.salvage || self.is_mutant(Mutant::RebuildHidesGaps);
+        // Before the first checkpoint there was nothing: a format was cut off.
+        let all_found = footer.sequence_begun <= 1;
+        let shows = all_found || self.settings.salvage || self.is_mutant(Mutant::RebuildHidesGaps);
         let (mut blocks_stale_max, mut blocks_refused) = (0, 0);
         for (chunk, versions) in rebuild.versions.iter().enumerate() {
             let first = chunk * CHUNK_ENTRIES;

@@ -160,7 +160,8 @@ impl Ftl {
         let watermark = mount.missing.watermark();
         let rebuild = mount.rebuild.as_mut();
         mount.report.blocks_lost = self.apply(&mut mount.candidates, &footer, watermark, rebuild);
-        mount.report.rebuilt = mount.rebuild.as_ref().map(|rebuild| self.end_rebuild(rebuild));
+        mount.report.rebuilt =
+            mount.rebuild.as_ref().map(|rebuild| self.end_rebuild(rebuild, &footer));
         self.drop_impossible();
     }
 

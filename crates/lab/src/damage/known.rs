@@ -19,6 +19,10 @@ impl Failed<'_> {
         let own = !self.why.contains("which is not this block's");
         self.why.contains("reads as") && own || self.why.contains("torn apart")
     }
+
+    fn touches_checkpoint(&self) -> bool {
+        self.touched.iter().any(|kind| kind.is_of_checkpoint())
+    }
 }
 
 /// A class of failures.
@@ -31,6 +35,11 @@ pub struct Known {
 
 /// Of block devices.
 pub const KNOWN: &[Known] = &[
+    Known {
+        reason: "a checkpoint that reads as one which a power cut has stopped is gone by, and records that it \
+                 had covered may be gone",
+        holds: |failed| failed.is_stale() && failed.touches_checkpoint(),
+    },
     Known {
         reason: "what was written in the last moments before a power cut is vouched for by nobody yet, and \
                  is taken for torn where it is damaged",

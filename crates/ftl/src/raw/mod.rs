@@ -384,8 +384,10 @@ impl RawUnits {
             // Failed: once the reads that are under way have ended.
             Phase::Stopping | Phase::Failed => {}
             _ => {
+                // What was never written to is as it was found.
+                let untouched = self.phase == Phase::ReadOnly && self.counters.slots_programmed == 0;
                 self.phase = Phase::Stopped;
-                self.outputs.push_back(Output::Stopped(false));
+                self.outputs.push_back(Output::Stopped(untouched));
             }
         }
     }

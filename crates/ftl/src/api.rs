@@ -1,6 +1,8 @@
 //! What goes into the FTL and what comes out.
 
-use flash::{Command, Completion, Instant, Lba, Payload, Reply, Request, SlotId, SlotWrite, Tag};
+use flash::{
+    Command, Completion, Geometry, Instant, Lba, Payload, Reply, Request, SlotId, SlotWrite, Tag,
+};
 
 /// What owns a medium and serves a host: [`crate::Ftl`] or [`crate::raw::RawUnits`]. A driver of one
 /// drives the other; the contract is on the crate's page.
@@ -149,7 +151,24 @@ pub(crate) fn say_damage(damaged: u64, lost: u64, refused: u64, stale_max: u64) 
     text
 }
 
+/// Damaged slots that are named one by one.
+const NAMED_MAX: usize = 64;
+
 impl MountReport {
+    /// Tells that `slot` is damaged.
+    pub(crate) fn note_damaged(&mut self, geometry: &Geometry, slot: SlotId) {
+        self.slots_damaged += 1;
+        if self.damaged.len() < NAMED_MAX {
+            let block = geometry.block_of(slot);
+            self.damaged.push(DamagedSlot {
+                unit: geometry.unit_of(block),
+                block: block.0 % geometry.blocks_per_unit,
+                page: geometry.page_in_block(slot),
+                slot: geometry.slot_in_page(slot),
+            });
+        }
+    }
+
     /// What is damaged, in words, if anything is.
     pub fn damage(&self) -> Option<String> {
         let Self { slots_damaged, blocks_lost, blocks_refused, blocks_stale_max, .. } = *self;

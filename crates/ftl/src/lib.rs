@@ -556,7 +556,8 @@ impl Ftl {
             Phase::Stopping => {}
             _ => {
                 // What was never written to is as it was found.
-                let untouched = self.phase == Phase::ReadOnly && self.counters.slots_programmed == 0;
+                let untouched =
+                    self.phase == Phase::ReadOnly && self.counters.slots_programmed == 0;
                 self.phase = Phase::Stopped;
                 self.outputs.push_back(Output::Stopped(untouched));
             }

@@ -19,7 +19,6 @@
 //! refused, and nothing is written, so that nothing is lost by looking; unless the owner says that they
 //! be shown as they were found ([`crate::Settings::salvage`]).
 
-use crate::api::DamagedSlot;
 use crate::format::{Footer, Header, Kind, Voucher};
 use crate::mount::{Mount, SEQUENCES_SKIPPED};
 use crate::replay::Candidate;
@@ -29,9 +28,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Most blocks that one trim record names: so many may be concerned where one is missing.
 const TRIM_BLOCKS_MAX: u32 = crate::host::TRIM_BLOCKS_MAX;
-
-/// Damaged slots that are named one by one.
-const NAMED_MAX: usize = 64;
 
 /// A slot that was programmed and is not sound.
 #[derive(Clone, Copy, Debug)]
@@ -251,17 +247,7 @@ impl Ftl {
 
     /// Tells that `slot` is damaged.
     pub(crate) fn note_damaged(&self, mount: &mut Mount, slot: SlotId) {
-        mount.report.slots_damaged += 1;
-        if mount.report.damaged.len() < NAMED_MAX {
-            let block = self.geometry.block_of(slot);
-            let unit = self.geometry.unit_of(block);
-            mount.report.damaged.push(DamagedSlot {
-                unit,
-                block: block.0 % self.geometry.blocks_per_unit,
-                page: self.geometry.page_in_block(slot),
-                slot: self.geometry.slot_in_page(slot),
-            });
-        }
+        mount.report.note_damaged(&self.geometry, slot);
     }
 
     /// Nobody knows which blocks these slots held. If a sequence is missing that one of them may have

@@ -102,6 +102,9 @@ impl RawUnits {
             let end = (lba + blocks - raw * self.lanes.slots).min(self.lanes.slots);
             let block = &self.raw[raw as usize];
             let readable = block.pages * self.geometry.slots_per_page;
+            if self.lane[self.lane_of_raw(raw) as usize].unknown {
+                return Err(RequestError::Failed);
+            }
             if block.state == RawState::Erasing || end > readable {
                 return Err(RequestError::NotWritten);
             }
@@ -242,8 +245,14 @@ impl RawUnits {
             let raw = at / self.lanes.slots;
             let page = at % self.lanes.slots / slots_per_page;
             let (member, index) = (page % self.lanes.gang, page / self.lanes.gang);
-            let block = self.block_at(raw, member).expect("a page that is written has a block");
             self.begin_part(request);
+            let Some(block) = self.block_at(raw, member) else {
+                assert!(self.raw[raw as usize].lost, "a page that is written has a block");
+                self.counters.reads_unreadable += 1;
+                self.end_part(request, Err(RequestError::Unreadable));
+                at += count;
+                continue;
+            };
             let read = self.reads.take();
             self.reads[read] = ReadOp {
                 request: Some(request),

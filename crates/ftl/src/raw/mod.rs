@@ -16,16 +16,21 @@
 //!   record; so what was erased never comes back.
 //! - A write of a whole raw block counts when all of its pages are programmed, and not before.
 //! - After a mount nothing is programmed or erased on a lane until a record of that mount is durable.
+//! - Nobody acts on what a record says before it is durable in two blocks, so the damage of one is made up
+//!   for by the other.
 //!
 //! `host` takes requests in, `write` carries writes and erases through, `schedule` has the queues of
-//! each unit, `record` keeps lane records, `mount` formats and recovers, `format` is every byte. `ids` is
+//! each unit, `record` keeps lane records, `mount` formats and recovers with
+//! `look` and `ends`, `format` is every byte. `ids` is
 //! a layer above, for hosts that name blocks instead of places.
 
 mod blocks;
 mod config;
+mod ends;
 pub mod format;
 mod host;
 pub mod ids;
+mod look;
 mod mount;
 mod record;
 mod schedule;
@@ -33,7 +38,7 @@ mod status;
 mod write;
 
 pub use config::{EraseTime, Lanes, RawFormat, RawSettings, WriteUnit};
-pub use format::{LaneRecord, RAW_LABEL_BYTES_MAX, RAW_VERSION};
+pub use format::{LaneRecord, Named, NamedState, RAW_LABEL_BYTES_MAX, RAW_VERSION};
 pub use status::{LaneStatus, RawBlockState};
 
 use crate::Mutant;
@@ -92,6 +97,8 @@ pub(crate) struct RawBlock {
     /// Pages that writes were accepted for.
     pub pages_taken: u32,
     pub sequence: u64,
+    /// Blocks of it are lost: what lay there cannot be read before the erase.
+    pub lost: bool,
 }
 
 /// A read at the medium or on its way there.
@@ -109,8 +116,8 @@ pub(crate) struct ReadOp {
 /// What happens when a flush of the medium ends.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum After {
-    /// The record of this version of a lane is durable.
-    Record { lane: u32, version: u64 },
+    /// The record of this version of a lane is durable on this side.
+    Record { lane: u32, side: usize, version: u64 },
     /// What the block held, up to this sequence, is gone for good.
     Forget(BlockId, u64),
     /// A part of the request is done.
@@ -318,7 +325,7 @@ impl RawUnits {
 
     fn done_after(&mut self, after: After) {
         match after {
-            After::Record { lane, version } => self.record_durable(lane, version),
+            After::Record { lane, side, version } => self.record_durable(lane, side, version),
             After::Forget(block, sequence) => self.forget_dead(block, sequence),
             After::Part(request) => self.end_part(request, Ok(())),
             After::LastPage { write, member, flush } => self.open_last_page(write, member, flush),
@@ -385,7 +392,8 @@ impl RawUnits {
             Phase::Stopping | Phase::Failed => {}
             _ => {
                 // What was never written to is as it was found.
-                let untouched = self.phase == Phase::ReadOnly && self.counters.slots_programmed == 0;
+                let untouched =
+                    self.phase == Phase::ReadOnly && self.counters.slots_programmed == 0;
                 self.phase = Phase::Stopped;
                 self.outputs.push_back(Output::Stopped(untouched));
             }

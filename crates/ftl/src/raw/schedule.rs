@@ -132,10 +132,17 @@ impl RawUnits {
     }
 
     fn erase_free(&mut self, unit: u32, why: &'static str) -> bool {
+        let lane = self.lane.get(self.lanes.lane_of(unit) as usize);
+        let settled = lane.is_some_and(|lane| lane.settled);
         let die = &mut self.dies[unit as usize];
-        let Some(block) = die.dirty.pop_front().or_else(|| die.unproven.pop_front()) else {
-            return false;
+        let block = if settled {
+            die.dirty.pop_front().or_else(|| die.unproven.pop_front())
+        } else {
+            // Of two writes of a raw block that recovery refused the older must not come back because
+            // the newer one was erased before a record says that both are dead.
+            die.unproven.pop_front().or_else(|| die.dirty.pop_front())
         };
+        let Some(block) = block else { return false };
         die.last_reason = why;
         self.set_use(block, Use::Erasing);
         self.issue_erase(unit, block);

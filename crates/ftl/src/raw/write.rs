@@ -353,9 +353,12 @@ impl RawUnits {
             self.writing.remove(&raw);
         }
         if whole {
-            // Nothing of it will ever count.
+            // Nothing of it will ever count, also where a clean stop comes before the erase.
+            let sequence = self.raw[raw as usize].sequence;
             for member in 0..self.lanes.gang {
                 if let Some(block) = self.unmap(raw, member) {
+                    let lane = self.lane_of_raw(raw) as usize;
+                    self.lane[lane].dead.insert((block, sequence));
                     self.put_dirty(block);
                 }
             }
@@ -383,7 +386,9 @@ impl RawUnits {
         self.tags.remove(&raw);
         let lane = self.lane_of_raw(raw);
         let later = self.erases_later() && self.dead_fit(lane, self.lanes.gang);
-        let (mut recorded, mut erasing) = (false, 0);
+        // What is lost has nothing to be erased: its record must say that it is not wanted any more.
+        let mut recorded = std::mem::take(&mut self.raw[raw as usize].lost);
+        let mut erasing = 0;
         for member in 0..self.lanes.gang {
             let Some(block) = self.unmap(raw, member) else { continue };
             if later || self.block(block).failing {

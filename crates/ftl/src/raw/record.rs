@@ -89,7 +89,7 @@ impl Lane {
     }
 
     /// A block of older records is free as soon as a record is durable that has been written.
-    fn frees_old(&self) -> bool {
+    pub fn frees_old(&self) -> bool {
         !self.old.is_empty() && self.sides.iter().any(|side| side.durable < side.written)
     }
 

@@ -393,6 +393,7 @@ impl RawUnits {
             let Some(block) = self.unmap(raw, member) else { continue };
             if later || self.block(block).failing {
                 self.lane[lane as usize].dead.insert((block, sequence));
+                self.blocks[block.0 as usize].emptied = !self.lane[lane as usize].settled;
                 self.put_dirty(block);
                 recorded = true;
                 continue;

@@ -86,10 +86,13 @@ pub(crate) struct Counters {
 }
 
 impl Counters {
+    fn rebuilds(&self) -> impl Iterator<Item = &Rebuilt> {
+        self.rebuilt.iter().chain(&self.rebuilt_late)
+    }
+
     fn damage(&self) -> [(&'static str, u64); 4] {
-        let rebuilt = || self.rebuilt.iter().chain(&self.rebuilt_late);
-        let refused: u64 = rebuilt().map(|rebuilt| rebuilt.blocks_refused).sum();
-        let stale_max: u64 = rebuilt().map(|rebuilt| rebuilt.blocks_stale_max).sum();
+        let refused: u64 = self.rebuilds().map(|rebuilt| rebuilt.blocks_refused).sum();
+        let stale_max: u64 = self.rebuilds().map(|rebuilt| rebuilt.blocks_stale_max).sum();
         [
             ("slots_damaged", self.slots_damaged),
             ("blocks_lost", self.blocks_lost),
@@ -218,8 +221,7 @@ impl Ftl {
         let mut warnings = self.slo_warnings();
         warnings.extend(self.damage_warning());
         warnings.extend(self.spare_warning());
-        let rebuilt = self.counters.rebuilt.iter().chain(&self.counters.rebuilt_late);
-        warnings.extend(rebuilt.map(Rebuilt::to_string));
+        warnings.extend(self.counters.rebuilds().map(Rebuilt::to_string));
         warnings
     }
 

@@ -13,7 +13,7 @@ use nand::Faults;
 fn options(seed: u64, manner: Manner) -> CrashOptions {
     let mut options = CrashOptions::of_seed(seed);
     options.device.manner = manner;
-    // Each try that a full disk refuses takes a band until the next flush.
+    // Each try that a full disk refuses takes a band until that can be erased.
     options.device.blocks_per_unit += 2;
     options.operations_before = [20, 150][seed as usize % 2];
     options

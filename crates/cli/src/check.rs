@@ -38,6 +38,7 @@ struct Damage {
     error: String,
 }
 
+#[derive(Default)]
 struct Findings {
     damaged: Vec<Damage>,
     blocks_read: u64,
@@ -57,6 +58,15 @@ struct Findings {
     rebuilt: Vec<(usize, ftl::Rebuilt)>,
 }
 
+impl Findings {
+    /// True if nothing is damaged. A rebuild tells of damage, unless a cut off format made it necessary.
+    fn is_good(&self) -> bool {
+        let gaps = self.rebuilt.iter().any(|(_, rebuilt)| rebuilt.is_damage());
+        let missing = self.slots_damaged + self.blocks_lost + self.blocks_refused > 0;
+        self.damaged.is_empty() && self.faults.is_empty() && !gaps && !missing
+    }
+}
+
 pub fn run(args: &Args) -> Result<End, Failure> {
     let data = std::path::absolute(&args.data).unwrap_or(args.data.clone());
     let kind = kind_of(&data);
@@ -69,9 +79,7 @@ pub fn run(args: &Args) -> Result<End, Failure> {
     let settings = ftl::Settings::default();
     let findings = with_device(&kind, &settings, true, |shards| examine(shards, &place))
         .map_err(|error| format!("{}: {error}", data.display()))?;
-    let gaps = !findings.rebuilt.is_empty();
-    let missing = findings.slots_damaged + findings.blocks_lost + findings.blocks_refused > 0;
-    let good = findings.damaged.is_empty() && findings.faults.is_empty() && !gaps && !missing;
+    let good = findings.is_good();
     if args.json {
         print_json(&as_json(&findings, good));
     } else {
@@ -249,6 +257,7 @@ fn as_json(findings: &Findings, good: bool) -> serde_json::Value {
             "chunks": rebuilt.chunks,
             "blocks_refused": rebuilt.blocks_refused,
             "pages_lost": rebuilt.pages_lost,
+            "of_cut_format": rebuilt.of_cut_format,
         })).collect::<Vec<_>>(),
     })
 }
@@ -295,4 +304,21 @@ fn as_text(findings: &Findings, good: bool, place: &str) -> String {
         findings.slots_corrected,
     ));
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ftl::Rebuilt;
+
+    #[test]
+    fn a_rebuild_is_damage_unless_the_format_was_cut_off_and_nothing_was_lost() {
+        let good =
+            |rebuilt| Findings { rebuilt: vec![(0, rebuilt)], ..Findings::default() }.is_good();
+        let cut = Rebuilt { chunks: 3, of_cut_format: true, ..Rebuilt::default() };
+        assert!(Findings::default().is_good() && good(cut));
+        assert!(!good(Rebuilt { of_cut_format: false, ..cut }));
+        assert!(!good(Rebuilt { pages_lost: 1, ..cut }));
+        assert!(!good(Rebuilt { blocks_refused: 1, ..cut }));
+    }
 }

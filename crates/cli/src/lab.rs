@@ -148,7 +148,7 @@ fn soak_options(seed: u64) -> SoakOptions {
         Manner::File,
     ];
     options.device.manner = pairings[random.below(4) as usize];
-    let faulty = random.chance(0.5) && options.device.manner != Manner::File;
+    let faulty = random.chance(0.5) && !options.device.manner.forgets();
     if faulty {
         options.fill = 0.7;
         options.faults = Faults {

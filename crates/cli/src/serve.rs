@@ -26,7 +26,8 @@ pub const ADDRESS_FILE: &str = "http-address";
     a disk instead of emulated flash; see `weir format` if something is on it\n\n\
     The socket, the addresses and commands to try are printed when it is ready.\n\
     It ends with status 0 on SIGTERM, SIGHUP or Ctrl-C; with 2 if not everything could be made durable in\n\
-    time, and at once, with 1, on a second signal. What was acknowledged survives any other end too.")]
+    time, or if the folder of the device is gone; and at once, with 1, on a second signal. What was\n\
+    acknowledged survives any other end too.")]
 pub struct Args {
     /// A config file in TOML (docs/config.md tells every key); options here win over it
     #[arg(long, value_name = "FILE")]
@@ -100,7 +101,8 @@ pub fn run(args: &Args) -> Result<End, Failure> {
         // What a server before us left there is not ours.
         fs::remove_file(&address_file).ok();
         if let Some(address) = ready.http
-            && let Err(error) = fs::write(&address_file, format!("{address}\n"))
+            && let Err(error) =
+                serve::files::write(&address_file, format!("{address}\n").as_bytes())
             && data.is_dir()
         {
             tracing::warn!(%error, "{}: `weir status --data` cannot find us", address_file.display());

@@ -182,6 +182,11 @@ fn driver_text(shards: &[Value]) -> String {
     lines.concat()
 }
 
+fn warnings_text(shard: &Value) -> String {
+    let line = |warning: &Value| format!("  warning: {}\n", warning.as_str().unwrap_or_default());
+    array(&shard["warnings"]).iter().map(line).collect()
+}
+
 fn raw_text(shard: &Value) -> String {
     let counter = |name: &str| count(shard["counters"][name].as_u64().unwrap_or(0));
     let row = |name: &str, value: String| vec![format!("  {name}"), value];
@@ -193,6 +198,7 @@ fn raw_text(shard: &Value) -> String {
         shard["requests"],
         crate::units::shape(&shard["raw"]),
     );
+    text.push_str(&warnings_text(shard));
     text.push_str(&table(&[
         row("blocks read", counter("host_blocks_read")),
         row("blocks written", counter("host_blocks_written")),
@@ -281,9 +287,7 @@ fn shard_text(index: usize, shard: &Value) -> String {
         shard["requests"],
         policies.join(", "),
     );
-    for warning in array(&shard["warnings"]) {
-        text.push_str(&format!("  warning: {}\n", warning.as_str().unwrap_or_default()));
-    }
+    text.push_str(&warnings_text(shard));
     let mut rows = vec![
         ["  unit", "queued", "busy s", "free", "retired", "valid", "erases", "last reason"]
             .map(str::to_owned)

@@ -136,6 +136,13 @@ pub enum SlotStatus {
     Uncorrectable,
 }
 
+impl SlotRead<'_> {
+    /// What was read is as it was programmed, as far as the medium can tell.
+    pub fn is_readable(&self) -> bool {
+        matches!(self.status, SlotStatus::Ok | SlotStatus::Corrected(_))
+    }
+}
+
 /// One slot of a completed read.
 #[derive(Clone, Copy, Debug)]
 pub struct SlotRead<'a> {
@@ -148,6 +155,9 @@ pub struct SlotRead<'a> {
     /// The data itself, if the command had no `into`. A driver that keeps stamps instead of bytes
     /// gives the bytes only of `SlotData::Meta`.
     pub bytes: Option<&'a [u8]>,
+    /// The medium knows by itself that this slot was programmed, and durable: no power
+    /// cut explains what is not sound here, only damage or an erase that was cut off. `false` says nothing.
+    pub durable: bool,
 }
 
 /// Why a program, erase or flush failed.

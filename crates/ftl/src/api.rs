@@ -1,6 +1,8 @@
 //! What goes into the FTL and what comes out.
 
-use flash::{Command, Completion, Instant, Lba, Payload, Reply, Request, SlotId, SlotWrite, Tag};
+use flash::{
+    Command, Completion, Geometry, Instant, Lba, Payload, Reply, Request, SlotId, SlotWrite, Tag,
+};
 
 /// What owns a medium and serves a host: [`crate::Ftl`] or [`crate::raw::RawUnits`]. A driver of one
 /// drives the other; the contract is on the crate's page.
@@ -149,7 +151,24 @@ pub(crate) fn say_damage(damaged: u64, lost: u64, refused: u64, stale_max: u64) 
     text
 }
 
+/// Damaged slots that are named one by one.
+const NAMED_MAX: usize = 64;
+
 impl MountReport {
+    /// Tells that `slot` is damaged.
+    pub(crate) fn note_damaged(&mut self, geometry: &Geometry, slot: SlotId) {
+        self.slots_damaged += 1;
+        if self.damaged.len() < NAMED_MAX {
+            let block = geometry.block_of(slot);
+            self.damaged.push(DamagedSlot {
+                unit: geometry.unit_of(block),
+                block: block.0 % geometry.blocks_per_unit,
+                page: geometry.page_in_block(slot),
+                slot: geometry.slot_in_page(slot),
+            });
+        }
+    }
+
     /// What is damaged, in words, if anything is.
     pub fn damage(&self) -> Option<String> {
         let Self { slots_damaged, blocks_lost, blocks_refused, blocks_stale_max, .. } = *self;
@@ -192,11 +211,27 @@ pub struct Rebuilt {
     pub blocks_refused: u64,
     /// Pages that could not be read and that no power cut explains: newer versions may have been there.
     pub pages_lost: u64,
+    /// The first checkpoint of the device was never seen complete: its format was cut off, before which
+    /// there was nothing that could be lost.
+    pub of_cut_format: bool,
+}
+
+impl Rebuilt {
+    /// True if something that was durable was lost, be it only a part of the checkpoint.
+    pub fn is_damage(&self) -> bool {
+        !self.of_cut_format || self.blocks_stale_max + self.blocks_refused + self.pages_lost > 0
+    }
 }
 
 impl std::fmt::Display for Rebuilt {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { chunks, blocks_stale_max, blocks_refused, pages_lost } = self;
+        let Self { chunks, blocks_stale_max, blocks_refused, pages_lost, .. } = self;
+        if !self.is_damage() {
+            return f.write_str(
+                "the format of the device was cut off before its first checkpoint was complete: what was \
+                 written since was found band by band, and nothing is lost",
+            );
+        }
         write!(
             f,
             "part of the last checkpoint could not be read: {chunks} map chunks were rebuilt from every \

@@ -255,7 +255,11 @@ impl Ftl {
             return None;
         };
         let list = &self.views.list;
-        let index = self.policies.unit.pick(list, &page);
+        let index = if self.on_fast(point) {
+            crate::policy::spread(list, &page)
+        } else {
+            self.policies.unit.pick(list, &page)
+        };
         let view = list.get(index).copied().unwrap_or_else(|| {
             self.counters.policy_invalid += 1;
             first

@@ -277,6 +277,9 @@ impl Bands {
     /// The map that recovery loaded points to `slot`; false if it does so twice. The counts follow
     /// with [`Bands::count_loaded`]: one look at a bit is all that each of many entries costs.
     pub fn load(&mut self, slot: SlotId) -> bool {
+        if self[self.block_of(slot)].state == BandState::Checkpoint {
+            return false;
+        }
         let (word, bit) = (&mut self.valid[slot.0 as usize / 64], 1 << (slot.0 % 64));
         let first = *word & bit == 0;
         *word |= bit;
@@ -380,6 +383,11 @@ impl Bands {
     pub fn set_state(&mut self, block: BlockId, state: BandState) {
         let unit = self.unit_of(block);
         let band = &mut self.list[block.0 as usize];
+        let free = matches!(state, BandState::Draining) || is_free(state);
+        debug_assert!(
+            !free || band.slots_valid == 0,
+            "{block:?} holds valid data and is to be {state:?}"
+        );
         self.sums[unit].account(band, self.slots_per_band, false);
         let before = std::mem::replace(&mut band.state, state);
         self.sums[unit].account(band, self.slots_per_band, true);

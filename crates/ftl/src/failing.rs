@@ -8,7 +8,7 @@ use crate::append::{NONE, Owner, PageState};
 use crate::format::{Kind, POISONED};
 use crate::units::TAG_PROGRAM;
 use crate::{BandState, Ftl, MountError, Output, Phase, slo};
-use flash::{Command, MILLISECOND, MediumError, RequestError, SlotId, SlotWrite, Tag};
+use flash::{Command, Instant, MILLISECOND, MediumError, RequestError, SlotId, SlotWrite, Tag};
 
 /// How long to hold appends back after the medium had no room behind it.
 const NO_SPACE_PAUSE_NS: u64 = 100 * MILLISECOND;
@@ -101,6 +101,12 @@ impl Ftl {
             self.no_space_tries += 1;
             self.no_space_until = self.now + NO_SPACE_PAUSE_NS;
         }
+    }
+
+    /// When the medium last had no room behind it; what fails within the pause that follows is the same.
+    pub fn room_refused_at(&self) -> Option<Instant> {
+        let begun = self.no_space_until.0.checked_sub(NO_SPACE_PAUSE_NS)?;
+        Some(Instant(begun))
     }
 
     /// The medium has had no room for so long that nobody is to wait for it any more. What has to be
@@ -211,6 +217,15 @@ impl Ftl {
         }
     }
 
+    /// After the medium failed, nothing is made durable at the end.
+    pub(crate) fn stop_failed(&mut self) {
+        let quiet = self.units.iter().all(|unit| unit.running == 0) && self.flush.running.is_none();
+        if self.stop_asked && quiet && self.host.requests.in_use() == 0 {
+            self.phase = Phase::Stopped;
+            self.outputs.push_back(Output::Stopped(false));
+        }
+    }
+
     /// Whoever waits for what would have to be written is told that it will not be.
     pub(crate) fn stop_writing(&mut self) {
         for waiter in std::mem::take(&mut self.host.waiters) {
@@ -248,6 +263,8 @@ impl Ftl {
                 self.close_if_done(open);
             }
         }
+        // Reads may have waited behind what was taken back.
+        self.dispatch_all();
     }
 
     fn refuse_part(&mut self, request: u32) {

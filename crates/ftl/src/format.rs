@@ -198,6 +198,11 @@ pub fn encode_header(header: &Header, slot: SlotId, uuid_crc: u32) -> Oob {
     oob
 }
 
+/// The checksum of the data that is said beside it, if what is there is sound.
+pub(crate) fn payload_crc_of(oob: &Oob) -> u32 {
+    u32_at(oob, 4)
+}
+
 /// The header in `oob`, if it is sound, of this device and of this very slot.
 pub fn decode_header(oob: &Oob, slot: SlotId, uuid_crc: u32) -> Option<Header> {
     if u32_at(oob, 0) != header_crc(oob, slot, uuid_crc) {

@@ -159,6 +159,10 @@ impl Ftl {
             Operation::Flush => {
                 entry.class = Class::Flush;
                 self.counters.host_flushes += 1;
+                if self.is_untouched() {
+                    self.finish(index);
+                    return;
+                }
                 let order = self.durable.next() - 1;
                 self.wait_durable(order, index);
             }

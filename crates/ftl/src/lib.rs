@@ -303,6 +303,16 @@ impl Ftl {
         self.phase == Phase::Failed
     }
 
+    /// The host may only read: the owner wants it so, or damage left blocks that are refused.
+    pub fn is_read_only(&self) -> bool {
+        self.phase == Phase::ReadOnly
+    }
+
+    /// What was never written to since its mount is as it was found: nothing waits to be durable.
+    fn is_untouched(&self) -> bool {
+        self.phase == Phase::ReadOnly && self.counters.slots_programmed == 0
+    }
+
     /// True from the moment that nothing is written any more, whatever was begun.
     fn writes_ended(&self) -> bool {
         matches!(self.phase, Phase::Failed | Phase::ReadOnly | Phase::Stopped)
@@ -555,21 +565,10 @@ impl Ftl {
             }
             Phase::Stopping => {}
             _ => {
-                // What was never written to is as it was found.
-                let untouched =
-                    self.phase == Phase::ReadOnly && self.counters.slots_programmed == 0;
+                let untouched = self.is_untouched();
                 self.phase = Phase::Stopped;
                 self.outputs.push_back(Output::Stopped(untouched));
             }
-        }
-    }
-
-    /// After the medium failed, nothing is made durable at the end.
-    fn stop_failed(&mut self) {
-        let quiet = self.units.iter().all(|unit| unit.running == 0) && self.flush.running.is_none();
-        if self.stop_asked && quiet && self.host.requests.in_use() == 0 {
-            self.phase = Phase::Stopped;
-            self.outputs.push_back(Output::Stopped(false));
         }
     }
 

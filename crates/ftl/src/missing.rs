@@ -19,19 +19,15 @@
 //! refused, and nothing is written, so that nothing is lost by looking; unless the owner says that they
 //! be shown as they were found ([`crate::Settings::salvage`]).
 
-use crate::api::DamagedSlot;
-use crate::format::{Footer, Header, Kind, Voucher};
+use crate::format::{Footer, Header, Kind, POISONED, Voucher};
 use crate::mount::{Mount, SEQUENCES_SKIPPED};
 use crate::replay::Candidate;
 use crate::{Ftl, Mutant};
-use flash::{BlockId, SlotId};
+use flash::{BlockId, SlotId, SlotRead};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Most blocks that one trim record names: so many may be concerned where one is missing.
 const TRIM_BLOCKS_MAX: u32 = crate::host::TRIM_BLOCKS_MAX;
-
-/// Damaged slots that are named one by one.
-const NAMED_MAX: usize = 64;
 
 /// A slot that was programmed and is not sound.
 #[derive(Clone, Copy, Debug)]
@@ -39,6 +35,8 @@ struct Unsound {
     slot: SlotId,
     /// The medium could read it.
     readable: bool,
+    /// See [`SlotRead::durable`].
+    durable: bool,
     /// If that is sound.
     header: Option<Header>,
 }
@@ -89,8 +87,9 @@ impl Missing {
         }
     }
 
-    pub fn note_unsound(&mut self, slot: SlotId, readable: bool, header: Option<Header>) {
-        self.unsound.push(Unsound { slot, readable, header });
+    pub fn note_unsound(&mut self, slot: SlotId, read: &SlotRead<'_>, header: Option<Header>) {
+        let (readable, durable) = (read.is_readable(), read.durable);
+        self.unsound.push(Unsound { slot, readable, durable, header });
     }
 
     fn span_of(sequence: u64) -> u64 {
@@ -133,10 +132,12 @@ impl Ftl {
         let needless: Vec<bool> =
             missing.unsound.iter().map(|it| is_needless(it, &mount.candidates)).collect();
         self.miss_vouched(mount, &missing, &footer);
+        let alive = self.bands_alive(mount, &missing);
         let mut unknown = Vec::new();
         let mut torn_page = None;
         for (unsound, needless) in missing.unsound.iter().zip(needless) {
-            if needless || !self.is_damage(unsound, &missing, &footer) {
+            let is_alive = alive.contains(&self.geometry.block_of(unsound.slot));
+            if needless || !self.is_damage(unsound, is_alive, &missing, &footer) {
                 let page = unsound.slot.0 / self.geometry.slots_per_page;
                 mount.report.pages_torn += u64::from(torn_page.replace(page) != Some(page));
                 continue;
@@ -149,10 +150,12 @@ impl Ftl {
                     mount.candidates.push(Candidate::lost(&header, unsound.slot));
                 }
                 Some(_) => {}
-                // Where a page may be missing for want of room below, what was in it is elsewhere.
-                None if unsound.header.is_none() && (unsound.readable || self.tells_torn()) => {
+                None if unsound.header.is_none()
+                    && (unsound.readable || self.tells_torn() || is_alive) =>
+                {
                     unknown.push(unsound.slot);
                 }
+                // Where nothing of the band is wanted, an erase that was cut off explains it as well.
                 None => {}
             }
         }
@@ -199,14 +202,91 @@ impl Ftl {
         mount.candidates.extend(lost);
     }
 
-    /// Whether no power cut explains that the slot is not sound.
-    fn is_damage(&self, unsound: &Unsound, missing: &Missing, footer: &Footer) -> bool {
+    /// The bands with something that is wanted, of those with slots that read as nothing: no erase of theirs
+    /// was begun, as that waits until all of a band is superseded, durably.
+    fn bands_alive(&self, mount: &Mount, missing: &Missing) -> BTreeSet<BlockId> {
+        let mut alive = BTreeSet::new();
+        if self.tells_torn() {
+            return alive;
+        }
+        let empty = missing.unsound.iter().filter(|it| !it.readable && it.header.is_none());
+        let in_doubt: BTreeSet<BlockId> =
+            empty.map(|unsound| self.geometry.block_of(unsound.slot)).collect();
+        if in_doubt.is_empty() {
+            return alive;
+        }
+        let versions = mount.candidates.iter();
+        let versions = versions.filter(|it| matches!(it.kind, Kind::Data | Kind::Poison));
+        let mut versions: Vec<(u32, u64, u64)> =
+            versions.map(|it| (it.lba, it.sequence, it.order)).collect();
+        versions.sort_unstable();
+        let newest = |lba: u32| {
+            let last = versions.partition_point(|version| version.0 <= lba).checked_sub(1)?;
+            Some(versions[last]).filter(|version| version.0 == lba)
+        };
+        let trims: Vec<&Candidate> =
+            mount.candidates.iter().filter(|it| it.kind == Kind::Trim).collect();
+        let is_trimmed = |lba: u32, sequence: u64| {
+            trims.iter().any(|trim| {
+                trim.sequence > sequence
+                    && (trim.lba..trim.lba.saturating_add(trim.argument)).contains(&lba)
+            })
+        };
+        for it in mount.candidates.iter().filter(|it| it.order > 0) {
+            let block = self.geometry.block_of(it.slot);
+            if !in_doubt.contains(&block) || alive.contains(&block) {
+                continue;
+            }
+            // A band with a record is kept until a checkpoint covers it.
+            let wanted = it.kind != Kind::Data
+                || newest(it.lba) == Some((it.lba, it.sequence, it.order))
+                    && !is_trimmed(it.lba, it.sequence);
+            if wanted {
+                alive.insert(block);
+            }
+        }
+        // What the checkpoint's map points to.
+        for (lba, &entry) in (0..).zip(self.map.flat().unwrap_or_default()) {
+            let slot = SlotId(entry);
+            if entry < POISONED
+                && u64::from(entry) < self.geometry.slots()
+                && in_doubt.contains(&self.geometry.block_of(slot))
+                && newest(lba).is_none()
+                && !is_trimmed(lba, 0)
+            {
+                alive.insert(self.geometry.block_of(slot));
+            }
+        }
+        // Where what somebody vouches for is nowhere, it was in one of those that were durable.
+        let is_lost = |it: &&Candidate| {
+            it.lost && it.order == 0 && newest(it.lba) == Some((it.lba, it.sequence, 0))
+        };
+        let mut lost = mount.candidates.iter().filter(is_lost);
+        if lost.any(|it| !is_trimmed(it.lba, it.sequence)) {
+            let durable = missing.unsound.iter().filter(|unsound| unsound.durable);
+            alive.extend(durable.map(|unsound| self.geometry.block_of(unsound.slot)));
+        }
+        alive
+    }
+
+    /// Whether no power cut explains that the slot, of a band that `is_alive` if something of it is known
+    /// to be wanted, is not sound.
+    fn is_damage(
+        &self,
+        unsound: &Unsound,
+        is_alive: bool,
+        missing: &Missing,
+        footer: &Footer,
+    ) -> bool {
         let block = self.geometry.block_of(unsound.slot);
         let page = self.place_in_band(unsound.slot);
         if let Some(header) = unsound.header.filter(|header| header.order >= footer.checkpoint)
             && ((footer.sequence_begun..missing.watermark).contains(&header.sequence)
                 || straddles(&header, footer))
         {
+            return true;
+        }
+        if unsound.durable && (unsound.readable || is_alive) {
             return true;
         }
         if self.bands[block].failing {
@@ -268,17 +348,7 @@ impl Ftl {
 
     /// Tells that `slot` is damaged.
     pub(crate) fn note_damaged(&self, mount: &mut Mount, slot: SlotId) {
-        mount.report.slots_damaged += 1;
-        if mount.report.damaged.len() < NAMED_MAX {
-            let block = self.geometry.block_of(slot);
-            let unit = self.geometry.unit_of(block);
-            mount.report.damaged.push(DamagedSlot {
-                unit,
-                block: block.0 % self.geometry.blocks_per_unit,
-                page: self.geometry.page_in_block(slot),
-                slot: self.geometry.slot_in_page(slot),
-            });
-        }
+        mount.report.note_damaged(&self.geometry, slot);
     }
 
     /// Nobody knows which blocks these slots held. If a sequence is missing that one of them may have

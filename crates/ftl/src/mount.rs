@@ -26,7 +26,7 @@ use crate::bands::BandState;
 use crate::config::{FormatOptions, LABEL_BYTES_MAX, Settings};
 use crate::format::{
     CHUNK_ENTRIES, CheckpointLayout, Footer, Header, Kind, Root, VERSION_PARITY, decode_header,
-    may_be_root, root_shape, uuid_crc,
+    may_be_root, payload_crc_of, root_shape, uuid_crc,
 };
 use crate::map::Map;
 use crate::mending::Mending;
@@ -88,6 +88,8 @@ pub(crate) struct Mount {
     jobs: Vec<VecDeque<(SlotId, u32)>>,
     running: u32,
     pub probes: Vec<Probe>,
+    /// Bands whose first slot was durable, and whose data is not what its header was made for.
+    pub unfit: BTreeSet<BlockId>,
     pub roots: Vec<(BlockId, Root)>,
     /// Of these, those that their header vouches for, with the checkpoint's name.
     roots_sound: BTreeSet<(SlotId, u64)>,
@@ -101,7 +103,7 @@ pub(crate) struct Mount {
     /// Of the one to go by: bands with something where a footer belongs, and nothing sound.
     footers_unsound: BTreeSet<BlockId>,
     /// Of the one to go by: a footer is sound.
-    footer_found: bool,
+    pub footer_found: bool,
     /// Of the one to go by: places of footers where nothing sound is, and whether the medium could read
     /// what is there.
     footers_missing: Vec<(SlotId, bool)>,
@@ -262,6 +264,7 @@ impl Ftl {
             jobs,
             running: 0,
             probes: vec![Probe::Skipped; self.geometry.blocks() as usize],
+            unfit: BTreeSet::new(),
             roots: Vec::new(),
             roots_sound: BTreeSet::new(),
             version_found: None,
@@ -562,7 +565,11 @@ impl Ftl {
                 // Whatever its first slot says now, nothing but the checkpoint was put there.
                 _ if of_checkpoint.contains(&block) => false,
                 (_, Some(header)) if header.kind == Kind::Root => false,
-                (_, Some(header)) => everything || open || header.order >= footer.checkpoint,
+                // Data that does not fit may be of a later life than what is beside it.
+                (_, Some(header)) => {
+                    let unfit = mount.unfit.contains(&block);
+                    everything || open || unfit || header.order >= footer.checkpoint
+                }
                 // What is beside it is damaged; the root record itself is not.
                 (_, None) => !roots.contains(&block),
             };
@@ -617,6 +624,9 @@ impl Ftl {
             (Stage::Probe, Ok(slots)) => {
                 let probe = note_root(&mut mount, block, op.slot, &slots[0]);
                 mount.probes[block.0 as usize] = probe;
+                if slots[0].durable && !fits(&slots[0]) {
+                    mount.unfit.insert(block);
+                }
             }
             (Stage::Probe, Err(_)) => mount.probes[block.0 as usize] = Probe::Unreadable,
             (Stage::Copies, Ok(slots)) if !self.is_mutant(Mutant::IgnoreSecondRoot) => {
@@ -653,7 +663,7 @@ impl Ftl {
         slot: SlotId,
         read: &SlotRead<'a>,
     ) -> Option<(Header, &'a [u8])> {
-        let readable = matches!(read.status, SlotStatus::Ok | SlotStatus::Corrected(_));
+        let readable = read.is_readable();
         let header = decode_header(&read.oob, slot, self.uuid_crc).filter(|_| readable)?;
         let bytes = read.bytes.filter(|bytes| flash::crc(bytes) == header.payload_crc)?;
         (bytes.len() == BLOCK_BYTES).then_some((header, bytes))
@@ -735,9 +745,16 @@ impl Ftl {
     }
 }
 
+/// Whether the data of a slot is what its header was made for, whatever device that is of.
+fn fits(read: &SlotRead<'_>) -> bool {
+    let readable = read.is_readable();
+    !readable || payload_crc_of(&read.oob) == read.crc
+}
+
 /// Takes the root record of `block`, if the slot is one, and says what the slot is.
 fn note_root(mount: &mut Mount, block: BlockId, slot: SlotId, read: &SlotRead<'_>) -> Probe {
     match read.status {
+        SlotStatus::Erased if read.durable => Probe::Unreadable,
         SlotStatus::Erased => Probe::Erased,
         SlotStatus::Uncorrectable => Probe::Unreadable,
         SlotStatus::Ok | SlotStatus::Corrected(_) => {

@@ -56,6 +56,8 @@ pub(crate) struct Rebuild {
     other_bands: BTreeSet<BlockId>,
     /// Pages that were not answered at all.
     pages_unanswered: u64,
+    /// The checkpoint was complete once: one of its footers is sound.
+    complete: bool,
 }
 
 impl Rebuild {
@@ -177,6 +179,7 @@ impl Ftl {
     /// A rebuild of the chunks that were not `found`.
     pub(crate) fn rebuild_of(&self, mount: &Mount, found: &[bool]) -> Rebuild {
         let mut rebuild = Rebuild::new(found);
+        rebuild.complete = mount.footer_found;
         let skipped = self.bands.ids().filter(|&block| {
             self.geometry.exists(block) && matches!(mount.probes[block.0 as usize], Probe::Skipped)
         });
@@ -272,10 +275,13 @@ impl Ftl {
                     self.map.recover(lba, POISONED);
                 }
                 blocks_refused += u64::from(!shows);
-                blocks_stale_max += u64::from(shows && self.map.recovered(lba) < POISONED);
+                let is_old = shows && !all_found && self.map.recovered(lba) < POISONED;
+                blocks_stale_max += u64::from(is_old);
             }
         }
-        Rebuilt { chunks: rebuild.chunks_lost(), blocks_stale_max, blocks_refused, pages_lost }
+        let of_cut_format = all_found && !rebuild.complete;
+        let chunks = rebuild.chunks_lost();
+        Rebuilt { chunks, blocks_stale_max, blocks_refused, pages_lost, of_cut_format }
     }
 
     /// What a rebuild goes by when no footer is sound: the root record has the same facts.

@@ -545,7 +545,7 @@ impl Ftl {
             self.give_relocation(chunk);
             return;
         }
-        self.vouch_again(&header);
+        self.vouch_again(self.bands.unit_of_slot(slot), &header);
         let fresh = self.is_mutant(Mutant::RenumberRelocated);
         let sequence = if fresh { self.next_sequence() } else { header.sequence };
         let point = if destaged && self.bands[source].stays {

@@ -81,21 +81,25 @@ impl Ftl {
         let mut torn = false;
         for (index, read) in slots.iter().enumerate() {
             let slot = SlotId(op.slot.0 + index as u32);
-            let readable = match read.status {
-                SlotStatus::Erased => continue,
-                SlotStatus::Uncorrectable => false,
-                SlotStatus::Ok | SlotStatus::Corrected(_) => true,
-            };
+            if read.status == SlotStatus::Erased && !read.durable {
+                continue;
+            }
+            let readable = read.is_readable();
             let block = self.geometry.block_of(slot);
             let header = decode_header(&read.oob, slot, self.uuid_crc).filter(|_| readable);
             if header.as_ref().is_some_and(|it| it.order < self.bands[block].first_order) {
                 // Left from before the band's last erase, which a power cut undid in part.
+                if read.durable {
+                    mount.missing.note_unsound(slot, read, None);
+                }
                 continue;
             }
             let trusting = self.is_mutant(Mutant::TrustTornPages);
             let Some(header) = header.filter(|header| header.payload_crc == read.crc || trusting)
             else {
-                mount.missing.note_unsound(slot, readable, header);
+                // Where data is newer than what is beside it, that does not tell what it was.
+                let is_old = |it: &Header| it.order < name && mount.unfit.contains(&block);
+                mount.missing.note_unsound(slot, read, header.filter(|it| !is_old(it)));
                 match (&mut rebuild, header) {
                     (Some(rebuild), Some(header)) if header.order < name => {
                         rebuild.note_spoiled(&header);
@@ -163,6 +167,7 @@ impl Ftl {
         mount.report.blocks_lost = self.apply(&mut mount.candidates, &footer, watermark, rebuild);
         mount.report.rebuilt =
             mount.rebuild.as_ref().map(|rebuild| self.end_rebuild(rebuild, &footer));
+        self.mark_checkpoint_bands(mount);
         self.drop_impossible();
     }
 
@@ -172,7 +177,6 @@ impl Ftl {
         self.sequence_next = self.sequence_next.max(footer.sequence_next) + SEQUENCES_SKIPPED;
         let order_next = self.durable_seen.max(footer.order_next) + (1 << 20);
         self.restart_orders(order_next);
-        self.mark_checkpoint_bands(&mount);
         if self.map.is_cached() {
             self.begin_counting();
         }
@@ -277,8 +281,8 @@ impl Ftl {
         lost.len() as u64
     }
 
-    /// Map entries from a medium are input: one that points outside the device, or two that point
-    /// to one slot, would break what the rest of the FTL rests on.
+    /// Map entries from a medium are input: one that points outside the device or into the checkpoint, or
+    /// two that point to one slot, would break what the rest of the FTL rests on.
     fn drop_impossible(&mut self) {
         let slots = self.geometry.slots();
         let Some(flat) = self.map.flat_mut() else { return };

@@ -221,7 +221,8 @@ impl Ftl {
         let mut warnings = self.slo_warnings();
         warnings.extend(self.damage_warning());
         warnings.extend(self.spare_warning());
-        warnings.extend(self.counters.rebuilds().map(Rebuilt::to_string));
+        let damage = self.counters.rebuilds().filter(|rebuilt| rebuilt.is_damage());
+        warnings.extend(damage.map(Rebuilt::to_string));
         warnings
     }
 
@@ -251,6 +252,11 @@ impl Ftl {
     /// One counter of [`Status::counters`] without the rest; 0 for an unknown name.
     pub fn counter(&self, name: &str) -> u64 {
         self.counter_list().iter().find(|entry| entry.0 == name).map_or(0, |entry| entry.1)
+    }
+
+    /// Slots that were programmed since the mount.
+    pub fn slots_programmed(&self) -> u64 {
+        self.counters.slots_programmed
     }
 
     /// What the FTL waits for, in words: for a test or an operator who finds it stuck.

@@ -43,12 +43,18 @@ const BUDGET_MAX: u32 = 64 * PAGES_PER_PAGE;
 /// Pages spent at a time.
 const PAGES_AT_ONCE: usize = 4;
 
+/// Vouchers among the oldest of which one is looked for that was not on the unit that says it.
+const LOOK_AT: usize = 16;
+
+/// A voucher, and the unit of the slot that it is about.
+type Waiting = (u32, Voucher);
+
 /// Vouchers that wait for a slot, oldest first.
 #[derive(Clone, Debug)]
 pub(crate) struct Vouching {
-    waiting: VecDeque<Voucher>,
+    waiting: VecDeque<Waiting>,
     /// Those that are said again, when none of the others waits.
-    again: VecDeque<Voucher>,
+    again: VecDeque<Waiting>,
     /// The highest watermark that was said.
     said: u64,
     /// When there last was something new to say, if it was not said.
@@ -70,18 +76,34 @@ impl Default for Vouching {
 }
 
 impl Vouching {
-    fn push(&mut self, voucher: Voucher) {
+    fn push(&mut self, unit: u32, voucher: Voucher) {
         if self.waiting.len() == WAITING_MAX {
             self.waiting.pop_front();
         }
-        self.waiting.push_back(voucher);
+        self.waiting.push_back((unit, voucher));
     }
 
-    fn push_again(&mut self, voucher: Voucher) {
+    fn push_again(&mut self, unit: u32, voucher: Voucher) {
         if self.again.len() < WAITING_MAX {
-            self.again.push_back(voucher);
+            self.again.push_back((unit, voucher));
         }
     }
+}
+
+/// The voucher that a slot of `unit` says: an old one that `fits`, of another unit if there is one. What
+/// harms neighbours on the medium takes a slot and its voucher together where they are side by side.
+fn take_for(
+    unit: u32,
+    waiting: &mut VecDeque<Waiting>,
+    fits: impl Fn(&Voucher) -> bool,
+) -> Option<Voucher> {
+    let mut oldest = waiting.iter().take(LOOK_AT);
+    let apart = oldest.position(|(other, voucher)| *other != unit && fits(voucher));
+    match apart {
+        Some(at) => waiting.remove(at),
+        None => waiting.pop_front_if(|(_, voucher)| fits(voucher)),
+    }
+    .map(|(_, voucher)| voucher)
 }
 
 impl Ftl {
@@ -98,17 +120,19 @@ impl Ftl {
         };
         self.vouching.said = self.vouching.said.max(watermark);
         let (kind, group, sequence) = (append.kind, append.group, append.sequence);
-        let fits = |voucher: &mut Voucher| Header::may_vouch(kind, group, sequence, voucher);
+        let fits = |voucher: &Voucher| Header::may_vouch(kind, group, sequence, voucher);
         let covered = self.checkpoint.sequence_covered;
+        let unit = self.bands.unit_of_slot(self.pages[page].slot);
         let Vouching { waiting, again, .. } = &mut self.vouching;
-        while waiting.pop_front_if(|voucher| voucher.sequence < covered).is_some() {}
-        while again.pop_front_if(|voucher| voucher.sequence < covered).is_some() {}
-        (watermark, waiting.pop_front_if(fits).or_else(|| again.pop_front_if(fits)))
+        while waiting.pop_front_if(|(_, voucher)| voucher.sequence < covered).is_some() {}
+        while again.pop_front_if(|(_, voucher)| voucher.sequence < covered).is_some() {}
+        (watermark, take_for(unit, waiting, fits).or_else(|| take_for(unit, again, fits)))
     }
 
     /// The page is programmed: what is new in it is vouched for.
     pub(crate) fn note_to_vouch(&mut self, page: u32) {
         let page = &self.pages[page];
+        let unit = self.bands.unit_of_slot(page.slot);
         let before = self.vouching.waiting.len();
         for (write, owner) in page.slots.iter().zip(&page.owners) {
             if matches!(owner, Owner::Relocation(_)) {
@@ -120,12 +144,14 @@ impl Ftl {
                 // Its commit record vouches for it.
                 Kind::Data if group_last > 0 => {}
                 Kind::Commit => {
-                    self.vouching.push(Voucher { record: true, ..voucher });
+                    self.vouching.push(unit, Voucher { record: true, ..voucher });
                     for lba in group.map(|at| voucher.lba.saturating_add(at)) {
-                        self.vouching.push(Voucher { lba, ..voucher });
+                        self.vouching.push(unit, Voucher { lba, ..voucher });
                     }
                 }
-                kind => self.vouching.push(Voucher { record: kind == Kind::Trim, ..voucher }),
+                kind => {
+                    self.vouching.push(unit, Voucher { record: kind == Kind::Trim, ..voucher });
+                }
             }
         }
         let waiting = self.vouching.waiting.len();
@@ -141,12 +167,12 @@ impl Ftl {
 
     /// A slot moves, and its band is erased sooner or later: with it goes what it says of others, and what
     /// says so of it may have gone before. Both are said again, unless the checkpoint has them.
-    pub(crate) fn vouch_again(&mut self, header: &Header) {
+    pub(crate) fn vouch_again(&mut self, unit: u32, header: &Header) {
         let Header { lba, sequence, .. } = *header;
         let own = Voucher { lba, sequence, record: false };
         for voucher in header.vouches.into_iter().chain([own]) {
             if voucher.sequence >= self.checkpoint.sequence_covered {
-                self.vouching.push_again(voucher);
+                self.vouching.push_again(unit, voucher);
             }
         }
     }

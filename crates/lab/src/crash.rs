@@ -17,7 +17,7 @@ use crate::medium::SimMedium;
 use crate::model::Model;
 use crate::workload::{Action, Arrival, Generator, Op, Pattern, Workload, fast_shares};
 use flash::{BlockId, FastTier, Hint, Instant, MICROSECOND, Pairing, Random};
-use ftl::{DamagedSlot, FormatOptions, PolicyNames, Settings};
+use ftl::{DamagedSlot, FormatOptions, MountReport, PolicyNames, Rebuilt, Settings};
 use nand::Faults;
 
 /// Steps of a recovery, and of what follows it by itself, that are cut again.
@@ -106,7 +106,7 @@ impl CrashOptions {
             operations_before: [0, 60, 400][random.below(3) as usize],
             operations: 40,
             depth: 1 + random.below(5) as u32,
-            images_per_cut: if device.manner == Manner::File { 16 } else { 64 },
+            images_per_cut: if device.manner.forgets() { 16 } else { 64 },
             recut_every: 251,
             live_on_every: 29,
             plant: Plant::default(),
@@ -320,7 +320,8 @@ impl Explorer<'_> {
                             return Err(Failure("a mount after a cut format never ended".into()));
                         }
                     }
-                    if matches!(sim.state(), State::Ready(_)) {
+                    if let State::Ready(report) = sim.state() {
+                        never_damaged(report)?;
                         let observed = sim.read_all(self.logical_blocks)?;
                         model.check_recovered(&observed).map_err(Failure)?;
                     }
@@ -598,6 +599,15 @@ pub fn explore_seeds(
     let mut total = CrashReport::default();
     reports.iter().for_each(|report| total.add(report));
     Ok(total)
+}
+
+/// Nothing was there before the format, so a cut of it loses nothing, and nobody is to be told of damage.
+fn never_damaged(report: &MountReport) -> Result<(), Failure> {
+    let rebuilt = report.rebuilt.filter(Rebuilt::is_damage).map(|rebuilt| rebuilt.to_string());
+    match report.damage().or(rebuilt) {
+        Some(what) => Err(Failure(format!("a cut format is told to be damage: {what}"))),
+        None => Ok(()),
+    }
 }
 
 #[cfg(test)]

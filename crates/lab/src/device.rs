@@ -12,6 +12,8 @@ pub enum Manner {
     Nand(Pairing),
     /// A file: nothing stays that was not flushed.
     File,
+    /// The same with records of how far each block was durable, as a folder of emulated flash has them.
+    Folder,
     /// Such NAND behind a fast tier.
     Tiered {
         /// Of the NAND.
@@ -38,26 +40,24 @@ pub struct Small {
     pub open_blocks_max: u32,
 }
 
+impl Manner {
+    /// Nothing stays that was not flushed.
+    pub fn forgets(self) -> bool {
+        matches!(self, Self::File | Self::Folder)
+    }
+
+    /// It tells how far a block was durable.
+    pub fn has_records(self) -> bool {
+        self == Self::Folder
+    }
+}
+
 impl Small {
     /// The device, empty. The same `faults` give the same device.
     pub fn build(&self, faults: Faults) -> Result<SimMedium, String> {
         match self.manner {
-            Manner::File => Ok(SimMedium::file_with(
-                Geometry {
-                    units: self.units,
-                    blocks_per_unit: self.blocks_per_unit,
-                    pages_per_block: self.pages_per_block,
-                    slots_per_page: self.slots_per_page,
-                    pairing: Pairing::None,
-                    durable_at_completion: false,
-                    suspend: false,
-                    queue_depth: 4,
-                    endurance: 100_000,
-                    open_blocks_max: self.open_blocks_max,
-                    fast: FastTier::NONE,
-                },
-                faults,
-            )),
+            Manner::File => Ok(SimMedium::file_with(self.of_file(), faults)),
+            Manner::Folder => Ok(SimMedium::folder_with(self.of_file(), faults)),
             Manner::Nand(pairing) => {
                 let nand = Nand::new(&self.profile(pairing)?, &self.layout(), faults)?;
                 Ok(SimMedium::nand(nand))
@@ -69,6 +69,22 @@ impl Small {
                 let nand = Nand::tiered(&profile, &self.layout(), &quick, fast, faults)?;
                 Ok(SimMedium::nand(nand))
             }
+        }
+    }
+
+    fn of_file(&self) -> Geometry {
+        Geometry {
+            units: self.units,
+            blocks_per_unit: self.blocks_per_unit,
+            pages_per_block: self.pages_per_block,
+            slots_per_page: self.slots_per_page,
+            pairing: Pairing::None,
+            durable_at_completion: false,
+            suspend: false,
+            queue_depth: 4,
+            endurance: 100_000,
+            open_blocks_max: self.open_blocks_max,
+            fast: FastTier::NONE,
         }
     }
 

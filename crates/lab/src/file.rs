@@ -7,6 +7,9 @@
 //!   neighbours: a later program of the same slot is never kept without the erase before it.
 //! - A page is programmed only while it is erased and next in its block; anything else is an error
 //!   of the FTL, and told so.
+//! - One with records, as the folder of an emulated device has them, keeps of each block how far it was
+//!   durable when its last program ended. It never says more than was so; only an erase that a cut undoes in
+//!   part leaves a record of what is not there any more.
 //! - What a failed flush covers is in doubt for ever, whatever flushes succeed after it: as the pages of
 //!   a system that has told of the failure once.
 
@@ -54,6 +57,8 @@ struct Step {
     /// When it completes.
     ends: Instant,
     erase: bool,
+    /// What the record of its block told before.
+    told: u32,
     /// A flush that should have covered it failed.
     in_doubt: bool,
 }
@@ -137,6 +142,8 @@ pub struct FileDevice {
     /// Where the geometry bounds them: blocks partly programmed since power came.
     open: BTreeSet<BlockId>,
     wrong: Wrong,
+    /// By block, pages from the first on that are durable, as its record tells; empty if there are none.
+    told: Vec<u32>,
 }
 
 impl FileDevice {
@@ -157,8 +164,36 @@ impl FileDevice {
             in_flight: vec![0; geometry.units as usize],
             open: BTreeSet::new(),
             wrong: Wrong::new(faults),
+            told: Vec::new(),
             geometry,
         }
+    }
+
+    /// The same with a record of each block.
+    pub fn with_records(mut self) -> Self {
+        self.told = vec![0; self.geometry.blocks() as usize];
+        self
+    }
+
+    /// Pages of a block, from the first on, that were durable as its record tells; 0 if it has none.
+    pub fn pages_durable(&self, block: BlockId) -> u32 {
+        self.told.get(block.0 as usize).copied().unwrap_or(0)
+    }
+
+    /// What the record of a block tells when one of its programs has ended. It is written behind that.
+    fn note_durable(&mut self, block: BlockId) {
+        if self.told.is_empty() || self.wrong.bad.contains(&block) {
+            return;
+        }
+        let geometry = self.geometry;
+        let first = geometry.slot(block, 0, 0).0;
+        let slots = first..first + geometry.slots_per_block();
+        let in_doubt =
+            self.steps.iter().map(|step| step.slot.0).filter(|slot| slots.contains(slot));
+        let cells = &self.cells[slots.start as usize..slots.end as usize];
+        let whole = cells.iter().take_while(|cell| matches!(cell, Cell::Written(..))).count();
+        let durable = in_doubt.map(|slot| slot - first).min().unwrap_or(whole as u32);
+        self.told[block.0 as usize] = durable.min(whole as u32) / geometry.slots_per_page;
     }
 
     /// The disk below has no room from one instant to another.
@@ -346,7 +381,12 @@ impl FileDevice {
         let range = slot.0 as usize..slot.0 as usize + after.len();
         let before = self.cells[range.clone()].to_vec();
         self.cells[range].clone_from_slice(&after);
-        self.steps.push_back(Step { slot, before, after, ends, erase, in_doubt: false });
+        let block = self.geometry.block_of(slot);
+        let told = self.pages_durable(block);
+        if erase && told > 0 {
+            self.told[block.0 as usize] = 0;
+        }
+        self.steps.push_back(Step { slot, before, after, ends, erase, told, in_doubt: false });
     }
 
     /// The next command that has ended by `now`, what it read and how it ended.
@@ -367,6 +407,8 @@ impl FileDevice {
                 step.in_doubt |= result.is_err();
             }
             self.steps.retain(|step| step.in_doubt || step.ends > started);
+        } else if let (Command::Program { slot, .. }, Ok(())) = (command, result) {
+            self.note_durable(self.geometry.block_of(slot));
         }
         Some((command, cells, result))
     }
@@ -382,6 +424,12 @@ impl FileDevice {
         for step in self.steps.iter().rev() {
             let at = step.slot.0 as usize;
             self.cells[at..at + step.before.len()].clone_from_slice(&step.before);
+        }
+        for step in self.steps.iter().rev().filter(|step| step.erase && step.told > 0) {
+            // Its record may not have got there, whatever its pages have.
+            if choose(2) == 1 {
+                self.told[self.geometry.block_of(step.slot).0 as usize] = step.told;
+            }
         }
         let mut stopped = vec![false; self.cells.len()];
         for step in &self.steps {

@@ -228,6 +228,12 @@ impl SimMedium {
         Self::new(Device::File(Box::new(FileDevice::with_faults(geometry, faults))), geometry)
     }
 
+    /// A file with a record of how far each block was durable.
+    pub fn folder_with(geometry: Geometry, faults: Faults) -> Self {
+        let file = FileDevice::with_faults(geometry, faults).with_records();
+        Self::new(Device::File(Box::new(file)), geometry)
+    }
+
     /// The disk below a file has no room from one instant to another.
     pub fn fill(&mut self, from: Instant, to: Instant) {
         if let Device::File(file) = &mut self.device {
@@ -394,7 +400,7 @@ impl SimMedium {
                 let mut ended = file.finish(now).expect("its deadline has passed");
                 mask_cells(&self.masks, ended.0, &mut ended.1);
                 let sink = |completion: Completion<'_>| sink(completion, slots_programmed);
-                deliver_file(&ended, self.empty_crc, buffers, sink)
+                deliver_file(&ended, file, self.empty_crc, buffers, sink)
             }
         };
         Some(ended)
@@ -527,11 +533,11 @@ fn slot_read<'a>(
         Cow::Borrowed(Content::Meta(bytes)) => Some(&bytes[..]),
         _ => None,
     };
-    SlotRead { status, oob, crc, bytes }
+    SlotRead { status, oob, crc, bytes, durable: false }
 }
 
 fn without_data(status: SlotStatus) -> SlotRead<'static> {
-    SlotRead { status, oob: [0; 32], crc: 0, bytes: None }
+    SlotRead { status, oob: [0; 32], crc: 0, bytes: None, durable: false }
 }
 
 /// What emulated NAND holds.
@@ -605,16 +611,20 @@ fn mask_cells(masks: &BTreeMap<SlotId, Mask>, command: Command, cells: &mut [Cel
 
 fn deliver_file(
     (command, cells, result): &(Command, Vec<Cell>, Result<(), MediumError>),
+    file: &FileDevice,
     empty_crc: u32,
     buffers: &mut Buffers,
     sink: impl FnOnce(Completion<'_>),
 ) -> Ended {
     let result = *result;
     match *command {
-        Command::Read { tag, into, .. } => {
+        Command::Read { tag, slot, into, .. } => {
+            let geometry = file.geometry();
+            let durable = file.pages_durable(geometry.block_of(slot));
+            let durable = geometry.page_in_block(slot) < durable;
             let mut slots = Vec::with_capacity(cells.len());
             for (i, cell) in (0..).zip(cells) {
-                slots.push(match cell {
+                let read = match cell {
                     Cell::Erased => without_data(SlotStatus::Erased),
                     Cell::Torn => without_data(SlotStatus::Uncorrectable),
                     Cell::Written(oob, content) => {
@@ -623,7 +633,8 @@ fn deliver_file(
                         }
                         slot_read(*oob, &Cow::Borrowed(content), SlotStatus::Ok, empty_crc)
                     }
-                });
+                };
+                slots.push(SlotRead { durable, ..read });
             }
             sink(Completion::Read { tag, slots: Ok(&slots) });
             return Ended::Read;

@@ -79,7 +79,7 @@ impl RawCrashOptions {
             operations_before: [0, 40, 200][random.below(3) as usize],
             operations: 30,
             depth: 1 + random.below(4) as u32,
-            images_per_cut: if manner == Manner::File { 12 } else { 48 },
+            images_per_cut: if manner.forgets() { 12 } else { 48 },
             recut_every: 251,
             live_on_every: 23,
             mutant: None,

@@ -213,8 +213,10 @@ impl RawHost {
         self.model.finish_read(id, &stamps).map_err(Failure)
     }
 
+    /// Whether it is, or was before an erase that came after the read.
     fn is_torn(&self, lba: Lba) -> bool {
-        self.sim.ftl().raw_block(lba).is_some_and(|block| block.state == "torn")
+        let erasing = self.known[(lba.0 / self.lanes.slots) as usize].erasing;
+        erasing || self.sim.ftl().raw_block(lba).is_some_and(|block| block.state == "torn")
     }
 
     /// Waits for every answer and checks each.

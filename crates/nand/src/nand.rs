@@ -350,7 +350,7 @@ impl Nand {
     /// # Panics
     /// If the medium has no such block.
     pub fn restore(&mut self, block: BlockId, record: BlockRecord) {
-        self.cells.restore(block, record);
+        self.cells.restore(block, BlockRecord { unsure: 0, ..record });
     }
 
     /// Makes the page of `slot` uncorrectable until its block is erased. Nothing happens if the

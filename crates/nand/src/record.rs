@@ -20,6 +20,9 @@ pub struct BlockRecord {
     pub needs_erase: bool,
     /// An interrupted erase has left the first page reading erased.
     pub first_erased: bool,
+    /// How far the block was durable when the record was made, see [`BlockRecord::pages_durable`]; a
+    /// driver's business: [`crate::Nand`] forgets it.
+    pub unsure: u8,
 }
 
 impl Default for BlockRecord {
@@ -39,7 +42,11 @@ impl BlockRecord {
         bad: false,
         needs_erase: false,
         first_erased: false,
+        unsure: 0,
     };
+
+    /// The largest `unsure`.
+    const UNSURE_MAX: u8 = 15;
 
     /// Bytes of an encoded record.
     pub const BYTES: usize = 16;
@@ -52,7 +59,7 @@ impl BlockRecord {
     /// | 4..8 | `write_pointer` |
     /// | 8..12 | `damaged_from`; all ones if no page is |
     /// | 12 | `damaged_tail` |
-    /// | 13 | bit 0 `bad`, bit 1 `needs_erase`, bit 2 `first_erased`; the others 0 |
+    /// | 13 | bit 0 `bad`, bit 1 `needs_erase`, bit 2 `first_erased`, bits 3 to 6 `unsure`; bit 7 is 0 |
     /// | 14..16 | low half of the CRC-32C of the bytes before, 1 if that is 0; 0 in records of older versions |
     pub fn encode(&self) -> [u8; Self::BYTES] {
         let mut bytes = [0; Self::BYTES];
@@ -60,8 +67,10 @@ impl BlockRecord {
         bytes[4..8].copy_from_slice(&self.write_pointer.to_le_bytes());
         bytes[8..12].copy_from_slice(&self.damaged_from.to_le_bytes());
         bytes[12] = self.damaged_tail;
-        bytes[13] =
-            u8::from(self.bad) | u8::from(self.needs_erase) << 1 | u8::from(self.first_erased) << 2;
+        bytes[13] = u8::from(self.bad)
+            | u8::from(self.needs_erase) << 1
+            | u8::from(self.first_erased) << 2
+            | self.unsure << 3;
         let sum = Self::sum(&bytes);
         bytes[14..].copy_from_slice(&sum);
         bytes
@@ -77,8 +86,12 @@ impl BlockRecord {
     pub fn decode(bytes: &[u8; Self::BYTES]) -> Option<Self> {
         let word = |at: usize| u32::from_le_bytes([0, 1, 2, 3].map(|i| bytes[at + i]));
         let is_sound = bytes[14..] == [0, 0] || bytes[14..] == Self::sum(bytes);
-        if bytes[13] > 7 || !is_sound {
+        if bytes[13] >= 1 << 7 || !is_sound {
             return None;
+        }
+        if *bytes == [0; Self::BYTES] {
+            // Never written. In a file with holes these are the records of new blocks.
+            return Some(Self::FRESH);
         }
         Some(Self {
             erase_count: word(0),
@@ -88,7 +101,27 @@ impl BlockRecord {
             bad: bytes[13] & 1 != 0,
             needs_erase: bytes[13] & 2 != 0,
             first_erased: bytes[13] & 4 != 0,
+            unsure: bytes[13] >> 3,
         })
+    }
+
+    /// The same, made when so many pages were durable. What is rounded is rounded down.
+    pub fn with_durable(self, pages: u32) -> Self {
+        let unsure = match self.write_pointer.saturating_sub(pages) {
+            0 => 1,
+            behind => 2 + behind.next_power_of_two().ilog2() as u8,
+        };
+        Self { unsure: if pages == 0 || unsure > Self::UNSURE_MAX { 0 } else { unsure }, ..self }
+    }
+
+    /// Pages from the first on that were durable when the record was made: all if `unsure` is 1, all but the
+    /// last `1 << (unsure - 2)` if it is more; 0 if it does not tell.
+    pub fn pages_durable(&self) -> u32 {
+        match self.unsure {
+            0 => 0,
+            1 => self.write_pointer,
+            bits => self.write_pointer.saturating_sub(1 << (bits - 2)),
+        }
     }
 
     /// A page reads erased.
@@ -141,6 +174,7 @@ mod tests {
         #[test]
         fn decode_gives_back_what_encode_took(
             words: [u32; 3], tail: u8, bad: bool, needs_erase: bool, first_erased: bool,
+            unsure in 0..16u8,
         ) {
             let record = BlockRecord {
                 erase_count: words[0],
@@ -150,6 +184,7 @@ mod tests {
                 bad,
                 needs_erase,
                 first_erased,
+                unsure,
             };
             prop_assert_eq!(BlockRecord::decode(&record.encode()), Some(record));
         }
@@ -158,9 +193,19 @@ mod tests {
         fn decode_takes_the_records_of_older_versions(head: [u8; 14]) {
             let mut bytes = [0; 16];
             bytes[..14].copy_from_slice(&head);
-            if let Some(record) = BlockRecord::decode(&bytes) {
+            if let Some(record) = BlockRecord::decode(&bytes).filter(|_| head != [0; 14]) {
                 prop_assert_eq!(&record.encode()[..14], &head);
             }
+        }
+
+        #[test]
+        fn a_record_never_tells_more_durable_than_there_was(
+            pages in 0..70_000u32, behind in 0..70_000u32,
+        ) {
+            let record = BlockRecord { write_pointer: pages + behind, ..BlockRecord::FRESH };
+            let told = record.with_durable(pages).pages_durable();
+            prop_assert!(told <= pages);
+            prop_assert!(pages == 0 || behind > 1 << 13 || told + behind >= pages, "{} of {}", told, pages);
         }
 
         #[test]
@@ -185,7 +230,6 @@ mod tests {
         let bytes = [1, 2, 3, 4, 5, 0, 0, 0, 255, 255, 255, 255, 9, 2];
         assert_eq!(record.encode()[..14], bytes);
         assert_eq!(record.encode()[14..], (flash::crc(&bytes) as u16).to_le_bytes());
-        assert_eq!(BlockRecord::decode(&[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0]), None);
-        assert_eq!(size_of::<BlockRecord>(), BlockRecord::BYTES);
+        assert_eq!(BlockRecord::decode(&[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 128, 0, 0]), None);
     }
 }

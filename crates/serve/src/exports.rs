@@ -28,10 +28,11 @@ pub(crate) fn offer(found: &Found, split: Split, config: &Config) -> Result<Offe
 
 fn volumes(volumes: Vec<Volume>, config: &Config) -> Result<Offer, ServeError> {
     let mut offer = Offer { volumes: Vec::new(), exports: Vec::new(), exported: Vec::new() };
-    for (index, volume) in volumes.into_iter().enumerate() {
+    for (index, mut volume) in volumes.into_iter().enumerate() {
         let options = &config.device.volumes[index];
         let mut export = nbd::Export::new(volume.name.clone(), volume.blocks * BLOCK_BYTES as u64);
-        export.read_only = volume.read_only || options.read_only || config.ftl.read_only;
+        volume.read_only |= options.read_only || config.ftl.read_only;
+        export.read_only = volume.read_only;
         offer.add(volume, export, index as u8 % config.ftl.handles)?;
     }
     Ok(offer)

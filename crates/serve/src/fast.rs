@@ -4,7 +4,7 @@
 //! tier any more, and only then do the shards close it. So whatever ends the server in between, the
 //! next start finds the device with its fast tier or without, and all of its data either way.
 
-use crate::device::Device;
+use crate::device::{Device, DeviceError};
 use crate::server::Control;
 use crate::shard::Message;
 use std::path::PathBuf;
@@ -45,8 +45,8 @@ impl FastControl {
     }
 
     /// The shards have ended well, and nothing of the device is left open.
-    pub(crate) fn closed(&self) {
-        self.device().close();
+    pub(crate) fn closed(&self) -> Result<(), DeviceError> {
+        self.device().close()
     }
 
     /// How far a detach is.

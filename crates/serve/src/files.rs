@@ -3,7 +3,9 @@
 //! be read whole.
 //!
 //! Invariants: what is opened is a plain file (or, where that is meant, a disk), looked at before and
-//! after; opening never waits; what is read whole has a bound.
+//! after; opening never waits; what is read whole has a bound. Files that are Weir's own, which it
+//! makes and writes by names that it chose, are never followed through a link: whoever may put one into
+//! a folder would have any file of the server's user written. Names that people give may be links.
 
 use std::fs::{File, FileType, OpenOptions};
 use std::io::{self, Read, Write};
@@ -15,11 +17,19 @@ use std::path::Path;
 /// have a few KiB.
 pub const TEXT_BYTES_MAX: u64 = 1 << 20;
 
-/// Opens a plain file, or makes one if `options` say so.
+/// Opens a plain file of Weir's own, or makes one if `options` say so.
+///
+/// # Errors
+/// It is something else, a link included, or what the system says.
+pub fn open(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
+    open_with(path, options, 0)
+}
+
+/// Opens a plain file that a person named.
 ///
 /// # Errors
 /// It is something else, or what the system says.
-pub fn open(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
+pub fn open_named(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     open_checked(path, options, 0, FileType::is_file, "is no plain file")
 }
 
@@ -32,11 +42,12 @@ pub fn open_or_disk(path: &Path, options: &mut OpenOptions, flags: i32) -> io::R
     open_checked(path, options, flags, meant, "is neither a plain file nor a disk")
 }
 
-/// The same for a plain file only.
+/// The same for a plain file of Weir's own only.
 ///
 /// # Errors
 /// As [`open`].
 pub fn open_with(path: &Path, options: &mut OpenOptions, flags: i32) -> io::Result<File> {
+    let flags = flags | libc::O_NOFOLLOW;
     open_checked(path, options, flags, FileType::is_file, "is no plain file")
 }
 
@@ -61,7 +72,7 @@ pub fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
 /// # Errors
 /// It is something else or larger, or what the system says.
 pub fn read(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
-    read_bounded(open(path, OpenOptions::new().read(true))?, bytes_max)
+    read_bounded(open_named(path, OpenOptions::new().read(true))?, bytes_max)
 }
 
 /// Reads the text of a plain file, if it is no larger than texts are.
@@ -105,8 +116,9 @@ fn open_checked(
         true => Ok(()),
         false => Err(invalid(format!("{refusal}, but {}", words(kind)))),
     };
+    let follows = flags & libc::O_NOFOLLOW == 0;
     // Before: to open some things is to use them.
-    if let Ok(there) = path.metadata() {
+    if let Ok(there) = if follows { path.metadata() } else { path.symlink_metadata() } {
         check(there.file_type())?;
     }
     let file = options.custom_flags(flags | libc::O_NONBLOCK).open(path)?;
@@ -132,6 +144,7 @@ fn words(kind: FileType) -> &'static str {
         kind if kind.is_socket() => "a socket",
         kind if kind.is_char_device() => "a device node",
         kind if kind.is_block_device() => "a disk",
+        kind if kind.is_symlink() => "a link",
         _ => "a file",
     }
 }
@@ -161,24 +174,46 @@ mod tests {
         std::os::unix::fs::symlink("fifo", folder.join("link")).unwrap();
         let all: [fn(&mut OpenOptions) -> &mut OpenOptions; 3] =
             [|o| o.read(true), |o| o.read(true).write(true), |o| o.write(true).create(true)];
-        for (name, said) in [
-            ("fifo", "a pipe"),
-            ("link", "a pipe"),
-            ("socket", "a socket"),
-            ("", "a folder"),
-            ("/dev/null", "a device node"),
-            ("/dev/tty", "a device node"),
-            ("loop", ""),
+        for (name, own, named) in [
+            ("fifo", "a pipe", "a pipe"),
+            ("link", "a link", "a pipe"),
+            ("socket", "a socket", "a socket"),
+            ("", "a folder", "a folder"),
+            ("/dev/null", "a device node", "a device node"),
+            ("/dev/tty", "a device node", "a device node"),
+            ("loop", "a link", ""),
         ] {
             let path = folder.join(name);
             for options in all {
                 let error = open(&path, options(&mut OpenOptions::new())).unwrap_err();
-                assert!(error.to_string().contains(said), "{name}: {error}");
+                assert!(error.to_string().contains(own), "{name}: {error}");
+                let error = open_named(&path, options(&mut OpenOptions::new())).unwrap_err();
+                assert!(error.to_string().contains(named), "{name}: {error}");
                 let error = open_or_disk(&path, options(&mut OpenOptions::new()), 0).unwrap_err();
-                assert!(error.to_string().contains(said), "{name}: {error}");
+                assert!(error.to_string().contains(named), "{name}: {error}");
             }
             assert!(read_text(&path).is_err(), "{name}");
         }
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn a_link_in_place_of_a_file_of_ours_is_not_followed_and_one_that_is_named_is() {
+        let folder = folder("links");
+        let (precious, link) = (folder.join("precious"), folder.join("link"));
+        std::fs::write(&precious, "precious").unwrap();
+        std::os::unix::fs::symlink("precious", &link).unwrap();
+        std::os::unix::fs::symlink("nothing", folder.join("dangling")).unwrap();
+        let write = || OpenOptions::new().read(true).write(true).create(true).clone();
+        for name in ["link", "dangling"] {
+            let path = folder.join(name);
+            assert!(open(&path, &mut write()).unwrap_err().to_string().contains("a link"));
+            assert!(open_with(&path, &mut write(), libc::O_DSYNC).is_err(), "{name}");
+            assert!(create(&path).is_err() && super::write(&path, b"x").is_err(), "{name}");
+        }
+        assert!(!folder.join("nothing").exists(), "nothing was made through a link");
+        assert_eq!(read_text(&link).unwrap(), "precious");
+        assert!(open_named(&link, OpenOptions::new().read(true)).is_ok());
         std::fs::remove_dir_all(folder).unwrap();
     }
 

@@ -11,6 +11,7 @@ pub mod config;
 mod data;
 mod descriptors;
 pub mod device;
+mod doors;
 mod exports;
 mod fast;
 #[cfg(test)]

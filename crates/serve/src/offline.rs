@@ -50,8 +50,7 @@ pub fn format(options: &DeviceOptions, settings: &Settings) -> Result<(), Device
         stopped.map_err(failed)?;
     }
     device.commit()?;
-    device.close();
-    Ok(())
+    device.close()
 }
 
 /// Mounts a device, hands its shards to `look`, and, unless only reading, stops them cleanly.
@@ -91,15 +90,30 @@ fn with_opened<T>(
     let settings = device::core_settings(device.raw.as_ref(), settings).with_read_only(read_only);
     let media = std::mem::take(&mut device.media);
     let settings = settings.of_shard(media.len());
-    let device = std::rc::Rc::new(device);
-    let mut shards = Vec::new();
+    let mut started = Vec::new();
     for (shard, medium) in media.into_iter().enumerate() {
         let failed = |reason| DeviceError::Mount { shard, reason };
         let mut ring = ring().map_err(failed)?;
-        let started = start_engine(medium, None, settings.clone(), &mut ring);
-        let (engine, now, report) = started.map_err(failed)?;
-        shards.push(Offline { ring, engine, now, report, device: device.clone() });
+        let (engine, now, report) =
+            start_engine(medium, None, settings.clone(), &mut ring).map_err(failed)?;
+        started.push((ring, engine, now, report));
     }
+    let sizes = started.iter().map(|(.., report)| report.logical_blocks);
+    match device.contradicted(sizes) {
+        // Who only looks is told, and may look.
+        Some(contradicted) if read_only => device.impair(contradicted.to_string()),
+        Some(contradicted) => {
+            started.into_iter().for_each(|(mut ring, engine, ..)| ring.free(engine));
+            return Err(contradicted);
+        }
+        None => {}
+    }
+    let device = std::rc::Rc::new(device);
+    let offline = |(ring, engine, now, report)| {
+        let device = device.clone();
+        Offline { ring, engine, now, report, device }
+    };
+    let mut shards: Vec<Offline> = started.into_iter().map(offline).collect();
     let result = look(&mut shards);
     for (shard, offline) in shards.iter_mut().enumerate().filter(|_| !read_only) {
         stop_engine(&mut offline.engine, &mut offline.ring, &mut offline.now)
@@ -107,7 +121,7 @@ fn with_opened<T>(
     }
     drop(shards);
     if let (false, Some(mut device)) = (read_only, std::rc::Rc::into_inner(device)) {
-        device.close();
+        device.close()?;
     }
     Ok(result)
 }
@@ -163,6 +177,7 @@ impl Offline {
             buffer_bytes: 0,
             wear: Vec::new(),
             fenced: false,
+            lacks_room: false,
             slow_requests: 0,
             destage_bytes_per_sec: 0,
             driver: self.ring.report().clone(),

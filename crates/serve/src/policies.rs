@@ -120,7 +120,7 @@ impl Plugins {
 pub fn read_module(file: &std::path::Path) -> Result<Vec<u8>, String> {
     use std::io::Read;
     let shown = file.display();
-    let open = crate::files::open(file, std::fs::File::options().read(true));
+    let open = crate::files::open_named(file, std::fs::File::options().read(true));
     let mut bytes = Vec::new();
     // One byte more than is taken, so that what is too large is found so.
     open.map_err(|error| format!("{shown}: {error}"))?

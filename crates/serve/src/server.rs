@@ -4,9 +4,9 @@
 //! when all have mounted do clients get in. Dropping a [`Server`] shuts it down.
 
 use crate::compiler::Compiler;
-use crate::config::{Config, Listen};
-use crate::descriptors::{self, Clients};
-use crate::device::{Device, DeviceError, KeptCounts, Mode, Volume};
+use crate::config::Config;
+use crate::device::{Device, DeviceError, KeptCounts, Kind, Mode, Volume};
+use crate::doors::{Doors, clients_max};
 use crate::exports::{self, Offer};
 use crate::fast::FastControl;
 use crate::http;
@@ -19,7 +19,7 @@ use crate::shard::{
     AnyCore, Clock, CoreFormat, CoreSettings, Engine, IdList, IdRequest, Mailbox, Message,
     Milestone, PolicySwitch, RawShape, Shard, ShardError, ShardStatus, Shared, UnitBlocks,
 };
-use crate::sockets::{self, Access, SocketFile, Speaks};
+use crate::sockets::SocketFile;
 use crate::tls::{self, TlsError};
 use flash::Instant;
 use ftl::policy::stream::Shape;
@@ -29,7 +29,7 @@ use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
@@ -65,6 +65,8 @@ pub enum ServeError {
     Plugin(String),
     /// Another server has opened the device.
     Lost(String),
+    /// The device's files do not say that it was stopped well.
+    NotClosed(DeviceError),
     /// The system allows too few open files.
     Descriptors(String),
     /// A shard has no way to the kernel.
@@ -89,6 +91,9 @@ impl fmt::Display for ServeError {
             Self::Device(error) => error.fmt(f),
             Self::Listen { address, reason } => write!(f, "{address}: {reason}"),
             Self::Tls(error) => error.fmt(f),
+            Self::NotClosed(error) => {
+                write!(f, "the device could not be marked as stopped well: {error}")
+            }
             Self::System { doing, error } => write!(f, "cannot {doing}: {error}"),
             Self::Volumes(reason)
             | Self::Plugin(reason)
@@ -190,17 +195,23 @@ impl Server {
         let mut device = open_or_make(config)?;
         let media = std::mem::take(&mut device.media);
         let formats = std::mem::take(&mut device.formats);
-        let config = &to_be_read(config, &device);
+        let config = &to_be_read(config, &device, device.impaired());
         let settings = config.device.core_settings(&config.ftl);
         let settings = settings.with_read_only(config.ftl.read_only);
         let mut mounted = mount_all(media, formats, (&settings, config.driver))?;
+        let sizes = mounted.iter().map(|mounted| mounted.found.report.logical_blocks);
+        if let Some(contradicted) = device.contradicted(sizes) {
+            return Err(contradicted.into());
+        }
         device.commit()?;
+        let refused = refused(&mounted, config);
+        let config = &to_be_read(config, &device, &refused);
         let restart = Restart {
             cold: device.cold().map(Into::into),
             took_ms: begun.elapsed().as_millis() as u64,
             kept_bytes: device.kept().map_or(0, |(_, bytes)| bytes),
             counts: counts(&mounted),
-            impaired: device.impaired().to_vec(),
+            impaired: [device.impaired(), &refused].concat(),
         };
         tracing::info!("{restart}");
         log_drivers(&mounted);
@@ -283,7 +294,7 @@ impl Server {
         }
         self.http = None;
         if result.is_ok() {
-            self.fast.closed();
+            result = self.fast.closed().map_err(ServeError::NotClosed);
         }
         self.sockets.clear();
         result
@@ -408,22 +419,37 @@ impl Control {
 }
 
 fn open_or_make(config: &Config) -> Result<Device, DeviceError> {
-    if !Device::exists(&config.device.kind) {
+    let in_memory = matches!(config.device.kind, Kind::Memory { .. });
+    // To make one would be to write: what is to be looked at must be there.
+    if !Device::exists(&config.device.kind) && (in_memory || !config.ftl.read_only) {
         return Device::create(&config.device, &config.ftl);
     }
-    let device = Device::open_as(&config.device, &config.ftl, Mode::ReadWrite)?;
+    let mode = if config.ftl.read_only { Mode::ReadOnly } else { Mode::ReadWrite };
+    let device = Device::open_as(&config.device, &config.ftl, mode)?;
     device.expect_mode(&config.device)?;
     Ok(device)
 }
 
-/// The config, and that nothing is written where nothing may be.
-fn to_be_read(config: &Config, device: &Device) -> Config {
+/// The config, and that nothing is written where nothing may be, for these reasons.
+fn to_be_read(config: &Config, device: &Device, impaired: &[String]) -> Config {
     let mut config = config.clone();
-    for why in device.impaired() {
+    for why in impaired {
         tracing::warn!("{}: READ-ONLY: {why}", device.places().0);
         config.ftl.read_only = true;
     }
     config
+}
+
+/// Why shards that could be written are mounted to be read only: what damage left of them is told in full
+/// by the warnings of each.
+fn refused(mounted: &[Mounted], config: &Config) -> Vec<String> {
+    let shards: Vec<_> =
+        (0..mounted.len()).filter(|&shard| mounted[shard].found.read_only).collect();
+    let told = config.ftl.read_only || shards.is_empty();
+    let name = |shard: &usize| format!("shard {shard}");
+    let names: Vec<_> = shards.iter().map(name).collect();
+    let why = || format!("damage left blocks that are refused in {}", names.join(", "));
+    (!told).then(why).into_iter().collect()
 }
 
 type Go = (Arc<Shared>, Vec<OwnedFd>);
@@ -437,6 +463,8 @@ pub(crate) struct Found {
     pub kept: KeptCounts,
     /// The shape of raw units, if these are.
     pub raw: Option<RawShape>,
+    /// Nothing may be written, whoever wants that so.
+    pub read_only: bool,
 }
 
 /// A shard that has mounted and waits to serve.
@@ -479,9 +507,13 @@ fn mount_all(
     for (shard, (report, go, thread)) in starting.into_iter().enumerate() {
         match report.recv() {
             Ok(Ok(found)) => {
-                let rebuilt = found.report.rebuilt.map(|rebuilt| rebuilt.to_string());
-                for what in found.report.damage().into_iter().chain(rebuilt) {
+                if let Some(what) = found.report.damage() {
                     tracing::warn!(shard, "{what}");
+                }
+                match &found.report.rebuilt {
+                    Some(rebuilt) if rebuilt.is_damage() => tracing::warn!(shard, "{rebuilt}"),
+                    Some(rebuilt) => tracing::info!(shard, "{rebuilt}"),
+                    None => {}
                 }
                 mounted.push(Mounted { found, go, thread });
             }
@@ -550,7 +582,8 @@ fn shard_thread(
     };
     let kept = engine.medium.end_mount();
     let (raw, driver) = (engine.raw_shape(), ring.report().clone());
-    report.send(Ok(Found { driver, report: mounted, kept, raw })).ok();
+    let read_only = engine.core.is_read_only();
+    report.send(Ok(Found { driver, report: mounted, kept, raw, read_only })).ok();
     let Ok((shared, listeners)) = go.recv() else {
         // No word: another shard could not mount, or the volumes do not fit.
         ring.free(engine);
@@ -702,97 +735,4 @@ fn share(
 fn busy_poll_ns(config: &Config, shards: usize) -> u64 {
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     if processors > shards { config.nbd.busy_poll_ns } else { 0 }
-}
-
-/// What is bound before anything else is touched.
-struct Doors {
-    nbd: Vec<OwnedFd>,
-    nbd_addresses: Vec<String>,
-    http: http::Listeners,
-    /// Removed at the end.
-    files: Vec<SocketFile>,
-}
-
-impl Doors {
-    /// Binds all sockets: an address in use is found before a device is touched.
-    fn bind(config: &Config) -> Result<Self, ServeError> {
-        let mut doors = Self {
-            nbd: Vec::new(),
-            nbd_addresses: Vec::new(),
-            http: http::Listeners::default(),
-            files: Vec::new(),
-        };
-        for listen in &config.nbd.listen {
-            let (listener, address) = match listen {
-                Listen::Unix(path, access) => {
-                    let listener = doors.bind_unix(path, *access, Speaks::First)?;
-                    (listener, format!("nbd+unix:///?socket={}", path.display()))
-                }
-                Listen::Tcp(address) => {
-                    let (listener, bound) = bind_tcp(*address, address.to_string(), "")?;
-                    (listener, format!("nbd://{bound}/"))
-                }
-            };
-            doors.nbd.push(listener);
-            doors.nbd_addresses.push(address);
-        }
-        if let Some(control) = &config.control {
-            let asked = Speaks::WhenAsked("HEAD / HTTP/1.0\r\n\r\n");
-            doors.http.control = Some(doors.bind_unix(&control.path, control.access, asked)?);
-        }
-        if let Some(http) = &config.http {
-            let named = format!("http://{}", http.address);
-            doors.http.tcp = Some(bind_tcp(http.address, named, " in [http]")?);
-        }
-        Ok(doors)
-    }
-
-    fn bind_unix(
-        &mut self,
-        path: &Path,
-        access: Access,
-        speaks: Speaks,
-    ) -> Result<OwnedFd, ServeError> {
-        let (listener, file) = sockets::listen_unix(path, access, speaks)
-            .map_err(|reason| ServeError::Listen { address: path.display().to_string(), reason })?;
-        self.files.push(file);
-        Ok(listener)
-    }
-}
-
-fn bind_tcp(
-    address: SocketAddr,
-    named: String,
-    place: &str,
-) -> Result<(OwnedFd, SocketAddr), ServeError> {
-    sockets::listen_tcp(address).map_err(|error| ServeError::Listen {
-        address: named,
-        reason: format!("cannot listen: {error}: choose another address or port{place}"),
-    })
-}
-
-/// How many clients of each kind there may be, within the descriptors that are left.
-fn clients_max(config: &Config) -> Result<Clients, ServeError> {
-    let system = |doing| move |error| ServeError::System { doing, error };
-    let wanted = Clients {
-        nbd: config.nbd.clients_max,
-        http: config.http.as_ref().map_or(0, |http| http.clients_max),
-        control: config.control.as_ref().map_or(0, |control| control.clients_max),
-    };
-    let limit = descriptors::raise_limit().map_err(system("ask for the limit of open files"))?;
-    let used = descriptors::used().map_err(system("count the open files"))?;
-    let granted =
-        wanted.within(limit, used).map_err(|few| ServeError::Descriptors(few.to_string()))?;
-    if granted != wanted {
-        let Clients { nbd, http, control } = granted;
-        tracing::warn!(
-            limit,
-            used,
-            nbd,
-            http,
-            control,
-            "the limit of open files allows fewer clients than the config"
-        );
-    }
-    Ok(granted)
 }

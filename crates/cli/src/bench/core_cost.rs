@@ -419,7 +419,7 @@ impl Medium {
                 let own = self.own.as_ref().filter(|_| into.is_none());
                 let own = own.and_then(|own| own.get(&slot.0));
                 let bytes = own.map(|bytes| &bytes[..]);
-                let slots = [SlotRead { status, oob: cell.oob, crc, bytes }];
+                let slots = [SlotRead { status, oob: cell.oob, crc, bytes, durable: false }];
                 complete(ftl, now, Completion::Read { tag, slots: Ok(&slots) });
             }
             Command::Program { tag, .. } => {

@@ -8,6 +8,8 @@ use std::fs;
 use std::os::unix::fs::FileExt;
 
 const BLOCK: usize = flash::BLOCK_BYTES;
+/// Of NBD's transmission flags: the export is read-only.
+const FLAG_READ_ONLY: u16 = 1 << 1;
 
 #[test]
 fn a_clean_device_checks_clean_and_a_flipped_bit_is_found() {
@@ -77,6 +79,9 @@ fn blocks_that_may_be_old_are_refused_until_their_owner_asks_for_them() {
         assert!(read.is_err(), "nobody knows whether block {lba} is as it was found");
     }
     assert!(client.try_write(0, &image[..BLOCK]).is_err(), "looking changes nothing");
+    let told = "clients are told that nothing can be written, and nothing is unflushed";
+    assert!(client.flags & FLAG_READ_ONLY != 0, "{told}: {:#x}", client.flags);
+    client.flush();
     let status = said(&weir(&["status", "--data", data]));
     assert!(status.contains("--salvage"), "the warning names the way out: {status}");
     server.terminate();
@@ -127,6 +132,8 @@ fn a_damaged_record_of_a_block_is_named_and_all_that_is_sound_is_served() {
     let mut client = server.connect();
     assert!(client.read(0, image.len() as u32) == image, "no page is hidden");
     assert!(client.try_write(0, &image[..BLOCK]).is_err(), "looking changes nothing");
+    assert!(client.flags & FLAG_READ_ONLY != 0, "{:#x}", client.flags);
+    client.flush();
     server.terminate();
 }
 

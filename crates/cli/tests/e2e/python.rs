@@ -1,6 +1,6 @@
 //! Python with libnbd: the finer points of the protocol, seen through a library that checks them.
 
-use crate::scratch::Scratch;
+use crate::scratch::{Scratch, Tmpfs};
 use crate::server::{SMALL, Server};
 use crate::tools::{root_and, run};
 
@@ -193,26 +193,14 @@ assert h.pread(B, end - B) == b"e" * B
     server.terminate();
 }
 
-/// Unmounts when the test ends, however it ends.
-struct Tmpfs(std::path::PathBuf);
-
-impl Drop for Tmpfs {
-    fn drop(&mut self) {
-        std::process::Command::new("umount").arg("-l").arg(&self.0).status().ok();
-    }
-}
-
 #[test]
 fn a_full_disk_below_is_told_and_nothing_is_lost() {
     if !root_and("a full disk below", "/proc/mounts") {
         return;
     }
     let scratch = Scratch::new("pyfull");
-    let data = scratch.data();
-    std::fs::create_dir_all(&data).unwrap();
-    let folder = data.to_string_lossy().into_owned();
-    run("mount", &["-t", "tmpfs", "-o", "size=48m", "tmpfs", &folder]);
-    let mounted = Tmpfs(data);
+    let folder = scratch.data().to_string_lossy().into_owned();
+    let mounted = Tmpfs::new(&scratch.data(), "size=48m");
     let server = Server::start(&scratch, &["--profile", "instant", "--capacity", "256MiB"]);
     let script = r#"
 M = 1 << 20
@@ -231,7 +219,7 @@ assert full, "48 MiB hold 96"
 assert h.pread(4 * M, 12 * M) == b"a" * (4 * M)
 "#;
     python(&server.uri(), script);
-    run("mount", &["-o", "remount,size=256m", &folder]);
+    mounted.remount("size=256m");
     let script = r#"
 import time
 M = 1 << 20

@@ -203,7 +203,7 @@ fn a_device_is_opened_in_the_mode_it_was_made_with_or_refused() {
     let description = format!("{data}/device.toml");
     let text = std::fs::read_to_string(&description).unwrap();
     let (head, rest) = text.split_once("[raw]").unwrap();
-    let rest = &rest[rest.find("[layout]").unwrap()..];
+    let rest = &rest[rest.find("[layout]").unwrap()..rest.find("# crc32c").unwrap()];
     std::fs::write(&description, format!("{head}{rest}")).unwrap();
     let check = weir(&["check", "--data", data]);
     assert_eq!(check.status.code(), Some(2), "{}", said(&check));

@@ -1,6 +1,7 @@
 //! A directory that one test owns. It goes away with the test, and stays when the test fails: its
 //! logs and device files are the evidence.
 
+use crate::tools::run;
 use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -53,6 +54,31 @@ impl Drop for Scratch {
         } else {
             let _ = std::fs::remove_dir_all(&self.path);
         }
+    }
+}
+
+/// A file system in memory. It goes away when the test ends, however it ends.
+pub struct Tmpfs(PathBuf);
+
+impl Tmpfs {
+    /// Makes one at `path`, with these options. It takes root.
+    pub fn new(path: &Path, options: &str) -> Self {
+        fs::create_dir_all(path).expect("a folder to mount at");
+        let shown = path.to_str().expect("scratch paths are UTF-8");
+        run("mount", &["-t", "tmpfs", "-o", options, "tmpfs", shown]);
+        Self(path.to_owned())
+    }
+
+    /// Changes its options.
+    pub fn remount(&self, options: &str) {
+        let shown = self.0.to_str().expect("scratch paths are UTF-8");
+        run("mount", &["-o", &format!("remount,{options}"), shown]);
+    }
+}
+
+impl Drop for Tmpfs {
+    fn drop(&mut self) {
+        std::process::Command::new("umount").arg("-l").arg(&self.0).status().ok();
     }
 }
 

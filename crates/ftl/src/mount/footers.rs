@@ -78,7 +78,7 @@ impl Ftl {
 
     /// Whether the slot is padding of the checkpoint's time.
     fn is_seal(&self, mount: &Mount, slot: SlotId, read: &SlotRead<'_>) -> bool {
-        let readable = matches!(read.status, SlotStatus::Ok | SlotStatus::Corrected(_));
+        let readable = read.is_readable();
         let header = decode_header(&read.oob, slot, self.uuid_crc).filter(|_| readable);
         header.is_some_and(|header| {
             header.kind == Kind::Pad

@@ -22,6 +22,7 @@ mod wear;
 use flash::{BlockId, Instant, Random};
 use profile::Profile;
 use std::mem::replace;
+pub(crate) use unit::spread;
 
 pub use age_adaptive::AgeAdaptive;
 pub use chosen::{Chosen, Fault, FaultKind};

@@ -24,6 +24,12 @@ impl UnitPolicy for ShortestQueue {
     }
 }
 
+/// Fewest appends waiting; among equals the next after the last. For a fast tier: what follows one another
+/// lies apart, so that no damage takes a slot together with what vouches for it.
+pub(crate) fn spread(units: &[UnitView], page: &PageView) -> usize {
+    least(units, |view| (view.appends_waiting, view.unit <= page.last, view.unit))
+}
+
 /// The next unit after the last, whatever its queue.
 #[derive(Clone, Copy, Debug)]
 pub struct RoundRobin;

@@ -34,6 +34,8 @@ pub(crate) struct Block {
     pub used: Use,
     /// The medium says it is bad. It may still hold what is wanted.
     pub failing: bool,
+    /// The host emptied it before a record of this mount was durable.
+    pub emptied: bool,
 }
 
 /// What a unit does in order.

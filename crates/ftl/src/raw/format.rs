@@ -6,7 +6,7 @@
 
 use crate::api::MountError;
 use crate::format::{sum_matches, u32_at, u64_at};
-use flash::{BLOCK_BYTES, BlockId, Oob, SlotId, SlotRead, SlotStatus, crc, crc_append};
+use flash::{BLOCK_BYTES, BlockId, Oob, SlotId, SlotRead, crc, crc_append};
 
 /// Version of the on-flash format of raw units.
 pub const RAW_VERSION: u16 = 1;
@@ -71,7 +71,7 @@ pub fn decode_raw_header(
 
 /// The header of a slot that a read returned; `None` unless it is sound.
 pub(crate) fn header_of(read: &SlotRead<'_>, slot: SlotId, uuid_crc: u32) -> Option<RawHeader> {
-    let readable = matches!(read.status, SlotStatus::Ok | SlotStatus::Corrected(_));
+    let readable = read.is_readable();
     decode_raw_header(&read.oob, slot, uuid_crc, read.crc).filter(|_| readable)
 }
 
@@ -89,6 +89,11 @@ pub(crate) fn decode_record_oob(
 ) -> Option<u64> {
     let sound = u32_at(oob, 0) == header_crc(oob, slot, uuid_crc, data_crc);
     (sound && oob[14] == KIND_RECORD).then(|| u64_at(oob, 8) & crate::format::MASK_48)
+}
+
+/// Whether a slot holds something of the device, whatever that is.
+pub(crate) fn is_sound(oob: &Oob, slot: SlotId, uuid_crc: u32, data_crc: u32) -> bool {
+    u32_at(oob, 0) == header_crc(oob, slot, uuid_crc, data_crc)
 }
 
 fn seal(raw_block: u32, word: u64, tag: u128, slot: SlotId, uuid_crc: u32, data_crc: u32) -> Oob {
@@ -137,10 +142,74 @@ pub struct LaneRecord {
     pub label: Vec<u8>,
     /// Blocks whose content counts no more if it has this sequence.
     pub dead: Vec<(BlockId, u64)>,
-    /// If `clean`: raw blocks that may be written on, and the pages they have.
-    pub open: Vec<(u32, u32)>,
+    /// Raw blocks that hold something and are not whole. Where `names_all` is off: if `clean`, some of
+    /// those that may be written on.
+    pub open: Vec<Named>,
+    /// `open` names all of them: a raw block whose sequence is below `sequence_next`, and which is neither
+    /// named nor dead, was whole when the record was made.
+    pub names_all: bool,
+    /// By raw block the mark of its sequence, see [`mark_of`]; 0 if it was erased. Empty where there is no
+    /// room for that.
+    pub marks: Vec<u16>,
+    /// Bytes of a mark: 1 or 2, or 0 if there are none.
+    pub mark_bytes: u8,
 }
 
+/// A raw block that is named by a lane record.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Named {
+    /// Counted within the lane.
+    pub raw_block: u32,
+    /// That may be read.
+    pub pages: u32,
+    /// What more there is to know of it.
+    pub state: NamedState,
+}
+
+/// What a lane record says of a raw block that is not whole.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum NamedState {
+    /// After a clean shutdown it may be written on.
+    Open,
+    /// It must be erased before it is written, or was being written.
+    Torn,
+    /// Likewise, and blocks of it are lost: their pages cannot be read.
+    Lost,
+}
+
+// An older version compares the pages with those that it finds, so that these bits say "torn" to it.
+const NAMED_TORN: u32 = 1 << 31;
+const NAMED_LOST: u32 = 1 << 30;
+
+impl Named {
+    fn word(self) -> u32 {
+        self.pages
+            | match self.state {
+                NamedState::Open => 0,
+                NamedState::Torn => NAMED_TORN,
+                NamedState::Lost => NAMED_TORN | NAMED_LOST,
+            }
+    }
+
+    fn of_words(raw_block: u32, word: u32) -> Self {
+        let state = match (word & NAMED_TORN != 0, word & NAMED_LOST != 0) {
+            (false, false) => NamedState::Open,
+            (true, true) => NamedState::Lost,
+            _ => NamedState::Torn,
+        };
+        Self { raw_block, pages: word & !(NAMED_TORN | NAMED_LOST), state }
+    }
+}
+
+/// What tells one write of a raw block from those before and after it, in so many bytes; never 0.
+pub(crate) fn mark_of(sequence: u64, bytes: u8) -> u16 {
+    let marks = (1u64 << (8 * bytes)) - 1;
+    (1 + sequence % marks) as u16
+}
+
+const FLAG_FORMATTED: u8 = 1;
+const FLAG_CLEAN: u8 = 2;
+const FLAG_NAMES_ALL: u8 = 4;
 const MAGIC: &[u8; 8] = b"WeirRawU";
 const LABEL_AT: usize = 96;
 
@@ -160,6 +229,13 @@ impl LaneRecord {
         (BLOCK_BYTES - 4 - LABEL_AT - self.label.len() - 12 * self.dead.len()) / 8
     }
 
+    /// Bytes that a mark of each raw block may have beside what else there is; 0 if there is no room.
+    pub fn mark_bytes_max(&self) -> u8 {
+        let used = self.label.len() + 12 * self.dead.len() + 8 * self.open.len();
+        let room = BLOCK_BYTES - 4 - LABEL_AT - used;
+        (room / (self.raw_blocks as usize).max(1)).min(2) as u8
+    }
+
     /// The 4096 bytes of the record; see docs/formats.md.
     ///
     /// # Panics
@@ -170,7 +246,14 @@ impl LaneRecord {
         bytes[0..8].copy_from_slice(MAGIC);
         bytes[8..10].copy_from_slice(&RAW_VERSION.to_le_bytes());
         bytes[10..12].copy_from_slice(&(self.label.len() as u16).to_le_bytes());
-        bytes[12] = u8::from(self.formatted) | u8::from(self.clean) << 1;
+        for (set, flag) in [
+            (self.formatted, FLAG_FORMATTED),
+            (self.clean, FLAG_CLEAN),
+            (self.names_all, FLAG_NAMES_ALL),
+        ] {
+            bytes[12] |= if set { flag } else { 0 };
+        }
+        bytes[13] = self.mark_bytes;
         bytes[16..32].copy_from_slice(&self.uuid.to_le_bytes());
         let words = self.shape.into_iter().chain([self.gang, self.raw_blocks, self.lane]);
         for (at, value) in (32..).step_by(4).zip(words) {
@@ -188,11 +271,17 @@ impl LaneRecord {
             bytes[at + 4..at + 12].copy_from_slice(&sequence.to_le_bytes());
             at += 12;
         }
-        for &(raw_block, pages) in &self.open {
-            bytes[at..at + 4].copy_from_slice(&raw_block.to_le_bytes());
-            bytes[at + 4..at + 8].copy_from_slice(&pages.to_le_bytes());
+        for named in &self.open {
+            bytes[at..at + 4].copy_from_slice(&named.raw_block.to_le_bytes());
+            bytes[at + 4..at + 8].copy_from_slice(&named.word().to_le_bytes());
             at += 8;
         }
+        let width = usize::from(self.mark_bytes);
+        for mark in &self.marks {
+            bytes[at..at + width].copy_from_slice(&mark.to_le_bytes()[..width]);
+            at += width;
+        }
+        assert!(at <= BLOCK_BYTES - 4, "the marks fit the record");
         let sum = crc(&bytes[..BLOCK_BYTES - 4]);
         bytes[BLOCK_BYTES - 4..].copy_from_slice(&sum.to_le_bytes());
         bytes
@@ -210,15 +299,22 @@ impl LaneRecord {
         let label_bytes = usize::from(u16::from_le_bytes([bytes[10], bytes[11]]));
         let (dead, open) = (u32_at(bytes, 88) as usize, u32_at(bytes, 92) as usize);
         let room = BLOCK_BYTES - 4 - LABEL_AT;
+        let raw_blocks = u32_at(bytes, 52) as usize;
+        let mark_bytes = if bytes[13] <= 2 { bytes[13] } else { 0 };
+        let width = usize::from(mark_bytes);
         if label_bytes > RAW_LABEL_BYTES_MAX
             || dead > room / 12
             || open > room / 8
             || label_bytes + 12 * dead + 8 * open > room
+            || width > 0 && raw_blocks > (room - label_bytes - 12 * dead - 8 * open) / width
         {
             return None;
         }
         let dead_at = LABEL_AT + label_bytes;
         let open_at = dead_at + 12 * dead;
+        let marks_at = open_at + 8 * open;
+        let marks =
+            bytes[marks_at..].chunks(width.max(1)).take(if width > 0 { raw_blocks } else { 0 });
         Some(Ok(Self {
             uuid: u128::from(u64_at(bytes, 16)) | u128::from(u64_at(bytes, 24)) << 64,
             shape: std::array::from_fn(|i| u32_at(bytes, 32 + 4 * i)),
@@ -228,15 +324,21 @@ impl LaneRecord {
             number: u64_at(bytes, 64),
             sequence_next: u64_at(bytes, 72),
             generation: u64_at(bytes, 80),
-            formatted: bytes[12] & 1 != 0,
-            clean: bytes[12] & 2 != 0,
+            formatted: bytes[12] & FLAG_FORMATTED != 0,
+            clean: bytes[12] & FLAG_CLEAN != 0,
+            names_all: bytes[12] & FLAG_NAMES_ALL != 0,
+            marks: marks
+                .map(|mark| mark.iter().rev().fold(0, |all, &it| all << 8 | u16::from(it)))
+                .collect(),
+            mark_bytes,
             label: bytes[LABEL_AT..dead_at].to_vec(),
             dead: (dead_at..open_at)
                 .step_by(12)
                 .map(|at| (BlockId(u32_at(bytes, at)), u64_at(bytes, at + 4)))
                 .collect(),
             open: (0..open)
-                .map(|i| (u32_at(bytes, open_at + 8 * i), u32_at(bytes, open_at + 8 * i + 4)))
+                .map(|i| open_at + 8 * i)
+                .map(|at| Named::of_words(u32_at(bytes, at), u32_at(bytes, at + 4)))
                 .collect(),
         }))
     }
@@ -282,6 +384,16 @@ mod tests {
     }
 
     #[test]
+    fn marks_tell_writes_apart_are_never_nought_and_take_the_room_that_is_left() {
+        assert!((0..70_000).all(|sequence| mark_of(sequence, 1) != 0 && mark_of(sequence, 2) != 0));
+        assert_ne!(mark_of(7, 1), mark_of(8, 1));
+        let record = |raw_blocks| LaneRecord { raw_blocks, ..LaneRecord::default() };
+        assert_eq!(record(1998).mark_bytes_max(), 2);
+        assert_eq!(record(1999).mark_bytes_max(), 1);
+        assert_eq!(record(3997).mark_bytes_max(), 0);
+    }
+
+    #[test]
     fn a_lane_record_survives_its_encoding_and_notices_damage() {
         let mut record = LaneRecord {
             uuid: 1 << 100 | 7,
@@ -297,8 +409,14 @@ mod tests {
             label: vec![3; RAW_LABEL_BYTES_MAX],
             dead: vec![(BlockId(4), 5); 3],
             open: Vec::new(),
+            names_all: true,
+            marks: vec![0xab, 0, 0xffff, 0x1234, 1, 2, 3, 4, 5],
+            mark_bytes: 2,
         };
-        record.open = vec![(1, 2); record.open_max()];
+        let named = |state| Named { raw_block: 1, pages: 2, state };
+        record.open = vec![named(NamedState::Torn); record.open_max() - 3];
+        record.open[1] = named(NamedState::Lost);
+        record.open[2] = named(NamedState::Open);
         let mut bytes = record.encode();
         assert_eq!(LaneRecord::decode(&bytes[..]), Some(Ok(record)));
         bytes[1000] ^= 1;

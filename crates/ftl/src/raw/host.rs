@@ -37,10 +37,11 @@ impl RawUnits {
 
     /// What holds for every request.
     fn check(&self, request: &flash::Request) -> Result<(), RequestError> {
-        let writes = !matches!(request.operation, Operation::Read { .. });
+        let looks = matches!(request.operation, Operation::Read { .. })
+            || request.operation == Operation::Flush && self.is_untouched();
         match self.phase {
             Phase::Running => {}
-            Phase::ReadOnly | Phase::Failed if !writes => {}
+            Phase::ReadOnly | Phase::Failed if looks => {}
             Phase::ReadOnly | Phase::Failed => return Err(RequestError::Failed),
             _ => return Err(RequestError::ShuttingDown),
         }
@@ -80,6 +81,11 @@ impl RawUnits {
             }
             Operation::Flush => {
                 self.counters.host_flushes += 1;
+                if self.is_untouched() {
+                    let taken = self.take_request(request, false);
+                    self.end_part(taken, Ok(()));
+                    return Ok(());
+                }
                 if self.pages_at_risk() {
                     return Err(RequestError::AtRisk);
                 }
@@ -102,6 +108,9 @@ impl RawUnits {
             let end = (lba + blocks - raw * self.lanes.slots).min(self.lanes.slots);
             let block = &self.raw[raw as usize];
             let readable = block.pages * self.geometry.slots_per_page;
+            if self.lane[self.lane_of_raw(raw) as usize].unknown {
+                return Err(RequestError::Failed);
+            }
             if block.state == RawState::Erasing || end > readable {
                 return Err(RequestError::NotWritten);
             }
@@ -242,8 +251,14 @@ impl RawUnits {
             let raw = at / self.lanes.slots;
             let page = at % self.lanes.slots / slots_per_page;
             let (member, index) = (page % self.lanes.gang, page / self.lanes.gang);
-            let block = self.block_at(raw, member).expect("a page that is written has a block");
             self.begin_part(request);
+            let Some(block) = self.block_at(raw, member) else {
+                assert!(self.raw[raw as usize].lost, "a page that is written has a block");
+                self.counters.reads_unreadable += 1;
+                self.end_part(request, Err(RequestError::Unreadable));
+                at += count;
+                continue;
+            };
             let read = self.reads.take();
             self.reads[read] = ReadOp {
                 request: Some(request),

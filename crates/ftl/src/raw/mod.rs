@@ -16,16 +16,21 @@
 //!   record; so what was erased never comes back.
 //! - A write of a whole raw block counts when all of its pages are programmed, and not before.
 //! - After a mount nothing is programmed or erased on a lane until a record of that mount is durable.
+//! - Nobody acts on what a record says before it is durable in two blocks, so the damage of one is made up
+//!   for by the other.
 //!
 //! `host` takes requests in, `write` carries writes and erases through, `schedule` has the queues of
-//! each unit, `record` keeps lane records, `mount` formats and recovers, `format` is every byte. `ids` is
+//! each unit, `record` keeps lane records, `mount` formats and recovers with
+//! `look` and `ends`, `format` is every byte. `ids` is
 //! a layer above, for hosts that name blocks instead of places.
 
 mod blocks;
 mod config;
+mod ends;
 pub mod format;
 mod host;
 pub mod ids;
+mod look;
 mod mount;
 mod record;
 mod schedule;
@@ -33,7 +38,7 @@ mod status;
 mod write;
 
 pub use config::{EraseTime, Lanes, RawFormat, RawSettings, WriteUnit};
-pub use format::{LaneRecord, RAW_LABEL_BYTES_MAX, RAW_VERSION};
+pub use format::{LaneRecord, Named, NamedState, RAW_LABEL_BYTES_MAX, RAW_VERSION};
 pub use status::{LaneStatus, RawBlockState};
 
 use crate::Mutant;
@@ -92,6 +97,8 @@ pub(crate) struct RawBlock {
     /// Pages that writes were accepted for.
     pub pages_taken: u32,
     pub sequence: u64,
+    /// Blocks of it are lost: what lay there cannot be read before the erase.
+    pub lost: bool,
 }
 
 /// A read at the medium or on its way there.
@@ -109,8 +116,8 @@ pub(crate) struct ReadOp {
 /// What happens when a flush of the medium ends.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum After {
-    /// The record of this version of a lane is durable.
-    Record { lane: u32, version: u64 },
+    /// The record of this version of a lane is durable on this side.
+    Record { lane: u32, side: usize, version: u64 },
     /// What the block held, up to this sequence, is gone for good.
     Forget(BlockId, u64),
     /// A part of the request is done.
@@ -180,6 +187,8 @@ pub struct RawUnits {
     stop_asked: bool,
     /// Times in a row that the medium had no room behind it.
     no_space_tries: u32,
+    /// When it last had none.
+    room_refused_at: Option<Instant>,
     erase_all: bool,
     mount: Option<Box<Mount>>,
     counters: Counters,
@@ -293,6 +302,16 @@ impl RawUnits {
         self.phase == Phase::Failed
     }
 
+    /// The host may only read: the owner wants it so.
+    pub fn is_read_only(&self) -> bool {
+        self.phase == Phase::ReadOnly
+    }
+
+    /// What was never written to since its mount is as it was found: nothing waits to be durable.
+    fn is_untouched(&self) -> bool {
+        self.phase == Phase::ReadOnly && self.counters.slots_programmed == 0
+    }
+
     fn may_write(&self) -> bool {
         matches!(self.phase, Phase::Running | Phase::Stopping | Phase::Formatting)
     }
@@ -318,7 +337,7 @@ impl RawUnits {
 
     fn done_after(&mut self, after: After) {
         match after {
-            After::Record { lane, version } => self.record_durable(lane, version),
+            After::Record { lane, side, version } => self.record_durable(lane, side, version),
             After::Forget(block, sequence) => self.forget_dead(block, sequence),
             After::Part(request) => self.end_part(request, Ok(())),
             After::LastPage { write, member, flush } => self.open_last_page(write, member, flush),
@@ -385,8 +404,7 @@ impl RawUnits {
             Phase::Stopping | Phase::Failed => {}
             _ => {
                 // What was never written to is as it was found.
-                let untouched =
-                    self.phase == Phase::ReadOnly && self.counters.slots_programmed == 0;
+                let untouched = self.is_untouched();
                 self.phase = Phase::Stopped;
                 self.outputs.push_back(Output::Stopped(untouched));
             }
@@ -403,6 +421,16 @@ impl RawUnits {
         }
     }
 
+    /// Slots that were programmed since the mount.
+    pub fn slots_programmed(&self) -> u64 {
+        self.counters.slots_programmed
+    }
+
+    /// When the medium last had no room behind it.
+    pub fn room_refused_at(&self) -> Option<Instant> {
+        self.room_refused_at
+    }
+
     /// The medium has had no room behind it for so long that nobody is to wait for it any more.
     pub(crate) fn has_no_space(&self) -> bool {
         self.no_space_tries >= NO_SPACE_TRIES_MAX
@@ -411,6 +439,7 @@ impl RawUnits {
     /// The medium had no room for what must be written.
     pub(crate) fn note_no_space(&mut self, lane: u32) {
         self.no_space_tries += 1;
+        self.room_refused_at = Some(self.now);
         if !self.has_no_space() {
             return;
         }
@@ -515,6 +544,7 @@ impl RawUnits {
             quiet: Quiet::No,
             stop_asked: false,
             no_space_tries: 0,
+            room_refused_at: None,
             erase_all: false,
             mount: None,
             counters: Counters::default(),

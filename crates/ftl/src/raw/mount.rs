@@ -2,29 +2,33 @@
 //!
 //! 1. *Probe*: the first slot of every block is read. It tells whether the block was written since
 //!    its erase, by which write of which raw block, or that it holds lane records.
-//! 2. *Records*: every page of the blocks with records is read. The newest sound one of a lane counts.
-//! 3. *Ends*: for each raw block the newest sequence counts. The last page of each of its blocks is
-//!    read; if that is not sound, the end of what was written is searched: by halves where a program
-//!    is durable when it ends, else page by page from the start.
+//! 2. *Look*: of blocks whose first slot says nothing a page or two more are asked: see `look`.
+//! 3. *Records*: every page of the blocks with records is read. The newest sound one of a lane counts.
+//! 4. *Ends*: for each raw block the newest sequence counts, and how far it was written is told by the
+//!    record or searched: see `ends`.
 //!
-//! Bounded: two reads a block, some more for each raw block written in part. Nothing is programmed or
-//! erased before the end, so recovery can be cut off anywhere and done again.
+//! Bounded: three reads a block, some more for each raw block written in part or damaged. Nothing is
+//! programmed or erased before the end, so recovery can be cut off anywhere and done again.
 
 use super::blocks::Use;
-use super::format::{LaneRecord, decode_record_oob, header_of, is_lane_record};
+use super::ends::End;
+use super::format::{
+    LaneRecord, NamedState, RawHeader, decode_record_oob, is_lane_record, is_sound, mark_of,
+};
+use super::look::Found;
 use super::{Lanes, NONE, Phase, RawBlock, RawFormat, RawSettings, RawState, RawUnits, ReadOp};
 use crate::Mutant;
 use crate::api::{MountError, MountReport, Output};
 use crate::format::{Root, uuid_crc};
 use flash::{BlockId, Geometry, Health, MediumError, Oob, SlotId, SlotRead, SlotStatus};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Reads of recovery on a unit at a time.
 const READS_PER_UNIT: usize = 4;
 
 /// What the first slot of a block said.
 #[derive(Clone, Copy, Debug)]
-enum Probe {
+pub(super) enum Probe {
     /// Never asked, or no answer.
     Skipped,
     Erased,
@@ -34,8 +38,9 @@ enum Probe {
 }
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Stage {
+pub(super) enum Stage {
     Probe,
+    Look,
     Records,
     Ends,
     /// Format: erases what makes a device of the medium.
@@ -48,36 +53,38 @@ enum Stage {
     LastRecords,
 }
 
-/// The search for the end of what was written in a block: pages up to `low` are sound, those from
-/// `high` on are not. `low` is asked next, or the middle.
-#[derive(Clone, Copy, Debug)]
-struct End {
-    raw: u32,
-    member: u32,
-    low: u32,
-    high: u32,
-}
-
 #[derive(Debug)]
 pub(crate) struct Mount {
-    stage: Stage,
+    pub(super) stage: Stage,
     format: Option<RawFormat>,
     /// Reads to do, by unit: first slot and slots.
-    jobs: Vec<VecDeque<(SlotId, u32)>>,
+    pub(super) jobs: Vec<VecDeque<(SlotId, u32)>>,
     running: u32,
-    probes: Vec<Probe>,
+    pub(super) probes: Vec<Probe>,
+    /// By block: its first slot was durable for certain.
+    durable: Vec<bool>,
+    /// By block: what it says of itself.
+    pub(super) found: Vec<Option<Found>>,
+    /// By unit: the newest sequence of any sound header.
+    pub(super) newest: Vec<u64>,
     /// Blocks whose first slot holds a lane record.
-    records_found: Vec<(BlockId, LaneRecord)>,
+    pub(super) records_found: Vec<(BlockId, LaneRecord)>,
     /// Blocks that hold what makes the medium a device of whatever kind.
     roots: Vec<BlockId>,
     ftl_found: bool,
     version_found: Option<u16>,
     /// The newest record of each lane, and the block it lies in.
-    records: Vec<Option<(LaneRecord, BlockId)>>,
-    ends: BTreeMap<BlockId, End>,
-    /// By raw block and member: pages found sound.
-    pages: Vec<u32>,
-    report: MountReport,
+    pub(super) records: Vec<Option<(LaneRecord, BlockId)>>,
+    /// By lane: the newest of any other block, its number and block.
+    seconds: Vec<Option<(u64, BlockId)>>,
+    /// By lane: its record is of a clean shutdown, and nothing speaks against that.
+    pub(super) clean: Vec<bool>,
+    /// Raw blocks of which only an older write was found than the record tells of.
+    outdated: BTreeSet<u32>,
+    pub(super) ends: BTreeMap<BlockId, End>,
+    /// By raw block and member: pages found written.
+    pub(super) pages: Vec<u32>,
+    pub(super) report: MountReport,
     error: Option<MountError>,
 }
 
@@ -130,11 +137,17 @@ impl RawUnits {
             jobs,
             running: 0,
             probes: vec![Probe::Skipped; self.geometry.blocks() as usize],
+            durable: vec![false; self.geometry.blocks() as usize],
+            found: vec![None; self.geometry.blocks() as usize],
+            newest: vec![0; self.geometry.units as usize],
             records_found: Vec::new(),
             roots: Vec::new(),
             ftl_found: false,
             version_found: None,
             records: Vec::new(),
+            seconds: Vec::new(),
+            clean: Vec::new(),
+            outdated: BTreeSet::new(),
             ends: BTreeMap::new(),
             pages: Vec::new(),
             report: MountReport { bands_probed, ..MountReport::default() },
@@ -176,7 +189,7 @@ impl RawUnits {
 
     fn stage_ended(&self, stage: Stage) -> bool {
         match stage {
-            Stage::Probe | Stage::Records | Stage::Ends => true,
+            Stage::Probe | Stage::Look | Stage::Records | Stage::Ends => true,
             Stage::EraseRoots | Stage::EraseRest => self
                 .dies
                 .iter()
@@ -203,7 +216,8 @@ impl RawUnits {
     fn next_stage(&mut self, mount: &mut Mount) -> Result<(), MountError> {
         match mount.stage {
             Stage::Probe if mount.format.is_some() => self.erase_roots(mount),
-            Stage::Probe => self.begin_records(mount)?,
+            Stage::Probe => self.begin_look(mount)?,
+            Stage::Look => self.begin_records(mount),
             Stage::Records => self.begin_ends(mount)?,
             Stage::Ends => self.take_state(mount),
             Stage::EraseRoots => self.erase_rest(mount),
@@ -265,12 +279,17 @@ impl RawUnits {
         (0..self.lanes.lanes).for_each(|lane| self.dispatch_lane(lane));
     }
 
-    fn begin_records(&mut self, mount: &mut Mount) -> Result<(), MountError> {
+    /// Takes what makes a device of the medium, and looks where it says nothing.
+    fn begin_look(&mut self, mount: &mut Mount) -> Result<(), MountError> {
         if let Some(found) = mount.version_found {
             return Err(MountError::Version { found });
         }
+        // Blocks of another device may have come here: the one whose slots are most is this one.
         let newest = mount.records_found.iter().map(|(_, record)| record);
-        let Some(newest) = newest.max_by_key(|record| (record.generation, record.number)) else {
+        let newest = newest.max_by_key(|record| {
+            (self.blocks_sound(mount, record.uuid), record.generation, record.number)
+        });
+        let Some(newest) = newest else {
             return Err(if mount.ftl_found {
                 MountError::Mode { found: "a block device", wanted: "raw units" }
             } else {
@@ -290,6 +309,23 @@ impl RawUnits {
         self.label = newest.label.clone();
         self.resize(lanes);
         mount.records = vec![None; lanes.lanes as usize];
+        mount.seconds = vec![None; lanes.lanes as usize];
+        self.look(mount);
+        Ok(())
+    }
+
+    /// Blocks whose first slot is sound if the device is that of `uuid`.
+    fn blocks_sound(&self, mount: &Mount, uuid: u128) -> usize {
+        let uuid_crc = uuid_crc(uuid);
+        let is_sound = |(block, probe): &(BlockId, &Probe)| {
+            let Probe::Read(oob, crc) = *probe else { return false };
+            is_sound(oob, self.geometry.slot(*block, 0, 0), uuid_crc, *crc)
+        };
+        (0..).map(BlockId).zip(&mount.probes).filter(is_sound).count()
+    }
+
+    fn begin_records(&mut self, mount: &mut Mount) {
+        let lanes = self.lanes;
         mount.stage = Stage::Records;
         for (block, record) in std::mem::take(&mut mount.records_found) {
             let unit = self.geometry.unit_of(block);
@@ -300,7 +336,6 @@ impl RawUnits {
                 mount.jobs[unit as usize].push_back((self.geometry.slot(block, page, 0), 1));
             }
         }
-        Ok(())
     }
 
     /// Chooses the blocks of each raw block, and searches their ends.
@@ -312,57 +347,57 @@ impl RawUnits {
         self.formatted = true;
         self.generation = records().map(|record| record.generation).max().unwrap_or(0) + 1;
         self.sequence_next = records().map(|record| record.sequence_next).max().unwrap_or(1);
-        for lane in 0..self.lanes.lanes as usize {
-            match &mount.records[lane] {
-                Some((record, block)) => {
-                    // All others hold older ones.
-                    self.blocks[block.0 as usize].used = Use::Record;
-                    self.lane[lane].keep_old(*block);
-                    self.lane[lane].number = record.number;
-                    if !self.is_mutant(Mutant::RawForgetDead) {
-                        self.lane[lane].dead = record.dead.iter().copied().collect();
-                    }
-                }
-                // What it lists as dead is unknown: nothing of the lane can be trusted.
-                None => self.lane[lane].gone = true,
-            }
-        }
+        (0..self.lanes.lanes).for_each(|lane| self.take_lane(mount, lane));
         let stale = self.choose_blocks(mount);
         for (block, sequence) in stale {
             let lane = self.lanes.lane_of(self.unit_of(block));
             self.lane[lane as usize].dead.insert((block, sequence));
         }
-        mount.stage = Stage::Ends;
-        mount.pages = vec![0; self.map.len()];
-        let last = self.geometry.pages_per_block - 1;
-        // On a medium with a volatile cache a page may be half there.
-        let low = u32::from(self.geometry.durable_at_completion);
-        for (at, &block) in self.map.iter().enumerate() {
-            if block == NONE {
-                continue;
-            }
-            let (raw, member) = (at as u32 / self.lanes.gang, at as u32 % self.lanes.gang);
-            let (block, high) = (BlockId(block), self.geometry.pages_per_block);
-            mount.ends.insert(block, End { raw, member, low, high });
-            let unit = self.geometry.unit_of(block) as usize;
-            let slots = self.geometry.slots_per_page;
-            mount.jobs[unit].push_back((self.geometry.slot(block, last, 0), slots));
-        }
+        self.search_ends(mount);
         Ok(())
+    }
+
+    /// Takes what the records of a lane say, and keeps their blocks.
+    fn take_lane(&mut self, mount: &mut Mount, lane: u32) {
+        let entry = &mut self.lane[lane as usize];
+        let unit_gone = entry.gone;
+        let Some((record, newest)) = mount.records[lane as usize].as_ref().filter(|_| !unit_gone)
+        else {
+            // What it lists as dead, or what its blocks hold, is unknown: nothing can be trusted.
+            (entry.gone, entry.unknown) = (true, true);
+            mount.report.blocks_lost += u64::from(self.lanes.lane_slots());
+            mount.clean.push(false);
+            return;
+        };
+        entry.keep_newest(*newest);
+        self.blocks[newest.0 as usize].used = Use::Record;
+        // There is room for two on a unit only where the lane has no other.
+        let (gang, unit) = (self.lanes.gang, self.geometry.unit_of(*newest));
+        let second = mount.seconds[lane as usize].map(|(_, block)| block);
+        if let Some(block) = second.filter(|it| gang == 1 || self.geometry.unit_of(*it) != unit) {
+            entry.keep_second(block);
+            self.blocks[block.0 as usize].used = Use::Record;
+        }
+        entry.number = record.number;
+        let later = mount.newest.iter().zip(0..).any(|(&newest, unit)| {
+            self.lanes.lane_of(unit) == lane && newest >= record.sequence_next
+        });
+        mount.clean.push(record.clean && !later);
+        if !self.is_mutant(Mutant::RawForgetDead) {
+            self.lane[lane as usize].dead = record.dead.iter().copied().collect();
+        }
     }
 
     /// Maps to each raw block the blocks of its newest write. Returns what is out of date, with its
     /// sequence.
-    fn choose_blocks(&mut self, mount: &Mount) -> Vec<(BlockId, u64)> {
+    fn choose_blocks(&mut self, mount: &mut Mount) -> Vec<(BlockId, u64)> {
         let mut stale = Vec::new();
         let mut claims = Vec::new();
         for block in (0..self.geometry.blocks()).map(BlockId) {
-            let Probe::Read(oob, crc) = mount.probes[block.0 as usize] else { continue };
-            let slot = self.geometry.slot(block, 0, 0);
-            let header = super::format::decode_raw_header(&oob, slot, self.uuid_crc, crc);
-            let Some(header) = header.filter(|it| it.raw_block < self.lanes.raw_blocks) else {
+            let Some(Found { header, .. }) = mount.found[block.0 as usize] else { continue };
+            if header.raw_block >= self.lanes.raw_blocks {
                 continue;
-            };
+            }
             self.sequence_next = self.sequence_next.max(header.sequence + 1);
             let lane = self.lanes.lane_of(self.geometry.unit_of(block));
             let entry = &self.lane[lane as usize];
@@ -370,6 +405,12 @@ impl RawUnits {
                 continue;
             }
             let raw = self.raw_at(lane, header.raw_block);
+            let outdated = is_outdated(&mount.records[lane as usize], &header);
+            if outdated && !self.is_mutant(Mutant::RawForgetDead) {
+                stale.push((block, header.sequence));
+                mount.outdated.insert(raw);
+                continue;
+            }
             let entry = &mut self.raw[raw as usize];
             entry.sequence = entry.sequence.max(header.sequence);
             claims.push((block, raw, header));
@@ -409,6 +450,7 @@ impl RawUnits {
         let block = self.geometry.block_of(op.slot);
         match (mount.stage, slots) {
             (Stage::Probe, Ok(slots)) => note_probe(&mut mount, block, &slots[0]),
+            (Stage::Look, slots) => self.take_look(&mut mount, op.slot, slots.unwrap_or(&[])),
             (Stage::Records, Ok(slots)) => self.take_record(&mut mount, op.slot, &slots[0]),
             (Stage::Ends, slots) => self.narrow(&mut mount, op.slot, slots.unwrap_or(&[])),
             (_, Err(_)) => {}
@@ -418,7 +460,7 @@ impl RawUnits {
     }
 
     fn take_record(&mut self, mount: &mut Mount, slot: SlotId, read: &SlotRead<'_>) {
-        let readable = matches!(read.status, SlotStatus::Ok | SlotStatus::Corrected(_));
+        let readable = read.is_readable();
         let Some(bytes) = read.bytes.filter(|_| readable) else { return };
         let number = decode_record_oob(&read.oob, slot, self.uuid_crc, flash::crc(bytes));
         let Some(Ok(record)) = LaneRecord::decode(bytes) else { return };
@@ -426,89 +468,136 @@ impl RawUnits {
         if number != Some(record.number) || record.uuid != self.uuid || record.lane != lane {
             return;
         }
-        let newest = &mut mount.records[lane as usize];
-        if newest.as_ref().is_none_or(|(newest, _)| newest.number < record.number) {
-            *newest = Some((record, self.geometry.block_of(slot)));
+        let block = self.geometry.block_of(slot);
+        let second = &mut mount.seconds[lane as usize];
+        match &mut mount.records[lane as usize] {
+            Some((newest, at)) if newest.number >= record.number => {
+                if *at != block && second.is_none_or(|(number, _)| number < record.number) {
+                    *second = Some((record.number, block));
+                }
+            }
+            newest => {
+                let before = newest.replace((record, block));
+                if let Some((before, at)) = before.filter(|(_, at)| *at != block) {
+                    *second = Some((before.number, at));
+                }
+            }
         }
-    }
-
-    /// Takes a page of a block whose end is searched, and asks for the next.
-    fn narrow(&mut self, mount: &mut Mount, slot: SlotId, slots: &[SlotRead<'_>]) {
-        let (block, page) = (self.geometry.block_of(slot), self.geometry.page_in_block(slot));
-        let mut end = mount.ends.remove(&block).expect("its end is searched");
-        let index = end.raw % self.lanes.raw_blocks;
-        let sequence = self.raw[end.raw as usize].sequence;
-        let sound = !slots.is_empty()
-            && (0..).zip(slots).all(|(i, read)| {
-                let header = header_of(read, SlotId(slot.0 + i), self.uuid_crc);
-                header.is_some_and(|it| it.raw_block == index && it.sequence == sequence)
-            });
-        if sound || self.is_mutant(Mutant::RawTrustFirstPage) {
-            end.low = page + 1;
-        } else {
-            end.high = page;
-        }
-        // A write that counts only when whole is not searched: it is not whole.
-        let whole = self.raw[end.raw as usize].pages_taken == 1;
-        let none = whole && end.low <= page;
-        if end.low >= end.high || none {
-            let at = end.raw * self.lanes.gang + end.member;
-            mount.pages[at as usize] = if none { 0 } else { end.low.min(end.high) };
-            return;
-        }
-        mount.report.bands_scanned += u32::from(page + 1 == self.geometry.pages_per_block);
-        let next =
-            if self.geometry.durable_at_completion { end.low.midpoint(end.high) } else { end.low };
-        mount.ends.insert(block, end);
-        let unit = self.geometry.unit_of(block) as usize;
-        let job = (self.geometry.slot(block, next, 0), self.geometry.slots_per_page);
-        mount.jobs[unit].push_front(job);
     }
 
     /// What was found becomes the state.
     fn take_state(&mut self, mount: &mut Mount) {
         for raw in 0..self.raw.len() as u32 {
-            let whole = self.raw[raw as usize].pages_taken == 1;
-            let gang = self.lanes.gang;
-            let found = &mount.pages[(raw * gang) as usize..((raw + 1) * gang) as usize];
-            let ends = (0..).zip(found).map(|(member, &pages)| pages * gang + member);
-            let pages = ends.min().unwrap_or(0).min(self.lanes.pages);
-            let counts = pages > 0 && (!whole || pages == self.lanes.pages);
-            if !counts {
-                self.drop_claims(raw);
-                continue;
-            }
-            let (lane, index) = (self.lane_of_raw(raw), raw % self.lanes.raw_blocks);
-            let record = mount.records[lane as usize].as_ref();
-            let kept = record.is_some_and(|(it, _)| it.clean && it.open.contains(&(index, pages)));
-            let state = match pages {
-                pages if pages == self.lanes.pages => RawState::Full,
-                _ if kept => RawState::Open,
-                _ => RawState::Torn,
-            };
-            if state == RawState::Open {
-                self.open.insert(raw);
-            }
-            mount.report.pages_torn += u64::from(state == RawState::Torn);
-            mount.report.blocks_mapped += u64::from(pages * self.geometry.slots_per_page);
-            let entry = &mut self.raw[raw as usize];
-            (entry.state, entry.pages, entry.pages_taken) = (state, pages, pages);
-            for member in 0..gang {
-                if let Some(block) = self.block_at(raw, member) {
-                    self.set_use(block, Use::Raw);
-                }
-            }
+            self.take_raw_block(mount, raw);
         }
         self.pool_blocks(mount);
         mount.report.clean = mount.records.iter().flatten().all(|(record, _)| record.clean);
         self.phase = if self.settings.read_only { Phase::ReadOnly } else { Phase::Running };
     }
 
+    fn take_raw_block(&mut self, mount: &mut Mount, raw: u32) {
+        let told = self.told(mount, raw);
+        let missing = told.map_or(0, |pages| self.pages_missing(raw, pages));
+        let whole = self.raw[raw as usize].pages_taken == 1;
+        let gang = self.lanes.gang;
+        let found = &mount.pages[(raw * gang) as usize..((raw + 1) * gang) as usize];
+        let ends = (0..).zip(found).map(|(member, &pages)| pages * gang + member);
+        let found = ends.min().unwrap_or(0).min(self.lanes.pages);
+        let half_erased = told.is_none() && self.is_half_erased(mount, raw);
+        // What counts only when whole counts no more when a part of it is erased.
+        let found = if half_erased && whole { 0 } else { found };
+        let pages = told.unwrap_or(found);
+        if pages == 0 || told.is_none() && whole && pages < self.lanes.pages {
+            self.drop_claims(raw);
+            return;
+        }
+        let (lane, index) = (self.lane_of_raw(raw) as usize, raw % self.lanes.raw_blocks);
+        let record = mount.records[lane].as_ref().filter(|_| mount.clean[lane]);
+        let named = record.and_then(|(record, _)| {
+            record.open.iter().find(|it| (it.raw_block, it.pages) == (index, pages))
+        });
+        let named = named.map(|named| named.state);
+        let torn = half_erased || named == Some(NamedState::Torn);
+        let state = match pages {
+            pages if pages == self.lanes.pages && !torn => RawState::Full,
+            _ if named == Some(NamedState::Open) && missing == 0 => RawState::Open,
+            _ => RawState::Torn,
+        };
+        if state == RawState::Open {
+            self.open.insert(raw);
+        }
+        let slots = self.geometry.slots_per_page;
+        mount.report.pages_torn += u64::from(state == RawState::Torn);
+        mount.report.blocks_mapped += u64::from(pages * slots);
+        mount.report.blocks_lost += u64::from(missing * slots);
+        let entry = &mut self.raw[raw as usize];
+        (entry.state, entry.pages, entry.pages_taken) = (state, pages, pages);
+        entry.lost = missing > 0;
+        for member in 0..gang {
+            if let Some(block) = self.block_at(raw, member) {
+                self.set_use(block, Use::Raw);
+            }
+        }
+    }
+
+    /// An erase of the raw block may have been cut off: a block of it begins as if it was erased, and goes
+    /// on with what it held. Where that is not durable when it ends, it may be written again by then.
+    fn is_half_erased(&self, mount: &Mount, raw: u32) -> bool {
+        let volatile = !self.geometry.durable_at_completion;
+        let blocks = (0..self.lanes.gang).filter_map(|member| self.block_at(raw, member));
+        !mount.clean[self.lane_of_raw(raw) as usize]
+            && blocks.map(|block| block.0 as usize).any(|at| {
+                let late = mount.found[at].is_some_and(|found| found.looked.is_some());
+                // Before an erase begins the medium says no more that anything there was durable.
+                late && !mount.durable[at]
+                    && (volatile || matches!(mount.probes[at], Probe::Erased))
+            })
+    }
+
+    /// The pages of a raw block, where the record of its lane says how many there are, found or not.
+    pub(super) fn told(&self, mount: &Mount, raw: u32) -> Option<u32> {
+        let (lane, index) = (self.lane_of_raw(raw), raw % self.lanes.raw_blocks);
+        let (record, _) = mount.records[lane as usize].as_ref()?;
+        let named = record.open.iter().find(|named| named.raw_block == index);
+        let pages = named.map_or(self.lanes.pages, |named| named.pages).min(self.lanes.pages);
+        let sequence = self.raw[raw as usize].sequence;
+        if sequence >= record.sequence_next || !record.names_all {
+            return None;
+        }
+        let written = record.marks.get(index as usize).is_some_and(|&mark| mark != 0);
+        let lost = named.is_some_and(|named| named.state == NamedState::Lost);
+        // An erase of it would have been told by a later record.
+        let counts = mount.clean[lane as usize] || lost;
+        if counts && (sequence > 0 || written || lost) || written && self.shows_its_past(mount, raw)
+        {
+            return Some(pages);
+        }
+        None
+    }
+
+    /// Nothing was found of the raw block but an older write, which no erase brings back.
+    fn shows_its_past(&self, mount: &Mount, raw: u32) -> bool {
+        let durable = self.geometry.durable_at_completion;
+        durable && self.raw[raw as usize].sequence == 0 && mount.outdated.contains(&raw)
+    }
+
+    /// Of the first `pages` of a raw block those whose block was not found.
+    fn pages_missing(&self, raw: u32, pages: u32) -> u32 {
+        let missing = (0..self.lanes.gang).filter(|&member| self.block_at(raw, member).is_none());
+        missing.map(|member| self.lanes.pages_of(member, pages)).sum()
+    }
+
     /// Nothing of what claims to be `raw` may be read.
     fn drop_claims(&mut self, raw: u32) {
         let gang = self.lanes.gang;
-        self.map[(raw * gang) as usize..((raw + 1) * gang) as usize].fill(NONE);
-        let sequence = self.raw[raw as usize].sequence;
+        let (lane, sequence) = (self.lane_of_raw(raw), self.raw[raw as usize].sequence);
+        for block in &mut self.map[(raw * gang) as usize..((raw + 1) * gang) as usize] {
+            if *block != NONE {
+                // After a clean stop nothing would tell it from what is whole and damaged.
+                self.lane[lane as usize].dead.insert((BlockId(*block), sequence));
+            }
+            *block = NONE;
+        }
         self.raw[raw as usize] = RawBlock { sequence, ..RawBlock::default() };
         self.tags.remove(&raw);
     }
@@ -518,7 +607,8 @@ impl RawUnits {
         for block in (0..self.geometry.blocks()).map(BlockId) {
             let unit = self.unit_of(block);
             let probe = mount.probes[block.0 as usize];
-            if matches!(probe, Probe::Erased) {
+            let erased = matches!(probe, Probe::Erased) && mount.found[block.0 as usize].is_none();
+            if erased {
                 for sequence in self.dead_sequences(block) {
                     self.forget_dead(block, sequence);
                 }
@@ -531,8 +621,8 @@ impl RawUnits {
                 continue;
             }
             match probe {
-                Probe::Erased => self.put_unproven(block),
-                Probe::Skipped | Probe::Unreadable | Probe::Read(..) => self.put_dirty(block),
+                Probe::Erased if erased => self.put_unproven(block),
+                _ => self.put_dirty(block),
             }
         }
     }
@@ -559,8 +649,19 @@ impl RawUnits {
     }
 }
 
+/// Whether `header` is of a write that was over when the newest record of its lane was made, as that tells
+/// of another one or of none.
+fn is_outdated(record: &Option<(LaneRecord, BlockId)>, header: &RawHeader) -> bool {
+    let Some((record, _)) = record else { return false };
+    let mark = record.marks.get(header.raw_block as usize);
+    header.sequence < record.sequence_next
+        && mark.is_some_and(|&mark| mark != mark_of(header.sequence, record.mark_bytes))
+}
+
 fn note_probe(mount: &mut Mount, block: BlockId, read: &SlotRead<'_>) {
+    mount.durable[block.0 as usize] = read.durable;
     mount.probes[block.0 as usize] = match read.status {
+        SlotStatus::Erased if read.durable => Probe::Unreadable,
         SlotStatus::Erased => Probe::Erased,
         SlotStatus::Uncorrectable => Probe::Unreadable,
         SlotStatus::Ok | SlotStatus::Corrected(_) => {

@@ -1,15 +1,17 @@
 //! Lane records: what recovery must know of a lane beside its blocks. Each record repeats all of it,
-//! and records go to two blocks in turn. So a power cut while one is programmed can harm only the
-//! block that it goes to (pages share cells), and the newest durable record is in the other.
+//! and every change is told twice, by records in two blocks, before anybody acts on it. So a power cut
+//! while one is programmed can harm only the block that it goes to (pages share cells), and when a page or
+//! a block of records is damaged the other one says the same, or what was acted on last.
 //!
 //! Invariants:
-//! - A block of records is given up only when a newer record is durable in another.
+//! - A block of records is given up only when a newer record is durable in its place, and after a mount
+//!   the newest one only when there are two.
 //! - A mount begins new blocks: what a cut left half done is never written on.
 
 use super::blocks::Use;
-use super::format::{LaneRecord, encode_record_oob};
+use super::format::{LaneRecord, Named, NamedState, encode_record_oob, mark_of};
 use super::schedule::PageOf;
-use super::{After, Phase, Quiet, RawState, RawUnits, RequestError};
+use super::{After, Phase, Quiet, RawBlock, RawState, RawUnits, RequestError};
 use flash::{BlockId, Instant, MILLISECOND, MediumError, SlotData, SlotId, SlotWrite};
 use std::collections::{BTreeSet, VecDeque};
 
@@ -21,6 +23,18 @@ const NO_SPACE_PAUSE_NS: u64 = 100 * MILLISECOND;
 struct Side {
     block: Option<BlockId>,
     next_page: u32,
+    /// The version that its newest record tells, and the one that its newest durable record tells.
+    written: u64,
+    durable: u64,
+}
+
+/// A block of older records is needed until a record of a version is durable.
+#[derive(Clone, Copy, Debug)]
+enum Until {
+    /// On the side that it was of.
+    Side(usize),
+    Either,
+    Both,
 }
 
 /// What is kept of a lane as a whole.
@@ -28,6 +42,8 @@ struct Side {
 pub(crate) struct Lane {
     /// A unit of it is lost, or its records are: nothing is written any more.
     pub gone: bool,
+    /// No record of it is sound: what its blocks hold is not known.
+    pub unknown: bool,
     /// A record of this mount is durable.
     pub settled: bool,
     /// Requests under way.
@@ -42,26 +58,47 @@ pub(crate) struct Lane {
     /// Where the next record goes.
     side: usize,
     /// Blocks of older records, and the version that replaces them.
-    old: Vec<(BlockId, u64)>,
+    old: Vec<(BlockId, Until, u64)>,
     /// Counts changes that a record must tell.
     version: u64,
     /// The version of the record under way.
     writing: Option<u64>,
-    written: u64,
-    durable: u64,
     /// Requests that wait for a version to be durable, in order.
     pub waiters: VecDeque<(u64, u32)>,
 }
 
 impl Lane {
-    /// A change is not yet told by a durable record.
+    /// A change is not yet told by two durable records.
     pub fn is_recording(&self) -> bool {
-        self.durable < self.version
+        self.durable() < self.version
     }
 
-    /// Recovery found `block` with records.
-    pub fn keep_old(&mut self, block: BlockId) {
-        self.old.push((block, self.version + 1));
+    /// The version that both sides tell.
+    fn durable(&self) -> u64 {
+        self.sides[0].durable.min(self.sides[1].durable)
+    }
+
+    /// Recovery found `block` with the newest record.
+    pub fn keep_newest(&mut self, block: BlockId) {
+        self.old.push((block, Until::Both, self.version + 1));
+    }
+
+    /// Recovery found `block` with the newest record but those of another block.
+    pub fn keep_second(&mut self, block: BlockId) {
+        self.old.push((block, Until::Either, self.version + 1));
+    }
+
+    /// A block of older records is free as soon as a record is durable that has been written.
+    pub fn frees_old(&self) -> bool {
+        !self.old.is_empty() && self.sides.iter().any(|side| side.durable < side.written)
+    }
+
+    fn replaces(&self, until: Until, version: u64) -> bool {
+        match until {
+            Until::Side(side) => self.sides[side].durable >= version,
+            Until::Either => self.sides.iter().any(|side| side.durable >= version),
+            Until::Both => self.durable() >= version,
+        }
     }
 }
 
@@ -93,7 +130,8 @@ impl RawUnits {
     /// Begins a record of the lane, if one is wanted and can be had.
     pub(crate) fn pump_record(&mut self, lane: u32) {
         let entry = &self.lane[lane as usize];
-        let wanted = entry.writing.is_none() && entry.written < entry.version;
+        let behind = entry.sides[entry.side].written < entry.version;
+        let wanted = entry.writing.is_none() && behind;
         if !wanted || entry.gone || !self.may_write() {
             return;
         }
@@ -112,7 +150,7 @@ impl RawUnits {
         if self.quiet == Quiet::Recording && self.lane_erases(lane) {
             return;
         }
-        let Side { block, next_page } = entry.sides[side];
+        let Side { block, next_page, .. } = entry.sides[side];
         let full = next_page == self.geometry.pages_per_block;
         let (block, page) = match block {
             Some(block) if !full => (block, next_page),
@@ -122,8 +160,8 @@ impl RawUnits {
                     return;
                 };
                 let entry = &mut self.lane[lane as usize];
-                entry.old.extend(before.map(|before| (before, entry.version)));
-                entry.sides[side] = Side { block: Some(block), next_page: 0 };
+                entry.old.extend(before.map(|before| (before, Until::Side(side), entry.version)));
+                entry.sides[side] = Side { block: Some(block), next_page: 0, ..entry.sides[side] };
                 (block, 0)
             }
         };
@@ -139,6 +177,9 @@ impl RawUnits {
         if self.clean_may_come(unit) {
             self.dies[unit as usize].clean_wanted = true;
             self.dispatch(unit);
+            return;
+        }
+        if self.lane[lane as usize].frees_old() {
             return;
         }
         self.dies[unit as usize].last_reason = "no spare block is left for records";
@@ -205,16 +246,39 @@ impl RawUnits {
             clean,
             label: self.label.clone(),
             dead: entry.dead.iter().copied().collect(),
-            open: Vec::new(),
+            ..LaneRecord::default()
         };
-        if clean {
-            let first = self.raw_at(lane, 0);
-            let open = self.open.range(first..first + self.lanes.raw_blocks);
-            let open = open.filter(|&&raw| self.raw[raw as usize].state == RawState::Open);
-            let open = open.map(|&raw| (raw - first, self.raw[raw as usize].pages));
-            record.open = open.take(record.open_max()).collect();
-        }
+        self.name_raw_blocks(lane, &mut record);
         record
+    }
+
+    /// Tells what is not whole, and which write each raw block holds.
+    fn name_raw_blocks(&self, lane: u32, record: &mut LaneRecord) {
+        let first = self.raw_at(lane, 0) as usize;
+        let Some(blocks) = self.raw.get(first..first + self.lanes.raw_blocks as usize) else {
+            return;
+        };
+        let mut named = Vec::new();
+        for (raw_block, block) in (0..).zip(blocks) {
+            let state = match block.state {
+                _ if block.lost => NamedState::Lost,
+                RawState::Erased | RawState::Full => continue,
+                RawState::Open if block.pages == block.pages_taken => NamedState::Open,
+                RawState::Open | RawState::Torn | RawState::Erasing => NamedState::Torn,
+            };
+            named.push(Named { raw_block, pages: block.pages, state });
+        }
+        record.names_all = named.len() <= record.open_max();
+        named.truncate(record.open_max());
+        record.open = named;
+        record.mark_bytes = record.mark_bytes_max();
+        if record.mark_bytes > 0 {
+            let mark = |block: &RawBlock| match block.state {
+                RawState::Erased => 0,
+                _ => mark_of(block.sequence, record.mark_bytes),
+            };
+            record.marks = blocks.iter().map(mark).collect();
+        }
     }
 
     /// The program of a record ended.
@@ -224,12 +288,12 @@ impl RawUnits {
         let side = entry.side;
         match result {
             Ok(()) => {
-                entry.written = version;
+                entry.sides[side].written = version;
                 entry.sides[side].next_page += 1;
                 entry.side = 1 - side;
                 self.no_space_tries = 0;
                 self.counters.slots_programmed += u64::from(self.geometry.slots_per_page);
-                self.when_durable(After::Record { lane, version });
+                self.when_durable(After::Record { lane, side, version });
             }
             Err(MediumError::BlockFailed) => {
                 self.counters.programs_failed += 1;
@@ -247,16 +311,16 @@ impl RawUnits {
         self.pump_record(lane);
     }
 
-    pub(crate) fn record_durable(&mut self, lane: u32, version: u64) {
+    pub(crate) fn record_durable(&mut self, lane: u32, side: usize, version: u64) {
         let entry = &mut self.lane[lane as usize];
-        entry.durable = entry.durable.max(version);
-        entry.settled = true;
-        let durable = entry.durable;
+        entry.sides[side].durable = entry.sides[side].durable.max(version);
+        let durable = entry.durable();
+        entry.settled |= durable > 0;
         let (freed, old) = std::mem::take(&mut entry.old)
             .into_iter()
-            .partition::<Vec<_>, _>(|&(_, version)| version <= durable);
+            .partition::<Vec<_>, _>(|&(_, until, version)| entry.replaces(until, version));
         entry.old = old;
-        for (block, _) in freed {
+        for (block, ..) in freed {
             self.put_dirty(block);
         }
         while let Some(&(version, request)) = self.lane[lane as usize].waiters.front()
@@ -265,6 +329,7 @@ impl RawUnits {
             self.lane[lane as usize].waiters.pop_front();
             self.end_part(request, Ok(()));
         }
+        self.pump_record(lane);
         self.dispatch_lane(lane);
     }
 

@@ -132,11 +132,25 @@ impl RawUnits {
     }
 
     fn erase_free(&mut self, unit: u32, why: &'static str) -> bool {
+        let lane = self.lane.get(self.lanes.lane_of(unit) as usize);
+        let settled = lane.is_some_and(|lane| lane.settled);
+        let waits = lane.is_some_and(|lane| lane.frees_old());
+        let blocks = &self.blocks;
         let die = &mut self.dies[unit as usize];
-        let Some(block) = die.dirty.pop_front().or_else(|| die.unproven.pop_front()) else {
-            return false;
+        let block = if settled {
+            die.dirty.pop_front().or_else(|| die.unproven.pop_front())
+        } else {
+            // The newest durable record is of an earlier mount, and may say that nothing was erased after
+            // it: what the host emptied since waits. Of two writes of a raw block that recovery refused
+            // the older must not come back because the newer one was erased before a record says that both
+            // are dead: so what holds nothing goes first.
+            let left = die.dirty.iter().position(|block| !blocks[block.0 as usize].emptied);
+            let left = left.or((!waits && !die.dirty.is_empty()).then_some(0));
+            die.unproven.pop_front().or_else(|| die.dirty.remove(left?))
         };
+        let Some(block) = block else { return false };
         die.last_reason = why;
+        self.blocks[block.0 as usize].emptied = false;
         self.set_use(block, Use::Erasing);
         self.issue_erase(unit, block);
         true

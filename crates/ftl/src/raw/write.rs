@@ -244,6 +244,7 @@ impl RawUnits {
                 }
             }
             Err(MediumError::NoSpace) => {
+                self.room_refused_at = Some(self.now);
                 self.pause(unit, NO_SPACE_PAUSE_NS);
                 self.fail_write(taken, RequestError::NoSpace);
             }
@@ -353,9 +354,12 @@ impl RawUnits {
             self.writing.remove(&raw);
         }
         if whole {
-            // Nothing of it will ever count.
+            // Nothing of it will ever count, also where a clean stop comes before the erase.
+            let sequence = self.raw[raw as usize].sequence;
             for member in 0..self.lanes.gang {
                 if let Some(block) = self.unmap(raw, member) {
+                    let lane = self.lane_of_raw(raw) as usize;
+                    self.lane[lane].dead.insert((block, sequence));
                     self.put_dirty(block);
                 }
             }
@@ -383,11 +387,14 @@ impl RawUnits {
         self.tags.remove(&raw);
         let lane = self.lane_of_raw(raw);
         let later = self.erases_later() && self.dead_fit(lane, self.lanes.gang);
-        let (mut recorded, mut erasing) = (false, 0);
+        // What is lost has nothing to be erased: its record must say that it is not wanted any more.
+        let mut recorded = std::mem::take(&mut self.raw[raw as usize].lost);
+        let mut erasing = 0;
         for member in 0..self.lanes.gang {
             let Some(block) = self.unmap(raw, member) else { continue };
             if later || self.block(block).failing {
                 self.lane[lane as usize].dead.insert((block, sequence));
+                self.blocks[block.0 as usize].emptied = !self.lane[lane as usize].settled;
                 self.put_dirty(block);
                 recorded = true;
                 continue;

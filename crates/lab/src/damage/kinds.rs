@@ -276,11 +276,16 @@ pub enum Combination {
     ManyData,
     /// A map chunk unreadable, and one slot with data copied over another.
     MapAndMoved,
+    /// What was programmed last in a band reads as erased.
+    Tail,
+    /// What was programmed last in all bands reads as erased, where records tell how far they were durable:
+    /// a file as it was at an earlier moment.
+    Tails,
 }
 
 impl Combination {
     /// All of them.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 13] = [
         Self::MapAndBand,
         Self::MapAndData,
         Self::MapsAndBandOob,
@@ -292,6 +297,8 @@ impl Combination {
         Self::Records,
         Self::ManyData,
         Self::MapAndMoved,
+        Self::Tail,
+        Self::Tails,
     ];
 }
 

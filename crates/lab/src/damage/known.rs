@@ -60,7 +60,10 @@ pub const KNOWN: &[Known] = &[
 
 /// Of raw units.
 pub const KNOWN_OF_RAW: &[Known] = &[Known {
-    reason: "a raw block whose first page is damaged is not found, and what a damaged lane record said \
-             is forgotten: then written pages read as not written, or erased ones as written",
-    holds: |failed| failed.is_stale(),
+    reason: "after a power cut a page that was written last and looks torn, or a block that cannot be read \
+             at all and looks half erased, reads as not written: nothing on flash tells them from damage",
+    holds: |failed| {
+        let cut = matches!(failed.moment, Moment::Cut | Moment::Recovery);
+        cut && failed.touched == [SlotKind::RawData] && failed.why.contains("reads as zeroes")
+    },
 }];

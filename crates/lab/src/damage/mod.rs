@@ -44,7 +44,7 @@ use flash::{Geometry, Hint, Instant, Random, SlotId};
 use ftl::format::Kind;
 use image::{Family, Image, cut, family, header_of, mount};
 use known::{Failed, KNOWN, Known};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What to try.
 #[derive(Clone, Debug)]
@@ -53,6 +53,8 @@ pub struct DamageOptions {
     pub images: u64,
     /// Only this one of them.
     pub only: Option<u64>,
+    /// Nothing but this case.
+    pub case: Option<Case>,
     /// Failures of cases that are known not to hold yet are passed over: see [`KNOWN`].
     pub known_pass: bool,
     /// Done to every FTL before its first step.
@@ -61,7 +63,7 @@ pub struct DamageOptions {
 
 impl Default for DamageOptions {
     fn default() -> Self {
-        Self { images: IMAGES, only: None, known_pass: true, plant: Plant::default() }
+        Self { images: IMAGES, only: None, case: None, known_pass: true, plant: Plant::default() }
     }
 }
 
@@ -140,7 +142,8 @@ pub fn explore(
         .map_err(|Failure(why)| Failure(format!("{shape:?}, before any damage: {why}")))?;
     let report = DamageReport::default();
     let mut tester = Tester { crash: &crash, family: &family, seed, touched: Vec::new(), report };
-    let cases = Matrix::default().missing(&Shape::KINDS, true);
+    let mut cases = Matrix::default().missing(&Shape::KINDS, true);
+    cases.retain(|&(_, case)| options.case.is_none_or(|only| only == case));
     for number in (0..options.images).filter(|&number| options.only.is_none_or(|it| it == number)) {
         let (moment, case) = cases[case_at(seed, number, cases.len())];
         let Err(Failure(why)) = guarded(|| tester.try_case(number, moment, case)) else { continue };
@@ -470,6 +473,10 @@ impl Tester<'_> {
         }
         let mut random = plan.random.clone();
         plan.random.next_u64();
+        if combination == Combination::Tails && !self.crash.device.manner.has_records() {
+            return false;
+        }
+        let pages = [1, 2, 4, 8, 40][random.below(5) as usize];
         let mut one = |of: &[SlotId]| of[random.below(of.len() as u64) as usize];
         let (map, some) = (one(&maps), one(&data));
         let many: Vec<_> = (0..5).map(|_| one(&data)).collect();
@@ -496,6 +503,11 @@ impl Tester<'_> {
             }
             Combination::ManyData => vec![(gone, many)],
             Combination::MapAndMoved => vec![(gone, vec![map]), (Harm::Moved, vec![some])],
+            Combination::Tail => vec![(Harm::Erased, newest(medium, band, pages))],
+            Combination::Tails => {
+                let all = (0..geometry.slots() as u32).map(SlotId).collect();
+                vec![(Harm::Erased, newest(medium, all, pages))]
+            }
         };
         let mut done = false;
         for (harm, mut slots) in steps {
@@ -525,6 +537,18 @@ fn is_sealed(medium: &SimMedium, footers: &[SlotId]) -> bool {
         let header = (seal < pages).then(|| header_of(medium, geometry.slot(block, seal, 0)));
         header.flatten().is_some_and(|(header, _)| header.kind == Kind::Pad)
     })
+}
+
+/// Of these slots those in the pages that were programmed last, but what belongs to a checkpoint.
+fn newest(medium: &SimMedium, mut slots: Vec<SlotId>, pages: usize) -> Vec<SlotId> {
+    let order = |slot: SlotId| {
+        let header = header_of(medium, slot).map(|(header, _)| header);
+        header.filter(|header| !header.kind.is_of_checkpoint()).map(|header| header.order)
+    };
+    let orders: BTreeSet<u64> = slots.iter().filter_map(|&slot| order(slot)).collect();
+    let last: BTreeSet<u64> = orders.into_iter().rev().take(pages).collect();
+    slots.retain(|&slot| order(slot).is_some_and(|order| last.contains(&order)));
+    slots
 }
 
 /// Whether a slot holds a sound root record.

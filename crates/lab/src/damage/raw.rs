@@ -46,8 +46,13 @@ struct Tester<'a> {
 
 /// Lets raw units live, and damages them in many ways.
 pub fn explore_raw_damage(seed: u64, options: &DamageOptions) -> Result<DamageReport, Failure> {
-    let manners = [Manner::Nand(Pairing::None), Manner::Nand(Pairing::Staircase), Manner::File];
-    let raw = RawCrashOptions::of_seed(seed, manners[(seed % 3) as usize]);
+    let manners = [
+        Manner::Nand(Pairing::None),
+        Manner::Nand(Pairing::Staircase),
+        Manner::File,
+        Manner::Folder,
+    ];
+    let raw = RawCrashOptions::of_seed(seed, manners[(seed % 4) as usize]);
     let random = Random::new(seed ^ 0x7261_7764);
     let mut tester = family(&raw, random)
         .map_err(|Failure(why)| Failure(format!("before any damage: {why}")))?;
@@ -56,7 +61,11 @@ pub fn explore_raw_damage(seed: u64, options: &DamageOptions) -> Result<DamageRe
         let (moment, case) = cases[((seed * 31 + number * 7) % cases.len() as u64) as usize];
         tester.random = Random::new(seed << 32 ^ number << 8 ^ 0x4da);
         let Err(Failure(why)) = guarded(|| tester.try_case(moment, case)) else { continue };
-        let failed = Failed { moment, touched: &[], why: &why };
+        let touched: Vec<SlotKind> = match case {
+            Case::One(kind, _) => vec![kind],
+            Case::Several(_) => Vec::new(),
+        };
+        let failed = Failed { moment, touched: &touched, why: &why };
         let class = KNOWN_OF_RAW.iter().find(|class| (class.holds)(&failed));
         if let Some(class) = class.filter(|_| options.known_pass) {
             tester.report.count_known(moment, case, class);
@@ -175,7 +184,9 @@ impl Tester<'_> {
         clean: bool,
     ) -> Result<(), Failure> {
         let mut sim = self.mount(medium.clone(), now)?;
-        sim.run_until_ready()?;
+        if sim.run_until_ready()?.damage().is_some() {
+            return Err(Failure(format!("false alarm: nothing is damaged, and {:?}", sim.state())));
+        }
         let observed = observe(&mut sim)?;
         let mut model = model.clone();
         model.tolerate_errors();
@@ -259,6 +270,10 @@ impl Tester<'_> {
         checked.map_err(Failure)?;
         sim.verify()?;
         let errors = super::lost(&image.observed, &observed);
+        let told = sim.run_until_ready()?.damage().is_some();
+        if !told && is_lost_unnamed(&sim, &observed) {
+            return Err(Failure("blocks are lost, and nobody says so".into()));
+        }
         let mut model = model.clone();
         model.settle(&observed);
         stop(&mut sim)?;
@@ -267,7 +282,7 @@ impl Tester<'_> {
         let observed = observe(&mut again)?;
         let checked = if cloned { Ok(()) } else { model.check_recovered(&observed) };
         checked.map_err(|why| Failure(format!("{why} after a clean stop")))?;
-        Ok(Some(Tally { images: 1, errors: u64::from(errors > 0), ..Tally::default() }))
+        Ok(Some(super::tally(errors, told)))
     }
 
     fn damage(&mut self, index: usize, medium: &mut SimMedium, kind: SlotKind, harm: Harm) -> bool {
@@ -290,6 +305,16 @@ impl Tester<'_> {
         }
         false
     }
+}
+
+/// Whether a block cannot be read that is of no raw block with content: who reads all of those that there
+/// are does not meet it.
+fn is_lost_unnamed(sim: &Sim<RawUnits>, observed: &[Option<u64>]) -> bool {
+    let mut named = vec![false; observed.len()];
+    for (lba, block) in sim.ftl().written() {
+        named[lba.0 as usize..(lba.0 + block.blocks_written) as usize].fill(true);
+    }
+    observed.iter().zip(named).any(|(stamp, named)| stamp.is_none() && !named)
 }
 
 fn stop(sim: &mut Sim<RawUnits>) -> Result<(), Failure> {

@@ -17,6 +17,8 @@ pub enum Shape {
     Tlc,
     /// A file: it forgets what was not flushed.
     File,
+    /// The same with records of how far each block was durable.
+    Folder,
     /// A medium that bounds how many blocks are partly written.
     Zoned,
     /// A fast tier before flash.
@@ -33,24 +35,31 @@ pub enum Shape {
 
 impl Shape {
     /// All of them; small ones come more than once.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Slc,
         Self::Mlc,
         Self::File,
         Self::Tiered,
         Self::PartOfMap,
-        Self::Slc,
+        Self::Folder,
         Self::Tlc,
         Self::Zoned,
         Self::Mlc,
         Self::TieredPartOfMap,
         Self::Large,
         Self::LargePartOfMap,
+        Self::Slc,
     ];
 
     /// That of a seed.
     pub fn of_seed(seed: u64) -> Self {
         Self::ALL[(seed % Self::ALL.len() as u64) as usize]
+    }
+
+    /// The seed with this number of those that have this shape.
+    pub fn seed(self, number: u64) -> u64 {
+        let at = Self::ALL.iter().position(|&shape| shape == self).unwrap_or(0);
+        number * Self::ALL.len() as u64 + at as u64
     }
 
     /// Operations of a part of its life.
@@ -92,6 +101,7 @@ impl Shape {
             Self::Mlc => Some(Manner::Nand(Pairing::Staircase)),
             Self::Tlc => Some(Manner::Nand(Pairing::Adjacent(3))),
             Self::File | Self::Zoned => Some(Manner::File),
+            Self::Folder => Some(Manner::Folder),
             Self::Tiered | Self::TieredPartOfMap => None,
             Self::PartOfMap | Self::Large | Self::LargePartOfMap => {
                 let manners =

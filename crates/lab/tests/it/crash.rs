@@ -20,7 +20,7 @@ fn explore(test: &str, range: std::ops::Range<u64>, manner: Manner) -> CrashRepo
                 // A checkpoint takes two bands of such pages.
                 options.device.blocks_per_unit += 2;
             }
-            options.images_per_cut = if manner == Manner::File { 16 } else { 64 };
+            options.images_per_cut = if manner.forgets() { 16 } else { 64 };
             options
         }),
     );
@@ -63,6 +63,11 @@ fn adjacent_pages_keep_what_was_flushed_after_any_power_cut() {
 #[test]
 fn a_file_keeps_what_was_flushed_after_any_power_cut() {
     explore("a_file_keeps_what_was_flushed_after_any_power_cut", 300..360, Manner::File);
+}
+
+#[test]
+fn a_folder_keeps_what_was_flushed_after_any_power_cut() {
+    explore("a_folder_keeps_what_was_flushed_after_any_power_cut", 400..440, Manner::Folder);
 }
 
 #[test]

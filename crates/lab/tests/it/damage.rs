@@ -1,7 +1,7 @@
 //! Damage of every kind to every kind of slot: what is read is right or an error, and the device says so.
 
 use crate::{THREADS, passed};
-use lab::damage::{DamageOptions, DamageReport, Matrix, RAW_KINDS, Shape};
+use lab::damage::{Case, Combination, DamageOptions, DamageReport, Matrix, RAW_KINDS, Shape};
 use lab::damage::{explore_damage, explore_raw_damage};
 use lab::parallel::{SeedFailure, for_each_seed};
 
@@ -45,6 +45,19 @@ fn whatever_is_damaged_reads_right_or_as_an_error() {
         (report.matrix.total().images, report.matrix.missing(&Shape::KINDS, true));
     assert!(images >= 20_000, "only {images} images");
     assert!(missing.is_empty(), "never tried: {missing:?}");
+}
+
+/// Files of a folder that are as they were at an earlier moment: of all that is programmed but the last
+/// page of a block the records say that it was durable.
+#[test]
+fn a_folder_of_which_a_file_is_rolled_back_reads_right_or_as_an_error() {
+    let test = "a_folder_of_which_a_file_is_rolled_back_reads_right_or_as_an_error";
+    let report = total(test, 0..12, |number, options| {
+        let case = Some(Case::Several(Combination::Tails));
+        let options = DamageOptions { case, images: 60, ..options.clone() };
+        explore_damage(Shape::Folder.seed(number), &options)
+    });
+    assert!(report.matrix.total().images >= 500, "only {} images", report.matrix.total().images);
 }
 
 #[test]

@@ -45,6 +45,12 @@ fn raw_units_on_a_file_keep_what_was_flushed_after_any_power_cut() {
     explore(test, 1200..1240, Manner::File);
 }
 
+#[test]
+fn raw_units_of_a_folder_keep_what_was_flushed_after_any_power_cut() {
+    let test = "raw_units_of_a_folder_keep_what_was_flushed_after_any_power_cut";
+    explore(test, 1600..1620, Manner::Folder);
+}
+
 fn failing(test: &str, faults: impl Fn(u64) -> Faults + Sync) -> Vec<RawCounts> {
     let run = |seed| {
         let mut options = RawCrashOptions::of_seed(seed, Manner::Nand(Pairing::None));

@@ -456,17 +456,32 @@ pub fn open(
         if let Some(kept) = &mut kept {
             kept.compare(index, false, |slot| {
                 let record = store.stored_record(geometry.block_of(slot))?;
-                store.oob_of(slot, BlockRecord::decode(&record)?.erase_count).ok()
+                store.oob_of(slot, record.erase_count).ok()
             });
+            let behind = kept.shard(index).map(|kept| is_behind(kept, &geometry, &store));
+            let behind = behind.transpose().map_err(DeviceError::io(path, "look for pages"))?;
+            if behind == Some(true) {
+                kept.distrust(
+                    "the device has pages that kept memory does not know: it is a copy from before",
+                );
+            }
         }
         media.push((nand, store));
     }
-    let mut blocks = 0;
+    let (mut blocks, mut records) = (0, 0);
     for (index, (nand, store)) in (0..).zip(&mut media) {
-        blocks += restore(path, nand, store, kept.as_mut().and_then(|kept| kept.shard(index)))?;
+        let kept = kept.as_mut().and_then(|kept| kept.shard(index));
+        let found = restore(path, nand, store, kept)?;
+        (blocks, records) = (blocks + found.unreadable, records + found.damaged);
     }
     let stores = media.into_iter().map(|(nand, store)| (nand, Store::Direct(store))).collect();
-    Ok(Opened { stores, erase_counts: None, unreadable: unreadable(blocks) })
+    let records = (records > 0).then(|| {
+        format!(
+            "the records of so many blocks are damaged: {records}. Their pages tell what they hold; copy what can \
+             be read to a new device"
+        )
+    });
+    Ok(Opened { stores, erase_counts: None, unreadable: unreadable(blocks).or(records) })
 }
 
 /// The parts of a device that is open.
@@ -484,20 +499,44 @@ pub fn unreadable(blocks: u32) -> Option<String> {
     (blocks > 0).then(|| format!("{text}: {blocks}"))
 }
 
+/// True if a block goes on behind the end that kept memory tells of it. Whoever goes on with a device fills
+/// the blocks first that are partly written.
+fn is_behind(kept: &KeptShard, geometry: &Geometry, store: &DirectStore) -> std::io::Result<bool> {
+    let mut ends = Vec::new();
+    for block in (0..geometry.blocks()).map(flash::BlockId) {
+        let Some(BlockRecord { erase_count, .. }) = store.stored_record(block) else { continue };
+        let slots = kept.slots_written(block, erase_count).unwrap_or(0);
+        if slots > 0 && slots < geometry.slots_per_block() {
+            ends.push((block, erase_count, slots / geometry.slots_per_page));
+        }
+    }
+    store.any_is_sound(&ends)
+}
+
+/// What is wrong with blocks of a shard: of so many the disk cannot read pages, and of so many the record
+/// is damaged.
+struct Wrong {
+    unreadable: u32,
+    damaged: u32,
+}
+
 fn restore(
     path: &Path,
     nand: &mut Nand,
     store: &DirectStore,
     kept: Option<&mut KeptShard>,
-) -> Result<u32, DeviceError> {
+) -> Result<Wrong, DeviceError> {
     let slots_per_page = nand.geometry().slots_per_page;
-    let mut looked_for = Vec::new();
+    let (mut damaged, mut looked_for) = (0, Vec::new());
     for block in (0..nand.geometry().capacity_blocks()).map(flash::BlockId) {
-        let record = store.stored_record(block);
-        let Some(mut record) = record.and_then(|record| BlockRecord::decode(&record)) else {
-            let reason = format!("the record of block {} is damaged", block.0);
-            let mend = "restore it from a backup, or format the device anew";
-            return Err(DeviceError::invalid(path, reason, mend));
+        let mut record = match store.stored_record(block) {
+            Some(record) => record,
+            None => {
+                damaged += 1;
+                let erase_count = store.erase_count_of(block);
+                let erase_count = erase_count.map_err(DeviceError::io(path, "look for pages"))?;
+                BlockRecord { erase_count, ..BlockRecord::FRESH }
+            }
         };
         let known = kept.as_ref().and_then(|kept| kept.slots_written(block, record.erase_count));
         match known.filter(|_| !record.bad) {
@@ -514,5 +553,5 @@ fn restore(
         unreadable += u32::from(written.unreadable);
         nand.restore(block, BlockRecord { write_pointer: written.pages, ..nand.record(block) });
     }
-    Ok(unreadable)
+    Ok(Wrong { unreadable, damaged })
 }

@@ -85,7 +85,13 @@ impl fmt::Display for DeviceError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Io { path, doing, error } => {
-                write!(f, "{}: cannot {doing}: {error}", path.display())
+                write!(f, "{}: cannot {doing}: {error}", path.display())?;
+                match error.raw_os_error() {
+                    Some(libc::EROFS) => f.write_str(
+                        ": what may only be read can be served so: read_only = true in [ftl] of a config",
+                    ),
+                    _ => Ok(()),
+                }
             }
             Self::Locked { path, pid: Some(pid) } => write!(
                 f,

@@ -26,8 +26,10 @@
 //! - nothing is overwritten that is not empty or thrown away before ([`wipe`]);
 //! - the part says what it is before the capacity tier says that it has one.
 
+use super::home::Home;
 use super::identity::{Mark, Marked, SHARD_ROLES, State};
 use super::lock::Found;
+use super::summed::{self, Summed};
 use super::{DeviceError, Kind, Mode, Tier, direct, identity, lock, zoned};
 use crate::files;
 use crate::kept::Kept;
@@ -120,6 +122,8 @@ const AREAS_AT: u64 = 2 * SECTOR;
 /// A part that is open.
 pub struct FastPart {
     path: PathBuf,
+    /// Where that is, if it is a folder that somebody may move.
+    home: Option<Home>,
     /// Its generation, and where.
     generation_file: File,
     generation_at: u64,
@@ -195,7 +199,7 @@ fn create(new: &NewPart<'_>, master: &Mark) -> Result<(), DeviceError> {
         Kind::Nand { path, .. } => {
             refuse_taken(path, new.device)?;
             fs::create_dir_all(path).map_err(DeviceError::io(path, "make the folder"))?;
-            let _lock = lock::acquire(&path.join("lock"))?;
+            let _lock = lock::acquire(path, Mode::ReadWrite)?;
             for shard in 0..new.shards {
                 let folder = shard_folder(path, shard);
                 fs::create_dir_all(&folder).map_err(DeviceError::io(&folder, "make the folder"))?;
@@ -294,7 +298,7 @@ fn describe(path: &Path, part: &PartToml) -> Result<(), DeviceError> {
         .map_err(|e| DeviceError::Options(format!("the fast tier cannot be described: {e}")))?;
     if path.is_dir() {
         let text = format!("# A fast tier of Weir. Not to be edited.\n{text}");
-        return super::folder::write_whole(path, FILE_NAME, &text);
+        return super::folder::write_whole(path, FILE_NAME, &summed::with_sum(text));
     }
     let mut sector = vec![0; BLOCK_BYTES];
     sector[..8].copy_from_slice(MAGIC);
@@ -314,7 +318,7 @@ pub fn wipe(path: &Path) -> Result<(), DeviceError> {
         if !exists(path) {
             return Ok(());
         }
-        let _lock = lock::acquire(&path.join("lock"))?;
+        let _lock = lock::acquire(path, Mode::ReadWrite)?;
         let remove = |name: &str| {
             let file = path.join(name);
             match fs::remove_file(&file) {
@@ -441,6 +445,12 @@ fn read_part(path: &Path) -> Result<PartToml, DeviceError> {
     };
     let table: toml::Table = text.parse().map_err(|_| damaged("is no TOML".into()))?;
     match table.get("version").and_then(toml::Value::as_integer) {
+        // Those of the version before were all written without a checksum.
+        Some(version) if version == i64::from(VERSION) && summed::of(&text) == Summed::Wrong => {
+            return Err(damaged(
+                "was changed since Weir has written it (its last line is not its checksum)".into(),
+            ));
+        }
         Some(version) if [VERSION_BARE, VERSION].map(i64::from).contains(&version) => {}
         version => {
             let found = version.map_or("none".into(), |version| version.to_string());
@@ -454,6 +464,18 @@ fn read_part(path: &Path) -> Result<PartToml, DeviceError> {
     table.try_into().map_err(|e: toml::de::Error| damaged(format!("is wrong: {}", e.message())))
 }
 
+/// Opens what a part has its bytes in: a file of its own in a folder, or the file or disk that was named.
+fn open_part(
+    in_folder: bool,
+    path: &Path,
+    (options, flags): (&mut OpenOptions, i32),
+) -> std::io::Result<File> {
+    match in_folder {
+        true => files::open_with(path, options, flags),
+        false => files::open_or_disk(path, options, flags),
+    }
+}
+
 /// The file with the generation of the part at `path`, and where in it.
 fn generation_file(path: &Path, mode: Mode) -> Result<(File, u64), DeviceError> {
     let (file, at) =
@@ -461,7 +483,7 @@ fn generation_file(path: &Path, mode: Mode) -> Result<(File, u64), DeviceError> 
     identity::length(&file)?;
     let mut options = File::options();
     options.read(true).write(mode == Mode::ReadWrite);
-    let opened = files::open_or_disk(&file, &mut options, 0);
+    let opened = open_part(path.is_dir(), &file, (&mut options, 0));
     Ok((opened.map_err(DeviceError::io(&file, "open"))?, at))
 }
 
@@ -486,7 +508,7 @@ impl FastPart {
         let mut options = OpenOptions::new();
         let lock = match in_file {
             true => direct::open_alone(path, options.write(mode == Mode::ReadWrite))?,
-            false => lock::acquire(&path.join("lock"))?,
+            false => lock::acquire(path, mode)?,
         };
         let part = read_part(path)?;
         if part.device != format!("{device:032x}") {
@@ -514,6 +536,7 @@ impl FastPart {
         })?;
         let mut part = Self {
             path: path.to_owned(),
+            home: (!in_file).then(|| Home::of(path)).transpose()?,
             generation_file,
             generation_at,
             found,
@@ -540,8 +563,16 @@ impl FastPart {
             };
             return Err(DeviceError::invalid(&self.path, reason, mend));
         }
+        let files = self.files();
+        files.iter().try_for_each(|(marked, bare)| marked.check(&master, bound, *bare))?;
+        self.marked = files.into_iter().map(|(marked, _)| marked).collect();
+        Ok(())
+    }
+
+    /// Its files that have marks, and how much each holds without.
+    fn files(&self) -> Vec<(Marked, u64)> {
         if self.in_file {
-            return Ok(());
+            return Vec::new();
         }
         let of = &self.part;
         let slots = u64::from(of.pages_per_block) * u64::from(of.slots_per_page);
@@ -551,9 +582,15 @@ impl FastPart {
             blocks * (slots * OOB_BYTES as u64).next_multiple_of(SECTOR),
             (blocks * RECORD_BYTES as u64).next_multiple_of(SECTOR),
         ];
-        let files = marked(&self.path, of.shards, sizes);
-        files.iter().try_for_each(|(marked, bare)| marked.check(&master, bound, *bare))?;
-        self.marked = files.into_iter().map(|(marked, _)| marked).collect();
+        marked(&self.path, of.shards, sizes)
+    }
+
+    /// Its folder may have been moved since it was opened.
+    fn follow(&mut self) -> Result<(), DeviceError> {
+        if let Some(home) = &self.home {
+            self.path = home.now(&self.path)?;
+            self.marked = self.files().into_iter().map(|(marked, _)| marked).collect();
+        }
         Ok(())
     }
 
@@ -617,6 +654,7 @@ impl FastPart {
 
     /// All of it is durable, and nothing more is written.
     pub fn close(&mut self) -> Result<(), DeviceError> {
+        self.follow()?;
         let mine = Mark { state: State::Closed, ..self.found.before(self.uuid) };
         self.marked.iter().try_for_each(|marked| marked.write(&mine))?;
         self.write_master(&mine)
@@ -681,7 +719,7 @@ impl FastPart {
         let writable = self.mode == Mode::ReadWrite;
         options.read(true).write(writable);
         let flags = libc::O_DIRECT | libc::O_DSYNC;
-        let opened = files::open_or_disk(file, &mut options, flags);
+        let opened = open_part(!self.in_file, file, (&mut options, flags));
         let file = opened.map_err(DeviceError::io(file, "open for direct I/O"))?;
         Ok(Area { file, at })
     }

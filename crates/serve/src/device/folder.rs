@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `device.toml` | what the device is, for people too; written last, so a folder with it is whole |
 //! | `making` | is there until the device is made |
-//! | `lock` | locked by the server that has it open; its process id |
+//! | `lock` | locked by the server that has it open, its process id; or shared by those that only look |
 //! | `generation` | 8 bytes little-endian and their CRC-32C: opens for writing so far; at 512 the master |
 //! | `shard-N/data` | sparse: slot `i` at `i * 4096` |
 //! | `shard-N/oob` | sparse: the OOB of slot `i` at `i * 32` |
@@ -16,6 +16,7 @@
 use super::direct::Opened;
 use super::identity::{self, Mark, Marked, SHARD_ROLES};
 use super::lock::Found;
+use super::summed::{self, Summed};
 use super::{DeviceError, FastNote, FastPart, Mode, RawOptions, Shape, Tier, lock, raw};
 use crate::files;
 use crate::kept::{Kept, KeptShard};
@@ -42,6 +43,8 @@ pub struct Description {
     pub fast: Option<FastNote>,
     /// Its files have marks: version 2.
     pub bound: bool,
+    /// It is not as Weir has written it.
+    pub edited: bool,
 }
 
 /// `device.toml`, version 2; version 1 has the same keys.
@@ -135,6 +138,8 @@ const VERSION: u32 = 2;
 /// Without marks.
 const VERSION_BARE: u32 = 1;
 const FILE_NAME: &str = "device.toml";
+/// As a config may ask for.
+const OP_PERCENT: std::ops::RangeInclusive<u32> = 1..=1000;
 /// Is there while a device is being made: then what is beside it is nobody's yet.
 const MAKING: &str = "making";
 
@@ -146,7 +151,7 @@ pub fn exists(path: &Path) -> bool {
 /// Makes the files. They become a device by [`commit`].
 pub fn create(path: &Path, device: &Description, master: &Mark) -> Result<File, DeviceError> {
     fs::create_dir_all(path).map_err(DeviceError::io(path, "make the folder"))?;
-    let lock = lock::acquire(&path.join("lock"))?;
+    let lock = lock::acquire(path, Mode::ReadWrite)?;
     if exists(path) {
         return Err(DeviceError::Exists(path.into()));
     }
@@ -182,12 +187,16 @@ pub fn create(path: &Path, device: &Description, master: &Mark) -> Result<File, 
 
 /// What is at `path`, where its opens are counted, and the lock that keeps others away. Every file of
 /// it is the device's own, and of one time.
-pub fn claim(path: &Path) -> Result<(Description, Found, File), DeviceError> {
+pub fn claim(path: &Path, mode: Mode) -> Result<(Description, Found, File), DeviceError> {
     if !exists(path) {
         return Err(DeviceError::Missing(path.into()));
     }
-    let lock = lock::acquire(&path.join("lock"))?;
+    let lock = lock::acquire(path, mode)?;
     let device = read_description(path)?;
+    // Who only looks is told, and may look.
+    if device.edited && mode == Mode::ReadWrite {
+        return Err(edited(path));
+    }
     let found = check(path, &device)?;
     Ok((device, found, lock))
 }
@@ -304,7 +313,7 @@ pub fn commit(path: &Path, device: &Description) -> Result<(), DeviceError> {
         DeviceError::invalid(&file, format!("cannot be written as TOML: {e}"), "report this")
     })?;
     let text = format!("# A device of Weir. Made by `weir format`; not to be edited.\n{text}");
-    write_whole(path, FILE_NAME, &text)?;
+    write_whole(path, FILE_NAME, &summed::with_sum(text))?;
     forget_making(path)
 }
 
@@ -430,16 +439,45 @@ pub fn read_description(path: &Path) -> Result<Description, DeviceError> {
         ..Faults::default()
     };
     let op_percent = described.op_percent;
+    if let Some(wrong) = op_percent.filter(|op_percent| !OP_PERCENT.contains(op_percent)) {
+        let (min, max) = (OP_PERCENT.start(), OP_PERCENT.end());
+        return Err(invalid(format!("op_percent = {wrong}: must be {min} to {max}")));
+    }
+    // Those of version 1 were all written without.
+    let edited = bound && summed::of(&text) == Summed::Wrong;
     let raw = described.raw.map(|raw| raw.options(described.logical_blocks));
     let raw = raw.transpose().map_err(invalid)?;
     let (shards, fast) = (described.shards, described.fast);
-    Ok(Description { uuid, shards, shape, profile, faults, op_percent, raw, fast, bound })
+    Ok(Description { uuid, shards, shape, profile, faults, op_percent, raw, fast, bound, edited })
 }
 
-/// `Err` if a shard's records cannot be what the files hold.
-pub fn examine(path: &Path, device: &Description) -> Result<(), DeviceError> {
-    let of = |shard| restore(&shard_folder(path, shard), device, shard, None).map(drop);
-    (0..device.shards).try_for_each(of)
+/// What is said of a description that is not as Weir has written it.
+pub fn edited(path: &Path) -> DeviceError {
+    let reason = "was changed since Weir has written it: its last line is not its checksum";
+    let mend =
+        "restore the file from a backup; or, if what it says now is right, take out that line";
+    DeviceError::invalid(&path.join(FILE_NAME), reason, mend)
+}
+
+/// What is said if the flash was formatted for another number of logical blocks than its description tells.
+pub fn contradicted(path: &Path, described: u32, found: u32) -> DeviceError {
+    let reason = format!("logical_blocks = {described}: but each shard was formatted with {found}");
+    let mend = format!(
+        "restore the file from a backup; or say logical_blocks = {found} there, and take out the last \
+         line if that is a checksum"
+    );
+    DeviceError::invalid(&path.join(FILE_NAME), reason, mend)
+}
+
+/// What is damaged of the records of blocks, before anything is written: of a device that has such nothing
+/// is. `Err` if they cannot be what the files hold.
+pub fn examine(path: &Path, device: &Description) -> Result<Option<String>, DeviceError> {
+    let mut damaged = Vec::new();
+    for shard in 0..device.shards {
+        let found = restore(&shard_folder(path, shard), device, shard, None)?.damaged;
+        damaged.extend(found.into_iter().map(|block| (shard, block)));
+    }
+    Ok(damaged_records(&damaged))
 }
 
 /// Opens the files of a device that is claimed, and with [`Mode::ReadWrite`] marked as of this
@@ -455,44 +493,62 @@ pub fn open(
     let generation_file = files::open(&file, File::options().read(true));
     let generation_file = generation_file.map_err(DeviceError::io(&file, "open"))?;
     let tier = fast.map(|fast| &fast.tier);
-    let nands = (0..device.shards)
+    let shards = (0..device.shards)
         .map(|shard| restore(&shard_folder(path, shard), device, shard, tier))
         .collect::<Result<Vec<_>, _>>()?;
     let mut media = Vec::new();
-    let mut damaged = Vec::new();
-    for (shard, (nand, blocks)) in (0..).zip(nands) {
-        damaged.extend(blocks.into_iter().map(|block| (shard, block)));
+    for (shard, restored) in (0..).zip(shards) {
+        let Restored { mut nand, durable, .. } = restored;
         let folder = shard_folder(path, shard);
         let clone = generation_file.try_clone().map_err(DeviceError::io(&file, "open"))?;
         let fence = Fence { file: clone, at: 0, expected: encode_generation(generation) };
         let geometry = nand.geometry().without_fast();
         // Behind a fast tier nothing waits for a flush.
         let how = (writable, fast.is_some());
-        let store = FileStore::open(&folder, &geometry, how, fence)
+        let store = FileStore::open(&folder, &geometry, how, fence, durable)
             .map_err(DeviceError::io(&folder, "open the files"))?;
         if let Some(kept) = &mut kept {
             kept.compare(shard, false, |slot| store.oob_of(slot).ok());
-            if kept.shard(shard).is_some_and(|kept| !agrees(kept, &nand)) {
-                kept.distrust(
-                    "kept memory tells of other pages than the device has: it is a copy from before",
-                );
-            }
+        }
+        let of_shard = kept.as_mut().and_then(|kept| kept.shard(shard)).map(|kept| &*kept);
+        let failed = "look behind the write pointers";
+        find_beyond(&mut nand, &store, of_shard).map_err(DeviceError::io(&folder, failed))?;
+        if let Some(kept) = &mut kept
+            && kept.shard(shard).is_some_and(|kept| !agrees(kept, &nand))
+        {
+            kept.distrust(
+                "kept memory tells of other pages than the device has: it is a copy from before",
+            );
+            find_beyond(&mut nand, &store, None).map_err(DeviceError::io(&folder, failed))?;
         }
         media.push((nand, store));
     }
-    for (shard, (nand, store)) in (0..).zip(&media).filter(|_| writable) {
-        let slots_per_page = nand.geometry().slots_per_page;
-        let slots = |block| nand.record(block).write_pointer * slots_per_page;
-        let kept = kept.as_mut().and_then(|kept| kept.shard(shard));
-        let known = |block| {
-            let written = kept.as_ref()?.slots_written(block, nand.record(block).erase_count);
-            Some(written? == slots(block))
-        };
-        let cleared = store.clear_beyond(slots, |block| known(block) == Some(true));
-        cleared.map_err(DeviceError::io(path, "clear torn pages"))?;
-    }
     let stores = media.into_iter().map(|(nand, store)| (nand, Store::File(store))).collect();
-    Ok(Opened { stores, erase_counts: None, unreadable: damaged_records(&damaged) })
+    Ok(Opened { stores, erase_counts: None, unreadable: None })
+}
+
+/// Takes for programmed what is found behind write pointers: after a kill or a power loss it may be there
+/// without its record, and the core tells what is sound of it. Where kept memory says that a record is all
+/// there is, nothing is looked for.
+fn find_beyond(
+    nand: &mut Nand,
+    store: &FileStore,
+    kept: Option<&KeptShard>,
+) -> std::io::Result<()> {
+    let geometry = nand.geometry();
+    for block in (0..geometry.capacity_blocks()).map(BlockId) {
+        let record = nand.record(block);
+        let slots = kept.and_then(|kept| kept.slots_written(block, record.erase_count));
+        let all = record.write_pointer == geometry.pages_per_block;
+        if all || slots == Some(record.write_pointer * geometry.slots_per_page) {
+            continue;
+        }
+        let write_pointer = store.pages_found(block, record.write_pointer)?;
+        if write_pointer > record.write_pointer {
+            nand.restore(block, BlockRecord { write_pointer, ..record });
+        }
+    }
+    Ok(())
 }
 
 /// What is said of blocks, with their shards, whose records are damaged.
@@ -518,14 +574,21 @@ fn agrees(kept: &KeptShard, nand: &Nand) -> bool {
     })
 }
 
-/// The rules of a shard in the state that its files tell, and the blocks whose records are damaged: any of
-/// their pages may be written.
+/// The state of a shard that its records tell.
+struct Restored {
+    nand: Nand,
+    /// By block: pages that are durable for certain.
+    durable: Vec<u32>,
+    /// Blocks whose records are damaged: any of their pages may be written.
+    damaged: Vec<u32>,
+}
+
 fn restore(
     folder: &Path,
     device: &Description,
     shard: u32,
     tier: Option<&Tier>,
-) -> Result<(Nand, Vec<u32>), DeviceError> {
+) -> Result<Restored, DeviceError> {
     let mut nand = device.shape.nand(&device.profile, &device.faults, shard, tier)?;
     let geometry = nand.geometry().without_fast();
     let file = folder.join("blocks");
@@ -533,12 +596,13 @@ fn restore(
     let records = files::read(&file, most).map_err(DeviceError::io(&file, "read"))?;
     let records = records.as_chunks::<RECORD_BYTES>().0.iter();
     let whole = BlockRecord { write_pointer: geometry.pages_per_block, ..BlockRecord::FRESH };
-    let mut damaged = Vec::new();
+    let (mut damaged, mut durable) = (Vec::new(), Vec::new());
     for (index, bytes) in (0..geometry.blocks()).zip(records) {
         let record = BlockRecord::decode(bytes)
             .filter(|record| record.write_pointer <= geometry.pages_per_block);
         damaged.extend(record.is_none().then_some(index));
+        durable.push(record.map_or(0, |record| record.pages_durable()));
         nand.restore(BlockId(index), record.unwrap_or(whole));
     }
-    Ok((nand, damaged))
+    Ok(Restored { nand, durable, damaged })
 }

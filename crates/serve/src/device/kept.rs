@@ -93,14 +93,17 @@ impl Device {
 
     /// The device was closed well: its files say so, what was kept of it is given back, and zones are
     /// told how often they were erased.
-    pub fn close(&mut self) {
-        if let Some(own) = &mut self.own
-            && let Err(error) = own.end(self.fast.as_mut(), self.erase_counts.as_ref())
-        {
-            tracing::warn!(%error, "the files do not say that the device was stopped well");
-        }
+    ///
+    /// # Errors
+    /// Its files do not say so, or nobody finds them any more. What is durable in them is so all the same.
+    pub fn close(&mut self) -> Result<(), DeviceError> {
+        let ended = match &mut self.own {
+            Some(own) => own.end(self.fast.as_mut(), self.erase_counts.as_ref()),
+            None => Ok(()),
+        };
         if let Ok(kept) = std::mem::replace(&mut self.kept, Err("the device is closed".into())) {
             kept.discard();
         }
+        ended
     }
 }

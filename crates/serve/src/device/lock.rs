@@ -2,8 +2,8 @@
 //! replaced all the same (a lock does not reach across machines or copies of a folder). Beside the
 //! generation is the master of the device's marks ([`super::identity`]).
 
-use super::DeviceError;
 use super::identity::{MARKS_BYTES, Mark, Opener, Role, State};
+use super::{DeviceError, Mode};
 use crate::files;
 use crate::medium::{GENERATION_BYTES, decode_generation, encode_generation};
 use std::fs::File;
@@ -12,17 +12,65 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
+/// Locks the file `lock` of `folder` for this open.
+pub fn acquire(folder: &Path, mode: Mode) -> Result<File, DeviceError> {
+    let path = folder.join("lock");
+    match mode {
+        Mode::ReadWrite => lock_alone(&path),
+        Mode::ReadOnly => share(folder, &path),
+    }
+}
+
+/// Locks the file at `path` beside others who only look, which writes nothing. Where there is none and
+/// none can be made, the folder itself stands in for it: nobody else looks at that.
+fn share(folder: &Path, path: &Path) -> Result<File, DeviceError> {
+    let failed = DeviceError::io(path, "open the lock");
+    let opened = match files::open(path, File::options().read(true)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            files::open(path, File::options().read(true).write(true).create(true))
+        }
+        opened => opened,
+    };
+    let file = match opened {
+        Ok(file) => file,
+        Err(error) if !path.exists() && may_not_be_made(&error) => {
+            tracing::warn!(
+                %error,
+                "{}: no lock can be made, so nothing keeps a server from writing to this device while it \
+                 is looked at",
+                path.display()
+            );
+            return File::open(folder).map_err(DeviceError::io(folder, "open"));
+        }
+        Err(error) => return Err(failed(error)),
+    };
+    match try_lock_as(&file, libc::LOCK_SH).map_err(DeviceError::io(path, "lock"))? {
+        true => Ok(file),
+        false => Err(locked(path, &file)),
+    }
+}
+
+/// True if `error` is that of a place where nothing can be made.
+fn may_not_be_made(error: &io::Error) -> bool {
+    let codes = [libc::EROFS, libc::EACCES, libc::EPERM, libc::ENOSPC, libc::EDQUOT];
+    error.raw_os_error().is_some_and(|code| codes.contains(&code))
+}
+
+fn locked(path: &Path, file: &File) -> DeviceError {
+    let mut text = String::new();
+    let read = file.take(PID_BYTES_MAX).read_to_string(&mut text);
+    let pid = read.ok().and_then(|_| text.trim().parse().ok());
+    DeviceError::Locked { path: path.into(), pid }
+}
+
 /// Locks the file at `path`, made if it is not there, and writes the process id into it.
-pub fn acquire(path: &Path) -> Result<File, DeviceError> {
+fn lock_alone(path: &Path) -> Result<File, DeviceError> {
     let mut options = File::options();
     options.read(true).write(true).create(true).truncate(false);
     let mut file =
         files::open(path, &mut options).map_err(DeviceError::io(path, "open the lock"))?;
     if !try_lock(&file).map_err(DeviceError::io(path, "lock"))? {
-        let mut text = String::new();
-        let read = (&file).take(PID_BYTES_MAX).read_to_string(&mut text);
-        let pid = read.ok().and_then(|_| text.trim().parse().ok());
-        return Err(DeviceError::Locked { path: path.into(), pid });
+        return Err(locked(path, &file));
     }
     // Whom to name to others. A full file system takes no process id, and the lock holds all the same.
     let named = file.set_len(0).and_then(|()| file.rewind());
@@ -37,8 +85,12 @@ const PID_BYTES_MAX: u64 = 32;
 
 /// Locks `file`; false if another process has it.
 pub fn try_lock(file: &File) -> io::Result<bool> {
+    try_lock_as(file, libc::LOCK_EX)
+}
+
+fn try_lock_as(file: &File, how: libc::c_int) -> io::Result<bool> {
     // SAFETY: no memory is involved.
-    if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } == 0 {
+    if unsafe { libc::flock(file.as_raw_fd(), how | libc::LOCK_NB) } == 0 {
         return Ok(true);
     }
     let error = io::Error::last_os_error();

@@ -11,11 +11,13 @@ mod direct;
 mod error;
 mod fast;
 mod folder;
+mod home;
 mod identity;
 mod kept;
 mod lock;
 mod own;
 pub(crate) mod raw;
+mod summed;
 mod volumes;
 mod zoned;
 
@@ -239,6 +241,7 @@ impl Device {
                     raw: plan.raw.clone(),
                     fast: note,
                     bound: true,
+                    edited: false,
                 };
                 let lock = folder::create(path, &folder, &master)?;
                 (path, Description::Folder(Box::new(folder)), lock)
@@ -250,7 +253,7 @@ impl Device {
                 (path, Description::File(parts), lock)
             }
         };
-        let mut own = Own::new(path, what, lock, &master);
+        let mut own = Own::new(path, what, lock, &master)?;
         own.begin(device.fast.as_mut())?;
         let opened = own.open(device.fast.as_ref(), (Mode::ReadWrite, None))?;
         (device.own, device.erase_counts) = (Some(own), opened.erase_counts);
@@ -300,6 +303,23 @@ impl Device {
         &self.impaired
     }
 
+    /// What is wrong if a shard was formatted for another number of logical blocks than the device says.
+    pub(crate) fn contradicted(&self, mut found: impl Iterator<Item = u32>) -> Option<DeviceError> {
+        let own = self.own.as_ref()?;
+        let Description::Folder(description) = &own.what else {
+            // Elsewhere a checksum covers it.
+            return None;
+        };
+        let described = description.shape.logical_blocks;
+        let other = found.find(|&found| found != described)?;
+        Some(folder::contradicted(&own.path, described, other))
+    }
+
+    /// Tells something else of it that is wrong.
+    pub(crate) fn impair(&mut self, why: String) {
+        self.impaired.push(why);
+    }
+
     fn open_whole(
         options: &DeviceOptions,
         settings: &Settings,
@@ -331,7 +351,8 @@ impl Device {
         mode: Mode,
         mut kept: Result<Kept, String>,
     ) -> Result<Self, DeviceError> {
-        own.examine(part.as_ref())?;
+        let damaged = own.examine(part.as_ref())?;
+        let mode = if damaged.is_some() { Mode::ReadOnly } else { mode };
         if mode == Mode::ReadWrite {
             own.begin(part.as_mut())?;
         }
@@ -344,6 +365,7 @@ impl Device {
             Description::Folder(description) => description.raw.clone(),
             Description::File(_) => None,
         };
+        let edited = own.edited().map(|error| error.to_string());
         let split = Split::new(stores.len());
         let mut device = Self {
             media: Vec::new(),
@@ -355,7 +377,7 @@ impl Device {
             fast: part,
             kept,
             erase_counts: erase_counts.filter(|_| mode == Mode::ReadWrite),
-            impaired: unreadable.into_iter().collect(),
+            impaired: edited.into_iter().chain(damaged).chain(unreadable).collect(),
         };
         device.compose(stores)?;
         Ok(device)

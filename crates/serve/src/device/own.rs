@@ -1,6 +1,7 @@
 //! What a device on files keeps of itself while it is open, and how an open for writing begins and ends.
 
 use super::direct::{self, Opened};
+use super::home::Home;
 use super::identity::{self, Mark, Opener, State};
 use super::lock::Found;
 use super::zoned::{self, EraseCounts};
@@ -19,6 +20,8 @@ use std::path::{Path, PathBuf};
 pub(super) struct Own {
     pub path: PathBuf,
     pub what: Description,
+    /// Where that is, if it is a folder that somebody may move.
+    home: Option<Home>,
     /// Keeps other processes away.
     pub lock: File,
     /// Its generation and its master, as they were written last.
@@ -34,9 +37,15 @@ pub(super) enum Description {
 
 impl Own {
     /// A device that was made just now, with this master.
-    pub fn new(path: &Path, what: Description, lock: File, master: &Mark) -> Self {
+    pub fn new(
+        path: &Path,
+        what: Description,
+        lock: File,
+        master: &Mark,
+    ) -> Result<Self, DeviceError> {
         let found = Found { generation: master.generation, master: Some(*master) };
-        Self { path: path.to_owned(), what, lock, found, begun: false }
+        let home = matches!(what, Description::Folder(_)).then(|| Home::of(path)).transpose()?;
+        Ok(Self { path: path.to_owned(), what, home, lock, found, begun: false })
     }
 
     /// What is there, kept from others.
@@ -47,14 +56,15 @@ impl Own {
                 Err(DeviceError::Options(reason.into()))
             }
             Kind::Nand { path, .. } => {
-                let (description, found, lock) = folder::claim(path)?;
+                let (description, found, lock) = folder::claim(path, mode)?;
                 let what = Description::Folder(Box::new(description));
-                Ok(Self { path: path.clone(), what, lock, found, begun: false })
+                let home = Some(Home::of(path)?);
+                Ok(Self { path: path.clone(), what, home, lock, found, begun: false })
             }
             Kind::File { path } => {
                 let (parts, found, lock) = direct::claim(path, mode)?;
                 let what = Description::File(parts);
-                Ok(Self { path: path.clone(), what, lock, found, begun: false })
+                Ok(Self { path: path.clone(), what, home: None, lock, found, begun: false })
             }
         }
     }
@@ -64,6 +74,15 @@ impl Own {
         match &self.what {
             Description::Folder(_) => direct::Bands::PLAIN,
             Description::File(parts) => parts.bands,
+        }
+    }
+
+    /// What is wrong if its description is not as Weir has written it.
+    pub fn edited(&self) -> Option<DeviceError> {
+        match &self.what {
+            Description::Folder(own) => own.edited.then(|| folder::edited(&self.path)),
+            // Of these the checksum is part of the header.
+            Description::File(_) => None,
         }
     }
 
@@ -85,6 +104,7 @@ impl Own {
     /// Notes another fast tier, or none.
     pub fn note_fast(&mut self, note: Option<FastNote>) -> Result<(), DeviceError> {
         let sum = |note: Option<&FastNote>| identity::tier_sum(note.map(|note| note.uuid.as_str()));
+        self.follow()?;
         let (before, after) = (sum(self.note()), sum(note.as_ref()));
         // The master knows both while the description may tell either.
         self.expect_tiers([before, after])?;
@@ -101,6 +121,14 @@ impl Own {
             Some(master) if master.tiers != tiers => self.write_master(&Mark { tiers, ..master }),
             _ => Ok(()),
         }
+    }
+
+    /// Its folder may have been moved since it was opened.
+    fn follow(&mut self) -> Result<(), DeviceError> {
+        if let Some(home) = &self.home {
+            self.path = home.now(&self.path)?;
+        }
+        Ok(())
     }
 
     fn write_master(&mut self, master: &Mark) -> Result<(), DeviceError> {
@@ -153,6 +181,7 @@ impl Own {
         let Some(master) = self.found.master.filter(|_| std::mem::take(&mut self.begun)) else {
             return Ok(());
         };
+        self.follow()?;
         if let Some(fast) = fast {
             fast.close()?;
         }
@@ -186,14 +215,16 @@ impl Own {
         }
     }
 
-    /// `Err` if it cannot be opened for what its files hold, before anything is written.
-    pub fn examine(&self, fast: Option<&FastPart>) -> Result<(), DeviceError> {
+    /// What is damaged of it so that nothing must be written, before anything is. `Err` if it cannot be opened
+    /// for what its files hold.
+    pub fn examine(&self, fast: Option<&FastPart>) -> Result<Option<String>, DeviceError> {
         if let Some(fast) = fast {
             fast.check_age(&self.found)?;
         }
         match &self.what {
             Description::Folder(description) => folder::examine(&self.path, description),
-            Description::File(_) => Ok(()),
+            // There it takes a look at the pages, which the open does.
+            Description::File(_) => Ok(None),
         }
     }
 

@@ -17,7 +17,7 @@ use axum::Extension;
 use axum::extract::{Request, State};
 use axum::http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use axum::http::request::Parts;
-use axum::http::{Method, StatusCode, Version};
+use axum::http::{Method, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use std::fmt;
@@ -125,8 +125,8 @@ impl Rules {
             return Err(Refused::ForeignOrigin);
         }
         let Door::Tcp { local, .. } = door else { return Ok(Right(true)) };
-        // What speaks HTTP/1.0 is no browser; of old tools some name nobody.
-        if host.or(named).is_none() && head.version > Version::HTTP_10 {
+        // Whatever its version: who names nobody does not say that he means us.
+        if host.or(named).is_none() {
             return Err(Refused::BadHost);
         }
         if ![host, named].into_iter().flatten().all(|host| self.is_us(host, local.ip())) {

@@ -129,6 +129,12 @@ const SHARD: &[Metric<ShardStatus>] = &[
     (Gauge, "fenced", "1 once another server has taken over the device, else 0", |s| {
         f64::from(u8::from(s.fenced))
     }),
+    (
+        Gauge,
+        "lacks_room",
+        "1 while the file system or disk below has no room for writes, else 0",
+        |s| f64::from(u8::from(s.lacks_room)),
+    ),
 ];
 
 const UNIT: &[Metric<UnitStatus>] = &[

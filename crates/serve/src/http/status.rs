@@ -4,7 +4,7 @@ use super::doors::Right;
 use crate::exports::unit_name;
 use crate::nbd::Export;
 use crate::server::Restart;
-use crate::shard::UnitBlocks;
+use crate::shard::{NO_ROOM, UnitBlocks};
 use crate::{CoreStatus, RawShape, ShardStatus};
 use flash::{BLOCK_BYTES, Instant, MILLISECOND};
 use ftl::policy::DECISIONS;
@@ -72,6 +72,8 @@ fn shard(shard: &ShardStatus, exports: &[Export]) -> Value {
     let mut value = json!({
         "phase": shard.core.phase(),
         "fenced": shard.fenced,
+        "lacks_room": shard.lacks_room,
+        "warnings": warnings(shard),
         "driver": shard.driver.name,
         "driver_why": shard.driver.why,
         "slow_requests": shard.slow_requests,
@@ -91,7 +93,6 @@ fn shard(shard: &ShardStatus, exports: &[Export]) -> Value {
             value["policies"] = Value::Object(names.collect());
             value["streams"] = status.streams.iter().map(stream).collect();
             value["mappings"] = status.mappings.iter().map(mapping).collect();
-            value["warnings"] = json!(status.warnings);
             let switches = status.switches.iter();
             value["policy_switches"] =
                 switches.map(|change| switch(change, shard.now, exports)).collect();
@@ -102,11 +103,20 @@ fn shard(shard: &ShardStatus, exports: &[Export]) -> Value {
             value["policies"] = Value::Null;
             value["streams"] = Value::Null;
             value["mappings"] = Value::Null;
-            value["warnings"] = json!([]);
             value["policy_switches"] = Value::Null;
         }
     }
     value
+}
+
+/// What the owner should know.
+fn warnings(shard: &ShardStatus) -> Vec<&str> {
+    let of_core: &[String] = match &shard.core {
+        CoreStatus::Block(status) => &status.warnings,
+        CoreStatus::Raw(_) => &[],
+    };
+    let room = shard.lacks_room.then_some(NO_ROOM);
+    room.into_iter().chain(of_core.iter().map(String::as_str)).collect()
 }
 
 /// A switch of a policy: when, what, from, to, by whom or why.

@@ -120,10 +120,10 @@ impl DirectStore {
         Some(Watch::new(file, self.generation_at, self.expected, true))
     }
 
-    /// The record of a block as of its last erase; not kept on zones.
-    pub fn stored_record(&self, block: BlockId) -> Option<[u8; RECORD_BYTES]> {
+    /// The record of a block as of its last erase, if it is sound; not kept on zones.
+    pub fn stored_record(&self, block: BlockId) -> Option<BlockRecord> {
         match &self.manner {
-            Manner::Plain(records) => Some(records.of(block)),
+            Manner::Plain(records) => BlockRecord::decode(&records.of(block)),
             Manner::Zoned { .. } => None,
         }
     }
@@ -157,6 +157,20 @@ impl DirectStore {
             }
             Err(error) => Err(error),
         })
+    }
+
+    /// Whether one of these pages, of blocks of these erase counts, is programmed.
+    pub fn any_is_sound(&self, pages: &[(BlockId, u32, u32)]) -> io::Result<bool> {
+        let all = self.pages();
+        let found = side_by_side(pages, |&(block, erase_count, page)| {
+            all.look(&mut Buffer::new(1), block, page, erase_count)
+        })?;
+        Ok(found.iter().any(|found| matches!(found, Look::Of(_))))
+    }
+
+    /// The erase count that a block's own pages tell; 0 if none does.
+    pub fn erase_count_of(&self, block: BlockId) -> io::Result<u32> {
+        Ok(self.pages().erase_count(block)?.unwrap_or(0))
     }
 
     fn pages(&self) -> Pages<'_> {
@@ -339,14 +353,19 @@ struct Pages<'a> {
 }
 
 impl Pages<'_> {
-    /// The erase count of a block when its first page was programmed, if that is sound.
+    /// The erase count of a block when its first page was programmed, or its second one if that is not
+    /// sound.
     fn erase_count(self, block: BlockId) -> io::Result<Option<u32>> {
-        let first = self.geometry.slot(block, 0, 0);
         let mut sector = Buffer::new(1);
-        self.file.read_exact_at(sector.bytes_mut(), self.page_at(first))?;
-        let erase_count = word(sector.bytes(), 4);
-        let sound = self.header(sector.bytes(), first, erase_count).is_some();
-        Ok(sound.then_some(erase_count))
+        for page in 0..self.geometry.pages_per_block.min(2) {
+            let first = self.geometry.slot(block, page, 0);
+            self.file.read_exact_at(sector.bytes_mut(), self.page_at(first))?;
+            let erase_count = word(sector.bytes(), 4);
+            if self.header(sector.bytes(), first, erase_count).is_some() {
+                return Ok(Some(erase_count));
+            }
+        }
+        Ok(None)
     }
 
     /// Finds how many of the first `pages` pages of a block are programmed. Most blocks are full or empty, which one or two
@@ -357,18 +376,28 @@ impl Pages<'_> {
         let mut sector = Buffer::new(1);
         let mut unreadable = false;
         let mut look = |page: u32| -> io::Result<Look> {
-            let first = self.geometry.slot(block, page, 0);
-            match self.file.read_exact_at(sector.bytes_mut(), self.page_at(first)) {
-                Ok(()) => Ok(self.header(sector.bytes(), first, erase_count).into()),
-                Err(error) if is_unreadable(&error) => {
-                    unreadable = true;
-                    Ok(Look::Unreadable)
-                }
-                Err(error) => Err(error),
-            }
+            let found = self.look(&mut sector, block, page, erase_count)?;
+            unreadable |= found == Look::Unreadable;
+            Ok(found)
         };
         let pages = last_written(pages, &mut look)?;
         Ok(Written { pages, unreadable })
+    }
+
+    /// What is at a page, which is read to `sector`.
+    fn look(
+        self,
+        sector: &mut Buffer,
+        block: BlockId,
+        page: u32,
+        erase_count: u32,
+    ) -> io::Result<Look> {
+        let first = self.geometry.slot(block, page, 0);
+        match self.file.read_exact_at(sector.bytes_mut(), self.page_at(first)) {
+            Ok(()) => Ok(self.header(sector.bytes(), first, erase_count).into()),
+            Err(error) if is_unreadable(&error) => Ok(Look::Unreadable),
+            Err(error) => Err(error),
+        }
     }
 
     /// The generation in a page's first sector, if it is sound and of the block's present life.
@@ -415,6 +444,9 @@ impl From<Option<u64>> for Look {
     }
 }
 
+/// Pages behind one that is not sound that are asked whether it was programmed.
+const PAGES_AHEAD: u32 = 4;
+
 /// The page behind the last that is programmed, of the first `pages` of a block.
 fn last_written(pages: u32, look: &mut impl FnMut(u32) -> io::Result<Look>) -> io::Result<u32> {
     if pages == 0 {
@@ -423,26 +455,52 @@ fn last_written(pages: u32, look: &mut impl FnMut(u32) -> io::Result<Look>) -> i
     if let Look::Of(_) = look(pages - 1)? {
         return Ok(pages);
     }
-    if look(0)? == Look::Empty {
+    if look(0)? == Look::Empty && next_sound(0, pages.min(2), look)?.is_none() {
         return Ok(0);
     }
     let (mut low, mut high) = (1, pages);
     while low < high {
         let middle = (low + high) / 2;
-        match look(middle)? {
-            Look::Of(_) | Look::Unreadable => low = middle + 1,
-            Look::Empty => high = middle,
+        let written = look(middle)? != Look::Empty || next_sound(middle, pages, look)?.is_some();
+        if written {
+            low = middle + 1;
+        } else {
+            high = middle;
         }
     }
-    let mut newest = 0;
-    for page in 0..low {
+    let (mut newest, mut page) = (0, 0);
+    while page < low {
         match look(page)? {
             Look::Of(at) if at >= newest => newest = at,
             Look::Unreadable => {}
+            Look::Empty
+                if let Some((next, at)) = next_sound(page, pages, look)?
+                    && at >= newest =>
+            {
+                page = next;
+                continue;
+            }
             Look::Of(_) | Look::Empty => return Ok(page),
         }
+        page += 1;
     }
     Ok(low)
+}
+
+/// The next page behind one that is not sound, but not far, which is, and its generation: so the one before
+/// it was programmed. What was flushed has damage before it then; what was not, a power loss may have left
+/// so, and the core tells the one from the other.
+fn next_sound(
+    page: u32,
+    pages: u32,
+    look: &mut impl FnMut(u32) -> io::Result<Look>,
+) -> io::Result<Option<(u32, u64)>> {
+    for next in page + 1..pages.min(page + 1 + PAGES_AHEAD) {
+        if let Look::Of(generation) = look(next)? {
+            return Ok(Some((next, generation)));
+        }
+    }
+    Ok(None)
 }
 
 /// True of an error of a disk that answers, and has lost what is asked for.
@@ -485,22 +543,25 @@ mod tests {
 
     /// Every block of 8 pages, written up to `end`, with one unreadable page or none.
     #[test]
-    fn a_page_that_cannot_be_read_hides_nothing_that_was_written() {
-        for end in 0..=8 {
+    fn a_damaged_page_hides_nothing_that_was_written_behind_it() {
+        let hows = [Look::Unreadable, Look::Empty];
+        for (how, end) in hows.into_iter().flat_map(|how| (0..=8).map(move |end| (how, end))) {
             for bad in 0..=8 {
                 let mut look = |page: u32| {
                     Ok(match page {
-                        _ if page == bad => Look::Unreadable,
+                        _ if page == bad => how,
                         _ if page < end => Look::Of(3),
                         _ => Look::Empty,
                     })
                 };
                 let found = last_written(8, &mut look).unwrap();
-                assert!(found >= end.min(8), "written to {end}, page {bad} bad: {found}");
-                assert!(found <= end.max(bad + 1).min(8), "written to {end}, {bad} bad: {found}");
+                let last_is_gone = how == Look::Empty && bad + 1 == end;
+                let least = end - u32::from(last_is_gone);
+                assert!(found >= least, "written to {end}, page {bad} {how:?}: {found}");
+                assert!(found <= end.max(bad + 1).min(8), "to {end}, {bad} {how:?}: {found}");
             }
         }
-        // What lies behind a gap, or is older than what is before it, was never flushed.
+        // What lies behind a wide gap, or is older than what is before it, was never flushed.
         let generations = [5, 5, 4, 4];
         let mut look = |page: u32| Ok(generations.get(page as usize).copied().into());
         assert_eq!(last_written(8, &mut look).unwrap(), 2);

@@ -8,16 +8,20 @@
 //!   taken for one of the block's next life. Killed between, the pages read as torn.
 //!
 //! After a power loss of the host the record may be there without the page: its OOB then is
-//! all zeroes (opening clears OOB beyond the write pointers), which reads as torn.
+//! all zeroes, which reads as torn, unless the record itself tells that the page was durable
+//! ([`Durability`]): then it is lost. Or the page is there without the record: opening finds its OOB
+//! beyond the write pointer, and takes the page for programmed, as it may be all that there is of it.
 //!
 //! Behind a fast tier the files are opened so that each write is durable when it completes
 //! (`O_DSYNC`); in the order above, no power loss then takes what was told done.
 
 use super::Watch;
+use super::durability::Durability;
 use crate::buffer::Buffer;
 use crate::files;
 use crate::ring::Ring;
 use flash::{BLOCK_BYTES, BlockId, Geometry, OOB_BYTES, Oob, SlotId};
+use nand::BlockRecord;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
@@ -34,6 +38,7 @@ pub struct FileStore {
     blocks: File,
     fence: Fence,
     geometry: Geometry,
+    durability: Durability,
 }
 
 /// Bytes of the generation file: the number, and its CRC-32C.
@@ -46,12 +51,14 @@ const GENERATION_AT: usize = RECORD_AT - 64;
 const _: () = assert!(64 * OOB_BYTES <= GENERATION_AT, "the OOBs of the largest page fit");
 
 impl FileStore {
-    /// Opens the files in `dir`; with `synced` each write is durable when it completes.
+    /// Opens the files in `dir`, whose records tell how many pages of each block are `durable`; with
+    /// `synced` each write is durable when it completes.
     pub fn open(
         dir: &Path,
         geometry: &Geometry,
         (writable, synced): (bool, bool),
         fence: Fence,
+        durable: Vec<u32>,
     ) -> io::Result<Self> {
         let open = |name: &str| {
             let path = dir.join(name);
@@ -62,7 +69,41 @@ impl FileStore {
             file.map_err(|e| io::Error::new(e.kind(), format!("{}: {e}", path.display())))
         };
         let (data, oob, blocks) = (open("data")?, open("oob")?, open("blocks")?);
-        Ok(Self { data, oob, blocks, fence, geometry: *geometry })
+        let durability = Durability::new(durable, synced);
+        Ok(Self { data, oob, blocks, fence, geometry: *geometry, durability })
+    }
+
+    /// Whether the slot's page was programmed and is durable for certain.
+    pub fn is_durable(&self, slot: SlotId) -> bool {
+        let block = self.geometry.block_of(slot);
+        self.geometry.page_in_block(slot) < self.durability.pages(block)
+    }
+
+    /// The program of a page has ended well.
+    pub fn programmed(&mut self, slot: SlotId) {
+        let block = self.geometry.block_of(slot);
+        self.durability.programmed(block, self.geometry.page_in_block(slot) + 1);
+    }
+
+    /// Nothing of the block counts as durable any more. True if its record says that something is.
+    pub fn begin_erase(&mut self, block: BlockId) -> bool {
+        self.durability.erased(block)
+    }
+
+    /// The flush that is `job` has ended; returns the blocks that are full and durable by it.
+    pub fn synced(&mut self, job: u32, well: bool) -> Vec<BlockId> {
+        self.durability.flushed(job, well, self.geometry.pages_per_block)
+    }
+
+    /// Writes the record of a block that is full once more, when all of it is durable. It goes to the page
+    /// cache, and nobody waits for it: the one before says less, and is as true.
+    pub fn tell_durable(&self, block: BlockId, record: BlockRecord) {
+        let full = record.write_pointer == self.geometry.pages_per_block;
+        let plain = record.damaged_tail == 0 && !record.bad && !record.needs_erase;
+        if full && plain {
+            let (bytes, at) = self.encoded(block, record);
+            let _ = self.blocks.write_all_at(&bytes, at);
+        }
     }
 
     /// From here on data is written to `file`.
@@ -85,27 +126,16 @@ impl FileStore {
         Ok(oob)
     }
 
-    /// Clears the OOB behind the slots written in each block, unless that is `known` to be so: what a
-    /// power loss of the host may have left there must never be taken for a page of the block's present
-    /// life.
-    pub fn clear_beyond(
-        &self,
-        slots_written: impl Fn(BlockId) -> u32,
-        known: impl Fn(BlockId) -> bool,
-    ) -> io::Result<()> {
-        let zeroes = vec![0u8; self.geometry.slots_per_block() as usize * OOB_BYTES];
-        let mut found = zeroes.clone();
-        for block in (0..self.geometry.blocks()).map(BlockId).filter(|&block| !known(block)) {
-            let at = slots_written(block) as usize * OOB_BYTES;
-            let start = u64::from(block.0) * zeroes.len() as u64 + at as u64;
-            self.oob.read_exact_at(&mut found[at..], start)?;
-            if found[at..] != zeroes[at..] {
-                // Given back rather than written: on a full file system there is no room for zeroes.
-                punch(&self.oob, start, (zeroes.len() - at) as u64)
-                    .or_else(|_| self.oob.write_all_at(&zeroes[at..], start))?;
-            }
-        }
-        Ok(())
+    /// Pages of a block up to the last that has an OOB, at or behind page `from`.
+    pub fn pages_found(&self, block: BlockId, from: u32) -> io::Result<u32> {
+        let per_page = self.geometry.slots_per_page as usize;
+        let skipped = from as usize * per_page;
+        let mut oobs = vec![[0; OOB_BYTES]; self.geometry.slots_per_block() as usize - skipped];
+        let first = u64::from(block.0) * u64::from(self.geometry.slots_per_block());
+        let at = (first + skipped as u64) * OOB_BYTES as u64;
+        self.oob.read_exact_at(oobs.as_flattened_mut(), at)?;
+        let last = oobs.iter().rposition(|oob| *oob != [0; OOB_BYTES]);
+        Ok(last.map_or(from, |last| from + (last / per_page) as u32 + 1))
     }
 
     /// Gives back the OOBs of `count` slots.
@@ -168,24 +198,31 @@ impl FileStore {
         2
     }
 
-    /// Queues the write of a block's record.
+    /// Queues the write of a block's record, which tells beside that how far the block is durable.
     pub fn record(
         &self,
         job: u32,
         block: BlockId,
-        record: [u8; RECORD_BYTES],
+        record: BlockRecord,
         scratch: &mut Buffer,
         ring: &mut Ring,
     ) -> u32 {
+        let (record, at) = self.encoded(block, record);
         let bytes = &mut scratch.bytes_mut()[RECORD_AT..][..RECORD_BYTES];
         bytes.copy_from_slice(&record);
-        let at = u64::from(block.0) * RECORD_BYTES as u64;
         ring.write(job, self.blocks.as_raw_fd(), bytes.as_ptr(), RECORD_BYTES, at);
         1
     }
 
+    /// A block's record with what is durable of it, and where it stands.
+    fn encoded(&self, block: BlockId, record: BlockRecord) -> ([u8; RECORD_BYTES], u64) {
+        let record = record.with_durable(self.durability.pages(block));
+        (record.encode(), u64::from(block.0) * RECORD_BYTES as u64)
+    }
+
     /// Queues the syncs of all three files.
-    pub fn sync(&self, job: u32, ring: &mut Ring) -> u32 {
+    pub fn sync(&mut self, job: u32, ring: &mut Ring) -> u32 {
+        self.durability.begin_flush(job);
         for file in [&self.data, &self.oob, &self.blocks] {
             ring.sync_data(job, file.as_raw_fd());
         }

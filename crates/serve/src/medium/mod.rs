@@ -14,6 +14,7 @@
 //!   memory one store holds both.
 
 mod direct;
+mod durability;
 mod failed;
 mod fast;
 mod fence;
@@ -115,6 +116,8 @@ enum Step {
     Waiting,
     /// The bytes of a read or a program; the syncs of a flush.
     Bytes,
+    /// The record of a block that is to be erased says no more that anything there was durable.
+    Mark,
     /// An erase forgets the content.
     Clear,
     /// The block's record; the generation of a flush.
@@ -457,7 +460,7 @@ impl Medium {
     /// Queues the I/O of the step after the present one; `None` if that was the last.
     fn next_step(&mut self, index: u32, ring: &mut Ring) -> Option<(Step, u32)> {
         let writes = matches!(self.jobs[index].what, What::Program { .. } | What::Erase { .. });
-        let to_come = matches!(self.jobs[index].step, Step::Bytes | Step::Clear);
+        let to_come = matches!(self.jobs[index].step, Step::Bytes | Step::Mark | Step::Clear);
         if writes && to_come && !self.may_write() {
             self.jobs[index].error = Some(MediumError::UnitGone);
             return None;
@@ -470,16 +473,27 @@ impl Medium {
             (What::Program { slot, count }, Step::Bytes) => {
                 let record = self.nand.record(block_of(&self.geometry, global));
                 let slots = (slot, count);
-                let record = record_after_program(store, slots, job.error, record, &self.geometry)?;
+                let record =
+                    store::record_after_program(store, slots, job.error, record, &self.geometry)?;
                 let block = self.geometry.block_of(slot);
-                Some((Step::Record, store.record(index, block, record.encode(), scratch, ring)))
+                Some((Step::Record, store.record(index, block, record, scratch, ring)))
             }
             (What::Erase { block }, Step::Bytes) if job.error.is_none() => {
+                let after = self.nand.record(block_of(&self.geometry, global));
+                let record = store::record_before_clear(&after, &self.geometry);
+                let io = match store.begin_erase(block) {
+                    true => store.record(index, block, record, scratch, ring),
+                    false => 0,
+                };
+                Some((Step::Mark, io))
+            }
+            (What::Erase { block }, Step::Mark) if job.error.is_none() => {
                 Some((Step::Clear, store.clear(index, block, scratch, ring)))
             }
-            (What::Erase { block }, Step::Bytes | Step::Clear) => {
-                let record = erased(&self.nand.record(block_of(&self.geometry, global)));
-                Some((Step::Record, store.record(index, block, record.encode(), scratch, ring)))
+            (What::Erase { block }, Step::Bytes | Step::Mark | Step::Clear) => {
+                let record =
+                    store::record_after_erase(&self.nand.record(block_of(&self.geometry, global)));
+                Some((Step::Record, store.record(index, block, record, scratch, ring)))
             }
             (What::Program { .. } | What::Erase { .. }, Step::Record) => {
                 store.record_written(block_of(&self.geometry, what), ring);
@@ -548,6 +562,7 @@ impl Medium {
         let access = self.access(index);
         let mut job = self.jobs.remove(index);
         self.note_kept(&job);
+        self.note_durable(index, &job);
         let took_turn = !job.kept && !job.refused && !matches!(self.store, Store::Memory(_));
         if let (Some((block, access)), true) = (access, took_turn) {
             self.lanes.leave(block, access);
@@ -598,7 +613,9 @@ impl Medium {
             many = [NOT_READ; SLOTS_MAX];
             &mut many[..count as usize]
         };
+        let durable = self.is_durable(job);
         for (i, slot) in slots.iter_mut().enumerate() {
+            slot.durable = durable;
             slot.oob = self.oob_read(job, i as u32);
             slot.crc = match (&self.kept, job.what) {
                 (Some(kept), What::Read { slot: first, .. }) if job.kept => {
@@ -681,48 +698,19 @@ fn block_of(geometry: &Geometry, what: What) -> BlockId {
     }
 }
 
-/// The record to write after the program of these slots, if the store wants one; that of their block
-/// is `record`.
-fn record_after_program(
-    store: &mut Store,
-    (first, count): (SlotId, u32),
-    error: Option<MediumError>,
-    mut record: nand::BlockRecord,
-    geometry: &Geometry,
-) -> Option<nand::BlockRecord> {
-    let told = error.is_none_or(|error| error == MediumError::BlockFailed);
-    match store {
-        Store::File(_) => {
-            if error.is_none() && record.damaged_tail == 0 && !record.bad {
-                // The rules may be ahead by a program that has not begun here.
-                record.write_pointer = geometry.page_in_block(first) + 1;
-            }
-            told.then_some(record)
-        }
-        Store::Fast(store) => {
-            store.programmed((first, count));
-            (record.bad && told).then_some(record)
-        }
-        Store::Memory(_) | Store::Direct(_) => None,
-    }
-}
-
 const ERASED: SlotStatus = SlotStatus::Erased;
 
 /// A slot of which nothing is known.
-const NOT_READ: SlotRead<'static> =
-    SlotRead { status: SlotStatus::Erased, oob: [0; OOB_BYTES], crc: 0, bytes: None };
+const NOT_READ: SlotRead<'static> = SlotRead {
+    status: SlotStatus::Erased,
+    oob: [0; OOB_BYTES],
+    crc: 0,
+    bytes: None,
+    durable: false,
+};
 
 /// Most slots of a page ([`Geometry::validate`]).
 const SLOTS_MAX: usize = 64;
-
-/// The record of a block after an erase, without what is under way after it.
-fn erased(record: &nand::BlockRecord) -> nand::BlockRecord {
-    if record.bad || record.needs_erase {
-        return *record;
-    }
-    nand::BlockRecord { erase_count: record.erase_count, ..nand::BlockRecord::FRESH }
-}
 
 fn renamed(command: Command, tag: Tag) -> Command {
     match command {

@@ -1,9 +1,10 @@
 //! The stores of bytes, and what is the same in all that have files.
 
-use super::{DirectStore, FastStore, FileStore, MemoryStore, RECORD_BYTES, Watch};
+use super::{DirectStore, FastStore, FileStore, MemoryStore, Watch};
 use crate::buffer::Buffer;
 use crate::ring::Ring;
-use flash::{BlockId, SlotId};
+use flash::{BlockId, Geometry, MediumError, SlotId};
+use nand::BlockRecord;
 
 /// Where the bytes are.
 pub enum Store {
@@ -70,12 +71,21 @@ impl Store {
     }
 
     /// Queues the syncs.
-    pub fn sync(&self, job: u32, ring: &mut Ring) -> u32 {
+    pub fn sync(&mut self, job: u32, ring: &mut Ring) -> u32 {
         match self {
             Self::Memory(_) => 0,
             Self::File(store) => store.sync(job, ring),
             Self::Direct(store) => store.sync(job, ring),
             Self::Fast(_) => unreachable!("a flush is of the capacity tier"),
+        }
+    }
+
+    /// A block is about to be cleared. True if its record says that something there is durable: it must say so
+    /// no more before that, so that who is killed in between has not damaged anything.
+    pub fn begin_erase(&mut self, block: BlockId) -> bool {
+        match self {
+            Self::File(store) => store.begin_erase(block),
+            Self::Memory(_) | Self::Direct(_) | Self::Fast(_) => false,
         }
     }
 
@@ -115,15 +125,15 @@ impl Store {
         &mut self,
         job: u32,
         block: BlockId,
-        record: [u8; RECORD_BYTES],
+        record: BlockRecord,
         scratch: &mut Buffer,
         ring: &mut Ring,
     ) -> u32 {
         match self {
             Self::Memory(_) => 0,
             Self::File(store) => store.record(job, block, record, scratch, ring),
-            Self::Direct(store) => store.record(job, block, record, scratch, ring),
-            Self::Fast(store) => store.record(job, block, record, scratch, ring),
+            Self::Direct(store) => store.record(job, block, record.encode(), scratch, ring),
+            Self::Fast(store) => store.record(job, block, record.encode(), scratch, ring),
         }
     }
 
@@ -154,5 +164,49 @@ impl Store {
             Self::Direct(store) => store.is_current(scratch),
             Self::Fast(_) => unreachable!("a flush is of the capacity tier"),
         }
+    }
+}
+
+/// The record to write after the program of these slots, if the store wants one; that of their block
+/// is `record`.
+pub fn record_after_program(
+    store: &mut Store,
+    (first, count): (SlotId, u32),
+    error: Option<MediumError>,
+    mut record: BlockRecord,
+    geometry: &Geometry,
+) -> Option<BlockRecord> {
+    let told = error.is_none_or(|error| error == MediumError::BlockFailed);
+    match store {
+        Store::File(_) => {
+            if error.is_none() && record.damaged_tail == 0 && !record.bad {
+                // The rules may be ahead by a program that has not begun here.
+                record.write_pointer = geometry.page_in_block(first) + 1;
+            }
+            told.then_some(record)
+        }
+        Store::Fast(store) => {
+            store.programmed((first, count));
+            (record.bad && told).then_some(record)
+        }
+        Store::Memory(_) | Store::Direct(_) => None,
+    }
+}
+
+/// The record of a block after an erase, without what is under way after it.
+pub fn record_after_erase(record: &BlockRecord) -> BlockRecord {
+    if record.bad || record.needs_erase {
+        return *record;
+    }
+    BlockRecord { erase_count: record.erase_count, ..BlockRecord::FRESH }
+}
+
+/// The record of a block that is about to be cleared, when the rules have it erased already: whoever finds it
+/// looks at every page.
+pub fn record_before_clear(after: &BlockRecord, geometry: &Geometry) -> BlockRecord {
+    BlockRecord {
+        erase_count: after.erase_count.saturating_sub(1),
+        write_pointer: geometry.pages_per_block,
+        ..BlockRecord::FRESH
     }
 }

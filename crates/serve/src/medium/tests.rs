@@ -261,7 +261,8 @@ fn a_full_disk_is_no_bad_block() {
     let mut expected = [0; GENERATION_BYTES];
     std::os::unix::fs::FileExt::read_exact_at(&generation, &mut expected, 0).unwrap();
     let fence = Fence { file: generation, at: 0, expected };
-    let store = FileStore::open(&folder.0.join("dev/shard-0"), &geometry, (true, false), fence);
+    let store =
+        FileStore::open(&folder.0.join("dev/shard-0"), &geometry, (true, false), fence, Vec::new());
     let mut store = store.unwrap();
     store.replace_data(std::fs::File::options().write(true).open("/dev/full").unwrap());
     let mut rig = Rig::new(Medium::new(nand, Store::File(store), false));

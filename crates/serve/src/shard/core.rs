@@ -153,6 +153,30 @@ impl AnyCore {
         }
     }
 
+    /// When there was last no room below.
+    pub fn room_refused_at(&self) -> Option<Instant> {
+        match self {
+            Self::Block(ftl) => ftl.room_refused_at(),
+            Self::Raw(raw) => raw.room_refused_at(),
+        }
+    }
+
+    /// Slots that were programmed so far.
+    pub fn slots_programmed(&self) -> u64 {
+        match self {
+            Self::Block(ftl) => ftl.slots_programmed(),
+            Self::Raw(raw) => raw.slots_programmed(),
+        }
+    }
+
+    /// The host may only read.
+    pub fn is_read_only(&self) -> bool {
+        match self {
+            Self::Block(ftl) => ftl.is_read_only(),
+            Self::Raw(raw) => raw.is_read_only(),
+        }
+    }
+
     /// What it does and waits for, in words.
     pub fn explain(&self) -> String {
         match self {

@@ -106,6 +106,8 @@ pub struct ShardStatus {
     pub wear: Vec<(u32, u32)>,
     /// Another server has taken over the device.
     pub fenced: bool,
+    /// The last write found no room below.
+    pub lacks_room: bool,
     /// Requests that took longer than they should.
     pub slow_requests: u64,
     /// Bytes a second that go from the fast tier to the capacity tier.

@@ -20,6 +20,7 @@ mod outbox;
 mod patience;
 mod rate;
 mod requests;
+mod room;
 mod split;
 
 pub use core::{AnyCore, CoreFormat, CoreSettings, CoreStatus, RawShape, RawStatus};
@@ -27,6 +28,7 @@ pub use engine::{Engine, Milestone, Origin, Piece, Work};
 pub use ids::{IdAnswer, IdList, IdRequest, IdWork, whole_blocks};
 pub use late::Bounds;
 pub use message::{Mailbox, Message, PolicySwitch, ShardStatus, UnitBlocks};
+pub use room::NO_ROOM;
 pub use split::Split;
 
 use crate::data::{Data, Pool};
@@ -201,6 +203,7 @@ pub struct Shard {
     destaged: Rate,
     /// The log tells that a tier is lost.
     loss_told: bool,
+    room: room::Room,
 }
 
 /// Why a shard ended early.
@@ -258,6 +261,7 @@ impl Shard {
             abandoned: Vec::new(),
             destaged: Rate::default(),
             loss_told: false,
+            room: room::Room::default(),
         }
     }
 
@@ -327,6 +331,7 @@ impl Shard {
                 self.log_broken_policy();
                 self.log_lost_tier();
                 self.log_failure();
+                self.log_room(now);
                 return;
             }
             for (origin, result) in finished.drain(..) {
@@ -564,6 +569,7 @@ impl Shard {
             buffer_bytes: self.pool.bytes_out(),
             wear,
             fenced: self.engine.medium.fenced(),
+            lacks_room: self.room.lacks,
             slow_requests: self.late.slow_requests,
             destage_bytes_per_sec: self
                 .destaged
@@ -622,7 +628,12 @@ impl Shard {
         }
         while let Some(milestone) = self.engine.milestone() {
             match milestone {
-                Milestone::Stopped(durable) => self.life = Life::Stopped { durable },
+                Milestone::Stopped(durable) => {
+                    if !durable {
+                        self.log_unclean_stop();
+                    }
+                    self.life = Life::Stopped { durable };
+                }
                 Milestone::FastDetached(gone) => {
                     self.detaching.drain(..).for_each(|answer| answer(gone));
                 }

@@ -59,10 +59,22 @@ struct Device {
     written: Vec<Vec<Option<u64>>>,
     earlier: Folder,
     other: Folder,
+    /// It was not stopped, but lost its power.
+    crashed: bool,
 }
 
 fn content(version: u64, lba: u32) -> Vec<u8> {
     pattern(version << 32 | u64::from(lba), BLOCK_BYTES)
+}
+
+/// What was written last before a crash nobody can vouch for. So blocks that nobody looks at come last.
+fn write_what_may_be_lost(shards: &mut [Offline]) {
+    for shard in shards {
+        for lba in 2 * BLOCKS..2 * BLOCKS + 64 {
+            shard.write(lba, &content(1, lba)).unwrap();
+            shard.flush().unwrap();
+        }
+    }
 }
 
 /// Writes some blocks of every shard, whose versions begin at `version`.
@@ -78,7 +90,7 @@ fn write(shards: &mut [Offline], written: &mut [Vec<Option<u64>>], version: u64,
 }
 
 impl Device {
-    fn new(device: &str) -> Self {
+    fn new(device: &str, crashed: bool) -> Self {
         let other = Folder::new();
         let of_other = config(&other.0, device);
         format(&of_other.device, &of_other.ftl).unwrap();
@@ -96,11 +108,22 @@ impl Device {
         })
         .unwrap();
         copy_tree(&folder.0, &earlier.0);
+        let left = Folder::new();
         with_device(&config.device.kind, &config.ftl, false, |shards| {
             write(shards, &mut written, 20, 3);
+            if crashed {
+                // An earlier moment of the same open, and then the one at which the power goes.
+                copy_tree(&folder.0, &earlier.0);
+                write(shards, &mut written, 30, 5);
+                write_what_may_be_lost(shards);
+                copy_tree(&folder.0, &left.0);
+            }
         })
         .unwrap();
-        Self { folder, config, written, earlier, other }
+        if crashed {
+            copy_tree(&left.0, &folder.0);
+        }
+        Self { folder, config, written, earlier, other, crashed }
     }
 
     /// What is wrong with what the device shows; nothing if it cannot be opened. The second is true if
@@ -220,6 +243,8 @@ fn damage(device: &Device, name: &Path, harm: Harm, random: &mut Random) -> Opti
         }
         // A plain file is the whole device: another's is another device.
         Harm::StaleFile | Harm::ForeignFile if name == Path::new("dev.img") => return None,
+        // All that was written since lies in it, and nothing beside tells of that.
+        Harm::StaleFile if device.crashed && name == Path::new("fast") => return None,
         Harm::StaleFile | Harm::ForeignFile => {
             let root = if harm == Harm::StaleFile { &device.earlier } else { &device.other };
             let whole = fs::read(&path).unwrap();
@@ -254,8 +279,8 @@ fn number(name: &str) -> Option<u64> {
 }
 
 /// Damages the files of one kind of device in turn, in every way in turn.
-fn survive(test: &str, device: &str) {
-    let device = Device::new(device);
+fn survive(test: &str, device: &str, crashed: bool) {
+    let device = Device::new(device, crashed);
     assert_eq!(device.look(), (Vec::new(), true), "{test}: before any damage");
     let names = files(&device.folder.0);
     let images = number("DAMAGE_IMAGES").unwrap_or(IMAGES).max((names.len() * HARMS.len()) as u64);
@@ -292,23 +317,33 @@ fn survive(test: &str, device: &str) {
 
 #[test]
 fn damaged_files_of_emulated_flash_show_nothing_wrong() {
-    survive("damaged_files_of_emulated_flash_show_nothing_wrong", FOLDER);
+    survive("damaged_files_of_emulated_flash_show_nothing_wrong", FOLDER, false);
 }
 
 #[test]
 fn a_damaged_plain_file_shows_nothing_wrong() {
-    survive("a_damaged_plain_file_shows_nothing_wrong", FILE);
+    survive("a_damaged_plain_file_shows_nothing_wrong", FILE, false);
 }
 
 #[test]
 fn damaged_files_of_two_shards_show_nothing_wrong() {
     let device = format!("{FOLDER}\nshards = 2");
-    survive("damaged_files_of_two_shards_show_nothing_wrong", &device);
+    survive("damaged_files_of_two_shards_show_nothing_wrong", &device, false);
+}
+
+fn with_fast_tier() -> String {
+    format!("{FOLDER}\nfast = {{ path = \"fast\", kind = \"file\", capacity = \"64MiB\" }}")
 }
 
 #[test]
 fn damaged_files_of_a_fast_tier_show_nothing_wrong() {
-    let fast = "fast = { path = \"fast\", kind = \"file\", capacity = \"64MiB\" }";
-    let device = format!("{FOLDER}\n{fast}");
-    survive("damaged_files_of_a_fast_tier_show_nothing_wrong", &device);
+    survive("damaged_files_of_a_fast_tier_show_nothing_wrong", &with_fast_tier(), false);
+}
+
+#[test]
+fn files_that_are_damaged_after_a_crash_show_nothing_wrong() {
+    let test = "files_that_are_damaged_after_a_crash_show_nothing_wrong";
+    survive(test, FOLDER, true);
+    survive(test, FILE, true);
+    survive(test, &with_fast_tier(), true);
 }

@@ -4,7 +4,9 @@ use crate::{Folder, config, config_with, http};
 use serve::{Config, Server};
 use std::collections::BTreeSet;
 use std::fs;
+use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 
 /// What a request needs.
@@ -141,6 +143,14 @@ fn every_method_of_every_path_is_refused_or_not_behind_every_door_as_the_table_s
     }
 }
 
+/// What is answered to these bytes.
+fn answer(mut stream: impl Read + Write, bytes: &[u8]) -> String {
+    stream.write_all(bytes).unwrap();
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).unwrap();
+    String::from_utf8_lossy(&answer).into_owned()
+}
+
 #[test]
 fn a_request_for_another_host_or_of_another_page_is_refused_however_it_is_said() {
     let setup = Setup::new(false);
@@ -164,6 +174,14 @@ fn a_request_for_another_host_or_of_another_page_is_refused_however_it_is_said()
         let (status, body) = setup.tcp("GET", "/status", &head);
         assert_eq!(status, expected, "{head:?}: {body}");
     }
+    // Whatever its version, over TCP a request names us; the control socket has no name.
+    let bare = b"GET /status HTTP/1.0\r\n\r\n";
+    let address = setup.server.ready().http.unwrap();
+    assert!(
+        answer(std::net::TcpStream::connect(address).unwrap(), bare).starts_with("HTTP/1.0 400")
+    );
+    let control = setup.server.ready().control.clone().unwrap();
+    assert!(answer(UnixStream::connect(control).unwrap(), bare).starts_with("HTTP/1.0 200"));
     // The address in the first line wins over the header.
     let (status, _) = setup.tcp("GET", "http://evil.example/status", "Host: localhost\r\n");
     assert_eq!(status, 403);

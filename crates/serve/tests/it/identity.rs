@@ -239,6 +239,30 @@ fn a_device_without_marks_gets_them_at_the_first_open_for_writing() {
 }
 
 #[test]
+fn a_server_that_may_only_read_writes_nothing_at_all() {
+    let file = crate::FILE.replace("64MiB", "6MiB");
+    for device in devices().into_iter().chain([file]) {
+        let folder = made(&device, 1);
+        let (before, bytes) = (stamps(&folder.0), tree(&folder.0));
+        let lock = || std::fs::read(folder.0.join("dev/lock")).ok();
+        let locked = lock();
+        let server = start(&folder, &format!("{device}\n[ftl]\nread_only = true"));
+        let mut client = Client::connect(&folder.socket(), "data").unwrap();
+        assert!(client.flags & 2 != 0, "the export is read-only: {:#x}", client.flags);
+        assert!(client.read(0, LEN).unwrap() == pattern(1, LEN));
+        client.flush().unwrap();
+        assert!(client.write(0, &[1; 4096]).is_err());
+        server.shut_down().unwrap();
+        assert!(stamps(&folder.0) == before && tree(&folder.0) == bytes && lock() == locked);
+        holds(&folder, &device, 1);
+    }
+    let folder = Folder::new();
+    let device = format!("{FOLDER}\n[ftl]\nread_only = true");
+    let refused = Server::start(&config(&folder.0, &device)).map(drop).unwrap_err().to_string();
+    assert!(refused.contains("no device here") && !folder.0.join("dev").exists(), "{refused}");
+}
+
+#[test]
 fn tiers_of_different_times_are_refused_and_together_again_they_are_whole() {
     let device = &devices()[1];
     let folder = made(device, 1);

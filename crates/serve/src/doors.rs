@@ -1,0 +1,103 @@
+//! The sockets that clients come in by, and how many may.
+
+use crate::config::{Config, Listen};
+use crate::descriptors::{self, Clients};
+use crate::http;
+use crate::server::ServeError;
+use crate::sockets::{self, Access, SocketFile, Speaks};
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+/// What is bound before anything else is touched.
+pub struct Doors {
+    pub nbd: Vec<OwnedFd>,
+    pub nbd_addresses: Vec<String>,
+    pub http: http::Listeners,
+    /// Removed at the end.
+    pub files: Vec<SocketFile>,
+}
+
+impl Doors {
+    /// Binds all sockets: an address in use is found before a device is touched.
+    pub fn bind(config: &Config) -> Result<Self, ServeError> {
+        let mut doors = Self {
+            nbd: Vec::new(),
+            nbd_addresses: Vec::new(),
+            http: http::Listeners::default(),
+            files: Vec::new(),
+        };
+        for listen in &config.nbd.listen {
+            let (listener, address) = match listen {
+                Listen::Unix(path, access) => {
+                    let listener = doors.bind_unix(path, *access, Speaks::First)?;
+                    (listener, format!("nbd+unix:///?socket={}", path.display()))
+                }
+                Listen::Tcp(address) => {
+                    let (listener, bound) = bind_tcp(*address, address.to_string(), "")?;
+                    (listener, format!("nbd://{bound}/"))
+                }
+            };
+            doors.nbd.push(listener);
+            doors.nbd_addresses.push(address);
+        }
+        if let Some(control) = &config.control {
+            let asked = Speaks::WhenAsked("HEAD / HTTP/1.0\r\n\r\n");
+            doors.http.control = Some(doors.bind_unix(&control.path, control.access, asked)?);
+        }
+        if let Some(http) = &config.http {
+            let named = format!("http://{}", http.address);
+            doors.http.tcp = Some(bind_tcp(http.address, named, " in [http]")?);
+        }
+        Ok(doors)
+    }
+
+    fn bind_unix(
+        &mut self,
+        path: &Path,
+        access: Access,
+        speaks: Speaks,
+    ) -> Result<OwnedFd, ServeError> {
+        let (listener, file) = sockets::listen_unix(path, access, speaks)
+            .map_err(|reason| ServeError::Listen { address: path.display().to_string(), reason })?;
+        self.files.push(file);
+        Ok(listener)
+    }
+}
+
+fn bind_tcp(
+    address: SocketAddr,
+    named: String,
+    place: &str,
+) -> Result<(OwnedFd, SocketAddr), ServeError> {
+    sockets::listen_tcp(address).map_err(|error| ServeError::Listen {
+        address: named,
+        reason: format!("cannot listen: {error}: choose another address or port{place}"),
+    })
+}
+
+/// How many clients of each kind there may be, within the descriptors that are left.
+pub fn clients_max(config: &Config) -> Result<Clients, ServeError> {
+    let system = |doing| move |error| ServeError::System { doing, error };
+    let wanted = Clients {
+        nbd: config.nbd.clients_max,
+        http: config.http.as_ref().map_or(0, |http| http.clients_max),
+        control: config.control.as_ref().map_or(0, |control| control.clients_max),
+    };
+    let limit = descriptors::raise_limit().map_err(system("ask for the limit of open files"))?;
+    let used = descriptors::used().map_err(system("count the open files"))?;
+    let granted =
+        wanted.within(limit, used).map_err(|few| ServeError::Descriptors(few.to_string()))?;
+    if granted != wanted {
+        let Clients { nbd, http, control } = granted;
+        tracing::warn!(
+            limit,
+            used,
+            nbd,
+            http,
+            control,
+            "the limit of open files allows fewer clients than the config"
+        );
+    }
+    Ok(granted)
+}

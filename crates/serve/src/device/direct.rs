@@ -37,7 +37,7 @@ use crate::kept::{Kept, KeptShard};
 use crate::medium::{
     DirectStore, Fence, PAGE_BYTES, Place, RECORD_BYTES, SLOTS_PER_PAGE, Store, encode_generation,
 };
-use flash::{BLOCK_BYTES, Geometry};
+use flash::{BLOCK_BYTES, Geometry, Oob, SlotId};
 use nand::{BlockRecord, Faults, Nand, Profile};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read};
@@ -482,6 +482,31 @@ pub fn open(
         )
     });
     Ok(Opened { stores, erase_counts: None, unreadable: unreadable(blocks).or(records) })
+}
+
+/// What a slot of a shard has as its OOB, and the erase count of its block; `None` on a disk, where less may
+/// be there than was written.
+pub fn slot_of(
+    path: &Path,
+    file: &File,
+    (parts, generation): (&Parts, u64),
+    tier: Option<&Tier>,
+    (shard, slot): (u32, SlotId),
+) -> Result<Option<(Oob, u32)>, DeviceError> {
+    if is_block_device(file, path)? {
+        return Ok(None);
+    }
+    let geometry = parts.nand(tier)?.geometry().without_fast();
+    let place = places(&geometry, parts.shards, generation).0.swap_remove(shard as usize);
+    let failed = "look for a page";
+    let clone = file.try_clone().map_err(DeviceError::io(path, failed))?;
+    let fence = Fence { file: clone, at: GENERATION_AT, expected: encode_generation(generation) };
+    let direct = open_direct(path, false, tier.is_some())?;
+    let store = DirectStore::open(direct, &geometry, place, &fence);
+    let store = store.map_err(DeviceError::io(path, failed))?;
+    let Some(record) = store.stored_record(geometry.block_of(slot)) else { return Ok(None) };
+    let oob = store.oob_of(slot, record.erase_count).map_err(DeviceError::io(path, failed))?;
+    Ok(Some((oob, record.erase_count)))
 }
 
 /// The parts of a device that is open.

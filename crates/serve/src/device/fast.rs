@@ -34,7 +34,7 @@ use super::{DeviceError, Kind, Mode, Tier, direct, identity, lock, zoned};
 use crate::files;
 use crate::kept::Kept;
 use crate::medium::{Area, FastStore, RECORD_BYTES, oob_sectors};
-use flash::{BLOCK_BYTES, BlockId, FastTier, Geometry, OOB_BYTES};
+use flash::{BLOCK_BYTES, BlockId, FastTier, Geometry, OOB_BYTES, Oob, SlotId};
 use nand::{BlockRecord, Nand, Profile};
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File, OpenOptions};
@@ -682,21 +682,7 @@ impl FastPart {
     ) -> Result<FastStore, DeviceError> {
         let geometry = nand.geometry();
         let local = geometry.fast_alone();
-        let areas = if self.in_file {
-            let (places, bytes) = places(&local, self.part.shards);
-            let place = &places[shard as usize];
-            self.check_size(&self.path, bytes)?;
-            [place.data, place.oob, place.blocks].map(|at| (self.path.clone(), at))
-        } else {
-            let folder = shard_folder(&self.path, shard);
-            let files = SHARD_ROLES.map(|role| folder.join(role.name()));
-            for (file, bytes) in files.iter().zip(sizes(&local)) {
-                self.check_size(file, bytes)?;
-            }
-            files.map(|file| (file, 0))
-        };
-        let [slots, oobs, records] = areas.map(|(file, at)| self.open_area(&file, at));
-        let (slots, oobs, records) = (slots?, oobs?, records?);
+        let [slots, oobs, records] = self.areas(shard, &local)?;
         if let Some(kept) = &mut kept {
             kept.compare(shard, true, |slot| {
                 FastStore::oob_in(&oobs, &local, geometry.slot_in_fast_alone(slot)).ok()
@@ -712,6 +698,41 @@ impl FastPart {
         let store = store.map_err(DeviceError::io(&self.path, failed))?;
         self.restore(&store, nand, &local)?;
         Ok(store)
+    }
+
+    /// Slots, OOBs and records of a shard.
+    fn areas(&self, shard: u32, local: &Geometry) -> Result<[Area; 3], DeviceError> {
+        let areas = if self.in_file {
+            let (places, bytes) = places(local, self.part.shards);
+            let place = &places[shard as usize];
+            self.check_size(&self.path, bytes)?;
+            [place.data, place.oob, place.blocks].map(|at| (self.path.clone(), at))
+        } else {
+            let folder = shard_folder(&self.path, shard);
+            let files = SHARD_ROLES.map(|role| folder.join(role.name()));
+            for (file, bytes) in files.iter().zip(sizes(local)) {
+                self.check_size(file, bytes)?;
+            }
+            files.map(|file| (file, 0))
+        };
+        let [slots, oobs, records] = areas.map(|(file, at)| self.open_area(&file, at));
+        Ok([slots?, oobs?, records?])
+    }
+
+    /// What a slot of a shard has as its OOB, and the erase count of its block.
+    pub fn slot_of(
+        &self,
+        shard: u32,
+        geometry: &Geometry,
+        slot: SlotId,
+    ) -> Result<(Oob, u32), DeviceError> {
+        let (local, slot) = (geometry.fast_alone(), geometry.slot_in_fast_alone(slot));
+        let [_, oobs, records] = self.areas(shard, &local)?;
+        let found = FastStore::oob_in(&oobs, &local, slot).and_then(|oob| {
+            Ok((oob, FastStore::record_in(&records, &local, local.block_of(slot))?))
+        });
+        let (oob, record) = found.map_err(DeviceError::io(&self.path, "look for a slot"))?;
+        Ok((oob, BlockRecord::decode(&record).map_or(0, |record| record.erase_count)))
     }
 
     fn open_area(&self, file: &Path, at: u64) -> Result<Area, DeviceError> {

@@ -14,18 +14,19 @@
 //! Folders of version 1 have no marks; the first open for writing makes them of version 2.
 
 use super::direct::Opened;
-use super::identity::{self, Mark, Marked, SHARD_ROLES};
+use super::identity::{self, Mark, Marked, SHARD_ROLES, State};
 use super::lock::Found;
 use super::summed::{self, Summed};
 use super::{DeviceError, FastNote, FastPart, Mode, RawOptions, Shape, Tier, lock, raw};
 use crate::files;
 use crate::kept::{Kept, KeptShard};
 use crate::medium::{Fence, FileStore, RECORD_BYTES, Store, encode_generation};
-use flash::{BLOCK_BYTES, BlockId, Geometry, OOB_BYTES};
+use flash::{BLOCK_BYTES, BlockId, Geometry, OOB_BYTES, Oob, SlotId};
 use ftl::raw::RawSettings;
 use nand::{BlockRecord, Faults, Nand, Profile};
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 /// What a folder holds.
@@ -155,15 +156,16 @@ pub fn create(path: &Path, device: &Description, master: &Mark) -> Result<File, 
     if exists(path) {
         return Err(DeviceError::Exists(path.into()));
     }
-    let making = path.join(MAKING);
-    if path.join("generation").exists() && !making.exists() {
+    if !is_nobodys(path)? {
         let reason =
             "holds the files of a device without its device.toml, which tells what they are";
         let mend =
             "restore that file from a backup; or, if nothing here is needed, remove the folder";
         return Err(DeviceError::invalid(path, reason, mend));
     }
-    write_whole(path, MAKING, "The device in this folder is being made.\n")?;
+    // Before another device is named that is being made: what this one was of is gone.
+    remove(&path.join("generation"))?;
+    write_whole(path, MAKING, &making_text(master))?;
     for shard in 0..device.shards {
         let folder = shard_folder(path, shard);
         fs::create_dir_all(&folder).map_err(DeviceError::io(&folder, "make the folder"))?;
@@ -185,6 +187,36 @@ pub fn create(path: &Path, device: &Description, master: &Mark) -> Result<File, 
     Ok(lock)
 }
 
+/// What stands in a folder while the device of this master is being made in it.
+fn making_text(master: &Mark) -> String {
+    format!("The device {:032x} is being made in this folder.\n", master.uuid)
+}
+
+/// Whether nothing in a folder without a description is wanted: there is nothing, or a device that was being
+/// made when that was cut off. One that was made and then lost its description is no such, whatever else
+/// lies there.
+fn is_nobodys(path: &Path) -> Result<bool, DeviceError> {
+    let (making, generation) = (path.join(MAKING), path.join("generation"));
+    let text = match files::read(&making, files::TEXT_BYTES_MAX) {
+        Ok(text) => text,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            return Ok(!generation.exists() && !shard_folder(path, 0).exists());
+        }
+        Err(error) => return Err(DeviceError::io(&making, "read")(error)),
+    };
+    let most = files::TEXT_BYTES_MAX;
+    let found = match files::read(&generation, most) {
+        Ok(found) => found,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(true),
+        Err(error) => return Err(DeviceError::io(&generation, "read")(error)),
+    };
+    // A power loss while it was being made may have left nothing of what was written here.
+    let Some(found) = Found::decode(&found) else { return Ok(found.iter().all(|&byte| byte == 0)) };
+    let before = found.before(0);
+    let opened = before.generation > 1 || before.generation == 1 && before.state == State::Closed;
+    Ok(!opened && text == making_text(&before).as_bytes())
+}
+
 /// What is at `path`, where its opens are counted, and the lock that keeps others away. Every file of
 /// it is the device's own, and of one time.
 pub fn claim(path: &Path, mode: Mode) -> Result<(Description, Found, File), DeviceError> {
@@ -192,6 +224,11 @@ pub fn claim(path: &Path, mode: Mode) -> Result<(Description, Found, File), Devi
         return Err(DeviceError::Missing(path.into()));
     }
     let lock = lock::acquire(path, mode)?;
+    let making = path.join(MAKING);
+    if making.is_dir() {
+        let reason = "is a folder, where Weir has a file while a device is being made";
+        return Err(DeviceError::invalid(&making, reason, "remove it"));
+    }
     let device = read_description(path)?;
     // Who only looks is told, and may look.
     if device.edited && mode == Mode::ReadWrite {
@@ -318,10 +355,14 @@ pub fn commit(path: &Path, device: &Description) -> Result<(), DeviceError> {
 }
 
 fn forget_making(path: &Path) -> Result<(), DeviceError> {
-    let making = path.join(MAKING);
-    match fs::remove_file(&making) {
+    remove(&path.join(MAKING))
+}
+
+/// Removes a file, if it is there.
+fn remove(file: &Path) -> Result<(), DeviceError> {
+    match fs::remove_file(file) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            Err(DeviceError::io(&making, "remove")(error))
+            Err(DeviceError::io(file, "remove")(error))
         }
         _ => Ok(()),
     }
@@ -525,6 +566,23 @@ pub fn open(
     }
     let stores = media.into_iter().map(|(nand, store)| (nand, Store::File(store))).collect();
     Ok(Opened { stores, erase_counts: None, unreadable: None })
+}
+
+/// What a slot of a shard has as its OOB, and the erase count of its block.
+pub fn slot_of(
+    path: &Path,
+    (device, tier): (&Description, Option<&Tier>),
+    shard: u32,
+    slot: SlotId,
+) -> Result<(Oob, u32), DeviceError> {
+    let folder = shard_folder(path, shard);
+    let nand = restore(&folder, device, shard, tier)?.nand;
+    let file = folder.join("oob");
+    let opened = files::open(&file, File::options().read(true));
+    let mut oob = [0; OOB_BYTES];
+    let read = opened.and_then(|opened| opened.read_exact_at(&mut oob, u64::from(slot.0) * OOB_BYTES as u64));
+    read.map_err(DeviceError::io(&file, "read"))?;
+    Ok((oob, nand.record(nand.geometry().block_of(slot)).erase_count))
 }
 
 /// Takes for programmed what is found behind write pointers: after a kill or a power loss it may be there

@@ -1,7 +1,7 @@
 //! Kept memory of a device: whose it is, and how it comes and goes with the opens.
 
-use super::{Description, Device, DeviceError, FastPart, Kind, Mode, Own, direct, folder};
-use crate::kept::{Identity, Kept, KeptOptions, frames_wanted};
+use super::{Description, Device, DeviceError, FastPart, Kind, Mode, Own, Shape, direct, folder};
+use crate::kept::{Identity, Kept, KeptOptions, frames_wanted, newer};
 use ftl::Settings;
 use nand::Faults;
 use std::fs;
@@ -18,28 +18,64 @@ impl Own {
         if mode == Mode::ReadOnly {
             return Err("the device is only looked at".into());
         }
+        let identity = self.kept_identity(fast)?;
+        let frames = frames_wanted(&identity.geometry, self.shape().logical_blocks, settings);
+        Kept::open(options, identity, frames)
+    }
+
+    /// Why it must be an older copy of what kept memory tells of, if it must. A disk may have lost what it
+    /// had in a cache of its own; of files nothing explains it.
+    pub(super) fn is_older_than_kept(
+        &self,
+        fast: Option<&FastPart>,
+        options: &KeptOptions,
+    ) -> Option<String> {
+        let identity = self.kept_identity(fast).ok()?;
+        let geometry = identity.geometry;
+        let why = newer(options, &identity, |shard, slot| {
+            if geometry.is_fast(geometry.block_of(slot)) {
+                return fast?.slot_of(shard, &geometry, slot).ok();
+            }
+            let tier = fast.map(|fast| &fast.tier);
+            match &self.what {
+                Description::Folder(own) => folder::slot_of(&self.path, (own, tier), shard, slot).ok(),
+                Description::File(parts) => {
+                    let of = (parts, self.found.generation);
+                    direct::slot_of(&self.path, &self.lock, of, tier, (shard, slot)).ok()?
+                }
+            }
+        })?;
+        Some(format!("{}: {why}", self.path.display()))
+    }
+
+    fn shape(&self) -> Shape {
+        match &self.what {
+            Description::Folder(own) => own.shape,
+            Description::File(own) => own.shape,
+        }
+    }
+
+    /// What kept memory must be of.
+    fn kept_identity(&self, fast: Option<&FastPart>) -> Result<Identity, String> {
         let shown = |error: DeviceError| error.to_string();
         let direct = direct::profile(&self.bands());
         let none = Faults::default();
-        let (shape, profile, faults, shards, raw) = match &self.what {
-            Description::Folder(own) => {
-                (own.shape, &own.profile, &own.faults, own.shards, own.raw.is_some())
-            }
-            Description::File(own) => (own.shape, &direct, &none, own.shards, false),
+        let (profile, faults, shards, raw) = match &self.what {
+            Description::Folder(own) => (&own.profile, &own.faults, own.shards, own.raw.is_some()),
+            Description::File(own) => (&direct, &none, own.shards, false),
         };
         if raw {
             return Err("raw units have none: their mount reads little".into());
         }
-        let nand = shape.nand(profile, faults, 0, fast.map(|fast| &fast.tier)).map_err(shown)?;
-        let geometry = nand.geometry();
-        let identity = Identity {
+        let tier = fast.map(|fast| &fast.tier);
+        let nand = self.shape().nand(profile, faults, 0, tier).map_err(shown)?;
+        Ok(Identity {
             uuid: self.uuid(),
             generation: self.found.generation,
             inode: self.inode().map_err(|error| format!("{}: {error}", self.path.display()))?,
             shards,
-            geometry,
-        };
-        Kept::open(options, identity, frames_wanted(&geometry, shape.logical_blocks, settings))
+            geometry: nand.geometry(),
+        })
     }
 
     /// Which file or disk its bytes lie in.

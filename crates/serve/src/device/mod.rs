@@ -269,9 +269,20 @@ impl Device {
 
     /// The same with its fast tier at another place, if one is given.
     pub fn open_beside(kind: &Kind, fast: Option<&Path>, mode: Mode) -> Result<Self, DeviceError> {
+        Self::open_cold(kind, fast, mode, &KeptOptions::default())
+    }
+
+    /// The same where kept memory of it, of which nothing is believed, would be as `kept` says.
+    fn open_cold(
+        kind: &Kind,
+        fast: Option<&Path>,
+        mode: Mode,
+        kept: &KeptOptions,
+    ) -> Result<Self, DeviceError> {
         let mut own = Own::claim(kind, mode)?;
         let part = own.open_fast(fast, mode)?;
-        Self::assemble(own, part, mode, Err("the device is only looked at".into()))
+        let older = own.is_older_than_kept(part.as_ref(), kept);
+        Self::assemble(own, part, (mode, older), Err("the device is only looked at".into()))
     }
 
     /// The same with its fast tier where `options` say. One that is opened for writing, and has
@@ -293,7 +304,7 @@ impl Device {
         }
         drop(opened);
         let place = options.fast.as_ref().and_then(|fast| fast::path_of(&fast.kind));
-        let mut device = Self::open_beside(&options.kind, place, Mode::ReadOnly)?;
+        let mut device = Self::open_cold(&options.kind, place, Mode::ReadOnly, &options.kept)?;
         device.impaired.extend(why);
         Ok(device)
     }
@@ -331,9 +342,13 @@ impl Device {
         }
         let place = options.fast.as_ref().and_then(|fast| fast::path_of(&fast.kind));
         let part = own.open_fast(place, mode)?;
-        let kept = own.open_kept(part.as_ref(), (&options.kept, settings), mode);
+        let older = own.is_older_than_kept(part.as_ref(), &options.kept);
+        let kept = match &older {
+            None => own.open_kept(part.as_ref(), (&options.kept, settings), mode),
+            Some(_) => Err("it tells of more than the device has".into()),
+        };
         let resumes = kept.as_ref().is_ok_and(|kept| kept.cold.is_none());
-        let device = Self::assemble(own, part, mode, kept)?;
+        let device = Self::assemble(own, part, (mode, older), kept)?;
         let distrusted = device.kept.as_ref().ok().and_then(|kept| kept.cold.clone());
         let (true, Some(why)) = (resumes, distrusted) else { return Ok(device) };
         // Some of it was believed before it was found to be wrong: all begins anew without.
@@ -348,11 +363,11 @@ impl Device {
     fn assemble(
         mut own: Own,
         mut part: Option<FastPart>,
-        mode: Mode,
+        (mode, older): (Mode, Option<String>),
         mut kept: Result<Kept, String>,
     ) -> Result<Self, DeviceError> {
         let damaged = own.examine(part.as_ref())?;
-        let mode = if damaged.is_some() { Mode::ReadOnly } else { mode };
+        let mode = if damaged.is_some() || older.is_some() { Mode::ReadOnly } else { mode };
         if mode == Mode::ReadWrite {
             own.begin(part.as_mut())?;
         }
@@ -377,7 +392,7 @@ impl Device {
             fast: part,
             kept,
             erase_counts: erase_counts.filter(|_| mode == Mode::ReadWrite),
-            impaired: edited.into_iter().chain(damaged).chain(unreadable).collect(),
+            impaired: [edited, older, damaged, unreadable].into_iter().flatten().collect(),
         };
         device.compose(stores)?;
         Ok(device)

@@ -9,8 +9,11 @@
 //!   disk), of this shape, by a build with this layout;
 //! - nobody has opened the device for writing since: each such open counts up the generation on the
 //!   medium, which must be the one that kept memory has noted;
-//! - the page that was programmed last is on the medium: a disk that lost its volatile cache, or a copy
-//!   from before that was put back, does not have it.
+//! - the page that was programmed last is on the medium: a disk that lost its volatile cache does not have
+//!   it.
+//!
+//! A device that has less than was kept of it is an older copy that was put back, and is not written to
+//! ([`newer`]).
 //!
 //! The head of the file, numbers little-endian; then the shards, each from a multiple of 4 KiB on:
 //!
@@ -104,6 +107,31 @@ pub struct Identity {
     pub geometry: Geometry,
 }
 
+impl Identity {
+    /// The head of kept memory with so many frames, of this start of the machine.
+    fn head(&self, frames: u32, boot: &[u8; 16], generation: u64) -> [u8; SUMMED.end] {
+        let Self { uuid, inode, shards, geometry, .. } = self;
+        let mut bytes = Vec::from(MAGIC);
+        bytes.extend(VERSION.to_le_bytes());
+        bytes.extend([0; 4]);
+        bytes.extend(uuid.to_le_bytes());
+        bytes.extend(boot);
+        bytes.extend(generation.to_le_bytes());
+        bytes.extend(inode.iter().flat_map(|number| number.to_le_bytes()));
+        let Geometry { units, blocks_per_unit, pages_per_block, slots_per_page, fast, .. } =
+            *geometry;
+        let shape = [units, blocks_per_unit, pages_per_block, slots_per_page];
+        let fast = [fast.units, fast.blocks_per_unit];
+        for number in [*shards].into_iter().chain(shape).chain(fast).chain([frames]) {
+            bytes.extend(number.to_le_bytes());
+        }
+        bytes.resize(SUMMED.end, 0);
+        let crc = flash::crc(&bytes[SUMMED]);
+        bytes[12..16].copy_from_slice(&crc.to_le_bytes());
+        bytes.try_into().expect("resized to this length")
+    }
+}
+
 /// The kept memory of an open device.
 pub struct Kept {
     head: Part,
@@ -120,6 +148,7 @@ const VERSION: u32 = 2;
 const HEAD_BYTES: usize = 4096;
 const SUMMED: std::ops::Range<usize> = 16..128;
 const GENERATION_AT: usize = 48;
+const FRAMES_AT: usize = 100;
 
 impl Kept {
     /// Opens what an earlier server has left of the device, or makes it empty.
@@ -193,37 +222,18 @@ impl Kept {
             return Some("kept memory is of another shape than the device".into());
         }
         if !same(GENERATION_AT..GENERATION_AT + 8) {
-            let noted = u64::from(word(found, GENERATION_AT))
-                | u64::from(word(found, GENERATION_AT + 4)) << 32;
             return Some(format!(
-                "the device was opened without this kept memory since: its generation is {}, and \
-                 {noted} in kept memory",
-                self.identity.generation
+                "the device was opened without this kept memory since: its generation is {}, and {} in \
+                 kept memory",
+                self.identity.generation,
+                generation_noted(found)
             ));
         }
         None
     }
 
     fn head_bytes(&self, boot: &[u8; 16], generation: u64) -> [u8; SUMMED.end] {
-        let Identity { uuid, inode, shards, geometry, .. } = &self.identity;
-        let mut bytes = Vec::from(MAGIC);
-        bytes.extend(VERSION.to_le_bytes());
-        bytes.extend([0; 4]);
-        bytes.extend(uuid.to_le_bytes());
-        bytes.extend(boot);
-        bytes.extend(generation.to_le_bytes());
-        bytes.extend(inode.iter().flat_map(|number| number.to_le_bytes()));
-        let Geometry { units, blocks_per_unit, pages_per_block, slots_per_page, fast, .. } =
-            *geometry;
-        let shape = [units, blocks_per_unit, pages_per_block, slots_per_page];
-        let fast = [fast.units, fast.blocks_per_unit];
-        for number in [*shards].into_iter().chain(shape).chain(fast).chain([self.frames]) {
-            bytes.extend(number.to_le_bytes());
-        }
-        bytes.resize(SUMMED.end, 0);
-        let crc = flash::crc(&bytes[SUMMED]);
-        bytes[12..16].copy_from_slice(&crc.to_le_bytes());
-        bytes.try_into().expect("resized to this length")
+        self.identity.head(self.frames, boot, generation)
     }
 
     fn write_head(&mut self, boot: &[u8; 16], generation: u64) {
@@ -253,8 +263,8 @@ impl Kept {
     ) {
         match self.shard(shard).map_or(Witness::None, |shard| shard.witness(fast)) {
             Witness::Slot(slot, oob) if on_medium(slot) != Some(oob) => self.distrust(
-                "the page that was programmed last is not on the medium: it lost its cache, or it is a \
-                 copy from before",
+                "the page that was programmed last is not on the medium: it lost its cache, or kept memory \
+                 is a copy from before",
             ),
             Witness::Damaged => self.distrust("kept memory is damaged"),
             Witness::None | Witness::Slot(..) => {}
@@ -287,6 +297,62 @@ impl Kept {
             tracing::warn!(%error, "{}: kept memory cannot be given back", self.path().display());
         }
     }
+}
+
+/// Why the device must be an older copy of what was kept of it, if it must: kept memory knows of a later open,
+/// or of a slot that is not there. `on_medium` tells what a shard holds in a slot, and the erase count of
+/// its block, where nothing but a copy explains that less is there. Nothing is changed.
+pub fn newer(
+    options: &KeptOptions,
+    identity: &Identity,
+    mut on_medium: impl FnMut(u32, SlotId) -> Option<(Oob, u32)>,
+) -> Option<String> {
+    let path = options.path(identity.uuid)?;
+    let boot = boot_id().ok()?;
+    // What is in use, or not ours, tells nothing.
+    let file = KeptFile::open(&path).ok()??;
+    let mut head = [0; SUMMED.end];
+    file.read_at(&mut head, 0).ok()?;
+    let (frames, noted) = (word(&head, FRAMES_AT), generation_noted(&head));
+    // Where it lies is no matter: who puts a copy back may make new files.
+    let inode = [56, 64].map(|at| u64::from(word(&head, at)) | u64::from(word(&head, at + 4)) << 32);
+    let identity = Identity { inode, ..identity.clone() };
+    let bytes = bytes(&identity, frames);
+    if identity.head(frames, &boot, noted) != head || file.bytes().ok()? != bytes {
+        return None;
+    }
+    let mend = format!(
+        "put back what was last in use; or, to go on from this copy, remove {}",
+        path.display()
+    );
+    if noted != identity.generation {
+        let found = identity.generation;
+        return (noted > found).then(|| {
+            format!(
+                "is an older copy: it was opened {found} times, and {noted} times as was kept since this \
+                 machine was started; {mend}"
+            )
+        });
+    }
+    let parts = cut(file, bytes, &identity, frames, false).ok()?;
+    for (index, part) in (0..).zip(parts.into_iter().skip(1)) {
+        let uuid_crc = ftl::format::uuid_crc(identity.uuid ^ u128::from(index));
+        let shard = KeptShard::new(part, &identity.geometry, frames, uuid_crc, true);
+        for fast in [false, true] {
+            let Witness::Slot(slot, oob) = shard.witness(fast) else { continue };
+            if on_medium(index, slot).is_some_and(|found| shard.is_newer((slot, oob), found)) {
+                return Some(format!(
+                    "is an older copy: the slot that was programmed last in shard {index}, as was kept \
+                     since this machine was started, is not there; {mend}"
+                ));
+            }
+        }
+    }
+    None
+}
+
+fn generation_noted(head: &[u8]) -> u64 {
+    u64::from(word(head, GENERATION_AT)) | u64::from(word(head, GENERATION_AT + 4)) << 32
 }
 
 fn cut(

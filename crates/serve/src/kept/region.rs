@@ -9,7 +9,7 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -68,6 +68,11 @@ impl KeptFile {
     /// Its length.
     pub fn bytes(&self) -> io::Result<u64> {
         Ok(self.file.metadata()?.len())
+    }
+
+    /// Reads bytes of it.
+    pub fn read_at(&self, into: &mut [u8], at: u64) -> io::Result<()> {
+        self.file.read_exact_at(into, at)
     }
 
     /// Maps `bytes` bytes; with `empty` they are zeroes, whatever was there.

@@ -183,6 +183,22 @@ impl KeptShard {
         }
     }
 
+    /// Whether a medium that has `found` where the slot was programmed last, of a block with this erase count,
+    /// is older than this memory. A copy from before of the memory itself is told by what came later there.
+    pub fn is_newer(&self, (slot, oob): (SlotId, Oob), (found, erase_count): (Oob, u32)) -> bool {
+        if found == oob {
+            return false;
+        }
+        let order = |oob| self.header(slot, oob).map(|header| header.order);
+        match order(&found) {
+            Some(there) => Some(there) < order(&oob),
+            None => {
+                let entry = self.entry(self.geometry.block_of(slot));
+                entry.is_some_and(|entry| erase_count <= entry.erase_count)
+            }
+        }
+    }
+
     /// A program of `slot` has ended: until its block is erased, the slot is on the medium.
     fn put_witness(&mut self, slot: SlotId, oob: &[u8]) {
         let (word_at, oob_at) = witness_at(self.geometry.is_fast(self.geometry.block_of(slot)));

@@ -117,6 +117,15 @@ impl FastStore {
         Ok(found[(index % OOBS_PER_SECTOR) as usize])
     }
 
+    /// The record of a block, in the area of the records.
+    pub fn record_in(
+        records: &Area,
+        geometry: &Geometry,
+        block: BlockId,
+    ) -> io::Result<[u8; RECORD_BYTES]> {
+        Ok(Records::read(&records.file, records.at, geometry.blocks())?.of(block))
+    }
+
     /// How many slots of a block were written when the store was opened.
     pub fn slots_written(&self, block: BlockId) -> u32 {
         self.written[block.0 as usize]

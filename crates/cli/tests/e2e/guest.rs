@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// Longest that the guest may live, from start to power-off. It is emulated: slow beside others.
-const GUEST_SECONDS_MAX: u32 = 600;
+const GUEST_SECONDS_MAX: u32 = 1500;
 
 /// Runs in the guest; the host's programs are there, its files are read-only. Busybox has `ip` where
 /// the host has none.

@@ -8,6 +8,7 @@ use crate::tools::{weir, weir_path};
 use serde_json::Value;
 use std::fs::OpenOptions;
 use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc;
@@ -136,6 +137,7 @@ impl Server {
             command.arg("--data").arg(scratch.data());
         }
         prepare(&mut command);
+        heed_sighup(&mut command);
         let child = command
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -284,7 +286,6 @@ impl Drop for Server {
 
 /// The process that the command starts may have at most so many open files, and not raise that.
 fn limit_files(command: &mut Command, files: u64) {
-    use std::os::unix::process::CommandExt;
     let limit = libc::rlimit { rlim_cur: files, rlim_max: files };
     let set = move || {
         // SAFETY: the limit is readable. Nothing else happens between fork and exec.
@@ -295,6 +296,17 @@ fn limit_files(command: &mut Command, files: u64) {
     };
     // SAFETY: the closure only makes a system call.
     unsafe { command.pre_exec(set) };
+}
+
+/// Whoever runs the tests may have had them ignore SIGHUP (`nohup`), which a server would inherit, and heed.
+fn heed_sighup(command: &mut Command) {
+    let heed = || {
+        // SAFETY: no memory is involved.
+        unsafe { libc::signal(libc::SIGHUP, libc::SIG_DFL) };
+        Ok(())
+    };
+    // SAFETY: between fork and exec only one system call is made.
+    unsafe { command.pre_exec(heed) };
 }
 
 fn read_lossy(path: &Path) -> String {

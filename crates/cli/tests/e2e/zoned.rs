@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 /// Runs in the guest. `WEIR` is the binary.
 const SCRIPT: &str = r#"
 set -eu
+step() { echo "step $1 after $SECONDS s"; }
 mountpoint -q /sys/kernel/config || mount -t configfs none /sys/kernel/config
 busybox ip link set lo up
 disk() { # name, MiB, and for a zoned one MiB of its zones, and of these what can be written
@@ -68,29 +69,37 @@ refused 'zones that are written' WEIR format --data /dev/other --capacity 16MiB
 refused 'is zoned' WEIR format --data /dev/fast --capacity 64MiB --fast /dev/other
 refused 'zones to use' WEIR format --data /dev/zoned --capacity 600MiB
 
+step format
 WEIR format --data /dev/zoned --capacity 64MiB >/dev/null
 refused 'there is a device here' WEIR format --data /dev/zoned --capacity 64MiB
+step write
 start
 write --do_verify=1 --end_fsync=1
 [ "$(count oi)" -le 14 ] || { echo "$(count oi) zones are open"; exit 27; }
 [ "$(count fu)" -ge 16 ] || { echo "$(count fu) zones are full"; exit 28; }
+step kill
 kill -9 $server
 wait $server || true
 checked dirty
 start
 write --verify_only=1
+step stop
 stop
 checked clean
 
+step "behind a fast tier"
 WEIR format --force --data /dev/zoned --capacity 64MiB --fast /dev/fast >/dev/null
 start
 write --do_verify=1 --end_fsync=1
+step "kill behind a fast tier"
 kill -9 $server
 wait $server || true
 start
 write --verify_only=1
+step detach
 WEIR ctl fast detach --control /tmp/control.sock
 write --verify_only=1
+step "last stop"
 stop
 checked clean
 echo ALL-OF-IT-RAN

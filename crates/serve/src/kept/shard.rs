@@ -64,6 +64,8 @@ pub enum Flaw {
     EraseUnsaid,
     /// A program is under way and the entry does not say so.
     ProgramUnsaid,
+    /// What a mount reads of a torn page is answered as if it were whole.
+    TornLearned,
 }
 
 /// How a mount went.
@@ -297,8 +299,16 @@ impl KeptShard {
         self.put(block, &Entry { erase_count, slots: 0, frame, state, first });
     }
 
-    /// A mount has read the first slot of a block.
-    pub fn learn_first(&mut self, block: BlockId, erase_count: u32, oob: &Oob) {
+    /// A mount has read the first slot of a block: its OOB, and the checksum of its data. A kill may have left
+    /// an OOB without its data, and who is answered from here sees no data.
+    pub fn learn_first(&mut self, slot: SlotId, erase_count: u32, (oob, crc): (&Oob, u32)) {
+        let block = self.geometry.block_of(slot);
+        let fits = self.payload_crc(slot, oob) == Some(crc);
+        #[cfg(test)]
+        let fits = fits || self.flaw == Some(Flaw::TornLearned) && *oob != [0; OOB_BYTES];
+        if !fits {
+            return;
+        }
         let entry = self.entry(block).filter(|entry| {
             entry.state == SETTLED && entry.slots > 0 && entry.erase_count == erase_count
         });
@@ -348,9 +358,9 @@ impl KeptShard {
         true
     }
 
-    /// The checksum of the bytes of a slot with this OOB, which was sound when it was answered.
-    pub fn payload_crc(&self, slot: SlotId, oob: &Oob) -> u32 {
-        self.header(slot, oob).map_or(0, |header| header.payload_crc)
+    /// The checksum of the bytes of a slot with this OOB, if that is sound.
+    pub fn payload_crc(&self, slot: SlotId, oob: &Oob) -> Option<u32> {
+        self.header(slot, oob).map(|header| header.payload_crc)
     }
 
     fn header(&self, slot: SlotId, oob: &Oob) -> Option<Header> {

@@ -3,7 +3,7 @@
 //! Invariant: kept memory hears of a program or erase before its I/O is queued, and of its end before
 //! that is told to anybody else.
 
-use super::{Job, Medium, Step, Store, What, block_of, direct};
+use super::{Job, Medium, Step, Store, What, block_of, data_slot, direct};
 use crate::kept::{KeptCounts, KeptShard};
 use flash::{Geometry, OOB_BYTES};
 
@@ -57,9 +57,11 @@ impl Medium {
         if self.kept.as_ref().is_none_or(|kept| read && (job.kept || !kept.is_mounting())) {
             return;
         }
-        let learned = match job.what {
-            What::Read { slot, .. } if slot.0.is_multiple_of(self.geometry.slots_per_block()) => {
-                Some(self.oob_read(job, 0)).filter(|oob| *oob != [0; OOB_BYTES])
+        let learned = match (job.what, &job.scratch, job.into) {
+            (What::Read { slot, .. }, Some(scratch), None)
+                if slot.0.is_multiple_of(self.geometry.slots_per_block()) =>
+            {
+                Some((slot, self.oob_read(job, 0), flash::crc(data_slot(scratch, 0))))
             }
             _ => None,
         };
@@ -79,8 +81,8 @@ impl Medium {
             }
             (What::Erase { block }, _) => kept.erased(block, erase_count),
             (What::Read { .. }, _) => {
-                if let (Some(block), Some(oob)) = (block, learned) {
-                    kept.learn_first(block, erase_count, &oob);
+                if let Some((slot, oob, crc)) = learned {
+                    kept.learn_first(slot, erase_count, (&oob, crc));
                 }
             }
             _ => {}

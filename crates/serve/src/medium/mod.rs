@@ -619,7 +619,8 @@ impl Medium {
             slot.oob = self.oob_read(job, i as u32);
             slot.crc = match (&self.kept, job.what) {
                 (Some(kept), What::Read { slot: first, .. }) if job.kept => {
-                    kept.payload_crc(SlotId(first.0 + i as u32), &slot.oob)
+                    // It was sound when it was answered, or there is nothing.
+                    kept.payload_crc(SlotId(first.0 + i as u32), &slot.oob).unwrap_or(0)
                 }
                 _ => flash::crc(target(job.into, i as u32, job.scratch.as_ref(), views)),
             };

@@ -3,11 +3,11 @@
 
 use crate::scratch::Scratch;
 use crate::server::Server;
-use crate::tools::weir;
+use crate::tools::{said, weir};
 use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 const BLOCK: u64 = flash::BLOCK_BYTES as u64;
 const BLOCKS: u64 = 16_384;
@@ -164,34 +164,106 @@ fn memory_that_cannot_be_used_is_named_and_the_device_is_served_all_the_same() {
     server.terminate();
 }
 
+/// Every file below a path, or the file that it is.
+fn files_below(path: &Path) -> Vec<PathBuf> {
+    if path.is_file() {
+        return vec![path.to_owned()];
+    }
+    let entries = fs::read_dir(path).into_iter().flatten().flatten();
+    entries.flat_map(|entry| files_below(&entry.path())).collect()
+}
+
+/// What a device holds.
+fn copy_of(device: &Path) -> Vec<(PathBuf, Vec<u8>)> {
+    let files = files_below(device).into_iter().filter(|file| !file.ends_with("lock"));
+    files.map(|file| (file.clone(), fs::read(&file).expect("a file"))).collect()
+}
+
 #[test]
-fn an_older_copy_of_the_device_is_not_taken_for_the_one_that_memory_is_of() {
-    let scratch = Scratch::new("oldcopy");
-    let config = config(&scratch, "weir.toml", "");
-    let mut server = start(&scratch, &config);
+fn an_older_copy_of_a_device_is_only_read_while_memory_tells_of_more() {
+    let (in_place, in_new_files, one_life_before) = ((true, true), (true, false), (false, true));
+    let fast = "[device.fast]\npath = FAST\ncapacity = \"48MiB\"\n";
+    let two_tiers = format!("profile = \"instant\"\n{fast}");
+    let kinds = [
+        (
+            ("folder", "data", "profile = \"instant\"\nshards = 2\n"),
+            &[in_place, in_new_files, one_life_before][..],
+        ),
+        (("file", "device.img", "kind = \"file\"\nchannels = 2\n"), &[in_place]),
+        (("fast", "data", &*two_tiers), &[one_life_before]),
+    ];
+    for (kind, cases) in kinds {
+        for &case in cases {
+            put_an_older_copy_back(kind, case);
+        }
+    }
+}
+
+/// Saved in the life that goes on, or one life before; put back into the same files, or into new ones.
+fn put_an_older_copy_back(
+    (kind, device, keys): (&str, &str, &str),
+    (same_life, same_files): (bool, bool),
+) {
+    println!("{kind}, of the same life: {same_life}, into the same files: {same_files}");
+    let scratch = Scratch::new(&format!("older{kind}"));
+    let device = scratch.path().join(device);
+    let (socket, path) = (scratch.data().join("nbd.sock"), scratch.file("weir.toml"));
+    fs::create_dir_all(scratch.data()).expect("a folder");
+    let keys = keys.replace("FAST", &format!("{:?}", scratch.file("fast")));
+    let text = format!(
+        "[device]\npath = {device:?}\n{keys}[nbd]\nunix = {socket:?}\n\
+         [[volume]]\nname = \"default\"\nsize = \"64MiB\"\n"
+    );
+    fs::write(&path, text).expect("a config");
+    let data = device.to_str().expect("UTF-8");
+    let args = ["--config", &*path, "--data", data];
+    let mut server = Server::start(&scratch, &args);
     fill(&server, 1);
     server.connect().flush();
-    // As the machine's owner would save and bring back the files of one server's life.
-    let shards = [scratch.data().join("shard-0"), scratch.data().join("shard-1")];
-    let files: Vec<PathBuf> = shards
-        .iter()
-        .flat_map(|shard| ["data", "oob", "blocks"].map(|name| shard.join(name)))
-        .collect();
-    server.kill();
-    let saved: Vec<Vec<u8>> = files.iter().map(|file| fs::read(file).expect("a file")).collect();
-    let generation = fs::read(scratch.data().join("generation")).expect("the generation");
-    let mut server = start(&scratch, &config);
+    if !same_life {
+        server.kill();
+    }
+    let mut saved = copy_of(&device);
+    if kind == "fast" {
+        saved.extend(copy_of(&scratch.path().join("fast")));
+    }
+    if !same_life {
+        server = Server::start(&scratch, &args);
+    }
     fill(&server, 2);
+    server.connect().flush();
     server.kill();
-    let generation_now = fs::read(scratch.data().join("generation")).expect("the generation");
-    assert_ne!(generation, generation_now);
-    for (file, bytes) in files.iter().zip(&saved) {
+    for (file, bytes) in &saved {
+        if !same_files {
+            fs::remove_file(file).expect("it goes");
+        }
         fs::write(file, bytes).expect("the copy comes back");
     }
-    fs::write(scratch.data().join("generation"), generation).expect("the copy comes back");
-    let server = start(&scratch, &config);
-    let why = why(&scratch);
-    assert!(why.contains("its generation is 1, and 2 in kept memory"), "{why}");
-    assert_filled(&server, 1);
+    let kept = kept(&scratch);
+    let place = kept.to_str().expect("UTF-8");
+    let checked = weir(&["check", "--data", data]);
+    let text = said(&checked);
+    assert_eq!(checked.status.code(), Some(1), "{text}");
+    assert!(text.contains("is an older copy") && text.contains(place), "{text}");
+    // It stays so until somebody decides.
+    for _ in 0..2 {
+        let server = Server::start(&scratch, &args);
+        let log = server.log();
+        assert!(log.contains("READ-ONLY") && log.contains(place), "{log}");
+        if !same_life {
+            assert_filled(&server, 1);
+        }
+        server.terminate();
+    }
+    fs::remove_file(&kept).expect("it goes");
+    if same_life {
+        // Saved from under a server, it need not be whole.
+        return;
+    }
+    let server = Server::start(&scratch, &args);
+    fill(&server, 3);
+    assert_filled(&server, 3);
     server.terminate();
+    let checked = weir(&["check", "--data", data]);
+    assert!(checked.status.success(), "{}", said(&checked));
 }

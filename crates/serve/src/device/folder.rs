@@ -580,7 +580,8 @@ pub fn slot_of(
     let file = folder.join("oob");
     let opened = files::open(&file, File::options().read(true));
     let mut oob = [0; OOB_BYTES];
-    let read = opened.and_then(|opened| opened.read_exact_at(&mut oob, u64::from(slot.0) * OOB_BYTES as u64));
+    let read = opened
+        .and_then(|opened| opened.read_exact_at(&mut oob, u64::from(slot.0) * OOB_BYTES as u64));
     read.map_err(DeviceError::io(&file, "read"))?;
     Ok((oob, nand.record(nand.geometry().block_of(slot)).erase_count))
 }

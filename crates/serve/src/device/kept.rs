@@ -38,7 +38,9 @@ impl Own {
             }
             let tier = fast.map(|fast| &fast.tier);
             match &self.what {
-                Description::Folder(own) => folder::slot_of(&self.path, (own, tier), shard, slot).ok(),
+                Description::Folder(own) => {
+                    folder::slot_of(&self.path, (own, tier), shard, slot).ok()
+                }
                 Description::File(parts) => {
                     let of = (parts, self.found.generation);
                     direct::slot_of(&self.path, &self.lock, of, tier, (shard, slot)).ok()?

@@ -315,7 +315,8 @@ pub fn newer(
     file.read_at(&mut head, 0).ok()?;
     let (frames, noted) = (word(&head, FRAMES_AT), generation_noted(&head));
     // Where it lies is no matter: who puts a copy back may make new files.
-    let inode = [56, 64].map(|at| u64::from(word(&head, at)) | u64::from(word(&head, at + 4)) << 32);
+    let inode =
+        [56, 64].map(|at| u64::from(word(&head, at)) | u64::from(word(&head, at + 4)) << 32);
     let identity = Identity { inode, ..identity.clone() };
     let bytes = bytes(&identity, frames);
     if identity.head(frames, &boot, noted) != head || file.bytes().ok()? != bytes {

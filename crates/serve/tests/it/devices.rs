@@ -2,7 +2,9 @@
 
 use crate::client::{Client, FLUSH, TRIM};
 use crate::{FILE, FOLDER, Folder, config, pattern, start};
+use ftl::Settings;
 use serve::Server;
+use serve::device::Device;
 use std::path::Path;
 
 fn refusal(folder: &Folder, device: &str) -> String {
@@ -235,4 +237,34 @@ fn raw_blocks_that_were_acknowledged_survive_a_kill() {
 
 fn raw_config() -> String {
     format!("{}\nmode = \"raw\"", FOLDER.replace("op_percent = 50\n", ""))
+}
+
+#[test]
+fn a_device_without_its_description_is_not_made_anew_whatever_says_that_it_was_being_made() {
+    let folder = Folder::new();
+    let device = config(&folder.0, FOLDER).device;
+    let settings = Settings::default();
+    let dev = folder.0.join("dev");
+    // Cut off again and again, each time as another device.
+    for _ in 0..3 {
+        drop(Device::create(&device, &settings).unwrap());
+        assert!(!Device::exists(&device.kind));
+    }
+    let making = std::fs::read(dev.join("making")).unwrap();
+    serve::offline::format(&device, &settings).unwrap();
+    std::fs::remove_file(dev.join("device.toml")).unwrap();
+    let records = std::fs::read(dev.join("shard-0/blocks")).unwrap();
+    for text in [Some(&b""[..]), Some(&making), None] {
+        match text {
+            Some(text) => std::fs::write(dev.join("making"), text).unwrap(),
+            None => std::fs::remove_file(dev.join("making")).unwrap(),
+        }
+        let refused = Device::create(&device, &settings).map(drop).unwrap_err().to_string();
+        assert!(refused.contains("without its device.toml"), "{refused}");
+        assert_eq!(std::fs::read(dev.join("shard-0/blocks")).unwrap(), records);
+    }
+    // Nor where the generation is gone, too.
+    std::fs::remove_file(dev.join("generation")).unwrap();
+    let refused = Device::create(&device, &settings).map(drop).unwrap_err().to_string();
+    assert!(refused.contains("without its device.toml"), "{refused}");
 }

@@ -40,6 +40,10 @@ pub fn images(request: &mut Request<'_>) {
         (request.sink)(Figure::missing(name, "images", goal, &why));
         return;
     }
+    if let Some(why) = total.beyond_known() {
+        (request.sink)(Figure::missing(name, "images", goal, &why));
+        return;
+    }
     eprint!("{}", total.as_text());
     let (seconds, all) = (begun.elapsed().as_secs_f64(), total.matrix.total());
     (request.sink)(Figure::new(name, all.images as f64, "images", goal).note(format!(

@@ -91,6 +91,11 @@ impl DamageReport {
         *self.known.entry(class.reason).or_default() += 1;
     }
 
+    /// What is known to fail, and was met more often than that explains.
+    pub fn beyond_known(&self) -> Option<String> {
+        known::beyond(&self.known, self.matrix.total().images)
+    }
+
     /// The matrix, and what is known to fail.
     pub fn as_text(&self) -> String {
         let known = self.known.iter().map(|(reason, images)| format!("{images} known: {reason}\n"));

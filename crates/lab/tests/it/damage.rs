@@ -45,6 +45,7 @@ fn whatever_is_damaged_reads_right_or_as_an_error() {
         (report.matrix.total().images, report.matrix.missing(&Shape::KINDS, true));
     assert!(images >= 20_000, "only {images} images");
     assert!(missing.is_empty(), "never tried: {missing:?}");
+    assert_eq!(report.beyond_known(), None);
 }
 
 /// Files of a folder that are as they were at an earlier moment: of all that is programmed but the last
@@ -69,6 +70,7 @@ fn whatever_is_damaged_of_raw_units_reads_right_or_as_an_error() {
     }
     let missing = report.matrix.missing(&RAW_KINDS, false);
     assert!(missing.is_empty(), "never tried: {missing:?}");
+    assert_eq!(report.beyond_known(), None);
 }
 
 #[test]

@@ -8,6 +8,7 @@ use super::ExperimentError;
 use super::tenants::{TenantFile, missing_traces};
 use super::waf::{WafCase, WafFile};
 use crate::load::{Client, Pace, Place};
+use crate::report::Class;
 use crate::tenant::Part;
 use crate::workload::Pattern;
 use flash::{Hint, quantity};
@@ -166,6 +167,8 @@ pub(super) struct TableColumn {
 #[serde(deny_unknown_fields)]
 pub(super) struct ClaimFile {
     pub id: String,
+    /// Unless given: of a baseline if its case is one, else of the source.
+    pub class: Option<Class>,
     /// The experiment's, unless given.
     pub source: Option<String>,
     pub said: Value,

@@ -4,8 +4,8 @@ use super::file::{ClaimFile, Experiment, FigureFile, TableFile};
 use super::select::{Selection, matches, number_of, text_of, value};
 use super::{CaseResult, ExperimentError, Options, Results, metric_unit};
 use crate::report::{
-    Axis, Claim, Column, Figure, Origin, Report, Scale as AxisScale, Series, Statement, Style,
-    Table, Tolerance, Value as Shown, Verdict,
+    Axis, Claim, Class, Column, Figure, Origin, Report, Scale as AxisScale, Series, Statement,
+    Style, Table, Tolerance, Value as Shown,
 };
 
 /// The report of what [`super::run()`] measured.
@@ -51,8 +51,11 @@ fn judged(
 ) -> Result<Claim, ExperimentError> {
     let wrong = |why: String| ExperimentError(format!("claim {:?}: {why}", file.id));
     let tolerance = Tolerance::try_from(file.tolerance.clone());
+    let of_baseline =
+        results.cases.iter().any(|case| case.baseline && case.case == file.select.case);
     let statement = Statement {
         id: file.id.clone(),
+        class: file.class.unwrap_or(if of_baseline { Class::Baseline } else { Class::Source }),
         source: file.source.clone().unwrap_or_else(|| experiment.source.clone()),
         said: match &file.said {
             toml::Value::String(text) => Shown::from(text.as_str()),
@@ -75,9 +78,9 @@ fn judged(
         None => Claim::judged(statement, measured, baseline),
     };
     let claim = claim.map_err(|why| wrong(why.to_string()))?;
-    // A reason in the file explains a miss; a claim that holds needs none.
+    // A reason in the file explains a miss; a claim that holds needs none, a contradiction has its own.
     Ok(match &file.reason {
-        Some(reason) if claim.verdict() == Verdict::Missed => claim.because(reason),
+        Some(reason) if claim.verdict().wants_reason() => claim.because(reason),
         _ => claim,
     })
 }

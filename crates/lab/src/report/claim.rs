@@ -168,27 +168,108 @@ impl TryFrom<String> for Tolerance {
     }
 }
 
+/// Of what a claim is.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Class {
+    /// What a source says of its system, measured of Weir.
+    #[default]
+    Source,
+    /// What is said of another system, measured of the model of it that Weir is compared with.
+    Baseline,
+    /// A goal of Weir's own.
+    Own,
+}
+
+impl Class {
+    /// All, in the order in which they are told.
+    pub const ALL: [Self; 3] = [Self::Source, Self::Baseline, Self::Own];
+
+    /// The word in JSON and in every table.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Source => "source",
+            Self::Baseline => "baseline",
+            Self::Own => "own",
+        }
+    }
+
+    /// Of what its claims are, for a heading.
+    pub fn title(self) -> &'static str {
+        match self {
+            Self::Source => "Claims of sources about their systems",
+            Self::Baseline => "Fit of baselines",
+            Self::Own => "Goals of our own",
+        }
+    }
+
+    /// What is told of a figure of this class.
+    fn verdict(self, found: Found) -> Verdict {
+        match (self, found) {
+            (Self::Source, Found::Within) => Verdict::Reproduced,
+            (Self::Source, Found::Better) => Verdict::Exceeded,
+            (Self::Source | Self::Own, Found::Worse) => Verdict::Missed,
+            (Self::Baseline, Found::Within) => Verdict::Fits,
+            (Self::Baseline, Found::Better | Found::Worse) => Verdict::Misfit,
+            (Self::Own, Found::Within | Found::Better) => Verdict::Met,
+        }
+    }
+}
+
+/// How a measured figure stands to what was said.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Found {
+    Within,
+    Better,
+    Worse,
+}
+
 /// What became of a claim.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
-    /// Measured as said, within the tolerance.
+    /// Measured as the source says, within the tolerance.
     Reproduced,
-    /// Better than said by more than the tolerance.
+    /// Better than the source says by more than the tolerance.
     Exceeded,
+    /// A goal of Weir's own is reached.
+    Met,
     /// Worse than said by more than the tolerance.
     Missed,
+    /// A baseline is as what it stands for, within the tolerance.
+    Fits,
+    /// A baseline is not, on whichever side.
+    Misfit,
     /// The source's own figures cannot all be true.
     ContradictsItself,
 }
 
 impl Verdict {
+    /// All, the good ones first.
+    pub const ALL: [Self; 7] = [
+        Self::Reproduced,
+        Self::Exceeded,
+        Self::Met,
+        Self::Fits,
+        Self::Missed,
+        Self::Misfit,
+        Self::ContradictsItself,
+    ];
+
+    /// Whether it is not as was said, which wants a reason.
+    pub fn wants_reason(self) -> bool {
+        matches!(self, Self::Missed | Self::Misfit)
+    }
+
     /// The word in JSON and in every table.
     pub fn name(self) -> &'static str {
         match self {
             Self::Reproduced => "reproduced",
             Self::Exceeded => "exceeded",
+            Self::Met => "met",
             Self::Missed => "missed",
+            Self::Fits => "fits",
+            Self::Misfit => "misfit",
             Self::ContradictsItself => "contradicts-itself",
         }
     }
@@ -224,8 +305,18 @@ impl fmt::Display for BadClaim {
 impl std::error::Error for BadClaim {}
 
 /// The verdict on `measured`. Texts must be the same; numbers are held against the tolerance; a text
-/// where a number was said tells why none could be measured, which is a miss.
-pub fn judge(said: &Value, measured: &Value, tolerance: Tolerance) -> Result<Verdict, BadClaim> {
+/// where a number was said tells why none could be measured, which is a miss. Better than said is only
+/// what is so by more than a stated tolerance, and nothing is by percents better than zero.
+pub fn judge(
+    class: Class,
+    said: &Value,
+    measured: &Value,
+    tolerance: Tolerance,
+) -> Result<Verdict, BadClaim> {
+    compare(said, measured, tolerance).map(|found| class.verdict(found))
+}
+
+fn compare(said: &Value, measured: &Value, tolerance: Tolerance) -> Result<Found, BadClaim> {
     if !said.is_finite() || !measured.is_finite() {
         return Err(BadClaim::Number);
     }
@@ -234,10 +325,10 @@ pub fn judge(said: &Value, measured: &Value, tolerance: Tolerance) -> Result<Ver
     }
     let (low, high, measured) = match (said, measured) {
         (Value::Text(said), Value::Text(measured)) => {
-            return Ok(if said == measured { Verdict::Reproduced } else { Verdict::Missed });
+            return Ok(if said == measured { Found::Within } else { Found::Worse });
         }
         // In place of a number stands why there is none: it never crosses, nothing ended in time.
-        (Value::Number(_) | Value::Range(..), Value::Text(_)) => return Ok(Verdict::Missed),
+        (Value::Number(_) | Value::Range(..), Value::Text(_)) => return Ok(Found::Worse),
         (Value::Number(said), Value::Number(measured)) => (*said, *said, *measured),
         (Value::Range(low, high), Value::Number(measured)) => (*low, *high, *measured),
         _ => return Err(BadClaim::Kinds),
@@ -247,11 +338,12 @@ pub fn judge(said: &Value, measured: &Value, tolerance: Tolerance) -> Result<Ver
     }
     let share = tolerance.percent / 100.0;
     let (floor, ceiling) = (low - share * low.abs(), high + share * high.abs());
+    let beyond = if share > 0.0 && high != 0.0 { Found::Better } else { Found::Within };
     Ok(match tolerance.goal {
-        _ if (floor..=ceiling).contains(&measured) => Verdict::Reproduced,
-        Goal::AtLeast if measured > ceiling => Verdict::Exceeded,
-        Goal::AtMost if measured < floor => Verdict::Exceeded,
-        Goal::Equal | Goal::AtLeast | Goal::AtMost => Verdict::Missed,
+        _ if (floor..=ceiling).contains(&measured) => Found::Within,
+        Goal::AtLeast if measured > ceiling => beyond,
+        Goal::AtMost if measured < floor => beyond,
+        Goal::Equal | Goal::AtLeast | Goal::AtMost => Found::Worse,
     })
 }
 
@@ -260,6 +352,8 @@ pub fn judge(said: &Value, measured: &Value, tolerance: Tolerance) -> Result<Ver
 pub struct Statement {
     /// Which claim: short, unique among all claims.
     pub id: String,
+    /// Of what it is.
+    pub class: Class,
     /// Paper and place in it.
     pub source: String,
     /// What it says.
@@ -292,7 +386,7 @@ impl Claim {
         if baseline.as_ref().is_some_and(|baseline| !baseline.is_finite()) {
             return Err(BadClaim::Number);
         }
-        let verdict = judge(&statement.said, &measured, statement.tolerance)?;
+        let verdict = judge(statement.class, &statement.said, &measured, statement.tolerance)?;
         Ok(Self { statement, measured, baseline, verdict, reason: None })
     }
 
@@ -351,6 +445,7 @@ impl Claim {
 #[derive(Deserialize, Serialize)]
 struct RawClaim {
     id: String,
+    class: Class,
     source: String,
     said: Value,
     measured: Value,
@@ -365,8 +460,8 @@ struct RawClaim {
 impl From<Claim> for RawClaim {
     fn from(claim: Claim) -> Self {
         let Claim { statement, measured, baseline, verdict, reason } = claim;
-        let Statement { id, source, said, unit, tolerance } = statement;
-        Self { id, source, said, measured, baseline, unit, tolerance, verdict, reason }
+        let Statement { id, class, source, said, unit, tolerance } = statement;
+        Self { id, class, source, said, measured, baseline, unit, tolerance, verdict, reason }
     }
 }
 
@@ -374,9 +469,19 @@ impl TryFrom<RawClaim> for Claim {
     type Error = BadClaim;
 
     fn try_from(raw: RawClaim) -> Result<Self, BadClaim> {
-        let RawClaim { id, source, said, measured, baseline, unit, tolerance, verdict, reason } =
-            raw;
-        let statement = Statement { id, source, said, unit, tolerance };
+        let RawClaim {
+            id,
+            class,
+            source,
+            said,
+            measured,
+            baseline,
+            unit,
+            tolerance,
+            verdict,
+            reason,
+        } = raw;
+        let statement = Statement { id, class, source, said, unit, tolerance };
         if verdict == Verdict::ContradictsItself {
             let reason = reason.as_deref().unwrap_or("");
             return Self::contradicts_itself(statement, measured, baseline, reason);
@@ -393,7 +498,8 @@ mod tests {
     fn statement(said: &str, tolerance: Tolerance) -> Statement {
         let said = said.parse().map_or_else(|_| Value::from(said), Value::Number);
         let (id, source) = ("sdf-write".to_owned(), "SDF, table 4".to_owned());
-        Statement { id, source, said, unit: "GB/s".to_owned(), tolerance }
+        let class = Class::Source;
+        Statement { id, class, source, said, unit: "GB/s".to_owned(), tolerance }
     }
 
     #[test]
@@ -406,13 +512,16 @@ mod tests {
             ("100", 106.0, Tolerance::at_least(5.0), Exceeded),
             ("100", 95.0, Tolerance::at_least(5.0), Reproduced),
             ("100", 94.0, Tolerance::at_least(5.0), Missed),
-            ("3", 2.9, Tolerance::at_most(0.0), Exceeded),
+            ("3", 2.9, Tolerance::at_most(0.0), Reproduced),
+            ("3", 2.8, Tolerance::at_most(5.0), Exceeded),
+            ("0", -1.0, Tolerance::at_most(5.0), Reproduced),
             ("3", 3.0, Tolerance::at_most(0.0), Reproduced),
             ("3", 3.1, Tolerance::at_most(0.0), Missed),
             ("0", 0.0, Tolerance::at_most(0.0), Reproduced),
             ("-10", -10.4, Tolerance::equal_within(5.0), Reproduced),
             ("0.13-0.17", 0.15, Tolerance::equal_within(0.0), Reproduced),
-            ("0.13-0.17", 0.12, Tolerance::at_most(0.0), Exceeded),
+            ("0.13-0.17", 0.12, Tolerance::at_most(0.0), Reproduced),
+            ("0.13-0.17", 0.12, Tolerance::at_most(5.0), Exceeded),
             ("0.13-0.17", 0.18, Tolerance::at_most(0.0), Missed),
         ];
         for (said, measured, tolerance, expected) in cases {
@@ -422,15 +531,47 @@ mod tests {
     }
 
     #[test]
+    fn a_baseline_fits_or_does_not_and_a_goal_of_our_own_is_met_or_missed() {
+        let (at_least, at_most) = (Tolerance::at_least(5.0), Tolerance::at_most(0.0));
+        let cases = [
+            (Class::Baseline, 106.0, at_least, Verdict::Misfit),
+            (Class::Baseline, 94.0, at_least, Verdict::Misfit),
+            (Class::Baseline, 104.0, at_least, Verdict::Fits),
+            (Class::Baseline, 50.0, at_most, Verdict::Fits),
+            (Class::Own, 106.0, at_least, Verdict::Met),
+            (Class::Own, 94.0, at_least, Verdict::Missed),
+        ];
+        for (class, measured, tolerance, expected) in cases {
+            let found = judge(class, &Value::Number(100.0), &Value::Number(measured), tolerance);
+            assert_eq!(found, Ok(expected), "{class:?}: {measured} {tolerance}");
+        }
+    }
+
+    #[test]
     fn what_cannot_be_judged_is_refused() {
         let within = Tolerance::equal_within(5.0);
         let number = |value: f64| Value::Number(value);
-        assert_eq!(judge(&number(f64::NAN), &number(1.0), within), Err(BadClaim::Number));
-        assert_eq!(judge(&number(1.0), &number(f64::INFINITY), within), Err(BadClaim::Number));
-        assert_eq!(judge(&Value::Range(2.0, 1.0), &number(1.0), within), Err(BadClaim::Number));
-        assert_eq!(judge(&"flat".into(), &number(1.0), within), Err(BadClaim::Kinds));
+        assert_eq!(
+            judge(Class::Source, &number(f64::NAN), &number(1.0), within),
+            Err(BadClaim::Number)
+        );
+        assert_eq!(
+            judge(Class::Source, &number(1.0), &number(f64::INFINITY), within),
+            Err(BadClaim::Number)
+        );
+        assert_eq!(
+            judge(Class::Source, &Value::Range(2.0, 1.0), &number(1.0), within),
+            Err(BadClaim::Number)
+        );
+        assert_eq!(
+            judge(Class::Source, &"flat".into(), &number(1.0), within),
+            Err(BadClaim::Kinds)
+        );
         let negative = Tolerance::equal_within(-1.0);
-        assert_eq!(judge(&number(1.0), &number(1.0), negative), Err(BadClaim::Tolerance));
+        assert_eq!(
+            judge(Class::Source, &number(1.0), &number(1.0), negative),
+            Err(BadClaim::Tolerance)
+        );
         let silent = Claim::contradicts_itself(statement("1", within), 1.0, None, " ");
         assert_eq!(silent, Err(BadClaim::Reason));
     }
@@ -449,7 +590,7 @@ mod tests {
         let claim = Claim::judged(said, 0.15, Some(Value::Number(3.0))).unwrap();
         let json = serde_json::to_string(&claim).unwrap();
         let expected = concat!(
-            r#"{"id":"sdf-write","source":"SDF, table 4","said":"0.13-0.17","measured":0.15,"#,
+            r#"{"id":"sdf-write","class":"source","source":"SDF, table 4","said":"0.13-0.17","measured":0.15,"#,
             r#""baseline":3.0,"unit":"GB/s","tolerance":"at most, within 5 %","#,
             r#""verdict":"reproduced"}"#
         );

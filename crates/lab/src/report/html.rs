@@ -6,9 +6,9 @@
 use super::chart::draw;
 use super::drawing::escaped;
 use super::number::unit_name;
-use super::text::tally;
+use super::text::{of_class, tally};
 use super::theme::{Theme, variables};
-use super::{Claim, Report, ReportError, Table, Value};
+use super::{Claim, Class, Report, ReportError, Table, Value};
 use std::fmt::Write;
 
 const STYLE: &str = include_str!("page.css");
@@ -31,7 +31,9 @@ pub fn html(report: &Report) -> Result<String, ReportError> {
     }
     setting(report, &mut out);
     if !report.claims.is_empty() {
-        claims(&report.claims, &mut out);
+        for class in Class::ALL {
+            claims(class, &of_class(&report.claims, class), &mut out);
+        }
     }
     if !report.figures.is_empty() {
         out.push_str("<h2>Figures</h2>\n");
@@ -81,8 +83,11 @@ fn setting(report: &Report, out: &mut String) {
     out.push_str("</dl>\n");
 }
 
-fn claims(claims: &[Claim], out: &mut String) {
-    let _ = writeln!(out, "<h2>Claims: {}</h2>", tally(claims));
+fn claims(class: Class, claims: &[&Claim], out: &mut String) {
+    if claims.is_empty() {
+        return;
+    }
+    let _ = writeln!(out, "<h2>{}: {}</h2>", class.title(), tally(claims));
     out.push_str("<div class=\"wide\"><table>\n<thead><tr><th>claim</th>");
     out.push_str("<th class=\"number\">said</th><th class=\"number\">measured</th>");
     out.push_str("<th class=\"number\">baseline</th><th>unit</th><th>tolerance</th>");

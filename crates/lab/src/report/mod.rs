@@ -27,7 +27,7 @@ mod theme;
 mod tests;
 
 pub use chart::svg;
-pub use claim::{BadClaim, Claim, Goal, Statement, Tolerance, Value, Verdict, judge};
+pub use claim::{BadClaim, Claim, Class, Goal, Statement, Tolerance, Value, Verdict, judge};
 pub use files::write;
 pub use html::html;
 pub use png::{BUILT_IN as PNG_BUILT_IN, png};

@@ -4,7 +4,7 @@
 
 use super::chart::legend_name;
 use super::number::{plain, unit_name};
-use super::{Claim, Column, Figure, Report, ReportError, Table, Value, labelled};
+use super::{Claim, Class, Column, Figure, Report, ReportError, Table, Value, Verdict, labelled};
 use std::fmt::Write;
 
 /// A figure with more different x than this is told by its size only.
@@ -45,8 +45,21 @@ pub fn text(report: &Report) -> Result<String, ReportError> {
     Ok(out)
 }
 
-/// Claims as a table, with the reasons below it.
+/// Claims by class, each a table with the reasons below it.
 pub fn claims_text(claims: &[Claim]) -> String {
+    let of_class = Class::ALL.iter().map(|class| class_text(*class, &of_class(claims, *class)));
+    of_class.collect::<Vec<String>>().join("\n").trim_start().to_owned()
+}
+
+/// Those of a class.
+pub fn of_class(claims: &[Claim], class: Class) -> Vec<&Claim> {
+    claims.iter().filter(|claim| claim.statement().class == class).collect()
+}
+
+fn class_text(class: Class, claims: &[&Claim]) -> String {
+    if claims.is_empty() {
+        return String::new();
+    }
     let names = ["claim", "source", "said", "measured", "baseline", "unit", "tolerance", "verdict"];
     let columns = names.map(|label| Column { label: label.to_owned(), unit: String::new() });
     let rows = claims.iter().map(|claim| {
@@ -62,7 +75,7 @@ pub fn claims_text(claims: &[Claim]) -> String {
             Value::Text(claim.verdict().name().to_owned()),
         ]
     });
-    let title = format!("Claims: {}", tally(claims));
+    let title = format!("{}: {}", class.title(), tally(claims));
     let rows = rows.collect();
     let mut out =
         table_text(&Table { title, columns: columns.to_vec(), rows, note: String::new() });
@@ -77,10 +90,9 @@ pub fn claims_text(claims: &[Claim]) -> String {
 }
 
 /// How many claims have which verdict: `3 reproduced, 1 missed`.
-pub fn tally(claims: &[Claim]) -> String {
-    use super::Verdict::{ContradictsItself, Exceeded, Missed, Reproduced};
-    let counts = [Reproduced, Exceeded, Missed, ContradictsItself]
-        .map(|verdict| (claims.iter().filter(|claim| claim.verdict() == verdict).count(), verdict));
+pub fn tally(claims: &[&Claim]) -> String {
+    let count = |verdict| claims.iter().filter(|claim| claim.verdict() == verdict).count();
+    let counts = Verdict::ALL.map(|verdict| (count(verdict), verdict));
     let told = counts.iter().filter(|(count, _)| *count > 0);
     let told: Vec<String> =
         told.map(|(count, verdict)| format!("{count} {}", verdict.name())).collect();

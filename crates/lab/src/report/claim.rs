@@ -169,11 +169,10 @@ impl TryFrom<String> for Tolerance {
 }
 
 /// Of what a claim is.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Deserialize, Serialize)]
+#[derive(Clone, Copy, Debug, Eq, PartialEq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Class {
     /// What a source says of its system, measured of Weir.
-    #[default]
     Source,
     /// What is said of another system, measured of the model of it that Weir is compared with.
     Baseline,

@@ -319,15 +319,7 @@ pub fn wipe(path: &Path) -> Result<(), DeviceError> {
             return Ok(());
         }
         let _lock = lock::acquire(path, Mode::ReadWrite)?;
-        let remove = |name: &str| {
-            let file = path.join(name);
-            match fs::remove_file(&file) {
-                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                    Err(DeviceError::io(&file, "remove")(error))
-                }
-                _ => Ok(()),
-            }
-        };
+        let remove = |name: &str| super::folder::remove(&path.join(name));
         // In this order: what is left of a wipe that was cut off can be wiped.
         remove("generation")?;
         return remove(FILE_NAME);

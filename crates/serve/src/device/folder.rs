@@ -359,7 +359,7 @@ fn forget_making(path: &Path) -> Result<(), DeviceError> {
 }
 
 /// Removes a file, if it is there.
-fn remove(file: &Path) -> Result<(), DeviceError> {
+pub fn remove(file: &Path) -> Result<(), DeviceError> {
     match fs::remove_file(file) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
             Err(DeviceError::io(file, "remove")(error))

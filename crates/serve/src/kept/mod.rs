@@ -226,7 +226,7 @@ impl Kept {
                 "the device was opened without this kept memory since: its generation is {}, and {} in \
                  kept memory",
                 self.identity.generation,
-                generation_noted(found)
+                long(found, GENERATION_AT)
             ));
         }
         None
@@ -313,10 +313,9 @@ pub fn newer(
     let file = KeptFile::open(&path).ok()??;
     let mut head = [0; SUMMED.end];
     file.read_at(&mut head, 0).ok()?;
-    let (frames, noted) = (word(&head, FRAMES_AT), generation_noted(&head));
+    let (frames, noted) = (word(&head, FRAMES_AT), long(&head, GENERATION_AT));
     // Where it lies is no matter: who puts a copy back may make new files.
-    let inode =
-        [56, 64].map(|at| u64::from(word(&head, at)) | u64::from(word(&head, at + 4)) << 32);
+    let inode = [56, 64].map(|at| long(&head, at));
     let identity = Identity { inode, ..identity.clone() };
     let bytes = bytes(&identity, frames);
     if identity.head(frames, &boot, noted) != head || file.bytes().ok()? != bytes {
@@ -350,10 +349,6 @@ pub fn newer(
         }
     }
     None
-}
-
-fn generation_noted(head: &[u8]) -> u64 {
-    u64::from(word(head, GENERATION_AT)) | u64::from(word(head, GENERATION_AT + 4)) << 32
 }
 
 fn cut(
@@ -409,6 +404,10 @@ pub(crate) fn boot_id() -> Result<[u8; 16], String> {
     let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
     let number = u128::from_str_radix(&digits, 16).map_err(|_| format!("{FILE} holds no id"))?;
     Ok(number.to_le_bytes())
+}
+
+fn long(bytes: &[u8], at: usize) -> u64 {
+    u64::from(word(bytes, at)) | u64::from(word(bytes, at + 4)) << 32
 }
 
 fn word(bytes: &[u8], at: usize) -> u32 {

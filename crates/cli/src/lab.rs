@@ -134,6 +134,28 @@ pub fn damage(seed: u64) -> Result<DamageReport, lab::Failure> {
     Ok(report)
 }
 
+/// The same, with every failure instead of the first.
+pub fn damage_with_failures(seed: u64) -> (DamageReport, Vec<lab::Failure>) {
+    let options = DamageOptions::default();
+    let mut failures = Vec::new();
+    let mut note = |failure| {
+        failures.push(failure);
+        Ok(())
+    };
+    let mut report = match lab::damage::explore(seed, &options, &mut note) {
+        Ok(report) => report,
+        Err(failure) => {
+            failures.push(failure);
+            DamageReport::default()
+        }
+    };
+    match lab::parallel::guarded(|| explore_raw_damage(seed, &options)) {
+        Ok(raw) => report.add(&raw),
+        Err(failure) => failures.push(failure),
+    }
+    (report, failures)
+}
+
 /// Policies, faults and events of a seed.
 fn soak_options(seed: u64) -> SoakOptions {
     let mut random = flash::Random::new(seed ^ 0x736f_616b);

@@ -23,9 +23,9 @@ use crate::append::{Append, NONE, Owner, Page};
 use crate::config::Settings;
 use crate::counting::Counting;
 use crate::format::{
-    CHUNK_ENTRIES, CheckpointLayout, Footer, Kind, ROOT_PAGES, Root, VERSION, root_shape,
+    BandNote, CHUNK_ENTRIES, CheckpointLayout, Footer, Kind, ROOT_PAGES, Root, VERSION, root_shape,
 };
-use crate::mending::Parity;
+use crate::mending::{Mended, Parity};
 use crate::policy::Purpose;
 use crate::staging::Staging;
 use crate::{BandState, Ftl, Mutant, Phase};
@@ -65,13 +65,15 @@ pub(crate) struct Checkpoint {
     /// How that one lies in its bands: it may be of the device with a fast tier, and the next one of that
     /// without.
     pub base_layout: Option<CheckpointLayout>,
+    /// Of that one, what parity gave while the host was served.
+    pub mended: Mended,
     /// Of that one, until every chunk of it was looked at after a mount.
     pub counting: Option<Box<Counting>>,
     /// Recovered, and the checkpoint that says so is not complete: the host may read only. Until
     /// then a second recovery must find what the first one found, and nothing else.
     pub settling: bool,
-    /// A bit for each band that recovery must scan, as the one being written says it.
-    open_table: Vec<u8>,
+    /// The band table of the one being written.
+    table: Vec<u8>,
     /// The next content of the one being written.
     pub staging: Staging,
     /// Of the run of pages being written.
@@ -240,15 +242,22 @@ impl Ftl {
         if self.units[unit as usize].gone { 0 } else { self.bands.clean(unit).len() as u32 }
     }
 
-    /// Remembers which bands recovery must scan: those that pages can still go to.
+    /// Remembers which bands recovery must scan, those that pages can still go to, and which life of each
+    /// the map points to: what is older there must not pass for it.
     fn table_at_checkpoint(&mut self) {
-        self.checkpoint.open_table.clear();
-        self.checkpoint.open_table.resize(self.layout.table_slots as usize * BLOCK_BYTES, 0);
+        let table = &mut self.checkpoint.table;
+        table.clear();
         for block in self.bands.ids() {
-            if self.bands[block].state == BandState::Open {
-                self.checkpoint.open_table[block.0 as usize / 8] |= 1 << (block.0 % 8);
-            }
+            let band = &self.bands[block];
+            let holds = matches!(
+                band.state,
+                BandState::Open | BandState::Full | BandState::Draining | BandState::Uncounted
+            );
+            let first_order = if holds { band.first_order } else { 0 };
+            let open = band.state == BandState::Open;
+            table.extend(BandNote { open, first_order }.encode());
         }
+        table.resize(self.layout.table_slots as usize * BLOCK_BYTES, 0);
     }
 
     fn append_roots(&mut self, position: u32) {
@@ -369,7 +378,7 @@ impl Ftl {
             let number = index - self.layout.chunks;
             let at = number as usize * BLOCK_BYTES;
             let mut bytes = Box::new([0; BLOCK_BYTES]);
-            bytes.copy_from_slice(&self.checkpoint.open_table[at..at + BLOCK_BYTES]);
+            bytes.copy_from_slice(&self.checkpoint.table[at..at + BLOCK_BYTES]);
             self.checkpoint.parity.add(in_page, &bytes);
             self.put_meta(page, Kind::BandTable, number, bytes);
         }

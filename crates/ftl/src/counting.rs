@@ -173,10 +173,10 @@ impl Ftl {
                 continue;
             }
             let read = slots.ok().and_then(|slots| slots.get(index as usize));
-            let base = read.and_then(|read| self.base_bytes(chunk, slot, read));
+            let base = self.base_bytes(chunk, slot, read);
             let needed = self.map.cached().is_some_and(|cached| cached.chunk_needs_base(chunk));
             if base.is_some() || !needed {
-                self.count(chunk, base);
+                self.count(chunk, base.as_deref());
                 continue;
             }
             let Some(counting) = &mut self.checkpoint.counting else { return };

@@ -19,7 +19,7 @@
 
 use crate::append::NONE;
 use crate::bands::BandState;
-use crate::format::CheckpointLayout;
+use crate::format::{CheckpointLayout, VERSION};
 use crate::policy::Purpose;
 use crate::{Ftl, Output, Phase};
 use flash::{BlockId, Geometry};
@@ -88,14 +88,13 @@ impl Ftl {
 
     /// The layout of a checkpoint of this device with or without its fast units.
     pub(crate) fn layout_of(&self, tiered: bool) -> Option<CheckpointLayout> {
-        self.layout_with(tiered, true)
+        self.layout_with(tiered, VERSION)
     }
 
-    /// The same, with or without parity.
-    pub(crate) fn layout_with(&self, tiered: bool, parity: bool) -> Option<CheckpointLayout> {
+    /// The same, of a version of the format.
+    pub(crate) fn layout_with(&self, tiered: bool, version: u16) -> Option<CheckpointLayout> {
         let geometry = if tiered { self.geometry } else { self.geometry.without_fast() };
-        let layout = if parity { CheckpointLayout::new } else { CheckpointLayout::without_parity };
-        layout(&geometry, self.map.blocks())
+        CheckpointLayout::of_version(&geometry, self.map.blocks(), version)
     }
 
     pub(crate) fn begin_detach(&mut self) {

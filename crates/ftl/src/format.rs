@@ -6,15 +6,19 @@
 
 use crate::api::MountError;
 use crate::config::LABEL_BYTES_MAX;
-use flash::{BLOCK_BYTES, Geometry, Oob, SlotId, crc, crc_append};
+use flash::{BLOCK_BYTES, BlockId, Geometry, Oob, SlotId, crc, crc_append};
 
-/// Version of the on-flash format. 3: slots say how far all was durable and vouch for earlier ones, see
+/// Version of the on-flash format. 4: the band table says which life of a band the checkpoint knows, see
+/// [`BandNote`]. 3: slots say how far all was durable and vouch for earlier ones, see
 /// [`Voucher`], and checkpoints have parity. 2: root records and footers lie in two places, and a root record holds what a rebuild
 /// without a footer needs.
-pub const VERSION: u16 = 3;
+pub const VERSION: u16 = 4;
 
 /// Checkpoints have pages of parity from this version on.
-pub(crate) const VERSION_PARITY: u16 = 3;
+const VERSION_PARITY: u16 = 3;
+
+/// The band table has an entry of 8 bytes for each band from this version on; before, a bit.
+const VERSION_LIVES: u16 = 4;
 
 /// The oldest version that is still mounted. The first checkpoint after that is of [`VERSION`].
 pub const VERSION_OLDEST: u16 = 2;
@@ -22,8 +26,31 @@ pub const VERSION_OLDEST: u16 = 2;
 /// Map entries of one map chunk.
 pub(crate) const CHUNK_ENTRIES: usize = BLOCK_BYTES / 4;
 
-/// Bands whose open bit one band-table slot holds.
-pub(crate) const BANDS_PER_TABLE_SLOT: usize = BLOCK_BYTES * 8;
+/// Bytes of an entry of the band table, and its bit that says that the band is open.
+const NOTE_BYTES: usize = 8;
+const NOTE_OPEN: u64 = 1 << 63;
+
+/// What a checkpoint says of a band.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(crate) struct BandNote {
+    /// Pages can still go to it.
+    pub open: bool,
+    /// The order of its first page: it names the band's life since its last erase. 0: it holds nothing, or that
+    /// is not known.
+    pub first_order: u64,
+}
+
+impl BandNote {
+    pub fn encode(self) -> [u8; NOTE_BYTES] {
+        let open = if self.open { NOTE_OPEN } else { 0 };
+        (self.first_order & MASK_48 | open).to_le_bytes()
+    }
+
+    fn decode(bytes: &[u8]) -> Self {
+        let word = u64_at(bytes, 0);
+        Self { open: word & NOTE_OPEN != 0, first_order: word & MASK_48 }
+    }
+}
 
 /// A map entry of a logical block without data.
 pub(crate) const UNMAPPED: u32 = u32::MAX;
@@ -464,6 +491,8 @@ pub(crate) const ROOT_PAGES: u32 = 2;
 pub(crate) struct CheckpointLayout {
     pub chunks: u32,
     pub table_slots: u32,
+    /// The band table has a [`BandNote`] for each band, not only a bit.
+    has_lives: bool,
     /// Pages with chunks and parts of the band table.
     pub content_pages: u32,
     /// So many of them make a run, which a page of parity follows; 0: no parity.
@@ -480,17 +509,16 @@ const RUN_PAGES: u32 = 16;
 impl CheckpointLayout {
     /// `None` if a block has too few pages for any checkpoint.
     pub fn new(geometry: &Geometry, logical_blocks: u32) -> Option<Self> {
-        Self::with_runs(geometry, logical_blocks, RUN_PAGES)
+        Self::of_version(geometry, logical_blocks, VERSION)
     }
 
-    /// As version 2 had it.
-    pub fn without_parity(geometry: &Geometry, logical_blocks: u32) -> Option<Self> {
-        Self::with_runs(geometry, logical_blocks, 0)
-    }
-
-    fn with_runs(geometry: &Geometry, logical_blocks: u32, run_pages: u32) -> Option<Self> {
+    /// As `version` of the format has it.
+    pub fn of_version(geometry: &Geometry, logical_blocks: u32, version: u16) -> Option<Self> {
+        let run_pages = if version >= VERSION_PARITY { RUN_PAGES } else { 0 };
+        let has_lives = version >= VERSION_LIVES;
         let chunks = logical_blocks.div_ceil(CHUNK_ENTRIES as u32);
-        let table_slots = geometry.blocks().div_ceil(BANDS_PER_TABLE_SLOT as u32);
+        let bands_per_slot = if has_lives { BLOCK_BYTES / NOTE_BYTES } else { BLOCK_BYTES * 8 };
+        let table_slots = geometry.blocks().div_ceil(bands_per_slot as u32);
         let content_pages = (chunks + table_slots).div_ceil(geometry.slots_per_page);
         let parity = if run_pages > 0 { content_pages.div_ceil(run_pages) } else { 0 };
         let pages = content_pages + parity;
@@ -503,12 +531,32 @@ impl CheckpointLayout {
         let bands = pages.div_ceil(rows_max);
         let rows = pages.div_ceil(bands);
         let footer_page = footer_page(rows);
-        Some(Self { chunks, table_slots, content_pages, run_pages, pages, bands, footer_page })
+        Some(Self {
+            chunks,
+            table_slots,
+            has_lives,
+            content_pages,
+            run_pages,
+            pages,
+            bands,
+            footer_page,
+        })
     }
 
     /// Slots of content.
     pub fn slots(&self) -> u32 {
         self.chunks + self.table_slots
+    }
+
+    /// What the band `table` says of `block`; nothing beyond its end.
+    pub fn note_of(&self, table: &[u8], block: BlockId) -> BandNote {
+        let index = block.0 as usize;
+        if self.has_lives {
+            let bytes = table.get(index * NOTE_BYTES..(index + 1) * NOTE_BYTES);
+            return bytes.map(BandNote::decode).unwrap_or_default();
+        }
+        let byte = table.get(index / 8).copied().unwrap_or(0);
+        BandNote { open: byte & 1 << (index % 8) != 0, first_order: 0 }
     }
 
     pub fn has_parity(&self) -> bool {
@@ -705,6 +753,36 @@ mod tests {
         assert_eq!(Footer::decode(&bytes[..]), Some(footer));
         bytes[4000] = 1;
         assert_eq!(Footer::decode(&bytes[..]), None);
+    }
+
+    #[test]
+    fn format_v4_band_table_bytes() {
+        let note = BandNote { open: true, first_order: 0x0000_c1c2_c3c4_c5c6 };
+        let bytes = note.encode();
+        assert_eq!(bytes, [0xc6, 0xc5, 0xc4, 0xc3, 0xc2, 0xc1, 0, 0x80]);
+        let geometry = Geometry {
+            units: 4,
+            blocks_per_unit: 1024,
+            pages_per_block: 32,
+            slots_per_page: 2,
+            pairing: flash::Pairing::None,
+            durable_at_completion: true,
+            suspend: false,
+            queue_depth: 1,
+            endurance: 1,
+            open_blocks_max: 0,
+            fast: flash::FastTier::NONE,
+        };
+        let of = |version| CheckpointLayout::of_version(&geometry, 1000, version).unwrap();
+        let mut table = vec![0; 16];
+        table.extend(bytes);
+        assert_eq!(of(4).note_of(&table, BlockId(2)), note);
+        assert_eq!(of(4).note_of(&table, BlockId(1)), BandNote::default());
+        assert_eq!(of(4).note_of(&table, BlockId(3)), BandNote::default(), "beyond its end");
+        let open = |block| of(3).note_of(&[0, 4], BlockId(block)).open;
+        assert!(open(10) && !open(9) && !open(16), "before version 4 it has bits");
+        assert_eq!((of(3).table_slots, of(4).table_slots), (1, 8));
+        assert!(!of(2).has_parity() && of(3).has_parity() && of(4).has_parity());
     }
 
     #[test]

@@ -383,6 +383,7 @@ impl Ftl {
             ReadPurpose::Stage(_) => self.end_stage_read(op, slots),
             ReadPurpose::Search => self.end_search_read(op, slots),
             ReadPurpose::Count => self.end_count_read(op, slots),
+            ReadPurpose::Mend => self.end_mend_read(op, slots),
         }
         self.reads.give(read);
     }

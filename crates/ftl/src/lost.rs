@@ -6,6 +6,7 @@
 
 use crate::append::{Append, Owner};
 use crate::format::{CHUNK_ENTRIES, Kind, POISONED, UNMAPPED};
+use crate::mending::Needs;
 use crate::moves::Move;
 use crate::residency::TRIES_MAX;
 use crate::units::{ReadOp, ReadPurpose};
@@ -143,10 +144,10 @@ impl Ftl {
             let chunk = op.lba + index;
             let slot = SlotId(op.slot.0 + index);
             let read = slots.ok().and_then(|slots| slots.get(index as usize));
-            let base = read.and_then(|read| self.base_bytes(chunk, slot, read));
+            let base = self.base_bytes(chunk, slot, read);
             let needed = self.map.cached().is_some_and(|cached| cached.chunk_needs_base(chunk));
             if base.is_some() || !needed {
-                self.search_chunk(chunk, base);
+                self.search_chunk(chunk, base.as_deref());
             } else {
                 let first = missed.map_or(chunk, |(first, _)| first);
                 missed = Some((first, chunk));
@@ -155,11 +156,13 @@ impl Ftl {
         if let Some((first, last)) = missed {
             // It may be of the checkpoint before the last one by now.
             self.reclaim.search.tries += u32::from(self.base_slot(op.lba) == op.slot);
-            if self.reclaim.search.tries >= TRIES_MAX {
-                self.lose_base(first);
-            } else {
+            if self.reclaim.search.tries < TRIES_MAX {
                 self.reclaim.search.reads += 1;
                 self.read_bases(first, last, ReadPurpose::Search);
+            } else if self.mends(first, Needs::Search(first, last)) {
+                self.reclaim.search.reads += 1;
+            } else if !self.lose_chunk(first) {
+                self.lose_base();
             }
         }
         self.search_on();

@@ -7,7 +7,8 @@
 //! undone, once a checkpoint has covered what said so.
 //!
 //! A mount that misses content reads its runs anew; where only a part of the map is in DRAM, what turns
-//! out lost later is mended before every band is read.
+//! out lost later is mended before every band is read, and what is lost after all was counted is mended
+//! when somebody needs it.
 //!
 //! Invariants:
 //! - only slots of the checkpoint in question, each sound by its own checksum, are put together;
@@ -17,7 +18,8 @@
 use crate::Ftl;
 use crate::format::{CHUNK_ENTRIES, CheckpointLayout, Kind, UNMAPPED, u32_at};
 use crate::mount::{Mount, Named};
-use flash::{BLOCK_BYTES, SlotId, SlotRead};
+use crate::units::{ReadOp, ReadPurpose};
+use flash::{BLOCK_BYTES, MediumError, SlotId, SlotRead};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Runs that are read at a time.
@@ -54,12 +56,18 @@ fn add(sum: &mut [u8; BLOCK_BYTES], bytes: &[u8]) {
 }
 
 /// The slots in one place of a run.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 struct Sum {
     bytes: Box<[u8; BLOCK_BYTES]>,
     /// Slots that are missing, and the content slot that is, if it is not the parity.
     missing: u32,
     content: Option<u32>,
+}
+
+impl std::fmt::Debug for Sum {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} missing", self.missing)
+    }
 }
 
 /// What is read to mend.
@@ -68,14 +76,66 @@ pub(crate) struct Mending {
     tried: bool,
     /// Runs to be read.
     queue: BTreeSet<u32>,
-    /// By run and place in a page.
-    sums: BTreeMap<(u32, u32), Sum>,
+    sums: Sums,
+}
+
+/// By run and place in a page.
+type Sums = BTreeMap<(u32, u32), Sum>;
+
+/// The content slots that follow from the rest of their runs.
+fn alone(sums: &mut Sums) -> Vec<(u32, Box<[u8; BLOCK_BYTES]>)> {
+    let sums = std::mem::take(sums).into_values();
+    let alone = sums.filter(|sum| sum.missing == 1);
+    alone.filter_map(|sum| Some((sum.content?, sum.bytes))).collect()
+}
+
+/// Who needs a chunk that could not be read.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Needs {
+    /// A piece on its way to DRAM.
+    Piece(u32),
+    /// The search for what points to a lost slot: chunks from the first to the last.
+    Search(u32, u32),
+    /// The next checkpoint, which asks again by itself.
+    Stage,
+}
+
+/// Chunks of the last complete checkpoint that were lost while the host was served, after all were counted.
+#[derive(Clone, Default)]
+pub(crate) struct Mended {
+    /// By chunk.
+    chunks: BTreeMap<u32, Box<[u8; BLOCK_BYTES]>>,
+    /// They read again when the run that is being read has come.
+    waiting: Vec<Needs>,
+    /// Runs that were read, whatever came of it.
+    read: BTreeSet<u32>,
+    /// The one being read, and how many of its pages are on their way.
+    run: Option<u32>,
+    reads: u32,
+    sums: Sums,
+}
+
+impl std::fmt::Debug for Mended {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { chunks, waiting, run, reads, .. } = self;
+        write!(f, "{} chunks, {waiting:?} waiting for run {run:?}, {reads} reads", chunks.len())
+    }
+}
+
+impl Mended {
+    pub fn is_reading(&self) -> bool {
+        self.run.is_some()
+    }
+
+    pub fn bytes_of(&self, chunk: u32) -> Option<&[u8; BLOCK_BYTES]> {
+        self.chunks.get(&chunk).map(|bytes| &**bytes)
+    }
 }
 
 impl Ftl {
     /// How the checkpoint lies in its bands.
     pub(crate) fn layout_chosen(&self, chosen: &Named) -> CheckpointLayout {
-        let layout = self.layout_with(chosen.whole, chosen.parity);
+        let layout = self.layout_with(chosen.whole, chosen.version);
         layout.expect("checked with the root records")
     }
 
@@ -153,10 +213,29 @@ impl Ftl {
     ) {
         let layout = self.layout_chosen(&mount.chosen);
         let name = mount.footer.map_or(0, |footer| footer.checkpoint);
+        let mut sums = std::mem::take(&mut mount.mending.sums);
+        let lost = self.add_to_sums(&mut sums, (&layout, name), page, first, slots);
+        mount.mending.sums = sums;
+        for slot in lost.into_iter().filter(|_| first.0 > 0) {
+            self.note_damaged(mount, slot);
+        }
+    }
+
+    /// Adds the slots of page `page` of the checkpoint of this layout and name to those of its run. Returns
+    /// those that are not sound.
+    fn add_to_sums(
+        &self,
+        sums: &mut Sums,
+        (layout, name): (&CheckpointLayout, u64),
+        page: u32,
+        first: SlotId,
+        slots: &[SlotRead<'_>],
+    ) -> Vec<SlotId> {
         let per_page = self.geometry.slots_per_page;
         let content = layout.content_before(page);
         let is_parity = layout.is_parity(page);
         let run = layout.run_of(if is_parity { content - 1 } else { content });
+        let mut lost = Vec::new();
         for in_page in 0..per_page {
             let (kind, number, index) = if is_parity {
                 (Kind::Parity, run * per_page + in_page, None)
@@ -177,34 +256,25 @@ impl Ftl {
                 let it = header.kind == kind && header.lba == number && header.sequence == name;
                 it.then_some(bytes)
             });
-            let sum = mount.mending.sums.entry((run, in_page)).or_insert_with(|| Sum {
+            let sum = sums.entry((run, in_page)).or_insert_with(|| Sum {
                 bytes: Box::new([0; BLOCK_BYTES]),
                 missing: 0,
                 content: None,
             });
-            match sound {
-                Some(bytes) => add(&mut sum.bytes, bytes),
-                None => {
-                    sum.missing += 1;
-                    sum.content = sum.content.or(index);
-                    if first.0 > 0 {
-                        self.note_damaged(mount, slot);
-                    }
-                }
+            if let Some(bytes) = sound {
+                add(&mut sum.bytes, bytes);
+            } else {
+                sum.missing += 1;
+                sum.content = sum.content.or(index);
+                lost.push(slot);
             }
         }
-    }
-
-    /// The content slots that follow from the rest of their runs.
-    fn mended(mount: &mut Mount) -> Vec<(u32, Box<[u8; BLOCK_BYTES]>)> {
-        let sums = std::mem::take(&mut mount.mending.sums).into_values();
-        let alone = sums.filter(|sum| sum.missing == 1);
-        alone.filter_map(|sum| Some((sum.content?, sum.bytes))).collect()
+        lost
     }
 
     /// A batch of runs was read.
     pub(crate) fn end_mending(&mut self, mount: &mut Mount) -> Result<(), crate::MountError> {
-        for (index, bytes) in Self::mended(mount) {
+        for (index, bytes) in alone(&mut mount.mending.sums) {
             if mount.found[index as usize] {
                 continue;
             }
@@ -225,7 +295,7 @@ impl Ftl {
     /// The same while the host is served.
     pub(crate) fn end_late_mending(&mut self, mount: &mut Mount) {
         let mut mended = BTreeSet::new();
-        for (chunk, bytes) in Self::mended(mount) {
+        for (chunk, bytes) in alone(&mut mount.mending.sums) {
             let mut entries = [UNMAPPED; CHUNK_ENTRIES];
             let Some(cached) = self.map.cached_mut().filter(|_| chunk < self.layout.chunks) else {
                 continue;
@@ -242,6 +312,100 @@ impl Ftl {
         if !self.read_next_runs(mount, true) {
             mount.begin_counting();
         }
+    }
+
+    /// Whether parity gives `chunk` of the last checkpoint, or may: then its run is read, and `needs` reads it
+    /// again.
+    pub(crate) fn mends(&mut self, chunk: u32, needs: Needs) -> bool {
+        let Some(layout) = self.checkpoint.base_layout.filter(CheckpointLayout::has_parity) else {
+            return false;
+        };
+        let run = layout.run_of(chunk / self.geometry.slots_per_page);
+        let mended = &mut self.checkpoint.mended;
+        if mended.is_reading() {
+            mended.waiting.push(needs);
+            return true;
+        }
+        if mended.chunks.contains_key(&chunk) {
+            self.read_again(needs);
+            return true;
+        }
+        if !mended.read.insert(run) {
+            return false;
+        }
+        mended.run = Some(run);
+        mended.waiting.push(needs);
+        for page in layout.pages_of_run(run) {
+            let (position, index) = layout.place(page);
+            let block = self.checkpoint.base_bands.get(position as usize).copied().flatten();
+            let Some(block) = block else {
+                self.add_to_mended(page, SlotId(0), &[]);
+                continue;
+            };
+            self.bands[block].reads_pending += 1;
+            let read = self.reads.take();
+            let (slot, count) = (self.geometry.slot(block, index, 0), self.geometry.slots_per_page);
+            let purpose = ReadPurpose::Mend;
+            self.reads[read] = ReadOp { purpose, slot, count, lba: page, ..ReadOp::default() };
+            self.checkpoint.mended.reads += 1;
+            self.queue_read(read);
+        }
+        true
+    }
+
+    fn add_to_mended(&mut self, page: u32, first: SlotId, slots: &[SlotRead<'_>]) {
+        let Some(layout) = self.checkpoint.base_layout else { return };
+        let name = self.checkpoint.base_name;
+        let mut sums = std::mem::take(&mut self.checkpoint.mended.sums);
+        self.add_to_sums(&mut sums, (&layout, name), page, first, slots);
+        self.checkpoint.mended.sums = sums;
+    }
+
+    /// A page of the run that is being read came back.
+    pub(crate) fn end_mend_read(
+        &mut self,
+        op: &ReadOp,
+        slots: Result<&[SlotRead<'_>], MediumError>,
+    ) {
+        // It may have been of the checkpoint before.
+        let (position, index) = match self.checkpoint.base_layout {
+            Some(layout) if self.checkpoint.mended.run.is_some() => layout.place(op.lba),
+            _ => return,
+        };
+        let block = self.checkpoint.base_bands.get(position as usize).copied().flatten();
+        if block.is_none_or(|block| self.geometry.slot(block, index, 0) != op.slot) {
+            return;
+        }
+        self.add_to_mended(op.lba, op.slot, slots.unwrap_or_default());
+        let mended = &mut self.checkpoint.mended;
+        mended.reads -= 1;
+        if mended.reads > 0 {
+            return;
+        }
+        mended.run = None;
+        let found = alone(&mut mended.sums);
+        self.counters.slots_damaged += found.len() as u64;
+        mended.chunks.extend(found);
+        let waiting = std::mem::take(&mut mended.waiting);
+        waiting.into_iter().for_each(|needs| self.read_again(needs));
+        if self.may_write() {
+            // The next one has them anew.
+            self.checkpoint.want();
+        }
+    }
+
+    fn read_again(&mut self, needs: Needs) {
+        match needs {
+            Needs::Piece(piece) => self.read_piece(piece),
+            Needs::Search(first, last) => self.read_bases(first, last, ReadPurpose::Search),
+            Needs::Stage => self.stirred = true,
+        }
+    }
+
+    /// Another checkpoint is the last one: what of the one before was mended does not matter any more.
+    pub(crate) fn forget_mended(&mut self) {
+        let waiting = std::mem::take(&mut self.checkpoint.mended).waiting;
+        waiting.into_iter().for_each(|needs| self.read_again(needs));
     }
 
     /// What the blocks of `chunk`, which has no base any more, hold.

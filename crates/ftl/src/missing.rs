@@ -137,7 +137,7 @@ impl Ftl {
         let mut torn_page = None;
         for (unsound, needless) in missing.unsound.iter().zip(needless) {
             let is_alive = alive.contains(&self.geometry.block_of(unsound.slot));
-            if needless || !self.is_damage(unsound, is_alive, &missing, &footer) {
+            if needless || !self.is_damage(mount, unsound, is_alive, &missing) {
                 let page = unsound.slot.0 / self.geometry.slots_per_page;
                 mount.report.pages_torn += u64::from(torn_page.replace(page) != Some(page));
                 continue;
@@ -273,11 +273,12 @@ impl Ftl {
     /// to be wanted, is not sound.
     fn is_damage(
         &self,
+        mount: &Mount,
         unsound: &Unsound,
         is_alive: bool,
         missing: &Missing,
-        footer: &Footer,
     ) -> bool {
+        let footer = &mount.footer.expect("a scan has a footer");
         let block = self.geometry.block_of(unsound.slot);
         let page = self.place_in_band(unsound.slot);
         if let Some(header) = unsound.header.filter(|header| header.order >= footer.checkpoint)
@@ -300,7 +301,8 @@ impl Ftl {
         let seen = missing.seen.get(&block);
         // With one page at most, an erase that was cut off after the mount explains the others.
         let erased = seen.is_none_or(|seen| seen.pages <= 1);
-        if footer.clean && self.bands[block].first_order > 0 && !erased {
+        let begins = self.probed_header(block, mount.probes[block.0 as usize]).is_some();
+        if footer.clean && begins && !erased {
             return true;
         }
         // What is beside a page is torn as a whole, and reads as nothing then.

@@ -25,8 +25,8 @@ use crate::api::{MountError, MountReport, Output};
 use crate::bands::BandState;
 use crate::config::{FormatOptions, LABEL_BYTES_MAX, Settings};
 use crate::format::{
-    CHUNK_ENTRIES, CheckpointLayout, Footer, Header, Kind, Root, VERSION_PARITY, decode_header,
-    may_be_root, payload_crc_of, root_shape, uuid_crc,
+    CHUNK_ENTRIES, CheckpointLayout, Footer, Header, Kind, Root, decode_header, may_be_root,
+    payload_crc_of, root_shape, uuid_crc,
 };
 use crate::map::Map;
 use crate::mending::Mending;
@@ -172,8 +172,8 @@ pub(crate) struct Named {
     pub bands: Vec<Option<BlockId>>,
     /// It is of all units that the medium has; else of those without its fast tier.
     pub whole: bool,
-    /// It has pages of parity.
-    pub parity: bool,
+    /// Of the format.
+    pub version: u16,
 }
 
 /// Most logical blocks that a medium of this shape and health can offer: what remains after bad
@@ -469,7 +469,7 @@ impl Ftl {
         self.label = newest.label.clone();
         self.resize(newest.logical_blocks)?;
         let bands_of = |root: &Root| {
-            let layout = self.layout_with(root.shape == shape, root.version >= VERSION_PARITY);
+            let layout = self.layout_with(root.shape == shape, root.version);
             layout.map(|layout| layout.bands)
         };
         let mut names: BTreeMap<u64, Named> = BTreeMap::new();
@@ -483,7 +483,7 @@ impl Ftl {
                     name: root.checkpoint,
                     bands: vec![None; root.bands as usize],
                     whole: root.shape == shape,
-                    parity: root.version >= VERSION_PARITY,
+                    version: root.version,
                 });
                 named.bands[root.position as usize] = Some(*block);
             }
@@ -556,38 +556,52 @@ impl Ftl {
             mount.chosen.bands.iter().flatten().copied().collect();
         for block in self.bands.ids() {
             let probe = mount.probes[block.0 as usize];
-            let byte = mount.table.get(block.0 as usize / 8).copied().unwrap_or(0);
-            let open = byte & 1 << (block.0 % 8) != 0;
-            let open = open && !self.is_mutant(Mutant::SkipOpenBands);
+            let note = self.layout.note_of(&mount.table, block);
+            let open = note.open && !self.is_mutant(Mutant::SkipOpenBands);
             let header = self.probed_header(block, probe);
+            let later = header.is_some_and(|header| header.order >= footer.checkpoint);
+            // A fast tier that the device does not know of holds nothing of it.
+            let unknown = self.geometry.is_fast(block) && !mount.chosen.whole;
+            let is_life = !later && !unknown && !of_checkpoint.contains(&block);
+            let life = Some(note.first_order).filter(|&order| order > 0 && is_life);
+            // What the first slot says is of another life than what the map points to.
+            let other_life = life.zip(header).is_some_and(|(life, header)| header.order != life);
             let scan = match (probe, header) {
                 (Probe::Skipped | Probe::Erased, _) => false,
+                _ if unknown => false,
                 // Whatever its first slot says now, nothing but the checkpoint was put there.
                 _ if of_checkpoint.contains(&block) => false,
                 (_, Some(header)) if header.kind == Kind::Root => false,
                 // Data that does not fit may be of a later life than what is beside it.
-                (_, Some(header)) => {
+                (_, Some(_)) => {
                     let unfit = mount.unfit.contains(&block);
-                    everything || open || unfit || header.order >= footer.checkpoint
+                    everything || open || unfit || other_life || later
                 }
                 // What is beside it is damaged; the root record itself is not.
                 (_, None) => !roots.contains(&block),
             };
-            if let Some(header) = header {
-                self.bands[block].first_order = header.order;
-                if header.kind == Kind::Data {
-                    self.bands[block].filling = Filling::recovered(header.sequence);
-                }
-                self.durable_seen = self.durable_seen.max(header.order);
+            self.note_life(block, life, header);
+            if other_life {
+                self.note_damaged(mount, self.geometry.slot(block, 0, 0));
             }
-            // A fast tier that the device does not know of holds nothing of it.
-            let unknown = self.geometry.is_fast(block) && !mount.chosen.whole;
-            if !scan || unknown {
-                continue;
+            if scan {
+                self.scan_band(mount, block);
             }
-            self.scan_band(mount, block);
         }
         Ok(())
+    }
+
+    /// Notes since when `block` holds what it does: as the checkpoint says, or else its first slot.
+    fn note_life(&mut self, block: BlockId, life: Option<u64>, header: Option<Header>) {
+        if let Some(header) = header {
+            self.bands[block].first_order = life.unwrap_or(header.order);
+            if header.kind == Kind::Data {
+                self.bands[block].filling = Filling::recovered(header.sequence);
+            }
+            self.durable_seen = self.durable_seen.max(header.order);
+        } else if let Some(life) = life {
+            self.bands[block].first_order = life;
+        }
     }
 
     /// Chunks that were not found have no base.

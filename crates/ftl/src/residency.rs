@@ -20,10 +20,12 @@
 use crate::format::Kind;
 use crate::host::Class;
 use crate::map::Map;
+use crate::mending::Needs;
 use crate::slo::Way;
 use crate::units::{ReadOp, ReadPurpose};
 use crate::{Ftl, Mutant};
 use flash::{MediumError, RequestError, SlotId, SlotRead, SlotStatus};
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 
@@ -268,8 +270,11 @@ impl Ftl {
         false
     }
 
-    /// Reads the base of `piece`.
-    fn read_piece(&mut self, piece: u32) {
+    /// Reads the base of `piece`, if it is still on its way.
+    pub(crate) fn read_piece(&mut self, piece: u32) {
+        if !self.host.residency.loads.contains_key(&piece) {
+            return;
+        }
         let chunk = self.map.cached().map_or(0, |cached| cached.chunk_of(piece));
         if self.is_lost(chunk) {
             // It comes when the chunk is rebuilt.
@@ -306,21 +311,26 @@ impl Ftl {
         &mut self,
         chunk: u32,
         slot: SlotId,
-        read: &SlotRead<'a>,
-    ) -> Option<&'a [u8]> {
-        let (header, bytes) = self.checkpoint_bytes(slot, read)?;
+        read: Option<&SlotRead<'a>>,
+    ) -> Option<Cow<'a, [u8]>> {
         let base = self.checkpoint.base_name;
-        let stale = self.is_mutant(Mutant::TrustOldBase) && header.sequence < base;
-        let of_base = header.sequence == base || stale;
-        if header.kind != Kind::Map || header.lba != chunk || !of_base {
-            return None;
-        }
-        let fades = matches!(read.status, SlotStatus::Corrected(bits) if bits >= self.settings.refresh_bits);
+        let trusts_old = self.is_mutant(Mutant::TrustOldBase);
+        let sound = read.and_then(|read| {
+            let (header, bytes) = self.checkpoint_bytes(slot, read)?;
+            let of_base = header.sequence == base || trusts_old && header.sequence < base;
+            let it = header.kind == Kind::Map && header.lba == chunk && of_base;
+            it.then_some((read.status, bytes))
+        });
+        let Some((status, bytes)) = sound else {
+            return self.checkpoint.mended.bytes_of(chunk).map(|bytes| Cow::Owned(bytes.to_vec()));
+        };
+        let fades =
+            matches!(status, SlotStatus::Corrected(bits) if bits >= self.settings.refresh_bits);
         if fades && self.checkpoint.is_idle() && self.may_write() {
             self.counters.refreshes += 1;
             self.checkpoint.want();
         }
-        Some(bytes)
+        Some(Cow::Borrowed(bytes))
     }
 
     /// A read of a piece's base came back.
@@ -340,13 +350,10 @@ impl Ftl {
         load.tries += 1;
         let tries = load.tries;
         let slot = self.base_slot(op.lba);
-        let base = match slots {
-            Ok(slots) => self.base_bytes(op.lba, op.slot, &slots[0]),
-            Err(_) => None,
-        };
+        let base = self.base_bytes(op.lba, op.slot, slots.ok().and_then(<[_]>::first));
         if let Some(bytes) = base {
             self.host.residency.loaded += 1;
-            self.end_load(piece, Some(bytes));
+            self.end_load(piece, Some(&bytes));
         } else if slot != op.slot || tries < TRIES_MAX {
             // Cells at their limit may be read the next time.
             if slot != op.slot
@@ -356,8 +363,8 @@ impl Ftl {
             }
             self.host.residency.retried += 1;
             self.read_piece(piece);
-        } else if !self.lose_chunk(op.lba) {
-            self.lose_piece(piece, op.lba);
+        } else if !self.regains(op.lba, Needs::Piece(piece)) {
+            self.lose_piece(piece);
         }
     }
 
@@ -388,10 +395,10 @@ impl Ftl {
         }
     }
 
-    /// The base of `piece` cannot be read. Nothing of it is lost: what it said can be told from every
+    /// The base of `piece` cannot be read, nor made up for. Nothing of it is lost: what it said can be told from every
     /// band, which a mount does. Until then who needs it is told, and nothing more is written, as no
     /// checkpoint could be.
-    fn lose_piece(&mut self, piece: u32, chunk: u32) {
+    fn lose_piece(&mut self, piece: u32) {
         let load = self.host.residency.loads.remove(&piece).expect("a load is under way");
         if let Some(cached) = self.map.cached_mut() {
             cached.give_frame(load.frame);
@@ -409,14 +416,16 @@ impl Ftl {
             }
         }
         self.fail_reroutes(piece);
-        self.lose_base(chunk);
+        self.lose_base();
     }
 
-    /// `chunk` of the last checkpoint cannot be read.
-    pub(crate) fn lose_base(&mut self, chunk: u32) {
-        if self.lose_chunk(chunk) {
-            return;
-        }
+    /// `chunk` of the last checkpoint cannot be read. True if it is made up for while the host is served.
+    pub(crate) fn regains(&mut self, chunk: u32, needs: Needs) -> bool {
+        self.lose_chunk(chunk) || self.mends(chunk, needs)
+    }
+
+    /// A chunk of the last checkpoint cannot be read, and is not made up for before the next mount.
+    pub(crate) fn lose_base(&mut self) {
         self.host.residency.lost += 1;
         if self.may_write() {
             self.fail();

@@ -6,6 +6,7 @@
 //! written: it serves whenever it comes.
 
 use crate::format::CHUNK_ENTRIES;
+use crate::mending::Needs;
 use crate::residency::TRIES_MAX;
 use crate::units::{ReadOp, ReadPurpose};
 use crate::{Ftl, Mutant};
@@ -94,7 +95,8 @@ impl Ftl {
         }
         let chunks = self.chunks_of_page(page);
         let staged = &mut self.checkpoint.staging.pages[(page - next) as usize];
-        if !std::mem::replace(&mut staged.asked, true) {
+        let waits = staged.tries >= TRIES_MAX && self.checkpoint.mended.is_reading();
+        if !waits && !std::mem::replace(&mut staged.asked, true) {
             self.read_bases(chunks.start, chunks.end - 1, ReadPurpose::Stage(page));
         }
     }
@@ -127,14 +129,14 @@ impl Ftl {
         }
         self.checkpoint.staging.pages[at as usize].asked = false;
         let first = self.chunks_of_page(page).start;
-        for (index, read) in slots.unwrap_or_default().iter().enumerate() {
-            let chunk = op.lba + index as u32;
-            let slot = SlotId(op.slot.0 + index as u32);
+        for index in 0..op.count {
+            let (chunk, slot) = (op.lba + index, SlotId(op.slot.0 + index));
+            let read = slots.ok().and_then(|slots| slots.get(index as usize));
             let Some(bytes) = self.base_bytes(chunk, slot, read) else { continue };
             let bases = &mut self.checkpoint.staging.pages[at as usize].bases;
             let slots = self.geometry.slots_per_page as usize;
             bases.resize(slots, None);
-            bases[(chunk - first) as usize] = Some(bytes.into());
+            bases[(chunk - first) as usize] = Some(bytes.into_owned().into());
             self.counters.map_chunks_streamed += 1;
         }
         let missing = self.missing_bases(next, page);
@@ -142,7 +144,11 @@ impl Ftl {
             let staged = &mut self.checkpoint.staging.pages[at as usize];
             staged.tries += 1;
             if staged.tries >= TRIES_MAX {
-                missing.into_iter().for_each(|chunk| self.lose_base(chunk));
+                for chunk in missing {
+                    if !self.regains(chunk, Needs::Stage) {
+                        self.lose_base();
+                    }
+                }
             }
         }
     }
@@ -188,6 +194,7 @@ impl Ftl {
         if let Some(cached) = self.map.cached_mut() {
             cached.checkpoint_completed(lose_later);
         }
+        self.forget_mended();
     }
 
     /// Nearly half of what changes may take is taken: a checkpoint is due.

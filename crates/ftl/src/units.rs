@@ -86,12 +86,14 @@ pub(crate) enum ReadPurpose {
     Search,
     /// Of map chunks, from `ReadOp::lba` on, to count what they point to.
     Count,
+    /// Of page `ReadOp::lba` of the last checkpoint, to make up for a chunk of its run.
+    Mend,
 }
 
 impl ReadPurpose {
-    /// A host request waits for it.
+    /// A host request waits for it, or may.
     pub fn is_hosts(self) -> bool {
-        matches!(self, Self::Host(_) | Self::Map(_))
+        matches!(self, Self::Host(_) | Self::Map(_) | Self::Mend)
     }
 }
 
@@ -280,7 +282,7 @@ impl Ftl {
         let unit = self.bands.unit_of_slot(op.slot);
         let state = &mut self.units[unit as usize];
         match op.purpose {
-            ReadPurpose::Host(_) | ReadPurpose::Map(_) => {
+            purpose if purpose.is_hosts() => {
                 state.read_last = Some(self.now);
                 if op.way == Way::Reads {
                     self.reads[read].way = Way::of(state);

@@ -20,6 +20,8 @@ const UUID: u128 = 13;
 pub struct LostMapReport {
     /// Pieces that were missed while the device ran.
     pub pieces_lost: u64,
+    /// Slots that parity made up for while the device ran.
+    pub mended: u64,
     /// Requests that were refused for it.
     pub refused: u64,
     /// The next mount, whose owner wanted all of it, made up for what was lost of the map, by parity or
@@ -33,13 +35,16 @@ pub fn survive_lost_map(seed: u64, options: &CrashOptions) -> Result<LostMapRepo
     let mut host = begin(options)?;
     let mut generator = generator(&host, seed)?;
     run(&mut host, &mut generator, 300)?;
-    rot_map(&mut host.sim);
+    // Without parity nothing makes up for it.
+    let kinds: &[Kind] = if random.chance(0.5) { &[Kind::Map, Kind::Parity] } else { &[Kind::Map] };
+    rot_map(&mut host.sim, kinds);
     host.model.tolerate_unreadable();
     host.refusals_are_legal = true;
     // With some of its pieces there and some not.
     run(&mut host, &mut generator, 60)?;
     host.read_back()?;
     let pieces_lost = host.sim.ftl().counter("map_pieces_lost");
+    let mended = host.sim.ftl().counter("slots_damaged");
     let refused = host.counts.unreadable + host.counts.refused;
     if refused > 0 && pieces_lost == 0 {
         return Err(Failure(format!("{refused} requests were refused, and no piece was lost")));
@@ -68,7 +73,7 @@ pub fn survive_lost_map(seed: u64, options: &CrashOptions) -> Result<LostMapRepo
     run(&mut again, &mut generator, 60)?;
     again.read_back()?;
     again.sim.verify()?;
-    Ok(LostMapReport { pieces_lost, refused, made_up })
+    Ok(LostMapReport { pieces_lost, mended, refused, made_up })
 }
 
 fn begin(options: &CrashOptions) -> Result<Host, Failure> {
@@ -108,25 +113,25 @@ fn run(host: &mut Host, generator: &mut Generator, operations: u32) -> Result<()
     host.drain()
 }
 
-/// Every page with a map chunk of the last checkpoint rots.
-fn rot_map(sim: &mut Sim) {
+/// Every page of the last checkpoint that holds one of these rots.
+fn rot_map(sim: &mut Sim, kinds: &[Kind]) {
     let geometry = *sim.medium().geometry();
     let bands = sim.ftl().checkpoint_bands().to_vec();
     let pages = bands.iter().flat_map(|&block| {
         (0..geometry.pages_per_block).map(move |page| geometry.slot(block, page, 0))
     });
     for page in pages.collect::<Vec<_>>() {
-        if holds_map(sim, &geometry, page) {
+        if holds(sim, &geometry, page, kinds) {
             sim.medium_mut().rot(page);
         }
     }
 }
 
-fn holds_map(sim: &Sim, geometry: &Geometry, page: SlotId) -> bool {
+fn holds(sim: &Sim, geometry: &Geometry, page: SlotId, kinds: &[Kind]) -> bool {
     (page.0..page.0 + geometry.slots_per_page).map(SlotId).any(|slot| {
         let found = sim.medium().peek(slot);
         let header = found.filter(|(_, content)| matches!(content, Content::Meta(_)));
         let header = header.and_then(|(oob, _)| decode_header(&oob, slot, uuid_crc(UUID)));
-        header.is_some_and(|header| header.kind == Kind::Map)
+        header.is_some_and(|header| kinds.contains(&header.kind))
     })
 }

@@ -11,7 +11,7 @@ const SEEDS_PER_BATCH: u64 = 64;
 
 pub fn images(request: &mut Request<'_>) {
     let (name, wanted) =
-        if request.quick { ("crash-images-quick", 250_000) } else { ("crash-images", 5_000_000) };
+        if request.quick { ("crash-images-quick", 250_000) } else { ("crash-images", 10_000_000) };
     let goal = Goal::AtLeast(wanted as f64);
     let threads = cores();
     let (mut total, mut next) = (CrashReport::default(), 1);

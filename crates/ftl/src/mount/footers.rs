@@ -4,9 +4,9 @@
 //! Invariant: an older checkpoint is gone by only if no power cut, and nothing else, can have left a newer one
 //! whole.
 
-use super::{Mount, Named, Stage, VERSION_PARITY};
+use super::{Mount, Named, Stage};
 use crate::api::MountError;
-use crate::format::{Footer, Header, Kind, ROOT_PAGES, decode_header, root_shape};
+use crate::format::{Footer, Header, Kind, ROOT_PAGES, VERSION, decode_header, root_shape};
 use crate::mending::Mending;
 use crate::{Ftl, Mutant};
 use flash::{BLOCK_BYTES, BlockId, SlotId, SlotRead, SlotStatus};
@@ -139,10 +139,10 @@ impl Ftl {
             let bands = mount.roots.iter().filter(|(_, root)| root.checkpoint == name);
             let shape = root_shape(&self.geometry);
             let whole = bands.clone().any(|(_, root)| root.shape == shape);
-            let parity = bands.clone().any(|(_, root)| root.version >= VERSION_PARITY);
+            let version = bands.clone().map(|(_, root)| root.version).max().unwrap_or(VERSION);
             let bands: BTreeSet<BlockId> = bands.map(|(block, _)| *block).collect();
             let bands = bands.into_iter().map(Some).collect();
-            mount.chosen = Named { name, bands, whole, parity };
+            mount.chosen = Named { name, bands, whole, version };
         }
         mount.footers_missing.clear();
         mount.sealed = false;

@@ -270,6 +270,13 @@ impl Tester<'_> {
         if !self.damage(plan, &mut medium) {
             return Ok(None);
         }
+        // What was nothing in the image may be of the checkpoint by now.
+        let geometry = *medium.geometry();
+        let of_checkpoint = sim.ftl().checkpoint_bands();
+        let mut slots = of_checkpoint.iter().flat_map(|&band| apply::band_of(&geometry, band));
+        if slots.any(|slot| apply::shows(sim.medium(), slot) != apply::shows(&medium, slot)) {
+            plan.touched.push(SlotKind::Map);
+        }
         *sim.medium_mut() = medium;
         let blocks = image.observed.len() as u32;
         let observed = sim.read_all(blocks)?;

@@ -1,7 +1,9 @@
 //! Damage of every kind to every kind of slot: what is read is right or an error, and the device says so.
 
 use crate::{THREADS, passed};
-use lab::damage::{Case, Combination, DamageOptions, DamageReport, Matrix, RAW_KINDS, Shape};
+use lab::damage::{
+    Case, Combination, DamageOptions, DamageReport, Harm, Matrix, RAW_KINDS, Shape, SlotKind,
+};
 use lab::damage::{explore_damage, explore_raw_damage};
 use lab::parallel::{SeedFailure, for_each_seed};
 
@@ -59,6 +61,21 @@ fn a_folder_of_which_a_file_is_rolled_back_reads_right_or_as_an_error() {
         explore_damage(Shape::Folder.seed(number), &options)
     });
     assert!(report.matrix.total().images >= 500, "only {} images", report.matrix.total().images);
+}
+
+/// What a band held in an earlier life is sound by itself, and may be of the very blocks that the map
+/// seeks there.
+#[test]
+fn a_band_that_shows_an_earlier_life_reads_right_or_as_an_error() {
+    let test = "a_band_that_shows_an_earlier_life_reads_right_or_as_an_error";
+    let kinds = [SlotKind::Data, SlotKind::Copy, SlotKind::Pad];
+    for (kind, shape) in kinds.into_iter().flat_map(|kind| Shape::ALL.map(|shape| (kind, shape))) {
+        total(test, 0..2, |number, options| {
+            let case = Some(Case::One(kind, Harm::Stale));
+            let options = DamageOptions { case, images: 100, ..options.clone() };
+            explore_damage(shape.seed(number), &options)
+        });
+    }
 }
 
 #[test]

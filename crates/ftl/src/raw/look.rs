@@ -1,11 +1,11 @@
 //! What recovery looks at where the first slot of a block says nothing.
 //!
-//! A damaged first slot must not take a raw block with it, so the rest of its page is asked, the page after
-//! it, and the last one, until one of them says what the block holds. A block that is really erased costs
-//! one read: where also the second page reads as erased, nothing more is asked.
+//! A damaged first slot must not take a raw block or lane records with it, so the rest of its page is asked,
+//! the page after it, and the last one, until one of them says what the block holds. A block that is really
+//! erased costs one read: where also the second page reads as erased, nothing more is asked.
 
 use super::RawUnits;
-use super::format::{RawHeader, decode_raw_header, header_of};
+use super::format::{LaneRecord, RawHeader, decode_raw_header, header_of};
 use super::mount::{Mount, Probe, Stage};
 use flash::{BlockId, SlotId, SlotRead, SlotStatus};
 
@@ -23,7 +23,10 @@ impl RawUnits {
         mount.stage = Stage::Look;
         for block in (0..self.geometry.blocks()).map(BlockId) {
             let slot = self.geometry.slot(block, 0, 0);
-            let of_records = mount.records_found.iter().any(|(other, _)| *other == block);
+            let of_records = mount
+                .records_found
+                .iter()
+                .any(|(other, record)| *other == block && self.is_record_of(block, record));
             match mount.probes[block.0 as usize] {
                 _ if of_records => {}
                 Probe::Skipped => {}
@@ -35,6 +38,11 @@ impl RawUnits {
                 },
             }
         }
+    }
+
+    /// Whether `record` is of this device, and of the lane that `block` is of.
+    pub(super) fn is_record_of(&self, block: BlockId, record: &LaneRecord) -> bool {
+        record.uuid == self.uuid && record.lane == self.lanes.lane_of(self.geometry.unit_of(block))
     }
 
     /// The first page has been read whole if it has but one slot.
@@ -61,12 +69,20 @@ impl RawUnits {
         let (block, page) = (self.geometry.block_of(slot), self.geometry.page_in_block(slot));
         let mut slots = (slot.0..).map(SlotId).zip(slots);
         let found = slots.clone().find_map(|(slot, read)| header_of(read, slot, self.uuid_crc));
+        let record = slots.clone().find_map(|(_, read)| record_of(read));
         let last = self.geometry.pages_per_block - 1;
         match found {
+            _ if record.is_some() => mount.records_found.extend(record.map(|it| (block, it))),
             Some(header) => self.find(mount, block, header, Some(page)),
             None if page == 0 => self.look_at(mount, block, 1),
             None if page == last || slots.all(|(_, read)| read.status == SlotStatus::Erased) => {}
             None => self.look_at(mount, block, last),
         }
     }
+}
+
+/// The lane record in a slot, if there is a sound one.
+fn record_of(read: &SlotRead<'_>) -> Option<LaneRecord> {
+    let bytes = read.bytes.filter(|_| read.is_readable())?;
+    LaneRecord::decode(bytes)?.ok()
 }

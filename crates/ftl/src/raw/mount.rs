@@ -325,13 +325,12 @@ impl RawUnits {
     }
 
     fn begin_records(&mut self, mount: &mut Mount) {
-        let lanes = self.lanes;
         mount.stage = Stage::Records;
         for (block, record) in std::mem::take(&mut mount.records_found) {
-            let unit = self.geometry.unit_of(block);
-            if record.uuid != self.uuid || record.lane != lanes.lane_of(unit) {
+            if !self.is_record_of(block, &record) {
                 continue;
             }
+            let unit = self.geometry.unit_of(block);
             for page in 0..self.geometry.pages_per_block {
                 mount.jobs[unit as usize].push_back((self.geometry.slot(block, page, 0), 1));
             }
@@ -464,11 +463,11 @@ impl RawUnits {
         let Some(bytes) = read.bytes.filter(|_| readable) else { return };
         let number = decode_record_oob(&read.oob, slot, self.uuid_crc, flash::crc(bytes));
         let Some(Ok(record)) = LaneRecord::decode(bytes) else { return };
-        let lane = self.lanes.lane_of(self.unit_of(self.geometry.block_of(slot)));
-        if number != Some(record.number) || record.uuid != self.uuid || record.lane != lane {
+        let block = self.geometry.block_of(slot);
+        if number != Some(record.number) || !self.is_record_of(block, &record) {
             return;
         }
-        let block = self.geometry.block_of(slot);
+        let lane = self.lanes.lane_of(self.unit_of(block));
         let second = &mut mount.seconds[lane as usize];
         match &mut mount.records[lane as usize] {
             Some((newest, at)) if newest.number >= record.number => {

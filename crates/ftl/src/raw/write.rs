@@ -477,6 +477,9 @@ impl RawUnits {
         if *left == 0 {
             self.erasing.remove(&raw);
             self.raw[raw as usize].state = RawState::Erased;
+            // Nobody waits for it, but once it is told, a block that shows what it held before the erase is
+            // known to be damaged.
+            self.want_record(self.lane_of_raw(raw));
         }
         self.end_part(request, result);
     }

@@ -56,7 +56,8 @@ pub fn explore_raw_damage(seed: u64, options: &DamageOptions) -> Result<DamageRe
     let random = Random::new(seed ^ 0x7261_7764);
     let mut tester = family(&raw, random)
         .map_err(|Failure(why)| Failure(format!("before any damage: {why}")))?;
-    let cases = Matrix::default().missing(&KINDS, false);
+    let mut cases = Matrix::default().missing(&KINDS, false);
+    cases.retain(|&(_, case)| options.case.is_none_or(|only| only == case));
     for number in (0..options.images).filter(|&number| options.only.is_none_or(|it| it == number)) {
         let (moment, case) = cases[((seed * 31 + number * 7) % cases.len() as u64) as usize];
         tester.random = Random::new(seed << 32 ^ number << 8 ^ 0x4da);

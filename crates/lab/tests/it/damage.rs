@@ -9,6 +9,7 @@ use lab::parallel::{SeedFailure, for_each_seed};
 
 /// Enough that every kind of device meets every case.
 const SEEDS: std::ops::Range<u64> = 0..72;
+const RAW_SEEDS: u64 = 100;
 
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
@@ -88,6 +89,22 @@ fn whatever_is_damaged_of_raw_units_reads_right_or_as_an_error() {
     let missing = report.matrix.missing(&RAW_KINDS, false);
     assert!(missing.is_empty(), "never tried: {missing:?}");
     assert_eq!(report.beyond_known(), None);
+}
+
+/// A raw block that shows what it held before it was erased, and lane records of which some are gone, so
+/// that older ones count.
+#[test]
+fn raw_units_that_show_an_earlier_moment_read_right_or_as_an_error() {
+    let test = "raw_units_that_show_an_earlier_moment_read_right_or_as_an_error";
+    let of_records = [Harm::Foreign, Harm::Stale, Harm::Unreadable, Harm::PointerSmall];
+    let of_records = of_records.map(|harm| (SlotKind::LaneRecord, harm));
+    for (kind, harm) in [(SlotKind::RawData, Harm::Stale)].into_iter().chain(of_records) {
+        total(test, 0..RAW_SEEDS, |number, options| {
+            let case = Some(Case::One(kind, harm));
+            let options = DamageOptions { case, images: 200, ..options.clone() };
+            explore_raw_damage(number, &options)
+        });
+    }
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use crate::features;
 use crate::output::{Progress, print, print_json, table};
 use crate::{End, Failure};
-use lab::experiment::{self, Experiment, Options, Scale};
+use lab::experiment::{self, Experiment, Kept, Options, Scale};
 use lab::report::{self, Claim, Report};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -45,20 +45,27 @@ pub struct RunArgs {
     weir lab claims               every claim of every experiment, at the small scale\n  \
     weir lab claims --json\n  \
     weir lab claims --only sdf-bandwidth,sdf-capacity --report out/\n\n\
-    A missed claim stays in the table, with its reason. Exit status 0 says that all were measured,\n\
-    not that all were reproduced; an experiment whose recorded traces are not there is named.")]
+    Each is measured with several seeds: told are the mean, the interval in which it lies at 95 %, and a\n\
+    question mark behind a verdict that not all of the interval bears. A missed claim stays in the table,\n\
+    with its reason. Exit status 0 says that all were measured, not that all were reproduced; an experiment\n\
+    whose recorded traces are not there is named.\n\n\
+    Each experiment is told when it is done. What was measured before an interruption is kept, and the same\n\
+    command of the same build goes on with it.")]
 pub struct ClaimsArgs {
     #[command(flatten)]
     common: Common,
     /// Only these experiments
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     only: Vec<String>,
-    /// Print JSON
+    /// Print JSON, when all are done
     #[arg(long)]
     json: bool,
-    /// Write a page for each experiment into this folder
+    /// Write into this folder a page for each experiment, and index.html with all claims and figures
     #[arg(long, value_name = "FOLDER")]
     report: Option<PathBuf>,
+    /// Measure all anew, whatever an interrupted run has kept
+    #[arg(long)]
+    fresh: bool,
 }
 
 #[derive(clap::Args)]
@@ -69,6 +76,9 @@ struct Common {
     /// Everything that is drawn comes from it
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
+    /// Seeds from that one on, of which means and intervals are told [default: 5 for claims, 1 for run]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1000))]
+    seeds: Option<u64>,
     /// Cases at a time [default: as many as there are cores]
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
@@ -83,7 +93,7 @@ enum ScaleName {
 }
 
 impl Common {
-    fn options(&self, set: Vec<(String, String)>) -> Options {
+    fn options(&self, set: Vec<(String, String)>, seeds: u64) -> Options {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         Options {
             scale: match self.scale {
@@ -92,6 +102,7 @@ impl Common {
             },
             set,
             seed: self.seed,
+            seeds: self.seeds.unwrap_or(seeds),
             threads: self.threads.unwrap_or(cores),
         }
     }
@@ -130,8 +141,8 @@ pub fn run(args: &RunArgs) -> Result<End, Failure> {
         let pair = text.split_once('=').map(|(name, value)| (name.into(), value.into()));
         pair.ok_or_else(|| format!("--set {text}: give KEY=VALUE, for example --set seconds=10"))
     });
-    let options = args.common.options(set.collect::<Result<Vec<_>, _>>()?);
-    let report = measure(&open(&args.name)?, &options)?;
+    let options = args.common.options(set.collect::<Result<Vec<_>, _>>()?, 1);
+    let report = measure(&open(&args.name)?, &options, &Kept::default())?;
     if let Some(path) = &args.report {
         write_report(&report, path)?;
     }
@@ -157,27 +168,76 @@ pub fn claims(args: &ClaimsArgs) -> Result<End, Failure> {
     };
     // All are read before the first one runs: a mistake in the last must not cost ten minutes.
     let experiments = names.iter().map(|name| open(name)).collect::<Result<Vec<_>, _>>()?;
-    let options = args.common.options(Vec::new());
-    let (mut claims, mut skipped): (Vec<Claim>, Vec<String>) = Default::default();
+    let options = args.common.options(Vec::new(), SEEDS_OF_CLAIMS);
+    let place = kept_place(options.scale);
+    let kept = keep(place.as_deref(), args.fresh);
+    let (mut reports, mut skipped): (Vec<Report>, Vec<String>) = Default::default();
     for experiment in &experiments {
         let missing = experiment.missing_trace(options.scale, &options.set);
         if let Some(missing) = missing.map_err(|error| error.to_string())? {
             skipped.push(format!("{} was not measured: {missing}\n", experiment.name));
             continue;
         }
-        let report = measure(experiment, &options)?;
+        let report = measure(experiment, &options, &kept)?;
         if let Some(folder) = &args.report {
             write_report(&report, &folder.join(format!("{}.html", report.name)))?;
         }
-        claims.extend(report.claims);
+        if !args.json {
+            let (name, title) = (&report.name, &report.title);
+            print(&format!("{name}: {title}\n\n{}\n", report::claims_text(&report.claims)));
+        }
+        reports.push(report);
     }
+    if let Some(folder) = &args.report {
+        let written = report::write_index(&reports, folder);
+        written.map_err(|error| format!("{}: {error}", folder.display()))?;
+    }
+    let claims: Vec<&Claim> = reports.iter().flat_map(|report| &report.claims).collect();
     if args.json {
         print_json(&serde_json::to_value(&claims).expect("a claim has no odd keys"));
     } else {
-        print(&report::claims_text(&claims));
+        print(&report::tallies(&claims));
+    }
+    // All is told: the next run is to measure anew.
+    if let Some(place) = place.filter(|_| kept.is_kept()) {
+        let _ = std::fs::remove_file(place);
     }
     skipped.iter().for_each(|why| eprint!("{why}"));
     Ok(End::Good)
+}
+
+/// Seeds that every claim is measured with.
+const SEEDS_OF_CLAIMS: u64 = 5;
+
+/// Where results are kept until all are told.
+fn kept_place(scale: Scale) -> Option<PathBuf> {
+    let home = || std::env::var_os("HOME").map(|home| Path::new(&home).join(".cache"));
+    let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).or_else(home)?;
+    Some(cache.join("weir").join(format!("claims-{}.jsonl", scale.name())))
+}
+
+/// Goes on with what an interrupted run of this build kept. Where nothing can be kept, nothing is.
+fn keep(place: Option<&Path>, fresh: bool) -> Kept {
+    let Some(place) = place else { return Kept::default() };
+    let opened = place.parent().map_or(Ok(()), std::fs::create_dir_all).and_then(|()| {
+        let build = std::env::current_exe()?.metadata()?;
+        let modified = build.modified()?.duration_since(std::time::UNIX_EPOCH);
+        let modified = modified.map_or(0, |since| since.as_nanos());
+        Kept::open(place, &format!("weir {} {modified}", build.len()), fresh)
+    });
+    match opened {
+        Ok(kept) => {
+            if kept.cases() > 0 {
+                eprintln!("{} cases were measured before: --fresh measures all anew", kept.cases());
+            }
+            kept
+        }
+        Err(error) => {
+            let place = place.display();
+            eprintln!("{place}: {error}: an interruption of this run will lose what it measured");
+            Kept::default()
+        }
+    }
 }
 
 fn as_json(report: &Report) -> serde_json::Value {
@@ -200,13 +260,14 @@ fn open(name: &str) -> Result<Experiment, Failure> {
     Experiment::parse(&text).map_err(|error| format!("experiment file {name}: {error}"))
 }
 
-fn measure(experiment: &Experiment, options: &Options) -> Result<Report, Failure> {
+fn measure(experiment: &Experiment, options: &Options, kept: &Kept) -> Result<Report, Failure> {
     let progress = Mutex::new(Progress::new(experiment.name.clone()));
     let told = |case: &str, done: usize, total: usize| {
         let mut progress = progress.lock().expect("nothing panics while it holds it");
         progress.tell(&format!("{done} of {total} points, last {case:?}"));
     };
-    let results = experiment::run(experiment, options, &told).map_err(|error| error.to_string())?;
+    let results = experiment::run(experiment, options, kept, &told);
+    let results = results.map_err(|error| error.to_string())?;
     experiment::report(experiment, options, &results).map_err(|error| error.to_string())
 }
 

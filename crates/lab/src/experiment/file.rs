@@ -60,6 +60,8 @@ pub struct Experiment {
     with: Table,
     scales: [Table; 2],
     cases: Vec<Table>,
+    /// Checksum of the file.
+    pub(super) sum: u32,
 }
 
 #[derive(Deserialize)]
@@ -535,6 +537,7 @@ impl Experiment {
             with: file.with,
             scales: [file.small, file.full],
             cases: file.case,
+            sum: flash::crc(text.as_bytes()),
         };
         experiment.check()?;
         Ok(experiment)

@@ -11,15 +11,18 @@
 
 mod builtin;
 mod file;
+mod kept;
 mod metric;
 mod report;
 mod run;
+mod seeds;
 mod select;
 mod tenants;
 mod waf;
 
 pub use builtin::{builtin, builtin_names};
 pub use file::{Experiment, Scale};
+pub use kept::Kept;
 pub use metric::metric_unit;
 pub use report::report;
 pub use run::{CaseResult, Options, PointResult, Progress, Results, run};

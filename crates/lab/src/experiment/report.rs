@@ -1,20 +1,22 @@
 //! From results to a report: claims judged, figures drawn, one table of all points.
 
 use super::file::{ClaimFile, Experiment, FigureFile, TableFile};
+use super::seeds::{combined, interval, mean};
 use super::select::{Selection, matches, number_of, text_of, value};
 use super::{CaseResult, ExperimentError, Options, Results, metric_unit};
 use crate::report::{
-    Axis, Claim, Class, Column, Figure, Origin, Report, Scale as AxisScale, Series, Statement,
-    Style, Table, Tolerance, Value as Shown,
+    Axis, Claim, Class, Column, Figure, Interval, Origin, Report, Scale as AxisScale, Series,
+    Statement, Style, Table, Tolerance, Value as Shown,
 };
 
-/// The report of what [`super::run()`] measured.
+/// The report of what [`super::run()`] measured: means, where that is several seeds.
 pub fn report(
     experiment: &Experiment,
     options: &Options,
-    results: &Results,
+    seeds: &[Results],
 ) -> Result<Report, ExperimentError> {
-    let claims = experiment.claims.iter().map(|claim| judged(experiment, claim, results));
+    let claims = experiment.claims.iter().map(|claim| judged(experiment, claim, seeds));
+    let results = &combined(seeds);
     let variables = experiment.variables(options.scale, &options.set)?;
     let mut command = format!(
         "weir lab run {} --scale {} --seed {}",
@@ -22,6 +24,9 @@ pub fn report(
         options.scale.name(),
         options.seed
     );
+    if options.seeds > 1 {
+        command.push_str(&format!(" --seeds {}", options.seeds));
+    }
     for (name, value) in &options.set {
         command.push_str(&format!(" --set {name}={value}"));
     }
@@ -47,12 +52,12 @@ pub fn report(
 fn judged(
     experiment: &Experiment,
     file: &ClaimFile,
-    results: &Results,
+    seeds: &[Results],
 ) -> Result<Claim, ExperimentError> {
     let wrong = |why: String| ExperimentError(format!("claim {:?}: {why}", file.id));
     let tolerance = Tolerance::try_from(file.tolerance.clone());
-    let of_baseline =
-        results.cases.iter().any(|case| case.baseline && case.case == file.select.case);
+    let mut cases = seeds.iter().flat_map(|results| &results.cases);
+    let of_baseline = cases.any(|case| case.baseline && case.case == file.select.case);
     let statement = Statement {
         id: file.id.clone(),
         class: file.class.unwrap_or(if of_baseline { Class::Baseline } else { Class::Source }),
@@ -67,22 +72,29 @@ fn judged(
         tolerance: tolerance.map_err(|why| wrong(why.to_string()))?,
     };
     let selection = Selection::of_claim(file)?;
-    // What cannot be measured (it never crosses, it is too slow everywhere) is a miss with a reason.
-    let measured = value(results, selection).map_or_else(Shown::Text, Shown::from);
-    let baseline = file
-        .baseline
-        .as_ref()
-        .map(|other| value(results, selection.other(other)).map_or_else(Shown::Text, Shown::from));
+    let (measured, interval) = over_seeds(seeds, selection);
+    let baseline = file.baseline.as_ref();
+    let baseline = baseline.map(|other| over_seeds(seeds, selection.other(other)).0);
     let claim = match &file.contradicts {
         Some(why) => Claim::contradicts_itself(statement, measured, baseline, why),
         None => Claim::judged(statement, measured, baseline),
     };
-    let claim = claim.map_err(|why| wrong(why.to_string()))?;
+    let claim = claim.map_err(|why| wrong(why.to_string()))?.with_interval(interval);
     // A reason in the file explains a miss; a claim that holds needs none, a contradiction has its own.
     Ok(match &file.reason {
         Some(reason) if claim.verdict().wants_reason() => claim.because(reason),
         _ => claim,
     })
+}
+
+/// The mean of a selection, and how sure it is.
+fn over_seeds(seeds: &[Results], selection: Selection<'_>) -> (Shown, Option<Interval>) {
+    let values = seeds.iter().map(|results| value(results, selection));
+    match values.collect::<Result<Vec<f64>, String>>() {
+        Ok(values) => (Shown::from(mean(&values)), interval(&values)),
+        // What cannot be measured (it never crosses, it is too slow everywhere) is a miss with a reason.
+        Err(why) => (Shown::Text(why), None),
+    }
 }
 
 fn points_table(experiment: &Experiment, results: &Results) -> Table {
@@ -206,32 +218,40 @@ fn origin(case: &CaseResult) -> Origin {
 }
 
 fn along(file: &FigureFile, case: &CaseResult, by_category: bool) -> Series {
-    let mut points = Vec::new();
+    let (mut points, mut bars) = (Vec::new(), Vec::new());
     let shown = case.points.iter().filter(|point| matches(&point.at, &file.at));
     for (index, point) in shown.enumerate() {
         let x = point.at.iter().find(|(name, _)| *name == file.x);
         let x = x.and_then(|(_, value)| number_of(value)).filter(|_| !by_category);
         if let Some(&y) = point.values.get(&file.y) {
             points.push((x.unwrap_or(index as f64), y));
+            bars.extend(point.extremes.get(&file.y));
         }
     }
     let style = if file.bars { Style::Bars } else { Style::Line };
-    Series { name: case.case.clone(), origin: origin(case), style, points, error_bars: None }
+    let error_bars = error_bars(&points, bars);
+    Series { name: case.case.clone(), origin: origin(case), style, points, error_bars }
+}
+
+/// The least and the most of several seeds, where every point has them.
+fn error_bars(points: &[(f64, f64)], bars: Vec<(f64, f64)>) -> Option<Vec<(f64, f64)>> {
+    let all = !bars.is_empty() && bars.len() == points.len();
+    all.then(|| {
+        // A mean of equal values may be beside them by a rounding.
+        let around = |(&(_, y), (low, high)): (&(f64, f64), (f64, f64))| (low.min(y), high.max(y));
+        points.iter().zip(bars).map(around).collect()
+    })
 }
 
 fn by_case(file: &FigureFile, cases: &[&CaseResult]) -> Series {
-    let mut points = Vec::new();
+    let (mut points, mut bars) = (Vec::new(), Vec::new());
     for (index, case) in cases.iter().enumerate() {
         let point = case.points.iter().find(|point| matches(&point.at, &file.at));
-        if let Some(&y) = point.and_then(|point| point.values.get(&file.y)) {
+        if let Some((point, &y)) = point.and_then(|it| Some((it, it.values.get(&file.y)?))) {
             points.push((index as f64, y));
+            bars.extend(point.extremes.get(&file.y));
         }
     }
-    Series {
-        name: "Weir".into(),
-        origin: Origin::Weir,
-        style: Style::Bars,
-        points,
-        error_bars: None,
-    }
+    let error_bars = error_bars(&points, bars);
+    Series { name: "Weir".into(), origin: Origin::Weir, style: Style::Bars, points, error_bars }
 }

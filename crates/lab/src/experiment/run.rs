@@ -2,7 +2,7 @@
 //! device (as the source did it), cases in parallel.
 
 use super::file::{self, At, Case, DeviceChoice, Experiment, Prepare};
-use super::{ExperimentError, metric};
+use super::{ExperimentError, Kept, kept, metric};
 use crate::device_file::{DeviceSpec, Scale};
 use crate::driver::Failure;
 use crate::load::{self, Window};
@@ -20,17 +20,21 @@ pub struct Options {
     pub set: Vec<(String, String)>,
     /// Of everything that is drawn.
     pub seed: u64,
+    /// So many seeds, from that one on.
+    pub seeds: u64,
     /// Cases at a time.
     pub threads: usize,
 }
 
 /// What a case measured at one combination of sweep values.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct PointResult {
     /// The combination.
     pub at: At,
     /// By metric.
     pub values: BTreeMap<String, f64>,
+    /// Likewise, where this is of several seeds: the least and the most of them.
+    pub extremes: BTreeMap<String, (f64, f64)>,
 }
 
 /// What a case measured.
@@ -44,7 +48,7 @@ pub struct CaseResult {
     pub points: Vec<PointResult>,
 }
 
-/// What an experiment measured.
+/// What an experiment measured with one seed, or the means of several.
 #[derive(Clone, Debug)]
 pub struct Results {
     /// In the order of the file.
@@ -54,29 +58,43 @@ pub struct Results {
 /// Told while an experiment runs: the case and how many of all points are done.
 pub type Progress<'a> = &'a (dyn Fn(&str, usize, usize) + Sync);
 
-/// Runs every case at every point.
+/// Runs every case at every point, with each seed. What `kept` has of them is not run again.
 pub fn run(
     experiment: &Experiment,
     options: &Options,
+    kept: &Kept,
     progress: Progress<'_>,
-) -> Result<Results, ExperimentError> {
+) -> Result<Vec<Results>, ExperimentError> {
     if let Some(missing) = experiment.missing_trace(options.scale, &options.set)? {
         return Err(ExperimentError(format!("experiment {}: {missing}", experiment.name)));
     }
-    let points = experiment.points();
-    let total = points.len() * experiment.cases();
+    let (points, cases) = (experiment.points(), experiment.cases());
+    let jobs = cases as u64 * options.seeds;
+    let total = points.len() * jobs as usize;
     let done = std::sync::atomic::AtomicUsize::new(0);
-    let cases =
-        crate::parallel::for_each_seed(0..experiment.cases() as u64, options.threads, |index| {
-            let told = |case: &str| {
-                let count = done.fetch_add(1, std::sync::atomic::Ordering::Relaxed) + 1;
-                progress(case, count, total);
-            };
-            run_case(experiment, options, index as usize, &points, &told)
-                .map_err(|error| Failure(error.0))
-        });
-    let cases = cases.map_err(|error| ExperimentError(error.failure.0))?;
-    Ok(Results { cases })
+    let results = crate::parallel::for_each_seed(0..jobs, options.threads, |job| {
+        let (index, seed) = ((job % cases as u64) as usize, options.seed + job / cases as u64);
+        let told = |case: &str| {
+            let count = done.fetch_add(1, std::sync::atomic::Ordering::Relaxed) + 1;
+            progress(case, count, total);
+        };
+        let key = kept::key(experiment, options, index, seed);
+        if let Some((baseline, values)) = kept.get(&key, points.len()) {
+            let at = points.iter().cloned().zip(values.iter().cloned());
+            let points = at.map(|(at, values)| PointResult { at, values, ..Default::default() });
+            let case = experiment.case_name(index).to_owned();
+            let points = points.inspect(|_| told(&case)).collect();
+            return Ok(CaseResult { case, baseline, points });
+        }
+        let result = run_case(experiment, options, (index, seed), &points, &told)
+            .map_err(|error| Failure(error.0))?;
+        kept.add(&key, &result);
+        Ok(result)
+    });
+    let mut results = results.map_err(|error| ExperimentError(error.failure.0))?.into_iter();
+    let seeds =
+        (0..options.seeds).map(|_| Results { cases: results.by_ref().take(cases).collect() });
+    Ok(seeds.collect())
 }
 
 /// A device and how far its time has come.
@@ -92,11 +110,11 @@ struct Device {
 fn run_case(
     experiment: &Experiment,
     options: &Options,
-    index: usize,
+    (index, seed): (usize, u64),
     points: &[At],
     told: &dyn Fn(&str),
 ) -> Result<CaseResult, ExperimentError> {
-    let mut random = Random::new(options.seed ^ (index as u64).wrapping_mul(0x9e37_79b9));
+    let mut random = Random::new(seed ^ (index as u64).wrapping_mul(0x9e37_79b9));
     let mut device: Option<Device> = None;
     let mut results = Vec::new();
     let mut baseline = false;
@@ -108,7 +126,7 @@ fn run_case(
         baseline = case.baseline;
         if let Some(waf) = &case.waf {
             let values = waf.measure(random.next_u64()).map_err(|why| wrong(why.0))?;
-            results.push(PointResult { at: at.clone(), values });
+            results.push(PointResult { at: at.clone(), values, ..PointResult::default() });
             told(&case.name);
             continue;
         }
@@ -126,7 +144,8 @@ fn run_case(
             }
         };
         let values = measure(&mut used, &case, experiment.spike_ns, random.next_u64());
-        results.push(PointResult { at: at.clone(), values: values.map_err(|why| wrong(why.0))? });
+        let values = values.map_err(|why| wrong(why.0))?;
+        results.push(PointResult { at: at.clone(), values, ..PointResult::default() });
         device = Some(used);
         told(&case.name);
     }

@@ -363,12 +363,24 @@ pub struct Statement {
     pub tolerance: Tolerance,
 }
 
+/// In which what was measured with several seeds lies at 95 %.
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize, Serialize)]
+pub struct Interval {
+    /// From here.
+    pub low: f64,
+    /// To here.
+    pub high: f64,
+    /// So many seeds.
+    pub seeds: u32,
+}
+
 /// A statement with what was measured, and the verdict.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(try_from = "RawClaim", into = "RawClaim")]
 pub struct Claim {
     statement: Statement,
     measured: Value,
+    interval: Option<Interval>,
     baseline: Option<Value>,
     verdict: Verdict,
     reason: Option<String>,
@@ -386,7 +398,7 @@ impl Claim {
             return Err(BadClaim::Number);
         }
         let verdict = judge(statement.class, &statement.said, &measured, statement.tolerance)?;
-        Ok(Self { statement, measured, baseline, verdict, reason: None })
+        Ok(Self { statement, measured, interval: None, baseline, verdict, reason: None })
     }
 
     /// A claim whose source contradicts itself, with the reason: which figures cannot all be true.
@@ -405,13 +417,39 @@ impl Claim {
             return Err(BadClaim::Reason);
         }
         let (verdict, reason) = (Verdict::ContradictsItself, Some(reason.to_owned()));
-        Ok(Self { statement, measured, baseline, verdict, reason })
+        Ok(Self { statement, measured, interval: None, baseline, verdict, reason })
     }
 
     /// The same claim with the reason for its verdict: why it was missed, how it was exceeded.
     pub fn because(mut self, reason: &str) -> Self {
         self.reason = Some(reason.to_owned());
         self
+    }
+
+    /// The same claim, with how sure its figure is.
+    pub fn with_interval(mut self, interval: Option<Interval>) -> Self {
+        self.interval = interval;
+        self
+    }
+
+    /// How sure the measured figure is, where several seeds tell.
+    pub fn interval(&self) -> Option<Interval> {
+        self.interval
+    }
+
+    /// Whether every figure of the interval bears the same verdict. One seed tells nothing of that.
+    pub fn is_certain(&self) -> bool {
+        let Some(Interval { low, high, .. }) = self.interval else { return true };
+        let Statement { class, said, tolerance, .. } = &self.statement;
+        let same = |figure: f64| {
+            judge(*class, said, &Value::Number(figure), *tolerance) == Ok(self.verdict)
+        };
+        self.verdict == Verdict::ContradictsItself || same(low) && same(high)
+    }
+
+    /// The verdict as tables have it: with a question mark where other seeds may bear another one.
+    pub fn verdict_text(&self) -> String {
+        format!("{}{}", self.verdict.name(), if self.is_certain() { "" } else { "?" })
     }
 
     /// What the source says.
@@ -448,19 +486,37 @@ struct RawClaim {
     source: String,
     said: Value,
     measured: Value,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    interval: Option<Interval>,
     baseline: Option<Value>,
     unit: String,
     tolerance: Tolerance,
     verdict: Verdict,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    certain: Option<bool>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     reason: Option<String>,
 }
 
 impl From<Claim> for RawClaim {
     fn from(claim: Claim) -> Self {
-        let Claim { statement, measured, baseline, verdict, reason } = claim;
+        let certain = claim.interval.map(|_| claim.is_certain());
+        let Claim { statement, measured, interval, baseline, verdict, reason } = claim;
         let Statement { id, class, source, said, unit, tolerance } = statement;
-        Self { id, class, source, said, measured, baseline, unit, tolerance, verdict, reason }
+        Self {
+            id,
+            class,
+            source,
+            said,
+            measured,
+            interval,
+            baseline,
+            unit,
+            tolerance,
+            verdict,
+            certain,
+            reason,
+        }
     }
 }
 
@@ -474,19 +530,23 @@ impl TryFrom<RawClaim> for Claim {
             source,
             said,
             measured,
+            interval,
             baseline,
             unit,
             tolerance,
             verdict,
+            certain,
             reason,
         } = raw;
         let statement = Statement { id, class, source, said, unit, tolerance };
         if verdict == Verdict::ContradictsItself {
             let reason = reason.as_deref().unwrap_or("");
-            return Self::contradicts_itself(statement, measured, baseline, reason);
+            let claim = Self::contradicts_itself(statement, measured, baseline, reason)?;
+            return Ok(claim.with_interval(interval));
         }
-        let claim = Self { reason, ..Self::judged(statement, measured, baseline)? };
-        if claim.verdict == verdict { Ok(claim) } else { Err(BadClaim::Forged) }
+        let claim = Self { reason, interval, ..Self::judged(statement, measured, baseline)? };
+        let same = claim.verdict == verdict && certain.is_none_or(|it| it == claim.is_certain());
+        if same { Ok(claim) } else { Err(BadClaim::Forged) }
     }
 }
 
@@ -604,6 +664,25 @@ mod tests {
         let json = serde_json::to_string(&contradiction.unwrap()).unwrap();
         assert!(json.contains(r#""verdict":"contradicts-itself""#), "{json}");
         assert!(serde_json::from_str::<Claim>(&json).is_ok());
+    }
+
+    #[test]
+    fn a_verdict_is_certain_where_its_whole_interval_bears_it() {
+        let judged = |low, high| {
+            let said = statement("100", Tolerance::equal_within(5.0));
+            let interval = Some(Interval { low, high, seeds: 5 });
+            Claim::judged(said, (low + high) / 2.0, None).unwrap().with_interval(interval)
+        };
+        assert_eq!(judged(96.0, 104.0).verdict_text(), "reproduced");
+        // Both ends are missed, on either side of what is said.
+        assert_eq!(judged(94.0, 106.0).verdict_text(), "reproduced?");
+        assert_eq!(judged(104.0, 112.0).verdict_text(), "missed?");
+        let json = serde_json::to_string(&judged(104.0, 112.0)).unwrap();
+        assert!(json.contains(r#""interval":{"low":104.0,"high":112.0,"seeds":5}"#), "{json}");
+        let back = serde_json::from_str::<Claim>(&json).unwrap();
+        assert_eq!(back, judged(104.0, 112.0));
+        let forged = json.replace(r#""certain":false"#, r#""certain":true"#);
+        assert!(forged != json && serde_json::from_str::<Claim>(&forged).is_err());
     }
 
     #[test]

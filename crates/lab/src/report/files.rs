@@ -1,5 +1,6 @@
 //! Puts a report on disk: the page, and beside it each figure as SVG and as PNG.
 
+use super::html::html_of_all;
 use super::{PNG_BUILT_IN, Report, ReportError, html, png, svg};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -35,4 +36,12 @@ pub fn write(report: &Report, path: &Path) -> Result<Vec<PathBuf>, ReportError> 
         written.push(path);
     }
     Ok(written)
+}
+
+/// Writes `index.html` into `folder`: all claims and figures of reports whose pages lie beside it.
+pub fn write_index(reports: &[Report], folder: &Path) -> Result<(), ReportError> {
+    let (page, path) = (html_of_all(reports)?, folder.join("index.html"));
+    let failed = |error| ReportError::File { path: path.clone(), error };
+    fs::create_dir_all(folder).map_err(failed)?;
+    fs::write(&path, page).map_err(failed)
 }

@@ -6,7 +6,7 @@
 use super::chart::draw;
 use super::drawing::escaped;
 use super::number::unit_name;
-use super::text::{of_class, tally};
+use super::text::{interval_value, of_class, tally};
 use super::theme::{Theme, variables};
 use super::{Claim, Class, Report, ReportError, Table, Value};
 use std::fmt::Write;
@@ -57,6 +57,36 @@ pub fn html(report: &Report) -> Result<String, ReportError> {
     Ok(out)
 }
 
+/// All claims and all figures of `reports` as one page; each is named with the page that has the rest.
+pub fn html_of_all(reports: &[Report]) -> Result<String, ReportError> {
+    let mut out = head("Every claim and every figure");
+    out.push_str("<body>\n<main>\n<h1>Every claim and every figure</h1>\n<ul class=\"notes\">\n");
+    for report in reports {
+        report.check()?;
+        let (name, title) = (escaped(&report.name), escaped(&report.title));
+        let source = escaped(&report.source);
+        let _ = writeln!(
+            out,
+            "<li><a href=\"{name}.html\">{title}</a><span class=\"of\">{source}</span></li>"
+        );
+    }
+    out.push_str("</ul>\n");
+    let all: Vec<&Claim> = reports.iter().flat_map(|report| &report.claims).collect();
+    for class in Class::ALL {
+        let of_class = all.iter().copied().filter(|claim| claim.statement().class == class);
+        claims(class, &of_class.collect::<Vec<_>>(), &mut out);
+    }
+    for report in reports.iter().filter(|report| !report.figures.is_empty()) {
+        let _ = writeln!(out, "<h2>{}</h2>", escaped(&report.title));
+        let _ = writeln!(out, "<div class=\"command\">{}</div>", escaped(&report.command));
+        for figure in &report.figures {
+            let _ = write!(out, "<figure>\n{}</figure>\n", draw(figure, Theme::Page));
+        }
+    }
+    out.push_str("</main>\n</body>\n</html>\n");
+    Ok(out)
+}
+
 fn head(title: &str) -> String {
     let (light, dark) = variables();
     format!(
@@ -89,17 +119,25 @@ fn claims(class: Class, claims: &[&Claim], out: &mut String) {
     }
     let _ = writeln!(out, "<h2>{}: {}</h2>", class.title(), tally(claims));
     out.push_str("<div class=\"wide\"><table>\n<thead><tr><th>claim</th>");
+    let several = claims.iter().any(|claim| claim.interval().is_some());
     out.push_str("<th class=\"number\">said</th><th class=\"number\">measured</th>");
+    if several {
+        out.push_str("<th class=\"number\">95 %</th>");
+    }
     out.push_str("<th class=\"number\">baseline</th><th>unit</th><th>tolerance</th>");
     out.push_str("<th>verdict</th></tr></thead>\n<tbody>\n");
     for claim in claims {
         let statement = claim.statement();
         let baseline = claim.baseline().map_or_else(|| "–".to_owned(), Value::to_string);
         let name = claim.verdict().name();
+        let interval = match several {
+            true => format!("<td class=\"number\">{}</td>", interval_value(claim)),
+            false => String::new(),
+        };
         let _ = write!(
             out,
             "<tr><td><span class=\"id\">{}</span><span class=\"of\">{}</span></td>\
-             <td class=\"number\">{}</td><td class=\"number measured\">{}</td>\
+             <td class=\"number\">{}</td><td class=\"number measured\">{}</td>{interval}\
              <td class=\"number\">{}</td><td>{}</td><td>{}</td>\
              <td><span class=\"badge {name}\">{}</span>",
             escaped(&statement.id),
@@ -109,7 +147,7 @@ fn claims(class: Class, claims: &[&Claim], out: &mut String) {
             escaped(&baseline),
             escaped(unit_name(&statement.unit)),
             escaped(&statement.tolerance.to_string()),
-            name.replace('-', " "),
+            claim.verdict_text().replace('-', " "),
         );
         if let Some(reason) = claim.reason() {
             let _ = write!(out, "<span class=\"reason\">{}</span>", escaped(reason));

@@ -27,11 +27,13 @@ mod theme;
 mod tests;
 
 pub use chart::svg;
-pub use claim::{BadClaim, Claim, Class, Goal, Statement, Tolerance, Value, Verdict, judge};
-pub use files::write;
+pub use claim::{
+    BadClaim, Claim, Class, Goal, Interval, Statement, Tolerance, Value, Verdict, judge,
+};
+pub use files::{write, write_index};
 pub use html::html;
 pub use png::{BUILT_IN as PNG_BUILT_IN, png};
-pub use text::{claims_text, text};
+pub use text::{claims_text, tallies, text};
 
 use serde::{Deserialize, Serialize};
 use std::fmt;

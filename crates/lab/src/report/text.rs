@@ -60,30 +60,56 @@ fn class_text(class: Class, claims: &[&Claim]) -> String {
     if claims.is_empty() {
         return String::new();
     }
-    let names = ["claim", "source", "said", "measured", "baseline", "unit", "tolerance", "verdict"];
+    let several = claims.iter().any(|claim| claim.interval().is_some());
+    let names = ["claim", "source", "said", "measured"].into_iter();
+    let names = names.chain(several.then_some("95 %"));
+    let names = names.chain(["baseline", "unit", "tolerance", "verdict"]);
     let columns = names.map(|label| Column { label: label.to_owned(), unit: String::new() });
     let rows = claims.iter().map(|claim| {
         let statement = claim.statement();
-        vec![
+        let mut row = vec![
             Value::Text(statement.id.clone()),
             Value::Text(statement.source.clone()),
             statement.said.clone(),
             claim.measured().clone(),
+        ];
+        row.extend(several.then(|| interval_value(claim)));
+        row.extend([
             claim.baseline().cloned().unwrap_or_else(|| Value::Text("-".to_owned())),
             Value::Text(unit_name(&statement.unit).to_owned()),
             Value::Text(statement.tolerance.to_string()),
-            Value::Text(claim.verdict().name().to_owned()),
-        ]
+            Value::Text(claim.verdict_text()),
+        ]);
+        row
     });
     let title = format!("{}: {}", class.title(), tally(claims));
     let rows = rows.collect();
     let mut out =
-        table_text(&Table { title, columns: columns.to_vec(), rows, note: String::new() });
+        table_text(&Table { title, columns: columns.collect(), rows, note: String::new() });
     for claim in claims {
         if let Some(reason) = claim.reason() {
             let id = &claim.statement().id;
-            let told = format!("{id}, {}: {reason}", claim.verdict().name());
+            let told = format!("{id}, {}: {reason}", claim.verdict_text());
             let _ = writeln!(out, "{}", wrapped(&told));
+        }
+    }
+    out
+}
+
+/// The interval of a claim for a table.
+pub fn interval_value(claim: &Claim) -> Value {
+    let interval = claim.interval();
+    interval.map_or_else(|| Value::Text("-".into()), |it| Value::Range(it.low, it.high))
+}
+
+/// The verdicts of each class, a line each.
+pub fn tallies(claims: &[&Claim]) -> String {
+    let mut out = String::new();
+    for class in Class::ALL {
+        let of_class = claims.iter().copied().filter(|claim| claim.statement().class == class);
+        let of_class: Vec<&Claim> = of_class.collect();
+        if !of_class.is_empty() {
+            let _ = writeln!(out, "{}: {}", class.title(), tally(&of_class));
         }
     }
     out

@@ -2,8 +2,8 @@
 //! on any machine. The last is what the golden digest watches; crates/lab/clippy.toml forbids the
 //! floating-point functions that would break it.
 
-use lab::experiment::{Experiment, Options, Scale, report, run};
-use lab::report::{claims_text, html, png, svg, text};
+use lab::experiment::{Experiment, Kept, Options, Scale, report, run};
+use lab::report::{Report, claims_text, html, png, svg, text};
 
 /// Every kind of device and of client, small.
 const EXPERIMENT: &str = r#"
@@ -95,11 +95,15 @@ over = "mean"
 baseline = { case = "drive" }
 "#;
 
+fn reported(experiment: &Experiment, options: &Options, kept: &Kept) -> Report {
+    let results = run(experiment, options, kept, &|_, _, _| {}).expect("it runs");
+    report(experiment, options, &results).expect("it is judged")
+}
+
 /// JSON, and everything that people see of it.
 fn bytes(experiment: &Experiment, threads: usize) -> (String, Vec<Vec<u8>>) {
-    let options = Options { scale: Scale::Small, set: Vec::new(), seed: 7, threads };
-    let results = run(experiment, &options, &|_, _, _| {}).expect("it runs");
-    let report = report(experiment, &options, &results).expect("it is judged");
+    let options = Options { scale: Scale::Small, set: Vec::new(), seed: 7, seeds: 1, threads };
+    let report = reported(experiment, &options, &Kept::default());
     let json = serde_json::to_string(&report).expect("a report has no odd keys");
     let figure = &report.figures[0];
     let shown = vec![
@@ -119,6 +123,24 @@ fn the_same_seed_gives_the_same_report_on_one_thread_or_two() {
     for threads in [1, 2, 3] {
         assert!(bytes(&experiment, threads) == first, "{threads} threads");
     }
+}
+
+#[test]
+fn a_run_that_goes_on_with_what_was_kept_gives_the_same_report() {
+    let experiment = Experiment::parse(EXPERIMENT).expect("it is whole");
+    let path = std::env::temp_dir().join(format!("weir-went-on-{}", std::process::id()));
+    let options =
+        |seeds| Options { scale: Scale::Small, set: Vec::new(), seed: 7, seeds, threads: 2 };
+    let open = || Kept::open(&path, "this build", false).expect("a file");
+    let whole = reported(&experiment, &options(2), &Kept::default());
+    reported(&experiment, &options(1), &open());
+    let kept = open();
+    assert_eq!(kept.cases(), 3);
+    assert_eq!(reported(&experiment, &options(2), &kept), whole);
+    std::fs::remove_file(&path).expect("it is there");
+    let figures = &whole.figures[0];
+    assert!(figures.series.iter().all(|series| series.error_bars.is_some()), "{figures:?}");
+    assert!(whole.claims.iter().all(|claim| claim.interval().is_some()));
 }
 
 #[test]

@@ -235,6 +235,9 @@ struct Explorer<'a> {
     fruitless: u64,
 }
 
+/// With fewer there is nothing to explore.
+const LOGICAL_BLOCKS_MIN: u32 = 8;
+
 /// Steps without a reply after which the device is taken to be stuck in work that leads to nothing. Each of
 /// them may be a cut, and so a hundred mounts.
 const FRUITLESS_STEPS_MAX: u64 = 1_000_000;
@@ -243,10 +246,10 @@ const FRUITLESS_STEPS_MAX: u64 = 1_000_000;
 pub fn explore(seed: u64, options: &CrashOptions) -> Result<CrashReport, Failure> {
     let medium = options.device.build(options.faults.clone()).map_err(Failure)?;
     let max = ftl::logical_blocks_max(medium.geometry(), &medium.health(), &options.settings);
-    let logical_blocks = (f64::from(max) * options.fill) as u32;
-    if logical_blocks < 8 {
+    if max < LOGICAL_BLOCKS_MIN {
         return Err(Failure(format!("the device offers only {max} logical blocks")));
     }
+    let logical_blocks = ((f64::from(max) * options.fill) as u32).max(LOGICAL_BLOCKS_MIN);
     let geometry = medium.geometry();
     let durable_at_reply = geometry.keeps_every_acknowledged_write();
     let mut options = options.clone();

@@ -1,12 +1,14 @@
 //! What may happen below a device in a folder: the disk is full, or may only be read; the folder is moved
 //! away; a link lies where a file of it was; somebody has edited what tells what it is.
 
+use crate::refuse;
 use crate::scratch::{Scratch, Tmpfs};
 use crate::server::{SMALL, Server};
-use crate::tools::{pattern, root_and, said, weir};
+use crate::tools::{pattern, root_and, said, weir, weir_path};
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 const BLOCK: usize = flash::BLOCK_BYTES;
@@ -307,4 +309,28 @@ fn an_edited_description_is_told_by_check_and_refused_by_a_server() {
     let server = Server::start(&scratch, SMALL);
     assert!(server.connect().read(0, MIB as u32) == pattern(1, MIB));
     server.terminate();
+}
+
+#[test]
+fn a_file_system_that_takes_no_room_back_is_refused_before_anything_is_on_it() {
+    let scratch = Scratch::new("holes");
+    let data = scratch.file("data");
+    let without_holes = |args: &[&str]| {
+        let mut command = Command::new(weir_path());
+        refuse::refuse(command.args(args), &[(libc::SYS_fallocate, libc::EOPNOTSUPP)]);
+        command.output().expect("weir starts")
+    };
+    let new = ["format", "--data", &data, "--profile", "instant", "--capacity", "64MiB"];
+    let told = "takes no room back from files";
+    let refused = without_holes(&new);
+    assert_eq!(refused.status.code(), Some(2), "{}", said(&refused));
+    assert!(said(&refused).contains(told), "{}", said(&refused));
+    // What it left is nobody's, and a device that was moved there is refused, too.
+    let made = weir(&new);
+    assert_eq!(made.status.code(), Some(0), "{}", said(&made));
+    let refused = without_holes(&["serve", "--data", &data]);
+    assert_eq!(refused.status.code(), Some(2), "{}", said(&refused));
+    assert!(said(&refused).contains(told), "{}", said(&refused));
+    let check = weir(&["check", "--data", &data]);
+    assert_eq!(check.status.code(), Some(0), "{}", said(&check));
 }

@@ -88,9 +88,10 @@ impl Lane {
         self.old.push((block, Until::Either, self.version + 1));
     }
 
-    /// A block of older records is free as soon as a record is durable that has been written.
+    /// A block of older records is free as soon as a record is durable that is or has been written.
     pub fn frees_old(&self) -> bool {
-        !self.old.is_empty() && self.sides.iter().any(|side| side.durable < side.written)
+        let volatile = self.sides.iter().any(|side| side.durable < side.written);
+        !self.old.is_empty() && (volatile || self.writing.is_some())
     }
 
     fn replaces(&self, until: Until, version: u64) -> bool {

@@ -127,7 +127,8 @@ impl RawUnits {
             return Step::Wait;
         }
         let Some(block) = self.block_of_write(unit, raw, member) else {
-            if self.clean_may_come(unit) {
+            let lane = self.lanes.lane_of(unit);
+            if self.clean_may_come(unit) || self.lane[lane as usize].frees_old() {
                 self.dies[unit as usize].clean_wanted = true;
                 return Step::Wait;
             }

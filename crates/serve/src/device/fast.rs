@@ -33,7 +33,7 @@ use super::summed::{self, Summed};
 use super::{DeviceError, Kind, Mode, Tier, direct, identity, lock, zoned};
 use crate::files;
 use crate::kept::Kept;
-use crate::medium::{Area, FastStore, RECORD_BYTES, oob_sectors};
+use crate::medium::{Area, FastStore, RECORD_BYTES, gives_back, oob_sectors};
 use flash::{BLOCK_BYTES, BlockId, FastTier, Geometry, OOB_BYTES, Oob, SlotId};
 use nand::{BlockRecord, Nand, Profile};
 use serde::{Deserialize, Serialize};
@@ -208,6 +208,7 @@ fn create(new: &NewPart<'_>, master: &Mark) -> Result<(), DeviceError> {
                     let file = folder.join(name);
                     let made =
                         files::create(&file).map_err(DeviceError::io(&file, "make the file"))?;
+                    gives_back(&made).map_err(DeviceError::io(&file, "make the file"))?;
                     write_zeroes(&made, 0..bytes).map_err(DeviceError::io(&file, "fill"))?;
                     made.sync_all().map_err(DeviceError::io(&file, "fill"))?;
                 }

@@ -20,7 +20,7 @@ use super::summed::{self, Summed};
 use super::{DeviceError, FastNote, FastPart, Mode, RawOptions, Shape, Tier, lock, raw};
 use crate::files;
 use crate::kept::{Kept, KeptShard};
-use crate::medium::{Fence, FileStore, RECORD_BYTES, Store, encode_generation};
+use crate::medium::{Fence, FileStore, RECORD_BYTES, Store, encode_generation, gives_back};
 use flash::{BLOCK_BYTES, BlockId, Geometry, OOB_BYTES, Oob, SlotId};
 use ftl::raw::RawSettings;
 use nand::{BlockRecord, Faults, Nand, Profile};
@@ -174,6 +174,7 @@ pub fn create(path: &Path, device: &Description, master: &Mark) -> Result<File, 
             let file = folder.join(name);
             let made = files::create(&file).map_err(DeviceError::io(&file, "make the file"))?;
             made.set_len(bytes).map_err(DeviceError::io(&file, "size the file"))?;
+            gives_back(&made).map_err(DeviceError::io(&file, "make the file"))?;
         }
         let records: Vec<u8> = nand.records().flat_map(|(_, record)| record.encode()).collect();
         let file = folder.join("blocks");

@@ -69,6 +69,9 @@ impl FileStore {
             file.map_err(|e| io::Error::new(e.kind(), format!("{}: {e}", path.display())))
         };
         let (data, oob, blocks) = (open("data")?, open("oob")?, open("blocks")?);
+        if writable {
+            gives_back(&data)?;
+        }
         let durability = Durability::new(durable, synced);
         Ok(Self { data, oob, blocks, fence, geometry: *geometry, durability })
     }
@@ -248,6 +251,21 @@ fn punch(file: &File, offset: u64, bytes: u64) -> io::Result<()> {
     // SAFETY: no memory is involved.
     let done = unsafe { libc::fallocate(file.as_raw_fd(), mode, offset as i64, bytes as i64) };
     if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// `Err` if the file system of `file` takes no room back from it, so that no block could be erased. Asked
+/// behind its end, where that changes nothing.
+pub fn gives_back(file: &File) -> io::Result<()> {
+    let end = file.metadata()?.len();
+    punch(file, end, BLOCK_BYTES as u64).map_err(|error| match error.raw_os_error() {
+        Some(libc::EOPNOTSUPP | libc::ENOSYS) => io::Error::new(
+            io::ErrorKind::Unsupported,
+            "this file system takes no room back from files (FALLOC_FL_PUNCH_HOLE), and erased flash is \
+             such room: put the folder on another one, for example ext4, xfs, btrfs or tmpfs; or have the \
+             device in a plain file, kind = \"file\" in [device]",
+        ),
+        _ => error,
+    })
 }
 
 /// What tells a server that another one has taken over the device.

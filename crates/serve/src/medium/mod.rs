@@ -32,6 +32,7 @@ pub use fast::{Area, FastStore, oob_sectors};
 pub use fence::{Lost, TAKE_OVER, Watch};
 pub use file::{
     Fence, FileStore, GENERATION_BYTES, RECORD_BYTES, decode_generation, encode_generation,
+    gives_back,
 };
 pub use injected::Injections;
 pub use memory::MemoryStore;

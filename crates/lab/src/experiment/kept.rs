@@ -1,0 +1,121 @@
+//! What was measured of cases so far, so that hours of experiments which were interrupted go on where
+//! they were.
+//!
+//! Invariant: an entry is used only for the very same case: same file, variables, scale, seed, and, by
+//! the fingerprint, same build.
+
+use super::{CaseResult, Experiment, Options};
+use flash::crc;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{self, BufRead, BufReader, Seek, Write};
+use std::path::Path;
+use std::sync::Mutex;
+
+/// Where results are kept, and those of an earlier run.
+#[derive(Debug, Default)]
+pub struct Kept {
+    before: BTreeMap<String, Entry>,
+    file: Option<Mutex<File>>,
+}
+
+#[derive(Debug, Deserialize, Serialize)]
+struct Entry {
+    key: String,
+    baseline: bool,
+    /// By point, in the experiment's order.
+    values: Vec<BTreeMap<String, f64>>,
+}
+
+impl Kept {
+    /// Goes on with what lies at `path`, if it is of the same `fingerprint`; else, and where `anew` says so,
+    /// begins it anew. Another run that uses it is an error of [`io::ErrorKind::WouldBlock`].
+    pub fn open(path: &Path, fingerprint: &str, anew: bool) -> io::Result<Self> {
+        let mut file =
+            OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
+        file.try_lock().map_err(|error| match error {
+            TryLockError::Error(error) => error,
+            TryLockError::WouldBlock => io::ErrorKind::WouldBlock.into(),
+        })?;
+        let mut lines = BufReader::new(&file).lines().map_while(Result::ok);
+        let mut before = BTreeMap::new();
+        if !anew && lines.next().is_some_and(|line| line == fingerprint) {
+            // The last line may have been cut off.
+            let entries = lines.map_while(|line| serde_json::from_str::<Entry>(&line).ok());
+            before = entries.map(|entry| (entry.key.clone(), entry)).collect();
+        }
+        file.set_len(0)?;
+        file.rewind()?;
+        writeln!(file, "{fingerprint}")?;
+        for entry in before.values() {
+            writeln!(file, "{}", serde_json::to_string(entry)?)?;
+        }
+        Ok(Self { before, file: Some(Mutex::new(file)) })
+    }
+
+    /// Whether anything is kept.
+    pub fn is_kept(&self) -> bool {
+        self.file.is_some()
+    }
+
+    /// Cases that an earlier run measured.
+    pub fn cases(&self) -> usize {
+        self.before.len()
+    }
+
+    pub(super) fn get(&self, key: &str, points: usize) -> Option<(bool, &[BTreeMap<String, f64>])> {
+        let entry = self.before.get(key).filter(|entry| entry.values.len() == points)?;
+        Some((entry.baseline, &entry.values))
+    }
+
+    /// Keeps a result. What cannot be kept is measured again, no more.
+    pub(super) fn add(&self, key: &str, result: &CaseResult) {
+        let Some(file) = &self.file else { return };
+        let values = result.points.iter().map(|point| point.values.clone()).collect();
+        let entry = Entry { key: key.to_owned(), baseline: result.baseline, values };
+        if let Ok(mut line) = serde_json::to_string(&entry) {
+            line.push('\n');
+            let _ = file.lock().expect("no writer panics").write_all(line.as_bytes());
+        }
+    }
+}
+
+/// Names the case with this index of an experiment, with one seed.
+pub(super) fn key(experiment: &Experiment, options: &Options, index: usize, seed: u64) -> String {
+    let set = crc(format!("{:?}", options.set).as_bytes());
+    let (name, sum, scale) = (&experiment.name, experiment.sum, options.scale.name());
+    format!("{name} {sum:08x} {scale} {set:08x} case {index} seed {seed}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::experiment::PointResult;
+
+    #[test]
+    fn what_was_kept_is_there_for_the_same_build_only_and_a_torn_line_is_dropped() {
+        let path = std::env::temp_dir().join(format!("weir-kept-{}", std::process::id()));
+        let _ = std::fs::remove_file(&path);
+        let values = BTreeMap::from([("iops".to_owned(), 0.1 + 0.2)]);
+        let point = PointResult { values: values.clone(), ..PointResult::default() };
+        let result = CaseResult { case: "a".into(), baseline: true, points: vec![point] };
+        let kept = Kept::open(&path, "build 1", false).unwrap();
+        assert_eq!(kept.cases(), 0);
+        kept.add("first", &result);
+        kept.add("second", &result);
+        let busy = Kept::open(&path, "build 1", false).unwrap_err();
+        assert_eq!(busy.kind(), io::ErrorKind::WouldBlock);
+        drop(kept);
+        let length = std::fs::metadata(&path).unwrap().len();
+        OpenOptions::new().write(true).open(&path).unwrap().set_len(length - 5).unwrap();
+        let kept = Kept::open(&path, "build 1", false).unwrap();
+        assert_eq!(kept.get("first", 1), Some((true, &[values][..])));
+        assert_eq!((kept.get("first", 2), kept.get("second", 1)), (None, None));
+        drop(kept);
+        assert_eq!(Kept::open(&path, "build 1", true).unwrap().cases(), 0);
+        Kept::open(&path, "build 1", false).unwrap().add("first", &result);
+        assert_eq!(Kept::open(&path, "build 2", false).unwrap().cases(), 0);
+        std::fs::remove_file(&path).unwrap();
+    }
+}

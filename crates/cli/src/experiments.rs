@@ -184,7 +184,10 @@ pub fn claims(args: &ClaimsArgs) -> Result<End, Failure> {
         }
         if !args.json {
             let (name, title) = (&report.name, &report.title);
-            print(&format!("{name}: {title}\n\n{}\n", report::claims_text(&report.claims)));
+            print(&format!(
+                "{name}: {title}\n\n{}\n",
+                report::claims_text(&report.claims).trim_end()
+            ));
         }
         reports.push(report);
     }

@@ -8,7 +8,7 @@ use super::ExperimentError;
 use super::tenants::{TenantFile, missing_traces};
 use super::waf::{WafCase, WafFile};
 use crate::load::{Client, Pace, Place};
-use crate::report::Class;
+use crate::report::{Class, Value as Shown};
 use crate::tenant::Part;
 use crate::workload::Pattern;
 use flash::{Hint, quantity};
@@ -183,6 +183,19 @@ pub(super) struct ClaimFile {
     pub reason: Option<String>,
     /// Which figures of the source cannot all be true.
     pub contradicts: Option<String>,
+}
+
+impl ClaimFile {
+    /// What is said: a number, a range, or a text.
+    pub fn said(&self) -> Result<Shown, ExperimentError> {
+        match &self.said {
+            Value::String(text) => Ok(Shown::from(text.as_str())),
+            other => super::select::number_of(other).map(Shown::from).ok_or_else(|| {
+                let why = "a number, or a range such as \"0.13-0.17\"";
+                ExperimentError(format!("claim {:?}: said = {other}: {why}", self.id))
+            }),
+        }
+    }
 }
 
 /// Which measured figure. Exactly one point, or one value made of several.
@@ -574,6 +587,24 @@ impl Experiment {
     /// Ids of the claims, in the order of the file.
     pub fn claim_ids(&self) -> Vec<&str> {
         self.claims.iter().map(|claim| claim.id.as_str()).collect()
+    }
+
+    /// Of each claim its id, its class and what is said, in the order of the file.
+    pub fn said(&self) -> Vec<(String, Class, Shown)> {
+        let said = |claim: &ClaimFile| claim.said().expect("it was checked");
+        let claims = self.claims.iter();
+        claims.map(|claim| (claim.id.clone(), self.class_of(claim), said(claim))).collect()
+    }
+
+    /// Unless a claim has one: of a baseline if its case is one, else of the source.
+    pub(super) fn class_of(&self, claim: &ClaimFile) -> Class {
+        let is_case = |case: &&Table| {
+            case.get("name").and_then(Value::as_str) == Some(claim.select.case.as_str())
+        };
+        let case = self.cases.iter().find(is_case);
+        let baseline = case.and_then(|case| case.get("baseline")).and_then(Value::as_bool);
+        let class = if baseline == Some(true) { Class::Baseline } else { Class::Source };
+        claim.class.unwrap_or(class)
     }
 
     /// How many cases there are.

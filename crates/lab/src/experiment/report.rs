@@ -5,8 +5,8 @@ use super::seeds::{combined, interval, mean};
 use super::select::{Selection, matches, number_of, text_of, value};
 use super::{CaseResult, ExperimentError, Options, Results, metric_unit};
 use crate::report::{
-    Axis, Claim, Class, Column, Figure, Interval, Origin, Report, Scale as AxisScale, Series,
-    Statement, Style, Table, Tolerance, Value as Shown,
+    Axis, Claim, Column, Figure, Interval, Origin, Report, Scale as AxisScale, Series, Statement,
+    Style, Table, Tolerance, Value as Shown,
 };
 
 /// The report of what [`super::run()`] measured: means, where that is several seeds.
@@ -56,18 +56,11 @@ fn judged(
 ) -> Result<Claim, ExperimentError> {
     let wrong = |why: String| ExperimentError(format!("claim {:?}: {why}", file.id));
     let tolerance = Tolerance::try_from(file.tolerance.clone());
-    let mut cases = seeds.iter().flat_map(|results| &results.cases);
-    let of_baseline = cases.any(|case| case.baseline && case.case == file.select.case);
     let statement = Statement {
         id: file.id.clone(),
-        class: file.class.unwrap_or(if of_baseline { Class::Baseline } else { Class::Source }),
+        class: experiment.class_of(file),
         source: file.source.clone().unwrap_or_else(|| experiment.source.clone()),
-        said: match &file.said {
-            toml::Value::String(text) => Shown::from(text.as_str()),
-            other => Shown::from(number_of(other).ok_or_else(|| {
-                wrong(format!("said = {other}: a number, or a range such as \"0.13-0.17\""))
-            })?),
-        },
+        said: file.said()?,
         unit: file.unit.clone(),
         tolerance: tolerance.map_err(|why| wrong(why.to_string()))?,
     };

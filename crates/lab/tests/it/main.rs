@@ -14,6 +14,7 @@ mod mutants;
 mod policies;
 mod profile;
 mod raw;
+mod said;
 mod scrub;
 mod streams;
 mod tail;

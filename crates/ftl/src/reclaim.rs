@@ -322,7 +322,9 @@ impl Ftl {
             Some(emptiest) => 4 * gain(*block) >= 3 * gain(emptiest),
             None => true,
         };
-        good.filter(enough).or(emptiest)
+        let picked = good.filter(enough).or(emptiest);
+        // On flash that wears out under more than it can keep, little gained is soon lost with another band.
+        picked.filter(|&block| !self.is_overfull() || 2 * gain(block) >= slots)
     }
 
     pub(crate) fn start_victim(&mut self, block: BlockId, reason: &'static str, for_space: bool) {

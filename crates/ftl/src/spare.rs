@@ -2,7 +2,9 @@
 //! it does from then on. Bands that hold no data even on a full device, GC's reserve above all, are
 //! what keeps writes going, so they are never given to data: beyond what can be kept, a write of a block
 //! that holds nothing is refused, with the reason in the status. Blocks that hold data are overwritten,
-//! trimmed and read as before.
+//! trimmed and read as before. Only where more is held than can be kept, because bands went bad under it,
+//! and the reserve is all that is free, overwrites are refused, too: GC would wear out what is left for a few
+//! slots a time, and trims, which are the way out, would find no room for their records.
 //!
 //! Invariant: what can be kept follows from the good bands by the rule that the format goes by.
 
@@ -51,11 +53,22 @@ impl Ftl {
         self.spare = Spare { seen: Some(key), bad, blocks_max, bands };
     }
 
+    /// More blocks hold data than can be kept: bands went bad on a device that was full.
+    pub(crate) fn is_overfull(&self) -> bool {
+        let Spare { blocks_max, .. } = self.spare;
+        blocks_max < self.map.blocks()
+            && !self.is_counting()
+            && self.blocks_mapped > u64::from(blocks_max)
+    }
+
     /// Whether a write to `blocks` logical blocks from `lba` on would make more hold data than can be
     /// kept.
     pub(crate) fn exceeds_kept(&self, lba: u32, blocks: u32) -> bool {
         if self.spare.blocks_max >= self.map.blocks() || self.is_counting() {
             return false;
+        }
+        if self.is_overfull() && self.bands.free <= self.host_floor() {
+            return true;
         }
         let (mut at, mut new) = (0, 0);
         while at < blocks {
@@ -72,6 +85,14 @@ impl Ftl {
         let blocks = self.map.blocks();
         if self.spare.seen.is_none() || bad == 0 {
             return None;
+        }
+        if self.is_overfull() {
+            return Some(format!(
+                "{bad} bad bands: {blocks_max} of {blocks} blocks can be kept, and {} hold data; writes of \
+                 blocks that hold none are refused, and of others where no more is free than GC needs. Trim what \
+                 is not needed, which goes on, or move to another device",
+                self.blocks_mapped
+            ));
         }
         if blocks_max < blocks {
             return Some(format!(

@@ -372,6 +372,9 @@ impl Mail<'_> {
                 self.report.refused_early += u64::from(kept == offered);
                 self.report.refused += 1;
             } else if result == Err(RequestError::NoSpace) && token == TRIM {
+                if self.report.trims_refused == 0 {
+                    self.report.refusal = self.sim.ftl().explain();
+                }
                 self.report.trims_refused += 1;
             } else if result.is_err() {
                 self.report.failed += 1;

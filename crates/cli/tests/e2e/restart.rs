@@ -47,15 +47,23 @@ fn kept(scratch: &Scratch) -> PathBuf {
 }
 
 fn fill(server: &Server, stamp: u8) {
+    fill_first(server, BLOCKS, stamp);
+}
+
+fn fill_first(server: &Server, blocks: u64, stamp: u8) {
     let mut client = server.connect();
-    for first in (0..BLOCKS).step_by(64) {
+    for first in (0..blocks).step_by(64) {
         client.write(first * BLOCK, &vec![stamp; 64 * BLOCK as usize]);
     }
 }
 
 fn assert_filled(server: &Server, stamp: u8) {
+    assert_first_filled(server, BLOCKS, stamp);
+}
+
+fn assert_first_filled(server: &Server, blocks: u64, stamp: u8) {
     let mut client = server.connect();
-    for first in (0..BLOCKS).step_by(64) {
+    for first in (0..blocks).step_by(64) {
         let data = client.read(first * BLOCK, 64 * BLOCK as u32);
         assert!(data.iter().all(|&byte| byte == stamp), "blocks from {first}");
     }
@@ -266,4 +274,101 @@ fn put_an_older_copy_back(
     server.terminate();
     let checked = weir(&["check", "--data", data]);
     assert!(checked.status.success(), "{}", said(&checked));
+}
+
+/// Kept memory of an earlier moment of the same life is not believed, however little came after it.
+#[test]
+fn memory_of_an_earlier_moment_is_not_believed() {
+    let fast = "[device.fast]\npath = \"data/fast\"\ncapacity = \"48MiB\"\n";
+    for keys in ["", fast] {
+        for (before, after) in [(0, 1), (1, 1), (50, 100), (700, 9)] {
+            let scratch = Scratch::new("moment");
+            let path = config(&scratch, "weir.toml", keys);
+            let mut server = start(&scratch, &path);
+            let write = |server: &Server, count: u64, stamp: u8| {
+                let mut client = server.connect();
+                for block in 0..count {
+                    client.write(block * 13 % 1024 * BLOCK, &[stamp; BLOCK as usize]);
+                }
+                client.flush();
+            };
+            write(&server, before, 1);
+            let kept = kept(&scratch);
+            let old = fs::read(&kept).expect("kept memory");
+            write(&server, after, 2);
+            server.kill();
+            fs::write(&kept, &old).expect("the old memory comes back");
+            let server = start(&scratch, &path);
+            let why = why(&scratch);
+            assert!(why.contains("a copy from before"), "{keys:?} {before} {after}: {why}");
+            let mut client = server.connect();
+            for block in 0..before.max(after) {
+                let data = client.read(block * 13 % 1024 * BLOCK, BLOCK as u32);
+                let stamp = if block < after { 2 } else { 1 };
+                assert_eq!(data, [stamp; BLOCK as usize], "{keys:?} {before} {after}: {block}");
+            }
+            server.terminate();
+        }
+    }
+}
+
+/// Files of one moment beside files of another are refused by name, the generation among the older ones
+/// or not; where nothing but the generation is older, all else tells that it is.
+#[test]
+fn older_files_beside_newer_ones_are_refused_though_the_generation_is_one_of_them() {
+    let all_of =
+        |shard: &str| ["data", "oob", "blocks"].map(|file| format!("{shard}/{file}")).to_vec();
+    let of = |files: &[&str]| files.iter().map(|&file| file.to_owned()).collect::<Vec<_>>();
+    let two = "shards = 2\n";
+    let tiered = "[device.fast]\npath = \"data/fast\"\ncapacity = \"48MiB\"\n";
+    let both = ["generation", "fast/generation"];
+    for (keys, older, whole) in [
+        ("", of(&["generation"]), true),
+        ("", of(&["generation", "shard-0/data", "shard-0/oob"]), false),
+        ("", of(&["generation", "shard-0/blocks"]), false),
+        (two, [of(&["generation"]), all_of("shard-1")].concat(), false),
+        (two, [of(&["generation"]), all_of("shard-0")].concat(), false),
+        (tiered, of(&both), true),
+        (tiered, of(&both[1..]), true),
+        (tiered, [of(&both), all_of("fast/shard-0")].concat(), false),
+        (tiered, [of(&both), all_of("shard-0")].concat(), false),
+        (tiered, of(&[both[0], both[1], "fast/shard-0/oob"]), false),
+        (tiered, [of(&both[1..]), all_of("fast/shard-0")].concat(), false),
+    ] {
+        let scratch = Scratch::new("mixed");
+        let path = scratch.file("weir.toml");
+        let text = format!(
+            "[device]\nprofile = \"instant\"\n{keys}[[volume]]\nname = \"default\"\nsize = \"64MiB\"\n"
+        );
+        fs::write(&path, text).expect("a config");
+        let server = start(&scratch, &path);
+        fill_first(&server, 2048, 1);
+        server.terminate();
+        let saved: Vec<(PathBuf, Vec<u8>)> = older
+            .iter()
+            .map(|file| scratch.data().join(file))
+            .map(|path| (path.clone(), fs::read(&path).expect("a file of the device")))
+            .collect();
+        let mut server = start(&scratch, &path);
+        fill_first(&server, 2048, 2);
+        server.connect().flush();
+        server.kill();
+        scratch.kept().iter().for_each(|file| fs::remove_file(file).expect("it goes"));
+        for (file, bytes) in &saved {
+            fs::write(file, bytes).expect("the copy comes back");
+        }
+        let data = scratch.data();
+        let checked = weir(&["check", "--data", data.to_str().expect("UTF-8")]);
+        let text = said(&checked);
+        if whole {
+            assert!(checked.status.success(), "{older:?}: {text}");
+            let server = start(&scratch, &path);
+            assert_first_filled(&server, 2048, 2);
+            server.terminate();
+        } else {
+            assert_eq!(checked.status.code(), Some(2), "{older:?}: {text}");
+            assert!(text.contains("newer than") || text.contains("older"), "{older:?}: {text}");
+            assert!(Server::start_or_refuse(&scratch, &["--config", &path]).is_none(), "{older:?}");
+        }
+    }
 }

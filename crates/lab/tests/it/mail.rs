@@ -40,7 +40,7 @@ fn drawn(seed: u64) -> (MailDevice, MailLoad) {
         utilization: f64::from(pick(&[50, 80, 95, 99])) / 100.0,
         filled: pick(&[0, 1, 1]) == 1,
         deletes: f64::from(pick(&[0, 10, 30, 50])) / 100.0,
-        operations: 4_000,
+        operations: 8_000,
         seed,
     };
     (device, load)
@@ -125,4 +125,37 @@ fn bad_bands_are_no_reason_to_refuse_while_what_is_left_suffices() {
     });
     let reports = passed("bad_bands_are_no_reason_to_refuse_while_what_is_left_suffices", result);
     assert!(reports.iter().any(|report| report.bands_bad >= 15), "bands fail");
+}
+
+/// A device that is full, and of which bands fail until writes are refused: trims go on, and make room.
+#[test]
+fn trims_go_on_however_many_bands_are_bad() {
+    let result = for_each_seed(seeds(0..24), THREADS, |seed| {
+        let device = MailDevice {
+            profile: ["slc", "mlc-25nm", "tlc"][seed as usize % 3].into(),
+            pages_per_block: 24,
+            units: [2, 4][seed as usize / 3 % 2],
+            blocks_per_unit: 16,
+            op_percent: 60,
+            factory_bad: 0.0,
+        };
+        let faults = Faults { seed, program_fail: 1e-3, ..Faults::default() };
+        let medium = device.medium(faults)?;
+        let load = MailLoad {
+            utilization: 1.0,
+            deletes: [0.0, 0.02][seed as usize / 6 % 2],
+            operations: 8_000,
+            seed,
+            ..MailLoad::default()
+        };
+        let report = mail::run_with(medium, &device, &load, &Settings::default())?;
+        println!("seed {seed}: {} bad, {report}, {} trims refused, {:?}", report.bands_bad, report.trims_refused, report.warnings);
+        if report.trims_refused > 0 {
+            return Err(Failure(format!("{device:?}: {report}: {}", report.refusal)));
+        }
+        Ok(report)
+    });
+    let reports = passed("trims_go_on_however_many_bands_are_bad", result);
+    let refused = reports.iter().filter(|report| report.refused > 0).count();
+    assert!(refused >= 8, "{refused} devices ran full");
 }

@@ -557,7 +557,10 @@ impl FastPart {
             return Err(DeviceError::invalid(&self.path, reason, mend));
         }
         let files = self.files();
-        files.iter().try_for_each(|(marked, bare)| marked.check(&master, bound, *bare))?;
+        let settled = identity::settle(&files, &master, bound)?;
+        if settled != master {
+            self.found = Found { generation: settled.generation, master: Some(settled) };
+        }
         self.marked = files.into_iter().map(|(marked, _)| marked).collect();
         Ok(())
     }
@@ -631,8 +634,8 @@ impl FastPart {
     /// The capacity tier is about to count this open, of which that is the master.
     pub fn begin(&mut self, master: &Mark) -> Result<(), DeviceError> {
         let mine = Mark { uuid: self.uuid, tiers: [0; 2], ..*master };
-        self.marked.iter().try_for_each(|marked| marked.write(&mine))?;
-        self.write_master(&Mark { state: State::Opening, ..mine })?;
+        self.mark_files(&mine.ahead())?;
+        self.write_master(&mine.ahead())?;
         if std::mem::replace(&mut self.part.version, VERSION) != VERSION {
             describe(&self.path, &self.part)?;
         }
@@ -641,15 +644,20 @@ impl FastPart {
 
     /// The capacity tier counts this open.
     pub fn opened(&mut self) -> Result<(), DeviceError> {
-        let mine = self.found.before(self.uuid);
-        self.write_master(&Mark { state: State::Open, ..mine })
+        let mine = Mark { state: State::Open, ..self.found.before(self.uuid) };
+        self.write_master(&mine)?;
+        self.mark_files(&mine)
+    }
+
+    fn mark_files(&self, master: &Mark) -> Result<(), DeviceError> {
+        self.marked.iter().try_for_each(|marked| marked.write(master))
     }
 
     /// All of it is durable, and nothing more is written.
     pub fn close(&mut self) -> Result<(), DeviceError> {
         self.follow()?;
         let mine = Mark { state: State::Closed, ..self.found.before(self.uuid) };
-        self.marked.iter().try_for_each(|marked| marked.write(&mine))?;
+        self.mark_files(&mine)?;
         self.write_master(&mine)
     }
 
@@ -681,14 +689,25 @@ impl FastPart {
                 FastStore::oob_in(&oobs, &local, geometry.slot_in_fast_alone(slot)).ok()
             });
         }
-        let kept = kept.and_then(|kept| kept.shard(shard));
+        let of_shard = kept.as_mut().and_then(|kept| kept.shard(shard));
         let known = |own, record: &[u8; RECORD_BYTES]| {
             let erase_count = BlockRecord::decode(record)?.erase_count;
-            kept.as_ref()?.slots_written(geometry.block_of_fast_alone(own), erase_count)
+            of_shard.as_ref()?.slots_written(geometry.block_of_fast_alone(own), erase_count)
         };
         let store = FastStore::open([slots, oobs, records], &local, known);
         let failed = "read the records and OOBs of the fast tier";
         let store = store.map_err(DeviceError::io(&self.path, failed))?;
+        let agrees = |block| {
+            let slots = known(block, &store.stored_record(block));
+            slots.is_none_or(|slots| slots == store.slots_written(block))
+        };
+        if !(0..local.blocks()).map(BlockId).all(agrees)
+            && let Some(kept) = &mut kept
+        {
+            kept.distrust(
+                "the fast tier has slots that kept memory does not know: it is a copy from before",
+            );
+        }
         self.restore(&store, nand, &local)?;
         Ok(store)
     }

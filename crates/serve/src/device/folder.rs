@@ -259,9 +259,11 @@ fn check(path: &Path, device: &Description) -> Result<Found, DeviceError> {
         );
         return Err(DeviceError::invalid(&file, reason, mend));
     }
-    for (marked, bare) in marked(path, device)? {
-        marked.check(&master, device.bound, bare)?;
-    }
+    let settled = identity::settle(&marked(path, device)?, &master, device.bound)?;
+    let found = match settled == master {
+        true => found,
+        false => Found { generation: settled.generation, master: Some(settled) },
+    };
     let tier = identity::tier_sum(device.fast.as_ref().map(|fast| fast.uuid.as_str()));
     if device.bound && !master.tiers.contains(&tier) {
         let file = path.join(FILE_NAME);
@@ -283,11 +285,9 @@ fn marked(path: &Path, device: &Description) -> Result<Vec<(Marked, u64)>, Devic
     Ok((0..device.shards).flat_map(of_shard).collect())
 }
 
-/// Marks every file with this open, the generation last. Before it nothing else is written.
+/// Marks every file, the generation last. Before it nothing else is written.
 pub fn mark(path: &Path, device: &mut Description, master: &Mark) -> Result<(), DeviceError> {
-    for (marked, _) in marked(path, device)? {
-        marked.write(master)?;
-    }
+    mark_files(path, device, &master.ahead())?;
     write_master(path, master)?;
     if exists(path) {
         forget_making(path)?;
@@ -297,6 +297,11 @@ pub fn mark(path: &Path, device: &mut Description, master: &Mark) -> Result<(), 
         commit(path, device)?;
     }
     Ok(())
+}
+
+/// Marks every file but the generation.
+pub fn mark_files(path: &Path, device: &Description, master: &Mark) -> Result<(), DeviceError> {
+    marked(path, device)?.iter().try_for_each(|(marked, _)| marked.write(master))
 }
 
 /// Writes the generation and the master beside it.

@@ -21,10 +21,12 @@
 //! | 124..128 | CRC-32C of the bytes before |
 //!
 //! The mark beside the generation is the *master*: what the others are compared with. An open for
-//! writing marks the other files first and the master last; nothing else is written before. A clean
-//! stop does it in the same order. So a file may be ahead of its master by what a cut can leave: *closed*
-//! while the master is still open, or of the next generation. It is never behind, unless it is an older
-//! copy. The id tells apart opens of one generation that began from copies of one device.
+//! writing marks the other files as *opening*, then the master as open, then the other files; nothing
+//! else is written before. A clean stop marks the others as closed and then the master. So a file may
+//! differ from its master by what a cut can leave: *closed* while the master is still open, *opening* the same
+//! or the next open. Of a file that is *open* beside an older master more may be written than the master
+//! knows: then the master is an older copy, and where all files say so with one voice ([`settle`]) they are
+//! right. The id tells apart opens of one generation that began from copies of one device.
 
 use super::{DeviceError, FastNote};
 use crate::files;
@@ -58,7 +60,8 @@ pub const SHARD_ROLES: [Role; 3] = [Role::Data, Role::Oob, Role::Blocks];
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 #[repr(u32)]
 pub enum State {
-    /// Of a fast tier whose capacity tier does not count this open yet.
+    /// Not written to yet: of a file whose master may not count this open, of the master of a fast tier
+    /// whose capacity tier may not.
     Opening = 0,
     /// Written to, perhaps.
     Open = 1,
@@ -129,6 +132,12 @@ impl Mark {
     /// That of another file of the same open.
     pub fn of(&self, role: Role, shard: u32) -> Self {
         Self { role, shard, opener: Opener::default(), tiers: [0; 2], ..*self }
+    }
+
+    /// What the other files are told before this master is written.
+    pub fn ahead(&self) -> Self {
+        let state = if self.state == State::Open { State::Opening } else { self.state };
+        Self { state, ..*self }
     }
 
     /// The master of the open after this one.
@@ -226,12 +235,12 @@ impl Marked {
         self.at + MARKS_BYTES as u64
     }
 
-    /// `Err` if it is not the file that belongs to `master`. With `bound` it must have a mark; else it
-    /// may be of a build without: then it holds `bare` bytes, and no more.
-    pub fn check(&self, master: &Mark, bound: bool, bare: u64) -> Result<(), DeviceError> {
+    /// Its mark. With `bound` it must have one; else it may be of a build without: then it holds `bare` bytes, and
+    /// no more.
+    fn read(&self, bound: bool, bare: u64) -> Result<Option<Mark>, DeviceError> {
         let found = length(&self.path)?;
         if !bound && found == bare {
-            return Ok(());
+            return Ok(None);
         }
         if found != self.bytes() {
             let wanted = self.bytes();
@@ -244,16 +253,12 @@ impl Marked {
         file.read_exact_at(&mut bytes, self.at)
             .map_err(DeviceError::io(&self.path, "read whose it is"))?;
         match Mark::decode_twice(&bytes) {
-            Some(mark) => {
-                let refused = self.compare(&mark, master);
-                refused.map_err(|(why, mend)| DeviceError::invalid(&self.path, why, mend))
-            }
-            None if !bound && bytes == [0; MARKS_BYTES] => Ok(()),
-            None => {
+            None if bound || bytes != [0; MARKS_BYTES] => {
                 let reason =
                     format!("the mark that tells whose it is, at byte {}, is damaged", self.at);
                 Err(DeviceError::invalid(&self.path, reason, PUT_BACK))
             }
+            mark => Ok(mark),
         }
     }
 
@@ -271,20 +276,22 @@ impl Marked {
             return Err((format!("is the file `{name}` of shard {shard}"), mend));
         }
         let (of, at) = (mark.generation, master.generation);
-        if mark.age() < master.age() {
+        let is_same_open = of == at && mark.open_id == master.open_id;
+        let is_opening = is_same_open && master.ahead().state == mark.state;
+        if mark.age() < master.age() && !is_opening {
             let reason = format!(
                 "is an older copy: of open {of} of the device, which was opened {at} times"
             );
             return Err((reason, PUT_BACK_ALL));
         }
-        if of > at + 1 || mark.age() == (at + 1, State::Closed) {
+        if of > at + 1 || of == at + 1 && mark.state != State::Opening {
             let reason = format!(
                 "is newer than the file `generation`: of open {of} of the device, which was opened \
                  {at} times as that file says"
             );
             return Err((reason, PUT_BACK_ALL));
         }
-        if of == at && mark.open_id != master.open_id && master.state != State::Opening {
+        if of == at && !is_same_open && master.state != State::Opening {
             let reason =
                 format!("is of another copy of the device, which went its own way at open {at}");
             return Err((reason, PUT_BACK_ALL));
@@ -307,6 +314,36 @@ const PUT_BACK: &str = "put back the file of this device, or restore the whole d
                         nothing was written";
 const PUT_BACK_ALL: &str = "put back the files that were last in use, or older copies of all files of \
                             the device from one time; nothing was written";
+
+/// The master that files and their bare sizes go by: `master`, or one more open of which all of them tell that
+/// it was begun. `Err` if a file does not belong to it. With `bound` all of them have marks.
+pub fn settle(files: &[(Marked, u64)], master: &Mark, bound: bool) -> Result<Mark, DeviceError> {
+    let marks: Result<Vec<Option<Mark>>, _> =
+        files.iter().map(|(file, bare)| file.read(bound, *bare)).collect();
+    let marks = marks?;
+    let later = marks.first().copied().flatten().filter(|first| {
+        let open = Mark { role: Role::Generation, shard: 0, ..*first };
+        let agrees = |mark: &Option<Mark>| {
+            mark.is_some_and(|mark| Mark { role: Role::Generation, shard: 0, ..mark } == open)
+        };
+        first.age() == (master.generation + 1, State::Open) && marks.iter().all(agrees)
+    });
+    // Who had it open is not known.
+    let settled = later.map_or(*master, |Mark { generation, open_id, state, .. }| Mark {
+        generation,
+        open_id,
+        state,
+        opener: Opener::default(),
+        ..*master
+    });
+    for ((file, _), mark) in files.iter().zip(&marks) {
+        if let Some(mark) = mark {
+            let refused = file.compare(mark, &settled);
+            refused.map_err(|(why, mend)| DeviceError::invalid(&file.path, why, mend))?;
+        }
+    }
+    Ok(settled)
+}
 
 /// Length of a file that holds so many bytes, with its mark behind them.
 pub fn with_mark(bytes: u64) -> u64 {
@@ -386,11 +423,14 @@ mod tests {
             (aged(8, State::Closed), false, false),
             (aged(9, State::Open), true, false),
             (aged(9, State::Closed), true, true),
-            (aged(10, State::Open), true, true),
+            (aged(9, State::Opening), true, false),
+            (Mark { open_id: 6, ..aged(9, State::Opening) }, false, false),
+            (aged(10, State::Opening), true, true),
+            (aged(10, State::Open), false, false),
             (aged(10, State::Closed), false, false),
             (aged(11, State::Open), false, false),
             (Mark { open_id: 6, ..aged(9, State::Closed) }, false, false),
-            (Mark { open_id: 6, ..aged(10, State::Open) }, true, true),
+            (Mark { open_id: 6, ..aged(10, State::Opening) }, true, true),
             (Mark { uuid: 1, ..of(open) }, false, false),
             (Mark { shard: 0, ..of(closed) }, false, false),
             (Mark { role: Role::Data, ..of(closed) }, false, false),

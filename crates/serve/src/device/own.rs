@@ -158,6 +158,9 @@ impl Own {
         if let Some(fast) = fast {
             fast.opened()?;
         }
+        if let Description::Folder(description) = &self.what {
+            folder::mark_files(&self.path, description, &master)?;
+        }
         self.begun = true;
         if before.state != State::Closed && !before.opener.is_gone(&opener) {
             tracing::info!(

@@ -87,8 +87,9 @@ impl FastStore {
         for block in 0..geometry.blocks() {
             // The OOBs of one that is partly written are wanted all the same.
             let known = known(BlockId(block), &store.stored_record(BlockId(block)));
-            if let Some(slots) = known.filter(|&at| at == 0 || at == geometry.slots_per_block()) {
-                store.written.push(slots);
+            let whole = known == Some(geometry.slots_per_block());
+            if whole || known == Some(0) && store.begins_empty(BlockId(block))? {
+                store.written.extend(known);
                 continue;
             }
             let mut oobs = store.spare.pop().unwrap_or_else(|| Buffer::new(sectors));
@@ -104,6 +105,17 @@ impl FastStore {
             }
         }
         Ok(store)
+    }
+
+    /// Whether the first slots of a block have no OOBs.
+    fn begins_empty(&mut self, block: BlockId) -> io::Result<bool> {
+        let mut sector =
+            self.spare.pop().unwrap_or_else(|| Buffer::new(oob_sectors(&self.geometry)));
+        let bytes = &mut sector.bytes_mut()[..SECTOR as usize];
+        self.oobs.file.read_exact_at(bytes, oobs_at(&self.oobs, &self.geometry, block))?;
+        let empty = bytes.iter().all(|&byte| byte == 0);
+        self.spare.push(sector);
+        Ok(empty)
     }
 
     /// The OOB of a slot, in the area of the OOBs.

@@ -29,8 +29,8 @@ pub fn run(config: &Config, ready: impl FnOnce(&Ready)) -> Result<(), ServeError
             let control = control.lock().unwrap_or_else(PoisonError::into_inner).take();
             let Some(control) = control else {
                 // A mount or a format may be cut off anywhere.
-                tracing::info!(signal, "ended before the device was ready");
-                std::process::exit(1);
+                tracing::warn!(signal, "ended before the device was ready; nothing is lost by that");
+                std::process::exit(0);
             };
             tracing::info!(signal, "shutting down");
             control.shut_down();

@@ -19,6 +19,7 @@ mod clients;
 mod disk;
 mod drivers;
 mod faults;
+mod fenced;
 mod filesystems;
 mod guest;
 mod hostile;

@@ -149,7 +149,10 @@ fn trims_go_on_however_many_bands_are_bad() {
             ..MailLoad::default()
         };
         let report = mail::run_with(medium, &device, &load, &Settings::default())?;
-        println!("seed {seed}: {} bad, {report}, {} trims refused, {:?}", report.bands_bad, report.trims_refused, report.warnings);
+        println!(
+            "seed {seed}: {} bad, {report}, {} trims refused, {:?}",
+            report.bands_bad, report.trims_refused, report.warnings
+        );
         if report.trims_refused > 0 {
             return Err(Failure(format!("{device:?}: {report}: {}", report.refusal)));
         }

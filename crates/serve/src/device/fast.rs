@@ -164,7 +164,7 @@ impl NewPart<'_> {
         let uuid = super::random_uuid()?;
         let path = path_of(self.kind).expect("the caller refuses memory");
         let path = std::path::absolute(path).map_err(DeviceError::io(path, "find"))?;
-        create(self, &Mark { uuid, tiers: [0; 2], ..*master })?;
+        let master = Mark { uuid, tiers: [0; 2], ..*master };
         let uuid = format!("{uuid:032x}");
         let Geometry { pages_per_block, slots_per_page, fast, .. } = self.geometry;
         let profile = match self.kind {
@@ -183,13 +183,13 @@ impl NewPart<'_> {
             finished: false,
             profile,
         };
-        describe(&path, &part)?;
+        create(self, &master, &part)?;
         Ok(FastNote { uuid, units: fast.units, blocks_per_unit: fast.blocks_per_unit, path })
     }
 }
 
-/// Makes the files, without what says that they are a fast tier: [`describe`] writes that.
-fn create(new: &NewPart<'_>, master: &Mark) -> Result<(), DeviceError> {
+/// Makes the files. What is cut off says that it is a part which is not finished, or nothing: it is made anew.
+fn create(new: &NewPart<'_>, master: &Mark, part: &PartToml) -> Result<(), DeviceError> {
     let local = new.geometry.fast_alone();
     let mut records: Vec<u8> =
         (0..local.blocks()).flat_map(|_| BlockRecord::FRESH.encode()).collect();
@@ -200,6 +200,7 @@ fn create(new: &NewPart<'_>, master: &Mark) -> Result<(), DeviceError> {
             refuse_taken(path, new.device)?;
             fs::create_dir_all(path).map_err(DeviceError::io(path, "make the folder"))?;
             let _lock = lock::acquire(path, Mode::ReadWrite)?;
+            describe(path, part)?;
             for shard in 0..new.shards {
                 let folder = shard_folder(path, shard);
                 fs::create_dir_all(&folder).map_err(DeviceError::io(&folder, "make the folder"))?;
@@ -222,7 +223,10 @@ fn create(new: &NewPart<'_>, master: &Mark) -> Result<(), DeviceError> {
             let file = path.join("generation");
             files::write(&file, &Found::encode(master)).map_err(DeviceError::io(&file, "write"))
         }
-        Kind::File { path } => create_in_file(path, new, master, &local, &records),
+        Kind::File { path } => {
+            create_in_file(path, new, master, &local, &records)?;
+            describe(path, part)
+        }
     }
 }
 

@@ -139,9 +139,14 @@ impl Device {
             Some(own) => own.end(self.fast.as_mut(), self.erase_counts.as_ref()),
             None => Ok(()),
         };
+        self.discard_kept();
+        ended
+    }
+
+    /// Nothing is kept of this open any more.
+    pub(crate) fn discard_kept(&mut self) {
         if let Ok(kept) = std::mem::replace(&mut self.kept, Err("the device is closed".into())) {
             kept.discard();
         }
-        ended
     }
 }

@@ -44,8 +44,11 @@ impl Shard {
             if told || now >= deadline || self.ring.enter(Some(SECOND / 50), &mut done).is_err() {
                 break;
             }
-            // The medium's are of commands that nobody waits for any more.
-            for done in done.drain(..).filter(|done| done.owner != Owner::Medium) {
+            // What else comes (of the medium, of other shards, of clients that ask for more) is about requests
+            // that were answered just now, or that nobody answers any more.
+            for done in
+                done.drain(..).filter(|done| matches!(done.owner, Owner::Send | Owner::Accept))
+            {
                 self.completed(now, done);
             }
         }

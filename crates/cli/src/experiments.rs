@@ -74,7 +74,7 @@ struct Common {
     #[arg(long, value_enum, default_value_t = ScaleName::Small)]
     scale: ScaleName,
     /// Everything that is drawn comes from it
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = crate::lab::seed_range())]
     seed: u64,
     /// Seeds from that one on, of which means and intervals are told [default: 5 for claims, 1 for run]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1000))]

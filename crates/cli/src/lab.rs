@@ -44,7 +44,7 @@ enum What {
     and raw units in some hundred ways each.")]
 struct SimArgs {
     /// Everything is drawn from it [default: from the clock]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = seed_range())]
     seed: Option<u64>,
     /// Print JSON
     #[arg(long)]
@@ -60,7 +60,7 @@ struct SoakArgs {
     #[arg(long, value_name = "N")]
     minutes: u64,
     /// The first seed; the others follow [default: from the clock]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = seed_range())]
     seed: Option<u64>,
     /// Seeds at a time [default: as many as there are cores]
     #[arg(long, value_name = "N")]
@@ -82,6 +82,11 @@ pub fn run(args: &Args) -> Result<End, Failure> {
 }
 
 /// A seed that nobody chose.
+/// Seeds that leave room for others that follow from them by a sum.
+pub fn seed_range() -> clap::builder::RangedU64ValueParser<u64> {
+    clap::value_parser!(u64).range(..1 << 62)
+}
+
 fn seed_of_clock() -> u64 {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     now.map_or(1, |now| now.as_secs() * 1000 + u64::from(now.subsec_millis()))

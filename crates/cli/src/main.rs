@@ -107,6 +107,9 @@ enum End {
 type Failure = String;
 
 fn main() -> ExitCode {
+    // A write beyond the size that files may have here (`ulimit -f`) is an error with a place, not the end.
+    // SAFETY: no memory is involved, and no other thread is there yet.
+    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
     let cli = Cli::parse();
     if let Command::CompileModule { name } = &cli.command {
         // It has its own words for what is wrong, and its bounds from the first moment on.

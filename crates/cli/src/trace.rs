@@ -263,6 +263,13 @@ fn copy(
             output.display()
         ));
     }
+    if output != Path::new("-") && output.metadata().is_ok_and(|found| !found.is_file()) {
+        return Err(format!(
+            "{}: is no plain file, which is all that may be replaced: give another name, or - for standard \
+             output",
+            output.display()
+        ));
+    }
     let mut reader = reading.open(input)?;
     let mut writer = Writer::create(output, format).map_err(|error| error.to_string())?;
     let mut progress = Progress::new(format!("{}", input.display()));

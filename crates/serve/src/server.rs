@@ -201,7 +201,6 @@ impl Server {
         let mut mounted = mount_all(media, formats, (&settings, config.driver))?;
         let sizes = mounted.iter().map(|mounted| mounted.found.report.logical_blocks);
         if let Some(contradicted) = device.contradicted(sizes) {
-            // An older copy that is put back now is to be believed.
             device.discard_kept();
             return Err(contradicted.into());
         }

@@ -60,7 +60,7 @@ pub struct Args {
     #[arg(long, value_name = "HOW", value_parser = precondition_kind, default_value = "none")]
     precondition: Precondition,
     /// What is drawn is drawn from it
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = crate::lab::seed_range())]
     seed: u64,
     /// Latencies above it are told as spikes
     #[arg(long, value_name = "TIME", value_parser = duration, default_value = "50ms")]

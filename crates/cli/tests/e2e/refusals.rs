@@ -3,7 +3,7 @@
 
 use crate::scratch::Scratch;
 use crate::server::{SMALL, Server};
-use crate::tools::{pattern, said, weir};
+use crate::tools::{output, pattern, said, weir, weir_path};
 use flash::Random;
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -166,4 +166,27 @@ fn a_config_that_contradicts_the_device_is_told_key_by_key() {
     // What is true may be repeated, by the file and by options.
     let true_options = ["--config", &config, "--data", data, "--shards", "2", "--op-percent", "30"];
     Server::start(&scratch, &true_options).terminate();
+}
+
+/// A limit on the size of files (`ulimit -f`) once ended the process without a word, a device as the output of a
+/// trace was replaced by a file, and the last seed has none after it.
+#[test]
+fn limits_of_files_devices_and_seeds_are_errors_with_a_place() {
+    let scratch = Scratch::new("limit");
+    let weir_at = weir_path();
+    let limited = format!(
+        "ulimit -f 20000; {} format --profile instant --capacity 64MiB --data {}",
+        weir_at.display(),
+        scratch.data().display()
+    );
+    let made = output("sh", &["-c", &limited]);
+    assert_eq!(made.status.code(), Some(2), "{made:?}");
+    assert!(said(&made).contains("shard-0/data"), "{}", said(&made));
+    let from = scratch.file("from.csv");
+    fs::write(&from, "").expect("a file");
+    let converted = weir(&["trace", "convert", &from, "/dev/null", "--overwrite"]);
+    assert_eq!(converted.status.code(), Some(2), "{converted:?}");
+    assert!(said(&converted).contains("no plain file"), "{}", said(&converted));
+    let simulated = weir(&["lab", "sim", "--seed", "18446744073709551615"]);
+    assert_eq!(simulated.status.code(), Some(2), "{simulated:?}");
 }

@@ -71,7 +71,7 @@ impl DeviceError {
 
     /// True if a file system had no room for what was to be written.
     pub(crate) fn is_for_want_of_space(&self) -> bool {
-        let codes = [libc::ENOSPC, libc::EDQUOT];
+        let codes = [libc::ENOSPC, libc::EDQUOT, libc::EFBIG];
         let Self::Io { error, .. } = self else { return false };
         error.raw_os_error().is_some_and(|code| codes.contains(&code))
     }

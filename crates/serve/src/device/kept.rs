@@ -143,7 +143,7 @@ impl Device {
         ended
     }
 
-    /// Nothing is kept of this open any more.
+    /// Nothing is kept of this open any more: an older copy that is put back now is believed.
     pub(crate) fn discard_kept(&mut self) {
         if let Ok(kept) = std::mem::replace(&mut self.kept, Err("the device is closed".into())) {
             kept.discard();

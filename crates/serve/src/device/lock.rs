@@ -52,7 +52,7 @@ fn share(folder: &Path, path: &Path) -> Result<File, DeviceError> {
 
 /// True if `error` is that of a place where nothing can be made.
 fn may_not_be_made(error: &io::Error) -> bool {
-    let codes = [libc::EROFS, libc::EACCES, libc::EPERM, libc::ENOSPC, libc::EDQUOT];
+    let codes = [libc::EROFS, libc::EACCES, libc::EPERM, libc::ENOSPC, libc::EDQUOT, libc::EFBIG];
     error.raw_os_error().is_some_and(|code| codes.contains(&code))
 }
 

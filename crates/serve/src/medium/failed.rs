@@ -89,7 +89,7 @@ impl Medium {
             return (done.result < 0).then_some(MediumError::FlushFailed);
         }
         match -done.result {
-            libc::ENOSPC | libc::EDQUOT => Some(MediumError::NoSpace),
+            libc::ENOSPC | libc::EDQUOT | libc::EFBIG => Some(MediumError::NoSpace),
             code @ (libc::ENODEV | libc::ENXIO | libc::ESHUTDOWN) => {
                 tracing::error!(?job.what, error = %errno(code), "the disk below the medium is gone");
                 Some(MediumError::UnitGone)

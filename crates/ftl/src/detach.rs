@@ -234,15 +234,12 @@ impl Ftl {
         self.views = crate::append::Views::default();
     }
 
-    /// The tier of which no unit answers, if there is one: then nothing can be promised any more, and
-    /// what can still be read stays as it is, for the day when the tier is back.
+    /// The tier of which no unit answers, if there is one (a device of one kind is all capacity tier): then
+    /// nothing can be promised any more, and what can still be read stays as it is, for the day when the tier is back.
     pub fn tier_lost(&self) -> Option<LostTier> {
-        if !self.geometry.is_tiered() {
-            return None;
-        }
         let slow = 0..self.geometry.capacity_units();
         let lost = |mut units: Range<u32>| units.all(|unit| self.units[unit as usize].gone);
-        if lost(self.fast_units()) {
+        if self.geometry.is_tiered() && lost(self.fast_units()) {
             return Some(LostTier::Fast);
         }
         lost(slow).then_some(LostTier::Capacity)

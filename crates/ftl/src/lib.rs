@@ -448,7 +448,8 @@ impl Ftl {
             self.serve_or_refuse();
         }
         self.refuse_for_space();
-        if !self.host.waiters.is_empty() && self.stands_still() {
+        let waits = !self.host.waiters.is_empty() || self.moves_failed > 0;
+        if waits && self.stands_still() {
             self.end_waiters();
         }
         if self.switches.watched {

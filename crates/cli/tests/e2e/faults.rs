@@ -13,7 +13,7 @@ use crate::server::Server;
 use flash::Random;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const BLOCK: usize = flash::BLOCK_BYTES;
 const BLOCKS: u64 = 4096;
@@ -311,6 +311,34 @@ impl Model {
 }
 
 /// A block full of its address and version.
+/// A device of one kind whose flash does not answer any more, or takes no page at all, has nowhere to put
+/// what failed: its writes end with an error all the same, and so does the server.
+#[test]
+fn writes_of_a_device_that_is_gone_end_with_an_error() {
+    for faults in ["capacity_gone = \"300ms\"", "io_error = 1.0"] {
+        let scratch = Scratch::new("gone");
+        let path = scratch.file("weir.toml");
+        let text = format!(
+            "[device]\nprofile = \"instant\"\nkept_memory = \"off\"\n[device.faults]\n{faults}\n\
+             [[volume]]\nname = \"default\"\nsize = \"64MiB\"\n"
+        );
+        fs::write(&path, text).expect("a config");
+        let server = Server::start(&scratch, &["--config", &path]);
+        let mut client = server.connect();
+        let begun = Instant::now();
+        let error = loop {
+            match client.try_write(0, &[1; 4096]) {
+                Ok(()) => assert!(begun.elapsed() < STOP_WITHIN, "{faults}: it never fails"),
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(error, libc::EIO as u32, "{faults}");
+        client.try_write(4096, &[1; 4096]).expect_err("nothing is written any more");
+        let (status, _) = server.stop(libc::SIGTERM, STOP_WITHIN);
+        assert_eq!(status.code(), Some(2), "{faults}");
+    }
+}
+
 fn stamp(lba: u64, version: u64) -> Vec<u8> {
     let mut pair = [0; 16];
     pair[..8].copy_from_slice(&lba.to_le_bytes());

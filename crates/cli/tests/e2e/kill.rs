@@ -342,6 +342,10 @@ impl KeptMemory {
     fn spoil(&mut self, scratch: &Scratch, random: &mut Random) {
         let Some(path) = scratch.kept().pop() else { return };
         let Ok(mut bytes) = fs::read(&path) else { return };
+        // Cut short last time, and the server was killed again before it made it anew.
+        if bytes.len() <= 4096 {
+            return;
+        }
         let choice = random.below(10);
         if choice == 9 || self.old.is_none() {
             self.old = Some(bytes.clone());

@@ -165,6 +165,29 @@ fn memory_that_cannot_be_used_is_named_and_the_device_is_served_all_the_same() {
         assert_filled(&server, 1);
         server.kill();
     }
+    let device = scratch.data();
+    for (name, path) in [
+        ("precious", scratch.path().join("precious")),
+        ("lock", device.join("lock")),
+        ("description", device.join("device.toml")),
+        ("oobs", device.join("shard-0/oob")),
+        ("new", device.join("new")),
+    ] {
+        if name == "precious" {
+            fs::write(&path, "precious").expect("a file");
+        }
+        if path.exists() {
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("its mode");
+        }
+        let server = start(&scratch, &at(&format!("{name}.toml"), path.to_str().expect("UTF-8")));
+        let reason = why(&scratch);
+        let wanted = ["something else than kept memory", "device's folder"];
+        assert!(wanted.iter().any(|wanted| reason.contains(wanted)), "{reason}");
+        assert_filled(&server, 1);
+        server.terminate();
+        assert_eq!(path.exists(), name != "new", "{name}");
+    }
+    assert_eq!(fs::read(scratch.path().join("precious")).expect("it is there"), b"precious");
     let few = config(&scratch, "few.toml", "kept_memory_max = \"8KiB\"");
     let server = start(&scratch, &few);
     assert!(why(&scratch).contains("kept_memory_max"), "{}", why(&scratch));

@@ -93,6 +93,12 @@ impl fmt::Display for DeviceError {
                     _ => Ok(()),
                 }
             }
+            Self::Locked { path, pid: Some(pid) } if *pid == std::process::id() => write!(
+                f,
+                "{}: this very process ({pid}) has it open already: a device and its fast tier, and two \
+                 devices, need a place each",
+                path.display()
+            ),
             Self::Locked { path, pid: Some(pid) } => write!(
                 f,
                 "{}: the device is in use by process {pid}: stop that server first",

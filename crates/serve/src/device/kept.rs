@@ -1,11 +1,12 @@
 //! Kept memory of a device: whose it is, and how it comes and goes with the opens.
 
 use super::{Description, Device, DeviceError, FastPart, Kind, Mode, Own, Shape, direct, folder};
-use crate::kept::{Identity, Kept, KeptOptions, frames_wanted, newer};
+use crate::kept::{Identity, Kept, KeptOptions, KeptPlace, frames_wanted, newer};
 use ftl::Settings;
 use nand::Faults;
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::Path;
 
 impl Own {
     /// Opens its kept memory, or says why there is none.
@@ -19,6 +20,10 @@ impl Own {
             return Err("the device is only looked at".into());
         }
         let identity = self.kept_identity(fast)?;
+        if let KeptPlace::At(path) = &options.place {
+            let folders = [Some(self.path.as_path()), fast.map(FastPart::path)];
+            is_outside(path, folders.into_iter().flatten())?;
+        }
         let frames = frames_wanted(&identity.geometry, self.shape().logical_blocks, settings);
         Kept::open(options, identity, frames)
     }
@@ -91,6 +96,22 @@ impl Own {
             false => [metadata.dev(), metadata.ino()],
         })
     }
+}
+
+/// `Err` if `path` lies in a folder of the device: what is made or removed there is the device's own.
+fn is_outside<'a>(path: &Path, folders: impl Iterator<Item = &'a Path>) -> Result<(), String> {
+    let beside = path.parent().and_then(|parent| parent.canonicalize().ok());
+    let Some(beside) = beside else { return Ok(()) };
+    for folder in folders {
+        if folder.is_dir() && folder.canonicalize().is_ok_and(|folder| beside.starts_with(folder)) {
+            return Err(format!(
+                "{} lies in the device's folder {}: name a place outside",
+                path.display(),
+                folder.display()
+            ));
+        }
+    }
+    Ok(())
 }
 
 impl Device {

@@ -30,6 +30,9 @@
 //! | 76..100 | units, blocks per unit, pages per block, slots per page, fast units, blocks of these |
 //! | 100..104 | frames of each shard |
 //!
+//! Of a file that the config names, only an empty one or one that begins with that name of its own is taken:
+//! anything else is somebody's.
+//!
 //! Invariant: the generation is noted here only after the medium has it, so that kept memory is never
 //! ahead: a crash between the two costs the memory, no data.
 
@@ -45,7 +48,7 @@ pub use shard::{KeptCounts, KeptShard};
 
 use flash::{Geometry, Oob, SlotId};
 use ftl::Settings;
-use region::{KeptFile, Part};
+use region::{KeptFile, MAGIC, Part};
 use std::path::{Path, PathBuf};
 
 /// Where kept memory is.
@@ -143,7 +146,6 @@ pub struct Kept {
     pub cold: Option<String>,
 }
 
-const MAGIC: &[u8; 8] = b"WEIRKEPT";
 const VERSION: u32 = 2;
 const HEAD_BYTES: usize = 4096;
 const SUMMED: std::ops::Range<usize> = 16..128;
@@ -162,7 +164,11 @@ impl Kept {
         let frames = frames_within(options.bytes_max, &identity, frames)?;
         let boot = boot_id()?;
         let bytes = bytes(&identity, frames);
-        let (file, cold) = match KeptFile::open(&path)? {
+        let found = KeptFile::open(&path)?;
+        if let (KeptPlace::At(_), Some(file)) = (&options.place, &found) {
+            file.is_kept_memory()?;
+        }
+        let (file, cold) = match found {
             Some(file) if file.bytes().is_ok_and(|found| found == bytes) => (file, None),
             Some(file) => (file, Some("kept memory has another size than this device's".into())),
             None => {
@@ -250,7 +256,7 @@ impl Kept {
     /// What an earlier server left is not what the medium holds.
     pub fn distrust(&mut self, why: &str) {
         self.cold.get_or_insert_with(|| why.into());
-        self.head.bytes_mut().fill(0);
+        self.head.bytes_mut()[MAGIC.len()..].fill(0);
         self.shards.iter_mut().flatten().for_each(KeptShard::clear);
     }
 

@@ -2,17 +2,22 @@
 //! through a link, locked while it is mapped; one of another user, or that others may write, is not
 //! looked into.
 //!
+//! It is known by its first bytes, which are there from before it grows and for as long as it lives.
+//!
 //! Invariants: all of it is taken from the file system before it is touched, so that memory which runs
 //! out is an error here and no signal later; the [`Part`]s handed out do not overlap, and the mapping
 //! outlives them.
 
 use std::fs::File;
-use std::io;
+use std::io::{self, Read};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 use std::sync::Arc;
+
+/// What kept memory begins with.
+pub const MAGIC: &[u8; 8] = b"WEIRKEPT";
 
 /// A file that nobody else has open, not mapped yet.
 pub struct KeptFile {
@@ -65,6 +70,20 @@ impl KeptFile {
         Ok(Self { file, path: path.to_owned() })
     }
 
+    /// `Err` if it holds something, and not kept memory: it is somebody's, whatever its name.
+    pub fn is_kept_memory(&self) -> Result<(), String> {
+        let mut begin = Vec::new();
+        let head = (&self.file).take(MAGIC.len() as u64).read_to_end(&mut begin);
+        head.map_err(|error| failed(&self.path, "read", &error))?;
+        if begin.is_empty() || begin == MAGIC {
+            return Ok(());
+        }
+        Err(format!(
+            "{} holds something else than kept memory, and is left as it is: name another place",
+            self.path.display()
+        ))
+    }
+
     /// Its length.
     pub fn bytes(&self) -> io::Result<u64> {
         Ok(self.file.metadata()?.len())
@@ -75,13 +94,14 @@ impl KeptFile {
         self.file.read_exact_at(into, at)
     }
 
-    /// Maps `bytes` bytes; with `empty` they are zeroes, whatever was there.
+    /// Maps `bytes` bytes; with `empty` they are zeroes behind the mark, whatever was there.
     ///
     /// # Errors
     /// There is not so much room.
     pub fn map(self, bytes: u64, empty: bool) -> Result<Arc<Region>, String> {
         if empty {
-            self.file.set_len(0).map_err(|error| failed(&self.path, "emptied", &error))?;
+            let emptied = self.file.set_len(0).and_then(|()| self.file.write_all_at(MAGIC, 0));
+            emptied.map_err(|error| failed(&self.path, "emptied", &error))?;
         }
         // SAFETY: no memory is involved.
         let code = unsafe { libc::posix_fallocate(self.file.as_raw_fd(), 0, bytes as libc::off_t) };

@@ -185,6 +185,24 @@ impl AnyCore {
         }
     }
 
+    /// What the medium failed to do, in words for who owns it.
+    pub fn say_failures(&self) -> String {
+        let counters = match self {
+            Self::Block(ftl) => ftl.status().counters,
+            Self::Raw(raw) => raw.counter_list(),
+        };
+        const OF_FAILURES: [&str; 4] =
+            ["programs_failed", "erases_failed", "units_gone", "medium_failures"];
+        let failed = counters.into_iter().filter(|(name, n)| OF_FAILURES.contains(name) && *n > 0);
+        let failed: Vec<String> = failed.map(|(name, n)| format!("{name} {n}")).collect();
+        match failed.is_empty() {
+            true => {
+                "the medium has not answered; at level debug the log tells all of its state".into()
+            }
+            false => format!("the medium failed ({})", failed.join(", ")),
+        }
+    }
+
     /// The FTL, unless these are raw units.
     pub fn ftl(&self) -> Option<&Ftl> {
         match self {

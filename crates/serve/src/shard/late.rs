@@ -116,13 +116,14 @@ impl Shard {
             let waits_for = self.engine.core.waits_for(late.index);
             format!("; the oldest, a {} at block {}, waits for {waits_for}", late.what, late.lba)
         });
+        tracing::debug!(shard = self.me, "{}", self.engine.core.explain());
         tracing::error!(
             shard = self.me,
             "the stop is given up after {} s: {requests} requests have no answer{}; {}. What was \
              acknowledged is safe as after a crash; the next start recovers",
             self.late.bounds.stop_ns / SECOND,
             first.unwrap_or_default(),
-            self.engine.core.explain(),
+            self.engine.core.say_failures(),
         );
         self.life = Life::Stopped { durable: false };
         true

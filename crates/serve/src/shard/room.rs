@@ -60,8 +60,9 @@ impl Shard {
     pub(super) fn log_unclean_stop(&self) {
         let why = match self.room.lacks {
             true => NO_ROOM.into(),
-            false => self.engine.core.explain(),
+            false => self.engine.core.say_failures(),
         };
+        tracing::debug!(shard = self.me, "{}", self.engine.core.explain());
         tracing::error!(
             shard = self.me,
             "{}: not everything could be made durable: {why}. What was acknowledged is safe as after a \

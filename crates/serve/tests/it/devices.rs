@@ -87,7 +87,8 @@ fn a_second_open_is_refused_and_names_who_has_it() {
     std::fs::remove_file(folder.socket()).unwrap();
     std::fs::remove_file(server.ready().control.as_ref().unwrap()).unwrap();
     let error = refusal(&folder, FOLDER);
-    assert!(error.contains(&format!("in use by process {}", std::process::id())), "{error}");
+    let by = format!("this very process ({}) has it open", std::process::id());
+    assert!(error.contains(&by), "{error}");
     server.shut_down().unwrap();
 }
 

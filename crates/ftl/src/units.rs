@@ -300,6 +300,12 @@ impl Ftl {
         state.running -= 1;
         state.erases_running -= 1;
         self.ended(unit, Kind::Erase);
+        if self.bands[block].state != BandState::Erasing {
+            // The unit was lost while it erased. What its last answers say helps nobody.
+            assert!(self.units[unit as usize].gone, "an erase of a band that is not being erased");
+            self.counters.erases += u64::from(result.is_ok());
+            return self.dispatch(unit);
+        }
         match result {
             Ok(()) => {
                 self.bands[block].unproven = false;

@@ -383,7 +383,8 @@ impl Nand {
         self.cells.fail_erase(block);
     }
 
-    /// The unit stops answering now; what it is doing ends with `UnitGone`.
+    /// The unit stops answering now. What it is doing ends with `UnitGone`, or as if nothing were: of a
+    /// device that goes, some answers are on their way already, and come in between.
     ///
     /// # Panics
     /// If the medium has no such unit.
@@ -603,7 +604,8 @@ impl Nand {
     /// The next command that the dies end by now.
     fn step(&mut self) -> Option<Judged> {
         let (at, mut judged) = self.dies.step(self.now)?;
-        if self.units[judged.unit as usize].gone_at <= at {
+        let answers_still = judged.command.tag().0.is_multiple_of(2);
+        if self.units[judged.unit as usize].gone_at <= at && !answers_still {
             judged.verdict = match judged.verdict {
                 Verdict::Read(_) => Verdict::Read(Err(MediumError::UnitGone)),
                 Verdict::Change(_) => Verdict::Change(Err(MediumError::UnitGone)),

@@ -1,11 +1,14 @@
 //! Raw units: power cuts after every step, failing flash, and the figures of SDF.
 
 use crate::{THREADS, passed, seeds};
-use flash::{BlockId, Hint, Instant, MILLISECOND, Pairing, RequestError, SlotId};
+use flash::{
+    BlockId, Hint, Instant, MILLISECOND, Operation, Pairing, Random, RequestError, SlotId,
+};
 use ftl::raw::format::LaneRecord;
 use ftl::raw::ids::{Id, Ids, Step as IdStep};
 use ftl::raw::{EraseTime, Lanes, RawFormat, RawSettings, RawUnits, WriteUnit};
 use ftl::{FormatOptions, Settings};
+use lab::Failure;
 use lab::Sim;
 use lab::crash::CrashReport;
 use lab::device::{Manner, nand_of};
@@ -79,6 +82,106 @@ fn raw_units_lose_nothing_to_bad_blocks_and_failing_programs_and_erases() {
     });
     println!("for example {:?}", counts[0]);
     assert!(counts.iter().any(|counts| counts.failed > 0), "no write failed");
+}
+
+/// In the middle of random work a unit stops answering, once or again after a mount: what its lane is
+/// asked ends with an error, every other lane goes on, and nothing is left without an answer.
+#[test]
+fn a_unit_of_raw_units_that_goes_takes_its_lane_with_it_and_no_other() {
+    let test = "a_unit_of_raw_units_that_goes_takes_its_lane_with_it_and_no_other";
+    let run = |seed| {
+        let mut options = RawCrashOptions::of_seed(seed, Manner::Nand(Pairing::None));
+        options.device.units = 4;
+        (options.settings.write, options.depth) = (WriteUnit::Block, 16);
+        let medium = options.device.build(Faults::default()).map_err(Failure)?;
+        let format = RawFormat {
+            gang: options.gang,
+            spare: options.spare,
+            uuid: u128::from(seed) + 1,
+            label: Vec::new(),
+        };
+        let settings = options.settings.clone();
+        let mut sim = Sim::format_raw(medium, format, settings.clone(), Instant(0))?;
+        sim.run_until_ready()?;
+        let random = &mut Random::new(seed);
+        let gone = random.below(4) as u32;
+        rounds_of_raw_blocks(&mut sim, random, gone, None)?;
+        let failed = rounds_of_raw_blocks(&mut sim, random, gone, Some(gone))?;
+        let (now, mut medium) = (sim.now(), sim.into_medium());
+        medium.power_cut(&mut |_| 0);
+        let mut sim = Sim::mount_raw(medium, options.gang, settings, now)?;
+        sim.run_until_ready()?;
+        rounds_of_raw_blocks(&mut sim, random, gone, Some(gone))?;
+        Ok(failed)
+    };
+    let failed = passed(test, for_each_seed(seeds(0..200), THREADS, run));
+    let in_flight = failed.iter().filter(|&&failed| failed > 20).count();
+    println!("{in_flight} of {} lost a unit at work", failed.len());
+    assert!(std::env::var("LAB_SEED").is_ok() || in_flight > 50, "{in_flight} at work");
+}
+
+/// Writes and erases raw blocks of all lanes at random, up to three at once on each raw block; part of
+/// the way `kill` stops answering. Returns how many ended with an error, all of them on `gone`'s lane.
+fn rounds_of_raw_blocks(
+    sim: &mut Sim<RawUnits>,
+    random: &mut Random,
+    gone: u32,
+    kill: Option<u32>,
+) -> Result<u32, Failure> {
+    let lanes = sim.ftl().lanes();
+    let raw_blocks = lanes.lanes * lanes.raw_blocks;
+    let mut written: Vec<bool> = vec![false; raw_blocks as usize];
+    for (lba, _) in sim.ftl().written() {
+        written[(lba.0 / lanes.slots) as usize] = true;
+    }
+    let stamps: Vec<u64> = (1..=u64::from(lanes.slots)).collect();
+    let (mut failed, mut busy) = (0, vec![false; raw_blocks as usize]);
+    for round in 0..400 {
+        if round == 200
+            && let Some(unit) = kill
+        {
+            sim.kill_unit(unit);
+        }
+        let raw = random.below(u64::from(raw_blocks)) as u32;
+        let (at, lba) = (raw as usize, raw * lanes.slots);
+        if !busy[at] && sim.in_flight() < 16 {
+            busy[at] = true;
+            let is_written = written[at];
+            written[at] = !is_written;
+            if is_written {
+                sim.trim(u64::from(raw), lba, lanes.slots, random.chance(0.5));
+            } else {
+                sim.write(u64::from(raw), lba, &stamps, (false, false), Hint::default());
+            }
+            sim.read(u64::MAX, lba, lanes.slots);
+        }
+        for _ in 0..random.below(4) {
+            sim.step(Instant(u64::MAX))?;
+        }
+        if round == 399 {
+            sim.run_until_answered()?;
+        }
+        while let Some(finished) = sim.take_finished() {
+            let raw = finished.request.lba.0 / lanes.slots;
+            let of_gone = raw / lanes.raw_blocks == lanes.lane_of(gone);
+            let is_read = matches!(finished.request.operation, Operation::Read { .. });
+            if finished.token != u64::MAX {
+                busy[raw as usize] = false;
+            }
+            match finished.result {
+                Err(RequestError::NotWritten) if is_read => {}
+                Err(_) if of_gone && kill.is_some() => failed += 1,
+                Err(error) => {
+                    let request = finished.request;
+                    return Err(Failure(format!("{request:?} ended with {error:?}")));
+                }
+                Ok(()) => {}
+            }
+            sim.release(finished);
+        }
+    }
+    sim.verify()?;
+    Ok(failed)
 }
 
 /// SDF: 44 channels of two dies, with as many blocks as the test needs.

@@ -182,12 +182,23 @@ fn a_gone_unit_answers_every_command_with_unit_gone_and_others_live_on() {
 }
 
 #[test]
-fn a_unit_dies_at_its_hour_and_takes_what_it_was_doing_with_it() {
+fn a_unit_dies_at_its_hour_and_takes_what_it_was_doing_with_it_or_answers_still() {
     let faults = Faults { dead_unit: Some((0, Instant(1_000_000))), ..Faults::default() };
     let mut bench = Bench::new("slc", ONE_DIE, faults);
     bench.fill(0, 1);
     assert!(bench.now < Instant(1_000_000), "a program takes 0.45 ms");
-    assert_eq!(bench.erase(1), Err(MediumError::UnitGone), "an erase takes 2 ms");
+    for block in 1..3 {
+        bench.give_erase(block).expect("an erase is legal anywhere");
+    }
+    let ends: Vec<_> = std::iter::from_fn(|| bench.next())
+        .map(|outcome| match outcome {
+            Outcome::Erase { result, .. } => result,
+            other => panic!("not the end of an erase: {other:?}"),
+        })
+        .collect();
+    let still = ends.iter().filter(|end| end.is_ok()).count();
+    assert_eq!((ends.len(), still), (2, 1), "an erase takes 2 ms: {ends:?}");
+    assert_eq!(bench.erase(3), Err(MediumError::UnitGone), "what it is asked later");
     assert_eq!(bench.nand.health().units_gone, [0]);
 }
 

@@ -574,6 +574,11 @@ impl Ftl {
         }
     }
 
+    fn moves_are_done(&self) -> bool {
+        let tier_rests = self.tier.as_ref().is_none_or(Tier::rests);
+        self.moves.is_empty() && self.reclaim.victims.is_empty() && tier_rests
+    }
+
     fn stop_if_done(&mut self) {
         if self.phase == Phase::Failed {
             self.stop_failed();
@@ -581,13 +586,19 @@ impl Ftl {
         if self.phase != Phase::Stopping {
             return;
         }
-        let host_done = self.host.requests.in_use() == 0;
         if !self.may_destage() {
             self.rest_destage();
         }
-        let moves_done = self.moves.is_empty()
-            && self.reclaim.victims.is_empty()
-            && self.tier.as_ref().is_none_or(Tier::rests);
+        let host_done = self.host.requests.in_use() == 0;
+        let at_rest = host_done && self.moves_are_done();
+        if at_rest && self.counters.clean_checkpoint_at.is_none() && self.checkpoint.is_idle() {
+            self.counters.clean_checkpoint_at = Some(self.counters.checkpoints);
+            self.checkpoint.want_clean();
+            self.checkpoint_pump();
+            self.flush_pump();
+        }
+        // Looked at after the checkpoint was asked for: if it cannot begin, nothing comes to look again.
+        let moves_done = self.moves_are_done();
         let stuck =
             self.stands_still() && (self.checkpoint.is_wanted() || host_done && !moves_done);
         if stuck || host_done && self.has_no_space() {
@@ -597,16 +608,7 @@ impl Ftl {
             self.outputs.push_back(Output::Stopped(false));
             return;
         }
-        if !host_done || !moves_done {
-            return;
-        }
-        if self.counters.clean_checkpoint_at.is_none() {
-            if self.checkpoint.is_idle() {
-                self.counters.clean_checkpoint_at = Some(self.counters.checkpoints);
-                self.checkpoint.want_clean();
-                self.checkpoint_pump();
-                self.flush_pump();
-            }
+        if !host_done || !moves_done || self.counters.clean_checkpoint_at.is_none() {
             return;
         }
         let written = self.counters.clean_checkpoint_at < Some(self.counters.checkpoints);

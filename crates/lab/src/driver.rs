@@ -681,17 +681,24 @@ impl<C: Core> Sim<C> {
         self.detached
     }
 
-    /// Shuts down and gives the medium back. `Err` if something was left undone.
-    pub fn shutdown(mut self) -> Result<SimMedium, Failure> {
+    /// Shuts down; true if everything is durable.
+    pub fn stop(&mut self) -> Result<bool, Failure> {
         self.begin_shutdown();
-        while !matches!(self.state, State::Stopped(_)) {
+        loop {
+            if let State::Stopped(durable) = self.state {
+                return Ok(durable);
+            }
             if self.step(Instant(u64::MAX))? == Step::Idle {
                 return Err(Failure("the shutdown neither goes on nor ends".into()));
             }
         }
-        match (&self.state, self.in_flight) {
-            (State::Stopped(true), 0) => Ok(self.medium),
-            (State::Stopped(false), _) => Err(Failure("the shutdown left data volatile".into())),
+    }
+
+    /// Shuts down and gives the medium back. `Err` if something was left undone.
+    pub fn shutdown(mut self) -> Result<SimMedium, Failure> {
+        match (self.stop()?, self.in_flight) {
+            (true, 0) => Ok(self.medium),
+            (false, _) => Err(Failure("the shutdown left data volatile".into())),
             (_, left) => Err(Failure(format!("the shutdown left {left} requests unanswered"))),
         }
     }

@@ -283,6 +283,8 @@ impl Mail<'_> {
         self.report.bands_bad = self.sim.ftl().counter("bands_bad");
         self.report.warnings[0] = self.sim.ftl().status().warnings;
         self.report.took_ns = self.sim.now() - began;
+        // Whatever is left of the device, it can be stopped.
+        self.sim.stop()?;
         Ok(self.report)
     }
 

@@ -316,13 +316,7 @@ impl Soak<'_> {
 
     fn remount(&mut self, host: &mut Host) -> Result<(), Failure> {
         host.drain()?;
-        host.sim.begin_shutdown();
-        while !matches!(host.sim.state(), State::Stopped(_)) {
-            if host.sim.step(Instant(u64::MAX))? == Step::Idle {
-                return Err(Failure("the shutdown neither goes on nor ends".into()));
-            }
-        }
-        if *host.sim.state() != State::Stopped(true) {
+        if !host.sim.stop()? {
             if host.is_worn_out() || self.options.may_give_up {
                 // No room is left for a last checkpoint.
                 return self.cut(host);

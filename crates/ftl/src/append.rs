@@ -25,6 +25,10 @@ const APPENDS_WAITING_MAX: u32 = 4;
 /// who reads it meanwhile waits less.
 const APPENDS_WAITING_MAX_SLO: u32 = 2;
 
+/// The same where the unit follows from the address: there is no other to go to, and who waits for a place
+/// there holds up all behind.
+const APPENDS_WAITING_MAX_HOME: u32 = 64;
+
 /// Who is told when a slot is programmed.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) enum Owner {
@@ -304,8 +308,8 @@ impl Ftl {
             return Room::None;
         }
         // A queue moves on by itself; its end counts as a change of room.
-        let appends_max = self.appends_max_of(self.points[point].purpose);
-        if state.appends_waiting() >= appends_max { Room::Later } else { Room::Here }
+        let full = state.appends_waiting() >= APPENDS_WAITING_MAX_HOME;
+        if full { Room::Later } else { Room::Here }
     }
 
     /// Changes whenever a unit may have got room for a page; `None` while room is given out by

@@ -7,7 +7,7 @@
 //! be suspended, that pauses after the suspend time, and goes on with what was left of it once no
 //! overtaking read remains. A read never overtakes the program of its own page or the erase of its
 //! own block. A register for each direction is assumed: a read is not held up by the data of a
-//! program that waits in the die.
+//! program that waits in the die. Where dies share more than a bus, see [`crate::chips`].
 //!
 //! Invariants:
 //! - events are handled in order of time, then of creation; so the bus serves whoever is ready
@@ -22,7 +22,7 @@ use std::collections::BinaryHeap;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Dies {
-    manners: Manners,
+    pub(crate) manners: Manners,
     dies: Vec<Die>,
     /// `queue_depth` places a die, of which the first `Die::len` are taken, in order.
     jobs: Vec<Job>,
@@ -32,6 +32,8 @@ pub(crate) struct Dies {
     events: BinaryHeap<Reverse<u128>>,
     event_last: u64,
     suspensions: u64,
+    /// Commands taken.
+    taken: u64,
 }
 
 /// What all dies can do.
@@ -45,6 +47,10 @@ pub(crate) struct Manners {
     pub slots_per_block: u32,
     /// The last so many units have a bus of their own each, behind the channels.
     pub fast_units: u32,
+    /// Units of which only one works at a time; 1 if each is by itself.
+    pub chip_units: u32,
+    /// A command is given when the bus is idle, not before.
+    pub commands_wait: bool,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -64,8 +70,10 @@ pub(crate) struct Job {
     pub array_ns: u64,
     /// Time on the bus.
     pub bus_ns: u64,
-    stage: Stage,
-    overtakes: bool,
+    pub(crate) stage: Stage,
+    pub(crate) overtakes: bool,
+    /// Its place among all that were taken.
+    pub(crate) arrived: u64,
     /// The event that ends this stage.
     event: u64,
     /// When the array is done with it.
@@ -73,7 +81,7 @@ pub(crate) struct Job {
 }
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Stage {
+pub(crate) enum Stage {
     Waiting,
     /// A program's data comes in, or waits for the bus.
     In,
@@ -90,7 +98,16 @@ enum Stage {
 impl Job {
     pub fn new(judged: Judged, array_ns: u64, bus_ns: u64) -> Self {
         let stage = Stage::Waiting;
-        Self { judged, array_ns, bus_ns, stage, overtakes: false, event: 0, array_ends_at: 0 }
+        Self {
+            judged,
+            array_ns,
+            bus_ns,
+            stage,
+            overtakes: false,
+            arrived: 0,
+            event: 0,
+            array_ends_at: 0,
+        }
     }
 }
 
@@ -106,6 +123,7 @@ impl Dies {
             events: BinaryHeap::with_capacity(2 * places),
             event_last: 0,
             suspensions: 0,
+            taken: 0,
         }
     }
 
@@ -118,6 +136,8 @@ impl Dies {
         let base = self.base(unit);
         let len = self.dies[unit].len;
         assert!(len < self.manners.queue_depth as usize, "the queue depth was checked");
+        self.taken += 1;
+        job.arrived = self.taken;
         job.overtakes = self.may_overtake(&job, &self.jobs[base..base + len]);
         let die = &mut self.dies[unit];
         if len == 0 {
@@ -169,8 +189,7 @@ impl Dies {
 
     /// The commands of a die.
     pub fn jobs(&self, unit: u32) -> impl Iterator<Item = &Judged> {
-        let base = self.base(unit as usize);
-        self.jobs[base..base + self.dies[unit as usize].len].iter().map(|job| &job.judged)
+        self.jobs_of(unit as usize).iter().map(|job| &job.judged)
     }
 
     /// How long a die had a command, up to `now`.
@@ -185,9 +204,12 @@ impl Dies {
         self.suspensions
     }
 
-    /// An urgent read overtakes unless it needs what is ahead of it.
+    /// An urgent read overtakes unless it needs what is ahead of it; where chips are shared every read does.
     fn may_overtake(&self, job: &Job, ahead: &[Job]) -> bool {
-        let Command::Read { slot, urgent: true, .. } = job.judged.command else { return false };
+        let Command::Read { slot, urgent, .. } = job.judged.command else { return false };
+        if !urgent && self.is_alone(job.judged.unit as usize) {
+            return false;
+        }
         !ahead.iter().any(|other| match other.judged.command {
             Command::Program { slot: first, count, .. } => slot.0.wrapping_sub(first.0) < count,
             Command::Erase { block, .. } => slot.0 / self.manners.slots_per_block == block.0,
@@ -215,9 +237,9 @@ impl Dies {
             }
             Stage::Array if is_read => self.use_bus(unit, index, Stage::Out, at),
             Stage::Array | Stage::Out => ended = Some(self.remove(unit, index, at)),
-            Stage::Waiting | Stage::Loaded | Stage::Suspended => {
-                unreachable!("a command that waits has no event")
-            }
+            // The bus is idle, for which it waited.
+            Stage::Waiting => job.event = 0,
+            Stage::Loaded | Stage::Suspended => unreachable!("what is in the die has no event"),
         }
         self.start(unit, at);
         ended
@@ -225,6 +247,10 @@ impl Dies {
 
     /// Starts everything that may start now on this die.
     fn start(&mut self, unit: usize, now: u64) {
+        if !self.is_alone(unit) {
+            self.start_chip(unit, now);
+            return;
+        }
         let base = self.base(unit);
         let len = self.dies[unit].len;
         let jobs = &self.jobs[base..base + len];
@@ -290,7 +316,15 @@ impl Dies {
             }
             return;
         }
-        let Some(running) = jobs.iter_mut().find(|job| job.stage == Stage::Array) else { return };
+        if let Some(running) = jobs.iter().position(|job| job.stage == Stage::Array) {
+            self.suspend(unit, running, now);
+        }
+    }
+
+    /// Makes what is in the array yield, if it can and that is sooner than its end.
+    pub(crate) fn suspend(&mut self, unit: usize, index: usize, now: u64) {
+        let base = self.base(unit);
+        let running = &mut self.jobs[base + index];
         let pause_ns = match running.judged.command {
             Command::Program { .. } => self.manners.suspend_program_ns,
             Command::Erase { .. } => self.manners.suspend_erase_ns,
@@ -305,7 +339,7 @@ impl Dies {
         running.event = schedule(&mut self.events, &mut self.event_last, yields_at, unit);
     }
 
-    fn use_array(&mut self, unit: usize, index: usize, now: u64) {
+    pub(crate) fn use_array(&mut self, unit: usize, index: usize, now: u64) {
         let base = self.base(unit);
         let job = &mut self.jobs[base + index];
         job.stage = Stage::Array;
@@ -314,19 +348,51 @@ impl Dies {
     }
 
     /// Reserves the bus from now or from when it is free.
-    fn use_bus(&mut self, unit: usize, index: usize, stage: Stage, now: u64) {
+    pub(crate) fn use_bus(&mut self, unit: usize, index: usize, stage: Stage, now: u64) {
         let base = self.base(unit);
-        let fast_units = self.manners.fast_units as usize;
-        let channels = self.bus_free_at.len() - fast_units;
-        let channel = match unit.checked_sub(self.dies.len() - fast_units) {
-            None => unit % channels,
-            Some(fast) => channels + fast,
-        };
+        let channel = self.channel_of(unit);
         let job = &mut self.jobs[base + index];
         let ends_at = self.bus_free_at[channel].max(now) + job.bus_ns;
         self.bus_free_at[channel] = ends_at;
         job.stage = stage;
         job.event = schedule(&mut self.events, &mut self.event_last, ends_at, unit);
+    }
+
+    /// Looks at a command that waits again then.
+    pub(crate) fn wake_at(&mut self, unit: usize, index: usize, at: u64) {
+        let base = self.base(unit);
+        let event = schedule(&mut self.events, &mut self.event_last, at, unit);
+        self.jobs[base + index].event = event;
+    }
+
+    /// When the bus of a unit is idle.
+    pub(crate) fn bus_free_at(&self, unit: usize) -> u64 {
+        self.bus_free_at[self.channel_of(unit)]
+    }
+
+    fn channel_of(&self, unit: usize) -> usize {
+        let channels = self.bus_free_at.len() - self.manners.fast_units as usize;
+        match unit.checked_sub(self.capacity_units()) {
+            None => unit % channels,
+            Some(fast) => channels + fast,
+        }
+    }
+
+    /// A unit shares no more than a bus with others.
+    fn is_alone(&self, unit: usize) -> bool {
+        let shares = self.manners.chip_units > 1 || self.manners.commands_wait;
+        !shares || unit >= self.capacity_units()
+    }
+
+    /// Units that are not fast ones.
+    pub(crate) fn capacity_units(&self) -> usize {
+        self.dies.len() - self.manners.fast_units as usize
+    }
+
+    /// What a unit has taken and not ended, in order.
+    pub(crate) fn jobs_of(&self, unit: usize) -> &[Job] {
+        let base = self.base(unit);
+        &self.jobs[base..base + self.dies[unit].len]
     }
 
     fn remove(&mut self, unit: usize, index: usize, now: u64) -> Judged {

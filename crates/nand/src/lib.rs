@@ -36,6 +36,7 @@
 #![forbid(unsafe_code)]
 
 mod cells;
+mod chips;
 mod config;
 mod dies;
 mod illegal;

@@ -187,6 +187,14 @@ impl Nand {
         geometry.fast = fast;
         geometry.validate()?;
         faults.validate(geometry.units)?;
+        let (dies, together) = (layout.dies_per_channel, profile.chip_units);
+        if !dies.is_multiple_of(together) {
+            return Err(format!(
+                "dies_per_channel = {dies}: must be a multiple of chip_units = {together}, for \
+                 example {}",
+                dies.next_multiple_of(together)
+            ));
+        }
         let mut units =
             vec![Unit { taken: 0, gone_at: Instant(u64::MAX) }; geometry.units as usize];
         if let Some((unit, at)) = faults.dead_unit {
@@ -200,6 +208,8 @@ impl Nand {
             suspend_program_ns: profile.suspend_program_ns,
             slots_per_block: geometry.slots_per_block(),
             fast_units: fast.units,
+            chip_units: profile.chip_units,
+            commands_wait: profile.commands_wait,
         };
         let places = units.len() * geometry.queue_depth as usize;
         Ok(Self {

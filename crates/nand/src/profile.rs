@@ -55,6 +55,13 @@ pub struct Profile {
     /// Most blocks that may be partly programmed at a time, as on a zoned device; 0 for no such limit.
     #[serde(skip_serializing_if = "is_zero")]
     pub open_blocks_max: u32,
+    /// Units of which only one works at a time, as the dies of a package with one set of control lines; with
+    /// `planes = 1` also the planes of a die. 1: each is by itself.
+    #[serde(skip_serializing_if = "is_one")]
+    pub chip_units: u32,
+    /// A command is given only while no data is on its channel's bus, or waits for it.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub commands_wait: bool,
     /// Program/erase cycles a block is specified for.
     pub endurance: u32,
     /// Most blocks that the maker lets be bad, as a fraction.
@@ -152,6 +159,8 @@ impl Profile {
             partial_read: keys.flag("partial_read")?,
             queue_depth: keys.integer_or("queue_depth", 1, 8, 2)?,
             open_blocks_max: keys.integer_or("open_blocks_max", 0, 1 << 20, 0)?,
+            chip_units: keys.integer_or("chip_units", 1, 64, 1)?,
+            commands_wait: keys.flag_or_false("commands_wait")?,
             endurance: keys.integer("endurance", 1, 1 << 30, "3000")?,
             factory_bad_max: keys.number("factory_bad_max", 0.0, 0.5, "0.0195")?,
             ecc_bits_per_kib: keys.integer("ecc_bits_per_kib", 0, 4096, "72")?,
@@ -212,7 +221,10 @@ impl Profile {
         } else {
             self.mean_ns(|page| array_ns(page) + bus_ns)
         };
-        channels_rate(layout, unit_bytes, bus_ns, die_ns)
+        // What leaves goes before new commands, so the chips of a channel come to read in step.
+        let chips = f64::from(layout.dies_per_channel / self.chip_units);
+        let held_ns = if self.commands_wait { bus_ns * (chips - 1.0) } else { 0.0 };
+        self.channels_rate(layout, unit_bytes, bus_ns, die_ns + held_ns)
     }
 
     /// Bytes per second of programs that `layout` cannot exceed.
@@ -225,14 +237,14 @@ impl Profile {
         } else {
             self.mean_ns(|page| array_ns(page) + bus_ns)
         };
-        channels_rate(layout, unit_bytes, bus_ns, die_ns)
+        self.channels_rate(layout, unit_bytes, bus_ns, die_ns)
     }
 
     /// Bytes per second of erases: every die erases on its own.
     pub fn raw_erase_bandwidth(&self, layout: &Layout) -> f64 {
         let block_bytes = self.program_unit_bytes() as f64 * f64::from(self.pages_per_block);
         let erase_ns = (self.command_ns + self.erase_ns) as f64;
-        channels_rate(layout, block_bytes, 0.0, erase_ns)
+        self.channels_rate(layout, block_bytes, 0.0, erase_ns)
     }
 
     /// Bytes that `layout` still offers when as many blocks are bad as the maker allows.
@@ -260,6 +272,12 @@ impl Profile {
             open_blocks_max: self.open_blocks_max,
             fast: FastTier::NONE,
         }
+    }
+
+    /// Bytes per second of all channels, when each is held up by its bus or by its chips.
+    fn channels_rate(&self, layout: &Layout, bytes: f64, bus_ns: f64, die_ns: f64) -> f64 {
+        let chips_ns = die_ns / f64::from(layout.dies_per_channel / self.chip_units);
+        f64::from(layout.channels) * bytes * 1e9 / bus_ns.max(chips_ns)
     }
 
     pub(crate) fn page_read_ns(&self, page: u32) -> u64 {
@@ -358,6 +376,11 @@ impl Profile {
             let example = (self.bits_per_cell * 128).to_string();
             return wrong("pages_per_block", &self.pages_per_block, reason, &example);
         }
+        if (self.chip_units > 1 || self.commands_wait) && (self.cache_read || self.cache_program) {
+            let reason = "cache_read and cache_program overlap commands, which chip_units above 1 \
+                          and commands_wait forbid";
+            return wrong("cache_read", &self.cache_read, reason.into(), "false");
+        }
         for (key, times) in [("read_ns", &self.read_ns), ("program_ns", &self.program_ns)] {
             if times.len() as u32 > self.bits_per_cell {
                 let reason = format!("more entries than the {} levels", self.bits_per_cell);
@@ -372,10 +395,8 @@ fn is_zero(number: &u32) -> bool {
     *number == 0
 }
 
-/// Bytes per second of all channels, when each is held up by its bus or by its dies.
-fn channels_rate(layout: &Layout, bytes: f64, bus_ns: f64, die_ns: f64) -> f64 {
-    let dies_ns = die_ns / f64::from(layout.dies_per_channel);
-    f64::from(layout.channels) * bytes * 1e9 / bus_ns.max(dies_ns)
+fn is_one(number: &u32) -> bool {
+    *number == 1
 }
 
 const EXAMPLE: &str = "page_bytes = 16384";

@@ -17,6 +17,7 @@ const BUILTIN: &[(&str, &str)] = &[
     ("autostream-loads", include_str!("../../../../experiments/autostream-loads.toml")),
     ("autostream-traces", include_str!("../../../../experiments/autostream-traces.toml")),
     ("wsr-table", include_str!("../../../../experiments/wsr-table.toml")),
+    ("mqsim", include_str!("../../../../experiments/mqsim.toml")),
     ("hot-cold-theory", include_str!("../../../../experiments/hot-cold-theory.toml")),
     ("profiles", include_str!("../../../../experiments/profiles.toml")),
 ];

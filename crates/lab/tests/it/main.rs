@@ -9,6 +9,7 @@ mod figures;
 mod mail;
 mod map;
 mod model;
+mod mqsim;
 #[cfg(feature = "mutants")]
 mod mutants;
 mod policies;

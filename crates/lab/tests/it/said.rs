@@ -53,6 +53,14 @@ const SAID: &[(&str, Value)] = &[
     // SDF, Figures 13 and 14: 1.59 over 1.20 GB/s, and about 1 GB/s.
     ("sdf-scans-over-gen3", Value::Number(1.325)),
     ("sdf-slices-writes", Value::Number(1.0)),
+    // MQSim's own runs on its default device: ms, 1/s.
+    ("mqsim-read-one", Value::Number(0.10244)),
+    ("mqsim-write-one", Value::Number(0.7775)),
+    ("mqsim-reads", Value::Number(183_747.0)),
+    ("mqsim-writes", Value::Number(41_053.0)),
+    ("mqsim-mixed", Value::Number(77_741.0)),
+    ("mqsim-mixed-read-p99", Value::Number(0.899)),
+    ("mqsim-mixed-write-p99", Value::Number(6.4)),
     // TSSD, Figures 6 and 7: ms, %, and "1.5 times", "70 % more".
     ("tssd-read-mean", Value::Range(0.13, 0.17)),
     ("tssd-read-p999", Value::Number(3.0)),
@@ -91,7 +99,7 @@ const SAID: &[(&str, Value)] = &[
 
 #[test]
 fn experiments_say_what_their_sources_say() {
-    let systems = ["sdf-", "tssd-", "autostream-best", "autostream-containers"];
+    let systems = ["sdf-", "tssd-", "mqsim", "autostream-best", "autostream-containers"];
     let names = builtin_names();
     let of_systems = names.iter().filter(|name| systems.iter().any(|it| name.starts_with(it)));
     let mut unseen: Vec<&str> = SAID.iter().map(|(id, _)| *id).collect();

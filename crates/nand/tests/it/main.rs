@@ -3,6 +3,7 @@
 //! `cargo test -p nand --release -- --ignored --nocapture`.
 
 mod bench;
+mod chips;
 mod fast;
 mod faults;
 mod liveness;

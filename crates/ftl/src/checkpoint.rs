@@ -210,16 +210,7 @@ impl Ftl {
         for point in 0..self.points.len() {
             self.seal(point);
         }
-        self.checkpoint.opens.clear();
-        let mut unit = units.start;
-        while (self.checkpoint.opens.len() as u32) < wanted {
-            if self.clean_usable(unit) > 0
-                && let Some(open) = self.open_band(unit, Purpose::Checkpoint)
-            {
-                self.checkpoint.opens.push(open);
-            }
-            unit = if unit + 1 < units.end { unit + 1 } else { units.start };
-        }
+        self.open_checkpoint(wanted, units);
         self.table_at_checkpoint();
         if let Some(cached) = self.map.cached_mut() {
             cached.sweep(u32::MAX);
@@ -235,6 +226,25 @@ impl Ftl {
         self.counters.slots_since_checkpoint = 0;
         for position in 0..wanted {
             self.append_roots(position);
+        }
+    }
+
+    /// Opens bands on the units that follow those of the last checkpoint. Always the same would fall behind
+    /// with data while they work on checkpoints, keep room where the others have none left, and then do the
+    /// work of all.
+    fn open_checkpoint(&mut self, wanted: u32, units: std::ops::Range<u32>) {
+        let last = self.checkpoint.bands.last().map(|&block| self.geometry.unit_of(block));
+        let after = last.filter(|unit| units.contains(unit)).map_or(units.start, |unit| unit + 1);
+        self.checkpoint.opens.clear();
+        for unit in (after..units.end).chain(units.start..after).cycle() {
+            if self.checkpoint.opens.len() as u32 == wanted {
+                return;
+            }
+            if self.clean_usable(unit) > 0
+                && let Some(open) = self.open_band(unit, Purpose::Checkpoint)
+            {
+                self.checkpoint.opens.push(open);
+            }
         }
     }
 

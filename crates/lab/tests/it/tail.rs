@@ -43,6 +43,39 @@ fn write(sim: &mut Sim, lba: u32) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Checkpoints take their turn among the units. Where the same ones wrote them all, those fell behind with data,
+/// kept room where the others had none left, and then took every write.
+#[test]
+fn a_device_that_is_filled_in_a_hurry_has_room_on_every_unit_alike() {
+    let device = Small {
+        manner: Manner::Nand(Pairing::None),
+        units: 16,
+        blocks_per_unit: 64,
+        pages_per_block: 16,
+        slots_per_page: 1,
+        open_blocks_max: 0,
+    };
+    let medium = device.build(Faults::default()).expect("builds");
+    let options = FormatOptions { logical_blocks: 12_000, uuid: 1, label: Vec::new() };
+    let settings = Settings { checkpoint_slots: 400, ..Settings::default() };
+    let mut sim = Sim::format(medium, options, settings, Instant(0)).expect("formats");
+    sim.run_until_ready().expect("is ready");
+    for first in (0..10_000).step_by(4) {
+        let stamps = [1, 2, 3, 4].map(|more| u64::from(first) + more);
+        sim.write(0, first, &stamps, (false, false), Hint::default());
+        while sim.in_flight() >= 64 {
+            sim.step(Instant(u64::MAX)).expect("goes on");
+            while let Some(finished) = sim.take_finished() {
+                sim.release(finished);
+            }
+        }
+    }
+    let free: Vec<u32> = sim.ftl().status().units.iter().map(|unit| unit.bands_free).collect();
+    let (least, most) = (free.iter().min(), free.iter().max());
+    assert!(sim.ftl().counter("checkpoints") > 10, "{}", sim.ftl().counter("checkpoints"));
+    assert!(most.zip(least).is_some_and(|(most, least)| most - least <= 4), "{free:?}");
+}
+
 #[test]
 fn reads_beside_writes_keep_their_service_level() {
     let device = TailDevice {

@@ -12,9 +12,11 @@ const IN_WORDS: &[&str] = &[
     "intel-spikes-at-44-mb",
     "sdf-eight-slices-over-gen3",
     "sdf-scans-peak-at-16",
+    "sdf-scans-rise-to-16",
     "sdf-still-rising-at-44",
     "sdf-write-8m-flat",
     "sdf-writes-peak-at-16",
+    "sdf-writes-rise-to-16",
     "tssd-album-mean-over-intel",
 ];
 

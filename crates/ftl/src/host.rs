@@ -690,6 +690,9 @@ impl Ftl {
             self.host.groups_undecided -= 1;
             // The last free band is kept while a group is undecided.
             self.room_changes += 1;
+            if let Some(tier) = &mut self.tier {
+                tier.undecided.clear();
+            }
         }
         if matches!(entry.class, Class::Trim { .. }) && entry.committing {
             self.host.trims_running -= 1;

@@ -76,6 +76,8 @@ pub(crate) struct Tier {
     filling: Option<(u32, u32)>,
     /// Host slots that may be placed while the tier is nearly full, in 1/256.
     credit: i64,
+    /// Bands of which nothing is left but parts of atomic writes: not to be read again before one is decided.
+    pub undecided: Vec<BlockId>,
     /// Whether the tier is on its way out.
     pub leaving: Leaving,
 }
@@ -93,6 +95,7 @@ impl Tier {
             chunks_all: own,
             filling: None,
             credit: 0,
+            undecided: Vec::new(),
             leaving: Leaving::No,
         })
     }
@@ -484,9 +487,10 @@ impl Ftl {
     /// stayed once leaves at its second turn. It has half of the tier: with more of it the host's bands
     /// come to their turn sooner, with more that has yet to be overwritten, which the fast units then copy.
     fn fast_victim(&self) -> Option<(BlockId, bool)> {
+        let undecided = self.tier.as_ref().map_or(&[][..], |tier| &tier.undecided);
         let oldest = |kept: bool| {
             let mut full = self.bands.fast_full(kept).iter().copied();
-            full.find(|&block| !self.holds_failed_slots(block))
+            full.find(|block| !self.holds_failed_slots(*block) && !undecided.contains(block))
         };
         let (new, kept) = (oldest(false), oldest(true));
         let slots = self.geometry.slots_per_block();
@@ -603,7 +607,10 @@ impl Ftl {
                 return false;
             }
             // Something stayed: part of an undecided atomic write, or a shutdown.
-            self.tier_mut().victims.remove(index);
+            let undecided = self.host.groups_undecided > 0;
+            let tier = self.tier_mut();
+            tier.victims.remove(index);
+            tier.undecided.extend(undecided.then_some(block));
             self.bands.set_state(block, BandState::Full);
             self.restore_failing(block);
             return true;

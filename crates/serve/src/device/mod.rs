@@ -707,20 +707,13 @@ fn shape(
     let fault_free = Faults { seed: options.faults.seed, ..Faults::default() };
     let geometry = shape.nand(profile, &fault_free, 0, None)?.geometry();
     let wanted = u64::from(logical_blocks) * u64::from(100 + options.op_percent) / 100;
-    let per_row = u64::from(geometry.units) * u64::from(geometry.slots_per_block());
-    let mut blocks = u32::try_from(wanted.div_ceil(per_row)).unwrap_or(u32::MAX).max(4);
-    // What the FTL needs for itself comes on top, so that on a small device it does not eat the
-    // whole OP; it says how much.
-    for _ in 0..64 {
-        shape.blocks_per_plane = blocks;
-        let geometry = Geometry { blocks_per_unit: blocks, ..geometry };
+    let blocks = ftl::blocks_per_unit_for(&geometry, wanted, settings, |geometry| {
         geometry.validate().map_err(DeviceError::Options)?;
-        let health = shape.nand(profile, &options.faults, 0, None)?.health();
-        let offered = ftl::logical_blocks_max(&geometry, &health, settings);
-        if u64::from(offered) >= wanted {
-            return Ok(shape);
-        }
-        blocks = (blocks + blocks / 16).saturating_add(1);
+        shape.blocks_per_plane = geometry.blocks_per_unit;
+        Ok(shape.nand(profile, &options.faults, 0, None)?.health())
+    })?;
+    if blocks.is_some() {
+        return Ok(shape);
     }
     Err(DeviceError::Options(format!(
         "no number of blocks makes {} MiB of logical capacity and the OP: use smaller volumes",

@@ -76,6 +76,25 @@ pub struct TargetCounts {
     pub suspensions: u64,
 }
 
+impl TargetCounts {
+    /// What was done since `before` was taken.
+    pub fn since(&self, before: &Self) -> Self {
+        Self {
+            bytes_written: self.bytes_written - before.bytes_written,
+            bytes_programmed: self.bytes_programmed - before.bytes_programmed,
+            bytes_programmed_fast: self.bytes_programmed_fast - before.bytes_programmed_fast,
+            bytes_relocated: self.bytes_relocated - before.bytes_relocated,
+            erases: self.erases - before.erases,
+            suspensions: self.suspensions - before.suspensions,
+        }
+    }
+
+    /// Bytes programmed for any reason, by bytes written; by one where nothing was written.
+    pub fn waf(&self) -> f64 {
+        self.bytes_programmed as f64 / self.bytes_written.max(1) as f64
+    }
+}
+
 /// How the I/Os of clients have to lie. A target of blocks widens what does not; raw units refuse it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Rules {

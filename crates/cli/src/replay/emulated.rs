@@ -10,8 +10,10 @@ use crate::size::bytes;
 use lab::Sim;
 use lab::device_file::DeviceSpec;
 use lab::medium::SimMedium;
-use lab::replay::precondition::{Precondition, Preconditioned, precondition};
-use lab::replay::run;
+use lab::replay::precondition::{
+    Precondition, Preconditioned, ROUNDS_MAX, precondition, precondition_by_trace,
+};
+use lab::replay::{Fit, run};
 use lab::target::{SimTarget, Target};
 use nand::Faults;
 use serve::device::Kind;
@@ -31,9 +33,9 @@ pub fn replay(plan: &Plan<'_>) -> Result<Outcome, Failure> {
     let fit = plan.fit(target.bytes())?;
     let checked = fit.check_writes(&mut plan.args.reading.open(&plan.args.trace)?, target.rules());
     checked.map_err(|error| format!("{}: {error}", plan.args.trace.display()))?;
-    let preconditioned = prepare(plan, &mut *target)?;
+    let preconditioned = prepare(plan, &mut *target, &fit)?;
     let before = Counters::of(&*target);
-    let mut lanes = plan.lanes(IN_FLIGHT_MAX);
+    let mut lanes = plan.lanes(IN_FLIGHT_MAX, plan.args.pacing.rounds);
     let mut progress = Progress::new("replaying");
     let whole = plan.requests();
     let result = run(&mut *target, &mut lanes, &fit, &mut |done| progress.at(done, whole));
@@ -76,10 +78,15 @@ fn whole_device(plan: &Plan<'_>, spec: &DeviceSpec) -> Result<(Box<dyn Target>, 
             spec.name
         ));
     }
-    if plan.args.precondition == Precondition::Random && spec.kind() == "raw" {
-        return Err(
-            "--precondition random: raw units have no GC and so no steady state: use fill".into()
-        );
+    let to_steady = match plan.args.precondition {
+        Precondition::None | Precondition::Fill => None,
+        Precondition::Random => Some("random"),
+        Precondition::Trace => Some("trace"),
+    };
+    if let Some(how) = to_steady.filter(|_| spec.kind() == "raw") {
+        return Err(format!(
+            "--precondition {how}: raw units have no GC and so no steady state: use fill"
+        ));
     }
     let (wanted, blocks_min) = match &shape.capacity {
         Some(text) => {
@@ -164,14 +171,22 @@ fn span_of_trace(plan: &Plan<'_>) -> Result<u64, Failure> {
     Ok(span)
 }
 
-fn prepare(plan: &Plan<'_>, target: &mut dyn Target) -> Result<Preconditioned, Failure> {
+fn prepare(plan: &Plan<'_>, target: &mut dyn Target, fit: &Fit) -> Result<Preconditioned, Failure> {
     let wanted = plan.args.precondition;
     let mut progress = Progress::new(match wanted {
-        Precondition::Random => "preconditioning, round after round",
-        _ => "preconditioning",
+        Precondition::Random | Precondition::Trace => "preconditioning, round after round",
+        Precondition::None | Precondition::Fill => "preconditioning",
     });
-    let tell = &mut |share: f64| progress.at((share * 1000.0) as u64, 1000);
-    let found = precondition(target, wanted, plan.args.seed, tell);
+    let found = if wanted == Precondition::Trace {
+        let passes = passes_of_round(plan, target.bytes())?;
+        let whole = plan.survey.requests * passes;
+        let tell = &mut |done| progress.at(done, whole);
+        let round = &mut || plan.lanes(IN_FLIGHT_MAX, passes);
+        precondition_by_trace(target, fit, 1..=ROUNDS_MAX, round, tell)
+    } else {
+        let tell = &mut |share: f64| progress.at((share * 1000.0) as u64, 1000);
+        precondition(target, wanted, plan.args.seed, tell)
+    };
     drop(progress);
     let found = found.map_err(|error| error.to_string())?;
     if !found.steady {
@@ -183,6 +198,17 @@ fn prepare(plan: &Plan<'_>, target: &mut dyn Target) -> Result<Preconditioned, F
         );
     }
     Ok(found)
+}
+
+fn passes_of_round(plan: &Plan<'_>, capacity: u64) -> Result<u64, Failure> {
+    let passes = plan.survey.passes_of_round(capacity).filter(|_| plan.args.pacing.writes());
+    passes.ok_or_else(|| {
+        format!(
+            "--precondition trace: nothing of {} is written, so no device comes to a steady state: use \
+             fill",
+            plan.args.trace.display()
+        )
+    })
 }
 
 /// Counters of the FTL and its medium.

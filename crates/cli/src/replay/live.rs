@@ -84,7 +84,7 @@ pub fn replay(plan: &Plan<'_>, name: &str) -> Result<Outcome, Failure> {
         Box::new(Direct::open(Path::new(name), writes, args.buffered, threads)?)
     };
     let fit = plan.fit(target.capacity())?;
-    let mut lanes = plan.lanes(in_flight);
+    let mut lanes = plan.lanes(in_flight, args.pacing.rounds);
     let mut progress = Progress::new("replaying");
     let whole = plan.requests();
     let mut run = Run { fit: &fit, flights: Slab::default(), tally: Tally::new(LATE_NS) };

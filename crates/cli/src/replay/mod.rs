@@ -55,8 +55,8 @@ pub struct Args {
     /// touches, in extents of 1 MiB
     #[arg(long, value_name = "HOW", value_parser = fit_kind, default_value = "refuse")]
     fit: FitKind,
-    /// Before it begins: none; fill writes everything once; random overwrites at random after that
-    /// until the device is in steady state
+    /// Before it begins: none; fill writes everything once; after that random overwrites at random, and
+    /// trace replays the trace itself, until the device is in steady state
     #[arg(long, value_name = "HOW", value_parser = precondition_kind, default_value = "none")]
     precondition: Precondition,
     /// What is drawn is drawn from it
@@ -139,7 +139,8 @@ fn precondition_kind(text: &str) -> Result<Precondition, String> {
         "none" => Ok(Precondition::None),
         "fill" => Ok(Precondition::Fill),
         "random" => Ok(Precondition::Random),
-        _ => Err("must be none, fill or random".into()),
+        "trace" => Ok(Precondition::Trace),
+        _ => Err("must be none, fill, random or trace".into()),
     }
 }
 
@@ -228,11 +229,12 @@ impl Plan<'_> {
         self.survey.requests * self.args.pacing.rounds
     }
 
-    fn lanes(&self, in_flight_default: u32) -> Lanes<'_> {
+    /// What is issued when, so many times over.
+    fn lanes(&self, in_flight_default: u32, rounds: u64) -> Lanes<'_> {
         let lanes = self.args.pacing.lanes(in_flight_default).into_iter().map(|options| {
             let reading = self.args.reading.options();
             let open = move || Reader::open(&self.args.trace, &reading);
-            let looped = Looped::new(open, self.args.pacing.rounds, self.survey.period_ns());
+            let looped = Looped::new(open, rounds, self.survey.period_ns());
             (options, Box::new(looped) as Records<'_>)
         });
         Lanes::new(lanes.collect())

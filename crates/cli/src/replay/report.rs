@@ -158,6 +158,12 @@ fn device_text(device: &Device, plan: &Plan<'_>) -> String {
         (Precondition::Fill, _) => "filled at the start".into(),
         (Precondition::Random, true) => format!("in steady state after {rounds} overwrites"),
         (Precondition::Random, false) => format!("not in steady state after {rounds} overwrites"),
+        (Precondition::Trace, true) => {
+            format!("in steady state after {rounds} rounds of the trace")
+        }
+        (Precondition::Trace, false) => {
+            format!("not in steady state after {rounds} rounds of the trace")
+        }
     };
     let waf = device.waf.map_or("none".into(), |waf| format!("{waf:.3}"));
     let counters: Vec<String> = device
@@ -216,6 +222,7 @@ fn as_json(plan: &Plan<'_>, outcome: &Outcome) -> Value {
                 Precondition::None => "none",
                 Precondition::Fill => "fill",
                 Precondition::Random => "random",
+                Precondition::Trace => "trace",
             },
         },
         "elapsed_ns": outcome.elapsed_ns,

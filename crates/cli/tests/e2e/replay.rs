@@ -85,6 +85,7 @@ fn whole_devices_of_the_lab_are_replayed_on_like_profiles() {
     refused(&[&trace, "--device", "gen3", "--channels", "2"], &["--channels", "gen3"]);
     refused(&[&trace, "--device", "sdf"], &["line 2", "8388608", "gen3 or tssd"]);
     refused(&[&trace, "--device", "sdf", "--precondition", "random"], &["use fill"]);
+    refused(&[&trace, "--device", "sdf", "--precondition", "trace"], &["no GC", "use fill"]);
     refused(&[&trace, "--device", "gen4"], &["gen4", "gen3", "mlc-25nm"]);
 }
 
@@ -115,6 +116,14 @@ fn a_config_makes_the_emulated_device_and_a_steady_state_is_found() {
     assert_eq!(found["device"]["steady"], true, "{found}");
     assert!(found["device"]["precondition_waf"].as_array().unwrap().len() >= 2);
     assert_eq!(found["seed"], 5);
+    let found = replay(&[&trace, "--config", &config, "--precondition", "trace"]);
+    assert_eq!(
+        (&found["device"]["steady"], &found["options"]["precondition"]),
+        (&true.into(), &"trace".into())
+    );
+    let reads = ["--read-threads", "4", "--write-threads", "0"];
+    let config = ["--config", &*config, "--precondition", "trace"];
+    refused(&[&[&*trace], &config[..], &reads].concat(), &["nothing of", "use fill"]);
     assert!(!scratch.path().join("weir-data").exists(), "nothing is made on disk");
 }
 

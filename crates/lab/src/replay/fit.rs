@@ -31,6 +31,8 @@ pub struct Survey {
     pub requests: u64,
     /// Writes and trims.
     pub changes: u64,
+    /// Bytes of its writes.
+    pub bytes_written: u64,
     /// From the first to the last.
     pub duration_ns: u64,
     /// What had to be mended.
@@ -63,6 +65,7 @@ impl Survey {
     pub fn add(&mut self, record: &Record, place: Option<Place>, kind: FitKind) {
         self.requests += 1;
         self.changes += u64::from(matches!(record.op, Op::Write | Op::Trim));
+        self.bytes_written += if record.op == Op::Write { record.length } else { 0 };
         self.duration_ns = record.time_ns;
         let (end, at) = self.volumes.entry(record.volume).or_default();
         if record.end() > *end {
@@ -83,6 +86,11 @@ impl Survey {
     /// The time of one round: one mean gap beyond the last request.
     pub fn period_ns(&self) -> u64 {
         self.duration_ns + self.duration_ns / self.requests.saturating_sub(1).max(1)
+    }
+
+    /// How many times the trace makes one round, which writes the capacity; `None` if it writes nothing.
+    pub fn passes_of_round(&self, capacity: u64) -> Option<u64> {
+        (self.bytes_written > 0).then(|| capacity.div_ceil(self.bytes_written).max(1))
     }
 
     /// Bytes of a device that holds the trace without moving anything but what `kind` packs.

@@ -1,10 +1,11 @@
 //! Brings a simulated device into a state worth measuring: full once, and on request in the steady
-//! state of random writes, which is detected and not assumed.
+//! state of random writes or of a trace, which is detected and not assumed.
 
-use super::{Fit, LaneOptions, Lanes, Pace, Part, ReplayError, run};
+use super::{Fit, LaneOptions, Lanes, Pace, Part, ReplayError, Tally, run};
 use crate::target::Target;
 use crate::trace::{Op, Record, TraceError};
 use flash::{BLOCK_BYTES, Random};
+use std::ops::RangeInclusive;
 
 /// What a device has been through before the measurement.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -16,6 +17,8 @@ pub enum Precondition {
     /// After that, random writes of 4 KiB until write amplification and free space no longer change
     /// over a full overwrite.
     Random,
+    /// After that, the trace again and again, until rounds that write the capacity no longer differ.
+    Trace,
 }
 
 /// How it went.
@@ -27,7 +30,7 @@ pub struct Preconditioned {
     pub steady: bool,
 }
 
-/// Overwrites of the whole device at most.
+/// Overwrites of the whole device, or rounds of a trace that write as much, at most.
 pub const ROUNDS_MAX: usize = 12;
 /// Two rounds agree if their write amplification differs by no more,
 const WAF_SHARE: f64 = 0.02;
@@ -37,7 +40,7 @@ const FREE_SHARE: f64 = 0.05;
 const FILL_BYTES: u64 = 256 << 10;
 const DEPTH: u32 = 64;
 
-/// Does it. `progress` is told the share that is done, as far as that can be foreseen.
+/// Does it, but that of a trace only fills: the rest is [`precondition_by_trace`]. `progress` is told the share that is done, as far as that can be foreseen.
 pub fn precondition(
     target: &mut dyn Target,
     wanted: Precondition,
@@ -56,25 +59,51 @@ pub fn precondition(
     });
     write_all(target, records, &mut |done| progress(done as f64 / fills as f64))?;
     // Nothing is ever moved on raw units: written once is as steady as it gets.
-    if wanted == Precondition::Fill || rules.erase_bytes > 0 {
+    if wanted != Precondition::Random || rules.erase_bytes > 0 {
         return Ok(Preconditioned { rounds: Vec::new(), steady: true });
     }
     let mut random = Random::new(seed);
     let blocks = bytes / BLOCK_BYTES as u64;
-    let (mut rounds, mut free_before) = (Vec::new(), 0);
-    while rounds.len() < ROUNDS_MAX {
-        let before = target.counts();
+    until_steady(target, 1..=ROUNDS_MAX, &mut |target| {
         let records = (0..blocks)
             .map(|_| write(random.below(blocks) * BLOCK_BYTES as u64, BLOCK_BYTES as u64));
-        write_all(target, records, &mut |done| progress(done as f64 / blocks as f64))?;
-        let after = target.counts();
-        let programmed = after.bytes_programmed - before.bytes_programmed;
-        let waf = programmed as f64 / (after.bytes_written - before.bytes_written).max(1) as f64;
+        write_all(target, records, &mut |done| progress(done as f64 / blocks as f64))
+    })
+}
+
+/// Fills the device and plays rounds of a trace until it is in their steady state: at least as many as
+/// `counts` begins with, at most as many as it ends with. `round` gives what is played in one of them;
+/// it should write the capacity, as a difference over less says little. `progress` is told how many
+/// requests of the present round are done.
+pub fn precondition_by_trace<'a>(
+    target: &mut dyn Target,
+    fit: &Fit,
+    counts: RangeInclusive<usize>,
+    round: &mut dyn FnMut() -> Lanes<'a>,
+    progress: &mut dyn FnMut(u64),
+) -> Result<Preconditioned, ReplayError> {
+    precondition(target, Precondition::Fill, 0, &mut |_| {})?;
+    until_steady(target, counts, &mut |target| {
+        all_done(run(target, &mut round(), fit, progress)?.0)
+    })
+}
+
+/// Rounds of writes until two in a row agree.
+fn until_steady(
+    target: &mut dyn Target,
+    counts: RangeInclusive<usize>,
+    round: &mut dyn FnMut(&mut dyn Target) -> Result<(), ReplayError>,
+) -> Result<Preconditioned, ReplayError> {
+    let (mut rounds, mut free_before) = (Vec::new(), 0);
+    while rounds.len() < *counts.end() {
+        let before = target.counts();
+        round(target)?;
+        let waf = target.counts().since(&before).waf();
         let free = target.counter("bands_free");
         let steady = rounds.last().is_some_and(|&last| agree((last, free_before), (waf, free)));
         free_before = free;
         rounds.push(waf);
-        if steady {
+        if steady && rounds.len() >= *counts.start() {
             return Ok(Preconditioned { rounds, steady });
         }
     }
@@ -102,7 +131,11 @@ fn write_all<'a>(
     let options = LaneOptions { part: Part::All, pace: Pace::Depth(DEPTH), write_cap: None };
     let mut lanes = Lanes::new(vec![(options, Box::new(records))]);
     let fit = Fit::whole(target.bytes());
-    let (tally, _) = run(target, &mut lanes, &fit, progress)?;
+    all_done(run(target, &mut lanes, &fit, progress)?.0)
+}
+
+/// The device did all that it was asked for.
+fn all_done(tally: Tally) -> Result<(), ReplayError> {
     match tally.first_error {
         Some(error) => Err(crate::Failure(format!("while preconditioning: {error}")).into()),
         None => Ok(()),

@@ -10,9 +10,8 @@ use crate::{End, Failure};
 use ftl::PolicyNames;
 use ftl::policy::stream::{self, STREAMS, Shape};
 use lab::advise::{
-    Advice, Choice, Options, Playing, Recorded, Row, advise, choose, flash_device, how, span,
+    Advice, Advised, Drive, Options, Playing, Recorded, Row, advise, choose, how, span,
 };
-use lab::device_file::DeviceSpec;
 use lab::load::Latency;
 use nand::Profile;
 use serde_json::{Value, json};
@@ -38,6 +37,10 @@ pub struct Args {
     device: String,
     #[command(flatten)]
     dies: Dies,
+    /// What the drive offers, such as 480GiB [default: of a device what its flash allows, of a flash profile
+    /// 1TiB]
+    #[arg(long, value_name = "SIZE", value_parser = capacity)]
+    capacity: Option<u64>,
     /// Stream policies, with parameters if wanted [default: every one, hint if there are several
     /// volumes to tell apart]
     #[arg(long, value_name = "NAME,...")]
@@ -61,11 +64,11 @@ pub struct Args {
     /// Write amplification counts once the trace has written the device so many times
     #[arg(long, value_name = "N", default_value_t = 2.0, value_parser = overwrites)]
     overwrites: f64,
-    /// For latencies: so many times faster than recorded, such as 3x
+    /// So many times faster than recorded, such as 3x
     #[arg(long, value_name = "X", value_parser = crate::replay::load, default_value = "1x",
         conflicts_with = "qd")]
     load: f64,
-    /// For latencies: in a closed loop, so many in flight [default: by the timestamps, or 16 where
+    /// In a closed loop: so many in flight [default: by the timestamps, or 16 where
     /// the device cannot keep up]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=16384))]
     qd: Option<u32>,
@@ -92,6 +95,11 @@ pub struct Args {
     report: Option<PathBuf>,
 }
 
+fn capacity(text: &str) -> Result<u64, String> {
+    (flash::quantity::bytes(text).filter(|&bytes| bytes >= flash::BLOCK_BYTES as u64))
+        .ok_or_else(|| "must be a size of at least 4KiB, for example 480GiB".into())
+}
+
 fn percent(text: &str) -> Result<f64, String> {
     (text.parse().ok().filter(|percent| (3.0..=400.0).contains(percent)))
         .ok_or_else(|| "must be a percentage from 3 to 400, for example 15".into())
@@ -106,12 +114,12 @@ pub fn run(args: &Args) -> Result<End, Failure> {
     if args.trace.as_os_str() == "-" {
         return Err("-: tell the trace by a file: its name tells its format, too".into());
     }
-    let device = device(args)?;
+    let drive = drive(args)?;
     check_policies(args)?;
     let trace = read(args)?;
     let (streams, left_out) = streams(args, trace.facts.volumes)?;
     let options = Options {
-        device,
+        drive,
         streams,
         victims: args.victims.clone(),
         op_percents: args.op_percents.clone(),
@@ -157,9 +165,9 @@ fn read(args: &Args) -> Result<Recorded, Failure> {
     })
 }
 
-fn device(args: &Args) -> Result<DeviceSpec, Failure> {
+fn drive(args: &Args) -> Result<Drive, Failure> {
     if let Some(spec) = crate::devices::device_file(&args.device)? {
-        return Ok(spec);
+        return Ok(Drive::of_file(spec, args.capacity));
     }
     let profile = match Profile::builtin(&args.device) {
         Some(profile) => profile,
@@ -169,8 +177,7 @@ fn device(args: &Args) -> Result<DeviceSpec, Failure> {
             Profile::parse(&text).map_err(|why| format!("{}: {why}", args.device))?
         }
     };
-    let (channels, dies_per_channel) = args.dies.or_default();
-    Ok(flash_device(profile, channels, dies_per_channel))
+    Ok(Drive::of_flash(profile, args.dies.or_default(), args.capacity))
 }
 
 fn check_policies(args: &Args) -> Result<(), Failure> {
@@ -257,7 +264,7 @@ fn within(name: &str, budget: u8, volumes: usize) -> Option<String> {
 fn write_report(
     args: &Args,
     advice: &Advice,
-    choice: &Choice,
+    choice: &Advised,
     path: &PathBuf,
 ) -> Result<(), Failure> {
     let trace = args.trace.file_name().unwrap_or_default().to_string_lossy();
@@ -284,6 +291,9 @@ fn command(args: &Args) -> String {
     if args.load != 1.0 {
         command.push_str(&format!(" --load {}x", args.load));
     }
+    if let Some(capacity) = args.capacity {
+        command.push_str(&format!(" --capacity {}", crate::size::config_text(capacity)));
+    }
     if let Some(streams) = &args.streams {
         command.push_str(&format!(" --streams {streams}"));
     }
@@ -300,7 +310,7 @@ fn command(args: &Args) -> String {
     command
 }
 
-fn as_text(args: &Args, advice: &Advice, choice: &Choice, left_out: &[String]) -> String {
+fn as_text(args: &Args, advice: &Advice, choice: &Advised, left_out: &[String]) -> String {
     let facts = &advice.facts;
     let [reads, writes, trims, flushes] = facts.kinds;
     let mut text = format!(
@@ -330,10 +340,10 @@ fn as_text(args: &Args, advice: &Advice, choice: &Choice, left_out: &[String]) -
 }
 
 /// Write amplification and lifetime, then latencies, by combination.
-fn rows(advice: &Advice, choice: &Choice) -> String {
+fn rows(advice: &Advice, choice: &Advised) -> String {
     let head = |names: &[&str]| names.iter().map(|name| name.to_string()).collect::<Vec<_>>();
     let what = ["", "OP", "streams", "victim"];
-    let waf = ["WAF by GC", "above oracle", "overhead", "lifetime", "memory/TiB"];
+    let waf = ["WAF", "by GC", "above oracle", "overhead", "lifetime", "memory/TiB"];
     let mut wafs = vec![head(&[&what[..], &waf].concat())];
     let times = ["read mean", "p99", "p99.9", "write mean", "p99", "p99.9"];
     let mut latencies = vec![head(&[&what[..], &times].concat())];
@@ -342,16 +352,21 @@ fn rows(advice: &Advice, choice: &Choice) -> String {
         let name =
             [mark, &format!("{} %", row.op_percent), &row.stream, &row.victim].map(String::from);
         let mut cells = name.to_vec();
-        cells.push(format!("{:.3}{}", row.waf.waf, if row.waf.steady { "" } else { " ?" }));
-        cells.push(format!("{:+.0} %", advice.distance(row).unwrap_or(0.0) * 100.0));
         let mut times = name.to_vec();
         match &row.timed {
             Ok(timed) => {
-                cells.extend([format!("{:.3}", timed.overhead), span(row.years)]);
+                let mark = if timed.before.steady { "" } else { " ?" };
+                cells.extend([
+                    format!("{:.3}{mark}", timed.waf),
+                    format!("{:.3}", timed.waf_by_gc()),
+                    format!("{:+.0} %", advice.distance(row).unwrap_or(0.0) * 100.0),
+                    format!("{:.3}", timed.overhead()),
+                    span(row.years),
+                ]);
                 times.extend(three(&timed.reads).into_iter().chain(three(&timed.writes)));
             }
             Err(_) => {
-                cells.extend([(); 2].map(|()| "failed".to_string()));
+                cells.extend([(); 5].map(|()| "failed".to_string()));
                 times.push("failed".into());
             }
         }
@@ -361,7 +376,7 @@ fn rows(advice: &Advice, choice: &Choice) -> String {
         let last = advice.rows.get(index + 1).is_none_or(|next| next.op_percent != row.op_percent);
         if let Some(bound) = advice.bound_of(row).filter(|_| last) {
             let waf = format!("{:.3}", bound.waf.waf);
-            let cells = ["", &format!("{} %", row.op_percent), "oracle", "cost-benefit", &waf];
+            let cells = ["", &format!("{} %", row.op_percent), "oracle", "cost-benefit", "", &waf];
             wafs.push(cells.map(String::from).to_vec());
         }
     }
@@ -377,7 +392,7 @@ fn three(latency: &Latency) -> [String; 3] {
     }
 }
 
-fn as_json(args: &Args, advice: &Advice, choice: &Choice, left_out: &[String]) -> Value {
+fn as_json(args: &Args, advice: &Advice, choice: &Advised, left_out: &[String]) -> Value {
     let facts = &advice.facts;
     let [reads, writes, trims, flushes] = facts.kinds;
     let chosen = choice.row.map(|row| &advice.rows[row]);
@@ -413,7 +428,7 @@ fn as_json(args: &Args, advice: &Advice, choice: &Choice, left_out: &[String]) -
         "span_bytes": facts.span_bytes,
         "touched_bytes": facts.touched_bytes,
         "logical_bytes": facts.logical_bytes,
-        "slots_per_band": advice.slots_per_band,
+        "whole": advice.whole,
         "timed": match advice.playing {
             Playing::Timestamps(load) => json!({ "load": load }),
             Playing::Depth(depth) => json!({ "qd": depth, "behind_timestamps": advice.behind }),
@@ -449,22 +464,21 @@ fn row_json(advice: &Advice, row: &Row) -> Value {
         "stream": row.stream,
         "victim": row.victim,
         "op_percent": row.op_percent,
-        "waf": row.waf.waf,
         "above_oracle": advice.distance(row),
-        "rounds": row.waf.rounds,
-        "steady": row.waf.steady,
-        "alpha": row.waf.alpha,
-        "handles": row.waf.handles,
-        "memory_bytes": row.waf.memory_bytes,
+        "drive_bytes": row.drive.logical_blocks * flash::BLOCK_BYTES as u64,
+        "drive_flash_bytes": row.drive.flash_bytes(),
         "memory_bytes_per_tib": row.memory_per_tib,
         "failure": row.timed.as_ref().err(),
     });
     if let Ok(timed) = &row.timed {
-        value["overhead"] = timed.overhead.into();
-        value["waf_total"] = row.waf_total().into();
+        value["waf"] = timed.waf.into();
+        value["waf_by_gc"] = timed.waf_by_gc().into();
+        value["overhead"] = timed.overhead().into();
+        value["rounds"] = json!(timed.before.rounds);
+        value["steady"] = timed.before.steady.into();
+        value["measured_flash_bytes"] = timed.flash_bytes.into();
         value["years"] = row.years.into();
         value["keeps_up"] = timed.keeps_up.into();
-        value["waf_timed"] = timed.waf.into();
         value["write_bytes_per_s"] = timed.bytes_per_s.into();
         value["reads"] = latency(&timed.reads);
         value["writes"] = latency(&timed.writes);

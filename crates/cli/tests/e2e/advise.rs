@@ -44,7 +44,8 @@ fn an_advice_is_the_same_each_time_as_text_as_json_and_as_a_page() {
     for row in rows {
         assert!(row["waf"].as_f64().unwrap() >= 1.0, "{row}");
         assert_eq!((&row["failure"], &row["steady"]), (&Value::Null, &true.into()), "{row}");
-        assert_eq!(row["reads"]["requests"], 4000);
+        // It writes a little less than the 16 MiB of the device, so a round is it twice.
+        assert_eq!(row["reads"]["requests"], 8000);
         assert!(row["writes"]["p999_ns"].as_u64() >= row["writes"]["p99_ns"].as_u64());
     }
     assert_eq!(first["oracle"].as_array().unwrap().len(), 2);
@@ -82,6 +83,9 @@ fn what_cannot_be_advised_on_is_refused_with_place_and_mend() {
         &["13", "--budget-handles"],
     );
     refused(&[&trace, "--device", "slc", "--op", "1"], &["3 to 400"]);
+    refused(&[&trace, "--device", "slc", "--capacity", "much"], &["--capacity", "480GiB"]);
+    refused(&[&trace, "--device", "slc", "--capacity", "1MiB"], &["touches", "--capacity"]);
+    refused(&[&trace, "--device", "intel-320", "--capacity", "9TiB"], &["intel-320", "in full"]);
     refused(&[&trace, "--device", "slc", "--format", "csv"], &["csv", "msr"]);
     refused(&["/no/such/trace", "--device", "slc"], &["/no/such/trace", "cannot be opened"]);
     let reads = file("reads.block-rq", "0.0,R,0,8,x\n0.1,R,8,8,x\n");
@@ -102,7 +106,60 @@ fn what_cannot_be_advised_on_is_refused_with_place_and_mend() {
     refused(&[&trace, "--device", &file("mine.toml", small)], &["mine", "offers", "--sample 1/"]);
 }
 
-/// A tenth of the address space: the whole traces take a minute.
+/// Hot and cold writes with flushes among them, as the kernel's block_rq events tell them.
+fn flushing() -> String {
+    let mut random = flash::Random::new(5);
+    let mut line = |at: u64| {
+        let (op, sector, sectors) = match at % 8 {
+            0 => ("W", random.below(4096) * 8, 8),
+            6 => ("FF", 0, 0),
+            7 => ("R", random.below(4096) * 8, 8),
+            _ => ("W", random.below(1024) * 8, 8),
+        };
+        format!("{:.6},{op},{sector},{sectors},x\n", at as f64 * 5e-4)
+    };
+    (0..16_000).map(&mut line).collect()
+}
+
+/// What padding costs GC is part of a replay; an advice that adds the padding to a GC measured without
+/// told 4.5 where the replay found 5.4.
+#[test]
+fn an_advice_says_what_a_replay_of_the_drive_measures() {
+    let scratch = Scratch::new("advise-replay");
+    let trace = scratch.file("flushing.block-rq");
+    fs::write(&trace, flushing()).unwrap();
+    let shape = ["--device", "slc", "--channels", "2", "--dies-per-channel", "1"];
+    let what = ["--streams", "none,midas", "--gc", "cost-benefit", "--op", "7,28"];
+    let how = ["--capacity", "16MiB", "--qd", "16", "--json"];
+    let text = advised(&[&[&*trace], &shape[..], &what, &how].concat());
+    let advice: Value = serde_json::from_str(&text).expect("JSON");
+    assert_eq!(advice["whole"], true, "the trace touches all of the drive: {advice}");
+    let rows = advice["rows"].as_array().unwrap();
+    assert_eq!(rows.len(), 4);
+    for row in rows {
+        let config = scratch.file("weir.toml");
+        let text = format!(
+            "[device]\nprofile = \"slc\"\nchannels = 2\ndies_per_channel = 1\nop_percent = {}\n\
+             [ftl.policy]\nvictim = {}\nstream = {}\n[[volume]]\nname = \"a\"\nsize = \"16MiB\"\n",
+            row["op_percent"].as_f64().unwrap(),
+            row["victim"],
+            row["stream"],
+        );
+        fs::write(&config, text).unwrap();
+        let replay = ["replay", &trace, "--config", &config, "--precondition", "trace"];
+        let how = ["--fit", "pack", "--qd", "16", "--json", "-"];
+        let found = run(weir_path().to_str().unwrap(), &[&replay[..], &how].concat());
+        let found: Value = serde_json::from_str(&found).expect("JSON");
+        let measured = found["device"]["waf"].as_f64().unwrap();
+        let advised = row["waf"].as_f64().unwrap();
+        assert!((advised / measured - 1.0).abs() < 0.03, "{measured} measured, advised {row}");
+        assert!(row["overhead"].as_f64().unwrap() > 0.01, "flushes pad pages: {row}");
+    }
+    let waf = |row: usize| rows[row]["waf"].as_f64().unwrap();
+    assert!(waf(0) > 1.5 * waf(2), "over-provisioning tells: {rows:?}");
+}
+
+/// A twentieth of the address space: the whole traces take minutes.
 #[test]
 fn recorded_traces_are_advised_on() {
     for path in &recorded() {
@@ -118,7 +175,7 @@ fn recorded_traces_are_advised_on() {
             "--streams",
             "none,sepbit",
             "--sample",
-            "1/10",
+            "1/20",
             "--overwrites",
             "1",
             "--json",
@@ -128,7 +185,7 @@ fn recorded_traces_are_advised_on() {
         let oracle = advice["oracle"][0]["waf"].as_f64().unwrap();
         for row in rows {
             assert_eq!(row["failure"], Value::Null, "{path}: {row}");
-            assert!(row["waf"].as_f64().unwrap() >= oracle * 0.99, "{path}: {row}");
+            assert!(row["waf_by_gc"].as_f64().unwrap() >= oracle * 0.99, "{path}: {row}");
         }
     }
 }

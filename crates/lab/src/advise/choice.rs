@@ -16,7 +16,7 @@ const SLOWER: f64 = 1.1;
 
 /// What to choose.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Choice {
+pub struct Advised {
     /// Index of the row; `None` if the device failed under all of them.
     pub row: Option<usize>,
     /// Why, in sentences with the figures.
@@ -24,7 +24,7 @@ pub struct Choice {
 }
 
 /// Chooses a combination that lasts `years`, if one does.
-pub fn choose(advice: &Advice, years: f64) -> Choice {
+pub fn choose(advice: &Advice, years: f64) -> Advised {
     let op = |&index: &usize| advice.rows[index].op_percent;
     let bounds = advice.bounds.iter();
     let mut best: Vec<usize> = bounds.filter_map(|b| best_at(advice, b.op_percent)).collect();
@@ -36,15 +36,15 @@ pub fn choose(advice: &Advice, years: f64) -> Choice {
         Some(row) => why(advice, row, &best, (years, lasts.is_some())),
         None => "Choose none of these: the device failed under every combination.".into(),
     };
-    Choice { row, why }
+    Advised { row, why }
 }
 
 /// The row that programs least at this over-provisioning.
 fn best_at(advice: &Advice, op_percent: f64) -> Option<usize> {
     let alike = |row: &Row| row.op_percent == op_percent && row.timed.is_ok();
     let rows = || advice.rows.iter().enumerate().filter(move |(_, row)| alike(row));
-    let least = rows().map(|(_, row)| row.waf_total()).fold(f64::INFINITY, f64::min);
-    let same = rows().filter(|(_, row)| row.waf_total() <= least * (1.0 + SAME));
+    let least = rows().map(|(_, row)| row.waf()).fold(f64::INFINITY, f64::min);
+    let same = rows().filter(|(_, row)| row.waf() <= least * (1.0 + SAME));
     same.min_by_key(|(index, row)| (row.memory_per_tib, *index)).map(|(index, _)| index)
 }
 
@@ -53,7 +53,7 @@ fn without_streams(advice: &Advice, op_percent: f64) -> Option<&Row> {
     let rows = advice.rows.iter();
     let none =
         rows.filter(|row| row.op_percent == op_percent && is_plain(row) && row.timed.is_ok());
-    none.min_by(|a, b| a.waf_total().total_cmp(&b.waf_total()))
+    none.min_by(|a, b| a.waf().total_cmp(&b.waf()))
 }
 
 fn is_plain(row: &Row) -> bool {
@@ -66,11 +66,11 @@ fn why(advice: &Advice, index: usize, best: &[usize], (years, lasts): (f64, bool
         "Choose streams = {:?} with victim = {:?} and {} % of over-provisioning: ",
         row.stream, row.victim, row.op_percent
     );
-    let overhead = row.timed.as_ref().map_or(0.0, |timed| timed.overhead);
-    let _ = write!(text, "write amplification {:.2}", row.waf_total());
+    let (by_gc, overhead) =
+        row.timed.as_ref().map_or((1.0, 0.0), |timed| (timed.waf_by_gc(), timed.overhead()));
+    let _ = write!(text, "write amplification {:.2}", row.waf());
     if overhead >= 0.005 {
-        let _ =
-            write!(text, " ({:.2} by GC, {overhead:.2} by padding and checkpoints)", row.waf.waf);
+        let _ = write!(text, " ({by_gc:.2} by GC, {overhead:.2} by padding and checkpoints)");
     }
     let _ = write!(text, ", and the flash lasts {}", span(row.years));
     let plain = is_plain(row);
@@ -79,7 +79,7 @@ fn why(advice: &Advice, index: usize, best: &[usize], (years, lasts): (f64, bool
             let _ = write!(
                 text,
                 "; without streams at best {:.2} and {}",
-                none.waf_total(),
+                none.waf(),
                 span(none.years)
             );
             text.push_str(&slower(row, none));
@@ -90,7 +90,7 @@ fn why(advice: &Advice, index: usize, best: &[usize], (years, lasts): (f64, bool
         None => {}
     }
     text.push('.');
-    if overhead > row.waf.waf - 1.0 && overhead > FLUSHED {
+    if overhead > by_gc - 1.0 && overhead > FLUSHED {
         text.push_str(
             " More is written because of flushes and half-filled pages than by GC: a device whose cache \
              survives a power cut would save most of that (--plp).",
@@ -118,9 +118,7 @@ fn against_others(
 ) -> String {
     let others = best.iter().filter(|&&other| other != index).map(|&other| &advice.rows[other]);
     let others: Vec<String> = others
-        .map(|row| {
-            format!("{} % gives {:.2} and {}", row.op_percent, row.waf_total(), span(row.years))
-        })
+        .map(|row| format!("{} % gives {:.2} and {}", row.op_percent, row.waf(), span(row.years)))
         .collect();
     let rule = match (others.is_empty(), lasts) {
         (true, _) => return String::new(),

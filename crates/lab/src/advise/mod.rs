@@ -1,31 +1,33 @@
 //! What pays on a device for a given trace: stream policy, victim policy, over-provisioning; how far each
 //! is from perfect knowledge, and which to choose.
 //!
-//! Each combination is measured twice on the production FTL. *Write amplification* on flash that
-//! takes no time ([`crate::streams`]): the trace's writes and trims, again and again until the
-//! device no longer changes. *Latency* on the emulated device ([`timed`]): filled, aged, and then the
-//! trace once by its timestamps. All runs are independent of each other, so threads change nothing but the time.
+//! Each combination is measured once, on the production FTL and the drive that is asked about
+//! ([`drive`], [`timed`]): filled, brought to the steady state of the trace, with its flushes and times, and
+//! then over a round. So write amplification is what a replay finds, padding and its effect on GC included.
+//! Only the bound is measured on flash that takes no time ([`crate::streams`]). All runs are independent of
+//! each other, so threads change nothing but the time.
 
 mod choice;
+mod drive;
 mod recorded;
 mod show;
 #[cfg(test)]
 mod tests;
 mod timed;
 
-pub use choice::{Choice, choose, span};
+pub use choice::{Advised, choose, span};
+pub use drive::{Drive, Sized};
 pub use recorded::{Facts, Recorded};
 pub use show::{how, report};
-pub use timed::{Playing, Timed};
+pub use timed::{Choice, Playing, Timed};
 
-use crate::device_file::{DeviceSpec, Inside};
 use crate::driver::Failure;
 use crate::parallel::{SeedFailure, for_each_seed, guarded};
 use crate::replay::FitError;
+use crate::replay::precondition::ROUNDS_MAX;
 use crate::streams::{Rounds, StreamDevice, StreamWaf};
 use crate::trace::TraceError;
 use ftl::policy::stream::{self, Shape};
-use nand::Profile;
 use std::fmt;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -33,8 +35,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// What is tried, and how.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Options {
-    /// The device: an FTL on flash, or a drive.
-    pub device: DeviceSpec,
+    /// What is advised on.
+    pub drive: Drive,
     /// Stream policies, with parameters.
     pub streams: Vec<String>,
     /// Victim policies.
@@ -45,7 +47,7 @@ pub struct Options {
     pub overwrites: f64,
     /// So many times faster than recorded, where the device can keep up with that.
     pub load: f64,
-    /// In a closed loop of this depth instead, for latencies.
+    /// In a closed loop of this depth instead.
     pub depth: Option<u32>,
     /// Seed of all that is drawn.
     pub seed: u64,
@@ -137,9 +139,9 @@ pub struct Row {
     pub victim: String,
     /// Physical above logical capacity, in percent.
     pub op_percent: f64,
-    /// Write amplification by GC, without delays.
-    pub waf: StreamWaf,
-    /// Latencies, and what is programmed beside the host's data and GC's; or why the device failed.
+    /// Of the drive, not of what is measured for it.
+    pub drive: Sized,
+    /// Write amplification and latencies; or why the device failed.
     pub timed: Result<Timed, String>,
     /// Bytes of the detector for a device of 1 TiB.
     pub memory_per_tib: u64,
@@ -148,9 +150,9 @@ pub struct Row {
 }
 
 impl Row {
-    /// Slots programmed for any reason, by slots written for the host.
-    pub fn waf_total(&self) -> f64 {
-        self.waf.waf + self.timed.as_ref().map_or(0.0, |timed| timed.overhead)
+    /// Slots programmed for any reason, by slots written for the host; endless if the device failed.
+    pub fn waf(&self) -> f64 {
+        self.timed.as_ref().map_or(f64::INFINITY, |timed| timed.waf)
     }
 
     /// Its name in tables.
@@ -164,7 +166,7 @@ impl Row {
 pub struct Bound {
     /// Physical above logical capacity, in percent.
     pub op_percent: f64,
-    /// Write amplification by GC.
+    /// Write amplification by GC, where nothing takes time and nothing is flushed.
     pub waf: StreamWaf,
 }
 
@@ -173,18 +175,18 @@ pub struct Bound {
 pub struct Advice {
     /// Of the trace.
     pub facts: Facts,
-    /// What the device is.
+    /// What the drive is.
     pub device: String,
+    /// The drive itself was measured, not a smaller device that stands for it.
+    pub whole: bool,
     /// Erases of a block that the flash is made for.
     pub endurance: u32,
-    /// Requests of the timed pass.
+    /// Requests of a round.
     pub timed_requests: u64,
-    /// How the timed pass was played.
+    /// How the trace was played.
     pub playing: Playing,
     /// By timestamps the device would not have kept up.
     pub behind: bool,
-    /// Blocks of a band of the runs without delays.
-    pub slots_per_band: u32,
     /// By over-provisioning, then in the order of the options.
     pub rows: Vec<Row>,
     /// One for each over-provisioning.
@@ -199,7 +201,8 @@ impl Advice {
 
     /// How far a row is above the oracle, as a share of the oracle's.
     pub fn distance(&self, row: &Row) -> Option<f64> {
-        self.bound_of(row).map(|bound| row.waf.waf / bound.waf.waf - 1.0)
+        let timed = row.timed.as_ref().ok()?;
+        self.bound_of(row).map(|bound| timed.waf_by_gc() / bound.waf.waf - 1.0)
     }
 }
 
@@ -208,33 +211,20 @@ const ORACLE_VICTIM: &str = "cost-benefit";
 /// The oracle with many classes and with few: the better one counts, as each class keeps a band
 /// from GC.
 const ORACLES: [&str; 2] = ["oracle:12", "oracle:5"];
+/// The oracle has so much over-provisioning where the drive leaves less: with nothing there is no FTL.
+const ORACLE_PERCENT_MIN: f64 = 3.0;
 /// Requests in flight where the device cannot keep up with the timestamps.
 const BEHIND_DEPTH: u32 = 16;
-/// Bands of the device that takes no time.
+/// Bands of the oracle's device.
 const BANDS: u32 = 2048;
 /// A band has at least so many blocks.
 const SLOTS_PER_BAND_MIN: u32 = 8;
 /// A round is compared with the one before in parts that write the capacity, but no more of them.
 const PARTS_MAX: u64 = 16;
-/// Rounds beyond the least, until two agree.
+/// Rounds of the oracle beyond the least, until two agree.
 const ROUNDS_MORE: u32 = 4;
 /// Blocks of a volume of 1 TiB.
 const TIB_BLOCKS: u32 = 1 << 28;
-
-/// The device of a flash profile: our FTL on it, without a front, as `weir replay` has it.
-pub fn flash_device(profile: Profile, channels: u32, dies_per_channel: u32) -> DeviceSpec {
-    let text = format!(
-        "name = \"flash\"\nkind = \"ftl\"\nprofile = \"tlc\"\n[ftl]\nover_provisioning = 0.25\n\
-         [layout]\nchannels = {channels}\ndies_per_channel = {dies_per_channel}\n\
-         blocks_per_plane = 65536\n"
-    );
-    let mut spec = DeviceSpec::parse(&text).expect("every key is right");
-    spec.name.clone_from(&profile.name);
-    if let Inside::Ftl(flash, _) = &mut spec.inside {
-        flash.profile = profile;
-    }
-    spec
-}
 
 /// Measures every combination. `progress` is told of (done, all), in blocks written and requests.
 ///
@@ -245,7 +235,8 @@ pub fn advise(
     options: &Options,
     progress: &(dyn Fn(u64, u64) + Sync),
 ) -> Result<Advice, AdviseError> {
-    let flash = check_device(&options.device, trace)?;
+    let choices = choices(options);
+    let flash = options.drive.check(trace, &choices)?;
     // A part of the address space has a part of the requests: played faster they come as often.
     let wanted = match options.depth {
         Some(depth) => Playing::Depth(depth),
@@ -256,7 +247,6 @@ pub fn advise(
         options,
         slots_per_band: (trace.changes.logical_blocks / BANDS).max(SLOTS_PER_BAND_MIN),
         rounds: rounds(trace, options.overwrites),
-        timed_requests: trace.requests.len().min(timed::REQUESTS_MAX) as u64,
         wanted,
         behind: OnceLock::new(),
         done: 0.into(),
@@ -264,27 +254,27 @@ pub fn advise(
     };
     let mut advice = Advice {
         facts: trace.facts.clone(),
-        device: format!("{} ({})", options.device.name, options.device.kind()),
+        device: options.drive.name(),
+        whole: options.drive.is_whole(trace.bytes()),
         endurance: flash.endurance,
-        timed_requests: run.timed_requests,
+        timed_requests: trace.requests.len() as u64 * trace.passes(),
         playing: wanted,
         behind: false,
-        slots_per_band: run.slots_per_band,
         rows: Vec::new(),
         bounds: Vec::new(),
     };
-    run.measure(&choices(options), &mut advice)?;
+    run.measure(&choices, &mut advice)?;
     Ok(advice)
 }
 
 /// Every combination, by over-provisioning first.
-fn choices(options: &Options) -> Vec<timed::Choice<'_>> {
+fn choices(options: &Options) -> Vec<Choice<'_>> {
     let mut choices = Vec::new();
     for &op_percent in &options.op_percents {
         for stream in &options.streams {
             for victim in &options.victims {
                 let seed = options.seed;
-                choices.push(timed::Choice { stream, victim, op_percent, seed });
+                choices.push(Choice { stream, victim, op_percent, seed });
             }
         }
     }
@@ -293,17 +283,17 @@ fn choices(options: &Options) -> Vec<timed::Choice<'_>> {
 
 /// One simulation.
 enum Job<'a> {
-    Waf(timed::Choice<'a>),
+    Bound(Choice<'a>),
     /// By the timestamps, and in a closed loop if the device cannot keep up with these.
-    First(timed::Choice<'a>),
+    First(Choice<'a>),
     /// As the first was played.
-    Timed(timed::Choice<'a>),
+    Timed(Choice<'a>),
 }
 
 /// Its result.
 enum Got {
-    Waf(StreamWaf),
-    Timed(Result<Timed, String>),
+    Bound(StreamWaf),
+    Timed(Box<Result<Timed, String>>),
 }
 
 /// What all simulations have in common.
@@ -312,8 +302,7 @@ struct Run<'a> {
     options: &'a Options,
     slots_per_band: u32,
     rounds: Rounds,
-    timed_requests: u64,
-    /// How the timed pass should be played.
+    /// How the trace should be played.
     wanted: Playing,
     /// What the first one found: the device cannot keep up with that.
     behind: OnceLock<bool>,
@@ -323,43 +312,43 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// Fills the rows and bounds of `advice`, and says how the timed pass was played.
-    fn measure(
-        &self,
-        choices: &[timed::Choice<'_>],
-        advice: &mut Advice,
-    ) -> Result<(), AdviseError> {
+    /// Fills the rows and bounds of `advice`, and says how the trace was played.
+    fn measure(&self, choices: &[Choice<'_>], advice: &mut Advice) -> Result<(), AdviseError> {
         let ops = &self.options.op_percents;
         let bounds = ops.iter().flat_map(|&op_percent| {
             let (victim, seed) = (ORACLE_VICTIM, self.options.seed);
-            ORACLES.map(|stream| Job::Waf(timed::Choice { stream, victim, op_percent, seed }))
+            ORACLES.map(|stream| Job::Bound(Choice { stream, victim, op_percent, seed }))
         });
         // Who waits for the first comes last; until then nobody has to.
         let mut jobs: Vec<Job<'_>> =
             choices.iter().take(1).map(|&choice| Job::First(choice)).collect();
-        jobs.extend(choices.iter().map(|&choice| Job::Waf(choice)).chain(bounds));
+        jobs.extend(bounds);
         jobs.extend(choices.iter().skip(1).map(|&choice| Job::Timed(choice)));
-        let (mut wafs, mut timed) = (Vec::new(), Vec::new());
+        let (mut bounds, mut timed) = (Vec::new(), Vec::new());
         for got in self.all(&jobs)? {
             match got {
-                Got::Waf(waf) => wafs.push(waf),
-                Got::Timed(result) => timed.push(result),
+                Got::Bound(waf) => bounds.push(waf),
+                Got::Timed(result) => timed.push(*result),
             }
         }
         advice.behind = self.behind.get() == Some(&true);
         advice.playing = self.playing(advice.behind);
-        let mut wafs = wafs.into_iter();
         for (&choice, timed) in choices.iter().zip(timed) {
-            let waf = wafs.next().expect("each combination is counted");
-            let row = row(choice, waf, timed, advice);
+            let drive = self.sized(choice)?;
+            let row = row(choice, drive, timed, advice);
             advice.rows.push(row);
         }
+        let mut bounds = bounds.into_iter();
         for &op_percent in ops {
-            let oracles = wafs.by_ref().take(ORACLES.len());
+            let oracles = bounds.by_ref().take(ORACLES.len());
             let best = oracles.min_by(|a, b| a.waf.total_cmp(&b.waf));
             advice.bounds.extend(best.map(|waf| Bound { op_percent, waf }));
         }
         Ok(())
+    }
+
+    fn sized(&self, choice: Choice<'_>) -> Result<Sized, AdviseError> {
+        self.options.drive.sized(choice, self.trace.bytes()).map_err(AdviseError::Device)
     }
 
     fn playing(&self, behind: bool) -> Playing {
@@ -367,12 +356,9 @@ impl Run<'_> {
     }
 
     fn all(&self, jobs: &[Job<'_>]) -> Result<Vec<Got>, AdviseError> {
-        // As if all were alike: near enough for a progress bar.
-        let passes = self.rounds.each / (self.trace.changes.list.len() as u64).max(1);
-        let pass = passes * self.trace.facts.blocks_written;
-        let filled = 4 * u64::from(self.trace.changes.logical_blocks);
-        let written = filled + u64::from(self.rounds.least + 1) * pass;
-        let whole = (written + self.timed_requests) * jobs.len() as u64 / 2;
+        // As if all came to a steady state as soon as they can: near enough for a progress bar.
+        let round = self.trace.requests.len() as u64 * self.trace.passes();
+        let whole = round * (self.least() as u64 + 1) * jobs.len() as u64;
         let run = |index: u64| {
             let mut tell = |more: u64| {
                 let before = self.done.fetch_add(more, Ordering::Relaxed);
@@ -385,28 +371,33 @@ impl Run<'_> {
 
     fn job(&self, job: &Job<'_>, tell: &mut dyn FnMut(u64)) -> Result<Got, Failure> {
         match *job {
-            Job::Waf(timed::Choice { stream, victim, op_percent, seed }) => {
-                let device = StreamDevice {
-                    slots_per_band: self.slots_per_band,
-                    op_percent,
-                    victim: victim.into(),
-                    // What these cost is measured with the latencies.
-                    checkpoint_slots: u64::from(self.trace.changes.logical_blocks),
-                    seed,
-                };
-                device.measure(&self.trace.changes, stream, self.rounds, tell).map(Got::Waf)
-            }
-            Job::First(choice) => self.first(choice, tell).map(Got::Timed),
+            Job::Bound(choice) => self.bound(choice, tell).map(Got::Bound),
+            Job::First(choice) => self.first(choice, tell).map(Box::new).map(Got::Timed),
             Job::Timed(choice) => {
                 let playing = self.playing(*self.behind.wait());
-                self.timed(choice, playing, false, tell).map(Got::Timed)
+                self.timed(choice, playing, false, tell).map(Box::new).map(Got::Timed)
             }
         }
     }
 
+    /// The oracle has what the drive leaves to data and GC.
+    fn bound(&self, choice: Choice<'_>, tell: &mut dyn FnMut(u64)) -> Result<StreamWaf, Failure> {
+        let plain = Choice { stream: "none", ..choice };
+        let drive = self.sized(plain).map_err(|error| Failure(error.to_string()))?;
+        let device = StreamDevice {
+            slots_per_band: self.slots_per_band,
+            op_percent: drive.percent_left().max(ORACLE_PERCENT_MIN),
+            victim: choice.victim.into(),
+            // A bound has none of them.
+            checkpoint_slots: u64::from(self.trace.changes.logical_blocks),
+            seed: choice.seed,
+        };
+        device.measure(&self.trace.changes, choice.stream, self.rounds, tell)
+    }
+
     fn first(
         &self,
-        choice: timed::Choice<'_>,
+        choice: Choice<'_>,
         tell: &mut dyn FnMut(u64),
     ) -> Result<Result<Timed, String>, Failure> {
         let first = guarded(|| self.timed(choice, self.wanted, true, tell));
@@ -420,32 +411,37 @@ impl Run<'_> {
     /// With `gives_up` only until it is clear that the device cannot keep up.
     fn timed(
         &self,
-        choice: timed::Choice<'_>,
+        choice: Choice<'_>,
         playing: Playing,
         gives_up: bool,
         tell: &mut dyn FnMut(u64),
     ) -> Result<Result<Timed, String>, Failure> {
-        let device = timed::device(&self.options.device, choice, self.trace.bytes());
-        let mut device = device.map_err(Failure)?;
-        let pass = timed::Pass { playing, gives_up, seed: choice.seed };
+        let mut device = match self.options.drive.build(choice, self.trace.bytes()) {
+            Ok(device) => device,
+            // One too small for this policy is a finding, too.
+            Err(why) => return Ok(Err(why)),
+        };
+        let least = self.least();
+        let rounds = least..=least.max(ROUNDS_MAX);
+        let pass = timed::Pass { playing, gives_up, rounds };
         let timed = timed::measure(&mut *device, self.trace, pass, tell);
         // A device that fails under this load is a finding, not the end.
         Ok(timed.map_err(|failure| failure.to_string()))
     }
+
+    /// Rounds before the measured one, at least: two, to be compared.
+    fn least(&self) -> usize {
+        self.rounds.least.max(2) as usize
+    }
 }
 
-fn row(
-    choice: timed::Choice<'_>,
-    waf: StreamWaf,
-    timed: Result<Timed, String>,
-    advice: &Advice,
-) -> Row {
+fn row(choice: Choice<'_>, drive: Sized, timed: Result<Timed, String>, advice: &Advice) -> Row {
     let policy = stream::by_name(choice.stream, Shape { blocks: TIB_BLOCKS, handles: 1 });
     let mut row = Row {
         stream: choice.stream.into(),
         victim: choice.victim.into(),
         op_percent: choice.op_percent,
-        waf,
+        drive,
         timed,
         memory_per_tib: policy.map_or(0, |policy| policy.memory_bytes()),
         years: 0.0,
@@ -454,7 +450,7 @@ fn row(
     row
 }
 
-/// The end of the trace to warm up, then whole passes; of a trace that does not write the capacity,
+/// Of the oracle: the end of the trace to warm up, then whole passes; of a trace that does not write the capacity,
 /// rounds of as many passes as do.
 fn rounds(trace: &Recorded, overwrites: f64) -> Rounds {
     let capacity = u64::from(trace.changes.logical_blocks);
@@ -467,49 +463,11 @@ fn rounds(trace: &Recorded, overwrites: f64) -> Rounds {
     Rounds { warm, each, parts, least, most: least + ROUNDS_MORE }
 }
 
-/// Endurance times physical capacity, by what is programmed in a year.
+/// Endurance times the drive's flash, as a share of what it offers, by what is programmed in a year.
 fn years(row: &Row, advice: &Advice) -> f64 {
     const YEAR_S: f64 = 365.25 * 86400.0;
     let facts = &advice.facts;
-    let physical = (facts.logical_bytes * facts.sample) as f64 * (1.0 + row.op_percent / 100.0);
-    let programmed = facts.write_rate() * row.waf_total() * YEAR_S;
+    let physical = (facts.logical_bytes * facts.sample) as f64 * row.drive.flash_share();
+    let programmed = facts.write_rate() * row.waf() * YEAR_S;
     f64::from(advice.endurance) * physical / programmed.max(f64::MIN_POSITIVE)
-}
-
-/// The flash of a device that can be advised on.
-fn check_device<'a>(spec: &'a DeviceSpec, trace: &Recorded) -> Result<&'a Profile, AdviseError> {
-    match &spec.inside {
-        Inside::Ftl(flash, _) if flash.fast.is_some() => Err(AdviseError::Device(format!(
-            "device {:?} has a fast tier, which takes every write first: what is advised is for flash \
-             alone; use a device without one",
-            spec.name
-        ))),
-        Inside::Ftl(flash, choice) => {
-            let layout = &flash.layout;
-            let units = u64::from(layout.channels) * u64::from(layout.dies_per_channel);
-            let planes = u64::from(flash.profile.planes) * u64::from(flash.profile.page_bytes);
-            let block = planes * u64::from(flash.profile.pages_per_block);
-            let bytes = units * u64::from(layout.blocks_per_plane) * block;
-            let offers = (bytes as f64 * choice.utilization) as u64;
-            if trace.bytes() > offers {
-                return Err(AdviseError::Device(format!(
-                    "device {:?} offers {offers} bytes and the trace touches {}: choose a larger \
-                     device, or take a part of the address space, such as --sample 1/{}",
-                    spec.name,
-                    trace.bytes(),
-                    trace.facts.sample * 2 * trace.bytes().div_ceil(offers.max(1))
-                )));
-            }
-            Ok(&flash.profile)
-        }
-        Inside::Raw(..) => Err(AdviseError::Device(format!(
-            "device {:?} has raw units and no FTL, so no GC to choose: use a device with one, such as \
-             tssd or gen3, or a flash profile, such as tlc",
-            spec.name
-        ))),
-        Inside::Array(members) => Err(AdviseError::Device(format!(
-            "device {:?} consists of several: use one of them, {}",
-            spec.name, members.member.name
-        ))),
-    }
 }

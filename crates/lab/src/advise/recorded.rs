@@ -79,6 +79,8 @@ pub struct Recorded {
     pub warm: u64,
     /// Where they come from.
     pub facts: Facts,
+    /// What laid them out.
+    survey: Survey,
 }
 
 impl Recorded {
@@ -157,7 +159,7 @@ impl Recorded {
         let warm = warming(&changes);
         let before = changes.list.len() - warm;
         changes.list.rotate_left(before);
-        Ok(Self { requests: records, changes, warm: warm as u64, facts })
+        Ok(Self { requests: records, changes, warm: warm as u64, facts, survey })
     }
 
     /// The same on a device whose cache survives a power cut: it has done what a flush or FUA asks for.
@@ -170,6 +172,16 @@ impl Recorded {
     /// Bytes of the device.
     pub fn bytes(&self) -> u64 {
         self.facts.logical_bytes
+    }
+
+    /// How many times the requests make a round, which writes the device.
+    pub fn passes(&self) -> u64 {
+        self.survey.passes_of_round(self.bytes()).unwrap_or(1)
+    }
+
+    /// From the begin of one pass to that of the next.
+    pub fn period_ns(&self) -> u64 {
+        self.survey.period_ns()
     }
 }
 

@@ -1,11 +1,12 @@
 //! The advice as a [`Report`]: a page with plots of write amplification and latency.
 
-use super::{Advice, Choice, Playing, Row, Timed};
+use super::{Advice, Advised, Playing, Row, Timed};
 use crate::load::Latency;
 use crate::report::{Axis, Column, Figure, Origin, Report, Scale, Series, Style, Table, Value};
+use flash::BLOCK_BYTES;
 
 /// The advice on `trace`, as `command` got it with `seed`.
-pub fn report(advice: &Advice, choice: &Choice, trace: &str, command: &str, seed: u64) -> Report {
+pub fn report(advice: &Advice, choice: &Advised, trace: &str, command: &str, seed: u64) -> Report {
     let chosen = &advice.rows[choice.row.unwrap_or(0)];
     let mut figures =
         vec![waf_by_combination(advice, chosen), latency_by_combination(advice, chosen)];
@@ -55,27 +56,8 @@ pub fn how(advice: &Advice) -> Vec<String> {
         mib(facts.touched_bytes),
         mib(facts.logical_bytes),
     )];
-    let rounds = advice.rows.iter().map(|row| row.waf.rounds.len());
-    let (least, most) = (rounds.clone().min().unwrap_or(0), rounds.max().unwrap_or(0));
-    let unsteady: Vec<String> =
-        advice.rows.iter().filter(|row| !row.waf.steady).map(name_and_op).collect();
-    notes.push(format!(
-        "WAF by GC is measured on flash that takes no time, in bands of {} blocks: the trace's writes and \
-         trims, first their end that writes three capacities, then {least} to {most} rounds of whole \
-         passes, until the last capacity of a round costs what it did before, within 2 %; the last round counts.{}",
-        advice.slots_per_band,
-        if unsteady.is_empty() {
-            " All came to a steady state.".to_string()
-        } else {
-            format!(" NOT in steady state: {}.", unsteady.join("; "))
-        }
-    ));
-    notes.push(format!(
-        "Latencies and overhead (padding, checkpoints) are measured on the device itself, with its \
-         times, filled and then aged by writes of its capacity: the last {} requests {}.",
-        advice.timed_requests,
-        played(advice),
-    ));
+    notes.push(drives(advice));
+    notes.push(measured(advice));
     for row in &advice.rows {
         if let Err(why) = &row.timed {
             notes.push(format!("{} FAILED on the device: {why}.", name_and_op(row)));
@@ -86,8 +68,8 @@ pub fn how(advice: &Advice) -> Vec<String> {
     }
     notes.push(
         "The oracle sorts by the true death times into 12 classes or 5, what is better; victims by \
-         cost-benefit. Lifetime is \
-         endurance x flash / (write rate x (WAF + overhead))."
+         cost-benefit. It is a bound: its flash takes no time, and nothing is flushed. Lifetime is \
+         endurance x flash / (write rate x WAF)."
             .into(),
     );
     if facts.wipes > 0 {
@@ -103,7 +85,56 @@ pub fn how(advice: &Advice) -> Vec<String> {
     notes
 }
 
-/// When the requests of the timed pass went out.
+/// What the drive is at each over-provisioning, and what was measured for it.
+fn drives(advice: &Advice) -> String {
+    let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);
+    let of = |bound: &super::Bound| {
+        let row = advice.rows.iter().find(|row| row.op_percent == bound.op_percent)?;
+        let (offered, drive) = (gib(row.drive.logical_blocks * BLOCK_BYTES as u64), &row.drive);
+        let geometry = &drive.geometry;
+        Some(format!(
+            "{} % makes {:.3} GiB of flash for {offered:.3} GiB ({} units of {} blocks of {} KiB)",
+            row.op_percent,
+            gib(drive.flash_bytes()),
+            geometry.units,
+            geometry.blocks_per_unit,
+            geometry.slots_per_block() * (BLOCK_BYTES as u32 / 1024),
+        ))
+    };
+    let all: Vec<String> = advice.bounds.iter().filter_map(of).collect();
+    let stands = if advice.whole {
+        "It was measured as it is."
+    } else {
+        "Measured was a device that stands for it, of blocks so short that it has as many of them, or 512 \
+         on each unit, and with as much flash for GC by logical block."
+    };
+    format!("The drive: {}. {stands}", all.join("; "))
+}
+
+/// How all was measured, and whether it was steady.
+fn measured(advice: &Advice) -> String {
+    let timed = || advice.rows.iter().filter_map(|row| Some((row, row.timed.as_ref().ok()?)));
+    let rounds = timed().map(|(_, timed)| timed.before.rounds.len());
+    let (least, most) = (rounds.clone().min().unwrap_or(0), rounds.max().unwrap_or(0));
+    let unsteady: Vec<String> = timed()
+        .filter(|(_, timed)| !timed.before.steady)
+        .map(|(row, _)| name_and_op(row))
+        .collect();
+    let steady = if unsteady.is_empty() {
+        "All came to a steady state.".to_string()
+    } else {
+        format!("NOT in steady state: {}.", unsteady.join("; "))
+    };
+    format!(
+        "Write amplification and latencies are of the same requests, as `weir replay --precondition trace` \
+         measures them: the device was filled, then {least} to {most} rounds of the trace, with flushes and \
+         reads, until two cost the same within 2 %, then a round of {} requests {}. {steady}",
+        advice.timed_requests,
+        played(advice),
+    )
+}
+
+/// When the requests went out.
 fn played(advice: &Advice) -> String {
     match (advice.playing, advice.behind) {
         (Playing::Timestamps(1.0), _) => "by their timestamps, from when each was due".to_string(),
@@ -143,12 +174,14 @@ fn points(rows: impl Iterator<Item = f64>) -> Vec<(f64, f64)> {
 }
 
 fn waf_by_combination(advice: &Advice, chosen: &Row) -> Figure {
-    let waf = points(alike(advice, chosen).map(|row| row.waf.waf));
+    // A device that failed has no bar.
+    let waf = |row: &Row| row.timed.as_ref().map_or(0.0, |timed| timed.waf);
+    let waf = points(alike(advice, chosen).map(waf));
     let bound = advice.bound_of(chosen).map_or(1.0, |bound| bound.waf.waf);
     let oracle = waf.iter().map(|&(x, _)| (x, bound)).collect();
     Figure {
         id: "waf".into(),
-        title: format!("Write amplification by GC, {} % of over-provisioning", chosen.op_percent),
+        title: format!("Write amplification, {} % of over-provisioning", chosen.op_percent),
         x: axis("", "", Scale::Linear, names(advice, chosen)),
         y: axis("WAF", "", Scale::Linear, None),
         series: vec![
@@ -188,8 +221,8 @@ fn latency_by_combination(advice: &Advice, chosen: &Row) -> Figure {
 
 fn waf_by_op(advice: &Advice, chosen: &Row) -> Figure {
     let of = |matches: &dyn Fn(&Row) -> bool| {
-        let rows = advice.rows.iter().filter(|row| matches(row));
-        let mut points: Vec<_> = rows.map(|row| (row.op_percent, row.waf.waf)).collect();
+        let rows = advice.rows.iter().filter(|row| matches(row) && row.timed.is_ok());
+        let mut points: Vec<_> = rows.map(|row| (row.op_percent, row.waf())).collect();
         points.sort_by(|a, b| a.0.total_cmp(&b.0));
         points
     };
@@ -206,7 +239,7 @@ fn waf_by_op(advice: &Advice, chosen: &Row) -> Figure {
     }
     Figure {
         id: "waf-by-op".into(),
-        title: "Write amplification by GC against over-provisioning".into(),
+        title: "Write amplification against over-provisioning".into(),
         x: axis("over-provisioning", "%", Scale::Linear, None),
         y: axis("WAF", "", Scale::Linear, None),
         series: lines,
@@ -221,16 +254,16 @@ fn table(advice: &Advice) -> Table {
             Value::Number(row.op_percent),
             Value::Text(row.stream.clone()),
             Value::Text(row.victim.clone()),
-            Value::Number(row.waf.waf),
-            Value::Number(advice.distance(row).unwrap_or(0.0) * 100.0),
         ];
         match &row.timed {
             Ok(timed) => {
-                cells.extend([Value::Number(timed.overhead), Value::Number(row.years)]);
+                let above = advice.distance(row).unwrap_or(0.0) * 100.0;
+                let waf = [timed.waf, timed.waf_by_gc(), above, timed.overhead(), row.years];
+                cells.extend(waf.map(Value::Number));
                 cells.extend(milliseconds(&timed.reads));
                 cells.extend(milliseconds(&timed.writes));
             }
-            Err(_) => cells.extend([(); 8].map(|()| Value::Text("failed".into()))),
+            Err(_) => cells.extend([(); 11].map(|()| Value::Text("failed".into()))),
         }
         cells.push(Value::Number(row.memory_per_tib as f64 / f64::from(1 << 20)));
         cells
@@ -242,6 +275,7 @@ fn table(advice: &Advice) -> Table {
             column("streams", ""),
             column("victim", ""),
             column("WAF", ""),
+            column("by GC", ""),
             column("above the oracle", "%"),
             column("overhead", ""),
             column("lifetime", "years"),

@@ -1,8 +1,8 @@
 //! A small trace laid out by hand, and whole advices on it.
 
 use super::recorded::Recorded;
-use super::{Advice, AdviseError, BEHIND_DEPTH, Options, Playing};
-use super::{advise, choose, flash_device, report, span};
+use super::{Advice, AdviseError, BEHIND_DEPTH, Choice, Drive, Options, Playing};
+use super::{advise, choose, report, span};
 use crate::device_file::DeviceSpec;
 use crate::streams::ChangeKind;
 use crate::trace::{Op, Options as ReadOptions, Reader};
@@ -34,9 +34,9 @@ fn skewed(requests: u64) -> String {
     }))
 }
 
-fn options(device: DeviceSpec) -> Options {
+fn options(drive: Drive) -> Options {
     Options {
-        device,
+        drive,
         streams: vec!["none".into(), "sepbit".into()],
         victims: vec!["cost-benefit".into()],
         op_percents: vec![15.0],
@@ -48,8 +48,8 @@ fn options(device: DeviceSpec) -> Options {
     }
 }
 
-fn slc() -> DeviceSpec {
-    flash_device(Profile::builtin("slc").expect("built in"), 2, 1)
+fn slc() -> Drive {
+    Drive::of_flash(Profile::builtin("slc").expect("built in"), (2, 1), None)
 }
 
 #[test]
@@ -105,17 +105,17 @@ fn streams_pay_under_skew_the_oracle_pays_more_and_the_same_seed_gives_the_same(
     let run = || advise(&trace, &options(slc()), &|_, _| {}).unwrap();
     let advice = run();
     let [none, sepbit] = &advice.rows[..] else { panic!("two rows: {advice:?}") };
-    assert!(sepbit.waf.waf < none.waf.waf, "{} against {}", sepbit.waf.waf, none.waf.waf);
-    assert!(advice.bounds[0].waf.waf < sepbit.waf.waf, "{:?}", advice.bounds);
-    assert!(advice.rows.iter().all(|row| row.waf.steady), "{:?}", none.waf);
+    assert!(sepbit.waf() < none.waf(), "{} against {}", sepbit.waf(), none.waf());
+    assert!(advice.bounds[0].waf.waf < sepbit.waf(), "{:?}", advice.bounds);
     let timed = none.timed.as_ref().unwrap();
+    assert!(timed.before.steady, "{timed:?}");
     assert_eq!((timed.reads.count(), timed.writes.count()), (5000, 35_000));
     assert!(timed.writes.mean_ns() > 100_000.0, "SLC programs in 300 us");
     assert_eq!(advice.playing, Playing::Timestamps(1.0));
-    // 35 of 40 requests a ms write 4 KiB: 3.4 MiB/s on 16 MiB and 15 %, endurance 100 000.
+    // 35 of 40 requests a ms write 4 KiB: 3.4 MiB/s on 16 MiB and its flash, endurance 100 000.
     let rate = 4096.0 * 35_000.0 / (39_999.0 * 1e-3);
-    let flash = 1.15 * f64::from(16 << 20) * 1e5;
-    let years = flash / (rate * none.waf_total() * 365.25 * 86_400.0);
+    let flash = none.drive.flash_share() * f64::from(16 << 20) * 1e5;
+    let years = flash / (rate * none.waf() * 365.25 * 86_400.0);
     assert!((none.years / years - 1.0).abs() < 1e-9, "{} years, not {years}", none.years);
 
     let choice = choose(&advice, 5.0);
@@ -123,7 +123,7 @@ fn streams_pay_under_skew_the_oracle_pays_more_and_the_same_seed_gives_the_same(
         let report = report(advice, &choose(advice, 5.0), "t", "weir advise t", 1);
         crate::report::html(&report).unwrap()
     };
-    assert!(choice.why.contains(&format!("{:.2}", advice.rows[choice.row.unwrap()].waf_total())));
+    assert!(choice.why.contains(&format!("{:.2}", advice.rows[choice.row.unwrap()].waf())));
     assert_eq!(page(&advice), page(&run()), "to the byte");
 }
 
@@ -151,7 +151,8 @@ fn devices_without_an_ftl_or_too_small_are_refused_with_a_mend() {
     let trace = read(skewed(1000)).unwrap();
     let refusal = |name: &str| {
         let device = DeviceSpec::builtin(name).expect("built in");
-        advise(&trace, &options(device), &|_, _| {}).unwrap_err().to_string()
+        let drive = Drive::of_file(device, None);
+        advise(&trace, &options(drive), &|_, _| {}).unwrap_err().to_string()
     };
     assert!(refusal("sdf").contains("raw units"));
     assert!(refusal("wsr").contains("fast tier"));
@@ -160,6 +161,7 @@ fn devices_without_an_ftl_or_too_small_are_refused_with_a_mend() {
     if let crate::device_file::Inside::Ftl(flash, _) = &mut small.inside {
         flash.layout = nand::Layout { channels: 1, dies_per_channel: 1, blocks_per_plane: 2 };
     }
+    let small = Drive::of_file(small, None);
     let refusal = advise(&trace, &options(small), &|_, _| {}).unwrap_err().to_string();
     assert!(refusal.contains("--sample 1/"), "{refusal}");
 }
@@ -178,4 +180,37 @@ fn the_least_over_provisioning_that_lasts_is_chosen() {
     assert_eq!(chosen(0.0), 10.0);
     assert_eq!(chosen(1000.0 * most(28.0)), 28.0, "none lasts: the longest");
     assert_eq!(span(0.5), "182.6 days");
+}
+
+/// A drive as large as what the trace touches is measured itself; what stands for a larger one leaves GC as
+/// much of each logical block.
+#[test]
+fn what_is_measured_is_the_drive_or_leaves_gc_as_much() {
+    let profile = || Profile::builtin("slc").expect("built in");
+    let bytes = 64 << 20;
+    for stream in ["none", "midas"] {
+        let choice = Choice { stream, victim: "cost-benefit", op_percent: 7.0, seed: 1 };
+        let whole = Drive::of_flash(profile(), (2, 1), Some(bytes));
+        let sized = whole.sized(choice, bytes).unwrap();
+        let built = whole.build(choice, bytes).unwrap();
+        assert_eq!((built.bytes(), built.flash_bytes()), (bytes, sized.flash_bytes()), "{stream}");
+        assert!(whole.is_whole(bytes) && sized.percent_left() >= 7.0, "{sized:?}");
+
+        let large = Drive::of_flash(profile(), (2, 1), None);
+        let sized = large.sized(choice, bytes).unwrap();
+        assert_eq!(sized.logical_blocks, 1 << 28);
+        let built = large.build(choice, bytes).unwrap();
+        assert_eq!(built.bytes(), bytes);
+        let share = built.flash_bytes() as f64 / bytes as f64;
+        assert!(share > sized.flash_share(), "what it lacks comes on top: {share} for {sized:?}");
+    }
+    let mut file = DeviceSpec::builtin("intel-320").expect("built in");
+    if let crate::device_file::Inside::Ftl(flash, _) = &mut file.inside {
+        flash.layout = nand::Layout { channels: 1, dies_per_channel: 1, blocks_per_plane: 512 };
+    }
+    let choice = Choice { stream: "none", victim: "greedy", op_percent: 15.0, seed: 1 };
+    let sized = Drive::of_file(file.clone(), None).sized(choice, bytes).unwrap();
+    assert!((sized.flash_share() / 1.15 - 1.0).abs() < 1e-5, "all of its flash: {sized:?}");
+    let smaller = Drive::of_file(file, Some(bytes)).sized(choice, bytes).unwrap();
+    assert!(smaller.logical_blocks * 4096 >= bytes && smaller.flash_bytes() < sized.flash_bytes());
 }

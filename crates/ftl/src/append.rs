@@ -25,8 +25,7 @@ const APPENDS_WAITING_MAX: u32 = 4;
 /// who reads it meanwhile waits less.
 const APPENDS_WAITING_MAX_SLO: u32 = 2;
 
-/// The same where the unit follows from the address: there is no other to go to, and who waits for a place
-/// there holds up all behind.
+/// The same where the address says which unit: who waits for a place there holds up all behind.
 const APPENDS_WAITING_MAX_HOME: u32 = 64;
 
 /// Who is told when a slot is programmed.

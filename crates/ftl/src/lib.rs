@@ -577,8 +577,8 @@ impl Ftl {
     }
 
     fn moves_are_done(&self) -> bool {
-        let tier_rests = self.tier.as_ref().is_none_or(Tier::rests);
-        self.moves.is_empty() && self.reclaim.victims.is_empty() && tier_rests
+        let rest = self.tier.as_ref().is_none_or(Tier::rests);
+        self.moves.is_empty() && self.reclaim.victims.is_empty() && rest
     }
 
     fn stop_if_done(&mut self) {
@@ -599,13 +599,11 @@ impl Ftl {
             self.checkpoint_pump();
             self.flush_pump();
         }
-        // Looked at after the checkpoint was asked for: if it cannot begin, nothing comes to look again.
+        // After the checkpoint was asked for: if it cannot begin, nothing comes to look again.
         let moves_done = self.moves_are_done();
-        let stuck =
-            self.stands_still() && (self.checkpoint.is_wanted() || host_done && !moves_done);
-        if stuck || host_done && self.has_no_space() {
-            // No space for the last checkpoint, or for what moves: everything acknowledged is there
-            // all the same.
+        let waits = self.checkpoint.is_wanted() || host_done && !moves_done;
+        if waits && self.stands_still() || host_done && self.has_no_space() {
+            // No space for the last checkpoint, or for what moves: all acknowledged is there.
             self.phase = Phase::Stopped;
             self.outputs.push_back(Output::Stopped(false));
             return;

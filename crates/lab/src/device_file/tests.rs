@@ -48,7 +48,7 @@ fn the_builtin_devices_have_the_capacity_that_was_sold() {
         ("intel-320", 40, 300.0),
         ("ts8-2-x11", 440, 3300.0),
         ("fusion-io", 100, 640.0),
-        ("mqsim-default", 64, 514.0),
+        ("mqsim-default", 128, 514.0),
     ] {
         let figures = builtin(name).figures();
         assert_eq!(figures.units, units, "{name}");

@@ -187,7 +187,11 @@ fn edges_and_insides_of_ranges_are_whole_blocks() {
 }
 
 fn target() -> SimTarget {
-    let layout = Layout { channels: 2, dies_per_channel: 1, blocks_per_plane: 12 };
+    target_of(12)
+}
+
+fn target_of(blocks_per_plane: u32) -> SimTarget {
+    let layout = Layout { channels: 2, dies_per_channel: 1, blocks_per_plane };
     let medium = nand_of("slc", &layout, Faults::default(), |_| {}).expect("built-in");
     let settings = Settings::default();
     let max = ftl::logical_blocks_max(medium.geometry(), &medium.health(), &settings);
@@ -265,7 +269,8 @@ fn place(i: u64) -> u64 {
 
 #[test]
 fn random_writes_reach_a_steady_state_that_is_told() {
-    let mut target = target();
+    // On a few bands a round differs from the next by chance.
+    let mut target = target_of(48);
     let found = precondition(&mut target, Precondition::Random, 3, &mut |_| {}).unwrap();
     assert!(found.steady, "{found:?}");
     let [.., before, last] = found.rounds[..] else { panic!("too few rounds: {found:?}") };

@@ -3,7 +3,7 @@
 use crate::features;
 use crate::output::{Progress, print, print_json, table};
 use crate::{End, Failure};
-use lab::experiment::{self, Experiment, Kept, Options, Scale};
+use lab::experiment::{self, Experiment, ExperimentError, Kept, Options, Results, Scale};
 use lab::report::{self, Claim, Report};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -171,26 +171,18 @@ pub fn claims(args: &ClaimsArgs) -> Result<End, Failure> {
     let options = args.common.options(Vec::new(), SEEDS_OF_CLAIMS);
     let place = kept_place(options.scale);
     let kept = keep(place.as_deref(), args.fresh);
-    let (mut reports, mut skipped): (Vec<Report>, Vec<String>) = Default::default();
+    let mut skipped = Vec::new();
+    let mut measured = Vec::new();
     for experiment in &experiments {
         let missing = experiment.missing_trace(options.scale, &options.set);
-        if let Some(missing) = missing.map_err(|error| error.to_string())? {
-            skipped.push(format!("{} was not measured: {missing}\n", experiment.name));
-            continue;
+        match missing.map_err(|error| error.to_string())? {
+            Some(missing) => {
+                skipped.push(format!("{} was not measured: {missing}\n", experiment.name));
+            }
+            None => measured.push(experiment),
         }
-        let report = measure(experiment, &options, &kept)?;
-        if let Some(folder) = &args.report {
-            write_report(&report, &folder.join(format!("{}.html", report.name)))?;
-        }
-        if !args.json {
-            let (name, title) = (&report.name, &report.title);
-            print(&format!(
-                "{name}: {title}\n\n{}\n",
-                report::claims_text(&report.claims).trim_end()
-            ));
-        }
-        reports.push(report);
     }
+    let reports = measure_all(&measured, &options, &kept, args)?;
     if let Some(folder) = &args.report {
         let written = report::write_index(&reports, folder);
         written.map_err(|error| format!("{}: {error}", folder.display()))?;
@@ -265,13 +257,46 @@ fn open(name: &str) -> Result<Experiment, Failure> {
 
 fn measure(experiment: &Experiment, options: &Options, kept: &Kept) -> Result<Report, Failure> {
     let progress = Mutex::new(Progress::new(experiment.name.clone()));
-    let told = |case: &str, done: usize, total: usize| {
-        let mut progress = progress.lock().expect("nothing panics while it holds it");
-        progress.tell(&format!("{done} of {total} points, last {case:?}"));
-    };
-    let results = experiment::run(experiment, options, kept, &told);
+    let results = experiment::run(experiment, options, kept, &teller(&progress));
     let results = results.map_err(|error| error.to_string())?;
     experiment::report(experiment, options, &results).map_err(|error| error.to_string())
+}
+
+/// Measures all of them, and tells each as soon as it is done.
+fn measure_all(
+    experiments: &[&Experiment],
+    options: &Options,
+    kept: &Kept,
+    args: &ClaimsArgs,
+) -> Result<Vec<Report>, Failure> {
+    let progress = Mutex::new(Progress::new("claims"));
+    let mut reports: Vec<Report> = Vec::new();
+    let mut finished = |number: usize, results: Vec<Results>| {
+        let report = experiment::report(experiments[number], options, &results)?;
+        if let Some(folder) = &args.report {
+            write_report(&report, &folder.join(format!("{}.html", report.name)))
+                .map_err(ExperimentError)?;
+        }
+        if !args.json {
+            progress.lock().expect("nothing panics while it holds it").clear();
+            let (name, title) = (&report.name, &report.title);
+            let claims = report::claims_text(&report.claims);
+            print(&format!("{name}: {title}\n\n{}\n", claims.trim_end()));
+        }
+        reports.push(report);
+        Ok(())
+    };
+    experiment::run_all(experiments, options, kept, &teller(&progress), &mut finished)
+        .map_err(|error| error.to_string())?;
+    Ok(reports)
+}
+
+/// Shows how far a run is.
+fn teller(progress: &Mutex<Progress>) -> impl Fn(&str, usize, usize) + Sync {
+    move |case: &str, done: usize, total: usize| {
+        let mut progress = progress.lock().expect("nothing panics while it holds it");
+        progress.tell(&format!("{done} of {total} points, last {case:?}"));
+    }
 }
 
 fn write_report(report: &Report, path: &Path) -> Result<(), Failure> {

@@ -78,13 +78,18 @@ impl Progress {
             eprintln!("{}: {state} after {seconds} s", self.what);
         }
     }
+
+    /// Takes away what stands there, so that other text can be printed.
+    pub fn clear(&self) {
+        if self.terminal && self.told.is_some() {
+            eprint!("\r\x1b[K");
+        }
+    }
 }
 
 impl Drop for Progress {
     fn drop(&mut self) {
-        if self.terminal && self.told.is_some() {
-            eprint!("\r\x1b[K");
-        }
+        self.clear();
     }
 }
 

@@ -4,7 +4,8 @@
 //! Invariant: an entry is used only for the very same case: same file, variables, scale, seed, and, by
 //! the fingerprint, same build.
 
-use super::{CaseResult, Experiment, Options};
+use super::Options;
+use super::run::{Job, Plan};
 use flash::crc;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -23,8 +24,7 @@ pub struct Kept {
 #[derive(Debug, Deserialize, Serialize)]
 struct Entry {
     key: String,
-    baseline: bool,
-    /// By point, in the experiment's order.
+    /// By point of the job.
     values: Vec<BTreeMap<String, f64>>,
 }
 
@@ -64,16 +64,15 @@ impl Kept {
         self.before.len()
     }
 
-    pub(super) fn get(&self, key: &str, points: usize) -> Option<(bool, &[BTreeMap<String, f64>])> {
+    pub(super) fn get(&self, key: &str, points: usize) -> Option<&[BTreeMap<String, f64>]> {
         let entry = self.before.get(key).filter(|entry| entry.values.len() == points)?;
-        Some((entry.baseline, &entry.values))
+        Some(&entry.values)
     }
 
     /// Keeps a result. What cannot be kept is measured again, no more.
-    pub(super) fn add(&self, key: &str, result: &CaseResult) {
+    pub(super) fn add(&self, key: &str, values: &[BTreeMap<String, f64>]) {
         let Some(file) = &self.file else { return };
-        let values = result.points.iter().map(|point| point.values.clone()).collect();
-        let entry = Entry { key: key.to_owned(), baseline: result.baseline, values };
+        let entry = Entry { key: key.to_owned(), values: values.to_vec() };
         if let Ok(mut line) = serde_json::to_string(&entry) {
             line.push('\n');
             let _ = file.lock().expect("no writer panics").write_all(line.as_bytes());
@@ -81,25 +80,24 @@ impl Kept {
     }
 }
 
-/// Names the case with this index of an experiment, with one seed.
-pub(super) fn key(experiment: &Experiment, options: &Options, index: usize, seed: u64) -> String {
+/// Names a job of an experiment.
+pub(super) fn key(plan: &Plan<'_>, options: &Options, job: &Job) -> String {
     let set = crc(format!("{:?}", options.set).as_bytes());
-    let (name, sum, scale) = (&experiment.name, experiment.sum, options.scale.name());
-    format!("{name} {sum:08x} {scale} {set:08x} case {index} seed {seed}")
+    let (name, sum, scale) = (&plan.experiment.name, plan.experiment.sum, options.scale.name());
+    let (case, first, seed) = (job.case, job.points[0], job.seed);
+    format!("{name} {sum:08x} {scale} {set:08x} case {case} from point {first} seed {seed}")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::experiment::PointResult;
 
     #[test]
     fn what_was_kept_is_there_for_the_same_build_only_and_a_torn_line_is_dropped() {
         let path = std::env::temp_dir().join(format!("weir-kept-{}", std::process::id()));
         let _ = std::fs::remove_file(&path);
         let values = BTreeMap::from([("iops".to_owned(), 0.1 + 0.2)]);
-        let point = PointResult { values: values.clone(), ..PointResult::default() };
-        let result = CaseResult { case: "a".into(), baseline: true, points: vec![point] };
+        let result = [values.clone()];
         let kept = Kept::open(&path, "build 1", false).unwrap();
         assert_eq!(kept.cases(), 0);
         kept.add("first", &result);
@@ -110,7 +108,7 @@ mod tests {
         let length = std::fs::metadata(&path).unwrap().len();
         OpenOptions::new().write(true).open(&path).unwrap().set_len(length - 5).unwrap();
         let kept = Kept::open(&path, "build 1", false).unwrap();
-        assert_eq!(kept.get("first", 1), Some((true, &[values][..])));
+        assert_eq!(kept.get("first", 1), Some(&[values][..]));
         assert_eq!((kept.get("first", 2), kept.get("second", 1)), (None, None));
         drop(kept);
         assert_eq!(Kept::open(&path, "build 1", true).unwrap().cases(), 0);

@@ -1,5 +1,5 @@
-//! Measures an experiment: each case on a device of its own, its points one after the other on that
-//! device (as the source did it), cases in parallel.
+//! Measures experiments: each case on a device of its own, its points one after the other on that
+//! device (as the source did it), devices in parallel.
 
 use super::file::{self, At, Case, DeviceChoice, Experiment, Prepare};
 use super::{ExperimentError, Kept, kept, metric};
@@ -10,6 +10,8 @@ use crate::target::Target;
 use crate::tenant::{self, Tenants, Until};
 use flash::Random;
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender};
 
 /// What the command line decides.
 #[derive(Clone, Debug)]
@@ -55,7 +57,7 @@ pub struct Results {
     pub cases: Vec<CaseResult>,
 }
 
-/// Told while an experiment runs: the case and how many of all points are done.
+/// Told while experiments run: the case and how many of all points are done.
 pub type Progress<'a> = &'a (dyn Fn(&str, usize, usize) + Sync);
 
 /// Runs every case at every point, with each seed. What `kept` has of them is not run again.
@@ -65,36 +67,189 @@ pub fn run(
     kept: &Kept,
     progress: Progress<'_>,
 ) -> Result<Vec<Results>, ExperimentError> {
-    if let Some(missing) = experiment.missing_trace(options.scale, &options.set)? {
-        return Err(ExperimentError(format!("experiment {}: {missing}", experiment.name)));
-    }
-    let (points, cases) = (experiment.points(), experiment.cases());
-    let jobs = cases as u64 * options.seeds;
-    let total = points.len() * jobs as usize;
-    let done = std::sync::atomic::AtomicUsize::new(0);
-    let results = crate::parallel::for_each_seed(0..jobs, options.threads, |job| {
-        let (index, seed) = ((job % cases as u64) as usize, options.seed + job / cases as u64);
+    let mut all = Vec::new();
+    run_all(&[experiment], options, kept, progress, &mut |_, results| {
+        all = results;
+        Ok(())
+    })?;
+    Ok(all)
+}
+
+/// Likewise for several experiments, whose cases share the threads. `finished` is told of each, in their
+/// order, as soon as all of it is measured; an error of it ends the run.
+pub fn run_all(
+    experiments: &[&Experiment],
+    options: &Options,
+    kept: &Kept,
+    progress: Progress<'_>,
+    finished: &mut dyn FnMut(usize, Vec<Results>) -> Result<(), ExperimentError>,
+) -> Result<(), ExperimentError> {
+    let plans = experiments.iter().map(|experiment| Plan::new(experiment, options));
+    let plans = plans.collect::<Result<Vec<_>, _>>()?;
+    let jobs: Vec<(usize, Job)> = (plans.iter().enumerate())
+        .flat_map(|(plan, of)| of.jobs(options).map(move |job| (plan, job)))
+        .collect();
+    let (done, total) = (AtomicUsize::new(0), jobs.iter().map(|(_, job)| job.points.len()).sum());
+    let work = |number: u64, sender: &Sender<(usize, Measured)>| {
+        let (plan, job) = &jobs[number as usize];
         let told = |case: &str| {
-            let count = done.fetch_add(1, std::sync::atomic::Ordering::Relaxed) + 1;
-            progress(case, count, total);
+            progress(case, done.fetch_add(1, Ordering::Relaxed) + 1, total);
         };
-        let key = kept::key(experiment, options, index, seed);
-        if let Some((baseline, values)) = kept.get(&key, points.len()) {
-            let at = points.iter().cloned().zip(values.iter().cloned());
-            let points = at.map(|(at, values)| PointResult { at, values, ..Default::default() });
-            let case = experiment.case_name(index).to_owned();
-            let points = points.inspect(|_| told(&case)).collect();
-            return Ok(CaseResult { case, baseline, points });
+        let key = kept::key(&plans[*plan], options, job);
+        let values = match kept.get(&key, job.points.len()) {
+            Some(values) => {
+                job.points.iter().for_each(|_| told(&plans[*plan].cases[job.case][0].name));
+                values.to_vec()
+            }
+            None => {
+                let values = run_job(&plans[*plan], job, &told);
+                let values = values.map_err(|error| Failure(error.0))?;
+                kept.add(&key, &values);
+                values
+            }
+        };
+        // Nobody listens once an experiment could not be told.
+        sender.send((number as usize, values)).map_err(|_| Failure("ended".into()))
+    };
+    std::thread::scope(|scope| {
+        let (sender, results) = std::sync::mpsc::channel();
+        let count = jobs.len() as u64;
+        let workers = scope.spawn(move || {
+            crate::parallel::for_each_seed(0..count, options.threads, |job| work(job, &sender))
+        });
+        let told = tell_in_order(&plans, &jobs, options, results, finished);
+        let worked = workers.join().expect("a panic of a job is a failure");
+        told?;
+        worked.map(|_| ()).map_err(|error| ExperimentError(error.failure.0))
+    })
+}
+
+/// Puts together what the jobs measure, until they end.
+fn tell_in_order(
+    plans: &[Plan<'_>],
+    jobs: &[(usize, Job)],
+    options: &Options,
+    results: Receiver<(usize, Measured)>,
+    finished: &mut dyn FnMut(usize, Vec<Results>) -> Result<(), ExperimentError>,
+) -> Result<(), ExperimentError> {
+    let mut left: Vec<usize> = vec![0; plans.len()];
+    jobs.iter().for_each(|(plan, _)| left[*plan] += 1);
+    let mut measured: Vec<Option<Measured>> = vec![None; jobs.len()];
+    let mut next = 0;
+    for (number, values) in results {
+        measured[number] = Some(values);
+        left[jobs[number].0] -= 1;
+        while left.get(next) == Some(&0) {
+            let of_plan = jobs.iter().zip(&measured).filter(|((plan, _), _)| *plan == next);
+            let of_plan = of_plan.map(|((_, job), values)| (job, values.as_ref().expect("done")));
+            finished(next, plans[next].results(options, of_plan))?;
+            next += 1;
         }
-        let result = run_case(experiment, options, (index, seed), &points, &told)
-            .map_err(|error| Failure(error.0))?;
-        kept.add(&key, &result);
-        Ok(result)
-    });
-    let mut results = results.map_err(|error| ExperimentError(error.failure.0))?.into_iter();
-    let seeds =
-        (0..options.seeds).map(|_| Results { cases: results.by_ref().take(cases).collect() });
-    Ok(seeds.collect())
+    }
+    Ok(())
+}
+
+/// What was measured at each point of a job.
+type Measured = Vec<BTreeMap<String, f64>>;
+
+/// Points that one device goes through, one after the other, with one seed.
+pub(super) struct Job {
+    pub case: usize,
+    pub seed: u64,
+    /// Indices of [`Experiment::points`].
+    pub points: Vec<usize>,
+}
+
+/// All cases of an experiment, resolved at all points.
+pub(super) struct Plan<'a> {
+    pub experiment: &'a Experiment,
+    points: Vec<At>,
+    /// By case, by point.
+    cases: Vec<Vec<Case>>,
+}
+
+impl<'a> Plan<'a> {
+    fn new(experiment: &'a Experiment, options: &Options) -> Result<Self, ExperimentError> {
+        if let Some(missing) = experiment.missing_trace(options.scale, &options.set)? {
+            return Err(ExperimentError(format!("experiment {}: {missing}", experiment.name)));
+        }
+        let points = experiment.points();
+        let case = |index| {
+            let points = points.iter();
+            points.map(|at| experiment.case(index, options.scale, &options.set, at)).collect()
+        };
+        let cases = (0..experiment.cases()).map(case).collect::<Result<_, _>>()?;
+        Ok(Self { experiment, points, cases })
+    }
+
+    /// The first point where a case is what it is here: one that does not use the variable of a sweep
+    /// is the same at each of its values, and measured once.
+    fn first_alike(&self, case: usize, point: usize) -> usize {
+        let cases = &self.cases[case];
+        cases.iter().position(|other| *other == cases[point]).unwrap_or(point)
+    }
+
+    /// In the order of seeds, cases and points.
+    fn jobs(&self, options: &Options) -> impl Iterator<Item = Job> {
+        let mut jobs = Vec::new();
+        for seed in options.seed..options.seed + options.seeds {
+            for (case, at) in self.cases.iter().enumerate() {
+                let own = (0..at.len()).filter(|&point| self.first_alike(case, point) == point);
+                let mut last: Option<usize> = None;
+                for point in own {
+                    match last.filter(|&last| at[last].goes_on_with(&at[point])) {
+                        Some(_) => {
+                            let job: &mut Job = jobs.last_mut().expect("it has the last point");
+                            job.points.push(point);
+                        }
+                        None => jobs.push(Job { case, seed, points: vec![point] }),
+                    }
+                    last = Some(point);
+                }
+            }
+        }
+        jobs.into_iter()
+    }
+
+    /// What the jobs measured, by seed and case.
+    fn results<'b>(
+        &self,
+        options: &Options,
+        jobs: impl Iterator<Item = (&'b Job, &'b Measured)>,
+    ) -> Vec<Results> {
+        let mut measured: BTreeMap<(u64, usize, usize), &BTreeMap<String, f64>> = BTreeMap::new();
+        for (job, values) in jobs {
+            let points = job.points.iter().zip(values);
+            measured.extend(points.map(|(&point, values)| ((job.seed, job.case, point), values)));
+        }
+        let point = |seed: u64, case: usize, point: usize| PointResult {
+            at: self.points[point].clone(),
+            values: measured[&(seed, case, self.first_alike(case, point))].clone(),
+            ..PointResult::default()
+        };
+        let case = |seed: u64, (case, at): (usize, &Vec<Case>)| CaseResult {
+            case: self.experiment.case_name(case).to_owned(),
+            baseline: at.iter().any(|case| case.baseline),
+            points: (0..at.len()).map(|at| point(seed, case, at)).collect(),
+        };
+        let seeds = options.seed..options.seed + options.seeds;
+        seeds
+            .map(|seed| Results {
+                cases: self.cases.iter().enumerate().map(|of| case(seed, of)).collect(),
+            })
+            .collect()
+    }
+}
+
+impl Case {
+    /// The device that was used for this case may go on with the other.
+    fn goes_on_with(&self, next: &Case) -> bool {
+        self.waf.is_none()
+            && next.waf.is_none()
+            && self.device == next.device
+            && self.prepare == next.prepare
+            && self.tenants == next.tenants
+    }
 }
 
 /// A device and how far its time has come.
@@ -102,54 +257,39 @@ struct Device {
     target: Box<dyn Target>,
     /// They go on from point to point.
     tenants: Tenants,
-    parts: Vec<tenant::Part>,
-    choice: DeviceChoice,
-    prepare: Vec<Prepare>,
 }
 
-fn run_case(
-    experiment: &Experiment,
-    options: &Options,
-    (index, seed): (usize, u64),
-    points: &[At],
-    told: &dyn Fn(&str),
-) -> Result<CaseResult, ExperimentError> {
-    let mut random = Random::new(seed ^ (index as u64).wrapping_mul(0x9e37_79b9));
+fn run_job(plan: &Plan<'_>, job: &Job, told: &dyn Fn(&str)) -> Result<Measured, ExperimentError> {
+    let drawn = (job.case as u64) << 32 | job.points[0] as u64;
+    let mut random = Random::new(job.seed ^ drawn.wrapping_mul(0x9e37_79b9_7f4a_7c15));
     let mut device: Option<Device> = None;
     let mut results = Vec::new();
-    let mut baseline = false;
-    for at in points {
-        let case = experiment.case(index, options.scale, &options.set, at)?;
-        let wrong = |why: String| {
-            ExperimentError(format!("experiment {}, case {:?}: {why}", experiment.name, case.name))
-        };
-        baseline = case.baseline;
-        if let Some(waf) = &case.waf {
-            let values = waf.measure(random.next_u64()).map_err(|why| wrong(why.0))?;
-            results.push(PointResult { at: at.clone(), values, ..PointResult::default() });
-            told(&case.name);
-            continue;
-        }
-        let reusable = device.take_if(|device| {
-            device.choice == case.device
-                && device.prepare == case.prepare
-                && device.parts == case.tenants
-        });
-        let mut used = match reusable {
-            Some(device) => device,
-            None => {
-                // The old one's memory goes first: devices are large.
-                drop(device.take());
-                make_device(&case, random.next_u64()).map_err(wrong)?
-            }
-        };
-        let values = measure(&mut used, &case, experiment.spike_ns, random.next_u64());
-        let values = values.map_err(|why| wrong(why.0))?;
-        results.push(PointResult { at: at.clone(), values, ..PointResult::default() });
-        device = Some(used);
+    for &point in &job.points {
+        let case = &plan.cases[job.case][point];
+        let values = run_point(&mut device, case, plan.experiment.spike_ns, &mut random);
+        results.push(values.map_err(|why| {
+            let name = &plan.experiment.name;
+            ExperimentError(format!("experiment {name}, case {:?}: {why}", case.name))
+        })?);
         told(&case.name);
     }
-    Ok(CaseResult { case: experiment.case_name(index).to_owned(), baseline, points: results })
+    Ok(results)
+}
+
+fn run_point(
+    device: &mut Option<Device>,
+    case: &Case,
+    spike_ns: u64,
+    random: &mut Random,
+) -> Result<BTreeMap<String, f64>, String> {
+    if let Some(waf) = &case.waf {
+        return waf.measure(random.next_u64()).map_err(|why| why.0);
+    }
+    if device.is_none() {
+        *device = Some(make_device(case, random.next_u64())?);
+    }
+    let device = device.as_mut().expect("it was just made");
+    measure(device, case, spike_ns, random.next_u64()).map_err(|why| why.0)
 }
 
 fn make_device(case: &Case, seed: u64) -> Result<Device, String> {
@@ -161,13 +301,7 @@ fn make_device(case: &Case, seed: u64) -> Result<Device, String> {
     let tenants = tenant::parts(&case.tenants, target.bytes(), seed, &mut |path| {
         tenant::requests(path).map(|(requests, bytes)| (requests.into(), bytes))
     })?;
-    let mut device = Device {
-        target,
-        tenants,
-        parts: case.tenants.clone(),
-        choice: case.device.clone(),
-        prepare: case.prepare.clone(),
-    };
+    let mut device = Device { target, tenants };
     device.age(case.age).map_err(|why| why.0)?;
     for (step, prepare) in (0..).zip(&case.prepare) {
         device.prepare(prepare, seed ^ (step + 1)).map_err(|why| format!("prepare: {why}"))?;

@@ -2,7 +2,9 @@
 //! on any machine. The last is what the golden digest watches; crates/lab/clippy.toml forbids the
 //! floating-point functions that would break it.
 
-use lab::experiment::{Experiment, Kept, Options, Scale, report, run};
+use lab::experiment::{
+    Experiment, ExperimentError, Kept, Options, Results, Scale, report, run, run_all,
+};
 use lab::report::{Report, claims_text, html, png, svg, text};
 
 /// Every kind of device and of client, small.
@@ -123,6 +125,46 @@ fn the_same_seed_gives_the_same_report_on_one_thread_or_two() {
     for threads in [1, 2, 3] {
         assert!(bytes(&experiment, threads) == first, "{threads} threads");
     }
+}
+
+#[test]
+fn a_case_without_the_variable_of_a_sweep_is_measured_once_and_told_at_each_value() {
+    let readers = "rate = 2000.0\nload = \"$load\"";
+    assert!(EXPERIMENT.contains(readers), "the raw units' readers");
+    let text = EXPERIMENT.replace(readers, "rate = 2000.0");
+    let experiment = Experiment::parse(&text).expect("it is whole");
+    let options = Options { scale: Scale::Small, set: Vec::new(), seed: 7, seeds: 1, threads: 2 };
+    let points = std::sync::Mutex::new(Vec::new());
+    let told = |case: &str, _: usize, total: usize| {
+        points.lock().expect("nobody panics").push((case.to_owned(), total));
+    };
+    let results = run(&experiment, &options, &Kept::default(), &told).expect("it runs");
+    let told = points.into_inner().expect("nobody panics");
+    assert_eq!(told.iter().filter(|(case, _)| case == "raw").count(), 1);
+    assert!(told.len() == 5 && told.iter().all(|(_, total)| *total == 5), "{told:?}");
+    let raw = results[0].cases.iter().find(|case| case.case == "raw").expect("it was run");
+    assert_eq!(raw.points[0].values, raw.points[1].values);
+    assert_ne!(raw.points[0].at, raw.points[1].at);
+}
+
+#[test]
+fn several_experiments_are_told_in_their_order_until_one_cannot_be() {
+    let text = |name: &str| EXPERIMENT.replace("\"twice\"", &format!("{name:?}"));
+    let experiments = ["first", "second", "third"]
+        .map(|name| Experiment::parse(&text(name)).expect("it is whole"));
+    let experiments: Vec<&Experiment> = experiments.iter().collect();
+    let options = Options { scale: Scale::Small, set: Vec::new(), seed: 7, seeds: 2, threads: 3 };
+    let mut told = Vec::new();
+    let mut all = |number: usize, results: Vec<Results>| {
+        told.push((number, results.len(), results[0].cases.len()));
+        Ok(())
+    };
+    let progress = |_: &str, _: usize, _: usize| {};
+    run_all(&experiments, &options, &Kept::default(), &progress, &mut all).expect("they run");
+    assert_eq!(told, [(0, 2, 3), (1, 2, 3), (2, 2, 3)]);
+    let mut refuse = |_: usize, _: Vec<Results>| Err(ExperimentError("a full disk".into()));
+    let ended = run_all(&experiments, &options, &Kept::default(), &progress, &mut refuse);
+    assert_eq!(ended, Err(ExperimentError("a full disk".into())));
 }
 
 #[test]

@@ -4,17 +4,18 @@
 mod crash;
 mod damage;
 mod determinism;
+mod differential;
 mod failing;
 mod figures;
 mod mail;
 mod map;
 mod model;
-mod mqsim;
 #[cfg(feature = "mutants")]
 mod mutants;
 mod policies;
 mod profile;
 mod raw;
+mod references;
 mod said;
 mod scrub;
 mod streams;

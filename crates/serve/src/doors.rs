@@ -1,8 +1,8 @@
 //! The sockets that clients come in by, and how many may.
 
 use crate::config::{Config, Listen};
+use crate::control;
 use crate::descriptors::{self, Clients};
-use crate::http;
 use crate::server::ServeError;
 use crate::sockets::{self, Access, SocketFile, Speaks};
 use std::net::SocketAddr;
@@ -13,7 +13,7 @@ use std::path::Path;
 pub struct Doors {
     pub nbd: Vec<OwnedFd>,
     pub nbd_addresses: Vec<String>,
-    pub http: http::Listeners,
+    pub http: control::Listeners,
     /// Removed at the end.
     pub files: Vec<SocketFile>,
 }
@@ -24,7 +24,7 @@ impl Doors {
         let mut doors = Self {
             nbd: Vec::new(),
             nbd_addresses: Vec::new(),
-            http: http::Listeners::default(),
+            http: control::Listeners::default(),
             files: Vec::new(),
         };
         for listen in &config.nbd.listen {

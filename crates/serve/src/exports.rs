@@ -3,8 +3,9 @@
 use crate::config::Config;
 use crate::device::{Volume, decode_volumes, raw};
 use crate::nbd;
+use crate::runtime::shard::{Exported, RawShape};
 use crate::server::{Found, ServeError};
-use crate::shard::{Exported, RawShape, Split};
+use crate::volume::Split;
 use flash::BLOCK_BYTES;
 use ftl::raw::WriteUnit;
 

@@ -5,8 +5,8 @@
 //! next start finds the device with its fast tier or without, and all of its data either way.
 
 use crate::device::{Device, DeviceError};
+use crate::runtime::shard::Message;
 use crate::server::Control;
-use crate::shard::Message;
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
 

@@ -4,12 +4,12 @@
 //! Held to: every piece ends within a bound of media time; a read gives what was acknowledged or an
 //! error; the core never breaks a rule of the medium; a stop ends. By seed.
 
-use crate::buffer::Buffer;
 use crate::device::{Device, DeviceOptions, Kind, VolumeOptions};
 use crate::medium::Injections;
-use crate::ring::{DriverChoice, Ring};
+use crate::runtime::buffer::Buffer;
+use crate::runtime::ring::{DriverChoice, Ring};
+use crate::runtime::shard::{Engine, Milestone, Origin, Piece, Work};
 use crate::server::{run_until_milestone, start_engine, virtual_turn};
-use crate::shard::{Engine, Milestone, Origin, Piece, Work};
 use flash::{BLOCK_BYTES, Instant, Random, SECOND};
 use ftl::{Input, Settings};
 use nand::{Faults, Profile};

@@ -5,10 +5,9 @@
 //! as it is held. [`offline`] makes devices and looks into them without serving.
 #![warn(missing_docs)]
 
-mod buffer;
 pub mod compiler;
 pub mod config;
-mod data;
+mod control;
 mod descriptors;
 pub mod device;
 mod doors;
@@ -17,26 +16,25 @@ mod fast;
 #[cfg(test)]
 mod faults_tests;
 pub mod files;
-mod frames;
-mod http;
+mod front;
 mod kept;
 mod medium;
-pub mod nbd;
 pub mod offline;
 mod panics;
 pub mod policies;
 mod rated;
-mod ring;
+mod runtime;
 pub mod server;
-mod shard;
 mod signals;
 mod sockets;
 pub mod tls;
+mod volume;
 
 pub use config::Config;
+pub use control::{raw_shape_json, units_json};
 pub use fast::Detach;
-pub use http::{raw_shape_json, units_json};
-pub use ring::{DriverChoice, DriverReport};
+pub use front::nbd;
+pub use runtime::ring::{DriverChoice, DriverReport};
+pub use runtime::shard::{CoreStatus, RawShape, RawStatus, ShardStatus};
 pub use server::{Control, Ready, Restart, ServeError, Server};
-pub use shard::{CoreStatus, RawShape, RawStatus, ShardStatus};
 pub use signals::run;

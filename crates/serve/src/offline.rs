@@ -1,11 +1,11 @@
 //! Devices without a server: making one, and looking into one. Time is virtual, so nothing waits
 //! for emulated flash.
 
-use crate::buffer::Buffer;
 use crate::device::{self, Device, DeviceError, DeviceOptions, KeptOptions, Kind, Mode};
-use crate::ring::{DriverChoice, Ring};
+use crate::runtime::buffer::Buffer;
+use crate::runtime::ring::{DriverChoice, Ring};
+use crate::runtime::shard::{Engine, Origin, Piece, RawShape, ShardStatus, Work};
 use crate::server::{start_engine, stop_engine, virtual_turn};
-use crate::shard::{Engine, Origin, Piece, RawShape, ShardStatus, Work};
 use flash::{BLOCK_BYTES, Instant, RequestError};
 use ftl::raw::RawUnits;
 use ftl::{Ftl, MountReport, Settings};

@@ -8,8 +8,8 @@
 //!   were made of it.
 
 use crate::compiler::{CompileError, Compiler};
+use crate::runtime::shard::PolicySwitch;
 use crate::server::Control;
-use crate::shard::PolicySwitch;
 use ftl::policy::Chosen;
 use ftl::policy::stream::Shape;
 use plugin::Module;

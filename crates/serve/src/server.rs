@@ -5,17 +5,17 @@
 
 use crate::compiler::Compiler;
 use crate::config::Config;
+use crate::control;
 use crate::device::{Device, DeviceError, KeptCounts, Kind, Mode, Volume};
 use crate::doors::{Doors, clients_max};
 use crate::exports::{self, Offer};
 use crate::fast::FastControl;
-use crate::http;
 use crate::medium::Medium;
 use crate::nbd;
 use crate::panics;
 use crate::policies::{self, Plugins};
-use crate::ring::{DriverChoice, DriverReport, NoDriver, Ring};
-use crate::shard::{
+use crate::runtime::ring::{DriverChoice, DriverReport, NoDriver, Ring};
+use crate::runtime::shard::{
     AnyCore, Clock, CoreFormat, CoreSettings, Engine, IdList, IdRequest, Mailbox, Message,
     Milestone, PolicySwitch, RawShape, Shard, ShardError, ShardStatus, Shared, UnitBlocks,
 };
@@ -124,7 +124,7 @@ pub struct Server {
     shared: Arc<Shared>,
     plugins: Arc<Plugins>,
     threads: Vec<JoinHandle<Result<(), ShardError>>>,
-    http: Option<http::Http>,
+    http: Option<control::Http>,
     ready: Ready,
     /// Removed at the end.
     sockets: Vec<SocketFile>,
@@ -191,7 +191,7 @@ impl Server {
         let tried = Ring::new(RING_ENTRIES, config.driver);
         drop(tried.map_err(|error| ServeError::Driver { shard: 0, error })?);
         let plugins = load_plugins(config)?;
-        let rules = http::Rules::of(config.http.as_ref())?;
+        let rules = control::Rules::of(config.http.as_ref())?;
         let mut device = open_or_make(config)?;
         let media = std::mem::take(&mut device.media);
         let formats = std::mem::take(&mut device.formats);
@@ -249,7 +249,7 @@ impl Server {
             let switched = policies::switch(&server.control(), decision, name, "the config");
             switched.map_err(|error| ServeError::Plugin(error.to_string()))?;
         }
-        server.http = Some(http::Http::start(doors.http, rules, clients, server.control())?);
+        server.http = Some(control::Http::start(doors.http, rules, clients, server.control())?);
         Ok(server)
     }
 

@@ -2,7 +2,7 @@
 
 use super::section::Section;
 use crate::device::{DeviceOptions, FastOptions, Kind};
-use crate::shard::Split;
+use crate::volume::Split;
 use ftl::FastShare;
 use std::path::{Path, PathBuf};
 

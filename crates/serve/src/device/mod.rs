@@ -29,7 +29,8 @@ pub use volumes::{NAME_BYTES_MAX, Volume, decode as decode_volumes, encode as en
 
 use crate::kept::Kept;
 use crate::medium::{Injections, Medium, MemoryStore, Store};
-use crate::shard::{CoreFormat, CoreSettings, Split};
+use crate::runtime::shard::{CoreFormat, CoreSettings};
+use crate::volume::Split;
 use fast::{FastNote, FastPart, NewPart};
 use flash::{BLOCK_BYTES, FastTier, Geometry};
 use ftl::{FormatOptions, Settings};

@@ -25,13 +25,13 @@ use super::direct::{self, Bands, Opened, Parts};
 use super::identity::Mark;
 use super::lock::{FOUND_BYTES, Found};
 use super::{DeviceError, FastPart, Mode};
-use crate::buffer::Buffer;
 use crate::files;
 use crate::kept::Kept;
 use crate::medium::zones::{self, Zone, ZoneKind, ZoneState};
 use crate::medium::{
     DirectStore, Fence, GENERATION_BYTES, PAGE_BYTES, Place, Store, encode_generation,
 };
+use crate::runtime::buffer::Buffer;
 use flash::{BLOCK_BYTES, BlockId};
 use nand::{BlockRecord, Nand};
 use std::fs::{self, File};

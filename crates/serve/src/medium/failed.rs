@@ -2,8 +2,8 @@
 
 use super::injected::Injector;
 use super::{Job, Medium, Step, Store, What, block_of, data_slot_mut, errno};
-use crate::buffer::Views;
-use crate::ring::Done;
+use crate::runtime::buffer::Views;
+use crate::runtime::ring::Done;
 use flash::{BLOCK_BYTES, MediumError};
 
 impl Medium {

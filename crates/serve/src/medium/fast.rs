@@ -16,8 +16,8 @@
 
 use super::file::RECORD_BYTES;
 use super::records::Records;
-use crate::buffer::Buffer;
-use crate::ring::Ring;
+use crate::runtime::buffer::Buffer;
+use crate::runtime::ring::Ring;
 use flash::{BLOCK_BYTES, BlockId, Geometry, OOB_BYTES, Oob, SlotId};
 use std::collections::BTreeMap;
 use std::fs::File;

@@ -16,8 +16,8 @@
 
 use super::GENERATION_BYTES;
 use super::file::decode_generation;
-use crate::buffer::Buffer;
-use crate::ring::{Done, Ring};
+use crate::runtime::buffer::Buffer;
+use crate::runtime::ring::{Done, Ring};
 use flash::BLOCK_BYTES;
 use std::fmt;
 use std::fs::File;
@@ -241,7 +241,7 @@ mod tests {
         sector.resize(BLOCK_BYTES, 0);
         std::fs::write(&path, &sector).unwrap();
         let mut watch = Watch::new(File::open(&path).unwrap(), 0, encode_generation(9), true);
-        let mut ring = Ring::new(4, crate::ring::DriverChoice::Auto).unwrap();
+        let mut ring = Ring::new(4, crate::runtime::ring::DriverChoice::Auto).unwrap();
         let mut done = Vec::new();
         assert!(!watch.look(&mut ring) && watch.is_looking());
         while ring.under_way() > 0 {

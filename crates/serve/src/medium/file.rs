@@ -17,9 +17,9 @@
 
 use super::Watch;
 use super::durability::Durability;
-use crate::buffer::Buffer;
 use crate::files;
-use crate::ring::Ring;
+use crate::runtime::buffer::Buffer;
+use crate::runtime::ring::Ring;
 use flash::{BLOCK_BYTES, BlockId, Geometry, OOB_BYTES, Oob, SlotId};
 use nand::BlockRecord;
 use std::fs::File;

@@ -4,8 +4,8 @@
 //! Invariant: each slot that has content holds its frame until the erase.
 
 use super::Job;
-use crate::buffer::Views;
-use crate::frames::{FrameId, fetch};
+use crate::runtime::buffer::Views;
+use crate::runtime::frames::{FrameId, fetch};
 use flash::{BlockId, Geometry, OOB_BYTES, Oob, Payload, SlotData, SlotId, SlotWrite};
 
 /// The content of a medium in memory.

@@ -38,9 +38,9 @@ pub use injected::Injections;
 pub use memory::MemoryStore;
 pub use store::Store;
 
-use crate::buffer::{Buffer, Views};
 use crate::kept::KeptShard;
-use crate::ring::{Done, Ring};
+use crate::runtime::buffer::{Buffer, Views};
+use crate::runtime::ring::{Done, Ring};
 use failed::flip;
 use flash::{
     BLOCK_BYTES, BlockId, Command, Completion, Geometry, Health, Instant, MediumError, OOB_BYTES,

@@ -4,8 +4,8 @@
 //! Invariant: writes of one sector follow one another, each with all that is known when it goes out.
 
 use super::file::RECORD_BYTES;
-use crate::buffer::{Buffer, View};
-use crate::ring::Ring;
+use crate::runtime::buffer::{Buffer, View};
+use crate::runtime::ring::Ring;
 use flash::{BLOCK_BYTES, BlockId};
 use std::collections::VecDeque;
 use std::fs::File;

@@ -1,8 +1,8 @@
 //! The stores of bytes, and what is the same in all that have files.
 
 use super::{DirectStore, FastStore, FileStore, MemoryStore, Watch};
-use crate::buffer::Buffer;
-use crate::ring::Ring;
+use crate::runtime::buffer::Buffer;
+use crate::runtime::ring::Ring;
 use flash::{BlockId, Geometry, MediumError, SlotId};
 use nand::BlockRecord;
 

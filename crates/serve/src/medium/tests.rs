@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::device::{Device, DeviceOptions, FastOptions, Kind, Mode, VolumeOptions};
-use crate::ring::DriverChoice;
+use crate::runtime::ring::DriverChoice;
 use flash::SlotData;
 use nand::{Faults, Profile};
 use std::collections::BTreeMap;

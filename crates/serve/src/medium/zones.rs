@@ -254,7 +254,7 @@ impl Changer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ring::EVENT_BYTES;
+    use crate::runtime::ring::EVENT_BYTES;
 
     #[test]
     fn the_kernels_words_for_a_zone_are_understood() {

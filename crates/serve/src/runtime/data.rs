@@ -3,8 +3,8 @@
 //!
 //! Invariant: what a [`View`] of it points to stays in place while a piece is in flight.
 
-use crate::buffer::{Buffer, Cell, View};
-use crate::frames::Frames;
+use crate::runtime::buffer::{Buffer, Cell, View};
+use crate::runtime::frames::Frames;
 use flash::BLOCK_BYTES;
 use std::ptr::NonNull;
 

@@ -4,11 +4,12 @@
 //! they are.
 
 use super::outbox::{IOVECS_MAX, Outbox};
-use crate::buffer::Buffer;
-use crate::data::{self, Data};
-use crate::frames::fetch;
-use crate::nbd::{self, constants::REQUEST_HEADER_BYTES};
-use crate::ring::Ring;
+use crate::front::{Front, Received, Ticket};
+use crate::runtime::buffer::Buffer;
+use crate::runtime::data::{self, Data};
+use crate::runtime::frames::fetch;
+use crate::runtime::ring::Ring;
+use crate::volume::Request;
 use flash::Instant;
 use rustls::ServerConnection;
 use std::io::{Read, Write};
@@ -26,8 +27,10 @@ const BATCH_BYTES: usize = 256 << 10;
 
 /// A write whose payload is arriving.
 pub struct Incoming {
+    /// Its name.
+    pub ticket: Ticket,
     /// The request.
-    pub request: nbd::Request,
+    pub request: Request,
     /// Where the payload goes.
     pub data: Data,
     /// Where in it its next byte goes.
@@ -48,13 +51,13 @@ pub enum Ending {
 /// One client.
 pub struct Connection {
     /// The protocol.
-    pub nbd: nbd::Connection,
+    pub front: Box<dyn Front>,
     /// Replies.
     pub outbox: Outbox,
     /// A write whose payload is arriving.
     pub incoming: Option<Incoming>,
     /// A request that waits for a buffer.
-    pub held: Option<nbd::Request>,
+    pub held: Option<(Ticket, Request)>,
     /// Bytes of reads begun since the engine last had its turn.
     pub begun: usize,
     /// On the shard's list of connections with more requests for the engine's next turn.
@@ -98,9 +101,9 @@ struct Tls {
 
 impl Connection {
     /// A new client, whose greeting is in `outbox`.
-    pub fn new(socket: OwnedFd, nbd: nbd::Connection, outbox: Outbox, leaving_ns: u64) -> Self {
+    pub fn new(socket: OwnedFd, front: Box<dyn Front>, outbox: Outbox, leaving_ns: u64) -> Self {
         Self {
-            nbd,
+            front,
             outbox,
             incoming: None,
             held: None,
@@ -146,7 +149,7 @@ impl Connection {
         self.direct = self.list_missing();
         let room = &self.input.bytes()[self.end..];
         let room = match self.bulk {
-            true => &room[..room.len().min(REQUEST_HEADER_BYTES)],
+            true => &room[..room.len().min(self.front.header_bytes())],
             false => room,
         };
         self.iovecs
@@ -159,7 +162,7 @@ impl Connection {
 
     /// Lists where the missing payload goes, as far as one receive may take it there.
     fn list_missing(&mut self) -> usize {
-        let missing = self.nbd.payload_left() as usize;
+        let missing = self.front.payload_left() as usize;
         let Some(incoming) = &self.incoming else { return 0 };
         if self.tls.is_some() || missing < DIRECT_BYTES_MIN {
             return 0;
@@ -182,7 +185,7 @@ impl Connection {
         let direct = bytes.min(self.direct);
         if let (Some(incoming), true) = (&mut self.incoming, direct > 0) {
             incoming.at += direct;
-            self.nbd.payload_received(direct);
+            self.front.payload_received(direct);
         }
         self.end += bytes - direct;
         self.decrypt()
@@ -206,7 +209,7 @@ impl Connection {
         }
         if !tls.started && !tls.session.is_handshaking() {
             tls.started = true;
-            self.nbd.tls_started();
+            self.front.tls_started();
         }
         Ok(())
     }
@@ -232,15 +235,15 @@ impl Connection {
     }
 
     /// Lets the protocol look at the input; `None` if there is none or it takes none now.
-    pub fn next_event(&mut self, now: Instant) -> Option<nbd::Received> {
+    pub fn next_event(&mut self, now: Instant) -> Option<Received> {
         let bytes = match &self.tls {
             Some(tls) => &tls.plain[tls.at..],
             None => &self.input.bytes()[self.start..self.end],
         };
-        if bytes.is_empty() || !self.nbd.accepts_more(self.outbox.unsent_bytes()) {
+        if bytes.is_empty() || !self.front.accepts_more(self.outbox.unsent_bytes()) {
             return None;
         }
-        let received = self.nbd.receive(now, bytes, &mut self.outbox.filling.bytes);
+        let received = self.front.receive(now, bytes, &mut self.outbox.filling.bytes);
         self.bulk = false;
         self.consume(received.consumed);
         (received.consumed > 0).then_some(received)
@@ -250,13 +253,13 @@ impl Connection {
     pub fn take_payload(&mut self) -> bool {
         let Some(mut incoming) = self.incoming.take() else { return false };
         let input = self.input();
-        let taken = input.len().min(self.nbd.payload_left() as usize);
+        let taken = input.len().min(self.front.payload_left() as usize);
         incoming.data.fill(incoming.at, &input[..taken]);
         incoming.at += taken;
         self.incoming = Some(incoming);
         self.consume(taken);
-        self.nbd.payload_received(taken);
-        self.nbd.payload_left() == 0
+        self.front.payload_received(taken);
+        self.front.payload_left() == 0
     }
 
     fn consume(&mut self, bytes: usize) {
@@ -307,13 +310,13 @@ impl Connection {
     pub fn deadline(&self) -> Option<Instant> {
         let leaves = self.ending == Ending::Finishing && self.outbox.is_sending();
         let leaving = leaves.then(|| self.taken_at + self.leaving_ns);
-        self.nbd.deadline().into_iter().chain(leaving).min()
+        self.front.deadline().into_iter().chain(leaving).min()
     }
 
     /// Why the client is to be dropped, if its time is over.
     pub fn expire(&mut self, now: Instant) -> Option<&'static str> {
-        if self.nbd.expire(now).is_some() {
-            return Some("it chose no export in time");
+        if let Some(reason) = self.front.expire(now) {
+            return Some(reason);
         }
         let over = self.deadline().is_some_and(|deadline| now >= deadline);
         over.then_some("it left, and does not take its last replies")

@@ -6,8 +6,8 @@
 //! sender of a piece does not look at them until its reply). All raw addresses of payload live
 //! here.
 
-use crate::data::Data;
-use crate::frames::{FrameId, Frames};
+use crate::runtime::data::Data;
+use crate::runtime::frames::{FrameId, Frames};
 use flash::{BLOCK_BYTES, Payload};
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ptr::NonNull;

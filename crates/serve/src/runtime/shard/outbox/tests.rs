@@ -2,9 +2,8 @@
 //! as a kernel could.
 
 use super::*;
-use crate::buffer::Buffer;
-use crate::nbd::{Connection, Event, Export, Limits, TlsMode};
-use flash::{BLOCK_BYTES, Instant, Random};
+use crate::runtime::buffer::Buffer;
+use flash::Random;
 use std::collections::{BTreeSet, VecDeque};
 
 #[test]
@@ -19,46 +18,26 @@ fn data_goes_out_between_the_protocol_bytes() {
     assert!(outbox.is_empty());
 }
 
-/// Requests as a protocol hands them out, so that each must be given back once.
+/// Tickets as a front hands them out, so that each must be given back once.
+#[derive(Default)]
 struct Client {
-    nbd: Connection,
-    next: u64,
-    /// Cookies that were not given back.
-    out: BTreeSet<u64>,
+    next: u32,
+    /// Those that were not given back.
+    out: BTreeSet<Ticket>,
 }
 
 impl Client {
-    fn new() -> Self {
-        let exports = [Export::new("disk", 1 << 20)].into();
-        let mut hello = 3u32.to_be_bytes().to_vec();
-        hello.extend(b"IHAVEOPT\0\0\0\x01\0\0\0\x04disk");
-        let limits = Limits::default();
-        let mut nbd = Connection::new(Instant(0), exports, TlsMode::Off, limits, &mut Vec::new());
-        let mut rest = &hello[..];
-        while !rest.is_empty() {
-            rest = &rest[nbd.receive(Instant(0), rest, &mut Vec::new()).consumed..];
-        }
-        Self { nbd, next: 0, out: BTreeSet::new() }
-    }
-
-    fn request(&mut self) -> nbd::Request {
-        let mut header = b"\x25\x60\x95\x13\0\0\0\0".to_vec();
-        header.extend(self.next.to_be_bytes());
-        header.extend([0; 8]);
-        header.extend((BLOCK_BYTES as u32).to_be_bytes());
-        self.out.insert(self.next);
+    fn ticket(&mut self) -> Ticket {
+        let ticket = Ticket(self.next);
         self.next += 1;
-        match self.nbd.receive(Instant(0), &header, &mut Vec::new()).event {
-            Some(Event::Request(request)) => request,
-            other => panic!("a read is a request, not {other:?}"),
-        }
+        self.out.insert(ticket);
+        ticket
     }
 
-    fn back(&mut self, answered: Answered) -> u64 {
-        let cookie = answered.request.cookie();
-        assert!(self.out.remove(&cookie), "request {cookie} was given back before");
-        self.nbd.finish(answered.request);
-        cookie
+    fn back(&mut self, answered: &Answered) -> Ticket {
+        let ticket = answered.ticket;
+        assert!(self.out.remove(&ticket), "{ticket:?} was given back before");
+        ticket
     }
 }
 
@@ -80,9 +59,9 @@ struct Model {
     client: Client,
     outbox: Outbox,
     /// Bytes that were filled and not begun to be sent, and the requests they answer.
-    filled: (Vec<u8>, VecDeque<u64>),
+    filled: (Vec<u8>, VecDeque<Ticket>),
     /// The same of the send under way, with the kernel's message.
-    sending: Option<(*const libc::msghdr, Vec<u8>, VecDeque<u64>)>,
+    sending: Option<(*const libc::msghdr, Vec<u8>, VecDeque<Ticket>)>,
 }
 
 impl Model {
@@ -94,9 +73,9 @@ impl Model {
         if random.chance(0.3) {
             return;
         }
-        let request = self.client.request();
-        self.filled.1.push_back(request.cookie());
-        let answered = Answered { request, data: None };
+        let ticket = self.client.ticket();
+        self.filled.1.push_back(ticket);
+        let answered = Answered { ticket, data: None };
         if random.chance(0.4) {
             return self.outbox.filling.answer(answered);
         }
@@ -132,13 +111,13 @@ impl Model {
             }
             assert!(bytes.is_empty(), "all was sent");
         }
-        let back: Vec<u64> = self.outbox.finish().map(|it| self.client.back(it)).collect();
+        let back: Vec<Ticket> = self.outbox.finish().map(|it| self.client.back(&it)).collect();
         assert!(answers.iter().eq(&back), "what was answered is given back, in order");
     }
 
     /// The client is gone, or took too long.
     fn discard(&mut self) {
-        let back: Vec<u64> = self.outbox.discard().map(|it| self.client.back(it)).collect();
+        let back: Vec<Ticket> = self.outbox.discard().map(|it| self.client.back(&it)).collect();
         let (_, answers) = std::mem::take(&mut self.filled);
         assert!(answers.iter().eq(&back), "only what is not being sent is given back");
     }
@@ -148,7 +127,7 @@ impl Model {
 fn whatever_happens_while_a_send_is_under_way_there_is_one_and_it_keeps_its_memory() {
     for seed in 0..300 {
         let random = &mut Random::new(seed);
-        let (outbox, client) = (Outbox::default(), Client::new());
+        let (outbox, client) = (Outbox::default(), Client::default());
         let mut model = Model { client, outbox, filled: Default::default(), sending: None };
         for _ in 0..400 {
             match random.below(10) {
@@ -166,7 +145,7 @@ fn whatever_happens_while_a_send_is_under_way_there_is_one_and_it_keeps_its_memo
         while model.sending.is_some() {
             model.complete(random);
         }
-        assert_eq!(model.client.nbd.in_flight(), (0, 0), "seed={seed}: all came back");
+        assert!(model.client.out.is_empty(), "seed={seed}: all came back");
         assert!(model.outbox.is_empty() && model.outbox.unsent_bytes() == 0, "seed={seed}");
     }
 }

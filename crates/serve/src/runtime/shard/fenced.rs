@@ -2,7 +2,7 @@
 
 use super::{Life, Shard};
 use crate::medium::Lost;
-use crate::ring::Owner;
+use crate::runtime::ring::Owner;
 use flash::{Instant, RequestError, SECOND};
 
 /// How long clients may take to receive that nothing goes on.

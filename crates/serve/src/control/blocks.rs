@@ -9,9 +9,9 @@
 use super::doors::Access;
 use super::routes::Routes;
 use super::{ANSWER_TIME, refusal};
-use crate::buffer::Buffer;
+use crate::runtime::buffer::Buffer;
+use crate::runtime::shard::{IdAnswer, IdRequest, IdWork, RawShape, whole_blocks};
 use crate::server::Control;
-use crate::shard::{IdAnswer, IdRequest, IdWork, RawShape, whole_blocks};
 use axum::body::Body;
 use axum::extract::{Json, Path, RawQuery, State};
 use axum::http::{HeaderMap, Method, StatusCode, header};

@@ -5,14 +5,14 @@
 //! changes or is given back. What is added meanwhile goes to the other half, and what is given up
 //! meanwhile (the client is gone, or took too long) is of the other half.
 
-use crate::data::{self, Data};
-use crate::nbd;
+use crate::front::Ticket;
+use crate::runtime::data::{self, Data};
 use std::vec::Drain;
 
 /// A request that is answered, and its buffer: both are given back when the reply was sent.
 pub struct Answered {
-    /// For [`nbd::Connection::finish`].
-    pub request: nbd::Request,
+    /// For [`crate::front::Front::finish`].
+    pub ticket: Ticket,
     /// The data of a read.
     pub data: Option<Data>,
 }

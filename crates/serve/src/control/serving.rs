@@ -7,7 +7,7 @@
 
 use super::doors::Door;
 use crate::rated::Rated;
-use crate::shard::Clock;
+use crate::runtime::shard::Clock;
 use crate::sockets;
 use axum::Router;
 use axum::body::{Body, Bytes};

@@ -6,7 +6,7 @@
 //! - a frame goes back to the free ones when its last holder lets go;
 //! - holders are counted by one thread. Blocks of another shard's request are copied.
 
-use crate::buffer::Buffer;
+use crate::runtime::buffer::Buffer;
 use flash::BLOCK_BYTES;
 use std::ptr::NonNull;
 

@@ -3,8 +3,8 @@
 use super::doors::Right;
 use crate::exports::unit_name;
 use crate::nbd::Export;
+use crate::runtime::shard::{NO_ROOM, UnitBlocks};
 use crate::server::Restart;
-use crate::shard::{NO_ROOM, UnitBlocks};
 use crate::{CoreStatus, RawShape, ShardStatus};
 use flash::{BLOCK_BYTES, Instant, MILLISECOND};
 use ftl::policy::DECISIONS;

@@ -4,7 +4,7 @@
 //! Invariant: the memory of a put or get stays here from its first step to its answer.
 
 use super::{Engine, Life, Origin, Piece, Shard, Work};
-use crate::buffer::{Buffer, View};
+use crate::runtime::buffer::{Buffer, View};
 use flash::{BLOCK_BYTES, RequestError, Slab};
 use ftl::raw::ids::{Id, IdCounts, IdError, Ids, Placed, Step};
 

@@ -6,15 +6,19 @@
 use super::connection::{Connection, Ending, Incoming};
 use super::outbox::Answered;
 use super::{Life, Message, Origin, Piece, Shard, Work};
-use crate::buffer::View;
-use crate::data::Data;
-use crate::nbd::{self, Event, Extent, Kind};
-use flash::{BLOCK_BYTES, Instant, RequestError};
+use crate::front::{Event, Ticket};
+use crate::runtime::buffer::View;
+use crate::runtime::data::Data;
+use crate::volume::{
+    Answer, BLOCK, EXTENTS_MAX, Extent, Failure, Kind, Request, ZEROES_BLOCKS, parts,
+};
+use flash::{Instant, RequestError};
 
 /// A request in flight.
 pub struct Pending {
     connection: u32,
-    request: nbd::Request,
+    ticket: Ticket,
+    request: Request,
     data: Option<Data>,
     pieces: u32,
     result: Result<(), RequestError>,
@@ -26,40 +30,6 @@ impl Pending {
         self.result = Err(error);
         self.data.take()
     }
-}
-
-const BLOCK: u64 = BLOCK_BYTES as u64;
-/// Blocks of zeroes that one piece writes when a range must keep its space.
-const ZEROES_BLOCKS: u32 = 256;
-
-/// Part of a range of bytes, in whole blocks or within one.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-struct Part {
-    /// First block, counted from the one that holds the first byte.
-    block: u64,
-    blocks: u64,
-    /// Bytes `from..to` of the only block, if not all of them.
-    within: Option<(u16, u16)>,
-}
-
-/// Parts of `len` bytes at `offset`: perhaps a piece of a block, whole blocks, a piece of a block.
-fn parts(offset: u64, len: u64) -> impl Iterator<Item = Part> {
-    let (head, end) = (offset % BLOCK, offset % BLOCK + len);
-    let whole_first = if head > 0 { 1 } else { 0 };
-    let whole_end = end / BLOCK;
-    let within = |block: u64, from: u64, to: u64| {
-        let bounds = Some((from as u16, to as u16));
-        (from < to).then_some(Part { block, blocks: 1, within: bounds })
-    };
-    let first = if head > 0 { within(0, head, end.min(BLOCK)) } else { None };
-    let whole = (whole_end > whole_first).then(|| Part {
-        block: whole_first,
-        blocks: whole_end - whole_first,
-        within: None,
-    });
-    let tail_is_head = head > 0 && whole_end == 0;
-    let last = if tail_is_head { None } else { within(whole_end, 0, end % BLOCK) };
-    first.into_iter().chain(whole).chain(last)
 }
 
 impl Shard {
@@ -75,7 +45,7 @@ impl Shard {
         let wants_payload = connection.incoming.is_some();
         let unsent = connection.outbox.unsent_bytes();
         let idle = connection.held.is_none() && !connection.postponed;
-        let wants_more = idle && connection.nbd.accepts_more(unsent);
+        let wants_more = idle && connection.front.accepts_more(unsent);
         if wants_payload || (wants_more && !shutting_down) {
             connection.receive(index, &mut self.ring);
         }
@@ -87,17 +57,17 @@ impl Shard {
         if connection.receiving {
             return false;
         }
-        if let Some(request) = connection.held.take() {
-            return self.begin(index, request);
+        if let Some((ticket, request)) = connection.held.take() {
+            return self.begin(index, ticket, request);
         }
         if connection.incoming.is_some() {
             if !connection.take_payload() {
                 return false;
             }
-            let Some(Incoming { request, data, .. }) = connection.incoming.take() else {
+            let Some(Incoming { ticket, request, data, .. }) = connection.incoming.take() else {
                 return false;
             };
-            self.dispatch(index, request, Some(data));
+            self.dispatch(index, (ticket, request), Some(data));
             return true;
         }
         if connection.ending == Ending::Gone {
@@ -114,14 +84,13 @@ impl Shard {
         self.mark_dirty(index);
         match received.event {
             None => true,
-            Some(Event::Opened(_)) => {
+            Some(Event::Opened) => {
                 self.expiries_stale = true;
                 true
             }
             Some(Event::StartTls) => self.start_tls(index),
-            Some(Event::Request(request)) => self.begin(index, request),
-            Some(Event::Close(reason)) => {
-                tracing::debug!(%reason, "a connection ends");
+            Some(Event::Request(ticket, request)) => self.begin(index, ticket, request),
+            Some(Event::Close) => {
                 self.end(index, Ending::Finishing);
                 false
             }
@@ -143,27 +112,18 @@ impl Shard {
     }
 
     /// Starts a request, or holds it until there is a buffer: then false.
-    fn begin(&mut self, index: u32, request: nbd::Request) -> bool {
-        if !is_fast_enough(request.kind(), request.offset(), request.len()) {
-            self.refuse(index, request, "these zeroes would take as long as a write");
+    fn begin(&mut self, index: u32, ticket: Ticket, request: Request) -> bool {
+        if !request.is_fast_enough() {
+            self.reply(index, ticket, Answer::Failed(Failure::Slow), None);
             return true;
         }
-        let covered = match request.kind() {
-            Kind::Read { .. } | Kind::Write { .. } => covered_blocks(&request),
-            // Room for the two blocks at the ends of the range, and for zeroes to write.
-            Kind::WriteZeroes { no_hole: true, .. } => {
-                2 + covered_blocks(&request).min(ZEROES_BLOCKS)
-            }
-            Kind::WriteZeroes { .. } => 2,
-            _ => 0,
-        };
-        let only = self.connections[index].nbd.in_flight().0 <= 1;
-        let data = match covered {
+        let only = self.connections[index].front.in_flight() <= 1;
+        let data = match request.buffer_blocks() {
             0 => None,
-            blocks => match self.take_data(blocks, only, request.kind()) {
+            blocks => match self.take_data(blocks, only, request.kind) {
                 Some(data) => Some(data),
                 None => {
-                    self.connections[index].held = Some(request);
+                    self.connections[index].held = Some((ticket, request));
                     if !self.starved.contains(&index) {
                         self.starved.push_back(index);
                     }
@@ -171,12 +131,12 @@ impl Shard {
                 }
             },
         };
-        match (request.kind(), data) {
+        match (request.kind, data) {
             (Kind::Write { .. }, Some(data)) => {
-                let at = (request.offset() % BLOCK) as usize;
-                self.connections[index].incoming = Some(Incoming { request, data, at });
+                let at = (request.offset % BLOCK) as usize;
+                self.connections[index].incoming = Some(Incoming { ticket, request, data, at });
             }
-            (_, data) => self.dispatch(index, request, data),
+            (_, data) => self.dispatch(index, (ticket, request), data),
         }
         true
     }
@@ -186,35 +146,31 @@ impl Shard {
         if !self.engine.medium.lends() {
             return self.pool.run(blocks, only);
         }
-        let empty = matches!(kind, Kind::Read { .. });
+        let empty = kind == Kind::Read;
         self.pool.cells(blocks, only, empty, self.engine.frames())
     }
 
-    /// Answers that the request cannot be as fast as it was asked to be.
-    fn refuse(&mut self, index: u32, request: nbd::Request, message: &str) {
-        let replies = &mut self.connections[index].outbox.filling;
-        request.reply_error(&mut replies.bytes, nbd::Error::NotSupported, message);
-        replies.answer(Answered { request, data: None });
-        self.mark_dirty(index);
-    }
-
     /// Splits a request into pieces and sends them to their shards.
-    fn dispatch(&mut self, connection: u32, request: nbd::Request, data: Option<Data>) {
-        let (kind, offset) = (request.kind(), request.offset());
-        let (len, export) = (u64::from(request.len()), request.export());
-        let covered = u64::from(covered_blocks(&request));
+    fn dispatch(
+        &mut self,
+        connection: u32,
+        (ticket, request): (Ticket, Request),
+        data: Option<Data>,
+    ) {
+        let Request { volume, kind, offset, len } = request;
+        let (len, covered) = (u64::from(len), u64::from(request.covered_blocks()));
         self.connections[connection].requests += 1;
         let result = Ok(());
-        let pending = Pending { connection, request, data, pieces: 0, result };
+        let pending = Pending { connection, ticket, request, data, pieces: 0, result };
         let index = self.requests.insert(pending);
         if self.engine.medium.fenced() {
             self.requests[index].result = Err(RequestError::Failed);
             return self.answer(index);
         }
-        let volume = self.shared.volumes[export];
+        let volume = self.shared.volumes[volume];
         let (first, handle) = (volume.first_block + offset / BLOCK, volume.handle);
         match kind {
-            Kind::Read { .. } => {
+            Kind::Read => {
                 self.connections[connection].begun += len as usize;
                 self.send(index, Work::Read, first, (0, covered));
             }
@@ -228,7 +184,7 @@ impl Shard {
                     self.send(index, work, first + part.block, at);
                 }
             }
-            Kind::WriteZeroes { fua, no_hole, .. } => {
+            Kind::Zeroes { fua, no_hole, .. } => {
                 self.requests[index].data.iter_mut().for_each(Data::clear);
                 for (number, part) in parts(offset, len).enumerate() {
                     if no_hole && part.within.is_none() {
@@ -257,7 +213,7 @@ impl Shard {
                 }
             }
             Kind::Cache => {}
-            Kind::BlockStatus { .. } => return self.block_status(index, first, covered),
+            Kind::Extents => return self.extents(index, first, covered),
         }
         if self.requests[index].pieces == 0 {
             self.answer(index);
@@ -316,7 +272,7 @@ impl Shard {
     }
 
     /// Tells what of the first run of a range holds data; the client asks again for the rest.
-    fn block_status(&mut self, index: u32, first: u64, blocks: u64) {
+    fn extents(&mut self, index: u32, first: u64, blocks: u64) {
         let run = self.shared.split.run(first, blocks);
         if run.shard != self.me {
             self.requests[index].pieces += 1;
@@ -328,7 +284,7 @@ impl Shard {
         }
         let zeroes = self.engine.core.raw().is_none();
         let (mut extents, mut next, end) = (Vec::new(), run.lba, run.lba + run.blocks);
-        while next < end && extents.len() < nbd::constants::EXTENTS_MAX {
+        while next < end && extents.len() < EXTENTS_MAX {
             let (mapped, blocks) = self.engine.core.mapped_run(flash::Lba(next), end - next);
             extents.push(extent(mapped, blocks, zeroes));
             next += blocks.max(1);
@@ -342,15 +298,12 @@ impl Shard {
     }
 
     fn answer_extents(&mut self, index: u32, mut extents: Vec<Extent>) {
-        let Pending { connection, request, .. } = self.requests.remove(index);
+        let Pending { connection, ticket, request, .. } = self.requests.remove(index);
         if let Some(extent) = extents.first_mut() {
-            extent.len -= request.offset() % BLOCK;
+            extent.len -= request.offset % BLOCK;
         }
-        let client = &mut self.connections[connection];
-        client.requests -= 1;
-        request.reply_extents(&mut client.outbox.filling.bytes, &extents);
-        client.outbox.filling.answer(Answered { request, data: None });
-        self.mark_dirty(connection);
+        self.connections[connection].requests -= 1;
+        self.reply(connection, ticket, Answer::Extents(&extents), None);
     }
 
     /// A piece of a request is done.
@@ -364,30 +317,34 @@ impl Shard {
     }
 
     pub(super) fn answer(&mut self, index: u32) {
-        let Pending { connection, request, data, result, .. } = self.requests.remove(index);
+        let Pending { connection, ticket, request, data, result, .. } = self.requests.remove(index);
         let fenced = self.engine.medium.fenced();
+        self.connections[connection].requests -= 1;
+        let answer = match result {
+            Err(_) if fenced => Answer::Failed(Failure::Moved),
+            Err(error) => Answer::Failed(Failure::Device(error)),
+            Ok(()) => Answer::Done,
+        };
+        let data = data.map(|data| (data, (request.offset % BLOCK) as usize, request.len as usize));
+        self.reply(connection, ticket, answer, data);
+    }
+
+    /// Puts a reply into the outbox, and behind it the data of a read: memory, first byte, bytes.
+    fn reply(
+        &mut self,
+        connection: u32,
+        ticket: Ticket,
+        answer: Answer<'_>,
+        data: Option<(Data, usize, usize)>,
+    ) {
         let client: &mut Connection = &mut self.connections[connection];
-        client.requests -= 1;
         let replies = &mut client.outbox.filling;
-        match (request.kind(), result) {
-            (_, Err(_)) if fenced => {
-                let message = "another server has taken over the device: reconnect to that one";
-                request.reply_error(&mut replies.bytes, nbd::Error::ShuttingDown, message);
-                replies.answer(Answered { request, data });
+        let data_follows = client.front.answer(ticket, answer, &mut replies.bytes);
+        match data {
+            Some((data, start, len)) if data_follows => {
+                replies.answer_with_data(Answered { ticket, data: Some(data) }, start, len);
             }
-            (_, Err(error)) => {
-                request.reply_failed(&mut replies.bytes, error);
-                replies.answer(Answered { request, data });
-            }
-            (Kind::Read { .. }, Ok(())) => {
-                request.reply_data(&mut replies.bytes);
-                let (start, len) = ((request.offset() % BLOCK) as usize, request.len() as usize);
-                replies.answer_with_data(Answered { request, data }, start, len);
-            }
-            (_, Ok(())) => {
-                request.reply_done(&mut replies.bytes);
-                replies.answer(Answered { request, data });
-            }
+            data => replies.answer(Answered { ticket, data: data.map(|(data, ..)| data) }),
         }
         self.mark_dirty(connection);
     }
@@ -428,56 +385,4 @@ impl Shard {
 /// What holds no data reads as zeroes, or, as in raw units, not at all.
 fn extent(mapped: bool, blocks: u32, zeroes: bool) -> Extent {
     Extent { len: u64::from(blocks) * BLOCK, hole: !mapped, zero: !mapped && zeroes }
-}
-
-/// False if zeroes must come faster than a write or not at all, and only a write would do: to
-/// keep the space, or to change part of a block.
-fn is_fast_enough(kind: Kind, offset: u64, len: u32) -> bool {
-    let Kind::WriteZeroes { fast: true, no_hole, .. } = kind else { return true };
-    !no_hole && offset.is_multiple_of(BLOCK) && u64::from(len).is_multiple_of(BLOCK)
-}
-
-/// Blocks that the request touches.
-fn covered_blocks(request: &nbd::Request) -> u32 {
-    let head = request.offset() % BLOCK;
-    (head + u64::from(request.len())).div_ceil(BLOCK) as u32
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn parts_cover_every_byte_of_a_range_once() {
-        for offset in [0, 1, 511, 4095, 4096, 5000] {
-            for len in [1u64, 2, 511, 512, 4095, 4096, 4097, 8191, 8192, 12_289] {
-                let mut covered = Vec::new();
-                for part in parts(offset, len) {
-                    let start = part.block * BLOCK;
-                    let (from, to) = match part.within {
-                        Some((from, to)) => (start + u64::from(from), start + u64::from(to)),
-                        None => (start, start + part.blocks * BLOCK),
-                    };
-                    assert!(from < to, "offset {offset}, len {len}: {part:?}");
-                    covered.extend(from..to);
-                }
-                let head = offset % BLOCK;
-                assert!(covered.into_iter().eq(head..head + len), "offset {offset}, len {len}");
-            }
-        }
-    }
-
-    #[test]
-    fn zeroes_are_fast_only_where_a_trim_will_do() {
-        let zeroes = |no_hole, fast| Kind::WriteZeroes { fua: false, no_hole, fast };
-        for (no_hole, offset, len, fast) in [
-            (false, 8192, 4096, true),
-            (true, 8192, 4096, false),
-            (false, 8192, 4097, false),
-            (false, 512, 4096, false),
-        ] {
-            assert_eq!(is_fast_enough(zeroes(no_hole, true), offset, len), fast);
-            assert!(is_fast_enough(zeroes(no_hole, false), offset, len));
-        }
-    }
 }

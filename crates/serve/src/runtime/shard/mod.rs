@@ -21,7 +21,6 @@ mod patience;
 mod rate;
 mod requests;
 mod room;
-mod split;
 
 pub use core::{AnyCore, CoreFormat, CoreSettings, CoreStatus, RawShape, RawStatus};
 pub use engine::{Engine, Milestone, Origin, Piece, Work};
@@ -29,15 +28,15 @@ pub use ids::{IdAnswer, IdList, IdRequest, IdWork, whole_blocks};
 pub use late::Bounds;
 pub use message::{Mailbox, Message, PolicySwitch, ShardStatus, UnitBlocks};
 pub use room::NO_ROOM;
-pub use split::Split;
 
-use crate::data::{Data, Pool};
 use crate::device::Losses;
+use crate::front::{NbdClient, nbd};
 use crate::medium::{Injections, Lost};
-use crate::nbd;
 use crate::rated::Rated;
-use crate::ring::{Done, Owner, Ring};
+use crate::runtime::data::{Data, Pool};
+use crate::runtime::ring::{Done, Owner, Ring};
 use crate::sockets;
+use crate::volume::Split;
 use connection::{Connection, Ending};
 use flash::{Instant, SECOND, Slab};
 use ftl::{Ftl, Input, LostTier, Switch};
@@ -496,9 +495,9 @@ impl Shard {
         let mut outbox = Outbox::default();
         let exports = Arc::clone(&self.shared.exports);
         let out = &mut outbox.filling.bytes;
-        let protocol = nbd::Connection::new(now, exports, tls, self.shared.limits, out);
+        let front = Box::new(NbdClient::new(now, exports, tls, self.shared.limits, out));
         let leaving_ns = self.shared.limits.handshake_ns;
-        let connection = Box::new(Connection::new(socket, protocol, outbox, leaving_ns));
+        let connection = Box::new(Connection::new(socket, front, outbox, leaving_ns));
         let index = self.connections.insert(connection);
         self.mark_dirty(index);
         self.proceed(now, index);
@@ -543,7 +542,7 @@ impl Shard {
                 self.farewell = now + FAREWELL_NS;
                 self.stop_listening();
                 for index in self.connection_indices() {
-                    self.connections[index].nbd.shut_down();
+                    self.connections[index].front.shut_down();
                 }
             }
             Message::Shutdown | Message::Drained => {}
@@ -708,7 +707,7 @@ impl Shard {
     fn take_back(&mut self, index: u32, given_back: fn(&mut Outbox) -> Drain<'_, Answered>) {
         let connection = &mut *self.connections[index];
         for answered in given_back(&mut connection.outbox) {
-            connection.nbd.finish(answered.request);
+            connection.front.finish(answered.ticket);
             if let Some(data) = answered.data {
                 self.pool.put(data, self.engine.frames());
             }
@@ -750,11 +749,11 @@ impl Shard {
             return;
         }
         if let Some(incoming) = connection.incoming.take_if(|_| !connection.receiving) {
-            connection.nbd.finish(incoming.request);
+            connection.front.finish(incoming.ticket);
             self.pool.put(incoming.data, self.engine.frames());
         }
-        if let Some(request) = connection.held.take() {
-            connection.nbd.finish(request);
+        if let Some((ticket, _)) = connection.held.take() {
+            connection.front.finish(ticket);
         }
         if connection.receiving {
             connection.hang_up();

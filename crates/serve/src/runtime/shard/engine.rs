@@ -8,10 +8,10 @@
 //!   is in flight.
 
 use super::core::{AnyCore, CoreSettings, CoreStatus, RawShape, raw_shape};
-use crate::buffer::{Buffer, View, Views};
-use crate::frames::Frames;
 use crate::medium::Medium;
-use crate::ring::{Done, Ring};
+use crate::runtime::buffer::{Buffer, View, Views};
+use crate::runtime::frames::Frames;
+use crate::runtime::ring::{Done, Ring};
 use flash::{
     BLOCK_BYTES, Hint, Instant, Lba, Operation, Payload, Reply, Request, RequestError, RequestId,
     Slab,

@@ -34,8 +34,8 @@ pub const MESSAGE_BYTES_MAX: usize = 1024;
 const _: () = assert!(MESSAGE_BYTES_MAX <= STRING_BYTES_MAX);
 /// The longest option we read through only to refuse it; the client of a longer one is dropped.
 pub const DRAIN_BYTES_MAX: u32 = 1 << 20;
-/// Most extents in one answer to a block status request (8 KiB); the client asks again for the rest.
-pub const EXTENTS_MAX: usize = 1024;
+/// Of one answer to a block status request: 8 KiB.
+pub use crate::volume::EXTENTS_MAX;
 
 /// Handshake flag of the server, and of the client: options have replies.
 pub const FLAG_FIXED_NEWSTYLE: u16 = 1 << 0;

@@ -6,7 +6,7 @@
 use super::core::CoreStatus;
 use super::engine::{Finished, Piece};
 use super::ids::{IdList, IdRequest};
-use crate::ring::DriverReport;
+use crate::runtime::ring::DriverReport;
 use flash::Instant;
 use ftl::policy::Chosen;
 use ftl::policy::stream::Shape;

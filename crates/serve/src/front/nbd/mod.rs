@@ -100,6 +100,7 @@ use flash::{Instant, RequestError, SECOND};
 use handshake::{Handshake, Step};
 use transmission::Transmission;
 
+pub use crate::volume::Extent;
 pub use export::{BadExport, Export};
 pub use reply::SparseReply;
 
@@ -233,17 +234,6 @@ pub enum Kind {
         /// Only the first extent; `reply_extents` sees to it.
         req_one: bool,
     },
-}
-
-/// A stretch of an export, for [`Request::reply_extents`].
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Extent {
-    /// Bytes; may reach beyond the request.
-    pub len: u64,
-    /// Not allocated.
-    pub hole: bool,
-    /// Reads as zeroes.
-    pub zero: bool,
 }
 
 /// The errors the protocol knows, by their number on the wire.

@@ -1,0 +1,85 @@
+//! The ways in: protocols that ask something of volumes. A shard knows none of them; what it needs of a
+//! client's protocol is [`Front`].
+//!
+//! - [`nbd`]: the NBD protocol, as a state machine that knows nothing of shards either.
+//! - `client`: an NBD client as a [`Front`].
+//!
+//! Blocks by ID come over HTTP (`crate::control`) and by the shard's own desk, as they are no ranges of a volume.
+
+mod client;
+pub mod nbd;
+
+pub use client::NbdClient;
+
+use crate::volume::{Answer, Request};
+use flash::Instant;
+
+/// Names a request of a client from its event until its reply was sent.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub struct Ticket(pub u32);
+
+/// What the driver has to do.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Event {
+    /// Bring TLS up, then call [`Front::tls_started`].
+    StartTls,
+    /// The client has chosen its volume: it may stay.
+    Opened,
+    /// Do this, then call [`Front::answer`]. It is within its volume. The data of a write follows in the
+    /// stream: see [`Front::payload_left`].
+    Request(Ticket, Request),
+    /// Read no more, finish what is in flight, send what is to be sent, close.
+    Close,
+}
+
+/// The outcome of [`Front::receive`].
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Received {
+    /// How many of the offered bytes are dealt with.
+    pub consumed: usize,
+    /// What to do about it.
+    pub event: Option<Event>,
+}
+
+/// A client's protocol: a state machine without socket, thread or clock. It puts what is to be sent into the
+/// `out` that it is given; data of reads does not pass through it.
+///
+/// Each ticket is answered once, then finished once. What a client sends never makes it panic.
+pub trait Front: Send {
+    /// Consumes a prefix of `bytes` with at most one message; nothing while it accepts no more. Not while
+    /// payload is due.
+    fn receive(&mut self, now: Instant, bytes: &[u8], out: &mut Vec<u8>) -> Received;
+
+    /// There is room for another request, and for its reply behind `unsent` bytes.
+    fn accepts_more(&self, unsent: usize) -> bool;
+
+    /// Bytes of the stream that are the data of the write handed out last.
+    fn payload_left(&self) -> u32;
+
+    /// The driver took so many of them.
+    fn payload_received(&mut self, bytes: usize);
+
+    /// Bytes of a request before its payload.
+    fn header_bytes(&self) -> usize;
+
+    /// From now on the bytes are decrypted ones.
+    fn tls_started(&mut self);
+
+    /// Requests not finished.
+    fn in_flight(&self) -> u32;
+
+    /// When to call [`Front::expire`].
+    fn deadline(&self) -> Option<Instant>;
+
+    /// Why the client is to be dropped, if its time is over.
+    fn expire(&mut self, now: Instant) -> Option<&'static str>;
+
+    /// The server stops: what comes from now on is refused, what is in flight goes on.
+    fn shut_down(&mut self);
+
+    /// Puts the reply into `out`. True if the data of the read, as much as it asked for, follows it.
+    fn answer(&mut self, ticket: Ticket, answer: Answer<'_>, out: &mut Vec<u8>) -> bool;
+
+    /// The reply was sent and its memory is free, or nobody will take it any more.
+    fn finish(&mut self, ticket: Ticket);
+}

@@ -146,7 +146,8 @@ mod tests {
     fn a_valley_is_followed_to_its_lowest_point() {
         // The product and the ratio of two constants, each known: a valley that runs across both.
         let error = |at: &[f64]| {
-            (at[0] * at[1] / 3000.0).ln().powi(2) + 0.1 * (at[0] / at[1] / 30.0).ln().powi(2)
+            let off = |ratio: f64| libm::log(ratio) * libm::log(ratio);
+            off(at[0] * at[1] / 3000.0) + 0.1 * off(at[0] / at[1] / 30.0)
         };
         let found = least(&[KNOB, KNOB], &[1.0, 1.0], EFFORT, error);
         assert!((found.at[0] - 300.0).abs() < 3.0 && (found.at[1] - 10.0).abs() < 0.1, "{found:?}");

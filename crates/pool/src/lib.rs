@@ -1,0 +1,16 @@
+//! The pool: one volume over many unlike drives on many machines (Sandook, NSDI 2026), made of Weir's own
+//! parts. Nothing here does I/O: the server and the lab drive the same state machines.
+//!
+//! A *node* serves one drive. A *band* of a volume lies, slot for slot the same, on a few nodes, its
+//! *members*: it is appended to in whole pages, sealed, and from then on never changes until it is freed. The
+//! client of a volume is the FTL (`ftl::Ftl`) over a medium that is remote: its block `b` is the band `b`, a
+//! program goes to all members and ends when it is durable on each, a read to one of them, an erase frees the
+//! band. So GC, streams, checkpoints and recovery are the FTL's, and there is no second one
+//! (docs/adr/0015-the-pool-is-the-ftl-over-remote-bands.md).
+//!
+//! - [`words`] names things, [`message`] is what clients and nodes tell each other.
+#![warn(missing_docs)]
+#![forbid(unsafe_code)]
+
+pub mod message;
+pub mod words;

@@ -9,8 +9,10 @@
 //! (docs/adr/0015-the-pool-is-the-ftl-over-remote-bands.md).
 //!
 //! - [`words`] names things, [`message`] is what clients and nodes tell each other.
+//! - [`profile`] is what a drive can do, [`controller`] plans by it where reads and writes go.
 #![warn(missing_docs)]
 #![forbid(unsafe_code)]
 
 pub mod message;
+pub mod profile;
 pub mod words;

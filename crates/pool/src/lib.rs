@@ -13,6 +13,7 @@
 #![warn(missing_docs)]
 #![forbid(unsafe_code)]
 
+pub mod controller;
 pub mod message;
 pub mod profile;
 pub mod words;

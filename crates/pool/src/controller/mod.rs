@@ -1,0 +1,3 @@
+//! The controller of a pool.
+
+pub mod solver;

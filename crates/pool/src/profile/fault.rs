@@ -90,7 +90,7 @@ pub enum Fault {
         /// Percent of writes.
         writes_percent: f64,
     },
-    /// A damping or scale that is not within (0, 100].
+    /// A damping or a slowness that is none.
     Scale {
         /// It is this.
         found: f64,
@@ -157,7 +157,7 @@ impl fmt::Display for Fault {
                 write!(f, "nothing was measured at {writes_percent} % of writes, which is needed")
             }
             Self::Scale { found } => {
-                write!(f, "a scale of {found}: above 0 and at most 100, such as 0.95")
+                write!(f, "a scale of {found}: above 0 and at most 10000, such as 0.95")
             }
         }
     }

@@ -5,7 +5,7 @@
 //! the last load at which the service level held. Where a profile is noisy, loads are sorted and a latency
 //! counts as the largest so far. A share that was not measured is rounded up to one that was, as published.
 
-use super::{Curve, Fault, Profile, ProfileError, Slo};
+use super::{Curve, Fault, LoadPoint, Profile, ProfileError, Slo};
 
 /// Something that a drive can do: so many reads and writes a second, and what they cost.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -34,10 +34,12 @@ struct Carried {
 }
 
 impl Carried {
-    fn new(curve: &Curve, slo: Slo, scale: f64) -> Self {
-        let carried = curve.carried(slo).iter();
-        let mut all: Vec<(f64, f64)> =
-            carried.map(|point| (point.iops * scale, point.latency(slo.quantile))).collect();
+    fn new(curve: &Curve, slo: Slo, scale: f64, slowness: f64) -> Self {
+        let carried = curve.carried(Slo { us: slo.us / slowness, ..slo }).iter();
+        let knot = |point: &LoadPoint| {
+            (point.iops * scale / slowness, point.latency(slo.quantile) * slowness)
+        };
+        let mut all: Vec<(f64, f64)> = carried.map(knot).collect();
         all.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.total_cmp(&b.1)));
         let mut knots: Vec<(f64, f64)> = Vec::with_capacity(all.len());
         for (load, us) in all {
@@ -69,24 +71,42 @@ impl Carried {
 /// Of what was measured so much is counted on, where the model is to be on the safe side: as published.
 pub const DAMPING: f64 = 0.95;
 
+/// Nothing is so much faster, or slower, than it was measured.
+const SCALE_MAX: f64 = 10_000.0;
+
 impl LoadModel {
-    /// The drive of `profile`, if all its loads were `scale` times what was measured: 1, [`DAMPING`], or less
-    /// for a drive that became slower than its profile.
+    /// The drive of `profile`, if all its loads were `scale` times what was measured: 1, or [`DAMPING`].
     ///
     /// # Errors
     /// If reads alone or writes alone were not measured, or the scale is none.
     pub fn new(profile: &Profile, slo: Slo, scale: f64) -> Result<Self, ProfileError> {
+        Self::slowed(profile, slo, scale, 1.0)
+    }
+
+    /// As [`LoadModel::new`], of a drive that takes `slowness` times as long for everything as its profile
+    /// says: it carries that much less, that much later.
+    ///
+    /// # Errors
+    /// As above.
+    pub fn slowed(
+        profile: &Profile,
+        slo: Slo,
+        scale: f64,
+        slowness: f64,
+    ) -> Result<Self, ProfileError> {
         let wrong = |fault| ProfileError::new(&profile.name, 0, fault);
-        if !(scale > 0.0 && scale <= 100.0) {
-            return Err(wrong(Fault::Scale { found: scale }));
+        for found in [scale, slowness] {
+            if !(found > 0.0 && found <= SCALE_MAX) {
+                return Err(wrong(Fault::Scale { found }));
+            }
         }
         for writes_percent in [0.0, 100.0] {
             if profile.curve(writes_percent).is_none() {
                 return Err(wrong(Fault::ShareMissing { writes_percent }));
             }
         }
-        let curves = profile.curves.iter().map(|curve| Carried::new(curve, slo, scale)).collect();
-        Ok(Self { slo, curves })
+        let carried = |curve| Carried::new(curve, slo, scale, slowness);
+        Ok(Self { slo, curves: profile.curves.iter().map(carried).collect() })
     }
 
     /// The service level it is made for.
@@ -111,6 +131,19 @@ impl LoadModel {
         let curve = self.curve(percent(reads, writes));
         let at_peak = curve.knots.last().map_or(self.slo.us, |last| last.1);
         curve.latency(reads + writes).unwrap_or(at_peak)
+    }
+
+    /// Requests a second at a share of writes of which the quantile is no later than so many microseconds.
+    pub fn load_within(&self, writes_percent: f64, us: f64) -> f64 {
+        let knots = &self.curve(writes_percent).knots;
+        let count = knots.partition_point(|knot| knot.1 <= us);
+        match (count.checked_sub(1).map(|at| knots[at]), knots.get(count)) {
+            (Some(below), Some(above)) => {
+                below.0 + (above.0 - below.0) * (us - below.1) / (above.1 - below.1)
+            }
+            (Some(last), None) => last.0,
+            (None, _) => 0.0,
+        }
     }
 
     /// All that the drive was seen to do within the service level.

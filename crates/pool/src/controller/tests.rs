@@ -1,0 +1,115 @@
+//! The controller's own rules, whatever the policy.
+
+use super::*;
+
+fn controller(settings: Settings) -> Controller {
+    Controller::new(Instant(0), settings).expect("settings are sound")
+}
+
+fn join(controller: &mut Controller, now: Instant, node: u32, domain: u32, profile: &str) {
+    let profile = Profile::builtin(profile).expect("it is known");
+    let input = Input::Node { node: NodeId(node), domain: DomainId(domain), profile };
+    controller.handle(now, input).expect("it is whole");
+}
+
+fn last(controller: &mut Controller) -> Option<Weights> {
+    let mut last = None;
+    while let Some(Output::Weights(weights)) = controller.poll() {
+        last = Some(weights);
+    }
+    last
+}
+
+#[test]
+fn settings_that_make_no_sense_are_refused_with_what_would() {
+    let refused = |settings: Settings, says: &str| {
+        let why = Controller::new(Instant(0), settings).expect_err(says).to_string();
+        assert!(why.contains(says), "{why}");
+    };
+    let plain = Settings::default;
+    refused(Settings { policy: "best".into(), ..plain() }, "segregated, ring, solver");
+    refused(Settings { replicas: 5, ..plain() }, "replicas = 5: 1 to 4");
+    refused(Settings { damping: f64::NAN, ..plain() }, "damping = NaN");
+    refused(Settings { slot_ns: 0, ..plain() }, "slot_ns = 0");
+    for (name, _) in policy::POLICIES {
+        controller(Settings { policy: name.into(), ..plain() });
+    }
+}
+
+#[test]
+fn a_plan_is_made_every_period_and_later_ones_are_later() {
+    let mut it = controller(Settings { election: 7, ..Settings::default() });
+    join(&mut it, Instant(0), 1, 1, "sdm000024c8d");
+    assert!(last(&mut it).is_none());
+    assert_eq!(it.deadline(), Instant(100 * MILLISECOND));
+    it.handle(it.deadline(), Input::Deadline).expect("nothing is new");
+    let first = last(&mut it).expect("it is time");
+    assert_eq!((first.turn, first.valid_ns), ((7, 1), SECOND));
+    it.handle(it.deadline(), Input::Deadline).expect("nothing is new");
+    assert_eq!(last(&mut it).expect("it is time").turn, (7, 2));
+}
+
+#[test]
+fn too_few_domains_are_told_and_all_nodes_take_writes() {
+    let mut it = controller(Settings::default());
+    for node in 0..3 {
+        join(&mut it, Instant(0), node, 9, "sdm000024c8d");
+    }
+    it.handle(Instant(SECOND / 10), Input::Deadline).expect("nothing is new");
+    let weights = last(&mut it).expect("it is time");
+    assert!(weights.nodes.iter().all(|node| node.write > 0.3), "{weights:?}");
+    assert!(it.explain().limits.contains(&Limit::Domains(1)));
+    assert!(it.explain().to_string().contains("fewer than replicas"));
+}
+
+#[test]
+fn a_demand_beyond_the_peak_is_told_as_such() {
+    let mut it = controller(Settings::default());
+    for node in 0..4 {
+        join(&mut it, Instant(0), node, node, "s39wna0kc01659");
+    }
+    let seen = VolumeSeen { reads: 2e7, writes: 1e6, waf: 1.0 };
+    it.handle(Instant(1), Input::VolumeSeen(VolumeId(1), seen)).expect("no node");
+    it.handle(it.deadline(), Input::Deadline).expect("nothing is new");
+    let explained = it.explain();
+    assert!(matches!(explained.limits[0], Limit::Demand(part) if part < 0.3), "{explained}");
+    assert!(explained.to_string().contains("% of the demand"), "{explained}");
+}
+
+#[test]
+fn a_worn_drive_gets_fewer_writes_than_its_like() {
+    let mut it = controller(Settings::default());
+    for node in 0..6 {
+        join(&mut it, Instant(0), node, node, "sdm000024c8d");
+    }
+    let (mut worn, mut other) = (0.0, 0.0);
+    let mut now = Instant(0);
+    for _ in 0..100 {
+        now = it.deadline();
+        for node in 0..6 {
+            let wear = if node == 2 { 0.97 } else { 0.2 };
+            let seen = NodeSeen { wear, ..NodeSeen::default() };
+            it.handle(now, Input::NodeSeen(NodeId(node), seen)).expect("known");
+        }
+        let seen = VolumeSeen { reads: 1e6, writes: 6e5, waf: 1.1 };
+        it.handle(now, Input::VolumeSeen(VolumeId(1), seen)).expect("no node");
+        if let Some(weights) = last(&mut it) {
+            worn += weights.nodes[2].write;
+            other += weights.nodes[3].write;
+        }
+    }
+    assert!(now > Instant(SECOND) && worn < 0.5 * other, "{worn} {other}");
+    assert!(it.explain().to_string().contains("node 2 has used 97 % of its endurance"));
+}
+
+#[test]
+fn a_profile_that_cannot_be_planned_with_leaves_a_node_as_it_was() {
+    let mut it = controller(Settings::default());
+    join(&mut it, Instant(0), 1, 1, "sdm000024c8d");
+    let mut profile = Profile::builtin("s39wna0kc01659").expect("it is known");
+    profile.curves.remove(0);
+    let input = Input::Node { node: NodeId(1), domain: DomainId(1), profile };
+    let why = it.handle(Instant(1), input).expect_err("reads alone are missing").to_string();
+    assert!(why.contains("at 0 % of writes"), "{why}");
+    assert_eq!(it.nodes[0].profile.name, "sdm000024c8d");
+}

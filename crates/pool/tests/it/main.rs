@@ -1,0 +1,3 @@
+//! Tests of the pool's parts together, by seeds.
+
+mod controller;

@@ -9,8 +9,10 @@
 //! (docs/adr/0015-the-pool-is-the-ftl-over-remote-bands.md).
 //!
 //! - [`words`] names things, [`message`] is what clients and nodes tell each other.
+//! - [`control`] is what all must agree on: membership, owners, bands that may be open, the controller.
 #![warn(missing_docs)]
 #![forbid(unsafe_code)]
 
+pub mod control;
 pub mod message;
 pub mod words;

@@ -10,9 +10,11 @@
 //!
 //! - [`words`] names things, [`message`] is what clients and nodes tell each other.
 //! - [`control`] is what all must agree on: membership, owners, bands that may be open, the controller.
+//! - [`opening`] takes a volume over: fences its last owner, and finds which bands lie where and how far.
 #![warn(missing_docs)]
 #![forbid(unsafe_code)]
 
 pub mod control;
 pub mod message;
+pub mod opening;
 pub mod words;

@@ -17,7 +17,7 @@
 use super::contract::{CHANGES_MAX, Change, Check, Kept, Part, PlaneAnswer, PlaneAsk, PlaneAskId};
 use super::keys;
 use super::mutant::Mutant;
-use super::values::{BandRecord, TailRecord, Value};
+use super::values::{BandRecord, ClearRecord, TailRecord, Value};
 use crate::words::{BandName, Generation, Members, NodeId, VolumeId};
 use flash::{Instant, MILLISECOND};
 use std::collections::{BTreeMap, VecDeque};
@@ -62,8 +62,9 @@ pub struct Tail {
 
 #[derive(Clone, Debug)]
 struct Edit {
-    band: u32,
-    record: Option<BandRecord>,
+    key: String,
+    /// What it holds from then on.
+    value: Option<Vec<u8>>,
     told: RegistryOutput,
 }
 
@@ -95,6 +96,8 @@ pub enum RegistryOutput {
     Decided(BandName),
     /// What was said of its end is on record; perhaps there is no record any more.
     Closed(BandName),
+    /// It is on record that the volume needs nothing of this node.
+    Cleared(NodeId),
     /// The volume is another's: nothing here takes effect any more.
     Lost,
 }
@@ -134,7 +137,7 @@ impl Registry {
         let older = self.records.get(&name.band);
         assert!(older.is_none_or(|older| older.name.life < name.life), "a life is not begun twice");
         let record = BandRecord { name, members, ..BandRecord::default() };
-        self.edit(now, name.band, Some(record), RegistryOutput::Registered(name))
+        self.put(now, name.band, Some(record), RegistryOutput::Registered(name))
     }
 
     /// Members of an open band fail: appends are to go on without them.
@@ -146,13 +149,13 @@ impl Registry {
     ) -> Result<(), Busy> {
         let record = self.open_record(name).without(lacking);
         assert!(record.sound().next().is_some(), "a band has a member that has all of it");
-        self.edit(now, name.band, Some(record), RegistryOutput::Degraded(name))
+        self.put(now, name.band, Some(record), RegistryOutput::Degraded(name))
     }
 
     /// A band that may be open has so many pages, for ever.
     pub fn decide(&mut self, now: Instant, name: BandName, pages: u32) -> Result<(), Busy> {
         let record = BandRecord { sealed: Some(pages), ..self.open_record(name) };
-        self.edit(now, name.band, Some(record), RegistryOutput::Decided(name))
+        self.put(now, name.band, Some(record), RegistryOutput::Decided(name))
     }
 
     /// A checkpoint of the FTL knows the band, which is sealed at `pages` on `holders` for good. `rid` have
@@ -179,12 +182,20 @@ impl Registry {
             self.outputs.push_back(RegistryOutput::Closed(name));
             return Ok(());
         }
-        self.edit(now, name.band, kept, RegistryOutput::Closed(name))
+        self.put(now, name.band, kept, RegistryOutput::Closed(name))
     }
 
     /// The band is freed on these nodes. The record goes when no member of its write set has any of it.
     pub fn freed(&mut self, now: Instant, name: BandName, on: &[NodeId]) -> Result<(), Busy> {
         self.close(now, name, 0, (&[], on))
+    }
+
+    /// The volume needs nothing of what a node has, and nothing will ever be put there: openings need not ask it.
+    /// Only for a node that is out, when repair has found that no band needs it.
+    pub fn clear(&mut self, now: Instant, node: NodeId) -> Result<(), Busy> {
+        let key = keys::clear(self.owned.volume, node);
+        let value = ClearRecord { generation: self.owned.generation }.encode(&key);
+        self.edit(now, Edit { key, value: Some(value), told: RegistryOutput::Cleared(node) })
     }
 
     /// The plane answered; answers for others are no matter.
@@ -248,21 +259,28 @@ impl Registry {
         record
     }
 
-    fn edit(
+    fn put(
         &mut self,
         now: Instant,
         band: u32,
         record: Option<BandRecord>,
         told: RegistryOutput,
     ) -> Result<(), Busy> {
-        if self.edits.len() >= EDITS_MAX {
-            return Err(Busy);
-        }
+        let key = keys::band(self.owned.volume, band);
+        let value = record.map(|record| record.encode(&key));
+        self.edit(now, Edit { key, value, told })?;
         match record {
             Some(record) => drop(self.records.insert(band, record)),
             None => drop(self.records.remove(&band)),
         }
-        self.edits.push_back(Edit { band, record, told });
+        Ok(())
+    }
+
+    fn edit(&mut self, now: Instant, edit: Edit) -> Result<(), Busy> {
+        if self.edits.len() >= EDITS_MAX {
+            return Err(Busy);
+        }
+        self.edits.push_back(edit);
         self.go_on(now);
         Ok(())
     }
@@ -275,16 +293,16 @@ impl Registry {
         }
     }
 
-    /// The first edits, as many as one commit may change, each of another band.
+    /// The first edits, as many as one commit may change, each of another key.
     fn batch(&self) -> usize {
-        let mut bands = Vec::new();
+        let mut keys = Vec::new();
         for edit in self.edits.iter().take(CHANGES_MAX - 1) {
-            if bands.contains(&edit.band) {
+            if keys.contains(&&edit.key) {
                 break;
             }
-            bands.push(edit.band);
+            keys.push(&edit.key);
         }
-        bands.len()
+        keys.len()
     }
 
     fn commit(&mut self, now: Instant, edits: usize) {
@@ -295,9 +313,9 @@ impl Registry {
         let mut changes =
             vec![Change::Put { value: next.encode(&tail), key: tail.clone(), lease: None }];
         changes.extend(self.edits.iter().take(edits).map(|edit| {
-            let key = keys::band(volume, edit.band);
-            match &edit.record {
-                Some(record) => Change::Put { value: record.encode(&key), key, lease: None },
+            let key = edit.key.clone();
+            match &edit.value {
+                Some(value) => Change::Put { key, value: value.clone(), lease: None },
                 None => Change::Delete { key },
             }
         }));

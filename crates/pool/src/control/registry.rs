@@ -18,9 +18,9 @@ use super::contract::{CHANGES_MAX, Change, Check, Kept, Part, PlaneAnswer, Plane
 use super::keys;
 use super::mutant::Mutant;
 use super::values::{BandRecord, ClearRecord, TailRecord, Value};
-use crate::words::{BandName, Generation, Members, NodeId, VolumeId};
+use crate::words::{BandName, DomainId, Generation, Members, NodeId, VolumeId};
 use flash::{Instant, MILLISECOND};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// What the owner of a volume has in the plane about bands.
 #[derive(Clone, Debug)]
@@ -159,13 +159,13 @@ impl Registry {
     }
 
     /// A checkpoint of the FTL knows the band, which is sealed at `pages` on `holders` for good. `rid` have
-    /// nothing of it any more. The record goes, or tells from now on who lacks what.
+    /// nothing of it any more, or will never be asked again. Copies count by domain. The record goes, or tells from now on who lacks what.
     pub fn close(
         &mut self,
         now: Instant,
         name: BandName,
         pages: u32,
-        (holders, rid): (&[NodeId], &[NodeId]),
+        (holders, rid): (&[(NodeId, DomainId)], &[NodeId]),
     ) -> Result<(), Busy> {
         let Some(&record) = self.records.get(&name.band).filter(|record| record.name == name)
         else {
@@ -173,9 +173,11 @@ impl Registry {
             return Ok(());
         };
         let open: Vec<NodeId> = record.members.nodes().to_vec();
-        let lacking = open.iter().filter(|node| !holders.contains(node) && !rid.contains(node));
+        let holds = |node: &NodeId| holders.iter().any(|(of, _)| of == node);
+        let lacking = open.iter().filter(|node| !holds(node) && !rid.contains(node));
         let lacking: Vec<NodeId> = lacking.copied().collect();
-        let whole = lacking.is_empty() && (pages == 0 || holders.len() >= self.replicas);
+        let domains: BTreeSet<DomainId> = holders.iter().map(|(_, domain)| *domain).collect();
+        let whole = lacking.is_empty() && (pages == 0 || domains.len() >= self.replicas);
         let kept = BandRecord { sealed: Some(pages), covered: true, lacks: 0, ..record };
         let kept = (!whole).then(|| kept.without(&lacking));
         if kept == Some(record) {
@@ -409,6 +411,10 @@ mod tests {
         ids.iter().map(|&id| NodeId(id)).collect()
     }
 
+    fn held(ids: &[u32]) -> Vec<(NodeId, DomainId)> {
+        ids.iter().map(|&id| (NodeId(id), DomainId(id / 3))).collect()
+    }
+
     fn members(ids: &[u32]) -> Members {
         Members::new(&nodes(ids)).expect("different")
     }
@@ -500,20 +506,19 @@ mod tests {
             registry.register(at, name(band, 1), members(&[1, 2])).expect("not busy");
         }
         drive(&mut at, &mut plane, &mut registry);
-        let [one, two, three, both] = [&[1][..], &[2], &[3], &[1, 2]].map(nodes);
-        registry.close(at, name(0, 1), 8, (&both, &[])).expect("not busy");
-        registry.close(at, name(1, 1), 8, (&one, &[])).expect("not busy");
+        let [one, two] = [nodes(&[1]), nodes(&[2])];
+        registry.close(at, name(0, 1), 8, (&held(&[1, 2, 3]), &[])).expect("not busy");
+        registry.close(at, name(1, 1), 8, (&held(&[1]), &[])).expect("not busy");
         registry.freed(at, name(2, 1), &one).expect("not busy");
-        registry.close(at, name(3, 1), 8, (&one, &two)).expect("not busy");
+        registry.close(at, name(3, 1), 8, (&held(&[1, 2]), &[])).expect("not busy");
         drive(&mut at, &mut plane, &mut registry);
         let found: Vec<_> =
             kept(&mut plane).iter().map(|r| (r.name.band, r.sealed, r.lacks)).collect();
         let lacking = 0b10;
         assert_eq!(found, [(1, Some(8), lacking), (2, Some(0), lacking), (3, Some(8), 0)]);
-        let copied = [one.clone(), three].concat();
-        registry.close(at, name(1, 1), 8, (&copied, &two)).expect("not busy");
-        registry.freed(at, name(2, 1), &both).expect("not busy");
-        registry.close(at, name(3, 1), 8, (&copied, &two)).expect("not busy");
+        registry.close(at, name(1, 1), 8, (&held(&[1, 3]), &two)).expect("not busy");
+        registry.freed(at, name(2, 1), &nodes(&[1, 2])).expect("not busy");
+        registry.close(at, name(3, 1), 8, (&held(&[1, 3]), &two)).expect("not busy");
         drive(&mut at, &mut plane, &mut registry);
         assert_eq!(kept(&mut plane), []);
     }

@@ -29,7 +29,8 @@ pub struct Opened {
     pub garbage: Vec<(NodeId, BandName)>,
     /// Copies that are none: to be freed when the band has as many as it should.
     pub bad: Vec<(NodeId, BandName)>,
-    /// Copies that are not sealed and of which nothing is on record: never shown, and not touched.
+    /// Copies that are not sealed and of which nothing is on record: never shown, and left alone until a later
+    /// life of the band makes them garbage.
     pub strays: Vec<(NodeId, BandName)>,
 }
 
@@ -126,9 +127,9 @@ impl Open {
     fn not_on_record(&self, opened: &mut Opened, copies: &[(NodeId, BandEntry)]) {
         let newest = copies.iter().map(|(_, entry)| entry.band).max();
         let Some(name) = newest else { return };
-        let sealed = copies.iter().filter(|(_, entry)| entry.band == name && entry.sealed);
+        let sealed = || copies.iter().filter(|(_, entry)| entry.band == name && entry.sealed);
         let fits = |entry: &BandEntry| entry.header.shape == self.volume.shape;
-        let pages = sealed.filter(|(_, entry)| fits(entry)).map(|(_, entry)| entry.pages).max();
+        let pages = sealed().filter(|(_, entry)| fits(entry)).map(|(_, entry)| entry.pages).max();
         let mut holders = Vec::new();
         for &(node, entry) in copies {
             if entry.band != name {
@@ -145,6 +146,9 @@ impl Open {
             // Sealed without a page: it holds nothing.
             Some(0) => opened.garbage.extend(holders.into_iter().map(|node| (node, name))),
             Some(pages) => opened.bands.push(OpenedBand { name, pages, holders }),
+            // What is needed is sealed on as many nodes as the volume has replicas, one of which was listed: so
+            // this is what an owner left that freed the band while the node was away.
+            None if opened.complete && sealed().next().is_none() => {}
             None => opened.refused.push(name),
         }
     }

@@ -35,8 +35,8 @@
 //! next finds it decided. (It need not be where all of `W` are sealed alike: whoever is asked says the same.) Only
 //! then are copies sealed there. A copy that is sealed elsewhere, or too short, is none; a copy that comes back
 //! later is held against the record, which stays until every member of `W` was dealt with
-//! ([`crate::control::registry`]). A copy that is not sealed and of which nothing is on record is never shown, and
-//! never taken for a band that is empty.
+//! ([`crate::control::registry`]). A copy that is not sealed and of which nothing is on record is never shown; its
+//! band is empty if the directory is complete, and else refused.
 //!
 //! *Completeness.* A band without a record lies, sealed, on `R` nodes of different domains: the registry sees
 //! to it. Copies made by repair come before old ones go, and a node is taken for clear of a volume only when it

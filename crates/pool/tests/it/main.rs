@@ -1,0 +1,4 @@
+//! The parts of the pool against obvious models, under faults of a seed.
+
+mod nodes;
+mod opening;

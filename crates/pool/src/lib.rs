@@ -10,6 +10,7 @@
 //!
 //! - [`words`] names things, [`message`] is what clients and nodes tell each other.
 //! - [`control`] is what all must agree on: membership, owners, bands that may be open, the controller.
+//! - [`repair`] makes copies that are lacking, empties nodes, spreads bands and compares copies.
 //! - [`opening`] takes a volume over: fences its last owner, and finds which bands lie where and how far.
 #![warn(missing_docs)]
 #![forbid(unsafe_code)]
@@ -17,4 +18,5 @@
 pub mod control;
 pub mod message;
 pub mod opening;
+pub mod repair;
 pub mod words;

@@ -1,7 +1,7 @@
 //! Where in the control plane things are. Numbers are hexadecimal of a fixed width, so the order of keys is that
 //! of numbers. The driver puts a prefix for the pool before all of them.
 
-use crate::words::{NodeId, VolumeId};
+use crate::words::{BandName, NodeId, VolumeId};
 
 /// The pool itself: [`super::values::PoolRecord`].
 pub const POOL: &str = "pool";
@@ -40,9 +40,9 @@ pub fn tail(volume: VolumeId) -> String {
     format!("volume/{:08x}/tail", volume.0)
 }
 
-/// A band that may be open or lacks a member: [`super::values::BandRecord`].
-pub fn band(volume: VolumeId, band: u32) -> String {
-    format!("volume/{:08x}/band/{band:08x}", volume.0)
+/// A life of a band that may be open or lacks a member: [`super::values::BandRecord`].
+pub fn band(name: BandName) -> String {
+    format!("volume/{:08x}/band/{:08x}/{:016x}", name.volume.0, name.band, name.life)
 }
 
 /// Of all such bands of a volume.
@@ -70,9 +70,14 @@ mod tests {
         let within = |key: &str, (from, to): (String, String)| *key >= *from && *key < *to;
         let (last, next) = (VolumeId(0xff), VolumeId(0x100));
         assert!(within(&node(NodeId(u32::MAX)), nodes()) && !within(POOL, nodes()));
-        assert!(within(&band(last, u32::MAX), bands(last)) && within(&band(last, 0), bands(last)));
-        assert!(!within(&band(next, 0), bands(last)) && !within(&owner(last), bands(last)));
+        let name = |volume, band, life| BandName { volume, band, life };
+        let (low, high) = (band(name(last, 0, 0)), band(name(last, u32::MAX, u64::MAX)));
+        assert!(within(&low, bands(last)) && within(&high, bands(last)));
+        assert!(
+            !within(&band(name(next, 0, 0)), bands(last)) && !within(&owner(last), bands(last))
+        );
         assert!(within(&clear(last, NodeId(3)), clears(last)) && within(&owner(next), volumes()));
-        assert!(band(last, 9) < band(last, 10) && band(last, 0).len() <= KEY_BYTES_MAX);
+        assert!(band(name(last, 9, u64::MAX)) < band(name(last, 10, 0)));
+        assert!(low < high && high.len() <= KEY_BYTES_MAX);
     }
 }

@@ -8,6 +8,8 @@
 //!   nothing of it, *and* as many nodes as the volume has replicas hold it. Else it stays with what is lacking,
 //!   until that is mended. Hence a band without a record lies, sealed, on as many nodes in different domains as
 //!   the volume has replicas: [`crate::opening`] rests on this.
+//! - Each life has a record of its own. So a life that was freed, or found to have no pages, stays on record while a
+//!   node may have some of it, whatever becomes of the band: it never comes back.
 //! - "Sealed" and "freed" mean durably so: on a node that is not durable at completion, flushed.
 //!
 //! One commit is under way at a time and each checks two keys: that of the owner, so that it takes no effect when
@@ -29,7 +31,7 @@ pub struct Registry {
     replicas: usize,
     tail: Tail,
     /// As they will be when all edits are committed.
-    records: BTreeMap<u32, BandRecord>,
+    records: BTreeMap<BandName, BandRecord>,
     edits: VecDeque<Edit>,
     in_flight: Option<InFlight>,
     /// Not before then is the next commit made.
@@ -109,7 +111,7 @@ pub struct Busy;
 impl Registry {
     /// Of the owner of a volume, with what the plane holds.
     pub fn new(owned: Owned, replicas: usize, tail: Tail, records: Vec<BandRecord>) -> Self {
-        let records = records.into_iter().map(|record| (record.name.band, record)).collect();
+        let records = records.into_iter().map(|record| (record.name, record)).collect();
         Self {
             owned,
             replicas,
@@ -134,10 +136,10 @@ impl Registry {
     /// A band is about to be opened on these members; it may be appended to once that is on record. An older
     /// life of it has been freed wherever its members can be reached.
     pub fn register(&mut self, now: Instant, name: BandName, members: Members) -> Result<(), Busy> {
-        let older = self.records.get(&name.band);
-        assert!(older.is_none_or(|older| older.name.life < name.life), "a life is not begun twice");
+        let later = self.records.range(name..=BandName { life: u64::MAX, ..name }).next();
+        assert!(later.is_none(), "a life is not begun twice, and later than all before");
         let record = BandRecord { name, members, ..BandRecord::default() };
-        self.put(now, name.band, Some(record), RegistryOutput::Registered(name))
+        self.put(now, name, Some(record), RegistryOutput::Registered(name))
     }
 
     /// Members of an open band fail: appends are to go on without them.
@@ -149,13 +151,13 @@ impl Registry {
     ) -> Result<(), Busy> {
         let record = self.open_record(name).without(lacking);
         assert!(record.sound().next().is_some(), "a band has a member that has all of it");
-        self.put(now, name.band, Some(record), RegistryOutput::Degraded(name))
+        self.put(now, name, Some(record), RegistryOutput::Degraded(name))
     }
 
     /// A band that may be open has so many pages, for ever.
     pub fn decide(&mut self, now: Instant, name: BandName, pages: u32) -> Result<(), Busy> {
         let record = BandRecord { sealed: Some(pages), ..self.open_record(name) };
-        self.put(now, name.band, Some(record), RegistryOutput::Decided(name))
+        self.put(now, name, Some(record), RegistryOutput::Decided(name))
     }
 
     /// A checkpoint of the FTL knows the band, which is sealed at `pages` on `holders` for good. `rid` have
@@ -167,8 +169,7 @@ impl Registry {
         pages: u32,
         (holders, rid): (&[(NodeId, DomainId)], &[NodeId]),
     ) -> Result<(), Busy> {
-        let Some(&record) = self.records.get(&name.band).filter(|record| record.name == name)
-        else {
+        let Some(&record) = self.records.get(&name) else {
             self.outputs.push_back(RegistryOutput::Closed(name));
             return Ok(());
         };
@@ -184,7 +185,7 @@ impl Registry {
             self.outputs.push_back(RegistryOutput::Closed(name));
             return Ok(());
         }
-        self.put(now, name.band, kept, RegistryOutput::Closed(name))
+        self.put(now, name, kept, RegistryOutput::Closed(name))
     }
 
     /// The band is freed on these nodes. The record goes when no member of its write set has any of it.
@@ -244,9 +245,15 @@ impl Registry {
         self.records.values()
     }
 
-    /// The record of a band.
-    pub fn record(&self, band: u32) -> Option<&BandRecord> {
-        self.records.get(&band)
+    /// The record of a life of a band.
+    pub fn record(&self, name: BandName) -> Option<&BandRecord> {
+        self.records.get(&name)
+    }
+
+    /// The record of the newest life of a band that has one.
+    pub fn newest(&self, band: u32) -> Option<&BandRecord> {
+        let of = |life| BandName { volume: self.owned.volume, band, life };
+        self.records.range(of(0)..=of(u64::MAX)).next_back().map(|(_, record)| record)
     }
 
     /// Whether all that was wanted is on record.
@@ -255,8 +262,7 @@ impl Registry {
     }
 
     fn open_record(&self, name: BandName) -> BandRecord {
-        let record = self.records.get(&name.band).filter(|record| record.name == name);
-        let record = *record.expect("only a registered band is open");
+        let record = *self.records.get(&name).expect("only a registered band is open");
         assert!(record.sealed.is_none(), "a band that was decided is not open");
         record
     }
@@ -264,16 +270,16 @@ impl Registry {
     fn put(
         &mut self,
         now: Instant,
-        band: u32,
+        name: BandName,
         record: Option<BandRecord>,
         told: RegistryOutput,
     ) -> Result<(), Busy> {
-        let key = keys::band(self.owned.volume, band);
+        let key = keys::band(name);
         let value = record.map(|record| record.encode(&key));
         self.edit(now, Edit { key, value, told })?;
         match record {
-            Some(record) => drop(self.records.insert(band, record)),
-            None => drop(self.records.remove(&band)),
+            Some(record) => drop(self.records.insert(name, record)),
+            None => drop(self.records.remove(&name)),
         }
         Ok(())
     }

@@ -80,7 +80,8 @@ impl Open {
             }
         }
         for (band, copies) in copies {
-            match self.registry.record(band) {
+            let newest = self.registry.newest(band).filter(|record| self.is_newest(record));
+            match newest {
                 Some(record) => {
                     let pages = self.pages(record, mutant);
                     self.on_record(&mut opened, record.name, pages, &copies, mutant);
@@ -125,18 +126,19 @@ impl Open {
     }
 
     fn not_on_record(&self, opened: &mut Opened, copies: &[(NodeId, BandEntry)]) {
-        let newest = copies.iter().map(|(_, entry)| entry.band).max();
+        let sealed = copies.iter().filter(|(_, entry)| entry.sealed).map(|(_, entry)| entry.band);
+        let newest = sealed.max().or_else(|| copies.iter().map(|(_, entry)| entry.band).max());
         let Some(name) = newest else { return };
         let sealed = || copies.iter().filter(|(_, entry)| entry.band == name && entry.sealed);
         let fits = |entry: &BandEntry| entry.header.shape == self.volume.shape;
         let pages = sealed().filter(|(_, entry)| fits(entry)).map(|(_, entry)| entry.pages).max();
         let mut holders = Vec::new();
         for &(node, entry) in copies {
-            if entry.band != name {
+            if entry.band < name {
                 opened.garbage.push((node, entry.band));
-            } else if entry.sealed && Some(entry.pages) == pages {
+            } else if entry.band == name && entry.sealed && Some(entry.pages) == pages {
                 holders.push(node);
-            } else if entry.sealed && pages.is_some() {
+            } else if entry.band == name && entry.sealed && pages.is_some() {
                 opened.bad.push((node, name));
             } else {
                 opened.strays.push((node, name));

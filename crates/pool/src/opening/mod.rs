@@ -45,7 +45,9 @@
 //! if the owner says so, open with `complete` false, and then what is not there is *unknown*, not empty.
 //!
 //! *Lives.* No life is used twice and later openings have later ones, so of the lives of a band the newest counts:
-//! it was registered, and so begun, after the older ones had been freed by their owner.
+//! it was registered, and so begun, after the older ones had been freed by their owner. A life that was dropped stays
+//! on record, as one of no pages, until nothing is left of it. A sealed band that was freed while a holder was away
+//! may be shown again by that one, while the band is empty: as an erase that was cut off, which the FTL knows.
 //!
 //! *Reading.* The old owner shows nothing after its lease, which we wait out ([`crate::control::ownership`]).
 //!
@@ -537,6 +539,7 @@ impl<D> Opening<D> {
                 Some(_) if !open.may_decide(true, self.go_on, self.mutant) => Phase::Gather,
                 Some(until) => {
                     let opened = open.opened(until, self.go_on, self.mutant);
+                    open.tidy(now);
                     self.outputs.push_back(OpeningOutput::Opened(Box::new(opened)));
                     Phase::Over
                 }
@@ -619,7 +622,7 @@ impl Open {
 
     fn blocked(&self) -> Blocked {
         let mut blocked = Blocked::default();
-        for record in self.registry.records() {
+        for record in self.registry.records().filter(|record| self.is_newest(record)) {
             let pages = decide::pages(record, &self.seen(record.name), None);
             let known = pages
                 .is_some_and(|pages| pages == 0 || !self.having(record.name, pages).is_empty());
@@ -654,7 +657,9 @@ impl Open {
     /// Finds the counts that have to go on record.
     fn decide(&mut self, mutant: Option<Mutant>) {
         self.undecided.clear();
-        for record in self.registry.records().filter(|record| record.sealed.is_none()) {
+        let open = |record: &&BandRecord| record.sealed.is_none() && self.is_newest(record);
+        let records: Vec<BandRecord> = self.registry.records().filter(open).copied().collect();
+        for record in &records {
             let seen = self.seen(record.name);
             let Some(pages) = decide::pages(record, &seen, mutant) else { continue };
             if decide::is_agreed(record, &seen) {
@@ -667,8 +672,20 @@ impl Open {
         }
     }
 
-    /// How many pages a band on record has, if that can be told.
+    /// Whether no later life of the band is on record, or sealed somewhere: then this one was freed before that
+    /// was begun.
+    fn is_newest(&self, record: &BandRecord) -> bool {
+        let newest = self.registry.newest(record.name.band);
+        let later = |peer: &peers::Peer| peer.has_later(record.name);
+        newest.is_some_and(|newest| newest.name == record.name)
+            && !self.peers.listed().any(|(_, peer)| later(peer))
+    }
+
+    /// How many pages a life on record has, if that can be told.
     fn pages(&self, record: &BandRecord, mutant: Option<Mutant>) -> Option<u32> {
+        if !self.is_newest(record) {
+            return Some(0);
+        }
         decide::pages(record, &self.seen(record.name), mutant)
     }
 
@@ -696,10 +713,7 @@ impl Open {
     /// Has bands copied that were open and are on too few nodes.
     fn complete(&mut self, bytes_per_s_max: u64) {
         for name in self.tail.clone() {
-            let Some(record) = self.registry.record(name.band).filter(|record| record.name == name)
-            else {
-                continue;
-            };
+            let Some(record) = self.registry.record(name) else { continue };
             let pages = self.pages(record, None).unwrap_or(0);
             let mut members = self.having(name, pages);
             let Some(&from) = members.first().filter(|_| pages > 0) else { continue };
@@ -711,6 +725,22 @@ impl Open {
                 self.tried.insert((to, name));
                 self.peers.push(to, Task::Copy { name, from, header, pages, bytes_per_s_max });
             }
+        }
+    }
+
+    /// Takes lives off the record of which nothing is left anywhere.
+    fn tidy(&mut self, now: Instant) {
+        let records: Vec<BandRecord> = self.registry.records().copied().collect();
+        for record in records {
+            if self.pages(&record, None) != Some(0) {
+                continue;
+            }
+            let rid = |(_, peer): &(NodeId, &peers::Peer)| {
+                peer.clear || (peer.is_listed() && peer.entry(record.name).is_none())
+            };
+            let rid: Vec<NodeId> = self.peers.all().filter(rid).map(|(node, _)| node).collect();
+            // Where too much waits it is found again by the next opening.
+            let _ = self.registry.freed(now, record.name, &rid);
         }
     }
 

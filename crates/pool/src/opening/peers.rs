@@ -9,6 +9,7 @@ use crate::message::{Answer, Ask, AskId, BandEntry, BandHeader, Refusal};
 use crate::words::{BandName, DomainId, Generation, NodeId, VolumeId};
 use flash::{Instant, MILLISECOND};
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Bound;
 
 /// All nodes that may hold something of a volume.
 pub(super) struct Peers {
@@ -202,6 +203,13 @@ impl Peer {
 
     pub fn entry(&self, name: BandName) -> Option<BandEntry> {
         self.entries.get(&name).copied()
+    }
+
+    /// Whether it has a later life of this band, sealed.
+    pub fn has_later(&self, name: BandName) -> bool {
+        let last = BandName { life: u64::MAX, ..name };
+        let later = self.entries.range((Bound::Excluded(name), Bound::Included(last)));
+        name != last && later.into_iter().any(|(_, entry)| entry.sealed)
     }
 
     /// Whether it takes copies.

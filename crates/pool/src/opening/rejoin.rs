@@ -29,6 +29,7 @@ pub struct Rejoin<D> {
     judged: bool,
     /// Copies whose seal is under way, and what they are then.
     sealing: Vec<(BandName, u32)>,
+    freeing: Vec<BandName>,
     flushing: bool,
     over: bool,
     outputs: VecDeque<RejoinOutput<D>>,
@@ -46,6 +47,8 @@ pub enum RejoinOutput<D> {
     },
     /// The node has all of this band, sealed: it may be read there. Of a band that was unknown this is news.
     Holds(BandName, u32),
+    /// Nothing is left of this life on the node.
+    Rid(BandName),
     /// The copy is none; it may go when the band has enough of them.
     Bad(BandName),
     /// The copy is not sealed and nothing is on record of it: it is left alone.
@@ -70,19 +73,20 @@ impl<D> Rejoin<D> {
         peers.add(of, false);
         peers.up(node, durable);
         let (judged, flushing, over) = (false, false, false);
-        let (sealing, outputs) = (Vec::new(), VecDeque::new());
-        let mut rejoin = Self { node, peers, judged, sealing, flushing, over, outputs };
+        let (sealing, freeing, outputs) = (Vec::new(), Vec::new(), VecDeque::new());
+        let mut rejoin = Self { node, peers, judged, sealing, freeing, flushing, over, outputs };
         rejoin.ask(now);
         rejoin
     }
 
-    /// The node answered. `known` tells what the owner knows of a band now, and what is on record of it.
+    /// The node answered. `known` tells what the owner knows of a band now, and what is on
+    /// record of this life of it.
     pub fn answered(
         &mut self,
         now: Instant,
         id: AskId,
         answer: &Answer<D>,
-        known: &dyn Fn(u32) -> (KnownBand, Option<BandRecord>),
+        known: &dyn Fn(BandName) -> (KnownBand, Option<BandRecord>),
     ) {
         match self.peers.answered(now, self.node, id, answer) {
             Came::Nothing => {}
@@ -91,7 +95,8 @@ impl<D> Rejoin<D> {
                 self.sealing.retain(|(of, _)| *of != name);
                 self.outputs.push_back(RejoinOutput::Bad(name));
             }
-            Came::Refused(Task::Free { .. } | Task::Copy { .. }, _) => {}
+            Came::Refused(Task::Free { name }, _) => self.freeing.retain(|of| *of != name),
+            Came::Refused(Task::Copy { .. }, _) => {}
             Came::Refused(_, refusal) => self.fail(refusal),
             Came::Stale(highest) => self.fail(Refusal::Stale { highest }),
         }
@@ -119,14 +124,14 @@ impl<D> Rejoin<D> {
         }
     }
 
-    fn judge(&mut self, known: &dyn Fn(u32) -> (KnownBand, Option<BandRecord>)) {
+    fn judge(&mut self, known: &dyn Fn(BandName) -> (KnownBand, Option<BandRecord>)) {
         self.judged = true;
         let entries: Vec<BandEntry> =
             self.peers.listed().flat_map(|(_, peer)| peer.entries().copied()).collect();
         // Of several lives of an unknown band only the newest can be one that is needed.
         for (at, entry) in entries.iter().enumerate() {
             let newer = entries.get(at + 1).is_some_and(|next| next.band.band == entry.band.band);
-            let (known, record) = known(entry.band.band);
+            let (known, record) = known(entry.band);
             self.judge_one(entry, newer, known, record.as_ref());
         }
     }
@@ -139,10 +144,9 @@ impl<D> Rejoin<D> {
         record: Option<&BandRecord>,
     ) {
         let name = entry.band;
-        let free = Task::Free { name };
         match known {
             KnownBand::Open(of) | KnownBand::Sealed(of, _) if name.life < of.life => {
-                self.peers.push(self.node, free);
+                self.free(name);
             }
             KnownBand::Sealed(of, pages) if of == name => match worth(pages, entry) {
                 Worth::Whole => self.outputs.push_back(RejoinOutput::Holds(name, pages)),
@@ -150,19 +154,24 @@ impl<D> Rejoin<D> {
                     self.sealing.push((name, pages));
                     self.peers.push(self.node, Task::Seal { name, pages });
                 }
-                Worth::Free => self.peers.push(self.node, free),
+                Worth::Free => self.free(name),
                 Worth::Bad => self.outputs.push_back(RejoinOutput::Bad(name)),
             },
             // It fell out of a band that goes on without it; whether it has all of it is told by its seal.
             KnownBand::Open(of) if of == name => self.outputs.push_back(RejoinOutput::Bad(name)),
-            KnownBand::Empty => self.peers.push(self.node, free),
-            KnownBand::Unknown if record.is_none() && newer => self.peers.push(self.node, free),
+            KnownBand::Empty => self.free(name),
+            KnownBand::Unknown if record.is_none() && newer => self.free(name),
             // Of a band on record nothing is shown to an FTL that was mounted without it: the next opening does.
             KnownBand::Unknown if record.is_none() && entry.sealed => {
                 self.outputs.push_back(RejoinOutput::Holds(name, entry.pages));
             }
             _ => self.outputs.push_back(RejoinOutput::Stray(name)),
         }
+    }
+
+    fn free(&mut self, name: BandName) {
+        self.freeing.push(name);
+        self.peers.push(self.node, Task::Free { name });
     }
 
     fn ask(&mut self, now: Instant) {
@@ -177,6 +186,7 @@ impl<D> Rejoin<D> {
                 for (name, pages) in self.sealing.drain(..) {
                     self.outputs.push_back(RejoinOutput::Holds(name, pages));
                 }
+                self.outputs.extend(self.freeing.drain(..).map(RejoinOutput::Rid));
                 self.over = true;
                 self.outputs.push_back(RejoinOutput::Joined);
             }

@@ -11,6 +11,9 @@
 //!   is never dropped before another one is durable and in the directory, and never the last one. The directory
 //!   is told first ([`RepairOutput::Left`]), then the node.
 //!
+//! What a connection asked of a node must not be done there after the next one was listed: else a drop that was
+//! believed lost would take a copy that has been counted anew since.
+//!
 //! A band has one job at a time. Copies are within a rate and a number; a node that fails or is full is left alone
 //! for a while.
 
@@ -43,6 +46,8 @@ pub trait Directory {
     fn next(&self, after: Option<u32>) -> Option<SealedBand>;
     /// The band of this number, if it is sealed.
     fn band(&self, band: u32) -> Option<SealedBand>;
+    /// Whether this life is over, for sure: the band is empty, or has a later one.
+    fn is_over(&self, name: BandName) -> bool;
     /// Whether a band is open on a node, or about to be, or may be there without being known.
     fn may_have_more(&self, node: NodeId) -> bool;
 }
@@ -119,6 +124,9 @@ pub struct Repair<D> {
     bad: BTreeSet<(NodeId, BandName)>,
     /// Bands that cannot be helped now.
     rest: BTreeMap<u32, Instant>,
+    /// Bands of which the directory does not know yet what was said in this turn: they are left alone until the
+    /// next one.
+    told: BTreeSet<u32>,
     scan: Scan,
     scrub: Scrub,
     copied: Copied,
@@ -130,6 +138,7 @@ pub struct Repair<D> {
 
 #[derive(Clone, Copy, Debug)]
 struct Job {
+    urgency: Urgency,
     name: BandName,
     pages: u32,
     from: NodeId,
@@ -165,6 +174,16 @@ struct Tally {
     spreading: u64,
     stuck: u64,
     pages: u64,
+}
+
+impl Tally {
+    fn of(&mut self, urgency: Urgency) -> &mut u64 {
+        match urgency {
+            Urgency::Lacking { .. } => &mut self.lacking,
+            Urgency::Drain => &mut self.draining,
+            Urgency::Spread => &mut self.spreading,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -268,6 +287,7 @@ impl<D> Repair<D> {
             garbage: BTreeSet::new(),
             bad: BTreeSet::new(),
             rest: BTreeMap::new(),
+            told: BTreeSet::new(),
             scan: Scan::default(),
             scrub: Scrub::new(config.generation, config.shape, config.scrub_bytes_per_s),
             copied: Copied::default(),
@@ -285,10 +305,15 @@ impl<D> Repair<D> {
         self.mutant = Some(mutant);
     }
 
-    /// Something happened.
+    /// Something happened. All outputs of the last turn have been taken, and are in the directory.
     pub fn handle(&mut self, now: Instant, input: RepairInput<'_, D>, directory: &dyn Directory) {
+        assert!(self.outputs.is_empty(), "the directory knows all that was said");
+        self.told.clear();
         match input {
             RepairInput::Nodes(views) => {
+                for view in views.iter().filter(|view| view.state == NodeState::In) {
+                    self.scan.cleared.remove(&view.node);
+                }
                 self.nodes.set(now, views);
                 self.scan_anew(now);
             }
@@ -296,7 +321,7 @@ impl<D> Repair<D> {
                 self.nodes.up(node);
                 self.scan_anew(now);
             }
-            RepairInput::Down(node) => self.down(now, node),
+            RepairInput::Down(node) => self.down(now, node, directory),
             RepairInput::Node { node, id, answer } => {
                 self.answered(now, node, id, answer, directory)
             }
@@ -313,6 +338,9 @@ impl<D> Repair<D> {
             }
             RepairInput::Idle(idle) => self.scrub.idle = idle,
             RepairInput::Deadline => {}
+        }
+        if self.nodes.elapsed(now, self.config.absence_ns) {
+            self.scan_anew(now);
         }
         if !self.stopped {
             self.scan(now, directory);
@@ -333,7 +361,7 @@ impl<D> Repair<D> {
             return None;
         }
         let rest = self.rest.values().copied().filter(|at| *at > now).min();
-        let absence = self.nodes.deadline(now, self.config.absence_ns);
+        let absence = self.nodes.deadline(self.config.absence_ns);
         [Some(self.scan.next_at), self.scrub.deadline(), rest, absence].into_iter().flatten().min()
     }
 
@@ -419,7 +447,6 @@ impl<D> Repair<D> {
         self.scan.next_at = now + pause;
         let states: BTreeMap<NodeId, NodeState> =
             self.nodes.all().map(|view| (view.node, view.state)).collect();
-        self.scan.cleared.retain(|node| states.get(node).is_some_and(|of| *of != NodeState::In));
         for node in std::mem::take(&mut self.scan.leaving) {
             let goes = states.get(&node).is_some_and(|of| *of != NodeState::In);
             let comes = self.jobs.values().any(|job| job.to == node);
@@ -432,7 +459,7 @@ impl<D> Repair<D> {
     /// Sees to one band.
     fn look(&mut self, now: Instant, band: &SealedBand) {
         let number = band.name.band;
-        if self.jobs.contains_key(&number) {
+        if self.jobs.contains_key(&number) || self.told.contains(&number) {
             return;
         }
         let urgency = match self.nodes.need(now, band, self.replicas(), self.limits()) {
@@ -442,11 +469,7 @@ impl<D> Repair<D> {
         };
         let tally = &mut self.scan.now;
         tally.pages += u64::from(band.pages);
-        match urgency {
-            Urgency::Lacking { .. } => tally.lacking += 1,
-            Urgency::Drain => tally.draining += 1,
-            Urgency::Spread => tally.spreading += 1,
-        }
+        *tally.of(urgency) += 1;
         if self.rest.get(&number).is_some_and(|until| now < *until) {
             tally.stuck += 1;
             return;
@@ -460,6 +483,7 @@ impl<D> Repair<D> {
     }
 
     fn leave(&mut self, band: &SealedBand, node: NodeId) {
+        self.told.insert(band.name.band);
         self.outputs.push_back(RepairOutput::Left(band.name, node));
         if self.nodes.is_up(node) {
             let (generation, name) = (self.config.generation, band.name);
@@ -474,15 +498,14 @@ impl<D> Repair<D> {
     fn copy(&mut self, now: Instant, directory: &dyn Directory) {
         while self.jobs.len() < self.config.copies_max as usize {
             let Some((_, number)) = self.queue.pop_first() else { break };
-            let Some(band) = directory.band(number).filter(|_| !self.jobs.contains_key(&number))
-            else {
+            let fresh = !self.jobs.contains_key(&number) && !self.told.contains(&number);
+            let Some(band) = directory.band(number).filter(|_| fresh) else {
                 continue;
             };
             // What was needed when it was queued may not be any more.
-            let Need::Copy(_) = self.nodes.need(now, &band, self.replicas(), self.limits()) else {
-                continue;
-            };
-            if !self.begin(now, &band) {
+            let need = self.nodes.need(now, &band, self.replicas(), self.limits());
+            let Need::Copy(urgency) = need else { continue };
+            if !self.begin(now, &band, urgency) {
                 self.rest.insert(number, now + REST_NS);
                 if self.rest.len() > QUEUE_MAX {
                     self.rest.pop_first();
@@ -495,12 +518,11 @@ impl<D> Repair<D> {
     }
 
     /// Has a band copied, if there is a node to copy it from and one to copy it to.
-    fn begin(&mut self, now: Instant, band: &SealedBand) -> bool {
+    fn begin(&mut self, now: Instant, band: &SealedBand, urgency: Urgency) -> bool {
         let mut busy: BTreeMap<NodeId, u32> = BTreeMap::new();
         self.jobs.values().for_each(|job| *busy.entry(job.from).or_default() += 1);
-        let rest = self.staying(now, band);
-        let bad = |node: NodeId| self.bad.contains(&(node, band.name));
-        let to = self.nodes.target(now, band, &rest).filter(|to| !bad(*to));
+        let rest = self.staying(now, band, urgency);
+        let to = self.nodes.target(now, band, &rest, &self.bad);
         let (Some(from), Some(to)) = (self.nodes.source(band, &busy, &self.bad), to) else {
             return false;
         };
@@ -511,7 +533,7 @@ impl<D> Repair<D> {
         let bytes_per_s_max =
             (self.config.bytes_per_s_max / u64::from(self.config.copies_max)).max(1);
         let copy = Ask::Copy { band: name, generation, from, header, pages, bytes_per_s_max };
-        self.jobs.insert(name.band, Job { name, pages, from, to });
+        self.jobs.insert(name.band, Job { urgency, name, pages, from, to });
         self.nodes.coming(to, true, false);
         self.copied.since.get_or_insert(now);
         self.ask(to, Asked::Copy { band: name.band }, copy);
@@ -522,9 +544,9 @@ impl<D> Repair<D> {
     }
 
     /// The holders beside which the new copy must be in another domain: all but one that is to go.
-    fn staying(&self, now: Instant, band: &SealedBand) -> Vec<NodeId> {
-        match self.nodes.need(now, band, self.replicas(), self.limits()) {
-            Need::Copy(Urgency::Spread) => {
+    fn staying(&self, now: Instant, band: &SealedBand, urgency: Urgency) -> Vec<NodeId> {
+        match urgency {
+            Urgency::Spread => {
                 let fullest = self.nodes.fullest(&band.holders);
                 band.holders.iter().copied().filter(|node| Some(*node) != fullest).collect()
             }
@@ -547,7 +569,7 @@ impl<D> Repair<D> {
             return;
         }
         if let Some(found) = self.scrub.answered(id, answer) {
-            return self.found(found);
+            return self.found(found, directory);
         }
         let Some(asked) = self.in_flight.remove(&id) else { return };
         match (asked, answer) {
@@ -576,9 +598,14 @@ impl<D> Repair<D> {
         self.nodes.coming(job.to, false, true);
         self.copied.bytes += u64::from(job.pages) * self.page_bytes();
         self.copied.bands += 1;
+        // What the last walk counted is one less.
+        let tally = &mut self.scan.last;
+        tally.pages = tally.pages.saturating_sub(u64::from(job.pages));
+        *tally.of(job.urgency) = tally.of(job.urgency).saturating_sub(1);
         let wanted =
             directory.band(band).is_some_and(|of| of.name == job.name && of.pages == job.pages);
         if wanted {
+            self.told.insert(band);
             self.outputs.push_back(RepairOutput::Joined(job.name, job.to));
             // What it had too many is dropped when the directory is looked at next.
             self.scan.again = true;
@@ -602,10 +629,10 @@ impl<D> Repair<D> {
         self.scan_anew(now);
     }
 
-    fn down(&mut self, now: Instant, node: NodeId) {
+    fn down(&mut self, now: Instant, node: NodeId, directory: &dyn Directory) {
         self.nodes.down(now, node);
         let found = self.scrub.down(node);
-        self.found(found);
+        self.found(found, directory);
         let concerned = |job: &Job| job.to == node || job.from == node;
         let lost: Vec<u32> =
             self.jobs.iter().filter(|(_, job)| concerned(job)).map(|(band, _)| *band).collect();
@@ -645,15 +672,11 @@ impl<D> Repair<D> {
             .collect();
         for (node, name) in garbage {
             self.garbage.remove(&(node, name));
-            let found = directory.band(name.band).filter(|band| band.name == name);
-            match found {
-                // It is no garbage: the directory names it, or others of this life, and they are needed.
-                Some(band) if band.holders.contains(&node) => continue,
-                Some(_) => drop(self.bad.insert((node, name))),
-                None => {
-                    room = room.saturating_sub(1);
-                    self.free_one(node, name);
-                }
+            if directory.is_over(name) {
+                room = room.saturating_sub(1);
+                self.free_one(node, name);
+            } else if !Self::names(directory, node, name) {
+                self.bad.insert((node, name));
             }
         }
         let may = |(node, name): &&(NodeId, BandName)| {
@@ -667,6 +690,9 @@ impl<D> Repair<D> {
     }
 
     fn may_go(&self, node: NodeId, name: BandName, directory: &dyn Directory) -> bool {
+        if self.told.contains(&name.band) {
+            return false;
+        }
         if Mutant::LastCopyDropped.is(self.mutant) {
             return true;
         }
@@ -674,8 +700,13 @@ impl<D> Repair<D> {
             Some(band) => {
                 !band.holders.contains(&node) && self.nodes.enough(&band.holders, self.replicas())
             }
-            None => true,
+            None => directory.is_over(name),
         }
+    }
+
+    fn names(directory: &dyn Directory, node: NodeId, name: BandName) -> bool {
+        let band = directory.band(name.band).filter(|band| band.name == name);
+        band.is_some_and(|band| band.holders.contains(&node))
     }
 
     fn free_one(&mut self, node: NodeId, name: BandName) {
@@ -698,11 +729,13 @@ impl<D> Repair<D> {
         }
     }
 
-    fn found(&mut self, found: Vec<Found>) {
+    fn found(&mut self, found: Vec<Found>, directory: &dyn Directory) {
         for found in found {
             match found {
                 Found::Damaged(name, node) => {
-                    if self.bad.insert((node, name)) {
+                    // It may have been dropped, or the band freed, since it was asked.
+                    if Self::names(directory, node, name) && self.bad.insert((node, name)) {
+                        self.told.insert(name.band);
                         self.outputs.push_back(RepairOutput::Damaged(name, node));
                         self.scan.again = true;
                     }

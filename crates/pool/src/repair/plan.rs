@@ -23,6 +23,8 @@ struct Node {
     avoid_until: Instant,
     /// Copies on their way there.
     coming: u32,
+    /// It has been away for so long that it lacks what it has.
+    lacks: bool,
 }
 
 /// What a band needs.
@@ -53,8 +55,9 @@ impl Nodes {
         for view in views {
             let before = old.remove(&view.node);
             let node = before.map(|before| Node { view, ..before });
-            let (away_since, avoid_until, coming) = (Some(now), Instant(0), 0);
-            let node = node.unwrap_or(Node { view, away_since, avoid_until, coming });
+            let (away_since, avoid_until) = (Some(now), Instant(0));
+            let new = Node { view, away_since, avoid_until, coming: 0, lacks: false };
+            let node = node.unwrap_or(new);
             self.nodes.insert(view.node, node);
         }
         let all = || {
@@ -67,7 +70,7 @@ impl Nodes {
 
     pub fn up(&mut self, node: NodeId) {
         if let Some(node) = self.nodes.get_mut(&node) {
-            (node.away_since, node.avoid_until) = (None, Instant(0));
+            (node.away_since, node.avoid_until, node.lacks) = (None, Instant(0), false);
         }
     }
 
@@ -105,9 +108,21 @@ impl Nodes {
     }
 
     /// When an absence has been long enough, next.
-    pub fn deadline(&self, now: Instant, absence_ns: u64) -> Option<Instant> {
-        let away = self.nodes.values().filter_map(|node| node.away_since);
-        away.map(|since| since + absence_ns).filter(|at| *at > now).min()
+    pub fn deadline(&self, absence_ns: u64) -> Option<Instant> {
+        let away =
+            self.nodes.values().filter(|node| !node.lacks).filter_map(|node| node.away_since);
+        away.map(|since| since + absence_ns).min()
+    }
+
+    /// Whether a node has come to lack what it has, as it has been away for so long.
+    pub fn elapsed(&mut self, now: Instant, absence_ns: u64) -> bool {
+        let mut some = false;
+        for node in self.nodes.values_mut() {
+            let lacks = node.away_since.is_some_and(|since| now >= since + absence_ns);
+            some |= lacks && !node.lacks;
+            node.lacks = lacks;
+        }
+        some
     }
 
     fn domain(&self, node: NodeId) -> Option<DomainId> {
@@ -142,7 +157,7 @@ impl Nodes {
         };
         let rest: Vec<NodeId> =
             band.holders.iter().copied().filter(|node| *node != fullest).collect();
-        match self.target(now, band, &rest) {
+        match self.target(now, band, &rest, &BTreeSet::new()) {
             Some(to) if self.over(to) < -limits.spread / 2.0 => Need::Copy(Urgency::Spread),
             _ => Need::Nothing,
         }
@@ -203,8 +218,15 @@ impl Nodes {
         band.holders.iter().filter(fits).min_by_key(load).copied()
     }
 
-    /// Where a copy goes that lies beside `rest`: the emptiest for its share, in a domain of its own.
-    pub fn target(&self, now: Instant, band: &SealedBand, rest: &[NodeId]) -> Option<NodeId> {
+    /// Where a copy goes that lies beside `rest`: the emptiest for its share, in a domain of its own, without a
+    /// copy that is none.
+    pub fn target(
+        &self,
+        now: Instant,
+        band: &SealedBand,
+        rest: &[NodeId],
+        bad: &BTreeSet<(NodeId, BandName)>,
+    ) -> Option<NodeId> {
         let taken = self.domains(rest, |node| node.view.state == NodeState::In);
         let fits = |node: &&Node| {
             let view = &node.view;
@@ -214,6 +236,7 @@ impl Nodes {
                 && view.want > 0.0
                 && view.bands_used + node.coming < view.bands
                 && !band.holders.contains(&view.node)
+                && !bad.contains(&(view.node, band.name))
                 && !taken.contains(&view.domain)
         };
         let all = self.nodes.values().filter(fits).map(|node| node.view.node);
@@ -300,10 +323,15 @@ mod tests {
         let mut nodes = nodes(&four());
         nodes.down(Instant(10), NodeId(0));
         assert_eq!(nodes.need(Instant(109), &band(&[0, 2]), 2, LIMITS), Need::Nothing);
-        let lacking = Need::Copy(Urgency::Lacking { copies: 1 });
+        let (lacking, none) = (Need::Copy(Urgency::Lacking { copies: 1 }), BTreeSet::new());
         assert_eq!(nodes.need(Instant(110), &band(&[0, 2]), 2, LIMITS), lacking);
         assert_eq!(nodes.need(Instant(0), &band(&[2, 3]), 2, LIMITS), lacking);
-        assert_eq!(nodes.target(Instant(0), &band(&[0, 2]), &band(&[2]).holders), Some(NodeId(1)));
+        assert_eq!(
+            nodes.target(Instant(0), &band(&[0, 2]), &band(&[2]).holders, &none),
+            Some(NodeId(1))
+        );
+        let bad = BTreeSet::from([(NodeId(1), band(&[]).name)]);
+        assert_eq!(nodes.target(Instant(0), &band(&[0, 2]), &band(&[2]).holders, &bad), None);
         assert!(Urgency::Lacking { copies: 1 } < Urgency::Lacking { copies: 2 });
     }
 

@@ -24,6 +24,7 @@ mod log;
 pub mod mutant;
 pub mod ownership;
 pub mod registry;
+pub mod suite;
 pub mod values;
 
 pub use log::LogError;

@@ -264,7 +264,7 @@ impl fmt::Display for OpeningError {
             Self::PlaneOld { node, highest } => write!(
                 f,
                 "node {} has served generation {}, of which the control plane knows nothing: it was \
-                 wiped or restored from an old backup. Restore its newest state; nothing was changed on any node",
+                 wiped or restored from an old backup. Restore its newest state; no band was changed",
                 node.0, highest.0
             ),
         }

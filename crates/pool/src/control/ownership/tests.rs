@@ -1,3 +1,5 @@
+//! Owners of one volume, one after another and at once, over an embedded plane.
+
 use super::*;
 use crate::control::embedded::{Embedded, PlaneInput, PlaneOutput, Store};
 use crate::words::PoolId;

@@ -605,28 +605,44 @@ impl Open {
         lost
     }
 
-    /// What fenced nodes have of a band.
+    /// What the fenced ones of its members have of a life on record: all that its length depends on.
+    fn seen_by_members(&self, record: &BandRecord) -> Vec<Seen> {
+        let members = record.members.nodes().iter();
+        let listed = members.filter_map(|&node| Some((node, self.peers.peer(node)?)));
+        let listed = listed.filter(|(_, peer)| peer.is_listed());
+        listed.map(|(node, peer)| (node, peer.entry(record.name))).collect()
+    }
+
+    /// What all fenced nodes have of a band.
     fn seen(&self, name: BandName) -> Vec<Seen> {
         self.peers.listed().map(|(node, peer)| (node, peer.entry(name))).collect()
     }
 
-    /// The nodes that have all of a band, sealed or not.
-    fn having(&self, name: BandName, pages: u32) -> Vec<NodeId> {
+    /// Whether the length of a life on record can be told, and somebody has all of it.
+    fn is_known(&self, record: &BandRecord) -> bool {
+        let seen = self.seen_by_members(record);
+        let Some(pages) = decide::pages(record, &seen, None) else { return false };
+        // Mostly a member has it, and not all other nodes need be looked at.
+        pages == 0
+            || !self.having(record.name, pages, seen).is_empty()
+            || !self.having(record.name, pages, self.seen(record.name)).is_empty()
+    }
+
+    /// Those that have all of a band, sealed or not.
+    fn having(&self, name: BandName, pages: u32, seen: Vec<Seen>) -> Vec<NodeId> {
         let good = |node: NodeId, worth| {
             matches!(worth, Worth::Whole | Worth::Seal) && !self.bad.contains(&(node, name))
         };
-        let seen = self.seen(name).into_iter();
-        let seen = seen.filter_map(|(node, entry)| Some((node, decide::worth(pages, &entry?))));
+        let seen = seen
+            .into_iter()
+            .filter_map(|(node, entry)| Some((node, decide::worth(pages, &entry?))));
         seen.filter(|(node, worth)| good(*node, *worth)).map(|(node, _)| node).collect()
     }
 
     fn blocked(&self) -> Blocked {
         let mut blocked = Blocked::default();
         for record in self.registry.records().filter(|record| self.is_newest(record)) {
-            let pages = decide::pages(record, &self.seen(record.name), None);
-            let known = pages
-                .is_some_and(|pages| pages == 0 || !self.having(record.name, pages).is_empty());
-            if !known {
+            if !self.is_known(record) {
                 blocked.bands.push(*record);
             }
         }
@@ -660,7 +676,7 @@ impl Open {
         let open = |record: &&BandRecord| record.sealed.is_none() && self.is_newest(record);
         let records: Vec<BandRecord> = self.registry.records().filter(open).copied().collect();
         for record in &records {
-            let seen = self.seen(record.name);
+            let seen = self.seen_by_members(record);
             let Some(pages) = decide::pages(record, &seen, mutant) else { continue };
             if decide::is_agreed(record, &seen) {
                 continue;
@@ -686,7 +702,7 @@ impl Open {
         if !self.is_newest(record) {
             return Some(0);
         }
-        decide::pages(record, &self.seen(record.name), mutant)
+        decide::pages(record, &self.seen_by_members(record), mutant)
     }
 
     /// Has copies made whole.
@@ -715,7 +731,7 @@ impl Open {
         for name in self.tail.clone() {
             let Some(record) = self.registry.record(name) else { continue };
             let pages = self.pages(record, None).unwrap_or(0);
-            let mut members = self.having(name, pages);
+            let mut members = self.having(name, pages, self.seen(name));
             let Some(&from) = members.first().filter(|_| pages > 0) else { continue };
             while members.len() < usize::from(self.volume.replicas) {
                 let Some(to) = self.target(name, &members) else { break };

@@ -166,6 +166,10 @@ impl Peers {
         }
     }
 
+    pub fn peer(&self, node: NodeId) -> Option<&Peer> {
+        self.peers.get(&node)
+    }
+
     pub fn all(&self) -> impl Iterator<Item = (NodeId, &Peer)> {
         self.peers.iter().map(|(&node, peer)| (node, peer))
     }

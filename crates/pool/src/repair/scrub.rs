@@ -161,3 +161,84 @@ impl Scrub {
 
 /// Between two pages, whatever the rate.
 const MIN_PAUSE_NS: u64 = 1000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::message::Refusal;
+    use crate::words::VolumeId;
+    use flash::OOB_BYTES;
+
+    struct One(SealedBand);
+
+    impl Directory for One {
+        fn next(&self, after: Option<u32>) -> Option<SealedBand> {
+            after.is_none().then(|| self.0.clone())
+        }
+
+        fn band(&self, _: u32) -> Option<SealedBand> {
+            Some(self.0.clone())
+        }
+
+        fn is_over(&self, _: BandName) -> bool {
+            false
+        }
+
+        fn may_have_more(&self, _: NodeId) -> bool {
+            false
+        }
+    }
+
+    fn slot(crc: u32) -> Option<Slot<u64>> {
+        Some(Slot { oob: [0; OOB_BYTES], crc, data: None })
+    }
+
+    /// What is found when three nodes answer so to the first page.
+    fn found(answers: [Answer<u64>; 3]) -> Vec<Found> {
+        let name = BandName { volume: VolumeId(1), band: 0, life: 1 };
+        let holders = vec![NodeId(0), NodeId(1), NodeId(2)];
+        let directory = One(SealedBand { name, pages: 2, holders });
+        let shape = BandShape { pages: 2, slots_per_page: 2 };
+        let mut scrub = Scrub::new(Generation(1), shape, 1 << 20);
+        scrub.idle = true;
+        let mut next = 0;
+        let mut next_id = || {
+            next += 1;
+            AskId(next)
+        };
+        let asks = scrub.step::<u64>(Instant(0), &directory, |_| true, &mut next_id);
+        assert_eq!(asks.len(), 3);
+        assert_eq!(scrub.deadline(), None, "one page at a time");
+        let mut found = Vec::new();
+        for ((_, id, _), answer) in asks.iter().zip(&answers) {
+            found.extend(scrub.answered(*id, answer).expect("it was asked"));
+        }
+        // Three copies of two slots take so long at this rate.
+        assert_eq!(scrub.deadline(), Some(Instant(6 * 4096 * SECOND / (1 << 20))));
+        found
+    }
+
+    #[test]
+    fn copies_that_are_alike_are_well_and_one_that_cannot_be_read_is_damaged() {
+        let well = || Answer::Slots(vec![slot(1), slot(2)]);
+        let name = BandName { volume: VolumeId(1), band: 0, life: 1 };
+        assert_eq!(found([well(), well(), well()]), []);
+        let torn = Answer::Slots(vec![slot(1), None]);
+        assert_eq!(found([well(), torn, well()]), [Found::Damaged(name, NodeId(1))]);
+        let gone = Answer::Refused(Refusal::NoBand);
+        assert_eq!(found([well(), well(), gone]), [Found::Damaged(name, NodeId(2))]);
+        let busy = || Answer::Refused(Refusal::Busy);
+        assert_eq!(found([busy(), well(), busy()]), [], "nothing is known of who is busy");
+    }
+
+    #[test]
+    fn sound_copies_that_differ_are_told_of_and_a_last_one_is_not_given_up() {
+        let name = BandName { volume: VolumeId(1), band: 0, life: 1 };
+        let (one, other) =
+            (Answer::Slots(vec![slot(1), slot(2)]), Answer::Slots(vec![slot(1), slot(3)]));
+        let both = vec![NodeId(0), NodeId(1), NodeId(2)];
+        assert_eq!(found([one.clone(), other, one]), [Found::Unlike(name, both)]);
+        let torn = || Answer::Slots(vec![None, slot(2)]);
+        assert_eq!(found([torn(), torn(), torn()]), []);
+    }
+}

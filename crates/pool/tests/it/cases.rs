@@ -352,3 +352,21 @@ fn a_node_that_is_back_is_held_against_what_is_known_by_then() {
     assert_eq!(left, [1, 2, 3, 6, 7]);
     assert_eq!(pool.nodes[0].bands[&name(2, 5)].pages.len(), 2, "what was beyond is forgotten");
 }
+
+#[test]
+fn a_volume_of_a_tebibyte_is_opened() {
+    let mut pool = Pool::new();
+    pool.nodes.iter_mut().for_each(|node| node.list_max = 1000);
+    // Two of three nodes each, and the last thousand bands in no checkpoint yet.
+    for band in 0..131_072 {
+        let (first, second) = (band % 3, (band + 1) % 3);
+        pool.fill(first, name(band, 5), 1, true);
+        pool.fill(second, name(band, 5), 1, band < 131_000);
+        if band >= 130_000 {
+            pool.record(name(band, 5), &[first, second]);
+        }
+    }
+    let opened = pool.open();
+    assert_eq!(opened.bands.len(), 131_072);
+    assert!(opened.bands.iter().all(|band| band.holders.len() == 2));
+}

@@ -43,23 +43,27 @@ fn the_same_seed_takes_the_same_course() {
 }
 
 #[cfg(feature = "mutants")]
-#[test]
-fn every_planted_bug_of_opening_and_control_is_found() {
+mod mutants {
+    use super::*;
     use pool::control::mutant::Mutant;
-    std::panic::set_hook(Box::new(|_| {}));
-    let mut missed = Vec::new();
-    for &mutant in Mutant::OPENING {
-        let found = (0..20 * SEEDS).find(|&seed| {
-            std::panic::catch_unwind(|| {
-                let mut world = World::new(seed, Rates::of_seed(seed));
-                world.plant(mutant);
-                world.run();
-            })
-            .is_err()
-        });
-        println!("{mutant:?}: found by seed {found:?}");
-        missed.extend(found.is_none().then_some(mutant));
+
+    #[test]
+    fn every_planted_bug_of_opening_and_control_is_found() {
+        std::panic::set_hook(Box::new(|_| {}));
+        let mut missed = Vec::new();
+        for &mutant in Mutant::OPENING {
+            let found = (0..20 * SEEDS).find(|&seed| {
+                std::panic::catch_unwind(|| {
+                    let mut world = World::new(seed, Rates::of_seed(seed));
+                    world.plant(mutant);
+                    world.run();
+                })
+                .is_err()
+            });
+            println!("{mutant:?}: found by seed {found:?}");
+            missed.extend(found.is_none().then_some(mutant));
+        }
+        let _ = std::panic::take_hook();
+        assert!(missed.is_empty(), "not found: {missed:?}");
     }
-    let _ = std::panic::take_hook();
-    assert!(missed.is_empty(), "not found: {missed:?}");
 }

@@ -484,24 +484,28 @@ fn copies_keep_to_their_rate_and_the_fewest_come_first() {
 }
 
 #[cfg(feature = "mutants")]
-#[test]
-fn every_planted_bug_of_repair_is_found() {
-    std::panic::set_hook(Box::new(|_| {}));
-    let mut missed = Vec::new();
-    for &mutant in Mutant::REPAIR {
-        let found = (0..SEEDS).find(|&seed| {
-            std::panic::catch_unwind(|| {
-                let mut world = World::new(seed, Some(mutant));
-                world.at(0, Event::Chaos);
-                world.run(60 * SECOND);
-                world.calm();
-                world.settled();
-            })
-            .is_err()
-        });
-        println!("{mutant:?}: found by seed {found:?}");
-        missed.extend(found.is_none().then_some(mutant));
+mod mutants {
+    use super::*;
+
+    #[test]
+    fn every_planted_bug_of_repair_is_found() {
+        std::panic::set_hook(Box::new(|_| {}));
+        let mut missed = Vec::new();
+        for &mutant in Mutant::REPAIR {
+            let found = (0..SEEDS).find(|&seed| {
+                std::panic::catch_unwind(|| {
+                    let mut world = World::new(seed, Some(mutant));
+                    world.at(0, Event::Chaos);
+                    world.run(60 * SECOND);
+                    world.calm();
+                    world.settled();
+                })
+                .is_err()
+            });
+            println!("{mutant:?}: found by seed {found:?}");
+            missed.extend(found.is_none().then_some(mutant));
+        }
+        let _ = std::panic::take_hook();
+        assert!(missed.is_empty(), "not found: {missed:?}");
     }
-    let _ = std::panic::take_hook();
-    assert!(missed.is_empty(), "not found: {missed:?}");
 }

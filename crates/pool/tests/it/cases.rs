@@ -109,8 +109,23 @@ impl Pool {
         opening: &mut Opening<u64>,
         until: u64,
     ) -> Option<Result<Opened, OpeningError>> {
+        self.run_some(opening, until, usize::MAX)
+    }
+
+    /// The same, but no more than so many outputs: then the client goes.
+    fn run_some(
+        &mut self,
+        opening: &mut Opening<u64>,
+        until: u64,
+        outputs: usize,
+    ) -> Option<Result<Opened, OpeningError>> {
+        let mut taken = 0;
         loop {
             while let Some(output) = opening.poll() {
+                if taken == outputs {
+                    return None;
+                }
+                taken += 1;
                 let now = Instant(self.now);
                 match output {
                     OpeningOutput::Plane { id, ask } => {
@@ -369,4 +384,81 @@ fn a_volume_of_a_tebibyte_is_opened() {
     let opened = pool.open();
     assert_eq!(opened.bands.len(), 131_072);
     assert!(opened.bands.iter().all(|band| band.holders.len() == 2));
+}
+
+/// Bands of every kind: to be cut, completed, dropped, sealed by their owner, degraded, without a record, freed.
+fn of_every_kind() -> Pool {
+    let mut pool = Pool::new();
+    for (band, on) in [(0, [0, 1]), (1, [1, 2]), (2, [2, 0]), (3, [0, 1]), (4, [0, 1]), (5, [1, 2])]
+    {
+        pool.record(name(band, 5), &on);
+    }
+    pool.fill(0, name(0, 5), 3, false);
+    pool.fill(1, name(0, 5), 2, false);
+    pool.fill(1, name(1, 5), 1, false);
+    pool.fill(2, name(1, 5), 1, false);
+    pool.fill(2, name(2, 5), 1, false);
+    pool.fill(0, name(3, 5), 2, true);
+    pool.fill(1, name(3, 5), 4, false);
+    let record =
+        BandRecord { name: name(4, 5), members: members(&[0, 1]), ..BandRecord::default() };
+    pool.put(keys::band(name(4, 5)), &record.without(&[NodeId(1)]));
+    pool.fill(0, name(4, 5), 4, false);
+    pool.fill(1, name(4, 5), 1, false);
+    pool.fill(1, name(5, 4), 4, true);
+    pool.fill(0, name(6, 5), 4, true);
+    pool.fill(2, name(6, 5), 4, true);
+    pool
+}
+
+fn lengths(opened: &Opened) -> Vec<(u32, u32)> {
+    opened.bands.iter().map(|band| (band.name.band, band.pages)).collect()
+}
+
+#[test]
+fn an_opening_that_ends_after_any_ask_is_begun_anew_by_another_and_finds_the_same() {
+    let expected = [(0, 2), (1, 1), (3, 2), (4, 4), (6, 4)];
+    assert_eq!(lengths(&of_every_kind().open()), expected);
+    let mut ended = 0;
+    for asks in 0.. {
+        // With all nodes, and with one of them away before or after.
+        for (before, after) in
+            [(3, 3), (0, 3), (1, 3), (2, 3), (3, 0), (3, 1), (3, 2), (0, 2), (1, 0)]
+        {
+            let mut pool = of_every_kind();
+            pool.up = (0..3).map(|node| node != before).collect();
+            let mut first = pool.opening(1);
+            if pool.run_some(&mut first, 20 * SECOND, asks).is_some() {
+                ended += 1;
+            }
+            pool.up = (0..3).map(|node| node != after).collect();
+            let mut second = pool.opening(2);
+            let until = pool.now + 20 * SECOND;
+            let Some(found) = pool.run(&mut second, until) else {
+                // Band 4 has one member with all of it, band 3 may have one that was ended.
+                assert_eq!(
+                    after,
+                    0,
+                    "after {asks} asks without {before}: {}",
+                    second.explain(Instant(until))
+                );
+                continue;
+            };
+            let found = lengths(&found.expect("it is opened"));
+            pool.up = vec![true; 3];
+            let last = lengths(&pool.open());
+            assert_eq!(last, found, "after {asks} asks without {before}, then without {after}");
+            // What a band is cut to depends on who is there when it is decided, but never on more.
+            for (band, least) in expected {
+                let pages = found.iter().find(|(of, _)| *of == band).map(|(_, pages)| *pages);
+                assert!(pages >= Some(least), "band {band} has {pages:?} after {asks} asks");
+            }
+        }
+        // Without node 0 the first one waits for ever: it alone has all of band 4.
+        if ended >= 7 {
+            assert!(asks > 25, "an opening asks more than {asks} times");
+            return;
+        }
+        ended = 0;
+    }
 }

@@ -75,9 +75,9 @@ use crate::control::ownership::{
     Ownership, OwnershipConfig, OwnershipError, OwnershipInput, OwnershipOutput,
 };
 use crate::control::registry::{Owned, Registry, RegistryOutput};
-use crate::control::values::{BandRecord, NodeRecord, ValueError, VolumeRecord};
+use crate::control::values::{BandRecord, FORMAT, NodeRecord, ValueError, VolumeRecord};
 use crate::message::{Answer, Ask, AskId, BandHeader};
-use crate::words::{BandName, DomainId, Generation, Members, NodeId};
+use crate::words::{BandName, DomainId, Generation, Members, NodeId, PoolId};
 use decide::{Seen, Worth};
 use flash::{Instant, SECOND};
 use peers::{Came, Peers, Task};
@@ -88,6 +88,8 @@ use std::fmt;
 /// What an opening is told.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct OpeningConfig {
+    /// Of this pool.
+    pub pool: PoolId,
     /// Which volume, and how it is owned.
     pub ownership: OwnershipConfig,
     /// So long nodes are waited for that are away and need not be there.
@@ -99,8 +101,8 @@ pub struct OpeningConfig {
 impl OpeningConfig {
     /// Nodes have 2 s, which is less than a lease that must be waited out anyway; copies are not slowed down, as
     /// nothing else goes on.
-    pub fn new(ownership: OwnershipConfig) -> Self {
-        Self { ownership, patience_ns: 2 * SECOND, copy_bytes_per_s_max: u64::MAX }
+    pub fn new(pool: PoolId, ownership: OwnershipConfig) -> Self {
+        Self { pool, ownership, patience_ns: 2 * SECOND, copy_bytes_per_s_max: u64::MAX }
     }
 }
 
@@ -225,6 +227,10 @@ pub enum OpeningOutput<D> {
 /// Why a volume was not opened.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum OpeningError {
+    /// The control plane is another pool's, or none's.
+    Pool(Option<PoolId>),
+    /// The control plane is kept in a format that this version does not know.
+    Format(u16),
     /// The pool has no such volume.
     NoVolume,
     /// A key of the plane holds something else.
@@ -253,6 +259,18 @@ pub enum OpeningError {
 impl fmt::Display for OpeningError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::Pool(None) => {
+                f.write_str("the control plane holds no pool: name the right one, or make the pool")
+            }
+            Self::Pool(Some(pool)) => {
+                write!(f, "the control plane is that of pool {:032x}: name this pool's", pool.0)
+            }
+            Self::Format(format) => {
+                write!(
+                    f,
+                    "the control plane has format {format}, this version knows {FORMAT}: update it"
+                )
+            }
             Self::NoVolume => f.write_str("there is no such volume: list them, or create it"),
             Self::Value { key, error } => write!(f, "key {key} of the control plane {error}"),
             Self::Ownership(error) => error.fmt(f),
@@ -468,7 +486,7 @@ impl<D> Opening<D> {
                 OwnershipOutput::Raised { generation, revision } => {
                     let volume = self.config.ownership.volume;
                     let owned = Owned { volume, generation, revision };
-                    self.reading = Some(Reading::new(now, owned, self.config.ownership));
+                    self.reading = Some(Reading::new(now, owned, self.config));
                 }
                 OwnershipOutput::Held { .. } | OwnershipOutput::LeaseEnded => {}
                 OwnershipOutput::Lost { by } => self.fail(OpeningError::Overtaken { by }),

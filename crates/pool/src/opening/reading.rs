@@ -1,15 +1,16 @@
 //! Reads of the plane what an opening needs, key after key. The volume is ours already, so no older owner changes
 //! any of it meanwhile.
 
-use super::OpeningError;
+use super::{OpeningConfig, OpeningError};
 use crate::control::contract::{Kept, Part, PlaneAnswer, PlaneAsk, PlaneAskId, RANGE_MAX};
 use crate::control::keys;
 use crate::control::ownership::OwnershipConfig;
 use crate::control::registry::{Owned, Tail};
 use crate::control::values::{
-    BandRecord, ClearRecord, NodeRecord, OwnerRecord, TailRecord, Value, VolumeRecord,
+    BandRecord, ClearRecord, FORMAT, NodeRecord, OwnerRecord, PoolRecord, TailRecord, Value,
+    VolumeRecord,
 };
-use crate::words::{Generation, NodeId, VolumeId};
+use crate::words::{Generation, NodeId, PoolId, VolumeId};
 use flash::{Instant, MILLISECOND};
 use std::collections::BTreeSet;
 
@@ -38,6 +39,9 @@ pub(super) struct Reading {
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Step {
+    Pool {
+        pool: PoolId,
+    },
     Volume,
     Tail,
     Nodes,
@@ -52,8 +56,8 @@ enum Step {
 
 impl Reading {
     /// Reads all.
-    pub fn new(now: Instant, owned: Owned, config: OwnershipConfig) -> Self {
-        Self::at(now, owned, config, Step::Volume)
+    pub fn new(now: Instant, owned: Owned, config: OpeningConfig) -> Self {
+        Self::at(now, owned, config.ownership, Step::Pool { pool: config.pool })
     }
 
     /// Looks whose the volume is, as `node` has heard of a generation above ours.
@@ -163,6 +167,7 @@ impl Reading {
             PlaneAsk::Range { from, to, limit: RANGE_MAX }
         };
         match self.step {
+            Step::Pool { .. } => PlaneAsk::Get { key: keys::POOL.to_owned() },
             Step::Volume => PlaneAsk::Get { key: keys::volume(volume) },
             Step::Tail => PlaneAsk::Get { key: keys::tail(volume) },
             Step::Nodes => range(keys::nodes()),
@@ -175,6 +180,17 @@ impl Reading {
     fn value(&mut self, kept: Option<&Kept>) -> Result<(), OpeningError> {
         let volume = self.read.owned.volume;
         match self.step {
+            Step::Pool { pool } => {
+                let kept = kept.ok_or(OpeningError::Pool(None))?;
+                let found: PoolRecord = decode(keys::POOL, kept)?;
+                if found.pool != pool {
+                    return Err(OpeningError::Pool(Some(found.pool)));
+                }
+                if found.format != FORMAT {
+                    return Err(OpeningError::Format(found.format));
+                }
+                self.step = Step::Volume;
+            }
             Step::Volume => {
                 let kept = kept.ok_or(OpeningError::NoVolume)?;
                 self.read.volume = decode(&keys::volume(volume), kept)?;
@@ -211,7 +227,7 @@ impl Reading {
                 self.read.clear.extend(u32::from_str_radix(hex, 16).ok().map(NodeId));
             }
             Step::Bands => self.read.bands.push(decode(key, kept)?),
-            Step::Volume | Step::Tail | Step::Owner { .. } => {}
+            Step::Pool { .. } | Step::Volume | Step::Tail | Step::Owner { .. } => {}
         }
         Ok(())
     }

@@ -7,7 +7,8 @@ use pool::control::embedded::{Embedded, PlaneInput, PlaneOutput, Store};
 use pool::control::keys;
 use pool::control::ownership::OwnershipConfig;
 use pool::control::values::{
-    BandRecord, ClearRecord, Degraded, NodeRecord, NodeState, Value, VolumeRecord,
+    BandRecord, ClearRecord, Degraded, FORMAT, NodeRecord, NodeState, PoolRecord, Value,
+    VolumeRecord,
 };
 use pool::message::{Answer, Ask, BandHeader};
 use pool::opening::{
@@ -53,6 +54,8 @@ impl Pool {
         let (name, replicas, shape) = ("disk".to_owned(), 2, SHAPE);
         let (volume, blocks, bands) = (VOLUME, 100, 8);
         let record = VolumeRecord { volume, name, blocks, replicas, shape, bands, degraded };
+        let of = PoolRecord { pool: PoolId(1), format: FORMAT };
+        pool.put(keys::POOL.to_owned(), &of);
         pool.put(keys::volume(VOLUME), &record);
         (0..3).for_each(|node| pool.put(keys::node(NodeId(node)), &node_record(node)));
         pool
@@ -94,7 +97,7 @@ impl Pool {
     }
 
     fn opening(&self, owner: u128) -> Opening<u64> {
-        let config = OpeningConfig::new(OwnershipConfig::new(VOLUME, owner));
+        let config = OpeningConfig::new(PoolId(1), OwnershipConfig::new(VOLUME, owner));
         let mut opening = Opening::new(Instant(self.now), config);
         for node in (0..3).filter(|&node| self.up[node]) {
             let up = OpeningInput::Up { node: NodeId(node as u32), durable: node != 1 };
@@ -282,9 +285,21 @@ fn a_plane_that_is_older_than_the_nodes_is_refused() {
 }
 
 #[test]
+fn the_control_plane_of_another_pool_or_format_is_refused() {
+    let mut pool = Pool::new();
+    let config = OpeningConfig::new(PoolId(2), OwnershipConfig::new(VOLUME, 1));
+    let mut opening = Opening::new(Instant(0), config);
+    let failed = pool.run(&mut opening, SECOND);
+    assert_eq!(failed, Some(Err(OpeningError::Pool(Some(PoolId(1))))));
+    pool.put(keys::POOL.to_owned(), &PoolRecord { pool: PoolId(1), format: FORMAT + 1 });
+    let mut opening = pool.opening(2);
+    assert_eq!(pool.run(&mut opening, 9 * SECOND), Some(Err(OpeningError::Format(FORMAT + 1))));
+}
+
+#[test]
 fn a_volume_that_is_not_there_or_whose_key_is_damaged_is_refused_by_name() {
     let mut pool = Pool::new();
-    let config = OpeningConfig::new(OwnershipConfig::new(VolumeId(9), 1));
+    let config = OpeningConfig::new(PoolId(1), OwnershipConfig::new(VolumeId(9), 1));
     let mut opening = Opening::new(Instant(0), config);
     assert_eq!(pool.run(&mut opening, SECOND), Some(Err(OpeningError::NoVolume)));
     let key = keys::node(NodeId(1));

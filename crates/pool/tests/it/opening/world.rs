@@ -8,7 +8,9 @@ use pool::control::embedded::{Embedded, Known, PlaneInput, PlaneOutput, Store};
 use pool::control::keys;
 use pool::control::mutant::Mutant;
 use pool::control::ownership::OwnershipConfig;
-use pool::control::values::{Degraded, NodeRecord, NodeState, Value, VolumeRecord};
+use pool::control::values::{
+    Degraded, FORMAT, NodeRecord, NodeState, PoolRecord, Value, VolumeRecord,
+};
 use pool::message::{Answer, Ask, AskId, Refusal};
 use pool::opening::{Opened, Opening, OpeningConfig, OpeningInput, OpeningOutput};
 use pool::words::{BandName, BandShape, DomainId, Generation, NodeId, PoolId, VolumeId};
@@ -161,7 +163,12 @@ impl World {
         let volume = VOLUME;
         let record = VolumeRecord { volume, name, blocks, replicas, shape: SHAPE, bands, degraded };
         let key = keys::volume(VOLUME);
-        let mut changes = vec![Change::Put { value: record.encode(&key), key, lease: None }];
+        let pool = PoolRecord { pool: PoolId(1), format: FORMAT };
+        let value = pool.encode(keys::POOL);
+        let mut changes = vec![
+            Change::Put { value, key: keys::POOL.to_owned(), lease: None },
+            Change::Put { value: record.encode(&key), key, lease: None },
+        ];
         for node in 0..NODES {
             let (address, profile) = (String::new(), String::new());
             // The last two fail together.
@@ -334,7 +341,7 @@ impl World {
         let rate = 950 + self.random.below(100);
         let ownership = OwnershipConfig::new(VOLUME, client as u128 + 1);
         let now = Instant(self.now * rate / 1000);
-        let mut opening = Opening::new(now, OpeningConfig::new(ownership));
+        let mut opening = Opening::new(now, OpeningConfig::new(PoolId(1), ownership));
         if let Some(mutant) = self.mutant {
             opening.plant(mutant);
         }

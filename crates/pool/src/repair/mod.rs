@@ -411,8 +411,6 @@ impl<D> Repair<D> {
         AskId(self.asks)
     }
 
-    // The walk.
-
     fn scan_anew(&mut self, now: Instant) {
         self.scan.again = true;
         self.scan.next_at = self.scan.next_at.min(now);
@@ -492,8 +490,6 @@ impl<D> Repair<D> {
         }
         // A node that is away is told when it is back, by the same rule.
     }
-
-    // Copies.
 
     fn copy(&mut self, now: Instant, directory: &dyn Directory) {
         while self.jobs.len() < self.config.copies_max as usize {
@@ -657,8 +653,6 @@ impl<D> Repair<D> {
         self.scan_anew(now);
     }
 
-    // What goes.
-
     /// Frees what is garbage, and copies that are none once there are enough others.
     fn free(&mut self, directory: &dyn Directory) {
         let under_way = |asked: &&Asked| matches!(asked, Asked::Free { .. });
@@ -713,8 +707,6 @@ impl<D> Repair<D> {
         let generation = self.config.generation;
         self.ask(node, Asked::Free { node, name }, Ask::Free { band: name, generation });
     }
-
-    // Scrub.
 
     fn compare(&mut self, now: Instant, directory: &dyn Directory) {
         let (nodes, mut asks) = (&self.nodes, self.asks);

@@ -322,10 +322,7 @@ impl World {
         let mut garbage = Vec::new();
         for name in names {
             match self.known.bands.get_mut(&name.band).filter(|band| band.name == name) {
-                Some(band) if self.rotten.contains(&(node, name)) => {
-                    let _ = band;
-                    garbage.push((true, name));
-                }
+                Some(_) if self.rotten.contains(&(node, name)) => garbage.push((true, name)),
                 Some(band) if !band.holders.contains(&node) => band.holders.push(node),
                 Some(_) => {}
                 None => garbage.push((false, name)),

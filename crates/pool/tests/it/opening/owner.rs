@@ -122,7 +122,7 @@ impl Owner {
     pub fn plane(&mut self, now: Instant, id: PlaneAskId, answer: &PlaneAnswer) {
         self.ownership.handle(now, OwnershipInput::Plane { id, answer });
         self.registry.answered(now, id, answer);
-        self.hear(now);
+        self.hear();
     }
 
     pub fn elapsed(&mut self, now: Instant, random: &mut Random) {
@@ -132,10 +132,10 @@ impl Owner {
             self.act_at = now + random.below(40 * MILLISECOND) + MILLISECOND;
             self.act(now, random);
         }
-        self.hear(now);
+        self.hear();
     }
 
-    fn hear(&mut self, now: Instant) {
+    fn hear(&mut self) {
         while let Some(output) = self.ownership.poll() {
             match output {
                 OwnershipOutput::Ask { id, ask } => self.outputs.push_back(Said::Plane { id, ask }),
@@ -158,7 +158,6 @@ impl Owner {
                 _ => {}
             }
         }
-        let _ = now;
     }
 
     fn degraded(&mut self, name: BandName) {
@@ -178,7 +177,7 @@ impl Owner {
         let Some((_, name, kind)) = self.asked.remove(&id) else { return };
         if let Answer::Refused(Refusal::Stale { highest }) = answer {
             self.ownership.handle(now, OwnershipInput::Stale { highest: *highest });
-            return self.hear(now);
+            return self.hear();
         }
         let done = *answer == Answer::Done;
         let Some(band) = self.bands.get_mut(&name.band).filter(|band| band.name == name) else {

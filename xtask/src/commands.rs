@@ -61,14 +61,15 @@ fn test_steps(steps: &mut Steps, metadata: &Value, args: &[String]) -> Result<()
     if failed.is_empty() { Ok(()) } else { Err(failed.join("\n")) }
 }
 
-/// The tests that plant a bug in the FTL and demand that a checker finds it. The other tests of the
-/// lab ran without the mutants already.
+/// The tests that plant a bug in the FTL or the pool and demand that a checker finds it. The other tests
+/// ran without the mutants already.
 fn mutants(steps: &mut Steps, args: &[String]) -> Result<(), String> {
     let only = ["mutants::".to_owned()];
     let args = if args.is_empty() { &only[..] } else { args };
     // With cli, which has no such test, so that the crates of others have the features that they were
     // built with: alone the lab would want a dozen of them once more.
-    let packages = ["--package", "lab", "--package", "cli", "--features", "lab/mutants"];
+    let packages = ["--package", "lab", "--package", "pool", "--package", "cli"];
+    let packages = [&packages[..], &["--features", "lab/mutants,pool/mutants"]].concat();
     steps.cargo("mutants", &[&["test"][..], &packages, &["--test", "it"]].concat(), args)
 }
 

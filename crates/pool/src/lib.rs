@@ -10,10 +10,16 @@
 //!
 //! - [`words`] names things, [`message`] is what clients and nodes tell each other.
 //! - [`profile`] is what a drive can do, [`controller`] plans by it where reads and writes go.
+//! - [`control`] is what all must agree on: membership, owners, bands that may be open, the controller.
+//! - [`opening`] takes a volume over: fences its last owner, and finds which bands lie where and how far.
+//! - [`repair`] makes copies that are lacking, empties nodes, spreads bands and compares copies.
 #![warn(missing_docs)]
 #![forbid(unsafe_code)]
 
+pub mod control;
 pub mod controller;
 pub mod message;
+pub mod opening;
 pub mod profile;
+pub mod repair;
 pub mod words;

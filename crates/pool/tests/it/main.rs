@@ -1,3 +1,8 @@
-//! Tests of the pool's parts together, by seeds.
+//! Tests of the parts of the pool together, by seeds: beside obviously right models, and over emulated media.
 
+mod cases;
+mod control;
 mod controller;
+mod nodes;
+mod opening;
+mod repair;

@@ -1,0 +1,43 @@
+//! Seeded bugs of the control plane, of opening and of repair, to test the tests: each breaks one rule that a
+//! promise rests on. Compiled in always and dead without the feature `mutants`.
+
+/// One wrong behaviour.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Mutant {
+    /// Opening does not wait until a member of each band that may be open has been fenced.
+    FenceNotCounted,
+    /// What an owner changes in the plane is not bound to its ownership.
+    StaleGenerationAccepted,
+    /// Opening takes the longest copy for the band and all members for holders of it.
+    PrefixNotCompleted,
+    /// Opening does not write down where it cut a band.
+    CutNotRecorded,
+    /// Opening does not wait out the lease of the last owner.
+    LeaseNotWaitedOut,
+    /// The embedded plane answers before its log is stored.
+    AnswerBeforeStored,
+    /// Repair frees a copy without counting those that stay.
+    LastCopyDropped,
+    /// Repair frees the old copy when it asks for the new one.
+    FreedTooEarly,
+}
+
+impl Mutant {
+    /// Whether `planted` is this one, in a build that has mutants.
+    pub fn is(self, planted: Option<Self>) -> bool {
+        cfg!(feature = "mutants") && planted == Some(self)
+    }
+
+    /// Every mutant of control and opening.
+    pub const OPENING: &[Self] = &[
+        Self::FenceNotCounted,
+        Self::StaleGenerationAccepted,
+        Self::PrefixNotCompleted,
+        Self::CutNotRecorded,
+        Self::LeaseNotWaitedOut,
+        Self::AnswerBeforeStored,
+    ];
+
+    /// Every mutant of repair.
+    pub const REPAIR: &[Self] = &[Self::LastCopyDropped, Self::FreedTooEarly];
+}

@@ -1,0 +1,126 @@
+//! How long a band is that may have been open, and what each copy of it is worth: pure rules. Why they are right
+//! is told in [`crate::opening`].
+
+use crate::control::mutant::Mutant;
+use crate::control::values::BandRecord;
+use crate::message::BandEntry;
+use crate::words::NodeId;
+
+/// What a node that was fenced, and then listed, has of a band: `None` is nothing.
+pub type Seen = (NodeId, Option<BandEntry>);
+
+/// Pages of a band of which this is on record, by what fenced nodes have of it. `None`: nobody was fenced whose
+/// word counts, so pages may still be appended and acknowledged: wait.
+pub fn pages(record: &BandRecord, seen: &[Seen], mutant: Option<Mutant>) -> Option<u32> {
+    if record.sealed.is_some() {
+        return record.sealed;
+    }
+    let sound: Vec<NodeId> = record.sound().collect();
+    let counted = || seen.iter().filter(|(node, _)| sound.contains(node)).map(|(_, entry)| entry);
+    if Mutant::PrefixNotCompleted.is(mutant) {
+        return counted().map(|entry| entry.map_or(0, |entry| entry.pages)).max();
+    }
+    if Mutant::FenceNotCounted.is(mutant) && counted().next().is_none() {
+        return Some(0);
+    }
+    // Its last owner ended it there, beyond all that was acknowledged, and reads no further.
+    let sealed = counted().flatten().filter(|entry| entry.sealed).map(|entry| entry.pages).min();
+    sealed.or_else(|| counted().map(|entry| entry.map_or(0, |entry| entry.pages)).min())
+}
+
+/// Whether all members have it sealed alike: then each says by itself where the band ends, and nothing has to be
+/// put on record.
+pub fn is_agreed(record: &BandRecord, seen: &[Seen]) -> bool {
+    let sealed = |node: &NodeId| {
+        let (_, entry) = seen.iter().find(|(of, _)| of == node)?;
+        entry.filter(|entry| entry.sealed).map(|entry| entry.pages)
+    };
+    let all: Vec<Option<u32>> = record.members.nodes().iter().map(sealed).collect();
+    all[0].is_some() && all.iter().all(|pages| *pages == all[0])
+}
+
+/// What becomes of a copy.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Worth {
+    /// It is sealed, and has all pages.
+    Whole,
+    /// It has all pages; it is to be sealed there.
+    Seal,
+    /// The band has no pages.
+    Free,
+    /// It has too few pages, or is sealed with more. It is no copy, and goes when there are enough of them.
+    Bad,
+}
+
+/// What a copy of a band of so many pages is worth.
+pub fn worth(pages: u32, entry: &BandEntry) -> Worth {
+    match (pages, entry.sealed) {
+        (0, _) => Worth::Free,
+        (_, true) if entry.pages == pages => Worth::Whole,
+        (_, false) if entry.pages >= pages => Worth::Seal,
+        _ => Worth::Bad,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::words::Members;
+
+    fn seen(node: u32, pages: u32, sealed: bool) -> Seen {
+        (NodeId(node), Some(BandEntry { pages, sealed, ..entry() }))
+    }
+
+    fn entry() -> BandEntry {
+        let (band, header) = Default::default();
+        BandEntry { band, header, pages: 0, sealed: false }
+    }
+
+    fn record(lacks: u8, sealed: Option<u32>) -> BandRecord {
+        let members = Members::new(&[NodeId(1), NodeId(2), NodeId(3)]).expect("different");
+        BandRecord { members, lacks, sealed, ..BandRecord::default() }
+    }
+
+    #[test]
+    fn a_band_ends_where_the_shortest_fenced_member_does() {
+        let open = record(0, None);
+        let found = [seen(1, 5, false), seen(2, 3, false)];
+        assert_eq!(pages(&open, &found, None), Some(3));
+        assert_eq!(pages(&open, &[found[0], (NodeId(3), None)], None), Some(0));
+        assert_eq!(pages(&open, &[], None), None);
+        assert_eq!(pages(&open, &[seen(4, 2, true)], None), None, "no member of its write set");
+    }
+
+    #[test]
+    fn a_member_that_lacks_pages_has_no_say() {
+        let degraded = record(0b010, None);
+        assert_eq!(pages(&degraded, &[seen(1, 5, false), seen(2, 3, false)], None), Some(5));
+        assert_eq!(pages(&degraded, &[seen(2, 3, false)], None), None);
+    }
+
+    #[test]
+    fn what_was_decided_or_sealed_stays() {
+        let found = [seen(1, 5, false), seen(2, 3, false)];
+        assert_eq!(pages(&record(0, Some(4)), &found, None), Some(4));
+        assert_eq!(pages(&record(0, Some(4)), &[], None), Some(4));
+        assert_eq!(pages(&record(0, None), &[seen(1, 5, true), seen(2, 3, false)], None), Some(5));
+    }
+
+    #[test]
+    fn members_that_are_sealed_alike_need_no_record() {
+        let all = [seen(1, 5, true), seen(2, 5, true), seen(3, 5, true)];
+        assert!(is_agreed(&record(0, None), &all));
+        assert!(!is_agreed(&record(0, None), &all[1..]), "one of them may have another end");
+        assert!(!is_agreed(&record(0, None), &[all[0], all[1], seen(3, 5, false)]));
+    }
+
+    #[test]
+    fn a_copy_is_whole_can_be_made_so_or_is_none() {
+        let copy = |pages, sealed| BandEntry { pages, sealed, ..entry() };
+        assert_eq!(worth(4, &copy(4, true)), Worth::Whole);
+        assert_eq!(worth(4, &copy(6, false)), Worth::Seal);
+        assert_eq!(worth(4, &copy(3, false)), Worth::Bad);
+        assert_eq!(worth(4, &copy(6, true)), Worth::Bad);
+        assert_eq!(worth(0, &copy(6, true)), Worth::Free);
+    }
+}

@@ -1,0 +1,753 @@
+//! Repair of sealed bands: copies that are lacking are made anew from those that are there, node to node; nodes
+//! are emptied and bands spread by the same path; and copies are read and compared in idle time.
+//!
+//! A sealed band never changes, so a copy needs no agreement: it is whole or it is none. All that is decided here
+//! follows from the directory as it is *now* and from which nodes are there; nothing is remembered that a restart
+//! would miss. There are two moves only:
+//! - *Copy*: a band that has too few copies that count, in different domains, gets one more. The fewest copies come
+//!   first, then nodes that are drained, then nodes that have more than their share.
+//! - *Drop*: a band that has more copies than replicas loses one. It may go only when the directory names, beside
+//!   it, holders in as many domains as there are replicas, on nodes that stay and that can be reached now. So a copy
+//!   is never dropped before another one is durable and in the directory, and never the last one. The directory
+//!   is told first ([`RepairOutput::Left`]), then the node.
+//!
+//! What a connection asked of a node must not be done there after the next one was listed: else a drop that was
+//! believed lost would take a copy that has been counted anew since.
+//!
+//! A band has one job at a time. Copies are within a rate and a number; a node that fails or is full is left alone
+//! for a while.
+
+mod plan;
+mod scrub;
+
+use crate::control::mutant::Mutant;
+use crate::control::values::NodeState;
+use crate::message::{Answer, Ask, AskId, BandHeader, Refusal};
+use crate::words::{BandName, BandShape, DomainId, Generation, Members, NodeId};
+use flash::{BLOCK_BYTES, Instant, MILLISECOND, SECOND};
+use plan::{Limits, Need, Nodes, Urgency};
+use scrub::{Found, Scrub};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// A band that never changes any more.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct SealedBand {
+    /// Its newest life.
+    pub name: BandName,
+    /// Its pages.
+    pub pages: u32,
+    /// Nodes that have all of it, sealed, whether they can be reached or not.
+    pub holders: Vec<NodeId>,
+}
+
+/// What repair sees of the client's directory. What [`RepairOutput`] says of it is in it when repair looks next.
+pub trait Directory {
+    /// The first sealed band behind this number.
+    fn next(&self, after: Option<u32>) -> Option<SealedBand>;
+    /// The band of this number, if it is sealed.
+    fn band(&self, band: u32) -> Option<SealedBand>;
+    /// Whether this life is over, for sure: the band is empty, or has a later one.
+    fn is_over(&self, name: BandName) -> bool;
+    /// Whether a band is open on a node, or about to be, or may be there without being known.
+    fn may_have_more(&self, node: NodeId) -> bool;
+}
+
+/// What repair knows of a node.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct NodeView {
+    /// Which.
+    pub node: NodeId,
+    /// What it fails together with.
+    pub domain: DomainId,
+    /// What is meant to become of it.
+    pub state: NodeState,
+    /// What it answers as done survives a power cut.
+    pub durable: bool,
+    /// Bands that it has room for.
+    pub bands: u32,
+    /// Bands that are taken.
+    pub bands_used: u32,
+    /// How much of its room it is to fill, relative to others: 1, or what the controller says.
+    pub want: f64,
+}
+
+/// What repair is told.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RepairConfig {
+    /// Of the owner.
+    pub generation: Generation,
+    /// Copies of each band.
+    pub replicas: u8,
+    /// Of all bands.
+    pub shape: BandShape,
+    /// All copies together are no faster.
+    pub bytes_per_s_max: u64,
+    /// Copies at once.
+    pub copies_max: u32,
+    /// A node that is away so long is taken for lost.
+    pub absence_ns: u64,
+    /// Nodes may differ by so much of their room before bands move.
+    pub spread_max: f64,
+    /// Of scrub, over all nodes; 0 is never.
+    pub scrub_bytes_per_s: u64,
+}
+
+impl RepairConfig {
+    /// 100 MiB/s in 8 copies; a node may be away for 30 s, as long as a restart takes; 10 % of spread; scrub with
+    /// 8 MiB/s.
+    pub fn new(generation: Generation, replicas: u8, shape: BandShape) -> Self {
+        Self {
+            generation,
+            replicas,
+            shape,
+            bytes_per_s_max: 100 << 20,
+            copies_max: 8,
+            absence_ns: 30 * SECOND,
+            spread_max: 0.1,
+            scrub_bytes_per_s: 8 << 20,
+        }
+    }
+}
+
+/// Repair of the bands of one volume, for payloads of kind `D`.
+pub struct Repair<D> {
+    config: RepairConfig,
+    nodes: Nodes,
+    /// What is to be copied, the most urgent first.
+    queue: BTreeSet<(Urgency, u32)>,
+    /// By band.
+    jobs: BTreeMap<u32, Job>,
+    in_flight: BTreeMap<AskId, Asked>,
+    /// Copies to be freed by node: older lives, and copies that are none.
+    garbage: BTreeSet<(NodeId, BandName)>,
+    /// Copies that cannot be copied from, or are none: they go when there are enough others.
+    bad: BTreeSet<(NodeId, BandName)>,
+    /// Bands that cannot be helped now.
+    rest: BTreeMap<u32, Instant>,
+    /// Bands of which the directory does not know yet what was said in this turn: they are left alone until the
+    /// next one.
+    told: BTreeSet<u32>,
+    scan: Scan,
+    scrub: Scrub,
+    copied: Copied,
+    asks: u64,
+    stopped: bool,
+    outputs: VecDeque<RepairOutput<D>>,
+    mutant: Option<Mutant>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Job {
+    urgency: Urgency,
+    name: BandName,
+    pages: u32,
+    from: NodeId,
+    to: NodeId,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Asked {
+    Copy { band: u32 },
+    Flush { band: u32 },
+    Free { node: NodeId, name: BandName },
+}
+
+/// The walk over the directory.
+#[derive(Clone, Debug, Default)]
+struct Scan {
+    after: Option<u32>,
+    next_at: Instant,
+    /// Something changed since it began: it begins anew when it ends.
+    again: bool,
+    /// What it has counted so far, and what the last whole one had.
+    now: Tally,
+    last: Tally,
+    /// Nodes that go and of which no copy was met so far.
+    leaving: BTreeSet<NodeId>,
+    cleared: BTreeSet<NodeId>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Tally {
+    lacking: u64,
+    draining: u64,
+    spreading: u64,
+    stuck: u64,
+    pages: u64,
+}
+
+impl Tally {
+    fn of(&mut self, urgency: Urgency) -> &mut u64 {
+        match urgency {
+            Urgency::Lacking { .. } => &mut self.lacking,
+            Urgency::Drain => &mut self.draining,
+            Urgency::Spread => &mut self.spreading,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Copied {
+    /// Since when something is copied without a pause, and how much.
+    since: Option<Instant>,
+    bytes: u64,
+    bands: u64,
+}
+
+/// What happens.
+#[derive(Clone, Debug)]
+pub enum RepairInput<'a, D> {
+    /// All nodes of the pool, as they are now. A new one counts as away until it is up.
+    Nodes(Vec<NodeView>),
+    /// A node can be reached, was fenced and listed, and the directory knows what it has.
+    Up(NodeId),
+    /// It cannot.
+    Down(NodeId),
+    /// A node answered.
+    Node {
+        /// Which.
+        node: NodeId,
+        /// What was asked.
+        id: AskId,
+        /// What came of it.
+        answer: &'a Answer<D>,
+    },
+    /// A node has a life of a band that is older than the directory's, or of one that is empty.
+    Garbage(NodeId, BandName),
+    /// A node has a copy that is none: too short, or damaged. The directory does not name it.
+    Bad(NodeId, BandName),
+    /// This band changed: look at it soon.
+    Look(u32),
+    /// Whether the volume is idle enough for scrub.
+    Idle(bool),
+    /// Time has passed.
+    Deadline,
+}
+
+/// What is to be done.
+#[derive(Clone, Debug, PartialEq)]
+pub enum RepairOutput<D> {
+    /// Ask a node.
+    Node {
+        /// Which.
+        node: NodeId,
+        /// Pairs the answer.
+        id: AskId,
+        /// What.
+        ask: Ask<D>,
+    },
+    /// The node has all of the band, durably: the directory names it from now on.
+    Joined(BandName, NodeId),
+    /// The directory names the node no more; its copy goes.
+    Left(BandName, NodeId),
+    /// Nothing is left of the band on the node.
+    Freed(BandName, NodeId),
+    /// A copy is damaged. The directory names it no more; another one is made, then it goes.
+    Damaged(BandName, NodeId),
+    /// Copies that are sound but unlike: whoever reads must tell which is right.
+    Unlike(BandName, Vec<NodeId>),
+    /// A node that is out or drained has nothing any more that is needed.
+    Clear(NodeId),
+    /// Another one owns the volume: it is over.
+    Stale(Generation),
+}
+
+/// How far repair has come.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Progress {
+    /// Bands with too few copies.
+    pub lacking: u64,
+    /// Bands on nodes that are drained.
+    pub draining: u64,
+    /// Bands that move to spread.
+    pub spreading: u64,
+    /// Of the lacking ones, those of which no copy can be reached, or for which no node has room.
+    pub stuck: u64,
+    /// Copies under way.
+    pub copying: u64,
+    /// Copies made.
+    pub copied: u64,
+    /// Bytes that are still to be copied.
+    pub bytes_left: u64,
+    /// How long that takes at the pace of now; `None` if nothing goes on.
+    pub left_ns: Option<u64>,
+    /// Pages that scrub compared, and whole rounds.
+    pub scrubbed: (u64, u64),
+}
+
+impl<D> Repair<D> {
+    /// Without nodes yet.
+    pub fn new(config: RepairConfig) -> Self {
+        assert!(config.copies_max > 0 && config.bytes_per_s_max > 0, "repair makes copies");
+        Self {
+            nodes: Nodes::default(),
+            queue: BTreeSet::new(),
+            jobs: BTreeMap::new(),
+            in_flight: BTreeMap::new(),
+            garbage: BTreeSet::new(),
+            bad: BTreeSet::new(),
+            rest: BTreeMap::new(),
+            told: BTreeSet::new(),
+            scan: Scan::default(),
+            scrub: Scrub::new(config.generation, config.shape, config.scrub_bytes_per_s),
+            copied: Copied::default(),
+            asks: 0,
+            stopped: false,
+            outputs: VecDeque::new(),
+            mutant: None,
+            config,
+        }
+    }
+
+    /// Behaves wrongly in one way, to see whether the tests notice. Without the feature `mutants` it does
+    /// nothing.
+    pub fn plant(&mut self, mutant: Mutant) {
+        self.mutant = Some(mutant);
+    }
+
+    /// Something happened. All outputs of the last turn have been taken, and are in the directory.
+    pub fn handle(&mut self, now: Instant, input: RepairInput<'_, D>, directory: &dyn Directory) {
+        assert!(self.outputs.is_empty(), "the directory knows all that was said");
+        self.told.clear();
+        match input {
+            RepairInput::Nodes(views) => {
+                for view in views.iter().filter(|view| view.state == NodeState::In) {
+                    self.scan.cleared.remove(&view.node);
+                }
+                self.nodes.set(now, views);
+                self.scan_anew(now);
+            }
+            RepairInput::Up(node) => {
+                self.nodes.up(node);
+                self.scan_anew(now);
+            }
+            RepairInput::Down(node) => self.down(now, node, directory),
+            RepairInput::Node { node, id, answer } => {
+                self.answered(now, node, id, answer, directory)
+            }
+            RepairInput::Garbage(node, name) => {
+                self.garbage.insert((node, name));
+            }
+            RepairInput::Bad(node, name) => {
+                self.bad.insert((node, name));
+            }
+            RepairInput::Look(band) => {
+                if let Some(band) = directory.band(band) {
+                    self.look(now, &band);
+                }
+            }
+            RepairInput::Idle(idle) => self.scrub.idle = idle,
+            RepairInput::Deadline => {}
+        }
+        if self.nodes.elapsed(now, self.config.absence_ns) {
+            self.scan_anew(now);
+        }
+        if !self.stopped {
+            self.scan(now, directory);
+            self.copy(now, directory);
+            self.free(directory);
+            self.compare(now, directory);
+        }
+    }
+
+    /// What to do next.
+    pub fn poll(&mut self) -> Option<RepairOutput<D>> {
+        self.outputs.pop_front()
+    }
+
+    /// When to look at the time.
+    pub fn deadline(&self, now: Instant) -> Option<Instant> {
+        if self.stopped {
+            return None;
+        }
+        let rest = self.rest.values().copied().filter(|at| *at > now).min();
+        let absence = self.nodes.deadline(self.config.absence_ns);
+        [Some(self.scan.next_at), self.scrub.deadline(), rest, absence].into_iter().flatten().min()
+    }
+
+    /// How far it has come.
+    pub fn progress(&self, now: Instant) -> Progress {
+        let tally = self.scan.last;
+        let bytes_left = tally.pages * self.page_bytes();
+        let elapsed = self.copied.since.map_or(0, |since| now - since);
+        let pace = match elapsed {
+            0..SECOND => self.config.bytes_per_s_max,
+            _ => (u128::from(self.copied.bytes) * u128::from(SECOND) / u128::from(elapsed)) as u64,
+        };
+        let left_ns = u128::from(bytes_left) * u128::from(SECOND) / u128::from(pace.max(1));
+        Progress {
+            lacking: tally.lacking,
+            draining: tally.draining,
+            spreading: tally.spreading,
+            stuck: tally.stuck,
+            copying: self.jobs.len() as u64,
+            copied: self.copied.bands,
+            bytes_left,
+            left_ns: (!self.jobs.is_empty()).then(|| u64::try_from(left_ns).unwrap_or(u64::MAX)),
+            scrubbed: (self.scrub.pages_done, self.scrub.rounds_done),
+        }
+    }
+
+    fn page_bytes(&self) -> u64 {
+        u64::from(self.config.shape.slots_per_page) * BLOCK_BYTES as u64
+    }
+
+    fn limits(&self) -> Limits {
+        Limits { absence_ns: self.config.absence_ns, spread: self.config.spread_max }
+    }
+
+    fn replicas(&self) -> usize {
+        usize::from(self.config.replicas)
+    }
+
+    fn ask(&mut self, node: NodeId, asked: Asked, ask: Ask<D>) {
+        let id = self.next_id();
+        self.in_flight.insert(id, asked);
+        self.outputs.push_back(RepairOutput::Node { node, id, ask });
+    }
+
+    fn next_id(&mut self) -> AskId {
+        self.asks += 1;
+        AskId(self.asks)
+    }
+
+    fn scan_anew(&mut self, now: Instant) {
+        self.scan.again = true;
+        self.scan.next_at = self.scan.next_at.min(now);
+    }
+
+    /// Looks at some bands more. Many bands are walked over in many turns, so that a turn is short.
+    fn scan(&mut self, now: Instant, directory: &dyn Directory) {
+        if now < self.scan.next_at {
+            return;
+        }
+        if self.scan.after.is_none() {
+            let goes = |view: &&NodeView| view.state != NodeState::In;
+            self.scan.leaving = self.nodes.all().filter(goes).map(|view| view.node).collect();
+            self.scan.leaving.retain(|node| !directory.may_have_more(*node));
+            self.scan.again = false;
+        }
+        for _ in 0..SCAN_BANDS {
+            let Some(band) = directory.next(self.scan.after) else {
+                return self.scanned(now, directory);
+            };
+            self.scan.after = Some(band.name.band);
+            self.scan.leaving.retain(|node| !band.holders.contains(node));
+            self.look(now, &band);
+        }
+        self.scan.next_at = now + SCAN_PAUSE_NS;
+    }
+
+    fn scanned(&mut self, now: Instant, directory: &dyn Directory) {
+        self.scan.last = std::mem::take(&mut self.scan.now);
+        self.scan.after = None;
+        let pause = if self.scan.again { SCAN_PAUSE_NS } else { RESCAN_NS };
+        self.scan.next_at = now + pause;
+        let states: BTreeMap<NodeId, NodeState> =
+            self.nodes.all().map(|view| (view.node, view.state)).collect();
+        for node in std::mem::take(&mut self.scan.leaving) {
+            let goes = states.get(&node).is_some_and(|of| *of != NodeState::In);
+            let comes = self.jobs.values().any(|job| job.to == node);
+            if goes && !comes && !directory.may_have_more(node) && self.scan.cleared.insert(node) {
+                self.outputs.push_back(RepairOutput::Clear(node));
+            }
+        }
+    }
+
+    /// Sees to one band.
+    fn look(&mut self, now: Instant, band: &SealedBand) {
+        let number = band.name.band;
+        if self.jobs.contains_key(&number) || self.told.contains(&number) {
+            return;
+        }
+        let urgency = match self.nodes.need(now, band, self.replicas(), self.limits()) {
+            Need::Nothing => return,
+            Need::Drop(node) => return self.leave(band, node),
+            Need::Copy(urgency) => urgency,
+        };
+        let tally = &mut self.scan.now;
+        tally.pages += u64::from(band.pages);
+        *tally.of(urgency) += 1;
+        if self.rest.get(&number).is_some_and(|until| now < *until) {
+            tally.stuck += 1;
+            return;
+        }
+        self.rest.remove(&number);
+        self.queue.insert((urgency, number));
+        if self.queue.len() > QUEUE_MAX {
+            // The least urgent is met again by the next walk.
+            self.queue.pop_last();
+        }
+    }
+
+    fn leave(&mut self, band: &SealedBand, node: NodeId) {
+        self.told.insert(band.name.band);
+        self.outputs.push_back(RepairOutput::Left(band.name, node));
+        if self.nodes.is_up(node) {
+            let (generation, name) = (self.config.generation, band.name);
+            let free = Ask::Free { band: name, generation };
+            self.ask(node, Asked::Free { node, name }, free);
+        }
+        // A node that is away is told when it is back, by the same rule.
+    }
+
+    fn copy(&mut self, now: Instant, directory: &dyn Directory) {
+        while self.jobs.len() < self.config.copies_max as usize {
+            let Some((_, number)) = self.queue.pop_first() else { break };
+            let fresh = !self.jobs.contains_key(&number) && !self.told.contains(&number);
+            let Some(band) = directory.band(number).filter(|_| fresh) else {
+                continue;
+            };
+            // What was needed when it was queued may not be any more.
+            let need = self.nodes.need(now, &band, self.replicas(), self.limits());
+            let Need::Copy(urgency) = need else { continue };
+            if !self.begin(now, &band, urgency) {
+                self.rest.insert(number, now + REST_NS);
+                if self.rest.len() > QUEUE_MAX {
+                    self.rest.pop_first();
+                }
+            }
+        }
+        if self.jobs.is_empty() {
+            self.copied = Copied { since: None, bytes: 0, ..self.copied };
+        }
+    }
+
+    /// Has a band copied, if there is a node to copy it from and one to copy it to.
+    fn begin(&mut self, now: Instant, band: &SealedBand, urgency: Urgency) -> bool {
+        let mut busy: BTreeMap<NodeId, u32> = BTreeMap::new();
+        self.jobs.values().for_each(|job| *busy.entry(job.from).or_default() += 1);
+        let rest = self.staying(now, band, urgency);
+        let to = self.nodes.target(now, band, &rest, &self.bad);
+        let (Some(from), Some(to)) = (self.nodes.source(band, &busy, &self.bad), to) else {
+            return false;
+        };
+        let members = self.nodes.members_after(band, to, self.replicas());
+        let members = Members::new(&members).expect("different, and no more than replicas");
+        let header = BandHeader { members, shape: self.config.shape };
+        let (name, pages, generation) = (band.name, band.pages, self.config.generation);
+        let bytes_per_s_max =
+            (self.config.bytes_per_s_max / u64::from(self.config.copies_max)).max(1);
+        let copy = Ask::Copy { band: name, generation, from, header, pages, bytes_per_s_max };
+        self.jobs.insert(name.band, Job { urgency, name, pages, from, to });
+        self.nodes.coming(to, true, false);
+        self.copied.since.get_or_insert(now);
+        self.ask(to, Asked::Copy { band: name.band }, copy);
+        if Mutant::FreedTooEarly.is(self.mutant) && band.holders.len() >= self.replicas() {
+            self.leave(band, from);
+        }
+        true
+    }
+
+    /// The holders beside which the new copy must be in another domain: all but one that is to go.
+    fn staying(&self, now: Instant, band: &SealedBand, urgency: Urgency) -> Vec<NodeId> {
+        match urgency {
+            Urgency::Spread => {
+                let fullest = self.nodes.fullest(&band.holders);
+                band.holders.iter().copied().filter(|node| Some(*node) != fullest).collect()
+            }
+            _ => self.nodes.present(now, &band.holders, self.config.absence_ns),
+        }
+    }
+
+    fn answered(
+        &mut self,
+        now: Instant,
+        node: NodeId,
+        id: AskId,
+        answer: &Answer<D>,
+        directory: &dyn Directory,
+    ) {
+        if let Answer::Refused(Refusal::Stale { highest }) = answer {
+            if !std::mem::replace(&mut self.stopped, true) {
+                self.outputs.push_back(RepairOutput::Stale(*highest));
+            }
+            return;
+        }
+        if let Some(found) = self.scrub.answered(id, answer) {
+            return self.found(found, directory);
+        }
+        let Some(asked) = self.in_flight.remove(&id) else { return };
+        match (asked, answer) {
+            (Asked::Copy { band }, Answer::Done) if !self.nodes.is_durable(node) => {
+                let Some(job) = self.jobs.get(&band) else { return };
+                let (volume, generation) = (job.name.volume, self.config.generation);
+                self.ask(node, Asked::Flush { band }, Ask::Flush { volume, generation });
+            }
+            (Asked::Copy { band } | Asked::Flush { band }, Answer::Done) => {
+                self.copied(band, directory)
+            }
+            (Asked::Copy { band } | Asked::Flush { band }, Answer::Refused(refusal)) => {
+                self.not_copied(now, band, *refusal);
+            }
+            (Asked::Free { node, name }, Answer::Done | Answer::Refused(Refusal::NoBand)) => {
+                self.outputs.push_back(RepairOutput::Freed(name, node));
+            }
+            // Later, and not at once.
+            (Asked::Free { node, name }, _) => drop(self.garbage.insert((node, name))),
+            _ => {}
+        }
+    }
+
+    fn copied(&mut self, band: u32, directory: &dyn Directory) {
+        let Some(job) = self.jobs.remove(&band) else { return };
+        self.nodes.coming(job.to, false, true);
+        self.copied.bytes += u64::from(job.pages) * self.page_bytes();
+        self.copied.bands += 1;
+        // What the last walk counted is one less.
+        let tally = &mut self.scan.last;
+        tally.pages = tally.pages.saturating_sub(u64::from(job.pages));
+        *tally.of(job.urgency) = tally.of(job.urgency).saturating_sub(1);
+        let wanted =
+            directory.band(band).is_some_and(|of| of.name == job.name && of.pages == job.pages);
+        if wanted {
+            self.told.insert(band);
+            self.outputs.push_back(RepairOutput::Joined(job.name, job.to));
+            // What it had too many is dropped when the directory is looked at next.
+            self.scan.again = true;
+        } else {
+            // The band was freed meanwhile.
+            self.garbage.insert((job.to, job.name));
+        }
+    }
+
+    fn not_copied(&mut self, now: Instant, band: u32, refusal: Refusal) {
+        let Some(job) = self.jobs.remove(&band) else { return };
+        self.nodes.coming(job.to, false, false);
+        match refusal {
+            Refusal::Full | Refusal::Mode | Refusal::Failed | Refusal::BandFailed => {
+                self.nodes.avoid(job.to, now + REST_NS);
+            }
+            // There is another copy there, which is none.
+            Refusal::Differs | Refusal::Sealed { .. } => drop(self.bad.insert((job.to, job.name))),
+            _ => drop(self.rest.insert(band, now + REST_NS)),
+        }
+        self.scan_anew(now);
+    }
+
+    fn down(&mut self, now: Instant, node: NodeId, directory: &dyn Directory) {
+        self.nodes.down(now, node);
+        let found = self.scrub.down(node);
+        self.found(found, directory);
+        let concerned = |job: &Job| job.to == node || job.from == node;
+        let lost: Vec<u32> =
+            self.jobs.iter().filter(|(_, job)| concerned(job)).map(|(band, _)| *band).collect();
+        for band in lost {
+            let job = self.jobs.remove(&band).expect("it is there");
+            self.nodes.coming(job.to, false, false);
+            // It may be done all the same: whatever is found there later is a copy, or none.
+            let of_band = |asked: &Asked| matches!(asked, Asked::Copy { band: of } | Asked::Flush { band: of } if *of == band);
+            self.in_flight.retain(|_, asked| !of_band(asked));
+        }
+        let frees: Vec<AskId> = self
+            .in_flight
+            .iter()
+            .filter(|(_, asked)| matches!(asked, Asked::Free { node: of, .. } if *of == node))
+            .map(|(id, _)| *id)
+            .collect();
+        for id in frees {
+            if let Some(Asked::Free { node, name }) = self.in_flight.remove(&id) {
+                self.garbage.insert((node, name));
+            }
+        }
+        self.scan_anew(now);
+    }
+
+    /// Frees what is garbage, and copies that are none once there are enough others.
+    fn free(&mut self, directory: &dyn Directory) {
+        let under_way = |asked: &&Asked| matches!(asked, Asked::Free { .. });
+        let mut room = FREES_MAX.saturating_sub(self.in_flight.values().filter(under_way).count());
+        let garbage: Vec<_> = self
+            .garbage
+            .iter()
+            .filter(|(node, _)| self.nodes.is_up(*node))
+            .take(room)
+            .copied()
+            .collect();
+        for (node, name) in garbage {
+            self.garbage.remove(&(node, name));
+            if directory.is_over(name) {
+                room = room.saturating_sub(1);
+                self.free_one(node, name);
+            } else if !Self::names(directory, node, name) {
+                self.bad.insert((node, name));
+            }
+        }
+        let may = |(node, name): &&(NodeId, BandName)| {
+            self.nodes.is_up(*node) && self.may_go(*node, *name, directory)
+        };
+        let bad: Vec<_> = self.bad.iter().filter(may).take(room).copied().collect();
+        for (node, name) in bad {
+            self.bad.remove(&(node, name));
+            self.free_one(node, name);
+        }
+    }
+
+    fn may_go(&self, node: NodeId, name: BandName, directory: &dyn Directory) -> bool {
+        if self.told.contains(&name.band) {
+            return false;
+        }
+        if Mutant::LastCopyDropped.is(self.mutant) {
+            return true;
+        }
+        match directory.band(name.band).filter(|band| band.name == name) {
+            Some(band) => {
+                !band.holders.contains(&node) && self.nodes.enough(&band.holders, self.replicas())
+            }
+            None => directory.is_over(name),
+        }
+    }
+
+    fn names(directory: &dyn Directory, node: NodeId, name: BandName) -> bool {
+        let band = directory.band(name.band).filter(|band| band.name == name);
+        band.is_some_and(|band| band.holders.contains(&node))
+    }
+
+    fn free_one(&mut self, node: NodeId, name: BandName) {
+        let generation = self.config.generation;
+        self.ask(node, Asked::Free { node, name }, Ask::Free { band: name, generation });
+    }
+
+    fn compare(&mut self, now: Instant, directory: &dyn Directory) {
+        let (nodes, mut asks) = (&self.nodes, self.asks);
+        let mut next_id = || {
+            asks += 1;
+            AskId(asks)
+        };
+        let reads = self.scrub.step(now, directory, |node| nodes.is_up(node), &mut next_id);
+        self.asks = asks;
+        for (node, id, ask) in reads {
+            self.outputs.push_back(RepairOutput::Node { node, id, ask });
+        }
+    }
+
+    fn found(&mut self, found: Vec<Found>, directory: &dyn Directory) {
+        for found in found {
+            match found {
+                Found::Damaged(name, node) => {
+                    // It may have been dropped, or the band freed, since it was asked.
+                    if Self::names(directory, node, name) && self.bad.insert((node, name)) {
+                        self.told.insert(name.band);
+                        self.outputs.push_back(RepairOutput::Damaged(name, node));
+                        self.scan.again = true;
+                    }
+                }
+                Found::Unlike(name, nodes) => {
+                    self.outputs.push_back(RepairOutput::Unlike(name, nodes));
+                }
+            }
+        }
+    }
+}
+
+/// Bands that a turn looks at, and how long it waits for the next: a million in a second.
+const SCAN_BANDS: u32 = 1024;
+const SCAN_PAUSE_NS: u64 = MILLISECOND;
+/// After a walk that changed nothing.
+const RESCAN_NS: u64 = 5 * SECOND;
+/// Bands that wait to be copied, and that rest.
+const QUEUE_MAX: usize = 4096;
+/// What came to nothing is tried again after this.
+const REST_NS: u64 = 5 * SECOND;
+/// Frees under way.
+const FREES_MAX: usize = 64;

@@ -1,0 +1,366 @@
+//! What a sealed band needs, and where a copy may go: choices without side effects.
+
+use super::{NodeView, SealedBand};
+use crate::control::values::NodeState;
+use crate::words::{BandName, DomainId, NodeId};
+use flash::Instant;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The nodes, as repair sees them.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Nodes {
+    nodes: BTreeMap<NodeId, Node>,
+    /// Share of its room that each node would have taken, if bands were spread as wanted, for each unit of `want`.
+    level: f64,
+}
+
+#[derive(Clone, Debug)]
+struct Node {
+    view: NodeView,
+    /// `None`: it can be reached.
+    away_since: Option<Instant>,
+    /// No copies go there before then.
+    avoid_until: Instant,
+    /// Copies on their way there.
+    coming: u32,
+    /// It has been away for so long that it lacks what it has.
+    lacks: bool,
+}
+
+/// What a band needs.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Need {
+    /// It is where it should be.
+    Nothing,
+    /// One more copy.
+    Copy(Urgency),
+    /// It has a copy too many, here.
+    Drop(NodeId),
+}
+
+/// Why a copy is made, the most urgent first.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub(super) enum Urgency {
+    /// So many domains have a copy, which are too few.
+    Lacking { copies: u8 },
+    /// A node is to be emptied.
+    Drain,
+    /// A node has more than its share.
+    Spread,
+}
+
+impl Nodes {
+    pub fn set(&mut self, now: Instant, views: Vec<NodeView>) {
+        let mut old = std::mem::take(&mut self.nodes);
+        for view in views {
+            let before = old.remove(&view.node);
+            let node = before.map(|before| Node { view, ..before });
+            let (away_since, avoid_until) = (Some(now), Instant(0));
+            let new = Node { view, away_since, avoid_until, coming: 0, lacks: false };
+            let node = node.unwrap_or(new);
+            self.nodes.insert(view.node, node);
+        }
+        let all = || {
+            self.nodes.values().map(|node| &node.view).filter(|view| view.state == NodeState::In)
+        };
+        let used: f64 = all().map(|view| f64::from(view.bands_used)).sum();
+        let room: f64 = all().map(|view| f64::from(view.bands) * view.want).sum();
+        self.level = if room > 0.0 { used / room } else { 0.0 };
+    }
+
+    pub fn up(&mut self, node: NodeId) {
+        if let Some(node) = self.nodes.get_mut(&node) {
+            (node.away_since, node.avoid_until, node.lacks) = (None, Instant(0), false);
+        }
+    }
+
+    pub fn down(&mut self, now: Instant, node: NodeId) {
+        if let Some(node) = self.nodes.get_mut(&node) {
+            node.away_since.get_or_insert(now);
+            node.coming = 0;
+        }
+    }
+
+    pub fn avoid(&mut self, node: NodeId, until: Instant) {
+        if let Some(node) = self.nodes.get_mut(&node) {
+            node.avoid_until = until;
+        }
+    }
+
+    /// A copy is on its way to a node, or no more; if it came, the node has it.
+    pub fn coming(&mut self, node: NodeId, more: bool, came: bool) {
+        if let Some(node) = self.nodes.get_mut(&node) {
+            node.coming = if more { node.coming + 1 } else { node.coming.saturating_sub(1) };
+            node.view.bands_used += u32::from(came);
+        }
+    }
+
+    pub fn is_up(&self, node: NodeId) -> bool {
+        self.nodes.get(&node).is_some_and(|node| node.away_since.is_none())
+    }
+
+    pub fn is_durable(&self, node: NodeId) -> bool {
+        self.nodes.get(&node).is_some_and(|node| node.view.durable)
+    }
+
+    pub fn all(&self) -> impl Iterator<Item = &NodeView> {
+        self.nodes.values().map(|node| &node.view)
+    }
+
+    /// When an absence has been long enough, next.
+    pub fn deadline(&self, absence_ns: u64) -> Option<Instant> {
+        let away =
+            self.nodes.values().filter(|node| !node.lacks).filter_map(|node| node.away_since);
+        away.map(|since| since + absence_ns).min()
+    }
+
+    /// Whether a node has come to lack what it has, as it has been away for so long.
+    pub fn elapsed(&mut self, now: Instant, absence_ns: u64) -> bool {
+        let mut some = false;
+        for node in self.nodes.values_mut() {
+            let lacks = node.away_since.is_some_and(|since| now >= since + absence_ns);
+            some |= lacks && !node.lacks;
+            node.lacks = lacks;
+        }
+        some
+    }
+
+    fn domain(&self, node: NodeId) -> Option<DomainId> {
+        self.nodes.get(&node).map(|node| node.view.domain)
+    }
+
+    /// Domains of those nodes of which `is` holds.
+    fn domains(&self, nodes: &[NodeId], is: impl Fn(&Node) -> bool) -> BTreeSet<DomainId> {
+        let known = nodes.iter().filter_map(|node| self.nodes.get(node));
+        known.filter(|node| is(node)).map(|node| node.view.domain).collect()
+    }
+
+    /// What a band needs most.
+    pub fn need(&self, now: Instant, band: &SealedBand, replicas: usize, limits: Limits) -> Need {
+        let here =
+            |node: &Node| node.away_since.is_none_or(|since| now < since + limits.absence_ns);
+        let counts = self.domains(&band.holders, |node| here(node) && node.view.state.counts());
+        if counts.len() < replicas {
+            return Need::Copy(Urgency::Lacking { copies: counts.len() as u8 });
+        }
+        let stay =
+            self.domains(&band.holders, |node| here(node) && node.view.state == NodeState::In);
+        if stay.len() < replicas {
+            return Need::Copy(Urgency::Drain);
+        }
+        if band.holders.len() > replicas {
+            return self.surplus(band, replicas).map_or(Need::Nothing, Need::Drop);
+        }
+        let fullest = self.fullest(&band.holders);
+        let Some(fullest) = fullest.filter(|node| self.over(*node) > limits.spread / 2.0) else {
+            return Need::Nothing;
+        };
+        let rest: Vec<NodeId> =
+            band.holders.iter().copied().filter(|node| *node != fullest).collect();
+        match self.target(now, band, &rest, &BTreeSet::new()) {
+            Some(to) if self.over(to) < -limits.spread / 2.0 => Need::Copy(Urgency::Spread),
+            _ => Need::Nothing,
+        }
+    }
+
+    /// Who of them has most for its share.
+    pub fn fullest(&self, nodes: &[NodeId]) -> Option<NodeId> {
+        let by =
+            |a: &&NodeId, b: &&NodeId| self.over(**a).total_cmp(&self.over(**b)).then(b.cmp(a));
+        nodes.iter().max_by(by).copied()
+    }
+
+    /// Those that are here, or not away for long.
+    pub fn present(&self, now: Instant, nodes: &[NodeId], absence_ns: u64) -> Vec<NodeId> {
+        let here = |node: &&NodeId| {
+            let away = self.nodes.get(node).map(|node| node.away_since);
+            away.is_some_and(|away| away.is_none_or(|since| now < since + absence_ns))
+        };
+        nodes.iter().filter(here).copied().collect()
+    }
+
+    /// The copy that may go, if one may: as many domains as replicas keep one, on nodes that stay and can be
+    /// reached.
+    fn surplus(&self, band: &SealedBand, replicas: usize) -> Option<NodeId> {
+        let may = |node: &NodeId| {
+            let rest: Vec<NodeId> = band.holders.iter().copied().filter(|of| of != node).collect();
+            self.enough(&rest, replicas)
+        };
+        // A node that is gone first, then one that goes, then the fullest.
+        let rank = |node: &NodeId| match self.nodes.get(node).map(|of| of.view.state) {
+            Some(NodeState::In) => 2,
+            Some(NodeState::Draining) => 1,
+            _ => 0,
+        };
+        let mut all: Vec<NodeId> = band.holders.iter().copied().filter(may).collect();
+        all.sort_by(|a, b| {
+            let fuller = self.over(*b).total_cmp(&self.over(*a));
+            rank(a).cmp(&rank(b)).then(fuller).then(a.cmp(b))
+        });
+        all.first().copied()
+    }
+
+    /// Whether these nodes hold a band as it should be, so that any other copy may go.
+    pub fn enough(&self, holders: &[NodeId], replicas: usize) -> bool {
+        let stay = |node: &Node| node.view.state == NodeState::In && node.away_since.is_none();
+        self.domains(holders, stay).len() >= replicas
+    }
+
+    /// Where a copy comes from: of the nodes that can be reached the one that others ask least.
+    pub fn source(
+        &self,
+        band: &SealedBand,
+        busy: &BTreeMap<NodeId, u32>,
+        bad: &BTreeSet<(NodeId, BandName)>,
+    ) -> Option<NodeId> {
+        let fits = |node: &&NodeId| self.is_up(**node) && !bad.contains(&(**node, band.name));
+        let load = |node: &&NodeId| (busy.get(node).copied().unwrap_or(0), **node);
+        band.holders.iter().filter(fits).min_by_key(load).copied()
+    }
+
+    /// Where a copy goes that lies beside `rest`: the emptiest for its share, in a domain of its own, without a
+    /// copy that is none.
+    pub fn target(
+        &self,
+        now: Instant,
+        band: &SealedBand,
+        rest: &[NodeId],
+        bad: &BTreeSet<(NodeId, BandName)>,
+    ) -> Option<NodeId> {
+        let taken = self.domains(rest, |node| node.view.state == NodeState::In);
+        let fits = |node: &&Node| {
+            let view = &node.view;
+            view.state == NodeState::In
+                && node.away_since.is_none()
+                && now >= node.avoid_until
+                && view.want > 0.0
+                && view.bands_used + node.coming < view.bands
+                && !band.holders.contains(&view.node)
+                && !bad.contains(&(view.node, band.name))
+                && !taken.contains(&view.domain)
+        };
+        let all = self.nodes.values().filter(fits).map(|node| node.view.node);
+        all.min_by(|a, b| self.over(*a).total_cmp(&self.over(*b)).then(a.cmp(b)))
+    }
+
+    /// By how much of its room a node has more than its share; less than nothing if it has less.
+    fn over(&self, node: NodeId) -> f64 {
+        let Some(node) = self.nodes.get(&node).filter(|node| node.view.bands > 0) else {
+            return 0.0;
+        };
+        let used = f64::from(node.view.bands_used + node.coming);
+        used / f64::from(node.view.bands) - self.level * node.view.want
+    }
+
+    /// The members of a band after a copy to `to`: those that stay, in as many domains as there are replicas.
+    pub fn members_after(&self, band: &SealedBand, to: NodeId, replicas: usize) -> Vec<NodeId> {
+        let mut members = vec![to];
+        let mut domains: Vec<_> = self.domain(to).into_iter().collect();
+        for &node in &band.holders {
+            let Some(of) = self.nodes.get(&node) else { continue };
+            let fits = of.view.state == NodeState::In && !domains.contains(&of.view.domain);
+            if fits && members.len() < replicas {
+                members.push(node);
+                domains.push(of.view.domain);
+            }
+        }
+        members
+    }
+}
+
+/// From when on something is done.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Limits {
+    /// A node that is away so long lacks what it has.
+    pub absence_ns: u64,
+    /// Nodes may differ by so much of their room.
+    pub spread: f64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::words::VolumeId;
+
+    const LIMITS: Limits = Limits { absence_ns: 100, spread: 0.2 };
+
+    fn view(node: u32, domain: u32, bands_used: u32) -> NodeView {
+        NodeView {
+            node: NodeId(node),
+            domain: DomainId(domain),
+            state: NodeState::In,
+            durable: true,
+            bands: 100,
+            bands_used,
+            want: 1.0,
+        }
+    }
+
+    fn nodes(views: &[NodeView]) -> Nodes {
+        let mut nodes = Nodes::default();
+        nodes.set(Instant(0), views.to_vec());
+        views.iter().for_each(|view| nodes.up(view.node));
+        nodes
+    }
+
+    fn band(holders: &[u32]) -> SealedBand {
+        let name = BandName { volume: VolumeId(1), band: 3, life: 1 << 32 };
+        SealedBand { name, pages: 4, holders: holders.iter().map(|&id| NodeId(id)).collect() }
+    }
+
+    fn four() -> Vec<NodeView> {
+        vec![view(0, 0, 50), view(1, 1, 50), view(2, 2, 50), view(3, 2, 40)]
+    }
+
+    #[test]
+    fn a_band_that_is_where_it_should_be_needs_nothing() {
+        let nodes = nodes(&four());
+        assert_eq!(nodes.need(Instant(0), &band(&[0, 2]), 2, LIMITS), Need::Nothing);
+    }
+
+    #[test]
+    fn a_node_that_is_away_for_long_lacks_its_copies_and_two_in_one_domain_are_one() {
+        let mut nodes = nodes(&four());
+        nodes.down(Instant(10), NodeId(0));
+        assert_eq!(nodes.need(Instant(109), &band(&[0, 2]), 2, LIMITS), Need::Nothing);
+        let (lacking, none) = (Need::Copy(Urgency::Lacking { copies: 1 }), BTreeSet::new());
+        assert_eq!(nodes.need(Instant(110), &band(&[0, 2]), 2, LIMITS), lacking);
+        assert_eq!(nodes.need(Instant(0), &band(&[2, 3]), 2, LIMITS), lacking);
+        assert_eq!(
+            nodes.target(Instant(0), &band(&[0, 2]), &band(&[2]).holders, &none),
+            Some(NodeId(1))
+        );
+        let bad = BTreeSet::from([(NodeId(1), band(&[]).name)]);
+        assert_eq!(nodes.target(Instant(0), &band(&[0, 2]), &band(&[2]).holders, &bad), None);
+        assert!(Urgency::Lacking { copies: 1 } < Urgency::Lacking { copies: 2 });
+    }
+
+    #[test]
+    fn copies_of_a_node_that_is_drained_count_until_others_are_there_and_go_first() {
+        let mut views = four();
+        views[0].state = NodeState::Draining;
+        let nodes = nodes(&views);
+        assert_eq!(nodes.need(Instant(0), &band(&[0, 2]), 2, LIMITS), Need::Copy(Urgency::Drain));
+        assert_eq!(nodes.need(Instant(0), &band(&[0, 1, 2]), 2, LIMITS), Need::Drop(NodeId(0)));
+        assert_eq!(nodes.members_after(&band(&[0, 2]), NodeId(1), 2), [NodeId(1), NodeId(2)]);
+    }
+
+    #[test]
+    fn a_copy_goes_only_if_those_that_stay_can_be_reached() {
+        let mut nodes = nodes(&four());
+        assert_eq!(nodes.need(Instant(0), &band(&[0, 1, 2]), 2, LIMITS), Need::Drop(NodeId(0)));
+        nodes.down(Instant(0), NodeId(1));
+        assert_eq!(nodes.need(Instant(0), &band(&[0, 1, 2]), 2, LIMITS), Need::Drop(NodeId(1)));
+        nodes.down(Instant(0), NodeId(2));
+        assert_eq!(nodes.need(Instant(0), &band(&[0, 1, 2]), 2, LIMITS), Need::Nothing);
+    }
+
+    #[test]
+    fn bands_move_from_full_nodes_to_empty_ones_unless_a_domain_forbids_it() {
+        let nodes = nodes(&[view(0, 0, 90), view(1, 1, 50), view(2, 2, 50), view(3, 2, 10)]);
+        let spread = Need::Copy(Urgency::Spread);
+        assert_eq!(nodes.need(Instant(0), &band(&[0, 1]), 2, LIMITS), spread);
+        assert_eq!(nodes.need(Instant(0), &band(&[0, 2]), 2, LIMITS), Need::Nothing);
+        assert_eq!(nodes.need(Instant(0), &band(&[1, 2]), 2, LIMITS), Need::Nothing);
+    }
+}

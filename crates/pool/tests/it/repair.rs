@@ -1,0 +1,508 @@
+//! Repair of a directory of sealed bands over a few nodes: nodes fail and come back, are drained and given up, copies
+//! rot, bands are freed meanwhile. Watched at every step: a band that the volume needs never has fewer whole copies
+//! than faults explain, no copy is freed that another did not take the place of, and in the end all is well.
+
+use crate::nodes::{Band, Node, page};
+use flash::{Instant, MILLISECOND, Random, SECOND};
+use pool::control::mutant::Mutant;
+use pool::control::values::NodeState;
+use pool::message::{Answer, Ask, AskId, BandHeader};
+use pool::repair::{
+    Directory, NodeView, Repair, RepairConfig, RepairInput, RepairOutput, SealedBand,
+};
+use pool::words::{BandName, BandShape, DomainId, Generation, Members, NodeId, VolumeId};
+use std::collections::{BTreeMap, BTreeSet};
+
+const SEEDS: u64 = 100;
+const NODES: u32 = 6;
+const REPLICAS: usize = 2;
+const BANDS: u32 = 40;
+const SHAPE: BandShape = BandShape { pages: 4, slots_per_page: 1 };
+const GENERATION: Generation = Generation(5);
+
+/// What the client knows.
+#[derive(Default)]
+struct Known {
+    bands: BTreeMap<u32, SealedBand>,
+}
+
+impl Directory for Known {
+    fn next(&self, after: Option<u32>) -> Option<SealedBand> {
+        let from = after.map_or(0, |after| after + 1);
+        self.bands.range(from..).next().map(|(_, band)| band.clone())
+    }
+
+    fn band(&self, band: u32) -> Option<SealedBand> {
+        self.bands.get(&band).cloned()
+    }
+
+    fn is_over(&self, name: BandName) -> bool {
+        self.bands.get(&name.band).is_none_or(|band| band.name != name)
+    }
+
+    fn may_have_more(&self, _: NodeId) -> bool {
+        false
+    }
+}
+
+struct World {
+    now: u64,
+    random: Random,
+    repair: Repair<u64>,
+    known: Known,
+    nodes: Vec<Node>,
+    views: Vec<NodeView>,
+    up: Vec<bool>,
+    /// Counts connections that began and ended.
+    links: Vec<u64>,
+    /// Answers and asks on their way, by time.
+    events: BTreeMap<(u64, u64), Event>,
+    sequence: u64,
+    wake_at: u64,
+    lives: u64,
+    rotten: BTreeSet<(NodeId, BandName)>,
+    clear: BTreeSet<NodeId>,
+    copies: u64,
+    frees: u64,
+    damaged: u64,
+    /// The most that went over the network in a second, in copies.
+    copied_at: Vec<u64>,
+}
+
+enum Event {
+    Ask(NodeId, u64, AskId, Ask<u64>),
+    Answer(NodeId, u64, AskId, Answer<u64>),
+    Wake,
+    Chaos,
+}
+
+fn domain(node: u32) -> DomainId {
+    DomainId(node / 2)
+}
+
+impl World {
+    fn new(seed: u64, mutant: Option<Mutant>) -> Self {
+        let mut config = RepairConfig::new(GENERATION, REPLICAS as u8, SHAPE);
+        (config.absence_ns, config.copies_max) = (2 * SECOND, 3);
+        config.bytes_per_s_max = 40 * 4 * 4096;
+        config.scrub_bytes_per_s = 50 * 4096;
+        let mut repair = Repair::new(config);
+        if let Some(mutant) = mutant {
+            repair.plant(mutant);
+        }
+        let view = |node| NodeView {
+            node: NodeId(node),
+            domain: domain(node),
+            state: NodeState::In,
+            durable: node != 1,
+            bands: 2 * BANDS,
+            bands_used: 0,
+            want: 1.0,
+        };
+        let mut world = Self {
+            now: 0,
+            random: Random::new(seed),
+            repair,
+            known: Known::default(),
+            nodes: vec![Node { list_max: 100, ..Node::default() }; NODES as usize],
+            views: (0..NODES).map(view).collect(),
+            up: vec![true; NODES as usize],
+            links: vec![0; NODES as usize],
+            events: BTreeMap::new(),
+            sequence: 0,
+            wake_at: 0,
+            lives: 0,
+            rotten: BTreeSet::new(),
+            clear: BTreeSet::new(),
+            copies: 0,
+            frees: 0,
+            damaged: 0,
+            copied_at: Vec::new(),
+        };
+        for band in 0..BANDS {
+            world.write(band);
+        }
+        world.count();
+        (0..NODES).for_each(|node| world.tell(RepairInput::Up(NodeId(node))));
+        world.tell(RepairInput::Idle(true));
+        world
+    }
+
+    /// A band is written to two nodes of different domains, more often to the first ones, and sealed.
+    fn write(&mut self, band: u32) {
+        let mut nodes: Vec<u32> = Vec::new();
+        for _ in 0..100 {
+            let node =
+                self.random.below(u64::from(NODES)).min(self.random.below(u64::from(NODES))) as u32;
+            let fits = nodes.iter().all(|of| domain(*of) != domain(node)) && self.up[node as usize];
+            if fits && self.views[node as usize].state == NodeState::In && nodes.len() < REPLICAS {
+                nodes.push(node);
+            }
+        }
+        if nodes.len() < REPLICAS {
+            return;
+        }
+        self.lives += 1;
+        let name = BandName { volume: VolumeId(1), band, life: self.lives };
+        let holders: Vec<NodeId> = nodes.iter().map(|&node| NodeId(node)).collect();
+        let members = Members::new(&holders).expect("different");
+        let header = BandHeader { members, shape: SHAPE };
+        let pages: Vec<_> =
+            (0..SHAPE.pages).map(|at| page(self.lives << 8 | u64::from(at) | 1)).collect();
+        for node in &holders {
+            let band = Band { header, pages: pages.clone(), sealed: true };
+            self.nodes[node.0 as usize].bands.insert(name, band);
+        }
+        self.known.bands.insert(band, SealedBand { name, pages: SHAPE.pages, holders });
+    }
+
+    fn count(&mut self) {
+        for view in &mut self.views {
+            view.bands_used = self.nodes[view.node.0 as usize].bands.len() as u32;
+        }
+        let views = self.views.clone();
+        self.tell(RepairInput::Nodes(views));
+    }
+
+    fn at(&mut self, after_ns: u64, event: Event) {
+        self.sequence += 1;
+        self.events.insert((self.now + after_ns, self.sequence), event);
+    }
+
+    fn tell(&mut self, input: RepairInput<'_, u64>) {
+        let now = Instant(self.now);
+        self.repair.handle(now, input, &self.known);
+        while let Some(output) = self.repair.poll() {
+            self.take(output);
+        }
+        self.watch();
+        if let Some(at) = self.repair.deadline(now) {
+            self.wake_at = at.0.max(self.now + 1000);
+            self.at(self.wake_at - self.now, Event::Wake);
+        }
+    }
+
+    fn take(&mut self, output: RepairOutput<u64>) {
+        match output {
+            RepairOutput::Node { node, id, ask } => {
+                let slow = u64::from(matches!(ask, Ask::Copy { .. })) * 70 * MILLISECOND;
+                let delay = slow + self.random.below(5 * MILLISECOND);
+                let link = self.links[node.0 as usize];
+                self.at(delay, Event::Ask(node, link, id, ask));
+            }
+            RepairOutput::Joined(name, node) => {
+                self.copies += 1;
+                self.copied_at.push(self.now);
+                let band = self.known.bands.get_mut(&name.band).expect("it is needed");
+                assert_eq!(band.name, name);
+                assert!(!band.holders.contains(&node), "{node:?} has {name:?} already");
+                band.holders.push(node);
+            }
+            RepairOutput::Left(name, node) => self.forget(name, node),
+            RepairOutput::Damaged(name, node) => {
+                self.damaged += 1;
+                assert!(self.rotten.contains(&(node, name)), "{name:?} on {node:?} is sound");
+                self.forget(name, node);
+            }
+            RepairOutput::Freed(..) => self.frees += 1,
+            RepairOutput::Unlike(name, nodes) => panic!("{name:?} is unlike on {nodes:?}"),
+            RepairOutput::Clear(node) => {
+                let held = self.known.bands.values().any(|band| band.holders.contains(&node));
+                assert!(!held, "{node:?} still has what is needed");
+                self.clear.insert(node);
+            }
+            RepairOutput::Stale(highest) => panic!("{highest:?} is nobody's"),
+        }
+    }
+
+    fn forget(&mut self, name: BandName, node: NodeId) {
+        if let Some(band) = self.known.bands.get_mut(&name.band).filter(|band| band.name == name) {
+            band.holders.retain(|of| *of != node);
+        }
+    }
+
+    /// Every holder that the directory names has the band, and each band has a copy that faults did not take.
+    fn watch(&self) {
+        for band in self.known.bands.values() {
+            for node in &band.holders {
+                let copy = self.nodes[node.0 as usize].bands.get(&band.name);
+                let whole =
+                    copy.is_some_and(|copy| copy.sealed && copy.pages.len() as u32 == band.pages);
+                assert!(whole, "{node:?} does not have {band:?}");
+            }
+            let held = |node: u32| self.nodes[node as usize].bands.contains_key(&band.name);
+            let sound = |node: u32| !self.rotten.contains(&(NodeId(node), band.name));
+            let copies = (0..NODES).filter(|&node| held(node) && sound(node)).count();
+            assert!(copies > 0, "no copy is left of {band:?}");
+        }
+    }
+
+    fn happen(&mut self, event: Event) {
+        match event {
+            Event::Wake if self.now < self.wake_at => {}
+            Event::Wake => self.tell(RepairInput::Deadline),
+            Event::Ask(node, link, id, ask) => {
+                // What a connection asked that has ended is not done after the next one began.
+                if self.links[node.0 as usize] != link {
+                    return;
+                }
+                if let Ask::Free { band, .. } = &ask {
+                    self.check_free(node, *band);
+                }
+                let source = match &ask {
+                    Ask::Copy { band, from, .. } if self.up[from.0 as usize] => {
+                        let rotten = self.rotten.contains(&(*from, *band));
+                        self.nodes[from.0 as usize].bands.get(band).filter(|_| !rotten).cloned()
+                    }
+                    _ => None,
+                };
+                let answer = self.nodes[node.0 as usize].ask(ask, source);
+                let delay = self.random.below(5 * MILLISECOND);
+                self.at(delay, Event::Answer(node, link, id, answer));
+            }
+            Event::Answer(node, link, id, answer) => {
+                if self.links[node.0 as usize] == link {
+                    self.tell(RepairInput::Node { node, id, answer: &answer });
+                }
+            }
+            Event::Chaos => self.chaos(),
+        }
+    }
+
+    /// A copy goes only if there are as many others, sound, in different domains, on nodes that stay.
+    fn check_free(&self, node: NodeId, name: BandName) {
+        let needed = self.known.bands.get(&name.band).is_some_and(|band| band.name == name);
+        if !needed || !self.nodes[node.0 as usize].bands.contains_key(&name) {
+            return;
+        }
+        let others = (0..NODES).filter(|&other| {
+            let has = self.nodes[other as usize].bands.get(&name).is_some_and(|copy| copy.sealed);
+            has && NodeId(other) != node && self.views[other as usize].state == NodeState::In
+        });
+        let domains: BTreeSet<DomainId> = others.map(domain).collect();
+        assert!(
+            domains.len() >= REPLICAS,
+            "{name:?} is freed on {node:?}, others are in {domains:?}"
+        );
+    }
+
+    fn chaos(&mut self) {
+        let node = self.random.below(u64::from(NODES)) as u32;
+        let band = self.random.below(u64::from(BANDS)) as u32;
+        match self.random.below(12) {
+            0 if self.up.iter().all(|up| *up) => self.turn(node),
+            1 => self.state(node, NodeState::Draining),
+            2 if !self.up[node as usize] => self.state(node, NodeState::Out),
+            3 => self.rot(node, band),
+            4 | 5 => self.overwrite(band),
+            _ => {}
+        }
+        for node in 0..NODES {
+            if !self.up[node as usize] && self.random.chance(0.1) {
+                self.turn(node);
+            }
+        }
+        let next = self.random.below(SECOND) + MILLISECOND;
+        self.at(next, Event::Chaos);
+    }
+
+    /// A node goes, or is back: then its copies are held against the directory.
+    fn turn(&mut self, node: u32) {
+        self.links[node as usize] += 1;
+        let up = &mut self.up[node as usize];
+        *up = !*up;
+        let node = NodeId(node);
+        if !*up {
+            return self.tell(RepairInput::Down(node));
+        }
+        if self.views[node.0 as usize].state == NodeState::Out {
+            self.state(node.0, NodeState::In);
+        }
+        let names: Vec<BandName> = self.nodes[node.0 as usize].bands.keys().copied().collect();
+        let mut garbage = Vec::new();
+        for name in names {
+            match self.known.bands.get_mut(&name.band).filter(|band| band.name == name) {
+                Some(_) if self.rotten.contains(&(node, name)) => garbage.push((true, name)),
+                Some(band) if !band.holders.contains(&node) => band.holders.push(node),
+                Some(_) => {}
+                None => garbage.push((false, name)),
+            }
+        }
+        for (bad, name) in garbage {
+            self.forget(name, node);
+            self.tell(if bad {
+                RepairInput::Bad(node, name)
+            } else {
+                RepairInput::Garbage(node, name)
+            });
+        }
+        self.tell(RepairInput::Up(node));
+    }
+
+    /// Of three domains one at most is to be emptied.
+    fn state(&mut self, node: u32, state: NodeState) {
+        let others = |view: &&NodeView| view.state != NodeState::In && view.node.0 != node;
+        if state != NodeState::In && self.views.iter().filter(others).count() > 0 {
+            return;
+        }
+        self.views[node as usize].state = state;
+        if state == NodeState::In {
+            self.clear.remove(&NodeId(node));
+        }
+        self.count();
+    }
+
+    /// One copy of a band of which there are others cannot be read any more.
+    fn rot(&mut self, node: u32, band: u32) {
+        let Some(known) = self.known.bands.get(&band) else { return };
+        let (name, node) = (known.name, NodeId(node));
+        let sound = |of: &&NodeId| !self.rotten.contains(&(**of, name)) && self.up[of.0 as usize];
+        if known.holders.iter().filter(sound).count() < 2 || !known.holders.contains(&node) {
+            return;
+        }
+        // What is not `Some` cannot be read: the node says so of a stamp of zero.
+        let copy = self.nodes[node.0 as usize].bands.get_mut(&name).expect("a holder has it");
+        copy.pages[1][0].data = Some(0);
+        self.rotten.insert((node, name));
+    }
+
+    /// The band is freed where it can be, and begun anew.
+    fn overwrite(&mut self, band: u32) {
+        let Some(old) = self.known.bands.remove(&band) else { return self.write(band) };
+        for node in 0..NODES {
+            if self.up[node as usize] {
+                self.nodes[node as usize].bands.remove(&old.name);
+            }
+        }
+        self.write(band);
+        self.tell(RepairInput::Look(band));
+    }
+
+    fn run(&mut self, until: u64) {
+        while let Some(((at, _), event)) = self.events.pop_first() {
+            if at > until {
+                self.events.insert((at, 0), event);
+                self.now = until;
+                return;
+            }
+            self.now = at;
+            self.happen(event);
+        }
+    }
+
+    /// Everything is there, and nothing fails any more.
+    fn calm(&mut self) {
+        self.events.retain(|_, event| !matches!(event, Event::Chaos));
+        for node in 0..NODES {
+            if !self.up[node as usize] {
+                self.turn(node);
+            }
+        }
+        self.count();
+        let until = self.now + 60 * SECOND;
+        self.run(until);
+    }
+
+    fn settled(&self) {
+        let progress = self.repair.progress(Instant(self.now));
+        assert_eq!(
+            (progress.lacking, progress.draining, progress.copying),
+            (0, 0, 0),
+            "{progress:?}"
+        );
+        for band in self.known.bands.values() {
+            let stay = |node: &&NodeId| self.views[node.0 as usize].state == NodeState::In;
+            let domains: BTreeSet<DomainId> =
+                band.holders.iter().filter(stay).map(|node| domain(node.0)).collect();
+            assert!(domains.len() >= REPLICAS, "{band:?} lacks a copy");
+            assert_eq!(band.holders.len(), REPLICAS, "{band:?} has too many");
+        }
+        for node in 0..NODES {
+            for name in self.nodes[node as usize].bands.keys() {
+                let band = self.known.bands.get(&name.band).filter(|band| band.name == *name);
+                let held = band.is_some_and(|band| band.holders.contains(&NodeId(node)));
+                assert!(held, "{name:?} is left on node {node}");
+            }
+        }
+        for view in self.views.iter().filter(|view| view.state != NodeState::In) {
+            assert!(self.clear.contains(&view.node), "{view:?} was emptied and nobody said so");
+        }
+    }
+}
+
+#[test]
+fn whatever_fails_no_last_copy_goes_and_all_bands_are_whole_again() {
+    let (mut copies, mut frees, mut damaged) = (0, 0, 0);
+    for seed in 0..SEEDS {
+        println!("seed {seed}");
+        let mut world = World::new(seed, None);
+        world.at(0, Event::Chaos);
+        world.run(60 * SECOND);
+        world.calm();
+        world.settled();
+        copies += world.copies;
+        frees += world.frees;
+        damaged += world.damaged;
+    }
+    println!("{copies} copies, {frees} frees, {damaged} damaged copies found");
+    assert!(copies > 20 * SEEDS && frees > 20 * SEEDS && damaged > SEEDS / 2);
+}
+
+#[test]
+fn copies_keep_to_their_rate_and_the_fewest_come_first() {
+    let mut world = World::new(1, None);
+    world.run(SECOND);
+    // Both nodes of a domain are lost.
+    for node in [0, 1] {
+        (world.up[node], world.links[node]) = (false, 1);
+        world.tell(RepairInput::Down(NodeId(node as u32)));
+    }
+    let before = world.copied_at.len();
+    world.run(2 * SECOND);
+    assert_eq!(world.copied_at.len(), before, "nodes may be away for 2 s");
+    world.run(3 * SECOND + 200 * MILLISECOND);
+    let progress = world.repair.progress(Instant(world.now));
+    assert!(
+        progress.lacking > 0 && progress.copying == 3 && progress.left_ns.is_some(),
+        "{progress:?}"
+    );
+    world.run(20 * SECOND);
+    let copies = &world.copied_at[before..];
+    assert!(copies.len() > 10, "{copies:?}");
+    let most = copies
+        .iter()
+        .map(|from| copies.iter().filter(|at| *at - from.min(at) < SECOND && *at >= from).count());
+    assert!(most.max() <= Some(43), "three at a time, of 70 ms and more");
+    let lacking = world.known.bands.values().filter(|band| {
+        let here = band.holders.iter().filter(|node| node.0 > 1);
+        here.map(|node| domain(node.0)).collect::<BTreeSet<_>>().len() < REPLICAS
+    });
+    assert_eq!(lacking.count(), 0);
+}
+
+#[cfg(feature = "mutants")]
+mod mutants {
+    use super::*;
+
+    #[test]
+    fn every_planted_bug_of_repair_is_found() {
+        std::panic::set_hook(Box::new(|_| {}));
+        let mut missed = Vec::new();
+        for &mutant in Mutant::REPAIR {
+            let found = (0..SEEDS).find(|&seed| {
+                std::panic::catch_unwind(|| {
+                    let mut world = World::new(seed, Some(mutant));
+                    world.at(0, Event::Chaos);
+                    world.run(60 * SECOND);
+                    world.calm();
+                    world.settled();
+                })
+                .is_err()
+            });
+            println!("{mutant:?}: found by seed {found:?}");
+            missed.extend(found.is_none().then_some(mutant));
+        }
+        let _ = std::panic::take_hook();
+        assert!(missed.is_empty(), "not found: {missed:?}");
+    }
+}

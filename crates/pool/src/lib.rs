@@ -9,8 +9,11 @@
 //! (docs/adr/0015-the-pool-is-the-ftl-over-remote-bands.md).
 //!
 //! - [`words`] names things, [`message`] is what clients and nodes tell each other.
+//! - [`node`] serves one drive, on a store; [`wire`] is every byte between nodes and clients.
 #![warn(missing_docs)]
 #![forbid(unsafe_code)]
 
 pub mod message;
+pub mod node;
+pub mod wire;
 pub mod words;

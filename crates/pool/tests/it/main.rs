@@ -1,0 +1,5 @@
+//! Tests of the pool's parts over emulated media and models.
+
+mod disks;
+mod node;
+mod raw;

@@ -156,8 +156,9 @@ impl RawDisk {
         let mut slots = Vec::new();
         match &mut command {
             Medium::Program { tag, .. } => {
-                for (at, write) in (0..).zip(self.store.program(*tag)) {
-                    slots.push(self.slot_write(at, write.clone()));
+                let writes = self.store.program(*tag).to_vec();
+                for (at, write) in (0..).zip(writes) {
+                    slots.push(self.slot_write(at, write));
                 }
             }
             Medium::Read { tag, into: Some(into), .. } => {

@@ -162,7 +162,9 @@ impl AppendHeader {
         let (band, page, generation) = band_of(bytes);
         let count = u32_at(bytes, 56);
         let header = header_of(bytes)?;
-        if flags > 1 || count > PAGE_SLOTS_MAX || count != header.shape.slots_per_page {
+        let zeroes = u64_at(bytes, 40);
+        let beyond = count < u64::BITS && zeroes >> count != 0;
+        if flags > 1 || beyond || count > PAGE_SLOTS_MAX || count != header.shape.slots_per_page {
             return None;
         }
         let slots = (0..count as usize).map(|at| {
@@ -176,7 +178,7 @@ impl AppendHeader {
             hidden: flags == 1,
             header,
             place: u32_at(bytes, 52),
-            zeroes: u64_at(bytes, 40),
+            zeroes,
             sum: u32_at(bytes, 48),
             slots: slots.collect(),
         })

@@ -244,7 +244,7 @@ impl Look {
     /// A footer of the band in a slot.
     fn footer(&self, slot: Option<&Block>) -> Option<Footer> {
         let footer = slot.and_then(|block| Footer::decode(&block[..]))?;
-        (footer.band == self.band).then_some(footer)
+        (footer.band == self.band && footer.pages <= self.written).then_some(footer)
     }
 
     fn take_footer(&mut self, slots: &[Option<Block>]) -> Option<Next> {
@@ -260,7 +260,7 @@ impl Look {
 
     fn take_header(&mut self, place: u32, slot: Option<&Block>, page: u32) -> Option<Next> {
         if let Some(footer) = self.footer(slot) {
-            let end = footer.place + footer.count;
+            let end = footer.place.saturating_add(footer.count);
             if end <= self.written {
                 (self.header, self.sealed) = (Some(footer.header), Some(footer.pages));
                 self.lose_up_to(footer.pages as usize);
@@ -272,7 +272,7 @@ impl Look {
         let header = header.filter(|it| {
             (it.band, it.place) == (self.band, place) && it.page as usize >= self.entries.len()
         });
-        let Some(header) = header.filter(|it| it.page < it.header.shape.pages) else {
+        let Some(header) = header.filter(|it| it.page < it.header.shape.pages.min(self.written)) else {
             self.clean = false;
             return Some(Next::Walk { place: place + page });
         };

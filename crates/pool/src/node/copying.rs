@@ -67,7 +67,9 @@ enum Ending {
     /// Its volume is fenced: the ask is looked at again afterwards.
     Stopping,
     /// What was there of it is being freed.
-    Freeing { why: Option<Refusal> },
+    Freeing {
+        why: Option<Refusal>,
+    },
 }
 
 impl<D> Copying<D> {

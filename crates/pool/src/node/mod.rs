@@ -173,7 +173,9 @@ struct Rising {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum BandState {
     /// Takes pages, the next at this place; those before that are begun.
-    Open { taken: u32 },
+    Open {
+        taken: u32,
+    },
     /// Takes no more pages, but for its seal is as an open one.
     Failed,
     Sealed,

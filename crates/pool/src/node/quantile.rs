@@ -96,7 +96,10 @@ mod tests {
                 let exact = all[(all.len() * percent).div_ceil(100) - 1];
                 let told = quantiles.at_percent(percent as u32);
                 assert!(told >= exact, "seed={seed} {percent} %: {told} for {exact}");
-                assert!(told <= exact + exact / 16 + 1, "seed={seed} {percent} %: {told} for {exact}");
+                assert!(
+                    told <= exact + exact / 16 + 1,
+                    "seed={seed} {percent} %: {told} for {exact}"
+                );
             }
         }
     }

@@ -226,13 +226,15 @@ impl<D: Data> Node<D> {
             _ => Bound::Included(first),
         };
         let bands = self.bands.range((from, Bound::Included(last)));
-        let mut visible = bands.filter(|(_, band)| band.is_visible()).map(|(&name, band)| BandEntry {
-            band: name,
-            header: band.header,
-            pages: band.pages,
-            sealed: band.state == BandState::Sealed,
-        });
-        let bands: Vec<BandEntry> = visible.by_ref().take(self.settings.list_max as usize).collect();
+        let mut visible =
+            bands.filter(|(_, band)| band.is_visible()).map(|(&name, band)| BandEntry {
+                band: name,
+                header: band.header,
+                pages: band.pages,
+                sealed: band.state == BandState::Sealed,
+            });
+        let bands: Vec<BandEntry> =
+            visible.by_ref().take(self.settings.list_max as usize).collect();
         let more = visible.next().is_some();
         self.answer(index, Answer::Bands { bands, more }, Sensed::default());
     }
@@ -251,7 +253,13 @@ impl<D: Data> Node<D> {
                 let same = matches!(result, Ok(Done::Sum(Some(found))) if found == sum);
                 let differs = Answer::Refused(Refusal::Differs);
                 let answer = match result {
-                    Ok(_) => if same { Answer::Done } else { differs },
+                    Ok(_) => {
+                        if same {
+                            Answer::Done
+                        } else {
+                            differs
+                        }
+                    }
                     Err(error) => Answer::Refused(refusal_of(error)),
                 };
                 self.answer(ask, answer, sensed);

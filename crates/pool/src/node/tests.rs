@@ -239,8 +239,16 @@ fn a_lower_generation_neither_changes_nor_sees_anything_also_after_a_power_cut()
     rig.cut();
     let stale = refused(Refusal::Stale { highest: Generation(5) });
     let flush = Ask::Flush { volume: VolumeId(1), generation: Generation(4) };
-    let asks =
-        [append(1, 1, 3), append(2, 0, 4), seal(1, 1, 4), read(1, 0, 1, 3), list(4, None), fence(4), free(1, 4), flush];
+    let asks = [
+        append(1, 1, 3),
+        append(2, 0, 4),
+        seal(1, 1, 4),
+        read(1, 0, 1, 3),
+        list(4, None),
+        fence(4),
+        free(1, 4),
+        flush,
+    ];
     for ask in asks {
         assert_eq!(rig.ask(ask.clone()), stale, "{ask:?}");
     }
@@ -282,8 +290,7 @@ fn in_the_mode_for_reads_no_band_is_opened_once_its_grace_is_over() {
 
 #[test]
 fn more_asks_than_are_allowed_are_refused_as_busy() {
-    let bounds =
-        NodeSettings { asks_per_peer_max: 2, asks_max: 3, ..NodeSettings::default() };
+    let bounds = NodeSettings { asks_per_peer_max: 2, asks_max: 3, ..NodeSettings::default() };
     let mut rig = Rig::new(HERE, MemorySettings::default(), bounds);
     assert_eq!(rig.ask(append(1, 0, 1)), Answer::Done);
     let asks: Vec<AskId> = [0, 0, 0, 5, 6].map(|peer| rig.send(peer, read(1, 0, 1, 1))).into();

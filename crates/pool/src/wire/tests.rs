@@ -11,7 +11,8 @@ fn name(random: &mut Random) -> BandName {
 fn header(random: &mut Random) -> BandHeader {
     let nodes = [1, 2, 3, 4].map(|k| NodeId(k + random.below(1 << 20) as u32 * 4));
     let members = Members::new(&nodes[..1 + random.below(4) as usize]).expect("all different");
-    let shape = BandShape { pages: random.next_u64() as u32, slots_per_page: random.below(65) as u32 };
+    let shape =
+        BandShape { pages: random.next_u64() as u32, slots_per_page: random.below(65) as u32 };
     BandHeader { members, shape }
 }
 
@@ -109,8 +110,12 @@ fn message(random: &mut Random) -> Message<u64> {
         }
         1 | 2 => Message::Ask { id, ask: ask(random) },
         _ => {
-            let states =
-                [Congestion::None, Congestion::Clearing, Congestion::Settled, Congestion::Congested];
+            let states = [
+                Congestion::None,
+                Congestion::Clearing,
+                Congestion::Settled,
+                Congestion::Congested,
+            ];
             let signals = Signals {
                 congestion: states[random.below(4) as usize],
                 queue: random.next_u64() as u16,
@@ -231,8 +236,7 @@ fn the_bytes_of_each_kind_are_those_of_the_table() {
     ];
     let entry = BandEntry { band, header, pages: 3, sealed: true };
     let facts = NodeFacts { node: NodeId(1), durable: true, bands: 16, bands_used: 2 };
-    let hello =
-        Hello { pool: PoolId(3), node: NodeId(1), name: "me".into(), facts: Some(facts) };
+    let hello = Hello { pool: PoolId(3), node: NodeId(1), name: "me".into(), facts: Some(facts) };
     let open = Some(header);
     let asks = [
         Ask::Fence { volume, generation },

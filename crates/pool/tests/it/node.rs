@@ -290,9 +290,13 @@ impl<T: Disk> Rig<T> {
             let stale =
                 matches!(answer, Answer::Refused(Refusal::Stale { highest }) if highest >= least);
             // What a read sees cannot change: one that was let through before may end later.
-            let read = matches!(ask, Ask::Read { .. } | Ask::Flush { .. }) && generation >= least_then;
+            let read =
+                matches!(ask, Ask::Read { .. } | Ask::Flush { .. }) && generation >= least_then;
             let refused = matches!(answer, Answer::Refused(_));
-            assert!(stale || read || refused && generation >= least_then, "{ask:?} below {least:?}: {answer:?}");
+            assert!(
+                stale || read || refused && generation >= least_then,
+                "{ask:?} below {least:?}: {answer:?}"
+            );
             return;
         }
         let heard = matches!(ask, Ask::Fence { .. } | Ask::Append { .. } | Ask::Seal { .. })
@@ -435,7 +439,9 @@ impl<T: Disk> Rig<T> {
         let before = std::mem::take(&mut self.model.bands);
         for band in &found.bands {
             let (name, pages) = (band.entry.band, band.entry.pages as usize);
-            let Some(known) = before.get(&name) else { panic!("{band:?} was never asked for, or freed") };
+            let Some(known) = before.get(&name) else {
+                panic!("{band:?} was never asked for, or freed")
+            };
             let mut known = known.clone();
             if known.maybe_freed {
                 // A free that was cut off may leave anything less: it is asked again.
@@ -456,7 +462,10 @@ impl<T: Disk> Rig<T> {
                 }
             }
             for page in known.done.len()..pages {
-                assert!(known.maybe.contains_key(&(page as u32)), "{band:?}: nobody asked for {page}");
+                assert!(
+                    known.maybe.contains_key(&(page as u32)),
+                    "{band:?}: nobody asked for {page}"
+                );
             }
             known.done.truncate(pages);
             known.forgotten_at = 0;

@@ -143,9 +143,11 @@ impl<D: Data> RawStore<D> {
         held.next += span;
         held.writing += 1;
         let mut written = vec![(Written::Bytes(header.encode()), 0)];
-        written.extend(slots.into_iter().filter_map(|slot| {
-            slot.data.map(|data| (Written::Data(data), slot.crc))
-        }));
+        written.extend(
+            slots
+                .into_iter()
+                .filter_map(|slot| slot.data.map(|data| (Written::Data(data), slot.crc))),
+        );
         let tag = open.map(|_| name.tag());
         self.write(What::Append { id, band: name }, (raw, place), written, (tag, false));
     }
@@ -220,7 +222,10 @@ impl<D: Data> RawStore<D> {
         let Some(held) = self.bands.get_mut(&name) else {
             return self.end(id, Err(StoreError::NoBand), None);
         };
-        assert!(pages <= held.pages && held.writing == 0, "a node seals what is there, and at rest");
+        assert!(
+            pages <= held.pages && held.writing == 0,
+            "a node seals what is there, and at rest"
+        );
         let (raw, place, header) = (held.raw, held.next, held.header);
         let index = held.index.as_ref().expect("an open band's pages are known");
         let footers = Footer::of((name, generation), header, place, &index[..pages as usize]);
@@ -317,9 +322,7 @@ impl<D: Data> RawStore<D> {
         let header = self.headers.get(&(band, page)).filter(|it| it.entry() == entry).cloned();
         let cached = header.is_some();
         let (data, parts) = (Vec::new(), 1);
-        let reading = Reading {
-            id, band, page, raw, first, count, entry, header, data, parts,
-        };
+        let reading = Reading { id, band, page, raw, first, count, entry, header, data, parts };
         let read = self.reads.insert(reading);
         if entry.place == LOST {
             return self.end_read_part(read);

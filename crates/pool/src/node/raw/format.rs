@@ -4,9 +4,7 @@
 
 use crate::message::{BandHeader, Slot};
 use crate::node::store::{PAGE_SLOTS_MAX, page_sum};
-use crate::words::{
-    BandName, BandShape, Generation, MEMBERS_MAX, Members, NodeId, VolumeId,
-};
+use crate::words::{BandName, BandShape, Generation, MEMBERS_MAX, Members, NodeId, VolumeId};
 use flash::{BLOCK_BYTES, OOB_BYTES, Oob};
 
 /// Version of the format.

@@ -62,16 +62,36 @@ pub(super) enum Buffer<D> {
 /// What a request to the units is for.
 #[derive(Clone, Debug)]
 pub(super) enum What {
-    Append { id: CommandId, band: BandName },
-    Footer { id: CommandId, band: BandName, pages: u32 },
-    Free { id: CommandId, raw: u32 },
+    Append {
+        id: CommandId,
+        band: BandName,
+    },
+    Footer {
+        id: CommandId,
+        band: BandName,
+        pages: u32,
+    },
+    Free {
+        id: CommandId,
+        raw: u32,
+    },
     /// An erase that nobody waits for.
-    Reclaim { raw: u32 },
-    Flush { id: CommandId },
+    Reclaim {
+        raw: u32,
+    },
+    Flush {
+        id: CommandId,
+    },
     /// The header of the page that is read, or its data.
-    Read { read: u32 },
-    Look { raw: u32 },
-    LogRead { raw: u32 },
+    Read {
+        read: u32,
+    },
+    Look {
+        raw: u32,
+    },
+    LogRead {
+        raw: u32,
+    },
     LogWrite,
 }
 

@@ -206,7 +206,11 @@ impl<D: Data> RawStore<D> {
         }
         let Some(raw) = self.take_free(0) else {
             // One that is being erased will do, when it is.
-            if !self.ios.values().any(|io| matches!(io.what, What::Reclaim { .. } | What::Free { .. })) {
+            if !self
+                .ios
+                .values()
+                .any(|io| matches!(io.what, What::Reclaim { .. } | What::Free { .. }))
+            {
                 self.log_failed();
             }
             return;

@@ -129,7 +129,12 @@ impl<D: Data> RawStore<D> {
     }
 
     /// What a look asked for was read.
-    pub(super) fn looked(&mut self, raw: u32, slots: Vec<Option<Block>>, result: Result<(), RequestError>) {
+    pub(super) fn looked(
+        &mut self,
+        raw: u32,
+        slots: Vec<Option<Block>>,
+        result: Result<(), RequestError>,
+    ) {
         let page = self.geometry.slots_per_page;
         let look = self.looks.get_mut(&raw).expect("it asked");
         look.unanswered |= result == Err(RequestError::Failed);
@@ -228,9 +233,14 @@ impl<D: Data> RawStore<D> {
 
 /// What a look needs next.
 enum Next {
-    Footer { place: u32, count: u32 },
+    Footer {
+        place: u32,
+        count: u32,
+    },
     /// A header.
-    Walk { place: u32 },
+    Walk {
+        place: u32,
+    },
 }
 
 impl Look {
@@ -272,7 +282,8 @@ impl Look {
         let header = header.filter(|it| {
             (it.band, it.place) == (self.band, place) && it.page as usize >= self.entries.len()
         });
-        let Some(header) = header.filter(|it| it.page < it.header.shape.pages.min(self.written)) else {
+        let Some(header) = header.filter(|it| it.page < it.header.shape.pages.min(self.written))
+        else {
             self.clean = false;
             return Some(Next::Walk { place: place + page });
         };

@@ -28,9 +28,7 @@ mod look;
 use super::store::{Command, CommandId, Data, Done, End, Found, Sensed, StoreError};
 use crate::message::BandHeader;
 use crate::words::{BandName, BandShape};
-use flash::{
-    Completion, Geometry, Health, Instant, Lba, Pairing, Payload, Slab, SlotWrite, Tag,
-};
+use flash::{Completion, Geometry, Health, Instant, Lba, Pairing, Payload, Slab, SlotWrite, Tag};
 use format::{AppendHeader, Entry, footer_slots};
 use ftl::raw::{RawFormat, RawSettings, RawUnits, WriteUnit};
 use ftl::{Core, Input, MountError};
@@ -292,8 +290,7 @@ impl<D: Data> RawStore<D> {
     pub fn fits(&self, shape: BandShape) -> Result<(), String> {
         let lanes = self.units.lanes();
         let page = self.whole(u64::from(shape.slots_per_page) + 1);
-        let worst =
-            page * u64::from(shape.pages) + self.whole(footer_slots(shape.pages).into());
+        let worst = page * u64::from(shape.pages) + self.whole(footer_slots(shape.pages).into());
         if worst <= u64::from(lanes.slots) {
             return Ok(());
         }
@@ -337,7 +334,8 @@ impl<D: Data> RawStore<D> {
             return None;
         }
         let lanes = (0..self.free.len()).filter(|&lane| !self.free[lane].is_empty());
-        let lane = lanes.min_by_key(|&lane| (self.open[lane], usize::MAX - self.free[lane].len()))?;
+        let lane =
+            lanes.min_by_key(|&lane| (self.open[lane], usize::MAX - self.free[lane].len()))?;
         self.free[lane].pop_first()
     }
 

@@ -1,3 +1,5 @@
+//! One rule of the node each, over a store in memory.
+
 use super::congestion::ExpectedTail;
 use super::copying::{ATTEMPTS_MAX, PATIENCE_NS, READS_MAX};
 use super::memory::{MemoryFaults, MemorySettings, MemoryStore};

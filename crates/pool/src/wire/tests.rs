@@ -1,3 +1,5 @@
+//! The codec against itself, against damage, and against its table.
+
 use super::*;
 use crate::message::{BandEntry, BandHeader, Congestion, Refusal};
 use crate::words::{BandName, BandShape, Generation, Members, VolumeId};

@@ -308,38 +308,9 @@ impl<T: Disk> Rig<T> {
             (ask, Answer::Refused(refusal)) => self.refused(&ask, refusal),
             (Ask::Fence { .. }, Answer::Done) => {}
             (Ask::Append { band, page, slots, .. }, Answer::Done) => {
-                let Some(known) = self.model.bands.get_mut(&band) else {
-                    panic!("{id:?}: nobody knows of {band:?}, and page {page} is there");
-                };
-                let content: Page = slots.iter().map(|slot| slot.data.map(|it| it.0)).collect();
-                match known.done.get(page as usize) {
-                    Some(before) => assert_eq!(*before, content, "{band:?} page {page} changed"),
-                    None => {
-                        assert_eq!(known.done.len(), page as usize, "{band:?}: pages have a hole");
-                        known.done.push(content);
-                        known.maybe.remove(&page);
-                        if self.durable {
-                            known.durable = known.done.len();
-                        }
-                    }
-                }
+                self.note_appended(id, band, page, &slots);
             }
-            (Ask::Seal { band, pages, .. }, Answer::Done) => {
-                let known = self.model.bands.get_mut(&band).expect("it was noted");
-                assert!(known.sealed.is_none_or(|sealed| sealed == pages), "{band:?} sealed twice");
-                if known.sealed.replace(pages).is_some() {
-                    return;
-                }
-                let done = (0..).zip(known.done.drain(..)).collect::<Vec<_>>();
-                let maybe = std::mem::take(&mut known.maybe).into_iter();
-                let maybe = maybe.flat_map(|(page, all)| all.into_iter().map(move |it| (page, it)));
-                let is_done = |(page, _): &(u32, Page)| *page < pages;
-                let (done, gone): (Vec<_>, Vec<_>) = done.into_iter().partition(is_done);
-                known.done = done.into_iter().map(|(_, content)| content).collect();
-                known.forgotten = gone.into_iter().chain(maybe).collect();
-                known.forgotten_at = self.next;
-                known.durable = pages as usize;
-            }
+            (Ask::Seal { band, pages, .. }, Answer::Done) => self.note_sealed(band, pages),
             (Ask::Free { band, .. }, Answer::Done) => {
                 // One that was asked before anything was appended has freed nothing.
                 if self.model.bands.get(&band).is_some_and(|known| known.maybe_freed) {
@@ -366,6 +337,41 @@ impl<T: Disk> Rig<T> {
             }
             (ask, answer) => panic!("{ask:?} is answered by {answer:?}"),
         }
+    }
+
+    fn note_appended(&mut self, id: AskId, band: BandName, page: u32, slots: &[Slot<Stamp>]) {
+        let Some(known) = self.model.bands.get_mut(&band) else {
+            panic!("{id:?}: nobody knows of {band:?}, and page {page} is there");
+        };
+        let content: Page = slots.iter().map(|slot| slot.data.map(|it| it.0)).collect();
+        match known.done.get(page as usize) {
+            Some(before) => assert_eq!(*before, content, "{band:?} page {page} changed"),
+            None => {
+                assert_eq!(known.done.len(), page as usize, "{band:?}: pages have a hole");
+                known.done.push(content);
+                known.maybe.remove(&page);
+                if self.durable {
+                    known.durable = known.done.len();
+                }
+            }
+        }
+    }
+
+    fn note_sealed(&mut self, band: BandName, pages: u32) {
+        let known = self.model.bands.get_mut(&band).expect("it was noted");
+        assert!(known.sealed.is_none_or(|sealed| sealed == pages), "{band:?} sealed twice");
+        if known.sealed.replace(pages).is_some() {
+            return;
+        }
+        let done = (0..).zip(known.done.drain(..)).collect::<Vec<_>>();
+        let maybe = std::mem::take(&mut known.maybe).into_iter();
+        let maybe = maybe.flat_map(|(page, all)| all.into_iter().map(move |it| (page, it)));
+        let is_done = |(page, _): &(u32, Page)| *page < pages;
+        let (done, gone): (Vec<_>, Vec<_>) = done.into_iter().partition(is_done);
+        known.done = done.into_iter().map(|(_, content)| content).collect();
+        known.forgotten = gone.into_iter().chain(maybe).collect();
+        known.forgotten_at = self.next;
+        known.durable = pages as usize;
     }
 
     fn least(&self, volume: VolumeId) -> Generation {

@@ -6,7 +6,8 @@
 //! - What was answered is durable: every write is forced.
 //! - The raw block with the highest number counts of those whose summary is whole; it was whole before the one before
 //!   it was erased.
-//! - A slot that is damaged is not passed over: a fence could be in it.
+//! - A slot that is damaged is not passed over: a fence could be in it. Nor is a band of a volume that no fence
+//!   tells of.
 
 use super::format::{Block, LOG_RECORDS, LogSlot, Record};
 use super::io::{What, Written};

@@ -8,7 +8,7 @@
 use super::format::{AppendHeader, Block, Entry, Footer, LOST};
 use super::io::What;
 use super::log::LOG_TAG;
-use super::{Data, Held, Output, Phase, RawStore};
+use super::{Data, Held, OpenError, Output, Phase, RawStore};
 use crate::message::{BandEntry, BandHeader};
 use crate::node::store::{Found, FoundBand};
 use crate::words::BandName;
@@ -54,7 +54,7 @@ impl<D: Data> RawStore<D> {
         self.free = vec![BTreeSet::new(); lanes.lanes as usize];
         self.open = vec![0; lanes.lanes as usize];
         if let Err(why) = self.log_fits() {
-            return self.open_failed(super::OpenError::Shape(why));
+            return self.open_failed(OpenError::Shape(why));
         }
         let mut logs = Vec::new();
         let gone: Vec<bool> =
@@ -90,6 +90,11 @@ impl<D: Data> RawStore<D> {
             self.begin_look(raw);
         }
         if self.looks.is_empty() {
+            // A volume is fenced before its first band is opened: whatever kept that is gone.
+            let fenced = |band: &BandName| self.log.fences().contains_key(&band.volume);
+            if !self.bands.keys().all(fenced) {
+                return self.open_failed(OpenError::Log);
+            }
             self.phase = Phase::Ready;
             let found = Box::new(self.found());
             self.outputs.push_back(Output::Ready(Ok(found)));

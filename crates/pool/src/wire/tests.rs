@@ -187,7 +187,7 @@ fn what_is_too_long_is_refused_before_anything_is_allocated_for_it() {
     let long = Message::<u64>::Hello(long);
     let encoded = long.encode();
     assert!(matches!(encoded, Err(WireError::TooLong { found: 65, max: 64, .. })), "{encoded:?}");
-    let bands = vec![BandEntry {
+    let bands = [BandEntry {
         band: BandName::default(),
         header: BandHeader::default(),
         pages: 0,

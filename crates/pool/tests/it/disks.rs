@@ -30,6 +30,8 @@ pub trait Disk {
     fn cut(&mut self, random: &mut Random);
     /// Begins again, until it is ready.
     fn mount(&mut self, now: &mut Instant) -> Found;
+    /// Begins again, and does a few steps.
+    fn mount_in_part(&mut self, now: &mut Instant, random: &mut Random);
 }
 
 impl Disk for MemoryStore<Stamp> {
@@ -52,6 +54,8 @@ impl Disk for MemoryStore<Stamp> {
     fn mount(&mut self, _: &mut Instant) -> Found {
         self.found()
     }
+
+    fn mount_in_part(&mut self, _: &mut Instant, _: &mut Random) {}
 }
 
 pub fn memory(settings: MemorySettings, seed: u64) -> MemoryStore<Stamp> {
@@ -112,11 +116,16 @@ impl RawDisk {
 
     /// Mounts what the medium holds.
     pub fn remount(&mut self, now: &mut Instant) -> Result<Found, OpenError> {
+        self.begin_mount();
+        self.run_until_ready(now)
+    }
+
+    fn begin_mount(&mut self) {
         let (geometry, health) = (*self.medium.geometry(), self.medium.health());
         self.store = RawStore::mount(geometry, &health, self.settings.clone()).expect("it suits");
         self.reading.clear();
         self.ends.clear();
-        self.run_until_ready(now)
+        self.ready = None;
     }
 
     /// Shuts the units down cleanly.
@@ -244,5 +253,15 @@ impl Disk for RawDisk {
 
     fn mount(&mut self, now: &mut Instant) -> Found {
         self.remount(now).expect("what was cut off is recovered")
+    }
+
+    fn mount_in_part(&mut self, now: &mut Instant, random: &mut Random) {
+        self.begin_mount();
+        self.drain(*now);
+        for _ in 0..random.below(120) {
+            let Some(at) = self.deadline() else { return };
+            *now = at.max(*now);
+            self.step(*now);
+        }
     }
 }

@@ -640,8 +640,16 @@ fn on_raw_units(count: u64, manner: Manner) {
             open_blocks_max: 0,
         };
         let gang = 1 + random.below(2) as u32;
-        let medium = small.build(Faults::default()).expect("a sound shape");
-        let format = RawFormat { gang, spare: 0.34, uuid: u128::from(seed) + 1, label: Vec::new() };
+        // Programs and erases that fail, and so many blocks more that there are enough for all of them.
+        let failing = manner == Manner::Nand(Pairing::None) && random.chance(0.4);
+        let (mut small, mut faults, mut spare) =
+            (small, Faults { seed, ..Faults::default() }, 0.34);
+        if failing {
+            (small.blocks_per_unit, spare) = (60, 0.8);
+            (faults.program_fail, faults.erase_fail) = (2e-3, 2e-3);
+        }
+        let medium = small.build(faults).expect("a sound shape");
+        let format = RawFormat { gang, spare, uuid: u128::from(seed) + 1, label: Vec::new() };
         let settings = RawStoreSettings {
             volumes_max: 4,
             indexed_pages_max: random.below(8) as u32,
@@ -651,7 +659,7 @@ fn on_raw_units(count: u64, manner: Manner) {
         let mut now = Instant(0);
         let mut disk = RawDisk::format(medium, format, settings, &mut now).expect("it suits");
         assert!(disk.stop(&mut now), "what was formatted is durable");
-        let mut rig = Rig::new(disk, seed, now, (false, false));
+        let mut rig = Rig::new(disk, seed, now, (failing, false));
         rig.run(300);
         (rig.answers, rig.cuts)
     });

@@ -8,7 +8,8 @@
 //! band. So GC, streams, checkpoints and recovery are the FTL's, and there is no second one
 //! (docs/adr/0015-the-pool-is-the-ftl-over-remote-bands.md).
 //!
-//! - [`words`] names things, [`message`] is what clients and nodes tell each other.
+//! - [`words`] names things, [`message`] is what clients and nodes tell each other, [`wire`] every byte of it.
+//! - [`node`] serves one drive, on a store: it keeps bands for the clients of volumes.
 //! - [`profile`] is what a drive can do, [`controller`] plans by it where reads and writes go.
 //! - [`control`] is what all must agree on: membership, owners, bands that may be open, the controller.
 //! - [`opening`] takes a volume over: fences its last owner, and finds which bands lie where and how far.
@@ -19,7 +20,9 @@
 pub mod control;
 pub mod controller;
 pub mod message;
+pub mod node;
 pub mod opening;
 pub mod profile;
 pub mod repair;
+pub mod wire;
 pub mod words;

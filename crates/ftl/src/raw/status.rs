@@ -109,6 +109,19 @@ impl RawUnits {
         })
     }
 
+    /// An erase runs or waits on the unit that serves a read of `lba`, or is about to be begun there as a
+    /// write waits for a clean block.
+    pub fn stirs(&self, lba: Lba) -> bool {
+        if lba.0 >= self.lanes.logical_blocks() {
+            return false;
+        }
+        let page = lba.0 % self.lanes.slots / self.geometry.slots_per_page;
+        let unit = self.lanes.unit(lba.0 / self.lanes.lane_slots(), page % self.lanes.gang);
+        let die = &self.dies[unit as usize];
+        let waits = || die.work.iter().any(|work| matches!(work, Work::Erase(_)));
+        die.erases_running > 0 || die.clean_wanted || waits()
+    }
+
     /// The raw blocks that hold something, by their first logical block.
     pub fn written(&self) -> impl Iterator<Item = (Lba, RawBlockState)> {
         let slots = self.lanes.slots;

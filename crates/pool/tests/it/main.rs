@@ -3,6 +3,9 @@
 mod cases;
 mod control;
 mod controller;
+mod disks;
+mod node;
 mod nodes;
 mod opening;
+mod raw;
 mod repair;

@@ -1,0 +1,323 @@
+//! Finding what a raw block holds: when the store is opened, and later where the pages of a sealed band are if that
+//! was forgotten.
+//!
+//! The last slot that was written is read. If it is of a footer, the footer says all. Else the headers are walked
+//! from the start, each of which says where the next one is; what was torn by a power cut ends the walk. Where a header
+//! is damaged, the next one is searched page by page, and the pages between count as lost.
+
+use super::format::{AppendHeader, Block, Entry, Footer, LOST};
+use super::io::What;
+use super::log::LOG_TAG;
+use super::{Data, Held, OpenError, Output, Phase, RawStore};
+use crate::message::{BandEntry, BandHeader};
+use crate::node::store::{Found, FoundBand};
+use crate::words::BandName;
+use flash::{Lba, RequestError};
+use std::collections::BTreeSet;
+
+/// Raw blocks that are looked at at a time when the store is opened.
+const LOOKS_MAX: usize = 64;
+
+/// Where a look is.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Step {
+    /// Asked for the last slot.
+    Last,
+    /// Asked for the footer that lies from there on.
+    Footer { place: u32 },
+    /// Asked for a header there.
+    Walk { place: u32 },
+}
+
+/// One raw block being looked at.
+#[derive(Clone, Debug)]
+pub(super) struct Look {
+    band: BandName,
+    written: u32,
+    step: Step,
+    entries: Vec<Entry>,
+    header: Option<BandHeader>,
+    hidden: bool,
+    /// Sealed at so many pages.
+    sealed: Option<u32>,
+    /// All that was written was understood.
+    clean: bool,
+    /// The drive did not even say what is there.
+    unanswered: bool,
+}
+
+impl<D: Data> RawStore<D> {
+    /// The units are mounted: reads the logs, then looks at what else was written.
+    pub(super) fn begin_looking(&mut self) {
+        self.phase = Phase::Looking;
+        let lanes = self.units.lanes();
+        self.free = vec![BTreeSet::new(); lanes.lanes as usize];
+        self.open = vec![0; lanes.lanes as usize];
+        if let Err(why) = self.log_fits() {
+            return self.open_failed(OpenError::Shape(why));
+        }
+        let mut logs = Vec::new();
+        let gone: Vec<bool> =
+            (0..lanes.lanes).map(|lane| self.units.lane_status(lane).gone).collect();
+        for raw in 0..lanes.lanes * lanes.raw_blocks {
+            let block = self.units.raw_block(Lba(raw * lanes.slots)).expect("it is one");
+            match block.tag {
+                _ if block.state == "erased" && gone[self.lane_of(raw)] => {}
+                _ if block.state == "erased" => {
+                    let lane = self.lane_of(raw);
+                    self.free[lane].insert(raw);
+                }
+                Some(LOG_TAG) if block.blocks_written > 0 => logs.push((raw, block.blocks_written)),
+                Some(_) if block.blocks_written > 0 => self.unlooked.push_back(raw),
+                _ => self.erase(What::Reclaim { raw }, raw),
+            }
+        }
+        self.log_begin(logs.len());
+        for (raw, written) in logs {
+            self.read_bytes(What::LogRead { raw }, raw, 0, written);
+        }
+        self.pump_looks();
+    }
+
+    /// Begins what may be begun, and is ready when all is known.
+    pub(super) fn pump_looks(&mut self) {
+        if self.phase != Phase::Looking || !self.log.is_known() {
+            return;
+        }
+        while self.looks.len() < LOOKS_MAX
+            && let Some(raw) = self.unlooked.pop_front()
+        {
+            self.begin_look(raw);
+        }
+        if self.looks.is_empty() {
+            // A volume is fenced before its first band is opened: whatever kept that is gone.
+            let fenced = |band: &BandName| self.log.fences().contains_key(&band.volume);
+            if !self.bands.keys().all(fenced) {
+                return self.open_failed(OpenError::Log);
+            }
+            self.phase = Phase::Ready;
+            let found = Box::new(self.found());
+            self.outputs.push_back(Output::Ready(Ok(found)));
+        }
+    }
+
+    fn found(&self) -> Found {
+        let bands = self.bands.iter().map(|(&band, held)| FoundBand {
+            entry: BandEntry { band, header: held.header, pages: held.pages, sealed: held.sealed },
+            failed: held.failed,
+        });
+        let lanes = self.units.lanes();
+        let alive = (0..lanes.lanes).filter(|&lane| !self.units.lane_status(lane).gone).count();
+        Found {
+            bands: bands.collect(),
+            fences: self.log.fences().clone(),
+            bands_max: (alive as u32 * lanes.raw_blocks).saturating_sub(2),
+            durable: self.geometry.durable_at_completion,
+        }
+    }
+
+    pub(super) fn begin_look(&mut self, raw: u32) {
+        let block = self.units.raw_block(Lba(raw * self.units.lanes().slots)).expect("it is one");
+        let look = Look {
+            band: BandName::of_tag(block.tag.expect("bands have tags")),
+            written: block.blocks_written,
+            step: Step::Last,
+            entries: Vec::new(),
+            header: None,
+            hidden: false,
+            sealed: None,
+            clean: true,
+            unanswered: false,
+        };
+        self.looks.insert(raw, look);
+        self.read_bytes(What::Look { raw }, raw, block.blocks_written - 1, 1);
+    }
+
+    /// What a look asked for was read.
+    pub(super) fn looked(
+        &mut self,
+        raw: u32,
+        slots: Vec<Option<Block>>,
+        result: Result<(), RequestError>,
+    ) {
+        let page = self.geometry.slots_per_page;
+        let look = self.looks.get_mut(&raw).expect("it asked");
+        look.unanswered |= result == Err(RequestError::Failed);
+        let next = match look.step {
+            Step::Last => look.take_last(&slots),
+            Step::Footer { .. } => look.take_footer(&slots),
+            Step::Walk { place } => look.take_header(place, slots[0].as_ref(), page),
+        };
+        let next = next.map(|next| match next {
+            Next::Footer { place, count } => (Step::Footer { place }, place, count),
+            Next::Walk { place } => (Step::Walk { place }, place, 1),
+        });
+        match next.filter(|&(_, place, count)| place.saturating_add(count) <= look.written) {
+            Some((step, place, count)) => {
+                look.step = step;
+                self.read_bytes(What::Look { raw }, raw, place, count);
+            }
+            None => self.end_look(raw),
+        }
+    }
+
+    fn end_look(&mut self, raw: u32) {
+        let mut look = self.looks.remove(&raw).expect("it is under way");
+        look.seal_as_logged(self.log.sealed(look.band));
+        if self.phase == Phase::Looking {
+            self.take_look(raw, look);
+            return self.pump_looks();
+        }
+        let name = look.band;
+        let Some(held) = self.bands.get_mut(&name).filter(|held| held.raw == raw) else { return };
+        // What cannot be found any more is lost: what it was sealed with stays.
+        look.entries.resize(held.pages as usize, Entry { place: LOST, ..Entry::default() });
+        self.indexed_pages += u64::from(held.pages);
+        held.index = Some(look.entries);
+        for (id, command) in self.waiting.remove(&name).unwrap_or_default() {
+            self.command(id, command);
+        }
+        self.drop_indexes();
+    }
+
+    /// Takes a raw block for the band that it holds, or erases it.
+    fn take_look(&mut self, raw: u32, look: Look) {
+        let lba = Lba(raw * self.units.lanes().slots);
+        let block = self.units.raw_block(lba).expect("it is one");
+        let unanswered = look.unanswered;
+        let Look { band, written, entries, header, hidden, sealed, clean, .. } = look;
+        let counts = sealed.is_some() || !hidden && !entries.is_empty();
+        if !counts && unanswered {
+            // It may be sound when the drive answers again: left alone until the next mount.
+            return;
+        }
+        let Some(header) = header.filter(|_| counts) else {
+            return self.erase(What::Reclaim { raw }, raw);
+        };
+        // Of two the later was answered: the other is what a failed opening has left.
+        if let Some(other) = self.bands.get(&band) {
+            let of_other = Lba(other.raw * self.units.lanes().slots);
+            let other_block = self.units.raw_block(of_other).expect("it is one");
+            if other_block.sequence > block.sequence {
+                return self.erase(What::Reclaim { raw }, raw);
+            }
+            let raw = other.raw;
+            self.forget_found(band);
+            self.erase(What::Reclaim { raw }, raw);
+        }
+        let pages = sealed.unwrap_or(entries.len() as u32);
+        let failed = sealed.is_none() && (block.state != "open" || !clean);
+        if sealed.is_none() {
+            let lane = self.lane_of(raw);
+            self.open[lane] += 1;
+        }
+        let held = Held {
+            raw,
+            header,
+            pages,
+            sealed: sealed.is_some(),
+            hidden,
+            failed,
+            next: written,
+            writing: 0,
+            index: sealed.is_none().then_some(entries),
+            used: 0,
+        };
+        self.bands.insert(band, held);
+    }
+
+    fn forget_found(&mut self, band: BandName) {
+        if let Some(held) = self.bands.remove(&band)
+            && !held.sealed
+        {
+            let lane = self.lane_of(held.raw);
+            self.open[lane] -= 1;
+        }
+    }
+}
+
+/// What a look needs next.
+enum Next {
+    Footer {
+        place: u32,
+        count: u32,
+    },
+    /// A header.
+    Walk {
+        place: u32,
+    },
+}
+
+impl Look {
+    fn take_last(&mut self, slots: &[Option<Block>]) -> Option<Next> {
+        match self.footer(slots[0].as_ref()) {
+            Some(footer) => Some(Next::Footer { place: footer.place, count: footer.count }),
+            None => Some(Next::Walk { place: 0 }),
+        }
+    }
+
+    /// A footer of the band in a slot.
+    fn footer(&self, slot: Option<&Block>) -> Option<Footer> {
+        let footer = slot.and_then(|block| Footer::decode(&block[..]))?;
+        (footer.band == self.band && footer.pages <= self.written).then_some(footer)
+    }
+
+    fn take_footer(&mut self, slots: &[Option<Block>]) -> Option<Next> {
+        let footers: Option<Vec<Footer>> =
+            slots.iter().map(|slot| self.footer(slot.as_ref())).collect();
+        // A part of it is damaged: the headers say the same.
+        let Some(footers) = footers else { return Some(Next::Walk { place: 0 }) };
+        let first = &footers[0];
+        (self.header, self.sealed) = (Some(first.header), Some(first.pages));
+        self.entries = footers.into_iter().flat_map(|footer| footer.entries).collect();
+        None
+    }
+
+    fn take_header(&mut self, place: u32, slot: Option<&Block>, page: u32) -> Option<Next> {
+        if let Some(footer) = self.footer(slot) {
+            let end = footer.place.saturating_add(footer.count);
+            if end <= self.written {
+                (self.header, self.sealed) = (Some(footer.header), Some(footer.pages));
+                self.lose_up_to(footer.pages as usize);
+                self.entries.truncate(footer.pages as usize);
+            }
+            return None;
+        }
+        let header = slot.and_then(|block| AppendHeader::decode(&block[..]));
+        let header = header.filter(|it| {
+            (it.band, it.place) == (self.band, place) && it.page as usize >= self.entries.len()
+        });
+        let Some(header) = header.filter(|it| it.page < it.header.shape.pages.min(self.written))
+        else {
+            self.clean = false;
+            return Some(Next::Walk { place: place + page });
+        };
+        let end = place + 1 + header.stored();
+        if end > self.written {
+            // Torn.
+            self.clean = false;
+            return None;
+        }
+        self.lose_up_to(header.page as usize);
+        self.hidden |= header.hidden;
+        self.header = Some(header.header);
+        self.entries.push(header.entry());
+        Some(Next::Walk { place: end.next_multiple_of(page) })
+    }
+
+    /// Pages below this were there, and their headers are damaged.
+    fn lose_up_to(&mut self, pages: usize) {
+        if self.entries.len() < pages {
+            self.entries.resize(pages, Entry { place: LOST, ..Entry::default() });
+        }
+    }
+
+    /// The log knows of a seal that the raw block could not take.
+    fn seal_as_logged(&mut self, pages: Option<u32>) {
+        if let (Some(pages), None, Some(_)) = (pages, self.sealed, self.header) {
+            self.lose_up_to(pages as usize);
+            self.entries.truncate(pages as usize);
+            self.sealed = Some(pages);
+        }
+    }
+}

@@ -314,7 +314,7 @@ impl Ftl {
                 self.bands.set_state(block, BandState::Clean);
             }
             Err(MediumError::UnitGone) => self.lose_unit(unit),
-            Err(error @ (MediumError::NoSpace | MediumError::FlushFailed)) => {
+            Err(error @ (MediumError::NoSpace | MediumError::FlushFailed | MediumError::Cut)) => {
                 // Nothing is wrong with the block: it is tried again, after a pause.
                 if error == MediumError::NoSpace {
                     self.note_no_space();

@@ -9,8 +9,10 @@
 //! (docs/adr/0015-the-pool-is-the-ftl-over-remote-bands.md).
 //!
 //! - [`words`] names things, [`message`] is what clients and nodes tell each other.
+//! - [`client`] is the medium under a volume's FTL: what a driver puts where a device would be.
 #![warn(missing_docs)]
 #![forbid(unsafe_code)]
 
+pub mod client;
 pub mod message;
 pub mod words;

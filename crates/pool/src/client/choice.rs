@@ -42,7 +42,9 @@ pub fn choice_by_name(name: &str) -> Result<Choice, String> {
         return Ok(Choice::Weighted);
     }
     let choice = replica_by_name(name).map(Choice::Ftl);
-    choice.map_err(|_| format!("no replica policy {name}: one of {WEIGHTED}, {}", REPLICAS.join(", ")))
+    choice.map_err(|_| {
+        format!("no replica policy {name}: one of {WEIGHTED}, {}", REPLICAS.join(", "))
+    })
 }
 
 impl Choice {

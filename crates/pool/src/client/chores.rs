@@ -5,13 +5,13 @@
 //! - a free takes the place of a seal of the same life, never the reverse;
 //! - an erase ends when all members that are there have freed the band, and at the latest after a while: a
 //!   node that does not answer is as good as away, and what it still holds is of a life that is over;
-//! - a life is *settled*, so that nobody need remember that it may be open, when a member has sealed it and no
-//!   member that is there still has to, or when its erase has ended.
+//! - who has sealed a life and who has nothing of it any more is told, whenever no member that is there still
+//!   owes it: the control plane keeps the rest in mind.
 
 use super::nodes::Nodes;
 use crate::message::Ask;
 use crate::words::{BandName, Generation, NodeId};
-use flash::{Instant, Tag};
+use flash::{BlockId, Instant, Tag};
 use std::collections::BTreeMap;
 
 /// What a node is to do with a band.
@@ -30,22 +30,42 @@ struct Chore {
     not_before: Instant,
 }
 
-/// A life that is over, until it is settled.
+/// A life that is over, until all its members have done what there is to do.
 #[derive(Clone, Debug)]
 struct Over {
+    /// Those that still have to.
     nodes: Vec<NodeId>,
+    pages: u32,
+    sealed: Vec<NodeId>,
+    nothing: Vec<NodeId>,
+    /// Something of these was not told yet.
+    news: bool,
     /// The erase that waits for it, and how long at most.
     erase: Option<(Tag, Instant)>,
-    sealed: bool,
+}
+
+/// How far the members of a life that is over have come.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Closed {
+    /// Which.
+    pub name: BandName,
+    /// Pages that count; 0 if it is freed.
+    pub pages: u32,
+    /// Have it, sealed at these.
+    pub sealed: Vec<NodeId>,
+    /// Have nothing of it.
+    pub nothing: Vec<NodeId>,
 }
 
 /// What has ended.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Settled {
     /// Erases.
-    pub erases: Vec<Tag>,
+    pub erases: Vec<BlockId>,
+    /// Of the same, in the same order.
+    pub tags: Vec<Tag>,
     /// Lives.
-    pub lives: Vec<u64>,
+    pub closed: Vec<Closed>,
 }
 
 /// See the head of this file.
@@ -61,7 +81,7 @@ impl Chores {
     /// These nodes end the band after so many pages.
     pub fn seal(&mut self, name: BandName, nodes: &[NodeId], pages: u32) {
         nodes.iter().for_each(|&node| self.add(node, name, What::Seal(pages)));
-        self.over.insert(name, Over { nodes: nodes.to_vec(), erase: None, sealed: false });
+        self.over.insert(name, Over::new(nodes.to_vec(), pages, None));
     }
 
     /// These nodes forget the band. `erase` waits for it, to `limit` at most.
@@ -72,7 +92,7 @@ impl Chores {
         all.sort_unstable();
         all.dedup();
         all.iter().for_each(|&node| self.add(node, name, What::Free));
-        self.over.insert(name, Over { nodes: all, erase, sealed: false });
+        self.over.insert(name, Over::new(all, 0, erase));
     }
 
     /// One node has something of a life that is over or was never whole: nobody waits for it.
@@ -107,22 +127,34 @@ impl Chores {
 
     /// A node has done it.
     pub fn done(&mut self, node: NodeId, name: BandName, what: What) {
-        self.gave_up(node, name, what);
-        if let Some(over) = self.over.get_mut(&name) {
-            over.sealed |= matches!(what, What::Seal(_));
-        }
+        self.strike(node, name, what, matches!(what, What::Seal(_)));
     }
 
-    /// A node never will: it has no such band.
+    /// A node never will: it has no such band, or less of it than it should.
     pub fn gave_up(&mut self, node: NodeId, name: BandName, what: What) {
+        self.strike(node, name, what, false);
+    }
+
+    fn strike(&mut self, node: NodeId, name: BandName, what: What, sealed: bool) {
         self.stirred = true;
-        if let Some(chores) = self.by_node.get_mut(&node) {
-            if chores.get(&name).is_some_and(|chore| chore.what == what) {
-                chores.remove(&name);
+        let Some(chores) = self.by_node.get_mut(&node) else { return };
+        if chores.get(&name).is_none_or(|chore| chore.what != what) {
+            // It has something else to do with the band by now.
+            return;
+        }
+        chores.remove(&name);
+        if chores.is_empty() {
+            self.by_node.remove(&node);
+        }
+        let Some(over) = self.over.get_mut(&name) else { return };
+        if over.nodes.contains(&node) {
+            over.nodes.retain(|&other| other != node);
+            if sealed {
+                over.sealed.push(node)
+            } else {
+                over.nothing.push(node)
             }
-            if chores.is_empty() {
-                self.by_node.remove(&node);
-            }
+            over.news = true;
         }
     }
 
@@ -138,6 +170,7 @@ impl Chores {
     /// A node is no part of the pool any more.
     pub fn forget(&mut self, node: NodeId) {
         self.by_node.remove(&node);
+        self.over.values_mut().for_each(|over| over.nodes.retain(|&other| other != node));
         self.stirred = true;
     }
 
@@ -157,21 +190,18 @@ impl Chores {
         if !std::mem::take(&mut self.stirred) {
             return settled;
         }
-        let by_node = &self.by_node;
-        self.over.retain(|name, over| {
-            let owes = |node: &NodeId| {
-                nodes.is_up(*node) && by_node.get(node).is_some_and(|chores| chores.contains_key(name))
-            };
-            let waits = over.nodes.iter().any(owes);
-            let ended = match over.erase {
-                Some((_, limit)) => !waits || now >= limit,
-                None => !waits && (over.sealed || !is_sealing(by_node, name, &over.nodes)),
-            };
-            if ended {
-                settled.erases.extend(over.erase.map(|(tag, _)| tag));
-                settled.lives.push(name.life);
+        self.over.retain(|&name, over| {
+            let waits = over.nodes.iter().any(|&node| nodes.is_up(node));
+            if let Some((tag, _)) = over.erase.take_if(|(_, limit)| !waits || now >= *limit) {
+                settled.erases.push(BlockId(name.band));
+                settled.tags.push(tag);
             }
-            !ended
+            if over.news && !waits {
+                over.news = false;
+                let (sealed, nothing) = (over.sealed.clone(), over.nothing.clone());
+                settled.closed.push(Closed { name, pages: over.pages, sealed, nothing });
+            }
+            !over.nodes.is_empty() || over.erase.is_some()
         });
         settled
     }
@@ -192,16 +222,10 @@ impl Chores {
     }
 }
 
-/// Some of these nodes still have to seal the band.
-fn is_sealing(
-    by_node: &BTreeMap<NodeId, BTreeMap<BandName, Chore>>,
-    name: &BandName,
-    nodes: &[NodeId],
-) -> bool {
-    nodes.iter().any(|node| {
-        let chore = by_node.get(node).and_then(|chores| chores.get(name));
-        chore.is_some_and(|chore| matches!(chore.what, What::Seal(_)))
-    })
+impl Over {
+    fn new(nodes: Vec<NodeId>, pages: u32, erase: Option<(Tag, Instant)>) -> Self {
+        Self { nodes, pages, sealed: Vec::new(), nothing: Vec::new(), news: false, erase }
+    }
 }
 
 #[cfg(test)]
@@ -224,6 +248,10 @@ mod tests {
         nodes
     }
 
+    fn closed(pages: u32, sealed: &[NodeId], nothing: &[NodeId]) -> Closed {
+        Closed { name: BAND, pages, sealed: sealed.to_vec(), nothing: nothing.to_vec() }
+    }
+
     fn next(chores: &mut Chores, node: NodeId) -> Option<What> {
         chores.next::<()>(NOW, node, Generation(1)).map(|(.., what, _)| what)
     }
@@ -239,7 +267,8 @@ mod tests {
         nodes.down(B);
         chores.stir();
         let settled = chores.settle(NOW, &nodes);
-        assert_eq!((settled.erases, settled.lives), (vec![Tag(3)], vec![9]));
+        assert_eq!((settled.erases, settled.tags), (vec![BlockId(4)], vec![Tag(3)]));
+        assert_eq!(settled.closed, [closed(0, &[], &[A])]);
         assert_eq!(next(&mut chores, B), Some(What::Free), "remembered");
     }
 
@@ -249,24 +278,27 @@ mod tests {
         chores.free(BAND, &[A, B], Some((Tag(3), Instant(100))));
         assert_eq!(chores.deadline(), Some(Instant(100)));
         chores.stir();
-        assert_eq!(chores.settle(Instant(100), &nodes).erases, [Tag(3)]);
+        assert_eq!(chores.settle(Instant(100), &nodes).tags, [Tag(3)]);
         assert_eq!((chores.count(A), chores.count(B)), (1, 1));
     }
 
     #[test]
-    fn a_life_is_settled_when_a_member_has_sealed_it_and_no_other_that_is_there_has_to() {
+    fn who_has_sealed_a_life_is_told_when_no_member_that_is_there_still_has_to() {
         let (mut nodes, mut chores) = (nodes(), Chores::default());
         chores.seal(BAND, &[A, B], 7);
-        nodes.down(A);
         nodes.down(B);
-        assert_eq!(chores.settle(NOW, &nodes).lives, [0; 0], "nobody has sealed it");
-        nodes.up(NodeFacts { node: A, ..NodeFacts::default() });
+        assert_eq!(chores.settle(NOW, &nodes).closed, [], "nobody has sealed it");
         assert_eq!(next(&mut chores, A), Some(What::Seal(7)));
         chores.again(A, BAND, What::Seal(7), Instant(5));
         assert_eq!(next(&mut chores, A), Some(What::Seal(7)));
         chores.done(A, BAND, What::Seal(7));
-        assert_eq!(chores.settle(NOW, &nodes).lives, [9]);
-        assert_eq!(chores.count(B), 1);
+        assert_eq!(chores.settle(NOW, &nodes).closed, [closed(7, &[A], &[])]);
+        nodes.up(NodeFacts { node: B, ..NodeFacts::default() });
+        assert_eq!(next(&mut chores, B), Some(What::Seal(7)));
+        chores.gave_up(B, BAND, What::Seal(7));
+        assert_eq!(chores.settle(NOW, &nodes).closed, [closed(7, &[A], &[B])]);
+        chores.stir();
+        assert_eq!(chores.settle(NOW, &nodes), Settled::default(), "all is told");
     }
 
     #[test]
@@ -278,8 +310,8 @@ mod tests {
         chores.done(A, BAND, What::Seal(7));
         assert_eq!(next(&mut chores, A), Some(What::Free), "a member that was dropped, too");
         chores.done(A, BAND, What::Free);
-        assert_eq!(chores.settle(NOW, &nodes).lives, [0; 0]);
+        assert_eq!(chores.settle(NOW, &nodes).closed, []);
         chores.done(B, BAND, What::Free);
-        assert_eq!(chores.settle(NOW, &nodes).lives, [9]);
+        assert_eq!(chores.settle(NOW, &nodes).closed, [closed(0, &[], &[A, B])]);
     }
 }

@@ -31,7 +31,7 @@ pub struct Config {
     pub shy_ns: u64,
     /// Most asks that a node has not answered.
     pub asks_max: u32,
-    /// Openings kept ahead, so that no append waits for the control plane.
+    /// Openings kept ahead for each lane, so that no append waits for the control plane.
     pub openings_ahead: u32,
     /// Which replica a read goes to: `weighted`, or one of the FTL's replica policies.
     pub replica: String,
@@ -45,7 +45,12 @@ pub struct Config {
 
 impl Config {
     /// With defaults for all that can have them.
-    pub fn new(volume: VolumeId, generation: Generation, geometry: Geometry, replicas: u32) -> Self {
+    pub fn new(
+        volume: VolumeId,
+        generation: Generation,
+        geometry: Geometry,
+        replicas: u32,
+    ) -> Self {
         Self {
             volume,
             generation,
@@ -57,7 +62,7 @@ impl Config {
             retry_ns: MILLISECOND,
             shy_ns: 10 * MILLISECOND,
             asks_max: 256,
-            openings_ahead: 16,
+            openings_ahead: 2,
             replica: WEIGHTED.into(),
             hedging: "quantile".into(),
             congestion: true,
@@ -90,9 +95,11 @@ impl Config {
             return Err(format!("generation {generation}: must be 1 to {}", u32::MAX));
         }
         if pairing != Pairing::None || fast.units > 0 {
-            return Err("pages of a pool share no cells, and it has no fast tier of its own: give \
+            return Err(
+                "pages of a pool share no cells, and it has no fast tier of its own: give \
                         the geometry neither"
-                .into());
+                    .into(),
+            );
         }
         let positive = [
             ("program_limit_ns", self.program_limit_ns),

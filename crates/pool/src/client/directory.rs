@@ -155,7 +155,9 @@ impl Directory {
     /// One more node has all pages of this life, which was copied there. False if that is not the life any
     /// more, or it has no place for one more: then the copy is to be freed.
     pub fn add(&mut self, name: BandName, node: NodeId) -> bool {
-        let Some(Entry::Held(held)) = self.entries.get_mut(name.band as usize) else { return false };
+        let Some(Entry::Held(held)) = self.entries.get_mut(name.band as usize) else {
+            return false;
+        };
         if held.name != name || held.phase == Phase::Open {
             return false;
         }
@@ -171,7 +173,9 @@ impl Directory {
 
     /// Nothing is read from this node any more. False if it is the last one: that is never dropped.
     pub fn remove(&mut self, name: BandName, node: NodeId) -> bool {
-        let Some(Entry::Held(held)) = self.entries.get_mut(name.band as usize) else { return false };
+        let Some(Entry::Held(held)) = self.entries.get_mut(name.band as usize) else {
+            return false;
+        };
         if held.name != name || held.nodes == [node] {
             return false;
         }
@@ -188,8 +192,7 @@ impl Directory {
         if let Entry::Held(held) = &mut self.entries[block.0 as usize]
             && let Some(at) = held.nodes.iter().position(|&other| other == node)
         {
-            held.words[at] =
-                Word { at: now, queue: signals.unit_queue, stirs: signals.unit_stirs };
+            held.words[at] = Word { at: now, queue: signals.unit_queue, stirs: signals.unit_stirs };
         }
     }
 
@@ -289,11 +292,8 @@ mod tests {
 
     #[test]
     fn a_seal_says_what_counts_and_who_lacks_some_of_it_is_no_member() {
-        let lists = [
-            listed(1, 1, 5, 4, true),
-            listed(2, 1, 5, 6, false),
-            listed(3, 1, 5, 2, false),
-        ];
+        let lists =
+            [listed(1, 1, 5, 4, true), listed(2, 1, 5, 6, false), listed(3, 1, 5, 2, false)];
         let (directory, leftovers) = of(&lists);
         let held = directory.held(BlockId(1)).unwrap();
         assert_eq!((held.pages, &held.nodes[..]), (4, &[NodeId(1), NodeId(2)][..]));

@@ -3,7 +3,7 @@
 use super::chores::What;
 use super::directory::Entry;
 use super::programs::Step;
-use super::reads::{Next, Wanted};
+use super::reads::{Next, Read, Wanted};
 use super::timers::Timer;
 use super::{End, Input, Output, Over, Purpose, Remote, SlotEnd};
 use crate::message::{Answer, Ask, AskId, NodeFacts, Refusal, Signals, Slot};
@@ -111,7 +111,7 @@ impl<D: Clone> Remote<D> {
     fn end_read(&mut self, id: u64) {
         self.parked.remove(&id);
         let into = self.into.remove(&id).flatten();
-        let Some((wanted, got, timer)) = self.reads.end(id) else { return };
+        let Some(Read { wanted, got, timer, .. }) = self.reads.end(id) else { return };
         if let Some(at) = timer {
             self.timers.clear(at, Timer::Read(id));
         }
@@ -163,7 +163,12 @@ impl<D: Clone> Remote<D> {
         } else {
             self.stalled.remove(&block);
         }
-        let Some(at) = self.programs.deadline(now, block) else { return };
+        let Some(at) = self.programs.deadline(now, block) else {
+            if let Some(old) = self.band_timers.remove(&block) {
+                self.timers.clear(old, Timer::Band(block));
+            }
+            return;
+        };
         if self.band_timers.get(&block).is_none_or(|&set| set > at) {
             if let Some(old) = self.band_timers.insert(block, at) {
                 self.timers.clear(old, Timer::Band(block));
@@ -216,21 +221,22 @@ impl<D: Clone> Remote<D> {
 
     /// Gives openings to bands that wait for one.
     fn bind(&mut self) {
-        let mut unused = Vec::new();
-        while let Some(block) = self.programs.waiting() {
-            let Some(opening) = self.lanes.take(self.now, &mut self.nodes, &mut unused) else { break };
-            let (volume, life) = (self.config.volume, opening.life);
-            let name = BandName { volume, band: block.0, life };
-            self.directory.open(name, opening.members.nodes());
-            self.programs.bind(self.now, name, &opening);
+        for block in self.programs.waiting() {
+            let Some(opening) = self.lanes.take(self.now, block, &mut self.nodes) else { continue };
+            self.directory.open(opening.name, opening.members.nodes());
+            self.programs.bind(self.now, &opening);
             self.weights_stale = true;
             self.send_pages(block);
         }
+        if !self.weights_stale && !self.lanes.is_changed() {
+            return;
+        }
+        let mut unused = Vec::new();
+        let batch = self.lanes.refill(self.now, &mut self.nodes, &mut self.random, &mut unused);
         if !unused.is_empty() {
             self.counters.openings_unused += unused.len() as u64;
-            self.outputs.push_back(Output::Settled(unused));
+            self.outputs.push_back(Output::Unused(unused));
         }
-        let batch = self.lanes.refill(self.now, &mut self.nodes, &mut self.random);
         if !batch.is_empty() {
             self.counters.registrations += 1;
             self.outputs.push_back(Output::Register(batch));
@@ -285,7 +291,8 @@ impl<D: Clone> Remote<D> {
             self.counters.unflushed_lost += 1;
             if self.directory.remove(name, node) {
                 self.chores.add(node, name, What::Free);
-            } else if self.directory.held(BlockId(name.band)).is_some_and(|held| held.name == name) {
+            } else if self.directory.held(BlockId(name.band)).is_some_and(|held| held.name == name)
+            {
                 self.flushes.break_all();
             }
         }
@@ -414,18 +421,7 @@ impl<D: Clone> Remote<D> {
             match timer {
                 Timer::Band(block) => {
                     self.band_timers.remove(&block);
-                    let late = self.programs.late(self.now, block);
-                    if late.is_empty() {
-                        self.send_pages(block);
-                        continue;
-                    }
-                    for &node in &late {
-                        self.counters.late_programs += 1;
-                        self.nodes.late(self.now, node);
-                        self.nodes.shy(node, self.now + self.config.shy_ns);
-                    }
-                    let step = self.programs.fail(block);
-                    self.step(block, step);
+                    self.look_after(block);
                 }
                 Timer::Read(id) => {
                     if let Some(read) = self.reads.get_mut(id) {
@@ -442,6 +438,27 @@ impl<D: Clone> Remote<D> {
         }
     }
 
+    /// Cuts a band that a member is late with, if others could take its place.
+    fn look_after(&mut self, block: BlockId) {
+        let late = self.programs.late(self.now, block);
+        for &node in &late {
+            self.counters.late_programs += 1;
+            self.weights_stale |= self.nodes.late(self.now, node);
+        }
+        if late.is_empty() || !self.lanes.can_do_without(self.now, &late, &mut self.nodes) {
+            if !late.is_empty() {
+                self.programs.wait_on(self.now, block);
+            }
+            self.send_pages(block);
+            return;
+        }
+        for &node in &late {
+            self.nodes.shy(node, self.now + self.config.shy_ns);
+        }
+        let step = self.programs.fail(block);
+        self.step(block, step);
+    }
+
     pub(super) fn pump(&mut self) {
         self.weights_stale |= self.nodes.expire(self.now);
         self.bind();
@@ -450,12 +467,10 @@ impl<D: Clone> Remote<D> {
                 self.send_chores(node);
             }
             let settled = self.chores.settle(self.now, &self.nodes);
-            for tag in settled.erases {
-                self.ended(End::Erase { tag, result: Ok(()) });
+            for (tag, block) in settled.tags.into_iter().zip(settled.erases) {
+                self.erased(tag, block);
             }
-            if !settled.lives.is_empty() {
-                self.outputs.push_back(Output::Settled(settled.lives));
-            }
+            self.outputs.extend(settled.closed.into_iter().map(Output::Closed));
         }
         while let Some((tag, well)) = self.flushes.ended() {
             let result = if well { Ok(()) } else { Err(MediumError::FlushFailed) };
@@ -512,7 +527,7 @@ impl<D: Clone> Remote<D> {
             self.ended(End::Program { tag, result: Err(gone) });
         }
         for id in self.reads.ids() {
-            if let Some((wanted, ..)) = self.reads.end(id) {
+            if let Some(Read { wanted, .. }) = self.reads.end(id) {
                 let into = self.into.remove(&id).flatten();
                 self.ended(End::Read { tag: wanted.tag, into, slots: Err(gone), durable: false });
             }

@@ -18,8 +18,8 @@
 //!   volume's replicas only after [`Input::Degraded`];
 //! - one stale answer, or the loss of the lease, ends the client for good.
 
-pub mod chores;
 pub mod choice;
+pub mod chores;
 pub mod config;
 pub mod congestion;
 pub mod directory;
@@ -33,6 +33,7 @@ pub mod programs;
 pub mod reads;
 mod timers;
 
+pub use chores::Closed;
 pub use config::Config;
 pub use directory::{Directory, Leftovers};
 pub use explain::Counters;
@@ -102,8 +103,8 @@ pub enum Input<D> {
     },
     /// The controller's weights and modes.
     Plan(Plan),
-    /// The control plane has all [`Output::Register`]ed so far.
-    Registered,
+    /// The control plane has this opening, see [`Output::Register`].
+    Registered(BandName),
     /// The control plane has recorded whether the volume goes on with fewer copies where it must.
     Degraded(bool),
     /// Reads may be given until then.
@@ -145,10 +146,13 @@ pub enum Output<D> {
     },
     /// A command of the FTL has ended.
     Ended(End<D>),
-    /// The control plane is to keep that these may be open; then [`Input::Registered`].
+    /// The control plane is to keep that these bands may be open, each in the place of any older life of it;
+    /// then [`Input::Registered`] for each.
     Register(Vec<Opening>),
-    /// These lives are settled, or were never used: the control plane may forget them.
-    Settled(Vec<u64>),
+    /// These were never used and never will be: nobody has anything of them.
+    Unused(Vec<Opening>),
+    /// A life is over: who has sealed it, who has nothing of it. Told again when another member has come to it.
+    Closed(Closed),
     /// For `ftl::Ftl::set_unit_weights`.
     Weights(Vec<u16>),
     /// The client is over: what was not acknowledged may have been done or not. The FTL gets `Input::Fail`
@@ -275,12 +279,19 @@ impl<D: Clone> Remote<D> {
         for (node, name, pages) in leftovers.seal {
             chores.add(node, name, What::Seal(pages));
         }
+        let of = (config.volume, config.generation);
+        let mut lanes = Lanes::new(of, config.geometry, config.replicas, config.openings_ahead);
+        for block in (0..config.geometry.blocks()).map(BlockId) {
+            if directory.held(block).is_none() {
+                lanes.freed(block, false);
+            }
+        }
         Ok(Self {
             now: Instant(0),
             random: Random::new(config.seed),
             nodes: Nodes::new(config.asks_max, config.congestion),
             directory,
-            lanes: Lanes::new(config.generation, config.replicas, config.openings_ahead),
+            lanes,
             programs: Programs::new(config.shape(), config.generation, config.program_limit_ns),
             reads: Reads::new(choice, hedging, config.read_limit_ns),
             chores,
@@ -312,8 +323,14 @@ impl<D: Clone> Remote<D> {
         match input {
             Input::Command(command) => self.command(command),
             Input::Program { tag, slot, slots } => self.program(tag, slot, slots),
-            Input::Joined { node, domain } => self.nodes.join(node, domain),
-            Input::Leaves { node } => self.nodes.leave(node),
+            Input::Joined { node, domain } => {
+                self.nodes.join(node, domain);
+                self.weights_stale = true;
+            }
+            Input::Leaves { node } => {
+                self.nodes.leave(node);
+                self.weights_stale = true;
+            }
             Input::Removed { node } => self.removed(node),
             Input::Up(facts) => self.up(facts),
             Input::Down { node } => self.down(node),
@@ -322,7 +339,7 @@ impl<D: Clone> Remote<D> {
                 self.nodes.plan(self.now, &plan);
                 self.weights_stale = true;
             }
-            Input::Registered => self.lanes.registered(),
+            Input::Registered(name) => self.lanes.registered(name),
             Input::Degraded(degraded) => self.lanes.set_degraded(degraded),
             Input::Lease { until } => self.renewed(until),
             Input::LeaseLost => self.end_all(Over::LeaseLost),
@@ -347,7 +364,8 @@ impl<D: Clone> Remote<D> {
 
     /// When to give [`Input::Deadline`] if nothing happens before.
     pub fn deadline(&self) -> Option<Instant> {
-        let of_lease = (!self.held.is_empty()).then_some(self.lease_until).filter(|&at| at > self.now);
+        let of_lease =
+            (!self.held.is_empty()).then_some(self.lease_until).filter(|&at| at > self.now);
         self.timers.first().into_iter().chain(of_lease).min()
     }
 
@@ -393,6 +411,7 @@ impl<D: Clone> Remote<D> {
         // One that was never filled: its members have nothing that counts any more.
         let open = self.programs.nodes(block);
         self.programs.abandon(block);
+        self.lanes.unwanted(block);
         match self.directory.erase(block) {
             Some(held) => {
                 let limit = self.now + self.config.erase_limit_ns;
@@ -403,8 +422,13 @@ impl<D: Clone> Remote<D> {
                 self.timers.set(limit, timers::Timer::Chores);
                 self.weights_stale = true;
             }
-            None => self.ended(End::Erase { tag, result: Ok(()) }),
+            None => self.erased(tag, block),
         }
+    }
+
+    fn erased(&mut self, tag: Tag, block: BlockId) {
+        self.lanes.freed(block, true);
+        self.ended(End::Erase { tag, result: Ok(()) });
     }
 
     fn ended(&mut self, end: End<D>) {

@@ -143,14 +143,15 @@ impl<P> Nodes<P> {
         if let Some(node) = self.nodes.get_mut(&id) {
             (node.facts, node.asked) = (None, 0);
         }
-        self.asked.extract_if(.., |_, asked| asked.node == id).map(|(_, asked)| asked.purpose).collect()
+        self.asked
+            .extract_if(.., |_, asked| asked.node == id)
+            .map(|(_, asked)| asked.purpose)
+            .collect()
     }
 
     /// Whether a node can be asked something now.
     pub fn has_room(&self, id: NodeId) -> bool {
-        self.nodes
-            .get(&id)
-            .is_some_and(|node| node.facts.is_some() && node.asked < self.asks_max)
+        self.nodes.get(&id).is_some_and(|node| node.facts.is_some() && node.asked < self.asks_max)
     }
 
     /// Whether a node is connected.
@@ -256,7 +257,8 @@ impl<P> Nodes<P> {
     /// How much what is open on this node is wanted for more, from 0 to 1.
     pub fn open_weight(&mut self, now: Instant, id: NodeId) -> f64 {
         let Some(node) = self.nodes.get_mut(&id) else { return 0.0 };
-        let shut = node.facts.is_none() || node.share.mode == Mode::Reads || node.share.write <= 0.0;
+        let shut =
+            node.facts.is_none() || node.share.mode == Mode::Reads || node.share.write <= 0.0;
         if shut { 0.0 } else { node.limit.now(now) }
     }
 
@@ -318,7 +320,10 @@ mod tests {
         nodes.plan(Instant(0), &Plan { shares: vec![share], until: Instant(100) });
         assert_eq!(nodes.read_weight(Instant(1), a), 3.0);
         assert_eq!(nodes.write_weight(Instant(1), a), Some(0.0), "it serves reads");
-        assert_eq!((nodes.open_weight(Instant(1), a), nodes.open_weight(Instant(1), b)), (0.0, 1.0));
+        assert_eq!(
+            (nodes.open_weight(Instant(1), a), nodes.open_weight(Instant(1), b)),
+            (0.0, 1.0)
+        );
         assert!(!nodes.expire(Instant(99)) && nodes.expire(Instant(100)));
         assert_eq!(nodes.read_weight(Instant(100), a), 1.0);
         assert_eq!(nodes.write_weight(Instant(100), a), Some(1.0));

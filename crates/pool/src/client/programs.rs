@@ -3,7 +3,7 @@
 //! Invariants:
 //! - a program ends well only when every member of the band has its page and all before it, durably if the
 //!   node is durable at completion; pages of a band end in order;
-//! - a member that refuses, fails, goes or is late ends all programs of the band under way as cut; the band
+//! - a member that refuses, fails, goes, or is late where others could do better, ends all programs of the band under way as cut; the band
 //!   then ends, on all members, after exactly the pages that ended well;
 //! - while no page of a band has ended well, another opening takes its place instead, a few times: nobody
 //!   above need know;
@@ -144,9 +144,9 @@ impl<D: Clone> Programs<D> {
         self.unbound.remove(&block);
     }
 
-    /// A band that waits for an opening.
-    pub fn waiting(&self) -> Option<BlockId> {
-        self.unbound.first().copied()
+    /// Bands that wait for an opening.
+    pub fn waiting(&self) -> Vec<BlockId> {
+        self.unbound.iter().copied().collect()
     }
 
     /// All that take pages.
@@ -176,7 +176,8 @@ impl<D: Clone> Programs<D> {
     }
 
     /// Gives a band that waits an opening.
-    pub fn bind(&mut self, now: Instant, name: BandName, opening: &Opening) {
+    pub fn bind(&mut self, now: Instant, opening: &Opening) {
+        let name = opening.name;
         self.unbound.remove(&BlockId(name.band));
         let band = self.bands.get_mut(&BlockId(name.band)).expect("it waits for an opening");
         assert!(band.name.is_none() && band.done == 0, "a band is bound once in its life");
@@ -249,7 +250,10 @@ impl<D: Clone> Programs<D> {
     ) -> Step {
         let Some(band) = self.band_of(name) else { return Step::None };
         let has_it = page < band.done
-            || band.pages.get((page - band.done) as usize).is_some_and(|of| !of.left.contains(&node));
+            || band
+                .pages
+                .get((page - band.done) as usize)
+                .is_some_and(|of| !of.left.contains(&node));
         if has_it {
             // Sent twice, and done by the other.
             return Step::None;
@@ -291,6 +295,14 @@ impl<D: Clone> Programs<D> {
         };
         let oldest = band.pages.front().filter(|page| page.late_at <= now);
         oldest.map_or_else(Vec::new, |page| page.left.clone())
+    }
+
+    /// Nobody could do better than who is late with the block: its pages under way get as long again.
+    pub fn wait_on(&mut self, now: Instant, block: BlockId) {
+        if let Some(band) = self.bands.get_mut(&block) {
+            let late_at = now + self.limit_ns;
+            band.pages.iter_mut().for_each(|page| page.late_at = late_at);
+        }
     }
 
     /// When to look after the block again.
@@ -353,12 +365,14 @@ mod tests {
     }
 
     fn bind(programs: &mut Programs<u8>, life: u64) {
-        let opening = Opening { life, members: Members::new(&[A, B]).unwrap() };
-        programs.bind(Instant(0), BandName { life, ..NAME }, &opening);
+        let name = BandName { life, ..NAME };
+        let opening = Opening { name, members: Members::new(&[A, B]).unwrap() };
+        programs.bind(Instant(0), &opening);
     }
 
     fn sent(programs: &mut Programs<u8>, now: u64) -> Vec<(NodeId, u32)> {
-        let next = || programs.next(Instant(now), BLOCK, |_| true).map(|(node, _, page, _)| (node, page));
+        let next =
+            || programs.next(Instant(now), BLOCK, |_| true).map(|(node, _, page, _)| (node, page));
         std::iter::from_fn(next).collect()
     }
 
@@ -430,14 +444,17 @@ mod tests {
             let name = BandName { life: life - 1, ..NAME };
             let step = programs.refused(Instant(1), name, B, 0, Refusal::Mode, 10);
             assert_eq!(step, Step::Again { name, nodes: vec![A, B] });
-            assert_eq!(programs.waiting(), Some(BLOCK));
+            assert_eq!(programs.waiting(), [BLOCK]);
             assert_eq!(sent(&mut programs, 20), []);
             bind(&mut programs, life);
             assert_eq!(sent(&mut programs, 20).len(), 4);
             assert_eq!(programs.done(name, A, 0), Step::None, "of the life before");
         }
         let last = programs.fail(BLOCK);
-        assert!(matches!(last, Step::Cut { pages: 0, ref tags, .. } if tags.len() == 2), "{last:?}");
+        assert!(
+            matches!(last, Step::Cut { pages: 0, ref tags, .. } if tags.len() == 2),
+            "{last:?}"
+        );
     }
 
     #[test]
@@ -448,5 +465,8 @@ mod tests {
         assert_eq!(programs.late(Instant(99), BLOCK), []);
         assert_eq!(programs.late(Instant(100), BLOCK), [B]);
         assert_eq!(programs.deadline(Instant(0), BLOCK), Some(Instant(100)));
+        programs.wait_on(Instant(110), BLOCK);
+        assert_eq!(programs.late(Instant(209), BLOCK), []);
+        assert_eq!(programs.late(Instant(210), BLOCK), [B]);
     }
 }

@@ -75,7 +75,8 @@ pub struct Wanted {
 pub struct Read<D> {
     /// What it wants.
     pub wanted: Wanted,
-    got: Vec<Option<Slot<D>>>,
+    /// What it has so far, slot by slot.
+    pub got: Vec<Option<Slot<D>>>,
     tries: BTreeMap<NodeId, Try>,
     /// When to hedge, if it is still to be.
     hedge_at: Option<Instant>,
@@ -131,8 +132,7 @@ impl<D> Reads<D> {
 
     /// One more read. Its number.
     pub fn begin(&mut self, now: Instant, wanted: Wanted) -> u64 {
-        self.credit =
-            (self.credit + self.hedging.budget_percent).min(HEDGES_AT_ONCE * 100);
+        self.credit = (self.credit + self.hedging.budget_percent).min(HEDGES_AT_ONCE * 100);
         let after = match self.hedging.budget_percent {
             0 => None,
             _ => self.latencies.quantile(self.hedging.after_permille),
@@ -263,10 +263,9 @@ impl<D> Reads<D> {
         read.tries.iter().filter(|(_, state)| late(state)).map(|(&node, _)| node).collect()
     }
 
-    /// The read has ended: what it wanted, what it got, and its timer.
-    pub fn end(&mut self, id: u64) -> Option<(Wanted, Vec<Option<Slot<D>>>, Option<Instant>)> {
-        let read = self.reads.remove(&id)?;
-        Some((read.wanted, read.got, read.timer))
+    /// The read has ended.
+    pub fn end(&mut self, id: u64) -> Option<Read<D>> {
+        self.reads.remove(&id)
     }
 
     /// All reads under way.
@@ -364,8 +363,7 @@ mod tests {
         assert_eq!(bench.next(1, id), Next::Ask(B));
         bench.reads.slots(id, B, 10, vec![None, slot(2)]);
         assert_eq!(bench.next(2, id), Next::End);
-        let (_, got, _) = bench.reads.end(id).unwrap();
-        assert_eq!(got, [slot(1), slot(2)]);
+        assert_eq!(bench.reads.end(id).unwrap().got, [slot(1), slot(2)]);
         assert_eq!((bench.reads.unsound, bench.reads.retries), (2, 1));
     }
 
@@ -386,7 +384,7 @@ mod tests {
         assert_eq!(bench.next(4, id), Next::Ask(B));
         bench.reads.slots(id, B, 10, vec![None]);
         assert_eq!(bench.next(5, id), Next::End);
-        assert_eq!(bench.reads.end(id).unwrap().1, [None]);
+        assert_eq!(bench.reads.end(id).unwrap().got, [None]);
     }
 
     #[test]

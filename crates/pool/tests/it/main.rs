@@ -1,0 +1,3 @@
+//! The pool's state machines against models that are obviously right, with seeds.
+
+mod client;

@@ -171,12 +171,13 @@ impl Directory {
         true
     }
 
-    /// Nothing is read from this node any more. False if it is the last one: that is never dropped.
+    /// Nothing is read from this node any more, of a sealed band. False if it is the last one: that is never
+    /// dropped.
     pub fn remove(&mut self, name: BandName, node: NodeId) -> bool {
         let Some(Entry::Held(held)) = self.entries.get_mut(name.band as usize) else {
             return false;
         };
-        if held.name != name || held.nodes == [node] {
+        if held.name != name || held.phase == Phase::Open || held.nodes == [node] {
             return false;
         }
         if let Some(at) = held.nodes.iter().position(|&other| other == node) {
@@ -323,6 +324,7 @@ mod tests {
         let [a, b] = [NodeId(1), NodeId(2)];
         directory.open(name(3, 9), &[a, b]);
         assert!(!directory.add(name(3, 9), NodeId(3)), "an open band is not copied");
+        assert!(!directory.remove(name(3, 9), a), "nor does it lose a member");
         directory.grow(BlockId(3), 2);
         directory.close(BlockId(3));
         assert!(directory.add(name(3, 9), NodeId(3)));

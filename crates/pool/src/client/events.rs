@@ -18,6 +18,10 @@ const WANTED_RETRIES: u64 = 5;
 /// While a limit is on its way up, lanes are weighed again.
 const WEIGH_NS: u64 = 50 * MILLISECOND;
 
+/// A node that is full, or whose drive failed, takes no new bands for so many times as long as one that serves
+/// reads now.
+const FULL_SHY: u64 = 100;
+
 /// A node that could not seal or free is asked again.
 const CHORE_RETRY_NS: u64 = SECOND;
 
@@ -279,26 +283,32 @@ impl<D: Clone> Remote<D> {
                     reads.push(id);
                 }
                 Purpose::Chore { name, what } => self.chores.again(node, name, what, self.now),
-                // Its band is failed below, and flushes are told.
+                // Its bands are failed below, and flushes are told.
                 Purpose::Append { .. } | Purpose::Flush => {}
             }
         }
+        self.unflushed(node);
+        self.chores.stir();
+        self.weights_stale = true;
+        reads.into_iter().for_each(|id| self.drive_read(id));
+    }
+
+    /// What a node has not flushed is lost there, as far as anybody knows; and it fails its open bands.
+    fn unflushed(&mut self, node: NodeId) {
         for block in self.programs.blocks_of(node) {
             let step = self.programs.fail(block);
             self.step(block, step);
         }
         for name in self.flushes.down(node) {
             self.counters.unflushed_lost += 1;
+            let held = self.directory.held(BlockId(name.band));
+            let is_held = held.is_some_and(|held| held.name == name);
             if self.directory.remove(name, node) {
                 self.chores.add(node, name, What::Free);
-            } else if self.directory.held(BlockId(name.band)).is_some_and(|held| held.name == name)
-            {
+            } else if is_held {
                 self.flushes.break_all();
             }
         }
-        self.chores.stir();
-        self.weights_stale = true;
-        reads.into_iter().for_each(|id| self.drive_read(id));
     }
 
     pub(super) fn copied(&mut self, band: BandName, node: NodeId) {
@@ -337,7 +347,11 @@ impl<D: Clone> Remote<D> {
             Purpose::Chore { name, what } => self.chore_done(node, name, what, &answer),
             Purpose::Flush => match answer {
                 Answer::Done => self.flushes.done(node),
-                _ => self.ask_flush(node),
+                Answer::Refused(Refusal::Busy) => {
+                    self.timers.set(self.now + self.config.retry_ns, Timer::Flush(node));
+                }
+                // What it has not flushed it may never.
+                _ => self.unflushed(node),
             },
         }
         if was_full {
@@ -360,9 +374,13 @@ impl<D: Clone> Remote<D> {
             }
             Answer::Refused(why) => {
                 self.counters.appends_refused += 1;
-                if matches!(why, Refusal::Mode | Refusal::Full | Refusal::Failed) {
-                    self.nodes.shy(node, self.now + self.config.shy_ns);
-                }
+                let shy_ns = match why {
+                    Refusal::Mode => self.config.shy_ns,
+                    // That does not change soon.
+                    Refusal::Full | Refusal::Failed => FULL_SHY * self.config.shy_ns,
+                    _ => 0,
+                };
+                self.nodes.shy(node, self.now + shy_ns);
                 let retry = self.config.retry_ns;
                 self.programs.refused(self.now, name, node, page, why, retry)
             }
@@ -429,6 +447,12 @@ impl<D: Clone> Remote<D> {
                     }
                     self.drive_read(id);
                 }
+                Timer::Flush(node) if self.nodes.has_room(node) => self.ask_flush(node),
+                Timer::Flush(node) if self.nodes.is_up(node) => {
+                    self.timers.set(self.now + self.config.retry_ns, Timer::Flush(node));
+                }
+                // What it had not flushed is dealt with.
+                Timer::Flush(_) => {}
                 Timer::Chores => self.chores.stir(),
                 Timer::Nodes => {
                     self.nodes_timer = None;

@@ -140,7 +140,7 @@ impl Lanes {
                 unused.push(ahead.opening);
                 self.openings.remove(&block);
             }
-            let Some(members) = self.draw(now, nodes, random) else { continue };
+            let Some(members) = self.draw(now, nodes, random, choosy) else { continue };
             self.lives = self.lives.checked_add(1).expect("2^32 bands were opened in a generation");
             let life = self.generation.0 << 32 | u64::from(self.lives);
             let name = BandName { volume: self.volume, band: block.0, life };
@@ -211,15 +211,20 @@ impl Lanes {
     }
 
     /// Nodes in different domains, one after the other by weight. Those of weight 0 only where there are no
-    /// others, and then fewer than there should be only if the volume goes on degraded.
-    fn draw<P>(&self, now: Instant, nodes: &mut Nodes<P>, random: &mut Random) -> Option<Members> {
+    /// others, and not if `choosy`; fewer than there should be only if the volume goes on degraded.
+    fn draw<P>(
+        &self,
+        now: Instant,
+        nodes: &mut Nodes<P>,
+        random: &mut Random,
+        choosy: bool,
+    ) -> Option<Members> {
         let ids: Vec<(NodeId, DomainId)> =
             nodes.all().map(|(id, node)| (id, node.domain)).collect();
         let mut free: Vec<(NodeId, DomainId, f64)> = Vec::new();
         for (id, domain) in ids {
-            if let Some(weight) = nodes.write_weight(now, id) {
-                free.push((id, domain, weight));
-            }
+            let weight = nodes.write_weight(now, id).filter(|&weight| !choosy || weight > 0.0);
+            free.extend(weight.map(|weight| (id, domain, weight)));
         }
         let mut drawn = Vec::new();
         while drawn.len() < self.replicas && !free.is_empty() {
@@ -382,5 +387,15 @@ mod tests {
         nodes.plan(NOW, &Plan { shares: vec![share], until: Instant(9) });
         lanes.refill(NOW, &mut nodes, &mut random, &mut unused);
         assert!(unused.contains(reads), "nobody waits for it yet, so a better one is drawn");
+        // All serve reads: ahead nothing is drawn, and who waits gets what there is.
+        let share = |id| Share { node: NodeId(id), mode: Mode::Reads, read: 1.0, write: 1.0 };
+        nodes.plan(NOW, &Plan { shares: (0..6).map(share).collect(), until: Instant(9) });
+        assert!(lanes.refill(NOW, &mut nodes, &mut random, &mut unused).is_empty());
+        assert_eq!(lanes.take(NOW, BlockId(4), &mut nodes), None);
+        let told = lanes.refill(NOW, &mut nodes, &mut random, &mut unused);
+        assert_eq!(bands(&told), [4]);
+        unused.clear();
+        assert!(lanes.refill(NOW, &mut nodes, &mut random, &mut unused).is_empty());
+        assert!(unused.is_empty(), "it is not drawn again and again");
     }
 }

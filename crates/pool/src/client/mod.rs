@@ -384,7 +384,7 @@ impl<D: Clone> Remote<D> {
             Command::Finish { tag, .. } => self.ended(End::Finish { tag }),
             Command::Flush { tag } => {
                 for node in self.flushes.begin(tag) {
-                    self.ask_flush(node);
+                    self.timers.set(self.now, timers::Timer::Flush(node));
                 }
             }
             Command::Program { .. } => panic!("a program comes with its slots: Input::Program"),

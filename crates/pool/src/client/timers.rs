@@ -1,6 +1,7 @@
 //! When the client has to look after what again. A timer that is not needed any more may still fire:
 //! whoever it is for looks whether it is time.
 
+use crate::words::NodeId;
 use flash::{BlockId, Instant};
 use std::collections::BTreeSet;
 
@@ -11,6 +12,8 @@ pub enum Timer {
     Band(BlockId),
     /// A read, by its number: to be hedged, or late.
     Read(u64),
+    /// A node that could not flush when it was asked.
+    Flush(NodeId),
     /// Erases that wait too long, and work of nodes to be sent again.
     Chores,
     /// Expiry of the plan, limits that rise, bands to be bound.

@@ -71,7 +71,8 @@ pub struct Directory {
 pub struct Leftovers {
     /// Of older lives, or without a page that counts.
     pub free: Vec<(NodeId, BandName)>,
-    /// Not sealed, or beyond what counts: to be sealed at so many pages.
+    /// Not sealed, or beyond what counts: to be sealed at so many pages, durably, before anything is shown. Else
+    /// the next opening, which may see other members, could find that fewer count.
     pub seal: Vec<(NodeId, BandName, u32)>,
     /// Of another shape than the volume: not touched, not served.
     pub foreign: Vec<(NodeId, BandName)>,

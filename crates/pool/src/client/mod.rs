@@ -5,7 +5,7 @@
 //! slots in whatever the driver keeps data in (`D`, which is cloned for each member), and turns [`End`] into a
 //! `flash::Completion`. It checks the checksum of data that arrives ([`Slot::crc`](crate::message::Slot)) and
 //! leaves `None` where it does not fit. Who opens the volume fences it, lists the nodes, makes the
-//! [`Directory`] of that, and gives what is left over to [`Remote::new`].
+//! [`Directory`] of that, seals what is not sealed, and gives what is to be freed to [`Remote::new`].
 //!
 //! The parts: [`directory`] (what lies where), [`lanes`] (where it goes next), [`programs`], [`reads`]
 //! ([`choice`], [`latency`]), [`congestion`], [`chores`] (seals and frees), [`flush`], [`nodes`]. Nodes taking
@@ -266,18 +266,25 @@ pub struct Remote<D> {
 }
 
 impl<D: Clone> Remote<D> {
-    /// A client of a volume that was fenced and listed; `leftovers` are dealt with as nodes come up.
+    /// A client of a volume that was fenced and listed, and whose bands were sealed; what is left over to be
+    /// freed is freed as nodes come up.
     ///
     /// # Errors
-    /// What of the config is wrong, and what would be right.
+    /// What of the config is wrong, and what would be right; or that a band is not sealed.
     pub fn new(config: Config, directory: Directory, leftovers: Leftovers) -> Result<Self, String> {
         let (choice, hedging) = config.check()?;
+        if let Some((node, name, pages)) = leftovers.seal.first() {
+            return Err(format!(
+                "band {} is not sealed at {pages} pages on node {}, and {} more like it: seal them, then \
+                 list the nodes again. What is shown before may not be there at the next opening",
+                name.band,
+                node.0,
+                leftovers.seal.len() - 1
+            ));
+        }
         let mut chores = Chores::default();
         for (node, name) in leftovers.free {
             chores.add(node, name, What::Free);
-        }
-        for (node, name, pages) in leftovers.seal {
-            chores.add(node, name, What::Seal(pages));
         }
         let of = (config.volume, config.generation);
         let mut lanes = Lanes::new(of, config.geometry, config.replicas, config.openings_ahead);

@@ -371,6 +371,16 @@ fn a_flush_asks_who_was_written_to_and_fails_only_when_the_last_copy_may_be_gone
 }
 
 #[test]
+fn nothing_is_shown_of_bands_that_the_next_opening_could_find_shorter() {
+    let mut open = listed(1, 1, 2);
+    open.1.sealed = false;
+    let config = Config::new(VOLUME, OURS, geometry(), 2);
+    let (directory, leftovers) = Directory::new(config.shape(), 8, &[open], true);
+    let error = Remote::<u8>::new(config, directory, leftovers).err().expect("it is not sealed");
+    assert!(error.contains("band 1 is not sealed at 2 pages on node 1"), "{error}");
+}
+
+#[test]
 fn a_config_that_makes_no_sense_is_refused_with_what_would() {
     let refused = |change: fn(&mut Config)| {
         let mut config = Config::new(VOLUME, OURS, geometry(), 2);

@@ -319,8 +319,12 @@ impl World {
         config.seed = self.random.next_u64();
         (config.program_limit_ns, config.read_limit_ns) = (5 * MILLISECOND, 2 * MILLISECOND);
         let complete = self.away() < self.replicas;
-        let (mut directory, leftovers) =
+        let (mut directory, mut leftovers) =
             Directory::new(config.shape(), GEOMETRY.blocks(), &lists, complete);
+        for (id, band, pages) in leftovers.seal.drain(..) {
+            let ask = Ask::Seal { band, generation, pages };
+            assert_eq!(self.nodes.get_mut(&id).unwrap().answer(ask), Answer::Done);
+        }
         self.complete_copies(&mut directory);
         let mut remote = Remote::new(config, directory, leftovers).unwrap();
         remote.handle(self.now, Input::Lease { until: Instant(u64::MAX) });

@@ -192,11 +192,13 @@ impl Chores {
         }
         self.over.retain(|&name, over| {
             let waits = over.nodes.iter().any(|&node| nodes.is_up(node));
-            if let Some((tag, _)) = over.erase.take_if(|(_, limit)| !waits || now >= *limit) {
+            let erase = over.erase.take_if(|(_, limit)| !waits || now >= *limit);
+            if let Some((tag, _)) = erase {
                 settled.erases.push(BlockId(name.band));
                 settled.tags.push(tag);
             }
-            if over.news && !waits {
+            // With the end of an erase in any case: who is away holds a life that is over.
+            if erase.is_some() || over.news && !waits {
                 over.news = false;
                 let (sealed, nothing) = (over.sealed.clone(), over.nothing.clone());
                 settled.closed.push(Closed { name, pages: over.pages, sealed, nothing });

@@ -491,10 +491,10 @@ impl<D: Clone> Remote<D> {
                 self.send_chores(node);
             }
             let settled = self.chores.settle(self.now, &self.nodes);
+            self.outputs.extend(settled.closed.into_iter().map(Output::Closed));
             for (tag, block) in settled.tags.into_iter().zip(settled.erases) {
                 self.erased(tag, block);
             }
-            self.outputs.extend(settled.closed.into_iter().map(Output::Closed));
         }
         while let Some((tag, well)) = self.flushes.ended() {
             let result = if well { Ok(()) } else { Err(MediumError::FlushFailed) };

@@ -152,6 +152,9 @@ pub enum Output<D> {
     /// These were never used and never will be: nobody has anything of them.
     Unused(Vec<Opening>),
     /// A life is over: who has sealed it, who has nothing of it. Told again when another member has come to it.
+    /// With 0 pages it is freed, and the end of its erase follows: where a member still has it, which is away,
+    /// the driver gives that end to the FTL when the control plane has kept that the life is over, so that the
+    /// next opening does not take it for one that counts.
     Closed(Closed),
     /// For `ftl::Ftl::set_unit_weights`.
     Weights(Vec<u16>),

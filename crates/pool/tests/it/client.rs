@@ -12,7 +12,7 @@ use pool::client::directory::Held;
 use pool::client::{Config, Counters, Directory, End, Input, Output, Remote};
 use pool::message::{Answer, Ask, AskId, BandEntry, BandHeader, NodeFacts, Refusal, Signals, Slot};
 use pool::words::{BandName, DomainId, Generation, NodeId, VolumeId};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// A stamp of 8 bytes stands for a host block; the FTL's own blocks are whole.
@@ -162,6 +162,8 @@ struct World {
     generation: u64,
     steps: u64,
     geometry: Geometry,
+    /// Lives that the control plane knows to be over.
+    over: BTreeSet<BandName>,
 }
 
 /// What a block may hold.
@@ -220,6 +222,7 @@ impl World {
             replicas,
             generation: 0,
             steps: 0,
+            over: BTreeSet::new(),
             geometry: Geometry { durable_at_completion: !trouble.volatile, ..GEOMETRY },
         }
     }
@@ -308,6 +311,7 @@ impl World {
         let mut lists = Vec::new();
         for (&id, node) in self.nodes.iter_mut().filter(|(id, _)| self.links[id].1) {
             node.answer(Ask::Fence { volume: VOLUME, generation });
+            node.bands.retain(|name, _| !self.over.contains(name));
             let Answer::Bands { bands, .. } =
                 node.answer(Ask::List { volume: VOLUME, generation, after: None })
             else {
@@ -466,6 +470,9 @@ impl Client {
                 assert!(self.may_be_fenced, "fenced: {over:?}");
                 self.fenced = true;
                 self.ftl.handle(world.now, ftl::Input::Fail);
+            }
+            Output::Closed(closed) if closed.pages == 0 => {
+                world.over.insert(closed.name);
             }
             Output::Unused(_) | Output::Closed(_) => {}
         }

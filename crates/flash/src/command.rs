@@ -165,6 +165,10 @@ pub struct SlotRead<'a> {
 pub enum MediumError {
     /// The block is bad from now on; what it held before stays readable. Append elsewhere.
     BlockFailed,
+    /// The program ended without being done, and nothing is bad: the block takes no more pages until its
+    /// erase, what it held before stays readable, and what was in the page may be there or not. Append
+    /// elsewhere, at once.
+    Cut,
     /// The medium has no room behind it (a full disk under an emulated device): nothing is bad,
     /// try again when there is room.
     NoSpace,

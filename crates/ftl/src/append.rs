@@ -10,7 +10,7 @@
 
 use crate::format::{Header, Kind, UNMAPPED, decode_header, encode_header};
 use crate::policy::stream::Origin;
-use crate::policy::{PageView, Purpose, UnitView};
+use crate::policy::{PageView, Purpose};
 use crate::{BandState, Ftl};
 use flash::{BlockId, Instant, MediumError, SlotData, SlotId, SlotWrite};
 use std::collections::VecDeque;
@@ -168,35 +168,12 @@ pub(crate) struct Appended {
     pub page: u32,
 }
 
-/// The units that can take a page of one append point, kept from one page to the next.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Views {
-    list: Vec<UnitView>,
-    /// A unit that is not listed has bands, but they are not erased.
-    dirty: bool,
-    /// The point, and what must not have changed since; `None` if the list serves only once.
-    of: Option<(usize, u64)>,
-}
-
 /// What a unit has for a page.
 enum Room {
     Here,
     /// Room, but its queue is full.
     Later,
     None,
-}
-
-impl Views {
-    fn page_queued(&mut self, unit: u32, appends_max: u32) {
-        if self.of.is_none() {
-            return;
-        }
-        let Some(index) = self.list.iter().position(|view| view.unit == unit) else { return };
-        self.list[index].appends_waiting += 1;
-        if self.list[index].appends_waiting >= appends_max {
-            self.list.remove(index);
-        }
-    }
 }
 
 impl Ftl {
@@ -216,7 +193,7 @@ impl Ftl {
     /// The same for pages of `purpose`. While the host waits, relocations leave it a place in each
     /// queue: they come first in every other respect, and its pages are what releases the bands
     /// they have emptied.
-    fn appends_max_of(&self, purpose: Purpose) -> u32 {
+    pub(crate) fn appends_max_of(&self, purpose: Purpose) -> u32 {
         let leaves = purpose == Purpose::Relocate && self.someone_waits_for_gc();
         self.appends_max() - u32::from(leaves)
     }
@@ -313,85 +290,10 @@ impl Ftl {
 
     /// Changes whenever a unit may have got room for a page; `None` while room is given out by
     /// other rules than usual.
-    fn room_key(&self) -> Option<u64> {
+    pub(crate) fn room_key(&self) -> Option<u64> {
         let host = self.host.record_placing || self.host.atomic_placing;
         let usual = !host && !self.reclaim.pressed;
         (usual && self.now >= self.no_space_until).then_some(self.bands.moves + self.room_changes)
-    }
-
-    /// Brings the list of units that can take a page of `point` up to date. Between two events
-    /// pages only come, and [`Ftl::queue_page`] tells the list, which is made anew only for another
-    /// point or after a band changed its state.
-    fn list_units(&mut self, point: usize) {
-        let usual = self.host.groups_undecided == 0 && !self.checkpoint.is_wanted();
-        let key = self.room_key().filter(|_| usual);
-        let of = key.map(|key| (point, key + self.events));
-        if of.is_none() || self.views.of != of {
-            let mut list = std::mem::take(&mut self.views.list);
-            self.views.dirty = self.list_units_anew(point, &mut list);
-            self.views.list = list;
-            self.views.of = of;
-        }
-    }
-
-    /// Units that can take a page of `point`. True if one has only dirty bands for it.
-    fn list_units_anew(&self, point: usize, views: &mut Vec<UnitView>) -> bool {
-        views.clear();
-        let mut dirty = false;
-        let own = &self.points[point];
-        let (may_widen, may_adopt) = (self.may_widen(own), self.may_adopt(own));
-        let appends_max = self.appends_max_of(own.purpose);
-        let units = self.units_for(own.purpose);
-        let units = units.start as usize..units.end as usize;
-        for (index, unit) in units.clone().zip(&self.units[units]) {
-            let open = own.open[index] != NONE || may_adopt && self.who_left(index).is_some();
-            // First, because it is foreseeable: this runs several times for every page.
-            if !open && !may_widen {
-                continue;
-            }
-            let appends_waiting = unit.appends_waiting();
-            if unit.gone || appends_waiting >= appends_max {
-                continue;
-            }
-            let bands_free = self.bands.clean(index as u32).len() as u32;
-            if !open && bands_free == 0 {
-                dirty |= !self.bands.dirty(index as u32).is_empty();
-                continue;
-            }
-            views.push(UnitView {
-                unit: index as u32,
-                appends_waiting,
-                reads_waiting: self.reads_ahead(unit),
-                bands_free,
-                erases_running: unit.erases_running,
-                victims: self.bands.sums(index as u32).victims,
-                open,
-            });
-        }
-        dirty
-    }
-
-    /// True if `point` may open a band on one more unit. Not inlined: it would take the registers
-    /// of the loop around it.
-    #[inline(never)]
-    fn may_widen(&self, point: &Point) -> bool {
-        self.may_open(point.purpose, point.has_open())
-            && self.is_below_stripe(point)
-            && self.may_open_one_more(point)
-    }
-
-    /// True if `point` may fill a band that an idle point has left on one more unit. However few bands
-    /// are free, it takes none.
-    fn may_adopt(&self, point: &Point) -> bool {
-        self.streams.bands_left && self.is_below_stripe(point)
-    }
-
-    fn is_below_stripe(&self, point: &Point) -> bool {
-        let stripe = match self.settings.stripe_units {
-            0 => self.geometry.units,
-            units => units,
-        };
-        point.bands().nth(stripe as usize - 1).is_none()
     }
 
     /// Opens a clean band of `unit`.

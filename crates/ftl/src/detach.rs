@@ -231,7 +231,7 @@ impl Ftl {
     /// Where there is room for whom has changed.
     fn forget_room(&mut self) {
         self.room_changes += 1;
-        self.views = crate::append::Views::default();
+        self.views = crate::room::Views::default();
     }
 
     /// The tier of which no unit answers, if there is one (a device of one kind is all capacity tier): then

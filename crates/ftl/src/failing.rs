@@ -2,6 +2,9 @@
 //! again elsewhere, or the host is told that there is no space and its blocks show again what they
 //! held before. And what becomes of all that waits when nothing can be written any more.
 //!
+//! A program that was cut short ([`MediumError::Cut`]) ends the same way, at once and without a word to the
+//! host; its band is sound, and is used again after its erase as any other.
+//!
 //! Invariant: the order of a failed page is held until its slots are safe elsewhere.
 
 use crate::append::{NONE, Owner, PageState};

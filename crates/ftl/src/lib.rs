@@ -55,6 +55,7 @@ mod rebuild;
 mod reclaim;
 mod replay;
 mod residency;
+mod room;
 mod shares;
 mod sizing;
 mod slab;
@@ -87,7 +88,7 @@ pub use streams::{StreamStatus, StreamVolume};
 pub use switch::{PolicyChange, Switch};
 pub use tier::{TierStatus, fast_blocks_min};
 
-use append::{OpenBand, Page, Point, Views};
+use append::{OpenBand, Page, Point};
 use bands::{BandState, Bands};
 use checkpoint::Checkpoint;
 use commit::Commit;
@@ -147,7 +148,6 @@ pub struct Ftl {
     events: u64,
     /// Something happened since the last `pump`.
     stirred: bool,
-
     uuid: u128,
     uuid_crc: u32,
     empty_crc: u32,
@@ -170,7 +170,7 @@ pub struct Ftl {
 
     points: Vec<Point>,
     streams: Streams,
-    views: Views,
+    views: room::Views,
     pages: Slab<Page>,
     opens: Slab<OpenBand>,
     /// Counts what may have made room for a page, beside `Bands::moves`.
@@ -675,7 +675,7 @@ impl Ftl {
             drain_check: false,
             points: Vec::new(),
             streams: Streams::default(),
-            views: Views::default(),
+            views: room::Views::default(),
             pages: Slab::default(),
             opens: Slab::default(),
             room_changes: 0,

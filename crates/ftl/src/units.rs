@@ -2,7 +2,7 @@
 //! erases go when the erase policy allows it or space demands it; then reads of the FTL's own, then
 //! programs, in the order of their pages.
 
-use crate::policy::EraseView;
+use crate::policy::{EraseView, WEIGHT_FULL};
 use crate::slo::{Kind, Way};
 use crate::{BandState, Ftl, Output};
 use flash::{BlockId, Command, Instant, MediumError, Payload, SlotId, Tag};
@@ -39,6 +39,8 @@ pub(crate) struct Unit {
     pub busy_since: Instant,
     pub busy_ns: u64,
     pub gone: bool,
+    /// How much it is wanted for new pages, see `room`.
+    pub weight: u16,
     /// Bands that the application asked to erase.
     pub erases_asked: u32,
     /// What runs was begun alone, and when: the time it takes is its own.
@@ -55,7 +57,7 @@ pub(crate) struct Unit {
 
 impl Unit {
     pub fn new(gone: bool) -> Self {
-        Self { gone, ..Self::default() }
+        Self { gone, weight: WEIGHT_FULL, ..Self::default() }
     }
 
     pub fn appends_waiting(&self) -> u32 {
@@ -314,7 +316,7 @@ impl Ftl {
                 self.bands.set_state(block, BandState::Clean);
             }
             Err(MediumError::UnitGone) => self.lose_unit(unit),
-            Err(error @ (MediumError::NoSpace | MediumError::FlushFailed)) => {
+            Err(error @ (MediumError::NoSpace | MediumError::FlushFailed | MediumError::Cut)) => {
                 // Nothing is wrong with the block: it is tried again, after a pause.
                 if error == MediumError::NoSpace {
                     self.note_no_space();

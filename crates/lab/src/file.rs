@@ -82,14 +82,17 @@ struct Wrong {
     flushes: u64,
     /// Blocks that failed.
     bad: BTreeSet<BlockId>,
+    /// Blocks with a program that was cut short since their erase.
+    cut: BTreeSet<BlockId>,
     /// The disk below is full from one instant to another.
     full: Option<(Instant, Instant)>,
 }
 
 impl Wrong {
     fn new(faults: Faults) -> Self {
-        let (random, bad) = (Random::new(faults.seed), BTreeSet::new());
-        Self { faults, random, programs: 0, flushes: 0, bad, full: None }
+        let random = Random::new(faults.seed);
+        let (bad, cut) = (BTreeSet::new(), BTreeSet::new());
+        Self { faults, random, programs: 0, flushes: 0, bad, cut, full: None }
     }
 
     fn draw(&mut self, chance: f64) -> bool {
@@ -107,6 +110,10 @@ impl Wrong {
             self.bad.insert(block);
             return Err(MediumError::BlockFailed);
         }
+        if self.draw(self.faults.program_cut) {
+            self.cut.insert(block);
+            return Err(MediumError::Cut);
+        }
         if self.is_full(now) { Err(MediumError::NoSpace) } else { Ok(()) }
     }
 
@@ -115,7 +122,11 @@ impl Wrong {
             self.bad.insert(block);
             return Err(MediumError::BlockFailed);
         }
-        if self.is_full(now) { Err(MediumError::NoSpace) } else { Ok(()) }
+        if self.is_full(now) {
+            return Err(MediumError::NoSpace);
+        }
+        self.cut.remove(&block);
+        Ok(())
     }
 
     fn flush(&mut self) -> Result<(), MediumError> {
@@ -304,6 +315,11 @@ impl FileDevice {
     ) -> Result<Result<(), MediumError>, String> {
         let geometry = self.geometry;
         let (block, page) = (geometry.block_of(slot), geometry.page_in_block(slot));
+        if self.wrong.cut.contains(&block) {
+            let told = !self.is_ending(block, MediumError::Cut);
+            let why = || format!("program of block {}, which was cut short", block.0);
+            return if told { Err(why()) } else { Ok(Err(MediumError::Cut)) };
+        }
         let first = geometry.slot(block, 0, 0).0 as usize;
         let cells = &self.cells[first..first + geometry.slots_per_block() as usize];
         let used = cells.iter().rposition(|cell| *cell != Cell::Erased).map_or(0, |at| at + 1);
@@ -330,11 +346,17 @@ impl FileDevice {
         if result.is_ok() && self.is_ending(block, MediumError::NoSpace) {
             result = Err(MediumError::NoSpace);
         }
+        if matches!(result, Err(MediumError::BlockFailed | MediumError::Cut)) {
+            self.open.remove(&block);
+        }
+        if result == Err(MediumError::Cut) {
+            if self.wrong.draw(0.5) {
+                self.apply(slot, after, ends, false);
+            }
+            return Ok(result);
+        }
         if result.is_err() {
             after.fill(Cell::Torn);
-        }
-        if result == Err(MediumError::BlockFailed) {
-            self.open.remove(&block);
         }
         self.apply(slot, after, ends, false);
         Ok(result)

@@ -234,6 +234,15 @@ impl Cells {
             self.damage(place, 0..pages);
             return Err(MediumError::BlockFailed);
         }
+        if self.faults.program_cut > 0.0 && self.random.chance(self.faults.program_cut) {
+            self.open.remove(&place.block);
+            let record = &mut self.blocks[place.block.0 as usize];
+            record.needs_erase = true;
+            if self.random.chance(0.5) {
+                record.write_pointer -= pages;
+            }
+            return Err(MediumError::Cut);
+        }
         Ok(())
     }
 

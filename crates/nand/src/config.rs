@@ -26,6 +26,9 @@ pub struct Faults {
     pub program_fail: f64,
     /// Programs that fail and make their block bad, counted from 1.
     pub programs_failing: Vec<u64>,
+    /// Probability that a program is cut short ([`MediumError::Cut`](flash::MediumError::Cut)): its page is
+    /// there or not, and its block takes nothing but an erase.
+    pub program_cut: f64,
     /// Probability that an erase fails and its block becomes bad.
     pub erase_fail: f64,
     /// Probability that a flush fails. NAND keeps what was programmed; what fails is whatever lies
@@ -48,6 +51,7 @@ impl Faults {
         let probabilities = [
             ("factory_bad", self.factory_bad, 0.5),
             ("program_fail", self.program_fail, 1.0),
+            ("program_cut", self.program_cut, 1.0),
             ("erase_fail", self.erase_fail, 1.0),
             ("flush_fail", self.flush_fail, 1.0),
             ("correctable", self.correctable, 1.0),

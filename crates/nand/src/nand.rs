@@ -316,7 +316,9 @@ impl Nand {
         let mut stopped = BTreeSet::new();
         for judged in &cut {
             let Some(place) = self.changes(judged) else { continue };
-            if judged.before.bad {
+            // What was behind a program that was cut never started.
+            let program = matches!(judged.command, Command::Program { .. });
+            if judged.before.bad || program && judged.before.needs_erase {
                 continue;
             }
             if stopped.contains(&place.unit) {
@@ -514,8 +516,13 @@ impl Nand {
             match self.cells.check_program(slot, place, count) {
                 Ok(()) => self.cells.program(self.now, place, count),
                 // The caller cannot know yet.
-                Err(Illegal::ProgramBadBlock { .. }) if self.is_failing(place) => {
+                Err(Illegal::ProgramBadBlock { .. })
+                    if self.is_ending(place, MediumError::BlockFailed) =>
+                {
                     Err(MediumError::BlockFailed)
+                }
+                Err(Illegal::NeedsErase { .. }) if self.is_ending(place, MediumError::Cut) => {
+                    Err(MediumError::Cut)
                 }
                 Err(illegal) => return Err(illegal),
             }
@@ -579,10 +586,10 @@ impl Nand {
         Ok(())
     }
 
-    /// A command in flight has failed the block, or found it bad.
-    fn is_failing(&self, place: Place) -> bool {
+    /// A command in flight ends so and has failed the block, or found it failed.
+    fn is_ending(&self, place: Place, error: MediumError) -> bool {
         self.ready.iter().chain(self.dies.jobs(place.unit)).any(|judged| {
-            matches!(judged.verdict, Verdict::Change(Err(MediumError::BlockFailed)))
+            matches!(judged.verdict, Verdict::Change(Err(of)) if of == error)
                 && self.changes(judged).is_some_and(|other| other.block == place.block)
         })
     }

@@ -131,6 +131,7 @@ impl View {
             erases_running: below(2),
             victims: below(2),
             open: below(2) == 1,
+            weight: ftl::policy::WEIGHT_FULL,
         });
         let units = units.collect();
         let costs = Costs { read_ns: 60_000, program_ns: 600_000, erase_ns: 3_000_000 };

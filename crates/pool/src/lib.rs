@@ -9,6 +9,7 @@
 //! (docs/adr/0015-the-pool-is-the-ftl-over-remote-bands.md).
 //!
 //! - [`words`] names things, [`message`] is what clients and nodes tell each other, [`wire`] every byte of it.
+//! - [`client`] is the medium under a volume's FTL: what a driver puts where a device would be.
 //! - [`node`] serves one drive, on a store: it keeps bands for the clients of volumes.
 //! - [`profile`] is what a drive can do, [`controller`] plans by it where reads and writes go.
 //! - [`control`] is what all must agree on: membership, owners, bands that may be open, the controller.
@@ -17,6 +18,7 @@
 #![warn(missing_docs)]
 #![forbid(unsafe_code)]
 
+pub mod client;
 pub mod control;
 pub mod controller;
 pub mod message;

@@ -203,6 +203,7 @@ impl Views {
             erases_running: below(2),
             victims: below(2),
             open: true,
+            weight: ftl::policy::WEIGHT_FULL,
         });
         let units = units.collect();
         let counts = (0..FREE).map(|_| below(3000)).collect();

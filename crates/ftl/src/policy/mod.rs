@@ -210,7 +210,7 @@ pub trait ErasePolicy: Send {
 }
 
 /// A unit that can take a page.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub struct UnitView {
     /// Which unit.
     pub unit: u32,
@@ -226,6 +226,26 @@ pub struct UnitView {
     pub victims: u32,
     /// The handle has a band open here.
     pub open: bool,
+    /// How much the unit is wanted, up to [`WEIGHT_FULL`]; 0 only if all that are listed have 0.
+    pub weight: u16,
+}
+
+/// The weight of a unit that nobody has given one, see [`crate::Ftl::set_unit_weights`].
+pub const WEIGHT_FULL: u16 = 256;
+
+impl Default for UnitView {
+    fn default() -> Self {
+        Self {
+            unit: 0,
+            appends_waiting: 0,
+            reads_waiting: 0,
+            bands_free: 0,
+            erases_running: 0,
+            victims: 0,
+            open: false,
+            weight: WEIGHT_FULL,
+        }
+    }
 }
 
 /// How long commands take on this medium, as far as learned.

@@ -229,3 +229,21 @@ fn an_asked_erase_waits_for_nothing_but_the_question() {
     assert!(!wear.move_wanted(&spread(0, 1000)));
     assert_eq!(wear.pick_free(&[3, 9, 1], Purpose::Relocate), 1);
 }
+
+#[test]
+fn what_waits_counts_the_more_the_less_weight_a_unit_has() {
+    let light = |units: &[UnitView]| {
+        let mut units = units.to_vec();
+        units[0].weight = WEIGHT_FULL / 4;
+        units
+    };
+    for name in ["shortest-queue", "weighted-queue", "compaction-aware"] {
+        // A quarter of the weight: as long a queue as one of four times its length.
+        for (appends, picked) in [(0, 1), (2, 1), (3, 0), (4, 0)] {
+            let units = light(&[unit(0, 0, 0, 0), unit(1, 0, appends, 0)]);
+            assert_eq!(unit_picked(name, &units, &page(0, 0)), picked, "{name} {appends}");
+        }
+        let equal = [unit(0, 0, 1, 0), unit(1, 0, 1, 0)].map(|view| UnitView { weight: 9, ..view });
+        assert_eq!(unit_picked(name, &equal, &page(1, 0)), 1, "{name}: the unit of the last page");
+    }
+}

@@ -1,6 +1,7 @@
-//! Which unit takes the next page of a placement handle.
+//! Which unit takes the next page of a placement handle. What waits on a unit counts the more, the less
+//! weight the unit has; with equal weights the order is that of the queues alone.
 
-use super::{PageView, UnitPolicy, UnitView};
+use super::{PageView, UnitPolicy, UnitView, WEIGHT_FULL};
 
 /// Fewest appends waiting; among equals an open band before a new one, then the unit of the last
 /// page, so that a lone writer fills one band (and its shared cells) before it spreads.
@@ -16,7 +17,8 @@ impl UnitPolicy for ShortestQueue {
         let last = page.last;
         least(units, |view| {
             // One number, most significant first: compared in one go, for every page.
-            u64::from(view.appends_waiting.min(1 << 29)) << 34
+            weighed(u64::from(view.appends_waiting) + 1, 1 << 8, view.weight).min((1 << 29) - 1)
+                << 34
                 | u64::from(!view.open) << 33
                 | u64::from(view.unit != last) << 32
                 | u64::from(u32::MAX - view.bands_free)
@@ -82,10 +84,22 @@ fn weight(view: &UnitView, page: &PageView, last_choice: bool) -> u128 {
     let work_ns = u64::from(view.reads_waiting) * page.costs.read_ns
         + u64::from(view.appends_waiting) * page.costs.program_ns
         + u64::from(view.erases_running) * page.costs.erase_ns;
+    // With the page that looks for a place: else weights would not count where nothing waits.
+    let work_ns = weighed(work_ns + page.costs.program_ns, 1, view.weight);
     let rest = u64::from(!view.open) << 33
         | u64::from(view.unit != page.last) << 32
         | u64::from(u32::MAX - view.bands_free);
     u128::from(work_ns | u64::from(last_choice) << 63) << 34 | u128::from(rest)
+}
+
+/// `load` in parts of `1 / scale`, as it counts on a unit of `weight`.
+#[inline(always)]
+fn weighed(load: u64, scale: u64, weight: u16) -> u64 {
+    match weight {
+        // No division: it is so for every page where nobody has set weights.
+        WEIGHT_FULL => load * scale,
+        weight => load * scale * u64::from(WEIGHT_FULL) / u64::from(weight.max(1)),
+    }
 }
 
 /// The first unit with the least key.

@@ -296,7 +296,7 @@ impl RawUnits {
                 self.counters.slots_programmed += u64::from(self.geometry.slots_per_page);
                 self.when_durable(After::Record { lane, side, version });
             }
-            Err(MediumError::BlockFailed) => {
+            Err(MediumError::BlockFailed | MediumError::Cut) => {
                 self.counters.programs_failed += 1;
                 if let Some(block) = std::mem::take(&mut entry.sides[side]).block {
                     self.put_bad(block, "a record's program failed");

@@ -230,7 +230,8 @@ impl RawUnits {
                 self.counters.slots_programmed += u64::from(self.geometry.slots_per_page);
                 self.no_space_tries = 0;
             }
-            Err(MediumError::BlockFailed) => {
+            // Of a block that takes no more nothing can be promised to who fills it, so it ends as failed.
+            Err(MediumError::BlockFailed | MediumError::Cut) => {
                 self.counters.programs_failed += 1;
                 let whole = write.header.is_some_and(|header| header.whole);
                 state.restart = whole;
@@ -435,7 +436,7 @@ impl RawUnits {
                 }
                 self.end_erase(block, Ok(()));
             }
-            Err(MediumError::BlockFailed) => {
+            Err(MediumError::BlockFailed | MediumError::Cut) => {
                 self.counters.erases_failed += 1;
                 self.put_bad(block, "an erase failed");
                 self.end_failed_erase(block);

@@ -155,3 +155,25 @@ fn writes_whose_program_failed_stay_in_order_after_any_power_cut() {
     println!("{test}: {report:?}");
     assert!(report.cuts > 0, "nothing was cut: {report:?}");
 }
+
+/// A program that is cut short leaves its page there or not, and nothing bad.
+#[test]
+fn writes_whose_program_was_cut_short_stay_in_order_after_any_power_cut() {
+    let test = "writes_whose_program_was_cut_short_stay_in_order_after_any_power_cut";
+    let report = passed(
+        test,
+        explore_seeds(seeds(2700..2732), THREADS, |seed| {
+            let mut options = CrashOptions::of_seed(seed);
+            options.device.manner = MANNERS[seed as usize % MANNERS.len()];
+            options.device.blocks_per_unit = 48;
+            (options.fill, options.settings.checkpoint_slots) = (0.1, 12);
+            options.faults = Faults { seed, program_cut: 0.02, ..Faults::default() };
+            (options.depth, options.operations_before) = (8, 0);
+            (options.operations, options.images_per_cut) = (200, 2);
+            (options.recut_every, options.live_on_every) = (397, u64::MAX);
+            options
+        }),
+    );
+    println!("{test}: {report:?}");
+    assert!(report.cuts > 0, "nothing was cut: {report:?}");
+}

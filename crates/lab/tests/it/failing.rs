@@ -193,3 +193,29 @@ fn no_request_outlives_a_bound_with_every_fault_on() {
     println!("{worn_out} of {} wore out", reports.len());
     assert!(std::env::var("LAB_SEED").is_ok() || worn_out > 5, "{worn_out} wore out");
 }
+
+/// Nothing is bad where programs are cut short, as on a pool whose nodes come and go: every write is taken,
+/// every block reads as it was written, and no band is lost to it, whatever the policies.
+#[test]
+fn programs_that_are_cut_short_cost_no_request_and_no_band() {
+    let test = "programs_that_are_cut_short_cost_no_request_and_no_band";
+    let run = |seed: u64| {
+        let mut options = SoakOptions::quiet(crate::policies_of_seed(seed), seed);
+        options.operations = 2_500;
+        options.device.manner = MANNERS[seed as usize % MANNERS.len()];
+        options.device.blocks_per_unit = 24;
+        options.operations_per_cut = [1_000, 0][seed as usize / 2 % 2];
+        // A band holds only what came before its cut: with one page in twenty cut, 11 of its 16 pages.
+        let (program_cut, fill) = [(0.001, 0.7), (0.01, 0.6), (0.05, 0.4)][seed as usize % 3];
+        options.fill = fill;
+        options.faults = Faults { seed, program_cut, ..Faults::default() };
+        let report = run_model(seed, &options)?;
+        // The last mount's.
+        Ok((report.counts, report.worn_out))
+    };
+    let reports = passed(test, for_each_seed(seeds(800..1100), THREADS, run));
+    let refused: u64 = reports.iter().map(|(counts, _)| counts.refused + counts.no_space).sum();
+    let worn_out = reports.iter().filter(|(_, worn_out)| *worn_out).count();
+    println!("{test}: {} seeds, {refused} requests refused, {worn_out} worn out", reports.len());
+    assert_eq!((refused, worn_out), (0, 0), "a program that was cut short is no failure");
+}

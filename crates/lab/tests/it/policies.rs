@@ -185,3 +185,43 @@ fn bands_of_handles_that_are_gone_are_filled_by_others() {
     assert!(begun > one_each, "{begun}");
     assert!(left <= one_each, "{left} bands are open");
 }
+
+/// Erases of each unit under these weights, set while the device runs, for four times its size written.
+fn erases_under(unit_policy: &str, weights: &[u16]) -> Vec<u32> {
+    let layout = Layout { channels: 2, dies_per_channel: 2, blocks_per_plane: 24 };
+    let policies = PolicyNames { unit: unit_policy.into(), ..PolicyNames::default() };
+    let (mut sim, blocks) = sim("instant", &layout, 0.4, policies, |_| {});
+    let geometry = *sim.medium().geometry();
+    let erases = |sim: &Sim| -> Vec<u32> {
+        let counts = sim.medium().health().erase_counts;
+        let units = counts.chunks(geometry.blocks_per_unit as usize);
+        units.map(|unit| unit.iter().sum()).collect()
+    };
+    let (mut random, action) = (Random::new(1), Action::Write { fua: false, atomic: false });
+    let mut write = |sim: &mut Sim, times: u64| {
+        drive_ops(sim, 8, times * blocks, || {
+            (Op { action, lba: random.below(blocks) as u32, blocks: 1 }, Hint::default())
+        })
+        .unwrap();
+    };
+    write(&mut sim, 2);
+    sim.ftl_mut().set_unit_weights(weights);
+    let before = erases(&sim);
+    write(&mut sim, 4);
+    erases(&sim).iter().zip(before).map(|(after, before)| after - before).collect()
+}
+
+#[test]
+fn a_unit_of_weight_0_takes_no_new_band_while_others_can_under_any_policy() {
+    for policy in ["shortest-queue", "weighted-queue", "compaction-aware", "round-robin"] {
+        let erases = erases_under(policy, &[256, 0, 256]);
+        println!("{policy}: {erases:?}");
+        // What the unit had is overwritten, and erased at most once.
+        assert!(erases[1] <= 24, "{policy}: {erases:?}");
+        for unit in [0, 2, 3] {
+            assert!(erases[unit] > 24, "{policy}: {erases:?}");
+        }
+    }
+    let erases = erases_under("shortest-queue", &[0; 4]);
+    assert!(erases.iter().all(|&erases| erases > 24), "no unit was left alone: {erases:?}");
+}

@@ -1,0 +1,450 @@
+//! The client of a volume: what a driver puts where a medium would be. The FTL's commands go in, asks to
+//! nodes come out; answers go in, ends of commands come out.
+//!
+//! A driver gives each command of the FTL as [`Input::Command`], or a program as [`Input::Program`] with its
+//! slots in whatever the driver keeps data in (`D`, which is cloned for each member), and turns [`End`] into a
+//! `flash::Completion`. It checks the checksum of data that arrives ([`Slot::crc`](crate::message::Slot)) and
+//! leaves `None` where it does not fit. Who opens the volume fences it, lists the nodes, makes the
+//! [`Directory`] of that, seals what is not sealed, and gives what is to be freed to [`Remote::new`].
+//!
+//! The parts: [`directory`] (what lies where), [`lanes`] (where it goes next), [`programs`], [`reads`]
+//! ([`choice`], [`latency`]), [`congestion`], [`chores`] (seals and frees), [`flush`], [`nodes`]. Nodes taking
+//! turns in GC is not among them: that wants the nodes' consent, and reads keep off a unit that stirs anyway.
+//!
+//! Invariants:
+//! - every command ends, once; programs only wait while too few nodes take bands, reads only while nodes that
+//!   may have the data are away or the read lease is not renewed;
+//! - nothing is acknowledged with fewer copies than the header of its band names, and that has fewer than the
+//!   volume's replicas only after [`Input::Degraded`];
+//! - one stale answer, or the loss of the lease, ends the client for good.
+
+pub mod choice;
+pub mod chores;
+pub mod config;
+pub mod congestion;
+pub mod directory;
+mod events;
+mod explain;
+pub mod flush;
+pub mod lanes;
+pub mod latency;
+pub mod nodes;
+pub mod programs;
+pub mod reads;
+mod timers;
+
+pub use chores::Closed;
+pub use config::Config;
+pub use directory::{Directory, Leftovers};
+pub use explain::Counters;
+pub use lanes::Opening;
+pub use nodes::{Mode, Plan, Share};
+
+use crate::message::{Answer, Ask, AskId, NodeFacts, Signals, Slot};
+use crate::words::{BandName, DomainId, Generation, NodeId};
+use chores::{Chores, What};
+use flash::{BlockId, Command, Instant, MediumError, Random, SlotId, SlotStatus, Tag};
+use flush::Flushes;
+use lanes::Lanes;
+use nodes::Nodes;
+use programs::Programs;
+use reads::Reads;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use timers::Timers;
+
+/// What happens to the client.
+#[derive(Clone, Debug)]
+pub enum Input<D> {
+    /// The FTL wants something of its medium; not a program.
+    Command(Command),
+    /// The FTL programs a page.
+    Program {
+        /// Of the command.
+        tag: Tag,
+        /// Of the command.
+        slot: SlotId,
+        /// All of the page, with the checksum of each, as the driver computes it.
+        slots: Vec<Slot<D>>,
+    },
+    /// A node is part of the pool, in this domain.
+    Joined {
+        /// Which.
+        node: NodeId,
+        /// What it fails together with.
+        domain: DomainId,
+    },
+    /// A node gets no new bands: it is drained, or to be replaced.
+    Leaves {
+        /// Which.
+        node: NodeId,
+    },
+    /// A node is no part of the pool any more: nobody waits for what only it may have.
+    Removed {
+        /// Which.
+        node: NodeId,
+    },
+    /// A connection was made.
+    Up(NodeFacts),
+    /// A connection is gone, and what was asked on it will not be answered.
+    Down {
+        /// To whom.
+        node: NodeId,
+    },
+    /// A node answers.
+    Answer {
+        /// Which.
+        node: NodeId,
+        /// What was asked.
+        id: AskId,
+        /// The answer.
+        answer: Answer<D>,
+        /// How the node feels.
+        signals: Signals,
+    },
+    /// The controller's weights and modes.
+    Plan(Plan),
+    /// The control plane has this opening, see [`Output::Register`].
+    Registered(BandName),
+    /// The control plane has recorded whether the volume goes on with fewer copies where it must.
+    Degraded(bool),
+    /// Reads may be given until then.
+    Lease {
+        /// Not from then on.
+        until: Instant,
+    },
+    /// The lease is lost: somebody else may own the volume.
+    LeaseLost,
+    /// A sealed band was copied whole to one more node.
+    Copied {
+        /// Which life.
+        band: BandName,
+        /// Where to.
+        node: NodeId,
+    },
+    /// A member is to be freed of a sealed band, which others have. Not done if it is the last one.
+    Dropped {
+        /// Which life.
+        band: BandName,
+        /// Who has it.
+        node: NodeId,
+    },
+    /// [`Remote::deadline`] has come.
+    Deadline,
+}
+
+/// What the client wants done, in this order.
+#[derive(Clone, Debug)]
+pub enum Output<D> {
+    /// Ask a node.
+    Ask {
+        /// Which.
+        node: NodeId,
+        /// Comes back with the answer.
+        id: AskId,
+        /// What.
+        ask: Ask<D>,
+    },
+    /// A command of the FTL has ended.
+    Ended(End<D>),
+    /// The control plane is to keep that these bands may be open, each in the place of any older life of it;
+    /// then [`Input::Registered`] for each.
+    Register(Vec<Opening>),
+    /// These were never used and never will be: nobody has anything of them.
+    Unused(Vec<Opening>),
+    /// A life is over: who has sealed it, who has nothing of it. Told again when another member has come to it.
+    /// With 0 pages it is freed, and the end of its erase follows: where a member still has it, which is away,
+    /// the driver gives that end to the FTL when the control plane has kept that the life is over, so that the
+    /// next opening does not take it for one that counts.
+    Closed(Closed),
+    /// For `ftl::Ftl::set_unit_weights`.
+    Weights(Vec<u16>),
+    /// The client is over: what was not acknowledged may have been done or not. The FTL gets `Input::Fail`
+    /// before the ends that follow.
+    Fenced(Over),
+}
+
+/// Why a client is over.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Over {
+    /// The volume has a newer owner.
+    Stale {
+        /// With this generation, or one above it.
+        highest: Generation,
+    },
+    /// The lease was lost.
+    LeaseLost,
+}
+
+/// How a command of the FTL ended.
+#[derive(Clone, Debug, PartialEq)]
+pub enum End<D> {
+    /// A read.
+    Read {
+        /// Of the command.
+        tag: Tag,
+        /// Where the data is to go, as the command said.
+        into: Option<flash::Payload>,
+        /// One entry a slot. `Err` only if the client is over.
+        slots: Result<Vec<SlotEnd<D>>, MediumError>,
+        /// See [`flash::SlotRead::durable`].
+        durable: bool,
+    },
+    /// A program.
+    Program {
+        /// Of the command.
+        tag: Tag,
+        /// Done, or cut, or the client is over.
+        result: Result<(), MediumError>,
+    },
+    /// An erase.
+    Erase {
+        /// Of the command.
+        tag: Tag,
+        /// Done, or the client is over.
+        result: Result<(), MediumError>,
+    },
+    /// A block is finished.
+    Finish {
+        /// Of the command.
+        tag: Tag,
+    },
+    /// A flush.
+    Flush {
+        /// Of the command.
+        tag: Tag,
+        /// Durable, or not.
+        result: Result<(), MediumError>,
+    },
+}
+
+/// One slot of a read.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SlotEnd<D> {
+    /// How it came back.
+    pub status: SlotStatus,
+    /// What it holds, if `Ok`.
+    pub slot: Option<Slot<D>>,
+}
+
+/// What an ask was for.
+#[derive(Clone, Copy, Debug)]
+enum Purpose {
+    Append { name: BandName, page: u32 },
+    Read { id: u64, block: BlockId },
+    Chore { name: BandName, what: What },
+    Flush,
+}
+
+/// See the head of this file.
+pub struct Remote<D> {
+    config: Config,
+    now: Instant,
+    random: Random,
+    nodes: Nodes<Purpose>,
+    directory: Directory,
+    lanes: Lanes,
+    programs: Programs<D>,
+    reads: Reads<D>,
+    chores: Chores,
+    flushes: Flushes,
+    timers: Timers,
+    /// The timer that is set for each open band.
+    band_timers: BTreeMap<BlockId, Instant>,
+    /// The timer that is set for nodes.
+    nodes_timer: Option<Instant>,
+    /// Open bands with a page that a member had no room for.
+    stalled: BTreeSet<BlockId>,
+    /// Reads that nobody was asked for.
+    parked: BTreeSet<u64>,
+    /// Where each read of the FTL wants its data.
+    into: BTreeMap<u64, Option<flash::Payload>>,
+    lease_until: Instant,
+    /// Reads that have ended and wait for the lease.
+    held: VecDeque<End<D>>,
+    over: Option<Over>,
+    weights: Vec<u16>,
+    weights_stale: bool,
+    counters: Counters,
+    outputs: VecDeque<Output<D>>,
+}
+
+impl<D: Clone> Remote<D> {
+    /// A client of a volume that was fenced and listed, and whose bands were sealed; what is left over to be
+    /// freed is freed as nodes come up.
+    ///
+    /// # Errors
+    /// What of the config is wrong, and what would be right; or that a band is not sealed.
+    pub fn new(config: Config, directory: Directory, leftovers: Leftovers) -> Result<Self, String> {
+        let (choice, hedging) = config.check()?;
+        if let Some((node, name, pages)) = leftovers.seal.first() {
+            return Err(format!(
+                "band {} is not sealed at {pages} pages on node {}, and {} more like it: seal them, then \
+                 list the nodes again. What is shown before may not be there at the next opening",
+                name.band,
+                node.0,
+                leftovers.seal.len() - 1
+            ));
+        }
+        let mut chores = Chores::default();
+        for (node, name) in leftovers.free {
+            chores.add(node, name, What::Free);
+        }
+        let of = (config.volume, config.generation);
+        let mut lanes = Lanes::new(of, config.geometry, config.replicas, config.openings_ahead);
+        for block in (0..config.geometry.blocks()).map(BlockId) {
+            if directory.held(block).is_none() {
+                lanes.freed(block, false);
+            }
+        }
+        Ok(Self {
+            now: Instant(0),
+            random: Random::new(config.seed),
+            nodes: Nodes::new(config.asks_max, config.congestion),
+            directory,
+            lanes,
+            programs: Programs::new(config.shape(), config.generation, config.program_limit_ns),
+            reads: Reads::new(choice, hedging, config.read_limit_ns),
+            chores,
+            flushes: Flushes::default(),
+            timers: Timers::default(),
+            band_timers: BTreeMap::new(),
+            nodes_timer: None,
+            stalled: BTreeSet::new(),
+            parked: BTreeSet::new(),
+            into: BTreeMap::new(),
+            lease_until: Instant(0),
+            held: VecDeque::new(),
+            over: None,
+            weights: Vec::new(),
+            weights_stale: false,
+            counters: Counters::default(),
+            outputs: VecDeque::new(),
+            config,
+        })
+    }
+
+    /// Something happened. Drain [`Remote::poll`] after it.
+    pub fn handle(&mut self, now: Instant, input: Input<D>) {
+        self.now = self.now.max(now);
+        if self.over.is_some() {
+            self.end_at_once(&input);
+            return;
+        }
+        match input {
+            Input::Command(command) => self.command(command),
+            Input::Program { tag, slot, slots } => self.program(tag, slot, slots),
+            Input::Joined { node, domain } => {
+                self.nodes.join(node, domain);
+                self.weights_stale = true;
+            }
+            Input::Leaves { node } => {
+                self.nodes.leave(node);
+                self.weights_stale = true;
+            }
+            Input::Removed { node } => self.removed(node),
+            Input::Up(facts) => self.up(facts),
+            Input::Down { node } => self.down(node),
+            Input::Answer { node, id, answer, signals } => self.answer(node, id, answer, signals),
+            Input::Plan(plan) => {
+                self.nodes.plan(self.now, &plan);
+                self.weights_stale = true;
+            }
+            Input::Registered(name) => self.lanes.registered(name),
+            Input::Degraded(degraded) => self.lanes.set_degraded(degraded),
+            Input::Lease { until } => self.renewed(until),
+            Input::LeaseLost => self.end_all(Over::LeaseLost),
+            Input::Copied { band, node } => self.copied(band, node),
+            Input::Dropped { band, node } => {
+                if self.directory.remove(band, node) {
+                    self.chores.add(node, band, What::Free);
+                }
+            }
+            Input::Deadline => {}
+        }
+        self.fire();
+        if self.over.is_none() {
+            self.pump();
+        }
+    }
+
+    /// What is to be done next.
+    pub fn poll(&mut self) -> Option<Output<D>> {
+        self.outputs.pop_front()
+    }
+
+    /// When to give [`Input::Deadline`] if nothing happens before.
+    pub fn deadline(&self) -> Option<Instant> {
+        let of_lease =
+            (!self.held.is_empty()).then_some(self.lease_until).filter(|&at| at > self.now);
+        self.timers.first().into_iter().chain(of_lease).min()
+    }
+
+    /// What lies where.
+    pub fn directory(&self) -> &Directory {
+        &self.directory
+    }
+
+    fn command(&mut self, command: Command) {
+        match command {
+            Command::Read { tag, slot, count, into, urgent } => {
+                self.read(tag, slot, count, into, urgent);
+            }
+            Command::Erase { tag, block } => self.erase(tag, block),
+            // What is partly written takes no place of its own.
+            Command::Finish { tag, .. } => self.ended(End::Finish { tag }),
+            Command::Flush { tag } => {
+                for node in self.flushes.begin(tag) {
+                    self.timers.set(self.now, timers::Timer::Flush(node));
+                }
+            }
+            Command::Program { .. } => panic!("a program comes with its slots: Input::Program"),
+        }
+    }
+
+    fn program(&mut self, tag: Tag, slot: SlotId, slots: Vec<Slot<D>>) {
+        let geometry = self.config.geometry;
+        let (block, page) = (geometry.block_of(slot), geometry.page_in_block(slot));
+        assert_eq!(slots.len() as u32, geometry.slots_per_page, "a whole page is programmed");
+        let begins = page == 0 && !matches!(self.directory.entry(block), directory::Entry::Spent);
+        let takes = self.programs.has(block) || begins && self.directory.held(block).is_none();
+        if !takes {
+            // It was cut while the FTL had nothing under way there.
+            self.ended(End::Program { tag, result: Err(MediumError::Cut) });
+            return;
+        }
+        self.programs.add(self.now, block, page, tag, slots);
+        self.send_pages(block);
+    }
+
+    fn erase(&mut self, tag: Tag, block: BlockId) {
+        assert!(!self.programs.is_busy(block), "a block is erased after its programs have ended");
+        // One that was never filled: its members have nothing that counts any more.
+        let open = self.programs.nodes(block);
+        self.programs.abandon(block);
+        self.lanes.unwanted(block);
+        match self.directory.erase(block) {
+            Some(held) => {
+                let limit = self.now + self.config.erase_limit_ns;
+                let mut nodes = held.nodes;
+                nodes.extend(open);
+                self.flushes.freed(held.name);
+                self.chores.free(held.name, &nodes, Some((tag, limit)));
+                self.timers.set(limit, timers::Timer::Chores);
+                self.weights_stale = true;
+            }
+            None => self.erased(tag, block),
+        }
+    }
+
+    fn erased(&mut self, tag: Tag, block: BlockId) {
+        self.lanes.freed(block, true);
+        self.ended(End::Erase { tag, result: Ok(()) });
+    }
+
+    fn ended(&mut self, end: End<D>) {
+        self.outputs.push_back(Output::Ended(end));
+    }
+}
+
+#[cfg(test)]
+mod tests;

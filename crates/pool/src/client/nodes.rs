@@ -1,0 +1,348 @@
+//! The nodes as the client sees them: who is there, what the controller wants of each, how each feels, and
+//! what each was asked and has not answered.
+//!
+//! Invariants:
+//! - an ask has one answer or ends with the connection; an answer to nothing is ignored;
+//! - a plan of the controller holds until its time is over, then every node counts the same;
+//! - no node is asked more than [`Config::asks_max`](super::Config::asks_max) things at a time.
+
+use super::congestion::Limit;
+use crate::message::{AskId, NodeFacts, Signals};
+use crate::words::{DomainId, NodeId};
+use flash::Instant;
+use std::collections::BTreeMap;
+
+/// What the controller wants a node to do.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum Mode {
+    /// Reads and writes.
+    #[default]
+    Mixed,
+    /// Reads; of writes, those to bands that are open there.
+    Reads,
+    /// Writes; reads where no other replica is better.
+    Writes,
+}
+
+/// One node in a plan.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Share {
+    /// Which.
+    pub node: NodeId,
+    /// For what it is.
+    pub mode: Mode,
+    /// Weight of its replicas among those of a band; 0 or more.
+    pub read: f64,
+    /// Weight for bands that are opened; 0 or more.
+    pub write: f64,
+}
+
+/// What the controller wants, for a while.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Plan {
+    /// By node; one that is not there counts 1 for both.
+    pub shares: Vec<Share>,
+    /// Not beyond this.
+    pub until: Instant,
+}
+
+/// What an ask was for.
+#[derive(Clone, Debug)]
+pub struct Asked<P> {
+    /// Of whom.
+    pub node: NodeId,
+    /// When.
+    pub at: Instant,
+    /// What for.
+    pub purpose: P,
+}
+
+/// One node.
+#[derive(Clone, Debug)]
+pub struct Node {
+    /// What it fails together with.
+    pub domain: DomainId,
+    /// Connected, and what it says of itself.
+    pub facts: Option<NodeFacts>,
+    /// How much of its weight it gets.
+    pub limit: Limit,
+    /// Asks without an answer.
+    pub asked: u32,
+    /// What its drive had to do when it last told.
+    pub queue: u32,
+    /// It refused to begin a band, or failed one: none is begun there before this.
+    pub shy_until: Instant,
+    /// Drained or replaced: it gets no new band.
+    pub leaves: bool,
+    share: Share,
+}
+
+/// See the head of this file.
+#[derive(Clone, Debug)]
+pub struct Nodes<P> {
+    nodes: BTreeMap<NodeId, Node>,
+    asked: BTreeMap<AskId, Asked<P>>,
+    next: u64,
+    asks_max: u32,
+    congestion: bool,
+    /// Of the plan in force.
+    plan_until: Option<Instant>,
+}
+
+impl<P> Nodes<P> {
+    /// None yet.
+    pub fn new(asks_max: u32, congestion: bool) -> Self {
+        Self {
+            nodes: BTreeMap::new(),
+            asked: BTreeMap::new(),
+            next: 0,
+            asks_max,
+            congestion,
+            plan_until: None,
+        }
+    }
+
+    /// A node of the pool, or another domain for one.
+    pub fn join(&mut self, id: NodeId, domain: DomainId) {
+        let node = self.nodes.entry(id).or_insert(Node {
+            domain,
+            facts: None,
+            limit: Limit::default(),
+            asked: 0,
+            queue: 0,
+            shy_until: Instant(0),
+            leaves: false,
+            share: even(id),
+        });
+        (node.domain, node.leaves) = (domain, false);
+    }
+
+    /// The node gets no new band any more.
+    pub fn leave(&mut self, id: NodeId) {
+        if let Some(node) = self.nodes.get_mut(&id) {
+            node.leaves = true;
+        }
+    }
+
+    /// The node is no part of the pool any more.
+    pub fn remove(&mut self, id: NodeId) -> Vec<P> {
+        let lost = self.down(id);
+        self.nodes.remove(&id);
+        lost
+    }
+
+    /// A connection was made. False if the node is none of the pool.
+    pub fn up(&mut self, facts: NodeFacts) -> bool {
+        let Some(node) = self.nodes.get_mut(&facts.node) else { return false };
+        (node.facts, node.shy_until, node.queue) = (Some(facts), Instant(0), 0);
+        true
+    }
+
+    /// The connection is gone, and with it the answers to these.
+    pub fn down(&mut self, id: NodeId) -> Vec<P> {
+        if let Some(node) = self.nodes.get_mut(&id) {
+            (node.facts, node.asked) = (None, 0);
+        }
+        self.asked
+            .extract_if(.., |_, asked| asked.node == id)
+            .map(|(_, asked)| asked.purpose)
+            .collect()
+    }
+
+    /// Whether a node can be asked something now.
+    pub fn has_room(&self, id: NodeId) -> bool {
+        self.nodes.get(&id).is_some_and(|node| node.facts.is_some() && node.asked < self.asks_max)
+    }
+
+    /// Whether a node is connected.
+    pub fn is_up(&self, id: NodeId) -> bool {
+        self.nodes.get(&id).is_some_and(|node| node.facts.is_some())
+    }
+
+    /// Whether what a node has answered survives its power cut.
+    pub fn is_durable(&self, id: NodeId) -> bool {
+        self.nodes.get(&id).and_then(|node| node.facts).is_some_and(|facts| facts.durable)
+    }
+
+    /// Numbers an ask.
+    pub fn ask(&mut self, now: Instant, id: NodeId, purpose: P) -> AskId {
+        let node = self.nodes.get_mut(&id).expect("only known nodes are asked");
+        node.asked += 1;
+        self.next += 1;
+        let ask = AskId(self.next);
+        self.asked.insert(ask, Asked { node: id, at: now, purpose });
+        ask
+    }
+
+    /// An answer came: what was asked, and whether the node's limit fell. `None` if nothing was.
+    pub fn answered(
+        &mut self,
+        now: Instant,
+        id: NodeId,
+        ask: AskId,
+        signals: Signals,
+    ) -> Option<(Asked<P>, bool)> {
+        if self.asked.get(&ask).is_none_or(|asked| asked.node != id) {
+            return None;
+        }
+        let asked = self.asked.remove(&ask)?;
+        let node = self.nodes.get_mut(&id)?;
+        node.asked = node.asked.saturating_sub(1);
+        node.queue = u32::from(signals.queue);
+        let fell = self.congestion && node.limit.told(now, signals.congestion);
+        Some((asked, fell))
+    }
+
+    /// The node is late. True if its limit fell.
+    pub fn late(&mut self, now: Instant, id: NodeId) -> bool {
+        let congestion = self.congestion;
+        self.nodes.get_mut(&id).is_some_and(|node| congestion && node.limit.late(now))
+    }
+
+    /// No band is begun on this node before `until`.
+    pub fn shy(&mut self, id: NodeId, until: Instant) {
+        if let Some(node) = self.nodes.get_mut(&id) {
+            node.shy_until = node.shy_until.max(until);
+        }
+    }
+
+    /// A plan of the controller, unless it is over already.
+    pub fn plan(&mut self, now: Instant, plan: &Plan) {
+        if plan.until <= now {
+            return;
+        }
+        for (&id, node) in &mut self.nodes {
+            let share = plan.shares.iter().find(|share| share.node == id);
+            node.share = share.copied().unwrap_or(even(id));
+        }
+        self.plan_until = Some(plan.until);
+    }
+
+    /// Falls back to equal weights when the plan is over. True if it is just so.
+    pub fn expire(&mut self, now: Instant) -> bool {
+        if self.plan_until.is_none_or(|until| now < until) {
+            return false;
+        }
+        self.plan_until = None;
+        self.nodes.iter_mut().for_each(|(&id, node)| node.share = even(id));
+        true
+    }
+
+    /// Until when the plan holds.
+    pub fn plan_until(&self) -> Option<Instant> {
+        self.plan_until
+    }
+
+    /// Weight of a replica on this node for a read now.
+    pub fn read_weight(&mut self, now: Instant, id: NodeId) -> f64 {
+        let Some(node) = self.nodes.get_mut(&id) else { return 0.0 };
+        node.share.read * node.limit.now(now)
+    }
+
+    /// Weight of a node for a band that is opened now; `None` if it takes none.
+    pub fn write_weight(&mut self, now: Instant, id: NodeId) -> Option<f64> {
+        let node = self.nodes.get_mut(&id)?;
+        if node.facts.is_none() || node.leaves || now < node.shy_until {
+            return None;
+        }
+        let write = if node.share.mode == Mode::Reads { 0.0 } else { node.share.write };
+        Some(write * node.limit.now(now))
+    }
+
+    /// What a node is for now.
+    pub fn mode(&self, id: NodeId) -> Mode {
+        self.nodes.get(&id).map_or(Mode::Mixed, |node| node.share.mode)
+    }
+
+    /// How much what is open on this node is wanted for more, from 0 to 1.
+    pub fn open_weight(&mut self, now: Instant, id: NodeId) -> f64 {
+        let Some(node) = self.nodes.get_mut(&id) else { return 0.0 };
+        let shut =
+            node.facts.is_none() || node.share.mode == Mode::Reads || node.share.write <= 0.0;
+        if shut { 0.0 } else { node.limit.now(now) }
+    }
+
+    /// What is known of one.
+    pub fn get(&self, id: NodeId) -> Option<&Node> {
+        self.nodes.get(&id)
+    }
+
+    /// All, by id.
+    pub fn all(&self) -> impl Iterator<Item = (NodeId, &Node)> {
+        self.nodes.iter().map(|(&id, node)| (id, node))
+    }
+
+    /// Whether some limit is on its way up.
+    pub fn recovers(&mut self, now: Instant) -> bool {
+        self.nodes.values_mut().any(|node| node.limit.now(now) < 1.0)
+    }
+}
+
+/// What a node gets of which no controller says anything.
+fn even(node: NodeId) -> Share {
+    Share { node, mode: Mode::Mixed, read: 1.0, write: 1.0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::message::Congestion;
+
+    fn two() -> Nodes<u32> {
+        let mut nodes = Nodes::new(2, true);
+        for id in [1, 2] {
+            nodes.join(NodeId(id), DomainId(id));
+            assert!(nodes.up(NodeFacts { node: NodeId(id), ..NodeFacts::default() }));
+        }
+        nodes
+    }
+
+    #[test]
+    fn what_was_asked_ends_with_its_answer_or_with_the_connection() {
+        let (mut nodes, [a, b]) = (two(), [NodeId(1), NodeId(2)]);
+        let first = nodes.ask(Instant(1), a, 7);
+        nodes.ask(Instant(2), a, 8);
+        assert!(!nodes.has_room(a) && nodes.has_room(b));
+        let signals = Signals { queue: 5, ..Signals::default() };
+        assert!(nodes.answered(Instant(3), b, first, signals).is_none(), "not asked of this one");
+        let (asked, fell) = nodes.answered(Instant(3), a, first, signals).unwrap();
+        assert_eq!((asked.purpose, asked.at, fell), (7, Instant(1), false));
+        assert!(nodes.answered(Instant(3), a, first, signals).is_none(), "answered already");
+        assert_eq!(nodes.get(a).unwrap().queue, 5);
+        assert_eq!(nodes.down(a), [8]);
+        assert!(!nodes.has_room(a) && nodes.write_weight(Instant(3), a).is_none());
+    }
+
+    #[test]
+    fn a_plan_holds_until_its_time_is_over_then_all_count_the_same() {
+        let (mut nodes, [a, b]) = (two(), [NodeId(1), NodeId(2)]);
+        let share = Share { node: a, mode: Mode::Reads, read: 3.0, write: 2.0 };
+        nodes.plan(Instant(0), &Plan { shares: vec![share], until: Instant(100) });
+        assert_eq!(nodes.read_weight(Instant(1), a), 3.0);
+        assert_eq!(nodes.write_weight(Instant(1), a), Some(0.0), "it serves reads");
+        assert_eq!(
+            (nodes.open_weight(Instant(1), a), nodes.open_weight(Instant(1), b)),
+            (0.0, 1.0)
+        );
+        assert!(!nodes.expire(Instant(99)) && nodes.expire(Instant(100)));
+        assert_eq!(nodes.read_weight(Instant(100), a), 1.0);
+        assert_eq!(nodes.write_weight(Instant(100), a), Some(1.0));
+        nodes.plan(Instant(100), &Plan { shares: vec![share], until: Instant(100) });
+        assert_eq!(nodes.plan_until(), None, "it was late");
+    }
+
+    #[test]
+    fn a_congested_node_gets_half_and_one_that_leaves_nothing_new() {
+        let (mut nodes, [a, b]) = (two(), [NodeId(1), NodeId(2)]);
+        let ask = nodes.ask(Instant(1), a, 7);
+        let signals = Signals { congestion: Congestion::Congested, ..Signals::default() };
+        assert!(nodes.answered(Instant(3), a, ask, signals).unwrap().1);
+        assert_eq!(nodes.read_weight(Instant(4), a), 0.5);
+        assert!(nodes.recovers(Instant(4)));
+        nodes.leave(b);
+        assert_eq!(nodes.write_weight(Instant(4), b), None);
+        nodes.shy(a, Instant(9));
+        assert_eq!(nodes.write_weight(Instant(8), a), None);
+        assert_eq!(nodes.write_weight(Instant(9), a), Some(0.5));
+    }
+}

@@ -1,0 +1,397 @@
+//! The client as a whole, step by step: what goes to whom, and what ends when.
+
+use super::*;
+use crate::message::{BandEntry, BandHeader, Congestion, Refusal};
+use crate::words::{Members, VolumeId};
+use flash::{FastTier, Geometry, MILLISECOND, Pairing, SECOND};
+
+const VOLUME: VolumeId = VolumeId(1);
+const OURS: Generation = Generation(3);
+
+fn geometry() -> Geometry {
+    Geometry {
+        units: 2,
+        blocks_per_unit: 4,
+        pages_per_block: 4,
+        slots_per_page: 2,
+        pairing: Pairing::None,
+        durable_at_completion: true,
+        suspend: false,
+        queue_depth: 8,
+        endurance: 1000,
+        open_blocks_max: 0,
+        fast: FastTier::NONE,
+    }
+}
+
+struct Bench {
+    remote: Remote<u8>,
+    now: u64,
+    durable: bool,
+}
+
+/// What the client wants of nodes, and what has ended.
+#[derive(Default)]
+struct Seen {
+    asks: Vec<(NodeId, AskId, Ask<u8>)>,
+    ended: Vec<End<u8>>,
+    registered: Vec<Opening>,
+    closed: Vec<Closed>,
+    weights: Vec<Vec<u16>>,
+    fenced: Option<Over>,
+}
+
+impl Bench {
+    fn with(lists: &[(NodeId, BandEntry)], complete: bool, change: impl Fn(&mut Config)) -> Self {
+        let mut config = Config::new(VOLUME, OURS, geometry(), 2);
+        config.replica = "first".into();
+        change(&mut config);
+        let (directory, leftovers) = Directory::new(config.shape(), 8, lists, complete);
+        let mut remote = Remote::new(config, directory, leftovers).unwrap();
+        for id in 1..=3 {
+            let (node, domain) = (NodeId(id), DomainId(id));
+            remote.handle(Instant(1), Input::Joined { node, domain });
+        }
+        Self { remote, now: 1, durable: true }
+    }
+
+    fn new() -> Self {
+        let mut bench = Self::with(&[], true, |_| {});
+        bench.lease(u64::MAX);
+        (1..=3).for_each(|id| bench.up(id));
+        bench
+    }
+
+    fn handle(&mut self, input: Input<u8>) {
+        self.remote.handle(Instant(self.now), input);
+    }
+
+    fn up(&mut self, id: u32) {
+        let durable = self.durable;
+        self.handle(Input::Up(NodeFacts { node: NodeId(id), durable, ..NodeFacts::default() }));
+    }
+
+    fn lease(&mut self, until: u64) {
+        self.handle(Input::Lease { until: Instant(until) });
+    }
+
+    fn seen(&mut self) -> Seen {
+        let mut seen = Seen::default();
+        while let Some(output) = self.remote.poll() {
+            match output {
+                Output::Ask { node, id, ask } => seen.asks.push((node, id, ask)),
+                Output::Ended(end) => seen.ended.push(end),
+                Output::Register(openings) => seen.registered.extend(openings),
+                Output::Closed(closed) => seen.closed.push(closed),
+                Output::Weights(weights) => seen.weights.push(weights),
+                Output::Fenced(over) => seen.fenced = Some(over),
+                Output::Unused(_) => {}
+            }
+        }
+        seen
+    }
+
+    /// The control plane keeps all that it is told.
+    fn register(&mut self) -> Vec<Opening> {
+        let openings = self.seen().registered;
+        openings.iter().for_each(|opening| self.handle(Input::Registered(opening.name)));
+        openings
+    }
+
+    fn program(&mut self, page: u32) {
+        let slot = |data| Slot { oob: [0; 32], crc: 0, data: Some(data) };
+        let first = geometry().slot(BlockId(0), page, 0);
+        self.handle(Input::Program { tag: Tag(page), slot: first, slots: vec![slot(1), slot(2)] });
+    }
+
+    fn read(&mut self, slot: u32) {
+        let (tag, slot, count) = (Tag(50), SlotId(slot), 1);
+        self.handle(Input::Command(Command::Read { tag, slot, count, into: None, urgent: true }));
+    }
+
+    fn answer(&mut self, (node, id, _): &(NodeId, AskId, Ask<u8>), answer: Answer<u8>) {
+        let (node, id) = (*node, *id);
+        self.handle(Input::Answer { node, id, answer, signals: Signals::default() });
+    }
+
+    /// Programs pages, and has all nodes do all that they are asked.
+    fn fill(&mut self, pages: std::ops::Range<u32>) -> Vec<End<u8>> {
+        pages.for_each(|page| self.program(page));
+        let mut ended = Vec::new();
+        loop {
+            let seen = self.seen();
+            ended.extend(seen.ended);
+            if seen.asks.is_empty() {
+                return ended;
+            }
+            seen.asks.iter().for_each(|ask| self.answer(ask, Answer::Done));
+        }
+    }
+}
+
+fn good(tag: u32) -> End<u8> {
+    End::Program { tag: Tag(tag), result: Ok(()) }
+}
+
+fn listed(node: u32, band: u32, pages: u32) -> (NodeId, BandEntry) {
+    let members = Members::new(&[NodeId(1), NodeId(2)]).unwrap();
+    let shape = crate::words::BandShape { pages: 4, slots_per_page: 2 };
+    let name = BandName { volume: VOLUME, band, life: 1 << 32 | 5 };
+    let header = BandHeader { members, shape };
+    (NodeId(node), BandEntry { band: name, header, pages, sealed: true })
+}
+
+#[test]
+fn no_append_is_sent_before_the_control_plane_has_the_band() {
+    let mut bench = Bench::new();
+    bench.program(0);
+    let seen = bench.seen();
+    assert!(seen.asks.is_empty(), "{:?}", seen.asks);
+    let opening = seen.registered.iter().find(|opening| opening.name.band == 0).unwrap();
+    bench.handle(Input::Registered(opening.name));
+    let nodes: Vec<NodeId> = bench.seen().asks.iter().map(|ask| ask.0).collect();
+    assert_eq!(nodes, opening.members.nodes());
+}
+
+#[test]
+fn a_band_that_is_full_is_sealed_and_the_next_erase_frees_it() {
+    let mut bench = Bench::new();
+    bench.register();
+    assert_eq!(bench.fill(0..4), [good(0), good(1), good(2), good(3)]);
+    let held = bench.remote.directory().held(BlockId(0)).unwrap();
+    assert_eq!((held.pages, held.phase), (4, directory::Phase::Sealed));
+    let name = held.name;
+    bench.handle(Input::Command(Command::Erase { tag: Tag(9), block: BlockId(0) }));
+    let seen = bench.seen();
+    assert!(seen.ended.is_empty());
+    for ask in &seen.asks {
+        assert_eq!(ask.2, Ask::Free { band: name, generation: OURS });
+        bench.answer(ask, Answer::Done);
+    }
+    let seen = bench.seen();
+    assert_eq!(seen.ended, [End::Erase { tag: Tag(9), result: Ok(()) }]);
+    assert_eq!((seen.closed.len(), seen.closed[0].nothing.len()), (1, 2));
+    bench.handle(Input::Command(Command::Erase { tag: Tag(9), block: BlockId(0) }));
+    let seen = bench.seen();
+    assert_eq!(seen.ended, [End::Erase { tag: Tag(9), result: Ok(()) }], "free already");
+    assert!(seen.asks.is_empty());
+}
+
+#[test]
+fn a_member_that_goes_cuts_the_band_at_what_was_acknowledged() {
+    let mut bench = Bench::new();
+    let openings = bench.register();
+    bench.fill(0..1);
+    bench.program(1);
+    let asks = bench.seen().asks;
+    bench.answer(&asks[0], Answer::Done);
+    let gone = asks[1].0;
+    bench.handle(Input::Down { node: gone });
+    let seen = bench.seen();
+    let cut = End::Program { tag: Tag(1), result: Err(MediumError::Cut) };
+    assert_eq!(seen.ended, std::slice::from_ref(&cut));
+    let name = openings.iter().find(|opening| opening.name.band == 0).unwrap().name;
+    let [(_, _, ask)] = &seen.asks[..] else { panic!("one seal: {:?}", seen.asks) };
+    assert_eq!(*ask, Ask::Seal { band: name, generation: OURS, pages: 1 });
+    // What the FTL sends there before it knows ends at once; the other member seals when it is back.
+    bench.program(1);
+    assert_eq!(bench.seen().ended, [cut]);
+    bench.up(gone.0);
+    let asks = bench.seen().asks;
+    assert!(asks.iter().any(|(node, _, of)| *node == gone && of == ask), "{asks:?}");
+}
+
+#[test]
+fn nothing_goes_on_with_too_few_nodes_until_it_is_recorded_that_it_may() {
+    let mut bench = Bench::new();
+    [2, 3].iter().for_each(|&id| bench.handle(Input::Down { node: NodeId(id) }));
+    bench.program(0);
+    bench.register();
+    assert!(bench.seen().asks.is_empty());
+    assert!(bench.remote.explain().contains("too few in different domains"));
+    bench.handle(Input::Degraded(true));
+    let openings = bench.register();
+    assert_eq!(openings[0].members.nodes(), [NodeId(1)]);
+    assert_eq!(bench.fill(0..0), [good(0)]);
+}
+
+#[test]
+fn one_stale_answer_ends_the_client_and_all_that_comes_after() {
+    let mut bench = Bench::new();
+    bench.register();
+    bench.program(0);
+    let asks = bench.seen().asks;
+    let highest = Generation(4);
+    bench.answer(&asks[0], Answer::Refused(Refusal::Stale { highest }));
+    let seen = bench.seen();
+    assert_eq!(seen.fenced, Some(Over::Stale { highest }));
+    let gone = Err(MediumError::UnitGone);
+    assert_eq!(seen.ended, [End::Program { tag: Tag(0), result: gone }]);
+    bench.answer(&asks[1], Answer::Done);
+    bench.program(1);
+    bench.read(0);
+    let ended = bench.seen().ended;
+    assert_eq!(ended[0], End::Program { tag: Tag(1), result: gone });
+    assert!(matches!(ended[1], End::Read { slots: Err(MediumError::UnitGone), .. }), "{ended:?}");
+    assert_eq!(bench.remote.deadline(), None);
+    assert!(bench.remote.explain().contains("newer owner"));
+}
+
+#[test]
+fn reads_are_given_only_while_the_lease_holds_and_refused_when_it_is_lost() {
+    let lists = [listed(1, 1, 2), listed(2, 1, 2)];
+    let mut bench = Bench::with(&lists, true, |_| {});
+    (1..=3).for_each(|id| bench.up(id));
+    bench.lease(10);
+    bench.seen();
+    bench.now = 9;
+    bench.read(0);
+    assert_eq!(bench.seen().ended.len(), 1, "answered here");
+    bench.now = 10;
+    bench.read(8);
+    let asks = bench.seen().asks;
+    let slot = Slot { oob: [7; 32], crc: 1, data: Some(3) };
+    bench.answer(&asks[0], Answer::Slots(vec![Some(slot.clone())]));
+    assert!(bench.seen().ended.is_empty(), "the lease is over");
+    bench.lease(20);
+    let ended = bench.seen().ended;
+    let [End::Read { slots: Ok(slots), durable: true, .. }] = &ended[..] else {
+        panic!("{ended:?}")
+    };
+    assert_eq!(slots[..], [SlotEnd { status: SlotStatus::Ok, slot: Some(slot) }]);
+    bench.now = 20;
+    bench.read(0);
+    bench.handle(Input::LeaseLost);
+    let seen = bench.seen();
+    assert_eq!(seen.fenced, Some(Over::LeaseLost));
+    assert!(matches!(seen.ended[..], [End::Read { slots: Err(_), .. }]), "{:?}", seen.ended);
+}
+
+#[test]
+fn what_may_be_on_nodes_that_nobody_reached_is_not_called_erased() {
+    for (complete, status) in [(true, SlotStatus::Erased), (false, SlotStatus::Uncorrectable)] {
+        let mut bench = Bench::with(&[], complete, |_| {});
+        bench.lease(u64::MAX);
+        bench.read(0);
+        let ended = bench.seen().ended;
+        let [End::Read { slots: Ok(slots), .. }] = &ended[..] else { panic!("{ended:?}") };
+        assert_eq!(slots[0].status, status);
+    }
+}
+
+#[test]
+fn a_read_waits_for_a_member_that_is_away_and_gives_up_one_that_never_comes_back() {
+    let mut bench = Bench::with(&[listed(1, 1, 2), listed(2, 1, 2)], true, |_| {});
+    bench.lease(u64::MAX);
+    bench.up(1);
+    bench.read(8);
+    let asks = bench.seen().asks;
+    bench.answer(&asks[0], Answer::Slots(vec![None]));
+    assert!(bench.seen().ended.is_empty(), "the other may have it");
+    bench.handle(Input::Removed { node: NodeId(2) });
+    let ended = bench.seen().ended;
+    let [End::Read { slots: Ok(slots), .. }] = &ended[..] else { panic!("{ended:?}") };
+    assert_eq!(slots[0].status, SlotStatus::Uncorrectable);
+    assert_eq!(bench.remote.counters().slots_lost, 1);
+}
+
+#[test]
+fn lanes_weigh_as_their_open_bands_do_and_a_plan_that_is_over_is_forgotten() {
+    let mut bench = Bench::new();
+    let openings = bench.register();
+    bench.fill(0..1);
+    let member = openings.iter().find(|opening| opening.name.band == 0).unwrap().members.nodes()[0];
+    let share = Share { node: member, mode: Mode::Reads, read: 1.0, write: 1.0 };
+    let until = Instant(100 * MILLISECOND);
+    bench.handle(Input::Plan(Plan { shares: vec![share], until }));
+    assert_eq!(bench.seen().weights, [vec![0, 256]]);
+    assert_eq!(bench.remote.deadline(), Some(until));
+    bench.now = until.0;
+    bench.handle(Input::Deadline);
+    assert_eq!(bench.seen().weights, [vec![256, 256]]);
+    bench.program(1);
+    let (node, id, _) = bench.seen().asks[0].clone();
+    let signals = Signals { congestion: Congestion::Congested, ..Signals::default() };
+    bench.handle(Input::Answer { node, id, answer: Answer::Done, signals });
+    assert_eq!(bench.seen().weights, [vec![128, 256]]);
+    assert!(bench.remote.halvings().contains(&(node, 1)));
+}
+
+#[test]
+fn a_late_member_is_replaced_where_others_could_do_better_and_waited_for_where_not() {
+    for others in [true, false] {
+        let mut bench = Bench::new();
+        let openings = bench.register();
+        bench.fill(0..1);
+        let members = openings.iter().find(|opening| opening.name.band == 0).unwrap().members;
+        let third = (1..=3).map(NodeId).find(|&id| !members.has(id)).unwrap();
+        if !others {
+            bench.handle(Input::Down { node: third });
+        }
+        bench.program(1);
+        let asks = bench.seen().asks;
+        bench.answer(&asks[0], Answer::Done);
+        bench.now = bench.remote.deadline().unwrap().0.max(bench.now + SECOND / 20);
+        bench.handle(Input::Deadline);
+        let ended = bench.seen().ended;
+        if others {
+            assert_eq!(ended, [End::Program { tag: Tag(1), result: Err(MediumError::Cut) }]);
+        } else {
+            assert_eq!(ended, []);
+            bench.answer(&asks[1], Answer::Done);
+            assert_eq!(bench.seen().ended, [good(1)]);
+        }
+        assert!(bench.remote.counters().late_programs > 0);
+    }
+}
+
+#[test]
+fn a_flush_asks_who_was_written_to_and_fails_only_when_the_last_copy_may_be_gone() {
+    let mut bench = Bench::with(&[], true, |config| config.geometry.durable_at_completion = false);
+    bench.durable = false;
+    bench.lease(u64::MAX);
+    (1..=3).for_each(|id| bench.up(id));
+    bench.register();
+    bench.fill(0..1);
+    let flush = Input::Command(Command::Flush { tag: Tag(8) });
+    bench.handle(flush.clone());
+    let seen = bench.seen();
+    assert_eq!((seen.asks.len(), seen.ended.len()), (2, 0));
+    seen.asks.iter().for_each(|ask| bench.answer(ask, Answer::Done));
+    assert_eq!(bench.seen().ended, [End::Flush { tag: Tag(8), result: Ok(()) }]);
+    bench.fill(1..2);
+    let nodes = bench.remote.directory().held(BlockId(0)).unwrap().nodes.clone();
+    bench.handle(Input::Down { node: nodes[0] });
+    assert_eq!(bench.remote.directory().held(BlockId(0)).unwrap().nodes, [nodes[1]]);
+    bench.handle(Input::Down { node: nodes[1] });
+    bench.seen();
+    bench.handle(flush);
+    let failed = Err(MediumError::FlushFailed);
+    assert_eq!(bench.seen().ended, [End::Flush { tag: Tag(8), result: failed }]);
+}
+
+#[test]
+fn nothing_is_shown_of_bands_that_the_next_opening_could_find_shorter() {
+    let mut open = listed(1, 1, 2);
+    open.1.sealed = false;
+    let config = Config::new(VOLUME, OURS, geometry(), 2);
+    let (directory, leftovers) = Directory::new(config.shape(), 8, &[open], true);
+    let error = Remote::<u8>::new(config, directory, leftovers).err().expect("it is not sealed");
+    assert!(error.contains("band 1 is not sealed at 2 pages on node 1"), "{error}");
+}
+
+#[test]
+fn a_config_that_makes_no_sense_is_refused_with_what_would() {
+    let refused = |change: fn(&mut Config)| {
+        let mut config = Config::new(VOLUME, OURS, geometry(), 2);
+        change(&mut config);
+        let (directory, leftovers) = Directory::new(config.shape(), 8, &[], true);
+        Remote::<u8>::new(config, directory, leftovers).err().expect("it makes no sense")
+    };
+    assert!(refused(|config| config.replicas = 5).contains("must be 1 to 4"));
+    assert!(refused(|config| config.geometry.slots_per_page = 65).contains("at most 64"));
+    assert!(refused(|config| config.generation = Generation(1 << 32)).contains("must be 1 to"));
+    assert!(refused(|config| config.geometry.pairing = Pairing::Staircase).contains("no cells"));
+    assert!(refused(|config| config.asks_max = 0).contains("asks_max = 0: must be at least 1"));
+    assert!(refused(|config| config.hedging = "often".into()).contains("one of none, quantile"));
+}

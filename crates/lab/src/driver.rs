@@ -10,7 +10,7 @@
 //!   answer to no request, and a command that the medium refuses, are failures of the FTL ([`Failure`]).
 
 use crate::checker::{TraceHash, verify_counts, verify_status};
-use crate::medium::{Buffers, DoneCounts, Ended, GARBAGE, SimMedium, stamp_crc};
+use crate::medium::{Buffers, DoneCounts, Ended, GARBAGE, Medium, SimMedium, stamp_crc};
 use crate::model::ZERO;
 use flash::{
     Command, Hint, Instant, Lba, Operation, Payload, Reply, Request, RequestError, RequestId,
@@ -113,10 +113,10 @@ struct Pending {
 }
 
 /// See the head of this file.
-pub struct Sim<C: Core = Ftl> {
+pub struct Sim<C: Core = Ftl, M: Medium = SimMedium> {
     ftl: C,
     settings: C::Settings,
-    medium: SimMedium,
+    medium: M,
     /// What the medium had done before this FTL.
     done_before: DoneCounts,
     buffers: Buffers,
@@ -264,9 +264,23 @@ impl Sim<RawUnits> {
 }
 
 impl<C: Core> Sim<C> {
-    fn new(
+    /// The fast units are taken away from the medium: nothing needs them any more.
+    pub fn drop_fast(&mut self) {
+        self.medium.drop_fast();
+    }
+
+    /// `unit` stops answering.
+    pub fn kill_unit(&mut self, unit: u32) {
+        self.due = None;
+        self.medium.kill_unit(unit);
+    }
+}
+
+impl<C: Core, M: Medium> Sim<C, M> {
+    /// Drives `ftl`, whose format or mount has just begun, on `medium`.
+    pub fn new(
         ftl: C,
-        mut medium: SimMedium,
+        mut medium: M,
         request_blocks_max: u32,
         relocation_blocks: u32,
         settings: C::Settings,
@@ -297,6 +311,11 @@ impl<C: Core> Sim<C> {
         }
     }
 
+    /// Checks what must hold inside the FTL between any two steps.
+    pub fn verify_ftl(&self) -> Result<(), Failure> {
+        self.ftl.verify().map_err(Failure)
+    }
+
     /// Virtual time.
     pub fn now(&self) -> Instant {
         self.now
@@ -324,18 +343,18 @@ impl<C: Core> Sim<C> {
     }
 
     /// The medium, as it is now.
-    pub fn medium(&self) -> &SimMedium {
+    pub fn medium(&self) -> &M {
         &self.medium
     }
 
     /// The medium, for a test that damages it.
-    pub fn medium_mut(&mut self) -> &mut SimMedium {
+    pub fn medium_mut(&mut self) -> &mut M {
         self.due = None;
         &mut self.medium
     }
 
     /// The medium, with whatever is in flight on it: `power_cut` comes next.
-    pub fn into_medium(self) -> SimMedium {
+    pub fn into_medium(self) -> M {
         self.medium
     }
 
@@ -665,17 +684,6 @@ impl<C: Core> Sim<C> {
         self.ftl.handle(self.now, Input::DetachFast);
     }
 
-    /// The fast units are taken away from the medium: nothing needs them any more.
-    pub fn drop_fast(&mut self) {
-        self.medium.drop_fast();
-    }
-
-    /// `unit` stops answering.
-    pub fn kill_unit(&mut self, unit: u32) {
-        self.due = None;
-        self.medium.kill_unit(unit);
-    }
-
     /// How a detach ended, if one has: true if nothing needs the fast units any more.
     pub fn detached(&self) -> Option<bool> {
         self.detached
@@ -695,7 +703,7 @@ impl<C: Core> Sim<C> {
     }
 
     /// Shuts down and gives the medium back. `Err` if something was left undone.
-    pub fn shutdown(mut self) -> Result<SimMedium, Failure> {
+    pub fn shutdown(mut self) -> Result<M, Failure> {
         match (self.stop()?, self.in_flight) {
             (true, 0) => Ok(self.medium),
             (false, _) => Err(Failure("the shutdown left data volatile".into())),

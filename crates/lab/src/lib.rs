@@ -13,6 +13,7 @@
 //! - [`raw_crash`] does the same to raw units, with [`raw_host`] and [`raw_ids`] as the hosts.
 //! - [`damage`] damages any kind of slot in any way at any moment, and holds what is read against the model.
 //! - [`figures`] measures, and [`theory`] says what should come out.
+//! - [`pool`] has nodes, clients and controllers of pools, with a network and drives like real ones.
 //! - [`tenant`] has programs that read and write as database servers do, several on a device.
 //! - [`experiment`] runs a figure or table of a paper from a file and judges its claims.
 //! - [`fit`] looks for the constants that bring a device closest to what was measured of it.
@@ -46,6 +47,7 @@ pub mod missed;
 pub mod model;
 mod packed;
 pub mod parallel;
+pub mod pool;
 pub mod raw_crash;
 pub mod raw_host;
 pub mod raw_ids;

@@ -90,7 +90,7 @@ impl Buffers {
         }
     }
 
-    fn fill(&mut self, into: Payload, offset: u32, content: &Content) {
+    pub(crate) fn fill(&mut self, into: Payload, offset: u32, content: &Content) {
         let index = (into.index + offset) as usize;
         if into.buffer == Payload::RELOCATION {
             self.relocation[index] = content.clone();
@@ -200,6 +200,40 @@ pub struct SimMedium {
     masks: BTreeMap<SlotId, Mask>,
     /// Memory of [`SimMedium::deliver`], kept between calls.
     slots: Vec<SlotRead<'static>>,
+}
+
+/// What a [`crate::Sim`] needs of a medium. The server's media have a trait of the same shape.
+pub trait Medium {
+    /// Its shape.
+    fn geometry(&self) -> &Geometry;
+    /// What it did so far.
+    fn done(&self) -> DoneCounts;
+    /// Programs and erases suspended for a read.
+    fn suspensions(&self) -> u64;
+    /// What it knows about its blocks.
+    fn health(&self) -> Health;
+    /// When the next command ends.
+    fn deadline(&self) -> Option<Instant>;
+    /// Hands a command over. `slots` is what a program writes, from `Ftl::program`.
+    fn start(
+        &mut self,
+        now: Instant,
+        command: Command,
+        slots: &[SlotWrite],
+        buffers: &Buffers,
+    ) -> Result<(), String>;
+    /// Ends the next command that is due by `now`: fills its buffers and gives its completion to
+    /// `sink`.
+    fn deliver(
+        &mut self,
+        now: Instant,
+        buffers: &mut Buffers,
+        sink: impl FnOnce(Completion<'_>),
+    ) -> Option<Ended>;
+    /// What a driver does when it opens a medium that bounds how many blocks are partly programmed.
+    fn finish_all(&mut self) {}
+    /// Brings what a slot holds into the processor's cache.
+    fn warm(&self, _slot: SlotId) {}
 }
 
 impl SimMedium {
@@ -508,7 +542,56 @@ impl SimMedium {
     }
 }
 
-fn content(write: &SlotWrite, buffers: &Buffers) -> Content {
+impl Medium for SimMedium {
+    fn geometry(&self) -> &Geometry {
+        self.geometry()
+    }
+
+    fn done(&self) -> DoneCounts {
+        self.done()
+    }
+
+    fn suspensions(&self) -> u64 {
+        self.suspensions()
+    }
+
+    fn health(&self) -> Health {
+        self.health()
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        self.deadline()
+    }
+
+    fn start(
+        &mut self,
+        now: Instant,
+        command: Command,
+        slots: &[SlotWrite],
+        buffers: &Buffers,
+    ) -> Result<(), String> {
+        self.start(now, command, slots, buffers)
+    }
+
+    fn deliver(
+        &mut self,
+        now: Instant,
+        buffers: &mut Buffers,
+        sink: impl FnOnce(Completion<'_>),
+    ) -> Option<Ended> {
+        self.deliver(now, buffers, sink)
+    }
+
+    fn finish_all(&mut self) {
+        self.finish_all();
+    }
+
+    fn warm(&self, slot: SlotId) {
+        self.warm(slot);
+    }
+}
+
+pub(crate) fn content(write: &SlotWrite, buffers: &Buffers) -> Content {
     match &write.data {
         SlotData::Payload(from) => buffers.content(*from),
         SlotData::Meta(bytes) => Content::Meta(Arc::new(**bytes)),
@@ -517,7 +600,7 @@ fn content(write: &SlotWrite, buffers: &Buffers) -> Content {
 }
 
 /// One slot as the FTL sees it.
-fn slot_read<'a>(
+pub(crate) fn slot_read<'a>(
     oob: Oob,
     content: &Cow<'a, Content>,
     status: SlotStatus,
@@ -536,7 +619,7 @@ fn slot_read<'a>(
     SlotRead { status, oob, crc, bytes, durable: false }
 }
 
-fn without_data(status: SlotStatus) -> SlotRead<'static> {
+pub(crate) fn without_data(status: SlotStatus) -> SlotRead<'static> {
     SlotRead { status, oob: [0; 32], crc: 0, bytes: None, durable: false }
 }
 

@@ -8,6 +8,7 @@
 //! - The same calls give the same ends at the same instants, to the bit.
 
 use crate::driver::{Failure, Sim};
+use crate::medium::{Medium, SimMedium};
 use crate::ssd::{FdpStatistics, Placement};
 use flash::{BLOCK_BYTES, Hint, Instant, Lba, RequestError};
 use ftl::raw::{RawUnits, WriteUnit};
@@ -162,8 +163,8 @@ pub trait Target {
 }
 
 /// The FTL on its medium, as a [`Target`].
-pub struct SimTarget<C: Core = Ftl> {
-    sim: Sim<C>,
+pub struct SimTarget<C: Core = Ftl, M: Medium = SimMedium> {
+    sim: Sim<C, M>,
     /// By index: I/Os in flight; a request's token is the index of its I/O.
     open: Vec<Open>,
     open_free: Vec<u32>,
@@ -185,9 +186,9 @@ struct Open {
 /// whole raw blocks, and of an I/O over several raw blocks each is a request.
 pub type RawTarget = SimTarget<RawUnits>;
 
-impl SimTarget {
+impl<M: Medium> SimTarget<Ftl, M> {
     /// `sim` is ready: it was formatted or mounted.
-    pub fn new(sim: Sim) -> Self {
+    pub fn new(sim: Sim<Ftl, M>) -> Self {
         Self::with_rules(sim, Rules::default())
     }
 }
@@ -209,8 +210,8 @@ impl RawTarget {
     }
 }
 
-impl<C: Core> SimTarget<C> {
-    fn with_rules(sim: Sim<C>, rules: Rules) -> Self {
+impl<C: Core, M: Medium> SimTarget<C, M> {
+    fn with_rules(sim: Sim<C, M>, rules: Rules) -> Self {
         Self {
             sim,
             open: Vec::new(),
@@ -222,17 +223,17 @@ impl<C: Core> SimTarget<C> {
     }
 
     /// The FTL and its medium.
-    pub fn sim(&self) -> &Sim<C> {
+    pub fn sim(&self) -> &Sim<C, M> {
         &self.sim
     }
 
     /// The FTL and its medium, for a shutdown.
-    pub fn into_sim(self) -> Sim<C> {
+    pub fn into_sim(self) -> Sim<C, M> {
         self.sim
     }
 
     /// The FTL and its medium, for a policy switch.
-    pub fn sim_mut(&mut self) -> &mut Sim<C> {
+    pub fn sim_mut(&mut self) -> &mut Sim<C, M> {
         &mut self.sim
     }
 
@@ -278,7 +279,7 @@ fn whole_blocks(io: &Io) -> (u32, u32) {
     (first as u32, (end - first) as u32)
 }
 
-impl<C: Core> Target for SimTarget<C> {
+impl<C: Core, M: Medium> Target for SimTarget<C, M> {
     fn bytes(&self) -> u64 {
         self.sim.ftl().counter("logical_blocks") * BLOCK_BYTES as u64
     }

@@ -13,6 +13,7 @@ mod model;
 #[cfg(feature = "mutants")]
 mod mutants;
 mod policies;
+mod pool;
 mod profile;
 mod raw;
 mod references;

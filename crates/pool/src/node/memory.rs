@@ -98,10 +98,20 @@ pub struct MemoryStore<D> {
     fences: BTreeMap<VolumeId, Generation>,
     /// By when they end, then in order.
     running: BTreeMap<(Instant, u64), Running<D>>,
-    /// When the last change ends that was begun.
-    changed_until: Instant,
+    /// When the last change of a band ends that was begun.
+    changed_until: BTreeMap<BandName, Instant>,
     begun: u64,
     ended: u64,
+}
+
+/// The band that a command changes.
+fn changed_by<D>(command: &Command<D>) -> Option<BandName> {
+    match *command {
+        Command::Append { band, .. } | Command::Seal { band, .. } | Command::Free { band } => {
+            Some(band)
+        }
+        Command::Fence { .. } | Command::Sum { .. } | Command::Read { .. } | Command::Flush => None,
+    }
 }
 
 impl<D: Data> MemoryStore<D> {
@@ -113,7 +123,7 @@ impl<D: Data> MemoryStore<D> {
             bands: BTreeMap::new(),
             fences: BTreeMap::new(),
             running: BTreeMap::new(),
-            changed_until: Instant(0),
+            changed_until: BTreeMap::new(),
             begun: 0,
             ended: 0,
         }
@@ -145,10 +155,11 @@ impl<D: Data> MemoryStore<D> {
         let usual = if read { self.settings.read_ns } else { self.settings.write_ns };
         let slow = if self.random.chance(faults.slow) { faults.slow_ns } else { 0 };
         let mut at = now + ns.unwrap_or(usual) + slow;
-        if !read {
-            // Changes take effect in the order in which they are begun.
-            at = at.max(self.changed_until);
-            self.changed_until = at;
+        if let Some(band) = changed_by(&command) {
+            // Changes of a band take effect in the order in which they are begun.
+            let until = self.changed_until.entry(band).or_default();
+            at = at.max(*until);
+            *until = at;
         }
         self.begun += 1;
         let running = Running { id, command, order: self.ended };
@@ -161,7 +172,12 @@ impl<D: Data> MemoryStore<D> {
         if entry.key().0 > now {
             return None;
         }
-        let ((_, number), Running { id, command, order }) = entry.remove_entry();
+        let ((at, number), Running { id, command, order }) = entry.remove_entry();
+        if let Some(band) = changed_by(&command)
+            && self.changed_until.get(&band) == Some(&at)
+        {
+            self.changed_until.remove(&band);
+        }
         let failed = number >= self.settings.faults.fails_at;
         let result = self.carry_out(command, order, failed);
         Some(End { id, result, sensed: Sensed::default() })
@@ -188,7 +204,7 @@ impl<D: Data> MemoryStore<D> {
                 band.failed = true;
             }
         }
-        self.changed_until = Instant(0);
+        self.changed_until.clear();
         let (durable, open) = (self.settings.durable, self.settings.open_after_cut);
         self.bands.retain(|_, band| {
             let kept = band.pages.iter().take_while(|page| page.durable).count();

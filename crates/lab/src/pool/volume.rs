@@ -1,0 +1,251 @@
+//! A volume of a pool as a [`Target`]: its client, and a controller that plans every 100 ms of what it is told.
+//!
+//! Invariant: the controller hears and says nothing but what messages could carry: what nodes and clients saw
+//! of the last period, weights and modes back, each a delay of the network later.
+
+use super::cluster::{Cluster, Seen};
+use super::medium::PoolMedium;
+use crate::driver::{Failure, Sim};
+use crate::target::{Done, Io, IoKind, Rules, SimTarget, Target, TargetCounts};
+use flash::{BLOCK_BYTES, Instant, SECOND};
+use ftl::Ftl;
+use pool::client::{self, Plan, Share};
+use pool::controller::weights::{Mode, Weights};
+use pool::controller::{Controller, Input, NodeSeen, Output, Settings, VolumeSeen};
+use pool::node;
+use pool::profile::{Profile, ProfileError};
+use pool::words::{Members, NodeId, VolumeId};
+use std::cell::RefCell;
+use std::collections::{BTreeMap, VecDeque};
+use std::rc::Rc;
+
+/// See the head of this file.
+pub struct PoolVolume {
+    inner: SimTarget<Ftl, PoolMedium>,
+    cluster: Rc<RefCell<Cluster>>,
+    volume: VolumeId,
+    controller: Controller,
+    period_ns: u64,
+    /// When what was seen is told next.
+    tells_at: Instant,
+    /// Weights on their way.
+    coming: VecDeque<(Instant, Weights)>,
+    delay_ns: u64,
+    /// Blocks that were asked for since it was told.
+    reads: u64,
+    writes: u64,
+    counted: TargetCounts,
+}
+
+impl PoolVolume {
+    /// Of a volume that is ready, on nodes with these profiles, by their names.
+    ///
+    /// # Errors
+    /// What of the settings, or of a profile, makes no sense.
+    pub fn new(
+        sim: Sim<Ftl, PoolMedium>,
+        cluster: Rc<RefCell<Cluster>>,
+        volume: VolumeId,
+        profiles: &[Profile],
+        settings: Settings,
+        delay_ns: u64,
+    ) -> Result<Self, String> {
+        let now = sim.now();
+        let period_ns = settings.period_ns;
+        let mut controller = Controller::new(now, settings).map_err(|why| why.to_string())?;
+        for ((node, domain), profile) in cluster.borrow().nodes().zip(profiles) {
+            let input = Input::Node { node, domain, profile: profile.clone() };
+            controller.handle(now, input).map_err(|why: ProfileError| why.to_string())?;
+        }
+        let inner = SimTarget::new(sim);
+        Ok(Self {
+            counted: inner.counts(),
+            inner,
+            cluster,
+            volume,
+            controller,
+            period_ns,
+            tells_at: now + period_ns,
+            coming: VecDeque::new(),
+            delay_ns,
+            reads: 0,
+            writes: 0,
+        })
+    }
+
+    /// The volume's FTL and its client.
+    pub fn sim(&self) -> &Sim<Ftl, PoolMedium> {
+        self.inner.sim()
+    }
+
+    /// The controller, for what it explains.
+    pub fn controller(&self) -> &Controller {
+        &self.controller
+    }
+
+    /// The nodes, to have something happen to them.
+    pub fn cluster(&self) -> &Rc<RefCell<Cluster>> {
+        &self.cluster
+    }
+
+    fn next(&self) -> Instant {
+        let coming = self.coming.front().map_or(Instant(u64::MAX), |&(at, _)| at);
+        coming.min(self.tells_at).min(self.controller.deadline())
+    }
+
+    /// All that the controller has to do with is done at `now`.
+    fn turn(&mut self, now: Instant) -> Result<(), Failure> {
+        let wrong = |why: ProfileError| Failure(why.to_string());
+        if self.tells_at <= now {
+            self.tells_at = now + self.period_ns;
+            for input in self.seen() {
+                self.controller.handle(now, input).map_err(wrong)?;
+            }
+        }
+        if self.controller.deadline() <= now {
+            self.controller.handle(now, Input::Deadline).map_err(wrong)?;
+        }
+        while let Some(Output::Weights(weights)) = self.controller.poll() {
+            self.coming.push_back((now + self.delay_ns, weights));
+        }
+        while self.coming.front().is_some_and(|&(at, _)| at <= now) {
+            let (_, weights) = self.coming.pop_front().expect("it was seen");
+            self.obey(now, &weights);
+        }
+        Ok(())
+    }
+
+    fn obey(&mut self, now: Instant, weights: &Weights) {
+        for of in &weights.nodes {
+            let mode = match of.mode {
+                Mode::Reads => node::Mode::Reads,
+                Mode::Mixed | Mode::Writes => node::Mode::Mixed,
+            };
+            self.cluster.borrow_mut().set_mode(now, of.node, mode);
+        }
+        let shares = weights.nodes.iter().map(|of| Share {
+            node: of.node,
+            mode: match of.mode {
+                Mode::Mixed => client::Mode::Mixed,
+                Mode::Reads => client::Mode::Reads,
+                Mode::Writes => client::Mode::Writes,
+            },
+            read: of.read,
+            write: of.write,
+        });
+        let plan = Plan { shares: shares.collect(), until: now + weights.valid_ns };
+        self.inner.sim_mut().medium_mut().plan(now, plan);
+        self.weigh();
+    }
+
+    /// The FTL goes by what the client says of its lanes.
+    fn weigh(&mut self) {
+        let sim = self.inner.sim_mut();
+        if sim.medium().has_weights()
+            && let Some(weights) = sim.medium_mut().take_weights()
+        {
+            sim.ftl_mut().set_unit_weights(&weights);
+        }
+    }
+
+    /// What nodes and clients saw since they last told.
+    fn seen(&mut self) -> Vec<Input> {
+        let per_s = SECOND as f64 / self.period_ns as f64;
+        let seen = self.cluster.borrow_mut().take_seen();
+        let mut inputs: Vec<Input> = (0..)
+            .zip(seen)
+            .map(|(node, Seen { reads, writes, tail_ns })| {
+                let seen = NodeSeen {
+                    reads: reads as f64 * per_s,
+                    writes: writes as f64 * per_s,
+                    tail_us: tail_ns as f64 / 1e3,
+                    ..NodeSeen::default()
+                };
+                Input::NodeSeen(NodeId(node), seen)
+            })
+            .collect();
+        let counts = self.inner.counts();
+        let waf = counts.since(&self.counted).waf().max(1.0);
+        self.counted = counts;
+        let (reads, writes) = (std::mem::take(&mut self.reads), std::mem::take(&mut self.writes));
+        let volume = VolumeSeen { reads: reads as f64 * per_s, writes: writes as f64 * per_s, waf };
+        inputs.push(Input::VolumeSeen(self.volume, volume));
+        inputs.push(Input::Held(self.held()));
+        inputs
+    }
+
+    /// Bands by who holds them.
+    fn held(&self) -> Vec<(Members, u64)> {
+        let mut held: BTreeMap<Vec<NodeId>, u64> = BTreeMap::new();
+        for band in self.inner.sim().medium().remote().directory().bands() {
+            *held.entry(band.nodes.clone()).or_default() += u64::from(band.pages);
+        }
+        held.into_iter().filter_map(|(nodes, pages)| Some((Members::new(&nodes)?, pages))).collect()
+    }
+}
+
+impl Target for PoolVolume {
+    fn bytes(&self) -> u64 {
+        self.inner.bytes()
+    }
+
+    fn flash_bytes(&self) -> u64 {
+        self.inner.flash_bytes()
+    }
+
+    fn rules(&self) -> Rules {
+        self.inner.rules()
+    }
+
+    fn now(&self) -> Instant {
+        self.inner.now()
+    }
+
+    fn submit(&mut self, now: Instant, token: u64, io: Io) -> Result<(), Failure> {
+        self.advance(now)?;
+        let blocks = io.bytes.div_ceil(BLOCK_BYTES as u64);
+        match io.kind {
+            IoKind::Read => self.reads += blocks,
+            IoKind::Write => self.writes += blocks,
+            IoKind::Erase | IoKind::Flush => {}
+        }
+        self.inner.submit(now, token, io)?;
+        self.weigh();
+        Ok(())
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        Some(self.inner.deadline().map_or(self.next(), |at| at.min(self.next())))
+    }
+
+    fn advance(&mut self, now: Instant) -> Result<(), Failure> {
+        while self.next() <= now {
+            let next = self.next().max(self.inner.now());
+            self.inner.advance(next)?;
+            self.turn(next)?;
+        }
+        self.inner.advance(now)?;
+        self.weigh();
+        Ok(())
+    }
+
+    fn take_done(&mut self) -> Option<Done> {
+        self.inner.take_done()
+    }
+
+    fn counts(&self) -> TargetCounts {
+        self.inner.counts()
+    }
+
+    fn counter(&self, name: &str) -> u64 {
+        self.inner.counter(name)
+    }
+
+    fn erase_count_max(&self) -> u32 {
+        self.inner.erase_count_max()
+    }
+
+    fn queue_at(&self, offset: u64) -> u32 {
+        self.inner.queue_at(offset)
+    }
+}

@@ -45,6 +45,18 @@ impl BandName {
     }
 }
 
+/// What a node serves: the controller says so. Reads are never refused, nor are appends to bands that are open.
+#[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
+pub enum Mode {
+    /// Reads and writes.
+    #[default]
+    Mixed,
+    /// No new bands are begun here.
+    Reads,
+    /// Reads go elsewhere if they can. A node does not know it: it serves as if both were wanted.
+    Writes,
+}
+
 /// Most copies of a band.
 pub const MEMBERS_MAX: usize = 4;
 

@@ -9,10 +9,9 @@ use crate::driver::{Failure, Sim};
 use crate::target::{Done, Io, IoKind, Rules, SimTarget, Target, TargetCounts};
 use flash::{BLOCK_BYTES, Instant, SECOND};
 use ftl::Ftl;
-use pool::client::{self, Plan, Share};
-use pool::controller::weights::{Mode, Weights};
+use pool::client::{Plan, Share};
+use pool::controller::weights::Weights;
 use pool::controller::{Controller, Input, NodeSeen, Output, Settings, VolumeSeen};
-use pool::node;
 use pool::profile::{Profile, ProfileError};
 use pool::words::{Members, NodeId, VolumeId};
 use std::cell::RefCell;
@@ -117,19 +116,11 @@ impl PoolVolume {
 
     fn obey(&mut self, now: Instant, weights: &Weights) {
         for of in &weights.nodes {
-            let mode = match of.mode {
-                Mode::Reads => node::Mode::Reads,
-                Mode::Mixed | Mode::Writes => node::Mode::Mixed,
-            };
-            self.cluster.borrow_mut().set_mode(now, of.node, mode);
+            self.cluster.borrow_mut().set_mode(now, of.node, of.mode);
         }
         let shares = weights.nodes.iter().map(|of| Share {
             node: of.node,
-            mode: match of.mode {
-                Mode::Mixed => client::Mode::Mixed,
-                Mode::Reads => client::Mode::Reads,
-                Mode::Writes => client::Mode::Writes,
-            },
+            mode: of.mode,
             read: of.read,
             write: of.write,
         });

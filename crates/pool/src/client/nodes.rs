@@ -8,21 +8,10 @@
 
 use super::congestion::Limit;
 use crate::message::{AskId, NodeFacts, Signals};
+pub use crate::words::Mode;
 use crate::words::{DomainId, NodeId};
 use flash::Instant;
 use std::collections::BTreeMap;
-
-/// What the controller wants a node to do.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub enum Mode {
-    /// Reads and writes.
-    #[default]
-    Mixed,
-    /// Reads; of writes, those to bands that are open there.
-    Reads,
-    /// Writes; reads where no other replica is better.
-    Writes,
-}
 
 /// One node in a plan.
 #[derive(Clone, Copy, Debug, PartialEq)]

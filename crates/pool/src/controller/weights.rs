@@ -1,20 +1,9 @@
 //! What the controller tells clients and nodes: how much of the reads and of the writes each node is to get,
 //! and what nodes serve now. It holds for a while; then all nodes are equal and serve both.
 
+pub use crate::words::Mode;
 use crate::words::NodeId;
 use flash::{Instant, MILLISECOND};
-
-/// What a node serves. Reads are never refused, nor are appends to bands that are open.
-#[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
-pub enum Mode {
-    /// Reads and writes.
-    #[default]
-    Mixed,
-    /// No new bands are begun here.
-    Reads,
-    /// Reads go elsewhere if they can.
-    Writes,
-}
 
 /// A node that was told to serve reads takes new bands for so long still: clients hear of it later.
 pub const GRACE_NS: u64 = MILLISECOND;

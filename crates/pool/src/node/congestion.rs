@@ -91,15 +91,16 @@ impl Monitor {
         self.state = Congestion::None;
     }
 
-    /// Something ended that took `ns`. `queued` says what is left.
-    pub fn ended(&mut self, now: Instant, write: bool, ns: u64, queued: u32) {
+    /// Something of so many blocks ended that took `ns`. `queued` says what is left. Profiles are of single
+    /// blocks, so the load counts blocks.
+    pub fn ended(&mut self, now: Instant, write: bool, blocks: u32, ns: u64, queued: u32) {
         self.look(now, queued);
         let (tail, count) = match write {
             true => (&mut self.writes, &mut self.window_writes),
             false => (&mut self.reads, &mut self.window_reads),
         };
         tail.add(ns);
-        *count += 1;
+        *count += u64::from(blocks);
     }
 
     /// Time has gone on.
@@ -193,7 +194,7 @@ mod tests {
     fn window(monitor: &mut Monitor, now: &mut Instant, ns: u64) -> Congestion {
         for _ in 1..20 {
             *now = *now + JUDGE_EVERY_NS / 20;
-            monitor.ended(*now, false, ns, 1);
+            monitor.ended(*now, false, 1, ns, 1);
         }
         *now = *now + JUDGE_EVERY_NS / 20;
         monitor.look(*now, 1);
@@ -253,7 +254,7 @@ mod tests {
     fn the_load_is_what_ended_in_the_last_window() {
         let (mut monitor, _) = monitor();
         for at in 1..=10 {
-            monitor.ended(Instant(at * LOAD_WINDOW_NS / 10), at % 2 == 0, MICROSECOND, 0);
+            monitor.ended(Instant(at * LOAD_WINDOW_NS / 10), at % 2 == 0, 1, MICROSECOND, 0);
         }
         monitor.look(Instant(LOAD_WINDOW_NS), 0);
         // The tenth came when the window was over.

@@ -25,6 +25,7 @@ pub mod store;
 mod tests;
 
 use crate::message::{Answer, Ask, AskId, BandHeader, NodeFacts, Refusal, Signals};
+pub use crate::words::Mode;
 use crate::words::{BandName, Generation, NodeId, VolumeId};
 use congestion::{Expectation, Monitor};
 use copying::Copying;
@@ -35,16 +36,6 @@ use store::{Command, CommandId, Data, End, Found, Sensed, StoreError};
 /// Who asks: a connection, named by the driver and never named again.
 #[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
 pub struct PeerId(pub u64);
-
-/// What the controller has the node do.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub enum Mode {
-    /// Serve all.
-    #[default]
-    Mixed,
-    /// Serve reads, and what belongs to bands that are open. New bands are opened elsewhere.
-    Reads,
-}
 
 /// The bounds of a node.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -143,6 +134,8 @@ struct Pending<D> {
     peer: PeerId,
     id: AskId,
     since: Instant,
+    /// That it moves to or from the drive.
+    blocks: u32,
     /// Until it is begun.
     ask: Option<Ask<D>>,
     volume: VolumeId,
@@ -361,8 +354,8 @@ impl<D: Data> Node<D> {
         }
         *self.asks_of.entry(peer).or_default() += 1;
         let (volume, generation) = owner_of(&ask);
-        let (since, ask) = (self.now, Some(ask));
-        let pending = Pending { peer, id, since, ask, volume, generation, changes: false };
+        let (since, blocks, ask) = (self.now, blocks_of(&ask), Some(ask));
+        let pending = Pending { peer, id, since, blocks, ask, volume, generation, changes: false };
         let index = self.asks.insert(pending);
         self.ready.push_back(index);
     }
@@ -498,6 +491,18 @@ impl<D: Data> Node<D> {
 
 /// Names no volume: the raw store keeps its log under it.
 pub const NO_VOLUME: VolumeId = VolumeId(u32::MAX);
+
+/// Blocks that an ask moves to or from the drive.
+fn blocks_of<D>(ask: &Ask<D>) -> u32 {
+    match ask {
+        // A page of zeroes is a record at least.
+        Ask::Append { slots, .. } => {
+            (slots.iter().filter(|slot| slot.data.is_some()).count() as u32).max(1)
+        }
+        Ask::Read { count, .. } => *count,
+        _ => 0,
+    }
+}
 
 fn owner_of<D>(ask: &Ask<D>) -> (VolumeId, Generation) {
     match *ask {

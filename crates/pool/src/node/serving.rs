@@ -3,7 +3,7 @@
 
 use super::store::{Command, Data, Done, End, Opening, PAGE_SLOTS_MAX, Sensed, StoreError};
 use super::store::{page_sum, slots_are_sound};
-use super::{Band, BandState, Mode, Node, Task, refusal_of};
+use super::{Band, BandState, Mode, Node, Pending, Task, refusal_of};
 use crate::message::{Answer, Ask, BandEntry, BandHeader, Refusal, Slot};
 use crate::words::{BandName, Generation, VolumeId};
 use std::collections::VecDeque;
@@ -285,8 +285,8 @@ impl<D: Data> Node<D> {
     /// Counts how long a read or an append took, if it was done.
     fn note_latency(&mut self, ask: u32, write: bool, answer: &Answer<D>) {
         if !matches!(answer, Answer::Refused(_)) {
-            let ns = self.now - self.asks[ask].since;
-            self.monitor.ended(self.now, write, ns, self.tasks.len() as u32);
+            let Pending { since, blocks, .. } = self.asks[ask];
+            self.monitor.ended(self.now, write, blocks, self.now - since, self.tasks.len() as u32);
         }
     }
 

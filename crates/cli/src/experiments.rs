@@ -3,8 +3,10 @@
 use crate::features;
 use crate::output::{Progress, print, print_json, table};
 use crate::{End, Failure};
-use lab::experiment::{self, Experiment, ExperimentError, Kept, Options, Results, Scale};
+use lab::experiment::{self, Experiment, ExperimentError, Kept, Options, Results, Scale, Told};
 use lab::report::{self, Claim, Report};
+use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
@@ -82,6 +84,9 @@ struct Common {
     /// Cases at a time [default: as many as there are cores]
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
+    /// Tell at the end, on standard error, how long each case kept a processor
+    #[arg(long)]
+    times: bool,
 }
 
 #[derive(Clone, Copy, clap::ValueEnum)]
@@ -142,7 +147,9 @@ pub fn run(args: &RunArgs) -> Result<End, Failure> {
         pair.ok_or_else(|| format!("--set {text}: give KEY=VALUE, for example --set seconds=10"))
     });
     let options = args.common.options(set.collect::<Result<Vec<_>, _>>()?, 1);
-    let report = measure(&open(&args.name)?, &options, &Kept::default())?;
+    let costs = Costs::default();
+    let report = measure(&open(&args.name)?, &options, &Kept::default(), &costs)?;
+    costs.tell(args.common.times);
     if let Some(path) = &args.report {
         write_report(&report, path)?;
     }
@@ -182,9 +189,11 @@ pub fn claims(args: &ClaimsArgs) -> Result<End, Failure> {
             None => measured.push(experiment),
         }
     }
-    let reports = measure_all(&measured, &options, &kept, args)?;
+    let costs = Costs::default();
+    let reports = measure_all(&measured, &options, &kept, &costs, args)?;
+    costs.tell(args.common.times);
     if let Some(folder) = &args.report {
-        let written = report::write_index(&reports, folder);
+        let written = report::write_index(&reports, &run_of(args, &options), folder);
         written.map_err(|error| format!("{}: {error}", folder.display()))?;
     }
     let claims: Vec<&Claim> = reports.iter().flat_map(|report| &report.claims).collect();
@@ -199,6 +208,26 @@ pub fn claims(args: &ClaimsArgs) -> Result<End, Failure> {
     }
     skipped.iter().for_each(|why| eprint!("{why}"));
     Ok(End::Good)
+}
+
+/// What repeats the run, and under which conditions it was.
+fn run_of(args: &ClaimsArgs, options: &Options) -> report::Run {
+    let (scale, seed, seeds) = (options.scale.name(), options.seed, options.seeds);
+    let mut command = format!("weir lab claims --scale {scale} --seed {seed} --seeds {seeds}");
+    if !args.only.is_empty() {
+        command.push_str(&format!(" --only {}", args.only.join(",")));
+    }
+    command.push_str(" --report FOLDER");
+    let last = seed + seeds - 1;
+    let seeds = if seeds == 1 { seed.to_string() } else { format!("{seed} to {last}") };
+    let conditions = [
+        ("weir", env!("CARGO_PKG_VERSION").to_owned()),
+        ("scale", scale.to_owned()),
+        ("seeds", seeds),
+        ("clock", "virtual time; the same seeds give the same figures on any machine".to_owned()),
+    ];
+    let conditions = conditions.map(|(name, value)| (name.to_owned(), value)).to_vec();
+    report::Run { command, conditions }
 }
 
 /// Seeds that every claim is measured with.
@@ -255,9 +284,14 @@ fn open(name: &str) -> Result<Experiment, Failure> {
     Experiment::parse(&text).map_err(|error| format!("experiment file {name}: {error}"))
 }
 
-fn measure(experiment: &Experiment, options: &Options, kept: &Kept) -> Result<Report, Failure> {
+fn measure(
+    experiment: &Experiment,
+    options: &Options,
+    kept: &Kept,
+    costs: &Costs,
+) -> Result<Report, Failure> {
     let progress = Mutex::new(Progress::new(experiment.name.clone()));
-    let results = experiment::run(experiment, options, kept, &teller(&progress));
+    let results = experiment::run(experiment, options, kept, &teller(&progress, costs));
     let results = results.map_err(|error| error.to_string())?;
     experiment::report(experiment, options, &results).map_err(|error| error.to_string())
 }
@@ -267,6 +301,7 @@ fn measure_all(
     experiments: &[&Experiment],
     options: &Options,
     kept: &Kept,
+    costs: &Costs,
     args: &ClaimsArgs,
 ) -> Result<Vec<Report>, Failure> {
     let progress = Mutex::new(Progress::new("claims"));
@@ -286,17 +321,61 @@ fn measure_all(
         reports.push(report);
         Ok(())
     };
-    experiment::run_all(experiments, options, kept, &teller(&progress), &mut finished)
+    experiment::run_all(experiments, options, kept, &teller(&progress, costs), &mut finished)
         .map_err(|error| error.to_string())?;
     Ok(reports)
 }
 
-/// Shows how far a run is.
-fn teller(progress: &Mutex<Progress>) -> impl Fn(&str, usize, usize) + Sync {
-    move |case: &str, done: usize, total: usize| {
+/// Shows how far a run is, and counts what it costs.
+fn teller<'a>(
+    progress: &'a Mutex<Progress>,
+    costs: &'a Costs,
+) -> impl Fn(Told<'_>) + Sync + use<'a> {
+    move |told: Told<'_>| {
+        costs.add(&told);
+        let Told { case, done, total, .. } = told;
         let mut progress = progress.lock().expect("nothing panics while it holds it");
         progress.tell(&format!("{done} of {total} points, last {case:?}"));
     }
+}
+
+/// How long the cases kept a processor: what a run takes does not tell where others work on the machine.
+#[derive(Default)]
+struct Costs(Mutex<BTreeMap<(String, String), u64>>);
+
+impl Costs {
+    /// A thread that only measures has measured a point.
+    fn add(&self, told: &Told<'_>) {
+        thread_local!(static BEFORE: Cell<u64> = const { Cell::new(0) });
+        let ran = ran_ns();
+        let cost = ran - BEFORE.replace(ran);
+        let mut costs = self.0.lock().expect("nothing panics while it holds it");
+        *costs.entry((told.experiment.into(), told.case.into())).or_default() += cost;
+    }
+
+    /// The dearest first.
+    fn tell(&self, wanted: bool) {
+        if !wanted {
+            return;
+        }
+        let costs = self.0.lock().expect("nothing panics while it holds it");
+        let mut by_cost: Vec<_> = costs.iter().collect();
+        by_cost.sort_by_key(|(_, cost)| std::cmp::Reverse(**cost));
+        let seconds = |cost: u64| format!("{:.1}", cost as f64 / 1e9);
+        let mut rows = vec![["s of a processor", "experiment", "case"].map(String::from).to_vec()];
+        rows.extend(
+            (by_cost.iter())
+                .map(|((of, case), cost)| vec![seconds(**cost), of.clone(), case.clone()]),
+        );
+        rows.push(vec![seconds(costs.values().sum()), "all".into()]);
+        eprint!("{}", table(&rows));
+    }
+}
+
+/// Nanoseconds that the calling thread ran, 0 where the kernel does not tell.
+fn ran_ns() -> u64 {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    text.split(' ').next().and_then(|ran| ran.parse().ok()).unwrap_or(0)
 }
 
 fn write_report(report: &Report, path: &Path) -> Result<(), Failure> {

@@ -142,6 +142,8 @@ struct Durations {
     read_ns: Vec<u64>,
     /// Bus time of a read, by first slot in the page, then by count.
     read_bus_ns: Vec<u64>,
+    /// Likewise of a host's.
+    host_read_bus_ns: Vec<u64>,
     program_ns: Vec<u64>,
     program_bus_ns: u64,
     erase_ns: u64,
@@ -500,7 +502,12 @@ impl Nand {
             let index = place.slot_in_page * self.geometry.slots_per_page + count - 1;
             let page = self.geometry.page_in_block(slot);
             let array_ns = durations.read_ns[page as usize];
-            let bus_ns = durations.read_bus_ns[index as usize];
+            let bus_ns = match command {
+                Command::Read { into: Some(into), .. } if into.buffer != Payload::RELOCATION => {
+                    durations.host_read_bus_ns[index as usize]
+                }
+                _ => durations.read_bus_ns[index as usize],
+            };
             self.dies.submit(self.now, Job::new(judged, array_ns, bus_ns));
         }
         Ok(())
@@ -636,10 +643,15 @@ impl Durations {
     fn new(profile: &Profile, geometry: Geometry) -> Self {
         let pages = 0..geometry.pages_per_block;
         let slots = geometry.slots_per_page;
+        let block = BLOCK_BYTES as u64;
+        let places = |index: u32| (u64::from(index / slots) * block, u64::from(index % slots) + 1);
         let read_bus_ns = |index: u32| {
-            let (first, count) = (u64::from(index / slots), u64::from(index % slots) + 1);
-            let (offset, bytes) = (first * BLOCK_BYTES as u64, count * BLOCK_BYTES as u64);
-            profile.bus_ns(profile.read_wire_bytes(offset, bytes))
+            let (offset, count) = places(index);
+            profile.bus_ns(profile.read_wire_bytes(offset, count * block))
+        };
+        let host_read_bus_ns = |index: u32| {
+            let (offset, count) = places(index);
+            profile.bus_ns(profile.host_read_wire_bytes(offset, count))
         };
         Self {
             instant: profile.is_instant(),
@@ -648,6 +660,7 @@ impl Durations {
                 .map(|page| profile.command_ns + profile.page_read_ns(page))
                 .collect(),
             read_bus_ns: (0..slots * slots).map(read_bus_ns).collect(),
+            host_read_bus_ns: (0..slots * slots).map(host_read_bus_ns).collect(),
             program_ns: pages.map(|page| profile.page_program_ns(page)).collect(),
             program_bus_ns: profile.command_ns + profile.bus_ns(profile.program_unit_wire_bytes()),
             erase_ns: profile.command_ns + profile.erase_ns,

@@ -50,6 +50,10 @@ pub struct Profile {
     pub cache_program: bool,
     /// A read moves only the bytes asked for, not the whole page of each plane it touches.
     pub partial_read: bool,
+    /// With that: so many bytes of each block of 4 KiB are all that a host reads of it, so only they leave the
+    /// chip; what the FTL reads for itself is whole. 0: a host reads whole blocks.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub host_read_bytes: u32,
     /// Commands that a die takes at once.
     pub queue_depth: u32,
     /// Most blocks that may be partly programmed at a time, as on a zoned device; 0 for no such limit.
@@ -157,6 +161,7 @@ impl Profile {
             cache_read: keys.flag("cache_read")?,
             cache_program: keys.flag("cache_program")?,
             partial_read: keys.flag("partial_read")?,
+            host_read_bytes: keys.integer_or("host_read_bytes", 0, BLOCK_BYTES as u32, 0)?,
             queue_depth: keys.integer_or("queue_depth", 1, 8, 2)?,
             open_blocks_max: keys.integer_or("open_blocks_max", 0, 1 << 20, 0)?,
             chip_units: keys.integer_or("chip_units", 1, 64, 1)?,
@@ -314,6 +319,14 @@ impl Profile {
         planes * (page + oob)
     }
 
+    /// Likewise for a host's read of so many slots, of each of which it may want a part only.
+    pub(crate) fn host_read_wire_bytes(&self, offset: u64, slots: u64) -> u64 {
+        match u64::from(self.host_read_bytes) {
+            0 => self.read_wire_bytes(offset, slots * BLOCK_BYTES as u64),
+            asked => self.read_wire_bytes(offset, slots * asked),
+        }
+    }
+
     fn pairing_rule(&self) -> Pairing {
         match self.pairing.as_str() {
             "adjacent" => Pairing::Adjacent(self.bits_per_cell),
@@ -380,6 +393,10 @@ impl Profile {
             let reason = "cache_read and cache_program overlap commands, which chip_units above 1 \
                           and commands_wait forbid";
             return wrong("cache_read", &self.cache_read, reason.into(), "false");
+        }
+        if self.host_read_bytes > 0 && !self.partial_read {
+            let reason = "a part of a block can leave the chip only with partial_read".into();
+            return wrong("host_read_bytes", &self.host_read_bytes, reason, "0");
         }
         for (key, times) in [("read_ns", &self.read_ns), ("program_ns", &self.program_ns)] {
             if times.len() as u32 > self.bits_per_cell {
@@ -448,6 +465,11 @@ mod tests {
             ("epsilon = 1.48e-3", "epsilon = nan", "rber.epsilon = nan: must be a number"),
             ("q = 1.71", "", "rber.q: this key is missing"),
             ("cache_read = true", "cache_read = 1", "cache_read = 1: must be true or false"),
+            (
+                "partial_read = true",
+                "partial_read = false\nhost_read_bytes = 1024",
+                "host_read_bytes = 1024: a part of a block can leave the chip only with",
+            ),
         ];
         for (from, to, expected) in cases {
             let message = Profile::parse(&text.replacen(from, to, 1)).unwrap_err().to_string();

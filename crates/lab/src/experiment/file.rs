@@ -7,7 +7,7 @@
 use super::ExperimentError;
 use super::tenants::{TenantFile, missing_traces};
 use super::waf::{WafCase, WafFile};
-use crate::load::{Client, Pace, Place};
+use crate::load::{Client, Gather, Pace, Place};
 use crate::report::{Class, Value as Shown};
 use crate::tenant::Part;
 use crate::workload::Pattern;
@@ -234,6 +234,8 @@ pub(super) struct LargestFile {
 pub(super) struct Case {
     pub name: String,
     pub baseline: bool,
+    /// Goes on with the device that this case leaves, instead of preparing one like it.
+    pub after: Option<String>,
     pub device: DeviceChoice,
     pub prepare: Vec<Prepare>,
     pub warmup_ns: u64,
@@ -278,6 +280,7 @@ struct CaseFile {
     name: String,
     #[serde(default)]
     baseline: bool,
+    after: Option<String>,
     #[serde(default)]
     device: String,
     #[serde(default)]
@@ -317,6 +320,10 @@ struct ClientFile {
     #[serde(default)]
     reads: f64,
     bytes: Bytes,
+    /// Writes go down together in I/Os of this size, such as "4KiB".
+    gather: Option<Bytes>,
+    #[serde(default)]
+    gather_wait: Duration,
     #[serde(default = "uniform")]
     pattern: String,
     #[serde(default = "whole")]
@@ -385,11 +392,13 @@ impl ClientFile {
             (None, None, Some(rate)) => Pace::Rate(rate * self.load),
             _ => return Err(format!("client {name:?}: give one of depth, batch and rate")),
         };
+        let wait_ns = self.gather_wait.0;
         let client = Client {
             threads: self.threads,
             pace,
             reads: self.reads,
             bytes: self.bytes.0,
+            gather: self.gather.map(|bytes| Gather { bytes: bytes.0, wait_ns }),
             pattern: pattern(&self.pattern).map_err(|why| format!("client {name:?}: {why}"))?,
             place: place(&self.place).map_err(|why| format!("client {name:?}: {why}"))?,
             from: self.from,
@@ -443,6 +452,24 @@ fn place(text: &str) -> Result<Place, String> {
     })
 }
 
+/// The clients of a measurement; a variable may say that a point needs none of one.
+fn clients(files: Vec<ClientFile>) -> Result<Vec<Client>, String> {
+    let mut clients = Vec::new();
+    for (number, file) in files.into_iter().enumerate() {
+        if file.times.is_some() || file.steady {
+            return Err(
+                "times and steady belong into case.prepare: a client of a measurement runs \
+                        until its time is over"
+                    .into(),
+            );
+        }
+        if file.threads > 0 {
+            clients.push(file.client(number)?);
+        }
+    }
+    Ok(clients)
+}
+
 impl CaseFile {
     fn case(self) -> Result<Case, String> {
         let mut prepare = Vec::new();
@@ -456,17 +483,7 @@ impl CaseFile {
                 prepare.push(Prepare { client: file.client(number)?, times, steady });
             }
         }
-        let mut clients = Vec::new();
-        for (number, file) in self.client.into_iter().enumerate() {
-            if file.times.is_some() || file.steady {
-                return Err("times and steady belong into case.prepare: a client of a \
-                            measurement runs until its time is over"
-                    .into());
-            }
-            if file.threads > 0 {
-                clients.push(file.client(number)?);
-            }
-        }
+        let clients = clients(self.client)?;
         if !(0.0..=0.5).contains(&self.factory_bad) {
             return Err(format!(
                 "factory_bad = {}: a share of the blocks from 0 to 0.5, for example 0.0025",
@@ -498,6 +515,7 @@ impl CaseFile {
         Ok(Case {
             name: self.name,
             baseline: self.baseline,
+            after: self.after,
             device: DeviceChoice {
                 name: self.device,
                 set: self.set,
@@ -577,11 +595,37 @@ impl Experiment {
         for scale in [Scale::Small, Scale::Full] {
             for case in 0..self.cases.len() {
                 for at in self.points() {
-                    self.case(case, scale, &[], &at)?;
+                    self.check_after(case, &self.case(case, scale, &[], &at)?, scale, &at)?;
                 }
             }
         }
         super::select::check(self)
+    }
+
+    /// What goes on with another case's device has the same one, and no preparation of its own.
+    fn check_after(
+        &self,
+        number: usize,
+        case: &Case,
+        scale: Scale,
+        at: &At,
+    ) -> Result<(), ExperimentError> {
+        let Some(after) = &case.after else { return Ok(()) };
+        let wrong = |why: &str| {
+            let place = format!("experiment {}, case {:?}", self.name, case.name);
+            Err(ExperimentError(format!("{place}: after = {after:?}: {why}")))
+        };
+        let Some(earlier) = (0..number).find(|&earlier| self.case_name(earlier) == after) else {
+            return wrong("the name of a case above this one");
+        };
+        let earlier = self.case(earlier, scale, &[], at)?;
+        if earlier.device != case.device || earlier.waf.is_some() || case.waf.is_some() {
+            return wrong("its device must be the same one, with the same keys");
+        }
+        if !case.prepare.is_empty() || !case.tenants.is_empty() || !earlier.tenants.is_empty() {
+            return wrong("it has the device as that case leaves it: no prepare, and no tenants");
+        }
+        Ok(())
     }
 
     /// Ids of the claims, in the order of the file.

@@ -84,7 +84,7 @@ impl Kept {
 pub(super) fn key(plan: &Plan<'_>, options: &Options, job: &Job) -> String {
     let set = crc(format!("{:?}", options.set).as_bytes());
     let (name, sum, scale) = (&plan.experiment.name, plan.experiment.sum, options.scale.name());
-    let (case, first, seed) = (job.case, job.points[0], job.seed);
+    let ((case, first), seed) = (job.points[0], job.seed);
     format!("{name} {sum:08x} {scale} {set:08x} case {case} from point {first} seed {seed}")
 }
 

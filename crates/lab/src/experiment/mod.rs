@@ -25,7 +25,7 @@ pub use file::{Experiment, Scale};
 pub use kept::Kept;
 pub use metric::metric_unit;
 pub use report::report;
-pub use run::{CaseResult, Options, PointResult, Progress, Results, run, run_all};
+pub use run::{CaseResult, Options, PointResult, Progress, Results, Told, run, run_all};
 
 /// Why an experiment cannot be read or run: names the place and what is wrong.
 #[derive(Clone, Debug, Eq, PartialEq)]

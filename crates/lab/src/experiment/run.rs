@@ -2,6 +2,7 @@
 //! device (as the source did it), devices in parallel.
 
 use super::file::{self, At, Case, DeviceChoice, Experiment, Prepare};
+use super::waf::WafCase;
 use super::{ExperimentError, Kept, kept, metric};
 use crate::device_file::{DeviceSpec, Scale};
 use crate::driver::Failure;
@@ -57,8 +58,21 @@ pub struct Results {
     pub cases: Vec<CaseResult>,
 }
 
-/// Told while experiments run: the case and how many of all points are done.
-pub type Progress<'a> = &'a (dyn Fn(&str, usize, usize) + Sync);
+/// A point is done.
+#[derive(Clone, Copy, Debug)]
+pub struct Told<'a> {
+    /// Name of the experiment.
+    pub experiment: &'a str,
+    /// Name of the case.
+    pub case: &'a str,
+    /// Points done so far, of all experiments.
+    pub done: usize,
+    /// All of them.
+    pub total: usize,
+}
+
+/// Told of each point while experiments run, by the thread that measured it.
+pub type Progress<'a> = &'a (dyn Fn(Told<'_>) + Sync);
 
 /// Runs every case at every point, with each seed. What `kept` has of them is not run again.
 pub fn run(
@@ -93,12 +107,13 @@ pub fn run_all(
     let work = |number: u64, sender: &Sender<(usize, Measured)>| {
         let (plan, job) = &jobs[number as usize];
         let told = |case: &str| {
-            progress(case, done.fetch_add(1, Ordering::Relaxed) + 1, total);
+            let done = done.fetch_add(1, Ordering::Relaxed) + 1;
+            progress(Told { experiment: &plans[*plan].experiment.name, case, done, total });
         };
         let key = kept::key(&plans[*plan], options, job);
         let values = match kept.get(&key, job.points.len()) {
             Some(values) => {
-                job.points.iter().for_each(|_| told(&plans[*plan].cases[job.case][0].name));
+                job.points.iter().for_each(|&(case, _)| told(&plans[*plan].cases[case][0].name));
                 values.to_vec()
             }
             None => {
@@ -154,10 +169,9 @@ type Measured = Vec<BTreeMap<String, f64>>;
 
 /// Points that one device goes through, one after the other, with one seed.
 pub(super) struct Job {
-    pub case: usize,
     pub seed: u64,
-    /// Indices of [`Experiment::points`].
-    pub points: Vec<usize>,
+    /// Indices of cases, and of [`Experiment::points`].
+    pub points: Vec<(usize, usize)>,
 }
 
 /// All cases of an experiment, resolved at all points.
@@ -169,7 +183,7 @@ pub(super) struct Plan<'a> {
 }
 
 impl<'a> Plan<'a> {
-    fn new(experiment: &'a Experiment, options: &Options) -> Result<Self, ExperimentError> {
+    pub fn new(experiment: &'a Experiment, options: &Options) -> Result<Self, ExperimentError> {
         if let Some(missing) = experiment.missing_trace(options.scale, &options.set)? {
             return Err(ExperimentError(format!("experiment {}: {missing}", experiment.name)));
         }
@@ -189,21 +203,43 @@ impl<'a> Plan<'a> {
         cases.iter().position(|other| *other == cases[point]).unwrap_or(point)
     }
 
+    /// The point of another case, of that name, whose device a case goes on with.
+    fn at_or_alike(&self, name: &str, point: usize) -> (usize, usize) {
+        let found = self.cases.iter().position(|case| case[0].name == name);
+        let case = found.expect("the file was checked: there is such a case");
+        (case, self.first_alike(case, point))
+    }
+
+    /// Every seed gives the same at all points of a case, so it is measured with the first one only.
+    fn draws_nothing(&self, case: usize) -> bool {
+        let waf = |case: &Case| case.waf.as_ref().is_some_and(WafCase::draws_nothing);
+        self.cases[case].iter().all(waf)
+    }
+
     /// In the order of seeds, cases and points.
-    fn jobs(&self, options: &Options) -> impl Iterator<Item = Job> {
-        let mut jobs = Vec::new();
+    pub fn jobs(&self, options: &Options) -> impl Iterator<Item = Job> {
+        let mut jobs: Vec<Job> = Vec::new();
         for seed in options.seed..options.seed + options.seeds {
+            let mut job_of: BTreeMap<(usize, usize), usize> = BTreeMap::new();
             for (case, at) in self.cases.iter().enumerate() {
+                if seed > options.seed && self.draws_nothing(case) {
+                    continue;
+                }
                 let own = (0..at.len()).filter(|&point| self.first_alike(case, point) == point);
                 let mut last: Option<usize> = None;
                 for point in own {
-                    match last.filter(|&last| at[last].goes_on_with(&at[point])) {
-                        Some(_) => {
-                            let job: &mut Job = jobs.last_mut().expect("it has the last point");
-                            job.points.push(point);
-                        }
-                        None => jobs.push(Job { case, seed, points: vec![point] }),
-                    }
+                    let same = last.filter(|&last| at[last].goes_on_with(&at[point]));
+                    let before = match (same, &at[point].after) {
+                        (Some(last), _) => Some((case, last)),
+                        (None, Some(after)) => Some(self.at_or_alike(after, point)),
+                        (None, None) => None,
+                    };
+                    let job = before.map(|before| job_of[&before]).unwrap_or_else(|| {
+                        jobs.push(Job { seed, points: Vec::new() });
+                        jobs.len() - 1
+                    });
+                    jobs[job].points.push((case, point));
+                    job_of.insert((case, point), job);
                     last = Some(point);
                 }
             }
@@ -220,12 +256,16 @@ impl<'a> Plan<'a> {
         let mut measured: BTreeMap<(u64, usize, usize), &BTreeMap<String, f64>> = BTreeMap::new();
         for (job, values) in jobs {
             let points = job.points.iter().zip(values);
-            measured.extend(points.map(|(&point, values)| ((job.seed, job.case, point), values)));
+            measured
+                .extend(points.map(|(&(case, point), values)| ((job.seed, case, point), values)));
         }
-        let point = |seed: u64, case: usize, point: usize| PointResult {
-            at: self.points[point].clone(),
-            values: measured[&(seed, case, self.first_alike(case, point))].clone(),
-            ..PointResult::default()
+        let point = |seed: u64, case: usize, point: usize| {
+            let seed = if self.draws_nothing(case) { options.seed } else { seed };
+            PointResult {
+                at: self.points[point].clone(),
+                values: measured[&(seed, case, self.first_alike(case, point))].clone(),
+                ..PointResult::default()
+            }
         };
         let case = |seed: u64, (case, at): (usize, &Vec<Case>)| CaseResult {
             case: self.experiment.case_name(case).to_owned(),
@@ -260,12 +300,13 @@ struct Device {
 }
 
 fn run_job(plan: &Plan<'_>, job: &Job, told: &dyn Fn(&str)) -> Result<Measured, ExperimentError> {
-    let drawn = (job.case as u64) << 32 | job.points[0] as u64;
+    let (first_case, first_point) = job.points[0];
+    let drawn = (first_case as u64) << 32 | first_point as u64;
     let mut random = Random::new(job.seed ^ drawn.wrapping_mul(0x9e37_79b9_7f4a_7c15));
     let mut device: Option<Device> = None;
     let mut results = Vec::new();
-    for &point in &job.points {
-        let case = &plan.cases[job.case][point];
+    for &(case, point) in &job.points {
+        let case = &plan.cases[case][point];
         let values = run_point(&mut device, case, plan.experiment.spike_ns, &mut random);
         results.push(values.map_err(|why| {
             let name = &plan.experiment.name;

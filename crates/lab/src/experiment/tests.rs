@@ -1,6 +1,6 @@
 //! The built-in experiments are whole; what is wrong with a file is named.
 
-use super::{Experiment, Scale, builtin, builtin_names};
+use super::{Experiment, Options, Scale, builtin, builtin_names};
 
 #[test]
 fn every_built_in_experiment_is_whole_and_named_like_its_file() {
@@ -191,4 +191,43 @@ fn a_trace_that_is_not_there_is_missed_before_anything_runs() {
     let missing = experiment.missing_trace(Scale::Small, &set).expect("resolves");
     let missing = missing.expect("there is no such folder");
     assert!(missing.contains("/nowhere") && missing.contains("--set traces"), "{missing}");
+}
+
+#[test]
+fn what_draws_nothing_is_measured_with_one_seed_whatever_their_number() {
+    let folder = format!("{}/{RECORDED}", env!("CARGO_MANIFEST_DIR"));
+    let jobs = |name: &str, set: Vec<(String, String)>, seeds: u64| {
+        let experiment = Experiment::parse(builtin(name).expect("it is listed")).expect("parses");
+        let options = Options { scale: Scale::Small, set, seed: 3, seeds, threads: 1 };
+        let plan = super::run::Plan::new(&experiment, &options).expect("resolves");
+        plan.jobs(&options).count()
+    };
+    let traces = || vec![("traces".to_owned(), folder.clone())];
+    assert_eq!(jobs("autostream-traces", traces(), 1), jobs("autostream-traces", traces(), 5));
+    assert_eq!(5 * jobs("hot-cold-theory", vec![], 1), jobs("hot-cold-theory", vec![], 5));
+}
+
+#[test]
+fn a_case_after_another_shares_its_device_and_is_refused_where_that_is_another_one() {
+    let text = builtin("profiles").expect("it is listed");
+    let experiment = Experiment::parse(text).expect("parses");
+    let options = Options { scale: Scale::Small, set: Vec::new(), seed: 1, seeds: 2, threads: 1 };
+    let plan = super::run::Plan::new(&experiment, &options).expect("resolves");
+    let jobs: Vec<_> = plan.jobs(&options).map(|job| (job.seed, job.points)).collect();
+    assert_eq!(jobs.len(), 2 * 5);
+    let loads = vec![(0, 3), (1, 3), (2, 3)];
+    assert_eq!(jobs[3], (1, loads.clone()), "each profile has a device for the three loads");
+    assert_eq!(jobs[8], (2, loads));
+
+    let refused = |from: &str, to: &str| {
+        assert!(text.contains(from), "{from}");
+        Experiment::parse(&text.replace(from, to)).expect_err("it is wrong").0
+    };
+    let after = "after = \"mixed\"";
+    let unknown = refused(after, "after = \"small writes\"");
+    assert!(unknown.contains("a case above this one"), "{unknown}");
+    let other = refused(after, &format!("{after}\nfactory_bad = 0.001"));
+    assert!(other.contains("must be the same one"), "{other}");
+    let prepared = refused(after, &format!("{after}\nprepare = [{{ bytes = \"8MiB\" }}]"));
+    assert!(prepared.contains("no prepare"), "{prepared}");
 }

@@ -140,6 +140,11 @@ fn shares(count: u32, ratio: f64) -> Vec<(f64, f64)> {
 }
 
 impl WafCase {
+    /// Every seed gives the same: the list is recorded, and no policy draws.
+    pub fn draws_nothing(&self) -> bool {
+        matches!(self.source, Source::Traces { .. }) && !self.run.victim.starts_with("d-choices")
+    }
+
     /// Measures it.
     pub fn measure(&self, seed: u64) -> Result<BTreeMap<String, f64>, Failure> {
         let run = StreamRun { seed, ..self.run.clone() };

@@ -9,15 +9,18 @@
 //! - The same target, clients and seed give the same figures, to the bit: ties in time are broken
 //!   by the order of scheduling.
 
+mod gather;
 mod seen;
 mod thread;
 
+pub use gather::Gather;
 pub use seen::{Latency, Seen};
 
 use crate::driver::Failure;
 use crate::target::{Done, Io, IoKind, Target};
 use crate::workload::Pattern;
 use flash::{Hint, Instant, Random};
+use gather::Gathering;
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
 use thread::Thread;
@@ -62,6 +65,8 @@ pub struct Client {
     pub reads: f64,
     /// Bytes of each I/O, which also aligns it.
     pub bytes: u64,
+    /// Writes smaller than an I/O of the target, which go down together.
+    pub gather: Option<Gather>,
     /// Where.
     pub pattern: Pattern,
     /// Within what.
@@ -90,6 +95,7 @@ impl Default for Client {
             pace: Pace::Depth(1),
             reads: 0.0,
             bytes: 4096,
+            gather: None,
             pattern: Pattern::Uniform,
             place: Place::Whole,
             from: 0.0,
@@ -104,6 +110,11 @@ impl Default for Client {
 }
 
 impl Client {
+    /// Bytes of each I/O to the target.
+    fn io_bytes(&self) -> u64 {
+        self.gather.map_or(self.bytes, |gather| gather.bytes)
+    }
+
     /// Writes so many blocks once, in sequence.
     pub fn filling(blocks: u64) -> Self {
         Self {
@@ -146,6 +157,9 @@ impl Client {
         }
         if self.bytes == 0 {
             return wrong("bytes", &0, "at least 1, for example \"4KiB\"");
+        }
+        if let Some(gather) = self.gather {
+            gather.validate(self)?;
         }
         if self.cap_bytes_per_s < 0.0 || self.cap_bytes_per_s.is_nan() {
             return wrong("cap", &self.cap_bytes_per_s, "bytes a second, or 0 for none");
@@ -196,6 +210,7 @@ struct Run<'a> {
     seen: Vec<Seen>,
     flights: Vec<Flight>,
     flights_free: Vec<u32>,
+    gathering: Gathering,
     /// (time, number, thread): submissions to come.
     timers: BinaryHeap<Reverse<(u64, u64, u32)>>,
     timer_last: u64,
@@ -218,7 +233,8 @@ pub fn run(
     loop {
         let timer = run.timers.peek().map(|&Reverse((at, ..))| at);
         let event = target.deadline().map(|at| at.0);
-        let Some(next) = timer.into_iter().chain(event).min() else { break };
+        let gathered = run.gathering.deadline();
+        let Some(next) = timer.into_iter().chain(event).chain(gathered).min() else { break };
         if next > run.end {
             break;
         }
@@ -229,6 +245,7 @@ pub fn run(
             any_ended = true;
         }
         run.fire(target, next)?;
+        run.gathered_long_enough(target, next)?;
         if any_ended && run.all_ended() {
             last = next;
             break;
@@ -250,7 +267,7 @@ impl<'a> Run<'a> {
         seed: u64,
     ) -> Result<Self, String> {
         let mut random = Random::new(seed);
-        let mut threads = Vec::new();
+        let mut threads: Vec<Thread> = Vec::new();
         for (index, client) in (0..).zip(clients) {
             client.validate()?;
             for number in 0..client.threads {
@@ -261,6 +278,7 @@ impl<'a> Run<'a> {
         let counted_from = target.now().0 + window.warmup_ns;
         Ok(Self {
             clients,
+            gathering: Gathering::new(clients, &threads),
             threads,
             cap_at: vec![target.now().0 as f64; clients.len()],
             seen: clients.iter().map(|_| Seen::default()).collect(),
@@ -309,7 +327,7 @@ impl<'a> Run<'a> {
                 self.flights_free.push(done.token as u32);
                 // A write whose erase was still running never began.
                 if flight.kind != FlightKind::EraseFirst {
-                    self.count(&flight, done, false);
+                    self.count_all(&flight, done, false);
                 }
             }
         }
@@ -319,14 +337,19 @@ impl<'a> Run<'a> {
     /// How long the I/Os that are still in flight have waited, of those that would have counted.
     fn waits(&self, client: usize, until: u64) -> Vec<u64> {
         let free: BTreeSet<u32> = self.flights_free.iter().copied().collect();
-        (0..)
-            .zip(&self.flights)
-            .filter(|(index, flight)| {
-                !free.contains(index)
-                    && self.threads[flight.thread as usize].client as usize == client
-                    && flight.submitted >= self.counted_from
-            })
-            .map(|(_, flight)| until.saturating_sub(flight.submitted))
+        let is_own = |thread: u32| self.threads[thread as usize].client as usize == client;
+        let flights = (0..).zip(&self.flights);
+        let flights =
+            flights.filter(|(index, flight)| !free.contains(index) && is_own(flight.thread));
+        let flying = flights.flat_map(|(index, flight)| {
+            self.gathering.came(flight.thread, index as usize, flight.submitted)
+        });
+        let threads = (0..self.threads.len() as u32).filter(|&thread| is_own(thread));
+        let kept = threads.flat_map(|thread| self.gathering.kept(thread).iter().copied());
+        flying
+            .chain(kept)
+            .filter(|&came| came >= self.counted_from)
+            .map(|came| until.saturating_sub(came))
             .collect()
     }
 
@@ -351,6 +374,10 @@ impl<'a> Run<'a> {
         let client = self.client_of(thread);
         if self.threads[thread as usize].has_submitted_all() {
             return Ok(());
+        }
+        if let Some(gather) = client.gather {
+            let is_full = self.gathering.add(now, thread, gather);
+            return if is_full { self.send(target, now, thread) } else { Ok(()) };
         }
         if client.cap_bytes_per_s > 0.0 {
             let at = &mut self.cap_at[self.threads[thread as usize].client as usize];
@@ -383,6 +410,7 @@ impl<'a> Run<'a> {
             (self.flights.len() - 1) as u32
         });
         self.flights[token as usize] = flight;
+        self.gathering.fly(flight.thread, token as usize);
         let kind = match flight.kind {
             FlightKind::Read => IoKind::Read,
             FlightKind::Write => IoKind::Write,
@@ -391,6 +419,19 @@ impl<'a> Run<'a> {
         let hint = self.client_of(flight.thread).hint;
         let io = Io { kind, offset: flight.offset, bytes: flight.bytes, hint };
         target.submit(Instant(now), u64::from(token), io)
+    }
+
+    /// Adds a flight, or the writes that were gathered into it.
+    fn count_all(&mut self, flight: &Flight, done: Done, with_latency: bool) {
+        match self.gathering.land(flight.thread, done.token as usize) {
+            None => self.count(flight, done, with_latency),
+            Some(came) => {
+                let bytes = self.client_of(flight.thread).bytes;
+                for submitted in came {
+                    self.count(&Flight { submitted, bytes, ..*flight }, done, with_latency);
+                }
+            }
+        }
     }
 
     /// Adds what lies within the measurement.
@@ -420,7 +461,7 @@ impl<'a> Run<'a> {
         let thread = &mut self.threads[flight.thread as usize];
         thread.ended += 1;
         let client = thread.client as usize;
-        self.count(&flight, done, true);
+        self.count_all(&flight, done, true);
         match self.clients[client].pace {
             Pace::Depth(_) => self.next(target, now, flight.thread),
             Pace::Rate(_) => Ok(()),
@@ -441,6 +482,14 @@ impl<'a> Run<'a> {
                 Ok(())
             }
         }
+    }
+
+    /// Submits what was gathered, though it fills no I/O, where the first write has waited long enough.
+    fn gathered_long_enough(&mut self, target: &mut dyn Target, now: u64) -> Result<(), Failure> {
+        while let Some(thread) = self.gathering.waited(now) {
+            self.send(target, now, thread)?;
+        }
+        Ok(())
     }
 
     /// Submits what timers are due for.

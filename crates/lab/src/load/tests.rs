@@ -1,6 +1,6 @@
 //! Clients against a target whose times are known.
 
-use super::{Client, Pace, Place, Window, run};
+use super::{Client, Gather, Pace, Place, Window, run};
 use crate::driver::Failure;
 use crate::target::{Done, Io, IoKind, Target, TargetCounts};
 use crate::workload::Pattern;
@@ -190,4 +190,56 @@ fn a_device_too_small_for_the_workload_is_refused() {
     let client = Client { bytes: 1 << 30, ..Client::default() };
     let error = run(&mut target, &[client], WINDOW, 1).expect_err("1 GiB of 64 MiB");
     assert!(error.to_string().contains("too small for the workload"), "{error}");
+}
+
+#[test]
+fn gathered_writes_go_down_together_when_an_io_is_full_or_the_first_has_waited() {
+    let gather = |wait_ns| Some(Gather { bytes: 4096, wait_ns });
+    let client = |rate, wait_ns| Client {
+        pace: Pace::Rate(rate),
+        bytes: 400,
+        gather: gather(wait_ns),
+        ..Client::default()
+    };
+    // Ten find room: at 10,000 a second an I/O is full after a millisecond, long before the wait is over.
+    let (full, target) = seen(client(10_000.0, 1_000_000_000));
+    let ios = target.taken.len() as f64;
+    assert!(target.taken.iter().all(|(_, io)| io.bytes == 4096 && io.kind == IoKind::Write));
+    assert!((1030.0..1170.0).contains(&ios), "1.1 s of them: {ios}");
+    assert!((9_500.0..10_500.0).contains(&full.writes_done), "{}", full.writes_done);
+    assert!((full.bytes_written / full.writes_done - 400.0).abs() < 1e-6);
+    // The first waits for nine others, on average 0.45 ms, and the I/O takes one and more.
+    assert!((1.4e6..3.5e6).contains(&full.writes.mean_ns()), "{}", full.writes.mean_ns());
+
+    // At 100 a second nobody else comes in time: each goes down alone after a millisecond.
+    let (alone, target) = seen(client(100.0, 1_000_000));
+    assert!(target.taken.len() > 80, "{}", target.taken.len());
+    assert_eq!(alone.writes.quantile_ns(0.5) / 10_000, 200, "1 ms of waiting and 1 ms of work");
+    let whole = alone.writes.count() + alone.unfinished.count();
+    assert!((75..125).contains(&whole), "{whole}");
+}
+
+#[test]
+fn writes_that_wait_for_others_when_time_is_up_are_unfinished() {
+    let gather = Some(Gather { bytes: 1 << 20, wait_ns: 10_000_000_000 });
+    let (seen, target) =
+        seen(Client { pace: Pace::Rate(1_000.0), bytes: 100, gather, ..Client::default() });
+    assert_eq!((target.taken.len(), seen.writes.count()), (0, 0));
+    assert!((850..1150).contains(&seen.unfinished.count()), "{}", seen.unfinished.count());
+}
+
+#[test]
+fn only_writes_at_a_rate_can_be_gathered() {
+    let gather = Some(Gather { bytes: 4096, wait_ns: 1 });
+    let rate = Client { pace: Pace::Rate(10.0), bytes: 100, gather, ..Client::default() };
+    assert_eq!(rate.validate(), Ok(()));
+    for wrong in [
+        Client { bytes: 5000, ..rate.clone() },
+        Client { reads: 0.5, ..rate.clone() },
+        Client { pace: Pace::Depth(1), ..rate.clone() },
+        Client { gather: Some(Gather { wait_ns: 0, bytes: 4096 }), ..rate.clone() },
+    ] {
+        let why = wrong.validate().expect_err("it cannot be");
+        assert!(why.starts_with("client \"client\": gather"), "{why}");
+    }
 }

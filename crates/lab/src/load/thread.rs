@@ -57,7 +57,7 @@ impl Thread {
         target: &dyn Target,
         seed: u64,
     ) -> Result<Self, String> {
-        let grain_bytes = client.bytes.next_multiple_of(BLOCK_BYTES as u64);
+        let grain_bytes = client.io_bytes().next_multiple_of(BLOCK_BYTES as u64);
         let (lanes, bytes) = (u64::from(target.lanes()), target.bytes());
         let lane_bytes = bytes / lanes;
         let from = begin(client, bytes, grain_bytes);
@@ -90,7 +90,8 @@ impl Thread {
             return Err(format!(
                 "client {:?}: {} bytes an I/O, but its part of the target has fewer: the device is \
                  too small for the workload",
-                client.name, client.bytes
+                client.name,
+                client.io_bytes()
             ));
         }
         let mut generator = Generator::new(workload(client), grains, seed)?;
@@ -108,7 +109,7 @@ impl Thread {
             ios_max: if client.ios_max == 0 { u64::MAX } else { client.ios_max },
             generator,
             ahead: VecDeque::with_capacity(AHEAD),
-            io_bytes: client.bytes,
+            io_bytes: client.io_bytes(),
             hint: client.hint,
             grain_bytes,
             base: base + from,

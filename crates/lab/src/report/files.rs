@@ -1,6 +1,6 @@
 //! Puts a report on disk: the page, and beside it each figure as SVG and as PNG.
 
-use super::html::html_of_all;
+use super::index::{Run, html_of_all};
 use super::{PNG_BUILT_IN, Report, ReportError, html, png, svg};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -39,8 +39,8 @@ pub fn write(report: &Report, path: &Path) -> Result<Vec<PathBuf>, ReportError> 
 }
 
 /// Writes `index.html` into `folder`: all claims and figures of reports whose pages lie beside it.
-pub fn write_index(reports: &[Report], folder: &Path) -> Result<(), ReportError> {
-    let (page, path) = (html_of_all(reports)?, folder.join("index.html"));
+pub fn write_index(reports: &[Report], run: &Run, folder: &Path) -> Result<(), ReportError> {
+    let (page, path) = (html_of_all(reports, run)?, folder.join("index.html"));
     let failed = |error| ReportError::File { path: path.clone(), error };
     fs::create_dir_all(folder).map_err(failed)?;
     fs::write(&path, page).map_err(failed)

@@ -32,7 +32,7 @@ pub fn html(report: &Report) -> Result<String, ReportError> {
     setting(report, &mut out);
     if !report.claims.is_empty() {
         for class in Class::ALL {
-            claims(class, &of_class(&report.claims, class), &mut out);
+            claims(class, &[(None, of_class(&report.claims, class))], &mut out);
         }
     }
     if !report.figures.is_empty() {
@@ -57,37 +57,7 @@ pub fn html(report: &Report) -> Result<String, ReportError> {
     Ok(out)
 }
 
-/// All claims and all figures of `reports` as one page; each is named with the page that has the rest.
-pub fn html_of_all(reports: &[Report]) -> Result<String, ReportError> {
-    let mut out = head("Every claim and every figure");
-    out.push_str("<body>\n<main>\n<h1>Every claim and every figure</h1>\n<ul class=\"notes\">\n");
-    for report in reports {
-        report.check()?;
-        let (name, title) = (escaped(&report.name), escaped(&report.title));
-        let source = escaped(&report.source);
-        let _ = writeln!(
-            out,
-            "<li><a href=\"{name}.html\">{title}</a><span class=\"of\">{source}</span></li>"
-        );
-    }
-    out.push_str("</ul>\n");
-    let all: Vec<&Claim> = reports.iter().flat_map(|report| &report.claims).collect();
-    for class in Class::ALL {
-        let of_class = all.iter().copied().filter(|claim| claim.statement().class == class);
-        claims(class, &of_class.collect::<Vec<_>>(), &mut out);
-    }
-    for report in reports.iter().filter(|report| !report.figures.is_empty()) {
-        let _ = writeln!(out, "<h2>{}</h2>", escaped(&report.title));
-        let _ = writeln!(out, "<div class=\"command\">{}</div>", escaped(&report.command));
-        for figure in &report.figures {
-            let _ = write!(out, "<figure>\n{}</figure>\n", draw(figure, Theme::Page));
-        }
-    }
-    out.push_str("</main>\n</body>\n</html>\n");
-    Ok(out)
-}
-
-fn head(title: &str) -> String {
+pub(super) fn head(title: &str) -> String {
     let (light, dark) = variables();
     format!(
         "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
@@ -103,58 +73,93 @@ fn head(title: &str) -> String {
 
 /// What repeats the run: command, seed, scale, parameters.
 fn setting(report: &Report, out: &mut String) {
-    let _ = write!(out, "<div class=\"command\">{}</div>\n<dl>\n", escaped(&report.command));
     let fixed = [("seed", report.seed.to_string()), ("scale", report.scale.clone())];
-    let fixed = fixed.iter().map(|(name, value)| (*name, value));
-    let parameters = report.parameters.iter().map(|(name, value)| (name.as_str(), value));
-    for (name, value) in fixed.chain(parameters) {
+    let fixed = fixed.into_iter().map(|(name, value)| (name.to_owned(), value));
+    let all: Vec<(String, String)> = fixed.chain(report.parameters.iter().cloned()).collect();
+    command_and_conditions(&report.command, &all, out);
+}
+
+pub(super) fn command_and_conditions(
+    command: &str,
+    conditions: &[(String, String)],
+    out: &mut String,
+) {
+    let _ = write!(out, "<div class=\"command\">{}</div>\n<dl>\n", escaped(command));
+    for (name, value) in conditions {
         let _ = writeln!(out, "<div><dt>{}</dt><dd>{}</dd></div>", escaped(name), escaped(value));
     }
     out.push_str("</dl>\n");
 }
 
-fn claims(class: Class, claims: &[&Claim], out: &mut String) {
-    if claims.is_empty() {
+/// Claims of one class, in groups; a group that is of another page names that.
+pub(super) fn claims(class: Class, groups: &[(Option<&Report>, Vec<&Claim>)], out: &mut String) {
+    let all: Vec<&Claim> = groups.iter().flat_map(|(_, claims)| claims).copied().collect();
+    if all.is_empty() {
         return;
     }
-    let _ = writeln!(out, "<h2>{}: {}</h2>", class.title(), tally(claims));
+    let _ = writeln!(out, "<h2>{}: {}</h2>", class.title(), tally(&all));
     out.push_str("<div class=\"wide\"><table>\n<thead><tr><th>claim</th>");
-    let several = claims.iter().any(|claim| claim.interval().is_some());
+    let several = all.iter().any(|claim| claim.interval().is_some());
     out.push_str("<th class=\"number\">said</th><th class=\"number\">measured</th>");
     if several {
         out.push_str("<th class=\"number\">95 %</th>");
     }
     out.push_str("<th class=\"number\">baseline</th><th>unit</th><th>tolerance</th>");
-    out.push_str("<th>verdict</th></tr></thead>\n<tbody>\n");
-    for claim in claims {
-        let statement = claim.statement();
-        let baseline = claim.baseline().map_or_else(|| "–".to_owned(), Value::to_string);
-        let name = claim.verdict().name();
-        let interval = match several {
-            true => format!("<td class=\"number\">{}</td>", interval_value(claim)),
-            false => String::new(),
-        };
-        let _ = write!(
-            out,
-            "<tr><td><span class=\"id\">{}</span><span class=\"of\">{}</span></td>\
-             <td class=\"number\">{}</td><td class=\"number measured\">{}</td>{interval}\
-             <td class=\"number\">{}</td><td>{}</td><td>{}</td>\
-             <td><span class=\"badge {name}\">{}</span>",
-            escaped(&statement.id),
-            escaped(&statement.source),
-            escaped(&statement.said.to_string()),
-            escaped(&claim.measured().to_string()),
-            escaped(&baseline),
-            escaped(unit_name(&statement.unit)),
-            escaped(&statement.tolerance.to_string()),
-            claim.verdict_text().replace('-', " "),
-        );
-        if let Some(reason) = claim.reason() {
-            let _ = write!(out, "<span class=\"reason\">{}</span>", escaped(reason));
+    out.push_str("<th>verdict</th></tr></thead>\n");
+    for (of, claims) in groups.iter().filter(|(_, claims)| !claims.is_empty()) {
+        out.push_str("<tbody>\n");
+        if let Some(of) = of {
+            let (name, title) = (escaped(&of.name), escaped(&of.title));
+            let _ = writeln!(
+                out,
+                "<tr><th class=\"group\" colspan=\"{}\"><a href=\"{name}.html\">{title}</a></th></tr>",
+                columns(several)
+            );
         }
-        out.push_str("</td></tr>\n");
+        claims.iter().for_each(|one| claim(one, several, out));
+        out.push_str("</tbody>\n");
     }
-    out.push_str("</tbody></table></div>\n");
+    out.push_str("</table></div>\n");
+}
+
+/// Columns of a table of claims, with or without an interval.
+fn columns(several: bool) -> u32 {
+    if several { 8 } else { 7 }
+}
+
+/// A row, and what is to be said of a verdict below it.
+fn claim(claim: &Claim, several: bool, out: &mut String) {
+    let statement = claim.statement();
+    let baseline = claim.baseline().map_or_else(|| "–".to_owned(), Value::to_string);
+    let name = claim.verdict().name();
+    let interval = match several {
+        true => format!("<td class=\"number\">{}</td>", interval_value(claim)),
+        false => String::new(),
+    };
+    let explained = if claim.reason().is_some() { " class=\"explained\"" } else { "" };
+    let _ = writeln!(
+        out,
+        "<tr{explained} id=\"claim-{id}\"><td><span class=\"id\">{id}</span><span class=\"of\">{}</span></td>\
+         <td class=\"number\">{}</td><td class=\"number measured\">{}</td>{interval}\
+         <td class=\"number\">{}</td><td>{}</td><td class=\"tolerance\">{}</td>\
+         <td><span class=\"badge {name}\">{}</span></td></tr>",
+        escaped(&statement.source),
+        escaped(&statement.said.to_string()),
+        escaped(&claim.measured().to_string()),
+        escaped(&baseline),
+        escaped(unit_name(&statement.unit)),
+        escaped(&statement.tolerance.to_string()),
+        claim.verdict_text().replace('-', " "),
+        id = escaped(&statement.id),
+    );
+    if let Some(reason) = claim.reason() {
+        let _ = writeln!(
+            out,
+            "<tr><td class=\"reason\" colspan=\"{}\">{}</td></tr>",
+            columns(several),
+            escaped(reason)
+        );
+    }
 }
 
 fn table(table: &Table, out: &mut String) {

@@ -16,6 +16,7 @@ mod claim;
 mod drawing;
 mod files;
 mod html;
+mod index;
 mod mark;
 mod number;
 #[cfg_attr(not(feature = "png"), path = "no_png.rs")]
@@ -32,6 +33,7 @@ pub use claim::{
 };
 pub use files::{write, write_index};
 pub use html::html;
+pub use index::Run;
 pub use png::{BUILT_IN as PNG_BUILT_IN, png};
 pub use text::{claims_text, tallies, text};
 

@@ -1,6 +1,8 @@
 //! Reports whole: the same bytes each time, hostile text, and figures at the edge of what can be
 //! drawn.
 
+use super::drawing::escaped;
+use super::index::html_of_all;
 use super::*;
 use std::path::Path;
 
@@ -265,7 +267,7 @@ fn the_same_report_is_the_same_bytes_on_any_machine() {
     // of the drawing: look at them again, under the directory that WEIR_REPORT_SAMPLE names.
     let expected = [
         0xb6b4_f6a7_d539_1282,
-        0xf214_6ac4_f0b2_1702,
+        0x2660_6841_571a_3c19,
         0xb882_f7fa_b4be_a42f,
         0x0769_c969_437c_19d1,
         0x0e4c_039a_e911_8eeb,
@@ -414,4 +416,39 @@ fn huge_ranges_and_many_series_keep_the_picture_in_bounds() {
         dense.series[0].style = style;
         assert!(svg(&dense).unwrap().len() < 4_000_000, "{style:?}");
     }
+}
+
+#[test]
+fn the_index_has_every_claim_with_all_that_is_known_of_it_and_how_to_run_it_again() {
+    let hostile = "<script>alert('1')</script>";
+    let mut other = sample();
+    (other.name, other.title) = ("other".into(), hostile.into());
+    let reports = [sample(), other];
+    let run = Run {
+        command: "weir lab claims --seeds 5".into(),
+        conditions: vec![("seeds".into(), "1 to 5".into()), ("odd".into(), hostile.into())],
+    };
+    let page = html_of_all(&reports, &run).unwrap();
+    assert!(!page.contains("<script"), "text became markup");
+    assert!(page.contains("weir lab claims --seeds 5") && page.contains("1 to 5"));
+    for report in &reports {
+        assert!(page.contains(&format!("href=\"{}.html\"", report.name)), "{}", report.name);
+    }
+    let claims = &reports[0].claims;
+    assert!(claims.len() > 2, "the sample has claims");
+    for claim in claims {
+        let statement = claim.statement();
+        let told = [
+            statement.id.clone(),
+            escaped(&statement.source),
+            escaped(&statement.said.to_string()),
+            escaped(&claim.measured().to_string()),
+            claim.reason().map(escaped).unwrap_or_default(),
+            format!("badge {}", claim.verdict().name()),
+        ];
+        for text in told {
+            assert_eq!(page.matches(&text).count().min(2), 2, "{text} of both reports");
+        }
+    }
+    assert_eq!(page.matches("<figure>").count(), 2 * reports[0].figures.len());
 }

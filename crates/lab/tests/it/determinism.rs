@@ -3,7 +3,7 @@
 //! floating-point functions that would break it.
 
 use lab::experiment::{
-    Experiment, ExperimentError, Kept, Options, Results, Scale, report, run, run_all,
+    Experiment, ExperimentError, Kept, Options, Results, Scale, Told, report, run, run_all,
 };
 use lab::report::{Report, claims_text, html, png, svg, text};
 
@@ -98,7 +98,7 @@ baseline = { case = "drive" }
 "#;
 
 fn reported(experiment: &Experiment, options: &Options, kept: &Kept) -> Report {
-    let results = run(experiment, options, kept, &|_, _, _| {}).expect("it runs");
+    let results = run(experiment, options, kept, &|_| {}).expect("it runs");
     report(experiment, options, &results).expect("it is judged")
 }
 
@@ -135,7 +135,7 @@ fn a_case_without_the_variable_of_a_sweep_is_measured_once_and_told_at_each_valu
     let experiment = Experiment::parse(&text).expect("it is whole");
     let options = Options { scale: Scale::Small, set: Vec::new(), seed: 7, seeds: 1, threads: 2 };
     let points = std::sync::Mutex::new(Vec::new());
-    let told = |case: &str, _: usize, total: usize| {
+    let told = |Told { case, total, .. }: Told<'_>| {
         points.lock().expect("nobody panics").push((case.to_owned(), total));
     };
     let results = run(&experiment, &options, &Kept::default(), &told).expect("it runs");
@@ -159,7 +159,7 @@ fn several_experiments_are_told_in_their_order_until_one_cannot_be() {
         told.push((number, results.len(), results[0].cases.len()));
         Ok(())
     };
-    let progress = |_: &str, _: usize, _: usize| {};
+    let progress = |_: Told<'_>| {};
     run_all(&experiments, &options, &Kept::default(), &progress, &mut all).expect("they run");
     assert_eq!(told, [(0, 2, 3), (1, 2, 3), (2, 2, 3)]);
     let mut refuse = |_: usize, _: Vec<Results>| Err(ExperimentError("a full disk".into()));

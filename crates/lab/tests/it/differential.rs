@@ -82,7 +82,7 @@ fn the_default_device_of_mqsim_does_what_mqsim_says() {
     let experiment = Experiment::parse(builtin("mqsim").expect("it is built in")).expect("whole");
     let (scale, set) = (Scale::Small, Vec::new());
     let options = Options { scale, set, seed: 1, seeds: 1, threads: THREADS };
-    let results = run(&experiment, &options, &Kept::default(), &|_, _, _| {}).expect("it runs");
+    let results = run(&experiment, &options, &Kept::default(), &|_| {}).expect("it runs");
     let report = report(&experiment, &options, &results).expect("it is judged");
     let tolerances = report
         .claims

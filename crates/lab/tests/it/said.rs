@@ -10,6 +10,7 @@ const IN_WORDS: &[&str] = &[
     "gen3-writes-flat-after",
     "gen3-writes-high-at-few-slices",
     "intel-spikes-at-44-mb",
+    "sdf-compaction-share-falls",
     "sdf-eight-slices-over-gen3",
     "sdf-scans-peak-at-16",
     "sdf-scans-rise-to-16",
@@ -24,6 +25,13 @@ const SAID: &[(&str, Value)] = &[
     // SDF, abstract: 95 % of the raw bandwidth (44 channels, 8192 bytes each 216 us), 99 % of the capacity.
     ("sdf-share-of-raw-read", Value::Number(1.586)),
     ("sdf-usable", Value::Number(99.0)),
+    // SDF, abstract: 300 % more bandwidth, half the cost a GB.
+    ("sdf-bandwidth-over-gen3", Value::Number(4.0)),
+    ("sdf-bandwidth-over-intel-320", Value::Number(4.0)),
+    ("sdf-bytes-for-the-flash", Value::Number(2.0)),
+    // SDF, Table 1: 73 to 81 % of the raw reads, 41 to 51 % of the raw writes; Gen3's are 1.6 and 0.95 GB/s.
+    ("gen3-share-of-raw-read", Value::Range(1.168, 1.296)),
+    ("gen3-share-of-raw-write", Value::Range(0.39, 0.485)),
     // SDF, Table 4: random reads of 8, 16 and 64 KiB, reads and writes of 8 MB; GB/s.
     ("sdf-read-8k", Value::Number(1.23)),
     ("sdf-read-16k", Value::Number(1.42)),
@@ -71,6 +79,8 @@ const SAID: &[(&str, Value)] = &[
     ("tssd-reads-over-fusion-io", Value::Number(1.5)),
     ("tssd-reads-over-intel", Value::Number(1.7)),
     ("intel-mean-at-44-mb", Value::Number(3.0)),
+    // TSSD: the service level, with writes held at 10 MB/s.
+    ("intel-spikes-at-10-mb", Value::Number(0.1)),
     // TSSD, Figures 8 to 10: ms at one time the load, the multiples, spikes in %.
     ("intel-album-mean", Value::Number(15.0)),
     ("intel-chat-mean", Value::Number(14.0)),
@@ -81,7 +91,18 @@ const SAID: &[(&str, Value)] = &[
     ("tssd-moments-multiple", Value::Number(30.0)),
     ("tssd-album-spikes", Value::Number(0.01)),
     ("tssd-chat-spikes-at-one", Value::Number(0.01)),
+    ("tssd-chat-spikes", Value::Number(0.01)),
+    ("tssd-moments-spikes", Value::Number(0.01)),
+    ("tssd-album-parts-multiple", Value::Number(45.0)),
+    ("tssd-album-parts-spikes", Value::Number(0.01)),
+    ("tssd-moments-gathered-multiple", Value::Number(30.0)),
+    ("tssd-moments-gathered-spikes", Value::Number(0.01)),
+    ("tssd-album-slo-multiple", Value::Number(22.0)),
+    ("tssd-chat-slo-multiple", Value::Number(22.0)),
+    ("tssd-moments-slo-multiple", Value::Number(22.0)),
     ("intel-album-spikes-at-one", Value::Number(1.0)),
+    ("intel-album-spikes-at-two", Value::Number(1.0)),
+    ("intel-album-spikes-at-three", Value::Number(8.0)),
     ("intel-album-spikes-at-four", Value::Number(9.0)),
     ("intel-chat-spikes", Value::Number(6.0)),
     ("intel-moments-spikes", Value::Number(6.0)),

@@ -1,7 +1,7 @@
 //! Latency and bandwidth are what arithmetic says of the profile.
 
 use crate::bench::{Bench, ONE_DIE};
-use flash::{BlockId, Command, Instant, Random, SlotId, Tag};
+use flash::{BlockId, Command, Instant, Payload, Random, SlotId, Tag};
 use nand::{Faults, Layout, Nand, Outcome, Profile};
 
 fn timed_profiles() -> impl Iterator<Item = Profile> {
@@ -209,6 +209,24 @@ fn a_partial_read_moves_its_slots_and_a_whole_page_read_the_pages_it_touches() {
     assert_eq!(latency(&whole, 0, 4), 75_000 + 432_000);
     assert_eq!(latency(&partial, 0, 1), 75_000 + 108_000);
     assert_eq!(latency(&partial, 1, 2), 75_000 + 216_000);
+}
+
+#[test]
+fn a_host_reads_a_part_of_a_block_and_the_ftl_all_of_it() {
+    let mut profile = Profile::builtin("mlc-25nm").unwrap();
+    (profile.command_ns, profile.read_ns) = (0, vec![75_000]);
+    (profile.partial_read, profile.host_read_bytes) = (true, 1024);
+    let latency = |count: u32, buffer: Option<u32>| {
+        let mut bench = Bench::with(&profile, ONE_DIE, Faults::default());
+        let into = buffer.map(|buffer| Payload { buffer, index: 0 });
+        let command = Command::Read { tag: Tag(2), slot: SlotId(0), count, into, urgent: false };
+        bench.nand.handle(bench.now, command).unwrap();
+        bench.next_at().1
+    };
+    assert_eq!(latency(1, Some(0)), 75_000 + 27_000);
+    assert_eq!(latency(2, Some(0)), 75_000 + 54_000);
+    assert_eq!(latency(1, Some(Payload::RELOCATION)), 75_000 + 108_000);
+    assert_eq!(latency(1, None), 75_000 + 108_000, "what the FTL reads for itself");
 }
 
 #[test]

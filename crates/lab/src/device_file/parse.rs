@@ -427,6 +427,7 @@ fn cache(keys: &mut Keys) -> Result<Option<Cache>, KeyError> {
     let cache = Cache {
         bytes,
         drain_depth: keys.integer_or("drain_depth", 1, 1 << 20, 128)?,
+        gather_bytes: keys.large_or("gather_bytes", bytes, 0)?,
         power_safe: keys.flag_or_false("power_safe")?,
     };
     keys.refuse_unknown()?;

@@ -52,7 +52,7 @@ pub(super) fn device(toml_text: &str) -> Result<DeviceSpec, KeyError> {
 }
 
 /// The whole file if it says that it is like a built-in one: the keys of that, changed by its own.
-fn with_like(toml_text: &str) -> Result<Option<String>, KeyError> {
+pub(super) fn with_like(toml_text: &str) -> Result<Option<String>, KeyError> {
     let mut keys = Keys::parse("device", toml_text, "kind = \"ssd\"")?;
     if !keys.has("like") {
         return Ok(None);

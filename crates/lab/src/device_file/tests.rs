@@ -40,6 +40,18 @@ fn every_builtin_device_parses_names_itself_and_builds_small() {
 }
 
 #[test]
+fn the_fitted_drives_parse_name_themselves_and_consist_of_parts() {
+    for name in DeviceSpec::drive_names() {
+        let spec = builtin(name);
+        assert_eq!((spec.name.as_str(), spec.kind()), (name, "array"));
+        assert!(!spec.source.is_empty() && !spec.description.is_empty(), "{name}");
+        let Inside::Array(members) = &spec.inside else { panic!("{name} is no array") };
+        assert_eq!((members.count, members.chunk_bytes), (8, 4096), "{name}");
+    }
+    assert!(DeviceSpec::drive_names().eq(crate::drives::Profile::names()));
+}
+
+#[test]
 fn changes_of_a_member_are_those_of_its_file() {
     let text = TEXTS[NAMES.iter().position(|&name| name == "ts8-2-x11").expect("listed")];
     let text = format!("{text}member_changes = {{ link = {{ queue_depth = 9 }} }}\n");

@@ -9,12 +9,16 @@ use serde_json::{Value, json};
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  \
     weir lab devices              all that come with Weir\n  \
+    weir lab devices --drives     drives that were fitted to published profiles (docs/drives.md)\n  \
     weir lab devices gen3         one of them\n  \
     weir lab devices my-ssd.toml  a file of yours, checked; docs/devices.md tells every key")]
 pub struct Args {
     /// A built-in device, or a device file (a name that ends in .toml)
     #[arg(value_name = "NAME")]
     name: Option<String>,
+    /// Those that were fitted to the published profile of a drive
+    #[arg(long, conflicts_with = "name")]
+    drives: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -42,6 +46,7 @@ impl Dies {
 pub fn run(args: &Args) -> Result<End, Failure> {
     let specs = match &args.name {
         Some(name) => vec![find(name)?],
+        None if args.drives => DeviceSpec::drive_names().filter_map(DeviceSpec::builtin).collect(),
         None => DeviceSpec::names().iter().filter_map(|name| DeviceSpec::builtin(name)).collect(),
     };
     if args.json {
@@ -63,13 +68,16 @@ pub fn find(name: &str) -> Result<DeviceSpec, Failure> {
     }
     DeviceSpec::builtin(name).ok_or_else(|| {
         let names = DeviceSpec::names().join(", ");
-        format!("no device is called {name:?}; there are {names}, or name a file: my-ssd.toml")
+        format!(
+            "no device is called {name:?}; there are {names} and those of `weir lab devices --drives`, or name a \
+             file: my-ssd.toml"
+        )
     })
 }
 
 /// The device file that `--device` names; `None` if it names a kind of flash.
 pub fn device_file(name: &str) -> Result<Option<DeviceSpec>, Failure> {
-    if DeviceSpec::names().contains(&name) {
+    if DeviceSpec::builtin(name).is_some() {
         return find(name).map(Some);
     }
     if name.ends_with(".toml") {

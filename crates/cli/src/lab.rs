@@ -1,10 +1,10 @@
 //! `weir lab`: the simulator. `sim` runs one seed through everything the lab checks; `soak` runs
-//! seed after seed until its time is over; `devices` lists what it can build; `list`, `run`
-//! and `claims` are in [`crate::experiments`].
+//! seed after seed until its time is over; `devices` lists what it can build, and `fit` (in [`crate::fit`]) holds
+//! one beside a drive; `list`, `run` and `claims` are in [`crate::experiments`].
 
 use crate::output::{Progress, print, print_json};
 use crate::{End, Failure};
-use crate::{devices, experiments};
+use crate::{devices, experiments, fit};
 use lab::crash::{CrashOptions, CrashReport, explore};
 use lab::damage::{DamageOptions, DamageReport, Tally, explore_damage, explore_raw_damage};
 use lab::device::Manner;
@@ -33,6 +33,8 @@ enum What {
     Soak(SoakArgs),
     /// The devices that the lab can build, with what follows from their files
     Devices(devices::Args),
+    /// A device beside the load-latency profile of a drive, and constants with which both agree
+    Fit(fit::Args),
 }
 
 #[derive(clap::Args)]
@@ -78,6 +80,7 @@ pub fn run(args: &Args) -> Result<End, Failure> {
         What::Sim(args) => sim(args),
         What::Soak(args) => soak(args),
         What::Devices(args) => devices::run(args),
+        What::Fit(args) => fit::run(args),
     }
 }
 

@@ -13,6 +13,7 @@ mod device;
 mod devices;
 mod experiments;
 mod features;
+mod fit;
 mod format;
 mod inspect;
 mod lab;

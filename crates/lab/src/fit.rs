@@ -24,7 +24,7 @@ pub struct Effort {
     pub step: f64,
     /// Ends when the step has shrunk to less than this factor.
     pub step_least: f64,
-    /// Ends after so many measurements.
+    /// No round begins after so many measurements; what is left of one tries each knob once more.
     pub tries_max: u32,
 }
 

@@ -16,6 +16,7 @@
 //! - [`pool`] has nodes, clients and controllers of pools, with a network and drives like real ones.
 //! - [`tenant`] has programs that read and write as database servers do, several on a device.
 //! - [`experiment`] runs a figure or table of a paper from a file and judges its claims.
+//! - [`drives`] has published profiles of real drives, and measures and fits a device beside one.
 //! - [`fit`] looks for the constants that bring a device closest to what was measured of it.
 //! - [`advise`] tells a user, from a trace, which streams, GC policy and over-provisioning pay.
 //! - [`report`] shows what an experiment found: text, HTML, SVG, PNG, and verdicts on claims.
@@ -32,6 +33,7 @@ pub mod damage;
 pub mod device;
 pub mod device_file;
 pub mod driver;
+pub mod drives;
 pub mod experiment;
 pub mod failing;
 pub mod figures;

@@ -190,3 +190,30 @@ fn limits_of_files_devices_and_seeds_are_errors_with_a_place() {
     let simulated = weir(&["lab", "sim", "--seed", "18446744073709551615"]);
     assert_eq!(simulated.status.code(), Some(2), "{simulated:?}");
 }
+
+/// A user's own profile is the most likely input to be wrong: each mistake is told with its place.
+#[test]
+fn a_profile_or_device_that_cannot_be_fitted_is_an_error_with_a_place() {
+    let scratch = Scratch::new("fit");
+    let profile = scratch.file("mine.csv");
+    let header = "writes,iops,lost,p50,p90,p99,p999,p9999";
+    let refused = |arguments: &[&str], says: &str| {
+        let fitted = weir(&[&["lab", "fit"], arguments].concat());
+        assert_eq!(fitted.status.code(), Some(2), "{arguments:?}: {fitted:?}");
+        assert!(said(&fitted).contains(says), "{arguments:?}: {}", said(&fitted));
+    };
+    refused(&["no-such-drive"], "no profile is called \"no-such-drive\"; there are s39wna0kb01161");
+    refused(&[&profile], "mine.csv: cannot be read");
+    fs::write(&profile, format!("{header}\n0,1000,0,70,80\n")).expect("a file");
+    refused(&[&profile, "--device", "nvme-tlc"], "line 2: 5 fields instead of the 8");
+    fs::write(&profile, format!("{header}\n0,1000,0,70,80,90,95,99\n")).expect("a file");
+    refused(&[&profile], "--device: no device was fitted to");
+    refused(&[&profile, "--device", "nvme-plc"], "--device nvme-plc: no device is called that");
+    let out = scratch.file("there.toml");
+    fs::write(&out, "mine").expect("a file");
+    let tried = [profile.as_str(), "--device", "nvme-tlc", "--tries", "1", "--out", &out];
+    refused(&tried, "there.toml: cannot be made");
+    assert_eq!(fs::read_to_string(&out).expect("it is there"), "mine");
+    let step = [profile.as_str(), "--device", "nvme-tlc", "--step", "9"];
+    refused(&step, "a factor from 1.01 to 4");
+}

@@ -120,21 +120,31 @@ pub struct Members {
 }
 
 impl DeviceSpec {
-    /// A device that comes with Weir.
+    /// A device that comes with Weir: one of [`DeviceSpec::names`] or [`DeviceSpec::drive_names`].
     pub fn builtin(name: &str) -> Option<Self> {
-        let index = NAMES.iter().position(|&known| known == name)?;
-        Some(Self::parse(TEXTS[index]).expect("the tests parse every built-in device"))
+        let text = text_of(name)?;
+        Some(Self::parse(text).expect("the tests parse every built-in device"))
+    }
+
+    /// The file of a device that comes with Weir.
+    pub fn builtin_text(name: &str) -> Option<&'static str> {
+        text_of(name)
     }
 
     /// The files of the devices that come with Weir.
     #[cfg(test)]
-    pub(crate) fn texts() -> &'static [&'static str] {
-        &TEXTS
+    pub(crate) fn texts() -> Vec<&'static str> {
+        TEXTS.iter().copied().chain(DRIVES.iter().map(|(_, text)| *text)).collect()
     }
 
-    /// The names that [`DeviceSpec::builtin`] knows.
+    /// Kinds of devices, and those of the papers.
     pub fn names() -> &'static [&'static str] {
         &NAMES
+    }
+
+    /// Drives whose load-latency profile was published, by serial number: see [`crate::drives`].
+    pub fn drive_names() -> impl Iterator<Item = &'static str> {
+        DRIVES.iter().map(|(name, _)| *name)
     }
 
     /// A device that comes with Weir, with some keys of its file set to other values.
@@ -163,13 +173,25 @@ impl DeviceSpec {
 }
 
 /// The file of a built-in device as it stands.
-fn builtin_table(name: &str) -> Option<toml::Table> {
-    let index = NAMES.iter().position(|&known| known == name)?;
-    Some(TEXTS[index].parse().expect("the tests parse every device"))
+pub(crate) fn builtin_table(name: &str) -> Option<toml::Table> {
+    Some(text_of(name)?.parse().expect("the tests parse every device"))
+}
+
+/// A file with the keys of the built-in device that it is like.
+pub(crate) fn whole_table(toml_text: &str) -> Result<toml::Table, KeyError> {
+    let whole = parse::with_like(toml_text)?;
+    let text = whole.as_deref().unwrap_or(toml_text);
+    Ok(text.parse().expect("its keys were read"))
+}
+
+fn text_of(name: &str) -> Option<&'static str> {
+    let index = NAMES.iter().position(|&known| known == name);
+    let drive = || DRIVES.iter().find(|(known, _)| *known == name).map(|(_, text)| *text);
+    index.map(|index| TEXTS[index]).or_else(drive)
 }
 
 /// Puts every value of `from` into `into`, section by section.
-fn merge(into: &mut toml::Table, from: &toml::Table) {
+pub(crate) fn merge(into: &mut toml::Table, from: &toml::Table) {
     for (key, value) in from {
         match (into.get_mut(key), value) {
             (Some(toml::Value::Table(into)), toml::Value::Table(from)) => merge(into, from),
@@ -180,7 +202,7 @@ fn merge(into: &mut toml::Table, from: &toml::Table) {
     }
 }
 
-const NAMES: [&str; 15] = [
+const NAMES: [&str; 19] = [
     "sdf",
     "tssd",
     "gen3",
@@ -196,9 +218,13 @@ const NAMES: [&str; 15] = [
     "multi-stream",
     "fdp",
     "open-channel",
+    "nvme-tlc-part",
+    "nvme-mlc-part",
+    "nvme-tlc",
+    "nvme-mlc",
 ];
 
-const TEXTS: [&str; 15] = [
+const TEXTS: [&str; 19] = [
     include_str!("../../../../devices/sdf.toml"),
     include_str!("../../../../devices/tssd.toml"),
     include_str!("../../../../devices/gen3.toml"),
@@ -214,6 +240,34 @@ const TEXTS: [&str; 15] = [
     include_str!("../../../../devices/multi-stream.toml"),
     include_str!("../../../../devices/fdp.toml"),
     include_str!("../../../../devices/open-channel.toml"),
+    include_str!("../../../../devices/nvme-tlc-part.toml"),
+    include_str!("../../../../devices/nvme-mlc-part.toml"),
+    include_str!("../../../../devices/nvme-tlc.toml"),
+    include_str!("../../../../devices/nvme-mlc.toml"),
+];
+
+macro_rules! drives {
+    ($($name:literal),* $(,)?) => {
+        [$(($name, include_str!(concat!("../../../../devices/drives/", $name, ".toml")))),*]
+    };
+}
+
+const DRIVES: [(&str, &str); 15] = drives![
+    "s39wna0kb01161",
+    "s39wna0kc01659",
+    "s39wna0kc02077",
+    "s39wna0kc02078",
+    "s39wna0kc02087",
+    "s39wna0kc02089",
+    "s47ana0m400877",
+    "s47ana0m400923",
+    "s47ana0m403316",
+    "s47ana0m403318",
+    "s47ana0m403393",
+    "s5cvna0n101050",
+    "sdm000015a60",
+    "sdm00001c5d1",
+    "sdm000024c8d",
 ];
 
 #[cfg(test)]

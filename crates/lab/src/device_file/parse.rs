@@ -27,7 +27,7 @@ pub(super) fn device(toml_text: &str) -> Result<DeviceSpec, KeyError> {
             Inside::Ftl(flash, Box::new(ftl_choice(&mut keys, placement.as_ref())?))
         }
         "raw" => Inside::Raw(flash(&mut keys)?, raw_choice(&mut keys)?),
-        "array" => Inside::Array(members(&mut keys)?),
+        "array" => Inside::Array(members(&mut keys, text)?),
         _ => {
             let reason =
                 "must be \"ftl\" (the host sees the units), \"ssd\" (it does not), \"raw\" \
@@ -52,7 +52,7 @@ pub(super) fn device(toml_text: &str) -> Result<DeviceSpec, KeyError> {
 }
 
 /// The whole file if it says that it is like a built-in one: the keys of that, changed by its own.
-fn with_like(toml_text: &str) -> Result<Option<String>, KeyError> {
+pub(super) fn with_like(toml_text: &str) -> Result<Option<String>, KeyError> {
     let mut keys = Keys::parse("device", toml_text, "kind = \"ssd\"")?;
     if !keys.has("like") {
         return Ok(None);
@@ -361,7 +361,7 @@ fn one_of(keys: &mut Keys, key: &str, words: &[&str]) -> Result<String, KeyError
     Ok(word)
 }
 
-fn members(keys: &mut Keys) -> Result<Members, KeyError> {
+fn members(keys: &mut Keys, toml_text: &str) -> Result<Members, KeyError> {
     let mut keys = required(keys, "array", "member = \"ts8-2\"")?;
     let name = keys.text("member", "\"ts8-2\"")?;
     let Some(member) = super::NAMES.contains(&name.as_str()).then_some(&name) else {
@@ -374,13 +374,26 @@ fn members(keys: &mut Keys) -> Result<Members, KeyError> {
         let reason = "must be whole blocks of 4096 bytes, or 0 for one after the other".into();
         return Err(keys.refuse("chunk_bytes", chunk_bytes, reason, "65536"));
     }
+    let example = "link = { queue_depth = 16 }";
+    let is_changed = keys.table("member_changes", example)?.is_some();
     keys.refuse_unknown()?;
-    let member = DeviceSpec::builtin(member).filter(|member| member.kind() != "array");
-    let Some(member) = member else {
+    let changes = if is_changed { member_changes(toml_text) } else { toml::Table::new() };
+    let member = DeviceSpec::builtin_with(member, &changes).map_err(|why| {
+        let said = changes.to_string().split_whitespace().collect::<Vec<_>>().join(" ");
+        keys.refuse("member_changes", said, why, example)
+    })?;
+    if member.kind() == "array" {
         let reason = "is an array itself; name a single device".into();
         return Err(keys.refuse("member", format!("{name:?}"), reason, "\"ts8-2\""));
-    };
+    }
     Ok(Members { member: Box::new(member), count, chunk_bytes })
+}
+
+/// The table `array.member_changes` of a file that has one.
+fn member_changes(toml_text: &str) -> toml::Table {
+    let file: toml::Table = toml_text.parse().expect("it was parsed");
+    let changes = file["array"]["member_changes"].as_table();
+    changes.expect("it was seen to be a table").clone()
 }
 
 fn link(keys: &mut Keys) -> Result<Link, KeyError> {
@@ -427,6 +440,7 @@ fn cache(keys: &mut Keys) -> Result<Option<Cache>, KeyError> {
     let cache = Cache {
         bytes,
         drain_depth: keys.integer_or("drain_depth", 1, 1 << 20, 128)?,
+        gather_bytes: keys.large_or("gather_bytes", bytes, 0)?,
         power_safe: keys.flag_or_false("power_safe")?,
     };
     keys.refuse_unknown()?;

@@ -1,6 +1,6 @@
 //! Device files: what parses, what is refused, and the bandwidths of the built-in devices.
 
-use super::{DeviceSpec, NAMES, Scale, TEXTS};
+use super::{DeviceSpec, Inside, NAMES, Scale, TEXTS};
 use crate::load::{Client, Pace, Seen, Window, run};
 use crate::target::{Io, IoKind, Target, TargetCounts};
 use crate::tenant::{Kind, Part, Until, parts};
@@ -37,6 +37,28 @@ fn every_builtin_device_parses_names_itself_and_builds_small() {
         assert!(target.deadline().is_none_or(|at| at > target.now()), "{name} is quiet");
     }
     assert!(DeviceSpec::builtin("gen4").is_none());
+}
+
+#[test]
+fn the_fitted_drives_parse_name_themselves_and_consist_of_parts() {
+    for name in DeviceSpec::drive_names() {
+        let spec = builtin(name);
+        assert_eq!((spec.name.as_str(), spec.kind()), (name, "array"));
+        assert!(!spec.source.is_empty() && !spec.description.is_empty(), "{name}");
+        let Inside::Array(members) = &spec.inside else { panic!("{name} is no array") };
+        assert_eq!((members.count, members.chunk_bytes), (8, 4096), "{name}");
+    }
+    assert!(DeviceSpec::drive_names().eq(crate::drives::Profile::names()));
+}
+
+#[test]
+fn changes_of_a_member_are_those_of_its_file() {
+    let text = TEXTS[NAMES.iter().position(|&name| name == "ts8-2-x11").expect("listed")];
+    let text = format!("{text}member_changes = {{ link = {{ queue_depth = 9 }} }}\n");
+    let spec = DeviceSpec::parse(&text).expect("it is right");
+    let Inside::Array(members) = &spec.inside else { panic!("it is an array") };
+    assert_eq!(members.member.front.link.queue_depth, 9);
+    assert_eq!(members.member.inside, builtin("ts8-2").inside);
 }
 
 #[test]
@@ -88,6 +110,18 @@ fn an_error_names_key_value_reason_and_example() {
         (sdf, "spare = 0.01", "spare = 0.9", "raw.spare = 0.9: must be a number from 0 to 0.5"),
         (array, "\"ts8-2\"", "\"ts9\"", "array.member = \"ts9\": no such device; there are sdf"),
         (array, "chunk_bytes = 65536", "chunk_bytes = 1000", "array.chunk_bytes = 1000: must be"),
+        (
+            array,
+            "count = 11",
+            "count = 11\nmember_changes.link.depth = 1",
+            "member_changes = [link] depth = 1: device: link.depth",
+        ),
+        (
+            array,
+            "count = 11",
+            "count = 11\nmember_changes = 1",
+            "array.member_changes = 1: must be",
+        ),
         (array, "count = 11", "count = 0", "array.count = 0: must be a whole number"),
     ];
     for (text, from, to, expected) in cases {

@@ -38,6 +38,8 @@ pub struct Lines {
     first: u64,
     /// Number of the next line to drain.
     next: u64,
+    /// Data of the lines from there on.
+    resting: u64,
     newest: HashMap<u32, u64, BuildHasherDefault<BlockHasher>>,
 }
 
@@ -51,6 +53,7 @@ impl Lines {
             lines: VecDeque::new(),
             first: 0,
             next: 0,
+            resting: 0,
             newest: HashMap::with_capacity_and_hasher(blocks, BuildHasherDefault::default()),
         }
     }
@@ -85,6 +88,7 @@ impl Lines {
             return false;
         }
         self.lines.push_back(line);
+        self.resting += bytes;
         for block in blocks {
             self.newest.insert(block, number);
         }
@@ -102,9 +106,15 @@ impl Lines {
         (self.next < self.made()).then_some(self.next)
     }
 
-    /// The same, and it begins to drain.
+    /// Bytes of lines that have not begun to drain.
+    pub fn resting(&self) -> u64 {
+        self.resting
+    }
+
+    /// The next line, and it begins to drain.
     pub fn take_next(&mut self) -> Option<u64> {
         let next = self.peek_next()?;
+        self.resting -= self.line(next).bytes;
         self.next += 1;
         Some(next)
     }

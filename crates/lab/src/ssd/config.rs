@@ -90,6 +90,9 @@ pub struct Cache {
     pub bytes: u64,
     /// Lines (at most 64 KiB each) on their way to flash at a time.
     pub drain_depth: u32,
+    /// Lines leave together, once there are so many bytes of them: a drive that programs stripes; 0 for at once.
+    /// What is left of a stripe leaves when somebody waits for it.
+    pub gather_bytes: u64,
     /// A power cut loses nothing of it, so that a flush has nothing to wait for.
     pub power_safe: bool,
 }

@@ -74,6 +74,8 @@ pub struct Front<T> {
     draining: u32,
     /// A line passes the firmware.
     drain_in_firmware: bool,
+    /// Bytes of a gathered stripe that have not begun to leave.
+    stripe_left: u64,
     drain_error: Option<RequestError>,
     gc: Gc,
     /// Writes whose placement identifier named nothing.
@@ -216,6 +218,7 @@ impl<T: Target> Front<T> {
             line_waiters: VecDeque::new(),
             draining: 0,
             drain_in_firmware: false,
+            stripe_left: 0,
             drain_error: None,
             gc: Gc::default(),
             invalid_identifiers: 0,
@@ -392,7 +395,7 @@ impl<T: Target> Front<T> {
         while let Some((offset, bytes)) = self.peek_segment(command) {
             if self.cache.as_mut().is_some_and(|cache| !cache.reserve(offset, bytes)) {
                 self.room_waiters.push_front(command);
-                return Ok(());
+                return self.drain();
             }
             let (index, ..) = self.take_segment(command).expect("it was seen");
             let ns = link_ns(&self.config.link, IoKind::Write, bytes);
@@ -457,7 +460,7 @@ impl<T: Target> Front<T> {
             }
             Some(cache) if cache.drained_below() < cache.made() => {
                 self.line_waiters.push_back((cache.made(), command));
-                Ok(())
+                self.drain()
             }
             _ => self.pass_on(command),
         }
@@ -481,8 +484,16 @@ impl<T: Target> Front<T> {
         if self.drain_in_firmware || self.draining >= rules.drain_depth {
             return Ok(());
         }
+        let is_awaited = !self.room_waiters.is_empty() || !self.line_waiters.is_empty();
+        if self.stripe_left == 0 && cache.resting() < rules.gather_bytes && !is_awaited {
+            return Ok(());
+        }
         let Some(number) = cache.peek_next() else { return Ok(()) };
+        if self.stripe_left == 0 {
+            self.stripe_left = rules.gather_bytes;
+        }
         let line = cache.line(number);
+        self.stripe_left = self.stripe_left.saturating_sub(line.bytes);
         let firmware = &self.config.firmware;
         let ns = firmware.pages(line.offset, line.bytes) * firmware.write_page_ns;
         self.drain_in_firmware = true;

@@ -233,7 +233,7 @@ fn cached(bytes: u64) -> FrontConfig {
             command_ns: 5_000,
             ..Link::default()
         },
-        cache: Some(Cache { bytes, drain_depth: 16, power_safe: false }),
+        cache: Some(Cache { bytes, drain_depth: 16, gather_bytes: 0, power_safe: false }),
         hides_units: true,
         ..FrontConfig::default()
     }
@@ -280,13 +280,38 @@ fn data_for_the_blocks_of_a_waiting_line_replaces_it() {
     let inner = flash(1, MILLISECOND);
     let taken = inner.taken.clone();
     let mut config = cached(1 << 20);
-    config.cache = Some(Cache { bytes: 1 << 20, drain_depth: 1, power_safe: false });
+    config.cache = config.cache.map(|cache| Cache { bytes: 1 << 20, drain_depth: 1, ..cache });
     let mut front = Front::new(inner, config);
     let ios: Vec<Io> = (0..1000).map(|i| io(IoKind::Write, i % 10 * 4096, 4096)).collect();
     ends(&mut front, &ios);
     front.advance(Instant(SECOND)).expect("no failure");
     let written = taken.borrow().len();
     assert!((10..40).contains(&written), "{written} of 1000 writes reached flash");
+}
+
+#[test]
+fn a_cache_that_gathers_sends_a_stripe_when_it_is_whole_or_awaited() {
+    let inner = flash(16, MILLISECOND);
+    let taken = inner.taken.clone();
+    let mut config = cached(1 << 20);
+    config.cache = config.cache.map(|cache| Cache { gather_bytes: 64 << 10, ..cache });
+    let mut front = Front::new(inner, config);
+    let write = |front: &mut Front<_>, number: u64| {
+        let at = Instant(number * MILLISECOND);
+        front.submit(at, number, io(IoKind::Write, number << 20, 4096)).expect("takes it");
+        front.advance(at + (MILLISECOND - 1)).expect("no failure");
+        taken.borrow().len()
+    };
+    for number in 0..15 {
+        assert_eq!(write(&mut front, number), 0, "{number}: a sixteenth of a stripe is missing");
+    }
+    assert_eq!(write(&mut front, 15), 16, "the stripe is whole");
+    assert_eq!(write(&mut front, 16), 16, "and the next one begins");
+    let at = Instant(20 * MILLISECOND);
+    front.submit(at, 99, io(IoKind::Flush, 0, 0)).expect("takes it");
+    front.advance(Instant(SECOND)).expect("no failure");
+    let kinds: Vec<IoKind> = taken.borrow()[16..].iter().map(|(_, io)| io.kind).collect();
+    assert_eq!(kinds, [IoKind::Write, IoKind::Flush], "a flush waits for what is not a stripe");
 }
 
 #[test]

@@ -109,7 +109,7 @@ fn profile(name: &str) -> Result<Profile, Failure> {
     }
     let text = serve::files::read_named_text(name.as_ref())
         .map_err(|why| format!("{name}: cannot be read: {why}"))?;
-    Profile::parse(name, &text)
+    Profile::parse(name, &text).map_err(|why| why.to_string())
 }
 
 fn device_text(name: &str) -> Result<String, Failure> {

@@ -1,9 +1,9 @@
 //! The constants of a device file with which a device does what a drive did.
 
 use super::part::Part;
-use super::profile::Profile;
 use super::rig::{Agreement, Rig};
 use crate::fit::{Effort, Knob, search};
+use pool::profile::Profile;
 
 /// Flash of a device that is measured: enough that GC hardly works, as in drives that were written once and
 /// profiled, and little enough to be filled in a second.

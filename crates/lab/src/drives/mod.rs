@@ -6,10 +6,9 @@
 
 mod fit;
 mod part;
-mod profile;
 mod rig;
 
 pub use fit::{FLASH_BYTES, Fitted, Tried, beside, fit};
 pub use part::Part;
-pub use profile::{Curve, LoadPoint, PEAK_US, Peak, Profile, Quantile};
+pub use pool::profile::{Curve, LoadPoint, PEAK_US, Peak, Profile, Quantile};
 pub use rig::{Agreement, Beside, Rig, Share};

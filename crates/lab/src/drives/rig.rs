@@ -1,11 +1,11 @@
 //! A device of the lab, measured as the published drives were: requests of 4 KiB at uniform addresses and drawn
 //! instants, at rising loads.
 
-use super::profile::{Curve, LoadPoint, PEAK_US, Peak, Profile, Quantile};
 use crate::driver::Failure;
 use crate::load::{Client, Latency, Pace, Window, run};
 use crate::target::Target;
 use flash::{BLOCK_BYTES, Random};
+use pool::profile::{Curve, LoadPoint, PEAK_US, Peak, Profile, Quantile};
 
 /// A device that holds data, at loads of one's choice.
 pub struct Rig {

@@ -142,6 +142,13 @@ impl Curve {
         &self.points[..count]
     }
 
+    /// What the drive did at the load that is nearest to this one.
+    pub fn near(&self, iops: f64) -> &LoadPoint {
+        let far = |point: &LoadPoint| (point.iops - iops).abs();
+        let nearest = self.points.iter().min_by(|a, b| far(a).total_cmp(&far(b)));
+        nearest.expect("a curve has a point")
+    }
+
     /// What the drive did at the least load.
     pub fn unloaded(&self) -> &LoadPoint {
         &self.points[0]

@@ -1,6 +1,6 @@
 //! Prints what a pool of unlike drives carries within a service level, by the controller's policy, beside the
 //! bound that the solver computes for the same profiles:
-//! `cargo run --release -p lab --example pool_unlike -- [writes=10] [quantile=p90] [POLICY]...`
+//! `cargo run --release -p lab --example pool_unlike -- [writes=10] [quantile=p90] [from=500000] [blocks=80000] [POLICY]...`
 
 use flash::{FastTier, Geometry, Instant, MILLISECOND, Pairing, SECOND};
 use ftl::{FormatOptions, Ftl, Settings};
@@ -20,26 +20,26 @@ use pool::words::{DomainId, Generation, VolumeId};
 use std::cell::RefCell;
 use std::rc::Rc;
 
-const LANES: u32 = 14;
-const LOGICAL_BLOCKS: u32 = 80_000;
+/// A lane takes `queue_depth` commands at a time, so lanes bound what is under way.
+const LANES: u32 = 168;
 
 fn geometry() -> Geometry {
     Geometry {
         units: LANES,
-        blocks_per_unit: 64,
+        blocks_per_unit: 16,
         pages_per_block: 32,
         slots_per_page: 4,
         pairing: Pairing::None,
         durable_at_completion: true,
         suspend: false,
-        queue_depth: 8,
+        queue_depth: 64,
         endurance: 1_000_000,
         open_blocks_max: 0,
         fast: FastTier::NONE,
     }
 }
 
-fn pool(policy: &str, slo: Slo, seed: u64) -> Result<PoolVolume, String> {
+fn pool(policy: &str, slo: Slo, logical_blocks: u32, seed: u64) -> Result<PoolVolume, String> {
     let profiles: Vec<Profile> = Profile::names()
         .filter_map(Profile::builtin)
         .filter(|profile| profile.curves.len() == 9)
@@ -56,12 +56,12 @@ fn pool(policy: &str, slo: Slo, seed: u64) -> Result<PoolVolume, String> {
     let config = Config {
         seed,
         asks_max: 4096,
-        openings_ahead: 8,
+        openings_ahead: 2,
         ..Config::new(volume, Generation(1), geometry(), 2)
     };
     let medium = PoolMedium::new(cluster.clone(), config)?;
-    let options = FormatOptions { logical_blocks: LOGICAL_BLOCKS, uuid: 7, label: Vec::new() };
-    let settings = Settings::default();
+    let options = FormatOptions { logical_blocks, uuid: 7, label: Vec::new() };
+    let settings = Settings { bands_free_low: 120, relocation_blocks: 4096, ..Settings::default() };
     let ftl = Ftl::format(geometry(), &medium.health(), options, settings.clone())?;
     let blocks = lab::driver::REQUEST_BLOCKS_MAX;
     let relocation = settings.relocation_blocks;
@@ -73,11 +73,12 @@ fn pool(policy: &str, slo: Slo, seed: u64) -> Result<PoolVolume, String> {
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (mut writes, mut quantile, mut policies) = (10.0, Quantile::P90, Vec::new());
-    let mut load = 500_000.0;
+    let (mut load, mut blocks) = (500_000.0, 80_000);
     for argument in std::env::args().skip(1) {
         match argument.split_once('=') {
             Some(("writes", value)) => writes = value.parse()?,
             Some(("from", value)) => load = value.parse()?,
+            Some(("blocks", value)) => blocks = value.parse()?,
             Some(("quantile", "p90")) => quantile = Quantile::P90,
             Some(("quantile", "p99")) => quantile = Quantile::P99,
             None => policies.push(argument),
@@ -91,15 +92,15 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     let slo = Slo { quantile, ..Slo::default() };
     for policy in policies {
-        let mut volume = pool(&policy, slo, 1)?;
-        run(&mut volume, &[Client::filling(u64::from(LOGICAL_BLOCKS))], Window::WHENEVER, 1)?;
+        let mut volume = pool(&policy, slo, blocks, 1)?;
+        run(&mut volume, &[Client::filling(u64::from(blocks))], Window::WHENEVER, 1)?;
         println!("{policy}, filled at {} ms", volume.now().0 / MILLISECOND);
         let mut load = load;
         loop {
             let client =
                 Client { pace: Pace::Rate(load), reads: 1.0 - writes / 100.0, ..Client::default() };
             // Every block is overwritten twice before anything counts.
-            let warmup = 2.0 * f64::from(LOGICAL_BLOCKS) / (load * writes / 100.0);
+            let warmup = 2.0 * f64::from(blocks) / (load * writes / 100.0);
             let window =
                 Window { warmup_ns: (warmup * SECOND as f64) as u64, measure_ns: 50 * MILLISECOND };
             let before = volume.counts();

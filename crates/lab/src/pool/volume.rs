@@ -34,7 +34,14 @@ pub struct PoolVolume {
     reads: u64,
     writes: u64,
     counted: TargetCounts,
+    /// Bytes that the host wrote, and that were programmed, of the last periods.
+    written: f64,
+    programmed: f64,
 }
+
+/// Of what was counted before so much counts on when a period is over: a period in which hardly anything was
+/// written says nothing about write amplification.
+const FADES: f64 = 0.8;
 
 impl PoolVolume {
     /// Of a volume that is ready, on nodes with these profiles, by their names.
@@ -69,6 +76,8 @@ impl PoolVolume {
             delay_ns,
             reads: 0,
             writes: 0,
+            written: 0.0,
+            programmed: 0.0,
         })
     }
 
@@ -156,8 +165,12 @@ impl PoolVolume {
             })
             .collect();
         let counts = self.inner.counts();
-        let waf = counts.since(&self.counted).waf().max(1.0);
+        let since = counts.since(&self.counted);
         self.counted = counts;
+        self.written = FADES * self.written + since.bytes_written as f64;
+        self.programmed = FADES * self.programmed + since.bytes_programmed as f64;
+        let block = BLOCK_BYTES as f64;
+        let waf = (self.programmed / self.written.max(block)).max(1.0);
         let (reads, writes) = (std::mem::take(&mut self.reads), std::mem::take(&mut self.writes));
         let volume = VolumeSeen { reads: reads as f64 * per_s, writes: writes as f64 * per_s, waf };
         inputs.push(Input::VolumeSeen(self.volume, volume));

@@ -8,14 +8,14 @@ use lab::Sim;
 use lab::load::{Client, Pace, Window, run};
 use lab::medium::Medium;
 use lab::pool::cluster::{Cluster, NodePlan};
-use lab::pool::drive::{Episodes, ProfiledDrive};
+use lab::pool::drive::Episodes;
 use lab::pool::medium::PoolMedium;
 use lab::pool::network::Wire;
 use lab::pool::volume::PoolVolume;
 use lab::target::Target;
 use pool::client::Config;
 use pool::controller;
-use pool::profile::{LoadModel, Profile, Quantile, Slo};
+use pool::profile::{Profile, Quantile, Slo};
 use pool::words::{DomainId, Generation, VolumeId};
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -45,9 +45,9 @@ fn pool(policy: &str, slo: Slo, logical_blocks: u32, seed: u64) -> Result<PoolVo
         .filter(|profile| profile.curves.len() == 9)
         .collect();
     let plans = (0..).zip(&profiles).map(|(id, profile)| {
-        let model = LoadModel::new(profile, slo, 1.0).map_err(|why| why.to_string())?;
-        let drive = ProfiledDrive::new(profile, Episodes::default(), seed ^ u64::from(id));
-        Ok(NodePlan { domain: DomainId(id), drive, model, bands: 1 << 16 })
+        let seed = seed ^ u64::from(id);
+        NodePlan::of(profile, DomainId(id), Episodes::default(), slo, seed)
+            .map_err(|why| why.to_string())
     });
     let plans: Vec<NodePlan> = plans.collect::<Result<_, String>>()?;
     let wire = Wire::default();

@@ -5,7 +5,7 @@
 //! - Time never goes back, and all that is due at an instant happens before anything later.
 //! - The same inputs and seed give the same run, to the bit.
 
-use super::drive::ProfiledDrive;
+use super::drive::{Episodes, ProfiledDrive};
 use super::network::{Arrival, Event, Network, Peer, Wire};
 use crate::medium::{Content, stamp_crc};
 use flash::{BLOCK_BYTES, Instant, Random};
@@ -15,7 +15,7 @@ use pool::node::memory::{MemorySettings, MemoryStore};
 use pool::node::quantile::Quantiles;
 use pool::node::store::{Command, Data};
 use pool::node::{Input, Mode, Node, NodeSettings, Output, PeerId};
-use pool::profile::LoadModel;
+use pool::profile::{LoadModel, Profile, ProfileError, Quantile, Slo};
 use pool::words::{DomainId, NodeId};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -55,8 +55,11 @@ pub struct NodePlan {
     pub domain: DomainId,
     /// How long its requests take.
     pub drive: ProfiledDrive,
-    /// What the node expects of it.
-    pub model: LoadModel,
+    /// What the node expects of it where all traffic is of one kind, at the 99th percentile, and where it is mixed,
+    /// at the 90th: what it judges by.
+    pub expected: [LoadModel; 2],
+    /// Of the service level, in percent.
+    pub percent: u32,
     /// Bands that it has room for.
     pub bands: u32,
 }
@@ -66,7 +69,8 @@ struct Host {
     node: Node<Content>,
     store: MemoryStore<Content>,
     drive: ProfiledDrive,
-    model: LoadModel,
+    expected: [LoadModel; 2],
+    percent: u32,
     /// Not running: what reaches it is lost.
     down: bool,
     /// Since this was last taken.
@@ -83,6 +87,29 @@ pub struct Seen {
     pub writes: u64,
     /// How long what was asked took, at the quantile of the service level; 0 if there was nothing.
     pub tail_ns: u64,
+}
+
+impl NodePlan {
+    /// A drive of this profile.
+    ///
+    /// # Errors
+    /// If the profile lacks reads alone, or writes alone.
+    pub fn of(
+        profile: &Profile,
+        domain: DomainId,
+        episodes: Episodes,
+        slo: Slo,
+        seed: u64,
+    ) -> Result<Self, ProfileError> {
+        let at = |quantile| LoadModel::new(profile, Slo { quantile, ..slo }, 1.0);
+        Ok(Self {
+            domain,
+            drive: ProfiledDrive::new(profile, episodes, seed),
+            expected: [at(Quantile::P99)?, at(Quantile::P90)?],
+            percent: (slo.quantile.share() * 100.0) as u32,
+            bands: 1 << 16,
+        })
+    }
 }
 
 /// The first client's name; those below are nodes.
@@ -110,14 +137,15 @@ impl Cluster {
                 let settings =
                     MemorySettings { bands_max: plan.bands, ..MemorySettings::default() };
                 let store = MemoryStore::new(settings, seed ^ u64::from(id) << 32);
-                let node = start_node(Instant(0), NodeId(id), &store, &plan.model);
-                let NodePlan { domain, drive, model, .. } = plan;
+                let node = start_node(Instant(0), NodeId(id), &store, &plan.expected);
+                let NodePlan { domain, drive, expected, percent, .. } = plan;
                 Host {
                     domain,
                     node,
                     store,
                     drive,
-                    model,
+                    expected,
+                    percent,
                     down: false,
                     seen: Seen::default(),
                     took: Quantiles::default(),
@@ -206,7 +234,7 @@ impl Cluster {
     /// It runs again, with what its store has.
     pub fn restart(&mut self, now: Instant, node: NodeId) {
         let host = &mut self.hosts[node.0 as usize];
-        host.node = start_node(now, node, &host.store, &host.model);
+        host.node = start_node(now, node, &host.store, &host.expected);
         host.down = false;
         self.reschedule(node.0);
         let clients: Vec<Peer> = self.inboxes.keys().copied().collect();
@@ -231,8 +259,7 @@ impl Cluster {
     /// What each drive was given since this was last asked.
     pub fn take_seen(&mut self) -> Vec<Seen> {
         let take = |host: &mut Host| {
-            let percent = (host.model.slo().quantile.share() * 100.0) as u32;
-            let tail_ns = host.took.at_percent(percent);
+            let tail_ns = host.took.at_percent(host.percent);
             host.took.clear();
             Seen { tail_ns, ..std::mem::take(&mut host.seen) }
         };
@@ -346,10 +373,12 @@ fn start_node(
     now: Instant,
     id: NodeId,
     store: &MemoryStore<Content>,
-    model: &LoadModel,
+    expected: &[LoadModel; 2],
 ) -> Node<Content> {
-    let model = model.clone();
+    let [of_one, of_both] = expected.clone();
     let expectation = move |load: Load| {
+        let is_mixed = load.reads_per_s > 0.0 && load.writes_per_s > 0.0;
+        let model = if is_mixed { &of_both } else { &of_one };
         let us = model.expected(load.reads_per_s, load.writes_per_s);
         let ns = (us * 1e3) as u64;
         ExpectedTail { read_ns: ns, write_ns: ns }

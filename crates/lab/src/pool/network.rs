@@ -246,15 +246,16 @@ mod tests {
     }
 
     #[test]
-    fn a_reset_loses_what_was_on_its_way_and_no_more() {
+    fn what_is_sent_before_a_new_connection_is_made_is_lost() {
         let mut network = Network::new(Wire::default(), 1);
         network.send(Instant(0), A, B, 0, 1);
         network.reset(Instant(10), A, B);
         network.send(Instant(20), A, B, 0, 2);
+        network.send(Instant(10_000), A, B, 0, 3);
         let messages: Vec<_> = all(&mut network)
             .into_iter()
             .filter(|(_, arrival)| matches!(arrival, Arrival::Message(_)))
             .collect();
-        assert_eq!(messages, [(2, Arrival::Message(2))]);
+        assert_eq!(messages, [(2, Arrival::Message(3))]);
     }
 }

@@ -2,7 +2,8 @@
 //! profile promises at the load of now. Constants and transitions are Sandook's (NSDI 2026, released code).
 //!
 //! Invariants:
-//! - Judged is the 99th percentile where all traffic is of one kind, else the 90th.
+//! - Judged is the 99th percentile where all traffic is of one kind, else the 90th; of few requests the median:
+//!   their tail is a single one of them, and no drive is without such.
 //! - Above 2.5 ms, or 2.5 times what is expected, the drive is congested at once. A window without that begins
 //!   to clear it; it settles when the tail has come back to 0.7 of what was expected then, and is over
 //!   when the tail falls below 0.9 of what was expected when it settled.
@@ -145,8 +146,8 @@ impl Monitor {
         let mixed = self.reads.count() > 0 && self.writes.count() > 0;
         let percent = if mixed { 90 } else { 99 };
         let tail = ExpectedTail {
-            read_ns: self.reads.at_percent(percent),
-            write_ns: self.writes.at_percent(percent),
+            read_ns: tail_of(&self.reads, percent),
+            write_ns: tail_of(&self.writes, percent),
         };
         let expected = (self.expectation)(self.load);
         let nothing = self.reads.count() + self.writes.count() == 0;
@@ -167,6 +168,14 @@ impl Monitor {
             state => state,
         };
     }
+}
+
+/// A tail is told by so many requests that lie beyond it.
+const BEYOND_MIN: u32 = 3;
+
+fn tail_of(seen: &Quantiles, percent: u32) -> u64 {
+    let beyond = seen.count() * (100 - percent) / 100;
+    seen.at_percent(if beyond < BEYOND_MIN { 50 } else { percent })
 }
 
 fn is_beyond(tail: ExpectedTail, expected: ExpectedTail) -> bool {
@@ -203,6 +212,19 @@ mod tests {
 
     fn monitor() -> (Monitor, Instant) {
         (Monitor::new(Instant(0), Box::new(|_| EXPECTED)), Instant(0))
+    }
+
+    #[test]
+    fn a_late_one_among_few_requests_is_no_congestion_and_most_of_them_late_are() {
+        for (late, state) in [(2, Congestion::None), (12, Congestion::Congested)] {
+            let (mut monitor, mut now) = monitor();
+            for at in 1..=20 {
+                now = now + JUDGE_EVERY_NS / 20;
+                let us = if at <= late { 5000 } else { 100 };
+                monitor.ended(now, false, 1, us * MICROSECOND, 1);
+            }
+            assert_eq!(monitor.state(), state, "{late} of 20 are late");
+        }
     }
 
     #[test]

@@ -102,6 +102,12 @@ impl Chores {
         self.stirred = true;
     }
 
+    /// Whether this node is to free this life.
+    pub fn frees(&self, node: NodeId, name: BandName) -> bool {
+        let chore = self.by_node.get(&node).and_then(|chores| chores.get(&name));
+        chore.is_some_and(|chore| matches!(chore.what, What::Free))
+    }
+
     /// What this node can be asked now, as often as it has room.
     pub fn next<D>(
         &mut self,

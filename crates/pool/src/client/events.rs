@@ -312,6 +312,10 @@ impl<D: Clone> Remote<D> {
     }
 
     pub(super) fn copied(&mut self, band: BandName, node: NodeId) {
+        if self.chores.frees(node, band) {
+            // The node is asked to free it, or will be: that cannot be taken back.
+            return;
+        }
         if self.directory.add(band, node) {
             self.unpark();
         } else {
@@ -410,6 +414,9 @@ impl<D: Clone> Remote<D> {
         match *answer {
             Answer::Done | Answer::Refused(Refusal::Sealed { .. }) => {
                 self.chores.done(node, name, what);
+                if matches!(what, What::Free) {
+                    self.directory.remove(name, node);
+                }
             }
             Answer::Refused(Refusal::NoBand | Refusal::Invalid) => {
                 // It has nothing of it, or less than it had said.

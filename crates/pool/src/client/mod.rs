@@ -292,7 +292,8 @@ impl<D: Clone> Remote<D> {
         let of = (config.volume, config.generation);
         let mut lanes = Lanes::new(of, config.geometry, config.replicas, config.openings_ahead);
         for block in (0..config.geometry.blocks()).map(BlockId) {
-            if directory.held(block).is_none() {
+            // Of one that may lie where nobody could look no new life begins: it would outlive what is there.
+            if matches!(directory.entry(block), directory::Entry::Unbound) {
                 lanes.freed(block, false);
             }
         }

@@ -202,14 +202,14 @@ impl<D: Clone> Programs<D> {
     ) -> Option<(NodeId, BandName, u32, Ask<D>)> {
         let band = self.bands.get_mut(&block)?;
         let (name, end) = (band.name?, band.done + band.pages.len() as u32);
+        // What was sent before a refusal may have got there all the same.
+        let done = band.done;
         let ready = |member: &&mut Member| {
-            member.next < end && member.not_before <= now && has_room(member.node)
+            member.next.max(done) < end && member.not_before <= now && has_room(member.node)
         };
         let member = band.members.iter_mut().find(ready)?;
-        // What was sent before a refusal may have got there all the same.
-        member.next = member.next.max(band.done);
-        let page = member.next;
-        member.next += 1;
+        let page = member.next.max(done);
+        member.next = page + 1;
         let slots = band.pages[(page - band.done) as usize].slots.clone();
         let open = (page == 0).then_some(band.header);
         let ask = Ask::Append { band: name, generation: self.generation, page, open, slots };
@@ -394,6 +394,22 @@ mod tests {
         programs.done(NAME, A, 2);
         assert_eq!(programs.done(NAME, B, 2), grew(&[2], 3, true));
         assert!(!programs.has(BLOCK));
+    }
+
+    #[test]
+    fn a_page_that_was_refused_late_and_is_there_is_not_sent_again() {
+        let mut programs = bound(2);
+        sent(&mut programs, 0);
+        programs.refused(Instant(1), NAME, B, 1, Refusal::Busy, 10);
+        assert_eq!(sent(&mut programs, 11), [(B, 1)]);
+        // Of the first time it was sent.
+        programs.refused(Instant(12), NAME, B, 1, Refusal::Busy, 10);
+        for (node, page) in [(A, 0), (B, 0), (A, 1), (B, 1)] {
+            programs.done(NAME, node, page);
+        }
+        assert_eq!(sent(&mut programs, 22), [], "all that was given is there");
+        add(&mut programs, 2);
+        assert_eq!(sent(&mut programs, 22), [(A, 2), (B, 2)]);
     }
 
     #[test]

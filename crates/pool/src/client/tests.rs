@@ -395,3 +395,32 @@ fn a_config_that_makes_no_sense_is_refused_with_what_would() {
     assert!(refused(|config| config.asks_max = 0).contains("asks_max = 0: must be at least 1"));
     assert!(refused(|config| config.hedging = "often".into()).contains("one of none, quantile"));
 }
+
+#[test]
+fn no_new_life_begins_where_an_older_one_may_lie_on_nodes_that_nobody_reached() {
+    for (complete, begins) in [(true, true), (false, false)] {
+        let mut bench = Bench::with(&[], complete, |_| {});
+        bench.lease(u64::MAX);
+        (1..=3).for_each(|id| bench.up(id));
+        assert_eq!(!bench.register().is_empty(), begins, "complete: {complete}");
+    }
+}
+
+#[test]
+fn a_copy_that_is_to_be_freed_does_not_count_again() {
+    let mut bench = Bench::with(&[listed(1, 1, 2), listed(2, 1, 2)], true, |_| {});
+    bench.lease(u64::MAX);
+    let (band, gone) = (listed(1, 1, 2).1.band, NodeId(2));
+    bench.up(1);
+    bench.handle(Input::Dropped { band, node: gone });
+    // It is back, and was found to have the band before it was asked to free it.
+    bench.up(2);
+    bench.handle(Input::Copied { band, node: gone });
+    let nodes = |bench: &Bench| bench.remote.directory().held(BlockId(1)).unwrap().nodes.clone();
+    assert_eq!(nodes(&bench), [NodeId(1)]);
+    let asks = bench.seen().asks;
+    let free = asks.iter().find(|(node, _, ask)| *node == gone && matches!(ask, Ask::Free { .. }));
+    bench.answer(free.expect("it is to be freed"), Answer::Done);
+    bench.handle(Input::Copied { band, node: gone });
+    assert_eq!(nodes(&bench), [NodeId(1), gone], "copied anew, it counts");
+}

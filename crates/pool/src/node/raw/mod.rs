@@ -167,6 +167,8 @@ pub struct RawStore<D> {
     indexed_pages: u64,
     outputs: VecDeque<Output<D>>,
     empty_crc: u32,
+    /// The owner's bytes, as formatted.
+    label: Vec<u8>,
 }
 
 impl<D: Data> RawStore<D> {
@@ -224,6 +226,7 @@ impl<D: Data> RawStore<D> {
             indexed_pages: 0,
             outputs: VecDeque::new(),
             empty_crc: flash::crc(&[0; flash::BLOCK_BYTES]),
+            label: Vec::new(),
         }
     }
 
@@ -258,7 +261,10 @@ impl<D: Data> RawStore<D> {
                     return Some(Output::Medium(command));
                 }
                 ftl::Output::Reply(reply) => self.replied(reply),
-                ftl::Output::Ready(Ok(_)) => self.begin_looking(),
+                ftl::Output::Ready(Ok(report)) => {
+                    self.label = report.label;
+                    self.begin_looking();
+                }
                 ftl::Output::Ready(Err(error)) => self.open_failed(OpenError::Units(error)),
                 ftl::Output::Stopped(durable) => return Some(Output::Stopped(durable)),
                 ftl::Output::ReadZeroes { .. } | ftl::Output::FastDetached(_) => {
@@ -276,6 +282,11 @@ impl<D: Data> RawStore<D> {
     /// What a program command writes, until the next call.
     pub fn program(&self, tag: Tag) -> &[SlotWrite] {
         self.units.program(tag)
+    }
+
+    /// The label that the drive was formatted with, once the units have mounted.
+    pub fn label(&self) -> &[u8] {
+        &self.label
     }
 
     /// The units below, to look at.

@@ -420,6 +420,9 @@ impl Shard {
             Owner::Accept => self.accepted(now, done),
             Owner::Receive => self.received(now, done),
             Owner::Send => self.sent(now, done),
+            Owner::LinkReceive | Owner::LinkSend => {
+                unreachable!("links are of the parts of a pool")
+            }
             Owner::Wake => {
                 self.rearm_wake();
                 let shared = Arc::clone(&self.shared);

@@ -27,16 +27,6 @@ impl Medium {
         self
     }
 
-    /// A mount begins.
-    pub fn begin_mount(&mut self) {
-        self.kept.iter_mut().for_each(KeptShard::begin_mount);
-    }
-
-    /// The mount has ended; what kept memory did for it.
-    pub fn end_mount(&mut self) -> KeptCounts {
-        self.kept.as_mut().map(KeptShard::end_mount).unwrap_or_default()
-    }
-
     /// Answers a read of a mount from kept memory, if that knows all that is asked for. It is complete
     /// when its emulated time has come.
     pub(super) fn answer_kept(&mut self, index: u32) -> bool {

@@ -3,6 +3,7 @@
 //! Invariants: while a command of the medium is under way, the memory that it reads to or writes from is held here;
 //! one command has one view.
 
+use crate::backend::Backend;
 use crate::medium::{Lost, Medium};
 use crate::pool::block::Block;
 use crate::runtime::buffer::{Buffer, View, Views};
@@ -103,7 +104,7 @@ impl Drive {
             if ring.under_way() > 0 {
                 let entered = ring.enter(None, &mut done);
                 entered.map_err(|error| format!("{}: {error}", ring.report().name))?;
-                done.drain(..).for_each(|done| self.io_done(done, ring));
+                done.drain(..).for_each(|done| self.io_done(*now, done, ring));
             } else if let Some(deadline) = self.deadline() {
                 *now = deadline.max(*now);
             } else {
@@ -151,8 +152,8 @@ impl Drive {
     }
 
     /// An I/O operation of the medium is done.
-    pub fn io_done(&mut self, done: Done, ring: &mut Ring) {
-        self.medium.io_done(done, ring);
+    pub fn io_done(&mut self, now: Instant, done: Done, ring: &mut Ring) {
+        self.medium.io_done(now, done, ring);
     }
 
     /// Does all that can be done now.
@@ -263,7 +264,7 @@ impl Drive {
     fn complete(&mut self, now: Instant, ring: &mut Ring) -> bool {
         let Self { store, medium, views, .. } = self;
         let mut ended: Option<(Tag, ReadSums)> = None;
-        let completed = medium.poll(now, views, ring, |completion| {
+        let completed = medium.poll(now, views, ring, &mut |completion| {
             ended = match &completion {
                 Completion::Read { tag, slots } => {
                     let sum = |slot: &SlotRead<'_>| slot.is_readable().then_some(slot.crc);

@@ -6,6 +6,7 @@
 use super::drive::Drive;
 use super::guests::Guests;
 use super::slowed::Slowed;
+use crate::backend::Backend;
 use crate::medium::Lost;
 use crate::pool::block::Block;
 use crate::pool::reach::{Dialed, OURS, Reach, Reached};
@@ -196,7 +197,7 @@ impl NodeServer {
 
     fn completed(&mut self, now: Instant, done: Done) {
         match done.owner {
-            Owner::Medium => self.drive.io_done(done, &mut self.ring),
+            Owner::Medium => self.drive.io_done(now, done, &mut self.ring),
             Owner::Accept => self.accepted(now, done),
             Owner::LinkReceive if done.index & OURS != 0 => {
                 self.reach.received(now, done.index, done.result);

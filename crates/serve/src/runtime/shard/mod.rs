@@ -416,13 +416,12 @@ impl Shard {
 
     fn completed(&mut self, now: Instant, done: Done) {
         match done.owner {
-            Owner::Medium => self.engine.io_done(done, &mut self.ring),
+            Owner::Medium | Owner::LinkReceive | Owner::LinkSend => {
+                self.engine.io_done(now, done, &mut self.ring);
+            }
             Owner::Accept => self.accepted(now, done),
             Owner::Receive => self.received(now, done),
             Owner::Send => self.sent(now, done),
-            Owner::LinkReceive | Owner::LinkSend => {
-                unreachable!("links are of the parts of a pool")
-            }
             Owner::Wake => {
                 self.rearm_wake();
                 let shared = Arc::clone(&self.shared);

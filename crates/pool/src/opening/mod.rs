@@ -516,10 +516,8 @@ impl<D> Opening<D> {
                 RegistryOutput::Ask { id, ask } => {
                     self.outputs.push_back(OpeningOutput::Plane { id, ask });
                 }
-                RegistryOutput::Lost => {
-                    // The next renewal tells whose the volume is.
-                    self.ownership.handle(now, OwnershipInput::Deadline);
-                }
+                // The next renewal tells whose the volume is.
+                RegistryOutput::Lost => self.ownership.look(now),
                 _ => {}
             }
         }

@@ -69,7 +69,7 @@ impl Open {
             volume: self.volume.clone(),
             nodes: self.peers.all().map(|(_, peer)| peer.record.clone()).collect(),
             lease_until,
-            complete: self.blocked().nodes.is_empty(),
+            complete: self.missing().is_empty(),
             away: self.away(),
             clear: self.peers.all().filter(|(_, peer)| peer.clear).map(|(node, _)| node).collect(),
             rid: self.rid(),

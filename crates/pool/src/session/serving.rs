@@ -224,8 +224,14 @@ impl<D: Clone> Serving<D> {
                 None => self.standing.found(record, 0, &[], &rid),
             }
         }
-        let nodes: Vec<NodeId> = self.records.keys().copied().collect();
-        nodes.iter().for_each(|node| self.tell(*node));
+        let nodes: Vec<(NodeId, NodeState)> =
+            self.records.values().map(|record| (record.node, record.state)).collect();
+        for (node, state) in nodes {
+            if state == NodeState::In && self.clear.contains(&node) {
+                self.edits.push_back(Edit::Unclear(node));
+            }
+            self.tell(node);
+        }
         self.views();
         for (node, facts) in up {
             let was_asked = !opened.away.contains(&node) && !self.clear.contains(&node);

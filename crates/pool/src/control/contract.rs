@@ -27,6 +27,8 @@ pub enum Part {
     Opening = 3,
     /// [`super::election`].
     Election = 4,
+    /// [`crate::session`].
+    Session = 5,
 }
 
 impl PlaneAskId {

@@ -197,6 +197,11 @@ impl Embedded {
         self.leases.values().map(|lease| lease.until).min()
     }
 
+    /// Which pool it is of.
+    pub fn pool(&self) -> PoolId {
+        self.pool
+    }
+
     /// Changes so far.
     pub fn revision(&self) -> u64 {
         self.revision

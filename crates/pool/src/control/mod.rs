@@ -26,5 +26,6 @@ pub mod ownership;
 pub mod registry;
 pub mod suite;
 pub mod values;
+pub mod wire;
 
 pub use log::LogError;

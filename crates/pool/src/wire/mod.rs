@@ -144,7 +144,9 @@ pub enum WireError {
 impl std::fmt::Display for WireError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Magic => write!(f, "not a message of a pool: is this the port of a node?"),
+            Self::Magic => {
+                write!(f, "not a message of this protocol of a pool: is this the right port?")
+            }
             Self::Version { found } => write!(
                 f,
                 "the other side speaks version {found} of the pool's protocol, this one {WIRE_VERSION}: run \

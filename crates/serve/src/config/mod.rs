@@ -10,6 +10,7 @@ mod raw;
 mod section;
 
 pub use section::ConfigError;
+pub(crate) use section::Section;
 
 use crate::device::{DeviceOptions, Kind, Losses, NAME_BYTES_MAX, VolumeOptions};
 use crate::files;
@@ -26,10 +27,10 @@ use ftl::policy::{DECISIONS, stream};
 use ftl::{MapVolume, PolicyNames, Settings, StreamVolume};
 use nand::{Faults, Profile};
 use raw::RawSection;
-use section::Section;
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use toml::Table;
 
 /// Everything a server is told.
 #[derive(Clone, Debug)]
@@ -128,15 +129,7 @@ impl std::error::Error for ConfigErrors {}
 impl Config {
     /// Reads a config. Relative paths in it are relative to `base`, the folder of the file.
     pub fn parse(text: &str, base: &Path) -> Result<Self, ConfigErrors> {
-        let table = text.parse().map_err(|e: toml::de::Error| {
-            let line = e.span().map_or(1, |span| text[..span.start].lines().count().max(1));
-            ConfigErrors(vec![ConfigError {
-                key: "the file".into(),
-                value: String::new(),
-                reason: format!("is not TOML: line {line}: {}", e.message()),
-                example: "[device]\npath = \"weir-data\"".into(),
-            }])
-        })?;
+        let table = table(text)?;
         let mut errors = Vec::new();
         let mut root = Section::new("", table, &mut errors);
         let plugins = plugins(&mut root, base);
@@ -209,6 +202,19 @@ impl Config {
         })?;
         Self::parse(&text, path.parent().unwrap_or(Path::new(".")))
     }
+}
+
+/// The keys of a file, not looked at yet.
+pub(crate) fn table(text: &str) -> Result<Table, ConfigErrors> {
+    text.parse().map_err(|e: toml::de::Error| {
+        let line = e.span().map_or(1, |span| text[..span.start].lines().count().max(1));
+        ConfigErrors(vec![ConfigError {
+            key: "the file".into(),
+            value: String::new(),
+            reason: format!("is not TOML: line {line}: {}", e.message()),
+            example: "[device]\npath = \"weir-data\"".into(),
+        }])
+    })
 }
 
 const VOLUME_BYTES_DEFAULT: u64 = 1 << 30;

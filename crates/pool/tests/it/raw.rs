@@ -95,6 +95,34 @@ impl Bench {
         self.disk.remount(&mut self.now)
     }
 
+    /// The store's own slots on the medium that `decode` understands.
+    fn slots_of<T>(&mut self, decode: impl Fn(&[u8]) -> Option<T>) -> Vec<T> {
+        let medium = self.disk.medium_mut();
+        let slots = (0..medium.geometry().slots() as u32).map(SlotId);
+        let readable: Vec<SlotId> = slots.filter(|&slot| medium.is_readable(slot)).collect();
+        let content = |slot| match medium.peek(slot) {
+            Some((_, Content::Meta(bytes))) => decode(&bytes[..]),
+            _ => None,
+        };
+        readable.into_iter().filter_map(content).collect()
+    }
+
+    /// Makes one page of the flash unreadable, of those that have a slot of the store's own which `is` wanted:
+    /// false if there are fewer.
+    fn rot_page(&mut self, which: u32, is: impl Fn(&[u8]) -> bool) -> bool {
+        let medium = self.disk.medium_mut();
+        let per_page = medium.geometry().slots_per_page;
+        let wanted = |slot: u32| {
+            medium.is_readable(SlotId(slot))
+                && matches!(medium.peek(SlotId(slot)), Some((_, Content::Meta(it))) if is(&it[..]))
+        };
+        let slots = (0..medium.geometry().slots() as u32).filter(|&slot| wanted(slot));
+        let pages: std::collections::BTreeSet<u32> = slots.map(|slot| slot / per_page).collect();
+        let Some(&page) = pages.iter().nth(which as usize) else { return false };
+        (0..per_page).for_each(|slot| medium.rot(SlotId(page * per_page + slot)));
+        true
+    }
+
     /// Makes each page of the flash unreadable that has a slot of the store's own which `is` wanted; how many.
     fn rot(&mut self, is: impl Fn(&[u8]) -> bool) -> u32 {
         let medium = self.disk.medium_mut();
@@ -346,4 +374,89 @@ fn an_answer_tells_when_the_unit_erases() {
     let first = bench.ends().remove(0);
     assert_eq!(first.id, read, "it was asked first");
     assert!(first.sensed.unit_stirs);
+}
+
+/// A band of one page that the power cut while it was open, and whose seal therefore is in the log.
+fn sealed_by_the_log(bench: &mut Bench, number: u32) {
+    assert_eq!(bench.append(number, 0), Ok(Done::Done));
+    bench.disk.cut(&mut flash::Random::new(u64::from(number)));
+    let found = bench.restart().expect("sound");
+    assert!(found.bands.iter().any(|it| it.entry.band == band(number) && it.failed));
+    assert_eq!(bench.run(seal(number, 1)), Ok(Done::Done));
+}
+
+#[test]
+fn the_seal_of_a_band_that_was_freed_is_not_that_of_a_copy_of_the_same_life() {
+    for cut in [false, true] {
+        let mut bench = Bench::new();
+        sealed_by_the_log(&mut bench, 1);
+        assert_eq!(bench.run(Command::Free { band: band(1) }), Ok(Done::Done));
+        if cut {
+            bench.disk.cut(&mut flash::Random::new(9));
+            assert!(bench.restart().expect("sound").bands.is_empty());
+        }
+        assert_eq!(bench.run(append(1, 0, SHAPE, true)), Ok(Done::Done));
+        bench.disk.cut(&mut flash::Random::new(8));
+        let found = bench.restart().expect("sound");
+        assert_eq!(found.bands, [], "half a copy is nobody's");
+    }
+}
+
+#[test]
+fn the_seals_of_bands_that_are_gone_leave_the_log() {
+    let mut bench = Bench::new();
+    for number in 0..40 {
+        sealed_by_the_log(&mut bench, number);
+        assert_eq!(bench.run(Command::Free { band: band(number) }), Ok(Done::Done));
+    }
+    bench.disk.cut(&mut flash::Random::new(9));
+    bench.restart().expect("sound");
+    (2..60).for_each(|round| assert_eq!(bench.run(fence(1, round)), Ok(Done::Done)));
+    let logs: Vec<LogSlot> = bench.slots_of(LogSlot::decode);
+    let last = logs.iter().map(|log| log.number).max().expect("there is a log");
+    let seals = logs.iter().filter(|log| log.number == last).flat_map(|log| &log.records);
+    assert_eq!(seals.filter(|record| matches!(record, Record::Seal(..))).count(), 0);
+}
+
+#[test]
+fn one_unreadable_page_of_the_log_costs_no_fence() {
+    for stopped in [false, true] {
+        for which in 0.. {
+            let mut bench = Bench::new();
+            for round in 2..30 {
+                assert_eq!(bench.run(fence(round % 8, round.into())), Ok(Done::Done));
+            }
+            if stopped {
+                assert!(bench.disk.stop(&mut bench.now));
+            } else {
+                bench.disk.cut(&mut flash::Random::new(3));
+            }
+            if !bench.rot_page(which, |bytes| LogSlot::decode(bytes).is_some()) {
+                assert!(which > 1, "a log has more than one page");
+                break;
+            }
+            let found = bench.restart().expect("each page is there twice");
+            for round in 22..30 {
+                let least = found.fences.get(&VolumeId(round % 8));
+                assert_eq!(least, Some(&Generation(round.into())), "page {which}, {stopped}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_store_whose_log_is_gone_is_not_opened_as_an_empty_one() {
+    for stopped in [false, true] {
+        let mut bench = Bench::new();
+        assert_eq!(bench.run(fence(1, 7)), Ok(Done::Done));
+        if stopped {
+            assert!(bench.disk.stop(&mut bench.now));
+        } else {
+            bench.disk.cut(&mut flash::Random::new(0));
+        }
+        assert!(bench.rot(|bytes| LogSlot::decode(bytes).is_some()) > 0);
+        assert_eq!(bench.restart().err(), Some(OpenError::Log), "generation 7 is not known");
+        bench.disk.cut(&mut flash::Random::new(1));
+        assert_eq!(bench.restart().err(), Some(OpenError::Log), "and nothing was changed");
+    }
 }

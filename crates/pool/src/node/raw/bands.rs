@@ -59,9 +59,7 @@ impl<D> Reading<D> {
 impl<D: Data> RawStore<D> {
     pub(super) fn command(&mut self, id: CommandId, command: Command<D>) {
         match command {
-            Command::Fence { volume, generation } => {
-                self.log_add(id, Record::Fence(volume, generation));
-            }
+            Command::Fence { volume, generation } => self.fence(id, volume, generation),
             Command::Append { band, generation, page, open, slots } => {
                 self.append(id, (band, generation, page), open, slots);
             }
@@ -158,7 +156,11 @@ impl<D: Data> RawStore<D> {
         if self.units.has_failed() {
             return Err(StoreError::Failed);
         }
-        let raw = self.take_free(self.log_reserve()).ok_or(StoreError::Full)?;
+        if self.log.sealed(name).is_some() {
+            // The log could not be told that the one of this name is gone: it would seal this one.
+            return Err(StoreError::BandFailed);
+        }
+        let raw = self.take_free(self.log_reserve(), None).ok_or(StoreError::Full)?;
         let lane = self.lane_of(raw);
         self.open[lane] += 1;
         let held = Held {
@@ -285,13 +287,22 @@ impl<D: Data> RawStore<D> {
     }
 
     fn free_band(&mut self, id: CommandId, name: BandName) {
-        let Some(held) = self.forget(name) else {
+        if !self.bands.contains_key(&name) {
             return self.end(id, Ok(Done::Done), None);
-        };
+        }
+        if self.log.sealed(name).is_some() {
+            // Before the erase: what comes later under this name must not be sealed by it.
+            return self.log_add(id, Record::Unseal(name));
+        }
+        self.erase_band(id, name);
+    }
+
+    /// Nothing but its raw block says anything of a band any more.
+    pub(super) fn erase_band(&mut self, id: CommandId, name: BandName) {
+        let held = self.forget(name).expect("it is freed once");
         for (id, _) in self.waiting.remove(&name).unwrap_or_default() {
             self.end(id, Err(StoreError::NoBand), None);
         }
-        self.log.forget(name);
         self.erase(What::Free { id, raw: held.raw }, held.raw);
     }
 

@@ -8,7 +8,7 @@ use crate::words::{BandName, BandShape, Generation, MEMBERS_MAX, Members, NodeId
 use flash::{BLOCK_BYTES, OOB_BYTES, Oob};
 
 /// Version of the format.
-pub const POOL_VERSION: u16 = 1;
+pub const POOL_VERSION: u16 = 2;
 
 /// One slot of the store's own.
 pub type Block = Box<[u8; BLOCK_BYTES]>;
@@ -100,6 +100,8 @@ pub enum Record {
     Fence(VolumeId, Generation),
     /// The band is sealed at so many pages, and its raw block cannot say so.
     Seal(BandName, u32),
+    /// What the log said of the seal of the band counts no more: it is about to be freed.
+    Unseal(BandName),
 }
 
 /// A slot of the log.
@@ -275,6 +277,10 @@ impl LogSlot {
                     put_name(&mut block, at + 4, band);
                     put(&mut block, at + 20, &pages.to_le_bytes());
                 }
+                Record::Unseal(band) => {
+                    block[at] = 3;
+                    put_name(&mut block, at + 4, band);
+                }
             }
         }
         finish(block)
@@ -295,6 +301,7 @@ impl LogSlot {
                     Some(Record::Fence(volume, Generation(u64_at(bytes, at + 20))))
                 }
                 2 => Some(Record::Seal(name_at(bytes, at + 4), u32_at(bytes, at + 20))),
+                3 => Some(Record::Unseal(name_at(bytes, at + 4))),
                 _ => None,
             }
         };
@@ -412,8 +419,9 @@ mod tests {
     }
 
     fn log() -> LogSlot {
-        let records =
-            vec![Record::Fence(VolumeId(3), Generation(1 << 40)), Record::Seal(append().band, 77)];
+        let seal = Record::Seal(append().band, 77);
+        let unseal = Record::Unseal(BandName { life: 4, ..append().band });
+        let records = vec![Record::Fence(VolumeId(3), Generation(1 << 40)), seal, unseal];
         LogSlot { number: 2, place: 3, summary: 1, records }
     }
 
@@ -455,7 +463,7 @@ mod tests {
         let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
         let found: Vec<String> = [append().encode(), footers()[2].encode(), log().encode()]
             .iter()
-            .map(|block| format!("{} {}", hex(&block[..184]), hex(&block[CRC_AT..])))
+            .map(|block| format!("{} {}", hex(&block[..212]), hex(&block[CRC_AT..])))
             .collect();
         let golden: Vec<&str> = include_str!("golden.txt").lines().collect();
         assert_eq!(found, golden, "{}", found.join("\n"));

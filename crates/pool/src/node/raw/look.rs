@@ -7,7 +7,7 @@
 
 use super::format::{AppendHeader, Block, Entry, Footer, LOST};
 use super::io::What;
-use super::log::LOG_TAG;
+use super::log::{LOG_TAG, RAW_BLOCKS};
 use super::{Data, Held, OpenError, Output, Phase, RawStore};
 use crate::message::{BandEntry, BandHeader};
 use crate::node::store::{Found, FoundBand};
@@ -57,8 +57,8 @@ impl<D: Data> RawStore<D> {
             return self.open_failed(OpenError::Shape(why));
         }
         let mut logs = Vec::new();
-        let gone: Vec<bool> =
-            (0..lanes.lanes).map(|lane| self.units.lane_status(lane).gone).collect();
+        let gone: Vec<bool> = (0..lanes.lanes).map(|lane| self.units.is_lane_gone(lane)).collect();
+        self.blind = gone.contains(&true);
         for raw in 0..lanes.lanes * lanes.raw_blocks {
             let block = self.units.raw_block(Lba(raw * lanes.slots)).expect("it is one");
             match block.tag {
@@ -69,14 +69,14 @@ impl<D: Data> RawStore<D> {
                 }
                 Some(LOG_TAG) if block.blocks_written > 0 => logs.push((raw, block.blocks_written)),
                 Some(_) if block.blocks_written > 0 => self.unlooked.push_back(raw),
-                _ => self.erase(What::Reclaim { raw }, raw),
+                _ => self.doomed.push(raw),
             }
         }
-        self.log_begin(logs.len());
-        for (raw, written) in logs {
-            self.read_bytes(What::LogRead { raw }, raw, 0, written);
+        if self.formats {
+            self.log_format();
+            return self.pump_looks();
         }
-        self.pump_looks();
+        self.log_begin(logs);
     }
 
     /// Begins what may be begun, and is ready when all is known.
@@ -95,10 +95,19 @@ impl<D: Data> RawStore<D> {
             if !self.bands.keys().all(fenced) {
                 return self.open_failed(OpenError::Log);
             }
-            self.phase = Phase::Ready;
-            let found = Box::new(self.found());
-            self.outputs.push_back(Output::Ready(Ok(found)));
+            self.phase = Phase::Settling;
+            for raw in std::mem::take(&mut self.doomed) {
+                self.erase(What::Reclaim { raw }, raw);
+            }
+            self.log_settle(Vec::new());
         }
+    }
+
+    /// All that was found will be found again, whatever happens.
+    pub(super) fn become_ready(&mut self) {
+        self.phase = Phase::Ready;
+        let found = Box::new(self.found());
+        self.outputs.push_back(Output::Ready(Ok(found)));
     }
 
     fn found(&self) -> Found {
@@ -107,11 +116,11 @@ impl<D: Data> RawStore<D> {
             failed: held.failed,
         });
         let lanes = self.units.lanes();
-        let alive = (0..lanes.lanes).filter(|&lane| !self.units.lane_status(lane).gone).count();
+        let alive = (0..lanes.lanes).filter(|&lane| !self.units.is_lane_gone(lane)).count();
         Found {
             bands: bands.collect(),
             fences: self.log.fences().clone(),
-            bands_max: (alive as u32 * lanes.raw_blocks).saturating_sub(2),
+            bands_max: (alive as u32 * lanes.raw_blocks).saturating_sub(RAW_BLOCKS),
             durable: self.geometry.durable_at_completion,
         }
     }
@@ -189,21 +198,21 @@ impl<D: Data> RawStore<D> {
         let counts = sealed.is_some() || !hidden && !entries.is_empty();
         if !counts && unanswered {
             // It may be sound when the drive answers again: left alone until the next mount.
+            self.blind = true;
             return;
         }
         let Some(header) = header.filter(|_| counts) else {
-            return self.erase(What::Reclaim { raw }, raw);
+            return self.doomed.push(raw);
         };
         // Of two the later was answered: the other is what a failed opening has left.
         if let Some(other) = self.bands.get(&band) {
             let of_other = Lba(other.raw * self.units.lanes().slots);
             let other_block = self.units.raw_block(of_other).expect("it is one");
             if other_block.sequence > block.sequence {
-                return self.erase(What::Reclaim { raw }, raw);
+                return self.doomed.push(raw);
             }
-            let raw = other.raw;
+            self.doomed.push(other.raw);
             self.forget_found(band);
-            self.erase(What::Reclaim { raw }, raw);
         }
         let pages = sealed.unwrap_or(entries.len() as u32);
         let failed = sealed.is_none() && (block.state != "open" || !clean);

@@ -14,7 +14,9 @@
 //! - A torn append is no append: a page counts when its header is sound and all of its slots lie below the write
 //!   pointer. A band without a page, and a copy without a seal, is erased when it is found.
 //! - Nothing is ended as done before it is durable, but appends where the medium is not durable at completion.
-//! - A raw block is free, a band's, the log's or being erased; two are always kept for the log.
+//! - A raw block is free, a band's, the log's or being erased; four are always kept for the log: two that it lies in,
+//!   and two for the next ones.
+//! - Nothing is written or erased before it is certain that the store can be opened.
 //! - A slot that is read is returned only with the checksum that its header has for it.
 //!
 //! `io` talks with the units, `bands` does the commands, `look` finds what a raw block holds, `log` keeps fences.
@@ -63,12 +65,12 @@ impl Default for RawStoreSettings {
     }
 }
 
-/// Why a raw store cannot be opened. Nothing was written.
+/// Why a raw store cannot be opened. The store has erased and written nothing.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum OpenError {
     /// The units below cannot be mounted.
     Units(MountError),
-    /// The log that says who is fenced is damaged: an owner that was shut out could write again.
+    /// The log that says who is fenced is damaged or gone: an owner that was shut out could write again.
     Log,
     /// The shape does not suit; says why.
     Shape(String),
@@ -80,7 +82,7 @@ impl std::fmt::Display for OpenError {
             Self::Units(error) => write!(f, "{error}"),
             Self::Log => write!(
                 f,
-                "the log of fences on this drive is damaged, so nobody knows which owners of a volume were shut \
+                "the log of fences on this drive is damaged or gone, so nobody knows which owners of a volume were shut \
                  out: format the drive and let its bands be repaired from the other nodes"
             ),
             Self::Shape(why) => f.write_str(why),
@@ -131,6 +133,8 @@ enum Phase {
     Mounting,
     /// Logs are read, then what each raw block holds.
     Looking,
+    /// What the log must say is written.
+    Settling,
     Ready,
     Refused,
 }
@@ -142,6 +146,10 @@ pub struct RawStore<D> {
     settings: RawStoreSettings,
     now: Instant,
     phase: Phase,
+    /// The drive is being made a store.
+    formats: bool,
+    /// Not everything can be read at present: what is not found may still be there.
+    blind: bool,
     bands: BTreeMap<BandName, Held>,
     /// Raw blocks that may be written, by lane.
     free: Vec<BTreeSet<u32>>,
@@ -150,6 +158,8 @@ pub struct RawStore<D> {
     log: Log,
     /// By raw block.
     looks: BTreeMap<u32, Look>,
+    /// Raw blocks to erase once it is certain that the store can be opened.
+    doomed: Vec<u32>,
     /// Raw blocks to look at during the mount.
     unlooked: VecDeque<u32>,
     /// Commands that wait until it is known where the pages of a band are.
@@ -184,7 +194,7 @@ impl<D: Data> RawStore<D> {
     ) -> Result<Self, String> {
         let settings = settle(&geometry, settings)?;
         let units = RawUnits::format(geometry, health, format, settings.units.clone())?;
-        Ok(Self::over(units, geometry, settings))
+        Ok(Self { formats: true, ..Self::over(units, geometry, settings) })
     }
 
     /// Recovers the store on the medium. Ends with [`Output::Ready`].
@@ -208,11 +218,14 @@ impl<D: Data> RawStore<D> {
             settings,
             now: Instant(0),
             phase: Phase::Mounting,
+            formats: false,
+            blind: false,
             bands: BTreeMap::new(),
             free: Vec::new(),
             open: Vec::new(),
             log: Log::default(),
             looks: BTreeMap::new(),
+            doomed: Vec::new(),
             unlooked: VecDeque::new(),
             waiting: BTreeMap::new(),
             reads: Slab::default(),
@@ -339,12 +352,14 @@ impl<D: Data> RawStore<D> {
         self.outputs.push_back(Output::Ready(Err(error)));
     }
 
-    /// Takes an erased raw block on the lane that is used least, leaving `keep` of all.
-    fn take_free(&mut self, keep: usize) -> Option<u32> {
-        if self.free.iter().map(BTreeSet::len).sum::<usize>() <= keep {
+    /// Takes an erased raw block on the lane that is used least, leaving `keep` of all; not on lane `but`.
+    fn take_free(&mut self, keep: usize, but: Option<usize>) -> Option<u32> {
+        let lanes = (0..self.free.len()).filter(|&lane| !self.units.is_lane_gone(lane as u32));
+        let lanes: Vec<usize> = lanes.filter(|&lane| !self.free[lane].is_empty()).collect();
+        if lanes.iter().map(|&lane| self.free[lane].len()).sum::<usize>() <= keep {
             return None;
         }
-        let lanes = (0..self.free.len()).filter(|&lane| !self.free[lane].is_empty());
+        let lanes = lanes.into_iter().filter(|&lane| Some(lane) != but);
         let lane =
             lanes.min_by_key(|&lane| (self.open[lane], usize::MAX - self.free[lane].len()))?;
         self.free[lane].pop_first()
@@ -352,7 +367,7 @@ impl<D: Data> RawStore<D> {
 
     /// Raw blocks that must stay free for the log.
     fn log_reserve(&self) -> usize {
-        2usize.saturating_sub(self.log.raw_blocks())
+        (log::RAW_BLOCKS as usize).saturating_sub(self.log.raw_blocks())
     }
 }
 

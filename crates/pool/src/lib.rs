@@ -27,7 +27,7 @@ pub mod node;
 pub mod opening;
 pub mod profile;
 pub mod repair;
-pub mod volume;
 pub mod session;
+pub mod volume;
 pub mod wire;
 pub mod words;

@@ -77,6 +77,17 @@ pub trait Backend {
         None
     }
 
+    /// What it waits for, in words, if it knows.
+    fn explain(&self) -> String {
+        String::new()
+    }
+
+    /// The FTL has written so many whole checkpoints.
+    fn checkpoints(&mut self, _now: Instant, _count: u64) {}
+
+    /// The core has stopped: gives back what others wait for. `now` tells the time.
+    fn end(&mut self, _now: &mut dyn FnMut() -> Instant, _ring: &mut Ring) {}
+
     /// A mount begins.
     fn begin_mount(&mut self) {}
 

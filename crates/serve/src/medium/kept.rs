@@ -4,7 +4,7 @@
 //! that is told to anybody else.
 
 use super::{Job, Medium, Step, Store, What, block_of, data_slot, direct};
-use crate::kept::{KeptCounts, KeptShard};
+use crate::kept::KeptShard;
 use flash::{Geometry, OOB_BYTES};
 
 impl Medium {

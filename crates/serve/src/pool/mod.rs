@@ -4,6 +4,7 @@
 //! to every node, [`node`] serves a drive, [`volume`] is a volume as what stands below an FTL.
 
 mod block;
+#[cfg(any(test, feature = "certs"))]
 pub mod certs;
 pub mod config;
 mod error;

@@ -26,9 +26,9 @@ enum Transfer {
 /// Where a program's data come from.
 enum Source {
     /// The blocks as they came, one behind the other.
-    Chunk(Block),
+    Chunk { _first: Block },
     /// A copy.
-    Copy(Buffer),
+    Copy { _buffer: Buffer },
     /// It has none.
     Nothing,
 }
@@ -221,14 +221,14 @@ impl Drive {
         let count = blocks.len() as u32;
         let Some(first) = blocks.first() else { return (Source::Nothing, View::NONE) };
         if blocks.windows(2).all(|pair| pair[0].is_before(pair[1])) {
-            return (Source::Chunk((*first).clone()), first.view(count));
+            return (Source::Chunk { _first: (*first).clone() }, first.view(count));
         }
         let mut copy = Buffer::new(count);
         for (to, block) in copy.bytes_mut().chunks_exact_mut(flash::BLOCK_BYTES).zip(&blocks) {
             to.copy_from_slice(block.bytes());
         }
         let view = copy.view(0, count);
-        (Source::Copy(copy), view)
+        (Source::Copy { _buffer: copy }, view)
     }
 
     /// The node's data among the slots of a program.

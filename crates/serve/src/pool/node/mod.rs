@@ -7,7 +7,7 @@ pub mod label;
 mod server;
 mod slowed;
 #[cfg(test)]
-mod tests;
+pub(in crate::pool) mod tests;
 
 pub use server::{NodeEnd, NodeStatus, Notice};
 

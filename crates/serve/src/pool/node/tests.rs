@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 const POOL: PoolId = PoolId(0x5eed);
 const SHAPE: BandShape = BandShape { pages: 8, slots_per_page: 4 };
 
-fn device(kind: Kind) -> DeviceOptions {
+pub(in crate::pool) fn device(kind: Kind) -> DeviceOptions {
     let raw = RawOptions { gang: 1, spare: None, blocks: 4096, settings: RawSettings::default() };
     DeviceOptions {
         kind,
@@ -35,7 +35,7 @@ fn device(kind: Kind) -> DeviceOptions {
     }
 }
 
-fn options(node: u32, kind: Kind) -> NodeOptions {
+pub(in crate::pool) fn options(node: u32, kind: Kind) -> NodeOptions {
     NodeOptions {
         node: NodeId(node),
         caller: Caller { pool: POOL, name: format!("node {node}"), tls: None },

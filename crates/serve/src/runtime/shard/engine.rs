@@ -174,7 +174,7 @@ pub struct Engine {
     unvouched: Vec<Finished>,
     /// Of them, the first so many that the look under way began after.
     looked_for: usize,
-    /// Reads that the core answered while it was not known that nobody else has changed the data.
+    /// What the core answered while it was not known that nobody else has the data.
     held: Vec<Finished>,
     milestones: VecDeque<Milestone>,
     sums: Vec<u32>,
@@ -350,7 +350,7 @@ impl Engine {
         let finished = (piece.origin, reply.result);
         if reply.result.is_ok() && self.is_promise(piece.work) {
             self.unvouched.push(finished);
-        } else if matches!(piece.work, Work::Read) && !self.medium.vouches(self.now) {
+        } else if reply.result.is_ok() && !self.medium.vouches(self.now) {
             self.held.push(finished);
         } else {
             self.finished.push(finished);
@@ -400,7 +400,7 @@ impl Engine {
         }
     }
 
-    /// Tells what reads have found, once it is known that it was so, or that nobody knows.
+    /// Tells what the core has answered, once it is known that it was so, or that nobody knows.
     fn let_out(&mut self, now: Instant) {
         if self.held.is_empty() {
             return;
@@ -435,6 +435,9 @@ impl Engine {
     /// Carries out all that can be done now.
     pub fn turn(&mut self, now: Instant, ring: &mut Ring) {
         self.work(now, ring);
+        if let Some(ftl) = self.core.ftl() {
+            self.medium.checkpoints(now, ftl.checkpoints());
+        }
         self.vouch(now, ring);
     }
 

@@ -267,6 +267,8 @@ impl Shard {
     /// Serves until it is told to shut down.
     pub fn run(mut self) -> Result<(), ShardError> {
         let result = self.serve();
+        let clock = self.clock;
+        self.engine.medium.end(&mut || clock.now(), &mut self.ring);
         if !self.let_go() {
             // The kernel, or another shard, may still write to what is ours: it is never freed.
             tracing::warn!(

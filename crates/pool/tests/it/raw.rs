@@ -460,3 +460,35 @@ fn a_store_whose_log_is_gone_is_not_opened_as_an_empty_one() {
         assert_eq!(bench.restart().err(), Some(OpenError::Log), "and nothing was changed");
     }
 }
+#[test]
+fn one_die_that_goes_takes_its_bands_and_not_the_node() {
+    let mut bench = Bench::new();
+    for number in 1..=4 {
+        assert_eq!(bench.append(number, 0), Ok(Done::Done));
+    }
+    bench.disk.medium_mut().kill_unit(0);
+    let mut refused = 0;
+    for number in 1..=4 {
+        match bench.run(Command::Free { band: band(number) }) {
+            Ok(Done::Done) => {}
+            other => {
+                assert_eq!(other, Err(StoreError::BandFailed), "only the band is concerned");
+                // It stays to be freed, and nothing of it is shown.
+                assert_eq!(bench.read(number, 0), [const { None }; 3]);
+                let again = bench.run(Command::Free { band: band(number) });
+                assert_eq!(again, Err(StoreError::BandFailed));
+                refused += 1;
+            }
+        }
+    }
+    assert!(refused > 0, "some bands were on the die");
+    assert_eq!(bench.run(fence(1, 2)), Ok(Done::Done));
+    for number in 5..=7 {
+        assert_eq!(bench.append(number, 0), Ok(Done::Done));
+        bench.assert_whole(number, 0);
+    }
+    bench.disk.cut(&mut flash::Random::new(1));
+    let found = bench.restart().expect("the log has a copy on the other die");
+    assert_eq!(found.fences[&VolumeId(1)], Generation(2));
+    assert_eq!(bench.run(fence(1, 3)), Ok(Done::Done));
+}

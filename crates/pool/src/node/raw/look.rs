@@ -32,7 +32,8 @@ enum Step {
 /// One raw block being looked at.
 #[derive(Clone, Debug)]
 pub(super) struct Look {
-    band: BandName,
+    raw: u32,
+    pub(super) band: BandName,
     written: u32,
     step: Step,
     entries: Vec<Entry>,
@@ -128,6 +129,7 @@ impl<D: Data> RawStore<D> {
     pub(super) fn begin_look(&mut self, raw: u32) {
         let block = self.units.raw_block(Lba(raw * self.units.lanes().slots)).expect("it is one");
         let look = Look {
+            raw,
             band: BandName::of_tag(block.tag.expect("bands have tags")),
             written: block.blocks_written,
             step: Step::Last,
@@ -138,19 +140,23 @@ impl<D: Data> RawStore<D> {
             clean: true,
             unanswered: false,
         };
-        self.looks.insert(raw, look);
-        self.read_bytes(What::Look { raw }, raw, block.blocks_written - 1, 1);
+        self.looks_begun += 1;
+        self.looks.insert(self.looks_begun, look);
+        let what = What::Look { look: self.looks_begun };
+        self.read_bytes(what, raw, block.blocks_written - 1, 1);
     }
 
     /// What a look asked for was read.
     pub(super) fn looked(
         &mut self,
-        raw: u32,
+        id: u64,
         slots: Vec<Option<Block>>,
         result: Result<(), RequestError>,
     ) {
         let page = self.geometry.slots_per_page;
-        let look = self.looks.get_mut(&raw).expect("it asked");
+        // Its band was freed meanwhile.
+        let Some(look) = self.looks.get_mut(&id) else { return };
+        let raw = look.raw;
         look.unanswered |= result == Err(RequestError::Failed);
         let next = match look.step {
             Step::Last => look.take_last(&slots),
@@ -164,14 +170,15 @@ impl<D: Data> RawStore<D> {
         match next.filter(|&(_, place, count)| place.saturating_add(count) <= look.written) {
             Some((step, place, count)) => {
                 look.step = step;
-                self.read_bytes(What::Look { raw }, raw, place, count);
+                self.read_bytes(What::Look { look: id }, raw, place, count);
             }
-            None => self.end_look(raw),
+            None => self.end_look(id),
         }
     }
 
-    fn end_look(&mut self, raw: u32) {
-        let mut look = self.looks.remove(&raw).expect("it is under way");
+    fn end_look(&mut self, id: u64) {
+        let mut look = self.looks.remove(&id).expect("it is under way");
+        let raw = look.raw;
         look.seal_as_logged(self.log.sealed(look.band));
         if self.phase == Phase::Looking {
             self.take_look(raw, look);

@@ -156,8 +156,11 @@ pub struct RawStore<D> {
     /// Bands that are open, by lane.
     open: Vec<u32>,
     log: Log,
-    /// By raw block.
-    looks: BTreeMap<u32, Look>,
+    /// As they were begun: a raw block may be another's before an answer comes.
+    looks: BTreeMap<u64, Look>,
+    looks_begun: u64,
+    /// Bands whose raw block is being erased.
+    freeing: BTreeMap<CommandId, (BandName, Held)>,
     /// Raw blocks to erase once it is certain that the store can be opened.
     doomed: Vec<u32>,
     /// Raw blocks to look at during the mount.
@@ -223,6 +226,8 @@ impl<D: Data> RawStore<D> {
             open: Vec::new(),
             log: Log::default(),
             looks: BTreeMap::new(),
+            looks_begun: 0,
+            freeing: BTreeMap::new(),
             doomed: Vec::new(),
             unlooked: VecDeque::new(),
             waiting: BTreeMap::new(),

@@ -189,11 +189,11 @@ fn a_lone_block_costs_the_drive_two_slots_filled_up_to_a_page() {
 #[test]
 fn a_band_that_does_not_fit_in_the_worst_case_is_refused_and_told_why() {
     let mut bench = Bench::new();
-    // 32 slots: 7 pages of 4 and a footer of 2 fit, 8 do not.
+    // 32 slots: 7 pages of 4 and a footer of 2, twice, fit, 8 do not.
     let fits = |pages| bench.disk.store().fits(BandShape { pages, slots_per_page: 3 });
     assert_eq!(fits(7), Ok(()));
     let why = fits(8).expect_err("too large");
-    assert!(why.contains("takes 34 slots") && why.contains("has 32") && why.contains('7'), "{why}");
+    assert!(why.contains("takes 36 slots") && why.contains("has 32") && why.contains('7'), "{why}");
     let large = BandShape { pages: 8, slots_per_page: 3 };
     assert_eq!(bench.run(append(1, 0, large, false)), Err(StoreError::Shape));
     assert_eq!(bench.append(1, 0), Ok(Done::Done), "nothing of it was begun");
@@ -491,4 +491,26 @@ fn one_die_that_goes_takes_its_bands_and_not_the_node() {
     let found = bench.restart().expect("the log has a copy on the other die");
     assert_eq!(found.fences[&VolumeId(1)], Generation(2));
     assert_eq!(bench.run(fence(1, 3)), Ok(Done::Done));
+}
+#[test]
+fn one_unreadable_page_costs_no_seal() {
+    let with_footer = |bytes: &[u8]| Footer::decode(bytes).is_some();
+    for hidden in [false, true] {
+        for which in 0.. {
+            let mut bench = Bench::new();
+            for page in 0..3 {
+                assert_eq!(bench.run(append(1, page, SHAPE, hidden)), Ok(Done::Done));
+            }
+            assert_eq!(bench.run(seal(1, 2)), Ok(Done::Done));
+            assert!(bench.disk.stop(&mut bench.now));
+            if !bench.rot_page(which, with_footer) {
+                assert!(which > 1, "a footer has more than one page");
+                break;
+            }
+            let found = bench.restart().expect("sound");
+            let entry = found.bands.first().expect("it was sealed").entry;
+            assert_eq!((entry.sealed, entry.pages), (true, 2), "hidden {hidden}, page {which}");
+            (0..2).for_each(|page| bench.assert_whole(1, page));
+        }
+    }
 }

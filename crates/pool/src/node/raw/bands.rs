@@ -1,6 +1,6 @@
 //! The commands of a node, on the raw blocks of bands.
 
-use super::format::{AppendHeader, Block, Entry, Footer, LOST, Record};
+use super::format::{AppendHeader, Block, Entry, Footer, LOST, Record, footer_slots};
 use super::io::{What, Written};
 use super::{Command, CommandId, Data, Done, Held, RawStore, StoreError};
 use crate::message::Slot;
@@ -229,7 +229,7 @@ impl<D: Data> RawStore<D> {
     }
 
     fn seal(&mut self, id: CommandId, name: BandName, generation: Generation, pages: u32) {
-        let Some(held) = self.bands.get_mut(&name) else {
+        let Some(held) = self.bands.get(&name) else {
             return self.end(id, Err(StoreError::NoBand), None);
         };
         assert!(
@@ -244,18 +244,22 @@ impl<D: Data> RawStore<D> {
         }
         let (raw, place, header) = (held.raw, held.next, held.header);
         let index = held.index.as_ref().expect("an open band's pages are known");
-        let footers = Footer::of((name, generation), header, place, &index[..pages as usize]);
-        let room = u64::from(place) + self.whole(footers.len() as u64);
-        let held = &self.bands[&name];
+        let index = &index[..pages as usize];
+        let span = self.whole(footer_slots(pages).into()) as u32;
+        let room = u64::from(place) + 2 * u64::from(span);
         if held.failed || room > u64::from(self.units.lanes().slots) {
             return self.log_add(id, Record::Seal(name, pages));
         }
-        let mut written: Vec<(Written<D>, u32)> =
-            footers.iter().map(|footer| (Written::Bytes(footer.encode()), 0)).collect();
-        // The last slot of the raw block says where the footer is, so what fills the page repeats it.
-        let whole = self.whole(written.len() as u64) as usize;
-        let last = written.last().cloned().expect("a footer has a slot");
-        written.resize(whole, last);
+        let mut written: Vec<(Written<D>, u32)> = Vec::new();
+        // Twice, in pages of the flash of their own: one that is damaged must not take the seal with it.
+        for (copy, end) in [(0, span), (1, 2 * span)] {
+            let at = (copy, place + copy * span);
+            let footers = Footer::of((name, generation), header, at, index);
+            written.extend(footers.iter().map(|footer| (Written::Bytes(footer.encode()), 0)));
+            // The last slot of the raw block says where the footer is, so what fills the page repeats it.
+            let last = written.last().cloned().expect("a footer has a slot");
+            written.resize(end as usize, last);
+        }
         self.write(What::Footer { id, band: name, pages }, (raw, place), written, (None, true));
     }
 

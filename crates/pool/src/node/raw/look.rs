@@ -41,6 +41,8 @@ pub(super) struct Look {
     hidden: bool,
     /// Sealed at so many pages.
     sealed: Option<u32>,
+    /// Only one copy of the footer may be left.
+    thin: bool,
     /// All that was written was understood.
     clean: bool,
     /// The drive did not even say what is there.
@@ -100,7 +102,8 @@ impl<D: Data> RawStore<D> {
             for raw in std::mem::take(&mut self.doomed) {
                 self.erase(What::Reclaim { raw }, raw);
             }
-            self.log_settle(Vec::new());
+            let thin = std::mem::take(&mut self.thin);
+            self.log_settle(thin);
         }
     }
 
@@ -137,6 +140,7 @@ impl<D: Data> RawStore<D> {
             header: None,
             hidden: false,
             sealed: None,
+            thin: false,
             clean: true,
             unanswered: false,
         };
@@ -160,7 +164,7 @@ impl<D: Data> RawStore<D> {
         look.unanswered |= result == Err(RequestError::Failed);
         let next = match look.step {
             Step::Last => look.take_last(&slots),
-            Step::Footer { .. } => look.take_footer(&slots),
+            Step::Footer { .. } => look.take_footer(&slots, page),
             Step::Walk { place } => look.take_header(place, slots[0].as_ref(), page),
         };
         let next = next.map(|next| match next {
@@ -201,7 +205,7 @@ impl<D: Data> RawStore<D> {
         let lba = Lba(raw * self.units.lanes().slots);
         let block = self.units.raw_block(lba).expect("it is one");
         let unanswered = look.unanswered;
-        let Look { band, written, entries, header, hidden, sealed, clean, .. } = look;
+        let Look { band, written, entries, header, hidden, sealed, thin, clean, .. } = look;
         let counts = sealed.is_some() || !hidden && !entries.is_empty();
         if !counts && unanswered {
             // It may be sound when the drive answers again: left alone until the next mount.
@@ -220,6 +224,9 @@ impl<D: Data> RawStore<D> {
             }
             self.doomed.push(other.raw);
             self.forget_found(band);
+        }
+        if let Some(pages) = sealed.filter(|_| thin && self.log.sealed(band).is_none()) {
+            self.thin.push((band, pages));
         }
         let pages = sealed.unwrap_or(entries.len() as u32);
         let failed = sealed.is_none() && (block.state != "open" || !clean);
@@ -278,14 +285,28 @@ impl Look {
         (footer.band == self.band && footer.pages <= self.written).then_some(footer)
     }
 
-    fn take_footer(&mut self, slots: &[Option<Block>]) -> Option<Next> {
-        let footers: Option<Vec<Footer>> =
-            slots.iter().map(|slot| self.footer(slot.as_ref())).collect();
+    fn take_footer(&mut self, slots: &[Option<Block>], page: u32) -> Option<Next> {
+        let footer = |(index, slot): (u32, &Option<Block>)| {
+            self.footer(slot.as_ref()).filter(|footer| footer.index == index)
+        };
+        let footers: Option<Vec<Footer>> = (0..).zip(slots).map(footer).collect();
         // A part of it is damaged: the headers say the same.
         let Some(footers) = footers else { return Some(Next::Walk { place: 0 }) };
         let first = &footers[0];
         (self.header, self.sealed) = (Some(first.header), Some(first.pages));
-        self.entries = footers.into_iter().flat_map(|footer| footer.entries).collect();
+        // What the power has cut off is the second copy.
+        self.thin = first.copy == 0;
+        let end = first.place;
+        // A header and what it says is stored lie before the footer, in pages of their own.
+        let fits = |entry: &Entry, slots: u32| {
+            let stored = slots.saturating_sub(entry.zeroes.count_ones());
+            let after = entry.place.checked_add(1 + stored);
+            entry.place.is_multiple_of(page) && after.is_some_and(|after| after <= end)
+        };
+        let slots = first.header.shape.slots_per_page;
+        let all = footers.into_iter().flat_map(|footer| footer.entries);
+        let lost = Entry { place: LOST, ..Entry::default() };
+        self.entries = all.map(|entry| if fits(&entry, slots) { entry } else { lost }).collect();
         None
     }
 
@@ -294,6 +315,8 @@ impl Look {
             let end = footer.place.saturating_add(footer.count);
             if end <= self.written {
                 (self.header, self.sealed) = (Some(footer.header), Some(footer.pages));
+                // Not both copies are sound, or the last slot would have told.
+                self.thin = true;
                 self.lose_up_to(footer.pages as usize);
                 self.entries.truncate(footer.pages as usize);
             }
@@ -335,5 +358,39 @@ impl Look {
             self.entries.truncate(pages as usize);
             self.sealed = Some(pages);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::words::{BandShape, Generation, Members, NodeId, VolumeId};
+
+    #[test]
+    fn a_footer_that_names_places_beyond_its_own_loses_those_pages_only() {
+        let members = Members::new(&[NodeId(1)]).expect("one");
+        let header = BandHeader { members, shape: BandShape { pages: 4, slots_per_page: 3 } };
+        let band = BandName { volume: VolumeId(1), band: 2, life: 3 };
+        let entry = |place| Entry { place, sum: 0, zeroes: 0 };
+        // The last two run into the footer, or begin within a page.
+        let entries = [entry(0), entry(u32::MAX - 1), entry(14), entry(5)];
+        let footers = Footer::of((band, Generation(1)), header, (1, 16), &entries);
+        let mut look = Look {
+            raw: 0,
+            band,
+            written: 18,
+            step: Step::Footer { place: 16 },
+            entries: Vec::new(),
+            header: None,
+            hidden: false,
+            sealed: None,
+            thin: false,
+            clean: true,
+            unanswered: false,
+        };
+        let slots: Vec<_> = footers.iter().map(|footer| Some(footer.encode())).collect();
+        assert!(look.take_footer(&slots, 2).is_none(), "it is understood");
+        let places: Vec<u32> = look.entries.iter().map(|entry| entry.place).collect();
+        assert_eq!((look.sealed, places), (Some(4), vec![0, LOST, LOST, LOST]));
     }
 }

@@ -495,14 +495,18 @@ fn one_die_that_goes_takes_its_bands_and_not_the_node() {
 #[test]
 fn one_unreadable_page_costs_no_seal() {
     let with_footer = |bytes: &[u8]| Footer::decode(bytes).is_some();
-    for hidden in [false, true] {
+    for (hidden, cut) in [(false, false), (true, false), (false, true), (true, true)] {
         for which in 0.. {
             let mut bench = Bench::new();
             for page in 0..3 {
                 assert_eq!(bench.run(append(1, page, SHAPE, hidden)), Ok(Done::Done));
             }
             assert_eq!(bench.run(seal(1, 2)), Ok(Done::Done));
-            assert!(bench.disk.stop(&mut bench.now));
+            if cut {
+                bench.disk.cut(&mut flash::Random::new(5));
+            } else {
+                assert!(bench.disk.stop(&mut bench.now));
+            }
             if !bench.rot_page(which, with_footer) {
                 assert!(which > 1, "a footer has more than one page");
                 break;
@@ -513,4 +517,26 @@ fn one_unreadable_page_costs_no_seal() {
             (0..2).for_each(|page| bench.assert_whole(1, page));
         }
     }
+}
+
+#[test]
+fn programs_that_are_cut_short_cost_the_units_no_block() {
+    let mut cut = 0;
+    for seed in 0..20 {
+        let faults = Faults { seed, program_cut: 0.02, ..Faults::default() };
+        let Ok((disk, now)) = format(SMALL, faults) else { continue };
+        let mut bench = Bench { disk, now, next: 0 };
+        if bench.run(fence(1, 1)).is_err() {
+            continue;
+        }
+        for number in 0..40 {
+            let ends = [0, 1, 2].map(|page| bench.append(number, page).is_err());
+            cut += u32::from(ends.contains(&true));
+            assert_eq!(bench.run(Command::Free { band: band(number) }), Ok(Done::Done));
+        }
+        let units = bench.disk.store().units();
+        let bad: u32 = (0..units.lanes().lanes).map(|at| units.lane_status(at).blocks_bad).sum();
+        assert_eq!(bad, 0, "seed={seed}: what was cut short is as good as any after its erase");
+    }
+    assert!(cut > 50, "{cut} bands were cut short");
 }

@@ -270,14 +270,23 @@ impl<D: Data> RawStore<D> {
         pages: u32,
         result: Result<(), RequestError>,
     ) {
+        let suffices = self.footers_suffice();
         let held = self.bands.get_mut(&name).expect("it is sealed");
         match result {
-            Ok(()) => self.sealed(id, name, pages),
+            Ok(()) if suffices => self.sealed(id, name, pages),
+            Ok(()) => self.log_add(id, Record::Seal(name, pages)),
             Err(_) => {
                 held.failed = true;
                 self.log_add(id, Record::Seal(name, pages));
             }
         }
+    }
+
+    /// Whether the units show the second copy of a footer where the first is damaged and the power was cut. Where a raw
+    /// block lies in several units, or pages are not durable in order, what is missing may never have been
+    /// written, and nothing behind it is shown: the seal is in the log, too.
+    pub(super) fn footers_suffice(&self) -> bool {
+        self.units.lanes().gang == 1 && self.geometry.durable_at_completion
     }
 
     /// A seal is durable.

@@ -225,6 +225,7 @@ impl<D: Data> RawStore<D> {
             self.doomed.push(other.raw);
             self.forget_found(band);
         }
+        let thin = thin || !self.footers_suffice();
         if let Some(pages) = sealed.filter(|_| thin && self.log.sealed(band).is_none()) {
             self.thin.push((band, pages));
         }

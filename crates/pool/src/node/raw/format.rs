@@ -3,7 +3,7 @@
 //! sound, whatever they are.
 
 use crate::message::{BandHeader, Slot};
-use crate::node::store::{PAGE_SLOTS_MAX, page_sum};
+use crate::node::store::{PAGE_SLOTS_MAX, is_sound, page_sum};
 use crate::words::{BandName, BandShape, Generation, MEMBERS_MAX, Members, NodeId, VolumeId};
 use flash::{BLOCK_BYTES, OOB_BYTES, Oob};
 
@@ -87,7 +87,9 @@ pub struct Footer {
     pub index: u32,
     /// How many there are.
     pub count: u32,
-    /// Where the first of them lies in the raw block.
+    /// Of which of the two copies this is: 0 or 1.
+    pub copy: u32,
+    /// Where the first slot of the copy lies in the raw block.
     pub place: u32,
     /// Pages from `index * FOOTER_ENTRIES` on.
     pub entries: Vec<Entry>,
@@ -164,7 +166,7 @@ impl AppendHeader {
         let header = header_of(bytes)?;
         let zeroes = u64_at(bytes, 40);
         let beyond = count < u64::BITS && zeroes >> count != 0;
-        if flags > 1 || beyond || count > PAGE_SLOTS_MAX || count != header.shape.slots_per_page {
+        if flags > 1 || beyond || count != header.shape.slots_per_page {
             return None;
         }
         let slots = (0..count as usize).map(|at| {
@@ -196,11 +198,11 @@ impl AppendHeader {
 }
 
 impl Footer {
-    /// The footer of a band of which `entries` are all pages: each slot of it.
+    /// A copy of the footer of a band of which `entries` are all pages: each slot of it.
     pub fn of(
         (band, generation): (BandName, Generation),
         header: BandHeader,
-        place: u32,
+        (copy, place): (u32, u32),
         entries: &[Entry],
     ) -> Vec<Self> {
         let pages = entries.len() as u32;
@@ -209,7 +211,7 @@ impl Footer {
             let from = index as usize * FOOTER_ENTRIES;
             let to = entries.len().min(from + FOOTER_ENTRIES);
             let entries = entries[from..to].to_vec();
-            Self { band, pages, generation, header, index, count, place, entries }
+            Self { band, pages, generation, header, index, count, copy, place, entries }
         };
         (0..count).map(footer).collect()
     }
@@ -220,6 +222,7 @@ impl Footer {
         put_band(&mut block, self.band, self.pages, self.generation);
         put(&mut block, 40, &self.index.to_le_bytes());
         put(&mut block, 44, &self.count.to_le_bytes());
+        put(&mut block, 48, &self.copy.to_le_bytes());
         put(&mut block, 52, &self.place.to_le_bytes());
         put_header(&mut block, &self.header);
         for (at, entry) in self.entries.iter().enumerate() {
@@ -236,7 +239,9 @@ impl Footer {
         let flags = check(bytes, KIND_FOOTER)?;
         let (band, pages, generation) = band_of(bytes);
         let (index, count) = (u32_at(bytes, 40), u32_at(bytes, 44));
-        if flags != 0 || count != footer_slots(pages) || index >= count {
+        let (header, copy) = (header_of(bytes)?, u32_at(bytes, 48));
+        let fits = pages <= header.shape.pages && count == footer_slots(pages) && index < count;
+        if flags != 0 || !fits || copy > 1 {
             return None;
         }
         let left = pages as usize - index as usize * FOOTER_ENTRIES;
@@ -245,9 +250,8 @@ impl Footer {
             let (place, sum) = (u32_at(bytes, at), u32_at(bytes, at + 4));
             Entry { place, sum, zeroes: u64_at(bytes, at + 8) }
         });
-        let (place, header) = (u32_at(bytes, 52), header_of(bytes)?);
-        let entries = entries.collect();
-        Some(Self { band, pages, generation, header, index, count, place, entries })
+        let (place, entries) = (u32_at(bytes, 52), entries.collect());
+        Some(Self { band, pages, generation, header, index, count, copy, place, entries })
     }
 }
 
@@ -383,6 +387,10 @@ fn header_of(bytes: &[u8]) -> Option<BandHeader> {
     let nodes: [NodeId; MEMBERS_MAX] = std::array::from_fn(node);
     let shape =
         BandShape { pages: u32_at(bytes, HEADER_AT), slots_per_page: u32_at(bytes, HEADER_AT + 4) };
+    // What a node lets nobody open is no band: whoever counts its slots must not be led astray.
+    if !is_sound(shape) {
+        return None;
+    }
     Some(BandHeader { members: Members::new(&nodes[..count])?, shape })
 }
 
@@ -415,7 +423,7 @@ mod tests {
         let mut random = Random::new(1);
         let entry = |place| Entry { place, sum: random.next_u64() as u32, zeroes: 5 };
         let entries: Vec<Entry> = (0..600).map(entry).collect();
-        Footer::of((append().band, Generation(8)), header(), 2400, &entries)
+        Footer::of((append().band, Generation(8)), header(), (1, 2400), &entries)
     }
 
     fn log() -> LogSlot {
@@ -456,6 +464,21 @@ mod tests {
                 assert_eq!(Footer::decode(&block[..at]), None);
             }
         }
+    }
+
+    #[test]
+    fn a_shape_that_no_band_can_have_is_not_sound() {
+        let shape = |pages, slots_per_page| BandShape { pages, slots_per_page };
+        let shapes =
+            [shape(0, 3), shape(600, 0), shape(600, 65), shape(u32::MAX, 2), shape(599, 3)];
+        for shape in shapes {
+            let header = BandHeader { shape, ..header() };
+            let footer = Footer { header, ..footers().remove(0) };
+            assert_eq!(Footer::decode(&footer.encode()[..]), None, "{shape:?}");
+        }
+        let none = BandHeader { shape: shape(600, 0), ..header() };
+        let append = AppendHeader { header: none, slots: Vec::new(), zeroes: 0, ..append() };
+        assert_eq!(AppendHeader::decode(&append.encode()[..]), None, "a read divides by its slots");
     }
 
     #[test]

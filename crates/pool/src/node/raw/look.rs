@@ -32,7 +32,8 @@ enum Step {
 /// One raw block being looked at.
 #[derive(Clone, Debug)]
 pub(super) struct Look {
-    band: BandName,
+    raw: u32,
+    pub(super) band: BandName,
     written: u32,
     step: Step,
     entries: Vec<Entry>,
@@ -40,6 +41,8 @@ pub(super) struct Look {
     hidden: bool,
     /// Sealed at so many pages.
     sealed: Option<u32>,
+    /// Only one copy of the footer may be left.
+    thin: bool,
     /// All that was written was understood.
     clean: bool,
     /// The drive did not even say what is there.
@@ -99,7 +102,8 @@ impl<D: Data> RawStore<D> {
             for raw in std::mem::take(&mut self.doomed) {
                 self.erase(What::Reclaim { raw }, raw);
             }
-            self.log_settle(Vec::new());
+            let thin = std::mem::take(&mut self.thin);
+            self.log_settle(thin);
         }
     }
 
@@ -128,6 +132,7 @@ impl<D: Data> RawStore<D> {
     pub(super) fn begin_look(&mut self, raw: u32) {
         let block = self.units.raw_block(Lba(raw * self.units.lanes().slots)).expect("it is one");
         let look = Look {
+            raw,
             band: BandName::of_tag(block.tag.expect("bands have tags")),
             written: block.blocks_written,
             step: Step::Last,
@@ -135,26 +140,31 @@ impl<D: Data> RawStore<D> {
             header: None,
             hidden: false,
             sealed: None,
+            thin: false,
             clean: true,
             unanswered: false,
         };
-        self.looks.insert(raw, look);
-        self.read_bytes(What::Look { raw }, raw, block.blocks_written - 1, 1);
+        self.looks_begun += 1;
+        self.looks.insert(self.looks_begun, look);
+        let what = What::Look { look: self.looks_begun };
+        self.read_bytes(what, raw, block.blocks_written - 1, 1);
     }
 
     /// What a look asked for was read.
     pub(super) fn looked(
         &mut self,
-        raw: u32,
+        id: u64,
         slots: Vec<Option<Block>>,
         result: Result<(), RequestError>,
     ) {
         let page = self.geometry.slots_per_page;
-        let look = self.looks.get_mut(&raw).expect("it asked");
+        // Its band was freed meanwhile.
+        let Some(look) = self.looks.get_mut(&id) else { return };
+        let raw = look.raw;
         look.unanswered |= result == Err(RequestError::Failed);
         let next = match look.step {
             Step::Last => look.take_last(&slots),
-            Step::Footer { .. } => look.take_footer(&slots),
+            Step::Footer { .. } => look.take_footer(&slots, page),
             Step::Walk { place } => look.take_header(place, slots[0].as_ref(), page),
         };
         let next = next.map(|next| match next {
@@ -164,14 +174,15 @@ impl<D: Data> RawStore<D> {
         match next.filter(|&(_, place, count)| place.saturating_add(count) <= look.written) {
             Some((step, place, count)) => {
                 look.step = step;
-                self.read_bytes(What::Look { raw }, raw, place, count);
+                self.read_bytes(What::Look { look: id }, raw, place, count);
             }
-            None => self.end_look(raw),
+            None => self.end_look(id),
         }
     }
 
-    fn end_look(&mut self, raw: u32) {
-        let mut look = self.looks.remove(&raw).expect("it is under way");
+    fn end_look(&mut self, id: u64) {
+        let mut look = self.looks.remove(&id).expect("it is under way");
+        let raw = look.raw;
         look.seal_as_logged(self.log.sealed(look.band));
         if self.phase == Phase::Looking {
             self.take_look(raw, look);
@@ -194,7 +205,7 @@ impl<D: Data> RawStore<D> {
         let lba = Lba(raw * self.units.lanes().slots);
         let block = self.units.raw_block(lba).expect("it is one");
         let unanswered = look.unanswered;
-        let Look { band, written, entries, header, hidden, sealed, clean, .. } = look;
+        let Look { band, written, entries, header, hidden, sealed, thin, clean, .. } = look;
         let counts = sealed.is_some() || !hidden && !entries.is_empty();
         if !counts && unanswered {
             // It may be sound when the drive answers again: left alone until the next mount.
@@ -213,6 +224,10 @@ impl<D: Data> RawStore<D> {
             }
             self.doomed.push(other.raw);
             self.forget_found(band);
+        }
+        let thin = thin || !self.footers_suffice();
+        if let Some(pages) = sealed.filter(|_| thin && self.log.sealed(band).is_none()) {
+            self.thin.push((band, pages));
         }
         let pages = sealed.unwrap_or(entries.len() as u32);
         let failed = sealed.is_none() && (block.state != "open" || !clean);
@@ -271,14 +286,28 @@ impl Look {
         (footer.band == self.band && footer.pages <= self.written).then_some(footer)
     }
 
-    fn take_footer(&mut self, slots: &[Option<Block>]) -> Option<Next> {
-        let footers: Option<Vec<Footer>> =
-            slots.iter().map(|slot| self.footer(slot.as_ref())).collect();
+    fn take_footer(&mut self, slots: &[Option<Block>], page: u32) -> Option<Next> {
+        let footer = |(index, slot): (u32, &Option<Block>)| {
+            self.footer(slot.as_ref()).filter(|footer| footer.index == index)
+        };
+        let footers: Option<Vec<Footer>> = (0..).zip(slots).map(footer).collect();
         // A part of it is damaged: the headers say the same.
         let Some(footers) = footers else { return Some(Next::Walk { place: 0 }) };
         let first = &footers[0];
         (self.header, self.sealed) = (Some(first.header), Some(first.pages));
-        self.entries = footers.into_iter().flat_map(|footer| footer.entries).collect();
+        // What the power has cut off is the second copy.
+        self.thin = first.copy == 0;
+        let end = first.place;
+        // A header and what it says is stored lie before the footer, in pages of their own.
+        let fits = |entry: &Entry, slots: u32| {
+            let stored = slots.saturating_sub(entry.zeroes.count_ones());
+            let after = entry.place.checked_add(1 + stored);
+            entry.place.is_multiple_of(page) && after.is_some_and(|after| after <= end)
+        };
+        let slots = first.header.shape.slots_per_page;
+        let all = footers.into_iter().flat_map(|footer| footer.entries);
+        let lost = Entry { place: LOST, ..Entry::default() };
+        self.entries = all.map(|entry| if fits(&entry, slots) { entry } else { lost }).collect();
         None
     }
 
@@ -287,6 +316,8 @@ impl Look {
             let end = footer.place.saturating_add(footer.count);
             if end <= self.written {
                 (self.header, self.sealed) = (Some(footer.header), Some(footer.pages));
+                // Not both copies are sound, or the last slot would have told.
+                self.thin = true;
                 self.lose_up_to(footer.pages as usize);
                 self.entries.truncate(footer.pages as usize);
             }
@@ -328,5 +359,39 @@ impl Look {
             self.entries.truncate(pages as usize);
             self.sealed = Some(pages);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::words::{BandShape, Generation, Members, NodeId, VolumeId};
+
+    #[test]
+    fn a_footer_that_names_places_beyond_its_own_loses_those_pages_only() {
+        let members = Members::new(&[NodeId(1)]).expect("one");
+        let header = BandHeader { members, shape: BandShape { pages: 4, slots_per_page: 3 } };
+        let band = BandName { volume: VolumeId(1), band: 2, life: 3 };
+        let entry = |place| Entry { place, sum: 0, zeroes: 0 };
+        // The last two run into the footer, or begin within a page.
+        let entries = [entry(0), entry(u32::MAX - 1), entry(14), entry(5)];
+        let footers = Footer::of((band, Generation(1)), header, (1, 16), &entries);
+        let mut look = Look {
+            raw: 0,
+            band,
+            written: 18,
+            step: Step::Footer { place: 16 },
+            entries: Vec::new(),
+            header: None,
+            hidden: false,
+            sealed: None,
+            thin: false,
+            clean: true,
+            unanswered: false,
+        };
+        let slots: Vec<_> = footers.iter().map(|footer| Some(footer.encode())).collect();
+        assert!(look.take_footer(&slots, 2).is_none(), "it is understood");
+        let places: Vec<u32> = look.entries.iter().map(|entry| entry.place).collect();
+        assert_eq!((look.sealed, places), (Some(4), vec![0, LOST, LOST, LOST]));
     }
 }

@@ -2,7 +2,7 @@
 //! pointers; here are only the layout of a band, its index, and a log of fences.
 //!
 //! A band's raw block has the band's name as its tag. An append writes a header slot and behind it the slots that are
-//! not zeroes, filled up to whole pages of the flash; a seal writes a footer that says where each page is. What
+//! not zeroes, filled up to whole pages of the flash; a seal writes a footer, twice, that says where each page is. What
 //! the raw block cannot say any more (it is full, or a power cut or a failed program has ended it), the log
 //! says. Formats: `format` and docs/formats.md.
 //!
@@ -156,8 +156,13 @@ pub struct RawStore<D> {
     /// Bands that are open, by lane.
     open: Vec<u32>,
     log: Log,
-    /// By raw block.
-    looks: BTreeMap<u32, Look>,
+    /// As they were begun: a raw block may be another's before an answer comes.
+    looks: BTreeMap<u64, Look>,
+    looks_begun: u64,
+    /// Bands whose raw block is being erased.
+    freeing: BTreeMap<CommandId, (BandName, Held)>,
+    /// Bands whose raw block says only once that they are sealed.
+    thin: Vec<(BandName, u32)>,
     /// Raw blocks to erase once it is certain that the store can be opened.
     doomed: Vec<u32>,
     /// Raw blocks to look at during the mount.
@@ -225,6 +230,9 @@ impl<D: Data> RawStore<D> {
             open: Vec::new(),
             log: Log::default(),
             looks: BTreeMap::new(),
+            looks_begun: 0,
+            freeing: BTreeMap::new(),
+            thin: Vec::new(),
             doomed: Vec::new(),
             unlooked: VecDeque::new(),
             waiting: BTreeMap::new(),
@@ -314,11 +322,12 @@ impl<D: Data> RawStore<D> {
     pub fn fits(&self, shape: BandShape) -> Result<(), String> {
         let lanes = self.units.lanes();
         let page = self.whole(u64::from(shape.slots_per_page) + 1);
-        let worst = page * u64::from(shape.pages) + self.whole(footer_slots(shape.pages).into());
+        let footer = 2 * self.whole(footer_slots(shape.pages).into());
+        let worst = page * u64::from(shape.pages) + footer;
         if worst <= u64::from(lanes.slots) {
             return Ok(());
         }
-        let pages_max = (u64::from(lanes.slots).saturating_sub(self.whole(1))) / page;
+        let pages_max = (u64::from(lanes.slots).saturating_sub(2 * self.whole(1))) / page;
         Err(format!(
             "a band of {} pages of {} slots takes {worst} slots of this drive with its headers, and a raw \
              block has {}: use bands of at most about {pages_max} such pages, or a drive with larger raw \

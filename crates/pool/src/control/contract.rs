@@ -27,6 +27,12 @@ pub enum Part {
     Opening = 3,
     /// [`super::election`].
     Election = 4,
+    /// [`super::follow`], of nodes.
+    Nodes = 5,
+    /// [`super::follow::WeightsFeed`].
+    Weights = 6,
+    /// [`super::follow`], of the controller.
+    Controller = 7,
 }
 
 impl PlaneAskId {

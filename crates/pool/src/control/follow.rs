@@ -102,8 +102,13 @@ impl Follow {
 
     /// Time has passed.
     pub fn elapsed(&mut self, now: Instant) {
-        if self.in_flight.is_some_and(|(_, until)| now >= until) {
-            self.in_flight = None;
+        if let Some((id, _)) = self.in_flight.take_if(|(_, until)| now >= *until) {
+            if let State::Beginning { .. } = self.state {
+                // It may stand all the same, and nobody would listen.
+                let ask = PlaneAsk::Unwatch { watch: id };
+                let id = self.number();
+                self.outputs.push_back(FollowOutput::Ask { id, ask });
+            }
             self.read_anew(now);
         }
         self.go_on(now);
@@ -152,10 +157,14 @@ impl Follow {
             }
             State::Watching { .. } => return,
         };
-        let id = PlaneAskId::of_part(self.part, self.asks);
-        self.asks += 1;
+        let id = self.number();
         self.in_flight = Some((id, now + ANSWER_NS));
         self.outputs.push_back(FollowOutput::Ask { id, ask });
+    }
+
+    fn number(&mut self) -> PlaneAskId {
+        self.asks += 1;
+        PlaneAskId::of_part(self.part, self.asks - 1)
     }
 }
 

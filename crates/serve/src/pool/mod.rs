@@ -3,6 +3,8 @@
 #[cfg(any(test, feature = "certs"))]
 pub mod certs;
 pub mod config;
+pub mod controller;
+mod doors;
 mod error;
 mod frames;
 pub mod plane;

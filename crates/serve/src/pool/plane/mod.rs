@@ -6,7 +6,7 @@ mod link;
 mod log;
 pub mod server;
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;
 
 pub use calls::{CommitEnd, PlaneCalls};
 pub use link::PlaneLink;

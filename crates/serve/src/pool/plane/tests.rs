@@ -25,7 +25,7 @@ const POOL: PoolId = PoolId(0xabc);
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A server that is killed and started at the same place, whose clock may be set forward.
-pub(super) struct Served {
+pub(in crate::pool) struct Served {
     pub config: PartConfig,
     ahead_ns: Arc<AtomicU64>,
     begun: Instant,
@@ -50,6 +50,7 @@ impl Served {
                 data: scratch.folder().join("data"),
                 clients_max: 8,
             },
+            controller: None,
         };
         let begun = Instant::now();
         let mut served = Self { config, ahead_ns: Arc::default(), begun, server: None, scratch };
@@ -81,7 +82,7 @@ impl Served {
 }
 
 /// A link whose answers are waited for.
-pub(super) struct Linked {
+pub(in crate::pool) struct Linked {
     pub link: PlaneLink,
     answers: Receiver<(PlaneAskId, PlaneAnswer)>,
     asked: u64,

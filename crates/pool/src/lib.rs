@@ -26,5 +26,6 @@ pub mod node;
 pub mod opening;
 pub mod profile;
 pub mod repair;
+pub mod volume;
 pub mod wire;
 pub mod words;

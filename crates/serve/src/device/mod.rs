@@ -722,7 +722,7 @@ fn shape(
     )))
 }
 
-pub(crate) fn random_uuid() -> Result<u128, DeviceError> {
+fn random_uuid() -> Result<u128, DeviceError> {
     let mut bytes = [0u8; 16];
     // SAFETY: 16 writable bytes.
     let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };

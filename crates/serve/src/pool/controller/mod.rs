@@ -9,5 +9,6 @@ mod server;
 #[cfg(test)]
 mod tests;
 
+pub use plans::OWN_PROFILE;
 pub use reports::{ReportLink, explained};
-pub use server::ControllerServer;
+pub use server::{ControllerServer, run};

@@ -65,7 +65,7 @@ impl ControllerServer {
         let core = thread("controller", move || {
             core_runtime.block_on(async {
                 tokio::select! {
-                    () = run(plans, link, answers, events) => {}
+                    () = plan(plans, link, answers, events) => {}
                     _ = core_stopped => {}
                 }
             });
@@ -114,15 +114,25 @@ impl Drop for ControllerServer {
     }
 }
 
+/// Plans until a signal. `ready` hears where reports go.
+///
+/// # Errors
+/// As [`ControllerServer::start`].
+pub fn run(config: &PartConfig, ready: impl FnOnce(SocketAddr)) -> Result<(), PoolError> {
+    crate::signals::end_the_process()
+        .map_err(|error| PoolError::System { doing: "wait for signals", error })?;
+    let server = ControllerServer::start(config)?;
+    ready(server.address());
+    server.join();
+    Ok(())
+}
+
 fn plans(section: &ControllerSection, bound: SocketAddr) -> Result<Plans, PoolError> {
     let mut address = section.address;
     if address.port() == 0 {
         address.set_port(bound.port());
     }
-    let me = crate::device::random_uuid().map_err(|error| PoolError::Plane {
-        place: "the controller".to_owned(),
-        reason: error.to_string(),
-    })?;
+    let me = super::super::drawn()?;
     let who = (me, &*address.to_string(), section.lease_ns);
     Plans::new(Instant(0), who, section.settings.clone()).map_err(|error| PoolError::Plane {
         place: "[controller]".to_owned(),
@@ -131,7 +141,7 @@ fn plans(section: &ControllerSection, bound: SocketAddr) -> Result<Plans, PoolEr
 }
 
 /// The planner.
-async fn run(
+async fn plan(
     mut plans: Plans,
     link: PlaneLink,
     mut answers: mpsc::UnboundedReceiver<(PlaneAskId, PlaneAnswer)>,

@@ -115,6 +115,18 @@ impl Drop for PlaneServer {
     }
 }
 
+/// Serves until a signal. `ready` hears where.
+///
+/// # Errors
+/// As [`PlaneServer::start`], or why it failed later.
+pub fn run(config: &PartConfig, ready: impl FnOnce(SocketAddr)) -> Result<(), PoolError> {
+    crate::signals::end_the_process()
+        .map_err(|error| PoolError::System { doing: "wait for signals", error })?;
+    let server = PlaneServer::start(config)?;
+    ready(server.address());
+    server.join()
+}
+
 /// Asks that wait for the plane, of all clients.
 const EVENTS_MAX: usize = 1024;
 /// Bytes of answers that wait for one client: a largest one, and as much again.

@@ -6,9 +6,28 @@ pub const MEND: &str =
     "`./x weir` makes a build that has it, and so does `cargo build --release -p cli`";
 
 /// For `weir --version`: the version, then what is in and what is not.
-pub const VERSION: &str = match (plugin::BUILT_IN, lab::report::PNG_BUILT_IN) {
-    (true, true) => concat!(env!("CARGO_PKG_VERSION"), "\nwith plugins, png"),
-    (true, false) => concat!(env!("CARGO_PKG_VERSION"), "\nwith plugins, without png"),
-    (false, true) => concat!(env!("CARGO_PKG_VERSION"), "\nwith png, without plugins"),
-    (false, false) => concat!(env!("CARGO_PKG_VERSION"), "\nwithout plugins, png"),
-};
+pub const VERSION: &str =
+    match (cfg!(feature = "certs"), plugin::BUILT_IN, lab::report::PNG_BUILT_IN) {
+        (true, true, true) => concat!(env!("CARGO_PKG_VERSION"), "\nwith certs, plugins, png"),
+        (true, true, false) => {
+            concat!(env!("CARGO_PKG_VERSION"), "\nwith certs, plugins, without png")
+        }
+        (true, false, true) => {
+            concat!(env!("CARGO_PKG_VERSION"), "\nwith certs, png, without plugins")
+        }
+        (true, false, false) => {
+            concat!(env!("CARGO_PKG_VERSION"), "\nwith certs, without plugins, png")
+        }
+        (false, true, true) => {
+            concat!(env!("CARGO_PKG_VERSION"), "\nwith plugins, png, without certs")
+        }
+        (false, true, false) => {
+            concat!(env!("CARGO_PKG_VERSION"), "\nwith plugins, without certs, png")
+        }
+        (false, false, true) => {
+            concat!(env!("CARGO_PKG_VERSION"), "\nwith png, without certs, plugins")
+        }
+        (false, false, false) => {
+            concat!(env!("CARGO_PKG_VERSION"), "\nwithout certs, plugins, png")
+        }
+    };

@@ -19,6 +19,7 @@ mod inspect;
 mod lab;
 mod output;
 mod plugin;
+mod pool;
 mod replay;
 mod serve;
 mod size;
@@ -77,6 +78,8 @@ enum Command {
     Ctl(ctl::Args),
     /// Write and try policies of your own, as WebAssembly
     Plugin(plugin::Args),
+    /// A pool: one volume over many unlike drives on many machines
+    Pool(pool::Args),
     /// Measure Weir on this machine
     Bench(bench::Args),
     /// The simulator: the FTL in virtual time, with power cuts and faults
@@ -133,6 +136,7 @@ fn main() -> ExitCode {
         Command::Top(args) => top::run(&args),
         Command::Ctl(args) => ctl::run(&args),
         Command::Plugin(args) => plugin::run(&args),
+        Command::Pool(args) => pool::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Lab(args) => lab::run(&args),
         Command::Trace(args) => trace::run(&args),

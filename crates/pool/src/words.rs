@@ -57,6 +57,26 @@ pub enum Mode {
     Writes,
 }
 
+impl Mode {
+    /// As it is kept and sent.
+    pub fn number(self) -> u8 {
+        match self {
+            Self::Mixed => 0,
+            Self::Reads => 1,
+            Self::Writes => 2,
+        }
+    }
+
+    /// Of [`Mode::number`]. One that a later version may know is as safe as can be: both.
+    pub fn of_number(number: u8) -> Self {
+        match number {
+            1 => Self::Reads,
+            2 => Self::Writes,
+            _ => Self::Mixed,
+        }
+    }
+}
+
 /// Most copies of a band.
 pub const MEMBERS_MAX: usize = 4;
 

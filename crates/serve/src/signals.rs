@@ -50,6 +50,21 @@ pub fn run(config: &Config, ready: impl FnOnce(&Ready)) -> Result<(), ServeError
     server.join()
 }
 
+/// Ends the process with status 0 at a signal: for processes that may end at any time, as nothing acknowledged
+/// is ever lost by that. Call it before other threads are started.
+///
+/// # Errors
+/// What the system says.
+pub(crate) fn end_the_process() -> io::Result<()> {
+    let signals = block_signals()?;
+    let wait = move || {
+        let signal = wait(&signals, None);
+        tracing::info!(signal, "ended by a signal");
+        std::process::exit(0);
+    };
+    std::thread::Builder::new().name("signals".into()).spawn(wait).map(drop)
+}
+
 fn block_signals() -> io::Result<libc::sigset_t> {
     // SAFETY: the set is initialised by `sigemptyset` before it is used, and `old` by the kernel.
     let (signals, result) = unsafe {

@@ -27,8 +27,14 @@ pub enum Part {
     Opening = 3,
     /// [`super::election`].
     Election = 4,
+    /// [`super::follow`], of nodes.
+    Nodes = 5,
+    /// [`super::follow::WeightsFeed`].
+    Weights = 6,
+    /// [`super::follow`], of the controller.
+    Controller = 7,
     /// [`crate::session`].
-    Session = 5,
+    Session = 8,
 }
 
 impl PlaneAskId {

@@ -17,6 +17,7 @@ use std::collections::VecDeque;
 #[derive(Clone, Debug)]
 pub struct Election {
     me: u128,
+    address: String,
     ttl_ns: u64,
     state: State,
     in_flight: Option<(PlaneAskId, Instant, Asked)>,
@@ -66,11 +67,13 @@ pub enum ElectionOutput {
 }
 
 impl Election {
-    /// A candidate; `me` is drawn by chance. Its lease lasts `ttl_ns` beyond its last sign of life.
-    pub fn new(now: Instant, me: u128, ttl_ns: u64) -> Self {
+    /// A candidate; `me` is drawn by chance, `address` is where it listens for reports. Its lease lasts `ttl_ns`
+    /// beyond its last sign of life.
+    pub fn new(now: Instant, me: u128, address: &str, ttl_ns: u64) -> Self {
         assert!(ttl_ns >= KEEPS_PER_LEASE, "a lease has some time");
         let mut election = Self {
             me,
+            address: address.to_owned(),
             ttl_ns,
             state: State::Idle,
             in_flight: None,
@@ -214,7 +217,7 @@ impl Election {
 
     fn record(&self, lease: LeaseId) -> ControllerRecord {
         // With its lease, so that what an earlier lease of this candidate left is not taken for this one's.
-        ControllerRecord { controller: self.me, lease: lease.0 }
+        ControllerRecord { controller: self.me, lease: lease.0, address: self.address.clone() }
     }
 
     fn lead(&mut self, now: Instant, lease: LeaseId, revision: u64, kept: Instant) {
@@ -296,8 +299,8 @@ mod tests {
     #[test]
     fn one_of_two_is_elected_and_the_other_one_when_it_is_gone_with_its_weights() {
         let (mut plane, mut now) = (Embedded::create(PoolId(1)), Instant(0));
-        let mut first = Election::new(now, 1, 3 * SECOND);
-        let mut second = Election::new(now, 2, 3 * SECOND);
+        let mut first = Election::new(now, 1, "a", 3 * SECOND);
+        let mut second = Election::new(now, 2, "b", 3 * SECOND);
         let said = pass(&mut now, Instant(9 * SECOND), &mut plane, &mut [&mut first, &mut second]);
         assert_eq!(said, [(0, ElectionOutput::Elected)]);
         let weight = NodeWeight { node: NodeId(1), read: 1.0, write: 0.5, mode: 0 };

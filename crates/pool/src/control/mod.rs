@@ -10,6 +10,9 @@
 //! - [`ownership`]: one client owns a volume; it knows for sure until when, and when no more.
 //! - [`registry`]: the bands that may be open are known before they are appended to.
 //! - [`election`]: one controller at a time, whose weights go when it goes.
+//! - [`follow`]: what keys hold, kept up with; the weights in force.
+//!
+//! [`wire`] is every byte between the plane and whoever asks it over a network.
 //!
 //! All of them are fed every answer of the plane and take what they asked for ([`contract::PlaneAskId`] says
 //! whose it is). An ask that is not answered in time is asked anew: everything here may be done twice, because
@@ -19,6 +22,7 @@ mod codec;
 pub mod contract;
 pub mod election;
 pub mod embedded;
+pub mod follow;
 pub mod keys;
 mod log;
 pub mod mutant;

@@ -159,6 +159,8 @@ pub struct ControllerRecord {
     pub controller: u128,
     /// The lease that it was elected under.
     pub lease: u64,
+    /// Where it listens for reports; opaque here.
+    pub address: String,
 }
 
 /// What the controller wants of clients and nodes.
@@ -418,10 +420,12 @@ impl Value for ControllerRecord {
     fn write(&self, to: &mut Fields) {
         to.0.u128(self.controller);
         to.0.u64(self.lease);
+        to.0.slice(self.address.as_bytes());
     }
 
     fn read(from: &mut FieldsRead<'_>) -> Option<Self> {
-        Some(Self { controller: from.0.u128()?, lease: from.0.u64()? })
+        let (controller, lease) = (from.0.u128()?, from.0.u64()?);
+        Some(Self { controller, lease, address: from.0.text()? })
     }
 }
 
@@ -500,7 +504,7 @@ mod tests {
         survives(&TailRecord { generation, sequence: 12 });
         survives(&band());
         survives(&ClearRecord { generation });
-        survives(&ControllerRecord { controller: 5, lease: 6 });
+        survives(&ControllerRecord { controller: 5, lease: 6, address: "10.0.0.1:7".to_owned() });
         let weight = NodeWeight { node: NodeId(2), read: 0.25, write: 0.0, mode: 1 };
         survives(&WeightsRecord { sequence: 1, valid_ns: 2, nodes: vec![weight; 3] });
     }

@@ -2,17 +2,21 @@
 //! is. One file may serve several parts: each reads what it needs, and all of it is checked.
 
 use super::PoolError;
+use super::doors::Caller;
 use super::tls::{self, Identity, IdentityFiles};
 use crate::config::{ConfigError, ConfigErrors, Section};
 use crate::files;
-use flash::{MILLISECOND, SECOND};
-use pool::words::PoolId;
+use flash::{MICROSECOND, MILLISECOND, SECOND};
+use pool::controller::Settings;
+use pool::controller::policy::POLICIES;
+use pool::profile::Quantile;
+use pool::words::{MEMBERS_MAX, PoolId};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use toml::Table;
 
 /// What a part of a pool is told.
-#[derive(Clone, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct PartConfig {
     /// Which pool.
     pub pool: PoolId,
@@ -20,6 +24,23 @@ pub struct PartConfig {
     pub identity: IdentityFiles,
     /// The control plane.
     pub plane: PlaneSection,
+    /// The controller, if there is one here.
+    pub controller: Option<ControllerSection>,
+}
+
+/// `[controller]`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ControllerSection {
+    /// Where it listens for reports.
+    pub listen: SocketAddr,
+    /// Where others find it, if that is elsewhere.
+    pub address: SocketAddr,
+    /// Without a sign of life for so long, another one takes its place.
+    pub lease_ns: u64,
+    /// What it plans by.
+    pub settings: Settings,
+    /// Most connections that it serves at a time.
+    pub clients_max: usize,
 }
 
 /// `[plane]`.
@@ -70,6 +91,14 @@ pub struct PlaneConfig {
     pub files: IdentityFiles,
 }
 
+impl PlaneConfig {
+    /// This part as others meet it; its certificate names it.
+    pub(crate) fn caller(&self) -> Caller {
+        let name = self.files.certificate.file_stem().unwrap_or_default().to_string_lossy();
+        Caller { pool: self.pool, identity: self.identity.clone(), name: name.into_owned() }
+    }
+}
+
 impl PartConfig {
     /// Reads a config file.
     ///
@@ -100,9 +129,13 @@ impl PartConfig {
         let mut root = Section::new("", table, &mut errors);
         let pool = pool(root.section("pool"), base);
         let plane = plane(root.section("plane"), base);
-        root.finish(&["pool", "plane"]);
+        let has_controller = root.has("controller");
+        let controller = controller(root.section("controller"), has_controller);
+        root.finish(&["pool", "plane", "controller"]);
         match (errors.is_empty(), pool, plane) {
-            (true, Some((pool, identity)), Some(plane)) => Ok(Self { pool, identity, plane }),
+            (true, Some((pool, identity)), Some(plane)) => {
+                Ok(Self { pool, identity, plane, controller })
+            }
             _ => Err(ConfigErrors(errors)),
         }
     }
@@ -177,6 +210,82 @@ fn plane(mut section: Section<'_>, base: &Path) -> Option<PlaneSection> {
 const ADDRESS_EXAMPLE: &str = "\"10.0.0.1:7400\"";
 const ETCD_EXAMPLE: &str = "[\"https://10.0.0.1:2379\"]";
 
+/// `[controller]`.
+fn controller(mut section: Section<'_>, is_there: bool) -> Option<ControllerSection> {
+    if is_there && !section.has("listen") {
+        section.refuse("listen", "", "is missing", LISTEN_EXAMPLE);
+    }
+    let listen = address(&mut section, "listen", LISTEN_EXAMPLE);
+    let elsewhere = address(&mut section, "address", LISTEN_EXAMPLE);
+    if let Some(address) = elsewhere.or(listen).filter(|address| address.ip().is_unspecified()) {
+        let reason = "is no address that others can connect to: set controller.address";
+        section.refuse("listen", &format!("{address}"), reason, LISTEN_EXAMPLE);
+    }
+    let settings = settings(&mut section);
+    let lease_ns = section.duration("lease", "\"3s\"").unwrap_or(3 * SECOND);
+    if !(SECOND..=60 * SECOND).contains(&lease_ns) {
+        section.refuse("lease", &format!("{lease_ns} ns"), "must be 1s to 60s", "\"3s\"");
+    }
+    let clients_max = section.integer("clients_max", 1, 1 << 16, "4000").unwrap_or(4000) as usize;
+    section.finish(&[
+        "listen",
+        "address",
+        "policy",
+        "replicas",
+        "slo",
+        "slo_quantile",
+        "period",
+        "slot",
+        "lease",
+        "clients_max",
+    ]);
+    let listen = listen?;
+    let address = elsewhere.unwrap_or(listen);
+    Some(ControllerSection { listen, address, lease_ns, settings, clients_max })
+}
+
+const LISTEN_EXAMPLE: &str = "\"10.0.0.1:7401\"";
+
+/// What a controller plans by.
+fn settings(section: &mut Section<'_>) -> Settings {
+    let mut settings = Settings::default();
+    let names = POLICIES.map(|(name, _)| name);
+    if let Some(policy) = section.choice("policy", &names) {
+        settings.policy = policy;
+    }
+    if let Some(replicas) = section.integer("replicas", 1, MEMBERS_MAX as u64, "2") {
+        settings.replicas = replicas as u32;
+    }
+    let quantiles = ["p90", "p50", "p99", "p999", "p9999"];
+    settings.slo.quantile = match section.choice("slo_quantile", &quantiles).as_deref() {
+        Some("p50") => Quantile::P50,
+        Some("p99") => Quantile::P99,
+        Some("p999") => Quantile::P999,
+        Some("p9999") => Quantile::P9999,
+        _ => Quantile::P90,
+    };
+    let mut within = |key: &str, example: &str, least: u64, most: u64| {
+        let ns = section.duration(key, example)?;
+        if (least..=most).contains(&ns) {
+            return Some(ns);
+        }
+        let reason = format!("must be {} us to {} us", least / MICROSECOND, most / MICROSECOND);
+        section.refuse(key, &format!("{ns} ns"), reason, example);
+        None
+    };
+    if let Some(ns) = within("slo", "\"1ms\"", 10 * MICROSECOND, 10 * SECOND) {
+        settings.slo.us = ns as f64 / MICROSECOND as f64;
+    }
+    let period_ns = within("period", "\"100ms\"", 10 * MILLISECOND, 10 * SECOND);
+    settings.period_ns = period_ns.unwrap_or(settings.period_ns);
+    let slot_ns = within("slot", "\"300ms\"", 10 * MILLISECOND, 60 * SECOND);
+    settings.slot_ns = slot_ns.unwrap_or(settings.slot_ns);
+    // Plans are late now and then: what is in force must outlive that.
+    settings.valid_ns = settings.valid_ns.max(10 * settings.period_ns);
+    settings.silent_ns = settings.silent_ns.max(10 * settings.period_ns);
+    settings
+}
+
 /// Plain HTTP would let anybody on the way change who owns a volume.
 fn etcd_members(section: &mut Section<'_>, members: Vec<String>) -> Option<PlaneAt> {
     let is_near = |rest: &str| rest.parse().is_ok_and(|at: SocketAddr| at.ip().is_loopback());
@@ -248,6 +357,30 @@ mod tests {
             panic!("etcd was named")
         };
         assert_eq!(members.len(), 2);
+    }
+
+    #[test]
+    fn a_controller_is_told_what_it_plans_by_and_where_others_find_it() {
+        let parse = |keys: &str| {
+            let text = format!("{POOL}[plane]\naddress = \"127.0.0.1:7\"\n[controller]\n{keys}");
+            parse(&text).map(|config| config.controller.expect("it is there"))
+        };
+        let plain = parse("listen = \"10.0.0.1:7401\"\n").expect("whole");
+        assert_eq!((plain.address, plain.settings), (plain.listen, Settings::default()));
+        let keys = "listen = \"0.0.0.0:7401\"\naddress = \"10.0.0.1:7401\"\npolicy = \"ring\"\n\
+                    slo = \"500us\"\nslo_quantile = \"p99\"\nperiod = \"1s\"\n";
+        let told = parse(keys).expect("whole");
+        assert_eq!((told.settings.slo.us, told.settings.policy.as_str()), (500.0, "ring"));
+        assert_eq!((told.settings.period_ns, told.settings.valid_ns), (SECOND, 10 * SECOND));
+        for (keys, said) in [
+            ("policy = \"ring\"\n", "controller.listen"),
+            ("listen = \"0.0.0.0:7401\"\n", "controller.address"),
+            ("listen = \"10.0.0.1:1\"\npolicy = \"best\"\n", "solver"),
+            ("listen = \"10.0.0.1:1\"\nperiod = \"1ms\"\n", "controller.period"),
+        ] {
+            let text = parse(keys).expect_err(keys);
+            assert!(text.contains(said), "{keys}: {text}");
+        }
     }
 
     #[test]

@@ -72,7 +72,7 @@ pub struct Decision {
 }
 
 /// See the head of the file.
-pub trait Policy: std::fmt::Debug {
+pub trait Policy: Send + std::fmt::Debug {
     /// What every node is to do from now on.
     fn plan(&mut self, view: &View<'_>) -> Decision;
 }

@@ -6,10 +6,10 @@
 
 use super::super::PoolError;
 use super::super::config::{PartConfig, PlaneAt};
-use super::super::frames::{self, FrameError, LARGE_AT_A_TIME, Messages};
+use super::super::doors::{self, Doors, runtime, thread};
+use super::super::frames::{self, FrameError};
 use super::super::tls;
 use super::log::LogFile;
-use crate::sockets;
 use flash::Instant;
 use pool::control::contract::{Change, Check, PlaneAnswer, PlaneAsk, PlaneAskId};
 use pool::control::embedded::{Embedded, PlaneInput, PlaneOutput, Store, Told};
@@ -23,11 +23,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::io::{AsyncWrite, AsyncWriteExt};
+use tokio::net::TcpListener;
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
-use tokio_rustls::TlsAcceptor;
 
 /// What the time is: a test may be in a hurry.
 pub(super) type Clock = Arc<dyn Fn() -> Instant + Send + Sync>;
@@ -59,7 +58,7 @@ impl PlaneServer {
             });
         };
         let address = config.plane.listen.unwrap_or(address);
-        let acceptor = TlsAcceptor::from(tls::load(&config.identity)?.server);
+        let identity = tls::load(&config.identity)?;
         let (log, plane) = LogFile::open(&config.plane.data, config.pool, clock())?;
         let (to, events) = mpsc::channel(EVENTS_MAX);
         let (stop, stopped) = oneshot::channel();
@@ -71,18 +70,13 @@ impl PlaneServer {
             .map_err(|error| PoolError::Listen { address, error })?;
         let address =
             listener.local_addr().map_err(|error| PoolError::Listen { address, error })?;
-        let doors = Doors {
-            pool: config.pool,
-            acceptor,
-            clients: Arc::new(Semaphore::new(config.plane.clients_max)),
-            large: Arc::new(Semaphore::new(LARGE_AT_A_TIME)),
-            to,
-        };
+        let (pool, clients_max) = (config.pool, config.plane.clients_max);
+        let doors = Doors { pool, identity, what: "the control plane", clients_max };
         let core = thread("plane", move || core_runtime.block_on(core.run(events)))?;
         let net = thread("plane-net", move || {
             net_runtime.block_on(async {
                 tokio::select! {
-                    () = doors.open(listener) => {}
+                    () = doors.open(listener, move |client, from, out| serve(client, from, out, to.clone())) => {}
                     _ = stopped => {}
                 }
             });
@@ -111,41 +105,32 @@ impl Drop for PlaneServer {
         if let Some(stop) = self.stop.take() {
             stop.send(()).ok();
         }
-        // Without connections there are no events, and the core ends, too.
-        for thread in [self.net.take().map(|net| net.join().is_ok())] {
-            assert!(thread.unwrap_or(true) || std::thread::panicking(), "the net does not panic");
+        if let Some(net) = self.net.take() {
+            net.join().ok();
         }
+        // Without connections there are no events, and it has ended, too.
         if let Some(core) = self.core.take() {
             core.join().ok();
         }
     }
 }
 
+/// Serves until a signal. `ready` hears where.
+///
+/// # Errors
+/// As [`PlaneServer::start`], or why it failed later.
+pub fn run(config: &PartConfig, ready: impl FnOnce(SocketAddr)) -> Result<(), PoolError> {
+    crate::signals::end_the_process()
+        .map_err(|error| PoolError::System { doing: "wait for signals", error })?;
+    let server = PlaneServer::start(config)?;
+    ready(server.address());
+    server.join()
+}
+
 /// Asks that wait for the plane, of all clients.
 const EVENTS_MAX: usize = 1024;
 /// Bytes of answers that wait for one client: a largest one, and as much again.
 const OUT_BYTES_MAX: usize = 40 << 20;
-/// From the first packet to the hello.
-const HELLO_WITHIN: Duration = Duration::from_secs(10);
-/// A client that does not answer the kernel for so long is gone.
-const PATIENCE: Duration = Duration::from_secs(10);
-
-fn runtime() -> Result<tokio::runtime::Runtime, PoolError> {
-    tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| PoolError::System { doing: "start a runtime of the plane", error })
-}
-
-fn thread<T: Send + 'static>(
-    name: &str,
-    run: impl FnOnce() -> T + Send + 'static,
-) -> Result<JoinHandle<T>, PoolError> {
-    std::thread::Builder::new()
-        .name(name.into())
-        .spawn(run)
-        .map_err(|error| PoolError::System { doing: "start a thread", error })
-}
 
 /// What happens at a connection.
 enum Event {
@@ -282,84 +267,41 @@ impl Core {
 /// Events that share one write of the log.
 const BATCH_MAX: usize = 256;
 
-/// Lets clients in.
-struct Doors {
-    pool: PoolId,
-    acceptor: TlsAcceptor,
-    clients: Arc<Semaphore>,
-    large: Arc<Semaphore>,
-    to: mpsc::Sender<Event>,
+/// Serves one connection.
+async fn serve(
+    client: u64,
+    from: doors::From,
+    to: doors::To,
+    events: mpsc::Sender<Event>,
+) -> Result<(), FrameError> {
+    let (out, bytes) = mpsc::unbounded_channel();
+    let waiting = Arc::new(AtomicUsize::new(0));
+    let out = Outbox { to: out, waiting: Arc::clone(&waiting) };
+    tell(&events, Event::Joined { client, out }).await?;
+    let ended = tokio::select! {
+        ended = read(client, from, &events) => ended,
+        ended = write_answers(to, bytes, &waiting) => ended,
+    };
+    tell(&events, Event::Gone { client }).await?;
+    ended
 }
 
-impl Doors {
-    async fn open(self, listener: TcpListener) {
-        let doors = Arc::new(self);
-        let mut tasks = tokio::task::JoinSet::new();
-        for client in 1.. {
-            while tasks.try_join_next().is_some() {}
-            let stream = match listener.accept().await {
-                Ok((stream, _)) => stream,
-                Err(error) => {
-                    // Out of descriptors, most likely: others give some back.
-                    tracing::warn!(%error, "the control plane cannot accept a client");
-                    tokio::time::sleep(Duration::from_millis(100)).await;
-                    continue;
-                }
-            };
-            let Ok(permit) = Arc::clone(&doors.clients).try_acquire_owned() else {
-                tracing::warn!("the control plane has as many clients as plane.clients_max allows");
-                continue;
-            };
-            let doors = Arc::clone(&doors);
-            tasks.spawn(async move {
-                if let Err(error) = doors.serve(client, stream).await {
-                    tracing::debug!(client, "a client of the control plane: {error}");
-                }
-                // The core may have ended; then nobody wants to know.
-                doors.to.send(Event::Gone { client }).await.ok();
-                drop(permit);
-            });
+async fn read(
+    client: u64,
+    mut from: doors::From,
+    events: &mpsc::Sender<Event>,
+) -> Result<(), FrameError> {
+    loop {
+        match from.next().await? {
+            Message::Ask { id, ask } => tell(events, Event::Asked { client, id, ask }).await?,
+            _ => return Err(FrameError::Ended),
         }
     }
+}
 
-    async fn serve(&self, client: u64, stream: TcpStream) -> Result<(), FrameError> {
-        sockets::prepare(&stream, PATIENCE);
-        let begun = timeout(HELLO_WITHIN, async {
-            let stream = self.acceptor.accept(stream).await?;
-            let (read, write) = tokio::io::split(stream);
-            let mut messages = Messages::new(read, Arc::clone(&self.large));
-            match messages.next().await? {
-                Message::Hello(hello) if hello.pool == self.pool => Ok((messages, write)),
-                _ => Err(FrameError::Ended),
-            }
-        });
-        let (messages, write) = begun.await.map_err(|_| FrameError::Slow)??;
-        let (to, bytes) = mpsc::unbounded_channel();
-        let waiting = Arc::new(AtomicUsize::new(0));
-        let out = Outbox { to, waiting: Arc::clone(&waiting) };
-        self.event(Event::Joined { client, out }).await?;
-        tokio::select! {
-            ended = self.read(client, messages) => ended,
-            ended = write_answers(write, bytes, &waiting) => ended,
-        }
-    }
-
-    async fn read(
-        &self,
-        client: u64,
-        mut from: Messages<impl AsyncRead + Unpin>,
-    ) -> Result<(), FrameError> {
-        loop {
-            match from.next().await? {
-                Message::Ask { id, ask } => self.event(Event::Asked { client, id, ask }).await?,
-                _ => return Err(FrameError::Ended),
-            }
-        }
-    }
-
-    async fn event(&self, event: Event) -> Result<(), FrameError> {
-        self.to.send(event).await.map_err(|_| FrameError::Ended)
-    }
+async fn tell(events: &mpsc::Sender<Event>, event: Event) -> Result<(), FrameError> {
+    // The plane has ended, and all connections do.
+    events.send(event).await.map_err(|_| FrameError::Ended)
 }
 
 async fn write_answers(

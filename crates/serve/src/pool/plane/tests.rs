@@ -50,6 +50,7 @@ impl Served {
                 data: scratch.folder().join("data"),
                 clients_max: 8,
             },
+            controller: None,
         };
         let begun = Instant::now();
         let mut served = Self { config, ahead_ns: Arc::default(), begun, server: None, scratch };
@@ -86,7 +87,7 @@ impl Served {
 }
 
 /// A link whose answers are waited for.
-pub(super) struct Linked {
+pub(in crate::pool) struct Linked {
     pub link: PlaneLink,
     answers: Receiver<(PlaneAskId, PlaneAnswer)>,
     asked: u64,

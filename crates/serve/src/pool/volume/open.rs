@@ -88,7 +88,7 @@ fn backend(
     let dialed = move |dialed: Dialed| post.push(Notice::Dialed(dialed));
     let tls = Some((Arc::clone(&plane.identity.client), tls::server_name(plane.pool)));
     let caller = Caller { pool: plane.pool, name: client.clone(), tls };
-    let owner = random()?;
+    let owner = crate::pool::drawn().map_err(|error| error.to_string())?;
     let opening = OpeningConfig::new(plane.pool, OwnershipConfig::new(record.volume, owner));
     let geometry = pool::volume::geometry(record);
     let mut config = SessionConfig::new(opening, geometry);
@@ -100,16 +100,6 @@ fn backend(
         backend.told(Instant(0), Notice::GoOn);
     }
     Ok(backend)
-}
-
-fn random() -> Result<u128, String> {
-    let mut bytes = [0u8; 16];
-    // SAFETY: 16 writable bytes.
-    let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
-    match got {
-        16 => Ok(u128::from_le_bytes(bytes)),
-        _ => Err(format!("getrandom: {}", std::io::Error::last_os_error())),
-    }
 }
 
 /// Waits until the volume is ours, however long that takes.

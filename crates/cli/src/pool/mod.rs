@@ -1,0 +1,122 @@
+//! `weir pool`: the parts of a pool as processes, and what people change of it.
+
+mod certs;
+mod records;
+mod status;
+
+use crate::output::print;
+use crate::{End, Failure};
+use serve::pool::PoolError;
+use serve::pool::config::PartConfig;
+use serve::pool::plane::PlaneCalls;
+use std::path::PathBuf;
+
+#[derive(clap::Args)]
+#[command(after_help = "Examples:\n  \
+    weir pool certs certs plane controller node-1 admin\n      an authority and certificates: each part \
+    shows its own\n  \
+    weir pool plane --config plane.toml\n      the control plane, for as long as etcd is not it\n  \
+    weir pool join 1 --domain 1 --address 10.0.0.1:7402 --config admin.toml\n  \
+    weir pool controller --config controller.toml\n  \
+    weir pool volume create data --size 1TiB --config admin.toml\n  \
+    weir pool status --config admin.toml\n\n\
+    docs/pool.md tells how a pool is set up.")]
+pub struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(clap::Subcommand)]
+enum Command {
+    /// Make the authority of a new pool, and certificates of its parts
+    Certs(certs::Args),
+    /// Serve Weir's own control plane, until a signal
+    Plane(Part),
+    /// Plan where reads and writes go, until a signal
+    Controller(Part),
+    /// Have a node belong to the pool
+    Join(records::Join),
+    /// Have a node take no bands any more: those that it has move away
+    Drain(records::Drain),
+    /// Give a node up: what it had is copied from others
+    Replace(records::Replace),
+    /// List the nodes
+    Nodes(Asks),
+    /// Make, list and delete volumes
+    #[command(subcommand)]
+    Volume(records::Volume),
+    /// Show the whole of a pool: nodes, volumes with their owners, the controller and its plan
+    Status(Asks),
+}
+
+/// A part of the pool.
+#[derive(clap::Args)]
+struct Part {
+    /// The config of this part (docs/pool.md)
+    #[arg(long, value_name = "FILE")]
+    config: PathBuf,
+}
+
+/// Somebody who asks the control plane.
+#[derive(clap::Args)]
+struct Asks {
+    #[command(flatten)]
+    part: Part,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl Part {
+    fn load(&self) -> Result<PartConfig, Failure> {
+        PartConfig::load(&self.config).map_err(failure)
+    }
+
+    fn calls(&self) -> Result<PlaneCalls, Failure> {
+        let config = self.load()?;
+        config.plane().and_then(|plane| PlaneCalls::connect(&plane)).map_err(failure)
+    }
+}
+
+pub fn run(args: &Args) -> Result<End, Failure> {
+    match &args.command {
+        Command::Certs(args) => certs::run(args),
+        Command::Plane(part) => plane(part),
+        Command::Controller(part) => controller(part),
+        Command::Join(args) => records::join(args),
+        Command::Drain(args) => records::drain(args),
+        Command::Replace(args) => records::replace(args),
+        Command::Nodes(asks) => records::nodes(asks),
+        Command::Volume(args) => records::volume(args),
+        Command::Status(asks) => status::run(asks),
+    }
+}
+
+fn plane(part: &Part) -> Result<End, Failure> {
+    let config = part.load()?;
+    let ready = |address| {
+        print(&format!(
+            "control plane of pool {:032x}, its log in {}\nready {address}\n",
+            config.pool.0,
+            config.plane.data.display()
+        ));
+    };
+    serve::pool::plane::server::run(&config, ready).map_err(failure)?;
+    Ok(End::Good)
+}
+
+fn controller(part: &Part) -> Result<End, Failure> {
+    let config = part.load()?;
+    let ready = |address| {
+        print(&format!(
+            "candidate for the controller of pool {:032x}\nready {address}\n",
+            config.pool.0
+        ));
+    };
+    serve::pool::controller::run(&config, ready).map_err(failure)?;
+    Ok(End::Good)
+}
+
+fn failure(error: PoolError) -> Failure {
+    error.to_string()
+}

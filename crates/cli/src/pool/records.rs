@@ -1,0 +1,235 @@
+//! `weir pool join`, `drain`, `replace`, `nodes` and `volume`: records in the control plane.
+
+use super::{Asks, Part, failure};
+use crate::output::{print, print_json, table};
+use crate::{End, Failure};
+use flash::BLOCK_BYTES;
+use pool::control::values::{Degraded, NodeRecord, NodeState};
+use pool::profile::Profile;
+use pool::volume::Wanted;
+use pool::words::{DomainId, NodeId};
+use serde_json::{Value, json};
+use serve::pool::controller::OWN_PROFILE;
+use serve::pool::{records, status};
+
+#[derive(clap::Args)]
+pub struct Join {
+    /// The number of the node
+    node: u32,
+    /// What it fails together with, by number: copies of a band lie in different ones
+    #[arg(long, value_name = "N")]
+    domain: u32,
+    /// Where it listens: an IP address and a port
+    #[arg(long, value_name = "ADDR")]
+    address: std::net::SocketAddr,
+    /// What its drive can do: `own` for what the node measured, or one of the published profiles
+    #[arg(long, value_name = "NAME", default_value = OWN_PROFILE)]
+    profile: String,
+    #[command(flatten)]
+    part: Part,
+}
+
+#[derive(clap::Args)]
+pub struct Drain {
+    /// The number of the node
+    node: u32,
+    #[command(flatten)]
+    part: Part,
+}
+
+#[derive(clap::Args)]
+pub struct Replace {
+    /// The number of the node that is given up
+    node: u32,
+    /// The node that takes its place, or `none`: what it had goes to any
+    #[arg(long, value_name = "NODE")]
+    by: String,
+    #[command(flatten)]
+    part: Part,
+}
+
+#[derive(clap::Subcommand)]
+pub enum Volume {
+    /// Make a volume
+    Create(Create),
+    /// List the volumes
+    List(Asks),
+    /// Delete a volume; it cannot be brought back
+    Delete(Delete),
+}
+
+#[derive(clap::Args)]
+pub struct Create {
+    /// What it is called
+    name: String,
+    /// Its size, such as 1TiB
+    #[arg(long, value_name = "SIZE")]
+    size: String,
+    /// Copies of each block, in different failure domains
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=4))]
+    replicas: u8,
+    /// What the FTL has beyond the size, in percent of it
+    #[arg(long, value_name = "PERCENT", default_value_t = 25, value_parser = clap::value_parser!(u32).range(5..=400))]
+    op: u32,
+    /// The size of a band: what is placed and freed as a whole
+    #[arg(long, value_name = "SIZE", default_value = "8MiB")]
+    band: String,
+    /// Go on writing with fewer copies than `--replicas` where nodes are missing, instead of waiting for them
+    #[arg(long)]
+    go_on: bool,
+    #[command(flatten)]
+    asks: Asks,
+}
+
+#[derive(clap::Args)]
+pub struct Delete {
+    /// What it is called
+    name: String,
+    /// Although a client may have it open: what it writes from now on is lost
+    #[arg(long)]
+    force: bool,
+    #[command(flatten)]
+    part: Part,
+}
+
+pub fn join(args: &Join) -> Result<End, Failure> {
+    if args.profile != OWN_PROFILE && Profile::builtin(&args.profile).is_none() {
+        let names: Vec<&str> = Profile::names().collect();
+        return Err(format!(
+            "--profile {}: there is no such profile; take {OWN_PROFILE} or one of {}",
+            args.profile,
+            names.join(", ")
+        ));
+    }
+    let record = NodeRecord {
+        node: NodeId(args.node),
+        domain: DomainId(args.domain),
+        address: args.address.to_string(),
+        profile: args.profile.clone(),
+        state: NodeState::In,
+    };
+    records::join(&mut args.part.calls()?, record).map_err(failure)?;
+    print(&format!("node {} is in, at {}\n", args.node, args.address));
+    Ok(End::Good)
+}
+
+pub fn drain(args: &Drain) -> Result<End, Failure> {
+    records::drain(&mut args.part.calls()?, NodeId(args.node)).map_err(failure)?;
+    print(&format!("node {} takes no bands any more\n", args.node));
+    Ok(End::Good)
+}
+
+pub fn replace(args: &Replace) -> Result<End, Failure> {
+    let by = match args.by.as_str() {
+        "none" => None,
+        number => Some(NodeId(number.parse().map_err(|_| {
+            format!("--by {number}: the number of a node, or none; for example: --by 7")
+        })?)),
+    };
+    records::replace(&mut args.part.calls()?, NodeId(args.node), by).map_err(failure)?;
+    print(&format!("node {} is given up: what it has counts no more\n", args.node));
+    Ok(End::Good)
+}
+
+pub fn nodes(asks: &Asks) -> Result<End, Failure> {
+    let all = records::nodes(&mut asks.part.calls()?).map_err(failure)?;
+    let all: Vec<Value> = all.iter().map(|found| status::node(&found.record)).collect();
+    match asks.json {
+        true => print_json(&json!(all)),
+        false => print(&nodes_text(&all)),
+    }
+    Ok(End::Good)
+}
+
+/// One row a node.
+pub fn nodes_text(nodes: &[Value]) -> String {
+    let heads = ["  node", "domain", "state", "address", "profile"].map(str::to_owned);
+    let row = |of: &Value| {
+        let word = |key: &str| of[key].as_str().unwrap_or_default().to_owned();
+        let by = of["replaced_by"].as_u64().map_or(String::new(), |by| format!(" by {by}"));
+        let state = format!("{}{by}", word("state"));
+        let node = format!("  {}", of["node"]);
+        vec![node, of["domain"].to_string(), state, word("address"), word("profile")]
+    };
+    let rows: Vec<Vec<String>> =
+        [heads.to_vec()].into_iter().chain(nodes.iter().map(row)).collect();
+    table(&rows)
+}
+
+pub fn volume(command: &Volume) -> Result<End, Failure> {
+    match command {
+        Volume::Create(args) => create(args),
+        Volume::List(asks) => list(asks),
+        Volume::Delete(args) => {
+            let mut calls = args.part.calls()?;
+            records::delete(&mut calls, &args.name, args.force).map_err(failure)?;
+            print(&format!("volume {} is deleted\n", args.name));
+            Ok(End::Good)
+        }
+    }
+}
+
+fn create(args: &Create) -> Result<End, Failure> {
+    let bytes = |option: &str, text: &str| {
+        let example = "a number with KiB, MiB, GiB or TiB; for example: 1TiB";
+        flash::quantity::bytes(text).ok_or_else(|| format!("{option} {text}: must be {example}"))
+    };
+    let size = bytes("--size", &args.size)?;
+    let block = BLOCK_BYTES as u64;
+    if !size.is_multiple_of(block) {
+        return Err(format!("--size {}: must be a multiple of 4KiB; for example: 1TiB", args.size));
+    }
+    let mut wanted = Wanted::new(&*args.name, size / block);
+    wanted.replicas = args.replicas;
+    wanted.op_percent = args.op;
+    wanted.band_bytes = bytes("--band", &args.band)?;
+    wanted.degraded = if args.go_on { Degraded::GoOn } else { Degraded::Pause };
+    let made = records::create(&mut args.asks.part.calls()?, &wanted).map_err(failure)?;
+    let made = status::volume_record(&made);
+    match args.asks.json {
+        true => print_json(&made),
+        false => print(&format!(
+            "volume {}: {} in {} bands, {} copies\n",
+            args.name,
+            crate::size::bytes(size),
+            made["bands"],
+            args.replicas
+        )),
+    }
+    Ok(End::Good)
+}
+
+fn list(asks: &Asks) -> Result<End, Failure> {
+    let all = records::volumes(&mut asks.part.calls()?).map_err(failure)?;
+    let all: Vec<Value> = all.iter().map(|found| status::volume_record(&found.record)).collect();
+    match asks.json {
+        true => print_json(&json!(all)),
+        false => print(&volumes_text(&all)),
+    }
+    Ok(End::Good)
+}
+
+/// One row a volume.
+pub fn volumes_text(volumes: &[Value]) -> String {
+    let heads = ["  volume", "size", "copies", "bands", "degraded", "owner"].map(str::to_owned);
+    let row = |of: &Value| {
+        let owner = match &of["owner"]["generation"] {
+            Value::Number(generation) if of["owner"]["released"] == true => {
+                format!("none since generation {generation}")
+            }
+            Value::Number(generation) => format!("generation {generation}"),
+            _ => of["owner"]["error"].as_str().unwrap_or("-").to_owned(),
+        };
+        vec![
+            format!("  {}", of["name"].as_str().unwrap_or_default()),
+            crate::size::bytes(of["bytes"].as_u64().unwrap_or(0)),
+            of["replicas"].to_string(),
+            of["bands"].to_string(),
+            of["degraded"].as_str().unwrap_or_default().to_owned(),
+            owner,
+        ]
+    };
+    let rows: Vec<Vec<String>> =
+        [heads.to_vec()].into_iter().chain(volumes.iter().map(row)).collect();
+    table(&rows)
+}

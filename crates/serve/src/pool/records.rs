@@ -1,0 +1,340 @@
+//! What people change of a pool: which nodes belong to it, and which volumes there are. All of it is records in the
+//! control plane, each changed only as it was looked at; nodes and clients see it there.
+
+use super::PoolError;
+use super::plane::{CommitEnd, PlaneCalls};
+use pool::control::contract::{CHANGES_MAX, Change, Check, Kept};
+use pool::control::keys;
+use pool::control::values::{NodeRecord, NodeState, OwnerRecord, Value, ValueError, VolumeRecord};
+use pool::volume::{Wanted, plan};
+use pool::words::{Generation, NodeId, VolumeId};
+
+/// A record with the revision that it was found at.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Found<T> {
+    /// It.
+    pub record: T,
+    /// Of its key.
+    pub revision: u64,
+}
+
+/// All nodes, by number.
+///
+/// # Errors
+/// The plane cannot be asked, or a record is unsound.
+pub fn nodes(calls: &mut PlaneCalls) -> Result<Vec<Found<NodeRecord>>, PoolError> {
+    let all = calls.range(keys::nodes())?;
+    all.iter().map(|(key, kept)| found(key, kept)).collect()
+}
+
+/// All volumes, by number.
+///
+/// # Errors
+/// As [`nodes`].
+pub fn volumes(calls: &mut PlaneCalls) -> Result<Vec<Found<VolumeRecord>>, PoolError> {
+    let all = calls.range(keys::volumes())?;
+    let records = all.iter().filter(|(key, _)| key.ends_with("/record"));
+    records.map(|(key, kept)| found(key, kept)).collect()
+}
+
+/// The volume of this name.
+///
+/// # Errors
+/// There is none; or as [`nodes`].
+pub fn volume(calls: &mut PlaneCalls, name: &str) -> Result<Found<VolumeRecord>, PoolError> {
+    let all = volumes(calls)?;
+    let names: Vec<&str> = all.iter().map(|found| &*found.record.name).collect();
+    let there = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+    let missing = refused(name, format!("there is no such volume; there are: {there}"));
+    all.into_iter().find(|found| found.record.name == name).ok_or(missing)
+}
+
+/// A node is to belong to the pool: a new one, or one that is on its way out and is wanted after all. Said twice it
+/// is done once.
+///
+/// # Errors
+/// It was given up, or is there as another one; or as [`nodes`].
+pub fn join(calls: &mut PlaneCalls, wanted: NodeRecord) -> Result<(), PoolError> {
+    let node = wanted.node;
+    let before = node_found(calls, node)?;
+    match &before {
+        Some(Found { record, .. }) if *record == wanted => return Ok(()),
+        Some(Found { record, .. }) if !record.state.counts() => {
+            return Err(refused_node(
+                node,
+                "was given up, and others have what it had: empty its drive and let it join under a new number",
+            ));
+        }
+        // The domain decides where copies may lie: it stays what it was.
+        Some(Found { record, .. }) if record.domain != wanted.domain => {
+            let domain = record.domain.0;
+            return Err(refused_node(
+                node,
+                &format!(
+                    "is in failure domain {domain}: drain it, then let it join under a new number"
+                ),
+            ));
+        }
+        _ => {}
+    }
+    put_node(calls, &wanted, before.map_or(0, |found| found.revision))
+}
+
+/// A node is to take no bands any more; those that it has move away.
+///
+/// # Errors
+/// There is no such node, or it was given up; or as [`nodes`].
+pub fn drain(calls: &mut PlaneCalls, node: NodeId) -> Result<(), PoolError> {
+    let Found { record, revision } = node_known(calls, node)?;
+    match record.state {
+        NodeState::Draining => Ok(()),
+        NodeState::In => {
+            put_node(calls, &NodeRecord { state: NodeState::Draining, ..record }, revision)
+        }
+        NodeState::Out | NodeState::ReplacedBy(_) => {
+            Err(refused_node(node, "was given up already"))
+        }
+    }
+}
+
+/// A node is given up: what it has counts no more, and is copied from others; to the node `by`, if one is to have
+/// its place.
+///
+/// # Errors
+/// There is no such node, or `by` is of no use; or as [`nodes`].
+pub fn replace(calls: &mut PlaneCalls, node: NodeId, by: Option<NodeId>) -> Result<(), PoolError> {
+    let Found { record, revision } = node_known(calls, node)?;
+    let state = by.map_or(NodeState::Out, NodeState::ReplacedBy);
+    if record.state == state {
+        return Ok(());
+    }
+    if let Some(by) = by {
+        let other = node_known(calls, by)?.record;
+        if by == node || other.state != NodeState::In {
+            return Err(refused_node(
+                by,
+                "cannot take its place: name a node that is in, and not the same",
+            ));
+        }
+    }
+    put_node(calls, &NodeRecord { state, ..record }, revision)
+}
+
+/// Makes a volume.
+///
+/// # Errors
+/// It cannot be, or there is one of this name; or as [`nodes`].
+pub fn create(calls: &mut PlaneCalls, wanted: &Wanted) -> Result<VolumeRecord, PoolError> {
+    let all = calls.range(keys::volumes())?;
+    for (key, kept) in all.iter().filter(|(key, _)| key.ends_with("/record")) {
+        if found::<VolumeRecord>(key, kept)?.record.name == wanted.name {
+            return Err(refused(
+                &wanted.name,
+                "there is a volume of this name: take another one".into(),
+            ));
+        }
+    }
+    // Of a volume that was deleted the owner stays, so that its number is not used again: nodes remember it.
+    let used = all.iter().filter_map(|(key, _)| u32::from_str_radix(key.get(7..15)?, 16).ok());
+    let next = used.max().map_or(Some(1), |last| last.checked_add(1));
+    let next =
+        next.ok_or_else(|| refused(&wanted.name, "numbers of volumes are used up".into()))?;
+    let record = plan(VolumeId(next), wanted)
+        .map_err(|reason| refused(&wanted.name, format!("cannot be made: {reason}")))?;
+    let key = keys::volume(record.volume);
+    let value = record.encode(&key);
+    let checks = vec![Check { key: key.clone(), revision: 0 }];
+    commit(calls, &wanted.name, checks, vec![Change::Put { key, value, lease: None }])?;
+    Ok(record)
+}
+
+/// Deletes a volume, with all that the plane knows of it but the generation that was its last. Bands that nodes have
+/// of it are theirs to free.
+///
+/// # Errors
+/// A client may still have it open, and `is_forced` does not say to go on; or as [`nodes`].
+pub fn delete(calls: &mut PlaneCalls, name: &str, is_forced: bool) -> Result<VolumeId, PoolError> {
+    let Found { record, revision } = volume(calls, name)?;
+    let id = record.volume;
+    let revision_owner = fence(calls, name, id, is_forced)?;
+    let owner = || Check { key: keys::owner(id), revision: revision_owner };
+    for range in [keys::bands(id), keys::clears(id)] {
+        let all = calls.range(range)?;
+        for part in all.chunks(CHANGES_MAX) {
+            let gone = part.iter().map(|(key, _)| Change::Delete { key: key.clone() }).collect();
+            commit(calls, name, vec![owner()], gone)?;
+        }
+    }
+    // Last, so that what was begun can be ended by the same words.
+    let record_key = keys::volume(id);
+    let checks = vec![owner(), Check { key: record_key.clone(), revision }];
+    let gone = vec![Change::Delete { key: record_key }, Change::Delete { key: keys::tail(id) }];
+    commit(calls, name, checks, gone)?;
+    Ok(id)
+}
+
+/// Raises the generation, so that no client can go on with a volume.
+fn fence(
+    calls: &mut PlaneCalls,
+    name: &str,
+    volume: VolumeId,
+    is_forced: bool,
+) -> Result<u64, PoolError> {
+    let key = keys::owner(volume);
+    let kept = calls.get(key.clone())?;
+    let before = kept.as_ref().map(|kept| found::<OwnerRecord>(&key, kept)).transpose()?;
+    let (last, revision) = match before {
+        Some(Found { record, revision }) => (record, revision),
+        None => (OwnerRecord { released: true, ..OwnerRecord::default() }, 0),
+    };
+    if !last.released && !is_forced {
+        return Err(refused(
+            name,
+            format!(
+                "a client has it open as generation {}, or died with it: end that one, or add --force",
+                last.generation.0
+            ),
+        ));
+    }
+    let generation = Generation(last.generation.0 + 1);
+    let record = OwnerRecord { generation, owner: 0, lease_ns: 0, released: true };
+    let put = Change::Put { key: key.clone(), value: record.encode(&key), lease: None };
+    commit(calls, name, vec![Check { key, revision }], vec![put])
+}
+
+fn node_found(
+    calls: &mut PlaneCalls,
+    node: NodeId,
+) -> Result<Option<Found<NodeRecord>>, PoolError> {
+    let key = keys::node(node);
+    let kept = calls.get(key.clone())?;
+    kept.as_ref().map(|kept| found(&key, kept)).transpose()
+}
+
+fn node_known(calls: &mut PlaneCalls, node: NodeId) -> Result<Found<NodeRecord>, PoolError> {
+    let missing =
+        || refused_node(node, "is not in the pool: `weir pool nodes` lists those that are");
+    node_found(calls, node)?.ok_or_else(missing)
+}
+
+fn put_node(calls: &mut PlaneCalls, record: &NodeRecord, revision: u64) -> Result<(), PoolError> {
+    let key = keys::node(record.node);
+    let value = record.encode(&key);
+    let checks = vec![Check { key: key.clone(), revision }];
+    let changes = vec![Change::Put { key, value, lease: None }];
+    commit(calls, &format!("node {}", record.node.0), checks, changes).map(drop)
+}
+
+fn commit(
+    calls: &mut PlaneCalls,
+    what: &str,
+    checks: Vec<Check>,
+    changes: Vec<Change>,
+) -> Result<u64, PoolError> {
+    match calls.commit(checks, changes)? {
+        CommitEnd::Committed(revision) => Ok(revision),
+        CommitEnd::Not(_) => {
+            Err(refused(what, "was changed by somebody else just now: look, and try again".into()))
+        }
+    }
+}
+
+fn found<T: Value>(key: &str, kept: &Kept) -> Result<Found<T>, PoolError> {
+    let record = T::decode(key, &kept.value);
+    let record = record.map_err(|error: ValueError| PoolError::Plane {
+        place: format!("the control plane, {key}"),
+        reason: error.to_string(),
+    })?;
+    Ok(Found { record, revision: kept.revision })
+}
+
+fn refused(what: &str, reason: String) -> PoolError {
+    PoolError::Plane { place: what.to_owned(), reason }
+}
+
+fn refused_node(node: NodeId, reason: &str) -> PoolError {
+    refused(&format!("node {}", node.0), reason.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::plane::tests::Served;
+    use super::*;
+    use pool::words::DomainId;
+
+    fn record(node: u32) -> NodeRecord {
+        let (address, profile) = ("10.0.0.1:7402".to_owned(), "own".to_owned());
+        let (node, domain) = (NodeId(node), DomainId(node));
+        NodeRecord { node, domain, address, profile, state: NodeState::In }
+    }
+
+    fn states(calls: &mut PlaneCalls) -> Vec<(u32, NodeState)> {
+        let all = nodes(calls).expect("the plane answers");
+        all.into_iter().map(|found| (found.record.node.0, found.record.state)).collect()
+    }
+
+    #[test]
+    fn nodes_join_drain_and_are_replaced_and_what_makes_no_sense_is_refused() {
+        let served = Served::new("records-nodes");
+        let calls = &mut PlaneCalls::connect(&served.client()).expect("a thread");
+        for node in 1..4 {
+            join(calls, record(node)).expect("a new one");
+        }
+        join(calls, record(1)).expect("said twice");
+        join(calls, NodeRecord { address: "10.0.0.9:1".into(), ..record(1) }).expect("it moved");
+        drain(calls, NodeId(1)).expect("it is in");
+        drain(calls, NodeId(1)).expect("said twice");
+        join(calls, record(1)).expect("it is wanted after all");
+        replace(calls, NodeId(2), Some(NodeId(3))).expect("one that is in");
+        let now = [(1, NodeState::In), (2, NodeState::ReplacedBy(NodeId(3))), (3, NodeState::In)];
+        assert_eq!(states(calls), now);
+        let text = |result: Result<(), PoolError>| result.expect_err("no sense").to_string();
+        let other = NodeRecord { domain: DomainId(9), ..record(1) };
+        assert!(text(join(calls, other)).contains("failure domain 1"));
+        assert!(text(join(calls, record(2))).contains("new number"));
+        assert!(text(drain(calls, NodeId(2))).contains("given up"));
+        assert!(text(drain(calls, NodeId(7))).contains("weir pool nodes"));
+        assert!(text(replace(calls, NodeId(1), Some(NodeId(1)))).contains("not the same"));
+        assert!(text(replace(calls, NodeId(1), Some(NodeId(2)))).contains("that is in"));
+        assert_eq!(states(calls), now, "nothing of that changed anything");
+        replace(calls, NodeId(1), None).expect("it is given up");
+        assert_eq!(states(calls)[0], (1, NodeState::Out));
+    }
+
+    #[test]
+    fn a_volume_is_deleted_with_all_its_keys_and_its_number_is_not_used_again() {
+        let served = Served::new("records-volumes");
+        let calls = &mut PlaneCalls::connect(&served.client()).expect("a thread");
+        let made = create(calls, &Wanted::new("data", 1 << 16)).expect("a new one");
+        create(calls, &Wanted::new("other", 1 << 16)).expect("another one");
+        let error = create(calls, &Wanted::new("data", 1 << 16)).expect_err("the name is taken");
+        assert!(error.to_string().contains("of this name"), "{error}");
+        let error = volume(calls, "none").expect_err("there is none").to_string();
+        assert!(error.contains("data, other"), "{error}");
+        // A client has it open, with more bands on record than fit one commit.
+        let id = made.volume;
+        let key = keys::owner(id);
+        let open =
+            OwnerRecord { generation: Generation(4), owner: 7, lease_ns: 1, released: false };
+        let mut changes =
+            vec![Change::Put { value: open.encode(&key), key: key.clone(), lease: None }];
+        for batch in 0..3u32 {
+            for band in 0..100 {
+                let name = pool::words::BandName { volume: id, band, life: batch.into() };
+                changes.push(Change::Put { key: keys::band(name), value: vec![1], lease: None });
+            }
+            calls.commit(Vec::new(), std::mem::take(&mut changes)).expect("it answers");
+        }
+        let error = delete(calls, "data", false).expect_err("it is open").to_string();
+        assert!(error.contains("generation 4") && error.contains("--force"), "{error}");
+        assert_eq!(volumes(calls).expect("it answers").len(), 2);
+        assert_eq!(delete(calls, "data", true).expect("forced"), id);
+        let left = calls.range(keys::volumes()).expect("it answers");
+        let left: Vec<&str> = left.iter().map(|(key, _)| &**key).collect();
+        assert_eq!(left, [&*key, &*keys::volume(VolumeId(2))], "the generation stays");
+        let owner = calls.get(key.clone()).expect("it answers").expect("it stays");
+        assert_eq!(found::<OwnerRecord>(&key, &owner).unwrap().record.generation, Generation(5));
+        let again = create(calls, &Wanted::new("data", 1 << 16)).expect("the name is free");
+        assert_eq!(again.volume, VolumeId(3));
+    }
+}

@@ -13,7 +13,7 @@
 //!
 //! Invariants:
 //! - every command ends, once; programs only wait while too few nodes take bands, reads only while nodes that
-//!   may have the data are away or the read lease is not renewed;
+//!   may have the data are away or do not answer, or the read lease is not renewed; flushes for the control plane;
 //! - nothing is acknowledged with fewer copies than the header of its band names, and that has fewer than the
 //!   volume's replicas only after [`Input::Degraded`];
 //! - one stale answer, or the loss of the lease, ends the client for good.
@@ -302,7 +302,7 @@ impl<D: Clone> Remote<D> {
             directory,
             lanes,
             programs: Programs::new(config.shape(), config.generation, config.program_limit_ns),
-            reads: Reads::new(choice, hedging, config.read_limit_ns),
+            reads: Reads::new(choice, hedging, (config.read_limit_ns, config.read_limit_ns_max)),
             chores: Chores::default(),
             flushes: Flushes::default(),
             timers: Timers::default(),

@@ -155,9 +155,8 @@ pub enum Output<D> {
     /// These were never used and never will be: nobody has anything of them.
     Unused(Vec<Opening>),
     /// A life is over: who has sealed it, who has nothing of it. Told again when another member has come to it.
-    /// With 0 pages it is freed, and the end of its erase follows: where a member still has it, which is away,
-    /// the driver gives that end to the FTL when the control plane has kept that the life is over, so that the
-    /// next opening does not take it for one that counts.
+    /// With 0 pages it is freed. Of a life that is on record the driver gives the erase only when the control plane
+    /// has kept that it is over.
     Closed(Closed),
     /// A member of this life went before it had flushed, and may have lost pages that count. The control plane is
     /// to keep that the life has so many; then [`Input::EndKept`]. No flush ends well before: whoever opens the

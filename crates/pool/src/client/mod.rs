@@ -13,7 +13,7 @@
 //!
 //! Invariants:
 //! - every command ends, once; programs only wait while too few nodes take bands, reads only while nodes that
-//!   may have the data are away or the read lease is not renewed;
+//!   may have the data are away or do not answer, or the read lease is not renewed; flushes for the control plane;
 //! - nothing is acknowledged with fewer copies than the header of its band names, and that has fewer than the
 //!   volume's replicas only after [`Input::Degraded`];
 //! - one stale answer, or the loss of the lease, ends the client for good.
@@ -155,9 +155,8 @@ pub enum Output<D> {
     /// These were never used and never will be: nobody has anything of them.
     Unused(Vec<Opening>),
     /// A life is over: who has sealed it, who has nothing of it. Told again when another member has come to it.
-    /// With 0 pages it is freed, and the end of its erase follows: where a member still has it, which is away,
-    /// the driver gives that end to the FTL when the control plane has kept that the life is over, so that the
-    /// next opening does not take it for one that counts.
+    /// With 0 pages it is freed. Of a life that is on record the driver gives the erase only when the control plane
+    /// has kept that it is over.
     Closed(Closed),
     /// A member of this life went before it had flushed, and may have lost pages that count. The control plane is
     /// to keep that the life has so many; then [`Input::EndKept`]. No flush ends well before: whoever opens the
@@ -302,7 +301,7 @@ impl<D: Clone> Remote<D> {
             directory,
             lanes,
             programs: Programs::new(config.shape(), config.generation, config.program_limit_ns),
-            reads: Reads::new(choice, hedging, config.read_limit_ns),
+            reads: Reads::new(choice, hedging, (config.read_limit_ns, config.read_limit_ns_max)),
             chores: Chores::default(),
             flushes: Flushes::default(),
             timers: Timers::default(),

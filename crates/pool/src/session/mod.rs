@@ -12,7 +12,7 @@
 //!    the geometry of [`SessionConfig::client`], with a `flash::Health` that knows of nothing bad. Its commands are
 //!    given as [`Input::Command`] or [`Input::Program`], and end as [`Output::Ended`]; a driver turns that into a
 //!    `flash::Completion`. [`Output::Weights`] goes to `Ftl::set_unit_weights`.
-//! 3. After each turn of the FTL the driver gives [`Input::Checkpoints`] if `Ftl::counters().checkpoints` has
+//! 3. After each turn of the FTL the driver gives [`Input::Checkpoints`] if the FTL's counter `checkpoints` has
 //!    changed: only what a checkpoint covers leaves the record.
 //! 4. *Replies of the FTL to its host* go out only while [`Session::may_reply`]; else they wait for the next
 //!    [`Output::Lease`]. Reads that the FTL answers of what it has in memory, and acknowledgements, would else come
@@ -32,8 +32,9 @@
 //! # What it sees to
 //!
 //! - Bands are sealed, and on record, before they are served: [`crate::opening`].
-//! - A band is registered before its first append, and the end of an erase waits until the control plane has kept
-//!   that the life is over: else the next opening would take what an absent member still has for one that counts.
+//! - A band is registered before its first append, and an erase of one that is on record goes to the nodes when the
+//!   control plane has kept that the life is over: else the next opening would take what an absent member still has
+//!   for one that counts, or wait for a copy that nobody has any more.
 //! - The record of a band goes when a checkpoint that began after its seal has ended, so covers it, and as many
 //!   domains as replicas have it sealed ([`standing`]).
 //! - Where a member of a band on record is away, leaves, or went before it had flushed, the end of the band goes on

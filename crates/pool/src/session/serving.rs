@@ -4,7 +4,7 @@ use super::members::{Members, Read};
 use super::standing::{Standing, Step};
 use super::view::{View, known};
 use super::{Input, Note, Output, Part, SessionConfig};
-use crate::client::{self, Closed, Directory, End, Over, Remote};
+use crate::client::{self, Closed, Directory, Over, Remote};
 use crate::control::mutant::Mutant;
 use crate::control::ownership::{Ownership, OwnershipInput, OwnershipOutput};
 use crate::control::registry::{Busy, Registry, RegistryOutput};
@@ -13,7 +13,7 @@ use crate::message::{Answer, AskId, NodeFacts, Refusal, Signals};
 use crate::opening::{Opened, Rejoin, RejoinOutput};
 use crate::repair::{NodeView, Progress, Repair, RepairInput, RepairOutput};
 use crate::words::{BandName, DomainId, Generation, NodeId, VolumeId};
-use flash::{BlockId, Command, Instant, MediumError, SECOND, Tag};
+use flash::{BlockId, Command, Instant, SECOND, Tag};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// See the head of this file.
@@ -40,11 +40,8 @@ pub(super) struct Serving<D> {
     /// What the registry was too busy for.
     edits: VecDeque<Edit>,
     busy: BTreeSet<BandName>,
-    /// Erases under way, and their bands' lives once they are told to be over.
-    erases: BTreeMap<Tag, BlockId>,
-    over_lives: BTreeMap<u32, BandName>,
-    /// Ends of erases that wait for the control plane.
-    held: BTreeMap<BandName, End<D>>,
+    /// Erases that wait until the control plane has kept that the life is over.
+    erases: BTreeMap<BandName, Command>,
     rejoins: u64,
     fenced: bool,
     releasing: bool,
@@ -107,8 +104,6 @@ impl<D: Clone> Serving<D> {
             edits: VecDeque::new(),
             busy: BTreeSet::new(),
             erases: BTreeMap::new(),
-            over_lives: BTreeMap::new(),
-            held: BTreeMap::new(),
             rejoins: 0,
             fenced: false,
             releasing: false,
@@ -182,9 +177,9 @@ impl<D: Clone> Serving<D> {
     pub fn explain(&self, now: Instant) -> String {
         let mut text = format!("{}\n{}", self.ownership.explain(now), self.remote.explain());
         text.push_str(&format!(
-            "{} lives of bands on record, {} ends of erases wait for it\n",
+            "{} lives of bands on record, {} erases wait for it\n",
             self.registry.records().count(),
-            self.held.len()
+            self.erases.len()
         ));
         for (node, link) in &self.links {
             match &link.stage {
@@ -268,12 +263,8 @@ impl<D: Clone> Serving<D> {
             Input::Up(facts) => self.up(facts),
             Input::Down { node } => self.down(node),
             Input::Answer { node, id, answer, signals } => self.answer(node, id, answer, signals),
-            Input::Command(command) => {
-                if let Command::Erase { tag, block } = command {
-                    self.erases.insert(tag, block);
-                }
-                self.remote.handle(now, client::Input::Command(command));
-            }
+            Input::Command(Command::Erase { tag, block }) => self.erase(tag, block),
+            Input::Command(command) => self.remote.handle(now, client::Input::Command(command)),
             Input::Program { tag, slot, slots } => {
                 self.remote.handle(now, client::Input::Program { tag, slot, slots });
             }
@@ -512,7 +503,7 @@ impl<D: Clone> Serving<D> {
             client::Output::Ask { node, id, ask } => {
                 Output::Ask { node, id: Part::Client.id(id), ask }
             }
-            client::Output::Ended(end) => return self.ended(end),
+            client::Output::Ended(end) => Output::Ended(end),
             client::Output::Register(openings) => {
                 return self.edits.extend(openings.into_iter().map(Edit::Register));
             }
@@ -540,14 +531,11 @@ impl<D: Clone> Serving<D> {
         self.outputs.push_back(output);
     }
 
-    /// The client is over, and with it what waits here.
+    /// The client is over: what waits here ends there.
     fn end_all(&mut self, over: Over) {
         self.outputs.push_back(Output::Fenced(over));
-        for mut end in std::mem::take(&mut self.held).into_values() {
-            if let End::Erase { result, .. } = &mut end {
-                *result = Err(MediumError::UnitGone);
-            }
-            self.outputs.push_back(Output::Ended(end));
+        for command in std::mem::take(&mut self.erases).into_values() {
+            self.remote.handle(self.now, client::Input::Command(command));
         }
     }
 
@@ -568,23 +556,22 @@ impl<D: Clone> Serving<D> {
         let Closed { name, pages, sealed, nothing } = closed;
         self.standing.closed(*name, *pages, (sealed, nothing), is_durable);
         self.settle(*name);
-        if *pages == 0 {
-            self.over_lives.insert(name.band, *name);
-        }
     }
 
-    /// The end of an erase waits until the control plane has that the life is over.
-    fn ended(&mut self, end: End<D>) {
-        if let End::Erase { tag, result } = &end
-            && let Some(block) = self.erases.remove(tag)
-            && let Some(name) = self.over_lives.remove(&block.0)
-            && result.is_ok()
-            && self.waits(name)
-        {
-            self.held.insert(name, end);
-            return;
+    /// A life that is on record is over there before any node is told: the next opening would wait for ever for a
+    /// copy of what it takes for one that counts.
+    fn erase(&mut self, tag: Tag, block: BlockId) {
+        let command = Command::Erase { tag, block };
+        let held = self.remote.directory().held(block);
+        if let Some(name) = held.map(|held| held.name).filter(|_| !self.fenced) {
+            self.standing.over(name);
+            self.settle(name);
+            if self.waits(name) {
+                self.erases.insert(name, command);
+                return;
+            }
         }
-        self.outputs.push_back(Output::Ended(end));
+        self.remote.handle(self.now, client::Input::Command(command));
     }
 
     fn waits(&self, name: BandName) -> bool {
@@ -598,8 +585,8 @@ impl<D: Clone> Serving<D> {
             return;
         }
         self.remote.handle(self.now, client::Input::EndKept(name));
-        if let Some(end) = self.held.remove(&name) {
-            self.outputs.push_back(Output::Ended(end));
+        if let Some(command) = self.erases.remove(&name) {
+            self.remote.handle(self.now, client::Input::Command(command));
         }
         if self.registry.record(name).is_none() {
             self.standing.forget(name);

@@ -71,13 +71,15 @@ impl Standing {
         is_durable: impl Fn(NodeId) -> bool,
     ) {
         let life = self.lives.entry(name).or_default();
-        if life.pages != Some(pages) {
-            if pages == 0 {
-                life.sealed.clear();
-                life.loose.retain(|(_, sealed)| !sealed);
-            }
-            life.pages = Some(pages);
+        if life.pages == Some(0) && pages > 0 {
+            // It was over when its seals were told.
+            return;
         }
+        if pages == 0 {
+            life.sealed.clear();
+            life.loose.retain(|(_, sealed)| !sealed);
+        }
+        life.pages = Some(pages);
         // The first one to end may have begun before.
         life.covered_at = self.checkpoints + 2;
         for (nodes, is_sealed) in [(sealed, true), (nothing, false)] {
@@ -90,6 +92,14 @@ impl Standing {
             }
         }
         self.stirred.insert(name);
+    }
+
+    /// Nobody needs the life any more.
+    pub fn over(&mut self, name: BandName) {
+        let life = self.lives.entry(name).or_default();
+        life.pages = Some(0);
+        life.sealed.clear();
+        life.loose.retain(|(_, sealed)| !sealed);
     }
 
     /// The end of a life is to be on record before a flush ends.

@@ -183,6 +183,21 @@ impl fmt::Display for Restart {
 impl Server {
     /// Opens (or makes) the device, mounts it, and serves it.
     pub fn start(config: &Config) -> Result<Self, ServeError> {
+        Self::start_from(config, |config| {
+            let device = open_or_make(config)?;
+            let config = to_be_read(config, &device.places().0, device.impaired());
+            let settings = config.device.core_settings(&config.ftl);
+            let settings = settings.with_read_only(config.ftl.read_only);
+            let source = Source::of_device(device, &settings);
+            Ok((config, source))
+        })
+    }
+
+    /// Serves what `open` opens, with the config that it says.
+    pub(crate) fn start_from(
+        config: &Config,
+        open: impl FnOnce(&Config) -> Result<(Config, Source), ServeError>,
+    ) -> Result<Self, ServeError> {
         let begun = std::time::Instant::now();
         let tls = config.nbd.tls.as_ref().map(tls::load).transpose()?;
         // All that may be refused comes before the device: it is not touched for a server that cannot
@@ -192,11 +207,8 @@ impl Server {
         drop(tried.map_err(|error| ServeError::Driver { shard: 0, error })?);
         let plugins = load_plugins(config)?;
         let rules = control::Rules::of(config.http.as_ref())?;
-        let device = open_or_make(config)?;
-        let config = &to_be_read(config, &device.places().0, device.impaired());
-        let settings = config.device.core_settings(&config.ftl);
-        let settings = settings.with_read_only(config.ftl.read_only);
-        let mut source = Source::of_device(device, &settings);
+        let (opened, mut source) = open(config)?;
+        let config = &opened;
         let mut mounted = mount_all(std::mem::take(&mut source.starters), config.driver)?;
         source.commit(mounted.iter().map(|mounted| mounted.found.report.logical_blocks))?;
         let refused = refused(&mounted, config);

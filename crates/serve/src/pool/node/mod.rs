@@ -9,7 +9,7 @@ mod slowed;
 #[cfg(test)]
 pub(in crate::pool) mod tests;
 
-pub use server::{NodeEnd, NodeStatus, Notice};
+pub use server::{Blocks, NodeEnd, NodeStatus, Notice};
 
 use super::reach::{Caller, Dialed, Reach};
 use crate::device::{Device, DeviceError, DeviceOptions, Mode};
@@ -184,6 +184,11 @@ impl RunningNode {
     /// Tells its thread something.
     pub fn tell(&self, notice: Notice) {
         self.mailbox.push(notice);
+    }
+
+    /// The way to its thread.
+    pub fn mailbox(&self) -> Arc<Mailbox<Notice>> {
+        Arc::clone(&self.mailbox)
     }
 
     /// How it does; `None` if it does not say.

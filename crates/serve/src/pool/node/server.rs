@@ -14,6 +14,8 @@ use crate::runtime::ring::{Done, Owner, Ring};
 use crate::runtime::shard::{Clock, Mailbox};
 use flash::{Instant, SECOND};
 use pool::message::{Answer, Ask, AskId, NodeFacts, Refusal};
+use pool::node::quantile::Quantiles;
+use pool::node::store::CommandId;
 use pool::node::{Input, Node, Output, congestion};
 use pool::words::{Mode, NodeId};
 use std::collections::{BTreeMap, VecDeque};
@@ -65,6 +67,10 @@ pub struct NodeStatus {
     pub unreached: Vec<(NodeId, String)>,
     /// Answers come so much later than the drive has them.
     pub slow_ns: u64,
+    /// The 99th percentile of what the drive took since this was asked last, in ns.
+    pub tail_ns: u64,
+    /// Erases that a block of the drive is made for.
+    pub endurance: u32,
 }
 
 /// Blocks read and written since the start.
@@ -104,6 +110,9 @@ pub struct NodeServer {
     inbox: VecDeque<Notice>,
     wake_bytes: Box<[u8; 8]>,
     done: Blocks,
+    /// When commands of the drive were begun, and how long those took that have ended.
+    begun: BTreeMap<CommandId, Instant>,
+    took: Quantiles,
     completions: Vec<Done>,
     stopping: bool,
 }
@@ -131,6 +140,8 @@ impl NodeServer {
             inbox: VecDeque::new(),
             wake_bytes: Box::new([0; 8]),
             done: Blocks::default(),
+            begun: BTreeMap::new(),
+            took: Quantiles::default(),
             completions: Vec::new(),
             stopping: false,
         }
@@ -258,7 +269,9 @@ impl NodeServer {
         }
     }
 
-    fn status(&self) -> NodeStatus {
+    fn status(&mut self) -> NodeStatus {
+        let tail_ns = self.took.at_percent(99);
+        self.took.clear();
         let counts = self.drive.medium().health().erase_counts;
         let (least, most) = (counts.iter().min().copied(), counts.iter().max().copied());
         let sum: u64 = counts.iter().map(|&count| u64::from(count)).sum();
@@ -274,6 +287,8 @@ impl NodeServer {
             done: self.done,
             unreached: unreached.filter_map(|(node, why)| Some((node, why?.to_owned()))).collect(),
             slow_ns: self.slowed.ns(),
+            tail_ns,
+            endurance: self.drive.medium().geometry().endurance,
         }
     }
 
@@ -300,6 +315,9 @@ impl NodeServer {
             let mut idle = true;
             while let Some(end) = self.slowed.due(now) {
                 idle = false;
+                if let Some(begun) = self.begun.remove(&end.id) {
+                    self.took.add(now - begun);
+                }
                 self.node.handle(now, Input::Ended(end));
                 self.settle(now);
             }
@@ -348,6 +366,7 @@ impl NodeServer {
                     if let pool::node::store::Command::Append { slots, .. } = &command {
                         self.done.writes += slots.len() as u64;
                     }
+                    self.begun.insert(id, now);
                     self.drive.begin(now, id, command, &mut self.ring);
                 }
                 Output::Ask { to, id, ask } => self.ask(now, to, id, ask),

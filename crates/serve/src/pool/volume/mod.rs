@@ -12,7 +12,7 @@ mod open;
 #[cfg(test)]
 mod tests;
 
-pub use open::{VolumeOptions, find, starter};
+pub use open::{VolumeOptions, starter};
 
 use super::block::Block;
 use super::plane::PlaneLink;

@@ -3,16 +3,15 @@
 use super::{Notice, VolumeBackend};
 use crate::backend::{Backend, Opened as Started, Starter};
 use crate::device::{Volume, encode_volumes};
-use crate::pool::plane::{PlaneCalls, PlaneLink};
+use crate::pool::plane::PlaneLink;
 use crate::pool::reach::{Caller, Dialed, Reach};
-use crate::pool::{PoolError, config::PlaneConfig, tls};
+use crate::pool::{config::PlaneConfig, tls};
 use crate::runtime::ring::Ring;
 use crate::runtime::shard::{AnyCore, Clock, CoreFormat, CoreSettings, Engine, Mailbox, Milestone};
 use flash::{Instant, SECOND};
 use ftl::{FormatOptions, MountError, MountReport, Settings};
-use pool::control::keys;
 use pool::control::ownership::OwnershipConfig;
-use pool::control::values::{Value, VolumeRecord};
+use pool::control::values::VolumeRecord;
 use pool::opening::{Opened, OpeningConfig};
 use pool::session::{Session, SessionConfig};
 use std::sync::Arc;
@@ -33,30 +32,6 @@ pub struct VolumeOptions {
     pub client: String,
     /// Nodes that are away are not waited for: see `pool::opening`.
     pub go_on: bool,
-}
-
-/// The volume of a name.
-///
-/// # Errors
-/// There is none, or the plane cannot be asked.
-pub fn find(plane: &PlaneConfig, name: &str) -> Result<VolumeRecord, PoolError> {
-    let place = plane.at.to_string();
-    let failed = |reason| PoolError::Plane { place: place.clone(), reason };
-    let mut names = Vec::new();
-    let kept = PlaneCalls::connect(plane)?.range(keys::volumes())?;
-    // A volume has other keys, too.
-    for (key, kept) in kept.into_iter().filter(|(key, _)| key.ends_with("/record")) {
-        let record = VolumeRecord::decode(&key, &kept.value)
-            .map_err(|error| failed(format!("key {key} {error}")))?;
-        if record.name == name {
-            return Ok(record);
-        }
-        names.push(record.name);
-    }
-    let there = if names.is_empty() { "there is none yet".into() } else { names.join(", ") };
-    Err(failed(format!(
-        "the pool has no volume {name:?} ({there}): make it with `weir pool volume create`"
-    )))
 }
 
 /// What makes the engine of the volume. `mailbox` is the way to it.

@@ -84,7 +84,9 @@ impl World {
 
     fn try_open(&self) -> Result<Volume, String> {
         let plane = self.plane.client();
-        let record = find(&plane, "data").map_err(|error| error.to_string())?;
+        let mut calls = PlaneCalls::connect(&plane).expect("a thread");
+        let found = crate::pool::records::volume(&mut calls, "data");
+        let record = found.map_err(|error| error.to_string())?.record;
         let settings = ::pool::volume::settings();
         let client = "test".to_owned();
         let options = VolumeOptions { plane, record, settings, client, go_on: false };

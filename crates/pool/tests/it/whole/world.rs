@@ -38,7 +38,7 @@ pub const GEOMETRY: Geometry = Geometry {
 };
 
 /// So long things go wrong; then they are mended, and all must come to rest.
-pub const TROUBLE_NS: u64 = 4 * SECOND;
+pub const TROUBLE_NS: u64 = 10 * SECOND;
 const CALM_NS: u64 = 20 * SECOND;
 
 pub struct World {

@@ -53,6 +53,7 @@ pub(super) struct Serving<D> {
     fenced: bool,
     releasing: bool,
     released: bool,
+    mutant: Option<Mutant>,
     outputs: VecDeque<Output<D>>,
 }
 
@@ -119,6 +120,7 @@ impl<D: Clone> Serving<D> {
             fenced: false,
             releasing: false,
             released: false,
+            mutant: None,
             outputs: VecDeque::new(),
         };
         serving.begin(opened, up);
@@ -129,6 +131,8 @@ impl<D: Clone> Serving<D> {
         self.ownership.plant(mutant);
         self.registry.plant(mutant);
         self.repair.plant(mutant);
+        self.remote.plant(mutant);
+        self.mutant = Some(mutant);
     }
 
     /// Something happened. True if the volume was given back.
@@ -622,7 +626,8 @@ impl<D: Clone> Serving<D> {
             link.is_some_and(|link| matches!(link.stage, Stage::Joined))
         };
         let known = |node: &NodeId| self.clear.contains(node) || joined(node);
-        self.garbage.is_empty() && self.records.keys().all(known)
+        let forgets = Mutant::LifeForgotten.is(self.mutant);
+        forgets || (self.garbage.is_empty() && self.records.keys().all(known))
     }
 
     /// The end of an erase that not all have done waits until the control plane has that the life is over.
@@ -849,6 +854,11 @@ impl<D: Clone> Serving<D> {
                     Some((*node, of.domain))
                 };
                 let holders: Vec<(NodeId, DomainId)> = holders.iter().filter_map(domain).collect();
+                let rid = if Mutant::ClosedUnsealed.is(self.mutant) {
+                    record.members.nodes().to_vec()
+                } else {
+                    rid
+                };
                 self.registry.close(self.now, name, pages, (&holders, &rid))
             }
         };

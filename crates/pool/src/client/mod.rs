@@ -40,6 +40,7 @@ pub use explain::Counters;
 pub use lanes::Opening;
 pub use nodes::{Mode, Plan, Share};
 
+use crate::control::mutant::Mutant;
 use crate::message::{Answer, Ask, AskId, NodeFacts, Signals, Slot};
 use crate::words::{BandName, DomainId, Generation, NodeId};
 use chores::{Chores, What};
@@ -319,6 +320,12 @@ impl<D: Clone> Remote<D> {
             outputs: VecDeque::new(),
             config,
         })
+    }
+
+    /// Behaves wrongly in one way, to see whether the tests notice. Without the feature `mutants` it does
+    /// nothing.
+    pub fn plant(&mut self, mutant: Mutant) {
+        self.programs.plant(mutant);
     }
 
     /// Something happened. Drain [`Remote::poll`] after it.

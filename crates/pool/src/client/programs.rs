@@ -10,6 +10,7 @@
 //! - what goes to a member goes in order, each page once, except after a refusal that asks for more time.
 
 use super::lanes::Opening;
+use crate::control::mutant::Mutant;
 use crate::message::{Ask, BandHeader, Refusal, Slot};
 use crate::words::{BandName, BandShape, Generation, NodeId};
 use flash::{BlockId, Instant, Tag};
@@ -101,12 +102,19 @@ pub struct Programs<D> {
     shape: BandShape,
     generation: Generation,
     limit_ns: u64,
+    mutant: Option<Mutant>,
 }
 
 impl<D: Clone> Programs<D> {
     /// None yet. A page is late after `limit_ns`.
     pub fn new(shape: BandShape, generation: Generation, limit_ns: u64) -> Self {
-        Self { bands: BTreeMap::new(), unbound: BTreeSet::new(), shape, generation, limit_ns }
+        let (bands, unbound, mutant) = (BTreeMap::new(), BTreeSet::new(), None);
+        Self { bands, unbound, shape, generation, limit_ns, mutant }
+    }
+
+    /// See [`super::Remote::plant`].
+    pub fn plant(&mut self, mutant: Mutant) {
+        self.mutant = Some(mutant);
     }
 
     /// A program of the next page of a block: the first one begins a band.
@@ -218,12 +226,13 @@ impl<D: Clone> Programs<D> {
 
     /// A member has a page.
     pub fn done(&mut self, name: BandName, node: NodeId, page: u32) -> Step {
+        let enough = usize::from(Mutant::ReplyBeforeLastReplica.is(self.mutant));
         let Some(band) = self.band_of(name) else { return Step::None };
         let Some(at) = page.checked_sub(band.done) else { return Step::None };
         let Some(entry) = band.pages.get_mut(at as usize) else { return Step::None };
         entry.left.retain(|&other| other != node);
         let mut done = Vec::new();
-        while band.pages.front().is_some_and(|page| page.left.is_empty()) {
+        while band.pages.front().is_some_and(|page| page.left.len() <= enough) {
             done.extend(band.pages.pop_front().map(|page| page.tag));
             band.done += 1;
         }

@@ -20,6 +20,14 @@ pub enum Mutant {
     LastCopyDropped,
     /// Repair frees the old copy when it asks for the new one.
     FreedTooEarly,
+    /// The client takes a page for written when all members but the last have it.
+    ReplyBeforeLastReplica,
+    /// The client goes on with what it was told, when it may not show it any more.
+    LeaseNotKept,
+    /// A life that is freed while a node is away is not kept on record.
+    LifeForgotten,
+    /// The record of a band goes without a look at who has it sealed.
+    ClosedUnsealed,
 }
 
 impl Mutant {
@@ -36,6 +44,19 @@ impl Mutant {
         Self::CutNotRecorded,
         Self::LeaseNotWaitedOut,
         Self::AnswerBeforeStored,
+    ];
+
+    /// Those that the simulation of the whole must find, beside those of nodes that it plants itself.
+    pub const WHOLE: &[Self] = &[
+        Self::FenceNotCounted,
+        Self::StaleGenerationAccepted,
+        Self::PrefixNotCompleted,
+        Self::LastCopyDropped,
+        Self::FreedTooEarly,
+        Self::ReplyBeforeLastReplica,
+        Self::LeaseNotKept,
+        Self::LifeForgotten,
+        Self::ClosedUnsealed,
     ];
 
     /// Every mutant of repair.

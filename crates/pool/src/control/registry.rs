@@ -195,6 +195,20 @@ impl Registry {
         self.close(now, name, 0, (&[], on))
     }
 
+    /// A life that is on record no more is over while some nodes are away, which may have it or an older one. So it is
+    /// put on record again, as one of no pages, and what is on record of older ones goes: this one says as much.
+    pub fn over(&mut self, now: Instant, name: BandName, members: Members) -> Result<(), Busy> {
+        let older = self.records.range(BandName { life: 0, ..name }..name);
+        let older: Vec<BandName> = older.map(|(name, _)| *name).collect();
+        let record = BandRecord { name, members, sealed: Some(0), covered: true, lacks: 0 };
+        self.put(now, name, Some(record), RegistryOutput::Closed(name))?;
+        for name in older {
+            // Where too much waits it goes when no node is away any more.
+            let _ = self.put(now, name, None, RegistryOutput::Closed(name));
+        }
+        Ok(())
+    }
+
     /// The volume needs nothing of what a node has, and nothing will ever be put there: openings need not ask it.
     /// Only for a node that is out, when repair has found that no band needs it.
     pub fn clear(&mut self, now: Instant, node: NodeId) -> Result<(), Busy> {

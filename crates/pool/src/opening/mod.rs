@@ -45,9 +45,11 @@
 //! if the owner says so, open with `complete` false, and then what is not there is *unknown*, not empty.
 //!
 //! *Lives.* No life is used twice and later openings have later ones, so of the lives of a band the newest counts:
-//! it was registered, and so begun, after the older ones had been freed by their owner. A life that was dropped stays
-//! on record, as one of no pages, until nothing is left of it. A sealed band that was freed while a holder was away
-//! may be shown again by that one, while the band is empty: as an erase that was cut off, which the FTL knows.
+//! it was registered, and so begun, after the older ones had been freed by their owner. A life that was dropped, or
+//! that was freed while a node was away, stays on record, as one of no pages, until every node was listed and
+//! nothing is left of it, nor of older ones, which such a node may have, too. Only the last life of a band, whose
+//! free was cut off with its owner, may be shown again, while the band is empty: the FTL knows erases that were cut
+//! off.
 //!
 //! *Reading.* The old owner shows nothing after its lease, which we wait out ([`crate::control::ownership`]).
 //!
@@ -786,11 +788,16 @@ impl Open {
         }
     }
 
-    /// Takes lives off the record of which nothing is left anywhere.
+    /// Takes lives off the record of which nothing is left anywhere, nor of older ones: these would come back.
     fn tidy(&mut self, now: Instant) {
+        if !self.away().is_empty() {
+            return;
+        }
         let records: Vec<BandRecord> = self.registry.records().copied().collect();
         for record in records {
-            if self.pages(&record, None) != Some(0) {
+            let older = |peer: &peers::Peer| peer.has_older(record.name);
+            if self.pages(&record, None) != Some(0) || self.peers.listed().any(|(_, of)| older(of))
+            {
                 continue;
             }
             let rid = |(_, peer): &(NodeId, &peers::Peer)| {

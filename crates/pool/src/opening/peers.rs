@@ -231,6 +231,11 @@ impl Peer {
         name != last && later.into_iter().any(|(_, entry)| entry.sealed)
     }
 
+    /// Whether it has this life of a band or an older one.
+    pub fn has_older(&self, name: BandName) -> bool {
+        self.entries.range(BandName { life: 0, ..name }..=name).next().is_some()
+    }
+
     /// Whether it takes copies.
     pub fn takes(&self) -> bool {
         self.is_listed() && self.record.state == NodeState::In

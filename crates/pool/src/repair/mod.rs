@@ -503,8 +503,10 @@ impl<D> Repair<D> {
             let (generation, name) = (self.config.generation, band.name);
             let free = Ask::Free { band: name, generation };
             self.ask(node, Asked::Free { node, name }, free);
+        } else {
+            // It is told when it is back, if it is not named again by then.
+            self.garbage.insert((node, band.name));
         }
-        // A node that is away is told when it is back, by the same rule.
     }
 
     fn copy(&mut self, now: Instant, directory: &dyn Directory) {
@@ -534,7 +536,7 @@ impl<D> Repair<D> {
         let mut busy: BTreeMap<NodeId, u32> = BTreeMap::new();
         self.jobs.values().for_each(|job| *busy.entry(job.from).or_default() += 1);
         let rest = self.staying(now, band, urgency);
-        let to = self.nodes.target(now, band, &rest, &self.bad);
+        let to = self.nodes.target(now, band, &rest, &self.unfit(band.name));
         let (Some(from), Some(to)) = (self.nodes.source(band, &busy, &self.bad), to) else {
             return false;
         };
@@ -553,6 +555,21 @@ impl<D> Repair<D> {
             self.leave(band, from);
         }
         true
+    }
+
+    /// Where a copy of this band cannot go, as there is one that is none, or is to be freed: it would take the new
+    /// one with it.
+    fn unfit(&self, name: BandName) -> BTreeSet<(NodeId, BandName)> {
+        let freed = |asked: &Asked| match asked {
+            Asked::Free { node, name: of } | Asked::FlushFree { node, name: of } if *of == name => {
+                Some((*node, name))
+            }
+            _ => None,
+        };
+        let mut unfit: BTreeSet<_> = self.in_flight.values().filter_map(freed).collect();
+        let of = self.nodes.all().map(|view| (view.node, name));
+        unfit.extend(of.filter(|it| self.bad.contains(it) || self.garbage.contains(it)));
+        unfit
     }
 
     /// The holders beside which the new copy must be in another domain: all but one that is to go.

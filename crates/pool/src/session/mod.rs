@@ -282,7 +282,10 @@ impl<D: Clone> Session<D> {
     /// Whether a reply of the FTL may go out to its host.
     pub fn may_reply(&self, now: Instant) -> bool {
         match &self.state {
-            State::Serving(serving) => serving.readable_until().is_some_and(|until| now < until),
+            State::Serving(serving) => {
+                let keeps = !Mutant::LeaseNotKept.is(self.mutant);
+                serving.readable_until().is_some_and(|until| !keeps || now < until)
+            }
             _ => false,
         }
     }

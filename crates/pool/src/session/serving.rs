@@ -4,7 +4,7 @@ use super::members::{Members, Read};
 use super::standing::{Standing, Step};
 use super::view::{View, known};
 use super::{Input, Note, Output, Part, SessionConfig};
-use crate::client::{self, Closed, Directory, Over, Remote};
+use crate::client::{self, Closed, Directory, End, Over, Remote};
 use crate::control::mutant::Mutant;
 use crate::control::ownership::{Ownership, OwnershipInput, OwnershipOutput};
 use crate::control::registry::{Busy, Registry, RegistryOutput};
@@ -12,8 +12,8 @@ use crate::control::values::{Degraded, NodeRecord, NodeState};
 use crate::message::{Answer, AskId, NodeFacts, Refusal, Signals};
 use crate::opening::{Opened, Rejoin, RejoinOutput};
 use crate::repair::{NodeView, Progress, Repair, RepairInput, RepairOutput};
-use crate::words::{BandName, DomainId, Generation, NodeId, VolumeId};
-use flash::{BlockId, Command, Instant, SECOND, Tag};
+use crate::words::{BandName, DomainId, Generation, Members as Nodes, NodeId, VolumeId};
+use flash::{BlockId, Command, Instant, MediumError, SECOND, Tag};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// See the head of this file.
@@ -40,12 +40,20 @@ pub(super) struct Serving<D> {
     /// What the registry was too busy for.
     edits: VecDeque<Edit>,
     busy: BTreeSet<BandName>,
+    overs: BTreeMap<BandName, Nodes>,
     /// Erases that wait until the control plane has kept that the life is over.
     erases: BTreeMap<BandName, Command>,
+    /// Erases at the nodes: of which life, and who had it.
+    erasing: BTreeMap<Tag, (BandName, Vec<NodeId>)>,
+    /// Their ends, where the control plane is to keep first that a node still has the life.
+    ends: BTreeMap<BandName, End<D>>,
+    /// What the opening found to be freed, until it is.
+    garbage: BTreeSet<(NodeId, BandName)>,
     rejoins: u64,
     fenced: bool,
     releasing: bool,
     released: bool,
+    mutant: Option<Mutant>,
     outputs: VecDeque<Output<D>>,
 }
 
@@ -103,11 +111,16 @@ impl<D: Clone> Serving<D> {
             standing: Standing::default(),
             edits: VecDeque::new(),
             busy: BTreeSet::new(),
+            overs: BTreeMap::new(),
             erases: BTreeMap::new(),
+            erasing: BTreeMap::new(),
+            ends: BTreeMap::new(),
+            garbage: opened.garbage.iter().copied().collect(),
             rejoins: 0,
             fenced: false,
             releasing: false,
             released: false,
+            mutant: None,
             outputs: VecDeque::new(),
         };
         serving.begin(opened, up);
@@ -118,6 +131,8 @@ impl<D: Clone> Serving<D> {
         self.ownership.plant(mutant);
         self.registry.plant(mutant);
         self.repair.plant(mutant);
+        self.remote.plant(mutant);
+        self.mutant = Some(mutant);
     }
 
     /// Something happened. True if the volume was given back.
@@ -228,6 +243,12 @@ impl<D: Clone> Serving<D> {
             self.tell(node);
         }
         self.views();
+        for &(node, name) in &opened.garbage {
+            self.repair(RepairInput::Garbage(node, name));
+        }
+        for &(node, name) in &opened.bad {
+            self.repair(RepairInput::Bad(node, name));
+        }
         for (node, facts) in up {
             let was_asked = !opened.away.contains(&node) && !self.clear.contains(&node);
             if was_asked && self.records.contains_key(&node) {
@@ -236,12 +257,6 @@ impl<D: Clone> Serving<D> {
             } else {
                 self.links.insert(node, Link { facts, stage: Stage::Waits(now) });
             }
-        }
-        for &(node, name) in &opened.garbage {
-            self.repair(RepairInput::Garbage(node, name));
-        }
-        for &(node, name) in &opened.bad {
-            self.repair(RepairInput::Bad(node, name));
         }
     }
 
@@ -503,7 +518,7 @@ impl<D: Clone> Serving<D> {
             client::Output::Ask { node, id, ask } => {
                 Output::Ask { node, id: Part::Client.id(id), ask }
             }
-            client::Output::Ended(end) => Output::Ended(end),
+            client::Output::Ended(end) => return self.ended(end),
             client::Output::Register(openings) => {
                 return self.edits.extend(openings.into_iter().map(Edit::Register));
             }
@@ -537,6 +552,12 @@ impl<D: Clone> Serving<D> {
         for command in std::mem::take(&mut self.erases).into_values() {
             self.remote.handle(self.now, client::Input::Command(command));
         }
+        for mut end in std::mem::take(&mut self.ends).into_values() {
+            if let End::Erase { result, .. } = &mut end {
+                *result = Err(MediumError::UnitGone);
+            }
+            self.outputs.push_back(Output::Ended(end));
+        }
     }
 
     /// An opening that was never used: nobody has anything of it.
@@ -547,25 +568,37 @@ impl<D: Clone> Serving<D> {
             // Nor has the control plane.
             return self.edits.retain(|edit| !waits(edit));
         }
-        self.standing.closed(name, 0, (&[], opening.members.nodes()), |_| true);
+        self.standing.unused(name, opening.members.nodes());
     }
 
     fn closed(&mut self, closed: &Closed) {
+        let Closed { name, pages, sealed, nothing } = closed;
+        if *pages == 0 && self.registry.record(*name).is_none() {
+            let erased = self.erasing.values().find(|(of, _)| of == name);
+            let left = erased.filter(|(_, nodes)| nodes.iter().any(|node| !nothing.contains(node)));
+            if let Some((_, nodes)) = left.cloned() {
+                self.over(*name, &nodes);
+            }
+        }
         let facts = &self.facts;
         let is_durable = |node| facts.get(&node).is_some_and(|facts: &NodeFacts| facts.durable);
-        let Closed { name, pages, sealed, nothing } = closed;
         self.standing.closed(*name, *pages, (sealed, nothing), is_durable);
         self.settle(*name);
     }
 
     /// A life that is on record is over there before any node is told: the next opening would wait for ever for a
-    /// copy of what it takes for one that counts.
+    /// copy of what it takes for one that counts. One that is not is put there while nodes are away.
     fn erase(&mut self, tag: Tag, block: BlockId) {
         let command = Command::Erase { tag, block };
-        let held = self.remote.directory().held(block);
-        if let Some(name) = held.map(|held| held.name).filter(|_| !self.fenced) {
-            self.standing.over(name);
-            self.settle(name);
+        let held = self.remote.directory().held(block).map(|held| (held.name, held.nodes.clone()));
+        if let Some((name, nodes)) = held.filter(|_| !self.fenced) {
+            if self.registry.record(name).is_some() {
+                self.standing.over(name);
+                self.settle(name);
+            } else if !self.all_listed() {
+                self.over(name, &nodes);
+            }
+            self.erasing.insert(tag, (name, nodes));
             if self.waits(name) {
                 self.erases.insert(name, command);
                 return;
@@ -574,8 +607,45 @@ impl<D: Clone> Serving<D> {
         self.remote.handle(self.now, client::Input::Command(command));
     }
 
+    /// A life that is not on record any more, and is over, comes back to it.
+    fn over(&mut self, name: BandName, nodes: &[NodeId]) {
+        let members = Nodes::new(nodes).expect("holders are different, and no more than members");
+        match self.registry.over(self.now, name, members) {
+            Ok(()) => {
+                self.standing.over(name);
+                self.standing.changes(name);
+            }
+            Err(Busy) => drop(self.overs.insert(name, members)),
+        }
+    }
+
+    /// No node has anything of the volume that is not known, or is to be freed and is not.
+    fn all_listed(&self) -> bool {
+        let joined = |node: &NodeId| {
+            let link = self.links.get(node);
+            link.is_some_and(|link| matches!(link.stage, Stage::Joined))
+        };
+        let known = |node: &NodeId| self.clear.contains(node) || joined(node);
+        let forgets = Mutant::LifeForgotten.is(self.mutant);
+        forgets || (self.garbage.is_empty() && self.records.keys().all(known))
+    }
+
+    /// The end of an erase that not all have done waits until the control plane has that the life is over.
+    fn ended(&mut self, end: End<D>) {
+        if let End::Erase { tag, .. } = &end
+            && let Some((name, _)) = self.erasing.remove(tag)
+            && self.waits(name)
+            && !self.fenced
+        {
+            self.ends.insert(name, end);
+            return;
+        }
+        self.outputs.push_back(Output::Ended(end));
+    }
+
     fn waits(&self, name: BandName) -> bool {
-        self.standing.is_changing(name) || self.busy.contains(&name)
+        let busy = self.busy.contains(&name) || self.overs.contains_key(&name);
+        busy || self.standing.is_changing(name)
     }
 
     /// All that was to be said of a life's end is kept.
@@ -587,6 +657,9 @@ impl<D: Clone> Serving<D> {
         self.remote.handle(self.now, client::Input::EndKept(name));
         if let Some(command) = self.erases.remove(&name) {
             self.remote.handle(self.now, client::Input::Command(command));
+        }
+        if let Some(end) = self.ends.remove(&name) {
+            self.outputs.push_back(Output::Ended(end));
         }
         if self.registry.record(name).is_none() {
             self.standing.forget(name);
@@ -661,7 +734,11 @@ impl<D: Clone> Serving<D> {
                 self.repair(RepairInput::Bad(node, name));
             }
             RejoinOutput::Stray(_) => {}
-            RejoinOutput::Joined => self.joined(node),
+            RejoinOutput::Joined => {
+                // Its older lives went with the rejoin.
+                self.garbage.retain(|(of, _)| *of != node);
+                self.joined(node);
+            }
             RejoinOutput::Failed(Refusal::Stale { highest }) => {
                 self.ownership.handle(now, OwnershipInput::Stale { highest });
             }
@@ -711,7 +788,12 @@ impl<D: Clone> Serving<D> {
                 self.standing.joined(band, node);
             }
             RepairOutput::Left(name, node) => self.forget_copy(name, node),
-            RepairOutput::Freed(name, node) => self.standing.rid(name, node),
+            RepairOutput::Freed(name, node) => {
+                self.standing.rid(name, node);
+                if self.garbage.remove(&(node, name)) && self.garbage.is_empty() {
+                    self.standing.stir();
+                }
+            }
             RepairOutput::Damaged(name, node) => {
                 self.forget_copy(name, node);
                 self.outputs.push_back(Output::Noted(Note::Damaged(name, node)));
@@ -744,6 +826,9 @@ impl<D: Clone> Serving<D> {
         for name in std::mem::take(&mut self.busy) {
             self.settle(name);
         }
+        for (name, members) in std::mem::take(&mut self.overs) {
+            self.over(name, members.nodes());
+        }
     }
 
     /// Brings a record as far as it can come.
@@ -758,7 +843,9 @@ impl<D: Clone> Serving<D> {
             let link = links.get(&node);
             is_in(node) && link.is_some_and(|link| matches!(link.stage, Stage::Joined))
         };
-        let done = match self.standing.step(&record, is_here, |node| self.clear.contains(&node)) {
+        let (all_listed, clear) = (self.all_listed(), &self.clear);
+        let step = self.standing.step(&record, all_listed, is_here, |node| clear.contains(&node));
+        let done = match step {
             Step::None => return,
             Step::Decide(pages) => self.registry.decide(self.now, name, pages),
             Step::Close { pages, holders, rid } => {
@@ -767,6 +854,11 @@ impl<D: Clone> Serving<D> {
                     Some((*node, of.domain))
                 };
                 let holders: Vec<(NodeId, DomainId)> = holders.iter().filter_map(domain).collect();
+                let rid = if Mutant::ClosedUnsealed.is(self.mutant) {
+                    record.members.nodes().to_vec()
+                } else {
+                    rid
+                };
                 self.registry.close(self.now, name, pages, (&holders, &rid))
             }
         };

@@ -23,6 +23,8 @@ struct Life {
     covered_at: u64,
     /// Its end is to be on record whoever has it: a flush waits for that.
     ends: bool,
+    /// It was never begun.
+    is_unused: bool,
     /// Changes of its record that are not kept yet.
     changes: u32,
 }
@@ -91,6 +93,14 @@ impl Standing {
                 }
             }
         }
+        self.stirred.insert(name);
+    }
+
+    /// A life was registered and never begun.
+    pub fn unused(&mut self, name: BandName, members: &[NodeId]) {
+        let life = self.lives.entry(name).or_default();
+        (life.pages, life.is_unused) = (Some(0), true);
+        life.rid.extend(members);
         self.stirred.insert(name);
     }
 
@@ -202,18 +212,23 @@ impl Standing {
         self.stirred.pop_first()
     }
 
-    /// What is to be done about a record. `is_here`: a node can be reached and stays. `is_clear`: it is never asked
-    /// again.
+    /// What is to be done about a record. `all_listed`: no node has what is not known. `is_here`: a node can be
+    /// reached and stays. `is_clear`: it is never asked again.
     pub fn step(
         &self,
         record: &BandRecord,
+        all_listed: bool,
         is_here: impl Fn(NodeId) -> bool,
         is_clear: impl Fn(NodeId) -> bool,
     ) -> Step {
         let Some(life) = self.lives.get(&record.name) else { return Step::None };
         let Some(pages) = life.pages else { return Step::None };
         let clear = record.members.nodes().iter().copied().filter(|node| is_clear(*node));
-        let rid: Vec<NodeId> = life.rid.iter().copied().chain(clear).collect();
+        let mut rid: Vec<NodeId> = life.rid.iter().copied().chain(clear).collect();
+        if pages == 0 && !all_listed && !life.is_unused {
+            // A node that is away may have this life or an older one, which is held against the record.
+            rid.clear();
+        }
         let holders: Vec<NodeId> = life.sealed.iter().copied().collect();
         if pages == 0 || (self.checkpoints >= life.covered_at && !holders.is_empty()) {
             return Step::Close { pages, holders, rid };
@@ -241,7 +256,7 @@ mod tests {
     }
 
     fn step(standing: &Standing, here: &[NodeId]) -> Step {
-        standing.step(&record(), |node| here.contains(&node), |_| false)
+        standing.step(&record(), true, |node| here.contains(&node), |_| false)
     }
 
     #[test]
@@ -289,6 +304,9 @@ mod tests {
         standing.closed(NAME, 0, (&[], &[A]), |_| true);
         let close = Step::Close { pages: 0, holders: vec![], rid: vec![A] };
         assert_eq!(step(&standing, &[A, B]), close);
+        let away = standing.step(&record(), false, |_| true, |_| false);
+        let close = Step::Close { pages: 0, holders: vec![], rid: vec![] };
+        assert_eq!(away, close, "a node that is away may have it, or an older one");
         standing.changes(NAME);
         standing.changes(NAME);
         assert!(!standing.kept(NAME) && standing.kept(NAME));

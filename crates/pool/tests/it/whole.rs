@@ -37,13 +37,6 @@ fn whatever_goes_wrong_hosts_see_what_they_wrote_and_all_copies_are_there_in_the
         writes += world.model.writes;
         reads += world.model.reads;
         flushes += world.model.flushes;
-        println!(
-            "{} {} {} {}",
-            world.model.openings,
-            world.model.writes,
-            world.model.reads,
-            world.now / 1000000
-        );
     }
     println!("{openings} openings, {writes} writes, {reads} reads, {flushes} flushes");
     let count = seeds.end - seeds.start;
@@ -60,5 +53,27 @@ fn the_same_seed_takes_the_same_course() {
             (world.model.trace, world.model.openings, world.model.writes)
         };
         assert_eq!(course(), course(), "seed {seed}");
+    }
+}
+
+#[cfg(feature = "mutants")]
+mod mutants {
+    use super::*;
+    use pool::control::mutant::Mutant;
+
+    #[test]
+    fn every_planted_bug_of_the_whole_is_found() {
+        std::panic::set_hook(Box::new(|_| {}));
+        let mut missed = Vec::new();
+        for &mutant in Mutant::WHOLE {
+            let found = (0..20 * SEEDS).find(|&seed| {
+                let run = || World::new(seed, Some(mutant)).run();
+                std::panic::catch_unwind(run).is_err()
+            });
+            println!("{mutant:?}: found by seed {found:?}");
+            missed.extend(found.is_none().then_some(mutant));
+        }
+        let _ = std::panic::take_hook();
+        assert!(missed.is_empty(), "not found: {missed:?}");
     }
 }

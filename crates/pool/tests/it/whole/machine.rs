@@ -217,7 +217,8 @@ impl Machine {
     /// What the FTL tells of itself, and what the session waits for.
     pub fn explain(&self, now: Instant) -> String {
         let ftl = self.ftl.as_ref().map_or_else(String::new, Ftl::explain);
-        format!("{}{}", self.session.explain(now), &ftl[..ftl.len().min(800)])
+        let repair = self.session.repair(now);
+        format!("{}{repair:?}\n{}", self.session.explain(now), &ftl[..ftl.len().min(800)])
     }
 
     fn act(&mut self, now: Instant, random: &mut Random) {

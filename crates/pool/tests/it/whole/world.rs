@@ -12,7 +12,7 @@ use pool::control::mutant::Mutant;
 use pool::control::values::{
     Degraded, FORMAT, NodeRecord, NodeState, PoolRecord, Value, VolumeRecord,
 };
-use pool::message::{Answer, Ask, AskId, Signals};
+use pool::message::{Answer, Ask, AskId, Refusal, Signals};
 use pool::node::PeerId;
 use pool::session::{Input, Output};
 use pool::words::{DomainId, NodeId, PoolId, VolumeId};
@@ -38,7 +38,7 @@ pub const GEOMETRY: Geometry = Geometry {
 };
 
 /// So long things go wrong; then they are mended, and all must come to rest.
-pub const TROUBLE_NS: u64 = 4 * SECOND;
+pub const TROUBLE_NS: u64 = 10 * SECOND;
 const CALM_NS: u64 = 20 * SECOND;
 
 pub struct World {
@@ -53,6 +53,8 @@ pub struct World {
     pub states: BTreeMap<NodeId, (DomainId, NodeState)>,
     pub clients: Vec<Client>,
     pub interned: Interned,
+    /// What nodes asked of each other and was not answered: by whom, in which start, and of whom.
+    fetches: BTreeMap<(usize, u64, AskId), NodeId>,
     events: BTreeMap<(u64, u64), Event>,
     sequence: u64,
     delay_ns: u64,
@@ -139,6 +141,7 @@ impl World {
             states: BTreeMap::new(),
             clients: (0..3).map(client).collect(),
             interned: Interned::default(),
+            fetches: BTreeMap::new(),
             events: BTreeMap::new(),
             sequence: 0,
             delay_ns: [200, 1000, 4000][seed as usize % 3] * MICROSECOND,
@@ -255,7 +258,8 @@ impl World {
             }
             Event::NodeToNode { from, boot, to, id, ask } => self.fetch(from, boot, to, id, ask),
             Event::NodeAnswers { to, boot, from, id, answer } => {
-                if self.servers[to].boot == boot {
+                let waits = self.fetches.remove(&(to, boot, id)).is_some();
+                if waits && self.servers[to].boot == boot {
                     self.servers[to].answer(self.now, from, id, answer);
                     self.of_server(to);
                 }
@@ -316,11 +320,17 @@ impl World {
 
     fn fetch(&mut self, from: usize, boot: u64, to: NodeId, id: AskId, ask: Ask<Stamp>) {
         let Some(server) = self.server_of(to).filter(|&server| self.servers[server].is_up()) else {
-            return;
+            return self.cannot_fetch(from, boot, to, id);
         };
         let peer = PeerId(OF_NODE | (from as u64) << 48 | boot);
         self.servers[server].ask(self.now, peer, id, ask);
         self.of_server(server);
+    }
+
+    /// A node's driver answers in the place of one that cannot be reached.
+    fn cannot_fetch(&mut self, to: usize, boot: u64, from: NodeId, id: AskId) {
+        let answer = Answer::Refused(Refusal::Failed);
+        self.after(MILLISECOND, Event::NodeAnswers { to, boot, from, id, answer });
     }
 
     fn of_server(&mut self, server: usize) {
@@ -330,6 +340,7 @@ impl World {
             let boot = self.servers[server].boot;
             let event = match said {
                 NodeSaid::Ask { to, id, ask } => {
+                    self.fetches.insert((server, boot, id), to);
                     Event::NodeToNode { from: server, boot, to, id, ask }
                 }
                 NodeSaid::Answer { peer, id, answer, .. } if peer.0 & OF_NODE != 0 => {
@@ -354,6 +365,12 @@ impl World {
     pub fn kill_server(&mut self, server: usize) {
         let mut random = Random::new(self.random.next_u64());
         self.servers[server].kill(&mut random);
+        let killed = self.servers[server].id;
+        let lost: Vec<_> =
+            self.fetches.iter().filter(|(_, of)| **of == killed).map(|(by, _)| *by).collect();
+        for (by, boot, id) in lost {
+            self.cannot_fetch(by, boot, killed, id);
+        }
         for client in 0..self.clients.len() {
             self.disconnect(client, server);
         }

@@ -155,7 +155,7 @@ fn make_socket_folders(config: &Config) -> Result<Vec<PathBuf>, Failure> {
 }
 
 /// What people paste into another terminal.
-fn greeting(ready: &Ready, tls: bool) -> String {
+pub fn greeting(ready: &Ready, tls: bool) -> String {
     let mut text = String::new();
     if let Some(shape) = &ready.raw {
         text.push_str(&format!("{}\n", raw_text(shape)));

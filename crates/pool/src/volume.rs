@@ -113,7 +113,8 @@ fn geometry_of(shape: BandShape, lanes: u32, per_lane: u32) -> Geometry {
         pages_per_block: shape.pages,
         slots_per_page: shape.slots_per_page,
         pairing: Pairing::None,
-        durable_at_completion: true,
+        // Some nodes are not: those that were written to are flushed when it matters.
+        durable_at_completion: false,
         suspend: false,
         queue_depth: 64,
         // Nodes level their own wear: a band is no part of any drive.

@@ -1,8 +1,10 @@
 //! `weir pool`: the parts of a pool as processes, and what people change of it.
 
 mod certs;
+mod parts;
 mod records;
 mod status;
+mod up;
 
 use crate::output::print;
 use crate::{End, Failure};
@@ -13,6 +15,7 @@ use std::path::PathBuf;
 
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  \
+    weir pool up\n      a whole pool on this machine, to try it\n  \
     weir pool certs certs plane controller node-1 admin\n      an authority and certificates: each part \
     shows its own\n  \
     weir pool plane --config plane.toml\n      the control plane, for as long as etcd is not it\n  \
@@ -28,6 +31,18 @@ pub struct Args {
 
 #[derive(clap::Subcommand)]
 enum Command {
+    /// Try it: a whole pool on this machine, with a volume on NBD, in one command
+    Up(up::Args),
+    /// Kill the process of a node of `weir pool up`
+    Kill(up::Kill),
+    /// Slow a node of `weir pool up` down
+    Slow(up::Slow),
+    /// Serve a drive as a node of the pool, until a signal
+    Node(Part),
+    /// Serve a volume of the pool to NBD clients, until a signal
+    Client(Part),
+    /// Ask a node or a client on this machine how it does
+    Ask(parts::Ask),
     /// Make the authority of a new pool, and certificates of its parts
     Certs(certs::Args),
     /// Serve Weir's own control plane, until a signal
@@ -80,6 +95,12 @@ impl Part {
 
 pub fn run(args: &Args) -> Result<End, Failure> {
     match &args.command {
+        Command::Up(args) => up::up(args),
+        Command::Kill(args) => up::kill(args),
+        Command::Slow(args) => up::slow(args),
+        Command::Node(part) => parts::node(part),
+        Command::Client(part) => parts::client(part),
+        Command::Ask(args) => parts::ask(args),
         Command::Certs(args) => certs::run(args),
         Command::Plane(part) => plane(part),
         Command::Controller(part) => controller(part),

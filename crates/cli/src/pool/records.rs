@@ -169,17 +169,20 @@ pub fn volume(command: &Volume) -> Result<End, Failure> {
     }
 }
 
-fn create(args: &Create) -> Result<End, Failure> {
-    let bytes = |option: &str, text: &str| {
-        let example = "a number with KiB, MiB, GiB or TiB; for example: 1TiB";
-        flash::quantity::bytes(text).ok_or_else(|| format!("{option} {text}: must be {example}"))
-    };
-    let size = bytes("--size", &args.size)?;
-    let block = BLOCK_BYTES as u64;
-    if !size.is_multiple_of(block) {
-        return Err(format!("--size {}: must be a multiple of 4KiB; for example: 1TiB", args.size));
+/// What `option` says is a size.
+pub fn bytes(option: &str, text: &str) -> Result<u64, Failure> {
+    let example = "a number with KiB, MiB, GiB or TiB; for example: 1TiB";
+    let bytes = flash::quantity::bytes(text);
+    let bytes = bytes.ok_or_else(|| format!("{option} {text}: must be {example}"))?;
+    if !bytes.is_multiple_of(BLOCK_BYTES as u64) {
+        return Err(format!("{option} {text}: must be a multiple of 4KiB; for example: 1TiB"));
     }
-    let mut wanted = Wanted::new(&*args.name, size / block);
+    Ok(bytes)
+}
+
+fn create(args: &Create) -> Result<End, Failure> {
+    let size = bytes("--size", &args.size)?;
+    let mut wanted = Wanted::new(&*args.name, size / BLOCK_BYTES as u64);
     wanted.replicas = args.replicas;
     wanted.op_percent = args.op;
     wanted.band_bytes = bytes("--band", &args.band)?;

@@ -163,8 +163,8 @@ fn mount_once(
         let now = clock.now();
         if now >= tell_at {
             tell_at = now + TELL_NS;
-            let waits = engine.core.explain();
-            tracing::warn!(waits, below = engine.medium.explain(), "the volume is not mounted yet");
+            let waits = engine.medium.explain();
+            tracing::warn!(waits, "the volume is not mounted yet");
         }
         engine.note_time(now);
         engine.turn(now, ring);

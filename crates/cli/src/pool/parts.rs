@@ -1,0 +1,45 @@
+//! `weir pool node`, `weir pool client` and `weir pool ask`: the parts that serve data, and what they answer.
+
+use super::{Part, failure};
+use crate::output::{print, print_json};
+use crate::serve::greeting;
+use crate::{End, Failure};
+use serve::pool::parts::{self, NodeConfig, VolumeConfig};
+use std::path::PathBuf;
+
+#[derive(clap::Args)]
+pub struct Ask {
+    /// The socket of the part: `control` in its config
+    socket: PathBuf,
+    /// `status`; of a node `slow MS`, too: its answers come so much later; of a client `go-on`
+    #[arg(default_value = "status", num_args = 1..=2)]
+    question: Vec<String>,
+}
+
+pub fn node(part: &Part) -> Result<End, Failure> {
+    let config = NodeConfig::load(&part.config).map_err(failure)?;
+    let ready = |address| {
+        let place = match &config.server.device.kind {
+            serve::device::Kind::Memory { .. } => "in memory".into(),
+            serve::device::Kind::Nand { path, .. } | serve::device::Kind::File { path } => {
+                format!("in {}", path.display())
+            }
+        };
+        let (node, pool) = (config.node.0, config.part.pool.0);
+        print(&format!("node {node} of pool {pool:032x}, its drive {place}\nready {address}\n"));
+    };
+    parts::run_node(&config, ready).map_err(failure)?;
+    Ok(End::Good)
+}
+
+pub fn client(part: &Part) -> Result<End, Failure> {
+    let config = VolumeConfig::load(&part.config).map_err(failure)?;
+    let tls = config.server.nbd.tls.is_some();
+    parts::run_volume(&config, |ready| print(&greeting(ready, tls))).map_err(failure)?;
+    Ok(End::Good)
+}
+
+pub fn ask(args: &Ask) -> Result<End, Failure> {
+    print_json(&parts::ask(&args.socket, &args.question.join(" ")).map_err(failure)?);
+    Ok(End::Good)
+}

@@ -1,0 +1,145 @@
+//! `weir pool up`: a whole pool on one machine, each part a process of its own, for trying what it does. Everything is
+//! in one folder; a second `up` there goes on with what the first one left.
+
+mod made;
+mod parts;
+
+use super::failure;
+use crate::output::print;
+use crate::{End, Failure};
+use made::{Layout, Made};
+use parts::Parts;
+use serve::pool::config::PartConfig;
+use serve::pool::plane::PlaneCalls;
+use serve::pool::records;
+use std::path::PathBuf;
+use std::time::Duration;
+
+#[derive(clap::Args)]
+#[command(after_help = "Examples:\n  \
+    weir pool up                           4 machines with 2 drives each, a volume of 256 MiB, 2 copies\n  \
+    weir pool kill 3                       in another terminal: a drive's process dies, and is back in a while\n  \
+    weir pool slow 2 50                    its answers come 50 ms later; 0 ends it\n  \
+    weir pool status --config weir-pool/admin.toml\n\n\
+    Ctrl-C ends all of it cleanly. `rm -r weir-pool` removes it.")]
+pub struct Args {
+    /// Where all of it goes
+    #[arg(long, value_name = "DIR", default_value = "weir-pool")]
+    data: PathBuf,
+    /// Machines: what fails together
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=32))]
+    nodes: u32,
+    /// Drives of each, all unlike
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=16))]
+    ssds: u32,
+    /// Size of the volume
+    #[arg(long, value_name = "SIZE", default_value = "256MiB")]
+    size: String,
+    /// Copies of each block
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=4))]
+    replicas: u8,
+    /// Drives in memory that take no time, and forget all at the end
+    #[arg(long)]
+    memory: bool,
+    /// A drive whose process has ended is started again after so many seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 10)]
+    restart_after: u64,
+}
+
+#[derive(clap::Args)]
+pub struct Kill {
+    /// The number of the node
+    node: u32,
+    /// The folder of `weir pool up`
+    #[arg(long, value_name = "DIR", default_value = "weir-pool")]
+    data: PathBuf,
+}
+
+#[derive(clap::Args)]
+pub struct Slow {
+    /// The number of the node
+    node: u32,
+    /// Milliseconds that its answers come later; 0: none
+    ms: u64,
+    /// The folder of `weir pool up`
+    #[arg(long, value_name = "DIR", default_value = "weir-pool")]
+    data: PathBuf,
+}
+
+pub fn up(args: &Args) -> Result<End, Failure> {
+    if args.nodes < u32::from(args.replicas) {
+        return Err(format!(
+            "--replicas {}: each copy lies on another machine, and there are {}: use --nodes {} or fewer copies",
+            args.replicas, args.nodes, args.replicas
+        ));
+    }
+    let bytes = super::records::bytes("--size", &args.size)?;
+    let layout = Layout {
+        nodes: args.nodes,
+        ssds: args.ssds,
+        bytes,
+        replicas: args.replicas,
+        memory: args.memory,
+    };
+    let made = Made::make_or_open(&args.data, layout)?;
+    let mut parts = Parts::new(&args.data, Duration::from_secs(args.restart_after))?;
+    parts.start("plane", &["plane"], &made.config("plane"))?;
+    let admin = PartConfig::load(&made.config("admin")).map_err(failure)?;
+    let mut calls = admin.plane().and_then(|plane| PlaneCalls::connect(&plane)).map_err(failure)?;
+    for node in made.nodes() {
+        parts.start(&format!("node-{}", node.number), &["node"], &made.config_of(node.number))?;
+        records::join(&mut calls, node.record()).map_err(failure)?;
+    }
+    let volumes = records::volumes(&mut calls).map_err(failure)?;
+    if volumes.iter().all(|found| found.record.name != made::VOLUME) {
+        records::create(&mut calls, &made.wanted()).map_err(failure)?;
+    }
+    parts.start("controller", &["controller"], &made.config("controller"))?;
+    let told = parts.start("client", &["client"], &made.config("client"))?;
+    print(&text(&made, args, &told));
+    parts.watch();
+    Ok(End::Good)
+}
+
+fn text(made: &Made, args: &Args, told: &str) -> String {
+    let data = args.data.display();
+    let mut text = format!(
+        "a pool of {} machines with {} drives each, all processes of this machine, in {data}\n",
+        args.nodes, args.ssds
+    );
+    for node in made.nodes() {
+        text.push_str(&format!(
+            "  node {:<3} domain {:<3} {}\n",
+            node.number, node.domain, node.what
+        ));
+    }
+    text.push('\n');
+    let more = format!(
+        "\nand what it survives:\n  weir pool kill 1 --data {data}\n  weir pool slow 2 50 --data {data}\n  \
+         weir pool status --config {data}/admin.toml\n  weir pool ask {data}/client.sock\n"
+    );
+    match told.rfind("ready ") {
+        Some(at) => format!("{text}{}{more}\n{}", &told[..at], &told[at..]),
+        None => text + told + &more,
+    }
+}
+
+pub fn kill(args: &Kill) -> Result<End, Failure> {
+    let name = format!("node-{}", args.node);
+    let pid = parts::pid(&args.data, &name)?;
+    // SAFETY: no memory is involved. The process was started by `weir pool up`.
+    if unsafe { libc::kill(pid, libc::SIGKILL) } != 0 {
+        let error = std::io::Error::last_os_error();
+        return Err(format!("{name} (process {pid}) cannot be killed: {error}"));
+    }
+    print(&format!("{name} (process {pid}) was killed; `weir pool up` starts it again in a while\n"));
+    Ok(End::Good)
+}
+
+pub fn slow(args: &Slow) -> Result<End, Failure> {
+    let socket = args.data.join(format!("node-{}.sock", args.node));
+    let asked = format!("slow {}", args.ms);
+    serve::pool::parts::ask(&socket, &asked).map_err(failure)?;
+    print(&format!("answers of node {} come {} ms later from now on\n", args.node, args.ms));
+    Ok(End::Good)
+}

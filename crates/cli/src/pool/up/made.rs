@@ -1,0 +1,247 @@
+//! The folder of a pool on one machine: certificates, and a config for each part.
+
+use crate::Failure;
+use pool::control::values::{NodeRecord, NodeState};
+use pool::volume::Wanted;
+use pool::words::{DomainId, NodeId};
+use serde_json::{Value, json};
+use std::fs;
+use std::net::{Ipv4Addr, TcpListener};
+use std::path::{Path, PathBuf};
+
+/// The volume that is served.
+pub const VOLUME: &str = "data";
+
+/// A band is a raw block of the smallest of the drives.
+const BAND_BYTES: u64 = 29 * 15 * 4096;
+
+/// What was asked for.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Layout {
+    pub nodes: u32,
+    pub ssds: u32,
+    pub bytes: u64,
+    pub replicas: u8,
+    pub memory: bool,
+}
+
+/// Drives that take turns: all unlike.
+const DRIVES: [(&str, u32, u32, u32, &str); 4] = [
+    ("slc", 4, 8, 8, "SLC, 32 dies on 4 buses"),
+    ("slc", 8, 8, 8, "SLC, 64 dies on 8 buses"),
+    ("optane", 4, 2, 2, "3D XPoint, 8 dies"),
+    ("slc", 2, 8, 8, "SLC, 16 dies on 2 buses"),
+];
+
+/// A node of it.
+#[derive(Clone, Debug)]
+pub struct Node {
+    pub number: u32,
+    pub domain: u32,
+    pub port: u16,
+    pub what: String,
+}
+
+impl Node {
+    /// Of the control plane.
+    pub fn record(&self) -> NodeRecord {
+        NodeRecord {
+            node: NodeId(self.number),
+            domain: DomainId(self.domain),
+            address: format!("127.0.0.1:{}", self.port),
+            profile: serve::pool::controller::OWN_PROFILE.into(),
+            state: NodeState::In,
+        }
+    }
+}
+
+/// See the head of this file.
+pub struct Made {
+    folder: PathBuf,
+    layout: Layout,
+    nodes: Vec<Node>,
+}
+
+impl Made {
+    /// Makes the folder, or goes on with one that was made the same way.
+    pub fn make_or_open(folder: &Path, layout: Layout) -> Result<Self, Failure> {
+        let note = folder.join("layout.json");
+        if note.exists() {
+            return Self::open(folder, layout, &note);
+        }
+        if folder.exists() && fs::read_dir(folder).is_ok_and(|mut entries| entries.next().is_some())
+        {
+            return Err(format!(
+                "{}: holds something that `weir pool up` has not made: name another folder by --data",
+                folder.display()
+            ));
+        }
+        fs::create_dir_all(folder).map_err(failed(folder))?;
+        let nodes = nodes(layout)?;
+        let made = Self { folder: folder.into(), layout, nodes };
+        made.write()?;
+        // Last: without it nothing here counts.
+        write(&note, &made.note().to_string())?;
+        Ok(made)
+    }
+
+    fn open(folder: &Path, layout: Layout, note: &Path) -> Result<Self, Failure> {
+        let text = fs::read_to_string(note).map_err(failed(note))?;
+        let found: Value = serde_json::from_str(&text).map_err(|error| {
+            format!("{}: {error}: remove {}", note.display(), folder.display())
+        })?;
+        let ports = found["ports"].as_array().cloned().unwrap_or_default();
+        let ports = ports.iter().filter_map(|port| port.as_u64()?.try_into().ok());
+        let nodes: Vec<Node> =
+            ports.zip(1..).map(|(port, number)| node(number, layout, port)).collect();
+        let made = Self { folder: folder.into(), layout, nodes };
+        if made.note() != found {
+            return Err(format!(
+                "{}: was made with {}: say the same, or remove it (`rm -r`) and begin anew",
+                folder.display(),
+                described(&found)
+            ));
+        }
+        Ok(made)
+    }
+
+    fn note(&self) -> Value {
+        let Layout { nodes, ssds, bytes, replicas, memory } = self.layout;
+        let ports: Vec<u16> = self.nodes.iter().map(|node| node.port).collect();
+        json!({
+            "nodes": nodes, "ssds": ssds, "bytes": bytes, "replicas": replicas, "memory": memory,
+            "ports": ports,
+        })
+    }
+
+    pub fn nodes(&self) -> &[Node] {
+        &self.nodes
+    }
+
+    /// The config of a part.
+    pub fn config(&self, part: &str) -> PathBuf {
+        self.folder.join(format!("{part}.toml"))
+    }
+
+    pub fn config_of(&self, node: u32) -> PathBuf {
+        self.config(&format!("node-{node}"))
+    }
+
+    /// The volume.
+    pub fn wanted(&self) -> Wanted {
+        let blocks = self.layout.bytes / flash::BLOCK_BYTES as u64;
+        Wanted {
+            replicas: self.layout.replicas,
+            band_bytes: BAND_BYTES,
+            ..Wanted::new(VOLUME, blocks)
+        }
+    }
+
+    fn write(&self) -> Result<(), Failure> {
+        let mut parts = vec!["plane".to_owned(), "controller".into(), "client".into(), "admin".into()];
+        parts.extend(self.nodes.iter().map(|node| format!("node-{}", node.number)));
+        let pool = certificates(&self.folder, &parts)?;
+        let port = free_port()?;
+        for part in &parts {
+            let own = match part.as_str() {
+                "plane" => "".into(),
+                "controller" => "[controller]\nlisten = \"127.0.0.1:0\"\n".into(),
+                "client" => format!(
+                    "[client]\nvolume = \"{VOLUME}\"\nname = \"client\"\ncontrol = \"client.sock\"\n\
+                     [nbd]\nunix = \"nbd.sock\"\n[http]\naddress = \"127.0.0.1:0\"\n\
+                     [control]\nunix = \"control.sock\"\n"
+                ),
+                _ => String::new(),
+            };
+            let head = format!(
+                "[pool]\nid = \"{pool}\"\nauthority = \"certs/authority.pem\"\n\
+                 certificate = \"certs/{part}.pem\"\nkey = \"certs/{part}.key\"\n\
+                 [plane]\naddress = \"127.0.0.1:{port}\"\ndata = \"plane\"\n"
+            );
+            write(&self.config(part), &(head + &own))?;
+        }
+        for node in &self.nodes {
+            self.write_node(node, &pool, port)?;
+        }
+        Ok(())
+    }
+
+    fn write_node(&self, node: &Node, pool: &str, plane: u16) -> Result<(), Failure> {
+        let Layout { nodes, ssds, bytes, replicas, memory } = self.layout;
+        let (profile, channels, dies, gang, _) = drive(node.number);
+        let (profile, kind) = if memory { ("instant", "memory") } else { (profile, "nand") };
+        let (channels, dies, gang) = if memory { (4, 1, 2) } else { (channels, dies, gang) };
+        // Room for each copy with what is beside it on half of the drives: some may be away.
+        let room = (bytes * 4 * u64::from(replicas) / u64::from(nodes * ssds)).max(256 << 20);
+        let (number, port) = (node.number, node.port);
+        let text = format!(
+            "[pool]\nid = \"{pool}\"\nauthority = \"certs/authority.pem\"\n\
+             certificate = \"certs/node-{number}.pem\"\nkey = \"certs/node-{number}.key\"\n\
+             [plane]\naddress = \"127.0.0.1:{plane}\"\n\
+             [node]\nid = {number}\nlisten = \"127.0.0.1:{port}\"\ncontrol = \"node-{number}.sock\"\n\
+             [device]\nmode = \"raw\"\nkind = \"{kind}\"\nprofile = \"{profile}\"\n\
+             {}channels = {channels}\ndies_per_channel = {dies}\ncapacity = \"{}MiB\"\n\
+             [raw]\ngang = {gang}\n",
+            if memory { String::new() } else { format!("path = \"drive-{number}\"\n") },
+            room.div_ceil(1 << 20)
+        );
+        write(&self.config_of(number), &text)
+    }
+}
+
+fn drive(number: u32) -> (&'static str, u32, u32, u32, &'static str) {
+    DRIVES[(number - 1) as usize % DRIVES.len()]
+}
+
+fn node(number: u32, layout: Layout, port: u16) -> Node {
+    let what = if layout.memory { "memory, takes no time" } else { drive(number).4 };
+    Node { number, domain: (number - 1) / layout.ssds + 1, port, what: what.into() }
+}
+
+fn nodes(layout: Layout) -> Result<Vec<Node>, Failure> {
+    let numbers = 1..=layout.nodes * layout.ssds;
+    numbers.map(|number| Ok(node(number, layout, free_port()?))).collect()
+}
+
+/// A port that the system does not give to anybody else so soon.
+fn free_port() -> Result<u16, Failure> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0));
+    let address = listener.and_then(|listener| listener.local_addr());
+    address.map(|address| address.port()).map_err(|error| format!("no port is free: {error}"))
+}
+
+#[cfg(feature = "certs")]
+fn certificates(folder: &Path, parts: &[String]) -> Result<String, Failure> {
+    let names: Vec<&str> = parts.iter().map(String::as_str).collect();
+    let drawn = pool::words::PoolId(serve::pool::drawn().map_err(super::failure)?);
+    let made = serve::pool::certs::make(&folder.join("certs"), drawn, &names);
+    Ok(format!("{:032x}", made.map_err(super::failure)?.pool.0))
+}
+
+#[cfg(not(feature = "certs"))]
+fn certificates(folder: &Path, _parts: &[String]) -> Result<String, Failure> {
+    Err(format!(
+        "{}: this build of weir makes no certificates: {}",
+        folder.display(),
+        crate::features::MEND
+    ))
+}
+
+fn described(note: &Value) -> String {
+    format!(
+        "--nodes {} --ssds {} --size {} --replicas {}{}",
+        note["nodes"],
+        note["ssds"],
+        crate::size::bytes(note["bytes"].as_u64().unwrap_or(0)),
+        note["replicas"],
+        if note["memory"] == true { " --memory" } else { "" }
+    )
+}
+
+fn write(path: &Path, text: &str) -> Result<(), Failure> {
+    serve::files::write(path, text.as_bytes()).map_err(failed(path))
+}
+
+fn failed(path: &Path) -> impl Fn(std::io::Error) -> Failure + '_ {
+    move |error| format!("{}: {error}: choose another folder by --data", path.display())
+}

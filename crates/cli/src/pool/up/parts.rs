@@ -1,0 +1,186 @@
+//! The processes of a pool on one machine: started one after the other, watched, started again, ended together.
+
+use crate::Failure;
+use crate::output::print;
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// How long a part may take to be ready: a client waits for a lease.
+const READY: Duration = Duration::from_secs(60);
+/// How long a part may take to end.
+const END: Duration = Duration::from_secs(20);
+/// Between two looks.
+const LOOK: Duration = Duration::from_millis(100);
+
+struct Part {
+    name: String,
+    command: &'static str,
+    config: PathBuf,
+    child: Child,
+    /// It has ended, and is to be started again then.
+    again_at: Option<Instant>,
+}
+
+/// See the head of this file. What runs ends when this is dropped.
+pub struct Parts {
+    folder: PathBuf,
+    restart_after: Duration,
+    parts: Vec<Part>,
+}
+
+static TOLD: AtomicBool = AtomicBool::new(false);
+
+extern "C" fn tell(_: libc::c_int) {
+    TOLD.store(true, Ordering::Relaxed);
+}
+
+impl Parts {
+    /// None yet; from now on a signal ends all of them.
+    pub fn new(folder: &Path, restart_after: Duration) -> Result<Self, Failure> {
+        for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+            // SAFETY: the handler only sets a flag.
+            unsafe { libc::signal(signal, tell as *const () as libc::sighandler_t) };
+        }
+        fs::create_dir_all(folder.join("log"))
+            .map_err(|error| format!("{}: {error}", folder.display()))?;
+        Ok(Self { folder: folder.into(), restart_after, parts: Vec::new() })
+    }
+
+    /// Starts a part and waits until it is ready; what it has said by then.
+    pub fn start(
+        &mut self,
+        name: &str,
+        command: &[&'static str; 1],
+        config: &Path,
+    ) -> Result<String, Failure> {
+        let (child, said) = self.begin(name, command[0], config)?;
+        let (name, config) = (name.to_owned(), config.to_owned());
+        self.parts.push(Part { name, command: command[0], config, child, again_at: None });
+        Ok(said)
+    }
+
+    fn begin(
+        &self,
+        name: &str,
+        command: &'static str,
+        config: &Path,
+    ) -> Result<(Child, String), Failure> {
+        let log = self.folder.join("log").join(format!("{name}.log"));
+        let failed = |reason: String| {
+            let tail = fs::read_to_string(&log).unwrap_or_default();
+            let lines: Vec<&str> = tail.lines().rev().take(5).collect();
+            let lines: Vec<String> =
+                lines.into_iter().rev().map(|line| line.chars().take(300).collect()).collect();
+            format!("{name}: {reason} (its log is {}):\n{}", log.display(), lines.join("\n"))
+        };
+        let file = fs::OpenOptions::new().create(true).append(true).open(&log);
+        let file = file.map_err(|error| failed(error.to_string()))?;
+        let mut child = Command::new("/proc/self/exe")
+            .args(["--log", "info", "pool", command, "--config"])
+            .arg(config)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(file)
+            .spawn()
+            .map_err(|error| failed(error.to_string()))?;
+        let out = child.stdout.take().expect("it is piped");
+        let (send, lines) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            for line in BufReader::new(out).lines().map_while(Result::ok) {
+                // Nobody listens any more once it was ready.
+                send.send(line).ok();
+            }
+        });
+        let until = Instant::now() + READY;
+        let mut said = String::new();
+        while !TOLD.load(Ordering::Relaxed) && Instant::now() < until {
+            match lines.recv_timeout(LOOK) {
+                Ok(line) => {
+                    said += &format!("{line}\n");
+                    if line.starts_with("ready") {
+                        let pid = format!("{}\n", child.id());
+                        fs::write(self.folder.join(format!("{name}.pid")), pid).ok();
+                        return Ok((child, said));
+                    }
+                }
+                Err(std::sync::mpsc::RecvTimeoutError::Disconnected) => break,
+                Err(std::sync::mpsc::RecvTimeoutError::Timeout) => {}
+            }
+        }
+        end(&mut child, libc::SIGTERM);
+        child.wait().ok();
+        let told = TOLD.load(Ordering::Relaxed);
+        Err(failed(if told { "was told to end" } else { "did not become ready" }.into()))
+    }
+
+    /// Watches until a signal; what ends by itself is started again.
+    pub fn watch(&mut self) {
+        while !TOLD.load(Ordering::Relaxed) {
+            std::thread::sleep(LOOK);
+            for at in 0..self.parts.len() {
+                self.look(at);
+            }
+        }
+        print("ending\n");
+    }
+
+    fn look(&mut self, at: usize) {
+        let part = &mut self.parts[at];
+        match part.again_at {
+            None => {
+                let Ok(Some(status)) = part.child.try_wait() else { return };
+                let seconds = self.restart_after.as_secs();
+                print(&format!("{} has ended ({status}); it is started again in {seconds} s\n", part.name));
+                part.again_at = Some(Instant::now() + self.restart_after);
+            }
+            Some(again_at) if Instant::now() >= again_at => {
+                let (name, command, config) = (part.name.clone(), part.command, part.config.clone());
+                match self.begin(&name, command, &config) {
+                    Ok((child, _)) => {
+                        (self.parts[at].child, self.parts[at].again_at) = (child, None);
+                        print(&format!("{name} is back\n"));
+                    }
+                    Err(error) => {
+                        print(&format!("{error}\n"));
+                        self.parts[at].again_at = Some(Instant::now() + self.restart_after);
+                    }
+                }
+            }
+            Some(_) => {}
+        }
+    }
+}
+
+impl Drop for Parts {
+    /// The client goes first: it gives its volume back.
+    fn drop(&mut self) {
+        for part in self.parts.iter_mut().rev() {
+            end(&mut part.child, libc::SIGTERM);
+            let until = Instant::now() + END;
+            while matches!(part.child.try_wait(), Ok(None)) && Instant::now() < until {
+                std::thread::sleep(LOOK / 10);
+            }
+            part.child.kill().ok();
+            part.child.wait().ok();
+            fs::remove_file(self.folder.join(format!("{}.pid", part.name))).ok();
+        }
+    }
+}
+
+fn end(child: &mut Child, signal: libc::c_int) {
+    // SAFETY: no memory is involved. The child was not waited for, so that its number is still its own.
+    unsafe { libc::kill(child.id() as libc::pid_t, signal) };
+}
+
+/// The process of a part.
+pub fn pid(folder: &Path, name: &str) -> Result<libc::pid_t, Failure> {
+    let path = folder.join(format!("{name}.pid"));
+    let text = fs::read_to_string(&path).map_err(|error| {
+        format!("{}: {error}: is `weir pool up` running there, and has it such a node?", path.display())
+    })?;
+    text.trim().parse().map_err(|_| format!("{}: holds no number of a process", path.display()))
+}

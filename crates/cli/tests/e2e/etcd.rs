@@ -38,11 +38,11 @@ impl Cluster {
     /// Three members in which a pool is founded; `None` where there is no etcd.
     fn new(name: &str) -> Option<Self> {
         let named = std::env::var_os("WEIR_E2E_ETCD").map(PathBuf::from);
-        let Some(binary) = named.or_else(|| find("etcd")) else {
-            skipped(
-                name,
-                "there is no etcd: install Debian's etcd-server, or name one by WEIR_E2E_ETCD",
-            );
+        let target = Path::new(env!("CARGO_BIN_EXE_weir")).ancestors().nth(2);
+        let unpacked = target.map(|target| target.join("etcd/usr/bin/etcd"));
+        let unpacked = unpacked.filter(|path| path.exists());
+        let Some(binary) = named.or_else(|| find("etcd")).or(unpacked) else {
+            skipped(name, "there is no etcd: `./x setup` fetches it, WEIR_E2E_ETCD names one");
             return None;
         };
         let scratch = Scratch::new(name);

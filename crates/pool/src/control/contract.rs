@@ -28,11 +28,11 @@ pub enum Part {
     /// [`super::election`].
     Election = 4,
     /// [`super::follow`], of nodes.
-    Nodes = 5,
+    Nodes = 6,
     /// [`super::follow::WeightsFeed`].
-    Weights = 6,
+    Weights = 7,
     /// [`super::follow`], of the controller.
-    Controller = 7,
+    Controller = 8,
 }
 
 impl PlaneAskId {

@@ -249,6 +249,11 @@ impl Ftl {
         self.map.memory_bytes() + self.bands.memory_bytes()
     }
 
+    /// Whole checkpoints that were written since the mount or format.
+    pub fn checkpoints(&self) -> u64 {
+        self.counters.checkpoints
+    }
+
     /// One counter of [`Status::counters`] without the rest; 0 for an unknown name.
     pub fn counter(&self, name: &str) -> u64 {
         self.counter_list().iter().find(|entry| entry.0 == name).map_or(0, |entry| entry.1)

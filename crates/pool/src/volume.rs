@@ -37,7 +37,7 @@ impl Wanted {
 pub const PAGE_SLOTS: u32 = 15;
 
 /// Least and most bytes of a band.
-pub const BAND_BYTES: (u64, u64) = (256 << 10, 256 << 20);
+pub const BAND_BYTES: (u64, u64) = (1 << 20, 256 << 20);
 
 /// Lanes that a volume has at most, and the bands that a lane has at least.
 const LANES_MAX: u32 = 32;
@@ -80,7 +80,11 @@ pub fn plan(volume: VolumeId, wanted: &Wanted) -> Result<VolumeRecord, String> {
             return Err(too_large());
         }
         let Ok(found) = ftl::blocks_per_unit_for(&shaped, slots, &settings, health);
-        let per_lane = found.ok_or_else(too_large)?;
+        let per_lane = found.ok_or_else(|| {
+            format!(
+                "bands of {band_bytes} bytes are too small for {blocks} blocks: use larger ones"
+            )
+        })?;
         if per_lane >= LANE_BANDS_MIN || lanes == LANES_MIN {
             let bands = lanes.checked_mul(per_lane).ok_or_else(too_large)?;
             let (name, replicas, degraded) = (name.clone(), *replicas, *degraded);

@@ -24,29 +24,29 @@ pub enum Detach {
     Failed(String),
 }
 
-/// The device, as long as its shards run, and what becomes of its fast tier.
+/// The device, as long as its shards run, and what becomes of its fast tier. A volume of a pool has neither.
 pub struct FastControl {
-    device: Mutex<Device>,
+    device: Mutex<Option<Device>>,
     detach: Mutex<Detach>,
 }
 
 impl FastControl {
-    pub(crate) fn new(device: Device) -> Self {
+    pub(crate) fn new(device: Option<Device>) -> Self {
         Self { device: Mutex::new(device), detach: Mutex::default() }
     }
 
-    fn device(&self) -> MutexGuard<'_, Device> {
+    fn device(&self) -> MutexGuard<'_, Option<Device>> {
         self.device.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Where the fast tier is, if there is one beside the device.
     pub fn path(&self) -> Option<PathBuf> {
-        self.device().fast_path().map(Into::into)
+        self.device().as_ref()?.fast_path().map(Into::into)
     }
 
     /// The shards have ended well, and nothing of the device is left open.
     pub(crate) fn closed(&self) -> Result<(), DeviceError> {
-        self.device().close()
+        self.device().as_mut().map_or(Ok(()), Device::close)
     }
 
     /// How far a detach is.
@@ -103,7 +103,7 @@ fn drain(control: &Control) -> Detach {
                       streams and a checkpoint without it; `weir status` and the log tell more";
         return Detach::Failed(reason.into());
     }
-    let detached = control.fast().device().detach_fast();
+    let detached = control.fast().device().as_mut().map_or(Ok(None), Device::detach_fast);
     match detached {
         Ok(path) => {
             control.tell_all(|| Message::DropFast);

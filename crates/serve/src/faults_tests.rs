@@ -234,7 +234,7 @@ fn run(seed: u64, met: &mut Met) {
     let (medium, format) = (device.media.remove(0), device.formats.remove(0));
     let mut ring = Ring::new(256, DriverChoice::Auto).expect("a ring");
     let core = options.core_settings(&settings);
-    let started = start_engine(medium, Some(format), core, &mut ring);
+    let started = start_engine(Box::new(medium), Some(format), core, &mut ring);
     let (mut engine, now, _) = started.unwrap_or_else(|why| panic!("seed {seed}: {why}"));
     engine.medium.inject(injections, 0);
     let model = vec![BTreeSet::from([0]); BLOCKS as usize];

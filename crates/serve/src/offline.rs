@@ -43,7 +43,7 @@ pub fn format(options: &DeviceOptions, settings: &Settings) -> Result<(), Device
     for (shard, (medium, format)) in media.into_iter().zip(formats).enumerate() {
         let failed = |reason| DeviceError::Mount { shard, reason };
         let mut ring = ring().map_err(failed)?;
-        let started = start_engine(medium, Some(format), settings.clone(), &mut ring);
+        let started = start_engine(Box::new(medium), Some(format), settings.clone(), &mut ring);
         let (mut engine, mut now, _) = started.map_err(failed)?;
         let stopped = stop_engine(&mut engine, &mut ring, &mut now);
         ring.free(engine);
@@ -95,7 +95,7 @@ fn with_opened<T>(
         let failed = |reason| DeviceError::Mount { shard, reason };
         let mut ring = ring().map_err(failed)?;
         let (engine, now, report) =
-            start_engine(medium, None, settings.clone(), &mut ring).map_err(failed)?;
+            start_engine(Box::new(medium), None, settings.clone(), &mut ring).map_err(failed)?;
         started.push((ring, engine, now, report));
     }
     let sizes = started.iter().map(|(.., report)| report.logical_blocks);

@@ -3,6 +3,7 @@
 //! Each shard's thread makes its own ring and engine, mounts without pacing, and reports; only
 //! when all have mounted do clients get in. Dropping a [`Server`] shuts it down.
 
+use crate::backend::{Backend, Source, Starter};
 use crate::compiler::Compiler;
 use crate::config::Config;
 use crate::control;
@@ -10,14 +11,13 @@ use crate::device::{Device, DeviceError, KeptCounts, Kind, Mode, Volume};
 use crate::doors::{Doors, clients_max};
 use crate::exports::{self, Offer};
 use crate::fast::FastControl;
-use crate::medium::Medium;
 use crate::nbd;
 use crate::panics;
 use crate::policies::{self, Plugins};
 use crate::runtime::ring::{DriverChoice, DriverReport, NoDriver, Ring};
 use crate::runtime::shard::{
-    AnyCore, Clock, CoreFormat, CoreSettings, Engine, IdList, IdRequest, Mailbox, Message,
-    Milestone, PolicySwitch, RawShape, Shard, ShardError, ShardStatus, Shared, UnitBlocks,
+    AnyCore, CoreFormat, CoreSettings, Engine, IdList, IdRequest, Mailbox, Message, Milestone,
+    PolicySwitch, RawShape, Shard, ShardError, ShardStatus, Shared, UnitBlocks,
 };
 use crate::sockets::SocketFile;
 use crate::tls::{self, TlsError};
@@ -183,6 +183,21 @@ impl fmt::Display for Restart {
 impl Server {
     /// Opens (or makes) the device, mounts it, and serves it.
     pub fn start(config: &Config) -> Result<Self, ServeError> {
+        Self::start_from(config, |config| {
+            let device = open_or_make(config)?;
+            let config = to_be_read(config, &device.places().0, device.impaired());
+            let settings = config.device.core_settings(&config.ftl);
+            let settings = settings.with_read_only(config.ftl.read_only);
+            let source = Source::of_device(device, &settings);
+            Ok((config, source))
+        })
+    }
+
+    /// Serves what `open` opens, with the config that it says.
+    pub(crate) fn start_from(
+        config: &Config,
+        open: impl FnOnce(&Config) -> Result<(Config, Source), ServeError>,
+    ) -> Result<Self, ServeError> {
         let begun = std::time::Instant::now();
         let tls = config.nbd.tls.as_ref().map(tls::load).transpose()?;
         // All that may be refused comes before the device: it is not touched for a server that cannot
@@ -192,34 +207,26 @@ impl Server {
         drop(tried.map_err(|error| ServeError::Driver { shard: 0, error })?);
         let plugins = load_plugins(config)?;
         let rules = control::Rules::of(config.http.as_ref())?;
-        let mut device = open_or_make(config)?;
-        let media = std::mem::take(&mut device.media);
-        let formats = std::mem::take(&mut device.formats);
-        let config = &to_be_read(config, &device, device.impaired());
-        let settings = config.device.core_settings(&config.ftl);
-        let settings = settings.with_read_only(config.ftl.read_only);
-        let mut mounted = mount_all(media, formats, (&settings, config.driver))?;
-        let sizes = mounted.iter().map(|mounted| mounted.found.report.logical_blocks);
-        if let Some(contradicted) = device.contradicted(sizes) {
-            device.discard_kept();
-            return Err(contradicted.into());
-        }
-        device.commit()?;
+        let (opened, mut source) = open(config)?;
+        let config = &opened;
+        let mut mounted = mount_all(std::mem::take(&mut source.starters), config.driver)?;
+        source.commit(mounted.iter().map(|mounted| mounted.found.report.logical_blocks))?;
         let refused = refused(&mounted, config);
-        let config = &to_be_read(config, &device, &refused);
+        let config = &to_be_read(config, &source.places.0, &refused);
+        let device = source.device.as_ref();
         let restart = Restart {
-            cold: device.cold().map(Into::into),
+            cold: device.and_then(|device| device.cold().map(Into::into)),
             took_ms: begun.elapsed().as_millis() as u64,
-            kept_bytes: device.kept().map_or(0, |(_, bytes)| bytes),
+            kept_bytes: device.and_then(|device| device.kept().ok()).map_or(0, |(_, bytes)| bytes),
             counts: counts(&mounted),
-            impaired: [device.impaired(), &refused].concat(),
+            impaired: [source.impaired(), &refused].concat(),
         };
         tracing::info!("{restart}");
         log_drivers(&mounted);
-        let offer = exports::offer(&mounted[0].found, device.split, config)?;
+        let offer = exports::offer(&mounted[0].found, source.split, config)?;
         let (volumes, raw) = (offer.volumes.clone(), mounted[0].found.raw);
         let clients = clients_max(config)?;
-        let shared = Arc::new(share(config, &device, offer, tls, (mounted.len(), clients.nbd))?);
+        let shared = Arc::new(share(config, &source, offer, tls, (mounted.len(), clients.nbd))?);
         let mounts = mounted.iter().map(|mounted| mounted.found.report.clone()).collect();
         let mut threads = Vec::new();
         for (shard, mounted) in mounted.drain(..).enumerate() {
@@ -243,7 +250,7 @@ impl Server {
                 restart,
             },
             sockets: doors.files,
-            fast: Arc::new(FastControl::new(device)),
+            fast: Arc::new(FastControl::new(source.device)),
         };
         for (decision, name) in &config.chosen {
             let switched = policies::switch(&server.control(), decision, name, "the config");
@@ -432,10 +439,10 @@ fn open_or_make(config: &Config) -> Result<Device, DeviceError> {
 }
 
 /// The config, and that nothing is written where nothing may be, for these reasons.
-fn to_be_read(config: &Config, device: &Device, impaired: &[String]) -> Config {
+fn to_be_read(config: &Config, place: &str, impaired: &[String]) -> Config {
     let mut config = config.clone();
     for why in impaired {
-        tracing::warn!("{}: READ-ONLY: {why}", device.places().0);
+        tracing::warn!("{place}: READ-ONLY: {why}");
         config.ftl.read_only = true;
     }
     config
@@ -475,18 +482,11 @@ struct Mounted {
     thread: JoinHandle<Result<(), ShardError>>,
 }
 
-fn mount_all(
-    media: Vec<Medium>,
-    formats: Vec<CoreFormat>,
-    (settings, driver): (&CoreSettings, DriverChoice),
-) -> Result<Vec<Mounted>, ServeError> {
-    let mut formats = formats.into_iter();
-    let settings = settings.clone().of_shard(media.len());
+fn mount_all(starters: Vec<Starter>, driver: DriverChoice) -> Result<Vec<Mounted>, ServeError> {
     let mut starting = Vec::new();
-    for (shard, medium) in media.into_iter().enumerate() {
+    for (shard, starter) in starters.into_iter().enumerate() {
         let (report_sender, report) = mpsc::channel();
         let (go, go_receiver) = mpsc::channel();
-        let (format, settings) = (formats.next(), settings.clone());
         let thread = std::thread::Builder::new()
             .name(format!("shard-{shard}"))
             .spawn(move || {
@@ -499,7 +499,7 @@ fn mount_all(
                         return Ok(());
                     }
                 };
-                shard_thread((shard, ring), medium, format, settings, report_sender, go_receiver)
+                shard_thread((shard, ring), starter, report_sender, go_receiver)
             })
             .map_err(|error| ServeError::System { doing: "start a thread", error })?;
         starting.push((report, go, thread));
@@ -566,14 +566,11 @@ enum MountFailure {
 
 fn shard_thread(
     (shard, mut ring): (usize, Ring),
-    medium: Medium,
-    format: Option<CoreFormat>,
-    settings: CoreSettings,
+    starter: Starter,
     report: mpsc::Sender<Result<Found, MountFailure>>,
     go: mpsc::Receiver<Go>,
 ) -> Result<(), ShardError> {
-    let started = start_engine(medium, format, settings, &mut ring);
-    let (mut engine, now, mounted) = match started {
+    let (mut engine, clock, mounted) = match starter(&mut ring) {
         Ok(started) => started,
         Err(reason) => {
             // Nobody listening means that the server has given up already.
@@ -591,7 +588,7 @@ fn shard_thread(
         return Ok(());
     };
     let mut alarm = Alarm { shared: Arc::clone(&shared), armed: true };
-    let shard = Shard::new(shard, shared, ring, engine, Clock::starting_at(now), listeners);
+    let shard = Shard::new(shard, shared, ring, engine, clock, listeners);
     let result = shard.run();
     alarm.armed = result.is_err();
     result
@@ -614,7 +611,7 @@ impl Drop for Alarm {
 
 /// Mounts or formats, jumping over emulated time. Returns when that ended and what it found.
 pub(crate) fn start_engine(
-    mut medium: Medium,
+    mut medium: Box<dyn Backend>,
     format: Option<CoreFormat>,
     settings: CoreSettings,
     ring: &mut Ring,
@@ -670,7 +667,7 @@ pub(crate) fn virtual_turn(
         let entered = ring.enter(None, &mut done);
         entered.map_err(|error| format!("{}: {error}", ring.report().name))?;
         for done in done {
-            engine.io_done(done, ring);
+            engine.io_done(*now, done, ring);
         }
     } else if let Some(deadline) = engine.deadline() {
         *now = deadline.max(*now);
@@ -701,7 +698,7 @@ fn load_plugins(config: &Config) -> Result<Plugins, ServeError> {
 
 fn share(
     config: &Config,
-    device: &Device,
+    source: &Source,
     offer: Offer,
     tls: Option<Arc<rustls::ServerConfig>>,
     (shards, clients_max): (usize, usize),
@@ -713,7 +710,7 @@ fn share(
             .push(mailbox.map_err(|error| ServeError::System { doing: "make an eventfd", error })?);
     }
     Ok(Shared {
-        split: device.split,
+        split: source.split,
         volumes: offer.exported,
         exports: offer.exports.into(),
         tls,
@@ -723,7 +720,7 @@ fn share(
         losses: config.device.losses,
         injections: config.device.injections,
         bounds: config.bounds,
-        places: device.places(),
+        places: source.places.clone(),
         clients: AtomicUsize::new(0),
         clients_max,
         tcp_patience: Duration::from_nanos(config.nbd.tcp_timeout_ns),

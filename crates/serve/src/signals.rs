@@ -3,7 +3,6 @@
 //! longer than it may. A server that was told to ignore SIGHUP (`nohup`) does; one whose terminal is gone
 //! ends as cleanly as by SIGTERM.
 
-use crate::Control;
 use crate::{Config, Ready, ServeError, Server};
 use flash::SECOND;
 use std::io;
@@ -17,37 +16,65 @@ const GRACE_NS: u64 = 5 * SECOND;
 /// Call it before other threads are started: the signals are blocked for the calling thread and
 /// its children, so that only this function takes them.
 pub fn run(config: &Config, ready: impl FnOnce(&Ready)) -> Result<(), ServeError> {
-    let system = |doing| move |error| ServeError::System { doing, error };
-    let signals = block_signals().map_err(system("block signals"))?;
-    let served: Arc<Mutex<Option<Control>>> = Arc::default();
-    let (control, stop_ns) = (Arc::clone(&served), config.bounds.stop_ns);
-    std::thread::Builder::new()
-        .name("signals".into())
-        .spawn(move || {
-            crate::panics::end_the_process();
-            let signal = wait(&signals, None);
-            let control = control.lock().unwrap_or_else(PoisonError::into_inner).take();
-            let Some(control) = control else {
-                // A mount or a format may be cut off anywhere.
-                tracing::warn!(signal, "ended before the device was ready; nothing is lost by that");
-                std::process::exit(0);
-            };
-            tracing::info!(signal, "shutting down");
-            control.shut_down();
-            if wait(&signals, Some(stop_ns + GRACE_NS)).is_none() {
-                tracing::error!(
-                    "the shutdown does not end: the process does; what was acknowledged is safe, and \
-                     the next start recovers"
-                );
-            }
-            std::process::exit(1);
-        })
-        .map_err(system("start a thread"))?;
-    let mut server = Server::start(config)?;
+    serve(config.bounds.stop_ns, || Server::start(config), ready)
+}
+
+/// The same of a server that `start` starts.
+pub(crate) fn serve(
+    stop_ns: u64,
+    start: impl FnOnce() -> Result<Server, ServeError>,
+    ready: impl FnOnce(&Ready),
+) -> Result<(), ServeError> {
+    let stopper = Stopper::new(stop_ns)?;
+    let mut server = start()?;
+    let control = server.control();
     // Before anybody hears that it is ready: who hears may send a signal at once.
-    *served.lock().unwrap_or_else(PoisonError::into_inner) = Some(server.control());
+    stopper.stops(move || control.shut_down());
     ready(server.ready());
     server.join()
+}
+
+type Stop = Box<dyn FnOnce() + Send>;
+
+/// What a signal does: until something is served it ends the process, then it stops what is served.
+pub(crate) struct Stopper(Arc<Mutex<Option<Stop>>>);
+
+impl Stopper {
+    /// Takes signals from now on. What is stopped may take `stop_ns`.
+    pub fn new(stop_ns: u64) -> Result<Self, ServeError> {
+        let system = |doing| move |error| ServeError::System { doing, error };
+        let signals = block_signals().map_err(system("block signals"))?;
+        let served: Arc<Mutex<Option<Stop>>> = Arc::default();
+        let stop = Arc::clone(&served);
+        std::thread::Builder::new()
+            .name("signals".into())
+            .spawn(move || {
+                crate::panics::end_the_process();
+                let signal = wait(&signals, None);
+                let stop = stop.lock().unwrap_or_else(PoisonError::into_inner).take();
+                let Some(stop) = stop else {
+                    // A mount or a format may be cut off anywhere.
+                    tracing::warn!(signal, "ended before it was ready; nothing is lost by that");
+                    std::process::exit(0);
+                };
+                tracing::info!(signal, "shutting down");
+                stop();
+                if wait(&signals, Some(stop_ns + GRACE_NS)).is_none() {
+                    tracing::error!(
+                        "the shutdown does not end: the process does; what was acknowledged is safe, and \
+                         the next start recovers"
+                    );
+                }
+                std::process::exit(1);
+            })
+            .map_err(system("start a thread"))?;
+        Ok(Self(served))
+    }
+
+    /// Something is served, and is stopped so.
+    pub fn stops(&self, stop: impl FnOnce() + Send + 'static) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(stop));
+    }
 }
 
 /// Ends the process with status 0 at a signal: for processes that may end at any time, as nothing acknowledged

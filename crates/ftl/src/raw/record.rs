@@ -296,7 +296,14 @@ impl RawUnits {
                 self.counters.slots_programmed += u64::from(self.geometry.slots_per_page);
                 self.when_durable(After::Record { lane, side, version });
             }
-            Err(MediumError::BlockFailed | MediumError::Cut) => {
+            Err(MediumError::Cut) => {
+                self.counters.programs_failed += 1;
+                // What it told stays until a newer record is durable in its place.
+                let version = entry.version;
+                let block = entry.sides[side].block.take();
+                entry.old.extend(block.map(|block| (block, Until::Side(side), version)));
+            }
+            Err(MediumError::BlockFailed) => {
                 self.counters.programs_failed += 1;
                 if let Some(block) = std::mem::take(&mut entry.sides[side]).block {
                     self.put_bad(block, "a record's program failed");

@@ -132,6 +132,14 @@ impl RawUnits {
         })
     }
 
+    /// Nothing can be written on a lane any more.
+    ///
+    /// # Panics
+    /// If there is no such lane.
+    pub fn is_lane_gone(&self, lane: u32) -> bool {
+        self.lane[lane as usize].gone
+    }
+
     /// One lane. Walks its blocks.
     ///
     /// # Panics

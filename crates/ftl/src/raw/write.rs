@@ -230,13 +230,14 @@ impl RawUnits {
                 self.counters.slots_programmed += u64::from(self.geometry.slots_per_page);
                 self.no_space_tries = 0;
             }
-            // Of a block that takes no more nothing can be promised to who fills it, so it ends as failed.
-            Err(MediumError::BlockFailed | MediumError::Cut) => {
+            // Of a block that takes no more nothing can be promised to who fills it, so it ends as failed; after its
+            // erase one whose program was only cut short is as good as any.
+            Err(error @ (MediumError::BlockFailed | MediumError::Cut)) => {
                 self.counters.programs_failed += 1;
                 let whole = write.header.is_some_and(|header| header.whole);
                 state.restart = whole;
                 if let Some(block) = self.block_at(raw, member) {
-                    self.blocks[block.0 as usize].failing = true;
+                    self.blocks[block.0 as usize].failing |= error == MediumError::BlockFailed;
                 }
                 if !whole {
                     self.fail_write(taken, RequestError::ProgramFailed);
@@ -276,7 +277,11 @@ impl RawUnits {
         write.members[member as usize] = Member { next, ..Member::default() };
         let lane = self.lane_of_raw(raw);
         if let Some(block) = self.unmap(raw, member) {
-            self.put_bad(block, "a program failed");
+            if self.block(block).failing {
+                self.put_bad(block, "a program failed");
+            } else {
+                self.put_dirty(block);
+            }
             self.lane[lane as usize].dead.insert((block, sequence));
             self.want_record(lane);
         }
@@ -436,9 +441,13 @@ impl RawUnits {
                 }
                 self.end_erase(block, Ok(()));
             }
-            Err(MediumError::BlockFailed | MediumError::Cut) => {
+            Err(error @ (MediumError::BlockFailed | MediumError::Cut)) => {
                 self.counters.erases_failed += 1;
-                self.put_bad(block, "an erase failed");
+                if error == MediumError::BlockFailed {
+                    self.put_bad(block, "an erase failed");
+                } else {
+                    self.put_dirty(block);
+                }
                 self.end_failed_erase(block);
             }
             Err(error @ (MediumError::NoSpace | MediumError::FlushFailed)) => {

@@ -11,7 +11,7 @@ use crate::medium::{
 use flash::{
     BLOCK_BYTES, Command, Completion, Geometry, Health, Instant, MILLISECOND, SlotRead, SlotWrite,
 };
-use pool::client::{Config, Directory, End, Input, Leftovers, Opening, Output, Plan, Remote};
+use pool::client::{Config, Directory, End, Input, Opening, Output, Plan, Remote};
 use pool::message::Slot;
 use pool::words::BandName;
 use std::borrow::Cow;
@@ -44,23 +44,8 @@ impl PoolMedium {
     /// # Errors
     /// What of the config is wrong.
     pub fn new(cluster: Rc<RefCell<Cluster>>, config: Config) -> Result<Self, String> {
-        let shape = config.shape();
-        let (directory, leftovers) = Directory::new(shape, config.geometry.blocks(), &[], true);
-        Self::opened(cluster, config, directory, leftovers)
-    }
-
-    /// A client of a volume that was fenced and listed.
-    ///
-    /// # Errors
-    /// What of the config is wrong.
-    pub fn opened(
-        cluster: Rc<RefCell<Cluster>>,
-        config: Config,
-        directory: Directory,
-        leftovers: Leftovers,
-    ) -> Result<Self, String> {
         let geometry = config.geometry;
-        let mut remote = Remote::new(config, directory, leftovers)?;
+        let mut remote = Remote::new(config, Directory::empty(geometry.blocks()))?;
         for (node, domain) in cluster.borrow().nodes() {
             remote.handle(Instant(0), Input::Joined { node, domain });
         }
@@ -130,7 +115,7 @@ impl PoolMedium {
                     self.registering.extend(names);
                 }
                 // The plane of a simulation that opens no volume anew has no use for these.
-                Output::Unused(_) | Output::Closed(_) => {}
+                Output::Unused(_) | Output::Closed(_) | Output::Ends { .. } => {}
                 Output::Weights(weights) => self.weights = Some(weights),
                 Output::Fenced(_) => self.fenced = true,
             }

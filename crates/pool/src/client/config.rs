@@ -23,6 +23,9 @@ pub struct Config {
     pub program_limit_ns: u64,
     /// A member that has not answered a read for so long is late, and another is asked.
     pub read_limit_ns: u64,
+    /// Where all members are late with a read they are asked again, and late after twice as long each time, up to
+    /// this.
+    pub read_limit_ns_max: u64,
     /// An erase waits so long for nodes that are there.
     pub erase_limit_ns: u64,
     /// After a node was busy it is asked again.
@@ -58,6 +61,7 @@ impl Config {
             replicas,
             program_limit_ns: 50 * MILLISECOND,
             read_limit_ns: 20 * MILLISECOND,
+            read_limit_ns_max: SECOND,
             erase_limit_ns: SECOND,
             retry_ns: MILLISECOND,
             shy_ns: 10 * MILLISECOND,
@@ -104,6 +108,7 @@ impl Config {
         let positive = [
             ("program_limit_ns", self.program_limit_ns),
             ("read_limit_ns", self.read_limit_ns),
+            ("read_limit_ns_max", self.read_limit_ns_max),
             ("erase_limit_ns", self.erase_limit_ns),
             ("retry_ns", self.retry_ns),
             ("shy_ns", self.shy_ns),

@@ -1,5 +1,5 @@
 //! Which life of each band lies where, how many pages of it count, and whether it takes more. Made of what
-//! the nodes list when a volume is opened, and kept up by what the client does.
+//! the opening of the volume found, and kept up by what the client does.
 //!
 //! Invariants:
 //! - the pages of a band that count are those that all its members had durably: what only some have was
@@ -7,10 +7,10 @@
 //! - of several lives of a band the newest counts; what nodes hold of older ones is to be freed;
 //! - a band that may lie on nodes which nobody could ask is not taken for an empty one.
 
-use crate::message::{BandEntry, Signals};
-use crate::words::{BandName, BandShape, MEMBERS_MAX, NodeId};
+use crate::message::Signals;
+use crate::opening::{Opened, OpenedBand};
+use crate::words::{BandName, MEMBERS_MAX, NodeId};
 use flash::{BlockId, Instant};
-use std::collections::BTreeMap;
 
 /// How long a node's word on one of its units is believed.
 const EXACT_NS: u64 = 2 * flash::MILLISECOND;
@@ -66,42 +66,31 @@ pub struct Directory {
     entries: Vec<Entry>,
 }
 
-/// What the lists of the nodes say beside the directory.
-#[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub struct Leftovers {
-    /// Of older lives, or without a page that counts.
-    pub free: Vec<(NodeId, BandName)>,
-    /// Not sealed, or beyond what counts: to be sealed at so many pages, durably, before anything is shown. Else
-    /// the next opening, which may see other members, could find that fewer count.
-    pub seal: Vec<(NodeId, BandName, u32)>,
-    /// Of another shape than the volume: not touched, not served.
-    pub foreign: Vec<(NodeId, BandName)>,
-}
-
 impl Directory {
-    /// Of the lists of all nodes that could be asked, which is all but fewer domains than a band has members
-    /// if `complete`. The nodes were fenced before.
-    pub fn new(
-        shape: BandShape,
-        blocks: u32,
-        lists: &[(NodeId, BandEntry)],
-        complete: bool,
-    ) -> (Self, Leftovers) {
-        let absent = if complete { Entry::Unbound } else { Entry::Unsure };
+    /// Of a volume that was just made: nothing of it is anywhere.
+    pub fn empty(blocks: u32) -> Self {
+        Self { entries: vec![Entry::Unbound; blocks as usize] }
+    }
+
+    /// Of a volume that was opened: all that it found is sealed. What it did not find is empty only if it asked
+    /// all nodes that may have it.
+    pub fn of(blocks: u32, opened: &Opened) -> Self {
+        let absent = if opened.complete { Entry::Unbound } else { Entry::Unsure };
         let mut directory = Self { entries: vec![absent; blocks as usize] };
-        let mut leftovers = Leftovers::default();
-        let mut bands: BTreeMap<u32, Vec<(NodeId, BandEntry)>> = BTreeMap::new();
-        for &(node, entry) in lists {
-            if entry.header.shape != shape || entry.band.band >= blocks {
-                leftovers.foreign.push((node, entry.band));
-            } else {
-                bands.entry(entry.band.band).or_default().push((node, entry));
+        for name in &opened.refused {
+            if let Some(entry) = directory.entries.get_mut(name.band as usize) {
+                *entry = Entry::Unsure;
             }
         }
-        for (band, listed) in bands {
-            directory.entries[band as usize] = settle(&listed, &mut leftovers);
+        for OpenedBand { name, pages, holders } in &opened.bands {
+            let nodes = holders.iter().copied().take(MEMBERS_MAX).collect();
+            let (phase, words) = (Phase::Sealed, Default::default());
+            let held = Held { name: *name, nodes, pages: *pages, phase, words };
+            if let Some(entry) = directory.entries.get_mut(name.band as usize) {
+                *entry = Entry::Held(held);
+            }
         }
-        (directory, leftovers)
+        directory
     }
 
     /// What is known of a block.
@@ -219,109 +208,39 @@ impl Held {
     }
 }
 
-/// What counts of a band that nodes list so.
-fn settle(listed: &[(NodeId, BandEntry)], leftovers: &mut Leftovers) -> Entry {
-    let newest = listed.iter().map(|(_, entry)| entry.band.life).max().unwrap_or(0);
-    let (of_newest, older): (Vec<_>, Vec<_>) =
-        listed.iter().partition(|(_, entry)| entry.band.life == newest);
-    leftovers.free.extend(older.iter().map(|(node, entry)| (*node, entry.band)));
-    let pages_of = |sealed: bool| {
-        let of = of_newest.iter().filter(move |(_, entry)| entry.sealed == sealed);
-        of.map(|(_, entry)| entry.pages).min()
-    };
-    // A seal was set where everything acknowledged was before it; else what all have that answer.
-    let pages = pages_of(true).or(pages_of(false)).unwrap_or(0);
-    let Some(name) = of_newest.first().map(|(_, entry)| entry.band) else { return Entry::Unbound };
-    if pages == 0 {
-        leftovers.free.extend(of_newest.iter().map(|(node, entry)| (*node, entry.band)));
-        return Entry::Unbound;
-    }
-    let mut nodes = Vec::new();
-    for &(node, entry) in &of_newest {
-        if entry.pages < pages || nodes.len() == MEMBERS_MAX {
-            // It lacks some of it: repair makes a whole copy first.
-            continue;
-        }
-        nodes.push(node);
-        if !entry.sealed || entry.pages > pages {
-            leftovers.seal.push((node, name, pages));
-        }
-    }
-    Entry::Held(Held { name, nodes, pages, phase: Phase::Sealed, words: Default::default() })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::message::BandHeader;
-    use crate::words::{Members, VolumeId};
-
-    const SHAPE: BandShape = BandShape { pages: 8, slots_per_page: 2 };
+    use crate::words::VolumeId;
 
     fn name(band: u32, life: u64) -> BandName {
         BandName { volume: VolumeId(1), band, life }
     }
 
-    fn listed(node: u32, band: u32, life: u64, pages: u32, sealed: bool) -> (NodeId, BandEntry) {
-        let members = Members::new(&[NodeId(1), NodeId(2)]).unwrap();
-        let header = BandHeader { members, shape: SHAPE };
-        (NodeId(node), BandEntry { band: name(band, life), header, pages, sealed })
-    }
-
-    fn of(lists: &[(NodeId, BandEntry)]) -> (Directory, Leftovers) {
-        Directory::new(SHAPE, 4, lists, true)
+    fn found(band: u32, holders: &[u32]) -> OpenedBand {
+        let holders = holders.iter().map(|&node| NodeId(node)).collect();
+        OpenedBand { name: name(band, 5), pages: 8, holders }
     }
 
     #[test]
-    fn the_newest_life_counts_and_older_ones_are_freed() {
-        let (directory, leftovers) =
-            of(&[listed(1, 0, 5, 8, true), listed(2, 0, 5, 8, true), listed(3, 0, 4, 8, true)]);
+    fn what_an_opening_found_is_sealed_and_what_it_could_not_look_for_is_not_taken_for_empty() {
+        let bands = vec![found(0, &[1, 2]), found(2, &[1, 2, 3, 4, 5])];
+        let opened =
+            Opened { bands, refused: vec![name(1, 4)], complete: true, ..Opened::default() };
+        let directory = Directory::of(4, &opened);
         let held = directory.held(BlockId(0)).unwrap();
-        assert_eq!((held.name, held.pages), (name(0, 5), 8));
+        assert_eq!((held.name, held.pages, held.phase), (name(0, 5), 8, Phase::Sealed));
         assert_eq!(held.nodes, [NodeId(1), NodeId(2)]);
-        assert_eq!(leftovers.free, [(NodeId(3), name(0, 4))]);
-        assert!(leftovers.seal.is_empty());
-    }
-
-    #[test]
-    fn pages_that_only_some_have_do_not_count_and_are_sealed_away() {
-        let (directory, leftovers) = of(&[listed(1, 2, 5, 4, false), listed(2, 2, 5, 3, false)]);
-        let held = directory.held(BlockId(2)).unwrap();
-        assert_eq!((held.pages, held.phase), (3, Phase::Sealed));
-        let seals = [NodeId(1), NodeId(2)].map(|node| (node, name(2, 5), 3));
-        assert_eq!(leftovers.seal, seals);
-    }
-
-    #[test]
-    fn a_seal_says_what_counts_and_who_lacks_some_of_it_is_no_member() {
-        let lists =
-            [listed(1, 1, 5, 4, true), listed(2, 1, 5, 6, false), listed(3, 1, 5, 2, false)];
-        let (directory, leftovers) = of(&lists);
-        let held = directory.held(BlockId(1)).unwrap();
-        assert_eq!((held.pages, &held.nodes[..]), (4, &[NodeId(1), NodeId(2)][..]));
-        assert_eq!(leftovers.seal, [(NodeId(2), name(1, 5), 4)]);
-    }
-
-    #[test]
-    fn a_band_without_a_common_page_is_free_again() {
-        let (directory, leftovers) = of(&[listed(1, 1, 5, 1, false), listed(2, 1, 5, 0, false)]);
-        assert!(matches!(directory.entry(BlockId(1)), Entry::Unbound));
-        assert_eq!(leftovers.free.len(), 2);
-    }
-
-    #[test]
-    fn what_nobody_could_look_for_is_not_taken_for_empty_and_foreign_bands_are_left_alone() {
-        let mut foreign = listed(1, 1, 5, 3, true);
-        foreign.1.header.shape.pages = 9;
-        let (directory, leftovers) = Directory::new(SHAPE, 4, &[foreign], false);
-        assert!(matches!(directory.entry(BlockId(1)), Entry::Unsure));
-        assert_eq!(leftovers.foreign, [(NodeId(1), name(1, 5))]);
-        assert!(leftovers.free.is_empty());
+        assert_eq!(directory.held(BlockId(2)).unwrap().nodes.len(), MEMBERS_MAX);
+        assert!(matches!(directory.entry(BlockId(1)), Entry::Unsure), "nobody has all of it");
+        assert!(matches!(directory.entry(BlockId(3)), Entry::Unbound));
+        let directory = Directory::of(4, &Opened { complete: false, ..opened });
+        assert!(matches!(directory.entry(BlockId(3)), Entry::Unsure));
     }
 
     #[test]
     fn a_life_goes_from_open_to_sealed_to_erased_and_the_last_member_stays() {
-        let (mut directory, _) = of(&[]);
+        let mut directory = Directory::empty(4);
         let [a, b] = [NodeId(1), NodeId(2)];
         directory.open(name(3, 9), &[a, b]);
         assert!(!directory.add(name(3, 9), NodeId(3)), "an open band is not copied");

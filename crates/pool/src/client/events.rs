@@ -284,7 +284,7 @@ impl<D: Clone> Remote<D> {
                 }
                 Purpose::Chore { name, what } => self.chores.again(node, name, what, self.now),
                 // Its bands are failed below, and flushes are told.
-                Purpose::Append { .. } | Purpose::Flush => {}
+                Purpose::Append { .. } | Purpose::Flush { .. } => {}
             }
         }
         self.unflushed(node);
@@ -302,10 +302,14 @@ impl<D: Clone> Remote<D> {
         for name in self.flushes.down(node) {
             self.counters.unflushed_lost += 1;
             let held = self.directory.held(BlockId(name.band));
-            let is_held = held.is_some_and(|held| held.name == name);
+            let Some(pages) = held.filter(|held| held.name == name).map(|held| held.pages) else {
+                continue;
+            };
             if self.directory.remove(name, node) {
-                self.chores.add(node, name, What::Free);
-            } else if is_held {
+                // Its seal may be under way still: what it has of the band by then is told when it is back.
+                self.flushes.hold(name);
+                self.outputs.push_back(Output::Ends { name, pages });
+            } else {
                 self.flushes.break_all();
             }
         }
@@ -349,8 +353,8 @@ impl<D: Clone> Remote<D> {
                 self.answered_read(node, id, self.now - asked.at, answer);
             }
             Purpose::Chore { name, what } => self.chore_done(node, name, what, &answer),
-            Purpose::Flush => match answer {
-                Answer::Done => self.flushes.done(node),
+            Purpose::Flush { number } => match answer {
+                Answer::Done => self.flushes.done(node, number),
                 Answer::Refused(Refusal::Busy) => {
                     self.timers.set(self.now + self.config.retry_ns, Timer::Flush(node));
                 }
@@ -412,14 +416,12 @@ impl<D: Clone> Remote<D> {
 
     fn chore_done(&mut self, node: NodeId, name: BandName, what: What, answer: &Answer<D>) {
         match *answer {
-            Answer::Done | Answer::Refused(Refusal::Sealed { .. }) => {
-                self.chores.done(node, name, what);
-                if matches!(what, What::Free) {
-                    self.directory.remove(name, node);
-                }
+            Answer::Done => self.chore_well_done(node, name, what),
+            Answer::Refused(Refusal::Sealed { pages }) if what == What::Seal(pages) => {
+                self.chore_well_done(node, name, what);
             }
-            Answer::Refused(Refusal::NoBand | Refusal::Invalid) => {
-                // It has nothing of it, or less than it had said.
+            Answer::Refused(Refusal::NoBand | Refusal::Invalid | Refusal::Sealed { .. }) => {
+                // It has nothing of it, less than it had said, or another end.
                 self.chores.gave_up(node, name, what);
                 self.directory.remove(name, node);
             }
@@ -427,6 +429,16 @@ impl<D: Clone> Remote<D> {
                 self.chore_again(node, name, what, self.config.retry_ns);
             }
             _ => self.chore_again(node, name, what, CHORE_RETRY_NS),
+        }
+    }
+
+    fn chore_well_done(&mut self, node: NodeId, name: BandName, what: What) {
+        self.chores.done(node, name, what);
+        if !self.nodes.is_durable(node) {
+            self.flushes.changed(node);
+        }
+        if matches!(what, What::Free) {
+            self.directory.remove(name, node);
         }
     }
 
@@ -524,7 +536,9 @@ impl<D: Clone> Remote<D> {
 
     pub(super) fn ask_flush(&mut self, node: NodeId) {
         let ask = Ask::Flush { volume: self.config.volume, generation: self.config.generation };
-        self.ask(node, Purpose::Flush, ask);
+        if let Some(number) = self.flushes.number(node) {
+            self.ask(node, Purpose::Flush { number }, ask);
+        }
     }
 
     fn ask(&mut self, node: NodeId, purpose: Purpose, ask: Ask<D>) {

@@ -96,6 +96,11 @@ impl<D: Clone> Remote<D> {
         if !waits.is_empty() {
             text.push_str(&format!("a flush waits for nodes {:?}\n", ids(&waits)));
         }
+        if self.flushes.waits_for_record() {
+            text.push_str(
+                "a flush waits for the control plane to keep where bands end that lost a member\n",
+            );
+        }
         if let Some(ns) = self.reads.quantile(500) {
             text.push_str(&format!("half of all reads take up to {} us\n", ns / 1000));
         }

@@ -4,8 +4,8 @@
 //! A driver gives each command of the FTL as [`Input::Command`], or a program as [`Input::Program`] with its
 //! slots in whatever the driver keeps data in (`D`, which is cloned for each member), and turns [`End`] into a
 //! `flash::Completion`. It checks the checksum of data that arrives ([`Slot::crc`](crate::message::Slot)) and
-//! leaves `None` where it does not fit. Who opens the volume fences it, lists the nodes, makes the
-//! [`Directory`] of that, seals what is not sealed, and gives what is to be freed to [`Remote::new`].
+//! leaves `None` where it does not fit. The [`Directory`] is what [`crate::opening`] found; [`crate::session`]
+//! drives both.
 //!
 //! The parts: [`directory`] (what lies where), [`lanes`] (where it goes next), [`programs`], [`reads`]
 //! ([`choice`], [`latency`]), [`congestion`], [`chores`] (seals and frees), [`flush`], [`nodes`]. Nodes taking
@@ -13,7 +13,7 @@
 //!
 //! Invariants:
 //! - every command ends, once; programs only wait while too few nodes take bands, reads only while nodes that
-//!   may have the data are away or the read lease is not renewed;
+//!   may have the data are away or do not answer, or the read lease is not renewed; flushes for the control plane;
 //! - nothing is acknowledged with fewer copies than the header of its band names, and that has fewer than the
 //!   volume's replicas only after [`Input::Degraded`];
 //! - one stale answer, or the loss of the lease, ends the client for good.
@@ -35,7 +35,7 @@ mod timers;
 
 pub use chores::Closed;
 pub use config::Config;
-pub use directory::{Directory, Leftovers};
+pub use directory::Directory;
 pub use explain::Counters;
 pub use lanes::Opening;
 pub use nodes::{Mode, Plan, Share};
@@ -121,13 +121,16 @@ pub enum Input<D> {
         /// Where to.
         node: NodeId,
     },
-    /// A member is to be freed of a sealed band, which others have. Not done if it is the last one.
+    /// A sealed band is not read at this node any more: repair frees its copy, or the copy is none. The last
+    /// one is named on: it may be readable in part.
     Dropped {
         /// Which life.
         band: BandName,
-        /// Who has it.
+        /// Where.
         node: NodeId,
     },
+    /// The control plane has that this life ends where [`Output::Ends`] said, or it is over.
+    EndKept(BandName),
     /// [`Remote::deadline`] has come.
     Deadline,
 }
@@ -152,10 +155,18 @@ pub enum Output<D> {
     /// These were never used and never will be: nobody has anything of them.
     Unused(Vec<Opening>),
     /// A life is over: who has sealed it, who has nothing of it. Told again when another member has come to it.
-    /// With 0 pages it is freed, and the end of its erase follows: where a member still has it, which is away,
-    /// the driver gives that end to the FTL when the control plane has kept that the life is over, so that the
-    /// next opening does not take it for one that counts.
+    /// With 0 pages it is freed. Of a life that is on record the driver gives the erase only when the control plane
+    /// has kept that it is over.
     Closed(Closed),
+    /// A member of this life went before it had flushed, and may have lost pages that count. The control plane is
+    /// to keep that the life has so many; then [`Input::EndKept`]. No flush ends well before: whoever opens the
+    /// volume next may see that member alone, and would find that fewer pages count.
+    Ends {
+        /// Which. It takes no more pages.
+        name: BandName,
+        /// That count.
+        pages: u32,
+    },
     /// For `ftl::Ftl::set_unit_weights`.
     Weights(Vec<u16>),
     /// The client is over: what was not acknowledged may have been done or not. The FTL gets `Input::Fail`
@@ -232,7 +243,7 @@ enum Purpose {
     Append { name: BandName, page: u32 },
     Read { id: u64, block: BlockId },
     Chore { name: BandName, what: What },
-    Flush,
+    Flush { number: u64 },
 }
 
 /// See the head of this file.
@@ -269,26 +280,12 @@ pub struct Remote<D> {
 }
 
 impl<D: Clone> Remote<D> {
-    /// A client of a volume that was fenced and listed, and whose bands were sealed; what is left over to be
-    /// freed is freed as nodes come up.
+    /// A client of a volume that was opened: all that the directory names is sealed.
     ///
     /// # Errors
-    /// What of the config is wrong, and what would be right; or that a band is not sealed.
-    pub fn new(config: Config, directory: Directory, leftovers: Leftovers) -> Result<Self, String> {
+    /// What of the config is wrong, and what would be right.
+    pub fn new(config: Config, directory: Directory) -> Result<Self, String> {
         let (choice, hedging) = config.check()?;
-        if let Some((node, name, pages)) = leftovers.seal.first() {
-            return Err(format!(
-                "band {} is not sealed at {pages} pages on node {}, and {} more like it: seal them, then \
-                 list the nodes again. What is shown before may not be there at the next opening",
-                name.band,
-                node.0,
-                leftovers.seal.len() - 1
-            ));
-        }
-        let mut chores = Chores::default();
-        for (node, name) in leftovers.free {
-            chores.add(node, name, What::Free);
-        }
         let of = (config.volume, config.generation);
         let mut lanes = Lanes::new(of, config.geometry, config.replicas, config.openings_ahead);
         for block in (0..config.geometry.blocks()).map(BlockId) {
@@ -304,8 +301,8 @@ impl<D: Clone> Remote<D> {
             directory,
             lanes,
             programs: Programs::new(config.shape(), config.generation, config.program_limit_ns),
-            reads: Reads::new(choice, hedging, config.read_limit_ns),
-            chores,
+            reads: Reads::new(choice, hedging, (config.read_limit_ns, config.read_limit_ns_max)),
+            chores: Chores::default(),
             flushes: Flushes::default(),
             timers: Timers::default(),
             band_timers: BTreeMap::new(),
@@ -356,10 +353,9 @@ impl<D: Clone> Remote<D> {
             Input::LeaseLost => self.end_all(Over::LeaseLost),
             Input::Copied { band, node } => self.copied(band, node),
             Input::Dropped { band, node } => {
-                if self.directory.remove(band, node) {
-                    self.chores.add(node, band, What::Free);
-                }
+                self.directory.remove(band, node);
             }
+            Input::EndKept(name) => self.flushes.kept(name),
             Input::Deadline => {}
         }
         self.fire();

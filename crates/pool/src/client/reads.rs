@@ -4,7 +4,8 @@
 //! Invariants:
 //! - a read ends once, with every slot that some member had sound;
 //! - a slot is called uncorrectable only when every member has said that it has not got it: for members that
-//!   are away the read waits;
+//!   are away the read waits, and those that are all late are asked again, each time with more patience, up to
+//!   [`Config::read_limit_ns_max`](super::Config::read_limit_ns_max);
 //! - hedged reads are at most [`Hedging::budget_percent`] of all, beside a few that may come at once.
 
 use super::choice::{Candidate, Choice};
@@ -26,6 +27,9 @@ pub struct Hedging {
 
 /// Hedges that may come at once.
 const HEDGES_AT_ONCE: u32 = 16;
+
+/// So often the patience with late members is doubled, if its bound lets it.
+const ROUNDS_MAX: u32 = 20;
 
 /// No read is hedged sooner, whatever the quantile.
 const HEDGE_NS_MIN: u64 = 20 * MICROSECOND;
@@ -80,6 +84,8 @@ pub struct Read<D> {
     tries: BTreeMap<NodeId, Try>,
     /// When to hedge, if it is still to be.
     hedge_at: Option<Instant>,
+    /// How often all members that could be asked were late.
+    rounds: u32,
     /// The timer that is set for it.
     pub timer: Option<Instant>,
 }
@@ -103,6 +109,7 @@ pub struct Reads<D> {
     hedging: Hedging,
     choice: Choice,
     limit_ns: u64,
+    limit_ns_max: u64,
     /// Hedges that may be begun, in hundredths.
     credit: u32,
     /// Reads that were hedged.
@@ -114,8 +121,8 @@ pub struct Reads<D> {
 }
 
 impl<D> Reads<D> {
-    /// None yet. A member is late after `limit_ns`.
-    pub fn new(choice: Choice, hedging: Hedging, limit_ns: u64) -> Self {
+    /// None yet. A member is late after the first limit, and after up to the second where all are.
+    pub fn new(choice: Choice, hedging: Hedging, (limit_ns, limit_ns_max): (u64, u64)) -> Self {
         Self {
             reads: BTreeMap::new(),
             next: 0,
@@ -123,6 +130,7 @@ impl<D> Reads<D> {
             hedging,
             choice,
             limit_ns,
+            limit_ns_max,
             credit: 0,
             hedges: 0,
             retries: 0,
@@ -140,7 +148,7 @@ impl<D> Reads<D> {
         let hedge_at = after.map(|ns| now + ns.max(HEDGE_NS_MIN));
         let got = (0..wanted.count).map(|_| None).collect();
         self.next += 1;
-        let read = Read { wanted, got, tries: BTreeMap::new(), hedge_at, timer: None };
+        let read = Read { wanted, got, tries: BTreeMap::new(), hedge_at, rounds: 0, timer: None };
         self.reads.insert(self.next, read);
         self.next
     }
@@ -194,7 +202,15 @@ impl<D> Reads<D> {
             .copied()
             .collect();
         let Some(node) = pick(now, &free, nodes, &mut self.choice, random) else {
-            return Next::Wait;
+            let is_late = |state: &Try| *state == Try::Late;
+            let is_busy = |state: &Try| matches!(state, Try::Busy(_));
+            let goes_on = waits || read.tries.values().any(is_busy);
+            if goes_on || !read.tries.values().any(is_late) {
+                return Next::Wait;
+            }
+            read.tries.retain(|_, state| !is_late(state));
+            read.rounds += 1;
+            return self.next(now, id, members, nodes, random);
         };
         if hedges {
             (read.hedge_at, self.credit) = (None, self.credit - 100);
@@ -202,7 +218,9 @@ impl<D> Reads<D> {
         } else {
             self.retries += u64::from(!read.tries.is_empty());
         }
-        read.tries.insert(node, Try::Asked(now + self.limit_ns));
+        let patience = self.limit_ns.saturating_mul(1 << read.rounds.min(ROUNDS_MAX));
+        let patience_max = self.limit_ns_max.max(self.limit_ns);
+        read.tries.insert(node, Try::Asked(now + patience.min(patience_max)));
         Next::Ask(node)
     }
 
@@ -334,7 +352,7 @@ mod tests {
                 nodes.up(NodeFacts { node, ..NodeFacts::default() });
             }
             let hedging = hedging_by_name(hedging).unwrap();
-            let reads = Reads::new(choice_by_name("first").unwrap(), hedging, 1000);
+            let reads = Reads::new(choice_by_name("first").unwrap(), hedging, (1000, 4000));
             Self { reads, nodes, random: Random::new(1) }
         }
 
@@ -400,6 +418,23 @@ mod tests {
         assert_eq!(bench.next(1500, id), Next::Ask(B));
         bench.reads.slots(id, A, 10, vec![slot(1)]);
         assert_eq!(bench.next(1501, id), Next::End);
+    }
+
+    #[test]
+    fn where_all_members_are_late_they_are_asked_again_with_more_patience_up_to_a_bound() {
+        let mut bench = Bench::new("none");
+        let id = bench.begin(0, 1);
+        let (mut now, mut asked) = (0, Vec::new());
+        for _ in 0..8 {
+            let Next::Ask(node) = bench.next(now, id) else { panic!("it goes on") };
+            let at = bench.reads.deadline(Instant(now), id).unwrap().0;
+            asked.push((node, at - now));
+            now = at;
+        }
+        let rounds = [1000, 2000, 4000, 4000].map(|ns| [(A, ns), (B, ns)]);
+        assert_eq!(asked, rounds.concat());
+        bench.reads.lacks(id, A);
+        assert_eq!(bench.next(now, id), Next::Ask(B), "the one that has not said that it lacks it");
     }
 
     #[test]

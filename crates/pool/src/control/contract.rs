@@ -28,11 +28,13 @@ pub enum Part {
     /// [`super::election`].
     Election = 4,
     /// [`super::follow`], of nodes.
-    Nodes = 6,
+    Nodes = 5,
     /// [`super::follow::WeightsFeed`].
-    Weights = 7,
+    Weights = 6,
     /// [`super::follow`], of the controller.
-    Controller = 8,
+    Controller = 7,
+    /// [`crate::session`].
+    Session = 8,
 }
 
 impl PlaneAskId {

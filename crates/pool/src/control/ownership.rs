@@ -202,6 +202,12 @@ impl Ownership {
         self.go_on(now);
     }
 
+    /// Something hints at another owner: the plane is asked now.
+    pub fn look(&mut self, now: Instant) {
+        self.ask_at = self.ask_at.min(now);
+        self.handle(now, OwnershipInput::Deadline);
+    }
+
     /// What to do next.
     pub fn poll(&mut self) -> Option<OwnershipOutput> {
         self.outputs.pop_front()

@@ -100,6 +100,8 @@ pub enum RegistryOutput {
     Closed(BandName),
     /// It is on record that the volume needs nothing of this node.
     Cleared(NodeId),
+    /// That is not on record any more: the node is asked again, and may be used.
+    Uncleared(NodeId),
     /// The volume is another's: nothing here takes effect any more.
     Lost,
 }
@@ -201,6 +203,12 @@ impl Registry {
         self.edit(now, Edit { key, value: Some(value), told: RegistryOutput::Cleared(node) })
     }
 
+    /// The node is in again: openings are to ask it. Nothing may be put there before that is on record.
+    pub fn unclear(&mut self, now: Instant, node: NodeId) -> Result<(), Busy> {
+        let key = keys::clear(self.owned.volume, node);
+        self.edit(now, Edit { key, value: None, told: RegistryOutput::Uncleared(node) })
+    }
+
     /// The plane answered; answers for others are no matter.
     pub fn answered(&mut self, now: Instant, id: PlaneAskId, answer: &PlaneAnswer) {
         let Some(sent) = self.in_flight.take_if(|sent| sent.id == id) else { return };
@@ -254,6 +262,11 @@ impl Registry {
     pub fn newest(&self, band: u32) -> Option<&BandRecord> {
         let of = |life| BandName { volume: self.owned.volume, band, life };
         self.records.range(of(0)..=of(u64::MAX)).next_back().map(|(_, record)| record)
+    }
+
+    /// Whether all that it has to say was taken.
+    pub fn is_told(&self) -> bool {
+        self.outputs.is_empty()
     }
 
     /// Whether all that was wanted is on record.

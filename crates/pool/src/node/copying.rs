@@ -6,7 +6,8 @@
 //! - Nobody sees the band before it is sealed; a crash before that leaves nothing of it, and so does a copy that
 //!   fails.
 //! - Reads keep to the rate that was asked for, and at most [`READS_MAX`] are on their way.
-//! - A copy always ends: each page is asked for a few times only, with a bound on the time of each.
+//! - A copy always ends: each page is asked for a few times only, with a bound on the time of each, and one that gets
+//!   no page for [`STALL_NS`] makes room for another, whatever rate it was asked to keep to.
 
 use super::store::{Command, Data, Opening, Sensed, StoreError, slots_are_sound};
 use super::{Band, BandState, Node, Output, Task, refusal_of};
@@ -21,6 +22,8 @@ pub const READS_MAX: usize = 2;
 pub const ATTEMPTS_MAX: u32 = 4;
 /// How long the other node may take for a page.
 pub const PATIENCE_NS: u64 = SECOND;
+/// A copy that got no sound page for so long fails.
+pub const STALL_NS: u64 = 30 * SECOND;
 /// How long to wait before a page is asked for again.
 const AGAIN_NS: u64 = 10 * MILLISECOND;
 
@@ -44,6 +47,8 @@ pub(super) struct Copying<D> {
     next: u32,
     /// When the rate allows the next read.
     pace_at: Instant,
+    /// It fails if no page has come by then.
+    stalls_at: Instant,
     /// On their way, and until when.
     asked: BTreeMap<AskId, (Wanted, Instant)>,
     /// To be asked for again, from that instant on.
@@ -82,7 +87,13 @@ impl<D> Copying<D> {
         let first = room && self.again.is_empty() && self.next < self.pages;
         let next = first.then_some(self.pace_at);
         let again = self.again.front().map(|(_, at)| (*at).max(self.pace_at)).filter(|_| room);
-        patience.chain(next).chain(again).min()
+        let stalls = self.fetches().then_some(self.stalls_at);
+        patience.chain(next).chain(again).chain(stalls).min()
+    }
+
+    /// Something is still to come from the other node.
+    fn fetches(&self) -> bool {
+        !self.asked.is_empty() || !self.again.is_empty() || self.next < self.pages
     }
 
     fn page_bytes(&self) -> u64 {
@@ -163,6 +174,7 @@ impl<D: Data> Node<D> {
             bytes_per_s_max,
             next: 0,
             pace_at: self.now,
+            stalls_at: self.now + STALL_NS,
             asked: BTreeMap::new(),
             again: VecDeque::new(),
             fetched: BTreeMap::new(),
@@ -191,6 +203,9 @@ impl<D: Data> Node<D> {
             for wanted in late {
                 copying.retry(now, wanted, Refusal::Busy);
             }
+        }
+        if copying.end == Ending::Going && copying.fetches() && copying.stalls_at <= now {
+            copying.end = Ending::Failing(Refusal::Busy);
         }
         while self.copies[&index].end == Ending::Going {
             let copying = self.copies.get_mut(&index).expect("it is under way");
@@ -246,7 +261,10 @@ impl<D: Data> Node<D> {
                 let count = copying.header.shape.slots_per_page as usize;
                 let sound: Option<Vec<Slot<D>>> = slots.into_iter().collect();
                 match sound.filter(|slots| slots.len() == count && slots_are_sound(slots)) {
-                    Some(slots) => drop(copying.fetched.insert(wanted.page, slots)),
+                    Some(slots) => {
+                        copying.stalls_at = now + STALL_NS;
+                        copying.fetched.insert(wanted.page, slots);
+                    }
                     None => copying.retry(now, wanted, Refusal::Invalid),
                 }
             }

@@ -7,7 +7,7 @@
 //!   in the store, and every change of a lower one has ended, before anything is answered to it: so what an
 //!   owner of a volume finds after its fence was answered stays as it is, but for what it does itself.
 //! - An ask is answered exactly once, and the changes of one band happen in the order they were asked.
-//! - Everything is bounded: asks without an answer of each peer and of all, volumes, bands, copies.
+//! - Everything is bounded: asks without an answer of each peer and of all, their bytes, volumes, bands, copies.
 //! - A band that is being copied here is nobody's to see until it is sealed, durably.
 //!
 //! [`store`] is the contract with the store, [`raw`] the store on raw flash, [`memory`] the one for tests and
@@ -29,9 +29,9 @@ pub use crate::words::Mode;
 use crate::words::{BandName, Generation, NodeId, VolumeId};
 use congestion::{Expectation, Monitor};
 use copying::Copying;
-use flash::{Instant, MILLISECOND, Slab};
+use flash::{BLOCK_BYTES, Instant, MILLISECOND, Slab};
 use std::collections::{BTreeMap, VecDeque};
-use store::{Command, CommandId, Data, End, Found, Sensed, StoreError};
+use store::{Command, CommandId, Data, End, Found, PAGE_SLOTS_MAX, Sensed, StoreError};
 
 /// Who asks: a connection, named by the driver and never named again.
 #[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
@@ -44,6 +44,8 @@ pub struct NodeSettings {
     pub asks_per_peer_max: u32,
     /// Asks without an answer of all peers.
     pub asks_max: u32,
+    /// Bytes of data that all asks without an answer may bring or want.
+    pub bytes_max: u64,
     /// Volumes that may ever be fenced here.
     pub volumes_max: u32,
     /// Bands that are copied here at a time.
@@ -57,6 +59,7 @@ impl Default for NodeSettings {
         Self {
             asks_per_peer_max: 256,
             asks_max: 4096,
+            bytes_max: 256 << 20,
             volumes_max: 1024,
             copies_max: 4,
             list_max: 512,
@@ -220,6 +223,8 @@ pub struct Node<D> {
     bands: BTreeMap<BandName, Band>,
     asks: Slab<Pending<D>>,
     asks_of: BTreeMap<PeerId, u32>,
+    /// That all asks without an answer move.
+    blocks: u64,
     tasks: BTreeMap<CommandId, Task>,
     /// By ask.
     copies: BTreeMap<u32, Copying<D>>,
@@ -267,6 +272,7 @@ impl<D: Data> Node<D> {
             bands,
             asks: Slab::default(),
             asks_of: BTreeMap::new(),
+            blocks: 0,
             tasks: BTreeMap::new(),
             copies: BTreeMap::new(),
             ready: VecDeque::new(),
@@ -346,7 +352,11 @@ impl<D: Data> Node<D> {
 
     fn ask(&mut self, peer: PeerId, id: AskId, ask: Ask<D>) {
         let of_peer = self.asks_of.get(&peer).copied().unwrap_or(0);
-        let full = self.asks.len() as u32 >= self.settings.asks_max;
+        let blocks = blocks_of(&ask);
+        let bytes = (self.blocks + u64::from(blocks)) * BLOCK_BYTES as u64;
+        // One ask alone is never too large: its message is bounded.
+        let full = self.asks.len() as u32 >= self.settings.asks_max
+            || self.blocks > 0 && blocks > 0 && bytes > self.settings.bytes_max;
         if full || of_peer >= self.settings.asks_per_peer_max {
             let (answer, signals) = (Answer::Refused(Refusal::Busy), self.signals());
             self.outputs.push_back(Output::Answer { peer, id, answer, signals });
@@ -354,7 +364,8 @@ impl<D: Data> Node<D> {
         }
         *self.asks_of.entry(peer).or_default() += 1;
         let (volume, generation) = owner_of(&ask);
-        let (since, blocks, ask) = (self.now, blocks_of(&ask), Some(ask));
+        self.blocks += u64::from(blocks);
+        let (since, ask) = (self.now, Some(ask));
         let pending = Pending { peer, id, since, blocks, ask, volume, generation, changes: false };
         let index = self.asks.insert(pending);
         self.ready.push_back(index);
@@ -458,7 +469,8 @@ impl<D: Data> Node<D> {
 
     /// Answers an ask, and forgets it.
     fn answer(&mut self, index: u32, answer: Answer<D>, sensed: Sensed) {
-        let Pending { peer, id, volume, changes, .. } = self.asks.remove(index);
+        let Pending { peer, id, volume, changes, blocks, .. } = self.asks.remove(index);
+        self.blocks -= u64::from(blocks);
         let left = self.asks_of.get_mut(&peer).expect("it is counted");
         *left -= 1;
         if *left == 0 {
@@ -499,7 +511,8 @@ fn blocks_of<D>(ask: &Ask<D>) -> u32 {
         Ask::Append { slots, .. } => {
             (slots.iter().filter(|slot| slot.data.is_some()).count() as u32).max(1)
         }
-        Ask::Read { count, .. } => *count,
+        // One of more is refused.
+        Ask::Read { count, .. } => (*count).min(PAGE_SLOTS_MAX),
         _ => 0,
     }
 }

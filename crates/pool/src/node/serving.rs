@@ -1,8 +1,8 @@
 //! What an ask comes to that its volume's fence lets through. Each either is answered at once, waits for what is
 //! under way at its band, or becomes a command of the store.
 
-use super::store::{Command, Data, Done, End, Opening, PAGE_SLOTS_MAX, Sensed, StoreError};
-use super::store::{page_sum, slots_are_sound};
+use super::store::{Command, Data, Done, End, Opening, Sensed, StoreError};
+use super::store::{is_sound, page_sum, slots_are_sound};
 use super::{Band, BandState, Mode, Node, Pending, Task, refusal_of};
 use crate::message::{Answer, Ask, BandEntry, BandHeader, Refusal, Slot};
 use crate::words::{BandName, Generation, VolumeId};
@@ -160,11 +160,7 @@ impl<D: Data> Node<D> {
 
     /// Whether a band may be here that is said to be so.
     pub(super) fn is_sound(&self, header: &BandHeader) -> bool {
-        let shape = header.shape;
-        let pages = shape.pages > 0 && (1..=PAGE_SLOTS_MAX).contains(&shape.slots_per_page);
-        pages
-            && shape.pages.checked_mul(shape.slots_per_page).is_some()
-            && header.members.has(self.node)
+        is_sound(header.shape) && header.members.has(self.node)
     }
 
     fn read(&mut self, index: u32, name: BandName, (slot, count): (u32, u32), urgent: bool) {

@@ -9,7 +9,7 @@
 //! - A hidden band (a copy under way) is there after a crash only if it was sealed.
 
 use crate::message::{BandEntry, BandHeader, Slot};
-use crate::words::{BandName, Generation, VolumeId};
+use crate::words::{BandName, BandShape, Generation, VolumeId};
 use std::collections::BTreeMap;
 
 /// The data of one slot, in whatever the driver keeps it: a frame of 4 KiB, a stamp. To clone it is cheap.
@@ -172,6 +172,12 @@ pub fn page_sum<D>(slots: &[Slot<D>]) -> u32 {
 pub fn slots_are_sound<D: Data>(slots: &[Slot<D>]) -> bool {
     let empty = flash::crc(&[0; flash::BLOCK_BYTES]);
     slots.iter().all(|slot| slot.crc == slot.data.as_ref().map_or(empty, Data::crc))
+}
+
+/// Whether a band may be of this shape.
+pub fn is_sound(shape: BandShape) -> bool {
+    let pages = shape.pages > 0 && (1..=PAGE_SLOTS_MAX).contains(&shape.slots_per_page);
+    pages && shape.pages.checked_mul(shape.slots_per_page).is_some()
 }
 
 /// Most slots of a page: the header of an append has room for so many.

@@ -1,7 +1,7 @@
 //! One rule of the node each, over a store in memory.
 
 use super::congestion::ExpectedTail;
-use super::copying::{ATTEMPTS_MAX, PATIENCE_NS, READS_MAX};
+use super::copying::{ATTEMPTS_MAX, PATIENCE_NS, READS_MAX, STALL_NS};
 use super::memory::{MemoryFaults, MemorySettings, MemoryStore};
 use super::store::slots_are_sound;
 use super::*;
@@ -490,4 +490,36 @@ fn the_slots_of_an_append_are_held_against_their_checksums() {
     assert!(slots_are_sound(&page));
     page[1].crc = 0;
     assert!(!slots_are_sound(&page), "zeroes have a checksum, too");
+}
+
+#[test]
+fn a_copy_that_gets_no_page_for_long_makes_room_for_another() {
+    let bounds = NodeSettings { copies_max: 1, ..NodeSettings::default() };
+    let mut here = Rig::new(HERE, MemorySettings::default(), bounds);
+    let mut there = source(4);
+    // A page would take hours at this rate.
+    let id = here.send(0, copy(1, 4, 1));
+    assert_eq!(run_copy(&mut here, &mut there, id, |_| {}), refused(Refusal::Busy));
+    assert!(here.now <= Instant(2 * STALL_NS), "{:?}", here.now);
+    assert_eq!((here.node.facts().bands_used, here.store.found().bands.len()), (0, 0));
+    let id = here.send(0, copy(1, 4, u64::MAX));
+    assert_eq!(run_copy(&mut here, &mut there, id, |_| {}), Answer::Done);
+}
+
+#[test]
+fn the_bytes_of_all_asks_are_bounded() {
+    let bounds = NodeSettings { bytes_max: 3 * 4096, ..NodeSettings::default() };
+    let mut rig = Rig::new(HERE, MemorySettings::default(), bounds);
+    assert_eq!(rig.ask(append(1, 0, 1)), Answer::Done);
+    let reads = [2, 1, 1].map(|count| rig.send(0, read(1, 0, count, 1)));
+    assert_eq!(rig.answer_of(reads[1]), None, "two and one are three");
+    assert_eq!(rig.answer_of(reads[2]), Some(refused(Refusal::Busy)));
+    assert_eq!(rig.ask(list(1, None)), rig.ask(list(1, None)), "what moves nothing is let in");
+    assert!(matches!(rig.wait(reads[0]), Answer::Slots(_)));
+    assert!(matches!(rig.ask(read(1, 0, 2, 1)), Answer::Slots(_)), "there is room again");
+    // One that is larger than all of it is alone.
+    let bounds = NodeSettings { bytes_max: 0, ..NodeSettings::default() };
+    let mut rig = Rig::new(HERE, MemorySettings::default(), bounds);
+    assert_eq!(rig.ask(append(1, 0, 1)), Answer::Done);
+    assert_eq!(rig.ask(read(1, 0, u32::MAX, 1)), refused(Refusal::Invalid), "and none overflows");
 }

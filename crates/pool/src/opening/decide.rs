@@ -9,8 +9,13 @@ use crate::words::NodeId;
 /// What a node that was fenced, and then listed, has of a band: `None` is nothing.
 pub type Seen = (NodeId, Option<BandEntry>);
 
-/// Pages of a band of which this is on record, by what fenced nodes have of it. `None`: nobody was fenced whose
-/// word counts, so pages may still be appended and acknowledged: wait.
+/// Pages of a band of which this is on record, by what all fenced nodes have of it. `None`: nobody was fenced
+/// whose word counts, so pages may still be appended and acknowledged: wait.
+///
+/// A sealed copy counts wherever it lies, as repair may have moved it: its last owner ended the band there, beyond
+/// all that was acknowledged, and every copy is of that. A member that has nothing any more, since repair emptied
+/// it, would else make the band one of no pages. Who made the copy saw to it that the members that it left have
+/// theirs in as many domains as there are replicas, so whoever has listed all but fewer domains sees one.
 pub fn pages(record: &BandRecord, seen: &[Seen], mutant: Option<Mutant>) -> Option<u32> {
     if record.sealed.is_some() {
         return record.sealed;
@@ -23,9 +28,12 @@ pub fn pages(record: &BandRecord, seen: &[Seen], mutant: Option<Mutant>) -> Opti
     if Mutant::FenceNotCounted.is(mutant) && counted().next().is_none() {
         return Some(0);
     }
-    // Its last owner ended it there, beyond all that was acknowledged, and reads no further.
-    let sealed = counted().flatten().filter(|entry| entry.sealed).map(|entry| entry.pages).min();
-    sealed.or_else(|| counted().map(|entry| entry.map_or(0, |entry| entry.pages)).min())
+    let whole = seen.iter().filter(|(node, _)| !record.is_lacking(*node));
+    let sealed = whole.filter_map(|(_, entry)| entry.filter(|entry| entry.sealed));
+    sealed
+        .map(|entry| entry.pages)
+        .min()
+        .or_else(|| counted().map(|entry| entry.map_or(0, |entry| entry.pages)).min())
 }
 
 /// Whether all members have it sealed alike: then each says by itself where the band ends, and nothing has to be
@@ -88,7 +96,14 @@ mod tests {
         assert_eq!(pages(&open, &found, None), Some(3));
         assert_eq!(pages(&open, &[found[0], (NodeId(3), None)], None), Some(0));
         assert_eq!(pages(&open, &[], None), None);
-        assert_eq!(pages(&open, &[seen(4, 2, true)], None), None, "no member of its write set");
+        assert_eq!(pages(&open, &[seen(4, 2, false)], None), None, "no member of its write set");
+    }
+
+    #[test]
+    fn a_sealed_copy_that_repair_made_says_where_the_band_ends_though_a_member_was_emptied() {
+        let open = record(0, None);
+        assert_eq!(pages(&open, &[(NodeId(1), None), seen(4, 5, true)], None), Some(5));
+        assert_eq!(pages(&open, &[seen(4, 5, true)], None), Some(5), "its owner ended it");
     }
 
     #[test]

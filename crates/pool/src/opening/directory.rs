@@ -25,6 +25,10 @@ pub struct Opened {
     pub complete: bool,
     /// Nodes that were not asked.
     pub away: Vec<NodeId>,
+    /// Nodes that hold nothing that is needed, and were not asked either.
+    pub clear: Vec<NodeId>,
+    /// Members of bands on record that have nothing of them.
+    pub rid: Vec<(NodeId, BandName)>,
     /// Older lives: to be freed.
     pub garbage: Vec<(NodeId, BandName)>,
     /// Copies that are none: to be freed when the band has as many as it should.
@@ -65,8 +69,10 @@ impl Open {
             volume: self.volume.clone(),
             nodes: self.peers.all().map(|(_, peer)| peer.record.clone()).collect(),
             lease_until,
-            complete: self.blocked().nodes.is_empty(),
+            complete: self.missing().is_empty(),
             away: self.away(),
+            clear: self.peers.all().filter(|(_, peer)| peer.clear).map(|(node, _)| node).collect(),
+            rid: self.rid(),
             ..Opened::default()
         };
         assert!(opened.complete || go_on, "bands that nobody knows of are waited for");
@@ -90,6 +96,16 @@ impl Open {
             }
         }
         opened
+    }
+
+    fn rid(&self) -> Vec<(NodeId, BandName)> {
+        let mut rid = Vec::new();
+        for record in self.registry.records() {
+            let seen = self.seen_by_members(record).into_iter();
+            let nothing = seen.filter(|(_, entry)| entry.is_none());
+            rid.extend(nothing.map(|(node, _)| (node, record.name)));
+        }
+        rid
     }
 
     fn on_record(

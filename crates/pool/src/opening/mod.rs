@@ -75,7 +75,7 @@ use crate::control::ownership::{
     Ownership, OwnershipConfig, OwnershipError, OwnershipInput, OwnershipOutput,
 };
 use crate::control::registry::{Owned, Registry, RegistryOutput};
-use crate::control::values::{BandRecord, FORMAT, NodeRecord, ValueError, VolumeRecord};
+use crate::control::values::{BandRecord, FORMAT, NodeRecord, NodeState, ValueError, VolumeRecord};
 use crate::message::{Answer, Ask, AskId, BandHeader};
 use crate::words::{BandName, DomainId, Generation, Members, NodeId, PoolId};
 use decide::{Seen, Worth};
@@ -404,13 +404,18 @@ impl<D> Opening<D> {
         self.reading = None;
         let owned = read.owned;
         let mut peers = Peers::new(owned.volume, owned.generation);
-        for record in &read.nodes {
-            peers.add(record.clone(), read.clear.contains(&record.node));
-        }
         let replicas = usize::from(read.volume.replicas);
         let mut registry = Registry::new(owned, replicas, read.tail, read.bands);
         if let Some(mutant) = self.mutant {
             registry.plant(mutant);
+        }
+        for record in &read.nodes {
+            let mut clear = read.clear.contains(&record.node);
+            // One that is in again may be used again, so the next opening must ask it.
+            if clear && record.state == NodeState::In {
+                clear = registry.unclear(now, record.node).is_err();
+            }
+            peers.add(record.clone(), clear);
         }
         let mut open = Open {
             volume: read.volume,
@@ -439,8 +444,9 @@ impl<D> Opening<D> {
             Came::Refused(Task::Seal { name, .. }, _) => drop(open.bad.insert((node, name))),
             // Repair will try it again elsewhere, and what is not freed is garbage.
             Came::Refused(Task::Copy { .. } | Task::Free { .. }, _) => {}
+            // It is of no use as it is; it may have been too full, or busy with what it begins with.
             Came::Refused(Task::Fence | Task::List { .. } | Task::Flush, _) => {
-                let lost = open.peers.down(node);
+                let lost = open.peers.again(now, node);
                 self.gather_anew(lost);
             }
             Came::Stale(highest) => {
@@ -464,6 +470,11 @@ impl<D> Opening<D> {
     /// Goes on as far as it can.
     fn step(&mut self, now: Instant) {
         self.own(now);
+        if self.read.is_some() && self.reading.is_some() {
+            // A node has heard of a higher generation. Whosoever that is: here it ends, and nothing is changed any
+            // more.
+            return;
+        }
         loop {
             self.write_down(now);
             let before = self.phase;
@@ -516,10 +527,8 @@ impl<D> Opening<D> {
                 RegistryOutput::Ask { id, ask } => {
                     self.outputs.push_back(OpeningOutput::Plane { id, ask });
                 }
-                RegistryOutput::Lost => {
-                    // The next renewal tells whose the volume is.
-                    self.ownership.handle(now, OwnershipInput::Deadline);
-                }
+                // The next renewal tells whose the volume is.
+                RegistryOutput::Lost => self.ownership.look(now),
                 _ => {}
             }
         }
@@ -623,7 +632,7 @@ impl Open {
         lost
     }
 
-    /// What the fenced ones of its members have of a life on record: all that its length depends on.
+    /// What the fenced ones of its members have of a life on record.
     fn seen_by_members(&self, record: &BandRecord) -> Vec<Seen> {
         let members = record.members.nodes().iter();
         let listed = members.filter_map(|&node| Some((node, self.peers.peer(node)?)));
@@ -636,13 +645,26 @@ impl Open {
         self.peers.listed().map(|(node, peer)| (node, peer.entry(name))).collect()
     }
 
+    /// How many pages a life on record has that no later one follows, if that can be told.
+    fn count(&self, record: &BandRecord, mutant: Option<Mutant>) -> Option<u32> {
+        if record.sealed.is_some() {
+            return record.sealed;
+        }
+        let seen = self.seen(record.name);
+        let pages = decide::pages(record, &seen, mutant)?;
+        // One that has nothing may have been emptied by repair, when others had it whole. If all of these may be
+        // away, it says nothing.
+        let emptied = |(node, entry): &Seen| record.members.has(*node) && entry.is_none();
+        let is_unsure = pages == 0 && !self.missing().is_empty() && seen.iter().any(emptied);
+        (!is_unsure).then_some(pages)
+    }
+
     /// Whether the length of a life on record can be told, and somebody has all of it.
     fn is_known(&self, record: &BandRecord) -> bool {
-        let seen = self.seen_by_members(record);
-        let Some(pages) = decide::pages(record, &seen, None) else { return false };
+        let Some(pages) = self.count(record, None) else { return false };
         // Mostly a member has it, and not all other nodes need be looked at.
         pages == 0
-            || !self.having(record.name, pages, seen).is_empty()
+            || !self.having(record.name, pages, self.seen_by_members(record)).is_empty()
             || !self.having(record.name, pages, self.seen(record.name)).is_empty()
     }
 
@@ -664,13 +686,16 @@ impl Open {
                 blocked.bands.push(*record);
             }
         }
+        blocked.nodes = self.missing();
+        blocked
+    }
+
+    /// Nodes that were not asked and that together may have all copies of a band.
+    fn missing(&self) -> Vec<NodeId> {
         let away: Vec<NodeId> = self.away();
         let domains: BTreeSet<DomainId> =
             away.iter().filter_map(|&node| self.peers.domain(node)).collect();
-        if domains.len() >= usize::from(self.volume.replicas) {
-            blocked.nodes = away;
-        }
-        blocked
+        if domains.len() < usize::from(self.volume.replicas) { Vec::new() } else { away }
     }
 
     /// Nodes that may hold something, and were not asked.
@@ -694,9 +719,8 @@ impl Open {
         let open = |record: &&BandRecord| record.sealed.is_none() && self.is_newest(record);
         let records: Vec<BandRecord> = self.registry.records().filter(open).copied().collect();
         for record in &records {
-            let seen = self.seen_by_members(record);
-            let Some(pages) = decide::pages(record, &seen, mutant) else { continue };
-            if decide::is_agreed(record, &seen) {
+            let Some(pages) = self.count(record, mutant) else { continue };
+            if decide::is_agreed(record, &self.seen_by_members(record)) {
                 continue;
             }
             self.undecided.push_back((record.name, pages));
@@ -720,7 +744,7 @@ impl Open {
         if !self.is_newest(record) {
             return Some(0);
         }
-        decide::pages(record, &self.seen_by_members(record), mutant)
+        self.count(record, mutant)
     }
 
     /// Has copies made whole.

@@ -32,8 +32,10 @@ pub(super) struct Peer {
     in_flight: BTreeMap<AskId, Task>,
     /// It was too busy: nothing before then.
     rest_until: Instant,
-    /// Something was done there that is not durable yet.
+    /// Something is there that may not be durable yet: what an older owner asked for, too.
     unflushed: bool,
+    /// How often it would not be fenced, listed or flushed on this connection.
+    refusals: u32,
 }
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -83,6 +85,7 @@ impl Peers {
             in_flight: BTreeMap::new(),
             rest_until: Instant(0),
             unflushed: false,
+            refusals: 0,
             record,
         };
         self.peers.insert(peer.record.node, peer);
@@ -93,10 +96,18 @@ impl Peers {
         // What is clear is never asked again: it may hold anything.
         let peer = self.peers.get_mut(&node).filter(|peer| !peer.clear);
         let Some(peer) = peer else { return };
-        peer.down();
+        peer.refusals = 0;
         peer.durable = durable;
-        peer.state = State::Fencing;
-        peer.queue.push_back(Task::Fence);
+        peer.begin(Instant(0));
+    }
+
+    /// It refused what it must do to be of use: it is fenced and listed anew after a pause, each time a longer one.
+    /// Whether it was of use until then.
+    pub fn again(&mut self, now: Instant, node: NodeId) -> bool {
+        let Some(peer) = self.peers.get_mut(&node) else { return false };
+        let pause_ns = REFUSED_NS << peer.refusals.min(REFUSALS_MAX);
+        peer.refusals += 1;
+        peer.begin(now + pause_ns)
     }
 
     /// It ended, with all that was asked on it. Whether the node was of use until then.
@@ -159,7 +170,11 @@ impl Peers {
                 Came::Nothing
             }
             (_, Answer::Refused(refusal)) => Came::Refused(task, *refusal),
-            (Task::List { .. }, Answer::Bands { bands, more }) => peer.listed(bands, *more),
+            (Task::List { after }, Answer::Bands { bands, more })
+                if goes_on(after, bands) && !(*more && bands.is_empty()) =>
+            {
+                peer.listed(bands, *more)
+            }
             (_, Answer::Done) => peer.did(task),
             // An answer to something else: the node is wrong, and what it has is not known.
             _ => Came::Refused(task, Refusal::Invalid),
@@ -226,6 +241,13 @@ impl Peer {
         self.entries.len() + self.queue.len() + self.in_flight.len()
     }
 
+    fn begin(&mut self, at: Instant) -> bool {
+        let was_listed = self.down();
+        (self.state, self.rest_until, self.unflushed) = (State::Fencing, at, true);
+        self.queue.push_back(Task::Fence);
+        was_listed
+    }
+
     fn down(&mut self) -> bool {
         self.entries.clear();
         self.queue.clear();
@@ -269,6 +291,12 @@ impl Peer {
     }
 }
 
+/// Whether a list is in the order of names, from the one on behind which it was asked for.
+fn goes_on(after: Option<BandName>, bands: &[BandEntry]) -> bool {
+    let mut last = after;
+    bands.iter().all(|entry| last.replace(entry.band).is_none_or(|last| last < entry.band))
+}
+
 impl Task {
     pub fn ask<D>(self, volume: VolumeId, generation: Generation) -> Ask<D> {
         match self {
@@ -286,5 +314,8 @@ impl Task {
 
 /// Asks of an opening that a node has at once.
 const IN_FLIGHT_MAX: usize = 32;
+/// After the first refusal of what must be done, and how often that is doubled.
+const REFUSED_NS: u64 = 100 * MILLISECOND;
+const REFUSALS_MAX: u32 = 9;
 /// A node that was too busy is left alone so long.
 const REST_NS: u64 = 10 * MILLISECOND;

@@ -26,8 +26,9 @@ pub enum KnownBand {
 pub struct Rejoin<D> {
     node: NodeId,
     peers: Peers,
+    durable: bool,
     judged: bool,
-    /// Copies whose seal is under way, and what they are then.
+    /// Copies whose seal, or flush, is under way, and what they are then.
     sealing: Vec<(BandName, u32)>,
     freeing: Vec<BandName>,
     flushing: bool,
@@ -74,7 +75,8 @@ impl<D> Rejoin<D> {
         peers.up(node, durable);
         let (judged, flushing, over) = (false, false, false);
         let (sealing, freeing, outputs) = (Vec::new(), Vec::new(), VecDeque::new());
-        let mut rejoin = Self { node, peers, judged, sealing, freeing, flushing, over, outputs };
+        let mut rejoin =
+            Self { node, peers, durable, judged, sealing, freeing, flushing, over, outputs };
         rejoin.ask(now);
         rejoin
     }
@@ -149,7 +151,7 @@ impl<D> Rejoin<D> {
                 self.free(name);
             }
             KnownBand::Sealed(of, pages) if of == name => match worth(pages, entry) {
-                Worth::Whole => self.outputs.push_back(RejoinOutput::Holds(name, pages)),
+                Worth::Whole => self.holds(name, pages),
                 Worth::Seal => {
                     self.sealing.push((name, pages));
                     self.peers.push(self.node, Task::Seal { name, pages });
@@ -163,9 +165,18 @@ impl<D> Rejoin<D> {
             KnownBand::Unknown if record.is_none() && newer => self.free(name),
             // Of a band on record nothing is shown to an FTL that was mounted without it: the next opening does.
             KnownBand::Unknown if record.is_none() && entry.sealed => {
-                self.outputs.push_back(RejoinOutput::Holds(name, entry.pages));
+                self.holds(name, entry.pages);
             }
             _ => self.outputs.push_back(RejoinOutput::Stray(name)),
+        }
+    }
+
+    /// What lies there sealed may not be durable, until it is flushed.
+    fn holds(&mut self, name: BandName, pages: u32) {
+        if self.durable {
+            self.outputs.push_back(RejoinOutput::Holds(name, pages));
+        } else {
+            self.sealing.push((name, pages));
         }
     }
 

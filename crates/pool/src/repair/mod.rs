@@ -147,9 +147,21 @@ struct Job {
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Asked {
-    Copy { band: u32 },
-    Flush { band: u32 },
-    Free { node: NodeId, name: BandName },
+    Copy {
+        band: u32,
+    },
+    Flush {
+        band: u32,
+    },
+    Free {
+        node: NodeId,
+        name: BandName,
+    },
+    /// After a free.
+    FlushFree {
+        node: NodeId,
+        name: BandName,
+    },
 }
 
 /// The walk over the directory.
@@ -240,7 +252,7 @@ pub enum RepairOutput<D> {
     Joined(BandName, NodeId),
     /// The directory names the node no more; its copy goes.
     Left(BandName, NodeId),
-    /// Nothing is left of the band on the node.
+    /// Nothing is left of the band on the node, durably.
     Freed(BandName, NodeId),
     /// A copy is damaged. The directory names it no more; another one is made, then it goes.
     Damaged(BandName, NodeId),
@@ -443,6 +455,10 @@ impl<D> Repair<D> {
         self.scan.after = None;
         let pause = if self.scan.again { SCAN_PAUSE_NS } else { RESCAN_NS };
         self.scan.next_at = now + pause;
+        if self.scan.last.lacking > 0 {
+            // The copy that such a band lacks may be there, though nobody has listed it.
+            self.scan.leaving.clear();
+        }
         let states: BTreeMap<NodeId, NodeState> =
             self.nodes.all().map(|view| (view.node, view.state)).collect();
         for node in std::mem::take(&mut self.scan.leaving) {
@@ -580,11 +596,21 @@ impl<D> Repair<D> {
             (Asked::Copy { band } | Asked::Flush { band }, Answer::Refused(refusal)) => {
                 self.not_copied(now, band, *refusal);
             }
-            (Asked::Free { node, name }, Answer::Done | Answer::Refused(Refusal::NoBand)) => {
+            (Asked::Free { node, name }, Answer::Done | Answer::Refused(Refusal::NoBand))
+                if !self.nodes.is_durable(node) =>
+            {
+                let (volume, generation) = (name.volume, self.config.generation);
+                let flush = Ask::Flush { volume, generation };
+                self.ask(node, Asked::FlushFree { node, name }, flush);
+            }
+            (Asked::Free { node, name }, Answer::Done | Answer::Refused(Refusal::NoBand))
+            | (Asked::FlushFree { node, name }, Answer::Done) => {
                 self.outputs.push_back(RepairOutput::Freed(name, node));
             }
             // Later, and not at once.
-            (Asked::Free { node, name }, _) => drop(self.garbage.insert((node, name))),
+            (Asked::Free { node, name } | Asked::FlushFree { node, name }, _) => {
+                self.garbage.insert((node, name));
+            }
             _ => {}
         }
     }
@@ -639,14 +665,9 @@ impl<D> Repair<D> {
             let of_band = |asked: &Asked| matches!(asked, Asked::Copy { band: of } | Asked::Flush { band: of } if *of == band);
             self.in_flight.retain(|_, asked| !of_band(asked));
         }
-        let frees: Vec<AskId> = self
-            .in_flight
-            .iter()
-            .filter(|(_, asked)| matches!(asked, Asked::Free { node: of, .. } if *of == node))
-            .map(|(id, _)| *id)
-            .collect();
-        for id in frees {
-            if let Some(Asked::Free { node, name }) = self.in_flight.remove(&id) {
+        let is_free = |asked: &Asked| matches!(asked, Asked::Free { node: of, .. } | Asked::FlushFree { node: of, .. } if *of == node);
+        for (_, asked) in self.in_flight.extract_if(.., |_, asked| is_free(asked)) {
+            if let Asked::Free { node, name } | Asked::FlushFree { node, name } = asked {
                 self.garbage.insert((node, name));
             }
         }
@@ -655,7 +676,8 @@ impl<D> Repair<D> {
 
     /// Frees what is garbage, and copies that are none once there are enough others.
     fn free(&mut self, directory: &dyn Directory) {
-        let under_way = |asked: &&Asked| matches!(asked, Asked::Free { .. });
+        let under_way =
+            |asked: &&Asked| matches!(asked, Asked::Free { .. } | Asked::FlushFree { .. });
         let mut room = FREES_MAX.saturating_sub(self.in_flight.values().filter(under_way).count());
         let garbage: Vec<_> = self
             .garbage

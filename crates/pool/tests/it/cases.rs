@@ -244,8 +244,93 @@ fn nodes_that_may_hold_all_copies_are_waited_for_unless_they_are_clear() {
     let said = opening.explain(Instant(pool.now));
     assert!(said.contains("nodes 0, 1: together"), "{said}");
     pool.put(keys::clear(VOLUME, NodeId(0)), &ClearRecord { generation: Generation(1) });
+    let out = NodeRecord { state: NodeState::Out, ..node_record(0) };
+    pool.put(keys::node(NodeId(0)), &out);
     let opened = pool.open();
     assert!(opened.complete);
+    assert_eq!(opened.clear, [NodeId(0)]);
+}
+
+#[test]
+fn a_node_that_is_in_again_is_asked_again_and_is_clear_no_more() {
+    let mut pool = Pool::new();
+    let key = keys::clear(VOLUME, NodeId(0));
+    pool.put(key.clone(), &ClearRecord { generation: Generation(1) });
+    pool.fill(0, name(2, 5), 4, true);
+    let opened = pool.open();
+    assert_eq!(opened.band(2).map(|band| &band.holders[..]), Some(&[NodeId(0)][..]));
+    let Some(PlaneAnswer::Value { kept, .. }) = pool.plane(PlaneAskId(0), PlaneAsk::Get { key })
+    else {
+        panic!("a get is answered with a value");
+    };
+    assert_eq!(kept, None, "the next opening asks it, too, though it be drained again by then");
+}
+
+#[test]
+fn a_node_that_refuses_a_fence_is_asked_again_after_a_pause() {
+    let mut pool = Pool::new();
+    pool.nodes[0].fences_refused = 2;
+    let opened = pool.open();
+    assert!(opened.away.is_empty(), "{opened:?}");
+    assert!(pool.now >= 300 * MILLISECOND && pool.now < SECOND, "{}", pool.now);
+}
+
+#[test]
+fn a_node_whose_list_does_not_go_on_is_not_taken_for_listed() {
+    let mut pool = Pool::new();
+    pool.nodes[0].list_max = 0;
+    let opened = pool.open();
+    assert_eq!(opened.away, [NodeId(0)]);
+}
+
+#[test]
+fn a_band_whose_member_repair_has_emptied_is_as_long_as_the_copy_that_it_made() {
+    let mut pool = Pool::new();
+    pool.record(name(0, 5), &[0, 1]);
+    pool.fill(1, name(0, 5), 3, true);
+    pool.fill(2, name(0, 5), 3, true);
+    pool.up[1] = false;
+    let opened = pool.open();
+    assert_eq!(opened.band(0).map(|band| band.pages), Some(3));
+}
+
+#[test]
+fn a_member_that_has_nothing_says_nothing_while_those_that_may_have_it_whole_are_away() {
+    let mut pool = Pool::new();
+    pool.record(name(0, 5), &[0, 1]);
+    pool.fill(1, name(0, 5), 3, true);
+    pool.fill(2, name(0, 5), 3, true);
+    (pool.up[1], pool.up[2]) = (false, false);
+    let mut opening = pool.opening(1);
+    assert_eq!(pool.run(&mut opening, 3 * SECOND), None);
+    opening.handle(Instant(pool.now), OpeningInput::GoOn);
+    let opened = pool.run(&mut opening, 10 * SECOND).expect("it ends").expect("it is opened");
+    assert_eq!(opened.refused, [name(0, 5)]);
+    (pool.up[1], pool.up[2]) = (true, true);
+    let opened = pool.open();
+    assert_eq!(opened.band(0).map(|band| band.pages), Some(3), "nothing was decided meanwhile");
+}
+
+#[test]
+fn what_lies_on_a_node_that_is_not_durable_is_flushed_before_it_counts() {
+    let mut pool = Pool::new();
+    pool.fill(0, name(2, 5), 4, true);
+    pool.fill(1, name(2, 5), 4, true);
+    pool.open();
+    assert_eq!(pool.nodes.iter().map(|node| node.flushes).collect::<Vec<_>>(), [0, 1, 0]);
+}
+
+#[test]
+fn after_a_node_has_heard_of_a_higher_generation_nothing_is_changed_any_more() {
+    let mut pool = Pool::new();
+    pool.record(name(0, 5), &[0, 1]);
+    pool.fill(0, name(0, 5), 3, false);
+    pool.fill(1, name(0, 5), 3, false);
+    pool.nodes[2].fences.insert(VOLUME, Generation(9));
+    let mut opening = pool.opening(1);
+    let failed = pool.run(&mut opening, 10 * SECOND).expect("it ends");
+    assert!(matches!(failed, Err(OpeningError::PlaneOld { .. })), "{failed:?}");
+    assert!(pool.nodes.iter().flat_map(|node| node.bands.values()).all(|band| !band.sealed));
 }
 
 #[test]
@@ -367,11 +452,12 @@ fn a_node_that_is_back_is_held_against_what_is_known_by_then() {
     assert_eq!(
         said,
         [
-            RejoinOutput::Holds(name(1, 5), 4),
             RejoinOutput::Bad(name(3, 5)),
-            RejoinOutput::Holds(name(6, 5), 4),
             RejoinOutput::Stray(name(7, 5)),
+            // Flushed, as the node is not durable at completion.
+            RejoinOutput::Holds(name(1, 5), 4),
             RejoinOutput::Holds(name(2, 5), 2),
+            RejoinOutput::Holds(name(6, 5), 4),
             RejoinOutput::Rid(name(4, 4)),
             RejoinOutput::Rid(name(5, 5)),
             RejoinOutput::Rid(name(6, 4)),

@@ -11,6 +11,7 @@ use ftl::{FormatOptions, Ftl, Settings};
 use pool::client::directory::Held;
 use pool::client::{Config, Counters, Directory, End, Input, Output, Remote};
 use pool::message::{Answer, Ask, AskId, BandEntry, BandHeader, NodeFacts, Refusal, Signals, Slot};
+use pool::opening::{Opened, OpenedBand};
 use pool::words::{BandName, DomainId, Generation, NodeId, VolumeId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -323,14 +324,10 @@ impl World {
         config.seed = self.random.next_u64();
         (config.program_limit_ns, config.read_limit_ns) = (5 * MILLISECOND, 2 * MILLISECOND);
         let complete = self.away() < self.replicas;
-        let (mut directory, mut leftovers) =
-            Directory::new(config.shape(), GEOMETRY.blocks(), &lists, complete);
-        for (id, band, pages) in leftovers.seal.drain(..) {
-            let ask = Ask::Seal { band, generation, pages };
-            assert_eq!(self.nodes.get_mut(&id).unwrap().answer(ask), Answer::Done);
-        }
+        let opened = self.settle(&lists, complete);
+        let mut directory = Directory::of(GEOMETRY.blocks(), &opened);
         self.complete_copies(&mut directory);
-        let mut remote = Remote::new(config, directory, leftovers).unwrap();
+        let mut remote = Remote::new(config, directory).unwrap();
         remote.handle(self.now, Input::Lease { until: Instant(u64::MAX) });
         for node in (1..=NODES).map(NodeId) {
             remote.handle(self.now, Input::Joined { node, domain: DomainId(node.0) });
@@ -339,6 +336,36 @@ impl World {
             remote.handle(self.now, Input::Up(self.facts(node)));
         }
         remote
+    }
+}
+
+impl World {
+    /// What an opening would find: of each band the newest life, as long as its shortest sealed copy, or else
+    /// its shortest one. It is sealed there, and older lives go.
+    fn settle(&mut self, lists: &[(NodeId, BandEntry)], complete: bool) -> Opened {
+        let mut opened = Opened { complete, ..Opened::default() };
+        let generation = Generation(self.generation);
+        let names: BTreeSet<BandName> = lists.iter().map(|(_, entry)| entry.band).collect();
+        for &band in &names {
+            let of = || lists.iter().filter(|(_, entry)| entry.band == band);
+            let last = BandName { life: u64::MAX, ..band };
+            let is_older = names.range(band..=last).nth(1).is_some();
+            let least = |sealed| of().filter(|of| of.1.sealed == sealed).map(|of| of.1.pages).min();
+            let pages = if is_older { 0 } else { least(true).or(least(false)).unwrap_or(0) };
+            let holders: Vec<NodeId> =
+                of().filter(|(_, entry)| entry.pages >= pages).map(|(node, _)| *node).collect();
+            for node in &holders {
+                let ask = match pages {
+                    0 => Ask::Free { band, generation },
+                    _ => Ask::Seal { band, generation, pages },
+                };
+                assert_eq!(self.nodes.get_mut(node).unwrap().answer(ask), Answer::Done);
+            }
+            if pages > 0 {
+                opened.bands.push(OpenedBand { name: band, pages, holders });
+            }
+        }
+        opened
     }
 }
 
@@ -474,6 +501,7 @@ impl Client {
             Output::Closed(closed) if closed.pages == 0 => {
                 world.over.insert(closed.name);
             }
+            Output::Ends { name, .. } => self.remote.handle(world.now, Input::EndKept(name)),
             Output::Unused(_) | Output::Closed(_) => {}
         }
     }

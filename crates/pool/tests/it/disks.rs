@@ -1,13 +1,17 @@
 //! A node's store and what is below it, driven in virtual time: the one in memory, and the one on raw units over
 //! the lab's media.
 
-use flash::{Command as Medium, Completion, Instant, Payload, Random, SlotData, SlotWrite, Tag};
+use flash::{
+    Command as Medium, Completion, Instant, Payload, Random, SlotData, SlotId, SlotWrite, Tag,
+};
 use ftl::Input;
 use ftl::raw::RawFormat;
-use lab::medium::{Buffers, SimMedium, stamp_crc};
+use lab::medium::{Buffers, Content, SimMedium, stamp_crc};
 use pool::node::memory::{MemorySettings, MemoryStore};
+use pool::node::raw::format::{Footer, LogSlot};
 use pool::node::raw::{Given, OpenError, Output, Piece, RawStore, RawStoreSettings, Wants};
 use pool::node::store::{Command, CommandId, Data, End, Found};
+use pool::words::{BandName, VolumeId};
 use std::collections::BTreeMap;
 
 /// What stands for 4 KiB.
@@ -32,6 +36,8 @@ pub trait Disk {
     fn mount(&mut self, now: &mut Instant) -> Found;
     /// Begins again, and does a few steps.
     fn mount_in_part(&mut self, now: &mut Instant, random: &mut Random);
+    /// Makes something unreadable that is there twice; whether there was anything.
+    fn rot(&mut self, random: &mut Random) -> bool;
 }
 
 impl Disk for MemoryStore<Stamp> {
@@ -56,6 +62,10 @@ impl Disk for MemoryStore<Stamp> {
     }
 
     fn mount_in_part(&mut self, _: &mut Instant, _: &mut Random) {}
+
+    fn rot(&mut self, _: &mut Random) -> bool {
+        false
+    }
 }
 
 pub fn memory(settings: MemorySettings, seed: u64) -> MemoryStore<Stamp> {
@@ -253,6 +263,34 @@ impl Disk for RawDisk {
 
     fn mount(&mut self, now: &mut Instant) -> Found {
         self.remount(now).expect("what was cut off is recovered")
+    }
+
+    fn rot(&mut self, random: &mut Random) -> bool {
+        let medium = &mut self.medium;
+        let per_page = medium.geometry().slots_per_page;
+        // What a page says, without which of two it is.
+        let mut pages: BTreeMap<(u64, BandName, u32), Vec<u32>> = BTreeMap::new();
+        for slot in (0..medium.geometry().slots() as u32).map(SlotId) {
+            let Some((_, Content::Meta(bytes))) = medium.peek(slot) else { continue };
+            if !medium.is_readable(slot) {
+                continue;
+            }
+            let nobody = BandName { volume: VolumeId(0), band: 0, life: 0 };
+            let footer = Footer::decode(&bytes[..]).map(|it| (u64::MAX, it.band, it.index));
+            let log = LogSlot::decode(&bytes[..]).map(|it| (it.number, nobody, it.place));
+            if let Some(key) = footer.or(log) {
+                pages.entry(key).or_default().push(slot.0 / per_page);
+            }
+        }
+        pages.values_mut().for_each(Vec::dedup);
+        let twice: Vec<&Vec<u32>> = pages.values().filter(|pages| pages.len() > 1).collect();
+        if twice.is_empty() {
+            return false;
+        }
+        let page = twice[random.below(twice.len() as u64) as usize];
+        let page = page[random.below(page.len() as u64) as usize];
+        (0..per_page).for_each(|slot| medium.rot(SlotId(page * per_page + slot)));
+        true
     }
 
     fn mount_in_part(&mut self, now: &mut Instant, random: &mut Random) {

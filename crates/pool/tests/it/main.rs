@@ -8,5 +8,7 @@ mod disks;
 mod node;
 mod nodes;
 mod opening;
+mod plane;
 mod raw;
 mod repair;
+mod whole;

@@ -81,6 +81,8 @@ struct Rig<T> {
     durable: bool,
     answers: u64,
     cuts: u64,
+    /// Pages that were made unreadable.
+    rotten: u64,
 }
 
 fn node_over(now: Instant, found: Found) -> Node<Stamp> {
@@ -128,6 +130,7 @@ impl<T: Disk> Rig<T> {
             durable,
             answers: 0,
             cuts: 0,
+            rotten: 0,
         }
     }
 
@@ -431,6 +434,9 @@ impl<T: Disk> Rig<T> {
             self.disk.cut(&mut self.random);
             self.cuts += 1;
         }
+        if self.random.chance(0.3) {
+            self.rotten += u64::from(self.disk.rot(&mut self.random));
+        }
         let found = self.disk.mount(&mut self.now);
         self.check_found(&found);
         self.node = node_over(self.now, found);
@@ -647,6 +653,7 @@ fn on_raw_units(count: u64, manner: Manner) {
         if failing {
             (small.blocks_per_unit, spare) = (60, 0.8);
             (faults.program_fail, faults.erase_fail) = (2e-3, 2e-3);
+            faults.program_cut = 2e-3;
         }
         let medium = small.build(faults).expect("a sound shape");
         let format = RawFormat { gang, spare, uuid: u128::from(seed) + 1, label: Vec::new() };
@@ -661,6 +668,7 @@ fn on_raw_units(count: u64, manner: Manner) {
         assert!(disk.stop(&mut now), "what was formatted is durable");
         let mut rig = Rig::new(disk, seed, now, (failing, false));
         rig.run(300);
+        assert!(rig.rotten > 0 || rig.cuts < 20, "something was made unreadable");
         (rig.answers, rig.cuts)
     });
 }

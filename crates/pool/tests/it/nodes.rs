@@ -17,8 +17,12 @@ pub struct Band {
 pub struct Node {
     pub fences: BTreeMap<VolumeId, Generation>,
     pub bands: BTreeMap<BandName, Band>,
-    /// So many at most are told of by one list.
+    /// So many at most are told of by one list; with 0 it says each time that there are more.
     pub list_max: usize,
+    /// So many fences are refused first.
+    pub fences_refused: u32,
+    /// That were asked for.
+    pub flushes: u32,
 }
 
 /// The slots of a page that holds one stamp.
@@ -38,9 +42,17 @@ impl Node {
         if generation < *highest {
             return refused(Refusal::Stale { highest: *highest });
         }
+        if matches!(ask, Ask::Fence { .. }) && self.fences_refused > 0 {
+            self.fences_refused -= 1;
+            return refused(Refusal::Failed);
+        }
         *highest = generation;
         match ask {
-            Ask::Fence { .. } | Ask::Flush { .. } => Answer::Done,
+            Ask::Fence { .. } => Answer::Done,
+            Ask::Flush { .. } => {
+                self.flushes += 1;
+                Answer::Done
+            }
             Ask::Append { band, page, open, slots, .. } => self.append(band, page, open, slots),
             Ask::Read { band, slot, count, .. } => self.read(band, slot, count),
             Ask::Seal { band, pages, .. } => self.seal(band, pages),
@@ -122,8 +134,8 @@ impl Node {
             pages: of.pages.len() as u32,
             sealed: of.sealed,
         };
-        let bands: Vec<_> = behind.by_ref().take(self.list_max.max(1)).map(entry).collect();
-        Answer::Bands { bands, more: behind.next().is_some() }
+        let bands: Vec<_> = behind.by_ref().take(self.list_max).map(entry).collect();
+        Answer::Bands { bands, more: self.list_max == 0 || behind.next().is_some() }
     }
 }
 

@@ -95,6 +95,34 @@ impl Bench {
         self.disk.remount(&mut self.now)
     }
 
+    /// The store's own slots on the medium that `decode` understands.
+    fn slots_of<T>(&mut self, decode: impl Fn(&[u8]) -> Option<T>) -> Vec<T> {
+        let medium = self.disk.medium_mut();
+        let slots = (0..medium.geometry().slots() as u32).map(SlotId);
+        let readable: Vec<SlotId> = slots.filter(|&slot| medium.is_readable(slot)).collect();
+        let content = |slot| match medium.peek(slot) {
+            Some((_, Content::Meta(bytes))) => decode(&bytes[..]),
+            _ => None,
+        };
+        readable.into_iter().filter_map(content).collect()
+    }
+
+    /// Makes one page of the flash unreadable, of those that have a slot of the store's own which `is` wanted:
+    /// false if there are fewer.
+    fn rot_page(&mut self, which: u32, is: impl Fn(&[u8]) -> bool) -> bool {
+        let medium = self.disk.medium_mut();
+        let per_page = medium.geometry().slots_per_page;
+        let wanted = |slot: u32| {
+            medium.is_readable(SlotId(slot))
+                && matches!(medium.peek(SlotId(slot)), Some((_, Content::Meta(it))) if is(&it[..]))
+        };
+        let slots = (0..medium.geometry().slots() as u32).filter(|&slot| wanted(slot));
+        let pages: std::collections::BTreeSet<u32> = slots.map(|slot| slot / per_page).collect();
+        let Some(&page) = pages.iter().nth(which as usize) else { return false };
+        (0..per_page).for_each(|slot| medium.rot(SlotId(page * per_page + slot)));
+        true
+    }
+
     /// Makes each page of the flash unreadable that has a slot of the store's own which `is` wanted; how many.
     fn rot(&mut self, is: impl Fn(&[u8]) -> bool) -> u32 {
         let medium = self.disk.medium_mut();
@@ -161,11 +189,11 @@ fn a_lone_block_costs_the_drive_two_slots_filled_up_to_a_page() {
 #[test]
 fn a_band_that_does_not_fit_in_the_worst_case_is_refused_and_told_why() {
     let mut bench = Bench::new();
-    // 32 slots: 7 pages of 4 and a footer of 2 fit, 8 do not.
+    // 32 slots: 7 pages of 4 and a footer of 2, twice, fit, 8 do not.
     let fits = |pages| bench.disk.store().fits(BandShape { pages, slots_per_page: 3 });
     assert_eq!(fits(7), Ok(()));
     let why = fits(8).expect_err("too large");
-    assert!(why.contains("takes 34 slots") && why.contains("has 32") && why.contains('7'), "{why}");
+    assert!(why.contains("takes 36 slots") && why.contains("has 32") && why.contains('7'), "{why}");
     let large = BandShape { pages: 8, slots_per_page: 3 };
     assert_eq!(bench.run(append(1, 0, large, false)), Err(StoreError::Shape));
     assert_eq!(bench.append(1, 0), Ok(Done::Done), "nothing of it was begun");
@@ -346,4 +374,169 @@ fn an_answer_tells_when_the_unit_erases() {
     let first = bench.ends().remove(0);
     assert_eq!(first.id, read, "it was asked first");
     assert!(first.sensed.unit_stirs);
+}
+
+/// A band of one page that the power cut while it was open, and whose seal therefore is in the log.
+fn sealed_by_the_log(bench: &mut Bench, number: u32) {
+    assert_eq!(bench.append(number, 0), Ok(Done::Done));
+    bench.disk.cut(&mut flash::Random::new(u64::from(number)));
+    let found = bench.restart().expect("sound");
+    assert!(found.bands.iter().any(|it| it.entry.band == band(number) && it.failed));
+    assert_eq!(bench.run(seal(number, 1)), Ok(Done::Done));
+}
+
+#[test]
+fn the_seal_of_a_band_that_was_freed_is_not_that_of_a_copy_of_the_same_life() {
+    for cut in [false, true] {
+        let mut bench = Bench::new();
+        sealed_by_the_log(&mut bench, 1);
+        assert_eq!(bench.run(Command::Free { band: band(1) }), Ok(Done::Done));
+        if cut {
+            bench.disk.cut(&mut flash::Random::new(9));
+            assert!(bench.restart().expect("sound").bands.is_empty());
+        }
+        assert_eq!(bench.run(append(1, 0, SHAPE, true)), Ok(Done::Done));
+        bench.disk.cut(&mut flash::Random::new(8));
+        let found = bench.restart().expect("sound");
+        assert_eq!(found.bands, [], "half a copy is nobody's");
+    }
+}
+
+#[test]
+fn the_seals_of_bands_that_are_gone_leave_the_log() {
+    let mut bench = Bench::new();
+    for number in 0..40 {
+        sealed_by_the_log(&mut bench, number);
+        assert_eq!(bench.run(Command::Free { band: band(number) }), Ok(Done::Done));
+    }
+    bench.disk.cut(&mut flash::Random::new(9));
+    bench.restart().expect("sound");
+    (2..60).for_each(|round| assert_eq!(bench.run(fence(1, round)), Ok(Done::Done)));
+    let logs: Vec<LogSlot> = bench.slots_of(LogSlot::decode);
+    let last = logs.iter().map(|log| log.number).max().expect("there is a log");
+    let seals = logs.iter().filter(|log| log.number == last).flat_map(|log| &log.records);
+    assert_eq!(seals.filter(|record| matches!(record, Record::Seal(..))).count(), 0);
+}
+
+#[test]
+fn one_unreadable_page_of_the_log_costs_no_fence() {
+    for stopped in [false, true] {
+        for which in 0.. {
+            let mut bench = Bench::new();
+            for round in 2..30 {
+                assert_eq!(bench.run(fence(round % 8, round.into())), Ok(Done::Done));
+            }
+            if stopped {
+                assert!(bench.disk.stop(&mut bench.now));
+            } else {
+                bench.disk.cut(&mut flash::Random::new(3));
+            }
+            if !bench.rot_page(which, |bytes| LogSlot::decode(bytes).is_some()) {
+                assert!(which > 1, "a log has more than one page");
+                break;
+            }
+            let found = bench.restart().expect("each page is there twice");
+            for round in 22..30 {
+                let least = found.fences.get(&VolumeId(round % 8));
+                assert_eq!(least, Some(&Generation(round.into())), "page {which}, {stopped}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_store_whose_log_is_gone_is_not_opened_as_an_empty_one() {
+    for stopped in [false, true] {
+        let mut bench = Bench::new();
+        assert_eq!(bench.run(fence(1, 7)), Ok(Done::Done));
+        if stopped {
+            assert!(bench.disk.stop(&mut bench.now));
+        } else {
+            bench.disk.cut(&mut flash::Random::new(0));
+        }
+        assert!(bench.rot(|bytes| LogSlot::decode(bytes).is_some()) > 0);
+        assert_eq!(bench.restart().err(), Some(OpenError::Log), "generation 7 is not known");
+        bench.disk.cut(&mut flash::Random::new(1));
+        assert_eq!(bench.restart().err(), Some(OpenError::Log), "and nothing was changed");
+    }
+}
+#[test]
+fn one_die_that_goes_takes_its_bands_and_not_the_node() {
+    let mut bench = Bench::new();
+    for number in 1..=4 {
+        assert_eq!(bench.append(number, 0), Ok(Done::Done));
+    }
+    bench.disk.medium_mut().kill_unit(0);
+    let mut refused = 0;
+    for number in 1..=4 {
+        match bench.run(Command::Free { band: band(number) }) {
+            Ok(Done::Done) => {}
+            other => {
+                assert_eq!(other, Err(StoreError::BandFailed), "only the band is concerned");
+                // It stays to be freed, and nothing of it is shown.
+                assert_eq!(bench.read(number, 0), [const { None }; 3]);
+                let again = bench.run(Command::Free { band: band(number) });
+                assert_eq!(again, Err(StoreError::BandFailed));
+                refused += 1;
+            }
+        }
+    }
+    assert!(refused > 0, "some bands were on the die");
+    assert_eq!(bench.run(fence(1, 2)), Ok(Done::Done));
+    for number in 5..=7 {
+        assert_eq!(bench.append(number, 0), Ok(Done::Done));
+        bench.assert_whole(number, 0);
+    }
+    bench.disk.cut(&mut flash::Random::new(1));
+    let found = bench.restart().expect("the log has a copy on the other die");
+    assert_eq!(found.fences[&VolumeId(1)], Generation(2));
+    assert_eq!(bench.run(fence(1, 3)), Ok(Done::Done));
+}
+#[test]
+fn one_unreadable_page_costs_no_seal() {
+    let with_footer = |bytes: &[u8]| Footer::decode(bytes).is_some();
+    for (hidden, cut) in [(false, false), (true, false), (false, true), (true, true)] {
+        for which in 0.. {
+            let mut bench = Bench::new();
+            for page in 0..3 {
+                assert_eq!(bench.run(append(1, page, SHAPE, hidden)), Ok(Done::Done));
+            }
+            assert_eq!(bench.run(seal(1, 2)), Ok(Done::Done));
+            if cut {
+                bench.disk.cut(&mut flash::Random::new(5));
+            } else {
+                assert!(bench.disk.stop(&mut bench.now));
+            }
+            if !bench.rot_page(which, with_footer) {
+                assert!(which > 1, "a footer has more than one page");
+                break;
+            }
+            let found = bench.restart().expect("sound");
+            let entry = found.bands.first().expect("it was sealed").entry;
+            assert_eq!((entry.sealed, entry.pages), (true, 2), "hidden {hidden}, page {which}");
+            (0..2).for_each(|page| bench.assert_whole(1, page));
+        }
+    }
+}
+
+#[test]
+fn programs_that_are_cut_short_cost_the_units_no_block() {
+    let mut cut = 0;
+    for seed in 0..20 {
+        let faults = Faults { seed, program_cut: 0.02, ..Faults::default() };
+        let Ok((disk, now)) = format(SMALL, faults) else { continue };
+        let mut bench = Bench { disk, now, next: 0 };
+        if bench.run(fence(1, 1)).is_err() {
+            continue;
+        }
+        for number in 0..40 {
+            let ends = [0, 1, 2].map(|page| bench.append(number, page).is_err());
+            cut += u32::from(ends.contains(&true));
+            assert_eq!(bench.run(Command::Free { band: band(number) }), Ok(Done::Done));
+        }
+        let units = bench.disk.store().units();
+        let bad: u32 = (0..units.lanes().lanes).map(|at| units.lane_status(at).blocks_bad).sum();
+        assert_eq!(bad, 0, "seed={seed}: what was cut short is as good as any after its erase");
+    }
+    assert!(cut > 50, "{cut} bands were cut short");
 }

@@ -40,6 +40,10 @@ pub const LOOK: u32 = u32::MAX;
 pub enum Lost {
     /// Another one has opened it, as the generation says, if that is sound.
     To(Option<u64>),
+    /// Another client has opened the volume of a pool, with this generation or a later one.
+    ToClient(u64),
+    /// Nobody knows whose the volume of a pool is: its control plane was not reached in time.
+    Lease,
 }
 
 impl fmt::Display for Lost {
@@ -49,6 +53,15 @@ impl fmt::Display for Lost {
                 f,
                 "another server has opened the device with generation {generation}: this one writes \
                  and acknowledges nothing any more; let clients go to the other one"
+            ),
+            Self::ToClient(generation) => write!(
+                f,
+                "another client has opened the volume, with generation {generation}: this one writes \
+                 and acknowledges nothing any more; end one of the two"
+            ),
+            Self::Lease => f.write_str(
+                "the lease of the volume was lost: somebody else may have opened it, so this one writes and \
+                 acknowledges nothing any more; start it again",
             ),
             Self::To(None) => f.write_str(
                 "the generation of the device was overwritten, by another server or by somebody else: \

@@ -4,7 +4,7 @@
 //! that is told to anybody else.
 
 use super::{Job, Medium, Step, Store, What, block_of, data_slot, direct};
-use crate::kept::{KeptCounts, KeptShard};
+use crate::kept::KeptShard;
 use flash::{Geometry, OOB_BYTES};
 
 impl Medium {
@@ -25,16 +25,6 @@ impl Medium {
         }
         self.kept = Some(kept);
         self
-    }
-
-    /// A mount begins.
-    pub fn begin_mount(&mut self) {
-        self.kept.iter_mut().for_each(KeptShard::begin_mount);
-    }
-
-    /// The mount has ended; what kept memory did for it.
-    pub fn end_mount(&mut self) -> KeptCounts {
-        self.kept.as_mut().map(KeptShard::end_mount).unwrap_or_default()
     }
 
     /// Answers a read of a mount from kept memory, if that knows all that is asked for. It is complete

@@ -38,7 +38,8 @@ pub use injected::Injections;
 pub use memory::MemoryStore;
 pub use store::Store;
 
-use crate::kept::KeptShard;
+use crate::backend::Backend;
+use crate::kept::{KeptCounts, KeptShard};
 use crate::runtime::buffer::{Buffer, Views};
 use crate::runtime::ring::{Done, Ring};
 use failed::flip;
@@ -156,68 +157,8 @@ impl Medium {
         self
     }
 
-    /// Lets go of the fast units, which hold nothing any more and are not addressed again. Kept memory
-    /// is that of another shape from now on.
-    pub fn drop_fast(&mut self) {
-        if let Some(mut kept) = self.kept.take() {
-            kept.clear();
-        }
-        self.geometry = self.geometry.without_fast();
-        self.fast = None;
-    }
-
-    /// The shape, as the FTL is to see it.
-    pub fn geometry(&self) -> &Geometry {
-        &self.geometry
-    }
-
-    /// Wear and bad blocks.
-    pub fn health(&self) -> Health {
-        // The fast units may have been let go of.
-        self.nand.health().within(&self.geometry)
-    }
-
-    /// True once another server has opened the device.
-    pub fn fenced(&self) -> bool {
-        self.lost().is_some()
-    }
-
-    /// Why the device is no more this server's, if it is not.
-    pub fn lost(&self) -> Option<Lost> {
-        self.watch.as_ref()?.lost()
-    }
-
-    /// What tells if another server has the device; `None` for one in memory.
-    pub fn watch(&mut self) -> Option<&mut Watch> {
-        self.watch.as_mut()
-    }
-
     fn may_write(&mut self) -> bool {
         self.watch.as_mut().is_none_or(Watch::may_write)
-    }
-
-    /// True if what is read may be lent and what is programmed handed over, block by block; else
-    /// requests come in runs.
-    pub fn lends(&self) -> bool {
-        matches!(self.store, Store::Memory(_))
-    }
-
-    /// Emulates the loss of a tier: its units stop answering at `at`.
-    pub fn lose(&mut self, at: Instant, fast: bool) {
-        let slow = self.geometry.capacity_units();
-        let units = if fast { slow..self.geometry.units } else { 0..slow };
-        self.losses.push((at, units));
-    }
-
-    /// Programs of emulated flash that failed.
-    #[cfg(test)]
-    pub fn program_failures(&self) -> u64 {
-        self.nand.counters().program_failures
-    }
-
-    /// Things go wrong from now on, as a test wants it; this is shard number `shard`.
-    pub fn inject(&mut self, injections: Injections, shard: usize) {
-        self.injector = injections.any().then(|| Box::new(Injector::new(injections, shard)));
     }
 
     fn lose_what_is_due(&mut self, now: Instant) {
@@ -234,76 +175,6 @@ impl Medium {
     /// Commands under way.
     pub fn under_way(&self) -> usize {
         self.jobs.len()
-    }
-
-    /// When to call `poll` again if no I/O completes before. `None`: only I/O is awaited.
-    pub fn deadline(&self) -> Option<Instant> {
-        if !self.done.is_empty() {
-            return Some(Instant(0));
-        }
-        let held = self.injector.as_ref().and_then(|injector| injector.deadline());
-        self.nand.deadline().into_iter().chain(held).min()
-    }
-
-    /// Starts a command. `slots` are those of a program.
-    pub fn start(
-        &mut self,
-        now: Instant,
-        command: Command,
-        slots: &[SlotWrite],
-        views: &mut Views,
-        ring: &mut Ring,
-    ) {
-        let oobs = self.rooms.pop().unwrap_or_default();
-        let (what, into) = match command {
-            Command::Read { slot, count, into, .. } => (What::Read { slot, count }, into),
-            Command::Program { slot, count, .. } => (What::Program { slot, count }, None),
-            Command::Erase { block, .. } => (What::Erase { block }, None),
-            Command::Finish { block, .. } => (What::Finish { block }, None),
-            Command::Flush { .. } => (What::Flush, None),
-        };
-        let index = self.jobs.insert(Job {
-            tag: command.tag(),
-            what,
-            into,
-            io: 0,
-            step: Step::Waiting,
-            timed: false,
-            error: None,
-            scratch: None,
-            oobs,
-            status: SlotStatus::Erased,
-            kept: false,
-            refused: false,
-            damaged: false,
-        });
-        if !self.losses.is_empty() {
-            self.lose_what_is_due(now);
-        }
-        if let Err(illegal) = self.nand.handle(now, renamed(command, Tag(index))) {
-            if matches!(illegal, nand::Illegal::ProgramBadBlock { .. }) && self.fails_untold(index)
-            {
-                self.refuse(index);
-                return;
-            }
-            // The rules of the medium are the FTL's invariants: going on could harm data.
-            panic!("the medium refused {command:?}: {illegal}");
-        }
-        if matches!(self.store, Store::Memory(_)) {
-            self.start_in_memory(index, slots, views);
-            return;
-        }
-        if self.answer_kept(index) {
-            return;
-        }
-        let mut scratch = self.take_scratch();
-        if let What::Program { .. } = what {
-            fill_page(&mut scratch, slots, views);
-        }
-        self.jobs[index].scratch = Some(scratch);
-        if self.enters(index) {
-            self.begin(index, views, ring);
-        }
     }
 
     /// Memory holds the bytes at once: the order of the commands is the order of the unit.
@@ -412,24 +283,6 @@ impl Medium {
         let job = &mut self.jobs[index];
         (job.step, job.io, job.error) = (Step::Bytes, 0, Some(error));
         self.advance(index, ring);
-    }
-
-    /// An I/O operation of a job has completed.
-    pub fn io_done(&mut self, done: Done, ring: &mut Ring) {
-        if done.index == fence::LOOK {
-            self.watch.iter_mut().for_each(|watch| watch.ended(done));
-            return;
-        }
-        let job = &mut self.jobs[done.index];
-        job.io -= 1;
-        let done = self.with_change(done);
-        let done = self.with_fault(done);
-        if self.is_damage(done) {
-            self.jobs[done.index].damaged = true;
-        } else if let Some(error) = self.judge(done) {
-            self.fail_job(done.index, error);
-        }
-        self.advance(done.index, ring);
     }
 
     /// What has been read of the end of a zone's change is replaced by what came of it.
@@ -548,62 +401,12 @@ impl Medium {
         }
     }
 
-    /// Hands the next completion to `take`; false if there is none by now.
-    pub fn poll(
-        &mut self,
-        now: Instant,
-        views: &mut Views,
-        ring: &mut Ring,
-        take: impl FnOnce(Completion<'_>),
-    ) -> bool {
-        if self.done.is_empty() {
-            self.tick(now, ring);
-        }
-        let Some(index) = self.done.pop_front() else { return false };
-        let access = self.access(index);
-        let mut job = self.jobs.remove(index);
-        self.note_kept(&job);
-        self.note_durable(index, &job);
-        let took_turn = !job.kept && !job.refused && !matches!(self.store, Store::Memory(_));
-        if let (Some((block, access)), true) = (access, took_turn) {
-            self.lanes.leave(block, access);
-            let full = job.error == Some(MediumError::NoSpace);
-            while let Some(next) = self.lanes.admit(block) {
-                if full && matches!(self.jobs[next].what, What::Program { .. }) {
-                    self.refuse_for_space(next, ring);
-                } else {
-                    self.begin(next, views, ring);
-                }
-            }
-        }
-        let tag = job.tag;
-        let result = job.error.map_or(Ok(()), Err);
-        if let (Some(injector), What::Read { count, .. }) = (&mut self.injector, job.what) {
-            flip(injector, &mut job, count, views);
-        }
-        self.forget_refused(&job);
-        match job.what {
-            What::Read { count, .. } => match result {
-                Ok(()) => self.complete_read(&job, count, views, take),
-                Err(error) => take(Completion::Read { tag, slots: Err(error) }),
-            },
-            What::Program { .. } => take(Completion::Program { tag, result }),
-            What::Erase { .. } => take(Completion::Erase { tag, result }),
-            What::Finish { .. } => take(Completion::Finish { tag }),
-            What::Flush => take(Completion::Flush { tag, result }),
-        }
-        self.scratch.extend(job.scratch);
-        job.oobs.clear();
-        self.rooms.push(job.oobs);
-        true
-    }
-
     fn complete_read(
         &self,
         job: &Job,
         count: u32,
         views: &Views,
-        take: impl FnOnce(Completion<'_>),
+        take: &mut dyn FnMut(Completion<'_>),
     ) {
         // Most reads are of a slot or two: no need to clear room for a whole page.
         let (mut few, mut many);
@@ -669,6 +472,194 @@ impl Medium {
             }
             (_, _, Some(scratch)) => oob_at(scratch, i),
         }
+    }
+}
+
+impl Backend for Medium {
+    fn drop_fast(&mut self) {
+        if let Some(mut kept) = self.kept.take() {
+            kept.clear();
+        }
+        self.geometry = self.geometry.without_fast();
+        self.fast = None;
+    }
+
+    fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    fn health(&self) -> Health {
+        // The fast units may have been let go of.
+        self.nand.health().within(&self.geometry)
+    }
+
+    fn lost(&self) -> Option<Lost> {
+        self.watch.as_ref()?.lost()
+    }
+
+    fn watch(&mut self) -> Option<&mut Watch> {
+        self.watch.as_mut()
+    }
+
+    fn lends(&self) -> bool {
+        matches!(self.store, Store::Memory(_))
+    }
+
+    fn lose(&mut self, at: Instant, fast: bool) {
+        let slow = self.geometry.capacity_units();
+        let units = if fast { slow..self.geometry.units } else { 0..slow };
+        self.losses.push((at, units));
+    }
+
+    #[cfg(test)]
+    fn program_failures(&self) -> u64 {
+        self.nand.counters().program_failures
+    }
+
+    fn inject(&mut self, injections: Injections, shard: usize) {
+        self.injector = injections.any().then(|| Box::new(Injector::new(injections, shard)));
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        if !self.done.is_empty() {
+            return Some(Instant(0));
+        }
+        let held = self.injector.as_ref().and_then(|injector| injector.deadline());
+        self.nand.deadline().into_iter().chain(held).min()
+    }
+
+    fn start(
+        &mut self,
+        now: Instant,
+        command: Command,
+        slots: &[SlotWrite],
+        views: &mut Views,
+        ring: &mut Ring,
+    ) {
+        let oobs = self.rooms.pop().unwrap_or_default();
+        let (what, into) = match command {
+            Command::Read { slot, count, into, .. } => (What::Read { slot, count }, into),
+            Command::Program { slot, count, .. } => (What::Program { slot, count }, None),
+            Command::Erase { block, .. } => (What::Erase { block }, None),
+            Command::Finish { block, .. } => (What::Finish { block }, None),
+            Command::Flush { .. } => (What::Flush, None),
+        };
+        let index = self.jobs.insert(Job {
+            tag: command.tag(),
+            what,
+            into,
+            io: 0,
+            step: Step::Waiting,
+            timed: false,
+            error: None,
+            scratch: None,
+            oobs,
+            status: SlotStatus::Erased,
+            kept: false,
+            refused: false,
+            damaged: false,
+        });
+        if !self.losses.is_empty() {
+            self.lose_what_is_due(now);
+        }
+        if let Err(illegal) = self.nand.handle(now, renamed(command, Tag(index))) {
+            if matches!(illegal, nand::Illegal::ProgramBadBlock { .. }) && self.fails_untold(index)
+            {
+                self.refuse(index);
+                return;
+            }
+            // The rules of the medium are the FTL's invariants: going on could harm data.
+            panic!("the medium refused {command:?}: {illegal}");
+        }
+        if matches!(self.store, Store::Memory(_)) {
+            self.start_in_memory(index, slots, views);
+            return;
+        }
+        if self.answer_kept(index) {
+            return;
+        }
+        let mut scratch = self.take_scratch();
+        if let What::Program { .. } = what {
+            fill_page(&mut scratch, slots, views);
+        }
+        self.jobs[index].scratch = Some(scratch);
+        if self.enters(index) {
+            self.begin(index, views, ring);
+        }
+    }
+
+    fn io_done(&mut self, _: Instant, done: Done, ring: &mut Ring) {
+        if done.index == fence::LOOK {
+            self.watch.iter_mut().for_each(|watch| watch.ended(done));
+            return;
+        }
+        let job = &mut self.jobs[done.index];
+        job.io -= 1;
+        let done = self.with_change(done);
+        let done = self.with_fault(done);
+        if self.is_damage(done) {
+            self.jobs[done.index].damaged = true;
+        } else if let Some(error) = self.judge(done) {
+            self.fail_job(done.index, error);
+        }
+        self.advance(done.index, ring);
+    }
+
+    fn poll(
+        &mut self,
+        now: Instant,
+        views: &mut Views,
+        ring: &mut Ring,
+        take: &mut dyn FnMut(Completion<'_>),
+    ) -> bool {
+        if self.done.is_empty() {
+            self.tick(now, ring);
+        }
+        let Some(index) = self.done.pop_front() else { return false };
+        let access = self.access(index);
+        let mut job = self.jobs.remove(index);
+        self.note_kept(&job);
+        self.note_durable(index, &job);
+        let took_turn = !job.kept && !job.refused && !matches!(self.store, Store::Memory(_));
+        if let (Some((block, access)), true) = (access, took_turn) {
+            self.lanes.leave(block, access);
+            let full = job.error == Some(MediumError::NoSpace);
+            while let Some(next) = self.lanes.admit(block) {
+                if full && matches!(self.jobs[next].what, What::Program { .. }) {
+                    self.refuse_for_space(next, ring);
+                } else {
+                    self.begin(next, views, ring);
+                }
+            }
+        }
+        let tag = job.tag;
+        let result = job.error.map_or(Ok(()), Err);
+        if let (Some(injector), What::Read { count, .. }) = (&mut self.injector, job.what) {
+            flip(injector, &mut job, count, views);
+        }
+        self.forget_refused(&job);
+        match job.what {
+            What::Read { count, .. } => match result {
+                Ok(()) => self.complete_read(&job, count, views, take),
+                Err(error) => take(Completion::Read { tag, slots: Err(error) }),
+            },
+            What::Program { .. } => take(Completion::Program { tag, result }),
+            What::Erase { .. } => take(Completion::Erase { tag, result }),
+            What::Finish { .. } => take(Completion::Finish { tag }),
+            What::Flush => take(Completion::Flush { tag, result }),
+        }
+        self.scratch.extend(job.scratch);
+        job.oobs.clear();
+        self.rooms.push(job.oobs);
+        true
+    }
+
+    fn begin_mount(&mut self) {
+        self.kept.iter_mut().for_each(KeptShard::begin_mount);
+    }
+
+    fn end_mount(&mut self) -> KeptCounts {
+        self.kept.as_mut().map(KeptShard::end_mount).unwrap_or_default()
     }
 }
 

@@ -51,7 +51,7 @@ impl Rig {
     /// What has completed by now; then the next I/O, or if there is none, time goes on.
     pub fn step(&mut self, results: &mut Results, reads: &mut BTreeMap<u32, Slots>) {
         let Self { medium, views, ring, now, .. } = self;
-        while medium.poll(*now, views, ring, |done| match done {
+        while medium.poll(*now, views, ring, &mut |done| match done {
             Completion::Read { tag, slots } => {
                 results.insert(tag.0, slots.map(|_| ()));
                 let slots = slots.unwrap_or_default().iter();
@@ -71,7 +71,7 @@ impl Rig {
             let mut done = Vec::new();
             ring.enter(None, &mut done).unwrap();
             for done in done {
-                medium.io_done(done, ring);
+                medium.io_done(*now, done, ring);
             }
         } else if let Some(at) = medium.deadline() {
             *now = at.max(*now);

@@ -105,18 +105,7 @@ impl PartConfig {
     /// # Errors
     /// All that is wrong with it, by key.
     pub fn load(path: &Path) -> Result<Self, PoolError> {
-        let text = files::read_named_text(path).map_err(|error| PoolError::File {
-            path: path.into(),
-            reason: format!("cannot be read: {error}: name a config of the pool with --config"),
-        })?;
-        let in_file = |errors: ConfigErrors| {
-            let ConfigErrors(mut errors) = errors;
-            for error in &mut errors {
-                error.key = format!("{}: {}", path.display(), error.key);
-            }
-            PoolError::Config(ConfigErrors(errors))
-        };
-        Self::parse(&text, path.parent().unwrap_or(Path::new("."))).map_err(in_file)
+        load(path, Self::parse)
     }
 
     /// Reads a config. Relative paths in it are relative to `base`, the folder of the file.
@@ -124,7 +113,11 @@ impl PartConfig {
     /// # Errors
     /// As [`PartConfig::load`].
     pub fn parse(text: &str, base: &Path) -> Result<Self, ConfigErrors> {
-        let table: Table = crate::config::table(text)?;
+        Self::of_table(crate::config::table(text)?, base)
+    }
+
+    /// The same of the sections of this config.
+    pub(super) fn of_table(table: Table, base: &Path) -> Result<Self, ConfigErrors> {
         let mut errors = Vec::new();
         let mut root = Section::new("", table, &mut errors);
         let pool = pool(root.section("pool"), base);
@@ -153,6 +146,25 @@ impl PartConfig {
             files: self.identity.clone(),
         })
     }
+}
+
+/// Reads a config file by `parse`, which gets the folder of the file.
+pub(super) fn load<T>(
+    path: &Path,
+    parse: impl FnOnce(&str, &Path) -> Result<T, ConfigErrors>,
+) -> Result<T, PoolError> {
+    let text = files::read_named_text(path).map_err(|error| PoolError::File {
+        path: path.into(),
+        reason: format!("cannot be read: {error}: name a config of the pool with --config"),
+    })?;
+    let in_file = |errors: ConfigErrors| {
+        let ConfigErrors(mut errors) = errors;
+        for error in &mut errors {
+            error.key = format!("{}: {}", path.display(), error.key);
+        }
+        PoolError::Config(ConfigErrors(errors))
+    };
+    parse(&text, path.parent().unwrap_or(Path::new("."))).map_err(in_file)
 }
 
 const ID_EXAMPLE: &str = "\"(32 hexadecimal digits, from weir pool certs)\"";
@@ -291,7 +303,7 @@ fn etcd_members(section: &mut Section<'_>, members: Vec<String>) -> Option<Plane
     let is_near = |rest: &str| rest.parse().is_ok_and(|at: SocketAddr| at.ip().is_loopback());
     for member in &members {
         let near = member.strip_prefix("http://").is_some_and(is_near);
-        if !near && !member.strip_prefix("https://").is_some_and(|rest| !rest.is_empty()) {
+        if !near && member.strip_prefix("https://").is_none_or(str::is_empty) {
             let reason = "must be URLs that begin with https:// (or http:// and 127.0.0.1:PORT)";
             section.refuse("etcd", &format!("{member:?}"), reason, ETCD_EXAMPLE);
             return None;

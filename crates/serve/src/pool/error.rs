@@ -43,6 +43,8 @@ pub enum PoolError {
         /// Why, and what to do.
         reason: String,
     },
+    /// What is served.
+    Serve(crate::server::ServeError),
     /// The system refuses something that it grants otherwise.
     System {
         /// What was tried.
@@ -63,9 +65,16 @@ impl fmt::Display for PoolError {
                 write!(f, "{address}: cannot listen: {error}: choose another address or port")
             }
             Self::Plane { place, reason } => write!(f, "{place}: {reason}"),
+            Self::Serve(error) => error.fmt(f),
             Self::System { doing, error } => write!(f, "cannot {doing}: {error}"),
         }
     }
 }
 
 impl std::error::Error for PoolError {}
+
+impl From<crate::server::ServeError> for PoolError {
+    fn from(error: crate::server::ServeError) -> Self {
+        Self::Serve(error)
+    }
+}

@@ -1,16 +1,26 @@
-//! The processes of a pool: what drives the state machines of the crate `pool` over sockets, threads and files.
+//! The processes of a pool: the drivers of what crate `pool` decides.
+//!
+//! [`plane`] is the control plane and the way to it; [`link`] carries messages over sockets, [`reach`] keeps a link
+//! to every node, [`node`] serves a drive, [`volume`] is a volume as what stands below an FTL.
 
+mod block;
 #[cfg(any(test, feature = "certs"))]
 pub mod certs;
 pub mod config;
 pub mod controller;
 mod doors;
 mod error;
+mod follower;
 mod frames;
+mod link;
+pub mod node;
+pub mod parts;
 pub mod plane;
+mod reach;
 pub mod records;
 pub mod status;
 pub mod tls;
+pub mod volume;
 
 pub use error::PoolError;
 

@@ -44,6 +44,10 @@ pub enum Owner {
     Send = 4,
     /// The eventfd that other threads wake the shard with.
     Wake = 5,
+    /// The receive of a link to another part of a pool.
+    LinkReceive = 6,
+    /// Its send.
+    LinkSend = 7,
 }
 
 /// One completion.
@@ -170,6 +174,16 @@ impl Ring {
         self.queue(Operation::Send { fd, message }, Owner::Send, index);
     }
 
+    /// Receives for a link what is there.
+    pub fn link_receive(&mut self, index: u32, fd: RawFd, message: *mut libc::msghdr) {
+        self.queue(Operation::Receive { fd, message }, Owner::LinkReceive, index);
+    }
+
+    /// Sends what a link has to say.
+    pub fn link_send(&mut self, index: u32, fd: RawFd, message: *const libc::msghdr) {
+        self.queue(Operation::Send { fd, message }, Owner::LinkSend, index);
+    }
+
     /// Reads the [`EVENT_BYTES`] of the eventfd that other threads wake the shard with.
     pub fn wake(&mut self, fd: RawFd, bytes: *mut u8) {
         self.queue(Operation::ReadEvent { fd, bytes }, Owner::Wake, 0);
@@ -237,6 +251,8 @@ fn owner(data: u64) -> Owner {
         3 => Owner::Receive,
         4 => Owner::Send,
         5 => Owner::Wake,
+        6 => Owner::LinkReceive,
+        7 => Owner::LinkSend,
         other => unreachable!("user data was made by `queue`, not {other}"),
     }
 }

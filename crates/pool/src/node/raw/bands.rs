@@ -1,12 +1,13 @@
 //! The commands of a node, on the raw blocks of bands.
 
-use super::format::{AppendHeader, Block, Entry, Footer, LOST, Record};
+use super::format::{AppendHeader, Block, Entry, Footer, LOST, Record, footer_slots};
 use super::io::{What, Written};
 use super::{Command, CommandId, Data, Done, Held, RawStore, StoreError};
 use crate::message::Slot;
 use crate::node::store::Opening;
 use crate::words::{BandName, Generation};
-use flash::RequestError;
+use flash::{Lba, RequestError};
+use ftl::raw::RawBlockState;
 
 /// A read of slots of one page.
 #[derive(Debug)]
@@ -59,9 +60,7 @@ impl<D> Reading<D> {
 impl<D: Data> RawStore<D> {
     pub(super) fn command(&mut self, id: CommandId, command: Command<D>) {
         match command {
-            Command::Fence { volume, generation } => {
-                self.log_add(id, Record::Fence(volume, generation));
-            }
+            Command::Fence { volume, generation } => self.fence(id, volume, generation),
             Command::Append { band, generation, page, open, slots } => {
                 self.append(id, (band, generation, page), open, slots);
             }
@@ -101,12 +100,19 @@ impl<D: Data> RawStore<D> {
             return None;
         };
         held.used = self.uses;
+        let lba = Lba(held.raw * self.units.lanes().slots);
+        let there = |block: RawBlockState| block.tag == Some(name.tag());
+        if held.failed && !self.units.raw_block(lba).is_some_and(there) {
+            // Its erase was begun and has failed.
+            return Some(Entry { place: LOST, ..Entry::default() });
+        }
         if let Some(index) = &held.index {
             return Some(index[page as usize]);
         }
         let raw = held.raw;
-        self.waiting.entry(name).or_default().push((id, command.clone()));
-        if !self.looks.contains_key(&raw) {
+        let waiting = self.waiting.entry(name).or_default();
+        waiting.push((id, command.clone()));
+        if waiting.len() == 1 {
             self.begin_look(raw);
         }
         None
@@ -158,7 +164,11 @@ impl<D: Data> RawStore<D> {
         if self.units.has_failed() {
             return Err(StoreError::Failed);
         }
-        let raw = self.take_free(self.log_reserve()).ok_or(StoreError::Full)?;
+        if self.log.sealed(name).is_some() {
+            // The log could not be told that the one of this name is gone: it would seal this one.
+            return Err(StoreError::BandFailed);
+        }
+        let raw = self.take_free(self.log_reserve(), None).ok_or(StoreError::Full)?;
         let lane = self.lane_of(raw);
         self.open[lane] += 1;
         let held = Held {
@@ -219,27 +229,37 @@ impl<D: Data> RawStore<D> {
     }
 
     fn seal(&mut self, id: CommandId, name: BandName, generation: Generation, pages: u32) {
-        let Some(held) = self.bands.get_mut(&name) else {
+        let Some(held) = self.bands.get(&name) else {
             return self.end(id, Err(StoreError::NoBand), None);
         };
         assert!(
             pages <= held.pages && held.writing == 0,
             "a node seals what is there, and at rest"
         );
+        if held.sealed {
+            // Its free has failed, so that the node takes it for one that is failed.
+            let same =
+                if held.pages == pages { Ok(Done::Done) } else { Err(StoreError::BandFailed) };
+            return self.end(id, same, None);
+        }
         let (raw, place, header) = (held.raw, held.next, held.header);
         let index = held.index.as_ref().expect("an open band's pages are known");
-        let footers = Footer::of((name, generation), header, place, &index[..pages as usize]);
-        let room = u64::from(place) + self.whole(footers.len() as u64);
-        let held = &self.bands[&name];
+        let index = &index[..pages as usize];
+        let span = self.whole(footer_slots(pages).into()) as u32;
+        let room = u64::from(place) + 2 * u64::from(span);
         if held.failed || room > u64::from(self.units.lanes().slots) {
             return self.log_add(id, Record::Seal(name, pages));
         }
-        let mut written: Vec<(Written<D>, u32)> =
-            footers.iter().map(|footer| (Written::Bytes(footer.encode()), 0)).collect();
-        // The last slot of the raw block says where the footer is, so what fills the page repeats it.
-        let whole = self.whole(written.len() as u64) as usize;
-        let last = written.last().cloned().expect("a footer has a slot");
-        written.resize(whole, last);
+        let mut written: Vec<(Written<D>, u32)> = Vec::new();
+        // Twice, in pages of the flash of their own: one that is damaged must not take the seal with it.
+        for (copy, end) in [(0, span), (1, 2 * span)] {
+            let at = (copy, place + copy * span);
+            let footers = Footer::of((name, generation), header, at, index);
+            written.extend(footers.iter().map(|footer| (Written::Bytes(footer.encode()), 0)));
+            // The last slot of the raw block says where the footer is, so what fills the page repeats it.
+            let last = written.last().cloned().expect("a footer has a slot");
+            written.resize(end as usize, last);
+        }
         self.write(What::Footer { id, band: name, pages }, (raw, place), written, (None, true));
     }
 
@@ -250,14 +270,23 @@ impl<D: Data> RawStore<D> {
         pages: u32,
         result: Result<(), RequestError>,
     ) {
+        let suffices = self.footers_suffice();
         let held = self.bands.get_mut(&name).expect("it is sealed");
         match result {
-            Ok(()) => self.sealed(id, name, pages),
+            Ok(()) if suffices => self.sealed(id, name, pages),
+            Ok(()) => self.log_add(id, Record::Seal(name, pages)),
             Err(_) => {
                 held.failed = true;
                 self.log_add(id, Record::Seal(name, pages));
             }
         }
+    }
+
+    /// Whether the units show the second copy of a footer where the first is damaged and the power was cut. Where a raw
+    /// block lies in several units, or pages are not durable in order, what is missing may never have been
+    /// written, and nothing behind it is shown: the seal is in the log, too.
+    pub(super) fn footers_suffice(&self) -> bool {
+        self.units.lanes().gang == 1 && self.geometry.durable_at_completion
     }
 
     /// A seal is durable.
@@ -285,20 +314,51 @@ impl<D: Data> RawStore<D> {
     }
 
     fn free_band(&mut self, id: CommandId, name: BandName) {
-        let Some(held) = self.forget(name) else {
+        if !self.bands.contains_key(&name) {
             return self.end(id, Ok(Done::Done), None);
-        };
+        }
+        if self.log.sealed(name).is_some() {
+            // Before the erase: what comes later under this name must not be sealed by it.
+            return self.log_add(id, Record::Unseal(name));
+        }
+        self.erase_band(id, name);
+    }
+
+    /// Nothing but its raw block says anything of a band any more.
+    pub(super) fn erase_band(&mut self, id: CommandId, name: BandName) {
+        let held = self.forget(name).expect("it is freed once");
         for (id, _) in self.waiting.remove(&name).unwrap_or_default() {
             self.end(id, Err(StoreError::NoBand), None);
         }
-        self.log.forget(name);
-        self.erase(What::Free { id, raw: held.raw }, held.raw);
+        // What still looks at its raw block would take what comes there next for what was there.
+        self.looks.retain(|_, look| look.band != name);
+        let raw = held.raw;
+        self.freeing.insert(id, (name, held));
+        self.erase(What::Free { id, raw }, raw);
     }
 
+    /// The erase of a band has ended. One that failed leaves the band, to be freed again: the die may be gone, which
+    /// is no reason to refuse what the others can do.
     pub(super) fn freed(&mut self, id: CommandId, raw: u32, result: Result<(), RequestError>) {
-        let ended = result.map(|()| Done::Done).map_err(|_| StoreError::Failed);
-        self.end(id, ended, Some(raw));
+        let (name, held) = self.freeing.remove(&id).expect("it is freed");
+        let failed = self.units.has_failed();
+        let error = if failed { StoreError::Failed } else { StoreError::BandFailed };
+        if result.is_err() && (held.sealed || !held.hidden) {
+            self.hold(name, Held { failed: true, ..held });
+        }
+        self.end(id, result.map(|()| Done::Done).map_err(|_| error), Some(raw));
         self.reclaimed(raw, result);
+    }
+
+    /// The other way round than `forget`.
+    fn hold(&mut self, name: BandName, held: Held) {
+        if !held.sealed {
+            let lane = self.lane_of(held.raw);
+            self.open[lane] += 1;
+        } else if let Some(index) = &held.index {
+            self.indexed_pages += index.len() as u64;
+        }
+        self.bands.insert(name, held);
     }
 
     pub(super) fn flushed(&mut self, id: CommandId, result: Result<(), RequestError>) {

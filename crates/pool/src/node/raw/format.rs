@@ -3,12 +3,12 @@
 //! sound, whatever they are.
 
 use crate::message::{BandHeader, Slot};
-use crate::node::store::{PAGE_SLOTS_MAX, page_sum};
+use crate::node::store::{PAGE_SLOTS_MAX, is_sound, page_sum};
 use crate::words::{BandName, BandShape, Generation, MEMBERS_MAX, Members, NodeId, VolumeId};
 use flash::{BLOCK_BYTES, OOB_BYTES, Oob};
 
 /// Version of the format.
-pub const POOL_VERSION: u16 = 1;
+pub const POOL_VERSION: u16 = 2;
 
 /// One slot of the store's own.
 pub type Block = Box<[u8; BLOCK_BYTES]>;
@@ -87,7 +87,9 @@ pub struct Footer {
     pub index: u32,
     /// How many there are.
     pub count: u32,
-    /// Where the first of them lies in the raw block.
+    /// Of which of the two copies this is: 0 or 1.
+    pub copy: u32,
+    /// Where the first slot of the copy lies in the raw block.
     pub place: u32,
     /// Pages from `index * FOOTER_ENTRIES` on.
     pub entries: Vec<Entry>,
@@ -100,6 +102,8 @@ pub enum Record {
     Fence(VolumeId, Generation),
     /// The band is sealed at so many pages, and its raw block cannot say so.
     Seal(BandName, u32),
+    /// What the log said of the seal of the band counts no more: it is about to be freed.
+    Unseal(BandName),
 }
 
 /// A slot of the log.
@@ -162,7 +166,7 @@ impl AppendHeader {
         let header = header_of(bytes)?;
         let zeroes = u64_at(bytes, 40);
         let beyond = count < u64::BITS && zeroes >> count != 0;
-        if flags > 1 || beyond || count > PAGE_SLOTS_MAX || count != header.shape.slots_per_page {
+        if flags > 1 || beyond || count != header.shape.slots_per_page {
             return None;
         }
         let slots = (0..count as usize).map(|at| {
@@ -194,11 +198,11 @@ impl AppendHeader {
 }
 
 impl Footer {
-    /// The footer of a band of which `entries` are all pages: each slot of it.
+    /// A copy of the footer of a band of which `entries` are all pages: each slot of it.
     pub fn of(
         (band, generation): (BandName, Generation),
         header: BandHeader,
-        place: u32,
+        (copy, place): (u32, u32),
         entries: &[Entry],
     ) -> Vec<Self> {
         let pages = entries.len() as u32;
@@ -207,7 +211,7 @@ impl Footer {
             let from = index as usize * FOOTER_ENTRIES;
             let to = entries.len().min(from + FOOTER_ENTRIES);
             let entries = entries[from..to].to_vec();
-            Self { band, pages, generation, header, index, count, place, entries }
+            Self { band, pages, generation, header, index, count, copy, place, entries }
         };
         (0..count).map(footer).collect()
     }
@@ -218,6 +222,7 @@ impl Footer {
         put_band(&mut block, self.band, self.pages, self.generation);
         put(&mut block, 40, &self.index.to_le_bytes());
         put(&mut block, 44, &self.count.to_le_bytes());
+        put(&mut block, 48, &self.copy.to_le_bytes());
         put(&mut block, 52, &self.place.to_le_bytes());
         put_header(&mut block, &self.header);
         for (at, entry) in self.entries.iter().enumerate() {
@@ -234,7 +239,9 @@ impl Footer {
         let flags = check(bytes, KIND_FOOTER)?;
         let (band, pages, generation) = band_of(bytes);
         let (index, count) = (u32_at(bytes, 40), u32_at(bytes, 44));
-        if flags != 0 || count != footer_slots(pages) || index >= count {
+        let (header, copy) = (header_of(bytes)?, u32_at(bytes, 48));
+        let fits = pages <= header.shape.pages && count == footer_slots(pages) && index < count;
+        if flags != 0 || !fits || copy > 1 {
             return None;
         }
         let left = pages as usize - index as usize * FOOTER_ENTRIES;
@@ -243,9 +250,8 @@ impl Footer {
             let (place, sum) = (u32_at(bytes, at), u32_at(bytes, at + 4));
             Entry { place, sum, zeroes: u64_at(bytes, at + 8) }
         });
-        let (place, header) = (u32_at(bytes, 52), header_of(bytes)?);
-        let entries = entries.collect();
-        Some(Self { band, pages, generation, header, index, count, place, entries })
+        let (place, entries) = (u32_at(bytes, 52), entries.collect());
+        Some(Self { band, pages, generation, header, index, count, copy, place, entries })
     }
 }
 
@@ -275,6 +281,10 @@ impl LogSlot {
                     put_name(&mut block, at + 4, band);
                     put(&mut block, at + 20, &pages.to_le_bytes());
                 }
+                Record::Unseal(band) => {
+                    block[at] = 3;
+                    put_name(&mut block, at + 4, band);
+                }
             }
         }
         finish(block)
@@ -295,6 +305,7 @@ impl LogSlot {
                     Some(Record::Fence(volume, Generation(u64_at(bytes, at + 20))))
                 }
                 2 => Some(Record::Seal(name_at(bytes, at + 4), u32_at(bytes, at + 20))),
+                3 => Some(Record::Unseal(name_at(bytes, at + 4))),
                 _ => None,
             }
         };
@@ -376,6 +387,10 @@ fn header_of(bytes: &[u8]) -> Option<BandHeader> {
     let nodes: [NodeId; MEMBERS_MAX] = std::array::from_fn(node);
     let shape =
         BandShape { pages: u32_at(bytes, HEADER_AT), slots_per_page: u32_at(bytes, HEADER_AT + 4) };
+    // What a node lets nobody open is no band: whoever counts its slots must not be led astray.
+    if !is_sound(shape) {
+        return None;
+    }
     Some(BandHeader { members: Members::new(&nodes[..count])?, shape })
 }
 
@@ -408,12 +423,13 @@ mod tests {
         let mut random = Random::new(1);
         let entry = |place| Entry { place, sum: random.next_u64() as u32, zeroes: 5 };
         let entries: Vec<Entry> = (0..600).map(entry).collect();
-        Footer::of((append().band, Generation(8)), header(), 2400, &entries)
+        Footer::of((append().band, Generation(8)), header(), (1, 2400), &entries)
     }
 
     fn log() -> LogSlot {
-        let records =
-            vec![Record::Fence(VolumeId(3), Generation(1 << 40)), Record::Seal(append().band, 77)];
+        let seal = Record::Seal(append().band, 77);
+        let unseal = Record::Unseal(BandName { life: 4, ..append().band });
+        let records = vec![Record::Fence(VolumeId(3), Generation(1 << 40)), seal, unseal];
         LogSlot { number: 2, place: 3, summary: 1, records }
     }
 
@@ -451,11 +467,26 @@ mod tests {
     }
 
     #[test]
+    fn a_shape_that_no_band_can_have_is_not_sound() {
+        let shape = |pages, slots_per_page| BandShape { pages, slots_per_page };
+        let shapes =
+            [shape(0, 3), shape(600, 0), shape(600, 65), shape(u32::MAX, 2), shape(599, 3)];
+        for shape in shapes {
+            let header = BandHeader { shape, ..header() };
+            let footer = Footer { header, ..footers().remove(0) };
+            assert_eq!(Footer::decode(&footer.encode()[..]), None, "{shape:?}");
+        }
+        let none = BandHeader { shape: shape(600, 0), ..header() };
+        let append = AppendHeader { header: none, slots: Vec::new(), zeroes: 0, ..append() };
+        assert_eq!(AppendHeader::decode(&append.encode()[..]), None, "a read divides by its slots");
+    }
+
+    #[test]
     fn the_bytes_are_those_of_the_table() {
         let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
         let found: Vec<String> = [append().encode(), footers()[2].encode(), log().encode()]
             .iter()
-            .map(|block| format!("{} {}", hex(&block[..184]), hex(&block[CRC_AT..])))
+            .map(|block| format!("{} {}", hex(&block[..212]), hex(&block[CRC_AT..])))
             .collect();
         let golden: Vec<&str> = include_str!("golden.txt").lines().collect();
         assert_eq!(found, golden, "{}", found.join("\n"));

@@ -87,7 +87,7 @@ pub(super) enum What {
         read: u32,
     },
     Look {
-        raw: u32,
+        look: u64,
     },
     LogRead {
         raw: u32,
@@ -243,7 +243,7 @@ impl<D: Data> RawStore<D> {
             (What::Reclaim { raw }, _) => self.reclaimed(raw, result),
             (What::Flush { id }, _) => self.flushed(id, result),
             (What::Read { read }, buffer) => self.take_read(read, buffer),
-            (What::Look { raw }, Buffer::Bytes(slots)) => self.looked(raw, slots, result),
+            (What::Look { look }, Buffer::Bytes(slots)) => self.looked(look, slots, result),
             (What::LogRead { raw }, Buffer::Bytes(slots)) => self.log_read(raw, slots),
             (What::LogWrite, _) => self.log_written(result),
             (what, _) => unreachable!("{what:?} reads the store's own slots"),

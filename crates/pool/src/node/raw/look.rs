@@ -7,7 +7,7 @@
 
 use super::format::{AppendHeader, Block, Entry, Footer, LOST};
 use super::io::What;
-use super::log::LOG_TAG;
+use super::log::{LOG_TAG, RAW_BLOCKS};
 use super::{Data, Held, OpenError, Output, Phase, RawStore};
 use crate::message::{BandEntry, BandHeader};
 use crate::node::store::{Found, FoundBand};
@@ -32,7 +32,8 @@ enum Step {
 /// One raw block being looked at.
 #[derive(Clone, Debug)]
 pub(super) struct Look {
-    band: BandName,
+    raw: u32,
+    pub(super) band: BandName,
     written: u32,
     step: Step,
     entries: Vec<Entry>,
@@ -40,6 +41,8 @@ pub(super) struct Look {
     hidden: bool,
     /// Sealed at so many pages.
     sealed: Option<u32>,
+    /// Only one copy of the footer may be left.
+    thin: bool,
     /// All that was written was understood.
     clean: bool,
     /// The drive did not even say what is there.
@@ -57,8 +60,8 @@ impl<D: Data> RawStore<D> {
             return self.open_failed(OpenError::Shape(why));
         }
         let mut logs = Vec::new();
-        let gone: Vec<bool> =
-            (0..lanes.lanes).map(|lane| self.units.lane_status(lane).gone).collect();
+        let gone: Vec<bool> = (0..lanes.lanes).map(|lane| self.units.is_lane_gone(lane)).collect();
+        self.blind = gone.contains(&true);
         for raw in 0..lanes.lanes * lanes.raw_blocks {
             let block = self.units.raw_block(Lba(raw * lanes.slots)).expect("it is one");
             match block.tag {
@@ -69,14 +72,14 @@ impl<D: Data> RawStore<D> {
                 }
                 Some(LOG_TAG) if block.blocks_written > 0 => logs.push((raw, block.blocks_written)),
                 Some(_) if block.blocks_written > 0 => self.unlooked.push_back(raw),
-                _ => self.erase(What::Reclaim { raw }, raw),
+                _ => self.doomed.push(raw),
             }
         }
-        self.log_begin(logs.len());
-        for (raw, written) in logs {
-            self.read_bytes(What::LogRead { raw }, raw, 0, written);
+        if self.formats {
+            self.log_format();
+            return self.pump_looks();
         }
-        self.pump_looks();
+        self.log_begin(logs);
     }
 
     /// Begins what may be begun, and is ready when all is known.
@@ -95,10 +98,20 @@ impl<D: Data> RawStore<D> {
             if !self.bands.keys().all(fenced) {
                 return self.open_failed(OpenError::Log);
             }
-            self.phase = Phase::Ready;
-            let found = Box::new(self.found());
-            self.outputs.push_back(Output::Ready(Ok(found)));
+            self.phase = Phase::Settling;
+            for raw in std::mem::take(&mut self.doomed) {
+                self.erase(What::Reclaim { raw }, raw);
+            }
+            let thin = std::mem::take(&mut self.thin);
+            self.log_settle(thin);
         }
+    }
+
+    /// All that was found will be found again, whatever happens.
+    pub(super) fn become_ready(&mut self) {
+        self.phase = Phase::Ready;
+        let found = Box::new(self.found());
+        self.outputs.push_back(Output::Ready(Ok(found)));
     }
 
     fn found(&self) -> Found {
@@ -107,11 +120,11 @@ impl<D: Data> RawStore<D> {
             failed: held.failed,
         });
         let lanes = self.units.lanes();
-        let alive = (0..lanes.lanes).filter(|&lane| !self.units.lane_status(lane).gone).count();
+        let alive = (0..lanes.lanes).filter(|&lane| !self.units.is_lane_gone(lane)).count();
         Found {
             bands: bands.collect(),
             fences: self.log.fences().clone(),
-            bands_max: (alive as u32 * lanes.raw_blocks).saturating_sub(2),
+            bands_max: (alive as u32 * lanes.raw_blocks).saturating_sub(RAW_BLOCKS),
             durable: self.geometry.durable_at_completion,
         }
     }
@@ -119,6 +132,7 @@ impl<D: Data> RawStore<D> {
     pub(super) fn begin_look(&mut self, raw: u32) {
         let block = self.units.raw_block(Lba(raw * self.units.lanes().slots)).expect("it is one");
         let look = Look {
+            raw,
             band: BandName::of_tag(block.tag.expect("bands have tags")),
             written: block.blocks_written,
             step: Step::Last,
@@ -126,26 +140,31 @@ impl<D: Data> RawStore<D> {
             header: None,
             hidden: false,
             sealed: None,
+            thin: false,
             clean: true,
             unanswered: false,
         };
-        self.looks.insert(raw, look);
-        self.read_bytes(What::Look { raw }, raw, block.blocks_written - 1, 1);
+        self.looks_begun += 1;
+        self.looks.insert(self.looks_begun, look);
+        let what = What::Look { look: self.looks_begun };
+        self.read_bytes(what, raw, block.blocks_written - 1, 1);
     }
 
     /// What a look asked for was read.
     pub(super) fn looked(
         &mut self,
-        raw: u32,
+        id: u64,
         slots: Vec<Option<Block>>,
         result: Result<(), RequestError>,
     ) {
         let page = self.geometry.slots_per_page;
-        let look = self.looks.get_mut(&raw).expect("it asked");
+        // Its band was freed meanwhile.
+        let Some(look) = self.looks.get_mut(&id) else { return };
+        let raw = look.raw;
         look.unanswered |= result == Err(RequestError::Failed);
         let next = match look.step {
             Step::Last => look.take_last(&slots),
-            Step::Footer { .. } => look.take_footer(&slots),
+            Step::Footer { .. } => look.take_footer(&slots, page),
             Step::Walk { place } => look.take_header(place, slots[0].as_ref(), page),
         };
         let next = next.map(|next| match next {
@@ -155,14 +174,15 @@ impl<D: Data> RawStore<D> {
         match next.filter(|&(_, place, count)| place.saturating_add(count) <= look.written) {
             Some((step, place, count)) => {
                 look.step = step;
-                self.read_bytes(What::Look { raw }, raw, place, count);
+                self.read_bytes(What::Look { look: id }, raw, place, count);
             }
-            None => self.end_look(raw),
+            None => self.end_look(id),
         }
     }
 
-    fn end_look(&mut self, raw: u32) {
-        let mut look = self.looks.remove(&raw).expect("it is under way");
+    fn end_look(&mut self, id: u64) {
+        let mut look = self.looks.remove(&id).expect("it is under way");
+        let raw = look.raw;
         look.seal_as_logged(self.log.sealed(look.band));
         if self.phase == Phase::Looking {
             self.take_look(raw, look);
@@ -185,25 +205,29 @@ impl<D: Data> RawStore<D> {
         let lba = Lba(raw * self.units.lanes().slots);
         let block = self.units.raw_block(lba).expect("it is one");
         let unanswered = look.unanswered;
-        let Look { band, written, entries, header, hidden, sealed, clean, .. } = look;
+        let Look { band, written, entries, header, hidden, sealed, thin, clean, .. } = look;
         let counts = sealed.is_some() || !hidden && !entries.is_empty();
         if !counts && unanswered {
             // It may be sound when the drive answers again: left alone until the next mount.
+            self.blind = true;
             return;
         }
         let Some(header) = header.filter(|_| counts) else {
-            return self.erase(What::Reclaim { raw }, raw);
+            return self.doomed.push(raw);
         };
         // Of two the later was answered: the other is what a failed opening has left.
         if let Some(other) = self.bands.get(&band) {
             let of_other = Lba(other.raw * self.units.lanes().slots);
             let other_block = self.units.raw_block(of_other).expect("it is one");
             if other_block.sequence > block.sequence {
-                return self.erase(What::Reclaim { raw }, raw);
+                return self.doomed.push(raw);
             }
-            let raw = other.raw;
+            self.doomed.push(other.raw);
             self.forget_found(band);
-            self.erase(What::Reclaim { raw }, raw);
+        }
+        let thin = thin || !self.footers_suffice();
+        if let Some(pages) = sealed.filter(|_| thin && self.log.sealed(band).is_none()) {
+            self.thin.push((band, pages));
         }
         let pages = sealed.unwrap_or(entries.len() as u32);
         let failed = sealed.is_none() && (block.state != "open" || !clean);
@@ -262,14 +286,28 @@ impl Look {
         (footer.band == self.band && footer.pages <= self.written).then_some(footer)
     }
 
-    fn take_footer(&mut self, slots: &[Option<Block>]) -> Option<Next> {
-        let footers: Option<Vec<Footer>> =
-            slots.iter().map(|slot| self.footer(slot.as_ref())).collect();
+    fn take_footer(&mut self, slots: &[Option<Block>], page: u32) -> Option<Next> {
+        let footer = |(index, slot): (u32, &Option<Block>)| {
+            self.footer(slot.as_ref()).filter(|footer| footer.index == index)
+        };
+        let footers: Option<Vec<Footer>> = (0..).zip(slots).map(footer).collect();
         // A part of it is damaged: the headers say the same.
         let Some(footers) = footers else { return Some(Next::Walk { place: 0 }) };
         let first = &footers[0];
         (self.header, self.sealed) = (Some(first.header), Some(first.pages));
-        self.entries = footers.into_iter().flat_map(|footer| footer.entries).collect();
+        // What the power has cut off is the second copy.
+        self.thin = first.copy == 0;
+        let end = first.place;
+        // A header and what it says is stored lie before the footer, in pages of their own.
+        let fits = |entry: &Entry, slots: u32| {
+            let stored = slots.saturating_sub(entry.zeroes.count_ones());
+            let after = entry.place.checked_add(1 + stored);
+            entry.place.is_multiple_of(page) && after.is_some_and(|after| after <= end)
+        };
+        let slots = first.header.shape.slots_per_page;
+        let all = footers.into_iter().flat_map(|footer| footer.entries);
+        let lost = Entry { place: LOST, ..Entry::default() };
+        self.entries = all.map(|entry| if fits(&entry, slots) { entry } else { lost }).collect();
         None
     }
 
@@ -278,6 +316,8 @@ impl Look {
             let end = footer.place.saturating_add(footer.count);
             if end <= self.written {
                 (self.header, self.sealed) = (Some(footer.header), Some(footer.pages));
+                // Not both copies are sound, or the last slot would have told.
+                self.thin = true;
                 self.lose_up_to(footer.pages as usize);
                 self.entries.truncate(footer.pages as usize);
             }
@@ -319,5 +359,39 @@ impl Look {
             self.entries.truncate(pages as usize);
             self.sealed = Some(pages);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::words::{BandShape, Generation, Members, NodeId, VolumeId};
+
+    #[test]
+    fn a_footer_that_names_places_beyond_its_own_loses_those_pages_only() {
+        let members = Members::new(&[NodeId(1)]).expect("one");
+        let header = BandHeader { members, shape: BandShape { pages: 4, slots_per_page: 3 } };
+        let band = BandName { volume: VolumeId(1), band: 2, life: 3 };
+        let entry = |place| Entry { place, sum: 0, zeroes: 0 };
+        // The last two run into the footer, or begin within a page.
+        let entries = [entry(0), entry(u32::MAX - 1), entry(14), entry(5)];
+        let footers = Footer::of((band, Generation(1)), header, (1, 16), &entries);
+        let mut look = Look {
+            raw: 0,
+            band,
+            written: 18,
+            step: Step::Footer { place: 16 },
+            entries: Vec::new(),
+            header: None,
+            hidden: false,
+            sealed: None,
+            thin: false,
+            clean: true,
+            unanswered: false,
+        };
+        let slots: Vec<_> = footers.iter().map(|footer| Some(footer.encode())).collect();
+        assert!(look.take_footer(&slots, 2).is_none(), "it is understood");
+        let places: Vec<u32> = look.entries.iter().map(|entry| entry.place).collect();
+        assert_eq!((look.sealed, places), (Some(4), vec![0, LOST, LOST, LOST]));
     }
 }

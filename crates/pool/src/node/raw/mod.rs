@@ -2,7 +2,7 @@
 //! pointers; here are only the layout of a band, its index, and a log of fences.
 //!
 //! A band's raw block has the band's name as its tag. An append writes a header slot and behind it the slots that are
-//! not zeroes, filled up to whole pages of the flash; a seal writes a footer that says where each page is. What
+//! not zeroes, filled up to whole pages of the flash; a seal writes a footer, twice, that says where each page is. What
 //! the raw block cannot say any more (it is full, or a power cut or a failed program has ended it), the log
 //! says. Formats: `format` and docs/formats.md.
 //!
@@ -14,7 +14,9 @@
 //! - A torn append is no append: a page counts when its header is sound and all of its slots lie below the write
 //!   pointer. A band without a page, and a copy without a seal, is erased when it is found.
 //! - Nothing is ended as done before it is durable, but appends where the medium is not durable at completion.
-//! - A raw block is free, a band's, the log's or being erased; two are always kept for the log.
+//! - A raw block is free, a band's, the log's or being erased; four are always kept for the log: two that it lies in,
+//!   and two for the next ones.
+//! - Nothing is written or erased before it is certain that the store can be opened.
 //! - A slot that is read is returned only with the checksum that its header has for it.
 //!
 //! `io` talks with the units, `bands` does the commands, `look` finds what a raw block holds, `log` keeps fences.
@@ -63,12 +65,12 @@ impl Default for RawStoreSettings {
     }
 }
 
-/// Why a raw store cannot be opened. Nothing was written.
+/// Why a raw store cannot be opened. The store has erased and written nothing.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum OpenError {
     /// The units below cannot be mounted.
     Units(MountError),
-    /// The log that says who is fenced is damaged: an owner that was shut out could write again.
+    /// The log that says who is fenced is damaged or gone: an owner that was shut out could write again.
     Log,
     /// The shape does not suit; says why.
     Shape(String),
@@ -80,7 +82,7 @@ impl std::fmt::Display for OpenError {
             Self::Units(error) => write!(f, "{error}"),
             Self::Log => write!(
                 f,
-                "the log of fences on this drive is damaged, so nobody knows which owners of a volume were shut \
+                "the log of fences on this drive is damaged or gone, so nobody knows which owners of a volume were shut \
                  out: format the drive and let its bands be repaired from the other nodes"
             ),
             Self::Shape(why) => f.write_str(why),
@@ -131,6 +133,8 @@ enum Phase {
     Mounting,
     /// Logs are read, then what each raw block holds.
     Looking,
+    /// What the log must say is written.
+    Settling,
     Ready,
     Refused,
 }
@@ -142,14 +146,25 @@ pub struct RawStore<D> {
     settings: RawStoreSettings,
     now: Instant,
     phase: Phase,
+    /// The drive is being made a store.
+    formats: bool,
+    /// Not everything can be read at present: what is not found may still be there.
+    blind: bool,
     bands: BTreeMap<BandName, Held>,
     /// Raw blocks that may be written, by lane.
     free: Vec<BTreeSet<u32>>,
     /// Bands that are open, by lane.
     open: Vec<u32>,
     log: Log,
-    /// By raw block.
-    looks: BTreeMap<u32, Look>,
+    /// As they were begun: a raw block may be another's before an answer comes.
+    looks: BTreeMap<u64, Look>,
+    looks_begun: u64,
+    /// Bands whose raw block is being erased.
+    freeing: BTreeMap<CommandId, (BandName, Held)>,
+    /// Bands whose raw block says only once that they are sealed.
+    thin: Vec<(BandName, u32)>,
+    /// Raw blocks to erase once it is certain that the store can be opened.
+    doomed: Vec<u32>,
     /// Raw blocks to look at during the mount.
     unlooked: VecDeque<u32>,
     /// Commands that wait until it is known where the pages of a band are.
@@ -167,6 +182,8 @@ pub struct RawStore<D> {
     indexed_pages: u64,
     outputs: VecDeque<Output<D>>,
     empty_crc: u32,
+    /// The owner's bytes, as formatted.
+    label: Vec<u8>,
 }
 
 impl<D: Data> RawStore<D> {
@@ -182,7 +199,7 @@ impl<D: Data> RawStore<D> {
     ) -> Result<Self, String> {
         let settings = settle(&geometry, settings)?;
         let units = RawUnits::format(geometry, health, format, settings.units.clone())?;
-        Ok(Self::over(units, geometry, settings))
+        Ok(Self { formats: true, ..Self::over(units, geometry, settings) })
     }
 
     /// Recovers the store on the medium. Ends with [`Output::Ready`].
@@ -206,11 +223,17 @@ impl<D: Data> RawStore<D> {
             settings,
             now: Instant(0),
             phase: Phase::Mounting,
+            formats: false,
+            blind: false,
             bands: BTreeMap::new(),
             free: Vec::new(),
             open: Vec::new(),
             log: Log::default(),
             looks: BTreeMap::new(),
+            looks_begun: 0,
+            freeing: BTreeMap::new(),
+            thin: Vec::new(),
+            doomed: Vec::new(),
             unlooked: VecDeque::new(),
             waiting: BTreeMap::new(),
             reads: Slab::default(),
@@ -224,6 +247,7 @@ impl<D: Data> RawStore<D> {
             indexed_pages: 0,
             outputs: VecDeque::new(),
             empty_crc: flash::crc(&[0; flash::BLOCK_BYTES]),
+            label: Vec::new(),
         }
     }
 
@@ -258,7 +282,10 @@ impl<D: Data> RawStore<D> {
                     return Some(Output::Medium(command));
                 }
                 ftl::Output::Reply(reply) => self.replied(reply),
-                ftl::Output::Ready(Ok(_)) => self.begin_looking(),
+                ftl::Output::Ready(Ok(report)) => {
+                    self.label = report.label;
+                    self.begin_looking();
+                }
                 ftl::Output::Ready(Err(error)) => self.open_failed(OpenError::Units(error)),
                 ftl::Output::Stopped(durable) => return Some(Output::Stopped(durable)),
                 ftl::Output::ReadZeroes { .. } | ftl::Output::FastDetached(_) => {
@@ -278,6 +305,11 @@ impl<D: Data> RawStore<D> {
         self.units.program(tag)
     }
 
+    /// The label that the drive was formatted with, once the units have mounted.
+    pub fn label(&self) -> &[u8] {
+        &self.label
+    }
+
     /// The units below, to look at.
     pub fn units(&self) -> &RawUnits {
         &self.units
@@ -290,11 +322,12 @@ impl<D: Data> RawStore<D> {
     pub fn fits(&self, shape: BandShape) -> Result<(), String> {
         let lanes = self.units.lanes();
         let page = self.whole(u64::from(shape.slots_per_page) + 1);
-        let worst = page * u64::from(shape.pages) + self.whole(footer_slots(shape.pages).into());
+        let footer = 2 * self.whole(footer_slots(shape.pages).into());
+        let worst = page * u64::from(shape.pages) + footer;
         if worst <= u64::from(lanes.slots) {
             return Ok(());
         }
-        let pages_max = (u64::from(lanes.slots).saturating_sub(self.whole(1))) / page;
+        let pages_max = (u64::from(lanes.slots).saturating_sub(2 * self.whole(1))) / page;
         Err(format!(
             "a band of {} pages of {} slots takes {worst} slots of this drive with its headers, and a raw \
              block has {}: use bands of at most about {pages_max} such pages, or a drive with larger raw \
@@ -328,12 +361,14 @@ impl<D: Data> RawStore<D> {
         self.outputs.push_back(Output::Ready(Err(error)));
     }
 
-    /// Takes an erased raw block on the lane that is used least, leaving `keep` of all.
-    fn take_free(&mut self, keep: usize) -> Option<u32> {
-        if self.free.iter().map(BTreeSet::len).sum::<usize>() <= keep {
+    /// Takes an erased raw block on the lane that is used least, leaving `keep` of all; not on lane `but`.
+    fn take_free(&mut self, keep: usize, but: Option<usize>) -> Option<u32> {
+        let lanes = (0..self.free.len()).filter(|&lane| !self.units.is_lane_gone(lane as u32));
+        let lanes: Vec<usize> = lanes.filter(|&lane| !self.free[lane].is_empty()).collect();
+        if lanes.iter().map(|&lane| self.free[lane].len()).sum::<usize>() <= keep {
             return None;
         }
-        let lanes = (0..self.free.len()).filter(|&lane| !self.free[lane].is_empty());
+        let lanes = lanes.into_iter().filter(|&lane| Some(lane) != but);
         let lane =
             lanes.min_by_key(|&lane| (self.open[lane], usize::MAX - self.free[lane].len()))?;
         self.free[lane].pop_first()
@@ -341,7 +376,7 @@ impl<D: Data> RawStore<D> {
 
     /// Raw blocks that must stay free for the log.
     fn log_reserve(&self) -> usize {
-        2usize.saturating_sub(self.log.raw_blocks())
+        (log::RAW_BLOCKS as usize).saturating_sub(self.log.raw_blocks())
     }
 }
 

@@ -9,7 +9,7 @@ mod link;
 mod log;
 pub mod server;
 #[cfg(test)]
-pub(super) mod tests;
+pub(in crate::pool) mod tests;
 
 pub use calls::{CommitEnd, PlaneCalls};
 pub use etcd::found;

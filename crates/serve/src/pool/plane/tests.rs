@@ -35,7 +35,7 @@ pub(in crate::pool) struct Served {
 
 impl Served {
     pub fn new(name: &str) -> Self {
-        let scratch = Scratch::new(&format!("plane-{name}"), POOL, &["plane", "client"]);
+        let scratch = Scratch::new(&format!("plane-{name}"), POOL, &["plane", "client", "node"]);
         // A free port, which the system does not give to anybody else so soon.
         let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("there are ports");
         let at = PlaneAt::Embedded(free.local_addr().expect("it has one"));
@@ -73,6 +73,11 @@ impl Served {
 
     pub fn client(&self) -> PlaneConfig {
         let identity = self.scratch.files("client");
+        PartConfig { identity, ..self.config.clone() }.plane().expect("sound certificates")
+    }
+
+    pub fn node(&self) -> PlaneConfig {
+        let identity = self.scratch.files("node");
         PartConfig { identity, ..self.config.clone() }.plane().expect("sound certificates")
     }
 

@@ -137,6 +137,13 @@ impl AnyCore {
         })
     }
 
+    /// Weights of the units, where the core chooses units for what it writes.
+    pub fn set_unit_weights(&mut self, weights: &[u16]) {
+        if let Self::Block(ftl) = self {
+            ftl.set_unit_weights(weights);
+        }
+    }
+
     /// What the request of this id waits for, in words.
     pub fn waits_for(&self, id: u32) -> String {
         match self {

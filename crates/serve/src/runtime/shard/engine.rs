@@ -8,7 +8,7 @@
 //!   is in flight.
 
 use super::core::{AnyCore, CoreSettings, CoreStatus, RawShape, raw_shape};
-use crate::medium::Medium;
+use crate::backend::Backend;
 use crate::runtime::buffer::{Buffer, View, Views};
 use crate::runtime::frames::Frames;
 use crate::runtime::ring::{Done, Ring};
@@ -151,7 +151,7 @@ pub struct Engine {
     /// Decides.
     pub core: AnyCore,
     /// Executes.
-    pub medium: Medium,
+    pub medium: Box<dyn Backend>,
     /// Of reads, in blocks.
     granule: u32,
     views: Views,
@@ -174,6 +174,8 @@ pub struct Engine {
     unvouched: Vec<Finished>,
     /// Of them, the first so many that the look under way began after.
     looked_for: usize,
+    /// What the core answered while it was not known that nobody else has the data.
+    held: Vec<Finished>,
     milestones: VecDeque<Milestone>,
     sums: Vec<u32>,
     /// The core was told that nothing may be written any more.
@@ -182,7 +184,7 @@ pub struct Engine {
 
 impl Engine {
     /// Nothing is in flight yet.
-    pub fn new(core: AnyCore, medium: Medium, settings: &CoreSettings) -> Self {
+    pub fn new(core: AnyCore, medium: Box<dyn Backend>, settings: &CoreSettings) -> Self {
         let views = Views::new(settings.relocation_blocks(), medium.lends());
         let granule = settings.granule();
         Self {
@@ -201,6 +203,7 @@ impl Engine {
             now: Instant(0),
             unvouched: Vec::new(),
             looked_for: 0,
+            held: Vec::new(),
             milestones: VecDeque::new(),
             sums: Vec::new(),
             failed: false,
@@ -347,6 +350,8 @@ impl Engine {
         let finished = (piece.origin, reply.result);
         if reply.result.is_ok() && self.is_promise(piece.work) {
             self.unvouched.push(finished);
+        } else if reply.result.is_ok() && !self.medium.vouches(self.now) {
+            self.held.push(finished);
         } else {
             self.finished.push(finished);
         }
@@ -370,7 +375,8 @@ impl Engine {
 
     /// Lets go of promises that were kept before a look which found the device ours, and has the others
     /// looked for.
-    fn vouch(&mut self, ring: &mut Ring) {
+    fn vouch(&mut self, now: Instant, ring: &mut Ring) {
+        self.let_out(now);
         if self.unvouched.is_empty() {
             return;
         }
@@ -390,7 +396,20 @@ impl Engine {
             (origin, if ours { result } else { Err(RequestError::Failed) })
         }));
         if !self.unvouched.is_empty() {
-            self.vouch(ring);
+            self.vouch(now, ring);
+        }
+    }
+
+    /// Tells what the core has answered, once it is known that it was so, or that nobody knows.
+    fn let_out(&mut self, now: Instant) {
+        if self.held.is_empty() {
+            return;
+        }
+        if self.medium.fenced() {
+            let held = self.held.drain(..);
+            self.finished.extend(held.map(|(origin, _)| (origin, Err(RequestError::Failed))));
+        } else if self.medium.vouches(now) {
+            self.finished.append(&mut self.held);
         }
     }
 
@@ -409,19 +428,25 @@ impl Engine {
     }
 
     /// An I/O operation of the medium is done.
-    pub fn io_done(&mut self, done: Done, ring: &mut Ring) {
-        self.medium.io_done(done, ring);
+    pub fn io_done(&mut self, now: Instant, done: Done, ring: &mut Ring) {
+        self.medium.io_done(now, done, ring);
     }
 
     /// Carries out all that can be done now.
     pub fn turn(&mut self, now: Instant, ring: &mut Ring) {
         self.work(now, ring);
-        self.vouch(ring);
+        if let Some(ftl) = self.core.ftl() {
+            self.medium.checkpoints(now, ftl.checkpoints());
+        }
+        self.vouch(now, ring);
     }
 
     fn work(&mut self, now: Instant, ring: &mut Ring) {
         if self.medium.fenced() {
             self.fail(now);
+        }
+        if let Some(weights) = self.medium.take_weights() {
+            self.core.set_unit_weights(&weights);
         }
         self.settle(now, ring);
         if self.core.deadline().is_some_and(|at| at <= now) {
@@ -430,8 +455,8 @@ impl Engine {
         }
         loop {
             let Self { core, medium, views, .. } = self;
-            let completed =
-                medium.poll(now, views, ring, |done| core.handle(now, Input::Completion(done)));
+            let completed = medium
+                .poll(now, views, ring, &mut |done| core.handle(now, Input::Completion(done)));
             if !completed {
                 return;
             }

@@ -119,12 +119,12 @@ pub struct ShardStatus {
 }
 
 /// The way into a shard.
-pub struct Mailbox {
-    queue: Mutex<VecDeque<Message>>,
+pub struct Mailbox<M = Message> {
+    queue: Mutex<VecDeque<M>>,
     event: OwnedFd,
 }
 
-impl Mailbox {
+impl<M> Mailbox<M> {
     /// An empty one.
     pub fn new() -> io::Result<Self> {
         // SAFETY: no memory is involved; the result is checked.
@@ -138,7 +138,7 @@ impl Mailbox {
     }
 
     /// Adds a message and wakes the shard if it may sleep.
-    pub fn push(&self, message: Message) {
+    pub fn push(&self, message: M) {
         let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
         queue.push_back(message);
         let first = queue.len() == 1;
@@ -149,7 +149,7 @@ impl Mailbox {
     }
 
     /// Takes all messages, in order.
-    pub fn drain(&self, into: &mut VecDeque<Message>) {
+    pub fn drain(&self, into: &mut VecDeque<M>) {
         let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
         into.append(&mut queue);
     }

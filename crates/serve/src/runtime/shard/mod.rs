@@ -267,6 +267,8 @@ impl Shard {
     /// Serves until it is told to shut down.
     pub fn run(mut self) -> Result<(), ShardError> {
         let result = self.serve();
+        let clock = self.clock;
+        self.engine.medium.end(&mut || clock.now(), &mut self.ring);
         if !self.let_go() {
             // The kernel, or another shard, may still write to what is ours: it is never freed.
             tracing::warn!(
@@ -416,7 +418,9 @@ impl Shard {
 
     fn completed(&mut self, now: Instant, done: Done) {
         match done.owner {
-            Owner::Medium => self.engine.io_done(done, &mut self.ring),
+            Owner::Medium | Owner::LinkReceive | Owner::LinkSend => {
+                self.engine.io_done(now, done, &mut self.ring);
+            }
             Owner::Accept => self.accepted(now, done),
             Owner::Receive => self.received(now, done),
             Owner::Send => self.sent(now, done),

@@ -1,0 +1,781 @@
+//! A volume that was opened: carries what one part says to the others, until it is given back or lost.
+
+use super::members::{Members, Read};
+use super::standing::{Standing, Step};
+use super::view::{View, known};
+use super::{Input, Note, Output, Part, SessionConfig};
+use crate::client::{self, Closed, Directory, Over, Remote};
+use crate::control::mutant::Mutant;
+use crate::control::ownership::{Ownership, OwnershipInput, OwnershipOutput};
+use crate::control::registry::{Busy, Registry, RegistryOutput};
+use crate::control::values::{Degraded, NodeRecord, NodeState};
+use crate::message::{Answer, AskId, NodeFacts, Refusal, Signals};
+use crate::opening::{Opened, Rejoin, RejoinOutput};
+use crate::repair::{NodeView, Progress, Repair, RepairInput, RepairOutput};
+use crate::words::{BandName, DomainId, Generation, NodeId, VolumeId};
+use flash::{BlockId, Command, Instant, SECOND, Tag};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// See the head of this file.
+pub(super) struct Serving<D> {
+    now: Instant,
+    volume: VolumeId,
+    generation: Generation,
+    bands: u32,
+    /// The FTL takes what is answered for durable: nodes that are not get no bands.
+    only_durable: bool,
+    is_incomplete: bool,
+    ownership: Ownership,
+    registry: Registry,
+    remote: Remote<D>,
+    repair: Repair<D>,
+    members: Members,
+    records: BTreeMap<NodeId, NodeRecord>,
+    links: BTreeMap<NodeId, Link<D>>,
+    /// What nodes last said of themselves.
+    facts: BTreeMap<NodeId, NodeFacts>,
+    /// Nodes that the next opening does not ask.
+    clear: BTreeSet<NodeId>,
+    standing: Standing,
+    /// What the registry was too busy for.
+    edits: VecDeque<Edit>,
+    busy: BTreeSet<BandName>,
+    /// Erases that wait until the control plane has kept that the life is over.
+    erases: BTreeMap<BandName, Command>,
+    rejoins: u64,
+    fenced: bool,
+    releasing: bool,
+    released: bool,
+    outputs: VecDeque<Output<D>>,
+}
+
+/// A connection to a node.
+struct Link<D> {
+    facts: NodeFacts,
+    stage: Stage<D>,
+}
+
+enum Stage<D> {
+    /// It is not taken in before then.
+    Waits(Instant),
+    Rejoins(Box<Rejoin<D>>, u64),
+    Joined,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Edit {
+    Register(client::Opening),
+    Clear(NodeId),
+    Unclear(NodeId),
+}
+
+impl<D: Clone> Serving<D> {
+    pub fn new(
+        now: Instant,
+        config: &SessionConfig,
+        (ownership, registry): (Ownership, Registry),
+        opened: &Opened,
+        up: BTreeMap<NodeId, NodeFacts>,
+    ) -> Result<Self, String> {
+        let generation = ownership.generation().expect("it is owned");
+        let (mut of_client, mut of_repair) = (config.client.clone(), config.repair);
+        (of_client.generation, of_repair.generation) = (generation, generation);
+        let (bands, volume) = (of_client.geometry.blocks(), of_client.volume);
+        let only_durable = of_client.geometry.durable_at_completion;
+        let remote = Remote::new(of_client, Directory::of(bands, opened))?;
+        let nodes = opened.nodes.iter().map(|record| (record.node, record.clone()));
+        let mut serving = Self {
+            now,
+            volume,
+            generation,
+            bands,
+            only_durable,
+            is_incomplete: !opened.complete || !opened.refused.is_empty(),
+            ownership,
+            registry,
+            remote,
+            repair: Repair::new(of_repair),
+            members: Members::new(now, volume),
+            records: nodes.collect(),
+            links: BTreeMap::new(),
+            facts: up.clone(),
+            clear: opened.clear.iter().copied().collect(),
+            standing: Standing::default(),
+            edits: VecDeque::new(),
+            busy: BTreeSet::new(),
+            erases: BTreeMap::new(),
+            rejoins: 0,
+            fenced: false,
+            releasing: false,
+            released: false,
+            outputs: VecDeque::new(),
+        };
+        serving.begin(opened, up);
+        Ok(serving)
+    }
+
+    pub fn plant(&mut self, mutant: Mutant) {
+        self.ownership.plant(mutant);
+        self.registry.plant(mutant);
+        self.repair.plant(mutant);
+    }
+
+    /// Something happened. True if the volume was given back.
+    pub fn handle(
+        &mut self,
+        now: Instant,
+        input: Input<'_, D>,
+        outputs: &mut VecDeque<Output<D>>,
+    ) -> bool {
+        self.now = self.now.max(now);
+        self.take(input);
+        self.elapsed();
+        self.pump();
+        outputs.append(&mut self.outputs);
+        self.released
+    }
+
+    pub fn deadline(&self, now: Instant) -> Option<Instant> {
+        if self.fenced {
+            return self.remote.deadline();
+        }
+        let links = self.links.values().filter_map(|link| match &link.stage {
+            Stage::Waits(at) => Some(*at).filter(|at| *at > now),
+            Stage::Rejoins(rejoin, _) => rejoin.deadline(now),
+            Stage::Joined => None,
+        });
+        let parts = [
+            self.ownership.deadline(),
+            self.registry.deadline(),
+            self.remote.deadline(),
+            self.repair.deadline(now),
+            Some(self.members.deadline()),
+        ];
+        parts.into_iter().flatten().chain(links).min()
+    }
+
+    pub fn readable_until(&self) -> Option<Instant> {
+        self.ownership.readable_until().filter(|_| !self.fenced)
+    }
+
+    pub fn generation(&self) -> Generation {
+        self.generation
+    }
+
+    pub fn remote(&self) -> &Remote<D> {
+        &self.remote
+    }
+
+    pub fn progress(&self, now: Instant) -> Progress {
+        self.repair.progress(now)
+    }
+
+    pub fn records(&self) -> usize {
+        self.registry.records().count()
+    }
+
+    pub fn explain(&self, now: Instant) -> String {
+        let mut text = format!("{}\n{}", self.ownership.explain(now), self.remote.explain());
+        text.push_str(&format!(
+            "{} lives of bands on record, {} erases wait for it\n",
+            self.registry.records().count(),
+            self.erases.len()
+        ));
+        for (node, link) in &self.links {
+            match &link.stage {
+                Stage::Joined => {}
+                Stage::Rejoins(..) => {
+                    text.push_str(&format!("node {} is fenced and listed\n", node.0));
+                }
+                Stage::Waits(_) => text.push_str(&format!(
+                    "node {} waits: it refused, or the control plane does not know it yet\n",
+                    node.0
+                )),
+            }
+        }
+        if let Some(wrong) = self.members.wrong() {
+            text.push_str(&format!("the nodes of the control plane are not read: {wrong}\n"));
+        }
+        text
+    }
+
+    /// What the opening found is told to all parts.
+    fn begin(&mut self, opened: &Opened, up: BTreeMap<NodeId, NodeFacts>) {
+        let now = self.now;
+        let lease = client::Input::Lease { until: opened.lease_until };
+        self.remote.handle(now, lease);
+        self.outputs.push_back(Output::Lease { until: opened.lease_until });
+        let degraded = opened.volume.degraded == Degraded::GoOn;
+        self.remote.handle(now, client::Input::Degraded(degraded));
+        for record in self.registry.records() {
+            let name = record.name;
+            let band = opened.band(name.band).filter(|band| band.name == name);
+            let rid = opened.rid.iter().filter(|(_, of)| *of == name).map(|(node, _)| *node);
+            let rid: Vec<NodeId> = rid.collect();
+            match band {
+                Some(band) => self.standing.found(record, band.pages, &band.holders, &rid),
+                // Nobody who could be asked has all of it: the next opening may find more.
+                None if opened.refused.contains(&name) => {}
+                None => self.standing.found(record, 0, &[], &rid),
+            }
+        }
+        let nodes: Vec<(NodeId, NodeState)> =
+            self.records.values().map(|record| (record.node, record.state)).collect();
+        for (node, state) in nodes {
+            if state == NodeState::In && self.clear.contains(&node) {
+                self.edits.push_back(Edit::Unclear(node));
+            }
+            self.tell(node);
+        }
+        self.views();
+        for (node, facts) in up {
+            let was_asked = !opened.away.contains(&node) && !self.clear.contains(&node);
+            if was_asked && self.records.contains_key(&node) {
+                self.links.insert(node, Link { facts, stage: Stage::Joined });
+                self.joined(node);
+            } else {
+                self.links.insert(node, Link { facts, stage: Stage::Waits(now) });
+            }
+        }
+        for &(node, name) in &opened.garbage {
+            self.repair(RepairInput::Garbage(node, name));
+        }
+        for &(node, name) in &opened.bad {
+            self.repair(RepairInput::Bad(node, name));
+        }
+    }
+
+    fn take(&mut self, input: Input<'_, D>) {
+        let now = self.now;
+        match input {
+            Input::Plane { id, answer } => {
+                self.ownership.handle(now, OwnershipInput::Plane { id, answer });
+                self.registry.answered(now, id, answer);
+                match self.members.answered(now, id, answer) {
+                    Some(Read::Nodes(nodes)) => self.nodes(nodes),
+                    Some(Read::Volume(volume)) => {
+                        let degraded = volume.degraded == Degraded::GoOn;
+                        self.remote.handle(now, client::Input::Degraded(degraded));
+                    }
+                    None => {}
+                }
+            }
+            Input::Up(facts) => self.up(facts),
+            Input::Down { node } => self.down(node),
+            Input::Answer { node, id, answer, signals } => self.answer(node, id, answer, signals),
+            Input::Command(Command::Erase { tag, block }) => self.erase(tag, block),
+            Input::Command(command) => self.remote.handle(now, client::Input::Command(command)),
+            Input::Program { tag, slot, slots } => {
+                self.remote.handle(now, client::Input::Program { tag, slot, slots });
+            }
+            Input::Checkpoints(checkpoints) => self.standing.checkpoints(checkpoints),
+            Input::Plan(plan) => self.remote.handle(now, client::Input::Plan(plan)),
+            Input::Idle(idle) => self.repair(RepairInput::Idle(idle)),
+            Input::Release => {
+                self.releasing = true;
+                self.ownership.handle(now, OwnershipInput::Release);
+            }
+            Input::GoOn | Input::Deadline => {}
+        }
+    }
+
+    // Nodes.
+
+    fn up(&mut self, facts: NodeFacts) {
+        self.down(facts.node);
+        self.facts.insert(facts.node, facts);
+        self.links.insert(facts.node, Link { facts, stage: Stage::Waits(self.now) });
+    }
+
+    fn down(&mut self, node: NodeId) {
+        let Some(link) = self.links.remove(&node) else { return };
+        if link.facts.durable {
+            self.standing.stir();
+        } else {
+            self.standing.down(node);
+        }
+        if matches!(link.stage, Stage::Joined) {
+            self.remote.handle(self.now, client::Input::Down { node });
+            self.repair(RepairInput::Down(node));
+        }
+        self.tell(node);
+    }
+
+    /// Nodes that wait and may be taken in are fenced and listed.
+    fn admit(&mut self) {
+        let now = self.now;
+        let due = |link: &Link<D>| matches!(link.stage, Stage::Waits(at) if at <= now);
+        let waiting: Vec<NodeId> =
+            self.links.iter().filter(|(_, link)| due(link)).map(|(node, _)| *node).collect();
+        for node in waiting {
+            let Some(record) = self.records.get(&node).filter(|_| !self.clear.contains(&node))
+            else {
+                continue;
+            };
+            let link = self.links.get_mut(&node).expect("it was just there");
+            let (of, durable) = (record.clone(), link.facts.durable);
+            let rejoin = Rejoin::new(now, self.volume, self.generation, of, durable);
+            self.rejoins += 1;
+            link.stage = Stage::Rejoins(Box::new(rejoin), self.rejoins & 0xff_ffff);
+        }
+    }
+
+    /// A node was fenced and listed, and what it has is known.
+    fn joined(&mut self, node: NodeId) {
+        let Some(link) = self.links.get_mut(&node) else { return };
+        link.stage = Stage::Joined;
+        let facts = link.facts;
+        self.tell(node);
+        self.remote.handle(self.now, client::Input::Up(facts));
+        self.views();
+        self.repair(RepairInput::Up(node));
+        self.standing.stir();
+    }
+
+    /// The pool has these nodes now.
+    fn nodes(&mut self, nodes: Vec<NodeRecord>) {
+        let new: BTreeMap<NodeId, NodeRecord> =
+            nodes.iter().map(|record| (record.node, record.clone())).collect();
+        if new == self.records {
+            return;
+        }
+        let old = std::mem::replace(&mut self.records, new);
+        for node in old.keys().filter(|node| !nodes.iter().any(|record| record.node == **node)) {
+            self.down(*node);
+            self.remote.handle(self.now, client::Input::Removed { node: *node });
+        }
+        for record in nodes.iter().filter(|record| old.get(&record.node) != Some(record)) {
+            if record.state == NodeState::In && self.clear.contains(&record.node) {
+                self.edits.push_back(Edit::Unclear(record.node));
+            }
+            self.tell(record.node);
+        }
+        self.outputs.push_back(Output::Connect(nodes));
+        self.views();
+        self.standing.stir();
+    }
+
+    /// What the client is to make of a node.
+    fn tell(&mut self, node: NodeId) {
+        let Some(record) = self.records.get(&node) else { return };
+        let (state, domain) = (record.state, record.domain);
+        let link = self.links.get(&node);
+        let is_joined = link.is_some_and(|link| matches!(link.stage, Stage::Joined));
+        let volatile = link.is_some_and(|link| !link.facts.durable);
+        if !state.counts() && !is_joined {
+            // It is given up: nobody waits for what only it may have.
+            return self.remote.handle(self.now, client::Input::Removed { node });
+        }
+        self.remote.handle(self.now, client::Input::Joined { node, domain });
+        let takes = state == NodeState::In && !self.clear.contains(&node);
+        if !takes || (volatile && self.only_durable) {
+            self.remote.handle(self.now, client::Input::Leaves { node });
+        }
+    }
+
+    /// What repair is to make of all nodes.
+    fn views(&mut self) {
+        let view = |record: &NodeRecord| {
+            let NodeRecord { node, domain, state, .. } = *record;
+            let facts = self.facts.get(&node).copied().unwrap_or_default();
+            let NodeFacts { durable, bands, bands_used, .. } = facts;
+            NodeView { node, domain, state, durable, bands, bands_used, want: 1.0 }
+        };
+        let views = self.records.values().map(view).collect();
+        self.repair(RepairInput::Nodes(views));
+    }
+
+    fn answer(&mut self, node: NodeId, id: AskId, answer: Answer<D>, signals: Signals) {
+        let now = self.now;
+        match Part::of(id) {
+            (Part::Client, id) => {
+                self.remote.handle(now, client::Input::Answer { node, id, answer, signals });
+            }
+            (Part::Repair, id) => {
+                self.repair(RepairInput::Node { node, id, answer: &answer });
+            }
+            (Part::Rejoin, AskId(id)) => {
+                let Some(link) = self.links.get_mut(&node) else { return };
+                let Stage::Rejoins(rejoin, number) = &mut link.stage else { return };
+                if *number == id >> 32 {
+                    let (directory, registry) = (self.remote.directory(), &self.registry);
+                    let bands = self.bands;
+                    let of = |name| known(directory, registry, bands, name);
+                    rejoin.answered(now, AskId(id & 0xffff_ffff), &answer, &of);
+                }
+            }
+            // Of a node that came too late for the opening: it is fenced and listed anew.
+            (Part::Opening, _) => {}
+        }
+    }
+
+    // What follows.
+
+    fn elapsed(&mut self) {
+        let now = self.now;
+        if self.fenced {
+            return self.remote.handle(now, client::Input::Deadline);
+        }
+        let is_due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
+        if is_due(self.ownership.deadline()) {
+            self.ownership.handle(now, OwnershipInput::Deadline);
+        }
+        if is_due(self.registry.deadline()) {
+            self.registry.elapsed(now);
+        }
+        if is_due(self.remote.deadline()) {
+            self.remote.handle(now, client::Input::Deadline);
+        }
+        if is_due(self.repair.deadline(now)) {
+            self.repair(RepairInput::Deadline);
+        }
+        if let Some((id, ask)) = self.members.elapsed(now) {
+            self.outputs.push_back(Output::Plane { id, ask });
+        }
+        for link in self.links.values_mut() {
+            if let Stage::Rejoins(rejoin, _) = &mut link.stage {
+                rejoin.elapsed(now);
+            }
+        }
+        self.admit();
+    }
+
+    fn pump(&mut self) {
+        loop {
+            let mut some = false;
+            while let Some(output) = self.ownership.poll() {
+                (some, _) = (true, self.of_ownership(output));
+            }
+            while let Some(output) = self.remote.poll() {
+                (some, _) = (true, self.of_remote(output));
+            }
+            if self.fenced {
+                if !some {
+                    return;
+                }
+                continue;
+            }
+            while let Some(output) = self.registry.poll() {
+                (some, _) = (true, self.of_registry(output));
+            }
+            some |= self.of_rejoins();
+            self.edit();
+            while let Some(name) = self.standing.next() {
+                self.settle(name);
+            }
+            if !some && self.registry.is_told() {
+                return;
+            }
+        }
+    }
+
+    fn of_ownership(&mut self, output: OwnershipOutput) {
+        let now = self.now;
+        match output {
+            OwnershipOutput::Ask { id, ask } => self.outputs.push_back(Output::Plane { id, ask }),
+            OwnershipOutput::Held { until } => {
+                self.remote.handle(now, client::Input::Lease { until });
+                self.outputs.push_back(Output::Lease { until });
+                if self.releasing {
+                    // What became of the last try was not known.
+                    self.ownership.handle(now, OwnershipInput::Release);
+                }
+            }
+            OwnershipOutput::LeaseEnded | OwnershipOutput::Raised { .. } => {}
+            OwnershipOutput::Lost { .. } | OwnershipOutput::Failed(_) => {
+                self.remote.handle(now, client::Input::LeaseLost);
+                if self.releasing {
+                    self.release();
+                }
+            }
+            OwnershipOutput::Released => self.release(),
+        }
+    }
+
+    fn release(&mut self) {
+        if !std::mem::replace(&mut self.released, true) {
+            self.outputs.push_back(Output::Released);
+        }
+    }
+
+    fn of_remote(&mut self, output: client::Output<D>) {
+        let output = match output {
+            client::Output::Ask { node, id, ask } => {
+                Output::Ask { node, id: Part::Client.id(id), ask }
+            }
+            client::Output::Ended(end) => Output::Ended(end),
+            client::Output::Register(openings) => {
+                return self.edits.extend(openings.into_iter().map(Edit::Register));
+            }
+            client::Output::Unused(openings) => {
+                for opening in openings {
+                    self.unused(&opening);
+                }
+                return;
+            }
+            client::Output::Closed(closed) => return self.closed(&closed),
+            client::Output::Ends { name, pages } => {
+                self.standing.ends(name, pages);
+                self.settle(name);
+                return self.end_kept(name);
+            }
+            client::Output::Weights(weights) => Output::Weights(weights),
+            client::Output::Fenced(over) => {
+                self.fenced = true;
+                if let Over::Stale { highest } = over {
+                    self.ownership.handle(self.now, OwnershipInput::Stale { highest });
+                }
+                return self.end_all(over);
+            }
+        };
+        self.outputs.push_back(output);
+    }
+
+    /// The client is over: what waits here ends there.
+    fn end_all(&mut self, over: Over) {
+        self.outputs.push_back(Output::Fenced(over));
+        for command in std::mem::take(&mut self.erases).into_values() {
+            self.remote.handle(self.now, client::Input::Command(command));
+        }
+    }
+
+    /// An opening that was never used: nobody has anything of it.
+    fn unused(&mut self, opening: &client::Opening) {
+        let name = opening.name;
+        let waits = |edit: &Edit| matches!(edit, Edit::Register(of) if of.name == name);
+        if self.edits.iter().any(waits) {
+            // Nor has the control plane.
+            return self.edits.retain(|edit| !waits(edit));
+        }
+        self.standing.closed(name, 0, (&[], opening.members.nodes()), |_| true);
+    }
+
+    fn closed(&mut self, closed: &Closed) {
+        let facts = &self.facts;
+        let is_durable = |node| facts.get(&node).is_some_and(|facts: &NodeFacts| facts.durable);
+        let Closed { name, pages, sealed, nothing } = closed;
+        self.standing.closed(*name, *pages, (sealed, nothing), is_durable);
+        self.settle(*name);
+    }
+
+    /// A life that is on record is over there before any node is told: the next opening would wait for ever for a
+    /// copy of what it takes for one that counts.
+    fn erase(&mut self, tag: Tag, block: BlockId) {
+        let command = Command::Erase { tag, block };
+        let held = self.remote.directory().held(block);
+        if let Some(name) = held.map(|held| held.name).filter(|_| !self.fenced) {
+            self.standing.over(name);
+            self.settle(name);
+            if self.waits(name) {
+                self.erases.insert(name, command);
+                return;
+            }
+        }
+        self.remote.handle(self.now, client::Input::Command(command));
+    }
+
+    fn waits(&self, name: BandName) -> bool {
+        self.standing.is_changing(name) || self.busy.contains(&name)
+    }
+
+    /// All that was to be said of a life's end is kept.
+    fn end_kept(&mut self, name: BandName) {
+        let open = self.registry.record(name).is_some_and(|record| record.sealed.is_none());
+        if open || self.waits(name) {
+            return;
+        }
+        self.remote.handle(self.now, client::Input::EndKept(name));
+        if let Some(command) = self.erases.remove(&name) {
+            self.remote.handle(self.now, client::Input::Command(command));
+        }
+        if self.registry.record(name).is_none() {
+            self.standing.forget(name);
+        }
+    }
+
+    fn of_registry(&mut self, output: RegistryOutput) {
+        match output {
+            RegistryOutput::Ask { id, ask } => self.outputs.push_back(Output::Plane { id, ask }),
+            RegistryOutput::Registered(name) => {
+                self.remote.handle(self.now, client::Input::Registered(name));
+            }
+            RegistryOutput::Decided(name) | RegistryOutput::Closed(name) => {
+                self.standing.kept(name);
+                self.end_kept(name);
+            }
+            RegistryOutput::Degraded(_) => {}
+            RegistryOutput::Cleared(node) => {
+                self.clear.insert(node);
+                self.outputs.push_back(Output::Noted(Note::Clear(node)));
+                if self.records.get(&node).is_some_and(|record| record.state == NodeState::In) {
+                    self.edits.push_back(Edit::Unclear(node));
+                }
+                self.tell(node);
+                self.standing.stir();
+            }
+            RegistryOutput::Uncleared(node) => {
+                self.clear.remove(&node);
+                self.tell(node);
+                self.views();
+                self.admit();
+            }
+            // The next renewal tells whose the volume is.
+            RegistryOutput::Lost => self.ownership.look(self.now),
+        }
+    }
+
+    fn of_rejoins(&mut self) -> bool {
+        let mut some = false;
+        let rejoins = |(_, link): &(&NodeId, &Link<D>)| matches!(link.stage, Stage::Rejoins(..));
+        let nodes: Vec<NodeId> = self.links.iter().filter(rejoins).map(|(node, _)| *node).collect();
+        for node in nodes {
+            while let Some(link) = self.links.get_mut(&node)
+                && let Stage::Rejoins(rejoin, number) = &mut link.stage
+                && let Some(output) = rejoin.poll()
+            {
+                let number = *number;
+                (some, _) = (true, self.of_rejoin(node, number, output));
+            }
+        }
+        some
+    }
+
+    fn of_rejoin(&mut self, node: NodeId, number: u64, output: RejoinOutput<D>) {
+        let now = self.now;
+        match output {
+            RejoinOutput::Node { id, ask } => {
+                let id = Part::Rejoin.id(AskId(number << 32 | id.0));
+                self.outputs.push_back(Output::Ask { node, id, ask });
+            }
+            RejoinOutput::Holds(band, _) => {
+                let held = self.remote.directory().held(BlockId(band.band));
+                // One that was not found when the FTL was mounted is found by the next opening.
+                if held.is_some_and(|held| held.name == band) {
+                    self.remote.handle(now, client::Input::Copied { band, node });
+                    self.standing.joined(band, node);
+                }
+            }
+            RejoinOutput::Rid(name) => self.standing.rid(name, node),
+            RejoinOutput::Bad(name) => {
+                self.forget_copy(name, node);
+                self.repair(RepairInput::Bad(node, name));
+            }
+            RejoinOutput::Stray(_) => {}
+            RejoinOutput::Joined => self.joined(node),
+            RejoinOutput::Failed(Refusal::Stale { highest }) => {
+                self.ownership.handle(now, OwnershipInput::Stale { highest });
+            }
+            RejoinOutput::Failed(_) => {
+                if let Some(link) = self.links.get_mut(&node) {
+                    link.stage = Stage::Waits(now + REJOIN_NS);
+                }
+            }
+        }
+    }
+
+    /// A copy counts no more.
+    fn forget_copy(&mut self, band: BandName, node: NodeId) {
+        self.remote.handle(self.now, client::Input::Dropped { band, node });
+        self.standing.left(band, node);
+    }
+
+    // Repair.
+
+    fn repair(&mut self, input: RepairInput<'_, D>) {
+        if self.fenced {
+            return;
+        }
+        let coming = |(_, link): &(&NodeId, &Link<D>)| !matches!(link.stage, Stage::Joined);
+        let coming: Vec<NodeId> = self.links.iter().filter(coming).map(|(node, _)| *node).collect();
+        let view = View {
+            directory: self.remote.directory(),
+            registry: &self.registry,
+            standing: &self.standing,
+            bands: self.bands,
+            is_incomplete: self.is_incomplete,
+            coming: &coming,
+        };
+        self.repair.handle(self.now, input, &view);
+        while let Some(output) = self.repair.poll() {
+            self.of_repair(output);
+        }
+    }
+
+    fn of_repair(&mut self, output: RepairOutput<D>) {
+        match output {
+            RepairOutput::Node { node, id, ask } => {
+                self.outputs.push_back(Output::Ask { node, id: Part::Repair.id(id), ask });
+            }
+            RepairOutput::Joined(band, node) => {
+                self.remote.handle(self.now, client::Input::Copied { band, node });
+                self.standing.joined(band, node);
+            }
+            RepairOutput::Left(name, node) => self.forget_copy(name, node),
+            RepairOutput::Freed(name, node) => self.standing.rid(name, node),
+            RepairOutput::Damaged(name, node) => {
+                self.forget_copy(name, node);
+                self.outputs.push_back(Output::Noted(Note::Damaged(name, node)));
+            }
+            RepairOutput::Unlike(name, nodes) => {
+                self.outputs.push_back(Output::Noted(Note::Unlike(name, nodes)));
+            }
+            RepairOutput::Clear(node) => self.edits.push_back(Edit::Clear(node)),
+            RepairOutput::Stale(highest) => {
+                self.ownership.handle(self.now, OwnershipInput::Stale { highest });
+            }
+        }
+    }
+
+    // The record.
+
+    fn edit(&mut self) {
+        let now = self.now;
+        while let Some(edit) = self.edits.front().copied() {
+            let done: Result<(), Busy> = match edit {
+                Edit::Register(of) => self.registry.register(now, of.name, of.members),
+                Edit::Clear(node) => self.registry.clear(now, node),
+                Edit::Unclear(node) => self.registry.unclear(now, node),
+            };
+            if done.is_err() {
+                break;
+            }
+            self.edits.pop_front();
+        }
+        for name in std::mem::take(&mut self.busy) {
+            self.settle(name);
+        }
+    }
+
+    /// Brings a record as far as it can come.
+    fn settle(&mut self, name: BandName) {
+        let Some(record) = self.registry.record(name).copied() else {
+            return self.end_kept(name);
+        };
+        let links = &self.links;
+        let records = &self.records;
+        let is_in = |node| records.get(&node).is_some_and(|of| of.state == NodeState::In);
+        let is_here = |node| {
+            let link = links.get(&node);
+            is_in(node) && link.is_some_and(|link| matches!(link.stage, Stage::Joined))
+        };
+        let done = match self.standing.step(&record, is_here, |node| self.clear.contains(&node)) {
+            Step::None => return,
+            Step::Decide(pages) => self.registry.decide(self.now, name, pages),
+            Step::Close { pages, holders, rid } => {
+                let domain = |node: &NodeId| {
+                    let of = records.get(node).filter(|of| of.state.counts())?;
+                    Some((*node, of.domain))
+                };
+                let holders: Vec<(NodeId, DomainId)> = holders.iter().filter_map(domain).collect();
+                self.registry.close(self.now, name, pages, (&holders, &rid))
+            }
+        };
+        match done {
+            Ok(()) => self.standing.changes(name),
+            Err(Busy) => drop(self.busy.insert(name)),
+        }
+    }
+}
+
+/// A node that would not be fenced or listed is asked again after this.
+const REJOIN_NS: u64 = SECOND;

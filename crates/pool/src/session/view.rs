@@ -1,0 +1,78 @@
+//! What repair and rejoining see of what the client knows.
+
+use super::standing::Standing;
+use crate::client::Directory;
+use crate::client::directory::{Entry, Held, Phase};
+use crate::control::registry::Registry;
+use crate::control::values::BandRecord;
+use crate::opening::KnownBand;
+use crate::repair::{self, SealedBand};
+use crate::words::{BandName, NodeId};
+use flash::BlockId;
+
+/// See the head of this file.
+pub(super) struct View<'a> {
+    pub directory: &'a Directory,
+    pub registry: &'a Registry,
+    pub standing: &'a Standing,
+    pub bands: u32,
+    /// The opening left bands out, which may be anywhere.
+    pub is_incomplete: bool,
+    /// Nodes that are being taken in: what they have is not known yet.
+    pub coming: &'a [NodeId],
+}
+
+impl View<'_> {
+    /// A band as repair may see it: sealed, and on all its members that are there.
+    fn sealed(&self, held: &Held) -> Option<SealedBand> {
+        let settled = held.phase == Phase::Sealed && self.standing.is_sealed(held.name);
+        settled.then(|| SealedBand {
+            name: held.name,
+            pages: held.pages,
+            holders: held.nodes.clone(),
+        })
+    }
+}
+
+impl repair::Directory for View<'_> {
+    fn next(&self, after: Option<u32>) -> Option<SealedBand> {
+        let from = after.map_or(0, |after| after + 1);
+        (from..self.bands).find_map(|band| self.band(band))
+    }
+
+    fn band(&self, band: u32) -> Option<SealedBand> {
+        self.directory.held(BlockId(band)).and_then(|held| self.sealed(held))
+    }
+
+    fn is_over(&self, name: BandName) -> bool {
+        match self.directory.entry(BlockId(name.band)) {
+            Entry::Held(held) => held.name != name,
+            Entry::Unbound | Entry::Spent => true,
+            Entry::Unsure => false,
+        }
+    }
+
+    fn may_have_more(&self, node: NodeId) -> bool {
+        let open = |record: &BandRecord| record.sealed.is_none() && record.members.has(node);
+        self.is_incomplete || self.coming.contains(&node) || self.registry.records().any(open)
+    }
+}
+
+/// What is known of a band that a node has which comes back, and what is on record of this life of it.
+pub(super) fn known(
+    directory: &Directory,
+    registry: &Registry,
+    bands: u32,
+    name: BandName,
+) -> (KnownBand, Option<BandRecord>) {
+    if name.band >= bands {
+        return (KnownBand::Unknown, None);
+    }
+    let known = match directory.entry(BlockId(name.band)) {
+        Entry::Held(held) if held.phase == Phase::Open => KnownBand::Open(held.name),
+        Entry::Held(held) => KnownBand::Sealed(held.name, held.pages),
+        Entry::Unbound | Entry::Spent => KnownBand::Empty,
+        Entry::Unsure => KnownBand::Unknown,
+    };
+    (known, registry.record(name).copied())
+}

@@ -1,0 +1,64 @@
+//! The whole of a pool: control plane, openings, clients with the real FTL, nodes over both stores, repair. Three
+//! machines contend for a volume; they are paused, resumed, killed, stopped and begun anew, while nodes are killed,
+//! slow, cut off, drained and replaced, and the control plane crashes or is away. Watched at every step: what a
+//! host is told is what it or another one wrote last, and nobody is told anything by a machine that another one has
+//! followed. In the end every block reads back, and every band lies whole where it should.
+
+mod chaos;
+mod machine;
+mod model;
+mod server;
+mod world;
+
+use world::World;
+
+const SEEDS: u64 = 100;
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "which seeds to run is for whoever runs the test to say"
+)]
+fn told_by(variable: &str) -> Option<u64> {
+    std::env::var(variable).ok()?.parse().ok()
+}
+
+#[test]
+fn whatever_goes_wrong_hosts_see_what_they_wrote_and_all_copies_are_there_in_the_end() {
+    let seeds = match told_by("POOL_SEED") {
+        Some(seed) => seed..seed + 1,
+        None => 0..SEEDS * told_by("POOL_ROUNDS").unwrap_or(1).max(1),
+    };
+    let (mut openings, mut writes, mut reads, mut flushes) = (0, 0, 0, 0);
+    for seed in seeds.clone() {
+        println!("seed {seed}: repeat with POOL_SEED={seed}");
+        let mut world = World::new(seed, None);
+        world.run();
+        openings += world.model.openings;
+        writes += world.model.writes;
+        reads += world.model.reads;
+        flushes += world.model.flushes;
+        println!(
+            "{} {} {} {}",
+            world.model.openings,
+            world.model.writes,
+            world.model.reads,
+            world.now / 1000000
+        );
+    }
+    println!("{openings} openings, {writes} writes, {reads} reads, {flushes} flushes");
+    let count = seeds.end - seeds.start;
+    let meets = openings > 3 * count && writes > 50 * count && reads > 50 * count;
+    assert!(count < SEEDS || meets, "the simulation must meet what it is for");
+}
+
+#[test]
+fn the_same_seed_takes_the_same_course() {
+    for seed in 0..4 {
+        let course = || {
+            let mut world = World::new(seed, None);
+            world.run();
+            (world.model.trace, world.model.openings, world.model.writes)
+        };
+        assert_eq!(course(), course(), "seed {seed}");
+    }
+}

@@ -1,0 +1,202 @@
+//! What goes wrong, how it is mended, and what must hold when all has come to rest.
+
+use super::machine::BLOCKS;
+use super::server::Kind;
+use super::world::{REPLICAS, SERVERS, World};
+use flash::{Instant, MILLISECOND};
+use pool::client::directory::Phase;
+use pool::control::values::NodeState;
+use pool::words::{DomainId, NodeId};
+use std::collections::BTreeSet;
+
+impl World {
+    pub(super) fn chaos(&mut self) {
+        if self.is_calm {
+            return;
+        }
+        let next = self.random.below(2 * self.chaos_ns) + MILLISECOND;
+        self.chaos_after(next);
+        let server = self.random.below(SERVERS as u64) as usize;
+        let client = self.random.below(self.clients.len() as u64) as usize;
+        let runs = self.clients[client].machine.is_some();
+        match self.random.below(26) {
+            0..=2 if !runs => self.begin(client),
+            3 => self.end(client),
+            4 if runs => self.stop(client),
+            5 | 6 if runs => self.clients[client].paused = true,
+            7 | 8 if self.servers[server].is_up() && self.down() < 2 => self.kill_server(server),
+            9..=12 if runs => self.disconnect(client, server),
+            13 => (0..SERVERS).for_each(|server| self.disconnect(client, server)),
+            14 => self.slow[server] = 1 + self.random.below(30),
+            15 => self.crash_plane(),
+            16 => {
+                let for_ns = self.random.below(800) * MILLISECOND;
+                self.part_from_plane(for_ns);
+            }
+            17 | 18 => self.drain(server),
+            19 => self.replace(server),
+            _ => {}
+        }
+        self.mend();
+        if self.clients.iter().all(|client| client.machine.is_none()) {
+            self.begin(client);
+        }
+    }
+
+    fn down(&self) -> usize {
+        self.servers.iter().filter(|server| !server.is_up()).count()
+    }
+
+    /// What was broken mends itself after a while.
+    fn mend(&mut self) {
+        for client in 0..self.clients.len() {
+            if self.clients[client].paused && self.random.chance(0.2) {
+                self.clients[client].paused = false;
+                self.run_client(client);
+            }
+            for server in 0..SERVERS {
+                if self.clients[client].links[server].is_multiple_of(2) && self.random.chance(0.4) {
+                    self.reconnect(client, server);
+                }
+            }
+        }
+        for server in 0..SERVERS {
+            if !self.servers[server].is_up() && self.random.chance(0.2) {
+                self.start_server(server);
+            }
+            if self.random.chance(0.1) {
+                self.slow[server] = 1;
+            }
+        }
+        let states: Vec<_> = self.states.iter().map(|(node, of)| (*node, *of)).collect();
+        for (node, (domain, state)) in states {
+            if state == NodeState::Draining && self.random.chance(0.1) {
+                self.set(node, domain, NodeState::In);
+            }
+        }
+    }
+
+    fn stop(&mut self, client: usize) {
+        let now = self.time_of(client);
+        if let Some(machine) = &mut self.clients[client].machine {
+            machine.stop(now, &mut self.interned);
+        }
+        self.run_client(client);
+    }
+
+    fn drain(&mut self, server: usize) {
+        let node = self.servers[server].id;
+        let others = self.states.values().filter(|(_, state)| *state == NodeState::In).count();
+        let (domain, state) = self.states[&node];
+        if state == NodeState::In && others > 3 {
+            self.set(node, domain, NodeState::Draining);
+        }
+    }
+
+    /// Loses a drive, if no band needs it that is nowhere else.
+    fn replace(&mut self, server: usize) {
+        let node = self.servers[server].id;
+        let was_replaced = self.servers.iter().any(|server| server.id.0 >= SERVERS as u32);
+        let mut running = self.clients.iter().filter_map(|client| client.machine.as_ref());
+        let (Some(machine), None) = (running.next(), running.next()) else { return };
+        let Some(remote) = machine.session.client().filter(|_| machine.is_ready) else { return };
+        let is_needed = remote.directory().bands().any(|held| {
+            held.nodes.contains(&node) && held.nodes.iter().all(|of| *of == node || !self.has(*of))
+        });
+        let (_, state) = self.states[&node];
+        if !was_replaced && !is_needed && state == NodeState::In && !machine.is_stopping() {
+            self.replace_server(server);
+        }
+    }
+
+    fn has(&self, node: NodeId) -> bool {
+        self.servers.iter().any(|server| server.id == node)
+    }
+
+    pub(super) fn calm_down(&mut self) {
+        self.is_calm = true;
+        self.part_from_plane(0);
+        for server in 0..SERVERS {
+            self.slow[server] = 1;
+            if !self.servers[server].is_up() {
+                self.start_server(server);
+            }
+        }
+        for client in 0..self.clients.len() {
+            if self.clients[client].paused {
+                self.clients[client].paused = false;
+                self.run_client(client);
+            }
+        }
+        if self.clients.iter().all(|client| client.machine.is_none()) {
+            self.begin(0);
+        }
+        for client in 0..self.clients.len() {
+            (0..SERVERS).for_each(|server| self.reconnect(client, server));
+        }
+    }
+
+    /// Whether one machine has read all blocks, and nothing is left to be done.
+    pub(super) fn is_at_rest(&mut self) -> bool {
+        let mut running = 0..self.clients.len();
+        let Some(client) = running.find(|&client| self.clients[client].machine.is_some()) else {
+            // The one that was stopping has stopped.
+            self.begin(0);
+            return false;
+        };
+        if running.any(|client| self.clients[client].machine.is_some()) {
+            return false;
+        }
+        let now = self.time_of(client);
+        let machine = self.clients[client].machine.as_mut().expect("it runs");
+        if !machine.is_ready {
+            return false;
+        }
+        let audit = machine.audit.get_or_insert(0);
+        if *audit < BLOCKS || !machine.is_idle() {
+            return false;
+        }
+        let left = machine.session.repair(now).expect("it is open");
+        left.lacking + left.draining + left.copying == 0 && self.lacking().is_none()
+    }
+
+    /// A band that does not lie, whole, in as many domains as it should.
+    fn lacking(&self) -> Option<String> {
+        let machine = self.clients.iter().find_map(|client| client.machine.as_ref())?;
+        let directory = machine.session.client()?.directory();
+        for held in directory.bands().filter(|held| held.phase == Phase::Sealed) {
+            let counts = |node: &&NodeId| self.states[*node].1.counts() && self.has(**node);
+            let domains: BTreeSet<DomainId> =
+                held.nodes.iter().filter(counts).map(|node| self.states[node].0).collect();
+            if domains.len() < usize::from(REPLICAS) {
+                return Some(format!("{held:?}"));
+            }
+        }
+        None
+    }
+
+    /// What the last machine thinks is where is there.
+    pub(super) fn check_copies(&mut self) {
+        let machine = self.clients.iter().find_map(|client| client.machine.as_ref());
+        let remote = machine.and_then(|machine| machine.session.client()).expect("it is open");
+        let sealed = remote.directory().bands().filter(|held| held.phase == Phase::Sealed);
+        let sealed: Vec<_> = sealed.cloned().collect();
+        for server in 0..SERVERS {
+            let node = self.servers[server].id;
+            let mut random = flash::Random::new(1);
+            self.servers[server].kill(&mut random);
+            let found = self.servers[server].look(self.now);
+            for held in sealed.iter().filter(|held| held.nodes.contains(&node)) {
+                let entry = found.iter().find(|entry| entry.band == held.name);
+                let is_whole = entry.is_some_and(|entry| entry.pages == held.pages);
+                assert!(is_whole, "{node:?} has {entry:?} of {held:?}");
+            }
+        }
+        let volatile = self.kinds.contains(&Kind::Volatile);
+        assert!(self.model.failures == 0 || volatile, "a request failed without a cause");
+    }
+
+    fn time_of(&self, client: usize) -> Instant {
+        self.clients[client].time(self.now)
+    }
+}

@@ -1,0 +1,85 @@
+//! What must hold: a few lines that know what each block may show.
+
+use super::machine::Wish;
+use pool::words::Generation;
+use std::collections::BTreeMap;
+
+/// What a block may hold.
+#[derive(Clone, Debug, Default)]
+struct Block {
+    /// Acknowledged last, or shown since.
+    known: u64,
+    /// Asked for since: it may be there or not, until a read or a later write tells.
+    open: Vec<u64>,
+}
+
+/// See the head of this file.
+#[derive(Default)]
+pub struct Model {
+    blocks: BTreeMap<u32, Block>,
+    newest: Generation,
+    pub openings: u64,
+    pub writes: u64,
+    pub reads: u64,
+    pub flushes: u64,
+    pub failures: u64,
+    /// Of all that happened.
+    pub trace: u64,
+}
+
+impl Model {
+    /// Makes it part of the course.
+    pub fn note(&mut self, what: u64) {
+        self.trace = (self.trace ^ what).wrapping_mul(0x100_0000_01b3).rotate_left(17);
+    }
+
+    pub fn opened(&mut self, generation: Generation) {
+        assert!(generation > self.newest, "{generation:?} was opened after {:?}", self.newest);
+        self.newest = generation;
+        self.openings += 1;
+    }
+
+    pub fn begun(&mut self, lba: u32, wish: Wish) {
+        if let Wish::Write(value) = wish {
+            self.blocks.entry(lba).or_default().open.push(value);
+        }
+    }
+
+    /// A machine of this generation tells its host.
+    pub fn replied(
+        &mut self,
+        generation: Generation,
+        lba: u32,
+        wish: Wish,
+        result: Result<u64, ()>,
+    ) {
+        let Ok(value) = result else {
+            self.failures += 1;
+            return;
+        };
+        let newest = self.newest;
+        assert!(
+            generation == newest,
+            "{generation:?} told its host {wish:?} of block {lba} after {newest:?} had opened"
+        );
+        self.note(value ^ u64::from(lba));
+        match wish {
+            Wish::Write(value) => {
+                self.writes += 1;
+                let block = self.blocks.entry(lba).or_default();
+                block.open.clear();
+                block.known = value;
+            }
+            Wish::Read => {
+                self.reads += 1;
+                let block = self.blocks.entry(lba).or_default();
+                let may = value == block.known || block.open.contains(&value);
+                assert!(may, "{generation:?}: block {lba} shows {value:#x}, not one of {block:x?}");
+                // Shown, it stays.
+                block.open.clear();
+                block.known = value;
+            }
+            Wish::Flush => self.flushes += 1,
+        }
+    }
+}

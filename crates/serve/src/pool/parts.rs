@@ -1,0 +1,239 @@
+//! The parts of a pool that serve data, as processes: a node with its drive, and a client that serves a volume by the
+//! front ends of the server.
+
+mod config;
+mod handle;
+
+pub use config::{NodeConfig, VolumeConfig};
+pub use handle::ask;
+
+use super::PoolError;
+use super::controller::ReportLink;
+use super::follower::{Heard, follow};
+use super::node::{self, NodeOptions, NodeStatus, Notice as NodeNotice};
+use super::plane::{PlaneCalls, PlaneLink};
+use super::reach::Caller;
+use super::volume::{self, Notice, VolumeOptions};
+use super::{records, tls};
+use crate::backend::Source;
+use crate::device::VolumeOptions as Exported;
+use crate::runtime::shard::Mailbox;
+use crate::server::{Ready, ServeError, Server};
+use crate::signals::{self, Stopper};
+use crate::volume::Split;
+use flash::SECOND;
+use pool::client::{Plan, Share};
+use pool::controller::weights::Weights;
+use pool::controller::{NodeSeen, VolumeSeen};
+use pool::node::NodeSettings;
+use pool::node::congestion::{Expectation, ExpectedTail, Load};
+use pool::node::raw::RawStoreSettings;
+use pool::profile::{LoadModel, Profile, Slo};
+use pool::words::{Mode, NodeId};
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+
+/// What a node may take to stop.
+const STOP_NS: u64 = 60 * SECOND;
+
+/// Serves a node until a signal. `ready` hears where it listens.
+///
+/// # Errors
+/// Why it cannot, or had to end.
+pub fn run_node(config: &NodeConfig, ready: impl FnOnce(SocketAddr)) -> Result<(), PoolError> {
+    let stopper = Stopper::new(STOP_NS)?;
+    let plane = config.part.plane()?;
+    let link = PlaneLink::connect(&plane, |_, _| ())?;
+    let tls = (Arc::clone(&plane.identity.client), tls::server_name(plane.pool));
+    let name = format!("node {}", config.node.0);
+    let running = node::start(NodeOptions {
+        node: config.node,
+        caller: Caller { pool: plane.pool, name, tls: Some(tls) },
+        tls: Some(Arc::clone(&plane.identity.server)),
+        listen: config.listen,
+        guests_max: config.guests_max,
+        device: config.server.device.clone(),
+        store: RawStoreSettings::default(),
+        settings: NodeSettings::default(),
+        expectation: expectation(config.profile.as_ref())?,
+        driver: config.server.driver,
+    })?;
+    let reports = ReportLink::new(&link, &plane)?;
+    if let Some(profile) = &config.profile {
+        reports.report_profile(config.node, profile);
+    }
+    let (me, hears, reports_by) = (config.node, running.mailbox(), running.mailbox());
+    let hear = move |heard| match heard {
+        Heard::Nodes(nodes) => {
+            let counts = nodes.into_iter().filter(|record| record.state.counts());
+            let addresses = counts.map(|record| (record.node, record.address)).collect();
+            hears.push(NodeNotice::Addresses(addresses));
+        }
+        Heard::Weights(weights) => hears.push(NodeNotice::Mode(mode_of(&weights, me))),
+    };
+    let mut before = None;
+    let report = move |reports: &ReportLink| {
+        if let Some(status) = status_of(&reports_by) {
+            reports.report_node(me, seen(&status, &mut before));
+        }
+    };
+    follow(&link, reports, hear, report)?;
+    let _control = match &config.control {
+        Some(path) => Some(handle::node(path, running.mailbox())?),
+        None => None,
+    };
+    let stops = running.mailbox();
+    stopper.stops(move || stops.push(NodeNotice::Stop));
+    ready(running.address);
+    Ok(running.join()?)
+}
+
+fn mode_of(weights: &Weights, node: NodeId) -> Mode {
+    weights.nodes.iter().find(|of| of.node == node).map_or(Mode::Mixed, |of| of.mode)
+}
+
+/// What the profile of a drive promises at a load; without one only what is slow for any drive is congestion.
+fn expectation(profile: Option<&Profile>) -> Result<Expectation, PoolError> {
+    let Some(profile) = profile else { return Ok(Box::new(|_| ExpectedTail::default())) };
+    let model = LoadModel::new(profile, Slo::default(), 1.0).map_err(|error| PoolError::File {
+        path: profile.name.clone().into(),
+        reason: error.to_string(),
+    })?;
+    Ok(Box::new(move |load: Load| {
+        let ns = (model.expected(load.reads_per_s, load.writes_per_s) * 1e3) as u64;
+        ExpectedTail { read_ns: ns, write_ns: ns }
+    }))
+}
+
+fn status_of(mailbox: &Mailbox<NodeNotice>) -> Option<NodeStatus> {
+    let (send, answer) = mpsc::channel();
+    mailbox.push(NodeNotice::Status(Box::new(move |status| drop(send.send(status)))));
+    answer.recv_timeout(Duration::from_secs(1)).ok()
+}
+
+/// What the controller hears of a node: what it did since `before`.
+fn seen(status: &NodeStatus, before: &mut Option<(std::time::Instant, node::Blocks)>) -> NodeSeen {
+    let now = std::time::Instant::now();
+    let (at, done) = before.replace((now, status.done)).unwrap_or((now, status.done));
+    let elapsed = (now - at).as_secs_f64().max(1e-3);
+    let a_second = |new: u64, old: u64| new.saturating_sub(old) as f64 / elapsed;
+    NodeSeen {
+        reads: a_second(status.done.reads, done.reads),
+        writes: a_second(status.done.writes, done.writes),
+        rejected: 0.0,
+        tail_us: status.tail_ns as f64 / 1e3,
+        wear: status.wear.1 / f64::from(status.endurance.max(1)),
+    }
+}
+
+/// Serves a volume until a signal.
+///
+/// # Errors
+/// Why it cannot, or had to end.
+pub fn run_volume(config: &VolumeConfig, ready: impl FnOnce(&Ready)) -> Result<(), PoolError> {
+    let plane = config.part.plane()?;
+    let mut server = config.server.clone();
+    let begun = std::cell::RefCell::new(None);
+    let start = || {
+        let failed = |error: PoolError| ServeError::Volumes(error.to_string());
+        let mut calls = PlaneCalls::connect(&plane).map_err(failed)?;
+        let record = records::volume(&mut calls, &config.volume).map_err(failed)?.record;
+        let exported =
+            Exported { name: record.name.clone(), blocks: record.blocks, read_only: false };
+        server.device.volumes = vec![exported];
+        server.ftl.relocation_blocks =
+            server.ftl.relocation_blocks.max(pool::volume::settings().relocation_blocks);
+        let mailbox = Mailbox::new()
+            .map_err(|error| ServeError::System { doing: "make an eventfd", error })?;
+        let mailbox = Arc::new(mailbox);
+        let options = VolumeOptions {
+            plane: plane.clone(),
+            record: record.clone(),
+            settings: server.ftl.clone(),
+            client: config.name.clone(),
+            go_on: config.go_on,
+        };
+        let link = PlaneLink::connect(&plane, |_, _| ()).map_err(failed)?;
+        let reports = ReportLink::new(&link, &plane).map_err(failed)?;
+        let starter = volume::starter(options, Arc::clone(&mailbox));
+        let place = format!("volume {} of pool {:032x}", record.name, plane.pool.0);
+        let served = Server::start_from(&server, |config| {
+            let source = Source {
+                starters: vec![starter],
+                split: Split::new(1),
+                places: (place, String::new()),
+                device: None,
+            };
+            Ok((config.clone(), source))
+        })?;
+        let hears = Arc::clone(&mailbox);
+        let hear = move |heard| {
+            if let Heard::Weights(weights) = heard {
+                let (plan, valid_ns) = plan_of(&weights);
+                hears.push(Notice::Plan(plan, valid_ns));
+            }
+        };
+        let mut reporter = VolumeReporter::new(record.volume, served.control());
+        follow(&link, reports, hear, move |reports| reporter.report(reports)).map_err(failed)?;
+        *begun.borrow_mut() = Some((mailbox, link));
+        Ok(served)
+    };
+    let with_control = |served: &Ready| {
+        let mailbox = begun.borrow().as_ref().map(|(mailbox, _)| Arc::clone(mailbox));
+        if let (Some(path), Some(mailbox)) = (&config.control, mailbox) {
+            match handle::volume(path, mailbox) {
+                // It lasts as long as the process.
+                Ok(socket) => std::mem::forget(socket),
+                Err(error) => tracing::warn!("{error}"),
+            }
+        }
+        ready(served);
+    };
+    Ok(signals::serve(config.server.bounds.stop_ns, start, with_control)?)
+}
+
+fn plan_of(weights: &Weights) -> (Plan, u64) {
+    let share = |of: &pool::controller::weights::NodeWeights| Share {
+        node: of.node,
+        mode: of.mode,
+        read: of.read,
+        write: of.write,
+    };
+    let shares = weights.nodes.iter().map(share).collect();
+    (Plan { shares, until: flash::Instant(0) }, weights.valid_ns)
+}
+
+/// Tells the controller how a volume does.
+struct VolumeReporter {
+    volume: pool::words::VolumeId,
+    control: crate::Control,
+    at: std::time::Instant,
+    before: BTreeMap<&'static str, u64>,
+}
+
+impl VolumeReporter {
+    fn new(volume: pool::words::VolumeId, control: crate::Control) -> Self {
+        Self { volume, control, at: std::time::Instant::now(), before: BTreeMap::new() }
+    }
+
+    fn report(&mut self, reports: &ReportLink) {
+        let (send, answer) = mpsc::channel();
+        self.control.status(0, move |status| drop(send.send(status)));
+        let Ok(status) = answer.recv_timeout(Duration::from_secs(1)) else { return };
+        let counters: BTreeMap<&'static str, u64> =
+            status.core.counters().iter().copied().collect();
+        let elapsed = self.at.elapsed().as_secs_f64().max(1e-3);
+        let since = |name: &str| {
+            let of = |all: &BTreeMap<&'static str, u64>| all.get(name).copied().unwrap_or(0);
+            of(&counters).saturating_sub(of(&self.before)) as f64
+        };
+        let (reads, writes) = (since("host_blocks_read"), since("host_blocks_written"));
+        let programmed = since("slots_programmed");
+        let waf = if writes > 0.0 { (programmed / writes).max(1.0) } else { 1.0 };
+        let seen = VolumeSeen { reads: reads / elapsed, writes: writes / elapsed, waf };
+        reports.report_volume(self.volume, seen);
+        (self.at, self.before) = (std::time::Instant::now(), counters);
+    }
+}

@@ -1,0 +1,236 @@
+//! The configs of a node and of the client of a volume: those of any part of a pool, a section of their own, and the
+//! sections of `weir serve` that have a meaning for them.
+
+use crate::config::{Config, ConfigErrors, Section};
+use crate::pool::PoolError;
+use crate::pool::config::{self, PartConfig};
+use pool::profile::Profile;
+use pool::words::NodeId;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use toml::Table;
+
+/// What a node is told.
+#[derive(Clone, Debug)]
+pub struct NodeConfig {
+    /// Of which pool it is, and where its control plane is.
+    pub part: PartConfig,
+    /// Who it is.
+    pub node: NodeId,
+    /// Where it listens.
+    pub listen: SocketAddr,
+    /// Guests at a time.
+    pub guests_max: usize,
+    /// What its drive can do.
+    pub profile: Option<Profile>,
+    /// The socket for `weir pool`'s questions to this process.
+    pub control: Option<PathBuf>,
+    /// Of it, the device and the driver count.
+    pub server: Config,
+}
+
+/// What the client of a volume is told.
+#[derive(Clone, Debug)]
+pub struct VolumeConfig {
+    /// Of which pool it is, and where its control plane is.
+    pub part: PartConfig,
+    /// The volume that it serves.
+    pub volume: String,
+    /// What it calls itself.
+    pub name: String,
+    /// Nodes that are away are not waited for when it opens the volume.
+    pub go_on: bool,
+    /// The socket for `weir pool`'s questions to this process.
+    pub control: Option<PathBuf>,
+    /// Of it, all but the device counts.
+    pub server: Config,
+}
+
+const OF_PARTS: [&str; 3] = ["pool", "plane", "controller"];
+const EXAMPLE: &str = "\"10.0.0.1:7402\"";
+
+impl NodeConfig {
+    /// Reads a config file.
+    ///
+    /// # Errors
+    /// All that is wrong with it, by key.
+    pub fn load(path: &Path) -> Result<Self, PoolError> {
+        config::load(path, Self::parse)
+    }
+
+    /// Reads a config; relative paths are relative to `base`.
+    ///
+    /// # Errors
+    /// As [`NodeConfig::load`].
+    pub fn parse(text: &str, base: &Path) -> Result<Self, ConfigErrors> {
+        let (part, own, rest) = split(text, "node")?;
+        let mut errors = Vec::new();
+        let mut section = Section::new("node.", own, &mut errors);
+        let node = section.integer("id", 1, u64::from(u32::MAX), "1");
+        if node.is_none() && !section.errors.iter().any(|error| error.key == "node.id") {
+            section.refuse("id", "", "is missing", "1");
+        }
+        let listen = section.text("listen", EXAMPLE);
+        let listen = listen.map(|text| (text.parse::<SocketAddr>(), text));
+        let listen = match listen {
+            Some((Ok(address), _)) => Some(address),
+            Some((Err(_), text)) => {
+                section.refuse(
+                    "listen",
+                    &format!("{text:?}"),
+                    "must be an IP address and a port",
+                    EXAMPLE,
+                );
+                None
+            }
+            None => {
+                section.refuse("listen", "", "is missing", EXAMPLE);
+                None
+            }
+        };
+        let guests_max = section.integer("guests_max", 1, 1 << 16, "256").unwrap_or(256) as usize;
+        let control = section.text("control", "\"node.sock\"").map(|path| base.join(path));
+        let profile = profile(&mut section, base);
+        section.finish(&["id", "listen", "guests_max", "control", "profile"]);
+        let part = PartConfig::of_table(part, base);
+        let server = of_server(rest, base, &["device", "raw", "runtime", "ftl"]);
+        let (part, server) = all(errors, part, server)?;
+        let (Some(node), Some(listen)) = (node, listen) else {
+            unreachable!("what is missing was told")
+        };
+        Ok(Self { part, node: NodeId(node as u32), listen, guests_max, profile, control, server })
+    }
+}
+
+/// A built-in one, or a file of `weir profile`.
+fn profile(section: &mut Section<'_>, base: &Path) -> Option<Profile> {
+    let example = "\"drive.profile\"";
+    let name = section.text("profile", example)?;
+    if let Some(profile) = Profile::builtin(&name) {
+        return Some(profile);
+    }
+    let path = base.join(&name);
+    let read = crate::files::read_named_text(&path).map_err(|error| error.to_string());
+    let parsed =
+        read.and_then(|text| Profile::parse(&name, &text).map_err(|error| error.to_string()));
+    match parsed {
+        Ok(profile) => Some(profile),
+        Err(reason) => {
+            section.refuse("profile", &format!("{name:?}"), reason, example);
+            None
+        }
+    }
+}
+
+impl VolumeConfig {
+    /// Reads a config file.
+    ///
+    /// # Errors
+    /// All that is wrong with it, by key.
+    pub fn load(path: &Path) -> Result<Self, PoolError> {
+        config::load(path, Self::parse)
+    }
+
+    /// Reads a config; relative paths are relative to `base`.
+    ///
+    /// # Errors
+    /// As [`VolumeConfig::load`].
+    pub fn parse(text: &str, base: &Path) -> Result<Self, ConfigErrors> {
+        let (part, own, rest) = split(text, "client")?;
+        let mut errors = Vec::new();
+        let mut section = Section::new("client.", own, &mut errors);
+        if !section.has("volume") {
+            section.refuse("volume", "", "is missing", "\"data\"");
+        }
+        let volume = section.text("volume", "\"data\"").unwrap_or_default();
+        let name = section.text("name", "\"client-1\"").unwrap_or("client".into());
+        let go_on = section.flag("go_on").unwrap_or(false);
+        let control = section.text("control", "\"client.sock\"").map(|path| base.join(path));
+        section.finish(&["volume", "name", "go_on", "control"]);
+        let part = PartConfig::of_table(part, base);
+        let sections = ["nbd", "http", "control", "runtime", "ftl", "plugin", "server"];
+        let server = of_server(rest, base, &sections);
+        let (part, server) = all(errors, part, server)?;
+        Ok(Self { part, volume, name, go_on, control, server })
+    }
+}
+
+/// What all parts of a pool have, the section `own`, and the rest.
+fn split(text: &str, own: &str) -> Result<(Table, Table, Table), ConfigErrors> {
+    let (mut part, mut rest) = (Table::new(), Table::new());
+    let mut mine = Table::new();
+    for (key, value) in crate::config::table(text)? {
+        match value {
+            toml::Value::Table(table) if key == own => mine = table,
+            value if OF_PARTS.contains(&&*key) => drop(part.insert(key, value)),
+            value => drop(rest.insert(key, value)),
+        }
+    }
+    Ok((part, mine, rest))
+}
+
+/// The config of a server, of which only these sections have a meaning here.
+fn of_server(rest: Table, base: &Path, sections: &[&str]) -> Result<Config, ConfigErrors> {
+    let mut errors = Vec::new();
+    let mut root = Section::new("", rest.clone(), &mut errors);
+    sections.iter().for_each(|section| drop(root.remove(section)));
+    root.finish(sections);
+    if !errors.is_empty() {
+        return Err(ConfigErrors(errors));
+    }
+    Config::parse(&rest.to_string(), base)
+}
+
+/// All errors of all parts at once.
+fn all(
+    mut errors: Vec<crate::config::ConfigError>,
+    part: Result<PartConfig, ConfigErrors>,
+    server: Result<Config, ConfigErrors>,
+) -> Result<(PartConfig, Config), ConfigErrors> {
+    match (part, server) {
+        (Ok(part), Ok(server)) if errors.is_empty() => Ok((part, server)),
+        (part, server) => {
+            errors.extend(part.err().map(|of| of.0).unwrap_or_default());
+            errors.extend(server.err().map(|of| of.0).unwrap_or_default());
+            Err(ConfigErrors(errors))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PART: &str = "[pool]\nid = \"000000000000000000000000000000ff\"\nauthority = \"a\"\n\
+                        certificate = \"b\"\nkey = \"c\"\n[plane]\naddress = \"127.0.0.1:7\"\n";
+
+    #[test]
+    fn a_node_is_a_part_with_a_device_of_raw_units() {
+        let text = format!(
+            "{PART}[node]\nid = 3\nlisten = \"127.0.0.1:0\"\nprofile = \"S4510\"\n\
+             [device]\nmode = \"raw\"\npath = \"d\"\n"
+        );
+        let wrong = NodeConfig::parse(&text, Path::new("/base")).expect_err("no such profile");
+        assert!(wrong.to_string().contains("node.profile"), "{wrong}");
+        let name = Profile::names().next().expect("there are profiles");
+        let config = NodeConfig::parse(&text.replace("S4510", name), Path::new("/base"));
+        let config = config.expect("whole");
+        assert_eq!(config.node, NodeId(3));
+        assert!(config.server.device.raw.is_some() && config.profile.is_some());
+    }
+
+    #[test]
+    fn what_is_wrong_in_any_section_is_told_at_once() {
+        let text = "[pool]\n[node]\nid = 0\n[nbd]\n";
+        let errors =
+            NodeConfig::parse(text, Path::new("/")).expect_err("much is wrong").to_string();
+        for part in ["node.id", "node.listen", "pool.id", "plane.address", "nbd"] {
+            assert!(errors.contains(part), "{part}: {errors}");
+        }
+        let text = format!("{PART}[client]\nvolum = \"x\"\n[device]\npath = \"d\"\n");
+        let errors = VolumeConfig::parse(&text, Path::new("/")).expect_err("wrong").to_string();
+        for part in ["client.volume", "client.volum ", "device"] {
+            assert!(errors.contains(part) || errors.contains(part.trim()), "{part}: {errors}");
+        }
+    }
+}

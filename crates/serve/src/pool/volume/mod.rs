@@ -1,0 +1,368 @@
+//! A volume of a pool as what stands below an FTL ([`Backend`]): the session of crate `pool`, its links to the nodes
+//! and to the control plane, on the ring of a shard.
+//!
+//! Invariants:
+//! - what the plane and dialing threads have to say comes through a mailbox, and is heard in the shard's turn;
+//! - data that goes to nodes is the backend's own copy: a node that is late may still be sent it when the FTL has
+//!   long gone on;
+//! - the loss of the volume is told before the ends of commands that follow from it.
+
+mod data;
+mod open;
+#[cfg(test)]
+mod tests;
+
+pub use open::{VolumeOptions, starter};
+
+use super::block::Block;
+use super::plane::PlaneLink;
+use super::reach::{Dialed, Reach, Reached};
+use crate::backend::Backend;
+use crate::medium::Lost;
+use crate::runtime::buffer::Views;
+use crate::runtime::ring::{Done, EVENT_BYTES, Owner, Ring};
+use crate::runtime::shard::Mailbox;
+use flash::{Command, Completion, Geometry, Health, Instant, SECOND, SlotWrite};
+use pool::client::{Counters, End, Over, Plan};
+use pool::control::contract::{PlaneAnswer, PlaneAskId};
+use pool::message::{Answer, Slot};
+use pool::node::store::Data;
+use pool::opening::Opened;
+use pool::repair::Progress;
+use pool::session::{Input, Note, Output, Session, SessionError};
+use pool::words::{Generation, NodeId};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+/// The index of the read of the mailbox's eventfd among what the ring does for a medium.
+const WAKE: u32 = u32::MAX;
+
+/// To give the volume back may take so long; who opens it next waits for the lease else.
+const RELEASE_NS: u64 = 2 * SECOND;
+
+/// What other threads tell a volume.
+pub enum Notice {
+    /// A connection to a node was made, or not.
+    Dialed(Dialed),
+    /// The control plane answers.
+    Plane(PlaneAskId, PlaneAnswer),
+    /// The controller's weights and modes, which hold for so long from now on.
+    Plan(Plan, u64),
+    /// Nodes that are away are not to be waited for.
+    GoOn,
+    /// Tell how it does.
+    Status(Box<dyn FnOnce(VolumeStatus) + Send>),
+}
+
+/// How a volume of a pool does.
+#[derive(Clone, Debug)]
+pub struct VolumeStatus {
+    /// Of this opening, once it is open.
+    pub generation: Option<Generation>,
+    /// What it does and waits for, in words.
+    pub explains: String,
+    /// What its client has counted.
+    pub counters: Option<Counters>,
+    /// How far repair has come.
+    pub repair: Option<Progress>,
+    /// Lives of bands on record.
+    pub records: usize,
+    /// Nodes of the pool: up, or why not.
+    pub nodes: BTreeMap<NodeId, Option<String>>,
+}
+
+/// See the head of this file.
+pub struct VolumeBackend {
+    session: Session<Block>,
+    reach: Reach,
+    plane: PlaneLink,
+    mailbox: Arc<Mailbox<Notice>>,
+    inbox: VecDeque<Notice>,
+    /// The eventfd is being read, here.
+    wake_bytes: Box<[u8; EVENT_BYTES]>,
+    armed: bool,
+    geometry: Geometry,
+    empty_crc: u32,
+    ends: VecDeque<End<Block>>,
+    weights: Option<Vec<u16>>,
+    lost: Option<Lost>,
+    /// The engine has not been told of it yet.
+    loss_due: bool,
+    opened: Option<Result<Box<Opened>, SessionError>>,
+    released: bool,
+    checkpoints: u64,
+    now: Instant,
+}
+
+impl VolumeBackend {
+    fn new(
+        session: Session<Block>,
+        (reach, plane): (Reach, PlaneLink),
+        mailbox: Arc<Mailbox<Notice>>,
+        geometry: Geometry,
+    ) -> Self {
+        Self {
+            session,
+            reach,
+            plane,
+            mailbox,
+            inbox: VecDeque::new(),
+            wake_bytes: Box::new([0; EVENT_BYTES]),
+            armed: false,
+            geometry,
+            empty_crc: flash::crc(&[0; flash::BLOCK_BYTES]),
+            ends: VecDeque::new(),
+            weights: None,
+            lost: None,
+            loss_due: false,
+            opened: None,
+            released: false,
+            checkpoints: 0,
+            now: Instant(0),
+        }
+    }
+
+    fn handle(&mut self, now: Instant, input: Input<'_, Block>) {
+        self.session.handle(now, input);
+        while let Some(output) = self.session.poll() {
+            self.carry_out(now, output);
+        }
+    }
+
+    fn carry_out(&mut self, now: Instant, output: Output<Block>) {
+        match output {
+            Output::Plane { id, ask } => self.plane.ask(id, ask),
+            Output::Connect(nodes) => {
+                let known: Vec<NodeId> = self.reach.nodes().map(|(node, _)| node).collect();
+                for node in known {
+                    if nodes.iter().all(|record| record.node != node) {
+                        self.reach.set_address(now, node, None);
+                    }
+                }
+                for record in nodes {
+                    self.reach.set_address(now, record.node, Some(record.address));
+                }
+            }
+            // A node that has gone meanwhile: that is on its way to the session.
+            Output::Ask { node, id, ask } => drop(self.reach.ask(node, id, ask)),
+            Output::Opened(opened) => self.opened = Some(Ok(opened)),
+            Output::Failed(error) => self.opened = Some(Err(error)),
+            Output::Ended(end) => self.ends.push_back(end),
+            Output::Weights(weights) => self.weights = Some(weights),
+            // It is asked for before each reply.
+            Output::Lease { .. } => {}
+            Output::Fenced(over) => {
+                self.lost = Some(match over {
+                    Over::Stale { highest } => Lost::ToClient(highest.0),
+                    Over::LeaseLost => Lost::Lease,
+                });
+                self.loss_due = true;
+            }
+            Output::Noted(note) => log(&note),
+            Output::Released => self.released = true,
+        }
+    }
+
+    /// Hears all that there is, and has said what there is to say.
+    fn run(&mut self, now: Instant, ring: &mut Ring) {
+        self.now = now;
+        if !self.armed {
+            self.armed = true;
+            let fd = self.mailbox.event_fd();
+            ring.read_event(WAKE, fd, self.wake_bytes.as_mut_ptr());
+        }
+        while let Some(reached) = self.reach.poll() {
+            self.reached(now, reached);
+        }
+        if self.session.deadline(now).is_some_and(|at| at <= now) {
+            self.handle(now, Input::Deadline);
+        }
+        self.reach.turn(now, ring);
+    }
+
+    fn reached(&mut self, now: Instant, reached: Reached) {
+        match reached {
+            Reached::Up(facts) => {
+                tracing::info!(node = facts.node.0, "a node is reached");
+                self.handle(now, Input::Up(facts));
+            }
+            Reached::Down(node, why) => {
+                tracing::warn!(node = node.0, why, "the link to a node is gone");
+                self.handle(now, Input::Down { node });
+            }
+            Reached::Answer { node, id, answer, signals } => {
+                let answer = self.checked(answer);
+                self.handle(now, Input::Answer { node, id, answer, signals });
+            }
+        }
+    }
+
+    /// Leaves out the slots whose data are not what was written.
+    fn checked(&self, answer: Answer<Block>) -> Answer<Block> {
+        let is_sound =
+            |slot: &Slot<Block>| slot.crc == slot.data.as_ref().map_or(self.empty_crc, Data::crc);
+        match answer {
+            Answer::Slots(slots) => {
+                Answer::Slots(slots.into_iter().map(|slot| slot.filter(is_sound)).collect())
+            }
+            other => other,
+        }
+    }
+
+    fn told(&mut self, now: Instant, notice: Notice) {
+        match notice {
+            Notice::Dialed(dialed) => self.reach.dialed(now, dialed),
+            Notice::Plane(id, answer) => self.handle(now, Input::Plane { id, answer: &answer }),
+            Notice::Plan(plan, valid_ns) => {
+                self.handle(now, Input::Plan(Plan { until: now + valid_ns, ..plan }));
+            }
+            Notice::GoOn => self.handle(now, Input::GoOn),
+            Notice::Status(answer) => answer(self.status(now)),
+        }
+    }
+
+    fn status(&self, now: Instant) -> VolumeStatus {
+        let nodes = self.reach.nodes();
+        VolumeStatus {
+            generation: self.session.generation(),
+            explains: self.session.explain(now),
+            counters: self.session.client().map(|client| client.counters()),
+            repair: self.session.repair(now),
+            records: self.session.records(),
+            nodes: nodes.map(|(node, why)| (node, why.map(Into::into))).collect(),
+        }
+    }
+
+    /// Takes what the opening has come to, once it has.
+    fn take_opened(&mut self) -> Option<Result<Box<Opened>, SessionError>> {
+        self.opened.take()
+    }
+}
+
+impl Backend for VolumeBackend {
+    fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    fn health(&self) -> Health {
+        pool::volume::fresh(&self.geometry)
+    }
+
+    fn start(
+        &mut self,
+        now: Instant,
+        command: Command,
+        slots: &[SlotWrite],
+        views: &mut Views,
+        _ring: &mut Ring,
+    ) {
+        let input = match command {
+            Command::Program { tag, slot, .. } => {
+                let slots = data::slots(slots, views, self.empty_crc);
+                Input::Program { tag, slot, slots }
+            }
+            other => Input::Command(other),
+        };
+        self.handle(now, input);
+    }
+
+    fn poll(
+        &mut self,
+        now: Instant,
+        views: &mut Views,
+        ring: &mut Ring,
+        take: &mut dyn FnMut(Completion<'_>),
+    ) -> bool {
+        if self.ends.is_empty() {
+            self.run(now, ring);
+        }
+        if std::mem::take(&mut self.loss_due) {
+            // The engine looks whether the volume is lost before it goes on.
+            return true;
+        }
+        let Some(end) = self.ends.pop_front() else { return false };
+        data::complete(end, self.empty_crc, views, take);
+        true
+    }
+
+    fn io_done(&mut self, now: Instant, done: Done, ring: &mut Ring) {
+        self.now = now;
+        match done.owner {
+            Owner::LinkReceive => self.reach.received(now, done.index, done.result),
+            Owner::LinkSend => self.reach.sent(now, done.index, done.result, ring),
+            _ if done.index == WAKE => {
+                self.armed = false;
+                let mailbox = Arc::clone(&self.mailbox);
+                mailbox.drain(&mut self.inbox);
+                while let Some(notice) = self.inbox.pop_front() {
+                    self.told(now, notice);
+                }
+            }
+            _ => unreachable!("nothing else was queued"),
+        }
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        if !self.ends.is_empty() || self.loss_due || !self.armed {
+            return Some(Instant(0));
+        }
+        self.session.deadline(self.now).into_iter().chain(self.reach.deadline()).min()
+    }
+
+    fn lost(&self) -> Option<Lost> {
+        self.lost
+    }
+
+    fn vouches(&self, now: Instant) -> bool {
+        self.session.may_reply(now)
+    }
+
+    fn take_weights(&mut self) -> Option<Vec<u16>> {
+        self.weights.take()
+    }
+
+    fn explain(&self) -> String {
+        self.session.explain(self.now)
+    }
+
+    fn checkpoints(&mut self, now: Instant, count: u64) {
+        if std::mem::replace(&mut self.checkpoints, count) != count {
+            self.handle(now, Input::Checkpoints(count));
+        }
+    }
+
+    fn end(&mut self, now: &mut dyn FnMut() -> Instant, ring: &mut Ring) {
+        let begun = now();
+        self.handle(begun, Input::Release);
+        let mut done = Vec::new();
+        while !self.released && self.lost.is_none() && now() < begun + RELEASE_NS {
+            self.run(now(), ring);
+            if ring.enter(Some(SECOND / 20), &mut done).is_err() {
+                break;
+            }
+            let of_ours = |done: &Done| {
+                matches!(done.owner, Owner::LinkReceive | Owner::LinkSend | Owner::Medium)
+            };
+            done.drain(..).filter(of_ours).for_each(|done| self.io_done(now(), done, ring));
+        }
+        self.reach.hang_up();
+        self.mailbox.wake();
+    }
+}
+
+fn log(note: &Note) {
+    match note {
+        Note::Damaged(name, node) => tracing::warn!(
+            node = node.0,
+            band = name.band,
+            "a copy of a band is damaged: another one is made from those that are sound"
+        ),
+        Note::Unlike(name, nodes) => {
+            let nodes: Vec<u32> = nodes.iter().map(|node| node.0).collect();
+            tracing::error!(?nodes, band = name.band, "sound copies of a band are unlike");
+        }
+        Note::Clear(node) => {
+            tracing::info!(node = node.0, "nothing on the node is needed by the volume any more");
+        }
+    }
+}

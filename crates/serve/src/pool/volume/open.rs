@@ -1,0 +1,192 @@
+//! How a volume of a pool is opened for a shard: it is taken over, then its FTL is mounted, all in real time.
+
+use super::{Notice, VolumeBackend};
+use crate::backend::{Backend, Opened as Started, Starter};
+use crate::device::{Volume, encode_volumes};
+use crate::pool::plane::PlaneLink;
+use crate::pool::reach::{Caller, Dialed, Reach};
+use crate::pool::{config::PlaneConfig, tls};
+use crate::runtime::ring::Ring;
+use crate::runtime::shard::{AnyCore, Clock, CoreFormat, CoreSettings, Engine, Mailbox, Milestone};
+use flash::{Instant, SECOND};
+use ftl::{FormatOptions, MountError, MountReport, Settings};
+use pool::control::ownership::OwnershipConfig;
+use pool::control::values::VolumeRecord;
+use pool::opening::{Opened, OpeningConfig};
+use pool::session::{Session, SessionConfig};
+use std::sync::Arc;
+
+/// How often the log tells what an opening waits for.
+const TELL_NS: u64 = 5 * SECOND;
+
+/// A volume to be opened.
+#[derive(Clone, Debug)]
+pub struct VolumeOptions {
+    /// The way to its control plane.
+    pub plane: PlaneConfig,
+    /// What it is.
+    pub record: VolumeRecord,
+    /// How its FTL works.
+    pub settings: Settings,
+    /// What this client calls itself, for people.
+    pub client: String,
+    /// Nodes that are away are not waited for: see `pool::opening`.
+    pub go_on: bool,
+}
+
+/// What makes the engine of the volume. `mailbox` is the way to it.
+pub fn starter(options: VolumeOptions, mailbox: Arc<Mailbox<Notice>>) -> Starter {
+    Box::new(move |ring| {
+        let clock = Clock::starting_at(Instant(0));
+        let mut backend = backend(&options, mailbox)?;
+        match take_over(&mut backend, ring, &clock) {
+            Ok(opened) => mount(backend, &opened, &options, (ring, clock)),
+            Err(reason) => {
+                backend.reach.hang_up();
+                backend.mailbox.wake();
+                ring.free(backend);
+                Err(reason)
+            }
+        }
+    })
+}
+
+fn backend(
+    options: &VolumeOptions,
+    mailbox: Arc<Mailbox<Notice>>,
+) -> Result<VolumeBackend, String> {
+    let VolumeOptions { plane, record, client, go_on, .. } = options;
+    let post = Arc::clone(&mailbox);
+    let told = move |id, answer| post.push(Notice::Plane(id, answer));
+    let link = PlaneLink::connect(plane, told).map_err(|error| error.to_string())?;
+    let post = Arc::clone(&mailbox);
+    let dialed = move |dialed: Dialed| post.push(Notice::Dialed(dialed));
+    let tls = Some((Arc::clone(&plane.identity.client), tls::server_name(plane.pool)));
+    let caller = Caller { pool: plane.pool, name: client.clone(), tls };
+    let owner = crate::pool::drawn().map_err(|error| error.to_string())?;
+    let opening = OpeningConfig::new(plane.pool, OwnershipConfig::new(record.volume, owner));
+    let geometry = pool::volume::geometry(record);
+    let mut config = SessionConfig::new(opening, geometry);
+    config.client.seed = owner as u64;
+    let session = Session::new(Instant(0), config);
+    let reach = Reach::new(caller, Arc::new(dialed));
+    let mut backend = VolumeBackend::new(session, (reach, link), mailbox, geometry);
+    if *go_on {
+        backend.told(Instant(0), Notice::GoOn);
+    }
+    Ok(backend)
+}
+
+/// Waits until the volume is ours, however long that takes.
+fn take_over(
+    backend: &mut VolumeBackend,
+    ring: &mut Ring,
+    clock: &Clock,
+) -> Result<Box<Opened>, String> {
+    let mut done = Vec::new();
+    let mut tell_at = clock.now() + TELL_NS;
+    // What it was made with has something to say.
+    while let Some(output) = backend.session.poll() {
+        backend.carry_out(clock.now(), output);
+    }
+    loop {
+        let now = clock.now();
+        backend.run(now, ring);
+        if let Some(opened) = backend.take_opened() {
+            return opened.map_err(|error| error.to_string());
+        }
+        if now >= tell_at {
+            tell_at = now + TELL_NS;
+            let plane = backend.plane.trouble();
+            tracing::warn!(waits = backend.explain(), plane, "the volume is not open yet");
+        }
+        let next = backend.deadline().unwrap_or(tell_at).min(tell_at);
+        let wait_ns = next - clock.now();
+        enter(ring, wait_ns, &mut done)?;
+        done.drain(..).for_each(|done| backend.io_done(clock.now(), done, ring));
+    }
+}
+
+fn enter(
+    ring: &mut Ring,
+    wait_ns: u64,
+    done: &mut Vec<crate::runtime::ring::Done>,
+) -> Result<(), String> {
+    ring.enter(Some(wait_ns), done).map_err(|error| format!("{}: {error}", ring.report().name))
+}
+
+/// Mounts the FTL, or formats it where the volume was never used.
+fn mount(
+    backend: VolumeBackend,
+    opened: &Opened,
+    options: &VolumeOptions,
+    (ring, clock): (&mut Ring, Clock),
+) -> Result<Started, String> {
+    let is_new = opened.bands.is_empty() && opened.refused.is_empty() && opened.complete;
+    let medium: Box<dyn Backend> = Box::new(backend);
+    match mount_once(medium, is_new, options, ring, &clock)? {
+        (engine, Ok(report)) => Ok((engine, clock, report)),
+        // A format that was cut off has left bands, and nothing that anybody was promised.
+        (engine, Err(MountError::NotFormatted))
+            if opened.complete && !options.settings.read_only =>
+        {
+            match mount_once(engine.medium, true, options, ring, &clock)? {
+                (engine, Ok(report)) => Ok((engine, clock, report)),
+                (engine, Err(error)) => Err(give_up(engine, ring, &clock, error)),
+            }
+        }
+        (engine, Err(error)) => Err(give_up(engine, ring, &clock, error)),
+    }
+}
+
+fn give_up(mut engine: Engine, ring: &mut Ring, clock: &Clock, error: MountError) -> String {
+    engine.medium.end(&mut || clock.now(), ring);
+    ring.free(engine);
+    error.to_string()
+}
+
+fn mount_once(
+    medium: Box<dyn Backend>,
+    format: bool,
+    options: &VolumeOptions,
+    ring: &mut Ring,
+    clock: &Clock,
+) -> Result<(Engine, Result<MountReport, MountError>), String> {
+    let (geometry, health) = (*medium.geometry(), medium.health());
+    let settings = CoreSettings::Block(Box::new(options.settings.clone()));
+    let format = if format { Some(CoreFormat::Block(format_of(options)?)) } else { None };
+    let core = AnyCore::start(geometry, &health, format, settings.clone())?;
+    let mut engine = Engine::new(core, medium, &settings);
+    let mut done = Vec::new();
+    let mut tell_at = clock.now() + TELL_NS;
+    loop {
+        let now = clock.now();
+        if now >= tell_at {
+            tell_at = now + TELL_NS;
+            let waits = engine.core.explain();
+            tracing::warn!(waits, below = engine.medium.explain(), "the volume is not mounted yet");
+        }
+        engine.note_time(now);
+        engine.turn(now, ring);
+        if let Some(lost) = engine.medium.lost() {
+            return Err(lost.to_string());
+        }
+        match engine.milestone() {
+            Some(Milestone::Ready(result)) => return Ok((engine, result)),
+            Some(_) => return Err("the FTL stopped before it was ready".into()),
+            None => {}
+        }
+        let next = engine.deadline().unwrap_or(tell_at).min(tell_at);
+        enter(ring, next - clock.now(), &mut done)?;
+        done.drain(..).for_each(|done| engine.io_done(clock.now(), done, ring));
+    }
+}
+
+fn format_of(options: &VolumeOptions) -> Result<FormatOptions, String> {
+    let VolumeRecord { volume, name, blocks, .. } = &options.record;
+    let whole = Volume { name: name.clone(), first_block: 0, blocks: *blocks, read_only: false };
+    let label = encode_volumes(&[whole]).ok_or("the name of the volume is too long")?;
+    let logical_blocks = u32::try_from(*blocks).map_err(|_| "a volume has at most 16 TiB")?;
+    let uuid = options.plane.pool.0 ^ u128::from(volume.0);
+    Ok(FormatOptions { logical_blocks, uuid, label })
+}

@@ -1,0 +1,266 @@
+//! Volumes over real nodes and a real control plane, all with certificates: written, read, given back, taken over,
+//! and with a node that dies.
+
+use super::*;
+use crate::pool::node::{self, NodeOptions, RunningNode};
+use crate::pool::plane::PlaneCalls;
+use crate::pool::plane::tests::Served;
+use crate::pool::reach::Caller;
+use crate::pool::tls;
+use crate::runtime::buffer::Buffer;
+use crate::runtime::ring::DriverChoice;
+use crate::runtime::shard::{Clock, Engine, Milestone, Origin, Piece, Work};
+use crate::{backend::Opened as Started, device::Kind};
+use ::pool::control::contract::Change;
+use ::pool::control::keys;
+use ::pool::control::values::{FORMAT, NodeRecord, NodeState, PoolRecord, Value};
+use ::pool::volume::{Wanted, plan};
+use ::pool::words::{DomainId, VolumeId};
+use flash::{BLOCK_BYTES, Random};
+use ftl::Input as CoreInput;
+use nand::Profile;
+
+const BLOCKS: u32 = 4096;
+
+struct World {
+    plane: Served,
+    nodes: BTreeMap<u32, RunningNode>,
+}
+
+impl World {
+    /// A pool of so many nodes in memory, and a volume.
+    fn new(name: &str, nodes: u32) -> Self {
+        let plane = Served::new(name);
+        let pool = plane.config.pool;
+        let mut world = Self { plane, nodes: BTreeMap::new() };
+        let record = PoolRecord { pool, format: FORMAT };
+        world.put(keys::POOL.into(), &record);
+        for node in 1..=nodes {
+            world.start(node);
+        }
+        let wanted = Wanted { band_bytes: 1 << 20, ..Wanted::new("data", BLOCKS.into()) };
+        let volume = plan(VolumeId(1), &wanted).expect("it can be");
+        world.put(keys::volume(VolumeId(1)), &volume);
+        world
+    }
+
+    fn put(&self, key: String, value: &impl Value) {
+        let mut calls = PlaneCalls::connect(&self.plane.client()).expect("a thread");
+        let value = value.encode(&key);
+        let changes = vec![Change::Put { key, value, lease: None }];
+        calls.commit(Vec::new(), changes).expect("the plane answers");
+    }
+
+    fn start(&mut self, number: u32) {
+        let config = self.plane.node();
+        let profile = Profile::builtin("instant").expect("it is built in");
+        let usual = node::tests::options(number, Kind::Memory { profile });
+        let mut device = usual.device;
+        let raw = device.raw.as_mut().expect("raw units");
+        // Raw blocks of 2 MiB take bands of 1 MiB.
+        (raw.blocks, raw.gang) = (1 << 16, 2);
+        let tls = (config.identity.client, tls::server_name(config.pool));
+        let options = NodeOptions {
+            caller: Caller { pool: config.pool, name: format!("node {number}"), tls: Some(tls) },
+            tls: Some(config.identity.server),
+            device,
+            ..usual
+        };
+        let running = node::start(options).expect("it starts");
+        let record = NodeRecord {
+            node: NodeId(number),
+            domain: DomainId(number),
+            address: running.address.to_string(),
+            profile: String::new(),
+            state: NodeState::In,
+        };
+        self.put(keys::node(NodeId(number)), &record);
+        self.nodes.insert(number, running);
+    }
+
+    fn open(&self) -> Volume {
+        self.try_open().expect("it opens")
+    }
+
+    fn try_open(&self) -> Result<Volume, String> {
+        let plane = self.plane.client();
+        let mut calls = PlaneCalls::connect(&plane).expect("a thread");
+        let found = crate::pool::records::volume(&mut calls, "data");
+        let record = found.map_err(|error| error.to_string())?.record;
+        let settings = ::pool::volume::settings();
+        let client = "test".to_owned();
+        let options = VolumeOptions { plane, record, settings, client, go_on: false };
+        let mailbox = Arc::new(Mailbox::new().expect("an eventfd"));
+        let mut ring = Ring::new(256, DriverChoice::Auto).expect("a ring");
+        let (engine, clock, _): Started = starter(options, Arc::clone(&mailbox))(&mut ring)?;
+        Ok(Volume { engine, ring, clock, given: BTreeMap::new(), next: 0, mailbox })
+    }
+}
+
+struct Volume {
+    engine: Engine,
+    ring: Ring,
+    clock: Clock,
+    given: BTreeMap<u32, Buffer>,
+    next: u32,
+    mailbox: Arc<Mailbox<Notice>>,
+}
+
+type Ended = (u32, Buffer, Result<(), flash::RequestError>);
+
+impl Volume {
+    fn submit(&mut self, work: Work, lba: u32, buffer: Buffer, blocks: u32) -> u32 {
+        self.next += 1;
+        let origin = Origin { shard: 0, request: self.next };
+        let view = buffer.view(0, blocks.max(1));
+        self.engine.note_time(self.clock.now());
+        self.engine.submit(Piece { origin, work, lba, blocks, view });
+        self.given.insert(self.next, buffer);
+        self.next
+    }
+
+    fn turn(&mut self) -> Vec<Ended> {
+        let now = self.clock.now();
+        self.engine.note_time(now);
+        self.engine.turn(now, &mut self.ring);
+        let mut finished = Vec::new();
+        self.engine.take_finished(&mut finished);
+        if finished.is_empty() {
+            let next = self.engine.deadline().unwrap_or(now + SECOND).min(now + SECOND);
+            let mut done = Vec::new();
+            self.ring.enter(Some(next - self.clock.now()), &mut done).expect("the ring works");
+            let now = self.clock.now();
+            done.into_iter().for_each(|done| self.engine.io_done(now, done, &mut self.ring));
+        }
+        let given = |(origin, result): (Origin, _)| {
+            (origin.request, self.given.remove(&origin.request).expect("it was given"), result)
+        };
+        finished.into_iter().map(given).collect()
+    }
+
+    fn wait(&mut self) -> Vec<Ended> {
+        let begun = self.clock.now();
+        let mut ended = Vec::new();
+        while !self.given.is_empty() {
+            ended.extend(self.turn());
+            let core = &self.engine.core;
+            assert!(self.clock.now() < begun + 60 * SECOND, "no end: {}", core.explain());
+        }
+        ended
+    }
+
+    /// Writes `count` blocks, a few at a time, with what `seed` says.
+    fn write(&mut self, seed: u64, count: u32) {
+        for first in (0..count).step_by(8) {
+            let mut buffer = Buffer::new(8);
+            buffer.bytes_mut().copy_from_slice(&content(seed, first));
+            let work = Work::Write { fua: false, handle: 0 };
+            self.submit(work, first, buffer, 8);
+            if first % 128 == 0 {
+                self.wait().iter().for_each(|(.., result)| assert_eq!(*result, Ok(())));
+            }
+        }
+        self.submit(Work::Flush, 0, Buffer::new(1), 0);
+        self.wait().iter().for_each(|(.., result)| assert_eq!(*result, Ok(())));
+    }
+
+    fn check(&mut self, seed: u64, count: u32) {
+        let mut of = BTreeMap::new();
+        for first in (0..count).step_by(8) {
+            of.insert(self.submit(Work::Read, first, Buffer::new(8), 8), first);
+        }
+        for (request, buffer, result) in self.wait() {
+            assert_eq!(result, Ok(()), "block {}", of[&request]);
+            assert!(buffer.bytes() == content(seed, of[&request]), "block {}", of[&request]);
+        }
+    }
+
+    fn status(&mut self) -> VolumeStatus {
+        let (send, answer) = std::sync::mpsc::channel();
+        self.mailbox.push(Notice::Status(Box::new(move |status| drop(send.send(status)))));
+        loop {
+            self.turn();
+            if let Ok(status) = answer.try_recv() {
+                return status;
+            }
+        }
+    }
+
+    /// Stops the FTL and gives the volume back.
+    fn close(mut self) {
+        self.engine.core.handle(self.clock.now(), CoreInput::Shutdown);
+        loop {
+            self.turn();
+            match self.engine.milestone() {
+                Some(Milestone::Stopped(durable)) => break assert!(durable),
+                Some(other) => panic!("{other:?}"),
+                None => {}
+            }
+        }
+        let clock = self.clock;
+        self.engine.medium.end(&mut || clock.now(), &mut self.ring);
+        self.ring.free(self.engine);
+    }
+
+    /// As when its process dies.
+    fn die(mut self) {
+        self.engine.medium.end(&mut || Instant(u64::MAX / 2), &mut self.ring);
+        self.ring.free(self.engine);
+    }
+}
+
+fn content(seed: u64, first: u32) -> Vec<u8> {
+    let mut bytes = vec![0; 8 * BLOCK_BYTES];
+    let mut random = Random::new(seed << 32 | u64::from(first));
+    bytes
+        .chunks_exact_mut(8)
+        .for_each(|word| word.copy_from_slice(&random.next_u64().to_le_bytes()));
+    bytes
+}
+
+#[test]
+fn what_is_written_to_a_volume_is_there_when_it_is_opened_again() {
+    let world = World::new("again", 3);
+    let mut volume = world.open();
+    volume.write(1, BLOCKS);
+    volume.check(1, BLOCKS);
+    volume.write(2, BLOCKS / 2);
+    volume.close();
+    let mut volume = world.open();
+    volume.check(2, BLOCKS / 2);
+    let status = volume.status();
+    assert_eq!(status.generation, Some(Generation(2)));
+    assert!(status.nodes.values().all(Option::is_none), "{status:?}");
+    volume.close();
+}
+
+#[test]
+fn a_volume_goes_on_when_a_node_dies_and_has_two_copies_again_later() {
+    let mut world = World::new("node-dies", 4);
+    let mut volume = world.open();
+    volume.write(1, BLOCKS);
+    drop(world.nodes.remove(&2).expect("it runs").stop());
+    volume.write(2, BLOCKS / 2);
+    volume.check(2, BLOCKS / 2);
+    volume.close();
+    let mut volume = world.open();
+    volume.check(2, BLOCKS / 2);
+    volume.close();
+}
+
+#[test]
+fn a_second_client_takes_the_volume_over_and_the_first_writes_nothing_more() {
+    let world = World::new("take-over", 3);
+    let mut first = world.open();
+    first.write(1, BLOCKS / 4);
+    // It is paused: it does not renew its lease, and does not know.
+    let mut second = world.open();
+    second.write(2, BLOCKS / 4);
+    first.submit(Work::Write { fua: true, handle: 0 }, 0, Buffer::new(8), 8);
+    let ended = first.wait();
+    assert!(ended.iter().all(|(.., result)| result.is_err()), "it owns the volume no more");
+    assert!(first.engine.medium.lost().is_some());
+    second.check(2, BLOCKS / 4);
+    first.die();
+    second.close();
+}

@@ -1,15 +1,27 @@
-//! A hostile client or node, and a drive that holds anything: heads of messages, and slots of the raw store.
+//! A hostile client or node, whoever talks with the control plane or the controller, and a drive that holds
+//! anything: heads of messages, whole messages, and slots of the raw store.
 //!
 //! The first byte chooses which. Checksums are made right, or nothing behind them would ever be reached.
 
 use flash::BLOCK_BYTES;
+use pool::control::wire as control;
 use pool::node::raw::format::{AppendHeader, Footer, LogSlot};
 use pool::wire::{BODY_BYTES_MAX, Decoded, HEAD_BYTES, PAYLOAD_SLOTS_MAX, decode};
 
 /// Runs the target on one input.
 pub fn run(input: &[u8]) {
     let Some((which, bytes)) = input.split_first() else { return };
-    if which & 1 == 0 {
+    if which & 2 != 0 {
+        plane(bytes);
+        let mut sound = bytes.to_vec();
+        let whole = sound.get(4..8).and_then(|length| length.try_into().ok());
+        let whole = whole.map(|length| control::HEAD_BYTES + u32::from_le_bytes(length) as usize);
+        if let Some(message) = whole.and_then(|whole| sound.get_mut(..whole)) {
+            let sum = flash::crc_append(flash::crc(&message[..8]), &message[12..]);
+            message[8..12].copy_from_slice(&sum.to_le_bytes());
+            plane(&sound);
+        }
+    } else if which & 1 == 0 {
         as_found(bytes);
         let mut sound = bytes.to_vec();
         if let Some(head) = head_of(&mut sound) {
@@ -40,6 +52,20 @@ fn as_found(bytes: &[u8]) {
             assert_eq!(encoded.head, bytes[..head_bytes], "there is one encoding");
             let numbers: Vec<u32> = encoded.payload.into_iter().copied().collect();
             assert!(numbers.iter().copied().eq(0..payload_slots), "the data are numbered");
+        }
+        Err(error) => assert!(!error.to_string().is_empty()),
+    }
+}
+
+fn plane(bytes: &[u8]) {
+    match control::decode(bytes) {
+        Ok(control::Decoded::More(wanted)) => {
+            assert!(wanted > bytes.len(), "what is there is not asked for again");
+            assert!(wanted <= control::HEAD_BYTES + control::BODY_BYTES_MAX, "it is bounded");
+        }
+        Ok(control::Decoded::Message { message, bytes: length }) => {
+            let encoded = message.encode().expect("what was decoded fits");
+            assert_eq!(encoded, bytes[..length], "there is one encoding");
         }
         Err(error) => assert!(!error.to_string().is_empty()),
     }

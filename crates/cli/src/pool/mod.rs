@@ -47,6 +47,8 @@ enum Command {
     Certs(certs::Args),
     /// Serve Weir's own control plane, until a signal
     Plane(Part),
+    /// Found the pool in the etcd cluster that its config names, instead of Weir's own control plane
+    Found(Part),
     /// Plan where reads and writes go, until a signal
     Controller(Part),
     /// Have a node belong to the pool
@@ -103,6 +105,7 @@ pub fn run(args: &Args) -> Result<End, Failure> {
         Command::Ask(args) => parts::ask(args),
         Command::Certs(args) => certs::run(args),
         Command::Plane(part) => plane(part),
+        Command::Found(part) => found(part),
         Command::Controller(part) => controller(part),
         Command::Join(args) => records::join(args),
         Command::Drain(args) => records::drain(args),
@@ -123,6 +126,13 @@ fn plane(part: &Part) -> Result<End, Failure> {
         ));
     };
     serve::pool::plane::server::run(&config, ready).map_err(failure)?;
+    Ok(End::Good)
+}
+
+fn found(part: &Part) -> Result<End, Failure> {
+    let config = part.load()?;
+    config.plane().and_then(|plane| serve::pool::plane::found(&plane)).map_err(failure)?;
+    print(&format!("pool {:032x} is founded in {}\n", config.pool.0, config.plane.at));
     Ok(End::Good)
 }
 

@@ -5,6 +5,8 @@ use crate::words::{BandName, NodeId, VolumeId};
 
 /// The pool itself: [`super::values::PoolRecord`].
 pub const POOL: &str = "pool";
+/// Where the pool was founded: [`super::values::FoundedRecord`]. Only in etcd.
+pub const FOUNDED: &str = "founded";
 /// Who the controller is: [`super::values::ControllerRecord`], under its lease.
 pub const CONTROLLER: &str = "controller";
 /// What it wants: [`super::values::WeightsRecord`], under its lease.

@@ -163,6 +163,15 @@ pub struct ControllerRecord {
     pub address: String,
 }
 
+/// Where a pool was founded, in a plane that may be put back from a copy without a word.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct FoundedRecord {
+    /// The pool.
+    pub pool: PoolId,
+    /// What the cluster called itself.
+    pub cluster: u64,
+}
+
 /// What the controller wants of clients and nodes.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct WeightsRecord {
@@ -429,6 +438,19 @@ impl Value for ControllerRecord {
     }
 }
 
+impl Value for FoundedRecord {
+    const KIND: u8 = 10;
+
+    fn write(&self, to: &mut Fields) {
+        to.0.u128(self.pool.0);
+        to.0.u64(self.cluster);
+    }
+
+    fn read(from: &mut FieldsRead<'_>) -> Option<Self> {
+        Some(Self { pool: PoolId(from.0.u128()?), cluster: from.0.u64()? })
+    }
+}
+
 impl Value for WeightsRecord {
     const KIND: u8 = 9;
 
@@ -505,6 +527,7 @@ mod tests {
         survives(&band());
         survives(&ClearRecord { generation });
         survives(&ControllerRecord { controller: 5, lease: 6, address: "10.0.0.1:7".to_owned() });
+        survives(&FoundedRecord { pool: PoolId(5), cluster: 6 });
         let weight = NodeWeight { node: NodeId(2), read: 0.25, write: 0.0, mode: 1 };
         survives(&WeightsRecord { sequence: 1, valid_ns: 2, nodes: vec![weight; 3] });
     }

@@ -93,7 +93,8 @@ impl fmt::Display for Explained {
              {writes} writes",
             self.policy, self.demand.reads, self.demand.writes
         )?;
-        if self.peak > 0.0 {
+        // Without demand they carry it any number of times.
+        if self.peak > 0.0 && self.peak.is_finite() {
             write!(f, "; the drives carry {:.2} times that", self.peak)?;
         }
         if self.bound > 0.0 {

@@ -303,7 +303,7 @@ fn etcd_members(section: &mut Section<'_>, members: Vec<String>) -> Option<Plane
     let is_near = |rest: &str| rest.parse().is_ok_and(|at: SocketAddr| at.ip().is_loopback());
     for member in &members {
         let near = member.strip_prefix("http://").is_some_and(is_near);
-        if !near && !member.strip_prefix("https://").is_some_and(|rest| !rest.is_empty()) {
+        if !near && member.strip_prefix("https://").is_none_or(str::is_empty) {
             let reason = "must be URLs that begin with https:// (or http:// and 127.0.0.1:PORT)";
             section.refuse("etcd", &format!("{member:?}"), reason, ETCD_EXAMPLE);
             return None;

@@ -120,8 +120,3 @@ pub async fn send(to: &mut (impl AsyncWrite + Unpin), message: &Message) -> Resu
     to.flush().await?;
     Ok(())
 }
-
-/// Says that nothing more comes, if the other side still listens.
-pub async fn end(mut to: impl AsyncWrite + Unpin) {
-    timeout(Duration::from_secs(1), to.shutdown()).await.ok();
-}

@@ -134,7 +134,7 @@ fn plan(of: &Explained) -> Value {
         "cost": of.cost,
         "modes": { "mixed": mixed, "reads": reads, "writes": writes },
         "reads_off": of.reads_off,
-        "stuck": of.stuck,
+        "stuck": of.stuck + 0.0,
         "limits": of.limits.iter().map(ToString::to_string).collect::<Vec<_>>(),
         "text": of.to_string(),
     })

@@ -35,7 +35,7 @@ impl PlaneCalls {
     pub fn connect(config: &PlaneConfig) -> Result<Self, PoolError> {
         let (to, answers) = channel();
         // A call that was given up hears nothing any more.
-        let link = PlaneLink::connect(config, move |id, answer| drop(to.send((id, answer))))?;
+        let link = PlaneLink::begin(config, move |id, answer| drop(to.send((id, answer))), false)?;
         let patience = 3 * Duration::from_nanos(config.timeout_ns);
         Ok(Self { link, answers, asked: 0, place: config.at.to_string(), patience })
     }

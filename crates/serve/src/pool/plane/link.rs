@@ -6,7 +6,7 @@
 
 use super::super::PoolError;
 use super::super::config::{PlaneAt, PlaneConfig};
-use super::embedded;
+use super::{embedded, etcd};
 use pool::control::contract::{PlaneAnswer, PlaneAsk, PlaneAskId, PlaneRefusal};
 use pool::control::wire::{PlaneFacts, ask_is_valid};
 use std::collections::{BTreeMap, VecDeque};
@@ -63,6 +63,15 @@ impl PlaneLink {
         config: &PlaneConfig,
         tell: impl Fn(PlaneAskId, PlaneAnswer) + Send + Sync + 'static,
     ) -> Result<Self, PoolError> {
+        Self::begin(config, tell, true)
+    }
+
+    /// As [`PlaneLink::connect`]; where `is_logged` is not set, troubles are told to who asks for them only.
+    pub(super) fn begin(
+        config: &PlaneConfig,
+        tell: impl Fn(PlaneAskId, PlaneAnswer) + Send + Sync + 'static,
+        is_logged: bool,
+    ) -> Result<Self, PoolError> {
         let system = |doing| move |error| PoolError::System { doing, error };
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -70,7 +79,7 @@ impl PlaneLink {
             .map_err(system("start the runtime of a link to the control plane"))?;
         let (to, commands) = mpsc::unbounded_channel();
         let trouble = Arc::new(Mutex::new(Some("not connected yet".to_owned())));
-        let state = State::new(config.clone(), commands, Arc::clone(&trouble));
+        let state = State::new(config.clone(), commands, Arc::clone(&trouble), is_logged);
         std::thread::Builder::new()
             .name("plane-link".into())
             .spawn(move || runtime.block_on(state.run()))
@@ -144,6 +153,7 @@ struct State {
     config: PlaneConfig,
     commands: mpsc::UnboundedReceiver<Command>,
     trouble: Arc<Mutex<Option<String>>>,
+    is_logged: bool,
     timeout: Duration,
     pending: BTreeMap<u64, Pending>,
     next: u64,
@@ -161,12 +171,14 @@ impl State {
         config: PlaneConfig,
         commands: mpsc::UnboundedReceiver<Command>,
         trouble: Arc<Mutex<Option<String>>>,
+        is_logged: bool,
     ) -> Self {
         let timeout = Duration::from_nanos(config.timeout_ns);
         Self {
             config,
             commands,
             trouble,
+            is_logged,
             timeout,
             pending: BTreeMap::new(),
             next: 1,
@@ -176,10 +188,11 @@ impl State {
     }
 
     async fn run(mut self) {
-        let mut patience = PATIENCE.0;
+        let (mut patience, mut tries) = (PATIENCE.0, 0);
         loop {
             let config = self.config.clone();
-            let connected = self.meanwhile(connect(&config)).await;
+            let connected = self.meanwhile(connect(&config, tries)).await;
+            tries += 1;
             let trouble = match connected {
                 Err(Closed) => return,
                 Ok(Err(trouble)) => trouble,
@@ -365,6 +378,7 @@ impl State {
     fn note(&self, trouble: Option<String>) {
         let mut noted = self.trouble.lock().unwrap_or_else(PoisonError::into_inner);
         match (&*noted, &trouble) {
+            _ if !self.is_logged => {}
             (Some(_), None) => tracing::info!("connected to the control plane"),
             (before, Some(trouble)) if before.as_ref() != Some(trouble) => {
                 tracing::warn!("no connection to the control plane: {trouble}");
@@ -393,9 +407,10 @@ fn revision(answer: &PlaneAnswer) -> u64 {
     }
 }
 
-async fn connect(config: &PlaneConfig) -> Result<Session, String> {
+async fn connect(config: &PlaneConfig, tries: usize) -> Result<Session, String> {
     match &config.at {
         PlaneAt::Embedded(address) => embedded::connect(*address, config).await,
-        PlaneAt::Etcd(_) => Err("this build of weir has no etcd".to_owned()),
+        // One member after the other: where one cannot do its work, the next one may.
+        PlaneAt::Etcd(members) => etcd::connect(&members[tries % members.len()], config).await,
     }
 }

@@ -1,7 +1,10 @@
 //! The control plane as processes see it: [`PlaneLink`] asks it, wherever it is, and [`server`] is Weir's own.
 
+mod base64;
 mod calls;
 mod embedded;
+mod etcd;
+mod gateway;
 mod link;
 mod log;
 pub mod server;
@@ -9,4 +12,5 @@ pub mod server;
 pub(in crate::pool) mod tests;
 
 pub use calls::{CommitEnd, PlaneCalls};
+pub use etcd::found;
 pub use link::PlaneLink;

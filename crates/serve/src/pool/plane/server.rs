@@ -7,7 +7,7 @@
 use super::super::PoolError;
 use super::super::config::{PartConfig, PlaneAt};
 use super::super::doors::{self, Doors, runtime, thread};
-use super::super::frames::{self, FrameError};
+use super::super::frames::FrameError;
 use super::super::tls;
 use super::log::LogFile;
 use flash::Instant;
@@ -143,6 +143,8 @@ enum Event {
 struct Outbox {
     to: mpsc::UnboundedSender<Vec<u8>>,
     waiting: Arc<AtomicUsize>,
+    /// The connection ends when this goes, whatever is still to be written.
+    _alive: oneshot::Sender<()>,
 }
 
 impl Outbox {
@@ -276,11 +278,13 @@ async fn serve(
 ) -> Result<(), FrameError> {
     let (out, bytes) = mpsc::unbounded_channel();
     let waiting = Arc::new(AtomicUsize::new(0));
-    let out = Outbox { to: out, waiting: Arc::clone(&waiting) };
+    let (alive, cut_off) = oneshot::channel();
+    let out = Outbox { to: out, waiting: Arc::clone(&waiting), _alive: alive };
     tell(&events, Event::Joined { client, out }).await?;
     let ended = tokio::select! {
         ended = read(client, from, &events) => ended,
         ended = write_answers(to, bytes, &waiting) => ended,
+        _ = cut_off => Err(FrameError::Ended),
     };
     tell(&events, Event::Gone { client }).await?;
     ended
@@ -316,7 +320,6 @@ async fn write_answers(
             to.flush().await?;
         }
     }
-    // The core cut this client off.
-    frames::end(to).await;
+    // The plane cut this client off.
     Err(FrameError::Ended)
 }

@@ -3,15 +3,18 @@
 use super::super::PoolError;
 use super::super::certs::Scratch;
 use super::super::config::{PartConfig, PlaneAt, PlaneConfig, PlaneSection};
+use super::super::doors::{From, To, runtime};
+use super::super::frames;
 use super::server::PlaneServer;
 use super::{CommitEnd, PlaneCalls, PlaneLink};
 use flash::{MILLISECOND, SECOND};
 use pool::control::contract::{
-    Change, Check, Kept, Part, PlaneAnswer, PlaneAsk, PlaneAskId, PlaneRefusal,
+    Change, Check, Kept, Part, PlaneAnswer, PlaneAsk, PlaneAskId, PlaneRefusal, VALUE_BYTES_MAX,
 };
 use pool::control::keys;
 use pool::control::suite::{self, UnderTest};
 use pool::control::values::{PoolRecord, Value};
+use pool::control::wire::{HEAD_BYTES, Hello, Message};
 use pool::words::PoolId;
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::Path;
@@ -19,6 +22,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
+use tokio::io::AsyncWriteExt;
 
 const POOL: PoolId = PoolId(0xabc);
 /// Nothing here takes as long.
@@ -317,4 +321,80 @@ fn a_second_plane_in_the_same_folder_or_at_the_same_address_says_why_it_cannot()
     config.plane.data = served.folder().join("other");
     let error = PlaneServer::start(&config).err().expect("the port is taken");
     assert!(matches!(error, PoolError::Listen { .. }), "{error}");
+}
+
+/// Has a runtime do something with a connection of its own.
+fn by_hand<T>(served: &Served, what: impl AsyncFnOnce(From, To) -> T) -> T {
+    let PlaneAt::Embedded(address) = served.config.plane.at else { unreachable!("it is ours") };
+    let caller = served.client().caller();
+    runtime().expect("a runtime").block_on(async {
+        let (from, to, hello) = caller.dial(address, "a plane").await.expect("it is there");
+        assert!(hello.plane.is_some());
+        what(from, to).await
+    })
+}
+
+#[test]
+fn a_client_that_takes_no_answers_is_cut_off_and_others_are_served() {
+    let served = Served::new("greedy");
+    let mut linked = Linked::new(&served.client());
+    let value = vec![1; VALUE_BYTES_MAX];
+    let change = Change::Put { key: "large".into(), value, lease: None };
+    let commit = PlaneAsk::Commit { checks: Vec::new(), changes: vec![change] };
+    let done = linked.answer(commit, &mut Vec::new());
+    assert!(matches!(done, PlaneAnswer::Committed { .. }), "{done:?}");
+    by_hand(&served, async |_from, mut to| {
+        // Sockets take some, then the server keeps what is bounded; at last it ends the connection.
+        let begun = Instant::now();
+        for number in 0.. {
+            let ask = PlaneAsk::Get { key: "large".into() };
+            let message = Message::Ask { id: PlaneAskId(number), ask };
+            if frames::send(&mut to, &message).await.is_err() {
+                return;
+            }
+            assert!(begun.elapsed() < PATIENCE, "answers to {number} wait for one that takes none");
+            tokio::time::sleep(Duration::from_micros(100)).await;
+        }
+    });
+    let get = linked.answer(PlaneAsk::Get { key: "large".into() }, &mut Vec::new());
+    assert!(matches!(get, PlaneAnswer::Value { kept: Some(_), .. }), "others are served");
+    assert_eq!(linked.link.trouble(), None);
+}
+
+#[test]
+fn nonsense_ends_the_connection_it_came_by_and_no_other() {
+    let served = Served::new("nonsense");
+    let mut linked = Linked::new(&served.client());
+    linked.wait(true);
+    let whole = Message::Ask { id: PlaneAskId(1), ask: PlaneAsk::Get { key: "a".into() } };
+    let whole = whole.encode().expect("it fits");
+    let mut damaged = whole.clone();
+    damaged[HEAD_BYTES] ^= 1;
+    let mut endless = whole.clone();
+    endless[4..8].copy_from_slice(&u32::MAX.to_le_bytes());
+    let hello = Message::Hello(Hello::default()).encode().expect("it fits");
+    let cases = [b"GET / HTTP/1.1\r\n\r\n".to_vec(), damaged, endless, hello];
+    for (at, bytes) in cases.into_iter().enumerate() {
+        by_hand(&served, async |mut from, mut to| {
+            to.write_all(&bytes).await.expect("it listens");
+            to.flush().await.expect("it listens");
+            let ended = tokio::time::timeout(PATIENCE, from.next()).await.expect("in time");
+            assert!(ended.is_err(), "case {at}: {ended:?}");
+        });
+    }
+    let get = linked.answer(PlaneAsk::Get { key: "a".into() }, &mut Vec::new());
+    assert!(matches!(get, PlaneAnswer::Value { .. }), "{get:?}");
+    assert_eq!(linked.link.trouble(), None);
+}
+
+#[test]
+fn more_clients_than_may_come_are_sent_away_until_one_goes() {
+    let served = Served::new("many");
+    let mut links: Vec<Linked> = (0..8).map(|_| Linked::new(&served.client())).collect();
+    links.iter().for_each(|link| link.wait(true));
+    let late = Linked::new(&served.client());
+    std::thread::sleep(Duration::from_millis(100));
+    assert!(late.link.trouble().is_some(), "there is no room");
+    links.pop();
+    late.wait(true);
 }

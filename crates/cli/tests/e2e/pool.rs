@@ -1,0 +1,207 @@
+//! The control plane and the controller of a pool as processes: made by commands, killed, on a full disk, and
+//! before strangers.
+
+use crate::scratch::{Scratch, Tmpfs};
+use crate::tools::{output, root_and, said, weir, weir_path};
+use pool::control::contract::Change;
+use serde_json::Value;
+use serve::pool::config::PartConfig;
+use serve::pool::plane::{CommitEnd, PlaneCalls};
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+/// Nothing here takes as long.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// An address that nobody has, and that the system does not give to anybody else so soon.
+pub fn free_address() -> SocketAddr {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("there are ports");
+    listener.local_addr().expect("it has one")
+}
+
+/// Makes certificates for `parts` in `certs` of the scratch directory; returns the pool's number.
+pub fn certificates(scratch: &Scratch, certs: &str, parts: &[&str]) -> String {
+    let folder = scratch.file(certs);
+    let args: Vec<&str> = ["pool", "certs", &folder].iter().chain(parts).copied().collect();
+    let made = weir(&args);
+    assert!(made.status.success(), "{}", said(&made));
+    fs::read_to_string(Path::new(&folder).join("pool.id")).expect("it is there").trim().to_owned()
+}
+
+/// Writes the config of a part, with more sections behind those that all have.
+pub fn config(scratch: &Scratch, (pool, certs, part): (&str, &str, &str), more: &str) -> String {
+    let path = scratch.file(&format!("{certs}-{part}.toml"));
+    let text = format!(
+        "[pool]\nid = \"{pool}\"\nauthority = \"{certs}/authority.pem\"\ncertificate = \
+         \"{certs}/{part}.pem\"\nkey = \"{certs}/{part}.key\"\n{more}"
+    );
+    fs::write(&path, text).expect("a scratch file");
+    path
+}
+
+/// A part of a pool as a process; killed when it is dropped.
+struct Part {
+    child: Child,
+    log: PathBuf,
+}
+
+impl Part {
+    /// Starts it, and returns when it says that it is ready.
+    fn start(scratch: &Scratch, what: &str, config: &str) -> Self {
+        let log = scratch.path().join(format!("{what}.log"));
+        let file = File::create(&log).expect("a scratch file");
+        let mut command = Command::new(weir_path());
+        command.args(["pool", what, "--config", config]).stdin(Stdio::null());
+        let child = command.stdout(Stdio::piped()).stderr(file).spawn().expect("weir starts");
+        let mut part = Self { child, log };
+        let out = BufReader::new(part.child.stdout.take().expect("a pipe"));
+        let (to, ready) = mpsc::channel();
+        std::thread::spawn(move || {
+            let mut lines = out.lines().map_while(Result::ok);
+            to.send(lines.any(|line| line.starts_with("ready"))).ok();
+        });
+        let is_ready = ready.recv_timeout(PATIENCE).unwrap_or(false);
+        assert!(is_ready, "{what} is not ready: {}", part.said());
+        part
+    }
+
+    fn kill(mut self) {
+        self.child.kill().expect("it can be killed");
+        self.child.wait().expect("it ends");
+    }
+
+    fn ended(&mut self) -> ExitStatus {
+        let begun = Instant::now();
+        loop {
+            if let Some(status) = self.child.try_wait().expect("it is ours") {
+                return status;
+            }
+            assert!(begun.elapsed() < PATIENCE, "it does not end: {}", self.said());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    fn said(&self) -> String {
+        fs::read_to_string(&self.log).unwrap_or_default()
+    }
+}
+
+impl Drop for Part {
+    fn drop(&mut self) {
+        self.child.kill().ok();
+        self.child.wait().ok();
+    }
+}
+
+fn done(args: &[&str]) -> String {
+    let output = weir(args);
+    assert!(output.status.success(), "{args:?}: {}", said(&output));
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn json(args: &[&str]) -> Value {
+    serde_json::from_str(&done(args)).expect("JSON")
+}
+
+#[test]
+fn a_pool_is_made_by_commands_and_outlives_its_plane_and_its_controller() {
+    let scratch = Scratch::new("pool");
+    let id = certificates(&scratch, "certs", &["plane", "controller", "admin"]);
+    let plane = format!("[plane]\naddress = \"{}\"\n", free_address());
+    let of = |part| config(&scratch, (&id, "certs", part), &plane);
+    let admin = of("admin");
+    let told = weir(&["pool", "nodes", "--config", &admin]);
+    assert!(!told.status.success() && said(&told).contains("weir pool plane"), "{}", said(&told));
+
+    let plane_config = of("plane");
+    let server = Part::start(&scratch, "plane", &plane_config);
+    for node in ["1", "2", "3"] {
+        let address = format!("10.0.0.{node}:7402");
+        let args = ["pool", "join", node, "--domain", node, "--address", &address];
+        done(&[&args[..], &["--profile", "sdm000024c8d", "--config", &admin]].concat());
+    }
+    done(&["pool", "drain", "3", "--config", &admin]);
+    done(&["pool", "volume", "create", "data", "--size", "10GiB", "--config", &admin]);
+    let listen = format!("{plane}[controller]\nlisten = \"{}\"\n", free_address());
+    let controller_config = config(&scratch, (&id, "certs", "controller"), &listen);
+    let controller = Part::start(&scratch, "controller", &controller_config);
+    let status = || json(&["pool", "status", "--json", "--config", &admin]);
+    let until = |what: &str, fits: &dyn Fn(&Value) -> bool| {
+        let begun = Instant::now();
+        loop {
+            let status = status();
+            if fits(&status) {
+                return status;
+            }
+            assert!(begun.elapsed() < PATIENCE, "{what}: {status:#}");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    };
+    let is_planned = |status: &Value| {
+        status["controller"]["plan"]["policy"] == "solver"
+            && status["weights"]["nodes"].as_array().is_some_and(|nodes| nodes.len() == 3)
+    };
+    let planned = until("no plan", &is_planned);
+    assert_eq!(planned["nodes"][2]["state"], "draining");
+    assert_eq!(planned["volumes"][0]["name"], "data");
+
+    // The plane is killed: what it acknowledged is there, and the controller finds it again.
+    server.kill();
+    let _server = Part::start(&scratch, "plane", &plane_config);
+    let after = until("no plan after the plane was killed", &is_planned);
+    assert_eq!((&after["nodes"], &after["volumes"]), (&planned["nodes"], &planned["volumes"]));
+    // Without a controller there are no weights, by and by, and everything else is there.
+    controller.kill();
+    let alone = until("the controller is still there", &|status| status["controller"].is_null());
+    assert!(alone["weights"].is_null() && alone["nodes"] == planned["nodes"]);
+
+    // Whoever has certificates of another authority sees nothing, whatever it says it is.
+    certificates(&scratch, "theirs", &["admin"]);
+    let stranger = config(&scratch, (&id, "theirs", "admin"), &plane);
+    let told = weir(&["pool", "nodes", "--config", &stranger]);
+    assert!(!told.status.success() && said(&told).contains("authority"), "{}", said(&told));
+    assert_eq!(output("ls", &[&scratch.file("certs/pool.id")]).status.code(), Some(0));
+}
+
+#[test]
+fn a_plane_on_a_full_disk_says_so_and_has_all_that_it_acknowledged() {
+    if !root_and("a_plane_on_a_full_disk", "/dev/null") {
+        return;
+    }
+    let scratch = Scratch::new("pool-full");
+    let id = certificates(&scratch, "certs", &["plane", "admin"]);
+    let disk = Tmpfs::new(&scratch.path().join("small"), "size=600k");
+    let more = format!("[plane]\naddress = \"{}\"\ndata = \"small/plane\"\n", free_address());
+    let plane_config = config(&scratch, (&id, "certs", "plane"), &more);
+    let admin = config(&scratch, (&id, "certs", "admin"), &more);
+    let calls = || {
+        let plane = PartConfig::load(Path::new(&admin)).and_then(|config| config.plane());
+        PlaneCalls::connect(&plane.expect("a sound config")).expect("a thread")
+    };
+    let mut server = Part::start(&scratch, "plane", &plane_config);
+    let (mut asking, mut acknowledged) = (calls(), 0u8);
+    loop {
+        let value = vec![acknowledged; 50_000];
+        let put = Change::Put { key: format!("test/{acknowledged:03}"), value, lease: None };
+        match asking.commit(Vec::new(), vec![put]) {
+            Ok(CommitEnd::Committed(_)) => acknowledged += 1,
+            Ok(other) => panic!("{other:?}"),
+            Err(_) => break,
+        }
+        assert!(acknowledged < 20, "the disk is never full");
+    }
+    assert_eq!(server.ended().code(), Some(2), "{}", server.said());
+    let told = server.said();
+    assert!(told.contains("plane.log") && told.contains("make room"), "{told}");
+    disk.remount("size=10M");
+    let _server = Part::start(&scratch, "plane", &plane_config);
+    let found = calls().range(("test/".into(), "test0".into())).expect("it answers");
+    let values: Vec<u8> = found.iter().map(|(_, kept)| kept.value[0]).collect();
+    assert_eq!(values, (0..acknowledged).collect::<Vec<u8>>());
+    assert!(acknowledged > 5);
+}

@@ -215,7 +215,10 @@ impl Server {
         let config = &to_be_read(config, &source.places.0, &refused);
         let device = source.device.as_ref();
         let restart = Restart {
-            cold: device.and_then(|device| device.cold().map(Into::into)),
+            cold: match device {
+                Some(device) => device.cold().map(Into::into),
+                None => Some("a volume of a pool has none".into()),
+            },
             took_ms: begun.elapsed().as_millis() as u64,
             kept_bytes: device.and_then(|device| device.kept().ok()).map_or(0, |(_, bytes)| bytes),
             counts: counts(&mounted),

@@ -132,7 +132,9 @@ pub fn kill(args: &Kill) -> Result<End, Failure> {
         let error = std::io::Error::last_os_error();
         return Err(format!("{name} (process {pid}) cannot be killed: {error}"));
     }
-    print(&format!("{name} (process {pid}) was killed; `weir pool up` starts it again in a while\n"));
+    print(&format!(
+        "{name} (process {pid}) was killed; `weir pool up` starts it again in a while\n"
+    ));
     Ok(End::Good)
 }
 

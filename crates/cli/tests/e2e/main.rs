@@ -31,6 +31,7 @@ mod offline;
 mod order;
 mod policies;
 mod pool;
+mod pool_up;
 mod python;
 mod raw;
 mod refusals;

@@ -30,7 +30,7 @@ use crate::words::{BandName, Generation, NodeId, VolumeId};
 use congestion::{Expectation, Monitor};
 use copying::Copying;
 use flash::{BLOCK_BYTES, Instant, MILLISECOND, Slab};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use store::{Command, CommandId, Data, End, Found, PAGE_SLOTS_MAX, Sensed, StoreError};
 
 /// Who asks: a connection, named by the driver and never named again.
@@ -90,6 +90,8 @@ pub enum Input<D> {
         /// What.
         answer: Answer<D>,
     },
+    /// A peer is gone: nothing of what it has asked is begun any more. Whoever has connected anew may rest on that.
+    Gone(PeerId),
     /// The controller wants the node in this mode.
     Mode(Mode),
     /// The instant of [`Node::deadline`] has come.
@@ -223,6 +225,8 @@ pub struct Node<D> {
     bands: BTreeMap<BandName, Band>,
     asks: Slab<Pending<D>>,
     asks_of: BTreeMap<PeerId, u32>,
+    /// Peers that are gone and have asks left.
+    gone: BTreeSet<PeerId>,
     /// That all asks without an answer move.
     blocks: u64,
     tasks: BTreeMap<CommandId, Task>,
@@ -272,6 +276,7 @@ impl<D: Data> Node<D> {
             bands,
             asks: Slab::default(),
             asks_of: BTreeMap::new(),
+            gone: BTreeSet::new(),
             blocks: 0,
             tasks: BTreeMap::new(),
             copies: BTreeMap::new(),
@@ -291,6 +296,11 @@ impl<D: Data> Node<D> {
             Input::Ask { peer, id, ask } => self.ask(peer, id, ask),
             Input::Ended(end) => self.ended(end),
             Input::Answer { from, id, answer } => self.copy_answered(from, id, answer),
+            Input::Gone(peer) => {
+                if self.asks_of.contains_key(&peer) {
+                    self.gone.insert(peer);
+                }
+            }
             Input::Mode(mode) => self.set_mode(mode),
             Input::Deadline => {}
         }
@@ -373,8 +383,11 @@ impl<D: Data> Node<D> {
 
     /// Holds an ask against the fence of its volume, and begins it, lets it wait or refuses it.
     fn admit(&mut self, index: u32) {
-        let Pending { volume, generation, ask, .. } = &self.asks[index];
+        let Pending { peer, volume, generation, ask, .. } = &self.asks[index];
         let (volume, generation) = (*volume, *generation);
+        if self.gone.contains(peer) {
+            return self.refuse(index, Refusal::Busy);
+        }
         let ask = ask.as_ref().expect("it was not begun");
         let fences = matches!(ask, Ask::Fence { .. });
         let changes = matches!(
@@ -475,6 +488,7 @@ impl<D: Data> Node<D> {
         *left -= 1;
         if *left == 0 {
             self.asks_of.remove(&peer);
+            self.gone.remove(&peer);
         }
         let Sensed { unit_queue, unit_stirs } = sensed;
         let signals = Signals { unit_queue, unit_stirs, ..self.signals() };

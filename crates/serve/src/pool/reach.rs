@@ -104,6 +104,10 @@ pub struct Reach {
     dialed: Arc<dyn Fn(Dialed) + Send + Sync>,
     targets: BTreeMap<NodeId, Target>,
     links: Slab<Ours>,
+    /// Links with something to send, or to listen to.
+    stirred: Vec<u32>,
+    /// Before it no link is to be made or given up.
+    due: Instant,
     dials: usize,
     attempts: u64,
     events: VecDeque<Reached>,
@@ -117,6 +121,8 @@ impl Reach {
             dialed,
             targets: BTreeMap::new(),
             links: Slab::default(),
+            stirred: Vec::new(),
+            due: Instant(0),
             dials: 0,
             attempts: 0,
             events: VecDeque::new(),
@@ -156,13 +162,21 @@ impl Reach {
         };
         let said = self.links[index].link.say(&Message::Ask { id, ask });
         said.expect("what is asked is within the bounds of the wire");
-        self.links[index].dirty = true;
+        self.stir(index);
         true
+    }
+
+    /// The next turn looks at the link.
+    fn stir(&mut self, index: u32) {
+        if !std::mem::replace(&mut self.links[index].dirty, true) {
+            self.stirred.push(index);
+        }
     }
 
     /// A thread has made a connection, or not.
     pub fn dialed(&mut self, now: Instant, Dialed { node, attempt, socket }: Dialed) {
         self.dials -= 1;
+        self.due = now;
         let Some(target) = self.targets.get_mut(&node).filter(|it| it.attempt == attempt) else {
             return;
         };
@@ -177,8 +191,10 @@ impl Reach {
             Ok(mut link) => {
                 let Caller { pool, name, .. } = self.caller.clone();
                 let hello = Hello { pool, node, name, facts: None };
+                self.due = now;
                 link.say(&Message::Hello(hello)).expect("a name is short");
                 let index = self.links.insert(Ours { link, node, dirty: true });
+                self.stirred.push(index);
                 target.state = State::Greeting(index, now + DIAL_NS);
             }
             Err(trouble) => {
@@ -192,9 +208,9 @@ impl Reach {
     /// A receive of a link has completed.
     pub fn received(&mut self, now: Instant, index: u32, result: i32) {
         let index = index & !OURS;
+        self.stir(index);
         let ours = &mut self.links[index];
         let node = ours.node;
-        ours.dirty = true;
         let mut trouble = match ours.link.received(result) {
             Ok(true) => None,
             Ok(false) => Some("it has closed the connection".to_owned()),
@@ -258,7 +274,7 @@ impl Reach {
         if !self.links[at].link.sent(index, result, ring) && self.is_current(node, at) {
             self.end(now, node, "it takes nothing any more".into());
         }
-        self.links[at].dirty = true;
+        self.stir(at);
     }
 
     /// The link of a node is over.
@@ -266,8 +282,10 @@ impl Reach {
         let Some(target) = self.targets.get_mut(&node) else { return };
         if let State::Up(index) | State::Greeting(index, _) = target.state {
             self.links[index].link.hang_up();
-            self.links[index].dirty = true;
+            self.stir(index);
         }
+        self.due = now;
+        let target = self.targets.get_mut(&node).expect("looked above");
         if let State::Up(_) = target.state {
             self.events.push_back(Reached::Down(node, trouble.clone()));
         }
@@ -293,6 +311,21 @@ impl Reach {
 
     /// Makes links that are due, and has what was said sent.
     pub fn turn(&mut self, now: Instant, ring: &mut Ring) {
+        if self.due <= now {
+            self.look(now);
+        }
+        while let Some(index) = self.stirred.pop() {
+            let ours = &mut self.links[index];
+            ours.dirty = false;
+            ours.link.send(index | OURS, ring);
+            ours.link.receive(index | OURS, ring);
+            if !self.is_current(self.links[index].node, index) && self.links[index].link.is_idle() {
+                self.links.remove(index);
+            }
+        }
+    }
+
+    fn look(&mut self, now: Instant) {
         let mut late = Vec::new();
         for (&node, target) in &mut self.targets {
             match target.state {
@@ -309,17 +342,12 @@ impl Reach {
         for node in late {
             self.end(now, node, "it does not greet in time".into());
         }
-        let dirty: Vec<u32> =
-            self.links.iter().filter(|(_, ours)| ours.dirty).map(|(index, _)| index).collect();
-        for index in dirty {
-            let ours = &mut self.links[index];
-            ours.dirty = false;
-            ours.link.send(index | OURS, ring);
-            ours.link.receive(index | OURS, ring);
-            if !self.is_current(self.links[index].node, index) && self.links[index].link.is_idle() {
-                self.links.remove(index);
-            }
-        }
+        let due = |target: &Target| match target.state {
+            State::Idle(at) if self.dials < DIALS_MAX => Some(at),
+            State::Greeting(_, until) => Some(until),
+            _ => None,
+        };
+        self.due = self.targets.values().filter_map(due).min().unwrap_or(Instant(u64::MAX));
     }
 
     /// What has happened, in order.
@@ -329,12 +357,7 @@ impl Reach {
 
     /// When to call [`Reach::turn`] if nothing happens before.
     pub fn deadline(&self) -> Option<Instant> {
-        let due = |target: &Target| match target.state {
-            State::Idle(at) if self.dials < DIALS_MAX => Some(at),
-            State::Greeting(_, until) => Some(until),
-            _ => None,
-        };
-        self.targets.values().filter_map(due).min()
+        Some(self.due).filter(|due| *due < Instant(u64::MAX))
     }
 }
 

@@ -87,9 +87,8 @@ impl Made {
 
     fn open(folder: &Path, layout: Layout, note: &Path) -> Result<Self, Failure> {
         let text = fs::read_to_string(note).map_err(failed(note))?;
-        let found: Value = serde_json::from_str(&text).map_err(|error| {
-            format!("{}: {error}: remove {}", note.display(), folder.display())
-        })?;
+        let found: Value = serde_json::from_str(&text)
+            .map_err(|error| format!("{}: {error}: remove {}", note.display(), folder.display()))?;
         let ports = found["ports"].as_array().cloned().unwrap_or_default();
         let ports = ports.iter().filter_map(|port| port.as_u64()?.try_into().ok());
         let nodes: Vec<Node> =
@@ -138,7 +137,8 @@ impl Made {
     }
 
     fn write(&self) -> Result<(), Failure> {
-        let mut parts = vec!["plane".to_owned(), "controller".into(), "client".into(), "admin".into()];
+        let mut parts =
+            vec!["plane".to_owned(), "controller".into(), "client".into(), "admin".into()];
         parts.extend(self.nodes.iter().map(|node| format!("node-{}", node.number)));
         let pool = certificates(&self.folder, &parts)?;
         let port = free_port()?;

@@ -134,11 +134,15 @@ impl Parts {
             None => {
                 let Ok(Some(status)) = part.child.try_wait() else { return };
                 let seconds = self.restart_after.as_secs();
-                print(&format!("{} has ended ({status}); it is started again in {seconds} s\n", part.name));
+                print(&format!(
+                    "{} has ended ({status}); it is started again in {seconds} s\n",
+                    part.name
+                ));
                 part.again_at = Some(Instant::now() + self.restart_after);
             }
             Some(again_at) if Instant::now() >= again_at => {
-                let (name, command, config) = (part.name.clone(), part.command, part.config.clone());
+                let (name, command, config) =
+                    (part.name.clone(), part.command, part.config.clone());
                 match self.begin(&name, command, &config) {
                     Ok((child, _)) => {
                         (self.parts[at].child, self.parts[at].again_at) = (child, None);
@@ -180,7 +184,10 @@ fn end(child: &mut Child, signal: libc::c_int) {
 pub fn pid(folder: &Path, name: &str) -> Result<libc::pid_t, Failure> {
     let path = folder.join(format!("{name}.pid"));
     let text = fs::read_to_string(&path).map_err(|error| {
-        format!("{}: {error}: is `weir pool up` running there, and has it such a node?", path.display())
+        format!(
+            "{}: {error}: is `weir pool up` running there, and has it such a node?",
+            path.display()
+        )
     })?;
     text.trim().parse().map_err(|_| format!("{}: holds no number of a process", path.display()))
 }

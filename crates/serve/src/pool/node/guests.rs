@@ -1,7 +1,8 @@
 //! Who connects to a node: clients, and other nodes that copy from it.
 //!
 //! Invariants: a guest says who he is before he asks; a peer of the node is named once, and nobody's answer goes to
-//! another; a guest who takes nothing is not listened to.
+//! another; a guest who takes nothing is not listened to; of those who call themselves the same the last one is
+//! served, and nothing that an earlier one has asked is begun any more.
 
 use crate::pool::block::Block;
 use crate::pool::link::{Crypt, Link};
@@ -14,7 +15,7 @@ use pool::node::PeerId;
 use pool::wire::{Hello, Message};
 use pool::words::PoolId;
 use rustls::ServerConfig;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,13 +29,18 @@ const SILENT: Duration = Duration::from_secs(10);
 
 /// What a guest wants of the node.
 #[derive(Debug)]
-pub struct Wanted {
-    /// Who.
-    pub peer: PeerId,
-    /// Comes back with the answer.
-    pub id: AskId,
-    /// What.
-    pub ask: Ask<Block>,
+pub enum Wanted {
+    /// Something.
+    Ask {
+        /// Who.
+        peer: PeerId,
+        /// Comes back with the answer.
+        id: AskId,
+        /// What.
+        ask: Ask<Block>,
+    },
+    /// Nothing any more: he is gone.
+    Gone(PeerId),
 }
 
 struct Guest {
@@ -55,6 +61,10 @@ pub struct Guests {
     of_peer: BTreeMap<PeerId, u32>,
     peers: u64,
     wanted: VecDeque<Wanted>,
+    /// Guests with something to send, or to listen to.
+    stirred: Vec<u32>,
+    /// Guests that have not said who they are.
+    unnamed: BTreeSet<u32>,
     told: Rated,
 }
 
@@ -69,6 +79,8 @@ impl Guests {
             of_peer: BTreeMap::new(),
             peers: 0,
             wanted: VecDeque::new(),
+            stirred: Vec::new(),
+            unnamed: BTreeSet::new(),
             told: Rated::default(),
         }
     }
@@ -95,12 +107,14 @@ impl Guests {
         let (link, peer) = (Link::new(socket, crypt), PeerId(self.peers));
         let name = Err(now + GREETING_NS);
         let index = self.guests.insert(Guest { link, peer, name, over: false, dirty: true });
+        self.stirred.push(index);
+        self.unnamed.insert(index);
         self.of_peer.insert(peer, index);
     }
 
     /// A receive has completed. `facts` are what the node says of itself.
     pub fn received(&mut self, now: Instant, index: u32, result: i32, facts: NodeFacts) {
-        self.guests[index].dirty = true;
+        Self::stir(&mut self.stirred, &mut self.guests[index], index);
         match self.guests[index].link.received(result) {
             Ok(true) => {}
             Ok(false) => return self.end(now, index, None),
@@ -111,7 +125,7 @@ impl Guests {
                 Ok(None) => return,
                 Err(error) => return self.end(now, index, Some(error.to_string())),
                 Ok(Some(message)) => {
-                    if let Err(trouble) = self.take(index, message, facts) {
+                    if let Err(trouble) = self.take(now, index, message, facts) {
                         return self.end(now, index, Some(trouble));
                     }
                 }
@@ -121,6 +135,7 @@ impl Guests {
 
     fn take(
         &mut self,
+        now: Instant,
         index: u32,
         message: Message<Block>,
         facts: NodeFacts,
@@ -142,11 +157,18 @@ impl Guests {
                 if node != facts.node {
                     return Err(format!("{name:?} means node {}, this is another", node.0));
                 }
-                guest.name = Ok(name);
+                guest.name = Ok(name.clone());
+                self.unnamed.remove(&index);
+                let same = |(other, guest): &(u32, &Guest)| {
+                    *other != index && !guest.over && guest.name.as_ref() == Ok(&name)
+                };
+                let older: Vec<u32> =
+                    self.guests.iter().filter(same).map(|(older, _)| older).collect();
+                older.into_iter().for_each(|older| self.end(now, older, None));
                 Ok(())
             }
             Message::Ask { id, ask } if guest.name.is_ok() => {
-                self.wanted.push_back(Wanted { peer: guest.peer, id, ask });
+                self.wanted.push_back(Wanted::Ask { peer: guest.peer, id, ask });
                 Ok(())
             }
             _ => Err("a guest says what none says at that time".into()),
@@ -155,7 +177,7 @@ impl Guests {
 
     /// A send has completed.
     pub fn sent(&mut self, now: Instant, index: u32, result: i32, ring: &mut Ring) {
-        self.guests[index].dirty = true;
+        Self::stir(&mut self.stirred, &mut self.guests[index], index);
         if !self.guests[index].link.sent(index, result, ring) {
             self.end(now, index, None);
         }
@@ -172,7 +194,14 @@ impl Guests {
         let guest = &mut self.guests[index];
         let said = guest.link.say(&Message::Answer { id, answer, signals });
         said.expect("what a node answers is within the bounds of the wire");
-        guest.dirty = true;
+        Self::stir(&mut self.stirred, guest, index);
+    }
+
+    /// The next turn looks at him.
+    fn stir(stirred: &mut Vec<u32>, guest: &mut Guest, index: u32) {
+        if !std::mem::replace(&mut guest.dirty, true) {
+            stirred.push(index);
+        }
     }
 
     fn end(&mut self, now: Instant, index: u32, trouble: Option<String>) {
@@ -181,7 +210,9 @@ impl Guests {
             return;
         }
         self.of_peer.remove(&guest.peer);
-        guest.dirty = true;
+        self.unnamed.remove(&index);
+        self.wanted.push_back(Wanted::Gone(guest.peer));
+        Self::stir(&mut self.stirred, guest, index);
         if let Some(trouble) = trouble
             && let Some(more) = self.told.admit(now)
         {
@@ -203,15 +234,12 @@ impl Guests {
 
     /// Sends what there is to say, listens on, and forgets who is gone.
     pub fn turn(&mut self, now: Instant, ring: &mut Ring) {
-        let late = |guest: &Guest| !guest.over && guest.name.as_ref().is_err_and(|at| *at <= now);
-        let late: Vec<u32> =
-            self.guests.iter().filter(|(_, guest)| late(guest)).map(|(index, _)| index).collect();
+        let late = |index: &&u32| self.guests[**index].name.as_ref().is_err_and(|at| *at <= now);
+        let late: Vec<u32> = self.unnamed.iter().filter(late).copied().collect();
         for index in late {
             self.end(now, index, Some("a guest did not say who he is".into()));
         }
-        let dirty: Vec<u32> =
-            self.guests.iter().filter(|(_, guest)| guest.dirty).map(|(index, _)| index).collect();
-        for index in dirty {
+        while let Some(index) = self.stirred.pop() {
             let guest = &mut self.guests[index];
             guest.dirty = false;
             // A last word, why he is sent away, goes out first.
@@ -231,7 +259,7 @@ impl Guests {
 
     /// When to call [`Guests::turn`] if nothing happens before.
     pub fn deadline(&self) -> Option<Instant> {
-        let unnamed = self.guests.iter().filter(|(_, guest)| !guest.over);
-        unnamed.filter_map(|(_, guest)| guest.name.as_ref().err().copied()).min()
+        let until = |index: &u32| self.guests[*index].name.as_ref().err().copied();
+        self.unnamed.iter().filter_map(until).min()
     }
 }

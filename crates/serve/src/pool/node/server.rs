@@ -4,7 +4,7 @@
 //! carry out what it says; one send for each guest with answers.
 
 use super::drive::Drive;
-use super::guests::Guests;
+use super::guests::{Guests, Wanted};
 use super::slowed::Slowed;
 use crate::backend::Backend;
 use crate::medium::Lost;
@@ -298,7 +298,11 @@ impl NodeServer {
             self.ring.accept(0, self.listener.as_raw_fd());
         }
         while let Some(wanted) = self.guests.poll() {
-            self.node.handle(now, Input::Ask { peer: wanted.peer, id: wanted.id, ask: wanted.ask });
+            let input = match wanted {
+                Wanted::Ask { peer, id, ask } => Input::Ask { peer, id, ask },
+                Wanted::Gone(peer) => Input::Gone(peer),
+            };
+            self.node.handle(now, input);
             self.settle(now);
         }
         while let Some(reached) = self.reach.poll() {

@@ -46,6 +46,9 @@ pub struct VolumeConfig {
     pub server: Config,
 }
 
+/// A number is put behind it, and both have to fit what nodes take.
+const NAME_BYTES_MAX: usize = 40;
+
 const OF_PARTS: [&str; 3] = ["pool", "plane", "controller"];
 const EXAMPLE: &str = "\"10.0.0.1:7402\"";
 
@@ -144,6 +147,10 @@ impl VolumeConfig {
         }
         let volume = section.text("volume", "\"data\"").unwrap_or_default();
         let name = section.text("name", "\"client-1\"").unwrap_or("client".into());
+        if name.len() > NAME_BYTES_MAX {
+            let reason = format!("at most {NAME_BYTES_MAX} bytes");
+            section.refuse("name", &format!("{name:?}"), reason, "\"client-1\"");
+        }
         let go_on = section.flag("go_on").unwrap_or(false);
         let control = section.text("control", "\"client.sock\"").map(|path| base.join(path));
         section.finish(&["volume", "name", "go_on", "control"]);

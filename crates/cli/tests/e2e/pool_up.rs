@@ -1,0 +1,168 @@
+//! `weir pool up`: a whole pool of processes in one command, and what its volume survives: nodes that are killed one
+//! after the other, a slow one, the client killed, all of it stopped and started.
+
+use crate::nbd::Client;
+use crate::scratch::Scratch;
+use crate::tools::{pattern, run, said, weir, weir_path};
+use serde_json::Value;
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+const PATIENCE: Duration = Duration::from_secs(120);
+const PIECE: usize = 256 << 10;
+
+/// A running `weir pool up`. It is told to end when it is dropped, and waits for its parts.
+struct Up {
+    child: Child,
+    data: PathBuf,
+    said: Receiver<String>,
+}
+
+impl Up {
+    fn start(scratch: &Scratch, args: &[&str]) -> Self {
+        let data = scratch.data();
+        let log = File::create(scratch.file("up.log")).expect("a log");
+        let mut child = Command::new(weir_path())
+            .args(["pool", "up", "--restart-after", "3", "--data"])
+            .arg(&data)
+            .args(args)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(log)
+            .spawn()
+            .expect("weir starts");
+        let out = child.stdout.take().expect("it is piped");
+        let (send, said) = channel();
+        std::thread::spawn(move || {
+            for line in BufReader::new(out).lines().map_while(Result::ok) {
+                if send.send(line).is_err() {
+                    return;
+                }
+            }
+        });
+        let up = Self { child, data, said };
+        up.wait_for("ready");
+        up
+    }
+
+    /// Waits for a line that begins so.
+    fn wait_for(&self, begins: &str) {
+        let until = Instant::now() + PATIENCE;
+        let mut lines = Vec::new();
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            match self.said.recv_timeout(left) {
+                Ok(line) if line.starts_with(begins) => return,
+                Ok(line) => lines.push(line),
+                Err(error) => panic!("no line {begins:?} ({error}):\n{}", lines.join("\n")),
+            }
+        }
+    }
+
+    fn client(&self) -> Client {
+        Client::connect(&self.data.join("nbd.sock"), "data").expect("the volume is served")
+    }
+
+    fn command(&self, args: &[&str]) {
+        let data = self.data.display().to_string();
+        let mut all = vec!["pool"];
+        all.extend(args);
+        all.extend(["--data", &data]);
+        let output = weir(&all);
+        assert!(output.status.success(), "{}", said(&output));
+    }
+
+    fn ask(&self, part: &str) -> Value {
+        let socket = self.data.join(format!("{part}.sock")).display().to_string();
+        let text = run(weir_path().to_str().expect("a path of text"), &["pool", "ask", &socket]);
+        serde_json::from_str(&text).expect("JSON")
+    }
+
+    fn stop(mut self) {
+        // SAFETY: no memory is involved, and the child was not waited for.
+        unsafe { libc::kill(self.child.id() as libc::pid_t, libc::SIGTERM) };
+        let status = self.child.wait().expect("it ends");
+        assert!(status.success(), "{status}");
+    }
+}
+
+impl Drop for Up {
+    fn drop(&mut self) {
+        // SAFETY: no memory is involved. If it has ended already its number may be nobody's, but not another's: it is
+        // a child that is waited for here.
+        if matches!(self.child.try_wait(), Ok(None)) {
+            unsafe { libc::kill(self.child.id() as libc::pid_t, libc::SIGTERM) };
+            self.child.wait().ok();
+        }
+    }
+}
+
+fn write(client: &mut Client, seed: u64, pieces: std::ops::Range<u64>) {
+    for piece in pieces {
+        client.write(piece * PIECE as u64, &pattern(seed << 16 | piece, PIECE));
+    }
+    client.flush();
+}
+
+fn check(client: &mut Client, seed: u64, pieces: std::ops::Range<u64>) {
+    for piece in pieces {
+        let found = client.read(piece * PIECE as u64, PIECE as u32);
+        assert!(found == pattern(seed << 16 | piece, PIECE), "piece {piece} of {seed}");
+    }
+}
+
+#[test]
+fn a_volume_survives_that_its_nodes_are_killed_one_after_the_other_and_all_is_started_again() {
+    let scratch = Scratch::new("pool-up");
+    let args = ["--nodes", "3", "--ssds", "1", "--size", "32MiB"];
+    let up = Up::start(&scratch, &args);
+    let mut client = up.client();
+    write(&mut client, 1, 0..64);
+    for (node, seed) in [(1, 2), (2, 3), (3, 4)] {
+        up.command(&["kill", &node.to_string()]);
+        // With two of three machines left both copies still find a place.
+        write(&mut client, seed, 0..32);
+        check(&mut client, seed, 0..32);
+        up.wait_for(&format!("node-{node} is back"));
+        let begun = Instant::now();
+        while up.ask("client")["nodes"][node - 1]["up"] != true {
+            assert!(begun.elapsed() < PATIENCE, "{}", up.ask("client"));
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+    check(&mut client, 4, 0..32);
+    check(&mut client, 1, 32..64);
+    up.command(&["slow", "2", "40"]);
+    assert_eq!(up.ask("node-2")["slow_ms"], 40);
+    write(&mut client, 5, 0..8);
+    check(&mut client, 5, 0..8);
+    drop(client);
+    up.stop();
+    let up = Up::start(&scratch, &args);
+    let mut client = up.client();
+    check(&mut client, 5, 0..8);
+    check(&mut client, 4, 8..32);
+    check(&mut client, 1, 32..64);
+    up.stop();
+}
+
+#[test]
+fn what_cannot_be_a_pool_is_told_before_anything_is_made() {
+    let scratch = Scratch::new("pool-up-wrong");
+    let data = scratch.data().display().to_string();
+    let text = said(&weir(&["pool", "up", "--data", &data, "--nodes", "1"]));
+    assert!(text.contains("--replicas 2") && text.contains("--nodes 2"), "{text}");
+    let text = said(&weir(&["pool", "up", "--data", &data, "--size", "5"]));
+    assert!(text.contains("--size 5"), "{text}");
+    let text = said(&weir(&["pool", "kill", "1", "--data", &data]));
+    assert!(text.contains("node-1.pid"), "{text}");
+    assert!(!scratch.data().exists(), "nothing is made");
+    std::fs::create_dir_all(scratch.data()).expect("a folder");
+    std::fs::write(scratch.data().join("mine"), "x").expect("a file");
+    let text = said(&weir(&["pool", "up", "--data", &data]));
+    assert!(text.contains("another folder"), "{text}");
+}

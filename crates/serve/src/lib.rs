@@ -22,6 +22,7 @@ mod medium;
 pub mod offline;
 mod panics;
 pub mod policies;
+pub mod probe;
 mod rated;
 mod runtime;
 pub mod server;

@@ -29,6 +29,7 @@ mod nbd;
 mod offline;
 mod order;
 mod policies;
+mod profile;
 mod python;
 mod raw;
 mod refusals;

@@ -99,7 +99,8 @@ pub fn run(args: &Args) -> Result<End, Failure> {
     Ok(End::Good)
 }
 
-fn profile(name: &str) -> Result<Profile, Failure> {
+/// A profile that comes with Weir, or a file's.
+pub fn profile(name: &str) -> Result<Profile, Failure> {
     if !name.ends_with(".csv") {
         return Profile::builtin(name).ok_or_else(|| {
             let names: Vec<&str> = Profile::names().collect();

@@ -20,6 +20,7 @@ mod lab;
 mod output;
 mod plugin;
 mod pool;
+mod profile;
 mod replay;
 mod serve;
 mod size;
@@ -94,6 +95,8 @@ enum Command {
         /// What its policies are called
         name: String,
     },
+    /// Measure how late a drive answers at which load, for pools and `weir lab fit`
+    Profile(profile::Args),
     /// Say which streams, GC policy and over-provisioning pay for a trace
     Advise(advise::Args),
 }
@@ -141,6 +144,7 @@ fn main() -> ExitCode {
         Command::Lab(args) => lab::run(&args),
         Command::Trace(args) => trace::run(&args),
         Command::Replay(args) => replay::run(&args),
+        Command::Profile(args) => profile::run(&args),
         Command::Advise(args) => advise::run(&args),
         Command::CompileModule { .. } => Ok(End::Good),
     };

@@ -24,6 +24,7 @@ pub mod offline;
 mod panics;
 pub mod policies;
 pub mod pool;
+pub mod probe;
 mod rated;
 mod runtime;
 pub mod server;

@@ -62,7 +62,7 @@ const LATE_NS: u64 = 1_000_000;
 /// A target without one answer in this time hangs.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-pub fn replay(plan: &Plan<'_>, name: &str) -> Result<Outcome, Failure> {
+pub(super) fn replay(plan: &Plan<'_>, name: &str) -> Result<Outcome, Failure> {
     let args = plan.args;
     let writes = plan.survey.changes > 0 && args.pacing.writes();
     if writes && !args.overwrite {

@@ -4,8 +4,8 @@
 
 mod direct;
 mod emulated;
-mod live;
-mod nbd;
+pub(crate) mod live;
+pub(crate) mod nbd;
 mod report;
 
 use crate::devices::Dies;

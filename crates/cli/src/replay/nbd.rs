@@ -91,6 +91,11 @@ impl Nbd {
         }
     }
 
+    /// What is written, from its beginning on.
+    pub fn payload_mut(&mut self) -> &mut [u8] {
+        &mut self.payload
+    }
+
     fn send(&mut self, io: &Io) -> io::Result<()> {
         self.cookie_last += 1;
         let cookie = self.cookie_last;

@@ -32,6 +32,7 @@ mod order;
 mod policies;
 mod pool;
 mod pool_up;
+mod profile;
 mod python;
 mod raw;
 mod refusals;

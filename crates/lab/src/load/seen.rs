@@ -24,6 +24,12 @@ impl Latency {
         self.sum_ns += u128::from(ns);
     }
 
+    /// Adds all of another.
+    pub fn join(&mut self, other: &Self) {
+        self.histogram.add(&other.histogram).expect("it resizes itself");
+        self.sum_ns += other.sum_ns;
+    }
+
     /// How many.
     pub fn count(&self) -> u64 {
         self.histogram.len()

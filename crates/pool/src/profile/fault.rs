@@ -71,6 +71,8 @@ pub enum Fault {
     },
     /// No load at all.
     Empty,
+    /// The last line has no end.
+    CutOff,
     /// Lines of two drives.
     OtherDevice {
         /// A line is of this one.
@@ -139,6 +141,11 @@ impl fmt::Display for Fault {
                 )
             }
             Self::Empty => write!(f, "no line follows the header: measure the drive first"),
+            Self::CutOff => write!(
+                f,
+                "the last line has no end, as if the file had been cut off: copy or measure it again, or, if it \
+                 is whole, end that line"
+            ),
             Self::OtherDevice { found, expected } => {
                 write!(
                     f,

@@ -199,6 +199,9 @@ impl Profile {
         if curves.is_empty() {
             return Err(wrong(1, Fault::Empty));
         }
+        if !text.ends_with('\n') {
+            return Err(wrong(text.lines().count(), Fault::CutOff));
+        }
         Ok(Self { name: name.to_owned(), curves, sum: crc(text.as_bytes()) })
     }
 

@@ -9,6 +9,7 @@
 
 use super::{Curve, Fault, LoadPoint, Profile, ProfileError, check, finite, latency};
 use flash::crc_append;
+use std::fmt;
 
 /// A published file.
 #[derive(Clone, Copy, Debug)]
@@ -53,6 +54,26 @@ pub enum Repair {
         /// Answers for it.
         answered_by: f64,
     },
+}
+
+impl fmt::Display for Repair {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::LoadFell { file, line } => write!(
+                f,
+                "{file}, line {line}: more was asked and less was done, without anything given up: left out"
+            ),
+            Self::LatencyFell { file, loads } => write!(
+                f,
+                "{file}: at {loads} loads a quantile was lower than at a smaller load: it counts as the largest \
+                 so far"
+            ),
+            Self::ShareMissing { writes_percent, answered_by } => write!(
+                f,
+                "{writes_percent} % of writes was not measured: {answered_by} % answers for it"
+            ),
+        }
+    }
 }
 
 const HEADER: &str = "SerialNumber,Distribution,Target,Actual,Dropped,NeverSent,Median,90th,99th,99.9th,99.99th,Start,StartTsc";
@@ -141,6 +162,9 @@ fn read(
     }
     if points.is_empty() {
         return Err(wrong(1, Fault::Empty));
+    }
+    if !file.text.ends_with('\n') {
+        return Err(wrong(file.text.lines().count(), Fault::CutOff));
     }
     let loads = falls(&points);
     if loads > 0 {

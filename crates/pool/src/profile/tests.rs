@@ -55,6 +55,9 @@ fn bad_profiles_are_refused_with_the_line() {
     assert!(
         Profile::parse("p", turned).expect_err("turned").to_string().contains("sort the lines")
     );
+    let half = &TWO[..TWO.len() - 1];
+    let why = Profile::parse("p", half).expect_err("who knows what is gone").to_string();
+    assert!(why.contains("line 5") && why.contains("cut off"), "{why}");
     assert!(Profile::parse("p", HEADER).expect_err("empty").to_string().contains("no line"));
     let why = LoadModel::new(&Profile::parse("p", TWO).expect("it is right"), Slo::default(), 1.0);
     assert!(why.expect_err("no writes alone").to_string().contains("at 100 % of writes"));
@@ -97,6 +100,8 @@ fn published_files_become_a_profile_and_what_was_mended_is_told() {
     assert_eq!(profile.curves[1].points.len(), 1, "the load that fell is left out");
     assert!(repairs.contains(&Repair::LoadFell { file: "S1_250w.csv".into(), line: 3 }));
     assert!(repairs.contains(&Repair::LatencyFell { file: "S1_100r.csv".into(), loads: 1 }));
+    let told: Vec<String> = repairs.iter().map(Repair::to_string).collect();
+    assert!(told.iter().any(|told| told.contains("S1_250w.csv, line 3")), "{told:?}");
     let missing = Repair::ShareMissing { writes_percent: 30.0, answered_by: 100.0 };
     assert!(repairs.contains(&missing));
     let model = LoadModel::new(&profile, Slo::default(), 1.0).expect("it is whole");
@@ -132,6 +137,10 @@ fn bad_published_files_are_refused_with_file_line_and_mend() {
     assert!(twice.contains("T_100r.csv") && twice.contains("another file"));
     assert!(whole(&READS, "S1_100r.csv", &[]).contains("at 10 % of writes"));
     assert!(whole(&WRITES, "S1_1000w.csv", &[]).contains("at 0 % of writes"));
+    let cut = raw_text(&READS);
+    let files = [File { name: "S1_100r.csv", text: &cut[..cut.len() - 1] }];
+    let why = import(&files).expect_err("the end is gone").to_string();
+    assert!(why.contains("line 4") && why.contains("cut off"), "{why}");
     assert!(import(&[]).expect_err("nothing").to_string().contains("no line"));
 }
 

@@ -212,14 +212,19 @@ pub fn foreign(path: &Path, file: &File) -> Result<Option<String>, DeviceError> 
     if head.starts_with(MAGIC_UNFINISHED) || head.iter().all(|&byte| byte == 0) {
         return Ok(None);
     }
+    Ok(Some(signature(&head).unwrap_or("data that is not Weir's").into()))
+}
+
+/// Whose the head of a file or disk says it is, if it is one of those that are known.
+pub fn signature(head: &[u8]) -> Option<&'static str> {
     let known = SIGNATURES
         .iter()
         .find(|(at, bytes, _)| head.get(*at..).is_some_and(|from| from.starts_with(bytes)));
-    Ok(Some(known.map_or("data that is not Weir's", |(.., name)| name).into()))
+    known.map(|(.., name)| *name)
 }
 
 /// Longest stretch from the start in which a file system or partition table shows itself.
-const HEAD_BYTES: u64 = 1 << 20;
+pub const HEAD_BYTES: u64 = 1 << 20;
 
 /// Where others write who they are. What holds another within comes after it.
 const SIGNATURES: [(usize, &[u8], &str); 12] = [

@@ -19,6 +19,7 @@ mod own;
 pub(crate) mod raw;
 mod summed;
 mod volumes;
+pub(crate) mod whole;
 mod zoned;
 
 pub use crate::kept::{KeptCounts, KeptOptions, KeptPlace};

@@ -229,6 +229,18 @@ fn while_two_of_three_members_live_what_etcd_acknowledged_is_there_and_a_wiped_o
     }
     let refused = plane.cluster.wiped();
     assert!(refused.contains("not founded"), "{refused}");
+    // Founded anew it calls itself by the same numbers; whoever knew the first one does not believe it.
+    let found = weir(&["pool", "found", "--config", &plane.cluster.admin]);
+    assert!(found.status.success(), "{}", said(&found));
+    let begun = Instant::now();
+    loop {
+        let trouble = plane.link.trouble().expect("it must not connect");
+        if trouble.contains("was wiped") {
+            break;
+        }
+        assert!(begun.elapsed() < PATIENCE, "{trouble}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }
 
 impl Cluster {

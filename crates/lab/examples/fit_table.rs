@@ -5,8 +5,8 @@
 //! KEY is a variable of the experiment, or with a dot a key of the device file; it is looked for from a
 //! sixteenth to sixteen times START. Without a KEY, the cases are measured as they are.
 
-use lab::experiment::fit::{Beside, Wanted, beside, error, fit};
-use lab::experiment::{Experiment, ExperimentError, Options, Scale, builtin};
+use lab::experiment::fit::{Beside, Tried, Wanted, beside, error, fit};
+use lab::experiment::{Experiment, Options, Scale, builtin};
 use lab::fit::{Effort, Knob};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -35,7 +35,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         print(&beside(&experiment, &cases, &options)?);
         return Ok(());
     }
-    let mut told = |at: &[f64], error: &Result<f64, ExperimentError>| {
+    let mut told = |Tried { at, error }: Tried<'_>| {
         let values: Vec<String> =
             wanted.iter().zip(at).map(|(of, value)| format!("{}={value}", of.name)).collect();
         match error {

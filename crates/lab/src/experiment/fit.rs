@@ -52,6 +52,15 @@ pub struct Fitted {
     pub beside: Vec<Beside>,
 }
 
+/// A place that was measured.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Tried<'a> {
+    /// The value of each constant.
+    pub at: &'a [f64],
+    /// How far the figures are off there, or why it cannot be measured.
+    pub error: &'a Result<f64, ExperimentError>,
+}
+
 /// Every figure that the source's tables have of these cases, with the means of all seeds beside it.
 ///
 /// # Errors
@@ -101,8 +110,8 @@ pub fn error(beside: &[Beside]) -> f64 {
     (sum / beside.len() as f64).sqrt()
 }
 
-/// Looks for the constants, from their starts on. `told` hears of each place that was measured, and what its
-/// error is or why it cannot be measured: such a place only loses.
+/// Looks for the constants, from their starts on. `told` hears of each place that was tried; one that cannot be
+/// measured only loses.
 ///
 /// # Errors
 /// As of [`beside`] at the start.
@@ -112,14 +121,14 @@ pub fn fit(
     wanted: &[Wanted],
     options: &Options,
     effort: Effort,
-    told: &mut dyn FnMut(&[f64], &Result<f64, ExperimentError>),
+    told: &mut dyn FnMut(Tried<'_>),
 ) -> Result<Fitted, ExperimentError> {
     let knobs: Vec<Knob> = wanted.iter().map(|wanted| wanted.knob).collect();
     let start: Vec<f64> = wanted.iter().map(|wanted| wanted.start).collect();
     let mut first = true;
     let found = search(&knobs, &start, effort, |at| {
         let error = at_values(experiment, cases, wanted, options, at).map(|all| error(&all));
-        told(at, &error);
+        told(Tried { at, error: &error });
         match (error, std::mem::take(&mut first)) {
             (Err(why), true) => Err(why),
             (error, _) => Ok(error.unwrap_or(f64::NAN)),
@@ -233,9 +242,7 @@ at = { depth = 8 }
         let before = error(&beside(&experiment, &cases, &options()).expect("it is measured"));
         let effort = Effort { step: 3.0, step_least: 1.02, tries_max: 40 };
         let mut told = 0;
-        let mut count = |_: &[f64], error: &Result<f64, ExperimentError>| {
-            told += u32::from(error.is_ok());
-        };
+        let mut count = |tried: Tried<'_>| told += u32::from(tried.error.is_ok());
         let found = fit(&experiment, &cases, &wanted(), &options(), effort, &mut count);
         let found = found.expect("it is measured");
         assert!(before > 0.1 && found.error < 0.1 * before, "seed 1: {before}, {found:?}");

@@ -85,7 +85,7 @@ pub const CATALOGUE: &[Entry] = &[
     entry(
         "stream",
         "sfr",
-        "handles=8 (1 to 16), chunk=1MiB, base=2 (1.01 to 1000), decay=a quarter of the volume",
+        "handles=8 (1 to 16), chunk=1MiB, base=2 (1.01 to 1000), decay=25% (of the volume, or a size)",
         "AutoStream's sequentiality, frequency and recency",
     ),
     entry(

@@ -5,13 +5,12 @@
 //! so a mistake in the last case is found before the first has cost an hour.
 
 use super::ExperimentError;
+use super::client::{ClientFile, Duration, clients};
 use super::tenants::{TenantFile, missing_traces};
 use super::waf::{WafCase, WafFile};
-use crate::load::{Client, Gather, Pace, Place};
+use crate::load::Client;
 use crate::report::{Class, Value as Shown};
 use crate::tenant::Part;
-use crate::workload::Pattern;
-use flash::{Hint, quantity};
 use serde::Deserialize;
 use toml::{Table, Value};
 
@@ -238,6 +237,8 @@ pub(super) struct Case {
     pub after: Option<String>,
     pub device: DeviceChoice,
     pub prepare: Vec<Prepare>,
+    /// Nobody uses the device for so long, from the last of its preparation on.
+    pub settle_ns: u64,
     pub warmup_ns: u64,
     pub measure_ns: u64,
     pub clients: Vec<Client>,
@@ -291,6 +292,8 @@ struct CaseFile {
     #[serde(default)]
     prepare: Vec<ClientFile>,
     #[serde(default)]
+    settle: Duration,
+    #[serde(default)]
     warmup: Duration,
     #[serde(default)]
     measure: Duration,
@@ -303,171 +306,6 @@ struct CaseFile {
     #[serde(default)]
     writes: f64,
     waf: Option<WafFile>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct ClientFile {
-    name: Option<String>,
-    #[serde(default = "one")]
-    threads: u32,
-    depth: Option<u32>,
-    batch: Option<u32>,
-    rate: Option<f64>,
-    /// Multiplies `rate`.
-    #[serde(default = "one_f64")]
-    load: f64,
-    #[serde(default)]
-    reads: f64,
-    bytes: Bytes,
-    /// Writes go down together in I/Os of this size, such as "4KiB".
-    gather: Option<Bytes>,
-    #[serde(default)]
-    gather_wait: Duration,
-    #[serde(default = "uniform")]
-    pattern: String,
-    #[serde(default = "whole")]
-    place: String,
-    #[serde(default)]
-    from: f64,
-    #[serde(default = "one_f64")]
-    span: f64,
-    #[serde(default)]
-    apart: bool,
-    #[serde(default)]
-    erase_first: bool,
-    /// Bytes a second, such as "44MB".
-    cap: Option<Bytes>,
-    #[serde(default)]
-    handle: u8,
-    times: Option<f64>,
-    #[serde(default)]
-    steady: bool,
-}
-
-fn one() -> u32 {
-    1
-}
-fn one_f64() -> f64 {
-    1.0
-}
-fn uniform() -> String {
-    "uniform".into()
-}
-fn whole() -> String {
-    "whole".into()
-}
-
-/// Bytes in quotes.
-#[derive(Clone, Copy)]
-struct Bytes(u64);
-
-impl<'de> Deserialize<'de> for Bytes {
-    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(from)?;
-        let wrong = || serde::de::Error::custom(format!("{text:?} is not a size such as \"8KiB\""));
-        quantity::bytes(&text).map(Self).ok_or_else(wrong)
-    }
-}
-
-/// Nanoseconds in quotes.
-#[derive(Clone, Copy, Default)]
-pub(super) struct Duration(pub u64);
-
-impl<'de> Deserialize<'de> for Duration {
-    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(from)?;
-        let wrong =
-            || serde::de::Error::custom(format!("{text:?} is not a duration such as \"2s\""));
-        quantity::duration_ns(&text).map(Self).ok_or_else(wrong)
-    }
-}
-
-impl ClientFile {
-    fn client(self, number: usize) -> Result<Client, String> {
-        let name = self.name.unwrap_or_else(|| format!("client {}", number + 1));
-        let pace = match (self.depth, self.batch, self.rate) {
-            (depth, None, None) => Pace::Depth(depth.unwrap_or(1)),
-            (None, Some(batch), None) => Pace::Batch(batch),
-            (None, None, Some(rate)) => Pace::Rate(rate * self.load),
-            _ => return Err(format!("client {name:?}: give one of depth, batch and rate")),
-        };
-        let wait_ns = self.gather_wait.0;
-        let client = Client {
-            threads: self.threads,
-            pace,
-            reads: self.reads,
-            bytes: self.bytes.0,
-            gather: self.gather.map(|bytes| Gather { bytes: bytes.0, wait_ns }),
-            pattern: pattern(&self.pattern).map_err(|why| format!("client {name:?}: {why}"))?,
-            place: place(&self.place).map_err(|why| format!("client {name:?}: {why}"))?,
-            from: self.from,
-            span: self.span,
-            apart: self.apart,
-            erase_first: self.erase_first,
-            cap_bytes_per_s: self.cap.map_or(0.0, |cap| cap.0 as f64),
-            ios_max: 0,
-            hint: Hint { handle: self.handle, ..Hint::default() },
-            name,
-        };
-        client.validate()?;
-        Ok(client)
-    }
-}
-
-pub(super) fn pattern(text: &str) -> Result<Pattern, String> {
-    let wrong = || {
-        format!(
-            "pattern = {text:?}: one of \"uniform\", \"sequential\", \"zipf:0.99\", \
-             \"zipf-local:0.99\", \"hot-cold:0.2:0.8\""
-        )
-    };
-    let mut parts = text.split(':');
-    let kind = parts.next().unwrap_or_default();
-    let numbers = parts.map(|part| part.parse::<f64>().map_err(|_| wrong()));
-    let numbers = numbers.collect::<Result<Vec<_>, _>>()?;
-    match (kind, numbers.as_slice()) {
-        ("uniform", []) => Ok(Pattern::Uniform),
-        ("sequential", []) => Ok(Pattern::Sequential),
-        ("zipf", &[theta]) => Ok(Pattern::Zipf { theta }),
-        ("zipf-local", &[theta]) => Ok(Pattern::ZipfLocal { theta }),
-        ("hot-cold", &[fraction, share]) => Ok(Pattern::HotCold { fraction, share }),
-        _ => Err(wrong()),
-    }
-}
-
-fn place(text: &str) -> Result<Place, String> {
-    Ok(match text {
-        "whole" => Place::Whole,
-        "lane" => Place::Lane,
-        "share" => Place::Share,
-        "interleaved" => Place::Interleaved,
-        "interleaved-share" => Place::InterleavedShare,
-        _ => {
-            return Err(format!(
-                "place = {text:?}: one of \"whole\", \"lane\", \"share\", \"interleaved\", \
-                 \"interleaved-share\""
-            ));
-        }
-    })
-}
-
-/// The clients of a measurement; a variable may say that a point needs none of one.
-fn clients(files: Vec<ClientFile>) -> Result<Vec<Client>, String> {
-    let mut clients = Vec::new();
-    for (number, file) in files.into_iter().enumerate() {
-        if file.times.is_some() || file.steady {
-            return Err(
-                "times and steady belong into case.prepare: a client of a measurement runs \
-                        until its time is over"
-                    .into(),
-            );
-        }
-        if file.threads > 0 {
-            clients.push(file.client(number)?);
-        }
-    }
-    Ok(clients)
 }
 
 impl CaseFile {
@@ -523,6 +361,7 @@ impl CaseFile {
                 factory_bad: self.factory_bad,
             },
             prepare,
+            settle_ns: self.settle.0,
             warmup_ns: self.warmup.0,
             measure_ns: self.measure.0,
             clients,
@@ -622,10 +461,42 @@ impl Experiment {
         if earlier.device != case.device || earlier.waf.is_some() || case.waf.is_some() {
             return wrong("its device must be the same one, with the same keys");
         }
-        if !case.prepare.is_empty() || !case.tenants.is_empty() || !earlier.tenants.is_empty() {
-            return wrong("it has the device as that case leaves it: no prepare, and no tenants");
+        if !case.prepare.is_empty()
+            || case.settle_ns > 0
+            || !case.tenants.is_empty()
+            || !earlier.tenants.is_empty()
+        {
+            return wrong(
+                "it has the device as that case leaves it: no prepare, no settle, and no tenants",
+            );
         }
         Ok(())
+    }
+
+    /// The same with these cases only, with what the tables have of them, and without figures and claims; in their
+    /// device files keys such as `firmware.command_ns` have these values.
+    pub(super) fn reduced(
+        &self,
+        cases: &[String],
+        keys: &[(&str, Value)],
+    ) -> Result<Self, ExperimentError> {
+        let known: Vec<&str> = (0..self.cases()).map(|case| self.case_name(case)).collect();
+        if let Some(unknown) = cases.iter().find(|case| !known.contains(&case.as_str())) {
+            let known = known.join(", ");
+            let why = format!("{}: no case is called {unknown:?}; there are {known}", self.name);
+            return Err(ExperimentError(why));
+        }
+        let is_kept = |name: &str| cases.iter().any(|case| case == name);
+        let mut reduced = Self { figures: Vec::new(), claims: Vec::new(), ..self.clone() };
+        reduced.cases.retain(|case| case.get("name").and_then(Value::as_str).is_some_and(is_kept));
+        for table in &mut reduced.tables {
+            table.column.retain(|column| is_kept(&column.case));
+        }
+        for case in &mut reduced.cases {
+            keys.iter().for_each(|(key, value)| set_key(case, key, value));
+        }
+        reduced.check()?;
+        Ok(reduced)
     }
 
     /// Ids of the claims, in the order of the file.
@@ -745,6 +616,19 @@ impl Experiment {
         let file: CaseFile = table.try_into().map_err(|error| wrong(error.to_string()))?;
         file.case().map_err(wrong)
     }
+}
+
+/// Gives a key of a case's device file, such as `firmware.command_ns`, a value.
+fn set_key(case: &mut Table, key: &str, value: &Value) {
+    let mut place = case.entry("set").or_insert_with(|| Value::Table(Table::new()));
+    for part in key.split('.') {
+        if !place.is_table() {
+            *place = Value::Table(Table::new());
+        }
+        let table = place.as_table_mut().expect("it was just made one");
+        place = table.entry(part).or_insert_with(|| Value::Table(Table::new()));
+    }
+    *place = value.clone();
 }
 
 /// What a text on the command line means: a number or a flag if it looks like one.

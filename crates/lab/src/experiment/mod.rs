@@ -10,7 +10,9 @@
 //! - Every case is measured by the same clients and the same clock: a baseline like Weir itself.
 
 mod builtin;
+mod client;
 mod file;
+pub mod fit;
 mod kept;
 mod metric;
 mod report;

@@ -9,7 +9,7 @@ use crate::driver::Failure;
 use crate::load::{self, Window};
 use crate::target::Target;
 use crate::tenant::{self, Tenants, Until};
-use flash::Random;
+use flash::{Instant, Random};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender};
@@ -288,6 +288,7 @@ impl Case {
             && next.waf.is_none()
             && self.device == next.device
             && self.prepare == next.prepare
+            && self.settle_ns == next.settle_ns
             && self.tenants == next.tenants
     }
 }
@@ -347,6 +348,10 @@ fn make_device(case: &Case, seed: u64) -> Result<Device, String> {
     for (step, prepare) in (0..).zip(&case.prepare) {
         device.prepare(prepare, seed ^ (step + 1)).map_err(|why| format!("prepare: {why}"))?;
     }
+    if case.settle_ns > 0 {
+        let settled = device.settle(case.settle_ns);
+        settled.map_err(|why| format!("settle: {why}"))?;
+    }
     Ok(device)
 }
 
@@ -388,6 +393,15 @@ impl Device {
             last = waf;
         }
         Ok(())
+    }
+
+    /// Time passes, in which the device does what it left for later.
+    fn settle(&mut self, ns: u64) -> Result<(), Failure> {
+        let end = Instant(self.target.now().0.saturating_add(ns));
+        while let Some(next) = self.target.deadline().filter(|&next| next <= end) {
+            self.target.advance(next)?;
+        }
+        self.target.advance(end)
     }
 
     /// The client does so many I/Os a thread, and all of them end.

@@ -1,6 +1,7 @@
 //! Tenants of a case, as the experiment file says them, and the traces they need.
 
-use super::file::{Case, Duration};
+use super::client::Duration;
+use super::file::Case;
 use crate::tenant::{Kind, Part};
 use serde::Deserialize;
 use std::path::{Path, PathBuf};

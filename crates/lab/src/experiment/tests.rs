@@ -93,6 +93,34 @@ fn what_is_wrong_with_an_experiment_is_named() {
 }
 
 #[test]
+fn a_device_that_settles_has_emptied_its_cache_before_it_is_measured() {
+    let text = SMALL
+        .replace(
+            "device = \"sdf\"",
+            "device = \"gen3\"\nblocks_per_plane = 32\nsettle = \"SETTLE\"",
+        )
+        .replace("reads = 1.0\nbytes = \"4KiB\"", "bytes = \"1MiB\"")
+        .replace("depth = 2 }", "depth = 1 }")
+        .replace("read_iops", "write_min")
+        .replace("unit = \"1/s\"", "unit = \"ms\"")
+        .replace(
+            "[[case.client]]",
+            "[[case.prepare]]\npattern = \"sequential\"\nbytes = \"1MiB\"\ndepth = 16\n\
+             times = 0.05\n[[case.client]]",
+        );
+    let shortest = |settle: &str| {
+        let experiment = Experiment::parse(&text.replace("SETTLE", settle)).expect("it is whole");
+        let options =
+            Options { scale: Scale::Small, set: Vec::new(), seed: 1, seeds: 1, threads: 1 };
+        let results = super::run(&experiment, &options, &super::Kept::default(), &|_| ());
+        results.expect("it runs")[0].cases[0].points[0].values["write_min"]
+    };
+    // The link alone takes 0.9 ms for 1 MiB; where the cache is full the flash has to make room for it.
+    let (at_once, settled) = (shortest("0s"), shortest("200ms"));
+    assert!(settled < 1.0 && at_once > 1.1 * settled, "seed 1: {at_once} and {settled} ms");
+}
+
+#[test]
 fn values_of_a_sweep_bring_variables_and_a_client_of_no_threads_is_left_out() {
     let text = SMALL
         .replace("depth = [1, 2]", "depth = [1, 2]\n[with.depth.1]\nn = 0\n[with.depth.2]\nn = 3")

@@ -2,7 +2,7 @@
 //! on the production FTL, on flash that takes no time ([`crate::streams`]). The list is drawn from a
 //! pattern, or recorded: one trace, or several as tenants of one device, a request of each in turn.
 
-use super::file::pattern;
+use super::client::pattern;
 use crate::driver::{Failure, REQUEST_BLOCKS_MAX};
 use crate::streams::{Change, ChangeKind, Changes, Rounds, StreamDevice, StreamRun, StreamWaf};
 use crate::target::IoKind;

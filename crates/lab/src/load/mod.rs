@@ -79,6 +79,9 @@ pub struct Client {
     pub apart: bool,
     /// An erase of the same place precedes each write, and its time counts.
     pub erase_first: bool,
+    /// How long a thread pauses on average between the end of an I/O, or of a batch, and its next; how long
+    /// each time is drawn, exponentially.
+    pub think_ns: u64,
     /// Most bytes a second of all threads together; 0 for no cap.
     pub cap_bytes_per_s: f64,
     /// Ends after so many I/Os of each thread; 0 for never.
@@ -102,6 +105,7 @@ impl Default for Client {
             span: 1.0,
             apart: false,
             erase_first: false,
+            think_ns: 0,
             cap_bytes_per_s: 0.0,
             ios_max: 0,
             hint: Hint::default(),
@@ -160,6 +164,15 @@ impl Client {
         }
         if let Some(gather) = self.gather {
             gather.validate(self)?;
+        }
+        let thinks_alone = match self.pace {
+            Pace::Depth(depth) => depth == 1 && self.cap_bytes_per_s == 0.0,
+            Pace::Batch(_) => self.cap_bytes_per_s == 0.0,
+            Pace::Rate(_) => false,
+        };
+        if self.think_ns > 0 && !thinks_alone {
+            let think = format!("{} ns", self.think_ns);
+            return wrong("think", &think, "only with depth = 1 or a batch, and without a cap");
         }
         if self.cap_bytes_per_s < 0.0 || self.cap_bytes_per_s.is_nan() {
             return wrong("cap", &self.cap_bytes_per_s, "bytes a second, or 0 for none");
@@ -369,6 +382,34 @@ impl<'a> Run<'a> {
         self.timer(now + gap as u64, thread);
     }
 
+    /// The thread's next I/O, or its next batch, once it has paused.
+    fn go_on(&mut self, target: &mut dyn Target, now: u64, thread: u32) -> Result<(), Failure> {
+        let client = self.client_of(thread);
+        if client.think_ns > 0 && !self.threads[thread as usize].has_submitted_all() {
+            let pause = -libm::log(1.0 - self.random.fraction()) * client.think_ns as f64;
+            self.timer(now + pause as u64, thread);
+            return Ok(());
+        }
+        self.submit_round(target, now, thread)
+    }
+
+    fn submit_round(
+        &mut self,
+        target: &mut dyn Target,
+        now: u64,
+        thread: u32,
+    ) -> Result<(), Failure> {
+        let count = match self.client_of(thread).pace {
+            Pace::Batch(count) => count,
+            Pace::Depth(_) | Pace::Rate(_) => 1,
+        };
+        self.threads[thread as usize].batch_began = now;
+        for _ in 0..count {
+            self.next(target, now, thread)?;
+        }
+        Ok(())
+    }
+
     /// Submits the thread's next I/O, or later if its client's cap says so.
     fn next(&mut self, target: &mut dyn Target, now: u64, thread: u32) -> Result<(), Failure> {
         let client = self.client_of(thread);
@@ -463,7 +504,7 @@ impl<'a> Run<'a> {
         let client = thread.client as usize;
         self.count_all(&flight, done, true);
         match self.clients[client].pace {
-            Pace::Depth(_) => self.next(target, now, flight.thread),
+            Pace::Depth(_) => self.go_on(target, now, flight.thread),
             Pace::Rate(_) => Ok(()),
             Pace::Batch(count) => {
                 let thread = &mut self.threads[flight.thread as usize];
@@ -472,14 +513,11 @@ impl<'a> Run<'a> {
                     return Ok(());
                 }
                 thread.batch_ended = 0;
-                let began = std::mem::replace(&mut thread.batch_began, now);
+                let began = thread.batch_began;
                 if began >= self.counted_from {
                     self.seen[client].batches.add(now - began);
                 }
-                for _ in 0..count {
-                    self.next(target, now, flight.thread)?;
-                }
-                Ok(())
+                self.go_on(target, now, flight.thread)
             }
         }
     }
@@ -505,7 +543,7 @@ impl<'a> Run<'a> {
                 self.send(target, now, thread)?;
             } else {
                 self.schedule_arrival(now, thread);
-                self.next(target, now, thread)?;
+                self.submit_round(target, now, thread)?;
             }
         }
         Ok(())

@@ -131,6 +131,24 @@ fn a_cap_holds() {
 }
 
 #[test]
+fn a_thread_that_thinks_pauses_so_long_on_average_after_each_io_or_batch() {
+    let (think_ns, pattern, place) = (9_000_000, Pattern::Sequential, Place::Interleaved);
+    let window = Window { measure_ns: 50_000_000_000, ..WINDOW };
+    for (pace, ios) in [(Pace::Depth(1), 1.0), (Pace::Batch(LANES as u32), LANES as f64)] {
+        let client = Client { pace, pattern, place, think_ns, ..Client::default() };
+        let mut target = Lanes::default();
+        let seen = run(&mut target, &[client], window, 1).expect("the target never fails");
+        let rounds = seen[0].per_second(seen[0].writes_done) / ios;
+        assert!((rounds / 100.0 - 1.0).abs() < 0.05, "{pace:?}, seed 1: {rounds} a second");
+        // Its pauses are no part of what an I/O or a batch takes.
+        let longest = seen[0].writes.max_ns().max(seen[0].batches.max_ns());
+        assert!(longest < IO_NS * 1001 / 1000, "{pace:?}: {longest} ns");
+    }
+    let unheard = Client { pace: Pace::Depth(2), think_ns, ..Client::default() };
+    assert!(unheard.validate().expect_err("two in flight").contains("only with depth = 1"));
+}
+
+#[test]
 fn an_erase_precedes_each_write_and_its_time_counts() {
     let (seen, target) = seen(Client { erase_first: true, ..Client::default() });
     assert!((seen.writes.mean_ns() / 2e6 - 1.0).abs() < 0.01, "{}", seen.writes.mean_ns());

@@ -77,6 +77,27 @@ impl<'a> Params<'a> {
         })
     }
 
+    /// A size, or so many percent of the volume's, in blocks: what is counted in overwrites of a volume
+    /// means the same for a large one.
+    pub fn blocks_or_share(
+        &mut self,
+        key: &'static str,
+        shape: Shape,
+        default: u64,
+    ) -> Result<u64, String> {
+        let given = self.given.iter().find(|(other, _)| *other == key).map(|&(_, value)| value);
+        let Some(percent) = given.and_then(|value| value.strip_suffix('%')) else {
+            return self.blocks(key, default);
+        };
+        self.take(key);
+        let percent = percent.parse::<f64>().ok().filter(|share| (0.1..=10_000.0).contains(share));
+        let percent = percent.ok_or_else(|| {
+            let reason = "must be 0.1% to 10000% of the volume, for example 100%";
+            self.refuse(key, given.unwrap_or_default(), reason)
+        })?;
+        Ok(((f64::from(shape.blocks) * percent / 100.0) as u64).max(1))
+    }
+
     /// The size of a chunk as the power of two of its blocks, and how many chunks the volume has.
     pub fn chunk(&mut self, shape: Shape) -> Result<(u32, usize), String> {
         let blocks = self.blocks("chunk", CHUNK_BLOCKS)?;

@@ -32,7 +32,7 @@ impl Sfr {
     pub(super) fn new(params: &mut Params<'_>, shape: Shape) -> Result<Self, String> {
         let handles = params.handles(8)?;
         let (chunk_shift, chunks) = params.chunk(shape)?;
-        let decay = params.blocks("decay", u64::from(shape.blocks / 4).max(1))?;
+        let decay = params.blocks_or_share("decay", shape, u64::from(shape.blocks / 4).max(1))?;
         let base = params.base(2.0)? as f32;
         let thresholds = std::iter::successors(Some(base), |last| Some(last * base));
         // Roots are exact everywhere, as powers are not.

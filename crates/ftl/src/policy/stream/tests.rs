@@ -118,6 +118,23 @@ fn sfr_halves_a_count_with_every_decay_period() {
 }
 
 #[test]
+fn a_decay_in_percent_is_that_share_of_the_volume() {
+    for blocks in [1 << 14, 1 << 17] {
+        let mut shared = made("sfr:decay=50%", blocks);
+        let mut sized = made(&format!("sfr:decay={}KiB", blocks / 2 * 4), blocks);
+        for step in 0..2000 {
+            // Chunks come again after a tenth of the volume to the whole of it.
+            let (lba, now) = (step % 10 * 512, u64::from(step * (blocks / 100)));
+            let places = [&mut shared, &mut sized].map(|sfr| {
+                let view = write(sfr.as_ref(), lba, now);
+                sfr.place_write(&view)
+            });
+            assert_eq!(places[0], places[1], "{blocks} blocks, step {step}");
+        }
+    }
+}
+
+#[test]
 fn a_trimmed_chunk_is_cold_again() {
     for name in ["sfr", "multiq"] {
         let mut policy = made(name, 1 << 20);
@@ -180,6 +197,8 @@ fn a_wrong_name_or_parameter_is_refused_with_what_is_allowed() {
     assert!(error("sfr:handles=17").contains("from 1 to 16"));
     assert!(error("sfr:chunk=3MiB").contains("power of two"));
     assert!(error("sfr:decay=0KiB").contains("at least 4KiB"));
+    assert!(error("sfr:decay=0%").contains("0.1% to 10000% of the volume, for example 100%"));
+    assert!(error("multiq:chunk=5%").contains("must be a size"));
     assert!(error("sfr:base=1").contains("from 1.01"));
     assert!(error("sfr:handles").contains("KEY=VALUE"));
     assert!(error("sfr:handles=2,handles=3").contains("twice"));

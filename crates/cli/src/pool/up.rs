@@ -86,9 +86,13 @@ pub fn up(args: &Args) -> Result<End, Failure> {
     parts.start("plane", &["plane"], &made.config("plane"))?;
     let admin = PartConfig::load(&made.config("admin")).map_err(failure)?;
     let mut calls = admin.plane().and_then(|plane| PlaneCalls::connect(&plane)).map_err(failure)?;
+    let known = records::nodes(&mut calls).map_err(failure)?;
     for node in made.nodes() {
         parts.start(&format!("node-{}", node.number), &["node"], &made.config_of(node.number))?;
-        records::join(&mut calls, node.record()).map_err(failure)?;
+        // What somebody has made of it since is left as it is.
+        if known.iter().all(|found| found.record.node != node.record().node) {
+            records::join(&mut calls, node.record()).map_err(failure)?;
+        }
     }
     let volumes = records::volumes(&mut calls).map_err(failure)?;
     if volumes.iter().all(|found| found.record.name != made::VOLUME) {

@@ -384,10 +384,10 @@ impl<D: Data> Node<D> {
     /// Holds an ask against the fence of its volume, and begins it, lets it wait or refuses it.
     fn admit(&mut self, index: u32) {
         let Pending { peer, volume, generation, ask, .. } = &self.asks[index];
-        let (volume, generation) = (*volume, *generation);
         if self.gone.contains(peer) {
             return self.refuse(index, Refusal::Busy);
         }
+        let (volume, generation) = (*volume, *generation);
         let ask = ask.as_ref().expect("it was not begun");
         let fences = matches!(ask, Ask::Fence { .. });
         let changes = matches!(

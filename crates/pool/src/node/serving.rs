@@ -11,6 +11,9 @@ use std::ops::Bound;
 
 impl<D: Data> Node<D> {
     pub(super) fn begin(&mut self, index: u32) {
+        if self.gone.contains(&self.asks[index].peer) {
+            return self.refuse(index, Refusal::Busy);
+        }
         if self.must_wait(index) {
             return;
         }

@@ -441,8 +441,16 @@ impl<D> Opening<D> {
         let Some(open) = &mut self.read else { return };
         match open.peers.answered(now, node, id, answer) {
             Came::Nothing => {}
-            // Whoever comes while copies are sealed may have one, too.
-            Came::Listed => self.gather_anew(true),
+            Came::Listed => {
+                // Nothing was begun yet in this generation: somebody had it before, of whom the plane knows nothing.
+                let generation = self.ownership.generation().unwrap_or_default();
+                let newest = open.peers.newest_generation(node);
+                if let Some(highest) = newest.filter(|newest| *newest >= generation) {
+                    return self.fail(OpeningError::PlaneOld { node, highest });
+                }
+                // Whoever comes while copies are sealed may have one, too.
+                self.gather_anew(true);
+            }
             Came::Refused(Task::Seal { name, .. }, _) => drop(open.bad.insert((node, name))),
             // Repair will try it again elsewhere, and what is not freed is garbage.
             Came::Refused(Task::Copy { .. } | Task::Free { .. }, _) => {}

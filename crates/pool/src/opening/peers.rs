@@ -136,6 +136,12 @@ impl Peers {
         None
     }
 
+    /// The latest generation that began a life which this node has.
+    pub fn newest_generation(&self, node: NodeId) -> Option<Generation> {
+        let lives = self.peer(node)?.entries().map(|entry| entry.band.life >> 32);
+        lives.max().map(Generation)
+    }
+
     /// When a node that was too busy may be asked again.
     pub fn deadline(&self, now: Instant) -> Option<Instant> {
         let rests = self.peers.values().filter(|peer| !peer.queue.is_empty());

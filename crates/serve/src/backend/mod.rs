@@ -82,6 +82,11 @@ pub trait Backend {
         String::new()
     }
 
+    /// Whether something that was read could not be, wherever it lies.
+    fn lost_slots(&self) -> bool {
+        false
+    }
+
     /// The FTL has written so many whole checkpoints.
     fn checkpoints(&mut self, _now: Instant, _count: u64) {}
 

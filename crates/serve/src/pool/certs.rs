@@ -211,7 +211,7 @@ mod tests {
         let made = make(&folder, PoolId(10), &["node-1", "node-2"]).expect("more parts");
         assert!(!made.authority_is_new && made.pool == PoolId(9), "the authority that was there");
         for files in &made.parts {
-            assert!(tls::load(files).is_ok(), "{files:?}");
+            assert!(tls::load(files, PoolId(9)).is_ok(), "{files:?}");
             let mode = files.key.metadata().unwrap().permissions().mode();
             assert_eq!(mode & 0o777, 0o600, "keys are their owner's");
         }

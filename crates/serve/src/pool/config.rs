@@ -142,7 +142,7 @@ impl PartConfig {
             pool: self.pool,
             at: self.plane.at.clone(),
             timeout_ns: self.plane.timeout_ns,
-            identity: tls::load(&self.identity)?,
+            identity: tls::load(&self.identity, self.pool)?,
             files: self.identity.clone(),
         })
     }

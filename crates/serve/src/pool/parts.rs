@@ -71,7 +71,9 @@ pub fn run_node(config: &NodeConfig, ready: impl FnOnce(SocketAddr)) -> Result<(
             let addresses = counts.map(|record| (record.node, record.address)).collect();
             hears.push(NodeNotice::Addresses(addresses));
         }
-        Heard::Weights(weights) => hears.push(NodeNotice::Mode(mode_of(&weights, me))),
+        Heard::Weights(weights) => {
+            hears.push(NodeNotice::Mode(mode_of(&weights, me), weights.valid_ns))
+        }
     };
     let mut before = None;
     let report = move |reports: &ReportLink| {
@@ -180,12 +182,12 @@ pub fn run_volume(config: &VolumeConfig, ready: impl FnOnce(&Ready)) -> Result<(
         *begun.borrow_mut() = Some((mailbox, link));
         Ok(served)
     };
+    let socket = std::cell::Cell::new(None);
     let with_control = |served: &Ready| {
         let mailbox = begun.borrow().as_ref().map(|(mailbox, _)| Arc::clone(mailbox));
         if let (Some(path), Some(mailbox)) = (&config.control, mailbox) {
             match handle::volume(path, mailbox) {
-                // It lasts as long as the process.
-                Ok(socket) => std::mem::forget(socket),
+                Ok(listens) => socket.set(Some(listens)),
                 Err(error) => tracing::warn!("{error}"),
             }
         }

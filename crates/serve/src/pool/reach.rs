@@ -14,7 +14,7 @@ use pool::wire::{Hello, Message};
 use pool::words::{NodeId, PoolId};
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::net::{TcpStream, ToSocketAddrs};
 use std::os::fd::OwnedFd;
@@ -29,6 +29,8 @@ const DIAL_NS: u64 = 2 * SECOND;
 /// After a link that broke, or could not be made, the next is tried: at first, and at most.
 const AGAIN_NS: u64 = 50 * MILLISECOND;
 const AGAIN_NS_MAX: u64 = 2 * SECOND;
+/// A node that has answered none of what it was asked for so long is as good as gone.
+const ANSWER_NS: u64 = 5 * SECOND;
 /// Connections that are made at a time.
 const DIALS_MAX: usize = 16;
 /// A node whose host does not answer the kernel for so long is gone.
@@ -96,6 +98,17 @@ struct Ours {
     link: Link,
     node: NodeId,
     dirty: bool,
+    /// Asks without an answer, but for copies, which take as long as they may.
+    asked: u64,
+    copies: BTreeSet<AskId>,
+    /// Since when none of them was answered.
+    silent_since: Instant,
+}
+
+impl Ours {
+    fn is_silent(&self, now: Instant) -> bool {
+        self.asked > 0 && self.silent_since + ANSWER_NS <= now
+    }
 }
 
 /// See the head of this file.
@@ -156,11 +169,21 @@ impl Reach {
     }
 
     /// Asks a node; false if it is not up.
-    pub fn ask(&mut self, node: NodeId, id: AskId, ask: Ask<Block>) -> bool {
+    pub fn ask(&mut self, now: Instant, node: NodeId, id: AskId, ask: Ask<Block>) -> bool {
         let Some(&State::Up(index)) = self.targets.get(&node).map(|target| &target.state) else {
             return false;
         };
-        let said = self.links[index].link.say(&Message::Ask { id, ask });
+        let ours = &mut self.links[index];
+        if matches!(ask, Ask::Copy { .. }) {
+            ours.copies.insert(id);
+        } else {
+            if ours.asked == 0 {
+                ours.silent_since = now;
+                self.due = self.due.min(now + ANSWER_NS);
+            }
+            ours.asked += 1;
+        }
+        let said = ours.link.say(&Message::Ask { id, ask });
         said.expect("what is asked is within the bounds of the wire");
         self.stir(index);
         true
@@ -193,7 +216,14 @@ impl Reach {
                 let hello = Hello { pool, node, name, facts: None };
                 self.due = now;
                 link.say(&Message::Hello(hello)).expect("a name is short");
-                let index = self.links.insert(Ours { link, node, dirty: true });
+                let index = self.links.insert(Ours {
+                    link,
+                    node,
+                    dirty: true,
+                    asked: 0,
+                    copies: BTreeSet::new(),
+                    silent_since: now,
+                });
                 self.stirred.push(index);
                 target.state = State::Greeting(index, now + DIAL_NS);
             }
@@ -218,7 +248,7 @@ impl Reach {
         };
         while trouble.is_none() {
             match self.links[index].link.next() {
-                Ok(Some(message)) => trouble = self.take(node, index, message).err(),
+                Ok(Some(message)) => trouble = self.take(now, node, index, message).err(),
                 Ok(None) => return,
                 Err(error) => trouble = Some(error.to_string()),
             }
@@ -233,7 +263,13 @@ impl Reach {
         matches!(state, Some(State::Up(at) | State::Greeting(at, _)) if at == index)
     }
 
-    fn take(&mut self, node: NodeId, index: u32, message: Message<Block>) -> Result<(), String> {
+    fn take(
+        &mut self,
+        now: Instant,
+        node: NodeId,
+        index: u32,
+        message: Message<Block>,
+    ) -> Result<(), String> {
         if !self.is_current(node, index) {
             return Err("it is over".into());
         }
@@ -247,7 +283,8 @@ impl Reach {
                         target.address, hello.pool.0, self.caller.pool.0, node.0
                     ));
                 }
-                if hello.node != node {
+                let says = hello.facts.map(|facts| facts.node);
+                if hello.node != node || says.is_some_and(|says| says != node) {
                     return Err(format!(
                         "at {} is node {}, not node {}: correct the address in the pool",
                         target.address, hello.node.0, node.0
@@ -260,6 +297,11 @@ impl Reach {
                 Ok(())
             }
             (State::Up(_), Message::Answer { id, answer, signals }) => {
+                let ours = &mut self.links[index];
+                if !ours.copies.remove(&id) {
+                    ours.asked = ours.asked.saturating_sub(1);
+                    ours.silent_since = now;
+                }
                 self.events.push_back(Reached::Answer { node, id, answer, signals });
                 Ok(())
             }
@@ -335,16 +377,25 @@ impl Reach {
                     (target.state, target.attempt) = (State::Dialing, self.attempts);
                     dial(node, self.attempts, &target.address, &self.dialed);
                 }
-                State::Greeting(_, until) if until <= now => late.push(node),
+                State::Greeting(_, until) if until <= now => {
+                    late.push((node, "it does not greet in time"));
+                }
+                State::Up(index) if self.links[index].is_silent(now) => {
+                    late.push((node, "it has answered nothing for seconds"));
+                }
                 _ => {}
             }
         }
-        for node in late {
-            self.end(now, node, "it does not greet in time".into());
+        for (node, why) in late {
+            self.end(now, node, why.into());
         }
         let due = |target: &Target| match target.state {
             State::Idle(at) if self.dials < DIALS_MAX => Some(at),
             State::Greeting(_, until) => Some(until),
+            State::Up(index) => {
+                let ours = &self.links[index];
+                (ours.asked > 0).then_some(ours.silent_since + ANSWER_NS)
+            }
             _ => None,
         };
         self.due = self.targets.values().filter_map(due).min().unwrap_or(Instant(u64::MAX));
@@ -357,6 +408,9 @@ impl Reach {
 
     /// When to call [`Reach::turn`] if nothing happens before.
     pub fn deadline(&self) -> Option<Instant> {
+        if !self.stirred.is_empty() || !self.events.is_empty() {
+            return Some(Instant(0));
+        }
         Some(self.due).filter(|due| *due < Instant(u64::MAX))
     }
 }

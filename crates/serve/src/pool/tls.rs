@@ -5,13 +5,19 @@
 use super::PoolError;
 use crate::files;
 use pool::words::PoolId;
+use rustls::client::danger::HandshakeSignatureValid;
+use rustls::client::verify_server_name;
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::server::ParsedCertificate;
 use rustls::server::WebPkiClientVerifier;
-use rustls::server::danger::ClientCertVerifier;
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::version::TLS13;
-use rustls::{ClientConfig, RootCertStore, ServerConfig};
+use rustls::{
+    ClientConfig, DigitallySignedStruct, DistinguishedName, RootCertStore, ServerConfig,
+    SignatureScheme,
+};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -71,7 +77,7 @@ pub fn server_name(pool: PoolId) -> ServerName<'static> {
 ///
 /// # Errors
 /// The file that cannot be used, why, and what to do.
-pub fn load(files: &IdentityFiles) -> Result<Identity, TlsError> {
+pub fn load(files: &IdentityFiles, pool: PoolId) -> Result<Identity, TlsError> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let roots = Arc::new(roots(&files.authority)?);
     let chain = certificates(&files.certificate)?;
@@ -85,6 +91,7 @@ pub fn load(files: &IdentityFiles) -> Result<Identity, TlsError> {
                 "cannot be used as an authority: {error}: name the pool's authority.pem"
             ),
         })?;
+    let verifier = Arc::new(OfPool { chain: verifier, name: server_name(pool) });
     is_ours(files, verifier.as_ref(), &chain)?;
     let server = ServerConfig::builder_with_provider(Arc::clone(&provider))
         .with_protocol_versions(&[&TLS13])
@@ -94,6 +101,52 @@ pub fn load(files: &IdentityFiles) -> Result<Identity, TlsError> {
         .map_err(|error| no_pair(files, &error))?;
     let client = client(provider, roots, chain, key()?).map_err(|error| no_pair(files, &error))?;
     Ok(Identity { server: Arc::new(server), client: Arc::new(client) })
+}
+
+/// Takes whom the authority has signed, for this pool: an authority may have other pools, too.
+#[derive(Debug)]
+struct OfPool {
+    chain: Arc<dyn ClientCertVerifier>,
+    name: ServerName<'static>,
+}
+
+impl ClientCertVerifier for OfPool {
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        self.chain.root_hint_subjects()
+    }
+
+    fn verify_client_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, rustls::Error> {
+        let verified = self.chain.verify_client_cert(end_entity, intermediates, now)?;
+        verify_server_name(&ParsedCertificate::try_from(end_entity)?, &self.name)?;
+        Ok(verified)
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.chain.verify_tls12_signature(message, certificate, signature)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.chain.verify_tls13_signature(message, certificate, signature)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.chain.supported_verify_schemes()
+    }
 }
 
 fn client(

@@ -4,6 +4,7 @@ use crate::Failure;
 use crate::output::print;
 use std::fs;
 use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -79,14 +80,23 @@ impl Parts {
         };
         let file = fs::OpenOptions::new().create(true).append(true).open(&log);
         let file = file.map_err(|error| failed(error.to_string()))?;
-        let mut child = Command::new("/proc/self/exe")
+        let mut command_line = Command::new("/proc/self/exe");
+        command_line
             .args(["--log", "info", "pool", command, "--config"])
             .arg(config)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(file)
-            .spawn()
-            .map_err(|error| failed(error.to_string()))?;
+            // A signal of the terminal is for `up`, which ends its parts in their order.
+            .process_group(0);
+        // SAFETY: the call is safe between fork and exec. A part does not outlive whoever watches it.
+        unsafe {
+            command_line.pre_exec(|| {
+                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM);
+                Ok(())
+            })
+        };
+        let mut child = command_line.spawn().map_err(|error| failed(error.to_string()))?;
         let out = child.stdout.take().expect("it is piped");
         let (send, lines) = std::sync::mpsc::channel();
         std::thread::spawn(move || {
@@ -139,6 +149,7 @@ impl Parts {
                     part.name
                 ));
                 part.again_at = Some(Instant::now() + self.restart_after);
+                fs::remove_file(self.folder.join(format!("{}.pid", part.name))).ok();
             }
             Some(again_at) if Instant::now() >= again_at => {
                 let (name, command, config) =
@@ -176,8 +187,10 @@ impl Drop for Parts {
 }
 
 fn end(child: &mut Child, signal: libc::c_int) {
-    // SAFETY: no memory is involved. The child was not waited for, so that its number is still its own.
-    unsafe { libc::kill(child.id() as libc::pid_t, signal) };
+    if matches!(child.try_wait(), Ok(None)) {
+        // SAFETY: no memory is involved. The child was not waited for, so that its number is still its own.
+        unsafe { libc::kill(child.id() as libc::pid_t, signal) };
+    }
 }
 
 /// The process of a part.
@@ -189,5 +202,17 @@ pub fn pid(folder: &Path, name: &str) -> Result<libc::pid_t, Failure> {
             path.display()
         )
     })?;
-    text.trim().parse().map_err(|_| format!("{}: holds no number of a process", path.display()))
+    let pid: libc::pid_t = text
+        .trim()
+        .parse()
+        .map_err(|_| format!("{}: holds no number of a process", path.display()))?;
+    let runs = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let config = format!("{name}.toml");
+    if !String::from_utf8_lossy(&runs).contains(&config) {
+        return Err(format!(
+            "{}: process {pid} is not this node: is `weir pool up` running there?",
+            path.display()
+        ));
+    }
+    Ok(pid)
 }

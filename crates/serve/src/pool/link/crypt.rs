@@ -42,7 +42,10 @@ impl Crypt {
             self.at = 0;
         }
         while !cipher.is_empty() {
-            self.session.read_tls(&mut cipher).map_err(failed)?;
+            if self.session.read_tls(&mut cipher).map_err(failed)? == 0 {
+                // The other side has said that it says no more: what comes behind is not looked at.
+                break;
+            }
             let state = self.session.process_new_packets()?;
             let old = self.plain.len();
             self.plain.resize(old + state.plaintext_bytes_to_read(), 0);

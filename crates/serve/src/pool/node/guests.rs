@@ -121,6 +121,10 @@ impl Guests {
             Err(error) => return self.end(now, index, Some(error.to_string())),
         }
         loop {
+            if self.guests[index].over {
+                // What he still says is begun no more.
+                return;
+            }
             match self.guests[index].link.next() {
                 Ok(None) => return,
                 Err(error) => return self.end(now, index, Some(error.to_string())),
@@ -159,12 +163,20 @@ impl Guests {
                 }
                 guest.name = Ok(name.clone());
                 self.unnamed.remove(&index);
-                let same = |(other, guest): &(u32, &Guest)| {
-                    *other != index && !guest.over && guest.name.as_ref() == Ok(&name)
+                let peer = guest.peer;
+                let same = |(_, other): &(u32, &Guest)| {
+                    other.peer != peer && !other.over && other.name.as_ref() == Ok(&name)
                 };
-                let older: Vec<u32> =
-                    self.guests.iter().filter(same).map(|(older, _)| older).collect();
-                older.into_iter().for_each(|older| self.end(now, older, None));
+                let same: Vec<(u32, PeerId)> = self
+                    .guests
+                    .iter()
+                    .filter(same)
+                    .map(|(other, guest)| (other, guest.peer))
+                    .collect();
+                for (other, of) in same {
+                    // The last to connect is served, whoever greets last.
+                    self.end(now, if of < peer { other } else { index }, None);
+                }
                 Ok(())
             }
             Message::Ask { id, ask } if guest.name.is_ok() => {

@@ -36,8 +36,8 @@ pub enum Notice {
     Dialed(Dialed),
     /// Where the other nodes of the pool are.
     Addresses(BTreeMap<NodeId, String>),
-    /// The controller wants the node in this mode.
-    Mode(Mode),
+    /// The controller wants the node in this mode, for so long from now on.
+    Mode(Mode, u64),
     /// Answers of the drive come so much later from now on, to try what a slow drive does.
     Slow(u64),
     /// Tell how it does.
@@ -114,6 +114,8 @@ pub struct NodeServer {
     begun: BTreeMap<CommandId, Instant>,
     took: Quantiles,
     completions: Vec<Done>,
+    /// What the controller wants holds until then.
+    mode_until: Option<Instant>,
     stopping: bool,
 }
 
@@ -143,6 +145,7 @@ impl NodeServer {
             begun: BTreeMap::new(),
             took: Quantiles::default(),
             completions: Vec::new(),
+            mode_until: None,
             stopping: false,
         }
     }
@@ -262,7 +265,10 @@ impl NodeServer {
                     self.reach.set_address(now, node, Some(address));
                 }
             }
-            Notice::Mode(mode) => self.node.handle(now, Input::Mode(mode)),
+            Notice::Mode(mode, valid_ns) => {
+                self.mode_until = Some(now + valid_ns);
+                self.node.handle(now, Input::Mode(mode));
+            }
             Notice::Slow(ns) => self.slowed.set(ns),
             Notice::Status(answer) => answer(self.status()),
             Notice::Stop => self.stopping = true,
@@ -309,6 +315,11 @@ impl NodeServer {
             self.reached(now, reached);
             self.settle(now);
         }
+        if self.mode_until.take_if(|until| *until <= now).is_some() {
+            // Nobody plans any more: all nodes are equal.
+            self.node.handle(now, Input::Mode(Mode::Mixed));
+        }
+        self.drive.look(&mut self.ring);
         if self.node.deadline().is_some_and(|at| at <= now) {
             self.node.handle(now, Input::Deadline);
             self.settle(now);
@@ -379,14 +390,15 @@ impl NodeServer {
     }
 
     fn ask(&mut self, now: Instant, to: NodeId, id: AskId, ask: Ask<Block>) {
-        if self.reach.ask(to, id, ask) {
+        if self.reach.ask(now, to, id, ask) {
             self.asked.entry(to).or_default().push(id);
         } else {
             self.unanswered(now, to, id);
         }
     }
 
-    fn deadline(&self) -> Option<Instant> {
+    fn deadline(&mut self) -> Option<Instant> {
+        let look = self.drive.look_due(self.clock.now());
         let deadlines = [
             self.drive.deadline(),
             self.node.deadline(),
@@ -394,6 +406,8 @@ impl NodeServer {
             self.reach.deadline(),
             self.slowed.deadline(),
             self.accept_again,
+            self.mode_until,
+            look,
         ];
         deadlines.into_iter().flatten().min()
     }

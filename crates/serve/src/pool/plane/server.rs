@@ -58,7 +58,7 @@ impl PlaneServer {
             });
         };
         let address = config.plane.listen.unwrap_or(address);
-        let identity = tls::load(&config.identity)?;
+        let identity = tls::load(&config.identity, config.pool)?;
         let (log, plane) = LogFile::open(&config.plane.data, config.pool, clock())?;
         let (to, events) = mpsc::channel(EVENTS_MAX);
         let (stop, stopped) = oneshot::channel();

@@ -144,7 +144,7 @@ impl VolumeBackend {
                 }
             }
             // A node that has gone meanwhile: that is on its way to the session.
-            Output::Ask { node, id, ask } => drop(self.reach.ask(node, id, ask)),
+            Output::Ask { node, id, ask } => drop(self.reach.ask(now, node, id, ask)),
             Output::Opened(opened) => self.opened = Some(Ok(opened)),
             Output::Failed(error) => self.opened = Some(Err(error)),
             Output::Ended(end) => self.ends.push_back(end),
@@ -323,6 +323,10 @@ impl Backend for VolumeBackend {
 
     fn explain(&self) -> String {
         self.session.explain(self.now)
+    }
+
+    fn lost_slots(&self) -> bool {
+        self.session.client().is_some_and(|client| client.counters().slots_lost > 0)
     }
 
     fn checkpoints(&mut self, now: Instant, count: u64) {

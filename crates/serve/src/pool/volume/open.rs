@@ -124,41 +124,61 @@ fn mount(
     options: &VolumeOptions,
     (ring, clock): (&mut Ring, Clock),
 ) -> Result<Started, String> {
-    let is_new = opened.bands.is_empty() && opened.refused.is_empty() && opened.complete;
-    let medium: Box<dyn Backend> = Box::new(backend);
-    match mount_once(medium, is_new, options, ring, &clock)? {
-        (engine, Ok(report)) => Ok((engine, clock, report)),
-        // A format that was cut off has left bands, and nothing that anybody was promised.
-        (engine, Err(MountError::NotFormatted))
-            if opened.complete && !options.settings.read_only =>
-        {
-            match mount_once(engine.medium, true, options, ring, &clock)? {
-                (engine, Ok(report)) => Ok((engine, clock, report)),
-                (engine, Err(error)) => Err(give_up(engine, ring, &clock, error)),
+    let is_whole = opened.refused.is_empty() && opened.complete;
+    let is_new = opened.bands.is_empty() && is_whole;
+    let mut medium: Box<dyn Backend> = Box::new(backend);
+    let mut format = is_new;
+    loop {
+        let mut engine = engine(medium, format, options, (ring, &clock))?;
+        let error = match run_until_ready(&mut engine, ring, &clock) {
+            Ok(Ok(report)) => return Ok((engine, clock, report)),
+            Ok(Err(MountError::NotFormatted))
+                if !format
+                    && is_whole
+                    && !engine.medium.lost_slots()
+                    && !options.settings.read_only =>
+            {
+                // A format that was cut off has left bands, and nothing that anybody was promised.
+                (medium, format) = (engine.medium, true);
+                continue;
             }
-        }
-        (engine, Err(error)) => Err(give_up(engine, ring, &clock, error)),
+            Ok(Err(error)) => error.to_string(),
+            Err(error) => error,
+        };
+        engine.medium.end(&mut || clock.now(), ring);
+        ring.free(engine);
+        return Err(error);
     }
 }
 
-fn give_up(mut engine: Engine, ring: &mut Ring, clock: &Clock, error: MountError) -> String {
-    engine.medium.end(&mut || clock.now(), ring);
-    ring.free(engine);
-    error.to_string()
-}
-
-fn mount_once(
-    medium: Box<dyn Backend>,
+/// The engine over what was taken over; what is below goes as it should if there can be none.
+fn engine(
+    mut medium: Box<dyn Backend>,
     format: bool,
     options: &VolumeOptions,
-    ring: &mut Ring,
-    clock: &Clock,
-) -> Result<(Engine, Result<MountReport, MountError>), String> {
+    (ring, clock): (&mut Ring, &Clock),
+) -> Result<Engine, String> {
     let (geometry, health) = (*medium.geometry(), medium.health());
     let settings = CoreSettings::Block(Box::new(options.settings.clone()));
-    let format = if format { Some(CoreFormat::Block(format_of(options)?)) } else { None };
-    let core = AnyCore::start(geometry, &health, format, settings.clone())?;
-    let mut engine = Engine::new(core, medium, &settings);
+    let format = format.then(|| format_of(options).map(CoreFormat::Block)).transpose();
+    let core =
+        format.and_then(|format| AnyCore::start(geometry, &health, format, settings.clone()));
+    match core {
+        Ok(core) => Ok(Engine::new(core, medium, &settings)),
+        Err(error) => {
+            medium.end(&mut || clock.now(), ring);
+            ring.free(medium);
+            Err(error)
+        }
+    }
+}
+
+/// Goes on until the mount or format has ended.
+fn run_until_ready(
+    engine: &mut Engine,
+    ring: &mut Ring,
+    clock: &Clock,
+) -> Result<Result<MountReport, MountError>, String> {
     let mut done = Vec::new();
     let mut tell_at = clock.now() + TELL_NS;
     loop {
@@ -174,7 +194,7 @@ fn mount_once(
             return Err(lost.to_string());
         }
         match engine.milestone() {
-            Some(Milestone::Ready(result)) => return Ok((engine, result)),
+            Some(Milestone::Ready(result)) => return Ok(result),
             Some(_) => return Err("the FTL stopped before it was ready".into()),
             None => {}
         }

@@ -198,7 +198,11 @@ impl Connection {
         while self.start < self.end {
             let mut cipher = &self.input.bytes()[self.start..self.end];
             let before = cipher.len();
-            tls.session.read_tls(&mut cipher).map_err(failed)?;
+            if tls.session.read_tls(&mut cipher).map_err(failed)? == 0 {
+                // The client has said that it says no more: what comes behind is not looked at.
+                self.start = self.end;
+                break;
+            }
             self.start += before - cipher.len();
             let state = tls.session.process_new_packets()?;
             let old = tls.plain.len();

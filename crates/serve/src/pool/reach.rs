@@ -155,6 +155,7 @@ impl Reach {
                     let (state, trouble) = (State::Idle(now), "not tried yet".into());
                     let target = Target { address, state, pause_ns: AGAIN_NS, attempt: 0, trouble };
                     self.targets.insert(node, target);
+                    self.due = now;
                 }
             }
         }

@@ -278,7 +278,9 @@ mod tests {
         let (pool, other) = (PoolId(7), PoolId(8));
         let (ours, theirs) = (folder("ours", pool), folder("theirs", pool));
         let neighbour = folder("neighbour", other);
-        let load = |from: &certs::Scratch, part: &str| load(&from.files(part)).expect("sound");
+        let load_as =
+            |from: &certs::Scratch, part: &str, pool| load(&from.files(part), pool).expect("sound");
+        let load = |from: &certs::Scratch, part: &str| load_as(from, part, pool);
         let (a, b) = (load(&ours, "a"), load(&ours, "b"));
         assert_eq!(shake(&a, &b, pool), Ok(()));
         assert_eq!(shake(&b, &a, pool), Ok(()));
@@ -295,7 +297,7 @@ mod tests {
         let nobody = Identity { server: a.server.clone(), client: without_certificate(&ours) };
         let refused = shake(&nobody, &a, pool).expect_err("it shows none");
         assert!(refused.starts_with("the server"), "{refused}");
-        assert!(shake(&load(&neighbour, "a"), &a, pool).is_err());
+        assert!(shake(&load_as(&neighbour, "a", other), &a, pool).is_err());
     }
 
     fn mixed_client(trusts: &certs::Scratch, shows: &certs::Scratch) -> Arc<ClientConfig> {
@@ -324,7 +326,8 @@ mod tests {
         let (ours, theirs) = (folder("files", PoolId(7)), folder("files-other", PoolId(7)));
         let sound = ours.files("a");
         let missing = ours.folder().join("nothing.pem");
-        let refusal = |files: IdentityFiles| load(&files).expect_err("of no use").to_string();
+        let refusal =
+            |files: IdentityFiles| load(&files, PoolId(7)).expect_err("of no use").to_string();
         let text = refusal(IdentityFiles { authority: missing.clone(), ..sound.clone() });
         assert!(text.contains("nothing.pem") && text.contains("weir pool certs"), "{text}");
         let text = refusal(IdentityFiles { key: missing, ..sound.clone() });

@@ -62,6 +62,7 @@
 //! that bands are not to be waited for none of whose members can be reached: reads of them are refused, and what an
 //! older owner still acknowledges there will be lost. Only who knows that those nodes are gone may say so.
 
+mod blocked;
 pub mod decide;
 mod directory;
 mod peers;
@@ -80,6 +81,7 @@ use crate::control::registry::{Owned, Registry, RegistryOutput};
 use crate::control::values::{BandRecord, FORMAT, NodeRecord, NodeState, ValueError, VolumeRecord};
 use crate::message::{Answer, Ask, AskId, BandHeader};
 use crate::words::{BandName, DomainId, Generation, Members, NodeId, PoolId};
+use blocked::Blocked;
 use decide::{Seen, Worth};
 use flash::{Instant, SECOND};
 use peers::{Came, Peers, Task};
@@ -598,39 +600,6 @@ impl<D> Opening<D> {
             self.phase = Phase::Over;
             self.outputs.push_back(OpeningOutput::Failed(error));
         }
-    }
-}
-
-/// What is not known without nodes that are away.
-#[derive(Default)]
-struct Blocked {
-    /// Bands none of whose members that count can be asked.
-    bands: Vec<BandRecord>,
-    /// Nodes that together may have all copies of a band.
-    nodes: Vec<NodeId>,
-}
-
-impl Blocked {
-    fn explain(&self) -> String {
-        let list = |nodes: &mut dyn Iterator<Item = NodeId>| {
-            let names: Vec<String> = nodes.map(|node| node.0.to_string()).collect();
-            names.join(", ")
-        };
-        if let Some(first) = self.bands.first() {
-            return format!(
-                "waiting for a node that has one of {} bands that may be open: of band {}, one of nodes {}",
-                self.bands.len(),
-                first.name.band,
-                list(&mut first.sound()),
-            );
-        }
-        if !self.nodes.is_empty() {
-            let nodes = list(&mut self.nodes.iter().copied());
-            return format!(
-                "waiting for nodes {nodes}: together they may have all copies of a band"
-            );
-        }
-        "fencing and listing the nodes".to_owned()
     }
 }
 

@@ -1,0 +1,117 @@
+//! Nodes that come, go, and are wanted or not, while a volume is served.
+
+use super::{Edit, Link, Serving, Stage};
+use crate::client;
+use crate::control::values::{NodeRecord, NodeState};
+use crate::message::NodeFacts;
+use crate::opening::Rejoin;
+use crate::repair::{NodeView, RepairInput};
+use crate::session::Output;
+use crate::words::NodeId;
+use std::collections::BTreeMap;
+
+impl<D: Clone> Serving<D> {
+    pub(super) fn up(&mut self, facts: NodeFacts) {
+        self.down(facts.node);
+        self.facts.insert(facts.node, facts);
+        self.links.insert(facts.node, Link { facts, stage: Stage::Waits(self.now) });
+    }
+
+    pub(super) fn down(&mut self, node: NodeId) {
+        let Some(link) = self.links.remove(&node) else { return };
+        if link.facts.durable {
+            self.standing.stir();
+        } else {
+            self.standing.down(node);
+        }
+        if matches!(link.stage, Stage::Joined) {
+            self.remote.handle(self.now, client::Input::Down { node });
+            self.repair(RepairInput::Down(node));
+        }
+        self.tell(node);
+    }
+
+    /// Nodes that wait and may be taken in are fenced and listed.
+    pub(super) fn admit(&mut self) {
+        let now = self.now;
+        let due = |link: &Link<D>| matches!(link.stage, Stage::Waits(at) if at <= now);
+        let waiting: Vec<NodeId> =
+            self.links.iter().filter(|(_, link)| due(link)).map(|(node, _)| *node).collect();
+        for node in waiting {
+            let Some(record) = self.records.get(&node).filter(|_| !self.clear.contains(&node))
+            else {
+                continue;
+            };
+            let link = self.links.get_mut(&node).expect("it was just there");
+            let (of, durable) = (record.clone(), link.facts.durable);
+            let rejoin = Rejoin::new(now, self.volume, self.generation, of, durable);
+            self.rejoins += 1;
+            link.stage = Stage::Rejoins(Box::new(rejoin), self.rejoins & 0xff_ffff);
+        }
+    }
+
+    /// A node was fenced and listed, and what it has is known.
+    pub(super) fn joined(&mut self, node: NodeId) {
+        let Some(link) = self.links.get_mut(&node) else { return };
+        link.stage = Stage::Joined;
+        let facts = link.facts;
+        self.tell(node);
+        self.remote.handle(self.now, client::Input::Up(facts));
+        self.views();
+        self.repair(RepairInput::Up(node));
+        self.standing.stir();
+    }
+
+    /// The pool has these nodes now.
+    pub(super) fn nodes(&mut self, nodes: Vec<NodeRecord>) {
+        let new: BTreeMap<NodeId, NodeRecord> =
+            nodes.iter().map(|record| (record.node, record.clone())).collect();
+        if new == self.records {
+            return;
+        }
+        let old = std::mem::replace(&mut self.records, new);
+        for node in old.keys().filter(|node| !nodes.iter().any(|record| record.node == **node)) {
+            self.down(*node);
+            self.remote.handle(self.now, client::Input::Removed { node: *node });
+        }
+        for record in nodes.iter().filter(|record| old.get(&record.node) != Some(record)) {
+            if record.state == NodeState::In && self.clear.contains(&record.node) {
+                self.edits.push_back(Edit::Unclear(record.node));
+            }
+            self.tell(record.node);
+        }
+        self.outputs.push_back(Output::Connect(nodes));
+        self.views();
+        self.standing.stir();
+    }
+
+    /// What the client is to make of a node.
+    pub(super) fn tell(&mut self, node: NodeId) {
+        let Some(record) = self.records.get(&node) else { return };
+        let (state, domain) = (record.state, record.domain);
+        let link = self.links.get(&node);
+        let is_joined = link.is_some_and(|link| matches!(link.stage, Stage::Joined));
+        let volatile = link.is_some_and(|link| !link.facts.durable);
+        if !state.counts() && !is_joined {
+            // It is given up: nobody waits for what only it may have.
+            return self.remote.handle(self.now, client::Input::Removed { node });
+        }
+        self.remote.handle(self.now, client::Input::Joined { node, domain });
+        let takes = state == NodeState::In && !self.clear.contains(&node);
+        if !takes || (volatile && self.only_durable) {
+            self.remote.handle(self.now, client::Input::Leaves { node });
+        }
+    }
+
+    /// What repair is to make of all nodes.
+    pub(super) fn views(&mut self) {
+        let view = |record: &NodeRecord| {
+            let NodeRecord { node, domain, state, .. } = *record;
+            let facts = self.facts.get(&node).copied().unwrap_or_default();
+            let NodeFacts { durable, bands, bands_used, .. } = facts;
+            NodeView { node, domain, state, durable, bands, bands_used, want: 1.0 }
+        };
+        let views = self.records.values().map(view).collect();
+        self.repair(RepairInput::Nodes(views));
+    }
+}

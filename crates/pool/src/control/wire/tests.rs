@@ -124,7 +124,7 @@ fn message(random: &mut Random) -> Message {
     let id = PlaneAskId(random.next_u64());
     match random.below(8) {
         0 => {
-            let plane = random.chance(0.5).then(|| PlaneFacts { revision: id.0, epoch: 3 });
+            let plane = random.chance(0.5).then_some(PlaneFacts { revision: id.0, epoch: 3 });
             Message::Hello(Hello { pool: PoolId(u128::MAX - 4), name: "a node €".into(), plane })
         }
         1 | 2 => Message::Ask { id, ask: ask(random) },

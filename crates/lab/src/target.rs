@@ -160,6 +160,12 @@ pub trait Target {
     fn fdp(&self) -> Option<FdpStatistics> {
         None
     }
+
+    /// How many reads and writes a second together no plan of a pool could exceed, in this proportion and at this
+    /// write amplification; `None` if it is no pool.
+    fn bound(&self, _reads: f64, _writes: f64, _waf: f64) -> Option<f64> {
+        None
+    }
 }
 
 /// The FTL on its medium, as a [`Target`].

@@ -105,6 +105,17 @@ impl Keys {
         if self.table.contains_key(key) { self.text(key, example) } else { Ok(String::new()) }
     }
 
+    /// A list of texts, at least one.
+    pub fn texts(&mut self, key: &str, example: &str) -> Result<Vec<String>, KeyError> {
+        let value = self.required(key, example)?;
+        let text = |value: &Value| value.as_str().map(str::to_owned);
+        let texts = value.as_array().and_then(|list| list.iter().map(text).collect());
+        match texts {
+            Some(texts) if !Vec::is_empty(&texts) => Ok(texts),
+            _ => Err(self.wrong(key, Some(&value), "must be a list of texts".into(), example)),
+        }
+    }
+
     /// A whole number within bounds.
     pub fn integer(
         &mut self,

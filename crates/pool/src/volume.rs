@@ -67,6 +67,9 @@ pub fn plan(volume: VolumeId, wanted: &Wanted) -> Result<VolumeRecord, String> {
     let shape = BandShape { pages, slots_per_page: PAGE_SLOTS };
     let slots = blocks.saturating_mul(u64::from(100 + op_percent)) / 100;
     let too_large = || format!("{blocks} blocks: a volume has at most 16 TiB with what is beside");
+    if u32::try_from(*blocks).is_err() {
+        return Err(too_large());
+    }
     if *blocks == 0 {
         return Err("a size of 0: at least one block of 4 KiB; for example: 64GiB".into());
     }

@@ -143,6 +143,11 @@ impl Drive {
                  tssd or gen3, or a flash profile, such as tlc",
                 self.spec.name
             )),
+            Inside::Pool(_) => Err(format!(
+                "device {:?} is a volume of a pool: its GC is that of any device with an FTL, so use one, \
+                 such as tssd or gen3, or a flash profile, such as tlc",
+                self.spec.name
+            )),
             Inside::Array(members) => Err(format!(
                 "device {:?} consists of several: use one of them, {}",
                 self.spec.name, members.member.name

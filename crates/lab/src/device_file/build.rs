@@ -13,7 +13,7 @@ use ftl::{FormatOptions, Settings, logical_blocks_max};
 use nand::{Faults, Layout, Nand};
 
 /// Of every device that a file makes: none outlives its run.
-const UUID: u128 = 1;
+pub(super) const UUID: u128 = 1;
 
 /// How much of a device is built.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -29,10 +29,15 @@ impl Scale {
     pub const FULL: Self = Self::Share(1.0);
 
     fn blocks_per_plane(self, layout: &Layout) -> Result<u32, String> {
+        self.of(layout.blocks_per_plane)
+    }
+
+    /// Blocks of a plane, or bands of a lane, where the whole device has so many.
+    pub(super) fn of(self, full: u32) -> Result<u32, String> {
         match self {
             Self::BlocksPerPlane(blocks) if blocks > 0 => Ok(blocks),
             Self::Share(share) if share > 0.0 && share <= 1024.0 => {
-                Ok((f64::from(layout.blocks_per_plane) * share).round().max(1.0) as u32)
+                Ok((f64::from(full) * share).round().max(1.0) as u32)
             }
             Self::BlocksPerPlane(_) => {
                 Err("0 blocks of each plane: must be above 0, for example 64".into())
@@ -76,6 +81,10 @@ impl DeviceSpec {
                 Ok((flash, nand.geometry()))
             }
             Inside::Array(members) => members.member.flash_geometry(),
+            Inside::Pool(_) => {
+                Err("a pool has no flash of its own; name one of its size, or another device"
+                    .into())
+            }
         }
     }
 
@@ -98,6 +107,7 @@ impl DeviceSpec {
                 let used = bytes - bytes.checked_rem(members.chunk_bytes).unwrap_or(0);
                 Some(used * u64::from(members.count))
             }
+            Inside::Pool(_) => None,
         }
     }
 
@@ -154,6 +164,12 @@ impl DeviceSpec {
                 } else {
                     Box::new(Front::new(target, front))
                 })
+            }
+            Inside::Pool(choice) => {
+                if faults.factory_bad > 0.0 {
+                    return Err("factory_bad: a pool's bands are never bad; leave it out".into());
+                }
+                Ok(Box::new(choice.build(scale, seed)?))
             }
             Inside::Array(members) => {
                 let array = array(members, scale, faults, seed)?;

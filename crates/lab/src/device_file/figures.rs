@@ -31,6 +31,7 @@ impl DeviceSpec {
         let inside = match &self.inside {
             Inside::Ftl(flash, choice) => flash_figures(flash, choice.utilization, 1),
             Inside::Raw(flash, choice) => flash_figures(flash, 1.0 - choice.spare, choice.gang),
+            Inside::Pool(choice) => pool_figures(choice),
             Inside::Array(members) => members.member.figures().times(f64::from(members.count)),
         };
         let (link, firmware) = (&self.front.link, &self.front.firmware);
@@ -75,6 +76,24 @@ fn flash_figures(flash: &super::Flash, utilization: f64, gang: u32) -> DeviceFig
         flash_erase: profile.raw_erase_bandwidth(layout),
         read_max: read,
         write_max: program,
+        cache_bytes: 0.0,
+    }
+}
+
+/// By the profiles of its drives: reads alone, and writes alone with their copies.
+fn pool_figures(choice: &super::PoolChoice) -> DeviceFigures {
+    let (raw_bytes, usable_bytes) = choice.bytes();
+    let (reads, writes) = choice.peaks();
+    let block = flash::BLOCK_BYTES as f64;
+    DeviceFigures {
+        units: u64::from(choice.lanes),
+        raw_bytes,
+        usable_bytes,
+        flash_read: reads * block,
+        flash_program: writes * block,
+        flash_erase: f64::INFINITY,
+        read_max: reads * block,
+        write_max: writes * block / f64::from(choice.controller.replicas),
         cache_bytes: 0.0,
     }
 }

@@ -8,7 +8,9 @@
 mod build;
 mod figures;
 mod parse;
+mod pool;
 
+pub use self::pool::{ClientChoice, EventChoice, PoolChoice};
 pub use build::Scale;
 pub use figures::DeviceFigures;
 
@@ -47,6 +49,8 @@ pub enum Inside {
     Raw(Flash, RawChoice),
     /// Several devices.
     Array(Members),
+    /// A volume on the drives of many machines.
+    Pool(Box<PoolChoice>),
 }
 
 /// How much flash of which kind.
@@ -161,13 +165,14 @@ impl DeviceSpec {
         parse::device(toml_text)
     }
 
-    /// What kind of device it is: "ftl", "ssd", "raw" or "array".
+    /// What kind of device it is: "ftl", "ssd", "raw", "array" or "pool".
     pub fn kind(&self) -> &'static str {
         match self.inside {
             Inside::Ftl(..) if self.front.hides_units => "ssd",
             Inside::Ftl(..) => "ftl",
             Inside::Raw(..) => "raw",
             Inside::Array(..) => "array",
+            Inside::Pool(..) => "pool",
         }
     }
 }
@@ -202,7 +207,7 @@ pub(crate) fn merge(into: &mut toml::Table, from: &toml::Table) {
     }
 }
 
-const NAMES: [&str; 19] = [
+const NAMES: [&str; 20] = [
     "sdf",
     "tssd",
     "gen3",
@@ -222,9 +227,10 @@ const NAMES: [&str; 19] = [
     "nvme-mlc-part",
     "nvme-tlc",
     "nvme-mlc",
+    "pool-unlike",
 ];
 
-const TEXTS: [&str; 19] = [
+const TEXTS: [&str; 20] = [
     include_str!("../../../../devices/sdf.toml"),
     include_str!("../../../../devices/tssd.toml"),
     include_str!("../../../../devices/gen3.toml"),
@@ -244,6 +250,7 @@ const TEXTS: [&str; 19] = [
     include_str!("../../../../devices/nvme-mlc-part.toml"),
     include_str!("../../../../devices/nvme-tlc.toml"),
     include_str!("../../../../devices/nvme-mlc.toml"),
+    include_str!("../../../../devices/pool-unlike.toml"),
 ];
 
 macro_rules! drives {

@@ -28,10 +28,11 @@ pub(super) fn device(toml_text: &str) -> Result<DeviceSpec, KeyError> {
         }
         "raw" => Inside::Raw(flash(&mut keys)?, raw_choice(&mut keys)?),
         "array" => Inside::Array(members(&mut keys, text)?),
+        "pool" => Inside::Pool(Box::new(super::pool::choice(&mut keys)?)),
         _ => {
             let reason =
-                "must be \"ftl\" (the host sees the units), \"ssd\" (it does not), \"raw\" \
-                          or \"array\""
+                "must be \"ftl\" (the host sees the units), \"ssd\" (it does not), \"raw\", \
+                          \"array\" or \"pool\""
                     .to_string();
             return Err(keys.refuse("kind", format!("{kind:?}"), reason, "\"ssd\""));
         }
@@ -179,7 +180,11 @@ fn fast(keys: &mut Keys, layout: &Layout) -> Result<Option<Fast>, KeyError> {
 }
 
 /// A table that must be there.
-fn required(keys: &mut Keys, key: &str, example: &'static str) -> Result<Keys, KeyError> {
+pub(super) fn required(
+    keys: &mut Keys,
+    key: &str,
+    example: &'static str,
+) -> Result<Keys, KeyError> {
     let found = keys.table(key, example)?;
     found.ok_or_else(|| {
         let mut error = keys.refuse(key, "", "this table is missing".into(), "");
@@ -283,7 +288,7 @@ fn host(keys: &mut Keys, kind: &str, placement: bool) -> Result<Option<String>, 
     Ok(Some(streams))
 }
 
-fn settings(keys: &mut Keys) -> Result<Settings, KeyError> {
+pub(super) fn settings(keys: &mut Keys) -> Result<Settings, KeyError> {
     let default = Settings::default();
     let time_or = |keys: &mut Keys, key: &str, default: u64| {
         if keys.has(key) { keys.time(key, &default.to_string()) } else { Ok(default) }
@@ -348,7 +353,7 @@ fn raw_choice(keys: &mut Keys) -> Result<RawChoice, KeyError> {
 }
 
 /// One of some words; the first if it is not there.
-fn one_of(keys: &mut Keys, key: &str, words: &[&str]) -> Result<String, KeyError> {
+pub(super) fn one_of(keys: &mut Keys, key: &str, words: &[&str]) -> Result<String, KeyError> {
     let example = format!("{:?}", words[0]);
     if !keys.has(key) {
         return Ok(words[0].into());

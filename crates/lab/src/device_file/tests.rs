@@ -342,3 +342,42 @@ fn a_drive_that_cannot_keep_its_handles_apart_is_not_built() {
     let error = built.err().expect("too few spare blocks");
     assert!(error.contains("handles") || error.contains("too small"), "{error}");
 }
+
+#[test]
+fn what_is_wrong_with_a_pool_is_named() {
+    let wrong = [
+        ("[pool]\ndrives = [\"sdm\"]", "pool.drives = \"sdm\""),
+        ("[pool]\ndrives = []", "pool.drives"),
+        ("[pool]\npolicy = \"best\"", "solver"),
+        ("[pool]\nquantile = \"p95\"", "p99"),
+        ("[pool]\nreplicas = 5", "1 to 4"),
+        ("[pool]\ndomains = 1\nreplicas = 2", "1 to 1"),
+        ("[pool]\nhedging = \"twice\"", "quantile"),
+        ("[event]\nnode = 7\ntrouble = \"lost\"\nafter = 1.0", "7 drives"),
+        ("[event]\nnode = 0\ntrouble = \"ill\"", "slow"),
+        ("[ftl]\nutilization = 2.0", "utilization"),
+    ];
+    for (set, named) in wrong {
+        let table = set.parse().expect("it is TOML");
+        let error = DeviceSpec::builtin_with("pool-unlike", &table).expect_err(set);
+        assert!(error.contains(named), "{set}: {error}");
+    }
+}
+
+#[test]
+fn a_pool_loses_a_node_when_it_was_written_so_often_and_no_io_fails() {
+    let set = "[pool]\nlanes = 14\nbands_per_lane = 12\n[event]\nnode = 3\ntrouble = \"lost\"\nafter = 1.5";
+    let spec = DeviceSpec::builtin_with("pool-unlike", &set.parse().expect("TOML")).expect("right");
+    let mut pool = spec.build(Scale::FULL, &Faults::default(), 1).expect("it builds");
+    let blocks = pool.bytes() / 4096;
+    run(&mut *pool, &[Client::filling(blocks)], Window::WHENEVER, 1).expect("no failure");
+    let depth = |depth| Client { pace: Pace::Depth(depth), reads: 0.5, ..Client::default() };
+    let window = Window { warmup_ns: 0, measure_ns: SECOND };
+    let seen = run(&mut *pool, &[depth(32)], window, 2).expect("no failure");
+    let (written, errors) = (seen[0].writes_done, seen[0].errors);
+    assert!(written > blocks as f64, "{written} writes of {blocks} blocks: the node was not lost");
+    assert_eq!((errors, seen[0].unfinished.count() <= 32), (0, true));
+    assert!(seen[0].ios().max_ns() > 4_000_000, "nobody knows of a lost node at once");
+    let bound = |waf| pool.bound(0.9e6, 0.1e6, waf).expect("it is a pool");
+    assert!(bound(1.0) > bound(1.5) && (4.2e6..4.9e6).contains(&bound(1.0)), "{}", bound(1.0));
+}

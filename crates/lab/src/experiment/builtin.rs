@@ -22,6 +22,9 @@ const BUILTIN: &[(&str, &str)] = &[
     ("wsr-table", include_str!("../../../../experiments/wsr-table.toml")),
     ("mqsim", include_str!("../../../../experiments/mqsim.toml")),
     ("hot-cold-theory", include_str!("../../../../experiments/hot-cold-theory.toml")),
+    ("pool-unlike-90", include_str!("../../../../experiments/pool-unlike-90.toml")),
+    ("pool-slow", include_str!("../../../../experiments/pool-slow.toml")),
+    ("pool-lost", include_str!("../../../../experiments/pool-lost.toml")),
     ("profiles", include_str!("../../../../experiments/profiles.toml")),
 ];
 

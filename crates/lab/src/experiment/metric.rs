@@ -8,12 +8,13 @@ use crate::tenant::Figures;
 use std::collections::BTreeMap;
 
 /// Names of the parts of a latency, and their shares where they are quantiles.
-const LATENCIES: [(&str, Option<f64>); 8] = [
+const LATENCIES: [(&str, Option<f64>); 9] = [
     ("mean", None),
     ("min", None),
     ("max", None),
     ("deviation", None),
     ("p50", Some(0.5)),
+    ("p90", Some(0.9)),
     ("p99", Some(0.99)),
     ("p999", Some(0.999)),
     ("p9999", Some(0.9999)),
@@ -25,7 +26,7 @@ pub fn metric_unit(metric: &str) -> Result<&'static str, ExperimentError> {
     let unit = match name {
         "read_bandwidth" | "write_bandwidth" | "bandwidth" => Some("GB/s"),
         "read_each" | "write_each" => Some("MB/s"),
-        "read_iops" | "write_iops" | "iops" => Some("1/s"),
+        "read_iops" | "write_iops" | "iops" | "bound" => Some("1/s"),
         "read_spikes" | "write_spikes" | "io_spikes" | "usable" => Some("%"),
         "errors" | "unfinished" | "erases" | "suspensions" | "waf" | "waf_capacity" => Some(""),
         "waf_gc" | "waf_all" | "alpha" | "handles" | "optimum" => Some(""),
@@ -46,11 +47,11 @@ pub fn metric_unit(metric: &str) -> Result<&'static str, ExperimentError> {
     unit.ok_or_else(|| {
         ExperimentError(format!(
             "metric {metric:?}: there is no such one; known are read_bandwidth, write_bandwidth, \
-             bandwidth, read_each, write_each, read_iops, write_iops, iops, read_spikes, write_spikes, io_spikes, errors, \
+             bandwidth, read_each, write_each, read_iops, write_iops, iops, bound, read_spikes, write_spikes, io_spikes, errors, \
              unfinished, unfinished_max, erases, suspensions, waf, waf_capacity, waf_gc, waf_all, alpha, handles, \
              optimum, over_optimum, tps, usable, fdp_ and profile_ with what docs/experiments.md lists, and \
-             read_, write_, io_, batch_ or transaction_ with mean, min, max, deviation, p50, p99, \
-             p999 or p9999"
+             read_, write_, io_, batch_ or transaction_ with mean, min, max, deviation, p50, p90, \
+             p99, p999 or p9999"
         ))
     })
 }
@@ -160,6 +161,13 @@ pub(super) fn metrics(
         values.insert("waf_capacity".into(), (programmed - fast) as f64 / written as f64);
         let relocated = after.bytes_relocated - before.bytes_relocated;
         values.insert("waf_gc".into(), 1.0 + relocated as f64 / written as f64);
+    }
+    let waf = values.get("waf").copied().unwrap_or(1.0);
+    let rates = (values.get("read_iops"), values.get("write_iops"));
+    if let (Some(&reads), Some(&writes)) = rates
+        && let Some(bound) = target.bound(reads, writes, waf)
+    {
+        values.insert("bound".into(), bound);
     }
     values.insert("usable".into(), 100.0 * target.bytes() as f64 / target.flash_bytes() as f64);
     values.insert("erases".into(), (after.erases - before.erases) as f64);

@@ -189,10 +189,10 @@ pub(super) fn value(results: &Results, selection: Selection<'_>) -> Result<f64, 
     if let Some(crossover) = &select.crossover {
         return first_not_below(results, selection, crossover);
     }
-    if let Some(largest) = &select.largest {
-        return largest_within(results, selection, largest);
-    }
-    let measured = plain(results, selection)?;
+    let measured = match &select.largest {
+        Some(largest) => largest_within(results, selection, largest)?,
+        None => plain(results, selection)?,
+    };
     match &select.per {
         Some(per) => Ok(measured / value(results, selection.other(per))?),
         None => Ok(measured),

@@ -19,8 +19,8 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-/// A transaction of the control plane.
-const PLANE_NS: u64 = 2 * MILLISECOND;
+/// A transaction of the control plane, unless another time is set.
+pub const PLANE_NS: u64 = 2 * MILLISECOND;
 
 /// See the head of this file.
 pub struct PoolMedium {
@@ -28,6 +28,7 @@ pub struct PoolMedium {
     cluster: Rc<RefCell<Cluster>>,
     peer: Peer,
     geometry: Geometry,
+    plane_ns: u64,
     empty_crc: u32,
     done: DoneCounts,
     ends: VecDeque<End<Content>>,
@@ -56,6 +57,7 @@ impl PoolMedium {
             cluster,
             peer,
             geometry,
+            plane_ns: PLANE_NS,
             empty_crc: flash::crc(&[0; BLOCK_BYTES]),
             done: DoneCounts::default(),
             ends: VecDeque::new(),
@@ -65,6 +67,11 @@ impl PoolMedium {
         };
         medium.run(Instant(0));
         Ok(medium)
+    }
+
+    /// A transaction of the control plane takes so long from now on.
+    pub fn set_plane_ns(&mut self, ns: u64) {
+        self.plane_ns = ns;
     }
 
     /// The client, for counters and explanations.
@@ -110,7 +117,7 @@ impl PoolMedium {
                 }
                 Output::Ended(end) => self.ends.push_back(end),
                 Output::Register(openings) => {
-                    let at = now + PLANE_NS;
+                    let at = now + self.plane_ns;
                     let names = openings.into_iter().map(|Opening { name, .. }| (at, name));
                     self.registering.extend(names);
                 }

@@ -10,13 +10,34 @@ use crate::target::{Done, Io, IoKind, Rules, SimTarget, Target, TargetCounts};
 use flash::{BLOCK_BYTES, Instant, SECOND};
 use ftl::Ftl;
 use pool::client::{Plan, Share};
+use pool::controller::solver::{self, Demand, Drive, Fleet, Shape, Terms};
 use pool::controller::weights::Weights;
 use pool::controller::{Controller, Input, NodeSeen, Output, Settings, VolumeSeen};
-use pool::profile::{Profile, ProfileError};
+use pool::profile::{LoadModel, Profile, ProfileError};
 use pool::words::{Members, NodeId, VolumeId};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
+
+/// What befalls a node.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Trouble {
+    /// Its drive is so many times slower than its profile from then on.
+    Slow(f64),
+    /// Its power is cut.
+    Lost,
+}
+
+/// Something that befalls a node while the volume is used.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Event {
+    /// Which.
+    pub node: NodeId,
+    /// What.
+    pub trouble: Trouble,
+    /// When so many blocks of the volume were written.
+    pub after_blocks: u64,
+}
 
 /// See the head of this file.
 pub struct PoolVolume {
@@ -30,6 +51,10 @@ pub struct PoolVolume {
     /// Weights on their way.
     coming: VecDeque<(Instant, Weights)>,
     delay_ns: u64,
+    /// The drives as their profiles are, and what a plan of them keeps to.
+    ideal: (Fleet, Terms),
+    event: Option<Event>,
+    blocks_written: u64,
     /// Blocks that were asked for since it was told.
     reads: u64,
     writes: u64,
@@ -57,6 +82,7 @@ impl PoolVolume {
         delay_ns: u64,
     ) -> Result<Self, String> {
         let now = sim.now();
+        let ideal = ideal(&cluster.borrow(), profiles, &settings).map_err(|why| why.to_string())?;
         let period_ns = settings.period_ns;
         let mut controller = Controller::new(now, settings).map_err(|why| why.to_string())?;
         for ((node, domain), profile) in cluster.borrow().nodes().zip(profiles) {
@@ -74,11 +100,32 @@ impl PoolVolume {
             tells_at: now + period_ns,
             coming: VecDeque::new(),
             delay_ns,
+            ideal,
+            event: None,
+            blocks_written: 0,
             reads: 0,
             writes: 0,
             written: 0.0,
             programmed: 0.0,
         })
+    }
+
+    /// This befalls a node, once.
+    pub fn set_event(&mut self, event: Event) {
+        self.event = Some(event);
+    }
+
+    /// What is to befall a node befalls it, if it is time.
+    fn befall(&mut self, now: Instant) {
+        let Some(event) = self.event.take_if(|event| self.blocks_written >= event.after_blocks)
+        else {
+            return;
+        };
+        let mut cluster = self.cluster.borrow_mut();
+        match event.trouble {
+            Trouble::Slow(times) => cluster.slow(event.node, times),
+            Trouble::Lost => cluster.kill(now, event.node),
+        }
     }
 
     /// The volume's FTL and its client.
@@ -188,6 +235,33 @@ impl PoolVolume {
     }
 }
 
+/// The drives with all that their profiles say, none of it held back.
+fn ideal(
+    cluster: &Cluster,
+    profiles: &[Profile],
+    settings: &Settings,
+) -> Result<(Fleet, Terms), ProfileError> {
+    let mut fleet = Fleet::default();
+    let mut domains: Vec<_> = cluster.nodes().map(|(_, domain)| domain).collect();
+    domains.sort_unstable();
+    domains.dedup();
+    fleet.domains = domains.len();
+    for (shape, ((_, domain), profile)) in cluster.nodes().zip(profiles).enumerate() {
+        let model = LoadModel::new(profile, settings.slo, 1.0)?;
+        fleet.shapes.push(Shape::new(&model.points()));
+        fleet.drives.push(Drive {
+            shape,
+            scale: 1.0,
+            domain: domains.binary_search(&domain).expect("it is one of them"),
+            reads_max: f64::INFINITY,
+            writes_max: f64::INFINITY,
+        });
+    }
+    let (is_local, is_apart) = (settings.is_local, settings.is_apart);
+    let terms = Terms { replicas: settings.replicas, is_local, is_apart, ..Terms::default() };
+    Ok((fleet, terms))
+}
+
 impl Target for PoolVolume {
     fn bytes(&self) -> u64 {
         self.inner.bytes()
@@ -210,9 +284,13 @@ impl Target for PoolVolume {
         let blocks = io.bytes.div_ceil(BLOCK_BYTES as u64);
         match io.kind {
             IoKind::Read => self.reads += blocks,
-            IoKind::Write => self.writes += blocks,
+            IoKind::Write => {
+                self.writes += blocks;
+                self.blocks_written += blocks;
+            }
             IoKind::Erase | IoKind::Flush => {}
         }
+        self.befall(now);
         self.inner.submit(now, token, io)?;
         self.weigh();
         Ok(())
@@ -251,5 +329,11 @@ impl Target for PoolVolume {
 
     fn queue_at(&self, offset: u64) -> u32 {
         self.inner.queue_at(offset)
+    }
+
+    fn bound(&self, reads: f64, writes: f64, waf: f64) -> Option<f64> {
+        let (fleet, terms) = &self.ideal;
+        let demand = Demand::of_clients(reads, writes, terms.replicas, waf);
+        Some(solver::peak(fleet, demand, *terms) * (reads + writes))
     }
 }

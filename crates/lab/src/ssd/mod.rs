@@ -72,6 +72,10 @@ impl<T: Target + ?Sized> Target for Box<T> {
     fn fdp(&self) -> Option<FdpStatistics> {
         (**self).fdp()
     }
+
+    fn bound(&self, reads: f64, writes: f64, waf: f64) -> Option<f64> {
+        (**self).bound(reads, writes, waf)
+    }
 }
 
 #[cfg(test)]

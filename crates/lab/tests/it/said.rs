@@ -118,11 +118,13 @@ const SAID: &[(&str, Value)] = &[
     ("autostream-containers-tpmc-multiq", Value::Number(2.29)),
     ("autostream-containers-tpmc-sfr-of-legacy", Value::Number(1.44)),
     ("autostream-containers-tpmc-multiq-of-legacy", Value::Number(1.29)),
+    // Sandook: 1.7 times the raw throughput.
+    ("pool-unlike-90-over-static", Value::Number(1.7)),
 ];
 
 #[test]
 fn experiments_say_what_their_sources_say() {
-    let systems = ["sdf-", "tssd-", "mqsim", "autostream-best", "autostream-containers"];
+    let systems = ["sdf-", "tssd-", "mqsim", "autostream-best", "autostream-containers", "pool-"];
     let names = builtin_names();
     let of_systems = names.iter().filter(|name| systems.iter().any(|it| name.starts_with(it)));
     let mut unseen: Vec<&str> = SAID.iter().map(|(id, _)| *id).collect();

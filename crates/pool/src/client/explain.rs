@@ -126,14 +126,19 @@ impl<D: Clone> Remote<D> {
     }
 
     /// Tells the FTL how much each lane is wanted, if that has changed: as much as the member that is wanted
-    /// least among all that are open there. One without an open band is as good as any.
+    /// least among all that are open there. One without an open band is as good as any if the plane has the
+    /// opening that comes next; else a page would wait there for the plane while other lanes could take it.
     pub(super) fn weigh(&mut self) {
         let geometry = self.config.geometry;
-        let mut weights = vec![WEIGHT_FULL; geometry.units as usize];
+        let mut open: Vec<Option<u16>> = vec![None; geometry.units as usize];
         for block in self.programs.blocks() {
-            let lane = geometry.unit_of(block) as usize;
-            weights[lane] = weights[lane].min(self.weight_of(block));
+            let weight = self.weight_of(block);
+            let lane = &mut open[geometry.unit_of(block) as usize];
+            *lane = Some(lane.map_or(weight, |least| least.min(weight)));
         }
+        let of_next = |lane| if self.lanes.is_ready(lane) { WEIGHT_FULL } else { 0 };
+        let weights: Vec<u16> =
+            (0..).zip(open).map(|(lane, open)| open.unwrap_or_else(|| of_next(lane))).collect();
         if weights != self.weights {
             self.weights.clone_from(&weights);
             self.outputs.push_back(Output::Weights(weights));
@@ -141,6 +146,9 @@ impl<D: Clone> Remote<D> {
     }
 
     fn weight_of(&mut self, block: BlockId) -> u16 {
+        if self.programs.is_unbound(block) {
+            return 0;
+        }
         let mut least = 1.0;
         for node in self.programs.nodes(block) {
             let weight = self.nodes.open_weight(self.now, node);

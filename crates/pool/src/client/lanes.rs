@@ -174,6 +174,13 @@ impl Lanes {
         !self.wanted.is_empty()
     }
 
+    /// Whether the band that is usually opened next in a lane can be taken at once; true if there is none, as
+    /// nobody can wait for it.
+    pub fn is_ready(&self, lane: u32) -> bool {
+        let next = self.free[lane as usize].first().map(|(_, block)| block);
+        next.is_none_or(|block| self.openings.get(block).is_some_and(|ahead| ahead.registered))
+    }
+
     /// Openings that can be taken, and all.
     pub fn counts(&self) -> (usize, usize) {
         let ready = self.openings.values().filter(|ahead| ahead.registered).count();

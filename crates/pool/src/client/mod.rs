@@ -354,7 +354,10 @@ impl<D: Clone> Remote<D> {
                 self.nodes.plan(self.now, &plan);
                 self.weights_stale = true;
             }
-            Input::Registered(name) => self.lanes.registered(name),
+            Input::Registered(name) => {
+                self.lanes.registered(name);
+                self.weights_stale = true;
+            }
             Input::Degraded(degraded) => self.lanes.set_degraded(degraded),
             Input::Lease { until } => self.renewed(until),
             Input::LeaseLost => self.end_all(Over::LeaseLost),

@@ -157,6 +157,11 @@ impl<D: Clone> Programs<D> {
         self.unbound.iter().copied().collect()
     }
 
+    /// Whether a band waits for an opening.
+    pub fn is_unbound(&self, block: BlockId) -> bool {
+        self.unbound.contains(&block)
+    }
+
     /// All that take pages.
     pub fn blocks(&self) -> Vec<BlockId> {
         self.bands.keys().copied().collect()

@@ -116,6 +116,11 @@ impl Bench {
         openings
     }
 
+    /// Likewise until there is nothing to tell it.
+    fn settle(&mut self) {
+        while !self.register().is_empty() {}
+    }
+
     fn program(&mut self, page: u32) {
         let slot = |data| Slot { oob: [0; 32], crc: 0, data: Some(data) };
         let first = geometry().slot(BlockId(0), page, 0);
@@ -322,17 +327,36 @@ fn lanes_weigh_as_their_open_bands_do_and_a_plan_that_is_over_is_forgotten() {
     let share = Share { node: member, mode: Mode::Reads, read: 1.0, write: 1.0 };
     let until = Instant(100 * MILLISECOND);
     bench.handle(Input::Plan(Plan { shares: vec![share], until }));
-    assert_eq!(bench.seen().weights, [vec![0, 256]]);
+    bench.settle();
+    assert_eq!(bench.remote.weights, [0, 256]);
     assert_eq!(bench.remote.deadline(), Some(until));
     bench.now = until.0;
     bench.handle(Input::Deadline);
-    assert_eq!(bench.seen().weights, [vec![256, 256]]);
+    bench.settle();
+    assert_eq!(bench.remote.weights, [256, 256]);
     bench.program(1);
     let (node, id, _) = bench.seen().asks[0].clone();
     let signals = Signals { congestion: Congestion::Congested, ..Signals::default() };
     bench.handle(Input::Answer { node, id, answer: Answer::Done, signals });
     assert_eq!(bench.seen().weights, [vec![128, 256]]);
     assert!(bench.remote.halvings().contains(&(node, 1)));
+}
+
+#[test]
+fn a_lane_is_not_wanted_while_the_plane_lacks_the_opening_of_its_next_band() {
+    let mut bench = Bench::new();
+    let openings = bench.seen().registered;
+    assert_eq!(bench.remote.weights, [0, 0]);
+    let tell = |bench: &mut Bench, lane: u32| {
+        let of_lane = openings.iter().filter(|opening| opening.name.band / 4 == lane);
+        of_lane.for_each(|opening| bench.handle(Input::Registered(opening.name)));
+    };
+    tell(&mut bench, 1);
+    assert_eq!(bench.remote.weights, [0, 256]);
+    bench.program(0);
+    assert_eq!(bench.remote.weights, [0, 256], "a page waits there already");
+    tell(&mut bench, 0);
+    assert_eq!(bench.remote.weights, [256, 256]);
 }
 
 #[test]

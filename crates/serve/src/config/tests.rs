@@ -118,6 +118,54 @@ fn streams_of_a_volume_reach_the_settings_as_its_part_of_a_shard() {
     assert!(found[0].reason.contains("there are handles, chunk, decay, base"), "{found:?}");
 }
 
+/// A config but for the sections of parts of a pool, whose keys are held against those that there are.
+fn without_parts(text: &str) -> toml::Table {
+    let mut table: toml::Table = text.parse().expect("documents show TOML");
+    for (section, known) in parts_of_a_pool() {
+        let Some(shown) = table.remove(section) else { continue };
+        for key in shown.as_table().expect("a section").keys() {
+            assert!(known.contains(key), "[{section}] has {known:?}, not {key}:\n{text}");
+        }
+    }
+    table
+}
+
+/// The sections of parts of a pool, with their keys: the refusal of one that does not exist lists them.
+fn parts_of_a_pool() -> Vec<(&'static str, Vec<String>)> {
+    use crate::pool::config::PartConfig;
+    use crate::pool::parts::{NodeConfig, VolumeConfig};
+    let base = Path::new("/base");
+    let keys = |section: &'static str| {
+        let text = format!("[{section}]\nno_such_key = 1\n");
+        let errors = match section {
+            "node" => NodeConfig::parse(&text, base).map(drop),
+            "client" => VolumeConfig::parse(&text, base).map(drop),
+            _ => PartConfig::parse(&text, base).map(drop),
+        };
+        let ConfigErrors(errors) = errors.expect_err("there is no such key");
+        let own = errors.iter().find(|error| error.key == format!("{section}.no_such_key"));
+        let known = own.and_then(|error| error.reason.split("known here: ").nth(1));
+        let known = known.expect("a list of keys").split(", ").map(Into::into).collect();
+        (section, known)
+    };
+    ["pool", "plane", "controller", "node", "client"].map(keys).to_vec()
+}
+
+#[test]
+fn the_document_tells_every_key_of_the_parts_of_a_pool() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/config.md");
+    let text = std::fs::read_to_string(path).unwrap();
+    let block = text.split("```toml\n").find(|block| block.starts_with("[pool]"));
+    let block = block.and_then(|block| block.split("```").next()).expect("it is told");
+    let told: toml::Table = block.parse().unwrap();
+    for (section, mut known) in parts_of_a_pool() {
+        known.sort_unstable();
+        let mut keys: Vec<&String> = told[section].as_table().unwrap().keys().collect();
+        keys.sort_unstable();
+        assert_eq!(keys, known.iter().collect::<Vec<_>>(), "[{section}]");
+    }
+}
+
 #[test]
 fn every_config_in_the_documents_is_one() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
@@ -139,7 +187,8 @@ fn every_config_in_the_documents_is_one() {
         for block in text.split("```toml\n").skip(1) {
             let block = block.split("```").next().unwrap();
             found += 1;
-            if let Err(errors) = Config::parse(block, &root) {
+            let rest = without_parts(block);
+            if let Err(errors) = Config::parse(&rest.to_string(), &root) {
                 panic!("{}: {errors}:\n{block}", document.display());
             }
         }
@@ -160,6 +209,7 @@ fn the_document_tells_every_key_with_its_default() {
         std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/config.md"));
     let text = text.unwrap();
     let blocks = text.split("```toml\n").skip(1).map(|block| block.split("```").next().unwrap());
+    let blocks = blocks.filter(|block| !block.starts_with("[pool]"));
     // The other mode has a block of its own.
     let (raw, block): (Vec<&str>, Vec<&str>) = blocks.partition(|it| it.contains("[raw]"));
     let told: toml::Table = block.concat().parse().unwrap();

@@ -38,7 +38,8 @@ fn measured(args: &[&str], out: &str) -> Value {
     let mut drives = 0;
     for share in value["shares"].as_array().unwrap() {
         let loads = share["loads"].as_array().unwrap();
-        assert!((2..=8).contains(&loads.len()) && share["is_whole"] == true, "{told}");
+        // On a busy machine the first load may be the last one that is tried.
+        assert!((1..=8).contains(&loads.len()) && share["is_whole"] == true, "{told}");
         let of_share = loads.iter().filter(|load| load["is_the_drives"] == true).count();
         drives += of_share;
         for load in loads {
@@ -156,8 +157,9 @@ fn who_interrupts_is_told_what_is_missing_and_what_is_kept_is_a_profile() {
         assert!(begun.elapsed() < Duration::from_secs(60), "nothing was written");
         std::thread::sleep(Duration::from_millis(10));
     }
+    // Where tests run in the background SIGINT is ignored, and stays so in a child.
     // SAFETY: no memory is involved; the child is ours and was not waited for.
-    unsafe { libc::kill(child.id() as libc::pid_t, libc::SIGINT) };
+    unsafe { libc::kill(child.id() as libc::pid_t, libc::SIGTERM) };
     let output = child.wait_with_output().expect("it ends");
     let told = said(&output);
     assert_eq!(output.status.code(), Some(1), "{told}");

@@ -25,6 +25,7 @@ mod panics;
 pub mod policies;
 pub mod pool;
 pub mod probe;
+mod random;
 mod rated;
 mod runtime;
 pub mod server;

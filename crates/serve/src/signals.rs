@@ -16,17 +16,8 @@ const GRACE_NS: u64 = 5 * SECOND;
 /// Call it before other threads are started: the signals are blocked for the calling thread and
 /// its children, so that only this function takes them.
 pub fn run(config: &Config, ready: impl FnOnce(&Ready)) -> Result<(), ServeError> {
-    serve(config.bounds.stop_ns, || Server::start(config), ready)
-}
-
-/// The same of a server that `start` starts.
-pub(crate) fn serve(
-    stop_ns: u64,
-    start: impl FnOnce() -> Result<Server, ServeError>,
-    ready: impl FnOnce(&Ready),
-) -> Result<(), ServeError> {
-    let stopper = Stopper::new(stop_ns)?;
-    let mut server = start()?;
+    let stopper = Stopper::new(config.bounds.stop_ns)?;
+    let mut server = Server::start(config)?;
     let control = server.control();
     // Before anybody hears that it is ready: who hears may send a signal at once.
     stopper.stops(move || control.shut_down());

@@ -18,10 +18,12 @@ pub struct TlsFiles {
 }
 
 /// What is wrong with a file.
-#[derive(Debug)]
+#[derive(Clone, Debug, Eq, PartialEq)]
 pub struct TlsError {
-    path: PathBuf,
-    reason: String,
+    /// Which.
+    pub path: PathBuf,
+    /// Why it cannot be used, and what to do.
+    pub reason: String,
 }
 
 impl fmt::Display for TlsError {
@@ -34,15 +36,8 @@ impl std::error::Error for TlsError {}
 
 /// Reads certificate and key.
 pub fn load(files: &TlsFiles) -> Result<Arc<ServerConfig>, TlsError> {
-    let certificates = pem_of(&files.certificate)
-        .and_then(|pem| CertificateDer::pem_slice_iter(&pem).collect::<Result<Vec<_>, _>>())
-        .map_err(|e| bad_pem(&files.certificate, &e, "a certificate"))?;
-    if certificates.is_empty() {
-        return Err(bad_pem(&files.certificate, &pem::Error::NoItemsFound, "a certificate"));
-    }
-    let key = pem_of(&files.key)
-        .and_then(|pem| PrivateKeyDer::from_pem_slice(&pem))
-        .map_err(|e| bad_pem(&files.key, &e, "a private key"))?;
+    let certificates = certificates(&files.certificate)?;
+    let key = private_key(&files.key)?;
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let refused = |e: rustls::Error| TlsError {
         path: files.key.clone(),
@@ -55,6 +50,23 @@ pub fn load(files: &TlsFiles) -> Result<Arc<ServerConfig>, TlsError> {
         .with_single_cert(certificates, key)
         .map_err(refused)?;
     Ok(Arc::new(config))
+}
+
+/// The certificates of a file; at least one.
+pub(crate) fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    let read = pem_of(path)
+        .and_then(|pem| CertificateDer::pem_slice_iter(&pem).collect::<Result<Vec<_>, _>>());
+    let read = read.and_then(|all| match all.is_empty() {
+        true => Err(pem::Error::NoItemsFound),
+        false => Ok(all),
+    });
+    read.map_err(|error| bad_pem(path, &error, "a certificate"))
+}
+
+/// The private key of a file.
+pub(crate) fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
+    let read = pem_of(path).and_then(|pem| PrivateKeyDer::from_pem_slice(&pem));
+    read.map_err(|error| bad_pem(path, &error, "a private key"))
 }
 
 fn pem_of(path: &Path) -> Result<Vec<u8>, pem::Error> {

@@ -9,7 +9,7 @@ use crate::driver::{Failure, Sim};
 use crate::target::{Done, Io, IoKind, Rules, SimTarget, Target, TargetCounts};
 use flash::{BLOCK_BYTES, Instant, SECOND};
 use ftl::Ftl;
-use pool::client::{Plan, Share};
+use pool::client::Plan;
 use pool::controller::solver::{self, Demand, Drive, Fleet, Shape, Terms};
 use pool::controller::weights::Weights;
 use pool::controller::{Controller, Input, NodeSeen, Output, Settings, VolumeSeen};
@@ -174,13 +174,7 @@ impl PoolVolume {
         for of in &weights.nodes {
             self.cluster.borrow_mut().set_mode(now, of.node, of.mode);
         }
-        let shares = weights.nodes.iter().map(|of| Share {
-            node: of.node,
-            mode: of.mode,
-            read: of.read,
-            write: of.write,
-        });
-        let plan = Plan { shares: shares.collect(), until: now + weights.valid_ns };
+        let plan = Plan::of(weights, now);
         self.inner.sim_mut().medium_mut().plan(now, plan);
         self.weigh();
     }

@@ -263,8 +263,9 @@ fn draw_one(free: &[(NodeId, DomainId, f64)], random: &mut Random) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use super::super::nodes::{Mode, Plan, Share};
+    use super::super::nodes::{Mode, Plan};
     use super::*;
+    use crate::controller::weights::NodeWeights;
     use crate::message::NodeFacts;
     use flash::{FastTier, Pairing};
 
@@ -329,8 +330,8 @@ mod tests {
     #[test]
     fn members_lie_in_different_domains_in_proportion_to_their_weights() {
         let (mut nodes, mut random) = (nodes(8), Random::new(2));
-        let heavy = Share { node: NodeId(0), mode: Mode::Mixed, read: 1.0, write: 4.0 };
-        let idle = Share { node: NodeId(5), mode: Mode::Reads, read: 1.0, write: 1.0 };
+        let heavy = NodeWeights { node: NodeId(0), mode: Mode::Mixed, read: 1.0, write: 4.0 };
+        let idle = NodeWeights { node: NodeId(5), mode: Mode::Reads, read: 1.0, write: 1.0 };
         nodes.plan(NOW, &Plan { shares: vec![heavy, idle], until: Instant(9) });
         let mut lanes = lanes(2000, 2000);
         let mut counts = BTreeMap::new();
@@ -389,13 +390,17 @@ mod tests {
         assert!(unused.contains(&told[0]));
         unused.clear();
         let reads = again.last().unwrap();
-        let share =
-            Share { node: reads.members.nodes()[0], mode: Mode::Reads, read: 1.0, write: 1.0 };
+        let share = NodeWeights {
+            node: reads.members.nodes()[0],
+            mode: Mode::Reads,
+            read: 1.0,
+            write: 1.0,
+        };
         nodes.plan(NOW, &Plan { shares: vec![share], until: Instant(9) });
         lanes.refill(NOW, &mut nodes, &mut random, &mut unused);
         assert!(unused.contains(reads), "nobody waits for it yet, so a better one is drawn");
         // All serve reads: ahead nothing is drawn, and who waits gets what there is.
-        let share = |id| Share { node: NodeId(id), mode: Mode::Reads, read: 1.0, write: 1.0 };
+        let share = |id| NodeWeights { node: NodeId(id), mode: Mode::Reads, read: 1.0, write: 1.0 };
         nodes.plan(NOW, &Plan { shares: (0..6).map(share).collect(), until: Instant(9) });
         assert!(lanes.refill(NOW, &mut nodes, &mut random, &mut unused).is_empty());
         assert_eq!(lanes.take(NOW, BlockId(4), &mut nodes), None);

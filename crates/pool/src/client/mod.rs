@@ -38,7 +38,7 @@ pub use config::Config;
 pub use directory::Directory;
 pub use explain::Counters;
 pub use lanes::Opening;
-pub use nodes::{Mode, Plan, Share};
+pub use nodes::{Mode, Plan};
 
 use crate::control::mutant::Mutant;
 use crate::message::{Answer, Ask, AskId, NodeFacts, Signals, Slot};

@@ -7,32 +7,27 @@
 //! - no node is asked more than [`Config::asks_max`](super::Config::asks_max) things at a time.
 
 use super::congestion::Limit;
+use crate::controller::weights::{NodeWeights, Weights};
 use crate::message::{AskId, NodeFacts, Signals};
 pub use crate::words::Mode;
 use crate::words::{DomainId, NodeId};
 use flash::Instant;
 use std::collections::BTreeMap;
 
-/// One node in a plan.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Share {
-    /// Which.
-    pub node: NodeId,
-    /// For what it is.
-    pub mode: Mode,
-    /// Weight of its replicas among those of a band; 0 or more.
-    pub read: f64,
-    /// Weight for bands that are opened; 0 or more.
-    pub write: f64,
-}
-
 /// What the controller wants, for a while.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
     /// By node; one that is not there counts 1 for both.
-    pub shares: Vec<Share>,
+    pub shares: Vec<NodeWeights>,
     /// Not beyond this.
     pub until: Instant,
+}
+
+impl Plan {
+    /// What came at `now`.
+    pub fn of(weights: &Weights, now: Instant) -> Self {
+        Self { shares: weights.nodes.clone(), until: now + weights.valid_ns }
+    }
 }
 
 /// What an ask was for.
@@ -63,7 +58,7 @@ pub struct Node {
     pub shy_until: Instant,
     /// Drained or replaced: it gets no new band.
     pub leaves: bool,
-    share: Share,
+    share: NodeWeights,
 }
 
 /// See the head of this file.
@@ -268,8 +263,8 @@ impl<P> Nodes<P> {
 }
 
 /// What a node gets of which no controller says anything.
-fn even(node: NodeId) -> Share {
-    Share { node, mode: Mode::Mixed, read: 1.0, write: 1.0 }
+fn even(node: NodeId) -> NodeWeights {
+    NodeWeights { node, mode: Mode::Mixed, read: 1.0, write: 1.0 }
 }
 
 #[cfg(test)]
@@ -305,7 +300,7 @@ mod tests {
     #[test]
     fn a_plan_holds_until_its_time_is_over_then_all_count_the_same() {
         let (mut nodes, [a, b]) = (two(), [NodeId(1), NodeId(2)]);
-        let share = Share { node: a, mode: Mode::Reads, read: 3.0, write: 2.0 };
+        let share = NodeWeights { node: a, mode: Mode::Reads, read: 3.0, write: 2.0 };
         nodes.plan(Instant(0), &Plan { shares: vec![share], until: Instant(100) });
         assert_eq!(nodes.read_weight(Instant(1), a), 3.0);
         assert_eq!(nodes.write_weight(Instant(1), a), Some(0.0), "it serves reads");

@@ -324,7 +324,12 @@ fn lanes_weigh_as_their_open_bands_do_and_a_plan_that_is_over_is_forgotten() {
     let openings = bench.register();
     bench.fill(0..1);
     let member = openings.iter().find(|opening| opening.name.band == 0).unwrap().members.nodes()[0];
-    let share = Share { node: member, mode: Mode::Reads, read: 1.0, write: 1.0 };
+    let share = crate::controller::weights::NodeWeights {
+        node: member,
+        mode: Mode::Reads,
+        read: 1.0,
+        write: 1.0,
+    };
     let until = Instant(100 * MILLISECOND);
     bench.handle(Input::Plan(Plan { shares: vec![share], until }));
     bench.settle();

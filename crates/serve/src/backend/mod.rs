@@ -66,6 +66,21 @@ pub trait Backend {
         None
     }
 
+    /// Looks whether the device is still this server's, when that is due.
+    fn look(&mut self, ring: &mut Ring) {
+        if let Some(watch) = self.watch()
+            && watch.due_in().is_zero()
+        {
+            watch.look(ring);
+        }
+    }
+
+    /// When the next look is due.
+    fn look_due(&mut self, now: Instant) -> Option<Instant> {
+        let watch = self.watch()?;
+        Some(now + u64::try_from(watch.due_in().as_nanos()).unwrap_or(u64::MAX))
+    }
+
     /// Whether what the core says of the data by itself, without asking here, may be told to a client now: whether
     /// it is known that nobody else has changed them. If not, it is told later, or never.
     fn vouches(&self, _now: Instant) -> bool {

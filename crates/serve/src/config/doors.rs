@@ -50,7 +50,7 @@ pub fn listen(section: &mut Section<'_>, base: &Path, default: &str) -> Vec<List
     let mut listen = Vec::new();
     let (path, access) = unix(section, base, 0o666);
     listen.extend(path.map(|path| Listen::Unix(path, access)));
-    listen.extend(address(section, "tcp", "\"127.0.0.1:10809\"").map(Listen::Tcp));
+    listen.extend(section.address("tcp", "\"127.0.0.1:10809\"").map(Listen::Tcp));
     if listen.is_empty() {
         listen.push(Listen::Unix(base.join(default), access));
     }
@@ -74,7 +74,7 @@ pub fn refuse_plain_tcp(section: &mut Section<'_>, listen: &[Listen], has_tls: b
 /// `[http]`.
 pub fn http(mut section: Section<'_>, base: &Path) -> Option<HttpConfig> {
     let enabled = section.flag("enabled").unwrap_or(true);
-    let address = address(&mut section, "address", "\"127.0.0.1:8420\"");
+    let address = section.address("address", "\"127.0.0.1:8420\"");
     let address = address.unwrap_or(SocketAddr::from(([127, 0, 0, 1], HTTP_PORT_DEFAULT)));
     if !section.flag("remote").unwrap_or(false) && enabled && !is_loopback(address.ip()) {
         let reason = "is reached from other machines: status and metrics would be told to everybody \
@@ -112,15 +112,4 @@ pub fn control(mut section: Section<'_>, base: &Path) -> Option<ControlConfig> {
 /// True if only this machine reaches it.
 fn is_loopback(ip: IpAddr) -> bool {
     ip.to_canonical().is_loopback()
-}
-
-fn address(section: &mut Section<'_>, key: &str, example: &str) -> Option<SocketAddr> {
-    let text = section.text(key, example)?;
-    match text.parse() {
-        Ok(address) => Some(address),
-        Err(_) => {
-            section.refuse(key, &format!("{text:?}"), "must be an IP address and a port", example);
-            None
-        }
-    }
 }

@@ -2,6 +2,7 @@
 //! place, so that one run tells all errors.
 
 use std::fmt;
+use std::net::SocketAddr;
 use toml::{Table, Value};
 
 /// What is wrong with one key.
@@ -91,6 +92,19 @@ impl<'a> Section<'a> {
             Value::String(text) => Ok(text.clone()),
             _ => Err("must be text in quotes".into()),
         })
+    }
+
+    /// An IP address and a port.
+    pub fn address(&mut self, key: &str, example: &str) -> Option<SocketAddr> {
+        let text = self.text(key, example)?;
+        match text.parse() {
+            Ok(address) => Some(address),
+            Err(_) => {
+                let reason = "must be an IP address and a port";
+                self.refuse(key, &format!("{text:?}"), reason, example);
+                None
+            }
+        }
     }
 
     /// Several texts; none if the key is missing.

@@ -724,12 +724,5 @@ fn shape(
 }
 
 fn random_uuid() -> Result<u128, DeviceError> {
-    let mut bytes = [0u8; 16];
-    // SAFETY: 16 writable bytes.
-    let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
-    if got != 16 {
-        let path = std::path::Path::new("getrandom");
-        return Err(DeviceError::io(path, "draw a uuid")(std::io::Error::last_os_error()));
-    }
-    Ok(u128::from_le_bytes(bytes))
+    crate::random::number().map_err(DeviceError::io(Path::new("getrandom"), "draw a uuid"))
 }

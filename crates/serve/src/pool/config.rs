@@ -192,7 +192,7 @@ fn pool(mut section: Section<'_>, base: &Path) -> Option<(PoolId, IdentityFiles)
 /// `[plane]`.
 fn plane(mut section: Section<'_>, base: &Path) -> Option<PlaneSection> {
     let (embedded, etcd) = (section.has("address"), section.has("etcd"));
-    let address = address(&mut section, "address", ADDRESS_EXAMPLE);
+    let address = section.address("address", ADDRESS_EXAMPLE);
     let members = section.texts("etcd", ETCD_EXAMPLE);
     let at = match (embedded, etcd) {
         (true, true) => {
@@ -208,7 +208,7 @@ fn plane(mut section: Section<'_>, base: &Path) -> Option<PlaneSection> {
         (true, false) => address.map(PlaneAt::Embedded),
         (false, true) => etcd_members(&mut section, members),
     };
-    let listen = self::address(&mut section, "listen", ADDRESS_EXAMPLE);
+    let listen = section.address("listen", ADDRESS_EXAMPLE);
     let data = section.text("data", "\"plane-data\"").unwrap_or("plane-data".to_owned());
     let timeout_ns = section.duration("timeout", "\"1s\"").unwrap_or(SECOND);
     if !(100 * MILLISECOND..=60 * SECOND).contains(&timeout_ns) {
@@ -227,8 +227,8 @@ fn controller(mut section: Section<'_>, is_there: bool) -> Option<ControllerSect
     if is_there && !section.has("listen") {
         section.refuse("listen", "", "is missing", LISTEN_EXAMPLE);
     }
-    let listen = address(&mut section, "listen", LISTEN_EXAMPLE);
-    let elsewhere = address(&mut section, "address", LISTEN_EXAMPLE);
+    let listen = section.address("listen", LISTEN_EXAMPLE);
+    let elsewhere = section.address("address", LISTEN_EXAMPLE);
     if let Some(address) = elsewhere.or(listen).filter(|address| address.ip().is_unspecified()) {
         let reason = "is no address that others can connect to: set controller.address";
         section.refuse("listen", &format!("{address}"), reason, LISTEN_EXAMPLE);
@@ -321,17 +321,6 @@ fn needed(section: &mut Section<'_>, key: &str, example: &str) -> Option<String>
         section.refuse(key, "", "is missing", example);
     }
     section.text(key, example)
-}
-
-fn address(section: &mut Section<'_>, key: &str, example: &str) -> Option<SocketAddr> {
-    let text = section.text(key, example)?;
-    match text.parse() {
-        Ok(address) => Some(address),
-        Err(_) => {
-            section.refuse(key, &format!("{text:?}"), "must be an IP address and a port", example);
-            None
-        }
-    }
 }
 
 impl From<ConfigErrors> for PoolError {

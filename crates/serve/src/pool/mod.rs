@@ -29,12 +29,5 @@ pub use error::PoolError;
 /// # Errors
 /// What the system says.
 pub fn drawn() -> Result<u128, PoolError> {
-    let mut bytes = [0u8; 16];
-    // SAFETY: 16 writable bytes.
-    let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
-    if got != 16 {
-        let error = std::io::Error::last_os_error();
-        return Err(PoolError::System { doing: "draw a number", error });
-    }
-    Ok(u128::from_le_bytes(bytes))
+    crate::random::number().map_err(|error| PoolError::System { doing: "draw a number", error })
 }

@@ -8,6 +8,7 @@ pub use config::{NodeConfig, VolumeConfig};
 pub use handle::ask;
 
 use super::PoolError;
+use super::config::PlaneConfig;
 use super::controller::ReportLink;
 use super::follower::{Heard, follow};
 use super::node::{self, NodeOptions, NodeStatus, Notice as NodeNotice};
@@ -19,10 +20,10 @@ use crate::backend::Source;
 use crate::device::VolumeOptions as Exported;
 use crate::runtime::shard::Mailbox;
 use crate::server::{Ready, ServeError, Server};
-use crate::signals::{self, Stopper};
+use crate::signals::Stopper;
 use crate::volume::Split;
 use flash::SECOND;
-use pool::client::{Plan, Share};
+use pool::control::values::VolumeRecord;
 use pool::controller::weights::Weights;
 use pool::controller::{NodeSeen, VolumeSeen};
 use pool::node::NodeSettings;
@@ -34,6 +35,9 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
+
+/// Who does not say how it does for so long is reported on the next time.
+const STATUS_WITHIN: Duration = Duration::from_secs(1);
 
 /// What a node may take to stop.
 const STOP_NS: u64 = 60 * SECOND;
@@ -77,7 +81,7 @@ pub fn run_node(config: &NodeConfig, ready: impl FnOnce(SocketAddr)) -> Result<(
     };
     let mut before = None;
     let report = move |reports: &ReportLink| {
-        if let Some(status) = status_of(&reports_by) {
+        if let Some(status) = node::status(&reports_by, STATUS_WITHIN) {
             reports.report_node(me, seen(&status, &mut before));
         }
     };
@@ -109,12 +113,6 @@ fn expectation(profile: Option<&Profile>) -> Result<Expectation, PoolError> {
     }))
 }
 
-fn status_of(mailbox: &Mailbox<NodeNotice>) -> Option<NodeStatus> {
-    let (send, answer) = mpsc::channel();
-    mailbox.push(NodeNotice::Status(Box::new(move |status| drop(send.send(status)))));
-    answer.recv_timeout(Duration::from_secs(1)).ok()
-}
-
 /// What the controller hears of a node: what it did since `before`.
 fn seen(status: &NodeStatus, before: &mut Option<(std::time::Instant, node::Blocks)>) -> NodeSeen {
     let now = std::time::Instant::now();
@@ -136,75 +134,59 @@ fn seen(status: &NodeStatus, before: &mut Option<(std::time::Instant, node::Bloc
 /// Why it cannot, or had to end.
 pub fn run_volume(config: &VolumeConfig, ready: impl FnOnce(&Ready)) -> Result<(), PoolError> {
     let plane = config.part.plane()?;
-    let mut server = config.server.clone();
-    let begun = std::cell::RefCell::new(None);
-    let start = || {
-        let failed = |error: PoolError| ServeError::Volumes(error.to_string());
-        let mut calls = PlaneCalls::connect(&plane).map_err(failed)?;
-        let record = records::volume(&mut calls, &config.volume).map_err(failed)?.record;
-        let exported =
-            Exported { name: record.name.clone(), blocks: record.blocks, read_only: false };
-        server.device.volumes = vec![exported];
-        server.ftl.relocation_blocks =
-            server.ftl.relocation_blocks.max(pool::volume::settings().relocation_blocks);
-        let mailbox = Mailbox::new()
-            .map_err(|error| ServeError::System { doing: "make an eventfd", error })?;
-        let mailbox = Arc::new(mailbox);
-        let options = VolumeOptions {
-            plane: plane.clone(),
-            record: record.clone(),
-            settings: server.ftl.clone(),
-            client: config.name.clone(),
-            go_on: config.go_on,
-        };
-        let link = PlaneLink::connect(&plane, |_, _| ()).map_err(failed)?;
-        let reports = ReportLink::new(&link, &plane).map_err(failed)?;
-        let starter = volume::starter(options, Arc::clone(&mailbox));
-        let place = format!("volume {} of pool {:032x}", record.name, plane.pool.0);
-        let served = Server::start_from(&server, |config| {
-            let source = Source {
-                starters: vec![starter],
-                split: Split::new(1),
-                places: (place, String::new()),
-                device: None,
-            };
-            Ok((config.clone(), source))
-        })?;
-        let hears = Arc::clone(&mailbox);
-        let hear = move |heard| {
-            if let Heard::Weights(weights) = heard {
-                let (plan, valid_ns) = plan_of(&weights);
-                hears.push(Notice::Plan(plan, valid_ns));
-            }
-        };
-        let mut reporter = VolumeReporter::new(record.volume, served.control());
-        follow(&link, reports, hear, move |reports| reporter.report(reports)).map_err(failed)?;
-        *begun.borrow_mut() = Some((mailbox, link));
-        Ok(served)
-    };
-    let socket = std::cell::Cell::new(None);
-    let with_control = |served: &Ready| {
-        let mailbox = begun.borrow().as_ref().map(|(mailbox, _)| Arc::clone(mailbox));
-        if let (Some(path), Some(mailbox)) = (&config.control, mailbox) {
-            match handle::volume(path, mailbox) {
-                Ok(listens) => socket.set(Some(listens)),
-                Err(error) => tracing::warn!("{error}"),
-            }
+    let stopper = Stopper::new(config.server.bounds.stop_ns)?;
+    let link = PlaneLink::connect(&plane, |_, _| ())?;
+    let reports = ReportLink::new(&link, &plane)?;
+    let record = records::volume(&mut PlaneCalls::connect(&plane)?, &config.volume)?.record;
+    let mailbox =
+        Mailbox::new().map_err(|error| PoolError::System { doing: "make an eventfd", error })?;
+    let mailbox = Arc::new(mailbox);
+    let mut served = serve_volume(config, plane, &record, &mailbox)?;
+    let control = served.control();
+    stopper.stops(move || control.shut_down());
+    let hears = Arc::clone(&mailbox);
+    let hear = move |heard| {
+        if let Heard::Weights(weights) = heard {
+            hears.push(Notice::Weights(weights));
         }
-        ready(served);
     };
-    Ok(signals::serve(config.server.bounds.stop_ns, start, with_control)?)
+    let mut reporter = VolumeReporter::new(record.volume, served.control());
+    follow(&link, reports, hear, move |reports| reporter.report(reports))?;
+    let _control = config.control.as_ref().and_then(|path| {
+        let listens = handle::volume(path, mailbox);
+        listens.inspect_err(|error| tracing::warn!("{error}")).ok()
+    });
+    ready(served.ready());
+    Ok(served.join()?)
 }
 
-fn plan_of(weights: &Weights) -> (Plan, u64) {
-    let share = |of: &pool::controller::weights::NodeWeights| Share {
-        node: of.node,
-        mode: of.mode,
-        read: of.read,
-        write: of.write,
+/// The server of a volume, by the front ends that its config says.
+fn serve_volume(
+    config: &VolumeConfig,
+    plane: PlaneConfig,
+    record: &VolumeRecord,
+    mailbox: &Arc<Mailbox<Notice>>,
+) -> Result<Server, ServeError> {
+    let mut server = config.server.clone();
+    let VolumeRecord { name, blocks, .. } = record.clone();
+    let place = format!("volume {name} of pool {:032x}", plane.pool.0);
+    server.device.volumes = vec![Exported { name, blocks, read_only: false }];
+    server.ftl.relocation_blocks =
+        server.ftl.relocation_blocks.max(pool::volume::settings().relocation_blocks);
+    let options = VolumeOptions {
+        plane,
+        record: record.clone(),
+        settings: server.ftl.clone(),
+        client: config.name.clone(),
+        go_on: config.go_on,
     };
-    let shares = weights.nodes.iter().map(share).collect();
-    (Plan { shares, until: flash::Instant(0) }, weights.valid_ns)
+    let source = Source {
+        starters: vec![volume::starter(options, Arc::clone(mailbox))],
+        split: Split::new(1),
+        places: (place, String::new()),
+        device: None,
+    };
+    Server::start_from(&server, |config| Ok((config.clone(), source)))
 }
 
 /// Tells the controller how a volume does.
@@ -223,7 +205,7 @@ impl VolumeReporter {
     fn report(&mut self, reports: &ReportLink) {
         let (send, answer) = mpsc::channel();
         self.control.status(0, move |status| drop(send.send(status)));
-        let Ok(status) = answer.recv_timeout(Duration::from_secs(1)) else { return };
+        let Ok(status) = answer.recv_timeout(STATUS_WITHIN) else { return };
         let counters: BTreeMap<&'static str, u64> =
             status.core.counters().iter().copied().collect();
         let elapsed = self.at.elapsed().as_secs_f64().max(1e-3);

@@ -3,12 +3,11 @@
 //! one of another pool for its own.
 
 use super::PoolError;
-use crate::files;
+pub use crate::tls::TlsError;
 use pool::words::PoolId;
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::client::verify_server_name;
 use rustls::crypto::CryptoProvider;
-use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::server::ParsedCertificate;
 use rustls::server::WebPkiClientVerifier;
@@ -47,21 +46,6 @@ impl fmt::Debug for Identity {
         f.write_str("Identity")
     }
 }
-
-/// What is wrong with a file, and the mend.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub struct TlsError {
-    path: PathBuf,
-    reason: String,
-}
-
-impl fmt::Display for TlsError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.path.display(), self.reason)
-    }
-}
-
-impl std::error::Error for TlsError {}
 
 /// The name that stands in every certificate of a pool.
 pub fn name(pool: PoolId) -> String {
@@ -194,27 +178,15 @@ fn roots(path: &Path) -> Result<RootCertStore, TlsError> {
 
 /// At least one.
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
-    let certificates = text(path)
-        .and_then(|pem| CertificateDer::pem_slice_iter(&pem).collect::<Result<Vec<_>, _>>());
-    match certificates {
-        Ok(all) if all.is_empty() => Err(no_pem(path, &pem::Error::NoItemsFound, "a certificate")),
-        Ok(all) => Ok(all),
-        Err(error) => Err(no_pem(path, &error, "a certificate")),
-    }
+    crate::tls::certificates(path).map_err(with_mend)
 }
 
 fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
-    let key = text(path).and_then(|pem| PrivateKeyDer::from_pem_slice(&pem));
-    key.map_err(|error| no_pem(path, &error, "a private key"))
+    crate::tls::private_key(path).map_err(with_mend)
 }
 
-fn text(path: &Path) -> Result<Vec<u8>, pem::Error> {
-    files::read(path, files::TEXT_BYTES_MAX).map_err(pem::Error::Io)
-}
-
-fn no_pem(path: &Path, error: &pem::Error, what: &str) -> TlsError {
-    let reason = format!("cannot be read as {what} in PEM: {error}: `weir pool certs` makes one");
-    TlsError { path: path.into(), reason }
+fn with_mend(TlsError { path, reason }: TlsError) -> TlsError {
+    TlsError { path, reason: format!("{reason}: `weir pool certs` makes one") }
 }
 
 fn no_pair(files: &IdentityFiles, error: &rustls::Error) -> TlsError {

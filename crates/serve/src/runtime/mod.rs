@@ -2,7 +2,9 @@
 //! memory of requests. It knows volumes and fronts, and no protocol.
 
 pub mod buffer;
+pub mod crypt;
 pub mod data;
 pub mod frames;
+pub mod gather;
 pub mod ring;
 pub mod shard;

@@ -6,10 +6,9 @@
 //!   what it points to does;
 //! - whatever does not decode ends the link: nothing behind it is believed.
 
-mod crypt;
 mod outgoing;
 
-pub use crypt::Crypt;
+pub use crate::runtime::crypt::Crypt;
 
 use super::block::Block;
 use crate::runtime::buffer::Buffer;

@@ -4,11 +4,8 @@
 
 use super::Crypt;
 use crate::pool::block::Block;
-use crate::runtime::data::push_iovec;
+use crate::runtime::gather::Gather;
 use pool::wire::{Message, WireError};
-
-/// Most iovecs of one send; the kernel allows no more.
-const IOVECS_MAX: usize = 1024;
 
 #[derive(Default)]
 struct Half {
@@ -40,28 +37,11 @@ impl Half {
 }
 
 /// See the head of this file.
+#[derive(Default)]
 pub struct Outgoing {
     filling: Half,
     sending: Half,
-    under_way: bool,
-    iovecs: Vec<libc::iovec>,
-    /// The first of them that is not wholly sent.
-    next: usize,
-    header: Box<libc::msghdr>,
-}
-
-impl Default for Outgoing {
-    fn default() -> Self {
-        Self {
-            filling: Half::default(),
-            sending: Half::default(),
-            under_way: false,
-            iovecs: Vec::new(),
-            next: 0,
-            // SAFETY: a message header of zeroes is one without content.
-            header: Box::new(unsafe { std::mem::zeroed() }),
-        }
-    }
+    gather: Gather,
 }
 
 impl Outgoing {
@@ -82,7 +62,7 @@ impl Outgoing {
     /// Turns what was added, and what TLS has to say, into the next send; `None` if one is under way or there
     /// is nothing to send.
     pub fn begin(&mut self, crypt: Option<&mut Crypt>) -> Option<*const libc::msghdr> {
-        if self.under_way {
+        if self.gather.is_under_way() {
             return None;
         }
         std::mem::swap(&mut self.filling, &mut self.sending);
@@ -94,46 +74,26 @@ impl Outgoing {
         if self.sending.heads.is_empty() {
             return None;
         }
-        self.next = 0;
-        self.iovecs.clear();
-        for slice in self.sending.slices() {
-            push_iovec(&mut self.iovecs, slice);
-        }
-        self.under_way = true;
-        Some(self.message())
-    }
-
-    fn message(&mut self) -> *const libc::msghdr {
-        let left = &mut self.iovecs[self.next..];
-        self.header.msg_iovlen = left.len().min(IOVECS_MAX) as _;
-        self.header.msg_iov = left.as_mut_ptr();
-        &raw const *self.header
+        Some(self.gather.begin(self.sending.slices()))
     }
 
     /// The kernel took so many bytes. What is left of the send is to be sent at once; `None` if nothing is.
-    pub fn sent(&mut self, mut bytes: usize) -> Option<*const libc::msghdr> {
-        while let Some(iovec) = self.iovecs.get_mut(self.next) {
-            if bytes < iovec.iov_len {
-                iovec.iov_base = iovec.iov_base.wrapping_byte_add(bytes);
-                iovec.iov_len -= bytes;
-                return Some(self.message());
-            }
-            bytes -= iovec.iov_len;
-            self.next += 1;
+    pub fn sent(&mut self, bytes: usize) -> Option<*const libc::msghdr> {
+        let rest = self.gather.sent(bytes);
+        if rest.is_none() {
+            self.end();
         }
-        self.end();
-        None
+        rest
     }
 
     /// The send is over, whatever came of it.
     pub fn end(&mut self) {
-        self.under_way = false;
-        self.iovecs.clear();
+        self.gather.end();
         self.sending.clear();
     }
 
     /// A send is under way.
     pub fn is_sending(&self) -> bool {
-        self.under_way
+        self.gather.is_under_way()
     }
 }

@@ -134,24 +134,14 @@ impl Drive {
         &self.medium
     }
 
+    /// The medium, to look whether it is still this process's.
+    pub fn medium_mut(&mut self) -> &mut Medium {
+        &mut self.medium
+    }
+
     /// Why the drive is no more this process's, if it is not.
     pub fn lost(&self) -> Option<Lost> {
         self.medium.lost()
-    }
-
-    /// Looks whether the drive is still this process's, when that is due.
-    pub fn look(&mut self, ring: &mut Ring) {
-        if let Some(watch) = self.medium.watch()
-            && watch.due_in().is_zero()
-        {
-            watch.look(ring);
-        }
-    }
-
-    /// When the next look is due.
-    pub fn look_due(&mut self, now: Instant) -> Option<Instant> {
-        let watch = self.medium.watch()?;
-        Some(now + u64::try_from(watch.due_in().as_nanos()).unwrap_or(u64::MAX))
     }
 
     /// Begins a command of the node.

@@ -34,6 +34,7 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 /// Entries of a node's ring.
 const RING_ENTRIES: u32 = 256;
@@ -180,6 +181,13 @@ fn node_thread(
     NodeServer::new((node, drive, clock), (guests, reach), ring, (listener, mailbox)).run()
 }
 
+/// How a node does; `None` if it does not say so in time.
+pub fn status(mailbox: &Mailbox<Notice>, within: Duration) -> Option<NodeStatus> {
+    let (send, answer) = mpsc::channel();
+    mailbox.push(Notice::Status(Box::new(move |status| drop(send.send(status)))));
+    answer.recv_timeout(within).ok()
+}
+
 impl RunningNode {
     /// Tells its thread something.
     pub fn tell(&self, notice: Notice) {
@@ -193,9 +201,7 @@ impl RunningNode {
 
     /// How it does; `None` if it does not say.
     pub fn status(&self) -> Option<NodeStatus> {
-        let (send, answer) = mpsc::channel();
-        self.tell(Notice::Status(Box::new(move |status| drop(send.send(status)))));
-        answer.recv_timeout(std::time::Duration::from_secs(5)).ok()
+        status(&self.mailbox, Duration::from_secs(5))
     }
 
     /// Waits until it has ended, and closes the device.

@@ -319,7 +319,7 @@ impl NodeServer {
             // Nobody plans any more: all nodes are equal.
             self.node.handle(now, Input::Mode(Mode::Mixed));
         }
-        self.drive.look(&mut self.ring);
+        self.drive.medium_mut().look(&mut self.ring);
         if self.node.deadline().is_some_and(|at| at <= now) {
             self.node.handle(now, Input::Deadline);
             self.settle(now);
@@ -398,7 +398,7 @@ impl NodeServer {
     }
 
     fn deadline(&mut self) -> Option<Instant> {
-        let look = self.drive.look_due(self.clock.now());
+        let look = self.drive.medium_mut().look_due(self.clock.now());
         let deadlines = [
             self.drive.deadline(),
             self.node.deadline(),

@@ -69,28 +69,14 @@ impl NodeConfig {
         let (part, own, rest) = split(text, "node")?;
         let mut errors = Vec::new();
         let mut section = Section::new("node.", own, &mut errors);
-        let node = section.integer("id", 1, u64::from(u32::MAX), "1");
-        if node.is_none() && !section.errors.iter().any(|error| error.key == "node.id") {
+        if !section.has("id") {
             section.refuse("id", "", "is missing", "1");
         }
-        let listen = section.text("listen", EXAMPLE);
-        let listen = listen.map(|text| (text.parse::<SocketAddr>(), text));
-        let listen = match listen {
-            Some((Ok(address), _)) => Some(address),
-            Some((Err(_), text)) => {
-                section.refuse(
-                    "listen",
-                    &format!("{text:?}"),
-                    "must be an IP address and a port",
-                    EXAMPLE,
-                );
-                None
-            }
-            None => {
-                section.refuse("listen", "", "is missing", EXAMPLE);
-                None
-            }
-        };
+        let node = section.integer("id", 1, u64::from(u32::MAX), "1");
+        if !section.has("listen") {
+            section.refuse("listen", "", "is missing", EXAMPLE);
+        }
+        let listen = section.address("listen", EXAMPLE);
         let guests_max = section.integer("guests_max", 1, 1 << 16, "256").unwrap_or(256) as usize;
         let control = section.text("control", "\"node.sock\"").map(|path| base.join(path));
         let profile = profile(&mut section, base);

@@ -25,6 +25,7 @@ use crate::runtime::shard::Mailbox;
 use flash::{Command, Completion, Geometry, Health, Instant, SECOND, SlotWrite};
 use pool::client::{Counters, End, Over, Plan};
 use pool::control::contract::{PlaneAnswer, PlaneAskId};
+use pool::controller::weights::Weights;
 use pool::message::{Answer, Slot};
 use pool::node::store::Data;
 use pool::opening::Opened;
@@ -46,8 +47,8 @@ pub enum Notice {
     Dialed(Dialed),
     /// The control plane answers.
     Plane(PlaneAskId, PlaneAnswer),
-    /// The controller's weights and modes, which hold for so long from now on.
-    Plan(Plan, u64),
+    /// What the controller wants from now on.
+    Weights(Weights),
     /// Nodes that are away are not to be waited for.
     GoOn,
     /// Tell how it does.
@@ -213,8 +214,8 @@ impl VolumeBackend {
         match notice {
             Notice::Dialed(dialed) => self.reach.dialed(now, dialed),
             Notice::Plane(id, answer) => self.handle(now, Input::Plane { id, answer: &answer }),
-            Notice::Plan(plan, valid_ns) => {
-                self.handle(now, Input::Plan(Plan { until: now + valid_ns, ..plan }));
+            Notice::Weights(weights) => {
+                self.handle(now, Input::Plan(Plan::of(&weights, now)));
             }
             Notice::GoOn => self.handle(now, Input::GoOn),
             Notice::Status(answer) => answer(self.status(now)),
@@ -231,11 +232,6 @@ impl VolumeBackend {
             records: self.session.records(),
             nodes: nodes.map(|(node, why)| (node, why.map(Into::into))).collect(),
         }
-    }
-
-    /// Takes what the opening has come to, once it has.
-    fn take_opened(&mut self) -> Option<Result<Box<Opened>, SessionError>> {
-        self.opened.take()
     }
 }
 

@@ -94,7 +94,7 @@ fn take_over(
     loop {
         let now = clock.now();
         backend.run(now, ring);
-        if let Some(opened) = backend.take_opened() {
+        if let Some(opened) = backend.opened.take() {
             return opened.map_err(|error| error.to_string());
         }
         if now >= tell_at {

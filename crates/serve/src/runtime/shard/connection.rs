@@ -3,16 +3,16 @@
 //! Invariant: while a receive is under way, the input buffer and the payload's buffer stay where
 //! they are.
 
-use super::outbox::{IOVECS_MAX, Outbox};
+use super::outbox::Outbox;
 use crate::front::{Front, Received, Ticket};
 use crate::runtime::buffer::Buffer;
+use crate::runtime::crypt::Crypt;
 use crate::runtime::data::{self, Data};
 use crate::runtime::frames::fetch;
+use crate::runtime::gather::IOVECS_MAX;
 use crate::runtime::ring::Ring;
 use crate::volume::Request;
 use flash::Instant;
-use rustls::ServerConnection;
-use std::io::{Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
 
 /// Bytes that one receive may take beyond a payload.
@@ -90,10 +90,7 @@ pub struct Connection {
 }
 
 struct Tls {
-    session: Box<ServerConnection>,
-    /// Decrypted bytes not yet dealt with.
-    plain: Vec<u8>,
-    at: usize,
+    crypt: Crypt,
     started: bool,
     /// The outbox holds the plain consent to start TLS, and nothing else.
     consent_due: bool,
@@ -129,11 +126,8 @@ impl Connection {
     }
 
     /// From now on the stream is encrypted.
-    pub fn start_tls(&mut self, mut session: ServerConnection) {
-        session.set_buffer_limit(None);
-        let session = Box::new(session);
-        self.tls =
-            Some(Tls { session, plain: Vec::new(), at: 0, started: false, consent_due: true });
+    pub fn start_tls(&mut self, crypt: Crypt) {
+        self.tls = Some(Tls { crypt, started: false, consent_due: true });
     }
 
     /// Queues a receive: the missing payload straight to its buffer, the rest to the input.
@@ -194,24 +188,10 @@ impl Connection {
     /// Takes encrypted input as far as it goes.
     fn decrypt(&mut self) -> Result<(), rustls::Error> {
         let Some(tls) = &mut self.tls else { return Ok(()) };
-        let failed = |e: std::io::Error| rustls::Error::General(e.to_string());
-        while self.start < self.end {
-            let mut cipher = &self.input.bytes()[self.start..self.end];
-            let before = cipher.len();
-            if tls.session.read_tls(&mut cipher).map_err(failed)? == 0 {
-                // The client has said that it says no more: what comes behind is not looked at.
-                self.start = self.end;
-                break;
-            }
-            self.start += before - cipher.len();
-            let state = tls.session.process_new_packets()?;
-            let old = tls.plain.len();
-            tls.plain.resize(old + state.plaintext_bytes_to_read(), 0);
-            if tls.plain.len() > old {
-                tls.session.reader().read_exact(&mut tls.plain[old..]).map_err(failed)?;
-            }
-        }
-        if !tls.started && !tls.session.is_handshaking() {
+        let taken = tls.crypt.take(&self.input.bytes()[self.start..self.end]);
+        self.start = self.end;
+        taken?;
+        if !tls.started && !tls.crypt.is_handshaking() {
             tls.started = true;
             self.front.tls_started();
         }
@@ -220,14 +200,14 @@ impl Connection {
 
     /// True if there are bytes of TLS to send.
     pub fn wants_send(&self) -> bool {
-        let handshake = self.tls.as_ref().is_some_and(|tls| tls.session.wants_write());
+        let handshake = self.tls.as_ref().is_some_and(|tls| tls.crypt.wants_send());
         handshake || !self.outbox.filling.is_empty()
     }
 
     /// Received bytes not yet dealt with.
     pub fn input(&self) -> &[u8] {
         match &self.tls {
-            Some(tls) => &tls.plain[tls.at..],
+            Some(tls) => tls.crypt.plain(),
             None => &self.input.bytes()[self.start..self.end],
         }
     }
@@ -241,7 +221,7 @@ impl Connection {
     /// Lets the protocol look at the input; `None` if there is none or it takes none now.
     pub fn next_event(&mut self, now: Instant) -> Option<Received> {
         let bytes = match &self.tls {
-            Some(tls) => &tls.plain[tls.at..],
+            Some(tls) => tls.crypt.plain(),
             None => &self.input.bytes()[self.start..self.end],
         };
         if bytes.is_empty() || !self.front.accepts_more(self.outbox.unsent_bytes()) {
@@ -268,13 +248,7 @@ impl Connection {
 
     fn consume(&mut self, bytes: usize) {
         match &mut self.tls {
-            Some(tls) => {
-                tls.at += bytes;
-                if tls.at == tls.plain.len() {
-                    tls.plain.clear();
-                    tls.at = 0;
-                }
-            }
+            Some(tls) => tls.crypt.consume(bytes),
             None => self.start += bytes,
         }
     }
@@ -287,8 +261,8 @@ impl Connection {
         if let Some(tls) = &mut self.tls {
             // The consent to start TLS goes out before anything is encrypted.
             if !std::mem::take(&mut tls.consent_due) {
-                let session = &mut tls.session;
-                self.outbox.encrypt(|replies| encrypt(session, replies));
+                let crypt = &mut tls.crypt;
+                self.outbox.encrypt(|replies| crypt.seal(replies.slices()));
             }
         }
         if let Some(message) = self.outbox.begin() {
@@ -336,17 +310,4 @@ impl Connection {
     pub fn is_idle(&self) -> bool {
         self.requests == 0 && !self.receiving && !self.outbox.is_sending()
     }
-}
-
-/// The replies as TLS records.
-fn encrypt(session: &mut ServerConnection, replies: &super::outbox::Replies) -> Vec<u8> {
-    for slice in replies.slices() {
-        // Writing to a session without a limit only copies.
-        session.writer().write_all(slice).expect("the session buffers all");
-    }
-    let mut cipher = Vec::new();
-    while session.wants_write() {
-        session.write_tls(&mut cipher).expect("memory takes all");
-    }
-    cipher
 }

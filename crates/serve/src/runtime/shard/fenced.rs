@@ -1,29 +1,14 @@
-//! How a shard finds that another server has the device, and what it still does then.
+//! What a shard still does when another server has the device.
 
 use super::{Life, Shard};
 use crate::medium::Lost;
 use crate::runtime::ring::Owner;
-use flash::{Instant, RequestError, SECOND};
+use flash::{RequestError, SECOND};
 
 /// How long clients may take to receive that nothing goes on.
 const LAST_WORDS_NS: u64 = SECOND / 2;
 
 impl Shard {
-    /// Looks at the generation when that is due.
-    pub(super) fn look(&mut self) {
-        if let Some(watch) = self.engine.medium.watch()
-            && watch.due_in().is_zero()
-        {
-            watch.look(&mut self.ring);
-        }
-    }
-
-    /// When the next look is due.
-    pub(super) fn look_due(&mut self, now: Instant) -> Option<Instant> {
-        let watch = self.engine.medium.watch()?;
-        Some(now + u64::try_from(watch.due_in().as_nanos()).unwrap_or(u64::MAX))
-    }
-
     /// Another server has the device: every request is answered with an error, and nothing more is
     /// written. Their memory is the shard's until the kernel has let go of it.
     pub(super) fn end_fenced(&mut self, lost: Lost) {

@@ -305,7 +305,7 @@ impl Shard {
                 self.accept_on(now);
             }
             self.destaged.note(now, || self.engine.core.slots_destaged());
-            self.look();
+            self.engine.medium.look(&mut self.ring);
             self.turn(now, &mut finished);
             self.expire(now);
             self.send_replies(now);
@@ -405,7 +405,7 @@ impl Shard {
     fn wait_ns(&mut self, now: Instant) -> Option<u64> {
         let draining = (self.life != Life::Serving).then_some(self.farewell);
         let accept = self.accept_again.iter().map(|(at, _)| *at).min();
-        let (late, look) = (self.late.deadline(), self.look_due(now));
+        let (late, look) = (self.late.deadline(), self.engine.medium.look_due(now));
         let deadlines = [self.engine.deadline(), self.expires, accept, draining, late, look];
         let deadline = deadlines.into_iter().flatten().min()?;
         Some(deadline - now)

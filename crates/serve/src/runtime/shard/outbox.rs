@@ -6,7 +6,8 @@
 //! meanwhile (the client is gone, or took too long) is of the other half.
 
 use crate::front::Ticket;
-use crate::runtime::data::{self, Data};
+use crate::runtime::data::Data;
+use crate::runtime::gather::Gather;
 use std::vec::Drain;
 
 /// A request that is answered, and its buffer: both are given back when the reply was sent.
@@ -85,75 +86,36 @@ impl Replies {
 }
 
 /// Replies to a client: one half is being sent, the other being filled.
+#[derive(Default)]
 pub struct Outbox {
     /// New replies go here.
     pub filling: Replies,
     sending: Replies,
-    /// The kernel has a message that points into `sending`.
-    under_way: bool,
-    iovecs: Vec<libc::iovec>,
-    /// The first of `iovecs` that is not wholly sent.
-    next: usize,
-    message: Box<libc::msghdr>,
-}
-
-/// Most iovecs of one message; the kernel allows no more.
-pub const IOVECS_MAX: usize = 1024;
-
-impl Default for Outbox {
-    fn default() -> Self {
-        // SAFETY: a message header of zeroes is one without content.
-        let message = Box::new(unsafe { std::mem::zeroed::<libc::msghdr>() });
-        let (filling, sending) = (Replies::default(), Replies::default());
-        Self { filling, sending, under_way: false, iovecs: Vec::new(), next: 0, message }
-    }
+    /// The send of `sending`.
+    gather: Gather,
 }
 
 impl Outbox {
     /// Turns what was filled into the next message to send. `None` if one is under way, or if there is
     /// nothing to send.
     pub fn begin(&mut self) -> Option<*const libc::msghdr> {
-        if self.under_way || self.filling.is_empty() {
+        if self.gather.is_under_way() || self.filling.is_empty() {
             return None;
         }
         std::mem::swap(&mut self.filling, &mut self.sending);
-        self.next = 0;
-        for slice in self.sending.slices() {
-            data::push_iovec(&mut self.iovecs, slice);
-        }
-        self.under_way = true;
-        Some(self.message())
-    }
-
-    /// The message of what is left to send. It stays in place until the send completes.
-    fn message(&mut self) -> *const libc::msghdr {
-        let left = &mut self.iovecs[self.next..];
-        self.message.msg_iovlen = left.len().min(IOVECS_MAX) as _;
-        self.message.msg_iov = left.as_mut_ptr();
-        &raw const *self.message
+        Some(self.gather.begin(self.sending.slices()))
     }
 
     /// The send that is under way has completed with `sent` bytes. What is left of it is to be sent at
     /// once; `None` if that was all, and [`Outbox::finish`] comes next.
-    pub fn sent(&mut self, mut sent: usize) -> Option<*const libc::msghdr> {
-        assert!(self.under_way, "a send that completes was under way");
-        while let Some(iovec) = self.iovecs.get_mut(self.next) {
-            if sent < iovec.iov_len {
-                iovec.iov_base = iovec.iov_base.wrapping_byte_add(sent);
-                iovec.iov_len -= sent;
-                return Some(self.message());
-            }
-            sent -= iovec.iov_len;
-            self.next += 1;
-        }
-        None
+    pub fn sent(&mut self, sent: usize) -> Option<*const libc::msghdr> {
+        self.gather.sent(sent)
     }
 
     /// The send has completed, or failed: gives back what it held.
     pub fn finish(&mut self) -> Drain<'_, Answered> {
-        assert!(self.under_way, "only a send that has completed gives anything back");
-        self.under_way = false;
-        self.iovecs.clear();
+        assert!(self.gather.is_under_way(), "only a send that has completed gives anything back");
+        self.gather.end();
         self.sending.forget()
     }
 
@@ -165,7 +127,7 @@ impl Outbox {
 
     /// A send is under way.
     pub fn is_sending(&self) -> bool {
-        self.under_way
+        self.gather.is_under_way()
     }
 
     /// Protocol bytes that the client has not taken.

@@ -8,6 +8,7 @@ use super::outbox::Answered;
 use super::{Life, Message, Origin, Piece, Shard, Work};
 use crate::front::{Event, Ticket};
 use crate::runtime::buffer::View;
+use crate::runtime::crypt::Crypt;
 use crate::runtime::data::Data;
 use crate::volume::{
     Answer, BLOCK, EXTENTS_MAX, Extent, Failure, Kind, Request, ZEROES_BLOCKS, parts,
@@ -99,9 +100,8 @@ impl Shard {
 
     fn start_tls(&mut self, index: u32) -> bool {
         let connection = &mut self.connections[index];
-        let session = self.shared.tls.clone().map(rustls::ServerConnection::new);
-        match session {
-            Some(Ok(session)) => connection.start_tls(session),
+        match self.shared.tls.as_ref().map(Crypt::accept) {
+            Some(Ok(crypt)) => connection.start_tls(crypt),
             Some(Err(error)) => {
                 tracing::error!(%error, "TLS cannot start");
                 self.end(index, Ending::Finishing);

@@ -1,4 +1,4 @@
-//! TLS of a link, on either side.
+//! TLS of a connection, on either side.
 
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, Connection, ServerConfig};
@@ -54,6 +54,16 @@ impl Crypt {
             }
         }
         Ok(())
+    }
+
+    /// The handshake has not ended.
+    pub fn is_handshaking(&self) -> bool {
+        self.session.is_handshaking()
+    }
+
+    /// The handshake has something to send.
+    pub fn wants_send(&self) -> bool {
+        self.session.wants_write()
     }
 
     /// What was decrypted and not dealt with.

@@ -49,8 +49,9 @@ pub struct Balance {
 
 /// Rounds after which it is left as it is.
 const ROUNDS_MAX: usize = 200;
-/// All rounds together look at no more groups than so many: some milliseconds.
-const LOOKS_MAX: usize = 500_000;
+/// All rounds together look at no more groups than so many, a millisecond or two. The next balance begins where
+/// this one ended, so in a large pool it gets exact within a few turns.
+const LOOKS_MAX: usize = 200_000;
 const OFF_MAX: f64 = 1e-5;
 /// No weight is smaller, as a part of the largest: where no other replica is left, any one is read.
 const LEAST: f64 = 1e-9;

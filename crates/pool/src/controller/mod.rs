@@ -191,6 +191,9 @@ pub struct Controller {
     fleet: Fleet,
     volumes: BTreeMap<VolumeId, (VolumeSeen, Instant)>,
     held: Vec<(Members, u64)>,
+    /// The same as parts of all, of the nodes that were live at the last plan; made anew when either changes.
+    groups: Vec<Group>,
+    grouped: Vec<bool>,
     demand: Demand,
     turn: u64,
     plans_at: Instant,
@@ -229,6 +232,8 @@ impl Controller {
             fleet: Fleet::default(),
             volumes: BTreeMap::new(),
             held: Vec::new(),
+            groups: Vec::new(),
+            grouped: Vec::new(),
             demand: Demand::default(),
             turn: 0,
             plans_at,
@@ -253,6 +258,7 @@ impl Controller {
                 if let Ok(at) = self.place(node) {
                     self.nodes.remove(at);
                     self.fleet.shapes.remove(at);
+                    self.grouped.clear();
                 }
             }
             Input::NodeSeen(node, seen) => self.see(now, node, seen),
@@ -264,7 +270,8 @@ impl Controller {
                 }
             }
             Input::Held(held) => {
-                self.held = if held.len() <= GROUPS_MAX { held } else { Vec::new() }
+                self.held = if held.len() <= GROUPS_MAX { held } else { Vec::new() };
+                self.grouped.clear();
             }
             Input::Deadline => {}
         }
@@ -321,6 +328,7 @@ impl Controller {
             Err(at) if self.nodes.len() < NODES_MAX => {
                 self.nodes.insert(at, fresh);
                 self.fleet.shapes.insert(at, shape);
+                self.grouped.clear();
             }
             Err(_) => {}
         }
@@ -350,7 +358,7 @@ impl Controller {
     fn plan(&mut self, now: Instant) {
         self.demand = self.demand_now(now);
         self.survey(now);
-        let groups = self.groups();
+        self.group();
         let nodes: Vec<NodeView<'_>> = self
             .nodes
             .iter()
@@ -374,7 +382,7 @@ impl Controller {
             terms,
             nodes: &nodes,
             fleet: &self.fleet,
-            groups: &groups,
+            groups: &self.groups,
             slot_ns,
         };
         let mut decision = self.policy.plan(&view);
@@ -435,18 +443,22 @@ impl Controller {
         }
     }
 
-    /// What nodes hold, as parts of all, without members that nobody knows.
-    fn groups(&self) -> Vec<Group> {
+    /// What nodes hold, as parts of all, without members that nobody knows or that are gone.
+    fn group(&mut self) {
+        let live = self.fleet.drives.iter().map(|drive| drive.scale > 0.0);
+        if !self.grouped.is_empty() && live.clone().eq(self.grouped.iter().copied()) {
+            return;
+        }
+        self.grouped = live.collect();
         let all: u64 = self.held.iter().map(|held| held.1).sum();
-        let mut groups = Vec::with_capacity(self.held.len());
+        self.groups.clear();
         for (members, blocks) in &self.held {
-            let live = members.nodes().iter().filter_map(|node| self.place(*node).ok());
-            let live: Vec<usize> = live.filter(|at| self.fleet.drives[*at].scale > 0.0).collect();
+            let known = members.nodes().iter().filter_map(|node| self.place(*node).ok());
+            let live: Vec<usize> = known.filter(|at| self.grouped[*at]).collect();
             if !live.is_empty() && *blocks > 0 {
-                groups.push(Group::new(&live, *blocks as f64 / all as f64));
+                self.groups.push(Group::new(&live, *blocks as f64 / all as f64));
             }
         }
-        groups
     }
 
     /// See the head of the file.

@@ -12,12 +12,13 @@ use parts::Parts;
 use serve::pool::config::PartConfig;
 use serve::pool::plane::PlaneCalls;
 use serve::pool::records;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  \
     weir pool up                           4 machines with 2 drives each, a volume of 256 MiB, 2 copies\n  \
+    weir pool up --dir /mnt/ssd/pool       the drives are plain files there, not emulated flash\n  \
     weir pool kill 3                       in another terminal: a drive's process dies, and is back in a while\n  \
     weir pool slow 2 50                    its answers come 50 ms later; 0 ends it\n  \
     weir pool status --config weir-pool/admin.toml\n\n\
@@ -39,8 +40,14 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=4))]
     replicas: u8,
     /// Drives in memory that take no time, and forget all at the end
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["dir", "disk"])]
     memory: bool,
+    /// Drives are plain files in this folder, not emulated flash: as fast and as durable as what it lies on
+    #[arg(long, value_name = "DIR", conflicts_with = "disk")]
+    dir: Option<PathBuf>,
+    /// Drives are these disks or files, one each, which must hold nothing
+    #[arg(long, value_name = "PATH", num_args = 1..)]
+    disk: Vec<PathBuf>,
     /// A drive whose process has ended is started again after so many seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 10)]
     restart_after: u64,
@@ -81,7 +88,7 @@ pub fn up(args: &Args) -> Result<End, Failure> {
         replicas: args.replicas,
         memory: args.memory,
     };
-    let made = Made::make_or_open(&args.data, layout)?;
+    let made = Made::make_or_open(&args.data, layout, drives(args)?)?;
     let mut parts = Parts::new(&args.data, Duration::from_secs(args.restart_after))?;
     parts.start("plane", &["plane"], &made.config("plane"))?;
     let admin = PartConfig::load(&made.config("admin")).map_err(failure)?;
@@ -103,6 +110,29 @@ pub fn up(args: &Args) -> Result<End, Failure> {
     print(&text(&made, args, &told));
     parts.watch();
     Ok(End::Good)
+}
+
+/// Where the drives are that are not emulated, from the first node's on.
+fn drives(args: &Args) -> Result<Vec<PathBuf>, Failure> {
+    let count = args.nodes * args.ssds;
+    let absolute = |path: &Path| {
+        std::path::absolute(path).map_err(|error| format!("{}: {error}", path.display()))
+    };
+    if let Some(folder) = &args.dir {
+        std::fs::create_dir_all(folder)
+            .map_err(|error| format!("--dir {}: {error}", folder.display()))?;
+        let folder = absolute(folder)?;
+        return Ok((1..=count).map(|number| folder.join(format!("drive-{number}"))).collect());
+    }
+    if !args.disk.is_empty() && args.disk.len() as u32 != count {
+        return Err(format!(
+            "--disk: {} drives for {} machines with {} each: name {count}, or say other --nodes and --ssds",
+            args.disk.len(),
+            args.nodes,
+            args.ssds
+        ));
+    }
+    args.disk.iter().map(|path| absolute(path)).collect()
 }
 
 fn text(made: &Made, args: &Args, told: &str) -> String {

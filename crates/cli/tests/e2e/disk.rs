@@ -62,6 +62,28 @@ fn a_disk_is_formatted_served_killed_and_checked() {
 }
 
 #[test]
+fn raw_units_on_a_disk_survive_a_kill_and_a_disk_too_small_says_what_fits() {
+    let Some(disk) = Disk::new("rawdisk") else { return };
+    let path = disk.path.to_str().expect("UTF-8");
+    let config = crate::raw::config_of(&disk.scratch, path);
+    let large = ["format", "--config", &config, "--data", path, "--capacity", "4GiB"];
+    let refused = weir(&large);
+    let text = said(&refused);
+    assert!(!refused.status.success(), "{text}");
+    let example = text.split("capacity = \"").nth(1).and_then(|rest| rest.split('"').next());
+    let example = example.unwrap_or_else(|| panic!("it says what would fit: {text}"));
+    let fits = ["format", "--config", &config, "--data", path, "--capacity", example];
+    let made = weir(&fits);
+    assert!(made.status.success(), "{}", said(&made));
+    fs::File::options()
+        .write(true)
+        .open(path)
+        .and_then(|disk| std::os::unix::fs::FileExt::write_all_at(&disk, &[0; MIB], 0))
+        .expect("its header is cleared");
+    crate::raw::survive_a_kill_at(&disk.scratch, path);
+}
+
+#[test]
 fn a_disk_with_a_file_system_is_refused_unless_forced_and_a_mounted_one_always() {
     let Some(disk) = Disk::new("foreign") else { return };
     let path = disk.path.to_str().expect("UTF-8");

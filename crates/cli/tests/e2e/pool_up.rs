@@ -151,6 +151,33 @@ fn a_volume_survives_that_its_nodes_are_killed_one_after_the_other_and_all_is_st
 }
 
 #[test]
+fn a_pool_on_plain_files_survives_a_killed_node_and_a_restart() {
+    let scratch = Scratch::new("pool-up-files");
+    let drives = scratch.file("drives");
+    let args = ["--nodes", "3", "--ssds", "1", "--size", "32MiB", "--dir", &*drives];
+    let up = Up::start(&scratch, &args);
+    let mut client = up.client();
+    write(&mut client, 1, 0..64);
+    up.command(&["kill", "1"]);
+    write(&mut client, 2, 0..32);
+    check(&mut client, 2, 0..32);
+    up.wait_for("node-1 is back");
+    write(&mut client, 3, 0..16);
+    drop(client);
+    up.stop();
+    let up = Up::start(&scratch, &args);
+    let mut client = up.client();
+    check(&mut client, 3, 0..16);
+    check(&mut client, 2, 16..32);
+    check(&mut client, 1, 32..64);
+    up.stop();
+    let mut begins = [0; 8];
+    let mut file = File::open(format!("{drives}/drive-1")).expect("a plain file");
+    std::io::Read::read_exact(&mut file, &mut begins).expect("it is read");
+    assert_eq!(&begins, b"WEIRFILE");
+}
+
+#[test]
 fn what_cannot_be_a_pool_is_told_before_anything_is_made() {
     let scratch = Scratch::new("pool-up-wrong");
     let data = scratch.data().display().to_string();
@@ -158,6 +185,8 @@ fn what_cannot_be_a_pool_is_told_before_anything_is_made() {
     assert!(text.contains("--replicas 2") && text.contains("--nodes 2"), "{text}");
     let text = said(&weir(&["pool", "up", "--data", &data, "--size", "5"]));
     assert!(text.contains("--size 5"), "{text}");
+    let text = said(&weir(&["pool", "up", "--data", &data, "--disk", "/dev/null"]));
+    assert!(text.contains("name 8"), "{text}");
     let text = said(&weir(&["pool", "kill", "1", "--data", &data]));
     assert!(text.contains("node-1.pid"), "{text}");
     assert!(!scratch.data().exists(), "nothing is made");

@@ -113,6 +113,81 @@ fn units_are_written_read_and_erased_and_survive_a_kill() {
     assert!(said(&inspect).contains("2 units of"), "{}", said(&inspect));
 }
 
+/// A config of raw units in the plain file or disk at `path`, with its sockets in the scratch folder.
+pub fn config_of(scratch: &Scratch, path: &str) -> String {
+    let config = scratch.file("raw.toml");
+    let text = format!(
+        "[device]\nmode = \"raw\"\nkind = \"file\"\npath = {path:?}\ncapacity = \"256MiB\"\nchannels = 4\n\
+         [raw]\ngang = 2\nread_granule = \"8KiB\"\n\
+         [nbd]\nunix = \"data/nbd.sock\"\n[http]\naddress = \"127.0.0.1:0\"\n\
+         [control]\nunix = \"data/control.sock\"\n"
+    );
+    std::fs::create_dir_all(scratch.data()).expect("a folder for the sockets");
+    std::fs::write(&config, text).expect("a config");
+    config
+}
+
+/// Raw units at `path`: written, killed, looked at by each tool, and started again.
+pub fn survive_a_kill_at(scratch: &Scratch, path: &str) {
+    let config = config_of(scratch, path);
+    let args = ["--config", &*config, "--data", path];
+    let made = weir(&["format", "--config", &config, "--data", path]);
+    assert!(made.status.success() && said(&made).contains("2 raw units"), "{}", said(&made));
+    let mut server = Server::start(scratch, &args);
+    let device = self::device(&server);
+    let mut unit = device.unit(1).unwrap();
+    let raw_block = unit.shape().raw_block_bytes;
+    assert_eq!((raw_block, unit.shape().page_bytes), (8 << 20, 64 << 10));
+    let (first, second) = (pattern(1, raw_block as usize), pattern(2, raw_block as usize));
+    unit.write(0, &first).unwrap();
+    unit.write(raw_block * 3, &second).unwrap();
+    unit.write(raw_block, &second).unwrap();
+    unit.erase(1).unwrap();
+    unit.flush().unwrap();
+    let second_owner = weir(&["check", "--data", path]);
+    assert!(said(&second_owner).contains("in use"), "{}", said(&second_owner));
+    server.kill();
+    let check = weir(&["check", "--data", path]);
+    assert_eq!(check.status.code(), Some(0), "{}", said(&check));
+    let inspect = json(&["inspect", "--data", path, "--json"]);
+    assert_eq!(inspect["shards"][0]["units"][1]["raw_blocks_full"], 2, "{inspect}");
+    let server = Server::start(scratch, &args);
+    let mut unit = self::device(&server).unit(1).unwrap();
+    assert!(read(&mut unit, 0, raw_block as usize) == first, "acknowledged and flushed");
+    assert!(read(&mut unit, 3 * raw_block, raw_block as usize) == second);
+    let reason = refusal(unit.read(raw_block, &mut [0; GRANULE]));
+    assert!(reason.contains("not written"), "erased before the kill: {reason}");
+    unit.write(raw_block, &first).unwrap();
+    server.terminate();
+    let check = weir(&["check", "--data", path]);
+    assert_eq!(check.status.code(), Some(0), "{}", said(&check));
+    assert!(said(&check).contains("last shutdown clean"), "{}", said(&check));
+    let block = weir(&["serve", "--data", path, "--op-percent", "7"]);
+    assert!(!block.status.success(), "it is no device of volumes");
+}
+
+#[test]
+fn raw_units_in_a_plain_file_survive_a_kill_and_every_tool_reads_them() {
+    let scratch = Scratch::new("rawfile");
+    let path = scratch.file("drive");
+    // A file that holds something of somebody's is left alone.
+    std::fs::write(&path, "a letter").unwrap();
+    let config = config_of(&scratch, &path);
+    let refused = weir(&["format", "--config", &config, "--data", &path]);
+    assert!(said(&refused).contains("--force"), "{}", said(&refused));
+    assert_eq!(std::fs::read(&path).unwrap(), b"a letter");
+    std::fs::remove_file(&path).unwrap();
+    std::fs::write(&path, "").unwrap();
+    survive_a_kill_at(&scratch, &path);
+    // A byte of what the header says of the raw units: told, and nothing is opened.
+    use std::os::unix::fs::FileExt;
+    let file = std::fs::File::options().write(true).open(&path).unwrap();
+    file.write_all_at(b"G", 72).unwrap();
+    let check = weir(&["check", "--data", &path]);
+    assert_eq!(check.status.code(), Some(2), "{}", said(&check));
+    assert!(said(&check).contains("what the header says of the raw units"), "{}", said(&check));
+}
+
 #[test]
 fn misuse_is_refused_with_the_reason_and_the_server_goes_on() {
     let scratch = Scratch::new("rawmisuse");

@@ -423,7 +423,7 @@ fn device(
         section.refuse("channels", &channels.to_string(), reason, &(4 * shards).to_string());
     }
     if raw.is_some() {
-        raw::check(&mut section, &kind, shards);
+        raw::check(&mut section, shards);
     }
     let dies_per_channel = section.integer("dies_per_channel", 1, 64, "2");
     let dies_per_channel = dies_per_channel.unwrap_or(if kind == "file" { 1 } else { 2 }) as u32;

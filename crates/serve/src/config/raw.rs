@@ -72,14 +72,10 @@ pub fn options(
 }
 
 /// Refuses what raw units cannot have of the rest of `[device]`.
-pub fn check(device: &mut Section<'_>, kind: &str, shards: u32) {
+pub fn check(device: &mut Section<'_>, shards: u32) {
     if shards != 1 {
         let reason = "must be 1 with mode = \"raw\": raw units are served by one thread";
         device.refuse("shards", &shards.to_string(), reason, "1");
-    }
-    if kind == "file" {
-        let reason = "must be \"nand\" or \"memory\" with mode = \"raw\"";
-        device.refuse("kind", "\"file\"", reason, "\"nand\"");
     }
 }
 

@@ -280,7 +280,7 @@ fn what_has_no_meaning_in_a_mode_is_refused_by_name() {
             "[device]\nmode = \"raw\"\nkind = \"file\"\nshards = 2\nop_percent = 7\n\
              [[volume]]\nname = \"a\"\nsize = \"1MiB\"\n"
         ),
-        ["[[volume]]", "device.kind", "device.op_percent", "device.shards"]
+        ["[[volume]]", "device.op_percent", "device.shards"]
     );
     let wrong = "[device]\nmode = \"raw\"\n[raw]\nwrite = \"half\"\nread_granule = \"12KiB\"\n";
     assert_eq!(keys(wrong), ["raw.read_granule", "raw.write"]);

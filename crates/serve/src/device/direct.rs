@@ -12,15 +12,15 @@
 //! | 36..40 | blocks of each unit |
 //! | 40..44 | program units of each block: 64, or what fits into a zone |
 //! | 44..48 | logical blocks of each shard |
-//! | 48..52 | OP in percent, as asked for |
+//! | 48..52 | OP in percent, as asked for; 0 with raw units |
 //! | 52..56 | CRC-32C of the bytes before |
 //!
-//! With a fast tier the version is 3, and there is more:
+//! With a fast tier the version is 3, with raw units 4, and there is more:
 //!
 //! | bytes | holds |
 //! |---|---|
 //! | 64..68, 68..72 | length of the text, its CRC-32C |
-//! | 72.. | the text: `fast` of a folder's `device.toml` |
+//! | 72.. | the text: `fast`, or `raw`, of a folder's `device.toml` |
 //!
 //! While a device is being made, the header is `b"WEIRMAKE"` and zeroes. The generation is sector 1, and in
 //! it at 512 the master of [`super::identity`]: all else of the device is in the same file.
@@ -30,12 +30,14 @@
 
 use super::identity::Mark;
 use super::lock::Found;
+use super::raw::RawNote;
 use super::zoned::{self, EraseCounts, Head, Zoned};
-use super::{DeviceError, FastNote, FastPart, Mode, Shape, Tier, identity, lock};
+use super::{DeviceError, FastNote, FastPart, Mode, RawOptions, Shape, Tier, identity, lock, raw};
 use crate::files;
 use crate::kept::{Kept, KeptShard};
 use crate::medium::{
-    DirectStore, Fence, PAGE_BYTES, Place, RECORD_BYTES, SLOTS_PER_PAGE, Store, encode_generation,
+    DirectStore, Fence, Place, RECORD_BYTES, SLOTS_PER_PAGE, SLOTS_PER_RAW_PAGE, Store,
+    encode_generation, page_bytes,
 };
 use flash::{BLOCK_BYTES, Geometry, Oob, SlotId};
 use nand::{BlockRecord, Faults, Nand, Profile};
@@ -49,31 +51,49 @@ const MAGIC: &[u8; 8] = b"WEIRFILE";
 const MAGIC_UNFINISHED: &[u8; 8] = b"WEIRMAKE";
 const VERSION: u32 = 2;
 const VERSION_FAST: u32 = 3;
-const FAST_AT: usize = 64;
-const FAST_TEXT_AT: usize = FAST_AT + 8;
+const VERSION_RAW: u32 = 4;
+const TEXT_AT: usize = 64;
+const TEXT_STARTS_AT: usize = TEXT_AT + 8;
 const SECTOR: u64 = BLOCK_BYTES as u64;
 const GENERATION_AT: u64 = SECTOR;
-/// Program units of an erase block of 4 MiB.
+/// Program units of an erase block of 4 MiB; with raw units of as many data.
 const PAGES_PER_BLOCK: u32 = 64;
-const BLOCK_FILE_BYTES: u64 = PAGES_PER_BLOCK as u64 * PAGE_BYTES;
+const BLOCKS_START_MULTIPLE: u64 = 4 << 20;
 
 /// What the blocks of a file or disk are like.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Bands {
     /// Program units of each.
     pub pages: u32,
+    /// Slots of each program unit.
+    pub slots_per_page: u32,
     /// Most of a shard's that may be partly written at a time; 0 for no limit.
     pub open_blocks_max: u32,
 }
 
 impl Bands {
     /// Where any place can be overwritten.
-    pub const PLAIN: Self = Self { pages: PAGES_PER_BLOCK, open_blocks_max: 0 };
+    pub const PLAIN: Self =
+        Self { pages: PAGES_PER_BLOCK, slots_per_page: SLOTS_PER_PAGE, open_blocks_max: 0 };
+
+    /// The same with raw units.
+    const PLAIN_RAW: Self = Self { slots_per_page: SLOTS_PER_RAW_PAGE, ..Self::PLAIN };
 
     /// Of what is at `path`, or will be, divided among so many shards.
-    pub fn at(path: &Path, shards: u32) -> Result<Self, DeviceError> {
-        Zoned::at(path)?.map_or(Ok(Self::PLAIN), |zoned| zoned.bands(path, shards))
+    pub fn at(path: &Path, shards: u32, raw: bool) -> Result<Self, DeviceError> {
+        let plain = if raw { Self::PLAIN_RAW } else { Self::PLAIN };
+        let zoned = Zoned::at(path)?;
+        zoned.map_or(Ok(plain), |zoned| zoned.bands(path, shards, plain.slots_per_page))
     }
+}
+
+/// `Err` for a zoned disk: who owns raw units writes on where he stopped, in as many blocks as he likes.
+pub fn expect_no_zones(path: &Path) -> Result<(), DeviceError> {
+    if Zoned::at(path)?.is_none() {
+        return Ok(());
+    }
+    let reason = "is a zoned disk, which bounds how many raw blocks may be partly written, and raw units do not";
+    Err(DeviceError::invalid(path, reason, "use mode = \"block\", or another disk for raw units"))
 }
 
 /// What the header tells.
@@ -86,11 +106,13 @@ pub struct Parts {
     pub uuid: u128,
     /// Present if it has a fast tier.
     pub fast: Option<FastNote>,
+    /// Present if it is a device of raw units.
+    pub raw: Option<RawOptions>,
 }
 
 /// The rules of a file as those of flash without delays.
 pub fn profile(bands: &Bands) -> Profile {
-    let Bands { pages, open_blocks_max } = bands;
+    let Bands { pages, slots_per_page, open_blocks_max } = bands;
     let text = format!(
         "name = \"file\"\npage_bytes = {}\noob_bytes = 512\npages_per_block = {pages}\n\
          open_blocks_max = {open_blocks_max}\nplanes = 1\nbits_per_cell = 1\n\
@@ -100,7 +122,7 @@ pub fn profile(bands: &Bands) -> Profile {
          factory_bad_max = 0.0\necc_bits_per_kib = 8\n\
          [rber]\nepsilon = 0.0\nalpha = 0.0\nk = 1.0\nbeta = 0.0\nm = 1.0\nn = 1.0\ngamma = 0.0\n\
          p = 1.0\nq = 1.0\n",
-        SLOTS_PER_PAGE as usize * BLOCK_BYTES
+        *slots_per_page as usize * BLOCK_BYTES
     );
     Profile::parse(&text).expect("a test parses this text")
 }
@@ -167,9 +189,7 @@ fn begin_plain(
         let end = io::Seek::seek(&mut reader, io::SeekFrom::End(0));
         let found = end.map_err(DeviceError::io(path, "size"))?;
         if found < bytes {
-            let reason = format!("has {found} bytes where the volumes and the OP need {bytes}");
-            let mend = "make the volumes (or device.capacity) smaller, or device.op_percent";
-            return Err(DeviceError::invalid(path, reason, mend));
+            return Err(too_small(path, (parts, &nand.geometry()), (found, bytes)));
         }
     }
     file.write_all_at(&unfinished(), 0).map_err(DeviceError::io(path, "clear the header"))?;
@@ -183,6 +203,23 @@ fn begin_plain(
         file.write_all_at(&records, place.records_at).map_err(DeviceError::io(path, failed))?;
     }
     lock::write_generation(file, path, GENERATION_AT, master)
+}
+
+/// Says that a disk of so many bytes has too few, and what would fit.
+fn too_small(
+    path: &Path,
+    (parts, geometry): (&Parts, &Geometry),
+    (found, needed): (u64, u64),
+) -> DeviceError {
+    let Some(raw) = &parts.raw else {
+        let reason = format!("has {found} bytes where the volumes and the OP need {needed}");
+        let mend = "make the volumes (or device.capacity) smaller, or device.op_percent";
+        return DeviceError::invalid(path, reason, mend);
+    };
+    let reason = format!("has {found} bytes where the raw units and their spare need {needed}");
+    let place = places(geometry, parts.shards, 0).0.swap_remove(0);
+    let room = found.saturating_sub(place.blocks_at) / place.stride / u64::from(geometry.units);
+    DeviceError::invalid(path, reason, raw::mend_for(raw, geometry, room))
 }
 
 /// Throws away what is at `path`, whatever it is: clears where headers are. Not if it is in use.
@@ -253,29 +290,43 @@ pub fn commit(path: &Path, file: &File, made: &Parts) -> Result<(), DeviceError>
 }
 
 fn encode(made: &Parts) -> Result<[u8; BLOCK_BYTES], DeviceError> {
-    let Parts { shards, shape, op_percent, uuid, ref fast, .. } = *made;
+    let Parts { shards, shape, op_percent, uuid, ref fast, ref raw, .. } = *made;
+    let (version, text) = match (fast, raw) {
+        (None, None) => (VERSION, None),
+        (Some(fast), _) => (VERSION_FAST, Some(toml::to_string(fast))),
+        (None, Some(raw)) => (VERSION_RAW, Some(toml::to_string(&RawNote::new(raw)))),
+    };
     let mut header = Vec::from(MAGIC);
-    let version = if fast.is_some() { VERSION_FAST } else { VERSION };
     header.extend(version.to_le_bytes());
     header.extend(shards.to_le_bytes());
     header.extend(uuid.to_le_bytes());
+    let op_percent = if raw.is_some() { 0 } else { op_percent };
     let Geometry { units, blocks_per_unit, pages_per_block, .. } = made.nand(None)?.geometry();
     for number in [units, blocks_per_unit, pages_per_block, shape.logical_blocks, op_percent] {
         header.extend(number.to_le_bytes());
     }
     header.extend(flash::crc(&header).to_le_bytes());
     header.resize(BLOCK_BYTES, 0);
-    if let Some(fast) = fast {
-        let text = toml::to_string(fast)
+    if let Some(text) = text {
+        let text = text
             .ok()
-            .filter(|text| text.len() <= BLOCK_BYTES - FAST_TEXT_AT)
+            .filter(|text| text.len() <= BLOCK_BYTES - TEXT_STARTS_AT)
             .ok_or_else(|| DeviceError::Options("the path of the fast tier is too long".into()))?;
-        header[FAST_AT..FAST_AT + 4].copy_from_slice(&(text.len() as u32).to_le_bytes());
+        header[TEXT_AT..TEXT_AT + 4].copy_from_slice(&(text.len() as u32).to_le_bytes());
         let sum = flash::crc(text.as_bytes());
-        header[FAST_AT + 4..FAST_TEXT_AT].copy_from_slice(&sum.to_le_bytes());
-        header[FAST_TEXT_AT..FAST_TEXT_AT + text.len()].copy_from_slice(text.as_bytes());
+        header[TEXT_AT + 4..TEXT_STARTS_AT].copy_from_slice(&sum.to_le_bytes());
+        header[TEXT_STARTS_AT..TEXT_STARTS_AT + text.len()].copy_from_slice(text.as_bytes());
     }
     Ok(header.try_into().expect("it was sized"))
+}
+
+/// The text of a header that has one, if it is sound.
+fn text_of<T: serde::de::DeserializeOwned>(header: &[u8; BLOCK_BYTES]) -> Option<T> {
+    let word = |at: usize| u32::from_le_bytes([0, 1, 2, 3].map(|i| header[at + i]));
+    let end = TEXT_STARTS_AT.checked_add(word(TEXT_AT) as usize)?;
+    let text = header.get(TEXT_STARTS_AT..end)?;
+    let sound = flash::crc(text) == word(TEXT_AT + 4);
+    toml::from_str(std::str::from_utf8(text).ok().filter(|_| sound)?).ok()
 }
 
 impl Parts {
@@ -332,6 +383,33 @@ pub fn describe(path: &Path) -> Result<Parts, DeviceError> {
     read_header(path, &file)
 }
 
+/// The same by the keys of a config's `[device]`.
+pub fn description(path: &Path) -> Result<toml::Table, DeviceError> {
+    let parts = describe(path)?;
+    let mut table = toml::Table::new();
+    let mode = if parts.raw.is_some() { "raw" } else { "block" };
+    table.insert("kind".into(), "file".into());
+    table.insert("mode".into(), mode.into());
+    if let Some(raw) = &parts.raw {
+        let unfit = || DeviceError::invalid(path, "the table raw is no TOML", "report this");
+        raw.describe(&mut table).ok_or_else(unfit)?;
+    }
+    let numbers = [
+        ("shards", Some(parts.shards)),
+        ("channels", parts.shards.checked_mul(parts.shape.channels)),
+        ("op_percent", parts.raw.is_none().then_some(parts.op_percent)),
+    ];
+    for (key, number) in numbers {
+        if let Some(number) = number {
+            table.insert(key.into(), i64::from(number).into());
+        }
+    }
+    if let Some(fast) = &parts.fast {
+        table.insert("fast".into(), fast.describe(parts.shards).into());
+    }
+    Ok(table)
+}
+
 /// Opens for reading, and whatever else `options` say, what nobody else has open.
 pub fn open_alone(path: &Path, options: &mut OpenOptions) -> Result<File, DeviceError> {
     options.read(true);
@@ -371,15 +449,16 @@ pub fn is_block_device(file: &File, path: &Path) -> Result<bool, DeviceError> {
 fn places(geometry: &Geometry, shards: u32, generation: u64) -> (Vec<Place>, u64) {
     let blocks = u64::from(geometry.blocks());
     let records_bytes = (blocks * RECORD_BYTES as u64).next_multiple_of(SECTOR);
-    let blocks_start =
-        (2 * SECTOR + u64::from(shards) * records_bytes).next_multiple_of(BLOCK_FILE_BYTES);
+    let stride = u64::from(geometry.pages_per_block) * page_bytes(geometry.slots_per_page);
+    let records_end = 2 * SECTOR + u64::from(shards) * records_bytes;
+    let blocks_start = records_end.next_multiple_of(BLOCKS_START_MULTIPLE);
     let place = |shard: u64| Place {
         records_at: 2 * SECTOR + shard * records_bytes,
-        blocks_at: blocks_start + shard * blocks * BLOCK_FILE_BYTES,
-        stride: BLOCK_FILE_BYTES,
+        blocks_at: blocks_start + shard * blocks * stride,
+        stride,
         generation,
     };
-    let end = blocks_start + u64::from(shards) * blocks * BLOCK_FILE_BYTES;
+    let end = blocks_start + u64::from(shards) * blocks * stride;
     ((0..u64::from(shards)).map(place).collect(), end)
 }
 
@@ -398,14 +477,16 @@ fn read_header(path: &Path, file: &File) -> Result<Parts, DeviceError> {
     if header[..8] != *MAGIC {
         return Err(DeviceError::invalid(path, "holds no device of Weir", "see `weir format`"));
     }
-    if ![VERSION, VERSION_FAST].contains(&word(8)) {
-        let reason = format!("version {}: this build reads {VERSION} and {VERSION_FAST}", word(8));
+    if !(VERSION..=VERSION_RAW).contains(&word(8)) {
+        let reason = format!("version {}: this build reads {VERSION} to {VERSION_RAW}", word(8));
         return Err(DeviceError::invalid(path, reason, "use the build that made the device"));
     }
     if word(52) != flash::crc(&header[..52]) || word(12) == 0 {
         return Err(DeviceError::invalid(path, "the header is damaged", mend));
     }
-    let bands = zoned.map_or(Ok(Bands::PLAIN), |zoned| zoned.bands(path, word(12)))?;
+    let plain = if word(8) == VERSION_RAW { Bands::PLAIN_RAW } else { Bands::PLAIN };
+    let of_zones = |zoned: Zoned| zoned.bands(path, word(12), plain.slots_per_page);
+    let bands = zoned.map_or(Ok(plain), of_zones)?;
     if word(40) != bands.pages {
         let reason = format!(
             "was made of blocks of {} program units, and has room for {} in each now",
@@ -421,17 +502,23 @@ fn read_header(path: &Path, file: &File) -> Result<Parts, DeviceError> {
         logical_blocks: word(44),
     };
     let uuid = u128::from_le_bytes(std::array::from_fn(|i| header[16 + i]));
-    let mut fast = None;
-    if word(8) == VERSION_FAST {
-        let text = header.get(FAST_TEXT_AT..FAST_TEXT_AT + word(FAST_AT) as usize);
-        let text = text.filter(|text| flash::crc(text) == word(FAST_AT + 4));
-        fast = text.and_then(|text| toml::from_str(std::str::from_utf8(text).ok()?).ok());
-        if fast.is_none() {
-            let reason = "what the header says of the fast tier is damaged";
-            return Err(DeviceError::invalid(path, reason, mend));
+    let damaged = |of: &str| {
+        let reason = format!("what the header says of {of} is damaged");
+        DeviceError::invalid(path, reason, mend)
+    };
+    let (mut fast, mut raw) = (None, None);
+    match word(8) {
+        VERSION_FAST => {
+            fast = Some(text_of(&header).ok_or_else(|| damaged("the fast tier"))?);
         }
+        VERSION_RAW => {
+            let note: Option<RawNote> = text_of(&header);
+            let options = note.and_then(|note| note.options(shape.logical_blocks).ok());
+            raw = Some(options.ok_or_else(|| damaged("the raw units"))?);
+        }
+        _ => {}
     }
-    Ok(Parts { shards: word(12), shape, bands, op_percent: word(48), uuid, fast })
+    Ok(Parts { shards: word(12), shape, bands, op_percent: word(48), uuid, fast, raw })
 }
 
 /// Opens the parts of a device that is claimed, and with [`Mode::ReadWrite`] marked as of this

@@ -16,13 +16,13 @@
 use super::direct::Opened;
 use super::identity::{self, Mark, Marked, SHARD_ROLES, State};
 use super::lock::Found;
+use super::raw::RawNote;
 use super::summed::{self, Summed};
-use super::{DeviceError, FastNote, FastPart, Mode, RawOptions, Shape, Tier, lock, raw};
+use super::{DeviceError, FastNote, FastPart, Mode, RawOptions, Shape, Tier, lock};
 use crate::files;
 use crate::kept::{Kept, KeptShard};
 use crate::medium::{Fence, FileStore, RECORD_BYTES, Store, encode_generation, gives_back};
 use flash::{BLOCK_BYTES, BlockId, Geometry, OOB_BYTES, Oob, SlotId};
-use ftl::raw::RawSettings;
 use nand::{BlockRecord, Faults, Nand, Profile};
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
@@ -62,7 +62,7 @@ struct DeviceToml {
     op_percent: Option<u32>,
     /// Present if it is a device of raw units.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    raw: Option<RawToml>,
+    raw: Option<RawNote>,
     /// Present if the device has a fast tier, without which it is not whole.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     fast: Option<FastNote>,
@@ -70,47 +70,6 @@ struct DeviceToml {
     faults: FaultsToml,
     /// As in a profile file.
     profile: toml::Table,
-}
-
-/// As in a config's `[raw]`, the granule in bytes.
-#[derive(Deserialize, Serialize)]
-#[serde(deny_unknown_fields)]
-struct RawToml {
-    gang: u32,
-    spare: f64,
-    write: String,
-    erase: String,
-    read_granule: u32,
-}
-
-impl RawToml {
-    fn new(raw: &RawOptions) -> Self {
-        Self {
-            gang: raw.gang,
-            spare: raw.spare.unwrap_or_default(),
-            write: raw::write_name(raw.settings.write).into(),
-            erase: raw::erase_name(raw.settings.erase).into(),
-            read_granule: raw.settings.read_granule * BLOCK_BYTES as u32,
-        }
-    }
-
-    /// `Err` names the key that cannot be.
-    fn options(&self, blocks: u32) -> Result<RawOptions, String> {
-        let write = raw::write_of(&self.write);
-        let erase = raw::erase_of(&self.erase);
-        let settings = RawSettings {
-            write: write.ok_or_else(|| format!("raw.write = {:?}", self.write))?,
-            erase: erase.ok_or_else(|| format!("raw.erase = {:?}", self.erase))?,
-            read_granule: self.read_granule / BLOCK_BYTES as u32,
-            ..RawSettings::default()
-        };
-        Ok(RawOptions {
-            gang: self.gang,
-            spare: Some(self.spare),
-            blocks: u64::from(blocks),
-            settings,
-        })
-    }
 }
 
 /// Each shard's.
@@ -338,7 +297,7 @@ pub fn commit(path: &Path, device: &Description) -> Result<(), DeviceError> {
         shards: device.shards,
         logical_blocks,
         op_percent: device.op_percent,
-        raw: device.raw.as_ref().map(RawToml::new),
+        raw: device.raw.as_ref().map(RawNote::new),
         fast: device.fast.clone(),
         layout: LayoutToml { channels, dies_per_channel, blocks_per_plane },
         faults: FaultsToml {
@@ -396,10 +355,7 @@ pub fn describe(path: &Path) -> Result<toml::Table, DeviceError> {
     let mode = if device.raw.is_some() { "raw" } else { "block" };
     table.insert("mode".into(), mode.into());
     if let Some(raw) = &device.raw {
-        let units = toml::Value::try_from(RawToml::new(raw));
-        table.insert("raw".into(), units.map_err(|_| unfit("the table raw"))?);
-        let kib = raw.blocks * (BLOCK_BYTES as u64 >> 10);
-        table.insert("offered".into(), format!("{kib}KiB").into());
+        raw.describe(&mut table).ok_or_else(|| unfit("the table raw"))?;
     }
     let numbers = [
         ("shards", Some(device.shards)),

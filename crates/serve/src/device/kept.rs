@@ -69,7 +69,7 @@ impl Own {
         let none = Faults::default();
         let (profile, faults, shards, raw) = match &self.what {
             Description::Folder(own) => (&own.profile, &own.faults, own.shards, own.raw.is_some()),
-            Description::File(own) => (&direct, &none, own.shards, false),
+            Description::File(own) => (&direct, &none, own.shards, own.raw.is_some()),
         };
         if raw {
             return Err("raw units have none: their mount reads little".into());

@@ -249,8 +249,7 @@ impl Device {
                 (path, Description::Folder(Box::new(folder)), lock)
             }
             Kind::File { path } => {
-                let (op_percent, bands, uuid) = (options.op_percent, plan.bands, plan.uuid);
-                let parts = direct::Parts { shards, shape, bands, op_percent, uuid, fast: note };
+                let parts = plan.parts(options, note);
                 let lock = direct::create(path, &parts, &master)?;
                 (path, Description::File(parts), lock)
             }
@@ -380,7 +379,7 @@ impl Device {
         }
         let raw = match &own.what {
             Description::Folder(description) => description.raw.clone(),
-            Description::File(_) => None,
+            Description::File(parts) => parts.raw.clone(),
         };
         let edited = own.edited().map(|error| error.to_string());
         let split = Split::new(stores.len());
@@ -472,22 +471,7 @@ impl Device {
         match kind {
             Kind::Memory { .. } => Ok(toml::Table::new()),
             Kind::Nand { path, .. } => folder::describe(path),
-            Kind::File { path } => direct::describe(path).map(|parts| {
-                let mut table = toml::Table::new();
-                table.insert("kind".into(), "file".into());
-                table.insert("mode".into(), "block".into());
-                for (key, number) in [
-                    ("shards", parts.shards),
-                    ("channels", parts.shards * parts.shape.channels),
-                    ("op_percent", parts.op_percent),
-                ] {
-                    table.insert(key.into(), i64::from(number).into());
-                }
-                if let Some(fast) = &parts.fast {
-                    table.insert("fast".into(), fast.describe(parts.shards).into());
-                }
-                table
-            }),
+            Kind::File { path } => direct::description(path),
         }
     }
 
@@ -602,6 +586,13 @@ struct Plan {
 }
 
 impl Plan {
+    /// What the header of a file or disk tells of it.
+    fn parts(&self, options: &DeviceOptions, fast: Option<FastNote>) -> direct::Parts {
+        let DeviceOptions { shards, op_percent, .. } = *options;
+        let Self { shape, bands, uuid, .. } = *self;
+        direct::Parts { shards, shape, bands, op_percent, uuid, fast, raw: self.raw.clone() }
+    }
+
     fn profile<'a>(&'a self, options: &'a DeviceOptions) -> &'a Profile {
         match &options.kind {
             Kind::Memory { profile } | Kind::Nand { profile, .. } => profile,
@@ -612,7 +603,7 @@ impl Plan {
 
 fn plan(options: &DeviceOptions, split: &Split, settings: &Settings) -> Result<Plan, DeviceError> {
     let bands = match &options.kind {
-        Kind::File { path } => direct::Bands::at(path, options.shards)?,
+        Kind::File { path } => direct::Bands::at(path, options.shards, options.raw.is_some())?,
         Kind::Memory { .. } | Kind::Nand { .. } => direct::Bands::PLAIN,
     };
     let direct = direct::profile(&bands);
@@ -622,9 +613,7 @@ fn plan(options: &DeviceOptions, split: &Split, settings: &Settings) -> Result<P
     };
     if let Some(raw) = &options.raw {
         if let Kind::File { path } = &options.kind {
-            let reason = "raw units need emulated flash";
-            let mend = "use a folder with kind = \"nand\", or mode = \"block\"";
-            return Err(DeviceError::invalid(path, reason, mend));
+            direct::expect_no_zones(path)?;
         }
         let uuid = random_uuid()?;
         let (shape, format) = raw.shape(options, profile, uuid)?;

@@ -270,7 +270,8 @@ impl Own {
                 (own.shape, &own.profile, own.faults.clone(), own.shards, own.raw.is_some())
             }
             Description::File(own) => {
-                (own.shape, &direct_profile, Faults::default(), own.shards, false)
+                let raw = own.raw.is_some();
+                (own.shape, &direct_profile, Faults::default(), own.shards, raw)
             }
         };
         if raw {

@@ -4,6 +4,7 @@ use super::{DeviceError, DeviceOptions, Shape};
 use flash::{BLOCK_BYTES, Geometry, Health};
 use ftl::raw::{EraseTime, Lanes, RawFormat, RawSettings, WriteUnit};
 use nand::{Faults, Profile};
+use serde::{Deserialize, Serialize};
 
 /// Longest payload of a request that clients may count on.
 const REQUEST_BYTES_MAX: u64 = 32 << 20;
@@ -21,7 +22,57 @@ pub struct RawOptions {
     pub settings: RawSettings,
 }
 
+/// What a device keeps of how its raw units were made: as in a config's `[raw]`, the granule in bytes.
+#[derive(Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawNote {
+    gang: u32,
+    spare: f64,
+    write: String,
+    erase: String,
+    read_granule: u32,
+}
+
+impl RawNote {
+    pub fn new(raw: &RawOptions) -> Self {
+        Self {
+            gang: raw.gang,
+            spare: raw.spare.unwrap_or_default(),
+            write: write_name(raw.settings.write).into(),
+            erase: erase_name(raw.settings.erase).into(),
+            read_granule: raw.settings.read_granule * BLOCK_BYTES as u32,
+        }
+    }
+
+    /// `Err` names the key that cannot be.
+    pub fn options(&self, blocks: u32) -> Result<RawOptions, String> {
+        let write = write_of(&self.write);
+        let erase = erase_of(&self.erase);
+        let settings = RawSettings {
+            write: write.ok_or_else(|| format!("raw.write = {:?}", self.write))?,
+            erase: erase.ok_or_else(|| format!("raw.erase = {:?}", self.erase))?,
+            read_granule: self.read_granule / BLOCK_BYTES as u32,
+            ..RawSettings::default()
+        };
+        Ok(RawOptions {
+            gang: self.gang,
+            spare: Some(self.spare),
+            blocks: u64::from(blocks),
+            settings,
+        })
+    }
+}
+
 impl RawOptions {
+    /// What they add to the description of a device by the keys of a config's `[device]`; `None` if a number
+    /// is none of TOML's.
+    pub(super) fn describe(&self, table: &mut toml::Table) -> Option<()> {
+        table.insert("raw".into(), toml::Value::try_from(RawNote::new(self)).ok()?);
+        let kib = self.blocks * (BLOCK_BYTES as u64 >> 10);
+        table.insert("offered".into(), format!("{kib}KiB").into());
+        Some(())
+    }
+
     /// The smallest shape that offers what is asked for, and how to format it.
     pub(super) fn shape(
         &self,
@@ -105,6 +156,18 @@ impl RawOptions {
         let least = (1..blocks).find(enough)?;
         let spare = (least + 2).max(blocks.div_ceil(100));
         (spare < blocks && share(spare) <= 0.9).then(|| share(spare))
+    }
+}
+
+/// What to do where a disk has room for so many blocks of each unit only.
+pub fn mend_for(raw: &RawOptions, geometry: &Geometry, blocks_per_unit: u64) -> String {
+    let kept = f64::from(geometry.blocks_per_unit) * raw.spare.unwrap_or_default();
+    let rows = blocks_per_unit.saturating_sub(kept.ceil() as u64);
+    let row_bytes =
+        u64::from(geometry.units) * u64::from(geometry.slots_per_block()) * BLOCK_BYTES as u64;
+    match (rows * row_bytes) >> 20 {
+        0 => "take fewer device.channels, or a larger disk".into(),
+        mib => format!("make device.capacity smaller, for example capacity = \"{mib}MiB\""),
     }
 }
 

@@ -29,7 +29,8 @@ use crate::files;
 use crate::kept::Kept;
 use crate::medium::zones::{self, Zone, ZoneKind, ZoneState};
 use crate::medium::{
-    DirectStore, Fence, GENERATION_BYTES, PAGE_BYTES, Place, Store, encode_generation,
+    DirectStore, Fence, GENERATION_BYTES, Place, SLOTS_PER_PAGE, Store, encode_generation,
+    page_bytes,
 };
 use crate::runtime::buffer::Buffer;
 use flash::{BLOCK_BYTES, BlockId};
@@ -50,8 +51,8 @@ const HEADS: usize = 2;
 pub struct Zoned {
     /// The sequential zones, heads first; all of one size.
     zones: Vec<Zone>,
-    /// Program units that each holds.
-    pages: u32,
+    /// Bytes that each takes at least.
+    capacity: u64,
     /// Most that may be partly written; 0 for no limit.
     open_max: u32,
 }
@@ -95,8 +96,7 @@ impl Zoned {
         // Zones that are offline may tell no capacity.
         let alive = zones.iter().filter(|zone| zone.state != ZoneState::Offline);
         let capacity = alive.map(|zone| zone.capacity).min().unwrap_or(0);
-        let pages = u32::try_from(capacity / PAGE_BYTES).unwrap_or(u32::MAX);
-        if zones.len() <= HEADS || pages < 4 {
+        if zones.len() <= HEADS || capacity < 4 * page_bytes(SLOTS_PER_PAGE) {
             let mib = capacity >> 20;
             return Err(format!(
                 "has {} zones that are written in order, of {mib} MiB: they are too few, or too small",
@@ -109,11 +109,16 @@ impl Zoned {
         {
             return Err("one of its first two zones is offline or read-only".into());
         }
-        Ok(Self { zones, pages, open_max })
+        Ok(Self { zones, capacity, open_max })
     }
 
-    /// What the blocks of a device on it are like, divided among so many shards.
-    pub fn bands(&self, path: &Path, shards: u32) -> Result<Bands, DeviceError> {
+    /// What the blocks of a device on it are like, divided among so many shards, with program units of so many slots.
+    pub fn bands(
+        &self,
+        path: &Path,
+        shards: u32,
+        slots_per_page: u32,
+    ) -> Result<Bands, DeviceError> {
         let open_blocks_max = match self.open_max {
             0 => 0,
             max => max.saturating_sub(HEADS as u32) / shards.max(1),
@@ -124,7 +129,8 @@ impl Zoned {
             let mend = format!("use fewer shards than {shards}");
             return Err(DeviceError::invalid(path, reason, mend));
         }
-        Ok(Bands { pages: self.pages, open_blocks_max })
+        let pages = u32::try_from(self.capacity / page_bytes(slots_per_page)).unwrap_or(u32::MAX);
+        Ok(Bands { pages, slots_per_page, open_blocks_max })
     }
 
     /// `Err` if it has too few zones for so many blocks.
@@ -415,7 +421,8 @@ fn restore(
     store: &DirectStore,
     (zones, counts): (&[Zone], &[AtomicU32]),
 ) -> Result<u32, DeviceError> {
-    let pages = |zone: &Zone| (zone.written / PAGE_BYTES) as u32;
+    let page_bytes = page_bytes(nand.geometry().slots_per_page);
+    let pages = |zone: &Zone| (zone.written / page_bytes) as u32;
     let blocks = (0..).map(BlockId).zip(zones);
     let written: Vec<(BlockId, u32)> =
         blocks.clone().map(|(block, zone)| (block, pages(zone))).filter(|&(_, n)| n > 0).collect();
@@ -468,7 +475,10 @@ mod tests {
         all[0].kind = ZoneKind::Other;
         all[7].bytes = MIB;
         let zoned = Zoned::of(all, 4 * MIB, 14).unwrap();
-        assert_eq!((zoned.pages, zoned.zones[0].at, zoned.data()[0].at), (48, 4 * MIB, 12 * MIB));
+        assert_eq!(
+            (zoned.capacity, zoned.zones[0].at, zoned.data()[0].at),
+            (3 * MIB, 4 * MIB, 12 * MIB)
+        );
         assert_eq!(zoned.data().len(), 4);
         let place = zoned.place(1, 7);
         assert_eq!((place.blocks_at, place.stride, place.generation), (16 * MIB, 4 * MIB, 7));
@@ -486,16 +496,18 @@ mod tests {
         // One that is offline and tells no capacity makes no other smaller.
         let mut all = zones(8, 3 * MIB);
         (all[5].state, all[5].capacity) = (ZoneState::Offline, 0);
-        assert_eq!(Zoned::of(all, 4 * MIB, 0).unwrap().pages, 48);
+        assert_eq!(Zoned::of(all, 4 * MIB, 0).unwrap().capacity, 3 * MIB);
     }
 
     #[test]
     fn open_zones_are_divided_among_the_shards_beside_those_of_the_heads() {
         let path = Path::new("/dev/zoned");
         let of = |max| Zoned::of(zones(40, 3 * MIB), 4 * MIB, max).unwrap();
-        assert_eq!(of(14).bands(path, 2).unwrap(), Bands { pages: 48, open_blocks_max: 6 });
-        assert_eq!(of(0).bands(path, 2).unwrap().open_blocks_max, 0);
-        let refused = of(3).bands(path, 2).unwrap_err().to_string();
+        let bands = Bands { pages: 48, slots_per_page: 15, open_blocks_max: 6 };
+        assert_eq!(of(14).bands(path, 2, 15).unwrap(), bands);
+        assert_eq!(of(14).bands(path, 2, 16).unwrap().pages, 45);
+        assert_eq!(of(0).bands(path, 2, 15).unwrap().open_blocks_max, 0);
+        let refused = of(3).bands(path, 2, 15).unwrap_err().to_string();
         for word in ["/dev/zoned", "3 zones", "fewer shards"] {
             assert!(refused.contains(word), "{word}: {refused}");
         }

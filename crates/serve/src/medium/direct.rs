@@ -1,7 +1,7 @@
 //! Bytes in a plain file or a block device, by direct I/O.
 //!
-//! There is no OOB area: a program unit is 64 KiB, of which the first 4 KiB hold the OOBs of the 15
-//! slots that follow; it goes out with one write. The layout, numbers little-endian, by 4 KiB
+//! There is no OOB area: the first 4 KiB of a program unit hold the OOBs of the slots that follow, 15 of them, or 16
+//! with raw units, which are asked for powers of two; it goes out with one write. The layout, numbers little-endian, by 4 KiB
 //! sectors:
 //!
 //! | sector | holds |
@@ -18,9 +18,9 @@
 //! | 0..4 | `b"WPU1"` |
 //! | 4..8 | erase count of the block when it was programmed |
 //! | 8..12 | page within the medium |
-//! | 12..16 | CRC-32C of the other bytes up to 512 |
+//! | 12..16 | CRC-32C of the other bytes up to the end of the OOBs |
 //! | 16..24 | generation of the server that wrote it |
-//! | 32..512 | OOBs of 15 slots |
+//! | 32.. | OOBs of the slots, 32 bytes each |
 //!
 //! On a zoned device a block is a zone, from its start as far as whole program units fit, and an erase is a
 //! reset. Header, generation and erase counts are then where `crate::device::zoned` says; there are no
@@ -47,20 +47,28 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 
-/// Slots of data in a program unit.
+/// Slots of data in a program unit: with the OOBs before them 64 KiB.
 pub const SLOTS_PER_PAGE: u32 = 15;
-/// Bytes of a program unit.
-pub const PAGE_BYTES: u64 = 64 << 10;
+/// The same with raw units: who appends to those fills powers of two.
+pub const SLOTS_PER_RAW_PAGE: u32 = 16;
+
+/// Bytes of a program unit of so many slots.
+pub const fn page_bytes(slots: u32) -> u64 {
+    (slots as u64 + 1) * BLOCK_BYTES as u64
+}
 
 /// Reads at a time that look for write pointers: a disk is slow at one after the other.
 const READS_AT_A_TIME: usize = 32;
 
 const MAGIC: &[u8; 4] = b"WPU1";
-const SUMMED_BYTES: usize = 512;
 /// Where in the first sector of a program unit its OOBs are.
 pub const OOBS_AT: usize = 32;
-const _: () = assert!(OOBS_AT + SLOTS_PER_PAGE as usize * OOB_BYTES <= SUMMED_BYTES);
-const _: () = assert!((SLOTS_PER_PAGE as usize + 1) * BLOCK_BYTES == PAGE_BYTES as usize);
+const _: () = assert!(summed_bytes(SLOTS_PER_RAW_PAGE) <= BLOCK_BYTES);
+
+/// Bytes of the first sector of a program unit of so many slots that its checksum covers.
+const fn summed_bytes(slots: u32) -> usize {
+    OOBS_AT + slots as usize * OOB_BYTES
+}
 
 /// Where one shard's part of the file lies.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -227,7 +235,8 @@ impl DirectStore {
         ring: &mut Ring,
     ) -> u32 {
         let sector = &mut scratch.bytes_mut()[..BLOCK_BYTES];
-        let oobs = SLOTS_PER_PAGE as usize * OOB_BYTES;
+        let slots = self.geometry.slots_per_page;
+        let oobs = slots as usize * OOB_BYTES;
         sector.copy_within(..oobs, OOBS_AT);
         sector[OOBS_AT + oobs..].fill(0);
         sector[..4].copy_from_slice(MAGIC);
@@ -236,9 +245,9 @@ impl DirectStore {
         sector[8..12].copy_from_slice(&page.to_le_bytes());
         sector[16..24].copy_from_slice(&self.place.generation.to_le_bytes());
         sector[24..OOBS_AT].fill(0);
-        let sum = checksum(sector);
+        let sum = checksum(sector, slots);
         sector[12..16].copy_from_slice(&sum.to_le_bytes());
-        let (bytes, len) = (scratch.bytes().as_ptr(), PAGE_BYTES as usize);
+        let (bytes, len) = (scratch.bytes().as_ptr(), page_bytes(slots) as usize);
         ring.write(job, self.file.as_raw_fd(), bytes, len, self.pages().page_at(first));
         1
     }
@@ -254,7 +263,8 @@ impl DirectStore {
         if self.is_zoned() {
             return self.change(job, block, Change::Reset, scratch, ring);
         }
-        let bytes = u64::from(self.geometry.pages_per_block) * PAGE_BYTES;
+        let pages = u64::from(self.geometry.pages_per_block);
+        let bytes = pages * page_bytes(self.geometry.slots_per_page);
         ring.punch(job, self.file.as_raw_fd(), self.pages().block_at(block), bytes);
         1
     }
@@ -406,7 +416,7 @@ impl Pages<'_> {
         let sound = sector[..4] == *MAGIC
             && word(sector, 4) == erase_count
             && word(sector, 8) == page
-            && word(sector, 12) == checksum(sector);
+            && word(sector, 12) == checksum(sector, self.geometry.slots_per_page);
         sound.then(|| u64::from(word(sector, 16)) | u64::from(word(sector, 20)) << 32)
     }
 
@@ -416,7 +426,8 @@ impl Pages<'_> {
 
     fn page_at(&self, slot: SlotId) -> u64 {
         let page = u64::from(self.geometry.page_in_block(slot));
-        self.block_at(self.geometry.block_of(slot)) + page * PAGE_BYTES
+        self.block_at(self.geometry.block_of(slot))
+            + page * page_bytes(self.geometry.slots_per_page)
     }
 }
 
@@ -531,10 +542,10 @@ fn side_by_side<T: Sync, R: Send>(
     })
 }
 
-/// CRC-32C of a page's first sector, without the place where it stands.
-fn checksum(sector: &[u8]) -> u32 {
+/// CRC-32C of the first sector of a page of so many slots, without the place where it stands.
+fn checksum(sector: &[u8], slots: u32) -> u32 {
     let sum = flash::crc(&sector[..12]);
-    flash::crc_append(sum, &sector[16..SUMMED_BYTES])
+    flash::crc_append(sum, &sector[16..summed_bytes(slots)])
 }
 
 #[cfg(test)]

@@ -27,7 +27,7 @@ mod records;
 mod store;
 pub mod zones;
 
-pub use direct::{DirectStore, PAGE_BYTES, Place, SLOTS_PER_PAGE};
+pub use direct::{DirectStore, Place, SLOTS_PER_PAGE, SLOTS_PER_RAW_PAGE, page_bytes};
 pub use fast::{Area, FastStore, oob_sectors};
 pub use fence::{Lost, TAKE_OVER, Watch};
 pub use file::{

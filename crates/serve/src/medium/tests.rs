@@ -390,7 +390,7 @@ fn zones_lie_where_their_stride_says_and_are_read_only_where_they_are_written() 
     assert_eq!(rig.finish().0[&tag.0], Ok(()));
     let bytes = std::fs::read(folder.0.join("disk")).unwrap();
     let at = 4096 + (4 << 20);
-    assert_eq!(bytes.len(), at + PAGE_BYTES as usize);
+    assert_eq!(bytes.len(), at + page_bytes(SLOTS_PER_PAGE) as usize);
     assert_eq!(&bytes[at..at + 4], b"WPU1");
     // Behind the end of the file a read would fail.
     let nothing = geometry.slot(BlockId(1), 1, 0);

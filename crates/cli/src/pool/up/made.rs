@@ -12,8 +12,9 @@ use std::path::{Path, PathBuf};
 /// The volume that is served.
 pub const VOLUME: &str = "data";
 
-/// A band is a raw block of the smallest of the drives.
+/// A band is a raw block of the smallest of the drives: of those that are emulated, and of files and disks.
 const BAND_BYTES: u64 = 29 * 15 * 4096;
+const BAND_BYTES_OF_FILES: u64 = 62 * 15 * 4096;
 
 /// What was asked for.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -60,14 +61,20 @@ pub struct Made {
     folder: PathBuf,
     layout: Layout,
     nodes: Vec<Node>,
+    /// Where the drives are; empty if they are emulated.
+    drives: Vec<PathBuf>,
 }
 
 impl Made {
     /// Makes the folder, or goes on with one that was made the same way.
-    pub fn make_or_open(folder: &Path, layout: Layout) -> Result<Self, Failure> {
+    pub fn make_or_open(
+        folder: &Path,
+        layout: Layout,
+        drives: Vec<PathBuf>,
+    ) -> Result<Self, Failure> {
         let note = folder.join("layout.json");
         if note.exists() {
-            return Self::open(folder, layout, &note);
+            return Self::open(folder, (layout, drives), &note);
         }
         if folder.exists() && fs::read_dir(folder).is_ok_and(|mut entries| entries.next().is_some())
         {
@@ -77,23 +84,27 @@ impl Made {
             ));
         }
         fs::create_dir_all(folder).map_err(failed(folder))?;
-        let nodes = nodes(layout)?;
-        let made = Self { folder: folder.into(), layout, nodes };
+        let nodes = nodes(layout, &drives)?;
+        let made = Self { folder: folder.into(), layout, nodes, drives };
         made.write()?;
         // Last: without it nothing here counts.
         write(&note, &made.note().to_string())?;
         Ok(made)
     }
 
-    fn open(folder: &Path, layout: Layout, note: &Path) -> Result<Self, Failure> {
+    fn open(
+        folder: &Path,
+        (layout, drives): (Layout, Vec<PathBuf>),
+        note: &Path,
+    ) -> Result<Self, Failure> {
         let text = fs::read_to_string(note).map_err(failed(note))?;
         let found: Value = serde_json::from_str(&text)
             .map_err(|error| format!("{}: {error}: remove {}", note.display(), folder.display()))?;
         let ports = found["ports"].as_array().cloned().unwrap_or_default();
         let ports = ports.iter().filter_map(|port| port.as_u64()?.try_into().ok());
         let nodes: Vec<Node> =
-            ports.zip(1..).map(|(port, number)| node(number, layout, port)).collect();
-        let made = Self { folder: folder.into(), layout, nodes };
+            ports.zip(1..).map(|(port, number)| node(number, layout, &drives, port)).collect();
+        let made = Self { folder: folder.into(), layout, nodes, drives };
         if made.note() != found {
             return Err(format!(
                 "{}: was made with {}: say the same, or remove it (`rm -r`) and begin anew",
@@ -107,10 +118,14 @@ impl Made {
     fn note(&self) -> Value {
         let Layout { nodes, ssds, bytes, replicas, memory } = self.layout;
         let ports: Vec<u16> = self.nodes.iter().map(|node| node.port).collect();
-        json!({
+        let mut note = json!({
             "nodes": nodes, "ssds": ssds, "bytes": bytes, "replicas": replicas, "memory": memory,
             "ports": ports,
-        })
+        });
+        if !self.drives.is_empty() {
+            note["drives"] = self.drives.iter().map(|path| path.display().to_string()).collect();
+        }
+        note
     }
 
     pub fn nodes(&self) -> &[Node] {
@@ -131,7 +146,7 @@ impl Made {
         let blocks = self.layout.bytes / flash::BLOCK_BYTES as u64;
         Wanted {
             replicas: self.layout.replicas,
-            band_bytes: BAND_BYTES,
+            band_bytes: if self.drives.is_empty() { BAND_BYTES } else { BAND_BYTES_OF_FILES },
             ..Wanted::new(VOLUME, blocks)
         }
     }
@@ -167,10 +182,8 @@ impl Made {
     }
 
     fn write_node(&self, node: &Node, pool: &str, plane: u16) -> Result<(), Failure> {
-        let Layout { nodes, ssds, bytes, replicas, memory } = self.layout;
-        let (profile, channels, dies, gang, _) = drive(node.number);
-        let (profile, kind) = if memory { ("instant", "memory") } else { (profile, "nand") };
-        let (channels, dies, gang) = if memory { (4, 1, 2) } else { (channels, dies, gang) };
+        let Layout { nodes, ssds, bytes, replicas, .. } = self.layout;
+        let (device, gang) = self.device(node.number);
         // Room for each copy with what is beside it on half of the drives: some may be away.
         let room = (bytes * 4 * u64::from(replicas) / u64::from(nodes * ssds)).max(256 << 20);
         let (number, port) = (node.number, node.port);
@@ -179,13 +192,33 @@ impl Made {
              certificate = \"certs/node-{number}.pem\"\nkey = \"certs/node-{number}.key\"\n\
              [plane]\naddress = \"127.0.0.1:{plane}\"\n\
              [node]\nid = {number}\nlisten = \"127.0.0.1:{port}\"\ncontrol = \"node-{number}.sock\"\n\
-             [device]\nmode = \"raw\"\nkind = \"{kind}\"\nprofile = \"{profile}\"\n\
-             {}channels = {channels}\ndies_per_channel = {dies}\ncapacity = \"{}MiB\"\n\
+             [device]\nmode = \"raw\"\n{device}capacity = \"{}MiB\"\n\
              [raw]\ngang = {gang}\n",
-            if memory { String::new() } else { format!("path = \"drive-{number}\"\n") },
             room.div_ceil(1 << 20)
         );
         write(&self.config_of(number), &text)
+    }
+}
+
+impl Made {
+    /// What the drive of a node is, as keys of `[device]`, and the dies that make a unit of it.
+    fn device(&self, number: u32) -> (String, u32) {
+        if let Some(path) = self.drives.get(number as usize - 1) {
+            // A string of JSON is one of TOML.
+            let path = Value::from(path.display().to_string());
+            return (format!("kind = \"file\"\npath = {path}\nchannels = 4\n"), 1);
+        }
+        if self.layout.memory {
+            let text =
+                "kind = \"memory\"\nprofile = \"instant\"\nchannels = 4\ndies_per_channel = 1\n";
+            return (text.into(), 2);
+        }
+        let (profile, channels, dies, gang, _) = drive(number);
+        let text = format!(
+            "kind = \"nand\"\nprofile = \"{profile}\"\npath = \"drive-{number}\"\n\
+             channels = {channels}\ndies_per_channel = {dies}\n"
+        );
+        (text, gang)
     }
 }
 
@@ -193,14 +226,18 @@ fn drive(number: u32) -> (&'static str, u32, u32, u32, &'static str) {
     DRIVES[(number - 1) as usize % DRIVES.len()]
 }
 
-fn node(number: u32, layout: Layout, port: u16) -> Node {
-    let what = if layout.memory { "memory, takes no time" } else { drive(number).4 };
-    Node { number, domain: (number - 1) / layout.ssds + 1, port, what: what.into() }
+fn node(number: u32, layout: Layout, drives: &[PathBuf], port: u16) -> Node {
+    let what = match drives.get(number as usize - 1) {
+        Some(path) => path.display().to_string(),
+        None if layout.memory => "memory, takes no time".into(),
+        None => drive(number).4.into(),
+    };
+    Node { number, domain: (number - 1) / layout.ssds + 1, port, what }
 }
 
-fn nodes(layout: Layout) -> Result<Vec<Node>, Failure> {
+fn nodes(layout: Layout, drives: &[PathBuf]) -> Result<Vec<Node>, Failure> {
     let numbers = 1..=layout.nodes * layout.ssds;
-    numbers.map(|number| Ok(node(number, layout, free_port()?))).collect()
+    numbers.map(|number| Ok(node(number, layout, drives, free_port()?))).collect()
 }
 
 /// A port that the system does not give to anybody else so soon.
@@ -229,12 +266,17 @@ fn certificates(folder: &Path, _parts: &[String]) -> Result<String, Failure> {
 
 fn described(note: &Value) -> String {
     format!(
-        "--nodes {} --ssds {} --size {} --replicas {}{}",
+        "--nodes {} --ssds {} --size {} --replicas {}{}{}",
         note["nodes"],
         note["ssds"],
         crate::size::bytes(note["bytes"].as_u64().unwrap_or(0)),
         note["replicas"],
-        if note["memory"] == true { " --memory" } else { "" }
+        if note["memory"] == true { " --memory" } else { "" },
+        if note["drives"].is_array() {
+            format!(", and with the drives {}", note["drives"])
+        } else {
+            String::new()
+        }
     )
 }
 

@@ -226,13 +226,19 @@ impl<D: Data> RawStore<D> {
             + u64::from(lanes.lanes) * u64::from(lanes.raw_blocks);
         let slots = self.whole(records.div_ceil(LOG_RECORDS as u64)) * 2;
         let raw_blocks = u64::from(lanes.lanes) * u64::from(lanes.raw_blocks);
-        if slots <= u64::from(lanes.slots) && raw_blocks > RAW_BLOCKS.into() {
+        if raw_blocks <= RAW_BLOCKS.into() {
+            let mib = (u64::from(lanes.slots) * flash::BLOCK_BYTES as u64) >> 20;
+            return Err(format!(
+                "the drive has {raw_blocks} raw blocks of {mib} MiB, and the log of who is fenced alone takes \
+                 {RAW_BLOCKS}: give it more (device.capacity), or make them smaller (raw.gang)"
+            ));
+        }
+        if slots <= u64::from(lanes.slots) {
             return Ok(());
         }
         Err(format!(
             "the log of {} volumes and as many bands as there are raw blocks takes {slots} slots of 4 KiB in each of \
-             two raw blocks, and two of more of those; a raw block has {} and there are {raw_blocks}: allow fewer \
-             volumes, or use larger raw blocks (raw.gang)",
+             two raw blocks; a raw block has {}: allow fewer volumes, or use larger raw blocks (raw.gang)",
             self.settings.volumes_max, lanes.slots,
         ))
     }

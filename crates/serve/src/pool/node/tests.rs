@@ -8,8 +8,10 @@ use crate::runtime::buffer::Buffer;
 use ::pool::message::{Answer, Ask, AskId, BandHeader, Refusal, Slot};
 use ::pool::wire::{self, Decoded, Hello, Message};
 use ::pool::words::{BandName, BandShape, Generation, Members, PoolId, VolumeId};
+use flash::Random;
 use ftl::raw::RawSettings;
 use nand::{Faults, Profile};
+use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
@@ -18,7 +20,9 @@ const POOL: PoolId = PoolId(0x5eed);
 const SHAPE: BandShape = BandShape { pages: 8, slots_per_page: 4 };
 
 pub(in crate::pool) fn device(kind: Kind) -> DeviceOptions {
-    let raw = RawOptions { gang: 1, spare: None, blocks: 4096, settings: RawSettings::default() };
+    // In a file a raw block is of 4 MiB.
+    let blocks = if matches!(kind, Kind::File { .. }) { 16_384 } else { 4096 };
+    let raw = RawOptions { gang: 1, spare: None, blocks, settings: RawSettings::default() };
     DeviceOptions {
         kind,
         volumes: Vec::new(),
@@ -223,7 +227,14 @@ fn in_folder(path: &Path) -> Kind {
 #[test]
 fn a_node_on_files_has_after_a_restart_what_it_had_and_is_no_other_node() {
     let folder = Folder::new("restart");
-    let node = start(options(1, in_folder(&folder.0))).unwrap();
+    std::fs::create_dir_all(&folder.0).unwrap();
+    for kind in [in_folder(&folder.0.join("flash")), in_file(&folder.0.join("drive"))] {
+        comes_back_as_it_was(&kind);
+    }
+}
+
+fn comes_back_as_it_was(kind: &Kind) {
+    let node = start(options(1, kind.clone())).unwrap();
     let mut client = Client::of(&node, 1);
     for at in 0..3 {
         assert_eq!(client.ask(append(9, 1, at)), Answer::Done);
@@ -231,13 +242,167 @@ fn a_node_on_files_has_after_a_restart_what_it_had_and_is_no_other_node() {
     let seal = Ask::Seal { band: band(9), generation: Generation(1), pages: 3 };
     assert_eq!(client.ask(seal), Answer::Done);
     node.stop().unwrap();
-    let error = start(options(2, in_folder(&folder.0))).err().unwrap().to_string();
+    let error = start(options(2, kind.clone())).err().unwrap().to_string();
     assert!(error.contains("node.id = 1"), "{error}");
-    let node = start(options(1, in_folder(&folder.0))).unwrap();
+    let node = start(options(1, kind.clone())).unwrap();
     assert_eq!(node.found.bands.len(), 1);
     assert!(node.found.bands[0].entry.sealed);
     check_page(Client::of(&node, 1).ask(read(9, 8)), 2);
     node.stop().unwrap();
+}
+
+fn in_file(path: &Path) -> Kind {
+    Kind::File { path: path.into() }
+}
+
+fn flush() -> Ask<Block> {
+    Ask::Flush { volume: VolumeId(1), generation: Generation(1) }
+}
+
+#[test]
+fn a_node_on_a_file_is_not_durable_before_a_flush_and_says_so() {
+    let folder = Folder::new("volatile");
+    std::fs::create_dir_all(&folder.0).unwrap();
+    let path = folder.0.join("drive");
+    let node = start(options(1, in_file(&path))).unwrap();
+    assert!(!node.found.durable, "clients have to flush it");
+    let mut client = Client::of(&node, 1);
+    assert_eq!(client.ask(append(9, 1, 0)), Answer::Done);
+    assert_eq!(client.ask(flush()), Answer::Done);
+    assert_eq!(client.ask(append(9, 1, 1)), Answer::Done);
+    // What power loss may leave behind: nothing of what no flush covers, in a copy that was never closed.
+    let copy = folder.0.join("copy");
+    std::fs::copy(&path, &copy).unwrap();
+    lose(&copy, 1);
+    let other = start(options(1, in_file(&copy))).unwrap();
+    assert_eq!(other.found.bands.len(), 1);
+    assert_eq!(other.found.bands[0].entry.pages, 1, "what was flushed, and no more");
+    check_page(Client::of(&other, 1).ask(read(9, 0)), 0);
+    other.stop().unwrap();
+    node.stop().unwrap();
+}
+
+/// A file of which power loss has kept any part of what changed: program units whole, or not, or by sectors.
+fn mixed(before: &[u8], after: &[u8], random: &mut Random) -> Vec<u8> {
+    const SECTOR: usize = 4096;
+    /// The sectors before the blocks, and those of a program unit.
+    const HEAD: usize = 1024;
+    const UNIT: usize = 17;
+    assert_eq!(before.len(), after.len());
+    let mut image = after.to_vec();
+    let changed = |at: usize| before[at..at + SECTOR] != after[at..at + SECTOR];
+    let (mut unit, mut fate) = (usize::MAX, 0);
+    for sector in (0..after.len() / SECTOR).filter(|&sector| changed(sector * SECTOR)) {
+        let of = sector.checked_sub(HEAD).map_or(sector, |at| HEAD + at / UNIT);
+        if of != unit {
+            (unit, fate) = (of, random.below(3));
+        }
+        if fate == 1 || fate == 2 && random.chance(0.5) {
+            let at = sector * SECTOR;
+            image[at..at + SECTOR].copy_from_slice(&before[at..at + SECTOR]);
+        }
+    }
+    image
+}
+
+/// Clears the program unit in which page `lost` of the band begins, as a cache that lost its power does.
+fn lose(path: &Path, lost: u32) {
+    const SECTOR: usize = 4096;
+    let mut bytes = std::fs::read(path).unwrap();
+    let begins = |sector: &[u8]| {
+        let header = ::pool::node::raw::format::AppendHeader::decode(sector);
+        header.is_some_and(|header| header.page == lost)
+    };
+    let at = bytes.chunks_exact(SECTOR).position(begins).expect("it was written");
+    // The sector before it has the OOBs of the program unit.
+    bytes[(at - 1) * SECTOR..][..17 * SECTOR].fill(0);
+    std::fs::write(path, bytes).unwrap();
+}
+
+#[test]
+fn what_was_flushed_survives_the_loss_of_any_part_of_what_was_not() {
+    let folder = Folder::new("power");
+    std::fs::create_dir_all(&folder.0).unwrap();
+    for seed in 1..=4 {
+        println!("seed {seed}");
+        lose_power(&folder.0, &mut Random::new(seed));
+    }
+}
+
+fn lose_power(folder: &Path, random: &mut Random) {
+    let (path, image) = (folder.join("drive"), folder.join("image"));
+    [&path, &image].iter().for_each(|old| drop(std::fs::remove_file(old)));
+    let node = start(options(1, in_file(&path))).unwrap();
+    let mut client = Client::of(&node, 1);
+    let mut written: BTreeMap<u64, u32> = (1..=3).map(|life| (life, 0)).collect();
+    let mut flushed = (written.clone(), std::fs::read(&path).unwrap());
+    for step in 0..24 {
+        let life = 1 + random.below(3);
+        let at = written[&life];
+        if at < SHAPE.pages {
+            assert_eq!(client.ask(append(life, 1, at)), Answer::Done);
+            written.insert(life, at + 1);
+        }
+        if step == 3 || random.chance(0.1) {
+            assert_eq!(client.ask(flush()), Answer::Done);
+            flushed = (written.clone(), std::fs::read(&path).unwrap());
+        }
+    }
+    let (durable, before) = flushed;
+    std::fs::write(&image, mixed(&before, &std::fs::read(&path).unwrap(), random)).unwrap();
+    let other = start(options(1, in_file(&image))).unwrap();
+    let mut reader = Client::of(&other, 1);
+    for (life, pages) in durable {
+        let found = other.found.bands.iter().find(|found| found.entry.band == band(life));
+        let there = found.map_or(0, |found| found.entry.pages);
+        assert!(
+            (pages..=written[&life]).contains(&there),
+            "{pages} of {life} were flushed: {there}"
+        );
+        for at in 0..there {
+            let answer = reader.ask(read(life, at * SHAPE.slots_per_page));
+            if at < pages {
+                check_page(answer, at);
+            } else if let Answer::Slots(slots) = answer {
+                // What no flush covers may be unreadable, and never anything else than it was.
+                for (slot, expected) in slots.into_iter().zip(page(at as u8)) {
+                    assert!(slot.is_none_or(|slot| slot.crc == expected.crc));
+                }
+            }
+        }
+    }
+    other.stop().unwrap();
+    node.stop().unwrap();
+}
+
+#[test]
+fn a_file_that_another_node_has_open_and_one_that_holds_something_are_refused() {
+    let folder = Folder::new("taken");
+    std::fs::create_dir_all(&folder.0).unwrap();
+    let path = folder.0.join("drive");
+    let node = start(options(1, in_file(&path))).unwrap();
+    let error = start(options(1, in_file(&path))).err().unwrap().to_string();
+    assert!(error.contains("drive") && error.contains("in use"), "{error}");
+    node.stop().unwrap();
+    let foreign = folder.0.join("letter");
+    std::fs::write(&foreign, b"dear reader").unwrap();
+    let error = start(options(1, in_file(&foreign))).err().unwrap().to_string();
+    assert!(error.contains("letter") && error.contains("not Weir's"), "{error}");
+    assert_eq!(std::fs::read(&foreign).unwrap(), b"dear reader");
+    // A device in block mode is none either.
+    let block = folder.0.join("block");
+    let volume = crate::device::VolumeOptions { name: "v".into(), blocks: 4096, read_only: false };
+    let of_volumes = DeviceOptions {
+        op_percent: 25,
+        volumes: vec![volume],
+        raw: None,
+        ..device(in_file(&block))
+    };
+    let mut made = Device::create(&of_volumes, &Settings::default()).unwrap();
+    made.commit().unwrap();
+    drop(made);
+    let error = start(options(1, in_file(&block))).err().unwrap().to_string();
+    assert!(error.contains("was formatted with mode = \"block\""), "{error}");
 }
 
 #[test]

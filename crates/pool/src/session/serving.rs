@@ -62,6 +62,8 @@ pub(super) struct Serving<D> {
 /// A connection to a node.
 struct Link<D> {
     facts: NodeFacts,
+    /// Asks of client and repair that it has not answered.
+    asked: u32,
     stage: Stage<D>,
 }
 
@@ -254,10 +256,10 @@ impl<D: Clone> Serving<D> {
         for (node, facts) in up {
             let was_asked = !opened.away.contains(&node) && !self.clear.contains(&node);
             if was_asked && self.records.contains_key(&node) {
-                self.links.insert(node, Link { facts, stage: Stage::Joined });
+                self.links.insert(node, Link { facts, asked: 0, stage: Stage::Joined });
                 self.joined(node);
             } else {
-                self.links.insert(node, Link { facts, stage: Stage::Waits(now) });
+                self.links.insert(node, Link { facts, asked: 0, stage: Stage::Waits(now) });
             }
         }
     }
@@ -300,6 +302,11 @@ impl<D: Clone> Serving<D> {
 
     fn answer(&mut self, node: NodeId, id: AskId, answer: Answer<D>, signals: Signals) {
         let now = self.now;
+        if let (Part::Client | Part::Repair, _) = Part::of(id)
+            && let Some(link) = self.links.get_mut(&node)
+        {
+            link.asked = link.asked.saturating_sub(1);
+        }
         match Part::of(id) {
             (Part::Client, id) => {
                 self.remote.handle(now, client::Input::Answer { node, id, answer, signals });
@@ -414,6 +421,7 @@ impl<D: Clone> Serving<D> {
     fn of_remote(&mut self, output: client::Output<D>) {
         let output = match output {
             client::Output::Ask { node, id, ask } => {
+                self.asked(node);
                 Output::Ask { node, id: Part::Client.id(id), ask }
             }
             client::Output::Ended(end) => return self.ended(end),
@@ -432,6 +440,7 @@ impl<D: Clone> Serving<D> {
                 self.settle(name);
                 return self.end_kept(name);
             }
+            client::Output::Unflushed(node) => return self.distrust(node),
             client::Output::Weights(weights) => Output::Weights(weights),
             client::Output::Fenced(over) => {
                 self.fenced = true;
@@ -679,6 +688,7 @@ impl<D: Clone> Serving<D> {
     fn of_repair(&mut self, output: RepairOutput<D>) {
         match output {
             RepairOutput::Node { node, id, ask } => {
+                self.asked(node);
                 self.outputs.push_back(Output::Ask { node, id: Part::Repair.id(id), ask });
             }
             RepairOutput::Joined(band, node) => {

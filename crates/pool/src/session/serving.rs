@@ -23,6 +23,8 @@ pub(super) struct Serving<D> {
     now: Instant,
     volume: VolumeId,
     generation: Generation,
+    /// By which nodes know this opening.
+    owner: u64,
     bands: u32,
     /// The FTL takes what is answered for durable: nodes that are not get no bands.
     only_durable: bool,
@@ -100,6 +102,7 @@ impl<D: Clone> Serving<D> {
             now,
             volume,
             generation,
+            owner: config.opening.ownership.number(),
             bands,
             only_durable,
             is_incomplete: !opened.complete || !opened.refused.is_empty(),
@@ -211,6 +214,9 @@ impl<D: Clone> Serving<D> {
                     node.0
                 )),
             }
+        }
+        if let Some(trouble) = self.registry.trouble() {
+            text.push_str(&format!("{trouble}\n"));
         }
         if let Some(wrong) = self.members.wrong() {
             text.push_str(&format!("the nodes of the control plane are not read: {wrong}\n"));

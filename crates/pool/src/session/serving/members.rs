@@ -7,7 +7,7 @@ use crate::message::NodeFacts;
 use crate::opening::Rejoin;
 use crate::repair::{NodeView, RepairInput};
 use crate::session::Output;
-use crate::words::NodeId;
+use crate::words::{Fenced, NodeId};
 use std::collections::BTreeMap;
 
 impl<D: Clone> Serving<D> {
@@ -51,9 +51,8 @@ impl<D: Clone> Serving<D> {
     /// so that nothing changes behind the list.
     pub(super) fn admit(&mut self) {
         let now = self.now;
-        let due = |link: &Link<D>| {
-            link.asked == 0 && matches!(link.stage, Stage::Waits(at) if at <= now)
-        };
+        let due =
+            |link: &Link<D>| link.asked == 0 && matches!(link.stage, Stage::Waits(at) if at <= now);
         let waiting: Vec<NodeId> =
             self.links.iter().filter(|(_, link)| due(link)).map(|(node, _)| *node).collect();
         for node in waiting {
@@ -63,7 +62,8 @@ impl<D: Clone> Serving<D> {
             };
             let link = self.links.get_mut(&node).expect("it was just there");
             let (of, durable) = (record.clone(), link.facts.durable);
-            let rejoin = Rejoin::new(now, self.volume, self.generation, of, durable);
+            let by = Fenced { generation: self.generation, owner: self.owner };
+            let rejoin = Rejoin::new(now, self.volume, by, of, durable);
             self.rejoins += 1;
             link.stage = Stage::Rejoins(Box::new(rejoin), self.rejoins & 0xff_ffff);
         }

@@ -172,6 +172,7 @@ impl World {
             },
             bands: GEOMETRY.blocks(),
             degraded: Degraded::Pause,
+            is_deleted: false,
         };
         let pool = PoolRecord { pool: PoolId(1), format: FORMAT };
         self.put(keys::POOL.to_owned(), &pool);

@@ -166,7 +166,7 @@ fn a_node_takes_pages_gives_them_back_and_refuses_who_is_fenced() {
         assert_eq!(client.ask(append(9, 1, at)), Answer::Done);
     }
     check_page(client.ask(read(9, 8)), 2);
-    let fence = Ask::Fence { volume: VolumeId(1), generation: Generation(2) };
+    let fence = Ask::Fence { volume: VolumeId(1), generation: Generation(2), owner: 0 };
     assert_eq!(client.ask(fence), Answer::Done);
     let stale = Answer::Refused(Refusal::Stale { highest: Generation(2) });
     assert_eq!(client.ask(append(9, 1, 4)), stale);

@@ -37,6 +37,8 @@ pub enum Ask<D> {
         volume: VolumeId,
         /// From now on the least.
         generation: Generation,
+        /// Which opening asks: another one of the same generation is refused. Never 0 in what a client asks.
+        owner: u64,
     },
     /// Append a page. The first one opens the band.
     Append {

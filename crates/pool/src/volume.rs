@@ -92,7 +92,16 @@ pub fn plan(volume: VolumeId, wanted: &Wanted) -> Result<VolumeRecord, String> {
             let bands = lanes.checked_mul(per_lane).ok_or_else(too_large)?;
             let (name, replicas, degraded) = (name.clone(), *replicas, *degraded);
             let blocks = *blocks;
-            return Ok(VolumeRecord { volume, name, blocks, replicas, shape, bands, degraded });
+            return Ok(VolumeRecord {
+                volume,
+                name,
+                blocks,
+                replicas,
+                shape,
+                bands,
+                degraded,
+                is_deleted: false,
+            });
         }
         lanes /= 2;
     }

@@ -20,6 +20,24 @@ pub struct VolumeId(pub u32);
 #[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
 pub struct Generation(pub u64);
 
+/// Who may use a volume on a node: nobody below this generation, and of it only this owner. The plane gives out a
+/// generation once; but one that was restored from a copy knows nothing of the last ones, and gives them out again.
+#[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
+pub struct Fenced {
+    /// The least that counts.
+    pub generation: Generation,
+    /// Which opening of that generation; 0 where it did not say.
+    pub owner: u64,
+}
+
+impl Fenced {
+    /// Whether an opening is another one of the same generation.
+    pub fn is_anothers(self, by: Self) -> bool {
+        let said = self.owner != 0 && by.owner != 0;
+        said && self.generation == by.generation && self.owner != by.owner
+    }
+}
+
 /// Which bytes: the band of a volume at one of its lives. A band begins a new life each time it is opened, and
 /// no life is used twice, so that what was left on a node that was away is never taken for what came later.
 #[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]

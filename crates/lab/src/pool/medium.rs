@@ -122,7 +122,10 @@ impl PoolMedium {
                     self.registering.extend(names);
                 }
                 // The plane of a simulation that opens no volume anew has no use for these.
-                Output::Unused(_) | Output::Closed(_) | Output::Ends { .. } => {}
+                Output::Unused(_)
+                | Output::Closed(_)
+                | Output::Ends { .. }
+                | Output::Unflushed(_) => {}
                 Output::Weights(weights) => self.weights = Some(weights),
                 Output::Fenced(_) => self.fenced = true,
             }

@@ -359,7 +359,10 @@ impl<D: Clone> Remote<D> {
                     self.timers.set(self.now + self.config.retry_ns, Timer::Flush(node));
                 }
                 // What it has not flushed it may never.
-                _ => self.unflushed(node),
+                _ => {
+                    self.unflushed(node);
+                    self.outputs.push_back(Output::Unflushed(node));
+                }
             },
         }
         if was_full {

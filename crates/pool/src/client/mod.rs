@@ -168,6 +168,9 @@ pub enum Output<D> {
         /// That count.
         pages: u32,
     },
+    /// This node would not flush: nothing that it has not flushed counts, neither pages nor seals and frees. Where it
+    /// had pages, [`Output::Ends`] has come before.
+    Unflushed(NodeId),
     /// For `ftl::Ftl::set_unit_weights`.
     Weights(Vec<u16>),
     /// The client is over: what was not acknowledged may have been done or not. The FTL gets `Input::Fail`

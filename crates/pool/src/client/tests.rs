@@ -39,6 +39,7 @@ struct Seen {
     registered: Vec<Opening>,
     closed: Vec<Closed>,
     ends: Vec<(BandName, u32)>,
+    unflushed: Vec<NodeId>,
     weights: Vec<Vec<u16>>,
     fenced: Option<Over>,
 }
@@ -103,6 +104,7 @@ impl Bench {
                 Output::Ends { name, pages } => seen.ends.push((name, pages)),
                 Output::Weights(weights) => seen.weights.push(weights),
                 Output::Fenced(over) => seen.fenced = Some(over),
+                Output::Unflushed(node) => seen.unflushed.push(node),
                 Output::Unused(_) => {}
             }
         }
@@ -434,6 +436,22 @@ fn a_flush_waits_until_it_is_on_record_where_a_band_ends_that_lost_an_unflushed_
     assert_eq!(bench.seen().ended, [], "the next opening may see the other member alone");
     bench.handle(Input::EndKept(held.name));
     assert_eq!(bench.seen().ended, [End::Flush { tag: Tag(8), result: Ok(()) }]);
+}
+
+#[test]
+fn a_node_that_would_not_flush_is_told_so_that_its_seals_do_not_count() {
+    let mut bench = Bench::with(&[], true, |config| config.geometry.durable_at_completion = false);
+    bench.durable = false;
+    bench.lease(u64::MAX);
+    (1..=3).for_each(|id| bench.up(id));
+    bench.register();
+    bench.fill(0..1);
+    bench.handle(Input::Command(Command::Flush { tag: Tag(8) }));
+    let asks = bench.seen().asks;
+    bench.answer(&asks[0], Answer::Refused(Refusal::Busy));
+    assert_eq!(bench.seen().unflushed, [], "it will");
+    bench.answer(&asks[1], Answer::Refused(Refusal::Failed));
+    assert_eq!(bench.seen().unflushed, [asks[1].0]);
 }
 
 #[test]

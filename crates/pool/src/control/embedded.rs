@@ -311,17 +311,29 @@ impl Embedded {
         if !changes.iter().all(leased) {
             return PlaneAnswer::NoLease;
         }
-        if self.keys.len() + changes.len() > KEYS_MAX {
-            let grows = |change: &Change| matches!(change, Change::Put { key, .. } if !self.keys.contains_key(key));
-            if changes.iter().any(grows) {
-                return PlaneAnswer::Refused(PlaneRefusal::Full);
-            }
+        if self.has_no_room_for(&changes) {
+            return PlaneAnswer::Refused(PlaneRefusal::Full);
         }
         let record = Record::Commit { revision: self.revision + 1, changes };
         self.append(&record);
         let Record::Commit { revision, changes } = record else { unreachable!("made just now") };
         self.change(revision, changes);
         PlaneAnswer::Committed { revision }
+    }
+
+    /// Whether there would be too many keys. Some are kept for what people do to get out of that: only bands, of which
+    /// there are many, have to leave them alone. What leaves no more keys than there were is always done.
+    fn has_no_room_for(&self, changes: &[Change]) -> bool {
+        if self.keys.len() + changes.len() <= KEYS_MAX {
+            return false;
+        }
+        let is_there = |change: &&Change| self.keys.contains_key(change.key());
+        let puts = |change: &&Change| matches!(change, Change::Put { .. });
+        let new: Vec<&Change> = changes.iter().filter(puts).filter(|it| !is_there(it)).collect();
+        let gone = changes.iter().filter(|it| !puts(it) && is_there(it)).count();
+        let is_band = |change: &&&Change| change.key().contains("/band/");
+        let spare = if new.iter().any(|it| is_band(&it)) { 0 } else { KEYS_SPARE };
+        new.len() > gone && self.keys.len() + new.len() - gone > KEYS_MAX + spare
     }
 
     /// Changes keys, which the log has already, and tells watches.
@@ -504,6 +516,8 @@ impl Embedded {
 
 /// Most keys: some 100 volumes with all bands of a busy moment.
 const KEYS_MAX: usize = 1 << 18;
+/// Beyond these, so many for all but bands.
+const KEYS_SPARE: usize = 1 << 12;
 /// Most leases: controllers that were elected, and those that want to be.
 const LEASES_MAX: usize = 1 << 12;
 const WATCHES_MAX: usize = 1 << 12;
@@ -563,6 +577,34 @@ mod tests {
         plane.handle(Instant(0), PlaneInput::Stored { sequence });
         assert!(matches!(plane.poll(), Some(PlaneOutput::Answer(told)) if told.client == 1));
         assert!(matches!(plane.poll(), Some(PlaneOutput::Answer(told)) if told.client == 2));
+    }
+
+    #[test]
+    fn a_full_plane_takes_no_more_bands_but_what_people_do_to_get_out_of_it() {
+        let mut plane = Embedded::create(PoolId(1));
+        let mut file = Vec::new();
+        let mut ask = |changes: Vec<Change>| {
+            let ask = PlaneAsk::Commit { checks: Vec::new(), changes };
+            plane.handle(Instant(0), PlaneInput::Ask { client: 1, id: PlaneAskId(9), ask });
+            file.clear();
+            drive(&mut plane, &mut file).pop().expect("it is answered")
+        };
+        let put = |key: String| Change::Put { key, value: vec![1], lease: None };
+        let band = |at: usize| format!("volume/1/band/{at:08x}");
+        let full = PlaneAnswer::Refused(PlaneRefusal::Full);
+        for at in (0..KEYS_MAX).step_by(CHANGES_MAX) {
+            let changes = (at..at + CHANGES_MAX).map(|at| put(band(at))).collect();
+            assert!(matches!(ask(changes), PlaneAnswer::Committed { .. }), "{at}");
+        }
+        assert_eq!(ask(vec![put(band(KEYS_MAX))]), full);
+        let is_done = |answer: PlaneAnswer| matches!(answer, PlaneAnswer::Committed { .. });
+        assert!(is_done(ask(vec![put(band(7))])), "it is there");
+        assert!(is_done(ask(vec![put("node/1".into())])), "another node may be what helps");
+        let key = band(0);
+        assert!(is_done(ask(vec![put(band(KEYS_MAX)), Change::Delete { key }])), "one for one");
+        let gone = (1..4).map(|at| Change::Delete { key: band(at) }).collect();
+        assert!(is_done(ask(gone)));
+        assert!(is_done(ask(vec![put(band(KEYS_MAX + 1))])), "there is room again");
     }
 
     #[test]

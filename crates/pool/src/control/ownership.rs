@@ -44,6 +44,13 @@ impl OwnershipConfig {
     }
 }
 
+impl OwnershipConfig {
+    /// What nodes know this opening by: never 0, and of two openings the same by chance alone.
+    pub fn number(&self) -> u64 {
+        ((self.owner >> 64) as u64 ^ self.owner as u64).max(1)
+    }
+}
+
 /// Ownership of a volume, from asking for it to losing it.
 #[derive(Clone, Debug)]
 pub struct Ownership {

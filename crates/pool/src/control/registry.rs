@@ -12,16 +12,21 @@
 //!   node may have some of it, whatever becomes of the band: it never comes back.
 //! - "Sealed" and "freed" mean durably so: on a node that is not durable at completion, flushed.
 //!
+//! Where the plane is full, what makes a new key waits, and what changes or deletes one goes before it: that gives room
+//! again. Per key the order stays.
+//!
 //! One commit is under way at a time and each checks two keys: that of the owner, so that it takes no effect when
 //! another one owns the volume, and the *tail*, which it counts up itself: an answer that did not come is looked
 //! up there, and a commit that was delayed on its way is void once it was tried again.
 
-use super::contract::{CHANGES_MAX, Change, Check, Kept, Part, PlaneAnswer, PlaneAsk, PlaneAskId};
+use super::contract::{
+    CHANGES_MAX, Change, Check, Kept, Part, PlaneAnswer, PlaneAsk, PlaneAskId, PlaneRefusal,
+};
 use super::keys;
 use super::mutant::Mutant;
 use super::values::{BandRecord, ClearRecord, TailRecord, Value};
 use crate::words::{BandName, DomainId, Generation, Members, NodeId, VolumeId};
-use flash::{Instant, MILLISECOND};
+use flash::{Instant, MILLISECOND, SECOND};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// What the owner of a volume has in the plane about bands.
@@ -34,6 +39,8 @@ pub struct Registry {
     records: BTreeMap<BandName, BandRecord>,
     edits: VecDeque<Edit>,
     in_flight: Option<InFlight>,
+    /// The plane is full: what makes a new key is not tried before then.
+    full_until: Option<Instant>,
     /// Not before then is the next commit made.
     commit_at: Instant,
     asks: u64,
@@ -60,6 +67,8 @@ pub struct Tail {
     pub sequence: u64,
     /// Of its key.
     pub revision: u64,
+    /// The latest life that was ever registered, if that is known.
+    pub life: Option<u64>,
 }
 
 #[derive(Clone, Debug)]
@@ -67,6 +76,8 @@ struct Edit {
     key: String,
     /// What it holds from then on.
     value: Option<Vec<u8>>,
+    /// It is not there before.
+    is_new: bool,
     told: RegistryOutput,
 }
 
@@ -121,6 +132,7 @@ impl Registry {
             records,
             edits: VecDeque::new(),
             in_flight: None,
+            full_until: None,
             commit_at: Instant(0),
             asks: 0,
             lost: false,
@@ -141,6 +153,10 @@ impl Registry {
         let later = self.records.range(name..=BandName { life: u64::MAX, ..name }).next();
         assert!(later.is_none(), "a life is not begun twice, and later than all before");
         let record = BandRecord { name, members, ..BandRecord::default() };
+        if self.is_busy(true) {
+            return Err(Busy);
+        }
+        self.tail.life = self.tail.life.max(Some(name.life));
         self.put(now, name, Some(record), RegistryOutput::Registered(name))
     }
 
@@ -214,13 +230,19 @@ impl Registry {
     pub fn clear(&mut self, now: Instant, node: NodeId) -> Result<(), Busy> {
         let key = keys::clear(self.owned.volume, node);
         let value = ClearRecord { generation: self.owned.generation }.encode(&key);
-        self.edit(now, Edit { key, value: Some(value), told: RegistryOutput::Cleared(node) })
+        self.edit(
+            now,
+            Edit { key, value: Some(value), is_new: true, told: RegistryOutput::Cleared(node) },
+        )
     }
 
     /// The node is in again: openings are to ask it. Nothing may be put there before that is on record.
     pub fn unclear(&mut self, now: Instant, node: NodeId) -> Result<(), Busy> {
         let key = keys::clear(self.owned.volume, node);
-        self.edit(now, Edit { key, value: None, told: RegistryOutput::Uncleared(node) })
+        self.edit(
+            now,
+            Edit { key, value: None, is_new: false, told: RegistryOutput::Uncleared(node) },
+        )
     }
 
     /// The plane answered; answers for others are no matter.
@@ -233,6 +255,12 @@ impl Registry {
                 if !self.was_committed(kept.as_ref(), sent.edits) {
                     self.commit(now, sent.edits);
                 }
+            }
+            (false, PlaneAnswer::Refused(PlaneRefusal::Full)) => {
+                self.full_until = Some(now + FULL_NS);
+                // What is committed next is something else: if this one takes effect after all, as it was tried
+                // before and delayed, its number must not be taken for that of the next.
+                self.tail.sequence += 1;
             }
             // Refused: what came of it is not known.
             _ => self.in_flight = Some(InFlight { sent: now, looking: true, ..sent }),
@@ -258,13 +286,29 @@ impl Registry {
         match &self.in_flight {
             _ if self.lost => None,
             Some(sent) => Some(sent.sent + ANSWER_NS_MAX),
-            None => (!self.edits.is_empty()).then_some(self.commit_at),
+            None => self.next_at(),
         }
+    }
+
+    /// What keeps changes from being made, in words, if anything does.
+    pub fn trouble(&self) -> Option<String> {
+        let waiting = self.edits.iter().filter(|edit| edit.is_new).count();
+        self.full_until.map(|_| {
+            format!(
+                "the control plane is full: {waiting} bands wait to be registered, and writes with them, until records \
+                 of others go: bring back nodes that are away, or give them up, or delete volumes that are not used"
+            )
+        })
     }
 
     /// All records, as they will be once nothing waits.
     pub fn records(&self) -> impl Iterator<Item = &BandRecord> {
         self.records.values()
+    }
+
+    /// Whether this life is later than all that were ever registered, so that the plane has lost what it knew.
+    pub fn is_unheard(&self, life: u64) -> bool {
+        self.tail.life.is_some_and(|latest| life > latest)
     }
 
     /// The record of a life of a band.
@@ -303,7 +347,8 @@ impl Registry {
     ) -> Result<(), Busy> {
         let key = keys::band(name);
         let value = record.map(|record| record.encode(&key));
-        self.edit(now, Edit { key, value, told })?;
+        let is_new = record.is_some() && !self.records.contains_key(&name);
+        self.edit(now, Edit { key, value, is_new, told })?;
         match record {
             Some(record) => drop(self.records.insert(name, record)),
             None => drop(self.records.remove(&name)),
@@ -312,7 +357,7 @@ impl Registry {
     }
 
     fn edit(&mut self, now: Instant, edit: Edit) -> Result<(), Busy> {
-        if self.edits.len() >= EDITS_MAX {
+        if self.is_busy(edit.is_new) {
             return Err(Busy);
         }
         self.edits.push_back(edit);
@@ -320,19 +365,56 @@ impl Registry {
         Ok(())
     }
 
+    /// Whether too much waits for one more edit. Those that give room are not held up by those that want it.
+    fn is_busy(&self, is_new: bool) -> bool {
+        let wants_room = || self.edits.iter().filter(|edit| edit.is_new).count() >= EDITS_MAX / 2;
+        self.edits.len() >= EDITS_MAX || (is_new && self.full_until.is_some() && wants_room())
+    }
+
     fn go_on(&mut self, now: Instant) {
-        if self.in_flight.is_none() && !self.edits.is_empty() && now >= self.commit_at && !self.lost
-        {
+        if self.in_flight.is_some() || self.lost {
+            return;
+        }
+        if self.full_until.is_some() {
+            self.put_off_new();
+        }
+        if self.next_at().is_some_and(|at| now >= at) {
             let edits = self.batch();
             self.commit(now, edits);
         }
     }
 
-    /// The first edits, as many as one commit may change, each of another key.
+    /// When the next commit is made.
+    fn next_at(&self) -> Option<Instant> {
+        let first = self.edits.front()?;
+        let room_at = self.full_until.filter(|_| first.is_new).unwrap_or(self.commit_at);
+        Some(room_at.max(self.commit_at))
+    }
+
+    /// What makes a new key, and what follows for the same key, goes behind all else.
+    fn put_off_new(&mut self) {
+        let mut waits = BTreeSet::new();
+        let (mut first, mut then) = (VecDeque::new(), VecDeque::new());
+        for edit in self.edits.drain(..) {
+            if edit.is_new || waits.contains(&edit.key) {
+                waits.insert(edit.key.clone());
+                then.push_back(edit);
+            } else {
+                first.push_back(edit);
+            }
+        }
+        first.append(&mut then);
+        self.edits = first;
+    }
+
+    /// The first edits, as many as one commit may change, each of another key. Where the plane is full those of new
+    /// keys go alone.
     fn batch(&self) -> usize {
+        let first_is_new = self.edits.front().is_some_and(|edit| edit.is_new);
+        let is_full = self.full_until.is_some() && !first_is_new;
         let mut keys = Vec::new();
         for edit in self.edits.iter().take(CHANGES_MAX - 1) {
-            if keys.contains(&&edit.key) {
+            if keys.contains(&&edit.key) || (is_full && edit.is_new) {
                 break;
             }
             keys.push(&edit.key);
@@ -344,7 +426,11 @@ impl Registry {
         let volume = self.owned.volume;
         let (owner, tail) = (keys::owner(volume), keys::tail(volume));
         let generation = self.owned.generation;
-        let next = TailRecord { generation, sequence: self.tail.sequence + 1 };
+        let next = TailRecord {
+            generation,
+            sequence: self.tail.sequence + 1,
+            life: self.tail.life.unwrap_or(0),
+        };
         let mut changes =
             vec![Change::Put { value: next.encode(&tail), key: tail.clone(), lease: None }];
         changes.extend(self.edits.iter().take(edits).map(|edit| {
@@ -378,7 +464,10 @@ impl Registry {
     }
 
     fn committed(&mut self, edits: usize, revision: u64) {
-        self.tail = Tail { sequence: self.tail.sequence + 1, revision };
+        if self.edits.iter().take(edits).any(|edit| edit.is_new) {
+            self.full_until = None;
+        }
+        self.tail = Tail { sequence: self.tail.sequence + 1, revision, ..self.tail };
         for edit in self.edits.drain(..edits) {
             self.outputs.push_back(edit.told);
         }
@@ -401,9 +490,9 @@ impl Registry {
         let Some(kept) = tail.filter(|kept| kept.revision != self.tail.revision) else {
             return false;
         };
-        let ours =
-            TailRecord { generation: self.owned.generation, sequence: self.tail.sequence + 1 };
-        if TailRecord::decode(&key, &kept.value) == Ok(ours) {
+        let ours = (self.owned.generation, self.tail.sequence + 1);
+        let found = TailRecord::decode(&key, &kept.value);
+        if found.map(|found| (found.generation, found.sequence)) == Ok(ours) {
             self.committed(edits, kept.revision);
         } else {
             self.lose();
@@ -425,6 +514,8 @@ const EDITS_MAX: usize = 4096;
 const COMMIT_NS_LEAST: u64 = 50 * MILLISECOND;
 /// An answer that is later than this is looked up.
 const ANSWER_NS_MAX: u64 = 400 * MILLISECOND;
+/// A plane that was full is asked for room again after this.
+const FULL_NS: u64 = SECOND;
 
 #[cfg(test)]
 mod tests {
@@ -576,6 +667,61 @@ mod tests {
         drive(&mut at, &mut plane, &mut registry);
         assert!(matches!(answer(&mut plane, PlaneAskId(1), ask), PlaneAnswer::NotCommitted { .. }));
         assert_eq!(kept(&mut plane), []);
+    }
+
+    #[test]
+    fn a_full_plane_gets_room_again_as_what_needs_none_goes_before_what_waits_for_it() {
+        let (mut plane, mut at) = (plane(), Instant(0));
+        let mut registry = Registry::new(OWNED, 2, Tail::default(), Vec::new());
+        for band in 0..3 {
+            registry.register(at, name(band, 1), members(&[1, 2])).expect("not busy");
+        }
+        drive(&mut at, &mut plane, &mut registry);
+        // No more than three from now on.
+        let mut drive_full = |at: &mut Instant, registry: &mut Registry, until: Instant| {
+            let mut said = Vec::new();
+            loop {
+                while let Some(output) = registry.poll() {
+                    let RegistryOutput::Ask { id, ask } = output else {
+                        said.push(output);
+                        continue;
+                    };
+                    let there = kept(&mut plane);
+                    let is_new = |change: &Change| match change {
+                        Change::Put { key, .. } if key.contains("/band/") => {
+                            !there.iter().any(|record| keys::band(record.name) == *key)
+                        }
+                        _ => false,
+                    };
+                    let full = matches!(&ask, PlaneAsk::Commit { changes, .. }
+                        if there.len() >= 3 && changes.iter().any(is_new));
+                    let answer = match full {
+                        true => PlaneAnswer::Refused(PlaneRefusal::Full),
+                        false => answer(&mut plane, id, ask),
+                    };
+                    registry.answered(*at, id, &answer);
+                }
+                match registry.deadline().filter(|next| *next <= until) {
+                    Some(next) => *at = next.max(*at),
+                    None => return said,
+                }
+                registry.elapsed(*at);
+            }
+        };
+        registry.register(at, name(7, 1), members(&[1, 2])).expect("not busy");
+        let until = at + 3 * SECOND;
+        assert_eq!(drive_full(&mut at, &mut registry, until), []);
+        let text = registry.trouble().expect("it waits");
+        assert!(text.contains("is full: 1 bands wait"), "{text}");
+        let mut until = at;
+        for band in 0..3 {
+            registry.freed(at, name(band, 1), &nodes(&[1, 2])).expect("not busy");
+            until = until + 3 * SECOND;
+        }
+        let said = drive_full(&mut at, &mut registry, until);
+        assert_eq!(said.last(), Some(&RegistryOutput::Registered(name(7, 1))));
+        assert_eq!((said.len(), registry.trouble()), (4, None));
+        assert_eq!(kept(&mut plane).len(), 1);
     }
 
     #[test]

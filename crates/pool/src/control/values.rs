@@ -74,6 +74,8 @@ pub struct VolumeRecord {
     pub bands: u32,
     /// What happens where fewer nodes than replicas can be written to.
     pub degraded: Degraded,
+    /// It is being deleted: nobody opens it any more.
+    pub is_deleted: bool,
 }
 
 /// What happens where fewer nodes than replicas can be written to.
@@ -107,6 +109,9 @@ pub struct TailRecord {
     pub generation: Generation,
     /// Its commits.
     pub sequence: u64,
+    /// No later life of any band was registered: a node that has one knows of what the plane has lost. 0 in records
+    /// of older versions, which tells nothing.
+    pub life: u64,
 }
 
 /// A band that may be open, is in no checkpoint yet, or lacks a member.
@@ -326,7 +331,7 @@ impl Value for VolumeRecord {
         to.0.u32(self.shape.pages);
         to.0.u32(self.shape.slots_per_page);
         to.0.u32(self.bands);
-        to.0.u8(u8::from(self.degraded == Degraded::GoOn));
+        to.0.u8(u8::from(self.degraded == Degraded::GoOn) | u8::from(self.is_deleted) << 1);
     }
 
     fn read(from: &mut FieldsRead<'_>) -> Option<Self> {
@@ -334,16 +339,14 @@ impl Value for VolumeRecord {
         let (name, blocks, replicas) = (from.0.text()?, from.0.u64()?, from.0.u8()?);
         let shape = BandShape { pages: from.0.u32()?, slots_per_page: from.0.u32()? };
         let bands = from.0.u32()?;
-        let degraded = match from.0.u8()? {
-            0 => Degraded::Pause,
-            1 => Degraded::GoOn,
-            _ => return None,
-        };
+        let flags = from.0.u8()?;
+        let degraded = if flags & 1 == 1 { Degraded::GoOn } else { Degraded::Pause };
+        let is_deleted = flags & 2 == 2;
         let copies = 1..=MEMBERS_MAX;
         let slots = 1..=64;
         let sound =
             copies.contains(&usize::from(replicas)) && slots.contains(&shape.slots_per_page);
-        (sound && shape.pages > 0).then_some(Self {
+        (sound && shape.pages > 0 && flags < 4).then_some(Self {
             volume,
             name,
             blocks,
@@ -351,6 +354,7 @@ impl Value for VolumeRecord {
             shape,
             bands,
             degraded,
+            is_deleted,
         })
     }
 }
@@ -378,10 +382,13 @@ impl Value for TailRecord {
     fn write(&self, to: &mut Fields) {
         to.0.u64(self.generation.0);
         to.0.u64(self.sequence);
+        to.0.u64(self.life);
     }
 
     fn read(from: &mut FieldsRead<'_>) -> Option<Self> {
-        Some(Self { generation: Generation(from.0.u64()?), sequence: from.0.u64()? })
+        let (generation, sequence) = (Generation(from.0.u64()?), from.0.u64()?);
+        let life = if from.0.bytes.is_empty() { 0 } else { from.0.u64()? };
+        Some(Self { generation, sequence, life })
     }
 }
 
@@ -520,10 +527,20 @@ mod tests {
         let shape = BandShape { pages: 512, slots_per_page: 4 };
         let (name, volume) = ("disk".to_owned(), VolumeId(1));
         let degraded = Degraded::GoOn;
-        survives(&VolumeRecord { volume, name, blocks: 9, replicas: 2, shape, bands: 8, degraded });
+        let is_deleted = true;
+        survives(&VolumeRecord {
+            volume,
+            name,
+            blocks: 9,
+            replicas: 2,
+            shape,
+            bands: 8,
+            degraded,
+            is_deleted,
+        });
         let generation = Generation(4);
         survives(&OwnerRecord { generation, owner: 77, lease_ns: 3, released: true });
-        survives(&TailRecord { generation, sequence: 12 });
+        survives(&TailRecord { generation, sequence: 12, life: 1 << 40 });
         survives(&band());
         survives(&ClearRecord { generation });
         survives(&ControllerRecord { controller: 5, lease: 6, address: "10.0.0.1:7".to_owned() });

@@ -8,7 +8,7 @@ use super::store::{
     Command, CommandId, Data, Done, End, Found, FoundBand, Opening, Sensed, StoreError, page_sum,
 };
 use crate::message::{BandEntry, BandHeader, Slot};
-use crate::words::{BandName, Generation, VolumeId};
+use crate::words::{BandName, Fenced, VolumeId};
 use flash::{Instant, MICROSECOND, Random};
 use std::collections::BTreeMap;
 
@@ -95,7 +95,7 @@ pub struct MemoryStore<D> {
     settings: MemorySettings,
     random: Random,
     bands: BTreeMap<BandName, MemoryBand<D>>,
-    fences: BTreeMap<VolumeId, Generation>,
+    fences: BTreeMap<VolumeId, Fenced>,
     /// By when they end, then in order.
     running: BTreeMap<(Instant, u64), Running<D>>,
     /// When the last change of a band ends that was begun.
@@ -232,7 +232,7 @@ impl<D: Data> MemoryStore<D> {
             }
             Command::Read { band, slot, count, .. } => return self.read(band, slot, count),
             _ if failed => return Err(StoreError::Failed),
-            Command::Fence { volume, generation } => drop(self.fences.insert(volume, generation)),
+            Command::Fence { volume, to } => drop(self.fences.insert(volume, to)),
             Command::Append { band, page, open, slots, .. } => {
                 self.append(band, page, open, slots)?;
             }

@@ -25,8 +25,8 @@ pub mod store;
 mod tests;
 
 use crate::message::{Answer, Ask, AskId, BandHeader, NodeFacts, Refusal, Signals};
-pub use crate::words::Mode;
 use crate::words::{BandName, Generation, NodeId, VolumeId};
+pub use crate::words::{Fenced, Mode};
 use congestion::{Expectation, Monitor};
 use copying::Copying;
 use flash::{BLOCK_BYTES, Instant, MILLISECOND, Slab};
@@ -153,7 +153,7 @@ struct Pending<D> {
 #[derive(Debug, Default)]
 struct Fence {
     /// Durable. Nothing below counts.
-    least: Generation,
+    least: Fenced,
     /// A higher one on its way to be.
     rising: Option<Rising>,
     /// Changes begun and not ended.
@@ -162,7 +162,7 @@ struct Fence {
 
 #[derive(Debug)]
 struct Rising {
-    to: Generation,
+    to: Fenced,
     durable: bool,
     /// What was asked of the volume since.
     waiting: VecDeque<u32>,
@@ -389,25 +389,31 @@ impl<D: Data> Node<D> {
         }
         let (volume, generation) = (*volume, *generation);
         let ask = ask.as_ref().expect("it was not begun");
-        let fences = matches!(ask, Ask::Fence { .. });
+        let owner = if let Ask::Fence { owner, .. } = ask { Some(*owner) } else { None };
+        let by = Fenced { generation, owner: owner.unwrap_or(0) };
         let changes = matches!(
             ask,
             Ask::Append { .. } | Ask::Seal { .. } | Ask::Free { .. } | Ask::Copy { .. }
         );
         let sees = matches!(ask, Ask::Read { .. } | Ask::List { .. });
         // Of a volume that was never fenced here there is nothing to see and nothing to free.
-        let begins = fences || matches!(ask, Ask::Append { open: Some(_), .. } | Ask::Copy { .. });
+        let begins =
+            owner.is_some() || matches!(ask, Ask::Append { open: Some(_), .. } | Ask::Copy { .. });
         match self.fences.get_mut(&volume) {
             Some(Fence { rising: Some(rising), .. }) => rising.waiting.push_back(index),
-            Some(fence) if generation < fence.least => {
-                let highest = fence.least;
+            Some(fence) if generation < fence.least.generation || fence.least.is_anothers(by) => {
+                let highest = fence.least.generation;
                 self.refuse(index, Refusal::Stale { highest });
             }
             // Where nothing can be written nobody can be fenced, and nothing changes: to see it harms nobody.
-            Some(fence) if generation > fence.least && !(self.failed && sees) => {
-                self.raise(index, volume, generation);
+            Some(fence) if generation > fence.least.generation && !(self.failed && sees) => {
+                self.raise(index, volume, by);
             }
-            None if begins => self.raise(index, volume, generation),
+            // Of this generation something was heard before its owner said who it is.
+            Some(fence) if fence.least < by && generation == fence.least.generation => {
+                self.raise(index, volume, by);
+            }
+            None if begins => self.raise(index, volume, by),
             known => {
                 if let Some(fence) = known.filter(|_| changes) {
                     fence.changing += 1;
@@ -419,7 +425,7 @@ impl<D: Data> Node<D> {
     }
 
     /// A generation is heard of that is higher than any before: it is made durable first.
-    fn raise(&mut self, index: u32, volume: VolumeId, to: Generation) {
+    fn raise(&mut self, index: u32, volume: VolumeId, to: Fenced) {
         let known = self.fences.contains_key(&volume);
         if volume == NO_VOLUME {
             return self.refuse(index, Refusal::Invalid);
@@ -433,7 +439,7 @@ impl<D: Data> Node<D> {
         let waiting = VecDeque::from([index]);
         let fence = self.fences.entry(volume).or_default();
         fence.rising = Some(Rising { to, durable: false, waiting });
-        let command = Command::Fence { volume, generation: to };
+        let command = Command::Fence { volume, to };
         self.command(command, Task::Fence(volume));
         self.stop_copies_of(volume);
     }
@@ -447,7 +453,7 @@ impl<D: Data> Node<D> {
             Err(error) => {
                 let waiting = std::mem::take(&mut rising.waiting);
                 fence.rising = None;
-                if fence.least == Generation(0) && fence.changing == 0 {
+                if fence.least == Fenced::default() && fence.changing == 0 {
                     self.fences.remove(&volume);
                 }
                 for index in waiting {
@@ -533,7 +539,7 @@ fn blocks_of<D>(ask: &Ask<D>) -> u32 {
 
 fn owner_of<D>(ask: &Ask<D>) -> (VolumeId, Generation) {
     match *ask {
-        Ask::Fence { volume, generation }
+        Ask::Fence { volume, generation, .. }
         | Ask::Flush { volume, generation }
         | Ask::List { volume, generation, .. } => (volume, generation),
         Ask::Append { band, generation, .. }

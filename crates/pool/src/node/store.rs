@@ -9,7 +9,7 @@
 //! - A hidden band (a copy under way) is there after a crash only if it was sealed.
 
 use crate::message::{BandEntry, BandHeader, Slot};
-use crate::words::{BandName, BandShape, Generation, VolumeId};
+use crate::words::{BandName, BandShape, Fenced, Generation, VolumeId};
 use std::collections::BTreeMap;
 
 /// The data of one slot, in whatever the driver keeps it: a frame of 4 KiB, a stamp. To clone it is cheap.
@@ -29,8 +29,8 @@ pub enum Command<D> {
     Fence {
         /// Whose.
         volume: VolumeId,
-        /// The least that counts.
-        generation: Generation,
+        /// What counts.
+        to: Fenced,
     },
     /// Append a page; with `open` the first of a new band.
     Append {
@@ -142,7 +142,7 @@ pub struct Found {
     /// The bands, by name.
     pub bands: Vec<FoundBand>,
     /// The least generation of each volume that was fenced.
-    pub fences: BTreeMap<VolumeId, Generation>,
+    pub fences: BTreeMap<VolumeId, Fenced>,
     /// Bands that it has room for, all in all.
     pub bands_max: u32,
     /// What ended survives a power cut without a flush.

@@ -65,29 +65,28 @@
 mod blocked;
 pub mod decide;
 mod directory;
+mod error;
 mod peers;
 mod reading;
 mod rejoin;
 
 pub use directory::{Opened, OpenedBand};
+pub use error::OpeningError;
 pub use rejoin::{KnownBand, Rejoin, RejoinOutput};
 
 use crate::control::contract::{PlaneAnswer, PlaneAsk, PlaneAskId};
 use crate::control::mutant::Mutant;
-use crate::control::ownership::{
-    Ownership, OwnershipConfig, OwnershipError, OwnershipInput, OwnershipOutput,
-};
+use crate::control::ownership::{Ownership, OwnershipConfig, OwnershipInput, OwnershipOutput};
 use crate::control::registry::{Owned, Registry, RegistryOutput};
-use crate::control::values::{BandRecord, FORMAT, NodeRecord, NodeState, ValueError, VolumeRecord};
+use crate::control::values::{BandRecord, NodeRecord, NodeState, VolumeRecord};
 use crate::message::{Answer, Ask, AskId, BandHeader};
-use crate::words::{BandName, DomainId, Generation, Members, NodeId, PoolId};
+use crate::words::{BandName, DomainId, Fenced, Generation, Members, NodeId, PoolId};
 use blocked::Blocked;
 use decide::{Seen, Worth};
 use flash::{Instant, SECOND};
 use peers::{Came, Peers, Task};
 use reading::{Read, Reading};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::fmt;
 
 /// What an opening is told.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -228,71 +227,6 @@ pub enum OpeningOutput<D> {
     Failed(OpeningError),
 }
 
-/// Why a volume was not opened.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub enum OpeningError {
-    /// The control plane is another pool's, or none's.
-    Pool(Option<PoolId>),
-    /// The control plane is kept in a format that this version does not know.
-    Format(u16),
-    /// The pool has no such volume.
-    NoVolume,
-    /// A key of the plane holds something else.
-    Value {
-        /// Which.
-        key: String,
-        /// What.
-        error: ValueError,
-    },
-    /// Its owner cannot be told, or changed.
-    Ownership(OwnershipError),
-    /// Another one has opened it meanwhile.
-    Overtaken {
-        /// As which generation.
-        by: Generation,
-    },
-    /// A node has heard of a generation that the plane knows nothing of.
-    PlaneOld {
-        /// Which node.
-        node: NodeId,
-        /// Which generation.
-        highest: Generation,
-    },
-}
-
-impl fmt::Display for OpeningError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Pool(None) => {
-                f.write_str("the control plane holds no pool: name the right one, or make the pool")
-            }
-            Self::Pool(Some(pool)) => {
-                write!(f, "the control plane is that of pool {:032x}: name this pool's", pool.0)
-            }
-            Self::Format(format) => {
-                write!(
-                    f,
-                    "the control plane has format {format}, this version knows {FORMAT}: update it"
-                )
-            }
-            Self::NoVolume => f.write_str("there is no such volume: list them, or create it"),
-            Self::Value { key, error } => write!(f, "key {key} of the control plane {error}"),
-            Self::Ownership(error) => error.fmt(f),
-            Self::Overtaken { by } => write!(
-                f,
-                "another client has opened the volume as generation {}: end one of the two",
-                by.0
-            ),
-            Self::PlaneOld { node, highest } => write!(
-                f,
-                "node {} has served generation {}, of which the control plane knows nothing: it was \
-                 wiped or restored from an old backup. Restore its newest state; no band was changed",
-                node.0, highest.0
-            ),
-        }
-    }
-}
-
 impl<D> Opening<D> {
     /// Begins to take a volume over.
     pub fn new(now: Instant, config: OpeningConfig) -> Self {
@@ -407,7 +341,8 @@ impl<D> Opening<D> {
     fn begin(&mut self, now: Instant, read: Read) {
         self.reading = None;
         let owned = read.owned;
-        let mut peers = Peers::new(owned.volume, owned.generation);
+        let by = Fenced { generation: owned.generation, owner: self.config.ownership.number() };
+        let mut peers = Peers::new(owned.volume, by);
         let replicas = usize::from(read.volume.replicas);
         let mut registry = Registry::new(owned, replicas, read.tail, read.bands);
         if let Some(mutant) = self.mutant {
@@ -446,9 +381,13 @@ impl<D> Opening<D> {
             Came::Listed => {
                 // Nothing was begun yet in this generation: somebody had it before, of whom the plane knows nothing.
                 let generation = self.ownership.generation().unwrap_or_default();
-                let newest = open.peers.newest_generation(node);
-                if let Some(highest) = newest.filter(|newest| *newest >= generation) {
+                let newest = open.peers.newest(node);
+                if let Some(band) = newest.filter(|band| band.life >> 32 >= generation.0) {
+                    let highest = Generation(band.life >> 32);
                     return self.fail(OpeningError::PlaneOld { node, highest });
+                }
+                if let Some(band) = newest.filter(|band| open.registry.is_unheard(band.life)) {
+                    return self.fail(OpeningError::PlaneBehind { node, band });
                 }
                 // Whoever comes while copies are sealed may have one, too.
                 self.gather_anew(true);

@@ -6,7 +6,7 @@
 
 use crate::control::values::{NodeRecord, NodeState};
 use crate::message::{Answer, Ask, AskId, BandEntry, BandHeader, Refusal};
-use crate::words::{BandName, DomainId, Generation, NodeId, VolumeId};
+use crate::words::{BandName, DomainId, Fenced, Generation, NodeId, VolumeId};
 use flash::{Instant, MILLISECOND};
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
@@ -14,7 +14,7 @@ use std::ops::Bound;
 /// All nodes that may hold something of a volume.
 pub(super) struct Peers {
     volume: VolumeId,
-    generation: Generation,
+    by: Fenced,
     peers: BTreeMap<NodeId, Peer>,
     asks: u64,
 }
@@ -71,8 +71,8 @@ pub(super) enum Came {
 }
 
 impl Peers {
-    pub fn new(volume: VolumeId, generation: Generation) -> Self {
-        Self { volume, generation, peers: BTreeMap::new(), asks: 0 }
+    pub fn new(volume: VolumeId, by: Fenced) -> Self {
+        Self { volume, by, peers: BTreeMap::new(), asks: 0 }
     }
 
     pub fn add(&mut self, record: NodeRecord, clear: bool) {
@@ -130,16 +130,15 @@ impl Peers {
                 let id = AskId(self.asks);
                 self.asks += 1;
                 peer.in_flight.insert(id, task);
-                return Some((node, id, task.ask(self.volume, self.generation)));
+                return Some((node, id, task.ask(self.volume, self.by)));
             }
         }
         None
     }
 
-    /// The latest generation that began a life which this node has.
-    pub fn newest_generation(&self, node: NodeId) -> Option<Generation> {
-        let lives = self.peer(node)?.entries().map(|entry| entry.band.life >> 32);
-        lives.max().map(Generation)
+    /// The latest life that this node has.
+    pub fn newest(&self, node: NodeId) -> Option<BandName> {
+        self.peer(node)?.entries().map(|entry| entry.band).max_by_key(|band| band.life)
     }
 
     /// When a node that was too busy may be asked again.
@@ -309,9 +308,10 @@ fn goes_on(after: Option<BandName>, bands: &[BandEntry]) -> bool {
 }
 
 impl Task {
-    pub fn ask<D>(self, volume: VolumeId, generation: Generation) -> Ask<D> {
+    pub fn ask<D>(self, volume: VolumeId, by: Fenced) -> Ask<D> {
+        let Fenced { generation, owner } = by;
         match self {
-            Self::Fence => Ask::Fence { volume, generation },
+            Self::Fence => Ask::Fence { volume, generation, owner },
             Self::List { after } => Ask::List { volume, generation, after },
             Self::Seal { name: band, pages } => Ask::Seal { band, generation, pages },
             Self::Free { name: band } => Ask::Free { band, generation },

@@ -78,7 +78,8 @@ impl Reading {
         let read = Read {
             owned,
             volume: VolumeRecord::default(),
-            tail: Tail::default(),
+            // Nothing was registered, if there is no record.
+            tail: Tail { life: Some(0), ..Tail::default() },
             nodes: Vec::new(),
             clear: BTreeSet::new(),
             bands: Vec::new(),
@@ -194,12 +195,17 @@ impl Reading {
             Step::Volume => {
                 let kept = kept.ok_or(OpeningError::NoVolume)?;
                 self.read.volume = decode(&keys::volume(volume), kept)?;
+                if self.read.volume.is_deleted {
+                    return Err(OpeningError::Deleted);
+                }
                 self.step = Step::Tail;
             }
             Step::Tail => {
                 if let Some(kept) = kept {
                     let record: TailRecord = decode(&keys::tail(volume), kept)?;
-                    self.read.tail = Tail { sequence: record.sequence, revision: kept.revision };
+                    let TailRecord { sequence, life, .. } = record;
+                    let life = Some(life).filter(|life| *life > 0);
+                    self.read.tail = Tail { sequence, revision: kept.revision, life };
                 }
                 self.step = Step::Nodes;
             }

@@ -5,7 +5,7 @@ use super::decide::{Worth, worth};
 use super::peers::{Came, Peers, Task};
 use crate::control::values::{BandRecord, NodeRecord};
 use crate::message::{Answer, Ask, AskId, BandEntry, Refusal};
-use crate::words::{BandName, Generation, NodeId, VolumeId};
+use crate::words::{BandName, Fenced, NodeId, VolumeId};
 use flash::Instant;
 use std::collections::VecDeque;
 
@@ -62,15 +62,9 @@ pub enum RejoinOutput<D> {
 
 impl<D> Rejoin<D> {
     /// Begins with a node that can be reached.
-    pub fn new(
-        now: Instant,
-        volume: VolumeId,
-        generation: Generation,
-        of: NodeRecord,
-        durable: bool,
-    ) -> Self {
+    pub fn new(now: Instant, volume: VolumeId, by: Fenced, of: NodeRecord, durable: bool) -> Self {
         let node = of.node;
-        let mut peers = Peers::new(volume, generation);
+        let mut peers = Peers::new(volume, by);
         peers.add(of, false);
         peers.up(node, durable);
         let (judged, flushing, over) = (false, false, false);

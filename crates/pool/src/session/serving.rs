@@ -23,6 +23,8 @@ pub(super) struct Serving<D> {
     now: Instant,
     volume: VolumeId,
     generation: Generation,
+    /// By which nodes know this opening.
+    owner: u64,
     bands: u32,
     /// The FTL takes what is answered for durable: nodes that are not get no bands.
     only_durable: bool,
@@ -62,6 +64,8 @@ pub(super) struct Serving<D> {
 /// A connection to a node.
 struct Link<D> {
     facts: NodeFacts,
+    /// Asks of client and repair that it has not answered.
+    asked: u32,
     stage: Stage<D>,
 }
 
@@ -98,6 +102,7 @@ impl<D: Clone> Serving<D> {
             now,
             volume,
             generation,
+            owner: config.opening.ownership.number(),
             bands,
             only_durable,
             is_incomplete: !opened.complete || !opened.refused.is_empty(),
@@ -210,6 +215,9 @@ impl<D: Clone> Serving<D> {
                 )),
             }
         }
+        if let Some(trouble) = self.registry.trouble() {
+            text.push_str(&format!("{trouble}\n"));
+        }
         if let Some(wrong) = self.members.wrong() {
             text.push_str(&format!("the nodes of the control plane are not read: {wrong}\n"));
         }
@@ -254,10 +262,10 @@ impl<D: Clone> Serving<D> {
         for (node, facts) in up {
             let was_asked = !opened.away.contains(&node) && !self.clear.contains(&node);
             if was_asked && self.records.contains_key(&node) {
-                self.links.insert(node, Link { facts, stage: Stage::Joined });
+                self.links.insert(node, Link { facts, asked: 0, stage: Stage::Joined });
                 self.joined(node);
             } else {
-                self.links.insert(node, Link { facts, stage: Stage::Waits(now) });
+                self.links.insert(node, Link { facts, asked: 0, stage: Stage::Waits(now) });
             }
         }
     }
@@ -300,6 +308,11 @@ impl<D: Clone> Serving<D> {
 
     fn answer(&mut self, node: NodeId, id: AskId, answer: Answer<D>, signals: Signals) {
         let now = self.now;
+        if let (Part::Client | Part::Repair, _) = Part::of(id)
+            && let Some(link) = self.links.get_mut(&node)
+        {
+            link.asked = link.asked.saturating_sub(1);
+        }
         match Part::of(id) {
             (Part::Client, id) => {
                 self.remote.handle(now, client::Input::Answer { node, id, answer, signals });
@@ -414,6 +427,7 @@ impl<D: Clone> Serving<D> {
     fn of_remote(&mut self, output: client::Output<D>) {
         let output = match output {
             client::Output::Ask { node, id, ask } => {
+                self.asked(node);
                 Output::Ask { node, id: Part::Client.id(id), ask }
             }
             client::Output::Ended(end) => return self.ended(end),
@@ -432,6 +446,7 @@ impl<D: Clone> Serving<D> {
                 self.settle(name);
                 return self.end_kept(name);
             }
+            client::Output::Unflushed(node) => return self.distrust(node),
             client::Output::Weights(weights) => Output::Weights(weights),
             client::Output::Fenced(over) => {
                 self.fenced = true;
@@ -679,6 +694,7 @@ impl<D: Clone> Serving<D> {
     fn of_repair(&mut self, output: RepairOutput<D>) {
         match output {
             RepairOutput::Node { node, id, ask } => {
+                self.asked(node);
                 self.outputs.push_back(Output::Ask { node, id: Part::Repair.id(id), ask });
             }
             RepairOutput::Joined(band, node) => {

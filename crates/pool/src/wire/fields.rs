@@ -219,10 +219,11 @@ impl Reader<'_> {
 impl<'a, D> Writer<'a, D> {
     pub fn ask(&mut self, ask: &'a Ask<D>) -> Result<(), WireError> {
         match ask {
-            Ask::Fence { volume, generation } => {
+            Ask::Fence { volume, generation, owner } => {
                 self.kind = FENCE;
                 self.u32(volume.0);
                 self.u64(generation.0);
+                self.u64(*owner);
             }
             Ask::Append { band, generation, page, open, slots } => {
                 self.begin(APPEND, *band, *generation);
@@ -280,7 +281,9 @@ impl Reader<'_> {
     fn ask(&mut self, kind: u8) -> Result<Ask<u32>, WireError> {
         match kind {
             FENCE => {
-                return Ok(Ask::Fence { volume: self.volume()?, generation: self.generation()? });
+                let (volume, generation) = (self.volume()?, self.generation()?);
+                let owner = self.u64("the owner of a fence")?;
+                return Ok(Ask::Fence { volume, generation, owner });
             }
             FLUSH => {
                 return Ok(Ask::Flush { volume: self.volume()?, generation: self.generation()? });

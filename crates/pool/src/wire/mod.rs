@@ -18,7 +18,7 @@ use crate::words::{NodeId, PoolId};
 use fields::{Reader, Writer};
 
 /// Version of the protocol. Both sides must speak the same.
-pub const WIRE_VERSION: u8 = 1;
+pub const WIRE_VERSION: u8 = 2;
 
 /// Bytes before the body of a head.
 pub const HEAD_BYTES: usize = 24;
@@ -213,7 +213,9 @@ impl<D> Message<D> {
                         let slots = slots.into_iter().map(slot).collect();
                         Ask::Append { band, generation, page, open, slots }
                     }
-                    Ask::Fence { volume, generation } => Ask::Fence { volume, generation },
+                    Ask::Fence { volume, generation, owner } => {
+                        Ask::Fence { volume, generation, owner }
+                    }
                     Ask::Read { band, generation, slot, count, urgent } => {
                         Ask::Read { band, generation, slot, count, urgent }
                     }

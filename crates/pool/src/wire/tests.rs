@@ -32,7 +32,7 @@ fn ask(random: &mut Random) -> Ask<u64> {
     let (band, generation) = (name(random), Generation(random.next_u64()));
     let volume = band.volume;
     match random.below(8) {
-        0 => Ask::Fence { volume, generation },
+        0 => Ask::Fence { volume, generation, owner: random.next_u64() },
         1 => {
             let open = random.chance(0.5).then(|| header(random));
             let page = random.next_u64() as u32;
@@ -198,7 +198,7 @@ fn what_is_too_long_is_refused_before_anything_is_allocated_for_it() {
     let message = Message::<u64>::Answer { id, answer: bands, signals };
     assert!(matches!(message.encode(), Err(WireError::TooLong { .. })));
     let mut head = [0; HEAD_BYTES];
-    head[..4].copy_from_slice(b"WP\x01\x10");
+    head[..4].copy_from_slice(b"WP\x02\x10");
     head[4..8].copy_from_slice(&u32::MAX.to_le_bytes());
     assert!(matches!(decode(&head), Err(WireError::TooLong { .. })));
     head[4..8].fill(0);
@@ -209,14 +209,14 @@ fn what_is_too_long_is_refused_before_anything_is_allocated_for_it() {
 #[test]
 fn what_is_no_message_says_so() {
     assert_eq!(decode(b"GET / HTTP"), Err(WireError::Magic));
-    assert_eq!(decode(b"WP\x02"), Err(WireError::Version { found: 2 }));
+    assert_eq!(decode(b"WP\x03"), Err(WireError::Version { found: 3 }));
     let mut head = Message::<u64>::Hello(Hello::default()).encode().expect("it fits").head;
     head[3] = 77;
     let sum = head_sum(&head);
     head[8..12].copy_from_slice(&sum.to_le_bytes());
     assert_eq!(decode(&head), Err(WireError::Kind { found: 77 }));
-    let said = WireError::Version { found: 2 }.to_string();
-    assert!(said.contains('2') && said.contains('1') && said.contains("same version"), "{said}");
+    let said = WireError::Version { found: 3 }.to_string();
+    assert!(said.contains('3') && said.contains('2') && said.contains("same version"), "{said}");
 }
 
 /// The body behind the fixed 24 bytes, in hex; the checksum is a part of what is fixed.
@@ -241,7 +241,7 @@ fn the_bytes_of_each_kind_are_those_of_the_table() {
     let hello = Hello { pool: PoolId(3), node: NodeId(1), name: "me".into(), facts: Some(facts) };
     let open = Some(header);
     let asks = [
-        Ask::Fence { volume, generation },
+        Ask::Fence { volume, generation, owner: 6 },
         Ask::Append { band, generation, page: 0, open, slots: slots.clone() },
         Ask::Read { band, generation, slot: 11, count: 1, urgent: true },
         Ask::Seal { band, generation, pages: 3 },

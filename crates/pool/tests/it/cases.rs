@@ -7,15 +7,17 @@ use pool::control::embedded::{Embedded, PlaneInput, PlaneOutput, Store};
 use pool::control::keys;
 use pool::control::ownership::OwnershipConfig;
 use pool::control::values::{
-    BandRecord, ClearRecord, Degraded, FORMAT, NodeRecord, NodeState, PoolRecord, Value,
-    VolumeRecord,
+    BandRecord, ClearRecord, Degraded, FORMAT, NodeRecord, NodeState, PoolRecord, TailRecord,
+    Value, VolumeRecord,
 };
 use pool::message::{Answer, Ask, BandHeader};
 use pool::opening::{
     KnownBand, Opened, Opening, OpeningConfig, OpeningError, OpeningInput, OpeningOutput, Rejoin,
     RejoinOutput,
 };
-use pool::words::{BandName, BandShape, DomainId, Generation, Members, NodeId, PoolId, VolumeId};
+use pool::words::{
+    BandName, BandShape, DomainId, Fenced, Generation, Members, NodeId, PoolId, VolumeId,
+};
 
 const VOLUME: VolumeId = VolumeId(1);
 const SHAPE: BandShape = BandShape { pages: 4, slots_per_page: 1 };
@@ -53,11 +55,22 @@ impl Pool {
         let degraded = Degraded::Pause;
         let (name, replicas, shape) = ("disk".to_owned(), 2, SHAPE);
         let (volume, blocks, bands) = (VOLUME, 100, 8);
-        let record = VolumeRecord { volume, name, blocks, replicas, shape, bands, degraded };
+        let record = VolumeRecord {
+            volume,
+            name,
+            blocks,
+            replicas,
+            shape,
+            bands,
+            degraded,
+            is_deleted: false,
+        };
         let of = PoolRecord { pool: PoolId(1), format: FORMAT };
         pool.put(keys::POOL.to_owned(), &of);
         pool.put(keys::volume(VOLUME), &record);
         (0..3).for_each(|node| pool.put(keys::node(NodeId(node)), &node_record(node)));
+        // Of all lives that any of these tests knows of.
+        pool.put(keys::tail(VOLUME), &TailRecord { life: 9, ..TailRecord::default() });
         pool
     }
 
@@ -370,6 +383,33 @@ fn a_plane_that_is_older_than_the_nodes_is_refused() {
 }
 
 #[test]
+fn a_plane_that_does_not_know_of_a_life_that_a_node_has_is_refused_though_it_is_of_this_generation()
+{
+    let mut pool = Pool::new();
+    pool.fill(2, name(3, 10), 2, true);
+    let mut opening = pool.opening(1);
+    let failed = pool.run(&mut opening, SECOND).expect("it ends").expect_err("it is refused");
+    assert_eq!(failed, OpeningError::PlaneBehind { node: NodeId(2), band: name(3, 10) });
+    assert!(failed.to_string().contains("restored from an older backup"), "{failed}");
+    assert!(pool.nodes[2].bands[&name(3, 10)].pages.len() == 2, "nothing was changed");
+    // A record that was kept before lives were tells nothing.
+    pool.put(keys::tail(VOLUME), &TailRecord::default());
+    pool.open();
+}
+
+#[test]
+fn a_volume_that_is_being_deleted_is_not_opened() {
+    let mut pool = Pool::new();
+    let kept = pool.plane(PlaneAskId(0), PlaneAsk::Get { key: keys::volume(VOLUME) });
+    let Some(PlaneAnswer::Value { kept: Some(kept), .. }) = kept else { panic!("it is there") };
+    let record = VolumeRecord::decode(&keys::volume(VOLUME), &kept.value).expect("sound");
+    pool.put(keys::volume(VOLUME), &VolumeRecord { is_deleted: true, ..record });
+    let mut opening = pool.opening(1);
+    let failed = pool.run(&mut opening, SECOND).expect("it ends").expect_err("it is refused");
+    assert_eq!(failed, OpeningError::Deleted);
+}
+
+#[test]
 fn the_control_plane_of_another_pool_or_format_is_refused() {
     let mut pool = Pool::new();
     let config = OpeningConfig::new(PoolId(2), OwnershipConfig::new(VOLUME, 1));
@@ -414,7 +454,8 @@ fn rejoined(
     known: &dyn Fn(BandName) -> (KnownBand, Option<BandRecord>),
 ) -> Vec<RejoinOutput<u64>> {
     let durable = false;
-    let mut rejoin = Rejoin::new(Instant(0), VOLUME, Generation(6), node_record(node), durable);
+    let by = Fenced { generation: Generation(6), owner: 1 };
+    let mut rejoin = Rejoin::new(Instant(0), VOLUME, by, node_record(node), durable);
     let mut said = Vec::new();
     while let Some(output) = rejoin.poll() {
         let RejoinOutput::Node { id, ask } = output else {

@@ -311,7 +311,7 @@ impl World {
         let generation = Generation(self.generation);
         let mut lists = Vec::new();
         for (&id, node) in self.nodes.iter_mut().filter(|(id, _)| self.links[id].1) {
-            node.answer(Ask::Fence { volume: VOLUME, generation });
+            node.answer(Ask::Fence { volume: VOLUME, generation, owner: 1 });
             node.bands.retain(|name, _| !self.over.contains(name));
             let Answer::Bands { bands, .. } =
                 node.answer(Ask::List { volume: VOLUME, generation, after: None })
@@ -502,7 +502,7 @@ impl Client {
                 world.over.insert(closed.name);
             }
             Output::Ends { name, .. } => self.remote.handle(world.now, Input::EndKept(name)),
-            Output::Unused(_) | Output::Closed(_) => {}
+            Output::Unused(_) | Output::Closed(_) | Output::Unflushed(_) => {}
         }
     }
 

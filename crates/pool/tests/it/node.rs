@@ -170,7 +170,7 @@ impl<T: Disk> Rig<T> {
                 let slot = self.below(u64::from(SHAPE.slots())) as u32;
                 Ask::Read { band, generation, slot, count: 1, urgent: false }
             }
-            0..2 => Ask::Fence { volume, generation },
+            0..2 => Ask::Fence { volume, generation, owner: 0 },
             2..60 => {
                 let page = match self.below(10) {
                     0 => self.below(SHAPE.pages.into()) as u32,
@@ -450,12 +450,13 @@ impl<T: Disk> Rig<T> {
     /// Holds what is there after a cut against what was promised, and takes it for what is there.
     fn check_found(&mut self, found: &Found) {
         for (&volume, &promised) in &self.model.fences {
-            let least = found.fences.get(&volume).copied().unwrap_or(Generation(0));
+            let least = found.fences.get(&volume).map_or(Generation(0), |to| to.generation);
             let allowed = self.model.maybe_fences.get(&volume);
             let fits = least == promised || allowed.is_some_and(|all| all.contains(&least));
             assert!(fits && least >= promised, "{volume:?}: {least:?}, promised {promised:?}");
         }
-        self.model.fences = found.fences.clone();
+        self.model.fences =
+            found.fences.iter().map(|(volume, to)| (*volume, to.generation)).collect();
         self.model.maybe_fences.clear();
         let before = std::mem::take(&mut self.model.bands);
         for band in &found.bands {
@@ -585,7 +586,7 @@ fn known_page(model: &Model, band: BandName, page: u32) -> Option<Page> {
 
 fn owner(ask: &Ask<Stamp>) -> (VolumeId, Generation) {
     match *ask {
-        Ask::Fence { volume, generation }
+        Ask::Fence { volume, generation, .. }
         | Ask::Flush { volume, generation }
         | Ask::List { volume, generation, .. } => (volume, generation),
         Ask::Append { band, generation, .. }

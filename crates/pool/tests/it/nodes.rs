@@ -141,7 +141,7 @@ impl Node {
 
 fn of(ask: &Ask<u64>) -> (VolumeId, Generation) {
     match *ask {
-        Ask::Fence { volume, generation }
+        Ask::Fence { volume, generation, .. }
         | Ask::Flush { volume, generation }
         | Ask::List { volume, generation, .. } => (volume, generation),
         Ask::Append { band, generation, .. }

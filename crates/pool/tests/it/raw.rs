@@ -10,7 +10,7 @@ use pool::message::{BandHeader, Slot};
 use pool::node::raw::format::{AppendHeader, Footer, LogSlot, Record};
 use pool::node::raw::{OpenError, RawStoreSettings};
 use pool::node::store::{Command, CommandId, Data, Done, End, Opening, StoreError};
-use pool::words::{BandName, BandShape, Generation, Members, NodeId, VolumeId};
+use pool::words::{BandName, BandShape, Fenced, Generation, Members, NodeId, VolumeId};
 
 const SMALL: Small = Small {
     manner: Manner::Nand(Pairing::None),
@@ -166,7 +166,8 @@ fn append(number: u32, page: u32, shape: BandShape, hidden: bool) -> Command<Sta
 }
 
 fn fence(volume: u32, generation: u64) -> Command<Stamp> {
-    Command::Fence { volume: VolumeId(volume), generation: Generation(generation) }
+    let to = Fenced { generation: Generation(generation), owner: 5 };
+    Command::Fence { volume: VolumeId(volume), to }
 }
 
 fn seal(number: u32, pages: u32) -> Command<Stamp> {
@@ -298,8 +299,8 @@ fn the_log_keeps_every_fence_over_many_of_its_raw_blocks() {
             bench.disk.cut(&mut flash::Random::new(round));
             let found = bench.restart().expect("sound");
             for before in round.saturating_sub(63).max(2)..=round {
-                let least = found.fences.get(&VolumeId(before as u32 % 64));
-                assert_eq!(least, Some(&Generation(before)), "after {round}");
+                let least = found.fences.get(&VolumeId(before as u32 % 64)).map(|to| to.generation);
+                assert_eq!(least, Some(Generation(before)), "after {round}");
             }
         }
     }
@@ -318,7 +319,10 @@ fn a_store_whose_log_is_damaged_or_gone_is_not_opened() {
         } else {
             assert!(bench.disk.stop(&mut bench.now));
         }
-        let one = |log: LogSlot| log.records == [Record::Fence(VolumeId(1), Generation(3))];
+        let one = |log: LogSlot| {
+            log.records
+                == [Record::Fence(VolumeId(1), Fenced { generation: Generation(3), owner: 5 })]
+        };
         let rotten = bench.rot(|bytes| LogSlot::decode(bytes).is_some_and(|log| gone || one(log)));
         assert!(rotten > 0, "something was damaged");
         assert_eq!(bench.restart().err(), Some(OpenError::Log), "a fence could be lost");
@@ -437,8 +441,8 @@ fn one_unreadable_page_of_the_log_costs_no_fence() {
             }
             let found = bench.restart().expect("each page is there twice");
             for round in 22..30 {
-                let least = found.fences.get(&VolumeId(round % 8));
-                assert_eq!(least, Some(&Generation(round.into())), "page {which}, {stopped}");
+                let least = found.fences.get(&VolumeId(round % 8)).map(|to| to.generation);
+                assert_eq!(least, Some(Generation(round.into())), "page {which}, {stopped}");
             }
         }
     }
@@ -489,7 +493,7 @@ fn one_die_that_goes_takes_its_bands_and_not_the_node() {
     }
     bench.disk.cut(&mut flash::Random::new(1));
     let found = bench.restart().expect("the log has a copy on the other die");
-    assert_eq!(found.fences[&VolumeId(1)], Generation(2));
+    assert_eq!(found.fences[&VolumeId(1)].generation, Generation(2));
     assert_eq!(bench.run(fence(1, 3)), Ok(Done::Done));
 }
 #[test]

@@ -29,6 +29,7 @@ fn whatever_goes_wrong_hosts_see_what_they_wrote_and_all_copies_are_there_in_the
         None => 0..SEEDS * told_by("POOL_ROUNDS").unwrap_or(1).max(1),
     };
     let (mut openings, mut writes, mut reads, mut flushes) = (0, 0, 0, 0);
+    let mut simulated_ns = 0;
     for seed in seeds.clone() {
         println!("seed {seed}: repeat with POOL_SEED={seed}");
         let mut world = World::new(seed, None);
@@ -37,7 +38,9 @@ fn whatever_goes_wrong_hosts_see_what_they_wrote_and_all_copies_are_there_in_the
         writes += world.model.writes;
         reads += world.model.reads;
         flushes += world.model.flushes;
+        simulated_ns += world.now;
     }
+    println!("{:.2} hours, in {} seeds", simulated_ns as f64 / 3.6e12, seeds.end - seeds.start);
     println!("{openings} openings, {writes} writes, {reads} reads, {flushes} flushes");
     let count = seeds.end - seeds.start;
     let meets = openings > 3 * count && writes > 50 * count && reads > 50 * count;

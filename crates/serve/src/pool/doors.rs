@@ -6,14 +6,16 @@ use super::tls::{Identity, server_name};
 use crate::sockets;
 use pool::control::wire::{Hello, Message};
 use pool::words::PoolId;
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use tokio::io::{ReadHalf, WriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
+use tokio::task::AbortHandle;
 use tokio::time::timeout;
 use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
 
@@ -120,7 +122,8 @@ pub struct Doors {
 }
 
 impl Doors {
-    /// Accepts for ever. `serve` has a number for each connection, and ends it by ending.
+    /// Accepts for ever. Who has not shown a certificate yet counts apart: of these the oldest goes where there are too
+    /// many, so that connections that say nothing keep nobody out. `serve` has a number for each connection, and ends it by ending.
     pub async fn open<F, T>(self, listener: TcpListener, serve: F)
     where
         F: Fn(u64, From, To) -> T + Send + Sync + 'static,
@@ -131,6 +134,7 @@ impl Doors {
         let large = Arc::new(Semaphore::new(LARGE_AT_A_TIME));
         let serve = Arc::new(serve);
         let (pool, what) = (self.pool, self.what);
+        let greeting: Arc<Mutex<BTreeMap<u64, AbortHandle>>> = Arc::default();
         let mut tasks = tokio::task::JoinSet::new();
         for client in 1.. {
             while tasks.try_join_next().is_some() {}
@@ -143,26 +147,44 @@ impl Doors {
                     continue;
                 }
             };
-            let Ok(permit) = Arc::clone(&clients).try_acquire_owned() else {
-                tracing::warn!(
-                    "{what} has as many clients as clients_max allows: one is sent away"
-                );
-                continue;
-            };
             let (acceptor, large, serve) =
                 (acceptor.clone(), Arc::clone(&large), Arc::clone(&serve));
-            tasks.spawn(async move {
-                let served = match let_in(pool, &acceptor, large, stream).await {
-                    Ok((from, to)) => serve(client, from, to).await,
-                    Err(error) => Err(error),
+            let (clients, unknown) = (Arc::clone(&clients), Arc::clone(&greeting));
+            let task = tasks.spawn(async move {
+                let let_in = let_in(pool, &acceptor, large, stream).await;
+                lock(&unknown).remove(&client);
+                let served = match (let_in, clients.try_acquire_owned()) {
+                    (Ok((from, to)), Ok(_permit)) => serve(client, from, to).await,
+                    (Ok(_), Err(_)) => {
+                        tracing::warn!(
+                            "{what} has as many clients as clients_max allows: one is sent away"
+                        );
+                        return;
+                    }
+                    (Err(error), _) => Err(error),
                 };
                 if let Err(error) = served {
                     tracing::debug!(client, "a client of {what}: {error}");
                 }
-                drop(permit);
             });
+            // The task runs only after this: both are of one thread.
+            let mut unknown = lock(&greeting);
+            unknown.insert(client, task);
+            if unknown.len() > GREETING_MAX
+                && let Some((oldest, task)) = unknown.pop_first()
+            {
+                tracing::debug!(oldest, "{what} has too many that do not greet: one is sent away");
+                task.abort();
+            }
         }
     }
+}
+
+/// Connections at a time that have not greeted yet.
+const GREETING_MAX: usize = 64;
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 async fn let_in(

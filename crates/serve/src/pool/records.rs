@@ -149,47 +149,47 @@ pub fn create(calls: &mut PlaneCalls, wanted: &Wanted) -> Result<VolumeRecord, P
 }
 
 /// Deletes a volume, with all that the plane knows of it but the generation that was its last. Bands that nodes have
-/// of it are theirs to free.
+/// of it are theirs to free. From the first step on nobody opens it; said again, what was begun is ended.
 ///
 /// # Errors
 /// A client may still have it open, and `is_forced` does not say to go on; or as [`nodes`].
 pub fn delete(calls: &mut PlaneCalls, name: &str, is_forced: bool) -> Result<VolumeId, PoolError> {
     let Found { record, revision } = volume(calls, name)?;
-    let id = record.volume;
-    let revision_owner = fence(calls, name, id, is_forced)?;
-    let owner = || Check { key: keys::owner(id), revision: revision_owner };
+    let (id, key) = (record.volume, keys::volume(record.volume));
+    let revision = match record.is_deleted {
+        true => revision,
+        false => shut(calls, Found { record, revision }, is_forced)?,
+    };
+    let check = || Check { key: key.clone(), revision };
     for range in [keys::bands(id), keys::clears(id)] {
         let all = calls.range(range)?;
         for part in all.chunks(CHANGES_MAX) {
             let gone = part.iter().map(|(key, _)| Change::Delete { key: key.clone() }).collect();
-            commit(calls, name, vec![owner()], gone)?;
+            commit(calls, name, vec![check()], gone)?;
         }
     }
     // Last, so that what was begun can be ended by the same words.
-    let record_key = keys::volume(id);
-    let checks = vec![owner(), Check { key: record_key.clone(), revision }];
-    let gone = vec![Change::Delete { key: record_key }, Change::Delete { key: keys::tail(id) }];
-    commit(calls, name, checks, gone)?;
+    let gone = vec![Change::Delete { key: key.clone() }, Change::Delete { key: keys::tail(id) }];
+    commit(calls, name, vec![check()], gone)?;
     Ok(id)
 }
 
-/// Raises the generation, so that no client can go on with a volume.
-fn fence(
+/// Raises the generation, so that no client can go on with a volume, and has no other one open it.
+fn shut(
     calls: &mut PlaneCalls,
-    name: &str,
-    volume: VolumeId,
+    Found { record, revision }: Found<VolumeRecord>,
     is_forced: bool,
 ) -> Result<u64, PoolError> {
-    let key = keys::owner(volume);
+    let (key, name) = (keys::owner(record.volume), record.name.clone());
     let kept = calls.get(key.clone())?;
     let before = kept.as_ref().map(|kept| found::<OwnerRecord>(&key, kept)).transpose()?;
-    let (last, revision) = match before {
+    let (last, revision_owner) = match before {
         Some(Found { record, revision }) => (record, revision),
         None => (OwnerRecord { released: true, ..OwnerRecord::default() }, 0),
     };
     if !last.released && !is_forced {
         return Err(refused(
-            name,
+            &name,
             format!(
                 "a client has it open as generation {}, or died with it: end that one, or add --force",
                 last.generation.0
@@ -197,9 +197,13 @@ fn fence(
         ));
     }
     let generation = Generation(last.generation.0 + 1);
-    let record = OwnerRecord { generation, owner: 0, lease_ns: 0, released: true };
-    let put = Change::Put { key: key.clone(), value: record.encode(&key), lease: None };
-    commit(calls, name, vec![Check { key, revision }], vec![put])
+    let owner = OwnerRecord { generation, owner: 0, lease_ns: 0, released: true };
+    let record_key = keys::volume(record.volume);
+    let record = VolumeRecord { is_deleted: true, ..record };
+    let put = |key: &str, value| Change::Put { key: key.to_owned(), value, lease: None };
+    let changes = vec![put(&key, owner.encode(&key)), put(&record_key, record.encode(&record_key))];
+    let checks = vec![Check { key, revision: revision_owner }, Check { key: record_key, revision }];
+    commit(calls, &name, checks, changes)
 }
 
 fn node_found(
@@ -328,7 +332,11 @@ mod tests {
         let error = delete(calls, "data", false).expect_err("it is open").to_string();
         assert!(error.contains("generation 4") && error.contains("--force"), "{error}");
         assert_eq!(volumes(calls).expect("it answers").len(), 2);
-        assert_eq!(delete(calls, "data", true).expect("forced"), id);
+        // The first step is taken, and whoever took it goes: nobody can open it, and the same words end it.
+        let before = volume(calls, "data").expect("it is there");
+        shut(calls, before, true).expect("forced");
+        assert!(volume(calls, "data").expect("it is there").record.is_deleted);
+        assert_eq!(delete(calls, "data", false).expect("it was begun"), id);
         let left = calls.range(keys::volumes()).expect("it answers");
         let left: Vec<&str> = left.iter().map(|(key, _)| &**key).collect();
         assert_eq!(left, [&*key, &*keys::volume(VolumeId(2))], "the generation stays");

@@ -60,7 +60,7 @@ impl<D> Reading<D> {
 impl<D: Data> RawStore<D> {
     pub(super) fn command(&mut self, id: CommandId, command: Command<D>) {
         match command {
-            Command::Fence { volume, generation } => self.fence(id, volume, generation),
+            Command::Fence { volume, to } => self.fence(id, volume, to),
             Command::Append { band, generation, page, open, slots } => {
                 self.append(id, (band, generation, page), open, slots);
             }

@@ -4,7 +4,9 @@
 
 use crate::message::{BandHeader, Slot};
 use crate::node::store::{PAGE_SLOTS_MAX, is_sound, page_sum};
-use crate::words::{BandName, BandShape, Generation, MEMBERS_MAX, Members, NodeId, VolumeId};
+use crate::words::{
+    BandName, BandShape, Fenced, Generation, MEMBERS_MAX, Members, NodeId, VolumeId,
+};
 use flash::{BLOCK_BYTES, OOB_BYTES, Oob};
 
 /// Version of the format.
@@ -98,8 +100,8 @@ pub struct Footer {
 /// What the log keeps.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Record {
-    /// Nothing below this generation may use the volume.
-    Fence(VolumeId, Generation),
+    /// Who may use the volume.
+    Fence(VolumeId, Fenced),
     /// The band is sealed at so many pages, and its raw block cannot say so.
     Seal(BandName, u32),
     /// What the log said of the seal of the band counts no more: it is about to be freed.
@@ -271,9 +273,10 @@ impl LogSlot {
         for (at, record) in self.records.iter().enumerate() {
             let at = LIST_AT + at * RECORD_BYTES;
             match *record {
-                Record::Fence(volume, generation) => {
+                Record::Fence(volume, Fenced { generation, owner }) => {
                     block[at] = 1;
                     put(&mut block, at + 4, &volume.0.to_le_bytes());
+                    put(&mut block, at + 8, &owner.to_le_bytes());
                     put(&mut block, at + 20, &generation.0.to_le_bytes());
                 }
                 Record::Seal(band, pages) => {
@@ -302,7 +305,8 @@ impl LogSlot {
             match bytes[at] {
                 1 => {
                     let volume = VolumeId(u32_at(bytes, at + 4));
-                    Some(Record::Fence(volume, Generation(u64_at(bytes, at + 20))))
+                    let generation = Generation(u64_at(bytes, at + 20));
+                    Some(Record::Fence(volume, Fenced { generation, owner: u64_at(bytes, at + 8) }))
                 }
                 2 => Some(Record::Seal(name_at(bytes, at + 4), u32_at(bytes, at + 20))),
                 3 => Some(Record::Unseal(name_at(bytes, at + 4))),
@@ -429,7 +433,11 @@ mod tests {
     fn log() -> LogSlot {
         let seal = Record::Seal(append().band, 77);
         let unseal = Record::Unseal(BandName { life: 4, ..append().band });
-        let records = vec![Record::Fence(VolumeId(3), Generation(1 << 40)), seal, unseal];
+        let records = vec![
+            Record::Fence(VolumeId(3), Fenced { generation: Generation(1 << 40), owner: 1 << 60 }),
+            seal,
+            unseal,
+        ];
         LogSlot { number: 2, place: 3, summary: 1, records }
     }
 

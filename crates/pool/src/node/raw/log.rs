@@ -14,7 +14,7 @@
 use super::format::{Block, LOG_RECORDS, LogSlot, Record};
 use super::io::{What, Written};
 use super::{CommandId, Data, Done, OpenError, Phase, RawStore, StoreError};
-use crate::words::{BandName, Generation, VolumeId};
+use crate::words::{BandName, Fenced, VolumeId};
 use flash::{Lba, RequestError};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -132,7 +132,7 @@ pub(super) struct Log {
     number: u64,
     /// Slots of the summary that the raw blocks begin with.
     summary_slots: u32,
-    fences: BTreeMap<VolumeId, Generation>,
+    fences: BTreeMap<VolumeId, Fenced>,
     seals: BTreeMap<BandName, u32>,
     pending: VecDeque<Entry>,
     writing: Option<Writing>,
@@ -147,7 +147,7 @@ pub(super) struct Log {
 }
 
 impl Log {
-    pub(super) fn fences(&self) -> &BTreeMap<VolumeId, Generation> {
+    pub(super) fn fences(&self) -> &BTreeMap<VolumeId, Fenced> {
         &self.fences
     }
 
@@ -168,9 +168,9 @@ impl Log {
 
     fn apply(&mut self, record: Record) {
         match record {
-            Record::Fence(volume, generation) => {
+            Record::Fence(volume, to) => {
                 let least = self.fences.entry(volume).or_default();
-                *least = generation.max(*least);
+                *least = to.max(*least);
             }
             Record::Seal(band, pages) => drop(self.seals.insert(band, pages)),
             Record::Unseal(band) => drop(self.seals.remove(&band)),
@@ -295,11 +295,11 @@ impl<D: Data> RawStore<D> {
         self.log_pump();
     }
 
-    pub(super) fn fence(&mut self, id: CommandId, volume: VolumeId, generation: Generation) {
+    pub(super) fn fence(&mut self, id: CommandId, volume: VolumeId, to: Fenced) {
         if !self.log.has_room_for(volume, self.settings.volumes_max) {
             return self.end(id, Err(StoreError::Full), None);
         }
-        self.log_add(id, Record::Fence(volume, generation));
+        self.log_add(id, Record::Fence(volume, to));
     }
 
     pub(super) fn log_add(&mut self, id: CommandId, record: Record) {

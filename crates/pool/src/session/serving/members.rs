@@ -1,20 +1,20 @@
 //! Nodes that come, go, and are wanted or not, while a volume is served.
 
-use super::{Edit, Link, Serving, Stage};
+use super::{Edit, Link, REJOIN_NS, Serving, Stage};
 use crate::client;
 use crate::control::values::{NodeRecord, NodeState};
 use crate::message::NodeFacts;
 use crate::opening::Rejoin;
 use crate::repair::{NodeView, RepairInput};
 use crate::session::Output;
-use crate::words::NodeId;
+use crate::words::{Fenced, NodeId};
 use std::collections::BTreeMap;
 
 impl<D: Clone> Serving<D> {
     pub(super) fn up(&mut self, facts: NodeFacts) {
         self.down(facts.node);
         self.facts.insert(facts.node, facts);
-        self.links.insert(facts.node, Link { facts, stage: Stage::Waits(self.now) });
+        self.links.insert(facts.node, Link { facts, asked: 0, stage: Stage::Waits(self.now) });
     }
 
     pub(super) fn down(&mut self, node: NodeId) {
@@ -31,10 +31,28 @@ impl<D: Clone> Serving<D> {
         self.tell(node);
     }
 
-    /// Nodes that wait and may be taken in are fenced and listed.
+    /// A node was asked something that it answers, or its connection ends.
+    pub(super) fn asked(&mut self, node: NodeId) {
+        if let Some(link) = self.links.get_mut(&node) {
+            link.asked += 1;
+        }
+    }
+
+    /// A node would not flush: seals and frees that it had not flushed count no more than pages do. It is taken in
+    /// anew, by what it has then, and flushed.
+    pub(super) fn distrust(&mut self, node: NodeId) {
+        let Some(link) = self.links.get(&node) else { return };
+        let (facts, asked) = (link.facts, link.asked);
+        self.down(node);
+        self.links.insert(node, Link { facts, asked, stage: Stage::Waits(self.now + REJOIN_NS) });
+    }
+
+    /// Nodes that wait and may be taken in are fenced and listed. What was asked of a node before is done by then,
+    /// so that nothing changes behind the list.
     pub(super) fn admit(&mut self) {
         let now = self.now;
-        let due = |link: &Link<D>| matches!(link.stage, Stage::Waits(at) if at <= now);
+        let due =
+            |link: &Link<D>| link.asked == 0 && matches!(link.stage, Stage::Waits(at) if at <= now);
         let waiting: Vec<NodeId> =
             self.links.iter().filter(|(_, link)| due(link)).map(|(node, _)| *node).collect();
         for node in waiting {
@@ -44,7 +62,8 @@ impl<D: Clone> Serving<D> {
             };
             let link = self.links.get_mut(&node).expect("it was just there");
             let (of, durable) = (record.clone(), link.facts.durable);
-            let rejoin = Rejoin::new(now, self.volume, self.generation, of, durable);
+            let by = Fenced { generation: self.generation, owner: self.owner };
+            let rejoin = Rejoin::new(now, self.volume, by, of, durable);
             self.rejoins += 1;
             link.stage = Stage::Rejoins(Box::new(rejoin), self.rejoins & 0xff_ffff);
         }

@@ -161,7 +161,16 @@ impl World {
         let (name, degraded) = ("disk".to_owned(), Degraded::GoOn);
         let (replicas, bands, blocks) = (REPLICAS as u8, BANDS, 1000);
         let volume = VOLUME;
-        let record = VolumeRecord { volume, name, blocks, replicas, shape: SHAPE, bands, degraded };
+        let record = VolumeRecord {
+            volume,
+            name,
+            blocks,
+            replicas,
+            shape: SHAPE,
+            bands,
+            degraded,
+            is_deleted: false,
+        };
         let key = keys::volume(VOLUME);
         let pool = PoolRecord { pool: PoolId(1), format: FORMAT };
         let value = pool.encode(keys::POOL);

@@ -35,6 +35,8 @@ impl World {
             }
             17 | 18 => self.drain(server),
             19 => self.replace(server),
+            20 => self.will_not_flush = Some(server),
+            21 | 22 => self.will_not_flush = None,
             _ => {}
         }
         self.mend();
@@ -115,6 +117,7 @@ impl World {
 
     pub(super) fn calm_down(&mut self) {
         self.is_calm = true;
+        self.will_not_flush = None;
         self.part_from_plane(0);
         for server in 0..SERVERS {
             self.slow[server] = 1;
@@ -186,6 +189,10 @@ impl World {
             let mut random = flash::Random::new(1);
             self.servers[server].kill(&mut random);
             let found = self.servers[server].look(self.now);
+            if self.kinds[server] == Kind::Volatile {
+                // What it was not told to flush it has not, and others of this kind may lose the same.
+                continue;
+            }
             for held in sealed.iter().filter(|held| held.nodes.contains(&node)) {
                 let entry = found.iter().find(|entry| entry.band == held.name);
                 let is_whole = entry.is_some_and(|entry| entry.pages == held.pages);

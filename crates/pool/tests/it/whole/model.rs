@@ -11,6 +11,19 @@ struct Block {
     known: u64,
     /// Asked for since: it may be there or not, until a read or a later write tells.
     open: Vec<u64>,
+    /// What may come back if the power is cut, and since which write it is not seen any more: what no flush that
+    /// began after that write has ended for.
+    older: Vec<(u64, u64)>,
+}
+
+impl Block {
+    fn shows(&mut self, value: u64, at: u64, is_volatile: bool) {
+        let gone = std::iter::once(self.known).chain(self.open.drain(..));
+        if is_volatile {
+            self.older.extend(gone.filter(|old| *old != value).map(|old| (old, at)));
+        }
+        self.known = value;
+    }
 }
 
 /// See the head of this file.
@@ -18,6 +31,10 @@ struct Block {
 pub struct Model {
     blocks: BTreeMap<u32, Block>,
     newest: Generation,
+    /// Nodes may lose what was not flushed.
+    is_volatile: bool,
+    /// How many writes were acknowledged before each flush that is under way was begun.
+    flushing: Vec<u64>,
     pub openings: u64,
     pub writes: u64,
     pub reads: u64,
@@ -28,6 +45,10 @@ pub struct Model {
 }
 
 impl Model {
+    pub fn new(is_volatile: bool) -> Self {
+        Self { is_volatile, ..Self::default() }
+    }
+
     /// Makes it part of the course.
     pub fn note(&mut self, what: u64) {
         self.trace = (self.trace ^ what).wrapping_mul(0x100_0000_01b3).rotate_left(17);
@@ -37,11 +58,19 @@ impl Model {
         assert!(generation > self.newest, "{generation:?} was opened after {:?}", self.newest);
         self.newest = generation;
         self.openings += 1;
+        // What the last owner's host was not told to be durable may be gone. What is there now was flushed.
+        self.flushing.clear();
+        for block in self.blocks.values_mut() {
+            block.open.extend(block.older.drain(..).map(|(value, _)| value));
+        }
     }
 
     pub fn begun(&mut self, lba: u32, wish: Wish) {
         if let Wish::Write(value) = wish {
             self.blocks.entry(lba).or_default().open.push(value);
+        }
+        if wish == Wish::Flush {
+            self.flushing.push(self.writes);
         }
     }
 
@@ -67,8 +96,7 @@ impl Model {
             Wish::Write(value) => {
                 self.writes += 1;
                 let block = self.blocks.entry(lba).or_default();
-                block.open.clear();
-                block.known = value;
+                block.shows(value, self.writes, self.is_volatile);
             }
             Wish::Read => {
                 self.reads += 1;
@@ -76,10 +104,16 @@ impl Model {
                 let may = value == block.known || block.open.contains(&value);
                 assert!(may, "{generation:?}: block {lba} shows {value:#x}, not one of {block:x?}");
                 // Shown, it stays.
-                block.open.clear();
-                block.known = value;
+                block.shows(value, self.writes + 1, self.is_volatile);
             }
-            Wish::Flush => self.flushes += 1,
+            Wish::Flush => {
+                self.flushes += 1;
+                // Whichever of those under way it was, it began no earlier than the first.
+                let began = self.flushing.remove(0);
+                for block in self.blocks.values_mut() {
+                    block.older.retain(|(_, since)| *since > began);
+                }
+            }
         }
     }
 }

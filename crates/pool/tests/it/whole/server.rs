@@ -5,7 +5,7 @@ use flash::{Instant, MICROSECOND, Pairing, Random};
 use ftl::raw::RawFormat;
 use lab::device::{Manner, Small};
 use nand::Faults;
-use pool::message::{Answer, Ask, AskId, BandEntry, NodeFacts, Signals};
+use pool::message::{Answer, Ask, AskId, BandEntry, NodeFacts, Refusal, Signals};
 use pool::node::congestion::ExpectedTail;
 use pool::node::memory::MemorySettings;
 use pool::node::raw::RawStoreSettings;
@@ -126,6 +126,12 @@ impl Server {
         self.handle(now, Input::Ask { peer, id, ask });
     }
 
+    /// Answers that it cannot.
+    pub fn refuse(&mut self, peer: PeerId, id: AskId) {
+        let (answer, signals) = (Answer::Refused(Refusal::Failed), Signals::default());
+        self.said.push_back(Said::Answer { peer, id, answer, signals });
+    }
+
     pub fn answer(&mut self, now: u64, from: NodeId, id: AskId, answer: Answer<Stamp>) {
         self.handle(now, Input::Answer { from, id, answer });
     }
@@ -153,6 +159,10 @@ impl Server {
 
     /// All that is due.
     pub fn advance(&mut self, now: u64) {
+        if self.node.is_none() {
+            // Without power its drive does nothing.
+            return;
+        }
         let at = Instant(now).max(self.busy_until);
         while self.node.is_some() && self.disk.deadline().is_some_and(|due| due <= at) {
             for end in self.disk.advance(at) {

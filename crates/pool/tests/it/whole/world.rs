@@ -50,6 +50,8 @@ pub struct World {
     pub servers: Vec<Server>,
     /// By which each server's messages are slower.
     pub slow: Vec<u64>,
+    /// This one flushes nothing.
+    pub will_not_flush: Option<usize>,
     pub states: BTreeMap<NodeId, (DomainId, NodeState)>,
     pub clients: Vec<Client>,
     pub interned: Interned,
@@ -114,8 +116,9 @@ const OF_NODE: u64 = 1 << 63;
 
 impl World {
     pub fn new(seed: u64, mutant: Option<Mutant>) -> Self {
-        let kind = |server: usize| match seed % 4 {
-            3 if server < 2 => Kind::Raw,
+        let kind = |server: usize| match seed % 8 {
+            3 | 7 if server < 2 => Kind::Raw,
+            5 => Kind::Volatile,
             _ => Kind::Memory,
         };
         let kinds: Vec<Kind> = (0..SERVERS).map(kind).collect();
@@ -138,6 +141,7 @@ impl World {
             plane_away_until: 0,
             servers,
             slow: vec![1; SERVERS],
+            will_not_flush: None,
             states: BTreeMap::new(),
             clients: (0..3).map(client).collect(),
             interned: Interned::default(),
@@ -150,7 +154,7 @@ impl World {
             is_formatted: false,
             is_calm: false,
             kinds,
-            model: Model::default(),
+            model: Model::new(seed % 8 == 5),
         };
         #[cfg(feature = "mutants")]
         if let Some(mutant) = mutant {
@@ -172,6 +176,7 @@ impl World {
             },
             bands: GEOMETRY.blocks(),
             degraded: Degraded::Pause,
+            is_deleted: false,
         };
         let pool = PoolRecord { pool: PoolId(1), format: FORMAT };
         self.put(keys::POOL.to_owned(), &pool);
@@ -252,7 +257,11 @@ impl World {
                     && self.clients[client].links[server] == link;
                 if is_new && self.servers[server].is_up() {
                     let peer = PeerId((client as u64) << 48 | number << 24 | link);
-                    self.servers[server].ask(self.now, peer, id, ask);
+                    if self.will_not_flush == Some(server) && matches!(ask, Ask::Flush { .. }) {
+                        self.servers[server].refuse(peer, id);
+                    } else {
+                        self.servers[server].ask(self.now, peer, id, ask);
+                    }
                     self.of_server(server);
                 }
             }
@@ -522,6 +531,9 @@ impl World {
                 Said::Replied { lba, wish, result } => {
                     let generation = machine.session.generation().expect("it is open");
                     self.model.replied(generation, lba, wish, result);
+                    // The last copy of something that was not flushed is gone: a server ends, and begins anew.
+                    let machine = self.clients[client].machine.as_mut().expect("it said so");
+                    machine.is_over |= result.is_err();
                 }
                 Said::Ready => self.is_formatted = true,
                 Said::Stopped => {}

@@ -1,7 +1,8 @@
 //! The thread of a node: one ring, the drive, the node that decides, its guests, and its way to other nodes.
 //!
 //! A turn: wait in the ring; take what completed; give the node what its guests want and what its drive has ended;
-//! carry out what it says; one send for each guest with answers.
+//! carry out what it says; look whether the device is still ours, where something is said to be done; one send for each
+//! guest with answers.
 
 use super::drive::Drive;
 use super::guests::{Guests, Wanted};
@@ -13,10 +14,10 @@ use crate::pool::reach::{Dialed, OURS, Reach, Reached};
 use crate::runtime::ring::{Done, Owner, Ring};
 use crate::runtime::shard::{Clock, Mailbox};
 use flash::{Instant, SECOND};
-use pool::message::{Answer, Ask, AskId, NodeFacts, Refusal};
+use pool::message::{Answer, Ask, AskId, NodeFacts, Refusal, Signals};
 use pool::node::quantile::Quantiles;
 use pool::node::store::CommandId;
-use pool::node::{Input, Node, Output, congestion};
+use pool::node::{Input, Node, Output, PeerId, congestion};
 use pool::words::{Mode, NodeId};
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -93,6 +94,9 @@ pub enum NodeEnd {
     NotDurable,
 }
 
+/// An answer to a guest.
+type Said = (PeerId, AskId, Answer<Block>, Signals);
+
 /// See the head of this file.
 pub struct NodeServer {
     node: Node<Block>,
@@ -109,6 +113,11 @@ pub struct NodeServer {
     mailbox: Arc<Mailbox<Notice>>,
     inbox: VecDeque<Notice>,
     wake_bytes: Box<[u8; 8]>,
+    /// Answers that something is done, until a look that began after them finds the device ours: another process may
+    /// have taken it since it was written to.
+    unvouched: VecDeque<Said>,
+    /// The look under way, or the next one, is for so many of them.
+    looked_for: usize,
     done: Blocks,
     /// When commands of the drive were begun, and how long those took that have ended.
     begun: BTreeMap<CommandId, Instant>,
@@ -141,6 +150,8 @@ impl NodeServer {
             mailbox,
             inbox: VecDeque::new(),
             wake_bytes: Box::new([0; 8]),
+            unvouched: VecDeque::new(),
+            looked_for: 0,
             done: Blocks::default(),
             begun: BTreeMap::new(),
             took: Quantiles::default(),
@@ -340,6 +351,7 @@ impl NodeServer {
                 break;
             }
         }
+        self.vouch();
         self.guests.turn(now, &mut self.ring);
         self.reach.turn(now, &mut self.ring);
     }
@@ -375,7 +387,11 @@ impl NodeServer {
                     if let Answer::Slots(slots) = &answer {
                         self.done.reads += slots.len() as u64;
                     }
-                    self.guests.answer(peer, id, answer, signals);
+                    if matches!(answer, Answer::Done) {
+                        self.unvouched.push_back((peer, id, answer, signals));
+                    } else {
+                        self.guests.answer(peer, id, answer, signals);
+                    }
                 }
                 Output::Command { id, command } => {
                     if let pool::node::store::Command::Append { slots, .. } = &command {
@@ -385,6 +401,36 @@ impl NodeServer {
                     self.drive.begin(now, id, command, &mut self.ring);
                 }
                 Output::Ask { to, id, ask } => self.ask(now, to, id, ask),
+            }
+        }
+    }
+
+    /// Lets go of answers that were kept before a look which found the device ours, and has the others looked for.
+    fn vouch(&mut self) {
+        while !self.unvouched.is_empty() {
+            if let Some(watch) = self.drive.medium_mut().watch() {
+                // One that cannot look does not try at every turn.
+                if watch.is_looking() || (!watch.is_ours() && !watch.due_in().is_zero()) {
+                    return;
+                }
+                if self.looked_for == 0 {
+                    self.looked_for = self.unvouched.len();
+                    if !watch.look(&mut self.ring) {
+                        return;
+                    }
+                }
+                if !watch.is_ours() {
+                    // Where it is another's the node is about to end; where that is not known it is looked again.
+                    self.looked_for = 0;
+                    return;
+                }
+            } else {
+                self.looked_for = self.unvouched.len();
+            }
+            for (peer, id, answer, signals) in
+                self.unvouched.drain(..std::mem::take(&mut self.looked_for))
+            {
+                self.guests.answer(peer, id, answer, signals);
             }
         }
     }

@@ -170,7 +170,7 @@ fn a_node_takes_pages_gives_them_back_and_refuses_who_is_fenced() {
         assert_eq!(client.ask(append(9, 1, at)), Answer::Done);
     }
     check_page(client.ask(read(9, 8)), 2);
-    let fence = Ask::Fence { volume: VolumeId(1), generation: Generation(2) };
+    let fence = Ask::Fence { volume: VolumeId(1), generation: Generation(2), owner: 0 };
     assert_eq!(client.ask(fence), Answer::Done);
     let stale = Answer::Refused(Refusal::Stale { highest: Generation(2) });
     assert_eq!(client.ask(append(9, 1, 4)), stale);
@@ -222,6 +222,26 @@ impl Drop for Folder {
 fn in_folder(path: &Path) -> Kind {
     let profile = Profile::builtin("instant").expect("it is built in");
     Kind::Nand { path: path.into(), profile }
+}
+
+#[test]
+fn from_when_another_process_has_the_device_a_node_says_of_nothing_that_it_is_done() {
+    let folder = Folder::new("taken");
+    let node = start(options(1, in_folder(&folder.0))).unwrap();
+    let mut client = Client::of(&node, 1);
+    assert_eq!(client.ask(append(9, 1, 0)), Answer::Done);
+    // At once behind a look of the node, which holds for a while where something is only written.
+    let path = folder.0.join("generation");
+    let mut bytes = std::fs::read(&path).unwrap();
+    let generation = u64::from_le_bytes(bytes[..8].try_into().unwrap()) + 1;
+    bytes[..12].copy_from_slice(&crate::medium::encode_generation(generation));
+    std::fs::write(&path, &bytes).unwrap();
+    client.say(&Message::Ask { id: AskId(9), ask: append(9, 1, 1) });
+    let answer = client.hear();
+    let done = matches!(answer, Some(Message::Answer { answer: Answer::Done, .. }));
+    assert!(!done, "{answer:?}");
+    let ended = node.join().expect_err("it is another's").to_string();
+    assert!(ended.contains("acknowledges nothing any more"), "{ended}");
 }
 
 #[test]

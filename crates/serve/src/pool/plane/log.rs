@@ -1,7 +1,8 @@
 //! The file of the log of Weir's own control plane, and its folder.
 //!
 //! Invariants: one process at a time has the folder. What was stored is durable. A log that is gone is not taken for
-//! one that never was: whoever owns a volume would be forgotten.
+//! one that never was: whoever owns a volume would be forgotten. How far the log has come stands in the lock, too,
+//! so that an older copy of the log alone is not taken for the newest one.
 
 use super::super::PoolError;
 use crate::files;
@@ -9,7 +10,7 @@ use pool::control::embedded::{Embedded, Known, Store};
 use pool::words::PoolId;
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, FileExt};
 use std::path::{Path, PathBuf};
 
 /// The log of a plane.
@@ -20,8 +21,31 @@ pub struct LogFile {
     file: Option<File>,
     /// Bytes of it that are durable.
     length: u64,
-    /// Held as long as this one is there.
-    _lock: File,
+    /// Held as long as this one is there. It holds how far the log has come ([`Reached`]).
+    lock: File,
+}
+
+/// What the lock holds: a revision that the log has come to, and a checksum. It is written behind the log and not
+/// waited for: a power cut may leave an older one, never one that the log lacks.
+struct Reached;
+
+impl Reached {
+    const BYTES: usize = 12;
+
+    fn encode(revision: u64) -> [u8; Self::BYTES] {
+        let mut bytes = [0; Self::BYTES];
+        bytes[..8].copy_from_slice(&revision.to_le_bytes());
+        let sum = flash::crc(&bytes[..8]);
+        bytes[8..].copy_from_slice(&sum.to_le_bytes());
+        bytes
+    }
+
+    /// Nothing is known of a lock that holds something else: older versions left it empty.
+    fn decode(bytes: &[u8; Self::BYTES]) -> Known {
+        let (revision, sum) = bytes.split_first_chunk::<8>().expect("there are twelve");
+        let sound = flash::crc(revision).to_le_bytes() == *sum;
+        Known { revision: if sound { u64::from_le_bytes(*revision) } else { 0 } }
+    }
 }
 
 const LOG: &str = "plane.log";
@@ -49,7 +73,7 @@ impl LogFile {
         let lock_path = folder.join(LOCK);
         let was_there = lock_path.exists();
         let lock = lock(&lock_path)?;
-        let mut log = Self { folder: folder.into(), path, file: None, length: 0, _lock: lock };
+        let mut log = Self { folder: folder.into(), path, file: None, length: 0, lock };
         let is_there = log.path.symlink_metadata().is_ok();
         match (is_there, was_there) {
             (true, _) => {
@@ -72,7 +96,12 @@ impl LogFile {
         let path = &self.path;
         let unread = |error: io::Error| failed(path, &format!("cannot be read: {error}"));
         let bytes = files::read(path, LOG_BYTES_MAX).map_err(unread)?;
-        let (plane, length) = Embedded::open(now, pool, &bytes, Known::default())
+        let mut reached = [0; Reached::BYTES];
+        let known = match self.lock.read_exact_at(&mut reached, 0) {
+            Ok(()) => Reached::decode(&reached),
+            Err(_) => Known::default(),
+        };
+        let (plane, length) = Embedded::open(now, pool, &bytes, known)
             .map_err(|error| PoolError::Log { path: path.clone(), error })?;
         let file = files::open(path, OpenOptions::new().append(true)).map_err(unread)?;
         if length < bytes.len() {
@@ -108,6 +137,14 @@ impl LogFile {
         match appended.is_empty() {
             true => Ok(()),
             false => self.append(&appended).map_err(|error| self.unwritten(&error)),
+        }
+    }
+
+    /// All of the log up to this revision is stored.
+    pub fn reached(&self, revision: u64) {
+        if let Err(error) = self.lock.write_all_at(&Reached::encode(revision), 0) {
+            // The log is what counts: without this an older copy of it is told by who was connected, and by nodes.
+            tracing::warn!(%error, "{}: cannot be written", self.folder.join(LOCK).display());
         }
     }
 
@@ -150,7 +187,7 @@ impl LogFile {
 
 fn lock(path: &Path) -> Result<File, PoolError> {
     let mut options = OpenOptions::new();
-    let file = files::open(path, options.write(true).create(true)).map_err(|error| {
+    let file = files::open(path, options.read(true).write(true).create(true)).map_err(|error| {
         failed(path, &format!("cannot be made: {error}: choose another folder as plane.data"))
     })?;
     match file.try_lock() {
@@ -225,6 +262,31 @@ mod tests {
         assert!(text.contains("is gone") && text.contains("plane.lock"), "{text}");
         std::fs::write(&path, &sound).unwrap();
         open(&folder, 1).expect("it is back");
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn an_older_copy_of_the_log_is_refused_where_the_lock_tells_of_more() {
+        let folder = folder("older");
+        let (mut log, mut plane) = open(&folder, 1).expect("a new one");
+        commit(&mut plane, 10);
+        settle(&mut plane, &mut log).expect("there is room");
+        log.reached(plane.revision());
+        let (path, older) = (folder.join(LOG), std::fs::read(folder.join(LOG)).unwrap());
+        commit(&mut plane, 10);
+        settle(&mut plane, &mut log).expect("there is room");
+        log.reached(plane.revision());
+        drop(log);
+        let newest = std::fs::read(&path).unwrap();
+        std::fs::write(&path, &older).unwrap();
+        let text = open(&folder, 1).err().expect("it lacks a change");
+        assert!(text.contains("plane.log") && text.contains("revision"), "{text}");
+        std::fs::write(&path, &newest).unwrap();
+        open(&folder, 1).expect("the newest one");
+        // A lock of an older version tells nothing.
+        std::fs::write(folder.join(LOCK), []).unwrap();
+        std::fs::write(&path, &older).unwrap();
+        open(&folder, 1).expect("nobody here knows better");
         std::fs::remove_dir_all(&folder).unwrap();
     }
 

@@ -240,6 +240,7 @@ impl Core {
             }
             let Some(sequence) = last else { break };
             self.log.store(stores)?;
+            self.log.reached(self.plane.revision());
             self.plane.handle(Instant(self.now()), PlaneInput::Stored { sequence });
         }
         let facts = PlaneFacts { revision: self.plane.revision(), epoch: self.plane.epoch() };

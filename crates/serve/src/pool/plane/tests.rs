@@ -388,6 +388,17 @@ fn nonsense_ends_the_connection_it_came_by_and_no_other() {
 }
 
 #[test]
+fn connections_that_never_greet_keep_nobody_out() {
+    let served = Served::new("silent");
+    let PlaneAt::Embedded(address) = served.config.plane.at else { unreachable!("it is ours") };
+    // Many more than there may be clients, and than may be about to greet.
+    let connect = |_| std::net::TcpStream::connect(address).expect("it listens");
+    let silent: Vec<_> = (0..200).map(connect).collect();
+    by_hand(&served, async |_, _| ());
+    drop(silent);
+}
+
+#[test]
 fn more_clients_than_may_come_are_sent_away_until_one_goes() {
     let served = Served::new("many");
     let mut links: Vec<Linked> = (0..8).map(|_| Linked::new(&served.client())).collect();

@@ -85,7 +85,9 @@ pub struct VolumeBackend {
     geometry: Geometry,
     empty_crc: u32,
     ends: VecDeque<End<Block>>,
-    weights: Option<Vec<u16>>,
+    /// As the session said last, and whether the core knows them.
+    weights: Vec<u16>,
+    are_weights_new: bool,
     lost: Option<Lost>,
     /// The engine has not been told of it yet.
     loss_due: bool,
@@ -113,7 +115,8 @@ impl VolumeBackend {
             geometry,
             empty_crc: flash::crc(&[0; flash::BLOCK_BYTES]),
             ends: VecDeque::new(),
-            weights: None,
+            weights: Vec::new(),
+            are_weights_new: false,
             lost: None,
             loss_due: false,
             opened: None,
@@ -149,7 +152,7 @@ impl VolumeBackend {
             Output::Opened(opened) => self.opened = Some(Ok(opened)),
             Output::Failed(error) => self.opened = Some(Err(error)),
             Output::Ended(end) => self.ends.push_back(end),
-            Output::Weights(weights) => self.weights = Some(weights),
+            Output::Weights(weights) => (self.weights, self.are_weights_new) = (weights, true),
             // It is asked for before each reply.
             Output::Lease { .. } => {}
             Output::Fenced(over) => {
@@ -314,7 +317,12 @@ impl Backend for VolumeBackend {
     }
 
     fn take_weights(&mut self) -> Option<Vec<u16>> {
-        self.weights.take()
+        std::mem::take(&mut self.are_weights_new).then(|| self.weights.clone())
+    }
+
+    /// Another core is about to be made, which has to be told what the last one was.
+    fn begin_mount(&mut self) {
+        self.are_weights_new = !self.weights.is_empty();
     }
 
     fn explain(&self) -> String {

@@ -129,6 +129,7 @@ fn mount(
     let mut medium: Box<dyn Backend> = Box::new(backend);
     let mut format = is_new;
     loop {
+        medium.begin_mount();
         let mut engine = engine(medium, format, options, (ring, &clock))?;
         let error = match run_until_ready(&mut engine, ring, &clock) {
             Ok(Ok(report)) => return Ok((engine, clock, report)),

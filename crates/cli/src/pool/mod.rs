@@ -4,7 +4,7 @@ mod certs;
 mod parts;
 mod records;
 mod status;
-mod up;
+pub mod up;
 
 use crate::output::print;
 use crate::{End, Failure};

@@ -1,8 +1,8 @@
 //! `weir pool up`: a whole pool on one machine, each part a process of its own, for trying what it does. Everything is
 //! in one folder; a second `up` there goes on with what the first one left.
 
-mod made;
-mod parts;
+pub mod made;
+pub mod parts;
 
 use super::failure;
 use crate::output::print;
@@ -80,9 +80,20 @@ pub fn up(args: &Args) -> Result<End, Failure> {
         bytes,
         replicas: args.replicas,
         memory: args.memory,
+        large_bands: false,
     };
     let made = Made::make_or_open(&args.data, layout)?;
+    Parts::heed_signals();
     let mut parts = Parts::new(&args.data, Duration::from_secs(args.restart_after))?;
+    begin(&made, &mut parts)?;
+    let told = parts.start("client", &["client"], &made.config("client"))?;
+    print(&text(&made, args, &told));
+    parts.watch();
+    Ok(End::Good)
+}
+
+/// Starts all parts but the client, and has the pool know them and the volume.
+pub fn begin(made: &Made, parts: &mut Parts) -> Result<(), Failure> {
     parts.start("plane", &["plane"], &made.config("plane"))?;
     let admin = PartConfig::load(&made.config("admin")).map_err(failure)?;
     let mut calls = admin.plane().and_then(|plane| PlaneCalls::connect(&plane)).map_err(failure)?;
@@ -99,10 +110,7 @@ pub fn up(args: &Args) -> Result<End, Failure> {
         records::create(&mut calls, &made.wanted()).map_err(failure)?;
     }
     parts.start("controller", &["controller"], &made.config("controller"))?;
-    let told = parts.start("client", &["client"], &made.config("client"))?;
-    print(&text(&made, args, &told));
-    parts.watch();
-    Ok(End::Good)
+    Ok(())
 }
 
 fn text(made: &Made, args: &Args, told: &str) -> String {

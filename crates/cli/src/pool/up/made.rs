@@ -14,6 +14,9 @@ pub const VOLUME: &str = "data";
 
 /// A band is a raw block of the smallest of the drives.
 const BAND_BYTES: u64 = 29 * 15 * 4096;
+const LARGE_BAND_BYTES: u64 = 8 << 20;
+/// Units of a drive in memory, and how many of them have a block of a band of the one and of the other kind.
+const IN_MEMORY: [(u32, u32); 2] = [(4, 2), (20, 10)];
 
 /// What was asked for.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -23,6 +26,8 @@ pub struct Layout {
     pub bytes: u64,
     pub replicas: u8,
     pub memory: bool,
+    /// Bands of the usual 8 MiB on drives in memory, else such as fit the smallest of the drives.
+    pub large_bands: bool,
 }
 
 /// Drives that take turns: all unlike.
@@ -105,7 +110,7 @@ impl Made {
     }
 
     fn note(&self) -> Value {
-        let Layout { nodes, ssds, bytes, replicas, memory } = self.layout;
+        let Layout { nodes, ssds, bytes, replicas, memory, .. } = self.layout;
         let ports: Vec<u16> = self.nodes.iter().map(|node| node.port).collect();
         json!({
             "nodes": nodes, "ssds": ssds, "bytes": bytes, "replicas": replicas, "memory": memory,
@@ -131,7 +136,7 @@ impl Made {
         let blocks = self.layout.bytes / flash::BLOCK_BYTES as u64;
         Wanted {
             replicas: self.layout.replicas,
-            band_bytes: BAND_BYTES,
+            band_bytes: if self.layout.large_bands { LARGE_BAND_BYTES } else { BAND_BYTES },
             ..Wanted::new(VOLUME, blocks)
         }
     }
@@ -167,10 +172,12 @@ impl Made {
     }
 
     fn write_node(&self, node: &Node, pool: &str, plane: u16) -> Result<(), Failure> {
-        let Layout { nodes, ssds, bytes, replicas, memory } = self.layout;
+        let Layout { nodes, ssds, bytes, replicas, memory, large_bands } = self.layout;
         let (profile, channels, dies, gang, _) = drive(node.number);
         let (profile, kind) = if memory { ("instant", "memory") } else { (profile, "nand") };
-        let (channels, dies, gang) = if memory { (4, 1, 2) } else { (channels, dies, gang) };
+        let (units, units_of_band) = IN_MEMORY[usize::from(large_bands)];
+        let (channels, dies, gang) =
+            if memory { (units, 1, units_of_band) } else { (channels, dies, gang) };
         // Room for each copy with what is beside it on half of the drives: some may be away.
         let room = (bytes * 4 * u64::from(replicas) / u64::from(nodes * ssds)).max(256 << 20);
         let (number, port) = (node.number, node.port);

@@ -20,6 +20,7 @@ use std::time::Duration;
     weir pool up                           4 machines with 2 drives each, a volume of 256 MiB, 2 copies\n  \
     weir pool kill 3                       in another terminal: a drive's process dies, and is back in a while\n  \
     weir pool slow 2 50                    its answers come 50 ms later; 0 ends it\n  \
+    weir pool wear 1 90                    its drive passes for nearly worn out\n  \
     weir pool status --config weir-pool/admin.toml\n\n\
     Ctrl-C ends all of it cleanly. `rm -r weir-pool` removes it.")]
 pub struct Args {
@@ -61,6 +62,18 @@ pub struct Slow {
     node: u32,
     /// Milliseconds that its answers come later; 0: none
     ms: u64,
+    /// The folder of `weir pool up`
+    #[arg(long, value_name = "DIR", default_value = "weir-pool")]
+    data: PathBuf,
+}
+
+#[derive(clap::Args)]
+pub struct Wear {
+    /// The number of the node
+    node: u32,
+    /// How much of what its drive is made for passes for used up; 0: what really is
+    #[arg(value_parser = clap::value_parser!(u32).range(0..=100))]
+    percent: u32,
     /// The folder of `weir pool up`
     #[arg(long, value_name = "DIR", default_value = "weir-pool")]
     data: PathBuf,
@@ -155,5 +168,16 @@ pub fn slow(args: &Slow) -> Result<End, Failure> {
     let asked = format!("slow {}", args.ms);
     serve::pool::parts::ask(&socket, &asked).map_err(failure)?;
     print(&format!("answers of node {} come {} ms later from now on\n", args.node, args.ms));
+    Ok(End::Good)
+}
+
+pub fn wear(args: &Wear) -> Result<End, Failure> {
+    let socket = args.data.join(format!("node-{}.sock", args.node));
+    let asked = format!("wear {}", args.percent);
+    serve::pool::parts::ask(&socket, &asked).map_err(failure)?;
+    print(&format!(
+        "the drive of node {} passes for worn by {} % from now on: the controller spares it\n",
+        args.node, args.percent
+    ));
     Ok(End::Good)
 }

@@ -179,7 +179,12 @@ fn nodes_text(nodes: &Value, before: &Look, now: &Look, seconds: f64) -> String 
 
 /// What the client of a volume does, and repairs.
 pub fn client_text(part: &Value) -> String {
-    let mut text = format!("  {}\n", part["explains"].as_str().unwrap_or_default());
+    let explains = part["explains"].as_str().unwrap_or_default();
+    let mut text: String = explains
+        .lines()
+        .filter(|line| !line.is_empty())
+        .map(|line| format!("  {line}\n"))
+        .collect();
     let gone = part["nodes"].as_array().into_iter().flatten().filter(|of| of["up"] == false);
     for node in gone {
         let why = node["why"].as_str().unwrap_or_default();
@@ -188,7 +193,7 @@ pub fn client_text(part: &Value) -> String {
     text + &repair_text(part)
 }
 
-/// One line: what is copied, and how far scrub is.
+/// What is copied, and how far scrub is: a line each.
 pub fn repair_text(part: &Value) -> String {
     let repair = &part["repair"];
     if repair.is_null() {

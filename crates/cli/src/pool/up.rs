@@ -176,7 +176,7 @@ pub fn wear(args: &Wear) -> Result<End, Failure> {
     let asked = format!("wear {}", args.percent);
     serve::pool::parts::ask(&socket, &asked).map_err(failure)?;
     print(&format!(
-        "the drive of node {} passes for worn by {} % from now on: the controller spares it\n",
+        "the drive of node {} passes for worn by {} % from now on: so the controller is told\n",
         args.node, args.percent
     ));
     Ok(End::Good)

@@ -106,7 +106,9 @@ impl Told {
         }
         let mut progress = Progress::new(what);
         while self.wait && !is_done(&status) {
-            progress.tell(repair_text(&status).trim());
+            let lines: Vec<String> =
+                repair_text(&status).lines().map(|line| line.trim().to_owned()).collect();
+            progress.tell(&lines.join("; "));
             std::thread::sleep(LOOK);
             status = ask(socket, "status")?;
         }

@@ -26,6 +26,13 @@ pub struct Args {
     data: PathBuf,
     #[command(flatten)]
     place: PlaceArgs,
+    #[command(flatten)]
+    pace: Pace,
+}
+
+/// How often something is shown.
+#[derive(clap::Args)]
+pub struct Pace {
     /// Seconds between two looks
     #[arg(long, value_name = "SECONDS", default_value_t = 1.0)]
     interval: f64,
@@ -38,29 +45,40 @@ pub struct Args {
 }
 
 pub fn run(args: &Args) -> Result<End, Failure> {
-    if !(0.05..=3600.0).contains(&args.interval) {
-        return Err(format!("--interval {}: must be 0.05 to 3600 seconds", args.interval));
-    }
     let place = args.place.find(&args.data)?;
-    let mut before = (Instant::now(), ask_status(&place)?);
-    let mut looks = 0;
-    while args.count == 0 || looks < args.count {
-        std::thread::sleep(Duration::from_secs_f64(args.interval));
-        let now = (Instant::now(), ask_status(&place)?);
-        let seconds = (now.0 - before.0).as_secs_f64();
-        if args.json {
-            let value = rates(&before.1, &now.1, seconds);
-            match args.count {
-                1 => print_json(&value),
-                _ => print(&format!("{value}\n")),
-            }
-        } else {
-            let clear = if std::io::stdout().is_terminal() { "\x1b[H\x1b[2J" } else { "" };
-            print(&format!("{clear}{}", as_text(&before.1, &now.1, seconds, &place)));
-        }
-        (before, looks) = (now, looks + 1);
-    }
+    args.pace.watch(
+        || ask_status(&place),
+        |before, now, seconds| (rates(before, now, seconds), as_text(before, now, seconds, &place)),
+    )?;
     Ok(End::Good)
+}
+
+impl Pace {
+    /// Shows what `tell` makes of each look, the one before it, and the seconds between them: as JSON and as text.
+    pub fn watch<T>(
+        &self,
+        mut look: impl FnMut() -> Result<T, Failure>,
+        tell: impl Fn(&T, &T, f64) -> (Value, String),
+    ) -> Result<(), Failure> {
+        if !(0.05..=3600.0).contains(&self.interval) {
+            return Err(format!("--interval {}: must be 0.05 to 3600 seconds", self.interval));
+        }
+        let clear = if std::io::stdout().is_terminal() { "\x1b[H\x1b[2J" } else { "" };
+        let mut before = (Instant::now(), look()?);
+        let mut looks = 0;
+        while self.count == 0 || looks < self.count {
+            std::thread::sleep(Duration::from_secs_f64(self.interval));
+            let now = (Instant::now(), look()?);
+            let (value, text) = tell(&before.1, &now.1, (now.0 - before.0).as_secs_f64());
+            match (self.json, self.count) {
+                (true, 1) => print_json(&value),
+                (true, _) => print(&format!("{value}\n")),
+                (false, _) => print(&format!("{clear}{text}")),
+            }
+            (before, looks) = (now, looks + 1);
+        }
+        Ok(())
+    }
 }
 
 /// What a counter grew by a second. A server that was started anew counts from 0.

@@ -7,6 +7,7 @@ mod damage;
 mod map_cached;
 mod nbd;
 pub mod policy_cost;
+mod pool;
 mod raw;
 mod restart;
 mod simulated;
@@ -23,6 +24,7 @@ use serde_json::{Value, json};
     weir bench                      everything: some 15 minutes on two cores\n  \
     weir bench all --quick          the same on smaller devices and in shorter time\n  \
     weir bench waf nbd-seq          what these names begin\n  \
+    weir bench pool                 what a pool costs: some 3 minutes\n  \
     weir bench all --json | jq '.[] | select(.met | not)'\n\n\
     Names: ftl-{read,write,tier-write,tier-write-copy}-cpu, map-cached-{zipf,dram}-{5,1},\n  \
     map-cached-hit-cpu, stream-POLICY-ns, policy-DECISION-POLICY-ns, plugin-DECISION-MODULE-ns,\n  \
@@ -30,8 +32,10 @@ use serde_json::{Value, json};
     usable-capacity, recovery-seconds-per-tib, restart-SIZE, restart-1tib (when named only),\n  \
     sim-memory-per-tib, sim-rate,\n  \
     waf-{fifo,greedy}-{7,10,28}, crash-images, damage-images, raw-{bandwidth,latency}-PROFILE,\n  \
-    nbd-{rand,seq}-{read,write}...-vs-{nbdkit,qemu-nbd}, tier-file-write-{qd1,qd32}\n\n\
-    The nbd figures need fio, nbdkit and qemu-nbd, those of tier-file fio. Exit status 0 says that \
+    nbd-{rand,seq}-{read,write}...-vs-{nbdkit,qemu-nbd}, tier-file-write-{qd1,qd32},\n  \
+    pool-{read,write}-cpu, pool-node-{read,write}-cpu, pool-{read,write}-vs-local,\n  \
+    pool-take-over-1tib, pool-turn-{1000,10000}\n\n\
+    The nbd figures need fio, nbdkit and qemu-nbd, those of tier-file and pool fio. Exit status 0 says that \
     it measured, not that \
     every goal is met.")]
 pub struct Args {
@@ -182,7 +186,7 @@ fn begins(name: &str, start: &str) -> bool {
 type Group = fn(&mut Request<'_>);
 
 /// How the names of a group's figures begin, and what measures them, cheap ones first.
-const GROUPS: [(&str, Group); 21] = [
+const GROUPS: [(&str, Group); 22] = [
     ("map-bytes-per-block", core_cost::map_bytes),
     ("ftl-read-cpu", core_cost::read_cpu),
     ("ftl-write-cpu", core_cost::write_cpu),
@@ -201,6 +205,7 @@ const GROUPS: [(&str, Group); 21] = [
     ("recovery-seconds-per-tib", simulated::recovery),
     ("restart", restart::after_kills),
     ("nbd", nbd::against_peers),
+    ("pool", pool::figures),
     ("tier-file", tier_file::against_file_system),
     ("crash-images", crash::images),
     ("damage-images", damage::images),

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 const GOAL: Goal = Goal::AtLeast(1.0);
 const UNIT: &str = "x";
-const VOLUME_MIB: u64 = 1024;
+pub(super) const VOLUME_MIB: u64 = 1024;
 
 /// A fio job.
 pub(super) struct Job {
@@ -127,7 +127,7 @@ fn compare(rounds: &Rounds, peer: usize) -> Result<(f64, String), String> {
 
 /// Runs fio on a server and returns requests per second. Without `seconds` it goes over the volume
 /// once.
-fn fio(uri: &str, job: &Job, seconds: Option<u32>) -> Result<f64, String> {
+pub(super) fn fio(uri: &str, job: &Job, seconds: Option<u32>) -> Result<f64, String> {
     fio_on(&["--ioengine=nbd".into(), format!("--uri={uri}")], job, VOLUME_MIB, seconds)
 }
 
@@ -170,7 +170,7 @@ pub(super) struct Folder(pub PathBuf);
 
 impl Folder {
     /// In memory.
-    fn new() -> Self {
+    pub fn new() -> Self {
         let shm = Path::new("/dev/shm");
         Self::at(if shm.is_dir() { shm.into() } else { std::env::temp_dir() })
     }
@@ -191,7 +191,7 @@ impl Drop for Folder {
 }
 
 /// Processor time that a process has used, in seconds.
-fn cpu_seconds(process: u32) -> Result<f64, String> {
+pub(super) fn cpu_seconds(process: u32) -> Result<f64, String> {
     let path = format!("/proc/{process}/stat");
     let text = fs::read_to_string(&path).map_err(|error| format!("{path}: {error}"))?;
     // Behind the name, which may hold anything but is in parentheses: field 3 and on.
@@ -207,7 +207,7 @@ fn cpu_seconds(process: u32) -> Result<f64, String> {
 
 /// A server that runs, until it is dropped.
 pub(super) struct Server {
-    child: Child,
+    pub child: Child,
     pub uri: String,
 }
 
@@ -279,7 +279,7 @@ pub(super) fn serve(name: &str, mut command: Command, socket: &Path) -> Result<S
     Ok(server)
 }
 
-fn weir(folder: &Path, socket: &Path) -> Result<Command, String> {
+pub(super) fn weir(folder: &Path, socket: &Path) -> Result<Command, String> {
     let program = std::env::current_exe().map_err(|error| format!("where is weir? {error}"))?;
     let mut command = Command::new(program);
     command.args(["serve", "--memory", "--profile", "instant", "--http", "none", "--data"]);

@@ -4,7 +4,9 @@ mod certs;
 mod parts;
 mod records;
 mod status;
-mod up;
+mod top;
+pub mod up;
+mod upkeep;
 
 use crate::output::print;
 use crate::{End, Failure};
@@ -37,6 +39,8 @@ enum Command {
     Kill(up::Kill),
     /// Slow a node of `weir pool up` down
     Slow(up::Slow),
+    /// Have a drive of `weir pool up` pass for worn
+    Wear(up::Wear),
     /// Serve a drive as a node of the pool, until a signal
     Node(Part),
     /// Serve a volume of the pool to NBD clients, until a signal
@@ -64,6 +68,12 @@ enum Command {
     Volume(records::Volume),
     /// Show the whole of a pool: nodes, volumes with their owners, the controller and its plan
     Status(Asks),
+    /// Show the same every second, with what parts on this machine do
+    Top(top::Args),
+    /// Have all copies of a volume read and compared, or tell how far that is
+    Scrub(upkeep::Scrub),
+    /// Have the bands of a volume spread more evenly over the nodes
+    Rebalance(upkeep::Rebalance),
 }
 
 /// A part of the pool.
@@ -100,6 +110,7 @@ pub fn run(args: &Args) -> Result<End, Failure> {
         Command::Up(args) => up::up(args),
         Command::Kill(args) => up::kill(args),
         Command::Slow(args) => up::slow(args),
+        Command::Wear(args) => up::wear(args),
         Command::Node(part) => parts::node(part),
         Command::Client(part) => parts::client(part),
         Command::Ask(args) => parts::ask(args),
@@ -113,6 +124,9 @@ pub fn run(args: &Args) -> Result<End, Failure> {
         Command::Nodes(asks) => records::nodes(asks),
         Command::Volume(args) => records::volume(args),
         Command::Status(asks) => status::run(asks),
+        Command::Top(args) => top::run(args),
+        Command::Scrub(args) => upkeep::scrub(args),
+        Command::Rebalance(args) => upkeep::rebalance(args),
     }
 }
 

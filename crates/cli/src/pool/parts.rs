@@ -11,7 +11,7 @@ use std::path::PathBuf;
 pub struct Ask {
     /// The socket of the part: `control` in its config
     socket: PathBuf,
-    /// `status`; of a node `slow MS`, too: its answers come so much later; of a client `go-on`
+    /// `status`; of a node `slow MS` and `wear PERCENT`, too; of a client `go-on`, `scrub now|idle|never`, `spread PERCENT`
     #[arg(default_value = "status", num_args = 1..=2)]
     question: Vec<String>,
 }

@@ -11,6 +11,7 @@ use pool::words::{DomainId, NodeId};
 use serde_json::{Value, json};
 use serve::pool::controller::OWN_PROFILE;
 use serve::pool::{records, status};
+use std::collections::BTreeSet;
 
 #[derive(clap::Args)]
 pub struct Join {
@@ -187,7 +188,13 @@ fn create(args: &Create) -> Result<End, Failure> {
     wanted.op_percent = args.op;
     wanted.band_bytes = bytes("--band", &args.band)?;
     wanted.degraded = if args.go_on { Degraded::GoOn } else { Degraded::Pause };
-    let made = records::create(&mut args.asks.part.calls()?, &wanted).map_err(failure)?;
+    let mut calls = args.asks.part.calls()?;
+    let nodes = records::nodes(&mut calls).map_err(failure)?;
+    let domains = nodes.iter().map(|found| &found.record);
+    if let Some(why) = too_few_domains(domains, args.replicas).filter(|_| !args.go_on) {
+        return Err(format!("volume {}: {why}", args.name));
+    }
+    let made = records::create(&mut calls, &wanted).map_err(failure)?;
     let made = status::volume_record(&made);
     match args.asks.json {
         true => print_json(&made),
@@ -200,6 +207,26 @@ fn create(args: &Create) -> Result<End, Failure> {
         )),
     }
     Ok(End::Good)
+}
+
+/// Why no block could be written, if all copies have to be.
+fn too_few_domains<'a>(
+    nodes: impl Iterator<Item = &'a NodeRecord>,
+    replicas: u8,
+) -> Option<String> {
+    let takes = nodes.filter(|node| node.state == NodeState::In);
+    let domains: BTreeSet<u32> = takes.map(|node| node.domain.0).collect();
+    if domains.len() >= usize::from(replicas) {
+        return None;
+    }
+    let there: Vec<String> = domains.iter().map(u32::to_string).collect();
+    let there = if there.is_empty() { "none".to_owned() } else { there.join(", ") };
+    Some(format!(
+        "{replicas} copies lie in as many failure domains, and nodes that take bands are in {}: {there}: let nodes of \
+         other domains join first (`weir pool join`), take fewer copies by --replicas, or say --go-on: it then begins \
+         with fewer",
+        domains.len()
+    ))
 }
 
 fn list(asks: &Asks) -> Result<End, Failure> {
@@ -235,4 +262,39 @@ pub fn volumes_text(volumes: &[Value]) -> String {
     let rows: Vec<Vec<String>> =
         [heads.to_vec()].into_iter().chain(volumes.iter().map(row)).collect();
     table(&rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_volume_with_more_copies_than_domains_is_refused_with_what_to_do() {
+        let node = |node: u32, domain: u32, state| NodeRecord {
+            node: NodeId(node),
+            domain: DomainId(domain),
+            address: "10.0.0.1:1".into(),
+            profile: OWN_PROFILE.into(),
+            state,
+        };
+        let all = [
+            node(1, 1, NodeState::In),
+            node(2, 1, NodeState::In),
+            node(3, 2, NodeState::In),
+            node(4, 3, NodeState::Draining),
+            node(5, 4, NodeState::Out),
+        ];
+        for (count, replicas, said) in [
+            (0, 1, Some("are in 0: none")),
+            (2, 2, Some("are in 1: 1")),
+            (5, 3, Some("are in 2: 1, 2")),
+            (2, 1, None),
+            (5, 2, None),
+        ] {
+            let why = too_few_domains(all[..count].iter(), replicas);
+            assert_eq!(why.is_some(), said.is_some(), "{count} {replicas}: {why:?}");
+            let Some((why, said)) = why.zip(said) else { continue };
+            assert!(why.contains(said) && why.contains("--replicas"), "{why}");
+        }
+    }
 }

@@ -17,16 +17,28 @@ pub fn run(asks: &Asks) -> Result<End, Failure> {
 }
 
 fn as_text(status: &Value) -> String {
-    let word = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    let mut text =
-        format!("pool {}, control plane {}\n", word(&status["pool"]), word(&status["plane"]));
-    let list = |key: &str| status[key].as_array().cloned().unwrap_or_default();
-    let (nodes, volumes) = (list("nodes"), list("volumes"));
+    let nodes = status["nodes"].as_array().cloned().unwrap_or_default();
+    let mut text = head_text(status);
     text += &format!("\nnodes: {}\n", nodes.len());
     if !nodes.is_empty() {
         text += &nodes_text(&nodes);
     }
-    text += &format!("\nvolumes: {}\n", volumes.len());
+    text + &rest_text(status)
+}
+
+fn word(value: &Value) -> &str {
+    value.as_str().unwrap_or_default()
+}
+
+/// Which pool it is.
+pub fn head_text(status: &Value) -> String {
+    format!("pool {}, control plane {}\n", word(&status["pool"]), word(&status["plane"]))
+}
+
+/// Volumes and the controller.
+pub fn rest_text(status: &Value) -> String {
+    let volumes = status["volumes"].as_array().cloned().unwrap_or_default();
+    let mut text = format!("\nvolumes: {}\n", volumes.len());
     if !volumes.is_empty() {
         text += &volumes_text(&volumes);
     }

@@ -1,8 +1,8 @@
 //! `weir pool up`: a whole pool on one machine, each part a process of its own, for trying what it does. Everything is
 //! in one folder; a second `up` there goes on with what the first one left.
 
-mod made;
-mod parts;
+pub mod made;
+pub mod parts;
 
 use super::failure;
 use crate::output::print;
@@ -21,6 +21,7 @@ use std::time::Duration;
     weir pool up --dir /mnt/ssd/pool       the drives are plain files there, not emulated flash\n  \
     weir pool kill 3                       in another terminal: a drive's process dies, and is back in a while\n  \
     weir pool slow 2 50                    its answers come 50 ms later; 0 ends it\n  \
+    weir pool wear 1 90                    its drive passes for nearly worn out\n  \
     weir pool status --config weir-pool/admin.toml\n\n\
     Ctrl-C ends all of it cleanly. `rm -r weir-pool` removes it.")]
 pub struct Args {
@@ -73,6 +74,18 @@ pub struct Slow {
     data: PathBuf,
 }
 
+#[derive(clap::Args)]
+pub struct Wear {
+    /// The number of the node
+    node: u32,
+    /// How much of what its drive is made for passes for used up; 0: what really is
+    #[arg(value_parser = clap::value_parser!(u32).range(0..=100))]
+    percent: u32,
+    /// The folder of `weir pool up`
+    #[arg(long, value_name = "DIR", default_value = "weir-pool")]
+    data: PathBuf,
+}
+
 pub fn up(args: &Args) -> Result<End, Failure> {
     if args.nodes < u32::from(args.replicas) {
         return Err(format!(
@@ -87,9 +100,20 @@ pub fn up(args: &Args) -> Result<End, Failure> {
         bytes,
         replicas: args.replicas,
         memory: args.memory,
+        large_bands: false,
     };
     let made = Made::make_or_open(&args.data, layout, drives(args)?)?;
+    Parts::heed_signals();
     let mut parts = Parts::new(&args.data, Duration::from_secs(args.restart_after))?;
+    begin(&made, &mut parts)?;
+    let told = parts.start("client", &["client"], &made.config("client"))?;
+    print(&text(&made, args, &told));
+    parts.watch();
+    Ok(End::Good)
+}
+
+/// Starts all parts but the client, and has the pool know them and the volume.
+pub fn begin(made: &Made, parts: &mut Parts) -> Result<(), Failure> {
     parts.start("plane", &["plane"], &made.config("plane"))?;
     let admin = PartConfig::load(&made.config("admin")).map_err(failure)?;
     let mut calls = admin.plane().and_then(|plane| PlaneCalls::connect(&plane)).map_err(failure)?;
@@ -106,10 +130,7 @@ pub fn up(args: &Args) -> Result<End, Failure> {
         records::create(&mut calls, &made.wanted()).map_err(failure)?;
     }
     parts.start("controller", &["controller"], &made.config("controller"))?;
-    let told = parts.start("client", &["client"], &made.config("client"))?;
-    print(&text(&made, args, &told));
-    parts.watch();
-    Ok(End::Good)
+    Ok(())
 }
 
 /// Where the drives are that are not emulated, from the first node's on.
@@ -177,5 +198,16 @@ pub fn slow(args: &Slow) -> Result<End, Failure> {
     let asked = format!("slow {}", args.ms);
     serve::pool::parts::ask(&socket, &asked).map_err(failure)?;
     print(&format!("answers of node {} come {} ms later from now on\n", args.node, args.ms));
+    Ok(End::Good)
+}
+
+pub fn wear(args: &Wear) -> Result<End, Failure> {
+    let socket = args.data.join(format!("node-{}.sock", args.node));
+    let asked = format!("wear {}", args.percent);
+    serve::pool::parts::ask(&socket, &asked).map_err(failure)?;
+    print(&format!(
+        "the drive of node {} passes for worn by {} % from now on: so the controller is told\n",
+        args.node, args.percent
+    ));
     Ok(End::Good)
 }

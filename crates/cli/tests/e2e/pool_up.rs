@@ -115,6 +115,41 @@ fn check(client: &mut Client, seed: u64, pieces: std::ops::Range<u64>) {
     }
 }
 
+/// What an administrator does meanwhile.
+fn look_after(up: &Up) {
+    up.command(&["wear", "2", "95"]);
+    assert_eq!(up.ask("node-2")["worn_percent"], 95.0);
+    let path = |name: &str| up.data.join(name).display().to_string();
+    let (client, config) = (path("client.sock"), path("admin.toml"));
+    let json = |args: &[&str]| -> Value {
+        let text = run(weir_path().to_str().expect("a path of text"), &[&["pool"], args].concat());
+        serde_json::from_str(&text).expect("JSON")
+    };
+    let scrubbed = json(&["scrub", &client, "now", "--wait", "--json"]);
+    assert!(scrubbed["repair"]["scrub_rounds"].as_u64() >= Some(1), "{scrubbed}");
+    assert_eq!(scrubbed["scrub"], "idle", "after a round it goes on as usual");
+    let spread = json(&["rebalance", &client, "--within", "5", "--wait", "--json"]);
+    assert_eq!(spread["repair"]["bands_spreading"], 0, "{spread}");
+    let node = path("node-2.sock");
+    let shown = json(&[
+        "top",
+        "--config",
+        &config,
+        "--interval",
+        "0.2",
+        "--count",
+        "1",
+        "--json",
+        &client,
+        &node,
+    ]);
+    assert_eq!(shown["status"]["nodes"].as_array().map(Vec::len), Some(3), "{shown}");
+    assert_eq!(shown["parts"][&node]["node"], 2, "{shown}");
+    assert!(shown["parts"][&client]["asks_per_sec"].is_number(), "{shown}");
+    let refused = weir(&["pool", "scrub", &path("nbd.sock"), "now"]);
+    assert!(said(&refused).contains("no part of a pool"), "{}", said(&refused));
+}
+
 #[test]
 fn a_volume_survives_that_its_nodes_are_killed_one_after_the_other_and_all_is_started_again() {
     let scratch = Scratch::new("pool-up");
@@ -140,6 +175,7 @@ fn a_volume_survives_that_its_nodes_are_killed_one_after_the_other_and_all_is_st
     assert_eq!(up.ask("node-2")["slow_ms"], 40);
     write(&mut client, 5, 0..8);
     check(&mut client, 5, 0..8);
+    look_after(&up);
     drop(client);
     up.stop();
     let up = Up::start(&scratch, &args);

@@ -232,6 +232,8 @@ pub enum RepairInput<'a, D> {
     Look(u32),
     /// Whether the volume is idle enough for scrub.
     Idle(bool),
+    /// Nodes may differ by this share of their room, above 0, before bands move: from now on.
+    Spread(f64),
     /// Time has passed.
     Deadline,
 }
@@ -349,6 +351,11 @@ impl<D> Repair<D> {
                 }
             }
             RepairInput::Idle(idle) => self.scrub.idle = idle,
+            RepairInput::Spread(share) => {
+                assert!(share > 0.0, "nodes are never filled alike to the band");
+                self.config.spread_max = share;
+                self.scan_anew(now);
+            }
             RepairInput::Deadline => {}
         }
         if self.nodes.elapsed(now, self.config.absence_ns) {

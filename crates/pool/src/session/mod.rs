@@ -143,6 +143,8 @@ pub enum Input<'a, D> {
     Plan(Plan),
     /// Whether the volume is idle enough for scrub.
     Idle(bool),
+    /// Nodes may differ by this share of their room, above 0, before bands move: from now on.
+    Spread(f64),
     /// The owner of the volume says not to wait for nodes that are away: see [`crate::opening`].
     GoOn,
     /// The FTL has stopped, or there never was one: the volume is given back.
@@ -359,7 +361,7 @@ impl<D: Clone> Session<D> {
                 self.outputs.push_back(Output::Released);
                 return;
             }
-            Input::Checkpoints(_) | Input::Idle(_) => return,
+            Input::Checkpoints(_) | Input::Idle(_) | Input::Spread(_) => return,
             Input::Command(_) | Input::Program { .. } => {
                 panic!("an FTL is mounted when the volume was opened")
             }

@@ -296,6 +296,7 @@ impl<D: Clone> Serving<D> {
             Input::Checkpoints(checkpoints) => self.standing.checkpoints(checkpoints),
             Input::Plan(plan) => self.remote.handle(now, client::Input::Plan(plan)),
             Input::Idle(idle) => self.repair(RepairInput::Idle(idle)),
+            Input::Spread(share) => self.repair(RepairInput::Spread(share)),
             Input::Release => {
                 self.releasing = true;
                 self.ownership.handle(now, OwnershipInput::Release);

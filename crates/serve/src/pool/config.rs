@@ -113,7 +113,10 @@ impl PartConfig {
     /// # Errors
     /// As [`PartConfig::load`].
     pub fn parse(text: &str, base: &Path) -> Result<Self, ConfigErrors> {
-        Self::of_table(crate::config::table(text)?, base)
+        let mut table = crate::config::table(text)?;
+        // One file may serve several parts: those that read these sections check them.
+        OF_OTHERS.iter().for_each(|section| drop(table.remove(*section)));
+        Self::of_table(table, base)
     }
 
     /// The same of the sections of this config.
@@ -166,6 +169,12 @@ pub(super) fn load<T>(
     };
     parse(&text, path.parent().unwrap_or(Path::new("."))).map_err(in_file)
 }
+
+/// Sections of nodes and of clients of volumes.
+const OF_OTHERS: [&str; 11] = [
+    "node", "client", "device", "raw", "runtime", "ftl", "nbd", "http", "control", "plugin",
+    "server",
+];
 
 const ID_EXAMPLE: &str = "\"(32 hexadecimal digits, from weir pool certs)\"";
 
@@ -358,6 +367,14 @@ mod tests {
             panic!("etcd was named")
         };
         assert_eq!(members.len(), 2);
+    }
+
+    #[test]
+    fn the_config_of_a_client_or_node_serves_who_asks_the_plane_too() {
+        for section in OF_OTHERS {
+            let text = format!("{POOL}[plane]\naddress = \"127.0.0.1:7\"\n[{section}]\n");
+            assert_eq!(parse(&text).expect(section).pool, PoolId(255));
+        }
     }
 
     #[test]

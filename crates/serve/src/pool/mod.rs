@@ -23,6 +23,7 @@ pub mod tls;
 pub mod volume;
 
 pub use error::PoolError;
+pub use link::{Echo, EchoCost, echo};
 
 /// A number that nobody else has: of a pool, of a part of it for as long as it runs.
 ///

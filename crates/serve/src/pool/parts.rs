@@ -79,15 +79,18 @@ pub fn run_node(config: &NodeConfig, ready: impl FnOnce(SocketAddr)) -> Result<(
             hears.push(NodeNotice::Mode(mode_of(&weights, me), weights.valid_ns))
         }
     };
-    let mut before = None;
+    let worn = Arc::new(handle::Worn::default());
+    let (mut before, passes_for) = (None, Arc::clone(&worn));
     let report = move |reports: &ReportLink| {
         if let Some(status) = node::status(&reports_by, STATUS_WITHIN) {
-            reports.report_node(me, seen(&status, &mut before));
+            let mut seen = seen(&status, &mut before);
+            seen.wear = seen.wear.max(passes_for.share());
+            reports.report_node(me, seen);
         }
     };
     follow(&link, reports, hear, report)?;
     let _control = match &config.control {
-        Some(path) => Some(handle::node(path, running.mailbox())?),
+        Some(path) => Some(handle::node(path, running.mailbox(), worn)?),
         None => None,
     };
     let stops = running.mailbox();
@@ -124,7 +127,7 @@ fn seen(status: &NodeStatus, before: &mut Option<(std::time::Instant, node::Bloc
         writes: a_second(status.done.writes, done.writes),
         rejected: 0.0,
         tail_us: status.tail_ns as f64 / 1e3,
-        wear: status.wear.1 / f64::from(status.endurance.max(1)),
+        wear: status.worn(),
     }
 }
 
@@ -179,6 +182,7 @@ fn serve_volume(
         settings: server.ftl.clone(),
         client: config.name.clone(),
         go_on: config.go_on,
+        repairs: config.repairs,
     };
     let source = Source {
         starters: vec![volume::starter(options, Arc::clone(mailbox))],

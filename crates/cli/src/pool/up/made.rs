@@ -15,6 +15,9 @@ pub const VOLUME: &str = "data";
 /// A band is a raw block of the smallest of the drives: of those that are emulated, and of files and disks.
 const BAND_BYTES: u64 = 29 * 15 * 4096;
 const BAND_BYTES_OF_FILES: u64 = 62 * 15 * 4096;
+const LARGE_BAND_BYTES: u64 = 8 << 20;
+/// Units of a drive in memory, and how many of them have a block of a band of the one and of the other kind.
+const IN_MEMORY: [(u32, u32); 2] = [(4, 2), (20, 10)];
 
 /// What was asked for.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -24,6 +27,8 @@ pub struct Layout {
     pub bytes: u64,
     pub replicas: u8,
     pub memory: bool,
+    /// Bands of the usual 8 MiB on drives in memory, else such as fit the smallest of the drives.
+    pub large_bands: bool,
 }
 
 /// Drives that take turns: all unlike.
@@ -116,7 +121,7 @@ impl Made {
     }
 
     fn note(&self) -> Value {
-        let Layout { nodes, ssds, bytes, replicas, memory } = self.layout;
+        let Layout { nodes, ssds, bytes, replicas, memory, .. } = self.layout;
         let ports: Vec<u16> = self.nodes.iter().map(|node| node.port).collect();
         let mut note = json!({
             "nodes": nodes, "ssds": ssds, "bytes": bytes, "replicas": replicas, "memory": memory,
@@ -146,7 +151,11 @@ impl Made {
         let blocks = self.layout.bytes / flash::BLOCK_BYTES as u64;
         Wanted {
             replicas: self.layout.replicas,
-            band_bytes: if self.drives.is_empty() { BAND_BYTES } else { BAND_BYTES_OF_FILES },
+            band_bytes: match (self.layout.large_bands, self.drives.is_empty()) {
+                (true, _) => LARGE_BAND_BYTES,
+                (false, true) => BAND_BYTES,
+                (false, false) => BAND_BYTES_OF_FILES,
+            },
             ..Wanted::new(VOLUME, blocks)
         }
     }
@@ -209,9 +218,11 @@ impl Made {
             return (format!("kind = \"file\"\npath = {path}\nchannels = 4\n"), 1);
         }
         if self.layout.memory {
-            let text =
-                "kind = \"memory\"\nprofile = \"instant\"\nchannels = 4\ndies_per_channel = 1\n";
-            return (text.into(), 2);
+            let (units, units_of_band) = IN_MEMORY[usize::from(self.layout.large_bands)];
+            let text = format!(
+                "kind = \"memory\"\nprofile = \"instant\"\nchannels = {units}\ndies_per_channel = 1\n"
+            );
+            return (text, units_of_band);
         }
         let (profile, channels, dies, gang, _) = drive(number);
         let text = format!(

@@ -40,15 +40,34 @@ extern "C" fn tell(_: libc::c_int) {
 }
 
 impl Parts {
-    /// None yet; from now on a signal ends all of them.
+    /// None yet.
     pub fn new(folder: &Path, restart_after: Duration) -> Result<Self, Failure> {
+        fs::create_dir_all(folder.join("log"))
+            .map_err(|error| format!("{}: {error}", folder.display()))?;
+        Ok(Self { folder: folder.into(), restart_after, parts: Vec::new() })
+    }
+
+    /// From now on a signal ends all of them, in their order.
+    pub fn heed_signals() {
         for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
             // SAFETY: the handler only sets a flag.
             unsafe { libc::signal(signal, tell as *const () as libc::sighandler_t) };
         }
-        fs::create_dir_all(folder.join("log"))
-            .map_err(|error| format!("{}: {error}", folder.display()))?;
-        Ok(Self { folder: folder.into(), restart_after, parts: Vec::new() })
+    }
+
+    /// The process of a part that was started.
+    pub fn process(&self, name: &str) -> Option<u32> {
+        self.parts.iter().find(|part| part.name == name).map(|part| part.child.id())
+    }
+
+    /// Kills a part and forgets it.
+    pub fn kill(&mut self, name: &str) {
+        let (gone, stay): (Vec<Part>, _) = self.parts.drain(..).partition(|part| part.name == name);
+        self.parts = stay;
+        for mut part in gone {
+            end(&mut part.child, libc::SIGKILL);
+            part.child.wait().ok();
+        }
     }
 
     /// Starts a part and waits until it is ready; what it has said by then.

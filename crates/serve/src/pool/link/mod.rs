@@ -6,9 +6,11 @@
 //!   what it points to does;
 //! - whatever does not decode ends the link: nothing behind it is believed.
 
+mod echo;
 mod outgoing;
 
 pub use crate::runtime::crypt::Crypt;
+pub use echo::{Echo, EchoCost, echo};
 
 use super::block::Block;
 use crate::runtime::buffer::Buffer;

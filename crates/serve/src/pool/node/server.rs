@@ -74,6 +74,13 @@ pub struct NodeStatus {
     pub endurance: u32,
 }
 
+impl NodeStatus {
+    /// How much of what the drive is made for is used up, as a share.
+    pub fn worn(&self) -> f64 {
+        self.wear.1 / f64::from(self.endurance.max(1))
+    }
+}
+
 /// Blocks read and written since the start.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Blocks {

@@ -4,6 +4,8 @@
 use crate::config::{Config, ConfigErrors, Section};
 use crate::pool::PoolError;
 use crate::pool::config::{self, PartConfig};
+use crate::pool::volume::Repairs;
+use flash::SECOND;
 use pool::profile::Profile;
 use pool::words::NodeId;
 use std::net::SocketAddr;
@@ -40,6 +42,8 @@ pub struct VolumeConfig {
     pub name: String,
     /// Nodes that are away are not waited for when it opens the volume.
     pub go_on: bool,
+    /// What repair and scrub may take.
+    pub repairs: Repairs,
     /// The socket for `weir pool`'s questions to this process.
     pub control: Option<PathBuf>,
     /// Of it, all but the device counts.
@@ -139,14 +143,57 @@ impl VolumeConfig {
         }
         let go_on = section.flag("go_on").unwrap_or(false);
         let control = section.text("control", "\"client.sock\"").map(|path| base.join(path));
-        section.finish(&["volume", "name", "go_on", "control"]);
+        let repairs = repairs(&mut section);
+        section.finish(&[
+            "volume",
+            "name",
+            "go_on",
+            "control",
+            "repair_rate",
+            "repair_copies",
+            "absence",
+            "spread",
+            "scrub_rate",
+        ]);
         let part = PartConfig::of_table(part, base);
         let sections = ["nbd", "http", "control", "runtime", "ftl", "plugin", "server"];
         let server = of_server(rest, base, &sections);
         let (part, server) = all(errors, part, server)?;
-        Ok(Self { part, volume, name, go_on, control, server })
+        Ok(Self { part, volume, name, go_on, repairs, control, server })
     }
 }
+
+/// What repair and scrub of a volume may take.
+fn repairs(section: &mut Section<'_>) -> Repairs {
+    let mut repairs = Repairs::default();
+    let mut rate = |key: &str, example: &str, least: u64, value: &mut u64| {
+        let Some(bytes) = section.size(key, example) else { return };
+        if bytes != least && bytes < RATE_MIN {
+            let reason =
+                if least == 0 { "must be 64KiB or more, or 0" } else { "must be 64KiB or more" };
+            section.refuse(key, &format!("{bytes} bytes"), reason, example);
+        }
+        *value = bytes;
+    };
+    rate("repair_rate", "\"100MiB\"", RATE_MIN, &mut repairs.bytes_per_s_max);
+    rate("scrub_rate", "\"8MiB\"", 0, &mut repairs.scrub_bytes_per_s);
+    if let Some(copies) = section.integer("repair_copies", 1, 256, "8") {
+        repairs.copies_max = copies as u32;
+    }
+    if let Some(ns) = section.duration("absence", "\"30s\"") {
+        if !(SECOND..=24 * 3600 * SECOND).contains(&ns) {
+            section.refuse("absence", &format!("{ns} ns"), "must be 1s to 86400s", "\"30s\"");
+        }
+        repairs.absence_ns = ns;
+    }
+    if let Some(percent) = section.integer("spread", 1, 100, "10") {
+        repairs.spread_max = percent as f64 / 100.0;
+    }
+    repairs
+}
+
+/// Slower than that nothing ends.
+const RATE_MIN: u64 = 64 << 10;
 
 /// What all parts of a pool have, the section `own`, and the rest.
 fn split(text: &str, own: &str) -> Result<(Table, Table, Table), ConfigErrors> {
@@ -210,6 +257,35 @@ mod tests {
         let config = config.expect("whole");
         assert_eq!(config.node, NodeId(3));
         assert!(config.server.device.raw.is_some() && config.profile.is_some());
+    }
+
+    #[test]
+    fn what_repair_and_scrub_may_take_is_told_within_bounds() {
+        let parse = |keys: &str| {
+            let text = format!("{PART}[client]\nvolume = \"data\"\n{keys}");
+            VolumeConfig::parse(&text, Path::new("/base")).map_err(|errors| errors.to_string())
+        };
+        assert_eq!(parse("").expect("whole").repairs, Repairs::default());
+        let keys = "repair_rate = \"1GiB\"\nrepair_copies = 3\nabsence = \"2s\"\nspread = 25\n\
+                    scrub_rate = \"0KiB\"\n";
+        let wanted = Repairs {
+            bytes_per_s_max: 1 << 30,
+            copies_max: 3,
+            absence_ns: 2 * SECOND,
+            spread_max: 0.25,
+            scrub_bytes_per_s: 0,
+        };
+        assert_eq!(parse(keys).expect("whole").repairs, wanted);
+        for (keys, said) in [
+            ("repair_rate = \"0KiB\"\n", "client.repair_rate"),
+            ("scrub_rate = \"1KiB\"\n", "or 0"),
+            ("repair_copies = 0\n", "client.repair_copies"),
+            ("absence = \"10ms\"\n", "client.absence"),
+            ("spread = 0\n", "client.spread"),
+        ] {
+            let text = parse(keys).map(drop).expect_err(keys);
+            assert!(text.contains(said), "{keys}: {text}");
+        }
     }
 
     #[test]

@@ -3,7 +3,7 @@
 
 use crate::pool::PoolError;
 use crate::pool::node::{NodeStatus, Notice as NodeNotice};
-use crate::pool::volume::{Notice, VolumeStatus};
+use crate::pool::volume::{Notice, VolumeStatus, When};
 use crate::runtime::shard::Mailbox;
 use crate::sockets::{self, Access, SocketFile, Speaks};
 use flash::MILLISECOND;
@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
@@ -21,17 +22,33 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// No drive is made slower than that.
 const SLOW_MS_MAX: u64 = 10_000;
 
+/// How worn a drive passes for, in percent of what it is made for, to try what is made of that; the wear that it
+/// really has counts if it is more.
+#[derive(Debug, Default)]
+pub struct Worn(AtomicU32);
+
+impl Worn {
+    /// As a share of what it is made for.
+    pub fn share(&self) -> f64 {
+        f64::from(self.0.load(Ordering::Relaxed)) / 100.0
+    }
+}
+
 type Answers = Box<dyn Fn(&str) -> Value + Send>;
 
-/// Answers for a node: `status`, and `slow MS`.
+/// Answers for a node: `status`, `slow MS`, and `wear PERCENT`, which goes to `worn`.
 ///
 /// # Errors
 /// Why nobody can listen there.
-pub fn node(path: &Path, mailbox: Arc<Mailbox<NodeNotice>>) -> Result<SocketFile, PoolError> {
-    listen(path, Box::new(move |line| of_node(line, &mailbox)))
+pub fn node(
+    path: &Path,
+    mailbox: Arc<Mailbox<NodeNotice>>,
+    worn: Arc<Worn>,
+) -> Result<SocketFile, PoolError> {
+    listen(path, Box::new(move |line| of_node(line, &mailbox, &worn)))
 }
 
-/// Answers for the client of a volume: `status`, and `go-on`.
+/// Answers for the client of a volume: `status`, `go-on`, `scrub now|idle|never` and `spread PERCENT`.
 ///
 /// # Errors
 /// Why nobody can listen there.
@@ -86,19 +103,30 @@ fn serve(mut stream: &UnixStream, answers: &Answers) -> std::io::Result<()> {
     writeln!(stream, "{}", answers(line.trim()))
 }
 
-fn of_node(line: &str, mailbox: &Mailbox<NodeNotice>) -> Value {
+fn of_node(line: &str, mailbox: &Mailbox<NodeNotice>, worn: &Arc<Worn>) -> Value {
     if line == "status" {
         return asked(|answer| {
-            mailbox.push(NodeNotice::Status(Box::new(move |status| answer(node_json(&status)))));
+            let worn = Arc::clone(worn);
+            let told = move |status| answer(node_json(&status, &worn));
+            mailbox.push(NodeNotice::Status(Box::new(told)));
         });
     }
-    match line.strip_prefix("slow ").map(str::parse::<u64>) {
-        Some(Ok(ms)) if ms <= SLOW_MS_MAX => {
-            mailbox.push(NodeNotice::Slow(ms * MILLISECOND));
-            json!({ "slow_ms": ms })
-        }
-        Some(_) => json!({ "error": format!("slow: 0 to {SLOW_MS_MAX} milliseconds") }),
-        None => json!({ "error": "a node is asked for `status`, or `slow MS`" }),
+    match line.split_once(' ') {
+        Some(("slow", ms)) => match ms.parse::<u64>() {
+            Ok(ms @ 0..=SLOW_MS_MAX) => {
+                mailbox.push(NodeNotice::Slow(ms * MILLISECOND));
+                json!({ "slow_ms": ms })
+            }
+            _ => json!({ "error": format!("slow: 0 to {SLOW_MS_MAX} milliseconds") }),
+        },
+        Some(("wear", percent)) => match percent.parse::<u32>() {
+            Ok(percent @ 0..=100) => {
+                worn.0.store(percent, Ordering::Relaxed);
+                json!({ "worn_percent": percent })
+            }
+            _ => json!({ "error": "wear: 0 to 100 percent of what the drive is made for" }),
+        },
+        _ => json!({ "error": "a node is asked for `status`, `slow MS` or `wear PERCENT`" }),
     }
 }
 
@@ -111,7 +139,35 @@ fn of_volume(line: &str, mailbox: &Mailbox<Notice>) -> Value {
             mailbox.push(Notice::GoOn);
             json!({ "go_on": true })
         }
-        _ => json!({ "error": "the client of a volume is asked for `status`, or `go-on`" }),
+        _ => match line.split_once(' ') {
+            Some(("scrub", when)) => scrub(when, mailbox),
+            Some(("spread", percent)) => spread(percent, mailbox),
+            _ => json!({
+                "error": "the client of a volume is asked for `status`, `go-on`, `scrub now|idle|never`, or \
+                          `spread PERCENT`"
+            }),
+        },
+    }
+}
+
+fn scrub(when: &str, mailbox: &Mailbox<Notice>) -> Value {
+    let all = [When::Now, When::Idle, When::Never];
+    match all.into_iter().find(|of| of.name() == when) {
+        Some(of) => {
+            mailbox.push(Notice::Scrub(of));
+            json!({ "scrub": when })
+        }
+        None => json!({ "error": "scrub: now, idle or never" }),
+    }
+}
+
+fn spread(percent: &str, mailbox: &Mailbox<Notice>) -> Value {
+    match percent.parse::<u32>() {
+        Ok(percent @ 1..=100) => {
+            mailbox.push(Notice::Spread(f64::from(percent) / 100.0));
+            json!({ "spread_percent": percent })
+        }
+        _ => json!({ "error": "spread: 1 to 100 percent of a node's room" }),
     }
 }
 
@@ -122,7 +178,7 @@ fn asked(ask: impl FnOnce(Box<dyn FnOnce(Value) + Send>)) -> Value {
     answer.recv_timeout(PATIENCE).unwrap_or_else(|_| late())
 }
 
-fn node_json(status: &NodeStatus) -> Value {
+fn node_json(status: &NodeStatus, worn: &Worn) -> Value {
     let (least, mean, most) = status.wear;
     let unreached = status.unreached.iter();
     json!({
@@ -140,6 +196,7 @@ fn node_json(status: &NodeStatus) -> Value {
         "tail_us": status.tail_ns as f64 / 1e3,
         "erase_count": { "least": least, "mean": mean, "most": most },
         "endurance": status.endurance,
+        "worn_percent": 100.0 * status.worn().max(worn.share()),
         "slow_ms": status.slow_ns / MILLISECOND,
         "unreached": unreached
             .map(|(node, why)| json!({ "node": node.0, "why": why }))
@@ -153,6 +210,7 @@ fn volume_json(status: &VolumeStatus) -> Value {
         "generation": status.generation.map(|generation| generation.0),
         "explains": status.explains,
         "records": status.records,
+        "scrub": status.scrub.name(),
         "nodes": nodes
             .map(|(node, why)| json!({ "node": node.0, "up": why.is_none(), "why": why }))
             .collect::<Vec<_>>(),

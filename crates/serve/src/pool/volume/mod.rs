@@ -9,10 +9,12 @@
 
 mod data;
 mod open;
+mod scrub;
 #[cfg(test)]
 mod tests;
 
-pub use open::{VolumeOptions, starter};
+pub use open::{Repairs, VolumeOptions, starter};
+pub use scrub::When;
 
 use super::block::Block;
 use super::plane::PlaneLink;
@@ -32,6 +34,7 @@ use pool::opening::Opened;
 use pool::repair::Progress;
 use pool::session::{Input, Note, Output, Session, SessionError};
 use pool::words::{Generation, NodeId};
+use scrub::Scrubbing;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
@@ -51,6 +54,10 @@ pub enum Notice {
     Weights(Weights),
     /// Nodes that are away are not to be waited for.
     GoOn,
+    /// When copies are to be read and compared.
+    Scrub(When),
+    /// Nodes may differ by this share of their room before bands move.
+    Spread(f64),
     /// Tell how it does.
     Status(Box<dyn FnOnce(VolumeStatus) + Send>),
 }
@@ -68,6 +75,8 @@ pub struct VolumeStatus {
     pub repair: Option<Progress>,
     /// Lives of bands on record.
     pub records: usize,
+    /// When copies are read and compared.
+    pub scrub: When,
     /// Nodes of the pool: up, or why not.
     pub nodes: BTreeMap<NodeId, Option<String>>,
 }
@@ -94,6 +103,7 @@ pub struct VolumeBackend {
     opened: Option<Result<Box<Opened>, SessionError>>,
     released: bool,
     checkpoints: u64,
+    scrubbing: Scrubbing,
     now: Instant,
 }
 
@@ -122,6 +132,7 @@ impl VolumeBackend {
             opened: None,
             released: false,
             checkpoints: 0,
+            scrubbing: Scrubbing::new(Instant(0)),
             now: Instant(0),
         }
     }
@@ -181,7 +192,16 @@ impl VolumeBackend {
         if self.session.deadline(now).is_some_and(|at| at <= now) {
             self.handle(now, Input::Deadline);
         }
+        self.scrub(now);
         self.reach.turn(now, ring);
+    }
+
+    /// Has scrub begin or rest, once the volume is open.
+    fn scrub(&mut self, now: Instant) {
+        let Some(progress) = self.session.repair(now) else { return };
+        if let Some(goes) = self.scrubbing.look(now, progress.scrubbed.1) {
+            self.handle(now, Input::Idle(goes));
+        }
     }
 
     fn reached(&mut self, now: Instant, reached: Reached) {
@@ -221,6 +241,8 @@ impl VolumeBackend {
                 self.handle(now, Input::Plan(Plan::of(&weights, now)));
             }
             Notice::GoOn => self.handle(now, Input::GoOn),
+            Notice::Scrub(when) => self.scrubbing.set(when),
+            Notice::Spread(share) => self.handle(now, Input::Spread(share)),
             Notice::Status(answer) => answer(self.status(now)),
         }
     }
@@ -233,6 +255,7 @@ impl VolumeBackend {
             counters: self.session.client().map(|client| client.counters()),
             repair: self.session.repair(now),
             records: self.session.records(),
+            scrub: self.scrubbing.when(),
             nodes: nodes.map(|(node, why)| (node, why.map(Into::into))).collect(),
         }
     }
@@ -255,6 +278,7 @@ impl Backend for VolumeBackend {
         views: &mut Views,
         _ring: &mut Ring,
     ) {
+        self.scrubbing.busy(now);
         let input = match command {
             Command::Program { tag, slot, .. } => {
                 let slots = data::slots(slots, views, self.empty_crc);
@@ -305,7 +329,9 @@ impl Backend for VolumeBackend {
         if !self.ends.is_empty() || self.loss_due || !self.armed {
             return Some(Instant(0));
         }
-        self.session.deadline(self.now).into_iter().chain(self.reach.deadline()).min()
+        let scrub = self.scrubbing.deadline().filter(|_| self.session.generation().is_some());
+        let all = [self.session.deadline(self.now), self.reach.deadline(), scrub];
+        all.into_iter().flatten().min()
     }
 
     fn lost(&self) -> Option<Lost> {

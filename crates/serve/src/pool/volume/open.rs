@@ -13,7 +13,9 @@ use ftl::{FormatOptions, MountError, MountReport, Settings};
 use pool::control::ownership::OwnershipConfig;
 use pool::control::values::VolumeRecord;
 use pool::opening::{Opened, OpeningConfig};
+use pool::repair::RepairConfig;
 use pool::session::{Session, SessionConfig};
+use pool::words::{BandShape, Generation};
 use std::sync::Arc;
 
 /// How often the log tells what an opening waits for.
@@ -32,6 +34,46 @@ pub struct VolumeOptions {
     pub client: String,
     /// Nodes that are away are not waited for: see `pool::opening`.
     pub go_on: bool,
+    /// What repair and scrub may take.
+    pub repairs: Repairs,
+}
+
+/// What repair and scrub of a volume may take.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Repairs {
+    /// Bytes a second of all copies together.
+    pub bytes_per_s_max: u64,
+    /// Copies at once.
+    pub copies_max: u32,
+    /// A node that is away so long is taken for lost.
+    pub absence_ns: u64,
+    /// Nodes may differ by this share of their room before bands move.
+    pub spread_max: f64,
+    /// Bytes a second that scrub reads, over all nodes; 0: never.
+    pub scrub_bytes_per_s: u64,
+}
+
+impl Default for Repairs {
+    fn default() -> Self {
+        let of = RepairConfig::new(Generation(1), 2, BandShape::default());
+        Self {
+            bytes_per_s_max: of.bytes_per_s_max,
+            copies_max: of.copies_max,
+            absence_ns: of.absence_ns,
+            spread_max: of.spread_max,
+            scrub_bytes_per_s: of.scrub_bytes_per_s,
+        }
+    }
+}
+
+impl Repairs {
+    fn set(&self, of: &mut RepairConfig) {
+        of.bytes_per_s_max = self.bytes_per_s_max;
+        of.copies_max = self.copies_max;
+        of.absence_ns = self.absence_ns;
+        of.spread_max = self.spread_max;
+        of.scrub_bytes_per_s = self.scrub_bytes_per_s;
+    }
 }
 
 /// What makes the engine of the volume. `mailbox` is the way to it.
@@ -70,6 +112,7 @@ fn backend(
     let geometry = pool::volume::geometry(record);
     let mut config = SessionConfig::new(opening, geometry);
     config.client.seed = owner as u64;
+    options.repairs.set(&mut config.repair);
     let session = Session::new(Instant(0), config);
     let reach = Reach::new(caller, Arc::new(dialed));
     let mut backend = VolumeBackend::new(session, (reach, link), mailbox, geometry);

@@ -88,8 +88,8 @@ impl World {
         let found = crate::pool::records::volume(&mut calls, "data");
         let record = found.map_err(|error| error.to_string())?.record;
         let settings = ::pool::volume::settings();
-        let client = "test".to_owned();
-        let options = VolumeOptions { plane, record, settings, client, go_on: false };
+        let (client, repairs) = ("test".to_owned(), Repairs::default());
+        let options = VolumeOptions { plane, record, settings, client, go_on: false, repairs };
         let mailbox = Arc::new(Mailbox::new().expect("an eventfd"));
         let mut ring = Ring::new(256, DriverChoice::Auto).expect("a ring");
         let (engine, clock, _): Started = starter(options, Arc::clone(&mailbox))(&mut ring)?;
@@ -263,4 +263,31 @@ fn a_second_client_takes_the_volume_over_and_the_first_writes_nothing_more() {
     second.check(2, BLOCKS / 4);
     first.die();
     second.close();
+}
+
+#[test]
+fn copies_are_compared_while_the_host_wants_nothing_and_when_somebody_says_so() {
+    let world = World::new("scrub", 3);
+    let mut volume = world.open();
+    volume.write(1, BLOCKS);
+    let begun = volume.clock.now();
+    let pages = |volume: &mut Volume| volume.status().repair.expect("it is open").scrubbed.0;
+    while pages(&mut volume) == 0 {
+        assert!(volume.clock.now() < begun + 60 * SECOND, "nothing is compared");
+    }
+    volume.mailbox.push(Notice::Scrub(When::Never));
+    volume.status();
+    let rests = pages(&mut volume);
+    let until = volume.clock.now() + SECOND;
+    while volume.clock.now() < until {
+        // One page may have been under way.
+        assert!(pages(&mut volume) <= rests + 1);
+    }
+    volume.mailbox.push(Notice::Scrub(When::Now));
+    volume.write(2, BLOCKS / 4);
+    assert_eq!(volume.status().scrub, When::Now, "a round takes longer than that");
+    while pages(&mut volume) <= rests + 1 {
+        assert!(volume.clock.now() < until + 60 * SECOND, "nothing is compared");
+    }
+    volume.close();
 }

@@ -1,12 +1,12 @@
 //! What the owner of a device chooses: once, when it is formatted ([`FormatOptions`]), and at each
 //! mount ([`Settings`]). Both are checked whole before anything starts.
 
+use crate::host::shares::{FastShare, SHARES_MAX};
+use crate::log::streams::StreamVolume;
 use crate::map::bytes_min_to_hold;
-use crate::mapping::MapVolume;
+use crate::map::volumes::MapVolume;
 use crate::policy::PolicyNames;
 use crate::policy::stream::HANDLES_MAX;
-use crate::shares::{FastShare, SHARES_MAX};
-use crate::streams::StreamVolume;
 use flash::{Geometry, MICROSECOND, MILLISECOND};
 
 /// Chosen when the device is formatted, kept in the root record.
@@ -149,7 +149,7 @@ impl Settings {
         }
         self.validate_map(geometry)?;
         self.policies.validate()?;
-        let wanted = crate::streams::handles_wanted(self)?;
+        let wanted = crate::log::streams::handles_wanted(self)?;
         if wanted > STREAM_HANDLES_MAX {
             return Err(format!(
                 "streams: the policies want {wanted} placement handles in all, at most \

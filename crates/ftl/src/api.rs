@@ -4,6 +4,12 @@ use flash::{
     Command, Completion, Geometry, Instant, Lba, Payload, Reply, Request, SlotId, SlotWrite, Tag,
 };
 
+/// Most blocks of an atomic write.
+pub const ATOMIC_BLOCKS_MAX: u32 = 64;
+
+/// Blocks of one trim record: bounds the work between two looks at the other queues.
+pub(crate) const TRIM_BLOCKS_MAX: u32 = 1 << 16;
+
 /// What owns a medium and serves a host: [`crate::whole::Ftl`] or [`crate::raw::RawUnits`]. A driver of one
 /// drives the other; the contract is on the crate's page.
 pub trait Core {

@@ -39,19 +39,18 @@ mod space;
 mod tier;
 mod whole;
 
-pub use api::{Core, DamagedSlot, Input, MountError, MountReport, Output, Rebuilt};
-pub use config::{FormatOptions, LABEL_BYTES_MAX, Settings};
-pub use format::VERSION;
-pub use host::requests::ATOMIC_BLOCKS_MAX;
-pub use host::shares::FastShare;
-pub use log::streams::{StreamStatus, StreamVolume};
+pub use api::{
+    ATOMIC_BLOCKS_MAX, Core, DamagedSlot, Input, MountError, MountReport, Output, Rebuilt,
+};
+pub use config::{FastShare, FormatOptions, MapVolume, Settings, StreamVolume};
+pub use format::{LABEL_BYTES_MAX, VERSION};
+pub use log::streams::StreamStatus;
 pub use map::map_bytes_min;
-pub use map::volumes::{MAPPINGS, MapStatus, MapVolume};
+pub use map::volumes::{MAPPINGS, MapStatus};
 pub use mutant::Mutant;
 pub use policy::PolicyNames;
 pub use recovery::checkpoint::checkpoint_slots;
-pub use recovery::mount::logical_blocks_max;
-pub use recovery::sizing::blocks_per_unit_for;
+pub use space::capacity::{blocks_per_unit_for, logical_blocks_max};
 pub use tier::destage::{TierStatus, fast_blocks_min};
 pub use tier::detach::LostTier;
 pub use whole::Ftl;

@@ -4,9 +4,10 @@
 //! Parse at the edge: a decoder returns `None` or an error for bytes that are not sound, whatever
 //! they are, and never panics.
 
-use crate::api::MountError;
-use crate::config::LABEL_BYTES_MAX;
 use flash::{BLOCK_BYTES, BlockId, Geometry, Oob, SlotId, crc, crc_append};
+
+/// Most bytes of a label.
+pub const LABEL_BYTES_MAX: usize = 3072;
 
 /// Version of the on-flash format. 4: the band table says which life of a band the checkpoint knows, see
 /// [`BandNote`]. 3: slots say how far all was durable and vouch for earlier ones, see
@@ -22,6 +23,13 @@ const VERSION_LIVES: u16 = 4;
 
 /// The oldest version that is still mounted. The first checkpoint after that is of [`VERSION`].
 pub const VERSION_OLDEST: u16 = 2;
+
+/// A record of a version that this build does not read.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct UnknownVersion {
+    /// The version that the record names.
+    pub found: u16,
+}
 
 /// Map entries of one map chunk.
 pub(crate) const CHUNK_ENTRIES: usize = BLOCK_BYTES / 4;
@@ -395,13 +403,13 @@ impl Root {
     }
 
     /// `None` if the bytes are no root record at all or damaged; an error for another version.
-    pub fn decode(bytes: &[u8]) -> Option<Result<Self, MountError>> {
+    pub fn decode(bytes: &[u8]) -> Option<Result<Self, UnknownVersion>> {
         if bytes.len() != BLOCK_BYTES || &bytes[0..8] != ROOT_MAGIC || !sum_matches(bytes) {
             return None;
         }
         let found = u16::from_le_bytes([bytes[8], bytes[9]]);
         if !(VERSION_OLDEST..=VERSION).contains(&found) {
-            return Some(Err(MountError::Version { found }));
+            return Some(Err(UnknownVersion { found }));
         }
         let label_len = usize::from(u16::from_le_bytes([bytes[10], bytes[11]]));
         if label_len > LABEL_BYTES_MAX {
@@ -804,7 +812,7 @@ mod tests {
             bytes[8] = found as u8;
             let sum = crc(&bytes[..BLOCK_BYTES - 4]);
             bytes[BLOCK_BYTES - 4..].copy_from_slice(&sum.to_le_bytes());
-            assert_eq!(Root::decode(&bytes[..]), Some(Err(MountError::Version { found })));
+            assert_eq!(Root::decode(&bytes[..]), Some(Err(UnknownVersion { found })));
         }
     }
 }

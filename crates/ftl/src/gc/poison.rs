@@ -7,8 +7,8 @@
 use crate::format::{CHUNK_ENTRIES, Kind, POISONED, UNMAPPED};
 use crate::log::moves::Move;
 use crate::log::points::{Append, Owner};
+use crate::map::Needs;
 use crate::map::residency::TRIES_MAX;
-use crate::recovery::mending::Needs;
 use crate::space::bands::BandState;
 use crate::space::scheduler::{ReadOp, ReadPurpose};
 use crate::whole::Ftl;

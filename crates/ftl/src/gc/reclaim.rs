@@ -13,6 +13,7 @@ use crate::mutant::Mutant;
 use crate::policy::{FullBands, Purpose, WearView};
 use crate::space::bands::BandState;
 use crate::space::scheduler::{ReadOp, ReadPurpose};
+use crate::space::{FREE_AT_REST, RESERVE_BANDS};
 use crate::whole::Ftl;
 use crate::whole::Phase;
 use flash::{BlockId, MediumError, Payload, SlotData, SlotId, SlotRead, SlotStatus};
@@ -22,17 +23,11 @@ use std::collections::VecDeque;
 /// so GC works with that much less.
 const SPARE_PER_FREE: u32 = 4;
 
-/// Bands that only GC may open.
-pub(crate) const RESERVE_BANDS: u32 = 3;
-
 /// Units for each victim at a time, unless the settings say how many.
 const UNITS_PER_VICTIM: u32 = 2;
 
 /// Least of these victims, on a device of few units.
 const VICTIMS_MIN: u32 = 4;
-
-/// Free bands above the host's floor without which GC never rests.
-pub(crate) const FREE_AT_REST: u32 = 2;
 
 /// Slots that were read and wait to be placed, for each that a page on every unit would take.
 const MOVES_PER_PLACE: u32 = 4;

@@ -4,7 +4,7 @@
 //! for them. A write is acknowledged when its slots are programmed; with FUA, and for a flush, when
 //! that would survive a power cut.
 
-use crate::api::Output;
+use crate::api::{ATOMIC_BLOCKS_MAX, Output, TRIM_BLOCKS_MAX};
 use crate::format::{Header, Kind, MASK_48, POISONED, UNMAPPED, decode_header};
 use crate::log::points::{Append, Appended, NONE, Owner};
 use crate::map::residency::{Claim, Residency};
@@ -19,12 +19,6 @@ use flash::{
     SlotId, SlotRead, SlotStatus,
 };
 use std::collections::VecDeque;
-
-/// Most blocks of an atomic write.
-pub const ATOMIC_BLOCKS_MAX: u32 = 64;
-
-/// Blocks of one trim record: bounds the work between two looks at the other queues.
-pub(crate) const TRIM_BLOCKS_MAX: u32 = 1 << 16;
 
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) enum Class {
@@ -76,6 +70,14 @@ pub(crate) struct HostRequest {
 }
 
 impl HostRequest {
+    pub fn reads(&self) -> bool {
+        self.class == Class::Read
+    }
+
+    pub fn writes(&self) -> bool {
+        matches!(self.class, Class::Write { .. })
+    }
+
     pub fn is_atomic(&self) -> bool {
         matches!(self.class, Class::Write { atomic: true, .. })
     }

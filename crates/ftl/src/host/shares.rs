@@ -17,27 +17,13 @@
 //! - an atomic write that is placed in part is finished first;
 //! - without shares, or on a device of one kind, there is one queue and one credit.
 
+use crate::config::{FastShare, SHARES_MAX};
 use crate::host::requests::Class;
 use crate::log::points::{NONE, Owner};
 use crate::space::scheduler::Unit;
 use crate::whole::Ftl;
 use crate::whole::Phase;
 use flash::{Instant, MILLISECOND};
-
-/// The weight of a range of logical blocks in the fast tier. Requests are of one range each: one that
-/// began in one and ended in another could overtake what the other has waiting.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct FastShare {
-    /// Its first logical block.
-    pub first: u32,
-    /// How many.
-    pub blocks: u32,
-    /// Its part of the tier, by the sum of all: 1 to 1000.
-    pub weight: u32,
-}
-
-/// Most shares of a device: one bit each.
-pub(crate) const SHARES_MAX: usize = 63;
 
 /// What was written lately counts half after this time.
 const HALF_NS: u64 = 10 * MILLISECOND;
@@ -336,7 +322,8 @@ impl Ftl {
 
 #[cfg(test)]
 mod tests {
-    use super::{FastShare, Shares};
+    use super::Shares;
+    use crate::config::FastShare;
 
     fn shares() -> Shares {
         let share = |first, weight| FastShare { first, blocks: 100, weight };

@@ -6,9 +6,9 @@
 //!
 //! Invariant: it only says where data goes next; nothing is padded for it.
 
-use crate::gc::reclaim::FREE_AT_REST;
 use crate::log::points::NONE;
 use crate::policy::Purpose;
+use crate::space::FREE_AT_REST;
 use crate::whole::Ftl;
 use flash::Pairing;
 

@@ -14,9 +14,9 @@
 //!   as the units take for what they have queued and the pages of one closing;
 //! - moves are kept back only while a round is under way, or nobody waits for what they earn.
 
-use crate::gc::reclaim::FREE_AT_REST;
 use crate::log::points::NONE;
 use crate::policy::Purpose;
+use crate::space::FREE_AT_REST;
 use crate::whole::Ftl;
 use crate::whole::Phase;
 use flash::{BlockId, Instant, MILLISECOND, Pairing};

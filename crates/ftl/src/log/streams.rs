@@ -11,30 +11,20 @@
 //! - a policy's answer beyond the handles is counted and replaced by the default's;
 //! - a band's origin counts only for the policy that filled it.
 
-use crate::config::Settings;
+use crate::config::StreamVolume;
 use crate::format::POISONED;
-use crate::gc::reclaim::RESERVE_BANDS;
 use crate::log::points::{NONE, Point};
 use crate::policy::stream::{
     self, HANDLES_MAX, Handles, MoveView, Origin, Shape, StreamPolicy, WriteView,
 };
 use crate::policy::{Fault, Purpose};
+use crate::space::RESERVE_BANDS;
+use crate::space::filling::Filling;
 use crate::whole::Ftl;
 use flash::{BlockId, Hint, SlotId};
 
 /// Writes that a policy is told of at a time: about as many cache misses as a processor has under way.
 const WARM_BATCH: usize = 32;
-
-/// A range of logical blocks with a stream policy of its own.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub struct StreamVolume {
-    /// Its first logical block.
-    pub first: u32,
-    /// Its logical blocks.
-    pub blocks: u32,
-    /// The policy: a name of [`crate::policy::stream::STREAMS`], with parameters.
-    pub stream: String,
-}
 
 /// What one stream policy has.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -53,53 +43,6 @@ pub struct StreamStatus {
     pub handles_short: bool,
     /// Bytes of its tables.
     pub memory_bytes: u64,
-}
-
-/// How a band was filled.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Filling {
-    /// Of which policy, by [`Volume::number`].
-    policy: u32,
-    origin: Origin,
-    /// When it was opened, as a sequence.
-    opened_at: u64,
-    /// With what was kept on the fast tier when its band was reclaimed.
-    pub kept: bool,
-    /// Of the data in it: the sum of the sequences and the count.
-    sequences: u64,
-    slots: u32,
-}
-
-impl Default for Filling {
-    fn default() -> Self {
-        Self {
-            policy: 0,
-            origin: Origin::Unknown,
-            opened_at: 0,
-            kept: false,
-            sequences: 0,
-            slots: 0,
-        }
-    }
-}
-
-impl Filling {
-    /// One more slot of data with this sequence.
-    #[inline]
-    pub fn add(&mut self, sequence: u64) {
-        self.sequences += sequence;
-        self.slots += 1;
-    }
-
-    /// All that recovery knows of a band: the sequence of its first slot.
-    pub fn recovered(sequence: u64) -> Self {
-        Self { opened_at: sequence, sequences: sequence, slots: 1, ..Self::default() }
-    }
-
-    /// When its data was written, on average.
-    fn written_at(&self) -> u64 {
-        self.sequences / u64::from(self.slots.max(1))
-    }
 }
 
 struct Volume {
@@ -216,19 +159,6 @@ impl Streams {
     pub fn memory_bytes(&self) -> u64 {
         self.volumes.iter().map(|volume| volume.policy.memory_bytes()).sum()
     }
-}
-
-/// Handles that the stream policies of these settings would use in all, for the host and for
-/// relocation; `Err` if one of them does not exist.
-pub(crate) fn handles_wanted(settings: &Settings) -> Result<u32, String> {
-    let names = settings.volumes.iter().map(|volume| volume.stream.as_str());
-    let mut sum = 0;
-    for name in names.chain([settings.policies.stream.as_str()]) {
-        let shape = Shape { blocks: 1, handles: settings.handles };
-        let handles = stream::by_name(name, shape)?.handles();
-        sum += u32::from(handles.host) + u32::from(handles.moved);
-    }
-    Ok(sum)
 }
 
 impl Ftl {
@@ -502,7 +432,7 @@ impl Ftl {
         let opened_at = self.sequence_next;
         let kept = self.points[point].keeps;
         self.bands[block].filling =
-            Filling { policy, origin, opened_at, kept, sequences: 0, slots: 0 };
+            Filling { policy, origin, opened_at, kept, ..Filling::default() };
     }
 
     /// Hands a page that an idle point of the same purpose has begun to `point`, which has none.

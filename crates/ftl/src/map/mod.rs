@@ -29,6 +29,17 @@ pub fn map_bytes_min(geometry: &Geometry, piece_blocks: u32) -> u64 {
     bytes_min(geometry.slots() as u32, piece_blocks)
 }
 
+/// Who needs a chunk that could not be read.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Needs {
+    /// A piece on its way to DRAM.
+    Piece(u32),
+    /// The search for what points to a lost slot: chunks from the first to the last.
+    Search(u32, u32),
+    /// The next checkpoint, which asks again by itself.
+    Stage,
+}
+
 /// A map that would be smaller than this is cut into pieces if it is to be: it is there to test that.
 const FLAT_BYTES_MIN: u64 = 1 << 16;
 

@@ -18,10 +18,9 @@
 //!   way when another was completed is read again.
 
 use crate::format::Kind;
-use crate::host::requests::Class;
 use crate::map::Map;
+use crate::map::Needs;
 use crate::mutant::Mutant;
-use crate::recovery::mending::Needs;
 use crate::space::read_slo::Way;
 use crate::space::scheduler::{ReadOp, ReadPurpose};
 use crate::whole::Ftl;
@@ -187,7 +186,7 @@ impl Ftl {
         let Some(cached) = self.map.cached() else { return Claimed::There };
         let pieces = cached.piece(blocks.start)..cached.piece(blocks.end - 1) + 1;
         // Only what is written needs a frame for a piece that holds nothing.
-        let writes = matches!(self.host.requests[index].class, Class::Write { .. });
+        let writes = self.host.requests[index].writes();
         let wanted =
             |piece: &u32| writes || cached.is_resident(*piece) || !cached.is_unused(*piece);
         let mut list = std::mem::take(&mut self.host.requests[index].claim.pieces);
@@ -390,7 +389,7 @@ impl Ftl {
         for index in load.waiters {
             let entry = &mut self.host.requests[index];
             entry.claim.missing -= 1;
-            if entry.claim.missing == 0 && entry.class == Class::Read {
+            if entry.claim.missing == 0 && entry.reads() {
                 self.read_on(index);
             }
         }
@@ -410,7 +409,7 @@ impl Ftl {
             let share = claim.share;
             *self.share_of(share) -= 1;
             self.unclaim(index);
-            if self.host.requests[index].class == Class::Read {
+            if self.host.requests[index].reads() {
                 self.counters.reads_unreadable += 1;
                 self.fail_request(index, RequestError::Unreadable);
                 self.part_ended(index);

@@ -6,9 +6,9 @@
 //! written: it serves whenever it comes.
 
 use crate::format::CHUNK_ENTRIES;
+use crate::map::Needs;
 use crate::map::residency::TRIES_MAX;
 use crate::mutant::Mutant;
-use crate::recovery::mending::Needs;
 use crate::space::scheduler::{ReadOp, ReadPurpose};
 use crate::whole::Ftl;
 use flash::{BLOCK_BYTES, MediumError, SlotId, SlotRead};

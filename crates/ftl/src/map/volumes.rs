@@ -9,6 +9,7 @@
 //! - at most [`LOADS_MAX`] reads go on for it, and no more than [`STEP_PIECES`] pieces are looked at at
 //!   a time: it holds nobody up, and no request waits for it.
 
+use crate::config::MapVolume;
 use crate::map::bytes_min_to_hold;
 use crate::whole::Ftl;
 use crate::whole::Phase;
@@ -28,15 +29,6 @@ const STEP_PIECES: u32 = 256;
 
 /// Between two steps.
 const STEP_NS: u64 = 100 * MICROSECOND;
-
-/// A volume, as far as the map is concerned.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub struct MapVolume {
-    /// Its logical blocks.
-    pub blocks: Range<u32>,
-    /// It is mapped by page: its entries stay in DRAM once they came.
-    pub page: bool,
-}
 
 /// How one volume is mapped.
 #[derive(Clone, Debug, Eq, PartialEq)]

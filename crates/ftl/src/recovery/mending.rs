@@ -16,6 +16,7 @@
 //! - runs are read in batches, so it takes a bounded amount of memory.
 
 use crate::format::{CHUNK_ENTRIES, CheckpointLayout, Kind, UNMAPPED, u32_at};
+use crate::map::Needs;
 use crate::recovery::mount::{Mount, Named};
 use crate::space::scheduler::{ReadOp, ReadPurpose};
 use crate::whole::Ftl;
@@ -87,17 +88,6 @@ fn alone(sums: &mut Sums) -> Vec<(u32, Box<[u8; BLOCK_BYTES]>)> {
     let sums = std::mem::take(sums).into_values();
     let alone = sums.filter(|sum| sum.missing == 1);
     alone.filter_map(|sum| Some((sum.content?, sum.bytes))).collect()
-}
-
-/// Who needs a chunk that could not be read.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Needs {
-    /// A piece on its way to DRAM.
-    Piece(u32),
-    /// The search for what points to a lost slot: chunks from the first to the last.
-    Search(u32, u32),
-    /// The next checkpoint, which asks again by itself.
-    Stage,
 }
 
 /// Chunks of the last complete checkpoint that were lost while the host was served, after all were counted.

@@ -28,7 +28,7 @@ use flash::{BlockId, SlotId, SlotRead};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Most blocks that one trim record names: so many may be concerned where one is missing.
-const TRIM_BLOCKS_MAX: u32 = crate::host::requests::TRIM_BLOCKS_MAX;
+const TRIM_BLOCKS_MAX: u32 = crate::api::TRIM_BLOCKS_MAX;
 
 /// A slot that was programmed and is not sound.
 #[derive(Clone, Copy, Debug)]

@@ -7,4 +7,3 @@ pub(crate) mod missing;
 pub(crate) mod mount;
 pub(crate) mod rebuild;
 pub(crate) mod replay;
-pub(crate) mod sizing;

@@ -22,13 +22,12 @@
 mod footers;
 
 use crate::api::{MountError, MountReport, Output};
-use crate::config::{FormatOptions, LABEL_BYTES_MAX, Settings};
+use crate::config::{FormatOptions, Settings};
+use crate::format::LABEL_BYTES_MAX;
 use crate::format::{
     CHUNK_ENTRIES, CheckpointLayout, Footer, Header, Kind, Root, decode_header, may_be_root,
     payload_crc_of, root_shape, uuid_crc,
 };
-use crate::gc::reclaim::RESERVE_BANDS;
-use crate::log::streams::Filling;
 use crate::map::Map;
 use crate::mutant::Mutant;
 use crate::recovery::mending::Mending;
@@ -36,6 +35,8 @@ use crate::recovery::missing::Missing;
 use crate::recovery::rebuild::Rebuild;
 use crate::recovery::replay::Candidate;
 use crate::space::bands::BandState;
+use crate::space::capacity::logical_blocks_max;
+use crate::space::filling::Filling;
 use crate::space::scheduler::{ReadOp, ReadPurpose};
 use crate::whole::Ftl;
 use crate::whole::Phase;
@@ -176,36 +177,6 @@ pub(crate) struct Named {
     pub whole: bool,
     /// Of the format.
     pub version: u16,
-}
-
-/// Most logical blocks that a medium of this shape and health can offer: what remains after bad
-/// blocks, two checkpoints, the append points and what GC must never be without.
-pub fn logical_blocks_max(geometry: &Geometry, health: &Health, settings: &Settings) -> u32 {
-    let gone = health.units_gone.iter().filter(|&&unit| !geometry.is_fast_unit(unit)).count();
-    let gone = gone as u32 * geometry.blocks_per_unit;
-    let bad = health.bad_blocks.iter().filter(|&&block| !geometry.is_fast(block)).count() as u32;
-    logical_blocks_of(geometry, geometry.capacity_blocks().saturating_sub(bad + gone), settings)
-}
-
-/// The same where so many blocks of the capacity tier are good.
-pub(crate) fn logical_blocks_of(geometry: &Geometry, good: u32, settings: &Settings) -> u32 {
-    let stripe = match settings.stripe_units {
-        0 => geometry.units - geometry.fast.units,
-        units => units,
-    };
-    // A handle needs one open band; the others of its stripe may be missing when space is tight.
-    let handles =
-        crate::log::streams::handles_wanted(settings).unwrap_or(u32::from(settings.handles) + 1);
-    let open = handles + stripe.min(good / 256);
-    let slots = geometry.slots_per_block();
-    let mut logical = good.saturating_sub(RESERVE_BANDS + open + 2).saturating_mul(slots);
-    // The checkpoint's size depends on the answer.
-    for _ in 0..4 {
-        let Some(layout) = CheckpointLayout::new(geometry, logical.max(1)) else { return 0 };
-        let taken = RESERVE_BANDS + open + 2 * layout.bands;
-        logical = good.saturating_sub(taken).saturating_mul(slots);
-    }
-    logical
 }
 
 impl Ftl {
@@ -788,7 +759,7 @@ fn note_root(mount: &mut Mount, block: BlockId, slot: SlotId, read: &SlotRead<'_
                     }
                     mount.roots.push((block, root));
                 }
-                Some(Err(MountError::Version { found })) => mount.version_found = Some(found),
+                Some(Err(unknown)) => mount.version_found = Some(unknown.found),
                 _ => {}
             }
             Probe::Read(read.oob)

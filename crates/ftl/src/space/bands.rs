@@ -8,9 +8,9 @@
 //!   by recovery (`hold_order`).
 
 use crate::format::POISONED;
-use crate::log::streams::Filling;
 use crate::policy::{BandView, CHUNK_BANDS, Columns, FullBands};
 use crate::space::divisor::Divisor;
+use crate::space::filling::Filling;
 use crate::space::openings::Openings;
 use flash::{BlockId, Geometry, SlotId};
 use std::collections::VecDeque;

@@ -8,8 +8,8 @@
 //!
 //! Invariant: what can be kept follows from the good bands by the rule that the format goes by.
 
-use crate::recovery::mount::logical_blocks_of;
 use crate::space::bands::BandState;
+use crate::space::capacity::logical_blocks_of;
 use crate::whole::Ftl;
 
 /// Spare bands below which the status warns, if any band went bad.

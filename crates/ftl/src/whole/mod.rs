@@ -1,6 +1,7 @@
 //! The whole: the one place that sees two parts at once. It takes events, hands each to the part it is
 //! for, and moves on what can move ([`Ftl::poll`]).
 
+mod checks;
 pub(crate) mod load;
 pub(crate) mod status;
 pub(crate) mod switch;

@@ -429,9 +429,9 @@ impl Ftl {
         let count = self.bands.valid_run(first, end, per_page / PAGES_PER_GAP);
         self.reclaim.chunk_slots[chunk as usize] += count;
         let block = self.bands.block_of(first);
-        let read = self.reads.take();
+        let read = self.units.reads.take();
         let into = Payload { buffer: Payload::RELOCATION, index: chunk * per_page + used };
-        self.reads[read] = ReadOp {
+        self.units.reads[read] = ReadOp {
             purpose: ReadPurpose::Relocate(block, chunk),
             slot: first,
             count,
@@ -619,7 +619,7 @@ impl Ftl {
         if order >= self.durable.safe_below() {
             // While anything runs, its pages close the pairs for nothing; and a further victim
             // fills a page that padding would waste.
-            if self.no_work_runs() && !self.fill_with_victim() {
+            if self.units.no_work_runs() && !self.fill_with_victim() {
                 self.force_safe(order);
             }
         } else if order >= self.durable.durable_below() {
@@ -696,8 +696,8 @@ impl Ftl {
         let block = BlockId(page / self.geometry.pages_per_block);
         let Some((slot, count)) = self.scrub_range(block, page) else { return };
         self.bands[block].reads_pending += 1;
-        let read = self.reads.take();
-        self.reads[read] =
+        let read = self.units.reads.take();
+        self.units.reads[read] =
             ReadOp { purpose: ReadPurpose::Scrub, slot, count, lba: UNMAPPED, ..ReadOp::default() };
         self.reclaim.scrubbing = true;
         self.queue_read(read);

@@ -17,12 +17,12 @@ impl Ftl {
     /// Queues a read. Where the program of a slot has not ended, the read waits for it; or, if the
     /// slot is a copy that GC makes, goes to the original, which is still there.
     pub(crate) fn start_slot_read(&mut self, read: u32) {
-        let op = self.reads[read];
+        let op = self.units.reads[read];
         if self.moves_failed > 0 && self.any_failed(op.slot, op.count) {
             let ReadPurpose::Host(request) = op.purpose else {
                 unreachable!("only host reads start here")
             };
-            self.reads.give(read);
+            self.units.reads.give(read);
             self.host.reroutes.push((request, op.lba, op.count));
             return;
         }
@@ -48,7 +48,7 @@ impl Ftl {
             .any(|owner| matches!(owner, Owner::Relocation(_)));
         if !originals {
             self.bands[block].reads_pending += 1;
-            self.reads[read].way = Way::InFlight;
+            self.units.reads[read].way = Way::InFlight;
             self.pages[page].waiters.push(read);
             return;
         }
@@ -59,23 +59,23 @@ impl Ftl {
         for index in 0..op.count {
             self.read_in_flight(page, first, index, &op, into);
         }
-        self.reads.give(read);
+        self.units.reads.give(read);
         self.part_ended(request);
     }
 
     /// Queues a host read slot by slot.
     fn split_read(&mut self, read: u32) {
-        let op = self.reads[read];
+        let op = self.units.reads[read];
         let (ReadPurpose::Host(request), Some(into)) = (op.purpose, op.into) else {
             unreachable!("only host reads meet a page in flight")
         };
-        self.reads.give(read);
+        self.units.reads.give(read);
         self.host.requests[request].pending += op.count - 1;
         for index in 0..op.count {
-            let read = self.reads.take();
+            let read = self.units.reads.take();
             let (slot, lba) = (SlotId(op.slot.0 + index), op.lba + index);
             let into = Some(Payload { index: into.index + index, ..into });
-            self.reads[read] = ReadOp { slot, count: 1, into, lba, ..op };
+            self.units.reads[read] = ReadOp { slot, count: 1, into, lba, ..op };
             self.start_slot_read(read);
         }
     }
@@ -97,13 +97,13 @@ impl Ftl {
         let slot = if from_original { SlotId(original) } else { SlotId(op.slot.0 + index) };
         let block = self.bands.block_of(slot);
         self.bands[block].reads_pending += 1;
-        let read = self.reads.take();
+        let read = self.units.reads.take();
         let into = Some(Payload { index: into.index + index, ..into });
-        self.reads[read] = ReadOp { slot, count: 1, into, lba: op.lba + index, ..*op };
+        self.units.reads[read] = ReadOp { slot, count: 1, into, lba: op.lba + index, ..*op };
         if from_original {
             self.queue_read(read);
         } else {
-            self.reads[read].way = Way::InFlight;
+            self.units.reads[read].way = Way::InFlight;
             self.pages[page].waiters.push(read);
         }
     }
@@ -120,13 +120,13 @@ impl Ftl {
 
     /// A parked read whose page failed: its block is elsewhere now, or about to be.
     pub(crate) fn reroute(&mut self, read: u32) {
-        let op = self.reads[read];
+        let op = self.units.reads[read];
         let block = self.bands.block_of(op.slot);
         self.bands[block].reads_pending -= 1;
         let ReadPurpose::Host(request) = op.purpose else {
             unreachable!("only host reads wait for a page")
         };
-        self.reads.give(read);
+        self.units.reads.give(read);
         self.host.reroutes.push((request, op.lba, op.count));
     }
 
@@ -168,8 +168,8 @@ impl Ftl {
                     POISONED => self.fail_request(request, RequestError::Unreadable),
                     slot => {
                         self.host.requests[request].pending += 1;
-                        let read = self.reads.take();
-                        self.reads[read] = ReadOp {
+                        let read = self.units.reads.take();
+                        self.units.reads[read] = ReadOp {
                             purpose: ReadPurpose::Host(request),
                             slot: SlotId(slot),
                             count: 1,

@@ -252,8 +252,8 @@ impl Ftl {
                 slot => {
                     self.note_read(slot, count);
                     self.host.requests[index].pending += 1;
-                    let read = self.reads.take();
-                    self.reads[read] = ReadOp {
+                    let read = self.units.reads.take();
+                    self.units.reads[read] = ReadOp {
                         purpose: ReadPurpose::Host(index),
                         slot: SlotId(slot),
                         count,
@@ -299,7 +299,8 @@ impl Ftl {
             self.counters.reads_unreadable += 1;
             self.fail_request(request, RequestError::Unreadable);
         }
-        self.note_slow(op);
+        let unit = self.bands.unit_of_slot(op.slot);
+        self.units.note_slow(unit, op, self.now);
         self.part_ended(request);
     }
 
@@ -576,7 +577,7 @@ impl Ftl {
     /// turn.
     pub(crate) fn host_stands_still(&self) -> bool {
         let loads = self.map.is_cached() && self.loads_running() > 0;
-        self.host.held && !self.host.writes.is_empty() && self.no_work_runs() && !loads
+        self.host.held && !self.host.writes.is_empty() && self.units.no_work_runs() && !loads
     }
 
     /// Points `lba` to `entry` and returns what it pointed to.

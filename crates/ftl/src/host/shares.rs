@@ -22,7 +22,6 @@ use crate::host::requests::Class;
 use crate::log::points::{NONE, Owner};
 use crate::space::scheduler::Unit;
 use crate::whole::Ftl;
-use crate::whole::Phase;
 use flash::{Instant, MILLISECOND};
 
 /// What was written lately counts half after this time.
@@ -90,7 +89,7 @@ impl Shares {
         made
     }
 
-    fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.list.is_empty()
     }
 
@@ -245,21 +244,6 @@ impl Ftl {
         }
     }
 
-    /// With shares destage reads from a quarter of the fast units at a time, one after the other, and not
-    /// from one where a program waits: else every write of every volume would wait for it.
-    pub(crate) fn destage_yields(&self, unit: u32) -> bool {
-        let serves = self.phase == Phase::Running && !self.is_leaving();
-        if self.shares.is_empty() || !self.geometry.is_fast_unit(unit) || !serves {
-            return false;
-        }
-        let reads = |unit: &Unit| unit.running > unit.programs_running + unit.reads_running;
-        let fast = &self.units[self.geometry.capacity_units() as usize..];
-        let own = &self.units[unit as usize];
-        reads(own)
-            || own.appends_waiting() > 0
-            || fast.iter().filter(|unit| reads(unit)).count() >= (fast.len() / 4).max(1)
-    }
-
     /// Lets destage read where it may by now.
     pub(crate) fn resume_destage(&mut self) {
         if !self.shares.is_empty() {
@@ -291,7 +275,7 @@ impl Ftl {
     }
 
     fn fast_is_crowded(&self) -> bool {
-        let fast = &self.units[self.geometry.capacity_units() as usize..];
+        let fast = self.units.fast();
         2 * fast.iter().filter(|unit| unit.appends_waiting() > 0).count() >= fast.len()
     }
 

@@ -70,8 +70,10 @@ impl Ftl {
             let unit = self.bands.unit_of_slot(self.pages[page].slot);
             return Some(match self.pages[page].state {
                 PageState::Assembling => "its page to be full or old enough".into(),
-                PageState::Queued => format!("the queue of unit {unit}"),
-                PageState::Running => format!("the medium: a program on unit {unit}"),
+                PageState::OnUnit if self.units[unit as usize].programs.contains(&page) => {
+                    format!("the queue of unit {unit}")
+                }
+                PageState::OnUnit => format!("the medium: a program on unit {unit}"),
                 PageState::Ended(_) => format!("the page before its own on unit {unit}"),
             });
         }
@@ -81,7 +83,7 @@ impl Ftl {
 
     /// Where a read of a request is.
     fn reads_of(&self, index: u32) -> Option<String> {
-        let mine = |read: &u32| self.reads[*read].purpose == ReadPurpose::Host(index);
+        let mine = |read: &u32| self.units.reads[*read].purpose == ReadPurpose::Host(index);
         for (number, unit) in self.units.iter().enumerate() {
             if unit.reads.iter().any(mine) {
                 return Some(format!("the queue of unit {number}"));
@@ -92,8 +94,8 @@ impl Ftl {
             let unit = self.bands.unit_of_slot(self.pages[page].slot);
             return Some(format!("the program of its page on unit {unit}"));
         }
-        let read = self.reads.live().find(mine)?;
-        let unit = self.bands.unit_of_slot(self.reads[read].slot);
+        let read = self.units.reads.live().find(mine)?;
+        let unit = self.bands.unit_of_slot(self.units.reads[read].slot);
         Some(format!("the medium: a read on unit {unit}"))
     }
 }

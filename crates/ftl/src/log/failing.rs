@@ -12,7 +12,7 @@ use crate::api::Output;
 use crate::format::{Kind, POISONED};
 use crate::log::points::{NONE, Owner, PageState};
 use crate::space::bands::BandState;
-use crate::space::read_slo;
+use crate::space::read_slo::Job;
 use crate::space::scheduler::TAG_PROGRAM;
 use crate::whole::Ftl;
 use crate::whole::Phase;
@@ -44,17 +44,16 @@ impl Ftl {
         }
         let outstanding = std::mem::take(&mut self.opens[open].outstanding);
         for &page in &outstanding {
-            let state = self.pages[page].state;
-            match state {
-                PageState::Queued => {
-                    self.units[unit as usize].programs.retain(|&other| other != page);
-                    self.pages[page].state = PageState::Ended(Err(error));
-                }
+            match self.pages[page].state {
                 PageState::Assembling => self.pages[page].state = PageState::Ended(Err(error)),
-                PageState::Running if error != MediumError::UnitGone && self.recall(unit, page) => {
-                    self.pages[page].state = PageState::Ended(Err(error));
+                PageState::OnUnit => {
+                    let recalled = self.units.unqueue_program(unit, page)
+                        || error != MediumError::UnitGone && self.recall(unit, page);
+                    if recalled {
+                        self.pages[page].state = PageState::Ended(Err(error));
+                    }
                 }
-                PageState::Running | PageState::Ended(_) => {}
+                PageState::Ended(_) => {}
             }
         }
         self.opens[open].outstanding = outstanding;
@@ -75,10 +74,7 @@ impl Ftl {
         };
         let Some(at) = self.outputs.iter().position(of_page) else { return false };
         self.outputs.remove(at);
-        let state = &mut self.units[unit as usize];
-        state.running -= 1;
-        state.programs_running -= 1;
-        self.ended(unit, read_slo::Kind::Program);
+        self.units.ended(unit, Job::Program, self.now);
         true
     }
 
@@ -94,10 +90,7 @@ impl Ftl {
         });
         for block in recalled {
             let unit = self.geometry.unit_of(block);
-            let state = &mut self.units[unit as usize];
-            state.running -= 1;
-            state.erases_running -= 1;
-            self.ended(unit, read_slo::Kind::Erase);
+            self.units.ended(unit, Job::Erase, self.now);
             self.bands.set_state(block, BandState::Dirty);
         }
     }

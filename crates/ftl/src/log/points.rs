@@ -12,6 +12,7 @@ use crate::format::{Header, Kind, UNMAPPED, decode_header, encode_header};
 use crate::policy::stream::Origin;
 use crate::policy::{PageView, Purpose};
 use crate::space::bands::BandState;
+use crate::space::read_slo::Job;
 use crate::whole::Ftl;
 use flash::{BlockId, Instant, MediumError, SlotData, SlotId, SlotWrite};
 use std::collections::VecDeque;
@@ -46,8 +47,8 @@ pub(crate) enum Owner {
 pub(crate) enum PageState {
     #[default]
     Assembling,
-    Queued,
-    Running,
+    /// It waits on its unit, or runs there.
+    OnUnit,
     Ended(Result<(), MediumError>),
 }
 
@@ -205,7 +206,7 @@ impl Ftl {
             last: self.points[point].last_unit,
             index: self.lba_next / self.geometry.slots_per_page,
             units: units.len() as u32,
-            costs: self.learned.costs(),
+            costs: self.units.costs(),
         };
         if let Some(home) = self.policies.unit.home(&page) {
             let home = units.start + home;
@@ -225,11 +226,11 @@ impl Ftl {
         if let Some((at, dirty)) = self.points[point].no_room
             && key == Some(at)
         {
-            self.clean_wanted |= dirty;
+            self.units.clean_wanted |= dirty;
             return None;
         }
         self.list_units(point);
-        self.clean_wanted |= self.views.dirty;
+        self.units.clean_wanted |= self.views.dirty;
         let Some(&first) = self.views.list.first() else {
             self.want_opening(point);
             self.points[point].no_room = key.map(|key| (key, self.views.dirty));
@@ -281,7 +282,7 @@ impl Ftl {
         let clean = !self.bands.clean(unit).is_empty();
         let widens = clean && self.may_widen(&self.points[point]);
         if !open && !widens {
-            self.clean_wanted |= !clean && !self.bands.dirty(unit).is_empty();
+            self.units.clean_wanted |= !clean && !self.bands.dirty(unit).is_empty();
             return Room::None;
         }
         // A queue moves on by itself; its end counts as a change of room.
@@ -450,7 +451,7 @@ impl Ftl {
 
     pub(crate) fn queue_page(&mut self, page: u32) {
         let entry = &mut self.pages[page];
-        entry.state = PageState::Queued;
+        entry.state = PageState::OnUnit;
         entry.point = self.opens[entry.open].point;
         if let Some(point) = self.points.get_mut(entry.point as usize) {
             point.under_way += 1;
@@ -458,7 +459,7 @@ impl Ftl {
         let unit = self.bands.unit_of_slot(entry.slot);
         // A band that was left may be for others to fill now.
         self.room_changes += u64::from(self.streams.bands_left);
-        self.units[unit as usize].programs.push_back(page);
+        self.units.queue_program(unit, page);
         let appends_max = match self.views.of {
             Some((point, _)) => self.appends_max_of(self.points[point].purpose),
             None => 0,
@@ -475,11 +476,9 @@ impl Ftl {
         entry.state = PageState::Ended(result);
         // One less, because a relocation leaves a place to the host.
         let appends_max = self.appends_max() - 1;
-        let state = &mut self.units[unit as usize];
+        let state = &self.units[unit as usize];
         self.room_changes += u64::from(state.appends_waiting() >= appends_max);
-        state.running -= 1;
-        state.programs_running -= 1;
-        self.ended(unit, crate::space::read_slo::Kind::Program);
+        self.units.ended(unit, Job::Program, self.now);
         match result {
             Err(MediumError::NoSpace) => self.note_no_space(),
             Err(_) => {}

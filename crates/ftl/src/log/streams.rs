@@ -293,7 +293,7 @@ impl Ftl {
     /// that GC finds the rest to work with, and as many as may be open.
     fn handles_max(&self) -> u32 {
         let slow = self.geometry.capacity_units() as usize;
-        let gone = self.units[..slow].iter().filter(|unit| unit.gone).count() as u32;
+        let gone = self.units.iter().take(slow).filter(|unit| unit.gone).count() as u32;
         let good = (self.geometry.capacity_blocks())
             .saturating_sub(gone * self.geometry.blocks_per_unit)
             .saturating_sub(self.bands.failing + 2 * self.layout.bands + RESERVE_BANDS);

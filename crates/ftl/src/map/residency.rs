@@ -283,8 +283,8 @@ impl Ftl {
         let slot = self.base_slot(chunk);
         let block = self.bands.block_of(slot);
         self.bands[block].reads_pending += 1;
-        let read = self.reads.take();
-        self.reads[read] = ReadOp {
+        let read = self.units.reads.take();
+        self.units.reads[read] = ReadOp {
             purpose: ReadPurpose::Map(piece),
             slot,
             count: 1,

@@ -107,9 +107,9 @@ impl Ftl {
         let slot = self.base_slot(first);
         let block = self.bands.block_of(slot);
         self.bands[block].reads_pending += 1;
-        let read = self.reads.take();
+        let read = self.units.reads.take();
         let count = last + 1 - first;
-        self.reads[read] = ReadOp { purpose, slot, count, lba: first, ..ReadOp::default() };
+        self.units.reads[read] = ReadOp { purpose, slot, count, lba: first, ..ReadOp::default() };
         self.queue_read(read);
     }
 

@@ -427,7 +427,7 @@ fn wear_by_name(name: &str) -> Result<Box<dyn WearPolicy>, String> {
     })
 }
 
-fn erase_by_name(name: &str) -> Result<Box<dyn ErasePolicy>, String> {
+pub(crate) fn erase_by_name(name: &str) -> Result<Box<dyn ErasePolicy>, String> {
     let (base, number) = split(name);
     Ok(match base {
         "eager" => plain(name, number, Box::new(Eager))?,

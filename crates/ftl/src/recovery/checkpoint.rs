@@ -204,7 +204,7 @@ impl Ftl {
                 // It is not known yet which others are.
                 self.count_by_reads();
             }
-            self.clean_wanted = true;
+            self.units.clean_wanted = true;
             self.dispatch_all();
             self.demand_space();
             return;
@@ -413,7 +413,7 @@ impl Ftl {
         let covered = self.checkpoint.covered;
         if self.durable.safe_below() < covered && !hasty {
             // Otherwise it would wait for the host to go on writing.
-            if self.all_units_quiet() || self.phase != Phase::Running {
+            if self.units.are_quiet() || self.phase != Phase::Running {
                 self.force_safe(covered - 1);
             } else {
                 self.seal_covered(covered);

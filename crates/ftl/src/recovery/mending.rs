@@ -333,10 +333,11 @@ impl Ftl {
                 continue;
             };
             self.bands[block].reads_pending += 1;
-            let read = self.reads.take();
+            let read = self.units.reads.take();
             let (slot, count) = (self.geometry.slot(block, index, 0), self.geometry.slots_per_page);
             let purpose = ReadPurpose::Mend;
-            self.reads[read] = ReadOp { purpose, slot, count, lba: page, ..ReadOp::default() };
+            self.units.reads[read] =
+                ReadOp { purpose, slot, count, lba: page, ..ReadOp::default() };
             self.checkpoint.mended.reads += 1;
             self.queue_read(read);
         }

@@ -297,9 +297,9 @@ impl Ftl {
             while self.units[unit].reads_low.len() < READS_PER_UNIT {
                 let Some((slot, count)) = mount.jobs[unit].pop_front() else { break };
                 mount.running += 1;
-                let read = self.reads.take();
+                let read = self.units.reads.take();
                 let purpose = ReadPurpose::Mount;
-                self.reads[read] = ReadOp { purpose, slot, count, ..ReadOp::default() };
+                self.units.reads[read] = ReadOp { purpose, slot, count, ..ReadOp::default() };
                 self.queue_read(read);
             }
         }

@@ -5,9 +5,9 @@
 //! A read that comes to a busy unit waits for what runs there and, without suspension, nothing
 //! shortens that. So the means are to begin less, not more at once, and at a better time:
 //! - while host reads come to a unit, one command of ours at a time, and only when no host read
-//!   runs there, unless ours has waited too long ([`Ftl::work_allowed`]);
+//!   runs there, unless ours has waited too long ([`Scheduler::work_allowed`]);
 //! - an erase begins when the wait it may cause fits, or the medium suspends, or no read came for
-//!   long, or space demands it, which is counted ([`Ftl::erase_fits`]);
+//!   long, or space demands it, which is counted ([`Scheduler::erase_fits`]);
 //! - GC starts earlier and takes small steps, the more of them the shorter space is, so that
 //!   neither programs nor writes come in bursts.
 //!
@@ -15,13 +15,12 @@
 //! the assumption is that they are slow.
 
 use crate::policy::Costs;
-use crate::space::scheduler::{PROGRAMS_MAX, ReadOp, Unit};
-use crate::whole::Ftl;
-use flash::{MICROSECOND, MILLISECOND};
+use crate::space::scheduler::{PROGRAMS_MAX, ReadOp, Scheduler, Unit};
+use flash::{Instant, MICROSECOND, MILLISECOND};
 
 /// What a command does.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Kind {
+pub(crate) enum Job {
     Read,
     Program,
     Erase,
@@ -88,11 +87,11 @@ impl Learned {
     }
 
     /// A command took `ns`. Estimates rise quickly and fall slowly: to promise too little is safe.
-    pub fn add(&mut self, kind: Kind, ns: u64) {
+    pub fn add(&mut self, kind: Job, ns: u64) {
         let estimate = match kind {
-            Kind::Read => &mut self.costs.read_ns,
-            Kind::Program => &mut self.costs.program_ns,
-            Kind::Erase => &mut self.costs.erase_ns,
+            Job::Read => &mut self.costs.read_ns,
+            Job::Program => &mut self.costs.program_ns,
+            Job::Erase => &mut self.costs.erase_ns,
         };
         if !std::mem::replace(&mut self.seen[kind as usize], true) {
             *estimate = ns + ns / 4;
@@ -104,16 +103,15 @@ impl Learned {
     }
 }
 
-impl Ftl {
+impl Scheduler {
     /// How many programs the unit may have at once now; 0 if nothing of ours is to be begun.
-    pub(crate) fn work_allowed(&mut self, unit: u32) -> u32 {
-        let slo = self.settings.read_slo_ns;
+    pub(super) fn work_allowed(&mut self, unit: u32, now: Instant) -> u32 {
+        let slo = self.read_slo_ns;
         // On a fast unit no command takes long.
-        if slo == 0 || self.geometry.is_fast_unit(unit) || !self.reads_recent(unit) {
+        if slo == 0 || self.geometry.is_fast_unit(unit) || !self.reads_recent(unit, now) {
             return PROGRAMS_MAX;
         }
         let patience_ns = 4 * self.learned.costs().program_ns;
-        let now = self.now;
         let state = &mut self.units[unit as usize];
         if state.running > state.reads_running {
             return 0;
@@ -130,16 +128,19 @@ impl Ftl {
     }
 
     /// Whether a host read came to the unit not long ago: another one may come any time.
-    fn reads_recent(&self, unit: u32) -> bool {
-        let window_ns = self.settings.read_slo_ns.max(4 * self.learned.costs().program_ns);
+    fn reads_recent(&self, unit: u32, now: Instant) -> bool {
+        let window_ns = self.read_slo_ns.max(4 * self.learned.costs().program_ns);
         let last = self.units[unit as usize].read_last;
-        last.is_some_and(|last| self.now - last < window_ns)
+        last.is_some_and(|last| now - last < window_ns)
     }
 
     /// Whether a host read that comes during an erase of `unit` would still be in time.
-    pub(crate) fn erase_fits(&self, unit: u32) -> bool {
-        let slo = self.settings.read_slo_ns;
-        slo == 0 || self.geometry.suspend || self.erase_wait_ns() <= slo || !self.reads_recent(unit)
+    pub(super) fn erase_fits(&self, unit: u32, now: Instant) -> bool {
+        let slo = self.read_slo_ns;
+        slo == 0
+            || self.geometry.suspend
+            || self.erase_wait_ns() <= slo
+            || !self.reads_recent(unit, now)
     }
 
     /// What a read may wait for an erase or a program, itself included.
@@ -153,35 +154,36 @@ impl Ftl {
         costs.program_ns + costs.read_ns
     }
 
-    /// Counts a host read that took longer than the service level.
-    pub(crate) fn note_slow(&mut self, op: &ReadOp) {
-        let slo = self.settings.read_slo_ns;
-        if slo == 0 || self.now - op.since <= slo {
+    /// Counts a host read of `unit` if it took longer than the service level.
+    pub(crate) fn note_slow(&mut self, unit: u32, op: &ReadOp, now: Instant) {
+        let slo = self.read_slo_ns;
+        if slo == 0 || now - op.since <= slo {
             return;
         }
-        let unit = self.bands.unit_of_slot(op.slot);
         let state = &mut self.units[unit as usize];
         state.reads_over_slo += 1;
         state.slow_reason = op.way.name();
-        let c = &mut self.counters;
-        match op.way {
-            Way::Reads => c.reads_over_slo_reads += 1,
-            Way::Program => c.reads_over_slo_program += 1,
-            Way::Erase => c.reads_over_slo_erase += 1,
-            Way::Suspended => c.reads_over_slo_suspended += 1,
-            Way::InFlight => c.reads_over_slo_in_flight += 1,
-        }
+        self.counts.over_slo[op.way as usize] += 1;
+    }
+
+    /// What a read may wait for at most.
+    pub(crate) fn set_read_slo(&mut self, ns: u64) {
+        self.read_slo_ns = ns;
+    }
+
+    pub(crate) fn costs(&self) -> Costs {
+        self.learned.costs()
     }
 
     /// What of the service level this medium cannot give, with what it could.
     pub(crate) fn slo_warnings(&self) -> Vec<String> {
-        let slo = self.settings.read_slo_ns;
+        let slo = self.read_slo_ns;
         if slo == 0 || self.geometry.suspend {
             return Vec::new();
         }
         let costs = [
-            (Kind::Program, "program", self.program_wait_ns()),
-            (Kind::Erase, "erase", self.erase_wait_ns()),
+            (Job::Program, "program", self.program_wait_ns()),
+            (Job::Erase, "erase", self.erase_wait_ns()),
         ];
         // What is only assumed is no ground for a warning.
         let seen = costs.iter().filter(|cost| self.learned.seen[cost.0 as usize]);

@@ -327,7 +327,7 @@ impl Ftl {
                 let short = || self.bands.free_fast < self.levels().throttle;
                 let may = self.share_has_credit(index);
                 // Who is held back because the units are busy goes on when they are not.
-                let idle = tier.victims.is_empty() && may.is_none_or(|_| self.no_work_runs());
+                let idle = tier.victims.is_empty() && may.is_none_or(|_| self.units.no_work_runs());
                 !may.unwrap_or_else(|| tier.credit > 0 || !short()) && !self.host.borrowing && !idle
             }
             _ => self.gate_writes(),
@@ -364,7 +364,7 @@ impl Ftl {
 
     /// What was read finds no place, though nothing runs that could make one.
     pub(crate) fn destage_stands_still(&self) -> bool {
-        self.tier.as_ref().is_some_and(|tier| !tier.moves.is_empty()) && self.no_work_runs()
+        self.tier.as_ref().is_some_and(|tier| !tier.moves.is_empty()) && self.units.no_work_runs()
     }
 
     /// The host waits, and the fast tier is nearly full.
@@ -434,7 +434,7 @@ impl Ftl {
         if !taken || early {
             return;
         }
-        if self.no_work_runs() {
+        if self.units.no_work_runs() {
             for point in 0..self.points.len() {
                 if !self.on_fast(point) {
                     self.seal(point);
@@ -564,7 +564,7 @@ impl Ftl {
     /// What is to be kept finds no page on the fast tier because its units are busy, and not for want
     /// of bands: to destage it for that would cost the capacity tier what half a page time saves.
     fn waits_for_queue(&self, point: usize) -> bool {
-        self.may_open(Purpose::Host, self.points[point].has_open()) && !self.no_work_runs()
+        self.may_open(Purpose::Host, self.points[point].has_open()) && !self.units.no_work_runs()
     }
 
     /// One at ease, more as the tier fills.
@@ -700,7 +700,7 @@ impl Ftl {
             return Some(closing);
         }
         let tight = self.bands.free <= self.host_floor();
-        let stuck = tight && self.no_work_runs();
+        let stuck = tight && self.units.no_work_runs();
         let others: Vec<_> = (0..self.points.len())
             .filter(|&other| match self.points[other].purpose {
                 Purpose::Destage => tight,

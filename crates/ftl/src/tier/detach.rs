@@ -213,8 +213,8 @@ impl Ftl {
                     self.bands.set_state(block, BandState::Retired);
                 }
             }
-            self.units[unit as usize].gone = true;
         }
+        self.units.forget_fast();
         for point in 0..self.points.len() {
             if self.points[point].purpose == Purpose::Destage || self.points[point].keeps {
                 self.seal(point);

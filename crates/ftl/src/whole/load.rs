@@ -101,6 +101,7 @@ impl Ftl {
             (0, Some(Load::ReadMostly)) => READ_MOSTLY_SLO_NS,
             (asked, _) => asked,
         };
+        self.units.set_read_slo(self.settings.read_slo_ns);
         // Who found no room asks again: a service level bounds the queues.
         self.room_changes += 1;
         self.stirred = true;

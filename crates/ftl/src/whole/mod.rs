@@ -5,6 +5,7 @@ mod checks;
 pub(crate) mod load;
 pub(crate) mod status;
 pub(crate) mod switch;
+mod turns;
 
 use crate::api::{Core, Input, Output};
 use crate::config::Settings;
@@ -29,8 +30,7 @@ use crate::recovery::missing::Refused;
 use crate::recovery::mount::Mount;
 use crate::slab::Slab;
 use crate::space::bands::{BandState, Bands};
-use crate::space::read_slo::{self, Learned};
-use crate::space::scheduler::{self, ReadOp, ReadPurpose, Unit};
+use crate::space::scheduler::{self, ReadOp, ReadPurpose, Scheduler, Unit};
 use crate::space::spare::Spare;
 use crate::tier::destage::Tier;
 use flash::{
@@ -111,16 +111,9 @@ pub struct Ftl {
 
     pub(crate) host: Host,
 
-    pub(crate) units: Vec<Unit>,
-    pub(crate) learned: Learned,
-    pub(crate) reads: Slab<ReadOp>,
-    /// An append point found no clean band where a dirty one is.
-    pub(crate) clean_wanted: bool,
-    /// Nothing goes on without an erase.
-    pub(crate) space_wanted: bool,
+    pub(crate) units: Scheduler,
     /// Format: erase everything at once.
     pub(crate) erase_all: bool,
-    pub(crate) erase_retry_at: Option<Instant>,
 
     pub(crate) flush: Flush,
 
@@ -198,7 +191,7 @@ impl Ftl {
     pub(crate) fn work_deadline(&self) -> Option<Instant> {
         let assembling = self.oldest_assembling().map(|at| at + self.settings.append_wait_ns);
         let no_space = (self.no_space_until > self.now).then_some(self.no_space_until);
-        [assembling, no_space, self.erase_retry_at].into_iter().flatten().min()
+        [assembling, no_space, self.units.erase_retry_at()].into_iter().flatten().min()
     }
 
     /// The slots of a program command, until its completion.
@@ -258,12 +251,8 @@ impl Ftl {
         match completion {
             Completion::Read { tag, slots } => {
                 let read = tag.0;
-                let op = self.reads[read];
-                let unit = self.bands.unit_of_slot(op.slot);
-                let state = &mut self.units[unit as usize];
-                state.running -= 1;
-                state.reads_running -= u32::from(op.purpose.is_hosts());
-                self.ended(unit, read_slo::Kind::Read);
+                let unit = self.bands.unit_of_slot(self.units.reads[read].slot);
+                let op = self.units.read_ended(unit, read, self.now);
                 if matches!(slots, Err(MediumError::UnitGone)) && self.phase != Phase::Mounting {
                     self.lose_unit(unit);
                 }
@@ -310,7 +299,7 @@ impl Ftl {
             ReadPurpose::Count => self.end_count_read(op, slots),
             ReadPurpose::Mend => self.end_mend_read(op, slots),
         }
-        self.reads.give(read);
+        self.units.reads.give(read);
     }
 
     /// Moves everything on that can move. Cheap when nothing can: it runs after every batch of
@@ -393,9 +382,7 @@ impl Ftl {
             || !self.host.waiters.is_empty()
             || self.checkpoint.is_wanted();
         if waited && self.stands_still() {
-            self.space_wanted = true;
-            self.dispatch_all();
-            self.space_wanted = false;
+            self.erase_everywhere();
         }
         // GC may have opened so many bands for its handles that too few are left for a checkpoint,
         // and has them in hand that would be enough.
@@ -408,9 +395,9 @@ impl Ftl {
 
     /// Erases where an append point wanted a clean band and found a dirty one.
     pub(crate) fn erase_wanted(&mut self) {
-        if self.clean_wanted {
+        if self.units.clean_wanted {
             self.dispatch_all();
-            self.clean_wanted = false;
+            self.units.clean_wanted = false;
         }
     }
 
@@ -438,7 +425,7 @@ impl Ftl {
         // What is moved closes pages for nothing, unless it waits itself for what these pages hold up.
         if let Some(order) = self.host.waiters.iter().map(|waiter| waiter.order).max()
             && order >= self.durable.vital_below()
-            && self.no_work_runs()
+            && self.units.no_work_runs()
             && (self.moves.is_empty() || self.stands_still())
         {
             self.force_vital(order.min(self.durable.next() - 1));
@@ -450,8 +437,7 @@ impl Ftl {
 
     pub(crate) fn deadline_passed(&mut self) {
         self.seal_overdue();
-        if self.erase_retry_at.is_some_and(|at| self.now >= at) {
-            self.erase_retry_at = None;
+        if self.units.erases_are_due(self.now) {
             self.dispatch_all();
         }
         self.scrub_pump();
@@ -470,12 +456,6 @@ impl Ftl {
                 self.fill_up_page(page, self.wants_fillers());
                 self.seal(point);
             }
-        }
-    }
-
-    pub(crate) fn dispatch_all(&mut self) {
-        for unit in 0..self.geometry.units {
-            self.dispatch(unit);
         }
     }
 
@@ -536,7 +516,7 @@ impl Ftl {
         }
         let written = self.counters.clean_checkpoint_at < Some(self.counters.checkpoints);
         let quiet =
-            self.all_units_quiet() && self.bands.openings.rest() && self.flush.running.is_none();
+            self.units.are_quiet() && self.bands.openings.rest() && self.flush.running.is_none();
         if written && quiet {
             self.phase = Phase::Stopped;
             self.outputs.push_back(Output::Stopped(true));
@@ -609,13 +589,8 @@ impl Ftl {
             stop_asked: false,
             lba_next: 0,
             host: Host::default(),
-            units: units_of(&geometry, health),
-            learned: Learned::default(),
-            reads: Slab::default(),
-            clean_wanted: false,
-            space_wanted: false,
+            units: Scheduler::new(geometry, health, &settings),
             erase_all: false,
-            erase_retry_at: None,
             flush: Flush::default(),
             reclaim: Reclaim::new(chunks, tier.as_ref().map_or(0, Tier::chunks_own)),
             spare: Spare::default(),
@@ -698,11 +673,6 @@ impl Core for Ftl {
     fn explain(&self) -> String {
         Self::explain(self)
     }
-}
-
-fn units_of(geometry: &Geometry, health: &Health) -> Vec<Unit> {
-    let gone = |unit| Unit::new(health.units_gone.contains(&unit));
-    (0..geometry.units).map(gone).collect()
 }
 
 /// The bands of a medium in this health, before anything is known of what they hold.

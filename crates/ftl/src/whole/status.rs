@@ -6,7 +6,8 @@ use crate::map::Cached;
 use crate::map::volumes::MapStatus;
 use crate::policy::PolicyNames;
 use crate::space::bands::BandState;
-use crate::space::scheduler::Unit;
+use crate::space::read_slo::Way;
+use crate::space::scheduler::{Counts, Unit};
 use crate::tier::destage::TierStatus;
 use crate::whole::Ftl;
 use crate::whole::Phase;
@@ -35,7 +36,6 @@ pub(crate) struct Counters {
     pub reads_unreadable: u64,
     pub programs_failed: u64,
     pub erases: u64,
-    pub erases_forced: u64,
     pub bands_opened: u64,
     pub bands_opened_host: u64,
     pub bands_retired: u64,
@@ -61,16 +61,9 @@ pub(crate) struct Counters {
     pub policies_out_of_time: u64,
     pub policies_out_of_memory: u64,
     pub policies_out_of_range: u64,
-    pub erases_asked: u64,
     pub wear_moves_asked: u64,
     pub static_fallbacks: u64,
     pub stream_fallbacks: u64,
-    pub reads_over_slo_program: u64,
-    pub reads_over_slo_erase: u64,
-    pub reads_over_slo_reads: u64,
-    pub reads_over_slo_suspended: u64,
-    pub reads_over_slo_in_flight: u64,
-    pub slo_breaches_space: u64,
     pub slots_since_checkpoint: u64,
     pub host_blocks_read_fast: u64,
     pub slots_programmed_fast: u64,
@@ -101,14 +94,6 @@ impl Counters {
             ("blocks_refused", self.blocks_refused + refused),
             ("blocks_stale_max", self.blocks_stale_max + stale_max),
         ]
-    }
-
-    fn reads_over_slo(&self) -> u64 {
-        self.reads_over_slo_program
-            + self.reads_over_slo_erase
-            + self.reads_over_slo_reads
-            + self.reads_over_slo_suspended
-            + self.reads_over_slo_in_flight
     }
 }
 
@@ -220,7 +205,7 @@ impl Ftl {
     }
 
     fn warnings(&self) -> Vec<String> {
-        let mut warnings = self.slo_warnings();
+        let mut warnings = self.units.slo_warnings();
         warnings.extend(self.damage_warning());
         warnings.extend(self.spare_warning());
         let damage = self.counters.rebuilds().filter(|rebuilt| rebuilt.is_damage());
@@ -293,7 +278,7 @@ impl Ftl {
             self.durable.durable_below(),
             self.durable.next(),
             self.flush.running,
-            self.all_units_quiet(),
+            self.units.are_quiet(),
             self.opens
                 .indices()
                 .filter(|&open| self.opens[open].live)
@@ -354,7 +339,7 @@ impl Ftl {
     /// What waits for or runs on `unit`; nothing for a unit that does not exist. Cheap enough to ask
     /// for every request.
     pub fn unit_queue(&self, unit: u32) -> UnitQueue {
-        let Some(state) = self.units.get(unit as usize) else { return UnitQueue::default() };
+        let Some(state) = self.units.get(unit) else { return UnitQueue::default() };
         UnitQueue {
             reads: state.reads_waiting(),
             appends: state.appends_waiting(),
@@ -366,7 +351,7 @@ impl Ftl {
     /// Share of the time since the last call with this `mark` in which `unit` had a command
     /// running. The first call counts from instant 0 on.
     pub fn busy_fraction(&self, unit: u32, now: Instant, mark: &mut BusyMark) -> f64 {
-        let busy_ns = self.units.get(unit as usize).map_or(0, |state| busy_ns(state, now));
+        let busy_ns = self.units.get(unit).map_or(0, |state| busy_ns(state, now));
         let before = std::mem::replace(mark, BusyMark { at: now, busy_ns });
         let elapsed = now.0.saturating_sub(before.at.0);
         if elapsed == 0 { 0.0 } else { (busy_ns - before.busy_ns) as f64 / elapsed as f64 }
@@ -374,7 +359,7 @@ impl Ftl {
 
     /// One unit, without a walk over its bands. All zero for a unit that does not exist.
     pub fn unit_status(&self, unit: u32) -> UnitStatus {
-        let Some(state) = self.units.get(unit as usize) else { return UnitStatus::default() };
+        let Some(state) = self.units.get(unit) else { return UnitStatus::default() };
         let sums = self.bands.sums(unit);
         UnitStatus {
             reads_queued: state.reads_waiting(),
@@ -396,6 +381,7 @@ impl Ftl {
 
     fn counter_list(&self) -> Vec<(&'static str, u64)> {
         let c = &self.counters;
+        let units = &self.units.counts;
         let mut list = vec![
             ("logical_blocks", u64::from(self.map.blocks())),
             ("blocks_mapped", self.blocks_mapped),
@@ -423,7 +409,7 @@ impl Ftl {
             ("reads_unreadable", c.reads_unreadable),
             ("programs_failed", c.programs_failed),
             ("erases", c.erases),
-            ("erases_forced", c.erases_forced),
+            ("erases_forced", units.erases_forced),
             ("bands_opened", c.bands_opened),
             ("bands_retired", c.bands_retired),
             ("blocks_poisoned", c.blocks_poisoned),
@@ -443,19 +429,13 @@ impl Ftl {
             ("policies_out_of_time", c.policies_out_of_time),
             ("policies_out_of_memory", c.policies_out_of_memory),
             ("policies_out_of_range", c.policies_out_of_range),
-            ("erases_asked", c.erases_asked),
+            ("erases_asked", units.erases_asked),
             ("wear_moves_asked", c.wear_moves_asked),
             ("static_fallbacks", c.static_fallbacks),
             ("stream_fallbacks", c.stream_fallbacks),
             ("stream_bytes", self.streams.memory_bytes()),
-            ("reads_over_slo", c.reads_over_slo()),
-            ("reads_over_slo_program", c.reads_over_slo_program),
-            ("reads_over_slo_erase", c.reads_over_slo_erase),
-            ("reads_over_slo_reads", c.reads_over_slo_reads),
-            ("reads_over_slo_suspended", c.reads_over_slo_suspended),
-            ("reads_over_slo_in_flight", c.reads_over_slo_in_flight),
-            ("slo_breaches_allowed", c.slo_breaches_space),
         ];
+        list.extend(read_slo_counters(units));
         list.extend(c.damage().into_iter().chain(self.spare_counters()));
         if let Some(cached) = self.map.cached() {
             list.extend(self.cached_counters(cached));
@@ -530,4 +510,18 @@ fn state_name(state: BandState) -> &'static str {
         BandState::Checkpoint => "checkpoint",
         BandState::Retired => "retired",
     }
+}
+
+/// Host reads that took longer than the service level, by what was in the way, and what was begun although
+/// a read might.
+fn read_slo_counters(units: &Counts) -> [(&'static str, u64); 7] {
+    [
+        ("reads_over_slo", units.over_slo.iter().sum()),
+        ("reads_over_slo_program", units.over_slo[Way::Program as usize]),
+        ("reads_over_slo_erase", units.over_slo[Way::Erase as usize]),
+        ("reads_over_slo_reads", units.over_slo[Way::Reads as usize]),
+        ("reads_over_slo_suspended", units.over_slo[Way::Suspended as usize]),
+        ("reads_over_slo_in_flight", units.over_slo[Way::InFlight as usize]),
+        ("slo_breaches_allowed", units.slo_breaches_space),
+    ]
 }

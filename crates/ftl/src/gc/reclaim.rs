@@ -13,7 +13,7 @@ use crate::mutant::Mutant;
 use crate::policy::{FullBands, Purpose, WearView};
 use crate::space::bands::BandState;
 use crate::space::scheduler::{ReadOp, ReadPurpose};
-use crate::space::{FREE_AT_REST, RESERVE_BANDS};
+use crate::space::{FREE_AT_REST, Grounds, RESERVE_BANDS};
 use crate::whole::Ftl;
 use crate::whole::Phase;
 use flash::{BlockId, MediumError, Payload, SlotData, SlotId, SlotRead, SlotStatus};
@@ -86,8 +86,6 @@ pub(crate) struct Reclaim {
     pub credit: i64,
     /// Free bands that let appends go to all units at a time, if the settings do not say how many.
     bands_to_spread: u32,
-    /// Nothing goes on unless what it read finds a place, though a checkpoint waits for the bands.
-    pub pressed: bool,
     wear_checked: u64,
     scrub_cursor: u32,
     scrub_at: Option<flash::Instant>,
@@ -154,26 +152,27 @@ impl Ftl {
         self.bands_free_low() + ahead
     }
 
-    pub(crate) fn may_open(&self, purpose: Purpose, has_open: bool) -> bool {
+    pub(crate) fn may_open(&self, purpose: Purpose, has_open: bool, grounds: Grounds) -> bool {
         if self.now < self.no_space_until {
             return false;
         }
         if self.tier_serves() {
-            return self.may_open_tiered(purpose, has_open);
+            return self.may_open_tiered(purpose, has_open, grounds);
         }
         let free = self.bands.free;
+        let record = grounds == Grounds::Record;
         if self.checkpoint.is_wanted() && self.clean_capacity() <= self.layout.bands {
             // A checkpoint that waits for clean bands is what frees the held ones. If there is none,
             // GC is what makes them.
-            let pressed = self.reclaim.pressed && purpose == Purpose::Relocate && free > 1;
-            return self.host.record_placing || self.host.atomic_placing && free > 1 || pressed;
+            let pressed = grounds == Grounds::Pressed && purpose == Purpose::Relocate && free > 1;
+            return record || self.host.atomic_placing && free > 1 || pressed;
         }
         if self.host.atomic_placing {
             // What GC empties waits for the group: it must be placed with what there is.
-            return self.host.record_placing || purpose == Purpose::Host && free > 1;
+            return record || purpose == Purpose::Host && free > 1;
         }
         match purpose {
-            _ if self.host.record_placing => free > 0,
+            _ if record => free > 0,
             Purpose::Host | Purpose::Destage => free > self.host_floor() + u32::from(has_open),
             Purpose::Relocate if has_open => free > self.host_floor(),
             // The last one is for the record that decides an atomic write.

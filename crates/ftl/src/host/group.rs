@@ -90,8 +90,7 @@ impl Ftl {
             let index = *index;
             let Some(point) = self.record_point() else { return };
             let (_, append) = self.host.commits.pop_front().expect("the front exists");
-            let Appended { slot, order, .. } =
-                self.append(point, append).expect("the page has room");
+            let Appended { slot, order, .. } = self.append(point, append);
             self.note_order(index, order);
             self.note_placed(index, slot, UNMAPPED);
             let mut after = std::mem::take(&mut self.host.requests[index].orders);

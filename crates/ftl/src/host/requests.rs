@@ -10,6 +10,7 @@ use crate::log::points::{Append, Appended, NONE, Owner};
 use crate::map::residency::{Claim, Residency};
 use crate::mutant::Mutant;
 use crate::slab::Slab;
+use crate::space::Grounds;
 use crate::space::read_slo::Way;
 use crate::space::scheduler::{ReadOp, ReadPurpose};
 use crate::whole::Ftl;
@@ -111,8 +112,6 @@ pub(crate) struct Host {
     pub groups_undecided: u32,
     /// An atomic write is placed in part.
     pub atomic_placing: bool,
-    /// A record looks for room and may take the last free band.
-    pub record_placing: bool,
     /// Writes may use the open bands of other handles.
     pub borrowing: bool,
     /// Trims with a record on its way, and records of refused ones.
@@ -443,10 +442,12 @@ impl Ftl {
                 return false;
             }
             let wished = self.wished_point(index, hint);
-            let wished = if atomic { wished } else { self.closing_point(wished) };
+            let wished = if atomic { wished } else { self.closing_point(wished, Grounds::Usual) };
             self.lba_next = self.host.requests[index].lba + self.host.requests[index].placed;
             self.part_from_flood(index, wished);
-            let Some(point) = self.point_or_any(wished, self.host.borrowing) else { return false };
+            let Some(point) = self.point_or_any(wished, self.host.borrowing, Grounds::Usual) else {
+                return false;
+            };
             self.place_block(index, point, atomic);
         }
         self.host.atomic_placing = false;
@@ -480,7 +481,7 @@ impl Ftl {
         };
         entry.placed += 1;
         entry.pending += 1;
-        let Appended { slot, order, page } = self.append(point, append).expect("the page has room");
+        let Appended { slot, order, page } = self.append(point, append);
         let previous = self.remap(lba, slot.0, order);
         let in_page = (slot.0 - self.pages[page].slot.0) as usize;
         self.pages[page].previous[in_page] = previous;
@@ -533,12 +534,11 @@ impl Ftl {
 
     /// The append point for a record that must find room even when the host has none left.
     pub(crate) fn record_point(&mut self) -> Option<usize> {
-        self.host.record_placing = true;
         let mut points = 0..self.points.len();
-        let fast = points.clone().find(|&at| self.on_fast(at) && self.page_of(at).is_some());
-        let point = fast.or_else(|| points.find(|&point| self.page_of(point).is_some()));
-        self.host.record_placing = false;
-        point
+        let grounds = Grounds::Record;
+        let fast =
+            points.clone().find(|&at| self.on_fast(at) && self.page_of(at, grounds).is_some());
+        fast.or_else(|| points.find(|&point| self.page_of(point, grounds).is_some()))
     }
 
     fn trim_range(&mut self, index: u32, point: usize, lba: u32, count: u32) {
@@ -560,7 +560,7 @@ impl Ftl {
         let owner = Owner::Request(index);
         self.note_trim(lba, count);
         let append = Append::record(Kind::Trim, lba, sequence, count, self.empty_crc, owner);
-        let Appended { slot, order, .. } = self.append(point, append).expect("the page has room");
+        let Appended { slot, order, .. } = self.append(point, append);
         for lba in lba..lba + count {
             let previous = self.remap(lba, UNMAPPED, order);
             self.note_placed(index, slot, previous);

@@ -9,6 +9,7 @@
 use crate::log::points::NONE;
 use crate::policy::Purpose;
 use crate::space::FREE_AT_REST;
+use crate::space::Grounds;
 use crate::whole::Ftl;
 use flash::Pairing;
 
@@ -89,7 +90,7 @@ impl Ftl {
     /// orders, the one whose band lags, whatever it is for. A few slots of the host beside cold
     /// ones, or the other way round, cost less than padding. But the room that GC has left is GC's
     /// when space is tight.
-    pub(crate) fn closing_point(&mut self, wished: usize) -> usize {
+    pub(crate) fn closing_point(&mut self, wished: usize, grounds: Grounds) -> usize {
         if self.points[wished].page != NONE {
             return wished;
         }
@@ -100,6 +101,6 @@ impl Ftl {
         let tight = self.bands.free <= self.host_floor() + FREE_AT_REST + self.bands_for_streams();
         let other_tier = self.on_fast(point) != self.on_fast(wished);
         let refused = other_tier || tight && is_gcs(point) && !is_gcs(wished);
-        if refused || self.page_of(point).is_none() { wished } else { point }
+        if refused || self.page_of(point, grounds).is_none() { wished } else { point }
     }
 }

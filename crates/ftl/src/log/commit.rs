@@ -17,6 +17,7 @@
 use crate::log::points::NONE;
 use crate::policy::Purpose;
 use crate::space::FREE_AT_REST;
+use crate::space::Grounds;
 use crate::whole::Ftl;
 use crate::whole::Phase;
 use flash::{BlockId, Instant, MILLISECOND, Pairing};
@@ -164,7 +165,7 @@ impl Ftl {
         if !self.host.held || self.moves.is_empty() || !self.commits_often() {
             return;
         }
-        self.place_moves();
+        self.place_moves(Grounds::Usual);
         self.place_writes();
         self.host.held = !self.host.writes.is_empty();
         if self.host_stands_still() {

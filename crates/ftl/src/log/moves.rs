@@ -6,6 +6,7 @@
 use crate::format::{Kind, UNMAPPED};
 use crate::log::points::{Append, Appended, NONE, Owner};
 use crate::policy::Purpose;
+use crate::space::Grounds;
 use crate::whole::Ftl;
 use flash::{SlotId, SlotWrite};
 
@@ -172,7 +173,7 @@ impl Ftl {
     /// Where a move that wishes for one append point goes. While space is tight it does not open a
     /// band for its handle alone if one of a handle after it is open: policies count from short-lived
     /// to long-lived, and what dies young among old data does less harm than the reverse.
-    fn move_point(&mut self, wished: usize) -> Option<usize> {
+    fn move_point(&mut self, wished: usize, grounds: Grounds) -> Option<usize> {
         if self.points[wished].page != NONE {
             return Some(wished);
         }
@@ -182,23 +183,24 @@ impl Ftl {
             for other in wished + 1..self.points.len() {
                 let point = &self.points[other];
                 let fits = point.purpose == Purpose::Relocate && is_open(point);
-                if fits && self.page_of(other).is_some() {
+                if fits && self.page_of(other, grounds).is_some() {
                     self.counters.stream_fallbacks += 1;
                     return Some(other);
                 }
             }
         }
-        let found = self.point_or_any(wished, self.bands.free == 0 || self.on_fast(wished));
+        let found =
+            self.point_or_any(wished, self.bands.free == 0 || self.on_fast(wished), grounds);
         let reserve = self.relocate_point();
         if found.is_none() && self.points[wished].purpose == Purpose::Host && wished != reserve {
             // GC's reserve is for its own append points.
-            return self.move_point(reserve);
+            return self.move_point(reserve, grounds);
         }
         found
     }
 
     /// Appends what waits to be moved, as far as there is room.
-    pub(crate) fn place_moves(&mut self) {
+    pub(crate) fn place_moves(&mut self, grounds: Grounds) {
         self.take_arrivals();
         self.credit_kept();
         while !self.keeps_moves()
@@ -214,8 +216,9 @@ impl Ftl {
             }
             self.lba_next = front.append.lba;
             let wished = usize::from(front.point);
-            let closing = self.closing_point(wished);
-            let mut found = if closing == wished { self.move_point(wished) } else { Some(closing) };
+            let closing = self.closing_point(wished, grounds);
+            let mut found =
+                if closing == wished { self.move_point(wished, grounds) } else { Some(closing) };
             if found.is_none() && self.checkpoint_waits_for_moves() {
                 found = self.record_point();
             }
@@ -254,7 +257,7 @@ impl Ftl {
     pub(crate) fn place_move(&mut self, entry: Move, point: usize, superseded: bool) {
         let Move { append, from, failed_order, previous, .. } = entry;
         let (lba, owner) = (append.lba, append.owner);
-        let appended = self.append(point, append).expect("the page has room");
+        let appended = self.append(point, append);
         let moved = Moved { lba, owner, from, failed_order, previous, superseded };
         self.settle_move(moved, appended);
     }

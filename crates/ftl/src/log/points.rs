@@ -11,6 +11,7 @@
 use crate::format::{Header, Kind, UNMAPPED, decode_header, encode_header};
 use crate::policy::stream::Origin;
 use crate::policy::{PageView, Purpose};
+use crate::space::Grounds;
 use crate::space::bands::BandState;
 use crate::space::read_slo::Job;
 use crate::whole::Ftl;
@@ -180,9 +181,9 @@ enum Room {
 
 impl Ftl {
     /// The page that takes the next slot of `point`, if any can be had now.
-    pub(crate) fn page_of(&mut self, point: usize) -> Option<u32> {
+    pub(crate) fn page_of(&mut self, point: usize, grounds: Grounds) -> Option<u32> {
         if self.points[point].page == NONE && !self.adopt_page(point) {
-            self.points[point].page = self.open_page(point)?;
+            self.points[point].page = self.open_page(point, grounds)?;
         }
         Some(self.points[point].page)
     }
@@ -200,7 +201,7 @@ impl Ftl {
         self.appends_max() - u32::from(leaves)
     }
 
-    fn open_page(&mut self, point: usize) -> Option<u32> {
+    fn open_page(&mut self, point: usize, grounds: Grounds) -> Option<u32> {
         let units = self.units_for(self.points[point].purpose);
         let page = PageView {
             last: self.points[point].last_unit,
@@ -210,7 +211,7 @@ impl Ftl {
         };
         if let Some(home) = self.policies.unit.home(&page) {
             let home = units.start + home;
-            match self.room_at(point, home) {
+            match self.room_at(point, home, grounds) {
                 Room::Here => return self.open_page_at(point, home),
                 Room::Later => return None,
                 Room::None => self.counters.static_fallbacks += 1,
@@ -222,14 +223,14 @@ impl Ftl {
         if let Some((_, unit)) = self.laggard().filter(|&(lagging, _)| lagging == point) {
             return self.open_page_at(point, unit);
         }
-        let key = self.room_key();
+        let key = self.room_key(grounds);
         if let Some((at, dirty)) = self.points[point].no_room
             && key == Some(at)
         {
             self.units.clean_wanted |= dirty;
             return None;
         }
-        self.list_units(point);
+        self.list_units(point, grounds);
         self.units.clean_wanted |= self.views.dirty;
         let Some(&first) = self.views.list.first() else {
             self.want_opening(point);
@@ -270,9 +271,9 @@ impl Ftl {
     }
 
     /// Whether `unit`, and no other, can take a page of `point`.
-    fn room_at(&mut self, point: usize, unit: u32) -> Room {
+    fn room_at(&mut self, point: usize, unit: u32, grounds: Grounds) -> Room {
         let state = &self.units[unit as usize];
-        let usual = !self.host.record_placing && !self.host.atomic_placing;
+        let usual = grounds != Grounds::Record && !self.host.atomic_placing;
         if state.gone || !usual || self.now < self.no_space_until {
             return Room::None;
         }
@@ -280,7 +281,7 @@ impl Ftl {
         let open = own.open[unit as usize] != NONE
             || self.may_adopt(own) && self.who_left(unit as usize).is_some();
         let clean = !self.bands.clean(unit).is_empty();
-        let widens = clean && self.may_widen(&self.points[point]);
+        let widens = clean && self.may_widen(&self.points[point], grounds);
         if !open && !widens {
             self.units.clean_wanted |= !clean && !self.bands.dirty(unit).is_empty();
             return Room::None;
@@ -292,9 +293,8 @@ impl Ftl {
 
     /// Changes whenever a unit may have got room for a page; `None` while room is given out by
     /// other rules than usual.
-    pub(crate) fn room_key(&self) -> Option<u64> {
-        let host = self.host.record_placing || self.host.atomic_placing;
-        let usual = !host && !self.reclaim.pressed;
+    pub(crate) fn room_key(&self, grounds: Grounds) -> Option<u64> {
+        let usual = grounds == Grounds::Usual && !self.host.atomic_placing;
         (usual && self.now >= self.no_space_until).then_some(self.bands.moves + self.room_changes)
     }
 
@@ -384,15 +384,16 @@ impl Ftl {
         slot
     }
 
-    /// Appends to `point` if it has room now. The map does not know of it yet.
-    pub(crate) fn append(&mut self, point: usize, append: Append) -> Option<Appended> {
-        let page = self.page_of(point)?;
+    /// Appends to `point`, which has a page. The map does not know of it yet.
+    pub(crate) fn append(&mut self, point: usize, append: Append) -> Appended {
+        let page = self.points[point].page;
+        assert_ne!(page, NONE, "who appends has asked for a page");
         let appended = self.append_to(page, append);
         if self.pages[page].slots.len() as u32 == self.pages[page].room {
             self.points[point].page = NONE;
             self.queue_page(page);
         }
-        Some(appended)
+        appended
     }
 
     /// Appends to a page that has room.
@@ -586,13 +587,19 @@ impl Ftl {
 
     /// `point` if it has a page, else, if `any`, one that has. What is not for the fast tier never
     /// goes there.
-    pub(crate) fn point_or_any(&mut self, point: usize, any: bool) -> Option<usize> {
-        if self.page_of(point).is_some() {
+    pub(crate) fn point_or_any(
+        &mut self,
+        point: usize,
+        any: bool,
+        grounds: Grounds,
+    ) -> Option<usize> {
+        if self.page_of(point, grounds).is_some() {
             return Some(point);
         }
         let fast = self.on_fast(point);
-        (0..self.points.len())
-            .find(|&other| any && (fast || !self.on_fast(other)) && self.page_of(other).is_some())
+        (0..self.points.len()).find(|&other| {
+            any && (fast || !self.on_fast(other)) && self.page_of(other, grounds).is_some()
+        })
     }
 
     /// Whether no page can be allocated in `block` any more.

@@ -7,6 +7,7 @@
 
 use crate::log::points::{NONE, Point};
 use crate::policy::{UnitView, WEIGHT_FULL};
+use crate::space::Grounds;
 use crate::whole::Ftl;
 
 /// The units that can take a page of one append point, kept from one page to the next.
@@ -47,24 +48,24 @@ impl Ftl {
     /// Brings the list of units that can take a page of `point` up to date. Between two events
     /// pages only come, and [`Ftl::queue_page`] tells the list, which is made anew only for another
     /// point or after a band changed its state.
-    pub(crate) fn list_units(&mut self, point: usize) {
+    pub(crate) fn list_units(&mut self, point: usize, grounds: Grounds) {
         let usual = self.host.groups_undecided == 0 && !self.checkpoint.is_wanted();
-        let key = self.room_key().filter(|_| usual);
+        let key = self.room_key(grounds).filter(|_| usual);
         let of = key.map(|key| (point, key + self.events));
         if of.is_none() || self.views.of != of {
             let mut list = std::mem::take(&mut self.views.list);
-            self.views.dirty = self.list_units_anew(point, &mut list);
+            self.views.dirty = self.list_units_anew(point, grounds, &mut list);
             self.views.list = list;
             self.views.of = of;
         }
     }
 
     /// Units that can take a page of `point`. True if one has only dirty bands for it.
-    fn list_units_anew(&self, point: usize, views: &mut Vec<UnitView>) -> bool {
+    fn list_units_anew(&self, point: usize, grounds: Grounds, views: &mut Vec<UnitView>) -> bool {
         views.clear();
         let (mut dirty, mut others_later) = (false, false);
         let own = &self.points[point];
-        let (may_widen, may_adopt) = (self.may_widen(own), self.may_adopt(own));
+        let (may_widen, may_adopt) = (self.may_widen(own, grounds), self.may_adopt(own));
         let appends_max = self.appends_max_of(own.purpose);
         let units = self.units_for(own.purpose);
         let units = units.start as usize..units.end as usize;
@@ -104,8 +105,8 @@ impl Ftl {
     /// True if `point` may open a band on one more unit. Not inlined: it would take the registers
     /// of the loop around it.
     #[inline(never)]
-    pub(crate) fn may_widen(&self, point: &Point) -> bool {
-        self.may_open(point.purpose, point.has_open())
+    pub(crate) fn may_widen(&self, point: &Point, grounds: Grounds) -> bool {
+        self.may_open(point.purpose, point.has_open(), grounds)
             && self.is_below_stripe(point)
             && self.may_open_one_more(point)
     }

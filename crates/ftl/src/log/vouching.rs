@@ -20,6 +20,7 @@
 use crate::format::{Header, Kind, Voucher, vouched_by};
 use crate::log::points::{Append, NONE, Owner, Point};
 use crate::policy::Purpose;
+use crate::space::Grounds;
 use crate::whole::Ftl;
 use crate::whole::Phase;
 use flash::{Instant, MILLISECOND};
@@ -233,6 +234,6 @@ impl Ftl {
         let mut points: Vec<usize> =
             (0..self.points.len()).filter(|&at| rests(&self.points[at])).collect();
         points.sort_by_key(|&at| (!self.points[at].has_open(), !self.on_fast(at)));
-        points.into_iter().find_map(|at| Some((at, self.page_of(at)?)))
+        points.into_iter().find_map(|at| Some((at, self.page_of(at, Grounds::Usual)?)))
     }
 }

@@ -32,6 +32,7 @@ use crate::log::moves::Move;
 use crate::log::points::{NONE, Owner};
 use crate::mutant::Mutant;
 use crate::policy::Purpose;
+use crate::space::Grounds;
 use crate::space::bands::BandState;
 use crate::tier::detach::{Leaving, LostTier};
 use crate::whole::Ftl;
@@ -282,12 +283,17 @@ impl Ftl {
         self.geometry.fast_blocks().saturating_sub(fast_bands_min(self.layout.bands, 0)) / 2
     }
 
-    pub(crate) fn may_open_tiered(&self, purpose: Purpose, has_open: bool) -> bool {
+    pub(crate) fn may_open_tiered(
+        &self,
+        purpose: Purpose,
+        has_open: bool,
+        grounds: Grounds,
+    ) -> bool {
         if self.now < self.no_space_until {
             return false;
         }
         let (free, free_fast) = (self.bands.free, self.bands.free_fast);
-        let (record, group) = (self.host.record_placing, self.host.atomic_placing);
+        let (record, group) = (grounds == Grounds::Record, self.host.atomic_placing);
         match purpose {
             Purpose::Checkpoint => true,
             Purpose::Host if record || group => free_fast > self.checkpoint_reserve_fast(),
@@ -535,7 +541,7 @@ impl Ftl {
             if !self.bands.is_valid(from) {
                 self.unhold_source(&entry);
                 self.tell(entry.append.owner);
-            } else if self.may_keep() && self.page_of(point).is_some() {
+            } else if self.may_keep() && self.page_of(point, Grounds::Usual).is_some() {
                 self.unhold_source(&entry);
                 // It takes one of the slots that the band gives.
                 self.tier_mut().credit += entry.credit - 256;
@@ -564,7 +570,8 @@ impl Ftl {
     /// What is to be kept finds no page on the fast tier because its units are busy, and not for want
     /// of bands: to destage it for that would cost the capacity tier what half a page time saves.
     fn waits_for_queue(&self, point: usize) -> bool {
-        self.may_open(Purpose::Host, self.points[point].has_open()) && !self.units.no_work_runs()
+        self.may_open(Purpose::Host, self.points[point].has_open(), Grounds::Usual)
+            && !self.units.no_work_runs()
     }
 
     /// One at ease, more as the tier fills.
@@ -695,8 +702,8 @@ impl Ftl {
     /// The wished append point; where space is tight, one of another handle of destage that has room;
     /// and any of the capacity tier rather than that all stands still.
     fn place_for_destage(&mut self, wished: usize) -> Option<usize> {
-        let closing = self.closing_point(wished);
-        if self.page_of(closing).is_some() {
+        let closing = self.closing_point(wished, Grounds::Usual);
+        if self.page_of(closing, Grounds::Usual).is_some() {
             return Some(closing);
         }
         let tight = self.bands.free <= self.host_floor();
@@ -708,7 +715,7 @@ impl Ftl {
                 Purpose::Host | Purpose::Checkpoint => false,
             })
             .collect();
-        others.into_iter().find(|&other| self.page_of(other).is_some())
+        others.into_iter().find(|&other| self.page_of(other, Grounds::Usual).is_some())
     }
 
     /// Programs what the fast tier's append points are filling where the unit is nearly idle: nobody

@@ -29,6 +29,7 @@ use crate::recovery::checkpoint::Checkpoint;
 use crate::recovery::missing::Refused;
 use crate::recovery::mount::Mount;
 use crate::slab::Slab;
+use crate::space::Grounds;
 use crate::space::bands::{BandState, Bands};
 use crate::space::scheduler::{self, ReadOp, ReadPurpose, Scheduler, Unit};
 use crate::space::spare::Spare;
@@ -325,7 +326,7 @@ impl Ftl {
         if !self.host.waiters.is_empty() {
             self.wake_waiters();
         }
-        self.place_moves();
+        self.place_moves(Grounds::Usual);
         if !self.host.commits.is_empty() {
             self.place_commits();
         }
@@ -387,9 +388,7 @@ impl Ftl {
         // GC may have opened so many bands for its handles that too few are left for a checkpoint,
         // and has them in hand that would be enough.
         if waited && !self.moves.is_empty() && self.checkpoint.is_wanted() && self.stands_still() {
-            self.reclaim.pressed = true;
-            self.place_moves();
-            self.reclaim.pressed = false;
+            self.place_moves(Grounds::Pressed);
         }
     }
 

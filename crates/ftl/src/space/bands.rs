@@ -243,7 +243,7 @@ impl Bands {
             failing: 0,
             retired: 0,
             moves: 0,
-            openings: Openings::default(),
+            openings: Openings::new(geometry),
             erase_count_most: 0,
         }
     }

@@ -1,190 +1,150 @@
 //! Media that bound how many of their blocks are partly programmed (`Geometry::open_blocks_max`; zones
-//! are such blocks): who may open a band, and when one that is left before its end is *finished*.
+//! are such blocks): how many bands are open, and those that were left before their end and are being
+//! *finished*.
 //!
-//! A checkpoint opens all its bands at once, so as many places are kept for it. Of the others each
-//! append point can have one; what is over goes to points that widen their stripes.
-//!
-//! Invariants, where there is a bound:
-//! - bands that are open, or left and not finished yet, are never more than it allows;
-//! - a point in use that has no band gets one: places are kept for those that may come, and where switches
-//!   have used them up, another point leaves a band of its stripe.
+//! Invariant: where there is a bound, bands that are open, or left and not finished yet, are never more than
+//! it allows, if whoever opens one has asked.
 
-use crate::api::MountError;
-use crate::api::Output;
-use crate::log::points::{NONE, OpenBand, Point};
-use crate::policy::Purpose;
-use crate::space::scheduler;
-use crate::whole::Ftl;
-use flash::{BlockId, Command, Tag};
+use flash::{BlockId, Geometry};
+
+/// Whose a band of the capacity tier is that counts against the bound.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Opener {
+    Point,
+    Checkpoint,
+}
 
 /// Bands of the capacity tier that count against the bound.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Openings {
+    /// Most that may be open, or 0 where there is no bound.
+    max: u32,
     /// Of append points.
     points: u32,
     /// Of checkpoints.
     checkpoints: u32,
-    /// Of these, those that are being finished, and whether a point had them.
-    finishing: Vec<(BlockId, bool)>,
+    /// Of these, those that are being finished, and whose they were.
+    finishing: Vec<(BlockId, Opener)>,
     /// A point has no band, and no place to open one.
     wanted: bool,
 }
 
 impl Openings {
+    pub fn new(geometry: &Geometry) -> Self {
+        Self { max: geometry.open_blocks_max, ..Self::default() }
+    }
+
+    pub fn are_bounded(&self) -> bool {
+        self.max > 0
+    }
+
     /// Nothing is being finished.
     pub fn rest(&self) -> bool {
         self.finishing.is_empty()
     }
 
-    fn count(&mut self, of_point: bool) -> &mut u32 {
-        if of_point { &mut self.points } else { &mut self.checkpoints }
+    /// Bands that append points may have open together, where `kept` places are kept for a checkpoint.
+    pub fn of_points_max(&self, kept: u32) -> u32 {
+        self.max.saturating_sub(kept)
+    }
+
+    /// Whether a point may open one more band where `kept` places are kept for a checkpoint, and `others`
+    /// for points that come first.
+    pub fn point_may_open(&self, kept: u32, others: u32) -> bool {
+        !self.are_bounded() || self.points + others < self.of_points_max(kept)
+    }
+
+    /// Whether a checkpoint of so many bands can open them now.
+    pub fn checkpoint_may_open(&self, bands: u32) -> bool {
+        !self.are_bounded() || self.points + self.checkpoints + bands <= self.max
+    }
+
+    /// What has to be kept at least for so many `bands` together, if that is more than there may be.
+    pub fn are_too_few_for(&self, bands: u32) -> Option<u32> {
+        (self.are_bounded() && bands > self.max).then_some(self.max)
+    }
+
+    /// A band was opened that counts.
+    pub fn opened(&mut self, opener: Opener) {
+        *self.count(opener) += 1;
+    }
+
+    /// A band that counts is full, or of a unit that is gone.
+    pub fn closed(&mut self, opener: Opener) {
+        *self.count(opener) -= 1;
+    }
+
+    /// A band that counts was left before its end, and is being finished.
+    pub fn left(&mut self, block: BlockId, opener: Opener) {
+        self.finishing.push((block, opener));
+    }
+
+    /// A band that was left is finished.
+    pub fn finished(&mut self, block: BlockId) {
+        let at = self.finishing.iter().position(|&(other, _)| other == block);
+        let (_, opener) = self.finishing.remove(at.expect("it was being finished"));
+        self.closed(opener);
+    }
+
+    /// A point has no band, and no place to open one.
+    pub fn want(&mut self) {
+        self.wanted = true;
+    }
+
+    /// Whether a place has to be made, as one is wanted and none is about to be free; once.
+    pub fn take_wanted(&mut self) -> bool {
+        std::mem::take(&mut self.wanted) && self.rest()
+    }
+
+    fn count(&mut self, opener: Opener) -> &mut u32 {
+        match opener {
+            Opener::Point => &mut self.points,
+            Opener::Checkpoint => &mut self.checkpoints,
+        }
     }
 }
 
-impl Ftl {
-    fn bounds_openings(&self, block: BlockId) -> bool {
-        self.geometry.open_blocks_max > 0 && !self.geometry.is_fast(block)
+#[cfg(test)]
+mod tests {
+    use super::{Opener, Openings};
+    use flash::BlockId;
+
+    fn bounded(max: u32) -> Openings {
+        Openings { max, ..Openings::default() }
     }
 
-    /// Bands that append points may have open together.
-    fn openings_of_points(&self) -> u32 {
-        // The fast tier takes the checkpoints while it stays.
-        let kept = if self.tier_serves() { 0 } else { self.layout_alone_bands() };
-        self.geometry.open_blocks_max.saturating_sub(kept)
+    #[test]
+    fn where_there_is_no_bound_everybody_may_open() {
+        let mut openings = bounded(0);
+        (0..100).for_each(|_| openings.opened(Opener::Point));
+        assert!(openings.point_may_open(50, 50) && openings.checkpoint_may_open(50));
+        assert_eq!(openings.are_too_few_for(1000), None);
     }
 
-    /// Bands of a checkpoint that lies on the capacity tier.
-    fn layout_alone_bands(&self) -> u32 {
-        self.layout_of(false).map_or(u32::MAX / 2, |layout| layout.bands)
-    }
-
-    /// Whether there is room for the bands of all points, and a checkpoint, without the fast tier.
-    pub(crate) fn may_leave_openings(&self) -> bool {
-        let max = self.geometry.open_blocks_max;
-        let points = self.points.iter().filter(|point| !point.keeps).count() as u32;
-        max == 0 || points + self.layout_alone_bands() <= max
-    }
-
-    /// Whether the point of this open band has others beside it, or is idle, and fills no page of this
-    /// one: where places are short, that is one to leave.
-    pub(crate) fn is_spare_opening(&self, open: u32) -> bool {
-        let OpenBand { block, point, .. } = self.opens[open];
-        let Some(point) = self.points.get(point as usize) else { return false };
-        let fills = point.page != NONE && self.pages[point.page].open == open;
-        self.bounds_openings(block) && !fills && (point.idle || point.bands().nth(1).is_some())
-    }
-
-    /// Most handles of all volumes together that the bound has room for, if there is one. Half of the
-    /// places are for wider stripes, and for the host's points while a fast tier leaves.
-    pub(crate) fn handles_max_open(&self) -> u32 {
-        if self.geometry.open_blocks_max == 0 {
-            return u32::MAX;
+    #[test]
+    fn points_leave_the_places_that_are_kept_for_a_checkpoint() {
+        let mut openings = bounded(5);
+        for _ in 0..3 {
+            assert!(openings.point_may_open(2, 0));
+            openings.opened(Opener::Point);
         }
-        let volumes = self.streams.volumes() as u32;
-        (self.openings_of_points() / 2).max(2 * volumes)
+        assert!(!openings.point_may_open(2, 0));
+        assert!(openings.checkpoint_may_open(2));
+        assert!(!openings.checkpoint_may_open(3));
+        assert_eq!(openings.are_too_few_for(6), Some(5));
     }
 
-    /// Places that append points in use may want for their first bands.
-    fn points_wanting(&self) -> u32 {
-        let here = |point: &&Point| !self.is_elsewhere(point);
-        let in_use = self.points.iter().filter(here).filter(|point| !point.idle).count() as u32;
-        let has_open = self.points.iter().filter(here).filter(|point| point.has_open());
-        self.handles_max_open().max(in_use).saturating_sub(has_open.count() as u32)
-    }
-
-    /// Whether `point` appends to the fast tier, where there is no bound.
-    fn is_elsewhere(&self, point: &Point) -> bool {
-        point.purpose == Purpose::Host && self.tier_serves()
-    }
-
-    /// Whether `point` may have one more band open, as far as the bound is concerned.
-    pub(crate) fn may_open_one_more(&self, point: &Point) -> bool {
-        if self.geometry.open_blocks_max == 0 || self.is_elsewhere(point) {
-            return true;
-        }
-        let others = if point.has_open() { self.points_wanting() } else { 0 };
-        self.bands.openings.points + others < self.openings_of_points()
-    }
-
-    /// Whether a checkpoint can open its bands now, as far as the bound is concerned.
-    pub(crate) fn may_open_checkpoint(&self) -> bool {
-        let Openings { points, checkpoints, .. } = self.bands.openings;
-        let max = self.geometry.open_blocks_max;
-        let on_fast = self.geometry.is_fast_unit(self.units_for(Purpose::Checkpoint).start);
-        max == 0 || on_fast || points + checkpoints + self.layout.bands <= max
-    }
-
-    /// `Err` if the bound has no room for this device: what it wants at least.
-    pub(crate) fn check_openings(&self) -> Result<(), MountError> {
-        let checkpoint = if self.geometry.is_tiered() { 0 } else { self.layout.bands };
-        let wanted = checkpoint + 2 * self.streams.volumes() as u32;
-        match self.geometry.open_blocks_max {
-            0 => Ok(()),
-            max if wanted <= max => Ok(()),
-            max => Err(MountError::OpenBlocks { wanted, max }),
-        }
-    }
-
-    /// `point` finds no unit for a page: if that is for want of a place, one is to be made.
-    pub(crate) fn want_opening(&mut self, point: usize) {
-        let point = &self.points[point];
-        self.bands.openings.wanted |= !point.has_open() && !self.may_open_one_more(point);
-    }
-
-    /// Makes a place for a point that has no band, unless one is about to be free.
-    pub(crate) fn openings_pump(&mut self) {
-        if !std::mem::take(&mut self.bands.openings.wanted) || !self.bands.openings.rest() {
-            return;
-        }
-        let live = self.opens.indices().filter(|&open| self.opens[open].live);
-        if live.clone().any(|open| self.opens[open].cut) {
-            return;
-        }
-        // The fullest: least of it stays unused.
-        let spare = live.filter(|&open| self.is_spare_opening(open));
-        if let Some(open) =
-            spare.max_by_key(|&open| self.bands[self.opens[open].block].slots_written)
-        {
-            self.leave_band(open);
-            self.room_changes += 1;
-        }
-    }
-
-    pub(crate) fn note_open(&mut self, block: BlockId, purpose: Purpose) {
-        if self.bounds_openings(block) {
-            *self.bands.openings.count(purpose != Purpose::Checkpoint) += 1;
-        }
-    }
-
-    /// Nothing is appended to a band any more, and nothing of it is under way.
-    pub(crate) fn give_open(&mut self, open: u32) {
-        self.note_left(open);
-        self.opens[open].live = false;
-        self.opens.give(open);
-    }
-
-    fn note_left(&mut self, open: u32) {
-        let OpenBand { block, point, cut, .. } = self.opens[open];
-        if !self.bounds_openings(block) {
-            return;
-        }
-        let of_point = point != NONE;
-        let whole = !cut && self.bands[block].slots_done == self.geometry.slots_per_block();
-        let gone = self.units[self.geometry.unit_of(block) as usize].gone;
-        if whole || gone || self.writes_ended() {
-            *self.bands.openings.count(of_point) -= 1;
-            return;
-        }
-        self.bands.openings.finishing.push((block, of_point));
-        let tag = Tag(scheduler::TAG_FLUSH | block.0);
-        self.outputs.push_back(Output::Command(Command::Finish { tag, block }));
-    }
-
-    pub(crate) fn complete_finish(&mut self, block: BlockId) {
-        let at = self.bands.openings.finishing.iter().position(|&(other, _)| other == block);
-        let (_, of_point) =
-            self.bands.openings.finishing.remove(at.expect("it was being finished"));
-        *self.bands.openings.count(of_point) -= 1;
-        self.room_changes += 1;
+    #[test]
+    fn a_band_that_was_left_counts_until_it_is_finished() {
+        let mut openings = bounded(1);
+        openings.opened(Opener::Point);
+        openings.left(BlockId(3), Opener::Point);
+        openings.want();
+        assert!(!openings.rest() && !openings.point_may_open(0, 0));
+        assert!(!openings.take_wanted(), "one is about to be free");
+        openings.finished(BlockId(3));
+        assert!(openings.rest() && openings.point_may_open(0, 0));
+        openings.want();
+        assert!(openings.take_wanted() && !openings.take_wanted());
     }
 }

@@ -8,9 +8,10 @@
 //!
 //! Invariant: what can be kept follows from the good bands by the rule that the format goes by.
 
-use crate::space::bands::BandState;
+use crate::config::Settings;
+use crate::space::bands::{BandState, Bands};
 use crate::space::capacity::logical_blocks_of;
-use crate::whole::Ftl;
+use flash::{BlockId, Geometry};
 
 /// Spare bands below which the status warns, if any band went bad.
 const SPARE_WARNED: u32 = 4;
@@ -26,81 +27,65 @@ pub(crate) struct Spare {
     blocks_max: u32,
     /// Bands that may go bad before that is less than the device offers.
     bands: u32,
+    /// Logical blocks that the device offers.
+    offered: u32,
 }
 
-impl Ftl {
-    /// Counts anew if bands went bad.
-    pub(crate) fn count_spare(&mut self) {
-        let key = self.bands.bad_changes();
-        if self.spare.seen == Some(key) {
+impl Spare {
+    /// Counts anew if bands went bad. The device offers so many logical blocks.
+    pub fn count(&mut self, bands: &Bands, geometry: &Geometry, settings: &Settings, offered: u32) {
+        let key = bands.bad_changes();
+        if self.seen == Some(key) {
             return;
         }
-        let capacity = self.bands.ids().take(self.geometry.capacity_blocks() as usize);
-        let is_bad = |block: &flash::BlockId| {
-            self.bands[*block].failing || self.bands[*block].state == BandState::Retired
-        };
+        let capacity = bands.ids().take(geometry.capacity_blocks() as usize);
+        let is_bad =
+            |block: &BlockId| bands[*block].failing || bands[*block].state == BandState::Retired;
         let bad = capacity.filter(is_bad).count() as u32;
-        let good = self.geometry.capacity_blocks() - bad;
-        let blocks = self.map.blocks();
-        let kept = |good: u32| logical_blocks_of(&self.geometry, good, &self.settings);
+        let good = geometry.capacity_blocks() - bad;
+        let kept = |good: u32| logical_blocks_of(geometry, good, settings);
         // What can be kept falls with every band, so the last that suffices is found by halving.
         let (mut few, mut many) = (0, good);
         while few < many {
             let mid = few + (many - few) / 2;
-            if kept(mid) >= blocks { many = mid } else { few = mid + 1 }
+            if kept(mid) >= offered { many = mid } else { few = mid + 1 }
         }
-        let blocks_max = kept(good).min(blocks);
-        let bands = if blocks_max == blocks { good - few } else { 0 };
-        self.spare = Spare { seen: Some(key), bad, blocks_max, bands };
+        let blocks_max = kept(good).min(offered);
+        let bands = if blocks_max == offered { good - few } else { 0 };
+        *self = Self { seen: Some(key), bad, blocks_max, bands, offered };
     }
 
-    /// More blocks hold data than can be kept: bands went bad on a device that was full.
-    pub(crate) fn is_overfull(&self) -> bool {
-        let Spare { blocks_max, .. } = self.spare;
-        blocks_max < self.map.blocks()
-            && !self.is_counting()
-            && self.blocks_mapped > u64::from(blocks_max)
+    /// All that the device offers can be kept.
+    pub fn suffices(&self) -> bool {
+        self.blocks_max >= self.offered
     }
 
-    /// Whether a write to `blocks` logical blocks from `lba` on would make more hold data than can be
-    /// kept.
-    pub(crate) fn exceeds_kept(&self, lba: u32, blocks: u32) -> bool {
-        if self.spare.blocks_max >= self.map.blocks() || self.is_counting() {
-            return false;
-        }
-        if self.is_overfull() && self.bands.free <= self.host_floor() {
-            return true;
-        }
-        let (mut at, mut new) = (0, 0);
-        while at < blocks {
-            let (mapped, run) = self.map.mapped_run(lba + at, blocks - at);
-            new += if mapped { 0 } else { run };
-            at += run;
-        }
-        new > 0 && self.blocks_mapped + u64::from(new) > u64::from(self.spare.blocks_max)
+    /// If so many logical blocks hold data, more do than can be kept: bands went bad on a device that was
+    /// full.
+    pub fn is_exceeded_by(&self, held: u64) -> bool {
+        !self.suffices() && held > u64::from(self.blocks_max)
     }
 
-    /// Words for the owner, if bad bands left little.
-    pub(crate) fn spare_warning(&self) -> Option<String> {
-        let Spare { bad, blocks_max, bands, .. } = self.spare;
-        let blocks = self.map.blocks();
-        if self.spare.seen.is_none() || bad == 0 {
+    /// Words for the owner, if bad bands left little. So many blocks hold data; `None` while they are still
+    /// being counted.
+    pub fn warning(&self, held: Option<u64>) -> Option<String> {
+        let Self { bad, blocks_max, bands, offered, .. } = *self;
+        if self.seen.is_none() || bad == 0 {
             return None;
         }
-        if self.is_overfull() {
+        if let Some(held) = held.filter(|&held| self.is_exceeded_by(held)) {
             return Some(format!(
-                "{bad} bad bands: {blocks_max} of {blocks} blocks can be kept, and {} hold data; writes of \
+                "{bad} bad bands: {blocks_max} of {offered} blocks can be kept, and {held} hold data; writes of \
                  blocks that hold none are refused, and of others where no more is free than GC needs. Trim what \
-                 is not needed, which goes on, or move to another device",
-                self.blocks_mapped
+                 is not needed, which goes on, or move to another device"
             ));
         }
-        if blocks_max < blocks {
+        if blocks_max < offered {
+            let held = held.map_or("some".to_owned(), |held| held.to_string());
             return Some(format!(
-                "{bad} bad bands: {blocks_max} of {blocks} blocks can hold data, {} do; writes of blocks \
+                "{bad} bad bands: {blocks_max} of {offered} blocks can hold data, {held} do; writes of blocks \
                  that hold none are refused beyond that, the others go on. Trim what is not needed, or \
-                 move to another device",
-                self.blocks_mapped
+                 move to another device"
             ));
         }
         (bands < SPARE_WARNED).then(|| {
@@ -113,11 +98,59 @@ impl Ftl {
     }
 
     /// For the status: bad bands, those that may go, and what can be kept.
-    pub(crate) fn spare_counters(&self) -> [(&'static str, u64); 3] {
+    pub fn counters(&self) -> [(&'static str, u64); 3] {
         [
-            ("bands_bad", self.spare.bad.into()),
-            ("bands_spare", self.spare.bands.into()),
-            ("logical_blocks_kept", self.spare.blocks_max.into()),
+            ("bands_bad", self.bad.into()),
+            ("bands_spare", self.bands.into()),
+            ("logical_blocks_kept", self.blocks_max.into()),
         ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Spare;
+    use crate::config::Settings;
+    use crate::space::bands::{BandState, Bands};
+    use crate::space::capacity::logical_blocks_of;
+    use flash::{BlockId, FastTier, Geometry, Pairing};
+
+    #[test]
+    fn with_each_bad_band_less_is_spare_and_then_less_is_kept() {
+        let geometry = Geometry {
+            units: 4,
+            blocks_per_unit: 32,
+            pages_per_block: 16,
+            slots_per_page: 4,
+            pairing: Pairing::None,
+            durable_at_completion: true,
+            suspend: false,
+            queue_depth: 4,
+            endurance: 1000,
+            open_blocks_max: 0,
+            fast: FastTier::default(),
+        };
+        let (settings, blocks) = (Settings::default(), geometry.blocks());
+        let mut bands = Bands::new(&geometry);
+        for block in bands.ids() {
+            bands[block].state = BandState::Full;
+        }
+        bands.index_all();
+        // Two bands more than what is offered needs.
+        let offered = logical_blocks_of(&geometry, blocks - 2, &settings);
+        let mut spare = Spare::default();
+        let mut kept = Vec::new();
+        for bad in 0..4 {
+            spare.count(&bands, &geometry, &settings, offered);
+            assert_eq!(spare.counters()[0], ("bands_bad", bad));
+            kept.push((
+                spare.suffices(),
+                spare.counters()[1].1,
+                spare.is_exceeded_by(offered.into()),
+            ));
+            assert_eq!(spare.warning(Some(0)).is_some(), bad > 0);
+            bands.set_state(BlockId(bad as u32), BandState::Retired);
+        }
+        assert_eq!(kept, [(true, 2, false), (true, 1, false), (true, 0, false), (false, 0, true)]);
     }
 }

@@ -2,7 +2,9 @@
 //! for, and moves on what can move ([`Ftl::poll`]).
 
 mod checks;
+mod kept;
 pub(crate) mod load;
+mod places;
 pub(crate) mod status;
 pub(crate) mod switch;
 mod turns;
@@ -319,7 +321,7 @@ impl Ftl {
             self.stop_if_done();
             return;
         }
-        self.count_spare();
+        self.spare.count(&self.bands, &self.geometry, &self.settings, self.map.blocks());
         if std::mem::take(&mut self.durable_rose) {
             self.drain_check = true;
         }

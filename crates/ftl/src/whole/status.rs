@@ -207,7 +207,7 @@ impl Ftl {
     fn warnings(&self) -> Vec<String> {
         let mut warnings = self.units.slo_warnings();
         warnings.extend(self.damage_warning());
-        warnings.extend(self.spare_warning());
+        warnings.extend(self.spare.warning(self.blocks_held()));
         let damage = self.counters.rebuilds().filter(|rebuilt| rebuilt.is_damage());
         warnings.extend(damage.map(Rebuilt::to_string));
         warnings
@@ -436,7 +436,7 @@ impl Ftl {
             ("stream_bytes", self.streams.memory_bytes()),
         ];
         list.extend(read_slo_counters(units));
-        list.extend(c.damage().into_iter().chain(self.spare_counters()));
+        list.extend(c.damage().into_iter().chain(self.spare.counters()));
         if let Some(cached) = self.map.cached() {
             list.extend(self.cached_counters(cached));
         }

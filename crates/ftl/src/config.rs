@@ -9,7 +9,7 @@ use std::ops::Range;
 /// Chosen when the device is formatted, kept in the root record.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct FormatOptions {
-    /// Logical blocks the device offers. At most [`logical_blocks_max`].
+    /// Logical blocks the device offers. At most [`crate::logical_blocks_max`].
     pub logical_blocks: u32,
     /// Tells this device's slots from any other's.
     pub uuid: u128,

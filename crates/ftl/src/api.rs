@@ -4,7 +4,13 @@ use flash::{
     Command, Completion, Geometry, Instant, Lba, Payload, Reply, Request, SlotId, SlotWrite, Tag,
 };
 
-/// What owns a medium and serves a host: [`crate::Ftl`] or [`crate::raw::RawUnits`]. A driver of one
+/// Most blocks of an atomic write.
+pub const ATOMIC_BLOCKS_MAX: u32 = 64;
+
+/// Blocks of one trim record: bounds the work between two looks at the other queues.
+pub(crate) const TRIM_BLOCKS_MAX: u32 = 1 << 16;
+
+/// What owns a medium and serves a host: [`crate::whole::Ftl`] or [`crate::raw::RawUnits`]. A driver of one
 /// drives the other; the contract is on the crate's page.
 pub trait Core {
     /// Chosen at each mount.
@@ -114,15 +120,15 @@ pub struct MountReport {
     /// Blocks whose reads fail because a slot is missing and nobody knows of which block: any that were
     /// not written later. Then the device is served read-only.
     pub blocks_refused: u64,
-    /// The same of a mount with [`Settings::salvage`](crate::Settings::salvage): they show what was found.
+    /// The same of a mount with [`Settings::salvage`](crate::config::Settings::salvage): they show what was found.
     pub blocks_stale_max: u64,
     /// Slots of the last checkpoint's content that could not be read and follow from its parity.
     pub content_mended: u64,
     /// Logical blocks that hold data; 0 where only a part of the map is in DRAM, as they are counted
-    /// later: see [`crate::Ftl::is_counting`].
+    /// later: see [`crate::whole::Ftl::is_counting`].
     pub blocks_mapped: u64,
     /// Part of the last checkpoint could not be read, and every band was read to make up for it. What
-    /// is found after the mount is told by [`crate::Ftl::rebuilt_late`].
+    /// is found after the mount is told by [`crate::whole::Ftl::rebuilt_late`].
     pub rebuilt: Option<Rebuilt>,
 }
 
@@ -202,7 +208,7 @@ impl std::fmt::Display for DamagedSlot {
 pub struct Rebuilt {
     /// Map chunks (of 1024 logical blocks) that were lost and found again band by band.
     pub chunks: u32,
-    /// With [`Settings::salvage`](crate::Settings::salvage): blocks that show what was found of them
+    /// With [`Settings::salvage`](crate::config::Settings::salvage): blocks that show what was found of them
     /// before the checkpoint. They may be older than what was written last: the record of a trim may be
     /// gone, or the newest version in a page that is lost.
     pub blocks_stale_max: u64,
@@ -299,7 +305,7 @@ impl std::fmt::Display for MountError {
                     f,
                     "on-flash format version {found}; this build reads {}: copy the data off with a \
                      Weir of that version, or format the device anew",
-                    crate::VERSION
+                    crate::format::VERSION
                 )
             }
             Self::Geometry => write!(f, "formatted for a medium of another geometry"),

@@ -1,27 +1,21 @@
 //! What the owner of a device chooses: once, when it is formatted ([`FormatOptions`]), and at each
 //! mount ([`Settings`]). Both are checked whole before anything starts.
 
-use crate::map::bytes_min_to_hold;
-use crate::mapping::MapVolume;
 use crate::policy::PolicyNames;
-use crate::policy::stream::HANDLES_MAX;
-use crate::shares::{FastShare, SHARES_MAX};
-use crate::streams::StreamVolume;
-use flash::{Geometry, MICROSECOND, MILLISECOND};
+use crate::policy::stream::{self, Shape};
+use flash::{MICROSECOND, MILLISECOND};
+use std::ops::Range;
 
 /// Chosen when the device is formatted, kept in the root record.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct FormatOptions {
-    /// Logical blocks the device offers. At most [`logical_blocks_max`].
+    /// Logical blocks the device offers. At most [`crate::logical_blocks_max`].
     pub logical_blocks: u32,
     /// Tells this device's slots from any other's.
     pub uuid: u128,
-    /// Bytes of the owner (the server keeps its volume table here), at most [`LABEL_BYTES_MAX`].
+    /// Bytes of the owner (the server keeps its volume table here), at most [`crate::LABEL_BYTES_MAX`].
     pub label: Vec<u8>,
 }
-
-/// Most bytes of a label.
-pub const LABEL_BYTES_MAX: usize = 3072;
 
 /// Chosen at each mount.
 #[derive(Clone, Debug, PartialEq)]
@@ -82,8 +76,40 @@ pub struct Settings {
     pub salvage: bool,
 }
 
-/// Most placement handles of all volumes together, when mounted.
-const STREAM_HANDLES_MAX: u32 = 256;
+/// A range of logical blocks with a stream policy of its own.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct StreamVolume {
+    /// Its first logical block.
+    pub first: u32,
+    /// Its logical blocks.
+    pub blocks: u32,
+    /// The policy: a name of [`crate::policy::stream::STREAMS`], with parameters.
+    pub stream: String,
+}
+
+/// A volume, as far as the map is concerned.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct MapVolume {
+    /// Its logical blocks.
+    pub blocks: Range<u32>,
+    /// It is mapped by page: its entries stay in DRAM once they came.
+    pub page: bool,
+}
+
+/// The weight of a range of logical blocks in the fast tier. Requests are of one range each: one that
+/// began in one and ended in another could overtake what the other has waiting.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct FastShare {
+    /// Its first logical block.
+    pub first: u32,
+    /// How many.
+    pub blocks: u32,
+    /// Its part of the tier, by the sum of all: 1 to 1000.
+    pub weight: u32,
+}
+
+/// Most shares of a device: one bit each.
+pub(crate) const SHARES_MAX: usize = 63;
 
 impl Default for Settings {
     fn default() -> Self {
@@ -114,69 +140,15 @@ impl Default for Settings {
     }
 }
 
-impl Settings {
-    /// `Err` names the key, its value, what is wrong and a value that works.
-    pub fn validate(&self, geometry: &Geometry) -> Result<(), String> {
-        geometry.validate()?;
-        if !(1..=HANDLES_MAX).contains(&self.handles) {
-            return Err(format!("handles = {}: must be 1 to 16, for example 4", self.handles));
-        }
-        if self.stripe_units > geometry.units {
-            return Err(format!(
-                "stripe_units = {}: the device has {} units; use 0 for all",
-                self.stripe_units, geometry.units
-            ));
-        }
-        if self.destage_above > 95 {
-            return Err(format!(
-                "destage_above = {}: must be 0 to 95 percent, for example 70",
-                self.destage_above
-            ));
-        }
-        if self.fast_shares.len() > SHARES_MAX {
-            return Err(format!(
-                "fast_share: {} volumes have a share of the fast tier, at most {SHARES_MAX} can",
-                self.fast_shares.len()
-            ));
-        }
-        let pages_min = if geometry.is_tiered() { 4 } else { 2 };
-        let blocks_min = pages_min * geometry.slots_per_page;
-        if self.relocation_blocks < blocks_min {
-            return Err(format!(
-                "relocation_blocks = {}: must hold {pages_min} pages, at least {blocks_min}",
-                self.relocation_blocks
-            ));
-        }
-        self.validate_map(geometry)?;
-        self.policies.validate()?;
-        let wanted = crate::streams::handles_wanted(self)?;
-        if wanted > STREAM_HANDLES_MAX {
-            return Err(format!(
-                "streams: the policies want {wanted} placement handles in all, at most \
-                 {STREAM_HANDLES_MAX} can be had; give some of them fewer, for example sfr:handles=4"
-            ));
-        }
-        Ok(())
+/// Handles that the stream policies of these settings would use in all, for the host and for
+/// relocation; `Err` if one of them does not exist.
+pub(crate) fn handles_wanted(settings: &Settings) -> Result<u32, String> {
+    let names = settings.volumes.iter().map(|volume| volume.stream.as_str());
+    let mut sum = 0;
+    for name in names.chain([settings.policies.stream.as_str()]) {
+        let shape = Shape { blocks: 1, handles: settings.handles };
+        let handles = stream::by_name(name, shape)?.handles();
+        sum += u32::from(handles.host) + u32::from(handles.moved);
     }
-
-    fn validate_map(&self, geometry: &Geometry) -> Result<(), String> {
-        let piece = self.map_piece_blocks;
-        if !piece.is_power_of_two() || !(8..=1024).contains(&piece) {
-            return Err(format!(
-                "map_piece_blocks = {piece}: must be a power of two from 8 to 1024, for example 1024"
-            ));
-        }
-        let blocks = geometry.slots() as u32;
-        let by_page = self.map_volumes.iter().filter(|volume| volume.page);
-        let by_page: Vec<_> = by_page.map(|volume| volume.blocks.clone()).collect();
-        let min = bytes_min_to_hold(blocks, piece, &by_page);
-        if self.map_bytes != 0 && self.map_bytes < min {
-            return Err(format!(
-                "map_memory of {} bytes: the map of a device of this size, or of each of its shards, \
-                 works in {min} bytes of DRAM and more, with what of it is to stay there; use 0 for all of it",
-                self.map_bytes
-            ));
-        }
-        Ok(())
-    }
+    Ok(sum)
 }

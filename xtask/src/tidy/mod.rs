@@ -1,10 +1,11 @@
 //! The rules of the house, checked. Each rule is a function from the repository to the faults it
 //! finds; a fault names file, line, rule and mend. What a rule needs to know stands in the document
-//! that people read (the crate table of ARCHITECTURE.md), not in a second list here.
+//! that people read (the tables of ARCHITECTURE.md), not in a second list here.
 
 mod documents;
 mod layers;
 mod outside;
+mod parts;
 mod source;
 
 use serde_json::Value;
@@ -15,9 +16,13 @@ use std::path::{Path, PathBuf};
 pub fn run(root: &Path, metadata: &Value) -> Result<Vec<String>, String> {
     let files = files(root)?;
     let mut faults = root_entries(root)?;
-    let table = layers::table(&read(&root.join("ARCHITECTURE.md"))?)?;
+    let architecture = read(&root.join("ARCHITECTURE.md"))?;
+    let table = layers::table(&architecture)?;
     faults.extend(layers::check(&table, metadata));
     faults.extend(layers::pure_crates(root, &table));
+    for (krate, house) in &parts::tables(&architecture)? {
+        faults.extend(parts::check(krate, house, &parts::sources(root, krate, &files)?));
+    }
     for path in &files {
         let name = path.strip_prefix(root).unwrap_or(path).to_string_lossy().into_owned();
         match path.extension().and_then(|extension| extension.to_str()) {

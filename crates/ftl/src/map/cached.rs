@@ -116,7 +116,7 @@ fn words(shift: u32) -> usize {
 
 /// Fewest frames: three eighths hold what the oldest write needs, which may be an atomic one.
 fn frames_min(shift: u32) -> u32 {
-    let atomic = crate::ATOMIC_BLOCKS_MAX.div_ceil(1 << shift) + 1;
+    let atomic = crate::api::ATOMIC_BLOCKS_MAX.div_ceil(1 << shift) + 1;
     (atomic * 8).div_ceil(3).max(24)
 }
 

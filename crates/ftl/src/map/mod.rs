@@ -8,22 +8,36 @@
 mod cached;
 mod changes;
 mod queues;
+pub(crate) mod residency;
+pub(crate) mod staging;
 #[cfg(test)]
 mod tests;
+pub(crate) mod volumes;
 
 pub(crate) use cached::Cached;
 use cached::bytes_min;
 pub(crate) use cached::bytes_min_to_hold;
 
-use crate::Settings;
+use crate::config::Settings;
 use crate::format::{CHUNK_ENTRIES, UNMAPPED};
 use flash::Geometry;
 use std::ops::Range;
 
-/// Fewest bytes of DRAM, for [`crate::Settings::map_bytes`], that the map of a device of this shape works
-/// in, with pieces of `piece_blocks` blocks (see [`crate::Settings::map_piece_blocks`]).
+/// Fewest bytes of DRAM, for [`crate::config::Settings::map_bytes`], that the map of a device of this shape works
+/// in, with pieces of `piece_blocks` blocks (see [`crate::config::Settings::map_piece_blocks`]).
 pub fn map_bytes_min(geometry: &Geometry, piece_blocks: u32) -> u64 {
     bytes_min(geometry.slots() as u32, piece_blocks)
+}
+
+/// Who needs a chunk that could not be read.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Needs {
+    /// A piece on its way to DRAM.
+    Piece(u32),
+    /// The search for what points to a lost slot: chunks from the first to the last.
+    Search(u32, u32),
+    /// The next checkpoint, which asks again by itself.
+    Stage,
 }
 
 /// A map that would be smaller than this is cut into pieces if it is to be: it is there to test that.

@@ -140,7 +140,7 @@ mod tests {
             ("unit", UNITS),
             ("stream", STREAMS),
             ("profile", PROFILES),
-            ("mapping", crate::MAPPINGS),
+            ("mapping", crate::map::volumes::MAPPINGS),
             ("replica", REPLICAS),
         ];
         for (decision, names) in lists {

@@ -189,7 +189,7 @@ pub struct EraseView {
     pub idle_ns: u64,
     /// Bands of this unit that are erased and ready.
     pub bands_clean: u32,
-    /// Bands of this unit that the application asked to erase, see [`crate::Ftl::ask_erase`].
+    /// Bands of this unit that the application asked to erase, see [`crate::whole::Ftl::ask_erase`].
     pub asked: u32,
 }
 
@@ -230,7 +230,7 @@ pub struct UnitView {
     pub weight: u16,
 }
 
-/// The weight of a unit that nobody has given one, see [`crate::Ftl::set_unit_weights`].
+/// The weight of a unit that nobody has given one, see [`crate::whole::Ftl::set_unit_weights`].
 pub const WEIGHT_FULL: u16 = 256;
 
 impl Default for UnitView {
@@ -427,7 +427,7 @@ fn wear_by_name(name: &str) -> Result<Box<dyn WearPolicy>, String> {
     })
 }
 
-fn erase_by_name(name: &str) -> Result<Box<dyn ErasePolicy>, String> {
+pub(crate) fn erase_by_name(name: &str) -> Result<Box<dyn ErasePolicy>, String> {
     let (base, number) = split(name);
     Ok(match base {
         "eager" => plain(name, number, Box::new(Eager))?,

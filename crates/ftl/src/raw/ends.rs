@@ -13,7 +13,7 @@
 use super::format::header_of;
 use super::mount::{Mount, Probe, Stage};
 use super::{Lanes, NONE, RawUnits};
-use crate::Mutant;
+use crate::mutant::Mutant;
 use flash::{BlockId, SlotId, SlotRead};
 
 /// What is asked of a block.

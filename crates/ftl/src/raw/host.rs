@@ -2,8 +2,8 @@
 //! the reason or taken apart into what the units do.
 
 use super::{After, EraseTime, Phase, RawState, RawUnits, ReadOp, WriteUnit};
-use crate::Mutant;
 use crate::api::Output;
+use crate::mutant::Mutant;
 use flash::{
     Lba, MediumError, Operation, Payload, Reply, RequestError, RequestId, SlotId, SlotRead,
     SlotStatus,

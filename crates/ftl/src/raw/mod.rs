@@ -4,7 +4,7 @@
 //! and erases itself. There is no GC and no cache; below the address space there is only what a
 //! channel engine does: a block map per lane with bad-block management and dynamic wear levelling.
 //!
-//! Driven exactly as [`crate::Ftl`] is, through [`crate::Core`]: a read is a read, an erase is a trim
+//! Driven exactly as [`crate::whole::Ftl`] is, through [`crate::api::Core`]: a read is a read, an erase is a trim
 //! of whole raw blocks, and a flush makes durable what was acknowledged.
 //!
 //! Invariants:
@@ -41,8 +41,8 @@ pub use config::{EraseTime, Lanes, RawFormat, RawSettings, WriteUnit};
 pub use format::{LaneRecord, Named, NamedState, RAW_LABEL_BYTES_MAX, RAW_VERSION};
 pub use status::{LaneStatus, RawBlockState};
 
-use crate::Mutant;
 use crate::api::{Core, Input, MountError, Output};
+use crate::mutant::Mutant;
 use crate::slab::Slab;
 use blocks::Die;
 use flash::{
@@ -237,8 +237,12 @@ impl Core for RawUnits {
     }
 
     fn program(&self, tag: Tag) -> &[SlotWrite] {
-        assert_eq!(tag.0 & crate::units::TAG_KIND, crate::units::TAG_PROGRAM, "a program's tag");
-        &self.pages[tag.0 & !crate::units::TAG_KIND].slots
+        assert_eq!(
+            tag.0 & crate::space::scheduler::TAG_KIND,
+            crate::space::scheduler::TAG_PROGRAM,
+            "a program's tag"
+        );
+        &self.pages[tag.0 & !crate::space::scheduler::TAG_KIND].slots
     }
 
     fn queue_at(&self, lba: Lba) -> u32 {
@@ -272,10 +276,10 @@ impl RawUnits {
         match completion {
             Completion::Read { tag, slots } => self.complete_read(tag.0, slots),
             Completion::Program { tag, result } => {
-                self.complete_program(tag.0 & !crate::units::TAG_KIND, result);
+                self.complete_program(tag.0 & !crate::space::scheduler::TAG_KIND, result);
             }
             Completion::Erase { tag, result } => {
-                self.complete_erase(BlockId(tag.0 & !crate::units::TAG_KIND), result);
+                self.complete_erase(BlockId(tag.0 & !crate::space::scheduler::TAG_KIND), result);
             }
             Completion::Finish { .. } => unreachable!("raw units finish no block"),
             Completion::Flush { result, .. } => self.complete_flush(result),
@@ -353,7 +357,7 @@ impl RawUnits {
         self.flush.running = true;
         self.flush.begun += 1;
         self.counters.medium_flushes += 1;
-        let tag = Tag(crate::units::TAG_FLUSH);
+        let tag = Tag(crate::space::scheduler::TAG_FLUSH);
         self.outputs.push_back(Output::Command(Command::Flush { tag }));
     }
 

@@ -17,9 +17,9 @@ use super::format::{
 };
 use super::look::Found;
 use super::{Lanes, NONE, Phase, RawBlock, RawFormat, RawSettings, RawState, RawUnits, ReadOp};
-use crate::Mutant;
 use crate::api::{MountError, MountReport, Output};
 use crate::format::{Root, uuid_crc};
+use crate::mutant::Mutant;
 use flash::{BlockId, Geometry, Health, MediumError, Oob, SlotId, SlotRead, SlotStatus};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 

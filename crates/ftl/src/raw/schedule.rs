@@ -6,7 +6,7 @@
 use super::blocks::{Use, Work};
 use super::{Phase, RawUnits};
 use crate::api::Output;
-use crate::units::{PROGRAMS_MAX, TAG_ERASE, TAG_PROGRAM, TAG_READ};
+use crate::space::scheduler::{PROGRAMS_MAX, TAG_ERASE, TAG_PROGRAM, TAG_READ};
 use flash::{BlockId, Command, MICROSECOND, MediumError, SlotId, SlotWrite, Tag};
 
 /// Clean blocks kept ahead on a unit by erasing those whose last erase is in doubt.

@@ -9,8 +9,8 @@ use super::blocks::{Use, Work};
 use super::format::{RawHeader, encode_raw_header};
 use super::schedule::{PageOf, Step};
 use super::{After, NONE, RawState, RawUnits, RequestError, WriteUnit};
-use crate::Mutant;
-use crate::units::PROGRAMS_MAX;
+use crate::mutant::Mutant;
+use crate::space::scheduler::PROGRAMS_MAX;
 use flash::{BlockId, MILLISECOND, MediumError, Payload, SlotData, SlotId, SlotWrite};
 
 /// How long to wait after the medium had no room behind it.

@@ -1,0 +1,67 @@
+//! How much a medium can hold, and how many blocks a device is made with, so that over-provisioning means
+//! the same wherever one is made: by the server, and by the lab for a device that stands for it.
+
+use crate::config::{Settings, handles_wanted};
+use crate::format::CheckpointLayout;
+use crate::space::RESERVE_BANDS;
+use flash::{Geometry, Health};
+
+/// Units of fewer blocks have none to erase while others are filled.
+const BLOCKS_PER_UNIT_MIN: u32 = 4;
+/// Tries: each adds a sixteenth.
+const TRIES: u32 = 64;
+
+/// Most logical blocks that a medium of this shape and health can offer: what remains after bad
+/// blocks, two checkpoints, the append points and what GC must never be without.
+pub fn logical_blocks_max(geometry: &Geometry, health: &Health, settings: &Settings) -> u32 {
+    let gone = health.units_gone.iter().filter(|&&unit| !geometry.is_fast_unit(unit)).count();
+    let gone = gone as u32 * geometry.blocks_per_unit;
+    let bad = health.bad_blocks.iter().filter(|&&block| !geometry.is_fast(block)).count() as u32;
+    logical_blocks_of(geometry, geometry.capacity_blocks().saturating_sub(bad + gone), settings)
+}
+
+/// The same where so many blocks of the capacity tier are good.
+pub(crate) fn logical_blocks_of(geometry: &Geometry, good: u32, settings: &Settings) -> u32 {
+    let stripe = match settings.stripe_units {
+        0 => geometry.units - geometry.fast.units,
+        units => units,
+    };
+    // A handle needs one open band; the others of its stripe may be missing when space is tight.
+    let handles = handles_wanted(settings).unwrap_or(u32::from(settings.handles) + 1);
+    let open = handles + stripe.min(good / 256);
+    let slots = geometry.slots_per_block();
+    let mut logical = good.saturating_sub(RESERVE_BANDS + open + 2).saturating_mul(slots);
+    // The checkpoint's size depends on the answer.
+    for _ in 0..4 {
+        let Some(layout) = CheckpointLayout::new(geometry, logical.max(1)) else { return 0 };
+        let taken = RESERVE_BANDS + open + 2 * layout.bands;
+        logical = good.saturating_sub(taken).saturating_mul(slots);
+    }
+    logical
+}
+
+/// Blocks of each unit with which a device of this shape keeps `slots` for data and over-provisioning, if
+/// any number does. What the FTL needs for itself comes on top, so that on a small device it does not
+/// eat the whole over-provisioning; the FTL says how much. `health` tells which blocks of so many are bad.
+///
+/// # Errors
+/// What `health` says.
+pub fn blocks_per_unit_for<E>(
+    geometry: &Geometry,
+    slots: u64,
+    settings: &Settings,
+    mut health: impl FnMut(&Geometry) -> Result<Health, E>,
+) -> Result<Option<u32>, E> {
+    let per_row = u64::from(geometry.units) * u64::from(geometry.slots_per_block());
+    let least = u32::try_from(slots.div_ceil(per_row)).unwrap_or(u32::MAX);
+    let mut blocks_per_unit = least.max(BLOCKS_PER_UNIT_MIN);
+    for _ in 0..TRIES {
+        let geometry = Geometry { blocks_per_unit, ..*geometry };
+        let health = health(&geometry)?;
+        if u64::from(logical_blocks_max(&geometry, &health, settings)) >= slots {
+            return Ok(Some(blocks_per_unit));
+        }
+        blocks_per_unit = (blocks_per_unit + blocks_per_unit / 16).saturating_add(1);
+    }
+    Ok(None)
+}

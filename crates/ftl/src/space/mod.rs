@@ -1,0 +1,28 @@
+//! What there is: bands and their units, whose turn a unit's queues are, how many bands may be open.
+
+pub(crate) mod bands;
+pub(crate) mod capacity;
+pub(crate) mod divisor;
+pub(crate) mod filling;
+pub(crate) mod openings;
+pub(crate) mod read_slo;
+pub(crate) mod scheduler;
+pub(crate) mod spare;
+
+/// Bands that only GC may open.
+pub(crate) const RESERVE_BANDS: u32 = 3;
+
+/// Free bands above the host's floor without which GC never rests.
+pub(crate) const FREE_AT_REST: u32 = 2;
+
+/// On what grounds a page is wanted, and so how far down the free bands it may go.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Grounds {
+    /// What is left above the reserves of its purpose.
+    Usual,
+    /// GC has in hand what would free the bands that a waiting checkpoint wants, and nothing else goes on:
+    /// it may open some of these.
+    Pressed,
+    /// A record that must find room, be it in the last free band.
+    Record,
+}

@@ -1,0 +1,156 @@
+//! What bad bands leave: how many more may go before the device cannot keep what it promised, and what
+//! it does from then on. Bands that hold no data even on a full device, GC's reserve above all, are
+//! what keeps writes going, so they are never given to data: beyond what can be kept, a write of a block
+//! that holds nothing is refused, with the reason in the status. Blocks that hold data are overwritten,
+//! trimmed and read as before. Only where more is held than can be kept, because bands went bad under it,
+//! and the reserve is all that is free, overwrites are refused, too: GC would wear out what is left for a few
+//! slots a time, and trims, which are the way out, would find no room for their records.
+//!
+//! Invariant: what can be kept follows from the good bands by the rule that the format goes by.
+
+use crate::config::Settings;
+use crate::space::bands::{BandState, Bands};
+use crate::space::capacity::logical_blocks_of;
+use flash::{BlockId, Geometry};
+
+/// Spare bands below which the status warns, if any band went bad.
+const SPARE_WARNED: u32 = 4;
+
+/// Kept from one bad band to the next.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Spare {
+    /// For so many bad bands, see [`crate::space::bands::Bands::bad_changes`].
+    seen: Option<u32>,
+    /// Bands of the capacity tier that are bad, or are being emptied because they are.
+    bad: u32,
+    /// Most logical blocks that can hold data.
+    blocks_max: u32,
+    /// Bands that may go bad before that is less than the device offers.
+    bands: u32,
+    /// Logical blocks that the device offers.
+    offered: u32,
+}
+
+impl Spare {
+    /// Counts anew if bands went bad. The device offers so many logical blocks.
+    pub fn count(&mut self, bands: &Bands, geometry: &Geometry, settings: &Settings, offered: u32) {
+        let key = bands.bad_changes();
+        if self.seen == Some(key) {
+            return;
+        }
+        let capacity = bands.ids().take(geometry.capacity_blocks() as usize);
+        let is_bad =
+            |block: &BlockId| bands[*block].failing || bands[*block].state == BandState::Retired;
+        let bad = capacity.filter(is_bad).count() as u32;
+        let good = geometry.capacity_blocks() - bad;
+        let kept = |good: u32| logical_blocks_of(geometry, good, settings);
+        // What can be kept falls with every band, so the last that suffices is found by halving.
+        let (mut few, mut many) = (0, good);
+        while few < many {
+            let mid = few + (many - few) / 2;
+            if kept(mid) >= offered { many = mid } else { few = mid + 1 }
+        }
+        let blocks_max = kept(good).min(offered);
+        let bands = if blocks_max == offered { good - few } else { 0 };
+        *self = Self { seen: Some(key), bad, blocks_max, bands, offered };
+    }
+
+    /// All that the device offers can be kept.
+    pub fn suffices(&self) -> bool {
+        self.blocks_max >= self.offered
+    }
+
+    /// If so many logical blocks hold data, more do than can be kept: bands went bad on a device that was
+    /// full.
+    pub fn is_exceeded_by(&self, held: u64) -> bool {
+        !self.suffices() && held > u64::from(self.blocks_max)
+    }
+
+    /// Words for the owner, if bad bands left little. So many blocks hold data; `None` while they are still
+    /// being counted.
+    pub fn warning(&self, held: Option<u64>) -> Option<String> {
+        let Self { bad, blocks_max, bands, offered, .. } = *self;
+        if self.seen.is_none() || bad == 0 {
+            return None;
+        }
+        if let Some(held) = held.filter(|&held| self.is_exceeded_by(held)) {
+            return Some(format!(
+                "{bad} bad bands: {blocks_max} of {offered} blocks can be kept, and {held} hold data; writes of \
+                 blocks that hold none are refused, and of others where no more is free than GC needs. Trim what \
+                 is not needed, which goes on, or move to another device"
+            ));
+        }
+        if blocks_max < offered {
+            let held = held.map_or("some".to_owned(), |held| held.to_string());
+            return Some(format!(
+                "{bad} bad bands: {blocks_max} of {offered} blocks can hold data, {held} do; writes of blocks \
+                 that hold none are refused beyond that, the others go on. Trim what is not needed, or \
+                 move to another device"
+            ));
+        }
+        (bands < SPARE_WARNED).then(|| {
+            format!(
+                "{bad} bad bands: {} more and writes of blocks that hold no data will be refused as the \
+                 device fills; move to another device",
+                bands + 1
+            )
+        })
+    }
+
+    /// For the status: bad bands, those that may go, and what can be kept.
+    pub fn counters(&self) -> [(&'static str, u64); 3] {
+        [
+            ("bands_bad", self.bad.into()),
+            ("bands_spare", self.bands.into()),
+            ("logical_blocks_kept", self.blocks_max.into()),
+        ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Spare;
+    use crate::config::Settings;
+    use crate::space::bands::{BandState, Bands};
+    use crate::space::capacity::logical_blocks_of;
+    use flash::{BlockId, FastTier, Geometry, Pairing};
+
+    #[test]
+    fn with_each_bad_band_less_is_spare_and_then_less_is_kept() {
+        let geometry = Geometry {
+            units: 4,
+            blocks_per_unit: 32,
+            pages_per_block: 16,
+            slots_per_page: 4,
+            pairing: Pairing::None,
+            durable_at_completion: true,
+            suspend: false,
+            queue_depth: 4,
+            endurance: 1000,
+            open_blocks_max: 0,
+            fast: FastTier::default(),
+        };
+        let (settings, blocks) = (Settings::default(), geometry.blocks());
+        let mut bands = Bands::new(&geometry);
+        for block in bands.ids() {
+            bands[block].state = BandState::Full;
+        }
+        bands.index_all();
+        // Two bands more than what is offered needs.
+        let offered = logical_blocks_of(&geometry, blocks - 2, &settings);
+        let mut spare = Spare::default();
+        let mut kept = Vec::new();
+        for bad in 0..4 {
+            spare.count(&bands, &geometry, &settings, offered);
+            assert_eq!(spare.counters()[0], ("bands_bad", bad));
+            kept.push((
+                spare.suffices(),
+                spare.counters()[1].1,
+                spare.is_exceeded_by(offered.into()),
+            ));
+            assert_eq!(spare.warning(Some(0)).is_some(), bad > 0);
+            bands.set_state(BlockId(bad as u32), BandState::Retired);
+        }
+        assert_eq!(kept, [(true, 2, false), (true, 1, false), (true, 0, false), (false, 0, true)]);
+    }
+}

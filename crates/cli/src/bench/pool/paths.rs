@@ -68,7 +68,7 @@ pub fn figures(request: &mut Request<'_>) {
             Err(why) => Err(why.clone()),
         };
         let figures = match &rounds {
-            Ok(rounds) => of_rounds(case, rounds).into(),
+            Ok(rounds) => of_rounds(case, rounds),
             Err(why) => {
                 case.names().map(|(name, unit, goal)| Figure::missing(name, unit, goal, why))
             }
@@ -131,7 +131,7 @@ impl Pair {
         let seconds = if quick { 1 } else { 4 };
         let round = |at: usize| {
             progress.tell(&format!("{}, round {} of {ROUNDS}", job.name, at + 1));
-            self.round(job, seconds, at % 2 == 0)
+            self.round(job, seconds, at.is_multiple_of(2))
         };
         (0..ROUNDS).map(round).collect()
     }

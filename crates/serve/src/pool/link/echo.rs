@@ -174,6 +174,9 @@ fn slots(count: u32) -> Vec<Slot<Block>> {
         .collect()
 }
 
+/// Takes a message that has come on a link.
+type Heard<'a> = dyn FnMut(&mut Link, Message<Block>) -> Result<(), String> + 'a;
+
 /// What one thread has of it.
 struct Side {
     links: Vec<Link>,
@@ -193,10 +196,7 @@ impl Side {
     }
 
     /// One send and one receive of each link, and what has come of those before.
-    fn turn(
-        &mut self,
-        heard: &mut dyn FnMut(&mut Link, Message<Block>) -> Result<(), String>,
-    ) -> Result<(), String> {
+    fn turn(&mut self, heard: &mut Heard<'_>) -> Result<(), String> {
         for (index, link) in (0..).zip(&mut self.links) {
             link.send(index, &mut self.ring);
             link.receive(index, &mut self.ring);

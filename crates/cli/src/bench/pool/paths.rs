@@ -91,8 +91,9 @@ struct Round {
     node_us: f64,
     /// Messages for a request.
     messages: f64,
-    /// Blocks that were programmed for one that a host wrote; 0 for reads.
+    /// Slots that were programmed for one that a host wrote, and of those what GC has moved; 0 for reads.
     waf: f64,
+    moved: f64,
     tls: EchoCost,
     plain: EchoCost,
 }
@@ -149,12 +150,14 @@ impl Pair {
         let reads = job.rw.ends_with("read");
         let grown = |of: fn(&Counts) -> f64| of(&after.0) - of(&before.0);
         let (programs, slots) = (grown(|of| of.programs), grown(|of| of.slots));
-        let (messages, page_slots, waf) = if reads {
-            (grown(|of| of.asks), 1.0, 0.0)
+        let (written, relocated) = (grown(|of| of.written).max(1.0), grown(|of| of.relocated));
+        let (messages, page_slots) = if reads {
+            (grown(|of| of.asks), 1.0)
         } else {
-            let waf = slots / grown(|of| of.written).max(1.0);
-            (programs * f64::from(REPLICAS), slots / programs.max(1.0), waf)
+            // Padding is not sent.
+            (programs * f64::from(REPLICAS), (written + relocated) / programs.max(1.0))
         };
+        let (waf, moved) = if reads { (0.0, 0.0) } else { (slots / written, relocated / written) };
         let messages = messages.max(1.0);
         let what = Echo {
             nodes: NODES as usize,
@@ -173,6 +176,7 @@ impl Pair {
             node_us: (after.2 - before.2) * 1e6 / messages,
             messages: messages / requests,
             waf,
+            moved,
             tls: echo(what, Some(identity))?,
             plain: echo(what, None)?,
         })
@@ -211,7 +215,12 @@ fn of_rounds(case: &Case, rounds: &[Round]) -> [Figure; 3] {
         links(|round| round.plain),
         middle(&|round| round.local_us),
         middle(&|round| round.messages),
-        if waf > 0.0 { format!(", WAF {waf:.2}") } else { String::new() }
+        if waf > 0.0 {
+            let moved = middle(&|round| round.moved);
+            format!(", WAF {waf:.2}, of which GC moves {moved:.2} and the rest is padding")
+        } else {
+            String::new()
+        }
     );
     let of_nodes = |round: &Round| round.node_us - round.tls.answers_ns / 1e3;
     let told_of_nodes = format!(

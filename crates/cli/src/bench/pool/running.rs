@@ -31,8 +31,10 @@ pub struct Counts {
     pub asks: f64,
     /// Pages that the FTL has programmed.
     pub programs: f64,
-    /// Blocks in them.
+    /// Slots of them, padding with them.
     pub slots: f64,
+    /// Of these, what GC has moved.
+    pub relocated: f64,
     /// Blocks that hosts wrote.
     pub written: f64,
 }
@@ -108,6 +110,7 @@ impl Pool {
             asks: of(&client, "asks")?,
             programs: of(&client, "programs")?,
             slots: of(&ftl, "slots_programmed")?,
+            relocated: of(&ftl, "slots_relocated")?,
             written: of(&ftl, "host_blocks_written")?,
         })
     }

@@ -9,6 +9,7 @@ mod checker;
 mod load;
 mod net;
 
+use crate::etcd;
 use crate::pool::{PATIENCE, certificates, config};
 use crate::refuse;
 use crate::scratch::Scratch;
@@ -20,7 +21,7 @@ use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -55,8 +56,26 @@ impl Drop for Part {
     }
 }
 
+/// What the control plane is.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Planes {
+    Own,
+    Etcd,
+}
+
+impl Planes {
+    /// Its machines.
+    fn machines(self) -> &'static [&'static str] {
+        match self {
+            Self::Own => &["p1"],
+            Self::Etcd => &["e1", "e2", "e3"],
+        }
+    }
+}
+
 /// The machines with what runs on them.
 struct Pool {
+    planes: Planes,
     network: Network,
     scratch: Scratch,
     configs: BTreeMap<String, String>,
@@ -69,15 +88,21 @@ fn kind(machine: &str) -> &'static str {
         b'n' => "node",
         b'c' => "client",
         b'k' => "controller",
+        b'e' => "etcd",
         _ => "plane",
     }
 }
 
 impl Pool {
-    fn new(name: &str) -> Option<Self> {
+    /// `None` where the machine lacks what it takes, which is told.
+    fn new(name: &str, planes: Planes) -> Option<Self> {
+        if planes == Planes::Etcd && etcd::binary().is_none() {
+            skipped(name, "there is no etcd: `./x setup` fetches it, WEIR_E2E_ETCD names one");
+            return None;
+        }
         let nodes = (1..=NODES).map(|at| format!("n{at}"));
-        let machines = ["p1", "k1", "c1", "c2"].map(str::to_owned).into_iter().chain(nodes);
-        let machines: Vec<String> = machines.collect();
+        let machines = planes.machines().iter().chain(&["k1", "c1", "c2"]);
+        let machines: Vec<String> = machines.map(|&name| name.to_owned()).chain(nodes).collect();
         let network = match Network::new(&machines) {
             Ok(network) => network,
             Err(why) => {
@@ -86,25 +111,40 @@ impl Pool {
             }
         };
         let scratch = Scratch::new(name);
-        let names: Vec<&str> = machines.iter().map(String::as_str).chain(["admin"]).collect();
-        let id = certificates(&scratch, "certs", &names);
-        let plane =
-            format!("[plane]\naddress = \"{}:7400\"\ndata = \"plane\"\n", network.address("p1"));
+        let names = machines.iter().map(String::as_str).chain(["admin", "etcd"]);
+        let id = certificates(&scratch, "certs", &names.collect::<Vec<_>>());
+        let at = |machine: &&str| format!("\"https://{}:2379\"", network.address(machine));
+        let plane = match planes {
+            Planes::Own => {
+                let address = network.address("p1");
+                format!("[plane]\naddress = \"{address}:7400\"\ndata = \"plane\"\n")
+            }
+            Planes::Etcd => {
+                let urls: Vec<String> = planes.machines().iter().map(at).collect();
+                format!("[plane]\netcd = [{}]\n", urls.join(", "))
+            }
+        };
         let mut configs = BTreeMap::new();
-        for machine in &machines {
+        for machine in machines.iter().filter(|machine| kind(machine) != "etcd") {
             let more = plane.clone() + &own_section(machine, &network.address(machine));
             let path = config(&scratch, (&id, "certs", machine), &more);
             configs.insert(machine.clone(), path);
         }
         let admin = config(&scratch, (&id, "certs", "admin"), &plane);
-        let mut pool = Self { network, scratch, configs, parts: BTreeMap::new(), admin };
+        let parts = BTreeMap::new();
+        let mut pool = Self { planes, network, scratch, configs, parts, admin };
         pool.start_all();
         Some(pool)
     }
 
     fn start_all(&mut self) {
-        self.start("p1");
-        self.wait_for("p1");
+        for machine in self.planes.machines() {
+            self.start(machine);
+        }
+        match self.planes {
+            Planes::Own => self.wait_for("p1"),
+            Planes::Etcd => self.found(),
+        }
         for at in 1..=NODES {
             let (node, machine) = (at.to_string(), format!("n{at}"));
             let address = format!("{}:7402", self.network.address(&machine));
@@ -119,19 +159,41 @@ impl Pool {
 
     /// A command of who looks after the pool, from the controller's machine.
     fn done(&self, args: &[&str]) {
-        let mut command = self.network.command("k1", weir_path().to_str().expect("a path of text"));
-        let output = command.arg("pool").args(args).args(["--config", &self.admin]).output();
-        let output = output.expect("weir starts");
+        let output = self.command(args);
         assert!(output.status.success(), "{args:?}: {}", said(&output));
+    }
+
+    fn command(&self, args: &[&str]) -> Output {
+        let mut command = self.network.command("k1", &program());
+        let output = command.arg("pool").args(args).args(["--config", &self.admin]).output();
+        output.expect("nsenter starts")
+    }
+
+    /// Founds the pool in etcd, as soon as its members have found each other.
+    fn found(&self) {
+        let begun = Instant::now();
+        loop {
+            let found = self.command(&["found"]);
+            if found.status.success() {
+                return;
+            }
+            assert!(begun.elapsed() < PATIENCE, "{}: {}", said(&found), self.log("e1"));
+            std::thread::sleep(Duration::from_millis(100));
+        }
     }
 
     fn start(&mut self, machine: &str) {
         let path = self.scratch.file(&format!("{machine}.log"));
         let log = OpenOptions::new().create(true).append(true).open(path).expect("a log");
-        let mut command =
-            self.network.command(machine, weir_path().to_str().expect("a path of text"));
-        refuse::as_told(&mut command);
-        command.args(["pool", kind(machine), "--config", &self.configs[machine]]);
+        let mut command = match kind(machine) {
+            "etcd" => self.member(machine),
+            what => {
+                let mut command = self.network.command(machine, &program());
+                refuse::as_told(&mut command);
+                command.args(["pool", what, "--config", &self.configs[machine]]);
+                command
+            }
+        };
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log);
         // SAFETY: the call is safe between fork and exec. No part outlives the test.
         unsafe {
@@ -151,6 +213,28 @@ impl Pool {
             }
         });
         self.parts.insert(machine.to_owned(), Part { child, ready });
+    }
+
+    /// A member of the cluster. What it says goes where its log goes.
+    fn member(&self, machine: &str) -> Command {
+        let url = |scheme: &str, of: &str, port: u16| {
+            format!("{scheme}://{}:{port}", self.network.address(of))
+        };
+        let all = self.planes.machines().iter().map(|of| format!("{of}={}", url("http", of, 2380)));
+        let cluster = all.collect::<Vec<_>>().join(",");
+        let (client, peer) = (url("https", machine, 2379), url("http", machine, 2380));
+        let certs = |file: &str| self.scratch.file(&format!("certs/{file}"));
+        let binary = etcd::binary().expect("it was there");
+        let mut command = self.network.command(machine, binary.to_str().expect("a path of text"));
+        command
+            .args(["--name", machine, "--data-dir", &self.scratch.file(machine)])
+            .args(["--listen-client-urls", &client, "--advertise-client-urls", &client])
+            .args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer])
+            .args(["--initial-cluster", &cluster, "--initial-cluster-state", "new"])
+            .args(["--cert-file", &certs("etcd.pem"), "--key-file", &certs("etcd.key")])
+            .args(["--trusted-ca-file", &certs("authority.pem"), "--client-cert-auth"])
+            .args(["--heartbeat-interval", "100", "--election-timeout", "1000"]);
+        command
     }
 
     fn wait_for(&self, machine: &str) {
@@ -173,6 +257,10 @@ impl Pool {
             .get_mut(machine)
             .is_none_or(|part| part.child.try_wait().expect("ours").is_some())
     }
+}
+
+fn program() -> String {
+    weir_path().to_str().expect("a path of text").to_owned()
 }
 
 fn own_section(machine: &str, address: &str) -> String {
@@ -234,10 +322,13 @@ impl Chaos {
 
     fn look(&mut self) {
         let now = Instant::now();
-        let (due, later) =
-            std::mem::take(&mut self.mends).into_iter().partition(|(at, _)| *at <= now);
+        // Who was paused goes on once the other one serves: then it has to find out that it has lost the volume.
+        let waits =
+            |mend: &Mend| matches!(mend, Mend::Continue(who) if who != self.client) && !self.told;
+        let mends = std::mem::take(&mut self.mends).into_iter();
+        let (due, later): (Vec<_>, Vec<_>) =
+            mends.partition(|(at, mend)| *at <= now && !waits(mend));
         self.mends = later;
-        let due: Vec<(Instant, Mend)> = due;
         due.into_iter().for_each(|(_, mend)| self.mend(mend));
         if !self.told && self.pool.parts[self.client].is_ready() {
             self.told = true;
@@ -286,7 +377,7 @@ impl Chaos {
     fn fault(&mut self) {
         let ms = 500 + self.random.below(5_000);
         let node = format!("n{}", 1 + self.random.below(NODES as u64));
-        match self.random.below(10) {
+        match self.random.below(11) {
             0 => self.part_halves(ms),
             1 => {
                 self.cut(self.client, &node, ms);
@@ -303,13 +394,17 @@ impl Chaos {
                 self.count("partitions");
             }
             3 => {
-                self.cut(self.client, "p1", ms);
-                self.cut("p1", self.client, ms);
+                for plane in self.pool.planes.machines() {
+                    self.cut(self.client, plane, ms);
+                    self.cut(plane, self.client, ms);
+                }
                 self.count("partitions");
             }
-            4 => self.kill(&node, ms),
+            4 | 10 => self.kill(&node, ms),
             5 => {
-                self.kill("p1", ms.min(2_000));
+                let planes = self.pool.planes.machines();
+                let at = self.random.below(planes.len() as u64) as usize;
+                self.kill(planes[at], ms.min(2_000));
             }
             6 => {
                 self.pool.parts.remove(self.client);
@@ -341,7 +436,10 @@ impl Chaos {
 
     fn kill(&mut self, machine: &str, ms: u64) {
         if self.pool.parts.remove(machine).is_some() {
-            self.count(if machine == "p1" { "plane kills" } else { "node kills" });
+            let planes = self.pool.planes.machines().iter();
+            let plane = planes.zip(["plane kills 1", "plane kills 2", "plane kills 3"]);
+            let plane = plane.into_iter().find(|(name, _)| **name == machine);
+            self.count(plane.map_or("node kills", |(_, what)| what));
             self.later(ms, Mend::Start(machine.into()));
         }
     }
@@ -362,10 +460,23 @@ impl Chaos {
         self.count("take-overs");
     }
 
+    /// If the client that has lost the volume has ended by itself, as it should.
+    fn others_ended(&mut self, seed: u64) -> bool {
+        let other = self.other();
+        let Some(part) = self.pool.parts.get_mut(other) else { return true };
+        let Some(status) = part.child.try_wait().expect("ours") else { return false };
+        let log = self.pool.log(other);
+        assert_eq!(status.code(), Some(2), "seed={seed}: {other} ended otherwise: {log}");
+        assert!(!log.contains("panicked at"), "seed={seed}: {other}: {log}");
+        self.pool.parts.remove(other);
+        self.count("ended for another");
+        true
+    }
+
     /// Everything is mended, the volume goes on, and all of it is read.
     fn calm(&mut self, seed: u64) {
-        let mends = std::mem::take(&mut self.mends);
-        mends.into_iter().for_each(|(_, mend)| self.mend(mend));
+        let now = Instant::now();
+        self.mends.iter_mut().for_each(|(at, _)| *at = now);
         let begun = Instant::now();
         while !self.told || self.pool.ended(self.client) {
             self.look();
@@ -373,12 +484,18 @@ impl Chaos {
             assert!(begun.elapsed() < PATIENCE, "seed={seed}: nobody serves: {}", log());
             std::thread::sleep(Duration::from_millis(20));
         }
+        while !self.mends.is_empty() || !self.others_ended(seed) {
+            self.look();
+            let log = || self.pool.log(self.other());
+            assert!(begun.elapsed() < 2 * PATIENCE, "seed={seed}: it goes on: {}", log());
+            std::thread::sleep(Duration::from_millis(20));
+        }
         let checked = self.load.check(PATIENCE);
         let wrong = self.load.shared.wrong();
         assert!(wrong.is_empty(), "seed={seed}: {}", wrong.join("\n"));
         if let Err(late) = checked {
             let ask = self.pool.scratch.file(&format!("{}.sock", self.client));
-            let says = output(weir_path().to_str().expect("text"), &["pool", "ask", &ask]);
+            let says = output(&program(), &["pool", "ask", &ask]);
             panic!("seed={seed}: {late}: {}\n{}", said(&says), self.pool.log(self.client));
         }
     }
@@ -386,13 +503,22 @@ impl Chaos {
 
 #[test]
 fn chaos_loses_nothing_that_a_volume_of_a_pool_acknowledged() {
+    survive("chaos", Planes::Own);
+}
+
+#[test]
+fn chaos_loses_nothing_either_where_three_members_of_etcd_are_the_plane() {
+    survive("chaos-etcd", Planes::Etcd);
+}
+
+fn survive(name: &str, planes: Planes) {
     let number = |name: &str, unless: u64| {
         let told = std::env::var(name).ok();
         told.map_or(unless, |text| text.parse().unwrap_or_else(|_| panic!("{name} is a number")))
     };
     let (storms, seed) = (number("WEIR_E2E_CHAOS", 2), number("WEIR_E2E_SEED", 16));
     eprintln!("seed={seed}");
-    let Some(pool) = Pool::new("chaos") else { return };
+    let Some(pool) = Pool::new(name, planes) else { return };
     let mut chaos = Chaos::new(pool, seed);
     chaos.calm(seed);
     for storm in 1..=storms {

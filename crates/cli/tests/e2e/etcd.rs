@@ -19,6 +19,14 @@ use std::time::{Duration, Instant};
 /// Changes have come to every watch after that.
 const QUIET: Duration = Duration::from_millis(500);
 
+/// Where etcd is, if it is anywhere.
+pub fn binary() -> Option<PathBuf> {
+    let named = std::env::var_os("WEIR_E2E_ETCD").map(PathBuf::from);
+    let target = Path::new(env!("CARGO_BIN_EXE_weir")).ancestors().nth(2);
+    let unpacked = target.map(|target| target.join("etcd/usr/bin/etcd"));
+    named.or_else(|| find("etcd")).or(unpacked.filter(|path| path.exists()))
+}
+
 struct Member {
     name: String,
     client: String,
@@ -37,11 +45,7 @@ struct Cluster {
 impl Cluster {
     /// Three members in which a pool is founded; `None` where there is no etcd.
     fn new(name: &str) -> Option<Self> {
-        let named = std::env::var_os("WEIR_E2E_ETCD").map(PathBuf::from);
-        let target = Path::new(env!("CARGO_BIN_EXE_weir")).ancestors().nth(2);
-        let unpacked = target.map(|target| target.join("etcd/usr/bin/etcd"));
-        let unpacked = unpacked.filter(|path| path.exists());
-        let Some(binary) = named.or_else(|| find("etcd")).or(unpacked) else {
+        let Some(binary) = binary() else {
             skipped(name, "there is no etcd: `./x setup` fetches it, WEIR_E2E_ETCD names one");
             return None;
         };

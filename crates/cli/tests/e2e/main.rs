@@ -15,6 +15,7 @@
 
 mod advise;
 mod below;
+mod chaos;
 mod clients;
 mod disk;
 mod drivers;

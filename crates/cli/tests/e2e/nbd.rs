@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
@@ -76,6 +77,15 @@ impl Client {
     /// Bytes as they are, for clients that misbehave.
     pub fn send_raw(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.stream.write_all(bytes)
+    }
+
+    /// If something can be received, or the connection has ended, within this time.
+    pub fn is_ready(&self, patience: Duration) -> bool {
+        let mut asked =
+            libc::pollfd { fd: self.stream.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        let ms = libc::c_int::try_from(patience.as_millis()).expect("a short time");
+        // SAFETY: one descriptor, which is open, in memory that lives as long as the call.
+        unsafe { libc::poll(&raw mut asked, 1, ms) > 0 }
     }
 
     /// The next reply, of whichever request.

@@ -19,9 +19,8 @@ use std::collections::BTreeMap;
 /// When reads are sent twice.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Hedging {
-    /// After so many times as long as half of all reads take at most: half of all are never those of one slow node,
-    /// and a few in a hundred may be.
-    pub after_medians: u64,
+    /// After so many thousandths of reads would have been answered.
+    pub after_permille: u32,
     /// Of all reads, at most; 0 for never.
     pub budget_percent: u32,
 }
@@ -41,8 +40,8 @@ const HEDGE_NS_MIN: u64 = 20 * MICROSECOND;
 /// Says which there are.
 pub fn hedging_by_name(name: &str) -> Result<Hedging, String> {
     match name {
-        "none" => Ok(Hedging { after_medians: 0, budget_percent: 0 }),
-        "quantile" => Ok(Hedging { after_medians: 4, budget_percent: 5 }),
+        "none" => Ok(Hedging { after_permille: 1000, budget_percent: 0 }),
+        "quantile" => Ok(Hedging { after_permille: 950, budget_percent: 5 }),
         _ => Err(format!("no hedging {name}: one of none, quantile")),
     }
 }
@@ -144,9 +143,9 @@ impl<D> Reads<D> {
         self.credit = (self.credit + self.hedging.budget_percent).min(HEDGES_AT_ONCE * 100);
         let after = match self.hedging.budget_percent {
             0 => None,
-            _ => self.latencies.quantile(500),
+            _ => self.latencies.quantile(self.hedging.after_permille),
         };
-        let hedge_at = after.map(|ns| now + (ns * self.hedging.after_medians).max(HEDGE_NS_MIN));
+        let hedge_at = after.map(|ns| now + ns.max(HEDGE_NS_MIN));
         let got = (0..wanted.count).map(|_| None).collect();
         self.next += 1;
         let read = Read { wanted, got, tries: BTreeMap::new(), hedge_at, rounds: 0, timer: None };
@@ -198,9 +197,7 @@ impl<D> Reads<D> {
                     Some(&Try::Busy(until)) => until <= now,
                     Some(_) => false,
                 };
-                // A few reads beside its writes cost a drive more than they gain.
-                let is_spared = hedges && nodes.mode(node) == Mode::Writes;
-                is_free && !is_spared && nodes.has_room(node)
+                is_free && nodes.has_room(node)
             })
             .copied()
             .collect();
@@ -332,9 +329,7 @@ fn pick<P>(
 #[cfg(test)]
 mod tests {
     use super::super::choice::choice_by_name;
-    use super::super::nodes::Plan;
     use super::*;
-    use crate::controller::weights::NodeWeights;
     use crate::message::NodeFacts;
     use crate::words::DomainId;
 
@@ -440,25 +435,6 @@ mod tests {
         assert_eq!(asked, rounds.concat());
         bench.reads.lacks(id, A);
         assert_eq!(bench.next(now, id), Next::Ask(B), "the one that has not said that it lacks it");
-    }
-
-    #[test]
-    fn a_node_that_writes_is_spared_hedges_and_asked_when_the_other_is_late() {
-        let mut bench = Bench::new("quantile");
-        bench.reads.limit_ns = 10_000_000;
-        for round in 0..100 {
-            let id = bench.begin(round, 1);
-            bench.next(round, id);
-            bench.reads.slots(id, A, 100_000, vec![slot(1)]);
-            bench.reads.end(id);
-        }
-        let share = NodeWeights { node: B, mode: Mode::Writes, read: 0.0, write: 1.0 };
-        let plan = Plan { shares: vec![share], until: Instant(1 << 40) };
-        bench.nodes.plan(Instant(100), &plan);
-        let id = bench.begin(1000, 1);
-        assert_eq!(bench.next(1000, id), Next::Ask(A));
-        assert_eq!(bench.next(1000 + 2_000_000, id), Next::Wait, "it is to write");
-        assert_eq!(bench.next(1000 + 10_000_000, id), Next::Ask(B));
     }
 
     #[test]

@@ -32,7 +32,9 @@ use super::identity::Mark;
 use super::lock::Found;
 use super::raw::RawNote;
 use super::zoned::{self, EraseCounts, Head, Zoned};
-use super::{DeviceError, FastNote, FastPart, Mode, RawOptions, Shape, Tier, identity, lock, raw};
+use super::{
+    DeviceError, FastNote, FastPart, Mode, RawOptions, Shape, Tier, described, identity, lock, raw,
+};
 use crate::files;
 use crate::kept::{Kept, KeptShard};
 use crate::medium::{
@@ -386,28 +388,14 @@ pub fn describe(path: &Path) -> Result<Parts, DeviceError> {
 /// The same by the keys of a config's `[device]`.
 pub fn description(path: &Path) -> Result<toml::Table, DeviceError> {
     let parts = describe(path)?;
-    let mut table = toml::Table::new();
-    let mode = if parts.raw.is_some() { "raw" } else { "block" };
-    table.insert("kind".into(), "file".into());
-    table.insert("mode".into(), mode.into());
-    if let Some(raw) = &parts.raw {
-        let unfit = || DeviceError::invalid(path, "the table raw is no TOML", "report this");
-        raw.describe(&mut table).ok_or_else(unfit)?;
-    }
     let numbers = [
         ("shards", Some(parts.shards)),
         ("channels", parts.shards.checked_mul(parts.shape.channels)),
         ("op_percent", parts.raw.is_none().then_some(parts.op_percent)),
     ];
-    for (key, number) in numbers {
-        if let Some(number) = number {
-            table.insert(key.into(), i64::from(number).into());
-        }
-    }
-    if let Some(fast) = &parts.fast {
-        table.insert("fast".into(), fast.describe(parts.shards).into());
-    }
-    Ok(table)
+    let fast = parts.fast.as_ref().map(|fast| fast.describe(parts.shards));
+    let unfit = || DeviceError::invalid(path, "the table raw is no TOML", "report this");
+    described("file", parts.raw.as_ref(), &numbers, fast).ok_or_else(unfit)
 }
 
 /// Opens for reading, and whatever else `options` say, what nobody else has open.

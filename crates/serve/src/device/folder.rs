@@ -18,7 +18,7 @@ use super::identity::{self, Mark, Marked, SHARD_ROLES, State};
 use super::lock::Found;
 use super::raw::RawNote;
 use super::summed::{self, Summed};
-use super::{DeviceError, FastNote, FastPart, Mode, RawOptions, Shape, Tier, lock};
+use super::{DeviceError, FastNote, FastPart, Mode, RawOptions, Shape, Tier, described, lock};
 use crate::files;
 use crate::kept::{Kept, KeptShard};
 use crate::medium::{Fence, FileStore, RECORD_BYTES, Store, encode_generation, gives_back};
@@ -350,24 +350,15 @@ pub fn describe(path: &Path) -> Result<toml::Table, DeviceError> {
     let file = path.join(FILE_NAME);
     let unfit =
         |what: &str| DeviceError::invalid(&file, format!("{what} is no TOML"), "report this");
-    let mut table = toml::Table::new();
-    table.insert("kind".into(), "nand".into());
-    let mode = if device.raw.is_some() { "raw" } else { "block" };
-    table.insert("mode".into(), mode.into());
-    if let Some(raw) = &device.raw {
-        raw.describe(&mut table).ok_or_else(|| unfit("the table raw"))?;
-    }
     let numbers = [
         ("shards", Some(device.shards)),
         ("channels", device.shards.checked_mul(device.shape.channels)),
         ("dies_per_channel", Some(device.shape.dies_per_channel)),
         ("op_percent", device.op_percent),
     ];
-    for (key, number) in numbers {
-        if let Some(number) = number {
-            table.insert(key.into(), i64::from(number).into());
-        }
-    }
+    let fast = device.fast.as_ref().map(|fast| fast.describe(device.shards));
+    let table = described("nand", device.raw.as_ref(), &numbers, fast);
+    let mut table = table.ok_or_else(|| unfit("the table raw"))?;
     let profile = toml::Value::try_from(&device.profile).map_err(|_| unfit("the profile"))?;
     table.insert("profile".into(), profile);
     let Faults { seed, factory_bad, program_fail, erase_fail, correctable, uncorrectable, .. } =
@@ -386,9 +377,6 @@ pub fn describe(path: &Path) -> Result<toml::Table, DeviceError> {
     }
     faults.insert("wear_errors".into(), device.faults.wear_errors.into());
     table.insert("faults".into(), faults.into());
-    if let Some(fast) = &device.fast {
-        table.insert("fast".into(), fast.describe(device.shards).into());
-    }
     Ok(table)
 }
 

@@ -67,11 +67,11 @@ impl Own {
         let shown = |error: DeviceError| error.to_string();
         let direct = direct::profile(&self.bands());
         let none = Faults::default();
-        let (profile, faults, shards, raw) = match &self.what {
-            Description::Folder(own) => (&own.profile, &own.faults, own.shards, own.raw.is_some()),
-            Description::File(own) => (&direct, &none, own.shards, own.raw.is_some()),
+        let (profile, faults, shards) = match &self.what {
+            Description::Folder(own) => (&own.profile, &own.faults, own.shards),
+            Description::File(own) => (&direct, &none, own.shards),
         };
-        if raw {
+        if self.what.raw().is_some() {
             return Err("raw units have none: their mount reads little".into());
         }
         let tier = fast.map(|fast| &fast.tier);

@@ -377,10 +377,7 @@ impl Device {
         if let Ok(kept) = &mut kept {
             kept.adopt(own.found.generation);
         }
-        let raw = match &own.what {
-            Description::Folder(description) => description.raw.clone(),
-            Description::File(parts) => parts.raw.clone(),
-        };
+        let raw = own.what.raw().cloned();
         let edited = own.edited().map(|error| error.to_string());
         let split = Split::new(stores.len());
         let mut device = Self {
@@ -599,6 +596,27 @@ impl Plan {
             Kind::File { .. } => &self.direct,
         }
     }
+}
+
+/// What a device keeps of how it was made, by the keys of a config's `[device]`; `None` if a number of its raw
+/// units is none of TOML's.
+fn described(
+    kind: &str,
+    raw: Option<&RawOptions>,
+    numbers: &[(&str, Option<u32>)],
+    fast: Option<toml::Table>,
+) -> Option<toml::Table> {
+    let mut table = toml::Table::new();
+    table.insert("kind".into(), kind.into());
+    table.insert("mode".into(), if raw.is_some() { "raw" } else { "block" }.into());
+    if let Some(raw) = raw {
+        raw.describe(&mut table)?;
+    }
+    for (key, number) in numbers {
+        number.map(|number| table.insert((*key).into(), i64::from(number).into()));
+    }
+    fast.map(|fast| table.insert("fast".into(), fast.into()));
+    Some(table)
 }
 
 fn plan(options: &DeviceOptions, split: &Split, settings: &Settings) -> Result<Plan, DeviceError> {

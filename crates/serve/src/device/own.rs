@@ -7,7 +7,7 @@ use super::lock::Found;
 use super::zoned::{self, EraseCounts};
 use super::{
     DeviceError, FastNote, FastOptions, FastPart, Kind, Mode, NewPart, RAW_WITHOUT_FAST,
-    VOLATILE_FAST, fast, folder, tier,
+    RawOptions, VOLATILE_FAST, fast, folder, tier,
 };
 use crate::kept::Kept;
 use crate::medium::TAKE_OVER;
@@ -33,6 +33,16 @@ pub(super) struct Own {
 pub(super) enum Description {
     Folder(Box<folder::Description>),
     File(direct::Parts),
+}
+
+impl Description {
+    /// Present if it is a device of raw units.
+    pub fn raw(&self) -> Option<&RawOptions> {
+        match self {
+            Self::Folder(own) => own.raw.as_ref(),
+            Self::File(own) => own.raw.as_ref(),
+        }
+    }
 }
 
 impl Own {
@@ -265,16 +275,11 @@ impl Own {
     ) -> Result<(), DeviceError> {
         let bands = self.bands();
         let direct_profile = direct::profile(&bands);
-        let (shape, profile, faults, shards, raw) = match &self.what {
-            Description::Folder(own) => {
-                (own.shape, &own.profile, own.faults.clone(), own.shards, own.raw.is_some())
-            }
-            Description::File(own) => {
-                let raw = own.raw.is_some();
-                (own.shape, &direct_profile, Faults::default(), own.shards, raw)
-            }
+        let (shape, profile, faults, shards) = match &self.what {
+            Description::Folder(own) => (own.shape, &own.profile, own.faults.clone(), own.shards),
+            Description::File(own) => (own.shape, &direct_profile, Faults::default(), own.shards),
         };
-        if raw {
+        if self.what.raw().is_some() {
             return Err(DeviceError::Options(RAW_WITHOUT_FAST.into()));
         }
         let Some(path) = fast::path_of(&options.kind) else {

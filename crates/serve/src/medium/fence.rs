@@ -199,6 +199,30 @@ impl Watch {
     }
 }
 
+/// Counts what waits for a look that began after it: the first so many of a queue.
+#[derive(Default)]
+pub struct Looks {
+    /// The look under way, or the next one, is for so many.
+    looked_for: usize,
+}
+
+impl Looks {
+    /// How many of `waiting` a look was for that has ended now; `None` while there is none. Begins one if need
+    /// be. What it found is the watch's to tell.
+    pub fn settle(&mut self, waiting: usize, watch: &mut Watch, ring: &mut Ring) -> Option<usize> {
+        if watch.is_looking() {
+            return None;
+        }
+        if self.looked_for == 0 {
+            self.looked_for = waiting;
+            if !watch.look(ring) {
+                return None;
+            }
+        }
+        Some(std::mem::take(&mut self.looked_for))
+    }
+}
+
 /// What a look found; `Err` if it could not be made.
 fn outcome(
     expected: &[u8; GENERATION_BYTES],

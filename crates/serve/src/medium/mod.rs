@@ -29,7 +29,7 @@ pub mod zones;
 
 pub use direct::{DirectStore, Place, SLOTS_PER_PAGE, SLOTS_PER_RAW_PAGE, page_bytes};
 pub use fast::{Area, FastStore, oob_sectors};
-pub use fence::{Lost, TAKE_OVER, Watch};
+pub use fence::{Looks, Lost, TAKE_OVER, Watch};
 pub use file::{
     Fence, FileStore, GENERATION_BYTES, RECORD_BYTES, decode_generation, encode_generation,
     gives_back,

@@ -8,7 +8,7 @@ use super::drive::Drive;
 use super::guests::{Guests, Wanted};
 use super::slowed::Slowed;
 use crate::backend::Backend;
-use crate::medium::Lost;
+use crate::medium::{Looks, Lost};
 use crate::pool::block::Block;
 use crate::pool::reach::{Dialed, OURS, Reach, Reached};
 use crate::runtime::ring::{Done, Owner, Ring};
@@ -123,8 +123,7 @@ pub struct NodeServer {
     /// Answers that something is done, until a look that began after them finds the device ours: another process may
     /// have taken it since it was written to.
     unvouched: VecDeque<Said>,
-    /// The look under way, or the next one, is for so many of them.
-    looked_for: usize,
+    looks: Looks,
     done: Blocks,
     /// When commands of the drive were begun, and how long those took that have ended.
     begun: BTreeMap<CommandId, Instant>,
@@ -158,7 +157,7 @@ impl NodeServer {
             inbox: VecDeque::new(),
             wake_bytes: Box::new([0; 8]),
             unvouched: VecDeque::new(),
-            looked_for: 0,
+            looks: Looks::default(),
             done: Blocks::default(),
             begun: BTreeMap::new(),
             took: Quantiles::default(),
@@ -415,28 +414,19 @@ impl NodeServer {
     /// Lets go of answers that were kept before a look which found the device ours, and has the others looked for.
     fn vouch(&mut self) {
         while !self.unvouched.is_empty() {
-            if let Some(watch) = self.drive.medium_mut().watch() {
+            let waiting = self.unvouched.len();
+            let settled = match self.drive.medium_mut().watch() {
+                None => waiting,
                 // One that cannot look does not try at every turn.
-                if watch.is_looking() || (!watch.is_ours() && !watch.due_in().is_zero()) {
-                    return;
-                }
-                if self.looked_for == 0 {
-                    self.looked_for = self.unvouched.len();
-                    if !watch.look(&mut self.ring) {
-                        return;
-                    }
-                }
-                if !watch.is_ours() {
+                Some(watch) if !watch.is_ours() && !watch.due_in().is_zero() => return,
+                Some(watch) => {
+                    let settled = self.looks.settle(waiting, watch, &mut self.ring);
                     // Where it is another's the node is about to end; where that is not known it is looked again.
-                    self.looked_for = 0;
-                    return;
+                    let Some(settled) = settled.filter(|_| watch.is_ours()) else { return };
+                    settled
                 }
-            } else {
-                self.looked_for = self.unvouched.len();
-            }
-            for (peer, id, answer, signals) in
-                self.unvouched.drain(..std::mem::take(&mut self.looked_for))
-            {
+            };
+            for (peer, id, answer, signals) in self.unvouched.drain(..settled) {
                 self.guests.answer(peer, id, answer, signals);
             }
         }

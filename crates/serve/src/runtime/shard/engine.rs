@@ -9,6 +9,7 @@
 
 use super::core::{AnyCore, CoreSettings, CoreStatus, RawShape, raw_shape};
 use crate::backend::Backend;
+use crate::medium::Looks;
 use crate::runtime::buffer::{Buffer, View, Views};
 use crate::runtime::frames::Frames;
 use crate::runtime::ring::{Done, Ring};
@@ -172,8 +173,7 @@ pub struct Engine {
     now: Instant,
     /// Done, and promised to be durable, before it is known that the device is still ours.
     unvouched: Vec<Finished>,
-    /// Of them, the first so many that the look under way began after.
-    looked_for: usize,
+    looks: Looks,
     /// What the core answered while it was not known that nobody else has the data.
     held: Vec<Finished>,
     milestones: VecDeque<Milestone>,
@@ -202,7 +202,7 @@ impl Engine {
             begun_count: 0,
             now: Instant(0),
             unvouched: Vec::new(),
-            looked_for: 0,
+            looks: Looks::default(),
             held: Vec::new(),
             milestones: VecDeque::new(),
             sums: Vec::new(),
@@ -381,17 +381,9 @@ impl Engine {
             return;
         }
         let Some(watch) = self.medium.watch() else { return };
-        if watch.is_looking() {
-            return;
-        }
-        if self.looked_for == 0 {
-            self.looked_for = self.unvouched.len();
-            if !watch.look(ring) {
-                return;
-            }
-        }
+        let Some(settled) = self.looks.settle(self.unvouched.len(), watch, ring) else { return };
         let ours = watch.is_ours();
-        let told = self.unvouched.drain(..std::mem::take(&mut self.looked_for));
+        let told = self.unvouched.drain(..settled);
         self.finished.extend(told.map(|(origin, result)| {
             (origin, if ours { result } else { Err(RequestError::Failed) })
         }));

@@ -80,6 +80,17 @@ impl Bench {
         bench
     }
 
+    /// Over nodes that keep only what they flushed; the plane knows the first bands.
+    fn volatile() -> Self {
+        let mut bench =
+            Self::with(&[], true, |config| config.geometry.durable_at_completion = false);
+        bench.durable = false;
+        bench.lease(u64::MAX);
+        (1..=3).for_each(|id| bench.up(id));
+        bench.register();
+        bench
+    }
+
     fn handle(&mut self, input: Input<u8>) {
         self.remote.handle(Instant(self.now), input);
     }
@@ -396,11 +407,7 @@ fn a_late_member_is_replaced_where_others_could_do_better_and_waited_for_where_n
 
 #[test]
 fn a_flush_asks_who_was_written_to_and_fails_only_when_the_last_copy_may_be_gone() {
-    let mut bench = Bench::with(&[], true, |config| config.geometry.durable_at_completion = false);
-    bench.durable = false;
-    bench.lease(u64::MAX);
-    (1..=3).for_each(|id| bench.up(id));
-    bench.register();
+    let mut bench = Bench::volatile();
     bench.fill(0..1);
     let flush = Input::Command(Command::Flush { tag: Tag(8) });
     bench.handle(flush.clone());
@@ -421,11 +428,7 @@ fn a_flush_asks_who_was_written_to_and_fails_only_when_the_last_copy_may_be_gone
 
 #[test]
 fn a_flush_waits_until_it_is_on_record_where_a_band_ends_that_lost_an_unflushed_member() {
-    let mut bench = Bench::with(&[], true, |config| config.geometry.durable_at_completion = false);
-    bench.durable = false;
-    bench.lease(u64::MAX);
-    (1..=3).for_each(|id| bench.up(id));
-    bench.register();
+    let mut bench = Bench::volatile();
     bench.fill(0..2);
     let held = bench.remote.directory().held(BlockId(0)).unwrap().clone();
     bench.handle(Input::Down { node: held.nodes[0] });
@@ -440,11 +443,7 @@ fn a_flush_waits_until_it_is_on_record_where_a_band_ends_that_lost_an_unflushed_
 
 #[test]
 fn a_node_that_would_not_flush_is_told_so_that_its_seals_do_not_count() {
-    let mut bench = Bench::with(&[], true, |config| config.geometry.durable_at_completion = false);
-    bench.durable = false;
-    bench.lease(u64::MAX);
-    (1..=3).for_each(|id| bench.up(id));
-    bench.register();
+    let mut bench = Bench::volatile();
     bench.fill(0..1);
     bench.handle(Input::Command(Command::Flush { tag: Tag(8) }));
     let asks = bench.seen().asks;

@@ -42,9 +42,7 @@ impl OwnershipConfig {
     pub fn new(volume: VolumeId, owner: u128) -> Self {
         Self { volume, owner, lease_ns: 3 * SECOND, answer_ns_max: 400 * MILLISECOND }
     }
-}
 
-impl OwnershipConfig {
     /// What nodes know this opening by: never 0, and of two openings the same by chance alone.
     pub fn number(&self) -> u64 {
         ((self.owner >> 64) as u64 ^ self.owner as u64).max(1)

@@ -577,6 +577,16 @@ mod tests {
         plane: &mut Embedded,
         registry: &mut Registry,
     ) -> Vec<RegistryOutput> {
+        drive_until(at, registry, Instant(u64::MAX), |id, ask| answer(plane, id, ask))
+    }
+
+    /// Until nothing is left to do by then; `answer` is the plane.
+    fn drive_until(
+        at: &mut Instant,
+        registry: &mut Registry,
+        until: Instant,
+        mut answer: impl FnMut(PlaneAskId, PlaneAsk) -> PlaneAnswer,
+    ) -> Vec<RegistryOutput> {
         let mut said = Vec::new();
         loop {
             while let Some(output) = registry.poll() {
@@ -584,10 +594,10 @@ mod tests {
                     said.push(output);
                     continue;
                 };
-                let answer = answer(plane, id, ask);
+                let answer = answer(id, ask);
                 registry.answered(*at, id, &answer);
             }
-            let Some(next) = registry.deadline() else { return said };
+            let Some(next) = registry.deadline().filter(|next| *next <= until) else { return said };
             *at = next.max(*at);
             registry.elapsed(*at);
         }
@@ -678,39 +688,24 @@ mod tests {
         }
         drive(&mut at, &mut plane, &mut registry);
         // No more than three from now on.
-        let mut drive_full = |at: &mut Instant, registry: &mut Registry, until: Instant| {
-            let mut said = Vec::new();
-            loop {
-                while let Some(output) = registry.poll() {
-                    let RegistryOutput::Ask { id, ask } = output else {
-                        said.push(output);
-                        continue;
-                    };
-                    let there = kept(&mut plane);
-                    let is_new = |change: &Change| match change {
-                        Change::Put { key, .. } if key.contains("/band/") => {
-                            !there.iter().any(|record| keys::band(record.name) == *key)
-                        }
-                        _ => false,
-                    };
-                    let full = matches!(&ask, PlaneAsk::Commit { changes, .. }
-                        if there.len() >= 3 && changes.iter().any(is_new));
-                    let answer = match full {
-                        true => PlaneAnswer::Refused(PlaneRefusal::Full),
-                        false => answer(&mut plane, id, ask),
-                    };
-                    registry.answered(*at, id, &answer);
+        let mut full_plane = |id, ask| {
+            let there = kept(&mut plane);
+            let is_new = |change: &Change| match change {
+                Change::Put { key, .. } if key.contains("/band/") => {
+                    !there.iter().any(|record| keys::band(record.name) == *key)
                 }
-                match registry.deadline().filter(|next| *next <= until) {
-                    Some(next) => *at = next.max(*at),
-                    None => return said,
-                }
-                registry.elapsed(*at);
+                _ => false,
+            };
+            let full = matches!(&ask, PlaneAsk::Commit { changes, .. }
+                if there.len() >= 3 && changes.iter().any(is_new));
+            match full {
+                true => PlaneAnswer::Refused(PlaneRefusal::Full),
+                false => answer(&mut plane, id, ask),
             }
         };
         registry.register(at, name(7, 1), members(&[1, 2])).expect("not busy");
         let until = at + 3 * SECOND;
-        assert_eq!(drive_full(&mut at, &mut registry, until), []);
+        assert_eq!(drive_until(&mut at, &mut registry, until, &mut full_plane), []);
         let text = registry.trouble().expect("it waits");
         assert!(text.contains("is full: 1 bands wait"), "{text}");
         let mut until = at;
@@ -718,7 +713,7 @@ mod tests {
             registry.freed(at, name(band, 1), &nodes(&[1, 2])).expect("not busy");
             until = until + 3 * SECOND;
         }
-        let said = drive_full(&mut at, &mut registry, until);
+        let said = drive_until(&mut at, &mut registry, until, &mut full_plane);
         assert_eq!(said.last(), Some(&RegistryOutput::Registered(name(7, 1))));
         assert_eq!((said.len(), registry.trouble()), (4, None));
         assert_eq!(kept(&mut plane).len(), 1);

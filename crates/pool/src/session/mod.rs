@@ -316,6 +316,14 @@ impl<D: Clone> Session<D> {
         }
     }
 
+    /// Whole rounds of scrub, once the volume is open.
+    pub fn scrub_rounds(&self) -> Option<u64> {
+        match &self.state {
+            State::Serving(serving) => Some(serving.scrub_rounds()),
+            _ => None,
+        }
+    }
+
     /// Lives of bands that are on record.
     pub fn records(&self) -> usize {
         match &self.state {

@@ -192,6 +192,10 @@ impl<D: Clone> Serving<D> {
         self.repair.progress(now)
     }
 
+    pub fn scrub_rounds(&self) -> u64 {
+        self.repair.scrub_rounds()
+    }
+
     pub fn records(&self) -> usize {
         self.registry.records().count()
     }
@@ -309,16 +313,13 @@ impl<D: Clone> Serving<D> {
 
     fn answer(&mut self, node: NodeId, id: AskId, answer: Answer<D>, signals: Signals) {
         let now = self.now;
-        if let (Part::Client | Part::Repair, _) = Part::of(id)
-            && let Some(link) = self.links.get_mut(&node)
-        {
-            link.asked = link.asked.saturating_sub(1);
-        }
         match Part::of(id) {
             (Part::Client, id) => {
+                self.answered(node);
                 self.remote.handle(now, client::Input::Answer { node, id, answer, signals });
             }
             (Part::Repair, id) => {
+                self.answered(node);
                 self.repair(RepairInput::Node { node, id, answer: &answer });
             }
             (Part::Rejoin, AskId(id)) => {

@@ -38,6 +38,12 @@ impl<D: Clone> Serving<D> {
         }
     }
 
+    pub(super) fn answered(&mut self, node: NodeId) {
+        if let Some(link) = self.links.get_mut(&node) {
+            link.asked = link.asked.saturating_sub(1);
+        }
+    }
+
     /// A node would not flush: seals and frees that it had not flushed count no more than pages do. It is taken in
     /// anew, by what it has then, and flushed.
     pub(super) fn distrust(&mut self, node: NodeId) {

@@ -198,8 +198,8 @@ impl VolumeBackend {
 
     /// Has scrub begin or rest, once the volume is open.
     fn scrub(&mut self, now: Instant) {
-        let Some(progress) = self.session.repair(now) else { return };
-        if let Some(goes) = self.scrubbing.look(now, progress.scrubbed.1) {
+        let Some(rounds) = self.session.scrub_rounds() else { return };
+        if let Some(goes) = self.scrubbing.look(now, rounds) {
             self.handle(now, Input::Idle(goes));
         }
     }

@@ -81,14 +81,16 @@ impl Pace {
     }
 }
 
-/// What a counter grew by a second. A server that was started anew counts from 0.
-fn grown(before: &Value, now: &Value, name: &str, seconds: f64) -> f64 {
-    let count = |status: &Value| status["counters"][name].as_u64().unwrap_or(0);
-    count(now).saturating_sub(count(before)) as f64 / seconds
+/// What a counter grew by a second. A process that was started anew counts from 0; of one that was not there before
+/// nothing is known.
+pub fn grown(before: Option<&Value>, now: &Value, pointer: &str, seconds: f64) -> f64 {
+    let count = |of: &Value| of.pointer(pointer).and_then(Value::as_u64);
+    let counts = before.and_then(count).zip(count(now));
+    counts.map_or(0.0, |(before, now)| now.saturating_sub(before) as f64 / seconds)
 }
 
 fn rates(before: &Value, now: &Value, seconds: f64) -> Value {
-    let per_sec = |name: &str| grown(before, now, name, seconds);
+    let per_sec = |name: &str| grown(Some(before), now, &format!("/counters/{name}"), seconds);
     let bytes_of = |name: &str| (per_sec(name) * BLOCK_BYTES as f64) as u64;
     let written = per_sec("host_blocks_written");
     let waf = (written > 0.0).then(|| per_sec("slots_programmed") / written);

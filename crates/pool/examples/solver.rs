@@ -1,16 +1,14 @@
-//! How long the solver and a whole turn of the controller take, and how exact the solver is:
-//! `cargo run --release -p pool --example solver`.
+//! How long the solver takes and how exact it is: `cargo run --release -p pool --example solver`. A whole turn of the
+//! controller is measured by `weir bench pool-turn`.
 //!
 //! Drives are made of the seven published profiles that have all shares of writes; each has loads and
 //! latencies of its own, so that no two share a shape. Times are what the solver takes of a processor, which on
 //! a machine that does other things is less than what passes on the wall: the mean of many runs for each demand,
 //! of all demands the median and the slowest.
 
-use flash::{Instant, Random};
+use flash::Random;
 use pool::controller::solver::{Demand, Drive, Fleet, Shape, Terms, peak, solve};
-use pool::controller::{Controller, Input, NodeSeen, Settings, VolumeSeen};
 use pool::profile::{LoadModel, Point, Profile, Slo};
-use pool::words::{DomainId, Members, NodeId, VolumeId};
 
 const WRITES: [f64; 3] = [0.1, 0.3, 0.5];
 const LOADS: [f64; 3] = [0.5, 0.9, 0.99];
@@ -54,10 +52,6 @@ fn main() {
             );
         }
     }
-    println!("\n{:>7} {:>8} {:>12}", "nodes", "groups", "ms a turn");
-    for (nodes, groups) in [(7, 21), (32, 496), (100, 4_950), (1_000, 50_000)] {
-        println!("{nodes:>7} {groups:>8} {:>12.2}", controller_turn(nodes, groups));
-    }
 }
 
 /// What `work` gives, and milliseconds that it takes when it is run so many times; see the head of the file.
@@ -78,42 +72,6 @@ fn timed<T>(runs: usize, mut work: impl FnMut() -> T) -> (T, f64) {
 fn processor_ns() -> Option<u64> {
     let told = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
     told.split_whitespace().next()?.parse().ok()
-}
-
-/// Milliseconds of a whole turn of the controller: the plan, modes, and weights by who holds what.
-fn controller_turn(nodes: u32, groups: usize) -> f64 {
-    let mut controller =
-        Controller::new(Instant(0), Settings::default()).expect("the defaults are sound");
-    let names: Vec<&str> = Profile::names().collect();
-    for node in 0..nodes {
-        let profile = Profile::builtin(names[node as usize % names.len()]).expect("it is known");
-        let input = Input::Node { node: NodeId(node), domain: DomainId(node), profile };
-        controller.handle(Instant(0), input).expect("it is whole");
-    }
-    let mut random = Random::new(3);
-    let mut held = Vec::new();
-    while held.len() < groups {
-        let two =
-            [NodeId(random.below(nodes.into()) as u32), NodeId(random.below(nodes.into()) as u32)];
-        if let Some(members) = Members::new(&two) {
-            held.push((members, 1 + random.below(100)));
-        }
-    }
-    controller.handle(Instant(0), Input::Held(held)).expect("no node");
-    let by = f64::from(nodes);
-    let mut turn = || {
-        let now = controller.deadline();
-        for node in 0..nodes {
-            let seen = NodeSeen { reads: 1e5, writes: 2e4, ..NodeSeen::default() };
-            controller.handle(now, Input::NodeSeen(NodeId(node), seen)).expect("known");
-        }
-        let seen = VolumeSeen { reads: 3e5 * by, writes: 3e4 * by, waf: 1.1 };
-        controller.handle(now, Input::VolumeSeen(VolumeId(0), seen)).expect("no node");
-        controller.handle(now, Input::Deadline).expect("no node");
-        while controller.poll().is_some() {}
-    };
-    turn();
-    timed(30, turn).1
 }
 
 /// Drives of which each has its own loads and latencies, twenty to a failure domain.

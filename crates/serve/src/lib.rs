@@ -9,6 +9,7 @@ mod backend;
 pub mod compiler;
 pub mod config;
 mod control;
+pub mod cpu;
 mod descriptors;
 pub mod device;
 mod doors;

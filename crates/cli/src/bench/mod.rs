@@ -18,6 +18,7 @@ mod tier_file;
 use crate::output::{print, print_json};
 use crate::{End, Failure};
 use serde_json::{Value, json};
+use serve::cpu::process_ns as cpu_ns;
 
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  \
@@ -252,15 +253,6 @@ pub fn run(args: &Args) -> Result<End, Failure> {
 /// Processors that this process may use.
 pub fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
-}
-
-/// Nanoseconds of processor time that this process has used.
-fn cpu_ns() -> u64 {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the clock exists on every Linux, and `time` is writable.
-    let result = unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &raw mut time) };
-    assert_eq!(result, 0, "the clock of the process's time can be read");
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
 /// Bytes that this process has allocated and not given back.

@@ -3,7 +3,7 @@
 
 use super::{Part, failure};
 use crate::output::table;
-use crate::top::Pace;
+use crate::top::{Pace, grown};
 use crate::{End, Failure};
 use serde_json::{Value, json};
 use serve::pool::config::PlaneConfig;
@@ -62,17 +62,6 @@ impl Look {
             Some((part.as_ref().ok()?["node"].as_u64()?, path))
         };
         self.parts.iter().filter_map(of)
-    }
-}
-
-/// What a counter of a part grew by a second.
-fn grown(before: Option<&Value>, now: &Value, pointer: &str, seconds: f64) -> f64 {
-    let count = |of: &Value| of.pointer(pointer).and_then(Value::as_u64);
-    let (before, now) = (before.and_then(count), count(now));
-    match (before, now) {
-        // A part that was started anew counts from 0.
-        (Some(before), Some(now)) => now.saturating_sub(before) as f64 / seconds,
-        _ => 0.0,
     }
 }
 

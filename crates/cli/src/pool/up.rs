@@ -7,7 +7,7 @@ pub mod parts;
 use super::failure;
 use crate::output::print;
 use crate::{End, Failure};
-use made::{Layout, Made};
+use made::{Drives, Layout, Made};
 use parts::Parts;
 use serve::pool::config::PartConfig;
 use serve::pool::plane::PlaneCalls;
@@ -99,10 +99,9 @@ pub fn up(args: &Args) -> Result<End, Failure> {
         ssds: args.ssds,
         bytes,
         replicas: args.replicas,
-        memory: args.memory,
-        large_bands: false,
+        drives: drives(args)?,
     };
-    let made = Made::make_or_open(&args.data, layout, drives(args)?)?;
+    let made = Made::make_or_open(&args.data, layout)?;
     Parts::heed_signals();
     let mut parts = Parts::new(&args.data, Duration::from_secs(args.restart_after))?;
     begin(&made, &mut parts)?;
@@ -133,19 +132,26 @@ pub fn begin(made: &Made, parts: &mut Parts) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Where the drives are that are not emulated, from the first node's on.
-fn drives(args: &Args) -> Result<Vec<PathBuf>, Failure> {
+/// What the drives are; files and disks from the first node's on.
+fn drives(args: &Args) -> Result<Drives, Failure> {
     let count = args.nodes * args.ssds;
     let absolute = |path: &Path| {
         std::path::absolute(path).map_err(|error| format!("{}: {error}", path.display()))
     };
+    if args.memory {
+        return Ok(Drives::Memory { large_bands: false });
+    }
     if let Some(folder) = &args.dir {
         std::fs::create_dir_all(folder)
             .map_err(|error| format!("--dir {}: {error}", folder.display()))?;
         let folder = absolute(folder)?;
-        return Ok((1..=count).map(|number| folder.join(format!("drive-{number}"))).collect());
+        let paths = (1..=count).map(|number| folder.join(format!("drive-{number}")));
+        return Ok(Drives::At(paths.collect()));
     }
-    if !args.disk.is_empty() && args.disk.len() as u32 != count {
+    if args.disk.is_empty() {
+        return Ok(Drives::Emulated);
+    }
+    if args.disk.len() as u32 != count {
         return Err(format!(
             "--disk: {} drives for {} machines with {} each: name {count}, or say other --nodes and --ssds",
             args.disk.len(),
@@ -153,7 +159,8 @@ fn drives(args: &Args) -> Result<Vec<PathBuf>, Failure> {
             args.ssds
         ));
     }
-    args.disk.iter().map(|path| absolute(path)).collect()
+    let paths = args.disk.iter().map(|path| absolute(path));
+    paths.collect::<Result<_, _>>().map(Drives::At)
 }
 
 fn text(made: &Made, args: &Args, told: &str) -> String {
@@ -194,20 +201,22 @@ pub fn kill(args: &Kill) -> Result<End, Failure> {
 }
 
 pub fn slow(args: &Slow) -> Result<End, Failure> {
-    let socket = args.data.join(format!("node-{}.sock", args.node));
-    let asked = format!("slow {}", args.ms);
-    serve::pool::parts::ask(&socket, &asked).map_err(failure)?;
+    tell(&args.data, args.node, &format!("slow {}", args.ms))?;
     print(&format!("answers of node {} come {} ms later from now on\n", args.node, args.ms));
     Ok(End::Good)
 }
 
 pub fn wear(args: &Wear) -> Result<End, Failure> {
-    let socket = args.data.join(format!("node-{}.sock", args.node));
-    let asked = format!("wear {}", args.percent);
-    serve::pool::parts::ask(&socket, &asked).map_err(failure)?;
+    tell(&args.data, args.node, &format!("wear {}", args.percent))?;
     print(&format!(
         "the drive of node {} passes for worn by {} % from now on: so the controller is told\n",
         args.node, args.percent
     ));
     Ok(End::Good)
+}
+
+/// Tells a node something by its socket.
+fn tell(data: &Path, node: u32, what: &str) -> Result<(), Failure> {
+    let socket = data.join(format!("node-{node}.sock"));
+    serve::pool::parts::ask(&socket, what).map(drop).map_err(failure)
 }

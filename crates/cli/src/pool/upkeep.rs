@@ -4,6 +4,7 @@ use super::failure;
 use super::top::repair_text;
 use crate::output::{Progress, print, print_json};
 use crate::{End, Failure};
+use clap::ValueEnum;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -23,7 +24,7 @@ pub struct Scrub {
     told: Told,
 }
 
-#[derive(Clone, Copy, clap::ValueEnum)]
+#[derive(Clone, Copy, ValueEnum)]
 enum When {
     /// A round begins now, whatever the host does
     Now,
@@ -66,18 +67,13 @@ const LOOK: Duration = Duration::from_millis(200);
 const BEGIN: Duration = Duration::from_secs(2);
 
 pub fn scrub(args: &Scrub) -> Result<End, Failure> {
-    let word = args.when.map(|when| match when {
-        When::Now => "now",
-        When::Idle => "idle",
-        When::Never => "never",
-    });
     if args.told.wait && !matches!(args.when, Some(When::Now)) {
         return Err("--wait: only a round that is begun now has an end: say `now`".into());
     }
     let rounds = |status: &Value| status["repair"]["scrub_rounds"].as_u64();
     let before = rounds(&ask(&args.socket, "status")?);
-    if let Some(word) = word {
-        ask(&args.socket, &format!("scrub {word}"))?;
+    if let Some(when) = args.when.and_then(|when| when.to_possible_value()) {
+        ask(&args.socket, &format!("scrub {}", when.get_name()))?;
     }
     let is_done = |status: &Value| rounds(status) > before;
     args.told.tell("scrub", &args.socket, is_done)

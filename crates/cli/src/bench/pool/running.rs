@@ -2,7 +2,7 @@
 
 use super::super::nbd::{Folder, cpu_seconds};
 use crate::pool::up::begin;
-use crate::pool::up::made::{Layout, Made};
+use crate::pool::up::made::{Drives, Layout, Made};
 use crate::pool::up::parts::Parts;
 use client::Place;
 use serde_json::Value;
@@ -49,10 +49,9 @@ impl Pool {
             ssds: 1,
             bytes,
             replicas: REPLICAS,
-            memory: true,
-            large_bands: true,
+            drives: Drives::Memory { large_bands: true },
         };
-        let made = Made::make_or_open(&folder, layout, Vec::new())?;
+        let made = Made::make_or_open(&folder, layout)?;
         let parts = Parts::new(&folder, Duration::ZERO)?;
         let mut pool = Self { parts, made, folder, _scratch: scratch };
         begin(&pool.made, &mut pool.parts)?;

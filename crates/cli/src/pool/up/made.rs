@@ -16,22 +16,29 @@ pub const VOLUME: &str = "data";
 const BAND_BYTES: u64 = 29 * 15 * 4096;
 const BAND_BYTES_OF_FILES: u64 = 62 * 15 * 4096;
 const LARGE_BAND_BYTES: u64 = 8 << 20;
-/// Units of a drive in memory, and how many of them have a block of a band of the one and of the other kind.
-const IN_MEMORY: [(u32, u32); 2] = [(4, 2), (20, 10)];
+
+/// What the drives are.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Drives {
+    /// Emulated flash.
+    Emulated,
+    /// In memory, and take no time; with bands of the usual 8 MiB, else such as fit the smallest emulated drive.
+    Memory { large_bands: bool },
+    /// Files or disks, from the first node's on.
+    At(Vec<PathBuf>),
+}
 
 /// What was asked for.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Layout {
     pub nodes: u32,
     pub ssds: u32,
     pub bytes: u64,
     pub replicas: u8,
-    pub memory: bool,
-    /// Bands of the usual 8 MiB on drives in memory, else such as fit the smallest of the drives.
-    pub large_bands: bool,
+    pub drives: Drives,
 }
 
-/// Drives that take turns: all unlike.
+/// Emulated drives that take turns: all unlike.
 const DRIVES: [(&str, u32, u32, u32, &str); 4] = [
     ("slc", 4, 8, 8, "SLC, 32 dies on 4 buses"),
     ("slc", 8, 8, 8, "SLC, 64 dies on 8 buses"),
@@ -66,20 +73,14 @@ pub struct Made {
     folder: PathBuf,
     layout: Layout,
     nodes: Vec<Node>,
-    /// Where the drives are; empty if they are emulated.
-    drives: Vec<PathBuf>,
 }
 
 impl Made {
     /// Makes the folder, or goes on with one that was made the same way.
-    pub fn make_or_open(
-        folder: &Path,
-        layout: Layout,
-        drives: Vec<PathBuf>,
-    ) -> Result<Self, Failure> {
+    pub fn make_or_open(folder: &Path, layout: Layout) -> Result<Self, Failure> {
         let note = folder.join("layout.json");
         if note.exists() {
-            return Self::open(folder, (layout, drives), &note);
+            return Self::open(folder, layout, &note);
         }
         if folder.exists() && fs::read_dir(folder).is_ok_and(|mut entries| entries.next().is_some())
         {
@@ -89,27 +90,25 @@ impl Made {
             ));
         }
         fs::create_dir_all(folder).map_err(failed(folder))?;
-        let nodes = nodes(layout, &drives)?;
-        let made = Self { folder: folder.into(), layout, nodes, drives };
+        let numbers = 1..=layout.nodes * layout.ssds;
+        let nodes = numbers.map(|number| Ok(node(number, &layout, free_port()?)));
+        let nodes = nodes.collect::<Result<Vec<Node>, Failure>>()?;
+        let made = Self { folder: folder.into(), layout, nodes };
         made.write()?;
         // Last: without it nothing here counts.
         write(&note, &made.note().to_string())?;
         Ok(made)
     }
 
-    fn open(
-        folder: &Path,
-        (layout, drives): (Layout, Vec<PathBuf>),
-        note: &Path,
-    ) -> Result<Self, Failure> {
+    fn open(folder: &Path, layout: Layout, note: &Path) -> Result<Self, Failure> {
         let text = fs::read_to_string(note).map_err(failed(note))?;
         let found: Value = serde_json::from_str(&text)
             .map_err(|error| format!("{}: {error}: remove {}", note.display(), folder.display()))?;
         let ports = found["ports"].as_array().cloned().unwrap_or_default();
         let ports = ports.iter().filter_map(|port| port.as_u64()?.try_into().ok());
         let nodes: Vec<Node> =
-            ports.zip(1..).map(|(port, number)| node(number, layout, &drives, port)).collect();
-        let made = Self { folder: folder.into(), layout, nodes, drives };
+            ports.zip(1..).map(|(port, number)| node(number, &layout, port)).collect();
+        let made = Self { folder: folder.into(), layout, nodes };
         if made.note() != found {
             return Err(format!(
                 "{}: was made with {}: say the same, or remove it (`rm -r`) and begin anew",
@@ -121,14 +120,15 @@ impl Made {
     }
 
     fn note(&self) -> Value {
-        let Layout { nodes, ssds, bytes, replicas, memory, .. } = self.layout;
+        let Layout { nodes, ssds, bytes, replicas, ref drives } = self.layout;
+        let memory = matches!(drives, Drives::Memory { .. });
         let ports: Vec<u16> = self.nodes.iter().map(|node| node.port).collect();
         let mut note = json!({
             "nodes": nodes, "ssds": ssds, "bytes": bytes, "replicas": replicas, "memory": memory,
             "ports": ports,
         });
-        if !self.drives.is_empty() {
-            note["drives"] = self.drives.iter().map(|path| path.display().to_string()).collect();
+        if let Drives::At(paths) = drives {
+            note["drives"] = paths.iter().map(|path| path.display().to_string()).collect();
         }
         note
     }
@@ -151,10 +151,10 @@ impl Made {
         let blocks = self.layout.bytes / flash::BLOCK_BYTES as u64;
         Wanted {
             replicas: self.layout.replicas,
-            band_bytes: match (self.layout.large_bands, self.drives.is_empty()) {
-                (true, _) => LARGE_BAND_BYTES,
-                (false, true) => BAND_BYTES,
-                (false, false) => BAND_BYTES_OF_FILES,
+            band_bytes: match self.layout.drives {
+                Drives::Emulated | Drives::Memory { large_bands: false } => BAND_BYTES,
+                Drives::Memory { large_bands: true } => LARGE_BAND_BYTES,
+                Drives::At(_) => BAND_BYTES_OF_FILES,
             },
             ..Wanted::new(VOLUME, blocks)
         }
@@ -191,8 +191,8 @@ impl Made {
     }
 
     fn write_node(&self, node: &Node, pool: &str, plane: u16) -> Result<(), Failure> {
-        let Layout { nodes, ssds, bytes, replicas, .. } = self.layout;
-        let (device, gang) = self.device(node.number);
+        let Layout { nodes, ssds, bytes, replicas, ref drives } = self.layout;
+        let (device, gang) = device(drives, node.number);
         // Room for each copy with what is beside it on half of the drives: some may be away.
         let room = (bytes * 4 * u64::from(replicas) / u64::from(nodes * ssds)).max(256 << 20);
         let (number, port) = (node.number, node.port);
@@ -209,27 +209,31 @@ impl Made {
     }
 }
 
-impl Made {
-    /// What the drive of a node is, as keys of `[device]`, and the dies that make a unit of it.
-    fn device(&self, number: u32) -> (String, u32) {
-        if let Some(path) = self.drives.get(number as usize - 1) {
+/// What the drive of a node is, as keys of `[device]`, and the dies that make a unit of it.
+fn device(drives: &Drives, number: u32) -> (String, u32) {
+    match drives {
+        Drives::At(paths) => {
             // A string of JSON is one of TOML.
-            let path = Value::from(path.display().to_string());
-            return (format!("kind = \"file\"\npath = {path}\nchannels = 4\n"), 1);
+            let path = Value::from(paths[number as usize - 1].display().to_string());
+            (format!("kind = \"file\"\npath = {path}\nchannels = 4\n"), 1)
         }
-        if self.layout.memory {
-            let (units, units_of_band) = IN_MEMORY[usize::from(self.layout.large_bands)];
+        Drives::Memory { large_bands } => {
+            // Two bands' blocks at a time.
+            let units_of_band = if *large_bands { 10 } else { 2 };
             let text = format!(
-                "kind = \"memory\"\nprofile = \"instant\"\nchannels = {units}\ndies_per_channel = 1\n"
+                "kind = \"memory\"\nprofile = \"instant\"\nchannels = {}\ndies_per_channel = 1\n",
+                2 * units_of_band
             );
-            return (text, units_of_band);
+            (text, units_of_band)
         }
-        let (profile, channels, dies, gang, _) = drive(number);
-        let text = format!(
-            "kind = \"nand\"\nprofile = \"{profile}\"\npath = \"drive-{number}\"\n\
-             channels = {channels}\ndies_per_channel = {dies}\n"
-        );
-        (text, gang)
+        Drives::Emulated => {
+            let (profile, channels, dies, gang, _) = drive(number);
+            let text = format!(
+                "kind = \"nand\"\nprofile = \"{profile}\"\npath = \"drive-{number}\"\n\
+                 channels = {channels}\ndies_per_channel = {dies}\n"
+            );
+            (text, gang)
+        }
     }
 }
 
@@ -237,18 +241,13 @@ fn drive(number: u32) -> (&'static str, u32, u32, u32, &'static str) {
     DRIVES[(number - 1) as usize % DRIVES.len()]
 }
 
-fn node(number: u32, layout: Layout, drives: &[PathBuf], port: u16) -> Node {
-    let what = match drives.get(number as usize - 1) {
-        Some(path) => path.display().to_string(),
-        None if layout.memory => "memory, takes no time".into(),
-        None => drive(number).4.into(),
+fn node(number: u32, layout: &Layout, port: u16) -> Node {
+    let what = match &layout.drives {
+        Drives::At(paths) => paths[number as usize - 1].display().to_string(),
+        Drives::Memory { .. } => "memory, takes no time".into(),
+        Drives::Emulated => drive(number).4.into(),
     };
     Node { number, domain: (number - 1) / layout.ssds + 1, port, what }
-}
-
-fn nodes(layout: Layout, drives: &[PathBuf]) -> Result<Vec<Node>, Failure> {
-    let numbers = 1..=layout.nodes * layout.ssds;
-    numbers.map(|number| Ok(node(number, layout, drives, free_port()?))).collect()
 }
 
 /// A port that the system does not give to anybody else so soon.

@@ -3,6 +3,7 @@
 //! something else besides.
 
 use super::{Crypt, Link};
+use crate::cpu::thread_ns;
 use crate::pool::block::Block;
 use crate::pool::tls::{Identity, server_name};
 use crate::runtime::buffer::Buffer;
@@ -60,7 +61,7 @@ pub fn echo(what: Echo, identity: Option<(&Identity, PoolId)>) -> Result<EchoCos
     let mut links = Vec::new();
     let mut nodes: Vec<JoinHandle<Result<u64, String>>> = Vec::new();
     for _ in 0..what.nodes {
-        let (mine, theirs) = connected().map_err(|error| error.to_string())?;
+        let (mine, theirs) = connected().map_err(failed)?;
         let (ask, answer) = match identity {
             None => (None, None),
             Some((identity, pool)) => {
@@ -225,15 +226,6 @@ impl Drop for Side {
         self.links.iter_mut().for_each(Link::hang_up);
         self.ring.free(std::mem::take(&mut self.links));
     }
-}
-
-/// Processor time of this thread.
-fn thread_ns() -> u64 {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the clock exists on every Linux, and `time` is writable.
-    let result = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
-    assert_eq!(result, 0, "the clock of a thread's time can be read");
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
 #[cfg(test)]

@@ -10,9 +10,9 @@ use pool::control::contract::{
 use pool::control::suite::{self, UnderTest};
 use serve::pool::config::{PartConfig, PlaneConfig};
 use serve::pool::plane::{PlaneCalls, PlaneLink};
-use std::fs::File;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
@@ -25,6 +25,41 @@ pub fn binary() -> Option<PathBuf> {
     let target = Path::new(env!("CARGO_BIN_EXE_weir")).ancestors().nth(2);
     let unpacked = target.map(|target| target.join("etcd/usr/bin/etcd"));
     named.or_else(|| find("etcd")).or(unpacked.filter(|path| path.exists()))
+}
+
+/// Gives `command` the arguments of a member of a cluster: its name, where clients and the other members reach it,
+/// all members, and its heartbeat in milliseconds.
+pub fn member(
+    command: &mut Command,
+    scratch: &Scratch,
+    (name, client, peer): (&str, &str, &str),
+    cluster: &str,
+    heartbeat_ms: u32,
+) {
+    let certs = |file: &str| scratch.file(&format!("certs/{file}"));
+    let election_ms = 10 * heartbeat_ms;
+    command
+        .args(["--name", name, "--data-dir", &scratch.file(name)])
+        .args(["--listen-client-urls", client, "--advertise-client-urls", client])
+        .args(["--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer])
+        .args(["--initial-cluster", cluster, "--initial-cluster-state", "new"])
+        .args(["--cert-file", &certs("etcd.pem"), "--key-file", &certs("etcd.key")])
+        .args(["--trusted-ca-file", &certs("authority.pem"), "--client-cert-auth"])
+        .args(["--heartbeat-interval", &heartbeat_ms.to_string()])
+        .args(["--election-timeout", &election_ms.to_string()]);
+}
+
+/// Founds a pool by `found`, as soon as the members have found each other; `log` tells why they have not.
+pub fn found_by(found: impl Fn() -> Output, log: impl Fn() -> String) {
+    let begun = Instant::now();
+    loop {
+        let found = found();
+        if found.status.success() {
+            return;
+        }
+        assert!(begun.elapsed() < PATIENCE, "{}: {}", said(&found), log());
+        std::thread::sleep(Duration::from_millis(100));
+    }
 }
 
 struct Member {
@@ -63,15 +98,9 @@ impl Cluster {
         let admin = config(&scratch, (&id, "certs", "admin"), &plane);
         let mut cluster = Self { binary, members, scratch, admin };
         (0..3).for_each(|at| cluster.start(at));
-        let begun = Instant::now();
-        loop {
-            let found = weir(&["pool", "found", "--config", &cluster.admin]);
-            if found.status.success() {
-                return Some(cluster);
-            }
-            assert!(begun.elapsed() < PATIENCE, "{}", said(&found));
-            std::thread::sleep(Duration::from_millis(100));
-        }
+        let log = || fs::read_to_string(cluster.scratch.file("m1.log")).unwrap_or_default();
+        found_by(|| weir(&["pool", "found", "--config", &cluster.admin]), log);
+        Some(cluster)
     }
 
     fn start(&mut self, at: usize) {
@@ -79,15 +108,9 @@ impl Cluster {
         let cluster: Vec<String> = self.members.iter().map(peers).collect();
         let Member { name, client, peer, .. } = &self.members[at];
         let log = File::create(self.scratch.file(&format!("{name}.log"))).expect("a scratch file");
-        let certs = |file: &str| self.scratch.file(&format!("certs/{file}"));
-        let child = Command::new(&self.binary)
-            .args(["--name", name, "--data-dir", &self.scratch.file(name)])
-            .args(["--listen-client-urls", client, "--advertise-client-urls", client])
-            .args(["--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer])
-            .args(["--initial-cluster", &cluster.join(","), "--initial-cluster-state", "new"])
-            .args(["--cert-file", &certs("etcd.pem"), "--key-file", &certs("etcd.key")])
-            .args(["--trusted-ca-file", &certs("authority.pem"), "--client-cert-auth"])
-            .args(["--heartbeat-interval", "50", "--election-timeout", "500"])
+        let mut command = Command::new(&self.binary);
+        member(&mut command, &self.scratch, (name, client, peer), &cluster.join(","), 50);
+        let child = command
             .stdin(Stdio::null())
             .stdout(log.try_clone().expect("a descriptor"))
             .stderr(log)

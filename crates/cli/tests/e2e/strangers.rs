@@ -4,7 +4,7 @@
 use crate::nbd;
 use crate::scratch::Scratch;
 use crate::server::{SMALL, Server};
-use crate::tools::{pattern, said, weir};
+use crate::tools::{is_root, pattern, said, weir};
 use flash::Random;
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -279,8 +279,7 @@ fn neither_a_web_page_nor_another_user_controls_the_server() {
         let mode = std::fs::metadata(&path).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600, "{}", path.display());
     }
-    // SAFETY: no memory is involved.
-    if unsafe { libc::geteuid() } == 0 {
+    if is_root() {
         let connect = "import socket, sys\nfor path in sys.argv[1:]:\n    \
                        socket.socket(socket.AF_UNIX).connect(path)";
         let paths = [server.control(), server.socket()];

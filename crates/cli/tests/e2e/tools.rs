@@ -79,11 +79,15 @@ pub fn skipped(test: &str, why: &str) {
     }
 }
 
+/// If the tests run as root.
+pub fn is_root() -> bool {
+    // SAFETY: asks for the user's number, nothing else.
+    unsafe { libc::geteuid() == 0 }
+}
+
 /// If the test has root and `device`, which it needs; else it is skipped.
 pub fn root_and(test: &str, device: &str) -> bool {
-    // SAFETY: asks for the user's number, nothing else.
-    let root = unsafe { libc::geteuid() } == 0;
-    let there = root && Path::new(device).exists();
+    let there = is_root() && Path::new(device).exists();
     if !there {
         skipped(test, &format!("it needs root and {device}"));
     }

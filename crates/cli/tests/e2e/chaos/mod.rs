@@ -172,15 +172,7 @@ impl Pool {
 
     /// Founds the pool in etcd, as soon as its members have found each other.
     fn found(&self) {
-        let begun = Instant::now();
-        loop {
-            let found = self.command(&["found"]);
-            if found.status.success() {
-                return;
-            }
-            assert!(begun.elapsed() < PATIENCE, "{}: {}", said(&found), self.log("e1"));
-            std::thread::sleep(Duration::from_millis(100));
-        }
+        etcd::found_by(|| self.command(&["found"]), || self.log("e1"));
     }
 
     fn start(&mut self, machine: &str) {
@@ -224,17 +216,9 @@ impl Pool {
         let all = self.planes.machines().iter().map(|of| format!("{of}={}", url("http", of, 2380)));
         let cluster = all.collect::<Vec<_>>().join(",");
         let (client, peer) = (url("https", machine, 2379), url("http", machine, 2380));
-        let certs = |file: &str| self.scratch.file(&format!("certs/{file}"));
         let binary = etcd::binary().expect("it was there");
         let mut command = self.network.command(machine, binary.to_str().expect("a path of text"));
-        command
-            .args(["--name", machine, "--data-dir", &self.scratch.file(machine)])
-            .args(["--listen-client-urls", &client, "--advertise-client-urls", &client])
-            .args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer])
-            .args(["--initial-cluster", &cluster, "--initial-cluster-state", "new"])
-            .args(["--cert-file", &certs("etcd.pem"), "--key-file", &certs("etcd.key")])
-            .args(["--trusted-ca-file", &certs("authority.pem"), "--client-cert-auth"])
-            .args(["--heartbeat-interval", "100", "--election-timeout", "1000"]);
+        etcd::member(&mut command, &self.scratch, (machine, &client, &peer), &cluster, 100);
         command
     }
 

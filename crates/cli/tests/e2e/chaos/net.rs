@@ -4,7 +4,7 @@
 //! is cut, too, and only in one direction if need be: who sends takes a link address for the right one that nobody
 //! has. What is sent is lost without a word, as behind a broken switch.
 
-use crate::tools::{output, run, said, search_path};
+use crate::tools::{is_root, output, run, said, search_path};
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -24,8 +24,7 @@ pub struct Network {
 impl Network {
     /// One of these machines; why not, in words, where it cannot be had.
     pub fn new(machines: &[String]) -> Result<Self, String> {
-        // SAFETY: asks for the user's number, nothing else.
-        if unsafe { libc::geteuid() } != 0 {
+        if !is_root() {
             return Err("it needs root and network namespaces".into());
         }
         let number = NETWORKS.fetch_add(1, Ordering::Relaxed);

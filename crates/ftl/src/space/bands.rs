@@ -792,29 +792,13 @@ fn remove(list: &mut Vec<BlockId>, block: BlockId) {
 mod tests {
     use super::{BandState, Bands, count_ones};
     use crate::policy::FullBands;
-    use flash::{BlockId, FastTier, Geometry, Pairing, SlotId};
-
-    /// Two units of four bands of 64 slots.
-    fn geometry(fast: FastTier) -> Geometry {
-        Geometry {
-            units: 2,
-            blocks_per_unit: 4,
-            pages_per_block: 16,
-            slots_per_page: 4,
-            pairing: Pairing::None,
-            durable_at_completion: true,
-            suspend: false,
-            queue_depth: 4,
-            endurance: 1000,
-            open_blocks_max: 0,
-            fast,
-        }
-    }
+    use crate::space::small_geometry;
+    use flash::{BlockId, FastTier, Geometry, SlotId};
 
     #[test]
     fn a_unit_without_bands_gets_the_next_victim_if_that_costs_little() {
         // The second unit has no band free and none coming.
-        let geometry = geometry(FastTier::default());
+        let geometry = small_geometry();
         let choice = |valid: u32, spreads: bool| {
             let mut bands = Bands::new(&geometry);
             for block in 2..8 {
@@ -835,7 +819,8 @@ mod tests {
 
     #[test]
     fn what_a_slot_of_the_fast_tier_supersedes_there_waits_for_no_copy_to_the_other() {
-        let geometry = geometry(FastTier { units: 1, blocks_per_unit: 4 });
+        let geometry =
+            Geometry { fast: FastTier { units: 1, blocks_per_unit: 4 }, ..small_geometry() };
         let orders = |slot: u32, by: u32| {
             let mut bands = Bands::new(&geometry);
             bands.index_all();

@@ -26,3 +26,21 @@ pub(crate) enum Grounds {
     /// A record that must find room, be it in the last free band.
     Record,
 }
+
+/// For the tests of the parts here: two units of four bands of 64 slots.
+#[cfg(test)]
+fn small_geometry() -> flash::Geometry {
+    flash::Geometry {
+        units: 2,
+        blocks_per_unit: 4,
+        pages_per_block: 16,
+        slots_per_page: 4,
+        pairing: flash::Pairing::None,
+        durable_at_completion: true,
+        suspend: false,
+        queue_depth: 4,
+        endurance: 1000,
+        open_blocks_max: 0,
+        fast: flash::FastTier::default(),
+    }
+}

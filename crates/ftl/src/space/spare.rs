@@ -113,23 +113,12 @@ mod tests {
     use crate::config::Settings;
     use crate::space::bands::{BandState, Bands};
     use crate::space::capacity::logical_blocks_of;
-    use flash::{BlockId, FastTier, Geometry, Pairing};
+    use crate::space::small_geometry;
+    use flash::{BlockId, Geometry};
 
     #[test]
     fn with_each_bad_band_less_is_spare_and_then_less_is_kept() {
-        let geometry = Geometry {
-            units: 4,
-            blocks_per_unit: 32,
-            pages_per_block: 16,
-            slots_per_page: 4,
-            pairing: Pairing::None,
-            durable_at_completion: true,
-            suspend: false,
-            queue_depth: 4,
-            endurance: 1000,
-            open_blocks_max: 0,
-            fast: FastTier::default(),
-        };
+        let geometry = Geometry { units: 4, blocks_per_unit: 32, ..small_geometry() };
         let (settings, blocks) = (Settings::default(), geometry.blocks());
         let mut bands = Bands::new(&geometry);
         for block in bands.ids() {

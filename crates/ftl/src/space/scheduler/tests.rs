@@ -2,7 +2,8 @@
 
 use super::*;
 use crate::policy::erase_by_name;
-use flash::{FastTier, Health, Pairing};
+use crate::space::small_geometry;
+use flash::Health;
 
 struct Bench {
     scheduler: Scheduler,
@@ -13,19 +14,7 @@ struct Bench {
 }
 
 fn geometry() -> Geometry {
-    Geometry {
-        units: 2,
-        blocks_per_unit: 4,
-        pages_per_block: 4,
-        slots_per_page: 4,
-        queue_depth: 4,
-        pairing: Pairing::None,
-        suspend: true,
-        durable_at_completion: true,
-        endurance: 1000,
-        open_blocks_max: 0,
-        fast: FastTier::default(),
-    }
+    Geometry { pages_per_block: 4, suspend: true, ..small_geometry() }
 }
 
 impl Bench {

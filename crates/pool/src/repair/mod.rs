@@ -407,11 +407,6 @@ impl<D> Repair<D> {
         }
     }
 
-    /// Whole rounds of scrub.
-    pub fn scrub_rounds(&self) -> u64 {
-        self.scrub.rounds_done
-    }
-
     fn page_bytes(&self) -> u64 {
         u64::from(self.config.shape.slots_per_page) * BLOCK_BYTES as u64
     }

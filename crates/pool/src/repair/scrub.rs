@@ -44,6 +44,13 @@ pub(super) enum Found {
     Unlike(BandName, Vec<NodeId>),
 }
 
+impl<D> super::Repair<D> {
+    /// Whole rounds of scrub.
+    pub fn scrub_rounds(&self) -> u64 {
+        self.scrub.rounds_done
+    }
+}
+
 impl Scrub {
     pub fn new(generation: Generation, shape: BandShape, bytes_per_s: u64) -> Self {
         Self {

@@ -86,6 +86,9 @@ pub struct Wear {
     data: PathBuf,
 }
 
+/// A drive of `pool up` is one shard, which numbers its slots with 32 bits; those beside the blocks leave a little.
+const DRIVE_BYTES_MAX: u64 = 16 << 40;
+
 pub fn up(args: &Args) -> Result<End, Failure> {
     if args.nodes < u32::from(args.replicas) {
         return Err(format!(
@@ -101,6 +104,16 @@ pub fn up(args: &Args) -> Result<End, Failure> {
         replicas: args.replicas,
         drives: drives(args)?,
     };
+    if layout.drive_bytes() >= DRIVE_BYTES_MAX {
+        return Err(format!(
+            "--size {}: each of {} drives would have {}, and fewer than {} is what one can have: take a smaller \
+             volume or more drives",
+            args.size,
+            args.nodes * args.ssds,
+            crate::size::bytes(layout.drive_bytes()),
+            crate::size::bytes(DRIVE_BYTES_MAX)
+        ));
+    }
     let made = Made::make_or_open(&args.data, layout)?;
     Parts::heed_signals();
     let mut parts = Parts::new(&args.data, Duration::from_secs(args.restart_after))?;

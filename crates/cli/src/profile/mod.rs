@@ -188,7 +188,9 @@ fn name_of(device: &str) -> String {
 fn measure(args: &Args, device: &str) -> Result<End, Failure> {
     let wishes = args.measuring.wishes();
     let writes = wishes.fill || wishes.shares.iter().any(|share| *share > 0.0);
-    if writes && !args.measuring.yes {
+    // What is not there is told before what would be lost.
+    let is_there = device.contains("://") || Path::new(device).exists();
+    if writes && is_there && !args.measuring.yes {
         return Err(format!(
             "{device}: what is on it would be lost, as it is overwritten: say --yes if nothing on it is needed, or \
              measure only its reads with --read-only"

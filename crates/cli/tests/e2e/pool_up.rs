@@ -221,6 +221,10 @@ fn what_cannot_be_a_pool_is_told_before_anything_is_made() {
     assert!(text.contains("--replicas 2") && text.contains("--nodes 2"), "{text}");
     let text = said(&weir(&["pool", "up", "--data", &data, "--size", "5"]));
     assert!(text.contains("--size 5"), "{text}");
+    for size in ["100TiB", "4000000TiB"] {
+        let text = said(&weir(&["pool", "up", "--data", &data, "--size", size]));
+        assert!(text.contains(size) && text.contains("more drives"), "{text}");
+    }
     let text = said(&weir(&["pool", "up", "--data", &data, "--disk", "/dev/null"]));
     assert!(text.contains("name 8"), "{text}");
     let text = said(&weir(&["pool", "kill", "1", "--data", &data]));

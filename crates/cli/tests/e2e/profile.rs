@@ -111,6 +111,7 @@ fn what_must_not_be_overwritten_is_named_and_left_alone() {
     refused(&[&disk, "--out", &out], &["disk.img", "--yes", "--read-only"]);
     refused(&[&disk, "--yes", "--out", "p.txt"], &["p.txt", ".csv"]);
     all(&scratch.file("none"), &["none", "is not there", "fallocate"]);
+    refused(&[&scratch.file("none"), "--out", &out], &["none", "is not there", "fallocate"]);
     all(scratch.path().to_str().unwrap(), &["neither a plain file nor a disk"]);
     let formatted = weir(&["format", "--config", &config(&scratch)]);
     assert!(formatted.status.success(), "{}", said(&formatted));

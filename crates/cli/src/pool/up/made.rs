@@ -38,6 +38,14 @@ pub struct Layout {
     pub drives: Drives,
 }
 
+impl Layout {
+    /// Bytes of each drive: room for each copy with what is beside it on half of them, as some may be away.
+    pub fn drive_bytes(&self) -> u64 {
+        let copies = self.bytes.saturating_mul(4 * u64::from(self.replicas));
+        (copies / u64::from(self.nodes * self.ssds)).max(256 << 20)
+    }
+}
+
 /// Emulated drives that take turns: all unlike.
 const DRIVES: [(&str, u32, u32, u32, &str); 4] = [
     ("slc", 4, 8, 8, "SLC, 32 dies on 4 buses"),
@@ -191,10 +199,8 @@ impl Made {
     }
 
     fn write_node(&self, node: &Node, pool: &str, plane: u16) -> Result<(), Failure> {
-        let Layout { nodes, ssds, bytes, replicas, ref drives } = self.layout;
-        let (device, gang) = device(drives, node.number);
-        // Room for each copy with what is beside it on half of the drives: some may be away.
-        let room = (bytes * 4 * u64::from(replicas) / u64::from(nodes * ssds)).max(256 << 20);
+        let (device, gang) = device(&self.layout.drives, node.number);
+        let room = self.layout.drive_bytes();
         let (number, port) = (node.number, node.port);
         let text = format!(
             "[pool]\nid = \"{pool}\"\nauthority = \"certs/authority.pem\"\n\

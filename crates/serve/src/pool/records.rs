@@ -148,8 +148,8 @@ pub fn create(calls: &mut PlaneCalls, wanted: &Wanted) -> Result<VolumeRecord, P
     Ok(record)
 }
 
-/// Deletes a volume, with all that the plane knows of it but the generation that was its last. Bands that nodes have
-/// of it are theirs to free. From the first step on nobody opens it; said again, what was begun is ended.
+/// Deletes a volume, with all that the plane knows of it but the generation that was its last and how far its bands have
+/// come: by these nodes prove that what they have of it is theirs to free. From the first step on nobody opens it; said again, what was begun is ended.
 ///
 /// # Errors
 /// A client may still have it open, and `is_forced` does not say to go on; or as [`nodes`].
@@ -169,8 +169,7 @@ pub fn delete(calls: &mut PlaneCalls, name: &str, is_forced: bool) -> Result<Vol
         }
     }
     // Last, so that what was begun can be ended by the same words.
-    let gone = vec![Change::Delete { key: key.clone() }, Change::Delete { key: keys::tail(id) }];
-    commit(calls, name, vec![check()], gone)?;
+    commit(calls, name, vec![check()], vec![Change::Delete { key: key.clone() }])?;
     Ok(id)
 }
 

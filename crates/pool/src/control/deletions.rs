@@ -189,3 +189,131 @@ fn decode<V: Value>(key: &str, kept: &Kept) -> Option<V> {
 const ROUND_NS: u64 = 10 * SECOND;
 /// An answer that takes longer does not come.
 const ANSWER_NS: u64 = 5 * SECOND;
+
+#[cfg(test)]
+mod tests {
+    use super::super::contract::Change;
+    use super::super::embedded::{Embedded, PlaneInput, PlaneOutput, Store};
+    use super::super::values::VolumeRecord;
+    use super::*;
+    use crate::words::PoolId;
+
+    const VOLUME: VolumeId = VolumeId(7);
+
+    /// Lets nobody wait for what is stored.
+    fn ask(plane: &mut Embedded, id: PlaneAskId, ask: PlaneAsk) -> Vec<(PlaneAskId, PlaneAnswer)> {
+        plane.handle(Instant(0), PlaneInput::Ask { client: 1, id, ask });
+        let mut told = Vec::new();
+        while let Some(output) = plane.poll() {
+            match output {
+                PlaneOutput::Tell(it) => told.push((it.id, it.answer)),
+                PlaneOutput::Store(
+                    Store::Append { sequence, .. } | Store::Replace { sequence, .. },
+                ) => plane.handle(Instant(0), PlaneInput::Stored { sequence }),
+            }
+        }
+        told
+    }
+
+    fn change(plane: &mut Embedded, change: Change) {
+        let commit = PlaneAsk::Commit { checks: Vec::new(), changes: vec![change] };
+        ask(plane, PlaneAskId(0), commit);
+    }
+
+    fn put<V: Value>(plane: &mut Embedded, key: String, value: &V) {
+        change(plane, Change::Put { value: value.encode(&key), key, lease: None });
+    }
+
+    /// A plane that knows of a volume which was opened four times, and is there.
+    fn living() -> Embedded {
+        let mut plane = Embedded::create(PoolId(1));
+        put(
+            &mut plane,
+            keys::volume(VOLUME),
+            &VolumeRecord { volume: VOLUME, ..VolumeRecord::default() },
+        );
+        let generation = Generation(5);
+        let owner = OwnerRecord { generation, released: true, ..OwnerRecord::default() };
+        put(&mut plane, keys::owner(VOLUME), &owner);
+        put(&mut plane, keys::tail(VOLUME), &TailRecord { generation, sequence: 9, life: 4 << 32 });
+        plane
+    }
+
+    /// What a round finds; `between` happens before each answer is heard.
+    fn round(
+        plane: &mut Embedded,
+        mutant: Option<Mutant>,
+        mut between: impl FnMut(&mut Embedded, &PlaneAsk),
+    ) -> Vec<Deleted> {
+        let (mut deletions, mut found) = (Deletions::new(Instant(0)), Vec::new());
+        if let Some(mutant) = mutant {
+            deletions.plant(mutant);
+        }
+        deletions.hold(Instant(0), [VolumeId(3), VOLUME, VolumeId(9)]);
+        while let Some(output) = deletions.poll() {
+            match output {
+                DeletionsOutput::Ask { id, ask: wanted } => {
+                    between(plane, &wanted);
+                    for (id, answer) in ask(plane, id, wanted) {
+                        deletions.answered(Instant(0), id, &answer);
+                    }
+                }
+                DeletionsOutput::Deleted(deleted) => found.push(deleted),
+            }
+        }
+        assert_eq!(deletions.deadline(), None, "it waits for nothing");
+        found
+    }
+
+    #[test]
+    fn a_volume_is_deleted_when_its_owner_is_known_and_its_record_is_gone() {
+        let mut plane = living();
+        assert_eq!(round(&mut plane, None, |_, _| ()), []);
+        change(&mut plane, Change::Delete { key: keys::volume(VOLUME) });
+        let deleted = Deleted { volume: VOLUME, generation: Generation(5), life: 4 << 32 };
+        assert_eq!(round(&mut plane, None, |_, _| ()), [deleted]);
+    }
+
+    #[test]
+    fn a_plane_that_never_heard_of_a_volume_or_cannot_be_read_proves_nothing() {
+        assert_eq!(round(&mut Embedded::create(PoolId(1)), None, |_, _| ()), []);
+        let mut plane = living();
+        change(&mut plane, Change::Delete { key: keys::volume(VOLUME) });
+        let (key, value) = (keys::owner(VOLUME), vec![1, 2, 3]);
+        change(&mut plane, Change::Put { key, value, lease: None });
+        assert_eq!(round(&mut plane, None, |_, _| ()), []);
+    }
+
+    #[test]
+    fn what_changes_while_it_is_asked_is_not_taken_for_one_state() {
+        for at in [keys::volume(VOLUME), keys::owner(VOLUME), keys::tail(VOLUME)] {
+            let mut plane = living();
+            change(&mut plane, Change::Delete { key: keys::volume(VOLUME) });
+            let found = round(&mut plane, None, |plane, ask| {
+                if matches!(ask, PlaneAsk::Commit { .. }) {
+                    change(plane, Change::Put { key: at.clone(), value: vec![1], lease: None });
+                }
+            });
+            assert_eq!(found, [], "{at}");
+        }
+    }
+
+    #[test]
+    fn a_plane_that_does_not_answer_is_asked_again_in_the_next_round() {
+        let mut deletions = Deletions::new(Instant(0));
+        deletions.hold(Instant(0), [VOLUME]);
+        let due = deletions.deadline().expect("it waits for an answer");
+        while deletions.poll().is_some() {}
+        deletions.elapsed(due);
+        deletions.hold(due, [VOLUME]);
+        assert_eq!(deletions.poll(), None, "not before it is time");
+        deletions.hold(Instant(ROUND_NS), [VOLUME]);
+        assert!(matches!(deletions.poll(), Some(DeletionsOutput::Ask { .. })));
+    }
+
+    #[cfg(feature = "mutants")]
+    #[test]
+    fn a_planted_bug_that_takes_a_living_volume_for_deleted_is_seen() {
+        assert_ne!(round(&mut living(), Some(Mutant::LivingForgotten), |_, _| ()), []);
+    }
+}

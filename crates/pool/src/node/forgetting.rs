@@ -99,3 +99,136 @@ fn all_of(volume: VolumeId) -> RangeInclusive<BandName> {
     let first = BandName { volume, band: 0, life: 0 };
     first..=BandName { volume, band: u32::MAX, life: u64::MAX }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::memory::MemorySettings;
+    use super::super::tests::{Rig, append, band, fence, refused, seal};
+    use super::super::{Input, NodeSettings};
+    use super::*;
+    use crate::message::{Answer, Refusal};
+    use crate::words::{Generation, NodeId};
+
+    /// That volume 1 was shut with this generation, its bands registered up to this life.
+    fn proof(generation: u64, life: u64) -> Input<super::super::tests::Stamp> {
+        let generation = Generation(generation);
+        Input::Deleted(Deleted { volume: VolumeId(1), generation, life })
+    }
+
+    /// A node with six bands, of which two are open.
+    fn filled() -> Rig {
+        let mut rig = Rig::plain();
+        for number in 0..6 {
+            assert_eq!(rig.ask(append(number, 0, 3)), Answer::Done);
+            if number < 4 {
+                assert_eq!(rig.ask(seal(number, 1, 3)), Answer::Done);
+            }
+        }
+        rig
+    }
+
+    fn run_out(rig: &mut Rig) {
+        while rig.store.deadline().is_some() {
+            rig.step();
+        }
+    }
+
+    #[test]
+    fn all_of_a_deleted_volume_is_freed_and_then_its_fence_is_forgotten() {
+        let mut rig = filled();
+        rig.give(proof(4, band(0).life));
+        assert_eq!(rig.node.facts().bands_used, 6, "the fence is not durable yet");
+        run_out(&mut rig);
+        assert_eq!((rig.node.facts().bands_used, rig.node.volumes().count()), (0, 0));
+        let found = rig.store.found();
+        assert!(found.bands.is_empty() && found.fences.is_empty(), "{found:?}");
+    }
+
+    #[test]
+    fn a_proof_that_does_not_know_who_was_fenced_here_or_what_is_here_frees_nothing() {
+        let mut rig = filled();
+        for stale in [proof(2, u64::MAX), proof(3, u64::MAX), proof(9, band(0).life - 1)] {
+            rig.give(stale);
+            run_out(&mut rig);
+            assert_eq!(rig.node.facts().bands_used, 6);
+            assert_eq!(rig.ask(append(5, 1, 3)), rig.ask(append(5, 1, 3)), "its owner goes on");
+        }
+    }
+
+    #[test]
+    fn an_owner_that_was_paused_changes_nothing_once_its_volume_is_deleted() {
+        let mut rig = filled();
+        let late = rig.send(0, append(5, 1, 3));
+        rig.give(proof(4, band(0).life));
+        assert_eq!(rig.wait(late), Answer::Done, "what it has begun ends first");
+        while rig.node.facts().bands_used > 3 {
+            rig.step();
+        }
+        let highest = Generation(4);
+        assert_eq!(rig.ask(append(9, 0, 3)), refused(Refusal::Stale { highest }));
+        // Not even one that says it was of the generation by which the volume was shut.
+        assert_eq!(rig.ask(append(9, 0, 4)), refused(Refusal::Stale { highest }));
+        run_out(&mut rig);
+        assert_eq!(rig.node.volumes().count(), 0);
+        // Forgotten, it would be let in again; that is freed in the next round.
+        assert_eq!(rig.ask(append(9, 0, 3)), Answer::Done);
+        rig.give(proof(4, band(0).life));
+        run_out(&mut rig);
+        assert_eq!((rig.node.facts().bands_used, rig.node.volumes().count()), (0, 0));
+    }
+
+    #[test]
+    fn a_fence_that_rises_while_the_last_is_being_forgotten_is_kept() {
+        let mut rig = filled();
+        rig.give(proof(4, band(0).life));
+        while rig.node.facts().bands_used > 0 {
+            rig.step();
+        }
+        assert_eq!(rig.ask(fence(7)), Answer::Done);
+        run_out(&mut rig);
+        let least = Fenced { generation: Generation(7), owner: 0 };
+        assert_eq!(rig.store.found().fences.get(&VolumeId(1)), Some(&least));
+        assert_eq!(rig.ask(append(1, 0, 3)), refused(Refusal::Stale { highest: Generation(7) }));
+    }
+
+    #[test]
+    fn a_power_cut_at_any_step_leaves_what_the_next_round_ends() {
+        let mut steps = 0;
+        loop {
+            let mut rig = filled();
+            rig.give(proof(4, band(0).life));
+            let whole = (0..steps).all(|_| {
+                let goes_on = rig.store.deadline().is_some();
+                if goes_on {
+                    rig.step();
+                }
+                goes_on
+            });
+            rig.cut();
+            let found = rig.store.found();
+            let shut = found.fences.get(&VolumeId(1)).is_none_or(|least| least.is_deleted());
+            assert!(found.bands.len() == 6 || shut, "step {steps}: freed before the fence said so");
+            rig.give(proof(4, band(0).life));
+            run_out(&mut rig);
+            let found = rig.store.found();
+            assert!(found.bands.is_empty() && found.fences.is_empty(), "step {steps}: {found:?}");
+            if !whole {
+                return assert!(steps > 8, "a fence, six frees, and what is forgotten");
+            }
+            steps += 1;
+        }
+    }
+
+    #[test]
+    fn a_node_takes_no_end_of_volumes_one_after_the_other() {
+        let bounds = NodeSettings { volumes_max: 1, ..NodeSettings::default() };
+        let mut rig = Rig::new(NodeId(1), MemorySettings::default(), bounds);
+        assert_eq!(rig.ask(fence(1)), Answer::Done);
+        let volume = VolumeId(2);
+        let other = crate::message::Ask::Fence { volume, generation: Generation(1), owner: 0 };
+        assert_eq!(rig.ask(other.clone()), refused(Refusal::Full));
+        rig.give(proof(2, 0));
+        run_out(&mut rig);
+        assert_eq!(rig.ask(other), Answer::Done);
+    }
+}

@@ -26,11 +26,11 @@ pub mod store;
 #[cfg(test)]
 mod tests;
 
+use crate::control::deletions::Deleted;
 use crate::message::{Answer, Ask, AskId, BandHeader, NodeFacts, Refusal, Signals};
 use crate::words::{BandName, Generation, NodeId, VolumeId};
 pub use crate::words::{Fenced, Mode};
 use congestion::{Expectation, Monitor};
-use crate::control::deletions::Deleted;
 use copying::Copying;
 use flash::{BLOCK_BYTES, Instant, MILLISECOND, Slab};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};

@@ -31,10 +31,18 @@ pub struct Fenced {
 }
 
 impl Fenced {
-    /// Whether an opening is another one of the same generation.
+    /// The owner of a volume that is deleted: no opening has this number.
+    pub const DELETED: u64 = u64::MAX;
+
+    /// Whether an opening is another one of the same generation. Of a volume that is deleted every one is.
     pub fn is_anothers(self, by: Self) -> bool {
-        let said = self.owner != 0 && by.owner != 0;
+        let said = self.owner != 0 && by.owner != 0 || self.is_deleted();
         said && self.generation == by.generation && self.owner != by.owner
+    }
+
+    /// Nobody uses the volume any more: it is deleted.
+    pub fn is_deleted(self) -> bool {
+        self.owner == Self::DELETED
     }
 }
 

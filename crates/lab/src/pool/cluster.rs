@@ -354,7 +354,7 @@ impl Host {
             }
             Command::Sum { .. } => (1, false),
             // Records of a few bytes.
-            Command::Fence { .. } | Command::Seal { .. } => (1, true),
+            Command::Fence { .. } | Command::Forget { .. } | Command::Seal { .. } => (1, true),
             // A discard, and on a durable drive a flush, cost nothing that profiles tell of.
             Command::Free { .. } | Command::Flush => return 0,
         };

@@ -35,6 +35,8 @@ pub enum Part {
     Controller = 7,
     /// [`crate::session`].
     Session = 8,
+    /// [`super::deletions`].
+    Deletions = 9,
 }
 
 impl PlaneAskId {

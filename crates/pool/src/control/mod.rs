@@ -20,6 +20,7 @@
 
 mod codec;
 pub mod contract;
+pub mod deletions;
 pub mod election;
 pub mod embedded;
 pub mod follow;

@@ -26,6 +26,8 @@ pub enum Mutant {
     LeaseNotKept,
     /// A life that is freed while a node is away is not kept on record.
     LifeForgotten,
+    /// A volume is taken for deleted though there is a record of it.
+    LivingForgotten,
     /// The record of a band goes without a look at who has it sealed.
     ClosedUnsealed,
 }

@@ -19,7 +19,7 @@ use super::contract::{Change, Check, Kept, Part, PlaneAnswer, PlaneAsk, PlaneAsk
 use super::keys;
 use super::mutant::Mutant;
 use super::values::{OwnerRecord, Value, ValueError};
-use crate::words::{Generation, VolumeId};
+use crate::words::{Fenced, Generation, VolumeId};
 use flash::{Instant, MILLISECOND, SECOND};
 use std::collections::VecDeque;
 use std::fmt;
@@ -43,9 +43,9 @@ impl OwnershipConfig {
         Self { volume, owner, lease_ns: 3 * SECOND, answer_ns_max: 400 * MILLISECOND }
     }
 
-    /// What nodes know this opening by: never 0, and of two openings the same by chance alone.
+    /// What nodes know this opening by: never 0 nor [`Fenced::DELETED`], and of two openings the same by chance alone.
     pub fn number(&self) -> u64 {
-        ((self.owner >> 64) as u64 ^ self.owner as u64).max(1)
+        ((self.owner >> 64) as u64 ^ self.owner as u64).clamp(1, Fenced::DELETED - 1)
     }
 }
 

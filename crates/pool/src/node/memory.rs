@@ -110,7 +110,11 @@ fn changed_by<D>(command: &Command<D>) -> Option<BandName> {
         Command::Append { band, .. } | Command::Seal { band, .. } | Command::Free { band } => {
             Some(band)
         }
-        Command::Fence { .. } | Command::Sum { .. } | Command::Read { .. } | Command::Flush => None,
+        Command::Fence { .. }
+        | Command::Forget { .. }
+        | Command::Sum { .. }
+        | Command::Read { .. }
+        | Command::Flush => None,
     }
 }
 
@@ -233,6 +237,7 @@ impl<D: Data> MemoryStore<D> {
             Command::Read { band, slot, count, .. } => return self.read(band, slot, count),
             _ if failed => return Err(StoreError::Failed),
             Command::Fence { volume, to } => drop(self.fences.insert(volume, to)),
+            Command::Forget { volume } => drop(self.fences.remove(&volume)),
             Command::Append { band, page, open, slots, .. } => {
                 self.append(band, page, open, slots)?;
             }

@@ -11,11 +11,13 @@
 //! - A band that is being copied here is nobody's to see until it is sealed, durably.
 //!
 //! [`store`] is the contract with the store, [`raw`] the store on raw flash, [`memory`] the one for tests and
-//! simulated drives. `serving` does what is asked, `copying` fetches bands from other nodes, [`congestion`] judges the
+//! simulated drives. `serving` does what is asked, `copying` fetches bands from other nodes,
+//! `forgetting` frees what deleted volumes have left, [`congestion`] judges the
 //! drive with [`quantile`].
 
 pub mod congestion;
 mod copying;
+mod forgetting;
 pub mod memory;
 pub mod quantile;
 pub mod raw;
@@ -24,6 +26,7 @@ pub mod store;
 #[cfg(test)]
 mod tests;
 
+use crate::control::deletions::Deleted;
 use crate::message::{Answer, Ask, AskId, BandHeader, NodeFacts, Refusal, Signals};
 use crate::words::{BandName, Generation, NodeId, VolumeId};
 pub use crate::words::{Fenced, Mode};
@@ -92,6 +95,8 @@ pub enum Input<D> {
     },
     /// A peer is gone: nothing of what it has asked is begun any more. Whoever has connected anew may rest on that.
     Gone(PeerId),
+    /// A volume is deleted, as the control plane proves; to be told again while [`Node::volumes`] names it.
+    Deleted(Deleted),
     /// The controller wants the node in this mode.
     Mode(Mode),
     /// The instant of [`Node::deadline`] has come.
@@ -158,6 +163,8 @@ struct Fence {
     rising: Option<Rising>,
     /// Changes begun and not ended.
     changing: u32,
+    /// The store is about to forget it: nothing is given to it that would be forgotten, too.
+    forgetting: bool,
 }
 
 #[derive(Debug)]
@@ -204,6 +211,8 @@ enum Task {
     Read { ask: u32 },
     Seal { ask: u32, band: BandName, pages: u32 },
     Free { ask: u32, band: BandName },
+    FreeDeleted { band: BandName },
+    Forget(VolumeId),
     Flush { ask: u32 },
     CopyAppend { ask: u32 },
     CopySeal { ask: u32 },
@@ -301,6 +310,7 @@ impl<D: Data> Node<D> {
                     self.gone.insert(peer);
                 }
             }
+            Input::Deleted(deleted) => self.deleted(deleted),
             Input::Mode(mode) => self.set_mode(mode),
             Input::Deadline => {}
         }
@@ -335,6 +345,11 @@ impl<D: Data> Node<D> {
     /// The drive was measured again: from now on its tail is held against this.
     pub fn expect(&mut self, expectation: Expectation) {
         self.monitor.expect(expectation);
+    }
+
+    /// Volumes that something is known of here.
+    pub fn volumes(&self) -> impl Iterator<Item = VolumeId> + '_ {
+        self.fences.keys().copied()
     }
 
     /// The drive takes no writes any more.
@@ -436,11 +451,15 @@ impl<D: Data> Node<D> {
         if !known && self.fences.len() as u32 >= self.settings.volumes_max {
             return self.refuse(index, Refusal::Full);
         }
-        let waiting = VecDeque::from([index]);
+        self.rise(volume, to, VecDeque::from([index]));
+    }
+
+    fn rise(&mut self, volume: VolumeId, to: Fenced, waiting: VecDeque<u32>) {
         let fence = self.fences.entry(volume).or_default();
         fence.rising = Some(Rising { to, durable: false, waiting });
-        let command = Command::Fence { volume, to };
-        self.command(command, Task::Fence(volume));
+        if !fence.forgetting {
+            self.command(Command::Fence { volume, to }, Task::Fence(volume));
+        }
         self.stop_copies_of(volume);
     }
 
@@ -473,6 +492,7 @@ impl<D: Data> Node<D> {
         let rising = fence.rising.take().expect("looked above");
         fence.least = rising.to;
         self.ready.extend(rising.waiting);
+        self.go_on_forgetting(volume);
     }
 
     fn command(&mut self, command: Command<D>, task: Task) {

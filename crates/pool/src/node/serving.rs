@@ -274,6 +274,8 @@ impl<D: Data> Node<D> {
             }
             Task::Seal { ask, band, pages } => self.end_seal(ask, band, pages, plain),
             Task::Free { ask, band } => self.end_free(ask, band, plain),
+            Task::FreeDeleted { band } => self.freed_deleted(band, plain),
+            Task::Forget(volume) => self.forgotten(volume, plain),
             Task::Flush { ask } => self.answer(ask, answer_of(plain), sensed),
             Task::CopyAppend { ask } => self.copy_appended(ask, plain),
             Task::CopySeal { ask } => self.copy_sealed(ask, plain),

@@ -5,7 +5,7 @@
 //! - Commands of one band take effect in the order in which they were begun. Reads see what has ended.
 //! - An append that did not end with [`Done::Done`] is there whole or not at all after a crash; one that did is
 //!   there, if the store is durable or a flush that was begun later has ended.
-//! - Fences, seals and frees have survived a crash when they end, on every store.
+//! - Fences, seals, frees and what is forgotten have survived a crash when they end, on every store.
 //! - A hidden band (a copy under way) is there after a crash only if it was sealed.
 
 use crate::message::{BandEntry, BandHeader, Slot};
@@ -31,6 +31,12 @@ pub enum Command<D> {
         volume: VolumeId,
         /// What counts.
         to: Fenced,
+    },
+    /// Forget who may use the volume: it is deleted, and no band of it is here any more. A node gives no fence of the
+    /// volume before this has ended.
+    Forget {
+        /// Whose.
+        volume: VolumeId,
     },
     /// Append a page; with `open` the first of a new band.
     Append {

@@ -14,7 +14,7 @@ const HERE: NodeId = NodeId(1);
 const THERE: NodeId = NodeId(2);
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-struct Stamp(u64);
+pub(super) struct Stamp(u64);
 
 impl Data for Stamp {
     fn crc(&self) -> u32 {
@@ -23,9 +23,9 @@ impl Data for Stamp {
 }
 
 /// A node over a store in memory, in virtual time.
-struct Rig {
-    node: Node<Stamp>,
-    store: MemoryStore<Stamp>,
+pub(super) struct Rig {
+    pub(super) node: Node<Stamp>,
+    pub(super) store: MemoryStore<Stamp>,
     now: Instant,
     next: u64,
     answers: Vec<(AskId, Answer<Stamp>, Signals)>,
@@ -33,7 +33,7 @@ struct Rig {
 }
 
 impl Rig {
-    fn new(node: NodeId, settings: MemorySettings, bounds: NodeSettings) -> Self {
+    pub(super) fn new(node: NodeId, settings: MemorySettings, bounds: NodeSettings) -> Self {
         let store = MemoryStore::new(settings, 1);
         let now = Instant(0);
         let expectation = Box::new(|_| ExpectedTail::default());
@@ -41,11 +41,11 @@ impl Rig {
         Self { node, store, now, next: 0, answers: Vec::new(), asked: Vec::new() }
     }
 
-    fn plain() -> Self {
+    pub(super) fn plain() -> Self {
         Self::new(HERE, MemorySettings::default(), NodeSettings::default())
     }
 
-    fn give(&mut self, input: Input<Stamp>) {
+    pub(super) fn give(&mut self, input: Input<Stamp>) {
         self.node.handle(self.now, input);
         while let Some(output) = self.node.poll() {
             match output {
@@ -58,19 +58,19 @@ impl Rig {
         }
     }
 
-    fn send(&mut self, peer: u64, ask: Ask<Stamp>) -> AskId {
+    pub(super) fn send(&mut self, peer: u64, ask: Ask<Stamp>) -> AskId {
         self.next += 1;
         let id = AskId(self.next);
         self.give(Input::Ask { peer: PeerId(peer), id, ask });
         id
     }
 
-    fn due(&self) -> Option<Instant> {
+    pub(super) fn due(&self) -> Option<Instant> {
         self.store.deadline().into_iter().chain(self.node.deadline()).min()
     }
 
     /// Does what is due next.
-    fn step(&mut self) {
+    pub(super) fn step(&mut self) {
         self.now = self.now.max(self.due().expect("something is under way"));
         match self.store.poll(self.now) {
             Some(end) => self.give(Input::Ended(end)),
@@ -78,11 +78,11 @@ impl Rig {
         }
     }
 
-    fn answer_of(&self, id: AskId) -> Option<Answer<Stamp>> {
+    pub(super) fn answer_of(&self, id: AskId) -> Option<Answer<Stamp>> {
         self.answers.iter().find(|(it, ..)| *it == id).map(|(_, answer, _)| answer.clone())
     }
 
-    fn wait(&mut self, id: AskId) -> Answer<Stamp> {
+    pub(super) fn wait(&mut self, id: AskId) -> Answer<Stamp> {
         loop {
             if let Some(answer) = self.answer_of(id) {
                 return answer;
@@ -91,13 +91,13 @@ impl Rig {
         }
     }
 
-    fn ask(&mut self, ask: Ask<Stamp>) -> Answer<Stamp> {
+    pub(super) fn ask(&mut self, ask: Ask<Stamp>) -> Answer<Stamp> {
         let id = self.send(0, ask);
         self.wait(id)
     }
 
     /// The power is cut and comes back.
-    fn cut(&mut self) {
+    pub(super) fn cut(&mut self) {
         self.store.power_cut(&mut Random::new(3));
         let expectation = Box::new(|_| ExpectedTail::default());
         let found = self.store.found();
@@ -107,7 +107,7 @@ impl Rig {
     }
 }
 
-fn band(number: u32) -> BandName {
+pub(super) fn band(number: u32) -> BandName {
     BandName { volume: VolumeId(1), band: number, life: 1 << 32 }
 }
 
@@ -124,13 +124,13 @@ fn slots(stamp: u64) -> Vec<Slot<Stamp>> {
     ]
 }
 
-fn append(number: u32, page: u32, generation: u64) -> Ask<Stamp> {
+pub(super) fn append(number: u32, page: u32, generation: u64) -> Ask<Stamp> {
     let open = (page == 0).then_some(header());
     let slots = slots(u64::from(number * 100 + page));
     Ask::Append { band: band(number), generation: Generation(generation), page, open, slots }
 }
 
-fn seal(number: u32, pages: u32, generation: u64) -> Ask<Stamp> {
+pub(super) fn seal(number: u32, pages: u32, generation: u64) -> Ask<Stamp> {
     Ask::Seal { band: band(number), generation: Generation(generation), pages }
 }
 
@@ -143,7 +143,7 @@ fn free(number: u32, generation: u64) -> Ask<Stamp> {
     Ask::Free { band: band(number), generation: Generation(generation) }
 }
 
-fn fence(generation: u64) -> Ask<Stamp> {
+pub(super) fn fence(generation: u64) -> Ask<Stamp> {
     Ask::Fence { volume: VolumeId(1), generation: Generation(generation), owner: 0 }
 }
 
@@ -156,7 +156,7 @@ fn copy(number: u32, pages: u32, bytes_per_s_max: u64) -> Ask<Stamp> {
     Ask::Copy { band, generation, from: THERE, header: header(), pages, bytes_per_s_max }
 }
 
-fn refused(refusal: Refusal) -> Answer<Stamp> {
+pub(super) fn refused(refusal: Refusal) -> Answer<Stamp> {
     Answer::Refused(refusal)
 }
 

@@ -544,3 +544,20 @@ fn programs_that_are_cut_short_cost_the_units_no_block() {
     }
     assert!(cut > 50, "{cut} bands were cut short");
 }
+
+#[test]
+fn a_volume_that_is_forgotten_has_no_fence_after_any_number_of_mounts() {
+    let mut bench = Bench::new();
+    assert_eq!(bench.append(1, 0), Ok(Done::Done));
+    assert_eq!(bench.run(fence(2, 6)), Ok(Done::Done));
+    assert_eq!(bench.run(Command::Free { band: band(1) }), Ok(Done::Done));
+    assert_eq!(bench.run(Command::Forget { volume: VolumeId(1) }), Ok(Done::Done));
+    for _ in 0..3 {
+        let found = bench.restart().expect("sound");
+        assert!(found.bands.is_empty(), "{found:?}");
+        assert_eq!(found.fences.keys().copied().collect::<Vec<_>>(), [VolumeId(2)]);
+    }
+    assert_eq!(bench.run(fence(1, 1)), Ok(Done::Done), "and may be fenced anew");
+    let found = bench.restart().expect("sound");
+    assert_eq!(found.fences[&VolumeId(1)].generation, Generation(1));
+}

@@ -7,10 +7,12 @@ use super::doors::thread;
 use super::plane::PlaneLink;
 use flash::{Instant, MILLISECOND};
 use pool::control::contract::{Part, PlaneAnswer, PlaneAskId};
+use pool::control::deletions::{Deleted, Deletions, DeletionsOutput};
 use pool::control::follow::{FeedOutput, Follow, FollowOutput, WeightsFeed};
 use pool::control::keys;
 use pool::control::values::{NodeRecord, Value};
 use pool::controller::weights::Weights;
+use pool::words::VolumeId;
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
@@ -24,9 +26,12 @@ pub enum Heard {
     Nodes(Vec<NodeRecord>),
     /// What the controller wants.
     Weights(Weights),
+    /// A volume is deleted of which the part has something.
+    Deleted(Deleted),
 }
 
-/// Follows until the process ends. `hear` is told what was heard, and `report` reports, both on the thread.
+/// Follows until the process ends. `hear` is told what was heard, and `report` reports, both on the thread; of the
+/// volumes that it returns it is asked whether they are deleted.
 ///
 /// # Errors
 /// The system has no thread for it.
@@ -34,7 +39,7 @@ pub fn follow(
     plane: &PlaneLink,
     reports: ReportLink,
     hear: impl FnMut(Heard) + Send + 'static,
-    report: impl FnMut(&ReportLink) + Send + 'static,
+    report: impl FnMut(&ReportLink) -> Vec<VolumeId> + Send + 'static,
 ) -> Result<(), PoolError> {
     let (tell, answers) = channel();
     let plane = plane.sharing(move |id, answer| {
@@ -45,6 +50,7 @@ pub fn follow(
         plane,
         nodes: Follow::new(Instant(0), Part::Nodes, keys::nodes()),
         weights: WeightsFeed::new(Instant(0)),
+        deletions: Deletions::new(Instant(0)),
         known: BTreeMap::new(),
         begun: std::time::Instant::now(),
         hear,
@@ -56,6 +62,7 @@ struct Follower<H> {
     plane: PlaneLink,
     nodes: Follow,
     weights: WeightsFeed,
+    deletions: Deletions,
     known: BTreeMap<String, NodeRecord>,
     begun: std::time::Instant,
     hear: H,
@@ -66,12 +73,17 @@ impl<H: FnMut(Heard)> Follower<H> {
         mut self,
         answers: &Receiver<(PlaneAskId, PlaneAnswer)>,
         reports: &ReportLink,
-        mut report: impl FnMut(&ReportLink),
+        mut report: impl FnMut(&ReportLink) -> Vec<VolumeId>,
     ) {
         let mut report_at = Instant(REPORT_NS);
         loop {
             self.settle();
-            let deadlines = [self.nodes.deadline(), self.weights.deadline(), Some(report_at)];
+            let deadlines = [
+                self.nodes.deadline(),
+                self.weights.deadline(),
+                self.deletions.deadline(),
+                Some(report_at),
+            ];
             let next = deadlines.into_iter().flatten().min().unwrap_or(report_at);
             let wait = Duration::from_nanos(next - self.now());
             match answers.recv_timeout(wait) {
@@ -79,6 +91,7 @@ impl<H: FnMut(Heard)> Follower<H> {
                     let now = self.now();
                     self.nodes.answered(now, id, &answer);
                     self.weights.answered(now, id, &answer);
+                    self.deletions.answered(now, id, &answer);
                 }
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,
@@ -86,9 +99,11 @@ impl<H: FnMut(Heard)> Follower<H> {
             let now = self.now();
             self.nodes.elapsed(now);
             self.weights.elapsed(now);
+            self.deletions.elapsed(now);
             if now >= report_at {
                 report_at = now + REPORT_NS;
-                report(reports);
+                let volumes = report(reports);
+                self.deletions.hold(now, volumes);
             }
         }
     }
@@ -126,6 +141,12 @@ impl<H: FnMut(Heard)> Follower<H> {
                 FeedOutput::Ask { id, ask } => self.plane.ask(id, ask),
                 FeedOutput::Weights(weights) => (self.hear)(Heard::Weights(weights)),
                 FeedOutput::Unsound(error) => tracing::warn!("key {} {error}", keys::WEIGHTS),
+            }
+        }
+        while let Some(output) = self.deletions.poll() {
+            match output {
+                DeletionsOutput::Ask { id, ask } => self.plane.ask(id, ask),
+                DeletionsOutput::Deleted(deleted) => (self.hear)(Heard::Deleted(deleted)),
             }
         }
     }

@@ -78,15 +78,16 @@ pub fn run_node(config: &NodeConfig, ready: impl FnOnce(SocketAddr)) -> Result<(
         Heard::Weights(weights) => {
             hears.push(NodeNotice::Mode(mode_of(&weights, me), weights.valid_ns))
         }
+        Heard::Deleted(deleted) => hears.push(NodeNotice::Deleted(deleted)),
     };
     let worn = Arc::new(handle::Worn::default());
     let (mut before, passes_for) = (None, Arc::clone(&worn));
     let report = move |reports: &ReportLink| {
-        if let Some(status) = node::status(&reports_by, STATUS_WITHIN) {
-            let mut seen = seen(&status, &mut before);
-            seen.wear = seen.wear.max(passes_for.share());
-            reports.report_node(me, seen);
-        }
+        let Some(status) = node::status(&reports_by, STATUS_WITHIN) else { return Vec::new() };
+        let mut seen = seen(&status, &mut before);
+        seen.wear = seen.wear.max(passes_for.share());
+        reports.report_node(me, seen);
+        status.volumes
     };
     follow(&link, reports, hear, report)?;
     let _control = match &config.control {
@@ -154,7 +155,12 @@ pub fn run_volume(config: &VolumeConfig, ready: impl FnOnce(&Ready)) -> Result<(
         }
     };
     let mut reporter = VolumeReporter::new(record.volume, served.control());
-    follow(&link, reports, hear, move |reports| reporter.report(reports))?;
+    let report = move |reports: &ReportLink| {
+        reporter.report(reports);
+        // It is the session's to see that its own volume is deleted.
+        Vec::new()
+    };
+    follow(&link, reports, hear, report)?;
     let _control = config.control.as_ref().and_then(|path| {
         let listens = handle::volume(path, mailbox);
         listens.inspect_err(|error| tracing::warn!("{error}")).ok()

@@ -148,8 +148,8 @@ pub fn create(calls: &mut PlaneCalls, wanted: &Wanted) -> Result<VolumeRecord, P
     Ok(record)
 }
 
-/// Deletes a volume, with all that the plane knows of it but the generation that was its last. Bands that nodes have
-/// of it are theirs to free. From the first step on nobody opens it; said again, what was begun is ended.
+/// Deletes a volume, with all that the plane knows of it but the generation that was its last and how far its bands have
+/// come: by these nodes prove that what they have of it is theirs to free. From the first step on nobody opens it; said again, what was begun is ended.
 ///
 /// # Errors
 /// A client may still have it open, and `is_forced` does not say to go on; or as [`nodes`].
@@ -169,8 +169,7 @@ pub fn delete(calls: &mut PlaneCalls, name: &str, is_forced: bool) -> Result<Vol
         }
     }
     // Last, so that what was begun can be ended by the same words.
-    let gone = vec![Change::Delete { key: key.clone() }, Change::Delete { key: keys::tail(id) }];
-    commit(calls, name, vec![check()], gone)?;
+    commit(calls, name, vec![check()], vec![Change::Delete { key: key.clone() }])?;
     Ok(id)
 }
 
@@ -322,6 +321,7 @@ mod tests {
             OwnerRecord { generation: Generation(4), owner: 7, lease_ns: 1, released: false };
         let mut changes =
             vec![Change::Put { value: open.encode(&key), key: key.clone(), lease: None }];
+        changes.push(Change::Put { key: keys::tail(id), value: vec![1], lease: None });
         for batch in 0..3u32 {
             for band in 0..100 {
                 let name = pool::words::BandName { volume: id, band, life: batch.into() };
@@ -339,7 +339,8 @@ mod tests {
         assert_eq!(delete(calls, "data", false).expect("it was begun"), id);
         let left = calls.range(keys::volumes()).expect("it answers");
         let left: Vec<&str> = left.iter().map(|(key, _)| &**key).collect();
-        assert_eq!(left, [&*key, &*keys::volume(VolumeId(2))], "the generation stays");
+        let stay = [&*key, &*keys::tail(id), &*keys::volume(VolumeId(2))];
+        assert_eq!(left, stay, "by its generation and its last life nodes know what is deleted");
         let owner = calls.get(key.clone()).expect("it answers").expect("it stays");
         assert_eq!(found::<OwnerRecord>(&key, &owner).unwrap().record.generation, Generation(5));
         let again = create(calls, &Wanted::new("data", 1 << 16)).expect("the name is free");

@@ -61,6 +61,7 @@ impl<D: Data> RawStore<D> {
     pub(super) fn command(&mut self, id: CommandId, command: Command<D>) {
         match command {
             Command::Fence { volume, to } => self.fence(id, volume, to),
+            Command::Forget { volume } => self.forget_fence(id, volume),
             Command::Append { band, generation, page, open, slots } => {
                 self.append(id, (band, generation, page), open, slots);
             }

@@ -102,6 +102,8 @@ pub struct Footer {
 pub enum Record {
     /// Who may use the volume.
     Fence(VolumeId, Fenced),
+    /// The volume is deleted, and nothing of it is here.
+    Forget(VolumeId),
     /// The band is sealed at so many pages, and its raw block cannot say so.
     Seal(BandName, u32),
     /// What the log said of the seal of the band counts no more: it is about to be freed.
@@ -279,6 +281,10 @@ impl LogSlot {
                     put(&mut block, at + 8, &owner.to_le_bytes());
                     put(&mut block, at + 20, &generation.0.to_le_bytes());
                 }
+                Record::Forget(volume) => {
+                    block[at] = 4;
+                    put(&mut block, at + 4, &volume.0.to_le_bytes());
+                }
                 Record::Seal(band, pages) => {
                     block[at] = 2;
                     put_name(&mut block, at + 4, band);
@@ -310,6 +316,7 @@ impl LogSlot {
                 }
                 2 => Some(Record::Seal(name_at(bytes, at + 4), u32_at(bytes, at + 20))),
                 3 => Some(Record::Unseal(name_at(bytes, at + 4))),
+                4 => Some(Record::Forget(VolumeId(u32_at(bytes, at + 4)))),
                 _ => None,
             }
         };
@@ -437,6 +444,7 @@ mod tests {
             Record::Fence(VolumeId(3), Fenced { generation: Generation(1 << 40), owner: 1 << 60 }),
             seal,
             unseal,
+            Record::Forget(VolumeId(4)),
         ];
         LogSlot { number: 2, place: 3, summary: 1, records }
     }

@@ -172,6 +172,7 @@ impl Log {
                 let least = self.fences.entry(volume).or_default();
                 *least = to.max(*least);
             }
+            Record::Forget(volume) => drop(self.fences.remove(&volume)),
             Record::Seal(band, pages) => drop(self.seals.insert(band, pages)),
             Record::Unseal(band) => drop(self.seals.remove(&band)),
         }
@@ -189,7 +190,7 @@ impl Log {
         let coming = self.pending.iter().chain(self.writing.iter().flat_map(|it| &it.with));
         let coming = coming.filter_map(|(_, record)| match record {
             Record::Fence(volume, _) => Some(*volume),
-            Record::Seal(..) | Record::Unseal(_) => None,
+            Record::Forget(_) | Record::Seal(..) | Record::Unseal(_) => None,
         });
         let volumes: BTreeSet<VolumeId> = coming.chain(self.fences.keys().copied()).collect();
         volumes.contains(&volume) || volumes.len() < volumes_max as usize
@@ -300,6 +301,16 @@ impl<D: Data> RawStore<D> {
             return self.end(id, Err(StoreError::Full), None);
         }
         self.log_add(id, Record::Fence(volume, to));
+    }
+
+    /// Not where something of the volume may lie that cannot be read at present: a mount that finds it would take
+    /// the fence for lost.
+    pub(super) fn forget_fence(&mut self, id: CommandId, volume: VolumeId) {
+        let lanes = self.units.lanes().lanes;
+        if self.blind || (0..lanes).any(|lane| self.units.is_lane_gone(lane)) {
+            return self.end(id, Err(StoreError::BandFailed), None);
+        }
+        self.log_add(id, Record::Forget(volume));
     }
 
     pub(super) fn log_add(&mut self, id: CommandId, record: Record) {
@@ -447,7 +458,7 @@ impl<D: Data> RawStore<D> {
         self.log.apply(record);
         let Some(id) = id else { return };
         match record {
-            Record::Fence(..) => self.end(id, Ok(Done::Done), None),
+            Record::Fence(..) | Record::Forget(_) => self.end(id, Ok(Done::Done), None),
             Record::Seal(band, pages) => self.sealed(id, band, pages),
             Record::Unseal(band) => self.erase_band(id, band),
         }

@@ -14,11 +14,12 @@ use crate::pool::reach::{Dialed, OURS, Reach, Reached};
 use crate::runtime::ring::{Done, Owner, Ring};
 use crate::runtime::shard::{Clock, Mailbox};
 use flash::{Instant, SECOND};
+use pool::control::deletions::Deleted;
 use pool::message::{Answer, Ask, AskId, NodeFacts, Refusal, Signals};
 use pool::node::quantile::Quantiles;
 use pool::node::store::CommandId;
 use pool::node::{Input, Node, Output, PeerId, congestion};
-use pool::words::{Mode, NodeId};
+use pool::words::{Mode, NodeId, VolumeId};
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -39,6 +40,8 @@ pub enum Notice {
     Addresses(BTreeMap<NodeId, String>),
     /// The controller wants the node in this mode, for so long from now on.
     Mode(Mode, u64),
+    /// A volume is deleted.
+    Deleted(Deleted),
     /// Answers of the drive come so much later from now on, to try what a slow drive does.
     Slow(u64),
     /// Tell how it does.
@@ -72,6 +75,8 @@ pub struct NodeStatus {
     pub tail_ns: u64,
     /// Erases that a block of the drive is made for.
     pub endurance: u32,
+    /// Volumes that it knows something of.
+    pub volumes: Vec<VolumeId>,
 }
 
 impl NodeStatus {
@@ -286,6 +291,10 @@ impl NodeServer {
                 self.mode_until = Some(now + valid_ns);
                 self.node.handle(now, Input::Mode(mode));
             }
+            Notice::Deleted(deleted) => {
+                self.node.handle(now, Input::Deleted(deleted));
+                self.settle(now);
+            }
             Notice::Slow(ns) => self.slowed.set(ns),
             Notice::Status(answer) => answer(self.status()),
             Notice::Stop => self.stopping = true,
@@ -312,6 +321,7 @@ impl NodeServer {
             slow_ns: self.slowed.ns(),
             tail_ns,
             endurance: self.drive.medium().geometry().endurance,
+            volumes: self.node.volumes().collect(),
         }
     }
 

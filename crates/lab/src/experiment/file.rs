@@ -178,6 +178,10 @@ pub(super) struct ClaimFile {
     #[serde(flatten)]
     pub select: SelectFile,
     pub baseline: Option<SelectFile>,
+    /// Claims of this file about baselines that it is ranked beside: nothing is exceeded where one of them does
+    /// not fit.
+    #[serde(default)]
+    pub beside: Vec<String>,
     /// Why a miss is a miss.
     pub reason: Option<String>,
     /// Which figures of the source cannot all be true.

@@ -6,7 +6,7 @@ use super::select::{Selection, matches, number_of, text_of, value};
 use super::{CaseResult, ExperimentError, Options, Results, metric_unit};
 use crate::report::{
     Axis, Claim, Column, Figure, Interval, Origin, Report, Scale as AxisScale, Series, Statement,
-    Style, Table, Tolerance, Value as Shown,
+    Style, Table, Tolerance, Value as Shown, Verdict,
 };
 
 /// The report of what [`super::run()`] measured: means, where that is several seeds.
@@ -16,6 +16,7 @@ pub fn report(
     seeds: &[Results],
 ) -> Result<Report, ExperimentError> {
     let claims = experiment.claims.iter().map(|claim| judged(experiment, claim, seeds));
+    let claims = ranked(experiment, claims.collect::<Result<Vec<_>, _>>()?);
     let results = &combined(seeds);
     let variables = experiment.variables(options.scale, &options.set)?;
     let mut command = format!(
@@ -44,9 +45,30 @@ pub fn report(
         tables: (experiment.tables.iter().map(|file| source_table(experiment, file, results)))
             .chain([points_table(experiment, results)])
             .collect(),
-        claims: claims.collect::<Result<Vec<_>, _>>()?,
+        claims,
         notes: experiment.notes.clone(),
     })
+}
+
+/// The same claims, each beside what it is to be ranked beside.
+fn ranked(experiment: &Experiment, claims: Vec<Claim>) -> Vec<Claim> {
+    let is_misfit = |claim: &&Claim| claim.verdict() == Verdict::Misfit;
+    let misfits = claims.iter().filter(is_misfit).map(|claim| claim.statement().id.clone());
+    let misfits: Vec<String> = misfits.collect();
+    let beside = |file: &ClaimFile| -> Vec<String> {
+        file.beside.iter().filter(|id| misfits.contains(id)).cloned().collect()
+    };
+    let judged = claims.into_iter().zip(&experiment.claims);
+    let ranked = judged.map(|(claim, file)| {
+        let verdict = claim.verdict();
+        let claim = claim.beside(beside(file));
+        if claim.verdict() == verdict {
+            return claim;
+        }
+        let others = claim.misfits().join(", ");
+        claim.because(&format!("it is better than the source by more than the tolerance, but nothing is exceeded beside models that do not fit: {others}"))
+    });
+    ranked.collect()
 }
 
 fn judged(

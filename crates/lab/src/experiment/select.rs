@@ -3,6 +3,7 @@
 use super::file::{At, ClaimFile, CrossoverFile, Experiment, LargestFile, SelectFile, TableFile};
 use super::metric::metric_unit;
 use super::{CaseResult, ExperimentError, PointResult, Results};
+use crate::report::Class;
 use flash::quantity;
 use toml::{Table, Value};
 
@@ -66,6 +67,9 @@ pub(super) fn check(experiment: &Experiment) -> Result<(), ExperimentError> {
                 None => Ok(()),
             })
             .map_err(|why| ExperimentError(format!("{place}: {why}")))?;
+        if let Some(id) = claim.beside.iter().find(|id| !is_of_a_baseline(experiment, id)) {
+            return wrong(place, format!("beside = {id:?}: there is no such claim of a baseline"));
+        }
         let unit = unit_of(selection)?;
         if let Some(unit) = unit.filter(|unit| *unit != claim.unit) {
             return wrong(
@@ -75,6 +79,11 @@ pub(super) fn check(experiment: &Experiment) -> Result<(), ExperimentError> {
         }
     }
     Ok(())
+}
+
+fn is_of_a_baseline(experiment: &Experiment, id: &str) -> bool {
+    let claim = experiment.claims.iter().find(|claim| claim.id == id);
+    claim.is_some_and(|claim| experiment.class_of(claim) == Class::Baseline)
 }
 
 fn check_table(experiment: &Experiment, table: &TableFile) -> Result<(), String> {

@@ -382,6 +382,8 @@ pub struct Claim {
     measured: Value,
     interval: Option<Interval>,
     baseline: Option<Value>,
+    /// Models of what it is ranked beside that are not as what they stand for: ids of their claims.
+    misfits: Vec<String>,
     verdict: Verdict,
     reason: Option<String>,
 }
@@ -398,7 +400,8 @@ impl Claim {
             return Err(BadClaim::Number);
         }
         let verdict = judge(statement.class, &statement.said, &measured, statement.tolerance)?;
-        Ok(Self { statement, measured, interval: None, baseline, verdict, reason: None })
+        let (interval, misfits, reason) = (None, Vec::new(), None);
+        Ok(Self { statement, measured, interval, baseline, misfits, verdict, reason })
     }
 
     /// A claim whose source contradicts itself, with the reason: which figures cannot all be true.
@@ -417,13 +420,27 @@ impl Claim {
             return Err(BadClaim::Reason);
         }
         let (verdict, reason) = (Verdict::ContradictsItself, Some(reason.to_owned()));
-        Ok(Self { statement, measured, interval: None, baseline, verdict, reason })
+        let (interval, misfits) = (None, Vec::new());
+        Ok(Self { statement, measured, interval, baseline, misfits, verdict, reason })
     }
 
     /// The same claim with the reason for its verdict: why it was missed, how it was exceeded.
     pub fn because(mut self, reason: &str) -> Self {
         self.reason = Some(reason.to_owned());
         self
+    }
+
+    /// The same claim, ranked beside models of which the claims with these ids do not fit: nothing is exceeded
+    /// beside those, and what the source has is all that was reached.
+    pub fn beside(mut self, misfits: Vec<String>) -> Self {
+        self.misfits = misfits;
+        self.verdict = self.ranked(self.verdict);
+        self
+    }
+
+    fn ranked(&self, verdict: Verdict) -> Verdict {
+        let exceeds = verdict == Verdict::Exceeded && !self.misfits.is_empty();
+        if exceeds { Verdict::Reproduced } else { verdict }
     }
 
     /// The same claim, with how sure its figure is.
@@ -442,7 +459,8 @@ impl Claim {
         let Some(Interval { low, high, .. }) = self.interval else { return true };
         let Statement { class, said, tolerance, .. } = &self.statement;
         let same = |figure: f64| {
-            judge(*class, said, &Value::Number(figure), *tolerance) == Ok(self.verdict)
+            let verdict = judge(*class, said, &Value::Number(figure), *tolerance);
+            verdict.map(|verdict| self.ranked(verdict)) == Ok(self.verdict)
         };
         self.verdict == Verdict::ContradictsItself || same(low) && same(high)
     }
@@ -467,6 +485,11 @@ impl Claim {
         self.baseline.as_ref()
     }
 
+    /// Claims of models that it is ranked beside and that do not fit.
+    pub fn misfits(&self) -> &[String] {
+        &self.misfits
+    }
+
     /// What became of it.
     pub fn verdict(&self) -> Verdict {
         self.verdict
@@ -489,6 +512,8 @@ struct RawClaim {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     interval: Option<Interval>,
     baseline: Option<Value>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    misfits: Vec<String>,
     unit: String,
     tolerance: Tolerance,
     verdict: Verdict,
@@ -501,7 +526,7 @@ struct RawClaim {
 impl From<Claim> for RawClaim {
     fn from(claim: Claim) -> Self {
         let certain = claim.interval.map(|_| claim.is_certain());
-        let Claim { statement, measured, interval, baseline, verdict, reason } = claim;
+        let Claim { statement, measured, interval, baseline, misfits, verdict, reason } = claim;
         let Statement { id, class, source, said, unit, tolerance } = statement;
         Self {
             id,
@@ -511,6 +536,7 @@ impl From<Claim> for RawClaim {
             measured,
             interval,
             baseline,
+            misfits,
             unit,
             tolerance,
             verdict,
@@ -532,6 +558,7 @@ impl TryFrom<RawClaim> for Claim {
             measured,
             interval,
             baseline,
+            misfits,
             unit,
             tolerance,
             verdict,
@@ -542,9 +569,10 @@ impl TryFrom<RawClaim> for Claim {
         if verdict == Verdict::ContradictsItself {
             let reason = reason.as_deref().unwrap_or("");
             let claim = Self::contradicts_itself(statement, measured, baseline, reason)?;
-            return Ok(claim.with_interval(interval));
+            return Ok(claim.beside(misfits).with_interval(interval));
         }
-        let claim = Self { reason, interval, ..Self::judged(statement, measured, baseline)? };
+        let claim = Self::judged(statement, measured, baseline)?.beside(misfits);
+        let claim = Self { reason, interval, ..claim };
         let same = claim.verdict == verdict && certain.is_none_or(|it| it == claim.is_certain());
         if same { Ok(claim) } else { Err(BadClaim::Forged) }
     }
@@ -604,6 +632,27 @@ mod tests {
             let found = judge(class, &Value::Number(100.0), &Value::Number(measured), tolerance);
             assert_eq!(found, Ok(expected), "{class:?}: {measured} {tolerance}");
         }
+    }
+
+    #[test]
+    fn nothing_is_exceeded_beside_a_model_that_does_not_fit() {
+        let judged = |measured: f64, misfits: &[&str]| {
+            let said = statement("100", Tolerance::at_least(5.0));
+            let misfits = misfits.iter().map(|&id| id.to_owned()).collect();
+            let interval = Some(Interval { low: measured - 1.0, high: measured + 1.0, seeds: 5 });
+            Claim::judged(said, measured, None).unwrap().beside(misfits).with_interval(interval)
+        };
+        assert_eq!(judged(120.0, &[]).verdict(), Verdict::Exceeded);
+        let beside = judged(120.0, &["cache-writes"]);
+        assert_eq!(beside.verdict_text(), "reproduced");
+        assert_eq!(judged(105.0, &["cache-writes"]).verdict_text(), "reproduced");
+        assert_eq!(judged(105.0, &[]).verdict_text(), "reproduced?");
+        assert_eq!(judged(90.0, &["cache-writes"]).verdict(), Verdict::Missed);
+        let json = serde_json::to_string(&beside).unwrap();
+        assert!(json.contains(r#""misfits":["cache-writes"]"#), "{json}");
+        assert_eq!(serde_json::from_str::<Claim>(&json).unwrap(), beside);
+        let forged = json.replace(r#""misfits":["cache-writes"],"#, "");
+        assert!(serde_json::from_str::<Claim>(&forged).is_err(), "it would be exceeded");
     }
 
     #[test]

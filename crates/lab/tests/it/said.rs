@@ -60,6 +60,9 @@ const SAID: &[(&str, Value)] = &[
     ("gen3-write-8m-most", Value::Number(650.0)),
     ("gen3-write-352m-mean", Value::Number(2940.0)),
     ("gen3-write-352m-variation", Value::Number(0.25)),
+    // SDF, abstract: a commodity drive gives at most 40 % of its raw bandwidth, 50 to 70 % of its capacity.
+    ("gen3-at-most-two-fifths-of-raw-read", Value::Number(0.64)),
+    ("gen3-usable", Value::Range(50.0, 70.0)),
     // SDF, Figures 13 and 14: 1.59 over 1.20 GB/s, and about 1 GB/s.
     ("sdf-scans-over-gen3", Value::Number(1.325)),
     ("sdf-slices-writes", Value::Number(1.0)),
@@ -88,6 +91,8 @@ const SAID: &[(&str, Value)] = &[
     ("tssd-album-multiple", Value::Number(45.0)),
     ("tssd-chat-multiple", Value::Number(14.0)),
     ("tssd-chat-mean-at-one", Value::Number(5.0)),
+    ("tssd-moments-mean-at-one", Value::Number(2.0)),
+    ("tssd-moments-spikes-at-one", Value::Number(0.01)),
     ("tssd-moments-multiple", Value::Number(30.0)),
     ("tssd-album-spikes", Value::Number(0.01)),
     ("tssd-chat-spikes-at-one", Value::Number(0.01)),

@@ -17,6 +17,7 @@ mod fit;
 mod format;
 mod inspect;
 mod lab;
+mod latency;
 mod output;
 mod plugin;
 mod pool;

@@ -138,6 +138,7 @@ fn as_text(status: &Value, place: &Place) -> String {
         text.push_str(&format!("  WARNING: served READ-ONLY: {why}\n"));
     }
     text.push_str(&driver_text(array(&status["shards"])));
+    text.push_str(&crate::latency::text(status));
     if let Some(raw) = array(&status["shards"]).iter().find(|shard| shard["mode"] == "raw") {
         text.push_str(&raw_text(raw));
         return text;

@@ -20,6 +20,7 @@ mod faults_tests;
 pub mod files;
 mod front;
 mod kept;
+mod latency;
 mod medium;
 pub mod offline;
 mod panics;

@@ -182,6 +182,7 @@ impl Offline {
             destage_bytes_per_sec: 0,
             driver: self.ring.report().clone(),
             now: Instant(0),
+            latencies: Default::default(),
         }
     }
 

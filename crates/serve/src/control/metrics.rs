@@ -4,6 +4,9 @@
 //! list), under a name that says its unit and with a help text that says what it counts; what only
 //! grows since the mount is a counter, whose name the encoder ends with `_total`; the rest are gauges.
 
+use super::exposition::{Asked, Build, Durations, Format};
+use crate::latency::{Latencies, Op, Series};
+use crate::nbd::Export;
 use crate::{CoreStatus, ShardStatus};
 use Type::{Counter, Gauge};
 use ftl::UnitStatus;
@@ -33,8 +36,18 @@ enum Type {
     Gauge,
 }
 
+#[derive(Clone, Debug, Eq, Hash, PartialEq, EncodeLabelSet)]
+struct ReasonLabel {
+    shard: usize,
+    reason: &'static str,
+}
+
 /// All metrics as text.
-pub fn encode(shards: &[ShardStatus]) -> Result<String, fmt::Error> {
+pub fn encode(
+    shards: &[ShardStatus],
+    exports: &[Export],
+    format: Format,
+) -> Result<String, fmt::Error> {
     let mut registry = Registry::with_prefix("weir");
     for (counter, kind, name, help) in FTL.iter().chain(RAW).chain(TIER).chain(MAP) {
         let value = |shard: &ShardStatus| {
@@ -47,6 +60,7 @@ pub fn encode(shards: &[ShardStatus]) -> Result<String, fmt::Error> {
             register(&mut registry, *kind, name, help, per_shard(shards, value));
         }
     }
+    reasons(&mut registry, shards);
     for (kind, name, help, value) in SHARD {
         register(&mut registry, *kind, name, help, per_shard(shards, value));
     }
@@ -58,9 +72,54 @@ pub fn encode(shards: &[ShardStatus]) -> Result<String, fmt::Error> {
         CoreStatus::Block(_) => &[],
         CoreStatus::Raw(status) => &status.units,
     });
+    volumes(&mut registry, &super::latency::sum(shards), exports);
     let mut out = String::new();
     text::encode(&mut out, &registry)?;
-    Ok(out)
+    Ok(format.of(out))
+}
+
+/// What is one thing and has several reasons.
+fn reasons(registry: &mut Registry, shards: &[ShardStatus]) {
+    for (name, help, counters) in REASONS {
+        let values = shards.iter().enumerate().flat_map(|(shard, status)| {
+            counters.iter().filter_map(move |&(counter, reason)| {
+                let found = status.core.counters().iter().find(|(known, _)| *known == counter)?;
+                Some((ReasonLabel { shard, reason }, found.1 as f64))
+            })
+        });
+        let values: Vec<_> = values.collect();
+        if !values.is_empty() {
+            register(registry, Counter, name, help, values.into_iter());
+        }
+    }
+}
+
+/// How long requests took, and what they moved.
+fn volumes(registry: &mut Registry, latencies: &Latencies, exports: &[Export]) {
+    registry.register_collector(Box::new(Build));
+    let mut all: Vec<(String, Op, Series)> = Vec::new();
+    for (export, by_op) in exports.iter().zip(&latencies.volumes) {
+        for (op, series) in Op::ALL.into_iter().zip(by_op) {
+            all.extend(series.as_ref().map(|series| (export.name.clone(), op, (**series).clone())));
+        }
+    }
+    if all.is_empty() {
+        return;
+    }
+    let values = |value: fn(&Series) -> u64| {
+        all.iter().map(|(name, op, series)| (name.clone(), *op, value(series))).collect()
+    };
+    registry.register_collector(Box::new(Asked {
+        name: "request_bytes",
+        help: "Bytes that the requests of clients moved, or named",
+        values: values(|series| series.bytes),
+    }));
+    registry.register_collector(Box::new(Asked {
+        name: "request_errors",
+        help: "Requests of clients that were answered with an error",
+        values: values(|series| series.errors),
+    }));
+    registry.register_collector(Box::new(Durations(all)));
 }
 
 /// The metrics of the units that `list` finds, if there are any.
@@ -510,25 +569,6 @@ const FTL: &[(&str, Type, &str, &str)] = &[
         "Answers of policies that were invalid and replaced by the default",
     ),
     ("policy_switches", Counter, "policy_switches", "Policies switched while running"),
-    ("policies_trapped", Counter, "policies_trapped", "Policies replaced because they trapped"),
-    (
-        "policies_out_of_time",
-        Counter,
-        "policies_out_of_time",
-        "Policies replaced because they did not decide in time",
-    ),
-    (
-        "policies_out_of_memory",
-        Counter,
-        "policies_out_of_memory",
-        "Policies replaced because they wanted more memory than they may have",
-    ),
-    (
-        "policies_out_of_range",
-        Counter,
-        "policies_out_of_range",
-        "Policies replaced because they answered what is not possible",
-    ),
     ("erases_asked", Counter, "erases_asked", "Bands erased because the application asked"),
     ("wear_moves_asked", Counter, "wear_moves_asked", "Wear moves that the application asked for"),
     (
@@ -545,42 +585,6 @@ const FTL: &[(&str, Type, &str, &str)] = &[
     ),
     ("stream_bytes", Gauge, "stream_bytes", "Memory of the tables of the stream policies"),
     (
-        "reads_over_slo",
-        Counter,
-        "reads_over_slo",
-        "Host reads that took longer than the read service level",
-    ),
-    (
-        "reads_over_slo_program",
-        Counter,
-        "reads_over_slo_program",
-        "Of those, reads that waited for a program",
-    ),
-    (
-        "reads_over_slo_erase",
-        Counter,
-        "reads_over_slo_erase",
-        "Of those, reads that waited for an erase",
-    ),
-    (
-        "reads_over_slo_reads",
-        Counter,
-        "reads_over_slo_reads",
-        "Of those, reads that waited for other reads",
-    ),
-    (
-        "reads_over_slo_suspended",
-        Counter,
-        "reads_over_slo_suspended",
-        "Of those, reads that suspended a program or an erase",
-    ),
-    (
-        "reads_over_slo_in_flight",
-        Counter,
-        "reads_over_slo_in_flight",
-        "Of those, reads of a block whose program had not ended",
-    ),
-    (
         "slo_breaches_allowed",
         Counter,
         "slo_breaches_allowed",
@@ -588,12 +592,47 @@ const FTL: &[(&str, Type, &str, &str)] = &[
     ),
 ];
 
+/// Counters of one thing by reason: its name and help here, and each counter with its reason.
+#[allow(clippy::type_complexity, reason = "a table, read as one")]
+const REASONS: &[(&str, &str, &[(&str, &str)])] = &[
+    (
+        "policies_replaced",
+        "Policies replaced because they broke, by how",
+        &[
+            ("policies_trapped", "trapped"),
+            ("policies_out_of_time", "out_of_time"),
+            ("policies_out_of_memory", "out_of_memory"),
+            ("policies_out_of_range", "out_of_range"),
+        ],
+    ),
+    (
+        "reads_over_slo",
+        "Host reads that took longer than the read service level, by what was in their way",
+        &[
+            ("reads_over_slo_program", "program"),
+            ("reads_over_slo_erase", "erase"),
+            ("reads_over_slo_reads", "reads"),
+            ("reads_over_slo_suspended", "suspended"),
+            ("reads_over_slo_in_flight", "in_flight"),
+        ],
+    ),
+];
+
+/// It is the sum of those in [`REASONS`], as a query has it.
+#[cfg(test)]
+const SUMMED: &str = "reads_over_slo";
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::config::Config;
+    use crate::latency::{BOUNDS_NS, Timed};
     use crate::offline;
+    use crate::volume::{Kind, Request};
+    use flash::{Instant, MICROSECOND};
     use std::collections::{BTreeMap, BTreeSet};
+    use std::io::Write;
+    use std::process::{Command, Stdio};
 
     /// The status of a device of two shards that has been written to.
     fn shards(test: &str) -> Vec<ShardStatus> {
@@ -624,13 +663,25 @@ mod tests {
         status.unwrap()
     }
 
+    fn plain(shards: &[ShardStatus]) -> String {
+        let export = Export::new("default", 1 << 20);
+        encode(shards, &[export], Format::Plain).unwrap()
+    }
+
+    /// The counters that these tables and those by reason have.
+    fn known(tables: &[&[(&'static str, Type, &str, &str)]]) -> BTreeSet<&'static str> {
+        let plain = tables.iter().flat_map(|table| table.iter()).map(|(counter, ..)| *counter);
+        let by_reason = REASONS.iter().flat_map(|(.., counters)| counters.iter());
+        plain.chain(by_reason.map(|(counter, _)| *counter)).chain([SUMMED]).collect()
+    }
+
     fn counters_of(shard: &ShardStatus) -> BTreeSet<&'static str> {
         shard.core.counters().iter().map(|(name, _)| *name).collect()
     }
 
     #[test]
     fn every_counter_of_the_ftl_is_a_metric_and_no_other() {
-        let known: BTreeSet<&str> = FTL.iter().map(|(counter, ..)| *counter).collect();
+        let known = known(&[FTL]);
         let shards = shards("all");
         let there = counters_of(&shards[0]);
         assert_eq!(known, there);
@@ -640,7 +691,7 @@ mod tests {
     fn every_counter_of_raw_units_is_a_metric_too() {
         let text = "[device]\nmode = \"raw\"\nprofile = \"instant\"\ncapacity = \"64MiB\"\n";
         let shards = shards_of("raw", text, |_| {});
-        let known: BTreeSet<&str> = FTL.iter().chain(RAW).map(|(counter, ..)| *counter).collect();
+        let known = known(&[FTL, RAW]);
         let there = counters_of(&shards[0]);
         assert!(there.is_subset(&known), "{:?}", there.difference(&known));
         for (counter, ..) in RAW {
@@ -652,62 +703,147 @@ mod tests {
     fn every_counter_of_a_fast_tier_is_a_metric_too() {
         let text = "[device]\nprofile = \"instant\"\ncapacity = \"64MiB\"\npath = \"dev\"\nfast = \"dev/fast\"\n";
         let shards = shards_of("tier", text, |_| {});
-        let known: BTreeSet<&str> = FTL.iter().chain(TIER).map(|(counter, ..)| *counter).collect();
+        let known = known(&[FTL, TIER]);
         let there = counters_of(&shards[0]);
         assert_eq!(known, there);
-        assert!(encode(&shards).unwrap().contains("weir_fast_bands{shard=\"0\"}"));
+        assert!(plain(&shards).contains("weir_fast_bands{shard=\"0\"}"));
     }
 
     #[test]
     fn every_counter_of_a_map_in_part_in_dram_is_a_metric_too() {
         let text = "[device]\nprofile = \"instant\"\ncapacity = \"256MiB\"\n[ftl]\nmap_memory = \"64KiB\"\nmap_piece_blocks = 64\n";
         let shards = shards_of("map", text, |_| {});
-        let known: BTreeSet<&str> = FTL.iter().chain(MAP).map(|(counter, ..)| *counter).collect();
+        let known = known(&[FTL, MAP]);
         let there = counters_of(&shards[0]);
         assert_eq!(known, there);
-        assert!(encode(&shards).unwrap().contains("weir_map_hits_total{shard=\"0\"}"));
+        assert!(plain(&shards).contains("weir_map_hits_total{shard=\"0\"}"));
     }
 
-    /// What `promtool check metrics` complains about, and what a reader would.
-    #[test]
-    fn the_metrics_keep_the_conventions_of_prometheus() {
-        let shards = shards("lint");
-        let text = encode(&shards).unwrap();
-        let mut types: BTreeMap<&str, &str> = BTreeMap::new();
-        let mut helped = BTreeSet::new();
-        let mut samples = BTreeSet::new();
+    /// The names of a `metric{labels} value`, and the value.
+    fn sample(line: &str) -> (&str, BTreeMap<&str, &str>, f64) {
+        let (series, value) = line.rsplit_once(' ').unwrap_or_else(|| panic!("no sample: {line}"));
+        let (name, labels) = series.split_once('{').unwrap_or((series, "}"));
+        let labels = labels.strip_suffix('}').unwrap_or_else(|| panic!("open labels: {line}"));
+        let pairs = labels.split_terminator(',').map(|pair| {
+            let (key, value) = pair.split_once("=\"").unwrap_or_else(|| panic!("{line}"));
+            (key, value.strip_suffix('"').unwrap_or_else(|| panic!("{line}")))
+        });
+        let value = value.parse::<f64>().unwrap_or_else(|_| panic!("no number: {line}"));
+        assert!(value.is_finite(), "{line}");
+        (name, pairs.collect(), value)
+    }
+
+    /// Types by name, and all samples. As strict as the text format is: help, then type, then samples, once.
+    fn parsed(text: &str) -> (BTreeMap<&str, &str>, Vec<Sample<'_>>) {
+        let (mut types, mut helped, mut seen) = (BTreeMap::new(), BTreeSet::new(), BTreeSet::new());
+        let mut samples = Vec::new();
         for line in text.lines() {
-            let words: Vec<&str> = line.splitn(4, ' ').collect();
-            match words[..] {
+            match line.splitn(4, ' ').collect::<Vec<_>>()[..] {
                 ["#", "HELP", name, help] => {
                     assert!(help.contains(' ') && help.len() > 10, "{line}: says too little");
                     assert!(!help.contains("see "), "{line}: says it itself");
                     assert!(helped.insert(name), "{name} is explained twice");
                 }
-                ["#", "TYPE", name, kind] => assert_eq!(types.insert(name, kind), None, "{name}"),
-                ["#", "EOF"] => {}
-                [sample, value] => {
-                    assert!(value.parse::<f64>().unwrap().is_finite(), "{line}");
-                    assert!(samples.insert(sample), "{sample} comes twice");
-                    let name = sample.split('{').next().unwrap();
-                    let metric = name.strip_suffix("_total").unwrap_or(name);
-                    let counts = types.get(metric) == Some(&"counter");
-                    assert!(types.contains_key(metric) && helped.contains(metric), "{line}");
-                    assert_eq!(name.ends_with("_total"), counts, "{line}: _total is for counters");
+                ["#", "TYPE", name, kind] => {
+                    assert!(helped.contains(name), "{line}: before its help");
+                    assert_eq!(types.insert(name, kind), None, "{name}");
                 }
-                _ => panic!("no line of a metric: {line}"),
+                _ => {
+                    let (name, labels, value) = sample(line);
+                    let of_histogram = ["_bucket", "_sum", "_count"].iter().find_map(|ending| {
+                        name.strip_suffix(ending)
+                            .filter(|base| types.get(base) == Some(&"histogram"))
+                    });
+                    let metric = of_histogram.unwrap_or(name);
+                    let kind = *types.get(metric).unwrap_or_else(|| panic!("no type: {line}"));
+                    assert_eq!(name.ends_with("_total"), kind == "counter", "{line}");
+                    assert!(seen.insert(line.rsplit_once(' ').unwrap().0), "{line}: comes twice");
+                    samples.push((name, labels, value));
+                }
             }
         }
+        (types, samples)
+    }
+
+    type Sample<'a> = (&'a str, BTreeMap<&'a str, &'a str>, f64);
+
+    /// The status of two shards of which the second has served requests.
+    fn served(test: &str) -> Vec<ShardStatus> {
+        let mut shards = shards(test);
+        for (kind, us) in [(Kind::Read, 30), (Kind::Read, 3000), (Kind::Flush, 20_000_000)] {
+            let request = Request { volume: 0, kind, offset: 0, len: 4096 };
+            let (asked, begun, done) = (Instant(5), Instant(5), Instant(7));
+            let timed = Timed { request, asked, begun, done, failed: us == 3000 };
+            shards[1].latencies.record(&timed, Instant(5 + us * MICROSECOND));
+        }
+        shards
+    }
+
+    #[test]
+    fn the_metrics_keep_the_conventions_of_prometheus() {
+        let text = plain(&served("lint"));
+        let (types, samples) = parsed(&text);
         for name in types.keys() {
             let plain = |c: char| c.is_ascii_lowercase() || c == '_';
-            assert!(name.starts_with("weir_") && name.chars().all(plain), "{name}");
+            let words = name.strip_prefix("weir_").unwrap_or_else(|| panic!("{name}"));
+            assert!(!words.starts_with("weir_") && words.chars().all(plain), "{name}");
             for unit in ["_ns", "_ms", "_us", "_kib", "_mib", "_percent", "_count", "_sum"] {
                 assert!(!name.ends_with(unit), "{name}: base units, and no ending of histograms");
             }
         }
-        assert_eq!(types.len(), FTL.len() + SHARD.len() + UNIT.len());
+        let of_requests = 4;
+        let all = FTL.len() + SHARD.len() + UNIT.len() + REASONS.len() + of_requests;
+        assert_eq!(types.len(), all);
         assert!(text.contains("weir_host_blocks_written_total{shard=\"1\"} 2"), "{text}");
         assert!(text.contains("weir_unit_busy_seconds_total{shard=\"0\",unit=\"0\"}"), "{text}");
         assert!(text.contains("weir_connections{shard=\"1\"} 3"), "{text}");
+        assert!(text.contains("reason=\"erase\"} 0"), "{text}");
+        let errors = "weir_request_errors_total{volume=\"default\",op=\"read\"} 1";
+        assert!(text.contains(errors), "{text}");
+        let build = samples.iter().find(|(name, ..)| *name == "weir_build_info").unwrap();
+        assert_eq!((build.1["version"], build.2), (env!("CARGO_PKG_VERSION"), 1.0));
+    }
+
+    #[test]
+    fn a_request_is_in_every_bucket_from_its_time_on_and_in_the_count_and_the_sum() {
+        let text = plain(&served("buckets"));
+        let (_, samples) = parsed(&text);
+        let of = |op: &str, ending: &str| -> Vec<(Option<&str>, f64)> {
+            let wanted = format!("weir_request_duration_seconds{ending}");
+            let mine = samples.iter().filter(|(name, labels, _)| {
+                *name == wanted && labels["op"] == op && labels["volume"] == "default"
+            });
+            mine.map(|(_, labels, value)| (labels.get("le").copied(), *value)).collect()
+        };
+        let buckets = of("read", "_bucket");
+        assert!(buckets.is_sorted_by_key(|(_, value)| *value), "{buckets:?}");
+        assert_eq!(buckets.len(), BOUNDS_NS.len() + 1);
+        let below = |le: &str| buckets.iter().find(|(found, _)| *found == Some(le)).unwrap().1;
+        assert_eq!(
+            [below("0.000025"), below("0.00005"), below("0.0025")],
+            [0.0, 1.0, 1.0],
+            "{text}"
+        );
+        assert_eq!([below("0.005"), below("+Inf")], [2.0, 2.0]);
+        assert_eq!(of("read", "_count"), [(None, 2.0)]);
+        assert!((of("read", "_sum")[0].1 - 0.003_03).abs() < 1e-9);
+        assert_eq!(of("flush", "_bucket")[BOUNDS_NS.len() - 1].1, 0.0, "longer than all bounds");
+        assert_eq!(of("flush", "_count"), [(None, 1.0)]);
+    }
+
+    #[test]
+    fn promtool_finds_nothing_where_it_is_installed() {
+        let mut command = Command::new("promtool");
+        command.args(["check", "metrics"]).stdin(Stdio::piped()).stderr(Stdio::piped());
+        let Ok(mut promtool) = command.stdout(Stdio::piped()).spawn() else {
+            eprintln!("skipped: promtool (of the package prometheus) is not installed");
+            return;
+        };
+        let text = plain(&served("promtool"));
+        promtool.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
+        let output = promtool.wait_with_output().unwrap();
+        let told = [output.stdout, output.stderr].concat();
+        let told = String::from_utf8_lossy(&told);
+        assert!(output.status.success() && told.trim().is_empty(), "{told}");
     }
 }

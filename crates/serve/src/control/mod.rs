@@ -10,7 +10,9 @@
 
 mod blocks;
 mod doors;
+mod exposition;
 mod fast;
+mod latency;
 mod metrics;
 mod policy;
 mod routes;
@@ -27,10 +29,11 @@ use crate::policies::ANSWER_TIME;
 use crate::server::{Control, ServeError};
 use axum::Extension;
 use axum::extract::{Json, Path, State};
-use axum::http::{HeaderValue, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::middleware::from_fn_with_state;
 use axum::response::{Html, IntoResponse, Response};
 use doors::{Access, Right, guard};
+use exposition::Format;
 use routes::Routes;
 use serde_json::{Value, json};
 use serving::{Limits, Listener};
@@ -220,15 +223,15 @@ async fn unit(
     Json(value).into_response()
 }
 
-async fn metrics(State(control): State<Control>) -> Response {
-    const TEXT: HeaderValue =
-        HeaderValue::from_static("application/openmetrics-text; version=1.0.0; charset=utf-8");
+async fn metrics(State(control): State<Control>, headers: HeaderMap) -> Response {
+    let accept = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
+    let format = Format::wanted(&accept.collect::<Vec<_>>().join(","));
     let shards = match gather(&control).await {
         Ok(shards) => shards,
         Err(response) => return response,
     };
-    match metrics::encode(&shards) {
-        Ok(text) => ([(header::CONTENT_TYPE, TEXT)], text).into_response(),
+    match metrics::encode(&shards, control.exports(), format) {
+        Ok(text) => ([(header::CONTENT_TYPE, format.content_type())], text).into_response(),
         Err(error) => refusal(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()),
     }
 }

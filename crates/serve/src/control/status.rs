@@ -1,7 +1,9 @@
 //! The status as JSON. Names are stable; see `openapi.json`.
 
 use super::doors::Right;
+use super::latency;
 use crate::exports::unit_name;
+use crate::latency::ByOp;
 use crate::nbd::Export;
 use crate::runtime::shard::{NO_ROOM, UnitBlocks};
 use crate::server::Restart;
@@ -15,13 +17,16 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Everything about a server.
 pub fn json(exports: &[Export], shards: &[ShardStatus]) -> Value {
+    let latencies = latency::sum(shards);
     let volumes: Vec<Value> = exports
         .iter()
-        .map(|export| {
+        .enumerate()
+        .map(|(index, export)| {
             json!({
                 "name": export.name,
                 "size_bytes": export.size_bytes,
                 "read_only": export.read_only,
+                "latency": latency::by_op(latencies.volumes.get(index).unwrap_or(&ByOp::default())),
             })
         })
         .collect();
@@ -35,6 +40,7 @@ pub fn json(exports: &[Export], shards: &[ShardStatus]) -> Value {
         "volumes": volumes,
         "waf": waf(shards),
         "counters": totals,
+        "latency": latency::json(&latencies),
         "shards": shards.iter().map(|one| shard(one, exports)).collect::<Vec<_>>(),
     })
 }
@@ -81,6 +87,7 @@ fn shard(shard: &ShardStatus, exports: &[Export]) -> Value {
         "requests": shard.requests,
         "buffer_bytes": shard.buffer_bytes,
         "counters": counters,
+        "latency": latency::by_op(&shard.latencies.whole()),
         "units": units(shard),
         "wear": wear,
     });

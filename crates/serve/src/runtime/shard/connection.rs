@@ -4,14 +4,14 @@
 //! they are.
 
 use super::outbox::Outbox;
-use crate::front::{Front, Received, Ticket};
+use super::requests::Asked;
+use crate::front::{Front, Received};
 use crate::runtime::buffer::Buffer;
 use crate::runtime::crypt::Crypt;
 use crate::runtime::data::{self, Data};
 use crate::runtime::frames::fetch;
 use crate::runtime::gather::IOVECS_MAX;
 use crate::runtime::ring::Ring;
-use crate::volume::Request;
 use flash::Instant;
 use std::os::fd::{AsRawFd, OwnedFd};
 
@@ -27,10 +27,8 @@ const BATCH_BYTES: usize = 256 << 10;
 
 /// A write whose payload is arriving.
 pub struct Incoming {
-    /// Its name.
-    pub ticket: Ticket,
     /// The request.
-    pub request: Request,
+    pub asked: Asked,
     /// Where the payload goes.
     pub data: Data,
     /// Where in it its next byte goes.
@@ -57,7 +55,7 @@ pub struct Connection {
     /// A write whose payload is arriving.
     pub incoming: Option<Incoming>,
     /// A request that waits for a buffer.
-    pub held: Option<(Ticket, Request)>,
+    pub held: Option<Asked>,
     /// Bytes of reads begun since the engine last had its turn.
     pub begun: usize,
     /// On the shard's list of connections with more requests for the engine's next turn.

@@ -6,6 +6,7 @@
 use super::core::CoreStatus;
 use super::engine::{Finished, Piece};
 use super::ids::{IdList, IdRequest};
+use crate::latency::Latencies;
 use crate::runtime::ring::DriverReport;
 use flash::Instant;
 use ftl::policy::Chosen;
@@ -116,6 +117,8 @@ pub struct ShardStatus {
     pub driver: DriverReport,
     /// The shard's time, as instants in `core` count it.
     pub now: Instant,
+    /// How long the requests of its clients took.
+    pub latencies: Latencies,
 }
 
 /// The way into a shard.

@@ -31,6 +31,7 @@ pub use room::NO_ROOM;
 
 use crate::device::Losses;
 use crate::front::{NbdClient, nbd};
+use crate::latency::Latencies;
 use crate::medium::{Injections, Lost};
 use crate::rated::Rated;
 use crate::runtime::data::{Data, Pool};
@@ -203,6 +204,9 @@ pub struct Shard {
     /// The log tells that a tier is lost.
     loss_told: bool,
     room: room::Room,
+    /// The clock as it was last looked at, for what happens to requests.
+    now: Instant,
+    latencies: Latencies,
 }
 
 /// Why a shard ended early.
@@ -261,6 +265,8 @@ impl Shard {
             destaged: Rate::default(),
             loss_told: false,
             room: room::Room::default(),
+            now: clock.now(),
+            latencies: Latencies::default(),
         }
     }
 
@@ -298,6 +304,7 @@ impl Shard {
             let now = if more { self.go_on(&mut done) } else { self.wait(&mut done) };
             let now = now.map_err(|error| ShardError::Ring(self.ring.report().name, error))?;
             self.engine.note_time(now);
+            self.now = now;
             for done in done.drain(..) {
                 self.completed(now, done);
             }
@@ -335,6 +342,8 @@ impl Shard {
                 self.log_room(now);
                 return;
             }
+            // What the processor did for them is theirs too.
+            self.now = self.clock.now();
             for (origin, result) in finished.drain(..) {
                 if origin.shard == ids::IDS {
                     self.id_done(origin.request, result);
@@ -580,6 +589,7 @@ impl Shard {
                 * flash::BLOCK_BYTES as u64,
             driver: self.ring.report().clone(),
             now: self.clock.now(),
+            latencies: self.latencies.clone(),
         }
     }
 
@@ -712,6 +722,9 @@ impl Shard {
         let connection = &mut *self.connections[index];
         for answered in given_back(&mut connection.outbox) {
             connection.front.finish(answered.ticket);
+            if let Some(timed) = answered.timed.filter(|_| connection.ending != Ending::Gone) {
+                self.latencies.record(&timed, self.now);
+            }
             if let Some(data) = answered.data {
                 self.pool.put(data, self.engine.frames());
             }
@@ -753,11 +766,11 @@ impl Shard {
             return;
         }
         if let Some(incoming) = connection.incoming.take_if(|_| !connection.receiving) {
-            connection.front.finish(incoming.ticket);
+            connection.front.finish(incoming.asked.ticket);
             self.pool.put(incoming.data, self.engine.frames());
         }
-        if let Some((ticket, _)) = connection.held.take() {
-            connection.front.finish(ticket);
+        if let Some(asked) = connection.held.take() {
+            connection.front.finish(asked.ticket);
         }
         if connection.receiving {
             connection.hang_up();

@@ -6,6 +6,7 @@
 //! meanwhile (the client is gone, or took too long) is of the other half.
 
 use crate::front::Ticket;
+use crate::latency::Timed;
 use crate::runtime::data::Data;
 use crate::runtime::gather::Gather;
 use std::vec::Drain;
@@ -16,6 +17,8 @@ pub struct Answered {
     pub ticket: Ticket,
     /// The data of a read.
     pub data: Option<Data>,
+    /// When what happened to it.
+    pub timed: Option<Timed>,
 }
 
 /// One half: replies in order.

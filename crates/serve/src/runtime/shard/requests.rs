@@ -7,6 +7,7 @@ use super::connection::{Connection, Ending, Incoming};
 use super::outbox::Answered;
 use super::{Life, Message, Origin, Piece, Shard, Work};
 use crate::front::{Event, Ticket};
+use crate::latency::Timed;
 use crate::runtime::buffer::View;
 use crate::runtime::crypt::Crypt;
 use crate::runtime::data::Data;
@@ -15,11 +16,23 @@ use crate::volume::{
 };
 use flash::{Instant, RequestError};
 
+/// What a client asked.
+#[derive(Clone, Copy, Debug)]
+pub struct Asked {
+    /// Its name.
+    pub ticket: Ticket,
+    /// The request.
+    pub request: Request,
+    /// When its header came.
+    pub at: Instant,
+}
+
 /// A request in flight.
 pub struct Pending {
     connection: u32,
-    ticket: Ticket,
-    request: Request,
+    asked: Asked,
+    /// When it went to the device.
+    begun: Instant,
     data: Option<Data>,
     pieces: u32,
     result: Result<(), RequestError>,
@@ -58,17 +71,17 @@ impl Shard {
         if connection.receiving {
             return false;
         }
-        if let Some((ticket, request)) = connection.held.take() {
-            return self.begin(index, ticket, request);
+        if let Some(asked) = connection.held.take() {
+            return self.begin(index, asked);
         }
         if connection.incoming.is_some() {
             if !connection.take_payload() {
                 return false;
             }
-            let Some(Incoming { ticket, request, data, .. }) = connection.incoming.take() else {
+            let Some(Incoming { asked, data, .. }) = connection.incoming.take() else {
                 return false;
             };
-            self.dispatch(index, (ticket, request), Some(data));
+            self.dispatch(index, asked, Some(data));
             return true;
         }
         if connection.ending == Ending::Gone {
@@ -90,7 +103,9 @@ impl Shard {
                 true
             }
             Some(Event::StartTls) => self.start_tls(index),
-            Some(Event::Request(ticket, request)) => self.begin(index, ticket, request),
+            Some(Event::Request(ticket, request)) => {
+                self.begin(index, Asked { ticket, request, at: now })
+            }
             Some(Event::Close) => {
                 self.end(index, Ending::Finishing);
                 false
@@ -112,9 +127,10 @@ impl Shard {
     }
 
     /// Starts a request, or holds it until there is a buffer: then false.
-    fn begin(&mut self, index: u32, ticket: Ticket, request: Request) -> bool {
+    fn begin(&mut self, index: u32, asked: Asked) -> bool {
+        let Asked { ticket, request, .. } = asked;
         if !request.is_fast_enough() {
-            self.reply(index, ticket, Answer::Failed(Failure::Slow), None);
+            self.reply(index, ticket, Answer::Failed(Failure::Slow), (None, None));
             return true;
         }
         let only = self.connections[index].front.in_flight() <= 1;
@@ -123,7 +139,7 @@ impl Shard {
             blocks => match self.take_data(blocks, only, request.kind) {
                 Some(data) => Some(data),
                 None => {
-                    self.connections[index].held = Some((ticket, request));
+                    self.connections[index].held = Some(asked);
                     if !self.starved.contains(&index) {
                         self.starved.push_back(index);
                     }
@@ -134,9 +150,9 @@ impl Shard {
         match (request.kind, data) {
             (Kind::Write { .. }, Some(data)) => {
                 let at = (request.offset % BLOCK) as usize;
-                self.connections[index].incoming = Some(Incoming { ticket, request, data, at });
+                self.connections[index].incoming = Some(Incoming { asked, data, at });
             }
-            (_, data) => self.dispatch(index, (ticket, request), data),
+            (_, data) => self.dispatch(index, asked, data),
         }
         true
     }
@@ -151,17 +167,14 @@ impl Shard {
     }
 
     /// Splits a request into pieces and sends them to their shards.
-    fn dispatch(
-        &mut self,
-        connection: u32,
-        (ticket, request): (Ticket, Request),
-        data: Option<Data>,
-    ) {
+    fn dispatch(&mut self, connection: u32, asked: Asked, data: Option<Data>) {
+        let request = asked.request;
         let Request { volume, kind, offset, len } = request;
         let (len, covered) = (u64::from(len), u64::from(request.covered_blocks()));
         self.connections[connection].requests += 1;
         let result = Ok(());
-        let pending = Pending { connection, ticket, request, data, pieces: 0, result };
+        let begun = self.now;
+        let pending = Pending { connection, asked, begun, data, pieces: 0, result };
         let index = self.requests.insert(pending);
         if self.engine.medium.fenced() {
             self.requests[index].result = Err(RequestError::Failed);
@@ -298,12 +311,13 @@ impl Shard {
     }
 
     fn answer_extents(&mut self, index: u32, mut extents: Vec<Extent>) {
-        let Pending { connection, ticket, request, .. } = self.requests.remove(index);
+        let Pending { connection, asked, .. } = self.requests.remove(index);
+        let Asked { ticket, request, .. } = asked;
         if let Some(extent) = extents.first_mut() {
             extent.len -= request.offset % BLOCK;
         }
         self.connections[connection].requests -= 1;
-        self.reply(connection, ticket, Answer::Extents(&extents), None);
+        self.reply(connection, ticket, Answer::Extents(&extents), (None, None));
     }
 
     /// A piece of a request is done.
@@ -317,7 +331,9 @@ impl Shard {
     }
 
     pub(super) fn answer(&mut self, index: u32) {
-        let Pending { connection, ticket, request, data, result, .. } = self.requests.remove(index);
+        let pending = self.requests.remove(index);
+        let Pending { connection, asked, begun, data, result, .. } = pending;
+        let Asked { ticket, request, at } = asked;
         let fenced = self.engine.medium.fenced();
         self.connections[connection].requests -= 1;
         let answer = match result {
@@ -326,7 +342,9 @@ impl Shard {
             Ok(()) => Answer::Done,
         };
         let data = data.map(|data| (data, (request.offset % BLOCK) as usize, request.len as usize));
-        self.reply(connection, ticket, answer, data);
+        let (done, failed) = (self.now, result.is_err());
+        let timed = Timed { request, asked: at, begun, done, failed };
+        self.reply(connection, ticket, answer, (data, Some(timed)));
     }
 
     /// Puts a reply into the outbox, and behind it the data of a read: memory, first byte, bytes.
@@ -335,16 +353,20 @@ impl Shard {
         connection: u32,
         ticket: Ticket,
         answer: Answer<'_>,
-        data: Option<(Data, usize, usize)>,
+        (data, timed): (Option<(Data, usize, usize)>, Option<Timed>),
     ) {
         let client: &mut Connection = &mut self.connections[connection];
         let replies = &mut client.outbox.filling;
         let data_follows = client.front.answer(ticket, answer, &mut replies.bytes);
         match data {
             Some((data, start, len)) if data_follows => {
-                replies.answer_with_data(Answered { ticket, data: Some(data) }, start, len);
+                let answered = Answered { ticket, data: Some(data), timed };
+                replies.answer_with_data(answered, start, len);
             }
-            data => replies.answer(Answered { ticket, data: data.map(|(data, ..)| data) }),
+            data => {
+                let data = data.map(|(data, ..)| data);
+                replies.answer(Answered { ticket, data, timed });
+            }
         }
         self.mark_dirty(connection);
     }

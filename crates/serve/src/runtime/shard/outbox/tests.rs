@@ -75,7 +75,7 @@ impl Model {
         }
         let ticket = self.client.ticket();
         self.filled.1.push_back(ticket);
-        let answered = Answered { ticket, data: None };
+        let answered = Answered { ticket, data: None, timed: None };
         if random.chance(0.4) {
             return self.outbox.filling.answer(answered);
         }

@@ -1,0 +1,188 @@
+//! How long requests take, always counted: HDR histograms of each volume and operation, and of what the time
+//! went to: *admission* (its memory, and the data of a write), the *device* (FTL and medium), the *reply* (until
+//! the kernel took it). Pure: a shard says when.
+//!
+//! Invariants: a request is recorded once, when its reply was sent; one whose client was gone by then is not.
+//! Nothing is allocated for what never happened. The parts of a request add up to its whole.
+
+mod summary;
+
+pub use summary::{BOUNDS_NS, Summary, within};
+
+use crate::volume::{Kind, Request};
+use flash::Instant;
+use hdrhistogram::Histogram;
+
+/// What is told apart of requests.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Op {
+    /// Data came back.
+    Read,
+    /// Data was given.
+    Write,
+    /// What was acknowledged was made durable.
+    Flush,
+    /// A range was given up.
+    Trim,
+    /// A range was made to read as zeroes.
+    Zeroes,
+}
+
+impl Op {
+    /// All of them.
+    pub const ALL: [Op; 5] = [Op::Read, Op::Write, Op::Flush, Op::Trim, Op::Zeroes];
+
+    /// Which one a request is. What asks nothing of the flash is none.
+    fn of(kind: Kind) -> Option<Op> {
+        match kind {
+            Kind::Read => Some(Op::Read),
+            Kind::Write { .. } => Some(Op::Write),
+            Kind::Flush => Some(Op::Flush),
+            Kind::Trim { .. } => Some(Op::Trim),
+            Kind::Zeroes { .. } => Some(Op::Zeroes),
+            Kind::Cache | Kind::Extents => None,
+        }
+    }
+
+    /// As status and metrics name it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Op::Read => "read",
+            Op::Write => "write",
+            Op::Flush => "flush",
+            Op::Trim => "trim",
+            Op::Zeroes => "zeroes",
+        }
+    }
+}
+
+/// What the time of a request goes to.
+pub const STAGES: [&str; 3] = ["admission", "device", "reply"];
+
+/// A request that was answered, with the instants of its life so far.
+#[derive(Clone, Copy, Debug)]
+pub struct Timed {
+    /// What was asked.
+    pub request: Request,
+    /// When its header came.
+    pub asked: Instant,
+    /// When it had its memory and its data, and went to the device.
+    pub begun: Instant,
+    /// When the device had done it.
+    pub done: Instant,
+    /// It was answered with an error.
+    pub failed: bool,
+}
+
+impl Timed {
+    /// What each of [`STAGES`] took, for a reply that was sent at `sent`.
+    fn stages(&self, sent: Instant) -> [u64; 3] {
+        let begun = self.begun.max(self.asked);
+        let done = self.done.max(begun);
+        [begun - self.asked, done - begun, sent.max(done) - done]
+    }
+}
+
+/// Latencies of one kind.
+#[derive(Clone, Debug)]
+pub struct Series {
+    /// In nanoseconds.
+    pub histogram: Histogram<u64>,
+    /// Of all, exactly.
+    pub sum_ns: u64,
+    /// Bytes that they moved or named.
+    pub bytes: u64,
+    /// Those that ended with an error.
+    pub errors: u64,
+}
+
+/// Steps of 64 ns or 1 %, to an hour: 30 KiB.
+const LEAST_NS: u64 = 64;
+const MOST_NS: u64 = 3600 * flash::SECOND;
+const DIGITS: u8 = 2;
+
+impl Default for Series {
+    fn default() -> Self {
+        let histogram = Histogram::new_with_bounds(LEAST_NS, MOST_NS, DIGITS);
+        let histogram = histogram.expect("bounds that a histogram can have");
+        Self { histogram, sum_ns: 0, bytes: 0, errors: 0 }
+    }
+}
+
+impl Series {
+    fn record(&mut self, ns: u64) {
+        self.histogram.saturating_record(ns);
+        self.sum_ns += ns;
+    }
+
+    /// Counts in what another one counted.
+    pub fn add(&mut self, other: &Series) {
+        self.histogram.add(&other.histogram).expect("histograms of one shape");
+        self.sum_ns += other.sum_ns;
+        self.bytes += other.bytes;
+        self.errors += other.errors;
+    }
+}
+
+/// Series by operation.
+pub type ByOp = [Option<Box<Series>>; 5];
+
+/// All that a shard has counted of the clients it serves.
+#[derive(Clone, Debug, Default)]
+pub struct Latencies {
+    /// Of each volume, in the order of the exports; shorter if nobody used the last ones.
+    pub volumes: Vec<ByOp>,
+    /// Of each of [`STAGES`], over all volumes.
+    pub stages: [ByOp; 3],
+}
+
+impl Latencies {
+    /// A reply was sent.
+    pub fn record(&mut self, timed: &Timed, sent: Instant) {
+        let Some(op) = Op::of(timed.request.kind) else { return };
+        let stages = timed.stages(sent);
+        for (series, ns) in self.stages.iter_mut().zip(stages) {
+            series[op as usize].get_or_insert_default().record(ns);
+        }
+        let volume = timed.request.volume;
+        if volume >= self.volumes.len() {
+            self.volumes.resize_with(volume + 1, ByOp::default);
+        }
+        let series = self.volumes[volume][op as usize].get_or_insert_default();
+        series.record(stages.iter().sum());
+        series.bytes += u64::from(timed.request.len);
+        series.errors += u64::from(timed.failed);
+    }
+
+    /// Counts in what another shard counted.
+    pub fn add(&mut self, other: &Latencies) {
+        if self.volumes.len() < other.volumes.len() {
+            self.volumes.resize_with(other.volumes.len(), ByOp::default);
+        }
+        for (into, from) in self.volumes.iter_mut().zip(&other.volumes) {
+            add(into, from);
+        }
+        for (into, from) in self.stages.iter_mut().zip(&other.stages) {
+            add(into, from);
+        }
+    }
+
+    /// All volumes together.
+    pub fn whole(&self) -> ByOp {
+        let mut whole = ByOp::default();
+        self.volumes.iter().for_each(|volume| add(&mut whole, volume));
+        whole
+    }
+}
+
+/// Counts `from` in.
+pub fn add(into: &mut ByOp, from: &ByOp) {
+    for (into, from) in into.iter_mut().zip(from) {
+        if let Some(from) = from {
+            into.get_or_insert_default().add(from);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

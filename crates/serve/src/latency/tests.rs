@@ -1,0 +1,76 @@
+use super::*;
+use flash::MICROSECOND;
+
+fn timed(volume: usize, kind: Kind, at: [u64; 3]) -> Timed {
+    let request = Request { volume, kind, offset: 0, len: 4096 };
+    let [asked, begun, done] = at.map(Instant);
+    Timed { request, asked, begun, done, failed: false }
+}
+
+#[test]
+fn the_stages_of_a_request_add_up_to_its_whole_and_only_what_happened_is_there() {
+    let mut latencies = Latencies::default();
+    latencies.record(&timed(2, Kind::Read, [1000, 3000, 9000]), Instant(10_000));
+    assert_eq!(latencies.volumes.len(), 3);
+    let series = latencies.volumes[2][Op::Read as usize].as_ref().unwrap();
+    assert_eq!((series.sum_ns, series.bytes, series.errors), (9000, 4096, 0));
+    let stage = |stage: usize| latencies.stages[stage][Op::Read as usize].as_ref().unwrap().sum_ns;
+    assert_eq!([stage(0), stage(1), stage(2)], [2000, 6000, 1000]);
+    assert!(latencies.volumes[..2].iter().flatten().all(Option::is_none));
+    assert!(latencies.volumes[2][Op::Write as usize].is_none());
+}
+
+#[test]
+fn what_asks_nothing_of_the_flash_is_not_counted() {
+    let mut latencies = Latencies::default();
+    latencies.record(&timed(0, Kind::Cache, [0, 1, 2]), Instant(3));
+    latencies.record(&timed(0, Kind::Extents, [0, 1, 2]), Instant(3));
+    assert!(latencies.volumes.is_empty());
+}
+
+#[test]
+fn percentiles_are_within_a_step_of_what_was_recorded() {
+    let mut series = Series::default();
+    (1..=10_000).for_each(|n| series.record(n * MICROSECOND));
+    let summary = Summary::of(&series);
+    assert_eq!(summary.count, 10_000);
+    assert!((summary.mean_ns - 5_000_500.0).abs() < 1.0, "{summary:?}");
+    let expected = [5000, 9000, 9900, 9990, 9999].map(|us| us as f64 * MICROSECOND as f64);
+    for (found, expected) in summary.percentiles_ns.into_iter().zip(expected) {
+        let off = (found as f64 - expected).abs() / expected;
+        assert!(off < 0.01, "{found} for {expected}");
+    }
+}
+
+#[test]
+fn a_classic_histogram_counts_everything_below_its_bounds_once() {
+    let mut series = Series::default();
+    for ns in [5 * MICROSECOND, 20 * MICROSECOND, 700 * MICROSECOND, 20 * flash::SECOND] {
+        series.record(ns);
+    }
+    let counts = within(&series);
+    let below = |bound: u64| {
+        let at = BOUNDS_NS.iter().position(|&ns| ns == bound).unwrap();
+        counts[at]
+    };
+    assert_eq!(below(10 * MICROSECOND), 1);
+    assert_eq!(below(25 * MICROSECOND), 2);
+    assert_eq!(below(500 * MICROSECOND), 2);
+    assert_eq!(below(1000 * MICROSECOND), 3);
+    assert_eq!(below(10 * flash::SECOND), 3, "the fourth is longer than the last bound");
+    assert!(counts.is_sorted());
+}
+
+#[test]
+fn what_two_shards_counted_is_counted_together() {
+    let mut latencies = Latencies::default();
+    latencies.record(&timed(0, Kind::Read, [0, 0, 100]), Instant(100));
+    latencies.record(&timed(1, Kind::Flush, [0, 0, 5000]), Instant(6000));
+    let mut twice = Latencies::default();
+    twice.add(&latencies);
+    twice.add(&latencies);
+    let whole = twice.whole();
+    assert_eq!(whole[Op::Read as usize].as_ref().unwrap().histogram.len(), 2);
+    assert_eq!(whole[Op::Flush as usize].as_ref().unwrap().sum_ns, 12_000);
+    assert_eq!(twice.stages[2][Op::Flush as usize].as_ref().unwrap().sum_ns, 2000);
+}

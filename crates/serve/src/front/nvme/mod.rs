@@ -14,6 +14,8 @@ mod fabrics;
 mod pdu;
 mod status;
 mod subsystem;
+#[cfg(test)]
+mod tests;
 
 pub use subsystem::{NQN_BYTES_MAX, Namespace, Subsystem, nqn_of, uuid_of};
 

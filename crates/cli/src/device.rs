@@ -148,6 +148,8 @@ pub struct Request<'a> {
     pub tcp: Option<&'a str>,
     /// Other machines may reach it there, without TLS.
     pub tcp_plain: bool,
+    /// Where NVMe hosts connect, and where discovery is.
+    pub nvme: (Option<&'a str>, Option<&'a str>),
     /// Expect a device to be made, not one that is there.
     pub fresh: bool,
 }
@@ -230,8 +232,14 @@ fn lay_over(table: &mut Table, request: &Request<'_>, data: &Path) -> Result<(),
     if let Some(address) = request.tcp {
         set(table, "nbd", "tcp", address.into());
     }
+    for (key, value) in [("tcp", request.nvme.0), ("discovery", request.nvme.1)] {
+        if let Some(value) = value {
+            set(table, "nvme", key, value.into());
+        }
+    }
     if request.tcp_plain {
         set(table, "nbd", "tcp_plain", true.into());
+        set(table, "nvme", "tcp_plain", true.into());
     }
     lay_sockets(table, request, data)
 }

@@ -55,7 +55,13 @@ pub struct Args {
     /// Serve NBD at this address too, e.g. 127.0.0.1:10809
     #[arg(long, value_name = "ADDR")]
     tcp: Option<String>,
-    /// Let that be an address which other machines reach, without TLS: everybody there may read and
+    /// Serve NVMe over TCP at this address too, e.g. 127.0.0.1:4420: each volume is a namespace
+    #[arg(long, value_name = "ADDR")]
+    nvme: Option<String>,
+    /// Where NVMe's discovery service is beside it; `none` for nowhere [default: port 8009 there]
+    #[arg(long, value_name = "ADDR", requires = "nvme")]
+    nvme_discovery: Option<String>,
+    /// Let these be addresses which other machines reach, without TLS: everybody there may read and
     /// write all data
     #[arg(long)]
     tcp_plain: bool,
@@ -82,6 +88,7 @@ pub fn run(args: &Args) -> Result<End, Failure> {
         socket: args.socket.as_deref(),
         tcp: args.tcp.as_deref(),
         tcp_plain: args.tcp_plain,
+        nvme: (args.nvme.as_deref(), args.nvme_discovery.as_deref()),
         fresh: false,
     })?;
     described.config.ftl.salvage = args.salvage;
@@ -174,6 +181,11 @@ pub fn greeting(ready: &Ready, tls: bool) -> String {
         .collect();
     for uri in &uris[..shown * ready.nbd.len()] {
         text.push_str(&format!("nbd    {uri}\n"));
+    }
+    if let Some((name, addresses)) = &ready.nvme {
+        for (address, what) in addresses.iter().zip(["", " (discovery)"]) {
+            text.push_str(&format!("nvme   {address} {name}{what}\n"));
+        }
     }
     if let Some(address) = ready.http {
         text.push_str(&format!(

@@ -13,6 +13,9 @@ use std::path::Path;
 pub struct Doors {
     pub nbd: Vec<OwnedFd>,
     pub nbd_addresses: Vec<String>,
+    /// For NVMe, the first of them with namespaces.
+    pub nvme: Vec<OwnedFd>,
+    pub nvme_addresses: Vec<SocketAddr>,
     pub http: control::Listeners,
     /// Removed at the end.
     pub files: Vec<SocketFile>,
@@ -24,6 +27,8 @@ impl Doors {
         let mut doors = Self {
             nbd: Vec::new(),
             nbd_addresses: Vec::new(),
+            nvme: Vec::new(),
+            nvme_addresses: Vec::new(),
             http: control::Listeners::default(),
             files: Vec::new(),
         };
@@ -40,6 +45,11 @@ impl Doors {
             };
             doors.nbd.push(listener);
             doors.nbd_addresses.push(address);
+        }
+        for address in config.nvme.iter().flat_map(|nvme| [Some(nvme.address), nvme.discovery]).flatten() {
+            let (listener, bound) = bind_tcp(address, format!("nvme://{address}"), " in [nvme]")?;
+            doors.nvme.push(listener);
+            doors.nvme_addresses.push(bound);
         }
         if let Some(control) = &config.control {
             let asked = Speaks::WhenAsked("HEAD / HTTP/1.0\r\n\r\n");

@@ -11,6 +11,7 @@ use crate::device::{Device, DeviceError, KeptCounts, Kind, Mode, Volume};
 use crate::doors::{Doors, clients_max};
 use crate::exports::{self, Offer};
 use crate::fast::FastControl;
+use crate::front::nvme;
 use crate::nbd;
 use crate::panics;
 use crate::policies::{self, Plugins};
@@ -30,7 +31,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -136,6 +137,8 @@ pub struct Server {
 pub struct Ready {
     /// Where NBD clients connect, without the export's name, one per listener.
     pub nbd: Vec<String>,
+    /// Where NVMe hosts connect, and by which name: the service with volumes, then discovery alone.
+    pub nvme: Option<(String, Vec<SocketAddr>)>,
     /// Where the HTTP API is.
     pub http: Option<SocketAddr>,
     /// The socket for whoever changes the server.
@@ -229,7 +232,16 @@ impl Server {
         let offer = exports::offer(&mounted[0].found, source.split, config)?;
         let (volumes, raw) = (offer.volumes.clone(), mounted[0].found.raw);
         let clients = clients_max(config)?;
-        let shared = Arc::new(share(config, &source, offer, tls, (mounted.len(), clients.nbd))?);
+        let subsystem = nvme_subsystem(config, &offer, mounted[0].found.report.uuid, raw.is_some())?;
+        if let (Some(subsystem), Some(address)) = (&subsystem, doors.nvme_addresses.first()) {
+            subsystem.port.store(address.port(), Ordering::Relaxed);
+        }
+        let mut shared = share(config, &source, offer, tls, (mounted.len(), clients.nbd))?;
+        shared.nbd_doors = doors.nbd.len() as u32;
+        let named = subsystem.as_ref().map(|subsystem| subsystem.nqn.clone());
+        shared.nvme = subsystem;
+        let shared = Arc::new(shared);
+        doors.nbd.append(&mut doors.nvme);
         let mounts = mounted.iter().map(|mounted| mounted.found.report.clone()).collect();
         let mut threads = Vec::new();
         for (shard, mounted) in mounted.drain(..).enumerate() {
@@ -245,6 +257,7 @@ impl Server {
             http: None,
             ready: Ready {
                 nbd: doors.nbd_addresses,
+                nvme: named.map(|name| (name, doors.nvme_addresses)),
                 http: doors.http.tcp.as_ref().map(|(_, address)| *address),
                 control: config.control.as_ref().map(|control| control.path.clone()),
                 volumes,
@@ -691,6 +704,31 @@ pub(crate) fn stop_engine(
     }
 }
 
+/// The volumes as NVMe hosts see them, if they are served so.
+fn nvme_subsystem(
+    config: &Config,
+    offer: &Offer,
+    device: u128,
+    raw: bool,
+) -> Result<Option<Arc<nvme::Subsystem>>, ServeError> {
+    let Some(wanted) = &config.nvme else { return Ok(None) };
+    if raw {
+        let reason = "nvme: raw units are not served over NVMe yet: leave [nvme] (--nvme) away";
+        return Err(ServeError::Volumes(reason.into()));
+    }
+    let namespaces = offer.volumes.iter().map(|volume| nvme::Namespace {
+        blocks: volume.blocks,
+        read_only: volume.read_only,
+        uuid: nvme::uuid_of(device, &volume.name),
+        hosts: Vec::new(),
+    });
+    let nqn = wanted.nqn.clone().unwrap_or_else(|| nvme::nqn_of(device));
+    let serial = format!("{:020x}", device & ((1 << 80) - 1));
+    let handshake_ns = config.nbd.handshake_ns;
+    let (namespaces, hosts) = (namespaces.collect(), wanted.hosts.clone());
+    Ok(Some(Arc::new(nvme::Subsystem::new(nqn, serial, namespaces, hosts, handshake_ns))))
+}
+
 fn load_plugins(config: &Config) -> Result<Plugins, ServeError> {
     let plugins = Plugins::new(Compiler::new(config.compiler.clone()));
     for plugin in &config.plugins {
@@ -717,6 +755,8 @@ fn share(
         volumes: offer.exported,
         exports: offer.exports.into(),
         tls,
+        nvme: None,
+        nbd_doors: 0,
         limits: nbd::Limits { handshake_ns: config.nbd.handshake_ns, ..nbd::Limits::default() },
         buffer_bytes_max: config.nbd.buffer_bytes_max,
         busy_poll_ns: busy_poll_ns(config, shards),

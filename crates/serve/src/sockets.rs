@@ -229,6 +229,12 @@ pub fn prepare(socket: &impl AsRawFd, patience: Duration) {
     set(fd, libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, ms);
 }
 
+/// The address that a TCP client has connected to.
+pub fn local_address(socket: &OwnedFd) -> Option<SocketAddr> {
+    let socket = socket.try_clone().ok()?;
+    std::net::TcpStream::from(socket).local_addr().ok()
+}
+
 fn domain(fd: i32) -> libc::c_int {
     let mut domain: libc::c_int = 0;
     let mut len = size_of_val(&domain) as libc::socklen_t;

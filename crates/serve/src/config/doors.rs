@@ -1,7 +1,8 @@
 //! Who is let in where: sockets with their permissions, addresses, HTTP, and the control socket.
 
 use super::section::Section;
-use super::{ControlConfig, HttpConfig, Listen};
+use super::{ControlConfig, HttpConfig, Listen, NvmeConfig};
+use crate::front::nvme::NQN_BYTES_MAX;
 use crate::sockets::{self, Access};
 use flash::SECOND;
 use std::net::{IpAddr, SocketAddr};
@@ -70,6 +71,46 @@ pub fn refuse_plain_tcp(section: &mut Section<'_>, listen: &[Listen], has_tls: b
         }
     }
 }
+
+/// Where the discovery service of NVMe is by convention.
+const DISCOVERY_PORT: u16 = 8009;
+
+/// `[nvme]`: served if it says where.
+pub fn nvme(mut section: Section<'_>) -> Option<NvmeConfig> {
+    let address = section.address("tcp", "\"127.0.0.1:4420\"");
+    let mut discovery = address.map(|address| SocketAddr::new(address.ip(), DISCOVERY_PORT));
+    match section.text("discovery", "\"127.0.0.1:8009\"").as_deref() {
+        Some("none") => discovery = None,
+        Some(text) => match text.parse() {
+            Ok(address) => discovery = Some(address),
+            Err(_) => {
+                let reason = "must be an IP address and a port, or none";
+                section.refuse("discovery", &format!("{text:?}"), reason, "\"127.0.0.1:8009\"");
+            }
+        },
+        None => {}
+    }
+    let nqn = section.text("nqn", NQN_EXAMPLE);
+    let hosts = section.texts("hosts", "[\"nqn.2014-08.org.nvmexpress:uuid:...\"]");
+    for (key, name) in nqn.iter().map(|name| ("nqn", name)).chain(hosts.iter().map(|name| ("hosts", name))) {
+        if !name.starts_with("nqn.") || name.len() > NQN_BYTES_MAX || name.contains(char::is_control) {
+            let reason = format!("must begin with nqn. and have at most {NQN_BYTES_MAX} bytes");
+            section.refuse(key, &format!("{name:?}"), reason, NQN_EXAMPLE);
+        }
+    }
+    let plain = section.flag("tcp_plain").unwrap_or(false);
+    for (key, address) in [("tcp", address), ("discovery", discovery.filter(|_| address.is_some()))] {
+        let Some(address) = address.filter(|address| !plain && !is_loopback(address.ip())) else { continue };
+        let reason = "is reached from other machines, and NVMe over TCP has neither secrecy nor a login here: \
+                      everybody there could read and write all data; set tcp_plain = true (--tcp-plain) if \
+                      that is meant";
+        section.refuse(key, &address.to_string(), reason, "\"127.0.0.1:4420\"");
+    }
+    section.finish(&["tcp", "discovery", "nqn", "hosts", "tcp_plain"]);
+    Some(NvmeConfig { address: address?, discovery, nqn, hosts })
+}
+
+const NQN_EXAMPLE: &str = "\"nqn.2026-01.org.example:flash\"";
 
 /// `[http]`.
 pub fn http(mut section: Section<'_>, base: &Path) -> Option<HttpConfig> {

@@ -43,6 +43,8 @@ pub struct Config {
     pub driver: DriverChoice,
     /// The NBD server.
     pub nbd: NbdConfig,
+    /// NVMe over TCP, if it is served.
+    pub nvme: Option<NvmeConfig>,
     /// The HTTP API, if there is one.
     pub http: Option<HttpConfig>,
     /// The socket that the same API has for whoever changes the server, if there is one.
@@ -74,6 +76,19 @@ pub struct NbdConfig {
     pub buffer_bytes_max: usize,
     /// How long a shard looks for work before it sleeps, once that has paid; 0: never.
     pub busy_poll_ns: u64,
+}
+
+/// NVMe over TCP.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct NvmeConfig {
+    /// Where hosts connect.
+    pub address: SocketAddr,
+    /// Where else the discovery service is, if it is.
+    pub discovery: Option<SocketAddr>,
+    /// The name of the subsystem, if it is not made of the device's uuid.
+    pub nqn: Option<String>,
+    /// Hosts that may connect; empty: all.
+    pub hosts: Vec<String>,
 }
 
 /// The HTTP API over TCP: who shows no token there may look, and change nothing.
@@ -139,14 +154,15 @@ impl Config {
         let raw = raw::section(&mut root);
         let device = device(root.section("device"), base, volumes, raw);
         let nbd = nbd(root.section("nbd"), base);
+        let nvme = doors::nvme(root.section("nvme"));
         let http = doors::http(root.section("http"), base);
         let control = doors::control(root.section("control"), base);
         let driver = runtime(root.section("runtime"));
         let mut ftl = ftl(root.section("ftl"), &plugins, &mut chosen);
         let bounds = bounds(root.section("server"));
         root.finish(&[
-            "device", "raw", "volume", "plugin", "nbd", "http", "control", "runtime", "ftl",
-            "server",
+            "device", "raw", "volume", "plugin", "nbd", "nvme", "http", "control", "runtime",
+            "ftl", "server",
         ]);
         match (errors.is_empty(), device) {
             (true, Some(mut device)) => {
@@ -179,6 +195,7 @@ impl Config {
                     ftl,
                     driver,
                     nbd,
+                    nvme,
                     http,
                     control,
                     plugins,

@@ -122,6 +122,8 @@ fn error_of(failure: Failure) -> nbd::Error {
         Failure::Device(error) => error.into(),
         Failure::Slow => nbd::Error::NotSupported,
         Failure::Moved => nbd::Error::ShuttingDown,
+        // Of what NBD has not.
+        Failure::Differs | Failure::Spoilt => nbd::Error::Io,
     }
 }
 

@@ -3,13 +3,16 @@
 //!
 //! - [`nbd`]: the NBD protocol, as a state machine that knows nothing of shards either.
 //! - `client`: an NBD client as a [`Front`].
+//! - [`nvme`]: a queue of NVMe over TCP, a [`Front`] itself.
 //!
 //! Blocks by ID come over HTTP (`crate::control`) and by the shard's own desk, as they are no ranges of a volume.
 
 mod client;
 pub mod nbd;
+pub mod nvme;
 
 pub use client::NbdClient;
+pub use nvme::NvmeClient;
 
 use crate::volume::{Answer, Request};
 use flash::Instant;
@@ -26,8 +29,14 @@ pub enum Event {
     /// The client has chosen its volume: it may stay.
     Opened,
     /// Do this, then call [`Front::answer`]. It is within its volume. The data of a write follows in the
-    /// stream: see [`Front::payload_left`].
+    /// stream (see [`Front::payload_left`]), or comes later, where [`Front::asks_for_data`] says so.
     Request(Ticket, Request),
+    /// What comes next is more data of a request that waits for it.
+    Data(Ticket),
+    /// All data of such a request has come, and was found to be sound.
+    Whole(Ticket),
+    /// All of it has come, and not as it was sent: answer by [`crate::volume::Failure::Spoilt`].
+    Spoilt(Ticket),
     /// Read no more, finish what is in flight, send what is to be sent, close.
     Close,
 }
@@ -39,6 +48,17 @@ pub struct Received {
     pub consumed: usize,
     /// What to do about it.
     pub event: Option<Event>,
+}
+
+/// What the end of a payload means for its request.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Payload {
+    /// That was all of its data.
+    Whole,
+    /// An event will tell what becomes of it.
+    More,
+    /// That was all, and it is not as it was sent.
+    Spoilt,
 }
 
 /// A client's protocol: a state machine without socket, thread or clock. It puts what is to be sent into the
@@ -58,6 +78,27 @@ pub trait Front: Send {
 
     /// The driver took so many of them.
     fn payload_received(&mut self, bytes: usize);
+
+    /// A request that had waited in the protocol for room, if there is room now.
+    fn resume(&mut self) -> Option<Event> {
+        None
+    }
+
+    /// There is memory for the data of this write, of which none is in the stream now. True if the client is asked
+    /// for it, which is put into `out`.
+    fn asks_for_data(&mut self, _ticket: Ticket, _out: &mut Vec<u8>) -> bool {
+        false
+    }
+
+    /// The client was asked for data, so that the stream must be taken as it comes: whatever it brings has memory.
+    fn awaits_data(&self) -> bool {
+        false
+    }
+
+    /// The driver has taken all of a payload, which is this.
+    fn payload_ended(&mut self, _payload: &mut dyn Iterator<Item = &[u8]>) -> Payload {
+        Payload::Whole
+    }
 
     /// Bytes of a request before its payload.
     fn header_bytes(&self) -> usize;
@@ -79,6 +120,15 @@ pub trait Front: Send {
 
     /// Puts the reply into `out`. True if the data of the read, as much as it asked for, follows it.
     fn answer(&mut self, ticket: Ticket, answer: Answer<'_>, out: &mut Vec<u8>) -> bool;
+
+    /// The data of a read was put behind its reply: puts into `out` what follows it.
+    fn after_data(
+        &mut self,
+        _ticket: Ticket,
+        _data: &mut dyn Iterator<Item = &[u8]>,
+        _out: &mut Vec<u8>,
+    ) {
+    }
 
     /// The reply was sent and its memory is free, or nobody will take it any more.
     fn finish(&mut self, ticket: Ticket);

@@ -16,7 +16,7 @@ use hdrhistogram::Histogram;
 /// What is told apart of requests.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Op {
-    /// Data came back.
+    /// Data came back, or was compared with what the client has.
     Read,
     /// Data was given.
     Write,
@@ -35,7 +35,7 @@ impl Op {
     /// Which one a request is. What asks nothing of the flash is none.
     fn of(kind: Kind) -> Option<Op> {
         match kind {
-            Kind::Read => Some(Op::Read),
+            Kind::Read | Kind::Compare => Some(Op::Read),
             Kind::Write { .. } => Some(Op::Write),
             Kind::Flush => Some(Op::Flush),
             Kind::Trim { .. } => Some(Op::Trim),

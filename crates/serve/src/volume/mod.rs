@@ -37,6 +37,8 @@ pub enum Kind {
     Read,
     /// Its data is on its way.
     Write { fua: bool },
+    /// Whether the range holds the data that is on its way.
+    Compare,
     /// All that was answered before, on any connection, would survive a power cut.
     Flush,
     /// The range is not needed.
@@ -89,6 +91,10 @@ pub enum Failure {
     Slow,
     /// Another server has taken over the device.
     Moved,
+    /// The range does not hold what it was compared with.
+    Differs,
+    /// The data did not come as it was sent.
+    Spoilt,
 }
 
 impl fmt::Display for Failure {
@@ -96,6 +102,8 @@ impl fmt::Display for Failure {
         match self {
             Self::Device(error) => error.fmt(f),
             Self::Slow => f.write_str("these zeroes would take as long as a write"),
+            Self::Differs => f.write_str("the range holds other data"),
+            Self::Spoilt => f.write_str("the data was damaged on its way"),
             Self::Moved => {
                 f.write_str("another server has taken over the device: reconnect to that one")
             }
@@ -112,7 +120,7 @@ impl Request {
     /// Blocks of memory that it needs: for its data, or for zeroes and the two ends of their range.
     pub fn buffer_blocks(&self) -> u32 {
         match self.kind {
-            Kind::Read | Kind::Write { .. } => self.covered_blocks(),
+            Kind::Read | Kind::Write { .. } | Kind::Compare => self.covered_blocks(),
             Kind::Zeroes { no_hole: true, .. } => 2 + self.covered_blocks().min(ZEROES_BLOCKS),
             Kind::Zeroes { .. } => 2,
             Kind::Flush | Kind::Trim { .. } | Kind::Cache | Kind::Extents => 0,

@@ -5,7 +5,7 @@
 
 use super::outbox::Outbox;
 use super::requests::Asked;
-use crate::front::{Front, Received};
+use crate::front::{Event, Front, Payload, Received, Ticket};
 use crate::runtime::buffer::Buffer;
 use crate::runtime::crypt::Crypt;
 use crate::runtime::data::{self, Data};
@@ -13,6 +13,7 @@ use crate::runtime::frames::fetch;
 use crate::runtime::gather::IOVECS_MAX;
 use crate::runtime::ring::Ring;
 use flash::Instant;
+use std::collections::BTreeMap;
 use std::os::fd::{AsRawFd, OwnedFd};
 
 /// Bytes that one receive may take beyond a payload.
@@ -31,6 +32,8 @@ pub struct Incoming {
     pub asked: Asked,
     /// Where the payload goes.
     pub data: Data,
+    /// Where in it the payload that arrives begins.
+    pub from: usize,
     /// Where in it its next byte goes.
     pub at: usize,
 }
@@ -54,6 +57,8 @@ pub struct Connection {
     pub outbox: Outbox,
     /// A write whose payload is arriving.
     pub incoming: Option<Incoming>,
+    /// Writes whose data the client was asked for.
+    pub parked: BTreeMap<Ticket, Incoming>,
     /// A request that waits for a buffer.
     pub held: Option<Asked>,
     /// Bytes of reads begun since the engine last had its turn.
@@ -101,6 +106,7 @@ impl Connection {
             front,
             outbox,
             incoming: None,
+            parked: BTreeMap::new(),
             held: None,
             begun: 0,
             postponed: false,
@@ -231,9 +237,17 @@ impl Connection {
         (received.consumed > 0).then_some(received)
     }
 
-    /// Moves payload from the input to the buffer it belongs to. True if it is complete.
-    pub fn take_payload(&mut self) -> bool {
-        let Some(mut incoming) = self.incoming.take() else { return false };
+    /// A request that had waited in the protocol; of those that come, it is the next one.
+    pub fn resume(&mut self) -> Option<Event> {
+        match self.front.accepts_more(self.outbox.unsent_bytes()) {
+            true => self.front.resume(),
+            false => None,
+        }
+    }
+
+    /// Moves payload from the input to the buffer it belongs to. If it is complete, what that means.
+    pub fn take_payload(&mut self) -> Option<Payload> {
+        let mut incoming = self.incoming.take()?;
         let input = self.input();
         let taken = input.len().min(self.front.payload_left() as usize);
         incoming.data.fill(incoming.at, &input[..taken]);
@@ -241,7 +255,11 @@ impl Connection {
         self.incoming = Some(incoming);
         self.consume(taken);
         self.front.payload_received(taken);
-        self.front.payload_left() == 0
+        if self.front.payload_left() > 0 {
+            return None;
+        }
+        let Incoming { data, from, at, .. } = self.incoming.as_ref()?;
+        Some(self.front.payload_ended(&mut data.slices(*from, at - from)))
     }
 
     fn consume(&mut self, bytes: usize) {

@@ -18,10 +18,19 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::{Mutex, PoisonError};
 
+/// What a client speaks.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Door {
+    /// NBD.
+    Nbd,
+    /// NVMe over TCP.
+    Nvme,
+}
+
 /// What a shard is told by another thread.
 pub enum Message {
-    /// A client for this shard to serve.
-    Client(OwnedFd),
+    /// A client for this shard to serve, and what it came by.
+    Client(OwnedFd, Door),
     /// Execute this, then send `Finished` to its origin.
     Piece(Piece),
     /// What this shard had sent away is done.

@@ -26,11 +26,11 @@ pub use core::{AnyCore, CoreFormat, CoreSettings, CoreStatus, RawShape, RawStatu
 pub use engine::{Engine, Milestone, Origin, Piece, Work};
 pub use ids::{IdAnswer, IdList, IdRequest, IdWork, whole_blocks};
 pub use late::Bounds;
-pub use message::{Mailbox, Message, PolicySwitch, ShardStatus, UnitBlocks};
+pub use message::{Door, Mailbox, Message, PolicySwitch, ShardStatus, UnitBlocks};
 pub use room::NO_ROOM;
 
 use crate::device::Losses;
-use crate::front::{NbdClient, nbd};
+use crate::front::{Front, NbdClient, NvmeClient, nbd, nvme};
 use crate::latency::Latencies;
 use crate::medium::{Injections, Lost};
 use crate::rated::Rated;
@@ -63,6 +63,10 @@ pub struct Shared {
     pub exports: Arc<[nbd::Export]>,
     /// Present if clients must use TLS.
     pub tls: Option<Arc<rustls::ServerConfig>>,
+    /// Present if NVMe hosts are let in.
+    pub nvme: Option<Arc<nvme::Subsystem>>,
+    /// Listeners before this one are for NBD, the rest for NVMe.
+    pub nbd_doors: u32,
     /// Bounds of one client.
     pub limits: nbd::Limits,
     /// Bytes of request buffers that one shard may have out.
@@ -475,10 +479,11 @@ impl Shard {
         }
         let shard = self.next_shard;
         self.next_shard = (shard + 1) % self.shared.mailboxes.len();
+        let door = if done.index < self.shared.nbd_doors { Door::Nbd } else { Door::Nvme };
         if shard == self.me {
-            self.welcome(now, socket);
+            self.welcome(now, socket, door);
         } else {
-            self.shared.mailboxes[shard].push(Message::Client(socket));
+            self.shared.mailboxes[shard].push(Message::Client(socket, door));
         }
     }
 
@@ -495,20 +500,28 @@ impl Shard {
         }
     }
 
-    fn welcome(&mut self, now: Instant, socket: OwnedFd) {
+    fn welcome(&mut self, now: Instant, socket: OwnedFd, door: Door) {
         if self.life != Life::Serving {
             self.shared.clients.fetch_sub(1, Ordering::Relaxed);
             return;
         }
         sockets::prepare(&socket, self.shared.tcp_patience);
-        let tls = match self.shared.tls {
-            Some(_) => nbd::TlsMode::Required,
-            None => nbd::TlsMode::Off,
-        };
         let mut outbox = Outbox::default();
-        let exports = Arc::clone(&self.shared.exports);
         let out = &mut outbox.filling.bytes;
-        let front = Box::new(NbdClient::new(now, exports, tls, self.shared.limits, out));
+        let front: Box<dyn Front> = match (door, &self.shared.nvme) {
+            (Door::Nvme, Some(subsystem)) => {
+                let local = sockets::local_address(&socket);
+                Box::new(NvmeClient::new(now, Arc::clone(subsystem), local))
+            }
+            _ => {
+                let tls = match self.shared.tls {
+                    Some(_) => nbd::TlsMode::Required,
+                    None => nbd::TlsMode::Off,
+                };
+                let exports = Arc::clone(&self.shared.exports);
+                Box::new(NbdClient::new(now, exports, tls, self.shared.limits, out))
+            }
+        };
         let leaving_ns = self.shared.limits.handshake_ns;
         let connection = Box::new(Connection::new(socket, front, outbox, leaving_ns));
         let index = self.connections.insert(connection);
@@ -519,7 +532,7 @@ impl Shard {
 
     fn told(&mut self, now: Instant, message: Message) {
         match message {
-            Message::Client(socket) => self.welcome(now, socket),
+            Message::Client(socket, door) => self.welcome(now, socket, door),
             Message::Piece(piece) => self.engine.submit(piece),
             Message::Finished((origin, result)) => {
                 self.piece_done(origin.request, result);
@@ -768,6 +781,12 @@ impl Shard {
         if let Some(incoming) = connection.incoming.take_if(|_| !connection.receiving) {
             connection.front.finish(incoming.asked.ticket);
             self.pool.put(incoming.data, self.engine.frames());
+        }
+        if !connection.receiving {
+            for (ticket, parked) in std::mem::take(&mut connection.parked) {
+                connection.front.finish(ticket);
+                self.pool.put(parked.data, self.engine.frames());
+            }
         }
         if let Some(asked) = connection.held.take() {
             connection.front.finish(asked.ticket);

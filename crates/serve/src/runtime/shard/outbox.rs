@@ -55,6 +55,15 @@ impl Replies {
         self.answered.push(answered);
     }
 
+    /// The protocol bytes, to add to them, and the data put behind them last.
+    pub fn last_data(&mut self) -> (&mut Vec<u8>, Option<impl Iterator<Item = &[u8]>>) {
+        let part = self.data.last().and_then(|part| {
+            let data = self.answered[part.answered].data.as_ref()?;
+            Some(data.slices(part.start, part.len))
+        });
+        (&mut self.bytes, part)
+    }
+
     /// Bytes of data that wait to be sent.
     pub fn data_bytes(&self) -> usize {
         self.data_bytes

@@ -6,7 +6,7 @@
 use super::connection::{Connection, Ending, Incoming};
 use super::outbox::Answered;
 use super::{Life, Message, Origin, Piece, Shard, Work};
-use crate::front::{Event, Ticket};
+use crate::front::{Event, Payload, Ticket};
 use crate::latency::Timed;
 use crate::runtime::buffer::View;
 use crate::runtime::crypt::Crypt;
@@ -34,6 +34,8 @@ pub struct Pending {
     /// When it went to the device.
     begun: Instant,
     data: Option<Data>,
+    /// What the range is compared with.
+    expected: Option<Data>,
     pieces: u32,
     result: Result<(), RequestError>,
 }
@@ -75,14 +77,7 @@ impl Shard {
             return self.begin(index, asked);
         }
         if connection.incoming.is_some() {
-            if !connection.take_payload() {
-                return false;
-            }
-            let Some(Incoming { asked, data, .. }) = connection.incoming.take() else {
-                return false;
-            };
-            self.dispatch(index, asked, Some(data));
-            return true;
+            return self.step_payload(index);
         }
         if connection.ending == Ending::Gone {
             return false;
@@ -94,10 +89,26 @@ impl Shard {
             }
             return false;
         }
-        let Some(received) = connection.next_event(now) else { return false };
+        let event = match connection.resume() {
+            Some(event) => Some(event),
+            None => {
+                let Some(received) = connection.next_event(now) else { return false };
+                received.event
+            }
+        };
         self.mark_dirty(index);
-        match received.event {
+        let connection = &mut self.connections[index];
+        match event {
             None => true,
+            Some(Event::Data(ticket)) => {
+                connection.incoming = connection.parked.remove(&ticket).map(|mut incoming| {
+                    incoming.from = incoming.at;
+                    incoming
+                });
+                true
+            }
+            Some(Event::Whole(ticket)) => self.come(index, ticket, true),
+            Some(Event::Spoilt(ticket)) => self.come(index, ticket, false),
             Some(Event::Opened) => {
                 self.expiries_stale = true;
                 true
@@ -111,6 +122,33 @@ impl Shard {
                 false
             }
         }
+    }
+
+    /// Takes what is there of a payload; true if there may be more of the stream behind it.
+    fn step_payload(&mut self, index: u32) -> bool {
+        let connection = &mut self.connections[index];
+        let Some(payload) = connection.take_payload() else { return false };
+        let Some(incoming) = connection.incoming.take() else { return false };
+        let ticket = incoming.asked.ticket;
+        connection.parked.insert(ticket, incoming);
+        match payload {
+            Payload::More => true,
+            Payload::Whole => self.come(index, ticket, true),
+            Payload::Spoilt => self.come(index, ticket, false),
+        }
+    }
+
+    /// All the data of a request has come, `sound` or not.
+    fn come(&mut self, index: u32, ticket: Ticket, sound: bool) -> bool {
+        let Some(incoming) = self.connections[index].parked.remove(&ticket) else { return false };
+        let Incoming { asked, data, .. } = incoming;
+        if sound {
+            self.dispatch(index, asked, Some(data));
+        } else {
+            let answer = Answer::Failed(Failure::Spoilt);
+            self.reply(index, ticket, answer, (Some((data, 0, 0)), None));
+        }
+        true
     }
 
     fn start_tls(&mut self, index: u32) -> bool {
@@ -133,7 +171,8 @@ impl Shard {
             self.reply(index, ticket, Answer::Failed(Failure::Slow), (None, None));
             return true;
         }
-        let only = self.connections[index].front.in_flight() <= 1;
+        let front = &self.connections[index].front;
+        let only = front.in_flight() <= 1 || front.awaits_data();
         let data = match request.buffer_blocks() {
             0 => None,
             blocks => match self.take_data(blocks, only, request.kind) {
@@ -148,9 +187,16 @@ impl Shard {
             },
         };
         match (request.kind, data) {
-            (Kind::Write { .. }, Some(data)) => {
+            (Kind::Write { .. } | Kind::Compare, Some(data)) => {
                 let at = (request.offset % BLOCK) as usize;
-                self.connections[index].incoming = Some(Incoming { asked, data, at });
+                let incoming = Incoming { asked, data, from: at, at };
+                let connection = &mut self.connections[index];
+                if connection.front.asks_for_data(ticket, &mut connection.outbox.filling.bytes) {
+                    connection.parked.insert(ticket, incoming);
+                    self.mark_dirty(index);
+                } else {
+                    connection.incoming = Some(incoming);
+                }
             }
             (_, data) => self.dispatch(index, asked, data),
         }
@@ -174,7 +220,8 @@ impl Shard {
         self.connections[connection].requests += 1;
         let result = Ok(());
         let begun = self.now;
-        let pending = Pending { connection, asked, begun, data, pieces: 0, result };
+        let (data, expected) = self.beside(kind, covered as u32, data);
+        let pending = Pending { connection, asked, begun, data, expected, pieces: 0, result };
         let index = self.requests.insert(pending);
         if self.engine.medium.fenced() {
             self.requests[index].result = Err(RequestError::Failed);
@@ -183,7 +230,7 @@ impl Shard {
         let volume = self.shared.volumes[volume];
         let (first, handle) = (volume.first_block + offset / BLOCK, volume.handle);
         match kind {
-            Kind::Read => {
+            Kind::Read | Kind::Compare => {
                 self.connections[connection].begun += len as usize;
                 self.send(index, Work::Read, first, (0, covered));
             }
@@ -231,6 +278,15 @@ impl Shard {
         if self.requests[index].pieces == 0 {
             self.answer(index);
         }
+    }
+
+    /// Memory for what is read, and what that is compared with.
+    fn beside(&mut self, kind: Kind, blocks: u32, data: Option<Data>) -> (Option<Data>, Option<Data>) {
+        if kind != Kind::Compare {
+            return (data, None);
+        }
+        // It must not wait: it holds memory itself, and who waits holding some could wait for another.
+        (self.take_data(blocks, true, Kind::Read), data)
     }
 
     /// Writes zeroes, so that the space stays taken: every piece from the same few blocks.
@@ -332,15 +388,21 @@ impl Shard {
 
     pub(super) fn answer(&mut self, index: u32) {
         let pending = self.requests.remove(index);
-        let Pending { connection, asked, begun, data, result, .. } = pending;
+        let Pending { connection, asked, begun, data, expected, result, .. } = pending;
         let Asked { ticket, request, at } = asked;
         let fenced = self.engine.medium.fenced();
         self.connections[connection].requests -= 1;
         let answer = match result {
             Err(_) if fenced => Answer::Failed(Failure::Moved),
             Err(error) => Answer::Failed(Failure::Device(error)),
+            Ok(()) if differ(&request, data.as_ref(), expected.as_ref()) => {
+                Answer::Failed(Failure::Differs)
+            }
             Ok(()) => Answer::Done,
         };
+        if let Some(expected) = expected {
+            self.pool.put(expected, self.engine.frames());
+        }
         let data = data.map(|data| (data, (request.offset % BLOCK) as usize, request.len as usize));
         let (done, failed) = (self.now, result.is_err());
         let timed = Timed { request, asked: at, begun, done, failed };
@@ -362,6 +424,8 @@ impl Shard {
             Some((data, start, len)) if data_follows => {
                 let answered = Answered { ticket, data: Some(data), timed };
                 replies.answer_with_data(answered, start, len);
+                let (bytes, data) = replies.last_data();
+                client.front.after_data(ticket, &mut data.into_iter().flatten(), bytes);
             }
             data => {
                 let data = data.map(|(data, ..)| data);
@@ -402,6 +466,14 @@ impl Shard {
             }
         }
     }
+}
+
+/// True if what was read is not what the client compares it with.
+fn differ(request: &Request, read: Option<&Data>, expected: Option<&Data>) -> bool {
+    let (Some(read), Some(expected)) = (read, expected) else { return false };
+    let (start, len) = ((request.offset % BLOCK) as usize, request.len as usize);
+    let bytes = |data: &'_ Data| -> Vec<u8> { data.slices(start, len).flatten().copied().collect() };
+    bytes(read) != bytes(expected)
 }
 
 /// What holds no data reads as zeroes, or, as in raw units, not at all.

@@ -1,0 +1,239 @@
+//! What the admin queue answers by data: identify, log pages, the values of features.
+
+use super::command::{self, Command};
+use super::status::Status;
+use super::subsystem::{Controller, QUEUE_ENTRIES_MAX, Subsystem};
+use super::{pdu, subsystem};
+use std::net::SocketAddr;
+use std::sync::atomic::Ordering;
+
+/// NVMe 2.0.
+pub const VERSION: u32 = 0x0002_0000;
+/// Asynchronous events that may be awaited at a time, less one.
+const EVENTS_LIMIT: u8 = 3;
+/// The size of what identify answers.
+const PAGE: usize = 4096;
+/// Ranges of one dataset management.
+pub const RANGES_MAX: u8 = 255;
+
+/// What an admin command is answered with.
+pub enum Answer {
+    /// A result of eight bytes.
+    Value(u64),
+    /// Data.
+    Page(Vec<u8>),
+}
+
+/// Who asks whom, where.
+pub struct Asked<'a> {
+    /// Of what.
+    pub subsystem: &'a Subsystem,
+    /// By the host of this controller.
+    pub controller: &'a Controller,
+    /// At this address of ours.
+    pub local: Option<SocketAddr>,
+}
+
+fn put(page: &mut [u8], at: usize, bytes: &[u8]) {
+    page[at..at + bytes.len()].copy_from_slice(bytes);
+}
+
+fn put_text(page: &mut [u8], at: usize, len: usize, text: &str, fill: u8) {
+    page[at..at + len].fill(fill);
+    let bytes = &text.as_bytes()[..text.len().min(len)];
+    put(page, at, bytes);
+}
+
+impl Asked<'_> {
+    fn active(&self) -> impl Iterator<Item = u32> {
+        let host = &self.controller.host.nqn;
+        let all = if self.controller.discovery { 0 } else { self.subsystem.namespaces.len() as u32 };
+        (1..=all).filter(move |number| self.subsystem.namespace(*number, host).is_some())
+    }
+
+    /// Identify.
+    pub fn identify(&self, command: &Command) -> Result<Answer, Status> {
+        let (what, set) = (command.word(10) as u8, (command.word(11) >> 24) as u8);
+        let mut page = vec![0; PAGE];
+        let namespace = || {
+            let namespace = self.subsystem.namespace(command.nsid(), &self.controller.host.nqn);
+            namespace.filter(|_| !self.controller.discovery).ok_or(Status::NAMESPACE)
+        };
+        match what {
+            0x01 => self.identify_controller(&mut page),
+            _ if self.controller.discovery => return Err(Status::FIELD),
+            0x05..=0x07 if set != 0 => return Err(Status::FIELD),
+            0x00 => identify_namespace(namespace()?, &mut page),
+            0x02 | 0x07 => {
+                if command.nsid() >= 0xffff_fffe {
+                    return Err(Status::NAMESPACE);
+                }
+                let after = self.active().filter(|number| *number > command.nsid());
+                for (place, number) in page.chunks_exact_mut(4).zip(after) {
+                    place.copy_from_slice(&number.to_le_bytes());
+                }
+            }
+            0x03 => {
+                // UUID, then the command set (NVM: 0).
+                put(&mut page, 0, &[3, 16, 0, 0]);
+                put(&mut page, 4, &namespace()?.uuid.to_be_bytes());
+                put(&mut page, 20, &[4, 1, 0, 0, 0]);
+            }
+            0x05 => drop(namespace()?),
+            // Limits of the NVM command set: write zeroes and verify as long as their fields allow, ranges of trims.
+            0x06 => page[3] = RANGES_MAX,
+            0x08 => {
+                let namespace = namespace()?;
+                put(&mut page, 1, &[1]);
+                put(&mut page, 4, &1u32.to_le_bytes());
+                put(&mut page, 8, &[u8::from(namespace.read_only)]);
+                put(&mut page, 14, &[1]);
+            }
+            0x1c => page[0] = 1,
+            _ => return Err(Status::FIELD),
+        }
+        Ok(Answer::Page(page))
+    }
+
+    fn identify_controller(&self, page: &mut [u8]) {
+        let discovery = self.controller.discovery;
+        put_text(page, 4, 20, &self.subsystem.serial, b' ');
+        put_text(page, 24, 40, "Weir", b' ');
+        put_text(page, 64, 8, env!("CARGO_PKG_VERSION"), b' ');
+        put(page, 77, &[(pdu::DATA_BYTES_MAX / PAGE as u32).trailing_zeros() as u8]);
+        put(page, 78, &self.controller.id.to_le_bytes());
+        put(page, 80, &VERSION.to_le_bytes());
+        put(page, 111, &[if discovery { 2 } else { 1 }]);
+        // One firmware slot, read only.
+        put(page, 259, &[EVENTS_LIMIT, 0b11]);
+        // Log pages may be read from an offset on; effects are told.
+        put(page, 261, &[0b110, 0]);
+        // Keep-alive in seconds.
+        put(page, 320, &10u16.to_le_bytes());
+        put(page, 514, &QUEUE_ENTRIES_MAX.to_le_bytes());
+        // SGLs, and offsets within a capsule.
+        put(page, 536, &(1u32 | 1 << 20).to_le_bytes());
+        let nqn = if discovery { subsystem::DISCOVERY_NQN } else { &self.subsystem.nqn };
+        put(page, 768, nqn.as_bytes());
+        let capsule = (pdu::SQE_BYTES as u32 + pdu::IN_CAPSULE_BYTES) / 16;
+        put(page, 1792, &capsule.to_le_bytes());
+        put(page, 1796, &1u32.to_le_bytes());
+        put(page, 1803, &[1]);
+        if discovery {
+            return;
+        }
+        // Several controllers, and states of access of which all are the best.
+        put(page, 76, &[0b1010]);
+        put(page, 342, &[10, 0b1]);
+        put(page, 344, &1u32.to_le_bytes());
+        put(page, 348, &1u32.to_le_bytes());
+        put(page, 512, &[0x66, 0x44]);
+        let namespaces = self.subsystem.namespaces.len() as u32;
+        put(page, 516, &namespaces.to_le_bytes());
+        put(page, 540, &namespaces.to_le_bytes());
+        // Compare, dataset management, write zeroes, verify.
+        put(page, 520, &0b1000_1101u16.to_le_bytes());
+        // Flushes matter, also for all namespaces at once. Of the writes, one block is whole after a power cut
+        // (AWUN and AWUPF are 0).
+        put(page, 525, &[0b111]);
+    }
+
+    /// A log page.
+    pub fn log(&self, command: &Command) -> Result<Answer, Status> {
+        let numd = u64::from(command.word(10) >> 16) | u64::from(command.word(11) & 0xffff) << 16;
+        let bytes = (numd + 1) * 4;
+        let offset = u64::from(command.word(12)) | u64::from(command.word(13)) << 32;
+        if bytes > u64::from(pdu::DATA_BYTES_MAX) || !offset.is_multiple_of(4) {
+            return Err(Status::FIELD);
+        }
+        let log = match (command.word(10) as u8, self.controller.discovery) {
+            (0x70, true) => self.discovery_log(),
+            (0x01, _) => vec![0; 64],
+            (_, true) => return Err(Status::LOG_PAGE),
+            (0x02, _) => smart_log(),
+            (0x03, _) => firmware_log(),
+            (0x05, _) => effects_log(),
+            (0x0c, _) => self.access_log(),
+            _ => return Err(Status::LOG_PAGE),
+        };
+        let Some(rest) = usize::try_from(offset).ok().and_then(|from| log.get(from..)) else {
+            return Err(Status::FIELD);
+        };
+        let mut page = rest[..rest.len().min(bytes as usize)].to_vec();
+        page.resize(bytes as usize, 0);
+        Ok(Answer::Page(page))
+    }
+
+    /// The one group of namespaces: all are reached as well as can be.
+    fn access_log(&self) -> Vec<u8> {
+        let numbers: Vec<u32> = self.active().collect();
+        let mut log = vec![0; 16 + 32];
+        put(&mut log, 8, &1u16.to_le_bytes());
+        put(&mut log, 16, &1u32.to_le_bytes());
+        put(&mut log, 20, &(numbers.len() as u32).to_le_bytes());
+        put(&mut log, 32, &[1]);
+        log.extend(numbers.iter().flat_map(|number| number.to_le_bytes()));
+        log
+    }
+
+    /// Where the subsystem is, for hosts that may connect to it.
+    fn discovery_log(&self) -> Vec<u8> {
+        let admitted = self.subsystem.admits(&self.controller.host.nqn);
+        let port = self.subsystem.port.load(Ordering::Relaxed);
+        let mut log = vec![0; 1024];
+        let Some(local) = self.local.filter(|_| admitted && port > 0) else { return log };
+        put(&mut log, 8, &1u64.to_le_bytes());
+        let mut entry = vec![0; 1024];
+        let ip = local.ip().to_canonical();
+        // TCP, its family, an NVM subsystem; no secure channel is needed.
+        put(&mut entry, 0, &[3, if ip.is_ipv4() { 1 } else { 2 }, 2, 2]);
+        put(&mut entry, 4, &[1, 0, 0xff, 0xff, 32, 0]);
+        put_text(&mut entry, 32, 32, &port.to_string(), b' ');
+        put(&mut entry, 256, self.subsystem.nqn.as_bytes());
+        put_text(&mut entry, 512, 256, &ip.to_string(), b' ');
+        log.extend(entry);
+        log
+    }
+}
+
+fn identify_namespace(namespace: &super::Namespace, page: &mut [u8]) {
+    for at in [0, 8, 16] {
+        put(page, at, &namespace.blocks.to_le_bytes());
+    }
+    // Several controllers; what is trimmed reads as zeroes, also by write zeroes.
+    page[30] = 1;
+    page[33] = 0b1001;
+    put(page, 92, &1u32.to_le_bytes());
+    page[99] = u8::from(namespace.read_only);
+    put(page, 104, &namespace.uuid.to_be_bytes());
+    // The one format: blocks of 4 KiB.
+    page[130] = 12;
+}
+
+/// Health as far as it is known here: nothing is wrong.
+fn smart_log() -> Vec<u8> {
+    let mut log = vec![0; 512];
+    put(&mut log, 1, &300u16.to_le_bytes());
+    put(&mut log, 3, &[100, 10]);
+    log
+}
+
+fn firmware_log() -> Vec<u8> {
+    let mut log = vec![0; 512];
+    log[0] = 1;
+    put_text(&mut log, 8, 8, env!("CARGO_PKG_VERSION"), b' ');
+    log
+}
+
+/// Which commands there are, and whether they change data.
+fn effects_log() -> Vec<u8> {
+    let mut log = vec![0; PAGE];
+    for opcode in command::ADMIN {
+        log[usize::from(opcode) * 4] = 1;
+    }
+    for opcode in command::IO {
+        let changes = matches!(opcode, command::WRITE | command::WRITE_ZEROES | command::TRIM);
+        log[1024 + usize::from(opcode) * 4] = if changes { 0b11 } else { 1 };
+    }
+    log
+}

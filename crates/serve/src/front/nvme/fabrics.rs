@@ -1,0 +1,110 @@
+//! Commands of fabrics: connect, and the properties of a controller.
+
+use super::admin::VERSION;
+use super::command::Command;
+use super::pdu::{u16_at, u64_at};
+use super::status::Status;
+use super::subsystem::{
+    Controller, DISCOVERY_NQN, Host, NQN_BYTES_MAX, QUEUE_ENTRIES_MAX, Seat, Subsystem,
+};
+use flash::MILLISECOND;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Set a property.
+pub const PROPERTY_SET: u8 = 0x00;
+/// Connect a queue.
+pub const CONNECT: u8 = 0x01;
+/// Get a property.
+pub const PROPERTY_GET: u8 = 0x04;
+/// Bytes of the data of a connect.
+pub const CONNECT_BYTES: u32 = 1024;
+/// The controller's number, of a host that wants a new one.
+const ANY: u16 = 0xffff;
+
+/// A queue that was connected.
+pub struct Queue {
+    /// Its place.
+    pub seat: Seat,
+    /// Commands that it holds.
+    pub entries: u16,
+    /// How long its host may be silent, in nanoseconds; 0: for ever.
+    pub keep_alive_ns: u64,
+}
+
+/// Text of a field that a NUL ends.
+fn text(field: &[u8]) -> Option<&str> {
+    let end = field.iter().position(|&byte| byte == 0)?;
+    let text = std::str::from_utf8(&field[..end]).ok()?;
+    (!text.is_empty() && text.len() <= NQN_BYTES_MAX).then_some(text)
+}
+
+/// Connects a queue.
+///
+/// # Errors
+/// Why not.
+pub fn connect(
+    subsystem: &Arc<Subsystem>,
+    command: &Command,
+    data: &[u8],
+) -> Result<Queue, Status> {
+    let (format, queue) = (u16_at(&command.0, 40), u16_at(&command.0, 42));
+    let (size, keep_alive_ms) = (u16_at(&command.0, 44), command.word(12));
+    if format != 0 {
+        return Err(Status::CONNECT_FORMAT);
+    }
+    let named = text(&data[256..512]).zip(text(&data[512..768]));
+    let (wanted, nqn) = named.ok_or(Status::CONNECT_PARAMETER)?;
+    let discovery = wanted == DISCOVERY_NQN;
+    if (!discovery && wanted != subsystem.nqn) || size == 0 || size >= QUEUE_ENTRIES_MAX {
+        return Err(Status::CONNECT_PARAMETER);
+    }
+    if !discovery && !subsystem.admits(nqn) {
+        return Err(Status::CONNECT_HOST);
+    }
+    let id = data[..16].try_into().unwrap_or_default();
+    let (host, controller) = (Host { nqn: nqn.into(), id }, u16_at(data, 16));
+    let seat = match queue {
+        0 if controller == ANY => subsystem.open(host, discovery)?,
+        0 => return Err(Status::CONNECT_PARAMETER),
+        _ => subsystem.join(&host, controller, queue)?,
+    };
+    let keep_alive_ns = u64::from(keep_alive_ms) * MILLISECOND;
+    Ok(Queue { seat, entries: size + 1, keep_alive_ns })
+}
+
+/// The value of a property.
+///
+/// # Errors
+/// There is none of that size.
+pub fn get(controller: &Controller, command: &Command) -> Result<u64, Status> {
+    let wide = command.0[40] & 0b111 == 1;
+    match (command.word(11), wide) {
+        // Entries of a queue, contiguous; 10 s to get ready; the NVM command set.
+        (0x00, true) => Ok(u64::from(QUEUE_ENTRIES_MAX - 1) | 1 << 16 | 20 << 24 | 1 << 37),
+        (0x08, false) => Ok(VERSION.into()),
+        (0x14, false) => Ok(controller.configuration.load(Ordering::Acquire).into()),
+        (0x1c, false) => Ok(controller.state().into()),
+        _ => Err(Status::FIELD),
+    }
+}
+
+/// Sets a property.
+///
+/// # Errors
+/// It cannot be set, or not so.
+pub fn set(controller: &Controller, command: &Command) -> Result<(), Status> {
+    let (wide, value) = (command.0[40] & 0b111 == 1, u64_at(&command.0, 48));
+    if command.word(11) != 0x14 || wide {
+        return Err(Status::FIELD);
+    }
+    // Entries of 64 and 16 bytes for I/O, pages of 4 KiB, the NVM command set.
+    let enabled = value & 1 != 0;
+    let known = value >> 4 & 0b111 == 0 && value >> 7 & 0xf == 0;
+    let sizes = value >> 16 & 0xff == 0x46 || controller.discovery;
+    if enabled && !(known && sizes) {
+        return Err(Status::FIELD);
+    }
+    controller.configuration.store(value as u32, Ordering::Release);
+    Ok(())
+}

@@ -1,0 +1,777 @@
+//! The controller's side of NVMe over TCP: a state machine for each connection, without socket, thread or clock.
+//! A connection is one queue, the admin queue or one for I/O, and what all share is the [`Subsystem`].
+//!
+//! Invariants:
+//! - A request that reaches the driver lies within its namespace, which its host may see.
+//! - Data is taken only where it was announced: behind its command, or as asked for by an R2T, in order and once.
+//! - A host has at most as many commands under way as its queue holds. What it sends against the protocol ends its
+//!   connection with a termination request, and nobody else's.
+//! - Commands that wait for room wait here, by their entries alone; so data that is on its way is always taken.
+
+mod admin;
+mod command;
+mod fabrics;
+mod pdu;
+mod status;
+mod subsystem;
+#[cfg(test)]
+mod tests;
+
+pub use subsystem::{NQN_BYTES_MAX, Namespace, Subsystem, nqn_of, uuid_of};
+
+use super::{Event, Front, Payload, Received, Ticket};
+use crate::volume::{self, Answer, Kind};
+use admin::Asked;
+use command::{Command, Place, Task};
+use flash::{Instant, MILLISECOND, SECOND, Slab};
+use pdu::{Agreed, Common, DATA_BYTES_MAX, Fault, IN_CAPSULE_BYTES};
+use status::Status;
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use subsystem::Seat;
+
+/// Data of reads and writes that one queue may have under way beyond what comes in capsules.
+const BYTES_IN_FLIGHT: u64 = 8 << 20;
+/// Requests under way from which on others wait.
+const FLIGHTS_MAX: usize = 1024;
+/// Bytes to be sent from which on no more is received.
+const UNSENT_BYTES: usize = 1 << 20;
+/// How often an I/O queue looks whether its controller is still there.
+const LOOK_NS: u64 = 2 * SECOND;
+/// Entries of the admin queue before connect.
+const FIRST_ENTRIES: u16 = 1;
+/// Events that a host may await.
+const EVENTS_MAX: usize = 4;
+
+/// What the next bytes are.
+enum Stage {
+    /// A PDU's head.
+    Head,
+    /// Data that is for us.
+    Own { command: Command, data: Vec<u8>, need: usize, digest: bool },
+    /// Data that the driver takes.
+    Payload { ticket: Ticket, left: u32, digest: bool },
+    /// The digest of what the driver has taken.
+    Digest { ticket: Ticket, sum: u32 },
+    /// Data of a command that was refused: so many bytes, digest included.
+    Drain { left: u32, command: u16, status: Status },
+    /// Nothing any more.
+    Ended,
+}
+
+/// A request in flight.
+struct Flight {
+    /// Of which command.
+    command: u16,
+    task: Task,
+    /// The command wants the data that is read.
+    sends: bool,
+    /// Its data comes apart.
+    apart: bool,
+    /// Once the host was asked for that: the next byte of it.
+    due: Option<u32>,
+    /// A digest of its data was wrong.
+    spoilt: bool,
+    /// One of many of its command.
+    group: Option<u32>,
+}
+
+/// A command that is several requests.
+struct Group {
+    left: u32,
+    status: Status,
+}
+
+/// See the head of this file.
+pub struct NvmeClient {
+    subsystem: Arc<Subsystem>,
+    local: Option<SocketAddr>,
+    agreed: Option<Agreed>,
+    stage: Stage,
+    /// An incomplete head or digest.
+    held: Vec<u8>,
+    seat: Option<Seat>,
+    entries: u16,
+    /// Commands taken, modulo `entries`.
+    head: u16,
+    /// Commands not completed.
+    outstanding: u32,
+    flights: Slab<Flight>,
+    groups: Slab<Group>,
+    /// Commands that wait for room, and requests of commands that are several.
+    waiting: VecDeque<(u16, Task, usize, bool, Option<u32>)>,
+    bytes: u64,
+    /// Requests whose data is on its way.
+    due: u32,
+    events: Vec<u16>,
+    features: Features,
+    deadline: Option<Instant>,
+    shutting_down: bool,
+}
+
+/// Features that a host may set.
+#[derive(Default)]
+struct Features {
+    keep_alive_ns: u64,
+    events: u32,
+}
+
+impl NvmeClient {
+    /// A host has connected to `local`.
+    pub fn new(now: Instant, subsystem: Arc<Subsystem>, local: Option<SocketAddr>) -> Self {
+        let deadline = Some(now + subsystem.handshake_ns);
+        Self {
+            subsystem,
+            local,
+            agreed: None,
+            stage: Stage::Head,
+            held: Vec::new(),
+            seat: None,
+            entries: FIRST_ENTRIES,
+            head: 0,
+            outstanding: 0,
+            flights: Slab::default(),
+            groups: Slab::default(),
+            waiting: VecDeque::new(),
+            bytes: 0,
+            due: 0,
+            events: Vec::new(),
+            features: Features::default(),
+            deadline,
+            shutting_down: false,
+        }
+    }
+
+    /// Ends the connection for what the host did.
+    fn fail(&mut self, fault: &Fault, head: &[u8], out: &mut Vec<u8>) -> Option<Event> {
+        let host = self.seat.as_ref().map_or("?", |seat| &seat.controller.host.nqn);
+        tracing::debug!(host, reason = fault.reason, "an NVMe connection ends");
+        pdu::push_termination(out, fault, head);
+        self.stage = Stage::Ended;
+        Some(Event::Close)
+    }
+
+    /// Takes the head of a PDU as far as it is there.
+    fn receive_head(&mut self, now: Instant, bytes: &[u8], out: &mut Vec<u8>) -> Received {
+        let mut consumed = 0;
+        loop {
+            let known = self.held.first_chunk::<{ pdu::COMMON_BYTES }>().copied();
+            let common = match known {
+                None => None,
+                Some(common) => {
+                    let most = if self.held[0] == pdu::H2C_DATA { DATA_BYTES_MAX } else { IN_CAPSULE_BYTES };
+                    match Common::decode(&common, self.agreed.as_ref(), most) {
+                        Ok(common) => Some(common),
+                        Err(fault) => {
+                            let head = std::mem::take(&mut self.held);
+                            let event = self.fail(&fault, &head, out);
+                            return Received { consumed: consumed.max(1), event };
+                        }
+                    }
+                }
+            };
+            let need = common.map_or(pdu::COMMON_BYTES, |common| common.head);
+            let taken = (need - self.held.len()).min(bytes.len() - consumed);
+            self.held.extend_from_slice(&bytes[consumed..consumed + taken]);
+            consumed += taken;
+            if self.held.len() < need {
+                return Received { consumed, event: None };
+            }
+            if let Some(common) = common {
+                let head = std::mem::take(&mut self.held);
+                let event = match self.head_done(now, &common, &head, out) {
+                    Ok(event) => event,
+                    Err(fault) => self.fail(&fault, &head, out),
+                };
+                // Its memory is for the next one.
+                self.held = head;
+                self.held.clear();
+                return Received { consumed, event };
+            }
+        }
+    }
+
+    fn head_done(
+        &mut self,
+        now: Instant,
+        common: &Common,
+        head: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<Option<Event>, Fault> {
+        let Some(agreed) = self.agreed else {
+            if common.kind == pdu::IC_REQ {
+                self.agreed = Some(pdu::initialize(head, out)?);
+                return Ok(None);
+            }
+            return Ok(self.ended("it ended the connection before it began"));
+        };
+        if !pdu::header_is_sound(head, common, &agreed) {
+            return Err(Fault::HEADER_DIGEST);
+        }
+        match common.kind {
+            pdu::CAPSULE_CMD => {
+                let mut entry = [0; pdu::SQE_BYTES];
+                entry.copy_from_slice(&head[8..72]);
+                self.command(now, Command(entry), common, out)
+            }
+            pdu::H2C_DATA => self.data(common, head),
+            _ => Ok(self.ended("the host found an error in what it was sent")),
+        }
+    }
+
+    fn ended(&mut self, reason: &str) -> Option<Event> {
+        tracing::debug!(reason, "an NVMe connection ends");
+        self.stage = Stage::Ended;
+        Some(Event::Close)
+    }
+
+    /// Data that an R2T has asked for.
+    fn data(&mut self, common: &Common, head: &[u8]) -> Result<Option<Event>, Fault> {
+        let (command, tag) = (pdu::u16_at(head, 8), pdu::u16_at(head, 10));
+        let (offset, len) = (pdu::u32_at(head, 12), pdu::u32_at(head, 16));
+        let flight = self.flights.get_mut(tag.into());
+        let Some((flight, due)) = flight.and_then(|flight| flight.due.map(|due| (flight, due)))
+        else {
+            return Err(Fault::field(10, "data that nobody has asked for"));
+        };
+        if flight.command != command {
+            return Err(Fault::field(8, "data of another command than asked for"));
+        }
+        if len != common.data || offset != due || len > flight.task.len - due {
+            return Err(Fault::range("data out of order or beyond what was asked for"));
+        }
+        let ends = due + len == flight.task.len;
+        if ends != (common.flags & pdu::FLAG_LAST != 0) {
+            return Err(Fault::field(1, "the last data is not marked so, or others are"));
+        }
+        flight.due = Some(due + len);
+        let ticket = Ticket(tag.into());
+        self.stage = Stage::Payload { ticket, left: len, digest: common.digest };
+        Ok(Some(Event::Data(ticket)))
+    }
+
+    /// A command has come, and `common` tells what data with it.
+    fn command(
+        &mut self,
+        now: Instant,
+        command: Command,
+        common: &Common,
+        out: &mut Vec<u8>,
+    ) -> Result<Option<Event>, Fault> {
+        if self.outstanding >= u32::from(self.entries) + self.events.len() as u32 {
+            return Err(Fault::sequence("more commands than its queue holds"));
+        }
+        self.outstanding += 1;
+        self.head = (self.head + 1) % self.entries;
+        if let Some(seat) = &self.seat {
+            if seat.queue == 0 {
+                self.rearm(now);
+            } else if !seat.controller.alive.load(Ordering::Acquire) {
+                return Ok(self.ended("its controller is gone"));
+            }
+        }
+        match self.begin(&command, common, out) {
+            Ok(event) => Ok(event),
+            Err(status) if common.data > 0 => {
+                let left = common.data + if common.digest { 4 } else { 0 };
+                self.stage = Stage::Drain { left, command: command.id(), status };
+                Ok(None)
+            }
+            Err(status) => {
+                self.complete(command.id(), 0, status, out);
+                Ok(None)
+            }
+        }
+    }
+
+    fn begin(
+        &mut self,
+        command: &Command,
+        common: &Common,
+        out: &mut Vec<u8>,
+    ) -> Result<Option<Event>, Status> {
+        let data = common.data;
+        let connects = command.opcode() == command::FABRICS && command.0[4] == fabrics::CONNECT;
+        let queue = self.seat.as_ref().map(|seat| seat.queue);
+        let own = match (command.opcode(), queue) {
+            (command::FABRICS, _) if connects => Some(fabrics::CONNECT_BYTES),
+            (_, None) => return Err(Status::SEQUENCE),
+            (command::TRIM, Some(1..)) => Some(command.ranges_bytes()),
+            _ => None,
+        };
+        if let Some(wanted) = own {
+            // Both are short enough for every capsule.
+            if command.place(wanted, data)? != Place::Capsule {
+                return Err(Status::SGL_KIND);
+            }
+            let (command, need, digest) = (command.clone(), wanted as usize, common.digest);
+            self.stage = Stage::Own { command, data: Vec::with_capacity(need), need, digest };
+            return Ok(None);
+        }
+        if self.shutting_down {
+            return Err(Status::PATH);
+        }
+        if queue == Some(0) || command.opcode() == command::FABRICS {
+            if data > 0 {
+                return Err(Status::FIELD);
+            }
+            self.manage(command, out)?;
+            return Ok(None);
+        }
+        self.begin_io(command, common)
+    }
+
+    /// An I/O command, no dataset management.
+    fn begin_io(&mut self, command: &Command, common: &Common) -> Result<Option<Event>, Status> {
+        let (namespace, volume) = self.namespace(command)?;
+        let task = command.task(namespace)?;
+        let takes = matches!(task.kind, Kind::Write { .. } | Kind::Compare);
+        let sends = command.opcode() == command::READ;
+        let place = match takes || sends {
+            true if takes => command.place(task.len, common.data)?,
+            true => match command.place(task.len, common.data)? {
+                Place::Apart => Place::Apart,
+                Place::Capsule => return Err(Status::SGL_KIND),
+            },
+            false if common.data > 0 => return Err(Status::SGL_LENGTH),
+            false => Place::Apart,
+        };
+        if takes && place == Place::Capsule {
+            let event = self.hand_out((command.id(), task, volume, sends, None), false);
+            if let Event::Request(ticket, _) = event {
+                let (left, digest) = (common.data, common.digest);
+                self.stage = Stage::Payload { ticket, left, digest };
+            }
+            return Ok(Some(event));
+        }
+        self.waiting.push_back((command.id(), task, volume, sends, None));
+        Ok(self.resume())
+    }
+
+    fn namespace(&self, command: &Command) -> Result<(&Namespace, usize), Status> {
+        let Some(seat) = &self.seat else { return Err(Status::SEQUENCE) };
+        let mut number = command.nsid();
+        if command.opcode() == command::FLUSH && number == u32::MAX {
+            // A flush is of the whole device, whichever volume it names.
+            number = 1;
+        }
+        let namespace = self.subsystem.namespace(number, &seat.controller.host.nqn);
+        Ok((namespace.ok_or(Status::NAMESPACE)?, number as usize - 1))
+    }
+
+    /// A request for the driver. `apart`: so its data comes.
+    fn hand_out(
+        &mut self,
+        (command, task, volume, sends, group): (u16, Task, usize, bool, Option<u32>),
+        apart: bool,
+    ) -> Event {
+        self.bytes += held_bytes(&task);
+        let flight = Flight { command, task, sends, apart, due: None, spoilt: false, group };
+        let ticket = Ticket(self.flights.insert(flight));
+        let Task { kind, offset, len } = task;
+        Event::Request(ticket, volume::Request { volume, kind, offset, len })
+    }
+
+    /// A command's data is all here, and it is for us.
+    fn own_done(
+        &mut self,
+        now: Instant,
+        command: &Command,
+        data: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Option<Event> {
+        if command.opcode() == command::FABRICS {
+            return self.connect(now, command, data, out);
+        }
+        let (trims, volume) = match self.namespace(command) {
+            Ok((namespace, volume)) => (command::trims(data, namespace), volume),
+            Err(status) => (Err(status), 0),
+        };
+        match trims {
+            Err(status) => self.complete(command.id(), 0, status, out),
+            Ok(tasks) if tasks.is_empty() || !command.trims() => {
+                self.complete(command.id(), 0, Status::SUCCESS, out);
+            }
+            Ok(tasks) => {
+                let group = Group { left: tasks.len() as u32, status: Status::SUCCESS };
+                let group = Some(self.groups.insert(group));
+                let requests = tasks.into_iter().map(|task| (command.id(), task, volume, false, group));
+                self.waiting.extend(requests);
+            }
+        }
+        self.resume()
+    }
+
+    fn connect(
+        &mut self,
+        now: Instant,
+        command: &Command,
+        data: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Option<Event> {
+        let connected = match (&self.seat, self.shutting_down) {
+            (Some(_), _) => Err(Status::SEQUENCE),
+            (None, true) => Err(Status::CONNECT_BUSY),
+            (None, false) => fabrics::connect(&self.subsystem, command, data),
+        };
+        match connected {
+            Ok(queue) => {
+                let id = queue.seat.controller.id;
+                (self.entries, self.head) = (queue.entries, 1);
+                self.features.keep_alive_ns = queue.keep_alive_ns;
+                tracing::debug!(host = queue.seat.controller.host.nqn, queue = queue.seat.queue, "connected");
+                self.seat = Some(queue.seat);
+                self.rearm(now);
+                self.complete(command.id(), id.into(), Status::SUCCESS, out);
+                Some(Event::Opened)
+            }
+            Err(status) => {
+                tracing::info!(status = status.0 & 0x7ff, "an NVMe host was refused");
+                self.complete(command.id(), 0, status, out);
+                None
+            }
+        }
+    }
+
+    /// When to look again: at an admin queue's silence, or whether an I/O queue's controller is there.
+    fn rearm(&mut self, now: Instant) {
+        let admin = self.seat.as_ref().is_none_or(|seat| seat.queue == 0);
+        self.deadline = match (admin, self.features.keep_alive_ns) {
+            (true, 0) => None,
+            (true, ns) => Some(now + ns),
+            (false, _) => Some(now + LOOK_NS),
+        };
+    }
+
+    /// A command of the admin queue, or a property of any.
+    fn manage(&mut self, command: &Command, out: &mut Vec<u8>) -> Result<(), Status> {
+        let Some(seat) = &self.seat else { return Err(Status::SEQUENCE) };
+        let controller = Arc::clone(&seat.controller);
+        let local = self.local;
+        let subsystem = Arc::clone(&self.subsystem);
+        let asked = Asked { subsystem: &subsystem, controller: &controller, local };
+        let answer = match command.opcode() {
+            command::FABRICS => match command.0[4] {
+                fabrics::PROPERTY_GET => admin::Answer::Value(fabrics::get(&controller, command)?),
+                fabrics::PROPERTY_SET => {
+                    fabrics::set(&controller, command)?;
+                    admin::Answer::Value(0)
+                }
+                _ => return Err(Status::OPCODE),
+            },
+            _ if controller.state() != 1 => return Err(Status::SEQUENCE),
+            command::IDENTIFY => asked.identify(command)?,
+            command::GET_LOG => asked.log(command)?,
+            command::SET_FEATURES | command::GET_FEATURES => self.feature(command)?,
+            command::KEEP_ALIVE => admin::Answer::Value(0),
+            command::AWAIT_EVENT if self.events.len() >= EVENTS_MAX => return Err(Status::EVENTS),
+            command::AWAIT_EVENT => {
+                // It is answered when something happens, which beside the end of the connection nothing does.
+                self.events.push(command.id());
+                return Ok(());
+            }
+            command::ABORT => admin::Answer::Value(self.abort(command, out)),
+            _ => return Err(Status::OPCODE),
+        };
+        match answer {
+            admin::Answer::Value(value) => self.complete(command.id(), value, Status::SUCCESS, out),
+            admin::Answer::Page(page) => {
+                let page = &page[..page.len().min(command.room()? as usize)];
+                let agreed = self.agreed.unwrap_or_default();
+                if !page.is_empty() {
+                    agreed.push_data_header(out, command.id(), page.len() as u32);
+                    out.extend_from_slice(page);
+                    agreed.push_data_digest(out, &mut std::iter::once(page));
+                }
+                self.complete(command.id(), 0, Status::SUCCESS, out);
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends a wait for events; other commands cannot be called back. 0: it was ended.
+    fn abort(&mut self, command: &Command, out: &mut Vec<u8>) -> u64 {
+        let id = (command.word(10) >> 16) as u16;
+        let Some(at) = self.events.iter().position(|event| *event == id) else { return 1 };
+        self.events.remove(at);
+        self.complete(id, 0, Status::ABORTED, out);
+        0
+    }
+
+    fn feature(&mut self, command: &Command) -> Result<admin::Answer, Status> {
+        let (feature, value) = (command.word(10) as u8, command.word(11));
+        let sets = command.opcode() == command::SET_FEATURES;
+        let Some(seat) = &self.seat else { return Err(Status::SEQUENCE) };
+        let granted = &seat.controller.granted;
+        let current = match (feature, sets) {
+            // A number of queues, of each kind, less one.
+            (0x07, true) => {
+                let wanted = (value & 0xffff).min(value >> 16);
+                if wanted == 0xffff {
+                    return Err(Status::FIELD);
+                }
+                granted.store((wanted + 1).min(subsystem::QUEUES_MAX.into()), Ordering::Release);
+                let less = granted.load(Ordering::Acquire) - 1;
+                less | less << 16
+            }
+            (0x07, false) => {
+                let less = granted.load(Ordering::Acquire).max(1) - 1;
+                less | less << 16
+            }
+            (0x0b, true) => {
+                self.features.events = value;
+                0
+            }
+            (0x0b, false) => self.features.events,
+            (0x0f, true) => {
+                self.features.keep_alive_ns = u64::from(value) * MILLISECOND;
+                0
+            }
+            (0x0f, false) => (self.features.keep_alive_ns / MILLISECOND) as u32,
+            // What there is of a volatile cache is always on.
+            (0x06, false) => 1,
+            (0x02 | 0x04 | 0x05 | 0x0a, false) => 0,
+            (0x02 | 0x04 | 0x05 | 0x06 | 0x0a, true) => return Err(Status::FEATURE),
+            _ => return Err(Status::FIELD),
+        };
+        Ok(admin::Answer::Value(current.into()))
+    }
+
+    fn complete(&mut self, command: u16, result: u64, status: Status, out: &mut Vec<u8>) {
+        self.outstanding -= 1;
+        let mut completion = [0; 16];
+        completion[..8].copy_from_slice(&result.to_le_bytes());
+        completion[8..10].copy_from_slice(&self.head.to_le_bytes());
+        completion[12..14].copy_from_slice(&command.to_le_bytes());
+        completion[14..].copy_from_slice(&(status.0 << 1).to_le_bytes());
+        self.agreed.unwrap_or_default().push_response(out, &completion);
+    }
+
+    /// A request of a command has ended; the command with it, unless it has others.
+    fn ended_with(&mut self, ticket: Ticket, status: Status, out: &mut Vec<u8>) {
+        let Flight { command, group, .. } = self.flights[ticket.0];
+        let status = match group {
+            None => status,
+            Some(index) => {
+                let group = &mut self.groups[index];
+                group.left -= 1;
+                if group.status == Status::SUCCESS {
+                    group.status = status;
+                }
+                if group.left > 0 {
+                    return;
+                }
+                self.groups.remove(index).status
+            }
+        };
+        self.complete(command, 0, status, out);
+    }
+
+    /// Data or a digest, not of a head.
+    fn receive_rest(&mut self, now: Instant, bytes: &[u8], out: &mut Vec<u8>) -> Received {
+        match std::mem::replace(&mut self.stage, Stage::Head) {
+            Stage::Own { command, mut data, need, digest } => {
+                let whole = need + if digest { 4 } else { 0 };
+                let consumed = bytes.len().min(whole - data.len());
+                data.extend_from_slice(&bytes[..consumed]);
+                if data.len() < whole {
+                    self.stage = Stage::Own { command, data, need, digest };
+                    return Received { consumed, event: None };
+                }
+                let sound = !digest || pdu::u32_at(&data, need) == flash::crc(&data[..need]);
+                let event = if sound {
+                    self.own_done(now, &command, &data[..need], out)
+                } else {
+                    self.complete(command.id(), 0, Status::TRANSPORT, out);
+                    None
+                };
+                Received { consumed, event }
+            }
+            Stage::Digest { ticket, sum } => {
+                let consumed = bytes.len().min(4 - self.held.len());
+                self.held.extend_from_slice(&bytes[..consumed]);
+                if self.held.len() < 4 {
+                    self.stage = Stage::Digest { ticket, sum };
+                    return Received { consumed, event: None };
+                }
+                let sound = pdu::u32_at(&self.held, 0) == sum;
+                self.held.clear();
+                self.flights[ticket.0].spoilt |= !sound;
+                Received { consumed, event: self.data_done(ticket) }
+            }
+            Stage::Drain { left, command, status } => {
+                let consumed = bytes.len().min(left as usize);
+                let left = left - consumed as u32;
+                if left > 0 {
+                    self.stage = Stage::Drain { left, command, status };
+                } else {
+                    self.complete(command, 0, status, out);
+                }
+                Received { consumed, event: None }
+            }
+            stage => {
+                self.stage = stage;
+                Received { consumed: bytes.len(), event: None }
+            }
+        }
+    }
+
+    /// A PDU's data was taken and is sound or not; an event if that was all of its command's.
+    fn data_done(&mut self, ticket: Ticket) -> Option<Event> {
+        let flight = &mut self.flights[ticket.0];
+        if flight.due.is_some_and(|due| due < flight.task.len) {
+            return None;
+        }
+        if flight.due.take().is_some() {
+            self.due -= 1;
+        }
+        Some(if flight.spoilt { Event::Spoilt(ticket) } else { Event::Whole(ticket) })
+    }
+}
+
+/// Memory that a request holds.
+fn held_bytes(task: &Task) -> u64 {
+    match task.kind {
+        Kind::Read | Kind::Write { .. } | Kind::Compare => task.len.into(),
+        _ => 0,
+    }
+}
+
+impl Front for NvmeClient {
+    fn receive(&mut self, now: Instant, bytes: &[u8], out: &mut Vec<u8>) -> Received {
+        match &self.stage {
+            Stage::Payload { .. } => panic!("the driver takes the payload, then goes on receiving"),
+            Stage::Head => self.receive_head(now, bytes, out),
+            _ => self.receive_rest(now, bytes, out),
+        }
+    }
+
+    fn accepts_more(&self, unsent: usize) -> bool {
+        unsent < UNSENT_BYTES
+    }
+
+    fn resume(&mut self) -> Option<Event> {
+        let (_, task, ..) = self.waiting.front()?;
+        let bytes = held_bytes(task);
+        let full = self.bytes > 0 && self.bytes + bytes > BYTES_IN_FLIGHT;
+        if full || self.flights.len() >= FLIGHTS_MAX {
+            return None;
+        }
+        let next = self.waiting.pop_front()?;
+        let apart = matches!(next.1.kind, Kind::Write { .. } | Kind::Compare);
+        Some(self.hand_out(next, apart))
+    }
+
+    fn asks_for_data(&mut self, ticket: Ticket, out: &mut Vec<u8>) -> bool {
+        let flight = &mut self.flights[ticket.0];
+        if !flight.apart {
+            return false;
+        }
+        flight.due = Some(0);
+        self.due += 1;
+        let (agreed, len) = (self.agreed.unwrap_or_default(), flight.task.len);
+        agreed.push_ready(out, flight.command, ticket.0 as u16, len);
+        true
+    }
+
+    fn awaits_data(&self) -> bool {
+        self.due > 0
+    }
+
+    fn payload_left(&self) -> u32 {
+        if let Stage::Payload { left, .. } = self.stage { left } else { 0 }
+    }
+
+    fn payload_received(&mut self, bytes: usize) {
+        if let Stage::Payload { left, .. } = &mut self.stage {
+            assert!(bytes <= *left as usize, "the driver took bytes beyond the payload");
+            *left -= bytes as u32;
+        }
+    }
+
+    fn payload_ended(&mut self, payload: &mut dyn Iterator<Item = &[u8]>) -> Payload {
+        let Stage::Payload { ticket, left: 0, digest } = self.stage else {
+            panic!("a payload ends once");
+        };
+        if digest {
+            self.stage = Stage::Digest { ticket, sum: pdu::digest(payload) };
+            return Payload::More;
+        }
+        self.stage = Stage::Head;
+        match self.data_done(ticket) {
+            None => Payload::More,
+            Some(Event::Spoilt(_)) => Payload::Spoilt,
+            Some(_) => Payload::Whole,
+        }
+    }
+
+    fn header_bytes(&self) -> usize {
+        72 + 24
+    }
+
+    fn tls_started(&mut self) {}
+
+    fn in_flight(&self) -> u32 {
+        self.flights.len() as u32
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        self.deadline
+    }
+
+    fn expire(&mut self, now: Instant) -> Option<&'static str> {
+        if self.deadline.is_none_or(|deadline| now < deadline) {
+            return None;
+        }
+        match &self.seat {
+            None => Some("it connected no queue in time"),
+            Some(seat) if seat.queue == 0 => Some("its host does not keep it alive"),
+            Some(seat) if !seat.controller.alive.load(Ordering::Acquire) => {
+                Some("its controller is gone")
+            }
+            Some(_) => {
+                self.rearm(now);
+                None
+            }
+        }
+    }
+
+    fn shut_down(&mut self) {
+        self.shutting_down = true;
+    }
+
+    fn answer(&mut self, ticket: Ticket, answer: Answer<'_>, out: &mut Vec<u8>) -> bool {
+        let flight = &self.flights[ticket.0];
+        let status = match answer {
+            Answer::Done if flight.sends => {
+                let agreed = self.agreed.unwrap_or_default();
+                agreed.push_data_header(out, flight.command, flight.task.len);
+                return true;
+            }
+            Answer::Done | Answer::Extents(_) => Status::SUCCESS,
+            Answer::Failed(failure) => failure.into(),
+        };
+        self.ended_with(ticket, status, out);
+        false
+    }
+
+    fn after_data(
+        &mut self,
+        ticket: Ticket,
+        data: &mut dyn Iterator<Item = &[u8]>,
+        out: &mut Vec<u8>,
+    ) {
+        self.agreed.unwrap_or_default().push_data_digest(out, data);
+        self.ended_with(ticket, Status::SUCCESS, out);
+    }
+
+    fn finish(&mut self, ticket: Ticket) {
+        let flight = self.flights.remove(ticket.0);
+        self.bytes -= held_bytes(&flight.task);
+        if flight.due.is_some() {
+            self.due -= 1;
+        }
+    }
+}

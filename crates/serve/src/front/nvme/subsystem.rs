@@ -1,0 +1,208 @@
+//! What all connections of a server share: the namespaces, who may come, and the controllers there are.
+//! It is looked at when a host connects or leaves, and when it sets a property; never for I/O.
+
+use super::status::Status;
+use flash::Slab;
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// The name of every discovery service.
+pub const DISCOVERY_NQN: &str = "nqn.2014-08.org.nvmexpress.discovery";
+/// Longest NQN.
+pub const NQN_BYTES_MAX: usize = 223;
+/// Controllers of a server at a time.
+const CONTROLLERS_MAX: usize = 1024;
+/// I/O queues of a controller.
+pub const QUEUES_MAX: u16 = 128;
+/// Commands of a queue.
+pub const QUEUE_ENTRIES_MAX: u16 = 1024;
+
+/// A volume as hosts see it. Its number is its place, from 1 on.
+#[derive(Clone, Debug)]
+pub struct Namespace {
+    /// Logical blocks.
+    pub blocks: u64,
+    /// Nothing may be written.
+    pub read_only: bool,
+    /// The same at every start.
+    pub uuid: u128,
+    /// Who may see it; empty: whoever may connect.
+    pub hosts: Vec<String>,
+}
+
+/// The uuid of a volume, by its device's and its name: version 8 of those that are made up.
+pub fn uuid_of(device: u128, volume: &str) -> u128 {
+    // FNV-1a.
+    let hash = device.to_le_bytes().iter().chain(volume.as_bytes()).fold(
+        0x6c62_272e_07bb_0142_62b8_2175_6295_c58d_u128,
+        |hash, &byte| (hash ^ u128::from(byte)).wrapping_mul(0x0100_0000_0000_0000_013b),
+    );
+    hash & !(0xf << 76) & !(0b11 << 62) | 8 << 76 | 0b10 << 62
+}
+
+/// The name of a subsystem that has no other.
+pub fn nqn_of(device: u128) -> String {
+    let hex = format!("{:032x}", uuid_of(device, ""));
+    let parts = [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]];
+    format!("nqn.2014-08.org.nvmexpress:uuid:{}", parts.join("-"))
+}
+
+/// See the head of this file.
+pub struct Subsystem {
+    /// Its name.
+    pub nqn: String,
+    /// The device's.
+    pub serial: String,
+    /// One a volume, in their order.
+    pub namespaces: Vec<Namespace>,
+    /// Who may connect; empty: whoever can.
+    pub hosts: Vec<String>,
+    /// From connection to its Connect.
+    pub handshake_ns: u64,
+    /// Where hosts connect for I/O.
+    pub port: AtomicU16,
+    controllers: Mutex<Slab<Arc<Controller>>>,
+}
+
+/// Who a host says it is.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Host {
+    /// Its name.
+    pub nqn: String,
+    /// Its id.
+    pub id: [u8; 16],
+}
+
+/// What a host talks to over one admin queue and many I/O queues.
+pub struct Controller {
+    /// Its number.
+    pub id: u16,
+    /// Whose.
+    pub host: Host,
+    /// Of the discovery service.
+    pub discovery: bool,
+    /// Its admin queue is connected.
+    pub alive: AtomicBool,
+    /// Property CC.
+    pub configuration: AtomicU32,
+    /// I/O queues that the host was granted.
+    pub granted: AtomicU32,
+    /// I/O queues that are connected, a bit each.
+    connected: [AtomicU64; 3],
+}
+
+const ENABLE: u32 = 1;
+const SHUTDOWN: u32 = 3 << 14;
+
+impl Controller {
+    /// Property CSTS.
+    pub fn state(&self) -> u32 {
+        let configuration = self.configuration.load(Ordering::Acquire);
+        let ready = configuration & ENABLE;
+        ready | if configuration & SHUTDOWN != 0 { 2 << 2 } else { 0 }
+    }
+
+    /// I/O may come.
+    pub fn is_ready(&self) -> bool {
+        self.alive.load(Ordering::Acquire) && self.state() == 1
+    }
+}
+
+/// A queue's place at its controller, which ends with its connection.
+pub struct Seat {
+    subsystem: Arc<Subsystem>,
+    /// At which.
+    pub controller: Arc<Controller>,
+    /// Which queue; 0 is the admin queue.
+    pub queue: u16,
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        if self.queue > 0 {
+            let (word, bit) = (usize::from(self.queue) / 64, 1 << (self.queue % 64));
+            self.controller.connected[word].fetch_and(!bit, Ordering::AcqRel);
+            return;
+        }
+        self.controller.alive.store(false, Ordering::Release);
+        self.subsystem.lock().remove(u32::from(self.controller.id) - 1);
+    }
+}
+
+impl Subsystem {
+    /// A subsystem without controllers.
+    pub fn new(
+        nqn: String,
+        serial: String,
+        namespaces: Vec<Namespace>,
+        hosts: Vec<String>,
+        handshake_ns: u64,
+    ) -> Self {
+        let (port, controllers) = (AtomicU16::new(0), Mutex::default());
+        Self { nqn, serial, namespaces, hosts, handshake_ns, port, controllers }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Slab<Arc<Controller>>> {
+        self.controllers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// True if the host may connect.
+    pub fn admits(&self, host: &str) -> bool {
+        self.hosts.is_empty() || self.hosts.iter().any(|admitted| admitted == host)
+    }
+
+    /// The namespace of a number, if the host may see it.
+    pub fn namespace(&self, number: u32, host: &str) -> Option<&Namespace> {
+        let namespace = self.namespaces.get((number as usize).checked_sub(1)?)?;
+        let hosts = &namespace.hosts;
+        (hosts.is_empty() || hosts.iter().any(|admitted| admitted == host)).then_some(namespace)
+    }
+
+    /// A new controller, for its admin queue.
+    ///
+    /// # Errors
+    /// There are too many.
+    pub fn open(self: &Arc<Self>, host: Host, discovery: bool) -> Result<Seat, Status> {
+        let mut controllers = self.lock();
+        if controllers.len() >= CONTROLLERS_MAX {
+            return Err(Status::CONNECT_BUSY);
+        }
+        let controller = |id| Controller {
+            id,
+            host: host.clone(),
+            discovery,
+            alive: AtomicBool::new(true),
+            configuration: AtomicU32::new(0),
+            granted: AtomicU32::new(0),
+            connected: Default::default(),
+        };
+        let index = controllers.insert(Arc::new(controller(0)));
+        let controller = Arc::new(controller(index as u16 + 1));
+        controllers[index] = Arc::clone(&controller);
+        Ok(Seat { subsystem: Arc::clone(self), controller, queue: 0 })
+    }
+
+    /// The place of an I/O queue at a controller that is there.
+    ///
+    /// # Errors
+    /// It is not there or not the host's, or the queue is not granted, or is connected already.
+    pub fn join(self: &Arc<Self>, host: &Host, id: u16, queue: u16) -> Result<Seat, Status> {
+        let index = u32::from(id).checked_sub(1).ok_or(Status::CONNECT_PARAMETER)?;
+        let found = self.lock().get(index).cloned();
+        let controller = found.ok_or(Status::CONNECT_PARAMETER)?;
+        if controller.host != *host || controller.discovery {
+            return Err(Status::CONNECT_PARAMETER);
+        }
+        if !controller.is_ready() {
+            return Err(Status::SEQUENCE);
+        }
+        if u32::from(queue) > controller.granted.load(Ordering::Acquire) {
+            return Err(Status::CONNECT_PARAMETER);
+        }
+        let (word, bit) = (usize::from(queue) / 64, 1 << (queue % 64));
+        if controller.connected[word].fetch_or(bit, Ordering::AcqRel) & bit != 0 {
+            return Err(Status::SEQUENCE);
+        }
+        Ok(Seat { subsystem: Arc::clone(self), controller, queue })
+    }
+}

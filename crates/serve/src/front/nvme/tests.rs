@@ -1,0 +1,326 @@
+//! A host that is strict, and one that lies: everything by bytes, in pieces of any size.
+
+use super::*;
+use crate::volume::Failure;
+
+const HOST: &str = "nqn.2014-08.org.nvmexpress:uuid:host";
+
+struct Host {
+    client: NvmeClient,
+    out: Vec<u8>,
+    events: Vec<Event>,
+    digests: bool,
+}
+
+fn subsystem(hosts: &[&str]) -> Arc<Subsystem> {
+    let namespace =
+        Namespace { blocks: 256, read_only: false, uuid: uuid_of(7, "v"), hosts: Vec::new() };
+    let read_only = Namespace { read_only: true, ..namespace.clone() };
+    let hosts = hosts.iter().map(|&host| host.to_owned()).collect();
+    let namespaces = vec![namespace, read_only];
+    Arc::new(Subsystem::new("nqn.weir".into(), "7".into(), namespaces, hosts, SECOND))
+}
+
+fn entry(opcode: u8, id: u16, nsid: u32) -> [u8; 64] {
+    let mut entry = [0; 64];
+    (entry[0], entry[1]) = (opcode, 0x40);
+    entry[2..4].copy_from_slice(&id.to_le_bytes());
+    entry[4..8].copy_from_slice(&nsid.to_le_bytes());
+    entry
+}
+
+fn with_sgl(mut entry: [u8; 64], len: u32, apart: bool) -> [u8; 64] {
+    entry[32..36].copy_from_slice(&len.to_le_bytes());
+    entry[39] = if apart { 0x5a } else { 0x01 };
+    entry
+}
+
+fn blocks(mut entry: [u8; 64], first: u64, count: u16) -> [u8; 64] {
+    entry[40..48].copy_from_slice(&first.to_le_bytes());
+    entry[48..50].copy_from_slice(&(count - 1).to_le_bytes());
+    entry
+}
+
+impl Host {
+    fn new(subsystem: &Arc<Subsystem>, digests: bool) -> Self {
+        let client = NvmeClient::new(Instant(0), Arc::clone(subsystem), None);
+        let mut host = Self { client, out: Vec::new(), events: Vec::new(), digests: false };
+        let mut request = vec![0; 128];
+        (request[2], request[4]) = (128, 128);
+        request[11] = if digests { 3 } else { 0 };
+        host.send(&request);
+        assert_eq!((host.out.len(), host.out[0], host.out[11]), (128, pdu::IC_RESP, request[11]));
+        host.out.clear();
+        host.digests = digests;
+        host
+    }
+
+    /// Sends bytes one by one where `receive` takes them; the driver's payload is taken at once.
+    fn send(&mut self, bytes: &[u8]) {
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let left = self.client.payload_left() as usize;
+            if left > 0 {
+                let taken = left.min(rest.len());
+                let payload = &rest[..taken];
+                self.client.payload_received(taken);
+                rest = &rest[taken..];
+                if self.client.payload_left() == 0 {
+                    let ended = self.client.payload_ended(&mut std::iter::once(payload));
+                    if ended == Payload::Whole {
+                        self.events.push(Event::Whole(Ticket(u32::MAX)));
+                    }
+                }
+                continue;
+            }
+            let piece = &rest[..rest.len().min(1 + rest.len() % 7)];
+            let received = self.client.receive(Instant(1), piece, &mut self.out);
+            assert!(received.consumed > 0 && received.consumed <= piece.len());
+            rest = &rest[received.consumed..];
+            self.events.extend(received.event);
+            while let Some(event) = self.client.resume() {
+                self.events.push(event);
+            }
+        }
+    }
+
+    fn pdu(&mut self, kind: u8, flags: u8, body: &[u8], data: &[u8]) -> Vec<u8> {
+        let head = 8 + body.len() + if self.digests { 4 } else { 0 };
+        let tail = if self.digests && !data.is_empty() { 4 } else { 0 };
+        let mut flags = flags;
+        if self.digests {
+            flags |= if data.is_empty() { 1 } else { 3 };
+        }
+        let offset = if data.is_empty() { 0 } else { head as u8 };
+        let mut bytes = vec![kind, flags, 8 + body.len() as u8, offset];
+        bytes.extend(((head + data.len() + tail) as u32).to_le_bytes());
+        bytes.extend(body);
+        if self.digests {
+            bytes.extend(flash::crc(&bytes).to_le_bytes());
+        }
+        bytes.extend(data);
+        if tail > 0 {
+            bytes.extend(flash::crc(data).to_le_bytes());
+        }
+        bytes
+    }
+
+    fn command(&mut self, entry: &[u8; 64], data: &[u8]) {
+        let pdu = self.pdu(pdu::CAPSULE_CMD, 0, entry, data);
+        self.send(&pdu);
+    }
+
+    /// The status of the completion that `out` ends with, and its result.
+    fn completed(&mut self, id: u16) -> (u16, u64) {
+        let tail = if self.digests { 4 } else { 0 };
+        let at = self.out.len() - tail - 16;
+        let completion = &self.out[at..at + 16];
+        assert_eq!(self.out[at - 8], pdu::CAPSULE_RESP);
+        assert_eq!(pdu::u16_at(completion, 12), id);
+        let found = (pdu::u16_at(completion, 14) >> 1, pdu::u64_at(completion, 0));
+        self.out.clear();
+        found
+    }
+
+    fn connect(&mut self, queue: u16, controller: u16, nqn: &str) -> (u16, u64) {
+        let mut entry = with_sgl(entry(command::FABRICS, 9, 0), 1024, false);
+        entry[4] = fabrics::CONNECT;
+        entry[42..44].copy_from_slice(&queue.to_le_bytes());
+        entry[44] = 31;
+        entry[48..52].copy_from_slice(&5000u32.to_le_bytes());
+        let mut data = vec![0; 1024];
+        data[16..18].copy_from_slice(&controller.to_le_bytes());
+        data[256..256 + nqn.len()].copy_from_slice(nqn.as_bytes());
+        data[512..512 + HOST.len()].copy_from_slice(HOST.as_bytes());
+        self.command(&entry, &data);
+        self.completed(9)
+    }
+
+    fn set_property(&mut self, value: u64) -> u16 {
+        let mut entry = entry(command::FABRICS, 3, 0);
+        (entry[4], entry[44]) = (fabrics::PROPERTY_SET, 0x14);
+        entry[48..56].copy_from_slice(&value.to_le_bytes());
+        self.command(&entry, &[]);
+        self.completed(3).0
+    }
+
+    fn ended_by(&self, status: u16) {
+        assert_eq!(self.events.last(), Some(&Event::Close));
+        assert_eq!((self.out[0], pdu::u16_at(&self.out, 8)), (pdu::C2H_TERM, status));
+    }
+}
+
+/// An admin queue and an I/O queue of one controller.
+fn connected(digests: bool) -> (Host, Host) {
+    let subsystem = subsystem(&[]);
+    let mut admin = Host::new(&subsystem, digests);
+    assert_eq!(admin.connect(0, 0xffff, "nqn.weir"), (0, 1));
+    assert_eq!(admin.set_property(0x46_0001), 0);
+    let mut features = entry(command::SET_FEATURES, 5, 0);
+    (features[40], features[44], features[46]) = (7, 200, 1);
+    admin.command(&features, &[]);
+    assert_eq!(admin.completed(5), (0, 0x1_0001));
+    let mut io = Host::new(&subsystem, digests);
+    assert_eq!(io.connect(1, 1, "nqn.weir"), (0, 1));
+    io.events.clear();
+    (admin, io)
+}
+
+#[test]
+fn a_write_comes_in_its_capsule_or_when_it_is_asked_for_with_digests_and_without() {
+    for digests in [false, true] {
+        let (_admin, mut io) = connected(digests);
+        let write = blocks(with_sgl(entry(command::WRITE, 1, 1), 4096, false), 3, 1);
+        io.command(&write, &[7; 4096]);
+        let [Event::Request(ticket, request), Event::Whole(_)] = io.events[..] else {
+            panic!("{:?}", io.events)
+        };
+        assert_eq!((request.volume, request.offset, request.len), (0, 3 * 4096, 4096));
+        io.client.answer(ticket, Answer::Done, &mut io.out);
+        io.client.finish(ticket);
+        assert_eq!(io.completed(1), (0, 0));
+        io.events.clear();
+        io.command(&blocks(with_sgl(entry(command::WRITE, 2, 1), 16384, true), 0, 4), &[]);
+        let [Event::Request(ticket, _)] = io.events[..] else { panic!("{:?}", io.events) };
+        assert!(io.client.asks_for_data(ticket, &mut io.out) && io.client.awaits_data());
+        assert_eq!((io.out[0], pdu::u32_at(&io.out, 20)), (pdu::R2T, 16384));
+        for (at, last) in [(0u32, 0), (8192, pdu::FLAG_LAST)] {
+            let mut body = [0; 16];
+            (body[0], body[2]) = (2, ticket.0 as u8);
+            body[4..8].copy_from_slice(&at.to_le_bytes());
+            body[8..12].copy_from_slice(&8192u32.to_le_bytes());
+            let data = io.pdu(pdu::H2C_DATA, last, &body, &[9; 8192]);
+            io.send(&data);
+        }
+        assert!(matches!(io.events[1..], [Event::Data(_), Event::Data(_), Event::Whole(_)]));
+        assert!(!io.client.awaits_data());
+        let failed = Answer::Failed(Failure::Differs);
+        io.client.answer(ticket, failed, &mut io.out);
+        io.client.finish(ticket);
+        assert_eq!(io.completed(2).0, Status::DIFFERS.0);
+        assert_eq!((io.client.bytes, io.client.outstanding), (0, 0));
+    }
+}
+
+#[test]
+fn a_read_is_answered_by_its_data_and_a_completion() {
+    for digests in [false, true] {
+        let (_admin, mut io) = connected(digests);
+        io.command(&blocks(with_sgl(entry(command::READ, 4, 1), 8192, true), 255, 1), &[]);
+        assert_eq!(io.completed(4).0, Status::SGL_LENGTH.0);
+        io.command(&blocks(with_sgl(entry(command::READ, 4, 1), 8192, true), 254, 2), &[]);
+        let [Event::Request(ticket, _)] = io.events[..] else { panic!("{:?}", io.events) };
+        assert!(io.client.answer(ticket, Answer::Done, &mut io.out));
+        let header = io.out.len();
+        assert_eq!(pdu::u32_at(&io.out, 4) as usize, header + 8192 + if digests { 4 } else { 0 });
+        let data = [5; 8192];
+        io.client.after_data(ticket, &mut std::iter::once(&data[..]), &mut io.out);
+        if digests {
+            assert_eq!(pdu::u32_at(&io.out, header), flash::crc(&data));
+        }
+        io.client.finish(ticket);
+        assert_eq!(io.completed(4).0, 0);
+    }
+}
+
+#[test]
+fn what_is_not_right_is_refused_and_the_queue_goes_on() {
+    let (_admin, mut io) = connected(true);
+    let write = |nsid, first| blocks(with_sgl(entry(command::WRITE, 1, nsid), 4096, false), first, 1);
+    for (command, status) in [
+        (write(3, 0), Status::NAMESPACE),
+        (write(0, 0), Status::NAMESPACE),
+        (write(2, 0), Status::PROTECTED),
+        (write(1, 256), Status::RANGE),
+        (write(1, u64::MAX), Status::RANGE),
+        (with_sgl(write(1, 0), 8192, false), Status::SGL_LENGTH),
+        (with_sgl(write(1, 0), 4096, true), Status::SGL_LENGTH),
+        (with_sgl(entry(0x77, 1, 1), 4096, false), Status::OPCODE),
+    ] {
+        io.command(&command, &[1; 4096]);
+        assert_eq!(io.completed(1).0, status.0, "{command:?}");
+        assert!(io.events.is_empty(), "{:?}", io.events);
+    }
+    // Damaged on its way.
+    let mut spoilt = io.pdu(pdu::CAPSULE_CMD, 0, &write(1, 0), &[1; 4096]);
+    spoilt[2000] ^= 1;
+    io.send(&spoilt);
+    assert!(matches!(io.events[..], [Event::Request(..), Event::Spoilt(_)]), "{:?}", io.events);
+}
+
+#[test]
+fn a_trim_of_many_ranges_is_one_command() {
+    let (_admin, mut io) = connected(false);
+    let mut trim = with_sgl(entry(command::TRIM, 6, 1), 32, false);
+    (trim[40], trim[44]) = (1, 4);
+    let mut ranges = [0; 32];
+    (ranges[4], ranges[20], ranges[24]) = (8, 1, 255);
+    io.command(&trim, &ranges);
+    let [Event::Request(one, a), Event::Request(two, b)] = io.events[..] else {
+        panic!("{:?}", io.events)
+    };
+    assert_eq!((a.offset, a.len, b.offset, b.len), (0, 32768, 255 * 4096, 4096));
+    io.client.answer(one, Answer::Done, &mut io.out);
+    assert!(io.out.is_empty());
+    io.client.answer(two, Answer::Done, &mut io.out);
+    assert_eq!(io.completed(6).0, 0);
+}
+
+#[test]
+fn who_breaks_the_protocol_is_told_why_and_ends() {
+    let (_admin, mut io) = connected(false);
+    let data = io.pdu(pdu::H2C_DATA, 0, &[0; 16], &[1; 8]);
+    io.send(&data);
+    io.ended_by(1);
+    let (_admin, mut io) = connected(true);
+    let mut damaged = io.pdu(pdu::CAPSULE_CMD, 0, &entry(command::FLUSH, 1, 1), &[]);
+    damaged[20] ^= 1;
+    io.send(&damaged);
+    io.ended_by(3);
+    let mut early = Host::new(&subsystem(&[]), false);
+    early.command(&entry(command::FLUSH, 1, 1), &[]);
+    assert_eq!(early.completed(1).0, Status::SEQUENCE.0);
+    let (_admin, mut io) = connected(false);
+    for id in 0..33 {
+        io.command(&entry(command::FLUSH, id, 1), &[]);
+    }
+    io.ended_by(2);
+}
+
+#[test]
+fn hosts_that_may_not_come_and_queues_that_may_not_be_are_refused() {
+    let closed = subsystem(&["nqn.another"]);
+    assert_eq!(Host::new(&closed, false).connect(0, 0xffff, "nqn.weir").0, Status::CONNECT_HOST.0);
+    let open = subsystem(&[HOST]);
+    let wrong = Status::CONNECT_PARAMETER.0;
+    assert_eq!(Host::new(&open, false).connect(0, 0xffff, "nqn.other").0, wrong);
+    assert_eq!(Host::new(&open, false).connect(1, 1, "nqn.weir").0, wrong);
+    let (mut admin, mut io) = connected(false);
+    assert_eq!(io.connect(1, 1, "nqn.weir").0, Status::SEQUENCE.0);
+    let join = |controller, queue| {
+        Host::new(&admin.client.subsystem, false).connect(queue, controller, "nqn.weir").0
+    };
+    assert_eq!([join(1, 1), join(1, 3), join(2, 2), join(1, 2)], [Status::SEQUENCE.0, wrong, wrong, 0]);
+    // A silent host: its controller ends, and with it its I/O queues.
+    assert!(admin.client.expire(Instant(4 * SECOND)).is_none());
+    assert!(admin.client.expire(Instant(6 * SECOND)).is_some());
+    admin.events.clear();
+    drop(admin);
+    assert!(io.client.expire(Instant(9 * SECOND)).is_some());
+}
+
+#[test]
+fn no_bytes_make_it_panic() {
+    let mut random = flash::Random::new(11);
+    for round in 0..3000u32 {
+        let (_admin, mut io) = connected(round % 2 == 0);
+        let opcode = command::IO[random.below(7) as usize];
+        let mut pdu = io.pdu(pdu::CAPSULE_CMD, 0, &with_sgl(entry(opcode, 1, 1), 4096, true), &[]);
+        for _ in 0..random.below(6) {
+            let at = random.below(pdu.len() as u64) as usize;
+            pdu[at] = random.below(256) as u8;
+        }
+        pdu.extend((0..random.below(300)).map(|_| random.below(256) as u8));
+        io.send(&pdu);
+    }
+}

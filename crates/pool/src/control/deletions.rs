@@ -206,7 +206,7 @@ mod tests {
         let mut told = Vec::new();
         while let Some(output) = plane.poll() {
             match output {
-                PlaneOutput::Tell(it) => told.push((it.id, it.answer)),
+                PlaneOutput::Answer(it) => told.push((it.id, it.answer)),
                 PlaneOutput::Store(
                     Store::Append { sequence, .. } | Store::Replace { sequence, .. },
                 ) => plane.handle(Instant(0), PlaneInput::Stored { sequence }),

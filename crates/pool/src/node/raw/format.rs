@@ -444,7 +444,6 @@ mod tests {
             Record::Fence(VolumeId(3), Fenced { generation: Generation(1 << 40), owner: 1 << 60 }),
             seal,
             unseal,
-            Record::Forget(VolumeId(4)),
         ];
         LogSlot { number: 2, place: 3, summary: 1, records }
     }
@@ -495,6 +494,13 @@ mod tests {
         let none = BandHeader { shape: shape(600, 0), ..header() };
         let append = AppendHeader { header: none, slots: Vec::new(), zeroes: 0, ..append() };
         assert_eq!(AppendHeader::decode(&append.encode()[..]), None, "a read divides by its slots");
+    }
+
+    #[test]
+    fn a_fence_that_is_forgotten_reads_back() {
+        let records = vec![Record::Forget(VolumeId(4)), Record::Forget(VolumeId(u32::MAX - 1))];
+        let slot = LogSlot { records, ..log() };
+        assert_eq!(LogSlot::decode(&slot.encode()[..]), Some(slot));
     }
 
     #[test]

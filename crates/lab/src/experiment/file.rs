@@ -9,7 +9,7 @@ use super::client::{ClientFile, Duration, clients};
 use super::tenants::{TenantFile, missing_traces};
 use super::waf::{WafCase, WafFile};
 use crate::load::Client;
-use crate::report::{Class, Value as Shown};
+use crate::report::{Class, Statement, Tolerance, Value as Shown};
 use crate::tenant::Part;
 use serde::Deserialize;
 use toml::{Table, Value};
@@ -508,15 +508,27 @@ impl Experiment {
         self.claims.iter().map(|claim| claim.id.as_str()).collect()
     }
 
-    /// Of each claim its id, its class and what is said, in the order of the file.
-    pub fn said(&self) -> Vec<(String, Class, Shown)> {
-        let said = |claim: &ClaimFile| claim.said().expect("it was checked");
-        let claims = self.claims.iter();
-        claims.map(|claim| (claim.id.clone(), self.class_of(claim), said(claim))).collect()
+    /// What each claim says, and why it is missed where it is, in the order of the file.
+    pub fn statements(&self) -> Vec<(Statement, Option<&str>)> {
+        let of = |claim| self.statement(claim).expect("it was checked");
+        self.claims.iter().map(|claim| (of(claim), claim.reason.as_deref())).collect()
+    }
+
+    pub(super) fn statement(&self, claim: &ClaimFile) -> Result<Statement, ExperimentError> {
+        let tolerance = Tolerance::try_from(claim.tolerance.clone());
+        let wrong = |why| ExperimentError(format!("claim {:?}: {why}", claim.id));
+        Ok(Statement {
+            id: claim.id.clone(),
+            class: self.class_of(claim),
+            source: claim.source.clone().unwrap_or_else(|| self.source.clone()),
+            said: claim.said()?,
+            unit: claim.unit.clone(),
+            tolerance: tolerance.map_err(wrong)?,
+        })
     }
 
     /// Unless a claim has one: of a baseline if its case is one, else of the source.
-    pub(super) fn class_of(&self, claim: &ClaimFile) -> Class {
+    fn class_of(&self, claim: &ClaimFile) -> Class {
         let is_case = |case: &&Table| {
             case.get("name").and_then(Value::as_str) == Some(claim.select.case.as_str())
         };

@@ -48,6 +48,8 @@ pub struct Experiment {
     pub notes: Vec<String>,
     /// A latency above it is a spike.
     pub spike_ns: u64,
+    /// Of a processor, a seed at the small scale takes about so many: the longest are measured first.
+    pub seconds: f64,
     /// Metrics that the table shows.
     pub columns: Vec<String>,
     /// Names and values of the sweeps, in the order of the file.
@@ -73,6 +75,8 @@ struct ExperimentFile {
     #[serde(default)]
     notes: Vec<String>,
     spike: Option<Duration>,
+    #[serde(default)]
+    seconds: f64,
     columns: Vec<String>,
     small: Table,
     full: Table,
@@ -403,6 +407,7 @@ impl Experiment {
             summary: file.summary.trim().to_owned(),
             notes: file.notes,
             spike_ns: file.spike.map_or(50_000_000, |spike| spike.0),
+            seconds: file.seconds,
             columns: file.columns,
             sweeps,
             figures: file.figure,

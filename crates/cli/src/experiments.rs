@@ -189,8 +189,11 @@ pub fn claims(args: &ClaimsArgs) -> Result<End, Failure> {
             None => measured.push(experiment),
         }
     }
+    // The longest first, so that no processor is idle while another one works on it.
+    measured.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
     let costs = Costs::default();
-    let reports = measure_all(&measured, &options, &kept, &costs, args)?;
+    let mut reports = measure_all(&measured, &options, &kept, &costs, args)?;
+    reports.sort_by_key(|report| experiments.iter().position(|it| it.name == report.name));
     costs.tell(args.common.times);
     if let Some(folder) = &args.report {
         let written = report::write_index(&reports, &run_of(args, &options), folder);
@@ -202,8 +205,8 @@ pub fn claims(args: &ClaimsArgs) -> Result<End, Failure> {
     } else {
         print(&report::tallies(&claims));
     }
-    // All is told: the next run is to measure anew.
-    if let Some(place) = place.filter(|_| kept.is_kept()) {
+    let told: Vec<&str> = measured.iter().map(|experiment| experiment.name.as_str()).collect();
+    if let Some(place) = place.filter(|_| kept.is_kept() && kept.forget(&told).unwrap_or(true)) {
         let _ = std::fs::remove_file(place);
     }
     skipped.iter().for_each(|why| eprint!("{why}"));

@@ -9,7 +9,7 @@ use super::client::{ClientFile, Duration, clients};
 use super::tenants::{TenantFile, missing_traces};
 use super::waf::{WafCase, WafFile};
 use crate::load::Client;
-use crate::report::{Class, Value as Shown};
+use crate::report::{Class, Statement, Tolerance, Value as Shown};
 use crate::tenant::Part;
 use serde::Deserialize;
 use toml::{Table, Value};
@@ -48,6 +48,8 @@ pub struct Experiment {
     pub notes: Vec<String>,
     /// A latency above it is a spike.
     pub spike_ns: u64,
+    /// Of a processor, a seed at the small scale takes about so many: the longest are measured first.
+    pub seconds: f64,
     /// Metrics that the table shows.
     pub columns: Vec<String>,
     /// Names and values of the sweeps, in the order of the file.
@@ -73,6 +75,8 @@ struct ExperimentFile {
     #[serde(default)]
     notes: Vec<String>,
     spike: Option<Duration>,
+    #[serde(default)]
+    seconds: f64,
     columns: Vec<String>,
     small: Table,
     full: Table,
@@ -403,6 +407,7 @@ impl Experiment {
             summary: file.summary.trim().to_owned(),
             notes: file.notes,
             spike_ns: file.spike.map_or(50_000_000, |spike| spike.0),
+            seconds: file.seconds,
             columns: file.columns,
             sweeps,
             figures: file.figure,
@@ -508,15 +513,27 @@ impl Experiment {
         self.claims.iter().map(|claim| claim.id.as_str()).collect()
     }
 
-    /// Of each claim its id, its class and what is said, in the order of the file.
-    pub fn said(&self) -> Vec<(String, Class, Shown)> {
-        let said = |claim: &ClaimFile| claim.said().expect("it was checked");
-        let claims = self.claims.iter();
-        claims.map(|claim| (claim.id.clone(), self.class_of(claim), said(claim))).collect()
+    /// What each claim says, and why it is missed where it is, in the order of the file.
+    pub fn statements(&self) -> Vec<(Statement, Option<&str>)> {
+        let of = |claim| self.statement(claim).expect("it was checked");
+        self.claims.iter().map(|claim| (of(claim), claim.reason.as_deref())).collect()
+    }
+
+    pub(super) fn statement(&self, claim: &ClaimFile) -> Result<Statement, ExperimentError> {
+        let tolerance = Tolerance::try_from(claim.tolerance.clone());
+        let wrong = |why| ExperimentError(format!("claim {:?}: {why}", claim.id));
+        Ok(Statement {
+            id: claim.id.clone(),
+            class: self.class_of(claim),
+            source: claim.source.clone().unwrap_or_else(|| self.source.clone()),
+            said: claim.said()?,
+            unit: claim.unit.clone(),
+            tolerance: tolerance.map_err(wrong)?,
+        })
     }
 
     /// Unless a claim has one: of a baseline if its case is one, else of the source.
-    pub(super) fn class_of(&self, claim: &ClaimFile) -> Class {
+    fn class_of(&self, claim: &ClaimFile) -> Class {
         let is_case = |case: &&Table| {
             case.get("name").and_then(Value::as_str) == Some(claim.select.case.as_str())
         };

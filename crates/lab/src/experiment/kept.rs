@@ -69,6 +69,27 @@ impl Kept {
         Some(&entry.values)
     }
 
+    /// What was kept of these experiments is told and forgotten, that the next run measures them anew. Of others an
+    /// interrupted run may have kept something, too: whether nothing is left.
+    pub fn forget(&self, experiments: &[&str]) -> io::Result<bool> {
+        let Some(file) = &self.file else { return Ok(true) };
+        let mut file = file.lock().expect("no writer panics");
+        file.rewind()?;
+        let mut lines = BufReader::new(&*file).lines();
+        let fingerprint = lines.next().transpose()?.unwrap_or_default();
+        let is_of_others = |line: &String| {
+            serde_json::from_str(line).is_ok_and(|Entry { key, .. }| {
+                key.split(' ').next().is_some_and(|name| !experiments.contains(&name))
+            })
+        };
+        let others: Vec<String> = lines.map_while(Result::ok).filter(is_of_others).collect();
+        file.set_len(0)?;
+        file.rewind()?;
+        writeln!(file, "{fingerprint}")?;
+        others.iter().try_for_each(|line| writeln!(file, "{line}"))?;
+        Ok(others.is_empty())
+    }
+
     /// Keeps a result. What cannot be kept is measured again, no more.
     pub(super) fn add(&self, key: &str, values: &[BTreeMap<String, f64>]) {
         let Some(file) = &self.file else { return };
@@ -91,6 +112,24 @@ pub(super) fn key(plan: &Plan<'_>, options: &Options, job: &Job) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_told_is_forgotten_and_what_was_kept_of_others_is_not() {
+        let path = std::env::temp_dir().join(format!("weir-told-{}", std::process::id()));
+        let values = [BTreeMap::from([("iops".to_owned(), 1.5)])];
+        let kept = Kept::open(&path, "build 1", true).unwrap();
+        kept.add("tssd-sweep of a seed", &values);
+        kept.add("tssd of a seed", &values);
+        assert!(!kept.forget(&["tssd"]).unwrap());
+        kept.add("tssd of another seed", &values);
+        drop(kept);
+        let kept = Kept::open(&path, "build 1", false).unwrap();
+        assert_eq!(kept.get("tssd-sweep of a seed", 1), Some(&values[..]));
+        assert_eq!(kept.get("tssd of another seed", 1), Some(&values[..]));
+        assert_eq!(kept.cases(), 2);
+        assert!(kept.forget(&["tssd", "tssd-sweep"]).unwrap());
+        std::fs::remove_file(&path).unwrap();
+    }
 
     #[test]
     fn what_was_kept_is_there_for_the_same_build_only_and_a_torn_line_is_dropped() {

@@ -5,8 +5,8 @@ use super::seeds::{combined, interval, mean};
 use super::select::{Selection, matches, number_of, text_of, value};
 use super::{CaseResult, ExperimentError, Options, Results, metric_unit};
 use crate::report::{
-    Axis, Claim, Column, Figure, Interval, Origin, Report, Scale as AxisScale, Series, Statement,
-    Style, Table, Tolerance, Value as Shown, Verdict,
+    Axis, Claim, Column, Figure, Interval, Origin, Report, Scale as AxisScale, Series, Style,
+    Table, Value as Shown, Verdict,
 };
 
 /// The report of what [`super::run()`] measured: means, where that is several seeds.
@@ -77,15 +77,7 @@ fn judged(
     seeds: &[Results],
 ) -> Result<Claim, ExperimentError> {
     let wrong = |why: String| ExperimentError(format!("claim {:?}: {why}", file.id));
-    let tolerance = Tolerance::try_from(file.tolerance.clone());
-    let statement = Statement {
-        id: file.id.clone(),
-        class: experiment.class_of(file),
-        source: file.source.clone().unwrap_or_else(|| experiment.source.clone()),
-        said: file.said()?,
-        unit: file.unit.clone(),
-        tolerance: tolerance.map_err(|why| wrong(why.to_string()))?,
-    };
+    let statement = experiment.statement(file)?;
     let selection = Selection::of_claim(file)?;
     let (measured, interval) = over_seeds(seeds, selection);
     let baseline = file.baseline.as_ref();

@@ -59,7 +59,7 @@ pub(super) fn check(experiment: &Experiment) -> Result<(), ExperimentError> {
     }
     for claim in &experiment.claims {
         let place = format!("claim {:?}", claim.id);
-        claim.said()?;
+        experiment.statement(claim)?;
         let selection = Selection::of_claim(claim)?;
         check_selection(experiment, selection)
             .and_then(|()| match &claim.baseline {

@@ -363,6 +363,15 @@ pub struct Statement {
     pub tolerance: Tolerance,
 }
 
+impl Statement {
+    /// What is said, in which unit, and how near the measured value has to come: `390 MB/s, within 15 %`.
+    pub fn in_words(&self) -> String {
+        let unit = number::unit_name(&self.unit);
+        let gap = if unit.is_empty() { "" } else { " " };
+        format!("{}{gap}{unit}, {}", self.said, self.tolerance)
+    }
+}
+
 /// In which what was measured with several seeds lies at 95 %.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize, Serialize)]
 pub struct Interval {

@@ -1,6 +1,7 @@
 //! Puts a report on disk: the page, and beside it each figure as SVG and as PNG.
 
 use super::index::{Run, html_of_all};
+use super::listing::claims_markdown;
 use super::{PNG_BUILT_IN, Report, ReportError, html, png, svg};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -38,10 +39,16 @@ pub fn write(report: &Report, path: &Path) -> Result<Vec<PathBuf>, ReportError> 
     Ok(written)
 }
 
-/// Writes `index.html` into `folder`: all claims and figures of reports whose pages lie beside it.
+/// Writes `index.html` into `folder`, all claims and figures of reports whose pages lie beside it, and the claims
+/// as Markdown, `claims.md`.
 pub fn write_index(reports: &[Report], run: &Run, folder: &Path) -> Result<(), ReportError> {
-    let (page, path) = (html_of_all(reports, run)?, folder.join("index.html"));
-    let failed = |error| ReportError::File { path: path.clone(), error };
-    fs::create_dir_all(folder).map_err(failed)?;
-    fs::write(&path, page).map_err(failed)
+    let files =
+        [("index.html", html_of_all(reports, run)?), ("claims.md", claims_markdown(reports, run))];
+    let failed = |path: &Path, error| ReportError::File { path: path.to_owned(), error };
+    fs::create_dir_all(folder).map_err(|error| failed(folder, error))?;
+    for (name, text) in files {
+        let path = folder.join(name);
+        fs::write(&path, text).map_err(|error| failed(&path, error))?;
+    }
+    Ok(())
 }

@@ -17,6 +17,7 @@ mod drawing;
 mod files;
 mod html;
 mod index;
+mod listing;
 mod mark;
 mod number;
 #[cfg_attr(not(feature = "png"), path = "no_png.rs")]
@@ -34,6 +35,7 @@ pub use claim::{
 pub use files::{write, write_index};
 pub use html::html;
 pub use index::Run;
+pub use listing::claims_markdown;
 pub use png::{BUILT_IN as PNG_BUILT_IN, png};
 pub use text::{claims_text, tallies, text};
 

@@ -623,7 +623,7 @@ const REASONS: &[(&str, &str, &[(&str, &str)])] = &[
 const SUMMED: &str = "reads_over_slo";
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::config::Config;
     use crate::latency::{BOUNDS_NS, Timed};
@@ -635,7 +635,7 @@ mod tests {
     use std::process::{Command, Stdio};
 
     /// The status of a device of two shards that has been written to.
-    fn shards(test: &str) -> Vec<ShardStatus> {
+    pub fn shards(test: &str) -> Vec<ShardStatus> {
         let text = "[device]\nprofile = \"instant\"\ncapacity = \"64MiB\"\nshards = 2\n";
         shards_of(test, text, |shards| shards[1].write(7, &[1; 8192]).unwrap())
     }

@@ -1,5 +1,5 @@
 //! The HTTP API and the dashboard, on a thread of its own: `GET /status` (JSON), `GET /metrics`
-//! (Prometheus), `GET /units` and `/units/N`, blocks by ID under `/blocks`, `/policy` and `/plugins`,
+//! (Prometheus), `GET /healthz` and `/readyz`, `GET /units` and `/units/N`, blocks by ID under `/blocks`, `/policy` and `/plugins`,
 //! `/fast`, `GET /openapi.json`, and a page at `/`.
 //!
 //! It has two doors, the control socket and TCP; who may do what behind which, [`doors`] decides for
@@ -12,6 +12,7 @@ mod blocks;
 mod doors;
 mod exposition;
 mod fast;
+mod health;
 mod latency;
 mod metrics;
 mod policy;
@@ -135,6 +136,8 @@ fn routes(rules: Arc<Rules>, control: &Control) -> Routes {
         .get("/units", Access::Open, units)
         .get("/units/{unit}", Access::Open, unit)
         .get("/metrics", Access::Open, metrics)
+        .get("/healthz", Access::Open, health::alive)
+        .get("/readyz", Access::Open, health::ready)
         .get("/openapi.json", Access::Open, openapi);
     for add in [policy::routes, fast::routes] {
         routes = add(routes);

@@ -27,6 +27,8 @@ const ROUTES: &[(&str, &str, Needs)] = &[
     ("GET", "/units", Nothing),
     ("GET", "/units/{unit}", Nothing),
     ("GET", "/metrics", Nothing),
+    ("GET", "/healthz", Nothing),
+    ("GET", "/readyz", Nothing),
     ("GET", "/openapi.json", Nothing),
     ("GET", "/fast", Nothing),
     ("GET", "/policy", Nothing),

@@ -211,9 +211,16 @@ fn status_metrics_and_policies_are_served_over_http() {
     let server = start(&folder, &format!("{MEMORY}\nshards = 2"));
     let mut client = Client::connect(&folder.socket(), "data").unwrap();
     client.write(0, &pattern(1, 4 << 20)).unwrap();
+    client.flush().unwrap();
     let (code, body) = get(&server, "/status");
     assert_eq!(code, 200, "{body}");
     let status: serde_json::Value = serde_json::from_str(&body).unwrap();
+    let writes = &status["volumes"][0]["latency"]["write"];
+    assert_eq!((&writes["bytes"], &writes["errors"]), (&(4 << 20).into(), &0.into()), "{writes}");
+    let (median, longest) = (writes["p50_ns"].as_u64(), writes["max_ns"].as_u64());
+    assert!(median > Some(0) && median <= longest, "{writes}");
+    assert_eq!(status["latency"]["requests"]["write"], *writes, "there is one volume");
+    assert_eq!(status["latency"]["stages"]["device"]["write"]["count"], writes["count"]);
     assert_eq!(status["counters"]["host_blocks_written"], 1024);
     assert_eq!(status["shards"].as_array().unwrap().len(), 2);
     assert!(status["waf"].as_f64().unwrap() >= 1.0, "{}", status["waf"]);
@@ -229,6 +236,14 @@ fn status_metrics_and_policies_are_served_over_http() {
     let (code, body) = get(&server, "/metrics");
     assert_eq!(code, 200);
     assert!(body.contains("weir_host_blocks_written_total{shard=\"0\"}"), "{body}");
+    let writes = "weir_request_duration_seconds_count{volume=\"data\",op=\"write\"}";
+    assert!(body.contains(writes) && !body.contains("# EOF"), "{body}");
+    let open = "Host: localhost\r\nAccept: application/openmetrics-text\r\n";
+    let (code, body) = http::over_tcp(server.ready().http.unwrap(), "GET", "/metrics", open, b"");
+    assert!(code == 200 && body.contains(writes) && body.contains("# EOF"), "{body}");
+    for path in ["/healthz", "/readyz"] {
+        assert_eq!(get(&server, path).0, 200, "{path}");
+    }
     assert!(body.contains("weir_unit_bands_free{shard=\"1\",unit=\"0\"}"), "{body}");
     let (code, body) = get(&server, "/openapi.json");
     assert_eq!(code, 200);

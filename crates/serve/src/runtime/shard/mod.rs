@@ -161,6 +161,8 @@ struct Told {
     unaccepted: Rated,
     too_many: Rated,
     dropped: Rated,
+    came: Rated,
+    went: Rated,
 }
 
 /// One thread's share of a server.
@@ -525,6 +527,9 @@ impl Shard {
         let leaving_ns = self.shared.limits.handshake_ns;
         let connection = Box::new(Connection::new(socket, front, outbox, leaving_ns));
         let index = self.connections.insert(connection);
+        if let Some(more) = self.told.came.admit(now) {
+            tracing::info!(shard = self.me, client = index, more, "a client came");
+        }
         self.mark_dirty(index);
         self.proceed(now, index);
         self.expiries_stale = true;
@@ -795,6 +800,9 @@ impl Shard {
             connection.hang_up();
         } else if connection.is_idle() && connection.outbox.is_empty() {
             self.connections.remove(index);
+            if let Some(more) = self.told.went.admit(self.now) {
+                tracing::info!(shard = self.me, client = index, more, "a client went");
+            }
             self.shared.clients.fetch_sub(1, Ordering::Relaxed);
             self.expiries_stale = true;
         }

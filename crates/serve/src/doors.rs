@@ -46,7 +46,9 @@ impl Doors {
             doors.nbd.push(listener);
             doors.nbd_addresses.push(address);
         }
-        for address in config.nvme.iter().flat_map(|nvme| [Some(nvme.address), nvme.discovery]).flatten() {
+        for address in
+            config.nvme.iter().flat_map(|nvme| [Some(nvme.address), nvme.discovery]).flatten()
+        {
             let (listener, bound) = bind_tcp(address, format!("nvme://{address}"), " in [nvme]")?;
             doors.nvme.push(listener);
             doors.nvme_addresses.push(bound);

@@ -232,7 +232,8 @@ impl Server {
         let offer = exports::offer(&mounted[0].found, source.split, config)?;
         let (volumes, raw) = (offer.volumes.clone(), mounted[0].found.raw);
         let clients = clients_max(config)?;
-        let subsystem = nvme_subsystem(config, &offer, mounted[0].found.report.uuid, raw.is_some())?;
+        let subsystem =
+            nvme_subsystem(config, &offer, mounted[0].found.report.uuid, raw.is_some())?;
         if let (Some(subsystem), Some(address)) = (&subsystem, doors.nvme_addresses.first()) {
             subsystem.port.store(address.port(), Ordering::Relaxed);
         }

@@ -92,15 +92,23 @@ pub fn nvme(mut section: Section<'_>) -> Option<NvmeConfig> {
     }
     let nqn = section.text("nqn", NQN_EXAMPLE);
     let hosts = section.texts("hosts", "[\"nqn.2014-08.org.nvmexpress:uuid:...\"]");
-    for (key, name) in nqn.iter().map(|name| ("nqn", name)).chain(hosts.iter().map(|name| ("hosts", name))) {
-        if !name.starts_with("nqn.") || name.len() > NQN_BYTES_MAX || name.contains(char::is_control) {
+    for (key, name) in
+        nqn.iter().map(|name| ("nqn", name)).chain(hosts.iter().map(|name| ("hosts", name)))
+    {
+        if !name.starts_with("nqn.")
+            || name.len() > NQN_BYTES_MAX
+            || name.contains(char::is_control)
+        {
             let reason = format!("must begin with nqn. and have at most {NQN_BYTES_MAX} bytes");
             section.refuse(key, &format!("{name:?}"), reason, NQN_EXAMPLE);
         }
     }
     let plain = section.flag("tcp_plain").unwrap_or(false);
-    for (key, address) in [("tcp", address), ("discovery", discovery.filter(|_| address.is_some()))] {
-        let Some(address) = address.filter(|address| !plain && !is_loopback(address.ip())) else { continue };
+    for (key, address) in [("tcp", address), ("discovery", discovery.filter(|_| address.is_some()))]
+    {
+        let Some(address) = address.filter(|address| !plain && !is_loopback(address.ip())) else {
+            continue;
+        };
         let reason = "is reached from other machines, and NVMe over TCP has neither secrecy nor a login here: \
                       everybody there could read and write all data; set tcp_plain = true (--tcp-plain) if \
                       that is meant";

@@ -47,7 +47,8 @@ fn put_text(page: &mut [u8], at: usize, len: usize, text: &str, fill: u8) {
 impl Asked<'_> {
     fn active(&self) -> impl Iterator<Item = u32> {
         let host = &self.controller.host.nqn;
-        let all = if self.controller.discovery { 0 } else { self.subsystem.namespaces.len() as u32 };
+        let all =
+            if self.controller.discovery { 0 } else { self.subsystem.namespaces.len() as u32 };
         (1..=all).filter(move |number| self.subsystem.namespace(*number, host).is_some())
     }
 

@@ -161,7 +161,11 @@ impl NvmeClient {
             let common = match known {
                 None => None,
                 Some(common) => {
-                    let most = if self.held[0] == pdu::H2C_DATA { DATA_BYTES_MAX } else { IN_CAPSULE_BYTES };
+                    let most = if self.held[0] == pdu::H2C_DATA {
+                        DATA_BYTES_MAX
+                    } else {
+                        IN_CAPSULE_BYTES
+                    };
                     match Common::decode(&common, self.agreed.as_ref(), most) {
                         Ok(common) => Some(common),
                         Err(fault) => {
@@ -397,7 +401,8 @@ impl NvmeClient {
             Ok(tasks) => {
                 let group = Group { left: tasks.len() as u32, status: Status::SUCCESS };
                 let group = Some(self.groups.insert(group));
-                let requests = tasks.into_iter().map(|task| (command.id(), task, volume, false, group));
+                let requests =
+                    tasks.into_iter().map(|task| (command.id(), task, volume, false, group));
                 self.waiting.extend(requests);
             }
         }
@@ -421,7 +426,11 @@ impl NvmeClient {
                 let id = queue.seat.controller.id;
                 (self.entries, self.head) = (queue.entries, 1);
                 self.features.keep_alive_ns = queue.keep_alive_ns;
-                tracing::debug!(host = queue.seat.controller.host.nqn, queue = queue.seat.queue, "connected");
+                tracing::debug!(
+                    host = queue.seat.controller.host.nqn,
+                    queue = queue.seat.queue,
+                    "connected"
+                );
                 self.seat = Some(queue.seat);
                 self.rearm(now);
                 self.complete(command.id(), id.into(), Status::SUCCESS, out);

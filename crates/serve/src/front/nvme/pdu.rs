@@ -129,7 +129,9 @@ impl Common {
             digest: false,
         };
         match kind {
-            IC_REQ if plen != u32::from(IC_BYTES) => Err(Fault::field(4, "an ICReq of another length")),
+            IC_REQ if plen != u32::from(IC_BYTES) => {
+                Err(Fault::field(4, "an ICReq of another length"))
+            }
             // What a termination request quotes is not looked at: the connection ends here.
             IC_REQ | H2C_TERM => Ok(common),
             _ => common.with_data(flags, offset, plen, agreed, data_max),
@@ -154,7 +156,11 @@ impl Common {
             return Err(Fault::field(4, "a length below that of the header"));
         }
         if plen == end {
-            return if self.kind == CAPSULE_CMD { Ok(self) } else { Err(Fault::field(4, "no data")) };
+            return if self.kind == CAPSULE_CMD {
+                Ok(self)
+            } else {
+                Err(Fault::field(4, "no data"))
+            };
         }
         if usize::from(offset) < self.head || !offset.is_multiple_of(4) {
             return Err(Fault::field(3, "an offset of data within the header or not aligned"));

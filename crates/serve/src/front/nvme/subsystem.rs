@@ -33,10 +33,13 @@ pub struct Namespace {
 /// The uuid of a volume, by its device's and its name: version 8 of those that are made up.
 pub fn uuid_of(device: u128, volume: &str) -> u128 {
     // FNV-1a.
-    let hash = device.to_le_bytes().iter().chain(volume.as_bytes()).fold(
-        0x6c62_272e_07bb_0142_62b8_2175_6295_c58d_u128,
-        |hash, &byte| (hash ^ u128::from(byte)).wrapping_mul(0x0100_0000_0000_0000_013b),
-    );
+    let hash = device
+        .to_le_bytes()
+        .iter()
+        .chain(volume.as_bytes())
+        .fold(0x6c62_272e_07bb_0142_62b8_2175_6295_c58d_u128, |hash, &byte| {
+            (hash ^ u128::from(byte)).wrapping_mul(0x0100_0000_0000_0000_013b)
+        });
     hash & !(0xf << 76) & !(0b11 << 62) | 8 << 76 | 0b10 << 62
 }
 

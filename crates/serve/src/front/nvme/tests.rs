@@ -226,7 +226,8 @@ fn a_read_is_answered_by_its_data_and_a_completion() {
 #[test]
 fn what_is_not_right_is_refused_and_the_queue_goes_on() {
     let (_admin, mut io) = connected(true);
-    let write = |nsid, first| blocks(with_sgl(entry(command::WRITE, 1, nsid), 4096, false), first, 1);
+    let write =
+        |nsid, first| blocks(with_sgl(entry(command::WRITE, 1, nsid), 4096, false), first, 1);
     for (command, status) in [
         (write(3, 0), Status::NAMESPACE),
         (write(0, 0), Status::NAMESPACE),
@@ -300,7 +301,10 @@ fn hosts_that_may_not_come_and_queues_that_may_not_be_are_refused() {
     let join = |controller, queue| {
         Host::new(&admin.client.subsystem, false).connect(queue, controller, "nqn.weir").0
     };
-    assert_eq!([join(1, 1), join(1, 3), join(2, 2), join(1, 2)], [Status::SEQUENCE.0, wrong, wrong, 0]);
+    assert_eq!(
+        [join(1, 1), join(1, 3), join(2, 2), join(1, 2)],
+        [Status::SEQUENCE.0, wrong, wrong, 0]
+    );
     // A silent host: its controller ends, and with it its I/O queues.
     assert!(admin.client.expire(Instant(4 * SECOND)).is_none());
     assert!(admin.client.expire(Instant(6 * SECOND)).is_some());

@@ -281,7 +281,12 @@ impl Shard {
     }
 
     /// Memory for what is read, and what that is compared with.
-    fn beside(&mut self, kind: Kind, blocks: u32, data: Option<Data>) -> (Option<Data>, Option<Data>) {
+    fn beside(
+        &mut self,
+        kind: Kind,
+        blocks: u32,
+        data: Option<Data>,
+    ) -> (Option<Data>, Option<Data>) {
         if kind != Kind::Compare {
             return (data, None);
         }
@@ -472,7 +477,8 @@ impl Shard {
 fn differ(request: &Request, read: Option<&Data>, expected: Option<&Data>) -> bool {
     let (Some(read), Some(expected)) = (read, expected) else { return false };
     let (start, len) = ((request.offset % BLOCK) as usize, request.len as usize);
-    let bytes = |data: &'_ Data| -> Vec<u8> { data.slices(start, len).flatten().copied().collect() };
+    let bytes =
+        |data: &'_ Data| -> Vec<u8> { data.slices(start, len).flatten().copied().collect() };
     bytes(read) != bytes(expected)
 }
 

@@ -171,7 +171,7 @@ impl Common {
         }
         self.head = offset.into();
         let tail = if self.digest { 4 } else { 0 };
-        self.data = plen.checked_sub(u32::from(offset) + tail).unwrap_or(0);
+        self.data = plen.saturating_sub(u32::from(offset) + tail);
         if self.data == 0 || self.data > data_max {
             return Err(Fault::field(4, "a length that lies, or is beyond the limit"));
         }
@@ -248,10 +248,10 @@ impl Agreed {
     }
 
     /// Puts the digest of data, if there are digests.
-    pub fn push_data_digest<'a>(
+    pub fn push_data_digest(
         &self,
         out: &mut Vec<u8>,
-        data: &mut dyn Iterator<Item = &'a [u8]>,
+        data: &mut dyn Iterator<Item = &[u8]>,
     ) {
         if self.data_digest {
             out.extend_from_slice(&digest(data).to_le_bytes());
@@ -280,7 +280,7 @@ pub fn push_termination(out: &mut Vec<u8>, fault: &Fault, head: &[u8]) {
 }
 
 /// CRC-32C of data in pieces.
-pub fn digest<'a>(data: &mut dyn Iterator<Item = &'a [u8]>) -> u32 {
+pub fn digest(data: &mut dyn Iterator<Item = &[u8]>) -> u32 {
     data.fold(0, flash::crc_append)
 }
 

@@ -533,7 +533,7 @@ impl Experiment {
     }
 
     /// Unless a claim has one: of a baseline if its case is one, else of the source.
-    fn class_of(&self, claim: &ClaimFile) -> Class {
+    pub(super) fn class_of(&self, claim: &ClaimFile) -> Class {
         let is_case = |case: &&Table| {
             case.get("name").and_then(Value::as_str) == Some(claim.select.case.as_str())
         };

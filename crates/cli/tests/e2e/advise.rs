@@ -189,21 +189,3 @@ fn recorded_traces_are_advised_on() {
         }
     }
 }
-
-/// Runs the command that the page shows: what people read first is what they get.
-#[test]
-fn the_example_of_the_page_prints_what_the_page_says() {
-    let page = include_str!("../../../../README.md");
-    let (_, below) = page.split_once("## Advice from a trace").expect("the page has the section");
-    let between = |text: &'static str, from: &str| {
-        let (_, rest) = text.split_once(from).expect("the section has command and table");
-        rest.split_once("\n```\n").expect("the block ends")
-    };
-    let (command, below) = between(below, "```sh\nweir advise ");
-    let (shown, _) = between(below, "```text\n");
-    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../../");
-    let args: Vec<String> =
-        command.split(' ').map(|arg| arg.replace("traces/", &format!("{root}traces/"))).collect();
-    let told = advised(&args.iter().map(String::as_str).collect::<Vec<_>>());
-    assert!(told.contains(shown), "the page shows\n{shown}\nand the command prints\n{told}");
-}

@@ -60,6 +60,23 @@ struct Cli {
         display_order = 900
     )]
     log: tracing_subscriber::filter::LevelFilter,
+    /// In which form: lines for people, or an object of JSON in each line
+    #[arg(
+        long,
+        global = true,
+        value_name = "FORMAT",
+        default_value = "text",
+        env = "WEIR_LOG_FORMAT",
+        display_order = 901
+    )]
+    log_format: LogFormat,
+}
+
+/// See [`Cli::log_format`].
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum LogFormat {
+    Text,
+    Json,
 }
 
 #[derive(Subcommand)]
@@ -123,14 +140,16 @@ fn main() -> ExitCode {
         // It has its own words for what is wrong, and its bounds from the first moment on.
         return ::serve::compiler::child(name);
     }
-    tracing_subscriber::fmt()
+    let log = tracing_subscriber::fmt()
         // It would tell on standard error, and end the thread where that is a terminal that is gone.
         .log_internal_errors(false)
         .with_writer(std::io::stderr)
         .with_max_level(cli.log)
-        .with_target(false)
-        .without_time()
-        .init();
+        .with_target(false);
+    match cli.log_format {
+        LogFormat::Text => log.init(),
+        LogFormat::Json => log.json().flatten_event(true).init(),
+    }
     let result = match cli.command {
         Command::Serve(args) => serve::run(&args),
         Command::Format(args) => format::run(&args),

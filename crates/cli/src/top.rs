@@ -94,7 +94,17 @@ fn rates(before: &Value, now: &Value, seconds: f64) -> Value {
     let bytes_of = |name: &str| (per_sec(name) * BLOCK_BYTES as f64) as u64;
     let written = per_sec("host_blocks_written");
     let waf = (written > 0.0).then(|| per_sec("slots_programmed") / written);
+    let asked = |op: &str| {
+        let count = format!("/latency/requests/{op}/count");
+        // An operation that came for the first time was not there before.
+        let first = json!({ "latency": { "requests": { op: { "count": 0 } } } });
+        let before = if before.pointer(&count).is_some() { before } else { &first };
+        grown(Some(before), now, &count, seconds)
+    };
     json!({
+        "reads_per_sec": asked("read"),
+        "writes_per_sec": asked("write"),
+        "flushes_per_sec": asked("flush"),
         "read_bytes_per_sec": bytes_of("host_blocks_read"),
         "write_bytes_per_sec": bytes_of("host_blocks_written"),
         "programmed_bytes_per_sec": bytes_of("slots_programmed"),
@@ -109,12 +119,16 @@ fn rates(before: &Value, now: &Value, seconds: f64) -> Value {
 fn as_text(before: &Value, now: &Value, seconds: f64, place: &Place) -> String {
     let value = rates(before, now, seconds);
     let rate = |key: &str| format!("{}/s", bytes(value[key].as_u64().unwrap_or(0)));
+    let asked = |key: &str| format!("{:.0}/s", value[key].as_f64().unwrap_or(0.0));
     let phases: Vec<&str> =
         array(&now["shards"]).iter().filter_map(|shard| shard["phase"].as_str()).collect();
     let waf = value["waf"].as_f64().map_or("no writes".into(), |waf| format!("{waf:.3}"));
     let row = |name: &str, value: String| vec![format!("  {name}"), value];
     let mut text = format!("Weir at {place}: {}\n", phases.join(", "));
     text.push_str(&table(&[
+        row("reads", asked("reads_per_sec")),
+        row("writes", asked("writes_per_sec")),
+        row("flushes", asked("flushes_per_sec")),
         row("read", rate("read_bytes_per_sec")),
         row("written", rate("write_bytes_per_sec")),
         row("programmed", rate("programmed_bytes_per_sec")),
@@ -122,6 +136,7 @@ fn as_text(before: &Value, now: &Value, seconds: f64, place: &Place) -> String {
         row("WAF now", waf),
         row("erases", format!("{:.1}/s", value["erases_per_sec"].as_f64().unwrap_or(0.0))),
     ]));
+    text.push_str(&crate::latency::text(now));
     text.push_str(&fast_text(&now["fast"]));
     text.push_str(&units(before, now, seconds));
     text
@@ -172,5 +187,8 @@ mod tests {
         assert_eq!(value["read_bytes_per_sec"], 0);
         let idle = rates(&status(1, 1), &status(1, 1), 1.0);
         assert!(idle["waf"].is_null(), "{idle}");
+        let asked = |n: u64| json!({ "latency": { "requests": { "read": { "count": n } } } });
+        assert_eq!(rates(&asked(10), &asked(30), 2.0)["reads_per_sec"], 10.0);
+        assert_eq!(rates(&json!({}), &asked(30), 2.0)["reads_per_sec"], 15.0, "the first ones");
     }
 }

@@ -3,6 +3,7 @@
 //! Bounded by construction: a piece belongs to a request that holds one of its connection's
 //! places, a finished piece answers a piece, and the rest is rare.
 
+use super::Shard;
 use super::core::CoreStatus;
 use super::engine::{Finished, Piece};
 use super::ids::{IdList, IdRequest};
@@ -128,6 +129,40 @@ pub struct ShardStatus {
     pub now: Instant,
     /// How long the requests of its clients took.
     pub latencies: Latencies,
+}
+
+impl Shard {
+    /// The state, as it is told.
+    pub(super) fn status(&self) -> ShardStatus {
+        let mut counts: Vec<u32> = self.engine.medium.health().erase_counts;
+        counts.sort_unstable();
+        let bin = (counts.last().copied().unwrap_or(0) / 32).max(1);
+        let mut wear: Vec<(u32, u32)> = Vec::new();
+        for count in counts {
+            let from = count / bin * bin;
+            match wear.last_mut() {
+                Some((last, blocks)) if *last == from => *blocks += 1,
+                _ => wear.push((from, 1)),
+            }
+        }
+        ShardStatus {
+            core: self.engine.status(),
+            connections: self.connections.len(),
+            requests: self.requests.len(),
+            buffer_bytes: self.pool.bytes_out(),
+            wear,
+            fenced: self.engine.medium.fenced(),
+            lacks_room: self.room.lacks,
+            slow_requests: self.late.slow_requests,
+            destage_bytes_per_sec: self
+                .destaged
+                .per_sec(self.clock.now(), self.engine.core.slots_destaged())
+                * flash::BLOCK_BYTES as u64,
+            driver: self.ring.report().clone(),
+            now: self.clock.now(),
+            latencies: self.latencies.clone(),
+        }
+    }
 }
 
 /// The way into a shard.

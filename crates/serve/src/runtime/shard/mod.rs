@@ -580,37 +580,6 @@ impl Shard {
         }
     }
 
-    fn status(&self) -> ShardStatus {
-        let mut counts: Vec<u32> = self.engine.medium.health().erase_counts;
-        counts.sort_unstable();
-        let bin = (counts.last().copied().unwrap_or(0) / 32).max(1);
-        let mut wear: Vec<(u32, u32)> = Vec::new();
-        for count in counts {
-            let from = count / bin * bin;
-            match wear.last_mut() {
-                Some((last, blocks)) if *last == from => *blocks += 1,
-                _ => wear.push((from, 1)),
-            }
-        }
-        ShardStatus {
-            core: self.engine.status(),
-            connections: self.connections.len(),
-            requests: self.requests.len(),
-            buffer_bytes: self.pool.bytes_out(),
-            wear,
-            fenced: self.engine.medium.fenced(),
-            lacks_room: self.room.lacks,
-            slow_requests: self.late.slow_requests,
-            destage_bytes_per_sec: self
-                .destaged
-                .per_sec(self.clock.now(), self.engine.core.slots_destaged())
-                * flash::BLOCK_BYTES as u64,
-            driver: self.ring.report().clone(),
-            now: self.clock.now(),
-            latencies: self.latencies.clone(),
-        }
-    }
-
     fn connection_indices(&self) -> Vec<u32> {
         self.connections.iter().map(|(index, _)| index).collect()
     }

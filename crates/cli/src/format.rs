@@ -33,8 +33,8 @@ pub struct Args {
     /// Throw away the device that is there, or whatever a disk or file holds
     #[arg(long)]
     force: bool,
-    /// Write a plain file whole, so that it has all its room from the start: flushes are several times
-    /// as fast ([device] reserve = true)
+    /// Write a plain file whole, so that it has all its room from the start and keeps it ([device]
+    /// reserve = true)
     #[arg(long)]
     reserve: bool,
     /// Put an empty fast tier (--fast, or [device.fast] of the config) before the device that is

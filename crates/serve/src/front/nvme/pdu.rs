@@ -248,11 +248,7 @@ impl Agreed {
     }
 
     /// Puts the digest of data, if there are digests.
-    pub fn push_data_digest(
-        &self,
-        out: &mut Vec<u8>,
-        data: &mut dyn Iterator<Item = &[u8]>,
-    ) {
+    pub fn push_data_digest(&self, out: &mut Vec<u8>, data: &mut dyn Iterator<Item = &[u8]>) {
         if self.data_digest {
             out.extend_from_slice(&digest(data).to_le_bytes());
         }

@@ -183,7 +183,7 @@ fn a_write_comes_in_its_capsule_or_when_it_is_asked_for_with_digests_and_without
         io.command(&blocks(with_sgl(entry(command::WRITE, 2, 1), 16384, true), 0, 4), &[]);
         let [Event::Request(ticket, _)] = io.events[..] else { panic!("{:?}", io.events) };
         assert!(io.client.asks_for_data(ticket, &mut io.out) && io.client.awaits_data());
-        assert_eq!((io.out[0], pdu::u32_at(&io.out, 20)), (pdu::R2T, 16384));
+        assert_eq!((io.out[0], pdu::u32_at(&io.out, 16)), (pdu::R2T, 16384));
         for (at, last) in [(0u32, 0), (8192, pdu::FLAG_LAST)] {
             let mut body = [0; 16];
             (body[0], body[2]) = (2, ticket.0 as u8);

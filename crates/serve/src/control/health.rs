@@ -46,7 +46,7 @@ fn why_not(shards: &[ShardStatus]) -> Vec<String> {
 mod tests {
     use super::why_not;
     use crate::CoreStatus;
-    use crate::control::metrics::tests::shards;
+    use crate::control::metrics::shards;
 
     #[test]
     fn a_server_is_ready_unless_a_shard_of_it_has_failed_or_lost_the_device() {

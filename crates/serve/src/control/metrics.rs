@@ -623,7 +623,10 @@ const REASONS: &[(&str, &str, &[(&str, &str)])] = &[
 const SUMMED: &str = "reads_over_slo";
 
 #[cfg(test)]
-pub(super) mod tests {
+pub(super) use tests::shards;
+
+#[cfg(test)]
+mod tests {
     use super::*;
     use crate::config::Config;
     use crate::latency::{BOUNDS_NS, Timed};

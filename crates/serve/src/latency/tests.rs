@@ -1,3 +1,5 @@
+//! What is told of latencies is what was recorded.
+
 use super::*;
 use flash::MICROSECOND;
 

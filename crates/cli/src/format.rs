@@ -33,10 +33,6 @@ pub struct Args {
     /// Throw away the device that is there, or whatever a disk or file holds
     #[arg(long)]
     force: bool,
-    /// Write a plain file whole, so that it has all its room from the start and keeps it ([device]
-    /// reserve = true)
-    #[arg(long)]
-    reserve: bool,
     /// Put an empty fast tier (--fast, or [device.fast] of the config) before the device that is
     /// there; with --force, also where another fast tier is, whose data is lost
     #[arg(long)]
@@ -48,7 +44,7 @@ pub struct Args {
 }
 
 pub fn run(args: &Args) -> Result<End, Failure> {
-    let Described { mut config, data } = device::describe(&Request {
+    let Described { config, data } = device::describe(&Request {
         config: args.config.as_deref(),
         data: args.data.as_deref(),
         shape: Some(&args.shape),
@@ -56,15 +52,7 @@ pub fn run(args: &Args) -> Result<End, Failure> {
         fresh: !args.attach_fast,
         ..Request::default()
     })?;
-    config.device.reserve |= args.reserve;
     let kind = &config.device.kind;
-    if args.reserve && !matches!(kind, Kind::File { .. }) {
-        return Err(
-            "--reserve: the device is no plain file, and emulated flash lies in sparse files: \
-                    leave it out, or name a file with --data"
-                .into(),
-        );
-    }
     if matches!(kind, Kind::Memory { .. }) {
         return Err("device.kind = \"memory\": a device in memory cannot be formatted ahead of \
                     its use: `weir serve` makes it; for example: kind = \"nand\""

@@ -223,7 +223,6 @@ fn run(seed: u64, met: &mut Met) {
         dies_per_channel: 1,
         shards: 1,
         faults,
-        reserve: false,
         raw: None,
         fast: None,
         kept: crate::kept::KeptOptions::off(),

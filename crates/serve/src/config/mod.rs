@@ -389,7 +389,6 @@ const DEVICE_KEYS: &[&str] = &[
     "path",
     "profile",
     "capacity",
-    "reserve",
     "op_percent",
     "shards",
     "channels",
@@ -422,7 +421,6 @@ fn device(
             section.refuse("capacity", &format!("{bytes} bytes"), reason, "\"8GiB\"");
         }
     }
-    let reserve = reserve(&mut section, &kind);
     let raw = raw::options(&mut section, raw, capacity, volumes.len());
     if raw.is_none() && volumes.is_empty() {
         let blocks = capacity.unwrap_or(VOLUME_BYTES_DEFAULT) / BLOCK_BYTES as u64;
@@ -464,23 +462,12 @@ fn device(
         dies_per_channel,
         shards,
         faults,
-        reserve,
         raw,
         fast,
         kept,
         losses,
         injections,
     })
-}
-
-/// Whether a plain file gets all its room when it is made.
-fn reserve(section: &mut Section<'_>, kind: &str) -> bool {
-    let reserve = section.flag("reserve").unwrap_or(false);
-    if reserve && kind != "file" {
-        let reason = "has a meaning for kind = \"file\" only: emulated flash lies in sparse files";
-        section.refuse("reserve", "true", reason, "false");
-    }
-    reserve
 }
 
 /// Where a restart after a crash resumes from.

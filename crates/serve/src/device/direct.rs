@@ -41,7 +41,6 @@ use crate::medium::{
     DirectStore, Fence, Place, RECORD_BYTES, SLOTS_PER_PAGE, SLOTS_PER_RAW_PAGE, Store,
     encode_generation, page_bytes,
 };
-use crate::runtime::buffer::Buffer;
 use flash::{BLOCK_BYTES, Geometry, Oob, SlotId};
 use nand::{BlockRecord, Faults, Nand, Profile};
 use std::fs::{self, File, OpenOptions};
@@ -62,8 +61,6 @@ const GENERATION_AT: u64 = SECTOR;
 /// Program units of an erase block of 4 MiB; with raw units of as many data.
 const PAGES_PER_BLOCK: u32 = 64;
 const BLOCKS_START_MULTIPLE: u64 = 4 << 20;
-/// Zeroes at a time when a file takes its room.
-const ZEROES_BYTES: u64 = 1 << 20;
 
 /// What the blocks of a file or disk are like.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -159,14 +156,8 @@ pub fn unfinished() -> [u8; BLOCK_BYTES] {
     header
 }
 
-/// Writes the records, and to a plain file that is to have all its room, zeroes. They become a device by
-/// [`commit`].
-pub fn create(
-    path: &Path,
-    parts: &Parts,
-    master: &Mark,
-    reserve: bool,
-) -> Result<File, DeviceError> {
+/// Writes the records. They become a device by [`commit`].
+pub fn create(path: &Path, parts: &Parts, master: &Mark) -> Result<File, DeviceError> {
     let file = open_alone(path, OpenOptions::new().write(true).create(true).truncate(false))?;
     if exists(path) {
         return Err(DeviceError::Exists(path.into()));
@@ -181,9 +172,6 @@ pub fn create(
         zoned.begin(path, &file, master)?;
     } else {
         begin_plain(path, &file, (parts, master), &nand)?;
-        if reserve && !is_block_device(&file, path)? {
-            take_room(path, &file, parts, &nand)?;
-        }
     }
     Ok(file)
 }
@@ -217,24 +205,6 @@ fn begin_plain(
         file.write_all_at(&records, place.records_at).map_err(DeviceError::io(path, failed))?;
     }
     lock::write_generation(file, path, GENERATION_AT, master)
-}
-
-/// Writes zeroes where the blocks will be. Room that was only promised (`fallocate`) would not do: the file
-/// system has to note of each place that it is written, and a flush waits for that note.
-fn take_room(path: &Path, file: &File, parts: &Parts, nand: &Nand) -> Result<(), DeviceError> {
-    let (places, end) = places(&nand.geometry(), parts.shards, 0);
-    let failed = "take its room (device.reserve)";
-    let zeroes = Buffer::new((ZEROES_BYTES / SECTOR) as u32);
-    let direct = open_direct(path, true, false)?;
-    let mut at = places.first().map_or(end, |place| place.blocks_at);
-    while at < end {
-        let bytes = ZEROES_BYTES.min(end - at);
-        direct
-            .write_all_at(&zeroes.bytes()[..bytes as usize], at)
-            .map_err(DeviceError::io(path, failed))?;
-        at += bytes;
-    }
-    file.sync_all().map_err(DeviceError::io(path, "sync"))
 }
 
 /// Says that a disk of so many bytes has too few, and what would fit.

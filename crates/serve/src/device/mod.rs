@@ -80,8 +80,6 @@ pub struct DeviceOptions {
     pub shards: u32,
     /// What goes wrong with the emulated flash.
     pub faults: Faults,
-    /// A plain file gets all its room when it is made, and keeps it.
-    pub reserve: bool,
     /// Present if the device is one of raw units; then there are no volumes.
     pub raw: Option<RawOptions>,
     /// Present if a fast tier stands before it.
@@ -252,7 +250,7 @@ impl Device {
             }
             Kind::File { path } => {
                 let parts = plan.parts(options, note);
-                let lock = direct::create(path, &parts, &master, options.reserve)?;
+                let lock = direct::create(path, &parts, &master)?;
                 (path, Description::File(parts), lock)
             }
         };

@@ -42,7 +42,7 @@ use nand::BlockRecord;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
@@ -95,23 +95,14 @@ pub struct DirectStore {
 
 /// What the blocks are on.
 enum Manner {
-    /// `keeps_room`: a plain file that has all its room.
-    Plain {
-        records: Records,
-        keeps_room: bool,
-    },
-    Zoned {
-        changer: Changer,
-        erase_counts: Arc<[AtomicU32]>,
-        first: usize,
-    },
+    Plain(Records),
+    Zoned { changer: Changer, erase_counts: Arc<[AtomicU32]>, first: usize },
 }
 
 impl DirectStore {
     /// Opens a part of `file`, which must be open for direct I/O.
     pub fn open(file: File, geometry: &Geometry, place: Place, fence: &Fence) -> io::Result<Self> {
-        let records = Records::read(&file, place.records_at, geometry.blocks())?;
-        let manner = Manner::Plain { records, keeps_room: has_all_room(&file)? };
+        let manner = Manner::Plain(Records::read(&file, place.records_at, geometry.blocks())?);
         let Fence { at: generation_at, expected, .. } = *fence;
         Ok(Self { file, geometry: *geometry, place, generation_at, expected, manner })
     }
@@ -140,7 +131,7 @@ impl DirectStore {
     /// The record of a block as of its last erase, if it is sound; not kept on zones.
     pub fn stored_record(&self, block: BlockId) -> Option<BlockRecord> {
         match &self.manner {
-            Manner::Plain { records, .. } => BlockRecord::decode(&records.of(block)),
+            Manner::Plain(records) => BlockRecord::decode(&records.of(block)),
             Manner::Zoned { .. } => None,
         }
     }
@@ -261,9 +252,7 @@ impl DirectStore {
         1
     }
 
-    /// Queues the discard of a block, or the reset of a zone, for which `scratch` is memory. A plain file
-    /// that has all its room keeps it: else the file system would have to find new room, and write of it,
-    /// for the next program. The record that follows makes the pages count no more.
+    /// Queues the discard of a block, or the reset of a zone, for which `scratch` is memory.
     pub fn clear(
         &mut self,
         job: u32,
@@ -273,9 +262,6 @@ impl DirectStore {
     ) -> u32 {
         if self.is_zoned() {
             return self.change(job, block, Change::Reset, scratch, ring);
-        }
-        if matches!(self.manner, Manner::Plain { keeps_room: true, .. }) {
-            return 0;
         }
         let pages = u64::from(self.geometry.pages_per_block);
         let bytes = pages * page_bytes(self.geometry.slots_per_page);
@@ -314,7 +300,7 @@ impl DirectStore {
     /// for all other I/O.
     pub fn changed(&mut self, job: u32) -> Option<i32> {
         match &mut self.manner {
-            Manner::Plain { .. } => None,
+            Manner::Plain(_) => None,
             Manner::Zoned { changer, .. } => changer.take(job),
         }
     }
@@ -329,7 +315,7 @@ impl DirectStore {
         ring: &mut Ring,
     ) -> u32 {
         match &mut self.manner {
-            Manner::Plain { records, .. } => {
+            Manner::Plain(records) => {
                 records.write(job, block, record, scratch.view(0, 1), (&self.file, ring));
                 1
             }
@@ -344,7 +330,7 @@ impl DirectStore {
 
     /// The write of a block's record has ended: the next of its sector goes on.
     pub fn record_written(&mut self, block: BlockId, ring: &mut Ring) {
-        if let Manner::Plain { records, .. } = &mut self.manner {
+        if let Manner::Plain(records) = &mut self.manner {
             records.written(block, (&self.file, ring));
         }
     }
@@ -526,13 +512,6 @@ fn next_sound(
         }
     }
     Ok(None)
-}
-
-/// Whether a plain file has no holes; `false` for a disk.
-fn has_all_room(file: &File) -> io::Result<bool> {
-    let found = file.metadata()?;
-    // The system counts in 512 bytes, whatever the blocks of the file system.
-    Ok(found.is_file() && found.blocks() * 512 >= found.len())
 }
 
 /// True of an error of a disk that answers, and has lost what is asked for.

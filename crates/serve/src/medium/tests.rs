@@ -102,7 +102,6 @@ pub(super) fn options(kind: Kind) -> DeviceOptions {
         dies_per_channel: 1,
         shards: 1,
         faults: Faults::default(),
-        reserve: false,
         raw: None,
         fast: None,
         kept: crate::kept::KeptOptions::off(),

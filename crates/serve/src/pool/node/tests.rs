@@ -31,7 +31,6 @@ pub(in crate::pool) fn device(kind: Kind) -> DeviceOptions {
         dies_per_channel: 1,
         shards: 1,
         faults: Faults::default(),
-        reserve: false,
         raw: Some(raw),
         fast: None,
         kept: KeptOptions::default(),

@@ -216,27 +216,16 @@ impl Server {
         source.commit(mounted.iter().map(|mounted| mounted.found.report.logical_blocks))?;
         let refused = refused(&mounted, config);
         let config = &to_be_read(config, &source.places.0, &refused);
-        let device = source.device.as_ref();
-        let restart = Restart {
-            cold: match device {
-                Some(device) => device.cold().map(Into::into),
-                None => Some("a volume of a pool has none".into()),
-            },
-            took_ms: begun.elapsed().as_millis() as u64,
-            kept_bytes: device.and_then(|device| device.kept().ok()).map_or(0, |(_, bytes)| bytes),
-            counts: counts(&mounted),
-            impaired: [source.impaired(), &refused].concat(),
-        };
+        let impaired = [source.impaired(), &refused].concat();
+        let restart = restart(&source, &mounted, begun.elapsed(), impaired);
         tracing::info!("{restart}");
         log_drivers(&mounted);
         let offer = exports::offer(&mounted[0].found, source.split, config)?;
         let (volumes, raw) = (offer.volumes.clone(), mounted[0].found.raw);
         let clients = clients_max(config)?;
-        let subsystem =
-            nvme_subsystem(config, &offer, mounted[0].found.report.uuid, raw.is_some())?;
-        if let (Some(subsystem), Some(address)) = (&subsystem, doors.nvme_addresses.first()) {
-            subsystem.port.store(address.port(), Ordering::Relaxed);
-        }
+        let port = doors.nvme_addresses.first().map_or(0, SocketAddr::port);
+        let uuid = mounted[0].found.report.uuid;
+        let subsystem = nvme_subsystem(config, &offer, (uuid, port), raw.is_some())?;
         let mut shared = share(config, &source, offer, tls, (mounted.len(), clients.nbd))?;
         shared.nbd_doors = doors.nbd.len() as u32;
         let named = subsystem.as_ref().map(|subsystem| subsystem.nqn.clone());
@@ -565,6 +554,22 @@ fn log_drivers(mounted: &[Mounted]) {
     }
 }
 
+/// How what was mounted was opened, `took` after the start.
+fn restart(source: &Source, mounted: &[Mounted], took: Duration, impaired: Vec<String>) -> Restart {
+    let device = source.device.as_ref();
+    let cold = match device {
+        Some(device) => device.cold().map(Into::into),
+        None => Some("a volume of a pool has none".into()),
+    };
+    Restart {
+        cold,
+        took_ms: took.as_millis() as u64,
+        kept_bytes: device.and_then(|device| device.kept().ok()).map_or(0, |(_, bytes)| bytes),
+        counts: counts(mounted),
+        impaired,
+    }
+}
+
 fn counts(mounted: &[Mounted]) -> KeptCounts {
     let sum = |count: fn(&KeptCounts) -> u64| -> u64 {
         mounted.iter().map(|mounted| count(&mounted.found.kept)).sum()
@@ -709,7 +714,7 @@ pub(crate) fn stop_engine(
 fn nvme_subsystem(
     config: &Config,
     offer: &Offer,
-    device: u128,
+    (device, port): (u128, u16),
     raw: bool,
 ) -> Result<Option<Arc<nvme::Subsystem>>, ServeError> {
     let Some(wanted) = &config.nvme else { return Ok(None) };
@@ -727,7 +732,9 @@ fn nvme_subsystem(
     let serial = format!("{:020x}", device & ((1 << 80) - 1));
     let handshake_ns = config.nbd.handshake_ns;
     let (namespaces, hosts) = (namespaces.collect(), wanted.hosts.clone());
-    Ok(Some(Arc::new(nvme::Subsystem::new(nqn, serial, namespaces, hosts, handshake_ns))))
+    let subsystem = nvme::Subsystem::new(nqn, serial, namespaces, hosts, handshake_ns);
+    subsystem.port.store(port, Ordering::Relaxed);
+    Ok(Some(Arc::new(subsystem)))
 }
 
 fn load_plugins(config: &Config) -> Result<Plugins, ServeError> {

@@ -752,14 +752,11 @@ impl Shard {
         if connection.ending == Ending::No || busy {
             return;
         }
-        if let Some(incoming) = connection.incoming.take_if(|_| !connection.receiving) {
-            connection.front.finish(incoming.asked.ticket);
-            self.pool.put(incoming.data, self.engine.frames());
-        }
         if !connection.receiving {
-            for (ticket, parked) in std::mem::take(&mut connection.parked) {
-                connection.front.finish(ticket);
-                self.pool.put(parked.data, self.engine.frames());
+            let parked = std::mem::take(&mut connection.parked).into_values();
+            for incoming in connection.incoming.take().into_iter().chain(parked) {
+                connection.front.finish(incoming.asked.ticket);
+                self.pool.put(incoming.data, self.engine.frames());
             }
         }
         if let Some(asked) = connection.held.take() {

@@ -20,8 +20,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         }
     }
     if streams.is_empty() {
-        let names =
-            ["none", "hint:handles=2", "multiq", "sfr", "sepbit", "midas", "interval", "oracle"];
+        let names = ["none", "hint:handles=2", "multiq", "sfr", "sepbit", "midas", "oracle"];
         streams = names.map(String::from).to_vec();
     }
     if loads.is_empty() {

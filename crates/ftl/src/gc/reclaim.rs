@@ -1,6 +1,9 @@
 //! GC: choose a victim, relocate what is valid in it, hand the band back when it may be erased.
 //! Also scrub, refresh and wear moves, which are reclaims for another reason.
-//! How the host is paced by it, `pacing` says.
+//!
+//! Pacing: below `bands_free_low` free bands, every relocated slot earns the host a few appends,
+//! more while many bands are free and fewer as they run out, so that writes slow down smoothly and
+//! never stop dead. Reads take no part in this.
 
 use crate::format::{Header, Kind, UNMAPPED};
 use crate::gc::poison::Search;
@@ -10,7 +13,7 @@ use crate::mutant::Mutant;
 use crate::policy::{FullBands, Purpose, WearView};
 use crate::space::bands::BandState;
 use crate::space::scheduler::{ReadOp, ReadPurpose};
-use crate::space::{Grounds, RESERVE_BANDS};
+use crate::space::{FREE_AT_REST, Grounds, RESERVE_BANDS};
 use crate::whole::Ftl;
 use crate::whole::Phase;
 use flash::{BlockId, MediumError, Payload, SlotData, SlotId, SlotRead, SlotStatus};
@@ -178,6 +181,13 @@ impl Ftl {
         }
     }
 
+    /// True if the host must wait for GC before it appends.
+    pub(crate) fn gate_writes(&self) -> bool {
+        self.bands.free < self.bands_free_low()
+            && self.reclaim.credit <= 0
+            && !self.reclaim.victims.is_empty()
+    }
+
     pub(crate) fn reclaim_pump(&mut self) {
         if !self.may_write() {
             return;
@@ -201,6 +211,30 @@ impl Ftl {
             }
             index += 1;
         }
+    }
+
+    /// Most that the host can have earned, in 1/256 slots.
+    pub(crate) fn credit_max(&self) -> i64 {
+        256 * i64::from(self.geometry.slots_per_block().max(4 * self.slow_units()))
+    }
+
+    /// Up to how much the host is to have earned once all that was read is placed; `i64::MAX` where
+    /// space must be made at any rate. Where reads have a service level GC goes on as the host uses
+    /// its credit, and no sooner: who reads meanwhile would be disturbed for nothing. Elsewhere it
+    /// works ahead: a host that comes in bursts finds free bands.
+    fn credit_wanted(&self) -> i64 {
+        let paced = self.settings.read_slo_ns > 0
+            && self.phase == Phase::Running
+            && self.bands.free > self.host_floor() + FREE_AT_REST + self.bands_for_streams()
+            && !self.checkpoint_starves_capacity()
+            && !self.host_stands_still()
+            && !self.destage_stands_still();
+        if paced { self.credit_max() / 2 } else { i64::MAX }
+    }
+
+    /// True if GC has yet to earn what the host may use.
+    pub(crate) fn wants_space(&self) -> bool {
+        self.reclaim.credit < self.credit_wanted()
     }
 
     /// Slots of victims that are being read, or were and have no place yet.
@@ -293,7 +327,16 @@ impl Ftl {
     pub(crate) fn start_victim(&mut self, block: BlockId, reason: &'static str, for_space: bool) {
         let slots = i64::from(self.geometry.slots_per_block());
         let valid = i64::from(self.bands[block].slots_valid);
-        let credit = self.earn_by_victim(slots, valid);
+        let (floor, low) = (self.host_floor(), self.bands_free_low());
+        let room = i64::from(self.bands.free.saturating_sub(floor));
+        // 3/4 of what the victim gives at the floor, 5/4 of it at `low`.
+        let share = 192 + 128 * room / i64::from((low - floor).max(1));
+        let credit = (slots - valid) * share / valid.max(1);
+        if valid == 0 {
+            self.reclaim.credit += slots * share;
+        }
+        let ceiling = self.credit_max();
+        self.reclaim.credit = self.reclaim.credit.clamp(-ceiling, ceiling);
         self.counters.victims += 1;
         self.units[self.geometry.unit_of(block) as usize].last_reason = reason;
         self.bands.set_state(block, BandState::Victim);

@@ -353,7 +353,7 @@ impl Ftl {
         self.charge_share(index);
         match &mut self.tier {
             Some(tier) if tier.leaving == Leaving::No => tier.credit -= 256,
-            _ => self.charge_space(),
+            _ => self.reclaim.credit -= 256,
         }
     }
 
@@ -679,7 +679,7 @@ impl Ftl {
             let entry = self.pop_destaged();
             self.tier_mut().credit += entry.credit;
             self.shares.earn(entry.credit);
-            self.charge_space();
+            self.reclaim.credit -= 256;
             self.place_move(entry, point, false);
         }
     }

@@ -14,7 +14,6 @@
 //! To add one: a file here and a line in [`by_name`].
 
 mod hint;
-mod interval;
 mod midas;
 mod multiq;
 mod none;
@@ -27,7 +26,6 @@ use flash::Hint;
 use params::Params;
 
 pub use hint::ByHint;
-pub use interval::Interval;
 pub use midas::Midas;
 pub use multiq::MultiQ;
 pub use none::Unsorted;
@@ -133,7 +131,7 @@ pub struct Shape {
 }
 
 /// Names of the stream policies. Each takes parameters: `sfr:handles=8,decay=1GiB`.
-pub const STREAMS: &[&str] = &["none", "hint", "multiq", "sfr", "sepbit", "midas", "interval"];
+pub const STREAMS: &[&str] = &["none", "hint", "multiq", "sfr", "sepbit", "midas"];
 
 /// The policy called `text`: a name of [`STREAMS`], alone or with parameters after a colon.
 ///
@@ -148,7 +146,6 @@ pub fn by_name(text: &str, shape: Shape) -> Result<Box<dyn StreamPolicy>, String
         "sfr" => Box::new(Sfr::new(&mut params, shape)?),
         "sepbit" => Box::new(SepBit::new(&mut params)?),
         "midas" => Box::new(Midas::new(&mut params, shape)?),
-        "interval" => Box::new(Interval::new(&mut params, shape)?),
         _ => return Err(super::unknown("stream", text, STREAMS)),
     };
     params.finish()?;

@@ -1,6 +1,6 @@
 //! AutoStream's Multi-Q: queues of chunks, from cold to hot.
 
-use super::params::{CHUNK_BLOCKS, Params};
+use super::params::Params;
 use super::{Handles, Shape, StreamPolicy, WriteView};
 
 /// The stream of a write is its chunk's queue. A chunk rises one queue when it has been written often
@@ -51,7 +51,7 @@ const LIFETIME_UNKNOWN: u32 = u32::MAX / 2;
 impl MultiQ {
     pub(super) fn new(params: &mut Params<'_>, shape: Shape) -> Result<Self, String> {
         let handles = params.handles(8)?;
-        let (chunk_shift, chunks) = params.chunk(shape, CHUNK_BLOCKS)?;
+        let (chunk_shift, chunks) = params.chunk(shape)?;
         let base = params.base(2.0)?;
         let thresholds = std::iter::successors(Some(base), |last| Some(last * base));
         let chunk = Chunk { expires_at: 0, count_and_queue: 0, before: NONE, after: NONE };

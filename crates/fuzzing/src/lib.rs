@@ -12,6 +12,7 @@ pub mod lab_files;
 mod mutate;
 pub mod nand_formats;
 pub mod nbd;
+pub mod nvme;
 pub mod pool;
 pub mod trace;
 pub mod volumes;
@@ -30,12 +31,13 @@ pub struct Target {
 }
 
 /// All of them.
-pub const TARGETS: [Target; 8] = [
+pub const TARGETS: [Target; 9] = [
     Target { name: "config", run: |bytes| text(bytes, config::run), count: 2_000 },
     Target { name: "ftl_formats", run: ftl_formats::run, count: 20_000 },
     Target { name: "lab_files", run: |bytes| text(bytes, lab_files::run), count: 2_000 },
     Target { name: "nand_formats", run: nand_formats::run, count: 10_000 },
     Target { name: "nbd", run: nbd::run, count: 20_000 },
+    Target { name: "nvme", run: nvme::run, count: 20_000 },
     Target { name: "pool", run: pool::run, count: 20_000 },
     Target { name: "trace", run: trace::run, count: 20_000 },
     Target { name: "volumes", run: volumes::run, count: 20_000 },
@@ -97,7 +99,7 @@ mod tests {
         };
     }
 
-    each!(config, ftl_formats, lab_files, nand_formats, nbd, pool, trace, volumes);
+    each!(config, ftl_formats, lab_files, nand_formats, nbd, nvme, pool, trace, volumes);
 
     #[test]
     fn every_target_is_listed_built_tested_and_has_a_corpus() {

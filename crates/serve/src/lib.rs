@@ -40,6 +40,7 @@ pub use config::Config;
 pub use control::{raw_shape_json, units_json};
 pub use fast::Detach;
 pub use front::nbd;
+pub use front::nvme::hostile as nvme_hostile;
 pub use runtime::ring::{DriverChoice, DriverReport};
 pub use runtime::shard::{CoreStatus, RawShape, RawStatus, ShardStatus};
 pub use server::{Control, Ready, Restart, ServeError, Server};

@@ -225,7 +225,7 @@ impl Server {
         let clients = clients_max(config)?;
         let port = doors.nvme_addresses.first().map_or(0, SocketAddr::port);
         let uuid = mounted[0].found.report.uuid;
-        let subsystem = nvme_subsystem(config, &offer, (uuid, port), raw.is_some())?;
+        let subsystem = nvme_subsystem(config, &offer, (uuid, port, mounted.len()), raw.is_some())?;
         let mut shared = share(config, &source, offer, tls, (mounted.len(), clients.nbd))?;
         shared.nbd_doors = doors.nbd.len() as u32;
         let named = subsystem.as_ref().map(|subsystem| subsystem.nqn.clone());
@@ -714,7 +714,7 @@ pub(crate) fn stop_engine(
 fn nvme_subsystem(
     config: &Config,
     offer: &Offer,
-    (device, port): (u128, u16),
+    (device, port, shards): (u128, u16, usize),
     raw: bool,
 ) -> Result<Option<Arc<nvme::Subsystem>>, ServeError> {
     let Some(wanted) = &config.nvme else { return Ok(None) };
@@ -726,13 +726,13 @@ fn nvme_subsystem(
         blocks: volume.blocks,
         read_only: volume.read_only,
         uuid: nvme::uuid_of(device, &volume.name),
-        hosts: Vec::new(),
+        hosts: wanted.volume_hosts.get(&volume.name).cloned().unwrap_or_default(),
     });
     let nqn = wanted.nqn.clone().unwrap_or_else(|| nvme::nqn_of(device));
     let serial = format!("{:020x}", device & ((1 << 80) - 1));
     let handshake_ns = config.nbd.handshake_ns;
     let (namespaces, hosts) = (namespaces.collect(), wanted.hosts.clone());
-    let subsystem = nvme::Subsystem::new(nqn, serial, namespaces, hosts, handshake_ns);
+    let subsystem = nvme::Subsystem::new(nqn, serial, namespaces, hosts, (handshake_ns, shards));
     subsystem.port.store(port, Ordering::Relaxed);
     Ok(Some(Arc::new(subsystem)))
 }

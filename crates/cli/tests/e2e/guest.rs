@@ -136,3 +136,24 @@ impl Guest {
         text
     }
 }
+
+/// A copy of a program where the guest sees it, which has a /tmp of its own.
+pub struct Visible {
+    /// Where it is.
+    pub path: PathBuf,
+}
+
+impl Visible {
+    /// Copies it until the test is over.
+    pub fn new(program: &Path, name: &str) -> Self {
+        let path = PathBuf::from(format!("/var/tmp/weir-e2e-{}-{name}", std::process::id()));
+        fs::copy(program, &path).expect("/var/tmp takes a copy of the binary");
+        Self { path }
+    }
+}
+
+impl Drop for Visible {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.path);
+    }
+}

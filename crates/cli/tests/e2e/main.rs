@@ -28,6 +28,7 @@ mod hostile;
 mod kill;
 mod modules;
 mod nbd;
+mod nvme;
 mod offline;
 mod order;
 mod policies;

@@ -4,10 +4,9 @@
 //!
 //! Steps aside like the other test in a guest.
 
-use crate::guest::Guest;
+use crate::guest::{Guest, Visible};
 use crate::scratch::Scratch;
 use std::fs;
-use std::path::{Path, PathBuf};
 
 /// Runs in the guest. `WEIR` is the binary.
 const SCRIPT: &str = r#"
@@ -110,28 +109,9 @@ fn a_zoned_disk_is_served_killed_checked_and_put_behind_a_fast_tier() {
     let test = "a zoned disk in a guest";
     let Some(guest) = Guest::found(test, &["fio", "blkzone", "mountpoint"]) else { return };
     let scratch = Scratch::new("zoned");
-    let visible = Visible::new(&crate::tools::weir_path());
+    let visible = Visible::new(&crate::tools::weir_path(), "zoned");
     let script = scratch.file("script");
     fs::write(&script, SCRIPT.replace("WEIR", &visible.path.to_string_lossy())).unwrap();
     let text = guest.run("configfs null_blk", &["-M", "2G", &script]);
     assert!(text.contains("ALL-OF-IT-RAN"), "{text}");
-}
-
-/// A copy of a program where the guest sees it, which has a /tmp of its own.
-struct Visible {
-    path: PathBuf,
-}
-
-impl Visible {
-    fn new(program: &Path) -> Self {
-        let path = PathBuf::from(format!("/var/tmp/weir-e2e-{}", std::process::id()));
-        fs::copy(program, &path).expect("/var/tmp takes a copy of the binary");
-        Self { path }
-    }
-}
-
-impl Drop for Visible {
-    fn drop(&mut self) {
-        let _ = fs::remove_file(&self.path);
-    }
 }

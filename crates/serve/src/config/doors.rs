@@ -5,6 +5,7 @@ use super::{ControlConfig, HttpConfig, Listen, NvmeConfig};
 use crate::front::nvme::NQN_BYTES_MAX;
 use crate::sockets::{self, Access};
 use flash::SECOND;
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
@@ -76,7 +77,10 @@ pub fn refuse_plain_tcp(section: &mut Section<'_>, listen: &[Listen], has_tls: b
 const DISCOVERY_PORT: u16 = 8009;
 
 /// `[nvme]`: served if it says where.
-pub fn nvme(mut section: Section<'_>) -> Option<NvmeConfig> {
+pub fn nvme(
+    mut section: Section<'_>,
+    volume_hosts: BTreeMap<String, Vec<String>>,
+) -> Option<NvmeConfig> {
     let address = section.address("tcp", "\"127.0.0.1:4420\"");
     let mut discovery = address.map(|address| SocketAddr::new(address.ip(), DISCOVERY_PORT));
     match section.text("discovery", "\"127.0.0.1:8009\"").as_deref() {
@@ -84,6 +88,7 @@ pub fn nvme(mut section: Section<'_>) -> Option<NvmeConfig> {
         Some(text) => match text.parse() {
             Ok(address) => discovery = Some(address),
             Err(_) => {
+                discovery = None;
                 let reason = "must be an IP address and a port, or none";
                 section.refuse("discovery", &format!("{text:?}"), reason, "\"127.0.0.1:8009\"");
             }
@@ -91,18 +96,10 @@ pub fn nvme(mut section: Section<'_>) -> Option<NvmeConfig> {
         None => {}
     }
     let nqn = section.text("nqn", NQN_EXAMPLE);
-    let hosts = section.texts("hosts", "[\"nqn.2014-08.org.nvmexpress:uuid:...\"]");
-    for (key, name) in
-        nqn.iter().map(|name| ("nqn", name)).chain(hosts.iter().map(|name| ("hosts", name)))
-    {
-        if !name.starts_with("nqn.")
-            || name.len() > NQN_BYTES_MAX
-            || name.contains(char::is_control)
-        {
-            let reason = format!("must begin with nqn. and have at most {NQN_BYTES_MAX} bytes");
-            section.refuse(key, &format!("{name:?}"), reason, NQN_EXAMPLE);
-        }
+    if let Some(name) = &nqn {
+        check_nqn(&mut section, "nqn", name);
     }
+    let hosts = nvme_hosts(&mut section, "hosts");
     let plain = section.flag("tcp_plain").unwrap_or(false);
     for (key, address) in [("tcp", address), ("discovery", discovery.filter(|_| address.is_some()))]
     {
@@ -115,7 +112,23 @@ pub fn nvme(mut section: Section<'_>) -> Option<NvmeConfig> {
         section.refuse(key, &address.to_string(), reason, "\"127.0.0.1:4420\"");
     }
     section.finish(&["tcp", "discovery", "nqn", "hosts", "tcp_plain"]);
-    Some(NvmeConfig { address: address?, discovery, nqn, hosts })
+    Some(NvmeConfig { address: address?, discovery, nqn, hosts, volume_hosts })
+}
+
+/// The NQNs of hosts that may do something; none if all may.
+pub fn nvme_hosts(section: &mut Section<'_>, key: &'static str) -> Vec<String> {
+    let hosts = section.texts(key, "[\"nqn.2014-08.org.nvmexpress:uuid:...\"]");
+    for name in &hosts {
+        check_nqn(section, key, name);
+    }
+    hosts
+}
+
+fn check_nqn(section: &mut Section<'_>, key: &'static str, name: &str) {
+    if !name.starts_with("nqn.") || name.len() > NQN_BYTES_MAX || name.contains(char::is_control) {
+        let reason = format!("must begin with nqn. and have at most {NQN_BYTES_MAX} bytes");
+        section.refuse(key, &format!("{name:?}"), reason, NQN_EXAMPLE);
+    }
 }
 
 const NQN_EXAMPLE: &str = "\"nqn.2026-01.org.example:flash\"";

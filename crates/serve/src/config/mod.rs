@@ -27,6 +27,7 @@ use ftl::policy::{DECISIONS, stream};
 use ftl::{MapVolume, PolicyNames, Settings, StreamVolume};
 use nand::{Faults, Profile};
 use raw::RawSection;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -89,6 +90,8 @@ pub struct NvmeConfig {
     pub nqn: Option<String>,
     /// Hosts that may connect; empty: all.
     pub hosts: Vec<String>,
+    /// Volumes that only some of them see, and which.
+    pub volume_hosts: BTreeMap<String, Vec<String>>,
 }
 
 /// The HTTP API over TCP: who shows no token there may look, and change nothing.
@@ -154,7 +157,7 @@ impl Config {
         let raw = raw::section(&mut root);
         let device = device(root.section("device"), base, volumes, raw);
         let nbd = nbd(root.section("nbd"), base);
-        let nvme = doors::nvme(root.section("nvme"));
+        let nvme = doors::nvme(root.section("nvme"), wishes.hosts);
         let http = doors::http(root.section("http"), base);
         let control = doors::control(root.section("control"), base);
         let driver = runtime(root.section("runtime"));
@@ -282,6 +285,8 @@ struct Wishes {
     shares: Vec<u32>,
     /// Whether its map stays in DRAM.
     page: Vec<bool>,
+    /// The NVMe hosts that may see it, of one that not all may.
+    hosts: BTreeMap<String, Vec<String>>,
 }
 
 /// The volumes, and what the FTL does for each.
@@ -329,8 +334,20 @@ fn volumes(root: &mut Section<'_>, plugins: &[PluginFile]) -> (Vec<VolumeOptions
         }
         let share = section.integer("fast_share", 1, 1000, "10").unwrap_or(1) as u32;
         let mapping = section.choice("mapping", &["cached", "page"]);
-        section.finish(&["name", "size", "read_only", "streams", "fast_share", "mapping"]);
+        let hosts = doors::nvme_hosts(&mut section, "nvme_hosts");
+        section.finish(&[
+            "name",
+            "size",
+            "read_only",
+            "streams",
+            "fast_share",
+            "mapping",
+            "nvme_hosts",
+        ]);
         if let (Some(name), Some(bytes)) = (name, size) {
+            if !hosts.is_empty() {
+                wishes.hosts.insert(name.clone(), hosts);
+            }
             volumes.push(VolumeOptions { name, blocks: bytes / BLOCK_BYTES as u64, read_only });
             wishes.streams.push(stream);
             wishes.shares.push(share);

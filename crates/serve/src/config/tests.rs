@@ -367,6 +367,26 @@ fn a_fast_tier_may_be_a_path_or_a_section() {
 }
 
 #[test]
+fn nvme_is_served_where_it_is_told_to_and_by_name_to_whom() {
+    let volume = "[[volume]]\nname = \"v\"\nsize = \"4MiB\"\nnvme_hosts = [\"nqn.me\"]\n";
+    let text = format!("{volume}[nvme]\ntcp = \"127.0.0.1:4420\"\nhosts = [\"nqn.a\"]\n");
+    let nvme = Config::parse(&text, Path::new("/base")).unwrap().nvme.unwrap();
+    assert_eq!(nvme.discovery.map(|address| address.port()), Some(8009));
+    assert_eq!((&nvme.hosts[..], &nvme.nqn), (&["nqn.a".to_owned()][..], &None));
+    assert_eq!(nvme.volume_hosts["v"], ["nqn.me"]);
+    let silent = Config::parse(&format!("{volume}[nvme]\ndiscovery = \"none\"\n"), Path::new("/"));
+    assert_eq!(silent.unwrap().nvme, None, "without an address it is not served");
+    let wrong = errors(
+        "[[volume]]\nname = \"v\"\nsize = \"4MiB\"\nnvme_hosts = [\"me\"]\n\
+         [nvme]\ntcp = \"10.0.0.1:4420\"\ndiscovery = \"nowhere\"\nnqn = \"weir\"\nhosts = [\"\"]\n",
+    );
+    let keys: Vec<&str> = wrong.iter().map(|error| error.key.as_str()).collect();
+    let expected = ["volume[0].nvme_hosts", "nvme.discovery", "nvme.nqn", "nvme.hosts", "nvme.tcp"];
+    assert_eq!(keys, expected);
+    assert!(wrong[4].reason.contains("--tcp-plain"), "{}", wrong[4].reason);
+}
+
+#[test]
 fn volumes_have_shares_of_the_fast_tier_by_their_weights() {
     let text = "[[volume]]\nname = \"a\"\nsize = \"64MiB\"\nfast_share = 3\n[[volume]]\nname = \"b\"\n\
                 size = \"32MiB\"\n";

@@ -151,7 +151,7 @@ impl Asked<'_> {
             (0x70, true) => self.discovery_log(),
             (0x01, _) => vec![0; 64],
             (_, true) => return Err(Status::LOG_PAGE),
-            (0x02, _) => smart_log(),
+            (0x02, _) => self.subsystem.healths.sum().log(),
             (0x03, _) => firmware_log(),
             (0x05, _) => effects_log(),
             (0x0c, _) => self.access_log(),
@@ -209,14 +209,6 @@ fn identify_namespace(namespace: &super::Namespace, page: &mut [u8]) {
     put(page, 104, &namespace.uuid.to_be_bytes());
     // The one format: blocks of 4 KiB.
     page[130] = 12;
-}
-
-/// Health as far as it is known here: nothing is wrong.
-fn smart_log() -> Vec<u8> {
-    let mut log = vec![0; 512];
-    put(&mut log, 1, &300u16.to_le_bytes());
-    put(&mut log, 3, &[100, 10]);
-    log
 }
 
 fn firmware_log() -> Vec<u8> {

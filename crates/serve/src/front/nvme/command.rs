@@ -111,6 +111,16 @@ impl Command {
         Ok(place)
     }
 
+    /// How many bytes came in the capsule, if they are those of the command and at least `least`. There may be more
+    /// than the command needs: Linux sends a page for the ranges of a dataset management, however many there are.
+    pub fn enclosed(&self, least: u32, capsule: u32) -> Result<u32, Status> {
+        let len = u32_at(&self.0, 32).max(least);
+        match self.place(len, capsule)? {
+            Place::Capsule => Ok(len),
+            Place::Apart => Err(Status::SGL_KIND),
+        }
+    }
+
     /// Bytes that the host takes of an answer.
     pub fn room(&self) -> Result<u32, Status> {
         if self.0[39] != 0x5a {
@@ -164,25 +174,22 @@ impl Command {
 }
 
 /// Most bytes of one trim.
-const TRIM_BYTES_MAX: u64 = (1 << 32) - BLOCK;
+pub const TRIM_BYTES_MAX: u64 = (1 << 32) - BLOCK;
 
-/// The trims that the ranges of a dataset management ask for.
-pub fn trims(ranges: &[u8], namespace: &Namespace) -> Result<Vec<Task>, Status> {
+/// The ranges, in bytes, that a dataset management names: offset and length.
+pub fn trims(ranges: &[u8], namespace: &Namespace) -> Result<Vec<(u64, u64)>, Status> {
     if namespace.read_only {
         return Err(Status::PROTECTED);
     }
-    let mut tasks = Vec::new();
+    let mut trims = Vec::new();
     for range in ranges.chunks_exact(16) {
         let (blocks, first) = (u64::from(u32_at(range, 4)), u64_at(range, 8));
         if first.checked_add(blocks).is_none_or(|end| end > namespace.blocks) {
             return Err(Status::RANGE);
         }
-        let (mut offset, end) = (first * BLOCK, (first + blocks) * BLOCK);
-        while offset < end {
-            let len = (end - offset).min(TRIM_BYTES_MAX) as u32;
-            tasks.push(Task { kind: Kind::Trim { fua: false }, offset, len });
-            offset += u64::from(len);
+        if blocks > 0 {
+            trims.push((first * BLOCK, blocks * BLOCK));
         }
     }
-    Ok(tasks)
+    Ok(trims)
 }

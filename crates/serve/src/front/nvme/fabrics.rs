@@ -39,6 +39,30 @@ fn text(field: &[u8]) -> Option<&str> {
     (!text.is_empty() && text.len() <= NQN_BYTES_MAX).then_some(text)
 }
 
+/// Why a queue is not connected, and the result that goes with it.
+pub struct Refused {
+    /// The status.
+    pub status: Status,
+    /// Which parameter is wrong, if one is: its first byte, and whether that is in the data.
+    pub result: u64,
+}
+
+impl From<Status> for Refused {
+    fn from(status: Status) -> Self {
+        Self { status, result: 0 }
+    }
+}
+
+/// A field of the data is wrong.
+fn wrong_data(first: u64) -> Refused {
+    Refused { status: Status::CONNECT_PARAMETER, result: first | 1 << 16 }
+}
+
+/// A field of the command is wrong.
+fn wrong_command(first: u64) -> Refused {
+    Refused { status: Status::CONNECT_PARAMETER, result: first }
+}
+
 /// Connects a queue.
 ///
 /// # Errors
@@ -47,26 +71,29 @@ pub fn connect(
     subsystem: &Arc<Subsystem>,
     command: &Command,
     data: &[u8],
-) -> Result<Queue, Status> {
+) -> Result<Queue, Refused> {
     let (format, queue) = (u16_at(&command.0, 40), u16_at(&command.0, 42));
     let (size, keep_alive_ms) = (u16_at(&command.0, 44), command.word(12));
     if format != 0 {
-        return Err(Status::CONNECT_FORMAT);
+        return Err(Status::CONNECT_FORMAT.into());
     }
-    let named = text(&data[256..512]).zip(text(&data[512..768]));
-    let (wanted, nqn) = named.ok_or(Status::CONNECT_PARAMETER)?;
+    let wanted = text(&data[256..512]).ok_or_else(|| wrong_data(256))?;
+    let nqn = text(&data[512..768]).ok_or_else(|| wrong_data(512))?;
     let discovery = wanted == DISCOVERY_NQN;
-    if (!discovery && wanted != subsystem.nqn) || size == 0 || size >= QUEUE_ENTRIES_MAX {
-        return Err(Status::CONNECT_PARAMETER);
+    if !discovery && wanted != subsystem.nqn {
+        return Err(wrong_data(256));
+    }
+    if size == 0 || size >= QUEUE_ENTRIES_MAX {
+        return Err(wrong_command(44));
     }
     if !discovery && !subsystem.admits(nqn) {
-        return Err(Status::CONNECT_HOST);
+        return Err(Status::CONNECT_HOST.into());
     }
     let id = data[..16].try_into().unwrap_or_default();
     let (host, controller) = (Host { nqn: nqn.into(), id }, u16_at(data, 16));
     let seat = match queue {
         0 if controller == ANY => subsystem.open(host, discovery)?,
-        0 => return Err(Status::CONNECT_PARAMETER),
+        0 => return Err(wrong_data(16)),
         _ => subsystem.join(&host, controller, queue)?,
     };
     let keep_alive_ns = u64::from(keep_alive_ms) * MILLISECOND;

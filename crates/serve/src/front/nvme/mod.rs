@@ -11,12 +11,15 @@
 mod admin;
 mod command;
 mod fabrics;
+mod health;
+pub mod hostile;
 mod pdu;
 mod status;
 mod subsystem;
 #[cfg(test)]
 mod tests;
 
+pub use health::Health;
 pub use subsystem::{NQN_BYTES_MAX, Namespace, Subsystem, nqn_of, uuid_of};
 
 use super::{Event, Front, Payload, Received, Ticket};
@@ -78,9 +81,29 @@ struct Flight {
     group: Option<u32>,
 }
 
+/// What waits for room. The range of a trim may be longer than one request can be: it goes out in parts, so that
+/// what waits has a bounded size, whatever a host names.
+struct Waiting {
+    command: u16,
+    kind: Kind,
+    offset: u64,
+    len: u64,
+    volume: usize,
+    sends: bool,
+    group: Option<u32>,
+}
+
+impl Waiting {
+    /// What goes out next of it.
+    fn next(&self) -> Task {
+        let len = self.len.min(command::TRIM_BYTES_MAX) as u32;
+        Task { kind: self.kind, offset: self.offset, len }
+    }
+}
+
 /// A command that is several requests.
 struct Group {
-    left: u32,
+    left: u64,
     status: Status,
 }
 
@@ -100,8 +123,8 @@ pub struct NvmeClient {
     outstanding: u32,
     flights: Slab<Flight>,
     groups: Slab<Group>,
-    /// Commands that wait for room, and requests of commands that are several.
-    waiting: VecDeque<(u16, Task, usize, bool, Option<u32>)>,
+    /// Commands that wait for room, and trims of commands that are several.
+    waiting: VecDeque<Waiting>,
     bytes: u64,
     /// Requests whose data is on its way.
     due: u32,
@@ -307,10 +330,8 @@ impl NvmeClient {
         };
         if let Some(wanted) = own {
             // Both are short enough for every capsule.
-            if command.place(wanted, data)? != Place::Capsule {
-                return Err(Status::SGL_KIND);
-            }
-            let (command, need, digest) = (command.clone(), wanted as usize, common.digest);
+            let need = command.enclosed(wanted, data)? as usize;
+            let (command, digest) = (command.clone(), common.digest);
             self.stage = Stage::Own { command, data: Vec::with_capacity(need), need, digest };
             return Ok(None);
         }
@@ -342,15 +363,18 @@ impl NvmeClient {
             false if common.data > 0 => return Err(Status::SGL_LENGTH),
             false => Place::Apart,
         };
+        let Task { kind, offset, len } = task;
+        let (command, len) = (command.id(), u64::from(len));
+        let wanted = Waiting { command, kind, offset, len, volume, sends, group: None };
         if takes && place == Place::Capsule {
-            let event = self.hand_out((command.id(), task, volume, sends, None), false);
+            let event = self.hand_out(task, &wanted, false);
             if let Event::Request(ticket, _) = event {
                 let (left, digest) = (common.data, common.digest);
                 self.stage = Stage::Payload { ticket, left, digest };
             }
             return Ok(Some(event));
         }
-        self.waiting.push_back((command.id(), task, volume, sends, None));
+        self.waiting.push_back(wanted);
         Ok(self.resume())
     }
 
@@ -366,11 +390,8 @@ impl NvmeClient {
     }
 
     /// A request for the driver. `apart`: so its data comes.
-    fn hand_out(
-        &mut self,
-        (command, task, volume, sends, group): (u16, Task, usize, bool, Option<u32>),
-        apart: bool,
-    ) -> Event {
+    fn hand_out(&mut self, task: Task, wanted: &Waiting, apart: bool) -> Event {
+        let &Waiting { command, volume, sends, group, .. } = wanted;
         self.bytes += held_bytes(&task);
         let flight = Flight { command, task, sends, apart, due: None, spoilt: false, group };
         let ticket = Ticket(self.flights.insert(flight));
@@ -389,21 +410,30 @@ impl NvmeClient {
         if command.opcode() == command::FABRICS {
             return self.connect(now, command, data, out);
         }
+        let ranges = &data[..command.ranges_bytes() as usize];
         let (trims, volume) = match self.namespace(command) {
-            Ok((namespace, volume)) => (command::trims(data, namespace), volume),
+            Ok((namespace, volume)) => (command::trims(ranges, namespace), volume),
             Err(status) => (Err(status), 0),
         };
         match trims {
             Err(status) => self.complete(command.id(), 0, status, out),
-            Ok(tasks) if tasks.is_empty() || !command.trims() => {
+            Ok(trims) if trims.is_empty() || !command.trims() => {
                 self.complete(command.id(), 0, Status::SUCCESS, out);
             }
-            Ok(tasks) => {
-                let group = Group { left: tasks.len() as u32, status: Status::SUCCESS };
+            Ok(trims) => {
+                let parts = trims.iter().map(|(_, len)| len.div_ceil(command::TRIM_BYTES_MAX));
+                let group = Group { left: parts.sum(), status: Status::SUCCESS };
                 let group = Some(self.groups.insert(group));
-                let requests =
-                    tasks.into_iter().map(|task| (command.id(), task, volume, false, group));
-                self.waiting.extend(requests);
+                let (command, kind) = (command.id(), Kind::Trim { fua: false });
+                self.waiting.extend(trims.into_iter().map(|(offset, len)| Waiting {
+                    command,
+                    kind,
+                    offset,
+                    len,
+                    volume,
+                    sends: false,
+                    group,
+                }));
             }
         }
         self.resume()
@@ -417,8 +447,8 @@ impl NvmeClient {
         out: &mut Vec<u8>,
     ) -> Option<Event> {
         let connected = match (&self.seat, self.shutting_down) {
-            (Some(_), _) => Err(Status::SEQUENCE),
-            (None, true) => Err(Status::CONNECT_BUSY),
+            (Some(_), _) => Err(Status::SEQUENCE.into()),
+            (None, true) => Err(Status::CONNECT_BUSY.into()),
             (None, false) => fabrics::connect(&self.subsystem, command, data),
         };
         match connected {
@@ -436,9 +466,9 @@ impl NvmeClient {
                 self.complete(command.id(), id.into(), Status::SUCCESS, out);
                 Some(Event::Opened)
             }
-            Err(status) => {
+            Err(fabrics::Refused { status, result }) => {
                 tracing::info!(status = status.0 & 0x7ff, "an NVMe host was refused");
-                self.complete(command.id(), 0, status, out);
+                self.complete(command.id(), result, status, out);
                 None
             }
         }
@@ -662,15 +692,21 @@ impl Front for NvmeClient {
     }
 
     fn resume(&mut self) -> Option<Event> {
-        let (_, task, ..) = self.waiting.front()?;
-        let bytes = held_bytes(task);
+        let task = self.waiting.front()?.next();
+        let bytes = held_bytes(&task);
         let full = self.bytes > 0 && self.bytes + bytes > BYTES_IN_FLIGHT;
         if full || self.flights.len() >= FLIGHTS_MAX {
             return None;
         }
-        let next = self.waiting.pop_front()?;
-        let apart = matches!(next.1.kind, Kind::Write { .. } | Kind::Compare);
-        Some(self.hand_out(next, apart))
+        let mut wanted = self.waiting.pop_front()?;
+        let apart = matches!(task.kind, Kind::Write { .. } | Kind::Compare);
+        let event = self.hand_out(task, &wanted, apart);
+        if wanted.len > u64::from(task.len) {
+            wanted.offset += u64::from(task.len);
+            wanted.len -= u64::from(task.len);
+            self.waiting.push_front(wanted);
+        }
+        Some(event)
     }
 
     fn asks_for_data(&mut self, ticket: Ticket, out: &mut Vec<u8>) -> bool {

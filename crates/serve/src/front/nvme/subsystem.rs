@@ -1,6 +1,7 @@
 //! What all connections of a server share: the namespaces, who may come, and the controllers there are.
 //! It is looked at when a host connects or leaves, and when it sets a property; never for I/O.
 
+use super::health::Healths;
 use super::status::Status;
 use flash::Slab;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Ordering};
@@ -64,6 +65,8 @@ pub struct Subsystem {
     pub handshake_ns: u64,
     /// Where hosts connect for I/O.
     pub port: AtomicU16,
+    /// How the device is.
+    pub healths: Healths,
     controllers: Mutex<Slab<Arc<Controller>>>,
 }
 
@@ -133,16 +136,17 @@ impl Drop for Seat {
 }
 
 impl Subsystem {
-    /// A subsystem without controllers.
+    /// A subsystem without controllers, of so many shards.
     pub fn new(
         nqn: String,
         serial: String,
         namespaces: Vec<Namespace>,
         hosts: Vec<String>,
-        handshake_ns: u64,
+        (handshake_ns, shards): (u64, usize),
     ) -> Self {
         let (port, controllers) = (AtomicU16::new(0), Mutex::default());
-        Self { nqn, serial, namespaces, hosts, handshake_ns, port, controllers }
+        let healths = Healths::new(shards);
+        Self { nqn, serial, namespaces, hosts, handshake_ns, port, healths, controllers }
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Slab<Arc<Controller>>> {

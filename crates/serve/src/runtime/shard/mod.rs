@@ -13,6 +13,7 @@ mod connection;
 mod core;
 mod engine;
 mod fenced;
+mod health;
 mod ids;
 mod late;
 mod message;
@@ -213,6 +214,7 @@ pub struct Shard {
     /// The clock as it was last looked at, for what happens to requests.
     now: Instant,
     latencies: Latencies,
+    health: health::Told,
 }
 
 /// Why a shard ended early.
@@ -273,6 +275,7 @@ impl Shard {
             room: room::Room::default(),
             now: clock.now(),
             latencies: Latencies::default(),
+            health: health::Told::default(),
         }
     }
 
@@ -304,6 +307,7 @@ impl Shard {
             self.ring.accept(index as u32, listener.as_raw_fd());
         }
         self.rearm_wake();
+        self.health.worked(self.now);
         let (mut done, mut finished) = (Vec::new(), Vec::new());
         let mut more = false;
         loop {
@@ -321,6 +325,7 @@ impl Shard {
             self.engine.medium.look(&mut self.ring);
             self.turn(now, &mut finished);
             self.expire(now);
+            self.tell_health(now);
             self.send_replies(now);
             if let Some(lost) = self.engine.medium.lost() {
                 self.end_fenced(lost);
@@ -350,6 +355,7 @@ impl Shard {
             }
             // What the processor did for them is theirs too.
             self.now = self.clock.now();
+            self.health.worked(self.now);
             for (origin, result) in finished.drain(..) {
                 if origin.shard == ids::IDS {
                     self.id_done(origin.request, result);
@@ -421,7 +427,9 @@ impl Shard {
         let draining = (self.life != Life::Serving).then_some(self.farewell);
         let accept = self.accept_again.iter().map(|(at, _)| *at).min();
         let (late, look) = (self.late.deadline(), self.engine.medium.look_due(now));
-        let deadlines = [self.engine.deadline(), self.expires, accept, draining, late, look];
+        let health = self.health.deadline();
+        let deadlines =
+            [self.engine.deadline(), self.expires, accept, draining, late, look, health];
         let deadline = deadlines.into_iter().flatten().min()?;
         Some(deadline - now)
     }

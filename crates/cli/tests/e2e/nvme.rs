@@ -1,0 +1,153 @@
+//! Linux's own initiator over NVMe/TCP, in a guest where the server runs too: discovery, file systems, checked
+//! writes with and without digests, the commands of `nvme-cli`, two paths of which one ends, and a server that is
+//! killed under load and comes back.
+//!
+//! Steps aside like the other tests in a guest.
+
+use crate::guest::{Guest, Visible};
+use crate::scratch::Scratch;
+use std::fs;
+
+/// Runs in the guest. `WEIR` is the binary.
+const SCRIPT: &str = r#"
+set -eu
+step() { echo "step $1 after $SECONDS s"; }
+fail() { echo "$1"; cat /tmp/serve.log; dmesg | tail -n 30; exit 30; }
+busybox ip link set lo up
+me=nqn.2014-08.org.nvmexpress:uuid:11111111-2222-3333-4444-555555555555
+host="--hostnqn=$me --hostid=11111111-2222-3333-4444-555555555555"
+nqn=nqn.2026-01.org.example:weir
+cat >/tmp/weir.toml <<CONFIG
+[device]
+path = "/tmp/device"
+profile = "instant"
+shards = 2
+[[volume]]
+name = "first"
+size = "64MiB"
+[[volume]]
+name = "hidden"
+size = "4MiB"
+nvme_hosts = ["nqn.2026-01.org.example:another"]
+[[volume]]
+name = "third"
+size = "64MiB"
+nvme_hosts = ["$me"]
+[nvme]
+tcp = "0.0.0.0:4420"
+tcp_plain = true
+discovery = "127.0.0.1:8009"
+nqn = "$nqn"
+[nbd]
+unix = "/tmp/nbd.sock"
+CONFIG
+start() {
+    WEIR serve --config /tmp/weir.toml --http 127.0.0.1:7790 --control /tmp/control.sock >>/tmp/serve.log 2>&1 &
+    server=$!
+    for i in $(seq 300); do grep -q ^ready /tmp/serve.log && return; sleep 0.1; done
+    fail "the server does not start"
+}
+connected() { # namespaces that the head of the first controller has
+    for i in $(seq 100); do [ "$(ls -d /dev/nvme0n* 2>/dev/null | wc -l)" -eq "$1" ] && return; sleep 0.1; done
+    fail "$(ls -d /dev/nvme0n*) are there, not $1"
+}
+# Of a namespace by its number, whatever the kernel calls it.
+disk() { readlink -f "$(dirname "$(grep -lx "$1" /sys/block/nvme0n*/nsid)")" | sed 's/.*\//\/dev\//'; }
+write() { # which, and how
+    disk=$1
+    shift
+    fio --name=e2e --ioengine=libaio --direct=1 --filename="$disk" --rw=randwrite --bsrange=4k-256k --size=32m \
+        --iodepth=16 --verify=crc32c --verify_fatal=1 --randseed=11 --verify_state_save=0 \
+        --output-format=terse "$@" >/tmp/fio.log 2>&1 || { cat /tmp/fio.log; fail "fio $disk $*"; }
+}
+field() { nvme smart-log /dev/nvme0 -o json | jq -r ".$1"; }
+
+start
+step discover
+nvme discover -t tcp -a 127.0.0.1 -s 8009 $host | grep -q "subnqn: *$nqn" || fail "nothing is discovered"
+if nvme connect -t tcp -a 127.0.0.1 -s 4420 -n $nqn.other $host 2>/dev/null; then fail "another name is let in"; fi
+
+for digests in "" "--hdr-digest --data-digest"; do
+    step "connect $digests"
+    nvme connect -t tcp -a 127.0.0.1 -s 4420 -n $nqn $host --nr-io-queues=2 $digests
+    connected 2
+    for number in 1 3; do
+        disk=$(disk $number)
+        mkfs.ext4 -q -F "$disk"
+        mkdir -p /tmp/mounted
+        mount "$disk" /tmp/mounted
+        cp -r /usr/share/common-licenses /tmp/mounted/tree
+        rm -r /tmp/mounted/lost+found
+        [ "$(fstrim -v /tmp/mounted | sed 's/.*(\([0-9]*\) bytes.*/\1/')" -gt 1000000 ] || fail "no trim"
+        umount /tmp/mounted
+        fsck.ext4 -f -n "$disk" >/dev/null 2>&1 || fail "fsck"
+        mount -o ro "$disk" /tmp/mounted
+        diff -r /usr/share/common-licenses /tmp/mounted/tree
+        umount /tmp/mounted
+        write "$disk" --do_verify=1 --end_fsync=1
+    done
+    if dmesg | grep -i 'nvme.*error'; then fail "the kernel was refused something"; fi
+    nvme disconnect -n $nqn >/dev/null
+done
+
+step commands
+nvme connect -t tcp -a 127.0.0.1 -s 4420 -n $nqn $host --nr-io-queues=2
+connected 2
+disk=$(disk 1)
+head -c 4096 /dev/urandom >/tmp/block
+nvme write "$disk" -s 5 -c 0 -z 4096 -d /tmp/block >/dev/null
+nvme compare "$disk" -s 5 -c 0 -z 4096 -d /tmp/block >/dev/null
+if nvme compare "$disk" -s 6 -c 0 -z 4096 -d /tmp/block >/dev/null 2>&1; then fail "unlike blocks compare"; fi
+nvme verify "$disk" -s 5 -c 0 >/dev/null
+nvme read "$disk" -s 5 -c 0 -z 4096 -d /tmp/read >/dev/null
+cmp /tmp/block /tmp/read
+nvme write-zeroes "$disk" -s 5 -c 0 >/dev/null
+nvme read "$disk" -s 5 -c 0 -z 4096 -d /tmp/read >/dev/null
+cmp -n 4096 /dev/zero /tmp/read
+nvme dsm "$disk" -n 1 -a 2,2 -b 4,4 -s 8,16 -d >/dev/null
+nvme flush "$disk" >/dev/null
+nvme ns-descs /dev/nvme0 -n 1 >/dev/null
+for log in error-log fw-log effects-log ana-log; do nvme $log /dev/nvme0 >/dev/null || fail $log; done
+sleep 2
+[ "$(field data_units_written)" -gt 100 ] || fail "$(nvme smart-log /dev/nvme0)"
+[ "$(field host_read_commands)" -gt 100 ] || fail "$(nvme smart-log /dev/nvme0)"
+[ "$(field media_errors)" -eq 0 ] || fail "$(nvme smart-log /dev/nvme0)"
+
+step "two paths"
+nvme connect -t tcp -a 127.0.0.2 -s 4420 -n $nqn $host --nr-io-queues=2
+[ "$(cat /sys/class/nvme/nvme*/state | grep -c live)" -eq 2 ] || fail "$(nvme list-subsys)"
+write "$disk" --do_verify=1 --end_fsync=1 &
+load=$!
+sleep 1
+nvme disconnect -d nvme1
+wait $load
+
+step kill
+write "$disk" --do_verify=1 --end_fsync=1 &
+load=$!
+sleep 1
+kill -9 $server
+wait $server || true
+sleep 1
+: >/tmp/serve.log
+start
+wait $load
+nvme disconnect -n $nqn >/dev/null
+kill $server
+wait $server
+WEIR check --data /tmp/device >/tmp/check.log 2>&1 || { cat /tmp/check.log; exit 31; }
+echo ALL-OF-IT-RAN
+"#;
+
+#[test]
+fn linuxs_initiator_keeps_its_data_over_nvme() {
+    let test = "Linux's NVMe initiator in a guest";
+    let tools = ["fio", "nvme", "jq", "fstrim"];
+    let Some(guest) = Guest::found(test, &tools) else { return };
+    let scratch = Scratch::new("nvme");
+    let visible = Visible::new(&crate::tools::weir_path(), "nvme");
+    let script = scratch.file("script");
+    fs::write(&script, SCRIPT.replace("WEIR", &visible.path.to_string_lossy())).unwrap();
+    let text = guest.run("nvme-tcp ext4", &["-M", "2G", &script]);
+    assert!(text.contains("ALL-OF-IT-RAN"), "{text}");
+}

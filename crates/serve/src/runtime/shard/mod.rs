@@ -9,6 +9,7 @@
 //! pieces of the others; when the last has drained, each stops its FTL, lets go of its sockets and
 //! ends.
 
+mod clock;
 mod connection;
 mod core;
 mod engine;
@@ -23,6 +24,7 @@ mod rate;
 mod requests;
 mod room;
 
+pub use clock::Clock;
 pub use core::{AnyCore, CoreFormat, CoreSettings, CoreStatus, RawShape, RawStatus};
 pub use engine::{Engine, Milestone, Origin, Piece, Work};
 pub use ids::{IdAnswer, IdList, IdRequest, IdWork, whole_blocks};
@@ -115,25 +117,6 @@ pub struct Exported {
     pub first_block: u64,
     /// The placement handle its writes go to.
     pub handle: u8,
-}
-
-/// Monotonic time that goes on where the mount's virtual time ended.
-#[derive(Clone, Copy, Debug)]
-pub struct Clock {
-    start: std::time::Instant,
-    offset: u64,
-}
-
-impl Clock {
-    /// It is `now`.
-    pub fn starting_at(now: Instant) -> Self {
-        Self { start: std::time::Instant::now(), offset: now.0 }
-    }
-
-    /// Now.
-    pub fn now(&self) -> Instant {
-        Instant(self.offset + self.start.elapsed().as_nanos() as u64)
-    }
 }
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

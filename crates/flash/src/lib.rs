@@ -38,7 +38,9 @@ pub use command::{
 };
 pub use geometry::{FastTier, Geometry, Pairing};
 pub use random::Random;
-pub use request::{BufferId, Hint, Lifetime, Operation, Reply, Request, RequestError, RequestId};
+pub use request::{
+    BufferId, Hint, Lifetime, Operation, Reply, Request, RequestError, RequestId, Spent,
+};
 pub use slab::Slab;
 pub use time::{Instant, MICROSECOND, MILLISECOND, SECOND};
 

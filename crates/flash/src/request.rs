@@ -155,6 +155,20 @@ impl std::fmt::Display for RequestError {
 
 impl std::error::Error for RequestError {}
 
+/// What the time of a request went to, in a core that knows. Of its parts, which go on side by side, it is told of
+/// the one that ended last.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Spent {
+    /// Until all of it had a place: the map was read, or a write found room.
+    pub place_ns: u64,
+    /// From there until the medium had the command: its page became full, and its turn came on its unit.
+    pub queue_ns: u64,
+    /// At the medium.
+    pub medium_ns: u64,
+    /// From there until it could be answered: other pages before it, and what makes it durable.
+    pub safety_ns: u64,
+}
+
 /// The answer to a [`Request`].
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Reply {
@@ -162,4 +176,6 @@ pub struct Reply {
     pub id: RequestId,
     /// Done, or why not.
     pub result: Result<(), RequestError>,
+    /// Where the time went.
+    pub spent: Spent,
 }

@@ -44,6 +44,7 @@ pub use api::{
 };
 pub use config::{FastShare, FormatOptions, MapVolume, Settings, StreamVolume};
 pub use format::{LABEL_BYTES_MAX, VERSION};
+pub use host::waiting::{Ahead, By, Look, Waits};
 pub use log::streams::StreamStatus;
 pub use map::map_bytes_min;
 pub use map::volumes::{MAPPINGS, MapStatus};

@@ -177,6 +177,7 @@ impl Ftl {
                             lba,
                             since: self.now,
                             way: Way::InFlight,
+                            begun: self.now,
                         };
                         self.start_slot_read(read);
                     }

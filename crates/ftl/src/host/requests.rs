@@ -16,8 +16,8 @@ use crate::space::scheduler::{ReadOp, ReadPurpose};
 use crate::whole::Ftl;
 use crate::whole::Phase;
 use flash::{
-    BufferId, Hint, Lba, MediumError, Operation, Payload, Reply, Request, RequestError, SlotData,
-    SlotId, SlotRead, SlotStatus,
+    BufferId, Hint, Instant, Lba, MediumError, Operation, Payload, Reply, Request, RequestError,
+    SlotData, SlotId, SlotRead, SlotStatus, Spent,
 };
 use std::collections::VecDeque;
 
@@ -68,6 +68,11 @@ pub(crate) struct HostRequest {
     pub readers: Vec<u32>,
     /// Pieces of the map that it keeps in DRAM for its next step.
     pub claim: Claim,
+    /// When it came, when all of it had its place, and when the part that ended last was begun by the medium and
+    /// ended.
+    pub came: Instant,
+    pub placed_at: Instant,
+    pub ran: (Instant, Instant),
 }
 
 impl HostRequest {
@@ -123,7 +128,8 @@ pub(crate) struct Host {
 impl Ftl {
     pub(crate) fn submit(&mut self, request: Request, checksums: &[u32]) {
         if let Err(error) = self.admit(&request) {
-            self.outputs.push_back(Output::Reply(Reply { id: request.id, result: Err(error) }));
+            let (id, result) = (request.id, Err(error));
+            self.outputs.push_back(Output::Reply(Reply { id, result, spent: Spent::default() }));
             return;
         }
         let index = self.host.requests.take();
@@ -133,6 +139,7 @@ impl Ftl {
         entry.decided = 0;
         (entry.order_last, entry.sequence, entry.committing) = (0, 0, false);
         entry.spilled = false;
+        (entry.came, entry.placed_at, entry.ran) = (self.now, self.now, (self.now, self.now));
         entry.checksums.clear();
         entry.members.clear();
         match request.operation {
@@ -238,6 +245,7 @@ impl Ftl {
             let entry = &mut self.host.requests[index];
             let at = entry.placed;
             entry.placed += blocks;
+            entry.placed_at = self.now;
             (entry.lba, at, entry.buffer)
         };
         let end = at + blocks;
@@ -260,6 +268,7 @@ impl Ftl {
                         lba: lba + at,
                         since: self.now,
                         way: Way::Reads,
+                        begun: self.now,
                     };
                     self.start_slot_read(read);
                 }
@@ -300,6 +309,7 @@ impl Ftl {
         }
         let unit = self.bands.unit_of_slot(op.slot);
         self.units.note_slow(unit, op, self.now);
+        self.host.requests[request].ran = (op.begun, self.now);
         self.part_ended(request);
     }
 
@@ -386,6 +396,7 @@ impl Ftl {
     }
 
     fn after_placing(&mut self, index: u32) {
+        self.host.requests[index].placed_at = self.now;
         if let Class::Write { fua: true, .. } | Class::Trim { fua: true } =
             self.host.requests[index].class
         {
@@ -690,7 +701,7 @@ impl Ftl {
     pub(crate) fn finish(&mut self, index: u32) {
         let entry = &mut self.host.requests[index];
         let result = entry.error.map_or(Ok(()), Err);
-        let id = entry.id;
+        let (id, spent) = (entry.id, entry.spent(self.now));
         let group = entry.is_atomic();
         if group && entry.sequence > 0 {
             self.host.groups_undecided -= 1;
@@ -705,7 +716,7 @@ impl Ftl {
         }
         // Marks the entry as not an undecided atomic write.
         entry.class = Class::Read;
-        self.outputs.push_back(Output::Reply(Reply { id, result }));
+        self.outputs.push_back(Output::Reply(Reply { id, result, spent }));
         self.counters.host_errors += u64::from(result.is_err());
         self.unclaim(index);
         if group {

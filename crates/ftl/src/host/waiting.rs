@@ -1,101 +1,384 @@
-//! Where a request of the host is: for an operator who wonders why one takes so long, and for a test that
-//! finds one stuck.
+//! Where a request of the host is: for who wonders why one took so long, for an operator whose request does
+//! not end, and for a test that finds one stuck.
+//!
+//! For a look nothing is kept: what the parts know of what is in flight tells, at the moment somebody looks. As the
+//! FTL changes only when it is given an event, what a request waits for after one it waits for until the next.
 
-use crate::host::requests::Class;
+use crate::host::requests::{Class, HostRequest};
+use crate::log::moves::Move;
 use crate::log::points::{Owner, PageState};
-use crate::space::scheduler::ReadPurpose;
+use crate::map::Cached;
+use crate::space::read_slo::Way;
+use crate::space::scheduler::{ReadPurpose, Unit};
 use crate::whole::Ftl;
-use flash::RequestId;
+use flash::{Instant, RequestId, Spent};
+use std::fmt::{self, Display, Formatter};
+
+/// What a request waits for.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Waits {
+    /// Nothing: it was answered.
+    Nothing,
+    /// The first checkpoint after the mount.
+    FirstCheckpoint,
+    /// Room behind the medium.
+    Room,
+    /// A free band, which GC has to make.
+    FreeBand,
+    /// Its turn: what the host may append is what GC has gained.
+    GcPace,
+    /// Its turn on the fast tier, which is emptied as fast as the capacity tier takes it.
+    Destage,
+    /// Pieces of the map that are not in DRAM, or changes of it to be written.
+    Map,
+    /// An atomic write that has not ended.
+    Atomic,
+    /// Its page to be full, or old enough.
+    Page,
+    /// The pages before its own.
+    Order,
+    /// Pages before it to be safe from a power cut.
+    Safety,
+    /// A flush of the medium.
+    Flush,
+    /// Another place for what could not be programmed.
+    AnotherPlace,
+    /// What stands before it on a unit.
+    Unit(u32, Ahead),
+    /// None of these.
+    Other,
+}
+
+/// What stands before a request on a unit.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Ahead {
+    /// Nothing: the medium does what was asked.
+    Medium,
+    /// An erase.
+    Erase,
+    /// An erase that is suspended for it.
+    ErasePaused,
+    /// A program.
+    Program(By),
+    /// A program that is suspended for it.
+    ProgramPaused(By),
+    /// The program of the very block.
+    OwnProgram,
+    /// Reads.
+    Reads(By),
+    /// Reads that have suspended it.
+    Suspended,
+    /// Its turn: the service level of reads lets nothing begin.
+    Turn,
+}
+
+/// For whom a command is.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum By {
+    /// The host.
+    Host,
+    /// GC, or destage.
+    Gc,
+    /// The FTL: checkpoints, records, the map, scrub.
+    Own,
+}
+
+impl Waits {
+    /// A stable name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Nothing => "nothing",
+            Self::FirstCheckpoint => "first_checkpoint",
+            Self::Room => "room",
+            Self::FreeBand => "gc_free_band",
+            Self::GcPace => "gc_pace",
+            Self::Destage => "destage",
+            Self::Map => "map",
+            Self::Atomic => "atomic_write",
+            Self::Page => "page",
+            Self::Order => "page_order",
+            Self::Safety => "page_safety",
+            Self::Flush => "medium_flush",
+            Self::AnotherPlace => "another_place",
+            Self::Unit(_, ahead) => ahead.name(),
+            Self::Other => "other",
+        }
+    }
+
+    /// The unit where it waits, if it is one.
+    pub fn unit(self) -> Option<u32> {
+        match self {
+            Self::Unit(unit, _) => Some(unit),
+            _ => None,
+        }
+    }
+}
+
+impl Ahead {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Medium => "medium",
+            Self::Erase => "erase",
+            Self::ErasePaused => "erase_suspended",
+            Self::Program(By::Host) => "host_program",
+            Self::Program(By::Gc) => "gc_program",
+            Self::Program(By::Own) => "own_program",
+            Self::ProgramPaused(_) => "program_suspended",
+            Self::OwnProgram => "program_of_the_block",
+            Self::Reads(By::Host) => "host_reads",
+            Self::Reads(By::Gc) => "gc_reads",
+            Self::Reads(By::Own) => "own_reads",
+            Self::Suspended => "suspended_by_reads",
+            Self::Turn => "read_slo",
+        }
+    }
+}
+
+impl Display for Waits {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Nothing => "nothing: it was answered",
+            Self::FirstCheckpoint => "the first checkpoint after the mount",
+            Self::Room => "room below the medium",
+            Self::FreeBand => "GC to make a free band",
+            Self::GcPace => "GC, whose pace bounds what the host appends",
+            Self::Destage => "room on the fast tier, which is being destaged",
+            Self::Map => "the map, a part of which was not in DRAM",
+            Self::Atomic => "the end of an atomic write",
+            Self::Page => "its page to be full or old enough",
+            Self::Order => "the pages before its own",
+            Self::Safety => "pages before it to be safe",
+            Self::Flush => "a flush of the medium",
+            Self::AnotherPlace => "another place for what could not be programmed",
+            Self::Unit(unit, ahead) => return write!(f, "{ahead} unit {unit}"),
+            Self::Other => "something else",
+        })
+    }
+}
+
+impl Display for Ahead {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Medium => "the medium itself, on",
+            Self::Erase => "an erase of",
+            Self::ErasePaused => "an erase to be suspended on",
+            Self::Program(By::Host) => "a program of the host's on",
+            Self::Program(By::Gc) => "a program of GC's on",
+            Self::Program(By::Own) => "a program of the FTL's own on",
+            Self::ProgramPaused(_) => "a program to be suspended on",
+            Self::OwnProgram => "the program of the very block on",
+            Self::Reads(By::Host) => "other reads of the host's on",
+            Self::Reads(By::Gc) => "reads of GC's on",
+            Self::Reads(By::Own) => "reads of the FTL's own on",
+            Self::Suspended => "reads that suspended its program on",
+            Self::Turn => "its turn, which the reads' service level delays, on",
+        })
+    }
+}
+
+impl HostRequest {
+    /// What its time went to, if it ends `now`.
+    pub(crate) fn spent(&self, now: Instant) -> Spent {
+        let placed = self.placed_at.max(self.came);
+        let begun = self.ran.0.max(placed);
+        let ended = self.ran.1.max(begun);
+        Spent {
+            place_ns: placed - self.came,
+            queue_ns: begun - placed,
+            medium_ns: ended - begun,
+            safety_ns: now.max(ended) - ended,
+        }
+    }
+}
+
+/// A look at what is in flight, to ask about several requests.
+pub struct Look<'a> {
+    ftl: &'a Ftl,
+    requests: Vec<u32>,
+    pages: Vec<u32>,
+    reads: Vec<u32>,
+}
 
 impl Ftl {
-    /// What the request waits for, in words.
-    pub fn waits_for(&self, id: RequestId) -> String {
-        let requests = &self.host.requests;
-        match requests.live().find(|&index| requests[index].id == id) {
-            Some(index) => self.request_waits_for(index),
-            None => "nothing: it was answered".into(),
+    /// Looks at what is in flight. It takes microseconds: not for each request.
+    pub fn look(&self) -> Look<'_> {
+        Look {
+            ftl: self,
+            requests: self.host.requests.live(),
+            pages: self.pages.live(),
+            reads: self.units.reads.live(),
+        }
+    }
+}
+
+impl Look<'_> {
+    /// What the request waits for.
+    pub fn waits_for(&self, id: RequestId) -> Waits {
+        let entries = &self.ftl.host.requests;
+        match self.requests.iter().find(|&&index| entries[index].id == id) {
+            Some(&index) => self.request_waits_for(index),
+            None => Waits::Nothing,
         }
     }
 
-    fn request_waits_for(&self, index: u32) -> String {
-        let entry = &self.host.requests[index];
-        if let Some(waiter) = self.host.waiters.iter().find(|waiter| waiter.request == index) {
-            return match self.flush.running {
-                Some(covered) if covered > waiter.order => "a flush of the medium".into(),
-                _ => format!(
-                    "pages before it to be safe: order {} of {}",
-                    self.durable.safe_below(),
-                    waiter.order
-                ),
+    fn request_waits_for(&self, index: u32) -> Waits {
+        let host = &self.ftl.host;
+        let entry = &host.requests[index];
+        if let Some(waiter) = host.waiters.iter().find(|waiter| waiter.request == index) {
+            return match self.ftl.flush.running {
+                Some(covered) if covered > waiter.order => Waits::Flush,
+                _ => Waits::Safety,
             };
         }
-        if self.host.commits.iter().any(|&(request, _)| request == index) {
-            return "room for the commit record of an atomic write".into();
+        if host.commits.iter().any(|&(request, _)| request == index) {
+            return Waits::FreeBand;
         }
         if entry.claim.missing > 0 {
-            return format!("{} pieces of the map", entry.claim.missing);
+            return Waits::Map;
         }
-        if self.host.writes.contains(&index) {
-            return self.placing_waits_for().into();
+        if host.writes.contains(&index) {
+            return self.placing_waits_for(index);
         }
-        if let Some(text) = self.pages_of(index).or_else(|| self.reads_of(index)) {
-            return text;
+        if let Some(waits) = self.program_waits_for(index).or_else(|| self.read_waits_for(index)) {
+            return waits;
         }
-        if self.host.reroutes.iter().any(|&(request, ..)| request == index) {
-            return "the map of a block whose page could not be programmed".into();
+        let moves = |entry: &Move| entry.append.owner == Owner::Request(index);
+        let rerouted = host.reroutes.iter().any(|&(request, ..)| request == index);
+        if rerouted || self.ftl.moves.iter().any(moves) {
+            return Waits::AnotherPlace;
         }
-        if entry.class == Class::Read && self.host.atomic_writes > 0 {
-            return "the end of an atomic write".into();
+        if entry.class == Class::Read && host.atomic_writes > 0 {
+            return Waits::Atomic;
         }
-        format!("something else: {}", self.explain())
+        Waits::Other
     }
 
-    /// What the oldest write waits for.
-    fn placing_waits_for(&self) -> &'static str {
-        if self.checkpoint.settling {
-            "the first checkpoint after the mount"
-        } else if self.now < self.no_space_until {
-            "room below the medium"
-        } else if self.map.is_cached() && self.loads_running() > 0 {
-            "pieces of the map, or GC"
+    /// What a write or trim waits for that is not placed whole.
+    fn placing_waits_for(&self, index: u32) -> Waits {
+        let ftl = self.ftl;
+        let cached = ftl.map.cached();
+        let full = |changes: &Cached| changes.changes_bytes() >= changes.changes_bytes_max();
+        if ftl.checkpoint.settling {
+            Waits::FirstCheckpoint
+        } else if ftl.now < ftl.no_space_until {
+            Waits::Room
+        } else if cached.is_some_and(full) {
+            Waits::Map
+        } else if ftl.gate_host(index) {
+            if ftl.tier.is_some() { Waits::Destage } else { Waits::GcPace }
+        } else if cached.is_some() && ftl.loads_running() > 0 {
+            Waits::Map
         } else {
-            "space, which GC makes"
+            Waits::FreeBand
         }
     }
 
-    /// Where the pages of a write are.
-    fn pages_of(&self, index: u32) -> Option<String> {
-        let mine = |&page: &u32| self.pages[page].owners.contains(&Owner::Request(index));
-        if let Some(page) = self.pages.live().find(mine) {
-            let unit = self.bands.unit_of_slot(self.pages[page].slot);
-            return Some(match self.pages[page].state {
-                PageState::Assembling => "its page to be full or old enough".into(),
-                PageState::OnUnit if self.units[unit as usize].programs.contains(&page) => {
-                    format!("the queue of unit {unit}")
-                }
-                PageState::OnUnit => format!("the medium: a program on unit {unit}"),
-                PageState::Ended(_) => format!("the page before its own on unit {unit}"),
-            });
-        }
-        let moves = |entry: &crate::log::moves::Move| entry.append.owner == Owner::Request(index);
-        self.moves.iter().any(moves).then(|| "room for what a failed program held".into())
+    /// Where the page of a write is that is least far.
+    fn program_waits_for(&self, index: u32) -> Option<Waits> {
+        let pages = &self.ftl.pages;
+        let mine = |&&page: &&u32| pages[page].owners.contains(&Owner::Request(index));
+        let mine = self.pages.iter().filter(mine);
+        // What has ended only waits for those before it.
+        let page = mine.min_by_key(|&&page| matches!(pages[page].state, PageState::Ended(_)))?;
+        let unit = self.ftl.bands.unit_of_slot(pages[*page].slot);
+        Some(match pages[*page].state {
+            PageState::Assembling => Waits::Page,
+            PageState::OnUnit => self.page_waits_for(*page, unit),
+            PageState::Ended(_) => Waits::Order,
+        })
     }
 
-    /// Where a read of a request is.
-    fn reads_of(&self, index: u32) -> Option<String> {
-        let mine = |read: &u32| self.units.reads[*read].purpose == ReadPurpose::Host(index);
-        for (number, unit) in self.units.iter().enumerate() {
-            if unit.reads.iter().any(mine) {
-                return Some(format!("the queue of unit {number}"));
-            }
+    /// What a page waits for that was given to its unit.
+    fn page_waits_for(&self, page: u32, unit: u32) -> Waits {
+        let state = &self.ftl.units[unit as usize];
+        let entry = &self.ftl.pages[page];
+        let running = state.pages_running.iter().position(|&(other, _)| other == page);
+        let since = running.map(|at| state.pages_running[at].1);
+        if running.is_none() && entry.index > 0 && !self.ftl.opens[entry.open].header_durable {
+            return Waits::Order;
         }
-        let parked = |&page: &u32| self.pages[page].waiters.iter().any(mine);
-        if let Some(page) = self.pages.live().find(parked) {
-            let unit = self.bands.unit_of_slot(self.pages[page].slot);
-            return Some(format!("the program of its page on unit {unit}"));
+        let erases =
+            state.erases_running > 0 && since.is_none_or(|since| state.erase_since <= since);
+        let ahead = match (running, state.pages_running.front()) {
+            _ if erases => Ahead::Erase,
+            (None | Some(1..), Some(&(first, _))) => Ahead::Program(self.program_is_by(first)),
+            (Some(_), _) if state.suspensions > 0 => Ahead::Suspended,
+            (Some(_), _) => Ahead::Medium,
+            (None, None) if state.reads_running > 0 => Ahead::Reads(By::Host),
+            (None, None) => self.own_reads(unit).map_or(Ahead::Turn, Ahead::Reads),
+        };
+        Waits::Unit(unit, ahead)
+    }
+
+    /// Where a read of a request is that is least far.
+    fn read_waits_for(&self, index: u32) -> Option<Waits> {
+        let reads = &self.ftl.units.reads;
+        let mine =
+            self.reads.iter().filter(|&&read| reads[read].purpose == ReadPurpose::Host(index));
+        let unit_of = |read: u32| self.ftl.bands.unit_of_slot(reads[read].slot);
+        let queued = |read: u32| self.ftl.units[unit_of(read) as usize].reads.contains(&read);
+        let parked = |read: u32| {
+            let mut pages = self.pages.iter();
+            pages.any(|&page| self.ftl.pages[page].waiters.contains(&read))
+        };
+        let rank = |&&read: &&u32| match () {
+            () if queued(read) => 0,
+            () if parked(read) => 1,
+            () => 2,
+        };
+        let read = *mine.min_by_key(rank)?;
+        let unit = unit_of(read);
+        let ahead = match rank(&&read) {
+            1 => Ahead::OwnProgram,
+            rank => self.before_read(unit, rank == 0, reads[read].way),
+        };
+        Some(Waits::Unit(unit, ahead))
+    }
+
+    /// What stands before a host read on its unit.
+    fn before_read(&self, unit: u32, queued: bool, way: Way) -> Ahead {
+        let state: &Unit = &self.ftl.units[unit as usize];
+        let paused = way == Way::Suspended;
+        if state.erases_running > 0 {
+            return if paused { Ahead::ErasePaused } else { Ahead::Erase };
         }
-        let read = self.units.reads.live().find(mine)?;
-        let unit = self.bands.unit_of_slot(self.units.reads[read].slot);
-        Some(format!("the medium: a read on unit {unit}"))
+        if let Some(&(page, _)) = state.pages_running.front() {
+            let by = self.program_is_by(page);
+            return if paused { Ahead::ProgramPaused(by) } else { Ahead::Program(by) };
+        }
+        match self.own_reads(unit) {
+            Some(by) => Ahead::Reads(by),
+            // Of several at the medium nobody knows which is first.
+            None if queued && state.reads_running > 0 => Ahead::Reads(By::Host),
+            None => Ahead::Medium,
+        }
+    }
+
+    /// For whom the reads are that are at the medium on `unit` and not for the host.
+    fn own_reads(&self, unit: u32) -> Option<By> {
+        let state = &self.ftl.units[unit as usize];
+        if state.running == state.reads_running + state.programs_running + state.erases_running {
+            return None;
+        }
+        let reads = &self.ftl.units.reads;
+        let relocates = |&&read: &&u32| {
+            let op = &reads[read];
+            matches!(op.purpose, ReadPurpose::Relocate(..))
+                && self.ftl.bands.unit_of_slot(op.slot) == unit
+                && !state.reads_low.contains(&read)
+        };
+        Some(if self.reads.iter().any(|read| relocates(&read)) { By::Gc } else { By::Own })
+    }
+
+    /// For whom a page is programmed.
+    fn program_is_by(&self, page: u32) -> By {
+        let owners = &self.ftl.pages[page].owners;
+        if owners.iter().any(|owner| matches!(owner, Owner::Request(_))) {
+            By::Host
+        } else if owners.iter().any(|owner| matches!(owner, Owner::Relocation(_))) {
+            By::Gc
+        } else {
+            By::Own
+        }
     }
 }

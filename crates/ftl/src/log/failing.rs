@@ -74,7 +74,7 @@ impl Ftl {
         };
         let Some(at) = self.outputs.iter().position(of_page) else { return false };
         self.outputs.remove(at);
-        self.units.ended(unit, Job::Program, self.now);
+        self.units.program_ended(unit, page, self.now);
         true
     }
 

@@ -13,7 +13,6 @@ use crate::policy::stream::Origin;
 use crate::policy::{PageView, Purpose};
 use crate::space::Grounds;
 use crate::space::bands::BandState;
-use crate::space::read_slo::Job;
 use crate::whole::Ftl;
 use flash::{BlockId, Instant, MediumError, SlotData, SlotId, SlotWrite};
 use std::collections::VecDeque;
@@ -68,6 +67,8 @@ pub(crate) struct Page {
     pub leads: bool,
     pub order: u64,
     pub opened_at: Instant,
+    /// When its program was begun, and when it ended.
+    pub ran: (Instant, Instant),
     pub slots: Vec<SlotWrite>,
     pub owners: Vec<Owner>,
     /// What the map said before each slot.
@@ -114,6 +115,8 @@ pub(crate) struct Point {
     pub page: u32,
     /// Pages of its bands that wait for their program or whose program runs.
     pub under_way: u32,
+    /// Slots that went to units so far.
+    pub slots: u64,
     pub last_unit: u32,
     /// No stream goes here any more: what is open is for others to fill.
     pub idle: bool,
@@ -132,6 +135,7 @@ impl Point {
             open: vec![NONE; units as usize],
             page: NONE,
             under_way: 0,
+            slots: 0,
             last_unit: 0,
             idle: false,
             keeps: false,
@@ -456,6 +460,7 @@ impl Ftl {
         entry.point = self.opens[entry.open].point;
         if let Some(point) = self.points.get_mut(entry.point as usize) {
             point.under_way += 1;
+            point.slots += entry.slots.len() as u64;
         }
         let unit = self.bands.unit_of_slot(entry.slot);
         // A band that was left may be for others to fill now.
@@ -479,7 +484,7 @@ impl Ftl {
         let appends_max = self.appends_max() - 1;
         let state = &self.units[unit as usize];
         self.room_changes += u64::from(state.appends_waiting() >= appends_max);
-        self.units.ended(unit, Job::Program, self.now);
+        self.pages[page].ran = (self.units.program_ended(unit, page, self.now), self.now);
         match result {
             Err(MediumError::NoSpace) => self.note_no_space(),
             Err(_) => {}
@@ -533,8 +538,13 @@ impl Ftl {
             self.settle(open, index, order);
             self.note_to_vouch(page);
         }
+        let ran = self.pages[page].ran;
         for index in 0..self.pages[page].owners.len() {
-            self.tell(self.pages[page].owners[index]);
+            let owner = self.pages[page].owners[index];
+            if let Owner::Request(request) = owner {
+                self.host.requests[request].ran = ran;
+            }
+            self.tell(owner);
         }
         for index in 0..self.pages[page].waiters.len() {
             self.queue_read(self.pages[page].waiters[index]);

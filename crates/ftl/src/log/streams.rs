@@ -41,6 +41,10 @@ pub struct StreamStatus {
     pub handles_moved: u8,
     /// Fewer than the policy would use, for want of spare bands.
     pub handles_short: bool,
+    /// Slots that went to flash by each handle of the host, since the policy has it.
+    pub slots_host: Vec<u64>,
+    /// The same by each handle for relocation.
+    pub slots_moved: Vec<u64>,
     /// Bytes of its tables.
     pub memory_bytes: u64,
 }
@@ -129,7 +133,11 @@ impl Streams {
     }
 
     /// What each volume has.
-    pub fn status(&self) -> Vec<StreamStatus> {
+    pub fn status(&self, points: &[Point]) -> Vec<StreamStatus> {
+        let slots = |of: &[u16], handles: u8| {
+            let of = of.iter().take(usize::from(handles));
+            of.map(|&point| points[usize::from(point)].slots).collect()
+        };
         let status = |volume: &Volume| StreamStatus {
             first: volume.first,
             blocks: volume.end - volume.first,
@@ -137,6 +145,8 @@ impl Streams {
             handles_host: volume.handles.host,
             handles_moved: volume.handles.moved,
             handles_short: volume.is_short(),
+            slots_host: slots(&volume.host, volume.handles.host),
+            slots_moved: slots(&volume.moved, volume.handles.moved),
             memory_bytes: volume.policy.memory_bytes(),
         };
         self.volumes.iter().map(status).collect()

@@ -292,6 +292,7 @@ impl Ftl {
             lba: chunk,
             since: self.now,
             way: Way::Reads,
+            begun: self.now,
         };
         self.queue_read(read);
     }

@@ -1,12 +1,14 @@
 //! What the host asks: checked whole against the state of each raw block, then either refused with
 //! the reason or taken apart into what the units do.
 
+use super::blocks::Die;
 use super::{After, EraseTime, Phase, RawState, RawUnits, ReadOp, WriteUnit};
 use crate::api::Output;
+use crate::host::waiting::{Ahead, By, Waits};
 use crate::mutant::Mutant;
 use flash::{
     Lba, MediumError, Operation, Payload, Reply, RequestError, RequestId, SlotId, SlotRead,
-    SlotStatus,
+    SlotStatus, Spent,
 };
 
 /// A request on its way.
@@ -23,6 +25,26 @@ pub(crate) struct Request {
 }
 
 impl RawUnits {
+    /// What the request waits for. It takes microseconds: not for each request.
+    pub fn waits_for(&self, id: RequestId) -> Waits {
+        let live = self.requests.live().into_iter().map(|index| &self.requests[index]);
+        let Some(request) = live.into_iter().find(|request| request.id == id) else {
+            return Waits::Nothing;
+        };
+        if self.flush.running && request.fua {
+            return Waits::Flush;
+        }
+        let units = (0..self.lanes.gang).map(|member| self.lanes.unit(request.lane, member));
+        let dies = units.map(|unit| &self.dies[unit as usize]);
+        let any = |runs: fn(&Die) -> u32| dies.clone().any(|die| runs(die) > 0);
+        let ahead = match request.writes {
+            _ if any(|die| die.erases_running) => Ahead::Erase,
+            false if any(|die| die.programs_running) => Ahead::Program(By::Host),
+            _ => Ahead::Medium,
+        };
+        Waits::Unit(request.lane, ahead)
+    }
+
     pub(crate) fn submit(&mut self, request: flash::Request, checksums: &[u32]) {
         let result = self.check(&request).and_then(|()| self.accept(&request, checksums));
         if let Err(error) = result {
@@ -31,7 +53,8 @@ impl RawUnits {
                 // A tag belongs to the write that it was given for, not to the next of anybody.
                 self.tags_next.remove(&(request.lba.0 / self.lanes.slots));
             }
-            self.outputs.push_back(Output::Reply(Reply { id: request.id, result: Err(error) }));
+            let (id, result) = (request.id, Err(error));
+            self.outputs.push_back(Output::Reply(Reply { id, result, spent: Spent::default() }));
         }
     }
 
@@ -237,7 +260,7 @@ impl RawUnits {
         }
         self.counters.host_errors += u64::from(result.is_some());
         let result = result.map_or(Ok(()), Err);
-        self.outputs.push_back(Output::Reply(Reply { id, result }));
+        self.outputs.push_back(Output::Reply(Reply { id, result, spent: Spent::default() }));
     }
 
     /// One read a page.

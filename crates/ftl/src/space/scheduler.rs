@@ -39,11 +39,19 @@ pub(crate) struct Unit {
     pub reads_running: u32,
     pub programs_running: u32,
     pub erases_running: u32,
+    /// The pages whose programs run, in the order in which they were begun, and when.
+    pub pages_running: VecDeque<(u32, Instant)>,
+    /// When the last erase was begun.
+    pub erase_since: Instant,
     /// Suspensions of what runs now.
     pub suspensions: u32,
     quiet_since: Instant,
     pub busy_since: Instant,
     pub busy_ns: u64,
+    /// What was begun here since the mount.
+    pub slots_read: u64,
+    pub slots_programmed: u64,
+    pub erases: u64,
     pub gone: bool,
     /// How much it is wanted for new pages.
     pub weight: u16,
@@ -116,6 +124,8 @@ pub(crate) struct ReadOp {
     /// When the host asked, and what was in the way.
     pub since: Instant,
     pub way: Way,
+    /// When the medium had it.
+    pub begun: Instant,
 }
 
 /// Which erases may begin in a turn beside those on fast units, where an erase costs nothing.
@@ -239,8 +249,11 @@ impl Scheduler {
             && state.suspensions < self.suspensions_max;
         state.suspensions += u32::from(urgent);
         state.reads_running += u32::from(host);
+        state.slots_read += u64::from(op.count);
+        let entry = &mut self.reads[read];
+        entry.begun = turn.now;
         if urgent {
-            self.reads[read].way = Way::Suspended;
+            entry.way = Way::Suspended;
         }
         self.begin(unit, Job::Read, turn.now);
         turn.outputs.push_back(Output::Command(Command::Read {
@@ -272,7 +285,10 @@ impl Scheduler {
             (page, place)
         };
         self.begin(unit, Job::Program, turn.now);
-        self.units[unit as usize].programs_running += 1;
+        let state = &mut self.units[unit as usize];
+        state.programs_running += 1;
+        state.slots_programmed += u64::from(count);
+        state.pages_running.push_back((page, turn.now));
         let tag = Tag(TAG_PROGRAM | page);
         turn.outputs.push_back(Output::Command(Command::Program { tag, slot, count }));
         true
@@ -301,6 +317,8 @@ impl Scheduler {
         self.begin(unit, Job::Erase, turn.now);
         let state = &mut self.units[unit as usize];
         state.erases_running += 1;
+        state.erase_since = turn.now;
+        state.erases += 1;
         state.last_reason = match (forced, asked) {
             (true, _) => "erase: space was needed",
             (_, 0) => "erase: the policy allowed it",
@@ -389,6 +407,15 @@ impl Scheduler {
             state.busy_ns += now - state.busy_since;
             state.quiet_since = now;
         }
+    }
+
+    /// The program of `page` on `unit` ended, or was taken back. When it was begun.
+    pub fn program_ended(&mut self, unit: u32, page: u32, now: Instant) -> Instant {
+        let pages = &mut self.units[unit as usize].pages_running;
+        let at = pages.iter().position(|&(other, _)| other == page);
+        let begun = at.and_then(|at| pages.remove(at)).map_or(now, |(_, begun)| begun);
+        self.ended(unit, Job::Program, now);
+        begun
     }
 
     /// The read `read` of `unit` ended. What it was; its number is the caller's to give back.

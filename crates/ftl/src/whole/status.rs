@@ -123,6 +123,14 @@ pub struct Status {
 /// One unit.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct UnitStatus {
+    /// It is of the fast tier.
+    pub fast: bool,
+    /// Slots whose reads were begun since the mount, for whatever reason.
+    pub slots_read: u64,
+    /// Slots whose programs were.
+    pub slots_programmed: u64,
+    /// Erases that were.
+    pub erases: u64,
     /// Host reads waiting or running.
     pub reads_queued: u32,
     /// Programs waiting or running.
@@ -195,7 +203,7 @@ impl Ftl {
             counters: self.counter_list(),
             units: (0..self.geometry.units).map(|unit| self.unit_status(unit)).collect(),
             policies: self.policies.names.clone(),
-            streams: self.streams.status(),
+            streams: self.streams.status(&self.points),
             mappings: self.mapping_status(),
             switches: self.switches.recent(),
             warnings: self.warnings(),
@@ -362,6 +370,10 @@ impl Ftl {
         let Some(state) = self.units.get(unit) else { return UnitStatus::default() };
         let sums = self.bands.sums(unit);
         UnitStatus {
+            fast: self.geometry.is_fast_unit(unit),
+            slots_read: state.slots_read,
+            slots_programmed: state.slots_programmed,
+            erases: state.erases,
             reads_queued: state.reads_waiting(),
             appends_queued: state.appends_waiting(),
             commands_running: state.running,

@@ -124,6 +124,20 @@ fn a_host_read_suspends_what_runs_as_often_as_the_settings_allow() {
 }
 
 #[test]
+fn programs_that_run_are_known_in_their_order_and_since_when() {
+    let mut bench = Bench::new(geometry(), &Settings::default());
+    bench.scheduler.queue_program(0, 7);
+    assert_eq!(bench.turn(Erases::Never, |_| true), "p");
+    bench.now = Instant(500);
+    bench.scheduler.queue_program(0, 8);
+    assert_eq!(bench.turn(Erases::Never, |_| true), "p");
+    assert_eq!(bench.scheduler[0].pages_running, [(7, Instant(0)), (8, Instant(500))]);
+    assert_eq!(bench.scheduler.program_ended(0, 8, Instant(900)), Instant(500));
+    assert_eq!(bench.scheduler[0].pages_running, [(7, Instant(0))]);
+    assert_eq!(bench.scheduler[0].slots_programmed, 8);
+}
+
+#[test]
 fn erases_begin_as_far_as_they_are_permitted() {
     for (erases, expected) in [
         (Erases::Never, ""),

@@ -8,7 +8,7 @@ use crate::device::{Device, DeviceOptions, Kind, VolumeOptions};
 use crate::medium::Injections;
 use crate::runtime::buffer::Buffer;
 use crate::runtime::ring::{DriverChoice, Ring};
-use crate::runtime::shard::{Engine, Milestone, Origin, Piece, Work};
+use crate::runtime::shard::{Engine, Finished, Milestone, Origin, Piece, Work};
 use crate::server::{run_until_milestone, start_engine, virtual_turn};
 use flash::{BLOCK_BYTES, Instant, Random, SECOND};
 use ftl::{Input, Settings};
@@ -102,7 +102,7 @@ impl Rig {
     fn take_finished(&mut self, met: &mut Met) {
         let mut finished = Vec::new();
         self.engine.take_finished(&mut finished);
-        for (origin, result) in finished {
+        for Finished { origin, result, .. } in finished {
             let given = self.given.remove(&origin.request).expect("a piece that was given");
             met.errors += u32::from(result.is_err());
             for i in 0..given.blocks {

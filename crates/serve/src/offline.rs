@@ -176,6 +176,8 @@ impl Offline {
             requests: 0,
             buffer_bytes: 0,
             wear: Vec::new(),
+            moved_bytes_per_sec: Vec::new(),
+            wear_fast: Vec::new(),
             fenced: false,
             lacks_room: false,
             slow_requests: 0,
@@ -183,6 +185,7 @@ impl Offline {
             driver: self.ring.report().clone(),
             now: Instant(0),
             latencies: Default::default(),
+            slow: Vec::new(),
         }
     }
 
@@ -227,6 +230,6 @@ impl Offline {
             turned.map_err(|_| RequestError::Failed)?;
             self.engine.take_finished(&mut finished);
         }
-        finished[0].1
+        finished[0].result
     }
 }

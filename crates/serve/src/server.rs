@@ -17,8 +17,8 @@ use crate::panics;
 use crate::policies::{self, Plugins};
 use crate::runtime::ring::{DriverChoice, DriverReport, NoDriver, Ring};
 use crate::runtime::shard::{
-    AnyCore, CoreFormat, CoreSettings, Engine, IdList, IdRequest, Mailbox, Message, Milestone,
-    PolicySwitch, RawShape, Shard, ShardError, ShardStatus, Shared, UnitBlocks,
+    AnyCore, Beat, CoreFormat, CoreSettings, Engine, IdList, IdRequest, Mailbox, Message,
+    Milestone, PolicySwitch, RawShape, Shard, ShardError, ShardStatus, Shared, UnitBlocks, Wanted,
 };
 use crate::sockets::SocketFile;
 use crate::tls::{self, TlsError};
@@ -349,14 +349,24 @@ impl Control {
         self.shared.mailboxes.len()
     }
 
+    /// For each shard, the count of its turns.
+    pub fn beats(&self) -> Vec<u64> {
+        self.shared.beats.iter().map(Beat::count).collect()
+    }
+
     /// What is exported.
     pub fn exports(&self) -> &[nbd::Export] {
         &self.shared.exports
     }
 
     /// Asks a shard for its state; `answer` runs on the shard's thread.
-    pub fn status(&self, shard: usize, answer: impl FnOnce(ShardStatus) + Send + 'static) {
-        self.shared.mailboxes[shard].push(Message::Status(Box::new(answer)));
+    pub fn status(
+        &self,
+        shard: usize,
+        wanted: Wanted,
+        answer: impl FnOnce(ShardStatus) + Send + 'static,
+    ) {
+        self.shared.mailboxes[shard].push(Message::Status(wanted, Box::new(answer)));
     }
 
     /// Asks for the raw blocks of a unit that hold something; `answer` runs on the shard's thread and
@@ -777,6 +787,7 @@ fn share(
         tcp_patience: Duration::from_nanos(config.nbd.tcp_timeout_ns),
         mailboxes,
         drained: AtomicUsize::new(0),
+        beats: (0..shards).map(|_| Beat::default()).collect(),
     })
 }
 

@@ -94,7 +94,7 @@ impl Collector for Durations {
             MetricType::Histogram,
         )?;
         for (volume, op, series) in &self.0 {
-            let count = series.histogram.len();
+            let count = series.count();
             let (mut buckets, mut below) = (Vec::new(), 0);
             for (bound, within) in BOUNDS_NS.into_iter().zip(within(series)) {
                 buckets.push((seconds(bound), within - below));

@@ -3,10 +3,10 @@
 use super::doors::Access;
 use super::routes::Routes;
 use super::{gather, refusal};
-use crate::ShardStatus;
 use crate::fast::{Detach, FastControl, detach};
 use crate::runtime::shard::CoreStatus;
 use crate::server::Control;
+use crate::{ShardStatus, Wanted};
 use axum::extract::{Json, State};
 use axum::http::{Method, StatusCode};
 use axum::response::{IntoResponse, Response};
@@ -19,14 +19,14 @@ pub fn routes(routes: Routes) -> Routes {
 }
 
 async fn show(State(control): State<Control>) -> Response {
-    match gather(&control).await {
+    match gather(&control, Wanted::default()).await {
         Ok(shards) => Json(json(control.fast(), &shards)).into_response(),
         Err(response) => response,
     }
 }
 
 async fn begin(State(control): State<Control>) -> Response {
-    let shards = match gather(&control).await {
+    let shards = match gather(&control, Wanted::default()).await {
         Ok(shards) => shards,
         Err(response) => return response,
     };
@@ -80,6 +80,8 @@ pub fn json(control: &FastControl, shards: &[ShardStatus]) -> Value {
         "bytes": sum(|tier| tier.slots) * block,
         "bytes_valid": sum(|tier| tier.slots_valid) * block,
         "fill": share(used, bands),
+        "bands": bands,
+        "bands_free": bands - used,
         "destage_bytes_per_sec": shards.iter().map(|s| s.destage_bytes_per_sec).sum::<u64>(),
         "bytes_destaged": counter("slots_destaged") * block,
         "read_hit_share": share(counter("fast_host_blocks_read"), counter("host_blocks_read")),

@@ -200,6 +200,13 @@ const UNIT: &[Metric<UnitStatus>] = &[
     (Counter, "unit_busy_seconds", "Seconds with a command running on the unit", |u| {
         u.busy_ns as f64 / flash::SECOND as f64
     }),
+    (Counter, "unit_read_bytes", "Bytes read from the unit for any reason", |u| {
+        (u.slots_read * flash::BLOCK_BYTES as u64) as f64
+    }),
+    (Counter, "unit_programmed_bytes", "Bytes programmed on the unit for any reason", |u| {
+        (u.slots_programmed * flash::BLOCK_BYTES as u64) as f64
+    }),
+    (Counter, "unit_erases", "Erases of bands of the unit", |u| u.erases as f64),
     (Gauge, "unit_reads_queued", "Host reads waiting or running on the unit", |u| {
         u.reads_queued.into()
     }),
@@ -776,7 +783,8 @@ mod tests {
         for (kind, us) in [(Kind::Read, 30), (Kind::Read, 3000), (Kind::Flush, 20_000_000)] {
             let request = Request { volume: 0, kind, offset: 0, len: 4096 };
             let (asked, begun, done) = (Instant(5), Instant(5), Instant(7));
-            let timed = Timed { request, asked, begun, done, failed: us == 3000 };
+            let (failed, spent) = (us == 3000, flash::Spent::default());
+            let timed = Timed { request, asked, begun, done, failed, waited: None, spent };
             shards[1].latencies.record(&timed, Instant(5 + us * MICROSECOND));
         }
         shards

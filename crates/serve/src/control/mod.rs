@@ -1,5 +1,5 @@
 //! The HTTP API and the dashboard, on a thread of its own: `GET /status` (JSON), `GET /metrics`
-//! (Prometheus), `GET /healthz` and `/readyz`, `GET /units` and `/units/N`, blocks by ID under `/blocks`, `/policy` and `/plugins`,
+//! (Prometheus), `GET /slow` (why requests were slow), `GET /healthz` and `/readyz`, `GET /units` and `/units/N`, blocks by ID under `/blocks`, `/policy` and `/plugins`,
 //! `/fast`, `GET /openapi.json`, and a page at `/`.
 //!
 //! It has two doors, the control socket and TCP; who may do what behind which, [`doors`] decides for
@@ -18,16 +18,17 @@ mod metrics;
 mod policy;
 mod routes;
 mod serving;
+mod slow;
 mod status;
 mod token;
 
 pub use doors::Rules;
 pub use status::{raw_shape as raw_shape_json, units as units_json};
 
-use crate::ShardStatus;
 use crate::descriptors::Clients;
 use crate::policies::ANSWER_TIME;
 use crate::server::{Control, ServeError};
+use crate::{ShardStatus, Wanted};
 use axum::Extension;
 use axum::extract::{Json, Path, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
@@ -130,13 +131,15 @@ fn serve(
 
 /// Every route.
 fn routes(rules: Arc<Rules>, control: &Control) -> Routes {
+    let pulse = Arc::new(health::Pulse::default());
     let mut routes = Routes::new(rules)
         .get("/", Access::Open, || async { Html(PAGE) })
         .get("/status", Access::Open, status)
         .get("/units", Access::Open, units)
         .get("/units/{unit}", Access::Open, unit)
+        .get("/slow", Access::Open, slow)
         .get("/metrics", Access::Open, metrics)
-        .get("/healthz", Access::Open, health::alive)
+        .get("/healthz", Access::Open, move |control| health::alive(control, pulse))
         .get("/readyz", Access::Open, health::ready)
         .get("/openapi.json", Access::Open, openapi);
     for add in [policy::routes, fast::routes] {
@@ -145,11 +148,11 @@ fn routes(rules: Arc<Rules>, control: &Control) -> Routes {
     blocks::routes(routes, control)
 }
 
-async fn gather(control: &Control) -> Result<Vec<ShardStatus>, Response> {
+async fn gather(control: &Control, wanted: Wanted) -> Result<Vec<ShardStatus>, Response> {
     let mut answers = Vec::new();
     for shard in 0..control.shards() {
         let (sender, receiver) = oneshot::channel();
-        control.status(shard, move |status| {
+        control.status(shard, wanted, move |status| {
             // The client may have gone meanwhile.
             sender.send(status).ok();
         });
@@ -169,19 +172,32 @@ async fn gather(control: &Control) -> Result<Vec<ShardStatus>, Response> {
 }
 
 async fn status(State(control): State<Control>) -> Response {
-    match gather(&control).await {
+    let wanted = Wanted { latencies: true, slow: slow::TOLD_BY_STATUS };
+    match gather(&control, wanted).await {
         Ok(shards) => {
             let mut value = status::json(control.exports(), &shards);
             value["fast"] = fast::json(control.fast(), &shards);
             value["restart"] = status::restart(control.restart());
+            value["slow"] = slow::json(control.exports(), &shards, wanted.slow).into();
             Json(value).into_response()
         }
         Err(response) => response,
     }
 }
 
+async fn slow(State(control): State<Control>) -> Response {
+    let wanted = Wanted { slow: slow::TOLD, ..Wanted::default() };
+    match gather(&control, wanted).await {
+        Ok(shards) => {
+            let slow = slow::json(control.exports(), &shards, wanted.slow);
+            Json(json!({ "slow": slow })).into_response()
+        }
+        Err(response) => response,
+    }
+}
+
 async fn units(State(control): State<Control>) -> Response {
-    match gather(&control).await {
+    match gather(&control, Wanted::default()).await {
         Ok(shards) => {
             let units: Vec<Value> = shards.iter().flat_map(status::units).collect();
             let shape = shards.first().and_then(|shard| shard.core.raw());
@@ -199,7 +215,7 @@ async fn unit(
     Extension(right): Extension<Right>,
     Path(unit): Path<String>,
 ) -> Response {
-    let shards = match gather(&control).await {
+    let shards = match gather(&control, Wanted::default()).await {
         Ok(shards) => shards,
         Err(response) => return response,
     };
@@ -229,7 +245,8 @@ async fn unit(
 async fn metrics(State(control): State<Control>, headers: HeaderMap) -> Response {
     let accept = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
     let format = Format::wanted(&accept.collect::<Vec<_>>().join(","));
-    let shards = match gather(&control).await {
+    let wanted = Wanted { latencies: true, ..Wanted::default() };
+    let shards = match gather(&control, wanted).await {
         Ok(shards) => shards,
         Err(response) => return response,
     };

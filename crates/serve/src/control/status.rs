@@ -72,9 +72,9 @@ pub fn waf(shards: &[ShardStatus]) -> Option<f64> {
 fn shard(shard: &ShardStatus, exports: &[Export]) -> Value {
     let counters: Map<String, Value> =
         shard.core.counters().iter().map(|(name, value)| ((*name).into(), json!(value))).collect();
-    let wear = shard.wear.iter();
-    let wear: Vec<_> =
-        wear.map(|(from, blocks)| json!({ "erase_count": from, "blocks": blocks })).collect();
+    let bins = |wear: &[(u32, u32)]| -> Vec<Value> {
+        wear.iter().map(|(from, blocks)| json!({ "erase_count": from, "blocks": blocks })).collect()
+    };
     let mut value = json!({
         "phase": shard.core.phase(),
         "fenced": shard.fenced,
@@ -89,7 +89,8 @@ fn shard(shard: &ShardStatus, exports: &[Export]) -> Value {
         "counters": counters,
         "latency": latency::by_op(&shard.latencies.whole()),
         "units": units(shard),
-        "wear": wear,
+        "wear": bins(&shard.wear),
+        "wear_fast": bins(&shard.wear_fast),
     });
     match &shard.core {
         CoreStatus::Block(status) => {
@@ -98,7 +99,7 @@ fn shard(shard: &ShardStatus, exports: &[Export]) -> Value {
             value["raw"] = Value::Null;
             let names = DECISIONS.iter().map(|&of| (of.into(), json!(policies.of(of))));
             value["policies"] = Value::Object(names.collect());
-            value["streams"] = status.streams.iter().map(stream).collect();
+            value["streams"] = streams(&status.streams, &shard.moved_bytes_per_sec);
             value["mappings"] = status.mappings.iter().map(mapping).collect();
             let switches = status.switches.iter();
             value["policy_switches"] =
@@ -145,16 +146,32 @@ fn switch(change: &PolicyChange, now: Instant, exports: &[Export]) -> Value {
     })
 }
 
-fn stream(stream: &StreamStatus) -> Value {
-    json!({
-        "first_block": stream.first,
-        "blocks": stream.blocks,
-        "stream": stream.stream,
-        "handles_host": stream.handles_host,
-        "handles_moved": stream.handles_moved,
-        "handles_short": stream.handles_short,
-        "memory_bytes": stream.memory_bytes,
-    })
+/// The stream policies; `per_sec` has the rates of their handles behind those of the units.
+fn streams(streams: &[StreamStatus], per_sec: &[u64]) -> Value {
+    let handles = streams.iter().map(|stream| stream.slots_host.len() + stream.slots_moved.len());
+    let units = per_sec.len().saturating_sub(handles.sum());
+    let mut rates = per_sec.iter().copied().skip(units);
+    let mut of = |slots: &[u64]| -> Vec<u64> { rates.by_ref().take(slots.len()).collect() };
+    let one = |stream: &StreamStatus| {
+        json!({
+            "first_block": stream.first,
+            "blocks": stream.blocks,
+            "stream": stream.stream,
+            "handles_host": stream.handles_host,
+            "handles_moved": stream.handles_moved,
+            "handles_short": stream.handles_short,
+            "bytes_host": bytes_by_handle(&stream.slots_host),
+            "bytes_moved": bytes_by_handle(&stream.slots_moved),
+            "bytes_host_per_sec": of(&stream.slots_host),
+            "bytes_moved_per_sec": of(&stream.slots_moved),
+            "memory_bytes": stream.memory_bytes,
+        })
+    };
+    streams.iter().map(one).collect()
+}
+
+fn bytes_by_handle(slots: &[u64]) -> Vec<u64> {
+    slots.iter().map(|slots| slots * BLOCK_BYTES as u64).collect()
 }
 
 /// How a volume is mapped.
@@ -183,13 +200,24 @@ pub fn raw_shape(shape: &RawShape) -> Value {
 /// The units of a shard, as the mode has them.
 pub fn units(shard: &ShardStatus) -> Vec<Value> {
     match &shard.core {
-        CoreStatus::Block(status) => status.units.iter().map(block_unit).collect(),
+        CoreStatus::Block(status) => {
+            let rates = shard.moved_bytes_per_sec.chunks(2).chain(std::iter::repeat(&[][..]));
+            status.units.iter().zip(rates).map(|(unit, rates)| block_unit(unit, rates)).collect()
+        }
         CoreStatus::Raw(status) => (0..).zip(&status.units).map(raw_unit).collect(),
     }
 }
 
-fn block_unit(unit: &UnitStatus) -> Value {
+/// `rates` are what is read and programmed in a second.
+fn block_unit(unit: &UnitStatus, rates: &[u64]) -> Value {
+    let rate = |at: usize| rates.get(at).copied().unwrap_or(0);
     json!({
+        "bytes_read_per_sec": rate(0),
+        "bytes_programmed_per_sec": rate(1),
+        "tier": if unit.fast { "fast" } else { "capacity" },
+        "bytes_read": unit.slots_read * BLOCK_BYTES as u64,
+        "bytes_programmed": unit.slots_programmed * BLOCK_BYTES as u64,
+        "erases": unit.erases,
         "reads_queued": unit.reads_queued,
         "appends_queued": unit.appends_queued,
         "commands_running": unit.commands_running,

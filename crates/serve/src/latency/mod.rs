@@ -1,16 +1,22 @@
 //! How long requests take, always counted: HDR histograms of each volume and operation, and of what the time
 //! went to: *admission* (its memory, and the data of a write), the *device* (FTL and medium), the *reply* (until
-//! the kernel took it). Pure: a shard says when.
+//! the kernel took it); and of the device's what [`Spent`] tells. Pure: a shard says when.
 //!
 //! Invariants: a request is recorded once, when its reply was sent; one whose client was gone by then is not.
 //! Nothing is allocated for what never happened. The parts of a request add up to its whole.
 
+mod cost;
+mod slow;
 mod summary;
+mod why;
 
+pub use cost::recording_ns;
+pub use slow::{SLOW_NS, Slow, Slowest};
 pub use summary::{BOUNDS_NS, Summary, within};
+pub use why::{Lateness, Waited};
 
 use crate::volume::{Kind, Request};
-use flash::Instant;
+use flash::{Instant, Spent};
 use hdrhistogram::Histogram;
 
 /// What is told apart of requests.
@@ -56,11 +62,12 @@ impl Op {
     }
 }
 
-/// What the time of a request goes to.
-pub const STAGES: [&str; 3] = ["admission", "device", "reply"];
+/// What the time of a request goes to: in three parts, then what of the device's a core tells apart.
+pub const STAGES: [&str; 7] =
+    ["admission", "device", "reply", "place", "queue", "medium", "safety"];
 
 /// A request that was answered, with the instants of its life so far.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Timed {
     /// What was asked.
     pub request: Request,
@@ -72,10 +79,14 @@ pub struct Timed {
     pub done: Instant,
     /// It was answered with an error.
     pub failed: bool,
+    /// What its last piece waited for, if that took long enough for a look.
+    pub waited: Option<Box<Waited>>,
+    /// What of the device's time its last piece spent where.
+    pub spent: Spent,
 }
 
 impl Timed {
-    /// What each of [`STAGES`] took, for a reply that was sent at `sent`.
+    /// What each of the first three of [`STAGES`] took, for a reply that was sent at `sent`.
     fn stages(&self, sent: Instant) -> [u64; 3] {
         let begun = self.begun.max(self.asked);
         let done = self.done.max(begun);
@@ -86,8 +97,10 @@ impl Timed {
 /// Latencies of one kind.
 #[derive(Clone, Debug)]
 pub struct Series {
-    /// In nanoseconds.
-    pub histogram: Histogram<u64>,
+    /// In nanoseconds, of those that took any time.
+    histogram: Histogram<u64>,
+    /// The others: most requests wait for nothing.
+    zeroes: u64,
     /// Of all, exactly.
     pub sum_ns: u64,
     /// Bytes that they moved or named.
@@ -105,19 +118,37 @@ impl Default for Series {
     fn default() -> Self {
         let histogram = Histogram::new_with_bounds(LEAST_NS, MOST_NS, DIGITS);
         let histogram = histogram.expect("bounds that a histogram can have");
-        Self { histogram, sum_ns: 0, bytes: 0, errors: 0 }
+        Self { histogram, zeroes: 0, sum_ns: 0, bytes: 0, errors: 0 }
     }
 }
 
 impl Series {
+    #[inline]
     fn record(&mut self, ns: u64) {
+        if ns == 0 {
+            self.zeroes += 1;
+            return;
+        }
         self.histogram.saturating_record(ns);
         self.sum_ns += ns;
+    }
+
+    /// The histogram of all, in nanoseconds.
+    pub fn whole(&self) -> Histogram<u64> {
+        let mut whole = self.histogram.clone();
+        whole.record_n(0, self.zeroes).expect("nothing is within the bounds");
+        whole
+    }
+
+    /// How many there were.
+    pub fn count(&self) -> u64 {
+        self.histogram.len() + self.zeroes
     }
 
     /// Counts in what another one counted.
     pub fn add(&mut self, other: &Series) {
         self.histogram.add(&other.histogram).expect("histograms of one shape");
+        self.zeroes += other.zeroes;
         self.sum_ns += other.sum_ns;
         self.bytes += other.bytes;
         self.errors += other.errors;
@@ -133,14 +164,18 @@ pub struct Latencies {
     /// Of each volume, in the order of the exports; shorter if nobody used the last ones.
     pub volumes: Vec<ByOp>,
     /// Of each of [`STAGES`], over all volumes.
-    pub stages: [ByOp; 3],
+    pub stages: [ByOp; STAGES.len()],
 }
 
 impl Latencies {
-    /// A reply was sent.
-    pub fn record(&mut self, timed: &Timed, sent: Instant) {
-        let Some(op) = Op::of(timed.request.kind) else { return };
+    /// A reply was sent. How long the request took; 0 for what is not counted.
+    pub fn record(&mut self, timed: &Timed, sent: Instant) -> u64 {
+        let Some(op) = Op::of(timed.request.kind) else { return 0 };
         let stages = timed.stages(sent);
+        let total_ns = stages.iter().sum();
+        let [admission, device, reply] = stages;
+        let Spent { place_ns, queue_ns, medium_ns, safety_ns } = timed.spent;
+        let stages = [admission, device, reply, place_ns, queue_ns, medium_ns, safety_ns];
         for (series, ns) in self.stages.iter_mut().zip(stages) {
             series[op as usize].get_or_insert_default().record(ns);
         }
@@ -149,9 +184,10 @@ impl Latencies {
             self.volumes.resize_with(volume + 1, ByOp::default);
         }
         let series = self.volumes[volume][op as usize].get_or_insert_default();
-        series.record(stages.iter().sum());
+        series.record(total_ns);
         series.bytes += u64::from(timed.request.len);
         series.errors += u64::from(timed.failed);
+        total_ns
     }
 
     /// Counts in what another shard counted.

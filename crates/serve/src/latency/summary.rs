@@ -24,7 +24,7 @@ const PERCENTILES: [(&str, f64); 5] =
 impl Summary {
     /// Of what was counted.
     pub fn of(series: &Series) -> Self {
-        let histogram = &series.histogram;
+        let histogram = series.whole();
         let count = histogram.len();
         Self {
             count,
@@ -70,7 +70,8 @@ const _: () = assert!(BOUNDS_NS[18] == 10 * SECOND);
 pub fn within(series: &Series) -> [u64; BOUNDS_NS.len()] {
     let mut counts = [0; BOUNDS_NS.len()];
     let (mut at, mut sum) = (0, 0);
-    for step in series.histogram.iter_recorded() {
+    let histogram = series.whole();
+    for step in histogram.iter_recorded() {
         while at < counts.len() && BOUNDS_NS[at] < step.value_iterated_to() {
             counts[at] = sum;
             at += 1;

@@ -6,7 +6,7 @@ use flash::MICROSECOND;
 fn timed(volume: usize, kind: Kind, at: [u64; 3]) -> Timed {
     let request = Request { volume, kind, offset: 0, len: 4096 };
     let [asked, begun, done] = at.map(Instant);
-    Timed { request, asked, begun, done, failed: false }
+    Timed { request, asked, begun, done, failed: false, waited: None, spent: Spent::default() }
 }
 
 #[test]
@@ -20,6 +20,26 @@ fn the_stages_of_a_request_add_up_to_its_whole_and_only_what_happened_is_there()
     assert_eq!([stage(0), stage(1), stage(2)], [2000, 6000, 1000]);
     assert!(latencies.volumes[..2].iter().flatten().all(Option::is_none));
     assert!(latencies.volumes[2][Op::Write as usize].is_none());
+}
+
+#[test]
+fn what_a_core_tells_of_the_time_is_kept_and_what_took_none_counts_too() {
+    let mut latencies = Latencies::default();
+    let mut timed = timed(0, Kind::Read, [0, 0, 90_000]);
+    timed.spent = Spent { queue_ns: 20_000, medium_ns: 70_000, ..Spent::default() };
+    latencies.record(&timed, Instant(90_000));
+    timed.spent = Spent { medium_ns: 50_000, ..Spent::default() };
+    latencies.record(&timed, Instant(90_000));
+    let of = |stage: &str| {
+        let at = STAGES.iter().position(|&name| name == stage).unwrap();
+        let series = latencies.stages[at][Op::Read as usize].as_ref().unwrap();
+        (Summary::of(series), series.sum_ns)
+    };
+    assert_eq!(of("medium").1, 120_000);
+    let (queue, sum_ns) = of("queue");
+    assert_eq!((queue.count, sum_ns, queue.percentiles_ns[0]), (2, 20_000, 0));
+    assert!(queue.max_ns.abs_diff(20_000) < 200, "{queue:?}");
+    assert_eq!(of("safety").0.max_ns, 0);
 }
 
 #[test]
@@ -72,7 +92,7 @@ fn what_two_shards_counted_is_counted_together() {
     twice.add(&latencies);
     twice.add(&latencies);
     let whole = twice.whole();
-    assert_eq!(whole[Op::Read as usize].as_ref().unwrap().histogram.len(), 2);
+    assert_eq!(whole[Op::Read as usize].as_ref().unwrap().count(), 2);
     assert_eq!(whole[Op::Flush as usize].as_ref().unwrap().sum_ns, 12_000);
     assert_eq!(twice.stages[2][Op::Flush as usize].as_ref().unwrap().sum_ns, 2000);
 }

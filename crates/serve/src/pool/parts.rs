@@ -18,7 +18,7 @@ use super::volume::{self, Notice, VolumeOptions};
 use super::{records, tls};
 use crate::backend::Source;
 use crate::device::VolumeOptions as Exported;
-use crate::runtime::shard::Mailbox;
+use crate::runtime::shard::{Mailbox, Wanted};
 use crate::server::{Ready, ServeError, Server};
 use crate::signals::Stopper;
 use crate::volume::Split;
@@ -214,7 +214,7 @@ impl VolumeReporter {
 
     fn report(&mut self, reports: &ReportLink) {
         let (send, answer) = mpsc::channel();
-        self.control.status(0, move |status| drop(send.send(status)));
+        self.control.status(0, Wanted::default(), move |status| drop(send.send(status)));
         let Ok(status) = answer.recv_timeout(STATUS_WITHIN) else { return };
         let counters: BTreeMap<&'static str, u64> =
             status.core.counters().iter().copied().collect();

@@ -30,6 +30,7 @@ const ROUTES: &[(&str, &str, Needs)] = &[
     ("GET", "/healthz", Nothing),
     ("GET", "/readyz", Nothing),
     ("GET", "/openapi.json", Nothing),
+    ("GET", "/slow", Nothing),
     ("GET", "/fast", Nothing),
     ("GET", "/policy", Nothing),
     ("GET", "/blocks", Right),

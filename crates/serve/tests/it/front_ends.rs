@@ -76,7 +76,9 @@ fn a_client_that_never_chooses_an_export_is_dropped_in_time() {
 
 fn buffer_bytes(server: &Server) -> usize {
     let (sender, receiver) = mpsc::channel();
-    server.control().status(0, move |status| sender.send(status.buffer_bytes).unwrap());
+    server.control().status(0, serve::Wanted::default(), move |status| {
+        sender.send(status.buffer_bytes).unwrap()
+    });
     receiver.recv().unwrap()
 }
 

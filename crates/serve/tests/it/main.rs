@@ -10,6 +10,7 @@ mod front_ends;
 mod http;
 mod identity;
 mod nbd_requests;
+mod slow;
 mod strangers;
 mod tls;
 

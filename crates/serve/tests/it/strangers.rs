@@ -22,7 +22,7 @@ const LONGER: Duration = Duration::from_secs(3);
 
 fn asked(server: &Server) -> (usize, usize) {
     let (sender, receiver) = mpsc::channel();
-    server.control().status(0, move |status| {
+    server.control().status(0, serve::Wanted::default(), move |status| {
         sender.send((status.connections, status.buffer_bytes)).expect("the test waits");
     });
     receiver.recv().expect("the shard lives")
@@ -278,7 +278,7 @@ fn a_panic_of_a_shard_ends_the_process_at_once_and_says_so() {
         let device = format!("{MEMORY}\nshards = 2\nchannels = 4");
         let server = Server::start(&config(&folder.0, &device)).unwrap();
         std::fs::remove_dir_all(&folder.0).unwrap();
-        server.control().status(1, |_| panic!("planted"));
+        server.control().status(1, serve::Wanted::default(), |_| panic!("planted"));
         std::thread::sleep(Duration::from_secs(60));
         std::process::exit(0);
     }

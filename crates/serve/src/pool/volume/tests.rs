@@ -9,7 +9,7 @@ use crate::pool::reach::Caller;
 use crate::pool::tls;
 use crate::runtime::buffer::Buffer;
 use crate::runtime::ring::DriverChoice;
-use crate::runtime::shard::{Clock, Engine, Milestone, Origin, Piece, Work};
+use crate::runtime::shard::{Clock, Engine, Finished, Milestone, Origin, Piece, Work};
 use crate::{backend::Opened as Started, device::Kind};
 use ::pool::control::contract::Change;
 use ::pool::control::keys;
@@ -132,7 +132,7 @@ impl Volume {
             let now = self.clock.now();
             done.into_iter().for_each(|done| self.engine.io_done(now, done, &mut self.ring));
         }
-        let given = |(origin, result): (Origin, _)| {
+        let given = |Finished { origin, result, .. }: Finished| {
             (origin.request, self.given.remove(&origin.request).expect("it was given"), result)
         };
         finished.into_iter().map(given).collect()

@@ -6,7 +6,7 @@ use flash::{BLOCK_BYTES, Geometry, Health, Instant, Lba, SlotWrite, Tag};
 use ftl::policy::Chosen;
 use ftl::policy::stream::Shape;
 use ftl::raw::{LaneStatus, Lanes, RawFormat, RawSettings, RawUnits};
-use ftl::{Core, FormatOptions, Ftl, Input, Output, Settings, Status, Switch};
+use ftl::{Core, FormatOptions, Ftl, Input, Output, Settings, Status, Switch, Waits};
 
 /// The FTL or raw units.
 pub enum AnyCore {
@@ -144,12 +144,27 @@ impl AnyCore {
         }
     }
 
+    /// Looks at what is in flight, and tells `tell` for each of these requests what it waits for.
+    pub fn look(&self, ids: impl Iterator<Item = u32>, mut tell: impl FnMut(u32, Waits)) {
+        match self {
+            Self::Block(ftl) => {
+                let look = ftl.look();
+                ids.for_each(|id| tell(id, look.waits_for(id.into())));
+            }
+            Self::Raw(raw) => ids.for_each(|id| tell(id, raw.waits_for(id.into()))),
+        }
+    }
+
     /// What the request of this id waits for, in words.
     pub fn waits_for(&self, id: u32) -> String {
-        match self {
-            Self::Block(ftl) => ftl.waits_for(id.into()),
-            Self::Raw(raw) => raw.explain(),
-        }
+        let mut told = String::new();
+        self.look(std::iter::once(id), |_, waits| {
+            told = match waits {
+                Waits::Other => format!("{waits}: {}", self.explain()),
+                _ => waits.to_string(),
+            };
+        });
+        told
     }
 
     /// Nothing is written any more; only reads are served.
@@ -373,6 +388,25 @@ impl CoreStatus {
         match self {
             Self::Block(status) => &status.counters,
             Self::Raw(status) => &status.counters,
+        }
+    }
+
+    /// Bytes that were read from and programmed on each unit, then those written by each handle of each stream
+    /// policy, the host's first: what rates are told of. Nothing of raw units.
+    pub fn moved_bytes(&self) -> Vec<u64> {
+        let Self::Block(status) = self else { return Vec::new() };
+        let units = status.units.iter().flat_map(|unit| [unit.slots_read, unit.slots_programmed]);
+        let streams = status.streams.iter();
+        let handles =
+            streams.flat_map(|stream| stream.slots_host.iter().chain(&stream.slots_moved));
+        units.chain(handles.copied()).map(|slots| slots * BLOCK_BYTES as u64).collect()
+    }
+
+    /// How many units there are; of raw units, lanes.
+    pub fn units(&self) -> usize {
+        match self {
+            Self::Block(status) => status.units.len(),
+            Self::Raw(status) => status.units.len(),
         }
     }
 

@@ -7,17 +7,21 @@
 //! - a piece's buffer id and request id are its index, and its view is registered as long as it
 //!   is in flight.
 
+mod looking;
+
 use super::core::{AnyCore, CoreSettings, CoreStatus, RawShape, raw_shape};
 use crate::backend::Backend;
+use crate::latency::{Lateness, Waited};
 use crate::medium::Looks;
 use crate::runtime::buffer::{Buffer, View, Views};
 use crate::runtime::frames::Frames;
 use crate::runtime::ring::{Done, Ring};
 use flash::{
     BLOCK_BYTES, Hint, Instant, Lba, Operation, Payload, Reply, Request, RequestError, RequestId,
-    Slab,
+    Slab, Spent,
 };
 use ftl::{Input, MountError, MountReport, Output};
+use looking::Looking;
 use std::collections::VecDeque;
 
 /// What a piece does to its blocks.
@@ -105,7 +109,22 @@ impl Piece {
 }
 
 /// A piece that is done.
-pub type Finished = (Origin, Result<(), RequestError>);
+pub struct Finished {
+    /// Who asked.
+    pub origin: Origin,
+    /// How it ended.
+    pub result: Result<(), RequestError>,
+    /// What it waited for, if it took long enough for a look.
+    pub waited: Option<Box<Waited>>,
+    /// What its time went to.
+    pub spent: Spent,
+}
+
+impl Finished {
+    fn failed(self) -> Self {
+        Self { result: Err(RequestError::Failed), ..self }
+    }
+}
 
 struct Active {
     piece: Piece,
@@ -116,6 +135,10 @@ struct Active {
     number: u64,
     /// It was told to be late.
     told: bool,
+    /// What the shard had been late by then.
+    late_ns: u64,
+    /// What it waits for, once somebody has looked.
+    waited: Option<Box<Waited>>,
 }
 
 /// A piece that was begun long ago.
@@ -159,7 +182,8 @@ pub struct Engine {
     active: Slab<Active>,
     /// Merges among `active`.
     merges: u32,
-    parked: VecDeque<Piece>,
+    /// With when they came.
+    parked: VecDeque<(Instant, Piece)>,
     /// Pieces to be given to the FTL.
     due: VecDeque<u32>,
     /// Replies of the FTL that were not looked at.
@@ -169,6 +193,9 @@ pub struct Engine {
     /// to the front.
     begun: VecDeque<(u32, u64)>,
     begun_count: u64,
+    looking: Looking,
+    /// How late things were done here.
+    pub lateness: Lateness,
     /// The latest that it was told.
     now: Instant,
     /// Done, and promised to be durable, before it is known that the device is still ours.
@@ -200,6 +227,8 @@ impl Engine {
             finished: Vec::new(),
             begun: VecDeque::new(),
             begun_count: 0,
+            looking: Looking::default(),
+            lateness: Lateness::default(),
             now: Instant(0),
             unvouched: Vec::new(),
             looks: Looks::default(),
@@ -226,9 +255,9 @@ impl Engine {
     /// Takes a piece. The next turn begins it.
     pub fn submit(&mut self, piece: Piece) {
         if self.must_wait(&piece, self.parked.len()) {
-            self.parked.push_back(piece);
+            self.parked.push_back((self.now, piece));
         } else {
-            self.start(piece);
+            self.start(self.now, piece);
         }
     }
 
@@ -287,18 +316,24 @@ impl Engine {
             other.work.changes() && (merge || is_merge(other)) && other.overlaps(piece)
         };
         self.active.iter().any(|(_, active)| conflicts(&active.piece))
-            || self.parked.iter().take(ahead).any(|parked| parked.overlaps(piece))
+            || self.parked.iter().take(ahead).any(|(_, parked)| parked.overlaps(piece))
     }
 
-    fn start(&mut self, piece: Piece) {
+    /// Begins a piece that came at `came`.
+    fn start(&mut self, came: Instant, piece: Piece) {
         let merge = matches!(piece.work, Work::Merge { .. });
         let old = merge.then(|| Buffer::new(1));
         self.merges += u32::from(merge);
         let view = old.as_ref().map_or(piece.view, |old| old.view(0, 1));
         self.begun_count += 1;
         let (since, number) = (self.now, self.begun_count);
-        let index = self.active.insert(Active { piece, old, since, number, told: false });
+        let late_ns = self.lateness.ns();
+        let parked_ns = since - came;
+        let waited = (parked_ns > 0).then(|| Box::new(Waited::parked(parked_ns, since, late_ns)));
+        let active = Active { piece, old, since, number, told: false, late_ns, waited };
+        let index = self.active.insert(active);
         self.begun.push_back((index, number));
+        self.looking.begun(since);
         self.views.set(index, view);
         self.due.push_back(index);
     }
@@ -345,9 +380,13 @@ impl Engine {
             return;
         }
         self.views.clear(index);
-        let Active { piece, .. } = self.active.remove(index);
+        let Active { piece, mut waited, .. } = self.active.remove(index);
         self.merges -= u32::from(matches!(piece.work, Work::Merge { .. }));
-        let finished = (piece.origin, reply.result);
+        if let Some(waited) = &mut waited {
+            waited.count(self.now, self.lateness.ns());
+        }
+        let Reply { result, spent, .. } = reply;
+        let finished = Finished { origin: piece.origin, result, waited, spent };
         if reply.result.is_ok() && self.is_promise(piece.work) {
             self.unvouched.push(finished);
         } else if reply.result.is_ok() && !self.medium.vouches(self.now) {
@@ -384,9 +423,7 @@ impl Engine {
         let Some(settled) = self.looks.settle(self.unvouched.len(), watch, ring) else { return };
         let ours = watch.is_ours();
         let told = self.unvouched.drain(..settled);
-        self.finished.extend(told.map(|(origin, result)| {
-            (origin, if ours { result } else { Err(RequestError::Failed) })
-        }));
+        self.finished.extend(told.map(|told| if ours { told } else { told.failed() }));
         if !self.unvouched.is_empty() {
             self.vouch(now, ring);
         }
@@ -398,8 +435,7 @@ impl Engine {
             return;
         }
         if self.medium.fenced() {
-            let held = self.held.drain(..);
-            self.finished.extend(held.map(|(origin, _)| (origin, Err(RequestError::Failed))));
+            self.finished.extend(self.held.drain(..).map(Finished::failed));
         } else if self.medium.vouches(now) {
             self.finished.append(&mut self.held);
         }
@@ -409,12 +445,12 @@ impl Engine {
     fn unpark(&mut self) {
         let mut position = 0;
         while position < self.parked.len() {
-            let piece = self.parked[position];
+            let (came, piece) = self.parked[position];
             if self.must_wait(&piece, position) {
                 position += 1;
             } else {
                 self.parked.remove(position);
-                self.start(piece);
+                self.start(came, piece);
             }
         }
     }
@@ -442,6 +478,7 @@ impl Engine {
         }
         self.settle(now, ring);
         if self.core.deadline().is_some_and(|at| at <= now) {
+            self.looking.changed = true;
             self.core.handle(now, Input::Deadline);
             self.settle(now, ring);
         }
@@ -452,6 +489,7 @@ impl Engine {
             if !completed {
                 return;
             }
+            self.looking.changed = true;
             if self.medium.fenced() {
                 self.fail(now);
             }
@@ -469,6 +507,7 @@ impl Engine {
             if let Some(reply) = self.replies.pop_front() {
                 self.reply(reply);
             } else if let Some(index) = self.due.pop_front() {
+                self.looking.changed = true;
                 self.issue(now, index);
             } else {
                 return;

@@ -3,6 +3,7 @@
 
 use super::{Life, Shard};
 use flash::{Instant, SECOND};
+use ftl::{Ftl, LostTier};
 
 /// How long things may take.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -71,6 +72,35 @@ impl Shard {
         }
     }
 
+    /// Logs that a policy broke since it did so last.
+    pub(super) fn log_broken_policy(&mut self) {
+        let broken = self.engine.core.policies_broken();
+        if broken == self.policies_broken {
+            return;
+        }
+        self.policies_broken = broken;
+        if let Some(change) = self.engine.core.ftl().and_then(Ftl::last_switch) {
+            let ftl::PolicyChange { decision, from, to, why, .. } = change;
+            tracing::warn!(shard = self.me, %decision, %from, %to, %why, "a policy was replaced");
+        }
+    }
+
+    /// Logs once that a tier does not answer any more.
+    pub(super) fn log_lost_tier(&mut self) {
+        if self.loss_told {
+            return;
+        }
+        let Some(lost) = self.engine.core.ftl().and_then(Ftl::tier_lost) else { return };
+        self.loss_told = true;
+        let (device, fast) = &self.shared.places;
+        let place = if lost == LostTier::Fast { fast } else { device };
+        tracing::error!(
+            shard = self.me,
+            "{place}: {lost}: nothing is written any more, and what can be read is read; bring it \
+             back, then start the server again"
+        );
+    }
+
     /// Warns of requests that are too old.
     pub(super) fn watch(&mut self, now: Instant) {
         let slow_ns = self.late.bounds.slow_ns;
@@ -98,6 +128,11 @@ impl Shard {
                 "a request takes long"
             );
         }
+    }
+
+    /// Looks what old requests wait for.
+    pub(super) fn look_at_old(&mut self, now: Instant) {
+        self.engine.look_at_old(now, self.slowest.look_from_ns());
     }
 
     /// A stop begins: it is over within a bound.

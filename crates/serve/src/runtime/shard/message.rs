@@ -7,7 +7,7 @@ use super::Shard;
 use super::core::CoreStatus;
 use super::engine::{Finished, Piece};
 use super::ids::{IdList, IdRequest};
-use crate::latency::Latencies;
+use crate::latency::{Latencies, Slow};
 use crate::runtime::ring::DriverReport;
 use flash::Instant;
 use ftl::policy::Chosen;
@@ -41,7 +41,7 @@ pub enum Message {
     /// The answer: request, mapped or not, and how many blocks.
     Mapped(u32, bool, u32),
     /// Tell the state.
-    Status(Box<dyn FnOnce(ShardStatus) + Send>),
+    Status(Wanted, Box<dyn FnOnce(ShardStatus) + Send>),
     /// Tell which raw blocks of a unit hold something.
     RawBlocks {
         /// The unit.
@@ -102,6 +102,15 @@ pub struct PolicySwitch {
 /// The raw blocks of a unit that hold something: which, and what.
 pub type UnitBlocks = Vec<(u32, RawBlockState)>;
 
+/// What of the state is told that takes memory.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Wanted {
+    /// The histograms of latencies, 30 KiB of each volume and operation.
+    pub latencies: bool,
+    /// So many of the slowest requests.
+    pub slow: usize,
+}
+
 /// State of a shard.
 #[derive(Clone, Debug)]
 pub struct ShardStatus {
@@ -113,8 +122,10 @@ pub struct ShardStatus {
     pub requests: usize,
     /// Bytes of request buffers in use.
     pub buffer_bytes: usize,
-    /// Erase counts of all blocks, in bins for a histogram: lower bound and blocks.
+    /// Erase counts of the blocks of the capacity tier, in bins for a histogram: lower bound and blocks.
     pub wear: Vec<(u32, u32)>,
+    /// The same of the fast tier.
+    pub wear_fast: Vec<(u32, u32)>,
     /// Another server has taken over the device.
     pub fenced: bool,
     /// The last write found no room below.
@@ -123,46 +134,65 @@ pub struct ShardStatus {
     pub slow_requests: u64,
     /// Bytes a second that go from the fast tier to the capacity tier.
     pub destage_bytes_per_sec: u64,
+    /// What each of [`CoreStatus::moved_bytes`] grows by.
+    pub moved_bytes_per_sec: Vec<u64>,
     /// Its way to the kernel.
     pub driver: DriverReport,
     /// The shard's time, as instants in `core` count it.
     pub now: Instant,
-    /// How long the requests of its clients took.
+    /// How long the requests of its clients took, if that was wanted.
     pub latencies: Latencies,
+    /// The slowest of the last minutes, slowest first: as many as were wanted.
+    pub slow: Vec<Slow>,
 }
 
 impl Shard {
     /// The state, as it is told.
-    pub(super) fn status(&self) -> ShardStatus {
+    pub(super) fn status(&self, wanted: Wanted) -> ShardStatus {
         let mut counts: Vec<u32> = self.engine.medium.health().erase_counts;
-        counts.sort_unstable();
-        let bin = (counts.last().copied().unwrap_or(0) / 32).max(1);
-        let mut wear: Vec<(u32, u32)> = Vec::new();
-        for count in counts {
-            let from = count / bin * bin;
-            match wear.last_mut() {
-                Some((last, blocks)) if *last == from => *blocks += 1,
-                _ => wear.push((from, 1)),
-            }
-        }
+        let geometry = self.engine.medium.geometry();
+        let capacity = geometry.capacity_units() * geometry.blocks_per_unit;
+        let fast = counts.split_off(counts.len().min(capacity as usize));
+        let (now, core) = (self.clock.now(), self.engine.status());
+        let destaged = self.destaged.per_sec(now, &[self.engine.core.slots_destaged()]);
         ShardStatus {
-            core: self.engine.status(),
+            moved_bytes_per_sec: self.moved.per_sec(now, &core.moved_bytes()),
+            core,
             connections: self.connections.len(),
             requests: self.requests.len(),
             buffer_bytes: self.pool.bytes_out(),
-            wear,
+            wear: in_bins(counts),
+            wear_fast: in_bins(fast),
             fenced: self.engine.medium.fenced(),
             lacks_room: self.room.lacks,
             slow_requests: self.late.slow_requests,
-            destage_bytes_per_sec: self
-                .destaged
-                .per_sec(self.clock.now(), self.engine.core.slots_destaged())
-                * flash::BLOCK_BYTES as u64,
+            destage_bytes_per_sec: destaged
+                .first()
+                .map_or(0, |slots| slots * flash::BLOCK_BYTES as u64),
             driver: self.ring.report().clone(),
-            now: self.clock.now(),
-            latencies: self.latencies.clone(),
+            now,
+            latencies: match wanted.latencies {
+                true => self.latencies.clone(),
+                false => Latencies::default(),
+            },
+            slow: self.slowest.slowest(now, wanted.slow),
         }
     }
+}
+
+/// Erase counts in bins: lower bound and blocks.
+fn in_bins(mut counts: Vec<u32>) -> Vec<(u32, u32)> {
+    counts.sort_unstable();
+    let bin = (counts.last().copied().unwrap_or(0) / 32).max(1);
+    let mut bins: Vec<(u32, u32)> = Vec::new();
+    for count in counts {
+        let from = count / bin * bin;
+        match bins.last_mut() {
+            Some((last, blocks)) if *last == from => *blocks += 1,
+            _ => bins.push((from, 1)),
+        }
+    }
+    bins
 }
 
 /// The way into a shard.

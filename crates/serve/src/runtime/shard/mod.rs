@@ -9,6 +9,7 @@
 //! pieces of the others; when the last has drained, each stops its FTL, lets go of its sockets and
 //! ends.
 
+mod beat;
 mod clock;
 mod connection;
 mod core;
@@ -24,17 +25,18 @@ mod rate;
 mod requests;
 mod room;
 
+pub use beat::{Beat, is_turn};
 pub use clock::Clock;
 pub use core::{AnyCore, CoreFormat, CoreSettings, CoreStatus, RawShape, RawStatus};
-pub use engine::{Engine, Milestone, Origin, Piece, Work};
+pub use engine::{Engine, Finished, Milestone, Origin, Piece, Work};
 pub use ids::{IdAnswer, IdList, IdRequest, IdWork, whole_blocks};
 pub use late::Bounds;
-pub use message::{Door, Mailbox, Message, PolicySwitch, ShardStatus, UnitBlocks};
+pub use message::{Door, Mailbox, Message, PolicySwitch, ShardStatus, UnitBlocks, Wanted};
 pub use room::NO_ROOM;
 
 use crate::device::Losses;
 use crate::front::{Front, NbdClient, NvmeClient, nbd, nvme};
-use crate::latency::Latencies;
+use crate::latency::{Latencies, Slowest};
 use crate::medium::{Injections, Lost};
 use crate::rated::Rated;
 use crate::runtime::data::{Data, Pool};
@@ -43,10 +45,10 @@ use crate::sockets;
 use crate::volume::Split;
 use connection::{Connection, Ending};
 use flash::{Instant, SECOND, Slab};
-use ftl::{Ftl, Input, LostTier, Switch};
+use ftl::{Input, Switch};
 use outbox::{Answered, Outbox};
 use patience::Patience;
-use rate::Rate;
+use rate::Rates;
 use requests::Pending;
 use std::collections::VecDeque;
 use std::io;
@@ -94,6 +96,8 @@ pub struct Shared {
     pub mailboxes: Vec<Mailbox>,
     /// Shards that have drained.
     pub drained: AtomicUsize,
+    /// Whether each is in a turn.
+    pub beats: Vec<Beat>,
 }
 
 impl Shared {
@@ -190,7 +194,9 @@ pub struct Shard {
     detaching: Vec<Box<dyn FnOnce(bool) + Send>>,
     /// Memory of requests that were answered before what the medium does with it has ended.
     abandoned: Vec<Data>,
-    destaged: Rate,
+    /// Of what was destaged, and of [`CoreStatus::moved_bytes`].
+    destaged: Rates,
+    moved: Rates,
     /// The log tells that a tier is lost.
     loss_told: bool,
     room: room::Room,
@@ -198,6 +204,7 @@ pub struct Shard {
     now: Instant,
     latencies: Latencies,
     health: health::Told,
+    slowest: Slowest,
 }
 
 /// Why a shard ended early.
@@ -253,18 +260,21 @@ impl Shard {
             policies_broken: 0,
             detaching: Vec::new(),
             abandoned: Vec::new(),
-            destaged: Rate::default(),
+            destaged: Rates::default(),
+            moved: Rates::default(),
             loss_told: false,
             room: room::Room::default(),
             now: clock.now(),
             latencies: Latencies::default(),
             health: health::Told::default(),
+            slowest: Slowest::default(),
         }
     }
 
     /// Serves until it is told to shut down.
     pub fn run(mut self) -> Result<(), ShardError> {
         let result = self.serve();
+        self.beat(false);
         let clock = self.clock;
         self.engine.medium.end(&mut || clock.now(), &mut self.ring);
         if !self.let_go() {
@@ -296,6 +306,7 @@ impl Shard {
         loop {
             let now = if more { self.go_on(&mut done) } else { self.wait(&mut done) };
             let now = now.map_err(|error| ShardError::Ring(self.ring.report().name, error))?;
+            self.engine.lateness.note(now);
             self.engine.note_time(now);
             self.now = now;
             for done in done.drain(..) {
@@ -304,7 +315,8 @@ impl Shard {
             if !self.accept_again.is_empty() {
                 self.accept_on(now);
             }
-            self.destaged.note(now, || self.engine.core.slots_destaged());
+            self.destaged.note(now, || vec![self.engine.core.slots_destaged()]);
+            self.moved.note(now, || self.engine.status().moved_bytes());
             self.engine.medium.look(&mut self.ring);
             self.turn(now, &mut finished);
             self.expire(now);
@@ -316,6 +328,7 @@ impl Shard {
             }
             more = self.resume_postponed(now);
             self.watch(now);
+            self.look_at_old(now);
             self.refresh_expiries();
             if let Life::Stopped { durable } = self.live_on(now) {
                 return if durable { Ok(()) } else { Err(ShardError::NotDurable) };
@@ -339,57 +352,37 @@ impl Shard {
             // What the processor did for them is theirs too.
             self.now = self.clock.now();
             self.health.worked(self.now);
-            for (origin, result) in finished.drain(..) {
+            for mut finished in finished.drain(..) {
+                let origin = finished.origin;
+                finished.waited.iter_mut().for_each(|waited| waited.shard = self.me);
                 if origin.shard == ids::IDS {
-                    self.id_done(origin.request, result);
+                    self.id_done(origin.request, finished.result);
                 } else if origin.shard == self.me {
-                    self.piece_done(origin.request, result);
+                    self.piece_done(finished);
                 } else {
-                    let message = Message::Finished((origin, result));
-                    self.shared.mailboxes[origin.shard].push(message);
+                    self.shared.mailboxes[origin.shard].push(Message::Finished(finished));
                 }
             }
             self.feed_starved(now);
         }
     }
 
-    /// Logs once that a tier does not answer any more.
-    fn log_lost_tier(&mut self) {
-        if self.loss_told {
-            return;
-        }
-        let Some(lost) = self.engine.core.ftl().and_then(Ftl::tier_lost) else { return };
-        self.loss_told = true;
-        let (device, fast) = &self.shared.places;
-        let place = if lost == LostTier::Fast { fast } else { device };
-        tracing::error!(
-            shard = self.me,
-            "{place}: {lost}: nothing is written any more, and what can be read is read; bring it \
-             back, then start the server again"
-        );
-    }
-
-    /// Logs that a policy broke since it did so last.
-    fn log_broken_policy(&mut self) {
-        let broken = self.engine.core.policies_broken();
-        if broken == self.policies_broken {
-            return;
-        }
-        self.policies_broken = broken;
-        if let Some(change) = self.engine.core.ftl().and_then(Ftl::last_switch) {
-            let ftl::PolicyChange { decision, from, to, why, .. } = change;
-            tracing::warn!(shard = self.me, %decision, %from, %to, %why, "a policy was replaced");
-        }
-    }
-
     /// Hands to the kernel what is queued, without waiting: there is more to do.
     fn go_on(&mut self, done: &mut Vec<Done>) -> io::Result<Instant> {
         self.ring.enter(Some(0), done)?;
+        // The turns that follow each other are turns of their own.
+        self.beat(false);
+        self.beat(true);
         Ok(self.clock.now())
+    }
+
+    fn beat(&self, begins: bool) {
+        self.shared.beats[self.me].turn(begins);
     }
 
     /// Waits until there is something to do: first awake, as long as that has paid, then asleep.
     fn wait(&mut self, done: &mut Vec<Done>) -> io::Result<Instant> {
+        self.beat(false);
         let begun = self.clock.now();
         let wait_ns = self.wait_ns(begun);
         let window_ns = self.patience.window_ns().min(wait_ns.unwrap_or(u64::MAX));
@@ -401,6 +394,7 @@ impl Shard {
             let left = wait_ns.map(|ns| ns.saturating_sub(self.clock.now() - begun));
             self.ring.enter(left, done)?;
         }
+        self.beat(true);
         let now = self.clock.now();
         self.patience.waited(now - begun);
         Ok(now)
@@ -410,9 +404,10 @@ impl Shard {
         let draining = (self.life != Life::Serving).then_some(self.farewell);
         let accept = self.accept_again.iter().map(|(at, _)| *at).min();
         let (late, look) = (self.late.deadline(), self.engine.medium.look_due(now));
+        let (old, due) = (self.engine.look_at_old_due(), self.engine.deadline());
+        self.engine.lateness.expect(due);
         let health = self.health.deadline();
-        let deadlines =
-            [self.engine.deadline(), self.expires, accept, draining, late, look, health];
+        let deadlines = [due, self.expires, accept, draining, late, look, old, health];
         let deadline = deadlines.into_iter().flatten().min()?;
         Some(deadline - now)
     }
@@ -530,8 +525,8 @@ impl Shard {
         match message {
             Message::Client(socket, door) => self.welcome(now, socket, door),
             Message::Piece(piece) => self.engine.submit(piece),
-            Message::Finished((origin, result)) => {
-                self.piece_done(origin.request, result);
+            Message::Finished(finished) => {
+                self.piece_done(finished);
                 self.feed_starved(now);
             }
             Message::Map(piece) => {
@@ -541,7 +536,7 @@ impl Shard {
                 self.shared.mailboxes[piece.origin.shard].push(answer);
             }
             Message::Mapped(request, mapped, blocks) => self.mapped(request, mapped, blocks),
-            Message::Status(answer) => answer(self.status()),
+            Message::Status(wanted, answer) => answer(self.status(wanted)),
             Message::RawBlocks { unit, answer } => answer(self.engine.core.raw_blocks(unit)),
             Message::Id(request) => self.ask_id(request),
             Message::IdList { after, count, answer } => answer(self.list_ids(after, count)),
@@ -701,7 +696,8 @@ impl Shard {
         for answered in given_back(&mut connection.outbox) {
             connection.front.finish(answered.ticket);
             if let Some(timed) = answered.timed.filter(|_| connection.ending != Ending::Gone) {
-                self.latencies.record(&timed, self.now);
+                let total_ns = self.latencies.record(&timed, self.now);
+                self.slowest.note(total_ns, timed, self.now);
             }
             if let Some(data) = answered.data {
                 self.pool.put(data, self.engine.frames());

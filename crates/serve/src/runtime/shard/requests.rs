@@ -5,16 +5,16 @@
 
 use super::connection::{Connection, Ending, Incoming};
 use super::outbox::Answered;
-use super::{Life, Message, Origin, Piece, Shard, Work};
+use super::{Finished, Life, Message, Origin, Piece, Shard, Work};
 use crate::front::{Event, Payload, Ticket};
-use crate::latency::Timed;
+use crate::latency::{Timed, Waited};
 use crate::runtime::buffer::View;
 use crate::runtime::crypt::Crypt;
 use crate::runtime::data::Data;
 use crate::volume::{
     Answer, BLOCK, EXTENTS_MAX, Extent, Failure, Kind, Request, ZEROES_BLOCKS, parts,
 };
-use flash::{Instant, RequestError};
+use flash::{Instant, RequestError, Spent};
 
 /// What a client asked.
 #[derive(Clone, Copy, Debug)]
@@ -38,6 +38,10 @@ pub struct Pending {
     expected: Option<Data>,
     pieces: u32,
     result: Result<(), RequestError>,
+    /// What its last piece waited for that took long enough for a look.
+    waited: Option<Box<Waited>>,
+    /// What the time of its last piece went to.
+    spent: Spent,
 }
 
 impl Pending {
@@ -218,10 +222,20 @@ impl Shard {
         let Request { volume, kind, offset, len } = request;
         let (len, covered) = (u64::from(len), u64::from(request.covered_blocks()));
         self.connections[connection].requests += 1;
-        let result = Ok(());
+        let (result, spent) = (Ok(()), Spent::default());
         let begun = self.now;
         let (data, expected) = self.beside(kind, covered as u32, data);
-        let pending = Pending { connection, asked, begun, data, expected, pieces: 0, result };
+        let pending = Pending {
+            connection,
+            asked,
+            begun,
+            data,
+            expected,
+            pieces: 0,
+            result,
+            waited: None,
+            spent,
+        };
         let index = self.requests.insert(pending);
         if self.engine.medium.fenced() {
             self.requests[index].result = Err(RequestError::Failed);
@@ -382,10 +396,15 @@ impl Shard {
     }
 
     /// A piece of a request is done.
-    pub(super) fn piece_done(&mut self, index: u32, result: Result<(), RequestError>) {
+    pub(super) fn piece_done(&mut self, finished: Finished) {
+        let index = finished.origin.request;
         let pending = &mut self.requests[index];
         pending.pieces -= 1;
-        pending.result = pending.result.and(result);
+        pending.result = pending.result.and(finished.result);
+        pending.spent = finished.spent;
+        if finished.waited.is_some() {
+            pending.waited = finished.waited;
+        }
         if pending.pieces == 0 {
             self.answer(index);
         }
@@ -393,7 +412,8 @@ impl Shard {
 
     pub(super) fn answer(&mut self, index: u32) {
         let pending = self.requests.remove(index);
-        let Pending { connection, asked, begun, data, expected, result, .. } = pending;
+        let Pending { connection, asked, begun, data, expected, result, waited, spent, .. } =
+            pending;
         let Asked { ticket, request, at } = asked;
         let fenced = self.engine.medium.fenced();
         self.connections[connection].requests -= 1;
@@ -410,7 +430,7 @@ impl Shard {
         }
         let data = data.map(|data| (data, (request.offset % BLOCK) as usize, request.len as usize));
         let (done, failed) = (self.now, result.is_err());
-        let timed = Timed { request, asked: at, begun, done, failed };
+        let timed = Timed { request, asked: at, begun, done, failed, waited, spent };
         self.reply(connection, ticket, answer, (data, Some(timed)));
     }
 

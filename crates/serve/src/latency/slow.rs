@@ -1,0 +1,185 @@
+//! The slowest requests of the last minutes, each with where its time went.
+//!
+//! Invariants: memory is bounded, whatever comes; a request that is no candidate costs one comparison.
+
+use super::{Op, Timed};
+use crate::latency::why::Waited;
+use crate::volume::Request;
+use flash::{Instant, MILLISECOND, SECOND};
+use std::collections::VecDeque;
+
+/// A request that took no longer is not slow.
+pub const SLOW_NS: u64 = MILLISECOND;
+/// The slowest of each so long are kept, and how many.
+const WINDOW_NS: u64 = 30 * SECOND;
+const KEPT_MAX: usize = 32;
+/// For how long they are kept.
+const KEPT_NS: u64 = 600 * SECOND;
+const WINDOWS_MAX: usize = (KEPT_NS / WINDOW_NS) as usize;
+
+/// A request that took long.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Slow {
+    /// When its reply was sent.
+    pub sent: Instant,
+    /// What was asked.
+    pub request: Request,
+    /// The same as latencies name it.
+    pub op: Op,
+    /// From its header to the end of its reply, and of that each of the first three of [`super::STAGES`].
+    pub total_ns: u64,
+    /// See `total_ns`.
+    pub stages: [u64; 3],
+    /// What its last piece waited for, if somebody looked.
+    pub waited: Option<Box<Waited>>,
+}
+
+/// Keeps the slowest.
+#[derive(Clone, Debug)]
+pub struct Slowest {
+    /// Oldest first.
+    windows: VecDeque<Window>,
+    /// What took no longer is not kept now.
+    least_ns: u64,
+    /// When the last window ends.
+    ends: Instant,
+}
+
+#[derive(Clone, Debug)]
+struct Window {
+    ends: Instant,
+    /// Slowest first.
+    kept: Vec<Slow>,
+}
+
+impl Default for Slowest {
+    fn default() -> Self {
+        Self { windows: VecDeque::new(), least_ns: SLOW_NS, ends: Instant(0) }
+    }
+}
+
+impl Slowest {
+    /// A request was answered that took `total_ns`, and its reply was sent.
+    #[inline]
+    pub fn note(&mut self, total_ns: u64, timed: Timed, sent: Instant) {
+        if total_ns > self.least_ns || total_ns > SLOW_NS && sent >= self.ends {
+            let Some(op) = Op::of(timed.request.kind) else { return };
+            let stages = timed.stages(sent);
+            let Timed { request, waited, .. } = timed;
+            self.keep(Slow { sent, request, op, total_ns, stages, waited });
+        }
+    }
+
+    fn keep(&mut self, slow: Slow) {
+        let sent = slow.sent;
+        if sent >= self.ends {
+            self.ends = sent + WINDOW_NS;
+            self.windows.retain(|window| sent < window.ends + KEPT_NS);
+            self.windows.push_back(Window { ends: self.ends, kept: Vec::new() });
+            if self.windows.len() > WINDOWS_MAX {
+                self.windows.pop_front();
+            }
+        }
+        let Some(window) = self.windows.back_mut() else { return };
+        let at = window.kept.partition_point(|other| other.total_ns >= slow.total_ns);
+        window.kept.insert(at, slow);
+        window.kept.truncate(KEPT_MAX);
+        self.least_ns = match window.kept.last() {
+            Some(last) if window.kept.len() == KEPT_MAX => last.total_ns,
+            _ => SLOW_NS,
+        };
+    }
+
+    /// What is not older is not worth a look yet: it is far from what is kept now.
+    pub fn look_from_ns(&self) -> u64 {
+        (self.least_ns / 4).max(SLOW_NS)
+    }
+
+    /// The `count` slowest that were sent in the time that they are kept, slowest first.
+    pub fn slowest(&self, now: Instant, count: usize) -> Vec<Slow> {
+        let recent = |slow: &&Slow| now < slow.sent + KEPT_NS;
+        let all = self.windows.iter().flat_map(|window| window.kept.iter().filter(recent));
+        let mut all: Vec<&Slow> = all.collect();
+        all.sort_by_key(|slow| std::cmp::Reverse((slow.total_ns, slow.sent)));
+        all.into_iter().take(count).cloned().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::volume::Kind;
+
+    fn note(slowest: &mut Slowest, ms: u64, sent: Instant) {
+        let request = Request { volume: 0, kind: Kind::Read, offset: 0, len: 4096 };
+        let timed = Timed {
+            request,
+            asked: Instant(0),
+            begun: Instant(0),
+            done: sent,
+            failed: false,
+            waited: None,
+            spent: flash::Spent::default(),
+        };
+        slowest.note(ms * MILLISECOND, timed, sent);
+    }
+
+    fn told(slowest: &Slowest, now: Instant, count: usize) -> Vec<u64> {
+        let all = slowest.slowest(now, count);
+        all.iter().map(|slow| slow.total_ns / MILLISECOND).collect()
+    }
+
+    #[test]
+    fn the_slowest_are_told_first_and_what_is_not_slow_not_at_all() {
+        let mut slowest = Slowest::default();
+        [3, 1, 9, 5].into_iter().for_each(|ms| note(&mut slowest, ms, Instant(ms)));
+        assert_eq!(told(&slowest, Instant(9), 10), [9, 5, 3]);
+        assert_eq!(told(&slowest, Instant(9), 2), [9, 5]);
+    }
+
+    #[test]
+    fn memory_is_bounded_and_the_slowest_of_each_half_minute_stay() {
+        let mut slowest = Slowest::default();
+        for at in 0..100_000_u64 {
+            // A second has 25 of them, of 2 to 102 ms; the first of all is the slowest.
+            note(
+                &mut slowest,
+                if at == 0 { 500 } else { 2 + at * 7919 % 101 },
+                Instant(at * SECOND / 25),
+            );
+            let kept: usize = slowest.windows.iter().map(|window| window.kept.len()).sum();
+            assert!(kept <= KEPT_MAX * WINDOWS_MAX && slowest.windows.len() <= WINDOWS_MAX);
+        }
+        let now = Instant(100_000 * SECOND / 25);
+        let all = slowest.slowest(now, usize::MAX);
+        assert!(
+            all.len() > KEPT_MAX * (WINDOWS_MAX - 2)
+                && all.iter().all(|slow| now < slow.sent + KEPT_NS)
+        );
+        assert!(all.iter().all(|slow| slow.total_ns >= 90 * MILLISECOND), "the slowest of each");
+    }
+
+    #[test]
+    fn old_ones_leave_though_nothing_slow_comes_after_them() {
+        let mut slowest = Slowest::default();
+        note(&mut slowest, 50, Instant(0));
+        assert_eq!(told(&slowest, Instant(KEPT_NS - 1), 10), [50]);
+        assert_eq!(told(&slowest, Instant(KEPT_NS), 10), [0; 0]);
+    }
+
+    #[test]
+    fn a_quiet_half_minute_keeps_what_was_too_quick_for_a_busy_one() {
+        let mut slowest = Slowest::default();
+        (0..KEPT_MAX as u64).for_each(|at| note(&mut slowest, 100, Instant(at)));
+        note(&mut slowest, 2, Instant(SECOND));
+        assert!(!told(&slowest, Instant(SECOND), 1000).contains(&2));
+        assert_eq!(
+            slowest.look_from_ns(),
+            25 * MILLISECOND,
+            "who is younger may still be quick enough"
+        );
+        note(&mut slowest, 2, Instant(WINDOW_NS));
+        assert!(told(&slowest, Instant(WINDOW_NS), 1000).contains(&2));
+        assert_eq!(slowest.look_from_ns(), SLOW_NS);
+    }
+}

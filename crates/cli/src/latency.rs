@@ -1,8 +1,9 @@
 //! Latencies as the status has them, for people.
 
 use crate::output::table;
-use crate::size::count;
+use crate::size::{bytes, count};
 use serde_json::{Map, Value};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// The columns, and the keys of the status.
 const COLUMNS: [(&str, &str); 7] = [
@@ -30,7 +31,8 @@ pub fn text(status: &Value) -> String {
         return String::new();
     }
     for (stage, of) in ops(&status["latency"]["stages"]) {
-        for (op, times) in ops(&of) {
+        // What took none of anybody's time is no news.
+        for (op, times) in ops(&of).into_iter().filter(|(_, times)| times["max_ns"] != 0) {
             rows.push(row(format!("  {op}: {stage}"), &times));
         }
     }
@@ -38,6 +40,32 @@ pub fn text(status: &Value) -> String {
     heads.extend(COLUMNS.map(|(head, _)| head.to_owned()));
     rows.insert(0, heads);
     table(&rows)
+}
+
+/// The slowest requests of the last minutes, and why; nothing where none was slow.
+pub fn slow_text(status: &Value) -> String {
+    let slow = crate::status::array(&status["slow"]);
+    if slow.is_empty() {
+        return String::new();
+    }
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let line = |request: &Value| {
+        let at_ms = request["at_unix_ms"].as_u64().unwrap_or(0);
+        let ago = Duration::from_millis((now.as_millis() as u64).saturating_sub(at_ms));
+        let word = |key: &str| request[key].as_str().unwrap_or_default();
+        let number = |key: &str| request[key].as_u64().unwrap_or(0);
+        format!(
+            "  {} ago: {} of {} at {} of {}, {}\n",
+            crate::status::ago(ago.as_nanos() as u64),
+            word("op"),
+            bytes(number("length")),
+            number("offset"),
+            word("volume"),
+            word("told"),
+        )
+    };
+    let lines: String = slow.iter().map(line).collect();
+    format!("slowest requests of the last ten minutes (more of them: GET /slow)\n{lines}")
 }
 
 fn row(name: String, times: &Value) -> Vec<String> {
@@ -65,13 +93,26 @@ pub fn time(ns: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{text, time};
+    use super::{slow_text, text, time};
     use serde_json::json;
 
     #[test]
     fn times_are_told_in_the_unit_that_fits() {
         let told = [0.0, 999.0, 1500.0, 73_400.0, 250_000.0, 1_234_000.0, 12e9].map(time);
         assert_eq!(told, ["0 ns", "999 ns", "1.50 µs", "73.4 µs", "250 µs", "1.23 ms", "12.0 s"]);
+    }
+
+    #[test]
+    fn slow_requests_are_told_with_what_they_waited_for() {
+        assert_eq!(slow_text(&json!({ "slow": [] })), "");
+        let told = "8.2 ms: waited 7.9 ms for an erase of unit 7";
+        let slow = json!({
+            "at_unix_ms": u64::MAX, "volume": "default", "op": "read", "offset": 8192,
+            "length": 4096, "total_us": 8200.0, "why": [], "told": told,
+        });
+        let text = slow_text(&json!({ "slow": [slow] }));
+        let line = format!("  0 s ago: read of 4 KiB at 8192 of default, {told}\n");
+        assert!(text.ends_with(&line), "{text}");
     }
 
     #[test]

@@ -198,7 +198,12 @@ pub fn greeting(ready: &Ready, tls: bool) -> String {
         text.push_str(&format!("control {shown} (for `weir ctl`)\n"));
     }
     if let (Some(_), Some(uri)) = (&ready.raw, uris.first()) {
-        text.push_str(&format!("\ntry in another terminal:\n  nbdinfo '{uri}'\n  weir status\n\n"));
+        let place = match (&ready.control, ready.http) {
+            (Some(control), _) => format!("  weir status --control '{}'\n", control.display()),
+            (None, Some(address)) => format!("  weir status --http {address}\n"),
+            (None, None) => String::new(),
+        };
+        text.push_str(&format!("\ntry in another terminal:\n  nbdinfo '{uri}'\n{place}\n"));
     } else if let Some(uri) = uris.first() {
         text.push_str(&format!(
             "\ntry in another terminal:\n  \

@@ -122,7 +122,6 @@ fn place_in(data: &Path) -> Result<Place, Failure> {
 
 fn as_text(status: &Value, place: &Place) -> String {
     let counter = |name: &str| count(status["counters"][name].as_u64().unwrap_or(0));
-    let waf = status["waf"].as_f64().map_or("no writes yet".into(), |waf| format!("{waf:.3}"));
     let version = status["version"].as_str().unwrap_or("unknown");
     let mut text = format!("Weir {version} at {place}\n");
     let raw = array(&status["shards"]).iter().any(|shard| shard["mode"] == "raw");
@@ -139,6 +138,7 @@ fn as_text(status: &Value, place: &Place) -> String {
     }
     text.push_str(&driver_text(array(&status["shards"])));
     text.push_str(&crate::latency::text(status));
+    text.push_str(&crate::latency::slow_text(status));
     if let Some(raw) = array(&status["shards"]).iter().find(|shard| shard["mode"] == "raw") {
         text.push_str(&raw_text(raw));
         return text;
@@ -152,7 +152,7 @@ fn as_text(status: &Value, place: &Place) -> String {
         row("blocks read", counter("host_blocks_read")),
         row("blocks written", counter("host_blocks_written")),
         row("blocks trimmed", counter("host_blocks_trimmed")),
-        row("WAF since start", waf),
+        row("WAF since start", waf_text(status)),
         row("slots relocated", counter("slots_relocated")),
         row("erases", counter("erases")),
         row("bands free", counter("bands_free")),
@@ -168,6 +168,28 @@ fn as_text(status: &Value, place: &Place) -> String {
         text.push_str(&shard_text(index, shard));
     }
     text
+}
+
+/// The write amplification, and what it is made of.
+fn waf_text(status: &Value) -> String {
+    let Some(waf) = status["waf"].as_f64() else { return "no writes yet".into() };
+    let counter = |name: &str| status["counters"][name].as_f64().unwrap_or(0.0);
+    let written = counter("host_blocks_written").max(1.0);
+    let parts = [
+        ("the host", counter("host_blocks_written")),
+        ("GC", counter("slots_relocated")),
+        ("destage", counter("slots_destaged")),
+        ("kept on the fast tier", counter("slots_kept")),
+        ("padding", counter("slots_padded")),
+        ("checkpoints", counter("slots_checkpointed")),
+    ];
+    let told = parts.iter().map(|&(name, slots)| (name, slots / written));
+    let told: Vec<(&str, f64)> = told.collect();
+    let other = waf - told.iter().map(|part| part.1).sum::<f64>();
+    let told = told.into_iter().chain([("records and what is under way", other)]);
+    let shown = told.filter(|part| part.1 >= 0.0005);
+    let shown: Vec<String> = shown.map(|(name, part)| format!("{name} {part:.3}")).collect();
+    format!("{waf:.3} ({})", shown.join(", "))
 }
 
 /// The way to the kernel; once, if all shards have the same.
@@ -253,6 +275,7 @@ pub fn fast_text(fast: &Value) -> String {
         ),
         row("reads from it", share("read_hit_share")),
         row("writes overwritten there", share("write_drop_share")),
+        row("bands free", fast["bands_free"].to_string()),
         row("writes it had no room for", count(number("requests_spilled"))),
         row("WAF fast, capacity", format!("{}, {}", waf("waf"), waf("waf_capacity"))),
     ]));
@@ -298,8 +321,9 @@ fn shard_text(index: usize, shard: &Value) -> String {
         let queued = state["reads_queued"].as_u64().unwrap_or(0)
             + state["appends_queued"].as_u64().unwrap_or(0);
         let gone = if state["gone"] == true { " GONE" } else { "" };
+        let fast = if state["tier"] == "fast" { " fast" } else { "" };
         rows.push(vec![
-            format!("  {unit}{gone}"),
+            format!("  {unit}{fast}{gone}"),
             queued.to_string(),
             format!("{:.1}", state["busy_ns"].as_f64().unwrap_or(0.0) / 1e9),
             state["bands_free"].to_string(),

@@ -27,7 +27,7 @@ pub(super) struct Job {
     pub depth: u32,
 }
 
-const JOBS: [Job; 6] = [
+pub(super) const JOBS: [Job; 6] = [
     Job { name: "nbd-rand-read-qd1", rw: "randread", block: "4k", depth: 1 },
     Job { name: "nbd-rand-read-qd32", rw: "randread", block: "4k", depth: 32 },
     Job { name: "nbd-rand-write-qd1", rw: "randwrite", block: "4k", depth: 1 },
@@ -69,11 +69,11 @@ fn figure_name(job: &Job, peer: &str) -> String {
 
 /// What a server did in one round.
 #[derive(Clone, Copy)]
-struct Round {
+pub(super) struct Round {
     /// Requests per second.
     rate: f64,
     /// Processor time of the server for a request.
-    cpu_us: f64,
+    pub cpu_us: f64,
 }
 
 /// The rounds of each server, or why it has none.
@@ -212,7 +212,7 @@ pub(super) struct Server {
 }
 
 impl Server {
-    fn round(&self, job: &Job, seconds: u32) -> Result<Round, String> {
+    pub(super) fn round(&self, job: &Job, seconds: u32) -> Result<Round, String> {
         let before = cpu_seconds(self.child.id())?;
         let rate = fio(&self.uri, job, Some(seconds))?;
         let used = cpu_seconds(self.child.id())? - before;
@@ -230,7 +230,7 @@ impl Drop for Server {
 
 /// Starts a server and writes its volume twice, so that every read finds data and no write finds
 /// memory that was never used.
-fn start(name: &str, folder: &Path, progress: &mut Progress) -> Result<Server, String> {
+pub(super) fn start(name: &str, folder: &Path, progress: &mut Progress) -> Result<Server, String> {
     progress.tell(&format!("filling {name}"));
     let socket = folder.join(format!("{name}.sock"));
     let command = match name {

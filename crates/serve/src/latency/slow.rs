@@ -156,7 +156,9 @@ mod tests {
             all.len() > KEPT_MAX * (WINDOWS_MAX - 2)
                 && all.iter().all(|slow| now < slow.sent + KEPT_NS)
         );
-        assert!(all.iter().all(|slow| slow.total_ns >= 90 * MILLISECOND), "the slowest of each");
+        // But in the half minute that has not ended.
+        let slowest = all.iter().filter(|slow| slow.total_ns >= 90 * MILLISECOND).count();
+        assert!(slowest > KEPT_MAX * (WINDOWS_MAX - 2), "{slowest} of {}", all.len());
     }
 
     #[test]

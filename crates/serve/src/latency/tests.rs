@@ -37,7 +37,8 @@ fn what_a_core_tells_of_the_time_is_kept_and_what_took_none_counts_too() {
     };
     assert_eq!(of("medium").1, 120_000);
     let (queue, sum_ns) = of("queue");
-    assert_eq!((queue.count, sum_ns, queue.percentiles_ns[0]), (2, 20_000, 0));
+    assert_eq!((queue.count, sum_ns), (2, 20_000));
+    assert!(queue.percentiles_ns[0] < LEAST_NS, "half of them did not wait: {queue:?}");
     assert!(queue.max_ns.abs_diff(20_000) < 200, "{queue:?}");
     assert_eq!(of("safety").0.max_ns, 0);
 }

@@ -89,7 +89,7 @@ fn overwrite(client: &mut Client, rounds: u64) {
 fn a_read_behind_an_erase_names_the_erase_and_its_unit_and_a_write_without_room_names_gc() {
     let folder = Folder::new();
     let server = slow_flash(&folder);
-    let mut client = Client::connect(&folder.socket(), "default").unwrap();
+    let mut client = Client::connect(&folder.socket(), "data").unwrap();
     assert_eq!(slow(&server), [Value::Null; 0], "nothing was slow yet");
     overwrite(&mut client, 30);
     let all = slow(&server);
@@ -118,7 +118,7 @@ fn a_read_behind_an_erase_names_the_erase_and_its_unit_and_a_write_without_room_
 fn the_status_has_the_five_slowest_and_where_the_time_of_all_went() {
     let folder = Folder::new();
     let server = slow_flash(&folder);
-    let mut client = Client::connect(&folder.socket(), "default").unwrap();
+    let mut client = Client::connect(&folder.socket(), "data").unwrap();
     overwrite(&mut client, 10);
     let address = server.ready().http.unwrap();
     let body = http::over_tcp(address, "GET", "/status", "Host: localhost\r\n", b"").1;

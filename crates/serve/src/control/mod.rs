@@ -178,7 +178,9 @@ async fn status(State(control): State<Control>) -> Response {
             let mut value = status::json(control.exports(), &shards);
             value["fast"] = fast::json(control.fast(), &shards);
             value["restart"] = status::restart(control.restart());
-            value["slow"] = slow::json(control.exports(), &shards, wanted.slow).into();
+            let mut slowest = slow::json(control.exports(), &shards, wanted.slow);
+            slowest.truncate(slow::TOLD_BY_STATUS);
+            value["slow"] = slowest.into();
             Json(value).into_response()
         }
         Err(response) => response,

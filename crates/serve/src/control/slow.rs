@@ -2,7 +2,7 @@
 //! status.
 
 use crate::ShardStatus;
-use crate::latency::{Slow, Waited};
+use crate::latency::{Op, Slow, Waited};
 use crate::nbd::Export;
 use flash::{MICROSECOND, MILLISECOND};
 use ftl::Waits;
@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 use std::cmp::Reverse;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// As many `/slow` tells, and the status.
-pub const TOLD: usize = 100;
+/// As many reads, and as many other requests, `/slow` tells; and as many of all the status.
+pub const TOLD: usize = 50;
 pub const TOLD_BY_STATUS: usize = 5;
 
 /// What is shorter than this share of a request is not told in words.
@@ -25,8 +25,8 @@ struct Part {
     words: String,
 }
 
-/// The `count` slowest of all shards, slowest first.
-pub fn json(exports: &[Export], shards: &[ShardStatus], count: usize) -> Vec<Value> {
+/// The `each` slowest reads and the `each` slowest other requests of all shards, slowest first.
+pub fn json(exports: &[Export], shards: &[ShardStatus], each: usize) -> Vec<Value> {
     let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let units = first_units(shards);
     let of_shard = |shard: &'_ ShardStatus| {
@@ -40,7 +40,14 @@ pub fn json(exports: &[Export], shards: &[ShardStatus], count: usize) -> Vec<Val
         let at_unix_ms = (unix.as_millis() as u64).saturating_sub(ago_ms);
         told(slow, exports, &units, at_unix_ms)
     };
-    all.iter().take(count).map(one).collect()
+    let mut left = [each; 2];
+    let told = all.iter().filter(|(slow, _)| {
+        let left = &mut left[usize::from(slow.op == Op::Read)];
+        let told = *left > 0;
+        *left -= usize::from(told);
+        told
+    });
+    told.map(one).collect()
 }
 
 /// The number that the first unit of each shard has among those of the server.
@@ -125,7 +132,6 @@ fn in_words(total_ns: u64, parts: &[Part]) -> String {
 mod tests {
     use super::*;
     use crate::control::metrics::shards;
-    use crate::latency::Op;
     use crate::volume::{Kind, Request};
     use flash::Instant;
     use ftl::Ahead;

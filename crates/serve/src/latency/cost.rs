@@ -30,5 +30,6 @@ fn drawn(random: &mut Random) -> Timed {
     let spent = Spent { queue_ns: random.below(50_000), medium_ns, ..Spent::default() };
     let (asked, begun) = (Instant(1000), Instant(1000 + random.below(2000)));
     let done = begun + spent.queue_ns + spent.medium_ns;
+    let spent = Some(spent);
     Timed { request, asked, begun, done, failed: false, waited: None, spent }
 }

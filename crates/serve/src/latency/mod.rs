@@ -66,6 +66,9 @@ impl Op {
 pub const STAGES: [&str; 7] =
     ["admission", "device", "reply", "place", "queue", "medium", "safety"];
 
+/// The first so many are told of every request, and make up the whole.
+const STAGES_OF_ALL: usize = 3;
+
 /// A request that was answered, with the instants of its life so far.
 #[derive(Clone, Debug)]
 pub struct Timed {
@@ -81,8 +84,8 @@ pub struct Timed {
     pub failed: bool,
     /// What its last piece waited for, if that took long enough for a look.
     pub waited: Option<Box<Waited>>,
-    /// What of the device's time its last piece spent where.
-    pub spent: Spent,
+    /// What of the device's time its last piece spent where, if a core told.
+    pub spent: Option<Spent>,
 }
 
 impl Timed {
@@ -174,9 +177,10 @@ impl Latencies {
         let stages = timed.stages(sent);
         let total_ns = stages.iter().sum();
         let [admission, device, reply] = stages;
-        let Spent { place_ns, queue_ns, medium_ns, safety_ns } = timed.spent;
+        let Spent { place_ns, queue_ns, medium_ns, safety_ns } = timed.spent.unwrap_or_default();
         let stages = [admission, device, reply, place_ns, queue_ns, medium_ns, safety_ns];
-        for (series, ns) in self.stages.iter_mut().zip(stages) {
+        let told = if timed.spent.is_some() { stages.len() } else { STAGES_OF_ALL };
+        for (series, ns) in self.stages.iter_mut().zip(stages).take(told) {
             series[op as usize].get_or_insert_default().record(ns);
         }
         let volume = timed.request.volume;

@@ -1,4 +1,5 @@
-//! The slowest requests of the last minutes, each with where its time went.
+//! The slowest requests of the last minutes, each with where its time went: reads, and beside them the others, which
+//! may take so much longer that no read would be among the slowest.
 //!
 //! Invariants: memory is bounded, whatever comes; a request that is no candidate costs one comparison.
 
@@ -12,7 +13,7 @@ use std::collections::VecDeque;
 pub const SLOW_NS: u64 = MILLISECOND;
 /// The slowest of each so long are kept, and how many.
 const WINDOW_NS: u64 = 30 * SECOND;
-const KEPT_MAX: usize = 32;
+const KEPT_MAX: usize = 16;
 /// For how long they are kept.
 const KEPT_NS: u64 = 600 * SECOND;
 const WINDOWS_MAX: usize = (KEPT_NS / WINDOW_NS) as usize;
@@ -35,8 +36,15 @@ pub struct Slow {
 }
 
 /// Keeps the slowest.
-#[derive(Clone, Debug)]
+#[derive(Debug, Default)]
 pub struct Slowest {
+    reads: Kept,
+    others: Kept,
+}
+
+/// Those of one kind.
+#[derive(Debug)]
+struct Kept {
     /// Oldest first.
     windows: VecDeque<Window>,
     /// What took no longer is not kept now.
@@ -45,14 +53,14 @@ pub struct Slowest {
     ends: Instant,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 struct Window {
     ends: Instant,
     /// Slowest first.
     kept: Vec<Slow>,
 }
 
-impl Default for Slowest {
+impl Default for Kept {
     fn default() -> Self {
         Self { windows: VecDeque::new(), least_ns: SLOW_NS, ends: Instant(0) }
     }
@@ -62,14 +70,31 @@ impl Slowest {
     /// A request was answered that took `total_ns`, and its reply was sent.
     #[inline]
     pub fn note(&mut self, total_ns: u64, timed: Timed, sent: Instant) {
-        if total_ns > self.least_ns || total_ns > SLOW_NS && sent >= self.ends {
-            let Some(op) = Op::of(timed.request.kind) else { return };
+        if total_ns <= SLOW_NS {
+            return;
+        }
+        let Some(op) = Op::of(timed.request.kind) else { return };
+        let kept = if op == Op::Read { &mut self.reads } else { &mut self.others };
+        if total_ns > kept.least_ns || sent >= kept.ends {
             let stages = timed.stages(sent);
             let Timed { request, waited, .. } = timed;
-            self.keep(Slow { sent, request, op, total_ns, stages, waited });
+            kept.keep(Slow { sent, request, op, total_ns, stages, waited });
         }
     }
 
+    /// What is not older is not worth a look yet: it is far from what is kept now.
+    pub fn look_from_ns(&self) -> u64 {
+        (self.reads.least_ns.min(self.others.least_ns) / 4).max(SLOW_NS)
+    }
+
+    /// The `each` slowest reads and the `each` slowest others that were sent in the time that they are kept.
+    pub fn slowest(&self, now: Instant, each: usize) -> Vec<Slow> {
+        let kinds = [&self.reads, &self.others];
+        kinds.iter().flat_map(|kept| kept.slowest(now, each)).cloned().collect()
+    }
+}
+
+impl Kept {
     fn keep(&mut self, slow: Slow) {
         let sent = slow.sent;
         if sent >= self.ends {
@@ -90,18 +115,14 @@ impl Slowest {
         };
     }
 
-    /// What is not older is not worth a look yet: it is far from what is kept now.
-    pub fn look_from_ns(&self) -> u64 {
-        (self.least_ns / 4).max(SLOW_NS)
-    }
-
-    /// The `count` slowest that were sent in the time that they are kept, slowest first.
-    pub fn slowest(&self, now: Instant, count: usize) -> Vec<Slow> {
+    /// Slowest first.
+    fn slowest(&self, now: Instant, count: usize) -> Vec<&Slow> {
         let recent = |slow: &&Slow| now < slow.sent + KEPT_NS;
         let all = self.windows.iter().flat_map(|window| window.kept.iter().filter(recent));
         let mut all: Vec<&Slow> = all.collect();
         all.sort_by_key(|slow| std::cmp::Reverse((slow.total_ns, slow.sent)));
-        all.into_iter().take(count).cloned().collect()
+        all.truncate(count);
+        all
     }
 }
 
@@ -111,15 +132,19 @@ mod tests {
     use crate::volume::Kind;
 
     fn note(slowest: &mut Slowest, ms: u64, sent: Instant) {
-        let request = Request { volume: 0, kind: Kind::Read, offset: 0, len: 4096 };
+        note_of(slowest, Kind::Read, ms, sent);
+    }
+
+    fn note_of(slowest: &mut Slowest, kind: Kind, ms: u64, sent: Instant) {
+        let request = Request { volume: 0, kind, offset: 0, len: 4096 };
         let timed = Timed {
             request,
             asked: Instant(0),
             begun: Instant(0),
-            done: sent,
+            done: Instant(0),
             failed: false,
             waited: None,
-            spent: flash::Spent::default(),
+            spent: None,
         };
         slowest.note(ms * MILLISECOND, timed, sent);
     }
@@ -138,6 +163,17 @@ mod tests {
     }
 
     #[test]
+    fn reads_are_kept_though_all_writes_are_slower() {
+        let mut slowest = Slowest::default();
+        for at in 0..1000 {
+            note_of(&mut slowest, Kind::Write { fua: false }, 100, Instant(at));
+            note_of(&mut slowest, Kind::Read, 5, Instant(at));
+        }
+        assert_eq!(told(&slowest, Instant(1000), 3), [5, 5, 5, 100, 100, 100]);
+        assert_eq!(slowest.look_from_ns(), 5 * MILLISECOND / 4);
+    }
+
+    #[test]
     fn memory_is_bounded_and_the_slowest_of_each_half_minute_stay() {
         let mut slowest = Slowest::default();
         for at in 0..100_000_u64 {
@@ -147,8 +183,9 @@ mod tests {
                 if at == 0 { 500 } else { 2 + at * 7919 % 101 },
                 Instant(at * SECOND / 25),
             );
-            let kept: usize = slowest.windows.iter().map(|window| window.kept.len()).sum();
-            assert!(kept <= KEPT_MAX * WINDOWS_MAX && slowest.windows.len() <= WINDOWS_MAX);
+            let windows = &slowest.reads.windows;
+            let kept: usize = windows.iter().map(|window| window.kept.len()).sum();
+            assert!(kept <= KEPT_MAX * WINDOWS_MAX && windows.len() <= WINDOWS_MAX);
         }
         let now = Instant(100_000 * SECOND / 25);
         let all = slowest.slowest(now, usize::MAX);
@@ -182,6 +219,6 @@ mod tests {
         );
         note(&mut slowest, 2, Instant(WINDOW_NS));
         assert!(told(&slowest, Instant(WINDOW_NS), 1000).contains(&2));
-        assert_eq!(slowest.look_from_ns(), SLOW_NS);
+        assert_eq!(slowest.reads.least_ns, SLOW_NS);
     }
 }

@@ -6,7 +6,7 @@ use flash::MICROSECOND;
 fn timed(volume: usize, kind: Kind, at: [u64; 3]) -> Timed {
     let request = Request { volume, kind, offset: 0, len: 4096 };
     let [asked, begun, done] = at.map(Instant);
-    Timed { request, asked, begun, done, failed: false, waited: None, spent: Spent::default() }
+    Timed { request, asked, begun, done, failed: false, waited: None, spent: None }
 }
 
 #[test]
@@ -26,9 +26,9 @@ fn the_stages_of_a_request_add_up_to_its_whole_and_only_what_happened_is_there()
 fn what_a_core_tells_of_the_time_is_kept_and_what_took_none_counts_too() {
     let mut latencies = Latencies::default();
     let mut timed = timed(0, Kind::Read, [0, 0, 90_000]);
-    timed.spent = Spent { queue_ns: 20_000, medium_ns: 70_000, ..Spent::default() };
+    timed.spent = Some(Spent { queue_ns: 20_000, medium_ns: 70_000, ..Spent::default() });
     latencies.record(&timed, Instant(90_000));
-    timed.spent = Spent { medium_ns: 50_000, ..Spent::default() };
+    timed.spent = Some(Spent { medium_ns: 50_000, ..Spent::default() });
     latencies.record(&timed, Instant(90_000));
     let of = |stage: &str| {
         let at = STAGES.iter().position(|&name| name == stage).unwrap();
@@ -41,6 +41,10 @@ fn what_a_core_tells_of_the_time_is_kept_and_what_took_none_counts_too() {
     assert!(queue.percentiles_ns[0] < LEAST_NS, "half of them did not wait: {queue:?}");
     assert!(queue.max_ns.abs_diff(20_000) < 200, "{queue:?}");
     assert_eq!(of("safety").0.max_ns, 0);
+    timed.spent = None;
+    latencies.record(&timed, Instant(90_000));
+    let count = |stage: usize| latencies.stages[stage][Op::Read as usize].as_ref().unwrap().count();
+    assert_eq!([count(1), count(3)], [3, 2], "where no core tells, nothing is counted");
 }
 
 #[test]

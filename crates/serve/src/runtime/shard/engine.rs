@@ -116,8 +116,8 @@ pub struct Finished {
     pub result: Result<(), RequestError>,
     /// What it waited for, if it took long enough for a look.
     pub waited: Option<Box<Waited>>,
-    /// What its time went to.
-    pub spent: Spent,
+    /// What its time went to, if the core tells.
+    pub spent: Option<Spent>,
 }
 
 impl Finished {
@@ -385,7 +385,8 @@ impl Engine {
         if let Some(waited) = &mut waited {
             waited.count(self.now, self.lateness.ns());
         }
-        let Reply { result, spent, .. } = reply;
+        let result = reply.result;
+        let spent = self.core.raw().is_none().then_some(reply.spent);
         let finished = Finished { origin: piece.origin, result, waited, spent };
         if reply.result.is_ok() && self.is_promise(piece.work) {
             self.unvouched.push(finished);

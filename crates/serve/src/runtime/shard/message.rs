@@ -107,7 +107,7 @@ pub type UnitBlocks = Vec<(u32, RawBlockState)>;
 pub struct Wanted {
     /// The histograms of latencies, 30 KiB of each volume and operation.
     pub latencies: bool,
-    /// So many of the slowest requests.
+    /// So many of the slowest reads, and of the slowest other requests.
     pub slow: usize,
 }
 
@@ -142,7 +142,7 @@ pub struct ShardStatus {
     pub now: Instant,
     /// How long the requests of its clients took, if that was wanted.
     pub latencies: Latencies,
-    /// The slowest of the last minutes, slowest first: as many as were wanted.
+    /// The slowest of the last minutes: as many as were wanted.
     pub slow: Vec<Slow>,
 }
 
@@ -150,8 +150,7 @@ impl Shard {
     /// The state, as it is told.
     pub(super) fn status(&self, wanted: Wanted) -> ShardStatus {
         let mut counts: Vec<u32> = self.engine.medium.health().erase_counts;
-        let geometry = self.engine.medium.geometry();
-        let capacity = geometry.capacity_units() * geometry.blocks_per_unit;
+        let capacity = self.engine.medium.geometry().capacity_blocks();
         let fast = counts.split_off(counts.len().min(capacity as usize));
         let (now, core) = (self.clock.now(), self.engine.status());
         let destaged = self.destaged.per_sec(now, &[self.engine.core.slots_destaged()]);

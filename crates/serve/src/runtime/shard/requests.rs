@@ -40,8 +40,8 @@ pub struct Pending {
     result: Result<(), RequestError>,
     /// What its last piece waited for that took long enough for a look.
     waited: Option<Box<Waited>>,
-    /// What the time of its last piece went to.
-    spent: Spent,
+    /// What the time of its last piece went to, if a core told.
+    spent: Option<Spent>,
 }
 
 impl Pending {
@@ -222,7 +222,7 @@ impl Shard {
         let Request { volume, kind, offset, len } = request;
         let (len, covered) = (u64::from(len), u64::from(request.covered_blocks()));
         self.connections[connection].requests += 1;
-        let (result, spent) = (Ok(()), Spent::default());
+        let (result, spent) = (Ok(()), None);
         let begun = self.now;
         let (data, expected) = self.beside(kind, covered as u32, data);
         let pending = Pending {

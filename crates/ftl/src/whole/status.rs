@@ -125,6 +125,8 @@ pub struct Status {
 pub struct UnitStatus {
     /// It is of the fast tier.
     pub fast: bool,
+    /// Slots that it has, whatever they hold.
+    pub slots: u64,
     /// Slots whose reads were begun since the mount, for whatever reason.
     pub slots_read: u64,
     /// Slots whose programs were.
@@ -369,8 +371,12 @@ impl Ftl {
     pub fn unit_status(&self, unit: u32) -> UnitStatus {
         let Some(state) = self.units.get(unit) else { return UnitStatus::default() };
         let sums = self.bands.sums(unit);
+        let fast = self.geometry.is_fast_unit(unit);
+        let of_kind = (self.geometry.fast.blocks_per_unit, self.geometry.blocks_per_unit);
+        let blocks = if fast { of_kind.0 } else { of_kind.1 };
         UnitStatus {
-            fast: self.geometry.is_fast_unit(unit),
+            fast,
+            slots: u64::from(blocks) * u64::from(self.geometry.slots_per_block()),
             slots_read: state.slots_read,
             slots_programmed: state.slots_programmed,
             erases: state.erases,

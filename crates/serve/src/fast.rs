@@ -44,6 +44,11 @@ impl FastControl {
         self.device().as_ref()?.fast_path().map(Into::into)
     }
 
+    /// Where the device is now and who it is, if it is in a folder and open for writing.
+    pub(crate) fn folder(&self) -> Option<(PathBuf, u128)> {
+        self.device().as_ref()?.folder()
+    }
+
     /// The shards have ended well, and nothing of the device is left open.
     pub(crate) fn closed(&self) -> Result<(), DeviceError> {
         self.device().as_mut().map_or(Ok(()), Device::close)

@@ -3,6 +3,10 @@
 //! Each shard's thread makes its own ring and engine, mounts without pacing, and reports; only
 //! when all have mounted do clients get in. Dropping a [`Server`] shuts it down.
 
+mod restart;
+
+pub use restart::Restart;
+
 use crate::backend::{Backend, Source, Starter};
 use crate::compiler::Compiler;
 use crate::config::Config;
@@ -130,6 +134,7 @@ pub struct Server {
     /// Removed at the end.
     sockets: Vec<SocketFile>,
     fast: Arc<FastControl>,
+    history: Arc<control::History>,
 }
 
 /// What clients need to know.
@@ -151,36 +156,6 @@ pub struct Ready {
     pub mounts: Vec<MountReport>,
     /// How the device was opened.
     pub restart: Restart,
-}
-
-/// How a device was opened, and how long that took.
-#[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub struct Restart {
-    /// Why it was not resumed from kept memory; `None`: it was.
-    pub cold: Option<String>,
-    /// From the start of the server until all shards had mounted.
-    pub took_ms: u64,
-    /// Kept memory of this server, in bytes; 0 if it has none.
-    pub kept_bytes: u64,
-    /// Reads of the mount, and of them those answered from kept memory.
-    pub counts: KeptCounts,
-    /// Why the device is served to be read only, and what of it is lost; none if it is whole.
-    pub impaired: Vec<String>,
-}
-
-impl fmt::Display for Restart {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { cold, took_ms, counts, .. } = self;
-        match cold {
-            None => {
-                let KeptCounts { reads_answered, reads_passed } = counts;
-                let reads = reads_answered + reads_passed;
-                write!(f, "resumed from kept memory in {took_ms} ms")?;
-                write!(f, " ({reads_answered} of {reads} reads answered)")
-            }
-            Some(why) => write!(f, "mounted in {took_ms} ms without kept memory: {why}"),
-        }
-    }
 }
 
 impl Server {
@@ -257,6 +232,7 @@ impl Server {
             },
             sockets: doors.files,
             fast: Arc::new(FastControl::new(source.device)),
+            history: Arc::default(),
         };
         for (decision, name) in &config.chosen {
             let switched = policies::switch(&server.control(), decision, name, "the config");
@@ -278,6 +254,8 @@ impl Server {
             raw: self.ready.raw,
             plugins: Arc::clone(&self.plugins),
             fast: Arc::clone(&self.fast),
+            history: Arc::clone(&self.history),
+            nbd: self.ready.nbd.as_slice().into(),
             restart: Arc::new(self.ready.restart.clone()),
         }
     }
@@ -333,6 +311,9 @@ pub struct Control {
     raw: Option<RawShape>,
     plugins: Arc<Plugins>,
     fast: Arc<FastControl>,
+    history: Arc<control::History>,
+    /// Where NBD clients connect.
+    nbd: Arc<[String]>,
     restart: Arc<Restart>,
 }
 
@@ -422,6 +403,21 @@ impl Control {
     /// How the device was opened.
     pub fn restart(&self) -> &Restart {
         &self.restart
+    }
+
+    /// What the server did in the last hour and day.
+    pub(crate) fn history(&self) -> &control::History {
+        &self.history
+    }
+
+    /// Where the device is and who it is, if it has a folder that may be written.
+    pub(crate) fn folder(&self) -> Option<(PathBuf, u128)> {
+        self.fast.folder()
+    }
+
+    /// Where NBD clients connect, as in [`Ready::nbd`].
+    pub(crate) fn nbd(&self) -> &[String] {
+        &self.nbd
     }
 
     /// What is known of the fast tier.

@@ -1,6 +1,6 @@
 //! The HTTP API and the dashboard, on a thread of its own: `GET /status` (JSON), `GET /metrics`
 //! (Prometheus), `GET /slow` (why requests were slow), `GET /healthz` and `/readyz`, `GET /units` and `/units/N`, blocks by ID under `/blocks`, `/policy` and `/plugins`,
-//! `/fast`, `GET /openapi.json`, and a page at `/`.
+//! `/fast`, `GET /history`, `GET /openapi.json`, and a page at `/`.
 //!
 //! It has two doors, the control socket and TCP; who may do what behind which, [`doors`] decides for
 //! every request. How many clients there are and how long they may take is bounded by [`serving`].
@@ -9,10 +9,12 @@
 //! makes the whole answer a 503, so that nobody takes half a status for a whole one.
 
 mod blocks;
+mod dashboard;
 mod doors;
 mod exposition;
 mod fast;
 mod health;
+mod history;
 mod latency;
 mod metrics;
 mod policy;
@@ -23,6 +25,7 @@ mod status;
 mod token;
 
 pub use doors::Rules;
+pub use history::History;
 pub use status::{raw_shape as raw_shape_json, units as units_json};
 
 use crate::descriptors::Clients;
@@ -33,7 +36,7 @@ use axum::Extension;
 use axum::extract::{Json, Path, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::middleware::from_fn_with_state;
-use axum::response::{Html, IntoResponse, Response};
+use axum::response::{IntoResponse, Response};
 use doors::{Access, Right, guard};
 use exposition::Format;
 use routes::Routes;
@@ -46,7 +49,6 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use tokio::sync::oneshot;
 
-const PAGE: &str = include_str!("dashboard.html");
 const OPENAPI: &str = include_str!("openapi.json");
 
 /// How long what a request began may go on after the end of the server.
@@ -110,7 +112,9 @@ fn serve(
     let head_time = rules.head_time();
     let rules = Arc::new(rules);
     let (routes, _) = routes(Arc::clone(&rules), &control).into_parts();
+    let ours = control.clone();
     let router = routes.layer(from_fn_with_state(rules, guard)).with_state(control);
+    history::begin(&ours);
     let result = runtime.block_on(async {
         let mut doors = tokio::task::JoinSet::new();
         if let Some(socket) = listeners.control {
@@ -121,11 +125,13 @@ fn serve(
             let limits = Limits { clients_max: clients.http, head_time };
             doors.spawn(serving::serve(Listener::tcp(socket)?, router, limits));
         }
+        doors.spawn(history::keep(ours.clone()));
         // Connections that are kept alive must not hold up the end.
         stopped.await.ok();
         Ok(())
     });
     runtime.shutdown_timeout(FAREWELL);
+    history::end(&ours);
     result
 }
 
@@ -133,7 +139,6 @@ fn serve(
 fn routes(rules: Arc<Rules>, control: &Control) -> Routes {
     let pulse = Arc::new(health::Pulse::default());
     let mut routes = Routes::new(rules)
-        .get("/", Access::Open, || async { Html(PAGE) })
         .get("/status", Access::Open, status)
         .get("/units", Access::Open, units)
         .get("/units/{unit}", Access::Open, unit)
@@ -142,7 +147,7 @@ fn routes(rules: Arc<Rules>, control: &Control) -> Routes {
         .get("/healthz", Access::Open, move |control| health::alive(control, pulse))
         .get("/readyz", Access::Open, health::ready)
         .get("/openapi.json", Access::Open, openapi);
-    for add in [policy::routes, fast::routes] {
+    for add in [dashboard::routes, policy::routes, fast::routes, history::routes] {
         routes = add(routes);
     }
     blocks::routes(routes, control)
@@ -172,11 +177,12 @@ async fn gather(control: &Control, wanted: Wanted) -> Result<Vec<ShardStatus>, R
 }
 
 async fn status(State(control): State<Control>) -> Response {
-    let wanted = Wanted { latencies: true, slow: slow::TOLD_BY_STATUS };
+    let wanted = Wanted { latencies: true, slow: slow::TOLD_BY_STATUS, wear: true };
     match gather(&control, wanted).await {
         Ok(shards) => {
             let mut value = status::json(control.exports(), &shards);
             value["fast"] = fast::json(control.fast(), &shards);
+            value["connect"] = status::connect(control.nbd());
             value["restart"] = status::restart(control.restart());
             let mut slowest = slow::json(control.exports(), &shards, wanted.slow);
             slowest.truncate(slow::TOLD_BY_STATUS);

@@ -45,6 +45,16 @@ pub fn json(exports: &[Export], shards: &[ShardStatus]) -> Value {
     })
 }
 
+/// Where clients connect: a socket by its whole path, as whoever asks may be anywhere.
+pub fn connect(nbd: &[String]) -> Value {
+    const UNIX: &str = "nbd+unix:///?socket=";
+    let whole = |place: &String| {
+        let path = place.strip_prefix(UNIX).and_then(|path| std::path::absolute(path).ok());
+        path.map_or(place.clone(), |path| format!("{UNIX}{}", path.display()))
+    };
+    json!({ "nbd": nbd.iter().map(whole).collect::<Vec<_>>() })
+}
+
 /// How the device was opened.
 pub fn restart(restart: &Restart) -> Value {
     json!({
@@ -218,6 +228,7 @@ fn block_unit(unit: &UnitStatus, rates: &[u64]) -> Value {
         "bytes_read": unit.slots_read * BLOCK_BYTES as u64,
         "bytes_programmed": unit.slots_programmed * BLOCK_BYTES as u64,
         "erases": unit.erases,
+        "slots": unit.slots,
         "reads_queued": unit.reads_queued,
         "appends_queued": unit.appends_queued,
         "commands_running": unit.commands_running,

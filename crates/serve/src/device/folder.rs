@@ -6,6 +6,7 @@
 //! | `making` | is there until the device is made |
 //! | `lock` | locked by the server that has it open, its process id; or shared by those that only look |
 //! | `generation` | 8 bytes little-endian and their CRC-32C: opens for writing so far; at 512 the master |
+//! | `history.json` | no part of the device: what its servers did in the last day ([`crate::control`]) |
 //! | `shard-N/data` | sparse: slot `i` at `i * 4096` |
 //! | `shard-N/oob` | sparse: the OOB of slot `i` at `i * 32` |
 //! | `shard-N/blocks` | `nand::BlockRecord` of block `i` at `i * 16` |

@@ -422,6 +422,12 @@ impl Device {
         (shown(self.own.as_ref().map(|own| own.path.as_path())), shown(self.fast_path()))
     }
 
+    /// Where it is now and its uuid, if it is in a folder and open for writing.
+    pub(crate) fn folder(&self) -> Option<(PathBuf, u128)> {
+        let own = self.own.as_ref().filter(|own| own.begun)?;
+        Some((own.folder()?, own.uuid()))
+    }
+
     /// Where the fast tier is, if there is one beside the device.
     pub fn fast_path(&self) -> Option<&Path> {
         self.fast.as_ref().map(FastPart::path)

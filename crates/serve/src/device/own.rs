@@ -103,6 +103,11 @@ impl Own {
         }
     }
 
+    /// Its folder, wherever that is now; none if it is in a file or on a disk, or its folder is gone.
+    pub fn folder(&self) -> Option<PathBuf> {
+        self.home.as_ref()?.now(&self.path).ok()
+    }
+
     /// What it says of its fast tier.
     pub fn note(&self) -> Option<&FastNote> {
         match &self.what {

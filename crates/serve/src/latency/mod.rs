@@ -148,6 +148,15 @@ impl Series {
         self.histogram.len() + self.zeroes
     }
 
+    /// Leaves what was counted since `before`, an earlier state of this one.
+    pub fn subtract(&mut self, before: &Series) {
+        self.histogram.subtract(&before.histogram).expect("an earlier state of this histogram");
+        self.zeroes -= before.zeroes;
+        self.sum_ns -= before.sum_ns;
+        self.bytes -= before.bytes;
+        self.errors -= before.errors;
+    }
+
     /// Counts in what another one counted.
     pub fn add(&mut self, other: &Series) {
         self.histogram.add(&other.histogram).expect("histograms of one shape");

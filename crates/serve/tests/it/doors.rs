@@ -23,6 +23,8 @@ use Needs::{Change, Nothing, Right};
 /// Every route. One that is missing here, or is here and not there, fails the test.
 const ROUTES: &[(&str, &str, Needs)] = &[
     ("GET", "/", Nothing),
+    ("GET", "/page/{file}", Nothing),
+    ("GET", "/history", Nothing),
     ("GET", "/status", Nothing),
     ("GET", "/units", Nothing),
     ("GET", "/units/{unit}", Nothing),
@@ -77,7 +79,8 @@ impl Setup {
 
 /// A path that one may ask for.
 fn path_of(pattern: &str) -> String {
-    let path = pattern.replace("{unit}", "0").replace("{name}", "none");
+    let path =
+        pattern.replace("{unit}", "0").replace("{name}", "none").replace("{file}", "page.js");
     path.replace("{id}", "000000000000b10c00000000000000ff")
 }
 

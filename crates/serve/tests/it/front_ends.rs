@@ -258,7 +258,8 @@ fn status_metrics_and_policies_are_served_over_http() {
             Some(_) => 200,
             None => 405,
         };
-        assert_eq!(get(&server, &path.replace("{unit}", "0")).0, expected, "{path}");
+        let asked = path.replace("{unit}", "0").replace("{file}", "page.js");
+        assert_eq!(get(&server, &asked).0, expected, "{path}");
     }
     assert_eq!(get(&server, "/").0, 200);
     server.shut_down().unwrap();

@@ -102,13 +102,15 @@ pub struct PolicySwitch {
 /// The raw blocks of a unit that hold something: which, and what.
 pub type UnitBlocks = Vec<(u32, RawBlockState)>;
 
-/// What of the state is told that takes memory.
+/// What of the state is told that takes memory or time.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Wanted {
     /// The histograms of latencies, 30 KiB of each volume and operation.
     pub latencies: bool,
     /// So many of the slowest reads, and of the slowest other requests.
     pub slow: usize,
+    /// The erases of all blocks, which takes a while where there are many.
+    pub wear: bool,
 }
 
 /// State of a shard.
@@ -122,7 +124,7 @@ pub struct ShardStatus {
     pub requests: usize,
     /// Bytes of request buffers in use.
     pub buffer_bytes: usize,
-    /// Erase counts of the blocks of the capacity tier, in bins for a histogram: lower bound and blocks.
+    /// Erase counts of the blocks of the capacity tier, in bins for a histogram: lower bound and blocks; if wanted.
     pub wear: Vec<(u32, u32)>,
     /// The same of the fast tier.
     pub wear_fast: Vec<(u32, u32)>,
@@ -149,7 +151,8 @@ pub struct ShardStatus {
 impl Shard {
     /// The state, as it is told.
     pub(super) fn status(&self, wanted: Wanted) -> ShardStatus {
-        let mut counts: Vec<u32> = self.engine.medium.health().erase_counts;
+        let counts = wanted.wear.then(|| self.engine.medium.health().erase_counts);
+        let mut counts: Vec<u32> = counts.unwrap_or_default();
         let capacity = self.engine.medium.geometry().capacity_blocks();
         let fast = counts.split_off(counts.len().min(capacity as usize));
         let (now, core) = (self.clock.now(), self.engine.status());

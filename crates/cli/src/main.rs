@@ -26,6 +26,7 @@ mod replay;
 mod serve;
 mod size;
 mod status;
+mod stop;
 mod top;
 mod trace;
 mod units;

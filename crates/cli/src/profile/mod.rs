@@ -5,10 +5,10 @@ mod generator;
 mod place;
 mod report;
 mod session;
-mod stop;
 mod target;
 
 use crate::output::{print, print_json};
+use crate::stop;
 use crate::trace::duration;
 use crate::{End, Failure};
 use file::Out;

@@ -1,5 +1,5 @@
-//! The wish to end early: the first SIGINT, SIGTERM or SIGHUP is a wish, which a measurement looks for; the second
-//! ends the process.
+//! The wish to end early: the first SIGINT, SIGTERM or SIGHUP is a wish, which a measurement or a screen looks for; the
+//! second ends the process.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

@@ -1,5 +1,13 @@
 //! `weir top`: a running server, every second: what it moves, what GC and destage do, and which units
-//! are busy. All from the status that `weir status` shows, by what its counters grew.
+//! are busy. On a terminal a screen with keys ([`screen`]); elsewhere, and where so many looks or JSON were asked for, text.
+//! All from the status that `weir status` shows, by what its counters grew.
+
+mod board;
+mod screen;
+mod view;
+
+#[cfg(test)]
+mod screen_tests;
 
 use crate::output::{print, print_json, table};
 use crate::size::bytes;
@@ -17,7 +25,7 @@ const UNITS_SHOWN: usize = 16;
 
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  \
-    weir top                               the server of ./weir-data, every second; Ctrl-C ends it\n  \
+    weir top                               the server of ./weir-data; on a terminal `?` tells the keys, `q` ends it\n  \
     weir top --interval 5 --count 12       twelve times, every five seconds\n  \
     weir top --json | jq .write_bytes_per_sec")]
 pub struct Args {
@@ -46,6 +54,10 @@ pub struct Pace {
 
 pub fn run(args: &Args) -> Result<End, Failure> {
     let place = args.place.find(&args.data)?;
+    args.pace.check()?;
+    if args.pace.count == 0 && !args.pace.json && std::io::stdout().is_terminal() {
+        return screen::run(&place, Duration::from_secs_f64(args.pace.interval));
+    }
     args.pace.watch(
         || ask_status(&place),
         |before, now, seconds| (rates(before, now, seconds), as_text(before, now, seconds, &place)),
@@ -54,15 +66,19 @@ pub fn run(args: &Args) -> Result<End, Failure> {
 }
 
 impl Pace {
+    fn check(&self) -> Result<(), Failure> {
+        let bounds = 0.05..=3600.0;
+        let refusal = || format!("--interval {}: must be 0.05 to 3600 seconds", self.interval);
+        bounds.contains(&self.interval).then_some(()).ok_or_else(refusal)
+    }
+
     /// Shows what `tell` makes of each look, the one before it, and the seconds between them: as JSON and as text.
     pub fn watch<T>(
         &self,
         mut look: impl FnMut() -> Result<T, Failure>,
         tell: impl Fn(&T, &T, f64) -> (Value, String),
     ) -> Result<(), Failure> {
-        if !(0.05..=3600.0).contains(&self.interval) {
-            return Err(format!("--interval {}: must be 0.05 to 3600 seconds", self.interval));
-        }
+        self.check()?;
         let clear = if std::io::stdout().is_terminal() { "\x1b[H\x1b[2J" } else { "" };
         let mut before = (Instant::now(), look()?);
         let mut looks = 0;

@@ -62,6 +62,7 @@ const ROOT_ENTRIES: &[&str] = &[
     "docs",
     "experiments",
     "fuzz",
+    "monitoring",
     "plugins",
     "rust-toolchain.toml",
     "rustfmt.toml",

@@ -40,6 +40,6 @@ picture() {
     wait "$server" || true
 }
 
-picture page 1 1280 1500 --capacity 1GiB --fast "$work/fast"
-picture page-dark 0 1280 1500 --capacity 2GiB --channels 34 --dies-per-channel 6
+picture page 1 1120 1240 --capacity 1GiB --fast "$work/fast"
+picture page-dark 0 1120 1240 --capacity 2GiB --channels 34 --dies-per-channel 6
 ls -l "$here"/page*.png

@@ -261,7 +261,12 @@ fn status_metrics_and_policies_are_served_over_http() {
         let asked = path.replace("{unit}", "0").replace("{file}", "page.js");
         assert_eq!(get(&server, &asked).0, expected, "{path}");
     }
+    let (_, history) = get(&server, "/history");
+    let history: serde_json::Value = serde_json::from_str(&history).unwrap();
+    conforms(&api, &api["components"]["schemas"]["History"], &history, "history");
+    assert_eq!(get(&server, "/history?since=soon").0, 400);
     assert_eq!(get(&server, "/").0, 200);
+    assert_eq!(get(&server, "/page/index.html").0, 404, "it has one address");
     server.shut_down().unwrap();
 }
 

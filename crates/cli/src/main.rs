@@ -18,6 +18,7 @@ mod format;
 mod inspect;
 mod lab;
 mod latency;
+mod manual;
 mod output;
 mod plugin;
 mod pool;
@@ -30,7 +31,7 @@ mod top;
 mod trace;
 mod units;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use std::io::Write;
 use std::process::ExitCode;
 
@@ -117,6 +118,11 @@ enum Command {
     Profile(profile::Args),
     /// Say which streams, GC policy and over-provisioning pay for a trace
     Advise(advise::Args),
+    /// Print what a shell needs to complete weir's commands and options
+    Completions(manual::CompletionsArgs),
+    /// Write the man pages: one for each command
+    #[command(hide = true)]
+    Manual(manual::ManualArgs),
 }
 
 /// How a command ended if it did not fail.
@@ -166,6 +172,8 @@ fn main() -> ExitCode {
         Command::Replay(args) => replay::run(&args),
         Command::Profile(args) => profile::run(&args),
         Command::Advise(args) => advise::run(&args),
+        Command::Completions(args) => manual::completions(&args, Cli::command()),
+        Command::Manual(args) => manual::write(&args, Cli::command()),
         Command::CompileModule { .. } => Ok(End::Good),
     };
     match result {

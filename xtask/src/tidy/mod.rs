@@ -62,6 +62,7 @@ const ROOT_ENTRIES: &[&str] = &[
     "docs",
     "experiments",
     "fuzz",
+    "packaging",
     "plugins",
     "rust-toolchain.toml",
     "rustfmt.toml",

@@ -31,6 +31,7 @@ mod nbd;
 mod nvme;
 mod offline;
 mod order;
+mod packages;
 mod policies;
 mod pool;
 mod pool_up;

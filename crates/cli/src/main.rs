@@ -7,6 +7,8 @@
 mod advise;
 mod bench;
 mod check;
+#[cfg(test)]
+mod command_line;
 mod contradiction;
 mod ctl;
 mod device;
@@ -184,16 +186,5 @@ fn main() -> ExitCode {
             writeln!(std::io::stderr(), "error: {failure}").ok();
             ExitCode::from(2)
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::Cli;
-    use clap::CommandFactory;
-
-    #[test]
-    fn the_command_line_is_well_formed() {
-        Cli::command().debug_assert();
     }
 }

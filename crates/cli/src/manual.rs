@@ -23,14 +23,19 @@ pub struct CompletionsArgs {
 pub struct ManualArgs {
     /// The folder they go to; made if it is not there
     #[arg(value_name = "DIR")]
-    folder: PathBuf,
+    pub folder: PathBuf,
 }
 
-pub fn completions(args: &CompletionsArgs, mut command: clap::Command) -> Result<End, Failure> {
-    let mut text = Vec::new();
-    clap_complete::generate(args.shell, &mut command, "weir", &mut text);
-    crate::output::print(&String::from_utf8_lossy(&text));
+pub fn completions(args: &CompletionsArgs, command: clap::Command) -> Result<End, Failure> {
+    crate::output::print(&completion(args.shell, command));
     Ok(End::Good)
+}
+
+/// What a shell reads.
+pub fn completion(shell: Shell, mut command: clap::Command) -> String {
+    let mut text = Vec::new();
+    clap_complete::generate(shell, &mut command, "weir", &mut text);
+    String::from_utf8_lossy(&text).into_owned()
 }
 
 pub fn write(args: &ManualArgs, command: clap::Command) -> Result<End, Failure> {

@@ -2,6 +2,7 @@
 //! up a machine and calls them.
 
 mod commands;
+mod package;
 mod steps;
 mod tidy;
 
@@ -16,6 +17,7 @@ pub const COMMANDS: &[(&str, &str)] = &[
     ("test", "[filter]: unit, model, simulation, mutant and real-client tests"),
     ("e2e", "[filter]: the tests with real clients"),
     ("quick", "the build of `./x run`: its size, and that it says what it leaves out"),
+    ("package", "[args]: a tarball, a Debian package and an OCI image of weir"),
     ("sim", "[seed]: one simulated system; the same seed does the same, to the bit"),
     ("soak", "--minutes N: new seeds until time is over"),
     ("bench", "[args]: `weir bench`"),
@@ -34,6 +36,7 @@ fn main() -> ExitCode {
         "test" => commands::test(rest),
         "quick" => commands::quick(),
         "e2e" => commands::e2e(rest),
+        "package" => package::package(rest),
         "sim" => commands::sim(rest),
         "soak" => commands::soak(rest),
         "bench" => commands::bench(rest),
@@ -55,7 +58,7 @@ fn usage(command: &str) -> String {
         unknown => format!("unknown command: {unknown}\n"),
     };
     for (name, what) in COMMANDS {
-        text.push_str(&format!("cargo xtask {name:6} {what}\n"));
+        text.push_str(&format!("cargo xtask {name:7} {what}\n"));
     }
     text
 }

@@ -1,5 +1,6 @@
 //! `weir check`: mounts a device without changing it, reads every logical block that holds data
-//! through the FTL (so through every checksum), and compares the FTL's books.
+//! through the FTL (so through every checksum), and compares the FTL's books. With `--quick` of the blocks a
+//! sample alone.
 //!
 //! Exit status 0: clean. 1: damaged, and every damaged block was named. 2: could not be checked.
 
@@ -11,19 +12,23 @@ use ftl::Core;
 use serde_json::json;
 use serve::RawShape;
 use serve::device::{Device, Mode, Volume, decode_volumes};
-use serve::offline::{Offline, with_device};
+use serve::offline::{Offline, Sweep, with_device};
 use std::path::PathBuf;
 
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  \
     weir check --data weir-data\n  \
-    weir check --data weir-data --json | jq .damaged\n\n\
+    weir check --data weir-data --json | jq .damaged\n  \
+    weir check --data weir-data --quick\n      metadata, and 256 MiB of the data\n\n\
     Exit status: 0 clean, 1 damaged, 2 could not be checked. Nothing is written. A damaged block \
     heals when it is written again.")]
 pub struct Args {
     /// The folder of the device; or the disk or file it is on
     #[arg(long, value_name = "DIR", default_value = DATA_DEFAULT)]
     data: PathBuf,
+    /// Read all metadata, and of the data a sample: at most 256 MiB, another one each time
+    #[arg(long)]
+    quick: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -42,6 +47,8 @@ struct Damage {
 struct Findings {
     damaged: Vec<Damage>,
     blocks_read: u64,
+    /// Those that hold something, in volumes or raw units: all of them are read, but for a sample.
+    blocks_held: u64,
     blocks_mapped: u64,
     clean_shutdown: bool,
     /// Books of the FTL that do not agree, and a volume table that cannot be read.
@@ -72,13 +79,14 @@ pub fn run(args: &Args) -> Result<End, Failure> {
     let kind = kind_of(&data);
     // Which shard has which block the device tells; it is closed again before it is mounted.
     let split = Device::open(&kind, Mode::ReadOnly).map_err(|error| error.to_string())?.split;
-    let place = |first: u64, blocks: u64| {
-        let run = split.run(first, blocks);
-        (run.shard, run.lba, run.blocks)
+    let places = Places {
+        device_block: &|shard, lba| split.device_block(shard, lba),
+        shard_blocks: &|blocks| split.shard_blocks(blocks),
     };
     let settings = ftl::Settings::default();
-    let findings = with_device(&kind, &settings, true, |shards| examine(shards, &place))
-        .map_err(|error| format!("{}: {error}", data.display()))?;
+    let findings =
+        with_device(&kind, &settings, true, |shards| examine(shards, &places, args.quick))
+            .map_err(|error| format!("{}: {error}", data.display()))?;
     let good = findings.is_good();
     if args.json {
         print_json(&as_json(&findings, good));
@@ -88,23 +96,92 @@ pub fn run(args: &Args) -> Result<End, Failure> {
     Ok(if good { End::Good } else { End::Bad })
 }
 
-/// Reads at most this many logical blocks at a time.
-const RUN_BLOCKS: u64 = 64;
+/// Logical blocks of a shard that are put in order at once: 64 GiB, which takes 256 MiB of memory.
+const PIECE_BLOCKS: u32 = 1 << 24;
+/// Most logical blocks of a sample, of all shards.
+const SAMPLE_BLOCKS: u64 = 1 << 16;
 
-fn examine(shards: &mut [Offline], place: &dyn Fn(u64, u64) -> (usize, u32, u32)) -> Findings {
+/// How the blocks of a device lie on its shards.
+struct Places<'a> {
+    /// Which block of the device a shard has as its own.
+    device_block: &'a dyn Fn(usize, u32) -> u64,
+    /// Blocks that each shard has of so many of the device.
+    shard_blocks: &'a dyn Fn(u64) -> u64,
+}
+
+fn examine(shards: &mut [Offline], places: &Places<'_>, quick: bool) -> Findings {
     let mut findings = begin(shards);
+    // Of how many runs one is read.
+    let whole = match shards[0].raw() {
+        Some(raw) => raw.written().map(|(_, block)| u64::from(block.blocks_written)).sum(),
+        None => findings.blocks_mapped,
+    };
+    let of = if quick { whole.div_ceil(SAMPLE_BLOCKS).max(1) as usize } else { 1 };
+    findings.blocks_held = whole;
+    let mut progress = Progress::new("check");
+    let mut reading = Reading { whole: whole / of as u64, of, progress: &mut progress };
     if let Some(shape) = shards[0].raw_shape() {
-        examine_units(&mut shards[0], &shape, &mut findings);
+        examine_units(&mut shards[0], &shape, &mut reading, &mut findings);
     } else {
-        examine_volumes(shards, place, &mut findings);
+        examine_volumes(shards, places, &mut reading, &mut findings);
     }
     findings
+}
+
+/// What is read, and how far that is.
+struct Reading<'a> {
+    /// Blocks that are read, of all shards.
+    whole: u64,
+    /// Of so many runs one.
+    of: usize,
+    progress: &'a mut Progress,
+}
+
+impl Reading<'_> {
+    /// Reads a sweep, or a sample of it. `name` tells of a block of the shard whose it is, and as which.
+    fn read(
+        &mut self,
+        shard: &mut Offline,
+        sweep: Sweep,
+        granule: u32,
+        name: &dyn Fn(u32) -> (String, u64),
+        findings: &mut Findings,
+    ) {
+        let sweep = if self.of > 1 { sweep.sample(drawn(), self.of) } else { sweep };
+        let mut failed = Vec::new();
+        shard.read_all(&sweep, |run, result| {
+            findings.blocks_read += u64::from(run.blocks);
+            self.progress.at(findings.blocks_read, self.whole);
+            if result.is_err() {
+                failed.push(run);
+            }
+        });
+        // Which of their blocks it is.
+        for run in failed {
+            for lba in (run.lba..run.lba + run.blocks).step_by(granule as usize) {
+                if let Err(error) = shard.read(lba, granule) {
+                    let (volume, block) = name(lba);
+                    let error = format!("{error:?}").to_lowercase();
+                    findings.damaged.push(Damage { volume, block, error });
+                }
+            }
+        }
+        // What was read in the order of the medium is told in that of the volumes.
+        findings.damaged.sort_by(|a, b| (&a.volume, a.block).cmp(&(&b.volume, b.block)));
+    }
+}
+
+/// Another number each time: samples differ, so that in time all is read.
+fn drawn() -> usize {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    now.map_or(0, |now| now.as_millis() as usize)
 }
 
 fn begin(shards: &[Offline]) -> Findings {
     Findings {
         damaged: Vec::new(),
         blocks_read: 0,
+        blocks_held: 0,
         blocks_mapped: shards.iter().map(|shard| shard.report().blocks_mapped).sum(),
         clean_shutdown: shards.iter().all(|shard| shard.report().clean),
         faults: shards[0].impaired().to_vec(),
@@ -130,31 +207,23 @@ fn begin(shards: &[Offline]) -> Findings {
 }
 
 /// Reads what is written of each raw block, and compares the books of the raw units.
-fn examine_units(shard: &mut Offline, shape: &RawShape, findings: &mut Findings) {
+fn examine_units(
+    shard: &mut Offline,
+    shape: &RawShape,
+    reading: &mut Reading<'_>,
+    findings: &mut Findings,
+) {
     let Some(raw) = shard.raw() else { return };
     let written: Vec<(Lba, u32)> =
         raw.written().map(|(lba, block)| (lba, block.blocks_written)).collect();
     if let Err(reason) = raw.verify() {
         findings.faults.push(format!("the books of the raw units disagree: {reason}"));
     }
-    let mut progress = Progress::new("check");
     let blocks_per_unit = shape.lanes.lane_slots();
     let granule = shape.granule_bytes / BLOCK_BYTES as u32;
-    for (done, &(first, blocks)) in (0..).zip(&written) {
-        progress.at(done, written.len() as u64);
-        let unit = first.0 / blocks_per_unit;
-        let place = Volume {
-            name: format!("unit/{unit}"),
-            first_block: u64::from(unit * blocks_per_unit),
-            blocks: blocks_per_unit.into(),
-            read_only: true,
-        };
-        for at in (first.0..first.0 + blocks).step_by(RUN_BLOCKS as usize) {
-            let run = (first.0 + blocks - at).min(RUN_BLOCKS as u32);
-            let within = u64::from(at) - place.first_block;
-            read_run(shard, &place, (within, at, run), granule, findings);
-        }
-    }
+    let name =
+        |lba: u32| (format!("unit/{}", lba / blocks_per_unit), u64::from(lba % blocks_per_unit));
+    reading.read(shard, Sweep::of_raw_blocks(&written, blocks_per_unit), granule, &name, findings);
     if let Some(raw) = shard.raw() {
         findings.slots_corrected += raw.counter("slots_corrected");
     }
@@ -162,7 +231,8 @@ fn examine_units(shard: &mut Offline, shape: &RawShape, findings: &mut Findings)
 
 fn examine_volumes(
     shards: &mut [Offline],
-    place: &dyn Fn(u64, u64) -> (usize, u32, u32),
+    places: &Places<'_>,
+    reading: &mut Reading<'_>,
     findings: &mut Findings,
 ) {
     let report = shards[0].report();
@@ -170,23 +240,14 @@ fn examine_volumes(
         findings.faults.push("the volume table is damaged".into());
         Vec::new()
     });
-    let mut progress = Progress::new("check");
-    let whole = volumes.iter().map(|volume| volume.blocks).sum();
-    let mut before = 0;
-    for volume in &volumes {
-        let mut at = 0;
-        while at < volume.blocks {
-            progress.at(before + at, whole);
-            let (shard, lba, blocks) =
-                place(volume.first_block + at, (volume.blocks - at).min(RUN_BLOCKS));
-            let Some(ftl) = shards[shard].ftl() else { return };
-            let (mapped, blocks) = ftl.mapped_run(Lba(lba), blocks);
-            if mapped {
-                read_run(&mut shards[shard], volume, (at, lba, blocks), 1, findings);
-            }
-            at += u64::from(blocks);
+    let end = volumes.iter().map(|volume| volume.first_block + volume.blocks).max().unwrap_or(0);
+    let end = u32::try_from((places.shard_blocks)(end)).unwrap_or(u32::MAX);
+    for (index, shard) in shards.iter_mut().enumerate() {
+        let name = |lba: u32| named(&volumes, (places.device_block)(index, lba));
+        for first in (0..end).step_by(PIECE_BLOCKS as usize) {
+            let sweep = shard.sweep_of(first..end.min(first.saturating_add(PIECE_BLOCKS)));
+            reading.read(shard, sweep, 1, &name, findings);
         }
-        before += volume.blocks;
     }
     for (index, ftl) in shards.iter().filter_map(Offline::ftl).enumerate() {
         if let Err(reason) = ftl.verify() {
@@ -196,25 +257,14 @@ fn examine_volumes(
     }
 }
 
-fn read_run(
-    shard: &mut Offline,
-    volume: &Volume,
-    (at, lba, blocks): (u64, u32, u32),
-    granule: u32,
-    findings: &mut Findings,
-) {
-    findings.blocks_read += u64::from(blocks);
-    if shard.read(lba, blocks).is_ok() {
-        return;
-    }
-    for offset in (0..blocks).step_by(granule as usize) {
-        if let Err(error) = shard.read(lba + offset, granule) {
-            findings.damaged.push(Damage {
-                volume: volume.name.clone(),
-                block: at + u64::from(offset),
-                error: format!("{error:?}").to_lowercase(),
-            });
-        }
+/// A block of the device, as its volume knows it.
+fn named(volumes: &[Volume], block: u64) -> (String, u64) {
+    let within = |volume: &&Volume| {
+        (volume.first_block..volume.first_block + volume.blocks).contains(&block)
+    };
+    match volumes.iter().find(within) {
+        Some(volume) => (volume.name.clone(), block - volume.first_block),
+        None => ("(none)".into(), block),
     }
 }
 
@@ -234,6 +284,7 @@ fn as_json(findings: &Findings, good: bool) -> serde_json::Value {
     json!({
         "clean": good,
         "blocks_mapped": findings.blocks_mapped,
+        "blocks_held": findings.blocks_held,
         "blocks_read": findings.blocks_read,
         "damaged": damaged,
         "faults": findings.faults,
@@ -295,9 +346,19 @@ fn as_text(findings: &Findings, good: bool, place: &str) -> String {
             findings.faults.len()
         )
     };
+    let left = findings.blocks_held.saturating_sub(findings.blocks_read);
+    let left = if left > 0 {
+        format!(
+            "; {} of {} NOT READ",
+            crate::size::count(left),
+            crate::size::count(findings.blocks_held)
+        )
+    } else {
+        String::new()
+    };
     let shutdown = if findings.clean_shutdown { "clean" } else { "dirty" };
     text.push_str(&format!(
-        "{place}: {verdict}\n  {} logical blocks read and verified; last shutdown {shutdown}; {} \
+        "{place}: {verdict}\n  {} logical blocks read and verified{left}; last shutdown {shutdown}; {} \
          torn pages, {} slots corrected\n",
         crate::size::count(findings.blocks_read),
         findings.pages_torn,

@@ -17,14 +17,14 @@ const LOOK_AGAIN: Duration = Duration::from_millis(200);
 
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  \
-    weir ctl policy list                          what can decide, with parameters\n  \
-    weir ctl policy show                          what does, and what was switched last\n  \
-    weir ctl policy set all victim=cost-benefit   a decision of the whole device\n  \
-    weir ctl policy set data stream=sfr:handles=8 the streams of one volume\n  \
-    weir ctl policy set data mapping=page         its map stays in DRAM (mapping=cached: may leave)\n  \
-    weir ctl policy load mine.wasm --name mine    a policy of your own (`weir plugin new`)\n  \
+    weir ctl policy list                           what can decide, with parameters\n  \
+    weir ctl policy show                           what does, and what was switched last\n  \
+    weir ctl policy set all victim=cost-benefit    a decision of the whole device\n  \
+    weir ctl policy set data stream=sfr:handles=8  the streams of one volume\n  \
+    weir ctl policy set data mapping=page          its map stays in DRAM (mapping=cached: may leave)\n  \
+    weir ctl policy load mine.wasm --name mine     a policy of your own (`weir plugin new`)\n  \
     weir ctl policy set all victim=wasm:mine\n  \
-    weir ctl fast detach                          empty the fast tier and do without it\n\n\
+    weir ctl fast detach                           empty the fast tier and do without it\n\n\
     A switch is immediate and lasts until the server stops; the config file says what it begins \
     with. docs/policies.md tells every policy.")]
 pub struct Args {
@@ -44,9 +44,14 @@ pub struct Args {
 enum Command {
     /// Which policy decides what
     #[command(subcommand)]
+    #[command(after_help = "Examples:\n  \
+        weir ctl policy show\n  \
+        weir ctl policy set all victim=cost-benefit")]
     Policy(Policy),
     /// The fast tier
     #[command(subcommand)]
+    #[command(after_help = "Examples:\n  \
+        weir ctl fast detach")]
     Fast(Fast),
 }
 
@@ -57,6 +62,9 @@ enum Fast {
     /// What it holds goes to the capacity tier, where writes go from now on. When nothing is left, the
     /// device notes that it has no fast tier any more, and the folder, file or disk is free. To put one
     /// before it again: `weir format --attach-fast`, or [device.fast] in the config, at the next start.
+    #[command(after_help = "Examples:\n  \
+        weir ctl fast detach            returns when the tier is empty and forgotten\n  \
+        weir ctl fast detach --no-wait  `weir status` tells how far it is")]
     Detach {
         /// Only begin, and do not wait for the end: `weir status` tells how far it is
         #[arg(long)]
@@ -67,10 +75,19 @@ enum Fast {
 #[derive(clap::Subcommand)]
 enum Policy {
     /// List what can decide
+    #[command(after_help = "Examples:\n  \
+        weir ctl policy list\n  \
+        weir ctl policy list --json | jq '.decisions[].decision'")]
     List,
     /// Show what decides now, and the last switches
+    #[command(after_help = "Examples:\n  \
+        weir ctl policy show\n  \
+        weir ctl policy show --data /var/lib/weir --json")]
     Show,
     /// Put a policy in charge, at once
+    #[command(after_help = "Examples:\n  \
+        weir ctl policy set all victim=cost-benefit\n  \
+        weir ctl policy set data stream=sfr:handles=8")]
     Set {
         /// The volume, or `all` for the whole device; only streams and mapping are decided by volume
         volume: String,
@@ -79,6 +96,9 @@ enum Policy {
         policy: String,
     },
     /// Load a WebAssembly module, until the server stops
+    #[command(after_help = "Examples:\n  \
+        weir ctl policy load mine.wasm\n  \
+        weir ctl policy load mine.wasm --name mine")]
     Load {
         /// The module
         #[arg(value_name = "FILE.wasm")]

@@ -14,6 +14,11 @@ use serde_json::{Value, json};
 use std::time::{Duration, Instant, SystemTime};
 
 #[derive(clap::Args)]
+#[command(after_help = "Examples:\n  \
+    weir lab list                   the experiments\n  \
+    weir lab run sdf-bandwidth      one of them\n  \
+    weir lab sim --seed 7           one simulated system\n  \
+    weir lab devices                what they run on")]
 pub struct Args {
     #[command(subcommand)]
     what: What,

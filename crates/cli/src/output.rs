@@ -56,18 +56,26 @@ impl Progress {
         Self { what: what.into(), begun: Instant::now(), told: None, terminal }
     }
 
-    /// So much of the whole is done. Cheap enough to call often, not in an inner loop.
+    /// So much of the whole is done, and what is left takes as long. Cheap enough to call often, not in an
+    /// inner loop.
     pub fn at(&mut self, done: u64, whole: u64) {
-        let percent = done.min(whole) as f64 / whole.max(1) as f64 * 100.0;
-        self.tell(&format!("{percent:.0} %"));
+        if self.is_silent() {
+            return;
+        }
+        let share = done.min(whole) as f64 / whole.max(1) as f64;
+        let left = time_left(self.begun.elapsed(), share);
+        self.tell(&format!("{:.0} %{left}", share * 100.0));
+    }
+
+    fn is_silent(&self) -> bool {
+        let pause =
+            if self.terminal { Duration::from_millis(200) } else { Duration::from_secs(10) };
+        self.told.map_or(self.begun.elapsed() < QUIET, |told| told.elapsed() < pause)
     }
 
     /// Says something about where it is.
     pub fn tell(&mut self, state: &str) {
-        let pause =
-            if self.terminal { Duration::from_millis(200) } else { Duration::from_secs(10) };
-        let silent = self.told.map_or(self.begun.elapsed() < QUIET, |told| told.elapsed() < pause);
-        if silent {
+        if self.is_silent() {
             return;
         }
         self.told = Some(Instant::now());
@@ -87,6 +95,19 @@ impl Progress {
     }
 }
 
+/// How long what is left takes, if that can be said.
+fn time_left(elapsed: Duration, share: f64) -> String {
+    if share < 0.01 {
+        return String::new();
+    }
+    let seconds = (elapsed.as_secs_f64() * (1.0 - share) / share).ceil() as u64;
+    match seconds {
+        0..120 => format!(", {seconds} s left,"),
+        120..7200 => format!(", {} min left,", seconds.div_ceil(60)),
+        _ => format!(", {} h left,", seconds.div_ceil(3600)),
+    }
+}
+
 impl Drop for Progress {
     fn drop(&mut self) {
         self.clear();
@@ -95,7 +116,18 @@ impl Drop for Progress {
 
 #[cfg(test)]
 mod tests {
-    use super::table;
+    use super::{table, time_left};
+    use std::time::Duration;
+
+    #[test]
+    fn the_time_left_is_told_in_units_that_can_be_read_once_it_can_be_guessed() {
+        let left = |seconds, share| time_left(Duration::from_secs(seconds), share);
+        assert_eq!(left(10, 0.001), "");
+        assert_eq!(left(10, 0.25), ", 30 s left,");
+        assert_eq!(left(60, 0.1), ", 9 min left,");
+        assert_eq!(left(600, 0.02), ", 9 h left,");
+        assert_eq!(left(600, 1.0), ", 0 s left,");
+    }
 
     #[test]
     fn columns_line_up_and_lines_have_no_tail() {

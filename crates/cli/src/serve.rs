@@ -4,9 +4,9 @@
 use crate::device::{self, Described, RawShape, Request, Shape};
 use crate::output::print;
 use crate::{End, Failure};
-use serve::Ready;
 use serve::config::{Config, Listen};
 use serve::device::Kind;
+use serve::{Ready, ServeError};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -128,8 +128,11 @@ pub fn run(args: &Args) -> Result<End, Failure> {
             }
             let text = error.to_string();
             let mend = if text.contains("http://") { ", or --http none" } else { "" };
-            // Some of these are about the device without naming it.
-            let named = text.contains(&*data.to_string_lossy()) || text.contains("://");
+            // Some of these are about the device without naming it; a conflict at a socket has nothing to do
+            // with it.
+            let named = text.contains(&*data.to_string_lossy())
+                || text.contains("://")
+                || matches!(error, ServeError::Listen { .. });
             let place = if named { String::new() } else { format!("{}: ", data.display()) };
             Err(format!("{place}{text}{mend}"))
         }

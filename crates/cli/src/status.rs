@@ -14,12 +14,15 @@ use std::fs::{File, TryLockError};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
+/// Where the service of a package has its control socket (packaging/weir.toml).
+const SERVICE_CONTROL: &str = "/run/weir/control.sock";
+
 /// Switches of policies that are shown; `weir ctl policy show` tells more.
 const SWITCHES_SHOWN: usize = 3;
 
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  \
-    weir status                            the server of ./weir-data\n  \
+    weir status                            the server of ./weir-data; else the machine's service\n  \
     weir status --http 127.0.0.1:8420      one of which only the address is known\n  \
     weir status --json | jq .waf\n\n\
     The same, and more, is at http://ADDR/status, /metrics and, as a page, at /.")]
@@ -89,7 +92,13 @@ impl PlaceArgs {
 /// Where the server of the device in `data` is.
 fn place_in(data: &Path) -> Result<Place, Failure> {
     let shown = data.display();
+    let is_socket =
+        |path: &Path| path.symlink_metadata().is_ok_and(|found| found.file_type().is_socket());
     if !data.exists() {
+        // Nobody said which, and none was made here: the machine's own service is meant.
+        if data == Path::new(DATA_DEFAULT) && is_socket(Path::new(SERVICE_CONTROL)) {
+            return Ok(Place::Socket(SERVICE_CONTROL.into()));
+        }
         return Err(format!(
             "{shown}: no such folder: name the device's with --data, or the server's control socket \
              with --control"
@@ -99,8 +108,6 @@ fn place_in(data: &Path) -> Result<Place, Failure> {
     let unserved = serve::files::open(&data.join("lock"), File::options().read(true))
         .is_ok_and(|lock| !matches!(lock.try_lock(), Err(TryLockError::WouldBlock)));
     let control = crate::device::control_of(data);
-    let is_socket =
-        |path: &Path| path.symlink_metadata().is_ok_and(|found| found.file_type().is_socket());
     if is_socket(&control) && !unserved {
         return Ok(Place::Socket(control));
     }

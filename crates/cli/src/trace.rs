@@ -11,6 +11,10 @@ use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
 #[derive(clap::Args)]
+#[command(after_help = "Examples:\n  \
+    weir trace stat pgbench.csv.gz\n  \
+    weir trace convert web_0.csv.gz web_0.weir\n  \
+    weir trace cut web_0.weir minute.weir --from 10s --to 70s")]
 pub struct Args {
     #[command(subcommand)]
     what: What,

@@ -22,6 +22,7 @@ mod front;
 mod kept;
 mod latency;
 mod medium;
+mod notify;
 pub mod offline;
 mod panics;
 pub mod policies;

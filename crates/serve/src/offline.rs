@@ -1,6 +1,10 @@
 //! Devices without a server: making one, and looking into one. Time is virtual, so nothing waits
 //! for emulated flash.
 
+mod sweep;
+
+pub use sweep::{Run, Sweep};
+
 use crate::device::{self, Device, DeviceError, DeviceOptions, KeptOptions, Kind, Mode};
 use crate::runtime::buffer::Buffer;
 use crate::runtime::ring::{DriverChoice, Ring};

@@ -22,6 +22,7 @@ pub fn run(config: &Config, ready: impl FnOnce(&Ready)) -> Result<(), ServeError
     // Before anybody hears that it is ready: who hears may send a signal at once.
     stopper.stops(move || control.shut_down());
     ready(server.ready());
+    crate::notify::ready(server.ready(), server.control());
     server.join()
 }
 
@@ -49,6 +50,7 @@ impl Stopper {
                     std::process::exit(0);
                 };
                 tracing::info!(signal, "shutting down");
+                crate::notify::stopping();
                 stop();
                 if wait(&signals, Some(stop_ns + GRACE_NS)).is_none() {
                     tracing::error!(

@@ -97,10 +97,10 @@ fn make_way(path: &Path, metadata: &Metadata, speaks: Speaks) -> Result<(), Stri
         return Err("is there and is no socket: choose another path, or move the file away".into());
     }
     match answers(path, speaks) {
-        Ok(true) => {
-            return Err("the socket is in use by another server: stop it, or choose another".into());
+        Ok(Some(whose)) => {
+            return Err(format!("the socket is in use by {whose}: stop it, or choose another"));
         }
-        Ok(false) => {}
+        Ok(None) => {}
         Err(error) => return Err(format!("cannot tell if a server has this socket: {error}")),
     }
     // SAFETY: no memory is involved.
@@ -115,14 +115,38 @@ fn make_way(path: &Path, metadata: &Metadata, speaks: Speaks) -> Result<(), Stri
     fs::remove_file(path).map_err(|error| format!("cannot remove the stale socket: {error}"))
 }
 
-/// True if a server is behind the socket. The kernel may go on accepting for one that was killed
+/// Who is behind the socket, if anybody is. The kernel may go on accepting for a server that was killed
 /// just now; that one never says a word.
-fn answers(path: &Path, speaks: Speaks) -> io::Result<bool> {
+fn answers(path: &Path, speaks: Speaks) -> io::Result<Option<String>> {
     let mut stream = match UnixStream::connect(path) {
         Ok(stream) => stream,
-        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => return Ok(false),
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => return Ok(None),
         Err(error) => return Err(error),
     };
+    let alive = is_alive(&mut stream, speaks)?;
+    Ok(alive.then(|| listener_of(&stream)))
+}
+
+/// The process that listens at the other end, as its owner knows it.
+fn listener_of(stream: &UnixStream) -> String {
+    // SAFETY: all zeroes are a value of it.
+    let mut peer: libc::ucred = unsafe { std::mem::zeroed() };
+    let mut len = size_of_val(&peer) as libc::socklen_t;
+    let (fd, value) = (stream.as_raw_fd(), (&raw mut peer).cast());
+    // SAFETY: the option's value is writable for its size. It stays 0 if that fails.
+    unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_PEERCRED, value, &raw mut len) };
+    // In another namespace of processes it has no number here, and the words of another user's may be secret.
+    let words = fs::read(format!("/proc/{}/cmdline", peer.pid)).unwrap_or_default();
+    let words = String::from_utf8_lossy(&words).replace('\0', " ");
+    let words: String = words.chars().filter(|c| !c.is_control()).take(WORDS_SHOWN).collect();
+    match (peer.pid, words.trim_end()) {
+        (0, _) => "another server".into(),
+        (pid, "") => format!("process {pid}"),
+        (pid, words) => format!("process {pid} ({words})"),
+    }
+}
+
+fn is_alive(stream: &mut UnixStream, speaks: Speaks) -> io::Result<bool> {
     stream.set_read_timeout(Some(GREETING_TIME))?;
     let gone = |error: &io::Error| {
         matches!(error.kind(), io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe)
@@ -140,6 +164,8 @@ fn answers(path: &Path, speaks: Speaks) -> io::Result<bool> {
     }
 }
 
+/// Characters of another program's command line that are told.
+const WORDS_SHOWN: usize = 120;
 /// How long a server may take to greet a client.
 const GREETING_TIME: Duration = Duration::from_secs(2);
 

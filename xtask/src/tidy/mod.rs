@@ -63,6 +63,7 @@ const ROOT_ENTRIES: &[&str] = &[
     "experiments",
     "fuzz",
     "monitoring",
+    "packaging",
     "plugins",
     "rust-toolchain.toml",
     "rustfmt.toml",

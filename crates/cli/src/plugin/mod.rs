@@ -22,8 +22,14 @@ pub struct Args {
 #[derive(clap::Subcommand)]
 enum Command {
     /// Write a small Rust crate that makes a policy
+    #[command(after_help = "Examples:\n  \
+        weir plugin new mine                         a victim policy, in ./mine\n  \
+        weir plugin new apart --kind stream --into policies/apart")]
     New(new::Args),
     /// Check a module, and measure it in the lab beside the built-in policies
+    #[command(after_help = "Examples:\n  \
+        weir plugin test mine.wasm\n  \
+        weir plugin test mine.wasm --trace pgbench.csv.gz --json")]
     Test(test::Args),
 }
 

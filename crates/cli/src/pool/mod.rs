@@ -36,37 +36,75 @@ enum Command {
     /// Try it: a whole pool on this machine, with a volume on NBD, in one command
     Up(up::Args),
     /// Kill the process of a node of `weir pool up`
+    #[command(after_help = "Examples:\n  \
+        weir pool kill 3                 it is started again in a while\n  \
+        weir pool kill 3 --data weir-pool")]
     Kill(up::Kill),
     /// Slow a node of `weir pool up` down
+    #[command(after_help = "Examples:\n  \
+        weir pool slow 2 50   its answers come 50 ms later\n  \
+        weir pool slow 2 0    as before")]
     Slow(up::Slow),
     /// Have a drive of `weir pool up` pass for worn
+    #[command(after_help = "Examples:\n  \
+        weir pool wear 1 90   it passes for nearly worn out\n  \
+        weir pool wear 1 0    as it is")]
     Wear(up::Wear),
     /// Serve a drive as a node of the pool, until a signal
+    #[command(after_help = "Examples:\n  \
+        weir pool node --config node-1.toml")]
     Node(Part),
     /// Serve a volume of the pool to NBD clients, until a signal
+    #[command(after_help = "Examples:\n  \
+        weir pool client --config client.toml")]
     Client(Part),
     /// Ask a node or a client on this machine how it does
+    #[command(after_help = "Examples:\n  \
+        weir pool ask weir-pool/node-1.sock status\n  \
+        weir pool ask weir-pool/client.sock scrub now")]
     Ask(parts::Ask),
     /// Make the authority of a new pool, and certificates of its parts
     Certs(certs::Args),
     /// Serve Weir's own control plane, until a signal
+    #[command(after_help = "Examples:\n  \
+        weir pool plane --config plane.toml")]
     Plane(Part),
     /// Found the pool in the etcd cluster that its config names, instead of Weir's own control plane
+    #[command(after_help = "Examples:\n  \
+        weir pool found --config admin.toml")]
     Found(Part),
     /// Plan where reads and writes go, until a signal
+    #[command(after_help = "Examples:\n  \
+        weir pool controller --config controller.toml")]
     Controller(Part),
     /// Have a node belong to the pool
+    #[command(after_help = "Examples:\n  \
+        weir pool join 1 --domain 1 --address 10.0.0.1:7402 --config admin.toml")]
     Join(records::Join),
     /// Have a node take no bands any more: those that it has move away
+    #[command(after_help = "Examples:\n  \
+        weir pool drain 3 --config admin.toml")]
     Drain(records::Drain),
     /// Give a node up: what it had is copied from others
+    #[command(after_help = "Examples:\n  \
+        weir pool replace 3 --by 4 --config admin.toml      node 4 takes its place\n  \
+        weir pool replace 3 --by none --config admin.toml   what it had goes to any")]
     Replace(records::Replace),
     /// List the nodes
+    #[command(after_help = "Examples:\n  \
+        weir pool nodes --config admin.toml\n  \
+        weir pool nodes --config admin.toml --json | jq '.[].address'")]
     Nodes(Asks),
     /// Make, list and delete volumes
     #[command(subcommand)]
+    #[command(after_help = "Examples:\n  \
+        weir pool volume create data --size 1TiB --config admin.toml\n  \
+        weir pool volume list --config admin.toml")]
     Volume(records::Volume),
     /// Show the whole of a pool: nodes, volumes with their owners, the controller and its plan
+    #[command(after_help = "Examples:\n  \
+        weir pool status --config admin.toml\n  \
+        weir pool status --config weir-pool/admin.toml --json | jq .controller")]
     Status(Asks),
     /// Show the same every second, with what parts on this machine do
     Top(top::Args),

@@ -52,10 +52,17 @@ pub struct Replace {
 #[derive(clap::Subcommand)]
 pub enum Volume {
     /// Make a volume
+    #[command(after_help = "Examples:\n  \
+        weir pool volume create data --size 1TiB --config admin.toml\n  \
+        weir pool volume create fast --size 100GiB --replicas 3 --config admin.toml")]
     Create(Create),
     /// List the volumes
+    #[command(after_help = "Examples:\n  \
+        weir pool volume list --config admin.toml --json")]
     List(Asks),
     /// Delete a volume; it cannot be brought back
+    #[command(after_help = "Examples:\n  \
+        weir pool volume delete data --config admin.toml")]
     Delete(Delete),
 }
 

@@ -33,6 +33,7 @@ mod nvme;
 mod offline;
 mod order;
 mod page;
+mod packages;
 mod policies;
 mod pool;
 mod pool_up;

@@ -174,6 +174,31 @@ fn inspect_and_status_print_json() {
 }
 
 #[test]
+fn a_quick_check_reads_a_sample_and_says_what_it_did_not_read() {
+    let scratch = Scratch::new("quick");
+    let data = scratch.data();
+    let data = data.to_str().expect("UTF-8");
+    let server = Server::start(&scratch, &["--profile", "instant", "--capacity", "640MiB"]);
+    let mut client = server.connect();
+    let (chunk, blocks) = (4 << 20, 150_000);
+    for at in (0..blocks * BLOCK).step_by(chunk) {
+        client.write(at as u64, &pattern(at as u64, chunk.min(blocks * BLOCK - at)));
+    }
+    server.terminate();
+    let count = |value: &Value, key: &str| value[key].as_u64().unwrap() as usize;
+    for (args, share) in [(&["--quick"][..], 3), (&[][..], 1)] {
+        let check = weir(&[&["check", "--data", data, "--json"], args].concat());
+        assert_eq!(check.status.code(), Some(0), "{}", said(&check));
+        let value: Value = serde_json::from_slice(&check.stdout).unwrap();
+        assert_eq!(count(&value, "blocks_held"), blocks);
+        let read = count(&value, "blocks_read");
+        assert!(read.abs_diff(blocks / share) < blocks / 20, "{args:?}: {read}");
+    }
+    let check = said(&weir(&["check", "--data", data, "--quick"]));
+    assert!(check.contains("of 150 000 NOT READ"), "{check}");
+}
+
+#[test]
 fn commands_on_a_directory_that_is_no_device_fail_and_say_so() {
     let scratch = Scratch::new("nodevice");
     for command in ["check", "inspect"] {

@@ -32,6 +32,28 @@ fn a_second_server_on_the_same_device_is_refused() {
 }
 
 #[test]
+fn a_socket_that_another_process_has_is_told_with_the_process_and_without_the_device() {
+    let (scratch, other) = (Scratch::new("socket"), Scratch::new("other"));
+    let server = Server::start(&scratch, SMALL);
+    let silent = other.file("silent");
+    let _silent = std::os::unix::net::UnixListener::bind(&silent).unwrap();
+    let data = other.file("mine");
+    for (option, path, whose) in [
+        ("--socket", &*scratch.file("data/nbd.sock"), server.pid()),
+        ("--control", &*scratch.file("data/control.sock"), server.pid()),
+        ("--socket", &*silent, std::process::id()),
+    ] {
+        let args = ["serve", "--data", &data, "--http", "none", option, path];
+        let refused = weir(&[&args[..], SMALL].concat());
+        let text = said(&refused);
+        assert_eq!(refused.status.code(), Some(2), "{text}");
+        let told = format!("error: {path}: the socket is in use by process {whose} (");
+        assert!(text.contains(&told), "{option} {path}: {text}");
+    }
+    server.terminate();
+}
+
+#[test]
 fn a_config_with_a_mistake_is_refused_whole_and_the_message_says_where() {
     let scratch = Scratch::new("config");
     let data = scratch.data();

@@ -3,6 +3,7 @@
 //! device is refused, or moved in whole extents, so that what lies together in an extent stays so.
 
 use super::ReplayError;
+use crate::report::number::bytes_apart;
 use crate::target::Rules;
 use crate::trace::{ADDRESS_MAX, Op, Place, Reader, Record, Repairs, TraceError};
 use std::collections::{BTreeMap, BTreeSet};
@@ -149,17 +150,21 @@ impl fmt::Display for FitError {
                 if let Some(place) = place {
                     write!(f, "{place}: ")?;
                 }
+                let (end, capacity) = bytes_apart(*end, *capacity);
                 write!(
                     f,
-                    "the request on volume {volume} ends at byte {end}, and the device has \
+                    "the request on volume {volume} ends at {end}, and the device has \
                      {capacity}: use a larger device, or --fit pack, wrap or scale"
                 )
             }
-            Self::TooLarge { bytes, capacity } => write!(
-                f,
-                "the trace touches {bytes} bytes, and the device has {capacity}: use a larger \
-                 device, or --fit wrap or scale"
-            ),
+            Self::TooLarge { bytes, capacity } => {
+                let (bytes, capacity) = bytes_apart(*bytes, *capacity);
+                write!(
+                    f,
+                    "the trace touches {bytes}, and the device has {capacity}: use a larger \
+                     device, or --fit wrap or scale"
+                )
+            }
             Self::Unaligned { place, offset, bytes, unit } => {
                 if let Some(place) = place {
                     write!(f, "{place}: ")?;
@@ -172,7 +177,8 @@ impl fmt::Display for FitError {
                 )
             }
             Self::DeviceTooSmall { capacity } => {
-                write!(f, "the device has {capacity} bytes: it needs at least {EXTENT_BYTES}")
+                let (capacity, least) = bytes_apart(*capacity, EXTENT_BYTES);
+                write!(f, "the device has {capacity}: it needs at least {least}")
             }
         }
     }

@@ -19,7 +19,7 @@ mod html;
 mod index;
 mod listing;
 mod mark;
-mod number;
+pub(crate) mod number;
 #[cfg_attr(not(feature = "png"), path = "no_png.rs")]
 mod png;
 mod text;

@@ -151,6 +151,24 @@ pub fn short(value: f64, unit: &str) -> String {
     }
 }
 
+/// Bytes for people: `512 bytes`, `1.5 KiB`, `8 GiB`.
+pub fn bytes(bytes: u64) -> String {
+    match bytes {
+        0..1024 => format!("{bytes} bytes"),
+        _ => short(bytes as f64 / 1024.0, "KiB"),
+    }
+}
+
+/// Two sizes that differ, for people: to the byte where they would read the same.
+pub fn bytes_apart(one: u64, other: u64) -> (String, String) {
+    let texts = (bytes(one), bytes(other));
+    if texts.0 != texts.1 {
+        return texts;
+    }
+    let exact = |bytes: u64| format!("{} bytes", with_commas(&bytes.to_string()));
+    (exact(one), exact(other))
+}
+
 /// A count with k, M, G or T; beyond that, or for a small fraction, with an exponent.
 fn suffixed(value: f64) -> String {
     let exponent = exponent_of(value);
@@ -211,6 +229,13 @@ mod tests {
         assert_eq!(short(2_000.0, "ms"), "2 s");
         assert_eq!(short(0.5, "GB/s"), "500 MB/s");
         assert_eq!(short(8192.0, "KiB"), "8 MiB");
+        assert_eq!(
+            (bytes(512), bytes(1536), bytes(9 << 40)),
+            ("512 bytes".into(), "1.5 KiB".into(), "9 TiB".into())
+        );
+        assert_eq!(bytes_apart(8 << 30, 3 << 40), ("8 GiB".into(), "3 TiB".into()));
+        let close = bytes_apart((8 << 30) + 512, 8 << 30);
+        assert_eq!(close, ("8,589,935,104 bytes".into(), "8,589,934,592 bytes".into()));
         assert_eq!(short(250_000.0, "IOPS"), "250k");
         assert_eq!(short(1e-12, "%"), "1e-12");
     }

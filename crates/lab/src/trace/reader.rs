@@ -7,6 +7,7 @@ use super::{
     ADDRESS_MAX, Context, Format, LENGTH_MAX, Op, Place, Reason, Record, Text, TraceError,
     blktrace, detect, weir,
 };
+use crate::report::number::{bytes, bytes_apart};
 use std::io::{self, Read};
 use std::path::Path;
 
@@ -252,13 +253,14 @@ pub(super) fn check(record: &mut Record) -> Result<(), Reason> {
         Op::Flush => (record.offset, record.length) = (0, 0),
         op if length == 0 => return Err(format!("is a {} of no bytes", op.name())),
         Op::Read | Op::Write if length > LENGTH_MAX => {
-            return Err(format!("has {length} bytes: no request is longer than {LENGTH_MAX}"));
+            let (length, most) = bytes_apart(length, LENGTH_MAX);
+            return Err(format!("has {length}: no request is longer than {most}"));
         }
         _ => {}
     }
     let end = record.offset.checked_add(record.length);
     if end.is_none_or(|end| end > ADDRESS_MAX) {
-        return Err(format!("begins at byte {}: beyond any device", record.offset));
+        return Err(format!("begins at {}: beyond any device", bytes(record.offset)));
     }
     Ok(())
 }

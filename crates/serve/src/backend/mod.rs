@@ -12,7 +12,7 @@ use crate::kept::KeptCounts;
 use crate::medium::{Injections, Lost, Watch};
 use crate::runtime::buffer::Views;
 use crate::runtime::ring::{Done, Ring};
-use flash::{Command, Completion, Geometry, Health, Instant, SlotWrite};
+use flash::{Command, Completion, Geometry, Health, Instant, SlotId, SlotWrite};
 
 /// Executes the commands of one core. See the head of this file.
 pub trait Backend {
@@ -107,6 +107,9 @@ pub trait Backend {
 
     /// The core has stopped: gives back what others wait for. `now` tells the time.
     fn end(&mut self, _now: &mut dyn FnMut() -> Instant, _ring: &mut Ring) {}
+
+    /// So many slots will be read soon: a wish that may be granted ahead, and that changes nothing.
+    fn will_read(&self, _first: SlotId, _slots: u32) {}
 
     /// A mount begins.
     fn begin_mount(&mut self) {}

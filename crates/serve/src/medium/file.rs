@@ -173,6 +173,16 @@ impl FileStore {
         2
     }
 
+    /// Has the kernel read so many slots and their OOBs into the page cache meanwhile.
+    pub fn will_read(&self, first: SlotId, slots: u32) {
+        for (file, bytes) in [(&self.data, BLOCK_BYTES), (&self.oob, OOB_BYTES)] {
+            let (at, len) = (u64::from(first.0) * bytes as u64, u64::from(slots) * bytes as u64);
+            let advice = libc::POSIX_FADV_WILLNEED;
+            // SAFETY: no memory is involved. It is a wish; refusing it harms nothing.
+            unsafe { libc::posix_fadvise(file.as_raw_fd(), at as i64, len as i64, advice) };
+        }
+    }
+
     /// Queues the writes of `count` slots, which stand in the scratch memory.
     pub fn program(
         &self,

@@ -505,6 +505,15 @@ impl Backend for Medium {
         matches!(self.store, Store::Memory(_))
     }
 
+    fn will_read(&self, first: SlotId, slots: u32) {
+        // A disk is read around the page cache, and what a fast tier holds is little.
+        if let Store::File(store) = &self.store
+            && !(self.fast.is_some() && self.geometry.is_fast(self.geometry.block_of(first)))
+        {
+            store.will_read(first, slots);
+        }
+    }
+
     fn lose(&mut self, at: Instant, fast: bool) {
         let slow = self.geometry.capacity_units();
         let units = if fast { slow..self.geometry.units } else { 0..slow };

@@ -166,6 +166,7 @@ pub fn run_volume(config: &VolumeConfig, ready: impl FnOnce(&Ready)) -> Result<(
         listens.inspect_err(|error| tracing::warn!("{error}")).ok()
     });
     ready(served.ready());
+    crate::notify::ready(served.ready(), served.control());
     Ok(served.join()?)
 }
 

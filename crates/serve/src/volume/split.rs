@@ -43,6 +43,12 @@ impl Split {
         }
     }
 
+    /// Which block of the device a shard has as its `lba`.
+    pub fn device_block(&self, shard: usize, lba: u32) -> u64 {
+        let (stripe, inside) = (u64::from(lba) / STRIPE_BLOCKS, u64::from(lba) % STRIPE_BLOCKS);
+        (stripe * self.shards + shard as u64) * STRIPE_BLOCKS + inside
+    }
+
     /// The run that starts with block `first` of the device and has at most `blocks`.
     pub fn run(&self, first: u64, blocks: u64) -> Run {
         if self.shards == 1 {
@@ -75,6 +81,7 @@ mod tests {
                     assert!(seen.insert((run.shard, run.lba + i)));
                     let single = split.run(next + u64::from(i), 1);
                     assert_eq!((single.shard, single.lba), (run.shard, run.lba + i));
+                    assert_eq!(split.device_block(run.shard, run.lba + i), next + u64::from(i));
                 }
                 next += u64::from(run.blocks);
             }

@@ -5,6 +5,8 @@ use crate::{FILE, FOLDER, Folder, config, pattern, start};
 use ftl::Settings;
 use serve::Server;
 use serve::device::Device;
+use serve::offline::Run;
+use std::collections::BTreeSet;
 use std::path::Path;
 
 fn refusal(folder: &Folder, device: &str) -> String {
@@ -179,6 +181,46 @@ fn a_device_can_be_made_and_looked_into_without_a_server() {
             assert!(shards[0].report().clean);
             assert!(shards[0].read(10, 40).unwrap() == bytes);
             assert_eq!(shards[0].ftl().unwrap().mapped_run(flash::Lba(0), 100), (false, 10));
+        })
+        .unwrap();
+    }
+}
+
+#[test]
+fn a_sweep_reads_each_block_that_holds_something_once_and_samples_have_all_of_it_in_time() {
+    for device in [FOLDER, FILE] {
+        let folder = Folder::new();
+        let config = config(&folder.0, device);
+        serve::offline::format(&config.device, &config.ftl).unwrap();
+        let mut random = flash::Random::new(5);
+        let mut held = BTreeSet::new();
+        serve::offline::with_device(&config.device.kind, &config.ftl, false, |shards| {
+            for round in 0..300 {
+                let lba = random.next_u64() as u32 % 3000;
+                let blocks = if round % 3 == 0 { 90 } else { 1 };
+                shards[0].write(lba, &pattern(round, blocks as usize * 4096)).unwrap();
+                held.extend(lba..lba + blocks);
+            }
+            shards[0].flush().unwrap();
+        })
+        .unwrap();
+        serve::offline::with_device(&config.device.kind, &config.ftl, true, |shards| {
+            let whole = shards[0].sweep_of(0..4096);
+            assert_eq!(whole.blocks(), held.len() as u64);
+            let mut read = Vec::new();
+            let mut take = |run: Run, result: Result<(), flash::RequestError>| {
+                assert_eq!(result, Ok(()), "{run:?}");
+                read.extend(run.lba..run.lba + run.blocks);
+            };
+            shards[0].read_all(&whole, &mut take);
+            for first in 0..5 {
+                let sample = whole.sample(first + 5, 5);
+                assert!(sample.blocks() < whole.blocks());
+                shards[0].read_all(&sample, &mut take);
+            }
+            read.sort_unstable();
+            let twice: Vec<u32> = held.iter().flat_map(|&lba| [lba, lba]).collect();
+            assert_eq!(read, twice, "once by the whole, once by the samples together");
         })
         .unwrap();
     }

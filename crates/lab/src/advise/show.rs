@@ -20,6 +20,7 @@ pub fn report(advice: &Advice, choice: &Advised, trace: &str, command: &str, see
         source: trace.into(),
         command: command.into(),
         seed,
+        seeds: 1,
         scale: if advice.facts.sample > 1 {
             format!("1/{} of the address space", advice.facts.sample)
         } else {

@@ -13,6 +13,7 @@ use lab::advise::{
     Advice, Advised, Drive, Options, Playing, Recorded, Row, advise, choose, how, span,
 };
 use lab::load::Latency;
+use lab::replay::ByReason;
 use nand::Profile;
 use serde_json::{Value, json};
 use std::path::PathBuf;
@@ -315,7 +316,7 @@ fn as_text(args: &Args, advice: &Advice, choice: &Advised, left_out: &[String]) 
     let [reads, writes, trims, flushes] = facts.kinds;
     let mut text = format!(
         "{}: {} reads, {} writes of {} in all, {} trims, {} flushes in {:.3} s; {}/s written\n\
-         on {}, {} erases a block; seed {}\n\n",
+         on {}, {} erases a block; seed {}; DWPD over {}\n\n",
         args.trace.display(),
         count(reads),
         count(writes),
@@ -327,8 +328,12 @@ fn as_text(args: &Args, advice: &Advice, choice: &Advised, left_out: &[String]) 
         advice.device,
         count(u64::from(advice.endurance)),
         args.seed,
+        span(args.years),
     );
-    text.push_str(&rows(advice, choice));
+    if let Some(headline) = headline(advice, choice) {
+        text = format!("{}: {headline}\n\n{text}", advice.device);
+    }
+    text.push_str(&rows(args, advice, choice));
     text.push_str(&format!("\n{}\n", choice.why));
     for (number, note) in (1..).zip(how(advice)) {
         text.push_str(&format!("{}{number}. {note}\n", if number == 1 { "\n" } else { "" }));
@@ -339,20 +344,28 @@ fn as_text(args: &Args, advice: &Advice, choice: &Advised, left_out: &[String]) 
     text
 }
 
-/// Write amplification and lifetime, then latencies, by combination.
-fn rows(advice: &Advice, choice: &Advised) -> String {
+/// That the drive cannot carry the trace, or not always, if so: under what was chosen, or else under the first that works.
+fn headline(advice: &Advice, choice: &Advised) -> Option<String> {
+    let row = choice.row.map(|row| &advice.rows[row]);
+    advice.headline(row.or_else(|| advice.rows.iter().find(|row| row.timed.is_ok()))?)
+}
+
+/// Write amplification and lifetime, the write amplification by reason, then latencies, by combination.
+fn rows(args: &Args, advice: &Advice, choice: &Advised) -> String {
     let head = |names: &[&str]| names.iter().map(|name| name.to_string()).collect::<Vec<_>>();
     let what = ["", "OP", "streams", "victim"];
-    let waf = ["WAF", "by GC", "above oracle", "overhead", "lifetime", "memory/TiB"];
+    let waf = ["WAF", "by GC", "above oracle", "overhead", "lifetime", "TBW", "DWPD", "memory/TiB"];
     let mut wafs = vec![head(&[&what[..], &waf].concat())];
     let times = ["read mean", "p99", "p99.9", "write mean", "p99", "p99.9"];
     let mut latencies = vec![head(&[&what[..], &times].concat())];
+    let mut reasons = vec![head(&what)];
+    reasons[0].extend(ByReason::default().parts().map(|(name, ..)| name.to_owned()));
     for (index, row) in advice.rows.iter().enumerate() {
         let mark = if Some(index) == choice.row { "=>" } else { "" };
         let name =
             [mark, &format!("{} %", row.op_percent), &row.stream, &row.victim].map(String::from);
         let mut cells = name.to_vec();
-        let mut times = name.to_vec();
+        let (mut times, mut parts) = (name.to_vec(), name.to_vec());
         match &row.timed {
             Ok(timed) => {
                 let mark = if timed.before.steady { "" } else { " ?" };
@@ -363,16 +376,22 @@ fn rows(advice: &Advice, choice: &Advised) -> String {
                     format!("{:.3}", timed.overhead()),
                     span(row.years),
                 ]);
+                let wearing = row.wearing(advice.endurance);
+                cells.push(terabytes(wearing.bytes_written_max()));
+                cells.push(format!("{:.2}", wearing.writes_per_day(args.years)));
+                parts.extend(timed.by_reason.parts().map(|(.., value)| format!("{value:.3}")));
                 times.extend(three(&timed.reads).into_iter().chain(three(&timed.writes)));
             }
             Err(_) => {
-                cells.extend([(); 5].map(|()| "failed".to_string()));
+                cells.extend([(); 7].map(|()| "failed".to_string()));
                 times.push("failed".into());
+                parts.push("failed".into());
             }
         }
         cells.push(bytes(row.memory_per_tib));
         wafs.push(cells);
         latencies.push(times);
+        reasons.push(parts);
         let last = advice.rows.get(index + 1).is_none_or(|next| next.op_percent != row.op_percent);
         if let Some(bound) = advice.bound_of(row).filter(|_| last) {
             let waf = format!("{:.3}", bound.waf.waf);
@@ -380,7 +399,20 @@ fn rows(advice: &Advice, choice: &Advised) -> String {
             wafs.push(cells.map(String::from).to_vec());
         }
     }
-    format!("{}\n{}", table(&wafs), table(&latencies))
+    let mut text = format!("{}\nWAF by reason\n{}", table(&wafs), table(&reasons));
+    if !advice.behind {
+        text.push_str(&format!("\n{}", table(&latencies)));
+    }
+    text
+}
+
+/// Of 10^12 bytes, as data sheets have them.
+fn terabytes(bytes: f64) -> String {
+    match bytes / 1e12 {
+        tb if tb >= 100.0 => format!("{tb:.0} TB"),
+        tb if tb >= 1.0 => format!("{tb:.1} TB"),
+        tb => format!("{tb:.3} TB"),
+    }
 }
 
 /// Mean, p99 and p99.9.
@@ -434,9 +466,12 @@ fn as_json(args: &Args, advice: &Advice, choice: &Advised, left_out: &[String]) 
             Playing::Depth(depth) => json!({ "qd": depth, "behind_timestamps": advice.behind }),
         },
         "timed_requests": advice.timed_requests,
+        "headline": headline(advice, choice),
+        "drives_needed": chosen.and_then(|row| advice.needs(row)),
+        "dwpd_years": args.years,
         "how": how(advice),
         "left_out": left_out,
-        "rows": advice.rows.iter().map(|row| row_json(advice, row)).collect::<Vec<_>>(),
+        "rows": advice.rows.iter().map(|row| row_json(args, advice, row)).collect::<Vec<_>>(),
         "oracle": bounds.collect::<Vec<_>>(),
         "choice": {
             "row": choice.row,
@@ -448,9 +483,11 @@ fn as_json(args: &Args, advice: &Advice, choice: &Advised, left_out: &[String]) 
     })
 }
 
-fn row_json(advice: &Advice, row: &Row) -> Value {
+fn row_json(args: &Args, advice: &Advice, row: &Row) -> Value {
     let latency = |latency: &Latency| match latency.count() {
         0 => Value::Null,
+        // Of a drive that falls behind they tell how far the trace was played.
+        _ if advice.behind => Value::Null,
         requests => json!({
             "requests": requests,
             "mean_ns": latency.mean_ns(),
@@ -477,7 +514,14 @@ fn row_json(advice: &Advice, row: &Row) -> Value {
         value["rounds"] = json!(timed.before.rounds);
         value["steady"] = timed.before.steady.into();
         value["measured_flash_bytes"] = timed.flash_bytes.into();
+        let parts = timed.by_reason.parts().map(|(_, name, value)| (name.to_owned(), value.into()));
+        value["waf_by_reason"] = Value::Object(parts.into_iter().collect());
         value["years"] = row.years.into();
+        let wearing = row.wearing(advice.endurance);
+        value["tbw_bytes"] = wearing.bytes_written_max().into();
+        value["dwpd"] = wearing.writes_per_day(args.years).into();
+        value["dwpd_of_trace"] = wearing.asked_per_day(advice.rate(row)).into();
+        value["drives_needed"] = advice.needs(row).into();
         value["keeps_up"] = timed.keeps_up.into();
         value["write_bytes_per_s"] = timed.bytes_per_s.into();
         value["reads"] = latency(&timed.reads);

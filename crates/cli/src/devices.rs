@@ -62,9 +62,13 @@ pub fn run(args: &Args) -> Result<End, Failure> {
 /// A device by its name, or by its file's.
 pub fn find(name: &str) -> Result<DeviceSpec, Failure> {
     if name.ends_with(".toml") {
-        let text =
-            serve::files::read_named_text(name.as_ref()).map_err(|why| format!("{name}: {why}"))?;
-        return DeviceSpec::parse(&text).map_err(|why| format!("{name}: {why}"));
+        let read = |name: &str| {
+            let text = serve::files::read_named_text(name.as_ref());
+            text.map_err(|why| format!("{name}: {why}"))
+        };
+        let table = DeviceSpec::whole_table(name, &read)?;
+        let spec = DeviceSpec::of_table(table, &toml::Table::new());
+        return spec.map_err(|why| format!("{name}: {why}"));
     }
     DeviceSpec::builtin(name).ok_or_else(|| {
         let names = DeviceSpec::names().join(", ");

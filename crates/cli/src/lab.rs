@@ -30,6 +30,10 @@ enum What {
     List(experiments::ListArgs),
     /// Run an experiment: a table, plots, verdicts on what its source claims
     Run(experiments::RunArgs),
+    /// Begin an experiment of your own: a commented file and a device, which run as they stand
+    New(experiments::new::Args),
+    /// Two runs of an experiment, such as of two commits: every difference, and whether it is significant
+    Compare(experiments::compare::Args),
     /// Every claim of every experiment: what was said, what Weir measures, the verdict
     Claims(experiments::ClaimsArgs),
     /// One simulated system from a seed: random operations, faults and power cuts against a model
@@ -81,6 +85,8 @@ pub fn run(args: &Args) -> Result<End, Failure> {
     match &args.what {
         What::List(args) => experiments::list(args),
         What::Run(args) => experiments::run(args),
+        What::New(args) => experiments::new::run(args),
+        What::Compare(args) => experiments::compare::run(args),
         What::Claims(args) => experiments::claims(args),
         What::Sim(args) => sim(args),
         What::Soak(args) => soak(args),

@@ -65,6 +65,11 @@ impl Keys {
         self.table.contains_key(key)
     }
 
+    /// Whether `key` is there and is a table.
+    pub fn has_table(&self, key: &str) -> bool {
+        self.table.get(key).is_some_and(Value::is_table)
+    }
+
     /// Takes the table `key`, if it is there. Its own keys are taken from what this returns.
     pub fn table(&mut self, key: &str, example: &'static str) -> Result<Option<Self>, KeyError> {
         let table = match self.table.remove(key) {

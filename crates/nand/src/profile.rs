@@ -193,6 +193,12 @@ impl Profile {
         }))
     }
 
+    /// The profile of these keys, with some of them changed.
+    pub fn of_keys(mut keys: Keys, changes: Option<Keys>) -> Result<Self, KeyError> {
+        changes.into_iter().for_each(|changes| keys.change(changes));
+        Self::from_keys(keys)
+    }
+
     /// The names that [`Profile::builtin`] knows.
     pub fn builtin_names() -> &'static [&'static str] {
         &BUILTIN_NAMES

@@ -6,6 +6,7 @@ mod crash;
 mod damage;
 mod latency;
 mod map_cached;
+mod markdown;
 mod nbd;
 pub mod policy_cost;
 mod pool;
@@ -27,7 +28,8 @@ use serve::cpu::process_ns as cpu_ns;
     weir bench all --quick          the same on smaller devices and in shorter time\n  \
     weir bench waf nbd-seq          what these names begin\n  \
     weir bench pool                 what a pool costs: some 3 minutes\n  \
-    weir bench all --json | jq '.[] | select(.met | not)'\n\n\
+    weir bench all --json | jq '.[] | select(.met | not)'\n  \
+    weir bench all --markdown > docs/figures.md\n\n\
     Names: ftl-{read,write,tier-write,tier-write-copy}-cpu, map-cached-{zipf,dram}-{5,1},\n  \
     map-cached-hit-cpu, stream-POLICY-ns, policy-DECISION-POLICY-ns, plugin-DECISION-MODULE-ns,\n  \
     switch-DECISION{,-saturated}-{p999,longest-ms}, switch-{cpu,drop}-us, map-bytes-per-block,\n  \
@@ -47,6 +49,9 @@ pub struct Args {
     /// Print JSON: [{"name", "value", "unit", "goal", "met", "note"}]
     #[arg(long)]
     json: bool,
+    /// Print a page in Markdown: the figures, the date, the machine and the commit
+    #[arg(long, conflicts_with = "json")]
+    markdown: bool,
     /// Smaller and shorter; names say where that changes what is measured
     #[arg(long)]
     quick: bool,
@@ -226,8 +231,11 @@ pub fn run(args: &Args) -> Result<End, Failure> {
     }
     let mut figures = Vec::new();
     let mut sink = |figure: Figure| {
-        if !args.json {
-            print(&figure.as_row());
+        match args.markdown {
+            // The page comes at the end; until then it is seen that something goes on.
+            true => eprint!("{}", figure.as_row()),
+            false if !args.json => print(&figure.as_row()),
+            false => {}
         }
         figures.push(figure);
     };
@@ -243,7 +251,9 @@ pub fn run(args: &Args) -> Result<End, Failure> {
             args.names.join(" ")
         ));
     }
-    if args.json {
+    if args.markdown {
+        print(&markdown::page(&markdown::Place::here(&args.names, args.quick), &figures));
+    } else if args.json {
         print_json(&figures.iter().map(Figure::as_json).collect());
     } else {
         let met = figures.iter().filter(|figure| figure.is_met()).count();

@@ -13,7 +13,7 @@ use lab::medium::SimMedium;
 use lab::replay::precondition::{
     Precondition, Preconditioned, ROUNDS_MAX, precondition, precondition_by_trace,
 };
-use lab::replay::{Fit, run};
+use lab::replay::{Fit, Programmed, Wearing, run};
 use lab::target::{SimTarget, Target};
 use nand::Faults;
 use serve::device::Kind;
@@ -22,6 +22,8 @@ use serve::device::Kind;
 const IN_FLIGHT_MAX: u32 = 16384;
 /// Without --capacity, a device is not made larger.
 const CAPACITY_MAX: u64 = 64 << 30;
+/// What a drive that is told by its flash alone offers, where it is about wear: as `weir advise` has it.
+const CAPACITY_NAMED: u64 = 1 << 40;
 /// Nor smaller: of a device with few bands, GC has little choice.
 const CAPACITY_MIN: u64 = 1 << 30;
 
@@ -29,19 +31,22 @@ const CAPACITY_MIN: u64 = 1 << 30;
 const BLOCKS_MIN: u32 = 64;
 
 pub fn replay(plan: &Plan<'_>) -> Result<Outcome, Failure> {
-    let (mut target, description) = device(plan)?;
+    let Emulated { mut target, description, flash } = device(plan)?;
     let fit = plan.fit(target.bytes())?;
     let checked = fit.check_writes(&mut plan.args.reading.open(&plan.args.trace)?, target.rules());
     checked.map_err(|error| format!("{}: {error}", plan.args.trace.display()))?;
     let preconditioned = prepare(plan, &mut *target, &fit)?;
-    let before = Counters::of(&*target);
+    let (before, programmed) = (Counters::of(&*target), Programmed::of(&*target));
     let mut lanes = plan.lanes(IN_FLIGHT_MAX, plan.args.pacing.rounds);
     let mut progress = Progress::new("replaying");
     let whole = plan.requests();
     let result = run(&mut *target, &mut lanes, &fit, &mut |done| progress.at(done, whole));
     drop(progress);
     let (tally, elapsed_ns) = result.map_err(|error| error.to_string())?;
-    let device = Counters::of(&*target).since(&before, &*target, preconditioned);
+    let by_reason = Programmed::of(&*target).since(&programmed);
+    let mut device = Counters::of(&*target).since(&before, &*target, preconditioned);
+    device.by_reason = by_reason;
+    device.wearing = flash.zip(device.waf).map(|(flash, waf)| Wearing { waf, ..flash });
     Ok(Outcome {
         clock: Clock::Media,
         against: description,
@@ -54,7 +59,14 @@ pub fn replay(plan: &Plan<'_>) -> Result<Outcome, Failure> {
 }
 
 /// The device, formatted, and what it is.
-fn device(plan: &Plan<'_>) -> Result<(Box<dyn Target>, String), Failure> {
+struct Emulated {
+    target: Box<dyn Target>,
+    description: String,
+    /// The drive as it is named, whose flash wears; the emulated one may be smaller.
+    flash: Option<Wearing>,
+}
+
+fn device(plan: &Plan<'_>) -> Result<Emulated, Failure> {
     match plan.args.device.as_deref().map(crate::devices::device_file) {
         Some(spec) => match spec? {
             Some(spec) => whole_device(plan, &spec),
@@ -65,7 +77,7 @@ fn device(plan: &Plan<'_>) -> Result<(Box<dyn Target>, String), Failure> {
 }
 
 /// A whole device as its file says, as large as wanted.
-fn whole_device(plan: &Plan<'_>, spec: &DeviceSpec) -> Result<(Box<dyn Target>, String), Failure> {
+fn whole_device(plan: &Plan<'_>, spec: &DeviceSpec) -> Result<Emulated, Failure> {
     let shape = &plan.args.shape;
     let fixed = [
         ("channels", shape.dies.channels),
@@ -107,11 +119,24 @@ fn whole_device(plan: &Plan<'_>, spec: &DeviceSpec) -> Result<(Box<dyn Target>, 
         bytes(target.flash_bytes()),
         bytes(target.bytes()),
     );
-    Ok((target, description))
+    let flash = spec.endurance().map(|endurance| match shape.capacity {
+        // So much of it was asked for.
+        Some(_) => (target.flash_bytes(), target.bytes(), endurance),
+        None => {
+            let figures = spec.figures();
+            (figures.raw_bytes as u64, figures.usable_bytes as u64, endurance)
+        }
+    });
+    Ok(Emulated { target, description, flash: flash.map(wearing) })
+}
+
+/// Flash, what it offers, and its endurance.
+fn wearing((flash_bytes, offered_bytes, endurance): (u64, u64, u32)) -> Wearing {
+    Wearing { flash_bytes, offered_bytes, endurance, waf: 1.0 }
 }
 
 /// An FTL on flash of this kind, and nothing else.
-fn flash_device(plan: &Plan<'_>) -> Result<(Box<dyn Target>, String), Failure> {
+fn flash_device(plan: &Plan<'_>) -> Result<Emulated, Failure> {
     let args = plan.args;
     let capacity = match (&args.shape.capacity, &args.config) {
         (Some(capacity), _) => Some(capacity.clone()),
@@ -141,9 +166,11 @@ fn flash_device(plan: &Plan<'_>) -> Result<(Box<dyn Target>, String), Failure> {
     // The same device each time: a server draws it.
     format.uuid = 1;
     let geometry = nand.geometry();
-    let profile = match &config.device.kind {
-        Kind::Memory { profile } | Kind::Nand { profile, .. } => profile.name.clone(),
-        Kind::File { path } => path.display().to_string(),
+    let (profile, endurance) = match &config.device.kind {
+        Kind::Memory { profile } | Kind::Nand { profile, .. } => {
+            (profile.name.clone(), Some(profile.endurance))
+        }
+        Kind::File { path } => (path.display().to_string(), None),
     };
     let description = format!(
         "emulated {profile}, {} channels of {} dies, {} of flash for {}",
@@ -152,10 +179,22 @@ fn flash_device(plan: &Plan<'_>) -> Result<(Box<dyn Target>, String), Failure> {
         bytes(geometry.slots() * flash::BLOCK_BYTES as u64),
         bytes(u64::from(format.logical_blocks) * flash::BLOCK_BYTES as u64),
     );
+    let offered = u64::from(format.logical_blocks) * flash::BLOCK_BYTES as u64;
+    let flash_bytes = geometry.slots() * flash::BLOCK_BYTES as u64;
+    // A device that is as large as the trace needs stands for one of a size that people have.
+    let is_named = args.shape.capacity.is_some() || args.config.is_some();
+    let (flash_named, offered_named) = match is_named {
+        true => (flash_bytes, offered),
+        false => {
+            let share = flash_bytes as f64 / offered as f64;
+            ((CAPACITY_NAMED as f64 * share) as u64, CAPACITY_NAMED)
+        }
+    };
+    let flash = endurance.map(|endurance| wearing((flash_named, offered_named, endurance)));
     let sim = Sim::format(SimMedium::nand(nand), format, config.ftl, flash::Instant(0));
     let mut sim = sim.map_err(|failure| failure.to_string())?;
     sim.run_until_ready().map_err(|failure| failure.to_string())?;
-    Ok((Box::new(SimTarget::new(sim)), description))
+    Ok(Emulated { target: Box::new(SimTarget::new(sim)), description, flash })
 }
 
 fn span_of_trace(plan: &Plan<'_>) -> Result<u64, Failure> {
@@ -251,6 +290,8 @@ impl Counters {
             counters: (self.values.iter().zip(&before.values))
                 .map(|(now, before)| (now.0, now.1 - before.1))
                 .collect(),
+            by_reason: None,
+            wearing: None,
             bands_free: target.counter("bands_free"),
             erase_count_max: target.erase_count_max(),
         }

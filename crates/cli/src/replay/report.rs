@@ -5,9 +5,10 @@ use crate::output::{print, print_json, table};
 use crate::size::{bytes, count};
 use crate::trace::{ns_text, repairs_json, tell_repairs};
 use crate::{End, Failure};
+use lab::advise::span;
 use lab::load::Latency;
 use lab::replay::precondition::{Precondition, Preconditioned};
-use lab::replay::{FitKind, Tally};
+use lab::replay::{ByReason, FitKind, Tally, Wearing, behind_after_ns, fell_behind, overloaded};
 use lab::trace::Op;
 use serde_json::{Value, json};
 use std::path::Path;
@@ -41,6 +42,9 @@ pub struct Device {
     pub bytes_programmed: u64,
     /// `None` if nothing was written.
     pub waf: Option<f64>,
+    pub by_reason: Option<ByReason>,
+    /// The drive as it is named; `None` if nothing was written, or nothing wears.
+    pub wearing: Option<Wearing>,
     pub counters: Vec<(&'static str, u64)>,
     pub bands_free: u64,
     pub erase_count_max: u32,
@@ -74,6 +78,37 @@ impl Clock {
     }
 }
 
+/// How long the replay takes on a drive that keeps up.
+fn wanted_ns(plan: &Plan<'_>) -> f64 {
+    let pacing = &plan.args.pacing;
+    (plan.survey.period_ns() * pacing.rounds) as f64 / pacing.load.unwrap_or(1.0)
+}
+
+/// How many times as long as the trace says the replay took, if that is longer than a drive takes that keeps up.
+fn behind(plan: &Plan<'_>, outcome: &Outcome) -> Option<f64> {
+    let (pacing, wanted_ns) = (&plan.args.pacing, wanted_ns(plan));
+    // What a cap holds back is not the drive's.
+    let is_open = pacing.is_open() && pacing.write_cap.is_none();
+    let behind = is_open && outcome.elapsed_ns > behind_after_ns(wanted_ns);
+    behind.then(|| outcome.elapsed_ns as f64 / wanted_ns.max(1.0))
+}
+
+/// What is to be known before all else: that the drive cannot carry the trace, or not always.
+fn headline(plan: &Plan<'_>, outcome: &Outcome) -> Option<String> {
+    let longest = || Op::ALL.iter().map(|&op| outcome.tally.kind(op).latency.max_ns()).max();
+    match behind(plan, outcome) {
+        Some(times) => Some(overloaded(times)),
+        None if plan.args.pacing.is_open() => fell_behind(longest().unwrap_or(0)),
+        None => None,
+    }
+}
+
+/// Bytes a second that the trace writes, or as much of it as the drive took.
+fn write_rate(plan: &Plan<'_>, outcome: &Outcome) -> f64 {
+    let written = outcome.tally.kind(Op::Write).bytes as f64;
+    written * 1e9 / wanted_ns(plan).max(1.0) / behind(plan, outcome).unwrap_or(1.0)
+}
+
 fn per_second(count: u64, outcome: &Outcome) -> f64 {
     count as f64 * 1e9 / outcome.elapsed_ns.max(1) as f64
 }
@@ -93,7 +128,12 @@ fn as_text(plan: &Plan<'_>, outcome: &Outcome) -> String {
         args.seed,
         ns_text(args.spike),
     );
-    text.push_str(&latencies(outcome, args.spike));
+    if let Some(headline) = headline(plan, outcome) {
+        text = format!("{headline}\n\n{text}");
+    }
+    if behind(plan, outcome).is_none() {
+        text.push_str(&latencies(outcome, args.spike));
+    }
     let moved = tally.kind(Op::Read).bytes + tally.kind(Op::Write).bytes;
     text.push_str(&format!(
         "\n{} answered in {:.3} s of {clock}: {:.1} requests/s, {}/s\n",
@@ -123,8 +163,42 @@ fn as_text(plan: &Plan<'_>, outcome: &Outcome) -> String {
     }
     if let Some(device) = &outcome.device {
         text.push_str(&device_text(device, plan));
+        let by_reason = device.by_reason.map(|by| by.text()).filter(|text| !text.is_empty());
+        text.extend(by_reason.map(|by| format!("WAF       {by}\n")));
+        text.extend(device.wearing.map(|wearing| wear_text(&wearing, write_rate(plan, outcome))));
     }
     text
+}
+
+/// Years for which drives are rated.
+const RATED_YEARS: f64 = 5.0;
+
+fn wear_text(wearing: &Wearing, rate: f64) -> String {
+    format!(
+        "wear      the drive ({} of flash for {}, {} erases) takes {:.1} TB written, {:.2} times its size a day for {} \
+         years; this trace writes {:.2} a day, for which it lasts {}\n",
+        bytes(wearing.flash_bytes),
+        bytes(wearing.offered_bytes),
+        count(wearing.endurance.into()),
+        wearing.bytes_written_max() / 1e12,
+        wearing.writes_per_day(RATED_YEARS),
+        RATED_YEARS,
+        wearing.asked_per_day(rate),
+        span(wearing.years(rate)),
+    )
+}
+
+fn wear_json(wearing: &Wearing, rate: f64) -> Value {
+    json!({
+        "flash_bytes": wearing.flash_bytes,
+        "offered_bytes": wearing.offered_bytes,
+        "endurance": wearing.endurance,
+        "tbw_bytes": wearing.bytes_written_max(),
+        "dwpd": wearing.writes_per_day(RATED_YEARS),
+        "dwpd_years": RATED_YEARS,
+        "dwpd_of_trace": wearing.asked_per_day(rate),
+        "years": wearing.years(rate),
+    })
 }
 
 fn latencies(outcome: &Outcome, spike_ns: u64) -> String {
@@ -183,6 +257,7 @@ fn device_text(device: &Device, plan: &Plan<'_>) -> String {
 
 fn as_json(plan: &Plan<'_>, outcome: &Outcome) -> Value {
     let (args, tally) = (plan.args, &outcome.tally);
+    let behind = behind(plan, outcome);
     let mut kinds = serde_json::Map::new();
     for op in Op::ALL {
         let kind = tally.kind(op);
@@ -190,7 +265,10 @@ fn as_json(plan: &Plan<'_>, outcome: &Outcome) -> Value {
             "requests": kind.requests,
             "bytes": kind.bytes,
             "errors": kind.errors,
-            "latency": latency_json(&kind.latency, args.spike),
+            "latency": match behind {
+                Some(_) => Value::Null,
+                None => latency_json(&kind.latency, args.spike),
+            },
         });
         kinds.insert(op.name().into(), value);
     }
@@ -225,6 +303,8 @@ fn as_json(plan: &Plan<'_>, outcome: &Outcome) -> Value {
                 Precondition::Trace => "trace",
             },
         },
+        "headline": headline(plan, outcome),
+        "drives_needed": behind,
         "elapsed_ns": outcome.elapsed_ns,
         "requests_per_s": per_second(tally.requests(), outcome),
         "kinds": kinds,
@@ -235,7 +315,7 @@ fn as_json(plan: &Plan<'_>, outcome: &Outcome) -> Value {
         "partial_writes": tally.partial_writes,
         "errors": tally.errors(),
         "first_error": tally.first_error,
-        "device": outcome.device.as_ref().map(device_json),
+        "device": outcome.device.as_ref().map(|device| device_json(device, write_rate(plan, outcome))),
     })
 }
 
@@ -254,8 +334,14 @@ fn latency_json(latency: &Latency, spike_ns: u64) -> Value {
     value
 }
 
-fn device_json(device: &Device) -> Value {
+fn device_json(device: &Device, rate: f64) -> Value {
+    let by_reason = device.by_reason.map(|by| {
+        let parts = by.parts().map(|(_, name, value)| (name.to_owned(), value.into()));
+        Value::Object(parts.into_iter().collect())
+    });
     json!({
+        "waf_by_reason": by_reason,
+        "wear": device.wearing.map(|wearing| wear_json(&wearing, rate)),
         "precondition_waf": device.preconditioned.rounds,
         "steady": device.preconditioned.steady,
         "bytes_written": device.bytes_written,

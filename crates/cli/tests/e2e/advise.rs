@@ -159,6 +159,63 @@ fn an_advice_says_what_a_replay_of_the_drive_measures() {
     assert!(waf(0) > 1.5 * waf(2), "over-provisioning tells: {rows:?}");
 }
 
+/// Of the first block of this kind behind a heading of a page.
+fn block<'a>(page: &'a str, heading: &str, kind: &str) -> &'a str {
+    let (_, behind) = page.split_once(&format!("\n{heading}\n")).expect("the heading is there");
+    let (_, block) = behind.split_once(&format!("```{kind}\n")).expect("it has such a block");
+    block.split_once("```").expect("the block ends").0
+}
+
+/// Virtual time and a seed: what the page shows is what whoever tries it sees, to the letter.
+#[test]
+fn the_example_of_the_page_prints_what_the_page_shows() {
+    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+    let page = fs::read_to_string(format!("{root}/docs/advise.md")).unwrap();
+    let command = block(&page, "## An example", "sh").trim();
+    let args: Vec<String> = (command.split_whitespace().skip(1))
+        .map(|arg| if arg.starts_with("traces/") { format!("{root}/{arg}") } else { arg.into() })
+        .collect();
+    assert!(command.starts_with("weir advise traces/"), "{command}");
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    let told = run(weir_path().to_str().unwrap(), &args).replace(&format!("{root}/"), "");
+    let shown = block(&page, "## An example", "text");
+    for (number, (told, shown)) in (1..).zip(told.lines().zip(shown.lines())) {
+        assert_eq!(told, shown, "line {number} of the example in docs/advise.md");
+    }
+    assert_eq!(told.lines().count(), shown.lines().count());
+}
+
+#[test]
+fn a_drive_that_cannot_carry_a_trace_is_told_in_a_headline_and_wear_is_of_the_drive_named() {
+    let scratch = Scratch::new("advise-overload");
+    let trace = trace(&scratch);
+    let args = [&*trace, "--device", "slc", "--op", "28", "--gc", "greedy", "--streams", "none"];
+    let json = |more: &[&str]| {
+        let text = advised(&[&args[..], &["--json"], more].concat());
+        serde_json::from_str::<Value>(&text).unwrap_or_else(|error| panic!("{error}: {text}"))
+    };
+    let carried = json(&[]);
+    assert_eq!((&carried["headline"], &carried["drives_needed"]), (&Value::Null, &Value::Null));
+    let row = &carried["rows"][0];
+    let of = |value: &Value| value.as_f64().unwrap();
+    assert!(of(&row["drive_flash_bytes"]) > f64::from(u32::MAX) * 256.0, "1 TiB: {row}");
+    let written = of(&carried["endurance"]) * of(&row["drive_flash_bytes"]) / of(&row["waf"]);
+    assert!((of(&row["tbw_bytes"]) / written - 1.0).abs() < 1e-9, "{row}");
+    let years = written / of(&carried["write_bytes_per_s"]) / (365.25 * 86_400.0);
+    assert!((of(&row["years"]) / years - 1.0).abs() < 1e-9, "{row}");
+    let by_reason = row["waf_by_reason"].as_object().unwrap().values().map(of).sum::<f64>();
+    assert!((by_reason / of(&row["waf"]) - 1.0).abs() < 1e-9, "{row}");
+
+    let over = json(&["--load", "1000x"]);
+    let needed = of(&over["drives_needed"]);
+    let headline = over["headline"].as_str().unwrap();
+    assert!(needed > 1.0 && headline.contains("cannot carry this trace; it needs"), "{headline}");
+    assert_eq!(over["rows"][0]["reads"], Value::Null, "its latencies tell nothing");
+    let text = advised(&[&args[..], &["--load", "1000x"]].concat());
+    assert!(text.starts_with(&format!("slc (ftl): {headline}\n")), "{text}");
+    assert!(!text.contains("read mean") && text.contains("DWPD"), "{text}");
+}
+
 /// A fortieth of the address space: the whole traces take minutes.
 #[test]
 fn recorded_traces_are_advised_on() {

@@ -61,6 +61,46 @@ fn an_emulated_replay_is_the_same_each_time_and_says_what_it_did() {
 }
 
 #[test]
+fn a_drive_that_cannot_carry_a_trace_is_told_in_a_headline_without_latencies() {
+    let scratch = Scratch::new("replay-overload");
+    let trace = trace(&scratch, 20_000);
+    let args = [&*trace, "--device", "slc", "--capacity", "64MiB", "--precondition", "fill"];
+    let found = replay(&[&args[..], &["--load", "1000x"]].concat());
+    // Two seconds of trace in two milliseconds.
+    let needed = found["drives_needed"].as_f64().unwrap();
+    let elapsed = found["elapsed_ns"].as_f64().unwrap();
+    assert!((needed / (elapsed / 2e6) - 1.0).abs() < 0.01, "{needed} drives, {elapsed} ns");
+    assert_eq!(found["kinds"]["read"]["latency"], Value::Null, "it tells nothing of the drive");
+    let weir = weir_path();
+    let text =
+        |more: &[&str]| run(weir.to_str().unwrap(), &[&["replay"], &args[..], more].concat());
+    let told = text(&["--load", "1000x"]);
+    let headline = "this drive cannot carry this trace; it needs ";
+    assert!(told.starts_with(headline) && !told.contains("p99.9"), "{told}");
+
+    let found = replay(&args);
+    assert_eq!((&found["headline"], &found["drives_needed"]), (&Value::Null, &Value::Null));
+    let (device, of) = (&found["device"], |value: &Value| value.as_f64().unwrap());
+    let by_reason = device["waf_by_reason"].as_object().unwrap().values().map(of).sum::<f64>();
+    assert!((by_reason / of(&device["waf"]) - 1.0).abs() < 1e-6, "{device}");
+    let wear = &device["wear"];
+    let written = of(&wear["endurance"]) * of(&wear["flash_bytes"]) / of(&device["waf"]);
+    assert!((of(&wear["tbw_bytes"]) / written - 1.0).abs() < 1e-6, "{wear}");
+    assert_eq!(wear["offered_bytes"], 64 << 20);
+    // 40 MB in two seconds, by the size of the drive, a day.
+    let asked = 10_000.0 * 4096.0 / 2.0 * 86_400.0 / f64::from(64 << 20);
+    assert!((of(&wear["dwpd_of_trace"]) / asked - 1.0).abs() < 0.01, "{wear}, not {asked}");
+    let told = text(&[]);
+    for part in ["p99.9", "WAF       host 1.000", "TB written", "times its size a day"] {
+        assert!(told.contains(part), "{part}: {told}");
+    }
+    // A whole device is as large as its file says, however small the one is that was measured.
+    let whole = replay(&[&trace, "--device", "intel-320"]);
+    assert!(of(&whole["device"]["wear"]["flash_bytes"]) > 1e11, "{whole}");
+    assert!(of(&whole["capacity"]) < 1e10, "{whole}");
+}
+
+#[test]
 fn whole_devices_of_the_lab_are_replayed_on_like_profiles() {
     let scratch = Scratch::new("replay-devices");
     let trace = trace(&scratch, 1000);

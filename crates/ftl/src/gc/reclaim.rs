@@ -254,7 +254,10 @@ impl Ftl {
                     BandState::Full if self.geometry.is_fast(block) => {
                         self.destage(block, false, reason)
                     }
-                    BandState::Full => self.start_victim(block, reason, false),
+                    BandState::Full => {
+                        self.counters.slots_upkeep += u64::from(self.bands[block].slots_valid);
+                        self.start_victim(block, reason, false);
+                    }
                     _ => {}
                 }
                 continue;

@@ -257,7 +257,10 @@ impl Ftl {
     }
 
     pub(crate) fn pad_slot(&mut self, page: u32) {
-        self.counters.slots_padded += 1;
+        // A page of a checkpoint counts as one, whatever fills it.
+        if self.opens[self.pages[page].open].point != NONE {
+            self.counters.slots_padded += 1;
+        }
         let append = Append::record(Kind::Pad, 0, 0, 0, self.empty_crc, Owner::Nobody);
         self.put(page, append);
     }

@@ -82,7 +82,7 @@ fn why(advice: &Advice, index: usize, best: &[usize], (years, lasts): (f64, bool
                 none.waf(),
                 span(none.years)
             );
-            text.push_str(&slower(row, none));
+            text.push_str(&slower(row, none, advice.behind));
         }
         None if plain => {
             text.push_str("; no stream policy that was tried programs noticeably less");
@@ -128,10 +128,10 @@ fn against_others(
     format!(" Of the over-provisionings, {rule}: {}.", others.join(", "))
 }
 
-/// What the choice costs in latency, if it does.
-fn slower(row: &Row, none: &Row) -> String {
+/// What the choice costs in latency, if it does; of an overloaded drive latencies tell nothing.
+fn slower(row: &Row, none: &Row, overloaded: bool) -> String {
     let mut text = String::new();
-    let (Ok(chosen), Ok(other)) = (&row.timed, &none.timed) else { return text };
+    let (Ok(chosen), Ok(other), false) = (&row.timed, &none.timed, overloaded) else { return text };
     for (what, chosen, other) in
         [("reads", &chosen.reads, &other.reads), ("writes", &chosen.writes, &other.writes)]
     {

@@ -23,10 +23,11 @@ pub use timed::{Choice, Playing, Timed};
 
 use crate::driver::Failure;
 use crate::parallel::{SeedFailure, for_each_seed, guarded};
-use crate::replay::FitError;
 use crate::replay::precondition::ROUNDS_MAX;
+use crate::replay::{FitError, Wearing, fell_behind, overloaded};
 use crate::streams::{Rounds, StreamDevice, StreamWaf};
 use crate::trace::TraceError;
+use flash::BLOCK_BYTES;
 use ftl::policy::stream::{self, Shape};
 use std::fmt;
 use std::sync::OnceLock;
@@ -145,7 +146,8 @@ pub struct Row {
     pub timed: Result<Timed, String>,
     /// Bytes of the detector for a device of 1 TiB.
     pub memory_per_tib: u64,
-    /// Until the flash has had its erases, at the trace's write rate.
+    /// Until the flash of the drive has had its erases, at the trace's write rate, or at what the drive can take
+    /// of that.
     pub years: f64,
 }
 
@@ -158,6 +160,16 @@ impl Row {
     /// Its name in tables.
     pub fn name(&self) -> String {
         format!("{}, {}", self.stream, self.victim)
+    }
+
+    /// The drive, under this combination.
+    pub fn wearing(&self, endurance: u32) -> Wearing {
+        Wearing {
+            flash_bytes: self.drive.flash_bytes(),
+            offered_bytes: self.drive.logical_blocks * BLOCK_BYTES as u64,
+            endurance,
+            waf: self.waf(),
+        }
     }
 }
 
@@ -187,6 +199,8 @@ pub struct Advice {
     pub playing: Playing,
     /// By timestamps the device would not have kept up.
     pub behind: bool,
+    /// How long a round should take.
+    pub wanted_ns: f64,
     /// By over-provisioning, then in the order of the options.
     pub rows: Vec<Row>,
     /// One for each over-provisioning.
@@ -194,6 +208,31 @@ pub struct Advice {
 }
 
 impl Advice {
+    /// How many such drives the trace needs under this combination, where one cannot carry it: how long a round
+    /// takes in a closed loop, by how long it should take.
+    pub fn needs(&self, row: &Row) -> Option<f64> {
+        let timed = row.timed.as_ref().ok().filter(|_| self.behind)?;
+        Some(timed.took_ns as f64 / self.wanted_ns.max(1.0))
+    }
+
+    /// Bytes a second that are written to one drive under this combination: what the trace writes, or as much of
+    /// it as the drive can take.
+    pub fn rate(&self, row: &Row) -> f64 {
+        self.facts.write_rate() / self.needs(row).unwrap_or(1.0).max(1.0)
+    }
+    /// What is to be known before all else: that the drive cannot carry the trace, or not always.
+    pub fn headline(&self, row: &Row) -> Option<String> {
+        let timed = row.timed.as_ref().ok()?;
+        match (self.needs(row), self.playing) {
+            (Some(times), _) => Some(overloaded(times)),
+            // In a closed loop that was asked for nothing is late.
+            (None, Playing::Depth(_)) => None,
+            (None, Playing::Timestamps(_)) => {
+                fell_behind(timed.reads.max_ns().max(timed.writes.max_ns()))
+            }
+        }
+    }
+
     /// The bound that a row is held against.
     pub fn bound_of(&self, row: &Row) -> Option<&Bound> {
         self.bounds.iter().find(|bound| bound.op_percent == row.op_percent)
@@ -213,8 +252,9 @@ const ORACLE_VICTIM: &str = "cost-benefit";
 const ORACLES: [&str; 2] = ["oracle:12", "oracle:5"];
 /// The oracle has so much over-provisioning where the drive leaves less: with nothing there is no FTL.
 const ORACLE_PERCENT_MIN: f64 = 3.0;
-/// Requests in flight where the device cannot keep up with the timestamps.
-const BEHIND_DEPTH: u32 = 16;
+/// Requests in flight where the device cannot keep up with the timestamps: as many as keep every unit busy, since it is
+/// asked how much the drive can do.
+const BEHIND_DEPTH: u32 = 256;
 /// Bands of the oracle's device.
 const BANDS: u32 = 2048;
 /// A band has at least so many blocks.
@@ -260,6 +300,10 @@ pub fn advise(
         timed_requests: trace.requests.len() as u64 * trace.passes(),
         playing: wanted,
         behind: false,
+        wanted_ns: match wanted {
+            Playing::Timestamps(load) => (trace.period_ns() * trace.passes()) as f64 / load,
+            Playing::Depth(_) => 0.0,
+        },
         rows: Vec::new(),
         bounds: Vec::new(),
     };
@@ -446,7 +490,7 @@ fn row(choice: Choice<'_>, drive: Sized, timed: Result<Timed, String>, advice: &
         memory_per_tib: policy.map_or(0, |policy| policy.memory_bytes()),
         years: 0.0,
     };
-    row.years = years(&row, advice);
+    row.years = row.wearing(advice.endurance).years(advice.rate(&row));
     row
 }
 
@@ -461,13 +505,4 @@ fn rounds(trace: &Recorded, overwrites: f64) -> Rounds {
     let (warm, parts) = if passes > 1 { (each, 1) } else { (trace.warm, pass / capacity) };
     let parts = parts.clamp(1, PARTS_MAX) as u32;
     Rounds { warm, each, parts, least, most: least + ROUNDS_MORE }
-}
-
-/// Endurance times the drive's flash, as a share of what it offers, by what is programmed in a year.
-fn years(row: &Row, advice: &Advice) -> f64 {
-    const YEAR_S: f64 = 365.25 * 86400.0;
-    let facts = &advice.facts;
-    let physical = (facts.logical_bytes * facts.sample) as f64 * row.drive.flash_share();
-    let programmed = facts.write_rate() * row.waf() * YEAR_S;
-    f64::from(advice.endurance) * physical / programmed.max(f64::MIN_POSITIVE)
 }

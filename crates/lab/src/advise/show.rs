@@ -2,24 +2,32 @@
 
 use super::{Advice, Advised, Playing, Row, Timed};
 use crate::load::Latency;
+use crate::replay::ByReason;
 use crate::report::{Axis, Column, Figure, Origin, Report, Scale, Series, Style, Table, Value};
 use flash::BLOCK_BYTES;
 
 /// The advice on `trace`, as `command` got it with `seed`.
 pub fn report(advice: &Advice, choice: &Advised, trace: &str, command: &str, seed: u64) -> Report {
     let chosen = &advice.rows[choice.row.unwrap_or(0)];
-    let mut figures =
-        vec![waf_by_combination(advice, chosen), latency_by_combination(advice, chosen)];
+    let mut figures = vec![waf_by_combination(advice, chosen)];
+    if !advice.behind {
+        figures.push(latency_by_combination(advice, chosen));
+    }
     if advice.bounds.len() > 1 {
         figures.push(waf_by_op(advice, chosen));
     }
     Report {
         name: "advise".into(),
         title: format!("What pays on {} for {trace}", advice.device),
-        summary: format!("{}\n\n{}", choice.why, said(advice)),
+        summary: [advice.headline(chosen), Some(choice.why.clone()), Some(said(advice))]
+            .into_iter()
+            .flatten()
+            .collect::<Vec<_>>()
+            .join("\n\n"),
         source: trace.into(),
         command: command.into(),
         seed,
+        seeds: 1,
         scale: if advice.facts.sample > 1 {
             format!("1/{} of the address space", advice.facts.sample)
         } else {
@@ -62,16 +70,16 @@ pub fn how(advice: &Advice) -> Vec<String> {
         if let Err(why) = &row.timed {
             notes.push(format!("{} FAILED on the device: {why}.", name_and_op(row)));
         }
-        if row.timed.as_ref().is_ok_and(|timed| !timed.keeps_up) {
+        if !advice.behind && row.timed.as_ref().is_ok_and(|timed| !timed.keeps_up) {
             notes.push(format!("{} does not keep up with the timestamps.", name_and_op(row)));
         }
     }
     notes.push(
         "The oracle sorts by the true death times into 12 classes or 5, what is better; victims by \
-         cost-benefit. It is a bound: its flash takes no time, and nothing is flushed. Lifetime is \
-         endurance x flash / (write rate x WAF)."
+         cost-benefit. It is a bound: its flash takes no time, and nothing is flushed."
             .into(),
     );
+    notes.push(worn(advice));
     if facts.wipes > 0 {
         notes.push(format!(
             "Trims of more than a tenth of the space were left out, {} in all: a new file system comes \
@@ -83,6 +91,18 @@ pub fn how(advice: &Advice) -> Vec<String> {
         notes.push(format!("Only the first {} requests were read.", facts.requests));
     }
     notes
+}
+
+/// What lifetimes are of.
+fn worn(advice: &Advice) -> String {
+    let rate = match advice.behind {
+        false => "the rate of the trace",
+        true => "the rate of the trace, shared out over as many drives as it needs",
+    };
+    format!(
+        "Lifetime, TBW and DWPD are of the flash of the drive as it is named, not of what was measured: TBW is \
+         endurance x flash / WAF, DWPD that as whole writes of the drive a day, and lifetime TBW / {rate}."
+    )
 }
 
 /// What the drive is at each over-provisioning, and what was measured for it.
@@ -249,6 +269,25 @@ fn waf_by_op(advice: &Advice, chosen: &Row) -> Figure {
 
 fn table(advice: &Advice) -> Table {
     let column = |label: &str, unit: &str| Column { label: label.into(), unit: unit.into() };
+    let mut columns = vec![
+        column("OP", "%"),
+        column("streams", ""),
+        column("victim", ""),
+        column("WAF", ""),
+        column("by GC", ""),
+        column("above the oracle", "%"),
+    ];
+    columns.extend(ByReason::default().parts().map(|(name, ..)| column(name, "")));
+    columns.extend([column("lifetime", "years"), column("TBW", "TB")]);
+    if !advice.behind {
+        for name in
+            ["read mean", "read p99", "read p99.9", "write mean", "write p99", "write p99.9"]
+        {
+            columns.push(column(name, "ms"));
+        }
+    }
+    columns.push(column("detector for 1 TiB", "MiB"));
+    let measured = columns.len() - 4;
     let row = |row: &Row| {
         let mut cells = vec![
             Value::Number(row.op_percent),
@@ -258,38 +297,22 @@ fn table(advice: &Advice) -> Table {
         match &row.timed {
             Ok(timed) => {
                 let above = advice.distance(row).unwrap_or(0.0) * 100.0;
-                let waf = [timed.waf, timed.waf_by_gc(), above, timed.overhead(), row.years];
-                cells.extend(waf.map(Value::Number));
-                cells.extend(milliseconds(&timed.reads));
-                cells.extend(milliseconds(&timed.writes));
+                cells.extend([timed.waf, timed.waf_by_gc(), above].map(Value::Number));
+                cells.extend(timed.by_reason.parts().map(|(.., value)| Value::Number(value)));
+                let written = row.wearing(advice.endurance).bytes_written_max() / 1e12;
+                cells.extend([row.years, written].map(Value::Number));
+                if !advice.behind {
+                    cells.extend(milliseconds(&timed.reads));
+                    cells.extend(milliseconds(&timed.writes));
+                }
             }
-            Err(_) => cells.extend([(); 11].map(|()| Value::Text("failed".into()))),
+            Err(_) => cells.extend((0..measured).map(|_| Value::Text("failed".into()))),
         }
         cells.push(Value::Number(row.memory_per_tib as f64 / f64::from(1 << 20)));
         cells
     };
-    Table {
-        title: "Every combination".into(),
-        columns: vec![
-            column("OP", "%"),
-            column("streams", ""),
-            column("victim", ""),
-            column("WAF", ""),
-            column("by GC", ""),
-            column("above the oracle", "%"),
-            column("overhead", ""),
-            column("lifetime", "years"),
-            column("read mean", "ms"),
-            column("read p99", "ms"),
-            column("read p99.9", "ms"),
-            column("write mean", "ms"),
-            column("write p99", "ms"),
-            column("write p99.9", "ms"),
-            column("detector for 1 TiB", "MiB"),
-        ],
-        rows: advice.rows.iter().map(row).collect(),
-        note: String::new(),
-    }
+    let rows = advice.rows.iter().map(row).collect();
+    Table { title: "Every combination".into(), columns, rows, note: String::new() }
 }
 
 /// Mean, p99 and p99.9.

@@ -112,11 +112,15 @@ fn streams_pay_under_skew_the_oracle_pays_more_and_the_same_seed_gives_the_same(
     assert_eq!((timed.reads.count(), timed.writes.count()), (5000, 35_000));
     assert!(timed.writes.mean_ns() > 100_000.0, "SLC programs in 300 us");
     assert_eq!(advice.playing, Playing::Timestamps(1.0));
-    // 35 of 40 requests a ms write 4 KiB: 3.4 MiB/s on 16 MiB and its flash, endurance 100 000.
+    // 35 of 40 requests a ms write 4 KiB: 3.4 MiB/s on the drive of 1 TiB that is named, endurance 100 000.
     let rate = 4096.0 * 35_000.0 / (39_999.0 * 1e-3);
-    let flash = none.drive.flash_share() * f64::from(16 << 20) * 1e5;
+    assert!(none.drive.flash_bytes() > 1 << 40, "{:?}", none.drive);
+    let flash = none.drive.flash_bytes() as f64 * 1e5;
     let years = flash / (rate * none.waf() * 365.25 * 86_400.0);
     assert!((none.years / years - 1.0).abs() < 1e-9, "{} years, not {years}", none.years);
+    let by_reason: f64 = timed.by_reason.parts().iter().map(|(.., value)| value).sum();
+    assert!((by_reason - timed.waf).abs() < 1e-9, "{:?} of {}", timed.by_reason, timed.waf);
+    assert!(timed.by_reason.gc > 0.1 && timed.by_reason.checkpoints > 0.0, "{:?}", timed.by_reason);
 
     let choice = choose(&advice, 5.0);
     let page = |advice| {
@@ -135,6 +139,15 @@ fn a_device_that_falls_behind_is_measured_in_a_closed_loop() {
     assert!(advice.behind && matches!(advice.playing, Playing::Depth(_)), "{:?}", advice.playing);
     let how = super::how(&advice).join(" ");
     assert!(how.contains("cannot keep up"), "{how}");
+    // The number of drives is what one can do: a little less of the load it carries, a little more it does not.
+    let needs = advice.needs(&advice.rows[0]).expect("it is overloaded");
+    let headline = advice.headline(&advice.rows[0]).expect("it is overloaded");
+    assert!(needs > 2.0 && headline.contains("cannot carry this trace; it needs"), "{headline}");
+    for (share, behind) in [(0.8, false), (1.4, true)] {
+        let at = Options { load: 100.0 / needs * share, ..options(slc()) };
+        let advice = advise(&trace, &at, &|_, _| {}).unwrap();
+        assert_eq!(advice.behind, behind, "{share} of what one of {needs} drives can do");
+    }
     // Every row is that of the closed loop, the first one too, however many run at a time.
     let depth = Options { depth: Some(BEHIND_DEPTH), threads: 9, ..options(slc()) };
     let asked = advise(&trace, &depth, &|_, _| {}).unwrap();

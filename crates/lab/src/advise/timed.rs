@@ -6,17 +6,16 @@ use super::recorded::Recorded;
 use crate::driver::Failure;
 use crate::load::Latency;
 use crate::replay::precondition::{Preconditioned, precondition_by_trace};
-use crate::replay::{Fit, LaneOptions, Lanes, Pace, Part, ReplayError, run_until};
+use crate::replay::{
+    ByReason, Fit, LaneOptions, Lanes, Pace, Part, Programmed, ReplayError, behind_after_ns,
+    run_until,
+};
 use crate::target::Target;
 use crate::trace::{Op, Record, TraceError};
 use std::ops::RangeInclusive;
 
 /// Requests in flight that the open loop may pile up.
 const IN_FLIGHT_MAX: u32 = 16384;
-/// A device keeps up if it takes no longer than the trace, times this, and
-const BEHIND_MAX: f64 = 1.02;
-/// this much.
-const BEHIND_NS: f64 = 100e6;
 
 /// What was measured over a round of the trace.
 #[derive(Clone, Debug)]
@@ -29,8 +28,10 @@ pub struct Timed {
     pub keeps_up: bool,
     /// Slots programmed for any reason, by slots written for the host.
     pub waf: f64,
-    /// Of these, slots relocated.
-    pub relocated: f64,
+    /// The same by reason.
+    pub by_reason: ByReason,
+    /// How long the round took.
+    pub took_ns: u64,
     /// The rounds before.
     pub before: Preconditioned,
     /// Bytes of flash of the device.
@@ -42,7 +43,7 @@ pub struct Timed {
 impl Timed {
     /// Slots written for the host or relocated, by slots written for the host.
     pub fn waf_by_gc(&self) -> f64 {
-        1.0 + self.relocated
+        1.0 + self.by_reason.gc + self.by_reason.upkeep
     }
 
     /// Slots programmed beyond the host's and GC's, by slots written: padding and checkpoints.
@@ -97,7 +98,7 @@ pub fn measure(
     let (pace, behind_ns) = match pass.playing {
         Playing::Timestamps(load) => {
             let pace = Pace::Timestamps { load, in_flight_max: IN_FLIGHT_MAX };
-            (pace, (span_ns / load * BEHIND_MAX + BEHIND_NS) as u64)
+            (pace, behind_after_ns(span_ns / load))
         }
         Playing::Depth(depth) => (Pace::Depth(depth), u64::MAX),
     };
@@ -111,7 +112,7 @@ pub fn measure(
     };
     let before = precondition_by_trace(target, &fit, pass.rounds, &mut &round, &mut tell);
     let before = before.map_err(failed)?;
-    let counts = target.counts();
+    let (counts, programmed) = (target.counts(), Programmed::of(target));
     let end_ns = if pass.gives_up { behind_ns } else { u64::MAX };
     let ran = run_until(end_ns, target, &mut round(), &fit, &mut tell);
     let (tally, took_ns) = ran.map_err(failed)?;
@@ -125,7 +126,8 @@ pub fn measure(
         writes: tally.kind(Op::Write).latency.clone(),
         keeps_up: took_ns <= behind_ns,
         waf: counts.waf(),
-        relocated: counts.bytes_relocated as f64 / host,
+        by_reason: Programmed::of(target).since(&programmed).unwrap_or_default(),
+        took_ns,
         before,
         flash_bytes: target.flash_bytes(),
         bytes_per_s: host * 1e9 / took_ns.max(1) as f64,

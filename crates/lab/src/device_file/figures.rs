@@ -26,6 +26,15 @@ pub struct DeviceFigures {
 }
 
 impl DeviceSpec {
+    /// Erases of a block that its flash is made for; `None` of a pool, whose drives may be unlike.
+    pub fn endurance(&self) -> Option<u32> {
+        match &self.inside {
+            Inside::Ftl(flash, _) | Inside::Raw(flash, _) => Some(flash.profile.endurance),
+            Inside::Pool(_) => None,
+            Inside::Array(members) => members.member.endurance(),
+        }
+    }
+
     /// See [`DeviceFigures`].
     pub fn figures(&self) -> DeviceFigures {
         let inside = match &self.inside {

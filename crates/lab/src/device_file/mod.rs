@@ -7,12 +7,14 @@
 
 mod build;
 mod figures;
+mod files;
 mod parse;
 mod pool;
 
 pub use self::pool::{ClientChoice, EventChoice, PoolChoice};
 pub use build::Scale;
 pub use figures::DeviceFigures;
+pub use files::Read;
 
 use crate::caching::CachingConfig;
 use crate::ssd::{FrontConfig, IndirectionConfig};
@@ -153,11 +155,10 @@ impl DeviceSpec {
 
     /// A device that comes with Weir, with some keys of its file set to other values.
     pub fn builtin_with(name: &str, set: &toml::Table) -> Result<Self, String> {
-        let mut table = builtin_table(name).ok_or_else(|| {
+        let table = builtin_table(name).ok_or_else(|| {
             format!("no device is called {name:?}; there are {}", NAMES.join(", "))
         })?;
-        merge(&mut table, set);
-        Self::parse(&table.to_string()).map_err(|error| error.to_string())
+        Self::of_table(table, set)
     }
 
     /// Reads a device file whole, or says what is wrong with it.

@@ -148,8 +148,13 @@ fn flash(keys: &mut Keys) -> Result<Flash, KeyError> {
     Ok(Flash { profile, layout, fast: None })
 }
 
-/// The key `profile`, changed by the table `profile_changes`.
+/// The key `profile`, a name or all keys of one, changed by the table `profile_changes`.
 fn profile(keys: &mut Keys, example: &str) -> Result<Profile, KeyError> {
+    if keys.has_table("profile") {
+        let own = keys.table("profile", "page_bytes = 16384")?.expect("it is there");
+        let changes = keys.table("profile_changes", "planes = 1")?;
+        return Profile::of_keys(own, changes);
+    }
     let name = keys.text("profile", example)?;
     let unknown = |keys: &Keys| {
         let reason = format!("no such profile; there are {}", Profile::builtin_names().join(", "));

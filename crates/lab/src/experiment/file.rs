@@ -6,8 +6,12 @@
 
 use super::ExperimentError;
 use super::client::{ClientFile, Duration, clients};
+use super::curves::CurveFile;
+use super::devices::Devices;
+use super::keys;
 use super::tenants::{TenantFile, missing_traces};
 use super::waf::{WafCase, WafFile};
+use crate::device_file::Read;
 use crate::load::Client;
 use crate::report::{Class, Statement, Tolerance, Value as Shown};
 use crate::tenant::Part;
@@ -38,6 +42,8 @@ impl Scale {
 pub struct Experiment {
     /// Short name, as in `weir lab run NAME`.
     pub name: String,
+    /// What to give to `weir lab run` instead, such as the path of its file.
+    pub called: Option<String>,
     /// One line.
     pub title: String,
     /// Paper and place in it.
@@ -55,19 +61,23 @@ pub struct Experiment {
     /// Names and values of the sweeps, in the order of the file.
     pub sweeps: Vec<(String, Vec<Value>)>,
     pub(super) figures: Vec<FigureFile>,
+    /// Figures of distributions, and over time.
+    pub(super) curves: Vec<CurveFile>,
     pub(super) claims: Vec<ClaimFile>,
     pub(super) tables: Vec<TableFile>,
     /// What a value of a sweep brings with it: by sweep, by value.
     with: Table,
     scales: [Table; 2],
     cases: Vec<Table>,
-    /// Checksum of the file.
+    /// The devices that the cases name.
+    pub(super) devices: Devices,
+    /// Checksum of the file, and of those that it names.
     pub(super) sum: u32,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct ExperimentFile {
+pub(super) struct ExperimentFile {
     name: String,
     title: String,
     source: String,
@@ -88,7 +98,7 @@ struct ExperimentFile {
     #[serde(default)]
     table: Vec<TableFile>,
     #[serde(default)]
-    figure: Vec<FigureFile>,
+    figure: Vec<Table>,
     #[serde(default)]
     claim: Vec<ClaimFile>,
 }
@@ -263,7 +273,7 @@ pub(super) struct Case {
 /// What has to be made anew when it changes from one point to the next.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct DeviceChoice {
-    /// A built-in device file.
+    /// A device that comes with Weir, a kind of flash, or a file of either.
     pub name: String,
     /// Keys of that file to change.
     pub set: Table,
@@ -285,7 +295,7 @@ pub(super) struct Prepare {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct CaseFile {
+pub(super) struct CaseFile {
     name: String,
     #[serde(default)]
     baseline: bool,
@@ -387,8 +397,30 @@ pub type At = Vec<(String, Value)>;
 impl Experiment {
     /// Reads a file whole, and resolves every case at both scales to see that it can be.
     pub fn parse(text: &str) -> Result<Self, ExperimentError> {
-        let file: ExperimentFile =
-            toml::from_str(text).map_err(|error| ExperimentError(error.to_string()))?;
+        Self::parse_with(text, &|name| Err(format!("{name}: no other file is read here")))
+    }
+
+    /// Likewise, of a file that names files of devices: `read` gives their texts, by their names there.
+    pub fn parse_with(text: &str, read: Read<'_>) -> Result<Self, ExperimentError> {
+        let wrong = |error: toml::de::Error| ExperimentError(error.to_string());
+        let table: Table = text.parse().map_err(wrong)?;
+        let problems = keys::problems(text, &table, &first_variables(&table));
+        match problems.as_slice() {
+            [] => {}
+            [only] => return Err(ExperimentError(only.clone())),
+            many => {
+                let many = format!("{} keys are wrong:\n  {}", many.len(), many.join("\n  "));
+                return Err(ExperimentError(many));
+            }
+        }
+        let file: ExperimentFile = table.try_into().map_err(wrong)?;
+        let (mut figures, mut curves): (Vec<FigureFile>, Vec<CurveFile>) = Default::default();
+        for figure in file.figure {
+            match figure.contains_key("kind") {
+                true => curves.push(figure.try_into().map_err(wrong)?),
+                false => figures.push(figure.try_into().map_err(wrong)?),
+            }
+        }
         let mut sweeps = Vec::new();
         for (name, values) in file.sweep {
             match values {
@@ -400,8 +432,9 @@ impl Experiment {
                 }
             }
         }
-        let experiment = Self {
+        let mut experiment = Self {
             name: file.name,
+            called: None,
             title: file.title,
             source: file.source,
             summary: file.summary.trim().to_owned(),
@@ -410,19 +443,29 @@ impl Experiment {
             seconds: file.seconds,
             columns: file.columns,
             sweeps,
-            figures: file.figure,
+            figures,
+            curves,
             claims: file.claim,
             tables: file.table,
             with: file.with,
             scales: [file.small, file.full],
             cases: file.case,
+            devices: Devices::default(),
             sum: flash::crc(text.as_bytes()),
         };
+        experiment.check_names()?;
+        experiment.load_devices(&[], read)?;
         experiment.check()?;
         Ok(experiment)
     }
 
-    fn check(&self) -> Result<(), ExperimentError> {
+    fn check_names(&self) -> Result<(), ExperimentError> {
+        let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+        if self.name.is_empty() || self.name.len() > 80 || !self.name.chars().all(fits) {
+            let why =
+                "it names files, so it is of a-z, 0-9 and -; for example: name = \"my-reads\"";
+            return Err(ExperimentError(format!("name = {:?}: {why}", self.name)));
+        }
         for (sweep, values) in &self.with {
             let known = self.sweeps.iter().find(|(name, _)| name == sweep);
             let known = known.map(|(_, values)| values.iter().map(super::select::text_of));
@@ -440,6 +483,10 @@ impl Experiment {
         for metric in self.columns.iter().chain(self.figures.iter().map(|figure| &figure.y)) {
             super::metric_unit(metric)?;
         }
+        super::curves::check(self)
+    }
+
+    fn check(&self) -> Result<(), ExperimentError> {
         for scale in [Scale::Small, Scale::Full] {
             for case in 0..self.cases.len() {
                 for at in self.points() {
@@ -496,7 +543,8 @@ impl Experiment {
             return Err(ExperimentError(why));
         }
         let is_kept = |name: &str| cases.iter().any(|case| case == name);
-        let mut reduced = Self { figures: Vec::new(), claims: Vec::new(), ..self.clone() };
+        let (figures, curves, claims) = Default::default();
+        let mut reduced = Self { figures, curves, claims, ..self.clone() };
         reduced.cases.retain(|case| case.get("name").and_then(Value::as_str).is_some_and(is_kept));
         for table in &mut reduced.tables {
             table.column.retain(|column| is_kept(&column.case));
@@ -546,6 +594,15 @@ impl Experiment {
     /// How many cases there are.
     pub fn cases(&self) -> usize {
         self.cases.len()
+    }
+
+    /// Whether each of these cases, or all if none is named, has clients.
+    pub(super) fn has_clients(&self, cases: &[String]) -> bool {
+        let is_named = |case: &&Table| {
+            let name = case.get("name").and_then(Value::as_str).unwrap_or_default();
+            cases.is_empty() || cases.iter().any(|named| named == name)
+        };
+        self.cases.iter().filter(is_named).all(|case| case.contains_key("client"))
     }
 
     /// Name of a case.
@@ -639,6 +696,25 @@ impl Experiment {
     }
 }
 
+/// The variables of the first point at the small scale, as far as the file is in order.
+fn first_variables(file: &Table) -> Table {
+    let table = |key: &str| file.get(key).and_then(Value::as_table);
+    let mut variables = table("small").cloned().unwrap_or_default();
+    for (name, values) in table("sweep").into_iter().flatten() {
+        let Some(value) = values.as_array().and_then(|values| values.first()) else { continue };
+        variables.insert(name.clone(), value.clone());
+        let brought = table("with").and_then(|with| with.get(name)?.as_table());
+        let brought = brought.and_then(|with| with.get(&super::select::text_of(value))?.as_table());
+        for (name, value) in brought.into_iter().flatten() {
+            let mut value = value.clone();
+            if substitute(&mut value, &variables).is_ok() {
+                variables.insert(name.clone(), value);
+            }
+        }
+    }
+    variables
+}
+
 /// Gives a key of a case's device file, such as `firmware.command_ns`, a value.
 fn set_key(case: &mut Table, key: &str, value: &Value) {
     let mut place = case.entry("set").or_insert_with(|| Value::Table(Table::new()));
@@ -668,7 +744,7 @@ fn value_of(text: &str) -> Value {
 }
 
 /// Replaces every `"$name"`.
-fn substitute(value: &mut Value, variables: &Table) -> Result<(), String> {
+pub(super) fn substitute(value: &mut Value, variables: &Table) -> Result<(), String> {
     match value {
         Value::String(text) => {
             if let Some(name) = text.strip_prefix('$') {

@@ -5,7 +5,8 @@
 //! the fingerprint, same build.
 
 use super::Options;
-use super::run::{Job, Plan};
+use super::file::At;
+use super::run::{Job, Measures, Plan};
 use flash::crc;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -14,18 +15,39 @@ use std::io::{self, BufRead, BufReader, Seek, Write};
 use std::path::Path;
 use std::sync::Mutex;
 
+/// What one case measured at one point with one seed.
+#[derive(Clone, Copy, Debug)]
+pub struct Row<'a> {
+    /// Name of the experiment.
+    pub experiment: &'a str,
+    /// `small` or `full`.
+    pub scale: &'static str,
+    /// Its seed.
+    pub seed: u64,
+    /// Name of the case.
+    pub case: &'a str,
+    /// Sweeps with their values.
+    pub at: &'a At,
+    /// By metric.
+    pub values: &'a BTreeMap<String, f64>,
+}
+
+/// Takes rows as they are measured, from the thread that did.
+type Rows = Box<dyn Fn(&[Row<'_>]) + Send + Sync>;
+
 /// Where results are kept, and those of an earlier run.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Kept {
     before: BTreeMap<String, Entry>,
     file: Option<Mutex<File>>,
+    rows: Option<Rows>,
 }
 
 #[derive(Debug, Deserialize, Serialize)]
 struct Entry {
     key: String,
     /// By point of the job.
-    values: Vec<BTreeMap<String, f64>>,
+    values: Vec<Measures>,
 }
 
 impl Kept {
@@ -51,7 +73,18 @@ impl Kept {
         for entry in before.values() {
             writeln!(file, "{}", serde_json::to_string(entry)?)?;
         }
-        Ok(Self { before, file: Some(Mutex::new(file)) })
+        Ok(Self { before, file: Some(Mutex::new(file)), rows: None })
+    }
+
+    /// Tells `rows` what each device measured as soon as it did, and at once what was kept of it.
+    pub fn telling(self, rows: impl Fn(&[Row<'_>]) + Send + Sync + 'static) -> Self {
+        Self { rows: Some(Box::new(rows)), ..self }
+    }
+
+    pub(super) fn tell(&self, rows: &[Row<'_>]) {
+        if let Some(tell) = &self.rows {
+            tell(rows);
+        }
     }
 
     /// Whether anything is kept.
@@ -64,7 +97,7 @@ impl Kept {
         self.before.len()
     }
 
-    pub(super) fn get(&self, key: &str, points: usize) -> Option<&[BTreeMap<String, f64>]> {
+    pub(super) fn get(&self, key: &str, points: usize) -> Option<&[Measures]> {
         let entry = self.before.get(key).filter(|entry| entry.values.len() == points)?;
         Some(&entry.values)
     }
@@ -91,7 +124,7 @@ impl Kept {
     }
 
     /// Keeps a result. What cannot be kept is measured again, no more.
-    pub(super) fn add(&self, key: &str, values: &[BTreeMap<String, f64>]) {
+    pub(super) fn add(&self, key: &str, values: &[Measures]) {
         let Some(file) = &self.file else { return };
         let entry = Entry { key: key.to_owned(), values: values.to_vec() };
         if let Ok(mut line) = serde_json::to_string(&entry) {
@@ -116,7 +149,8 @@ mod tests {
     #[test]
     fn what_is_told_is_forgotten_and_what_was_kept_of_others_is_not() {
         let path = std::env::temp_dir().join(format!("weir-told-{}", std::process::id()));
-        let values = [BTreeMap::from([("iops".to_owned(), 1.5)])];
+        let iops = BTreeMap::from([("iops".to_owned(), 1.5)]);
+        let values = [Measures { values: iops, ..Measures::default() }];
         let kept = Kept::open(&path, "build 1", true).unwrap();
         kept.add("tssd-sweep of a seed", &values);
         kept.add("tssd of a seed", &values);
@@ -135,13 +169,15 @@ mod tests {
     fn what_was_kept_is_there_for_the_same_build_only_and_a_torn_line_is_dropped() {
         let path = std::env::temp_dir().join(format!("weir-kept-{}", std::process::id()));
         let _ = std::fs::remove_file(&path);
-        let values = BTreeMap::from([("iops".to_owned(), 0.1 + 0.2)]);
+        let iops = BTreeMap::from([("iops".to_owned(), 0.1 + 0.2)]);
+        let curves = BTreeMap::from([("cdf read".to_owned(), vec![(0.1 + 0.2, 1.0)])]);
+        let values = Measures { values: iops, curves };
         let result = [values.clone()];
         let kept = Kept::open(&path, "build 1", false).unwrap();
         assert_eq!(kept.cases(), 0);
         kept.add("first", &result);
         kept.add("second", &result);
-        let busy = Kept::open(&path, "build 1", false).unwrap_err();
+        let busy = Kept::open(&path, "build 1", false).err().unwrap();
         assert_eq!(busy.kind(), io::ErrorKind::WouldBlock);
         drop(kept);
         let length = std::fs::metadata(&path).unwrap().len();

@@ -2,6 +2,8 @@
 //! same name without a client is about all clients together.
 
 use super::ExperimentError;
+use super::curves::{Course, CurveFile, curves};
+use super::run::Measures;
 use crate::load::{Latency, Seen};
 use crate::target::{Target, TargetCounts};
 use crate::tenant::Figures;
@@ -134,13 +136,22 @@ pub(super) fn add_profile(values: &mut BTreeMap<String, f64>, tenant: &str, figu
     }
 }
 
+/// What decides which figures a point has.
+pub(super) struct Wanted<'a> {
+    /// A latency above it is a spike.
+    pub spike_ns: u64,
+    pub curves: &'a [CurveFile],
+}
+
 /// Everything measured at a point.
 pub(super) fn metrics(
     clients: &[(String, u32, Seen)],
     before: TargetCounts,
     target: &dyn Target,
-    spike_ns: u64,
-) -> BTreeMap<String, f64> {
+    course: &Course<'_>,
+    wanted: &Wanted<'_>,
+) -> Measures {
+    let spike_ns = wanted.spike_ns;
     let mut values = BTreeMap::new();
     let mut all = Seen::default();
     for (name, threads, seen) in clients {
@@ -181,5 +192,5 @@ pub(super) fn metrics(
         put("unit_changes", fdp.unit_changes as f64);
         put("invalid_identifiers", fdp.invalid_identifiers as f64);
     }
-    values
+    Measures { values, curves: curves(wanted.curves, clients, &all, course) }
 }

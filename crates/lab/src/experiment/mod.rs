@@ -11,9 +11,12 @@
 
 mod builtin;
 mod client;
+mod curves;
+mod devices;
 mod file;
 pub mod fit;
 mod kept;
+mod keys;
 mod metric;
 mod report;
 mod run;
@@ -23,11 +26,13 @@ mod tenants;
 mod waf;
 
 pub use builtin::{builtin, builtin_names};
-pub use file::{Experiment, Scale};
-pub use kept::Kept;
+pub use curves::Curve;
+pub use file::{At, Experiment, Scale};
+pub use kept::{Kept, Row};
 pub use metric::metric_unit;
 pub use report::report;
-pub use run::{CaseResult, Options, PointResult, Progress, Results, Told, run, run_all};
+pub use run::{CaseResult, Measures, Options, PointResult, Progress, Results, Told, run, run_all};
+pub use select::text_of;
 
 /// Why an experiment cannot be read or run: names the place and what is wrong.
 #[derive(Clone, Debug, Eq, PartialEq)]

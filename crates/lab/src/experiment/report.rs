@@ -1,12 +1,13 @@
 //! From results to a report: claims judged, figures drawn, one table of all points.
 
+use super::curves;
 use super::file::{ClaimFile, Experiment, FigureFile, TableFile};
 use super::seeds::{combined, interval, mean};
 use super::select::{Selection, matches, number_of, text_of, value};
 use super::{CaseResult, ExperimentError, Options, Results, metric_unit};
 use crate::report::{
-    Axis, Claim, Column, Figure, Interval, Origin, Report, Scale as AxisScale, Series, Style,
-    Table, Value as Shown, Verdict,
+    Axis, Claim, Column, Figure, Interval, MEASURED, Origin, PLUS_MINUS, Report,
+    Scale as AxisScale, Series, Style, Table, Value as Shown, Verdict,
 };
 
 /// The report of what [`super::run()`] measured: means, where that is several seeds.
@@ -21,7 +22,7 @@ pub fn report(
     let variables = experiment.variables(options.scale, &options.set)?;
     let mut command = format!(
         "weir lab run {} --scale {} --seed {}",
-        experiment.name,
+        experiment.called.as_ref().unwrap_or(&experiment.name),
         options.scale.name(),
         options.seed
     );
@@ -32,6 +33,7 @@ pub fn report(
         command.push_str(&format!(" --set {name}={value}"));
     }
     let figures = experiment.figures.iter().map(|file| figure(experiment, file, results));
+    let curves = experiment.curves.iter().map(|file| curves::figure(experiment, file, seeds));
     Ok(Report {
         name: experiment.name.clone(),
         title: experiment.title.clone(),
@@ -39,9 +41,10 @@ pub fn report(
         source: experiment.source.clone(),
         command,
         seed: options.seed,
+        seeds: options.seeds,
         scale: options.scale.name().into(),
         parameters: variables.iter().map(|(name, value)| (name.clone(), text_of(value))).collect(),
-        figures: figures.collect::<Result<Vec<_>, _>>()?,
+        figures: figures.chain(curves).collect::<Result<Vec<_>, _>>()?,
         tables: (experiment.tables.iter().map(|file| source_table(experiment, file, results)))
             .chain([points_table(experiment, results)])
             .collect(),
@@ -108,23 +111,34 @@ fn points_table(experiment: &Experiment, results: &Results) -> Table {
     let column = |label: &str, unit: &str| Column { label: label.into(), unit: unit.into() };
     let mut columns = vec![column("case", "")];
     columns.extend(experiment.sweeps.iter().map(|(name, _)| column(name, "")));
-    columns.extend((experiment.columns.iter()).map(|metric| {
-        let unit = metric_unit(metric).unwrap_or_default();
-        column(&metric.replace('_', " "), unit)
-    }));
+    let points = || results.cases.iter().flat_map(|case| &case.points);
+    let several = points().any(|point| !point.intervals.is_empty());
+    for metric in &experiment.columns {
+        columns.push(column(&metric.replace('_', " "), metric_unit(metric).unwrap_or_default()));
+        columns.extend(several.then(|| column(PLUS_MINUS, "")));
+    }
     let mut rows = Vec::new();
     for case in &results.cases {
         for point in &case.points {
             let mut row = vec![Shown::Text(case.case.clone())];
             row.extend(point.at.iter().map(|(_, value)| Shown::Text(text_of(value))));
-            row.extend(experiment.columns.iter().map(|metric| {
-                let found = point.values.get(metric).copied();
+            let shown = |found: Option<f64>| {
                 found.map_or_else(|| Shown::Text(String::new()), Shown::Number)
-            }));
+            };
+            for metric in &experiment.columns {
+                row.push(shown(point.values.get(metric).copied()));
+                let half = point.intervals.get(metric).map(|it| (it.high - it.low) / 2.0);
+                row.extend(several.then(|| shown(half)));
+            }
             rows.push(row);
         }
     }
-    Table { title: "Measured".into(), columns, rows, note: String::new() }
+    let note = if several {
+        "Means over the seeds; with ± of it the interval in which the mean lies at 95 %."
+    } else {
+        ""
+    };
+    Table { title: MEASURED.into(), columns, rows, note: note.into() }
 }
 
 /// A table of the source: each figure measured, and beside it what the source has.
@@ -232,7 +246,7 @@ fn along(file: &FigureFile, case: &CaseResult, by_category: bool) -> Series {
         let x = x.and_then(|(_, value)| number_of(value)).filter(|_| !by_category);
         if let Some(&y) = point.values.get(&file.y) {
             points.push((x.unwrap_or(index as f64), y));
-            bars.extend(point.extremes.get(&file.y));
+            bars.extend(point.intervals.get(&file.y));
         }
     }
     let style = if file.bars { Style::Bars } else { Style::Line };
@@ -240,12 +254,17 @@ fn along(file: &FigureFile, case: &CaseResult, by_category: bool) -> Series {
     Series { name: case.case.clone(), origin: origin(case), style, points, error_bars }
 }
 
-/// The least and the most of several seeds, where every point has them.
-fn error_bars(points: &[(f64, f64)], bars: Vec<(f64, f64)>) -> Option<Vec<(f64, f64)>> {
+/// An interval as it is drawn: nothing that is measured is below zero, and a mean of equal values may be beside
+/// them by a rounding.
+pub(super) fn drawn(interval: &Interval, mean: f64) -> (f64, f64) {
+    (interval.low.max(0.0).min(mean), interval.high.max(mean))
+}
+
+/// The intervals of several seeds, where every point has them.
+fn error_bars(points: &[(f64, f64)], bars: Vec<&Interval>) -> Option<Vec<(f64, f64)>> {
     let all = !bars.is_empty() && bars.len() == points.len();
     all.then(|| {
-        // A mean of equal values may be beside them by a rounding.
-        let around = |(&(_, y), (low, high)): (&(f64, f64), (f64, f64))| (low.min(y), high.max(y));
+        let around = |(&(_, y), it): (&(f64, f64), &Interval)| drawn(it, y);
         points.iter().zip(bars).map(around).collect()
     })
 }
@@ -256,7 +275,7 @@ fn by_case(file: &FigureFile, cases: &[&CaseResult]) -> Series {
         let point = case.points.iter().find(|point| matches(&point.at, &file.at));
         if let Some((point, &y)) = point.and_then(|it| Some((it, it.values.get(&file.y)?))) {
             points.push((index as f64, y));
-            bars.extend(point.extremes.get(&file.y));
+            bars.extend(point.intervals.get(&file.y));
         }
     }
     let error_bars = error_bars(&points, bars);

@@ -1,15 +1,19 @@
 //! Measures experiments: each case on a device of its own, its points one after the other on that
 //! device (as the source did it), devices in parallel.
 
+use super::curves::{Course, Curve, Kind, SLICES};
 use super::file::{self, At, Case, DeviceChoice, Experiment, Prepare};
+use super::metric::Wanted;
 use super::waf::WafCase;
-use super::{ExperimentError, Kept, kept, metric};
-use crate::device_file::{DeviceSpec, Scale};
+use super::{ExperimentError, Kept, Row, kept, metric};
+use crate::device_file::Scale;
 use crate::driver::Failure;
 use crate::load::{self, Window};
+use crate::report::Interval;
 use crate::target::Target;
 use crate::tenant::{self, Tenants, Until};
 use flash::{Instant, Random};
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender};
@@ -36,8 +40,20 @@ pub struct PointResult {
     pub at: At,
     /// By metric.
     pub values: BTreeMap<String, f64>,
-    /// Likewise, where this is of several seeds: the least and the most of them.
-    pub extremes: BTreeMap<String, (f64, f64)>,
+    /// Likewise, where this is of several seeds: in which the mean lies at 95 %.
+    pub intervals: BTreeMap<String, Interval>,
+    /// What figures want beyond that, by their own names.
+    pub curves: BTreeMap<String, Curve>,
+}
+
+/// What was measured at a point with one seed.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct Measures {
+    /// By metric.
+    pub values: BTreeMap<String, f64>,
+    /// What figures want beyond that, by their own names.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub curves: BTreeMap<String, Curve>,
 }
 
 /// What a case measured.
@@ -123,6 +139,7 @@ pub fn run_all(
                 values
             }
         };
+        tell_rows(&plans[*plan], options, job, &values, kept);
         // Nobody listens once an experiment could not be told.
         sender.send((number as usize, values)).map_err(|_| Failure("ended".into()))
     };
@@ -164,8 +181,25 @@ fn tell_in_order(
     Ok(())
 }
 
+/// Tells what a job measured, each point and those that are the same.
+fn tell_rows(plan: &Plan<'_>, options: &Options, job: &Job, values: &Measured, kept: &Kept) {
+    let mut rows = Vec::new();
+    for (&(case, first), measures) in job.points.iter().zip(values) {
+        let alike = (0..plan.points.len()).filter(|&point| plan.first_alike(case, point) == first);
+        rows.extend(alike.map(|point| Row {
+            experiment: &plan.experiment.name,
+            scale: options.scale.name(),
+            seed: job.seed,
+            case: &plan.cases[case][point].name,
+            at: &plan.points[point],
+            values: &measures.values,
+        }));
+    }
+    kept.tell(&rows);
+}
+
 /// What was measured at each point of a job.
-type Measured = Vec<BTreeMap<String, f64>>;
+type Measured = Vec<Measures>;
 
 /// Points that one device goes through, one after the other, with one seed.
 pub(super) struct Job {
@@ -253,7 +287,7 @@ impl<'a> Plan<'a> {
         options: &Options,
         jobs: impl Iterator<Item = (&'b Job, &'b Measured)>,
     ) -> Vec<Results> {
-        let mut measured: BTreeMap<(u64, usize, usize), &BTreeMap<String, f64>> = BTreeMap::new();
+        let mut measured: BTreeMap<(u64, usize, usize), &Measures> = BTreeMap::new();
         for (job, values) in jobs {
             let points = job.points.iter().zip(values);
             measured
@@ -261,9 +295,11 @@ impl<'a> Plan<'a> {
         }
         let point = |seed: u64, case: usize, point: usize| {
             let seed = if self.draws_nothing(case) { options.seed } else { seed };
+            let found = measured[&(seed, case, self.first_alike(case, point))];
             PointResult {
                 at: self.points[point].clone(),
-                values: measured[&(seed, case, self.first_alike(case, point))].clone(),
+                values: found.values.clone(),
+                curves: found.curves.clone(),
                 ..PointResult::default()
             }
         };
@@ -308,7 +344,7 @@ fn run_job(plan: &Plan<'_>, job: &Job, told: &dyn Fn(&str)) -> Result<Measured, 
     let mut results = Vec::new();
     for &(case, point) in &job.points {
         let case = &plan.cases[case][point];
-        let values = run_point(&mut device, case, plan.experiment.spike_ns, &mut random);
+        let values = run_point(&mut device, case, plan.experiment, &mut random);
         results.push(values.map_err(|why| {
             let name = &plan.experiment.name;
             ExperimentError(format!("experiment {name}, case {:?}: {why}", case.name))
@@ -321,22 +357,23 @@ fn run_job(plan: &Plan<'_>, job: &Job, told: &dyn Fn(&str)) -> Result<Measured, 
 fn run_point(
     device: &mut Option<Device>,
     case: &Case,
-    spike_ns: u64,
+    experiment: &Experiment,
     random: &mut Random,
-) -> Result<BTreeMap<String, f64>, String> {
+) -> Result<Measures, String> {
     if let Some(waf) = &case.waf {
-        return waf.measure(random.next_u64()).map_err(|why| why.0);
+        let values = waf.measure(random.next_u64()).map_err(|why| why.0)?;
+        return Ok(Measures { values, ..Measures::default() });
     }
     if device.is_none() {
-        *device = Some(make_device(case, random.next_u64())?);
+        *device = Some(make_device(experiment, case, random.next_u64())?);
     }
     let device = device.as_mut().expect("it was just made");
-    measure(device, case, spike_ns, random.next_u64()).map_err(|why| why.0)
+    measure(device, case, experiment, random.next_u64()).map_err(|why| why.0)
 }
 
-fn make_device(case: &Case, seed: u64) -> Result<Device, String> {
-    let DeviceChoice { name, set, blocks_per_plane, factory_bad } = &case.device;
-    let spec = DeviceSpec::builtin_with(name, set)?;
+fn make_device(experiment: &Experiment, case: &Case, seed: u64) -> Result<Device, String> {
+    let DeviceChoice { blocks_per_plane, factory_bad, .. } = &case.device;
+    let spec = experiment.devices.spec(&case.device)?;
     let scale = blocks_per_plane.map_or(Scale::FULL, Scale::BlocksPerPlane);
     let faults = nand::Faults { seed, factory_bad: *factory_bad, ..nand::Faults::default() };
     let target = spec.build(scale, &faults, seed)?;
@@ -419,15 +456,20 @@ impl Device {
 fn measure(
     device: &mut Device,
     case: &Case,
-    spike_ns: u64,
+    experiment: &Experiment,
     seed: u64,
-) -> Result<BTreeMap<String, f64>, Failure> {
+) -> Result<Measures, Failure> {
     let window = Window { warmup_ns: case.warmup_ns, measure_ns: case.measure_ns };
+    let curves = &experiment.curves;
+    let wanted = Wanted { spike_ns: experiment.spike_ns, curves };
     if !case.tenants.is_empty() {
-        return measure_tenants(device, case, window, spike_ns);
+        return measure_tenants(device, case, window, &wanted);
     }
     let before = device.target.counts();
-    let seen = load::run(&mut *device.target, &case.clients, window, seed)?;
+    let over_time = curves.iter().any(|curve| curve.kind == Kind::OverTime);
+    let slices = if over_time { SLICES } else { 0 };
+    let (seen, counts) =
+        load::run_sliced(&mut *device.target, &case.clients, window, slices, seed)?;
     if let Some((client, error)) =
         case.clients.iter().zip(&seen).find_map(|(client, seen)| Some((client, seen.first_error?)))
     {
@@ -435,7 +477,8 @@ fn measure(
     }
     let clients = case.clients.iter().zip(seen);
     let clients = clients.map(|(client, seen)| (client.name.clone(), client.threads, seen));
-    Ok(metric::metrics(&clients.collect::<Vec<_>>(), before, &*device.target, spike_ns))
+    let (clients, course) = (clients.collect::<Vec<_>>(), Course { counts: &counts });
+    Ok(metric::metrics(&clients, before, &*device.target, &course, &wanted))
 }
 
 /// The warm-up is not part of what the device did, either: it may be of another tenant's making.
@@ -443,8 +486,8 @@ fn measure_tenants(
     device: &mut Device,
     case: &Case,
     window: Window,
-    spike_ns: u64,
-) -> Result<BTreeMap<String, f64>, Failure> {
+    wanted: &Wanted<'_>,
+) -> Result<Measures, Failure> {
     let warmup = Window { warmup_ns: 0, measure_ns: window.warmup_ns };
     device.tenants.run(&mut *device.target, Until::Time(warmup))?;
     let before = device.target.counts();
@@ -456,11 +499,12 @@ fn measure_tenants(
     let seen = device.tenants.run(&mut *device.target, until)?;
     let names = device.tenants.list().iter().map(|tenant| tenant.name().to_owned());
     let named: Vec<_> = names.zip(seen).map(|(name, seen)| (name, 1, seen)).collect();
-    let mut values = metric::metrics(&named, before, &*device.target, spike_ns);
+    let course = Course { counts: &[] };
+    let mut measures = metric::metrics(&named, before, &*device.target, &course, wanted);
     for tenant in device.tenants.list() {
         if let Some(profile) = tenant.profile() {
-            metric::add_profile(&mut values, tenant.name(), &profile.figures());
+            metric::add_profile(&mut measures.values, tenant.name(), &profile.figures());
         }
     }
-    Ok(values)
+    Ok(measures)
 }

@@ -1,13 +1,8 @@
 //! One experiment measured with several seeds: means, and how sure they are.
 
 use super::{CaseResult, PointResult, Results};
-use crate::report::Interval;
+use crate::report::{Interval, student_t};
 use std::collections::BTreeMap;
-
-/// Student's t for 95 % of both sides, by degrees of freedom from 1 on.
-const STUDENT_T: [f64; 9] = [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262];
-/// From ten degrees of freedom on, to the safe side.
-const STUDENT_T_MANY: f64 = 2.228;
 
 pub(super) fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len() as f64
@@ -18,12 +13,11 @@ pub(super) fn interval(values: &[f64]) -> Option<Interval> {
     let freedom = values.len().checked_sub(1).filter(|&freedom| freedom > 0)?;
     let mean = mean(values);
     let squares: f64 = values.iter().map(|value| (value - mean) * (value - mean)).sum();
-    let t = STUDENT_T.get(freedom - 1).copied().unwrap_or(STUDENT_T_MANY);
-    let half = t * (squares / freedom as f64 / values.len() as f64).sqrt();
+    let half = student_t(freedom) * (squares / freedom as f64 / values.len() as f64).sqrt();
     Some(Interval { low: mean - half, high: mean + half, seeds: values.len() as u32 })
 }
 
-/// The means of what was measured with each seed, with the least and the most of them.
+/// The means of what was measured with each seed, with their intervals.
 pub(super) fn combined(seeds: &[Results]) -> Results {
     let Some(first) = seeds.first() else { return Results { cases: Vec::new() } };
     let point = |case: usize, at: usize| PointResult {
@@ -45,11 +39,7 @@ fn of_point<'a>(seeds: impl Iterator<Item = &'a PointResult>) -> PointResult {
     let mut point = PointResult::default();
     for (metric, values) in all {
         point.values.insert(metric.clone(), mean(&values));
-        if values.len() > 1 {
-            let least = values.iter().copied().fold(f64::INFINITY, f64::min);
-            let most = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-            point.extremes.insert(metric.clone(), (least, most));
-        }
+        point.intervals.extend(interval(&values).map(|interval| (metric.clone(), interval)));
     }
     point
 }
@@ -79,8 +69,9 @@ mod tests {
         let all = combined(&[results(&[("iops", 1.0), ("waf", 2.0)]), results(&[("iops", 4.0)])]);
         let point = &all.cases[0].points[0];
         assert_eq!(point.values["iops"], 2.5);
-        assert_eq!(point.extremes["iops"], (1.0, 4.0));
+        assert_eq!(point.intervals["iops"].seeds, 2);
+        assert!(point.intervals["iops"].low < 1.0 && point.intervals["iops"].high > 4.0);
         // One seed only: no such I/O ended with the other.
-        assert_eq!((point.values["waf"], point.extremes.get("waf")), (2.0, None));
+        assert_eq!((point.values["waf"], point.intervals.get("waf")), (2.0, None));
     }
 }

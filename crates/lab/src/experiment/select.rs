@@ -46,11 +46,7 @@ pub(super) fn check(experiment: &Experiment) -> Result<(), ExperimentError> {
         if figure.x != "case" && !experiment.sweeps.iter().any(|(name, _)| *name == figure.x) {
             return wrong(place, format!("x = {:?} is neither a sweep nor \"case\"", figure.x));
         }
-        for case in &figure.cases {
-            check_case(experiment, case)
-                .map_err(|why| ExperimentError(format!("{place}: {why}")))?;
-        }
-        check_at(experiment, &figure.at)
+        check_place(experiment, &figure.cases, &figure.at)
             .map_err(|why| ExperimentError(format!("{place}: {why}")))?;
     }
     for table in &experiment.tables {
@@ -141,6 +137,16 @@ fn check_selection(experiment: &Experiment, selection: Selection<'_>) -> Result<
     select.crossover.iter().try_for_each(|crossover| check_case(experiment, &crossover.case))
 }
 
+/// Checks that there are these cases and points.
+pub(super) fn check_place(
+    experiment: &Experiment,
+    cases: &[String],
+    at: &Table,
+) -> Result<(), String> {
+    cases.iter().try_for_each(|case| check_case(experiment, case))?;
+    check_at(experiment, at)
+}
+
 fn check_case(experiment: &Experiment, case: &str) -> Result<(), String> {
     let names = (0..experiment.cases()).map(|index| experiment.case_name(index));
     if names.clone().any(|name| name == case) {
@@ -174,7 +180,7 @@ pub(super) fn number_of(value: &Value) -> Option<f64> {
 }
 
 /// How a sweep's value is printed.
-pub(super) fn text_of(value: &Value) -> String {
+pub fn text_of(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 

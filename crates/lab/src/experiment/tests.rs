@@ -92,6 +92,114 @@ fn what_is_wrong_with_an_experiment_is_named() {
     }
 }
 
+/// The same on another device, all of which is written first.
+fn filled(device: &str) -> String {
+    let device = format!("device = \"{device}\"\nblocks_per_plane = 16");
+    let fill = "[[case.prepare]]\npattern = \"sequential\"\nbytes = \"64KiB\"\ndepth = 16\n\
+                [[case.client]]";
+    SMALL.replace("device = \"sdf\"", &device).replace("[[case.client]]", fill)
+}
+
+#[test]
+fn every_key_that_is_wrong_is_named_at_once_with_its_line() {
+    let text = SMALL
+        .replace("title = \"A try\"\n", "titel = \"A try\"\n")
+        .replace("reads = 1.0", "raeds = 1.0\nerase_frist = true")
+        .replace("bytes = \"4KiB\"", "")
+        .replace("unit = \"1/s\"\n", "")
+        .replace("warmup = \"0s\"", "warmup = 7");
+    let error = Experiment::parse(&text).expect_err("seven are wrong").to_string();
+    let line = |of: &str| 1 + text.lines().position(|line| line.starts_with(of)).expect("there");
+    assert!(error.starts_with("7 keys are wrong:"), "{error}");
+    for (line, said) in [
+        (1, "the file: the key title is missing; for example: title = \"One line\""),
+        (line("titel"), "the file: nobody knows the key titel: expected one of"),
+        (line("warmup"), "[case]: warmup = 7: "),
+        (line("[[case.client"), "[case.client]: the key bytes is missing; for example: bytes"),
+        (line("raeds"), "[case.client]: nobody knows the key raeds"),
+        (line("erase_frist"), "[case.client]: nobody knows the key erase_frist"),
+        (line("[[claim"), "[claim]: the key unit is missing; for example: unit = \"ms\""),
+    ] {
+        assert!(error.contains(&format!("line {line}, {said}")), "line {line}, {said}: {error}");
+    }
+}
+
+#[test]
+fn a_device_and_its_flash_may_be_files_and_what_is_wrong_with_them_is_known_before_anything_runs() {
+    let text = filled("mine/drive.toml");
+    let flash = include_str!("../../../nand/profiles/mlc-25nm.toml");
+    let drive = "name = \"drive\"\nkind = \"ftl\"\nprofile = \"mlc-25nm\"\n[layout]\nchannels = 2\n\
+                 dies_per_channel = 1\nblocks_per_plane = 64\n[ftl]\nover_provisioning = 0.3\n";
+    let own = drive.replace("mlc-25nm", "flash.toml");
+    let parsed = |own: &str, flash: &str| {
+        let (own, flash) = (own.to_owned(), flash.to_owned());
+        Experiment::parse_with(&text, &move |name| match name {
+            "mine/drive.toml" => Ok(own.clone()),
+            "mine/flash.toml" => Ok(flash.clone()),
+            other => Err(format!("{other}: no such file")),
+        })
+    };
+    let options = Options { scale: Scale::Small, set: Vec::new(), seed: 1, seeds: 1, threads: 1 };
+    let measured = |experiment: &Experiment| {
+        let results = super::run(experiment, &options, &super::Kept::default(), &|_| ());
+        results.expect("it runs")[0].cases[0].points[0].values["read_mean"]
+    };
+    let own_flash = parsed(&own, flash).expect("it is whole");
+    let built_in = parsed(drive, "").expect("it is whole");
+    assert_eq!(measured(&own_flash), measured(&built_in), "it is the same flash");
+    let slower = parsed(&own, &flash.replace("[75_000]", "[175_000]")).expect("it is whole");
+    assert!(measured(&slower) > measured(&built_in) + 0.09, "it is the file's flash");
+    let odd = flash.replace("[75_000]", "[]");
+    for (own, flash, named) in [
+        (&*own, &*odd, "mine/flash.toml"),
+        (&own.replace("kind", "knid"), flash, "mine/drive.toml"),
+        (&own.replace("channels", "chanels"), flash, "mine/drive.toml\": device: layout.channels"),
+        (&own.replace("flash.toml", "flush.toml"), flash, "mine/flush.toml: no such file"),
+    ] {
+        let error = parsed(own, flash).expect_err(named).to_string();
+        assert!(error.contains(named), "{named}: {error}");
+    }
+    // Flash alone is a device, too; so is a kind that comes with Weir.
+    assert!(parsed(flash, "").is_ok());
+    let tlc = SMALL.replace("device = \"sdf\"", "device = \"tlc\"\nblocks_per_plane = 16");
+    assert!(Experiment::parse(&tlc).is_ok());
+    let unknown = SMALL.replace("device = \"sdf\"", "device = \"sfd\"");
+    let error = Experiment::parse(&unknown).expect_err("there is none").to_string();
+    assert!(error.contains("\"sfd\"; there are the devices sdf, "), "{error}");
+}
+
+#[test]
+fn curves_are_of_the_same_ios_as_the_metrics_and_several_seeds_have_bands() {
+    let curves = "[[figure]]\nid = \"cdf\"\ntitle = \"a\"\nkind = \"cdf\"\nof = \"read\"\n\
+                  at = { depth = 2 }\n[[figure]]\nid = \"course\"\ntitle = \"b\"\n\
+                  kind = \"over-time\"\nof = \"read_iops\"\n[[claim]]";
+    let text =
+        filled("tlc").replace("[[claim]]", curves).replace("\"read_iops\"]", "\"read_p90\"]");
+    let experiment = Experiment::parse(&text).expect("it is whole");
+    let options = Options { scale: Scale::Small, set: Vec::new(), seed: 1, seeds: 3, threads: 2 };
+    let seeds = super::run(&experiment, &options, &super::Kept::default(), &|_| ()).expect("runs");
+    let report = super::report(&experiment, &options, &seeds).expect("it is judged");
+    let [cdf, course] = &report.figures[..] else { panic!("two figures") };
+    let [distribution] = &cdf.series[..] else { panic!("one point fits: {:?}", cdf.series) };
+    let p90 =
+        seeds.iter().map(|seed| seed.cases[0].points[1].values["read_p90"]).sum::<f64>() / 3.0;
+    let (latency, _) = distribution.points[90];
+    assert!((latency - p90).abs() < 1e-9, "{latency} ms, and the metric is {p90}");
+    assert_eq!(course.series.len(), 2, "a point for each depth");
+    for (at, series) in course.series.iter().enumerate() {
+        let rate = series.points.iter().map(|(_, y)| y).sum::<f64>() / series.points.len() as f64;
+        let whole = super::seeds::combined(&seeds).cases[0].points[at].values["read_iops"];
+        assert!((rate / whole - 1.0).abs() < 0.02, "{rate} over time, {whole} in all");
+        let bars = series.error_bars.as_ref().expect("three seeds have intervals");
+        assert!(bars.iter().zip(&series.points).all(|(bar, (_, y))| bar.0 <= *y && *y <= bar.1));
+    }
+    // The table has a column of half intervals behind each metric.
+    let table = report.tables.last().expect("of all points");
+    assert_eq!(table.columns.last().expect("it has some").label, crate::report::PLUS_MINUS);
+    let wrong = text.replace("of = \"read\"", "of = \"raed\"");
+    assert!(Experiment::parse(&wrong).expect_err("no such one").0.contains("batch, transaction"));
+}
+
 #[test]
 fn a_device_that_settles_has_emptied_its_cache_before_it_is_measured() {
     let text = SMALL

@@ -11,13 +11,15 @@
 
 mod gather;
 mod seen;
+mod slices;
 mod thread;
 
 pub use gather::Gather;
 pub use seen::{Latency, Seen};
+pub use slices::{Slice, Slices};
 
 use crate::driver::Failure;
-use crate::target::{Done, Io, IoKind, Target};
+use crate::target::{Done, Io, IoKind, Target, TargetCounts};
 use crate::workload::Pattern;
 use flash::{Hint, Instant, Random};
 use gather::Gathering;
@@ -240,7 +242,22 @@ pub fn run(
     window: Window,
     seed: u64,
 ) -> Result<Vec<Seen>, Failure> {
+    run_sliced(target, clients, window, 0, seed).map(|(seen, _)| seen)
+}
+
+/// Likewise, over time as well: in so many slices of the measurement, with what the target had done at the
+/// beginning of each and at the end of the last. Without slices it is what [`run`] does.
+pub fn run_sliced(
+    target: &mut dyn Target,
+    clients: &[Client],
+    window: Window,
+    slices: u32,
+    seed: u64,
+) -> Result<(Vec<Seen>, Vec<TargetCounts>), Failure> {
     let mut run = Run::new(target, clients, window, seed).map_err(Failure)?;
+    let mut counts = Vec::new();
+    let slices = (slices > 0).then(|| Slices::new(slices, run.counted_from, run.end));
+    run.seen.iter_mut().for_each(|seen| seen.slices.clone_from(&slices));
     run.start(target)?;
     let mut last = run.end;
     loop {
@@ -250,6 +267,11 @@ pub fn run(
         let Some(next) = timer.into_iter().chain(event).chain(gathered).min() else { break };
         if next > run.end {
             break;
+        }
+        if let Some(slices) = &slices {
+            while counts.len() <= slices.list.len() && slices.begin_of(counts.len()) <= next {
+                counts.push(target.counts());
+            }
         }
         target.advance(Instant(next))?;
         let mut any_ended = false;
@@ -268,8 +290,11 @@ pub fn run(
         let waits = run.waits(client, last);
         run.seen[client].close(last.saturating_sub(run.counted_from), &waits);
     }
+    if let Some(slices) = &slices {
+        counts.resize_with(slices.list.len() + 1, || target.counts());
+    }
     run.drain(target)?;
-    Ok(run.seen)
+    Ok((run.seen, counts))
 }
 
 impl<'a> Run<'a> {
@@ -490,6 +515,9 @@ impl<'a> Run<'a> {
         let latency = (with_latency && begun >= self.counted_from).then_some(ended - begun);
         let client = self.threads[flight.thread as usize].client as usize;
         let is_read = flight.kind == FlightKind::Read;
+        if let (Some(slices), true) = (&mut self.seen[client].slices, done.result.is_ok()) {
+            slices.add(ended, is_read, flight.bytes, ended - begun);
+        }
         self.seen[client].add(is_read, flight.bytes, share, latency, done.result);
     }
 

@@ -1,5 +1,6 @@
 //! What a client saw: latencies, bytes, errors.
 
+use super::Slices;
 use flash::RequestError;
 use hdrhistogram::Histogram;
 
@@ -18,6 +19,11 @@ impl Default for Latency {
 }
 
 impl Latency {
+    /// To two digits, in a tenth of the memory.
+    pub fn coarse() -> Self {
+        Self { histogram: Histogram::new(2).expect("two digits are legal"), sum_ns: 0 }
+    }
+
     /// Adds one.
     pub fn add(&mut self, ns: u64) {
         self.histogram.record(ns.max(1)).expect("it resizes itself");
@@ -71,7 +77,7 @@ impl Latency {
 
     /// Adds those of another.
     pub fn merge(&mut self, other: &Self) {
-        self.histogram.add(&other.histogram).expect("both have three digits");
+        self.histogram.add(&other.histogram).expect("it resizes itself");
         self.sum_ns += other.sum_ns;
     }
 }
@@ -104,6 +110,8 @@ pub struct Seen {
     /// How long those waited that had no end when time was up: neither a stall nor a queue that only
     /// grows must hide behind the end of the measurement.
     pub unfinished: Latency,
+    /// What ended when, where that is wanted.
+    pub slices: Option<Slices>,
 }
 
 impl Seen {
@@ -151,6 +159,11 @@ impl Seen {
         self.first_error = self.first_error.or(other.first_error);
         self.measured_ns = self.measured_ns.max(other.measured_ns);
         self.unfinished.merge(&other.unfinished);
+        match (&mut self.slices, &other.slices) {
+            (Some(own), Some(other)) => own.merge(other),
+            (None, Some(other)) => self.slices = Some(other.clone()),
+            (_, None) => {}
+        }
     }
 
     /// Latencies of all I/Os, those without an end as long as they have waited.

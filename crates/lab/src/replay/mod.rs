@@ -16,10 +16,12 @@ pub mod precondition;
 mod tally;
 #[cfg(test)]
 mod tests;
+mod written;
 
 pub use fit::{Fit, FitError, FitKind, Survey};
 pub use lanes::{Issue, LaneOptions, Lanes, Looped, Next, Pace, Part, Records};
 pub use tally::{Kind, Tally};
+pub use written::{ByReason, Programmed, Wearing, behind_after_ns, fell_behind, overloaded};
 
 use crate::driver::Failure;
 use crate::target::{Done, Io, IoKind, Rules, Target};

@@ -144,6 +144,11 @@ impl Drawing {
         self.element(&open, "path", title);
     }
 
+    /// A filled area through which what is behind it shows.
+    pub fn area(&mut self, data: &str, fill: &str) {
+        self.element(&format!(r#"<path d="{data}" fill="{fill}" fill-opacity="0.18""#), "path", "");
+    }
+
     /// A circle.
     pub fn circle(
         &mut self,

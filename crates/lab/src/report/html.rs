@@ -162,7 +162,7 @@ fn claim(claim: &Claim, several: bool, out: &mut String) {
     }
 }
 
-fn table(table: &Table, out: &mut String) {
+pub(super) fn table(table: &Table, out: &mut String) {
     let _ =
         write!(out, "<h3>{}</h3>\n<div class=\"wide\"><table>\n<thead><tr>", escaped(&table.title));
     let is_number = |at: usize| table.rows.iter().any(|row| !matches!(row[at], Value::Text(_)));

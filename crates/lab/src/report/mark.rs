@@ -246,12 +246,17 @@ pub fn draw(plot: &Plot<'_>, slots: &Slots, index: usize, drawing: &mut Drawing)
     let offset = slots.offset(index);
     let place = |point: (f64, f64)| plot.at(point).map(|(x, y)| (x + offset, y));
     let placed: Vec<Option<(f64, f64)>> = series.points.iter().map(|&point| place(point)).collect();
+    if is_band(series) {
+        band(plot, series, &look, drawing);
+    }
     match series.style {
         Style::Bars => bars(plot, slots, index, &look, &placed, drawing),
         Style::Points => (),
         Style::Line | Style::Steps => lines(plot, series, &look, &placed, drawing),
     }
-    error_bars(plot, series, &look, &placed, drawing);
+    if !is_band(series) {
+        error_bars(plot, series, &look, &placed, drawing);
+    }
     let is_marked = match series.style {
         Style::Bars => false,
         Style::Points => true,
@@ -426,6 +431,29 @@ fn marked(style: Style, placed: &[Option<(f64, f64)>]) -> Vec<(usize, (f64, f64)
         _ => (),
     }
     all
+}
+
+/// More error bars on a line than this are a band.
+const ERROR_BARS_MAX: usize = 24;
+
+fn is_band(series: &Series) -> bool {
+    let bars = series.error_bars.as_ref().map_or(0, Vec::len);
+    series.style == Style::Line && bars > ERROR_BARS_MAX
+}
+
+fn band(plot: &Plot<'_>, series: &Series, look: &Look, drawing: &mut Drawing) {
+    let Some(bars) = &series.error_bars else { return };
+    let bottom = plot.top + plot.height;
+    let edge = |of: fn(&(f64, f64)) -> f64| {
+        let ends = series.points.iter().zip(bars).filter_map(move |(&(x, y), bar)| {
+            let (at, _) = plot.at((x, y))?;
+            Some((at, plot.at((x, of(bar))).map_or(bottom, |(_, y)| y)))
+        });
+        ends.collect::<Vec<_>>()
+    };
+    let (upper, lower) = (edge(|bar| bar.1), edge(|bar| bar.0));
+    let outline: Vec<(f64, f64)> = upper.into_iter().chain(lower.into_iter().rev()).collect();
+    drawing.area(&polygon(&outline), &look.colour);
 }
 
 fn error_bars(

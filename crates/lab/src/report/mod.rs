@@ -13,6 +13,7 @@
 mod axis;
 mod chart;
 mod claim;
+mod compare;
 mod drawing;
 mod files;
 mod html;
@@ -32,6 +33,7 @@ pub use chart::svg;
 pub use claim::{
     BadClaim, Claim, Class, Goal, Interval, Statement, Tolerance, Value, Verdict, judge,
 };
+pub use compare::{Comparison, Difference, Side, student_t};
 pub use files::{write, write_index};
 pub use html::html;
 pub use index::Run;
@@ -45,6 +47,15 @@ use std::path::PathBuf;
 
 /// Numbers beyond this (or, if not zero, this close to it) are a mistake rather than a measurement.
 const MAGNITUDE_MAX: f64 = 1e100;
+
+/// Title of the table of all points.
+pub const MEASURED: &str = "Measured";
+/// Label of a column with half of the intervals of the column before it.
+pub const PLUS_MINUS: &str = "±";
+
+fn one() -> u64 {
+    1
+}
 
 /// What one run of an experiment found.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
@@ -62,6 +73,9 @@ pub struct Report {
     pub command: String,
     /// Seed of all randomness.
     pub seed: u64,
+    /// So many seeds, from that one on.
+    #[serde(default = "one")]
+    pub seeds: u64,
     /// `small`, `full`, or what the experiment calls it.
     pub scale: String,
     /// Names and values, in the order to show.
@@ -326,6 +340,11 @@ pub enum ReportError {
         /// Cells there should be.
         columns: usize,
     },
+    /// Two reports that are not of one thing.
+    Comparison {
+        /// What they are.
+        why: String,
+    },
     /// The rasterizer refused a figure: it is too large to be a picture.
     Raster {
         /// Which figure.
@@ -365,6 +384,7 @@ impl fmt::Display for ReportError {
             Self::Row { place, cells, columns } => {
                 write!(f, "{place}: {cells} cells under {columns} headers: make them as many")
             }
+            Self::Comparison { why } => f.write_str(why),
             Self::Raster { figure, reason } => write!(f, "figure {figure}: no PNG of it: {reason}"),
             Self::File { path, error } => write!(f, "{}: {error}", path.display()),
         }

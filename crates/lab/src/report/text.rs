@@ -126,7 +126,7 @@ pub fn tally(claims: &[&Claim]) -> String {
 }
 
 /// A table with a rule below its header; numbers stand right, texts left.
-fn table_text(table: &Table) -> String {
+pub(super) fn table_text(table: &Table) -> String {
     let header: Vec<String> = table.columns.iter().map(|column| clean(&column.header())).collect();
     let rows: Vec<Vec<String>> = table
         .rows

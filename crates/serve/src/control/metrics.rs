@@ -451,6 +451,12 @@ const FTL: &[(&str, Type, &str, &str)] = &[
         "Slots (4 KiB) of valid data that GC, refresh and wear moves relocated",
     ),
     (
+        "slots_upkeep",
+        Counter,
+        "slots_upkeep",
+        "Slots (4 KiB) of valid data in bands that refresh and wear moves emptied, a part of those relocated",
+    ),
+    (
         "slots_padded",
         Counter,
         "slots_padded",

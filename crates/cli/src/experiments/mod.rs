@@ -1,14 +1,19 @@
 //! `weir lab list`, `run` and `claims`: the papers' figures and tables, measured on Weir's own code.
 
+pub mod compare;
+pub mod new;
+mod rows;
+
 use crate::features;
 use crate::output::{Progress, print, print_json, table};
 use crate::{End, Failure};
 use lab::experiment::{self, Experiment, ExperimentError, Kept, Options, Results, Scale, Told};
 use lab::report::{self, Claim, Report};
+use rows::Rows;
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  weir lab list --json")]
@@ -22,9 +27,11 @@ pub struct ListArgs {
 #[command(after_help = "Examples:\n  \
     weir lab run sdf-bandwidth                            a table, in seconds\n  \
     weir lab run sdf-bandwidth --report out/sdf.html      with plots; SVG and PNG beside it\n  \
-    weir lab run my.toml --set seconds=10 --seed 7        an experiment file of your own\n\n\
+    weir lab run my.toml --set measure=2s --seed 7        an experiment file of your own (`weir lab new`)\n  \
+    weir lab run my.toml --seeds 5 --results my.csv       means with intervals; every figure, as it is measured\n\n\
     `weir lab list` names the experiments that come with Weir; docs/experiments.md describes the\n\
-    file. The same experiment, scale, settings and seed give the same report, byte for byte.")]
+    file. The same experiment, scale, settings and seed give the same report, byte for byte.\n\n\
+    What was measured before an interruption is kept, and the same command of the same build goes on with it.")]
 pub struct RunArgs {
     /// A built-in experiment, or a .toml file
     #[arg(value_name = "NAME|FILE")]
@@ -65,9 +72,6 @@ pub struct ClaimsArgs {
     /// Write into this folder a page for each experiment, and index.html with all claims and figures
     #[arg(long, value_name = "FOLDER")]
     report: Option<PathBuf>,
-    /// Measure all anew, whatever an interrupted run has kept
-    #[arg(long)]
-    fresh: bool,
 }
 
 #[derive(clap::Args)]
@@ -87,6 +91,13 @@ struct Common {
     /// Tell at the end, on standard error, how long each case kept a processor
     #[arg(long)]
     times: bool,
+    /// Write what each case measured with each seed into this file as soon as it is measured: JSON lines, or
+    /// comma-separated values with a line for each metric
+    #[arg(long, value_name = "FILE.jsonl|FILE.csv")]
+    results: Option<PathBuf>,
+    /// Measure all anew, whatever an interrupted run has kept
+    #[arg(long)]
+    fresh: bool,
 }
 
 #[derive(Clone, Copy, clap::ValueEnum)]
@@ -111,10 +122,25 @@ impl Common {
             threads: self.threads.unwrap_or(cores),
         }
     }
+
+    /// What an interrupted run kept, with the file of results, if one is wanted.
+    fn kept(
+        &self,
+        place: Option<&Path>,
+        experiments: &[&Experiment],
+    ) -> Result<(Kept, Option<Arc<Rows>>), Failure> {
+        let rows = self.results.as_deref().map(|path| Rows::create(path, experiments));
+        let rows = rows.transpose()?;
+        let kept = keep(place, self.fresh);
+        Ok(match &rows {
+            Some(told) => (told.of(kept), rows),
+            None => (kept, None),
+        })
+    }
 }
 
 pub fn list(args: &ListArgs) -> Result<End, Failure> {
-    let experiments = experiment::builtin_names().into_iter().map(open);
+    let experiments = experiment::builtin_names().into_iter().map(|name| open(name, &[]));
     let experiments = experiments.collect::<Result<Vec<_>, _>>()?;
     if args.json {
         let entries = experiments.iter().map(|experiment| {
@@ -148,8 +174,12 @@ pub fn run(args: &RunArgs) -> Result<End, Failure> {
     });
     let options = args.common.options(set.collect::<Result<Vec<_>, _>>()?, 1);
     let costs = Costs::default();
-    let report = measure(&open(&args.name)?, &options, &Kept::default(), &costs)?;
+    let experiment = open(&args.name, &options.set)?;
+    let place = kept_place(&format!("run-{}", experiment.name), options.scale);
+    let (kept, rows) = args.common.kept(place.as_deref(), &[&experiment])?;
+    let report = measure(&experiment, &options, &kept, &costs)?;
     costs.tell(args.common.times);
+    rows.map_or(Ok(()), |rows| rows.finish())?;
     if let Some(path) = &args.report {
         write_report(&report, path)?;
     }
@@ -164,6 +194,7 @@ pub fn run(args: &RunArgs) -> Result<End, Failure> {
             print(&report::text(&report).map_err(|error| error.to_string())?);
         }
     }
+    forget(place, &kept, &[&experiment]);
     Ok(End::Good)
 }
 
@@ -174,10 +205,8 @@ pub fn claims(args: &ClaimsArgs) -> Result<End, Failure> {
         args.only.iter().map(String::as_str).collect()
     };
     // All are read before the first one runs: a mistake in the last must not cost ten minutes.
-    let experiments = names.iter().map(|name| open(name)).collect::<Result<Vec<_>, _>>()?;
+    let experiments = names.iter().map(|name| open(name, &[])).collect::<Result<Vec<_>, _>>()?;
     let options = args.common.options(Vec::new(), SEEDS_OF_CLAIMS);
-    let place = kept_place(options.scale);
-    let kept = keep(place.as_deref(), args.fresh);
     let mut skipped = Vec::new();
     let mut measured = Vec::new();
     for experiment in &experiments {
@@ -192,9 +221,12 @@ pub fn claims(args: &ClaimsArgs) -> Result<End, Failure> {
     // The longest first, so that no processor is idle while another one works on it.
     measured.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
     let costs = Costs::default();
+    let place = kept_place("claims", options.scale);
+    let (kept, rows) = args.common.kept(place.as_deref(), &measured)?;
     let mut reports = measure_all(&measured, &options, &kept, &costs, args)?;
     reports.sort_by_key(|report| experiments.iter().position(|it| it.name == report.name));
     costs.tell(args.common.times);
+    rows.map_or(Ok(()), |rows| rows.finish())?;
     if let Some(folder) = &args.report {
         let written = report::write_index(&reports, &run_of(args, &options), folder);
         written.map_err(|error| format!("{}: {error}", folder.display()))?;
@@ -205,10 +237,7 @@ pub fn claims(args: &ClaimsArgs) -> Result<End, Failure> {
     } else {
         print(&report::tallies(&claims));
     }
-    let told: Vec<&str> = measured.iter().map(|experiment| experiment.name.as_str()).collect();
-    if let Some(place) = place.filter(|_| kept.is_kept() && kept.forget(&told).unwrap_or(true)) {
-        let _ = std::fs::remove_file(place);
-    }
+    forget(place, &kept, &measured);
     skipped.iter().for_each(|why| eprint!("{why}"));
     Ok(End::Good)
 }
@@ -236,11 +265,19 @@ fn run_of(args: &ClaimsArgs, options: &Options) -> report::Run {
 /// Seeds that every claim is measured with.
 const SEEDS_OF_CLAIMS: u64 = 5;
 
+/// What was kept of these experiments is told.
+fn forget(place: Option<PathBuf>, kept: &Kept, told: &[&Experiment]) {
+    let told: Vec<&str> = told.iter().map(|experiment| experiment.name.as_str()).collect();
+    if let Some(place) = place.filter(|_| kept.is_kept() && kept.forget(&told).unwrap_or(true)) {
+        let _ = std::fs::remove_file(place);
+    }
+}
+
 /// Where results are kept until all are told.
-fn kept_place(scale: Scale) -> Option<PathBuf> {
+fn kept_place(what: &str, scale: Scale) -> Option<PathBuf> {
     let home = || std::env::var_os("HOME").map(|home| Path::new(&home).join(".cache"));
     let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).or_else(home)?;
-    Some(cache.join("weir").join(format!("claims-{}.jsonl", scale.name())))
+    Some(cache.join("weir").join(format!("{what}-{}.jsonl", scale.name())))
 }
 
 /// Goes on with what an interrupted run of this build kept. Where nothing can be kept, nothing is.
@@ -271,20 +308,37 @@ fn as_json(report: &Report) -> serde_json::Value {
     serde_json::to_value(report).expect("a report has no odd keys")
 }
 
-/// A built-in experiment, or the file of that name.
-fn open(name: &str) -> Result<Experiment, Failure> {
-    if let Some(text) = experiment::builtin(name) {
-        return Experiment::parse(text).map_err(|error| format!("experiment {name}: {error}"));
-    }
-    if Path::new(name).extension().is_none_or(|extension| extension != "toml") {
+/// A built-in experiment, or the file of that name, with the devices that these variables name. Files that it names
+/// lie beside it.
+fn open(name: &str, set: &[(String, String)]) -> Result<Experiment, Failure> {
+    let built_in = experiment::builtin(name);
+    if built_in.is_none() && !name.ends_with(".toml") {
         let known = experiment::builtin_names().join(", ");
         return Err(format!(
-            "no experiment is called {name:?}; there are {known}, or give a .toml file"
+            "no experiment is called {name:?}; there are {known}, or give a .toml file (`weir lab new` begins one)"
         ));
     }
-    let text = serve::files::read_named_text(name.as_ref())
-        .map_err(|error| format!("experiment file {name}: cannot be read: {error}"))?;
-    Experiment::parse(&text).map_err(|error| format!("experiment file {name}: {error}"))
+    let read = |path: &Path| serve::files::read_named_text(path);
+    let (text, place, folder) = match built_in {
+        Some(text) => (text.to_owned(), "experiment", Path::new("")),
+        None => {
+            let text = read(name.as_ref())
+                .map_err(|error| format!("experiment file {name}: cannot be read: {error}"))?;
+            (text, "experiment file", Path::new(name).parent().unwrap_or(Path::new("")))
+        }
+    };
+    let beside = |file: &str| {
+        let path = folder.join(file);
+        read(&path).map_err(|error| format!("{}: cannot be read: {error}", path.display()))
+    };
+    let opened = Experiment::parse_with(&text, &beside).and_then(|mut experiment| {
+        if !set.is_empty() {
+            experiment.load_devices(set, &beside)?;
+        }
+        experiment.called = built_in.is_none().then(|| name.to_owned());
+        Ok(experiment)
+    });
+    opened.map_err(|error| format!("{place} {name}: {error}"))
 }
 
 fn measure(

@@ -1,6 +1,10 @@
 //! Prints what a pool of unlike drives carries within a service level, by the controller's policy, beside the
 //! bound that the solver computes for the same profiles:
-//! `cargo run --release -p lab --example pool_unlike -- [writes=10] [quantile=p90] [from=500000] [blocks=80000] [POLICY]...`
+//! `cargo run -p lab --example pool_unlike -- [writes=10] [quantile=p90] [NAME=VALUE]... [POLICY]...`
+//!
+//! Names are those of the fields of `Shape` (`slot`, `period` and `measure` in milliseconds), `from` and `times`
+//! (the first load, and each over the one before), and `settle`: how often each block is overwritten on average by
+//! the first load before anything is measured, after all were overwritten twice in order.
 
 use flash::{FastTier, Geometry, Instant, MILLISECOND, Pairing, SECOND};
 use ftl::{FormatOptions, Ftl, Settings};
@@ -20,26 +24,41 @@ use pool::words::{DomainId, Generation, VolumeId};
 use std::cell::RefCell;
 use std::rc::Rc;
 
-/// A lane takes `queue_depth` commands at a time, so lanes bound what is under way.
-const LANES: u32 = 168;
+/// What can be set: `name=value`.
+#[derive(Clone, Copy)]
+struct Shape {
+    lanes: u32,
+    bands: u32,
+    pages: u32,
+    blocks: u32,
+    low: u32,
+    slot_ms: u64,
+    period_ms: u64,
+    measure_ms: u64,
+    congestion: bool,
+    hedging: bool,
+}
 
-fn geometry() -> Geometry {
-    Geometry {
-        units: LANES,
-        blocks_per_unit: 16,
-        pages_per_block: 32,
-        slots_per_page: 4,
-        pairing: Pairing::None,
-        durable_at_completion: true,
-        suspend: false,
-        queue_depth: 64,
-        endurance: 1_000_000,
-        open_blocks_max: 0,
-        fast: FastTier::NONE,
+impl Shape {
+    fn geometry(&self) -> Geometry {
+        Geometry {
+            units: self.lanes,
+            blocks_per_unit: self.bands,
+            pages_per_block: self.pages,
+            slots_per_page: 4,
+            pairing: Pairing::None,
+            durable_at_completion: true,
+            suspend: false,
+            queue_depth: 64,
+            endurance: 1_000_000,
+            open_blocks_max: 0,
+            fast: FastTier::NONE,
+        }
     }
 }
 
-fn pool(policy: &str, slo: Slo, logical_blocks: u32, seed: u64) -> Result<PoolVolume, String> {
+fn pool(policy: &str, slo: Slo, shape: &Shape, seed: u64) -> Result<PoolVolume, String> {
+    let geometry = shape.geometry();
     let profiles: Vec<Profile> = Profile::names()
         .filter_map(Profile::builtin)
         .filter(|profile| profile.curves.len() == 9)
@@ -56,35 +75,64 @@ fn pool(policy: &str, slo: Slo, logical_blocks: u32, seed: u64) -> Result<PoolVo
     let config = Config {
         seed,
         asks_max: 4096,
-        openings_ahead: 2,
-        ..Config::new(volume, Generation(1), geometry(), 2)
+        congestion: shape.congestion,
+        hedging: if shape.hedging { "quantile" } else { "none" }.into(),
+        ..Config::new(volume, Generation(1), geometry, 2)
     };
     let medium = PoolMedium::new(cluster.clone(), config)?;
-    let options = FormatOptions { logical_blocks, uuid: 7, label: Vec::new() };
-    let settings = Settings { bands_free_low: 120, relocation_blocks: 4096, ..Settings::default() };
-    let ftl = Ftl::format(geometry(), &medium.health(), options, settings.clone())?;
+    let options = FormatOptions { logical_blocks: shape.blocks, uuid: 7, label: Vec::new() };
+    let settings =
+        Settings { bands_free_low: shape.low, relocation_blocks: 4096, ..Settings::default() };
+    let ftl = Ftl::format(geometry, &medium.health(), options, settings.clone())?;
     let blocks = lab::driver::REQUEST_BLOCKS_MAX;
     let relocation = settings.relocation_blocks;
     let mut sim = Sim::new(ftl, medium, blocks, relocation, settings, Instant(0));
     sim.run_until_ready().map_err(|why| why.to_string())?;
-    let settings = controller::Settings { slo, policy: policy.into(), ..Default::default() };
+    let settings = controller::Settings {
+        slo,
+        policy: policy.into(),
+        slot_ns: shape.slot_ms * MILLISECOND,
+        period_ns: shape.period_ms * MILLISECOND,
+        ..Default::default()
+    };
     PoolVolume::new(sim, cluster, volume, &profiles, settings, wire.delay_ns)
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (mut writes, mut quantile, mut policies) = (10.0, Quantile::P90, Vec::new());
-    let (mut load, mut blocks) = (500_000.0, 80_000);
+    let (mut load, mut times, mut settle) = (1_500_000.0, 1.2, 1.0);
+    let mut shape = Shape {
+        lanes: 84,
+        bands: 13,
+        pages: 32,
+        blocks: 60_000,
+        low: 60,
+        slot_ms: 40,
+        period_ms: 20,
+        measure_ms: 50,
+        congestion: true,
+        hedging: true,
+    };
     for argument in std::env::args().skip(1) {
         match argument.split_once('=') {
             Some(("writes", value)) => writes = value.parse()?,
             Some(("from", value)) => load = value.parse()?,
-            Some(("blocks", value)) => blocks = value.parse()?,
+            Some(("times", value)) => times = value.parse()?,
+            Some(("settle", value)) => settle = value.parse()?,
+            Some(("blocks", value)) => shape.blocks = value.parse()?,
+            Some(("lanes", value)) => shape.lanes = value.parse()?,
+            Some(("bands", value)) => shape.bands = value.parse()?,
+            Some(("pages", value)) => shape.pages = value.parse()?,
+            Some(("low", value)) => shape.low = value.parse()?,
+            Some(("slot", value)) => shape.slot_ms = value.parse()?,
+            Some(("period", value)) => shape.period_ms = value.parse()?,
+            Some(("measure", value)) => shape.measure_ms = value.parse()?,
+            Some(("congestion", value)) => shape.congestion = value.parse()?,
+            Some(("hedging", value)) => shape.hedging = value.parse()?,
             Some(("quantile", "p90")) => quantile = Quantile::P90,
             Some(("quantile", "p99")) => quantile = Quantile::P99,
             None => policies.push(argument),
-            Some(_) => {
-                return Err(format!("{argument}: writes=10, quantile=p90, or a policy").into());
-            }
+            Some(_) => return Err(format!("{argument}: see the head of the example").into()),
         }
     }
     if policies.is_empty() {
@@ -92,39 +140,56 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     let slo = Slo { quantile, ..Slo::default() };
     for policy in policies {
-        let mut volume = pool(&policy, slo, blocks, 1)?;
-        run(&mut volume, &[Client::filling(u64::from(blocks))], Window::WHENEVER, 1)?;
+        let mut volume = pool(&policy, slo, &shape, 1)?;
+        let begun = std::time::Instant::now();
+        // Every block is overwritten twice before anything counts, whatever is drawn later.
+        for _ in 0..3 {
+            run(&mut volume, &[Client::filling(u64::from(shape.blocks))], Window::WHENEVER, 1)?;
+        }
         println!("{policy}, filled at {} ms", volume.now().0 / MILLISECOND);
+        let client = |load: f64| Client {
+            pace: Pace::Rate(load),
+            reads: 1.0 - writes / 100.0,
+            ..Client::default()
+        };
+        let of = |warmup_ns: f64| Window {
+            warmup_ns: warmup_ns as u64,
+            measure_ns: shape.measure_ms * MILLISECOND,
+        };
+        let settle = settle * f64::from(shape.blocks) / (load * writes / 100.0) * SECOND as f64;
+        run(&mut volume, &[client(load)], of(settle), 2)?;
+        println!("settled, {:.1} s", begun.elapsed().as_secs_f64());
         let mut load = load;
         loop {
-            let client =
-                Client { pace: Pace::Rate(load), reads: 1.0 - writes / 100.0, ..Client::default() };
-            // Every block is overwritten twice before anything counts.
-            let warmup = 2.0 * f64::from(blocks) / (load * writes / 100.0);
-            let window =
-                Window { warmup_ns: (warmup * SECOND as f64) as u64, measure_ns: 50 * MILLISECOND };
             let before = volume.counts();
             let begun = std::time::Instant::now();
-            let seen = run(&mut volume, &[client], window, 2)?;
+            let seen = run(&mut volume, &[client(load)], of(2e7), 2)?;
             let ios = seen[0].ios();
-            let us = |share: f64| ios.quantile_ns(share) as f64 / 1e3;
+            let us = |ns: u64| ns as f64 / 1e3;
+            let (reads, writes_seen) = (&seen[0].reads, &seen[0].writes);
+            let waf = volume.counts().since(&before).waf();
+            let bound = volume.bound(load * (1.0 - writes / 100.0), load * writes / 100.0, waf);
             println!(
-                "{policy} {load:9.0}/s: p50 {:6.0} p90 {:6.0} p99 {:6.0} us; WAF {:.2}; gap {:.1e}, peak \
-                 {:.0}; {:.1} s",
-                us(0.5),
-                us(0.9),
-                us(0.99),
-                volume.counts().since(&before).waf(),
-                volume.controller().explain().gap(),
+                "{policy} {load:9.0}/s: p50 {:6.0} p90 {:6.0} p99 {:6.0} us; reads {:6.0} {:6.0}, writes {:6.0} {:6.0} {:6.0}; WAF {waf:.2}; bound {:.0}, peak {:.2}; {:.1} s",
+                us(ios.quantile_ns(0.5)),
+                us(ios.quantile_ns(0.9)),
+                us(ios.quantile_ns(0.99)),
+                us(reads.quantile_ns(0.9)),
+                us(reads.quantile_ns(0.99)),
+                us(writes_seen.quantile_ns(0.5)),
+                us(writes_seen.quantile_ns(0.9)),
+                us(writes_seen.quantile_ns(0.99)),
+                bound.unwrap_or(0.0),
                 volume.controller().explain().peak,
                 begun.elapsed().as_secs_f64(),
             );
-            if us(slo.quantile.share()) > slo.us {
+            if us(ios.quantile_ns(slo.quantile.share())) > slo.us {
                 println!("{}", volume.controller().explain());
                 println!("{}", volume.sim().medium().remote().explain());
+                println!("{:?}", volume.sim().medium().remote().counters());
                 break;
             }
-            load *= 1.2;
+            load *= times;
         }
     }
     Ok(())

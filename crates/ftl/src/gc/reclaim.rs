@@ -338,8 +338,9 @@ impl Ftl {
         if valid == 0 {
             self.reclaim.credit += slots * share;
         }
-        let ceiling = self.credit_max();
-        self.reclaim.credit = self.reclaim.credit.clamp(-ceiling, ceiling);
+        // What the host wrote while GC had no victim in hand it owes, for one band at most: on a volume of hundreds of
+        // units and small bands it would else stand still, with each victim, until it had earned many bands.
+        self.reclaim.credit = self.reclaim.credit.clamp(-256 * slots, self.credit_max());
         self.counters.victims += 1;
         self.units[self.geometry.unit_of(block) as usize].last_reason = reason;
         self.bands.set_state(block, BandState::Victim);

@@ -81,6 +81,8 @@ impl<D: Clone> Remote<D> {
             self.reads.count(),
             self.held.len()
         ));
+        let takes = self.weights.iter().filter(|&&weight| weight > 0).count();
+        text.push_str(&format!("{takes} of {} lanes take pages now\n", self.weights.len()));
         if self.lanes.is_wanted() {
             text.push_str(if ahead > ready {
                 "programs wait for the control plane to keep that their bands may be open\n"

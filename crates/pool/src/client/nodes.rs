@@ -197,7 +197,11 @@ impl<P> Nodes<P> {
         }
         for (&id, node) in &mut self.nodes {
             let share = plan.shares.iter().find(|share| share.node == id);
-            node.share = share.copied().unwrap_or(even(id));
+            let share = share.copied().unwrap_or(even(id));
+            if share.mode != node.share.mode {
+                node.limit.calm(now);
+            }
+            node.share = share;
         }
         self.plan_until = Some(plan.until);
     }
@@ -230,7 +234,7 @@ impl<P> Nodes<P> {
             return None;
         }
         let write = if node.share.mode == Mode::Reads { 0.0 } else { node.share.write };
-        Some(write * node.limit.now(now))
+        Some(write * for_writes(node.limit.now(now)))
     }
 
     /// What a node is for now.
@@ -243,7 +247,7 @@ impl<P> Nodes<P> {
         let Some(node) = self.nodes.get_mut(&id) else { return 0.0 };
         let shut =
             node.facts.is_none() || node.share.mode == Mode::Reads || node.share.write <= 0.0;
-        if shut { 0.0 } else { node.limit.now(now) }
+        if shut { 0.0 } else { for_writes(node.limit.now(now)) }
     }
 
     /// What is known of one.
@@ -262,6 +266,15 @@ impl<P> Nodes<P> {
     }
 }
 
+/// A node whose limit is below this gets no writes while others take them: one that was halved three times in a row
+/// is ill, and a write waits for the slowest of its members where a read can turn to another. Its reads tell when it
+/// is well again.
+pub const ILL_BELOW: f64 = 0.2;
+
+fn for_writes(limit: f64) -> f64 {
+    if limit < ILL_BELOW { 0.0 } else { limit }
+}
+
 /// What a node gets of which no controller says anything.
 fn even(node: NodeId) -> NodeWeights {
     NodeWeights { node, mode: Mode::Mixed, read: 1.0, write: 1.0 }
@@ -271,6 +284,7 @@ fn even(node: NodeId) -> NodeWeights {
 mod tests {
     use super::*;
     use crate::message::Congestion;
+    use flash::MILLISECOND;
 
     fn two() -> Nodes<u32> {
         let mut nodes = Nodes::new(2, true);
@@ -320,13 +334,21 @@ mod tests {
         let (mut nodes, [a, b]) = (two(), [NodeId(1), NodeId(2)]);
         let ask = nodes.ask(Instant(1), a, 7);
         let signals = Signals { congestion: Congestion::Congested, ..Signals::default() };
-        assert!(nodes.answered(Instant(3), a, ask, signals).unwrap().1);
-        assert_eq!(nodes.read_weight(Instant(4), a), 0.5);
-        assert!(nodes.recovers(Instant(4)));
+        assert!(!nodes.answered(Instant(3), a, ask, signals).unwrap().1, "it may be a burst");
+        let ask = nodes.ask(Instant(3), a, 7);
+        let at = |ns| Instant(super::super::congestion::LASTS_NS + ns);
+        assert!(nodes.answered(at(3), a, ask, signals).unwrap().1);
+        assert_eq!(nodes.read_weight(at(4), a), 0.5);
+        assert!(nodes.recovers(at(4)));
+        nodes.late(at(60 * MILLISECOND), a);
+        let ill = at(120 * MILLISECOND);
+        nodes.late(ill, a);
+        assert_eq!((nodes.write_weight(ill, a), nodes.open_weight(ill, a)), (Some(0.0), 0.0));
+        assert!(nodes.read_weight(ill, a) > 0.0, "its reads tell when it is well again");
         nodes.leave(b);
-        assert_eq!(nodes.write_weight(Instant(4), b), None);
-        nodes.shy(a, Instant(9));
-        assert_eq!(nodes.write_weight(Instant(8), a), None);
-        assert_eq!(nodes.write_weight(Instant(9), a), Some(0.5));
+        assert_eq!(nodes.write_weight(at(4), b), None);
+        nodes.shy(a, ill + 9);
+        assert_eq!(nodes.write_weight(ill + 8, a), None);
+        assert_eq!(nodes.write_weight(ill + 9, a), Some(0.0));
     }
 }

@@ -356,6 +356,12 @@ fn lanes_weigh_as_their_open_bands_do_and_a_plan_that_is_over_is_forgotten() {
     let (node, id, _) = bench.seen().asks[0].clone();
     let signals = Signals { congestion: Congestion::Congested, ..Signals::default() };
     bench.handle(Input::Answer { node, id, answer: Answer::Done, signals });
+    assert!(bench.seen().weights.is_empty(), "it may be a burst");
+    bench.now += crate::client::congestion::LASTS_NS;
+    bench.program(2);
+    let asks = bench.seen().asks;
+    let (_, id, _) = asks.iter().find(|(to, ..)| *to == node).cloned().unwrap();
+    bench.handle(Input::Answer { node, id, answer: Answer::Done, signals });
     assert_eq!(bench.seen().weights, [vec![128, 256]]);
     assert!(bench.remote.halvings().contains(&(node, 1)));
 }

@@ -4,7 +4,7 @@
 //! Invariants:
 //! - Judged is the 99th percentile where all traffic is of one kind, else the 90th; of few requests the median:
 //!   their tail is a single one of them, and no drive is without such.
-//! - Above 2.5 ms, or 2.5 times what is expected, the drive is congested at once. A window without that begins
+//! - Above 2.5 ms, or above 1 ms and 2.5 times what is expected, the drive is congested at once. A window without that begins
 //!   to clear it; it settles when the tail has come back to 0.7 of what was expected then, and is over
 //!   when the tail falls below 0.9 of what was expected when it settled.
 //! - Within the grace after a switch of modes nothing is congested: the load is another one by then.
@@ -19,6 +19,9 @@ pub const JUDGE_EVERY_NS: u64 = 10 * MILLISECOND;
 pub const LOAD_WINDOW_NS: u64 = 5 * MILLISECOND;
 /// A tail above this is congestion, whatever was expected.
 pub const TAIL_MAX_NS: u64 = 2500 * MICROSECOND;
+/// A tail below this is none, however little was expected: it is within what pools promise, and a drive that
+/// answers sooner than that need not be spared.
+pub const TAIL_MIN_NS: u64 = MILLISECOND;
 /// So is one above so many times what was expected.
 pub const RATIO_MAX: f64 = 2.5;
 /// A tail that clears has come back when it is above this share of what is expected.
@@ -179,7 +182,8 @@ fn tail_of(seen: &Quantiles, percent: u32) -> u64 {
 }
 
 fn is_beyond(tail: ExpectedTail, expected: ExpectedTail) -> bool {
-    tail.read_ns.max(tail.write_ns) > TAIL_MAX_NS || exceeds(tail, share_of(expected, RATIO_MAX))
+    let worst = tail.read_ns.max(tail.write_ns);
+    worst > TAIL_MAX_NS || worst > TAIL_MIN_NS && exceeds(tail, share_of(expected, RATIO_MAX))
 }
 
 fn exceeds(tail: ExpectedTail, bound: ExpectedTail) -> bool {
@@ -231,7 +235,7 @@ mod tests {
     fn a_tail_beyond_the_profile_is_congestion_that_clears_settles_and_ends() {
         let (mut monitor, mut now) = monitor();
         let us = MICROSECOND;
-        assert_eq!(window(&mut monitor, &mut now, 900 * us), Congestion::None);
+        assert_eq!(window(&mut monitor, &mut now, 900 * us), Congestion::None, "within 1 ms");
         assert_eq!(window(&mut monitor, &mut now, 1100 * us), Congestion::Congested);
         assert_eq!(window(&mut monitor, &mut now, 1100 * us), Congestion::Congested);
         assert_eq!(window(&mut monitor, &mut now, 100 * us), Congestion::Clearing);
@@ -247,6 +251,15 @@ mod tests {
         let mut now = Instant(0);
         assert_eq!(window(&mut monitor, &mut now, TAIL_MAX_NS / 2), Congestion::None);
         assert_eq!(window(&mut monitor, &mut now, TAIL_MAX_NS + 1), Congestion::Congested);
+    }
+
+    #[test]
+    fn a_tail_of_less_than_a_millisecond_is_none_however_little_was_expected() {
+        let expected = ExpectedTail { read_ns: 30 * MICROSECOND, write_ns: 30 * MICROSECOND };
+        let mut monitor = Monitor::new(Instant(0), Box::new(move |_| expected));
+        let mut now = Instant(0);
+        assert_eq!(window(&mut monitor, &mut now, TAIL_MIN_NS * 8 / 10), Congestion::None);
+        assert_eq!(window(&mut monitor, &mut now, TAIL_MIN_NS * 12 / 10), Congestion::Congested);
     }
 
     #[test]

@@ -98,10 +98,19 @@ fn pool(policy: &str, slo: Slo, shape: &Shape, seed: u64) -> Result<PoolVolume, 
     PoolVolume::new(sim, cluster, volume, &profiles, settings, wire.delay_ns)
 }
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let (mut writes, mut quantile, mut policies) = (10.0, Quantile::P90, Vec::new());
-    let (mut load, mut times, mut settle) = (1_500_000.0, 1.2, 1.0);
-    let mut shape = Shape {
+/// What is asked for, and what of it may be said on the command line.
+struct Asked {
+    writes: f64,
+    quantile: Quantile,
+    policies: Vec<String>,
+    load: f64,
+    times: f64,
+    settle: f64,
+    shape: Shape,
+}
+
+fn asked() -> Result<Asked, Box<dyn std::error::Error>> {
+    let shape = Shape {
         lanes: 84,
         bands: 13,
         pages: 32,
@@ -113,12 +122,16 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         congestion: true,
         hedging: true,
     };
+    let (quantile, policies) = (Quantile::P90, Vec::new());
+    let mut asked =
+        Asked { writes: 10.0, quantile, policies, load: 1.5e6, times: 1.2, settle: 1.0, shape };
+    let shape = &mut asked.shape;
     for argument in std::env::args().skip(1) {
         match argument.split_once('=') {
-            Some(("writes", value)) => writes = value.parse()?,
-            Some(("from", value)) => load = value.parse()?,
-            Some(("times", value)) => times = value.parse()?,
-            Some(("settle", value)) => settle = value.parse()?,
+            Some(("writes", value)) => asked.writes = value.parse()?,
+            Some(("from", value)) => asked.load = value.parse()?,
+            Some(("times", value)) => asked.times = value.parse()?,
+            Some(("settle", value)) => asked.settle = value.parse()?,
             Some(("blocks", value)) => shape.blocks = value.parse()?,
             Some(("lanes", value)) => shape.lanes = value.parse()?,
             Some(("bands", value)) => shape.bands = value.parse()?,
@@ -129,68 +142,95 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             Some(("measure", value)) => shape.measure_ms = value.parse()?,
             Some(("congestion", value)) => shape.congestion = value.parse()?,
             Some(("hedging", value)) => shape.hedging = value.parse()?,
-            Some(("quantile", "p90")) => quantile = Quantile::P90,
-            Some(("quantile", "p99")) => quantile = Quantile::P99,
-            None => policies.push(argument),
+            Some(("quantile", "p90")) => asked.quantile = Quantile::P90,
+            Some(("quantile", "p99")) => asked.quantile = Quantile::P99,
+            None => asked.policies.push(argument),
             Some(_) => return Err(format!("{argument}: see the head of the example").into()),
         }
     }
-    if policies.is_empty() {
-        policies = controller::policy::POLICIES.map(|(name, _)| name.to_string()).to_vec();
+    if asked.policies.is_empty() {
+        asked.policies = controller::policy::POLICIES.map(|(name, _)| name.to_string()).to_vec();
     }
-    let slo = Slo { quantile, ..Slo::default() };
-    for policy in policies {
-        let mut volume = pool(&policy, slo, &shape, 1)?;
+    Ok(asked)
+}
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let asked = asked()?;
+    let slo = Slo { quantile: asked.quantile, ..Slo::default() };
+    for policy in &asked.policies {
+        let volume = settled(&asked, policy, slo)?;
+        rising(&asked, policy, slo, volume)?;
+    }
+    Ok(())
+}
+
+fn client(asked: &Asked, load: f64) -> Client {
+    Client { pace: Pace::Rate(load), reads: 1.0 - asked.writes / 100.0, ..Client::default() }
+}
+
+fn window(asked: &Asked, warmup_ns: f64) -> Window {
+    let measure_ns = asked.shape.measure_ms * MILLISECOND;
+    Window { warmup_ns: warmup_ns as u64, measure_ns }
+}
+
+/// A pool of which every block was overwritten twice before anything counts, whatever is drawn later.
+fn settled(
+    asked: &Asked,
+    policy: &str,
+    slo: Slo,
+) -> Result<PoolVolume, Box<dyn std::error::Error>> {
+    let (shape, load) = (&asked.shape, asked.load);
+    let mut volume = pool(policy, slo, shape, 1)?;
+    let begun = std::time::Instant::now();
+    for _ in 0..3 {
+        run(&mut volume, &[Client::filling(u64::from(shape.blocks))], Window::WHENEVER, 1)?;
+    }
+    println!("{policy}, filled at {} ms", volume.now().0 / MILLISECOND);
+    let writes = load * asked.writes / 100.0;
+    let settle = asked.settle * f64::from(shape.blocks) / writes * SECOND as f64;
+    run(&mut volume, &[client(asked, load)], window(asked, settle), 2)?;
+    println!("settled, {:.1} s", begun.elapsed().as_secs_f64());
+    Ok(volume)
+}
+
+/// More and more load until the objective is missed.
+fn rising(
+    asked: &Asked,
+    policy: &str,
+    slo: Slo,
+    mut volume: PoolVolume,
+) -> Result<(), Box<dyn std::error::Error>> {
+    let (mut load, writes) = (asked.load, asked.writes / 100.0);
+    loop {
+        let before = volume.counts();
         let begun = std::time::Instant::now();
-        // Every block is overwritten twice before anything counts, whatever is drawn later.
-        for _ in 0..3 {
-            run(&mut volume, &[Client::filling(u64::from(shape.blocks))], Window::WHENEVER, 1)?;
+        let seen = run(&mut volume, &[client(asked, load)], window(asked, 2e7), 2)?;
+        let ios = seen[0].ios();
+        let us = |ns: u64| ns as f64 / 1e3;
+        let (reads, writes_seen) = (&seen[0].reads, &seen[0].writes);
+        let waf = volume.counts().since(&before).waf();
+        let bound = volume.bound(load * (1.0 - writes), load * writes, waf);
+        println!(
+            "{policy} {load:9.0}/s: p50 {:6.0} p90 {:6.0} p99 {:6.0} us; reads {:6.0} {:6.0}, writes {:6.0} {:6.0} {:6.0}; WAF {waf:.2}; bound {:.0}, peak {:.2}; {:.1} s",
+            us(ios.quantile_ns(0.5)),
+            us(ios.quantile_ns(0.9)),
+            us(ios.quantile_ns(0.99)),
+            us(reads.quantile_ns(0.9)),
+            us(reads.quantile_ns(0.99)),
+            us(writes_seen.quantile_ns(0.5)),
+            us(writes_seen.quantile_ns(0.9)),
+            us(writes_seen.quantile_ns(0.99)),
+            bound.unwrap_or(0.0),
+            volume.controller().explain().peak,
+            begun.elapsed().as_secs_f64(),
+        );
+        if us(ios.quantile_ns(slo.quantile.share())) > slo.us {
+            println!("{}", volume.controller().explain());
+            println!("{}", volume.sim().medium().remote().explain());
+            println!("{:?}", volume.sim().medium().remote().counters());
+            break;
         }
-        println!("{policy}, filled at {} ms", volume.now().0 / MILLISECOND);
-        let client = |load: f64| Client {
-            pace: Pace::Rate(load),
-            reads: 1.0 - writes / 100.0,
-            ..Client::default()
-        };
-        let of = |warmup_ns: f64| Window {
-            warmup_ns: warmup_ns as u64,
-            measure_ns: shape.measure_ms * MILLISECOND,
-        };
-        let settle = settle * f64::from(shape.blocks) / (load * writes / 100.0) * SECOND as f64;
-        run(&mut volume, &[client(load)], of(settle), 2)?;
-        println!("settled, {:.1} s", begun.elapsed().as_secs_f64());
-        let mut load = load;
-        loop {
-            let before = volume.counts();
-            let begun = std::time::Instant::now();
-            let seen = run(&mut volume, &[client(load)], of(2e7), 2)?;
-            let ios = seen[0].ios();
-            let us = |ns: u64| ns as f64 / 1e3;
-            let (reads, writes_seen) = (&seen[0].reads, &seen[0].writes);
-            let waf = volume.counts().since(&before).waf();
-            let bound = volume.bound(load * (1.0 - writes / 100.0), load * writes / 100.0, waf);
-            println!(
-                "{policy} {load:9.0}/s: p50 {:6.0} p90 {:6.0} p99 {:6.0} us; reads {:6.0} {:6.0}, writes {:6.0} {:6.0} {:6.0}; WAF {waf:.2}; bound {:.0}, peak {:.2}; {:.1} s",
-                us(ios.quantile_ns(0.5)),
-                us(ios.quantile_ns(0.9)),
-                us(ios.quantile_ns(0.99)),
-                us(reads.quantile_ns(0.9)),
-                us(reads.quantile_ns(0.99)),
-                us(writes_seen.quantile_ns(0.5)),
-                us(writes_seen.quantile_ns(0.9)),
-                us(writes_seen.quantile_ns(0.99)),
-                bound.unwrap_or(0.0),
-                volume.controller().explain().peak,
-                begun.elapsed().as_secs_f64(),
-            );
-            if us(ios.quantile_ns(slo.quantile.share())) > slo.us {
-                println!("{}", volume.controller().explain());
-                println!("{}", volume.sim().medium().remote().explain());
-                println!("{:?}", volume.sim().medium().remote().counters());
-                break;
-            }
-            load *= times;
-        }
+        load *= asked.times;
     }
     Ok(())
 }

@@ -5,6 +5,7 @@
 //! stuck the manager hears nothing more, and starts the server anew.
 
 use crate::Ready;
+use crate::Wanted;
 use crate::server::Control;
 use sd_notify::NotifyState;
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -72,7 +73,7 @@ fn unanswered(control: &Control, bound: Duration) -> Option<usize> {
     let ask = |shard| {
         let (sender, receiver) = mpsc::channel();
         // It may answer after its time.
-        control.status(shard, move |_| sender.send(()).unwrap_or(()));
+        control.status(shard, Wanted::default(), move |_| sender.send(()).unwrap_or(()));
         receiver
     };
     let asked: Vec<_> = (0..control.shards()).map(ask).collect();

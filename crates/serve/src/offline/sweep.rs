@@ -139,10 +139,10 @@ impl Offline {
             }
             let turned = virtual_turn(&mut self.engine, &mut self.ring, &mut self.now);
             self.engine.take_finished(&mut finished);
-            for (origin, result) in std::mem::take(&mut finished) {
-                let buffer = under_way.remove(&origin.request);
+            for ended in std::mem::take(&mut finished) {
+                let buffer = under_way.remove(&ended.origin.request);
                 free.push(buffer.expect("a read ends once"));
-                each(runs[origin.request as usize], result);
+                each(runs[ended.origin.request as usize], ended.result);
             }
             if turned.is_err() {
                 // The ring is gone: what was asked for cannot be known any more, nor what was not yet. The

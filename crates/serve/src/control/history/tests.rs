@@ -35,7 +35,7 @@ fn row(at_unix_ms: u64) -> Row {
 fn asked(status: &mut crate::ShardStatus, kind: Kind, us: u64) {
     let request = Request { volume: 0, kind, offset: 0, len: 8192 };
     let (asked, begun, done) = (flash::Instant(5), flash::Instant(5), flash::Instant(7));
-    let (waited, spent) = (None, flash::Spent::default());
+    let (waited, spent) = (None, None);
     let timed = Timed { request, asked, begun, done, failed: false, waited, spent };
     status.latencies.record(&timed, flash::Instant(5 + us * MICROSECOND));
 }

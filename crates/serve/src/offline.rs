@@ -8,6 +8,8 @@ pub use sweep::{Run, Sweep};
 use crate::device::{self, Device, DeviceError, DeviceOptions, KeptOptions, Kind, Mode};
 use crate::runtime::buffer::Buffer;
 use crate::runtime::ring::{DriverChoice, Ring};
+#[cfg(test)]
+use crate::runtime::shard::Finished;
 use crate::runtime::shard::{Engine, Origin, Piece, RawShape, ShardStatus, Work};
 use crate::server::{start_engine, stop_engine, virtual_turn};
 use flash::{BLOCK_BYTES, Instant, RequestError};
@@ -214,6 +216,36 @@ impl Offline {
         let mut buffer = Buffer::new((bytes.len() / BLOCK_BYTES) as u32);
         buffer.bytes_mut().copy_from_slice(bytes);
         self.execute(Work::Write { fua: false, handle: 0 }, lba, &buffer)
+    }
+
+    /// Executes pieces that all come at once, whose view is of the first buffer for a read and of the second for a
+    /// write, and looks meanwhile at those that are older than `old_ns`. How long each took, and what became of it.
+    #[cfg(test)]
+    pub(crate) fn play(
+        &mut self,
+        pieces: &[(Work, u32, u32)],
+        buffers: [&Buffer; 2],
+        old_ns: u64,
+    ) -> Vec<(u64, Finished)> {
+        let begun = self.now;
+        self.engine.note_time(begun);
+        for (request, &(work, lba, blocks)) in (0..).zip(pieces) {
+            let view = buffers[usize::from(work != Work::Read)].view(0, blocks);
+            let origin = Origin { shard: 0, request };
+            self.engine.submit(Piece { origin, work, lba, blocks, view });
+        }
+        let (mut ended, mut finished) = (Vec::new(), Vec::new());
+        while ended.len() < pieces.len() {
+            let at = self.now;
+            self.engine.note_time(at);
+            virtual_turn(&mut self.engine, &mut self.ring, &mut self.now).expect("it goes on");
+            self.engine.take_finished(&mut finished);
+            ended.extend(finished.drain(..).map(|finished| (at - begun, finished)));
+            self.engine.look_at_old(at, old_ns);
+            let due = self.engine.look_at_old_due().unwrap_or(self.now);
+            self.now = self.now.min(due.max(at));
+        }
+        ended
     }
 
     /// Makes durable what was written.

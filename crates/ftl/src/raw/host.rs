@@ -31,7 +31,8 @@ impl RawUnits {
         let Some(request) = live.into_iter().find(|request| request.id == id) else {
             return Waits::Nothing;
         };
-        if self.flush.running && request.fua {
+        // A flush is of no lane.
+        if request.lane >= self.lanes.lanes || self.flush.running && request.fua {
             return Waits::Flush;
         }
         let units = (0..self.lanes.gang).map(|member| self.lanes.unit(request.lane, member));

@@ -6,10 +6,10 @@ use crate::volume::{Kind, Request};
 use flash::{Instant, Random, Spent};
 
 /// Nanoseconds of processor time that recording takes for a request: the mean of `requests` reads and writes of
-/// four volumes, with times that vary as those of emulated flash under load do, and one in a thousand slow.
+/// two volumes, with times that vary as those of emulated flash under load do, and one in a thousand slow.
 pub fn recording_ns(requests: usize) -> f64 {
     let mut random = Random::new(1);
-    let drawn: Vec<Timed> = (0..4096).map(|_| drawn(&mut random)).collect();
+    let drawn: Vec<Timed> = (0..256).map(|_| drawn(&mut random)).collect();
     let (mut latencies, mut slowest) = (Latencies::default(), Slowest::default());
     let begun = cpu::thread_ns();
     for (at, timed) in drawn.iter().cycle().take(requests).enumerate() {
@@ -24,7 +24,7 @@ pub fn recording_ns(requests: usize) -> f64 {
 
 fn drawn(random: &mut Random) -> Timed {
     let kind = if random.chance(0.5) { Kind::Read } else { Kind::Write { fua: false } };
-    let request = Request { volume: random.below(4) as usize, kind, offset: 0, len: 4096 };
+    let request = Request { volume: random.below(2) as usize, kind, offset: 0, len: 4096 };
     let slow = if random.chance(0.001) { 100 } else { 1 };
     let medium_ns = (20_000 + random.below(300_000)) * slow;
     let spent = Spent { queue_ns: random.below(50_000), medium_ns, ..Spent::default() };

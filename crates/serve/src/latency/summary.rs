@@ -24,13 +24,13 @@ const PERCENTILES: [(&str, f64); 5] =
 impl Summary {
     /// Of what was counted.
     pub fn of(series: &Series) -> Self {
-        let histogram = series.whole();
+        let histogram = series.histogram();
         let count = histogram.len();
         Self {
             count,
             mean_ns: series.sum_ns as f64 / count.max(1) as f64,
             percentiles_ns: PERCENTILES.map(|(_, share)| histogram.value_at_quantile(share)),
-            max_ns: histogram.max(),
+            max_ns: series.max_ns,
         }
     }
 
@@ -70,7 +70,7 @@ const _: () = assert!(BOUNDS_NS[18] == 10 * SECOND);
 pub fn within(series: &Series) -> [u64; BOUNDS_NS.len()] {
     let mut counts = [0; BOUNDS_NS.len()];
     let (mut at, mut sum) = (0, 0);
-    let histogram = series.whole();
+    let histogram = series.histogram();
     for step in histogram.iter_recorded() {
         while at < counts.len() && BOUNDS_NS[at] < step.value_iterated_to() {
             counts[at] = sum;

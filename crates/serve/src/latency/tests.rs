@@ -48,6 +48,23 @@ fn what_a_core_tells_of_the_time_is_kept_and_what_took_none_counts_too() {
 }
 
 #[test]
+fn the_steps_are_those_of_an_hdr_histogram() {
+    let mut random = flash::Random::new(5);
+    let mut own = Series::default();
+    let mut histogram = Series::default().histogram();
+    let edges = (0..STEPS).flat_map(|at| [begin_of(at), begin_of(at + 1) - 1]);
+    let drawn = (0..10_000).map(|_| random.next_u64() >> (random.below(42) + 22));
+    for ns in edges.chain(drawn.collect::<Vec<_>>()).filter(|&ns| ns <= MOST_NS) {
+        assert!(begin_of(step(ns)) <= ns && ns < begin_of(step(ns) + 1), "{ns}");
+        own.record(ns);
+        histogram.record(ns).unwrap();
+    }
+    assert_eq!(own.histogram(), histogram);
+    own.record(2 * MOST_NS);
+    assert_eq!((own.count(), own.max_ns), (histogram.len() + 1, 2 * MOST_NS));
+}
+
+#[test]
 fn what_asks_nothing_of_the_flash_is_not_counted() {
     let mut latencies = Latencies::default();
     latencies.record(&timed(0, Kind::Cache, [0, 1, 2]), Instant(3));

@@ -51,7 +51,10 @@ impl Waited {
 
     /// A look: it waits for `waits` now. At the first one that is what it has waited for all the time.
     pub fn look(&mut self, now: Instant, late_ns: u64, waits: Waits) {
-        self.last.get_or_insert(waits);
+        if *self.last.get_or_insert(waits) == waits {
+            // That the shard was late has not held it up: it would wait for the same without.
+            self.late_ns = late_ns;
+        }
         self.count(now, late_ns);
         self.last = Some(waits);
     }
@@ -106,9 +109,12 @@ mod tests {
         waited.look(at(12), 0, erase);
         waited.look(at(15), 0, erase);
         let mut lateness = Lateness::default();
+        lateness.expect(Some(at(14)));
+        lateness.note(at(16));
+        waited.look(at(16), lateness.ns(), erase);
         lateness.expect(Some(at(18)));
         lateness.note(at(19));
-        assert_eq!(lateness.ns(), MILLISECOND);
+        assert_eq!(lateness.ns(), 3 * MILLISECOND);
         waited.look(at(19), lateness.ns(), Waits::Unit(7, Ahead::Medium));
         waited.count(at(20), lateness.ns());
         let parts = [(Waits::Map, 2), (erase, 6), (Waits::Unit(7, Ahead::Medium), 1)];

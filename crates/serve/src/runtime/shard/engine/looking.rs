@@ -90,3 +90,6 @@ impl Engine {
         });
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 #[derive(clap::Args)]
-#[command(after_help = "Example:\n  weir lab list --json")]
+#[command(after_help = "Examples:\n  weir lab list\n  weir lab list --json | jq '.[].name'")]
 pub struct ListArgs {
     /// Print JSON
     #[arg(long)]

@@ -7,6 +7,10 @@ use std::fs;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+/// What makes the experiment that `weir lab new` writes a matter of a second.
+const SHORTER: [&str; 6] =
+    ["--set", "blocks=16", "--set", "measure=50ms", "--set", "overwrites=0.1"];
+
 fn lab(args: &[&str]) -> String {
     run(weir_path().to_str().expect("the binary's path is UTF-8"), &[&["lab"], args].concat())
 }
@@ -29,10 +33,9 @@ fn what_new_writes_runs_as_it_stands_over_seeds_and_two_runs_are_compared() {
 
     let (a, b, page) = (scratch.file("a.json"), scratch.file("b.json"), scratch.file("mine.html"));
     let csv = scratch.file("mine.csv");
-    let shorter = ["--set", "blocks=16", "--set", "measure=50ms"];
     let text = lab(&[
         &["run", &file, "--seeds", "2", "--json", &a, "--report", &page, "--results", &csv],
-        &shorter[..],
+        &SHORTER[..],
     ]
     .concat());
     for part in ["±", "waf", "figure tail", "mine-reads-grow", &format!("weir lab run {file}")] {
@@ -48,7 +51,7 @@ fn what_new_writes_runs_as_it_stands_over_seeds_and_two_runs_are_compared() {
     let iops = csv.lines().filter(|line| line.contains(",read_iops,")).count();
     assert_eq!(iops, 6, "{csv}");
 
-    lab(&[&["run", &file, "--seeds", "2", "--json", &b], &shorter[..]].concat());
+    lab(&[&["run", &file, "--seeds", "2", "--json", &b], &SHORTER[..]].concat());
     let same: Value = serde_json::from_str(&lab(&["compare", &a, &b, "--json"])).unwrap();
     let same = same.as_array().unwrap();
     assert_eq!(same.len(), 15, "three points of five columns");
@@ -68,7 +71,7 @@ fn an_interrupted_run_keeps_its_results_and_the_next_one_goes_on() {
     lab(&["new", &scratch.file("mine")]);
     let (file, results) = (scratch.file("mine.toml"), scratch.file("r.jsonl"));
     let args = ["lab", "run", &file, "--seeds", "3", "--threads", "1", "--results", &results];
-    let args = [&args[..], &["--set", "blocks=16", "--set", "measure=50ms"]].concat();
+    let args = [&args[..], &SHORTER].concat();
     let command = || {
         let mut command = Command::new(weir_path());
         command.args(&args).env("XDG_CACHE_HOME", scratch.path()).stdin(Stdio::null());

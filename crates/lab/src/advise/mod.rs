@@ -224,7 +224,12 @@ impl Advice {
     pub fn headline(&self, row: &Row) -> Option<String> {
         let timed = row.timed.as_ref().ok()?;
         match (self.needs(row), self.playing) {
-            (Some(times), _) => Some(overloaded(times)),
+            (Some(times), _) if times > 1.0 => Some(overloaded(times)),
+            (Some(_), _) => Some(
+                "this drive carries this trace as advised, but not under the first combination that was tried, so \
+                 none was played by the timestamps; latencies are left out"
+                    .into(),
+            ),
             // In a closed loop that was asked for nothing is late.
             (None, Playing::Depth(_)) => None,
             (None, Playing::Timestamps(_)) => {

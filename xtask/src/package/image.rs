@@ -55,7 +55,12 @@ pub fn make(made: &Made) -> Result<PathBuf, String> {
         "layers": layers.each_ref().map(|layer| &layer.descriptor),
     });
     let mut manifest = blob(&folder, &manifest, "application/vnd.oci.image.manifest.v1+json")?;
-    manifest["annotations"] = json!({ "org.opencontainers.image.ref.name": made.version });
+    // What podman and docker call it when it is loaded; a tag has no other signs.
+    let name = format!("weir:{}", made.version.replace(['+', '~'], "-"));
+    manifest["annotations"] = json!({
+        "org.opencontainers.image.ref.name": name,
+        "io.containerd.image.name": format!("docker.io/library/{name}"),
+    });
     let index = json!({
         "schemaVersion": 2,
         "mediaType": "application/vnd.oci.image.index.v1+json",

@@ -96,7 +96,7 @@ fn a_tarball_serves_where_it_is_unpacked() {
 #[test]
 fn an_image_serves_as_the_user_that_it_names() {
     let Some(clean) = Root::new("image") else { return };
-    let archive = package(&clean, "image", "0.1.0");
+    let archive = package(&clean, "image", "0.1.0~rc1");
     let image = clean.file("image");
     fs::create_dir(&image).unwrap();
     run("tar", &["-xf", archive.to_str().unwrap(), "-C", &image]);
@@ -113,7 +113,10 @@ fn an_image_serves_as_the_user_that_it_names() {
         path
     };
     assert_eq!(json("oci-layout")["imageLayoutVersion"], "1.0.0");
-    let manifest = json(&blob(&json("index.json")["manifests"][0]));
+    let entry = &json("index.json")["manifests"][0];
+    let name = &entry["annotations"]["org.opencontainers.image.ref.name"];
+    assert_eq!(name, "weir:0.1.0-rc1", "a tag may have no ~");
+    let manifest = json(&blob(entry));
     let config = json(&blob(&manifest["config"]));
     // All that the server has is what is in the layers.
     let container = clean.inner("container");

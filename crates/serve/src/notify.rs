@@ -104,7 +104,7 @@ mod tests {
 
         // The second shard's thread waits here, as one would that is stuck.
         let (go_on, held) = mpsc::channel::<()>();
-        control.status(1, move |_| _ = held.recv());
+        control.status(1, Wanted::default(), move |_| _ = held.recv());
         assert_eq!(unanswered(&control, Duration::from_millis(50)), Some(1));
         go_on.send(()).expect("it waits");
         assert_eq!(unanswered(&control, patience), None);

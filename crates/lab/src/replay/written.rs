@@ -56,7 +56,7 @@ impl Programmed {
         let padding = share(self.padded - before.padded);
         let checkpoints = share(self.checkpointed - before.checkpointed);
         let all = share(counts.bytes_programmed);
-        let host = (all - relocated - padding - checkpoints).min(1.0).max(0.0);
+        let host = (all - relocated - padding - checkpoints).clamp(0.0, 1.0);
         Some(ByReason {
             host,
             gc: relocated - upkeep,

@@ -172,10 +172,13 @@ impl Series {
         self.counts.iter().sum()
     }
 
-    /// Leaves what was counted since `before`, an earlier state of this one.
+    /// Leaves what was counted since `before`, an earlier state of this one. The longest of it is known to a step.
     pub fn subtract(&mut self, before: &Series) {
-        self.histogram.subtract(&before.histogram).expect("an earlier state of this histogram");
-        self.zeroes -= before.zeroes;
+        for (count, before) in self.counts.iter_mut().zip(&before.counts) {
+            *count -= before;
+        }
+        let last = self.counts.iter().rposition(|&count| count > 0);
+        self.max_ns = last.map_or(0, |step| self.max_ns.min(begin_of(step + 1) - 1));
         self.sum_ns -= before.sum_ns;
         self.bytes -= before.bytes;
         self.errors -= before.errors;

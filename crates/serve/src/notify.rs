@@ -86,6 +86,7 @@ fn unanswered(control: &Control, bound: Duration) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::unanswered;
+    use crate::Wanted;
     use crate::{Config, Server};
     use std::sync::mpsc;
     use std::time::Duration;

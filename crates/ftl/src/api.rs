@@ -329,3 +329,165 @@ impl std::fmt::Display for MountError {
 }
 
 impl std::error::Error for MountError {}
+
+/// What a request waits for.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Waits {
+    /// Nothing: it was answered.
+    Nothing,
+    /// The first checkpoint after the mount.
+    FirstCheckpoint,
+    /// Room behind the medium.
+    Room,
+    /// A free band, which GC has to make.
+    FreeBand,
+    /// Its turn: what the host may append is what GC has gained.
+    GcPace,
+    /// Its turn on the fast tier, which is emptied as fast as the capacity tier takes it.
+    Destage,
+    /// Pieces of the map that are not in DRAM, or changes of it to be written.
+    Map,
+    /// An atomic write that has not ended.
+    Atomic,
+    /// Its page to be full, or old enough.
+    Page,
+    /// The pages before its own.
+    Order,
+    /// Pages before it to be safe from a power cut.
+    Safety,
+    /// A flush of the medium.
+    Flush,
+    /// Another place for what could not be programmed.
+    AnotherPlace,
+    /// What stands before it on a unit.
+    Unit(u32, Ahead),
+    /// None of these.
+    Other,
+}
+
+/// What stands before a request on a unit.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Ahead {
+    /// Nothing: the medium does what was asked.
+    Medium,
+    /// An erase.
+    Erase,
+    /// An erase that is suspended for it.
+    ErasePaused,
+    /// A program.
+    Program(By),
+    /// A program that is suspended for it.
+    ProgramPaused(By),
+    /// The program of the very block.
+    OwnProgram,
+    /// Reads.
+    Reads(By),
+    /// Reads that have suspended it.
+    Suspended,
+    /// Its turn: the service level of reads lets nothing begin.
+    Turn,
+}
+
+/// For whom a command is.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum By {
+    /// The host.
+    Host,
+    /// GC, or destage.
+    Gc,
+    /// The FTL: checkpoints, records, the map, scrub.
+    Own,
+}
+
+impl Waits {
+    /// A stable name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Nothing => "nothing",
+            Self::FirstCheckpoint => "first_checkpoint",
+            Self::Room => "room",
+            Self::FreeBand => "gc_free_band",
+            Self::GcPace => "gc_pace",
+            Self::Destage => "destage",
+            Self::Map => "map",
+            Self::Atomic => "atomic_write",
+            Self::Page => "page",
+            Self::Order => "page_order",
+            Self::Safety => "page_safety",
+            Self::Flush => "medium_flush",
+            Self::AnotherPlace => "another_place",
+            Self::Unit(_, ahead) => ahead.name(),
+            Self::Other => "other",
+        }
+    }
+
+    /// The unit where it waits, if it is one.
+    pub fn unit(self) -> Option<u32> {
+        match self {
+            Self::Unit(unit, _) => Some(unit),
+            _ => None,
+        }
+    }
+}
+
+impl Ahead {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Medium => "medium",
+            Self::Erase => "erase",
+            Self::ErasePaused => "erase_suspended",
+            Self::Program(By::Host) => "host_program",
+            Self::Program(By::Gc) => "gc_program",
+            Self::Program(By::Own) => "own_program",
+            Self::ProgramPaused(_) => "program_suspended",
+            Self::OwnProgram => "program_of_the_block",
+            Self::Reads(By::Host) => "host_reads",
+            Self::Reads(By::Gc) => "gc_reads",
+            Self::Reads(By::Own) => "own_reads",
+            Self::Suspended => "suspended_by_reads",
+            Self::Turn => "read_slo",
+        }
+    }
+}
+
+impl std::fmt::Display for Waits {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Nothing => "nothing: it was answered",
+            Self::FirstCheckpoint => "the first checkpoint after the mount",
+            Self::Room => "room below the medium",
+            Self::FreeBand => "GC to make a free band",
+            Self::GcPace => "GC, whose pace bounds what the host appends",
+            Self::Destage => "room on the fast tier, which is being destaged",
+            Self::Map => "the map, a part of which was not in DRAM",
+            Self::Atomic => "the end of an atomic write",
+            Self::Page => "its page to be full or old enough",
+            Self::Order => "the pages before its own",
+            Self::Safety => "pages before it to be safe",
+            Self::Flush => "a flush of the medium",
+            Self::AnotherPlace => "another place for what could not be programmed",
+            Self::Unit(unit, ahead) => return write!(f, "{ahead} unit {unit}"),
+            Self::Other => "something else",
+        })
+    }
+}
+
+impl std::fmt::Display for Ahead {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Medium => "the medium itself, on",
+            Self::Erase => "an erase of",
+            Self::ErasePaused => "an erase to be suspended on",
+            Self::Program(By::Host) => "a program of the host's on",
+            Self::Program(By::Gc) => "a program of GC's on",
+            Self::Program(By::Own) => "a program of the FTL's own on",
+            Self::ProgramPaused(_) => "a program to be suspended on",
+            Self::OwnProgram => "the program of the very block on",
+            Self::Reads(By::Host) => "other reads of the host's on",
+            Self::Reads(By::Gc) => "reads of GC's on",
+            Self::Reads(By::Own) => "reads of the FTL's own on",
+            Self::Suspended => "reads that suspended its program on",
+            Self::Turn => "its turn, which the reads' service level delays, on",
+        })
+    }
+}

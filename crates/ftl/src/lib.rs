@@ -40,11 +40,12 @@ mod tier;
 mod whole;
 
 pub use api::{
-    ATOMIC_BLOCKS_MAX, Core, DamagedSlot, Input, MountError, MountReport, Output, Rebuilt,
+    ATOMIC_BLOCKS_MAX, Ahead, By, Core, DamagedSlot, Input, MountError, MountReport, Output,
+    Rebuilt, Waits,
 };
 pub use config::{FastShare, FormatOptions, MapVolume, Settings, StreamVolume};
 pub use format::{LABEL_BYTES_MAX, VERSION};
-pub use host::waiting::{Ahead, By, Look, Waits};
+pub use host::waiting::Look;
 pub use log::streams::StreamStatus;
 pub use map::map_bytes_min;
 pub use map::volumes::{MAPPINGS, MapStatus};

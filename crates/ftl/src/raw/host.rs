@@ -3,8 +3,7 @@
 
 use super::blocks::Die;
 use super::{After, EraseTime, Phase, RawState, RawUnits, ReadOp, WriteUnit};
-use crate::api::Output;
-use crate::host::waiting::{Ahead, By, Waits};
+use crate::api::{Ahead, By, Output, Waits};
 use crate::mutant::Mutant;
 use flash::{
     Lba, MediumError, Operation, Payload, Reply, RequestError, RequestId, SlotId, SlotRead,

@@ -29,7 +29,8 @@ impl Summary {
         Self {
             count,
             mean_ns: series.sum_ns as f64 / count.max(1) as f64,
-            percentiles_ns: PERCENTILES.map(|(_, share)| histogram.value_at_quantile(share)),
+            percentiles_ns: PERCENTILES
+                .map(|(_, share)| histogram.value_at_quantile(share).min(series.max_ns)),
             max_ns: series.max_ns,
         }
     }

@@ -45,6 +45,17 @@ pub struct Pending {
 }
 
 impl Pending {
+    /// Goes to the device now, with its memory and what that is compared with.
+    fn new(
+        connection: u32,
+        asked: Asked,
+        begun: Instant,
+        (data, expected): (Option<Data>, Option<Data>),
+    ) -> Self {
+        let (pieces, result, waited, spent) = (0, Ok(()), None, None);
+        Self { connection, asked, begun, data, expected, pieces, result, waited, spent }
+    }
+
     /// It fails, whatever becomes of its pieces. Returns its memory, which they may still use.
     pub(super) fn abandon(&mut self, error: RequestError) -> Option<Data> {
         self.result = Err(error);
@@ -222,21 +233,8 @@ impl Shard {
         let Request { volume, kind, offset, len } = request;
         let (len, covered) = (u64::from(len), u64::from(request.covered_blocks()));
         self.connections[connection].requests += 1;
-        let (result, spent) = (Ok(()), None);
-        let begun = self.now;
-        let (data, expected) = self.beside(kind, covered as u32, data);
-        let pending = Pending {
-            connection,
-            asked,
-            begun,
-            data,
-            expected,
-            pieces: 0,
-            result,
-            waited: None,
-            spent,
-        };
-        let index = self.requests.insert(pending);
+        let data = self.beside(kind, covered as u32, data);
+        let index = self.requests.insert(Pending::new(connection, asked, self.now, data));
         if self.engine.medium.fenced() {
             self.requests[index].result = Err(RequestError::Failed);
             return self.answer(index);

@@ -15,7 +15,7 @@ type Played = (u64, Work, Finished);
 
 /// Overwrites all of a device several times, with a read beside each write.
 fn overwrite(shard: &mut Offline) -> Vec<Played> {
-    let blocks = shard.report().logical_blocks as u32;
+    let blocks = shard.report().logical_blocks;
     let (read, write) = (Buffer::new(1), Buffer::new(16));
     let mut random = Random::new(3);
     let mut played = Vec::new();

@@ -15,7 +15,7 @@ pub fn recording_ns(requests: usize) -> f64 {
     for (at, timed) in drawn.iter().cycle().take(requests).enumerate() {
         let sent = Instant(timed.done.0 + 2000 + at as u64 % 512);
         let total_ns = latencies.record(timed, sent);
-        slowest.note(total_ns, timed.clone(), sent);
+        slowest.note(total_ns, timed, sent);
     }
     let took = cpu::thread_ns() - begun;
     std::hint::black_box((&latencies, &slowest));

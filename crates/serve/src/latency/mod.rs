@@ -97,8 +97,8 @@ impl Timed {
     }
 }
 
-/// Latencies of one kind: the counts of an HDR histogram, which is made of them when somebody asks. To count by its
-/// own record took a hundredth of a request, with all else that it keeps.
+/// Latencies of one kind: the counts of an HDR histogram, which is made of them when somebody asks. Its own record
+/// keeps more and takes several times as long (`weir bench latency-cpu`).
 #[derive(Clone, Debug)]
 pub struct Series {
     /// Of each [`step`].

@@ -69,7 +69,7 @@ impl Default for Kept {
 impl Slowest {
     /// A request was answered that took `total_ns`, and its reply was sent.
     #[inline]
-    pub fn note(&mut self, total_ns: u64, timed: Timed, sent: Instant) {
+    pub fn note(&mut self, total_ns: u64, timed: &Timed, sent: Instant) {
         if total_ns <= SLOW_NS {
             return;
         }
@@ -77,7 +77,7 @@ impl Slowest {
         let kept = if op == Op::Read { &mut self.reads } else { &mut self.others };
         if total_ns > kept.least_ns || sent >= kept.ends {
             let stages = timed.stages(sent);
-            let Timed { request, waited, .. } = timed;
+            let (request, waited) = (timed.request, timed.waited.clone());
             kept.keep(Slow { sent, request, op, total_ns, stages, waited });
         }
     }
@@ -146,7 +146,7 @@ mod tests {
             waited: None,
             spent: None,
         };
-        slowest.note(ms * MILLISECOND, timed, sent);
+        slowest.note(ms * MILLISECOND, &timed, sent);
     }
 
     fn told(slowest: &Slowest, now: Instant, count: usize) -> Vec<u64> {

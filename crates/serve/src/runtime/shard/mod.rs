@@ -697,7 +697,7 @@ impl Shard {
             connection.front.finish(answered.ticket);
             if let Some(timed) = answered.timed.filter(|_| connection.ending != Ending::Gone) {
                 let total_ns = self.latencies.record(&timed, self.now);
-                self.slowest.note(total_ns, timed, self.now);
+                self.slowest.note(total_ns, &timed, self.now);
             }
             if let Some(data) = answered.data {
                 self.pool.put(data, self.engine.frames());

@@ -12,6 +12,7 @@ const WITHOUT_JSON: &[(&str, &str)] = &[
     ),
     ("format", "it makes a device; `weir inspect --json` tells what came of it"),
     ("plugin new", "it writes files"),
+    ("lab new", "it writes files"),
     ("pool up", "it serves; `weir pool status --json` tells of it"),
     ("pool kill", "it says what it did; `weir pool status --json` tells what came of it"),
     ("pool slow", "as kill"),

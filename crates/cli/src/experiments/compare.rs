@@ -6,7 +6,7 @@ use lab::report::{self, Comparison, Report, Side};
 use std::path::{Path, PathBuf};
 
 #[derive(clap::Args)]
-#[command(after_help = "Example:\n  \
+#[command(after_help = "Examples:\n  \
     weir lab run tssd-small --seeds 5 --json before.json\n  \
     weir lab run tssd-small --seeds 5 --json after.json      with another build, or another --set\n  \
     weir lab compare before.json after.json --report out.html\n\n\

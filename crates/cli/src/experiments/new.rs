@@ -7,7 +7,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 #[derive(clap::Args)]
-#[command(after_help = "Example:\n  \
+#[command(after_help = "Examples:\n  \
     weir lab new mine && weir lab run mine.toml --report mine.html\n\n\
     It writes mine.toml, an experiment, and mine-device.toml, its device, with a comment at every key.")]
 pub struct Args {

@@ -189,7 +189,7 @@ fn a_run_that_goes_on_with_what_was_kept_gives_the_same_report() {
 fn the_same_seed_gives_the_same_figures_on_any_machine() {
     // Raw units only: their figures change with the emulated flash, the clients and the report, and not
     // with every policy of the FTL. Whoever changes those on purpose puts the new digest here.
-    const GOLDEN: u32 = 0x5379_062c;
+    const GOLDEN: u32 = 0x675c_9215;
     let mut file: toml::Table = EXPERIMENT.parse().expect("it is TOML");
     let cases = file["case"].as_array_mut().expect("it has cases");
     cases.retain(|case| case["name"].as_str() == Some("raw"));

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(180);
 
 /// The folder of what is tested.
 fn monitoring(name: &str) -> PathBuf {
@@ -93,7 +93,7 @@ fn dashboard_queries() -> Vec<String> {
     let targets = panels.flat_map(|panel| panel["targets"].as_array().into_iter().flatten());
     let asked = targets.map(|target| target["expr"].as_str().expect("a query").to_owned());
     asked
-        .map(|query| query.replace("$__rate_interval", "5s").replace("$instance", ".*"))
+        .map(|query| query.replace("$__rate_interval", "1m").replace("$instance", ".*"))
         .map(|query| query.replace("$volume", ".*"))
         .collect()
 }
@@ -126,19 +126,20 @@ fn a_real_prometheus_evaluates_every_rule_and_answers_every_query_of_the_dashboa
     let queries = dashboard_queries();
     assert!(queries.len() > 40, "{} queries", queries.len());
     let deadline = Instant::now() + PATIENCE;
-    // Until all that there must be something to say of is told: rates need some scrapes with load between them.
-    let wanted = ["weir:waf:ratio_rate5m", "weir:request_duration_seconds:p99_rate5m"];
+    // Until all that there must be something to say of is told: rates need some scrapes with load between them, and
+    // how soon these come is for the machine to say.
+    let recorded = ["weir:waf:ratio_rate5m", "weir:request_duration_seconds:p99_rate5m"];
+    let mut wanted: Vec<&str> = queries.iter().map(String::as_str).chain(recorded).collect();
     loop {
         (0..8).for_each(|at| client.write(at << 20, &data));
         client.read(0, 1 << 20);
-        let found: Vec<Result<usize, String>> =
-            wanted.iter().map(|query| prometheus.query(query)).collect();
-        if found.iter().all(|found| found.as_ref().is_ok_and(|&series| series > 0)) {
+        wanted.retain(|query| !prometheus.query(query).is_ok_and(|series| series > 0));
+        if wanted.is_empty() {
             break;
         }
         let log = scratch.path().join("prometheus.log");
         let told = || fs::read_to_string(&log).unwrap_or_default();
-        assert!(Instant::now() < deadline, "{found:?}\n{}", told());
+        assert!(Instant::now() < deadline, "nothing is found by {wanted:#?}\n{}", told());
         std::thread::sleep(Duration::from_millis(500));
     }
     let rules = prometheus.ask("/api/v1/rules").expect("rules");
@@ -149,13 +150,6 @@ fn a_real_prometheus_evaluates_every_rule_and_answers_every_query_of_the_dashboa
         assert_eq!(rule["health"], "ok", "{rule}");
         assert_ne!(rule["state"], "firing", "nothing is wrong with this server: {rule}");
     }
-    let answers: Vec<(String, usize)> = queries
-        .into_iter()
-        .map(|query| (query.clone(), prometheus.query(&query).unwrap_or_else(|e| panic!("{e}"))))
-        .collect();
-    let empty: Vec<&String> =
-        answers.iter().filter(|(_, series)| *series == 0).map(|(query, _)| query).collect();
-    assert!(empty.is_empty(), "nothing is found by {empty:#?}");
     names_are_the_servers(&server);
     server.terminate();
 }

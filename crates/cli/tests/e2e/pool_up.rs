@@ -131,7 +131,8 @@ fn look_after(up: &Up) {
     let spread = json(&["rebalance", &client, "--within", "5", "--wait", "--json"]);
     assert_eq!(spread["repair"]["bands_spreading"], 0, "{spread}");
     let node = path("node-2.sock");
-    let shown = json(&[
+    let top = [
+        "pool",
         "top",
         "--config",
         &config,
@@ -142,7 +143,12 @@ fn look_after(up: &Up) {
         "--json",
         &client,
         &node,
-    ]);
+    ];
+    // On a machine with much else to do the control plane may be late for one look.
+    let looks = std::iter::repeat_with(|| weir(&top)).take(10);
+    let looks = looks.inspect(|look| println!("{}", said(look)));
+    let shown = looks.into_iter().find(|look| look.status.success()).expect("a look that succeeds");
+    let shown: Value = serde_json::from_slice(&shown.stdout).expect("JSON");
     assert_eq!(shown["status"]["nodes"].as_array().map(Vec::len), Some(3), "{shown}");
     assert_eq!(shown["parts"][&node]["node"], 2, "{shown}");
     assert!(shown["parts"][&client]["asks_per_sec"].is_number(), "{shown}");

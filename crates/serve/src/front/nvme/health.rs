@@ -1,7 +1,7 @@
 //! The health of the device, as the SMART log tells it. Each shard says how its part is, after work at most once a
 //! second; whoever asks for the log, on whichever shard, gets the sum.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 /// What a shard knows of its part of the device.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -28,49 +28,18 @@ pub struct Health {
     pub read_only: u64,
 }
 
-const FIELDS: usize = 10;
-
 impl Health {
-    fn fields(self) -> [u64; FIELDS] {
-        [
-            self.blocks_read,
-            self.blocks_written,
-            self.reads,
-            self.writes,
-            self.media_errors,
-            self.erases,
-            self.endurance,
-            self.spare,
-            self.retired,
-            self.read_only,
-        ]
-    }
-
-    fn of(fields: [u64; FIELDS]) -> Self {
-        let [
-            blocks_read,
-            blocks_written,
-            reads,
-            writes,
-            media_errors,
-            erases,
-            endurance,
-            spare,
-            retired,
-            read_only,
-        ] = fields;
-        Self {
-            blocks_read,
-            blocks_written,
-            reads,
-            writes,
-            media_errors,
-            erases,
-            endurance,
-            spare,
-            retired,
-            read_only,
-        }
+    fn add(&mut self, part: &Self) {
+        self.blocks_read += part.blocks_read;
+        self.blocks_written += part.blocks_written;
+        self.reads += part.reads;
+        self.writes += part.writes;
+        self.media_errors += part.media_errors;
+        self.erases += part.erases;
+        self.endurance += part.endurance;
+        self.spare += part.spare;
+        self.retired += part.retired;
+        self.read_only += part.read_only;
     }
 
     /// Spare flash that is left, in percent.
@@ -107,32 +76,27 @@ impl Health {
 /// Percent of the spare flash below which the log warns.
 const SPARE_THRESHOLD: u8 = 10;
 
-/// What the shards last said.
-#[derive(Default)]
-pub struct Healths(Vec<[AtomicU64; FIELDS]>);
+/// What the shards last said, each at most once a second, so that a lock for each costs nothing.
+pub struct Healths(Vec<Mutex<Health>>);
 
 impl Healths {
     /// Of so many shards.
     pub fn new(shards: usize) -> Self {
-        Self((0..shards).map(|_| Default::default()).collect())
+        Self((0..shards).map(|_| Mutex::default()).collect())
     }
 
     /// A shard says how its part is.
     pub fn tell(&self, shard: usize, health: Health) {
-        for (field, value) in self.0[shard].iter().zip(health.fields()) {
-            field.store(value, Ordering::Relaxed);
-        }
+        *self.0[shard].lock().unwrap_or_else(PoisonError::into_inner) = health;
     }
 
     /// Of the whole device.
     pub fn sum(&self) -> Health {
-        let mut sum = [0; FIELDS];
-        for shard in &self.0 {
-            for (sum, field) in sum.iter_mut().zip(shard) {
-                *sum += field.load(Ordering::Relaxed);
-            }
+        let mut sum = Health::default();
+        for part in &self.0 {
+            sum.add(&part.lock().unwrap_or_else(PoisonError::into_inner));
         }
-        Health::of(sum)
+        sum
     }
 }
 

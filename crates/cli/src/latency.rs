@@ -30,10 +30,12 @@ pub fn text(status: &Value) -> String {
     if rows.is_empty() {
         return String::new();
     }
-    for (stage, of) in ops(&status["latency"]["stages"]) {
+    let stages = ops(&status["latency"]["stages"]);
+    for (stage, shown) in STAGES {
+        let of = stages.get(stage).map(ops).unwrap_or_default();
         // What took none of anybody's time is no news.
-        for (op, times) in ops(&of).into_iter().filter(|(_, times)| times["max_ns"] != 0) {
-            rows.push(row(format!("  {op}: {stage}"), &times));
+        for (op, times) in of.into_iter().filter(|(_, times)| times["max_ns"] != 0) {
+            rows.push(row(format!("  {op}: {shown}"), &times));
         }
     }
     let mut heads = vec!["  latency".to_owned(), "requests".to_owned()];
@@ -41,6 +43,17 @@ pub fn text(status: &Value) -> String {
     rows.insert(0, heads);
     table(&rows)
 }
+
+/// The stages of a request in the order of its life, and those within the device.
+const STAGES: [(&str, &str); 7] = [
+    ("admission", "admission"),
+    ("device", "device, of which"),
+    ("place", "- place"),
+    ("queue", "- queue"),
+    ("medium", "- medium"),
+    ("safety", "- safety"),
+    ("reply", "reply"),
+];
 
 /// The slowest requests of the last minutes, and why; nothing where none was slow.
 pub fn slow_text(status: &Value) -> String {
@@ -54,12 +67,15 @@ pub fn slow_text(status: &Value) -> String {
         let ago = Duration::from_millis((now.as_millis() as u64).saturating_sub(at_ms));
         let word = |key: &str| request[key].as_str().unwrap_or_default();
         let number = |key: &str| request[key].as_u64().unwrap_or(0);
+        // A flush has neither offset nor length.
+        let place = match number("length") {
+            0 => String::new(),
+            length => format!("{} at {} of ", bytes(length), number("offset")),
+        };
         format!(
-            "  {} ago: {} of {} at {} of {}, {}\n",
+            "  {} ago: {} of {place}{}, {}\n",
             crate::status::ago(ago.as_nanos() as u64),
             word("op"),
-            bytes(number("length")),
-            number("offset"),
             word("volume"),
             word("told"),
         )

@@ -10,10 +10,29 @@ pub fn print_json(value: &Value) {
     print(&format!("{text}\n"));
 }
 
-/// Prints text on standard output at once. A reader that went away is no error of ours.
+/// Prints text on standard output at once. A reader that went away is no error of ours; but what cannot be written for
+/// another reason, as to a full disk, ends the command: whoever asked for it would think that it is all there.
 pub fn print(text: &str) {
+    if let Err(error) = try_print(text)
+        && error.kind() != io::ErrorKind::BrokenPipe
+    {
+        eprintln!("weir: standard output cannot be written: {error}");
+        std::process::exit(2);
+    }
+}
+
+/// The same for a server, which serves whether or not anybody reads what it says.
+pub fn say(text: &str) {
+    try_print(text).ok();
+}
+
+/// Prints text on standard output at once, for who goes on whatever becomes of it, or ends with its reader.
+///
+/// # Errors
+/// It cannot be written.
+pub fn try_print(text: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
-    out.write_all(text.as_bytes()).and_then(|()| out.flush()).ok();
+    out.write_all(text.as_bytes()).and_then(|()| out.flush())
 }
 
 /// Rows as columns of equal width, the last one ragged.

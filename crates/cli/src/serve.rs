@@ -2,7 +2,7 @@
 //! how to connect. The line that begins with `ready` is the last one printed.
 
 use crate::device::{self, Described, RawShape, Request, Shape};
-use crate::output::print;
+use crate::output::say;
 use crate::{End, Failure};
 use serve::config::{Config, Listen};
 use serve::device::Kind;
@@ -98,9 +98,9 @@ pub fn run(args: &Args) -> Result<End, Failure> {
     let made = make_socket_folders(config)?;
     let exists = serve::device::Device::exists(&config.device.kind);
     match &config.device.kind {
-        Kind::Memory { .. } => print("a device in memory: nothing of it remains\n"),
-        _ if exists => print(&format!("the device in {}\n", data.display())),
-        _ => print(&format!("making a device in {}\n", data.display())),
+        Kind::Memory { .. } => say("a device in memory: nothing of it remains\n"),
+        _ if exists => say(&format!("the device in {}\n", data.display())),
+        _ => say(&format!("making a device in {}\n", data.display())),
     }
     let address_file = data.join(ADDRESS_FILE);
     let tls = config.nbd.tls.is_some();
@@ -114,7 +114,7 @@ pub fn run(args: &Args) -> Result<End, Failure> {
         {
             tracing::warn!(%error, "{}: `weir status --data` cannot find us", address_file.display());
         }
-        print(&greeting(ready, tls));
+        say(&greeting(ready, tls));
     });
     match result {
         Ok(()) => {

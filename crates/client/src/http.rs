@@ -158,6 +158,12 @@ pub fn request(
     let failed = |error: io::Error| {
         let hint = match error.kind() {
             io::ErrorKind::PermissionDenied => "are you its user, or in its group?",
+            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
+                return format!(
+                    "{place}{path}: no answer within {} s: the server is stopped, or stuck",
+                    patience.as_secs()
+                );
+            }
             _ => "is `weir serve` running there, with HTTP?",
         };
         format!("{place}{path}: {error}: {hint}")

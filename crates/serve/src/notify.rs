@@ -42,9 +42,13 @@ fn status(ready: &Ready) -> String {
     format!("serving {} {what} at {whence}; {}", ready.volumes.len(), ready.restart)
 }
 
+/// Least time between two questions to the shards.
+const PAUSE_MIN: Duration = Duration::from_millis(100);
+
 /// Asks all shards three times in the manager's interval, and tells it each time that all answer.
 fn watch(control: &Control, interval: Duration) {
-    let pause = interval / 3;
+    // A manager that wants to hear from it more often than this means nothing by it.
+    let pause = (interval / 3).max(PAUSE_MIN);
     let mut silent = false;
     loop {
         let asked = Instant::now();

@@ -1,7 +1,7 @@
 //! `weir pool node`, `weir pool client` and `weir pool ask`: the parts that serve data, and what they answer.
 
 use super::{Part, failure};
-use crate::output::{print, print_json};
+use crate::output::{print_json, say};
 use crate::serve::greeting;
 use crate::{End, Failure};
 use serve::pool::parts::{self, NodeConfig, VolumeConfig};
@@ -26,7 +26,7 @@ pub fn node(part: &Part) -> Result<End, Failure> {
             }
         };
         let (node, pool) = (config.node.0, config.part.pool.0);
-        print(&format!("node {node} of pool {pool:032x}, its drive {place}\nready {address}\n"));
+        say(&format!("node {node} of pool {pool:032x}, its drive {place}\nready {address}\n"));
     };
     parts::run_node(&config, ready).map_err(failure)?;
     Ok(End::Good)
@@ -35,7 +35,7 @@ pub fn node(part: &Part) -> Result<End, Failure> {
 pub fn client(part: &Part) -> Result<End, Failure> {
     let config = VolumeConfig::load(&part.config).map_err(failure)?;
     let tls = config.server.nbd.tls.is_some();
-    parts::run_volume(&config, |ready| print(&greeting(ready, tls))).map_err(failure)?;
+    parts::run_volume(&config, |ready| say(&greeting(ready, tls))).map_err(failure)?;
     Ok(End::Good)
 }
 

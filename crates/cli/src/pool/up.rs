@@ -5,7 +5,7 @@ pub mod made;
 pub mod parts;
 
 use super::failure;
-use crate::output::print;
+use crate::output::{print, say};
 use crate::{End, Failure};
 use made::{Drives, Layout, Made};
 use parts::Parts;
@@ -119,7 +119,7 @@ pub fn up(args: &Args) -> Result<End, Failure> {
     let mut parts = Parts::new(&args.data, Duration::from_secs(args.restart_after))?;
     begin(&made, &mut parts)?;
     let told = parts.start("client", &["client"], &made.config("client"))?;
-    print(&text(&made, args, &told));
+    say(&text(&made, args, &told));
     parts.watch();
     Ok(End::Good)
 }

@@ -9,14 +9,14 @@ mod view;
 #[cfg(test)]
 mod screen_tests;
 
-use crate::output::{print, print_json, table};
+use crate::output::{table, try_print};
 use crate::size::bytes;
 use crate::status::{PlaceArgs, array, ask_status, fast_text};
 use crate::{End, Failure};
 use client::Place;
 use flash::BLOCK_BYTES;
 use serde_json::{Value, json};
-use std::io::IsTerminal;
+use std::io::{ErrorKind, IsTerminal};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -79,17 +79,19 @@ impl Pace {
         tell: impl Fn(&T, &T, f64) -> (Value, String),
     ) -> Result<(), Failure> {
         self.check()?;
-        let clear = if std::io::stdout().is_terminal() { "\x1b[H\x1b[2J" } else { "" };
+        let dumb = std::env::var_os("TERM").is_some_and(|terminal| terminal == "dumb");
+        let clear = if std::io::stdout().is_terminal() && !dumb { "\x1b[H\x1b[2J" } else { "" };
         let mut before = (Instant::now(), look()?);
         let mut looks = 0;
         while self.count == 0 || looks < self.count {
             std::thread::sleep(Duration::from_secs_f64(self.interval));
             let now = (Instant::now(), look()?);
             let (value, text) = tell(&before.1, &now.1, (now.0 - before.0).as_secs_f64());
-            match (self.json, self.count) {
-                (true, 1) => print_json(&value),
-                (true, _) => print(&format!("{value}\n")),
-                (false, _) => print(&format!("{clear}{text}")),
+            let text = if self.json { format!("{value}\n") } else { format!("{clear}{text}") };
+            match try_print(&text) {
+                // Nobody reads it any more.
+                Err(error) if error.kind() == ErrorKind::BrokenPipe => return Ok(()),
+                told => told.map_err(|error| format!("standard output: {error}"))?,
             }
             (before, looks) = (now, looks + 1);
         }

@@ -1,7 +1,7 @@
 //! The processes of a pool on one machine: started one after the other, watched, started again, ended together.
 
 use crate::Failure;
-use crate::output::print;
+use crate::output::say;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
@@ -154,7 +154,7 @@ impl Parts {
                 self.look(at);
             }
         }
-        print("ending\n");
+        say("ending\n");
     }
 
     fn look(&mut self, at: usize) {
@@ -163,7 +163,7 @@ impl Parts {
             None => {
                 let Ok(Some(status)) = part.child.try_wait() else { return };
                 let seconds = self.restart_after.as_secs();
-                print(&format!(
+                say(&format!(
                     "{} has ended ({status}); it is started again in {seconds} s\n",
                     part.name
                 ));
@@ -176,10 +176,10 @@ impl Parts {
                 match self.begin(&name, command, &config) {
                     Ok((child, _)) => {
                         (self.parts[at].child, self.parts[at].again_at) = (child, None);
-                        print(&format!("{name} is back\n"));
+                        say(&format!("{name} is back\n"));
                     }
                     Err(error) => {
-                        print(&format!("{error}\n"));
+                        say(&format!("{error}\n"));
                         self.parts[at].again_at = Some(Instant::now() + self.restart_after);
                     }
                 }

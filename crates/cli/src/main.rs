@@ -20,6 +20,7 @@ mod format;
 mod inspect;
 mod lab;
 mod latency;
+mod logging;
 mod manual;
 mod output;
 mod plugin;
@@ -64,7 +65,7 @@ struct Cli {
         display_order = 900
     )]
     log: tracing_subscriber::filter::LevelFilter,
-    /// In which form: lines for people, or an object of JSON in each line
+    /// In which form: lines for people, an object of JSON in each line, or entries of systemd's journal
     #[arg(
         long,
         global = true,
@@ -73,14 +74,7 @@ struct Cli {
         env = "WEIR_LOG_FORMAT",
         display_order = 901
     )]
-    log_format: LogFormat,
-}
-
-/// See [`Cli::log_format`].
-#[derive(Clone, Copy, Debug, clap::ValueEnum)]
-enum LogFormat {
-    Text,
-    Json,
+    log_format: logging::LogFormat,
 }
 
 #[derive(Subcommand)]
@@ -149,16 +143,7 @@ fn main() -> ExitCode {
         // It has its own words for what is wrong, and its bounds from the first moment on.
         return ::serve::compiler::child(name);
     }
-    let log = tracing_subscriber::fmt()
-        // It would tell on standard error, and end the thread where that is a terminal that is gone.
-        .log_internal_errors(false)
-        .with_writer(std::io::stderr)
-        .with_max_level(cli.log)
-        .with_target(false);
-    match cli.log_format {
-        LogFormat::Text => log.init(),
-        LogFormat::Json => log.json().flatten_event(true).init(),
-    }
+    logging::begin(cli.log, cli.log_format);
     let result = match cli.command {
         Command::Serve(args) => serve::run(&args),
         Command::Format(args) => format::run(&args),

@@ -127,11 +127,16 @@ fn place_in(data: &Path) -> Result<Place, Failure> {
     }
 }
 
+/// Whether these are raw units: they have neither volumes nor GC.
+pub fn is_raw(status: &Value) -> bool {
+    array(&status["shards"]).iter().any(|shard| shard["mode"] == "raw")
+}
+
 fn as_text(status: &Value, place: &Place) -> String {
     let counter = |name: &str| count(status["counters"][name].as_u64().unwrap_or(0));
     let version = status["version"].as_str().unwrap_or("unknown");
     let mut text = format!("Weir {version} at {place}\n");
-    let raw = array(&status["shards"]).iter().any(|shard| shard["mode"] == "raw");
+    let raw = is_raw(status);
     // Units have a table of their own.
     let volumes = if raw { &[] } else { array(&status["volumes"]) };
     for volume in volumes {
@@ -182,9 +187,11 @@ fn waf_text(status: &Value) -> String {
     let Some(waf) = status["waf"].as_f64() else { return "no writes yet".into() };
     let counter = |name: &str| status["counters"][name].as_f64().unwrap_or(0.0);
     let written = counter("host_blocks_written").max(1.0);
+    // What left the fast tier, and what stayed there, was relocated, too.
+    let relocated = counter("slots_relocated") - counter("slots_destaged") - counter("slots_kept");
     let parts = [
         ("the host", counter("host_blocks_written")),
-        ("GC", counter("slots_relocated")),
+        ("GC", relocated),
         ("destage", counter("slots_destaged")),
         ("kept on the fast tier", counter("slots_kept")),
         ("padding", counter("slots_padded")),

@@ -32,6 +32,86 @@ impl std::fmt::Display for KeyError {
 
 impl std::error::Error for KeyError {}
 
+/// All that is wrong with a file: at least one thing.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct KeyErrors(Vec<KeyError>);
+
+impl std::fmt::Display for KeyErrors {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let [first, others @ ..] = self.0.as_slice() else { return Ok(()) };
+        if others.is_empty() {
+            return write!(f, "{first}");
+        }
+        write!(f, "{}: {} keys are wrong:", first.file, self.0.len())?;
+        self.0.iter().try_for_each(|error| write!(f, "\n  {error}"))
+    }
+}
+
+impl std::error::Error for KeyErrors {}
+
+/// Most errors that are told of one file: whoever has more begins with a file that works.
+const ERRORS_MAX: usize = 40;
+
+/// Reads a file of `toml_text`, or says all that is wrong with it and not only what comes first: what `read` refuses
+/// is mended from the example that it gives, or taken out where nobody knows the key, and the file is read again.
+///
+/// # Errors
+/// At least one key is wrong. What stands on a choice that is wrong itself, as a `kind`, is not looked at.
+pub fn read_whole<T>(
+    toml_text: &str,
+    read: impl Fn(&str) -> Result<T, KeyError>,
+) -> Result<T, KeyErrors> {
+    let mut error = match read(toml_text) {
+        Ok(read) => return Ok(read),
+        Err(error) => error,
+    };
+    let mut errors = Vec::new();
+    let mut table = toml_text.parse::<Table>().unwrap_or_default();
+    while errors.len() < ERRORS_MAX && mend(&mut table, &error) {
+        errors.push(error);
+        error = match read(&table.to_string()) {
+            Ok(_) => return Err(KeyErrors(errors)),
+            Err(error) => error,
+        };
+        // What its own example does not mend is told of once, and so is what follows from a mend.
+        if errors.iter().any(|known: &KeyError| known.key == error.key) {
+            return Err(KeyErrors(errors));
+        }
+    }
+    errors.push(error);
+    Err(KeyErrors(errors))
+}
+
+/// Changes `table` so that `error` is no more, if its key is in there and nothing else hangs on it.
+fn mend(table: &mut Table, error: &KeyError) -> bool {
+    let path: Vec<&str> = error.key.split('.').collect();
+    let [around @ .., last] = path.as_slice() else { return false };
+    if ["kind", "like"].contains(&error.key.as_str()) {
+        return false;
+    }
+    let mut place = table;
+    for part in around {
+        let within = place.get_mut(*part).and_then(Value::as_table_mut);
+        let Some(within) = within else { return false };
+        place = within;
+    }
+    // The rules that tie keys together name them without the tables that they are in.
+    if place.remove(*last).is_none() && !error.value.is_empty() {
+        return false;
+    }
+    let Ok(example) = error.example.parse::<Table>() else { return !error.value.is_empty() };
+    let mut value = &Value::Table(example);
+    for part in &path {
+        match value.get(part) {
+            Some(within) => value = within,
+            // The example is one of another key, for who wrote one that nobody knows.
+            None => return true,
+        }
+    }
+    place.insert((*last).to_owned(), value.clone());
+    true
+}
+
 /// A TOML table from which keys are taken one by one; what is left at the end is unknown.
 #[derive(Debug)]
 pub struct Keys {

@@ -48,7 +48,7 @@ mod store;
 
 pub use config::{Faults, Layout};
 pub use illegal::Illegal;
-pub use keys::{KeyError, Keys};
+pub use keys::{KeyError, KeyErrors, Keys, read_whole};
 pub use nand::{Counters, Nand, Outcome};
 pub use profile::{Profile, Rber};
 pub use record::BlockRecord;

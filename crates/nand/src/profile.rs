@@ -5,7 +5,7 @@
 //! from a profile by arithmetic stand beside it; the tests hold the emulator to them.
 
 use crate::Layout;
-use crate::keys::{KeyError, Keys};
+use crate::keys::{KeyError, KeyErrors, Keys, read_whole};
 use flash::{BLOCK_BYTES, FastTier, Geometry, Pairing};
 use serde::Serialize;
 
@@ -135,9 +135,9 @@ impl Rber {
 }
 
 impl Profile {
-    /// Reads a profile file whole, or says what is wrong with it.
-    pub fn parse(toml_text: &str) -> Result<Self, KeyError> {
-        Self::from_keys(Keys::parse("profile", toml_text, EXAMPLE)?)
+    /// Reads a profile file whole, or says all that is wrong with it.
+    pub fn parse(toml_text: &str) -> Result<Self, KeyErrors> {
+        read_whole(toml_text, |text| Self::from_keys(Keys::parse("profile", text, EXAMPLE)?))
     }
 
     fn from_keys(mut keys: Keys) -> Result<Self, KeyError> {
@@ -481,6 +481,28 @@ mod tests {
             let message = Profile::parse(&text.replacen(from, to, 1)).unwrap_err().to_string();
             assert!(message.contains(expected), "{from} -> {to}: {message}");
             assert!(message.contains("for example: "), "{message}");
+        }
+    }
+
+    #[test]
+    fn all_that_is_wrong_with_a_profile_is_told_at_once() {
+        let text = include_str!("../profiles/tlc.toml");
+        let text = text
+            .replacen("planes = 2", "planes = 0\nplains = 3", 1)
+            .replacen("q = 1.71", "", 1)
+            .replacen("erase_ns = 3_000_000", "", 1)
+            .replacen("\"adjacent\"", "\"triangle\"", 1);
+        let message = Profile::parse(&text).unwrap_err().to_string();
+        let told: Vec<&str> = message.lines().collect();
+        assert_eq!(told[0], "profile: 5 keys are wrong:");
+        for (line, key) in told[1..].iter().zip([
+            "planes = 0: must be",
+            "erase_ns: this key is missing",
+            "rber.q: this key is missing",
+            "plains = 3: no such key",
+            "pairing = \"triangle\": must be",
+        ]) {
+            assert!(line.starts_with(&format!("  profile: {key}")), "{line}");
         }
     }
 

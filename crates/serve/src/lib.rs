@@ -28,6 +28,7 @@ mod panics;
 pub mod policies;
 pub mod pool;
 pub mod probe;
+mod pulse;
 mod random;
 mod rated;
 mod runtime;

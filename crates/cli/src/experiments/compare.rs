@@ -49,6 +49,13 @@ pub fn run(args: &Args) -> Result<End, Failure> {
 fn read(path: &Path) -> Result<Report, Failure> {
     let text = serve::files::read_named_text(path)
         .map_err(|error| format!("{}: cannot be read: {error}", path.display()))?;
+    let ending = path.extension().and_then(|ending| ending.to_str());
+    if ending.is_some_and(|ending| ["jsonl", "csv"].contains(&ending)) {
+        return Err(format!(
+            "{}: has the rows of --results; a comparison is of reports: give the file of `weir lab run --json FILE`",
+            path.display()
+        ));
+    }
     let report: Report = serde_json::from_str(&text).map_err(|error| {
         format!("{}: is no report as `weir lab run --json` writes it: {error}", path.display())
     })?;

@@ -2,6 +2,7 @@
 
 use crate::output::print;
 use crate::{End, Failure};
+use lab::experiment;
 use std::fs::OpenOptions;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -27,6 +28,12 @@ pub fn run(args: &Args) -> Result<End, Failure> {
     if name.is_empty() || name.len() > 40 || !name.chars().all(fits) {
         return Err(format!(
             "lab new {}: the name is of a-z, 0-9 and -, at most 40: it names files; for example: my-reads",
+            args.name.display()
+        ));
+    }
+    if experiment::builtin(name).is_some() {
+        return Err(format!(
+            "lab new {}: Weir has an experiment of that name (`weir lab list`): give another one",
             args.name.display()
         ));
     }

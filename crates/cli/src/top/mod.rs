@@ -11,7 +11,7 @@ mod screen_tests;
 
 use crate::output::{table, try_print};
 use crate::size::bytes;
-use crate::status::{PlaceArgs, array, ask_status, fast_text};
+use crate::status::{PlaceArgs, array, ask_status, fast_text, is_raw};
 use crate::{End, Failure};
 use client::Place;
 use flash::BLOCK_BYTES;
@@ -150,10 +150,13 @@ fn as_text(before: &Value, now: &Value, seconds: f64, place: &Place) -> String {
         row("read", rate("read_bytes_per_sec")),
         row("written", rate("write_bytes_per_sec")),
         row("programmed", rate("programmed_bytes_per_sec")),
-        row("relocated by GC", rate("relocated_bytes_per_sec")),
-        row("WAF now", waf),
         row("erases", format!("{:.1}/s", value["erases_per_sec"].as_f64().unwrap_or(0.0))),
     ]));
+    // Raw units move nothing by themselves.
+    if !is_raw(now) {
+        let relocated = rate("relocated_bytes_per_sec");
+        text.push_str(&table(&[row("relocated by GC", relocated), row("WAF now", waf)]));
+    }
     text.push_str(&crate::latency::text(now));
     text.push_str(&fast_text(&now["fast"]));
     text.push_str(&units(before, now, seconds));

@@ -3,7 +3,7 @@
 use super::board::{Board, Line, Mark, Part, REASONS};
 use crate::latency::time;
 use crate::size::bytes;
-use crate::status::array;
+use crate::status::{array, is_raw};
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
@@ -121,24 +121,27 @@ fn whole(board: &Board) -> Vec<(&'static str, String)> {
         format!("{per_sec:<10} {:<14} {}", rate(moved), percentiles(op))
     };
     let counter = |name: &str| status["counters"][name].as_u64().unwrap_or(0);
-    let erases = format!(
-        "{:.1}/s, {:.1} victims/s",
-        number("erases_per_sec"),
-        row("victims_per_sec").unwrap_or(0.0)
-    );
+    let erases = format!("{:.1}/s", number("erases_per_sec"));
     let mut told = vec![
         ("reads", asked("read", "read_bytes_per_sec")),
         ("writes", asked("write", "write_bytes_per_sec")),
         ("flushes", format!("{:.0}/s", number("flushes_per_sec"))),
-        ("WAF, 20 s", waf(board)),
         ("programmed", rate("programmed_bytes_per_sec")),
-        ("relocated", rate("relocated_bytes_per_sec")),
-        ("erases", erases),
-        (
-            "free bands",
-            format!("{}, GC starts below {}", counter("bands_free"), counter("bands_free_low")),
-        ),
     ];
+    // Raw units move nothing by themselves.
+    if is_raw(status) {
+        let units = array(&status["shards"]).iter().flat_map(|shard| array(&shard["units"]));
+        let erased: u64 = units.filter_map(|unit| unit["raw_blocks_erased"].as_u64()).sum();
+        told.push(("erases", erases));
+        told.push(("erased", format!("{erased} raw blocks")));
+    } else {
+        let victims = row("victims_per_sec").unwrap_or(0.0);
+        let (free, low) = (counter("bands_free"), counter("bands_free_low"));
+        told.insert(3, ("WAF, 20 s", waf(board)));
+        told.push(("relocated", rate("relocated_bytes_per_sec")));
+        told.push(("erases", format!("{erases}, {victims:.1} victims/s")));
+        told.push(("free bands", format!("{free}, GC starts below {low}")));
+    }
     let fast = &status["fast"];
     if let Some(state) = fast["state"].as_str() {
         let fill = fast["fill"]

@@ -33,6 +33,7 @@ mod nbd;
 mod nvme;
 mod offline;
 mod order;
+mod output;
 mod packages;
 mod page;
 mod policies;

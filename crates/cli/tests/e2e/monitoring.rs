@@ -46,7 +46,7 @@ impl Drop for Prometheus {
 
 impl Prometheus {
     /// One that scrapes `target` every second, with our rules.
-    fn start(program: &Path, scratch: &Scratch, target: &str) -> Self {
+    fn start(program: &Path, scratch: &Scratch, target: &str, more: &[&str]) -> Self {
         let rules = monitoring("weir-rules.yml").canonicalize().expect("the rules");
         let config = format!(
             "global: {{ scrape_interval: 1s, evaluation_interval: 1s }}\nrule_files: [{}]\n\
@@ -63,6 +63,7 @@ impl Prometheus {
             .arg(format!("--config.file={file}"))
             .arg(format!("--storage.tsdb.path={}", scratch.path().join("tsdb").display()))
             .arg(format!("--web.listen-address={address}"))
+            .args(more)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(log)
@@ -120,11 +121,11 @@ fn a_real_prometheus_evaluates_every_rule_and_answers_every_query_of_the_dashboa
     let server =
         Server::start(&scratch, &["--profile", "instant", "--capacity", "64MiB", "--fast", fast]);
     let target = server.http();
-    let prometheus = Prometheus::start(&program, &scratch, &target.to_string());
+    let prometheus = Prometheus::start(&program, &scratch, &target.to_string(), &[]);
     let mut client = server.connect();
     let data = pattern(3, 1 << 20);
     let queries = dashboard_queries();
-    assert!(queries.len() > 40, "{} queries", queries.len());
+    assert!(queries.len() >= 40, "{} queries", queries.len());
     let deadline = Instant::now() + PATIENCE;
     // Until all that there must be something to say of is told: rates need some scrapes with load between them, and
     // how soon these come is for the machine to say.
@@ -151,6 +152,41 @@ fn a_real_prometheus_evaluates_every_rule_and_answers_every_query_of_the_dashboa
         assert_ne!(rule["state"], "firing", "nothing is wrong with this server: {rule}");
     }
     names_are_the_servers(&server);
+    server.terminate();
+}
+
+#[test]
+fn a_prometheus_that_takes_native_histograms_gets_the_latencies_as_such_and_everything_else() {
+    let Some(program) = program("a_prometheus_that_takes_native_histograms", "prometheus") else {
+        return;
+    };
+    let scratch = Scratch::new("native-histograms");
+    let server = Server::start(&scratch, &["--profile", "instant", "--capacity", "64MiB"]);
+    let more = ["--enable-feature=native-histograms"];
+    let prometheus = Prometheus::start(&program, &scratch, &server.http().to_string(), &more);
+    let mut client = server.connect();
+    (0..100).for_each(|at| client.write(at * 4096, &pattern(at, 4096)));
+    let deadline = Instant::now() + PATIENCE;
+    let of_writes = "weir_request_duration_seconds{volume=\"default\",op=\"write\"}";
+    let mut wanted = vec![
+        format!("histogram_count({of_writes}) == 100"),
+        // No write takes a nanosecond or an hour; a bucket is 9 % wide.
+        format!("histogram_quantile(0.5, {of_writes}) > 1e-7 < 60"),
+        format!("histogram_quantile(1, {of_writes}) * 100 >= 0.99 * histogram_sum({of_writes})"),
+        "weir_host_blocks_written_total{shard=\"0\"} == 100".into(),
+        "weir_build_info{version!=\"\"} == 1".into(),
+        "weir_unit_bands_free > 0".into(),
+    ];
+    loop {
+        wanted.retain(|query| !prometheus.query(query).is_ok_and(|series| series > 0));
+        if wanted.is_empty() {
+            break;
+        }
+        let log = scratch.path().join("prometheus.log");
+        let told = || fs::read_to_string(&log).unwrap_or_default();
+        assert!(Instant::now() < deadline, "nothing is found by {wanted:#?}\n{}", told());
+        std::thread::sleep(Duration::from_millis(300));
+    }
     server.terminate();
 }
 

@@ -32,7 +32,9 @@ impl DeviceSpec {
             table.map_err(|why| format!("{name}: not TOML: {}", why.trim_end()))
         };
         let mut table = parsed(name)?;
-        if !table.contains_key("kind") && !table.contains_key("like") {
+        let of_device =
+            ["kind", "like", "layout", "ftl", "raw", "array", "pool", "firmware", "link"];
+        if !of_device.iter().any(|key| table.contains_key(*key)) {
             // Its own errors are about a profile and not about a device.
             Profile::parse(&table.to_string()).map_err(|why| format!("{name}: {why}"))?;
             return Ok(of_flash(Value::Table(table)));

@@ -1,6 +1,6 @@
 //! Device files: flash, firmware, cache and link of a device, or several devices as one, as data.
 //!
-//! [`DeviceSpec::parse`] is the edge: it checks every key, and the error names the key, its value,
+//! [`DeviceSpec::parse`] is the edge: it checks every key, and the error names each wrong key, its value,
 //! what is wrong and an example. [`DeviceSpec::build`] makes a [`Target`](crate::target::Target),
 //! smaller if wanted: a scale shrinks the blocks of each plane, and the DRAM cache with them, never
 //! a rate or a latency. `docs/devices.md` tells every key; the built-in files are in `devices/`.
@@ -19,7 +19,7 @@ pub use files::Read;
 use crate::caching::CachingConfig;
 use crate::ssd::{FrontConfig, IndirectionConfig};
 use ftl::Settings;
-use nand::{KeyError, Layout, Profile};
+use nand::{KeyError, KeyErrors, Layout, Profile};
 
 /// A device, as its file says.
 #[derive(Clone, Debug, PartialEq)]
@@ -161,9 +161,9 @@ impl DeviceSpec {
         Self::of_table(table, set)
     }
 
-    /// Reads a device file whole, or says what is wrong with it.
-    pub fn parse(toml_text: &str) -> Result<Self, KeyError> {
-        parse::device(toml_text)
+    /// Reads a device file whole, or says all that is wrong with it.
+    pub fn parse(toml_text: &str) -> Result<Self, KeyErrors> {
+        nand::read_whole(toml_text, parse::device)
     }
 
     /// What kind of device it is: "ftl", "ssd", "raw", "array" or "pool".

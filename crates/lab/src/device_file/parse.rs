@@ -193,7 +193,7 @@ pub(super) fn required(
     let found = keys.table(key, example)?;
     found.ok_or_else(|| {
         let mut error = keys.refuse(key, "", "this table is missing".into(), "");
-        error.example = format!("[{key}] {example}");
+        error.example = format!("{key} = {{ {example} }}");
         error
     })
 }

@@ -95,7 +95,12 @@ fn an_error_names_key_value_reason_and_example() {
         (gen3, "\"mlc-25nm\"", "\"plc\"", "profile = \"plc\": no such profile; there are"),
         (gen3, "planes = 1", "plains = 1", "profile_changes.plains = 1: no such key"),
         (gen3, "planes = 1", "planes = 0", "profile_changes.planes = 0: must be a whole number"),
-        (gen3, "[layout]", "[layouts]", "layout: this table is missing; for example: [layout]"),
+        (
+            gen3,
+            "[layout]",
+            "[layouts]",
+            "layout: this table is missing; for example: layout = { channels = 44 }",
+        ),
         (gen3, "channels = 44", "channels = 4000", "layout.dies_per_channel = 4: 4000 channels"),
         (gen3, "over_provisioning = 0.30", "utilization = 1.5", "ftl.utilization = 1.5: must be"),
         (gen3, "[ftl]", "[ftl]\nutilization = 0.5", "ftl.utilization: over_provisioning says it"),
@@ -136,6 +141,35 @@ fn an_error_names_key_value_reason_and_example() {
         assert!(message.starts_with("device: ") || message.starts_with("profile: "), "{message}");
         assert!(message.contains("for example: "), "{message}");
     }
+}
+
+#[test]
+fn all_that_is_wrong_with_a_device_is_told_at_once_but_for_what_stands_on_its_kind() {
+    let own = "name = \"mine\"\nkind = \"ssd\"\nprofile = \"tcl\"\n[link]\ndept = 3\n[layout]\nchannels = 0\n";
+    let message = DeviceSpec::parse(own).unwrap_err().to_string();
+    for key in [
+        "profile = \"tcl\"",
+        "layout.channels = 0",
+        "layout.dies_per_channel",
+        "ftl: this table",
+        "link.dept",
+    ] {
+        assert!(message.contains(&format!("\n  device: {key}")), "{key}: {message}");
+    }
+    let message = DeviceSpec::parse(&own.replace("\"ssd\"", "\"sdd\"")).unwrap_err().to_string();
+    assert!(
+        message.starts_with("device: kind = \"sdd\"") && message.lines().count() == 1,
+        "{message}"
+    );
+}
+
+#[test]
+fn a_device_without_its_kind_is_not_taken_for_a_kind_of_flash() {
+    let read =
+        |_: &str| Ok("name = \"mine\"\nprofile = \"tlc\"\n[layout]\nchannels = 4\n".to_owned());
+    let table = DeviceSpec::whole_table("mine.toml", &read).expect("its keys are looked at later");
+    let message = DeviceSpec::of_table(table, &toml::Table::new()).unwrap_err();
+    assert!(message.starts_with("device: kind: this key is missing"), "{message}");
 }
 
 #[test]

@@ -1,8 +1,9 @@
 //! In which form Prometheus gets its metrics, and what the encoder has no table for: latencies and the build.
 //!
-//! Prometheus' own text format is what is told unless the client prefers OpenMetrics. Both are made of one
-//! encoding: the older one names counters in full where it tells their type, and has no end mark.
+//! Prometheus' own text format is what is told unless the client prefers OpenMetrics, or the binary form. All are made
+//! of one encoding: the older text names counters in full where it tells their type, and has no end mark.
 
+use super::protobuf;
 use crate::latency::{BOUNDS_NS, Op, Series, within};
 use flash::SECOND;
 use prometheus_client::collector::Collector;
@@ -17,6 +18,8 @@ pub enum Format {
     Plain,
     /// OpenMetrics 1.0.
     OpenMetrics,
+    /// Prometheus' binary form, which has native histograms.
+    Protobuf,
 }
 
 impl Format {
@@ -32,8 +35,13 @@ impl Format {
             ranges.fold(0.0, f32::max)
         };
         let open = weight("application/openmetrics-text");
+        let binary = weight(PROTOBUF);
         let plain = weight("text/plain").max(weight("text/*")).max(weight("*/*"));
-        if open > 0.0 && open >= plain { Self::OpenMetrics } else { Self::Plain }
+        match () {
+            () if binary > 0.0 && binary >= plain.max(open) => Self::Protobuf,
+            () if open > 0.0 && open >= plain => Self::OpenMetrics,
+            () => Self::Plain,
+        }
     }
 
     /// The `Content-Type`.
@@ -41,17 +49,24 @@ impl Format {
         match self {
             Self::Plain => "text/plain; version=0.0.4; charset=utf-8",
             Self::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+            Self::Protobuf => {
+                "application/vnd.google.protobuf; proto=io.prometheus.client.MetricFamily; encoding=delimited"
+            }
         }
     }
 
-    /// This form of what the encoder made.
-    pub fn of(self, open: String) -> String {
+    /// This form of what the encoder made of all metrics, and of these latencies.
+    pub fn of(self, open: String, durations: &[(String, Op, Series)]) -> Vec<u8> {
         match self {
-            Self::OpenMetrics => open,
-            Self::Plain => plain(&open),
+            Self::OpenMetrics => open.into_bytes(),
+            Self::Plain => plain(&open).into_bytes(),
+            Self::Protobuf => protobuf::encode(&open, &format!("weir_{DURATIONS}"), durations),
         }
     }
 }
+
+/// The name of the binary form.
+const PROTOBUF: &str = "application/vnd.google.protobuf";
 
 fn plain(open: &str) -> String {
     let mut text = String::with_capacity(open.len() + 1024);
@@ -80,6 +95,9 @@ fn plain(open: &str) -> String {
     text
 }
 
+/// The name of the latencies, without prefix.
+const DURATIONS: &str = "request_duration_seconds";
+
 /// `weir_request_duration_seconds`, by volume and operation.
 #[derive(Debug)]
 pub struct Durations(pub Vec<(String, Op, Series)>);
@@ -87,12 +105,7 @@ pub struct Durations(pub Vec<(String, Op, Series)>);
 impl Collector for Durations {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
         const HELP: &str = "Time from a request's header to its reply, which the kernel had taken";
-        let mut metric = encoder.encode_descriptor(
-            "request_duration_seconds",
-            HELP,
-            None,
-            MetricType::Histogram,
-        )?;
+        let mut metric = encoder.encode_descriptor(DURATIONS, HELP, None, MetricType::Histogram)?;
         for (volume, op, series) in &self.0 {
             let count = series.count();
             let (mut buckets, mut below) = (Vec::new(), 0);
@@ -167,6 +180,13 @@ mod tests {
             ("text/html,*/*;q=0.8", Format::Plain),
             ("application/openmetrics-text", Format::OpenMetrics),
             ("application/openmetrics-text;q=0", Format::Plain),
+            (
+                &*format!(
+                    "{PROTOBUF};proto=io.prometheus.client.MetricFamily;encoding=delimited,{prometheus}"
+                ),
+                Format::Protobuf,
+            ),
+            (&*format!("{PROTOBUF};q=0.4,{prometheus}"), Format::OpenMetrics),
             (prometheus, Format::OpenMetrics),
             (old, Format::Plain),
         ] {
@@ -178,7 +198,7 @@ mod tests {
     fn plain_text_names_counters_whole_and_has_no_end_mark() {
         let open = "# HELP a Of b c.\n# TYPE a counter\na_total 1\n# HELP g G.\n# TYPE g gauge\ng 2\n# EOF\n";
         let told = "# HELP a_total Of b c.\n# TYPE a_total counter\na_total 1\n# HELP g G.\n# TYPE g gauge\ng 2\n";
-        assert_eq!(Format::Plain.of(open.into()), told);
-        assert_eq!(Format::OpenMetrics.of(open.into()), open);
+        assert_eq!(Format::Plain.of(open.into(), &[]), told.as_bytes());
+        assert_eq!(Format::OpenMetrics.of(open.into(), &[]), open.as_bytes());
     }
 }

@@ -5,6 +5,7 @@
 //! grows since the mount is a counter, whose name the encoder ends with `_total`; the rest are gauges.
 
 use super::exposition::{Asked, Build, Durations, Format};
+use super::reasons::filled;
 use crate::latency::{Latencies, Op, Series};
 use crate::nbd::Export;
 use crate::{CoreStatus, ShardStatus};
@@ -47,7 +48,7 @@ pub fn encode(
     shards: &[ShardStatus],
     exports: &[Export],
     format: Format,
-) -> Result<String, fmt::Error> {
+) -> Result<Vec<u8>, fmt::Error> {
     let mut registry = Registry::with_prefix("weir");
     for (counter, kind, name, help) in FTL.iter().chain(RAW).chain(TIER).chain(MAP) {
         let value = |shard: &ShardStatus| {
@@ -72,14 +73,30 @@ pub fn encode(
         CoreStatus::Block(_) => &[],
         CoreStatus::Raw(status) => &status.units,
     });
-    volumes(&mut registry, &super::latency::sum(shards), exports);
+    let durations = durations(&super::latency::sum(shards), exports);
+    volumes(&mut registry, &durations);
     let mut out = String::new();
     text::encode(&mut out, &registry)?;
-    Ok(format.of(out))
+    Ok(format.of(out, &durations))
 }
 
 /// What is one thing and has several reasons.
 fn reasons(registry: &mut Registry, shards: &[ShardStatus]) {
+    let filled = shards.iter().enumerate().flat_map(|(shard, status)| {
+        // Raw units fill slots with what their host writes alone.
+        let of_ftl = matches!(status.core, CoreStatus::Block(_));
+        let by_reason = of_ftl.then(|| filled(|name| status.core.counter(name)));
+        by_reason
+            .into_iter()
+            .flatten()
+            .map(move |(reason, slots)| (ReasonLabel { shard, reason }, slots as f64))
+    });
+    let filled: Vec<_> = filled.collect();
+    if !filled.is_empty() {
+        let help = "Slots (4 KiB) filled, by why: what hosts wrote, what GC (with refresh and wear moves), destage and \
+                    the fast tier's own GC moved, padding, checkpoints";
+        register(registry, Counter, "slots_filled", help, filled.into_iter());
+    }
     for (name, help, counters) in REASONS {
         let values = shards.iter().enumerate().flat_map(|(shard, status)| {
             counters.iter().filter_map(move |&(counter, reason)| {
@@ -94,15 +111,20 @@ fn reasons(registry: &mut Registry, shards: &[ShardStatus]) {
     }
 }
 
-/// How long requests took, and what they moved.
-fn volumes(registry: &mut Registry, latencies: &Latencies, exports: &[Export]) {
-    registry.register_collector(Box::new(Build));
-    let mut all: Vec<(String, Op, Series)> = Vec::new();
+/// How long requests took, by volume and operation.
+fn durations(latencies: &Latencies, exports: &[Export]) -> Vec<(String, Op, Series)> {
+    let mut all = Vec::new();
     for (export, by_op) in exports.iter().zip(&latencies.volumes) {
         for (op, series) in Op::ALL.into_iter().zip(by_op) {
             all.extend(series.as_ref().map(|series| (export.name.clone(), op, (**series).clone())));
         }
     }
+    all
+}
+
+/// What requests took, and what they moved.
+fn volumes(registry: &mut Registry, all: &[(String, Op, Series)]) {
+    registry.register_collector(Box::new(Build));
     if all.is_empty() {
         return;
     }
@@ -119,7 +141,7 @@ fn volumes(registry: &mut Registry, latencies: &Latencies, exports: &[Export]) {
         help: "Requests of clients that were answered with an error",
         values: values(|series| series.errors),
     }));
-    registry.register_collector(Box::new(Durations(all)));
+    registry.register_collector(Box::new(Durations(all.to_vec())));
 }
 
 /// The metrics of the units that `list` finds, if there are any.
@@ -360,22 +382,10 @@ const TIER: &[(&str, Type, &str, &str)] = &[
     ),
     ("fast_bands_destaged", Counter, "fast_bands_destaged", "Bands of the fast tier destaged"),
     (
-        "slots_destaged",
-        Counter,
-        "slots_destaged",
-        "Slots (4 KiB) moved from the fast tier to the capacity tier",
-    ),
-    (
         "slots_dropped",
         Counter,
         "slots_dropped",
         "Slots (4 KiB) of the fast tier overwritten or trimmed before they were destaged",
-    ),
-    (
-        "slots_kept",
-        Counter,
-        "slots_kept",
-        "Slots (4 KiB) that stayed on the fast tier when their band was reclaimed",
     ),
     (
         "requests_spilled",
@@ -442,25 +452,13 @@ const FTL: &[(&str, Type, &str, &str)] = &[
         "slots_programmed",
         Counter,
         "slots_programmed",
-        "Slots (4 KiB) programmed for any reason; by host_blocks_written it is the WAF",
-    ),
-    (
-        "slots_relocated",
-        Counter,
-        "slots_relocated",
-        "Slots (4 KiB) of valid data that GC, refresh and wear moves relocated",
+        "Slots (4 KiB) programmed for any reason; by host_blocks_written it is the WAF, by slots_filled its parts",
     ),
     (
         "slots_upkeep",
         Counter,
         "slots_upkeep",
         "Slots (4 KiB) of valid data in bands that refresh and wear moves emptied, a part of those relocated",
-    ),
-    (
-        "slots_padded",
-        Counter,
-        "slots_padded",
-        "Slots (4 KiB) of padding in pages that were programmed before they were full",
     ),
     (
         "pages_padded",
@@ -486,12 +484,6 @@ const FTL: &[(&str, Type, &str, &str)] = &[
         Gauge,
         "logical_blocks_kept",
         "Logical blocks that can hold data with the bands that are left",
-    ),
-    (
-        "slots_checkpointed",
-        Counter,
-        "slots_checkpointed",
-        "Slots (4 KiB) that checkpoints of the map took",
     ),
     ("slots_corrected", Counter, "slots_corrected", "Slots read whose bit errors were corrected"),
     (
@@ -631,12 +623,17 @@ const REASONS: &[(&str, &str, &[(&str, &str)])] = &[
     ),
 ];
 
+/// What is told by [`filled`], without and with a fast tier.
+#[cfg(test)]
+const FILLED: [&[&str]; 2] =
+    [&["slots_relocated", "slots_padded", "slots_checkpointed"], &["slots_destaged", "slots_kept"]];
+
 /// It is the sum of those in [`REASONS`], as a query has it.
 #[cfg(test)]
 const SUMMED: &str = "reads_over_slo";
 
 #[cfg(test)]
-pub(super) use tests::shards;
+pub(super) use tests::{shards, shards_of};
 
 #[cfg(test)]
 mod tests {
@@ -656,7 +653,8 @@ mod tests {
         shards_of(test, text, |shards| shards[1].write(7, &[1; 8192]).unwrap())
     }
 
-    fn shards_of(
+    /// The same of the device that a config's text tells, after what `prepare` does to it.
+    pub fn shards_of(
         test: &str,
         text: &str,
         prepare: impl FnOnce(&mut [offline::Offline]),
@@ -681,14 +679,15 @@ mod tests {
 
     fn plain(shards: &[ShardStatus]) -> String {
         let export = Export::new("default", 1 << 20);
-        encode(shards, &[export], Format::Plain).unwrap()
+        String::from_utf8(encode(shards, &[export], Format::Plain).unwrap()).unwrap()
     }
 
     /// The counters that these tables and those by reason have.
     fn known(tables: &[&[(&'static str, Type, &str, &str)]]) -> BTreeSet<&'static str> {
         let plain = tables.iter().flat_map(|table| table.iter()).map(|(counter, ..)| *counter);
         let by_reason = REASONS.iter().flat_map(|(.., counters)| counters.iter());
-        plain.chain(by_reason.map(|(counter, _)| *counter)).chain([SUMMED]).collect()
+        let by_reason = by_reason.map(|(counter, _)| *counter).chain(FILLED[0].iter().copied());
+        plain.chain(by_reason).chain([SUMMED]).collect()
     }
 
     fn counters_of(shard: &ShardStatus) -> BTreeSet<&'static str> {
@@ -719,7 +718,8 @@ mod tests {
     fn every_counter_of_a_fast_tier_is_a_metric_too() {
         let text = "[device]\nprofile = \"instant\"\ncapacity = \"64MiB\"\npath = \"dev\"\nfast = \"dev/fast\"\n";
         let shards = shards_of("tier", text, |_| {});
-        let known = known(&[FTL, TIER]);
+        let mut known = known(&[FTL, TIER]);
+        known.extend(FILLED[1]);
         let there = counters_of(&shards[0]);
         assert_eq!(known, there);
         assert!(plain(&shards).contains("weir_fast_bands{shard=\"0\"}"));

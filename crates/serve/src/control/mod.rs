@@ -18,6 +18,8 @@ mod history;
 mod latency;
 mod metrics;
 mod policy;
+mod protobuf;
+mod reasons;
 mod routes;
 mod serving;
 mod slow;
@@ -137,7 +139,7 @@ fn serve(
 
 /// Every route.
 fn routes(rules: Arc<Rules>, control: &Control) -> Routes {
-    let pulse = Arc::new(health::Pulse::default());
+    let pulse = Arc::new(crate::pulse::Pulse::default());
     let mut routes = Routes::new(rules)
         .get("/status", Access::Open, status)
         .get("/units", Access::Open, units)

@@ -37,6 +37,9 @@ function tiles(now) {
   }
   const host = rows.recent("host_bytes_per_sec", 60), all = rows.recent("programmed_bytes_per_sec", 60);
   set("waf", host ? waf(all / host) : "–"); set("waf_all", `${waf(now.waf)} since the mount`);
+  // Raw units move nothing by themselves.
+  $("waf_part").hidden = $("chart_waf").hidden = !!raw;
+  set("gc_head", raw ? "Erases" : "GC and erases");
   set("free_head", raw ? "Erased" : "Free bands");
   set("free", raw ? sum("raw_blocks_erased") : c.bands_free);
   set("low", raw ? "raw blocks" : `GC starts below ${c.bands_free_low}`);

@@ -55,7 +55,7 @@ struct Kept {
 
 impl Default for Kept {
     fn default() -> Self {
-        let (fine, coarse) = (Ring::new(ROWS_MAX), Ring::new(COARSE_ROWS_MAX));
+        let (fine, coarse) = (Ring::new(ROWS_MAX, STEP), Ring::new(COARSE_ROWS_MAX, COARSE));
         Self { fine, coarse, volumes: Vec::new(), lost: false }
     }
 }
@@ -77,22 +77,35 @@ struct VolumeRates {
 struct Ring {
     rows: VecDeque<Row>,
     rows_max: usize,
+    /// The time that so many rows span where none is missing.
+    span_ms: u64,
 }
 
 impl Ring {
-    fn new(rows_max: usize) -> Self {
-        Self { rows: VecDeque::new(), rows_max }
+    fn new(rows_max: usize, step: Duration) -> Self {
+        let span_ms = rows_max as u64 * step.as_millis() as u64;
+        Self { rows: VecDeque::new(), rows_max, span_ms }
     }
 
-    /// A clock that was set back takes with it what lies in its future.
+    /// A clock that was set back takes with it what lies in its future. What is older than the span goes, however few
+    /// rows there are: a server that was away for a week has no rows of the day before.
     fn push(&mut self, row: Row) {
         while self.rows.back().is_some_and(|last| last.at_unix_ms >= row.at_unix_ms) {
             self.rows.pop_back();
         }
+        self.forget_before(row.at_unix_ms);
         if self.rows.len() == self.rows_max {
             self.rows.pop_front();
         }
         self.rows.push_back(row);
+    }
+
+    /// Drops what is older than the span at an instant.
+    fn forget_before(&mut self, now_unix_ms: u64) {
+        let oldest = now_unix_ms.saturating_sub(self.span_ms);
+        while self.rows.front().is_some_and(|first| first.at_unix_ms < oldest) {
+            self.rows.pop_front();
+        }
     }
 
     /// Column by column, the rows after an instant.
@@ -141,7 +154,11 @@ impl History {
     /// Takes up what the last server of this device has left.
     fn load(&self, folder: &Path, uuid: u128) {
         match file::read(folder, uuid) {
-            Ok(rows) => rows.into_iter().for_each(|row| self.kept().coarse.push(row)),
+            Ok(rows) => {
+                let mut kept = self.kept();
+                rows.into_iter().for_each(|row| kept.coarse.push(row));
+                kept.coarse.forget_before(unix_ms());
+            }
             Err(reason) => {
                 let path = file::path(folder);
                 tracing::warn!("{}: {reason}: the history begins anew", path.display());

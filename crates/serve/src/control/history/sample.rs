@@ -1,6 +1,7 @@
 //! One look at the shards, and what the difference of two tells. Pure.
 
 use crate::ShardStatus;
+use crate::control::reasons::filled;
 use crate::latency::{ByOp, Op, Series, Summary, add};
 use crate::runtime::shard::CoreStatus;
 use flash::BLOCK_BYTES;
@@ -55,6 +56,8 @@ pub struct Snapshot {
     pub volumes: Vec<ByOp>,
     /// Bands of the fast tier that hold data, and all that it has.
     fast_bands: Option<(u32, u32)>,
+    /// Some shard is an FTL. Raw units move nothing by themselves, so they have neither WAF, victims nor bands.
+    moves: bool,
 }
 
 /// What happened from one look to the next, in the order of [`COLUMNS`].
@@ -68,8 +71,9 @@ impl Snapshot {
     /// Of all shards together, now.
     pub fn of(shards: &[ShardStatus], at_unix_ms: u64) -> Self {
         let (mut counters, mut volumes) = (BTreeMap::new(), Vec::new());
-        let mut fast_bands = None;
+        let (mut fast_bands, mut moves) = (None, false);
         for shard in shards {
+            moves |= matches!(shard.core, CoreStatus::Block(_));
             for (name, value) in shard.core.counters() {
                 *counters.entry(*name).or_insert(0) += value;
             }
@@ -85,7 +89,7 @@ impl Snapshot {
                 fast_bands = Some((used + tier.bands - tier.bands_free, all + tier.bands));
             }
         }
-        Self { at: Instant::now(), at_unix_ms, counters, volumes, fast_bands }
+        Self { at: Instant::now(), at_unix_ms, counters, volumes, fast_bands, moves }
     }
 
     /// Never 0, so that rates are numbers.
@@ -146,24 +150,26 @@ impl Row {
         let grown = |name: &str| now.counter(name).saturating_sub(before.counter(name));
         let bytes = |slots: u64| (slots * BLOCK_BYTES as u64) as f64 / seconds;
         let (host, programmed) = (grown("host_blocks_written"), grown("slots_programmed"));
-        for (name, slots) in by_reason(host, programmed, grown) {
-            set(name, bytes(slots));
-        }
-        set("fast_bytes_per_sec", bytes(grown("fast_slots_programmed")));
         set("programmed_bytes_per_sec", bytes(programmed));
-        if host > 0 {
-            set("waf", programmed as f64 / host as f64);
-        }
-        for (name, counter) in [
-            ("erases_per_sec", "erases"),
-            ("victims_per_sec", "victims"),
-            ("throttled_per_sec", "writes_throttled"),
-            ("errors_per_sec", "host_errors"),
-        ] {
-            set(name, grown(counter) as f64 / seconds);
-        }
-        for gauge in ["bands_free", "bands_free_low"] {
-            set(gauge, now.counter(gauge) as f64);
+        set("erases_per_sec", grown("erases") as f64 / seconds);
+        set("errors_per_sec", grown("host_errors") as f64 / seconds);
+        if now.moves {
+            let parts = filled(grown);
+            // What no counter names: pages of padding only, headers of bands, and copies that a host's write overtook.
+            let named: u64 = parts.iter().map(|(_, slots)| slots).sum();
+            for (reason, slots) in
+                parts.into_iter().chain([("other", programmed.saturating_sub(named))])
+            {
+                set(&format!("{reason}_bytes_per_sec"), bytes(slots));
+            }
+            set("fast_bytes_per_sec", bytes(grown("fast_slots_programmed")));
+            set("victims_per_sec", grown("victims") as f64 / seconds);
+            set("throttled_per_sec", grown("writes_throttled") as f64 / seconds);
+            set("bands_free", now.counter("bands_free") as f64);
+            set("bands_free_low", now.counter("bands_free_low") as f64);
+            if host > 0 {
+                set("waf", programmed as f64 / host as f64);
+            }
         }
         if let Some((used, all)) = now.fast_bands.filter(|(_, all)| *all > 0) {
             set("fast_fill", f64::from(used) / f64::from(all));
@@ -174,22 +180,4 @@ impl Row {
         }
         Self { at_unix_ms: now.at_unix_ms, values }
     }
-}
-
-/// Why slots were programmed. What no counter names comes last: pages of padding only, headers of bands, and copies
-/// that a host's write overtook.
-fn by_reason(host: u64, programmed: u64, grown: impl Fn(&str) -> u64) -> [(&'static str, u64); 7] {
-    let (destaged, kept) = (grown("slots_destaged"), grown("slots_kept"));
-    let relocated = grown("slots_relocated").saturating_sub(destaged + kept);
-    let (padded, checkpointed) = (grown("slots_padded"), grown("slots_checkpointed"));
-    let named = host + relocated + destaged + kept + padded + checkpointed;
-    [
-        ("host_bytes_per_sec", host),
-        ("gc_bytes_per_sec", relocated),
-        ("destage_bytes_per_sec", destaged),
-        ("kept_bytes_per_sec", kept),
-        ("padding_bytes_per_sec", padded),
-        ("checkpoint_bytes_per_sec", checkpointed),
-        ("other_bytes_per_sec", programmed.saturating_sub(named)),
-    ]
 }

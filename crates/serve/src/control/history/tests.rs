@@ -1,7 +1,7 @@
 //! Rows are what happened between two looks, and no file ruins more than itself.
 
 use super::*;
-use crate::control::metrics::shards;
+use crate::control::metrics::{shards, shards_of};
 use crate::latency::Timed;
 use crate::volume::{Kind, Request};
 use flash::MICROSECOND;
@@ -101,7 +101,7 @@ fn what_was_programmed_for_each_reason_adds_up_to_all_that_was_programmed() {
 
 #[test]
 fn a_ring_has_a_bound_and_stays_in_order_when_the_clock_is_set_back() {
-    let mut ring = Ring::new(3);
+    let mut ring = Ring::new(3, COARSE);
     (1..=5).for_each(|at| ring.push(row(at * 10)));
     assert_eq!(ring.columns(0).at_unix_ms, [30, 40, 50]);
     assert_eq!(ring.columns(40).at_unix_ms, [50]);
@@ -109,6 +109,36 @@ fn a_ring_has_a_bound_and_stays_in_order_when_the_clock_is_set_back() {
     assert_eq!(ring.columns(50).at_unix_ms, [0; 0]);
     ring.push(row(35));
     assert_eq!(ring.columns(0).at_unix_ms, [30, 35]);
+}
+
+#[test]
+fn rows_older_than_the_span_of_a_ring_go_however_few_they_are() {
+    let span_ms = 3 * COARSE.as_millis() as u64;
+    let mut ring = Ring::new(3, COARSE);
+    ring.push(row(1000));
+    ring.push(row(1000 + span_ms));
+    assert_eq!(ring.columns(0).at_unix_ms, [1000, 1000 + span_ms]);
+    ring.push(row(1001 + span_ms));
+    assert_eq!(ring.columns(0).at_unix_ms, [1000 + span_ms, 1001 + span_ms]);
+    // The next server looks at the clock before it has a row of its own.
+    let folder = Folder::new("age");
+    file::write(&folder.0, 7, &ring.columns(0)).unwrap();
+    let history = History::default();
+    history.load(&folder.0, 7);
+    assert_eq!(history.kept().coarse.rows.len(), 0, "they are of 1970");
+}
+
+#[test]
+fn rows_of_raw_units_tell_nothing_of_what_only_an_ftl_has() {
+    let text = "[device]\nmode = \"raw\"\nprofile = \"instant\"\ncapacity = \"64MiB\"\n";
+    let shards = shards_of("history-raw", text, |_| {});
+    let (before, mut now) = (Snapshot::of(&shards, 1000), Snapshot::of(&shards, 3000));
+    now.at = before.at + Duration::from_secs(2);
+    let row = Row::between(&before, &now);
+    for name in ["waf", "gc_bytes_per_sec", "host_bytes_per_sec", "victims_per_sec", "bands_free"] {
+        assert_eq!(value(&row, name), None, "{name}");
+    }
+    assert_eq!(value(&row, "erases_per_sec"), Some(0.0));
 }
 
 #[test]
@@ -135,7 +165,7 @@ fn a_coarse_row_spans_a_minute_of_fine_ones() {
 fn the_file_gives_back_what_was_written_and_a_bad_one_begins_anew() {
     let folder = Folder::new("file");
     assert_eq!(file::read(&folder.0, 7), Ok(Vec::new()), "there is none yet");
-    let mut ring = Ring::new(9);
+    let mut ring = Ring::new(9, COARSE);
     (1..=4).for_each(|at| ring.push(row(at)));
     file::write(&folder.0, 7, &ring.columns(0)).unwrap();
     assert_eq!(file::read(&folder.0, 7).unwrap(), Vec::from(ring.rows));

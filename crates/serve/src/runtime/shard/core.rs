@@ -391,6 +391,11 @@ impl CoreStatus {
         }
     }
 
+    /// One of [`Self::counters`]; 0 if there is none of that name.
+    pub fn counter(&self, name: &str) -> u64 {
+        self.counters().iter().find(|(known, _)| *known == name).map_or(0, |(_, value)| *value)
+    }
+
     /// Bytes that were read from and programmed on each unit, then those written by each handle of each stream
     /// policy, the host's first: what rates are told of. Nothing of raw units.
     pub fn moved_bytes(&self) -> Vec<u64> {

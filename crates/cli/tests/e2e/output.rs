@@ -1,0 +1,143 @@
+//! What a command does with its output: told to a full disk, to a reader that goes away, of a server that does not
+//! answer.
+
+use crate::scratch::Scratch;
+use crate::server::{SMALL, Server};
+use crate::tools::{root_and, said, weir, weir_path};
+use std::fs::{self, OpenOptions};
+use std::io::{BufRead, BufReader};
+use std::os::unix::net::UnixDatagram;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+#[test]
+fn a_full_disk_behind_standard_output_is_an_error_and_not_the_end_of_a_command() {
+    let scratch = Scratch::new("full-output");
+    let server = Server::start(&scratch, SMALL);
+    let data = scratch.file("data");
+    for args in [
+        &["status", "--json", "--data", &data][..],
+        &["status", "--data", &data],
+        &["top", "--count", "1", "--interval", "0.1", "--data", &data],
+        &["ctl", "policy", "list", "--data", &data],
+        &["lab", "devices"],
+        &["completions", "bash"],
+    ] {
+        let full = OpenOptions::new().write(true).open("/dev/full").expect("Linux has it");
+        let output = Command::new(weir_path()).args(args).stdout(full).output().expect("it runs");
+        let text = said(&output);
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {text}");
+        assert!(
+            text.contains("standard output") && text.contains("No space left"),
+            "{args:?}: {text}"
+        );
+    }
+    server.terminate();
+}
+
+#[test]
+fn top_ends_with_its_reader_and_prints_one_line_of_json_a_look() {
+    let scratch = Scratch::new("top-reader");
+    let server = Server::start(&scratch, SMALL);
+    let data = scratch.file("data");
+    for json in [&[][..], &["--json"]] {
+        let mut top = Command::new(weir_path())
+            .args(["top", "--interval", "0.05", "--data", &data])
+            .args(json)
+            .env("TERM", "dumb")
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("it runs");
+        let mut out = BufReader::new(top.stdout.take().expect("a pipe"));
+        let mut line = String::new();
+        out.read_line(&mut line).expect("it prints");
+        assert!(!line.contains('\x1b'), "no terminal is cleared: {line:?}");
+        drop(out);
+        let begun = Instant::now();
+        let status = loop {
+            match top.try_wait().expect("it is ours") {
+                Some(status) => break status,
+                None => assert!(begun.elapsed() < Duration::from_secs(60), "it goes on"),
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        };
+        assert!(status.success(), "{status}");
+    }
+    let args = ["top", "--json", "--count", "2", "--interval", "0.05", "--data", &data];
+    let text = said(&weir(&args));
+    let looks: Vec<_> = text.lines().map(serde_json::from_str::<serde_json::Value>).collect();
+    assert!(looks.len() == 2 && looks.iter().all(Result::is_ok), "{text}");
+    server.terminate();
+}
+
+#[test]
+fn a_server_that_is_stopped_is_told_of_as_such() {
+    let scratch = Scratch::new("stopped");
+    let server = Server::start(&scratch, SMALL);
+    server.signal(libc::SIGSTOP);
+    let asked = weir(&["status", "--data", &scratch.file("data")]);
+    server.signal(libc::SIGCONT);
+    let text = said(&asked);
+    assert_eq!(asked.status.code(), Some(2), "{text}");
+    assert!(text.contains("no answer within") && text.contains("stopped, or stuck"), "{text}");
+    server.terminate();
+}
+
+/// The journal's socket, held by the test where no systemd has it.
+struct Journal(UnixDatagram);
+
+const JOURNAL: &str = "/run/systemd/journal/socket";
+
+impl Journal {
+    fn new(test: &str) -> Option<Self> {
+        if Path::new(JOURNAL).exists() {
+            // It is somebody's: the entries would be in his journal.
+            return None;
+        }
+        if !root_and(test, "/run") {
+            return None;
+        }
+        fs::create_dir_all(Path::new(JOURNAL).parent().expect("a folder")).expect("a folder");
+        let socket = UnixDatagram::bind(JOURNAL).expect("nobody has it");
+        socket.set_read_timeout(Some(Duration::from_secs(60))).expect("a timeout");
+        Some(Self(socket))
+    }
+}
+
+impl Drop for Journal {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(JOURNAL);
+    }
+}
+
+#[test]
+fn the_journal_gets_each_value_as_a_field_and_a_server_without_one_serves() {
+    let (scratch, more) = (Scratch::new("journal"), ["--log-format", "journald", "--log", "info"]);
+    let args = [SMALL, &more].concat();
+    let journal = Journal::new("the_journal_gets_each_value_as_a_field");
+    let server = Server::start(&scratch, &args);
+    drop(server.connect());
+    if let Some(Journal(socket)) = &journal {
+        let mut entry = [0; 64 << 10];
+        loop {
+            let len = socket.recv(&mut entry).expect("a client came and went");
+            // The first datagram asks whether there is a journal, and is empty.
+            if len == 0 {
+                continue;
+            }
+            let text = String::from_utf8_lossy(&entry[..len]);
+            assert!(text.contains("SYSLOG_IDENTIFIER") && text.contains("weir"), "{text}");
+            if text.contains("F_CLIENT") || text.contains("F_VOLUME") {
+                break;
+            }
+        }
+    }
+    drop(journal);
+    server.terminate();
+    if !Path::new(JOURNAL).exists() {
+        let server = Server::start(&scratch, &args);
+        assert!(server.log().contains("systemd's journal"), "{}", server.log());
+        server.terminate();
+    }
+}

@@ -47,6 +47,8 @@ struct Damage {
 struct Findings {
     damaged: Vec<Damage>,
     blocks_read: u64,
+    /// Of these, those that could not be.
+    blocks_unread: u64,
     /// Those that hold something, in volumes or raw units: all of them are read, but for a sample.
     blocks_held: u64,
     blocks_mapped: u64,
@@ -160,6 +162,7 @@ impl Reading<'_> {
         for run in failed {
             for lba in (run.lba..run.lba + run.blocks).step_by(granule as usize) {
                 if let Err(error) = shard.read(lba, granule) {
+                    findings.blocks_unread += u64::from(granule);
                     let (volume, block) = name(lba);
                     let error = format!("{error:?}").to_lowercase();
                     findings.damaged.push(Damage { volume, block, error });
@@ -181,6 +184,7 @@ fn begin(shards: &[Offline]) -> Findings {
     Findings {
         damaged: Vec::new(),
         blocks_read: 0,
+        blocks_unread: 0,
         blocks_held: 0,
         blocks_mapped: shards.iter().map(|shard| shard.report().blocks_mapped).sum(),
         clean_shutdown: shards.iter().all(|shard| shard.report().clean),
@@ -286,6 +290,7 @@ fn as_json(findings: &Findings, good: bool) -> serde_json::Value {
         "blocks_mapped": findings.blocks_mapped,
         "blocks_held": findings.blocks_held,
         "blocks_read": findings.blocks_read,
+        "blocks_verified": findings.blocks_read - findings.blocks_unread,
         "damaged": damaged,
         "faults": findings.faults,
         "clean_shutdown": findings.clean_shutdown,
@@ -360,7 +365,7 @@ fn as_text(findings: &Findings, good: bool, place: &str) -> String {
     text.push_str(&format!(
         "{place}: {verdict}\n  {} logical blocks read and verified{left}; last shutdown {shutdown}; {} \
          torn pages, {} slots corrected\n",
-        crate::size::count(findings.blocks_read),
+        crate::size::count(findings.blocks_read - findings.blocks_unread),
         findings.pages_torn,
         findings.slots_corrected,
     ));

@@ -5,7 +5,7 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
 /// The form of the log.
-#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug)]
 pub enum LogFormat {
     /// Lines for people, on standard error.
     Text,
@@ -13,6 +13,19 @@ pub enum LogFormat {
     Json,
     /// Entries of systemd's journal, with a field for each value.
     Journald,
+}
+
+/// The form of that name. An environment that has the variable empty says nothing.
+///
+/// # Errors
+/// There is none.
+pub fn format(name: &str) -> Result<LogFormat, String> {
+    match name {
+        "" | "text" => Ok(LogFormat::Text),
+        "json" => Ok(LogFormat::Json),
+        "journald" => Ok(LogFormat::Journald),
+        _ => Err("--log-format, or WEIR_LOG_FORMAT, is text, json or journald".into()),
+    }
 }
 
 /// Begins to log. Where there is no journal it is text: a server serves whether or not it is heard.
@@ -43,5 +56,16 @@ fn on_standard_error(level: LevelFilter, format: LogFormat) {
     match format {
         LogFormat::Json => log.json().flatten_event(true).init(),
         _ => log.init(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::format;
+
+    #[test]
+    fn an_empty_variable_says_nothing_and_a_wrong_one_is_told_by_its_name() {
+        assert!(format("").is_ok() && format("journald").is_ok());
+        assert!(format("xml").unwrap_err().contains("WEIR_LOG_FORMAT"));
     }
 }

@@ -65,13 +65,14 @@ struct Cli {
         display_order = 900
     )]
     log: tracing_subscriber::filter::LevelFilter,
-    /// In which form: lines for people, an object of JSON in each line, or entries of systemd's journal
+    /// In which form: text (lines for people), json (an object in each line), journald (entries of systemd's journal)
     #[arg(
         long,
         global = true,
         value_name = "FORMAT",
         default_value = "text",
         env = "WEIR_LOG_FORMAT",
+        value_parser = logging::format,
         display_order = 901
     )]
     log_format: logging::LogFormat,

@@ -339,6 +339,8 @@ pub enum Waits {
     FirstCheckpoint,
     /// Room behind the medium.
     Room,
+    /// A place in the queue of a unit, each of which has as many pages as may wait on it.
+    Queues,
     /// A free band, which GC has to make.
     FreeBand,
     /// Its turn: what the host may append is what GC has gained.
@@ -406,6 +408,7 @@ impl Waits {
             Self::Nothing => "nothing",
             Self::FirstCheckpoint => "first_checkpoint",
             Self::Room => "room",
+            Self::Queues => "unit_queues",
             Self::FreeBand => "gc_free_band",
             Self::GcPace => "gc_pace",
             Self::Destage => "destage",
@@ -456,6 +459,7 @@ impl std::fmt::Display for Waits {
             Self::Nothing => "nothing: it was answered",
             Self::FirstCheckpoint => "the first checkpoint after the mount",
             Self::Room => "room below the medium",
+            Self::Queues => "a place in the units' queues, which were full",
             Self::FreeBand => "GC to make a free band",
             Self::GcPace => "GC, whose pace bounds what the host appends",
             Self::Destage => "room on the fast tier, which is being destaged",

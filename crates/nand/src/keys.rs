@@ -180,6 +180,11 @@ impl Keys {
     /// A text.
     pub fn text(&mut self, key: &str, example: &str) -> Result<String, KeyError> {
         match self.required(key, example)? {
+            // It is printed: on a terminal it would do what it says, or stand where it does not belong.
+            Value::String(text) if text.chars().any(is_control) => {
+                let text = Value::String(text.escape_debug().to_string());
+                Err(self.wrong(key, Some(&text), "must have no control characters".into(), example))
+            }
             Value::String(text) => Ok(text),
             other => Err(self.wrong(key, Some(&other), "must be a text".into(), example)),
         }
@@ -363,6 +368,11 @@ impl Keys {
             key,
         }
     }
+}
+
+/// Control characters, and those that turn the direction of writing round.
+fn is_control(c: char) -> bool {
+    c.is_control() || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 /// Up to 10 s: no command of a real part takes longer.

@@ -8,12 +8,15 @@ use crate::Ready;
 use crate::pulse::Pulse;
 use crate::server::Control;
 use sd_notify::NotifyState;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// Clients may come: tells so and, if the manager has a watchdog, that the shards answer from now on.
 pub(crate) fn ready(ready: &Ready, control: Control) {
     tell(&[NotifyState::Ready, NotifyState::Status(&status(ready))]);
-    let Some(interval) = sd_notify::watchdog_enabled() else { return };
+    // An interval of nothing is none, as for systemd's own library.
+    let interval = sd_notify::watchdog_enabled().filter(|interval| !interval.is_zero());
+    let Some(interval) = interval else { return };
     let watch = move || watch(&control, interval);
     if let Err(error) = std::thread::Builder::new().name("watchdog".into()).spawn(watch) {
         tracing::error!(%error, "no thread for the watchdog: the service manager will end the server");
@@ -30,7 +33,11 @@ fn tell(state: &[NotifyState<'_>]) {
     if std::env::var_os("NOTIFY_SOCKET").is_none_or(|socket| socket.is_empty()) {
         return;
     }
-    if let Err(error) = sd_notify::notify(state) {
+    // Once: the watchdog would tell of it for ever.
+    static WARNED: AtomicBool = AtomicBool::new(false);
+    if let Err(error) = sd_notify::notify(state)
+        && !WARNED.swap(true, Ordering::Relaxed)
+    {
         tracing::warn!(%error, "the service manager cannot be told how the server does");
     }
 }

@@ -45,6 +45,12 @@ fn a_full_disk_below_is_warned_of_in_the_log_and_the_status_until_there_is_room_
     assert_eq!((told(full), told(again)), (1, 0), "{}", server.log());
     assert!(status().contains(full), "{}", status());
     assert!(client.read(0, MIB as u32) == pattern(1, MIB));
+    // Whoever wants nothing wears nothing: tries of a checkpoint, each of which erases, become rare.
+    let aborted = || server.counters("checkpoints_aborted").iter().sum::<u64>();
+    std::thread::sleep(Duration::from_millis(1600));
+    let before = aborted();
+    std::thread::sleep(Duration::from_secs(3));
+    assert!(aborted() <= before + 3, "{before} and then {}", aborted());
 
     mounted.remount("size=256m");
     // What is written later than that was begun after the refusal.

@@ -9,6 +9,7 @@ use crate::host::requests::{Class, HostRequest};
 use crate::log::moves::Move;
 use crate::log::points::{Owner, PageState};
 use crate::map::Cached;
+use crate::policy::Purpose;
 use crate::space::read_slo::Way;
 use crate::space::scheduler::{ReadPurpose, Unit};
 use crate::whole::Ftl;
@@ -46,6 +47,18 @@ impl Ftl {
             pages: self.pages.live(),
             reads: self.units.reads.live(),
         }
+    }
+}
+
+impl Ftl {
+    /// Whether what the host appends waits for units to take it, and not for a band: GC does nothing yet, or every
+    /// unit has as many pages as may wait on it.
+    fn queues_bound_the_host(&self) -> bool {
+        let full = |unit: u32| {
+            let state = &self.units[unit as usize];
+            state.gone || state.appends_waiting() >= self.appends_max()
+        };
+        self.bands.free >= self.bands_free_low() || self.units_for(Purpose::Host).all(full)
     }
 }
 
@@ -106,6 +119,8 @@ impl Look<'_> {
             if ftl.tier.is_some() { Waits::Destage } else { Waits::GcPace }
         } else if cached.is_some() && ftl.loads_running() > 0 {
             Waits::Map
+        } else if ftl.queues_bound_the_host() {
+            Waits::Queues
         } else {
             Waits::FreeBand
         }

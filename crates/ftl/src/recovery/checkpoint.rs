@@ -32,7 +32,9 @@ use crate::recovery::mending::{Mended, Parity};
 use crate::space::bands::BandState;
 use crate::whole::Ftl;
 use crate::whole::Phase;
-use flash::{BLOCK_BYTES, BlockId, Geometry, MediumError, SlotData, crc};
+use flash::{
+    BLOCK_BYTES, BlockId, Geometry, Instant, MILLISECOND, MediumError, SECOND, SlotData, crc,
+};
 
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 enum Stage {
@@ -103,13 +105,29 @@ pub(crate) struct Checkpoint {
     half_sealed: bool,
     /// Bands of those that have a whole content and no footer.
     unsealed: Vec<BlockId>,
+    /// For a page of it there was no room behind the medium.
+    no_room: bool,
+    /// So many came to nothing for that reason, one after the other.
+    without_room: u32,
+    /// Until when none is tried again while nobody waits for one.
+    rests_until: Instant,
 }
+
+/// The longest rest. Each try erases what the one before has written: a file system that stays full would wear the
+/// flash of an idle device for ever.
+const REST_NS_MAX: u64 = 60 * SECOND;
+/// The rest after the first one, which doubles with each.
+const REST_NS: u64 = 100 * MILLISECOND;
 
 impl Checkpoint {
     pub fn want(&mut self) {
         if self.stage == Stage::Idle {
             self.stage = Stage::Wanted;
         }
+    }
+
+    pub fn rest_ends_at(&self, now: Instant) -> Option<Instant> {
+        (self.is_wanted() && now < self.rests_until).then_some(self.rests_until)
     }
 
     pub fn is_idle(&self) -> bool {
@@ -193,7 +211,10 @@ impl Ftl {
         let wanted = self.layout.bands;
         let units = self.units_for(Purpose::Checkpoint);
         let clean: u32 = units.clone().map(|unit| self.clean_usable(unit)).sum();
-        let waits = self.checkpoint_waits_for_moves() || self.chunks_are_lost();
+        let rests = self.now < self.checkpoint.rests_until
+            && self.phase == Phase::Running
+            && self.host.writes.is_empty();
+        let waits = rests || self.checkpoint_waits_for_moves() || self.chunks_are_lost();
         if self.now < self.no_space_until || waits || !self.may_open_checkpoint() {
             return;
         }
@@ -310,6 +331,7 @@ impl Ftl {
     pub(crate) fn checkpoint_page_ended(&mut self, page: u32, result: Result<(), MediumError>) {
         self.checkpoint.pages_running -= 1;
         if result.is_err() {
+            self.checkpoint.no_room |= result == Err(MediumError::NoSpace);
             self.checkpoint.was_whole |= self.checkpoint.stage == Stage::Footer;
             self.checkpoint.stage = Stage::Aborting;
         } else if self.is_footer(page) {
@@ -527,6 +549,7 @@ impl Ftl {
 
     fn complete_checkpoint(&mut self) {
         self.counters.checkpoints += 1;
+        (self.checkpoint.without_room, self.checkpoint.no_room) = (0, false);
         self.checkpoint.settling = false;
         self.checkpoint.order = self.checkpoint.next_order;
         self.checkpoint.sequence_covered = self.checkpoint.sequence_begun;
@@ -573,6 +596,11 @@ impl Ftl {
             return;
         }
         self.counters.checkpoints_aborted += 1;
+        if std::mem::take(&mut self.checkpoint.no_room) {
+            let rest_ns = (REST_NS << self.checkpoint.without_room.min(20)).min(REST_NS_MAX);
+            self.checkpoint.without_room += 1;
+            self.checkpoint.rests_until = self.now + rest_ns;
+        }
         let bands = self.close_checkpoint_bands();
         if was_whole {
             // A footer may be unreadable: an erase now would make it a damaged one.

@@ -194,7 +194,8 @@ impl Ftl {
     pub(crate) fn work_deadline(&self) -> Option<Instant> {
         let assembling = self.oldest_assembling().map(|at| at + self.settings.append_wait_ns);
         let no_space = (self.no_space_until > self.now).then_some(self.no_space_until);
-        [assembling, no_space, self.units.erase_retry_at()].into_iter().flatten().min()
+        let rest = self.checkpoint.rest_ends_at(self.now);
+        [assembling, no_space, rest, self.units.erase_retry_at()].into_iter().flatten().min()
     }
 
     /// The slots of a program command, until its completion.

@@ -386,7 +386,8 @@ impl Ftl {
             commands_running: state.running,
             busy_ns: busy_ns(state, self.now),
             bands_free: sums.bands_free,
-            bands_retired: sums.bands_retired,
+            // Of a fast unit, which is shorter, the rest is retired from the start: it is not there.
+            bands_retired: sums.bands_retired - (self.geometry.blocks_per_unit - blocks),
             slots_valid: sums.slots_valid,
             slots_reclaimable: sums.slots_reclaimable,
             erase_count_min: sums.erase_count_min(),

@@ -70,6 +70,11 @@ pub enum AdviseError {
         /// Requests of it.
         requests: u64,
     },
+    /// All of it is asked for within a moment.
+    NoRate {
+        /// From its first request to its last.
+        duration_ns: u64,
+    },
     /// The sample has no write.
     SampleTooSmall {
         /// One in so many regions was taken.
@@ -99,6 +104,11 @@ impl fmt::Display for AdviseError {
                 f,
                 "none of its {requests} requests is a write, and without writes there is no write \
                  amplification to choose by: for latencies use `weir replay`"
+            ),
+            Self::NoRate { duration_ns } => write!(
+                f,
+                "all of its requests come within {duration_ns} ns, and of so short a time there is no rate, so no \
+                 lifetime either: give a longer trace, or --qd N to have it played as fast as the drive takes it"
             ),
             Self::SampleTooSmall { share } => write!(
                 f,
@@ -268,6 +278,8 @@ const SLOTS_PER_BAND_MIN: u32 = 8;
 const PARTS_MAX: u64 = 16;
 /// Rounds of the oracle beyond the least, until two agree.
 const ROUNDS_MORE: u32 = 4;
+/// The shortest trace that says how often something is asked for.
+const DURATION_NS_MIN: u64 = 1_000_000;
 /// Blocks of a volume of 1 TiB.
 const TIB_BLOCKS: u32 = 1 << 28;
 
@@ -282,6 +294,10 @@ pub fn advise(
 ) -> Result<Advice, AdviseError> {
     let choices = choices(options);
     let flash = options.drive.check(trace, &choices)?;
+    let duration_ns = trace.facts.duration_ns;
+    if options.depth.is_none() && duration_ns < DURATION_NS_MIN {
+        return Err(AdviseError::NoRate { duration_ns });
+    }
     // A part of the address space has a part of the requests: played faster they come as often.
     let wanted = match options.depth {
         Some(depth) => Playing::Depth(depth),

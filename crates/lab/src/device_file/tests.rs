@@ -91,6 +91,7 @@ fn an_error_names_key_value_reason_and_example() {
     let cases = [
         (gen3, "kind = \"ssd\"", "kind = \"hdd\"", "kind = \"hdd\": must be \"ftl\""),
         (gen3, "kind = \"ssd\"", "", "kind: this key is missing"),
+        (gen3, "name = \"gen3\"", "name = \"\\u001b[31m\"", "must have no control characters"),
         (gen3, "kind = \"ssd\"", "kind = \"ssd\"\ncolour = 3", "colour = 3: no such key"),
         (gen3, "\"mlc-25nm\"", "\"plc\"", "profile = \"plc\": no such profile; there are"),
         (gen3, "planes = 1", "plains = 1", "profile_changes.plains = 1: no such key"),

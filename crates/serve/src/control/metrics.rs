@@ -808,7 +808,8 @@ mod tests {
                 assert!(!name.ends_with(unit), "{name}: base units, and no ending of histograms");
             }
         }
-        let of_requests = 4;
+        // Those of requests and of the build, and why slots were filled.
+        let of_requests = 5;
         let all = FTL.len() + SHARD.len() + UNIT.len() + REASONS.len() + of_requests;
         assert_eq!(types.len(), all);
         assert!(text.contains("weir_host_blocks_written_total{shard=\"1\"} 2"), "{text}");

@@ -117,6 +117,23 @@ fn slow_tells_the_slowest_first_with_all_of_their_time_and_erases_by_unit() {
 }
 
 #[test]
+fn a_new_device_has_no_gc_to_wait_for_and_full_queues_are_told_as_such() {
+    let folder = Folder::new();
+    let server = slow_flash(&folder);
+    let mut client = Client::connect(&folder.socket(), "data").unwrap();
+    // 256 pages of 200 us on two units: most wait until a unit takes them.
+    let block = pattern(1, 1 << 20);
+    for at in 0..4 {
+        client.write(at << 20, &block).unwrap();
+    }
+    let all = slow(&server);
+    let of = |cause: &str| us_of(&all, "write", cause);
+    assert_eq!(of("gc_free_band") + of("gc_pace"), 0.0, "{all:#?}");
+    assert!(of("unit_queues") > 0.0, "{all:#?}");
+    server.shut_down().unwrap();
+}
+
+#[test]
 fn the_status_has_the_five_slowest_and_where_the_time_of_all_went() {
     let folder = Folder::new();
     let server = slow_flash(&folder);

@@ -616,7 +616,7 @@ impl Shard {
             match milestone {
                 Milestone::Stopped(durable) => {
                     if !durable {
-                        self.log_unclean_stop();
+                        self.log_unclean_stop(now);
                     }
                     self.life = Life::Stopped { durable };
                 }

@@ -22,6 +22,9 @@ pub(super) struct Room {
     told: bool,
 }
 
+/// A refusal so long ago is the reason of what failed now.
+const RECENT_NS: u64 = 10 * SECOND;
+
 impl Shard {
     /// Logs that there is no room below, at a bounded rate, and that there is room again.
     pub(super) fn log_room(&mut self, now: Instant) {
@@ -57,8 +60,11 @@ impl Shard {
     }
 
     /// Logs why a stop did not make everything durable.
-    pub(super) fn log_unclean_stop(&self) {
-        let why = match self.room.lacks {
+    pub(super) fn log_unclean_stop(&self, now: Instant) {
+        // A page that found room in between does not make it enough.
+        let since = Instant(now.0.saturating_sub(RECENT_NS));
+        let refused = self.engine.core.room_refused_at().is_some_and(|at| at >= since);
+        let why = match self.room.lacks || refused {
             true => NO_ROOM.into(),
             false => self.engine.core.say_failures(),
         };

@@ -26,7 +26,7 @@ use crate::runtime::shard::{
 };
 use crate::sockets::SocketFile;
 use crate::tls::{self, TlsError};
-use flash::Instant;
+use flash::{BLOCK_BYTES, Instant};
 use ftl::policy::stream::Shape;
 use ftl::raw::ids::IdError;
 use ftl::{Input, MountReport};
@@ -200,7 +200,7 @@ impl Server {
         let clients = clients_max(config)?;
         let port = doors.nvme_addresses.first().map_or(0, SocketAddr::port);
         let uuid = mounted[0].found.report.uuid;
-        let subsystem = nvme_subsystem(config, &offer, (uuid, port, mounted.len()), raw.is_some())?;
+        let subsystem = nvme_subsystem(config, &offer, (uuid, port, mounted.len()), raw.as_ref())?;
         let mut shared = share(config, &source, offer, tls, (mounted.len(), clients.nbd))?;
         shared.nbd_doors = doors.nbd.len() as u32;
         let named = subsystem.as_ref().map(|subsystem| subsystem.nqn.clone());
@@ -721,18 +721,18 @@ fn nvme_subsystem(
     config: &Config,
     offer: &Offer,
     (device, port, shards): (u128, u16, usize),
-    raw: bool,
+    raw: Option<&RawShape>,
 ) -> Result<Option<Arc<nvme::Subsystem>>, ServeError> {
     let Some(wanted) = &config.nvme else { return Ok(None) };
-    if raw {
-        let reason = "nvme: raw units are not served over NVMe yet: leave [nvme] (--nvme) away";
-        return Err(ServeError::Volumes(reason.into()));
-    }
-    let namespaces = offer.volumes.iter().map(|volume| nvme::Namespace {
-        blocks: volume.blocks,
-        read_only: volume.read_only,
-        uuid: nvme::uuid_of(device, &volume.name),
-        hosts: wanted.volume_hosts.get(&volume.name).cloned().unwrap_or_default(),
+    let zoned = raw.map(|raw| exports::zones(raw, config)).transpose()?;
+    let namespaces = offer.volumes.iter().map(|volume| {
+        let hosts = wanted.volume_hosts.get(&volume.name).cloned().unwrap_or_default();
+        let (uuid, read_only) = (nvme::uuid_of(device, &volume.name), volume.read_only);
+        let (blocks, block_shift, zones) = match zoned {
+            Some((blocks, shift, shape)) => (blocks, shift, Some(shape)),
+            None => (volume.blocks, BLOCK_BYTES.trailing_zeros() as u8, None),
+        };
+        nvme::Namespace { blocks, block_shift, zones, read_only, uuid, hosts }
     });
     let nqn = wanted.nqn.clone().unwrap_or_else(|| nvme::nqn_of(device));
     let serial = format!("{:020x}", device & ((1 << 80) - 1));

@@ -88,7 +88,8 @@ impl Front for NbdClient {
                 request.reply_data(out);
                 return true;
             }
-            Answer::Done => request.reply_done(out),
+            // NBD asks for no zones.
+            Answer::Done | Answer::Placed(_) | Answer::Zones(..) => request.reply_done(out),
             Answer::Extents(extents) => request.reply_extents(out, extents),
             Answer::Failed(failure) => {
                 request.reply_error(out, error_of(failure), &failure.to_string());

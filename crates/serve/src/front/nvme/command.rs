@@ -3,7 +3,7 @@
 use super::pdu::{DATA_BYTES_MAX, SQE_BYTES, u16_at, u32_at, u64_at};
 use super::status::Status;
 use super::subsystem::Namespace;
-use crate::volume::{BLOCK, Kind};
+use crate::volume::Kind;
 
 /// Flush.
 pub const FLUSH: u8 = 0x00;
@@ -21,6 +21,9 @@ pub const TRIM: u8 = 0x09;
 pub const VERIFY: u8 = 0x0c;
 /// I/O commands that there are.
 pub const IO: [u8; 7] = [FLUSH, WRITE, READ, COMPARE, WRITE_ZEROES, TRIM, VERIFY];
+
+/// Of them those that change data.
+pub const CHANGES: [u8; 3] = [WRITE, WRITE_ZEROES, TRIM];
 
 /// Get log page.
 pub const GET_LOG: u8 = 0x02;
@@ -42,7 +45,8 @@ pub const ADMIN: [u8; 7] =
 /// A command of fabrics, which another field tells apart.
 pub const FABRICS: u8 = 0x7f;
 
-const FUA: u32 = 1 << 30;
+/// Durable before the completion.
+pub const FUA: u32 = 1 << 30;
 const DEALLOCATE: u32 = 1 << 25;
 const TRIM_RANGES: u32 = 1 << 2;
 
@@ -165,19 +169,22 @@ impl Command {
         if first.checked_add(blocks).is_none_or(|end| end > namespace.blocks) {
             return Err(Status::RANGE);
         }
-        let len = (blocks * BLOCK) as u32;
+        let len = (blocks << namespace.block_shift) as u32;
         if !matches!(kind, Kind::Zeroes { .. }) && len > DATA_BYTES_MAX {
             return Err(Status::FIELD);
         }
-        Ok(Task { kind, offset: first * BLOCK, len })
+        Ok(Task { kind, offset: first << namespace.block_shift, len })
     }
 }
 
 /// Most bytes of one trim.
-pub const TRIM_BYTES_MAX: u64 = (1 << 32) - BLOCK;
+pub const TRIM_BYTES_MAX: u64 = (1 << 32) - crate::volume::BLOCK;
 
 /// The ranges, in bytes, that a dataset management names: offset and length.
 pub fn trims(ranges: &[u8], namespace: &Namespace) -> Result<Vec<(u64, u64)>, Status> {
+    if namespace.zones.is_some() {
+        return Err(Status::OPCODE);
+    }
     if namespace.read_only {
         return Err(Status::PROTECTED);
     }
@@ -188,7 +195,7 @@ pub fn trims(ranges: &[u8], namespace: &Namespace) -> Result<Vec<(u64, u64)>, St
             return Err(Status::RANGE);
         }
         if blocks > 0 {
-            trims.push((first * BLOCK, blocks * BLOCK));
+            trims.push((first << namespace.block_shift, blocks << namespace.block_shift));
         }
     }
     Ok(trims)

@@ -3,6 +3,7 @@
 
 use super::health::Healths;
 use super::status::Status;
+use super::zones::ZoneShape;
 use flash::Slab;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -21,8 +22,12 @@ pub const QUEUE_ENTRIES_MAX: u16 = 1024;
 /// A volume as hosts see it. Its number is its place, from 1 on.
 #[derive(Clone, Debug)]
 pub struct Namespace {
-    /// Logical blocks.
+    /// Blocks, as its host counts.
     pub blocks: u64,
+    /// A block has this power of two of bytes.
+    pub block_shift: u8,
+    /// It is a zoned one.
+    pub zones: Option<ZoneShape>,
     /// Nothing may be written.
     pub read_only: bool,
     /// The same at every start.
@@ -30,6 +35,18 @@ pub struct Namespace {
     /// Who may see it; empty: whoever may connect.
     pub hosts: Vec<String>,
 }
+
+impl Namespace {
+    /// The number of its command set.
+    pub fn command_set(&self) -> u8 {
+        if self.zones.is_some() { COMMAND_SET_ZONED } else { COMMAND_SET_NVM }
+    }
+}
+
+/// Of namespaces of logical blocks.
+pub const COMMAND_SET_NVM: u8 = 0;
+/// Of zoned namespaces.
+pub const COMMAND_SET_ZONED: u8 = 2;
 
 /// The uuid of a volume, by its device's and its name: version 8 of those that are made up.
 pub fn uuid_of(device: u128, volume: &str) -> u128 {
@@ -163,6 +180,11 @@ impl Subsystem {
         let namespace = self.namespaces.get((number as usize).checked_sub(1)?)?;
         let hosts = &namespace.hosts;
         (hosts.is_empty() || hosts.iter().any(|admitted| admitted == host)).then_some(namespace)
+    }
+
+    /// There are zoned namespaces.
+    pub fn is_zoned(&self) -> bool {
+        self.namespaces.iter().any(|namespace| namespace.zones.is_some())
     }
 
     /// A new controller, for its admin queue.

@@ -2,7 +2,6 @@
 
 use crate::config::Config;
 use crate::device::{Volume, decode_volumes, raw};
-use crate::front::nvme::ZoneShape;
 use crate::nbd;
 use crate::runtime::shard::{Exported, RawShape};
 use crate::server::{Found, ServeError};
@@ -74,31 +73,6 @@ fn units(shape: &RawShape, config: &Config) -> Result<Offer, ServeError> {
         offer.add(volume, export, 0)?;
     }
     Ok(offer)
-}
-
-/// How an NVMe host counts a unit as zones: its blocks, the power of two of their bytes, and the zones' shape.
-pub fn zones(shape: &RawShape, config: &Config) -> Result<(u64, u8, ZoneShape), ServeError> {
-    let refuse = |reason: String| Err(ServeError::Volumes(format!("nvme: {reason}")));
-    let settings = config.device.raw.as_ref().map(|raw| raw.settings.clone()).unwrap_or_default();
-    if settings.write != WriteUnit::Page {
-        let reason = "zones are written by pages, and these raw units by whole raw blocks: say write = \
-                      \"page\" in [raw] (--write page), or leave [nvme] (--nvme) away";
-        return refuse(reason.into());
-    }
-    if !shape.page_bytes.is_power_of_two() {
-        return refuse(format!(
-            "a block of a zoned namespace is a page of the flash, and has a power of two of bytes: {} are \
-             none: choose another profile, or leave [nvme] (--nvme) away",
-            shape.page_bytes
-        ));
-    }
-    let page_slots = u64::from(shape.page_bytes) / BLOCK_BYTES as u64;
-    let size = u64::from(shape.lanes.zone_slots()) / page_slots;
-    let capacity = u64::from(shape.lanes.pages);
-    let (open_max, active_max) = (settings.zones_open_max, settings.zones_active_max);
-    let blocks = u64::from(shape.lanes.raw_blocks) * size;
-    let block_shift = shape.page_bytes.trailing_zeros() as u8;
-    Ok((blocks, block_shift, ZoneShape { size, capacity, open_max, active_max }))
 }
 
 /// The export of a unit.

@@ -107,7 +107,7 @@ impl Front for NbdClient {
 fn of_volume(request: &nbd::Request) -> volume::Request {
     let kind = match request.kind() {
         Kind::Read { .. } => volume::Kind::Read,
-        Kind::Write { fua } => volume::Kind::Write { fua },
+        Kind::Write { fua } => volume::Kind::Write { fua, handle: None },
         Kind::Flush => volume::Kind::Flush,
         Kind::Trim { fua } => volume::Kind::Trim { fua },
         Kind::WriteZeroes { fua, no_hole, fast } => volume::Kind::Zeroes { fua, no_hole, fast },

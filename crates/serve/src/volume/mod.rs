@@ -37,7 +37,11 @@ pub enum Kind {
     /// The data of the range.
     Read,
     /// Its data is on its way.
-    Write { fua: bool },
+    Write {
+        fua: bool,
+        /// The placement handle that it names, if it does; else it is that of the volume.
+        handle: Option<u8>,
+    },
     /// Whether the range holds the data that is on its way.
     Compare,
     /// All that was answered before, on any connection, would survive a power cut.

@@ -5,7 +5,7 @@ use super::status::Status;
 use super::subsystem::{
     COMMAND_SET_NVM, COMMAND_SET_ZONED, Controller, QUEUE_ENTRIES_MAX, Subsystem,
 };
-use super::{pdu, subsystem, zones};
+use super::{fdp, pdu, subsystem, zones};
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 
@@ -24,6 +24,8 @@ pub enum Answer {
     Value(u64),
     /// Data.
     Page(Vec<u8>),
+    /// Both.
+    Told(u64, Vec<u8>),
 }
 
 /// Who asks whom, where.
@@ -153,6 +155,13 @@ impl Asked<'_> {
         put(page, 344, &1u32.to_le_bytes());
         put(page, 348, &1u32.to_le_bytes());
         put(page, 512, &[0x66, 0x44]);
+        // Directives can be asked for.
+        put(page, 256, &(1u16 << 5).to_le_bytes());
+        if self.subsystem.placement.is_some() {
+            // One endurance group, and flexible data placement.
+            put(page, 96, &(1u32 << 4 | 1 << 19).to_le_bytes());
+            put(page, 340, &fdp::GROUP.to_le_bytes());
+        }
         let namespaces = self.subsystem.namespaces.len() as u32;
         put(page, 516, &namespaces.to_le_bytes());
         put(page, 540, &namespaces.to_le_bytes());
@@ -184,6 +193,7 @@ impl Asked<'_> {
                 _ => effects_log(&command::IO, &command::CHANGES),
             },
             (0x0c, _) => self.access_log(),
+            (0x20..=0x23, _) => self.placement_log(command)?,
             _ => return Err(Status::LOG_PAGE),
         };
         let Some(rest) = usize::try_from(offset).ok().and_then(|from| log.get(from..)) else {
@@ -191,6 +201,39 @@ impl Asked<'_> {
         };
         let mut page = rest[..rest.len().min(bytes as usize)].to_vec();
         page.resize(bytes as usize, 0);
+        Ok(Answer::Page(page))
+    }
+
+    /// What the logs of data placement tell of the one endurance group.
+    fn placement_log(&self, command: &Command) -> Result<Vec<u8>, Status> {
+        let placement = self.subsystem.placement.as_ref().ok_or(Status::LOG_PAGE)?;
+        if (command.word(11) >> 16) as u16 != fdp::GROUP {
+            return Err(Status::FIELD);
+        }
+        let namespaces = &self.subsystem.namespaces;
+        Ok(match command.word(10) as u8 {
+            0x20 => fdp::configurations_log(placement, namespaces),
+            0x21 => fdp::usage_log(namespaces),
+            0x22 => fdp::statistics_log(&self.subsystem.healths.sum()),
+            _ => placement.events_log(command.word(10) & 1 << 8 != 0),
+        })
+    }
+
+    /// Directive receive: which directives there are for a namespace.
+    pub fn directives(&self, command: &Command) -> Result<Answer, Status> {
+        let (kind, operation) = ((command.word(11) >> 8) as u8, command.word(11) as u8);
+        self.subsystem
+            .namespace(command.nsid(), &self.controller.host.nqn)
+            .ok_or(Status::NAMESPACE)?;
+        if (kind, operation) != (0, 1) || self.controller.discovery {
+            return Err(Status::FIELD);
+        }
+        let mut page = vec![0; PAGE];
+        let placed = u8::from(self.subsystem.placement.is_some()) << fdp::DIRECTIVE;
+        // Identify and data placement are supported, on, and stay so when the controller is reset.
+        for at in [0, 32, 64] {
+            page[at] = 1 | placed;
+        }
         Ok(Answer::Page(page))
     }
 
@@ -240,6 +283,9 @@ fn identify_namespace(namespace: &super::Namespace, page: &mut [u8]) {
     page[33] = 0b1001;
     put(page, 92, &1u32.to_le_bytes());
     page[99] = u8::from(namespace.read_only);
+    if namespace.handles.count > 0 {
+        put(page, 102, &fdp::GROUP.to_le_bytes());
+    }
     put(page, 104, &namespace.uuid.to_be_bytes());
     // The one format: blocks of 4 KiB, or in zones of a page of the flash.
     page[130] = namespace.block_shift;

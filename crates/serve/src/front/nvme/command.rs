@@ -1,5 +1,6 @@
 //! Commands: the fields of a submission queue entry, and what an I/O command asks of a volume.
 
+use super::fdp;
 use super::pdu::{DATA_BYTES_MAX, SQE_BYTES, u16_at, u32_at, u64_at};
 use super::status::Status;
 use super::subsystem::Namespace;
@@ -19,8 +20,10 @@ pub const WRITE_ZEROES: u8 = 0x08;
 pub const TRIM: u8 = 0x09;
 /// Verify.
 pub const VERIFY: u8 = 0x0c;
+/// I/O management receive.
+pub const MANAGE_RECEIVE: u8 = 0x12;
 /// I/O commands that there are.
-pub const IO: [u8; 7] = [FLUSH, WRITE, READ, COMPARE, WRITE_ZEROES, TRIM, VERIFY];
+pub const IO: [u8; 8] = [FLUSH, WRITE, READ, COMPARE, WRITE_ZEROES, TRIM, VERIFY, MANAGE_RECEIVE];
 
 /// Of them those that change data.
 pub const CHANGES: [u8; 3] = [WRITE, WRITE_ZEROES, TRIM];
@@ -39,9 +42,19 @@ pub const GET_FEATURES: u8 = 0x0a;
 pub const AWAIT_EVENT: u8 = 0x0c;
 /// Keep alive.
 pub const KEEP_ALIVE: u8 = 0x18;
+/// Directive receive.
+pub const DIRECTIVE_RECEIVE: u8 = 0x1a;
 /// Admin commands that there are.
-pub const ADMIN: [u8; 7] =
-    [GET_LOG, IDENTIFY, ABORT, SET_FEATURES, GET_FEATURES, AWAIT_EVENT, KEEP_ALIVE];
+pub const ADMIN: [u8; 8] = [
+    GET_LOG,
+    IDENTIFY,
+    ABORT,
+    SET_FEATURES,
+    GET_FEATURES,
+    AWAIT_EVENT,
+    KEEP_ALIVE,
+    DIRECTIVE_RECEIVE,
+];
 /// A command of fabrics, which another field tells apart.
 pub const FABRICS: u8 = 0x7f;
 
@@ -148,7 +161,7 @@ impl Command {
         let (control, fua) = (self.word(12), self.word(12) & FUA != 0);
         let kind = match self.opcode() {
             FLUSH => return Ok(Task { kind: Kind::Flush, offset: 0, len: 0 }),
-            WRITE => Kind::Write { fua },
+            WRITE => Kind::Write { fua, handle: self.handle(namespace)? },
             READ | VERIFY => Kind::Read,
             COMPARE => Kind::Compare,
             WRITE_ZEROES => {
@@ -174,6 +187,14 @@ impl Command {
             return Err(Status::FIELD);
         }
         Ok(Task { kind, offset: first << namespace.block_shift, len })
+    }
+}
+
+impl Command {
+    /// The volume's handle that a write names, if it names one.
+    fn handle(&self, namespace: &Namespace) -> Result<Option<u8>, Status> {
+        let named = fdp::named(self)?;
+        Ok(named.map(|identifier| namespace.handles.of(identifier).0))
     }
 }
 

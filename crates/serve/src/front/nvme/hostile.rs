@@ -25,18 +25,31 @@ struct Driver {
 
 /// A queue as the set-up wants it: before its first byte, or the admin queue or one for I/O, connected.
 fn client(setup: u8) -> (NvmeClient, Option<Seat>) {
+    let handles = Handles { count: 4, first: 1, apart: true };
     let (block_shift, zones, hosts) = (12, None, Vec::new());
-    let namespace =
-        Namespace { blocks: 1 << 40, block_shift, zones, read_only: false, uuid: 1, hosts };
+    let namespace = Namespace {
+        blocks: 1 << 40,
+        block_shift,
+        zones,
+        handles,
+        read_only: false,
+        uuid: 1,
+        hosts,
+    };
     let hidden = Namespace { hosts: vec!["nqn.other".into()], ..namespace.clone() };
     let read_only = Namespace { read_only: true, blocks: 300, ..namespace.clone() };
     let shape = ZoneShape { size: 64, capacity: 48, open_max: 2, active_max: 3 };
-    let zoned =
-        Namespace { blocks: 1024, block_shift: 13, zones: Some(shape), ..namespace.clone() };
+    let zoned = Namespace {
+        blocks: 1024,
+        block_shift: 13,
+        zones: Some(shape),
+        handles: Handles::default(),
+        ..namespace.clone()
+    };
     let namespaces = vec![namespace, hidden, read_only, zoned];
     let timings = (SECOND, 1);
     let subsystem = Subsystem::new("nqn.weir".into(), "7".into(), namespaces, Vec::new(), timings);
-    let subsystem = Arc::new(subsystem);
+    let subsystem = Arc::new(subsystem.with_placement(1 << 20));
     let mut client = NvmeClient::new(Instant(0), Arc::clone(&subsystem), None);
     if setup & 0b100 != 0 {
         return (client, None);

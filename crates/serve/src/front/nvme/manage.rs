@@ -3,7 +3,7 @@
 use super::admin::{self, Asked};
 use super::command::{self, Command};
 use super::status::Status;
-use super::{EVENTS_MAX, NvmeClient, fabrics, subsystem};
+use super::{EVENTS_MAX, NvmeClient, fabrics, fdp, subsystem};
 use flash::MILLISECOND;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -29,6 +29,7 @@ impl NvmeClient {
             command::IDENTIFY => asked.identify(command)?,
             command::GET_LOG => asked.log(command)?,
             command::SET_FEATURES | command::GET_FEATURES => self.feature(command)?,
+            command::DIRECTIVE_RECEIVE => asked.directives(command)?,
             command::KEEP_ALIVE => admin::Answer::Value(0),
             command::AWAIT_EVENT if self.events.len() >= EVENTS_MAX => return Err(Status::EVENTS),
             command::AWAIT_EVENT => {
@@ -39,17 +40,36 @@ impl NvmeClient {
             command::ABORT => admin::Answer::Value(self.abort(command, out)),
             _ => return Err(Status::OPCODE),
         };
-        match answer {
-            admin::Answer::Value(value) => self.complete(command.id(), value, Status::SUCCESS, out),
-            admin::Answer::Page(page) => {
+        let (page, result) = match answer {
+            admin::Answer::Value(value) => (None, value),
+            admin::Answer::Told(value, page) => (Some(page), value),
+            admin::Answer::Page(page) => (Some(page), 0),
+        };
+        match page {
+            None => self.complete(command.id(), result, Status::SUCCESS, out),
+            Some(page) => {
                 let page = &page[..page.len().min(command.room()? as usize)];
                 if !page.is_empty() {
                     self.agreed.unwrap_or_default().push_data(out, command.id(), page);
                 }
-                self.complete(command.id(), 0, Status::SUCCESS, out);
+                self.complete(command.id(), result, Status::SUCCESS, out);
             }
         }
         Ok(())
+    }
+
+    /// Features of data placement, which is as it is.
+    fn placement_feature(&self, command: &Command) -> Option<Result<admin::Answer, Status>> {
+        let feature = command.word(10) as u8;
+        self.subsystem.placement.as_ref().filter(|_| matches!(feature, 0x1d | 0x1e))?;
+        let group = feature == 0x1e || command.word(11) as u16 == fdp::GROUP;
+        Some(match (command.opcode(), feature) {
+            _ if !group => Err(Status::FIELD),
+            (command::SET_FEATURES, _) => Err(Status::FEATURE),
+            // On, by the first configuration.
+            (_, 0x1d) => Ok(admin::Answer::Value(1)),
+            _ => Ok(admin::Answer::Told(1, fdp::EVENTS.to_vec())),
+        })
     }
 
     /// Ends a wait for events; other commands cannot be called back. 0: it was ended.
@@ -62,6 +82,9 @@ impl NvmeClient {
     }
 
     fn feature(&mut self, command: &Command) -> Result<admin::Answer, Status> {
+        if let Some(answer) = self.placement_feature(command) {
+            return answer;
+        }
         let (feature, value) = (command.word(10) as u8, command.word(11));
         let sets = command.opcode() == command::SET_FEATURES;
         let Some(seat) = &self.seat else { return Err(Status::SEQUENCE) };

@@ -11,10 +11,13 @@
 mod admin;
 mod command;
 mod fabrics;
+mod fdp;
 mod health;
 pub mod hostile;
 mod manage;
 mod pdu;
+#[cfg(test)]
+mod placed_tests;
 mod status;
 mod subsystem;
 #[cfg(test)]
@@ -23,6 +26,7 @@ mod tests;
 mod zoned_tests;
 mod zones;
 
+pub use fdp::Handles;
 pub use health::Health;
 pub use subsystem::{NQN_BYTES_MAX, Namespace, Subsystem, nqn_of, uuid_of};
 pub use zones::ZoneShape;
@@ -350,16 +354,31 @@ impl NvmeClient {
             self.manage(command, out)?;
             return Ok(None);
         }
-        self.begin_io(command, common)
+        self.begin_io(command, common, out)
     }
 
     /// An I/O command, no dataset management.
-    fn begin_io(&mut self, command: &Command, common: &Common) -> Result<Option<Event>, Status> {
+    fn begin_io(
+        &mut self,
+        command: &Command,
+        common: &Common,
+        out: &mut Vec<u8>,
+    ) -> Result<Option<Event>, Status> {
         let (namespace, volume) = self.namespace(command)?;
+        if command.opcode() == command::MANAGE_RECEIVE && namespace.handles.count > 0 {
+            let page = fdp::status_of(&self.subsystem.namespaces, volume, command)?;
+            return self.answer_page(command, common, page, out);
+        }
         let task = match &namespace.zones {
             Some(shape) => zones::task(command, namespace, shape)?,
             None => command.task(namespace)?,
         };
+        if let (Kind::Write { handle: Some(_), .. }, Some(placement), Ok(Some(identifier))) =
+            (task.kind, &self.subsystem.placement, fdp::named(command))
+            && !namespace.handles.of(identifier).1
+        {
+            placement.note_invalid(command.nsid(), identifier);
+        }
         let takes = task.kind.takes_data();
         let sends = matches!(command.opcode(), command::READ | zones::REPORT);
         let place = match takes || sends {
@@ -384,6 +403,27 @@ impl NvmeClient {
         }
         self.waiting.push_back(wanted);
         Ok(self.resume())
+    }
+
+    /// Answers an I/O command by what is known here.
+    fn answer_page(
+        &mut self,
+        command: &Command,
+        common: &Common,
+        mut page: Vec<u8>,
+        out: &mut Vec<u8>,
+    ) -> Result<Option<Event>, Status> {
+        let bytes = (command.word(11) as usize + 1).saturating_mul(4);
+        if bytes > DATA_BYTES_MAX as usize {
+            return Err(Status::FIELD);
+        }
+        if command.place(bytes as u32, common.data)? != Place::Apart {
+            return Err(Status::SGL_KIND);
+        }
+        page.resize(bytes, 0);
+        self.agreed.unwrap_or_default().push_data(out, command.id(), &page);
+        self.complete(command.id(), 0, Status::SUCCESS, out);
+        Ok(None)
     }
 
     fn namespace(&self, command: &Command) -> Result<(&Namespace, usize), Status> {

@@ -1,6 +1,7 @@
 //! What all connections of a server share: the namespaces, who may come, and the controllers there are.
 //! It is looked at when a host connects or leaves, and when it sets a property; never for I/O.
 
+use super::fdp::{Handles, Placement};
 use super::health::Healths;
 use super::status::Status;
 use super::zones::ZoneShape;
@@ -28,6 +29,8 @@ pub struct Namespace {
     pub block_shift: u8,
     /// It is a zoned one.
     pub zones: Option<ZoneShape>,
+    /// What a write may name; none if it is zoned.
+    pub handles: Handles,
     /// Nothing may be written.
     pub read_only: bool,
     /// The same at every start.
@@ -84,6 +87,8 @@ pub struct Subsystem {
     pub port: AtomicU16,
     /// How the device is.
     pub healths: Healths,
+    /// What is told of the placement of data, unless all namespaces are zoned.
+    pub placement: Option<Placement>,
     controllers: Mutex<Slab<Arc<Controller>>>,
 }
 
@@ -163,7 +168,13 @@ impl Subsystem {
     ) -> Self {
         let (port, controllers) = (AtomicU16::new(0), Mutex::default());
         let healths = Healths::new(shards);
-        Self { nqn, serial, namespaces, hosts, handshake_ns, port, healths, controllers }
+        let placement = None;
+        Self { nqn, serial, namespaces, hosts, handshake_ns, port, healths, placement, controllers }
+    }
+
+    /// The same, whose hosts place data in bands of so many bytes.
+    pub fn with_placement(self, unit_bytes: u64) -> Self {
+        Self { placement: Some(Placement::new(unit_bytes)), ..self }
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Slab<Arc<Controller>>> {

@@ -12,14 +12,17 @@ pub struct Host {
     digests: bool,
 }
 
-fn subsystem(hosts: &[&str]) -> Arc<Subsystem> {
+pub fn subsystem(hosts: &[&str]) -> Arc<Subsystem> {
+    let handles = Handles { count: 4, first: 1, apart: true };
     let (block_shift, zones, hosts_of) = (12, None, Vec::new());
     let (uuid, read_only) = (uuid_of(7, "v"), false);
-    let namespace = Namespace { blocks: 256, block_shift, zones, read_only, uuid, hosts: hosts_of };
+    let namespace =
+        Namespace { blocks: 256, block_shift, zones, handles, read_only, uuid, hosts: hosts_of };
     let read_only = Namespace { read_only: true, ..namespace.clone() };
     let hosts = hosts.iter().map(|&host| host.to_owned()).collect();
     let namespaces = vec![namespace, read_only];
-    Arc::new(Subsystem::new("nqn.weir".into(), "7".into(), namespaces, hosts, (SECOND, 1)))
+    let subsystem = Subsystem::new("nqn.weir".into(), "7".into(), namespaces, hosts, (SECOND, 1));
+    Arc::new(subsystem.with_placement(1 << 20))
 }
 
 pub fn entry(opcode: u8, id: u16, nsid: u32) -> [u8; 64] {

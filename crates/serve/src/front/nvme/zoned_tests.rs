@@ -14,6 +14,7 @@ fn zoned(read_only: bool) -> (Host, Host) {
         blocks: 64,
         block_shift: 13,
         zones: Some(SHAPE),
+        handles: Handles::default(),
         read_only,
         uuid: uuid_of(7, "unit/0"),
         hosts: Vec::new(),

@@ -77,7 +77,8 @@ pub fn task(command: &Command, namespace: &Namespace, shape: &ZoneShape) -> Resu
         let (kind, len) = report(command)?;
         return Ok(Task { kind, offset, len });
     }
-    if control >> 26 & 0xf != 0 {
+    // Neither protection information nor directives.
+    if control >> 26 & 0xf != 0 || opcode != command::READ && control >> 20 & 0xf != 0 {
         return Err(Status::FIELD);
     }
     let blocks = u64::from(control & 0xffff) + 1;

@@ -261,7 +261,8 @@ impl Shard {
         let (first, handle) = (volume.first_block + offset / BLOCK, volume.handle);
         match kind {
             Kind::Read | Kind::Compare => self.send(index, Work::Read, first, (0, covered)),
-            Kind::Write { fua } => {
+            Kind::Write { fua, handle: named } => {
+                let handle = named.unwrap_or(handle);
                 for part in parts(offset, len) {
                     let work = match part.within {
                         None => Work::Write { fua, handle },

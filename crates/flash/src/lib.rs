@@ -39,7 +39,7 @@ pub use command::{
 pub use geometry::{FastTier, Geometry, Pairing};
 pub use random::Random;
 pub use request::{
-    BufferId, Hint, Lifetime, Operation, Reply, Request, RequestError, RequestId, Spent,
+    BufferId, Hint, Lifetime, Operation, Reply, Request, RequestError, RequestId, Spent, ZoneError,
 };
 pub use slab::Slab;
 pub use time::{Instant, MICROSECOND, MILLISECOND, SECOND};

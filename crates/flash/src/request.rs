@@ -96,6 +96,42 @@ pub struct Request {
     pub operation: Operation,
 }
 
+/// Why a zone refuses a request.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum ZoneError {
+    /// It would go beyond the end of the zone's capacity, or of the zone.
+    Boundary,
+    /// The zone is full: reset it before it is written again.
+    Full,
+    /// Nothing can be written to it any more.
+    ReadOnly,
+    /// Nothing is known of it any more.
+    Offline,
+    /// A write that does not begin at the write pointer.
+    InvalidWrite,
+    /// As many zones are active as may be: finish or reset one.
+    TooManyActive,
+    /// As many zones were opened as may be: close, finish or reset one.
+    TooManyOpen,
+    /// What was asked for cannot be done in the state that the zone is in.
+    Transition,
+}
+
+impl std::fmt::Display for ZoneError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Boundary => "it goes beyond the end of the zone",
+            Self::Full => "the zone is full: reset it first",
+            Self::ReadOnly => "the zone is read-only: its unit takes no more writes",
+            Self::Offline => "the zone is offline: nothing is known of its unit",
+            Self::InvalidWrite => "a zone is written at its write pointer: report it first",
+            Self::TooManyActive => "too many zones are active: finish or reset one",
+            Self::TooManyOpen => "too many zones are open: close, finish or reset one",
+            Self::Transition => "the zone is in a state in which this cannot be done",
+        })
+    }
+}
+
 /// Why a request failed. Each tells the caller what it can do.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum RequestError {
@@ -126,6 +162,8 @@ pub enum RequestError {
     /// Raw units: a program failed. What was acknowledged stays readable; erase the raw block before
     /// it is written again.
     ProgramFailed,
+    /// Raw units as zones: the zone refuses.
+    Zone(ZoneError),
 }
 
 impl std::fmt::Display for RequestError {
@@ -149,6 +187,7 @@ impl std::fmt::Display for RequestError {
             Self::ProgramFailed => {
                 "a program failed: save what the raw block holds, erase it, then write it again"
             }
+            Self::Zone(error) => return error.fmt(f),
         })
     }
 }

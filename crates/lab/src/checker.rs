@@ -93,6 +93,7 @@ fn result_code(result: Result<(), RequestError>) -> u64 {
         Err(RequestError::Busy) => 10,
         Err(RequestError::AtRisk) => 11,
         Err(RequestError::ProgramFailed) => 12,
+        Err(RequestError::Zone(error)) => 13 + error as u64,
     }
 }
 

@@ -3,6 +3,7 @@
 //! Each shard's thread makes its own ring and engine, mounts without pacing, and reports; only
 //! when all have mounted do clients get in. Dropping a [`Server`] shuts it down.
 
+mod hosts;
 mod restart;
 
 pub use restart::Restart;
@@ -15,7 +16,6 @@ use crate::device::{Device, DeviceError, KeptCounts, Kind, Mode, Volume};
 use crate::doors::{Doors, clients_max};
 use crate::exports::{self, Offer};
 use crate::fast::FastControl;
-use crate::front::nvme;
 use crate::nbd;
 use crate::panics;
 use crate::policies::{self, Plugins};
@@ -35,7 +35,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -200,7 +200,8 @@ impl Server {
         let clients = clients_max(config)?;
         let port = doors.nvme_addresses.first().map_or(0, SocketAddr::port);
         let uuid = mounted[0].found.report.uuid;
-        let subsystem = nvme_subsystem(config, &offer, (uuid, port, mounted.len()), raw.is_some())?;
+        let flash = (raw.as_ref(), mounted[0].found.band_blocks);
+        let subsystem = hosts::subsystem(config, &offer, (uuid, port, mounted.len()), flash)?;
         let mut shared = share(config, &source, offer, tls, (mounted.len(), clients.nbd))?;
         shared.nbd_doors = doors.nbd.len() as u32;
         let named = subsystem.as_ref().map(|subsystem| subsystem.nqn.clone());
@@ -485,6 +486,8 @@ pub(crate) struct Found {
     pub raw: Option<RawShape>,
     /// Nothing may be written, whoever wants that so.
     pub read_only: bool,
+    /// Logical blocks of a band.
+    pub band_blocks: u32,
 }
 
 /// A shard that has mounted and waits to serve.
@@ -609,7 +612,9 @@ fn shard_thread(
     let kept = engine.medium.end_mount();
     let (raw, driver) = (engine.raw_shape(), ring.report().clone());
     let read_only = engine.core.is_read_only();
-    report.send(Ok(Found { driver, report: mounted, kept, raw, read_only })).ok();
+    let band_blocks = engine.medium.geometry().slots_per_block();
+    let found = Found { driver, report: mounted, kept, raw, read_only, band_blocks };
+    report.send(Ok(found)).ok();
     let Ok((shared, listeners)) = go.recv() else {
         // No word: another shard could not mount, or the volumes do not fit.
         ring.free(engine);
@@ -714,33 +719,6 @@ pub(crate) fn stop_engine(
         Milestone::Stopped(true) => Ok(()),
         _ => Err("not everything could be made durable".into()),
     }
-}
-
-/// The volumes as NVMe hosts see them, if they are served so.
-fn nvme_subsystem(
-    config: &Config,
-    offer: &Offer,
-    (device, port, shards): (u128, u16, usize),
-    raw: bool,
-) -> Result<Option<Arc<nvme::Subsystem>>, ServeError> {
-    let Some(wanted) = &config.nvme else { return Ok(None) };
-    if raw {
-        let reason = "nvme: raw units are not served over NVMe yet: leave [nvme] (--nvme) away";
-        return Err(ServeError::Volumes(reason.into()));
-    }
-    let namespaces = offer.volumes.iter().map(|volume| nvme::Namespace {
-        blocks: volume.blocks,
-        read_only: volume.read_only,
-        uuid: nvme::uuid_of(device, &volume.name),
-        hosts: wanted.volume_hosts.get(&volume.name).cloned().unwrap_or_default(),
-    });
-    let nqn = wanted.nqn.clone().unwrap_or_else(|| nvme::nqn_of(device));
-    let serial = format!("{:020x}", device & ((1 << 80) - 1));
-    let handshake_ns = config.nbd.handshake_ns;
-    let (namespaces, hosts) = (namespaces.collect(), wanted.hosts.clone());
-    let subsystem = nvme::Subsystem::new(nqn, serial, namespaces, hosts, (handshake_ns, shards));
-    subsystem.port.store(port, Ordering::Relaxed);
-    Ok(Some(Arc::new(subsystem)))
 }
 
 fn load_plugins(config: &Config) -> Result<Plugins, ServeError> {

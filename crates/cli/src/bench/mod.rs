@@ -4,6 +4,7 @@
 mod core_cost;
 mod crash;
 mod damage;
+mod front;
 mod latency;
 mod map_cached;
 mod markdown;
@@ -37,7 +38,7 @@ use serve::cpu::process_ns as cpu_ns;
     sim-memory-per-tib, sim-rate,\n  \
     waf-{fifo,greedy}-{7,10,28}, crash-images, damage-images, raw-{bandwidth,latency}-PROFILE,\n  \
     latency-cpu, nbd-{rand,seq}-{read,write}...-vs-{nbdkit,qemu-nbd}, tier-file-write-{qd1,qd32},\n  \
-    pool-{read,write}-cpu, pool-node-{read,write}-cpu, pool-{read,write}-vs-local,\n  \
+    front-nvme-rand-{read,write}, pool-{read,write}-cpu, pool-node-{read,write}-cpu, pool-{read,write}-vs-local,\n  \
     pool-take-over-1tib, pool-turn-{1000,10000}\n\n\
     The nbd figures need fio, nbdkit and qemu-nbd, those of latency, tier-file and pool fio. Exit status 0 says that \
     it measured, not that \
@@ -193,7 +194,7 @@ fn begins(name: &str, start: &str) -> bool {
 type Group = fn(&mut Request<'_>);
 
 /// How the names of a group's figures begin, and what measures them, cheap ones first.
-const GROUPS: [(&str, Group); 23] = [
+const GROUPS: [(&str, Group); 24] = [
     ("map-bytes-per-block", core_cost::map_bytes),
     ("ftl-read-cpu", core_cost::read_cpu),
     ("ftl-write-cpu", core_cost::write_cpu),
@@ -213,6 +214,7 @@ const GROUPS: [(&str, Group); 23] = [
     ("restart", restart::after_kills),
     ("latency-cpu", latency::recording),
     ("nbd", nbd::against_peers),
+    ("front", front::nvme_beside_nbd),
     ("pool", pool::figures),
     ("tier-file", tier_file::against_file_system),
     ("crash-images", crash::images),

@@ -31,6 +31,7 @@ mod modules;
 mod monitoring;
 mod nbd;
 mod nvme;
+mod nvme_zones;
 mod offline;
 mod order;
 mod output;

@@ -25,6 +25,7 @@ shards = 2
 [[volume]]
 name = "first"
 size = "64MiB"
+streams = "hint:handles=4"
 [[volume]]
 name = "hidden"
 size = "4MiB"
@@ -112,6 +113,24 @@ sleep 2
 [ "$(field data_units_written)" -gt 100 ] || fail "$(nvme smart-log /dev/nvme0)"
 [ "$(field host_read_commands)" -gt 100 ] || fail "$(nvme smart-log /dev/nvme0)"
 [ "$(field media_errors)" -eq 0 ] || fail "$(nvme smart-log /dev/nvme0)"
+
+step placement
+placed() { # bytes that a handle of the first volume has
+    WEIR status --data /tmp/device --json | jq "[.shards[].streams[0].bytes_host[$1]] | add"
+}
+nvme fdp configs /dev/nvme0 -e 1 | grep -q 'Number of Reclaim Unit Handles: 6' || fail "$(nvme fdp configs /dev/nvme0 -e 1)"
+nvme fdp usage /dev/nvme0 -e 1 >/dev/null || fail usage
+nvme fdp status "$disk" | grep -c 'Placement Identifier' | grep -qx 4 || fail "$(nvme fdp status "$disk")"
+before=$(placed 3)
+head -c 65536 /dev/urandom >/tmp/blocks
+nvme write "$disk" -s 1024 -c 15 -z 65536 -d /tmp/blocks -T 2 -S 3 >/dev/null
+nvme flush "$disk" >/dev/null
+[ "$(placed 3)" -ge $((before + 65536)) ] || fail "handle 3 has $(placed 3) bytes"
+nvme write "$disk" -s 1040 -c 15 -z 65536 -d /tmp/blocks -T 2 -S 4 >/dev/null
+nvme fdp events /dev/nvme0 -e 1 -E | grep -qi 'invalid placement' || fail "$(nvme fdp events /dev/nvme0 -e 1 -E)"
+sleep 2
+nvme fdp stats /dev/nvme0 -e 1 -o json >/tmp/stats
+nvme fdp stats /dev/nvme0 -e 1 | grep -q 'Media Bytes' || fail "$(cat /tmp/stats)"
 
 step "two paths"
 nvme connect -t tcp -a 127.0.0.2 -s 4420 -n $nqn $host --nr-io-queues=2

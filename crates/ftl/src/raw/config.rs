@@ -52,6 +52,10 @@ pub struct RawSettings {
     pub idle_ns: u64,
     /// Recover and read only: nothing is programmed or erased.
     pub read_only: bool,
+    /// Zones of a lane that may be open at a time, and active; 0: any number. See [`super::zones`].
+    pub zones_open_max: u32,
+    /// See above.
+    pub zones_active_max: u32,
 }
 
 impl Default for RawSettings {
@@ -63,6 +67,8 @@ impl Default for RawSettings {
             suspensions_max: 4,
             idle_ns: 2 * MILLISECOND,
             read_only: false,
+            zones_open_max: 0,
+            zones_active_max: 0,
         }
     }
 }
@@ -77,6 +83,13 @@ impl RawSettings {
                 "read_granule = {} blocks of 4 KiB: must divide the {slots} of a page, for \
                  example 1",
                 self.read_granule
+            ));
+        }
+        let (open, active) = (self.zones_open_max, self.zones_active_max);
+        if active > 0 && (open == 0 || open > active) {
+            return Err(format!(
+                "zones_open_max = {open} with zones_active_max = {active}: an open zone is active, so \
+                 there may be as many at most, for example {active}"
             ));
         }
         Ok(())
@@ -136,6 +149,11 @@ impl Lanes {
     /// Logical blocks of all lanes.
     pub fn logical_blocks(&self) -> u32 {
         self.lanes * self.lane_slots()
+    }
+
+    /// Logical blocks from the start of a zone to that of the next: hosts find zones by shifts.
+    pub fn zone_slots(&self) -> u32 {
+        self.slots.next_power_of_two()
     }
 
     /// The unit at `member` of `lane`.

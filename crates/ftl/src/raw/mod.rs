@@ -21,8 +21,8 @@
 //!
 //! `host` takes requests in, `write` carries writes and erases through, `schedule` has the queues of
 //! each unit, `record` keeps lane records, `mount` formats and recovers with
-//! `look` and `ends`, `format` is every byte. `ids` is
-//! a layer above, for hosts that name blocks instead of places.
+//! `look` and `ends`, `format` is every byte. `ids` and `zones` are
+//! layers above, for hosts that name blocks instead of places, and for hosts of zoned devices.
 
 mod blocks;
 mod config;
@@ -36,6 +36,7 @@ mod record;
 mod schedule;
 mod status;
 mod write;
+pub mod zones;
 
 pub use config::{EraseTime, Lanes, RawFormat, RawSettings, WriteUnit};
 pub use format::{LaneRecord, Named, NamedState, RAW_LABEL_BYTES_MAX, RAW_VERSION};

@@ -297,7 +297,7 @@ fn raw_target(
         read_granule: choice.read_granule,
         suspensions_max: choice.suspensions_max,
         idle_ns: choice.idle_ns,
-        read_only: false,
+        ..RawSettings::default()
     };
     settings.validate(medium.geometry())?;
     let failed = |failure: crate::driver::Failure| failure.to_string();

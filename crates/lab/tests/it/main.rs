@@ -16,6 +16,7 @@ mod policies;
 mod pool;
 mod profile;
 mod raw;
+mod raw_zones;
 mod references;
 mod said;
 mod scrub;

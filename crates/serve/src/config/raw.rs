@@ -36,7 +36,26 @@ pub fn section(root: &mut Section<'_>) -> RawSection {
             section.refuse("read_granule", &format!("{bytes} bytes"), reason, "\"8KiB\"");
         }
     }
-    section.finish(&["gang", "write", "erase", "spare", "read_granule"]);
+    let mut zones = |key| section.integer(key, 1, 1 << 20, "14").map(|zones| zones as u32);
+    let (open, active) = (zones("zones_open_max"), zones("zones_active_max"));
+    // A zone that is open is active.
+    settings.zones_open_max = open.or(active).unwrap_or(0);
+    settings.zones_active_max = active.unwrap_or(0);
+    if let (Some(open), Some(active)) = (open, active)
+        && open > active
+    {
+        let reason = "is more than zones_active_max: a zone that is open is active, too";
+        section.refuse("zones_open_max", &open.to_string(), reason, &active.to_string());
+    }
+    section.finish(&[
+        "gang",
+        "write",
+        "erase",
+        "spare",
+        "read_granule",
+        "zones_open_max",
+        "zones_active_max",
+    ]);
     let blocks = VOLUME_BYTES_DEFAULT / BLOCK_BYTES as u64;
     RawSection { given, options: RawOptions { gang, spare, blocks, settings } }
 }

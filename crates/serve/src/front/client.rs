@@ -88,7 +88,8 @@ impl Front for NbdClient {
                 request.reply_data(out);
                 return true;
             }
-            Answer::Done => request.reply_done(out),
+            // NBD asks for no zones.
+            Answer::Done | Answer::Placed(_) | Answer::Zones(..) => request.reply_done(out),
             Answer::Extents(extents) => request.reply_extents(out, extents),
             Answer::Failed(failure) => {
                 request.reply_error(out, error_of(failure), &failure.to_string());
@@ -106,7 +107,7 @@ impl Front for NbdClient {
 fn of_volume(request: &nbd::Request) -> volume::Request {
     let kind = match request.kind() {
         Kind::Read { .. } => volume::Kind::Read,
-        Kind::Write { fua } => volume::Kind::Write { fua },
+        Kind::Write { fua } => volume::Kind::Write { fua, handle: None },
         Kind::Flush => volume::Kind::Flush,
         Kind::Trim { fua } => volume::Kind::Trim { fua },
         Kind::WriteZeroes { fua, no_hole, fast } => volume::Kind::Zeroes { fua, no_hole, fast },

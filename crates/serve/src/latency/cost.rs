@@ -23,7 +23,8 @@ pub fn recording_ns(requests: usize) -> f64 {
 }
 
 fn drawn(random: &mut Random) -> Timed {
-    let kind = if random.chance(0.5) { Kind::Read } else { Kind::Write { fua: false } };
+    let kind =
+        if random.chance(0.5) { Kind::Read } else { Kind::Write { fua: false, handle: None } };
     let request = Request { volume: random.below(2) as usize, kind, offset: 0, len: 4096 };
     let slow = if random.chance(0.001) { 100 } else { 1 };
     let medium_ns = (20_000 + random.below(300_000)) * slow;

@@ -15,8 +15,9 @@ pub use slow::{SLOW_NS, Slow, Slowest};
 pub use summary::{BOUNDS_NS, Summary, within};
 pub use why::{Lateness, Waited};
 
-use crate::volume::{Kind, Request};
+use crate::volume::{Kind, Request, ZoneWork};
 use flash::{Instant, Spent};
+use ftl::raw::zones::ZoneAction;
 use hdrhistogram::Histogram;
 
 /// What is told apart of requests.
@@ -46,7 +47,11 @@ impl Op {
             Kind::Flush => Some(Op::Flush),
             Kind::Trim { .. } => Some(Op::Trim),
             Kind::Zeroes { .. } => Some(Op::Zeroes),
-            Kind::Cache | Kind::Extents => None,
+            Kind::Zone(ZoneWork::Read) => Some(Op::Read),
+            Kind::Zone(ZoneWork::Write { .. } | ZoneWork::Append { .. }) => Some(Op::Write),
+            Kind::Zone(ZoneWork::Manage { action: ZoneAction::Reset, .. }) => Some(Op::Trim),
+            Kind::Zone(ZoneWork::Manage { .. }) => None,
+            Kind::Cache | Kind::Extents | Kind::Zones { .. } => None,
         }
     }
 

@@ -166,7 +166,7 @@ mod tests {
     fn reads_are_kept_though_all_writes_are_slower() {
         let mut slowest = Slowest::default();
         for at in 0..1000 {
-            note_of(&mut slowest, Kind::Write { fua: false }, 100, Instant(at));
+            note_of(&mut slowest, Kind::Write { fua: false, handle: None }, 100, Instant(at));
             note_of(&mut slowest, Kind::Read, 5, Instant(at));
         }
         assert_eq!(told(&slowest, Instant(1000), 3), [5, 5, 5, 100, 100, 100]);

@@ -12,6 +12,7 @@ pub use parts::{ZEROES_BLOCKS, parts};
 pub use split::Split;
 
 use flash::{BLOCK_BYTES, RequestError};
+use ftl::raw::zones::{Zone, ZoneAction, ZoneState};
 use std::fmt;
 
 /// Bytes of a logical block.
@@ -36,7 +37,11 @@ pub enum Kind {
     /// The data of the range.
     Read,
     /// Its data is on its way.
-    Write { fua: bool },
+    Write {
+        fua: bool,
+        /// The placement handle that it names, if it does; else it is that of the volume.
+        handle: Option<u8>,
+    },
     /// Whether the range holds the data that is on its way.
     Compare,
     /// All that was answered before, on any connection, would survive a power cut.
@@ -55,6 +60,45 @@ pub enum Kind {
     Cache,
     /// Which of the range holds data.
     Extents,
+    /// Of a raw unit as zones, whose bytes are counted as its host does: see [`ftl::raw::Lanes::zone_slots`].
+    Zone(ZoneWork),
+    /// How the zones are, from the one at the offset on: those in a state, at most so many of them.
+    Zones {
+        /// In which; `None`: in any.
+        state: Option<ZoneState>,
+        most: u32,
+        /// Those that are not told are not counted.
+        partial: bool,
+    },
+}
+
+/// What is done with a zone. What is read and written lies in one.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum ZoneWork {
+    /// The data of the range; what was not written reads as zeroes.
+    Read,
+    /// Its data is on its way.
+    Write { fua: bool },
+    /// The same, at the write pointer of the zone at the offset.
+    Append { fua: bool },
+    /// Changes the state of the zone at the offset, or of `all` that are in a fitting one.
+    Manage { action: ZoneAction, all: bool },
+}
+
+impl Kind {
+    /// Its data is on its way.
+    pub fn takes_data(self) -> bool {
+        use ZoneWork::{Append, Write};
+        matches!(
+            self,
+            Self::Write { .. } | Self::Compare | Self::Zone(Write { .. } | Append { .. })
+        )
+    }
+
+    /// The data of its range is wanted.
+    pub fn reads(self) -> bool {
+        matches!(self, Self::Read | Self::Zone(ZoneWork::Read))
+    }
 }
 
 /// A stretch of a volume.
@@ -68,6 +112,9 @@ pub struct Extent {
     pub zero: bool,
 }
 
+/// Blocks of zeroes that one piece writes to a zone that is finished.
+pub const ZONE_PAD_BLOCKS: u32 = 64;
+
 /// Most extents of one answer: who wants the rest asks again.
 pub const EXTENTS_MAX: usize = 1024;
 
@@ -78,6 +125,10 @@ pub enum Answer<'a> {
     Done,
     /// What the range holds from its first byte on.
     Extents(&'a [Extent]),
+    /// As it should: the data was appended at this byte.
+    Placed(u64),
+    /// How the zones are; and how many are in the wanted state, told or not, unless only those count.
+    Zones(&'a [Zone], u64),
     /// Not as it should.
     Failed(Failure),
 }
@@ -120,10 +171,11 @@ impl Request {
     /// Blocks of memory that it needs: for its data, or for zeroes and the two ends of their range.
     pub fn buffer_blocks(&self) -> u32 {
         match self.kind {
-            Kind::Read | Kind::Write { .. } | Kind::Compare => self.covered_blocks(),
+            kind if kind.takes_data() || kind.reads() => self.covered_blocks(),
+            Kind::Zone(ZoneWork::Manage { action: ZoneAction::Finish, .. }) => ZONE_PAD_BLOCKS,
             Kind::Zeroes { no_hole: true, .. } => 2 + self.covered_blocks().min(ZEROES_BLOCKS),
             Kind::Zeroes { .. } => 2,
-            Kind::Flush | Kind::Trim { .. } | Kind::Cache | Kind::Extents => 0,
+            _ => 0,
         }
     }
 

@@ -148,7 +148,8 @@ fn a_coarse_row_spans_a_minute_of_fine_ones() {
     let begun = std::time::Instant::now();
     let mut shards = shards("coarse");
     for step in 0..=65 {
-        (0..step).for_each(|_| asked(&mut shards[0], Kind::Write { fua: false }, 100));
+        (0..step)
+            .for_each(|_| asked(&mut shards[0], Kind::Write { fua: false, handle: None }, 100));
         let mut look = Snapshot::of(&shards, step * 2000);
         look.at = begun + Duration::from_secs(2 * step);
         recorder.note(&history, look);

@@ -271,7 +271,9 @@ impl From<RequestError> for Error {
             | RequestError::Failed
             | RequestError::Busy
             | RequestError::AtRisk
-            | RequestError::ProgramFailed => Self::Io,
+            | RequestError::ProgramFailed
+            // Of what NBD has not.
+            | RequestError::Zone(_) => Self::Io,
             RequestError::ShuttingDown => Self::ShuttingDown,
         }
     }

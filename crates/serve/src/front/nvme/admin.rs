@@ -2,8 +2,10 @@
 
 use super::command::{self, Command};
 use super::status::Status;
-use super::subsystem::{Controller, QUEUE_ENTRIES_MAX, Subsystem};
-use super::{pdu, subsystem};
+use super::subsystem::{
+    COMMAND_SET_NVM, COMMAND_SET_ZONED, Controller, QUEUE_ENTRIES_MAX, Subsystem,
+};
+use super::{fdp, pdu, subsystem, zones};
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 
@@ -22,6 +24,8 @@ pub enum Answer {
     Value(u64),
     /// Data.
     Page(Vec<u8>),
+    /// Both.
+    Told(u64, Vec<u8>),
 }
 
 /// Who asks whom, where.
@@ -34,7 +38,8 @@ pub struct Asked<'a> {
     pub local: Option<SocketAddr>,
 }
 
-fn put(page: &mut [u8], at: usize, bytes: &[u8]) {
+/// Puts bytes into a page.
+pub fn put(page: &mut [u8], at: usize, bytes: &[u8]) {
     page[at..at + bytes.len()].copy_from_slice(bytes);
 }
 
@@ -52,6 +57,16 @@ impl Asked<'_> {
         (1..=all).filter(move |number| self.subsystem.namespace(*number, host).is_some())
     }
 
+    fn set_of(&self, number: u32) -> Option<u8> {
+        let namespace = self.subsystem.namespace(number, &self.controller.host.nqn);
+        namespace.map(super::Namespace::command_set)
+    }
+
+    /// True if there are namespaces of this command set, or could be.
+    fn has(&self, set: u8) -> bool {
+        set == COMMAND_SET_NVM || set == COMMAND_SET_ZONED && self.subsystem.is_zoned()
+    }
+
     /// Identify.
     pub fn identify(&self, command: &Command) -> Result<Answer, Status> {
         let (what, set) = (command.word(10) as u8, (command.word(11) >> 24) as u8);
@@ -63,26 +78,33 @@ impl Asked<'_> {
         match what {
             0x01 => self.identify_controller(&mut page),
             _ if self.controller.discovery => return Err(Status::FIELD),
-            0x05..=0x07 if set != 0 => return Err(Status::FIELD),
+            0x05..=0x07 if !self.has(set) => return Err(Status::COMMAND_SET),
             0x00 => identify_namespace(namespace()?, &mut page),
             0x02 | 0x07 => {
                 if command.nsid() >= 0xffff_fffe {
                     return Err(Status::NAMESPACE);
                 }
+                let of_set = |number: &u32| what == 0x02 || self.set_of(*number) == Some(set);
                 let after = self.active().filter(|number| *number > command.nsid());
-                for (place, number) in page.chunks_exact_mut(4).zip(after) {
+                for (place, number) in page.chunks_exact_mut(4).zip(after.filter(of_set)) {
                     place.copy_from_slice(&number.to_le_bytes());
                 }
             }
             0x03 => {
-                // UUID, then the command set (NVM: 0).
+                // UUID, then the command set.
                 put(&mut page, 0, &[3, 16, 0, 0]);
                 put(&mut page, 4, &namespace()?.uuid.to_be_bytes());
-                put(&mut page, 20, &[4, 1, 0, 0, 0]);
+                put(&mut page, 20, &[4, 1, 0, 0, namespace()?.command_set()]);
             }
-            0x05 => drop(namespace()?),
+            0x05 => match (set, &namespace()?.zones) {
+                (COMMAND_SET_ZONED, Some(shape)) => zones::identify_namespace(shape, &mut page),
+                (COMMAND_SET_NVM, None) => {}
+                _ => return Err(Status::COMMAND_SET),
+            },
             // Limits of the NVM command set: write zeroes and verify as long as their fields allow, ranges of trims.
-            0x06 => page[3] = RANGES_MAX,
+            // Of the zoned one: appends as long as any write.
+            0x06 if set == COMMAND_SET_NVM => page[3] = RANGES_MAX,
+            0x06 => {}
             0x08 => {
                 let namespace = namespace()?;
                 put(&mut page, 1, &[1]);
@@ -90,7 +112,11 @@ impl Asked<'_> {
                 put(&mut page, 8, &[u8::from(namespace.read_only)]);
                 put(&mut page, 14, &[1]);
             }
-            0x1c => page[0] = 1,
+            // The one combination of command sets.
+            0x1c if self.subsystem.is_zoned() => {
+                page[0] = 1 << COMMAND_SET_NVM | 1 << COMMAND_SET_ZONED;
+            }
+            0x1c => page[0] = 1 << COMMAND_SET_NVM,
             _ => return Err(Status::FIELD),
         }
         Ok(Answer::Page(page))
@@ -129,11 +155,19 @@ impl Asked<'_> {
         put(page, 344, &1u32.to_le_bytes());
         put(page, 348, &1u32.to_le_bytes());
         put(page, 512, &[0x66, 0x44]);
+        // Directives can be asked for.
+        put(page, 256, &(1u16 << 5).to_le_bytes());
+        if self.subsystem.placement.is_some() {
+            // One endurance group, and flexible data placement.
+            put(page, 96, &(1u32 << 4 | 1 << 19).to_le_bytes());
+            put(page, 340, &fdp::GROUP.to_le_bytes());
+        }
         let namespaces = self.subsystem.namespaces.len() as u32;
         put(page, 516, &namespaces.to_le_bytes());
         put(page, 540, &namespaces.to_le_bytes());
-        // Compare, dataset management, write zeroes, verify.
-        put(page, 520, &0b1000_1101u16.to_le_bytes());
+        // Compare, dataset management, write zeroes, verify, none of which a zoned namespace has.
+        let optional = if self.subsystem.is_zoned() { 0 } else { 0b1000_1101u16 };
+        put(page, 520, &optional.to_le_bytes());
         // Flushes matter, also for all namespaces at once. Of the writes, one block is whole after a power cut
         // (AWUN and AWUPF are 0).
         put(page, 525, &[0b111]);
@@ -153,8 +187,13 @@ impl Asked<'_> {
             (_, true) => return Err(Status::LOG_PAGE),
             (0x02, _) => self.subsystem.healths.sum().log(),
             (0x03, _) => firmware_log(),
-            (0x05, _) => effects_log(),
+            (0x05, _) => match (command.word(14) >> 24) as u8 {
+                set if !self.has(set) => return Err(Status::COMMAND_SET),
+                COMMAND_SET_ZONED => effects_log(&zones::IO, &zones::CHANGES),
+                _ => effects_log(&command::IO, &command::CHANGES),
+            },
             (0x0c, _) => self.access_log(),
+            (0x20..=0x23, _) => self.placement_log(command)?,
             _ => return Err(Status::LOG_PAGE),
         };
         let Some(rest) = usize::try_from(offset).ok().and_then(|from| log.get(from..)) else {
@@ -162,6 +201,39 @@ impl Asked<'_> {
         };
         let mut page = rest[..rest.len().min(bytes as usize)].to_vec();
         page.resize(bytes as usize, 0);
+        Ok(Answer::Page(page))
+    }
+
+    /// What the logs of data placement tell of the one endurance group.
+    fn placement_log(&self, command: &Command) -> Result<Vec<u8>, Status> {
+        let placement = self.subsystem.placement.as_ref().ok_or(Status::LOG_PAGE)?;
+        if (command.word(11) >> 16) as u16 != fdp::GROUP {
+            return Err(Status::FIELD);
+        }
+        let namespaces = &self.subsystem.namespaces;
+        Ok(match command.word(10) as u8 {
+            0x20 => fdp::configurations_log(placement, namespaces),
+            0x21 => fdp::usage_log(namespaces),
+            0x22 => fdp::statistics_log(&self.subsystem.healths.sum()),
+            _ => placement.events_log(command.word(10) & 1 << 8 != 0),
+        })
+    }
+
+    /// Directive receive: which directives there are for a namespace.
+    pub fn directives(&self, command: &Command) -> Result<Answer, Status> {
+        let (kind, operation) = ((command.word(11) >> 8) as u8, command.word(11) as u8);
+        self.subsystem
+            .namespace(command.nsid(), &self.controller.host.nqn)
+            .ok_or(Status::NAMESPACE)?;
+        if (kind, operation) != (0, 1) || self.controller.discovery {
+            return Err(Status::FIELD);
+        }
+        let mut page = vec![0; PAGE];
+        let placed = u8::from(self.subsystem.placement.is_some()) << fdp::DIRECTIVE;
+        // Identify and data placement are supported, on, and stay so when the controller is reset.
+        for at in [0, 32, 64] {
+            page[at] = 1 | placed;
+        }
         Ok(Answer::Page(page))
     }
 
@@ -198,17 +270,25 @@ impl Asked<'_> {
 }
 
 fn identify_namespace(namespace: &super::Namespace, page: &mut [u8]) {
-    for at in [0, 8, 16] {
-        put(page, at, &namespace.blocks.to_le_bytes());
+    // Of zones only the capacity can be written.
+    let capacity = namespace
+        .zones
+        .map_or(namespace.blocks, |shape| namespace.blocks / shape.size * shape.capacity);
+    put(page, 0, &namespace.blocks.to_le_bytes());
+    for at in [8, 16] {
+        put(page, at, &capacity.to_le_bytes());
     }
-    // Several controllers; what is trimmed reads as zeroes, also by write zeroes.
+    // Several controllers; what is trimmed or was not written reads as zeroes, also by write zeroes.
     page[30] = 1;
     page[33] = 0b1001;
     put(page, 92, &1u32.to_le_bytes());
     page[99] = u8::from(namespace.read_only);
+    if namespace.handles.count > 0 {
+        put(page, 102, &fdp::GROUP.to_le_bytes());
+    }
     put(page, 104, &namespace.uuid.to_be_bytes());
-    // The one format: blocks of 4 KiB.
-    page[130] = 12;
+    // The one format: blocks of 4 KiB, or in zones of a page of the flash.
+    page[130] = namespace.block_shift;
 }
 
 fn firmware_log() -> Vec<u8> {
@@ -219,14 +299,13 @@ fn firmware_log() -> Vec<u8> {
 }
 
 /// Which commands there are, and whether they change data.
-fn effects_log() -> Vec<u8> {
+fn effects_log(io: &[u8], changes: &[u8]) -> Vec<u8> {
     let mut log = vec![0; PAGE];
     for opcode in command::ADMIN {
         log[usize::from(opcode) * 4] = 1;
     }
-    for opcode in command::IO {
-        let changes = matches!(opcode, command::WRITE | command::WRITE_ZEROES | command::TRIM);
-        log[1024 + usize::from(opcode) * 4] = if changes { 0b11 } else { 1 };
+    for opcode in io {
+        log[1024 + usize::from(*opcode) * 4] = if changes.contains(opcode) { 0b11 } else { 1 };
     }
     log
 }

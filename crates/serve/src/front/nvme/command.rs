@@ -1,9 +1,10 @@
 //! Commands: the fields of a submission queue entry, and what an I/O command asks of a volume.
 
+use super::fdp;
 use super::pdu::{DATA_BYTES_MAX, SQE_BYTES, u16_at, u32_at, u64_at};
 use super::status::Status;
 use super::subsystem::Namespace;
-use crate::volume::{BLOCK, Kind};
+use crate::volume::Kind;
 
 /// Flush.
 pub const FLUSH: u8 = 0x00;
@@ -19,8 +20,13 @@ pub const WRITE_ZEROES: u8 = 0x08;
 pub const TRIM: u8 = 0x09;
 /// Verify.
 pub const VERIFY: u8 = 0x0c;
+/// I/O management receive.
+pub const MANAGE_RECEIVE: u8 = 0x12;
 /// I/O commands that there are.
-pub const IO: [u8; 7] = [FLUSH, WRITE, READ, COMPARE, WRITE_ZEROES, TRIM, VERIFY];
+pub const IO: [u8; 8] = [FLUSH, WRITE, READ, COMPARE, WRITE_ZEROES, TRIM, VERIFY, MANAGE_RECEIVE];
+
+/// Of them those that change data.
+pub const CHANGES: [u8; 3] = [WRITE, WRITE_ZEROES, TRIM];
 
 /// Get log page.
 pub const GET_LOG: u8 = 0x02;
@@ -36,13 +42,24 @@ pub const GET_FEATURES: u8 = 0x0a;
 pub const AWAIT_EVENT: u8 = 0x0c;
 /// Keep alive.
 pub const KEEP_ALIVE: u8 = 0x18;
+/// Directive receive.
+pub const DIRECTIVE_RECEIVE: u8 = 0x1a;
 /// Admin commands that there are.
-pub const ADMIN: [u8; 7] =
-    [GET_LOG, IDENTIFY, ABORT, SET_FEATURES, GET_FEATURES, AWAIT_EVENT, KEEP_ALIVE];
+pub const ADMIN: [u8; 8] = [
+    GET_LOG,
+    IDENTIFY,
+    ABORT,
+    SET_FEATURES,
+    GET_FEATURES,
+    AWAIT_EVENT,
+    KEEP_ALIVE,
+    DIRECTIVE_RECEIVE,
+];
 /// A command of fabrics, which another field tells apart.
 pub const FABRICS: u8 = 0x7f;
 
-const FUA: u32 = 1 << 30;
+/// Durable before the completion.
+pub const FUA: u32 = 1 << 30;
 const DEALLOCATE: u32 = 1 << 25;
 const TRIM_RANGES: u32 = 1 << 2;
 
@@ -144,7 +161,7 @@ impl Command {
         let (control, fua) = (self.word(12), self.word(12) & FUA != 0);
         let kind = match self.opcode() {
             FLUSH => return Ok(Task { kind: Kind::Flush, offset: 0, len: 0 }),
-            WRITE => Kind::Write { fua },
+            WRITE => Kind::Write { fua, handle: self.handle(namespace)? },
             READ | VERIFY => Kind::Read,
             COMPARE => Kind::Compare,
             WRITE_ZEROES => {
@@ -165,19 +182,30 @@ impl Command {
         if first.checked_add(blocks).is_none_or(|end| end > namespace.blocks) {
             return Err(Status::RANGE);
         }
-        let len = (blocks * BLOCK) as u32;
+        let len = (blocks << namespace.block_shift) as u32;
         if !matches!(kind, Kind::Zeroes { .. }) && len > DATA_BYTES_MAX {
             return Err(Status::FIELD);
         }
-        Ok(Task { kind, offset: first * BLOCK, len })
+        Ok(Task { kind, offset: first << namespace.block_shift, len })
+    }
+}
+
+impl Command {
+    /// The volume's handle that a write names, if it names one.
+    fn handle(&self, namespace: &Namespace) -> Result<Option<u8>, Status> {
+        let named = fdp::named(self)?;
+        Ok(named.map(|identifier| namespace.handles.of(identifier).0))
     }
 }
 
 /// Most bytes of one trim.
-pub const TRIM_BYTES_MAX: u64 = (1 << 32) - BLOCK;
+pub const TRIM_BYTES_MAX: u64 = (1 << 32) - crate::volume::BLOCK;
 
 /// The ranges, in bytes, that a dataset management names: offset and length.
 pub fn trims(ranges: &[u8], namespace: &Namespace) -> Result<Vec<(u64, u64)>, Status> {
+    if namespace.zones.is_some() {
+        return Err(Status::OPCODE);
+    }
     if namespace.read_only {
         return Err(Status::PROTECTED);
     }
@@ -188,7 +216,7 @@ pub fn trims(ranges: &[u8], namespace: &Namespace) -> Result<Vec<(u64, u64)>, St
             return Err(Status::RANGE);
         }
         if blocks > 0 {
-            trims.push((first * BLOCK, blocks * BLOCK));
+            trims.push((first << namespace.block_shift, blocks << namespace.block_shift));
         }
     }
     Ok(trims)

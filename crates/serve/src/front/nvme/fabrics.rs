@@ -107,8 +107,11 @@ pub fn connect(
 pub fn get(controller: &Controller, command: &Command) -> Result<u64, Status> {
     let wide = command.0[40] & 0b111 == 1;
     match (command.word(11), wide) {
-        // Entries of a queue, contiguous; 10 s to get ready; the NVM command set.
-        (0x00, true) => Ok(u64::from(QUEUE_ENTRIES_MAX - 1) | 1 << 16 | 20 << 24 | 1 << 37),
+        // Entries of a queue, contiguous; 10 s to get ready; the NVM command set, and others beside it.
+        (0x00, true) => {
+            let sets = 1 << 37 | 1 << 43;
+            Ok(u64::from(QUEUE_ENTRIES_MAX - 1) | 1 << 16 | 20 << 24 | sets)
+        }
         (0x08, false) => Ok(VERSION.into()),
         (0x14, false) => Ok(controller.configuration.load(Ordering::Acquire).into()),
         (0x1c, false) => Ok(controller.state().into()),
@@ -125,9 +128,9 @@ pub fn set(controller: &Controller, command: &Command) -> Result<(), Status> {
     if command.word(11) != 0x14 || wide {
         return Err(Status::FIELD);
     }
-    // Entries of 64 and 16 bytes for I/O, pages of 4 KiB, the NVM command set.
+    // Entries of 64 and 16 bytes for I/O, pages of 4 KiB, the NVM command set or all there are.
     let enabled = value & 1 != 0;
-    let known = value >> 4 & 0b111 == 0 && value >> 7 & 0xf == 0;
+    let known = matches!(value >> 4 & 0b111, 0 | 0b110) && value >> 7 & 0xf == 0;
     let sizes = value >> 16 & 0xff == 0x46 || controller.discovery;
     if enabled && !(known && sizes) {
         return Err(Status::FIELD);

@@ -16,6 +16,10 @@ pub struct Health {
     pub writes: u64,
     /// Reads that gave no data back.
     pub media_errors: u64,
+    /// Blocks that went to flash, for whatever reason.
+    pub blocks_programmed: u64,
+    /// Blocks that were erased.
+    pub blocks_erased: u64,
     /// Erases of all blocks so far, also before this start.
     pub erases: u64,
     /// Erases that all blocks together are made for.
@@ -35,6 +39,8 @@ impl Health {
         self.reads += part.reads;
         self.writes += part.writes;
         self.media_errors += part.media_errors;
+        self.blocks_programmed += part.blocks_programmed;
+        self.blocks_erased += part.blocks_erased;
         self.erases += part.erases;
         self.endurance += part.endurance;
         self.spare += part.spare;
@@ -113,6 +119,8 @@ mod tests {
             reads: 3,
             writes: 4,
             media_errors: 1,
+            blocks_programmed: 150,
+            blocks_erased: 64,
             erases: 50,
             endurance: 1000,
             spare: 100,

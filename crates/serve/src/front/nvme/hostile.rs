@@ -5,7 +5,8 @@
 
 use super::*;
 use crate::front::Payload;
-use crate::volume::{Failure, Request};
+use crate::volume::{Failure, Request, ZoneWork};
+use ftl::raw::zones::{Zone, ZoneState};
 use subsystem::Host;
 
 struct Driver {
@@ -24,13 +25,31 @@ struct Driver {
 
 /// A queue as the set-up wants it: before its first byte, or the admin queue or one for I/O, connected.
 fn client(setup: u8) -> (NvmeClient, Option<Seat>) {
-    let namespace = Namespace { blocks: 1 << 40, read_only: false, uuid: 1, hosts: Vec::new() };
+    let handles = Handles { count: 4, first: 1, apart: true };
+    let (block_shift, zones, hosts) = (12, None, Vec::new());
+    let namespace = Namespace {
+        blocks: 1 << 40,
+        block_shift,
+        zones,
+        handles,
+        read_only: false,
+        uuid: 1,
+        hosts,
+    };
     let hidden = Namespace { hosts: vec!["nqn.other".into()], ..namespace.clone() };
     let read_only = Namespace { read_only: true, blocks: 300, ..namespace.clone() };
-    let namespaces = vec![namespace, hidden, read_only];
+    let shape = ZoneShape { size: 64, capacity: 48, open_max: 2, active_max: 3 };
+    let zoned = Namespace {
+        blocks: 1024,
+        block_shift: 13,
+        zones: Some(shape),
+        handles: Handles::default(),
+        ..namespace.clone()
+    };
+    let namespaces = vec![namespace, hidden, read_only, zoned];
     let timings = (SECOND, 1);
     let subsystem = Subsystem::new("nqn.weir".into(), "7".into(), namespaces, Vec::new(), timings);
-    let subsystem = Arc::new(subsystem);
+    let subsystem = Arc::new(subsystem.with_placement(1 << 20));
     let mut client = NvmeClient::new(Instant(0), Arc::clone(&subsystem), None);
     if setup & 0b100 != 0 {
         return (client, None);
@@ -67,7 +86,7 @@ impl Driver {
                 self.open.push((ticket, request));
                 if self.client.payload_left() > 0 {
                     self.taking = Some(ticket);
-                } else if matches!(request.kind, Kind::Write { .. } | Kind::Compare) {
+                } else if request.kind.takes_data() {
                     assert!(self.client.asks_for_data(ticket, &mut self.out), "no data at all");
                 } else {
                     self.ready.push_back(ticket);
@@ -82,8 +101,11 @@ impl Driver {
             let ticket = self.ready.pop_front().expect("there are some");
             let at = self.open.iter().position(|(open, _)| *open == ticket).expect("it is open");
             let (_, request) = self.open.swap_remove(at);
-            let answer = match request.offset % 3 {
-                0 => Answer::Failed(Failure::Differs),
+            let zone = Zone { index: 7, state: ZoneState::Full, written: 9, cut_short: true };
+            let answer = match (request.kind, request.offset % 3) {
+                (Kind::Zones { most, .. }, _) => Answer::Zones(&[zone][..most.min(1) as usize], 1),
+                (_, 0) => Answer::Failed(Failure::Differs),
+                (Kind::Zone(ZoneWork::Append { .. }), _) => Answer::Placed(request.offset),
                 _ => Answer::Done,
             };
             if self.client.answer(ticket, answer, &mut self.out) {

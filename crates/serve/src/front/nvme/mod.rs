@@ -11,22 +11,30 @@
 mod admin;
 mod command;
 mod fabrics;
+mod fdp;
 mod health;
 pub mod hostile;
+mod manage;
 mod pdu;
+#[cfg(test)]
+mod placed_tests;
 mod status;
 mod subsystem;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod zoned_tests;
+mod zones;
 
+pub use fdp::Handles;
 pub use health::Health;
 pub use subsystem::{NQN_BYTES_MAX, Namespace, Subsystem, nqn_of, uuid_of};
+pub use zones::ZoneShape;
 
 use super::{Event, Front, Payload, Received, Ticket};
 use crate::volume::{self, Answer, Kind};
-use admin::Asked;
 use command::{Command, Place, Task};
-use flash::{Instant, MILLISECOND, SECOND, Slab};
+use flash::{Instant, SECOND, Slab};
 use pdu::{Agreed, Common, DATA_BYTES_MAX, Fault, IN_CAPSULE_BYTES};
 use status::Status;
 use std::collections::VecDeque;
@@ -69,6 +77,7 @@ struct Flight {
     /// Of which command.
     command: u16,
     task: Task,
+    volume: usize,
     /// The command wants the data that is read.
     sends: bool,
     /// Its data comes apart.
@@ -345,15 +354,33 @@ impl NvmeClient {
             self.manage(command, out)?;
             return Ok(None);
         }
-        self.begin_io(command, common)
+        self.begin_io(command, common, out)
     }
 
     /// An I/O command, no dataset management.
-    fn begin_io(&mut self, command: &Command, common: &Common) -> Result<Option<Event>, Status> {
+    fn begin_io(
+        &mut self,
+        command: &Command,
+        common: &Common,
+        out: &mut Vec<u8>,
+    ) -> Result<Option<Event>, Status> {
         let (namespace, volume) = self.namespace(command)?;
-        let task = command.task(namespace)?;
-        let takes = matches!(task.kind, Kind::Write { .. } | Kind::Compare);
-        let sends = command.opcode() == command::READ;
+        if command.opcode() == command::MANAGE_RECEIVE && namespace.handles.count > 0 {
+            let page = fdp::status_of(&self.subsystem.namespaces, volume, command)?;
+            return self.answer_page(command, common, page, out);
+        }
+        let task = match &namespace.zones {
+            Some(shape) => zones::task(command, namespace, shape)?,
+            None => command.task(namespace)?,
+        };
+        if let (Kind::Write { handle: Some(_), .. }, Some(placement), Ok(Some(identifier))) =
+            (task.kind, &self.subsystem.placement, fdp::named(command))
+            && !namespace.handles.of(identifier).1
+        {
+            placement.note_invalid(command.nsid(), identifier);
+        }
+        let takes = task.kind.takes_data();
+        let sends = matches!(command.opcode(), command::READ | zones::REPORT);
         let place = match takes || sends {
             true if takes => command.place(task.len, common.data)?,
             true => match command.place(task.len, common.data)? {
@@ -378,6 +405,27 @@ impl NvmeClient {
         Ok(self.resume())
     }
 
+    /// Answers an I/O command by what is known here.
+    fn answer_page(
+        &mut self,
+        command: &Command,
+        common: &Common,
+        mut page: Vec<u8>,
+        out: &mut Vec<u8>,
+    ) -> Result<Option<Event>, Status> {
+        let bytes = (command.word(11) as usize + 1).saturating_mul(4);
+        if bytes > DATA_BYTES_MAX as usize {
+            return Err(Status::FIELD);
+        }
+        if command.place(bytes as u32, common.data)? != Place::Apart {
+            return Err(Status::SGL_KIND);
+        }
+        page.resize(bytes, 0);
+        self.agreed.unwrap_or_default().push_data(out, command.id(), &page);
+        self.complete(command.id(), 0, Status::SUCCESS, out);
+        Ok(None)
+    }
+
     fn namespace(&self, command: &Command) -> Result<(&Namespace, usize), Status> {
         let Some(seat) = &self.seat else { return Err(Status::SEQUENCE) };
         let mut number = command.nsid();
@@ -393,7 +441,8 @@ impl NvmeClient {
     fn hand_out(&mut self, task: Task, wanted: &Waiting, apart: bool) -> Event {
         let &Waiting { command, volume, sends, group, .. } = wanted;
         self.bytes += held_bytes(&task);
-        let flight = Flight { command, task, sends, apart, due: None, spoilt: false, group };
+        let (due, spoilt) = (None, false);
+        let flight = Flight { command, task, volume, sends, apart, due, spoilt, group };
         let ticket = Ticket(self.flights.insert(flight));
         let Task { kind, offset, len } = task;
         Event::Request(ticket, volume::Request { volume, kind, offset, len })
@@ -484,100 +533,6 @@ impl NvmeClient {
         };
     }
 
-    /// A command of the admin queue, or a property of any.
-    fn manage(&mut self, command: &Command, out: &mut Vec<u8>) -> Result<(), Status> {
-        let Some(seat) = &self.seat else { return Err(Status::SEQUENCE) };
-        let controller = Arc::clone(&seat.controller);
-        let local = self.local;
-        let subsystem = Arc::clone(&self.subsystem);
-        let asked = Asked { subsystem: &subsystem, controller: &controller, local };
-        let answer = match command.opcode() {
-            command::FABRICS => match command.0[4] {
-                fabrics::PROPERTY_GET => admin::Answer::Value(fabrics::get(&controller, command)?),
-                fabrics::PROPERTY_SET => {
-                    fabrics::set(&controller, command)?;
-                    admin::Answer::Value(0)
-                }
-                _ => return Err(Status::OPCODE),
-            },
-            _ if controller.state() != 1 => return Err(Status::SEQUENCE),
-            command::IDENTIFY => asked.identify(command)?,
-            command::GET_LOG => asked.log(command)?,
-            command::SET_FEATURES | command::GET_FEATURES => self.feature(command)?,
-            command::KEEP_ALIVE => admin::Answer::Value(0),
-            command::AWAIT_EVENT if self.events.len() >= EVENTS_MAX => return Err(Status::EVENTS),
-            command::AWAIT_EVENT => {
-                // It is answered when something happens, which beside the end of the connection nothing does.
-                self.events.push(command.id());
-                return Ok(());
-            }
-            command::ABORT => admin::Answer::Value(self.abort(command, out)),
-            _ => return Err(Status::OPCODE),
-        };
-        match answer {
-            admin::Answer::Value(value) => self.complete(command.id(), value, Status::SUCCESS, out),
-            admin::Answer::Page(page) => {
-                let page = &page[..page.len().min(command.room()? as usize)];
-                let agreed = self.agreed.unwrap_or_default();
-                if !page.is_empty() {
-                    agreed.push_data_header(out, command.id(), page.len() as u32);
-                    out.extend_from_slice(page);
-                    agreed.push_data_digest(out, &mut std::iter::once(page));
-                }
-                self.complete(command.id(), 0, Status::SUCCESS, out);
-            }
-        }
-        Ok(())
-    }
-
-    /// Ends a wait for events; other commands cannot be called back. 0: it was ended.
-    fn abort(&mut self, command: &Command, out: &mut Vec<u8>) -> u64 {
-        let id = (command.word(10) >> 16) as u16;
-        let Some(at) = self.events.iter().position(|event| *event == id) else { return 1 };
-        self.events.remove(at);
-        self.complete(id, 0, Status::ABORTED, out);
-        0
-    }
-
-    fn feature(&mut self, command: &Command) -> Result<admin::Answer, Status> {
-        let (feature, value) = (command.word(10) as u8, command.word(11));
-        let sets = command.opcode() == command::SET_FEATURES;
-        let Some(seat) = &self.seat else { return Err(Status::SEQUENCE) };
-        let granted = &seat.controller.granted;
-        let current = match (feature, sets) {
-            // A number of queues, of each kind, less one.
-            (0x07, true) => {
-                let wanted = (value & 0xffff).min(value >> 16);
-                if wanted == 0xffff {
-                    return Err(Status::FIELD);
-                }
-                granted.store((wanted + 1).min(subsystem::QUEUES_MAX.into()), Ordering::Release);
-                let less = granted.load(Ordering::Acquire) - 1;
-                less | less << 16
-            }
-            (0x07, false) => {
-                let less = granted.load(Ordering::Acquire).max(1) - 1;
-                less | less << 16
-            }
-            (0x0b, true) => {
-                self.features.events = value;
-                0
-            }
-            (0x0b, false) => self.features.events,
-            (0x0f, true) => {
-                self.features.keep_alive_ns = u64::from(value) * MILLISECOND;
-                0
-            }
-            (0x0f, false) => (self.features.keep_alive_ns / MILLISECOND) as u32,
-            // What there is of a volatile cache is always on.
-            (0x06, false) => 1,
-            (0x02 | 0x04 | 0x05 | 0x0a, false) => 0,
-            (0x02 | 0x04 | 0x05 | 0x06 | 0x0a, true) => return Err(Status::FEATURE),
-            _ => return Err(Status::FIELD),
-        };
-        Ok(admin::Answer::Value(current.into()))
-    }
-
     fn complete(&mut self, command: u16, result: u64, status: Status, out: &mut Vec<u8>) {
         self.outstanding -= 1;
         let mut completion = [0; 16];
@@ -589,7 +544,7 @@ impl NvmeClient {
     }
 
     /// A request of a command has ended; the command with it, unless it has others.
-    fn ended_with(&mut self, ticket: Ticket, status: Status, out: &mut Vec<u8>) {
+    fn ended_with(&mut self, ticket: Ticket, (result, status): (u64, Status), out: &mut Vec<u8>) {
         let Flight { command, group, .. } = self.flights[ticket.0];
         let status = match group {
             None => status,
@@ -605,7 +560,7 @@ impl NvmeClient {
                 self.groups.remove(index).status
             }
         };
-        self.complete(command, 0, status, out);
+        self.complete(command, result, status, out);
     }
 
     /// Data or a digest, not of a head.
@@ -673,7 +628,7 @@ impl NvmeClient {
 /// Memory that a request holds.
 fn held_bytes(task: &Task) -> u64 {
     match task.kind {
-        Kind::Read | Kind::Write { .. } | Kind::Compare => task.len.into(),
+        kind if kind.reads() || kind.takes_data() => task.len.into(),
         _ => 0,
     }
 }
@@ -699,8 +654,7 @@ impl Front for NvmeClient {
             return None;
         }
         let mut wanted = self.waiting.pop_front()?;
-        let apart = matches!(task.kind, Kind::Write { .. } | Kind::Compare);
-        let event = self.hand_out(task, &wanted, apart);
+        let event = self.hand_out(task, &wanted, task.kind.takes_data());
         if wanted.len > u64::from(task.len) {
             wanted.offset += u64::from(task.len);
             wanted.len -= u64::from(task.len);
@@ -789,6 +743,7 @@ impl Front for NvmeClient {
 
     fn answer(&mut self, ticket: Ticket, answer: Answer<'_>, out: &mut Vec<u8>) -> bool {
         let flight = &self.flights[ticket.0];
+        let mut result = 0;
         let status = match answer {
             Answer::Done if flight.sends => {
                 let agreed = self.agreed.unwrap_or_default();
@@ -796,9 +751,21 @@ impl Front for NvmeClient {
                 return true;
             }
             Answer::Done | Answer::Extents(_) => Status::SUCCESS,
+            Answer::Placed(offset) => {
+                result = offset >> self.subsystem.namespaces[flight.volume].block_shift;
+                Status::SUCCESS
+            }
+            Answer::Zones(zones, count) => {
+                let namespace = &self.subsystem.namespaces[flight.volume];
+                let bytes = flight.task.len as usize;
+                let page = zones::report_page(namespace, zones, count, bytes);
+                let agreed = self.agreed.unwrap_or_default();
+                agreed.push_data(out, flight.command, &page);
+                Status::SUCCESS
+            }
             Answer::Failed(failure) => failure.into(),
         };
-        self.ended_with(ticket, status, out);
+        self.ended_with(ticket, (result, status), out);
         false
     }
 
@@ -809,7 +776,7 @@ impl Front for NvmeClient {
         out: &mut Vec<u8>,
     ) {
         self.agreed.unwrap_or_default().push_data_digest(out, data);
-        self.ended_with(ticket, Status::SUCCESS, out);
+        self.ended_with(ticket, (0, Status::SUCCESS), out);
     }
 
     fn finish(&mut self, ticket: Ticket) {

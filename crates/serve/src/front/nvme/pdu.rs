@@ -247,6 +247,13 @@ impl Agreed {
         self.push(out, (C2H_DATA, FLAG_LAST), &body, bytes);
     }
 
+    /// Puts all the data of a command.
+    pub fn push_data(&self, out: &mut Vec<u8>, command: u16, data: &[u8]) {
+        self.push_data_header(out, command, data.len() as u32);
+        out.extend_from_slice(data);
+        self.push_data_digest(out, &mut std::iter::once(data));
+    }
+
     /// Puts the digest of data, if there are digests.
     pub fn push_data_digest(&self, out: &mut Vec<u8>, data: &mut dyn Iterator<Item = &[u8]>) {
         if self.data_digest {

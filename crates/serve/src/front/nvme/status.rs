@@ -1,7 +1,7 @@
 //! How a command ends: completion status, as it is told in bits 15:1 of a completion's last word.
 
 use crate::volume::Failure;
-use flash::RequestError;
+use flash::{RequestError, ZoneError};
 
 /// Status code and type, with the bit that says that to try again is no use.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -52,6 +52,8 @@ impl Status {
     pub const CONNECT_HOST: Self = never(1, 0x84);
     /// No such log page.
     pub const LOG_PAGE: Self = never(1, 0x09);
+    /// A command set that there is not, or not of this namespace.
+    pub const COMMAND_SET: Self = never(1, 0x2c);
     /// More events are awaited than may be.
     pub const EVENTS: Self = never(1, 0x05);
     /// Such a feature cannot be set.
@@ -64,6 +66,24 @@ impl Status {
     pub const WRITE_FAULT: Self = Self(2 << 8 | 0x80);
     /// Another path may do it.
     pub const PATH: Self = Self(3 << 8);
+}
+
+impl From<ZoneError> for Status {
+    fn from(error: ZoneError) -> Self {
+        never(
+            1,
+            match error {
+                ZoneError::Boundary => 0xb8,
+                ZoneError::Full => 0xb9,
+                ZoneError::ReadOnly => 0xba,
+                ZoneError::Offline => 0xbb,
+                ZoneError::InvalidWrite => 0xbc,
+                ZoneError::TooManyActive => 0xbd,
+                ZoneError::TooManyOpen => 0xbe,
+                ZoneError::Transition => 0xbf,
+            },
+        )
+    }
 }
 
 impl From<Failure> for Status {
@@ -80,6 +100,7 @@ impl From<Failure> for Status {
                 | RequestError::OutOfOrder
                 | RequestError::NotWritten => Self::FIELD,
                 RequestError::Failed | RequestError::Busy | RequestError::AtRisk => Self::INTERNAL,
+                RequestError::Zone(error) => error.into(),
             },
             Failure::Slow => Self::FIELD,
             Failure::Moved => Self::PATH,

@@ -1,8 +1,10 @@
 //! What all connections of a server share: the namespaces, who may come, and the controllers there are.
 //! It is looked at when a host connects or leaves, and when it sets a property; never for I/O.
 
+use super::fdp::{Handles, Placement};
 use super::health::Healths;
 use super::status::Status;
+use super::zones::ZoneShape;
 use flash::Slab;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -21,8 +23,14 @@ pub const QUEUE_ENTRIES_MAX: u16 = 1024;
 /// A volume as hosts see it. Its number is its place, from 1 on.
 #[derive(Clone, Debug)]
 pub struct Namespace {
-    /// Logical blocks.
+    /// Blocks, as its host counts.
     pub blocks: u64,
+    /// A block has this power of two of bytes.
+    pub block_shift: u8,
+    /// It is a zoned one.
+    pub zones: Option<ZoneShape>,
+    /// What a write may name; none if it is zoned.
+    pub handles: Handles,
     /// Nothing may be written.
     pub read_only: bool,
     /// The same at every start.
@@ -30,6 +38,18 @@ pub struct Namespace {
     /// Who may see it; empty: whoever may connect.
     pub hosts: Vec<String>,
 }
+
+impl Namespace {
+    /// The number of its command set.
+    pub fn command_set(&self) -> u8 {
+        if self.zones.is_some() { COMMAND_SET_ZONED } else { COMMAND_SET_NVM }
+    }
+}
+
+/// Of namespaces of logical blocks.
+pub const COMMAND_SET_NVM: u8 = 0;
+/// Of zoned namespaces.
+pub const COMMAND_SET_ZONED: u8 = 2;
 
 /// The uuid of a volume, by its device's and its name: version 8 of those that are made up.
 pub fn uuid_of(device: u128, volume: &str) -> u128 {
@@ -67,6 +87,8 @@ pub struct Subsystem {
     pub port: AtomicU16,
     /// How the device is.
     pub healths: Healths,
+    /// What is told of the placement of data, unless all namespaces are zoned.
+    pub placement: Option<Placement>,
     controllers: Mutex<Slab<Arc<Controller>>>,
 }
 
@@ -146,7 +168,13 @@ impl Subsystem {
     ) -> Self {
         let (port, controllers) = (AtomicU16::new(0), Mutex::default());
         let healths = Healths::new(shards);
-        Self { nqn, serial, namespaces, hosts, handshake_ns, port, healths, controllers }
+        let placement = None;
+        Self { nqn, serial, namespaces, hosts, handshake_ns, port, healths, placement, controllers }
+    }
+
+    /// The same, whose hosts place data in bands of so many bytes.
+    pub fn with_placement(self, unit_bytes: u64) -> Self {
+        Self { placement: Some(Placement::new(unit_bytes)), ..self }
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Slab<Arc<Controller>>> {
@@ -163,6 +191,11 @@ impl Subsystem {
         let namespace = self.namespaces.get((number as usize).checked_sub(1)?)?;
         let hosts = &namespace.hosts;
         (hosts.is_empty() || hosts.iter().any(|admitted| admitted == host)).then_some(namespace)
+    }
+
+    /// There are zoned namespaces.
+    pub fn is_zoned(&self) -> bool {
+        self.namespaces.iter().any(|namespace| namespace.zones.is_some())
     }
 
     /// A new controller, for its admin queue.

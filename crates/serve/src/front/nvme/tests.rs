@@ -5,23 +5,27 @@ use crate::volume::Failure;
 
 const HOST: &str = "nqn.2014-08.org.nvmexpress:uuid:host";
 
-struct Host {
-    client: NvmeClient,
-    out: Vec<u8>,
-    events: Vec<Event>,
+pub struct Host {
+    pub client: NvmeClient,
+    pub out: Vec<u8>,
+    pub events: Vec<Event>,
     digests: bool,
 }
 
-fn subsystem(hosts: &[&str]) -> Arc<Subsystem> {
+pub fn subsystem(hosts: &[&str]) -> Arc<Subsystem> {
+    let handles = Handles { count: 4, first: 1, apart: true };
+    let (block_shift, zones, hosts_of) = (12, None, Vec::new());
+    let (uuid, read_only) = (uuid_of(7, "v"), false);
     let namespace =
-        Namespace { blocks: 256, read_only: false, uuid: uuid_of(7, "v"), hosts: Vec::new() };
+        Namespace { blocks: 256, block_shift, zones, handles, read_only, uuid, hosts: hosts_of };
     let read_only = Namespace { read_only: true, ..namespace.clone() };
     let hosts = hosts.iter().map(|&host| host.to_owned()).collect();
     let namespaces = vec![namespace, read_only];
-    Arc::new(Subsystem::new("nqn.weir".into(), "7".into(), namespaces, hosts, (SECOND, 1)))
+    let subsystem = Subsystem::new("nqn.weir".into(), "7".into(), namespaces, hosts, (SECOND, 1));
+    Arc::new(subsystem.with_placement(1 << 20))
 }
 
-fn entry(opcode: u8, id: u16, nsid: u32) -> [u8; 64] {
+pub fn entry(opcode: u8, id: u16, nsid: u32) -> [u8; 64] {
     let mut entry = [0; 64];
     (entry[0], entry[1]) = (opcode, 0x40);
     entry[2..4].copy_from_slice(&id.to_le_bytes());
@@ -29,13 +33,13 @@ fn entry(opcode: u8, id: u16, nsid: u32) -> [u8; 64] {
     entry
 }
 
-fn with_sgl(mut entry: [u8; 64], len: u32, apart: bool) -> [u8; 64] {
+pub fn with_sgl(mut entry: [u8; 64], len: u32, apart: bool) -> [u8; 64] {
     entry[32..36].copy_from_slice(&len.to_le_bytes());
     entry[39] = if apart { 0x5a } else { 0x01 };
     entry
 }
 
-fn blocks(mut entry: [u8; 64], first: u64, count: u16) -> [u8; 64] {
+pub fn blocks(mut entry: [u8; 64], first: u64, count: u16) -> [u8; 64] {
     entry[40..48].copy_from_slice(&first.to_le_bytes());
     entry[48..50].copy_from_slice(&(count - 1).to_le_bytes());
     entry
@@ -105,13 +109,13 @@ impl Host {
         bytes
     }
 
-    fn command(&mut self, entry: &[u8; 64], data: &[u8]) {
+    pub fn command(&mut self, entry: &[u8; 64], data: &[u8]) {
         let pdu = self.pdu(pdu::CAPSULE_CMD, 0, entry, data);
         self.send(&pdu);
     }
 
     /// The status of the completion that `out` ends with, and its result.
-    fn completed(&mut self, id: u16) -> (u16, u64) {
+    pub fn completed(&mut self, id: u16) -> (u16, u64) {
         let tail = if self.digests { 4 } else { 0 };
         let at = self.out.len() - tail - 16;
         let completion = &self.out[at..at + 16];
@@ -152,15 +156,19 @@ impl Host {
 
 /// An admin queue and an I/O queue of one controller.
 fn connected(digests: bool) -> (Host, Host) {
-    let subsystem = subsystem(&[]);
-    let mut admin = Host::new(&subsystem, digests);
+    connected_to(&subsystem(&[]), digests)
+}
+
+/// The same, of a subsystem.
+pub fn connected_to(subsystem: &Arc<Subsystem>, digests: bool) -> (Host, Host) {
+    let mut admin = Host::new(subsystem, digests);
     assert_eq!(admin.connect(0, 0xffff, "nqn.weir"), (0, 1));
     assert_eq!(admin.set_property(0x46_0001), 0);
     let mut features = entry(command::SET_FEATURES, 5, 0);
     (features[40], features[44], features[46]) = (7, 200, 1);
     admin.command(&features, &[]);
     assert_eq!(admin.completed(5), (0, 0x1_0001));
-    let mut io = Host::new(&subsystem, digests);
+    let mut io = Host::new(subsystem, digests);
     assert_eq!(io.connect(1, 1, "nqn.weir"), (0, 1));
     io.events.clear();
     (admin, io)
@@ -274,8 +282,7 @@ fn a_trim_that_brings_a_whole_page_for_its_one_range_is_done() {
 fn a_trim_of_more_than_one_request_can_name_goes_out_in_parts() {
     let (_admin, mut io) = connected(false);
     io.client.subsystem = {
-        let blocks = 1 << 40;
-        let whole = Namespace { blocks, read_only: false, uuid: 1, hosts: Vec::new() };
+        let whole = Namespace { blocks: 1 << 40, ..io.client.subsystem.namespaces[0].clone() };
         Arc::new(Subsystem::new("nqn.weir".into(), "7".into(), vec![whole], vec![], (SECOND, 1)))
     };
     let mut trim = with_sgl(entry(command::TRIM, 6, 1), 16, false);

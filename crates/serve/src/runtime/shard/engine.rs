@@ -8,6 +8,7 @@
 //!   is in flight.
 
 mod looking;
+mod zones;
 
 use super::core::{AnyCore, CoreSettings, CoreStatus, RawShape, raw_shape};
 use crate::backend::Backend;
@@ -16,10 +17,12 @@ use crate::medium::Looks;
 use crate::runtime::buffer::{Buffer, View, Views};
 use crate::runtime::frames::Frames;
 use crate::runtime::ring::{Done, Ring};
+use crate::volume::ZoneWork;
 use flash::{
     BLOCK_BYTES, Hint, Instant, Lba, Operation, Payload, Reply, Request, RequestError, RequestId,
     Slab, Spent,
 };
+use ftl::raw::zones::Zones;
 use ftl::{Input, MountError, MountReport, Output};
 use looking::Looking;
 use std::collections::VecDeque;
@@ -59,6 +62,13 @@ pub enum Work {
     },
     /// Make durable what was acknowledged.
     Flush,
+    /// Something with the zone that begins at the piece's first block.
+    Zone {
+        /// What.
+        work: ZoneWork,
+        /// From this block of the zone on.
+        inside: u32,
+    },
 }
 
 impl Work {
@@ -70,11 +80,16 @@ impl Work {
             Work::Put { .. } => "put",
             Work::Trim { .. } => "trim",
             Work::Flush => "flush",
+            Work::Zone { work: ZoneWork::Read, .. } => "read of a zone",
+            Work::Zone { work: ZoneWork::Write { .. } | ZoneWork::Append { .. }, .. } => {
+                "write to a zone"
+            }
+            Work::Zone { work: ZoneWork::Manage { .. }, .. } => "change of a zone",
         }
     }
 
     fn changes(self) -> bool {
-        !matches!(self, Work::Read | Work::Flush)
+        !matches!(self, Work::Read | Work::Flush | Work::Zone { work: ZoneWork::Read, .. })
     }
 }
 
@@ -118,6 +133,8 @@ pub struct Finished {
     pub waited: Option<Box<Waited>>,
     /// What its time went to, if the core tells.
     pub spent: Option<Spent>,
+    /// Where an append to a zone went.
+    pub placed: Option<u32>,
 }
 
 impl Finished {
@@ -139,6 +156,8 @@ struct Active {
     late_ns: u64,
     /// What it waits for, once somebody has looked.
     waited: Option<Box<Waited>>,
+    /// Where an append to a zone goes.
+    placed: Option<u32>,
 }
 
 /// A piece that was begun long ago.
@@ -178,6 +197,8 @@ pub struct Engine {
     pub medium: Box<dyn Backend>,
     /// Of reads, in blocks.
     granule: u32,
+    /// What of raw units may be asked by zones, if anything.
+    zones: Option<Zones>,
     views: Views,
     active: Slab<Active>,
     /// Merges among `active`.
@@ -214,9 +235,11 @@ impl Engine {
     pub fn new(core: AnyCore, medium: Box<dyn Backend>, settings: &CoreSettings) -> Self {
         let views = Views::new(settings.relocation_blocks(), medium.lends());
         let granule = settings.granule();
+        let zones = core.raw().and_then(Zones::of);
         Self {
             core,
             granule,
+            zones,
             medium,
             views,
             active: Slab::default(),
@@ -330,7 +353,8 @@ impl Engine {
         let late_ns = self.lateness.ns();
         let parked_ns = since - came;
         let waited = (parked_ns > 0).then(|| Box::new(Waited::parked(parked_ns, since, late_ns)));
-        let active = Active { piece, old, since, number, told: false, late_ns, waited };
+        let (told, placed) = (false, None);
+        let active = Active { piece, old, since, number, told, late_ns, waited, placed };
         let index = self.active.insert(active);
         self.begun.push_back((index, number));
         self.looking.begun(since);
@@ -356,8 +380,14 @@ impl Engine {
                 self.core.tag(Lba(piece.lba), tag);
                 write(true, 0)
             }
-            Work::Trim { fua } => Operation::Trim { fua },
+            Work::Trim { fua } => {
+                if let (Some(zones), Some(units)) = (&mut self.zones, self.core.raw()) {
+                    zones.forget(units, Lba(piece.lba), piece.blocks);
+                }
+                Operation::Trim { fua }
+            }
             Work::Flush => Operation::Flush,
+            Work::Zone { work, inside } => return self.issue_zone(now, index, work, inside),
         };
         self.sums.clear();
         if let Operation::Write { .. } = operation {
@@ -379,15 +409,19 @@ impl Engine {
             self.due.push_back(index);
             return;
         }
+        if self.pads_on(index, reply.result) {
+            self.due.push_back(index);
+            return;
+        }
         self.views.clear(index);
-        let Active { piece, mut waited, .. } = self.active.remove(index);
+        let Active { piece, mut waited, placed, .. } = self.active.remove(index);
         self.merges -= u32::from(matches!(piece.work, Work::Merge { .. }));
         if let Some(waited) = &mut waited {
             waited.count(self.now, self.lateness.ns());
         }
         let result = reply.result;
         let spent = self.core.raw().is_none().then_some(reply.spent);
-        let finished = Finished { origin: piece.origin, result, waited, spent };
+        let finished = Finished { origin: piece.origin, result, waited, spent, placed };
         if reply.result.is_ok() && self.is_promise(piece.work) {
             self.unvouched.push(finished);
         } else if reply.result.is_ok() && !self.medium.vouches(self.now) {
@@ -409,6 +443,11 @@ impl Engine {
         match work {
             Work::Read => false,
             Work::Write { fua, .. } | Work::Merge { fua, .. } | Work::Trim { fua } => fua || all,
+            Work::Zone { work: ZoneWork::Read, .. } => false,
+            Work::Zone { work: ZoneWork::Write { fua } | ZoneWork::Append { fua }, .. } => {
+                fua || all
+            }
+            Work::Zone { .. } => all,
             Work::Put { .. } | Work::Flush => true,
         }
     }

@@ -54,7 +54,7 @@ fn of_part(status: &CoreStatus, geometry: &Geometry, erase_counts: &[u32]) -> He
             let units = status.units.iter().take(geometry.capacity_units() as usize);
             units.map(|unit| u64::from(unit.bands_retired)).sum()
         }
-        CoreStatus::Raw(_) => 0,
+        CoreStatus::Raw(status) => status.units.iter().map(|unit| u64::from(unit.blocks_bad)).sum(),
     };
     Health {
         blocks_read: count("host_blocks_read"),
@@ -62,6 +62,8 @@ fn of_part(status: &CoreStatus, geometry: &Geometry, erase_counts: &[u32]) -> He
         reads: count("host_reads"),
         writes: count("host_writes"),
         media_errors: count("reads_unreadable"),
+        blocks_programmed: count("slots_programmed"),
+        blocks_erased: count("erases") * u64::from(geometry.slots_per_block()),
         erases: erase_counts.iter().take(blocks as usize).map(|count| u64::from(*count)).sum(),
         endurance: u64::from(blocks) * u64::from(geometry.endurance),
         spare: slots.saturating_sub(count("logical_blocks")),

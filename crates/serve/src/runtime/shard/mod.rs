@@ -24,6 +24,7 @@ mod patience;
 mod rate;
 mod requests;
 mod room;
+mod zones;
 
 pub use beat::{Beat, is_turn};
 pub use clock::Clock;

@@ -42,6 +42,8 @@ pub struct Pending {
     waited: Option<Box<Waited>>,
     /// What the time of its last piece went to, if a core told.
     spent: Option<Spent>,
+    /// Where an append went, as the core counts.
+    placed: Option<u32>,
 }
 
 impl Pending {
@@ -52,8 +54,21 @@ impl Pending {
         begun: Instant,
         (data, expected): (Option<Data>, Option<Data>),
     ) -> Self {
-        let (pieces, result, waited, spent) = (0, Ok(()), None, None);
-        Self { connection, asked, begun, data, expected, pieces, result, waited, spent }
+        let (pieces, result, waited, spent, placed) = (0, Ok(()), None, None, None);
+        Self { connection, asked, begun, data, expected, pieces, result, waited, spent, placed }
+    }
+
+    /// It fails as it is.
+    pub(super) fn fail(&mut self, error: RequestError) {
+        self.result = Err(error);
+    }
+
+    pub(super) fn request(&self) -> Request {
+        self.asked.request
+    }
+
+    pub(super) fn data_mut(&mut self) -> Option<&mut Data> {
+        self.data.as_mut()
     }
 
     /// It fails, whatever becomes of its pieces. Returns its memory, which they may still use.
@@ -202,7 +217,7 @@ impl Shard {
             },
         };
         match (request.kind, data) {
-            (Kind::Write { .. } | Kind::Compare, Some(data)) => {
+            (kind, Some(data)) if kind.takes_data() => {
                 let at = (request.offset % BLOCK) as usize;
                 let incoming = Incoming { asked, data, from: at, at };
                 let connection = &mut self.connections[index];
@@ -223,7 +238,7 @@ impl Shard {
         if !self.engine.medium.lends() {
             return self.pool.run(blocks, only);
         }
-        let empty = kind == Kind::Read;
+        let empty = kind.reads();
         self.pool.cells(blocks, only, empty, self.engine.frames())
     }
 
@@ -240,13 +255,14 @@ impl Shard {
             return self.answer(index);
         }
         let volume = self.shared.volumes[volume];
+        if kind.reads() || kind == Kind::Compare {
+            self.connections[connection].begun += len as usize;
+        }
         let (first, handle) = (volume.first_block + offset / BLOCK, volume.handle);
         match kind {
-            Kind::Read | Kind::Compare => {
-                self.connections[connection].begun += len as usize;
-                self.send(index, Work::Read, first, (0, covered));
-            }
-            Kind::Write { fua } => {
+            Kind::Read | Kind::Compare => self.send(index, Work::Read, first, (0, covered)),
+            Kind::Write { fua, handle: named } => {
+                let handle = named.unwrap_or(handle);
                 for part in parts(offset, len) {
                     let work = match part.within {
                         None => Work::Write { fua, handle },
@@ -286,6 +302,8 @@ impl Shard {
             }
             Kind::Cache => {}
             Kind::Extents => return self.extents(index, first, covered),
+            Kind::Zone(work) => self.send_zone(index, work),
+            Kind::Zones { .. } => return self.answer_zones(index),
         }
         if self.requests[index].pieces == 0 {
             self.answer(index);
@@ -338,7 +356,7 @@ impl Shard {
         }
     }
 
-    fn send_to(
+    pub(super) fn send_to(
         &mut self,
         request: u32,
         shard: usize,
@@ -384,13 +402,17 @@ impl Shard {
     }
 
     fn answer_extents(&mut self, index: u32, mut extents: Vec<Extent>) {
-        let Pending { connection, asked, .. } = self.requests.remove(index);
-        let Asked { ticket, request, .. } = asked;
         if let Some(extent) = extents.first_mut() {
-            extent.len -= request.offset % BLOCK;
+            extent.len -= self.requests[index].asked.request.offset % BLOCK;
         }
+        self.answer_now(index, Answer::Extents(&extents));
+    }
+
+    /// Answers a request that has no memory.
+    pub(super) fn answer_now(&mut self, index: u32, answer: Answer<'_>) {
+        let Pending { connection, asked, .. } = self.requests.remove(index);
         self.connections[connection].requests -= 1;
-        self.reply(connection, ticket, Answer::Extents(&extents), (None, None));
+        self.reply(connection, asked.ticket, answer, (None, None));
     }
 
     /// A piece of a request is done.
@@ -400,6 +422,7 @@ impl Shard {
         pending.pieces -= 1;
         pending.result = pending.result.and(finished.result);
         pending.spent = finished.spent;
+        pending.placed = finished.placed;
         if finished.waited.is_some() {
             pending.waited = finished.waited;
         }
@@ -410,6 +433,7 @@ impl Shard {
 
     pub(super) fn answer(&mut self, index: u32) {
         let pending = self.requests.remove(index);
+        let placed = pending.placed.map(|lba| self.place_of(pending.asked.request.volume, lba));
         let Pending { connection, asked, begun, data, expected, result, waited, spent, .. } =
             pending;
         let Asked { ticket, request, at } = asked;
@@ -421,7 +445,7 @@ impl Shard {
             Ok(()) if differ(&request, data.as_ref(), expected.as_ref()) => {
                 Answer::Failed(Failure::Differs)
             }
-            Ok(()) => Answer::Done,
+            Ok(()) => placed.map_or(Answer::Done, Answer::Placed),
         };
         if let Some(expected) = expected {
             self.pool.put(expected, self.engine.frames());

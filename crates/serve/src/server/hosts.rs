@@ -1,0 +1,90 @@
+//! What hosts of NVMe over TCP are shown of what a server offers.
+
+use crate::config::Config;
+use crate::exports::Offer;
+use crate::front::nvme;
+use crate::runtime::shard::RawShape;
+use crate::server::ServeError;
+use flash::BLOCK_BYTES;
+use ftl::policy::stream::{self, Shape};
+use ftl::raw::WriteUnit;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// The volumes as NVMe hosts see them, if they are served so.
+pub fn subsystem(
+    config: &Config,
+    offer: &Offer,
+    (device, port, shards): (u128, u16, usize),
+    (raw, band_blocks): (Option<&RawShape>, u32),
+) -> Result<Option<Arc<nvme::Subsystem>>, ServeError> {
+    let Some(wanted) = &config.nvme else { return Ok(None) };
+    let zoned = raw.map(|raw| zones(raw, config)).transpose()?;
+    let namespaces = offer.volumes.iter().enumerate().map(|(index, volume)| {
+        let hosts = wanted.volume_hosts.get(&volume.name).cloned().unwrap_or_default();
+        let (uuid, read_only) = (nvme::uuid_of(device, &volume.name), volume.read_only);
+        let (blocks, block_shift, zones) = match zoned {
+            Some((blocks, shift, shape)) => (blocks, shift, Some(shape)),
+            None => (volume.blocks, BLOCK_BYTES.trailing_zeros() as u8, None),
+        };
+        let handles = match zoned {
+            Some(_) => nvme::Handles::default(),
+            None => handles(config, index),
+        };
+        nvme::Namespace { blocks, block_shift, zones, handles, read_only, uuid, hosts }
+    });
+    let nqn = wanted.nqn.clone().unwrap_or_else(|| nvme::nqn_of(device));
+    let serial = format!("{:020x}", device & ((1 << 80) - 1));
+    let handshake_ns = config.nbd.handshake_ns;
+    let (namespaces, hosts) = (namespaces.collect(), wanted.hosts.clone());
+    let mut subsystem =
+        nvme::Subsystem::new(nqn, serial, namespaces, hosts, (handshake_ns, shards));
+    subsystem.port.store(port, Ordering::Relaxed);
+    let band_bytes = u64::from(band_blocks) * BLOCK_BYTES as u64;
+    if raw.is_none() {
+        subsystem = subsystem.with_placement(band_bytes);
+    }
+    Ok(Some(Arc::new(subsystem)))
+}
+
+/// The placement handles that writes to the volume at `index` may name: those of a policy that goes by what the host
+/// says. Others place data by themselves, and have one for all.
+fn handles(config: &Config, index: usize) -> nvme::Handles {
+    let ftl = &config.ftl;
+    let own = ftl.volumes.get(index).map(|volume| &volume.stream);
+    let shape = Shape { blocks: 1, handles: ftl.handles };
+    let policy = stream::by_name(own.unwrap_or(&ftl.policies.stream), shape).ok();
+    match policy.filter(|policy| matches!(policy.name(), "none" | "hint")) {
+        None => nvme::Handles { count: 1, first: 0, apart: false },
+        Some(policy) => {
+            let of = policy.handles();
+            let first = index as u8 % ftl.handles % of.host;
+            nvme::Handles { count: of.host, first, apart: of.moved >= of.host }
+        }
+    }
+}
+
+/// How an NVMe host counts a unit as zones: its blocks, the power of two of their bytes, and the zones' shape.
+fn zones(shape: &RawShape, config: &Config) -> Result<(u64, u8, nvme::ZoneShape), ServeError> {
+    let refuse = |reason: String| Err(ServeError::Volumes(format!("nvme: {reason}")));
+    let settings = config.device.raw.as_ref().map(|raw| raw.settings.clone()).unwrap_or_default();
+    if settings.write != WriteUnit::Page {
+        let reason = "zones are written by pages, and these raw units by whole raw blocks: say write = \
+                      \"page\" in [raw] (--write page), or leave [nvme] (--nvme) away";
+        return refuse(reason.into());
+    }
+    if !shape.page_bytes.is_power_of_two() {
+        return refuse(format!(
+            "a block of a zoned namespace is a page of the flash, and has a power of two of bytes: {} are \
+             none: choose another profile, or leave [nvme] (--nvme) away",
+            shape.page_bytes
+        ));
+    }
+    let page_slots = u64::from(shape.page_bytes) / BLOCK_BYTES as u64;
+    let size = u64::from(shape.lanes.zone_slots()) / page_slots;
+    let capacity = u64::from(shape.lanes.pages);
+    let (open_max, active_max) = (settings.zones_open_max, settings.zones_active_max);
+    let blocks = u64::from(shape.lanes.raw_blocks) * size;
+    let block_shift = shape.page_bytes.trailing_zeros() as u8;
+    Ok((blocks, block_shift, nvme::ZoneShape { size, capacity, open_max, active_max }))
+}

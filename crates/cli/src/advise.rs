@@ -23,7 +23,7 @@ use std::sync::{Mutex, PoisonError};
 #[command(after_help = "Examples:\n  \
     weir advise pgbench.csv.gz --device tlc\n  \
     weir advise web.csv.gz --device intel-320 --op 7,15,28 --report advice.html\n  \
-    weir advise web.csv.gz --device tlc --streams none,sepbit,sfr:decay=1GiB --gc greedy,cost-benefit\n  \
+    weir advise web.csv.gz --device tlc --streams none,sepbit,sfr:handles=7 --gc greedy,cost-benefit\n  \
     weir advise web.csv.gz --device tlc --json | jq .choice\n\n\
     The device is fitted to what the trace touches. Every combination runs on the production FTL; \
     docs/advise.md tells what is measured how. The same trace, options and seed give the same bytes.")]

@@ -160,9 +160,9 @@ struct StatArgs {
 
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  \
-    weir trace cut IN OUT --from 10s --to 70s       a minute of it\n  \
-    weir trace cut IN OUT --first 100000            the first requests\n  \
-    weir trace cut IN OUT --volume 3 --sample 1/10  a tenth of volume 3\n\n\
+    weir trace cut web_0.csv.gz minute.weir --from 10s --to 70s\n  \
+    weir trace cut web_0.csv.gz first.weir --first 100000             the first requests\n  \
+    weir trace cut disks.csv.gz tenth.weir --volume 3 --sample 1/10   a tenth of volume 3\n\n\
     A sample takes whole regions of 1 MiB, chosen by their address, so that overwrites and \
     sequences within a region stay what they are; flushes stay all.")]
 struct CutArgs {

@@ -27,7 +27,7 @@ use serve::cpu::process_ns as cpu_ns;
 #[command(after_help = "Examples:\n  \
     weir bench                      everything: some 15 minutes on two cores\n  \
     weir bench all --quick          the same on smaller devices and in shorter time\n  \
-    weir bench waf nbd-seq          what these names begin\n  \
+    weir bench waf-greedy-28 map-bytes\n                                    what these names begin\n  \
     weir bench pool                 what a pool costs: some 3 minutes\n  \
     weir bench all --json | jq '.[] | select(.met | not)'\n  \
     weir bench all --markdown > docs/figures.md\n\n\

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  \
-    weir lab run tssd-small --seeds 5 --json before.json\n  \
-    weir lab run tssd-small --seeds 5 --json after.json      with another build, or another --set\n  \
+    weir lab run my.toml --seeds 5 --json before.json\n  \
+    weir lab run my.toml --seeds 5 --json after.json      with another build, or another --set\n  \
     weir lab compare before.json after.json --report out.html\n\n\
     A difference is marked where its interval at 95 % (Welch's, over the seeds) does not have zero in it; so of \
     a hundred that are none, five are. Of runs with one seed nothing is marked.")]

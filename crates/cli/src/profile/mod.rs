@@ -24,7 +24,7 @@ use std::path::{Path, PathBuf};
     after_help = "Examples:\n  \
     weir profile /dev/nvme1n1 --yes           its profile, in nvme1n1.csv; WHAT IS ON IT IS LOST\n  \
     weir profile /dev/nvme1n1 --read-only     only reads, which change nothing\n  \
-    weir profile test.img --writes 0,50,100 --seconds 1 --points 12 --yes --out test.csv\n  \
+    weir profile test.img --writes 0,50,100 --seconds 0.1 --points 8 --yes --out test.csv\n  \
     weir profile --import S1_100r.csv S1_250w.csv S1_1000w.csv --out s1.csv\n  \
     weir profile --show s1.csv                what it carries at each share of writes\n\n\
     Requests of 4 KiB at uniform addresses go out at drawn instants, however the drive is doing, and their latency \

@@ -20,6 +20,7 @@ mod clients;
 mod disk;
 mod drivers;
 mod etcd;
+mod examples;
 mod experiments;
 mod faults;
 mod fenced;

@@ -399,7 +399,7 @@ impl Inputs {
         unsound.swap(7, 8);
         self.write("big.csv", &unsound.join("\n"));
         let line = |i: u64| {
-            let (action, sector) = (if i % 2 == 0 { 'Q' } else { 'D' }, i / 2 * 8);
+            let (action, sector) = (if i.is_multiple_of(2) { 'Q' } else { 'D' }, i / 2 * 8);
             format!("8,0 3 {i} {}.{:09} 697 {action} WS {sector} + 8 [fio]\n", i / 100, i % 100)
         };
         self.write("disk.blkparse", &(1..400).map(line).collect::<String>());

@@ -36,11 +36,12 @@ pub fn section(root: &mut Section<'_>) -> RawSection {
             section.refuse("read_granule", &format!("{bytes} bytes"), reason, "\"8KiB\"");
         }
     }
-    let mut zones = |key| section.integer(key, 1, 1 << 20, "14").map(|zones| zones as u32);
-    let (open, active) = (zones("zones_open_max"), zones("zones_active_max"));
+    // 0 says no more than nothing does.
+    let mut bound = |key| section.integer(key, 0, 1 << 20, "14").filter(|zones| *zones > 0);
+    let (open, active) = (bound("zones_open_max"), bound("zones_active_max"));
     // A zone that is open is active.
-    settings.zones_open_max = open.or(active).unwrap_or(0);
-    settings.zones_active_max = active.unwrap_or(0);
+    settings.zones_open_max = open.or(active).unwrap_or(0) as u32;
+    settings.zones_active_max = active.unwrap_or(0) as u32;
     if let (Some(open), Some(active)) = (open, active)
         && open > active
     {

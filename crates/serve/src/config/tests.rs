@@ -305,6 +305,23 @@ fn raw_units_are_mounted_as_both_sections_say() {
 }
 
 #[test]
+fn bounds_of_zones_follow_from_one_another_or_are_refused() {
+    let bounds = |text: &str| {
+        let text = format!("[device]\nmode = \"raw\"\n[raw]\n{text}");
+        let config = Config::parse(&text, Path::new("."));
+        config.map(|config| {
+            let settings = config.device.raw.unwrap().settings;
+            (settings.zones_open_max, settings.zones_active_max)
+        })
+    };
+    assert_eq!(bounds("").unwrap(), (0, 0));
+    assert_eq!(bounds("zones_active_max = 3\n").unwrap(), (3, 3));
+    assert_eq!(bounds("zones_open_max = 2\n").unwrap(), (2, 0));
+    assert_eq!(bounds("zones_open_max = 2\nzones_active_max = 3\n").unwrap(), (2, 3));
+    assert!(bounds("zones_open_max = 4\nzones_active_max = 3\n").is_err());
+}
+
+#[test]
 fn policies_of_modules_are_chosen_for_the_start_and_their_modules_must_be_named() {
     let text = "[[plugin]]\nname = \"mine\"\nfile = \"mine.wasm\"\n\
                 [[volume]]\nname = \"a\"\nsize = \"1MiB\"\n\

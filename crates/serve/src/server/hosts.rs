@@ -88,3 +88,47 @@ fn zones(shape: &RawShape, config: &Config) -> Result<(u64, u8, nvme::ZoneShape)
     let block_shift = shape.page_bytes.trailing_zeros() as u8;
     Ok((blocks, block_shift, nvme::ZoneShape { size, capacity, open_max, active_max }))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ftl::raw::Lanes;
+    use std::path::Path;
+
+    fn config(text: &str) -> Config {
+        Config::parse(text, Path::new(".")).unwrap()
+    }
+
+    #[test]
+    fn a_unit_is_shown_in_zones_of_a_power_of_two_of_its_pages() {
+        let lanes = Lanes { lanes: 2, gang: 3, raw_blocks: 10, pages: 768, slots: 3072 };
+        let shape = RawShape { lanes, page_bytes: 16384, granule_bytes: 4096 };
+        let pages =
+            config("[device]\nmode = \"raw\"\n[raw]\nwrite = \"page\"\nzones_open_max = 7\n");
+        let (blocks, shift, zones) = super::zones(&shape, &pages).unwrap();
+        assert_eq!((blocks, shift), (10 * 1024, 14));
+        assert_eq!(
+            (zones.size, zones.capacity, zones.open_max, zones.active_max),
+            (1024, 768, 7, 0)
+        );
+        let odd = RawShape { page_bytes: 12288, ..shape };
+        assert!(super::zones(&odd, &pages).unwrap_err().to_string().contains("power of two"));
+        let whole = super::zones(&shape, &config("[device]\nmode = \"raw\"\n")).unwrap_err();
+        assert!(whole.to_string().contains("write = \"page\""), "{whole}");
+    }
+
+    #[test]
+    fn a_volume_has_the_handles_of_a_policy_that_listens_to_hosts() {
+        let config = config(
+            "[[volume]]\nname = \"a\"\nsize = \"1MiB\"\n\
+             [[volume]]\nname = \"b\"\nsize = \"1MiB\"\nstreams = \"hint:handles=8\"\n\
+             [[volume]]\nname = \"c\"\nsize = \"1MiB\"\nstreams = \"sepbit\"\n\
+             [ftl]\nhandles = 4\n",
+        );
+        let told = |index| {
+            let nvme::Handles { count, first, apart } = handles(&config, index);
+            (count, first, apart)
+        };
+        assert_eq!([0, 1, 2].map(told), [(4, 0, false), (8, 1, true), (1, 0, false)]);
+    }
+}

@@ -155,7 +155,8 @@ pub fn report_page(namespace: &Namespace, zones: &[Zone], count: u64, bytes: usi
     let Some(shape) = &namespace.zones else { return page };
     for (zone, into) in zones.iter().zip(page.chunks_exact_mut(DESCRIPTOR_BYTES).skip(1)) {
         let start = u64::from(zone.index) * shape.size;
-        let written = u64::from(zone.written) * flash::BLOCK_BYTES as u64 >> namespace.block_shift;
+        let written =
+            (u64::from(zone.written) * flash::BLOCK_BYTES as u64) >> namespace.block_shift;
         let (state, pointer) = match zone.state {
             ZoneState::Empty => (0x1, start),
             ZoneState::ImplicitlyOpen => (0x2, start + written),

@@ -19,14 +19,14 @@ use std::path::PathBuf;
 #[command(after_help = "Examples:\n  \
     weir check --data weir-data\n  \
     weir check --data weir-data --json | jq .damaged\n  \
-    weir check --data weir-data --quick\n      metadata, and 256 MiB of the data\n\n\
+    weir check --data weir-data --quick\n      metadata, and about 256 MiB of the data\n\n\
     Exit status: 0 clean, 1 damaged, 2 could not be checked. Nothing is written. A damaged block \
     heals when it is written again.")]
 pub struct Args {
     /// The folder of the device; or the disk or file it is on
     #[arg(long, value_name = "DIR", default_value = DATA_DEFAULT)]
     data: PathBuf,
-    /// Read all metadata, and of the data a sample: at most 256 MiB, another one each time
+    /// Read all metadata, and of the data a sample: about 256 MiB, another one each time
     #[arg(long)]
     quick: bool,
     /// Print JSON
@@ -290,6 +290,7 @@ fn as_json(findings: &Findings, good: bool) -> serde_json::Value {
         "blocks_mapped": findings.blocks_mapped,
         "blocks_held": findings.blocks_held,
         "blocks_read": findings.blocks_read,
+        "whole": findings.blocks_read >= findings.blocks_held,
         "blocks_verified": findings.blocks_read - findings.blocks_unread,
         "damaged": damaged,
         "faults": findings.faults,

@@ -8,6 +8,7 @@
 
 use super::{AdviseError, Choice, Recorded};
 use crate::device_file::{DeviceSpec, Flash, FtlChoice, Inside, Scale};
+use crate::report::number::bytes;
 use crate::target::Target;
 use flash::{BLOCK_BYTES, Geometry, Health};
 use ftl::policy::stream::{self, Shape};
@@ -122,12 +123,13 @@ impl Drive {
             let offers = sized.logical_blocks * BLOCK;
             if trace.bytes() > offers {
                 return Err(AdviseError::Device(format!(
-                    "device {:?} offers {offers} bytes with {} % of over-provisioning and the trace \
+                    "device {:?} offers {} with {} % of over-provisioning and the trace \
                      touches {}: choose a larger device or --capacity, or take a part of the address \
                      space, such as --sample 1/{}",
                     self.spec.name,
+                    bytes(offers),
                     choice.op_percent,
-                    trace.bytes(),
+                    bytes(trace.bytes()),
                     trace.facts.sample * 2 * trace.bytes().div_ceil(offers.max(1))
                 )));
             }

@@ -225,10 +225,20 @@ impl Advice {
         Some(timed.took_ns as f64 / self.wanted_ns.max(1.0))
     }
 
+    /// Bytes that the trace writes in a second at the speed that it is played at.
+    pub fn write_rate(&self) -> f64 {
+        let sample = self.facts.sample as f64;
+        let load = match self.playing {
+            Playing::Timestamps(rate) => rate / sample,
+            Playing::Depth(_) => 1.0,
+        };
+        self.facts.write_rate() * load
+    }
+
     /// Bytes a second that are written to one drive under this combination: what the trace writes, or as much of
     /// it as the drive can take.
     pub fn rate(&self, row: &Row) -> f64 {
-        self.facts.write_rate() / self.needs(row).unwrap_or(1.0).max(1.0)
+        self.write_rate() / self.needs(row).unwrap_or(1.0).max(1.0)
     }
     /// What is to be known before all else: that the drive cannot carry the trace, or not always.
     pub fn headline(&self, row: &Row) -> Option<String> {

@@ -302,8 +302,11 @@ fn volumes(root: &mut Section<'_>, plugins: &[PluginFile]) -> (Vec<VolumeOptions
             section.refuse("name", "", "is missing", "\"data\"");
         }
         if let Some(name) = &name {
-            if name.len() > NAME_BYTES_MAX || name.contains(['/', '?', '\0']) {
-                let reason = format!("must have at most {NAME_BYTES_MAX} bytes and no / or ?");
+            let odd = |c: char| c.is_control() || ['/', '?'].contains(&c);
+            if name.len() > NAME_BYTES_MAX || name.contains(odd) {
+                let reason = format!(
+                    "must have at most {NAME_BYTES_MAX} bytes, no / or ?, and no control characters"
+                );
                 section.refuse("name", &format!("{name:?}"), reason, "\"data\"");
             }
             if volumes.iter().any(|volume| volume.name == *name) {

@@ -179,7 +179,7 @@ class Chart {
 
   series(one, index) {
     const color = css(one.color), stacked = this.chart.stacked;
-    const series = { label: one.name, stroke: color, width: stacked ? 0 : 1.5, points: { show: false }, scale: one.right ? "right" : "y",
+    const series = { label: one.name, stroke: color, width: stacked ? 0 : 1.5, points: { size: 4, filter: alone }, scale: one.right ? "right" : "y",
       dash: one.dash, spanGaps: false, value: (plot, v, s, at) => one.tell(at === null ? this.last(index) : this.plain[index][at]) };
     if (stacked) series.fill = color;
     else if (one.fill) series.fill = color + "33";
@@ -187,8 +187,8 @@ class Chart {
     return series;
   }
 
-  /// Where no pointer is, the legend tells the newest.
-  last(index) { return this.plain[index]?.findLast(v => v !== null) ?? null; }
+  /// Where no pointer is, the legend tells the newest row, which may have nothing to tell.
+  last(index) { return this.plain[index]?.at(-1) ?? null; }
 
   options() {
     const { chart } = this, ink = css("--dim"), grid = { stroke: css("--line"), width: 1 };
@@ -222,6 +222,12 @@ class Chart {
     });
     this.part.dataset.points = points;
   }
+}
+
+/// A row that has none beside it is no line: it is drawn as a point.
+function alone(plot, series) {
+  const list = plot.data[series], known = at => list[at] !== null && list[at] !== undefined;
+  return list.flatMap((v, at) => known(at) && !known(at - 1) && !known(at + 1) ? [at] : []);
 }
 
 /// Seconds only where there is room for them.

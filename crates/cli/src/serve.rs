@@ -26,7 +26,7 @@ pub const ADDRESS_FILE: &str = "http-address";
     a disk instead of emulated flash; see `weir format` if something is on it\n\n\
     The socket, the addresses and commands to try are printed when it is ready.\n\
     It ends with status 0 on SIGTERM, SIGHUP or Ctrl-C; with 2 if not everything could be made durable in\n\
-    time, or if the folder of the device is gone; and at once, with 1, on a second signal. What was\n\
+    time, or if the folder of the device is gone; and at once, with 1, on a second signal, a second later or more. What was\n\
     acknowledged survives any other end too.")]
 pub struct Args {
     /// A config file in TOML (docs/config.md tells every key); options here win over it
@@ -52,7 +52,7 @@ pub struct Args {
     /// The Unix socket for NBD clients [default: nbd.sock in the folder of the device]
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
-    /// Serve NBD at this address too, e.g. 127.0.0.1:10809
+    /// Serve NBD at this address, e.g. 127.0.0.1:10809, and at a socket only if --socket names one
     #[arg(long, value_name = "ADDR")]
     tcp: Option<String>,
     /// Serve NVMe over TCP at this address too, e.g. 127.0.0.1:4420: each volume is a namespace

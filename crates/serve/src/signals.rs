@@ -1,5 +1,5 @@
-//! Serving until a signal: the first SIGTERM, SIGINT or SIGHUP begins a clean shutdown, a second ends the
-//! process at once (nothing acknowledged is lost by that either), and so does a shutdown that takes
+//! Serving until a signal: the first SIGTERM, SIGINT or SIGHUP begins a clean shutdown, a second one, a second later or more, ends
+//! the process at once (nothing acknowledged is lost by that either), and so does a shutdown that takes
 //! longer than it may. A server that was told to ignore SIGHUP (`nohup`) does; one whose terminal is gone
 //! ends as cleanly as by SIGTERM.
 
@@ -7,9 +7,13 @@ use crate::{Config, Ready, ServeError, Server};
 use flash::SECOND;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 /// Beyond what shards may take, for whatever else there is to end.
 const GRACE_NS: u64 = 5 * SECOND;
+
+/// What comes so soon after a signal is the same one: `timeout`, and whoever ends a group of processes, signal twice.
+const SAME_NS: u64 = SECOND;
 
 /// Serves until a signal. `ready` is called once clients may come.
 ///
@@ -52,12 +56,13 @@ impl Stopper {
                 tracing::info!(signal, "shutting down");
                 crate::notify::stopping();
                 stop();
-                if wait(&signals, Some(stop_ns + GRACE_NS)).is_none() {
-                    tracing::error!(
-                        "the shutdown does not end: the process does; what was acknowledged is safe, and \
-                         the next start recovers"
-                    );
-                }
+                let why = match another(&signals, stop_ns + GRACE_NS) {
+                    Some(_) => "a second signal",
+                    None => "the shutdown does not end",
+                };
+                tracing::error!(
+                    "{why}: the process ends at once; what was acknowledged is safe, and the next start recovers"
+                );
                 std::process::exit(1);
             })
             .map_err(system("start a thread"))?;
@@ -104,6 +109,18 @@ fn block_signals() -> io::Result<libc::sigset_t> {
         (signals, result)
     };
     if result == 0 { Ok(signals) } else { Err(io::Error::from_raw_os_error(result)) }
+}
+
+/// A signal that comes [`SAME_NS`] after a first one or later; `None` if there is none within `bound_ns`.
+fn another(signals: &libc::sigset_t, bound_ns: u64) -> Option<i32> {
+    let first = Instant::now();
+    loop {
+        let since_ns = first.elapsed().as_nanos() as u64;
+        let signal = wait(signals, Some(bound_ns.saturating_sub(since_ns)))?;
+        if first.elapsed() >= Duration::from_nanos(SAME_NS) {
+            return Some(signal);
+        }
+    }
 }
 
 /// The next signal; `None` if there is none within `bound_ns`.

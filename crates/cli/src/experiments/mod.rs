@@ -292,7 +292,10 @@ fn keep(place: Option<&Path>, fresh: bool) -> Kept {
     match opened {
         Ok(kept) => {
             if kept.cases() > 0 {
-                eprintln!("{} cases were measured before: --fresh measures all anew", kept.cases());
+                eprintln!(
+                    "kept of an earlier run: {} measured; what is of the same files is taken (--fresh measures all anew)",
+                    kept.cases()
+                );
             }
             kept
         }

@@ -90,7 +90,7 @@ fn an_interrupted_run_keeps_its_results_and_the_next_one_goes_on() {
     assert!(kept.len() < 9, "of three points and three seeds some were measured: {}", kept.len());
 
     let output = command().output().unwrap();
-    assert!(said(&output).contains("measured before: --fresh"), "{}", said(&output));
+    assert!(said(&output).contains("kept of an earlier run"), "{}", said(&output));
     let all = rows(&results);
     assert_eq!(all.len(), 9);
     assert!(kept.iter().all(|row| all.contains(row)), "what was measured stays");

@@ -190,6 +190,10 @@ impl Zones {
                 return Ok(self.pad(units, raw));
             }
             (ZoneAction::Finish, Full) => return Ok(self.pad(units, raw)),
+            // Whoever resets it a second time may write only when the first has ended.
+            (ZoneAction::Reset, Empty) if units.raw[raw as usize].state == RawState::Erasing => {
+                return Err(RequestError::Busy);
+            }
             (ZoneAction::Reset, Empty) => {}
             (ZoneAction::Reset, ImplicitlyOpen | ExplicitlyOpen | Closed | Full) => {
                 self.marks.remove(&raw);

@@ -187,10 +187,16 @@ impl ZoneHost {
                     self.sim.write(0, start + at, &stamps, (false, false), Hint::default());
                 }
             }
-            self.end()?;
             if step == ZoneStep::Erase {
+                let state = self.sim.ftl().raw_block(Lba(start)).map(|block| block.state);
+                let again = self.zones.act(self.sim.ftl(), Lba(start), ZoneAction::Reset);
+                if state == Some("erasing") && again != Err(RequestError::Busy) {
+                    return Err(Failure(format!("zone {index} is being erased: {again:?}")));
+                }
+                self.end()?;
                 break;
             }
+            self.end()?;
             done = self.zones.act(self.sim.ftl(), self.start(index), action);
         }
         if done.map(|_| ()) != due {

@@ -461,7 +461,8 @@ impl<D> Repair<D> {
         self.scan.last = std::mem::take(&mut self.scan.now);
         self.scan.after = None;
         let pause = if self.scan.again { SCAN_PAUSE_NS } else { RESCAN_NS };
-        self.scan.next_at = now + pause;
+        let rested = self.rest.values().map(|&at| at - now).min().unwrap_or(pause);
+        self.scan.next_at = now + pause.min(rested.max(SCAN_PAUSE_NS));
         if self.scan.last.lacking > 0 {
             // The copy that such a band lacks may be there, though nobody has listed it.
             self.scan.leaving.clear();
@@ -492,8 +493,7 @@ impl<D> Repair<D> {
         tally.pages += u64::from(band.pages);
         *tally.of(urgency) += 1;
         if self.rest.get(&number).is_some_and(|until| now < *until) {
-            tally.stuck += 1;
-            return;
+            return tally.stuck += 1;
         }
         self.rest.remove(&number);
         self.queue.insert((urgency, number));
@@ -670,6 +670,7 @@ impl<D> Repair<D> {
             }
             // There is another copy there, which is none.
             Refusal::Differs | Refusal::Sealed { .. } => drop(self.bad.insert((job.to, job.name))),
+            Refusal::Busy => drop(self.rest.insert(band, now + plan::BUSY_NS)),
             _ => drop(self.rest.insert(band, now + REST_NS)),
         }
         self.scan_anew(now);

@@ -3,8 +3,12 @@
 use super::{NodeView, SealedBand};
 use crate::control::values::NodeState;
 use crate::words::{BandName, DomainId, NodeId};
-use flash::Instant;
+use flash::{Instant, MILLISECOND};
 use std::collections::{BTreeMap, BTreeSet};
+
+/// A band for which a node had no room now, as it makes as many copies already as it does at a time, is tried again
+/// after this.
+pub(super) const BUSY_NS: u64 = 50 * MILLISECOND;
 
 /// The nodes, as repair sees them.
 #[derive(Clone, Debug, Default)]

@@ -6,7 +6,7 @@ use crate::nodes::{Band, Node, page};
 use flash::{Instant, MILLISECOND, Random, SECOND};
 use pool::control::mutant::Mutant;
 use pool::control::values::NodeState;
-use pool::message::{Answer, Ask, AskId, BandHeader};
+use pool::message::{Answer, Ask, AskId, BandHeader, Refusal};
 use pool::repair::{
     Directory, NodeView, Repair, RepairConfig, RepairInput, RepairOutput, SealedBand,
 };
@@ -428,6 +428,50 @@ impl World {
             assert!(self.clear.contains(&view.node), "{view:?} was emptied and nobody said so");
         }
     }
+}
+
+/// A node that is asked for more copies than it makes at a time says that it is busy: the others wait for it a moment
+/// and not as long as what came to nothing.
+#[test]
+fn a_copy_for_which_a_node_has_no_room_now_is_soon_asked_for_again() {
+    let config = RepairConfig::new(GENERATION, REPLICAS as u8, SHAPE);
+    let (mut repair, mut known) = (Repair::<u64>::new(config), Known::default());
+    let view = |node: u32, state| NodeView {
+        node: NodeId(node),
+        domain: DomainId(node),
+        state,
+        durable: true,
+        bands: 100,
+        bands_used: 0,
+        want: 1.0,
+    };
+    let states = [NodeState::In, NodeState::Draining, NodeState::In];
+    let views = (0..).zip(states).map(|(node, state)| view(node, state)).collect();
+    let name = BandName { volume: VolumeId(1), band: 7, life: 9 };
+    let holders = vec![NodeId(0), NodeId(1)];
+    let mut now = Instant(1);
+    repair.handle(now, RepairInput::Nodes(views), &known);
+    while repair.poll().is_some() {}
+    for node in 0..3 {
+        repair.handle(now, RepairInput::Up(NodeId(node)), &known);
+        while repair.poll().is_some() {}
+    }
+    known.bands.insert(7, SealedBand { name, pages: 4, holders });
+    repair.handle(now, RepairInput::Look(7), &known);
+    let mut asked = Vec::new();
+    while asked.len() < 4 {
+        assert!(now < Instant(SECOND), "asked only at {asked:?}");
+        let outputs: Vec<_> = std::iter::from_fn(|| repair.poll()).collect();
+        for output in outputs {
+            let RepairOutput::Node { node, id, ask: Ask::Copy { .. } } = output else { continue };
+            asked.push(now);
+            let answer = &Answer::Refused(Refusal::Busy);
+            repair.handle(now, RepairInput::Node { node, id, answer }, &known);
+        }
+        now = repair.deadline(now).expect("a copy is lacking").max(now + 1000);
+        repair.handle(now, RepairInput::Deadline, &known);
+    }
+    assert!(asked.windows(2).all(|two| two[1] - two[0] >= 10 * MILLISECOND), "{asked:?}");
 }
 
 #[test]

@@ -45,6 +45,13 @@ pub struct Settings {
     /// Bands that GC relocates at a time, as far as there are bands to spare: more make GC faster,
     /// fewer disturb fewer units. 0 lets the FTL choose from the geometry.
     pub victims_max: u32,
+    /// Bands that the host may write ahead of GC while about `bands_free_low` bands are free, and the fewer the fewer
+    /// are; 0 for none. Where reads and programs of GC take their time, as on a medium that is far, writes would else
+    /// wait for each that is late, though there are free bands.
+    pub bands_ahead: u32,
+    /// Programs of a unit that the medium is given at once; 0 lets the FTL choose two: one runs while the data of
+    /// the next is on its way. A medium that is far, or does several at a time, wants more.
+    pub programs_max: u32,
     /// Relocation buffers that the driver provides, in blocks. On a two-tier device half of them is
     /// for destage, and bounds what it has under way.
     pub relocation_blocks: u32,
@@ -125,6 +132,8 @@ impl Default for Settings {
             read_slo_ns: 0,
             idle_ns: 2 * MILLISECOND,
             victims_max: 0,
+            bands_ahead: 0,
+            programs_max: 0,
             relocation_blocks: 1024,
             destage_above: 70,
             fast_shares: Vec::new(),

@@ -37,6 +37,8 @@ struct Shape {
     measure_ms: u64,
     congestion: bool,
     hedging: bool,
+    programs: u32,
+    ahead: u32,
 }
 
 impl Shape {
@@ -74,15 +76,19 @@ fn pool(policy: &str, slo: Slo, shape: &Shape, seed: u64) -> Result<PoolVolume, 
     let volume = VolumeId(1);
     let config = Config {
         seed,
-        asks_max: 4096,
         congestion: shape.congestion,
         hedging: if shape.hedging { "quantile" } else { "none" }.into(),
         ..Config::new(volume, Generation(1), geometry, 2)
     };
     let medium = PoolMedium::new(cluster.clone(), config)?;
     let options = FormatOptions { logical_blocks: shape.blocks, uuid: 7, label: Vec::new() };
-    let settings =
-        Settings { bands_free_low: shape.low, relocation_blocks: 4096, ..Settings::default() };
+    let settings = Settings {
+        bands_free_low: shape.low,
+        relocation_blocks: 4096,
+        programs_max: shape.programs,
+        bands_ahead: shape.ahead,
+        ..Settings::default()
+    };
     let ftl = Ftl::format(geometry, &medium.health(), options, settings.clone())?;
     let blocks = lab::driver::REQUEST_BLOCKS_MAX;
     let relocation = settings.relocation_blocks;
@@ -121,6 +127,8 @@ fn asked() -> Result<Asked, Box<dyn std::error::Error>> {
         measure_ms: 50,
         congestion: true,
         hedging: true,
+        programs: 4,
+        ahead: 8,
     };
     let (quantile, policies) = (Quantile::P90, Vec::new());
     let mut asked =
@@ -141,6 +149,8 @@ fn asked() -> Result<Asked, Box<dyn std::error::Error>> {
             Some(("period", value)) => shape.period_ms = value.parse()?,
             Some(("measure", value)) => shape.measure_ms = value.parse()?,
             Some(("congestion", value)) => shape.congestion = value.parse()?,
+            Some(("ahead", value)) => shape.ahead = value.parse()?,
+            Some(("programs", value)) => shape.programs = value.parse()?,
             Some(("hedging", value)) => shape.hedging = value.parse()?,
             Some(("quantile", "p90")) => asked.quantile = Quantile::P90,
             Some(("quantile", "p99")) => asked.quantile = Quantile::P99,
@@ -193,6 +203,9 @@ fn settled(
     Ok(volume)
 }
 
+/// How often it is looked what writes wait for.
+const LOOK_NS: u64 = MILLISECOND / 2;
+
 /// More and more load until the objective is missed.
 fn rising(
     asked: &Asked,
@@ -203,6 +216,7 @@ fn rising(
     let (mut load, writes) = (asked.load, asked.writes / 100.0);
     loop {
         let before = volume.counts();
+        volume.look_at_waits(LOOK_NS);
         let begun = std::time::Instant::now();
         let seen = run(&mut volume, &[client(asked, load)], window(asked, 2e7), 2)?;
         let ios = seen[0].ios();
@@ -224,6 +238,9 @@ fn rising(
             volume.controller().explain().peak,
             begun.elapsed().as_secs_f64(),
         );
+        if let Some(waits) = volume.look_at_waits(LOOK_NS) {
+            println!("  {waits}");
+        }
         if us(ios.quantile_ns(slo.quantile.share())) > slo.us {
             println!("{}", volume.controller().explain());
             println!("{}", volume.sim().medium().remote().explain());

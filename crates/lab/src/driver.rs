@@ -363,6 +363,11 @@ impl<C: Core, M: Medium> Sim<C, M> {
         self.in_flight
     }
 
+    /// What was asked for and is not answered.
+    pub fn requests(&self) -> impl Iterator<Item = &Request> {
+        self.pending.iter().flatten().map(|pending| &pending.request)
+    }
+
     /// Most blocks of a request.
     pub fn request_blocks_max(&self) -> u32 {
         self.buffers.stride()

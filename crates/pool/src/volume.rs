@@ -33,6 +33,12 @@ impl Wanted {
     }
 }
 
+/// Programs of a lane under way: its band lies on drives that do many things at once.
+pub const PROGRAMS_MAX: u32 = 4;
+
+/// Bands that writes may be ahead of GC: a slot that is moved goes over the network twice.
+pub const BANDS_AHEAD: u32 = 8;
+
 /// Slots of a page: with the header that a node adds they fill 16, whole pages of any flash.
 pub const PAGE_SLOTS: u32 = 15;
 
@@ -143,7 +149,12 @@ pub fn fresh(geometry: &Geometry) -> Health {
 
 /// How the FTL of a volume works: a band is far, so many are ready, and much is moved at a time.
 pub fn settings() -> Settings {
-    Settings { relocation_blocks: 4096, ..Settings::default() }
+    Settings {
+        relocation_blocks: 4096,
+        programs_max: PROGRAMS_MAX,
+        bands_ahead: BANDS_AHEAD,
+        ..Settings::default()
+    }
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use crate::mutant::Mutant;
 use crate::policy::{FullBands, Purpose, WearView};
 use crate::space::bands::BandState;
 use crate::space::scheduler::{ReadOp, ReadPurpose};
-use crate::space::{FREE_AT_REST, Grounds, RESERVE_BANDS};
+use crate::space::{Grounds, RESERVE_BANDS};
 use crate::whole::Ftl;
 use crate::whole::Phase;
 use flash::{BlockId, MediumError, Payload, SlotData, SlotId, SlotRead, SlotStatus};
@@ -181,13 +181,6 @@ impl Ftl {
         }
     }
 
-    /// True if the host must wait for GC before it appends.
-    pub(crate) fn gate_writes(&self) -> bool {
-        self.bands.free < self.bands_free_low()
-            && self.reclaim.credit <= 0
-            && !self.reclaim.victims.is_empty()
-    }
-
     pub(crate) fn reclaim_pump(&mut self) {
         if !self.may_write() {
             return;
@@ -211,30 +204,6 @@ impl Ftl {
             }
             index += 1;
         }
-    }
-
-    /// Most that the host can have earned, in 1/256 slots.
-    pub(crate) fn credit_max(&self) -> i64 {
-        256 * i64::from(self.geometry.slots_per_block().max(4 * self.slow_units()))
-    }
-
-    /// Up to how much the host is to have earned once all that was read is placed; `i64::MAX` where
-    /// space must be made at any rate. Where reads have a service level GC goes on as the host uses
-    /// its credit, and no sooner: who reads meanwhile would be disturbed for nothing. Elsewhere it
-    /// works ahead: a host that comes in bursts finds free bands.
-    fn credit_wanted(&self) -> i64 {
-        let paced = self.settings.read_slo_ns > 0
-            && self.phase == Phase::Running
-            && self.bands.free > self.host_floor() + FREE_AT_REST + self.bands_for_streams()
-            && !self.checkpoint_starves_capacity()
-            && !self.host_stands_still()
-            && !self.destage_stands_still();
-        if paced { self.credit_max() / 2 } else { i64::MAX }
-    }
-
-    /// True if GC has yet to earn what the host may use.
-    pub(crate) fn wants_space(&self) -> bool {
-        self.reclaim.credit < self.credit_wanted()
     }
 
     /// Slots of victims that are being read, or were and have no place yet.
@@ -340,7 +309,8 @@ impl Ftl {
         }
         // What the host wrote while GC had no victim in hand it owes, for one band at most: on a volume of hundreds of
         // units and small bands it would else stand still, with each victim, until it had earned many bands.
-        self.reclaim.credit = self.reclaim.credit.clamp(-256 * slots, self.credit_max());
+        let least = -256 * slots - self.debt_max();
+        self.reclaim.credit = self.reclaim.credit.clamp(least, self.credit_max());
         self.counters.victims += 1;
         self.units[self.geometry.unit_of(block) as usize].last_reason = reason;
         self.bands.set_state(block, BandState::Victim);

@@ -104,6 +104,8 @@ pub(crate) struct OpenBand {
     pub header_flush: Option<u64>,
     /// Its last pages were never programmed.
     pub cut: bool,
+    /// How much it is wanted for more pages.
+    pub weight: u16,
 }
 
 #[derive(Clone, Debug)]
@@ -111,6 +113,8 @@ pub(crate) struct Point {
     pub purpose: Purpose,
     /// Open band with room on each unit, by `Ftl::opens` index.
     pub open: Vec<u32>,
+    /// Bands with room that were put aside for others on their units, see `Ftl::set_unit_weights`.
+    pub aside: Vec<u32>,
     /// The page being filled.
     pub page: u32,
     /// Pages of its bands that wait for their program or whose program runs.
@@ -133,6 +137,7 @@ impl Point {
         Self {
             purpose,
             open: vec![NONE; units as usize],
+            aside: Vec::new(),
             page: NONE,
             under_way: 0,
             slots: 0,
@@ -144,13 +149,13 @@ impl Point {
         }
     }
 
-    /// The bands with room that it has, by `Ftl::opens` index.
+    /// The bands with room that it has, by `Ftl::opens` index, but for those put aside.
     pub fn bands(&self) -> impl Iterator<Item = u32> {
         self.open.iter().copied().filter(|&open| open != NONE)
     }
 
     pub fn has_open(&self) -> bool {
-        self.bands().next().is_some()
+        !self.aside.is_empty() || self.bands().next().is_some()
     }
 }
 
@@ -194,7 +199,11 @@ impl Ftl {
 
     /// Pages that may wait on a unit.
     pub(crate) fn appends_max(&self) -> u32 {
-        if self.settings.read_slo_ns > 0 { APPENDS_WAITING_MAX_SLO } else { APPENDS_WAITING_MAX }
+        if self.settings.read_slo_ns > 0 {
+            return APPENDS_WAITING_MAX_SLO;
+        }
+        // Beside those at the medium one waits, and one comes.
+        APPENDS_WAITING_MAX.max(self.units.programs_max() + 2)
     }
 
     /// The same for pages of `purpose`. While the host waits, relocations leave it a place in each
@@ -216,16 +225,16 @@ impl Ftl {
         if let Some(home) = self.policies.unit.home(&page) {
             let home = units.start + home;
             match self.room_at(point, home, grounds) {
-                Room::Here => return self.open_page_at(point, home),
+                Room::Here => return self.open_page_at(point, home, grounds),
                 Room::Later => return None,
                 Room::None => self.counters.static_fallbacks += 1,
             }
         }
         if let Some(unit) = self.unfinished(point) {
-            return self.open_page_at(point, unit);
+            return self.open_page_at(point, unit, grounds);
         }
         if let Some((_, unit)) = self.laggard().filter(|&(lagging, _)| lagging == point) {
-            return self.open_page_at(point, unit);
+            return self.open_page_at(point, unit, grounds);
         }
         let key = self.room_key(grounds);
         if let Some((at, dirty)) = self.points[point].no_room
@@ -251,14 +260,14 @@ impl Ftl {
             self.counters.policy_invalid += 1;
             first
         });
-        self.open_page_at(point, view.unit)
+        self.open_page_at(point, view.unit, grounds)
     }
 
     /// The next page of `point` on a unit where it has a band open, or that has one that was left or a
     /// clean one.
-    fn open_page_at(&mut self, point: usize, unit: u32) -> Option<u32> {
+    fn open_page_at(&mut self, point: usize, unit: u32, grounds: Grounds) -> Option<u32> {
         let own = self.points[point].open[unit as usize] != NONE;
-        if !own && !self.adopt_band(unit, point) {
+        if !own && !self.take_from_aside(unit, point, grounds) && !self.adopt_band(unit, point) {
             let open = self.open_band(unit, self.points[point].purpose)?;
             self.opens[open].point = point as u32;
             self.points[point].open[unit as usize] = open;
@@ -331,6 +340,7 @@ impl Ftl {
         (entry.live, entry.block, entry.point) = (true, block, NONE);
         entry.header_durable = self.geometry.durable_at_completion;
         (entry.header_flush, entry.cut) = (None, false);
+        entry.weight = self.units[unit as usize].weight;
         self.note_open(block, purpose);
         self.counters.bands_opened += 1;
         self.counters.bands_opened_host += u64::from(purpose == Purpose::Host);
@@ -682,6 +692,7 @@ impl Ftl {
             if point.open[unit] == open {
                 point.open[unit] = NONE;
             }
+            point.aside.retain(|&other| other != open);
         }
     }
 }

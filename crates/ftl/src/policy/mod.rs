@@ -226,12 +226,23 @@ pub struct UnitView {
     pub victims: u32,
     /// The handle has a band open here.
     pub open: bool,
-    /// How much the unit is wanted, up to [`WEIGHT_FULL`]; 0 only if all that are listed have 0.
+    /// How much the band is wanted that the page would go to, up to [`WEIGHT_FULL`]; 0 only if all that are listed
+    /// have 0.
     pub weight: u16,
 }
 
-/// The weight of a unit that nobody has given one, see [`crate::whole::Ftl::set_unit_weights`].
+/// The weight of what nobody has given one, see [`UnitWeights`].
 pub const WEIGHT_FULL: u16 = 256;
+
+/// How much places for new pages are wanted, from 0 to [`WEIGHT_FULL`], by who knows more of the medium than the
+/// FTL does: in a pool the bands of one unit lie on other nodes each.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct UnitWeights {
+    /// By unit, of the band that would be opened there next. Units beyond the end have the full weight.
+    pub next: Vec<u16>,
+    /// Of bands that are open, in the order of their blocks. One that is not here has the weight of its unit.
+    pub open: Vec<(BlockId, u16)>,
+}
 
 impl Default for UnitView {
     fn default() -> Self {
@@ -441,7 +452,7 @@ pub(crate) fn erase_by_name(name: &str) -> Result<Box<dyn ErasePolicy>, String> 
 fn unit_by_name(name: &str) -> Result<Box<dyn UnitPolicy>, String> {
     let (base, number) = split(name);
     Ok(match base {
-        "shortest-queue" => plain(name, number, Box::new(ShortestQueue))?,
+        "shortest-queue" => plain(name, number, Box::<ShortestQueue>::default())?,
         "weighted-queue" => plain(name, number, Box::new(WeightedQueue))?,
         "compaction-aware" => plain(name, number, Box::new(CompactionAware))?,
         "round-robin" => plain(name, number, Box::new(RoundRobin))?,

@@ -237,7 +237,7 @@ fn what_waits_counts_the_more_the_less_weight_a_unit_has() {
         units[0].weight = WEIGHT_FULL / 4;
         units
     };
-    for name in ["shortest-queue", "weighted-queue", "compaction-aware"] {
+    for name in ["weighted-queue", "compaction-aware"] {
         // A quarter of the weight: as long a queue as one of four times its length.
         for (appends, picked) in [(0, 1), (2, 1), (3, 0), (4, 0)] {
             let units = light(&[unit(0, 0, 0, 0), unit(1, 0, appends, 0)]);
@@ -245,5 +245,28 @@ fn what_waits_counts_the_more_the_less_weight_a_unit_has() {
         }
         let equal = [unit(0, 0, 1, 0), unit(1, 0, 1, 0)].map(|view| UnitView { weight: 9, ..view });
         assert_eq!(unit_picked(name, &equal, &page(1, 0)), 1, "{name}: the unit of the last page");
+    }
+}
+
+#[test]
+fn among_queues_that_are_equally_short_units_have_turns_by_their_weights() {
+    let weights = [256, 64, 128, 256];
+    let units: Vec<UnitView> =
+        (0..4).map(|at| UnitView { weight: weights[at as usize], ..unit(at, 0, 0, 0) }).collect();
+    let mut policy = unit_by_name("shortest-queue").unwrap();
+    let mut turns = |units: &[UnitView], count| {
+        let mut had = [0; 4];
+        (0..count).for_each(|_| had[units[policy.pick(units, &page(0, 0))].unit as usize] += 1);
+        had
+    };
+    // The last one is busy, and makes up for little of that when it is not any more.
+    let busy = UnitView { appends_waiting: 1, ..units[3] };
+    for (units, count, right) in [
+        (&[units[0], units[1], units[2], busy][..], 700, [400, 100, 200, 0]),
+        (&units, 1100, [400, 100, 200, 400]),
+    ] {
+        let had = turns(units, count);
+        let is_right = had.iter().zip(right).all(|(&had, right)| i32::abs(had - right) <= 8);
+        assert!(is_right, "{had:?} is not {right:?}");
     }
 }

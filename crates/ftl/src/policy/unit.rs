@@ -5,8 +5,45 @@ use super::{PageView, UnitPolicy, UnitView, WEIGHT_FULL};
 
 /// Fewest appends waiting; among equals an open band before a new one, then the unit of the last
 /// page, so that a lone writer fills one band (and its shared cells) before it spreads.
-#[derive(Clone, Copy, Debug)]
-pub struct ShortestQueue;
+///
+/// Where weights differ they are to be met: among equals each unit has as many turns as its weight is of all.
+#[derive(Clone, Debug, Default)]
+pub struct ShortestQueue {
+    turns: Turns,
+}
+
+/// What each unit has had by its weight: the more weight, the less a page counts.
+#[derive(Clone, Debug, Default)]
+struct Turns {
+    had: Vec<u64>,
+    /// What the unit had that was picked last.
+    now: u64,
+}
+
+/// A unit that was not listed for a while makes up for no more than one page, or for so much.
+const MISSED_MAX: u64 = 8 << 8;
+
+impl Turns {
+    fn pick(&mut self, units: &[UnitView]) -> usize {
+        let end = units.iter().map(|view| view.unit as usize + 1).max().unwrap_or(0);
+        if self.had.len() < end {
+            self.had.resize(end, 0);
+        }
+        let then = |turns: &Self, view: &UnitView| {
+            let page = (u64::from(WEIGHT_FULL) << 8) / u64::from(view.weight.max(1));
+            let least = turns.now.saturating_sub(page.max(MISSED_MAX));
+            turns.had[view.unit as usize].max(least) + page
+        };
+        let index = least(units, |view| (view.appends_waiting, then(self, view), !view.open));
+        if let Some(view) = units.get(index) {
+            let unit = view.unit as usize;
+            let had = then(self, view);
+            self.now = self.now.max(self.had[unit]);
+            self.had[unit] = had;
+        }
+        index
+    }
+}
 
 impl UnitPolicy for ShortestQueue {
     fn name(&self) -> &'static str {
@@ -14,6 +51,9 @@ impl UnitPolicy for ShortestQueue {
     }
 
     fn pick(&mut self, units: &[UnitView], page: &PageView) -> usize {
+        if units.iter().any(|view| view.weight != WEIGHT_FULL) {
+            return self.turns.pick(units);
+        }
         let last = page.last;
         least(units, |view| {
             // One number, most significant first: compared in one go, for every page.
@@ -128,7 +168,7 @@ impl UnitPolicy for StaticUnit {
 
     /// The home unit has no room: as `ShortestQueue`.
     fn pick(&mut self, units: &[UnitView], page: &PageView) -> usize {
-        ShortestQueue.pick(units, page)
+        ShortestQueue::default().pick(units, page)
     }
 
     fn home(&self, page: &PageView) -> Option<u32> {

@@ -15,7 +15,7 @@
 //! the assumption is that they are slow.
 
 use crate::policy::Costs;
-use crate::space::scheduler::{PROGRAMS_MAX, ReadOp, Scheduler, Unit};
+use crate::space::scheduler::{ReadOp, Scheduler, Unit};
 use flash::{Instant, MICROSECOND, MILLISECOND};
 
 /// What a command does.
@@ -109,7 +109,7 @@ impl Scheduler {
         let slo = self.read_slo_ns;
         // On a fast unit no command takes long.
         if slo == 0 || self.geometry.is_fast_unit(unit) || !self.reads_recent(unit, now) {
-            return PROGRAMS_MAX;
+            return self.programs_max();
         }
         let patience_ns = 4 * self.learned.costs().program_ns;
         let state = &mut self.units[unit as usize];

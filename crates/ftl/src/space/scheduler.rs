@@ -169,6 +169,7 @@ pub(crate) struct Scheduler {
     pub(super) read_slo_ns: u64,
     idle_ns: u64,
     suspensions_max: u32,
+    programs_max: u32,
     pub(super) units: Vec<Unit>,
     /// Reads that wait or run.
     pub reads: Slab<ReadOp>,
@@ -188,6 +189,10 @@ impl Scheduler {
             read_slo_ns: settings.read_slo_ns,
             idle_ns: settings.idle_ns,
             suspensions_max: settings.suspensions_max,
+            programs_max: match settings.programs_max {
+                0 => PROGRAMS_MAX,
+                set => set,
+            },
             units: (0..geometry.units).map(unit).collect(),
             reads: Slab::default(),
             learned: Learned::default(),
@@ -195,6 +200,11 @@ impl Scheduler {
             erase_retry_at: None,
             counts: Counts::default(),
         }
+    }
+
+    /// Programs of a unit that the medium is given at once.
+    pub fn programs_max(&self) -> u32 {
+        self.programs_max
     }
 
     /// The fast units are nobody's any more.

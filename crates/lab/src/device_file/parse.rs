@@ -309,6 +309,8 @@ pub(super) fn settings(keys: &mut Keys) -> Result<Settings, KeyError> {
         suspensions_max: keys.integer_or("suspensions_max", 0, 1000, default.suspensions_max)?,
         read_slo_ns: time_or(keys, "read_slo", default.read_slo_ns)?,
         idle_ns: time_or(keys, "idle_ns", default.idle_ns)?,
+        bands_ahead: keys.integer_or("bands_ahead", 0, 1 << 20, default.bands_ahead)?,
+        programs_max: keys.integer_or("programs_max", 0, 256, default.programs_max)?,
         victims_max: keys.integer_or("victims_max", 0, 4096, default.victims_max)?,
         relocation_blocks: keys.integer_or(
             "relocation_blocks",

@@ -188,11 +188,9 @@ impl PoolChoice {
 
     fn config(&self, geometry: Geometry, seed: u64) -> Config {
         let ClientChoice { hedging, congestion } = self.client.clone();
-        // Nodes of the lab have no memory to protect: what they are asked waits at their drives.
-        let asks_max = 4096;
         let replicas = self.controller.replicas;
         let config = Config::new(VolumeId(1), Generation(1), geometry, replicas);
-        Config { seed, asks_max, hedging, congestion, ..config }
+        Config { seed, hedging, congestion, ..config }
     }
 
     fn profiles(&self) -> impl Iterator<Item = Profile> + '_ {

@@ -11,6 +11,7 @@ use crate::medium::{
 use flash::{
     BLOCK_BYTES, Command, Completion, Geometry, Health, Instant, MILLISECOND, SlotRead, SlotWrite,
 };
+use ftl::policy::UnitWeights;
 use pool::client::{Config, Directory, End, Input, Opening, Output, Plan, Remote};
 use pool::message::Slot;
 use pool::words::BandName;
@@ -34,8 +35,8 @@ pub struct PoolMedium {
     ends: VecDeque<End<Content>>,
     /// What the control plane is about to have, in order.
     registering: VecDeque<(Instant, BandName)>,
-    /// Weights of the lanes that the FTL was not given yet.
-    weights: Option<Vec<u16>>,
+    /// Weights that the FTL was not given yet.
+    weights: Option<UnitWeights>,
     fenced: bool,
 }
 
@@ -95,7 +96,7 @@ impl PoolMedium {
     }
 
     /// Weights for `ftl::Ftl::set_unit_weights`, if they changed.
-    pub fn take_weights(&mut self) -> Option<Vec<u16>> {
+    pub fn take_weights(&mut self) -> Option<UnitWeights> {
         self.weights.take()
     }
 

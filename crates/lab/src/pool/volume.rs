@@ -5,6 +5,7 @@
 
 use super::cluster::{Cluster, Seen};
 use super::medium::PoolMedium;
+use super::waits::WaitsSeen;
 use crate::driver::{Failure, Sim};
 use crate::target::{Done, Io, IoKind, Rules, SimTarget, Target, TargetCounts};
 use flash::{BLOCK_BYTES, Instant, SECOND};
@@ -62,6 +63,7 @@ pub struct PoolVolume {
     /// Bytes that the host wrote, and that were programmed, of the last periods.
     written: f64,
     programmed: f64,
+    waits: Option<WaitsSeen>,
 }
 
 /// Of what was counted before so much counts on when a period is over: a period in which hardly anything was
@@ -107,7 +109,13 @@ impl PoolVolume {
             writes: 0,
             written: 0.0,
             programmed: 0.0,
+            waits: None,
         })
+    }
+
+    /// Looks so often from now on at what writes wait for; what was seen since this was last called.
+    pub fn look_at_waits(&mut self, every_ns: u64) -> Option<WaitsSeen> {
+        self.waits.replace(WaitsSeen::new(self.now(), every_ns))
     }
 
     /// This befalls a node, once.
@@ -145,12 +153,16 @@ impl PoolVolume {
 
     fn next(&self) -> Instant {
         let coming = self.coming.front().map_or(Instant(u64::MAX), |&(at, _)| at);
-        coming.min(self.tells_at).min(self.controller.deadline())
+        let look = self.waits.as_ref().map_or(Instant(u64::MAX), WaitsSeen::deadline);
+        coming.min(look).min(self.tells_at).min(self.controller.deadline())
     }
 
     /// All that the controller has to do with is done at `now`.
     fn turn(&mut self, now: Instant) -> Result<(), Failure> {
         let wrong = |why: ProfileError| Failure(why.to_string());
+        if let Some(waits) = &mut self.waits {
+            waits.look(now, self.inner.sim());
+        }
         if self.tells_at <= now {
             self.tells_at = now + self.period_ns;
             for input in self.seen() {
@@ -193,6 +205,9 @@ impl PoolVolume {
     fn seen(&mut self) -> Vec<Input> {
         let per_s = SECOND as f64 / self.period_ns as f64;
         let seen = self.cluster.borrow_mut().take_seen();
+        if let Some(waits) = &mut self.waits {
+            waits.see(&seen);
+        }
         let mut inputs: Vec<Input> = (0..)
             .zip(seen)
             .map(|(node, Seen { reads, writes, tail_ns })| {

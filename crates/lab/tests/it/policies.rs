@@ -2,7 +2,8 @@
 //! default.
 
 use flash::{Hint, Instant, Random, SECOND};
-use ftl::{FormatOptions, PolicyNames, Settings};
+use ftl::policy::{UnitWeights, WEIGHT_FULL};
+use ftl::{BandStatus, FormatOptions, PolicyNames, Settings};
 use lab::Sim;
 use lab::figures::drive_ops;
 use lab::load::{self, Client, Latency, Pace, Seen, Window};
@@ -205,7 +206,8 @@ fn erases_under(unit_policy: &str, weights: &[u16]) -> Vec<u32> {
         .unwrap();
     };
     write(&mut sim, 2);
-    sim.ftl_mut().set_unit_weights(weights);
+    let weights = UnitWeights { next: weights.to_vec(), open: Vec::new() };
+    sim.ftl_mut().set_unit_weights(&weights);
     let before = erases(&sim);
     write(&mut sim, 4);
     erases(&sim).iter().zip(before).map(|(after, before)| after - before).collect()
@@ -224,4 +226,88 @@ fn a_unit_of_weight_0_takes_no_new_band_while_others_can_under_any_policy() {
     }
     let erases = erases_under("shortest-queue", &[0; 4]);
     assert!(erases.iter().all(|&erases| erases > 24), "no unit was left alone: {erases:?}");
+}
+
+/// A unit whose band is not wanted takes pages all the same, in another band, and no room is lost by it.
+#[test]
+fn a_band_that_is_not_wanted_is_put_aside_and_filled_when_it_is_wanted_again() {
+    let layout = Layout { channels: 2, dies_per_channel: 2, blocks_per_plane: 48 };
+    let (mut sim, blocks) = sim("instant", &layout, 0.4, PolicyNames::default(), |_| {});
+    let open = |sim: &Sim| -> Vec<BandStatus> {
+        let bands = sim.ftl().bands().into_iter();
+        bands.filter(|band| band.state == "open" && band.slots_written > 0).collect()
+    };
+    let (mut random, action) = (Random::new(1), Action::Write { fua: false, atomic: false });
+    let mut write = |sim: &mut Sim, count: u64| {
+        drive_ops(sim, 8, count, || {
+            (Op { action, lba: random.below(blocks) as u32, blocks: 1 }, Hint::default())
+        })
+        .unwrap();
+        sim.verify().unwrap();
+    };
+    let weigh = |sim: &mut Sim, bands: &[BandStatus], of_these: u16| {
+        let open = bands.iter().map(|band| (band.block, of_these)).collect();
+        sim.ftl_mut().set_unit_weights(&UnitWeights { next: Vec::new(), open });
+    };
+    write(&mut sim, 100);
+    let first = open(&sim);
+    weigh(&mut sim, &first, 0);
+    write(&mut sim, 100);
+    let both = open(&sim);
+    let is_first = |band: &&BandStatus| first.iter().any(|other| other.block == band.block);
+    let written = |bands: &[BandStatus]| -> u32 {
+        bands.iter().filter(is_first).map(|band| band.slots_written).sum()
+    };
+    let page = sim.medium().geometry().slots_per_page;
+    assert!(written(&both) <= written(&first) + page, "{first:?}, then {both:?}");
+    assert!(both.len() > first.len(), "{both:?}");
+    let second: Vec<BandStatus> = both.iter().filter(|band| !is_first(band)).cloned().collect();
+    weigh(&mut sim, &second, 0);
+    write(&mut sim, 100);
+    let later = open(&sim);
+    assert!(written(&later) >= written(&both) + 90, "{both:?}, then {later:?}");
+    assert_eq!(later.len(), both.len(), "no other was opened: {later:?}");
+    // All alike again: what was put aside is filled, and GC has it as any other.
+    weigh(&mut sim, &[], WEIGHT_FULL);
+    write(&mut sim, 4 * blocks);
+    let last = open(&sim);
+    assert!(
+        last.iter().all(|band| !both
+            .iter()
+            .any(|other| other.block == band.block && other.slots_written == band.slots_written)),
+        "{both:?}, and {last:?} at the end"
+    );
+}
+
+/// How often writes were held back for GC, and the fewest bands that were free meanwhile.
+fn held_back(bands_ahead: u32) -> (u64, u64) {
+    let layout = Layout { channels: 4, dies_per_channel: 2, blocks_per_plane: 64 };
+    let medium = lab::device::nand_of("mlc-25nm", &layout, Faults::default(), |_| {}).unwrap();
+    let logical_blocks = (medium.geometry().slots() as f64 * 0.6) as u32;
+    let options = FormatOptions { logical_blocks, uuid: 1, label: Vec::new() };
+    let settings = Settings { bands_free_low: 100, bands_ahead, ..Settings::default() };
+    let mut sim = Sim::format(medium, options, settings, Instant(0)).unwrap();
+    sim.run_until_ready().unwrap();
+    let (mut random, action) = (Random::new(1), Action::Write { fua: false, atomic: false });
+    let mut fewest = u64::MAX;
+    for _ in 0..30 {
+        drive_ops(&mut sim, 64, u64::from(logical_blocks) / 10, || {
+            (
+                Op { action, lba: random.below(logical_blocks.into()) as u32, blocks: 1 },
+                Hint::default(),
+            )
+        })
+        .unwrap();
+        sim.verify().unwrap();
+        fewest = fewest.min(sim.ftl().counter("bands_free"));
+    }
+    (sim.ftl().counter("writes_throttled"), fewest)
+}
+
+#[test]
+fn a_host_that_may_be_ahead_of_gc_is_held_back_less_and_uses_no_more_room_than_that() {
+    let ((none, fewest_none), (some, fewest_some)) = (held_back(0), held_back(16));
+    println!("held back {none} times, {fewest_none} free; ahead {some} times, {fewest_some} free");
+    assert!(10 * some < 9 * none, "{some} of {none}");
+    assert!(fewest_some + 20 >= fewest_none, "{fewest_some} free, {fewest_none} without");
 }

@@ -65,7 +65,7 @@ impl Config {
             erase_limit_ns: SECOND,
             retry_ns: MILLISECOND,
             shy_ns: 10 * MILLISECOND,
-            asks_max: 256,
+            asks_max: 1024,
             openings_ahead: 2,
             replica: WEIGHTED.into(),
             hedging: "quantile".into(),

@@ -385,6 +385,7 @@ impl<D: Clone> Remote<D> {
             }
             Answer::Refused(why) => {
                 self.counters.appends_refused += 1;
+                self.counters.busy += u64::from(why == Refusal::Busy);
                 let shy_ns = match why {
                     Refusal::Mode => self.config.shy_ns,
                     // That does not change soon.
@@ -407,6 +408,7 @@ impl<D: Clone> Remote<D> {
         match answer {
             Answer::Slots(slots) => self.reads.slots(id, node, took_ns, slots),
             Answer::Refused(Refusal::Busy) => {
+                self.counters.busy += 1;
                 self.reads.busy(id, node, self.now + self.config.retry_ns);
             }
             _ => {
@@ -555,7 +557,9 @@ impl<D: Clone> Remote<D> {
         let wanted = self.lanes.is_wanted().then_some(self.now + retry);
         let rises = self.nodes.recovers(self.now).then_some(self.now + WEIGH_NS);
         let plan = self.nodes.plan_until();
-        let Some(at) = wanted.into_iter().chain(rises).chain(plan).min() else { return };
+        let lingers = self.nodes.lingers_until(self.now);
+        let times = wanted.into_iter().chain(rises).chain(lingers).chain(plan);
+        let Some(at) = times.min() else { return };
         if self.nodes_timer.is_none_or(|set| set > at) {
             if let Some(old) = self.nodes_timer.replace(at) {
                 self.timers.clear(old, Timer::Nodes);

@@ -1,10 +1,11 @@
-//! What the client says of itself: counters, weights of lanes, and in words what it waits for.
+//! What the client says of itself: counters, weights of lanes and bands, and in words what it waits for.
 
 use super::directory::Phase;
+use super::lanes::Next;
+use super::shares::{Shares, WANTED_MAX};
 use super::{Output, Over, Remote};
 use crate::words::NodeId;
-use flash::BlockId;
-use ftl::policy::WEIGHT_FULL;
+use ftl::policy::{UnitWeights, WEIGHT_FULL};
 
 /// What was counted since the client was made.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -25,6 +26,8 @@ pub struct Counters {
     pub registrations: u64,
     /// Appends that nodes refused.
     pub appends_refused: u64,
+    /// Appends and reads for which nodes had no room, and which they are asked for again.
+    pub busy: u64,
     /// Members that were late with an append.
     pub late_programs: u64,
     /// Reads that were answered here: nothing was written there.
@@ -61,6 +64,13 @@ impl<D: Clone> Remote<D> {
         self.nodes.all().map(|(id, node)| (id, node.limit.halvings)).collect()
     }
 
+    /// Lanes that are wanted for another band, and open bands that are wanted for more pages.
+    pub fn places_wanted(&self) -> (usize, usize) {
+        let next = self.weights.next.iter().filter(|&&weight| weight > 0).count();
+        let open = self.weights.open.iter().filter(|&&(_, weight)| weight > 0).count();
+        (next, open)
+    }
+
     /// What the client does and waits for, in words.
     pub fn explain(&self) -> String {
         let mut text = match self.over {
@@ -81,8 +91,12 @@ impl<D: Clone> Remote<D> {
             self.reads.count(),
             self.held.len()
         ));
-        let takes = self.weights.iter().filter(|&&weight| weight > 0).count();
-        text.push_str(&format!("{takes} of {} lanes take pages now\n", self.weights.len()));
+        let (next, takes) = self.places_wanted();
+        text.push_str(&format!(
+            "{takes} of {} open bands take pages now, and {next} of {} lanes another band\n",
+            self.weights.open.len(),
+            self.weights.next.len()
+        ));
         if self.lanes.is_wanted() {
             text.push_str(if ahead > ready {
                 "programs wait for the control plane to keep that their bands may be open\n"
@@ -127,40 +141,40 @@ impl<D: Clone> Remote<D> {
         text
     }
 
-    /// Tells the FTL how much each lane is wanted, if that has changed: as much as the member that is wanted
-    /// least among all that are open there. One without an open band is as good as any if the plane has the
-    /// opening that comes next; else a page would wait there for the plane while other lanes could take it.
+    /// Tells the FTL how much its places for pages are wanted, if that has changed: an open band so much that every node
+    /// gets its part. A lane likewise for another band if the plane has the opening that comes next; else a page would
+    /// wait there for the plane while other lanes could take it.
     pub(super) fn weigh(&mut self) {
-        let geometry = self.config.geometry;
-        let mut open: Vec<Option<u16>> = vec![None; geometry.units as usize];
-        for block in self.programs.blocks() {
-            let weight = self.weight_of(block);
-            let lane = &mut open[geometry.unit_of(block) as usize];
-            *lane = Some(lane.map_or(weight, |least| least.min(weight)));
-        }
-        let of_next = |lane| if self.lanes.is_ready(lane) { WEIGHT_FULL } else { 0 };
-        let weights: Vec<u16> =
-            (0..).zip(open).map(|(lane, open)| open.unwrap_or_else(|| of_next(lane))).collect();
+        let (now, blocks) = (self.now, self.programs.blocks());
+        let targets = self.nodes.write_targets(now);
+        let open: Vec<Vec<NodeId>> =
+            blocks.iter().map(|&block| self.programs.nodes(block)).collect();
+        let shares = Shares::new(&targets, &open);
+        let of_next = |lane| match self.lanes.next(lane) {
+            Next::None => weight(1.0),
+            Next::Untold => 0,
+            Next::Ready(opening) => weight(shares.of(opening.members.nodes())),
+        };
+        let next = (0..self.config.geometry.units).map(of_next).collect();
+        let open = blocks.iter().zip(&open).map(|(&block, members)| {
+            // One that waits for its opening has no members yet.
+            let wanted = if members.is_empty() { 0.0 } else { shares.of(members) };
+            let stays = |node: &NodeId| shares.has(*node) || self.nodes.lingers(now, *node);
+            let lingers = wanted == 0.0 && !members.is_empty() && members.iter().all(stays);
+            (block, if lingers { 1 } else { weight(wanted) })
+        });
+        let weights = UnitWeights { next, open: open.collect() };
         if weights != self.weights {
             self.weights.clone_from(&weights);
             self.outputs.push_back(Output::Weights(weights));
         }
     }
+}
 
-    fn weight_of(&mut self, block: BlockId) -> u16 {
-        if self.programs.is_unbound(block) {
-            return 0;
-        }
-        let mut least = 1.0;
-        for node in self.programs.nodes(block) {
-            let weight = self.nodes.open_weight(self.now, node);
-            if weight < least {
-                least = weight;
-            }
-        }
-        // Next to nothing is not nothing: that means that the lane is left alone.
-        if least > 0.0 { ((least * f64::from(WEIGHT_FULL)) as u16).max(1) } else { 0 }
-    }
+/// Next to nothing is not nothing: that means that it is left alone.
+fn weight(wanted: f64) -> u16 {
+    let of_full = wanted / WANTED_MAX;
+    if of_full > 0.0 { ((of_full * f64::from(WEIGHT_FULL)) as u16).max(1) } else { 0 }
 }
 
 fn ids(nodes: &[NodeId]) -> Vec<u32> {

@@ -25,6 +25,17 @@ pub struct Opening {
     pub members: Members,
 }
 
+/// What a lane has for its next band.
+#[derive(Clone, Copy, Debug)]
+pub enum Next<'a> {
+    /// No band is free: nobody can wait for one.
+    None,
+    /// The control plane has no opening of it yet.
+    Untold,
+    /// This one.
+    Ready(&'a Opening),
+}
+
 #[derive(Clone, Copy, Debug)]
 struct Ahead {
     opening: Opening,
@@ -174,11 +185,13 @@ impl Lanes {
         !self.wanted.is_empty()
     }
 
-    /// Whether the band that is usually opened next in a lane can be taken at once; true if there is none, as
-    /// nobody can wait for it.
-    pub fn is_ready(&self, lane: u32) -> bool {
-        let next = self.free[lane as usize].first().map(|(_, block)| block);
-        next.is_none_or(|block| self.openings.get(block).is_some_and(|ahead| ahead.registered))
+    /// The band that is usually opened next in a lane.
+    pub fn next(&self, lane: u32) -> Next<'_> {
+        let Some((_, block)) = self.free[lane as usize].first() else { return Next::None };
+        match self.openings.get(block) {
+            Some(ahead) if ahead.registered => Next::Ready(&ahead.opening),
+            _ => Next::Untold,
+        }
     }
 
     /// Openings that can be taken, and all.

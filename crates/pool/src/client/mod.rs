@@ -8,7 +8,7 @@
 //! drives both.
 //!
 //! The parts: [`directory`] (what lies where), [`lanes`] (where it goes next), [`programs`], [`reads`]
-//! ([`choice`], [`latency`]), [`congestion`], [`chores`] (seals and frees), [`flush`], [`nodes`]. Nodes taking
+//! ([`choice`], [`latency`]), [`shares`], [`congestion`], [`chores`] (seals and frees), [`flush`], [`nodes`]. Nodes taking
 //! turns in GC is not among them: that wants the nodes' consent, and reads keep off a unit that stirs anyway.
 //!
 //! Invariants:
@@ -31,6 +31,7 @@ pub mod latency;
 pub mod nodes;
 pub mod programs;
 pub mod reads;
+pub mod shares;
 mod timers;
 
 pub use chores::Closed;
@@ -46,6 +47,7 @@ use crate::words::{BandName, DomainId, Generation, NodeId};
 use chores::{Chores, What};
 use flash::{BlockId, Command, Instant, MediumError, Random, SlotId, SlotStatus, Tag};
 use flush::Flushes;
+use ftl::policy::UnitWeights;
 use lanes::Lanes;
 use nodes::Nodes;
 use programs::Programs;
@@ -172,7 +174,7 @@ pub enum Output<D> {
     /// had pages, [`Output::Ends`] has come before.
     Unflushed(NodeId),
     /// For `ftl::Ftl::set_unit_weights`.
-    Weights(Vec<u16>),
+    Weights(UnitWeights),
     /// The client is over: what was not acknowledged may have been done or not. The FTL gets `Input::Fail`
     /// before the ends that follow.
     Fenced(Over),
@@ -277,7 +279,7 @@ pub struct Remote<D> {
     /// Reads that have ended and wait for the lease.
     held: VecDeque<End<D>>,
     over: Option<Over>,
-    weights: Vec<u16>,
+    weights: UnitWeights,
     weights_stale: bool,
     counters: Counters,
     outputs: VecDeque<Output<D>>,
@@ -317,7 +319,7 @@ impl<D: Clone> Remote<D> {
             lease_until: Instant(0),
             held: VecDeque::new(),
             over: None,
-            weights: Vec::new(),
+            weights: UnitWeights::default(),
             weights_stale: false,
             counters: Counters::default(),
             outputs: VecDeque::new(),
@@ -423,6 +425,7 @@ impl<D: Clone> Remote<D> {
             return;
         }
         self.programs.add(self.now, block, page, tag, slots);
+        self.weights_stale |= page == 0;
         self.send_pages(block);
     }
 

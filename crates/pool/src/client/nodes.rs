@@ -11,7 +11,7 @@ use crate::controller::weights::{NodeWeights, Weights};
 use crate::message::{AskId, NodeFacts, Signals};
 pub use crate::words::Mode;
 use crate::words::{DomainId, NodeId};
-use flash::Instant;
+use flash::{Instant, MILLISECOND};
 use std::collections::BTreeMap;
 
 /// What the controller wants, for a while.
@@ -59,6 +59,8 @@ pub struct Node {
     /// Drained or replaced: it gets no new band.
     pub leaves: bool,
     share: NodeWeights,
+    /// When it was told to serve reads only, after it had served writes.
+    reads_since: Option<Instant>,
 }
 
 /// See the head of this file.
@@ -97,6 +99,7 @@ impl<P> Nodes<P> {
             shy_until: Instant(0),
             leaves: false,
             share: even(id),
+            reads_since: None,
         });
         (node.domain, node.leaves) = (domain, false);
     }
@@ -200,6 +203,7 @@ impl<P> Nodes<P> {
             let share = share.copied().unwrap_or(even(id));
             if share.mode != node.share.mode {
                 node.limit.calm(now);
+                node.reads_since = (share.mode == Mode::Reads).then_some(now);
             }
             node.share = share;
         }
@@ -212,7 +216,9 @@ impl<P> Nodes<P> {
             return false;
         }
         self.plan_until = None;
-        self.nodes.iter_mut().for_each(|(&id, node)| node.share = even(id));
+        self.nodes.iter_mut().for_each(|(&id, node)| {
+            (node.share, node.reads_since) = (even(id), None);
+        });
         true
     }
 
@@ -224,7 +230,8 @@ impl<P> Nodes<P> {
     /// Weight of a replica on this node for a read now.
     pub fn read_weight(&mut self, now: Instant, id: NodeId) -> f64 {
         let Some(node) = self.nodes.get_mut(&id) else { return 0.0 };
-        node.share.read * node.limit.now(now)
+        let part = if node.has_turned(now, RAMP_NS) { RAMP } else { 1.0 };
+        node.share.read * node.limit.now(now) * part
     }
 
     /// Weight of a node for a band that is opened now; `None` if it takes none.
@@ -242,12 +249,25 @@ impl<P> Nodes<P> {
         self.nodes.get(&id).map_or(Mode::Mixed, |node| node.share.mode)
     }
 
-    /// How much what is open on this node is wanted for more, from 0 to 1.
-    pub fn open_weight(&mut self, now: Instant, id: NodeId) -> f64 {
-        let Some(node) = self.nodes.get_mut(&id) else { return 0.0 };
-        let shut =
-            node.facts.is_none() || node.share.mode == Mode::Reads || node.share.write <= 0.0;
-        if shut { 0.0 } else { for_writes(node.limit.now(now)) }
+    /// What part of the pages each node is to get, on any scale.
+    pub fn write_targets(&mut self, now: Instant) -> Vec<(NodeId, f64)> {
+        let target = |node: &mut Node| {
+            let shut = node.facts.is_none() || node.share.mode == Mode::Reads;
+            if shut { 0.0 } else { node.share.write * for_writes(node.limit.now(now)) }
+        };
+        self.nodes.iter_mut().map(|(&id, node)| (id, target(node))).collect()
+    }
+
+    /// Whether what is open on a node is wanted all the same where there is nothing else, though it is to serve reads.
+    pub fn lingers(&self, now: Instant, id: NodeId) -> bool {
+        let node = self.nodes.get(&id).filter(|node| node.facts.is_some());
+        node.is_some_and(|node| node.has_turned(now, LINGER_NS))
+    }
+
+    /// When what is open on a node that serves reads now is not wanted any more at all, if that is still to come.
+    pub fn lingers_until(&self, now: Instant) -> Option<Instant> {
+        let ends = self.nodes.values().filter_map(|node| node.reads_since);
+        ends.map(|since| since + LINGER_NS).filter(|&at| at > now).min()
     }
 
     /// What is known of one.
@@ -265,6 +285,24 @@ impl<P> Nodes<P> {
         self.nodes.values_mut().any(|node| node.limit.now(now) < 1.0)
     }
 }
+
+impl Node {
+    /// Whether it was told to serve reads only within the last `ns`.
+    fn has_turned(&self, now: Instant, ns: u64) -> bool {
+        self.reads_since.is_some_and(|since| now - since < ns)
+    }
+}
+
+/// So long after a node was told to serve reads what is open there still takes what has no other place: of bands on
+/// those that serve writes from now on the control plane has to hear first.
+const LINGER_NS: u64 = 4 * MILLISECOND;
+
+/// So long a drive has writes of before to do beside the reads that it serves from now on: it is given less of these,
+/// or they pile up, and one that is planned to be nearly full takes long to work them off.
+const RAMP_NS: u64 = 6 * MILLISECOND;
+
+/// That part of its weight.
+const RAMP: f64 = 0.1;
 
 /// A node whose limit is below this gets no writes while others take them: one that was halved three times in a row
 /// is ill, and a write waits for the slowest of its members where a read can turn to another. Its reads tell when it
@@ -284,7 +322,6 @@ fn even(node: NodeId) -> NodeWeights {
 mod tests {
     use super::*;
     use crate::message::Congestion;
-    use flash::MILLISECOND;
 
     fn two() -> Nodes<u32> {
         let mut nodes = Nodes::new(2, true);
@@ -315,18 +352,35 @@ mod tests {
     fn a_plan_holds_until_its_time_is_over_then_all_count_the_same() {
         let (mut nodes, [a, b]) = (two(), [NodeId(1), NodeId(2)]);
         let share = NodeWeights { node: a, mode: Mode::Reads, read: 3.0, write: 2.0 };
-        nodes.plan(Instant(0), &Plan { shares: vec![share], until: Instant(100) });
-        assert_eq!(nodes.read_weight(Instant(1), a), 3.0);
+        let (until, later) = (Instant(MILLISECOND * 100), Instant(MILLISECOND * 50));
+        nodes.plan(Instant(0), &Plan { shares: vec![share], until });
+        assert_eq!(nodes.read_weight(later, a), 3.0);
         assert_eq!(nodes.write_weight(Instant(1), a), Some(0.0), "it serves reads");
-        assert_eq!(
-            (nodes.open_weight(Instant(1), a), nodes.open_weight(Instant(1), b)),
-            (0.0, 1.0)
-        );
-        assert!(!nodes.expire(Instant(99)) && nodes.expire(Instant(100)));
-        assert_eq!(nodes.read_weight(Instant(100), a), 1.0);
-        assert_eq!(nodes.write_weight(Instant(100), a), Some(1.0));
-        nodes.plan(Instant(100), &Plan { shares: vec![share], until: Instant(100) });
+        assert_eq!(nodes.write_targets(later), [(a, 0.0), (b, 1.0)]);
+        assert!(!nodes.expire(later) && nodes.expire(until));
+        assert_eq!(nodes.read_weight(until, a), 1.0);
+        assert_eq!(nodes.write_weight(until, a), Some(1.0));
+        nodes.plan(until, &Plan { shares: vec![share], until });
         assert_eq!(nodes.plan_until(), None, "it was late");
+    }
+
+    #[test]
+    fn a_node_that_turns_to_reads_is_given_few_at_first_and_what_is_open_there_lingers() {
+        let (mut nodes, a) = (two(), NodeId(1));
+        let at = |ms: u64| Instant(MILLISECOND * ms);
+        let share = |mode| NodeWeights { node: a, mode, read: 1.0, write: 1.0 };
+        let plan = |mode| Plan { shares: vec![share(mode)], until: at(1000) };
+        nodes.plan(at(10), &plan(Mode::Writes));
+        assert_eq!((nodes.read_weight(at(11), a), nodes.lingers(at(11), a)), (1.0, false));
+        nodes.plan(at(20), &plan(Mode::Reads));
+        // The same plan told again is no turn.
+        nodes.plan(at(21), &plan(Mode::Reads));
+        assert_eq!((nodes.read_weight(at(22), a), nodes.lingers(at(22), a)), (RAMP, true));
+        assert_eq!(nodes.write_weight(at(22), a), Some(0.0), "no new band, though");
+        assert_eq!(nodes.lingers_until(at(22)), Some(at(20) + LINGER_NS));
+        let later = at(20) + RAMP_NS.max(LINGER_NS);
+        assert_eq!((nodes.read_weight(later, a), nodes.lingers(later, a)), (1.0, false));
+        assert_eq!(nodes.lingers_until(later), None);
     }
 
     #[test]
@@ -343,7 +397,8 @@ mod tests {
         nodes.late(at(60 * MILLISECOND), a);
         let ill = at(120 * MILLISECOND);
         nodes.late(ill, a);
-        assert_eq!((nodes.write_weight(ill, a), nodes.open_weight(ill, a)), (Some(0.0), 0.0));
+        assert_eq!(nodes.write_weight(ill, a), Some(0.0));
+        assert_eq!(nodes.write_targets(ill), [(a, 0.0), (b, 1.0)]);
         assert!(nodes.read_weight(ill, a) > 0.0, "its reads tell when it is well again");
         nodes.leave(b);
         assert_eq!(nodes.write_weight(at(4), b), None);

@@ -197,7 +197,9 @@ impl<D> Reads<D> {
                     Some(&Try::Busy(until)) => until <= now,
                     Some(_) => false,
                 };
-                is_free && nodes.has_room(node)
+                // Who writes now would be late with it, and with what it writes.
+                let is_spared = hedges && nodes.mode(node) == Mode::Writes;
+                is_free && !is_spared && nodes.has_room(node)
             })
             .copied()
             .collect();

@@ -40,7 +40,7 @@ struct Seen {
     closed: Vec<Closed>,
     ends: Vec<(BandName, u32)>,
     unflushed: Vec<NodeId>,
-    weights: Vec<Vec<u16>>,
+    weights: Vec<UnitWeights>,
     fenced: Option<Over>,
 }
 
@@ -332,7 +332,7 @@ fn a_read_waits_for_a_member_that_is_away_and_gives_up_one_that_never_comes_back
 }
 
 #[test]
-fn lanes_weigh_as_their_open_bands_do_and_a_plan_that_is_over_is_forgotten() {
+fn open_bands_weigh_as_their_members_do_and_a_plan_that_is_over_is_forgotten() {
     let mut bench = Bench::new();
     let openings = bench.register();
     bench.fill(0..1);
@@ -346,12 +346,16 @@ fn lanes_weigh_as_their_open_bands_do_and_a_plan_that_is_over_is_forgotten() {
     let until = Instant(100 * MILLISECOND);
     bench.handle(Input::Plan(Plan { shares: vec![share], until }));
     bench.settle();
-    assert_eq!(bench.remote.weights, [0, 256]);
+    assert_eq!(bench.remote.weights.open, [(BlockId(0), 1)], "until there are others");
+    bench.now = bench.remote.deadline().unwrap().0;
+    bench.handle(Input::Deadline);
+    assert_eq!(bench.remote.weights.open, [(BlockId(0), 0)]);
+    assert_eq!(bench.remote.weights.next, [64, 64], "another band would lie elsewhere");
     assert_eq!(bench.remote.deadline(), Some(until));
     bench.now = until.0;
     bench.handle(Input::Deadline);
     bench.settle();
-    assert_eq!(bench.remote.weights, [256, 256]);
+    assert_eq!(bench.remote.weights.open, [(BlockId(0), 64)]);
     bench.program(1);
     let (node, id, _) = bench.seen().asks[0].clone();
     let signals = Signals { congestion: Congestion::Congested, ..Signals::default() };
@@ -362,7 +366,8 @@ fn lanes_weigh_as_their_open_bands_do_and_a_plan_that_is_over_is_forgotten() {
     let asks = bench.seen().asks;
     let (_, id, _) = asks.iter().find(|(to, ..)| *to == node).cloned().unwrap();
     bench.handle(Input::Answer { node, id, answer: Answer::Done, signals });
-    assert_eq!(bench.seen().weights, [vec![128, 256]]);
+    let targets = bench.remote.nodes.write_targets(Instant(bench.now));
+    assert!(targets.contains(&(node, 0.5)), "{targets:?}");
     assert!(bench.remote.halvings().contains(&(node, 1)));
 }
 
@@ -370,17 +375,18 @@ fn lanes_weigh_as_their_open_bands_do_and_a_plan_that_is_over_is_forgotten() {
 fn a_lane_is_not_wanted_while_the_plane_lacks_the_opening_of_its_next_band() {
     let mut bench = Bench::new();
     let openings = bench.seen().registered;
-    assert_eq!(bench.remote.weights, [0, 0]);
+    assert_eq!(bench.remote.weights.next, [0, 0]);
     let tell = |bench: &mut Bench, lane: u32| {
         let of_lane = openings.iter().filter(|opening| opening.name.band / 4 == lane);
         of_lane.for_each(|opening| bench.handle(Input::Registered(opening.name)));
     };
     tell(&mut bench, 1);
-    assert_eq!(bench.remote.weights, [0, 256]);
+    assert_eq!(bench.remote.weights.next, [0, 64]);
     bench.program(0);
-    assert_eq!(bench.remote.weights, [0, 256], "a page waits there already");
+    assert_eq!(bench.remote.weights.open, [(BlockId(0), 0)], "a page waits there already");
     tell(&mut bench, 0);
-    assert_eq!(bench.remote.weights, [256, 256]);
+    assert_eq!(bench.remote.weights.open, [(BlockId(0), 64)]);
+    assert!(bench.remote.weights.next.iter().all(|&next| next >= 64));
 }
 
 #[test]

@@ -60,7 +60,7 @@ pub struct NodeSettings {
 impl Default for NodeSettings {
     fn default() -> Self {
         Self {
-            asks_per_peer_max: 256,
+            asks_per_peer_max: 1024,
             asks_max: 4096,
             bytes_max: 256 << 20,
             volumes_max: 1024,

@@ -56,6 +56,7 @@ use crate::opening::{Opened, Opening, OpeningConfig, OpeningError, OpeningInput,
 use crate::repair::{Progress, RepairConfig};
 use crate::words::{BandName, Generation, NodeId};
 use flash::{Command, Geometry, Instant, SlotId, Tag};
+use ftl::policy::UnitWeights;
 use serving::Serving;
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -179,7 +180,7 @@ pub enum Output<D> {
     /// A command of the FTL has ended.
     Ended(End<D>),
     /// For `ftl::Ftl::set_unit_weights`.
-    Weights(Vec<u16>),
+    Weights(UnitWeights),
     /// Replies may go out until then; see [`Session::may_reply`].
     Lease {
         /// Not from then on.

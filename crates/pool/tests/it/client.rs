@@ -877,7 +877,8 @@ fn a_node_that_refuses_appends_costs_no_request() {
     });
     let refused = sum(&counters, |c| c.appends_refused);
     println!("{refused} appends refused");
-    assert!(!all_seeds() || refused > 300, "{refused}");
+    // Who refuses is asked to begin a band again after a while only, and for its next part of the writes.
+    assert!(!all_seeds() || refused > 150, "{refused}");
 }
 
 #[test]

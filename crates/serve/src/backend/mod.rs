@@ -13,6 +13,7 @@ use crate::medium::{Injections, Lost, Watch};
 use crate::runtime::buffer::Views;
 use crate::runtime::ring::{Done, Ring};
 use flash::{Command, Completion, Geometry, Health, Instant, SlotId, SlotWrite};
+use ftl::policy::UnitWeights;
 
 /// Executes the commands of one core. See the head of this file.
 pub trait Backend {
@@ -87,8 +88,8 @@ pub trait Backend {
         true
     }
 
-    /// New weights of the units for the core, if there are any since the last call.
-    fn take_weights(&mut self) -> Option<Vec<u16>> {
+    /// New weights for the core, if there are any since the last call.
+    fn take_weights(&mut self) -> Option<UnitWeights> {
         None
     }
 

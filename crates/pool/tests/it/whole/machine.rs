@@ -8,6 +8,7 @@ use flash::{
     MILLISECOND, MediumError, Operation, Payload, Random, Reply, Request, SlotData, SlotRead,
     SlotStatus, SlotWrite,
 };
+use ftl::policy::UnitWeights;
 use ftl::{FormatOptions, Ftl, Settings};
 use pool::client::End;
 use pool::control::mutant::Mutant;
@@ -95,7 +96,7 @@ pub struct Machine {
     /// Replies that wait for the lease.
     replies: VecDeque<Reply>,
     /// Of the lanes, as the session said last.
-    weights: Vec<u16>,
+    weights: UnitWeights,
     act_at: Instant,
     checkpoints: u64,
     stopping: bool,
@@ -145,7 +146,7 @@ impl Machine {
             next: 0,
             is_ready: false,
             replies: VecDeque::new(),
-            weights: Vec::new(),
+            weights: UnitWeights::default(),
             act_at: now,
             checkpoints: 0,
             stopping: false,

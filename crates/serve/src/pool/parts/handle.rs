@@ -236,6 +236,7 @@ fn volume_json(status: &VolumeStatus) -> Value {
             "programs_cut": counters.programs_cut,
             "appends_late": counters.late_programs,
             "appends_refused": counters.appends_refused,
+            "busy": counters.busy,
             "reads_late": counters.late_reads,
             "slots_lost": counters.slots_lost,
             "reads_retried": counters.retries,

@@ -25,6 +25,7 @@ use crate::runtime::buffer::Views;
 use crate::runtime::ring::{Done, EVENT_BYTES, Owner, Ring};
 use crate::runtime::shard::Mailbox;
 use flash::{Command, Completion, Geometry, Health, Instant, SECOND, SlotWrite};
+use ftl::policy::UnitWeights;
 use pool::client::{Counters, End, Over, Plan};
 use pool::control::contract::{PlaneAnswer, PlaneAskId};
 use pool::controller::weights::Weights;
@@ -95,7 +96,7 @@ pub struct VolumeBackend {
     empty_crc: u32,
     ends: VecDeque<End<Block>>,
     /// As the session said last, and whether the core knows them.
-    weights: Vec<u16>,
+    weights: UnitWeights,
     are_weights_new: bool,
     lost: Option<Lost>,
     /// The engine has not been told of it yet.
@@ -125,7 +126,7 @@ impl VolumeBackend {
             geometry,
             empty_crc: flash::crc(&[0; flash::BLOCK_BYTES]),
             ends: VecDeque::new(),
-            weights: Vec::new(),
+            weights: UnitWeights::default(),
             are_weights_new: false,
             lost: None,
             loss_due: false,
@@ -342,13 +343,13 @@ impl Backend for VolumeBackend {
         self.session.may_reply(now)
     }
 
-    fn take_weights(&mut self) -> Option<Vec<u16>> {
+    fn take_weights(&mut self) -> Option<UnitWeights> {
         std::mem::take(&mut self.are_weights_new).then(|| self.weights.clone())
     }
 
     /// Another core is about to be made, which has to be told what the last one was.
     fn begin_mount(&mut self) {
-        self.are_weights_new = !self.weights.is_empty();
+        self.are_weights_new = self.weights != UnitWeights::default();
     }
 
     fn explain(&self) -> String {

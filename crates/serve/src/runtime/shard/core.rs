@@ -3,8 +3,8 @@
 
 use super::message::UnitBlocks;
 use flash::{BLOCK_BYTES, Geometry, Health, Instant, Lba, SlotWrite, Tag};
-use ftl::policy::Chosen;
 use ftl::policy::stream::Shape;
+use ftl::policy::{Chosen, UnitWeights};
 use ftl::raw::{LaneStatus, Lanes, RawFormat, RawSettings, RawUnits};
 use ftl::{Core, FormatOptions, Ftl, Input, Output, Settings, Status, Switch, Waits};
 
@@ -137,8 +137,8 @@ impl AnyCore {
         })
     }
 
-    /// Weights of the units, where the core chooses units for what it writes.
-    pub fn set_unit_weights(&mut self, weights: &[u16]) {
+    /// How much places are wanted, where the core chooses units for what it writes.
+    pub fn set_unit_weights(&mut self, weights: &UnitWeights) {
         if let Self::Block(ftl) = self {
             ftl.set_unit_weights(weights);
         }

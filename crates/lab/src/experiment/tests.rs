@@ -153,7 +153,7 @@ fn a_device_and_its_flash_may_be_files_and_what_is_wrong_with_them_is_known_befo
     for (own, flash, named) in [
         (&*own, &*odd, "mine/flash.toml"),
         (&own.replace("kind", "knid"), flash, "mine/drive.toml"),
-        (&own.replace("channels", "chanels"), flash, "mine/drive.toml\": device: layout.channels"),
+        (&own.replace("channels", "chanels"), flash, "mine/drive.toml\": device: 2 keys are wrong"),
         (&own.replace("flash.toml", "flush.toml"), flash, "mine/flush.toml: no such file"),
     ] {
         let error = parsed(own, flash).expect_err(named).to_string();

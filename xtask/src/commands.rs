@@ -83,7 +83,7 @@ pub fn e2e(args: &[String]) -> Result<(), String> {
 }
 
 /// Crates of others that the build of `./x run` may have at most. Somebody waits for each of them.
-const QUICK_CRATES_MAX: usize = 173;
+const QUICK_CRATES_MAX: usize = 174;
 /// Processor seconds that this build may take from nothing: two processors then have it in 2.5 minutes. Unlike
 /// the time that passes they are nearly the same whatever else the machine does.
 const QUICK_SECONDS_MAX: f64 = 300.0;

@@ -116,6 +116,17 @@ impl Guest {
         None
     }
 
+    /// Runs a script with this machine's `weir` in the place of `WEIR`, and sees that it came to its end, where it says
+    /// ALL-OF-IT-RAN. `name` is that of its files.
+    pub fn run_whole(&self, name: &str, modules: &str, script: &str) {
+        let scratch = Scratch::new(name);
+        let visible = Visible::new(&crate::tools::weir_path(), name);
+        let file = scratch.file("script");
+        fs::write(&file, script.replace("WEIR", &visible.path.to_string_lossy())).unwrap();
+        let text = self.run(modules, &["-M", "2G", &file]);
+        assert!(text.contains("ALL-OF-IT-RAN"), "{text}");
+    }
+
     /// Boots with these modules; `args` are for the script that boots, the last of them what to run.
     /// Returns what was said, if that ended well.
     pub fn run(&self, modules: &str, args: &[&str]) -> String {

@@ -35,6 +35,7 @@ fn program(test: &str, name: &str) -> Option<PathBuf> {
 struct Prometheus {
     child: Child,
     place: client::Place,
+    log: PathBuf,
 }
 
 impl Drop for Prometheus {
@@ -58,7 +59,7 @@ impl Prometheus {
         // Somebody else may take it in between: then Prometheus says so and the test fails.
         let free = TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr());
         let address = free.expect("a free port");
-        let log = fs::File::create(scratch.path().join("prometheus.log")).expect("a log");
+        let log = scratch.path().join("prometheus.log");
         let child = Command::new(program)
             .arg(format!("--config.file={file}"))
             .arg(format!("--storage.tsdb.path={}", scratch.path().join("tsdb").display()))
@@ -66,15 +67,30 @@ impl Prometheus {
             .args(more)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
-            .stderr(log)
+            .stderr(fs::File::create(&log).expect("a log"))
             .spawn()
             .expect("prometheus starts");
-        Self { child, place: client::Place::from(address) }
+        Self { child, place: client::Place::from(address), log }
     }
 
     fn ask(&self, path: &str) -> Result<Value, String> {
         let body = client::http::get(&self.place, path)?;
         serde_json::from_str(&body).map_err(|error| format!("{path}: {error}: {body}"))
+    }
+
+    /// Asks, each time after `work`, until each of these queries has found something.
+    fn until_found(&self, mut wanted: Vec<String>, mut work: impl FnMut()) {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            work();
+            wanted.retain(|query| !self.query(query).is_ok_and(|series| series > 0));
+            if wanted.is_empty() {
+                return;
+            }
+            let told = || fs::read_to_string(&self.log).unwrap_or_default();
+            assert!(Instant::now() < deadline, "nothing is found by {wanted:#?}\n{}", told());
+            std::thread::sleep(Duration::from_millis(500));
+        }
     }
 
     /// How many series a query finds.
@@ -126,23 +142,14 @@ fn a_real_prometheus_evaluates_every_rule_and_answers_every_query_of_the_dashboa
     let data = pattern(3, 1 << 20);
     let queries = dashboard_queries();
     assert!(queries.len() >= 40, "{} queries", queries.len());
-    let deadline = Instant::now() + PATIENCE;
     // Until all that there must be something to say of is told: rates need some scrapes with load between them, and
     // how soon these come is for the machine to say.
     let recorded = ["weir:waf:ratio_rate5m", "weir:request_duration_seconds:p99_rate5m"];
-    let mut wanted: Vec<&str> = queries.iter().map(String::as_str).chain(recorded).collect();
-    loop {
+    let wanted = queries.into_iter().chain(recorded.map(str::to_owned)).collect();
+    prometheus.until_found(wanted, || {
         (0..8).for_each(|at| client.write(at << 20, &data));
         client.read(0, 1 << 20);
-        wanted.retain(|query| !prometheus.query(query).is_ok_and(|series| series > 0));
-        if wanted.is_empty() {
-            break;
-        }
-        let log = scratch.path().join("prometheus.log");
-        let told = || fs::read_to_string(&log).unwrap_or_default();
-        assert!(Instant::now() < deadline, "nothing is found by {wanted:#?}\n{}", told());
-        std::thread::sleep(Duration::from_millis(500));
-    }
+    });
     let rules = prometheus.ask("/api/v1/rules").expect("rules");
     let groups = rules["data"]["groups"].as_array().expect("groups").iter();
     let rules: Vec<&Value> = groups.flat_map(|group| group["rules"].as_array().unwrap()).collect();
@@ -166,9 +173,8 @@ fn a_prometheus_that_takes_native_histograms_gets_the_latencies_as_such_and_ever
     let prometheus = Prometheus::start(&program, &scratch, &server.http().to_string(), &more);
     let mut client = server.connect();
     (0..100).for_each(|at| client.write(at * 4096, &pattern(at, 4096)));
-    let deadline = Instant::now() + PATIENCE;
     let of_writes = "weir_request_duration_seconds{volume=\"default\",op=\"write\"}";
-    let mut wanted = vec![
+    let wanted = vec![
         format!("histogram_count({of_writes}) == 100"),
         // No write takes a nanosecond or an hour; a bucket is 9 % wide.
         format!("histogram_quantile(0.5, {of_writes}) > 1e-7 < 60"),
@@ -177,16 +183,7 @@ fn a_prometheus_that_takes_native_histograms_gets_the_latencies_as_such_and_ever
         "weir_build_info{version!=\"\"} == 1".into(),
         "weir_unit_bands_free > 0".into(),
     ];
-    loop {
-        wanted.retain(|query| !prometheus.query(query).is_ok_and(|series| series > 0));
-        if wanted.is_empty() {
-            break;
-        }
-        let log = scratch.path().join("prometheus.log");
-        let told = || fs::read_to_string(&log).unwrap_or_default();
-        assert!(Instant::now() < deadline, "nothing is found by {wanted:#?}\n{}", told());
-        std::thread::sleep(Duration::from_millis(300));
-    }
+    prometheus.until_found(wanted, || ());
     server.terminate();
 }
 

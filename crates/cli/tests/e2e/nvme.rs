@@ -4,9 +4,7 @@
 //!
 //! Steps aside like the other tests in a guest.
 
-use crate::guest::{Guest, Visible};
-use crate::scratch::Scratch;
-use std::fs;
+use crate::guest::Guest;
 
 /// Runs in the guest. `WEIR` is the binary.
 const SCRIPT: &str = r#"
@@ -163,10 +161,5 @@ fn linuxs_initiator_keeps_its_data_over_nvme() {
     let test = "Linux's NVMe initiator in a guest";
     let tools = ["fio", "nvme", "jq", "fstrim"];
     let Some(guest) = Guest::found(test, &tools) else { return };
-    let scratch = Scratch::new("nvme");
-    let visible = Visible::new(&crate::tools::weir_path(), "nvme");
-    let script = scratch.file("script");
-    fs::write(&script, SCRIPT.replace("WEIR", &visible.path.to_string_lossy())).unwrap();
-    let text = guest.run("nvme-tcp ext4", &["-M", "2G", &script]);
-    assert!(text.contains("ALL-OF-IT-RAN"), "{text}");
+    guest.run_whole("nvme", "nvme-tcp ext4", SCRIPT);
 }

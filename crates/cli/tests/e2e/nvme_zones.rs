@@ -3,9 +3,7 @@
 //!
 //! The flash has zones of 4 MiB of which 3 MiB can be written. Steps aside like the other tests in a guest.
 
-use crate::guest::{Guest, Visible};
-use crate::scratch::Scratch;
-use std::fs;
+use crate::guest::Guest;
 
 /// Runs in the guest. `WEIR` is the binary.
 const SCRIPT: &str = r#"
@@ -218,17 +216,11 @@ fn linux_writes_raw_units_as_zones_with_zonefs_and_f2fs_and_keeps_what_it_synced
     let test = "zoned namespaces in a guest";
     let tools = ["fio", "nvme", "blkzone", "mkfs.f2fs", "losetup"];
     let Some(guest) = Guest::found(test, &tools) else { return };
-    let scratch = Scratch::new("nvme-zones");
-    let visible = Visible::new(&crate::tools::weir_path(), "nvme-zones");
     // Raw blocks of four times 192 pages: 3 MiB.
     let profile = include_str!("../../../nand/profiles/instant.toml")
         .replace("name = \"instant\"", "name = \"zones\"")
         .replace("pages_per_block = 256", "pages_per_block = 192");
-    let script = scratch.file("script");
-    let written = SCRIPT.replace("WEIR", &visible.path.to_string_lossy());
-    let written = written.replace("\"PROFILE\"", "\"/tmp/zones.toml\"");
-    let made = format!("cat >/tmp/zones.toml <<'PROFILE'\n{profile}\nPROFILE\n{written}");
-    fs::write(&script, made).unwrap();
-    let text = guest.run("nvme-tcp f2fs zonefs loop", &["-M", "2G", &script]);
-    assert!(text.contains("ALL-OF-IT-RAN"), "{text}");
+    let written = SCRIPT.replace("\"PROFILE\"", "\"/tmp/zones.toml\"");
+    let script = format!("cat >/tmp/zones.toml <<'PROFILE'\n{profile}\nPROFILE\n{written}");
+    guest.run_whole("nvme-zones", "nvme-tcp f2fs zonefs loop", &script);
 }

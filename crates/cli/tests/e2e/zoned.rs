@@ -4,9 +4,7 @@
 //!
 //! Steps aside like the other test in a guest.
 
-use crate::guest::{Guest, Visible};
-use crate::scratch::Scratch;
-use std::fs;
+use crate::guest::Guest;
 
 /// Runs in the guest. `WEIR` is the binary.
 const SCRIPT: &str = r#"
@@ -108,10 +106,5 @@ echo ALL-OF-IT-RAN
 fn a_zoned_disk_is_served_killed_checked_and_put_behind_a_fast_tier() {
     let test = "a zoned disk in a guest";
     let Some(guest) = Guest::found(test, &["fio", "blkzone", "mountpoint"]) else { return };
-    let scratch = Scratch::new("zoned");
-    let visible = Visible::new(&crate::tools::weir_path(), "zoned");
-    let script = scratch.file("script");
-    fs::write(&script, SCRIPT.replace("WEIR", &visible.path.to_string_lossy())).unwrap();
-    let text = guest.run("configfs null_blk", &["-M", "2G", &script]);
-    assert!(text.contains("ALL-OF-IT-RAN"), "{text}");
+    guest.run_whole("zoned", "configfs null_blk", SCRIPT);
 }

@@ -10,6 +10,7 @@ use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use std::fmt;
+use std::sync::Arc;
 
 /// A form of the metrics.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -100,13 +101,13 @@ const DURATIONS: &str = "request_duration_seconds";
 
 /// `weir_request_duration_seconds`, by volume and operation.
 #[derive(Debug)]
-pub struct Durations(pub Vec<(String, Op, Series)>);
+pub struct Durations(pub Arc<[(String, Op, Series)]>);
 
 impl Collector for Durations {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
         const HELP: &str = "Time from a request's header to its reply, which the kernel had taken";
         let mut metric = encoder.encode_descriptor(DURATIONS, HELP, None, MetricType::Histogram)?;
-        for (volume, op, series) in &self.0 {
+        for (volume, op, series) in &*self.0 {
             let count = series.count();
             let (mut buckets, mut below) = (Vec::new(), 0);
             for (bound, within) in BOUNDS_NS.into_iter().zip(within(series)) {

@@ -17,6 +17,7 @@ use prometheus_client::metrics::{counter, family::Family, gauge};
 use prometheus_client::registry::Registry;
 use std::fmt;
 use std::hash::Hash;
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 #[derive(Clone, Debug, Eq, Hash, PartialEq, EncodeLabelSet)]
@@ -73,7 +74,7 @@ pub fn encode(
         CoreStatus::Block(_) => &[],
         CoreStatus::Raw(status) => &status.units,
     });
-    let durations = durations(&super::latency::sum(shards), exports);
+    let durations: Arc<[_]> = durations(&super::latency::sum(shards), exports).into();
     volumes(&mut registry, &durations);
     let mut out = String::new();
     text::encode(&mut out, &registry)?;
@@ -123,7 +124,7 @@ fn durations(latencies: &Latencies, exports: &[Export]) -> Vec<(String, Op, Seri
 }
 
 /// What requests took, and what they moved.
-fn volumes(registry: &mut Registry, all: &[(String, Op, Series)]) {
+fn volumes(registry: &mut Registry, all: &Arc<[(String, Op, Series)]>) {
     registry.register_collector(Box::new(Build));
     if all.is_empty() {
         return;
@@ -141,7 +142,7 @@ fn volumes(registry: &mut Registry, all: &[(String, Op, Series)]) {
         help: "Requests of clients that were answered with an error",
         values: values(|series| series.errors),
     }));
-    registry.register_collector(Box::new(Durations(all.to_vec())));
+    registry.register_collector(Box::new(Durations(Arc::clone(all))));
 }
 
 /// The metrics of the units that `list` finds, if there are any.

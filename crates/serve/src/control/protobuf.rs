@@ -40,7 +40,7 @@ pub fn encode(open: &str, native: &str, durations: &[(String, Op, Series)]) -> V
 
 /// A family of metrics as its lines have it.
 #[derive(Default)]
-struct Of {
+struct Family {
     name: String,
     help: String,
     kind: u64,
@@ -63,8 +63,8 @@ struct Metric {
     count: u64,
 }
 
-fn families(open: &str) -> Vec<Of> {
-    let mut families: Vec<Of> = Vec::new();
+fn families(open: &str) -> Vec<Family> {
+    let mut families: Vec<Family> = Vec::new();
     for line in open.lines() {
         if let Some(rest) = line.strip_prefix("# ") {
             let mut words = rest.splitn(3, ' ');
@@ -73,7 +73,7 @@ fn families(open: &str) -> Vec<Of> {
                 continue;
             };
             if families.last().is_none_or(|family| family.name != name) {
-                families.push(Of { name: name.into(), ..Of::default() });
+                families.push(Family { name: name.into(), ..Family::default() });
             }
             let family = families.last_mut().expect("it was pushed");
             match what {
@@ -129,7 +129,7 @@ fn unescaped(text: &str) -> String {
     out
 }
 
-impl Of {
+impl Family {
     /// Of counters the text has the name without what its lines end with.
     fn told_name(&self) -> String {
         if self.kind == COUNTER { format!("{}_total", self.name) } else { self.name.clone() }
@@ -309,7 +309,7 @@ mod tests {
                     # HELP weir_h H.\n# TYPE weir_h histogram\nweir_h_sum{op=\"read\"} 3.0\nweir_h_count{op=\"read\"} 4\n\
                     weir_h_bucket{le=\"0.5\",op=\"read\"} 1\nweir_h_bucket{le=\"+Inf\",op=\"read\"} 4\n# EOF\n";
         let families = families(open);
-        let names: Vec<String> = families.iter().map(Of::told_name).collect();
+        let names: Vec<String> = families.iter().map(Family::told_name).collect();
         assert_eq!(names, ["weir_a_total", "weir_h"]);
         assert_eq!(families[0].metrics().len(), 2);
         let [histogram] = &families[1].metrics()[..] else { panic!("one histogram") };

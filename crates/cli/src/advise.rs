@@ -46,7 +46,7 @@ pub struct Args {
     /// volumes to tell apart]
     #[arg(long, value_name = "NAME,...")]
     streams: Option<String>,
-    /// Victim policies: greedy, cost-benefit, d-choices:N, fifo
+    /// Victim policies: greedy, cost-benefit, age-adaptive, d-choices:N, fifo
     #[arg(
         long = "gc",
         value_name = "NAME,...",

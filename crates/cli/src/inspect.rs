@@ -84,7 +84,9 @@ fn device_json(kind: &Kind, data: &Path, shards: &[Offline], bands: bool) -> Val
 fn shard_json(shard: &Offline, with_bands: bool) -> Value {
     let (report, geometry) = (shard.report(), shard.geometry());
     let Some(ftl) = shard.ftl() else { return units_json(shard) };
-    let bands = ftl.bands();
+    // A fast unit that is shorter than the others has no bands beyond its end.
+    let mut bands = ftl.bands();
+    bands.retain(|band| geometry.exists(band.block));
     let mut states: BTreeMap<&str, u64> = BTreeMap::new();
     for band in &bands {
         *states.entry(band.state).or_default() += 1;

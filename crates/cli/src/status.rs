@@ -151,6 +151,11 @@ fn as_text(status: &Value, place: &Place) -> String {
     text.push_str(&driver_text(array(&status["shards"])));
     text.push_str(&crate::latency::text(status));
     text.push_str(&crate::latency::slow_text(status));
+    if let Some(refused) = status["latency"]["refused"].as_u64().filter(|refused| *refused > 0) {
+        text.push_str(&format!(
+            "  {refused} requests refused by their protocol: the device never saw them\n"
+        ));
+    }
     if let Some(raw) = array(&status["shards"]).iter().find(|shard| shard["mode"] == "raw") {
         text.push_str(&raw_text(raw));
         return text;

@@ -10,15 +10,17 @@ pub fn duration_ns(text: &str) -> Option<u64> {
     parse_scaled(text, &DURATIONS)
 }
 
-const SIZES: [(&str, u64); 8] = [
+const SIZES: [(&str, u64); 10] = [
     ("KiB", 1 << 10),
     ("MiB", 1 << 20),
     ("GiB", 1 << 30),
     ("TiB", 1 << 40),
+    ("PiB", 1 << 50),
     ("KB", 1000),
     ("MB", 1_000_000),
     ("GB", 1_000_000_000),
     ("TB", 1_000_000_000_000),
+    ("PB", 1_000_000_000_000_000),
 ];
 
 const DURATIONS: [(&str, u64); 7] = [
@@ -52,6 +54,7 @@ mod tests {
     fn sizes_and_durations_are_numbers_with_units() {
         assert_eq!(bytes("8GiB"), Some(8 << 30));
         assert_eq!(bytes("1.5 KiB"), Some(1536));
+        assert_eq!((bytes("2PiB"), bytes("2PB")), (Some(2 << 50), Some(2_000_000_000_000_000)));
         assert_eq!(duration_ns("100us"), Some(100_000));
         for wrong in ["", "8", "GiB", "8 Gib", "-1GiB", "1e3KiB", "99999999999TiB", "1..2KiB"] {
             assert_eq!(bytes(wrong), None, "{wrong}");

@@ -8,6 +8,7 @@ use crate::device::{Request, describe};
 use crate::output::Progress;
 use crate::size::bytes;
 use lab::Sim;
+use lab::advise::{Choice, Drive};
 use lab::device_file::DeviceSpec;
 use lab::medium::SimMedium;
 use lab::replay::precondition::{
@@ -183,14 +184,22 @@ fn flash_device(plan: &Plan<'_>) -> Result<Emulated, Failure> {
     let flash_bytes = geometry.slots() * flash::BLOCK_BYTES as u64;
     // A device that is as large as the trace needs stands for one of a size that people have.
     let is_named = args.shape.capacity.is_some() || args.config.is_some();
-    let (flash_named, offered_named) = match is_named {
-        true => (flash_bytes, offered),
-        false => {
-            let share = flash_bytes as f64 / offered as f64;
-            ((CAPACITY_NAMED as f64 * share) as u64, CAPACITY_NAMED)
+    let named = match &config.device.kind {
+        Kind::Memory { profile } | Kind::Nand { profile, .. } if !is_named => {
+            let dies = (config.device.channels, config.device.dies_per_channel);
+            let policies = &config.ftl.policies;
+            let choice = Choice {
+                stream: &policies.stream,
+                victim: &policies.victim,
+                op_percent: config.device.op_percent.into(),
+                seed: args.seed,
+            };
+            let drive = Drive::of_flash(profile.clone(), dies, Some(CAPACITY_NAMED));
+            (drive.sized(choice, CAPACITY_NAMED)?.flash_bytes(), CAPACITY_NAMED)
         }
+        _ => (flash_bytes, offered),
     };
-    let flash = endurance.map(|endurance| wearing((flash_named, offered_named, endurance)));
+    let flash = endurance.map(|endurance| wearing((named.0, named.1, endurance)));
     let sim = Sim::format(SimMedium::nand(nand), format, config.ftl, flash::Instant(0));
     let mut sim = sim.map_err(|failure| failure.to_string())?;
     sim.run_until_ready().map_err(|failure| failure.to_string())?;

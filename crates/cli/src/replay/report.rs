@@ -165,7 +165,13 @@ fn as_text(plan: &Plan<'_>, outcome: &Outcome) -> String {
         text.push_str(&device_text(device, plan));
         let by_reason = device.by_reason.map(|by| by.text()).filter(|text| !text.is_empty());
         text.extend(by_reason.map(|by| format!("WAF       {by}\n")));
-        text.extend(device.wearing.map(|wearing| wear_text(&wearing, write_rate(plan, outcome))));
+        let asks = if behind(plan, outcome).is_some() {
+            "of this trace it takes"
+        } else {
+            "this trace writes"
+        };
+        let wear = |wearing| wear_text(&wearing, write_rate(plan, outcome), asks);
+        text.extend(device.wearing.map(wear));
     }
     text
 }
@@ -173,10 +179,10 @@ fn as_text(plan: &Plan<'_>, outcome: &Outcome) -> String {
 /// Years for which drives are rated.
 const RATED_YEARS: f64 = 5.0;
 
-fn wear_text(wearing: &Wearing, rate: f64) -> String {
+fn wear_text(wearing: &Wearing, rate: f64, asks: &str) -> String {
     format!(
         "wear      the drive ({} of flash for {}, {} erases) takes {:.1} TB written, {:.2} times its size a day for {} \
-         years; this trace writes {:.2} a day, for which it lasts {}\n",
+         years; {asks} {:.2} a day, for which it lasts {}\n",
         bytes(wearing.flash_bytes),
         bytes(wearing.offered_bytes),
         count(wearing.endurance.into()),

@@ -12,7 +12,7 @@ mod section;
 pub use section::ConfigError;
 pub(crate) use section::Section;
 
-use crate::device::{DeviceOptions, Kind, Losses, NAME_BYTES_MAX, VolumeOptions};
+use crate::device::{DeviceOptions, Kind, Losses, NAME_BYTES_MAX, SHARDS_MAX, VolumeOptions};
 use crate::files;
 use crate::kept::{KeptOptions, KeptPlace};
 use crate::medium::Injections;
@@ -451,7 +451,7 @@ fn device(
         });
     }
     let op_percent = section.integer("op_percent", 1, 1000, "25").unwrap_or(25) as u32;
-    let shards = section.integer("shards", 1, 64, "1").unwrap_or(1) as u32;
+    let shards = section.integer("shards", 1, SHARDS_MAX, "1").unwrap_or(1) as u32;
     let channels_default = if kind == "file" { 8 * u64::from(shards) } else { 4 };
     let channels_default = channels_default.next_multiple_of(u64::from(shards));
     let channels = section.integer("channels", 1, 1024, "4").unwrap_or(channels_default) as u32;

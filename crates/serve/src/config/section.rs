@@ -152,7 +152,7 @@ impl<'a> Section<'a> {
         self.take(key, example, |value| {
             let text = value.as_str().ok_or("must be a size in quotes")?;
             flash::quantity::bytes(text)
-                .ok_or_else(|| "must be a number with KiB, MiB, GiB, TiB, KB, MB, GB or TB".into())
+                .ok_or_else(|| "must be a number with KiB, MiB, GiB, TiB, PiB, KB, MB, GB, TB or PB, and below 16384 PiB".into())
         })
     }
 

@@ -40,6 +40,9 @@ use nand::{Faults, Layout, Nand, Profile};
 use own::{Description, Own};
 use std::path::{Path, PathBuf};
 
+/// Shards that a device may have.
+pub const SHARDS_MAX: u64 = 64;
+
 /// Where the bytes of a device are.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Kind {
@@ -689,8 +692,16 @@ fn formats(options: &DeviceOptions, split: &Split) -> Result<Vec<FormatOptions>,
     })?;
     let per_shard = split.shard_blocks(first_block);
     let logical_blocks = u32::try_from(per_shard).map_err(|_| {
+        const SHARD_BLOCKS: u64 = 1 << 32;
+        let tib = |blocks: u64| blocks.div_ceil(SHARD_BLOCKS / 16);
+        // A stripe may be left over, so one that would be full to the last block is one too few.
+        let mend = match first_block / SHARD_BLOCKS + 1 {
+            shards @ ..=SHARDS_MAX => format!("use {shards} or more"),
+            _ => "more than that are not to be had: make the volumes (or device.capacity) smaller".into(),
+        };
         DeviceError::Options(format!(
-            "{first_block} logical blocks exceed what {} shards address (16 TiB each): use more",
+            "volumes of {} TiB are more than {} of at most {SHARDS_MAX} device.shards can address, 16 TiB each: {mend}",
+            tib(first_block),
             options.shards
         ))
     })?;

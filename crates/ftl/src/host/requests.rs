@@ -60,6 +60,8 @@ pub(crate) struct HostRequest {
     pub committing: bool,
     /// Part of it found no place on the fast tier that it belongs to.
     pub spilled: bool,
+    /// It is counted among the writes that were held back.
+    pub throttled: bool,
     /// Whose it is, see `shares`.
     pub share: u8,
     /// And what to restore if it fails: logical block, its slot, what the map said before.
@@ -138,7 +140,7 @@ impl Ftl {
         (entry.placed, entry.pending, entry.error) = (0, 0, None);
         entry.decided = 0;
         (entry.order_last, entry.sequence, entry.committing) = (0, 0, false);
-        entry.spilled = false;
+        (entry.spilled, entry.throttled) = (false, false);
         (entry.came, entry.placed_at, entry.ran) = (self.now, self.now, (self.now, self.now));
         entry.checksums.clear();
         entry.members.clear();
@@ -436,7 +438,7 @@ impl Ftl {
             if atomic {
                 let point = self.wished_point(index, hint);
                 let room = self.room_for_group(index, point) || self.room_behind(index);
-                if self.gate_host(index) || self.gate_changes() || !room {
+                if self.holds_back(index) || !room {
                     return false;
                 }
                 self.host.atomic_placing = true;
@@ -444,9 +446,7 @@ impl Ftl {
             self.host.requests[index].pending = 1;
         }
         while self.host.requests[index].placed < self.host.requests[index].blocks {
-            let gated = |ftl: &mut Self| ftl.gate_host(index) || ftl.gate_changes();
-            if !self.host.atomic_placing && gated(self) {
-                self.counters.writes_throttled += 1;
+            if !self.host.atomic_placing && self.holds_back(index) {
                 return false;
             }
             if !self.entry_is_there(index) {

@@ -39,6 +39,20 @@ pub struct Look<'a> {
 }
 
 impl Ftl {
+    /// The write has to wait for GC, for destage, or for a checkpoint to take the map's changes. It is tried often and
+    /// counted once.
+    pub(super) fn holds_back(&mut self, index: u32) -> bool {
+        let gated = self.gate_host(index);
+        let held = gated || self.gate_changes();
+        if held && !std::mem::replace(&mut self.host.requests[index].throttled, true) {
+            match gated && self.destages_for_hosts() {
+                true => self.counters.writes_behind_destage += 1,
+                false => self.counters.writes_throttled += 1,
+            }
+        }
+        held
+    }
+
     /// Looks at what is in flight. It takes microseconds: not for each request.
     pub fn look(&self) -> Look<'_> {
         Look {

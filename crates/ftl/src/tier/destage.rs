@@ -340,6 +340,11 @@ impl Ftl {
         }
     }
 
+    /// What hosts write goes to the fast tier.
+    pub(crate) fn destages_for_hosts(&self) -> bool {
+        self.tier.as_ref().is_some_and(|tier| tier.leaving == Leaving::No)
+    }
+
     /// The fast tier has no room for an atomic write and none to come, but the capacity tier has.
     pub(crate) fn room_behind(&self, index: u32) -> bool {
         let destages = |&point: &usize| self.points[point].purpose == Purpose::Destage;

@@ -30,8 +30,15 @@ impl Format {
             let ranges = accept.split(',').filter_map(|range| {
                 let mut parts = range.split(';').map(str::trim);
                 let name = parts.next()?;
-                let weight = parts.find_map(|part| part.strip_prefix("q=")?.parse::<f32>().ok());
-                (name == wanted).then_some(weight.unwrap_or(1.0))
+                let weight =
+                    parts.clone().find_map(|part| part.strip_prefix("q=")?.parse::<f32>().ok());
+                // Of the binary form there are others: of other messages, and as text.
+                let is_other = |part: &str| match part.split_once('=') {
+                    Some(("proto", message)) => message != MESSAGE,
+                    Some(("encoding", encoding)) => encoding != "delimited",
+                    _ => false,
+                };
+                (name == wanted && !parts.any(is_other)).then_some(weight.unwrap_or(1.0))
             });
             ranges.fold(0.0, f32::max)
         };
@@ -66,8 +73,9 @@ impl Format {
     }
 }
 
-/// The name of the binary form.
+/// The name of the binary form, and of what it holds.
 const PROTOBUF: &str = "application/vnd.google.protobuf";
+const MESSAGE: &str = "io.prometheus.client.MetricFamily";
 
 fn plain(open: &str) -> String {
     let mut text = String::with_capacity(open.len() + 1024);
@@ -134,8 +142,8 @@ pub struct Asked {
     pub name: &'static str,
     /// What it counts.
     pub help: &'static str,
-    /// By volume and operation.
-    pub values: Vec<(String, Op, u64)>,
+    /// By volume and, where they are told apart, operation.
+    pub values: Vec<(String, Option<Op>, u64)>,
 }
 
 impl Collector for Asked {
@@ -143,8 +151,11 @@ impl Collector for Asked {
         let mut metric =
             encoder.encode_descriptor(self.name, self.help, None, MetricType::Counter)?;
         for (volume, op, value) in &self.values {
-            let labels = [("volume", volume.as_str()), ("op", op.name())];
-            metric.encode_family(&labels)?.encode_counter::<NoLabelSet, u64, u64>(value, None)?;
+            let volume = [("volume", volume.as_str())].into_iter();
+            let labels: Vec<_> = volume.chain(op.map(|op| ("op", op.name()))).collect();
+            metric
+                .encode_family(&labels.as_slice())?
+                .encode_counter::<NoLabelSet, u64, u64>(value, None)?;
         }
         Ok(())
     }
@@ -188,6 +199,12 @@ mod tests {
                 Format::Protobuf,
             ),
             (&*format!("{PROTOBUF};q=0.4,{prometheus}"), Format::OpenMetrics),
+            (
+                &*format!("{PROTOBUF};proto={MESSAGE};encoding=text,{prometheus}"),
+                Format::OpenMetrics,
+            ),
+            (&*format!("{PROTOBUF};encoding=compact-text"), Format::Plain),
+            (&*format!("{PROTOBUF};proto=io.prometheus.client.Metric"), Format::Plain),
             (prometheus, Format::OpenMetrics),
             (old, Format::Plain),
         ] {

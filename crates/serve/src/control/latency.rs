@@ -17,7 +17,8 @@ pub fn json(latencies: &Latencies) -> Value {
         ((*name).to_owned(), told(stage, |series| Summary::of(series).json()))
     };
     let stages: Map<String, Value> = STAGES.iter().zip(&latencies.stages).map(stage).collect();
-    json!({ "requests": by_op(&latencies.whole()), "stages": stages })
+    let refused: u64 = latencies.refused.values().sum();
+    json!({ "requests": by_op(&latencies.whole()), "stages": stages, "refused": refused })
 }
 
 /// By operation, with bytes and errors; what never came is not there.

@@ -74,8 +74,10 @@ pub fn encode(
         CoreStatus::Block(_) => &[],
         CoreStatus::Raw(status) => &status.units,
     });
-    let durations: Arc<[_]> = durations(&super::latency::sum(shards), exports).into();
+    let latencies = super::latency::sum(shards);
+    let durations: Arc<[_]> = durations(&latencies, exports).into();
     volumes(&mut registry, &durations);
+    registry.register_collector(Box::new(refused(&latencies, exports)));
     let mut out = String::new();
     text::encode(&mut out, &registry)?;
     Ok(format.of(out, &durations))
@@ -130,7 +132,7 @@ fn volumes(registry: &mut Registry, all: &Arc<[(String, Op, Series)]>) {
         return;
     }
     let values = |value: fn(&Series) -> u64| {
-        all.iter().map(|(name, op, series)| (name.clone(), *op, value(series))).collect()
+        all.iter().map(|(name, op, series)| (name.clone(), Some(*op), value(series))).collect()
     };
     registry.register_collector(Box::new(Asked {
         name: "request_bytes",
@@ -143,6 +145,19 @@ fn volumes(registry: &mut Registry, all: &Arc<[(String, Op, Series)]>) {
         values: values(|series| series.errors),
     }));
     registry.register_collector(Box::new(Durations(Arc::clone(all))));
+}
+
+/// Requests that never came to the device. What named no volume has no name of one.
+fn refused(latencies: &Latencies, exports: &[Export]) -> Asked {
+    let name =
+        |volume: Option<usize>| volume.map_or_else(String::new, |at| exports[at].name.clone());
+    let volumes = (0..exports.len()).map(Some).chain([None]);
+    let count = |volume| *latencies.refused.get(&volume).unwrap_or(&0);
+    Asked {
+        name: "requests_refused",
+        help: "Requests of clients that NBD or NVMe answered with an error, so that the device never saw them",
+        values: volumes.map(|volume| (name(volume), None, count(volume))).collect(),
+    }
 }
 
 /// The metrics of the units that `list` finds, if there are any.
@@ -427,7 +442,8 @@ const FTL: &[(&str, Type, &str, &str)] = &[
         "host_blocks_written",
         Counter,
         "host_blocks_written",
-        "Logical blocks (4 KiB) that hosts wrote",
+        "Logical blocks (4 KiB) that hosts wrote, counted when they get a slot: more than was programmed where the \
+         medium then failed",
     ),
     (
         "host_blocks_trimmed",
@@ -441,7 +457,13 @@ const FTL: &[(&str, Type, &str, &str)] = &[
         "writes_throttled",
         Counter,
         "writes_throttled",
-        "Times a write had to wait because GC was behind",
+        "Writes that had to wait because GC, or a checkpoint of a cached map, was behind",
+    ),
+    (
+        "writes_behind_destage",
+        Counter,
+        "writes_behind_destage",
+        "Writes that had to wait because the fast tier was full, or their volume's share of it",
     ),
     (
         "writes_refused",
@@ -794,6 +816,10 @@ mod tests {
             let timed = Timed { request, asked, begun, done, failed, waited: None, spent: None };
             shards[1].latencies.record(&timed, Instant(5 + us * MICROSECOND));
         }
+        // One that named no volume, and two of the first that no device saw.
+        for volume in [None, Some(0), Some(0)] {
+            shards[0].latencies.note_refused(volume);
+        }
         shards
     }
 
@@ -810,7 +836,7 @@ mod tests {
             }
         }
         // Those of requests and of the build, and why slots were filled.
-        let of_requests = 5;
+        let of_requests = 6;
         let all = FTL.len() + SHARD.len() + UNIT.len() + REASONS.len() + of_requests;
         assert_eq!(types.len(), all);
         assert!(text.contains("weir_host_blocks_written_total{shard=\"1\"} 2"), "{text}");
@@ -819,6 +845,9 @@ mod tests {
         assert!(text.contains("reason=\"erase\"} 0"), "{text}");
         let errors = "weir_request_errors_total{volume=\"default\",op=\"read\"} 1";
         assert!(text.contains(errors), "{text}");
+        for refused in ["{volume=\"default\"} 2", "{volume=\"\"} 1"] {
+            assert!(text.contains(&format!("weir_requests_refused_total{refused}\n")), "{text}");
+        }
         let build = samples.iter().find(|(name, ..)| *name == "weir_build_info").unwrap();
         assert_eq!((build.1["version"], build.2), (env!("CARGO_PKG_VERSION"), 1.0));
     }

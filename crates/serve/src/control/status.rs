@@ -27,6 +27,7 @@ pub fn json(exports: &[Export], shards: &[ShardStatus]) -> Value {
                 "size_bytes": export.size_bytes,
                 "read_only": export.read_only,
                 "latency": latency::by_op(latencies.volumes.get(index).unwrap_or(&ByOp::default())),
+                "refused": latencies.refused.get(&Some(index)).unwrap_or(&0),
             })
         })
         .collect();

@@ -37,6 +37,7 @@ impl Front for NbdClient {
                 let asked = of_volume(&request);
                 Event::Request(Ticket(self.requests.insert(request)), asked)
             }
+            nbd::Event::Refused(export) => Event::Refused(Some(export)),
             nbd::Event::Close(reason) => {
                 tracing::debug!(%reason, "a connection ends");
                 Event::Close

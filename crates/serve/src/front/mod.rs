@@ -37,6 +37,9 @@ pub enum Event {
     Whole(Ticket),
     /// All of it has come, and not as it was sent: answer by [`crate::volume::Failure::Spoilt`].
     Spoilt(Ticket),
+    /// A request for this volume, if it named one that there is, was answered with an error by the protocol alone:
+    /// count it.
+    Refused(Option<usize>),
     /// Read no more, finish what is in flight, send what is to be sent, close.
     Close,
 }

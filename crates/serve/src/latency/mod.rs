@@ -19,6 +19,7 @@ use crate::volume::{Kind, Request, ZoneWork};
 use flash::{Instant, Spent};
 use ftl::raw::zones::ZoneAction;
 use hdrhistogram::Histogram;
+use std::collections::BTreeMap;
 
 /// What is told apart of requests.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -211,6 +212,8 @@ pub struct Latencies {
     pub volumes: Vec<ByOp>,
     /// Of each of [`STAGES`], over all volumes.
     pub stages: [ByOp; STAGES.len()],
+    /// Requests that their protocol answered with an error: for each volume, and for those that named none that there is.
+    pub refused: BTreeMap<Option<usize>, u64>,
 }
 
 impl Latencies {
@@ -237,8 +240,16 @@ impl Latencies {
         total_ns
     }
 
+    /// A protocol answered a request for this volume with an error.
+    pub fn note_refused(&mut self, volume: Option<usize>) {
+        *self.refused.entry(volume).or_default() += 1;
+    }
+
     /// Counts in what another shard counted.
     pub fn add(&mut self, other: &Latencies) {
+        for (&volume, count) in &other.refused {
+            *self.refused.entry(volume).or_default() += count;
+        }
         if self.volumes.len() < other.volumes.len() {
             self.volumes.resize_with(other.volumes.len(), ByOp::default);
         }

@@ -164,7 +164,8 @@ impl Row {
             }
             set("fast_bytes_per_sec", bytes(grown("fast_slots_programmed")));
             set("victims_per_sec", grown("victims") as f64 / seconds);
-            set("throttled_per_sec", grown("writes_throttled") as f64 / seconds);
+            let throttled = grown("writes_throttled") + grown("writes_behind_destage");
+            set("throttled_per_sec", throttled as f64 / seconds);
             set("bands_free", now.counter("bands_free") as f64);
             set("bands_free_low", now.counter("bands_free_low") as f64);
             if host > 0 {

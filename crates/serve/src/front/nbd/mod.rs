@@ -73,6 +73,7 @@
 //!             connection.finish(request); // once `out` is sent
 //!         }
 //!         Some(Event::Opened(export)) => assert_eq!(export, 0),
+//!         Some(Event::Refused(_)) => unreachable!("both are as the protocol has them"),
 //!         Some(Event::StartTls) => unreachable!("TLS is off"),
 //!         Some(Event::Close(reason)) => assert_eq!(reason.to_string(), "the client disconnected"),
 //!         // Nothing consumed: send `out` and finish requests, then offer the same bytes again.
@@ -344,6 +345,8 @@ pub enum Event {
     Opened(usize),
     /// Do this and reply.
     Request(Request),
+    /// A request for the export of this index was answered with an error: it needs nothing more.
+    Refused(usize),
     /// Read no more, finish what is in flight, send `out`, close.
     Close(CloseReason),
 }

@@ -131,11 +131,12 @@ impl Transmission {
             Stage::Drain { left, refusal } => {
                 let consumed = bytes.len().min(*left as usize);
                 *left -= consumed as u32;
-                if *left == 0 {
-                    push_refusal(out, self.session.structured, refusal);
-                    self.stage = Stage::Header;
+                if *left > 0 {
+                    return (consumed, None);
                 }
-                (consumed, None)
+                push_refusal(out, self.session.structured, refusal);
+                self.stage = Stage::Header;
+                (consumed, Some(Event::Refused(self.session.export)))
             }
             Stage::Header => {
                 let (consumed, header) = self.gather.array::<REQUEST_HEADER_BYTES>(bytes);
@@ -179,10 +180,10 @@ impl Transmission {
                 let refusal = Refusal { cookie: header.cookie, error, message };
                 if payload > 0 {
                     self.stage = Stage::Drain { left: payload, refusal };
-                } else {
-                    push_refusal(out, self.session.structured, &refusal);
+                    return None;
                 }
-                None
+                push_refusal(out, self.session.structured, &refusal);
+                Some(Event::Refused(self.session.export))
             }
         }
     }

@@ -67,7 +67,7 @@ enum Stage {
     /// The digest of what the driver has taken.
     Digest { ticket: Ticket, sum: u32 },
     /// Data of a command that was refused: so many bytes, digest included.
-    Drain { left: u32, command: u16, status: Status },
+    Drain { left: u32, command: Command, status: Status },
     /// Nothing any more.
     Ended,
 }
@@ -312,14 +312,19 @@ impl NvmeClient {
             Ok(event) => Ok(event),
             Err(status) if common.data > 0 => {
                 let left = common.data + if common.digest { 4 } else { 0 };
-                self.stage = Stage::Drain { left, command: command.id(), status };
+                self.stage = Stage::Drain { left, command, status };
                 Ok(None)
             }
-            Err(status) => {
-                self.complete(command.id(), 0, status, out);
-                Ok(None)
-            }
+            Err(status) => Ok(self.refuse(&command, status, out)),
         }
+    }
+
+    /// Answers a command by an error. One for a volume is told; hosts ask on admin queues for what is not there, to see
+    /// what is.
+    fn refuse(&mut self, command: &Command, status: Status, out: &mut Vec<u8>) -> Option<Event> {
+        self.complete(command.id(), 0, status, out);
+        let serves = self.seat.as_ref().is_some_and(|seat| seat.queue > 0);
+        serves.then(|| Event::Refused(self.namespace(command).ok().map(|(_, volume)| volume)))
     }
 
     fn begin(
@@ -465,7 +470,7 @@ impl NvmeClient {
             Err(status) => (Err(status), 0),
         };
         match trims {
-            Err(status) => self.complete(command.id(), 0, status, out),
+            Err(status) => return self.refuse(command, status, out),
             Ok(trims) if trims.is_empty() || !command.trims() => {
                 self.complete(command.id(), 0, Status::SUCCESS, out);
             }
@@ -578,8 +583,7 @@ impl NvmeClient {
                 let event = if sound {
                     self.own_done(now, &command, &data[..need], out)
                 } else {
-                    self.complete(command.id(), 0, Status::TRANSPORT, out);
-                    None
+                    self.refuse(&command, Status::TRANSPORT, out)
                 };
                 Received { consumed, event }
             }
@@ -600,10 +604,9 @@ impl NvmeClient {
                 let left = left - consumed as u32;
                 if left > 0 {
                     self.stage = Stage::Drain { left, command, status };
-                } else {
-                    self.complete(command, 0, status, out);
+                    return Received { consumed, event: None };
                 }
-                Received { consumed, event: None }
+                Received { consumed, event: self.refuse(&command, status, out) }
             }
             stage => {
                 self.stage = stage;

@@ -216,6 +216,7 @@ fn a_read_is_answered_by_its_data_and_a_completion() {
         let (_admin, mut io) = connected(digests);
         io.command(&blocks(with_sgl(entry(command::READ, 4, 1), 8192, true), 255, 1), &[]);
         assert_eq!(io.completed(4).0, Status::SGL_LENGTH.0);
+        assert_eq!(std::mem::take(&mut io.events), [Event::Refused(Some(0))]);
         io.command(&blocks(with_sgl(entry(command::READ, 4, 1), 8192, true), 254, 2), &[]);
         let [Event::Request(ticket, _)] = io.events[..] else { panic!("{:?}", io.events) };
         assert!(io.client.answer(ticket, Answer::Done, &mut io.out));
@@ -248,7 +249,10 @@ fn what_is_not_right_is_refused_and_the_queue_goes_on() {
     ] {
         io.command(&command, &[1; 4096]);
         assert_eq!(io.completed(1).0, status.0, "{command:?}");
-        assert!(io.events.is_empty(), "{:?}", io.events);
+        // Counted for the volume that it names, if there is one.
+        let volume = (pdu::u32_at(&command, 4) as usize).checked_sub(1).filter(|&at| at < 2);
+        assert_eq!(io.events, [Event::Refused(volume)], "{command:?}");
+        io.events.clear();
     }
     // Damaged on its way.
     let mut spoilt = io.pdu(pdu::CAPSULE_CMD, 0, &write(1, 0), &[1; 4096]);

@@ -143,6 +143,10 @@ impl Shard {
                 self.expiries_stale = true;
                 true
             }
+            Some(Event::Refused(volume)) => {
+                self.latencies.note_refused(volume);
+                true
+            }
             Some(Event::StartTls) => self.start_tls(index),
             Some(Event::Request(ticket, request)) => {
                 self.begin(index, Asked { ticket, request, at: now })

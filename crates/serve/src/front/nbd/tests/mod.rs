@@ -38,6 +38,8 @@ pub(super) struct Driver {
     pub(super) connection: Connection,
     pub(super) out: Vec<u8>,
     pub(super) seen: Vec<Seen>,
+    /// Requests that the protocol answered with an error.
+    pub(super) refused: usize,
     pub(super) disk: Vec<u8>,
     limits: Limits,
     /// Keep requests instead of answering them.
@@ -59,7 +61,7 @@ impl Driver {
         out.clear();
         let disk = vec![0; size.min(1 << 20) as usize];
         let (seen, hold, writing) = (Vec::new(), None, None);
-        Self { connection, out, seen, disk, limits, hold, writing }
+        Self { connection, out, seen, refused: 0, disk, limits, hold, writing }
     }
 
     /// A driver whose client has chosen `export`, with structured replies and block status if told.
@@ -120,6 +122,7 @@ impl Driver {
             None => {}
             Some(Event::StartTls) => self.seen.push(Seen::StartTls),
             Some(Event::Opened(export)) => self.seen.push(Seen::Opened(export)),
+            Some(Event::Refused(_)) => self.refused += 1,
             Some(Event::Close(reason)) => self.seen.push(Seen::Close(reason)),
             Some(Event::Request(request)) => {
                 let (cookie, kind) = (request.cookie(), request.kind());

@@ -8,15 +8,19 @@ use super::*;
 /// The errors answered to `bytes`, 0 for success; requires that the connection stays open.
 fn errors(driver: &mut Driver, bytes: &[u8]) -> Vec<u32> {
     driver.out.clear();
+    driver.refused = 0;
     driver.feed(bytes);
     assert!(driver.is_open(), "{:?}", driver.seen);
-    replies(&driver.out, &BTreeMap::new())
+    let errors: Vec<u32> = replies(&driver.out, &BTreeMap::new())
         .iter()
         .map(|reply| match reply {
             Reply::Simple { error, .. } | Reply::Error { error, .. } => *error,
             _ => 0,
         })
-        .collect()
+        .collect();
+    // The driver's own disk fails nothing, so each error is a refusal, and each is told once.
+    assert_eq!(driver.refused, errors.iter().filter(|&&error| error != 0).count());
+    errors
 }
 
 #[test]

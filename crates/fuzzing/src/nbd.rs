@@ -82,7 +82,7 @@ pub fn run(input: &[u8]) {
         }
         start += received.consumed;
         match received.event {
-            None | Some(Event::Opened(_)) => {}
+            None | Some(Event::Opened(_) | Event::Refused(_)) => {}
             Some(Event::StartTls) => connection.tls_started(),
             Some(Event::Close(_)) => break,
             Some(Event::Request(request)) => {

@@ -390,6 +390,11 @@ impl<D: Clone> Remote<D> {
                     Refusal::Mode => self.config.shy_ns,
                     // That does not change soon.
                     Refusal::Full | Refusal::Failed => FULL_SHY * self.config.shy_ns,
+                    // Its raw blocks are too small for such a band, most likely.
+                    Refusal::Invalid if page == 0 => {
+                        self.nodes.note_unfit(node);
+                        FULL_SHY * self.config.shy_ns
+                    }
                     _ => 0,
                 };
                 self.nodes.shy(node, self.now + shy_ns);

@@ -5,6 +5,7 @@ use super::lanes::Next;
 use super::shares::{Shares, WANTED_MAX};
 use super::{Output, Over, Remote};
 use crate::words::NodeId;
+use flash::BLOCK_BYTES;
 use ftl::policy::{UnitWeights, WEIGHT_FULL};
 
 /// What was counted since the client was made.
@@ -137,6 +138,15 @@ impl<D: Clone> Remote<D> {
                 self.chores.count(id),
                 node.limit.halvings
             ));
+            if node.unfit > 0 {
+                let mib = u64::from(self.config.shape().slots()) * BLOCK_BYTES as u64 / (1 << 20);
+                text.push_str(&format!(
+                    "node {} refused the first page of {} bands: a band of {mib} MiB and its headers is more than a \
+                     raw block there, it seems; make the volume with a smaller --band, or the drive with a larger \
+                     raw.gang\n",
+                    id.0, node.unfit
+                ));
+            }
         }
         text
     }

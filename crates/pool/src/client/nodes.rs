@@ -56,6 +56,8 @@ pub struct Node {
     pub queue: u32,
     /// It refused to begin a band, or failed one: none is begun there before this.
     pub shy_until: Instant,
+    /// Bands whose first page it refused as one that cannot be.
+    pub unfit: u64,
     /// Drained or replaced: it gets no new band.
     pub leaves: bool,
     share: NodeWeights,
@@ -97,6 +99,7 @@ impl<P> Nodes<P> {
             asked: 0,
             queue: 0,
             shy_until: Instant(0),
+            unfit: 0,
             leaves: false,
             share: even(id),
             reads_since: None,
@@ -184,6 +187,13 @@ impl<P> Nodes<P> {
     pub fn late(&mut self, now: Instant, id: NodeId) -> bool {
         let congestion = self.congestion;
         self.nodes.get_mut(&id).is_some_and(|node| congestion && node.limit.late(now))
+    }
+
+    /// It refused the first page of a band as one that cannot be.
+    pub fn note_unfit(&mut self, id: NodeId) {
+        if let Some(node) = self.nodes.get_mut(&id) {
+            node.unfit += 1;
+        }
     }
 
     /// No band is begun on this node before `until`.

@@ -252,6 +252,20 @@ fn nothing_goes_on_with_too_few_nodes_until_it_is_recorded_that_it_may() {
 }
 
 #[test]
+fn a_node_whose_raw_blocks_are_too_small_is_left_alone_and_told() {
+    let mut bench = Bench::new();
+    bench.register();
+    bench.program(0);
+    let asks = bench.seen().asks;
+    let (unfit, _, _) = asks[0];
+    bench.answer(&asks[0], Answer::Refused(Refusal::Invalid));
+    let told = bench.remote.explain();
+    let line = format!("node {} refused the first page of 1 bands", unfit.0);
+    assert!(told.contains(&line) && told.contains("--band"), "{told}");
+    assert!(told.contains("takes no new bands for a while"), "{told}");
+}
+
+#[test]
 fn one_stale_answer_ends_the_client_and_all_that_comes_after() {
     let mut bench = Bench::new();
     bench.register();

@@ -11,9 +11,14 @@ const INTERRUPTED: libc::c_int = 130;
 
 extern "C" fn wish(_: libc::c_int) {
     if WISHED.swap(true, Ordering::SeqCst) {
-        // SAFETY: it may be called from a signal handler.
-        unsafe { libc::_exit(INTERRUPTED) };
+        interrupted();
     }
+}
+
+/// Ends the process at once, with nothing restored.
+pub fn interrupted() -> ! {
+    // SAFETY: it may be called from a signal handler.
+    unsafe { libc::_exit(INTERRUPTED) }
 }
 
 /// From now on signals are wishes.

@@ -7,6 +7,7 @@ use crate::{End, Failure, stop};
 use client::{Place, http};
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
 use serde_json::Value;
+use std::io::IsTerminal;
 use std::sync::mpsc::{self, Receiver, TryRecvError};
 use std::time::{Duration, Instant};
 
@@ -42,6 +43,7 @@ pub fn run(place: &Place, interval: Duration) -> Result<End, Failure> {
         .spawn(asking)
         .map_err(|error| format!("a thread cannot be started: {error}"))?;
     stop::listen();
+    end_with_terminal()?;
     // It also sees to it that a panic restores the terminal before it is told.
     let terminal = ratatui::try_init().map_err(|error| {
         format!("this terminal cannot be used ({error}): try `weir top --count 5`")
@@ -49,6 +51,25 @@ pub fn run(place: &Place, interval: Duration) -> Result<End, Failure> {
     let result = show(terminal, &mut board, &looks);
     ratatui::restore();
     result.map(|()| End::Good).map_err(|error| format!("the terminal: {error}"))
+}
+
+/// Ends the process once its terminal is gone. A signal tells that only who does not ignore it, and what reads keys would
+/// ask a terminal that is gone for ever, at the full cost of a processor.
+fn end_with_terminal() -> Result<(), Failure> {
+    let wait = || {
+        let mut terminal = libc::pollfd { fd: libc::STDIN_FILENO, events: 0, revents: 0 };
+        // SAFETY: it is one descriptor, and lives until the call returns.
+        while unsafe { libc::poll(&mut terminal, 1, -1) } < 0 {}
+        stop::interrupted();
+    };
+    if !std::io::stdin().is_terminal() {
+        return Ok(());
+    }
+    std::thread::Builder::new()
+        .name("terminal".into())
+        .spawn(wait)
+        .map(|_| ())
+        .map_err(|error| format!("a thread cannot be started: {error}").into())
 }
 
 fn show(

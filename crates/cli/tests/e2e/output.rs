@@ -4,9 +4,12 @@
 use crate::scratch::Scratch;
 use crate::server::{SMALL, Server};
 use crate::tools::{root_and, said, weir, weir_path};
-use std::fs::{self, OpenOptions};
-use std::io::{BufRead, BufReader};
+use std::fs::{self, File, OpenOptions};
+use std::io::{BufRead, BufReader, Read};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixDatagram;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -140,4 +143,55 @@ fn the_journal_gets_each_value_as_a_field_and_a_server_without_one_serves() {
         assert!(server.log().contains("systemd's journal"), "{}", server.log());
         server.terminate();
     }
+}
+
+#[test]
+fn top_ends_with_its_terminal_also_where_nobody_tells_it() {
+    let scratch = Scratch::new("top-terminal");
+    let server = Server::start(&scratch, SMALL);
+    let (mut master, slave) = terminal();
+    let mut top = Command::new(weir_path());
+    top.args(["top", "--data", &scratch.file("data")]).env("TERM", "xterm");
+    top.stdin(slave.try_clone().expect("a descriptor"));
+    top.stdout(slave.try_clone().expect("a descriptor")).stderr(slave);
+    // SAFETY: signal may be called between fork and exec.
+    unsafe {
+        top.pre_exec(|| {
+            libc::signal(libc::SIGHUP, libc::SIG_IGN);
+            Ok(())
+        });
+    }
+    let mut child = top.spawn().expect("it runs");
+    // What it was started with is open here still, until this goes.
+    drop(top);
+    let mut drawn = [0; 4096];
+    assert!(master.read(&mut drawn).expect("it draws") > 0);
+    drop(master);
+    let begun = Instant::now();
+    while child.try_wait().expect("it is ours").is_none() {
+        assert!(begun.elapsed() < Duration::from_secs(60), "it goes on without a terminal");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    server.terminate();
+}
+
+/// Both ends of a terminal of 40 lines; no process that is started meanwhile has one of them.
+fn terminal() -> (File, File) {
+    let open = |path: &str| {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).custom_flags(libc::O_NOCTTY).open(path).expect("a terminal")
+    };
+    let master = open("/dev/ptmx");
+    let mut name = [0u8; 64];
+    let size = libc::winsize { ws_row: 40, ws_col: 120, ws_xpixel: 0, ws_ypixel: 0 };
+    // SAFETY: the descriptor is open, and what is pointed to is as long as is said.
+    let done = unsafe {
+        libc::unlockpt(master.as_raw_fd())
+            | libc::ptsname_r(master.as_raw_fd(), name.as_mut_ptr().cast(), name.len())
+            | libc::ioctl(master.as_raw_fd(), libc::TIOCSWINSZ, &size)
+    };
+    assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
+    let name = std::ffi::CStr::from_bytes_until_nul(&name).expect("a name");
+    let slave = open(name.to_str().expect("a name of ASCII"));
+    (master, slave)
 }

@@ -659,7 +659,7 @@ pub(crate) fn start_engine(
     let reason = match run_until_milestone(&mut engine, ring, &mut now) {
         Ok(Milestone::Ready(Ok(report))) => return Ok((engine, now, report)),
         Ok(Milestone::Ready(Err(error))) => error.to_string(),
-        Ok(Milestone::Stopped(_) | Milestone::FastDetached(_)) => {
+        Ok(Milestone::Stopped(_) | Milestone::FastDetached(_) | Milestone::Labelled(_)) => {
             "the FTL stopped before it was ready".into()
         }
         Err(reason) => reason,

@@ -624,7 +624,7 @@ impl Shard {
                 Milestone::FastDetached(gone) => {
                     self.detaching.drain(..).for_each(|answer| answer(gone));
                 }
-                Milestone::Ready(_) => {}
+                Milestone::Labelled(_) | Milestone::Ready(_) => {}
             }
         }
         self.life

@@ -523,7 +523,7 @@ impl Explorer<'_> {
         let again = recut.then(|| image.clone());
         let mut sim = self.mount(image, now)?;
         let report = sim.run_until_ready()?;
-        let damaged = report.damaged.clone();
+        let (damaged, label) = (report.damaged.clone(), report.label.clone());
         if !self.labels.contains(&report.label) {
             let (found, wanted) = (&report.label, &self.labels);
             return Err(Failure(format!("the label is {found:?}, none of {wanted:?}")));
@@ -550,7 +550,7 @@ impl Explorer<'_> {
             verify_valid(&mut sim, self.logical_blocks)?;
         }
         if let Some(image) = again {
-            self.cut_recovery(image, model, &observed, now)?;
+            self.cut_recovery(image, model, (&observed, &label), now)?;
         }
         if live_on {
             self.live_on(sim, model, &observed)?;
@@ -564,7 +564,7 @@ impl Explorer<'_> {
         &mut self,
         image: SimMedium,
         model: &Model,
-        observed: &[Option<u64>],
+        (observed, label): (&[Option<u64>], &[u8]),
         now: Instant,
     ) -> Result<(), Failure> {
         let mut model = model.clone();
@@ -573,7 +573,7 @@ impl Explorer<'_> {
         for _ in 0..RECOVERY_STEPS_MAX {
             match sim.step(Instant(u64::MAX))? {
                 Step::Idle => break,
-                Step::Change => self.cut_once_more(&sim, &model)?,
+                Step::Change => self.cut_once_more(&sim, &model, label)?,
                 _ => {}
             }
         }
@@ -581,10 +581,16 @@ impl Explorer<'_> {
     }
 
     /// The power goes again while a recovery runs.
-    fn cut_once_more(&mut self, sim: &Sim, model: &Model) -> Result<(), Failure> {
+    fn cut_once_more(&mut self, sim: &Sim, model: &Model, label: &[u8]) -> Result<(), Failure> {
         for _ in 0..2 {
             let again = |Failure(why): Failure| Failure(format!("cut again in recovery: {why}"));
             let mut sim = self.cut_at_random(sim)?;
+            if let State::Ready(report) = sim.state()
+                && report.label != label
+            {
+                let why = format!("the label is {:?}, and was {label:?}", report.label);
+                return Err(again(Failure(why)));
+            }
             let observed = sim.read_all(self.logical_blocks).map_err(again)?;
             self.report.recuts += 1;
             model.check_recovered(&observed).map_err(Failure).map_err(again)?;

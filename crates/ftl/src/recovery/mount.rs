@@ -519,7 +519,9 @@ impl Ftl {
     /// complete.
     fn take_label(&mut self, mount: &Mount) {
         let of_it = |root: &&Root| root.uuid == self.uuid && root.checkpoint == mount.chosen.name;
-        if let Some(root) = mount.roots.iter().map(|(_, root)| root).find(of_it) {
+        if let Some(root) = mount.roots.iter().map(|(_, root)| root).find(of_it)
+            && !self.is_mutant(Mutant::LabelOfNewestRoot)
+        {
             self.label = root.label.clone();
         }
     }

@@ -10,6 +10,7 @@
 
 use crate::api::Output;
 use crate::format::LABEL_BYTES_MAX;
+use crate::mutant::Mutant;
 use crate::whole::{Ftl, Phase};
 use std::collections::VecDeque;
 
@@ -44,6 +45,9 @@ impl Ftl {
     /// A checkpoint begins: its root records have the label as it is now.
     pub(crate) fn label_begun(&mut self) {
         self.relabel.begun = self.relabel.changes;
+        if self.is_mutant(Mutant::LabelTooEarly) {
+            self.label_durable();
+        }
     }
 
     /// The checkpoint that was begun last is durable.

@@ -11,7 +11,7 @@ use flash::{BLOCK_BYTES, Lba};
 use ftl::Core;
 use serde_json::json;
 use serve::RawShape;
-use serve::device::{Device, Mode, Volume, decode_volumes};
+use serve::device::{Device, Mode, Table, decode_volumes};
 use serve::offline::{Offline, Sweep, with_device};
 use std::path::PathBuf;
 
@@ -240,14 +240,14 @@ fn examine_volumes(
     findings: &mut Findings,
 ) {
     let report = shards[0].report();
-    let volumes = decode_volumes(&report.label).unwrap_or_else(|| {
+    let table = decode_volumes(&report.label).unwrap_or_else(|| {
         findings.faults.push("the volume table is damaged".into());
-        Vec::new()
+        Table::default()
     });
-    let end = volumes.iter().map(|volume| volume.first_block + volume.blocks).max().unwrap_or(0);
+    let end = table.end();
     let end = u32::try_from((places.shard_blocks)(end)).unwrap_or(u32::MAX);
     for (index, shard) in shards.iter_mut().enumerate() {
-        let name = |lba: u32| named(&volumes, (places.device_block)(index, lba));
+        let name = |lba: u32| named(&table, (places.device_block)(index, lba));
         for first in (0..end).step_by(PIECE_BLOCKS as usize) {
             let sweep = shard.sweep_of(first..end.min(first.saturating_add(PIECE_BLOCKS)));
             reading.read(shard, sweep, 1, &name, findings);
@@ -262,12 +262,9 @@ fn examine_volumes(
 }
 
 /// A block of the device, as its volume knows it.
-fn named(volumes: &[Volume], block: u64) -> (String, u64) {
-    let within = |volume: &&Volume| {
-        (volume.first_block..volume.first_block + volume.blocks).contains(&block)
-    };
-    match volumes.iter().find(within) {
-        Some(volume) => (volume.name.clone(), block - volume.first_block),
+fn named(table: &Table, block: u64) -> (String, u64) {
+    match table.volume_of(block) {
+        Some((volume, at)) => (volume.name.clone(), at),
         None => ("(none)".into(), block),
     }
 }

@@ -7,7 +7,7 @@ use crate::Failure;
 use crate::contradiction::{self, Claims};
 use crate::size::config_text;
 use serve::config::Config;
-use serve::device::{Kind, Volume, decode_volumes};
+use serve::device::{Kind, Table as VolumeTable, Volume, decode_volumes};
 use serve::files::read_named_text;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -176,14 +176,18 @@ pub fn describe(request: &Request<'_>) -> Result<Described, Failure> {
     };
     lay_over(&mut table, request, &data)?;
     let memory = text_of(&table, "device", "kind") == Some("memory");
+    let mut found = None;
     if !memory && !request.fresh {
-        follow_existing(&mut table, request, &base, &data)?;
+        found = follow_existing(&mut table, request, &base, &data)?;
     }
     add_volume(&mut table);
-    let config = Config::parse(&table.to_string(), &base).map_err(|errors| {
+    let mut config = Config::parse(&table.to_string(), &base).map_err(|errors| {
         let place = request.config.map_or("command line".into(), |path| path.display().to_string());
         format!("{place}: {errors}")
     })?;
+    if let Some(volumes) = found.filter(|volumes| volumes.changed) {
+        config.adopt(&volumes);
+    }
     Ok(Described { config, data })
 }
 
@@ -306,39 +310,52 @@ pub fn control_of(data: &Path) -> PathBuf {
     beside(data, data.is_file(), "control")
 }
 
-/// A device that is there knows its volumes; what is said about it must not contradict it.
+/// A device that is there knows its volumes; what is said about it must not contradict it. Returns them where they are
+/// needed before it is opened.
 fn follow_existing(
     table: &mut Table,
     request: &Request<'_>,
     base: &Path,
     data: &Path,
-) -> Result<(), Failure> {
+) -> Result<Option<VolumeTable>, Failure> {
     if !exists(data) {
-        return Ok(());
+        return Ok(None);
     }
     let claims =
         Claims { table, file: request.config, shape: request.shape, raw: request.raw, base };
     contradiction::refuse(&claims, &kind_of(data), data)?;
     if follow_mode(table, &kind_of(data), data)? {
-        return Ok(());
+        return Ok(None);
     }
     let described = table.contains_key("volume") || has(table, "device", "capacity");
-    if described {
-        return Ok(());
+    if described && !wants_places(table) {
+        return Ok(None);
     }
     let fast = table.get("device").and_then(|device| device.get("fast"));
     let fast = fast.and_then(|fast| fast.as_str().or(fast.get("path")?.as_str()));
-    let volumes = volumes_of(data, fast.map(|fast| base.join(fast)).as_deref())?;
-    let entry = |volume: Volume| {
+    let found = volumes_of(data, fast.map(|fast| base.join(fast)).as_deref())?;
+    if described {
+        return Ok(Some(found));
+    }
+    let entry = |volume: &Volume| {
         let mut entry = Table::new();
-        entry.insert("name".into(), volume.name.into());
-        let bytes = volume.blocks * flash::BLOCK_BYTES as u64;
+        entry.insert("name".into(), volume.name.clone().into());
+        let bytes = volume.blocks() * flash::BLOCK_BYTES as u64;
         entry.insert("size".into(), config_text(bytes).into());
         entry.insert("read_only".into(), volume.read_only.into());
         Value::Table(entry)
     };
-    table.insert("volume".into(), Value::Array(volumes.into_iter().map(entry).collect()));
-    Ok(())
+    table.insert("volume".into(), Value::Array(found.volumes.iter().map(entry).collect()));
+    Ok(Some(found))
+}
+
+/// What the config wishes depends on where volumes lie, which on a device whose volumes were changed only it knows.
+fn wants_places(table: &Table) -> bool {
+    let volumes = table.get("volume").and_then(Value::as_array);
+    let wishes = |volume: &Value| {
+        ["streams", "fast_share", "mapping"].iter().any(|key| volume.get(key).is_some())
+    };
+    has(table, "device", "fast") || volumes.is_some_and(|volumes| volumes.iter().any(wishes))
 }
 
 /// Lets the device that is there tell its mode, and how it is served unless that is said. True if it
@@ -372,8 +389,8 @@ fn follow_mode(table: &mut Table, kind: &Kind, data: &Path) -> Result<bool, Fail
     Ok(true)
 }
 
-/// The volumes that a device was formatted with.
-fn volumes_of(data: &Path, fast: Option<&Path>) -> Result<Vec<Volume>, Failure> {
+/// The volumes of a device.
+fn volumes_of(data: &Path, fast: Option<&Path>) -> Result<VolumeTable, Failure> {
     let settings = ftl::Settings::default();
     let label = serve::offline::look_beside(&kind_of(data), fast, &settings, |shards| {
         shards[0].report().label.clone()

@@ -7,7 +7,7 @@ use crate::{End, Failure};
 use flash::{BLOCK_BYTES, Geometry};
 use ftl::{BandStatus, MountReport};
 use serde_json::{Map, Value, json};
-use serve::device::{Kind, decode_volumes};
+use serve::device::{Kind, Stretch, blocks_of, decode_volumes};
 use serve::offline::{Offline, with_device};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -51,14 +51,17 @@ pub fn run(args: &Args) -> Result<End, Failure> {
 
 fn device_json(kind: &Kind, data: &Path, shards: &[Offline], bands: bool) -> Value {
     let first = shards[0].report();
-    let volumes = decode_volumes(&first.label).unwrap_or_default();
-    let volumes: Vec<Value> = volumes
+    let table = decode_volumes(&first.label).unwrap_or_default();
+    let volumes: Vec<Value> = table
+        .volumes
         .iter()
         .map(|volume| {
             json!({
                 "name": volume.name,
-                "first_block": volume.first_block,
-                "size_bytes": volume.blocks * BLOCK_BYTES as u64,
+                "number": volume.number,
+                "first_block": volume.stretches[0].first,
+                "stretches": volume.stretches.iter().map(stretch).collect::<Vec<_>>(),
+                "size_bytes": volume.blocks() * BLOCK_BYTES as u64,
                 "read_only": volume.read_only,
             })
         })
@@ -77,8 +80,14 @@ fn device_json(kind: &Kind, data: &Path, shards: &[Offline], bands: bool) -> Val
         "profile": profile,
         "uuid": format!("{:032x}", first.uuid),
         "volumes": volumes,
+        "leaving_bytes": blocks_of(&table.leaving) * BLOCK_BYTES as u64,
         "shards": shards.iter().map(|shard| shard_json(shard, bands)).collect::<Vec<_>>(),
     })
+}
+
+/// Where a part of a volume lies.
+fn stretch(stretch: &Stretch) -> Value {
+    json!({ "first_block": stretch.first, "blocks": stretch.blocks })
 }
 
 fn shard_json(shard: &Offline, with_bands: bool) -> Value {
@@ -221,6 +230,10 @@ fn device_text(device: &Value, with_bands: bool) -> String {
         let mode = if volume["read_only"] == true { ", read only" } else { "" };
         let size = bytes(number(&volume["size_bytes"]));
         text.push_str(&format!("  volume {}: {size}{mode}\n", shown(&volume["name"])));
+    }
+    let leaving = number(&device["leaving_bytes"]);
+    if leaving > 0 {
+        text.push_str(&format!("  of volumes that are gone: {} to be trimmed\n", bytes(leaving)));
     }
     for (index, shard) in array(&device["shards"]).iter().enumerate() {
         if shard["raw"].is_object() {

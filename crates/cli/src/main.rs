@@ -34,6 +34,7 @@ mod stop;
 mod top;
 mod trace;
 mod units;
+mod volume;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use std::io::Write;
@@ -94,6 +95,8 @@ enum Command {
     Top(top::Args),
     /// Change a running server: switch its policies, load ones of your own, detach its fast tier
     Ctl(ctl::Args),
+    /// The volumes of a running server: list, create, delete, resize, rename, limit
+    Volume(volume::Args),
     /// Write and try policies of your own, as WebAssembly
     Plugin(plugin::Args),
     /// A pool: one volume over many unlike drives on many machines
@@ -153,6 +156,7 @@ fn main() -> ExitCode {
         Command::Status(args) => status::run(&args),
         Command::Top(args) => top::run(&args),
         Command::Ctl(args) => ctl::run(&args),
+        Command::Volume(args) => volume::run(&args),
         Command::Plugin(args) => plugin::run(&args),
         Command::Pool(args) => pool::run(&args),
         Command::Bench(args) => bench::run(&args),

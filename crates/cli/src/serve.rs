@@ -173,7 +173,7 @@ pub fn greeting(ready: &Ready, tls: bool) -> String {
     // Of many units the first stands for all; `ready` tells each.
     let shown = if ready.raw.is_some() { 1 } else { ready.volumes.len() };
     for volume in &ready.volumes[..shown] {
-        let size = crate::size::bytes(volume.blocks * flash::BLOCK_BYTES as u64);
+        let size = crate::size::bytes(volume.blocks() * flash::BLOCK_BYTES as u64);
         let mode = if volume.read_only { ", read only" } else { "" };
         text.push_str(&format!("volume {}: {size}{mode}\n", volume.name));
     }
@@ -255,7 +255,7 @@ fn uri(address: &str, volume: &str, tls: bool) -> String {
     format!("{}{joint}tls-certificates=DIRECTORY", uri.replacen("nbd", "nbds", 1))
 }
 
-fn percent_encode(text: &str, plain: &[u8]) -> String {
+pub fn percent_encode(text: &str, plain: &[u8]) -> String {
     let mut out = String::new();
     for byte in text.bytes() {
         if byte.is_ascii_alphanumeric() || plain.contains(&byte) {

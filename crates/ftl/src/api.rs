@@ -59,6 +59,9 @@ pub enum Input<'a> {
     /// Do without the fast tier from now on: destage all it holds, then `FastDetached`. The host is
     /// served meanwhile.
     DetachFast,
+    /// Keep these bytes of the owner, at most [`crate::LABEL_BYTES_MAX`], in place of those there were, then `Labelled`.
+    /// Until that, a recovery finds the ones or the others.
+    Label(&'a [u8]),
     /// Accept no more requests, make everything durable, write a checkpoint, then `Stopped`.
     Shutdown,
     /// Nothing may be written to the medium any more: somebody else has it, or the driver knows that it
@@ -86,6 +89,9 @@ pub enum Output {
     /// The end of a detach: true if nothing needs the fast units any more, and no mount will miss
     /// them; false if there is no fast tier, or it cannot be drained.
     FastDetached(bool),
+    /// The end of a change of the label: true if it is durable; false if it was refused, or nothing can be written any
+    /// more, so that the next mount tells which there is. What is not answered before `Stopped` is not known either.
+    Labelled(bool),
     /// The end of a shutdown: true if everything is durable.
     Stopped(bool),
 }
@@ -95,7 +101,7 @@ pub enum Output {
 pub struct MountReport {
     /// Logical blocks the device offers.
     pub logical_blocks: u32,
-    /// The owner's bytes, as formatted.
+    /// The owner's bytes.
     pub label: Vec<u8>,
     /// The device's identity, as formatted.
     pub uuid: u128,

@@ -61,6 +61,10 @@ pub enum Mutant {
     CountBeforeReplay,
     /// A piece of the map that is being rebuilt is shown as far as that has come.
     ServeBeforeRebuilt,
+    /// Another label is said to be durable when the checkpoint that has it has begun.
+    LabelTooEarly,
+    /// Recovery takes the label of a checkpoint that was never complete.
+    LabelOfNewestRoot,
     /// Raw units: a write with FUA is acknowledged when programmed, whatever the medium keeps back.
     RawIgnoreFua,
     /// Raw units: recovery takes a block for whole by its first page.
@@ -99,6 +103,9 @@ impl Mutant {
     /// Every mutant of the fast tier: dead on a device of one kind.
     pub const TIER: &[Self] =
         &[Self::EraseBeforeDestaged, Self::EraseBeforeOverwritten, Self::DropWhenDestaged];
+
+    /// Every mutant of the label: dead as long as nobody changes it.
+    pub const LABEL: &[Self] = &[Self::LabelTooEarly, Self::LabelOfNewestRoot];
 
     /// Every mutant of a map of which a part is in DRAM: dead with all of it there.
     pub const MAP: &[Self] = &[

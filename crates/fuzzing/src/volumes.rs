@@ -11,8 +11,8 @@ pub fn run(bytes: &[u8]) {
 }
 
 fn table(bytes: &[u8]) {
-    if let Some(volumes) = decode_volumes(bytes)
-        && let Some(again) = encode_volumes(&volumes)
+    if let Some(table) = decode_volumes(bytes)
+        && let Some(again) = encode_volumes(&table)
     {
         assert_eq!(again, bytes, "what was read is all there is");
     }

@@ -48,6 +48,7 @@ impl TraceHash {
             }
             Output::Stopped(durable) => self.mix(8 << 60 | u64::from(*durable)),
             Output::FastDetached(gone) => self.mix(9 << 60 | u64::from(*gone)),
+            Output::Labelled(durable) => self.mix(10 << 60 | u64::from(*durable)),
         }
     }
 

@@ -53,6 +53,8 @@ pub struct CrashOptions {
     pub plant: Plant,
     /// The fast tier is detached, the device goes on without, and gets it back; all with cuts.
     pub detach: bool,
+    /// The label is changed now and then.
+    pub relabel: bool,
     /// Volumes with a share of the fast tier each.
     pub volumes: u32,
 }
@@ -111,6 +113,7 @@ impl CrashOptions {
             live_on_every: 29,
             plant: Plant::default(),
             detach: false,
+            relabel: false,
             volumes: 1,
         }
     }
@@ -165,6 +168,8 @@ pub struct CrashReport {
     pub blocks_read: u64,
     /// Images of which something was told to be damaged, though it was not.
     pub alarms: u64,
+    /// Changes of the label that were durable.
+    pub labels: u64,
 }
 
 impl CrashReport {
@@ -176,6 +181,7 @@ impl CrashReport {
         self.lived_on += other.lived_on;
         self.blocks_read += other.blocks_read;
         self.alarms += other.alarms;
+        self.labels += other.labels;
     }
 }
 
@@ -233,7 +239,12 @@ struct Explorer<'a> {
     report: CrashReport,
     /// Steps since the last reply.
     fruitless: u64,
+    /// The label that is durable, and after it the one that was asked for.
+    labels: Vec<Vec<u8>>,
 }
+
+/// As the device is formatted.
+const LABEL: &[u8] = b"crash";
 
 /// With fewer there is nothing to explore.
 const LOGICAL_BLOCKS_MIN: u32 = 8;
@@ -261,6 +272,7 @@ pub fn explore(seed: u64, options: &CrashOptions) -> Result<CrashReport, Failure
         random: Random::new(seed),
         report: CrashReport::default(),
         fruitless: 0,
+        labels: vec![LABEL.to_vec()],
     };
     let model = Model::new(logical_blocks, durable_at_reply);
     let sim = explorer.format(medium, &model, seed)?;
@@ -306,7 +318,7 @@ impl Explorer<'_> {
         let options = FormatOptions {
             logical_blocks: self.logical_blocks,
             uuid: u128::from(seed) << 64 | 7,
-            label: b"crash".to_vec(),
+            label: LABEL.to_vec(),
         };
         let mut sim = Sim::format(medium, options, self.options.settings.clone(), Instant(0))?;
         self.options.plant.apply(sim.ftl_mut());
@@ -352,6 +364,9 @@ impl Explorer<'_> {
                 host.submit(generator.draw(), Hint { handle, ..Hint::default() });
                 submitted += 1;
             }
+            if self.options.relabel && submitted < operations && self.random.chance(0.05) {
+                self.relabel(host);
+            }
             self.step(host, cuts)?;
             if submitted < operations && self.random.chance(0.001) {
                 self.remount(host, cuts)?;
@@ -360,8 +375,31 @@ impl Explorer<'_> {
         Ok(())
     }
 
+    /// Asks for another label, unless one is under way.
+    fn relabel(&mut self, host: &mut Host) {
+        if self.labels.len() == 1 {
+            let label = format!("{:x}", self.random.next_u64()).into_bytes();
+            host.sim.begin_label(&label);
+            self.labels.push(label);
+        }
+    }
+
+    /// A change of the label that has ended is durable; one that the end of a life has left open, perhaps.
+    fn look_at_label(&mut self, host: &Host) -> Result<(), Failure> {
+        match host.sim.labelled() {
+            Some(true) if self.labels.len() == 2 => {
+                self.labels.remove(0);
+                self.report.labels += 1;
+            }
+            Some(false) => return Err(Failure("the label was refused".into())),
+            _ => {}
+        }
+        Ok(())
+    }
+
     fn step(&mut self, host: &mut Host, cuts: bool) -> Result<(), Failure> {
         let step = host.sim.step(Instant(u64::MAX))?;
+        self.look_at_label(host)?;
         let promised = host.collect()?;
         self.fruitless = if step == Step::Reply { 0 } else { self.fruitless + 1 };
         match step {
@@ -413,6 +451,10 @@ impl Explorer<'_> {
         let report = host.sim.run_until_ready()?;
         if !report.clean {
             return Err(Failure(format!("the mount after a clean shutdown says {report:?}")));
+        }
+        self.labels.retain(|label| *label == report.label);
+        if self.labels.is_empty() {
+            return Err(Failure(format!("no label that was asked for: {:?}", report.label)));
         }
         host.read_back()
     }
@@ -480,7 +522,12 @@ impl Explorer<'_> {
         let live_on = self.report.images.is_multiple_of(self.options.live_on_every);
         let again = recut.then(|| image.clone());
         let mut sim = self.mount(image, now)?;
-        let damaged = sim.run_until_ready()?.damaged.clone();
+        let report = sim.run_until_ready()?;
+        let (damaged, label) = (report.damaged.clone(), report.label.clone());
+        if !self.labels.contains(&report.label) {
+            let (found, wanted) = (&report.label, &self.labels);
+            return Err(Failure(format!("the label is {found:?}, none of {wanted:?}")));
+        }
         if !damaged.is_empty() && !model.tolerates_unreadable() {
             self.report.alarms += 1;
         }
@@ -503,7 +550,7 @@ impl Explorer<'_> {
             verify_valid(&mut sim, self.logical_blocks)?;
         }
         if let Some(image) = again {
-            self.cut_recovery(image, model, &observed, now)?;
+            self.cut_recovery(image, model, (&observed, &label), now)?;
         }
         if live_on {
             self.live_on(sim, model, &observed)?;
@@ -517,7 +564,7 @@ impl Explorer<'_> {
         &mut self,
         image: SimMedium,
         model: &Model,
-        observed: &[Option<u64>],
+        (observed, label): (&[Option<u64>], &[u8]),
         now: Instant,
     ) -> Result<(), Failure> {
         let mut model = model.clone();
@@ -526,7 +573,7 @@ impl Explorer<'_> {
         for _ in 0..RECOVERY_STEPS_MAX {
             match sim.step(Instant(u64::MAX))? {
                 Step::Idle => break,
-                Step::Change => self.cut_once_more(&sim, &model)?,
+                Step::Change => self.cut_once_more(&sim, &model, label)?,
                 _ => {}
             }
         }
@@ -534,10 +581,16 @@ impl Explorer<'_> {
     }
 
     /// The power goes again while a recovery runs.
-    fn cut_once_more(&mut self, sim: &Sim, model: &Model) -> Result<(), Failure> {
+    fn cut_once_more(&mut self, sim: &Sim, model: &Model, label: &[u8]) -> Result<(), Failure> {
         for _ in 0..2 {
             let again = |Failure(why): Failure| Failure(format!("cut again in recovery: {why}"));
             let mut sim = self.cut_at_random(sim)?;
+            if let State::Ready(report) = sim.state()
+                && report.label != label
+            {
+                let why = format!("the label is {:?}, and was {label:?}", report.label);
+                return Err(again(Failure(why)));
+            }
             let observed = sim.read_all(self.logical_blocks).map_err(again)?;
             self.report.recuts += 1;
             model.check_recovered(&observed).map_err(Failure).map_err(again)?;
@@ -566,6 +619,11 @@ impl Explorer<'_> {
         self.report.lived_on += 1;
         // What the device below waits for is not what this one does.
         let fruitless = std::mem::take(&mut self.fruitless);
+        let found = match sim.state() {
+            State::Ready(report) => vec![report.label.clone()],
+            _ => Vec::new(),
+        };
+        let labels = std::mem::replace(&mut self.labels, found);
         let mut model = model.clone();
         model.settle(observed);
         let context = |what: &'static str| move |why| Failure(format!("{what}: {why}"));
@@ -586,7 +644,7 @@ impl Explorer<'_> {
         host.drain()?;
         host.sim.verify()?;
         self.remount(&mut host, false)?;
-        self.fruitless = fruitless;
+        (self.fruitless, self.labels) = (fruitless, labels);
         Ok(())
     }
 }

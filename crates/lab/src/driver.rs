@@ -134,6 +134,7 @@ pub struct Sim<C: Core = Ftl, M: Medium = SimMedium> {
     state: State,
     /// The end of a detach, if there was one.
     detached: Option<bool>,
+    labelled: Option<bool>,
     /// The FTL's last word was an output: there may be more.
     draining: bool,
     trace: TraceHash,
@@ -304,6 +305,7 @@ impl<C: Core, M: Medium> Sim<C, M> {
             now,
             state: State::Starting,
             detached: None,
+            labelled: None,
             draining: true,
             trace: TraceHash::default(),
             fruitless: 0,
@@ -575,6 +577,10 @@ impl<C: Core, M: Medium> Sim<C, M> {
                 self.detached = Some(gone);
                 Ok(Step::Other)
             }
+            Output::Labelled(durable) => {
+                self.labelled = Some(durable);
+                Ok(Step::Other)
+            }
         }
     }
 
@@ -687,6 +693,18 @@ impl<C: Core, M: Medium> Sim<C, M> {
     pub fn begin_detach(&mut self) {
         self.due = None;
         self.ftl.handle(self.now, Input::DetachFast);
+    }
+
+    /// Asks to keep another label; requests go on.
+    pub fn begin_label(&mut self, label: &[u8]) {
+        self.due = None;
+        self.labelled = None;
+        self.ftl.handle(self.now, Input::Label(label));
+    }
+
+    /// How the last change of the label ended, if it has: true if it is durable.
+    pub fn labelled(&self) -> Option<bool> {
+        self.labelled
     }
 
     /// How a detach ended, if one has: true if nothing needs the fast units any more.

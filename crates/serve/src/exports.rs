@@ -1,57 +1,129 @@
-//! What a server offers to NBD clients: the volumes of a block device, or the units of a raw one.
+//! What a server offers to its clients: the volumes of a block device, or the units of a raw one. Volumes come and go
+//! while it is served: then there is another [`Offered`], which every shard takes over from its next turn on.
 
 use crate::config::Config;
-use crate::device::{Volume, decode_volumes, raw};
+use crate::device::{Stretch, Table, Volume, decode_volumes, raw};
 use crate::nbd;
-use crate::runtime::shard::{Exported, RawShape};
+use crate::runtime::shard::RawShape;
 use crate::server::{Found, ServeError};
-use crate::volume::Split;
+use crate::volume::{Limiter, Split};
 use flash::BLOCK_BYTES;
 use ftl::raw::WriteUnit;
+use std::sync::Arc;
 
-/// What clients may open. All three in the same order.
-pub struct Offer {
+/// A volume, for the shards.
+#[derive(Clone, Debug)]
+pub struct Exported {
+    /// By which requests name it, which no other volume of the device ever has: its number less one.
+    pub volume: usize,
+    /// Where its blocks are, in their order.
+    pub stretches: Vec<Stretch>,
+    /// How many it has.
+    pub blocks: u64,
+    /// The placement handle its writes go to.
+    pub handle: u8,
+    /// What keeps its limits, if it has some.
+    pub limiter: Option<Arc<Limiter>>,
+}
+
+impl Exported {
+    /// The first of the device's blocks where the volume's blocks from `block` on are, and how many of `blocks` follow
+    /// it there. `block` is one of the volume's.
+    pub fn run(&self, block: u64, blocks: u64) -> Stretch {
+        let mut inside = block;
+        for stretch in &self.stretches {
+            if inside < stretch.blocks {
+                let blocks = blocks.min(stretch.blocks - inside);
+                return Stretch { first: stretch.first + inside, blocks };
+            }
+            inside -= stretch.blocks;
+        }
+        unreachable!("block {block} is beyond a volume of {}", self.blocks)
+    }
+
+    /// The first block of one that lies in one piece.
+    pub fn first_block(&self) -> u64 {
+        self.stretches.first().map_or(0, |stretch| stretch.first)
+    }
+}
+
+/// What clients may open. All in the same order, that of their numbers.
+#[derive(Clone, Debug, Default)]
+pub struct Offered {
     /// For people.
     pub volumes: Vec<Volume>,
     /// For the protocol.
-    pub exports: Vec<nbd::Export>,
+    pub exports: Arc<[nbd::Export]>,
     /// For the shards.
     pub exported: Vec<Exported>,
 }
 
-/// What is on the device, if it is what the config asks for.
-pub(crate) fn offer(found: &Found, split: Split, config: &Config) -> Result<Offer, ServeError> {
-    match &found.raw {
-        Some(shape) => units(shape, config),
-        None => volumes(check_volumes(found, split, config)?, config),
+impl Offered {
+    /// What requests for `volume` are about, if it is there.
+    #[inline]
+    pub fn get(&self, volume: usize) -> Option<&Exported> {
+        match self.exported.get(volume) {
+            // As long as none has gone.
+            Some(exported) if exported.volume == volume => Some(exported),
+            _ => {
+                let at = self.exported.binary_search_by_key(&volume, |exported| exported.volume);
+                Some(&self.exported[at.ok()?])
+            }
+        }
     }
 }
 
-fn volumes(volumes: Vec<Volume>, config: &Config) -> Result<Offer, ServeError> {
-    let mut offer = Offer { volumes: Vec::new(), exports: Vec::new(), exported: Vec::new() };
-    for (index, mut volume) in volumes.into_iter().enumerate() {
-        let options = &config.device.volumes[index];
-        let mut export = nbd::Export::new(volume.name.clone(), volume.blocks * BLOCK_BYTES as u64);
-        volume.read_only |= options.read_only || config.ftl.read_only;
-        export.read_only = volume.read_only;
-        offer.add(volume, export, index as u8 % config.ftl.handles)?;
+/// What is on the device, if it is what the config asks for; and the table, unless these are raw units.
+pub(crate) fn offer(
+    found: &Found,
+    split: Split,
+    config: &mut Config,
+) -> Result<(Offered, Option<Table>), ServeError> {
+    match &found.raw {
+        Some(shape) => Ok((units(shape, config)?, None)),
+        None => {
+            let table = check_volumes(found, split, config)?;
+            Ok((volumes(&table, config, &Offered::default())?, Some(table)))
+        }
     }
-    Ok(offer)
+}
+
+/// The volumes of a table, as a config has them served. Limits that are as they were `before` go on.
+pub(crate) fn volumes(
+    table: &Table,
+    config: &Config,
+    before: &Offered,
+) -> Result<Offered, ServeError> {
+    let mut offer = Offer::default();
+    for mut volume in table.volumes.iter().cloned() {
+        let wish = config.wish(&volume.name);
+        let bytes = volume.blocks() * BLOCK_BYTES as u64;
+        let mut export = nbd::Export::new(volume.name.clone(), bytes);
+        volume.read_only |= wish.is_some_and(|wish| wish.read_only) || config.ftl.read_only;
+        export.read_only = volume.read_only;
+        volume.limits = wish.and_then(|wish| wish.limits).unwrap_or(volume.limits);
+        let limits = volume.limits;
+        let handle = ((volume.number - 1) % u32::from(config.ftl.handles)) as u8;
+        let known = before.get(volume.number as usize - 1);
+        let known = known.and_then(|known| known.limiter.clone());
+        let same = known.filter(|limiter| limiter.limits() == limits);
+        offer.add(volume, export, handle)?;
+        if let Some(added) = offer.exported.last_mut() {
+            added.limiter = same.or_else(|| Limiter::of(limits).map(Arc::new));
+        }
+    }
+    Ok(offer.into())
 }
 
 /// One export a unit, so that its queue and its faults are its own.
-fn units(shape: &RawShape, config: &Config) -> Result<Offer, ServeError> {
+fn units(shape: &RawShape, config: &Config) -> Result<Offered, ServeError> {
     let write = config.device.raw.as_ref().map(|raw| raw.settings.write).unwrap_or_default();
     raw::fits_request(&shape.lanes, write).map_err(ServeError::Volumes)?;
     let blocks = u64::from(shape.lanes.lane_slots());
-    let mut offer = Offer { volumes: Vec::new(), exports: Vec::new(), exported: Vec::new() };
+    let mut offer = Offer::default();
     for unit in 0..shape.lanes.lanes {
-        let volume = Volume {
-            name: unit_name(unit),
-            first_block: u64::from(unit) * blocks,
-            blocks,
-            read_only: config.ftl.read_only,
-        };
+        let stretch = Stretch { first: u64::from(unit) * blocks, blocks };
+        let volume = Volume::made(unit + 1, unit_name(unit), stretch, config.ftl.read_only);
         let mut export = nbd::Export::new(volume.name.clone(), blocks * BLOCK_BYTES as u64);
         export.read_only = volume.read_only;
         export.zeroes = false;
@@ -72,7 +144,7 @@ fn units(shape: &RawShape, config: &Config) -> Result<Offer, ServeError> {
         );
         offer.add(volume, export, 0)?;
     }
-    Ok(offer)
+    Ok(offer.into())
 }
 
 /// The export of a unit.
@@ -80,26 +152,53 @@ pub fn unit_name(unit: u32) -> String {
     format!("unit/{unit}")
 }
 
+/// An [`Offered`] to be.
+#[derive(Default)]
+struct Offer {
+    volumes: Vec<Volume>,
+    exports: Vec<nbd::Export>,
+    exported: Vec<Exported>,
+}
+
 impl Offer {
-    fn add(&mut self, volume: Volume, export: nbd::Export, handle: u8) -> Result<(), ServeError> {
+    fn add(
+        &mut self,
+        volume: Volume,
+        mut export: nbd::Export,
+        handle: u8,
+    ) -> Result<(), ServeError> {
         export
             .check()
             .map_err(|e| ServeError::Volumes(format!("volume {:?}: {e}", volume.name)))?;
+        let (stretches, blocks) = (volume.stretches.clone(), volume.blocks());
+        export.volume = volume.number as usize - 1;
+        let (volume_number, limiter) = (export.volume, None);
+        self.exported.push(Exported { volume: volume_number, stretches, blocks, handle, limiter });
         self.exports.push(export);
-        self.exported.push(Exported { first_block: volume.first_block, handle });
         self.volumes.push(volume);
         Ok(())
     }
 }
 
-/// The device's volumes, if they are what the config asks for.
-fn check_volumes(found: &Found, split: Split, config: &Config) -> Result<Vec<Volume>, ServeError> {
+impl From<Offer> for Offered {
+    fn from(offer: Offer) -> Self {
+        let Offer { volumes, exports, exported } = offer;
+        Self { volumes, exports: exports.into(), exported }
+    }
+}
+
+/// The device's volumes, if they are what the config asks for. Those that were changed since the device was made are
+/// what they are, and the config follows.
+fn check_volumes(found: &Found, split: Split, config: &mut Config) -> Result<Table, ServeError> {
     let damaged = || ServeError::Volumes("the volume table on the device is damaged".into());
     let report = &found.report;
-    let volumes = decode_volumes(&report.label).ok_or_else(damaged)?;
-    let end = volumes.iter().map(|volume| volume.first_block + volume.blocks).max().unwrap_or(0);
-    if end > split.device_blocks(report.logical_blocks) {
+    let table = decode_volumes(&report.label).ok_or_else(damaged)?;
+    if table.end() > split.device_blocks(report.logical_blocks) {
         return Err(damaged());
+    }
+    if table.changed {
+        config.adopt(&table);
+        return Ok(table);
     }
     let sizes = |name: &str, blocks: u64| {
         let kib = blocks * (BLOCK_BYTES as u64 >> 10);
@@ -112,7 +211,8 @@ fn check_volumes(found: &Found, split: Split, config: &Config) -> Result<Vec<Vol
     };
     let wanted: Vec<_> =
         config.device.volumes.iter().map(|volume| sizes(&volume.name, volume.blocks)).collect();
-    let found: Vec<_> = volumes.iter().map(|volume| sizes(&volume.name, volume.blocks)).collect();
+    let found: Vec<_> =
+        table.volumes.iter().map(|volume| sizes(&volume.name, volume.blocks())).collect();
     if wanted != found {
         return Err(ServeError::Volumes(format!(
             "volume: the config asks for {}, but the device was formatted with {}: say the same \
@@ -121,5 +221,45 @@ fn check_volumes(found: &Found, split: Split, config: &Config) -> Result<Vec<Vol
             found.join(", ")
         )));
     }
-    Ok(volumes)
+    Ok(table)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_volume_in_pieces_is_found_piece_by_piece() {
+        let stretch = |first, blocks| Stretch { first, blocks };
+        let stretches = vec![stretch(100, 10), stretch(0, 5), stretch(50, 1)];
+        let exported = Exported { volume: 0, stretches, blocks: 16, handle: 0, limiter: None };
+        assert_eq!(exported.run(0, 16), stretch(100, 10));
+        assert_eq!(exported.run(3, 4), stretch(103, 4));
+        assert_eq!(exported.run(10, 6), stretch(0, 5));
+        assert_eq!(exported.run(14, 2), stretch(4, 1));
+        assert_eq!(exported.run(15, 1), stretch(50, 1));
+    }
+
+    #[test]
+    fn a_volume_is_found_by_what_no_other_is_called() {
+        let exported = |volume| Exported {
+            volume,
+            stretches: Vec::new(),
+            blocks: 0,
+            handle: 0,
+            limiter: None,
+        };
+        let of = |volumes: &[usize]| Offered {
+            exported: volumes.iter().map(|&volume| exported(volume)).collect(),
+            ..Offered::default()
+        };
+        for (offered, there) in
+            [(of(&[0, 1, 2]), vec![0, 1, 2]), (of(&[1, 2, 900]), vec![1, 2, 900])]
+        {
+            for volume in 0..1000 {
+                let found = offered.get(volume).map(|exported| exported.volume);
+                assert_eq!(found, there.contains(&volume).then_some(volume));
+            }
+        }
+    }
 }

@@ -218,6 +218,7 @@ fn run(seed: u64, met: &mut Met) {
     let options = DeviceOptions {
         kind: kind_of(seed, &scratch.0),
         volumes: vec![volume],
+        blocks_min: 0,
         op_percent: 100,
         channels: 2,
         dies_per_channel: 1,

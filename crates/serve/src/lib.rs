@@ -21,6 +21,7 @@ pub mod files;
 mod front;
 mod kept;
 mod latency;
+pub mod living;
 mod medium;
 mod notify;
 pub mod offline;

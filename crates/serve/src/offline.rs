@@ -180,6 +180,7 @@ impl Offline {
             core: self.engine.status(),
             connections: 0,
             requests: 0,
+            requests_limited: 0,
             buffer_bytes: 0,
             wear: Vec::new(),
             moved_bytes_per_sec: Vec::new(),

@@ -193,12 +193,17 @@ fn counted(control: &Control, decision: &str) -> Result<String, String> {
     let Some((kind @ ("stream" | "mapping"), volume)) = decision.split_once('/') else {
         return Ok(decision.into());
     };
-    let exports = control.exports();
-    match exports.iter().position(|export| export.name == volume) {
+    let (exports, settled) = (control.exports(), control.settled());
+    let there = exports.iter().any(|export| export.name == volume);
+    match settled.iter().position(|name| name == volume) {
         // A lone volume is all there is.
-        Some(_) if exports.len() == 1 => Ok(kind.into()),
-        Some(index) => Ok(format!("{kind}/{index}")),
-        None => {
+        Some(_) if there && exports.len() == 1 && settled.len() == 1 => Ok(kind.into()),
+        Some(index) if there => Ok(format!("{kind}/{index}")),
+        _ if there => Err(format!(
+            "{volume:?} was made or renamed since the server has started, and goes by what is decided for the whole \
+             device: say in [[volume]] of the config what it shall have from the next start on"
+        )),
+        _ => {
             let names: Vec<_> = exports.iter().map(|export| export.name.as_str()).collect();
             Err(format!("no volume is called {volume:?}; there are {}", names.join(", ")))
         }

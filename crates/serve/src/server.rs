@@ -3,8 +3,9 @@
 //! Each shard's thread makes its own ring and engine, mounts without pacing, and reports; only
 //! when all have mounted do clients get in. Dropping a [`Server`] shuts it down.
 
-mod hosts;
+pub(crate) mod hosts;
 mod restart;
+mod volumes;
 
 pub use restart::Restart;
 
@@ -14,8 +15,9 @@ use crate::config::Config;
 use crate::control;
 use crate::device::{Device, DeviceError, KeptCounts, Kind, Mode, Volume};
 use crate::doors::{Doors, clients_max};
-use crate::exports::{self, Offer};
+use crate::exports::{self, Offered};
 use crate::fast::FastControl;
+use crate::living::VolumesControl;
 use crate::nbd;
 use crate::panics;
 use crate::policies::{self, Plugins};
@@ -36,7 +38,7 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicUsize;
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, RwLock, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -127,6 +129,8 @@ impl From<TlsError> for ServeError {
 /// A running server.
 pub struct Server {
     shared: Arc<Shared>,
+    living: Arc<VolumesControl>,
+    settled: Arc<[u32]>,
     plugins: Arc<Plugins>,
     threads: Vec<JoinHandle<Result<(), ShardError>>>,
     http: Option<control::Http>,
@@ -187,37 +191,39 @@ impl Server {
         let rules = control::Rules::of(config.http.as_ref())?;
         let (opened, mut source) = open(config)?;
         let config = &opened;
-        let mut mounted = mount_all(std::mem::take(&mut source.starters), config.driver)?;
+        let mounted = mount_all(std::mem::take(&mut source.starters), config.driver)?;
         source.commit(mounted.iter().map(|mounted| mounted.found.report.logical_blocks))?;
         let refused = refused(&mounted, config);
-        let config = &to_be_read(config, &source.places.0, &refused);
+        let mut config = to_be_read(config, &source.places.0, &refused);
         let impaired = [source.impaired(), &refused].concat();
         let restart = restart(&source, &mounted, begun.elapsed(), impaired);
         tracing::info!("{restart}");
         log_drivers(&mounted);
-        let offer = exports::offer(&mounted[0].found, source.split, config)?;
-        let (volumes, raw) = (offer.volumes.clone(), mounted[0].found.raw);
+        let mounted_with = config.ftl.clone();
+        let (offered, table) = exports::offer(&mounted[0].found, source.split, &mut config)?;
+        let config = &config;
+        let (volumes, raw) = (offered.volumes.clone(), mounted[0].found.raw);
         let clients = clients_max(config)?;
         let port = doors.nvme_addresses.first().map_or(0, SocketAddr::port);
         let uuid = mounted[0].found.report.uuid;
         let flash = (raw.as_ref(), mounted[0].found.band_blocks);
-        let subsystem = hosts::subsystem(config, &offer, (uuid, port, mounted.len()), flash)?;
-        let mut shared = share(config, &source, offer, tls, (mounted.len(), clients.nbd))?;
+        let subsystem = hosts::subsystem(config, &offered, (uuid, port, mounted.len()), flash)?;
+        let mut shared = share(config, &source, offered, tls, (mounted.len(), clients.nbd))?;
         shared.nbd_doors = doors.nbd.len() as u32;
         let named = subsystem.as_ref().map(|subsystem| subsystem.nqn.clone());
         shared.nvme = subsystem;
         let shared = Arc::new(shared);
+        let blocks = source.split.device_blocks(mounted[0].found.report.logical_blocks);
+        let ground = table.map(|table| (table, blocks, uuid));
+        let settled = volumes::settled(config, &volumes, &mounted_with);
         doors.nbd.append(&mut doors.nvme);
         let mounts = mounted.iter().map(|mounted| mounted.found.report.clone()).collect();
-        let mut threads = Vec::new();
-        for (shard, mounted) in mounted.drain(..).enumerate() {
-            let mine = if shard == 0 { std::mem::take(&mut doors.nbd) } else { Vec::new() };
-            // The thread waits for this since it has mounted; if it is gone, `join` tells why.
-            mounted.go.send((Arc::clone(&shared), mine)).ok();
-            threads.push(mounted.thread);
-        }
+        let threads = set_going(mounted, &shared, std::mem::take(&mut doors.nbd));
+        let living = volumes::living(&shared, config, (ground, source.device.is_some()));
         let mut server = Self {
             shared,
+            living: Arc::new(living),
+            settled,
             plugins: Arc::new(plugins),
             threads,
             http: None,
@@ -235,12 +241,18 @@ impl Server {
             fast: Arc::new(FastControl::new(source.device)),
             history: Arc::default(),
         };
-        for (decision, name) in &config.chosen {
-            let switched = policies::switch(&server.control(), decision, name, "the config");
-            switched.map_err(|error| ServeError::Plugin(error.to_string()))?;
-        }
+        server.choose(&config.chosen)?;
         server.http = Some(control::Http::start(doors.http, rules, clients, server.control())?);
         Ok(server)
+    }
+
+    /// Puts those policies in charge that are made of modules of the config.
+    fn choose(&self, chosen: &[(String, String)]) -> Result<(), ServeError> {
+        for (decision, name) in chosen {
+            let switched = policies::switch(&self.control(), decision, name, "the config");
+            switched.map_err(|error| ServeError::Plugin(error.to_string()))?;
+        }
+        Ok(())
     }
 
     /// What clients need to know.
@@ -252,6 +264,8 @@ impl Server {
     pub fn control(&self) -> Control {
         Control {
             shared: Arc::clone(&self.shared),
+            living: Arc::clone(&self.living),
+            settled: Arc::clone(&self.settled),
             raw: self.ready.raw,
             plugins: Arc::clone(&self.plugins),
             fast: Arc::clone(&self.fast),
@@ -286,6 +300,7 @@ impl Server {
             result = Err(ServeError::Shard { shard, reason });
         }
         self.http = None;
+        self.living.end();
         if result.is_ok() {
             result = self.fast.closed().map_err(ServeError::NotClosed);
         }
@@ -309,6 +324,8 @@ impl Drop for Server {
 #[derive(Clone)]
 pub struct Control {
     shared: Arc<Shared>,
+    living: Arc<VolumesControl>,
+    settled: Arc<[u32]>,
     raw: Option<RawShape>,
     plugins: Arc<Plugins>,
     fast: Arc<FastControl>,
@@ -334,11 +351,6 @@ impl Control {
     /// For each shard, the count of its turns.
     pub fn beats(&self) -> Vec<u64> {
         self.shared.beats.iter().map(Beat::count).collect()
-    }
-
-    /// What is exported.
-    pub fn exports(&self) -> &[nbd::Export] {
-        &self.shared.exports
     }
 
     /// Asks a shard for its state; `answer` runs on the shard's thread.
@@ -495,6 +507,20 @@ struct Mounted {
     found: Found,
     go: mpsc::Sender<Go>,
     thread: JoinHandle<Result<(), ShardError>>,
+}
+
+/// Lets the shards serve: the first accepts clients of the listeners.
+fn set_going(
+    mounted: Vec<Mounted>,
+    shared: &Arc<Shared>,
+    mut listeners: Vec<OwnedFd>,
+) -> Vec<JoinHandle<Result<(), ShardError>>> {
+    let set_going = |mounted: Mounted| {
+        // The thread waits for this since it has mounted; if it is gone, `join` tells why.
+        mounted.go.send((Arc::clone(shared), std::mem::take(&mut listeners))).ok();
+        mounted.thread
+    };
+    mounted.into_iter().map(set_going).collect()
 }
 
 fn mount_all(starters: Vec<Starter>, driver: DriverChoice) -> Result<Vec<Mounted>, ServeError> {
@@ -659,7 +685,7 @@ pub(crate) fn start_engine(
     let reason = match run_until_milestone(&mut engine, ring, &mut now) {
         Ok(Milestone::Ready(Ok(report))) => return Ok((engine, now, report)),
         Ok(Milestone::Ready(Err(error))) => error.to_string(),
-        Ok(Milestone::Stopped(_) | Milestone::FastDetached(_)) => {
+        Ok(Milestone::Stopped(_) | Milestone::FastDetached(_) | Milestone::Labelled(_)) => {
             "the FTL stopped before it was ready".into()
         }
         Err(reason) => reason,
@@ -732,7 +758,7 @@ fn load_plugins(config: &Config) -> Result<Plugins, ServeError> {
 fn share(
     config: &Config,
     source: &Source,
-    offer: Offer,
+    offered: Offered,
     tls: Option<Arc<rustls::ServerConfig>>,
     (shards, clients_max): (usize, usize),
 ) -> Result<Shared, ServeError> {
@@ -744,8 +770,8 @@ fn share(
     }
     Ok(Shared {
         split: source.split,
-        volumes: offer.exported,
-        exports: offer.exports.into(),
+        offered: RwLock::new(Arc::new(offered)),
+        limits_since: std::time::Instant::now(),
         tls,
         nvme: None,
         nbd_doors: 0,

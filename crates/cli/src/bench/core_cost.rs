@@ -283,7 +283,10 @@ impl Core {
                 Output::Ready(result) => {
                     result.map_err(|error| error.to_string())?;
                 }
-                Output::ReadZeroes { .. } | Output::Stopped(_) | Output::FastDetached(_) => {}
+                Output::ReadZeroes { .. }
+                | Output::Stopped(_)
+                | Output::FastDetached(_)
+                | Output::Labelled(_) => {}
             }
         }
         Ok(())

@@ -64,6 +64,11 @@ const STAND_INS: &[(&str, &str)] = &[
     // The volume `data` of the pool that is there is in use, and there already.
     ("volume create data --size 1TiB", "volume create mine --size 1TiB"),
     ("volume delete data", "volume delete mine"),
+    // The device there is small.
+    ("volume create data --size 4GiB", "volume create data --size 8MiB"),
+    ("volume create gold --size 512MiB", "volume create gold --size 4MiB"),
+    ("volume resize data 8GiB", "volume resize data 8MiB"),
+    ("volume resize data 1GiB", "volume resize data 1MiB"),
 ];
 
 /// What a shell does before an example that begins so: what somebody who tries it would have.
@@ -89,6 +94,14 @@ const BEFORE: &[(&str, &str)] = &[
         "rm -rf weir-pool && ln -s \"$POOL\" weir-pool && \
          until weir pool ask weir-pool/node-3.sock status; do sleep 0.1; done",
     ),
+    (
+        "weir volume", // One volume, and room for others.
+        "weir volume list --json | jq -r '.volumes[].name' | \
+         while read -r name; do weir volume delete \"$name\"; done; \
+         weir volume create data --size 4MiB",
+    ),
+    ("weir volume create", "weir volume delete data"),
+    ("weir volume delete", "weir volume create old --size 4MiB"),
     ("weir pool volume create", "weir pool volume delete mine --config admin.toml || true"),
     (
         "weir pool volume delete",
@@ -124,7 +137,8 @@ const GO_ON: &[(&str, bool)] = &[
 const ANSWER_ONE: &[&str] = &["weir profile test.img"];
 
 /// Examples that speak with a server, by what is in them.
-const SERVED: &[&str] = &["weir status", "weir top", "weir ctl", "weir-data/nbd.sock"];
+const SERVED: &[&str] =
+    &["weir status", "weir top", "weir ctl", "weir volume", "weir-data/nbd.sock"];
 
 /// Examples that look at a device that is there and not served.
 const FORMATTED: &[&str] = &["weir check", "weir inspect"];

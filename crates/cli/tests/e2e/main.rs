@@ -55,4 +55,6 @@ mod tier;
 mod tls;
 mod tools;
 mod trace;
+mod volume_limits;
+mod volumes;
 mod zoned;

@@ -20,6 +20,7 @@ cat >/tmp/weir.toml <<CONFIG
 path = "/tmp/device"
 profile = "instant"
 shards = 2
+capacity = "160MiB"
 [[volume]]
 name = "first"
 size = "64MiB"
@@ -129,6 +130,42 @@ nvme fdp events /dev/nvme0 -e 1 -E | grep -qi 'invalid placement' || fail "$(nvm
 sleep 2
 nvme fdp stats /dev/nvme0 -e 1 -o json >/tmp/stats
 nvme fdp stats /dev/nvme0 -e 1 | grep -q 'Media Bytes' || fail "$(cat /tmp/stats)"
+
+step volumes
+weir_volume() { WEIR volume "$@" --control /tmp/control.sock >/dev/null || fail "weir volume $*"; }
+until_shown() { # number and sectors of a namespace, or none
+    for i in $(seq 100); do
+        if [ "$2" = none ]; then
+            grep -qlx "$1" /sys/block/nvme0n*/nsid || return 0
+        elif shown=$(grep -lx "$1" /sys/block/nvme0n*/nsid); then
+            [ "$(cat "$(dirname "$shown")/size")" -eq "$2" ] && return 0
+        fi
+        sleep 0.1
+    done
+    fail "namespace $1 is not as wanted: $2; $(grep . /sys/block/nvme0n*/nsid /sys/block/nvme0n*/size)"
+}
+write "$disk" --do_verify=1 --end_fsync=1 &
+load=$!
+weir_volume create fourth --size 16MiB
+until_shown 4 32768
+fourth=$(disk 4)
+head -c 1048576 /dev/urandom >/tmp/blocks
+dd if=/tmp/blocks of="$fourth" bs=1M oflag=direct status=none
+weir_volume resize fourth 24MiB
+until_shown 4 49152
+cmp -n 1048576 "$fourth" /tmp/blocks || fail "a volume that grew has other data"
+weir_volume resize fourth 8MiB --shrink
+until_shown 4 16384
+cmp -n 1048576 "$fourth" /tmp/blocks || fail "a volume that shrank has other data"
+if nvme read "$fourth" -s 2048 -c 0 -z 4096 -d /tmp/read >/dev/null 2>&1; then fail "it reads beyond the end"; fi
+weir_volume delete fourth
+until_shown 4 none
+weir_volume create again --size 16MiB
+until_shown 5 32768
+cmp -n 16777216 /dev/zero "$(disk 5)" || fail "a new volume has old data"
+weir_volume delete again
+until_shown 5 none
+wait $load
 
 step "two paths"
 nvme connect -t tcp -a 127.0.0.2 -s 4420 -n $nqn $host --nr-io-queues=2

@@ -216,6 +216,7 @@ impl Ftl {
         if self.is_leaving() {
             self.give_up_detach();
         }
+        self.label_fails();
     }
 
     /// After the medium failed, nothing is made durable at the end.

@@ -223,6 +223,7 @@ impl Core for RawUnits {
             Input::Completion(completion) => self.complete(completion),
             Input::Deadline => self.deadline_passed(),
             Input::DetachFast => self.outputs.push_back(Output::FastDetached(false)),
+            Input::Label(_) => self.outputs.push_back(Output::Labelled(false)),
             Input::Shutdown => self.shut_down(),
             Input::Fail => self.fail(),
         }

@@ -202,7 +202,8 @@ impl Ftl {
             }
         }
         let interval = checkpoint_slots(&self.geometry, self.map.blocks(), &self.settings);
-        if self.phase == Phase::Running && self.counters.slots_since_checkpoint >= interval {
+        let due = self.counters.slots_since_checkpoint >= interval;
+        if self.phase == Phase::Running && due || self.label_wants_checkpoint() {
             self.checkpoint.want();
         }
     }
@@ -248,6 +249,7 @@ impl Ftl {
         checkpoint.parity.clear();
         checkpoint.stage = Stage::Content;
         self.counters.slots_since_checkpoint = 0;
+        self.label_begun();
         for position in 0..wanted {
             self.append_roots(position);
         }
@@ -553,6 +555,7 @@ impl Ftl {
         self.checkpoint.settling = false;
         self.checkpoint.order = self.checkpoint.next_order;
         self.checkpoint.sequence_covered = self.checkpoint.sequence_begun;
+        self.label_durable();
         let bands = self.close_checkpoint_bands();
         let old = std::mem::replace(&mut self.checkpoint.bands, bands);
         self.rebase();

@@ -515,9 +515,21 @@ impl Ftl {
         self.read_footers(mount)
     }
 
+    /// The label is that of the checkpoint that recovery goes by: a newer root record may be of one that was never
+    /// complete.
+    fn take_label(&mut self, mount: &Mount) {
+        let of_it = |root: &&Root| root.uuid == self.uuid && root.checkpoint == mount.chosen.name;
+        if let Some(root) = mount.roots.iter().map(|(_, root)| root).find(of_it)
+            && !self.is_mutant(Mutant::LabelOfNewestRoot)
+        {
+            self.label = root.label.clone();
+        }
+    }
+
     fn begin_scan(&mut self, mount: &mut Mount) -> Result<(), MountError> {
         mount.stage = Stage::Scan;
         let footer = mount.footer.expect("content has a footer");
+        self.take_label(mount);
         self.note_copies(mount);
         self.rebuild_if_needed(mount);
         let everything = mount.rebuild.is_some();

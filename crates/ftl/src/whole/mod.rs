@@ -3,6 +3,7 @@
 
 mod checks;
 mod kept;
+pub(crate) mod label;
 pub(crate) mod load;
 mod places;
 pub(crate) mod status;
@@ -78,6 +79,7 @@ pub struct Ftl {
     pub(crate) uuid_crc: u32,
     pub(crate) empty_crc: u32,
     pub(crate) label: Vec<u8>,
+    pub(crate) relabel: label::Relabel,
     pub(crate) generation: u64,
 
     pub(crate) map: Map,
@@ -156,6 +158,10 @@ impl Ftl {
             }
             Input::DetachFast => {
                 self.begin_detach();
+                true
+            }
+            Input::Label(label) => {
+                self.relabel(label);
                 true
             }
             Input::Shutdown => {
@@ -567,6 +573,7 @@ impl Ftl {
             uuid_crc: 0,
             empty_crc: format::empty_crc(),
             label: Vec::new(),
+            relabel: label::Relabel::default(),
             generation: 0,
             map: Map::of(&settings, logical_blocks),
             blocks_mapped: 0,

@@ -70,6 +70,29 @@ fn a_folder_keeps_what_was_flushed_after_any_power_cut() {
     explore("a_folder_keeps_what_was_flushed_after_any_power_cut", 400..440, Manner::Folder);
 }
 
+/// A device whose label is changed now and then.
+pub fn relabelled(seed: u64) -> CrashOptions {
+    let mut options = match seed % 6 {
+        5 => CrashOptions::tiered_of_seed(seed),
+        _ => CrashOptions::of_seed(seed),
+    };
+    if seed % 6 < 5 {
+        options.device.manner = MANNERS[seed as usize % MANNERS.len()];
+        // Of pages that share cells a checkpoint takes two bands.
+        options.device.blocks_per_unit += 2;
+    }
+    (options.relabel, options.images_per_cut, options.recut_every) = (true, 6, 61);
+    options
+}
+
+#[test]
+fn a_label_that_is_changed_is_the_old_or_the_new_one_after_any_power_cut() {
+    let test = "a_label_that_is_changed_is_the_old_or_the_new_one_after_any_power_cut";
+    let report = passed(test, explore_seeds(seeds(700..748), THREADS, relabelled));
+    println!("{test}: {report:?}");
+    assert!(report.labels > 48, "the label was hardly changed: {report:?}");
+}
+
 #[test]
 fn any_single_page_may_rot() {
     let test = "any_single_page_may_rot";

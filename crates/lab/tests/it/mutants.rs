@@ -1,6 +1,7 @@
 //! Tests of the tests: a seeded bug in the FTL must be found by the suite within a few seeds, which
 //! the sound FTL passes.
 
+use crate::crash::relabelled;
 use crate::map::several_chunks;
 use crate::{MANNERS, THREADS};
 use flash::Pairing;
@@ -76,6 +77,22 @@ fn every_mutant_of_destage_is_found_and_the_sound_tier_is_not() {
         }
     }
     assert!(survivors.is_empty(), "not found within {SEEDS:?}: {survivors:?}");
+}
+
+#[test]
+fn every_mutant_of_the_label_is_found() {
+    let first = |mutant: Mutant| {
+        let plant = Plant::new(move |ftl| ftl.set_mutant(mutant));
+        for_each_seed(700..724, THREADS, |seed| {
+            explore(seed, &CrashOptions { plant: plant.clone(), ..relabelled(seed) })
+        })
+        .err()
+    };
+    // The sound FTL passes all of them: see the test of the label.
+    for &mutant in Mutant::LABEL {
+        let found = first(mutant).unwrap_or_else(|| panic!("{mutant:?} was not found"));
+        println!("{mutant:?}: {found}");
+    }
 }
 
 /// One seed of what looks for broken promises where a part of the map is in DRAM.

@@ -1,8 +1,8 @@
 //! `[device.fast]`: the fast tier before the device. `fast = "path"` is short for its path alone.
 
+use super::Wish;
 use super::section::Section;
-use crate::device::{DeviceOptions, FastOptions, Kind};
-use crate::volume::Split;
+use crate::device::{FastOptions, Kind};
 use ftl::FastShare;
 use std::path::{Path, PathBuf};
 
@@ -65,18 +65,14 @@ pub fn section(
 
 /// The volumes as a shard counts its blocks, each with its share of the fast tier, if there is more
 /// than one: then no volume takes another's latency. What is beyond the first few shares what is left.
-pub fn shares(device: &DeviceOptions, weights: &[u32]) -> Vec<FastShare> {
-    if device.volumes.len() < 2 || device.raw.is_some() {
+pub fn shares(volumes: &[((u32, u32), &Wish)]) -> Vec<FastShare> {
+    if volumes.len() < 2 {
         return Vec::new();
     }
-    let split = Split::new(device.shards as usize);
-    let mut first_block = 0;
-    let shares = device.volumes.iter().zip(weights).map(|(volume, &weight)| {
-        let first = split.shard_blocks(first_block);
-        first_block += volume.blocks;
-        let blocks = split.shard_blocks(first_block) - first;
-        // A device beyond what shards address is refused when it is made.
-        FastShare { first: first as u32, blocks: blocks as u32, weight }
+    let shares = volumes.iter().map(|&((first, blocks), wish)| FastShare {
+        first,
+        blocks,
+        weight: wish.share,
     });
     shares.take(SHARES_MAX).collect()
 }

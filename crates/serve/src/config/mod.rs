@@ -8,11 +8,13 @@ mod doors;
 mod fast;
 mod raw;
 mod section;
+mod volumes;
 
 pub use section::ConfigError;
 pub(crate) use section::Section;
+pub use volumes::Wish;
 
-use crate::device::{DeviceOptions, Kind, Losses, NAME_BYTES_MAX, SHARDS_MAX, VolumeOptions};
+use crate::device::{DeviceOptions, Kind, Losses, SHARDS_MAX, VolumeOptions};
 use crate::files;
 use crate::kept::{KeptOptions, KeptPlace};
 use crate::medium::Injections;
@@ -21,10 +23,9 @@ use crate::runtime::ring::DriverChoice;
 use crate::runtime::shard::Bounds;
 pub use crate::sockets::Access;
 use crate::tls::TlsFiles;
-use crate::volume::Split;
 use flash::{BLOCK_BYTES, SECOND};
-use ftl::policy::{DECISIONS, stream};
-use ftl::{MapVolume, PolicyNames, Settings, StreamVolume};
+use ftl::policy::DECISIONS;
+use ftl::{PolicyNames, Settings};
 use nand::{Faults, Profile};
 use raw::RawSection;
 use std::collections::BTreeMap;
@@ -56,6 +57,8 @@ pub struct Config {
     pub compiler: Option<PathBuf>,
     /// Decisions that policies of these modules make, and their names.
     pub chosen: Vec<(String, String)>,
+    /// What is done for each volume.
+    pub wishes: Vec<Wish>,
     /// How long requests and stops may take.
     pub bounds: Bounds,
 }
@@ -152,12 +155,11 @@ impl Config {
         let mut root = Section::new("", table, &mut errors);
         let plugins = plugins(&mut root, base);
         let mut chosen = Vec::new();
-        let (volumes, wishes) = volumes(&mut root, &plugins);
-        let mut streams = wishes.streams;
+        let (volumes, mut wishes, hosts) = volumes::sections(&mut root, &plugins);
         let raw = raw::section(&mut root);
         let device = device(root.section("device"), base, volumes, raw);
         let nbd = nbd(root.section("nbd"), base);
-        let nvme = doors::nvme(root.section("nvme"), wishes.hosts);
+        let nvme = doors::nvme(root.section("nvme"), hosts);
         let http = doors::http(root.section("http"), base);
         let control = doors::control(root.section("control"), base);
         let driver = runtime(root.section("runtime"));
@@ -176,20 +178,19 @@ impl Config {
                 }
                 let wide = chosen.iter().position(|(decision, _)| decision == "stream");
                 if let Some(at) = wide
-                    && streams.iter().any(Option::is_some)
+                    && wishes.iter().any(|wish| wish.stream.is_some())
                 {
                     // For those only that do not say otherwise.
                     let (_, name) = chosen.remove(at);
-                    for stream in &mut streams {
-                        stream.get_or_insert_with(|| name.clone());
+                    for wish in &mut wishes {
+                        wish.stream.get_or_insert_with(|| name.clone());
                     }
                 }
-                ftl.volumes = stream_volumes(&device, &streams, &ftl.policies.stream);
-                ftl.fast_shares = fast::shares(&device, &wishes.shares);
-                ftl.map_volumes = map_volumes(&device, &wishes.page);
-                for (volume, stream) in device.volumes.iter().zip(streams) {
-                    if let Some(name) = stream.filter(|name| name.starts_with(WASM)) {
-                        chosen.push((format!("stream/{}", volume.name), name));
+                let places = volumes::in_order(&device.volumes);
+                volumes::settle(&mut ftl, device.shards, &places, &wishes);
+                for Wish { name, stream, .. } in &wishes {
+                    if let Some(policy) = stream.as_ref().filter(|name| name.starts_with(WASM)) {
+                        chosen.push((format!("stream/{name}"), policy.clone()));
                     }
                 }
                 Ok(Self {
@@ -203,6 +204,7 @@ impl Config {
                     control,
                     plugins,
                     chosen,
+                    wishes,
                     bounds,
                 })
             }
@@ -276,133 +278,6 @@ fn of_module(name: &str, plugins: &[PluginFile]) -> Result<bool, String> {
     Err(format!("no [[plugin]] is called {module:?}; there are {there}"))
 }
 
-/// What the FTL does for each volume, in their order.
-#[derive(Default)]
-struct Wishes {
-    /// The stream policy, of one that asks for it.
-    streams: Vec<Option<String>>,
-    /// Its weight in the fast tier.
-    shares: Vec<u32>,
-    /// Whether its map stays in DRAM.
-    page: Vec<bool>,
-    /// The NVMe hosts that may see it, of one that not all may.
-    hosts: BTreeMap<String, Vec<String>>,
-}
-
-/// The volumes, and what the FTL does for each.
-fn volumes(root: &mut Section<'_>, plugins: &[PluginFile]) -> (Vec<VolumeOptions>, Wishes) {
-    let tables = root.sections("volume");
-    let mut volumes: Vec<VolumeOptions> = Vec::new();
-    let mut wishes = Wishes::default();
-    for (index, table) in tables.into_iter().enumerate() {
-        let mut section = Section::new(format!("volume[{index}]."), table, root.errors);
-        let name_missing = !section.has("name");
-        let name = section.text("name", "\"data\"");
-        if name_missing {
-            section.refuse("name", "", "is missing", "\"data\"");
-        }
-        if let Some(name) = &name {
-            let odd = |c: char| c.is_control() || ['/', '?'].contains(&c);
-            if name.len() > NAME_BYTES_MAX || name.contains(odd) {
-                let reason = format!(
-                    "must have at most {NAME_BYTES_MAX} bytes, no / or ?, and no control characters"
-                );
-                section.refuse("name", &format!("{name:?}"), reason, "\"data\"");
-            }
-            if volumes.iter().any(|volume| volume.name == *name) {
-                let reason = "another volume has this name";
-                section.refuse("name", &format!("{name:?}"), reason, "\"data2\"");
-            }
-        }
-        let size_missing = !section.has("size");
-        let size = section.size("size", "\"8GiB\"");
-        if size_missing {
-            section.refuse("size", "", "is missing", "\"8GiB\"");
-        }
-        if let Some(bytes) = size
-            && (bytes == 0 || bytes % BLOCK_BYTES as u64 != 0)
-        {
-            let reason = "must be a multiple of 4096 bytes, and not 0";
-            section.refuse("size", &format!("{bytes} bytes"), reason, "\"8GiB\"");
-        }
-        let read_only = section.flag("read_only").unwrap_or(false);
-        let stream = section.text("streams", STREAMS_EXAMPLE);
-        let shape = stream::Shape { blocks: 1, handles: 1 };
-        if let Some(name) = &stream
-            && let Err(reason) = of_module(name, plugins).and_then(|known| {
-                if known { Ok(()) } else { stream::by_name(name, shape).map(drop) }
-            })
-        {
-            section.refuse("streams", &format!("{name:?}"), reason, STREAMS_EXAMPLE);
-        }
-        let share = section.integer("fast_share", 1, 1000, "10").unwrap_or(1) as u32;
-        let mapping = section.choice("mapping", &["cached", "page"]);
-        let hosts = doors::nvme_hosts(&mut section, "nvme_hosts");
-        section.finish(&[
-            "name",
-            "size",
-            "read_only",
-            "streams",
-            "fast_share",
-            "mapping",
-            "nvme_hosts",
-        ]);
-        if let (Some(name), Some(bytes)) = (name, size) {
-            if !hosts.is_empty() {
-                wishes.hosts.insert(name.clone(), hosts);
-            }
-            volumes.push(VolumeOptions { name, blocks: bytes / BLOCK_BYTES as u64, read_only });
-            wishes.streams.push(stream);
-            wishes.shares.push(share);
-            wishes.page.push(mapping.as_deref() == Some("page"));
-        }
-    }
-    (volumes, wishes)
-}
-
-/// The volumes as a shard counts their blocks, and whether their maps stay in DRAM; see
-/// [`stream_volumes`].
-fn map_volumes(device: &DeviceOptions, page: &[bool]) -> Vec<MapVolume> {
-    let split = Split::new(device.shards as usize);
-    let mut first_block = 0;
-    // A volume that nobody describes has no wish.
-    let page = page.iter().copied().chain(std::iter::repeat(false));
-    let volumes = device.volumes.iter().zip(page).map(|(volume, page)| {
-        let first = split.shard_blocks(first_block);
-        first_block += volume.blocks;
-        MapVolume { blocks: first as u32..split.shard_blocks(first_block) as u32, page }
-    });
-    volumes.collect()
-}
-
-const STREAMS_EXAMPLE: &str = "\"sfr:handles=8\"";
-
-/// The volumes as a shard counts its blocks, if one of them sorts its data in another way than the
-/// device. Over several shards their borders are those of whole stripes: next to one, up to a stripe
-/// of a shard goes by the policy of the neighbour.
-fn stream_volumes(
-    device: &DeviceOptions,
-    streams: &[Option<String>],
-    default: &String,
-) -> Vec<StreamVolume> {
-    if streams.iter().all(|stream| stream.as_ref().is_none_or(|name| name == default)) {
-        return Vec::new();
-    }
-    let split = Split::new(device.shards as usize);
-    let mut first_block = 0;
-    let volumes = device.volumes.iter().zip(streams).map(|(volume, stream)| {
-        let first = split.shard_blocks(first_block);
-        first_block += volume.blocks;
-        let blocks = split.shard_blocks(first_block) - first;
-        // That of a module comes into force when the server runs.
-        let built_in = stream.as_ref().filter(|name| !name.starts_with(WASM));
-        let stream = built_in.unwrap_or(default).clone();
-        // A device beyond what shards address is refused when it is made.
-        StreamVolume { first: first as u32, blocks: blocks as u32, stream }
-    });
-    volumes.collect()
-}
-
 const DEVICE_KEYS: &[&str] = &[
     "kind",
     "mode",
@@ -434,13 +309,7 @@ fn device(
     let named = section.text("profile", "\"mlc-25nm\"");
     let profile = profile(&mut section, named.as_deref(), &kind, base);
     let capacity = section.size("capacity", "\"8GiB\"");
-    if let (Some(bytes), false) = (capacity, volumes.is_empty()) {
-        let sum: u64 = volumes.iter().map(|volume| volume.blocks * BLOCK_BYTES as u64).sum();
-        if sum > bytes {
-            let reason = format!("the volumes have {sum} bytes together");
-            section.refuse("capacity", &format!("{bytes} bytes"), reason, "\"8GiB\"");
-        }
-    }
+    volumes::fit(&mut section, &volumes, capacity);
     let raw = raw::options(&mut section, raw, capacity, volumes.len());
     if raw.is_none() && volumes.is_empty() {
         let blocks = capacity.unwrap_or(VOLUME_BYTES_DEFAULT) / BLOCK_BYTES as u64;
@@ -450,6 +319,10 @@ fn device(
             read_only: false,
         });
     }
+    let blocks_min = match &raw {
+        None => capacity.unwrap_or(0).div_ceil(BLOCK_BYTES as u64),
+        Some(_) => 0,
+    };
     let op_percent = section.integer("op_percent", 1, 1000, "25").unwrap_or(25) as u32;
     let shards = section.integer("shards", 1, SHARDS_MAX, "1").unwrap_or(1) as u32;
     let channels_default = if kind == "file" { 8 * u64::from(shards) } else { 4 };
@@ -477,6 +350,7 @@ fn device(
     Some(DeviceOptions {
         kind,
         volumes,
+        blocks_min,
         op_percent,
         channels,
         dies_per_channel,

@@ -1,6 +1,7 @@
 //! What a config may say, and how it is told that it is wrong.
 
 use super::*;
+use ftl::StreamVolume;
 
 fn errors(text: &str) -> Vec<ConfigError> {
     Config::parse(text, Path::new("/base")).unwrap_err().0
@@ -252,7 +253,12 @@ fn the_document_tells_every_key_with_its_default() {
     told.ftl.map_volumes = silent.ftl.map_volumes.clone();
     assert_eq!(told.ftl, silent.ftl);
     // A device has a fast tier only if it is told to.
-    let device = DeviceOptions { volumes: silent.device.volumes, fast: None, ..told.device };
+    let device = DeviceOptions {
+        volumes: silent.device.volumes,
+        blocks_min: silent.device.blocks_min,
+        fast: None,
+        ..told.device
+    };
     assert_eq!(device, DeviceOptions { volumes: device.volumes.clone(), ..silent.device });
     // There is a token only if its file is named.
     let http = HttpConfig { token_file: None, ..told.http.unwrap() };

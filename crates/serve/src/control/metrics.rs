@@ -117,9 +117,11 @@ fn reasons(registry: &mut Registry, shards: &[ShardStatus]) {
 /// How long requests took, by volume and operation.
 fn durations(latencies: &Latencies, exports: &[Export]) -> Vec<(String, Op, Series)> {
     let mut all = Vec::new();
-    for (export, by_op) in exports.iter().zip(&latencies.volumes) {
+    let asked =
+        |export: &&Export| Some((export.name.clone(), latencies.volumes.get(&export.volume)?));
+    for (name, by_op) in exports.iter().filter_map(|export| asked(&export)) {
         for (op, series) in Op::ALL.into_iter().zip(by_op) {
-            all.extend(series.as_ref().map(|series| (export.name.clone(), op, (**series).clone())));
+            all.extend(series.as_ref().map(|series| (name.clone(), op, (**series).clone())));
         }
     }
     all
@@ -149,14 +151,13 @@ fn volumes(registry: &mut Registry, all: &Arc<[(String, Op, Series)]>) {
 
 /// Requests that never came to the device. What named no volume has no name of one.
 fn refused(latencies: &Latencies, exports: &[Export]) -> Asked {
-    let name =
-        |volume: Option<usize>| volume.map_or_else(String::new, |at| exports[at].name.clone());
-    let volumes = (0..exports.len()).map(Some).chain([None]);
     let count = |volume| *latencies.refused.get(&volume).unwrap_or(&0);
+    let named = exports.iter().map(|export| (export.name.clone(), count(Some(export.volume))));
+    let all = named.chain([(String::new(), count(None))]);
     Asked {
         name: "requests_refused",
         help: "Requests of clients that NBD or NVMe answered with an error, so that the device never saw them",
-        values: volumes.map(|volume| (name(volume), None, count(volume))).collect(),
+        values: all.map(|(name, count)| (name, None, count)).collect(),
     }
 }
 
@@ -219,6 +220,9 @@ type Metric<T> = (Type, &'static str, &'static str, fn(&T) -> f64);
 const SHARD: &[Metric<ShardStatus>] = &[
     (Gauge, "connections", "NBD clients connected", |s| s.connections as f64),
     (Gauge, "requests", "NBD requests in flight", |s| s.requests as f64),
+    (Gauge, "requests_limited", "Requests that wait for the limits of their volume", |s| {
+        s.requests_limited as f64
+    }),
     (Gauge, "buffer_bytes", "Bytes of request buffers in use", |s| s.buffer_bytes as f64),
     (Counter, "slow_requests", "Requests that took longer than server.slow_request", |s| {
         s.slow_requests as f64
@@ -813,7 +817,16 @@ mod tests {
             let request = Request { volume: 0, kind, offset: 0, len: 4096 };
             let (asked, begun, done) = (Instant(5), Instant(5), Instant(7));
             let failed = us == 3000;
-            let timed = Timed { request, asked, begun, done, failed, waited: None, spent: None };
+            let timed = Timed {
+                request,
+                asked,
+                begun,
+                done,
+                limited_ns: 0,
+                failed,
+                waited: None,
+                spent: None,
+            };
             shards[1].latencies.record(&timed, Instant(5 + us * MICROSECOND));
         }
         // One that named no volume, and two of the first that no device saw.

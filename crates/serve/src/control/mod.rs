@@ -1,6 +1,6 @@
 //! The HTTP API and the dashboard, on a thread of its own: `GET /status` (JSON), `GET /metrics`
 //! (Prometheus), `GET /slow` (why requests were slow), `GET /healthz` and `/readyz`, `GET /units` and `/units/N`, blocks by ID under `/blocks`, `/policy` and `/plugins`,
-//! `/fast`, `GET /history`, `GET /openapi.json`, and a page at `/`.
+//! `/fast`, `/volumes`, `GET /history`, `GET /openapi.json`, and a page at `/`.
 //!
 //! It has two doors, the control socket and TCP; who may do what behind which, [`doors`] decides for
 //! every request. How many clients there are and how long they may take is bounded by [`serving`].
@@ -25,6 +25,7 @@ mod serving;
 mod slow;
 mod status;
 mod token;
+mod volumes;
 
 pub use doors::Rules;
 pub use history::History;
@@ -149,7 +150,7 @@ fn routes(rules: Arc<Rules>, control: &Control) -> Routes {
         .get("/healthz", Access::Open, move |control| health::alive(control, pulse))
         .get("/readyz", Access::Open, health::ready)
         .get("/openapi.json", Access::Open, openapi);
-    for add in [dashboard::routes, policy::routes, fast::routes, history::routes] {
+    for add in [dashboard::routes, policy::routes, fast::routes, history::routes, volumes::routes] {
         routes = add(routes);
     }
     blocks::routes(routes, control)
@@ -182,11 +183,12 @@ async fn status(State(control): State<Control>) -> Response {
     let wanted = Wanted { latencies: true, slow: slow::TOLD_BY_STATUS, wear: true };
     match gather(&control, wanted).await {
         Ok(shards) => {
-            let mut value = status::json(control.exports(), &shards);
+            let exports = control.exports();
+            let mut value = status::json(&exports, &control.settled(), &shards);
             value["fast"] = fast::json(control.fast(), &shards);
             value["connect"] = status::connect(control.nbd());
             value["restart"] = status::restart(control.restart());
-            let mut slowest = slow::json(control.exports(), &shards, wanted.slow);
+            let mut slowest = slow::json(&exports, &shards, wanted.slow);
             slowest.truncate(slow::TOLD_BY_STATUS);
             value["slow"] = slowest.into();
             Json(value).into_response()
@@ -199,7 +201,7 @@ async fn slow(State(control): State<Control>) -> Response {
     let wanted = Wanted { slow: slow::TOLD, ..Wanted::default() };
     match gather(&control, wanted).await {
         Ok(shards) => {
-            let slow = slow::json(control.exports(), &shards, wanted.slow);
+            let slow = slow::json(&control.exports(), &shards, wanted.slow);
             Json(json!({ "slow": slow })).into_response()
         }
         Err(response) => response,
@@ -260,7 +262,7 @@ async fn metrics(State(control): State<Control>, headers: HeaderMap) -> Response
         Ok(shards) => shards,
         Err(response) => return response,
     };
-    match metrics::encode(&shards, control.exports(), format) {
+    match metrics::encode(&shards, &control.exports(), format) {
         Ok(text) => ([(header::CONTENT_TYPE, format.content_type())], text).into_response(),
         Err(error) => refusal(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()),
     }

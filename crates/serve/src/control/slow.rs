@@ -66,9 +66,10 @@ fn told(slow: &Slow, exports: &[Export], units: &[u32], at_unix_ms: u64) -> Valu
         let us = part.ns as f64 / MICROSECOND as f64;
         json!({ "cause": part.cause, "us": us, "unit": part.unit })
     };
+    let volume = exports.iter().find(|export| export.volume == slow.request.volume);
     json!({
         "at_unix_ms": at_unix_ms,
-        "volume": exports.get(slow.request.volume).map_or("", |export| export.name.as_str()),
+        "volume": volume.map_or("", |export| export.name.as_str()),
         "op": slow.op.name(),
         "offset": slow.request.offset,
         "length": slow.request.len,
@@ -82,7 +83,12 @@ fn told(slow: &Slow, exports: &[Export], units: &[u32], at_unix_ms: u64) -> Valu
 fn parts(slow: &Slow, units: &[u32]) -> Vec<Part> {
     let [admission, device, reply] = slow.stages;
     let mut parts = vec![
-        part("admission", admission, "its data to come and memory for it"),
+        part(
+            "admission",
+            admission.saturating_sub(slow.limited_ns),
+            "its data to come and memory for it",
+        ),
+        part("limit", slow.limited_ns, "the limits of its volume"),
         part("send", reply, "its reply to be sent, and taken"),
     ];
     let waited = slow.waited.as_deref();
@@ -140,7 +146,8 @@ mod tests {
         let request = Request { volume: 0, kind: Kind::Read, offset: 4096, len: 8192 };
         let stages = [MILLISECOND / 10, ms * MILLISECOND, 0];
         let (sent, total_ns) = (Instant(0), stages.iter().sum());
-        Slow { sent, request, op: Op::Read, total_ns, stages, waited: waited.map(Box::new) }
+        let waited = waited.map(Box::new);
+        Slow { sent, request, op: Op::Read, total_ns, stages, limited_ns: 0, waited }
     }
 
     #[test]

@@ -16,18 +16,19 @@ use serde_json::{Map, Value, json};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Everything about a server.
-pub fn json(exports: &[Export], shards: &[ShardStatus]) -> Value {
+pub fn json(exports: &[Export], settled: &[String], shards: &[ShardStatus]) -> Value {
     let latencies = latency::sum(shards);
     let volumes: Vec<Value> = exports
         .iter()
-        .enumerate()
-        .map(|(index, export)| {
+        .map(|export| {
+            let of_none = ByOp::default();
+            let by_op = latencies.volumes.get(&export.volume).unwrap_or(&of_none);
             json!({
                 "name": export.name,
                 "size_bytes": export.size_bytes,
                 "read_only": export.read_only,
-                "latency": latency::by_op(latencies.volumes.get(index).unwrap_or(&ByOp::default())),
-                "refused": latencies.refused.get(&Some(index)).unwrap_or(&0),
+                "latency": latency::by_op(by_op),
+                "refused": latencies.refused.get(&Some(export.volume)).unwrap_or(&0),
             })
         })
         .collect();
@@ -42,7 +43,7 @@ pub fn json(exports: &[Export], shards: &[ShardStatus]) -> Value {
         "waf": waf(shards),
         "counters": totals,
         "latency": latency::json(&latencies),
-        "shards": shards.iter().map(|one| shard(one, exports)).collect::<Vec<_>>(),
+        "shards": shards.iter().map(|one| shard(one, settled)).collect::<Vec<_>>(),
     })
 }
 
@@ -80,7 +81,7 @@ pub fn waf(shards: &[ShardStatus]) -> Option<f64> {
     (written > 0).then(|| sum("slots_programmed") as f64 / written as f64)
 }
 
-fn shard(shard: &ShardStatus, exports: &[Export]) -> Value {
+fn shard(shard: &ShardStatus, settled: &[String]) -> Value {
     let counters: Map<String, Value> =
         shard.core.counters().iter().map(|(name, value)| ((*name).into(), json!(value))).collect();
     let bins = |wear: &[(u32, u32)]| -> Vec<Value> {
@@ -96,6 +97,7 @@ fn shard(shard: &ShardStatus, exports: &[Export]) -> Value {
         "slow_requests": shard.slow_requests,
         "connections": shard.connections,
         "requests": shard.requests,
+        "requests_limited": shard.requests_limited,
         "buffer_bytes": shard.buffer_bytes,
         "counters": counters,
         "latency": latency::by_op(&shard.latencies.whole()),
@@ -114,7 +116,7 @@ fn shard(shard: &ShardStatus, exports: &[Export]) -> Value {
             value["mappings"] = status.mappings.iter().map(mapping).collect();
             let switches = status.switches.iter();
             value["policy_switches"] =
-                switches.map(|change| switch(change, shard.now, exports)).collect();
+                switches.map(|change| switch(change, shard.now, settled)).collect();
         }
         CoreStatus::Raw(status) => {
             value["mode"] = "raw".into();
@@ -139,11 +141,10 @@ fn warnings(shard: &ShardStatus) -> Vec<&str> {
 }
 
 /// A switch of a policy: when, what, from, to, by whom or why.
-fn switch(change: &PolicyChange, now: Instant, exports: &[Export]) -> Value {
+fn switch(change: &PolicyChange, now: Instant, settled: &[String]) -> Value {
     let decision = &change.decision;
     let volume = decision.split_once('/').and_then(|(kind, index)| {
-        let export = exports.get(index.parse::<usize>().ok()?)?;
-        Some(format!("{kind}/{}", export.name))
+        Some(format!("{kind}/{}", settled.get(index.parse::<usize>().ok()?)?))
     });
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let ago_ns = now - change.at;

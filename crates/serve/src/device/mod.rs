@@ -26,7 +26,10 @@ pub use crate::kept::{KeptCounts, KeptOptions, KeptPlace};
 pub use error::DeviceError;
 pub use fast::FastOptions;
 pub use raw::RawOptions;
-pub use volumes::{NAME_BYTES_MAX, Volume, decode as decode_volumes, encode as encode_volumes};
+pub use volumes::{
+    Change, ChangeError, Limits, NAME_BYTES_MAX, NUMBER_MAX, Stretch, Table, TableLimits, Volume,
+    blocks_of, decode as decode_volumes, encode as encode_volumes, is_name,
+};
 
 use crate::kept::Kept;
 use crate::medium::{Injections, Medium, MemoryStore, Store};
@@ -72,6 +75,8 @@ pub struct DeviceOptions {
     pub kind: Kind,
     /// What clients see. Their first blocks are assigned here, in order.
     pub volumes: Vec<VolumeOptions>,
+    /// Logical blocks that it has at least: room for volumes to come.
+    pub blocks_min: u64,
     /// Physical capacity beyond the logical one, in percent of the logical one; what the FTL needs
     /// for itself comes on top.
     pub op_percent: u32,
@@ -671,37 +676,35 @@ fn plan(options: &DeviceOptions, split: &Split, settings: &Settings) -> Result<P
 
 /// How to format each shard for the FTL: all get the same label, so that any tells the volumes.
 fn formats(options: &DeviceOptions, split: &Split) -> Result<Vec<FormatOptions>, DeviceError> {
-    let mut first_block = 0;
-    let volumes: Vec<Volume> = options
-        .volumes
-        .iter()
-        .map(|volume| {
-            let VolumeOptions { name, blocks, read_only } = volume.clone();
-            let placed = Volume { name, first_block, blocks, read_only };
-            first_block += blocks;
-            placed
-        })
-        .collect();
-    let label = encode_volumes(&volumes).ok_or_else(|| {
+    let mut first = 0;
+    let volumes = (1..).zip(&options.volumes).map(|(number, volume)| {
+        let VolumeOptions { name, blocks, read_only } = volume.clone();
+        let stretch = Stretch { first, blocks };
+        first += blocks;
+        Volume::made(number, name, stretch, read_only)
+    });
+    let table = Table::made(volumes.collect());
+    let blocks = first.max(options.blocks_min);
+    let label = encode_volumes(&table).ok_or_else(|| {
         DeviceError::Options(format!(
             "{} volumes with names of at most {NAME_BYTES_MAX} bytes do not fit into the label \
              of {} bytes: use fewer or shorter ones",
-            volumes.len(),
+            table.volumes.len(),
             ftl::LABEL_BYTES_MAX
         ))
     })?;
-    let per_shard = split.shard_blocks(first_block);
+    let per_shard = split.shard_blocks(blocks);
     let logical_blocks = u32::try_from(per_shard).map_err(|_| {
         const SHARD_BLOCKS: u64 = 1 << 32;
         let tib = |blocks: u64| blocks.div_ceil(SHARD_BLOCKS / 16);
         // A stripe may be left over, so one that would be full to the last block is one too few.
-        let mend = match first_block / SHARD_BLOCKS + 1 {
+        let mend = match blocks / SHARD_BLOCKS + 1 {
             shards @ ..=SHARDS_MAX => format!("use {shards} or more"),
             _ => "more than that are not to be had: make the volumes (or device.capacity) smaller".into(),
         };
         DeviceError::Options(format!(
             "volumes of {} TiB are more than {} of at most {SHARDS_MAX} device.shards can address, 16 TiB each: {mend}",
-            tib(first_block),
+            tib(blocks),
             options.shards
         ))
     })?;

@@ -2,6 +2,7 @@
 
 use super::nbd::{self, Kind, constants::REQUEST_HEADER_BYTES};
 use super::{Event, Front, Received, Ticket};
+use crate::exports::Offered;
 use crate::volume::{self, Answer, Failure};
 use flash::{Instant, Slab};
 use std::sync::Arc;
@@ -9,6 +10,7 @@ use std::sync::Arc;
 /// See the head of this file.
 pub struct NbdClient {
     protocol: nbd::Connection,
+    exports: Arc<[nbd::Export]>,
     /// By ticket.
     requests: Slab<nbd::Request>,
 }
@@ -22,8 +24,8 @@ impl NbdClient {
         limits: nbd::Limits,
         out: &mut Vec<u8>,
     ) -> Self {
-        let protocol = nbd::Connection::new(now, exports, tls, limits, out);
-        Self { protocol, requests: Slab::default() }
+        let protocol = nbd::Connection::new(now, Arc::clone(&exports), tls, limits, out);
+        Self { protocol, exports, requests: Slab::default() }
     }
 }
 
@@ -34,10 +36,10 @@ impl Front for NbdClient {
             nbd::Event::StartTls => Event::StartTls,
             nbd::Event::Opened(_) => Event::Opened,
             nbd::Event::Request(request) => {
-                let asked = of_volume(&request);
+                let asked = of_volume(self.exports[request.export()].volume, &request);
                 Event::Request(Ticket(self.requests.insert(request)), asked)
             }
-            nbd::Event::Refused(export) => Event::Refused(Some(export)),
+            nbd::Event::Refused(export) => Event::Refused(Some(self.exports[export].volume)),
             nbd::Event::Close(reason) => {
                 tracing::debug!(%reason, "a connection ends");
                 Event::Close
@@ -82,6 +84,13 @@ impl Front for NbdClient {
         self.protocol.shut_down();
     }
 
+    /// A client of a volume that is gone has nothing to stay for. One of a volume of another size learns of that at its
+    /// next connection: the protocol cannot tell.
+    fn offered(&mut self, offered: &Offered, _out: &mut Vec<u8>) -> bool {
+        let chosen = self.protocol.export().map(|export| self.exports[export].volume);
+        chosen.is_none_or(|volume| offered.get(volume).is_some())
+    }
+
     fn answer(&mut self, ticket: Ticket, answer: Answer<'_>, out: &mut Vec<u8>) -> bool {
         let request = &self.requests[ticket.0];
         match answer {
@@ -105,7 +114,7 @@ impl Front for NbdClient {
 }
 
 /// What of a request is about the volume. The rest, how the answer is written, is the protocol's.
-fn of_volume(request: &nbd::Request) -> volume::Request {
+fn of_volume(volume: usize, request: &nbd::Request) -> volume::Request {
     let kind = match request.kind() {
         Kind::Read { .. } => volume::Kind::Read,
         Kind::Write { fua } => volume::Kind::Write { fua, handle: None },
@@ -116,14 +125,14 @@ fn of_volume(request: &nbd::Request) -> volume::Request {
         Kind::BlockStatus { .. } => volume::Kind::Extents,
     };
     let (offset, len) = (request.offset(), request.len());
-    volume::Request { volume: request.export(), kind, offset, len }
+    volume::Request { volume, kind, offset, len }
 }
 
 fn error_of(failure: Failure) -> nbd::Error {
     match failure {
         Failure::Device(error) => error.into(),
         Failure::Slow => nbd::Error::NotSupported,
-        Failure::Moved => nbd::Error::ShuttingDown,
+        Failure::Moved | Failure::Gone => nbd::Error::ShuttingDown,
         // Of what NBD has not.
         Failure::Differs | Failure::Spoilt => nbd::Error::Io,
     }

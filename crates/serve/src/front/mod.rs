@@ -14,6 +14,7 @@ pub mod nvme;
 pub use client::NbdClient;
 pub use nvme::NvmeClient;
 
+use crate::exports::Offered;
 use crate::volume::{Answer, Request};
 use flash::Instant;
 
@@ -120,6 +121,9 @@ pub trait Front: Send {
 
     /// The server stops: what comes from now on is refused, what is in flight goes on.
     fn shut_down(&mut self);
+
+    /// Other volumes are offered from now on. False if the client has no reason to stay: what is in flight is finished.
+    fn offered(&mut self, offered: &Offered, out: &mut Vec<u8>) -> bool;
 
     /// Puts the reply into `out`. True if the data of the read, as much as it asked for, follows it.
     fn answer(&mut self, ticket: Ticket, answer: Answer<'_>, out: &mut Vec<u8>) -> bool;

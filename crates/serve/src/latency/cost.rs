@@ -32,5 +32,5 @@ fn drawn(random: &mut Random) -> Timed {
     let (asked, begun) = (Instant(1000), Instant(1000 + random.below(2000)));
     let done = begun + spent.queue_ns + spent.medium_ns;
     let spent = Some(spent);
-    Timed { request, asked, begun, done, failed: false, waited: None, spent }
+    Timed { request, asked, begun, done, limited_ns: 0, failed: false, waited: None, spent }
 }

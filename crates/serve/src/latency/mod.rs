@@ -86,6 +86,8 @@ pub struct Timed {
     pub begun: Instant,
     /// When the device had done it.
     pub done: Instant,
+    /// How long the limits of its volume have kept it waiting before that.
+    pub limited_ns: u64,
     /// It was answered with an error.
     pub failed: bool,
     /// What its last piece waited for, if that took long enough for a look.
@@ -208,8 +210,10 @@ pub type ByOp = [Option<Box<Series>>; 5];
 /// All that a shard has counted of the clients it serves.
 #[derive(Clone, Debug, Default)]
 pub struct Latencies {
-    /// Of each volume, in the order of the exports; shorter if nobody used the last ones.
-    pub volumes: Vec<ByOp>,
+    /// Of each volume that somebody used.
+    pub volumes: BTreeMap<usize, ByOp>,
+    /// Of all volumes that are gone.
+    pub gone: ByOp,
     /// Of each of [`STAGES`], over all volumes.
     pub stages: [ByOp; STAGES.len()],
     /// Requests that their protocol answered with an error: for each volume, and for those that named none that there is.
@@ -230,10 +234,8 @@ impl Latencies {
             series[op as usize].get_or_insert_default().record(ns);
         }
         let volume = timed.request.volume;
-        if volume >= self.volumes.len() {
-            self.volumes.resize_with(volume + 1, ByOp::default);
-        }
-        let series = self.volumes[volume][op as usize].get_or_insert_default();
+        let by_op = self.volumes.entry(volume).or_default();
+        let series = by_op[op as usize].get_or_insert_default();
         series.record(total_ns);
         series.bytes += u64::from(timed.request.len);
         series.errors += u64::from(timed.failed);
@@ -250,21 +252,31 @@ impl Latencies {
         for (&volume, count) in &other.refused {
             *self.refused.entry(volume).or_default() += count;
         }
-        if self.volumes.len() < other.volumes.len() {
-            self.volumes.resize_with(other.volumes.len(), ByOp::default);
+        for (&volume, from) in &other.volumes {
+            add(self.volumes.entry(volume).or_default(), from);
         }
-        for (into, from) in self.volumes.iter_mut().zip(&other.volumes) {
-            add(into, from);
-        }
+        add(&mut self.gone, &other.gone);
         for (into, from) in self.stages.iter_mut().zip(&other.stages) {
             add(into, from);
         }
     }
 
-    /// All volumes together.
+    /// Forgets of which volume it was what those were asked that are not there any more.
+    pub fn keep(&mut self, is_there: impl Fn(usize) -> bool) {
+        let gone = self.volumes.extract_if(.., |&volume, _| !is_there(volume));
+        gone.for_each(|(_, by_op)| add(&mut self.gone, &by_op));
+        let refused =
+            self.refused.extract_if(.., |volume, _| volume.is_some_and(|of| !is_there(of)));
+        let refused: u64 = refused.map(|(_, count)| count).sum();
+        if refused > 0 {
+            *self.refused.entry(None).or_default() += refused;
+        }
+    }
+
+    /// All volumes together, those too that are gone.
     pub fn whole(&self) -> ByOp {
-        let mut whole = ByOp::default();
-        self.volumes.iter().for_each(|volume| add(&mut whole, volume));
+        let mut whole = self.gone.clone();
+        self.volumes.values().for_each(|volume| add(&mut whole, volume));
         whole
     }
 }

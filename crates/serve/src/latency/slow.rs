@@ -31,6 +31,8 @@ pub struct Slow {
     pub total_ns: u64,
     /// See `total_ns`.
     pub stages: [u64; 3],
+    /// Of the first of them, what the limits of the volume have taken.
+    pub limited_ns: u64,
     /// What its last piece waited for, if somebody looked.
     pub waited: Option<Box<Waited>>,
 }
@@ -78,7 +80,8 @@ impl Slowest {
         if total_ns > kept.least_ns || sent >= kept.ends {
             let stages = timed.stages(sent);
             let (request, waited) = (timed.request, timed.waited.clone());
-            kept.keep(Slow { sent, request, op, total_ns, stages, waited });
+            let limited_ns = timed.limited_ns;
+            kept.keep(Slow { sent, request, op, total_ns, stages, limited_ns, waited });
         }
     }
 
@@ -142,6 +145,7 @@ mod tests {
             asked: Instant(0),
             begun: Instant(0),
             done: Instant(0),
+            limited_ns: 0,
             failed: false,
             waited: None,
             spent: None,

@@ -6,20 +6,19 @@ use flash::MICROSECOND;
 fn timed(volume: usize, kind: Kind, at: [u64; 3]) -> Timed {
     let request = Request { volume, kind, offset: 0, len: 4096 };
     let [asked, begun, done] = at.map(Instant);
-    Timed { request, asked, begun, done, failed: false, waited: None, spent: None }
+    Timed { request, asked, begun, done, limited_ns: 0, failed: false, waited: None, spent: None }
 }
 
 #[test]
 fn the_stages_of_a_request_add_up_to_its_whole_and_only_what_happened_is_there() {
     let mut latencies = Latencies::default();
     latencies.record(&timed(2, Kind::Read, [1000, 3000, 9000]), Instant(10_000));
-    assert_eq!(latencies.volumes.len(), 3);
-    let series = latencies.volumes[2][Op::Read as usize].as_ref().unwrap();
+    assert_eq!(latencies.volumes.len(), 1);
+    let series = latencies.volumes[&2][Op::Read as usize].as_ref().unwrap();
     assert_eq!((series.sum_ns, series.bytes, series.errors), (9000, 4096, 0));
     let stage = |stage: usize| latencies.stages[stage][Op::Read as usize].as_ref().unwrap().sum_ns;
     assert_eq!([stage(0), stage(1), stage(2)], [2000, 6000, 1000]);
-    assert!(latencies.volumes[..2].iter().flatten().all(Option::is_none));
-    assert!(latencies.volumes[2][Op::Write as usize].is_none());
+    assert!(latencies.volumes[&2][Op::Write as usize].is_none());
 }
 
 #[test]
@@ -117,4 +116,21 @@ fn what_two_shards_counted_is_counted_together() {
     assert_eq!(whole[Op::Read as usize].as_ref().unwrap().count(), 2);
     assert_eq!(whole[Op::Flush as usize].as_ref().unwrap().sum_ns, 12_000);
     assert_eq!(twice.stages[2][Op::Flush as usize].as_ref().unwrap().sum_ns, 2000);
+}
+
+#[test]
+fn what_a_volume_was_asked_that_is_gone_counts_among_all_and_under_no_name() {
+    let mut latencies = Latencies::default();
+    for volume in [0, 7, 7] {
+        latencies.record(&timed(volume, Kind::Read, [0, 0, 100]), Instant(100));
+    }
+    latencies.keep(|volume| volume == 0);
+    let count = |by_op: &ByOp| by_op[Op::Read as usize].as_ref().unwrap().count();
+    assert_eq!(
+        (latencies.volumes.len(), count(&latencies.gone), count(&latencies.whole())),
+        (1, 2, 3)
+    );
+    let mut sum = latencies.clone();
+    sum.add(&latencies);
+    assert_eq!(count(&sum.whole()), 6);
 }

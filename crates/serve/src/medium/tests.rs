@@ -97,6 +97,7 @@ pub(super) fn options(kind: Kind) -> DeviceOptions {
     DeviceOptions {
         kind,
         volumes: vec![volume],
+        blocks_min: 0,
         op_percent: 50,
         channels: 2,
         dies_per_channel: 1,

@@ -17,7 +17,12 @@ pub enum Data {
 }
 
 impl Data {
-    /// How many blocks it holds.
+    /// How many bytes it has.
+    pub fn bytes(&self) -> usize {
+        self.blocks() as usize * BLOCK_BYTES
+    }
+
+    /// How many blocks it has.
     pub fn blocks(&self) -> u32 {
         match self {
             Self::Run(buffer) => buffer.blocks(),

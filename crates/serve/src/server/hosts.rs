@@ -1,7 +1,8 @@
 //! What hosts of NVMe over TCP are shown of what a server offers.
 
 use crate::config::Config;
-use crate::exports::Offer;
+use crate::device::Volume;
+use crate::exports::Offered;
 use crate::front::nvme;
 use crate::runtime::shard::RawShape;
 use crate::server::ServeError;
@@ -14,29 +15,18 @@ use std::sync::atomic::Ordering;
 /// The volumes as NVMe hosts see them, if they are served so.
 pub fn subsystem(
     config: &Config,
-    offer: &Offer,
+    offered: &Offered,
     (device, port, shards): (u128, u16, usize),
     (raw, band_blocks): (Option<&RawShape>, u32),
 ) -> Result<Option<Arc<nvme::Subsystem>>, ServeError> {
     let Some(wanted) = &config.nvme else { return Ok(None) };
-    let zoned = raw.map(|raw| zones(raw, config)).transpose()?;
-    let namespaces = offer.volumes.iter().enumerate().map(|(index, volume)| {
-        let hosts = wanted.volume_hosts.get(&volume.name).cloned().unwrap_or_default();
-        let (uuid, read_only) = (nvme::uuid_of(device, &volume.name), volume.read_only);
-        let (blocks, block_shift, zones) = match zoned {
-            Some((blocks, shift, shape)) => (blocks, shift, Some(shape)),
-            None => (volume.blocks, BLOCK_BYTES.trailing_zeros() as u8, None),
-        };
-        let handles = match zoned {
-            Some(_) => nvme::Handles::default(),
-            None => handles(config, index),
-        };
-        nvme::Namespace { blocks, block_shift, zones, handles, read_only, uuid, hosts }
-    });
+    let namespaces = match raw {
+        None => namespaces(config, device, offered),
+        Some(raw) => zoned(config, device, (offered, raw))?,
+    };
     let nqn = wanted.nqn.clone().unwrap_or_else(|| nvme::nqn_of(device));
     let serial = format!("{:020x}", device & ((1 << 80) - 1));
-    let handshake_ns = config.nbd.handshake_ns;
-    let (namespaces, hosts) = (namespaces.collect(), wanted.hosts.clone());
+    let (handshake_ns, hosts) = (config.nbd.handshake_ns, wanted.hosts.clone());
     let mut subsystem =
         nvme::Subsystem::new(nqn, serial, namespaces, hosts, (handshake_ns, shards));
     subsystem.port.store(port, Ordering::Relaxed);
@@ -47,18 +37,61 @@ pub fn subsystem(
     Ok(Some(Arc::new(subsystem)))
 }
 
-/// The placement handles that writes to the volume at `index` may name: those of a policy that goes by what the host
+/// The namespaces that volumes are.
+pub fn namespaces(config: &Config, device: u128, offered: &Offered) -> Vec<nvme::Namespace> {
+    let one = |volume: &Volume| nvme::Namespace {
+        number: volume.number,
+        blocks: volume.blocks(),
+        block_shift: BLOCK_BYTES.trailing_zeros() as u8,
+        zones: None,
+        handles: handles(config, volume),
+        read_only: volume.read_only,
+        uuid: volume.uuid.unwrap_or_else(|| nvme::uuid_of(device, &volume.name)),
+        hosts: hosts(config, volume),
+    };
+    offered.volumes.iter().map(one).collect()
+}
+
+/// Those that raw units are.
+fn zoned(
+    config: &Config,
+    device: u128,
+    (offered, raw): (&Offered, &RawShape),
+) -> Result<Vec<nvme::Namespace>, ServeError> {
+    let (blocks, block_shift, shape) = zones(raw, config)?;
+    let one = |volume: &Volume| nvme::Namespace {
+        number: volume.number,
+        blocks,
+        block_shift,
+        zones: Some(shape),
+        handles: nvme::Handles::default(),
+        read_only: volume.read_only,
+        uuid: nvme::uuid_of(device, &volume.name),
+        hosts: hosts(config, volume),
+    };
+    Ok(offered.volumes.iter().map(one).collect())
+}
+
+/// The hosts that may see a volume, if not all may.
+fn hosts(config: &Config, volume: &Volume) -> Vec<String> {
+    let nvme = config.nvme.as_ref();
+    nvme.and_then(|nvme| nvme.volume_hosts.get(&volume.name)).cloned().unwrap_or_default()
+}
+
+/// The placement handles that writes to a volume may name: those of a policy that goes by what the host
 /// says. Others place data by themselves, and have one for all.
-fn handles(config: &Config, index: usize) -> nvme::Handles {
+fn handles(config: &Config, volume: &Volume) -> nvme::Handles {
     let ftl = &config.ftl;
-    let own = ftl.volumes.get(index).map(|volume| &volume.stream);
+    let at = config.device.volumes.iter().position(|options| options.name == volume.name);
+    let own = at.and_then(|at| ftl.volumes.get(at)).map(|volume| &volume.stream);
     let shape = Shape { blocks: 1, handles: ftl.handles };
     let policy = stream::by_name(own.unwrap_or(&ftl.policies.stream), shape).ok();
     match policy.filter(|policy| matches!(policy.name(), "none" | "hint")) {
         None => nvme::Handles { count: 1, first: 0, apart: false },
         Some(policy) => {
             let of = policy.handles();
-            let first = index as u8 % ftl.handles % of.host;
+            let own = (volume.number - 1) % u32::from(ftl.handles);
+            let first = own as u8 % of.host;
             nvme::Handles { count: of.host, first, apart: of.moved >= of.host }
         }
     }
@@ -92,6 +125,7 @@ fn zones(shape: &RawShape, config: &Config) -> Result<(u64, u8, nvme::ZoneShape)
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::device::Stretch;
     use ftl::raw::Lanes;
     use std::path::Path;
 
@@ -125,10 +159,12 @@ mod tests {
              [[volume]]\nname = \"c\"\nsize = \"1MiB\"\nstreams = \"sepbit\"\n\
              [ftl]\nhandles = 4\n",
         );
-        let told = |index| {
-            let nvme::Handles { count, first, apart } = handles(&config, index);
+        let told = |number: u32| {
+            let name = ["a", "b", "c"][number as usize - 1].into();
+            let volume = Volume::made(number, name, Stretch { first: 0, blocks: 1 }, false);
+            let nvme::Handles { count, first, apart } = handles(&config, &volume);
             (count, first, apart)
         };
-        assert_eq!([0, 1, 2].map(told), [(4, 0, false), (8, 1, true), (1, 0, false)]);
+        assert_eq!([1, 2, 3].map(told), [(4, 0, false), (8, 1, true), (1, 0, false)]);
     }
 }

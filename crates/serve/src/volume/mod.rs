@@ -5,11 +5,13 @@
 //! - A request lies within its volume: a front that was asked for more refuses that itself.
 //! - The parts of a request cover each of its bytes once; those that are cut lie within one block.
 
+pub mod limiter;
 mod parts;
 mod split;
 
+pub use limiter::Limiter;
 pub use parts::{ZEROES_BLOCKS, parts};
-pub use split::Split;
+pub use split::{Run, Split};
 
 use flash::{BLOCK_BYTES, RequestError};
 use ftl::raw::zones::{Zone, ZoneAction, ZoneState};
@@ -142,6 +144,8 @@ pub enum Failure {
     Slow,
     /// Another server has taken over the device.
     Moved,
+    /// The volume was deleted.
+    Gone,
     /// The range does not hold what it was compared with.
     Differs,
     /// The data did not come as it was sent.
@@ -152,6 +156,7 @@ impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Device(error) => error.fmt(f),
+            Self::Gone => f.write_str("the volume was deleted"),
             Self::Slow => f.write_str("these zeroes would take as long as a write"),
             Self::Differs => f.write_str("the range holds other data"),
             Self::Spoilt => f.write_str("the data was damaged on its way"),

@@ -43,6 +43,20 @@ impl Split {
         }
     }
 
+    /// Of consecutive blocks of the device those of one shard, as it counts: they follow each other there, too.
+    pub fn part_of(&self, shard: usize, first: u64, blocks: u64) -> Option<(u32, u32)> {
+        let before = |end: u64| match self.shards {
+            1 => end,
+            shards => {
+                let round = STRIPE_BLOCKS * shards;
+                let rest = (end % round).saturating_sub(shard as u64 * STRIPE_BLOCKS);
+                end / round * STRIPE_BLOCKS + rest.min(STRIPE_BLOCKS)
+            }
+        };
+        let (from, to) = (before(first), before(first + blocks));
+        (from < to).then_some((from as u32, (to - from) as u32))
+    }
+
     /// Which block of the device a shard has as its `lba`.
     pub fn device_block(&self, shard: usize, lba: u32) -> u64 {
         let (stripe, inside) = (u64::from(lba) / STRIPE_BLOCKS, u64::from(lba) % STRIPE_BLOCKS);
@@ -84,6 +98,20 @@ mod tests {
                     assert_eq!(split.device_block(run.shard, run.lba + i), next + u64::from(i));
                 }
                 next += u64::from(run.blocks);
+            }
+            for (first, blocks) in [(0, 1), (255, 2), (100, 256), (0, total), (777, 1500)] {
+                let mut runs: Vec<(usize, u32)> = Vec::new();
+                for block in first..first + blocks {
+                    let run = split.run(block, 1);
+                    runs.push((run.shard, run.lba));
+                }
+                let parts = (0..shards)
+                    .filter_map(|shard| Some((shard, split.part_of(shard, first, blocks)?)));
+                let all = parts.flat_map(|(shard, (lba, count))| {
+                    (lba..lba + count).map(move |lba| (shard, lba))
+                });
+                runs.sort_unstable();
+                assert!(all.eq(runs), "{shards} shards: {blocks} blocks at {first}");
             }
             let most = seen.iter().map(|&(_, lba)| u64::from(lba) + 1).max().unwrap();
             assert!(most <= split.shard_blocks(total));

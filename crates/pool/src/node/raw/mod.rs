@@ -288,8 +288,12 @@ impl<D: Data> RawStore<D> {
                 }
                 ftl::Output::Ready(Err(error)) => self.open_failed(OpenError::Units(error)),
                 ftl::Output::Stopped(durable) => return Some(Output::Stopped(durable)),
-                ftl::Output::ReadZeroes { .. } | ftl::Output::FastDetached(_) => {
-                    unreachable!("raw units have neither zeroes of their own nor a fast tier")
+                ftl::Output::ReadZeroes { .. }
+                | ftl::Output::FastDetached(_)
+                | ftl::Output::Labelled(_) => {
+                    unreachable!(
+                        "raw units have no zeroes of their own, and nobody asks for the rest"
+                    )
                 }
             }
         }

@@ -319,6 +319,7 @@ impl Machine {
             }
             ftl::Output::Stopped(_) => self.session.handle(now, Input::Release),
             ftl::Output::FastDetached(_) => unreachable!("there is no fast tier"),
+            ftl::Output::Labelled(_) => unreachable!("nobody changes the label"),
         }
     }
 

@@ -48,7 +48,7 @@ struct Kept {
     fine: Ring,
     coarse: Ring,
     /// Of each volume, by operation: the last step.
-    volumes: Vec<Volume>,
+    volumes: BTreeMap<usize, Volume>,
     /// Another server has the device, and with it the file.
     lost: bool,
 }
@@ -56,7 +56,7 @@ struct Kept {
 impl Default for Kept {
     fn default() -> Self {
         let (fine, coarse) = (Ring::new(ROWS_MAX, STEP), Ring::new(COARSE_ROWS_MAX, COARSE));
-        Self { fine, coarse, volumes: Vec::new(), lost: false }
+        Self { fine, coarse, volumes: BTreeMap::new(), lost: false }
     }
 }
 
@@ -183,16 +183,16 @@ impl History {
 
     fn told(&self, exports: &[Export], since_unix_ms: u64) -> serde_json::Result<String> {
         let kept = self.kept();
-        let rates = |index: usize| kept.volumes.get(index).cloned().unwrap_or_default();
-        let volumes = exports.iter().enumerate();
+        let rates = |volume: usize| kept.volumes.get(&volume).cloned().unwrap_or_default();
         serde_json::to_string(&Told {
             now_unix_ms: unix_ms(),
             step_ms: STEP.as_millis() as u64,
             coarse_step_ms: COARSE.as_millis() as u64,
             fine: kept.fine.columns(since_unix_ms),
             coarse: kept.coarse.columns(since_unix_ms),
-            volumes: volumes
-                .map(|(index, export)| VolumeTold { name: &export.name, rates: rates(index) })
+            volumes: exports
+                .iter()
+                .map(|export| VolumeTold { name: &export.name, rates: rates(export.volume) })
                 .collect(),
         })
     }
@@ -230,12 +230,12 @@ impl Recorder {
 }
 
 /// What each volume was asked in a step.
-fn volumes(before: &Snapshot, now: &Snapshot) -> Vec<Volume> {
+fn volumes(before: &Snapshot, now: &Snapshot) -> BTreeMap<usize, Volume> {
     let seconds = now.seconds_since(before);
-    let tell = |index: usize| -> Volume {
+    let tell = |volume: usize| -> Volume {
         let one = |op: Op| {
             let asked =
-                now.asked_since(before, |volumes| volumes.get(index)?[op as usize].as_deref())?;
+                now.asked_since(before, |volumes| volumes.get(&volume)?[op as usize].as_deref())?;
             let summary = Summary::of(&asked);
             let [p50_ns, _, p99_ns, p999_ns, _] = summary.percentiles_ns;
             Some(VolumeRates {
@@ -249,7 +249,7 @@ fn volumes(before: &Snapshot, now: &Snapshot) -> Vec<Volume> {
         };
         Op::ALL.into_iter().filter_map(|op| Some((op.name(), one(op)?))).collect()
     };
-    (0..now.volumes.len()).map(tell).collect()
+    now.asked.volumes.keys().map(|&volume| (volume, tell(volume))).collect()
 }
 
 /// Looks at the shards for ever. A look that one does not answer is left out: the next row tells of both steps.
@@ -296,7 +296,7 @@ async fn show(State(control): State<Control>, RawQuery(query): RawQuery) -> Resp
         Ok(since) => since,
         Err(reason) => return refusal(StatusCode::BAD_REQUEST, &reason),
     };
-    match control.history().told(control.exports(), since) {
+    match control.history().told(&control.exports(), since) {
         Ok(text) => ([(header::CONTENT_TYPE, "application/json")], text).into_response(),
         Err(error) => refusal(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()),
     }

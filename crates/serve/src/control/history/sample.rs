@@ -2,7 +2,7 @@
 
 use crate::ShardStatus;
 use crate::control::reasons::filled;
-use crate::latency::{ByOp, Op, Series, Summary, add};
+use crate::latency::{ByOp, Latencies, Op, Series, Summary};
 use crate::runtime::shard::CoreStatus;
 use flash::BLOCK_BYTES;
 use std::collections::BTreeMap;
@@ -52,8 +52,8 @@ pub struct Snapshot {
     pub at: Instant,
     pub at_unix_ms: u64,
     counters: BTreeMap<&'static str, u64>,
-    /// Of each volume: what it was asked since the mount.
-    pub volumes: Vec<ByOp>,
+    /// What its volumes were asked since the mount.
+    pub asked: Latencies,
     /// Bands of the fast tier that hold data, and all that it has.
     fast_bands: Option<(u32, u32)>,
     /// Some shard is an FTL. Raw units move nothing by themselves, so they have neither WAF, victims nor bands.
@@ -70,18 +70,14 @@ pub struct Row {
 impl Snapshot {
     /// Of all shards together, now.
     pub fn of(shards: &[ShardStatus], at_unix_ms: u64) -> Self {
-        let (mut counters, mut volumes) = (BTreeMap::new(), Vec::new());
+        let (mut counters, mut asked) = (BTreeMap::new(), Latencies::default());
         let (mut fast_bands, mut moves) = (None, false);
         for shard in shards {
             moves |= matches!(shard.core, CoreStatus::Block(_));
             for (name, value) in shard.core.counters() {
                 *counters.entry(*name).or_insert(0) += value;
             }
-            let of_shard = &shard.latencies.volumes;
-            if volumes.len() < of_shard.len() {
-                volumes.resize_with(of_shard.len(), ByOp::default);
-            }
-            volumes.iter_mut().zip(of_shard).for_each(|(sum, more)| add(sum, more));
+            asked.add(&shard.latencies);
             if let CoreStatus::Block(status) = &shard.core
                 && let Some(tier) = &status.tier
             {
@@ -89,7 +85,7 @@ impl Snapshot {
                 fast_bands = Some((used + tier.bands - tier.bands_free, all + tier.bands));
             }
         }
-        Self { at: Instant::now(), at_unix_ms, counters, volumes, fast_bands, moves }
+        Self { at: Instant::now(), at_unix_ms, counters, asked, fast_bands, moves }
     }
 
     /// Never 0, so that rates are numbers.
@@ -101,10 +97,10 @@ impl Snapshot {
     pub fn asked_since<'a>(
         &'a self,
         before: &'a Self,
-        find: impl Fn(&'a [ByOp]) -> Option<&'a Series>,
+        find: impl Fn(&'a BTreeMap<usize, ByOp>) -> Option<&'a Series>,
     ) -> Option<Series> {
-        let mut series = find(&self.volumes)?.clone();
-        if let Some(before) = find(&before.volumes) {
+        let mut series = find(&self.asked.volumes)?.clone();
+        if let Some(before) = find(&before.asked.volumes) {
             series.subtract(before);
         }
         (series.count() > 0).then_some(series)
@@ -117,7 +113,8 @@ impl Snapshot {
     /// Of an operation over all volumes.
     fn whole(&self, op: Op) -> Series {
         let mut whole = Series::default();
-        let mine = self.volumes.iter().filter_map(|volume| volume[op as usize].as_ref());
+        let all = self.asked.volumes.values().chain([&self.asked.gone]);
+        let mine = all.filter_map(|volume| volume[op as usize].as_ref());
         mine.for_each(|series| whole.add(series));
         whole
     }

@@ -36,7 +36,7 @@ fn asked(status: &mut crate::ShardStatus, kind: Kind, us: u64) {
     let request = Request { volume: 0, kind, offset: 0, len: 8192 };
     let (asked, begun, done) = (flash::Instant(5), flash::Instant(5), flash::Instant(7));
     let (waited, spent) = (None, None);
-    let timed = Timed { request, asked, begun, done, failed: false, waited, spent };
+    let timed = Timed { request, asked, begun, done, limited_ns: 0, failed: false, waited, spent };
     status.latencies.record(&timed, flash::Instant(5 + us * MICROSECOND));
 }
 
@@ -70,8 +70,8 @@ fn a_row_tells_of_the_requests_between_two_looks_and_not_of_earlier_ones() {
     assert_eq!(value(&row, "write_per_sec"), Some(0.0));
     assert_eq!(value(&row, "write_p99_ns"), None, "of nothing there is no percentile");
     let volumes = volumes(&before, &now);
-    assert_eq!(volumes[0].keys().collect::<Vec<_>>(), [&"read"]);
-    assert_eq!(volumes[0]["read"].per_sec, 7.0);
+    assert_eq!(volumes[&0].keys().collect::<Vec<_>>(), [&"read"]);
+    assert_eq!(volumes[&0]["read"].per_sec, 7.0);
 }
 
 #[test]

@@ -23,6 +23,8 @@ pub struct Export {
     pub block_preferred: u32,
     /// Longest read or write; [`Limits::payload_bytes`] may lower it further.
     pub block_max: u32,
+    /// What its requests are about, for the driver.
+    pub volume: usize,
     /// Write zeroes is offered. Raw units have none: what is not written cannot be read.
     pub zeroes: bool,
 }
@@ -38,6 +40,7 @@ impl Export {
             block_min: 1,
             block_preferred: 4096,
             block_max: 32 << 20,
+            volume: 0,
             zeroes: true,
         }
     }

@@ -5,12 +5,17 @@ use super::status::Status;
 use super::subsystem::{
     COMMAND_SET_NVM, COMMAND_SET_ZONED, Controller, QUEUE_ENTRIES_MAX, Subsystem,
 };
-use super::{fdp, pdu, subsystem, zones};
+use super::{Namespace, fdp, pdu, subsystem, zones};
+use crate::device::NUMBER_MAX;
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 
 /// NVMe 2.0.
 pub const VERSION: u32 = 0x0002_0000;
+/// Of the events and features that concern them: namespaces that come, go or change.
+pub const EVENTS_OF_NAMESPACES: u32 = 1 << 8;
+/// Most namespaces at a time: the table of volumes has room for fewer, a raw device for no more units.
+const NAMESPACES_MAX: u32 = 1024;
 /// Asynchronous events that may be awaited at a time, less one.
 const EVENTS_LIMIT: u8 = 3;
 /// The size of what identify answers.
@@ -32,6 +37,8 @@ pub enum Answer {
 pub struct Asked<'a> {
     /// Of what.
     pub subsystem: &'a Subsystem,
+    /// Of these namespaces.
+    pub namespaces: &'a [Namespace],
     /// By the host of this controller.
     pub controller: &'a Controller,
     /// At this address of ours.
@@ -51,20 +58,26 @@ fn put_text(page: &mut [u8], at: usize, len: usize, text: &str, fill: u8) {
 
 impl Asked<'_> {
     fn active(&self) -> impl Iterator<Item = u32> {
-        let host = &self.controller.host.nqn;
-        let all =
-            if self.controller.discovery { 0 } else { self.subsystem.namespaces.len() as u32 };
-        (1..=all).filter(move |number| self.subsystem.namespace(*number, host).is_some())
+        let all = if self.controller.discovery { &[] } else { self.namespaces };
+        let numbers = all.iter().map(|namespace| namespace.number);
+        numbers.filter(move |number| self.namespace(*number).is_some())
+    }
+
+    fn namespace(&self, number: u32) -> Option<&Namespace> {
+        subsystem::find(self.namespaces, number, &self.controller.host.nqn)
+    }
+
+    fn is_zoned(&self) -> bool {
+        self.namespaces.iter().any(|namespace| namespace.zones.is_some())
     }
 
     fn set_of(&self, number: u32) -> Option<u8> {
-        let namespace = self.subsystem.namespace(number, &self.controller.host.nqn);
-        namespace.map(super::Namespace::command_set)
+        self.namespace(number).map(Namespace::command_set)
     }
 
     /// True if there are namespaces of this command set, or could be.
     fn has(&self, set: u8) -> bool {
-        set == COMMAND_SET_NVM || set == COMMAND_SET_ZONED && self.subsystem.is_zoned()
+        set == COMMAND_SET_NVM || set == COMMAND_SET_ZONED && self.is_zoned()
     }
 
     /// Identify.
@@ -72,7 +85,7 @@ impl Asked<'_> {
         let (what, set) = (command.word(10) as u8, (command.word(11) >> 24) as u8);
         let mut page = vec![0; PAGE];
         let namespace = || {
-            let namespace = self.subsystem.namespace(command.nsid(), &self.controller.host.nqn);
+            let namespace = self.namespace(command.nsid());
             namespace.filter(|_| !self.controller.discovery).ok_or(Status::NAMESPACE)
         };
         match what {
@@ -113,7 +126,7 @@ impl Asked<'_> {
                 put(&mut page, 14, &[1]);
             }
             // The one combination of command sets.
-            0x1c if self.subsystem.is_zoned() => {
+            0x1c if self.is_zoned() => {
                 page[0] = 1 << COMMAND_SET_NVM | 1 << COMMAND_SET_ZONED;
             }
             0x1c => page[0] = 1 << COMMAND_SET_NVM,
@@ -130,6 +143,8 @@ impl Asked<'_> {
         put(page, 77, &[(pdu::DATA_BYTES_MAX / PAGE as u32).trailing_zeros() as u8]);
         put(page, 78, &self.controller.id.to_le_bytes());
         put(page, 80, &VERSION.to_le_bytes());
+        // Events of namespaces that come, go or change.
+        put(page, 92, &EVENTS_OF_NAMESPACES.to_le_bytes());
         put(page, 111, &[if discovery { 2 } else { 1 }]);
         // One firmware slot, read only.
         put(page, 259, &[EVENTS_LIMIT, 0b11]);
@@ -162,11 +177,11 @@ impl Asked<'_> {
             put(page, 96, &(1u32 << 4 | 1 << 19).to_le_bytes());
             put(page, 340, &fdp::GROUP.to_le_bytes());
         }
-        let namespaces = self.subsystem.namespaces.len() as u32;
-        put(page, 516, &namespaces.to_le_bytes());
-        put(page, 540, &namespaces.to_le_bytes());
+        // The largest number, and most at a time.
+        put(page, 516, &NUMBER_MAX.to_le_bytes());
+        put(page, 540, &NAMESPACES_MAX.to_le_bytes());
         // Compare, dataset management, write zeroes, verify, none of which a zoned namespace has.
-        let optional = if self.subsystem.is_zoned() { 0 } else { 0b1000_1101u16 };
+        let optional = if self.is_zoned() { 0 } else { 0b1000_1101u16 };
         put(page, 520, &optional.to_le_bytes());
         // Flushes matter, also for all namespaces at once. Of the writes, one block is whole after a power cut
         // (AWUN and AWUPF are 0).
@@ -175,12 +190,6 @@ impl Asked<'_> {
 
     /// A log page.
     pub fn log(&self, command: &Command) -> Result<Answer, Status> {
-        let numd = u64::from(command.word(10) >> 16) | u64::from(command.word(11) & 0xffff) << 16;
-        let bytes = (numd + 1) * 4;
-        let offset = u64::from(command.word(12)) | u64::from(command.word(13)) << 32;
-        if bytes > u64::from(pdu::DATA_BYTES_MAX) || !offset.is_multiple_of(4) {
-            return Err(Status::FIELD);
-        }
         let log = match (command.word(10) as u8, self.controller.discovery) {
             (0x70, true) => self.discovery_log(),
             (0x01, _) => vec![0; 64],
@@ -196,6 +205,17 @@ impl Asked<'_> {
             (0x20..=0x23, _) => self.placement_log(command)?,
             _ => return Err(Status::LOG_PAGE),
         };
+        self.part_of(command, log)
+    }
+
+    /// The part of a log page that a host wants.
+    pub fn part_of(&self, command: &Command, log: Vec<u8>) -> Result<Answer, Status> {
+        let numd = u64::from(command.word(10) >> 16) | u64::from(command.word(11) & 0xffff) << 16;
+        let bytes = (numd + 1) * 4;
+        let offset = u64::from(command.word(12)) | u64::from(command.word(13)) << 32;
+        if bytes > u64::from(pdu::DATA_BYTES_MAX) || !offset.is_multiple_of(4) {
+            return Err(Status::FIELD);
+        }
         let Some(rest) = usize::try_from(offset).ok().and_then(|from| log.get(from..)) else {
             return Err(Status::FIELD);
         };
@@ -210,7 +230,7 @@ impl Asked<'_> {
         if (command.word(11) >> 16) as u16 != fdp::GROUP {
             return Err(Status::FIELD);
         }
-        let namespaces = &self.subsystem.namespaces;
+        let namespaces = self.namespaces;
         Ok(match command.word(10) as u8 {
             0x20 => fdp::configurations_log(placement, namespaces),
             0x21 => fdp::usage_log(namespaces),
@@ -222,9 +242,7 @@ impl Asked<'_> {
     /// Directive receive: which directives there are for a namespace.
     pub fn directives(&self, command: &Command) -> Result<Answer, Status> {
         let (kind, operation) = ((command.word(11) >> 8) as u8, command.word(11) as u8);
-        self.subsystem
-            .namespace(command.nsid(), &self.controller.host.nqn)
-            .ok_or(Status::NAMESPACE)?;
+        self.namespace(command.nsid()).ok_or(Status::NAMESPACE)?;
         if (kind, operation) != (0, 1) || self.controller.discovery {
             return Err(Status::FIELD);
         }
@@ -246,6 +264,8 @@ impl Asked<'_> {
         put(&mut log, 20, &(numbers.len() as u32).to_le_bytes());
         put(&mut log, 32, &[1]);
         log.extend(numbers.iter().flat_map(|number| number.to_le_bytes()));
+        // As long as it may become: a host that reads it by parts must not run beyond its end.
+        log.resize(log.len().max(16 + 32 + 4 * NAMESPACES_MAX as usize), 0);
         log
     }
 
@@ -269,7 +289,7 @@ impl Asked<'_> {
     }
 }
 
-fn identify_namespace(namespace: &super::Namespace, page: &mut [u8]) {
+fn identify_namespace(namespace: &Namespace, page: &mut [u8]) {
     // Of zones only the capacity can be written.
     let capacity = namespace
         .zones

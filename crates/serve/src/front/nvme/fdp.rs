@@ -144,19 +144,20 @@ pub fn statistics_log(health: &Health) -> Vec<u8> {
     log
 }
 
-/// I/O management receive: the handles of the namespace at `index`.
+/// I/O management receive: the handles of a namespace.
 ///
 /// # Errors
 /// Something else is asked for.
 pub fn status_of(
     namespaces: &[Namespace],
-    index: usize,
+    namespace: &Namespace,
     command: &Command,
 ) -> Result<Vec<u8>, Status> {
     if command.word(10) as u8 != 1 {
         return Err(Status::FIELD);
     }
-    let (first, count) = (first_of(namespaces, index), namespaces[index].handles.count);
+    let before = namespaces.partition_point(|other| other.number < namespace.number);
+    let (first, count) = (first_of(namespaces, before), namespace.handles.count);
     let mut page = vec![0; 16 + 32 * usize::from(count)];
     put(&mut page, 14, &u16::from(count).to_le_bytes());
     for (number, into) in (0..).zip(page[16..].chunks_exact_mut(32)) {

@@ -28,6 +28,7 @@ fn client(setup: u8) -> (NvmeClient, Option<Seat>) {
     let handles = Handles { count: 4, first: 1, apart: true };
     let (block_shift, zones, hosts) = (12, None, Vec::new());
     let namespace = Namespace {
+        number: 1,
         blocks: 1 << 40,
         block_shift,
         zones,
@@ -36,10 +37,11 @@ fn client(setup: u8) -> (NvmeClient, Option<Seat>) {
         uuid: 1,
         hosts,
     };
-    let hidden = Namespace { hosts: vec!["nqn.other".into()], ..namespace.clone() };
-    let read_only = Namespace { read_only: true, blocks: 300, ..namespace.clone() };
+    let hidden = Namespace { number: 2, hosts: vec!["nqn.other".into()], ..namespace.clone() };
+    let read_only = Namespace { number: 3, read_only: true, blocks: 300, ..namespace.clone() };
     let shape = ZoneShape { size: 64, capacity: 48, open_max: 2, active_max: 3 };
     let zoned = Namespace {
+        number: 4,
         blocks: 1024,
         block_shift: 13,
         zones: Some(shape),

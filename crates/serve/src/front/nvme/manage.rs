@@ -3,10 +3,15 @@
 use super::admin::{self, Asked};
 use super::command::{self, Command};
 use super::status::Status;
-use super::{EVENTS_MAX, NvmeClient, fabrics, fdp, subsystem};
+use super::{EVENTS_MAX, Namespace, NvmeClient, fabrics, fdp, subsystem};
 use flash::MILLISECOND;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+
+/// The log of namespaces that have changed.
+pub(super) const CHANGED_LOG: u8 = 0x04;
+/// Most of them that it tells one by one.
+const CHANGED_MAX: usize = 1024;
 
 impl NvmeClient {
     /// A command of the admin queue, or a property of any.
@@ -15,7 +20,9 @@ impl NvmeClient {
         let controller = Arc::clone(&seat.controller);
         let local = self.local;
         let subsystem = Arc::clone(&self.subsystem);
-        let asked = Asked { subsystem: &subsystem, controller: &controller, local };
+        let namespaces = Arc::clone(&self.namespaces);
+        let namespaces = &namespaces;
+        let asked = Asked { subsystem: &subsystem, namespaces, controller: &controller, local };
         let answer = match command.opcode() {
             command::FABRICS => match command.0[4] {
                 fabrics::PROPERTY_GET => admin::Answer::Value(fabrics::get(&controller, command)?),
@@ -27,14 +34,18 @@ impl NvmeClient {
             },
             _ if controller.state() != 1 => return Err(Status::SEQUENCE),
             command::IDENTIFY => asked.identify(command)?,
+            command::GET_LOG if command.word(10) as u8 == CHANGED_LOG && !controller.discovery => {
+                asked.part_of(command, self.changed_log(command))?
+            }
             command::GET_LOG => asked.log(command)?,
             command::SET_FEATURES | command::GET_FEATURES => self.feature(command)?,
             command::DIRECTIVE_RECEIVE => asked.directives(command)?,
             command::KEEP_ALIVE => admin::Answer::Value(0),
             command::AWAIT_EVENT if self.events.len() >= EVENTS_MAX => return Err(Status::EVENTS),
             command::AWAIT_EVENT => {
-                // It is answered when something happens, which beside the end of the connection nothing does.
+                // It is answered when something happens.
                 self.events.push(command.id());
+                self.tell_changed(out);
                 return Ok(());
             }
             command::ABORT => admin::Answer::Value(self.abort(command, out)),
@@ -58,6 +69,25 @@ impl NvmeClient {
         Ok(())
     }
 
+    /// The namespace that a command names, and its volume.
+    pub(super) fn namespace(&self, command: &Command) -> Result<(&Namespace, usize), Status> {
+        let Some(seat) = &self.seat else { return Err(Status::SEQUENCE) };
+        let mut number = command.nsid();
+        if command.opcode() == command::FLUSH && number == u32::MAX {
+            // A flush is of the whole device, whichever volume it names.
+            number = self.namespaces.first().map_or(number, |first| first.number);
+        }
+        let namespace = subsystem::find(&self.namespaces, number, &seat.controller.host.nqn);
+        Ok((namespace.ok_or(Status::NAMESPACE)?, number as usize - 1))
+    }
+
+    /// The namespace that a volume is.
+    pub(super) fn volume(&self, volume: usize) -> Option<&Namespace> {
+        let number = volume as u32 + 1;
+        let at = self.namespaces.binary_search_by_key(&number, |namespace| namespace.number);
+        at.ok().map(|at| &self.namespaces[at])
+    }
+
     /// Features of data placement, which is as it is.
     fn placement_feature(&self, command: &Command) -> Option<Result<admin::Answer, Status>> {
         let feature = command.word(10) as u8;
@@ -70,6 +100,50 @@ impl NvmeClient {
             (_, 0x1d) => Ok(admin::Answer::Value(1)),
             _ => Ok(admin::Answer::Told(1, fdp::EVENTS.to_vec())),
         })
+    }
+
+    /// Takes over the namespaces that there are now, and tells the host which are others.
+    pub(super) fn renew(&mut self, out: &mut Vec<u8>) {
+        let before = std::mem::replace(&mut self.namespaces, self.subsystem.namespaces());
+        let Some(seat) = &self.seat else { return };
+        if seat.queue > 0 || seat.controller.discovery {
+            return;
+        }
+        let host = &seat.controller.host.nqn;
+        let numbers = before.iter().chain(self.namespaces.iter()).map(|namespace| namespace.number);
+        let find = |all: &'_ [Namespace], number| subsystem::find(all, number, host).cloned();
+        let other = |&number: &u32| find(&before, number) != find(&self.namespaces, number);
+        self.changed.extend(numbers.filter(other));
+        self.tell_changed(out);
+    }
+
+    /// Tells the host that namespaces have changed, if it wants to know, once until it has read which.
+    fn tell_changed(&mut self, out: &mut Vec<u8>) {
+        let wanted = self.features.events & admin::EVENTS_OF_NAMESPACES != 0;
+        if self.changed.is_empty() || self.changed_told || !wanted || self.events.is_empty() {
+            return;
+        }
+        self.changed_told = true;
+        let id = self.events.remove(0);
+        // A notice, that namespace attributes have changed, and the log that tells of which.
+        let result = 0x02 | u64::from(CHANGED_LOG) << 16;
+        self.complete(id, result, Status::SUCCESS, out);
+    }
+
+    /// Log page: the namespaces that have changed since it was read last, unless it is only looked at.
+    fn changed_log(&mut self, command: &Command) -> Vec<u8> {
+        let mut log = vec![0; 4 * CHANGED_MAX];
+        let many = self.changed.len() > CHANGED_MAX;
+        let numbers = if many { vec![u32::MAX] } else { self.changed.iter().copied().collect() };
+        for (place, number) in log.chunks_exact_mut(4).zip(numbers) {
+            place.copy_from_slice(&number.to_le_bytes());
+        }
+        let retains = command.word(10) & 1 << 15 != 0;
+        if !retains {
+            self.changed.clear();
+            self.changed_told = false;
+        }
+        log
     }
 
     /// Ends a wait for events; other commands cannot be called back. 0: it was ended.

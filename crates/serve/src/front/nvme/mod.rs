@@ -32,16 +32,17 @@ pub use subsystem::{NQN_BYTES_MAX, Namespace, Subsystem, nqn_of, uuid_of};
 pub use zones::ZoneShape;
 
 use super::{Event, Front, Payload, Received, Ticket};
+use crate::exports::Offered;
 use crate::volume::{self, Answer, Kind};
 use command::{Command, Place, Task};
 use flash::{Instant, SECOND, Slab};
 use pdu::{Agreed, Common, DATA_BYTES_MAX, Fault, IN_CAPSULE_BYTES};
 use status::Status;
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use subsystem::Seat;
+use subsystem::{Namespaces, Seat};
 
 /// Data of reads and writes that one queue may have under way beyond what comes in capsules.
 const BYTES_IN_FLIGHT: u64 = 8 << 20;
@@ -119,6 +120,11 @@ struct Group {
 /// See the head of this file.
 pub struct NvmeClient {
     subsystem: Arc<Subsystem>,
+    /// Its namespaces as the shard was told last.
+    namespaces: Namespaces,
+    /// Of the admin queue: those of which the host has not read that they have changed, and that it was told of any.
+    changed: BTreeSet<u32>,
+    changed_told: bool,
     local: Option<SocketAddr>,
     agreed: Option<Agreed>,
     stage: Stage,
@@ -154,8 +160,12 @@ impl NvmeClient {
     /// A host has connected to `local`.
     pub fn new(now: Instant, subsystem: Arc<Subsystem>, local: Option<SocketAddr>) -> Self {
         let deadline = Some(now + subsystem.handshake_ns);
+        let namespaces = subsystem.namespaces();
         Self {
             subsystem,
+            namespaces,
+            changed: BTreeSet::new(),
+            changed_told: false,
             local,
             agreed: None,
             stage: Stage::Head,
@@ -371,7 +381,7 @@ impl NvmeClient {
     ) -> Result<Option<Event>, Status> {
         let (namespace, volume) = self.namespace(command)?;
         if command.opcode() == command::MANAGE_RECEIVE && namespace.handles.count > 0 {
-            let page = fdp::status_of(&self.subsystem.namespaces, volume, command)?;
+            let page = fdp::status_of(&self.namespaces, namespace, command)?;
             return self.answer_page(command, common, page, out);
         }
         let task = match &namespace.zones {
@@ -429,17 +439,6 @@ impl NvmeClient {
         self.agreed.unwrap_or_default().push_data(out, command.id(), &page);
         self.complete(command.id(), 0, Status::SUCCESS, out);
         Ok(None)
-    }
-
-    fn namespace(&self, command: &Command) -> Result<(&Namespace, usize), Status> {
-        let Some(seat) = &self.seat else { return Err(Status::SEQUENCE) };
-        let mut number = command.nsid();
-        if command.opcode() == command::FLUSH && number == u32::MAX {
-            // A flush is of the whole device, whichever volume it names.
-            number = 1;
-        }
-        let namespace = self.subsystem.namespace(number, &seat.controller.host.nqn);
-        Ok((namespace.ok_or(Status::NAMESPACE)?, number as usize - 1))
     }
 
     /// A request for the driver. `apart`: so its data comes.
@@ -744,6 +743,11 @@ impl Front for NvmeClient {
         self.shutting_down = true;
     }
 
+    fn offered(&mut self, _offered: &Offered, out: &mut Vec<u8>) -> bool {
+        self.renew(out);
+        true
+    }
+
     fn answer(&mut self, ticket: Ticket, answer: Answer<'_>, out: &mut Vec<u8>) -> bool {
         let flight = &self.flights[ticket.0];
         let mut result = 0;
@@ -755,13 +759,15 @@ impl Front for NvmeClient {
             }
             Answer::Done | Answer::Extents(_) => Status::SUCCESS,
             Answer::Placed(offset) => {
-                result = offset >> self.subsystem.namespaces[flight.volume].block_shift;
+                result = self.volume(flight.volume).map_or(0, |of| offset >> of.block_shift);
                 Status::SUCCESS
             }
             Answer::Zones(zones, count) => {
-                let namespace = &self.subsystem.namespaces[flight.volume];
                 let bytes = flight.task.len as usize;
-                let page = zones::report_page(namespace, zones, count, bytes);
+                let page = match self.volume(flight.volume) {
+                    Some(namespace) => zones::report_page(namespace, zones, count, bytes),
+                    None => vec![0; bytes],
+                };
                 let agreed = self.agreed.unwrap_or_default();
                 agreed.push_data(out, flight.command, &page);
                 Status::SUCCESS

@@ -104,6 +104,7 @@ impl From<Failure> for Status {
             },
             Failure::Slow => Self::FIELD,
             Failure::Moved => Self::PATH,
+            Failure::Gone => Self::NAMESPACE,
             Failure::Differs => Self::DIFFERS,
             Failure::Spoilt => Self::TRANSPORT,
         }

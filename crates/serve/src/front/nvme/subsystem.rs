@@ -1,5 +1,5 @@
 //! What all connections of a server share: the namespaces, who may come, and the controllers there are.
-//! It is looked at when a host connects or leaves, and when it sets a property; never for I/O.
+//! It is looked at when a host connects or leaves, when it sets a property, and when volumes come or go; never for I/O.
 
 use super::fdp::{Handles, Placement};
 use super::health::Healths;
@@ -7,7 +7,7 @@ use super::status::Status;
 use super::zones::ZoneShape;
 use flash::Slab;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 /// The name of every discovery service.
 pub const DISCOVERY_NQN: &str = "nqn.2014-08.org.nvmexpress.discovery";
@@ -20,9 +20,11 @@ pub const QUEUES_MAX: u16 = 128;
 /// Commands of a queue.
 pub const QUEUE_ENTRIES_MAX: u16 = 1024;
 
-/// A volume as hosts see it. Its number is its place, from 1 on.
-#[derive(Clone, Debug)]
+/// A volume as hosts see it.
+#[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Namespace {
+    /// By which hosts name it: one that has gone does not come back for another.
+    pub number: u32,
     /// Blocks, as its host counts.
     pub blocks: u64,
     /// A block has this power of two of bytes.
@@ -44,6 +46,16 @@ impl Namespace {
     pub fn command_set(&self) -> u8 {
         if self.zones.is_some() { COMMAND_SET_ZONED } else { COMMAND_SET_NVM }
     }
+}
+
+/// The namespaces that there are, in the order of their numbers.
+pub type Namespaces = Arc<[Namespace]>;
+
+/// The one of a number, if the host may see it.
+pub fn find<'a>(namespaces: &'a [Namespace], number: u32, host: &str) -> Option<&'a Namespace> {
+    let at = namespaces.binary_search_by_key(&number, |namespace| namespace.number).ok()?;
+    let hosts = &namespaces[at].hosts;
+    (hosts.is_empty() || hosts.iter().any(|admitted| admitted == host)).then(|| &namespaces[at])
 }
 
 /// Of namespaces of logical blocks.
@@ -77,8 +89,8 @@ pub struct Subsystem {
     pub nqn: String,
     /// The device's.
     pub serial: String,
-    /// One a volume, in their order.
-    pub namespaces: Vec<Namespace>,
+    /// One a volume.
+    namespaces: RwLock<Namespaces>,
     /// Who may connect; empty: whoever can.
     pub hosts: Vec<String>,
     /// From connection to its Connect.
@@ -169,6 +181,7 @@ impl Subsystem {
         let (port, controllers) = (AtomicU16::new(0), Mutex::default());
         let healths = Healths::new(shards);
         let placement = None;
+        let namespaces = RwLock::new(namespaces.into());
         Self { nqn, serial, namespaces, hosts, handshake_ns, port, healths, placement, controllers }
     }
 
@@ -186,16 +199,14 @@ impl Subsystem {
         self.hosts.is_empty() || self.hosts.iter().any(|admitted| admitted == host)
     }
 
-    /// The namespace of a number, if the host may see it.
-    pub fn namespace(&self, number: u32, host: &str) -> Option<&Namespace> {
-        let namespace = self.namespaces.get((number as usize).checked_sub(1)?)?;
-        let hosts = &namespace.hosts;
-        (hosts.is_empty() || hosts.iter().any(|admitted| admitted == host)).then_some(namespace)
+    /// The namespaces that there are now.
+    pub fn namespaces(&self) -> Namespaces {
+        Arc::clone(&self.namespaces.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// There are zoned namespaces.
-    pub fn is_zoned(&self) -> bool {
-        self.namespaces.iter().any(|namespace| namespace.zones.is_some())
+    /// Others, which each connection learns of from its shard ([`crate::front::Front::offered`]).
+    pub fn set_namespaces(&self, namespaces: Vec<Namespace>) {
+        *self.namespaces.write().unwrap_or_else(PoisonError::into_inner) = namespaces.into();
     }
 
     /// A new controller, for its admin queue.

@@ -16,9 +16,17 @@ pub fn subsystem(hosts: &[&str]) -> Arc<Subsystem> {
     let handles = Handles { count: 4, first: 1, apart: true };
     let (block_shift, zones, hosts_of) = (12, None, Vec::new());
     let (uuid, read_only) = (uuid_of(7, "v"), false);
-    let namespace =
-        Namespace { blocks: 256, block_shift, zones, handles, read_only, uuid, hosts: hosts_of };
-    let read_only = Namespace { read_only: true, ..namespace.clone() };
+    let namespace = Namespace {
+        number: 1,
+        blocks: 256,
+        block_shift,
+        zones,
+        handles,
+        read_only,
+        uuid,
+        hosts: hosts_of,
+    };
+    let read_only = Namespace { number: 2, read_only: true, ..namespace.clone() };
     let hosts = hosts.iter().map(|&host| host.to_owned()).collect();
     let namespaces = vec![namespace, read_only];
     let subsystem = Subsystem::new("nqn.weir".into(), "7".into(), namespaces, hosts, (SECOND, 1));
@@ -285,10 +293,8 @@ fn a_trim_that_brings_a_whole_page_for_its_one_range_is_done() {
 #[test]
 fn a_trim_of_more_than_one_request_can_name_goes_out_in_parts() {
     let (_admin, mut io) = connected(false);
-    io.client.subsystem = {
-        let whole = Namespace { blocks: 1 << 40, ..io.client.subsystem.namespaces[0].clone() };
-        Arc::new(Subsystem::new("nqn.weir".into(), "7".into(), vec![whole], vec![], (SECOND, 1)))
-    };
+    let whole = Namespace { blocks: 1 << 40, ..io.client.namespaces[0].clone() };
+    io.client.namespaces = vec![whole].into();
     let mut trim = with_sgl(entry(command::TRIM, 6, 1), 16, false);
     trim[44] = 4;
     let mut range = [0; 16];
@@ -370,4 +376,97 @@ fn hosts_that_may_not_come_and_queues_that_may_not_be_are_refused() {
     admin.events.clear();
     drop(admin);
     assert!(io.client.expire(Instant(9 * SECOND)).is_some());
+}
+
+/// The numbers that a log or list of namespaces begins with.
+fn numbers(page: &[u8]) -> Vec<u32> {
+    let words = page.chunks_exact(4).map(|word| pdu::u32_at(word, 0));
+    words.take_while(|&number| number > 0).collect()
+}
+
+/// The answer of a page to an admin command, and what of it is told.
+fn page(admin: &mut Host, entry: [u8; 64]) -> Vec<u8> {
+    admin.command(&with_sgl(entry, 4096, true), &[]);
+    assert_eq!(admin.out[0], pdu::C2H_DATA);
+    let page = admin.out[24..24 + 4096].to_vec();
+    assert_eq!(admin.completed(pdu::u16_at(&entry, 2)).0, 0);
+    page
+}
+
+fn changed_log(admin: &mut Host, retains: bool) -> Vec<u32> {
+    let mut log = entry(command::GET_LOG, 8, 0);
+    (log[40], log[41], log[42], log[43]) = (0x04, if retains { 0x80 } else { 0 }, 0xff, 3);
+    numbers(&page(admin, log))
+}
+
+#[test]
+fn a_host_is_told_once_of_namespaces_that_come_go_or_change_and_reads_which() {
+    let subsystem = subsystem(&[]);
+    let (mut admin, mut io) = connected_to(&subsystem, false);
+    let change = |hosts: &mut [&mut Host], change: &dyn Fn(&mut Vec<Namespace>)| {
+        let mut namespaces = subsystem.namespaces().to_vec();
+        change(&mut namespaces);
+        subsystem.set_namespaces(namespaces);
+        for host in hosts {
+            assert!(host.client.offered(&Offered::default(), &mut host.out));
+        }
+    };
+    let mut controller = entry(command::IDENTIFY, 7, 0);
+    controller[40] = 1;
+    let identified = page(&mut admin, controller);
+    assert_eq!(pdu::u32_at(&identified, 92), 1 << 8, "it says that it tells");
+    let added = Namespace { number: 40, ..subsystem.namespaces()[0].clone() };
+    let add = |namespaces: &mut Vec<Namespace>| namespaces.push(added.clone());
+    // Nobody wants to know yet, but it is not forgotten.
+    let mut wait = entry(command::AWAIT_EVENT, 21, 0);
+    admin.command(&wait, &[]);
+    change(&mut [&mut admin, &mut io], &add);
+    assert!(admin.out.is_empty() && io.out.is_empty());
+    let mut feature = entry(command::SET_FEATURES, 5, 0);
+    (feature[40], feature[45]) = (0x0b, 1);
+    admin.command(&feature, &[]);
+    assert_eq!(admin.completed(5), (0, 0));
+    wait[2] = 22;
+    admin.command(&wait, &[]);
+    assert_eq!(admin.completed(21), (0, 0x04_00_02));
+    // Once is enough until it has read the log.
+    change(&mut [&mut admin, &mut io], &|namespaces| namespaces[0].blocks = 512);
+    assert!(admin.out.is_empty());
+    assert_eq!(changed_log(&mut admin, true), [1, 40]);
+    assert_eq!(changed_log(&mut admin, false), [1, 40]);
+    assert_eq!(changed_log(&mut admin, false), [0; 0]);
+    let mut list = entry(command::IDENTIFY, 7, 0);
+    list[40] = 2;
+    assert_eq!(numbers(&page(&mut admin, list)), [1, 2, 40]);
+    // An I/O queue goes by what there is.
+    io.command(&blocks(with_sgl(entry(command::READ, 3, 1), 4096, true), 300, 1), &[]);
+    assert!(matches!(io.events[..], [Event::Request(..)]), "{:?}", io.events);
+    io.command(&blocks(with_sgl(entry(command::READ, 4, 40), 4096, true), 0, 1), &[]);
+    let Some(Event::Request(_, request)) = io.events.last() else { panic!("{:?}", io.events) };
+    assert_eq!(request.volume, 39);
+    change(&mut [&mut admin, &mut io], &|namespaces| {
+        namespaces.remove(2);
+    });
+    assert_eq!(admin.completed(22), (0, 0x04_00_02));
+    assert_eq!(changed_log(&mut admin, false), [40]);
+    io.command(&blocks(with_sgl(entry(command::READ, 5, 40), 4096, true), 0, 1), &[]);
+    assert_eq!(io.completed(5).0, Status::NAMESPACE.0);
+}
+
+#[test]
+fn a_host_hears_nothing_of_namespaces_that_it_may_not_see() {
+    let subsystem = subsystem(&[]);
+    let (mut admin, _io) = connected_to(&subsystem, false);
+    let mut feature = entry(command::SET_FEATURES, 5, 0);
+    (feature[40], feature[45]) = (0x0b, 1);
+    admin.command(&feature, &[]);
+    assert_eq!(admin.completed(5), (0, 0));
+    admin.command(&entry(command::AWAIT_EVENT, 21, 0), &[]);
+    let mut namespaces = subsystem.namespaces().to_vec();
+    let hosts = vec!["nqn.other".into()];
+    namespaces.push(Namespace { number: 3, hosts, ..namespaces[0].clone() });
+    subsystem.set_namespaces(namespaces);
+    admin.client.offered(&Offered::default(), &mut admin.out);
+    assert!(admin.out.is_empty());
+    assert_eq!(changed_log(&mut admin, false), [0; 0]);
 }

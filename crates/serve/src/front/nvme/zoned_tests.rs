@@ -11,6 +11,7 @@ const SHAPE: ZoneShape = ZoneShape { size: 16, capacity: 12, open_max: 2, active
 
 fn zoned(read_only: bool) -> (Host, Host) {
     let zoned = Namespace {
+        number: 1,
         blocks: 64,
         block_shift: 13,
         zones: Some(SHAPE),
@@ -19,7 +20,7 @@ fn zoned(read_only: bool) -> (Host, Host) {
         uuid: uuid_of(7, "unit/0"),
         hosts: Vec::new(),
     };
-    let namespaces = vec![zoned.clone(), zoned];
+    let namespaces = vec![zoned.clone(), Namespace { number: 2, ..zoned }];
     let subsystem =
         Subsystem::new("nqn.weir".into(), "7".into(), namespaces, Vec::new(), (SECOND, 1));
     connected_to(&Arc::new(subsystem), false)

@@ -26,6 +26,7 @@ pub(in crate::pool) fn device(kind: Kind) -> DeviceOptions {
     DeviceOptions {
         kind,
         volumes: Vec::new(),
+        blocks_min: 0,
         op_percent: 0,
         channels: 2,
         dies_per_channel: 1,

@@ -2,7 +2,7 @@
 
 use super::{Notice, VolumeBackend};
 use crate::backend::{Backend, Opened as Started, Starter};
-use crate::device::{Volume, encode_volumes};
+use crate::device::{Stretch, Table, Volume, encode_volumes};
 use crate::pool::plane::PlaneLink;
 use crate::pool::reach::{Caller, Dialed, Reach};
 use crate::pool::{config::PlaneConfig, tls};
@@ -250,8 +250,9 @@ fn run_until_ready(
 
 fn format_of(options: &VolumeOptions) -> Result<FormatOptions, String> {
     let VolumeRecord { volume, name, blocks, .. } = &options.record;
-    let whole = Volume { name: name.clone(), first_block: 0, blocks: *blocks, read_only: false };
-    let label = encode_volumes(&[whole]).ok_or("the name of the volume is too long")?;
+    let whole = Stretch { first: 0, blocks: *blocks };
+    let table = Table::made(vec![Volume::made(1, name.clone(), whole, false)]);
+    let label = encode_volumes(&table).ok_or("the name of the volume is too long")?;
     let logical_blocks = u32::try_from(*blocks).map_err(|_| "a volume has at most 16 TiB")?;
     let uuid = options.plane.pool.0 ^ u128::from(volume.0);
     Ok(FormatOptions { logical_blocks, uuid, label })

@@ -185,6 +185,8 @@ pub enum Milestone {
     Ready(Result<MountReport, MountError>),
     /// Nothing needs the fast tier any more; false: it cannot be done without.
     FastDetached(bool),
+    /// Another label is durable; false: nobody knows.
+    Labelled(bool),
     /// The shutdown ended; true: everything is durable.
     Stopped(bool),
 }
@@ -575,6 +577,9 @@ impl Engine {
             }
             Output::FastDetached(gone) => {
                 self.milestones.push_back(Milestone::FastDetached(gone));
+            }
+            Output::Labelled(durable) => {
+                self.milestones.push_back(Milestone::Labelled(durable));
             }
             Output::Stopped(durable) => self.milestones.push_back(Milestone::Stopped(durable)),
         }

@@ -5,8 +5,10 @@
 
 use super::Shard;
 use super::core::CoreStatus;
-use super::engine::{Finished, Piece};
+use super::engine::{Finished, Piece, Work};
 use super::ids::{IdList, IdRequest};
+use super::volumes::{Cleared, Labelled};
+use crate::exports::Offered;
 use crate::latency::{Latencies, Slow};
 use crate::runtime::ring::DriverReport;
 use flash::Instant;
@@ -17,7 +19,7 @@ use ftl::raw::ids::IdError;
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// What a client speaks.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -76,6 +78,31 @@ pub enum Message {
         /// Gets true when nothing needs it any more.
         answer: Box<dyn FnOnce(bool) + Send>,
     },
+    /// Serve this from now on.
+    Offer {
+        /// What is offered.
+        offered: Arc<Offered>,
+        /// Called when nothing goes on that was begun before.
+        answer: Box<dyn FnOnce() + Send>,
+    },
+    /// Keep another label.
+    Label {
+        /// The label.
+        bytes: Vec<u8>,
+        /// Gets true when it is durable, and false if nobody knows.
+        answer: Labelled,
+    },
+    /// Trim or flush blocks that are no volume's.
+    Clear {
+        /// Which of both.
+        work: Work,
+        /// The first block of the shard.
+        lba: u32,
+        /// How many.
+        blocks: u32,
+        /// Gets the end.
+        answer: Cleared,
+    },
     /// The fast tier is no part of the device any more: close it.
     DropFast,
     /// Stop when everything is finished.
@@ -122,6 +149,8 @@ pub struct ShardStatus {
     pub connections: usize,
     /// Requests in flight.
     pub requests: usize,
+    /// Requests that wait until the limits of their volume let them in.
+    pub requests_limited: usize,
     /// Bytes of request buffers in use.
     pub buffer_bytes: usize,
     /// Erase counts of the blocks of the capacity tier, in bins for a histogram: lower bound and blocks; if wanted.
@@ -162,6 +191,7 @@ impl Shard {
             core,
             connections: self.connections.len(),
             requests: self.requests.len(),
+            requests_limited: self.limited.len(),
             buffer_bytes: self.pool.bytes_out(),
             wear: in_bins(counts),
             wear_fast: in_bins(fast),

@@ -18,12 +18,15 @@ mod fenced;
 mod health;
 mod ids;
 mod late;
+mod limited;
 mod message;
 mod outbox;
 mod patience;
 mod rate;
 mod requests;
 mod room;
+mod shared;
+mod volumes;
 mod zones;
 
 pub use beat::{Beat, is_turn};
@@ -34,16 +37,17 @@ pub use ids::{IdAnswer, IdList, IdRequest, IdWork, whole_blocks};
 pub use late::Bounds;
 pub use message::{Door, Mailbox, Message, PolicySwitch, ShardStatus, UnitBlocks, Wanted};
 pub use room::NO_ROOM;
+pub use shared::Shared;
 
 use crate::device::Losses;
-use crate::front::{Front, NbdClient, NvmeClient, nbd, nvme};
+use crate::exports::Offered;
+use crate::front::{Front, NbdClient, NvmeClient, nbd};
 use crate::latency::{Latencies, Slowest};
-use crate::medium::{Injections, Lost};
+use crate::medium::Lost;
 use crate::rated::Rated;
 use crate::runtime::data::{Data, Pool};
 use crate::runtime::ring::{Done, Owner, Ring};
 use crate::sockets;
-use crate::volume::Split;
 use connection::{Connection, Ending};
 use flash::{Instant, SECOND, Slab};
 use ftl::{Input, Switch};
@@ -51,78 +55,14 @@ use outbox::{Answered, Outbox};
 use patience::Patience;
 use rate::Rates;
 use requests::Pending;
+use shared::FAILED;
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use std::vec::Drain;
-
-/// What all shards of a server know.
-pub struct Shared {
-    /// Which shard holds what.
-    pub split: Split,
-    /// The exported volumes, in the order of `exports`.
-    pub volumes: Vec<Exported>,
-    /// The same for the protocol.
-    pub exports: Arc<[nbd::Export]>,
-    /// Present if clients must use TLS.
-    pub tls: Option<Arc<rustls::ServerConfig>>,
-    /// Present if NVMe hosts are let in.
-    pub nvme: Option<Arc<nvme::Subsystem>>,
-    /// Listeners before this one are for NBD, the rest for NVMe.
-    pub nbd_doors: u32,
-    /// Bounds of one client.
-    pub limits: nbd::Limits,
-    /// Bytes of request buffers that one shard may have out.
-    pub buffer_bytes_max: usize,
-    /// How long a shard may look for work before it sleeps.
-    pub busy_poll_ns: u64,
-    /// What vanishes, for tests.
-    pub losses: Losses,
-    /// What goes wrong below, for tests.
-    pub injections: Injections,
-    /// How long things may take.
-    pub bounds: Bounds,
-    /// Where the device and its fast tier are, for the log.
-    pub places: (String, String),
-    /// How long the peer of a TCP connection may be silent for the kernel; 0: for ever.
-    pub tcp_patience: Duration,
-    /// Clients of all shards.
-    pub clients: AtomicUsize,
-    /// Most clients at a time.
-    pub clients_max: usize,
-    /// The way to each shard.
-    pub mailboxes: Vec<Mailbox>,
-    /// Shards that have drained.
-    pub drained: AtomicUsize,
-    /// Whether each is in a turn.
-    pub beats: Vec<Beat>,
-}
-
-impl Shared {
-    /// A shard has failed: the others stop without waiting for what it owes them.
-    pub fn fail(&self) {
-        self.drained.fetch_add(FAILED, Ordering::AcqRel);
-        for mailbox in &self.mailboxes {
-            mailbox.push(Message::Shutdown);
-            mailbox.wake();
-        }
-    }
-}
-
-/// In `Shared::drained`: more than there can be shards.
-const FAILED: usize = 1 << 32;
-
-/// Where a volume lies on the device.
-#[derive(Clone, Copy, Debug)]
-pub struct Exported {
-    /// Its first logical block.
-    pub first_block: u64,
-    /// The placement handle its writes go to.
-    pub handle: u8,
-}
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Life {
@@ -158,6 +98,9 @@ struct Told {
 pub struct Shard {
     me: usize,
     shared: Arc<Shared>,
+    offered: Arc<Offered>,
+    changes: volumes::Changes,
+    limited: limited::Limited,
     ring: Ring,
     engine: Engine,
     clock: Clock,
@@ -233,9 +176,14 @@ impl Shard {
         let patience = Patience::new(shared.busy_poll_ns);
         let desk = ids::Desk::of(&engine);
         let late = late::Late::new(shared.bounds);
+        let offered = shared.offered();
+        let limited = limited::Limited::new(shared.limits_since);
         Self {
             me,
             shared,
+            offered,
+            changes: volumes::Changes::default(),
+            limited,
             ring,
             engine,
             clock,
@@ -319,6 +267,7 @@ impl Shard {
             self.destaged.note(now, || vec![self.engine.core.slots_destaged()]);
             self.moved.note(now, || self.engine.status().moved_bytes());
             self.engine.medium.look(&mut self.ring);
+            self.admit_waiting(now);
             self.turn(now, &mut finished);
             self.expire(now);
             self.tell_health(now);
@@ -328,6 +277,7 @@ impl Shard {
                 return Err(ShardError::Lost(lost));
             }
             more = self.resume_postponed(now);
+            self.tell_adopted();
             self.watch(now);
             self.look_at_old(now);
             self.refresh_expiries();
@@ -358,6 +308,8 @@ impl Shard {
                 finished.waited.iter_mut().for_each(|waited| waited.shard = self.me);
                 if origin.shard == ids::IDS {
                     self.id_done(origin.request, finished.result);
+                } else if origin.shard == volumes::CLEARING {
+                    self.cleared(origin.request, finished.result);
                 } else if origin.shard == self.me {
                     self.piece_done(finished);
                 } else {
@@ -407,8 +359,8 @@ impl Shard {
         let (late, look) = (self.late.deadline(), self.engine.medium.look_due(now));
         let (old, due) = (self.engine.look_at_old_due(), self.engine.deadline());
         self.engine.lateness.expect(due);
-        let health = self.health.deadline();
-        let deadlines = [due, self.expires, accept, draining, late, look, old, health];
+        let (health, limited) = (self.health.deadline(), self.limited.deadline());
+        let deadlines = [due, self.expires, accept, draining, late, look, old, health, limited];
         let deadline = deadlines.into_iter().flatten().min()?;
         Some(deadline - now)
     }
@@ -507,7 +459,7 @@ impl Shard {
                     Some(_) => nbd::TlsMode::Required,
                     None => nbd::TlsMode::Off,
                 };
-                let exports = Arc::clone(&self.shared.exports);
+                let exports = Arc::clone(&self.offered.exports);
                 Box::new(NbdClient::new(now, exports, tls, self.shared.limits, out))
             }
         };
@@ -553,6 +505,11 @@ impl Shard {
                 self.detaching.push(answer);
                 self.engine.core.handle(now, Input::DetachFast);
             }
+            Message::Offer { offered, answer } => self.adopt(offered, answer),
+            Message::Label { bytes, answer } => self.label(now, &bytes, answer),
+            Message::Clear { work, lba, blocks, answer } => {
+                self.clear(work, (lba, blocks), answer);
+            }
             Message::DropFast => self.engine.medium.drop_fast(),
             Message::Shutdown if self.life == Life::Serving => {
                 self.life = Life::Draining;
@@ -577,7 +534,7 @@ impl Shard {
             return self.life;
         }
         let drained = self.shared.drained.load(Ordering::Acquire);
-        let ids_done = self.desk.as_ref().is_none_or(ids::Desk::is_idle);
+        let ids_done = self.desk.as_ref().is_none_or(ids::Desk::is_idle) && self.changes.is_idle();
         if drained >= FAILED && matches!(self.life, Life::Draining | Life::Drained) {
             if let Some(watch) = self.engine.medium.watch() {
                 // Perhaps another shard has failed because the device is another server's.
@@ -624,6 +581,7 @@ impl Shard {
                 Milestone::FastDetached(gone) => {
                     self.detaching.drain(..).for_each(|answer| answer(gone));
                 }
+                Milestone::Labelled(durable) => self.labelled(durable),
                 Milestone::Ready(_) => {}
             }
         }
@@ -698,6 +656,9 @@ impl Shard {
             connection.front.finish(answered.ticket);
             if let Some(timed) = answered.timed.filter(|_| connection.ending != Ending::Gone) {
                 let total_ns = self.latencies.record(&timed, self.now);
+                if self.offered.get(timed.request.volume).is_none() {
+                    self.latencies.keep(|volume| self.offered.get(volume).is_some());
+                }
                 self.slowest.note(total_ns, &timed, self.now);
             }
             if let Some(data) = answered.data {

@@ -12,7 +12,7 @@ use crate::runtime::buffer::View;
 use crate::runtime::crypt::Crypt;
 use crate::runtime::data::Data;
 use crate::volume::{
-    Answer, BLOCK, EXTENTS_MAX, Extent, Failure, Kind, Request, ZEROES_BLOCKS, parts,
+    Answer, BLOCK, EXTENTS_MAX, Extent, Failure, Kind, Request, Run, ZEROES_BLOCKS, parts,
 };
 use flash::{Instant, RequestError, Spent};
 
@@ -25,6 +25,10 @@ pub struct Asked {
     pub request: Request,
     /// When its header came.
     pub at: Instant,
+    /// The limits of its volume let it in, or will when its turn comes; and how long it has waited for that, since when.
+    pub admitted: bool,
+    pub limited_ns: u64,
+    pub waits_since: Instant,
 }
 
 /// A request in flight.
@@ -33,6 +37,8 @@ pub struct Pending {
     asked: Asked,
     /// When it went to the device.
     begun: Instant,
+    /// Under which offer.
+    pub(super) offer: u64,
     data: Option<Data>,
     /// What the range is compared with.
     expected: Option<Data>,
@@ -51,11 +57,23 @@ impl Pending {
     fn new(
         connection: u32,
         asked: Asked,
-        begun: Instant,
+        (begun, offer): (Instant, u64),
         (data, expected): (Option<Data>, Option<Data>),
     ) -> Self {
         let (pieces, result, waited, spent, placed) = (0, Ok(()), None, None, None);
-        Self { connection, asked, begun, data, expected, pieces, result, waited, spent, placed }
+        Self {
+            connection,
+            asked,
+            begun,
+            offer,
+            data,
+            expected,
+            pieces,
+            result,
+            waited,
+            spent,
+            placed,
+        }
     }
 
     /// It fails as it is.
@@ -144,12 +162,16 @@ impl Shard {
                 true
             }
             Some(Event::Refused(volume)) => {
-                self.latencies.note_refused(volume);
+                // One that is gone has no name any more.
+                let there = volume.filter(|&volume| self.offered.get(volume).is_some());
+                self.latencies.note_refused(there);
                 true
             }
             Some(Event::StartTls) => self.start_tls(index),
             Some(Event::Request(ticket, request)) => {
-                self.begin(index, Asked { ticket, request, at: now })
+                let (admitted, limited_ns, waits_since) = (false, 0, now);
+                let asked = Asked { ticket, request, at: now, admitted, limited_ns, waits_since };
+                self.begin(index, asked)
             }
             Some(Event::Close) => {
                 self.end(index, Ending::Finishing);
@@ -205,6 +227,17 @@ impl Shard {
             self.reply(index, ticket, Answer::Failed(Failure::Slow), (None, None));
             return true;
         }
+        let asked = match request.kind.takes_data() {
+            true if self.must_hold(index, &asked) => {
+                self.connections[index].held = Some(asked);
+                return false;
+            }
+            true => asked,
+            false => match self.admit(index, asked, None) {
+                Some((asked, _)) => asked,
+                None => return true,
+            },
+        };
         let front = &self.connections[index].front;
         let only = front.in_flight() <= 1 || front.awaits_data();
         let data = match request.buffer_blocks() {
@@ -238,7 +271,7 @@ impl Shard {
     }
 
     /// Memory for the data of a request, in the form that the medium wants.
-    fn take_data(&mut self, blocks: u32, only: bool, kind: Kind) -> Option<Data> {
+    pub(super) fn take_data(&mut self, blocks: u32, only: bool, kind: Kind) -> Option<Data> {
         if !self.engine.medium.lends() {
             return self.pool.run(blocks, only);
         }
@@ -247,22 +280,26 @@ impl Shard {
     }
 
     /// Splits a request into pieces and sends them to their shards.
-    fn dispatch(&mut self, connection: u32, asked: Asked, data: Option<Data>) {
+    pub(super) fn dispatch(&mut self, connection: u32, asked: Asked, data: Option<Data>) {
+        let Some((asked, data)) = self.admit(connection, asked, data) else { return };
         let request = asked.request;
-        let Request { volume, kind, offset, len } = request;
+        if let Some(failure) = self.refused(&request) {
+            return self.refuse(connection, asked, data, failure);
+        }
+        let Request { kind, offset, len, .. } = request;
         let (len, covered) = (u64::from(len), u64::from(request.covered_blocks()));
         self.connections[connection].requests += 1;
         let data = self.beside(kind, covered as u32, data);
-        let index = self.requests.insert(Pending::new(connection, asked, self.now, data));
+        let begun = (self.now, self.changes.offers);
+        let index = self.requests.insert(Pending::new(connection, asked, begun, data));
         if self.engine.medium.fenced() {
             self.requests[index].result = Err(RequestError::Failed);
             return self.answer(index);
         }
-        let volume = self.shared.volumes[volume];
         if kind.reads() || kind == Kind::Compare {
             self.connections[connection].begun += len as usize;
         }
-        let (first, handle) = (volume.first_block + offset / BLOCK, volume.handle);
+        let (first, handle) = (offset / BLOCK, self.handle_of(request.volume));
         match kind {
             Kind::Read | Kind::Compare => self.send(index, Work::Read, first, (0, covered)),
             Kind::Write { fua, handle: named } => {
@@ -314,6 +351,31 @@ impl Shard {
         }
     }
 
+    /// Answers what cannot be begun; who asks for a volume that is gone may go too.
+    fn refuse(&mut self, connection: u32, asked: Asked, data: Option<Data>, failure: Failure) {
+        let volume = asked.request.volume;
+        self.latencies.note_refused(self.offered.get(volume).map(|_| volume));
+        let data = data.map(|data| (data, 0, 0));
+        self.reply(connection, asked.ticket, Answer::Failed(failure), (data, None));
+        let front = &mut self.connections[connection];
+        let out = &mut front.outbox.filling.bytes;
+        if failure == Failure::Gone && !front.front.offered(&self.offered, out) {
+            self.end(connection, Ending::Finishing);
+        }
+    }
+
+    /// The placement handle of what names none.
+    fn handle_of(&self, volume: usize) -> u8 {
+        self.offered.get(volume).map_or(0, |volume| volume.handle)
+    }
+
+    /// Where the blocks of a request's volume from `block` on are, as many of `blocks` as follow each other there.
+    fn place(&self, index: u32, block: u64, blocks: u64) -> Run {
+        let volume = self.offered.get(self.requests[index].asked.request.volume);
+        let stretch = volume.expect("its volume was there when it began").run(block, blocks);
+        self.shared.split.run(stretch.first, stretch.blocks)
+    }
+
     /// Memory for what is read, and what that is compared with.
     fn beside(
         &mut self,
@@ -337,12 +399,12 @@ impl Shard {
         }
     }
 
-    /// Sends blocks from `first` on the device, blocks `at` (first and count) of the request's
+    /// Sends blocks from `first` of its volume, blocks `at` (first and count) of the request's
     /// buffer, to the shards that hold them.
     fn send(&mut self, index: u32, work: Work, first: u64, at: (u64, u64)) {
         let (mut next, end) = (first, first + at.1);
         while next < end {
-            let run = self.shared.split.run(next, end - next);
+            let run = self.place(index, next, end - next);
             let view = match (&mut self.requests[index].data, work) {
                 (_, Work::Trim { .. } | Work::Flush) | (None, _) => View::NONE,
                 (Some(data), _) => {
@@ -381,7 +443,7 @@ impl Shard {
 
     /// Tells what of the first run of a range holds data; the client asks again for the rest.
     fn extents(&mut self, index: u32, first: u64, blocks: u64) {
-        let run = self.shared.split.run(first, blocks);
+        let run = self.place(index, first, blocks);
         if run.shard != self.me {
             self.requests[index].pieces += 1;
             let origin = Origin { shard: self.me, request: index };
@@ -440,7 +502,7 @@ impl Shard {
         let placed = pending.placed.map(|lba| self.place_of(pending.asked.request.volume, lba));
         let Pending { connection, asked, begun, data, expected, result, waited, spent, .. } =
             pending;
-        let Asked { ticket, request, at } = asked;
+        let Asked { ticket, request, at, limited_ns, .. } = asked;
         let fenced = self.engine.medium.fenced();
         self.connections[connection].requests -= 1;
         let answer = match result {
@@ -456,7 +518,7 @@ impl Shard {
         }
         let data = data.map(|data| (data, (request.offset % BLOCK) as usize, request.len as usize));
         let (done, failed) = (self.now, result.is_err());
-        let timed = Timed { request, asked: at, begun, done, failed, waited, spent };
+        let timed = Timed { request, asked: at, begun, done, limited_ns, failed, waited, spent };
         self.reply(connection, ticket, answer, (data, Some(timed)));
     }
 

@@ -13,7 +13,7 @@ impl Shard {
     /// Sends what a request asks of a zone, or of each that it concerns.
     pub(super) fn send_zone(&mut self, index: u32, work: ZoneWork) {
         let request = self.requests[index].request();
-        let first = self.shared.volumes[request.volume].first_block as u32;
+        let first = self.first_block(request.volume);
         let Some(lanes) = self.engine.core.raw().map(|raw| raw.lanes()) else {
             self.requests[index].fail(RequestError::OutOfRange);
             return;
@@ -46,6 +46,11 @@ impl Shard {
         data.view(0, blocks)
     }
 
+    /// The first block of a unit.
+    fn first_block(&self, volume: usize) -> u32 {
+        self.offered.get(volume).map_or(0, |unit| unit.first_block() as u32)
+    }
+
     /// Which zone of its unit a byte lies in, and how many blocks from its start.
     fn inside(&self, offset: u64) -> (u32, u32) {
         let stride = self.engine.core.raw().map_or(1, |raw| raw.lanes().zone_slots());
@@ -56,7 +61,7 @@ impl Shard {
     /// The byte of its unit at which a host finds what went to `lba`.
     pub(super) fn place_of(&self, volume: usize, lba: u32) -> u64 {
         let Some(lanes) = self.engine.core.raw().map(|raw| raw.lanes()) else { return 0 };
-        let block = lba - self.shared.volumes[volume].first_block as u32;
+        let block = lba - self.first_block(volume);
         let zone = u64::from(block / lanes.slots) * u64::from(lanes.zone_slots());
         (zone + u64::from(block % lanes.slots)) * BLOCK
     }
@@ -68,7 +73,7 @@ impl Shard {
             unreachable!("zones were asked for")
         };
         let (number, _) = self.inside(offset);
-        let first = self.shared.volumes[volume].first_block as u32;
+        let first = self.first_block(volume);
         let zones = self.engine.zones_from(Lba(first), number);
         let wanted = zones.filter(|zone| state.is_none_or(|state| state == zone.state));
         let (mut told, mut count): (Vec<Zone>, u64) = (Vec::new(), 0);

@@ -1,0 +1,282 @@
+//! `weir volume`: the volumes of a running server: lists, makes, deletes, renames them, and gives them other sizes and
+//! limits, over its control socket.
+
+use crate::output::{print, print_json, table};
+use crate::status::{PlaceArgs, array};
+use crate::{End, Failure};
+use client::http::{Answer, Place, request};
+use serde_json::{Value, json};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// How long a change may take: a volume that is made may wait for another to be trimmed.
+const PATIENCE: Duration = Duration::from_secs(75);
+
+#[derive(clap::Args)]
+#[command(after_help = "Examples:\n  \
+    weir volume list\n  \
+    weir volume create data --size 4GiB\n  \
+    weir volume resize data 8GiB\n  \
+    weir volume limit data --iops 5000 --bandwidth 200MiB\n  \
+    weir volume rename data old\n  \
+    weir volume delete old\n\n\
+    A change is durable and in force when the command returns. A volume takes no flash before something is written \
+    to it; its size is taken from the device's blocks that belong to no volume.")]
+pub struct Args {
+    #[command(subcommand)]
+    command: Command,
+    /// The folder of the device that is served
+    #[arg(long, value_name = "DIR", default_value = crate::device::DATA_DEFAULT, global = true)]
+    data: PathBuf,
+    #[command(flatten)]
+    place: PlaceArgs,
+    /// Print JSON
+    #[arg(long, global = true)]
+    json: bool,
+}
+
+#[derive(clap::Subcommand)]
+enum Command {
+    /// List the volumes, and the room that is left
+    #[command(after_help = "Examples:\n  \
+        weir volume list\n  \
+        weir volume list --json | jq '.volumes[].name'")]
+    List,
+    /// Make a volume
+    ///
+    /// NBD clients find it under its name at once, and NVMe hosts as another namespace, of which an event tells them.
+    #[command(after_help = "Examples:\n  \
+        weir volume create data --size 4GiB\n  \
+        weir volume create gold --size 512MiB --read-only")]
+    Create {
+        /// Its name: at most 64 bytes, no / and no ?
+        name: String,
+        /// Its size, a multiple of 4 KiB, e.g. 4GiB
+        #[arg(long, value_name = "SIZE")]
+        size: String,
+        /// It refuses writes
+        #[arg(long)]
+        read_only: bool,
+    },
+    /// Delete a volume with all its data
+    ///
+    /// Its clients are hung up on. Its blocks are trimmed in the background, also after a restart, and no volume gets
+    /// them before that.
+    #[command(after_help = "Examples:\n  \
+        weir volume delete old")]
+    Delete {
+        /// Which
+        name: String,
+    },
+    /// Give a volume another size
+    ///
+    /// NVMe hosts are told by an event; NBD clients see the new size when they connect again. What is asked beyond the
+    /// end is refused at once.
+    #[command(after_help = "Examples:\n  \
+        weir volume resize data 8GiB\n  \
+        weir volume resize data 1GiB --shrink   what is behind the first GiB is lost")]
+    Resize {
+        /// Which
+        name: String,
+        /// Its size from now on, a multiple of 4 KiB
+        size: String,
+        /// It may be smaller than it was: all data behind the new end is lost
+        #[arg(long)]
+        shrink: bool,
+    },
+    /// Give a volume another name
+    ///
+    /// Clients that are connected stay so; NVMe hosts know it by its number and uuid, which it keeps.
+    #[command(after_help = "Examples:\n  \
+        weir volume rename data archive")]
+    Rename {
+        /// What it is called
+        name: String,
+        /// What it is to be called
+        to: String,
+    },
+    /// Limit what the clients of a volume may ask, all of them together; without options nothing is limited
+    #[command(after_help = "Examples:\n  \
+        weir volume limit data --iops 5000\n  \
+        weir volume limit data --bandwidth 200MiB --burst 1s\n  \
+        weir volume limit data                  lifts all limits")]
+    Limit {
+        /// Which
+        name: String,
+        /// Requests a second
+        #[arg(long, value_name = "N")]
+        iops: Option<u64>,
+        /// Bytes a second that are read, written or filled with zeroes, e.g. 200MiB
+        #[arg(long, value_name = "SIZE")]
+        bandwidth: Option<String>,
+        /// What was not asked for so long may be asked at once [default: 100ms]
+        #[arg(long, value_name = "TIME")]
+        burst: Option<String>,
+    },
+}
+
+pub fn run(args: &Args) -> Result<End, Failure> {
+    let place = &args.place.find(&args.data)?;
+    let (method, path, body) = asked(&args.command)?;
+    let value = ask(place, method, &path, &body)?;
+    if args.json {
+        print_json(&value);
+    } else {
+        print(&told(&args.command, &value));
+    }
+    Ok(End::Good)
+}
+
+/// The request that a command is.
+fn asked(command: &Command) -> Result<(&'static str, String, String), Failure> {
+    let at = |name: &str| format!("/volumes/{}", crate::serve::percent_encode(name, b"-._~"));
+    Ok(match command {
+        Command::List => ("GET", "/volumes".into(), String::new()),
+        Command::Create { name, size, read_only } => {
+            let size = bytes_of("--size", size)?;
+            let body = json!({ "name": name, "size_bytes": size, "read_only": read_only });
+            ("POST", "/volumes".into(), body.to_string())
+        }
+        Command::Delete { name } => ("DELETE", at(name), String::new()),
+        Command::Resize { name, size, shrink } => {
+            let body = json!({ "size_bytes": bytes_of("SIZE", size)?, "shrink": shrink });
+            ("PATCH", at(name), body.to_string())
+        }
+        Command::Rename { name, to } => ("PATCH", at(name), json!({ "name": to }).to_string()),
+        Command::Limit { name, iops, bandwidth, burst } => {
+            let bandwidth = bandwidth.as_deref().map(|text| bytes_of("--bandwidth", text));
+            let burst = burst.as_deref().map(milliseconds_of).transpose()?;
+            let limits = json!({
+                "iops": iops.unwrap_or(0),
+                "bytes_per_sec": bandwidth.transpose()?.unwrap_or(0),
+                "burst_ms": burst.unwrap_or(0),
+            });
+            ("PATCH", at(name), json!({ "limits": limits }).to_string())
+        }
+    })
+}
+
+fn bytes_of(option: &str, text: &str) -> Result<u64, Failure> {
+    let bytes = flash::quantity::bytes(text);
+    bytes.ok_or_else(|| format!("{option} {text}: is no size: for example 512MiB or 8GiB"))
+}
+
+fn milliseconds_of(text: &str) -> Result<u64, Failure> {
+    let ns = flash::quantity::duration_ns(text);
+    let ms = ns.map(|ns| ns / flash::MILLISECOND).filter(|&ms| ms > 0);
+    ms.ok_or_else(|| {
+        format!("--burst {text}: is no time of at least a millisecond: for example 100ms")
+    })
+}
+
+fn ask(place: &Place, method: &str, path: &str, body: &str) -> Result<Value, Failure> {
+    let head = if body.is_empty() { "" } else { "Content-Type: application/json\r\n" };
+    let answer: Answer = request(place, (method, path), head, body.as_bytes(), PATIENCE)?;
+    match answer.status {
+        200 => serde_json::from_slice(&answer.body)
+            .map_err(|error| format!("{place}{path}: no JSON: {error}: is it Weir?")),
+        _ => Err(answer.reason()),
+    }
+}
+
+/// What came of a command, for people, from the JSON.
+fn told(command: &Command, value: &Value) -> String {
+    let size = || crate::size::bytes(number(&value["volume"]["size_bytes"]));
+    match command {
+        Command::List => list(value),
+        Command::Create { name, .. } => format!("{name}: made, {}\n", size()),
+        Command::Delete { name } => format!("{name}: deleted\n"),
+        Command::Resize { name, .. } => format!("{name}: {} from now on\n", size()),
+        Command::Rename { name, to } => format!("{name}: called {to} from now on\n"),
+        Command::Limit { name, .. } => {
+            format!("{name}: {} from now on\n", limits(&value["volume"]["limits"]))
+        }
+    }
+}
+
+fn number(value: &Value) -> u64 {
+    value.as_u64().unwrap_or(0)
+}
+
+/// The limits of a volume in words.
+fn limits(limits: &Value) -> String {
+    let (iops, bandwidth) = (number(&limits["iops"]), number(&limits["bytes_per_sec"]));
+    let mut parts = Vec::new();
+    if iops > 0 {
+        parts.push(format!("{iops} requests a second"));
+    }
+    if bandwidth > 0 {
+        parts.push(format!("{} a second", crate::size::bytes(bandwidth)));
+    }
+    if parts.is_empty() { "no limits".into() } else { parts.join(", ") }
+}
+
+fn list(value: &Value) -> String {
+    let mut rows = vec![["volume", "size", "number", "mode", "limits"].map(String::from).to_vec()];
+    for volume in array(&value["volumes"]) {
+        let mode = if volume["read_only"] == true { "read only" } else { "" };
+        rows.push(vec![
+            volume["name"].as_str().unwrap_or_default().into(),
+            crate::size::bytes(number(&volume["size_bytes"])),
+            number(&volume["number"]).to_string(),
+            mode.into(),
+            limits(&volume["limits"]),
+        ]);
+    }
+    let mut text = table(&rows);
+    let free = crate::size::bytes(number(&value["free_bytes"]));
+    text.push_str(&format!(
+        "{free} of {} belong to no volume",
+        crate::size::bytes(number(&value["device_bytes"]))
+    ));
+    let leaving = number(&value["leaving_bytes"]);
+    if leaving > 0 {
+        text.push_str(&format!(", {} more are being trimmed", crate::size::bytes(leaving)));
+    }
+    text.push('\n');
+    if let Some(reason) = value["fixed"].as_str() {
+        text.push_str(&format!("none can be changed: {reason}\n"));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_goes_into_the_path_as_it_is_and_what_is_no_size_is_refused() {
+        let delete = Command::Delete { name: "a b%".into() };
+        assert_eq!(asked(&delete).unwrap().1, "/volumes/a%20b%25");
+        let resize = Command::Resize { name: "a".into(), size: "much".into(), shrink: false };
+        assert!(asked(&resize).unwrap_err().contains("8GiB"));
+        let limit = |burst: &str| Command::Limit {
+            name: "a".into(),
+            iops: Some(5),
+            bandwidth: None,
+            burst: Some(burst.into()),
+        };
+        assert!(asked(&limit("1ns")).unwrap_err().contains("100ms"));
+        assert!(asked(&limit("1s")).unwrap().2.contains("\"burst_ms\":1000"));
+    }
+
+    #[test]
+    fn a_list_tells_what_room_is_left() {
+        let volume = json!({
+            "name": "data", "number": 3, "size_bytes": 1 << 30, "read_only": true,
+            "limits": { "iops": 5, "bytes_per_sec": 1 << 20, "burst_ms": 0 },
+        });
+        let value = json!({
+            "volumes": [volume], "device_bytes": 4u64 << 30, "free_bytes": 2u64 << 30, "leaving_bytes": 1 << 30,
+            "fixed": null,
+        });
+        let text = list(&value);
+        for wanted in ["data", "1 GiB", "read only", "5 requests a second, 1 MiB a second"] {
+            assert!(text.contains(wanted), "{text}");
+        }
+        assert!(
+            text.ends_with("2 GiB of 4 GiB belong to no volume, 1 GiB more are being trimmed\n"),
+            "{text}"
+        );
+    }
+}

@@ -1,0 +1,186 @@
+//! Volumes over HTTP: `GET /volumes` lists them and the room there is, `POST /volumes` makes one, `PATCH
+//! /volumes/{name}` changes its name, size or limits, `DELETE /volumes/{name}` deletes it. What was answered with 200 is
+//! durable and in force.
+
+use super::doors::Access;
+use super::refusal;
+use super::routes::Routes;
+use crate::device::{Change, ChangeError, Limits, Stretch, Volume, blocks_of};
+use crate::living::{Refused, Shown};
+use crate::server::Control;
+use axum::extract::rejection::JsonRejection;
+use axum::extract::{Json, Path, State};
+use axum::http::{Method, StatusCode};
+use axum::response::{IntoResponse, Response};
+use flash::BLOCK_BYTES;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::task::spawn_blocking;
+
+/// The routes of this file.
+pub fn routes(routes: Routes) -> Routes {
+    routes
+        .get("/volumes", Access::Open, list)
+        .change(Method::POST, "/volumes", create)
+        .change(Method::PATCH, "/volumes/{name}", change)
+        .change(Method::DELETE, "/volumes/{name}", delete)
+}
+
+/// A volume to be.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Made {
+    name: String,
+    size_bytes: u64,
+    #[serde(default)]
+    read_only: bool,
+}
+
+/// What of a volume shall be other than it is: one of these.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Other {
+    name: Option<String>,
+    size_bytes: Option<u64>,
+    /// It may be smaller than it was.
+    #[serde(default)]
+    shrink: bool,
+    limits: Option<OtherLimits>,
+}
+
+/// Each 0 unless it is said.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, default)]
+#[derive(Default)]
+struct OtherLimits {
+    iops: u64,
+    bytes_per_sec: u64,
+    burst_ms: u64,
+}
+
+async fn list(State(control): State<Control>) -> Response {
+    Json(json_of(&control)).into_response()
+}
+
+async fn create(
+    State(control): State<Control>,
+    made: Result<Json<Made>, JsonRejection>,
+) -> Response {
+    let Json(Made { name, size_bytes, read_only }) = match made {
+        Ok(made) => made,
+        Err(error) => return refusal(error.status(), &error.body_text()),
+    };
+    let Some(blocks) = whole_blocks(size_bytes) else { return bad_size() };
+    let uuid = match control.volumes().new_uuid(&name) {
+        Ok(uuid) => uuid,
+        Err(error) => return refusal(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()),
+    };
+    make(control, Change::Create { name: name.clone(), blocks, uuid, read_only }, name).await
+}
+
+async fn change(
+    State(control): State<Control>,
+    Path(name): Path<String>,
+    other: Result<Json<Other>, JsonRejection>,
+) -> Response {
+    let Json(Other { name: to, size_bytes, shrink, limits }) = match other {
+        Ok(other) => other,
+        Err(error) => return refusal(error.status(), &error.body_text()),
+    };
+    let called = to.clone().unwrap_or(name.clone());
+    let change = match (to, size_bytes, limits) {
+        (Some(to), None, None) => {
+            let uuid = control.volumes().uuid_by_name(&name);
+            Change::Rename { from: name, to, uuid }
+        }
+        (None, Some(size_bytes), None) => {
+            let Some(blocks) = whole_blocks(size_bytes) else { return bad_size() };
+            Change::Resize { name, blocks, shrink }
+        }
+        (None, None, Some(OtherLimits { iops, bytes_per_sec, burst_ms })) => {
+            let limits = Limits { iops, bytes_per_sec, burst_ms };
+            if let Err(reason) = limits.check() {
+                return refusal(StatusCode::BAD_REQUEST, &format!("limits: {reason}"));
+            }
+            Change::Limit { name, limits }
+        }
+        _ => {
+            let reason = "one change at a time: name, size_bytes (with shrink), or limits";
+            return refusal(StatusCode::BAD_REQUEST, reason);
+        }
+    };
+    make(control, change, called).await
+}
+
+async fn delete(State(control): State<Control>, Path(name): Path<String>) -> Response {
+    make(control, Change::Delete { name: name.clone() }, name).await
+}
+
+/// Makes a change, on a thread that may wait, and tells of the volume that is called so then.
+async fn make(control: Control, change: Change, called: String) -> Response {
+    let volumes = std::sync::Arc::clone(control.volumes());
+    match spawn_blocking(move || volumes.change(change)).await {
+        Ok(Ok(())) => {
+            let mut all = json_of(&control);
+            let volume = all["volumes"].as_array().and_then(|volumes| {
+                volumes.iter().find(|volume| volume["name"] == called.as_str()).cloned()
+            });
+            all["volume"] = volume.unwrap_or_default();
+            Json(all).into_response()
+        }
+        Ok(Err(refused)) => refusal(status_of(&refused), &refused.to_string()),
+        Err(error) => refusal(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()),
+    }
+}
+
+fn status_of(refused: &Refused) -> StatusCode {
+    match refused {
+        Refused::Change(ChangeError::Unknown(..)) => StatusCode::NOT_FOUND,
+        Refused::Change(ChangeError::Name(_) | ChangeError::Size) => StatusCode::BAD_REQUEST,
+        Refused::Change(_) | Refused::Never(_) => StatusCode::CONFLICT,
+        Refused::Unknown(_) => StatusCode::SERVICE_UNAVAILABLE,
+    }
+}
+
+fn bad_size() -> Response {
+    refusal(StatusCode::BAD_REQUEST, &ChangeError::Size.to_string())
+}
+
+fn whole_blocks(bytes: u64) -> Option<u64> {
+    let block = BLOCK_BYTES as u64;
+    (bytes > 0 && bytes.is_multiple_of(block)).then_some(bytes / block)
+}
+
+fn bytes(blocks: u64) -> u64 {
+    blocks.saturating_mul(BLOCK_BYTES as u64)
+}
+
+/// The volumes, and what room there is.
+fn json_of(control: &Control) -> Value {
+    let volumes = control.volumes();
+    let Shown { table, device_blocks, free_blocks } = volumes.shown();
+    let offered = control.offered();
+    let one = |volume: &Volume| {
+        // What is in force may be by the config.
+        let found = offered.volumes.iter().find(|served| served.number == volume.number);
+        let served = found.unwrap_or(volume);
+        let Limits { iops, bytes_per_sec, burst_ms } = served.limits;
+        let stretch =
+            |stretch: &Stretch| json!({ "first_block": stretch.first, "blocks": stretch.blocks });
+        json!({
+            "name": volume.name,
+            "number": volume.number,
+            "size_bytes": bytes(volume.blocks()),
+            "read_only": served.read_only,
+            "limits": { "iops": iops, "bytes_per_sec": bytes_per_sec, "burst_ms": burst_ms },
+            "stretches": volume.stretches.iter().map(stretch).collect::<Vec<_>>(),
+        })
+    };
+    json!({
+        "fixed": volumes.fixed_because(),
+        "volumes": table.volumes.iter().map(one).collect::<Vec<_>>(),
+        "device_bytes": bytes(device_blocks),
+        "free_bytes": bytes(free_blocks),
+        "leaving_bytes": bytes(blocks_of(&table.leaving)),
+    })
+}

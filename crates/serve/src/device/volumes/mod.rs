@@ -1,0 +1,144 @@
+//! The volume table: which stretches of the device's logical blocks are which volume. It lies in the label that the
+//! FTL keeps in its root records, and is replaced there as a whole ([`ftl::Input::Label`]): after a power cut there is
+//! the table of before or that of after. Of several shards the first one's counts.
+//!
+//! Invariants:
+//! - no block belongs to two volumes, nor to one and to what is *leaving*: blocks that a volume had and that may
+//!   still hold its data. They are free once they are trimmed and the trim is durable;
+//! - a volume has a number that no other ever had, so that nothing which was meant for one reaches another.
+
+mod change;
+mod format;
+
+pub use change::{Change, ChangeError, Limits, TableLimits, is_name};
+pub use format::{decode, encode};
+
+/// Longest name of a volume.
+pub const NAME_BYTES_MAX: usize = 64;
+/// The last number that a volume may have: NVMe hosts know it by that.
+pub const NUMBER_MAX: u32 = 1 << 20;
+
+/// Consecutive logical blocks of a device.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub struct Stretch {
+    /// The first.
+    pub first: u64,
+    /// How many, one at least.
+    pub blocks: u64,
+}
+
+impl Stretch {
+    /// The block behind the last.
+    pub fn end(&self) -> u64 {
+        self.first + self.blocks
+    }
+}
+
+/// A volume of a device.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Volume {
+    /// Which no other volume of the device has or had; from 1 on.
+    pub number: u32,
+    /// What clients ask for.
+    pub name: String,
+    /// By which NVMe hosts know it; of one that has none it follows from its name.
+    pub uuid: Option<u128>,
+    /// Where its blocks are, in their order.
+    pub stretches: Vec<Stretch>,
+    /// Refuses writes.
+    pub read_only: bool,
+    /// How much of it clients may ask.
+    pub limits: Limits,
+}
+
+impl Volume {
+    /// A volume as it is made with a device: one stretch.
+    pub fn made(number: u32, name: String, stretch: Stretch, read_only: bool) -> Self {
+        let (uuid, limits, stretches) = (None, Limits::default(), vec![stretch]);
+        Self { number, name, uuid, stretches, read_only, limits }
+    }
+
+    /// Its logical blocks.
+    pub fn blocks(&self) -> u64 {
+        self.stretches.iter().map(|stretch| stretch.blocks).sum()
+    }
+}
+
+/// See the head of this file.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Table {
+    /// In the order of their numbers.
+    pub volumes: Vec<Volume>,
+    /// What volumes had that are gone, or smaller now.
+    pub leaving: Vec<Stretch>,
+    /// The next volume's number.
+    pub next_number: u32,
+    /// It is not as the device was made any more.
+    pub changed: bool,
+}
+
+impl Table {
+    /// The table of a device that is made with these volumes.
+    pub fn made(volumes: Vec<Volume>) -> Self {
+        let next_number = volumes.len() as u32 + 1;
+        Self { volumes, leaving: Vec::new(), next_number, changed: false }
+    }
+
+    /// All that is taken, in the order of the device.
+    pub fn taken(&self) -> Vec<Stretch> {
+        let volumes = self.volumes.iter().flat_map(|volume| &volume.stretches);
+        let mut taken: Vec<Stretch> = volumes.chain(&self.leaving).copied().collect();
+        taken.sort_unstable();
+        taken
+    }
+
+    /// The block behind the last that is taken.
+    pub fn end(&self) -> u64 {
+        self.taken().last().map_or(0, Stretch::end)
+    }
+
+    /// Whose a block of the device is, and which of its volume's.
+    pub fn volume_of(&self, block: u64) -> Option<(&Volume, u64)> {
+        self.volumes.iter().find_map(|volume| {
+            let mut before = 0;
+            for stretch in &volume.stretches {
+                if (stretch.first..stretch.end()).contains(&block) {
+                    return Some((volume, before + block - stretch.first));
+                }
+                before += stretch.blocks;
+            }
+            None
+        })
+    }
+
+    /// What nobody has of a device of so many blocks.
+    pub fn free(&self, device_blocks: u64) -> Vec<Stretch> {
+        let (mut free, mut next) = (Vec::new(), 0);
+        let end = Stretch { first: device_blocks, blocks: 0 };
+        for stretch in self.taken().into_iter().chain([end]) {
+            if stretch.first > next {
+                free.push(Stretch { first: next, blocks: stretch.first - next });
+            }
+            next = next.max(stretch.end());
+        }
+        free
+    }
+
+    /// What must hold of every table.
+    pub(crate) fn is_sound(&self) -> bool {
+        let numbers = self.volumes.iter().map(|volume| volume.number);
+        let names: std::collections::BTreeSet<_> =
+            self.volumes.iter().map(|volume| &volume.name).collect();
+        let in_order = numbers.clone().zip(numbers.clone().skip(1)).all(|(one, next)| one < next);
+        let known = numbers.clone().all(|number| number > 0 && number < self.next_number);
+        let taken = self.taken();
+        let apart = taken.windows(2).all(|pair| pair[0].end() <= pair[1].first);
+        let any = self.volumes.iter().all(|volume| !volume.stretches.is_empty());
+        names.len() == self.volumes.len() && in_order && known && apart && any
+    }
+}
+
+/// Sum of the blocks of stretches.
+pub fn blocks_of(stretches: &[Stretch]) -> u64 {
+    stretches.iter().map(|stretch| stretch.blocks).sum()
+}

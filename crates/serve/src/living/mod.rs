@@ -1,0 +1,393 @@
+//! Volumes that live: they are made, deleted, renamed, and get other sizes and limits while the device is served.
+//!
+//! One thread takes the changes one after the other, as [`steps`] says: it has the first shard keep the table in its
+//! label, tells NVMe's subsystem and all shards what is offered from then on, and has the shards trim what volumes have
+//! left, in the background and again after a restart.
+
+mod steps;
+
+use crate::config::Config;
+use crate::device::{Change, ChangeError, Table, TableLimits, blocks_of};
+use crate::exports;
+use crate::front::nvme;
+use crate::panics;
+use crate::runtime::shard::{Message, Shared, Work};
+use crate::server::hosts;
+use flash::RequestError;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, TryRecvError};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+use steps::{Living, Step};
+
+/// How long a change may take before whoever asked is told that it goes on.
+const ANSWER_TIME: Duration = Duration::from_secs(60);
+/// How often it is looked whether the server has ended while a shard does not answer.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
+
+/// Why volumes are not changed.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Refused {
+    /// This change cannot be.
+    Change(ChangeError),
+    /// None can, for this reason.
+    Never(String),
+    /// Nobody knows whether it was made.
+    Unknown(String),
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Change(error) => error.fmt(f),
+            Self::Never(reason) | Self::Unknown(reason) => f.write_str(reason),
+        }
+    }
+}
+
+/// The volumes, and what room there is.
+#[derive(Clone, Debug, Default)]
+pub struct Shown {
+    /// The volumes.
+    pub table: Table,
+    /// Logical blocks of the device.
+    pub device_blocks: u64,
+    /// Of them, those that belong to nobody.
+    pub free_blocks: u64,
+}
+
+type Answer = Box<dyn FnOnce(Result<(), Refused>) + Send>;
+
+enum Ask {
+    Change(Change, Answer),
+    End,
+}
+
+/// The way to the thread.
+pub struct VolumesControl {
+    /// Why nothing can be changed, or who does.
+    asks: Result<Mutex<Sender<Ask>>, String>,
+    shown: Arc<Mutex<Shown>>,
+    /// Whose volumes they are.
+    device: u128,
+    ended: Arc<AtomicBool>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// What volumes live on.
+pub struct Ground {
+    /// As it is recorded.
+    pub table: Table,
+    /// Logical blocks of the device.
+    pub device_blocks: u64,
+    /// Whose.
+    pub device: u128,
+    /// What is done for volumes.
+    pub config: Config,
+}
+
+impl VolumesControl {
+    /// Of a server whose volumes stay as they are, for a reason.
+    pub fn fixed(reason: &str, table: Table, device_blocks: u64) -> Self {
+        let free_blocks = blocks_of(&table.free(device_blocks));
+        Self {
+            asks: Err(reason.into()),
+            shown: Arc::new(Mutex::new(Shown { table, device_blocks, free_blocks })),
+            device: 0,
+            ended: Arc::default(),
+            thread: Mutex::default(),
+        }
+    }
+
+    /// Begins to take changes, and to trim what volumes have left before.
+    pub fn start(shared: &Arc<Shared>, ground: Ground) -> Self {
+        let (asks, asked) = mpsc::channel();
+        let (shown, ended) = (Arc::<Mutex<Shown>>::default(), Arc::<AtomicBool>::default());
+        let Ground { table, device_blocks, device, config } = ground;
+        let keeper = Keeper {
+            living: Living::new(table, TableLimits { device_blocks }),
+            device_blocks,
+            device,
+            config,
+            shared: Arc::clone(shared),
+            shown: Arc::clone(&shown),
+            ended: Arc::clone(&ended),
+            asked,
+        };
+        keeper.show();
+        let thread = std::thread::Builder::new().name("volumes".into()).spawn(move || {
+            panics::end_the_process();
+            keeper.run();
+        });
+        match thread {
+            Ok(thread) => {
+                let (asks, thread) = (Ok(Mutex::new(asks)), Mutex::new(Some(thread)));
+                Self { asks, shown, device, ended, thread }
+            }
+            Err(error) => {
+                let asks = Err(format!("no thread can be started for it: {error}"));
+                Self { asks, shown, device, ended, thread: Mutex::default() }
+            }
+        }
+    }
+
+    /// The volumes as they are now; none of them if they are none of a device's.
+    pub fn shown(&self) -> Shown {
+        self.shown.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// By which NVMe hosts know a volume to be.
+    ///
+    /// # Errors
+    /// The system draws no number.
+    pub fn new_uuid(&self, name: &str) -> std::io::Result<u128> {
+        Ok(nvme::uuid_of(crate::random::number()?, name))
+    }
+
+    /// By which NVMe hosts know a volume that was made with the device.
+    pub fn uuid_by_name(&self, name: &str) -> u128 {
+        nvme::uuid_of(self.device, name)
+    }
+
+    /// Why nothing can be changed, if that is so.
+    pub fn fixed_because(&self) -> Option<&str> {
+        self.asks.as_ref().err().map(String::as_str)
+    }
+
+    /// Changes a volume; when it returns the change is durable and in force. Blocks.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn change(&self, change: Change) -> Result<(), Refused> {
+        let asks = self.asks.as_ref().map_err(|reason| Refused::Never(reason.clone()))?;
+        let (sender, receiver) = mpsc::channel();
+        let answer = sends(sender);
+        let asked = Ask::Change(change, answer);
+        let ended =
+            || Refused::Unknown("the server is stopping: look again at its next start".into());
+        asks.lock().unwrap_or_else(PoisonError::into_inner).send(asked).map_err(|_| ended())?;
+        match receiver.recv_timeout(ANSWER_TIME) {
+            Ok(result) => result,
+            Err(RecvTimeoutError::Disconnected) => Err(ended()),
+            Err(RecvTimeoutError::Timeout) => Err(Refused::Unknown(format!(
+                "after {} s it is not done, and goes on: `weir volume list` tells when it is",
+                ANSWER_TIME.as_secs()
+            ))),
+        }
+    }
+
+    /// The shards have ended.
+    pub fn end(&self) {
+        self.ended.store(true, Ordering::Release);
+        if let Ok(asks) = &self.asks {
+            // It may have ended by itself.
+            asks.lock().unwrap_or_else(PoisonError::into_inner).send(Ask::End).ok();
+        }
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(thread) = thread {
+            thread.join().ok();
+        }
+    }
+}
+
+/// What the thread has.
+struct Keeper {
+    living: Living,
+    device_blocks: u64,
+    device: u128,
+    config: Config,
+    shared: Arc<Shared>,
+    shown: Arc<Mutex<Shown>>,
+    ended: Arc<AtomicBool>,
+    asked: Receiver<Ask>,
+}
+
+impl Keeper {
+    fn run(mut self) {
+        loop {
+            let busy = self.living.step().is_some();
+            let ask = match busy {
+                true => self.asked.try_recv(),
+                false => self.asked.recv().map_err(|_| TryRecvError::Disconnected),
+            };
+            match ask {
+                Ok(Ask::Change(change, answer)) => answer(self.change(&change)),
+                Ok(Ask::End) | Err(TryRecvError::Disconnected) => return,
+                Err(TryRecvError::Empty) => self.take_step(),
+            }
+        }
+    }
+
+    fn change(&mut self, change: &Change) -> Result<(), Refused> {
+        if self.living.is_lost() {
+            return Err(Refused::Never(
+                "a change before could not be recorded, and nobody knows which volumes there are at the next start: \
+                 start the server again"
+                    .into(),
+            ));
+        }
+        self.keeps_hosts(change)?;
+        self.begin(change).map_err(Refused::Change)?;
+        self.heed(change);
+        while self.living.is_changing() {
+            self.take_step();
+        }
+        if self.living.is_lost() {
+            return Err(Refused::Unknown(
+                "the device does not take the change, or the server is stopping: its next start tells whether it \
+                 was made; see the log"
+                    .into(),
+            ));
+        }
+        self.follow(change);
+        tracing::info!(?change, "volumes have changed");
+        Ok(())
+    }
+
+    /// Begins a change, if need be once what volumes have left is trimmed.
+    fn begin(&mut self, change: &Change) -> Result<(), ChangeError> {
+        loop {
+            match self.living.begin(change) {
+                Err(ChangeError::Room { wanted, free, leaving })
+                    if leaving > 0 && free + leaving >= wanted && !self.living.is_lost() =>
+                {
+                    self.take_step();
+                }
+                begun => return begun,
+            }
+        }
+    }
+
+    /// A volume that only some hosts may see is not renamed to a name that the config does not say so of.
+    fn keeps_hosts(&self, change: &Change) -> Result<(), Refused> {
+        let Change::Rename { from, to, .. } = change else { return Ok(()) };
+        let hosts = |name: &String| self.config.nvme.as_ref()?.volume_hosts.get(name);
+        match (hosts(from), hosts(to)) {
+            (Some(before), after) if after != Some(before) => Err(Refused::Never(format!(
+                "{from:?} has nvme_hosts in the config, by its name: say the same of {to:?} there, and start the \
+                 server again before"
+            ))),
+            _ => Ok(()),
+        }
+    }
+
+    /// What is said now counts more than what the config has said.
+    fn heed(&mut self, change: &Change) {
+        let Change::Limit { name, .. } = change else { return };
+        for wish in self.config.wishes.iter_mut().filter(|wish| wish.name == *name) {
+            wish.limits = None;
+        }
+    }
+
+    /// The settings that go by a volume's name go with it.
+    fn follow(&mut self, change: &Change) {
+        let (from, to) = match change {
+            Change::Rename { from, to, .. } => (from, to.clone()),
+            Change::Delete { name } => (name, String::new()),
+            _ => return,
+        };
+        for volume in self.config.device.volumes.iter_mut().filter(|volume| volume.name == *from) {
+            volume.name.clone_from(&to);
+        }
+    }
+
+    fn take_step(&mut self) {
+        let Some(step) = self.living.step() else { return };
+        let done = self.carry_out(step);
+        self.living.done(done);
+        if self.living.is_lost() && !self.ended.load(Ordering::Acquire) {
+            tracing::error!("volumes cannot be changed any more: the device does not take it");
+        }
+        self.show();
+    }
+
+    fn carry_out(&mut self, step: Step) -> bool {
+        match step {
+            Step::Record(bytes) => {
+                let (sender, receiver) = mpsc::channel();
+                let answer = sends(sender);
+                self.shared.mailboxes[0].push(Message::Label { bytes, answer });
+                self.wait(&receiver) == Some(true)
+            }
+            Step::Offer(table) => self.offer(&table),
+            Step::Trim(stretch) => {
+                let split = self.shared.split;
+                let parts = (0..self.shared.mailboxes.len()).filter_map(|shard| {
+                    let (lba, blocks) = split.part_of(shard, stretch.first, stretch.blocks)?;
+                    Some((shard, (lba, blocks), Work::Trim { fua: false }))
+                });
+                self.clear(parts.collect())
+            }
+            Step::Flush => {
+                let shards = 0..self.shared.mailboxes.len();
+                self.clear(shards.map(|shard| (shard, (0, 0), Work::Flush)).collect())
+            }
+        }
+    }
+
+    /// Has parts of shards trimmed or flushed. True if all were.
+    fn clear(&self, parts: Vec<(usize, (u32, u32), Work)>) -> bool {
+        let (sender, receiver) = mpsc::channel::<Result<(), RequestError>>();
+        let count = parts.len();
+        for (shard, (lba, blocks), work) in parts {
+            let sender = sender.clone();
+            let answer = sends(sender);
+            self.shared.mailboxes[shard].push(Message::Clear { work, lba, blocks, answer });
+        }
+        drop(sender);
+        (0..count).all(|_| matches!(self.wait(&receiver), Some(Ok(()))))
+    }
+
+    fn offer(&self, table: &Table) -> bool {
+        let offered = match exports::volumes(table, &self.config, &self.shared.offered()) {
+            Ok(offered) => Arc::new(offered),
+            Err(error) => {
+                tracing::error!(%error, "volumes cannot be offered");
+                return false;
+            }
+        };
+        if let Some(subsystem) = &self.shared.nvme {
+            subsystem.set_namespaces(hosts::namespaces(&self.config, self.device, &offered));
+        }
+        *self.shared.offered.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&offered);
+        let (sender, receiver) = mpsc::channel();
+        for mailbox in &self.shared.mailboxes {
+            let (offered, sender) = (Arc::clone(&offered), sender.clone());
+            let send = sends(sender);
+            let answer = Box::new(move || send(()));
+            mailbox.push(Message::Offer { offered, answer });
+        }
+        drop(sender);
+        (0..self.shared.mailboxes.len()).all(|_| self.wait(&receiver).is_some())
+    }
+
+    /// What a shard answers; `None` if it has ended.
+    fn wait<T>(&self, answers: &Receiver<T>) -> Option<T> {
+        loop {
+            match answers.recv_timeout(LOOK_AGAIN) {
+                Ok(answer) => return Some(answer),
+                Err(RecvTimeoutError::Disconnected) => return None,
+                Err(RecvTimeoutError::Timeout) if self.ended.load(Ordering::Acquire) => {
+                    return None;
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+        }
+    }
+
+    fn show(&self) {
+        let table = self.living.table().clone();
+        let (device_blocks, free_blocks) = (self.device_blocks, self.living.free_blocks());
+        *self.shown.lock().unwrap_or_else(PoisonError::into_inner) =
+            Shown { table, device_blocks, free_blocks };
+    }
+}
+
+/// Sends what it gets to whom waits for it, if anybody still does.
+fn sends<T: Send + 'static>(to: Sender<T>) -> Box<dyn FnOnce(T) + Send> {
+    Box::new(move |answer| {
+        to.send(answer).ok();
+    })
+}

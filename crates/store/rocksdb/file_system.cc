@@ -428,7 +428,8 @@ const bool registered = [] {
 }  // namespace
 
 // For programs that name no file system, with WEIR_STORE_DEFAULT=1: they get the store, or do not start.
-std::shared_ptr<rocksdb::FileSystem> rocksdb::FileSystem::Default() {
+__attribute__((visibility("default"))) std::shared_ptr<rocksdb::FileSystem>
+rocksdb::FileSystem::Default() {
   using Function = std::shared_ptr<FileSystem> (*)();
   static const Function real = reinterpret_cast<Function>(
       dlsym(RTLD_NEXT, "_ZN7rocksdb10FileSystem7DefaultEv"));

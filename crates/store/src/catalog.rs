@@ -438,7 +438,7 @@ impl Catalog {
             return Err(Error::Full(format!(
                 "the small volume of the store is full: all its {} MiB hold logs and manifests: delete \
                  some, or make the store on a larger volume",
-                u64::from(self.layout.chunks()) * CHUNK_BLOCKS * BLOCK_BYTES as u64 >> 20
+                (u64::from(self.layout.chunks()) * CHUNK_BLOCKS * BLOCK_BYTES as u64) >> 20
             )));
         }
         let count = (needed - has + ahead).min(self.free.len());

@@ -32,6 +32,11 @@ const EXCUSED: &[(&str, &str)] = &[
         "it needs Rust's target for WebAssembly, and the crate of modules from elsewhere",
     ),
     ("weir pool found --config admin.toml", "it needs etcd: etcd.rs runs it"),
+    (
+        "weir rocksdb -- db_bench --db=/bench --benchmarks=fillrandom,readrandom --target_file_size_base=8000000",
+        "it needs two servers beside it: rocksdb.rs runs it",
+    ),
+    ("weir rocksdb -- ldb --db=/bench checkconsistency", "as the one before"),
     ("weir bench", "15 minutes"),
     ("weir bench all --quick", "minutes"),
     ("weir bench pool", "minutes"),

@@ -125,7 +125,9 @@ fn plugin(named: Option<&Path>) -> Result<PathBuf, Failure> {
     }
     let binary = std::env::current_exe().map_err(|error| format!("where weir is: {error}"))?;
     let folder = binary.parent().unwrap_or(Path::new("/"));
-    let places = [".", "../rocksdb", "../lib/weir"].map(|place| folder.join(place).join(PLUGIN));
+    let above = folder.parent().unwrap_or(folder);
+    let places = [folder.to_owned(), above.join("rocksdb"), above.join("lib").join("weir")];
+    let places = places.map(|place| place.join(PLUGIN));
     places.iter().find(|place| place.is_file()).cloned().ok_or_else(|| {
         format!(
             "{PLUGIN}: not beside {}: `./x rocksdb` builds it, for the RocksDB of this machine; or name it with \

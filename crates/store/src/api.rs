@@ -27,6 +27,10 @@ pub trait RawBlocks: Send + Sync {
     fn granule_bytes(&self) -> u64;
     /// Units that numbers take turns on.
     fn units(&self) -> u32;
+    /// Puts that one file may have under way. With more than one each has a thread.
+    fn puts_at_once(&self) -> usize {
+        1
+    }
     /// Writes a whole block: durable when this returns. [`Error::Taken`] and [`Error::UnitFull`] are about
     /// this number only.
     fn put(&self, id: u128, bytes: &[u8]) -> Result<(), Error>;
@@ -47,7 +51,7 @@ pub enum Error {
     Unfit(String),
     /// The number is taken by another block.
     Taken(String),
-    /// The unit of the number has no erased raw block.
+    /// The unit of the number has no erased raw block, or cannot write one.
     UnitFull(String),
     /// No room: what is full, and what helps.
     Full(String),

@@ -15,8 +15,11 @@ use std::time::Duration;
 const PATIENCE: Duration = Duration::from_secs(120);
 /// Connections to a unit that are kept for the next reader.
 const IDLE_MAX: usize = 16;
+/// Puts of one file at a time: so many units write it side by side, and a writer has as many blocks in memory.
+const PUTS_MAX: usize = 4;
 const CONFLICT: u32 = 409;
 const NOT_FOUND: u32 = 404;
+const FAILED: u32 = 500;
 const NO_ROOM: u32 = 507;
 
 /// Where the parts of a store are.
@@ -176,10 +179,15 @@ impl RawBlocks for RemoteBlocks {
         self.device.units()
     }
 
+    fn puts_at_once(&self) -> usize {
+        (self.device.units() as usize).min(PUTS_MAX)
+    }
+
     fn put(&self, id: u128, bytes: &[u8]) -> Result<(), Error> {
         self.blocks.put(id, bytes).map_err(|error| match error {
             client::Error::Refused { code: CONFLICT, message } => Error::Taken(message),
-            client::Error::Refused { code: NO_ROOM, message } => Error::UnitFull(message),
+            // Its unit is full, or fails: another number is on another unit.
+            client::Error::Refused { code: NO_ROOM | FAILED, message } => Error::UnitFull(message),
             error => told(id, &error),
         })
     }

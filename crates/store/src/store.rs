@@ -10,10 +10,11 @@ use crate::catalog::{Catalog, Found};
 use crate::path;
 use crate::record::{Entry, Table};
 use std::cell::RefCell;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::thread::{self, JoinHandle};
 use std::time::SystemTime;
 
 /// Numbers that are tried for a block when those before are taken: other stores may use the same units.
@@ -243,7 +244,9 @@ impl Store {
                     if full % self.blocks.units() == 0 {
                         self.erase()?;
                         if self.erased.load(Ordering::Relaxed) == erased {
-                            return Err(Error::Full(format!("every unit is full: {why}")));
+                            return Err(Error::Full(format!(
+                                "every unit is full, or fails: {why}"
+                            )));
                         }
                     }
                 }
@@ -401,6 +404,10 @@ pub struct TableWriter {
     path: String,
     /// Of whole blocks.
     numbers: Vec<u64>,
+    /// Of whole blocks after these, which are on their way.
+    puts: VecDeque<JoinHandle<Result<u64, Error>>>,
+    /// A block is missing: it never becomes a file.
+    failed: Option<Error>,
     /// What is on record: of the numbers above, the first ones and the one of the last block.
     recorded: Option<Table>,
     /// What is in no whole block yet.
@@ -411,12 +418,21 @@ pub struct TableWriter {
 
 impl TableWriter {
     fn new(store: Arc<Store>, path: String) -> Self {
-        let buffer = Vec::new();
-        Self { store, path, numbers: Vec::new(), recorded: None, buffer, finished: false }
+        Self {
+            store,
+            path,
+            numbers: Vec::new(),
+            puts: VecDeque::new(),
+            failed: None,
+            recorded: None,
+            buffer: Vec::new(),
+            finished: false,
+        }
     }
 
     fn size(&self) -> u64 {
-        self.numbers.len() as u64 * self.store.blocks.block_bytes() + self.buffer.len() as u64
+        let blocks = (self.numbers.len() + self.puts.len()) as u64;
+        blocks * self.store.blocks.block_bytes() + self.buffer.len() as u64
     }
 
     fn append(&mut self, mut bytes: &[u8]) -> Result<(), Error> {
@@ -431,11 +447,48 @@ impl TableWriter {
             self.buffer.extend_from_slice(now);
             bytes = rest;
             if self.buffer.len() == block_bytes {
-                self.numbers.push(self.store.put(&self.buffer)?);
-                self.buffer.clear();
+                self.put_whole()?;
             }
         }
         Ok(())
+    }
+
+    /// Sends the block that is full on its way.
+    fn put_whole(&mut self) -> Result<(), Error> {
+        let block = std::mem::take(&mut self.buffer);
+        let at_once = self.store.blocks.puts_at_once();
+        if at_once <= 1 {
+            let put = self.store.put(&block);
+            return self.count(put);
+        }
+        while self.puts.len() >= at_once {
+            self.wait_for_one()?;
+        }
+        let store = Arc::clone(&self.store);
+        match thread::Builder::new().spawn(move || store.put(&block)) {
+            Ok(put) => self.puts.push_back(put),
+            Err(error) => return self.count(Err(Error::Io(format!("no thread: {error}")))),
+        }
+        Ok(())
+    }
+
+    /// The oldest block that is on its way arrives.
+    fn wait_for_one(&mut self) -> Result<(), Error> {
+        let Some(put) = self.puts.pop_front() else { return Ok(()) };
+        let put =
+            put.join().unwrap_or_else(|_| Err(Error::Io("the writing of it panicked".into())));
+        self.count(put)
+    }
+
+    fn count(&mut self, put: Result<u64, Error>) -> Result<(), Error> {
+        match (put, &self.failed) {
+            (Ok(number), None) => self.numbers.push(number),
+            // Behind a hole it is of no use.
+            (Ok(number), Some(_)) => self.store.catalog().abandon([number]),
+            (Err(error), None) => self.failed = Some(error),
+            (Err(_), Some(_)) => {}
+        }
+        self.failed.clone().map_or(Ok(()), Err)
     }
 
     /// Writes the last block, padded, and the record that makes it all a file. More may be appended: then that
@@ -451,8 +504,8 @@ impl TableWriter {
                 return Err(Error::Unfit(what));
             }
         }
+        self.failed.clone().map_or(Ok(()), Err)?;
         let size = self.size();
-        let mut numbers = self.numbers.clone();
         let mut last = None;
         if !self.buffer.is_empty() {
             let bytes = self.buffer.len();
@@ -461,7 +514,13 @@ impl TableWriter {
             self.buffer.truncate(bytes);
             last = Some(put?);
         }
-        numbers.extend(last);
+        while !self.puts.is_empty() {
+            if let Err(error) = self.wait_for_one() {
+                self.store.catalog().abandon(last);
+                return Err(error);
+            }
+        }
+        let numbers = self.numbers.iter().copied().chain(last).collect();
         let table = Table { size, numbers, modified: now() };
         let mut catalog = self.store.catalog();
         if let Err(error) = catalog.set_table(&self.path, table.clone()) {
@@ -477,6 +536,9 @@ impl TableWriter {
 
 impl Drop for TableWriter {
     fn drop(&mut self) {
+        while !self.puts.is_empty() {
+            self.wait_for_one().ok();
+        }
         // What no record names is of no file.
         let recorded = self.recorded.as_ref().map_or(&[][..], |table| &table.numbers);
         let waste: Vec<u64> =

@@ -306,3 +306,26 @@ fn a_table_that_got_another_name_while_it_is_written_is_not_written_on() {
     assert!(contents(&store, "/2.sst") == b"some more");
     assert_eq!(world.lock().raw.len(), 1, "the block that was half full is erased");
 }
+
+#[test]
+fn a_table_whose_blocks_are_put_side_by_side_is_whole_or_none() {
+    for failing in 0..14 {
+        let world = World::new(1, BLOCKS);
+        world.lock().puts_at_once = 3;
+        let store = open(&world, 1).unwrap();
+        write(&store, "/1.sst", b"some").unwrap();
+        let long = bytes(12 * RAW_BYTES + 5);
+        if failing > 0 {
+            world.in_steps(failing, Mishap::Fail);
+        }
+        let written = write(&store, "/2.sst", &long);
+        assert_eq!(written.is_ok(), failing == 0, "{failing}: {written:?}");
+        if failing == 0 {
+            assert!(contents(&store, "/2.sst") == long);
+            store.delete("/2.sst").unwrap();
+        }
+        store.erase().unwrap();
+        assert!(contents(&store, "/1.sst") == b"some");
+        assert_eq!(world.lock().raw.len(), 1, "{failing}: nothing is left of it");
+    }
+}

@@ -39,6 +39,7 @@ pub struct Inner {
     cached: BTreeMap<u64, Vec<Block>>,
     pub raw: BTreeMap<u128, Vec<u8>>,
     pub raw_blocks_max: usize,
+    pub puts_at_once: usize,
     volume_blocks: u64,
     pub steps: u64,
     mishap: Option<(u64, Mishap)>,
@@ -56,6 +57,7 @@ impl World {
             cached: BTreeMap::new(),
             raw: BTreeMap::new(),
             raw_blocks_max: usize::MAX,
+            puts_at_once: 1,
             volume_blocks,
             steps: 0,
             mishap: None,
@@ -175,6 +177,10 @@ impl RawBlocks for World {
 
     fn units(&self) -> u32 {
         UNITS
+    }
+
+    fn puts_at_once(&self) -> usize {
+        self.lock().puts_at_once
     }
 
     fn put(&self, id: u128, bytes: &[u8]) -> Result<(), Error> {

@@ -2,20 +2,20 @@
 //! the rate. The processor time of the process is what `time` says of it, with reads and with none.
 //!
 //! ```text
-//! time cargo run --release -p store --example reads -- weir-units weir-small 4096 100000
+//! time cargo run --release -p store --example reads -- weir-units weir-small 16 4096 1 100000
 //! ```
 
 use std::error::Error;
 use std::time::Instant;
 use store::remote::{Addresses, Lock, RemoteBlocks, RemoteVolume};
-use store::{RawBlocks, Store};
-
-const BLOCKS: u64 = 16;
+use store::{RawBlocks, Reader, Store};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let words: Vec<String> = std::env::args().skip(1).collect();
-    let [units, small, bytes, reads] = &words[..] else {
-        return Err("give the folder of the units, that of the volume, bytes and reads".into());
+    let [units, small, blocks, bytes, threads, reads] = &words[..] else {
+        return Err(
+            "give the folders of the units and of the volume, blocks, bytes and reads".into()
+        );
     };
     let addresses = Addresses {
         units: format!("nbd+unix:///?socket={units}/nbd.sock"),
@@ -23,7 +23,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         token: None,
         volume: format!("nbd+unix:///default?socket={small}/nbd.sock"),
     };
-    let (bytes, reads): (u64, u64) = (bytes.parse()?, reads.parse()?);
+    let (count, bytes): (u64, u64) = (blocks.parse()?, bytes.parse()?);
+    let (threads, reads): (u64, u64) = (threads.parse()?, reads.parse()?);
     let _lock = Lock::take(&addresses.volume)?;
     let blocks = RemoteBlocks::open(&addresses)?;
     let block_bytes = blocks.block_bytes();
@@ -34,24 +35,37 @@ fn main() -> Result<(), Box<dyn Error>> {
     let begun = Instant::now();
     let mut writer = store.writer("/reads.sst", false)?;
     let block: Vec<u8> = (0..block_bytes).map(|i| (i / 512) as u8).collect();
-    for _ in 0..BLOCKS {
+    for _ in 0..count {
         writer.append(&block)?;
     }
     writer.sync()?;
-    let rate = (BLOCKS * block_bytes) as f64 / begun.elapsed().as_secs_f64() / 1e6;
-    println!("{BLOCKS} blocks of {block_bytes} bytes written at {rate:.0} MB/s");
+    let rate = (count * block_bytes) as f64 / begun.elapsed().as_secs_f64() / 1e6;
+    println!("{count} blocks of {block_bytes} bytes written at {rate:.0} MB/s");
 
     let reader = store.reader("/reads.sst")?;
-    let pieces = (BLOCKS * block_bytes / bytes).max(1);
-    let (mut into, mut random) = (vec![0; bytes as usize], 1u64);
+    let pieces = (count * block_bytes / bytes).max(1);
     let begun = Instant::now();
-    for _ in 0..reads {
-        random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        reader.read((random >> 33) % pieces * bytes, &mut into)?;
-    }
-    let each = begun.elapsed().as_secs_f64() * 1e6 / reads.max(1) as f64;
-    println!("{reads} reads of {bytes} bytes, {each:.1} us each");
+    std::thread::scope(|scope| {
+        for thread in 1..=threads {
+            let reader = &reader;
+            scope.spawn(move || read_some(reader, thread, bytes, pieces, reads));
+        }
+    });
+    let (took, all) = (begun.elapsed().as_secs_f64(), threads * reads);
+    let (each, rate) = (took * 1e6 / reads.max(1) as f64, (all * bytes) as f64 / took / 1e6);
+    println!(
+        "{all} reads of {bytes} bytes by {threads} threads, {each:.1} us each: {rate:.0} MB/s"
+    );
     store.delete("/reads.sst")?;
     store.erase()?;
     Ok(())
+}
+
+fn read_some(reader: &Reader, seed: u64, bytes: u64, pieces: u64, reads: u64) {
+    let (mut into, mut random) = (vec![0; bytes as usize], seed);
+    for _ in 0..reads {
+        random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        let read = reader.read((random >> 33) % pieces * bytes, &mut into);
+        assert_eq!(read, Ok(into.len()), "the table is there");
+    }
 }

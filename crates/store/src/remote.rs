@@ -8,15 +8,19 @@ use std::collections::HashMap;
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{Read, Seek, Write};
 use std::path::Path;
-use std::sync::{Mutex, RwLock};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Condvar, Mutex, RwLock};
 use std::time::Duration;
 
 /// How long a server may take to answer.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// Connections to a unit that are kept for the next reader.
-const IDLE_MAX: usize = 16;
+/// Reads at a time, and connections that are kept for the next ones. A server takes 100 of NBD unless told otherwise.
+const READS_MAX: usize = 48;
+const IDLE_MAX: usize = 48;
 /// Puts of one file at a time: so many units write it side by side, and a writer has as many blocks in memory.
 const PUTS_MAX: usize = 4;
+/// Requests over HTTP at a time. A server takes 32 connections on its control socket unless told otherwise.
+const ASKING_MAX: usize = 16;
 const CONFLICT: u32 = 409;
 const NOT_FOUND: u32 = 404;
 const FAILED: u32 = 500;
@@ -125,8 +129,14 @@ pub struct RemoteBlocks {
     device: Device,
     /// Connections to each unit that nobody uses.
     idle: Vec<Mutex<Vec<Unit>>>,
+    /// How many that are.
+    idle_count: AtomicUsize,
+    /// Reads that may begin now.
+    reading: Turns,
     /// By number. A block stays where it was put.
     places: RwLock<HashMap<u64, At>>,
+    /// Requests over HTTP that may begin now.
+    asking: Turns,
 }
 
 impl RemoteBlocks {
@@ -145,7 +155,16 @@ impl RemoteBlocks {
         let blocks = Blocks::open(place)
             .map_err(|error| Error::Io(format!("blocks by ID at {control}: {error}")))?;
         let idle = (0..device.units()).map(|_| Mutex::default()).collect();
-        Ok(Self { blocks, device, idle, places: RwLock::default() })
+        let (reading, idle_count) = (Turns::new(READS_MAX), AtomicUsize::new(0));
+        Ok(Self {
+            blocks,
+            device,
+            idle,
+            idle_count,
+            reading,
+            places: RwLock::default(),
+            asking: Turns::new(ASKING_MAX),
+        })
     }
 
     fn place(&self, id: u128) -> Result<At, Error> {
@@ -154,6 +173,7 @@ impl RemoteBlocks {
         if let Some(at) = known.filter(|at| at.key == key) {
             return Ok(at);
         }
+        let _turn = self.asking.take();
         let found = self.blocks.find(number).map_err(|error| told(id, &error))?;
         let found = found.filter(|block| block.id == id).ok_or_else(|| lost(id))?;
         let at = At { key, unit: found.unit, raw_block: found.raw_block };
@@ -162,7 +182,18 @@ impl RemoteBlocks {
     }
 
     fn idle(&self, unit: u32) -> Option<Unit> {
-        self.idle.get(unit as usize)?.lock().expect("no holder panics").pop()
+        let kept = self.idle.get(unit as usize)?.lock().expect("no holder panics").pop()?;
+        self.idle_count.fetch_sub(1, Ordering::Relaxed);
+        Some(kept)
+    }
+
+    fn keep(&self, unit: Unit) {
+        let Some(idle) = self.idle.get(unit.number() as usize) else { return };
+        if self.idle_count.fetch_add(1, Ordering::Relaxed) < IDLE_MAX {
+            idle.lock().expect("no holder panics").push(unit);
+        } else {
+            self.idle_count.fetch_sub(1, Ordering::Relaxed);
+        }
     }
 }
 
@@ -184,16 +215,22 @@ impl RawBlocks for RemoteBlocks {
     }
 
     fn put(&self, id: u128, bytes: &[u8]) -> Result<(), Error> {
+        let turn = self.asking.take();
         self.blocks.put(id, bytes).map_err(|error| match error {
             client::Error::Refused { code: CONFLICT, message } => Error::Taken(message),
             // Its unit is full, or fails: another number is on another unit.
             client::Error::Refused { code: NO_ROOM | FAILED, message } => Error::UnitFull(message),
             error => told(id, &error),
-        })
+        })?;
+        drop(turn);
+        // Now, by one, and not by all who want to read of it. Who reads it tells what is wrong.
+        self.place(id).ok();
+        Ok(())
     }
 
     fn delete(&self, id: u128) -> Result<(), Error> {
         self.places.write().expect("no holder panics").remove(&(id as u64));
+        let _turn = self.asking.take();
         match self.blocks.delete(id) {
             Ok(()) | Err(client::Error::Refused { code: NOT_FOUND, .. }) => Ok(()),
             Err(error) => Err(told(id, &error)),
@@ -202,6 +239,7 @@ impl RawBlocks for RemoteBlocks {
 
     fn read(&self, id: u128, offset: u64, into: &mut [u8]) -> Result<(), Error> {
         let at = self.place(id)?;
+        let _turn = self.reading.take();
         let offset = u64::from(at.raw_block) * self.block_bytes() + offset;
         let failed = |error: client::Error| told(id, &error);
         let mut unit = match self.idle(at.unit) {
@@ -214,12 +252,8 @@ impl RawBlocks for RemoteBlocks {
             unit = self.device.unit(at.unit).map_err(failed)?;
             read = unit.read(offset, into);
         }
-        let good = !matches!(read, Err(client::Error::Io(_) | client::Error::Protocol(_)));
-        if let Some(idle) = self.idle.get(at.unit as usize).filter(|_| good) {
-            let mut idle = idle.lock().expect("no holder panics");
-            if idle.len() < IDLE_MAX {
-                idle.push(unit);
-            }
+        if !matches!(read, Err(client::Error::Io(_) | client::Error::Protocol(_))) {
+            self.keep(unit);
         }
         read.map_err(failed)
     }
@@ -234,6 +268,34 @@ impl RawBlocks for RemoteBlocks {
             places.insert(block.id as u64, at);
         }
         Ok(listed.into_iter().map(|block| block.id).collect())
+    }
+}
+
+/// So many at a time: a server ends connections that wait beyond those that it takes.
+struct Turns {
+    left: Mutex<usize>,
+    given_back: Condvar,
+}
+
+struct Turn<'a>(&'a Turns);
+
+impl Turns {
+    fn new(count: usize) -> Self {
+        Self { left: Mutex::new(count), given_back: Condvar::new() }
+    }
+
+    fn take(&self) -> Turn<'_> {
+        let left = self.left.lock().expect("no holder panics");
+        let left = self.given_back.wait_while(left, |left| *left == 0);
+        *left.expect("no holder panics") -= 1;
+        Turn(self)
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        *self.0.left.lock().expect("no holder panics") += 1;
+        self.0.given_back.notify_one();
     }
 }
 

@@ -113,7 +113,10 @@ impl Catalog {
     pub fn number(&mut self) -> Result<u64, Error> {
         if self.number_next == self.state.reserved {
             let first = self.is_new();
-            self.note(Record::Reserve { number: self.number_next + RESERVED_AT_ONCE })?;
+            let number = self.number_next.checked_add(RESERVED_AT_ONCE);
+            let number =
+                number.ok_or_else(|| Error::Damaged("all numbers are given away".into()))?;
+            self.note(Record::Reserve { number })?;
             if first {
                 // Before the first block is put, so that a store with blocks and no record of it is damaged.
                 self.sync()?;

@@ -86,8 +86,9 @@ impl Layout {
                 self.block_bytes
             )));
         }
-        let areas = AREAS_BLOCK + 2 * self.area_blocks;
-        if self.volume_blocks > blocks || self.area_blocks == 0 || areas >= self.volume_blocks {
+        let fits = (1..=AREA_BLOCKS_MAX).contains(&self.area_blocks)
+            && AREAS_BLOCK + 2 * self.area_blocks < self.volume_blocks;
+        if self.volume_blocks > blocks || !fits {
             return Err(Error::Damaged(format!(
                 "the store was made on a volume of {} blocks, and this one has {blocks}",
                 self.volume_blocks

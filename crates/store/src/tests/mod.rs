@@ -3,7 +3,8 @@
 mod model;
 mod world;
 
-use crate::{Entry, Error, Store};
+use crate::tail::{Head, encode};
+use crate::{Entry, Error, Store, Volume};
 use model::{Run, contents};
 use std::sync::Arc;
 use world::{Mishap, RAW_BYTES, UNITS, World};
@@ -327,5 +328,52 @@ fn a_table_whose_blocks_are_put_side_by_side_is_whole_or_none() {
         store.erase().unwrap();
         assert!(contents(&store, "/1.sst") == b"some");
         assert_eq!(world.lock().raw.len(), 1, "{failing}: nothing is left of it");
+    }
+}
+
+#[test]
+fn what_only_a_forger_writes_is_refused_or_served_and_never_a_panic() {
+    let lines = [
+        r#"{"seal":{"file":7,"size":18446744073709551615}}"#,
+        r#"{"reopen":{"file":7,"size":18446744073709551615,"stamp":1}}"#,
+        r#"{"extend":{"file":7,"chunks":[4294967295]}}"#,
+        r#"{"extend":{"file":7,"chunks":[0,0]}}"#,
+        r#"{"extend":{"file":8,"chunks":[]}}"#,
+        r#"{"reserve":{"number":18446744073709551615}}"#,
+        r#"{"table":{"path":"/1.sst","size":18446744073709551615,"numbers":[],"modified":0}}"#,
+        r#"{"rename":{"from":"/x","to":"/y"}}"#,
+        r#"{"delete":{"path":"/x"}}"#,
+        "[]",
+    ];
+    for line in lines {
+        let world = World::new(1, BLOCKS);
+        drop(open(&world, 1).unwrap());
+        let small = r#"{"small":{"path":"/a","file":7,"stamp":1,"modified":0}}"#;
+        let text = format!("{{\"whole\":{{}}}}\n{small}\n{line}\n");
+        let head = Head { file: 0, stamp: 9 << 32, index: 0 };
+        world.clone().write(2, &encode(head, text.as_bytes())).unwrap();
+        let Ok(store) = open(&world, 2) else { continue };
+        for path in ["/a", "/1.sst"] {
+            if let Ok(reader) = store.reader(path) {
+                for offset in [0, 1 << 40, u64::MAX - 9] {
+                    reader.read(offset, &mut [0; 9]).ok();
+                }
+            }
+        }
+        store.writer("/a", true).and_then(|mut writer| writer.append(b"more")).ok();
+        write(&store, "/2.sst", b"some").ok();
+    }
+    for label in [r#""area_blocks":18446744073709551615"#, r#""area_blocks":0"#, r#""version":2"#] {
+        let world = World::new(1, BLOCKS);
+        let key = label.split(':').next().unwrap();
+        let rest =
+            [r#""version":1"#, r#""area_blocks":64"#].into_iter().find(|it| !it.starts_with(key));
+        let text = format!(
+            r#"{{{label},{},"key":5,"block_bytes":{RAW_BYTES},"volume_blocks":{BLOCKS}}}"#,
+            rest.unwrap()
+        );
+        let head = Head { file: 1, stamp: 0, index: 0 };
+        world.clone().write(0, &encode(head, text.as_bytes())).unwrap();
+        assert!(open(&world, 1).is_err(), "{label}");
     }
 }

@@ -123,7 +123,7 @@ fn db_bench_runs_unchanged_and_the_flash_collects_no_garbage() {
 
     let status = both.status();
     let waf = status["waf"].as_f64().expect("something was written");
-    assert!((1.0..1.005).contains(&waf), "the flash's WAF is {waf}");
+    assert!((1.0..1.01).contains(&waf), "the flash's WAF is {waf}");
     assert!(status["counters"]["host_blocks_trimmed"].as_u64() > Some(0), "SSTs are erased");
     let data = both.folders[0].data();
     let shown = said(&weir(&["status", "--data", data.to_str().expect("UTF-8")]));
@@ -137,8 +137,10 @@ fn every_acknowledged_put_is_there_after_a_kill_of_the_program_or_of_a_server() 
     let program = puts(&both.folders[0]);
     let mut newest: BTreeMap<u64, u64> = BTreeMap::new();
     let mut first = 0;
-    for round in 0..5 {
-        let acknowledged = 300 + 250 * round;
+    // A release run has more of them.
+    let rounds = std::env::var("WEIR_E2E_KILLS").ok().and_then(|count| count.parse().ok());
+    for round in 0..rounds.unwrap_or(5) {
+        let acknowledged = 300 + 250 * (round % 7);
         let mut child = both.spawn(&[&program, "put", "/puts", &first.to_string(), "1000000"]);
         let mut lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
         let mut last = None;
@@ -152,7 +154,7 @@ fn every_acknowledged_put_is_there_after_a_kill_of_the_program_or_of_a_server() 
             panic!("round {round}: nothing was put: {}", said(&output));
         };
         let end = |server: &mut Option<Server>| server.take().expect("it runs").kill();
-        match round {
+        match round % 5 {
             0 | 3 => child.kill().expect("it runs"),
             1 => end(&mut both.units),
             2 => end(&mut both.small),

@@ -16,7 +16,7 @@ const PLUGIN: &str = "libweir_rocksdb.so";
 #[command(after_help = "Examples:\n  \
     weir serve --raw --gang 2 --channels 2 --erase background --data weir-units\n  \
     weir serve --capacity 1GiB --data weir-small\n  \
-    weir rocksdb -- db_bench --db=/bench --benchmarks=fillrandom,readrandom --target_file_size_base=8000000\n  \
+    weir rocksdb -- db_bench --db=/bench --benchmarks=fillrandom,readrandom\n  \
     weir rocksdb -- ldb --db=/bench checkconsistency\n\n\
     The two servers go on beside it. SSTs are raw blocks by ID on the units; logs, manifests and what is where lie on \
     the small volume, which may be any block volume of Weir's. What the program calls /bench is within the store.")]

@@ -1,7 +1,7 @@
 //! A store: files of a storage engine over raw flash. What an engine writes once and whole, as RocksDB its SSTs, is
 //! raw blocks by ID, which are erased when the file is deleted, so that flash collects no garbage. What it
 //! appends to, renames and keeps small (logs, manifests) is on a small block volume, with the journal that says
-//! which file is what (docs/store.md; docs/adr/0017).
+//! which file is what (docs/store.md; docs/adr/0018).
 //!
 //! ```text
 //!   abi         for C, and so for RocksDB's file system (crates/store/rocksdb)

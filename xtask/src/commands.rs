@@ -2,7 +2,7 @@
 //! that fails, but for the tests, which are all run.
 
 use crate::steps::Steps;
-use crate::{cargo_path, root, tidy};
+use crate::{cargo_path, rocksdb, root, tidy};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -29,6 +29,7 @@ pub fn tidy() -> Result<(), String> {
 
 /// Everything that proves something. `args` go to each test run: usually a name.
 pub fn test(args: &[String]) -> Result<(), String> {
+    rocksdb::build()?;
     let metadata = metadata()?;
     let mut steps = Steps::new(&target(&metadata))?;
     let result = test_steps(&mut steps, &metadata, args);
@@ -77,6 +78,7 @@ const E2E: &[&str] = &["test", "--workspace", "--test", "e2e"];
 
 /// The real clients.
 pub fn e2e(args: &[String]) -> Result<(), String> {
+    rocksdb::build()?;
     let mut steps = Steps::new(&target(&metadata()?))?;
     let result = steps.cargo("real clients", E2E, args);
     steps.end(result)

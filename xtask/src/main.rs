@@ -3,6 +3,7 @@
 
 mod commands;
 mod package;
+mod rocksdb;
 mod steps;
 mod tidy;
 
@@ -18,6 +19,7 @@ pub const COMMANDS: &[(&str, &str)] = &[
     ("e2e", "[filter]: the tests with real clients"),
     ("quick", "the build of `./x run`: its size, and that it says what it leaves out"),
     ("package", "[args]: a tarball, a Debian package and an OCI image of weir"),
+    ("rocksdb", "RocksDB's file system over a store, for `weir rocksdb`"),
     ("sim", "[seed]: one simulated system; the same seed does the same, to the bit"),
     ("soak", "--minutes N: new seeds until time is over"),
     ("bench", "[args]: `weir bench`"),
@@ -37,6 +39,7 @@ fn main() -> ExitCode {
         "quick" => commands::quick(),
         "e2e" => commands::e2e(rest),
         "package" => package::package(rest),
+        "rocksdb" => rocksdb::build().map(drop),
         "sim" => commands::sim(rest),
         "soak" => commands::soak(rest),
         "bench" => commands::bench(rest),

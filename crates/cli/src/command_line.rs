@@ -30,6 +30,7 @@ const WITHOUT_JSON: &[(&str, &str)] = &[
     ("pool volume delete", "`weir pool volume list --json` tells what came of it"),
     ("trace convert", "it writes a trace; `weir trace stat --json` tells what is in it"),
     ("trace cut", "as convert"),
+    ("rocksdb", "what is printed is the program's"),
     ("completions", "what it prints is for a shell"),
 ];
 

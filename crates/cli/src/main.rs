@@ -27,6 +27,7 @@ mod plugin;
 mod pool;
 mod profile;
 mod replay;
+mod rocksdb;
 mod serve;
 mod size;
 mod status;
@@ -109,6 +110,8 @@ enum Command {
     Trace(trace::Args),
     /// Replay a trace on an emulated device in virtual time, or on something real
     Replay(replay::Args),
+    /// Start a program with RocksDB on raw units, unchanged
+    Rocksdb(rocksdb::Args),
     /// What a server calls itself as, to compile a module apart
     #[command(name = ::serve::compiler::COMMAND, hide = true)]
     CompileModule {
@@ -163,6 +166,7 @@ fn main() -> ExitCode {
         Command::Lab(args) => lab::run(&args),
         Command::Trace(args) => trace::run(&args),
         Command::Replay(args) => replay::run(&args),
+        Command::Rocksdb(args) => rocksdb::run(&args),
         Command::Profile(args) => profile::run(&args),
         Command::Advise(args) => advise::run(&args),
         Command::Completions(args) => manual::completions(&args, Cli::command()),

@@ -157,7 +157,7 @@ fn as_text(status: &Value, place: &Place) -> String {
         ));
     }
     if let Some(raw) = array(&status["shards"]).iter().find(|shard| shard["mode"] == "raw") {
-        text.push_str(&raw_text(raw));
+        text.push_str(&raw_text(raw, status["waf"].as_f64()));
         return text;
     }
     let row = |name: &str, value: String| vec![format!("  {name}"), value];
@@ -229,7 +229,7 @@ fn warnings_text(shard: &Value) -> String {
     array(&shard["warnings"]).iter().map(line).collect()
 }
 
-fn raw_text(shard: &Value) -> String {
+fn raw_text(shard: &Value, waf: Option<f64>) -> String {
     let counter = |name: &str| count(shard["counters"][name].as_u64().unwrap_or(0));
     let row = |name: &str, value: String| vec![format!("  {name}"), value];
     let fenced = if shard["fenced"] == true { ", FENCED by another server" } else { "" };
@@ -245,6 +245,7 @@ fn raw_text(shard: &Value) -> String {
         row("blocks read", counter("host_blocks_read")),
         row("blocks written", counter("host_blocks_written")),
         row("blocks erased", counter("host_blocks_trimmed")),
+        row("WAF since start", waf.map_or("no writes yet".into(), |waf| format!("{waf:.3}"))),
         row("erases", counter("erases")),
         row("slots corrected", counter("slots_corrected")),
         row("errors to hosts", counter("host_errors")),

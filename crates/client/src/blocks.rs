@@ -108,16 +108,24 @@ impl Blocks {
         self.ask("DELETE", &path(id), "", &[]).map(|_| ())
     }
 
+    /// Where the block of this number is; `None` if there is none.
+    pub fn find(&self, number: u64) -> Result<Option<Block>, Error> {
+        let after = number
+            .checked_sub(1)
+            .map_or(String::new(), |before| format!("&after={:032x}", u128::from(before)));
+        let page = self.page(&format!("/blocks?limit=1{after}"))?;
+        let block = page.blocks.into_iter().next().map(block_of).transpose()?;
+        Ok(block.filter(|block| block.id as u64 == number))
+    }
+
     /// Every block, by number.
     pub fn list(&self) -> Result<Vec<Block>, Error> {
         let mut blocks = Vec::new();
         let mut after = String::new();
         loop {
             let page = self.page(&format!("/blocks?limit=10000{after}"))?;
-            for Listed { id, unit, raw_block } in page.blocks {
-                let id = u128::from_str_radix(&id, 16)
-                    .map_err(|_| Error::Protocol(format!("the server lists the ID {id}")))?;
-                blocks.push(Block { id, unit, raw_block });
+            for listed in page.blocks {
+                blocks.push(block_of(listed)?);
             }
             match page.next {
                 Some(next) => after = format!("&after={next}"),
@@ -140,6 +148,13 @@ impl Blocks {
             code => Err(Error::Refused { code: code.into(), message: answer.reason() }),
         }
     }
+}
+
+fn block_of(listed: Listed) -> Result<Block, Error> {
+    let Listed { id, unit, raw_block } = listed;
+    let id = u128::from_str_radix(&id, 16)
+        .map_err(|_| Error::Protocol(format!("the server lists the ID {id}")))?;
+    Ok(Block { id, unit, raw_block })
 }
 
 fn path(id: u128) -> String {

@@ -3,7 +3,7 @@
 
 use crate::Error;
 use crate::address::Stream;
-use std::io::{self, Read, Write};
+use std::io::{self, BufReader, Read, Write};
 
 const MAGIC: &[u8; 16] = b"NBDMAGICIHAVEOPT";
 const OPTION_MAGIC: &[u8; 8] = b"IHAVEOPT";
@@ -32,6 +32,8 @@ const CHUNK_ERROR: u16 = 1 << 15;
 const EXPORT_NAME_PADDING: usize = 124;
 /// No reply to an option is longer, nor a chunk that carries no data.
 const REPLY_BYTES_MAX: u32 = 64 << 10;
+/// What is read or sent at once, if there is as much.
+const BUFFER_BYTES: usize = 64 << 10;
 
 /// Commands.
 pub mod command {
@@ -145,7 +147,8 @@ pub fn list(stream: &mut Stream) -> Result<Vec<(String, String)>, Error> {
 
 /// An open export. Dropped, it says goodbye.
 pub struct Connection {
-    stream: Stream,
+    /// Replies come by one call of the system, head and data of a short read together.
+    stream: BufReader<Stream>,
     /// Bytes of the export.
     pub size: u64,
     cookie: u64,
@@ -174,6 +177,7 @@ impl Connection {
             }
         }
         let size = size.ok_or_else(|| Error::Protocol("the server tells no size".into()))?;
+        let stream = BufReader::with_capacity(BUFFER_BYTES, stream);
         Ok(Self { stream, size, cookie: 0 })
     }
 
@@ -187,8 +191,14 @@ impl Connection {
         into: &mut [u8],
     ) -> Result<(), Error> {
         self.cookie += 1;
-        self.stream.write_all(&header(command, 0, self.cookie, offset, length))?;
-        self.stream.write_all(data)?;
+        let mut head = header(command, 0, self.cookie, offset, length);
+        let stream = self.stream.get_mut();
+        // A short write is sent at once; a long one is not worth a copy.
+        let (together, apart) =
+            if data.len() <= BUFFER_BYTES { (data, &[][..]) } else { (&[][..], data) };
+        head.extend_from_slice(together);
+        stream.write_all(&head)?;
+        stream.write_all(apart)?;
         let mut refusal = None;
         loop {
             let (done, error) = self.chunk(offset, into)?;
@@ -275,7 +285,7 @@ impl Connection {
 impl Drop for Connection {
     fn drop(&mut self) {
         // A server that has gone already needs no farewell.
-        self.stream.write_all(&header(command::DISCONNECT, 0, 0, 0, 0)).ok();
+        self.stream.get_mut().write_all(&header(command::DISCONNECT, 0, 0, 0, 0)).ok();
     }
 }
 

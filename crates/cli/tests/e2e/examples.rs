@@ -32,6 +32,11 @@ const EXCUSED: &[(&str, &str)] = &[
         "it needs Rust's target for WebAssembly, and the crate of modules from elsewhere",
     ),
     ("weir pool found --config admin.toml", "it needs etcd: etcd.rs runs it"),
+    (
+        "weir rocksdb -- db_bench --db=/bench --benchmarks=fillrandom,readrandom",
+        "it needs two servers beside it: rocksdb.rs runs it",
+    ),
+    ("weir rocksdb -- ldb --db=/bench checkconsistency", "as the one before"),
     ("weir bench", "15 minutes"),
     ("weir bench all --quick", "minutes"),
     ("weir bench pool", "minutes"),
@@ -73,7 +78,7 @@ const STAND_INS: &[(&str, &str)] = &[
 
 /// What a shell does before an example that begins so: what somebody who tries it would have.
 const BEFORE: &[(&str, &str)] = &[
-    ("weir serve --raw", "rm -r weir-data"),
+    ("weir serve --raw", "rm -rf weir-data"),
     ("weir serve --data /var", "rm -rf weir-data"),
     ("weir serve --config", "rm -rf weir-data"),
     ("weir serve --data /dev", "rm -f disk.img && truncate -s 1G disk.img"),

@@ -48,6 +48,7 @@ mod refusals;
 mod refuse;
 mod replay;
 mod restart;
+mod rocksdb;
 mod scratch;
 mod server;
 mod strangers;

@@ -1,0 +1,447 @@
+// RocksDB's file system over a store of Weir: what rocksdb::FileSystem asks, by the functions of weir_store.h and nothing
+// else. Loaded before a program, it registers itself as weir:// with RocksDB; with WEIR_STORE_DEFAULT=1 it also
+// stands in for the file system that a program gets which names none.
+//
+// Where the store is, the environment says: `weir rocksdb` sets it (docs/store.md).
+
+#include <rocksdb/file_system.h>
+#include <rocksdb/utilities/object_registry.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <dlfcn.h>
+#include <unistd.h>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+
+#include "weir_store.h"
+
+namespace {
+
+using rocksdb::FileLock;
+using rocksdb::FileOptions;
+using rocksdb::FileSystem;
+using rocksdb::FSDirectory;
+using rocksdb::FSRandomAccessFile;
+using rocksdb::FSSequentialFile;
+using rocksdb::FSWritableFile;
+using rocksdb::IODebugContext;
+using rocksdb::IOOptions;
+using rocksdb::IOStatus;
+using rocksdb::Slice;
+
+// The reason of a failure, as RocksDB tells apart what it can go on after.
+IOStatus Status(int code, const std::string& path) {
+  if (code == WEIR_OK) return IOStatus::OK();
+  const std::string reason = std::string("weir: ") + weir_store_error();
+  switch (code) {
+    case WEIR_NOT_FOUND:
+      // RocksDB asks for "path not found" by its subcode.
+      return IOStatus::PathNotFound(path, reason);
+    case WEIR_FULL:
+      return IOStatus::NoSpace(path, reason);
+    case WEIR_OWNED: {
+      // Nothing that this process does will help.
+      IOStatus fenced = IOStatus::IOFenced(path, reason);
+      fenced.SetRetryable(false);
+      return fenced;
+    }
+    case WEIR_DAMAGED:
+      return IOStatus::Corruption(path, reason);
+    case WEIR_INVALID:
+      return IOStatus::InvalidArgument(path, reason);
+    default:
+      return IOStatus::IOError(path, reason);
+  }
+}
+
+// A pointer was null: the code is not told then, the reason is.
+IOStatus NotOpened(const weir_store* store, const std::string& path) {
+  const std::string reason = std::string("weir: ") + weir_store_error();
+  weir_found found;
+  if (weir_store_find(store, path.c_str(), &found) == WEIR_NOT_FOUND) {
+    return IOStatus::PathNotFound(path, reason);
+  }
+  return IOStatus::IOError(path, reason);
+}
+
+struct Reader {
+  explicit Reader(weir_reader* given) : reader(given) {}
+  ~Reader() { weir_reader_free(reader); }
+  Reader(const Reader&) = delete;
+  Reader& operator=(const Reader&) = delete;
+
+  IOStatus Read(const std::string& path, uint64_t offset, size_t n, Slice* result,
+                char* scratch) const {
+    size_t done = 0;
+    const int code = weir_reader_read(reader, offset, scratch, n, &done);
+    *result = Slice(scratch, done);
+    return Status(code, path);
+  }
+
+  weir_reader* reader;
+};
+
+class SequentialFile : public FSSequentialFile {
+ public:
+  SequentialFile(std::string path, weir_reader* reader)
+      : path_(std::move(path)), reader_(reader) {}
+
+  IOStatus Read(size_t n, const IOOptions&, Slice* result, char* scratch,
+                IODebugContext*) override {
+    IOStatus status = reader_.Read(path_, offset_, n, result, scratch);
+    offset_ += result->size();
+    return status;
+  }
+
+  IOStatus Skip(uint64_t n) override {
+    offset_ += n;
+    return IOStatus::OK();
+  }
+
+ private:
+  std::string path_;
+  Reader reader_;
+  uint64_t offset_ = 0;
+};
+
+class RandomAccessFile : public FSRandomAccessFile {
+ public:
+  RandomAccessFile(std::string path, weir_reader* reader)
+      : path_(std::move(path)), reader_(reader) {}
+
+  IOStatus Read(uint64_t offset, size_t n, const IOOptions&, Slice* result, char* scratch,
+                IODebugContext*) const override {
+    return reader_.Read(path_, offset, n, result, scratch);
+  }
+
+  // A number is never given to another file, so cached blocks of it are good for ever.
+  size_t GetUniqueId(char* id, size_t max_size) const override {
+    const uint64_t unique = weir_reader_unique(reader_.reader);
+    if (max_size < 2 * sizeof unique) return 0;
+    memcpy(id, "weirfile", sizeof unique);
+    memcpy(id + sizeof unique, &unique, sizeof unique);
+    return 2 * sizeof unique;
+  }
+
+ private:
+  std::string path_;
+  Reader reader_;
+};
+
+class WritableFile : public FSWritableFile {
+ public:
+  WritableFile(std::string path, const FileOptions& options, weir_writer* writer)
+      : FSWritableFile(options), path_(std::move(path)), writer_(writer) {}
+
+  ~WritableFile() override {
+    if (!closed_) weir_writer_close(writer_);
+    weir_writer_free(writer_);
+  }
+
+  using FSWritableFile::Append;
+  IOStatus Append(const Slice& data, const IOOptions&, IODebugContext*) override {
+    return Status(weir_writer_append(writer_, data.data(), data.size()), path_);
+  }
+
+  // RocksDB asks for the size that it has written when it closes a file that it made larger before; there are none.
+  IOStatus Truncate(uint64_t size, const IOOptions&, IODebugContext*) override {
+    if (size == weir_writer_size(writer_)) return IOStatus::OK();
+    return IOStatus::NotSupported(path_, "weir: a file that is being written is not shortened");
+  }
+
+  IOStatus Flush(const IOOptions&, IODebugContext*) override {
+    return Status(weir_writer_push(writer_), path_);
+  }
+
+  IOStatus Sync(const IOOptions&, IODebugContext*) override {
+    return Status(weir_writer_sync(writer_), path_);
+  }
+
+  IOStatus Close(const IOOptions&, IODebugContext*) override {
+    if (closed_) return IOStatus::OK();
+    closed_ = true;
+    return Status(weir_writer_close(writer_), path_);
+  }
+
+  uint64_t GetFileSize(const IOOptions&, IODebugContext*) override {
+    return weir_writer_size(writer_);
+  }
+
+ private:
+  std::string path_;
+  weir_writer* writer_;
+  bool closed_ = false;
+};
+
+class Directory : public FSDirectory {
+ public:
+  Directory(const weir_store* store, std::string path) : store_(store), path_(std::move(path)) {}
+
+  IOStatus Fsync(const IOOptions&, IODebugContext*) override {
+    return Status(weir_store_sync(store_), path_);
+  }
+
+  IOStatus Close(const IOOptions&, IODebugContext*) override { return IOStatus::OK(); }
+
+ private:
+  const weir_store* store_;
+  std::string path_;
+};
+
+class Lock : public FileLock {
+ public:
+  explicit Lock(std::string given) : path(std::move(given)) {}
+  const std::string path;
+};
+
+class WeirFileSystem : public FileSystem {
+ public:
+  explicit WeirFileSystem(weir_store* store) : store_(store) {}
+  ~WeirFileSystem() override { weir_store_close(store_); }
+
+  static const char* kClassName() { return "weir"; }
+  const char* Name() const override { return kClassName(); }
+
+  IOStatus NewSequentialFile(const std::string& path, const FileOptions&,
+                             std::unique_ptr<FSSequentialFile>* result,
+                             IODebugContext*) override {
+    return Opened<SequentialFile>(path, result);
+  }
+
+  IOStatus NewRandomAccessFile(const std::string& path, const FileOptions&,
+                               std::unique_ptr<FSRandomAccessFile>* result,
+                               IODebugContext*) override {
+    return Opened<RandomAccessFile>(path, result);
+  }
+
+  IOStatus NewWritableFile(const std::string& path, const FileOptions& options,
+                           std::unique_ptr<FSWritableFile>* result, IODebugContext*) override {
+    return Written(path, options, 0, result);
+  }
+
+  IOStatus ReopenWritableFile(const std::string& path, const FileOptions& options,
+                              std::unique_ptr<FSWritableFile>* result,
+                              IODebugContext*) override {
+    return Written(path, options, 1, result);
+  }
+
+  IOStatus NewDirectory(const std::string& path, const IOOptions&,
+                        std::unique_ptr<FSDirectory>* result, IODebugContext*) override {
+    result->reset();
+    weir_found found;
+    const int code = weir_store_find(store_, path.c_str(), &found);
+    if (code != WEIR_OK) return Status(code, path);
+    if (!found.folder) return IOStatus::IOError(path, "weir: is a file, not a folder");
+    result->reset(new Directory(store_, path));
+    return IOStatus::OK();
+  }
+
+  IOStatus FileExists(const std::string& path, const IOOptions&, IODebugContext*) override {
+    const int code = weir_store_find(store_, path.c_str(), nullptr);
+    return code == WEIR_NOT_FOUND ? IOStatus::NotFound(path) : Status(code, path);
+  }
+
+  IOStatus GetChildren(const std::string& path, const IOOptions&,
+                       std::vector<std::string>* result, IODebugContext*) override {
+    result->clear();
+    const auto add = [](void* names, const char* name) {
+      static_cast<std::vector<std::string>*>(names)->emplace_back(name);
+    };
+    const int code = weir_store_children(store_, path.c_str(), add, result);
+    return code == WEIR_NOT_FOUND ? IOStatus::NotFound(path) : Status(code, path);
+  }
+
+  IOStatus DeleteFile(const std::string& path, const IOOptions&, IODebugContext*) override {
+    return Status(weir_store_delete(store_, path.c_str()), path);
+  }
+
+  IOStatus Truncate(const std::string& path, size_t size, const IOOptions&,
+                    IODebugContext*) override {
+    return Status(weir_store_truncate(store_, path.c_str(), size), path);
+  }
+
+  IOStatus CreateDir(const std::string& path, const IOOptions&, IODebugContext*) override {
+    if (weir_store_find(store_, path.c_str(), nullptr) == WEIR_OK) {
+      return IOStatus::IOError(path, "weir: it is there already");
+    }
+    return Status(weir_store_create_folder(store_, path.c_str()), path);
+  }
+
+  IOStatus CreateDirIfMissing(const std::string& path, const IOOptions&,
+                              IODebugContext*) override {
+    return Status(weir_store_create_folder(store_, path.c_str()), path);
+  }
+
+  IOStatus DeleteDir(const std::string& path, const IOOptions&, IODebugContext*) override {
+    return Status(weir_store_delete_folder(store_, path.c_str()), path);
+  }
+
+  IOStatus GetFileSize(const std::string& path, const IOOptions&, uint64_t* size,
+                       IODebugContext*) override {
+    return Found(path, &weir_found::size, size);
+  }
+
+  IOStatus GetFileModificationTime(const std::string& path, const IOOptions&, uint64_t* time,
+                                   IODebugContext*) override {
+    return Found(path, &weir_found::modified, time);
+  }
+
+  IOStatus RenameFile(const std::string& from, const std::string& to, const IOOptions&,
+                      IODebugContext*) override {
+    return Status(weir_store_rename(store_, from.c_str(), to.c_str()), from);
+  }
+
+  // The store has one owner, so a lock of a database is one within this process.
+  IOStatus LockFile(const std::string& path, const IOOptions&, FileLock** lock,
+                    IODebugContext*) override {
+    *lock = nullptr;
+    const std::lock_guard<std::mutex> held(mutex_);
+    if (!locked_.insert(path).second) {
+      return IOStatus::IOError("lock " + path, "weir: this process has it already");
+    }
+    *lock = new Lock(path);
+    return IOStatus::OK();
+  }
+
+  IOStatus UnlockFile(FileLock* lock, const IOOptions&, IODebugContext*) override {
+    const std::unique_ptr<Lock> ours(static_cast<Lock*>(lock));
+    const std::lock_guard<std::mutex> held(mutex_);
+    locked_.erase(ours->path);
+    return IOStatus::OK();
+  }
+
+  IOStatus GetTestDirectory(const IOOptions&, std::string* path, IODebugContext*) override {
+    *path = "/test";
+    return Status(weir_store_create_folder(store_, path->c_str()), *path);
+  }
+
+  IOStatus GetAbsolutePath(const std::string& path, const IOOptions&, std::string* absolute,
+                           IODebugContext*) override {
+    *absolute = path.empty() || path[0] != '/' ? "/" + path : path;
+    return IOStatus::OK();
+  }
+
+  IOStatus IsDirectory(const std::string& path, const IOOptions&, bool* folder,
+                       IODebugContext*) override {
+    weir_found found;
+    const int code = weir_store_find(store_, path.c_str(), &found);
+    *folder = code == WEIR_OK && found.folder;
+    return Status(code, path);
+  }
+
+  IOStatus AreFilesSame(const std::string& first, const std::string& second, const IOOptions&,
+                        bool* same, IODebugContext*) override {
+    *same = first == second;
+    return IOStatus::OK();
+  }
+
+  // Of the small volume: what is free of the raw units, `weir status` tells.
+  IOStatus GetFreeSpace(const std::string&, const IOOptions&, uint64_t* free,
+                        IODebugContext*) override {
+    *free = weir_store_free_small_bytes(store_);
+    return IOStatus::OK();
+  }
+
+ private:
+  template <class File, class Base>
+  IOStatus Opened(const std::string& path, std::unique_ptr<Base>* result) {
+    result->reset();
+    weir_reader* reader = weir_store_reader(store_, path.c_str());
+    if (reader == nullptr) return NotOpened(store_, path);
+    result->reset(new File(path, reader));
+    return IOStatus::OK();
+  }
+
+  IOStatus Written(const std::string& path, const FileOptions& options, int go_on,
+                   std::unique_ptr<FSWritableFile>* result) {
+    result->reset();
+    weir_writer* writer = weir_store_writer(store_, path.c_str(), go_on);
+    if (writer == nullptr) return IOStatus::IOError(path, std::string("weir: ") + weir_store_error());
+    result->reset(new WritableFile(path, options, writer));
+    return IOStatus::OK();
+  }
+
+  IOStatus Found(const std::string& path, uint64_t weir_found::*field, uint64_t* value) {
+    weir_found found = {};
+    const int code = weir_store_find(store_, path.c_str(), &found);
+    *value = found.*field;
+    return Status(code, path);
+  }
+
+  weir_store* const store_;
+  std::mutex mutex_;
+  std::set<std::string> locked_;
+};
+
+const char* Setting(const char* name) {
+  const char* value = getenv(name);
+  return value != nullptr && *value != '\0' ? value : nullptr;
+}
+
+// One store for all of a process, as long as anything uses it.
+std::shared_ptr<FileSystem> TheFileSystem(std::string* reason) {
+  static std::mutex mutex;
+  static std::weak_ptr<FileSystem> known;
+  const std::lock_guard<std::mutex> held(mutex);
+  if (std::shared_ptr<FileSystem> there = known.lock()) return there;
+  const char* units = Setting("WEIR_STORE_UNITS");
+  const char* control = Setting("WEIR_STORE_CONTROL");
+  const char* volume = Setting("WEIR_STORE_VOLUME");
+  if (units == nullptr || control == nullptr || volume == nullptr) {
+    *reason = "weir: WEIR_STORE_UNITS, WEIR_STORE_CONTROL and WEIR_STORE_VOLUME say where the store is: start "
+              "the program by `weir rocksdb`, which sets them";
+    return nullptr;
+  }
+  weir_store* store = weir_store_open(units, control, Setting("WEIR_STORE_TOKEN"), volume);
+  if (store == nullptr) {
+    *reason = std::string("weir: ") + weir_store_error();
+    return nullptr;
+  }
+  const std::shared_ptr<FileSystem> made = std::make_shared<WeirFileSystem>(store);
+  known = made;
+  return made;
+}
+
+// What a registry owns by itself, of a file system that others have too.
+class Shared : public rocksdb::FileSystemWrapper {
+ public:
+  explicit Shared(const std::shared_ptr<FileSystem>& target) : FileSystemWrapper(target) {}
+  const char* Name() const override { return "weir-shared"; }
+};
+
+const bool registered = [] {
+  const auto name = rocksdb::ObjectLibrary::PatternEntry("weir", false).AddSeparator("://", false);
+  rocksdb::ObjectLibrary::Default()->AddFactory<FileSystem>(
+      name, [](const std::string&, std::unique_ptr<FileSystem>* made, std::string* reason) {
+        const std::shared_ptr<FileSystem> there = TheFileSystem(reason);
+        if (there == nullptr) return static_cast<FileSystem*>(nullptr);
+        made->reset(new Shared(there));
+        return made->get();
+      });
+  return true;
+}();
+
+}  // namespace
+
+// For programs that name no file system, with WEIR_STORE_DEFAULT=1: they get the store, or do not start.
+__attribute__((visibility("default"))) std::shared_ptr<rocksdb::FileSystem>
+rocksdb::FileSystem::Default() {
+  using Function = std::shared_ptr<FileSystem> (*)();
+  static const Function real = reinterpret_cast<Function>(
+      dlsym(RTLD_NEXT, "_ZN7rocksdb10FileSystem7DefaultEv"));
+  if (Setting("WEIR_STORE_DEFAULT") == nullptr) return real();
+  static const std::shared_ptr<FileSystem>* const store = [] {
+    std::string reason;
+    std::shared_ptr<FileSystem> there = TheFileSystem(&reason);
+    if (there == nullptr) {
+      fprintf(stderr, "%s\n", reason.c_str());
+      _exit(2);
+    }
+    return new std::shared_ptr<FileSystem>(std::move(there));
+  }();
+  return *store;
+}

@@ -1,0 +1,84 @@
+//! The two things that a store stands on, and what can go wrong. Tests have both in memory, and cut the
+//! power of both after every step.
+
+use std::fmt;
+
+/// What the volume writes all or nothing.
+pub const BLOCK_BYTES: usize = 4096;
+
+/// The small block volume. A write is in the volume when it returns, so that the end of this process loses
+/// nothing; it is safe from a power cut after a flush.
+pub trait Volume: Send {
+    /// Blocks of [`BLOCK_BYTES`].
+    fn blocks(&self) -> u64;
+    /// Fills `into`, whole blocks, from `block` on.
+    fn read(&mut self, block: u64, into: &mut [u8]) -> Result<(), Error>;
+    /// Writes whole blocks from `block` on. Each block is all old or all new.
+    fn write(&mut self, block: u64, bytes: &[u8]) -> Result<(), Error>;
+    /// What was written is durable when this returns.
+    fn flush(&mut self) -> Result<(), Error>;
+}
+
+/// Raw blocks by ID. All of it may be called by many threads.
+pub trait RawBlocks: Send + Sync {
+    /// Bytes of a raw block.
+    fn block_bytes(&self) -> u64;
+    /// Reads start and end at multiples of this.
+    fn granule_bytes(&self) -> u64;
+    /// Units that numbers take turns on.
+    fn units(&self) -> u32;
+    /// Puts that one file may have under way. With more than one each has a thread.
+    fn puts_at_once(&self) -> usize {
+        1
+    }
+    /// Writes a whole block: durable when this returns. [`Error::Taken`] and [`Error::UnitFull`] are about
+    /// this number only.
+    fn put(&self, id: u128, bytes: &[u8]) -> Result<(), Error>;
+    /// Erases a block; one that is not there is none to erase.
+    fn delete(&self, id: u128) -> Result<(), Error>;
+    /// Fills `into`, whole granules, from `offset` of a block.
+    fn read(&self, id: u128, offset: u64, into: &mut [u8]) -> Result<(), Error>;
+    /// The IDs of all blocks that are there, whoever they belong to.
+    fn list(&self) -> Result<Vec<u128>, Error>;
+}
+
+/// Why a store did not do something.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Error {
+    /// No such file or folder.
+    NotFound(String),
+    /// It is there already, or is not of the kind that was asked for.
+    Unfit(String),
+    /// The number is taken by another block.
+    Taken(String),
+    /// The unit of the number has no erased raw block, or cannot write one.
+    UnitFull(String),
+    /// No room: what is full, and what helps.
+    Full(String),
+    /// Another process owns the store.
+    Owned(String),
+    /// What lies there is not what was written there.
+    Damaged(String),
+    /// The connection, or the server's refusal.
+    Io(String),
+    /// The caller's mistake.
+    Usage(String),
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotFound(path) => write!(f, "{path}: no such file or folder in the store"),
+            Self::Unfit(what)
+            | Self::Taken(what)
+            | Self::UnitFull(what)
+            | Self::Full(what)
+            | Self::Owned(what)
+            | Self::Damaged(what)
+            | Self::Io(what)
+            | Self::Usage(what) => f.write_str(what),
+        }
+    }
+}
+
+impl std::error::Error for Error {}

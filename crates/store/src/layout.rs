@@ -1,0 +1,156 @@
+//! What lies where on the volume: what the store is, who owns it, two areas for the journal in turn, and chunks of
+//! small files.
+
+use crate::api::{BLOCK_BYTES, Error, Volume};
+use crate::record::CHUNK_BLOCKS;
+use crate::tail::{self, Head};
+use serde::{Deserialize, Serialize};
+
+/// `Head::file` of the journal's blocks, and of the two before. Small files count from 2^32.
+pub const JOURNAL: u64 = 0;
+const LABEL: u64 = 1;
+const OWNER: u64 = 2;
+const LABEL_BLOCK: u64 = 0;
+const OWNER_BLOCK: u64 = 1;
+const AREAS_BLOCK: u64 = 2;
+/// 4 MiB: two areas of the least size, and some files.
+const VOLUME_BLOCKS_MIN: u64 = 1024;
+/// An area is a 64th of the volume, within these: a record of an SST takes some 100 bytes, so the largest
+/// has room for 200,000 of them, which is 1.6 TB in blocks of 8 MiB.
+const AREA_BLOCKS_MIN: u64 = 64;
+const AREA_BLOCKS_MAX: u64 = 8192;
+const VERSION: u32 = 1;
+
+/// What the store is: fixed when it is made.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct Layout {
+    version: u32,
+    /// High half of the IDs of its raw blocks.
+    pub key: u64,
+    /// Bytes of a raw block.
+    pub block_bytes: u64,
+    /// Blocks of the volume.
+    volume_blocks: u64,
+    /// Blocks of each of the journal's areas.
+    pub area_blocks: u64,
+}
+
+/// Who owns the store: the last one that wrote this.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct Owner {
+    /// Counts the openings.
+    pub epoch: u32,
+    /// Tells two apart that count the same.
+    nonce: u64,
+}
+
+impl Layout {
+    /// Of the store on the volume; one is made if the volume was never written.
+    pub fn open(volume: &mut dyn Volume, nonce: u64, block_bytes: u64) -> Result<Self, Error> {
+        let blocks = volume.blocks();
+        if blocks < VOLUME_BLOCKS_MIN {
+            return Err(Error::Usage(format!(
+                "the small volume has {} KiB: a store needs {} KiB, and its logs more: 1 GiB does",
+                blocks * 4,
+                VOLUME_BLOCKS_MIN * 4
+            )));
+        }
+        let mut block = [0; BLOCK_BYTES];
+        volume.read(LABEL_BLOCK, &mut block)?;
+        if block.iter().all(|&byte| byte == 0) {
+            let area_blocks = (blocks / 64).clamp(AREA_BLOCKS_MIN, AREA_BLOCKS_MAX);
+            let version = VERSION;
+            let layout =
+                Self { version, key: nonce, block_bytes, volume_blocks: blocks, area_blocks };
+            volume.write(LABEL_BLOCK, &sealed(LABEL, &layout))?;
+            return Ok(layout);
+        }
+        let layout: Self = opened(LABEL, &block).ok_or_else(|| {
+            let what = "the small volume holds something that is no store: give another volume, or \
+                        zero its first 8 KiB if nobody needs what is there";
+            Error::Usage(what.into())
+        })?;
+        layout.check(blocks, block_bytes)?;
+        Ok(layout)
+    }
+
+    fn check(&self, blocks: u64, block_bytes: u64) -> Result<(), Error> {
+        if self.version != VERSION {
+            let version = self.version;
+            return Err(Error::Usage(format!("the store is of version {version}, not {VERSION}")));
+        }
+        if self.block_bytes != block_bytes {
+            return Err(Error::Usage(format!(
+                "the store was made for raw blocks of {} bytes, and those of these units have \
+                 {block_bytes}: these are not the units that it was made with",
+                self.block_bytes
+            )));
+        }
+        let fits = (1..=AREA_BLOCKS_MAX).contains(&self.area_blocks)
+            && AREAS_BLOCK + 2 * self.area_blocks < self.volume_blocks;
+        if self.volume_blocks > blocks || !fits {
+            return Err(Error::Damaged(format!(
+                "the store was made on a volume of {} blocks, and this one has {blocks}",
+                self.volume_blocks
+            )));
+        }
+        Ok(())
+    }
+
+    /// Where a block of an area lies.
+    pub fn journal_block(&self, area: u64, index: u32) -> Option<u64> {
+        let index = u64::from(index);
+        (index < self.area_blocks).then_some(AREAS_BLOCK + area * self.area_blocks + index)
+    }
+
+    /// Chunks for small files.
+    pub fn chunks(&self) -> u32 {
+        let rest = self.volume_blocks - AREAS_BLOCK - 2 * self.area_blocks;
+        u32::try_from(rest / CHUNK_BLOCKS).unwrap_or(u32::MAX)
+    }
+
+    /// The first block of a chunk.
+    pub fn chunk_block(&self, chunk: u32) -> u64 {
+        AREAS_BLOCK + 2 * self.area_blocks + u64::from(chunk) * CHUNK_BLOCKS
+    }
+}
+
+impl Owner {
+    /// Makes this opening the owner, durably. Whoever was it before finds out by [`Owner::is_still`].
+    pub fn take(volume: &mut dyn Volume, nonce: u64) -> Result<Self, Error> {
+        let mut block = [0; BLOCK_BYTES];
+        volume.read(OWNER_BLOCK, &mut block)?;
+        let epoch = opened(OWNER, &block).map_or(0, |owner: Self| owner.epoch);
+        let epoch = epoch.checked_add(1).ok_or_else(|| {
+            Error::Damaged(
+                "the store was opened 4,294,967,295 times, which is all it counts".into(),
+            )
+        })?;
+        let owner = Self { epoch, nonce };
+        volume.write(OWNER_BLOCK, &sealed(OWNER, &owner))?;
+        volume.flush()?;
+        Ok(owner)
+    }
+
+    /// Nobody has taken the store since.
+    pub fn is_still(self, volume: &mut dyn Volume) -> Result<bool, Error> {
+        let mut block = [0; BLOCK_BYTES];
+        volume.read(OWNER_BLOCK, &mut block)?;
+        Ok(opened(OWNER, &block) == Some(self))
+    }
+
+    /// A number that no other opening gives to anything.
+    pub fn unique(self, count: u32) -> u64 {
+        u64::from(self.epoch) << 32 | u64::from(count)
+    }
+}
+
+fn sealed(file: u64, what: &impl Serialize) -> [u8; BLOCK_BYTES] {
+    let text = serde_json::to_vec(what).expect("plain numbers are JSON");
+    tail::encode(Head { file, stamp: 0, index: 0 }, &text)
+}
+
+fn opened<T: for<'de> Deserialize<'de>>(file: u64, block: &[u8]) -> Option<T> {
+    let (head, text) = tail::decode(block)?;
+    (head.file == file).then(|| serde_json::from_slice(text).ok()).flatten()
+}

@@ -1,0 +1,32 @@
+//! A store: files of a storage engine over raw flash. What an engine writes once and whole, as RocksDB its SSTs, is
+//! raw blocks by ID, which are erased when the file is deleted, so that flash collects no garbage. What it
+//! appends to, renames and keeps small (logs, manifests) is on a small block volume, with the journal that says
+//! which file is what (docs/store.md; docs/adr/0018).
+//!
+//! ```text
+//!   abi         for C, and so for RocksDB's file system (crates/store/rocksdb)
+//!   store       many threads; files of raw blocks; erases in the background
+//!   catalog        names, small files, what may be erased when
+//!   journal     records in two areas        layout   what lies where
+//!   tail        appended bytes in blocks that say whose they are
+//!   api         the volume and the raw blocks; remote: those of servers
+//! ```
+#![warn(missing_docs)]
+
+pub mod abi;
+mod api;
+mod catalog;
+mod journal;
+mod layout;
+mod path;
+mod record;
+pub mod remote;
+mod store;
+mod tail;
+#[cfg(test)]
+mod tests;
+
+pub use api::{BLOCK_BYTES, Error, RawBlocks, Volume};
+pub use catalog::Found;
+pub use record::{Entry, Table};
+pub use store::{Eraser, Reader, Store, TableWriter, Writer};

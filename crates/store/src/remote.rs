@@ -1,0 +1,310 @@
+//! The volume and the raw blocks of servers: the volume over NBD; blocks are put and deleted by ID over HTTP, and read
+//! over NBD from where the server placed them, which takes less of both processors.
+
+use crate::api::{BLOCK_BYTES, Error, RawBlocks, Volume};
+use client::wire::{Connection, command};
+use client::{Address, Blocks, Device, Place, Stream, Unit};
+use std::collections::HashMap;
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{Read, Seek, Write};
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Condvar, Mutex, RwLock};
+use std::time::Duration;
+
+/// How long a server may take to answer.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// Reads at a time, and connections that are kept for the next ones. A server takes 100 of NBD unless told otherwise.
+const READS_MAX: usize = 48;
+const IDLE_MAX: usize = 48;
+/// Puts of one file at a time: so many units write it side by side, and a writer has as many blocks in memory.
+const PUTS_MAX: usize = 4;
+/// Requests over HTTP at a time. A server takes 32 connections on its control socket unless told otherwise.
+const ASKING_MAX: usize = 16;
+const CONFLICT: u32 = 409;
+const NOT_FOUND: u32 = 404;
+const FAILED: u32 = 500;
+const NO_ROOM: u32 = 507;
+
+/// Where the parts of a store are.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Addresses {
+    /// The raw units, as an NBD address: `nbd+unix:///?socket=weir-units/nbd.sock`.
+    pub units: String,
+    /// The HTTP of the same server: its control socket, or an address.
+    pub control: String,
+    /// The token for an address.
+    pub token: Option<String>,
+    /// The small volume, as an NBD address with its name: `nbd+unix:///default?socket=weir-small/nbd.sock`.
+    pub volume: String,
+}
+
+/// Keeps other processes of this machine from the store, as long as it is there.
+pub struct Lock(#[expect(dead_code, reason = "held, and let go at the end")] File);
+
+impl Lock {
+    /// Of the store on this volume. `None` over TCP: there the store itself says who has it.
+    pub fn take(volume: &str) -> Result<Option<Self>, Error> {
+        let (address, export) = client::parse(volume).map_err(Error::Usage)?;
+        let Address::Unix(socket) = address else { return Ok(None) };
+        let name = format!("store-{}.lock", export.replace('/', "-"));
+        let path = Path::new(&socket).with_file_name(name);
+        let failed = |error| Error::Io(format!("{}: {error}", path.display()));
+        let open =
+            OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
+        let mut file = open.map_err(failed)?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                let mut owner = String::new();
+                file.read_to_string(&mut owner).ok();
+                return Err(Error::Owned(format!(
+                    "the store on {volume} is in use by process {}: one process has a store at a time: \
+                     end that one first",
+                    owner.trim()
+                )));
+            }
+            Err(TryLockError::Error(error)) => return Err(failed(error)),
+        }
+        let noted = file.set_len(0).and_then(|()| file.rewind());
+        noted.and_then(|()| writeln!(file, "{}", std::process::id())).map_err(failed)?;
+        Ok(Some(Self(file)))
+    }
+}
+
+/// A volume over NBD.
+pub struct RemoteVolume {
+    connection: Connection,
+    uri: String,
+}
+
+impl RemoteVolume {
+    /// Connects.
+    pub fn open(uri: &str) -> Result<Self, Error> {
+        let (address, export) = client::parse(uri).map_err(Error::Usage)?;
+        let failed = |error: client::Error| Error::Io(format!("the small volume {uri}: {error}"));
+        let stream = Stream::dial(&address).map_err(|error| failed(error.into()))?;
+        stream.set_patience(Some(PATIENCE)).map_err(|error| failed(error.into()))?;
+        let connection = Connection::open(stream, &export).map_err(failed)?;
+        Ok(Self { connection, uri: uri.into() })
+    }
+
+    fn ask(&mut self, command: u16, block: u64, data: &[u8], into: &mut [u8]) -> Result<(), Error> {
+        let length = (data.len() + into.len()) as u32;
+        let asked =
+            self.connection.request(command, block * BLOCK_BYTES as u64, length, data, into);
+        asked.map_err(|error| Error::Io(format!("the small volume {}: {error}", self.uri)))
+    }
+}
+
+impl Volume for RemoteVolume {
+    fn blocks(&self) -> u64 {
+        self.connection.size / BLOCK_BYTES as u64
+    }
+
+    fn read(&mut self, block: u64, into: &mut [u8]) -> Result<(), Error> {
+        self.ask(command::READ, block, &[], into)
+    }
+
+    fn write(&mut self, block: u64, bytes: &[u8]) -> Result<(), Error> {
+        self.ask(command::WRITE, block, bytes, &mut [])
+    }
+
+    fn flush(&mut self) -> Result<(), Error> {
+        self.ask(command::FLUSH, 0, &[], &mut [])
+    }
+}
+
+/// Where a block of an ID lies.
+#[derive(Clone, Copy)]
+struct At {
+    key: u64,
+    unit: u32,
+    raw_block: u32,
+}
+
+/// Raw blocks of a server.
+pub struct RemoteBlocks {
+    blocks: Blocks,
+    device: Device,
+    /// Connections to each unit that nobody uses.
+    idle: Vec<Mutex<Vec<Unit>>>,
+    /// How many that are.
+    idle_count: AtomicUsize,
+    /// Reads that may begin now.
+    reading: Turns,
+    /// By number. A block stays where it was put.
+    places: RwLock<HashMap<u64, At>>,
+    /// Requests over HTTP that may begin now.
+    asking: Turns,
+}
+
+impl RemoteBlocks {
+    /// Connects.
+    pub fn open(addresses: &Addresses) -> Result<Self, Error> {
+        let Addresses { units, control, token, .. } = addresses;
+        let mut place: Place = match control.parse() {
+            Ok(place) => place,
+            Err(never) => match never {},
+        };
+        if let Some(token) = token {
+            place = place.with_token(token);
+        }
+        let failed = |error: client::Error| Error::Io(format!("the raw units {units}: {error}"));
+        let device = Device::open(units).map_err(failed)?;
+        let blocks = Blocks::open(place)
+            .map_err(|error| Error::Io(format!("blocks by ID at {control}: {error}")))?;
+        let idle = (0..device.units()).map(|_| Mutex::default()).collect();
+        let (reading, idle_count) = (Turns::new(READS_MAX), AtomicUsize::new(0));
+        Ok(Self {
+            blocks,
+            device,
+            idle,
+            idle_count,
+            reading,
+            places: RwLock::default(),
+            asking: Turns::new(ASKING_MAX),
+        })
+    }
+
+    fn place(&self, id: u128) -> Result<At, Error> {
+        let (key, number) = ((id >> 64) as u64, id as u64);
+        let known = self.places.read().expect("no holder panics").get(&number).copied();
+        if let Some(at) = known.filter(|at| at.key == key) {
+            return Ok(at);
+        }
+        let _turn = self.asking.take();
+        let found = self.blocks.find(number).map_err(|error| told(id, &error))?;
+        let found = found.filter(|block| block.id == id).ok_or_else(|| lost(id))?;
+        let at = At { key, unit: found.unit, raw_block: found.raw_block };
+        self.places.write().expect("no holder panics").insert(number, at);
+        Ok(at)
+    }
+
+    fn idle(&self, unit: u32) -> Option<Unit> {
+        let kept = self.idle.get(unit as usize)?.lock().expect("no holder panics").pop()?;
+        self.idle_count.fetch_sub(1, Ordering::Relaxed);
+        Some(kept)
+    }
+
+    fn keep(&self, unit: Unit) {
+        let Some(idle) = self.idle.get(unit.number() as usize) else { return };
+        if self.idle_count.fetch_add(1, Ordering::Relaxed) < IDLE_MAX {
+            idle.lock().expect("no holder panics").push(unit);
+        } else {
+            self.idle_count.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
+impl RawBlocks for RemoteBlocks {
+    fn block_bytes(&self) -> u64 {
+        self.blocks.block_bytes()
+    }
+
+    fn granule_bytes(&self) -> u64 {
+        self.blocks.granule_bytes()
+    }
+
+    fn units(&self) -> u32 {
+        self.device.units()
+    }
+
+    fn puts_at_once(&self) -> usize {
+        (self.device.units() as usize).min(PUTS_MAX)
+    }
+
+    fn put(&self, id: u128, bytes: &[u8]) -> Result<(), Error> {
+        let turn = self.asking.take();
+        self.blocks.put(id, bytes).map_err(|error| match error {
+            client::Error::Refused { code: CONFLICT, message } => Error::Taken(message),
+            // Its unit is full, or fails: another number is on another unit.
+            client::Error::Refused { code: NO_ROOM | FAILED, message } => Error::UnitFull(message),
+            error => told(id, &error),
+        })?;
+        drop(turn);
+        // Now, by one, and not by all who want to read of it. Who reads it tells what is wrong.
+        self.place(id).ok();
+        Ok(())
+    }
+
+    fn delete(&self, id: u128) -> Result<(), Error> {
+        self.places.write().expect("no holder panics").remove(&(id as u64));
+        let _turn = self.asking.take();
+        match self.blocks.delete(id) {
+            Ok(()) | Err(client::Error::Refused { code: NOT_FOUND, .. }) => Ok(()),
+            Err(error) => Err(told(id, &error)),
+        }
+    }
+
+    fn read(&self, id: u128, offset: u64, into: &mut [u8]) -> Result<(), Error> {
+        let at = self.place(id)?;
+        let _turn = self.reading.take();
+        let offset = u64::from(at.raw_block) * self.block_bytes() + offset;
+        let failed = |error: client::Error| told(id, &error);
+        let mut unit = match self.idle(at.unit) {
+            Some(unit) => unit,
+            None => self.device.unit(at.unit).map_err(failed)?,
+        };
+        let mut read = unit.read(offset, into);
+        if let Err(client::Error::Io(_)) = read {
+            // The server may have been started again; what is read cannot have changed.
+            unit = self.device.unit(at.unit).map_err(failed)?;
+            read = unit.read(offset, into);
+        }
+        if !matches!(read, Err(client::Error::Io(_) | client::Error::Protocol(_))) {
+            self.keep(unit);
+        }
+        read.map_err(failed)
+    }
+
+    fn list(&self) -> Result<Vec<u128>, Error> {
+        let listed = self.blocks.list();
+        let listed = listed.map_err(|error| Error::Io(format!("blocks by ID: {error}")))?;
+        let mut places = self.places.write().expect("no holder panics");
+        for block in &listed {
+            let key = (block.id >> 64) as u64;
+            let at = At { key, unit: block.unit, raw_block: block.raw_block };
+            places.insert(block.id as u64, at);
+        }
+        Ok(listed.into_iter().map(|block| block.id).collect())
+    }
+}
+
+/// So many at a time: a server ends connections that wait beyond those that it takes.
+struct Turns {
+    left: Mutex<usize>,
+    given_back: Condvar,
+}
+
+struct Turn<'a>(&'a Turns);
+
+impl Turns {
+    fn new(count: usize) -> Self {
+        Self { left: Mutex::new(count), given_back: Condvar::new() }
+    }
+
+    fn take(&self) -> Turn<'_> {
+        let left = self.left.lock().expect("no holder panics");
+        let left = self.given_back.wait_while(left, |left| *left == 0);
+        *left.expect("no holder panics") -= 1;
+        Turn(self)
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        *self.0.left.lock().expect("no holder panics") += 1;
+        self.0.given_back.notify_one();
+    }
+}
+
+fn told(id: u128, error: &client::Error) -> Error {
+    Error::Io(format!("raw block {id:032x}: {error}"))
+}
+
+fn lost(id: u128) -> Error {
+    Error::Damaged(format!(
+        "raw block {id:032x} is not on the units: its unit lost it, or somebody deleted it there"
+    ))
+}

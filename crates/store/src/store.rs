@@ -1,0 +1,557 @@
+//! A store for many threads: names and small files behind one lock, and beside it the files of raw blocks, whose data
+//! no lock stands before.
+//!
+//! A *table* (an SST) is written once: whole raw blocks as they fill up, the last one padded, and a record that
+//! names them, which makes it a file. Its deletion is a record, and when that is durable its blocks are erased by a
+//! thread of their own.
+
+use crate::api::{Error, RawBlocks, Volume};
+use crate::catalog::{Catalog, Found};
+use crate::path;
+use crate::record::{Entry, Table};
+use std::cell::RefCell;
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::thread::{self, JoinHandle};
+use std::time::SystemTime;
+
+/// Numbers that are tried for a block when those before are taken: other stores may use the same units.
+const TAKEN_MAX: u32 = 1000;
+
+/// See the head of this file.
+pub struct Store {
+    catalog: Mutex<Catalog>,
+    blocks: Box<dyn RawBlocks>,
+    key: u64,
+    erased: AtomicU64,
+    /// Held while blocks are erased, so that who waits for room waits for what is under way.
+    erasing: Mutex<()>,
+    /// Wakes whoever erases.
+    waste: Mutex<Sender<()>>,
+}
+
+/// What erases in the background, until its store is gone.
+pub struct Eraser {
+    store: Weak<Store>,
+    waste: Receiver<()>,
+}
+
+impl Eraser {
+    /// Erases what there is to erase whenever there is something. `told` hears of what fails, which is tried
+    /// again with the next.
+    pub fn run(self, told: impl Fn(Error)) {
+        while self.waste.recv().is_ok() {
+            while self.waste.try_recv().is_ok() {}
+            let Some(store) = self.store.upgrade() else { return };
+            if let Err(error) = store.erase() {
+                told(error);
+            }
+        }
+    }
+}
+
+impl Store {
+    /// Takes the store on this volume and these raw blocks, or makes one if the volume was never written. Blocks
+    /// of it that no file has, which a crash left, are erased. `nonce` is drawn for each opening.
+    pub fn open(
+        volume: Box<dyn Volume>,
+        blocks: Box<dyn RawBlocks>,
+        nonce: u64,
+    ) -> Result<(Arc<Self>, Eraser), Error> {
+        let listed = blocks.list()?;
+        let mut catalog = Catalog::open(volume, nonce, blocks.block_bytes())?;
+        let key = catalog.key();
+        let ours = listed.iter().filter(|&&id| (id >> 64) as u64 == key).map(|&id| id as u64);
+        let there: BTreeSet<u64> = ours.collect();
+        let wanted = catalog.numbers();
+        if wanted.is_empty() && !there.is_empty() && catalog.is_new() {
+            let count = there.len();
+            return Err(Error::Damaged(format!(
+                "the small volume knows of no file, but the units hold {count} raw blocks of its store: it \
+                 was set back or lost its journal, so nothing is erased: restore it"
+            )));
+        }
+        catalog.abandon(there.difference(&wanted).copied());
+        let has_waste = catalog.has_waste();
+        let (sender, waste) = channel();
+        let store = Arc::new(Self {
+            catalog: Mutex::new(catalog),
+            blocks,
+            key,
+            erased: AtomicU64::new(0),
+            erasing: Mutex::new(()),
+            waste: Mutex::new(sender),
+        });
+        if has_waste {
+            store.wake();
+        }
+        let eraser = Eraser { store: Arc::downgrade(&store), waste };
+        Ok((store, eraser))
+    }
+
+    /// What is at `path`.
+    pub fn find(&self, path: &str) -> Result<Found, Error> {
+        self.catalog().find(&path::clean(path)?)
+    }
+
+    /// The names in a folder.
+    pub fn children(&self, folder: &str) -> Result<Vec<String>, Error> {
+        self.catalog().children(&path::clean(folder)?)
+    }
+
+    /// Makes a folder, and those that it is in.
+    pub fn create_folder(&self, path: &str) -> Result<(), Error> {
+        self.catalog().create_folder(&path::clean(path)?)
+    }
+
+    /// Removes an empty folder.
+    pub fn delete_folder(&self, path: &str) -> Result<(), Error> {
+        self.catalog().delete_folder(&path::clean(path)?)
+    }
+
+    /// Gives a file another name, or a folder.
+    pub fn rename(&self, from: &str, to: &str) -> Result<(), Error> {
+        let (from, to) = (path::clean(from)?, path::clean(to)?);
+        let mut catalog = self.catalog();
+        let folder = catalog.find(&from)?.entry == Entry::Folder;
+        if !folder && path::is_table(&from) != path::is_table(&to) {
+            return Err(Error::Unfit(format!(
+                "{from}: cannot become {to}: one lies in raw blocks and one on the small volume"
+            )));
+        }
+        catalog.rename(&from, &to)?;
+        self.wake_for(&catalog);
+        Ok(())
+    }
+
+    /// Removes a file. Its blocks are erased when that is durable.
+    pub fn delete(&self, path: &str) -> Result<(), Error> {
+        let mut catalog = self.catalog();
+        catalog.delete(&path::clean(path)?)?;
+        self.wake_for(&catalog);
+        Ok(())
+    }
+
+    /// Every change of names so far is durable when this returns.
+    pub fn sync(&self) -> Result<(), Error> {
+        let mut catalog = self.catalog();
+        catalog.sync()?;
+        self.wake_for(&catalog);
+        Ok(())
+    }
+
+    /// A small file keeps its first `size` bytes.
+    pub fn truncate(&self, path: &str, size: u64) -> Result<(), Error> {
+        let path = path::clean(path)?;
+        let mut catalog = self.catalog();
+        match catalog.find(&path)? {
+            found if found.size == size => Ok(()),
+            Found { entry: Entry::Small(file), .. } => {
+                catalog.reopen(file, Some(size))?;
+                catalog.close(file)
+            }
+            _ => Err(Error::Unfit(format!("{path}: what lies in raw blocks is written once"))),
+        }
+    }
+
+    /// Makes an empty file, instead of what had its name, for writing; or with `go_on` opens what is there.
+    pub fn writer(self: &Arc<Self>, path: &str, go_on: bool) -> Result<Writer, Error> {
+        let path = path::clean(path)?;
+        if path::is_table(&path) {
+            if go_on && self.catalog().find(&path).is_ok() {
+                let what = format!("{path}: what lies in raw blocks is written once");
+                return Err(Error::Unfit(what));
+            }
+            return Ok(Writer::Table(TableWriter::new(Arc::clone(self), path)));
+        }
+        let mut catalog = self.catalog();
+        let file = match catalog.find(&path) {
+            Ok(Found { entry: Entry::Small(file), .. }) if go_on => {
+                catalog.reopen(file, None)?;
+                file
+            }
+            _ => catalog.create(&path, now())?,
+        };
+        self.wake_for(&catalog);
+        Ok(Writer::Small { store: Arc::clone(self), file })
+    }
+
+    /// Opens a file to read it.
+    pub fn reader(self: &Arc<Self>, path: &str) -> Result<Reader, Error> {
+        let path = path::clean(path)?;
+        match self.catalog().find(&path)?.entry {
+            Entry::Folder => Err(Error::Unfit(format!("{path}: is a folder, not a file"))),
+            Entry::Small(file) => Ok(Reader::Small { store: Arc::clone(self), file }),
+            Entry::Table(table) => Ok(Reader::Table { store: Arc::clone(self), table }),
+        }
+    }
+
+    /// Erases the blocks that nobody needs; how many that were.
+    pub fn erase(&self) -> Result<u64, Error> {
+        let _one_at_a_time = self.erasing.lock().expect("no holder panics");
+        let numbers = {
+            let mut catalog = self.catalog();
+            catalog.sync()?;
+            catalog.take_erasable()
+        };
+        for (done, &number) in numbers.iter().enumerate() {
+            if let Err(error) = self.blocks.delete(self.id(number)) {
+                self.catalog().abandon(numbers[done..].iter().copied());
+                return Err(error);
+            }
+            self.erased.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(numbers.len() as u64)
+    }
+
+    /// Bytes that small files may still take.
+    pub fn free_small_bytes(&self) -> u64 {
+        self.catalog().free_bytes()
+    }
+
+    fn catalog(&self) -> MutexGuard<'_, Catalog> {
+        self.catalog.lock().expect("no holder panics")
+    }
+
+    fn id(&self, number: u64) -> u128 {
+        u128::from(self.key) << 64 | u128::from(number)
+    }
+
+    fn wake_for(&self, catalog: &Catalog) {
+        if catalog.has_waste() {
+            self.wake();
+        }
+    }
+
+    fn wake(&self) {
+        // Without an eraser nobody hears it: then whoever needs room erases.
+        self.waste.lock().expect("no holder panics").send(()).ok();
+    }
+
+    /// Writes a raw block under the next number that is free, on the next unit that has room.
+    fn put(&self, bytes: &[u8]) -> Result<u64, Error> {
+        let (mut taken, mut full) = (0, 0);
+        loop {
+            let erased = self.erased.load(Ordering::Relaxed);
+            let number = self.catalog().number()?;
+            match self.blocks.put(self.id(number), bytes) {
+                Ok(()) => return Ok(number),
+                Err(Error::Taken(_)) if taken < TAKEN_MAX => taken += 1,
+                Err(Error::UnitFull(why)) => {
+                    full += 1;
+                    if full % self.blocks.units() == 0 {
+                        self.erase()?;
+                        if self.erased.load(Ordering::Relaxed) == erased {
+                            return Err(Error::Full(format!(
+                                "every unit is full, or fails: {why}"
+                            )));
+                        }
+                    }
+                }
+                Err(error) => {
+                    // It may be there all the same.
+                    self.catalog().abandon([number]);
+                    return Err(error);
+                }
+            }
+        }
+    }
+
+    fn read_table(&self, table: &Table, offset: u64, into: &mut [u8]) -> Result<usize, Error> {
+        let block_bytes = self.blocks.block_bytes();
+        let wanted = table.size.saturating_sub(offset).min(into.len() as u64) as usize;
+        let mut done = 0;
+        while done < wanted {
+            let at = offset + done as u64;
+            let within = at % block_bytes;
+            let count = (wanted - done).min((block_bytes - within) as usize);
+            let number = table.numbers.get((at / block_bytes) as usize).ok_or_else(|| {
+                Error::Damaged(format!("a file of {} bytes has too few raw blocks", table.size))
+            })?;
+            self.read_block(self.id(*number), within, &mut into[done..done + count])?;
+            done += count;
+        }
+        Ok(wanted)
+    }
+
+    /// Reads any bytes of a block, by way of the granules that they lie in.
+    fn read_block(&self, id: u128, offset: u64, into: &mut [u8]) -> Result<(), Error> {
+        let granule = self.blocks.granule_bytes();
+        let (first, end) = (offset - offset % granule, offset + into.len() as u64);
+        let end = end.next_multiple_of(granule);
+        if first == offset && end - first == into.len() as u64 {
+            return self.blocks.read(id, offset, into);
+        }
+        SCRATCH.with_borrow_mut(|scratch| {
+            let bytes = (end - first) as usize;
+            if scratch.len() < bytes {
+                scratch.resize(bytes, 0);
+            }
+            self.blocks.read(id, first, &mut scratch[..bytes])?;
+            let skip = (offset - first) as usize;
+            into.copy_from_slice(&scratch[skip..skip + into.len()]);
+            Ok(())
+        })
+    }
+}
+
+thread_local! {
+    /// Granules around what a reader wants.
+    static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// A file that is being written.
+pub enum Writer {
+    /// In raw blocks.
+    Table(TableWriter),
+    /// On the small volume.
+    Small {
+        /// Of this store.
+        store: Arc<Store>,
+        /// Its number.
+        file: u64,
+    },
+}
+
+impl Writer {
+    /// Appends.
+    pub fn append(&mut self, bytes: &[u8]) -> Result<(), Error> {
+        match self {
+            Self::Table(table) => table.append(bytes),
+            Self::Small { store, file } => store.catalog().append(*file, bytes),
+        }
+    }
+
+    /// What was appended to a small file outlives this process when this returns. A table is there when it is
+    /// synced or closed.
+    pub fn push(&mut self) -> Result<(), Error> {
+        match self {
+            Self::Table(_) => Ok(()),
+            Self::Small { store, file } => store.catalog().push(*file),
+        }
+    }
+
+    /// What was appended is durable when this returns.
+    pub fn sync(&mut self) -> Result<(), Error> {
+        self.push()?;
+        match self {
+            Self::Table(table) => {
+                table.finish()?;
+                table.store.sync()
+            }
+            Self::Small { store, .. } => store.sync(),
+        }
+    }
+
+    /// Ends the writing.
+    pub fn close(&mut self) -> Result<(), Error> {
+        match self {
+            Self::Table(table) => table.finish(),
+            Self::Small { store, file } => store.catalog().close(*file),
+        }
+    }
+
+    /// Bytes so far.
+    pub fn size(&self) -> u64 {
+        match self {
+            Self::Table(table) => table.size(),
+            Self::Small { store, file } => store.catalog().written(*file),
+        }
+    }
+}
+
+/// A file that is being read.
+pub enum Reader {
+    /// In raw blocks.
+    Table {
+        /// Of this store.
+        store: Arc<Store>,
+        /// What it is.
+        table: Table,
+    },
+    /// On the small volume.
+    Small {
+        /// Of this store.
+        store: Arc<Store>,
+        /// Its number.
+        file: u64,
+    },
+}
+
+impl Reader {
+    /// Fills `into` with what is at `offset`; less at the end of the file. How much that is.
+    pub fn read(&self, offset: u64, into: &mut [u8]) -> Result<usize, Error> {
+        match self {
+            Self::Table { store, table } => store.read_table(table, offset, into),
+            Self::Small { store, file } => store.catalog().read(*file, offset, into),
+        }
+    }
+
+    /// What no other file of the store has: a table's first number, a small file's own.
+    pub fn unique(&self) -> u64 {
+        match self {
+            Self::Table { table, .. } => table.numbers.first().copied().unwrap_or_default(),
+            Self::Small { file, .. } => *file,
+        }
+    }
+}
+
+/// A table that is being written.
+pub struct TableWriter {
+    store: Arc<Store>,
+    path: String,
+    /// Of whole blocks.
+    numbers: Vec<u64>,
+    /// Of whole blocks after these, which are on their way.
+    puts: VecDeque<JoinHandle<Result<u64, Error>>>,
+    /// A block is missing: it never becomes a file.
+    failed: Option<Error>,
+    /// What is on record: of the numbers above, the first ones and the one of the last block.
+    recorded: Option<Table>,
+    /// What is in no whole block yet.
+    buffer: Vec<u8>,
+    /// The file is on record with all of this.
+    finished: bool,
+}
+
+impl TableWriter {
+    fn new(store: Arc<Store>, path: String) -> Self {
+        Self {
+            store,
+            path,
+            numbers: Vec::new(),
+            puts: VecDeque::new(),
+            failed: None,
+            recorded: None,
+            buffer: Vec::new(),
+            finished: false,
+        }
+    }
+
+    fn size(&self) -> u64 {
+        let blocks = (self.numbers.len() + self.puts.len()) as u64;
+        blocks * self.store.blocks.block_bytes() + self.buffer.len() as u64
+    }
+
+    fn append(&mut self, mut bytes: &[u8]) -> Result<(), Error> {
+        let block_bytes = self.store.blocks.block_bytes() as usize;
+        self.finished &= bytes.is_empty();
+        while !bytes.is_empty() {
+            if self.buffer.capacity() == 0 {
+                self.buffer.reserve_exact(block_bytes);
+            }
+            let room = (block_bytes - self.buffer.len()).min(bytes.len());
+            let (now, rest) = bytes.split_at(room);
+            self.buffer.extend_from_slice(now);
+            bytes = rest;
+            if self.buffer.len() == block_bytes {
+                self.put_whole()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends the block that is full on its way.
+    fn put_whole(&mut self) -> Result<(), Error> {
+        let block = std::mem::take(&mut self.buffer);
+        let at_once = self.store.blocks.puts_at_once();
+        if at_once <= 1 {
+            let put = self.store.put(&block);
+            return self.count(put);
+        }
+        while self.puts.len() >= at_once {
+            self.wait_for_one()?;
+        }
+        let store = Arc::clone(&self.store);
+        match thread::Builder::new().spawn(move || store.put(&block)) {
+            Ok(put) => self.puts.push_back(put),
+            Err(error) => return self.count(Err(Error::Io(format!("no thread: {error}")))),
+        }
+        Ok(())
+    }
+
+    /// The oldest block that is on its way arrives.
+    fn wait_for_one(&mut self) -> Result<(), Error> {
+        let Some(put) = self.puts.pop_front() else { return Ok(()) };
+        let put =
+            put.join().unwrap_or_else(|_| Err(Error::Io("the writing of it panicked".into())));
+        self.count(put)
+    }
+
+    fn count(&mut self, put: Result<u64, Error>) -> Result<(), Error> {
+        match (put, &self.failed) {
+            (Ok(number), None) => self.numbers.push(number),
+            // Behind a hole it is of no use.
+            (Ok(number), Some(_)) => self.store.catalog().abandon([number]),
+            (Err(error), None) => self.failed = Some(error),
+            (Err(_), Some(_)) => {}
+        }
+        self.failed.clone().map_or(Ok(()), Err)
+    }
+
+    /// Writes the last block, padded, and the record that makes it all a file. More may be appended: then that
+    /// block is written once more under another number, and this one is erased.
+    fn finish(&mut self) -> Result<(), Error> {
+        if self.finished {
+            return Ok(());
+        }
+        if let Some(ours) = &self.recorded {
+            let there = self.store.catalog().find(&self.path)?.entry;
+            if there != Entry::Table(ours.clone()) {
+                let what = format!("{}: became another file while it was written", self.path);
+                return Err(Error::Unfit(what));
+            }
+        }
+        self.failed.clone().map_or(Ok(()), Err)?;
+        let size = self.size();
+        let mut last = None;
+        if !self.buffer.is_empty() {
+            let bytes = self.buffer.len();
+            self.buffer.resize(self.store.blocks.block_bytes() as usize, 0);
+            let put = self.store.put(&self.buffer);
+            self.buffer.truncate(bytes);
+            last = Some(put?);
+        }
+        while !self.puts.is_empty() {
+            if let Err(error) = self.wait_for_one() {
+                self.store.catalog().abandon(last);
+                return Err(error);
+            }
+        }
+        let numbers = self.numbers.iter().copied().chain(last).collect();
+        let table = Table { size, numbers, modified: now() };
+        let mut catalog = self.store.catalog();
+        if let Err(error) = catalog.set_table(&self.path, table.clone()) {
+            catalog.abandon(last);
+            return Err(error);
+        }
+        self.store.wake_for(&catalog);
+        self.recorded = Some(table);
+        self.finished = true;
+        Ok(())
+    }
+}
+
+impl Drop for TableWriter {
+    fn drop(&mut self) {
+        while !self.puts.is_empty() {
+            self.wait_for_one().ok();
+        }
+        // What no record names is of no file.
+        let recorded = self.recorded.as_ref().map_or(&[][..], |table| &table.numbers);
+        let waste: Vec<u64> =
+            self.numbers.iter().filter(|number| !recorded.contains(number)).copied().collect();
+        if !waste.is_empty() {
+            let mut catalog = self.store.catalog();
+            catalog.abandon(waste);
+            self.store.wake_for(&catalog);
+        }
+    }
+}
+
+fn now() -> u64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    since.map_or(0, |since| since.as_secs())
+}

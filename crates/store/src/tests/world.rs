@@ -1,0 +1,223 @@
+//! A volume and raw blocks in memory, whose power can be cut, or which fail, at any step.
+
+use crate::{BLOCK_BYTES, Error, RawBlocks, Volume};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+pub const RAW_BYTES: u64 = 32 << 10;
+pub const GRANULE: u64 = 4096;
+pub const UNITS: u32 = 4;
+
+type Block = [u8; BLOCK_BYTES];
+
+/// Draws from a seed.
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn draw(&mut self, below: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 11) % below
+    }
+}
+
+/// What happens at a step.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Mishap {
+    /// The power goes: what is under way may have happened, and all later steps fail.
+    Cut,
+    /// The process goes: as above, and nothing that was written is lost.
+    Kill,
+    /// This step alone fails, whether it happened or not.
+    Fail,
+}
+
+pub struct Inner {
+    durable: BTreeMap<u64, Block>,
+    /// Every version since the last flush.
+    cached: BTreeMap<u64, Vec<Block>>,
+    pub raw: BTreeMap<u128, Vec<u8>>,
+    pub raw_blocks_max: usize,
+    pub puts_at_once: usize,
+    volume_blocks: u64,
+    pub steps: u64,
+    mishap: Option<(u64, Mishap)>,
+    down: bool,
+    random: Random,
+}
+
+#[derive(Clone)]
+pub struct World(Arc<Mutex<Inner>>);
+
+impl World {
+    pub fn new(seed: u64, volume_blocks: u64) -> Self {
+        Self(Arc::new(Mutex::new(Inner {
+            durable: BTreeMap::new(),
+            cached: BTreeMap::new(),
+            raw: BTreeMap::new(),
+            raw_blocks_max: usize::MAX,
+            puts_at_once: 1,
+            volume_blocks,
+            steps: 0,
+            mishap: None,
+            down: false,
+            random: Random(seed | 1),
+        })))
+    }
+
+    pub fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.0.lock().unwrap()
+    }
+
+    pub fn in_steps(&self, steps: u64, mishap: Mishap) {
+        let world = &mut *self.lock();
+        world.mishap = Some((world.steps + steps, mishap));
+    }
+
+    /// The mishap took place.
+    pub fn is_down(&self) -> bool {
+        self.lock().down
+    }
+
+    /// Starts again. After a cut each block of the volume is any of those that it could be.
+    pub fn restart(&self) {
+        let world = &mut *self.lock();
+        let lost = matches!(world.mishap, Some((_, Mishap::Cut)));
+        for (block, versions) in std::mem::take(&mut world.cached) {
+            let count = versions.len() as u64;
+            let kept = if lost { world.random.draw(count + 1) } else { count };
+            if let Some(version) = kept.checked_sub(1) {
+                world.durable.insert(block, versions[version as usize]);
+            }
+        }
+        (world.down, world.mishap) = (false, None);
+    }
+
+    /// Changes a byte of the volume.
+    pub fn bend(&self, block: u64, byte: usize) {
+        let world = &mut *self.lock();
+        assert!(world.cached.is_empty(), "synced before");
+        world.durable.entry(block).or_insert([0; BLOCK_BYTES])[byte] ^= 1;
+    }
+}
+
+fn down() -> Error {
+    Error::Io("no power".into())
+}
+
+impl Inner {
+    /// Whether the step happens, and whether it then says so.
+    fn step(&mut self) -> (bool, bool) {
+        if self.down {
+            return (false, false);
+        }
+        self.steps += 1;
+        match self.mishap {
+            Some((at, mishap)) if at == self.steps => {
+                self.down = mishap != Mishap::Fail;
+                (self.random.draw(2) == 0, false)
+            }
+            _ => (true, true),
+        }
+    }
+}
+
+impl Volume for World {
+    fn blocks(&self) -> u64 {
+        self.lock().volume_blocks
+    }
+
+    fn read(&mut self, block: u64, into: &mut [u8]) -> Result<(), Error> {
+        let world = self.lock();
+        if world.down {
+            return Err(down());
+        }
+        for (at, into) in (block..).zip(into.chunks_mut(BLOCK_BYTES)) {
+            let cached = world.cached.get(&at).and_then(|versions| versions.last());
+            let bytes = cached.or_else(|| world.durable.get(&at));
+            into.copy_from_slice(bytes.unwrap_or(&[0; BLOCK_BYTES]));
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, block: u64, bytes: &[u8]) -> Result<(), Error> {
+        let world = &mut *self.lock();
+        let (happens, told) = world.step();
+        for (at, bytes) in (block..).zip(bytes.chunks(BLOCK_BYTES)) {
+            assert!(at < world.volume_blocks, "beyond the volume");
+            // What is cut off happens in part.
+            if told || happens && world.random.draw(2) == 0 {
+                world.cached.entry(at).or_default().push(bytes.try_into().unwrap());
+            }
+        }
+        if told { Ok(()) } else { Err(down()) }
+    }
+
+    fn flush(&mut self) -> Result<(), Error> {
+        let world = &mut *self.lock();
+        let (happens, told) = world.step();
+        if happens {
+            for (block, versions) in std::mem::take(&mut world.cached) {
+                world.durable.insert(block, *versions.last().unwrap());
+            }
+        }
+        if told { Ok(()) } else { Err(down()) }
+    }
+}
+
+impl RawBlocks for World {
+    fn block_bytes(&self) -> u64 {
+        RAW_BYTES
+    }
+
+    fn granule_bytes(&self) -> u64 {
+        GRANULE
+    }
+
+    fn units(&self) -> u32 {
+        UNITS
+    }
+
+    fn puts_at_once(&self) -> usize {
+        self.lock().puts_at_once
+    }
+
+    fn put(&self, id: u128, bytes: &[u8]) -> Result<(), Error> {
+        assert_eq!(bytes.len() as u64, RAW_BYTES, "whole blocks");
+        let world = &mut *self.lock();
+        let of = |id: u128| id as u64 % u64::from(UNITS);
+        if world.raw.keys().any(|&there| there as u64 == id as u64) {
+            return Err(Error::Taken("taken".into()));
+        }
+        if world.raw.keys().filter(|&&there| of(there) == of(id)).count() >= world.raw_blocks_max {
+            return Err(Error::UnitFull("full".into()));
+        }
+        let (happens, told) = world.step();
+        if happens {
+            world.raw.insert(id, bytes.to_vec());
+        }
+        if told { Ok(()) } else { Err(down()) }
+    }
+
+    fn delete(&self, id: u128) -> Result<(), Error> {
+        let world = &mut *self.lock();
+        let (happens, told) = world.step();
+        if happens {
+            world.raw.remove(&id);
+        }
+        if told { Ok(()) } else { Err(down()) }
+    }
+
+    fn read(&self, id: u128, offset: u64, into: &mut [u8]) -> Result<(), Error> {
+        assert!(offset.is_multiple_of(GRANULE) && (into.len() as u64).is_multiple_of(GRANULE));
+        let world = self.lock();
+        let block = world.raw.get(&id).filter(|_| !world.down).ok_or_else(down)?;
+        into.copy_from_slice(&block[offset as usize..][..into.len()]);
+        Ok(())
+    }
+
+    fn list(&self) -> Result<Vec<u128>, Error> {
+        Ok(self.lock().raw.keys().copied().collect())
+    }
+}

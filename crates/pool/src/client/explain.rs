@@ -2,6 +2,7 @@
 
 use super::directory::Phase;
 use super::lanes::Next;
+use super::nodes::Node;
 use super::shares::{Shares, WANTED_MAX};
 use super::{Output, Over, Remote};
 use crate::words::NodeId;
@@ -121,32 +122,34 @@ impl<D: Clone> Remote<D> {
         if let Some(ns) = self.reads.quantile(500) {
             text.push_str(&format!("half of all reads take up to {} us\n", ns / 1000));
         }
-        for (id, node) in self.nodes.all() {
-            let state = match node.facts {
-                None => "away",
-                Some(_) if node.leaves => "leaving",
-                Some(_) if self.now < node.shy_until => "takes no new bands for a while",
-                Some(_) => "up",
-            };
+        self.nodes.all().for_each(|(id, node)| text.push_str(&self.explain_node(id, node)));
+        text
+    }
+
+    /// What it thinks of one node.
+    fn explain_node(&self, id: NodeId, node: &Node) -> String {
+        let state = match node.facts {
+            None => "away",
+            Some(_) if node.leaves => "leaving",
+            Some(_) if self.now < node.shy_until => "takes no new bands for a while",
+            Some(_) => "up",
+        };
+        let mut text = format!(
+            "node {} in domain {}: {state}, {:?}, {} asks, {} seals and frees to be told, halved {} times\n",
+            id.0,
+            node.domain.0,
+            self.nodes.mode(id),
+            node.asked,
+            self.chores.count(id),
+            node.limit.halvings
+        );
+        if node.unfit > 0 {
+            let mib = u64::from(self.config.shape().slots()) * BLOCK_BYTES as u64 / (1 << 20);
             text.push_str(&format!(
-                "node {} in domain {}: {state}, {:?}, {} asks, {} seals and frees to be told, halved {} \
-                 times\n",
-                id.0,
-                node.domain.0,
-                self.nodes.mode(id),
-                node.asked,
-                self.chores.count(id),
-                node.limit.halvings
+                "node {} refused the first page of {} bands: a band of {mib} MiB and its headers is more than a raw \
+                 block there, it seems; make the volume with a smaller --band, or the drive with a larger raw.gang\n",
+                id.0, node.unfit
             ));
-            if node.unfit > 0 {
-                let mib = u64::from(self.config.shape().slots()) * BLOCK_BYTES as u64 / (1 << 20);
-                text.push_str(&format!(
-                    "node {} refused the first page of {} bands: a band of {mib} MiB and its headers is more than a \
-                     raw block there, it seems; make the volume with a smaller --band, or the drive with a larger \
-                     raw.gang\n",
-                    id.0, node.unfit
-                ));
-            }
         }
         text
     }

@@ -69,7 +69,7 @@ fn end_with_terminal() -> Result<(), Failure> {
         .name("terminal".into())
         .spawn(wait)
         .map(|_| ())
-        .map_err(|error| format!("a thread cannot be started: {error}").into())
+        .map_err(|error| format!("a thread cannot be started: {error}"))
 }
 
 fn show(

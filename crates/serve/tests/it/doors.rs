@@ -35,6 +35,7 @@ const ROUTES: &[(&str, &str, Needs)] = &[
     ("GET", "/slow", Nothing),
     ("GET", "/fast", Nothing),
     ("GET", "/policy", Nothing),
+    ("GET", "/volumes", Nothing),
     ("GET", "/blocks", Right),
     ("GET", "/blocks/{id}", Right),
     ("PUT", "/blocks/{id}", Change),
@@ -42,6 +43,9 @@ const ROUTES: &[(&str, &str, Needs)] = &[
     ("POST", "/policy", Change),
     ("POST", "/fast/detach", Change),
     ("PUT", "/plugins/{name}", Change),
+    ("POST", "/volumes", Change),
+    ("PATCH", "/volumes/{name}", Change),
+    ("DELETE", "/volumes/{name}", Change),
 ];
 
 const METHODS: &[&str] =

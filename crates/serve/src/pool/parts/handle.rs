@@ -8,7 +8,7 @@ use crate::runtime::shard::Mailbox;
 use crate::sockets::{self, Access, SocketFile, Speaks};
 use flash::MILLISECOND;
 use serde_json::{Value, json};
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -65,13 +65,17 @@ pub fn ask(path: &Path, line: &str) -> Result<Value, PoolError> {
     let answer = || -> std::io::Result<String> {
         let mut stream = UnixStream::connect(path)?;
         stream.set_read_timeout(Some(PATIENCE * 2))?;
-        writeln!(stream, "{line}")?;
+        // In one piece: who does not understand the first one may have hung up before the second.
+        stream.write_all(format!("{line}\n").as_bytes())?;
         let mut answer = String::new();
         stream.read_to_string(&mut answer)?;
         Ok(answer)
     };
-    let text = answer().map_err(|error| {
-        failed(format!("nobody answers there: {error}: is this part of the pool running?"))
+    let text = answer().map_err(|error| match error.kind() {
+        ErrorKind::BrokenPipe | ErrorKind::ConnectionReset => {
+            failed(format!("it hung up ({error}): it ended just now, or is no part of a pool"))
+        }
+        _ => failed(format!("nobody answers there: {error}: is this part of the pool running?")),
     })?;
     let value: Value = serde_json::from_str(&text)
         .map_err(|_| failed("what answers there is no part of a pool".into()))?;

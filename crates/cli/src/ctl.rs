@@ -2,9 +2,10 @@
 //! force, which one shall decide, modules of the user's own), and whether it has a fast tier.
 
 use crate::output::{Progress, print, print_json, table};
-use crate::status::{PlaceArgs, ago, array};
+use crate::served::{self, Served};
+use crate::status::{ago, array};
 use crate::{End, Failure};
-use client::http::{Answer, Place, request};
+use client::Place;
 use ftl::policy::DECISIONS;
 use serde_json::{Value, json};
 use std::path::PathBuf;
@@ -30,14 +31,8 @@ const LOOK_AGAIN: Duration = Duration::from_millis(200);
 pub struct Args {
     #[command(subcommand)]
     command: Command,
-    /// The folder of the device that is served
-    #[arg(long, value_name = "DIR", default_value = crate::device::DATA_DEFAULT, global = true)]
-    data: PathBuf,
     #[command(flatten)]
-    place: PlaceArgs,
-    /// Print JSON
-    #[arg(long, global = true)]
-    json: bool,
+    served: Served,
 }
 
 #[derive(clap::Subcommand)]
@@ -110,10 +105,12 @@ enum Policy {
 }
 
 pub fn run(args: &Args) -> Result<End, Failure> {
-    let place = &args.place.find(&args.data)?;
+    let place = &args.served.place()?;
     let command = match &args.command {
         Command::Policy(command) => command,
-        Command::Fast(Fast::Detach { no_wait }) => return detach(place, !no_wait, args.json),
+        Command::Fast(Fast::Detach { no_wait }) => {
+            return detach(place, !no_wait, args.served.json);
+        }
     };
     let (value, text) = match command {
         Policy::List => {
@@ -151,7 +148,7 @@ pub fn run(args: &Args) -> Result<End, Failure> {
             (value, text)
         }
     };
-    if args.json {
+    if args.served.json {
         print_json(&value);
     } else {
         print(&text);
@@ -208,15 +205,8 @@ fn wanted(volume: &str, policy: &str) -> Result<Value, Failure> {
     Ok(json!({ "decision": decision, "name": name, "by": by }))
 }
 
-/// One request; a refusal is an error with the server's reason.
 fn ask(place: &Place, method: &str, path: &str, body: &[u8]) -> Result<Value, Failure> {
-    let head = if method == "POST" { "Content-Type: application/json\r\n" } else { "" };
-    let answer: Answer = request(place, (method, path), head, body, PATIENCE)?;
-    match answer.status {
-        200 => serde_json::from_slice(&answer.body)
-            .map_err(|error| format!("{place}{path}: no JSON: {error}: is it Weir?")),
-        _ => Err(answer.reason()),
-    }
+    served::ask(place, (method, path), body, PATIENCE)
 }
 
 fn text_of<'a>(value: &'a Value, key: &str) -> &'a str {

@@ -29,6 +29,7 @@ mod profile;
 mod replay;
 mod rocksdb;
 mod serve;
+mod served;
 mod size;
 mod status;
 mod stop;

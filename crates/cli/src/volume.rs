@@ -2,11 +2,10 @@
 //! limits, over its control socket.
 
 use crate::output::{print, print_json, table};
-use crate::status::{PlaceArgs, array};
+use crate::served::{self, Served};
+use crate::status::array;
 use crate::{End, Failure};
-use client::http::{Answer, Place, request};
 use serde_json::{Value, json};
-use std::path::PathBuf;
 use std::time::Duration;
 
 /// How long a change may take: a volume that is made may wait for another to be trimmed.
@@ -25,14 +24,8 @@ const PATIENCE: Duration = Duration::from_secs(75);
 pub struct Args {
     #[command(subcommand)]
     command: Command,
-    /// The folder of the device that is served
-    #[arg(long, value_name = "DIR", default_value = crate::device::DATA_DEFAULT, global = true)]
-    data: PathBuf,
     #[command(flatten)]
-    place: PlaceArgs,
-    /// Print JSON
-    #[arg(long, global = true)]
-    json: bool,
+    served: Served,
 }
 
 #[derive(clap::Subcommand)]
@@ -116,10 +109,10 @@ enum Command {
 }
 
 pub fn run(args: &Args) -> Result<End, Failure> {
-    let place = &args.place.find(&args.data)?;
+    let place = args.served.place()?;
     let (method, path, body) = asked(&args.command)?;
-    let value = ask(place, method, &path, &body)?;
-    if args.json {
+    let value = served::ask(&place, (method, &path), body.as_bytes(), PATIENCE)?;
+    if args.served.json {
         print_json(&value);
     } else {
         print(&told(&args.command, &value));
@@ -167,16 +160,6 @@ fn milliseconds_of(text: &str) -> Result<u64, Failure> {
     ms.ok_or_else(|| {
         format!("--burst {text}: is no time of at least a millisecond: for example 100ms")
     })
-}
-
-fn ask(place: &Place, method: &str, path: &str, body: &str) -> Result<Value, Failure> {
-    let head = if body.is_empty() { "" } else { "Content-Type: application/json\r\n" };
-    let answer: Answer = request(place, (method, path), head, body.as_bytes(), PATIENCE)?;
-    match answer.status {
-        200 => serde_json::from_slice(&answer.body)
-            .map_err(|error| format!("{place}{path}: no JSON: {error}: is it Weir?")),
-        _ => Err(answer.reason()),
-    }
 }
 
 /// What came of a command, for people, from the JSON.

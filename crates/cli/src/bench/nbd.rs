@@ -145,24 +145,31 @@ pub(super) fn fio_on(
     if let Some(seconds) = seconds {
         command.arg("--time_based").arg(format!("--runtime={seconds}"));
     }
-    command.args(["--output-format=json"]).stdin(Stdio::null());
     let uri = place.join(" ");
-    let output =
-        command.output().map_err(|error| format!("fio cannot be started: {error}: install fio"))?;
-    let text = String::from_utf8_lossy(&output.stdout);
-    let said = || String::from_utf8_lossy(&output.stderr).trim().to_owned();
-    if !output.status.success() {
-        return Err(format!("fio failed on {uri}: {} {}", text.trim(), said()));
-    }
-    // fio may say something before the JSON begins.
-    let json = text.find('{').map_or("", |at| &text[at..]);
-    let value: Value = serde_json::from_str(json)
-        .map_err(|error| format!("fio's answer cannot be read: {error}: {}", said()))?;
+    let (value, said) = fio_says(command).map_err(|why| format!("{uri}: {why}"))?;
     let side = if job.rw.ends_with("read") { "read" } else { "write" };
     value["jobs"][0][side]["iops"]
         .as_f64()
         .filter(|rate| *rate > 0.0)
-        .ok_or_else(|| format!("fio measured nothing on {uri}: {}", said()))
+        .ok_or_else(|| format!("fio measured nothing on {uri}: {said}"))
+}
+
+/// Runs fio with these jobs: what it found, and what it said beside.
+pub(super) fn fio_says(mut command: Command) -> Result<(Value, String), String> {
+    command.arg("--output-format=json").stdin(Stdio::null());
+    let output =
+        command.output().map_err(|error| format!("fio cannot be started: {error}: install fio"))?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    if !output.status.success() {
+        return Err(format!("fio failed: {} {said}", text.trim()));
+    }
+    // fio may say something before the JSON begins.
+    let json = text.find('{').map_or("", |at| &text[at..]);
+    match serde_json::from_str(json) {
+        Ok(value) => Ok((value, said)),
+        Err(error) => Err(format!("fio's answer cannot be read: {error}: {said}")),
+    }
 }
 
 /// A folder that goes away at the end.

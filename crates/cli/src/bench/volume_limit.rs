@@ -2,10 +2,9 @@
 //! reads at a steady pace, alone and beside the flood, in rounds whose order changes. The note tells what it would be
 //! without limits. In memory, so that the processors are what they share.
 
-use super::nbd::{Folder, Server, serve, weir};
+use super::nbd::{Folder, Server, fio_says, serve, weir};
 use super::{Figure, Goal, Request, median};
 use crate::output::Progress;
-use serde_json::Value;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
@@ -84,33 +83,22 @@ fn volume(control: &Path, args: &[&str]) -> Result<(), String> {
 
 fn fio(uri: &str, args: &[&str]) -> Command {
     let mut command = Command::new("fio");
-    command.args(["--name=weir-bench", "--ioengine=nbd", "--output-format=json", "--norandommap"]);
+    command.args(["--name=weir-bench", "--ioengine=nbd", "--norandommap"]);
     command.arg(format!("--uri={uri}")).args(args).stdin(Stdio::null());
     command
 }
 
 fn fill(uri: &str, mib: u64) -> Result<(), String> {
-    run(fio(uri, &["--rw=write", "--bs=1m", "--iodepth=4", &format!("--size={mib}m")])).map(drop)
-}
-
-fn run(mut command: Command) -> Result<Value, String> {
-    let output =
-        command.output().map_err(|error| format!("fio cannot be started: {error}: install fio"))?;
-    let text = String::from_utf8_lossy(&output.stdout);
-    // fio may say something before the JSON begins.
-    let json = text.find('{').map_or("", |at| &text[at..]);
-    serde_json::from_str(json).map_err(|error| {
-        let said = String::from_utf8_lossy(&output.stderr);
-        format!("fio's answer cannot be read: {error}: {}", said.trim())
-    })
+    fio_says(fio(uri, &["--rw=write", "--bs=1m", "--iodepth=4", &format!("--size={mib}m")]))
+        .map(drop)
 }
 
 fn read_p99_us(uri: &str, seconds: u32) -> Result<f64, String> {
     let (pace, runtime) = (format!("--rate_iops={PACE}"), format!("--runtime={seconds}"));
     let job = ["--rw=randread", "--bs=4k", "--iodepth=1", "--size=256m", "--time_based"];
-    let value = run(fio(uri, &[&job[..], &[&pace, &runtime]].concat()))?;
+    let (value, said) = fio_says(fio(uri, &[&job[..], &[&pace, &runtime]].concat()))?;
     let ns = value["jobs"][0]["read"]["clat_ns"]["percentile"]["99.000000"].as_f64();
-    ns.map(|ns| ns / 1000.0).ok_or_else(|| "fio tells no percentiles".into())
+    ns.map(|ns| ns / 1000.0).ok_or_else(|| format!("fio tells no percentiles: {said}"))
 }
 
 /// A client that asks for as much as it gets, until it is dropped.

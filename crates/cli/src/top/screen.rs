@@ -38,10 +38,7 @@ pub fn run(place: &Place, interval: Duration) -> Result<End, Failure> {
             }
         }
     };
-    std::thread::Builder::new()
-        .name("asker".into())
-        .spawn(asking)
-        .map_err(|error| format!("a thread cannot be started: {error}"))?;
+    begin("asker", asking)?;
     stop::listen();
     end_with_terminal()?;
     // It also sees to it that a panic restores the terminal before it is told.
@@ -65,11 +62,13 @@ fn end_with_terminal() -> Result<(), Failure> {
     if !std::io::stdin().is_terminal() {
         return Ok(());
     }
-    std::thread::Builder::new()
-        .name("terminal".into())
-        .spawn(wait)
-        .map(|_| ())
-        .map_err(|error| format!("a thread cannot be started: {error}"))
+    begin("terminal", wait)
+}
+
+/// Begins a thread that ends with the process, or by itself.
+fn begin(name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), Failure> {
+    let begun = std::thread::Builder::new().name(name.into()).spawn(work);
+    begun.map(drop).map_err(|error| format!("a thread cannot be started: {error}"))
 }
 
 fn show(

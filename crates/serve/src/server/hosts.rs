@@ -40,14 +40,8 @@ pub fn subsystem(
 /// The namespaces that volumes are.
 pub fn namespaces(config: &Config, device: u128, offered: &Offered) -> Vec<nvme::Namespace> {
     let one = |volume: &Volume| nvme::Namespace {
-        number: volume.number,
-        blocks: volume.blocks(),
-        block_shift: BLOCK_BYTES.trailing_zeros() as u8,
-        zones: None,
         handles: handles(config, volume),
-        read_only: volume.read_only,
-        uuid: volume.uuid.unwrap_or_else(|| nvme::uuid_of(device, &volume.name)),
-        hosts: hosts(config, volume),
+        ..namespace(config, device, volume)
     };
     offered.volumes.iter().map(one).collect()
 }
@@ -60,16 +54,26 @@ fn zoned(
 ) -> Result<Vec<nvme::Namespace>, ServeError> {
     let (blocks, block_shift, shape) = zones(raw, config)?;
     let one = |volume: &Volume| nvme::Namespace {
-        number: volume.number,
         blocks,
         block_shift,
         zones: Some(shape),
-        handles: nvme::Handles::default(),
-        read_only: volume.read_only,
-        uuid: nvme::uuid_of(device, &volume.name),
-        hosts: hosts(config, volume),
+        ..namespace(config, device, volume)
     };
     Ok(offered.volumes.iter().map(one).collect())
+}
+
+/// What both have: by the volume alone, without zones and placement handles.
+fn namespace(config: &Config, device: u128, volume: &Volume) -> nvme::Namespace {
+    nvme::Namespace {
+        number: volume.number,
+        blocks: volume.blocks(),
+        block_shift: BLOCK_BYTES.trailing_zeros() as u8,
+        zones: None,
+        handles: nvme::Handles::default(),
+        read_only: volume.read_only,
+        uuid: volume.uuid.unwrap_or_else(|| nvme::uuid_of(device, &volume.name)),
+        hosts: hosts(config, volume),
+    }
 }
 
 /// The hosts that may see a volume, if not all may.

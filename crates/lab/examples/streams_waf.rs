@@ -20,7 +20,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         }
     }
     if streams.is_empty() {
-        let names = ["none", "hint:handles=2", "multiq", "sfr", "sepbit", "midas", "oracle"];
+        let names =
+            ["none", "hint:handles=2", "multiq", "sfr", "sepbit", "midas", "interval", "oracle"];
         streams = names.map(String::from).to_vec();
     }
     if loads.is_empty() {

@@ -100,6 +100,12 @@ pub const CATALOGUE: &[Entry] = &[
         "handles=8 (3 to 16 in all), epoch=a quarter of the volume, spare=10",
         "MiDAS: what dies young apart, the rest by age in groups that a model sizes",
     ),
+    entry(
+        "stream",
+        "interval",
+        "handles=8 (2 to 16), window=4 (1 to 64), chunk=4KiB",
+        "by the mean of the last update intervals, two octaves a group",
+    ),
     entry("profile", "none", "", "nothing: each decision is its policy's"),
     entry("profile", "auto", "", "one of those below, by what the host reads and writes"),
     entry(

@@ -13,7 +13,9 @@
 //!
 //! To add one: a file here and a line in [`by_name`].
 
+mod gaps;
 mod hint;
+mod interval;
 mod midas;
 mod multiq;
 mod none;
@@ -26,6 +28,7 @@ use flash::Hint;
 use params::Params;
 
 pub use hint::ByHint;
+pub use interval::Interval;
 pub use midas::Midas;
 pub use multiq::MultiQ;
 pub use none::Unsorted;
@@ -98,6 +101,16 @@ pub trait StreamPolicy: Send {
     }
     /// The handles it would use: 1 to [`HANDLES_MAX`] for the host, up to as many for relocation.
     fn handles(&self) -> Handles;
+    /// Whether what GC moves lies with what the host writes, in the host's handle of the number that
+    /// [`Self::place_move`] names. Not so on two tiers, where the host's handles are on the other one.
+    fn shares(&self) -> bool {
+        false
+    }
+    /// Handles that fill bands of their own, where there is one tier.
+    fn handles_apart(&self) -> u8 {
+        let Handles { host, moved } = self.handles();
+        if self.shares() { host } else { host + moved }
+    }
     /// Whether it looks at [`WriteView::age`].
     fn uses_age(&self) -> bool {
         false
@@ -131,7 +144,7 @@ pub struct Shape {
 }
 
 /// Names of the stream policies. Each takes parameters: `sfr:handles=8,decay=1GiB`.
-pub const STREAMS: &[&str] = &["none", "hint", "multiq", "sfr", "sepbit", "midas"];
+pub const STREAMS: &[&str] = &["none", "hint", "multiq", "sfr", "sepbit", "midas", "interval"];
 
 /// The policy called `text`: a name of [`STREAMS`], alone or with parameters after a colon.
 ///
@@ -146,6 +159,7 @@ pub fn by_name(text: &str, shape: Shape) -> Result<Box<dyn StreamPolicy>, String
         "sfr" => Box::new(Sfr::new(&mut params, shape)?),
         "sepbit" => Box::new(SepBit::new(&mut params)?),
         "midas" => Box::new(Midas::new(&mut params, shape)?),
+        "interval" => Box::new(Interval::new(&mut params, shape)?),
         _ => return Err(super::unknown("stream", text, STREAMS)),
     };
     params.finish()?;

@@ -1,10 +1,11 @@
 //! AutoStream's Multi-Q: queues of chunks, from cold to hot.
 
-use super::params::Params;
+use super::params::{CHUNK_BLOCKS, Params};
 use super::{Handles, Shape, StreamPolicy, WriteView};
 
 /// The stream of a write is its chunk's queue. A chunk rises one queue when it has been written often
-/// enough, and sinks one when it was not written for as long as the hottest chunk lives.
+/// enough, and sinks one when it was not written for as long as the hottest chunk lives. Then its writes
+/// count as the fewest that lead to the queue it sinks to, so it has to be written anew to rise.
 ///
 /// Invariants: a chunk that was ever written is on exactly the list of its queue, least recently
 /// changed first; the others are on none.
@@ -51,7 +52,7 @@ const LIFETIME_UNKNOWN: u32 = u32::MAX / 2;
 impl MultiQ {
     pub(super) fn new(params: &mut Params<'_>, shape: Shape) -> Result<Self, String> {
         let handles = params.handles(8)?;
-        let (chunk_shift, chunks) = params.chunk(shape)?;
+        let (chunk_shift, chunks) = params.chunk(shape, CHUNK_BLOCKS)?;
         let base = params.base(2.0)?;
         let thresholds = std::iter::successors(Some(base), |last| Some(last * base));
         let chunk = Chunk { expires_at: 0, count_and_queue: 0, before: NONE, after: NONE };
@@ -104,7 +105,9 @@ impl MultiQ {
             }
             let entry = self.chunks[chunk as usize];
             self.unlink(entry, queue, now);
-            self.push(chunk, (entry.count_and_queue >> 8, queue - 1), now);
+            // Else its very next write would take it up again, however long that took to come.
+            let count = queue.checked_sub(2).map_or(1, |below| self.thresholds[below as usize]);
+            self.push(chunk, (count, queue - 1), now);
             if chunk == self.hottest {
                 self.choose_hottest(chunk, now);
             }
@@ -234,7 +237,7 @@ const _: () = assert!(size_of::<Chunk>() == 16, "16 MiB for a device of 1 TiB");
 #[cfg(test)]
 mod tests {
     use super::super::{Handles, Shape, StreamPolicy, WriteView, params::Params};
-    use super::MultiQ;
+    use super::{LIFETIME_UNKNOWN, MultiQ};
     use flash::{Hint, Random};
 
     fn multiq(text: &str) -> MultiQ {
@@ -290,5 +293,29 @@ mod tests {
         queues.note(2, 10);
         assert_eq!((queue_of(&queues, 1), queue_of(&queues, 2)), (2, 0));
         assert_eq!(queues.hottest, 2, "the next becomes the hottest");
+    }
+
+    #[test]
+    fn a_chunk_that_sank_rises_again_only_when_it_was_written_often_enough() {
+        let mut queues = multiq("multiq:handles=4");
+        let queue_of = |queues: &MultiQ| queues.chunks[1].count_and_queue & 0xff;
+        for now in 1..=8 {
+            queues.note(1, now);
+        }
+        queues.note(2, 10);
+        assert_eq!(queue_of(&queues), 2, "it sank from 3");
+        // It counts as written four times, so four writes more lead to 3.
+        for now in 11..=13 {
+            queues.note(1, now);
+            assert_eq!(queue_of(&queues), 2, "at {now}");
+        }
+        queues.note(1, 14);
+        assert_eq!(queue_of(&queues), 3);
+        // Down to the last queue, where one write counts.
+        for now in 1..=3 {
+            queues.sinks_at = now * (LIFETIME_UNKNOWN / 4) - 1;
+            queues.sink(now * (LIFETIME_UNKNOWN / 4));
+        }
+        assert_eq!((queue_of(&queues), queues.chunks[1].count_and_queue >> 8), (0, 1));
     }
 }

@@ -99,8 +99,8 @@ impl<'a> Params<'a> {
     }
 
     /// The size of a chunk as the power of two of its blocks, and how many chunks the volume has.
-    pub fn chunk(&mut self, shape: Shape) -> Result<(u32, usize), String> {
-        let blocks = self.blocks("chunk", CHUNK_BLOCKS)?;
+    pub fn chunk(&mut self, shape: Shape, default: u64) -> Result<(u32, usize), String> {
+        let blocks = self.blocks("chunk", default)?;
         if !blocks.is_power_of_two() || blocks > 1 << 24 {
             let bytes = format!("{}KiB", blocks * 4);
             let reason = "must be a power of two up to 64GiB, for example 1MiB";
@@ -119,4 +119,4 @@ impl<'a> Params<'a> {
 }
 
 /// AutoStream's chunk, 1 MiB.
-const CHUNK_BLOCKS: u64 = (1 << 20) / BLOCK_BYTES as u64;
+pub const CHUNK_BLOCKS: u64 = (1 << 20) / BLOCK_BYTES as u64;

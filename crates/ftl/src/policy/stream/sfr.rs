@@ -1,6 +1,6 @@
 //! AutoStream's SFR: sequentiality, frequency, recency.
 
-use super::params::Params;
+use super::params::{CHUNK_BLOCKS, Params};
 use super::{Handles, Shape, StreamPolicy, WriteView};
 
 /// A write that goes on where the one before it ended joins its stream. Any other counts for its
@@ -31,7 +31,7 @@ struct Chunk {
 impl Sfr {
     pub(super) fn new(params: &mut Params<'_>, shape: Shape) -> Result<Self, String> {
         let handles = params.handles(8)?;
-        let (chunk_shift, chunks) = params.chunk(shape)?;
+        let (chunk_shift, chunks) = params.chunk(shape, CHUNK_BLOCKS)?;
         let decay = params.blocks_or_share("decay", shape, u64::from(shape.blocks / 4).max(1))?;
         let base = params.base(2.0)? as f32;
         let thresholds = std::iter::successors(Some(base), |last| Some(last * base));

@@ -150,6 +150,8 @@ pub struct Request<'a> {
     pub tcp_plain: bool,
     /// Where NVMe hosts connect, and where discovery is.
     pub nvme: (Option<&'a str>, Option<&'a str>),
+    /// How many times the clock of its flash is slowed.
+    pub dilate: Option<u32>,
     /// Expect a device to be made, not one that is there.
     pub fresh: bool,
 }
@@ -221,6 +223,9 @@ fn lay_over(table: &mut Table, request: &Request<'_>, data: &Path) -> Result<(),
     }
     if let Some(raw) = request.raw {
         raw.lay_over(table);
+    }
+    if let Some(times) = request.dilate {
+        set(table, "device", "dilate", i64::from(times).into());
     }
     match request.http {
         Some("none" | "off") => set(table, "http", "enabled", false.into()),

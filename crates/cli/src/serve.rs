@@ -69,6 +69,10 @@ pub struct Args {
     /// last, as they were found, and write again. For this one start; `weir check` tells what is refused
     #[arg(long)]
     salvage: bool,
+    /// Slow the clock of the emulated flash so many times, for flash that is faster than this machine;
+    /// times and rates are then of a device that is as many times slower
+    #[arg(long, value_name = "TIMES")]
+    dilate: Option<u32>,
     #[command(flatten)]
     shape: Shape,
     #[command(flatten)]
@@ -89,6 +93,7 @@ pub fn run(args: &Args) -> Result<End, Failure> {
         tcp: args.tcp.as_deref(),
         tcp_plain: args.tcp_plain,
         nvme: (args.nvme.as_deref(), args.nvme_discovery.as_deref()),
+        dilate: args.dilate,
         fresh: false,
     })?;
     described.config.ftl.salvage = args.salvage;

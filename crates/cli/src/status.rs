@@ -148,6 +148,11 @@ fn as_text(status: &Value, place: &Place) -> String {
     for why in array(&status["restart"]["impaired"]).iter().filter_map(Value::as_str) {
         text.push_str(&format!("  WARNING: served READ-ONLY: {why}\n"));
     }
+    if let Some(times) = status["restart"]["dilate"].as_u64().filter(|times| *times > 1) {
+        text.push_str(&format!(
+            "  its flash is {times} times as slow as it is: so are times and rates here\n"
+        ));
+    }
     text.push_str(&driver_text(array(&status["shards"])));
     text.push_str(&crate::latency::text(status));
     text.push_str(&crate::latency::slow_text(status));

@@ -455,12 +455,13 @@ fn open_or_make(config: &Config) -> Result<Device, DeviceError> {
     let in_memory = matches!(config.device.kind, Kind::Memory { .. });
     // To make one would be to write: what is to be looked at must be there.
     if !Device::exists(&config.device.kind) && (in_memory || !config.ftl.read_only) {
-        return Device::create(&config.device, &config.ftl);
+        let device = Device::create(&config.device, &config.ftl)?;
+        return Ok(device.dilate(config.device.dilate));
     }
     let mode = if config.ftl.read_only { Mode::ReadOnly } else { Mode::ReadWrite };
     let device = Device::open_as(&config.device, &config.ftl, mode)?;
     device.expect_mode(&config.device)?;
-    Ok(device)
+    Ok(device.dilate(config.device.dilate))
 }
 
 /// The config, and that nothing is written where nothing may be, for these reasons.
@@ -602,6 +603,7 @@ fn restart(source: &Source, mounted: &[Mounted], took: Duration, impaired: Vec<S
         kept_bytes: device.and_then(|device| device.kept().ok()).map_or(0, |(_, bytes)| bytes),
         counts: counts(mounted),
         impaired,
+        dilation: device.map_or(1, Device::dilation),
     }
 }
 

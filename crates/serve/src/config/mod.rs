@@ -288,6 +288,7 @@ const DEVICE_KEYS: &[&str] = &[
     "shards",
     "channels",
     "dies_per_channel",
+    "dilate",
     "faults",
     "fast",
     "kept_memory",
@@ -337,6 +338,7 @@ fn device(
     }
     let dies_per_channel = section.integer("dies_per_channel", 1, 64, "2");
     let dies_per_channel = dies_per_channel.unwrap_or(if kind == "file" { 1 } else { 2 }) as u32;
+    let dilate = section.integer("dilate", 1, 1_000_000, "10").unwrap_or(1) as u32;
     let (faults, losses, injections) = faults(section.section("faults"));
     let fast = fast::section(&mut section, &kind, &path, base, shards);
     let kept = kept(&mut section, &kind, base);
@@ -361,6 +363,7 @@ fn device(
         kept,
         losses,
         injections,
+        dilate,
     })
 }
 
@@ -383,7 +386,7 @@ fn kept(section: &mut Section<'_>, kind: &str, base: &Path) -> KeptOptions {
 
 /// A file or disk is what it is: keys about emulated flash would be believed and have no effect.
 fn refuse_emulation(section: &mut Section<'_>) {
-    for key in ["profile", "dies_per_channel", "faults"] {
+    for key in ["profile", "dies_per_channel", "dilate", "faults"] {
         if let Some(value) = section.remove(key) {
             section.errors.push(ConfigError {
                 key: format!("device.{key}"),

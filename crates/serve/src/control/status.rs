@@ -68,6 +68,7 @@ pub fn restart(restart: &Restart) -> Value {
         "mount_reads_passed": restart.counts.reads_passed,
         "text": restart.to_string(),
         "impaired": restart.impaired,
+        "dilate": restart.dilation,
     })
 }
 

@@ -98,6 +98,8 @@ pub struct DeviceOptions {
     pub losses: Losses,
     /// What goes wrong below an emulated device; chosen at each start.
     pub injections: Injections,
+    /// How many times slower than the world emulated flash lives; chosen at each start.
+    pub dilate: u32,
 }
 
 /// When a tier stops answering, counted from the start of the server; 0 is never.
@@ -178,6 +180,8 @@ pub struct Device {
     erase_counts: Option<zoned::EraseCounts>,
     /// Why nothing may be written to it, and what of it is lost.
     impaired: Vec<String>,
+    /// How many times slower than the world its emulated flash lives.
+    dilation: u32,
 }
 
 /// The shape of each shard and what it offers.
@@ -217,6 +221,7 @@ impl Device {
             kept: Err("the device is in memory".into()),
             erase_counts: None,
             impaired: Vec::new(),
+            dilation: 1,
         };
         let mut note = None;
         if let (Some(fast), Some(tier)) = (&options.fast, tier)
@@ -318,6 +323,18 @@ impl Device {
         Ok(device)
     }
 
+    /// Slows the clock of its emulated flash so many times.
+    pub fn dilate(mut self, times: u32) -> Self {
+        self.media.iter_mut().for_each(|medium| medium.dilate(times));
+        self.dilation = times;
+        self
+    }
+
+    /// How many times slower than the world its emulated flash lives.
+    pub fn dilation(&self) -> u32 {
+        self.dilation
+    }
+
     /// Why nothing may be written to the device, in words; none if it may.
     pub fn impaired(&self) -> &[String] {
         &self.impaired
@@ -399,6 +416,7 @@ impl Device {
             kept,
             erase_counts: erase_counts.filter(|_| mode == Mode::ReadWrite),
             impaired: [edited, older, damaged, unreadable].into_iter().flatten().collect(),
+            dilation: 1,
         };
         device.compose(stores)?;
         Ok(device)

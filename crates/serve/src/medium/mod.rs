@@ -74,6 +74,8 @@ pub struct Medium {
     losses: Vec<(Instant, Range<u32>)>,
     /// What goes wrong below, for tests.
     injector: Option<Box<Injector>>,
+    /// How many times slower than the world the emulated flash lives.
+    dilation: u64,
 }
 
 /// A command under way.
@@ -148,6 +150,7 @@ impl Medium {
             watch,
             losses: Vec::new(),
             injector: None,
+            dilation: 1,
         }
     }
 
@@ -155,6 +158,16 @@ impl Medium {
     pub fn with_fast(mut self, store: FastStore) -> Self {
         self.fast = Some(Store::Fast(store));
         self
+    }
+
+    /// Slows the clock of the emulated flash: all that it does takes so many times longer.
+    pub fn dilate(&mut self, times: u32) {
+        self.dilation = u64::from(times.max(1));
+    }
+
+    /// The instant of the emulated flash at one of the world.
+    fn of_flash(&self, now: Instant) -> Instant {
+        Instant(now.0 / self.dilation)
     }
 
     fn may_write(&mut self) -> bool {
@@ -369,7 +382,8 @@ impl Medium {
 
     /// Takes over what the emulated device has finished.
     fn tick(&mut self, now: Instant, ring: &mut Ring) {
-        while let Some(outcome) = self.nand.poll(now) {
+        let of_flash = self.of_flash(now);
+        while let Some(outcome) = self.nand.poll(of_flash) {
             let (tag, error) = match outcome {
                 nand::Outcome::Read { tag, status, .. } => {
                     let job = &mut self.jobs[tag.0];
@@ -534,7 +548,9 @@ impl Backend for Medium {
             return Some(Instant(0));
         }
         let held = self.injector.as_ref().and_then(|injector| injector.deadline());
-        self.nand.deadline().into_iter().chain(held).min()
+        let of_flash = self.nand.deadline();
+        let ends = of_flash.map(|at| Instant(at.0.saturating_mul(self.dilation)));
+        ends.into_iter().chain(held).min()
     }
 
     fn start(
@@ -571,7 +587,8 @@ impl Backend for Medium {
         if !self.losses.is_empty() {
             self.lose_what_is_due(now);
         }
-        if let Err(illegal) = self.nand.handle(now, renamed(command, Tag(index))) {
+        let of_flash = self.of_flash(now);
+        if let Err(illegal) = self.nand.handle(of_flash, renamed(command, Tag(index))) {
             if matches!(illegal, nand::Illegal::ProgramBadBlock { .. }) && self.fails_untold(index)
             {
                 self.refuse(index);

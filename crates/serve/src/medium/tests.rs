@@ -108,6 +108,7 @@ pub(super) fn options(kind: Kind) -> DeviceOptions {
         kept: crate::kept::KeptOptions::off(),
         losses: Default::default(),
         injections: Default::default(),
+        dilate: 1,
     }
 }
 
@@ -141,6 +142,36 @@ fn create(kind: Kind) -> (Device, Rig) {
     let mut device = Device::create(&options(kind), &ftl::Settings::default()).unwrap();
     let rig = Rig::new(device.media.remove(0));
     (device, rig)
+}
+
+#[test]
+fn a_slowed_clock_makes_all_that_flash_does_as_many_times_longer() {
+    let folder = Scratch::new("dilated");
+    let took = |times: u32, kind: Kind| {
+        let options = DeviceOptions { dilate: times, ..options(kind) };
+        let device = Device::create(&options, &ftl::Settings::default()).unwrap();
+        let mut rig = Rig::new(device.dilate(times).media.remove(0));
+        let geometry = *rig.medium.geometry();
+        let slot = geometry.slot(geometry.block(0, 0), 0, 0);
+        let (page, count) = (rig.page(1), geometry.slots_per_page);
+        let program = Command::Program { tag: rig.tag(), slot, count };
+        rig.start(program, &page);
+        assert!(rig.finish().0.values().all(Result::is_ok));
+        let programmed = rig.now.0;
+        let tag = rig.tag();
+        rig.start(Command::Read { tag, slot, count, into: None, urgent: false }, &[]);
+        assert!(rig.finish().0.values().all(Result::is_ok));
+        (programmed, rig.now.0 - programmed)
+    };
+    let profile = || Profile::builtin("slc").unwrap();
+    let (program, read) = took(1, Kind::Memory { profile: profile() });
+    assert!(program > 0 && read > 0);
+    for times in [2, 7, 1000] {
+        let slowed = (program * u64::from(times), read * u64::from(times));
+        assert_eq!(took(times, Kind::Memory { profile: profile() }), slowed);
+        let path = folder.0.join(times.to_string());
+        assert_eq!(took(times, Kind::Nand { path, profile: profile() }), slowed);
+    }
 }
 
 #[test]

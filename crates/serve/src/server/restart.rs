@@ -16,11 +16,16 @@ pub struct Restart {
     pub counts: KeptCounts,
     /// Why the device is served to be read only, and what of it is lost; none if it is whole.
     pub impaired: Vec<String>,
+    /// How many times slower than the world the emulated flash lives.
+    pub dilation: u32,
 }
 
 impl fmt::Display for Restart {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { cold, took_ms, counts, .. } = self;
+        let Self { cold, took_ms, counts, dilation, .. } = self;
+        if *dilation > 1 {
+            write!(f, "with flash {dilation} times as slow as it is, ")?;
+        }
         match cold {
             None => {
                 let KeptCounts { reads_answered, reads_passed } = counts;

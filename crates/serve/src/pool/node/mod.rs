@@ -122,7 +122,7 @@ fn open_or_make(options: &DeviceOptions) -> Result<Device, DeviceError> {
     }
     let settings = Settings::default();
     if !Device::exists(&options.kind) {
-        return Device::create(options, &settings);
+        return Ok(Device::create(options, &settings)?.dilate(options.dilate));
     }
     let device = Device::open_as(options, &settings, Mode::ReadWrite)?;
     device.expect_mode(options)?;
@@ -132,7 +132,7 @@ fn open_or_make(options: &DeviceOptions) -> Result<Device, DeviceError> {
             "{place}: nothing may be written to it, and a node writes who is fenced: {why}"
         )));
     }
-    Ok(device)
+    Ok(device.dilate(options.dilate))
 }
 
 fn node_thread(

@@ -37,6 +37,7 @@ pub(in crate::pool) fn device(kind: Kind) -> DeviceOptions {
         kept: KeptOptions::default(),
         losses: Losses::default(),
         injections: Injections::default(),
+        dilate: 1,
     }
 }
 

@@ -182,12 +182,17 @@ pub fn describe(request: &Request<'_>) -> Result<Described, Failure> {
     if !memory && !request.fresh {
         found = follow_existing(&mut table, request, &base, &data)?;
     }
+    let names_volumes = table.contains_key("volume");
     add_volume(&mut table);
     let mut config = Config::parse(&table.to_string(), &base).map_err(|errors| {
         let place = request.config.map_or("command line".into(), |path| path.display().to_string());
         format!("{place}: {errors}")
     })?;
     if let Some(volumes) = found.filter(|volumes| volumes.changed) {
+        if !names_volumes {
+            // What a device has that nobody describes is wished by nobody.
+            config.wishes.clear();
+        }
         config.adopt(&volumes);
     }
     Ok(Described { config, data })

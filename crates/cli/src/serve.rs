@@ -190,6 +190,11 @@ pub fn greeting(ready: &Ready, tls: bool) -> String {
     for uri in &uris[..shown * ready.nbd.len()] {
         text.push_str(&format!("nbd    {uri}\n"));
     }
+    if ready.volumes.is_empty() {
+        for address in &ready.nbd {
+            text.push_str(&format!("nbd    {}\n", uri(address, "", tls)));
+        }
+    }
     if let Some((name, addresses)) = &ready.nvme {
         for (address, what) in addresses.iter().zip(["", " (discovery)"]) {
             text.push_str(&format!("nvme   {address} {name}{what}\n"));
@@ -222,7 +227,17 @@ pub fn greeting(ready: &Ready, tls: bool) -> String {
              mkfs.ext4 -F /tmp/weir-fuse/disk\n\n"
         ));
     }
-    text.push_str(&format!("ready {}\n", uris.join(" ")));
+    match (uris.is_empty(), &ready.control) {
+        (false, _) => text.push_str(&format!("ready {}\n", uris.join(" "))),
+        (true, Some(control)) => {
+            let control = control.display();
+            text.push_str(&format!(
+                "\nthere is no volume yet:\n  \
+                 weir volume create NAME --size SIZE --control '{control}'\n\nready without volumes\n"
+            ));
+        }
+        (true, None) => text.push_str("ready without volumes\n"),
+    }
     text
 }
 

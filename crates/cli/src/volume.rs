@@ -102,7 +102,7 @@ enum Command {
         /// Bytes a second that are read, written or filled with zeroes, e.g. 200MiB
         #[arg(long, value_name = "SIZE")]
         bandwidth: Option<String>,
-        /// What was not asked for so long may be asked at once [default: 100ms]
+        /// What was not asked for so long may be asked at once: 1ms to 60s [default: 100ms]
         #[arg(long, value_name = "TIME")]
         burst: Option<String>,
     },
@@ -157,9 +157,7 @@ fn bytes_of(option: &str, text: &str) -> Result<u64, Failure> {
 fn milliseconds_of(text: &str) -> Result<u64, Failure> {
     let ns = flash::quantity::duration_ns(text);
     let ms = ns.map(|ns| ns / flash::MILLISECOND).filter(|&ms| ms > 0);
-    ms.ok_or_else(|| {
-        format!("--burst {text}: is no time of at least a millisecond: for example 100ms")
-    })
+    ms.ok_or_else(|| format!("--burst {text}: must be a time from 1ms to 60s: for example 100ms"))
 }
 
 /// What came of a command, for people, from the JSON.

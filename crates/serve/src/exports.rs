@@ -99,7 +99,8 @@ pub(crate) fn volumes(
         let wish = config.wish(&volume.name);
         let bytes = volume.blocks() * BLOCK_BYTES as u64;
         let mut export = nbd::Export::new(volume.name.clone(), bytes);
-        volume.read_only |= wish.is_some_and(|wish| wish.read_only) || config.ftl.read_only;
+        let wished = wish.and_then(|wish| wish.read_only).unwrap_or(volume.read_only);
+        volume.read_only = wished || config.ftl.read_only;
         export.read_only = volume.read_only;
         volume.limits = wish.and_then(|wish| wish.limits).unwrap_or(volume.limits);
         let limits = volume.limits;

@@ -123,23 +123,49 @@ fn answers(path: &Path, speaks: Speaks) -> io::Result<Option<String>> {
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => return Ok(None),
         Err(error) => return Err(error),
     };
-    let alive = is_alive(&mut stream, speaks)?;
-    Ok(alive.then(|| listener_of(&stream)))
+    let owner = owner_of(&stream);
+    // It may take the kernel seconds to tear down what a killed process had under way, its sockets last.
+    if has_ended(owner) {
+        return Ok(None);
+    }
+    // Else it may have been killed while it was asked.
+    let alive = is_alive(&mut stream, speaks)? && !has_ended(owner);
+    Ok(alive.then(|| described(owner)))
 }
 
-/// The process that listens at the other end, as its owner knows it.
-fn listener_of(stream: &UnixStream) -> String {
+/// True if there is no such process any more, or only what nobody waited for.
+fn has_ended(process: libc::pid_t) -> bool {
+    // In another namespace of processes it has no number here.
+    if process == 0 {
+        return false;
+    }
+    // SAFETY: no memory is involved, and signal 0 is none.
+    let lives = unsafe { libc::kill(process, 0) } == 0
+        || io::Error::last_os_error().raw_os_error() != Some(libc::ESRCH);
+    let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+    // The name before the state, in brackets, may have anything in it.
+    let state = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
+    !lives || state.starts_with(['Z', 'X'])
+}
+
+/// The process that listens at the other end; 0 if it has no number here.
+fn owner_of(stream: &UnixStream) -> libc::pid_t {
     // SAFETY: all zeroes are a value of it.
     let mut peer: libc::ucred = unsafe { std::mem::zeroed() };
     let mut len = size_of_val(&peer) as libc::socklen_t;
     let (fd, value) = (stream.as_raw_fd(), (&raw mut peer).cast());
     // SAFETY: the option's value is writable for its size. It stays 0 if that fails.
     unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_PEERCRED, value, &raw mut len) };
+    peer.pid
+}
+
+/// A process as its owner knows it.
+fn described(process: libc::pid_t) -> String {
     // In another namespace of processes it has no number here, and the words of another user's may be secret.
-    let words = fs::read(format!("/proc/{}/cmdline", peer.pid)).unwrap_or_default();
+    let words = fs::read(format!("/proc/{process}/cmdline")).unwrap_or_default();
     let words = String::from_utf8_lossy(&words).replace('\0', " ");
     let words: String = words.chars().filter(|c| !c.is_control()).take(WORDS_SHOWN).collect();
-    match (peer.pid, words.trim_end()) {
+    match (process, words.trim_end()) {
         (0, _) => "another server".into(),
         (pid, "") => format!("process {pid}"),
         (pid, words) => format!("process {pid} ({words})"),
@@ -305,6 +331,36 @@ mod tests {
         assert_eq!((asked, tcp(libc::TCP_USER_TIMEOUT)), (60, 60_000));
         assert_eq!((tcp(libc::TCP_NODELAY), domain(fd)), (1, libc::AF_INET));
         assert_eq!(option(unwatched.as_raw_fd(), libc::SOL_SOCKET, libc::SO_KEEPALIVE), 0);
+    }
+
+    #[test]
+    fn a_socket_of_a_process_that_has_ended_is_free_though_the_kernel_still_listens() {
+        let path = std::env::temp_dir().join(format!("weir-ended-{}.sock", std::process::id()));
+        fs::remove_file(&path).ok();
+        let listener = bind(&path).unwrap();
+        // SAFETY: the child calls nothing but what is safe after a fork.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            // From now on the socket is the child's, which ends while its parent has it open.
+            // SAFETY: no memory is involved.
+            unsafe {
+                libc::listen(listener.as_raw_fd(), BACKLOG);
+                libc::_exit(0);
+            }
+        }
+        // SAFETY: all zeroes are a value of it, which is writable.
+        let waited = unsafe {
+            let mut info: libc::siginfo_t = std::mem::zeroed();
+            let flags = libc::WEXITED | libc::WNOWAIT;
+            libc::waitid(libc::P_PID, child as libc::id_t, &raw mut info, flags)
+        };
+        assert_eq!(waited, 0);
+        assert_eq!(answers(&path, Speaks::First).unwrap(), None, "nobody has waited for it");
+        // SAFETY: no memory is involved.
+        assert_eq!(unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) }, child);
+        let metadata = path.symlink_metadata().unwrap();
+        make_way(&path, &metadata, Speaks::First).unwrap();
+        assert!(!path.exists());
     }
 
     #[test]

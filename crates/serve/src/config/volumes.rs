@@ -23,8 +23,8 @@ pub struct Wish {
     pub share: u32,
     /// Whether its map stays in DRAM.
     pub page: bool,
-    /// It is served read-only.
-    pub read_only: bool,
+    /// Whether it is served read-only, if that is said here.
+    pub read_only: Option<bool>,
     /// How much clients may ask, if that is said here.
     pub limits: Option<Limits>,
 }
@@ -60,7 +60,7 @@ pub fn sections(
         let hosts = doors::nvme_hosts(&mut section, "nvme_hosts");
         section.finish(KEYS);
         let Some(mut volume) = made else { continue };
-        volume.read_only = wish.read_only;
+        volume.read_only = wish.read_only.unwrap_or(false);
         if !hosts.is_empty() {
             all_hosts.insert(volume.name.clone(), hosts);
         }
@@ -104,7 +104,7 @@ fn volume(section: &mut Section<'_>, others: &[VolumeOptions]) -> Option<VolumeO
 }
 
 fn wish(section: &mut Section<'_>, plugins: &[PluginFile]) -> Wish {
-    let read_only = section.flag("read_only").unwrap_or(false);
+    let read_only = section.flag("read_only");
     let stream = section.text("streams", STREAMS_EXAMPLE);
     let shape = stream::Shape { blocks: 1, handles: 1 };
     if let Some(name) = &stream
@@ -124,9 +124,18 @@ fn limits(section: &mut Section<'_>) -> Option<Limits> {
     let iops = section.integer("iops", 0, Limits::IOPS_MAX, "5000").unwrap_or(0);
     let bytes_per_sec = section.size("bandwidth", "\"100MiB\"").unwrap_or(0);
     let burst_ns = section.duration("burst", "\"100ms\"").unwrap_or(0);
-    let limits = Limits { iops, bytes_per_sec, burst_ms: burst_ns / MILLISECOND };
-    if let Err(reason) = limits.check() {
+    if burst_ns > 0 && burst_ns < MILLISECOND {
+        let reason = "must be 0s, which is 100ms, or 1ms or more";
         section.refuse("burst", &format!("{burst_ns} ns"), reason, "\"100ms\"");
+    }
+    let limits = Limits { iops, bytes_per_sec, burst_ms: burst_ns / MILLISECOND };
+    if let Err((key, reason)) = limits.check() {
+        let (value, example) = match key {
+            "bandwidth" => (format!("{bytes_per_sec} bytes"), "\"100MiB\""),
+            "iops" => (iops.to_string(), "5000"),
+            _ => (format!("{burst_ns} ns"), "\"100ms\""),
+        };
+        section.refuse(key, &value, reason, example);
     }
     said.then_some(limits)
 }

@@ -154,7 +154,12 @@ impl Rules {
         if let Ok(ip) = name.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>() {
             let (ip, ours) = (ip.to_canonical(), [Some(local), self.ip]);
             let is_ours = || ours.into_iter().flatten().any(|own| own.to_canonical() == ip);
-            return ip.is_loopback() || (is_ours() && !ip.is_unspecified());
+            // Named in the config: the server may be reached there through another machine.
+            let is_named = || {
+                let named = self.hosts.iter().filter_map(|host| host.parse::<IpAddr>().ok());
+                named.into_iter().any(|named| named.to_canonical() == ip)
+            };
+            return ip.is_loopback() || ((is_ours() || is_named()) && !ip.is_unspecified());
         }
         let known = self.hosts.iter().map(String::as_str).chain(["localhost"]);
         known.into_iter().any(|known| known.eq_ignore_ascii_case(name))

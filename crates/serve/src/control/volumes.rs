@@ -99,8 +99,8 @@ async fn change(
         }
         (None, None, Some(OtherLimits { iops, bytes_per_sec, burst_ms })) => {
             let limits = Limits { iops, bytes_per_sec, burst_ms };
-            if let Err(reason) = limits.check() {
-                return refusal(StatusCode::BAD_REQUEST, &format!("limits: {reason}"));
+            if let Err((key, reason)) = limits.check() {
+                return refusal(StatusCode::BAD_REQUEST, &format!("{key}: {reason}"));
             }
             Change::Limit { name, limits }
         }

@@ -30,6 +30,9 @@ impl Limits {
     /// Most requests a second that are a limit.
     pub const IOPS_MAX: u64 = 1 << 32;
 
+    /// Most bytes a second that are.
+    pub const BYTES_PER_SEC_MAX: u64 = 1 << 50;
+
     /// Nothing is limited.
     pub fn is_none(&self) -> bool {
         self.iops == 0 && self.bytes_per_sec == 0
@@ -38,18 +41,25 @@ impl Limits {
     /// Whether they can be kept.
     ///
     /// # Errors
-    /// Why not.
-    pub fn check(&self) -> Result<(), String> {
+    /// Which of `iops`, `bandwidth` and `burst` cannot, and why.
+    pub fn check(&self) -> Result<(), (&'static str, String)> {
         if self.burst_ms > Self::BURST_MS_MAX {
-            return Err(format!("must be at most {} s", Self::BURST_MS_MAX / 1000));
+            return Err(("burst", format!("must be at most {} s", Self::BURST_MS_MAX / 1000)));
         }
         if self.burst_ms > 0 && self.is_none() {
-            return Err("has no effect without a number of requests or bytes a second".into());
+            return Err(("burst", "has no effect without iops or bandwidth".into()));
         }
-        if self.iops > Self::IOPS_MAX || self.bytes_per_sec > 1 << 50 {
-            return Err("is more than any device does: leave it out".into());
+        let most = [
+            ("iops", self.iops, Self::IOPS_MAX),
+            ("bandwidth", self.bytes_per_sec, Self::BYTES_PER_SEC_MAX),
+        ];
+        match most.into_iter().find(|(_, value, most)| value > most) {
+            Some((key, value, most)) => Err((
+                key,
+                format!("{value} is more than any device does: at most {most}, 0 for none"),
+            )),
+            None => Ok(()),
         }
-        Ok(())
     }
 }
 

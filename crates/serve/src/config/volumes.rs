@@ -272,4 +272,31 @@ mod tests {
         assert_eq!(config.wish("b").unwrap().limits.unwrap().iops, 10);
         assert!(config.wish("gone").is_none());
     }
+
+    #[test]
+    fn a_limit_that_cannot_be_kept_is_refused_by_its_own_key() {
+        for (keys, key) in [
+            ("iops = 50\nburst = \"999us\"", "burst"),
+            ("iops = 50\nburst = \"61s\"", "burst"),
+            ("burst = \"1s\"", "burst"),
+            ("iops = 4294967297", "iops"),
+            ("bandwidth = \"2PiB\"", "bandwidth"),
+        ] {
+            let text = format!("[[volume]]\nname = \"a\"\nsize = \"1MiB\"\n{keys}\n");
+            let refused = Config::parse(&text, Path::new(".")).unwrap_err();
+            let keys: Vec<&str> = refused.0.iter().map(|error| &error.key[..]).collect();
+            assert_eq!(keys, [format!("volume[0].{key}")], "{refused}");
+        }
+    }
+
+    #[test]
+    fn what_is_said_of_a_volume_being_read_only_holds_and_silence_says_nothing() {
+        let wish = |said: &str| {
+            let text = format!("[[volume]]\nname = \"a\"\nsize = \"1MiB\"\n{said}");
+            Config::parse(&text, Path::new(".")).unwrap().wish("a").unwrap().read_only
+        };
+        assert_eq!(wish(""), None);
+        assert_eq!(wish("read_only = true\n"), Some(true));
+        assert_eq!(wish("read_only = false\n"), Some(false));
+    }
 }

@@ -272,7 +272,7 @@ mod tests {
     use super::*;
 
     fn rules() -> Rules {
-        let hosts = vec!["flash.example.org".into()];
+        let hosts = vec!["flash.example.org".into(), "10.9.9.9".into()];
         Rules { ip: "10.1.2.3".parse().ok(), hosts, ..Rules::default() }
     }
 
@@ -289,6 +289,7 @@ mod tests {
             "10.1.2.3:8420",
             "192.168.7.7",
             "flash.example.org:8420",
+            "10.9.9.9:8420",
             "[::ffff:127.0.0.1]",
         ] {
             assert!(rules().is_us(us, local), "{us}");

@@ -11,7 +11,7 @@ use crate::journal::{self, Journal};
 use crate::layout::{Layout, Owner};
 use crate::path;
 use crate::record::{self, CHUNK_BLOCKS, Entry, Record, Small, State, Table, chunks_of};
-use crate::tail::{self, Head, PAYLOAD, Tail};
+use crate::tail::{self, PAYLOAD, Tail};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Numbers that one record reserves.
@@ -54,8 +54,12 @@ impl Catalog {
     /// Takes the store on `volume`, or makes one there. `nonce` is drawn for each opening.
     pub fn open(mut volume: Box<dyn Volume>, nonce: u64, block_bytes: u64) -> Result<Self, Error> {
         let layout = Layout::open(&mut *volume, nonce, block_bytes)?;
-        let owner = Owner::take(&mut *volume, nonce)?;
-        let journal::Found { mut state, area } = Journal::find(&mut *volume, &layout)?;
+        let mut owner = Owner::take(&mut *volume, nonce, 0)?;
+        let journal::Found { mut state, area, newest } = Journal::find(&mut *volume, &layout)?;
+        if newest >= owner.unique(0) {
+            // Who owned it is lost. What is written from now on has to be newer than what is there.
+            owner = Owner::take(&mut *volume, nonce, (newest >> 32) as u32)?;
+        }
         find_ends(&mut *volume, &layout, &mut state)?;
         let mut free: BTreeSet<u32> = (0..layout.chunks()).collect();
         for chunk in state.smalls.values().flat_map(|small| &small.chunks) {
@@ -325,6 +329,8 @@ impl Catalog {
             self.stopped = Some(Error::Owned(what.into()));
             return self.ready();
         }
+        self.journal.flushed();
+        self.open.values_mut().for_each(Tail::flushed);
         self.unflushed = false;
         self.free.extend(self.state.freed.drain(..));
         self.erasable.append(&mut self.state.doomed);
@@ -387,8 +393,9 @@ impl Catalog {
             return begun.map(drop);
         }
         self.unflushed = true;
-        let journal = self.stopping(begun)?;
+        let mut journal = self.stopping(begun)?;
         self.sync()?;
+        journal.flushed();
         self.journal = journal;
         Ok(())
     }
@@ -476,7 +483,7 @@ fn find_ends(volume: &mut dyn Volume, layout: &Layout, state: &mut State) -> Res
         while let Some(at) = place(layout, small, index) {
             volume.read(at, &mut block)?;
             let Some((head, payload)) = tail::decode(&block) else { break };
-            if head != (Head { file, stamp: small.stamp, index }) {
+            if !head.is(file, small.stamp, index) {
                 break;
             }
             let end = u64::from(index) * PAYLOAD as u64 + payload.len() as u64;
@@ -486,11 +493,37 @@ fn find_ends(volume: &mut dyn Volume, layout: &Layout, state: &mut State) -> Res
                 break;
             }
         }
+        if let Some(end) = vouched_end(volume, layout, (file, small), index)? {
+            // Whoever reads it meets what is missing.
+            small.floor = end;
+        }
         small.sealed = true;
         let needed = chunks_of(small.floor).min(small.chunks.len());
         small.chunks.truncate(needed);
     }
     Ok(())
+}
+
+/// Where a file ends whose block `missing` is not there, if one behind it vouches for that one.
+fn vouched_end(
+    volume: &mut dyn Volume,
+    layout: &Layout,
+    (file, small): (u64, &Small),
+    missing: u32,
+) -> Result<Option<u64>, Error> {
+    let (mut end, mut block) = (None, [0; BLOCK_BYTES]);
+    let mut index = missing;
+    while let Some(at) = place(layout, small, index) {
+        volume.read(at, &mut block)?;
+        if let Some((head, payload)) = tail::decode(&block)
+            && head.is(file, small.stamp, index)
+            && head.durable > missing
+        {
+            end = Some(u64::from(index) * PAYLOAD as u64 + payload.len() as u64);
+        }
+        index += 1;
+    }
+    Ok(end)
 }
 
 /// Reads from `at` on, at most to the end of its chunk; how many bytes that were.

@@ -18,6 +18,8 @@ pub struct Found {
     pub state: State,
     /// The area that it lies in.
     pub area: u64,
+    /// The newest stamp of any block.
+    pub newest: u64,
 }
 
 /// Blocks read at a time.
@@ -25,18 +27,41 @@ const READ_BLOCKS: u64 = 64;
 
 impl Journal {
     /// The newest whole state on the volume.
+    ///
+    /// # Errors
+    /// A block of it is missing or bent for which a later one vouches, or that no cut leaves so: nothing can be said
+    /// of what the store holds then.
     pub fn find(volume: &mut dyn Volume, layout: &Layout) -> Result<Found, Error> {
-        let mut newest: Option<(u64, Found)> = None;
-        for area in 0..2 {
-            let (stamp, text) = read_area(volume, layout, area)?;
-            if newest.as_ref().is_some_and(|(newest, _)| *newest > stamp) {
+        let areas = [read_area(volume, layout, 0)?, read_area(volume, layout, 1)?];
+        let mut found = Found {
+            state: State::default(),
+            area: 1,
+            newest: areas.iter().map(Area::newest).max().unwrap_or(0),
+        };
+        let mut whole = None;
+        for (at, area) in (0..).zip(&areas) {
+            if whole.is_some_and(|stamp| stamp > area.stamp()) {
                 continue;
             }
-            if let Some(state) = record::replay(&text)? {
-                newest = Some((stamp, Found { state, area }));
+            if let Some(state) = record::replay(&area.text)? {
+                whole = Some(area.stamp());
+                (found.state, found.area) = (state, at);
             }
         }
-        Ok(newest.map_or(Found { state: State::default(), area: 1 }, |(_, found)| found))
+        // The area in use is the newest that is whole, or that a block vouches for.
+        let vouched = areas.iter().flat_map(Area::vouched).max();
+        let in_use = vouched.map(|(stamp, _)| stamp).into_iter().chain(whole).max();
+        for (at, area) in (0..).zip(&areas) {
+            if let Some(index) = in_use.and_then(|stamp| area.missing(stamp, layout)) {
+                let block = layout.journal_block(at, index).unwrap_or(0);
+                return Err(Error::Damaged(format!(
+                    "the journal of the store is damaged at block {block} of its small volume: which files \
+                     there are is not known, so nothing is changed, and nothing erased: restore that \
+                     volume from a copy"
+                )));
+            }
+        }
+        Ok(found)
     }
 
     /// Writes a state to `area`, which nothing is needed of. The journal goes on there once that is durable.
@@ -83,6 +108,11 @@ impl Journal {
         self.tail.append(line);
         self.tail.write(volume, true, |index| layout.journal_block(self.area, index))
     }
+
+    /// All that was appended is durable.
+    pub fn flushed(&mut self) {
+        self.tail.flushed();
+    }
 }
 
 /// Why a record is refused.
@@ -94,30 +124,94 @@ pub fn full(layout: &Layout) -> Error {
     ))
 }
 
-/// The stamp and the text of an area, as far as blocks follow on each other.
-fn read_area(volume: &mut dyn Volume, layout: &Layout, area: u64) -> Result<(u64, Vec<u8>), Error> {
-    let (mut stamp, mut text) = (0, Vec::new());
-    let mut blocks = vec![0; READ_BLOCKS as usize * BLOCK_BYTES];
-    let mut index = 0;
-    while let Some(at) = layout.journal_block(area, index) {
-        let count = READ_BLOCKS.min(layout.area_blocks - u64::from(index)) as usize;
-        let blocks = &mut blocks[..count * BLOCK_BYTES];
-        volume.read(at, blocks)?;
-        for block in blocks.chunks(BLOCK_BYTES) {
-            let Some((head, payload)) = tail::decode(block) else { return Ok((stamp, text)) };
-            if index == 0 {
-                stamp = head.stamp;
-            }
-            let follows = head.file == JOURNAL && head.index == index && head.stamp == stamp;
-            if !follows {
-                return Ok((stamp, text));
-            }
-            text.extend_from_slice(payload);
-            if payload.len() < PAYLOAD {
-                return Ok((stamp, text));
-            }
-            index += 1;
+/// A block of an area.
+#[derive(Clone, Copy, Eq, PartialEq)]
+enum Seen {
+    /// It was never written, or is another's.
+    Blank,
+    /// A block of the journal with this stamp, which vouches for so many before it.
+    Ours { stamp: u64, durable: u32 },
+    /// No block that this store ever wrote.
+    Bent,
+}
+
+/// What lies in an area.
+struct Area {
+    blocks: Vec<Seen>,
+    /// That of the blocks that follow on each other from the first on.
+    text: Vec<u8>,
+    /// How many these are.
+    end: u32,
+}
+
+impl Area {
+    /// That of its first block.
+    fn stamp(&self) -> u64 {
+        match self.blocks.first() {
+            Some(&Seen::Ours { stamp, .. }) => stamp,
+            _ => 0,
         }
     }
-    Ok((stamp, text))
+
+    fn ours(&self) -> impl Iterator<Item = (u64, u32)> {
+        self.blocks.iter().filter_map(|seen| match *seen {
+            Seen::Ours { stamp, durable } => Some((stamp, durable)),
+            _ => None,
+        })
+    }
+
+    fn newest(&self) -> u64 {
+        self.ours().map(|(stamp, _)| stamp).max().unwrap_or(0)
+    }
+
+    /// The newest stamp that a block vouches for anything of, and for how many blocks.
+    fn vouched(&self) -> Option<(u64, u32)> {
+        self.ours().filter(|&(_, durable)| durable > 0).max()
+    }
+
+    /// The first block that should be there if the area is in use with this stamp.
+    fn missing(&self, in_use: u64, layout: &Layout) -> Option<u32> {
+        let vouched = self.vouched().filter(|&(stamp, _)| stamp == in_use);
+        let least = vouched.map_or(0, |(_, durable)| durable as usize);
+        let is_there = |seen: &Seen| matches!(seen, Seen::Ours { stamp, .. } if *stamp == in_use);
+        if let Some(index) = self.blocks.iter().take(least).position(|seen| !is_there(seen)) {
+            return Some(index as u32);
+        }
+        // A block is all old or all new: where it goes on, there is what was there before, or a block.
+        let end = (self.stamp() == in_use).then_some(self.end)?;
+        let next = self.blocks.get(end as usize);
+        (layout.is_blank() && next == Some(&Seen::Bent)).then_some(end)
+    }
+}
+
+fn read_area(volume: &mut dyn Volume, layout: &Layout, number: u64) -> Result<Area, Error> {
+    let mut area = Area { blocks: Vec::new(), text: Vec::new(), end: 0 };
+    let mut bytes = vec![0; READ_BLOCKS as usize * BLOCK_BYTES];
+    let mut goes_on = true;
+    while let Some(at) = layout.journal_block(number, area.blocks.len() as u32) {
+        let left = layout.area_blocks - area.blocks.len() as u64;
+        let bytes = &mut bytes[..READ_BLOCKS.min(left) as usize * BLOCK_BYTES];
+        volume.read(at, bytes)?;
+        for block in bytes.chunks(BLOCK_BYTES) {
+            let index = area.blocks.len() as u32;
+            let decoded = tail::decode(block);
+            let seen = match &decoded {
+                Some((head, _)) if head.is(JOURNAL, head.stamp, index) => {
+                    Seen::Ours { stamp: head.stamp, durable: head.durable }
+                }
+                Some(_) => Seen::Blank,
+                None if block.iter().all(|&byte| byte == 0) => Seen::Blank,
+                None => Seen::Bent,
+            };
+            area.blocks.push(seen);
+            let follows = matches!(seen, Seen::Ours { stamp, .. } if stamp == area.stamp());
+            goes_on &= follows;
+            if let (true, Some((_, payload))) = (goes_on, decoded) {
+                area.text.extend_from_slice(payload);
+                area.end = index + 1;
+                goes_on = payload.len() == PAYLOAD;
+            }
+        }
+    }
+    Ok(area)
 }

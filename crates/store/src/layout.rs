@@ -19,7 +19,11 @@ const VOLUME_BLOCKS_MIN: u64 = 1024;
 /// has room for 200,000 of them, which is 1.6 TB in blocks of 8 MiB.
 const AREA_BLOCKS_MIN: u64 = 64;
 const AREA_BLOCKS_MAX: u64 = 8192;
-const VERSION: u32 = 1;
+/// 2: blocks vouch for earlier ones. One of version 1 becomes one of version 2 when it is opened.
+const VERSION: u32 = 2;
+const VERSION_LEAST: u32 = 1;
+/// Blocks in one write of zeroes.
+const ZERO_BLOCKS: u64 = 64;
 
 /// What the store is: fixed when it is made.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
@@ -33,6 +37,9 @@ pub struct Layout {
     volume_blocks: u64,
     /// Blocks of each of the journal's areas.
     pub area_blocks: u64,
+    /// Nothing was in these before the store wrote there.
+    #[serde(default)]
+    blank: bool,
 }
 
 /// Who owns the store: the last one that wrote this.
@@ -59,25 +66,41 @@ impl Layout {
         volume.read(LABEL_BLOCK, &mut block)?;
         if block.iter().all(|&byte| byte == 0) {
             let area_blocks = (blocks / 64).clamp(AREA_BLOCKS_MIN, AREA_BLOCKS_MAX);
-            let version = VERSION;
-            let layout =
-                Self { version, key: nonce, block_bytes, volume_blocks: blocks, area_blocks };
+            let layout = Self {
+                version: VERSION,
+                key: nonce,
+                block_bytes,
+                volume_blocks: blocks,
+                area_blocks,
+                blank: true,
+            };
+            // What another store left there is none of this one's.
+            zero(volume, OWNER_BLOCK..AREAS_BLOCK + 2 * area_blocks)?;
+            volume.flush()?;
             volume.write(LABEL_BLOCK, &sealed(LABEL, &layout))?;
             return Ok(layout);
         }
-        let layout: Self = opened(LABEL, &block).ok_or_else(|| {
-            let what = "the small volume holds something that is no store: give another volume, or \
-                        zero its first 8 KiB if nobody needs what is there";
+        let mut layout: Self = opened(LABEL, &block).ok_or_else(|| {
+            let what = "the first block of the small volume is no store's: give another volume; restore \
+                        it, if a store was there; or zero its first 4 KiB for a new, empty store, if nobody \
+                        needs what is there";
             Error::Usage(what.into())
         })?;
         layout.check(blocks, block_bytes)?;
+        if layout.version < VERSION {
+            layout.version = VERSION;
+            volume.write(LABEL_BLOCK, &sealed(LABEL, &layout))?;
+            volume.flush()?;
+        }
         Ok(layout)
     }
 
     fn check(&self, blocks: u64, block_bytes: u64) -> Result<(), Error> {
-        if self.version != VERSION {
+        if !(VERSION_LEAST..=VERSION).contains(&self.version) {
             let version = self.version;
-            return Err(Error::Usage(format!("the store is of version {version}, not {VERSION}")));
+            return Err(Error::Usage(format!(
+                "the store is of version {version}, and this build knows {VERSION_LEAST} to {VERSION}"
+            )));
         }
         if self.block_bytes != block_bytes {
             return Err(Error::Usage(format!(
@@ -95,6 +118,11 @@ impl Layout {
             )));
         }
         Ok(())
+    }
+
+    /// What is in the journal's areas, the store wrote.
+    pub fn is_blank(&self) -> bool {
+        self.blank
     }
 
     /// Where a block of an area lies.
@@ -117,10 +145,11 @@ impl Layout {
 
 impl Owner {
     /// Makes this opening the owner, durably. Whoever was it before finds out by [`Owner::is_still`].
-    pub fn take(volume: &mut dyn Volume, nonce: u64) -> Result<Self, Error> {
+    /// It counts on from the last one, and from `least`.
+    pub fn take(volume: &mut dyn Volume, nonce: u64, least: u32) -> Result<Self, Error> {
         let mut block = [0; BLOCK_BYTES];
         volume.read(OWNER_BLOCK, &mut block)?;
-        let epoch = opened(OWNER, &block).map_or(0, |owner: Self| owner.epoch);
+        let epoch = opened(OWNER, &block).map_or(0, |owner: Self| owner.epoch).max(least);
         let epoch = epoch.checked_add(1).ok_or_else(|| {
             Error::Damaged(
                 "the store was opened 4,294,967,295 times, which is all it counts".into(),
@@ -145,9 +174,21 @@ impl Owner {
     }
 }
 
+/// Writes zeroes.
+fn zero(volume: &mut dyn Volume, blocks: std::ops::Range<u64>) -> Result<(), Error> {
+    let zeroes = vec![0; ZERO_BLOCKS as usize * BLOCK_BYTES];
+    let mut at = blocks.start;
+    while at < blocks.end {
+        let count = ZERO_BLOCKS.min(blocks.end - at);
+        volume.write(at, &zeroes[..count as usize * BLOCK_BYTES])?;
+        at += count;
+    }
+    Ok(())
+}
+
 fn sealed(file: u64, what: &impl Serialize) -> [u8; BLOCK_BYTES] {
     let text = serde_json::to_vec(what).expect("plain numbers are JSON");
-    tail::encode(Head { file, stamp: 0, index: 0 }, &text)
+    tail::encode(Head::new(file, 0, 0), &text)
 }
 
 fn opened<T: for<'de> Deserialize<'de>>(file: u64, block: &[u8]) -> Option<T> {

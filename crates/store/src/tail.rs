@@ -5,6 +5,8 @@
 //! - A block names its file, its index in that and the *stamp* of its writer. No two openings for writing share
 //!   a stamp, so that what an earlier writer left beyond the end is never taken for what the later one wrote.
 //! - Only the last block of a file is written again, with more bytes; it is all old or all new.
+//! - A block vouches for those before it that were durable when it was written. So what a power cut lost, which
+//!   nobody vouches for, is told from what was damaged later.
 
 use crate::api::{BLOCK_BYTES, Error, Volume};
 
@@ -12,10 +14,12 @@ use crate::api::{BLOCK_BYTES, Error, Volume};
 pub const PAYLOAD: usize = BLOCK_BYTES - HEAD;
 
 const HEAD: usize = 32;
+/// Bits of the payload's length; those above tell how many blocks lie between the last durable one and this.
+const LENGTH_BITS: u32 = 12;
 const MAGIC: u32 = 0x4b4c_4257;
 /// Blocks in one write, at most.
 const WRITE_BLOCKS_MAX: usize = 64;
-const _: () = assert!(PAYLOAD < u32::MAX as usize);
+const _: () = assert!(PAYLOAD < 1 << LENGTH_BITS);
 
 /// What a block says of itself.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -26,6 +30,26 @@ pub struct Head {
     pub stamp: u64,
     /// The how manyeth block of the file.
     pub index: u32,
+    /// So many blocks from the first on were durable when it was written; 0 if it does not say.
+    pub durable: u32,
+}
+
+impl Head {
+    /// Of the block of that writer's file at `index`.
+    pub fn new(file: u64, stamp: u64, index: u32) -> Self {
+        Self { file, stamp, index, durable: 0 }
+    }
+
+    /// It is that block's.
+    pub fn is(&self, file: u64, stamp: u64, index: u32) -> bool {
+        (self.file, self.stamp, self.index) == (file, stamp, index)
+    }
+
+    /// What stands above the length: 0 for nothing, else one more than the blocks between.
+    fn vouched(&self) -> u32 {
+        let between = self.index.saturating_sub(self.durable);
+        if self.durable == 0 || between + 1 >= 1 << (32 - LENGTH_BITS) { 0 } else { between + 1 }
+    }
 }
 
 /// A block of `payload`.
@@ -33,7 +57,8 @@ pub fn encode(head: Head, payload: &[u8]) -> [u8; BLOCK_BYTES] {
     assert!(payload.len() <= PAYLOAD, "a block takes one payload");
     let mut block = [0; BLOCK_BYTES];
     block[..4].copy_from_slice(&MAGIC.to_le_bytes());
-    block[4..8].copy_from_slice(&(payload.len() as u32).to_le_bytes());
+    let length = payload.len() as u32 | head.vouched() << LENGTH_BITS;
+    block[4..8].copy_from_slice(&length.to_le_bytes());
     block[8..16].copy_from_slice(&head.file.to_le_bytes());
     block[16..24].copy_from_slice(&head.stamp.to_le_bytes());
     block[24..28].copy_from_slice(&head.index.to_le_bytes());
@@ -48,11 +73,14 @@ pub fn decode(block: &[u8]) -> Option<(Head, &[u8])> {
     let (head, rest) = block.split_first_chunk::<HEAD>()?;
     let word = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
     let long = |at: usize| u64::from(word(at)) | u64::from(word(at + 4)) << 32;
-    let payload = rest.get(..word(4) as usize)?;
+    let (length, vouched) = (word(4) & ((1 << LENGTH_BITS) - 1), word(4) >> LENGTH_BITS);
+    let payload = rest.get(..length as usize)?;
     if word(0) != MAGIC || checksum(block, payload.len()) != word(28) {
         return None;
     }
-    Some((Head { file: long(8), stamp: long(16), index: word(24) }, payload))
+    let index = word(24);
+    let durable = if vouched == 0 { 0 } else { index.saturating_sub(vouched - 1) };
+    Some((Head { file: long(8), stamp: long(16), index, durable }, payload))
 }
 
 fn checksum(block: &[u8], payload: usize) -> u32 {
@@ -70,6 +98,8 @@ pub struct Tail {
     bytes: Vec<u8>,
     /// The last block lacks some of them.
     dirty: bool,
+    /// Blocks from the first on that are durable.
+    durable: u32,
 }
 
 impl Tail {
@@ -77,7 +107,7 @@ impl Tail {
     pub fn new(file: u64, stamp: u64, size: u64, last: Vec<u8>) -> Self {
         assert_eq!(size % PAYLOAD as u64, last.len() as u64, "whole blocks come before");
         let index = (size / PAYLOAD as u64) as u32;
-        Self { file, stamp, index, bytes: last, dirty: false }
+        Self { file, stamp, index, bytes: last, dirty: false, durable: 0 }
     }
 
     /// Bytes in all.
@@ -132,7 +162,8 @@ impl Tail {
             if run.is_empty() {
                 first = at;
             }
-            let head = Head { file: self.file, stamp: self.stamp, index };
+            let durable = self.durable.min(index);
+            let head = Head { durable, ..Head::new(self.file, self.stamp, index) };
             run.extend_from_slice(&encode(head, payload));
         }
         if !run.is_empty() {
@@ -142,6 +173,12 @@ impl Tail {
         self.index += whole as u32;
         self.dirty &= !all && !self.bytes.is_empty();
         Ok(())
+    }
+
+    /// All that was written is durable.
+    pub fn flushed(&mut self) {
+        let last = u32::from(!self.bytes.is_empty() && !self.dirty);
+        self.durable = self.index.saturating_add(last);
     }
 }
 
@@ -155,7 +192,7 @@ mod tests {
 
     #[test]
     fn a_block_is_read_as_it_was_written_and_no_other_bytes_are_one() {
-        let head = Head { file: 7 << 32 | 1, stamp: 9 << 32, index: 3 };
+        let head = Head::new(7 << 32 | 1, 9 << 32, 3);
         let block = encode(head, b"some bytes");
         assert_eq!(decode(&block), Some((head, &b"some bytes"[..])));
         for at in 0..HEAD + 10 {
@@ -168,5 +205,26 @@ mod tests {
         assert_eq!(decode(&long), None, "a length beyond the block");
         assert_eq!(decode(&[0; BLOCK_BYTES]), None);
         assert_eq!(decode(&[]), None);
+    }
+
+    #[test]
+    fn a_block_vouches_for_what_was_durable_before_it_or_for_nothing() {
+        for (index, durable, told) in [
+            (3, 0, 0),
+            (3, 1, 1),
+            (3, 3, 3),
+            (1 << 19, 1, 1),
+            (1 << 21, 1, 0),
+            (u32::MAX, u32::MAX, u32::MAX),
+        ] {
+            let head = Head { durable, ..Head::new(1 << 32, 5, index) };
+            let full = [7; PAYLOAD];
+            let block = encode(head, &full);
+            assert_eq!(decode(&block), Some((Head { durable: told, ..head }, &full[..])));
+        }
+        let mut tail = Tail::new(1 << 32, 5, 0, Vec::new());
+        tail.append(&[1; PAYLOAD]);
+        tail.flushed();
+        assert_eq!(tail.durable, 0, "nothing was written");
     }
 }

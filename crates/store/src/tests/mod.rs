@@ -1,5 +1,6 @@
 //! The store against a model, with the power cut, the process killed or a step failed, at every step.
 
+mod damage;
 mod model;
 mod world;
 
@@ -232,7 +233,7 @@ fn who_opens_a_store_fences_off_whoever_had_it() {
 fn what_is_no_store_or_not_this_one_is_refused_and_left_alone() {
     let world = World::new(1, BLOCKS);
     world.bend(0, 5);
-    assert!(reason(open(&world, 1)).contains("holds something that is no store"));
+    assert!(reason(open(&world, 1)).contains("is no store's"));
     assert!(reason(open(&World::new(1, 100), 1)).contains("needs 4096 KiB"));
 
     let world = World::new(1, BLOCKS);
@@ -350,7 +351,7 @@ fn what_only_a_forger_writes_is_refused_or_served_and_never_a_panic() {
         drop(open(&world, 1).unwrap());
         let small = r#"{"small":{"path":"/a","file":7,"stamp":1,"modified":0}}"#;
         let text = format!("{{\"whole\":{{}}}}\n{small}\n{line}\n");
-        let head = Head { file: 0, stamp: 9 << 32, index: 0 };
+        let head = Head::new(0, 9 << 32, 0);
         world.clone().write(2, &encode(head, text.as_bytes())).unwrap();
         let Ok(store) = open(&world, 2) else { continue };
         for path in ["/a", "/1.sst"] {
@@ -363,7 +364,7 @@ fn what_only_a_forger_writes_is_refused_or_served_and_never_a_panic() {
         store.writer("/a", true).and_then(|mut writer| writer.append(b"more")).ok();
         write(&store, "/2.sst", b"some").ok();
     }
-    for label in [r#""area_blocks":18446744073709551615"#, r#""area_blocks":0"#, r#""version":2"#] {
+    for label in [r#""area_blocks":18446744073709551615"#, r#""area_blocks":0"#, r#""version":3"#] {
         let world = World::new(1, BLOCKS);
         let key = label.split(':').next().unwrap();
         let rest =
@@ -372,7 +373,7 @@ fn what_only_a_forger_writes_is_refused_or_served_and_never_a_panic() {
             r#"{{{label},{},"key":5,"block_bytes":{RAW_BYTES},"volume_blocks":{BLOCKS}}}"#,
             rest.unwrap()
         );
-        let head = Head { file: 1, stamp: 0, index: 0 };
+        let head = Head::new(1, 0, 0);
         world.clone().write(0, &encode(head, text.as_bytes())).unwrap();
         assert!(open(&world, 1).is_err(), "{label}");
     }

@@ -11,6 +11,7 @@ pub const UNITS: u32 = 4;
 type Block = [u8; BLOCK_BYTES];
 
 /// Draws from a seed.
+#[derive(Clone)]
 pub struct Random(pub u64);
 
 impl Random {
@@ -33,6 +34,7 @@ pub enum Mishap {
     Fail,
 }
 
+#[derive(Clone)]
 pub struct Inner {
     durable: BTreeMap<u64, Block>,
     /// Every version since the last flush.
@@ -92,6 +94,23 @@ impl World {
             }
         }
         (world.down, world.mishap) = (false, None);
+    }
+
+    /// Another world, as this one is now.
+    pub fn copy(&self) -> Self {
+        Self(Arc::new(Mutex::new(self.lock().clone())))
+    }
+
+    /// What a block of the volume holds, if it was ever written.
+    pub fn block(&self, block: u64) -> Option<[u8; BLOCK_BYTES]> {
+        let world = self.lock();
+        assert!(world.cached.is_empty(), "synced before");
+        world.durable.get(&block).copied()
+    }
+
+    /// Writes a block of the volume behind the store's back.
+    pub fn put(&self, block: u64, bytes: [u8; BLOCK_BYTES]) {
+        self.lock().durable.insert(block, bytes);
     }
 
     /// Changes a byte of the volume.

@@ -1,0 +1,128 @@
+//! The small volume damaged behind the store's back: it is told, and nothing is lost for it.
+
+use super::{BLOCKS, World, bytes, contents, open, reason, write};
+use crate::layout::JOURNAL;
+use crate::tail::{PAYLOAD, decode};
+use crate::{BLOCK_BYTES, Error};
+
+/// The blocks of the journal's areas in a volume of [`BLOCKS`].
+const AREAS: std::ops::Range<u64> = 2..2 + 2 * 64;
+
+/// A store of many names, the last of which were made after the journal was synced, and what they are.
+fn made() -> (World, Vec<String>) {
+    let world = World::new(1, BLOCKS);
+    let store = open(&world, 1).unwrap();
+    let mut names = Vec::new();
+    for count in 0..150 {
+        let name = format!("/{count:050}.sst");
+        write(&store, &name, name.as_bytes()).unwrap();
+        names.push(name);
+    }
+    (world, names)
+}
+
+/// The store opens with all that was in it, or says what is damaged; nothing is erased either way.
+fn is_whole_or_told(world: &World, names: &[String], what: &str) -> bool {
+    let raw = world.lock().raw.len();
+    let whole = match open(world, 9) {
+        Ok(store) => {
+            for name in names {
+                assert!(contents(&store, name) == name.as_bytes(), "{what}: {name}");
+            }
+            store.erase().unwrap();
+            true
+        }
+        Err(error) => {
+            assert!(matches!(error, Error::Damaged(_)), "{what}: {error}");
+            false
+        }
+    };
+    assert_eq!(world.lock().raw.len(), raw, "{what}: nothing is erased");
+    whole
+}
+
+#[test]
+fn a_damaged_block_anywhere_in_the_journal_is_told_and_costs_nothing() {
+    let (world, names) = made();
+    let mut told = 0;
+    for block in AREAS.filter(|&block| world.block(block).is_some_and(|it| it != [0; BLOCK_BYTES]))
+    {
+        for byte in [0, 40, 2000] {
+            let bent = world.copy();
+            bent.bend(block, byte);
+            told += u32::from(!is_whole_or_told(&bent, &names, &format!("{block} bent at {byte}")));
+        }
+        // The block behind it says that it was there; nothing does of the last one.
+        let goes_on = world.block(block + 1).as_ref().and_then(|next| decode(next)).is_some();
+        if goes_on {
+            let blank = world.copy();
+            blank.put(block, [0; BLOCK_BYTES]);
+            told += u32::from(!is_whole_or_told(&blank, &names, &format!("{block} blank")));
+        }
+    }
+    assert!(told > 8, "the journal has some blocks: {told}");
+}
+
+#[test]
+fn who_owned_the_store_may_be_lost_and_it_goes_on_counting() {
+    for lost in [true, false] {
+        let (world, names) = made();
+        for nonce in 2..5 {
+            drop(open(&world, nonce).unwrap());
+        }
+        match lost {
+            true => world.put(1, [0; BLOCK_BYTES]),
+            false => world.bend(1, 9),
+        }
+        for _ in 0..3 {
+            assert!(is_whole_or_told(&world, &names, "the owner is lost"));
+        }
+    }
+}
+
+#[test]
+fn a_store_is_made_anew_where_the_label_of_an_old_one_was_blanked() {
+    let (world, names) = made();
+    world.put(0, [0; BLOCK_BYTES]);
+    let store = open(&world, 5).unwrap();
+    assert!(store.children("/").unwrap().is_empty());
+    write(&store, &names[0], b"new").unwrap();
+    drop(store);
+    let store = open(&world, 6).unwrap();
+    assert!(contents(&store, &names[0]) == b"new");
+    assert_eq!(store.children("/").unwrap().len(), 1);
+}
+
+#[test]
+fn damage_within_a_log_that_was_being_written_is_told_and_not_taken_for_its_end() {
+    let world = World::new(1, BLOCKS);
+    let store = open(&world, 1).unwrap();
+    let mut writer = store.writer("/1.log", false).unwrap();
+    let piece = bytes(3 * PAYLOAD as u64 / 2);
+    for _ in 0..6 {
+        writer.append(&piece).unwrap();
+        writer.sync().unwrap();
+    }
+    std::mem::forget(writer);
+    drop(store);
+    let whole = piece.repeat(6);
+    assert!(contents(&open(&world.copy(), 2).unwrap(), "/1.log") == whole);
+    let is_log =
+        |block: &[u8; BLOCK_BYTES]| decode(block).is_some_and(|(head, _)| head.file > JOURNAL + 2);
+    let blocks: Vec<u64> =
+        (AREAS.end..BLOCKS).filter(|&at| world.block(at).as_ref().is_some_and(is_log)).collect();
+    assert_eq!(blocks.len(), 9);
+    // Nothing vouches for the last one, and a sync that followed at once for the one before.
+    for (index, &block) in blocks.iter().enumerate().take(7) {
+        let bent = world.copy();
+        bent.bend(block, 500);
+        let store = open(&bent, 2).unwrap();
+        let reader = store.reader("/1.log").unwrap();
+        let before = index * PAYLOAD;
+        let mut found = vec![0; before];
+        assert_eq!(reader.read(0, &mut found), Ok(before));
+        assert!(found == whole[..before]);
+        let told = reason(reader.read(before as u64, &mut [0; 9]));
+        assert!(told.contains("not what was written there"), "{index}: {told}");
+    }
+}

@@ -189,6 +189,12 @@ fn limits(limits: &Value) -> String {
     if bandwidth > 0 {
         parts.push(format!("{} a second", crate::size::bytes(bandwidth)));
     }
+    let burst = number(&limits["burst_ms"]);
+    if burst > 0 {
+        let shown =
+            if burst % 1000 == 0 { format!("{} s", burst / 1000) } else { format!("{burst} ms") };
+        parts.push(format!("bursts of {shown}"));
+    }
     if parts.is_empty() { "no limits".into() } else { parts.join(", ") }
 }
 

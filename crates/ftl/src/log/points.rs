@@ -14,7 +14,7 @@ use crate::policy::{PageView, Purpose};
 use crate::space::Grounds;
 use crate::space::bands::BandState;
 use crate::whole::Ftl;
-use flash::{BlockId, Instant, MediumError, SlotData, SlotId, SlotWrite};
+use flash::{BlockId, Instant, MediumError, SECOND, SlotData, SlotId, SlotWrite};
 use std::collections::VecDeque;
 
 /// No index.
@@ -498,7 +498,11 @@ impl Ftl {
         match result {
             Err(MediumError::NoSpace) => self.note_no_space(),
             Err(_) => {}
-            Ok(()) => self.no_space_tries = 0,
+            Ok(()) => {
+                self.no_space_tries = 0;
+                // Perhaps not for all of a checkpoint: it costs one try a second at most to know.
+                self.checkpoint.rest_until(self.now + SECOND);
+            }
         }
         if let Err(error) = result {
             self.bands[block].blank |= error == MediumError::NoSpace && self.pages[page].leads;

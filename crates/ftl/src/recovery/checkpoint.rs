@@ -126,6 +126,11 @@ impl Checkpoint {
         }
     }
 
+    /// There may be room again: the rest ends at `at`, if not before.
+    pub fn rest_until(&mut self, at: Instant) {
+        self.rests_until = self.rests_until.min(at);
+    }
+
     pub fn rest_ends_at(&self, now: Instant) -> Option<Instant> {
         (self.is_wanted() && now < self.rests_until).then_some(self.rests_until)
     }

@@ -35,6 +35,8 @@ impl Ftl {
         self.label = label.to_vec();
         self.relabel.changes += 1;
         self.relabel.waiting.push_back(self.relabel.changes);
+        // Somebody waits for this one now; if there is no room, the next rest is as long as it would be.
+        self.checkpoint.rest_until(self.now);
     }
 
     /// A change of the label is on no checkpoint, nor on the one being written.

@@ -260,16 +260,21 @@ impl Keeper {
         }
     }
 
-    /// A volume that only some hosts may see is not renamed to a name that the config does not say so of.
+    /// A volume is not renamed to a name of which the config says that other hosts may see it.
     fn keeps_hosts(&self, change: &Change) -> Result<(), Refused> {
         let Change::Rename { from, to, .. } = change else { return Ok(()) };
         let hosts = |name: &String| self.config.nvme.as_ref()?.volume_hosts.get(name);
+        let is_there = self.living.table().volumes.iter().any(|volume| volume.name == *from);
         match (hosts(from), hosts(to)) {
-            (Some(before), after) if after != Some(before) => Err(Refused::Never(format!(
+            (before, after) if before == after || !is_there => Ok(()),
+            (Some(_), _) => Err(Refused::Never(format!(
                 "{from:?} has nvme_hosts in the config, by its name: say the same of {to:?} there, and start the \
                  server again before"
             ))),
-            _ => Ok(()),
+            (None, _) => Err(Refused::Never(format!(
+                "{to:?} has nvme_hosts in the config, and every host may use {from:?}: those that do would lose it; \
+                 choose another name, or take nvme_hosts of {to:?} out and start the server again before"
+            ))),
         }
     }
 

@@ -415,7 +415,8 @@ fn list(server: &Server, data: &[u8], out: &mut Vec<u8>) -> Result<(), OptionErr
     Ok(())
 }
 
-/// The export called `name`; the empty name is the first one's.
+/// The export called `name`. The empty name is for ever that of the first volume that there was: a client that
+/// connects again after its volume was deleted must not find another one in its place.
 fn find_export(server: &Server, name: &[u8]) -> Result<usize, OptionError> {
     if name.len() > server.limits.name_bytes as usize {
         return Err(OptionError::new(REP_ERR_TOO_BIG, "the export name is too long"));
@@ -424,11 +425,16 @@ fn find_export(server: &Server, name: &[u8]) -> Result<usize, OptionError> {
         return Err(OptionError::invalid("the export name is not UTF-8"));
     };
     let named = server.exports.iter().position(|export| export.name == name);
-    let default = (name.is_empty() && !server.exports.is_empty()).then_some(0);
+    let first = || server.exports.iter().position(|export| export.volume == 0);
+    let default = if name.is_empty() { first() } else { None };
     named.or(default).ok_or_else(|| {
         let more = if name.chars().nth(64).is_some() { "..." } else { "" };
         let start: String = name.chars().take(64).flat_map(char::escape_debug).collect();
-        let message = format!("no export is named \"{start}{more}\"; LIST shows the names");
+        let message = match name {
+            "" => "the first volume of this device is gone: name an export; LIST shows the names"
+                .into(),
+            _ => format!("no export is named \"{start}{more}\"; LIST shows the names"),
+        };
         OptionError::new(REP_ERR_UNKNOWN, message)
     })
 }

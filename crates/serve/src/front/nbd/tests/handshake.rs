@@ -63,16 +63,20 @@ fn export_name_answers_with_and_without_zeroes() {
 }
 
 #[test]
-fn the_empty_name_is_the_first_export() {
+fn the_empty_name_is_the_first_volume_that_there_was_or_nothing() {
     for bytes in [go("", &[]), option(OPT_EXPORT_NAME, b"")] {
         let mut driver = after_flags(TlsMode::Off);
         driver.feed(&bytes);
         assert_eq!(driver.seen, [Seen::Opened(0)]);
     }
-    let mut nothing = Driver::with(vec![], TlsMode::Off, Limits::default());
-    nothing.feed(&client_flags(3));
-    nothing.feed(&go("", &[]));
-    assert_eq!(codes(&nothing.out), [REP_ERR_UNKNOWN]);
+    // A client that connects again after its volume was deleted must not write to another one.
+    let later = Export { volume: 1, ..Export::new("later".into(), 1 << 20) };
+    for exports in [vec![], vec![later]] {
+        let mut nothing = Driver::with(exports, TlsMode::Off, Limits::default());
+        nothing.feed(&client_flags(3));
+        nothing.feed(&go("", &[]));
+        assert_eq!(codes(&nothing.out), [REP_ERR_UNKNOWN]);
+    }
 }
 
 #[test]

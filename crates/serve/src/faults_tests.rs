@@ -229,6 +229,7 @@ fn run(seed: u64, met: &mut Met) {
         kept: crate::kept::KeptOptions::off(),
         losses: Default::default(),
         injections,
+        dilate: 1,
     };
     let settings = Settings::default();
     let mut device = Device::create(&options, &settings).expect("a device");

@@ -276,18 +276,23 @@ impl RawUnits {
         let next = write.first_page_of(member, self.lanes.gang);
         write.members[member as usize] = Member { next, ..Member::default() };
         let lane = self.lane_of_raw(raw);
-        if let Some(block) = self.unmap(raw, member) {
+        let failed = self.unmap(raw, member);
+        if let Some(block) = failed {
             if self.block(block).failing {
                 self.put_bad(block, "a program failed");
             } else {
                 self.put_dirty(block);
             }
             self.lane[lane as usize].dead.insert((block, sequence));
-            self.want_record(lane);
         }
         let work = &mut self.dies[unit as usize].work;
         if !work.contains(&Work::Program(taken)) {
             work.push_front(Work::Program(taken));
+        }
+        if failed.is_some() {
+            // Last: a lane with no block left for its record is lost, and with it the writes in its queues. This one
+            // has to be among them.
+            self.want_record(lane);
         }
         self.dispatch(unit);
     }

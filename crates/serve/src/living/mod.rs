@@ -204,18 +204,35 @@ struct Keeper {
     asked: Receiver<Ask>,
 }
 
+/// What came of a step.
+#[derive(Clone, Copy, Eq, PartialEq)]
+enum Taken {
+    Done,
+    /// There is no room for it now. Nothing has changed.
+    Later,
+    /// Nobody knows how far it came.
+    Lost,
+}
+
 impl Keeper {
     fn run(mut self) {
+        let mut taken = Taken::Done;
         loop {
             let busy = self.living.step().is_some();
-            let ask = match busy {
-                true => self.asked.try_recv(),
-                false => self.asked.recv().map_err(|_| TryRecvError::Disconnected),
+            let ask = match (busy, taken) {
+                (true, Taken::Later) => {
+                    self.asked.recv_timeout(LOOK_AGAIN).map_err(|error| match error {
+                        RecvTimeoutError::Timeout => TryRecvError::Empty,
+                        RecvTimeoutError::Disconnected => TryRecvError::Disconnected,
+                    })
+                }
+                (true, _) => self.asked.try_recv(),
+                (false, _) => self.asked.recv().map_err(|_| TryRecvError::Disconnected),
             };
             match ask {
                 Ok(Ask::Change(change, answer)) => answer(self.change(&change)),
                 Ok(Ask::End) | Err(TryRecvError::Disconnected) => return,
-                Err(TryRecvError::Empty) => self.take_step(),
+                Err(TryRecvError::Empty) => taken = self.take_step(),
             }
         }
     }
@@ -253,7 +270,9 @@ impl Keeper {
                 Err(ChangeError::Room { wanted, free, leaving })
                     if leaving > 0 && free + leaving >= wanted && !self.living.is_lost() =>
                 {
-                    self.take_step();
+                    if self.take_step() == Taken::Later {
+                        std::thread::sleep(LOOK_AGAIN);
+                    }
                 }
                 begun => return begun,
             }
@@ -298,42 +317,56 @@ impl Keeper {
         }
     }
 
-    fn take_step(&mut self) {
-        let Some(step) = self.living.step() else { return };
-        let done = self.carry_out(step);
-        self.living.done(done);
+    fn take_step(&mut self) -> Taken {
+        let Some(step) = self.living.step() else { return Taken::Done };
+        let taken = self.carry_out(step);
+        if taken == Taken::Later {
+            return taken;
+        }
+        self.living.done(taken == Taken::Done);
         if self.living.is_lost() && !self.ended.load(Ordering::Acquire) {
             tracing::error!("volumes cannot be changed any more: the device does not take it");
         }
         self.show();
+        taken
     }
 
-    fn carry_out(&mut self, step: Step) -> bool {
+    fn carry_out(&mut self, step: Step) -> Taken {
+        let is_done = |done: bool| if done { Taken::Done } else { Taken::Lost };
         match step {
             Step::Record(bytes) => {
                 let (sender, receiver) = mpsc::channel();
                 let answer = sends(sender);
                 self.shared.mailboxes[0].push(Message::Label { bytes, answer });
-                self.wait(&receiver) == Some(true)
+                is_done(self.wait(&receiver) == Some(true))
             }
-            Step::Offer(table) => self.offer(&table),
+            Step::Offer(table) => is_done(self.offer(&table)),
             Step::Trim(stretch) => {
                 let split = self.shared.split;
                 let parts = (0..self.shared.mailboxes.len()).filter_map(|shard| {
                     let (lba, blocks) = split.part_of(shard, stretch.first, stretch.blocks)?;
                     Some((shard, (lba, blocks), Work::Trim { fua: false }))
                 });
-                self.clear(parts.collect())
+                match self.clear(parts.collect()) {
+                    // With a small part of the map in DRAM it may have to wait for a checkpoint.
+                    Err(Some(RequestError::NoSpace)) => Taken::Later,
+                    cleared => is_done(cleared.is_ok()),
+                }
             }
             Step::Flush => {
                 let shards = 0..self.shared.mailboxes.len();
-                self.clear(shards.map(|shard| (shard, (0, 0), Work::Flush)).collect())
+                let flushed =
+                    self.clear(shards.map(|shard| (shard, (0, 0), Work::Flush)).collect());
+                is_done(flushed.is_ok())
             }
         }
     }
 
-    /// Has parts of shards trimmed or flushed. True if all were.
-    fn clear(&self, parts: Vec<(usize, (u32, u32), Work)>) -> bool {
+    /// Has parts of shards trimmed or flushed.
+    ///
+    /// # Errors
+    /// Why one of them was not; none if that is not known, or the server ended.
+    fn clear(&self, parts: Vec<(usize, (u32, u32), Work)>) -> Result<(), Option<RequestError>> {
         let (sender, receiver) = mpsc::channel::<Result<(), RequestError>>();
         let count = parts.len();
         for (shard, (lba, blocks), work) in parts {
@@ -342,7 +375,9 @@ impl Keeper {
             self.shared.mailboxes[shard].push(Message::Clear { work, lba, blocks, answer });
         }
         drop(sender);
-        (0..count).all(|_| matches!(self.wait(&receiver), Some(Ok(()))))
+        // All of them, so that none goes on behind what follows.
+        let answers: Vec<_> = (0..count).map(|_| self.wait(&receiver)).collect();
+        answers.into_iter().try_for_each(|answer| answer.ok_or(None)?.map_err(Some))
     }
 
     fn offer(&self, table: &Table) -> bool {

@@ -70,7 +70,7 @@ fn the_empty_name_is_the_first_volume_that_there_was_or_nothing() {
         assert_eq!(driver.seen, [Seen::Opened(0)]);
     }
     // A client that connects again after its volume was deleted must not write to another one.
-    let later = Export { volume: 1, ..Export::new("later".into(), 1 << 20) };
+    let later = Export { volume: 1, ..Export::new("later", 1 << 20) };
     for exports in [vec![], vec![later]] {
         let mut nothing = Driver::with(exports, TlsMode::Off, Limits::default());
         nothing.feed(&client_flags(3));

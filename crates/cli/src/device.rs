@@ -152,6 +152,8 @@ pub struct Request<'a> {
     pub nvme: (Option<&'a str>, Option<&'a str>),
     /// How many times the clock of its flash is slowed.
     pub dilate: Option<u32>,
+    /// Where hypervisors find the only volume as a disk.
+    pub vhost: Option<&'a Path>,
     /// Expect a device to be made, not one that is there.
     pub fresh: bool,
 }
@@ -184,6 +186,9 @@ pub fn describe(request: &Request<'_>) -> Result<Described, Failure> {
     }
     let names_volumes = table.contains_key("volume");
     add_volume(&mut table);
+    if let Some(vhost) = request.vhost {
+        lay_vhost(&mut table, vhost)?;
+    }
     let mut config = Config::parse(&table.to_string(), &base).map_err(|errors| {
         let place = request.config.map_or("command line".into(), |path| path.display().to_string());
         format!("{place}: {errors}")
@@ -432,6 +437,25 @@ fn add_volume(table: &mut Table) {
     table.insert("volume".into(), Value::Array(vec![Value::Table(volume)]));
 }
 
+/// The only volume is a disk of guests, too.
+fn lay_vhost(table: &mut Table, vhost: &Path) -> Result<(), Failure> {
+    let path = std::path::absolute(vhost).unwrap_or(vhost.into());
+    let path = socket_text(&path, "--vhost")?.to_owned();
+    let volumes = table.get_mut("volume").and_then(Value::as_array_mut);
+    match volumes.map(Vec::as_mut_slice) {
+        Some([Value::Table(volume)]) => {
+            volume.insert("vhost".into(), path.into());
+            Ok(())
+        }
+        Some([_, _, ..]) => {
+            Err("--vhost: is for the only volume, and there are several: say vhost = \"PATH\" in \
+                                 each [[volume]] of a config"
+                .into())
+        }
+        _ => Err("--vhost: raw units are no disks of guests: leave --raw or --vhost out".into()),
+    }
+}
+
 /// True if the config's rules take this for a size.
 fn is_size(text: &str) -> bool {
     let probe = format!("[device]\ncapacity = {}\n", Value::from(text));
@@ -491,7 +515,7 @@ pub fn exists(data: &Path) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{Request, Shape, describe};
+    use super::{RawShape, Request, Shape, describe};
     use serve::config::{Access, Listen};
     use serve::device::Kind;
     use std::path::Path;
@@ -529,6 +553,24 @@ mod tests {
         let error = described(&banana, Some("nonsense")).err().unwrap();
         assert!(error.contains("\"banana\"") && error.contains("\"nonsense\""), "{error}");
         assert!(!error.contains("volume["), "told once: {error}");
+    }
+
+    #[test]
+    fn the_only_volume_is_a_disk_of_guests_where_the_command_line_says_so() {
+        let (data, vhost) =
+            (Some(Path::new("/nowhere/at/all")), Some(Path::new("/run/weir.vhost")));
+        let config = describe(&Request { data, vhost, ..Request::default() }).unwrap().config;
+        let guest = &config.guests[0];
+        assert_eq!((&*guest.volume, &*guest.path), ("default", Path::new("/run/weir.vhost")));
+        let raw = RawShape { raw: true, ..RawShape::default() };
+        let raw = describe(&Request { data, vhost, raw: Some(&raw), ..Request::default() });
+        assert!(raw.err().unwrap().contains("--vhost: raw units"));
+        let file = std::env::temp_dir().join(format!("weir-vhost-{}.toml", std::process::id()));
+        let volume = |name| format!("[[volume]]\nname = \"{name}\"\nsize = \"4MiB\"\n");
+        std::fs::write(&file, volume("a") + &volume("b")).unwrap();
+        let two = describe(&Request { config: Some(&file), data, vhost, ..Request::default() });
+        std::fs::remove_file(&file).unwrap();
+        assert!(two.err().unwrap().contains("--vhost: is for the only volume"));
     }
 
     #[test]

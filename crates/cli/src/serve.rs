@@ -21,6 +21,8 @@ pub const ADDRESS_FILE: &str = "http-address";
     weir serve --raw --gang 2 --read-granule 8KiB\n      raw units of two dies each, written and \
     erased by the client: see the crate `client`\n  \
     weir serve --memory --capacity 2GiB\n      without files and without delays; gone at the end\n  \
+    weir serve --memory --capacity 2GiB --vhost weir.vhost\n      the volume as a disk of a virtual machine, \
+    too: QEMU connects there (docs/vhost.md)\n  \
     weir serve --config weir.toml\n      all that can be chosen: TLS, several volumes, policies\n  \
     weir serve --data /dev/sdx --capacity 100GiB\n      \
     a disk instead of emulated flash; see `weir format` if something is on it\n\n\
@@ -61,6 +63,10 @@ pub struct Args {
     /// Where NVMe's discovery service is beside it; `none` for nowhere [default: port 8009 there]
     #[arg(long, value_name = "ADDR", requires = "nvme")]
     nvme_discovery: Option<String>,
+    /// Let hypervisors (QEMU, Cloud Hypervisor) take the only volume as a disk of a guest, over vhost-user at this
+    /// Unix socket; of several volumes each says so in the config
+    #[arg(long, value_name = "PATH")]
+    vhost: Option<PathBuf>,
     /// Let these be addresses which other machines reach, without TLS: everybody there may read and
     /// write all data
     #[arg(long)]
@@ -94,6 +100,7 @@ pub fn run(args: &Args) -> Result<End, Failure> {
         tcp_plain: args.tcp_plain,
         nvme: (args.nvme.as_deref(), args.nvme_discovery.as_deref()),
         dilate: args.dilate,
+        vhost: args.vhost.as_deref(),
         fresh: false,
     })?;
     described.config.ftl.salvage = args.salvage;
@@ -152,16 +159,17 @@ fn make_socket_folders(config: &Config) -> Result<Vec<PathBuf>, Failure> {
         Listen::Tcp(_) => None,
     });
     let control = config.control.as_ref().map(|control| &control.path);
+    let guests = config.guests.iter().map(|guest| &guest.path);
     let token = config.http.as_ref().and_then(|http| http.token_file.as_ref());
     let mut made = Vec::new();
-    for folder in unix.chain(control).chain(token).filter_map(|path| path.parent()) {
+    for folder in unix.chain(control).chain(guests).chain(token).filter_map(|path| path.parent()) {
         let missing = folder.ancestors().take_while(|folder| !folder.exists());
         let missing: Vec<PathBuf> = missing.map(Path::to_owned).collect();
         made.extend(missing.into_iter().rev());
         fs::create_dir_all(folder).map_err(|error| {
             format!(
                 "{}: the folder of the socket cannot be made: {error}: choose another with \
-                 --data, --socket or --control",
+                 --data, --socket, --vhost or --control",
                 folder.display()
             )
         })?;
@@ -199,6 +207,9 @@ pub fn greeting(ready: &Ready, tls: bool) -> String {
         for (address, what) in addresses.iter().zip(["", " (discovery)"]) {
             text.push_str(&format!("nvme   {address} {name}{what}\n"));
         }
+    }
+    for (volume, path) in &ready.vhost {
+        text.push_str(&format!("vhost  {} {volume} (a disk for QEMU)\n", path.display()));
     }
     if let Some(address) = ready.http {
         text.push_str(&format!(

@@ -15,6 +15,7 @@ pub mod nbd;
 pub mod nvme;
 pub mod pool;
 pub mod trace;
+pub mod vhost;
 pub mod volumes;
 
 pub use mutate::Mutator;
@@ -31,7 +32,7 @@ pub struct Target {
 }
 
 /// All of them.
-pub const TARGETS: [Target; 9] = [
+pub const TARGETS: [Target; 10] = [
     Target { name: "config", run: |bytes| text(bytes, config::run), count: 2_000 },
     Target { name: "ftl_formats", run: ftl_formats::run, count: 20_000 },
     Target { name: "lab_files", run: |bytes| text(bytes, lab_files::run), count: 2_000 },
@@ -40,6 +41,7 @@ pub const TARGETS: [Target; 9] = [
     Target { name: "nvme", run: nvme::run, count: 20_000 },
     Target { name: "pool", run: pool::run, count: 20_000 },
     Target { name: "trace", run: trace::run, count: 20_000 },
+    Target { name: "vhost", run: vhost::run, count: 10_000 },
     Target { name: "volumes", run: volumes::run, count: 20_000 },
 ];
 
@@ -99,7 +101,7 @@ mod tests {
         };
     }
 
-    each!(config, ftl_formats, lab_files, nand_formats, nbd, nvme, pool, trace, volumes);
+    each!(config, ftl_formats, lab_files, nand_formats, nbd, nvme, pool, trace, vhost, volumes);
 
     #[test]
     fn every_target_is_listed_built_tested_and_has_a_corpus() {

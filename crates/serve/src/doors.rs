@@ -3,6 +3,7 @@
 use crate::config::{Config, Listen};
 use crate::control;
 use crate::descriptors::{self, Clients};
+use crate::guests::GuestDoor;
 use crate::server::ServeError;
 use crate::sockets::{self, Access, SocketFile, Speaks};
 use std::net::SocketAddr;
@@ -16,6 +17,8 @@ pub struct Doors {
     /// For NVMe, the first of them with namespaces.
     pub nvme: Vec<OwnedFd>,
     pub nvme_addresses: Vec<SocketAddr>,
+    /// For hypervisors, of each volume that has one.
+    pub guests: Vec<GuestDoor>,
     pub http: control::Listeners,
     /// Removed at the end.
     pub files: Vec<SocketFile>,
@@ -29,6 +32,7 @@ impl Doors {
             nbd_addresses: Vec::new(),
             nvme: Vec::new(),
             nvme_addresses: Vec::new(),
+            guests: Vec::new(),
             http: control::Listeners::default(),
             files: Vec::new(),
         };
@@ -53,6 +57,12 @@ impl Doors {
             doors.nvme.push(listener);
             doors.nvme_addresses.push(bound);
         }
+        for guest in &config.guests {
+            // Which features are there?
+            let asked = Speaks::WhenAsked("\u{1}\0\0\0\u{1}\0\0\0\0\0\0\0");
+            let listener = doors.bind_unix(&guest.path, guest.access, asked)?;
+            doors.guests.push((listener, guest.volume.clone()));
+        }
         if let Some(control) = &config.control {
             let asked = Speaks::WhenAsked("HEAD / HTTP/1.0\r\n\r\n");
             doors.http.control = Some(doors.bind_unix(&control.path, control.access, asked)?);
@@ -62,6 +72,13 @@ impl Doors {
             doors.http.tcp = Some(bind_tcp(http.address, named, " in [http]")?);
         }
         Ok(doors)
+    }
+
+    /// Those that the first shard accepts clients of: for NBD, then for NVMe.
+    pub fn listeners(&mut self) -> Vec<OwnedFd> {
+        let mut listeners = std::mem::take(&mut self.nbd);
+        listeners.append(&mut self.nvme);
+        listeners
     }
 
     fn bind_unix(
@@ -88,6 +105,9 @@ fn bind_tcp(
     })
 }
 
+/// Kept for the hypervisor of each disk: its sockets, and four events for each of a dozen rings.
+const GUEST_DESCRIPTORS: usize = 64;
+
 /// How many clients of each kind there may be, within the descriptors that are left.
 pub fn clients_max(config: &Config) -> Result<Clients, ServeError> {
     let system = |doing| move |error| ServeError::System { doing, error };
@@ -98,6 +118,7 @@ pub fn clients_max(config: &Config) -> Result<Clients, ServeError> {
     };
     let limit = descriptors::raise_limit().map_err(system("ask for the limit of open files"))?;
     let used = descriptors::used().map_err(system("count the open files"))?;
+    let used = used + config.guests.len() * GUEST_DESCRIPTORS;
     let granted =
         wanted.within(limit, used).map_err(|few| ServeError::Descriptors(few.to_string()))?;
     if granted != wanted {

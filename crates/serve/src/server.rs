@@ -8,15 +8,18 @@ mod restart;
 mod volumes;
 
 pub use restart::Restart;
+use restart::restart;
 
 use crate::backend::{Backend, Source, Starter};
 use crate::compiler::Compiler;
 use crate::config::Config;
 use crate::control;
+use crate::descriptors::Clients;
 use crate::device::{Device, DeviceError, KeptCounts, Kind, Mode, Volume};
 use crate::doors::{Doors, clients_max};
 use crate::exports::{self, Offered};
 use crate::fast::FastControl;
+use crate::guests::{Bells, GuestDoor, Guests};
 use crate::living::VolumesControl;
 use crate::nbd;
 use crate::panics;
@@ -135,6 +138,8 @@ pub struct Server {
     threads: Vec<JoinHandle<Result<(), ShardError>>>,
     http: Option<control::Http>,
     ready: Ready,
+    /// Who serves hypervisors.
+    guests: Guests,
     /// Removed at the end.
     sockets: Vec<SocketFile>,
     fast: Arc<FastControl>,
@@ -148,6 +153,8 @@ pub struct Ready {
     pub nbd: Vec<String>,
     /// Where NVMe hosts connect, and by which name: the service with volumes, then discovery alone.
     pub nvme: Option<(String, Vec<SocketAddr>)>,
+    /// Where hypervisors find a volume as a disk of a guest (vhost-user): its name, and the socket.
+    pub vhost: Vec<(String, PathBuf)>,
     /// Where the HTTP API is.
     pub http: Option<SocketAddr>,
     /// The socket for whoever changes the server.
@@ -210,26 +217,20 @@ impl Server {
         let subsystem = hosts::subsystem(config, &offered, (uuid, port, mounted.len()), flash)?;
         let mut shared = share(config, &source, offered, tls, (mounted.len(), clients.nbd))?;
         shared.nbd_doors = doors.nbd.len() as u32;
-        let named = subsystem.as_ref().map(|subsystem| subsystem.nqn.clone());
         shared.nvme = subsystem;
+        shared.guests = Bells::new(doors.guests.len())?;
         let shared = Arc::new(shared);
         let blocks = source.split.device_blocks(mounted[0].found.report.logical_blocks);
         let ground = table.map(|table| (table, blocks, uuid));
         let settled = volumes::settled(config, &volumes, &mounted_with);
-        doors.nbd.append(&mut doors.nvme);
         let mounts = mounted.iter().map(|mounted| mounted.found.report.clone()).collect();
-        let threads = set_going(mounted, &shared, std::mem::take(&mut doors.nbd));
+        let threads = set_going(mounted, &shared, doors.listeners());
         let living = volumes::living(&shared, config, (ground, source.device.is_some()));
         let mut server = Self {
-            shared,
-            living: Arc::new(living),
-            settled,
-            plugins: Arc::new(plugins),
-            threads,
-            http: None,
             ready: Ready {
                 nbd: doors.nbd_addresses,
-                nvme: named.map(|name| (name, doors.nvme_addresses)),
+                nvme: shared.nvme.as_ref().map(|nvme| (nvme.nqn.clone(), doors.nvme_addresses)),
+                vhost: config.guests.iter().map(|g| (g.volume.clone(), g.path.clone())).collect(),
                 http: doors.http.tcp.as_ref().map(|(_, address)| *address),
                 control: config.control.as_ref().map(|control| control.path.clone()),
                 volumes,
@@ -237,13 +238,31 @@ impl Server {
                 mounts,
                 restart,
             },
+            shared,
+            living: Arc::new(living),
+            settled,
+            plugins: Arc::new(plugins),
+            threads,
+            http: None,
+            guests: Guests::default(),
             sockets: doors.files,
             fast: Arc::new(FastControl::new(source.device)),
             history: Arc::default(),
         };
         server.choose(&config.chosen)?;
-        server.http = Some(control::Http::start(doors.http, rules, clients, server.control())?);
+        server.let_in(doors.guests, (doors.http, rules, clients))?;
         Ok(server)
+    }
+
+    /// Begins to serve hypervisors, and HTTP.
+    fn let_in(
+        &mut self,
+        guests: Vec<GuestDoor>,
+        (http, rules, clients): (control::Listeners, control::Rules, Clients),
+    ) -> Result<(), ServeError> {
+        self.guests = Guests::start(guests, &self.shared)?;
+        self.http = Some(control::Http::start(http, rules, clients, self.control())?);
+        Ok(())
     }
 
     /// Puts those policies in charge that are made of modules of the config.
@@ -300,6 +319,7 @@ impl Server {
             result = Err(ServeError::Shard { shard, reason });
         }
         self.http = None;
+        self.guests.end();
         self.living.end();
         if result.is_ok() {
             result = self.fast.closed().map_err(ServeError::NotClosed);
@@ -590,33 +610,6 @@ fn log_drivers(mounted: &[Mounted]) {
     }
 }
 
-/// How what was mounted was opened, `took` after the start.
-fn restart(source: &Source, mounted: &[Mounted], took: Duration, impaired: Vec<String>) -> Restart {
-    let device = source.device.as_ref();
-    let cold = match device {
-        Some(device) => device.cold().map(Into::into),
-        None => Some("a volume of a pool has none".into()),
-    };
-    Restart {
-        cold,
-        took_ms: took.as_millis() as u64,
-        kept_bytes: device.and_then(|device| device.kept().ok()).map_or(0, |(_, bytes)| bytes),
-        counts: counts(mounted),
-        impaired,
-        dilation: device.map_or(1, Device::dilation),
-    }
-}
-
-fn counts(mounted: &[Mounted]) -> KeptCounts {
-    let sum = |count: fn(&KeptCounts) -> u64| -> u64 {
-        mounted.iter().map(|mounted| count(&mounted.found.kept)).sum()
-    };
-    KeptCounts {
-        reads_answered: sum(|counts| counts.reads_answered),
-        reads_passed: sum(|counts| counts.reads_passed),
-    }
-}
-
 /// Why a shard could not mount.
 enum MountFailure {
     Driver(NoDriver),
@@ -776,6 +769,7 @@ fn share(
         limits_since: std::time::Instant::now(),
         tls,
         nvme: None,
+        guests: Bells::default(),
         nbd_doors: 0,
         limits: nbd::Limits { handshake_ns: config.nbd.handshake_ns, ..nbd::Limits::default() },
         buffer_bytes_max: config.nbd.buffer_bytes_max,

@@ -56,6 +56,7 @@ mod tier;
 mod tls;
 mod tools;
 mod trace;
+mod vhost;
 mod volume_limits;
 mod volumes;
 mod zoned;

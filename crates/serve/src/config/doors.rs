@@ -20,28 +20,38 @@ const CONTROL_DEFAULT: &str = "control.sock";
 
 /// A socket at `unix`, and who may connect to it: keys `unix_mode` and `unix_group`.
 pub fn unix(section: &mut Section<'_>, base: &Path, most: u32) -> (Option<PathBuf>, Access) {
-    let path = section.text("unix", "\"weir.sock\"").map(|path| base.join(path));
+    socket(section, base, most, ["unix", "unix_mode", "unix_group"])
+}
+
+/// A socket in the file system, its permissions and its group, by these keys.
+fn socket(
+    section: &mut Section<'_>,
+    base: &Path,
+    most: u32,
+    [key, mode_key, group_key]: [&str; 3],
+) -> (Option<PathBuf>, Access) {
+    let path = section.text(key, "\"weir.sock\"").map(|path| base.join(path));
     if let Some(path) = &path
         && path.as_os_str().len() > SOCKET_BYTES_MAX
     {
         let reason = format!("is longer than the {SOCKET_BYTES_MAX} bytes that the system allows");
-        section.refuse("unix", &path.display().to_string(), reason, "\"/run/weir.sock\"");
+        section.refuse(key, &path.display().to_string(), reason, "\"/run/weir.sock\"");
     }
     let mut access = Access::OWNER;
-    if let Some(text) = section.text("unix_mode", "\"0660\"") {
+    if let Some(text) = section.text(mode_key, "\"0660\"") {
         let mode = u32::from_str_radix(&text, 8).ok().filter(|mode| mode & !most == 0);
         match mode {
             Some(mode) => access.mode = mode,
             None => {
                 let reason = format!("must be octal permissions of {most:04o} at most");
-                section.refuse("unix_mode", &format!("{text:?}"), reason, "\"0660\"");
+                section.refuse(mode_key, &format!("{text:?}"), reason, "\"0660\"");
             }
         }
     }
-    if let Some(name) = section.text("unix_group", "\"disk\"") {
+    if let Some(name) = section.text(group_key, "\"disk\"") {
         access.group = sockets::group(&name);
         if access.group.is_none() {
-            section.refuse("unix_group", &format!("{name:?}"), "is no group here", "\"disk\"");
+            section.refuse(group_key, &format!("{name:?}"), "is no group here", "\"disk\"");
         }
     }
     (path, access)
@@ -71,6 +81,12 @@ pub fn refuse_plain_tcp(section: &mut Section<'_>, listen: &[Listen], has_tls: b
             section.refuse("tcp", &format!("{address}"), reason, "\"127.0.0.1:10809\"");
         }
     }
+}
+
+/// Where hypervisors find a volume as a disk, and who of them may, if it has such a socket.
+pub fn guest(section: &mut Section<'_>, base: &Path) -> Option<(PathBuf, Access)> {
+    let (path, access) = socket(section, base, 0o666, ["vhost", "vhost_mode", "vhost_group"]);
+    path.map(|path| (path, access))
 }
 
 /// Where the discovery service of NVMe is by convention.

@@ -47,6 +47,8 @@ pub struct Config {
     pub nbd: NbdConfig,
     /// NVMe over TCP, if it is served.
     pub nvme: Option<NvmeConfig>,
+    /// The volumes that are disks of guests.
+    pub guests: Vec<GuestConfig>,
     /// The HTTP API, if there is one.
     pub http: Option<HttpConfig>,
     /// The socket that the same API has for whoever changes the server, if there is one.
@@ -95,6 +97,17 @@ pub struct NvmeConfig {
     pub hosts: Vec<String>,
     /// Volumes that only some of them see, and which.
     pub volume_hosts: BTreeMap<String, Vec<String>>,
+}
+
+/// A volume as a disk of a guest (vhost-user).
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct GuestConfig {
+    /// Its name.
+    pub volume: String,
+    /// Where hypervisors connect.
+    pub path: PathBuf,
+    /// Who of them may.
+    pub access: Access,
 }
 
 /// The HTTP API over TCP: who shows no token there may look, and change nothing.
@@ -155,7 +168,8 @@ impl Config {
         let mut root = Section::new("", table, &mut errors);
         let plugins = plugins(&mut root, base);
         let mut chosen = Vec::new();
-        let (volumes, mut wishes, hosts) = volumes::sections(&mut root, &plugins);
+        let volumes::Sections { volumes, mut wishes, hosts, guests } =
+            volumes::sections(&mut root, &plugins, base);
         let raw = raw::section(&mut root);
         let device = device(root.section("device"), base, volumes, raw);
         let nbd = nbd(root.section("nbd"), base);
@@ -200,6 +214,7 @@ impl Config {
                     driver,
                     nbd,
                     nvme,
+                    guests,
                     http,
                     control,
                     plugins,

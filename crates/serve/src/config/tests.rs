@@ -433,3 +433,29 @@ fn kept_memory_is_on_unless_it_is_off_or_elsewhere() {
     let wrong = parse("kind = \"memory\"\nkept_memory = \"mine\"").unwrap_err();
     assert!(wrong.to_string().contains("device.kept_memory"), "{wrong}");
 }
+
+#[test]
+fn volumes_are_disks_of_guests_where_they_say_so_and_each_at_a_socket_of_its_own() {
+    let volume = |name: &str, more: &str| {
+        format!("[[volume]]\nname = \"{name}\"\nsize = \"4MiB\"\n{more}\n")
+    };
+    let text = volume("a", "vhost = \"a.vhost\"\nvhost_mode = \"0660\"") + &volume("b", "");
+    let guests = Config::parse(&text, Path::new("/base")).unwrap().guests;
+    let access = Access { mode: 0o660, group: None };
+    assert_eq!(guests, [GuestConfig { volume: "a".into(), path: "/base/a.vhost".into(), access }]);
+    let long = format!("vhost = \"{}\"", "x".repeat(120));
+    let wrong = errors(
+        &[
+            volume("a", "vhost = \"s\""),
+            volume("b", "vhost = \"s\"\nvhost_mode = \"0777\""),
+            volume("c", &long),
+            volume("d", "vhost_group = \"no such group\""),
+        ]
+        .concat(),
+    );
+    let keys: Vec<&str> = wrong.iter().map(|error| error.key.as_str()).collect();
+    let expected =
+        ["volume[1].vhost_mode", "volume[1].vhost", "volume[2].vhost", "volume[3].vhost_group"];
+    assert_eq!(keys, expected);
+    assert!(wrong[1].reason.contains("another volume"), "{}", wrong[1].reason);
+}

@@ -3,7 +3,7 @@
 //! A device whose volumes were changed while it was served knows them better than a config does: then the names and
 //! sizes here count no more, and what else is said of a name holds for the volume that has it ([`Config::adopt`]).
 
-use super::{Config, Section, doors, fast, of_module};
+use super::{Config, GuestConfig, Section, doors, fast, of_module};
 use crate::device::{Limits, NAME_BYTES_MAX, Stretch, Table, VolumeOptions, is_name};
 use crate::policies::{PluginFile, WASM};
 use crate::volume::Split;
@@ -11,6 +11,7 @@ use flash::{BLOCK_BYTES, MILLISECOND};
 use ftl::policy::stream;
 use ftl::{MapVolume, Settings, StreamVolume};
 use std::collections::BTreeMap;
+use std::path::Path;
 
 /// What is wished for a volume, beside a name and a size.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -42,32 +43,58 @@ const KEYS: &[&str] = &[
     "fast_share",
     "mapping",
     "nvme_hosts",
+    "vhost",
+    "vhost_mode",
+    "vhost_group",
     "iops",
     "bandwidth",
     "burst",
 ];
 
-/// The volumes, and what is wished for each, in the same order.
-pub fn sections(
-    root: &mut Section<'_>,
-    plugins: &[PluginFile],
-) -> (Vec<VolumeOptions>, Vec<Wish>, Hosts) {
-    let (mut volumes, mut wishes, mut all_hosts) = (Vec::new(), Vec::new(), Hosts::new());
+/// What all `[[volume]]` say.
+#[derive(Default)]
+pub struct Sections {
+    /// The volumes.
+    pub volumes: Vec<VolumeOptions>,
+    /// What is wished for each, in the same order.
+    pub wishes: Vec<Wish>,
+    /// Who may see them over NVMe.
+    pub hosts: Hosts,
+    /// Which of them are disks of guests.
+    pub guests: Vec<GuestConfig>,
+}
+
+/// Reads them.
+pub fn sections(root: &mut Section<'_>, plugins: &[PluginFile], base: &Path) -> Sections {
+    let mut all = Sections::default();
     for (index, table) in root.sections("volume").into_iter().enumerate() {
         let mut section = Section::new(format!("volume[{index}]."), table, root.errors);
-        let made = volume(&mut section, &volumes);
+        let made = volume(&mut section, &all.volumes);
         let wish = wish(&mut section, plugins);
         let hosts = doors::nvme_hosts(&mut section, "nvme_hosts");
+        let guest = doors::guest(&mut section, base);
+        if let Some((path, _)) = guest.as_ref().filter(|(path, _)| all.has_socket(path)) {
+            let reason = "another volume has this socket";
+            section.refuse("vhost", &format!("{:?}", path.display()), reason, "\"data2.sock\"");
+        }
         section.finish(KEYS);
         let Some(mut volume) = made else { continue };
         volume.read_only = wish.read_only.unwrap_or(false);
         if !hosts.is_empty() {
-            all_hosts.insert(volume.name.clone(), hosts);
+            all.hosts.insert(volume.name.clone(), hosts);
         }
-        wishes.push(Wish { name: volume.name.clone(), ..wish });
-        volumes.push(volume);
+        let name = || volume.name.clone();
+        all.guests.extend(guest.map(|(path, access)| GuestConfig { volume: name(), path, access }));
+        all.wishes.push(Wish { name: name(), ..wish });
+        all.volumes.push(volume);
     }
-    (volumes, wishes, all_hosts)
+    all
+}
+
+impl Sections {
+    fn has_socket(&self, path: &Path) -> bool {
+        self.guests.iter().any(|guest| guest.path == path)
+    }
 }
 
 /// What a volume is made from, if that can be.

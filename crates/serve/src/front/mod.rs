@@ -4,12 +4,14 @@
 //! - [`nbd`]: the NBD protocol, as a state machine that knows nothing of shards either.
 //! - `client`: an NBD client as a [`Front`].
 //! - [`nvme`]: a queue of NVMe over TCP, a [`Front`] itself.
+//! - [`vhost`]: a ring in the memory of a guest, a [`Front`] itself; and the sessions of their hypervisors.
 //!
 //! Blocks by ID come over HTTP (`crate::control`) and by the shard's own desk, as they are no ranges of a volume.
 
 mod client;
 pub mod nbd;
 pub mod nvme;
+pub mod vhost;
 
 pub use client::NbdClient;
 pub use nvme::NvmeClient;
@@ -38,6 +40,8 @@ pub enum Event {
     Whole(Ticket),
     /// All of it has come, and not as it was sent: answer by [`crate::volume::Failure::Spoilt`].
     Spoilt(Ticket),
+    /// A request was answered by the protocol alone, as it should be.
+    Answered,
     /// A request for this volume, if it named one that there is, was answered with an error by the protocol alone:
     /// count it.
     Refused(Option<usize>),
@@ -83,7 +87,8 @@ pub trait Front: Send {
     /// The driver took so many of them.
     fn payload_received(&mut self, bytes: usize);
 
-    /// A request that had waited in the protocol for room, if there is room now.
+    /// A request that had waited in the protocol for room, if there is room now; or one that lies where the protocol
+    /// finds it by itself.
     fn resume(&mut self) -> Option<Event> {
         None
     }
@@ -91,6 +96,21 @@ pub trait Front: Send {
     /// There is memory for the data of this write, of which none is in the stream now. True if the client is asked
     /// for it, which is put into `out`.
     fn asks_for_data(&mut self, _ticket: Ticket, _out: &mut Vec<u8>) -> bool {
+        false
+    }
+
+    /// The data of a write is there with its request, and comes by [`Front::bring`] instead of the stream.
+    fn has_data(&self) -> bool {
+        false
+    }
+
+    /// Fills this with the next bytes of a write's data. False if they are lost, and the write with them.
+    fn bring(&mut self, _ticket: Ticket, _into: &mut [u8]) -> bool {
+        false
+    }
+
+    /// It was dealt with so much of it, since [`Front::deliver`] was called, that others come first.
+    fn is_sated(&self) -> bool {
         false
     }
 
@@ -135,6 +155,12 @@ pub trait Front: Send {
         _data: &mut dyn Iterator<Item = &[u8]>,
         _out: &mut Vec<u8>,
     ) {
+    }
+
+    /// True if replies, and data of reads, were put where the client finds them, so that nothing is to be sent. It is
+    /// told of those since the last call.
+    fn deliver(&mut self) -> bool {
+        false
     }
 
     /// The reply was sent and its memory is free, or nobody will take it any more.

@@ -1,7 +1,7 @@
 //! Volumes that live: they are made, deleted, renamed, and get other sizes and limits while the device is served.
 //!
 //! One thread takes the changes one after the other, as [`steps`] says: it has the first shard keep the table in its
-//! label, tells NVMe's subsystem and all shards what is offered from then on, and has the shards trim what volumes have
+//! label, tells NVMe's subsystem, those who speak with hypervisors, and all shards what is offered from then on, and has the shards trim what volumes have
 //! left, in the background and again after a restart.
 
 mod steps;
@@ -400,7 +400,10 @@ impl Keeper {
             mailbox.push(Message::Offer { offered, answer });
         }
         drop(sender);
-        (0..self.shared.mailboxes.len()).all(|_| self.wait(&receiver).is_some())
+        let taken = (0..self.shared.mailboxes.len()).all(|_| self.wait(&receiver).is_some());
+        // A guest that is told of more room uses it at once: the shards know of it.
+        self.shared.guests.ring();
+        taken
     }
 
     /// What a shard answers; `None` if it has ended.

@@ -74,6 +74,32 @@ impl Data {
         })
     }
 
+    /// Has bytes `from..from + len` filled, in order, in as few slices as the memory allows; ends when `fill` says false,
+    /// and then says so, too. Nobody else holds the blocks.
+    pub fn fill_by(
+        &mut self,
+        from: usize,
+        len: usize,
+        fill: &mut dyn FnMut(&mut [u8]) -> bool,
+    ) -> bool {
+        match self {
+            Self::Run(buffer) => fill(&mut buffer.bytes_mut()[from..from + len]),
+            Self::Cells(cells) => {
+                let (mut at, end) = (from, from + len);
+                while at < end {
+                    let inside = at % BLOCK_BYTES;
+                    let here = (end - at).min(BLOCK_BYTES - inside);
+                    let block = cells[at / BLOCK_BYTES].bytes_mut();
+                    if !fill(&mut block[inside..inside + here]) {
+                        return false;
+                    }
+                    at += here;
+                }
+                true
+            }
+        }
+    }
+
     /// Copies `bytes` to byte `at` and after. Nobody else holds the blocks.
     pub fn fill(&mut self, mut at: usize, mut bytes: &[u8]) {
         match self {
@@ -241,6 +267,16 @@ mod tests {
             let found: Vec<u8> = data.slices(100, bytes.len()).flatten().copied().collect();
             assert!(found == bytes);
             assert!(data.slices(0, 100).flatten().all(|&byte| byte == 0));
+            let mut rest = &bytes[..];
+            let mut fill = |slice: &mut [u8]| {
+                let (now, left) = rest.split_at(slice.len());
+                slice.copy_from_slice(now);
+                rest = left;
+                true
+            };
+            assert!(data.fill_by(7, bytes.len(), &mut fill));
+            assert!(data.slices(7, bytes.len()).flatten().eq(&bytes));
+            assert!(!data.fill_by(0, 5000, &mut |_| false));
             pool.put(data, &mut frames);
         }
     }

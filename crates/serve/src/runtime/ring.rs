@@ -38,7 +38,7 @@ pub enum Owner {
     Medium = 1,
     /// A listening socket.
     Accept = 2,
-    /// A connection's receive.
+    /// A connection's receive, or its wait for something to read.
     Receive = 3,
     /// A connection's send.
     Send = 4,
@@ -74,6 +74,7 @@ enum Operation {
     SyncData { fd: RawFd },
     Punch { fd: RawFd, offset: u64, len: u64 },
     ReadEvent { fd: RawFd, bytes: *mut u8 },
+    Await { fd: RawFd },
     Accept { fd: RawFd },
     Receive { fd: RawFd, message: *mut libc::msghdr },
     Send { fd: RawFd, message: *const libc::msghdr },
@@ -167,6 +168,11 @@ impl Ring {
     /// Receives what is there, at most what the message has room for.
     pub fn receive(&mut self, index: u32, fd: RawFd, message: *mut libc::msghdr) {
         self.queue(Operation::Receive { fd, message }, Owner::Receive, index);
+    }
+
+    /// Waits until there is something to read, as in place of a receive.
+    pub fn await_readable(&mut self, index: u32, fd: RawFd) {
+        self.queue(Operation::Await { fd }, Owner::Receive, index);
     }
 
     /// Sends a message of several pieces.

@@ -1,7 +1,10 @@
 //! How a device was opened: what a server tells of its start.
 
-use crate::device::KeptCounts;
+use super::Mounted;
+use crate::backend::Source;
+use crate::device::{Device, KeptCounts};
 use std::fmt;
+use std::time::Duration;
 
 /// How a device was opened, and how long that took.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
@@ -35,5 +38,37 @@ impl fmt::Display for Restart {
             }
             Some(why) => write!(f, "mounted in {took_ms} ms without kept memory: {why}"),
         }
+    }
+}
+
+/// How what was mounted was opened, `took` after the start.
+pub(super) fn restart(
+    source: &Source,
+    mounted: &[Mounted],
+    took: Duration,
+    impaired: Vec<String>,
+) -> Restart {
+    let device = source.device.as_ref();
+    let cold = match device {
+        Some(device) => device.cold().map(Into::into),
+        None => Some("a volume of a pool has none".into()),
+    };
+    Restart {
+        cold,
+        took_ms: took.as_millis() as u64,
+        kept_bytes: device.and_then(|device| device.kept().ok()).map_or(0, |(_, bytes)| bytes),
+        counts: counts(mounted),
+        impaired,
+        dilation: device.map_or(1, Device::dilation),
+    }
+}
+
+fn counts(mounted: &[Mounted]) -> KeptCounts {
+    let sum = |count: fn(&KeptCounts) -> u64| -> u64 {
+        mounted.iter().map(|mounted| count(&mounted.found.kept)).sum()
+    };
+    KeptCounts {
+        reads_answered: sum(|counts| counts.reads_answered),
+        reads_passed: sum(|counts| counts.reads_passed),
     }
 }

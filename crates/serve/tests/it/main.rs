@@ -7,12 +7,14 @@ mod devices;
 mod doors;
 mod fencing;
 mod front_ends;
+mod guest;
 mod http;
 mod identity;
 mod nbd_requests;
 mod slow;
 mod strangers;
 mod tls;
+mod vhost;
 
 use serve::{Config, Server};
 use std::path::{Path, PathBuf};

@@ -4,8 +4,12 @@
 //! the goal beside it.
 
 mod client;
+mod guest;
 mod host;
 mod pump;
+mod vhost;
+
+pub use vhost::beside_qemu;
 
 use super::nbd::{Folder, cpu_seconds};
 use super::{Figure, Goal, Request, median};

@@ -75,7 +75,7 @@ fn client(setup: u8) -> (NvmeClient, Option<Seat>) {
 impl Driver {
     fn event(&mut self, event: Event) {
         match event {
-            Event::Opened | Event::Refused(_) => {}
+            Event::Opened | Event::Answered | Event::Refused(_) => {}
             Event::StartTls => panic!("there is no TLS here"),
             Event::Close => self.over = true,
             Event::Data(ticket) => {

@@ -67,7 +67,9 @@ impl Plain {
             | Operation::Write { .. }
             | Operation::SyncData { .. }
             | Operation::Punch { .. } => self.workers.hand(entry),
-            Operation::ReadEvent { fd, .. } | Operation::Receive { fd, .. } => {
+            Operation::ReadEvent { fd, .. }
+            | Operation::Await { fd }
+            | Operation::Receive { fd, .. } => {
                 self.go_on(fd, Awaited { input: Some(entry), output: None }, false);
             }
             Operation::Accept { fd } => {
@@ -199,6 +201,11 @@ fn attempt(operation: &Operation, shut: bool) -> Option<i32> {
             // SAFETY, here and below: by the invariant of `super` the memory is valid for the call.
             super::uninterrupted(|| unsafe { libc::read(fd, bytes.cast(), super::EVENT_BYTES) })
         }
+        Operation::Await { fd } => match readable_within(fd, 0) {
+            Ok(true) => libc::POLLIN.into(),
+            Ok(false) => return None,
+            Err(error) => return Some(-error.raw_os_error().unwrap_or(libc::EIO)),
+        },
         Operation::Accept { fd } => {
             let none = std::ptr::null_mut;
             // SAFETY: nobody wants the address.

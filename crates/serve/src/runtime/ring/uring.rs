@@ -52,12 +52,13 @@ impl Level {
 }
 
 /// What will be asked for.
-const OPCODES: [u8; 8] = [
+const OPCODES: [u8; 9] = [
     opcode::Nop::CODE,
     opcode::Read::CODE,
     opcode::Write::CODE,
     opcode::Fsync::CODE,
     opcode::Fallocate::CODE,
+    opcode::PollAdd::CODE,
     opcode::Accept::CODE,
     opcode::RecvMsg::CODE,
     opcode::SendMsg::CODE,
@@ -220,6 +221,7 @@ fn prepared(operation: Operation) -> squeue::Entry {
         Operation::ReadEvent { fd, bytes } => {
             opcode::Read::new(types::Fd(fd), bytes, super::EVENT_BYTES as u32).build()
         }
+        Operation::Await { fd } => opcode::PollAdd::new(types::Fd(fd), libc::POLLIN as u32).build(),
         Operation::Accept { fd } => {
             let none = std::ptr::null_mut();
             opcode::Accept::new(types::Fd(fd), none, std::ptr::null_mut())

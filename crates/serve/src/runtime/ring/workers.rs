@@ -190,7 +190,8 @@ fn perform(operation: &Operation) -> i32 {
             let (offset, len) = (offset as libc::off_t, len as libc::off_t);
             libc::fallocate(fd, super::PUNCH, offset, len) as isize
         },
-        Operation::ReadEvent { .. }
+        Operation::Await { .. }
+        | Operation::ReadEvent { .. }
         | Operation::Accept { .. }
         | Operation::Receive { .. }
         | Operation::Send { .. } => unreachable!("sockets and events are polled: {operation:?}"),

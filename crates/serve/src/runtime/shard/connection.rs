@@ -1,11 +1,12 @@
-//! One client's socket: receive buffer, the payload it is sending, replies, TLS.
+//! One client's socket: receive buffer, the payload it is sending, replies, TLS. A guest has no socket: it kicks, and
+//! what it wants lies in its memory.
 //!
 //! Invariant: while a receive is under way, the input buffer and the payload's buffer stay where
 //! they are.
 
 use super::outbox::Outbox;
 use super::requests::Asked;
-use crate::front::{Event, Front, Payload, Received, Ticket};
+use crate::front::{Event, Front, Payload, Received, Ticket, vhost};
 use crate::runtime::buffer::Buffer;
 use crate::runtime::crypt::Crypt;
 use crate::runtime::data::{self, Data};
@@ -77,7 +78,7 @@ pub struct Connection {
     leaving_ns: u64,
     /// When the client last took something of what is sent, or could begin to.
     taken_at: Instant,
-    socket: OwnedFd,
+    ear: Ear,
     input: Buffer,
     /// What of `input` is received and not yet dealt with.
     start: usize,
@@ -92,6 +93,14 @@ pub struct Connection {
     tls: Option<Tls>,
 }
 
+/// How a client is heard.
+pub enum Ear {
+    /// By what comes over a socket.
+    Socket(OwnedFd),
+    /// By its kicks.
+    Kick(vhost::Event),
+}
+
 struct Tls {
     crypt: Crypt,
     started: bool,
@@ -101,7 +110,12 @@ struct Tls {
 
 impl Connection {
     /// A new client, whose greeting is in `outbox`.
-    pub fn new(socket: OwnedFd, front: Box<dyn Front>, outbox: Outbox, leaving_ns: u64) -> Self {
+    pub fn new(ear: Ear, front: Box<dyn Front>, outbox: Outbox, leaving_ns: u64) -> Self {
+        // A guest is heard by nothing that would need room.
+        let input_blocks = match ear {
+            Ear::Socket(_) => (INPUT_BYTES / flash::BLOCK_BYTES) as u32,
+            Ear::Kick(_) => 1,
+        };
         Self {
             front,
             outbox,
@@ -116,8 +130,8 @@ impl Connection {
             dirty: false,
             leaving_ns,
             taken_at: Instant(0),
-            socket,
-            input: Buffer::new((INPUT_BYTES / flash::BLOCK_BYTES) as u32),
+            ear,
+            input: Buffer::new(input_blocks),
             start: 0,
             end: 0,
             iovecs: Vec::new(),
@@ -137,6 +151,13 @@ impl Connection {
     /// Queues a receive: the missing payload straight to its buffer, the rest to the input.
     pub fn receive(&mut self, index: u32, ring: &mut Ring) {
         assert!(!self.receiving, "one receive at a time");
+        let socket = match &self.ear {
+            Ear::Socket(socket) => socket.as_raw_fd(),
+            Ear::Kick(kick) => {
+                self.receiving = true;
+                return ring.await_readable(index, kick.as_raw_fd());
+            }
+        };
         if self.start == self.end {
             (self.start, self.end) = (0, 0);
         } else if self.end == INPUT_BYTES {
@@ -155,7 +176,7 @@ impl Connection {
         self.message.msg_iov = self.iovecs.as_mut_ptr();
         self.message.msg_iovlen = self.iovecs.len() as _;
         self.receiving = true;
-        ring.receive(index, self.socket.as_raw_fd(), &raw mut self.message);
+        ring.receive(index, socket, &raw mut self.message);
     }
 
     /// Lists where the missing payload goes, as far as one receive may take it there.
@@ -180,6 +201,10 @@ impl Connection {
 
     /// A receive brought `bytes`. `Err`: the client is no longer to be trusted.
     pub fn received(&mut self, bytes: usize) -> Result<(), rustls::Error> {
+        if let Ear::Kick(kick) = &self.ear {
+            kick.clear();
+            return Ok(());
+        }
         let direct = bytes.min(self.direct);
         if let (Some(incoming), true) = (&mut self.incoming, direct > 0) {
             incoming.at += direct;
@@ -217,9 +242,9 @@ impl Connection {
     }
 
     /// True if as much data is being read, or waits to be sent, as fits the caches: more would push
-    /// out what was just checked before the kernel copies it.
+    /// out what was just checked before the kernel copies it. Or the client has had its share of a turn.
     pub fn has_batch(&self) -> bool {
-        self.begun + self.outbox.filling.data_bytes() >= BATCH_BYTES
+        self.begun + self.outbox.filling.data_bytes() >= BATCH_BYTES || self.front.is_sated()
     }
 
     /// Lets the protocol look at the input; `None` if there is none or it takes none now.
@@ -271,6 +296,7 @@ impl Connection {
 
     /// Queues a send of all that is ready, if none is under way.
     pub fn send(&mut self, now: Instant, index: u32, ring: &mut Ring) {
+        let Ear::Socket(socket) = &self.ear else { return };
         if self.outbox.is_sending() || !self.wants_send() {
             return;
         }
@@ -283,7 +309,7 @@ impl Connection {
         }
         if let Some(message) = self.outbox.begin() {
             self.taken_at = now;
-            ring.send(index, self.socket.as_raw_fd(), message);
+            ring.send(index, socket.as_raw_fd(), message);
         }
     }
 
@@ -292,7 +318,9 @@ impl Connection {
         self.taken_at = now;
         match self.outbox.sent(bytes) {
             Some(rest) => {
-                ring.send(index, self.socket.as_raw_fd(), rest);
+                if let Ear::Socket(socket) = &self.ear {
+                    ring.send(index, socket.as_raw_fd(), rest);
+                }
                 false
             }
             None => true,
@@ -316,10 +344,15 @@ impl Connection {
         over.then_some("it left, and does not take its last replies")
     }
 
-    /// Ends the conversation: what is under way on the socket completes at once.
+    /// Ends the conversation: what is under way on the socket completes at once, and so does a wait for a kick.
     pub fn hang_up(&self) {
-        // SAFETY: no memory is involved. An error means that the peer was faster.
-        unsafe { libc::shutdown(self.socket.as_raw_fd(), libc::SHUT_RDWR) };
+        match &self.ear {
+            Ear::Socket(socket) => {
+                // SAFETY: no memory is involved. An error means that the peer was faster.
+                unsafe { libc::shutdown(socket.as_raw_fd(), libc::SHUT_RDWR) };
+            }
+            Ear::Kick(kick) => kick.signal(),
+        }
     }
 
     /// Nothing is in flight any more.

@@ -9,6 +9,7 @@ use super::engine::{Finished, Piece, Work};
 use super::ids::{IdList, IdRequest};
 use super::volumes::{Cleared, Labelled};
 use crate::exports::Offered;
+use crate::front::vhost;
 use crate::latency::{Latencies, Slow};
 use crate::runtime::ring::DriverReport;
 use flash::Instant;
@@ -34,6 +35,8 @@ pub enum Door {
 pub enum Message {
     /// A client for this shard to serve, and what it came by.
     Client(OwnedFd, Door),
+    /// A guest's ring to serve, which counts as a client already, and how it is kicked.
+    Guest(Box<vhost::VhostQueue>, vhost::Event),
     /// Execute this, then send `Finished` to its origin.
     Piece(Piece),
     /// What this shard had sent away is done.

@@ -41,14 +41,14 @@ pub use shared::Shared;
 
 use crate::device::Losses;
 use crate::exports::Offered;
-use crate::front::{Front, NbdClient, NvmeClient, nbd};
+use crate::front::{Front, NbdClient, NvmeClient, nbd, vhost};
 use crate::latency::{Latencies, Slowest};
 use crate::medium::Lost;
 use crate::rated::Rated;
 use crate::runtime::data::{Data, Pool};
 use crate::runtime::ring::{Done, Owner, Ring};
 use crate::sockets;
-use connection::{Connection, Ending};
+use connection::{Connection, Ear, Ending};
 use flash::{Instant, SECOND, Slab};
 use ftl::{Input, Switch};
 use outbox::{Answered, Outbox};
@@ -271,12 +271,12 @@ impl Shard {
             self.turn(now, &mut finished);
             self.expire(now);
             self.tell_health(now);
-            self.send_replies(now);
+            let fed = self.send_replies(now);
             if let Some(lost) = self.engine.medium.lost() {
                 self.end_fenced(lost);
                 return Err(ShardError::Lost(lost));
             }
-            more = self.resume_postponed(now);
+            more = self.resume_postponed(now) || fed;
             self.tell_adopted();
             self.watch(now);
             self.look_at_old(now);
@@ -464,8 +464,27 @@ impl Shard {
             }
         };
         let leaving_ns = self.shared.limits.handshake_ns;
-        let connection = Box::new(Connection::new(socket, front, outbox, leaving_ns));
-        let index = self.connections.insert(connection);
+        self.seat(now, Connection::new(Ear::Socket(socket), front, outbox, leaving_ns));
+    }
+
+    /// A guest's ring, whose session counted it as a client.
+    fn welcome_guest(
+        &mut self,
+        now: Instant,
+        mut queue: Box<vhost::VhostQueue>,
+        kick: vhost::Event,
+    ) {
+        if self.life != Life::Serving {
+            self.shared.clients.fetch_sub(1, Ordering::Relaxed);
+            return;
+        }
+        // Its volume may have another size since its session looked.
+        queue.offered(&self.offered, &mut Vec::new());
+        self.seat(now, Connection::new(Ear::Kick(kick), queue, Outbox::default(), 0));
+    }
+
+    fn seat(&mut self, now: Instant, connection: Connection) {
+        let index = self.connections.insert(Box::new(connection));
         if let Some(more) = self.told.came.admit(now) {
             tracing::info!(shard = self.me, client = index, more, "a client came");
         }
@@ -477,6 +496,7 @@ impl Shard {
     fn told(&mut self, now: Instant, message: Message) {
         match message {
             Message::Client(socket, door) => self.welcome(now, socket, door),
+            Message::Guest(queue, kick) => self.welcome_guest(now, queue, kick),
             Message::Piece(piece) => self.engine.submit(piece),
             Message::Finished(finished) => {
                 self.piece_done(finished);
@@ -616,12 +636,17 @@ impl Shard {
         }
     }
 
-    /// One send for each client that has replies.
-    fn send_replies(&mut self, now: Instant) {
+    /// One send for each client that has replies. True if memory came back at once, and somebody waited for it, so that
+    /// there is more to do.
+    fn send_replies(&mut self, now: Instant) -> bool {
+        let mut delivered = false;
         while let Some(index) = self.dirty.pop() {
             let Some(connection) = self.connections.get_mut(index) else { continue };
             connection.dirty = false;
-            if connection.ending == Ending::Gone {
+            if connection.front.deliver() {
+                self.take_back(index, Outbox::discard);
+                delivered = true;
+            } else if connection.ending == Ending::Gone {
                 // What is being sent stays the kernel's until that completes.
                 self.take_back(index, Outbox::discard);
             } else {
@@ -630,6 +655,11 @@ impl Shard {
             }
             self.close_if_done(index);
         }
+        let fed = delivered && !self.starved.is_empty();
+        if fed {
+            self.feed_starved(now);
+        }
+        fed
     }
 
     fn sent(&mut self, now: Instant, done: Done) {

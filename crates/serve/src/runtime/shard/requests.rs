@@ -157,6 +157,7 @@ impl Shard {
             }
             Some(Event::Whole(ticket)) => self.come(index, ticket, true),
             Some(Event::Spoilt(ticket)) => self.come(index, ticket, false),
+            Some(Event::Answered) => true,
             Some(Event::Opened) => {
                 self.expiries_stale = true;
                 true
@@ -255,6 +256,10 @@ impl Shard {
         };
         match (request.kind, data) {
             (kind, Some(data)) if kind.takes_data() => {
+                if self.connections[index].front.has_data() {
+                    self.bring(index, asked, data);
+                    return true;
+                }
                 let at = (request.offset % BLOCK) as usize;
                 let incoming = Incoming { asked, data, from: at, at };
                 let connection = &mut self.connections[index];
@@ -268,6 +273,18 @@ impl Shard {
             (_, data) => self.dispatch(index, asked, data),
         }
         true
+    }
+
+    /// Fills memory with the data of a write that is there with its request, and goes on with it.
+    fn bring(&mut self, index: u32, asked: Asked, mut data: Data) {
+        let (at, len) = ((asked.request.offset % BLOCK) as usize, asked.request.len as usize);
+        let front = &mut self.connections[index].front;
+        if data.fill_by(at, len, &mut |slice| front.bring(asked.ticket, slice)) {
+            self.dispatch(index, asked, Some(data));
+        } else {
+            let answer = Answer::Failed(Failure::Spoilt);
+            self.reply(index, asked.ticket, answer, (Some((data, 0, 0)), None));
+        }
     }
 
     /// Memory for the data of a request, in the form that the medium wants.

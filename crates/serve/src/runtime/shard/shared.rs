@@ -4,6 +4,7 @@ use super::{Beat, Bounds, Mailbox, Message};
 use crate::device::Losses;
 use crate::exports::Offered;
 use crate::front::{nbd, nvme};
+use crate::guests::Bells;
 use crate::medium::Injections;
 use crate::volume::Split;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -22,6 +23,8 @@ pub struct Shared {
     pub tls: Option<Arc<rustls::ServerConfig>>,
     /// Present if NVMe hosts are let in.
     pub nvme: Option<Arc<nvme::Subsystem>>,
+    /// By which those are told who serve hypervisors of guests.
+    pub guests: Bells,
     /// Listeners before this one are for NBD, the rest for NVMe.
     pub nbd_doors: u32,
     /// Bounds of one client.

@@ -261,6 +261,12 @@ pub extern "C" fn weir_store_free_small_bytes(store: &Handle) -> u64 {
     store.store.free_small_bytes()
 }
 
+/// Bytes of a raw block.
+#[unsafe(no_mangle)]
+pub extern "C" fn weir_store_block_bytes(store: &Handle) -> u64 {
+    store.store.block_bytes()
+}
+
 /// Opens a file for writing; null if that fails.
 ///
 /// # Safety

@@ -39,6 +39,45 @@ pub struct Addresses {
     pub volume: String,
 }
 
+/// Where the HTTP of the units is.
+fn place(addresses: &Addresses) -> Place {
+    let place: Place = match addresses.control.parse() {
+        Ok(place) => place,
+        Err(never) => match never {},
+    };
+    match &addresses.token {
+        Some(token) => place.with_token(token),
+        None => place,
+    }
+}
+
+/// The raw units of a server, as far as room goes.
+pub struct Units(Device);
+
+impl Units {
+    /// Asks which there are.
+    pub fn open(addresses: &Addresses) -> Result<Self, Error> {
+        let failed =
+            |error: client::Error| Error::Io(format!("the units {}: {error}", addresses.units));
+        let device = Device::open(&addresses.units).map_err(failed)?;
+        Ok(Self(device.with_http(place(addresses))))
+    }
+
+    /// Raw blocks that are free, or are about to be, and all that can be written.
+    pub fn room(&self) -> Result<(u64, u64), Error> {
+        let units = self.0.status().map_err(|error| Error::Io(error.to_string()))?;
+        let (mut free, mut all) = (0, 0);
+        for unit in units.iter().filter(|unit| !unit.gone) {
+            let erased = unit.raw_blocks_erased + unit.raw_blocks_erasing;
+            free += u64::from(erased);
+            all += u64::from(
+                erased + unit.raw_blocks_open + unit.raw_blocks_full + unit.raw_blocks_torn,
+            );
+        }
+        Ok((free, all))
+    }
+}
+
 /// Keeps other processes of this machine from the store, as long as it is there.
 pub struct Lock(#[expect(dead_code, reason = "held, and let go at the end")] File);
 
@@ -142,14 +181,7 @@ pub struct RemoteBlocks {
 impl RemoteBlocks {
     /// Connects.
     pub fn open(addresses: &Addresses) -> Result<Self, Error> {
-        let Addresses { units, control, token, .. } = addresses;
-        let mut place: Place = match control.parse() {
-            Ok(place) => place,
-            Err(never) => match never {},
-        };
-        if let Some(token) = token {
-            place = place.with_token(token);
-        }
+        let (Addresses { units, control, .. }, place) = (addresses, place(addresses));
         let failed = |error: client::Error| Error::Io(format!("the raw units {units}: {error}"));
         let device = Device::open(units).map_err(failed)?;
         let blocks = Blocks::open(place)

@@ -28,7 +28,7 @@ const SMALL: &[&str] = &["--profile", "instant", "--capacity", "256MiB"];
 const KEYS: u64 = 400;
 
 /// The two servers that a store needs.
-struct Both {
+pub struct Both {
     units: Option<Server>,
     small: Option<Server>,
     folders: [Scratch; 2],
@@ -36,7 +36,7 @@ struct Both {
 }
 
 impl Both {
-    fn start(name: &str, capacity: &'static str) -> Self {
+    pub fn start(name: &str, capacity: &'static str) -> Self {
         let folders = [Scratch::new(&format!("{name}-u")), Scratch::new(&format!("{name}-s"))];
         let mut both = Self { units: None, small: None, folders, capacity };
         both.start_again();
@@ -44,17 +44,39 @@ impl Both {
     }
 
     /// Starts those that are not there.
-    fn start_again(&mut self) {
+    pub fn start_again(&mut self) {
         let [units, small] = &self.folders;
         let args = [UNITS, &["--capacity", self.capacity]].concat();
         self.units.get_or_insert_with(|| Server::start(units, &args));
         self.small.get_or_insert_with(|| Server::start(small, SMALL));
     }
 
+    /// Kills one of them.
+    pub fn kill(&mut self, at: usize) {
+        let server = if at == 0 { &mut self.units } else { &mut self.small };
+        server.take().expect("it runs").kill();
+    }
+
+    /// Ends one of them well.
+    pub fn stop(&mut self, at: usize) {
+        let server = if at == 0 { &mut self.units } else { &mut self.small };
+        server.take().expect("it runs").terminate();
+    }
+
+    /// The folders of their devices.
+    pub fn places(&self) -> [String; 2] {
+        [0, 1].map(|at| self.folders[at].data().to_str().expect("UTF-8").to_owned())
+    }
+
+    /// A folder that goes away with them.
+    pub fn scratch(&self) -> &Scratch {
+        &self.folders[0]
+    }
+
     /// `weir rocksdb` with the store that they are, up to the program.
     fn words(&self) -> Vec<String> {
-        let folder = |at: usize| self.folders[at].data().to_str().expect("UTF-8").to_owned();
-        let words = ["rocksdb", "--units", &folder(0), "--small", &folder(1), "--"];
+        let [units, small] = self.places();
+        let words = ["rocksdb", "--units", &units, "--small", &small, "--"];
         words.map(str::to_owned).to_vec()
     }
 
@@ -255,8 +277,7 @@ fn what_is_missing_is_told_with_the_mend() {
     refused(&["rocksdb"], "PROGRAM");
 
     let both = Both::start("rdbmiss", "64MiB");
-    let data = |at: usize| both.folders[at].data().to_str().expect("UTF-8").to_owned();
-    let (units, small) = (data(0), data(1));
+    let [units, small] = both.places();
     refused(&["rocksdb", "--units", &units, "--small", &small, "--", "no-such"], "rocksdb-tools");
     // The two in each other's place.
     let wrong =

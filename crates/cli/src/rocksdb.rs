@@ -76,7 +76,14 @@ impl Parts {
                         file.display()
                     )
                 })?;
-                Some(token.trim().to_owned())
+                let token = token.trim();
+                if token.is_empty() || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
+                    return Err(format!(
+                        "--token-file {}: must hold one line, the token of the server's http.token_file",
+                        file.display()
+                    ));
+                }
+                Some(token.to_owned())
             }
         };
         Ok(Addresses { units, control, token, volume })

@@ -206,6 +206,11 @@ impl Store {
         Ok(numbers.len() as u64)
     }
 
+    /// High half of the IDs of its raw blocks, which no other store has.
+    pub fn key(&self) -> u64 {
+        self.key
+    }
+
     /// Bytes of a raw block.
     pub fn block_bytes(&self) -> u64 {
         self.blocks.block_bytes()

@@ -24,6 +24,8 @@ const BYTES: u8 = 4;
 const END: u8 = 9;
 /// Longest string of a record.
 const PART_BYTES_MAX: u32 = 16 << 20;
+/// Bytes of a file in one record; the last one has less.
+const PIECE_BYTES: usize = 1 << 20;
 /// Values or cells that are loaded in one piece, and their bytes.
 const LOADED_MAX: usize = 1000;
 const LOADED_BYTES_MAX: usize = 8 << 20;
@@ -87,28 +89,35 @@ impl<W: Write> Records<W> {
     }
 }
 
-/// A file's bytes as records; its head before the first of them.
+/// A file's bytes as records of one size, however they come; its head before the first of them.
 struct FileBytes<'a, W> {
     records: &'a mut Records<W>,
     head: Option<(&'a str, u64)>,
+    piece: Vec<u8>,
 }
 
 impl<W: Write> FileBytes<'_, W> {
-    fn begin(&mut self) -> io::Result<()> {
-        match self.head.take() {
-            Some((path, size)) => self.records.put(FILE, path.as_bytes(), &size.to_le_bytes()),
-            None => Ok(()),
+    /// Writes what there is.
+    fn put(&mut self) -> io::Result<()> {
+        if let Some((path, size)) = self.head.take() {
+            self.records.put(FILE, path.as_bytes(), &size.to_le_bytes())?;
         }
+        if !self.piece.is_empty() {
+            self.records.put(BYTES, &[], &self.piece)?;
+        }
+        self.piece.clear();
+        Ok(())
     }
 }
 
 impl<W: Write> Write for FileBytes<'_, W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.begin()?;
-        if !bytes.is_empty() {
-            self.records.put(BYTES, &[], bytes)?;
+        let count = bytes.len().min(PIECE_BYTES - self.piece.len());
+        self.piece.extend_from_slice(&bytes[..count]);
+        if self.piece.len() == PIECE_BYTES {
+            self.put()?;
         }
-        Ok(bytes.len())
+        Ok(count)
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -168,11 +177,12 @@ fn dump_files<W: Write>(
                 return Err(format!("{}: its entry is damaged: delete it first", file.name));
             };
             progress.tell(&format!("{} records, at {}", records.count, file.name));
-            let mut bytes = FileBytes { records, head: Some((&file.name, size)) };
+            let head = Some((&*file.name, size));
+            let mut bytes = FileBytes { records, head, piece: Vec::new() };
             // One that was deleted meanwhile is not in the dump.
             if store.file(&file.name, &mut bytes).map_err(told)? {
                 bytes
-                    .begin()
+                    .put()
                     .map_err(|error| format!("standard output cannot be written: {error}"))?;
             }
         }
@@ -403,9 +413,12 @@ mod tests {
         let mut all = Vec::new();
         let mut records = Records::begin(&mut all).unwrap();
         records.put(VALUE, b"key", b"value").unwrap();
-        let mut file = FileBytes { records: &mut records, head: Some(("a/b", 5)) };
+        let head = Some(("a/b", 5));
+        let mut file = FileBytes { records: &mut records, head, piece: Vec::new() };
         file.write_all(b"abc").unwrap();
+        file.put().unwrap();
         file.write_all(b"de").unwrap();
+        file.put().unwrap();
         records.end().unwrap();
         all
     }

@@ -25,7 +25,7 @@ pub struct Args {
 enum Command {
     /// Write a file into the store
     #[command(after_help = "Examples:\n  \
-        weir store file put disks.csv traces/disks.csv")]
+        weir store file put disk.blkparse traces/disk.blkparse")]
     Put {
         /// What is written
         file: PathBuf,

@@ -157,7 +157,7 @@ fn get(named: &Named, json: bool, at: &At) -> Result<End, Failure> {
     let mut page = |behind: Option<&Cell>| {
         store.cells(Some(named.table.as_bytes()), &rows, (behind, None)).map_err(told)
     };
-    match print_all(json, usize::MAX, &mut page)? {
+    match print_all(json && !is_empty(&mut page)?, usize::MAX, &mut page)? {
         0 => Ok(missing(&named.row)),
         _ => Ok(End::Good),
     }
@@ -180,6 +180,10 @@ fn scan(command: &Command) -> Result<End, Failure> {
 
 type NextPage<'a> = dyn FnMut(Option<&Cell>) -> Result<Cells, Failure> + 'a;
 
+fn is_empty(page: &mut NextPage<'_>) -> Result<bool, Failure> {
+    Ok(page(None)?.0.is_empty())
+}
+
 /// Prints cells page by page; how many.
 fn print_all(json: bool, limit: usize, page: &mut NextPage<'_>) -> Result<usize, Failure> {
     let (mut list, mut count, mut behind) = (Vec::new(), 0, None);
@@ -200,7 +204,7 @@ fn print_all(json: bool, limit: usize, page: &mut NextPage<'_>) -> Result<usize,
             break;
         }
     }
-    if json && count > 0 || json && limit < usize::MAX {
+    if json {
         print_json(&json!({ "cells": list }));
     }
     Ok(count)

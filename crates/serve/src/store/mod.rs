@@ -4,6 +4,10 @@
 //! It has the doors of a server of devices: the control socket, and TCP with a token for all that is more than the state. One
 //! thread speaks HTTP; the engine is asked on others, as many as units are read at a time. Writes are
 //! answered when they are durable, and share the syncs of the log.
+#![expect(
+    clippy::result_large_err,
+    reason = "an answer that refuses is made once, and goes out as it is"
+)]
 
 mod body;
 mod cells;
@@ -44,8 +48,9 @@ const STOP_NS: u64 = 60 * SECOND;
 const THREADS: usize = 48;
 /// A client has a connection for each request.
 const CONTROL_CLIENTS_MAX: usize = 200;
-/// How often the room of the units is asked for. Less than this is filled meanwhile.
+/// How often the room of the units is asked for, and when little is left.
 const ROOM_EVERY: Duration = Duration::from_millis(500);
+const LITTLE_ROOM_EVERY: Duration = Duration::from_millis(50);
 /// How long what a request began may go on after the end.
 const FAREWELL: Duration = Duration::from_secs(5);
 
@@ -193,7 +198,8 @@ impl Room {
         let (stops, service) = (Arc::clone(&stop), Arc::clone(service));
         let watch = move || {
             while !stops.load(Ordering::Relaxed) {
-                std::thread::park_timeout(ROOM_EVERY);
+                let is_little = service.is_nearly_full();
+                std::thread::park_timeout(if is_little { LITTLE_ROOM_EVERY } else { ROOM_EVERY });
                 // A server that does not answer now may later; what it says then counts.
                 service.set_room(units.room().ok());
             }

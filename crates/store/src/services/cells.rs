@@ -11,7 +11,7 @@ pub type Cells = (Vec<(Cell, Vec<u8>)>, Option<Cell>);
 impl Service {
     /// What a put of a cell changes.
     pub fn put_cell(&self, cell: &Cell, value: Vec<u8>) -> Result<Change, Refused> {
-        self.admit()?;
+        self.admit(value.len())?;
         values::put(cell.at(self.slices())?, value)
     }
 

@@ -38,15 +38,30 @@ struct Queue {
     closing: bool,
 }
 
-#[derive(Default)]
+/// Called once, when nothing can be written any more.
+type Stopped = Box<dyn FnOnce(&Refused) + Send>;
+
 struct Shared {
     queue: Mutex<Queue>,
     more: Condvar,
+    stopped: Mutex<Option<Stopped>>,
 }
 
 impl Shared {
     fn queue(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A write failed: if that is for good, nothing is written any more.
+    fn failed(&self, why: &Refused) {
+        if matches!(why, Refused::Full(_) | Refused::Usage(_)) {
+            return;
+        }
+        self.queue().stopped.get_or_insert_with(|| why.clone());
+        let stopped = self.stopped.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(stopped) = stopped {
+            stopped(why);
+        }
     }
 
     /// The commits of the next batch; `None` at the end.
@@ -82,11 +97,13 @@ impl Committer {
         engine: Arc<dyn Engine>,
         stopped: impl FnOnce(&Refused) + Send + 'static,
     ) -> std::io::Result<Self> {
-        let shared: Arc<Shared> = Arc::default();
+        let stopped: Mutex<Option<Stopped>> = Mutex::new(Some(Box::new(stopped)));
+        let (queue, more) = (Mutex::default(), Condvar::new());
+        let shared = Arc::new(Shared { queue, more, stopped });
         let ours = Arc::clone(&shared);
         let thread = std::thread::Builder::new()
             .name("store-commit".into())
-            .spawn(move || run(&*engine, &ours, stopped))?;
+            .spawn(move || run(&*engine, &ours))?;
         Ok(Self { shared, thread: Some(thread) })
     }
 
@@ -107,6 +124,11 @@ impl Committer {
         self.submit(changes, Box::new(move |result| drop(send.send(result))));
         let ended = || Refused::Failed("the store is ending: nothing was written".into());
         answer.recv().unwrap_or_else(|_| Err(ended()))
+    }
+
+    /// Tells of a write past this that failed.
+    pub fn failed(&self, why: &Refused) {
+        self.shared.failed(why);
     }
 
     /// Why nothing is written any more.
@@ -130,8 +152,7 @@ impl Drop for Committer {
     }
 }
 
-fn run(engine: &dyn Engine, shared: &Shared, stopped: impl FnOnce(&Refused)) {
-    let mut stopped = Some(stopped);
+fn run(engine: &dyn Engine, shared: &Shared) {
     while let Some(batch) = shared.next() {
         let changes: Vec<&Change> = batch.iter().flat_map(|waiting| &waiting.changes).collect();
         let result = match shared.queue().stopped.clone() {
@@ -144,13 +165,7 @@ fn run(engine: &dyn Engine, shared: &Shared, stopped: impl FnOnce(&Refused)) {
                 queue.counts.commits += batch.len() as u64;
                 queue.counts.batches += 1;
             }
-            Err(Refused::Full(_) | Refused::Usage(_)) => {}
-            Err(why) => {
-                shared.queue().stopped = Some(why.clone());
-                if let Some(stopped) = stopped.take() {
-                    stopped(why);
-                }
-            }
+            Err(why) => shared.failed(why),
         }
         for waiting in batch {
             (waiting.answer)(result.clone());
@@ -203,7 +218,8 @@ mod tests {
     #[test]
     fn a_batch_has_a_bound_and_a_larger_commit_goes_alone() {
         let engine = Arc::new(Memory::new(1));
-        let shared = Shared::default();
+        let (queue, more) = (Mutex::default(), Condvar::new());
+        let shared = Shared { queue, more, stopped: Mutex::default() };
         let large =
             |bytes| vec![Change::Put { slice: 0, key: b"a".to_vec(), value: vec![0; bytes] }];
         for bytes in [BATCH_BYTES_MAX + 1, BATCH_BYTES_MAX / 2, BATCH_BYTES_MAX / 2, 1] {

@@ -124,18 +124,18 @@ pub struct Upload {
 impl Service {
     /// Begins a file.
     pub fn begin_file(&self, path: &FilePath) -> Result<Upload, Refused> {
-        self.admit()?;
+        self.admit(0)?;
         let hold = self.taken().take(&[path])?;
         self.must_be_free(path)?;
         let (slice, id) = (path.slice(self.slices()), self.new_id()?);
         let note = Change::Put { slice, key: key::upload(id), value: Vec::new() };
-        self.engine().write(&[&note], false)?;
+        self.write(&[&note])?;
         Ok(Upload { path: path.clone(), slice, id, pieces: 0, bytes: 0, checksum: 0, _hold: hold })
     }
 
     /// Appends the next piece: of [`PIECE_BYTES`], but for the last one.
     pub fn append(&self, upload: &mut Upload, piece: Vec<u8>) -> Result<(), Refused> {
-        self.admit()?;
+        self.admit(piece.len())?;
         let begins = u64::from(upload.pieces) * PIECE_BYTES as u64;
         assert_eq!(upload.bytes, begins, "no piece follows one that is not full");
         assert!(!piece.is_empty() && piece.len() <= PIECE_BYTES, "a piece has its bytes");
@@ -146,7 +146,7 @@ impl Service {
         upload.checksum = crc32c::crc32c_append(upload.checksum, &piece);
         let key = key::piece(upload.id, upload.pieces);
         upload.pieces += 1;
-        self.engine().write(&[&Change::Put { slice: upload.slice, key, value: piece }], false)
+        self.write(&[&Change::Put { slice: upload.slice, key, value: piece }])
     }
 
     /// Makes it a file, which is durable and seen by all when this returns.
@@ -170,7 +170,7 @@ impl Service {
 
     fn remove_upload(&self, slice: u32, id: u64) -> Result<(), Refused> {
         let pieces = Change::DeleteRange { slice, range: key::pieces(id) };
-        self.engine().write(&[&pieces, &Change::Delete { slice, key: key::upload(id) }], false)
+        self.write(&[&pieces, &Change::Delete { slice, key: key::upload(id) }])
     }
 
     /// Takes back what an early end has left; how many files that were. Only while nobody writes any.

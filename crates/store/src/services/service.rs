@@ -42,6 +42,8 @@ pub struct Service {
     /// Raw blocks that are free.
     free_blocks: AtomicU64,
     kept_blocks: AtomicU64,
+    /// Bytes that were taken since that was asked.
+    taken_bytes: AtomicU64,
     cleared: u64,
 }
 
@@ -134,6 +136,7 @@ impl Service {
             ids: AtomicU64::new(0),
             free_blocks: AtomicU64::new(ROOM_UNKNOWN),
             kept_blocks: AtomicU64::new(0),
+            taken_bytes: AtomicU64::new(0),
             cleared: 0,
         };
         service.cleared = match service.clear_up() {
@@ -182,6 +185,14 @@ impl Service {
         self.committer.commit(changes)
     }
 
+    /// Makes changes that the next commit makes durable.
+    pub(super) fn write(&self, changes: &[&Change]) -> Result<(), Refused> {
+        if let Some(why) = self.stopped() {
+            return Err(why);
+        }
+        self.engine.write(changes, false).inspect_err(|why| self.committer.failed(why))
+    }
+
     /// Why nothing is written any more.
     pub fn stopped(&self) -> Option<Refused> {
         self.committer.stopped()
@@ -197,6 +208,7 @@ impl Service {
         let (free, all) = room.unwrap_or((ROOM_UNKNOWN, 0));
         let kept = (KEPT_BLOCKS + 2 * u64::from(self.slices())).min(all / KEPT_PART);
         self.kept_blocks.store(kept, Ordering::Relaxed);
+        self.taken_bytes.store(0, Ordering::Relaxed);
         self.free_blocks.store(free, Ordering::Relaxed);
     }
 
@@ -206,10 +218,18 @@ impl Service {
         (free != ROOM_UNKNOWN).then(|| (free, self.kept_blocks.load(Ordering::Relaxed)))
     }
 
+    /// If little more is left than what is kept, so that it should be asked often.
+    pub fn is_nearly_full(&self) -> bool {
+        self.room().is_some_and(|(free, kept)| free < 3 * kept)
+    }
+
     /// What is new is refused while compaction may need what is free: so there is always a way back, by deleting.
-    pub(super) fn admit(&self) -> Result<(), Refused> {
+    pub(super) fn admit(&self, bytes: usize) -> Result<(), Refused> {
+        let since = self.taken_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        // Once as it comes, and once more for what compaction makes of it meanwhile.
+        let since = (2 * since).div_ceil(self.engine.block_bytes());
         match self.room() {
-            Some((free, kept)) if free < kept => Err(Refused::Full(format!(
+            Some((free, kept)) if free < kept + since => Err(Refused::Full(format!(
                 "the units are full: {free} raw blocks are free, and {kept} are kept for compaction: delete something \
                  and have it made room of (`weir store compact`)"
             ))),

@@ -228,11 +228,35 @@ fn without_room_nothing_new_is_taken_and_deleting_goes_on() {
     assert!(matches!(service.append(&mut upload, vec![1]), Err(Refused::Full(_))));
     service.commit(vec![service.delete_value(b"k").unwrap()]).unwrap();
     service.delete_file(&path("f")).unwrap();
+    // What was taken since the units were asked counts, before they are asked again.
+    service.set_room(Some((22, 1000)));
+    let large = || service.put_value(b"k", vec![0; VALUE_BYTES_MAX]);
+    let taken = (0..100).take_while(|_| large().is_ok()).count();
+    assert!(
+        (4..12).contains(&taken),
+        "{taken} MiB for two raw blocks of 8 MiB, and compaction of as much"
+    );
     // A small device is not all kept, and one that says nothing is not taken for full.
     service.set_room(Some((5, 16)));
     assert!(service.put_value(b"k", vec![2]).is_ok());
     service.set_room(None);
     assert!(service.put_value(b"k", vec![2]).is_ok() && service.room().is_none());
+}
+
+#[test]
+fn a_piece_of_a_file_that_cannot_be_written_stops_the_store_as_a_put_does() {
+    let engine = Arc::new(Memory::new(2));
+    let (send, told) = std::sync::mpsc::channel();
+    let stopped = move |why: &Refused| send.send(why.clone()).unwrap();
+    let service = Service::on(Arc::clone(&engine) as Arc<dyn Engine>, stopped).unwrap();
+    let mut upload = service.begin_file(&path("f")).unwrap();
+    let gone = Refused::Failed("the units are gone".into());
+    engine.fail(Some(gone.clone()));
+    assert_eq!(service.append(&mut upload, vec![1]), Err(gone.clone()));
+    engine.fail(None);
+    assert_eq!((told.recv(), service.stopped()), (Ok(gone.clone()), Some(gone.clone())));
+    assert_eq!(service.finish(upload, 1), Err(gone.clone()));
+    assert_eq!(service.begin_file(&path("g")).map(drop), Err(gone));
 }
 
 #[test]

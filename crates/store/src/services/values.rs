@@ -26,7 +26,7 @@ pub fn too_large(bytes: u64) -> Refused {
 impl Service {
     /// What a put of a value changes.
     pub fn put_value(&self, key: &[u8], value: Vec<u8>) -> Result<Change, Refused> {
-        self.admit()?;
+        self.admit(value.len())?;
         put(key::value(key, self.slices())?, value)
     }
 

@@ -19,7 +19,10 @@ pub const COMMANDS: &[(&str, &str)] = &[
     ("e2e", "[filter]: the tests with real clients"),
     ("quick", "the build of `./x run`: its size, and that it says what it leaves out"),
     ("package", "[args]: a tarball, a Debian package and an OCI image of weir"),
-    ("rocksdb", "RocksDB's file system over a store, for `weir rocksdb`"),
+    (
+        "rocksdb",
+        "RocksDB's file system over a store and its engine, for `weir rocksdb` and `weir store`",
+    ),
     ("sim", "[seed]: one simulated system; the same seed does the same, to the bit"),
     ("soak", "--minutes N: new seeds until time is over"),
     ("bench", "[args]: `weir bench`"),

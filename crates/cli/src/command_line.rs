@@ -31,6 +31,22 @@ const WITHOUT_JSON: &[(&str, &str)] = &[
     ("trace convert", "it writes a trace; `weir trace stat --json` tells what is in it"),
     ("trace cut", "as convert"),
     ("rocksdb", "what is printed is the program's"),
+    (
+        "store serve",
+        "the line that begins with `ready` is for scripts; `weir store status --json` tells the rest",
+    ),
+    ("store compact", "it says nothing; `weir store status --json` tells what came of it"),
+    ("store put", "it says nothing"),
+    ("store get", "what it prints is the value"),
+    ("store delete", "it says nothing"),
+    ("store table put", "it says nothing"),
+    ("store table delete", "it says nothing"),
+    ("store file put", "it says nothing"),
+    ("store file get", "what it prints is the file"),
+    ("store file rename", "it says nothing"),
+    ("store file delete", "it says nothing"),
+    ("store dump", "what it prints is the dump"),
+    ("store load", "it says nothing"),
     ("completions", "what it prints is for a shell"),
 ];
 

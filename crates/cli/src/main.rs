@@ -33,6 +33,7 @@ mod served;
 mod size;
 mod status;
 mod stop;
+mod store;
 mod top;
 mod trace;
 mod units;
@@ -113,6 +114,8 @@ enum Command {
     Replay(replay::Args),
     /// Start a program with RocksDB on raw units, unchanged
     Rocksdb(rocksdb::Args),
+    /// Values, tables and files on raw units, over RocksDB: serve them, and use what is served
+    Store(store::Args),
     /// What a server calls itself as, to compile a module apart
     #[command(name = ::serve::compiler::COMMAND, hide = true)]
     CompileModule {
@@ -168,6 +171,7 @@ fn main() -> ExitCode {
         Command::Trace(args) => trace::run(&args),
         Command::Replay(args) => replay::run(&args),
         Command::Rocksdb(args) => rocksdb::run(&args),
+        Command::Store(args) => store::run(&args),
         Command::Profile(args) => profile::run(&args),
         Command::Advise(args) => advise::run(&args),
         Command::Completions(args) => manual::completions(&args, Cli::command()),

@@ -7,6 +7,7 @@ use std::io::ErrorKind;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use store::remote::Addresses;
 
 /// What `./x rocksdb` makes.
 const PLUGIN: &str = "libweir_rocksdb.so";
@@ -15,12 +16,28 @@ const PLUGIN: &str = "libweir_rocksdb.so";
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  \
     weir serve --raw --gang 2 --channels 2 --erase background --data weir-units\n  \
-    weir serve --capacity 1GiB --data weir-small\n  \
+    weir serve --capacity 1GiB --data weir-small --http none\n  \
     weir rocksdb -- db_bench --db=/bench --benchmarks=fillrandom,readrandom\n  \
     weir rocksdb -- ldb --db=/bench checkconsistency\n\n\
     The two servers go on beside it. SSTs are raw blocks by ID on the units; logs, manifests and what is where lie on \
     the small volume, which may be any block volume of Weir's. What the program calls /bench is within the store.")]
 pub struct Args {
+    #[command(flatten)]
+    parts: Parts,
+    /// Only for what the program opens as weir://, not for what it opens without naming a file system
+    #[arg(long)]
+    only_uri: bool,
+    /// The file system for RocksDB, if it is not beside this binary; `./x rocksdb` builds it
+    #[arg(long, value_name = "FILE", env = "WEIR_ROCKSDB_PLUGIN")]
+    plugin: Option<PathBuf>,
+    /// The program and its arguments
+    #[arg(trailing_var_arg = true, required = true, value_name = "PROGRAM")]
+    program: Vec<OsString>,
+}
+
+/// The two servers that a store lies on.
+#[derive(clap::Args)]
+pub struct Parts {
     /// The raw units: the folder of the device that is served, or its NBD address
     #[arg(long, value_name = "PLACE", default_value = "weir-units")]
     units: String,
@@ -33,38 +50,50 @@ pub struct Args {
     /// With an address in --control: the file that holds that server's token
     #[arg(long, value_name = "FILE", requires = "control")]
     token_file: Option<PathBuf>,
-    /// Only for what the program opens as weir://, not for what it opens without naming a file system
-    #[arg(long)]
-    only_uri: bool,
-    /// The file system for RocksDB, if it is not beside this binary; `./x rocksdb` builds it
-    #[arg(long, value_name = "FILE", env = "WEIR_ROCKSDB_PLUGIN")]
-    plugin: Option<PathBuf>,
-    /// The program and its arguments
-    #[arg(trailing_var_arg = true, required = true, value_name = "PROGRAM")]
-    program: Vec<OsString>,
+}
+
+impl Parts {
+    /// Where they are served.
+    pub fn addresses(&self) -> Result<Addresses, Failure> {
+        let units = served("--units", &self.units, "")?;
+        let volume = served("--small", &self.small, "default")?;
+        let control = match (&self.control, is_address(&self.units)) {
+            (Some(control), _) => control.clone(),
+            (None, false) => text(&crate::device::control_of(&absolute(Path::new(&self.units))?))?,
+            (None, true) => {
+                return Err(format!(
+                    "--units {}: is an address: name the HTTP of that server too, with --control",
+                    self.units
+                ));
+            }
+        };
+        let token = match &self.token_file {
+            None => None,
+            Some(file) => {
+                let token = serve::files::read_named_text(file).map_err(|error| {
+                    format!(
+                        "--token-file {}: {error}: name the server's http.token_file",
+                        file.display()
+                    )
+                })?;
+                let token = token.trim();
+                if token.is_empty() || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
+                    return Err(format!(
+                        "--token-file {}: must hold one line, the token of the server's http.token_file",
+                        file.display()
+                    ));
+                }
+                Some(token.to_owned())
+            }
+        };
+        Ok(Addresses { units, control, token, volume })
+    }
 }
 
 /// Becomes the program.
 pub fn run(args: &Args) -> Result<End, Failure> {
-    let plugin = plugin(args.plugin.as_deref())?;
-    let units = served("--units", &args.units, "")?;
-    let small = served("--small", &args.small, "default")?;
-    let control = match (&args.control, is_address(&args.units)) {
-        (Some(control), _) => control.clone(),
-        (None, false) => text(&crate::device::control_of(&absolute(Path::new(&args.units))?))?,
-        (None, true) => {
-            return Err(format!(
-                "--units {}: is an address: name the HTTP of that server too, with --control",
-                args.units
-            ));
-        }
-    };
-    let token = match &args.token_file {
-        None => String::new(),
-        Some(file) => serve::files::read_named_text(file).map_err(|error| {
-            format!("--token-file {}: {error}: name the server's http.token_file", file.display())
-        })?,
-    };
+    let plugin = built(PLUGIN, ("--plugin", args.plugin.as_deref()))?;
+    let Addresses { units, control, token, volume } = args.parts.addresses()?;
     let mut preload = plugin.into_os_string();
     if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
         preload.push(":");
@@ -73,8 +102,8 @@ pub fn run(args: &Args) -> Result<End, Failure> {
     let (program, words) = args.program.split_first().ok_or("name a program behind --")?;
     let mut command = Command::new(program);
     command.args(words).env("LD_PRELOAD", preload);
-    command.env("WEIR_STORE_UNITS", units).env("WEIR_STORE_VOLUME", small);
-    command.env("WEIR_STORE_CONTROL", control).env("WEIR_STORE_TOKEN", token.trim());
+    command.env("WEIR_STORE_UNITS", units).env("WEIR_STORE_VOLUME", volume);
+    command.env("WEIR_STORE_CONTROL", control).env("WEIR_STORE_TOKEN", token.unwrap_or_default());
     command.env("WEIR_STORE_DEFAULT", if args.only_uri { "" } else { "1" });
     let error = command.exec();
     let shown = program.to_string_lossy();
@@ -115,23 +144,23 @@ fn text(path: &Path) -> Result<String, Failure> {
     text.ok_or_else(|| format!("{}: a path here must be UTF-8", path.display()))
 }
 
-/// The file system: as named, else where a build or a package leaves it.
-fn plugin(named: Option<&Path>) -> Result<PathBuf, Failure> {
+/// What `./x rocksdb` built: as an option names it, else where a build or a package leaves it.
+pub fn built(file: &str, (option, named): (&str, Option<&Path>)) -> Result<PathBuf, Failure> {
     if let Some(named) = named {
         let there = named.is_file().then(|| absolute(named));
         let missing =
-            || format!("--plugin {}: no such file: `./x rocksdb` builds it", named.display());
+            || format!("{option} {}: no such file: `./x rocksdb` builds it", named.display());
         return there.ok_or_else(missing)?;
     }
     let binary = std::env::current_exe().map_err(|error| format!("where weir is: {error}"))?;
     let folder = binary.parent().unwrap_or(Path::new("/"));
     let above = folder.parent().unwrap_or(folder);
     let places = [folder.to_owned(), above.join("rocksdb"), above.join("lib").join("weir")];
-    let places = places.map(|place| place.join(PLUGIN));
+    let places = places.map(|place| place.join(file));
     places.iter().find(|place| place.is_file()).cloned().ok_or_else(|| {
         format!(
-            "{PLUGIN}: not beside {}: `./x rocksdb` builds it, for the RocksDB of this machine; or name it with \
-             --plugin",
+            "{file}: not beside {}: `./x rocksdb` builds it, for the RocksDB of this machine; or name it with \
+             {option}",
             binary.display()
         )
     })

@@ -70,6 +70,11 @@ pub struct PlaceArgs {
 }
 
 impl PlaceArgs {
+    /// If the server was named here.
+    pub fn is_named(&self) -> bool {
+        self.control.is_some() || self.http.is_some()
+    }
+
     /// Where the server is: as said, else where the device in `data` is served.
     pub fn find(&self, data: &Path) -> Result<Place, Failure> {
         if let Some(control) = &self.control {

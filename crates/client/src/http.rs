@@ -13,6 +13,9 @@ use std::time::Duration;
 const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
 /// A status is far below it, and so is the largest block; more is no answer of Weir's.
 const ANSWER_BYTES_MAX: u64 = 64 << 20;
+const HEAD_BYTES_MAX: usize = 64 << 10;
+/// What is sent or received at a time.
+const PIECE_BYTES: usize = 256 << 10;
 
 /// Where a server's HTTP API is.
 ///
@@ -111,6 +114,19 @@ impl Stream {
         }
     }
 
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        loop {
+            let read = match self {
+                Self::Unix(stream) => stream.read(into),
+                Self::Tcp(stream) => stream.read(into),
+            };
+            match read {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                other => return other,
+            }
+        }
+    }
+
     fn receive(self, answer: &mut Vec<u8>) -> io::Result<usize> {
         match self {
             Self::Unix(stream) => stream.take(ANSWER_BYTES_MAX).read_to_end(answer),
@@ -126,6 +142,8 @@ pub struct Answer {
     pub status: u16,
     /// The first line, for people.
     pub line: String,
+    /// All lines of the head.
+    head: String,
     /// Bytes of the body, as the head announces them.
     announced: Option<usize>,
     /// What follows the head.
@@ -136,6 +154,12 @@ impl Answer {
     /// Whether the announced body is there; `None` if it goes to the end of the connection.
     fn is_whole(&self) -> Option<bool> {
         self.announced.map(|announced| self.body.len() >= announced)
+    }
+
+    /// What the head says under a name.
+    pub fn field(&self, name: &str) -> Option<&str> {
+        let mut fields = self.head.lines().filter_map(|line| line.split_once(':'));
+        fields.find(|(of, _)| of.eq_ignore_ascii_case(name)).map(|(_, value)| value.trim())
     }
 
     /// The server's reason for a refusal: what it says as JSON, else the body as it is.
@@ -155,34 +179,128 @@ pub fn request(
     body: &[u8],
     patience: Duration,
 ) -> Result<Answer, String> {
-    let failed = |error: io::Error| {
-        let hint = match error.kind() {
-            io::ErrorKind::PermissionDenied => "are you its user, or in its group?",
-            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
-                return format!(
-                    "{place}{path}: no answer within {} s: the server is stopped, or stuck",
-                    patience.as_secs()
-                );
-            }
-            _ => "is `weir serve` running there, with HTTP?",
-        };
-        format!("{place}{path}: {error}: {hint}")
-    };
+    let failed = |error| failed(place, path, patience, error);
     let mut stream = Stream::dial(place, patience).map_err(failed)?;
     let length = match body.is_empty() {
         true => String::new(),
         false => format!("Content-Length: {}\r\n", body.len()),
     };
+    let request = request_head(place, (method, path), &format!("{length}{head}"));
+    // A server that refuses early may take no more: its answer says why.
+    let sent = stream.send(request.as_bytes()).and_then(|()| stream.send(body));
+    receive(stream, place, path, patience, sent)
+}
+
+/// The same with a body of `length` bytes that comes from `body`, piece by piece.
+pub fn upload(
+    place: &Place,
+    (method, path): (&str, &str),
+    (body, length): (&mut dyn Read, u64),
+    patience: Duration,
+) -> Result<Answer, String> {
+    let failed = |error| failed(place, path, patience, error);
+    let mut stream = Stream::dial(place, patience).map_err(failed)?;
+    let head = request_head(place, (method, path), &format!("Content-Length: {length}\r\n"));
+    stream.send(head.as_bytes()).map_err(failed)?;
+    let (mut left, mut piece) = (length, vec![0; PIECE_BYTES]);
+    let mut sent = Ok(());
+    while left > 0 && sent.is_ok() {
+        let room = piece.len().min(usize::try_from(left).unwrap_or(usize::MAX));
+        let count = match body.read(&mut piece[..room]) {
+            Ok(count) if count > 0 => count,
+            Ok(_) => return Err(format!("{path}: what is sent ends {left} bytes too early")),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) => return Err(format!("{path}: what is sent cannot be read: {error}")),
+        };
+        left -= count as u64;
+        sent = stream.send(&piece[..count]);
+    }
+    receive(stream, place, path, patience, sent)
+}
+
+/// A GET whose body, if it is answered with 200, goes to `into` as it comes; another answer's is returned.
+pub fn download(
+    place: &Place,
+    path: &str,
+    into: &mut dyn Write,
+    patience: Duration,
+) -> Result<Answer, String> {
+    let failed = |error| failed(place, path, patience, error);
+    let mut stream = Stream::dial(place, patience).map_err(failed)?;
+    let head = request_head(place, ("GET", path), "");
+    stream.send(head.as_bytes()).map_err(failed)?;
+    let mut begun = Vec::new();
+    let mut piece = vec![0; PIECE_BYTES];
+    let mut answer = loop {
+        let count = stream.read(&mut piece).map_err(failed)?;
+        begun.extend_from_slice(&piece[..count]);
+        if let Some(answer) = parse(&begun) {
+            break answer;
+        }
+        if count == 0 || begun.len() > HEAD_BYTES_MAX {
+            return Err(format!("{place}{path}: no HTTP: is it Weir?"));
+        }
+    };
+    if answer.status != 200 {
+        stream.receive(&mut answer.body).map_err(failed)?;
+        return Ok(answer);
+    }
+    let Some(announced) = answer.announced else {
+        return Err(format!("{place}{path}: the answer has no length: is it Weir?"));
+    };
+    let mut left = announced as u64;
+    let mut bytes = std::mem::take(&mut answer.body);
+    loop {
+        left = left.saturating_sub(bytes.len() as u64);
+        into.write_all(&bytes).map_err(|error| format!("{path}: cannot be written: {error}"))?;
+        if left == 0 {
+            return Ok(answer);
+        }
+        let count = stream.read(&mut piece).map_err(failed)?;
+        if count == 0 {
+            return Err(format!(
+                "{place}{path}: the answer was cut off, {left} bytes before its end: ask again"
+            ));
+        }
+        bytes.clear();
+        bytes.extend_from_slice(&piece[..count]);
+    }
+}
+
+/// What is wrong, and the mend.
+fn failed(place: &Place, path: &str, patience: Duration, error: io::Error) -> String {
+    let hint = match error.kind() {
+        io::ErrorKind::PermissionDenied => "are you its user, or in its group?",
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
+            return format!(
+                "{place}{path}: no answer within {} s: the server is stopped, or stuck",
+                patience.as_secs()
+            );
+        }
+        _ => "is `weir serve` running there, with HTTP?",
+    };
+    format!("{place}{path}: {error}: {hint}")
+}
+
+/// The head of a request: `head` are whole header lines, each with its end.
+fn request_head(place: &Place, (method, path): (&str, &str), head: &str) -> String {
     let (host, token) = match place {
         Place::Socket(_) => ("weir".into(), None),
         Place::Tcp { address, token } => (address.to_string(), token.as_ref()),
     };
     let token = token.map_or(String::new(), |token| format!("Authorization: Bearer {token}\r\n"));
-    let request = format!(
-        "{method} {path} HTTP/1.0\r\nHost: {host}\r\nConnection: close\r\n{token}{length}{head}\r\n"
-    );
-    // A server that refuses early may take no more: its answer says why.
-    let sent = stream.send(request.as_bytes()).and_then(|()| stream.send(body));
+    format!("{method} {path} HTTP/1.0\r\nHost: {host}\r\nConnection: close\r\n{token}{head}\r\n")
+}
+
+/// The answer to what was sent.
+fn receive(
+    stream: Stream,
+    place: &Place,
+    path: &str,
+    patience: Duration,
+    sent: io::Result<()>,
+) -> Result<Answer, String> {
+    let failed = |error| failed(place, path, patience, error);
     let mut answer = Vec::new();
     let received = stream.receive(&mut answer);
     if answer.is_empty() {
@@ -192,7 +310,7 @@ pub fn request(
         });
     }
     // A server that takes no more may cut the connection behind its answer: what is whole counts.
-    let answer = parse(answer).ok_or_else(|| format!("{place}{path}: no HTTP: is it Weir?"))?;
+    let answer = parse(&answer).ok_or_else(|| format!("{place}{path}: no HTTP: is it Weir?"))?;
     match (answer.is_whole(), received) {
         (Some(true), _) | (None, Ok(_)) => Ok(answer),
         (_, Err(error)) => Err(failed(error)),
@@ -200,16 +318,15 @@ pub fn request(
     }
 }
 
-fn parse(mut answer: Vec<u8>) -> Option<Answer> {
-    let end = answer.windows(4).position(|window| window == b"\r\n\r\n")?;
-    let body = answer.split_off(end + 4);
-    let head = String::from_utf8_lossy(&answer);
+fn parse(answer: &[u8]) -> Option<Answer> {
+    let end = answer.windows(4).position(|window| window == b"\r\n\r\n")? + 4;
+    let (head, body) = answer.split_at(end);
+    let head = String::from_utf8_lossy(head).into_owned();
     let line = head.lines().next()?.to_owned();
     let status = line.split_whitespace().nth(1)?.parse().ok()?;
-    let mut fields = head.lines().filter_map(|line| line.split_once(':'));
-    let announced = fields.find(|(name, _)| name.eq_ignore_ascii_case("content-length"));
-    let announced = announced.and_then(|(_, bytes)| bytes.trim().parse().ok());
-    Some(Answer { status, line, announced, body })
+    let answer = Answer { status, line, head, announced: None, body: body.to_vec() };
+    let announced = answer.field("content-length").and_then(|bytes| bytes.parse().ok());
+    Some(Answer { announced, ..answer })
 }
 
 /// The body of a GET that is answered with 200. `Err` says what to do.
@@ -229,21 +346,21 @@ mod tests {
     #[test]
     fn an_answer_has_a_status_and_a_body_of_any_bytes() {
         let bytes = b"HTTP/1.0 206 Partial Content\r\na: b\r\n\r\n\xff\r\n\r\n".to_vec();
-        let answer = parse(bytes).unwrap();
+        let answer = parse(&bytes).unwrap();
         assert_eq!((answer.status, &answer.body[..]), (206, &b"\xff\r\n\r\n"[..]));
         assert_eq!(answer.is_whole(), None);
-        let cut = parse(b"HTTP/1.0 200 OK\r\ncontent-LENGTH: 3\r\n\r\nab".to_vec()).unwrap();
+        let cut = parse(b"HTTP/1.0 200 OK\r\ncontent-LENGTH: 3\r\n\r\nab").unwrap();
+        assert_eq!((cut.field("Content-Length"), cut.field("other")), (Some("3"), None));
         assert_eq!(cut.is_whole(), Some(false));
         for bad in [&b""[..], b"HTTP/1.0 200 OK\r\n", b"hello\r\n\r\n"] {
-            assert_eq!(parse(bad.to_vec()), None);
+            assert_eq!(parse(bad), None);
         }
     }
 
     #[test]
     fn a_refusal_tells_its_reason_with_or_without_json() {
-        let answer = |body: &str| {
-            parse(format!("HTTP/1.0 404 Not Found\r\n\r\n{body}").into_bytes()).unwrap()
-        };
+        let answer =
+            |body: &str| parse(format!("HTTP/1.0 404 Not Found\r\n\r\n{body}").as_bytes()).unwrap();
         assert_eq!(answer("{\"error\":\"no such block\"}").reason(), "no such block");
         assert_eq!(answer("gone").reason(), "gone");
     }

@@ -1,5 +1,5 @@
 //! A blocking client of a Weir server in raw-unit mode: each unit of the device is read, written and
-//! erased on its own, and tells its state; or whole raw blocks are kept by an ID ([`Blocks`]).
+//! erased on its own, and tells its state; or whole raw blocks are kept by an ID ([`Blocks`]). And of a store ([`Store`]).
 //!
 //! ```no_run
 //! let device = client::Device::open("nbd+unix:///?socket=weir-data/nbd.sock")?
@@ -22,12 +22,16 @@
 
 mod address;
 mod blocks;
+pub mod frames;
 pub mod http;
+pub mod percent;
+pub mod store;
 pub mod wire;
 
 pub use address::{Address, Stream, parse};
 pub use blocks::{Block, Blocks};
 pub use http::Place;
+pub use store::Store;
 
 use serde::Deserialize;
 use std::fmt;

@@ -1,6 +1,6 @@
 //! The sockets that clients come in by, and how many may.
 
-use crate::config::{Config, Listen};
+use crate::config::{Config, ControlConfig, HttpConfig, Listen};
 use crate::control;
 use crate::descriptors::{self, Clients};
 use crate::guests::GuestDoor;
@@ -63,14 +63,7 @@ impl Doors {
             let listener = doors.bind_unix(&guest.path, guest.access, asked)?;
             doors.guests.push((listener, guest.volume.clone()));
         }
-        if let Some(control) = &config.control {
-            let asked = Speaks::WhenAsked("HEAD / HTTP/1.0\r\n\r\n");
-            doors.http.control = Some(doors.bind_unix(&control.path, control.access, asked)?);
-        }
-        if let Some(http) = &config.http {
-            let named = format!("http://{}", http.address);
-            doors.http.tcp = Some(bind_tcp(http.address, named, " in [http]")?);
-        }
+        doors.http = bind_http(config.control.as_ref(), config.http.as_ref(), &mut doors.files)?;
         Ok(doors)
     }
 
@@ -87,11 +80,39 @@ impl Doors {
         access: Access,
         speaks: Speaks,
     ) -> Result<OwnedFd, ServeError> {
-        let (listener, file) = sockets::listen_unix(path, access, speaks)
-            .map_err(|reason| ServeError::Listen { address: path.display().to_string(), reason })?;
+        let (listener, file) = bind_unix(path, access, speaks)?;
         self.files.push(file);
         Ok(listener)
     }
+}
+
+/// Binds the two doors of HTTP. The socket's file goes with what is put into `files`.
+pub fn bind_http(
+    control: Option<&ControlConfig>,
+    http: Option<&HttpConfig>,
+    files: &mut Vec<SocketFile>,
+) -> Result<control::Listeners, ServeError> {
+    let mut listeners = control::Listeners::default();
+    if let Some(control) = control {
+        let asked = Speaks::WhenAsked("HEAD / HTTP/1.0\r\n\r\n");
+        let (listener, file) = bind_unix(&control.path, control.access, asked)?;
+        files.push(file);
+        listeners.control = Some(listener);
+    }
+    if let Some(http) = http {
+        let named = format!("http://{}", http.address);
+        listeners.tcp = Some(bind_tcp(http.address, named, " in [http]")?);
+    }
+    Ok(listeners)
+}
+
+fn bind_unix(
+    path: &Path,
+    access: Access,
+    speaks: Speaks,
+) -> Result<(OwnedFd, SocketFile), ServeError> {
+    sockets::listen_unix(path, access, speaks)
+        .map_err(|reason| ServeError::Listen { address: path.display().to_string(), reason })
 }
 
 fn bind_tcp(
@@ -110,15 +131,20 @@ const GUEST_DESCRIPTORS: usize = 64;
 
 /// How many clients of each kind there may be, within the descriptors that are left.
 pub fn clients_max(config: &Config) -> Result<Clients, ServeError> {
-    let system = |doing| move |error| ServeError::System { doing, error };
     let wanted = Clients {
         nbd: config.nbd.clients_max,
         http: config.http.as_ref().map_or(0, |http| http.clients_max),
         control: config.control.as_ref().map_or(0, |control| control.clients_max),
     };
+    granted(wanted, config.guests.len() * GUEST_DESCRIPTORS)
+}
+
+/// What of these the descriptors allow that are left now, of which some are kept for others.
+pub fn granted(wanted: Clients, kept: usize) -> Result<Clients, ServeError> {
+    let system = |doing| move |error| ServeError::System { doing, error };
     let limit = descriptors::raise_limit().map_err(system("ask for the limit of open files"))?;
     let used = descriptors::used().map_err(system("count the open files"))?;
-    let used = used + config.guests.len() * GUEST_DESCRIPTORS;
+    let used = used + kept;
     let granted =
         wanted.within(limit, used).map_err(|few| ServeError::Descriptors(few.to_string()))?;
     if granted != wanted {

@@ -37,6 +37,7 @@ mod runtime;
 pub mod server;
 mod signals;
 mod sockets;
+pub mod store;
 pub mod tls;
 mod volume;
 

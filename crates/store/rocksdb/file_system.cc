@@ -1,23 +1,19 @@
 // RocksDB's file system over a store of Weir: what rocksdb::FileSystem asks, by the functions of weir_store.h and nothing
-// else. Loaded before a program, it registers itself as weir:// with RocksDB; with WEIR_STORE_DEFAULT=1 it also
-// stands in for the file system that a program gets which names none.
-//
-// Where the store is, the environment says: `weir rocksdb` sets it (docs/store.md).
+// else. Programs that are not changed get it by preload.cc, `weir store` by engine.cc.
 
-#include <rocksdb/file_system.h>
-#include <rocksdb/utilities/object_registry.h>
+#include "file_system.h"
 
+#include <rocksdb/env.h>
+
+#include <chrono>
+#include <cstdarg>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
-#include <dlfcn.h>
-#include <unistd.h>
-#include <memory>
+#include <ctime>
 #include <mutex>
 #include <set>
-#include <string>
-
-#include "weir_store.h"
+#include <utility>
+#include <vector>
 
 namespace {
 
@@ -192,6 +188,65 @@ class Directory : public FSDirectory {
   std::string path_;
 };
 
+// What RocksDB says of itself, for people. What cannot be written of it is left out: RocksDB's own writer ends the program
+// when a line fails, before it can say why.
+class InfoLog : public rocksdb::Logger {
+ public:
+  explicit InfoLog(weir_writer* writer) : writer_(writer) {}
+
+  ~InfoLog() override {
+    weir_writer_close(writer_);
+    weir_writer_free(writer_);
+  }
+
+  using Logger::Logv;
+  void Logv(const char* format, va_list words) override {
+    va_list again;
+    va_copy(again, words);
+    const int count = vsnprintf(nullptr, 0, format, again);
+    va_end(again);
+    if (count < 0) return;
+    std::string line(static_cast<size_t>(count) + 1, '\0');
+    vsnprintf(line.data(), line.size(), format, words);
+    line.resize(static_cast<size_t>(count));
+    if (line.empty() || line.back() != '\n') line.push_back('\n');
+    const auto now = std::chrono::system_clock::now();
+    const std::time_t seconds = std::chrono::system_clock::to_time_t(now);
+    const auto micros = std::chrono::duration_cast<std::chrono::microseconds>(now.time_since_epoch());
+    std::tm parts = {};
+    char head[64];
+    localtime_r(&seconds, &parts);
+    const size_t day = strftime(head, sizeof head, "%Y/%m/%d-%H:%M:%S", &parts);
+    snprintf(head + day, sizeof head - day, ".%06d ", static_cast<int>(micros.count() % 1000000));
+    line.insert(0, head);
+
+    const std::lock_guard<std::mutex> held(mutex_);
+    failed_ = failed_ || weir_writer_append(writer_, line.data(), line.size()) != WEIR_OK;
+    if (now - pushed_ >= std::chrono::seconds(5)) Push();
+  }
+
+  void Flush() override {
+    const std::lock_guard<std::mutex> held(mutex_);
+    Push();
+  }
+
+  size_t GetLogFileSize() const override {
+    const std::lock_guard<std::mutex> held(mutex_);
+    return weir_writer_size(writer_);
+  }
+
+ private:
+  void Push() {
+    failed_ = failed_ || weir_writer_push(writer_) != WEIR_OK;
+    pushed_ = std::chrono::system_clock::now();
+  }
+
+  mutable std::mutex mutex_;
+  weir_writer* const writer_;
+  bool failed_ = false;
+  std::chrono::system_clock::time_point pushed_ = std::chrono::system_clock::now();
+};
+
 class Lock : public FileLock {
  public:
   explicit Lock(std::string given) : path(std::move(given)) {}
@@ -314,6 +369,15 @@ class WeirFileSystem : public FileSystem {
     return IOStatus::OK();
   }
 
+  IOStatus NewLogger(const std::string& path, const IOOptions&,
+                     std::shared_ptr<rocksdb::Logger>* result, IODebugContext*) override {
+    result->reset();
+    weir_writer* writer = weir_store_writer(store_, path.c_str(), 0);
+    if (writer == nullptr) return IOStatus::IOError(path, std::string("weir: ") + weir_store_error());
+    result->reset(new InfoLog(writer));
+    return IOStatus::OK();
+  }
+
   IOStatus GetTestDirectory(const IOOptions&, std::string* path, IODebugContext*) override {
     *path = "/test";
     return Status(weir_store_create_folder(store_, path->c_str()), *path);
@@ -377,71 +441,8 @@ class WeirFileSystem : public FileSystem {
   std::set<std::string> locked_;
 };
 
-const char* Setting(const char* name) {
-  const char* value = getenv(name);
-  return value != nullptr && *value != '\0' ? value : nullptr;
-}
-
-// One store for all of a process, as long as anything uses it.
-std::shared_ptr<FileSystem> TheFileSystem(std::string* reason) {
-  static std::mutex mutex;
-  static std::weak_ptr<FileSystem> known;
-  const std::lock_guard<std::mutex> held(mutex);
-  if (std::shared_ptr<FileSystem> there = known.lock()) return there;
-  const char* units = Setting("WEIR_STORE_UNITS");
-  const char* control = Setting("WEIR_STORE_CONTROL");
-  const char* volume = Setting("WEIR_STORE_VOLUME");
-  if (units == nullptr || control == nullptr || volume == nullptr) {
-    *reason = "weir: WEIR_STORE_UNITS, WEIR_STORE_CONTROL and WEIR_STORE_VOLUME say where the store is: start "
-              "the program by `weir rocksdb`, which sets them";
-    return nullptr;
-  }
-  weir_store* store = weir_store_open(units, control, Setting("WEIR_STORE_TOKEN"), volume);
-  if (store == nullptr) {
-    *reason = std::string("weir: ") + weir_store_error();
-    return nullptr;
-  }
-  const std::shared_ptr<FileSystem> made = std::make_shared<WeirFileSystem>(store);
-  known = made;
-  return made;
-}
-
-// What a registry owns by itself, of a file system that others have too.
-class Shared : public rocksdb::FileSystemWrapper {
- public:
-  explicit Shared(const std::shared_ptr<FileSystem>& target) : FileSystemWrapper(target) {}
-  const char* Name() const override { return "weir-shared"; }
-};
-
-const bool registered = [] {
-  const auto name = rocksdb::ObjectLibrary::PatternEntry("weir", false).AddSeparator("://", false);
-  rocksdb::ObjectLibrary::Default()->AddFactory<FileSystem>(
-      name, [](const std::string&, std::unique_ptr<FileSystem>* made, std::string* reason) {
-        const std::shared_ptr<FileSystem> there = TheFileSystem(reason);
-        if (there == nullptr) return static_cast<FileSystem*>(nullptr);
-        made->reset(new Shared(there));
-        return made->get();
-      });
-  return true;
-}();
-
 }  // namespace
 
-// For programs that name no file system, with WEIR_STORE_DEFAULT=1: they get the store, or do not start.
-__attribute__((visibility("default"))) std::shared_ptr<rocksdb::FileSystem>
-rocksdb::FileSystem::Default() {
-  using Function = std::shared_ptr<FileSystem> (*)();
-  static const Function real = reinterpret_cast<Function>(
-      dlsym(RTLD_NEXT, "_ZN7rocksdb10FileSystem7DefaultEv"));
-  if (Setting("WEIR_STORE_DEFAULT") == nullptr) return real();
-  static const std::shared_ptr<FileSystem>* const store = [] {
-    std::string reason;
-    std::shared_ptr<FileSystem> there = TheFileSystem(&reason);
-    if (there == nullptr) {
-      fprintf(stderr, "%s\n", reason.c_str());
-      _exit(2);
-    }
-    return new std::shared_ptr<FileSystem>(std::move(there));
-  }();
-  return *store;
+std::shared_ptr<FileSystem> weir::FileSystemOf(weir_store* store) {
+  return std::make_shared<WeirFileSystem>(store);
 }

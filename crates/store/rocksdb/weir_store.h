@@ -49,6 +49,8 @@ int weir_store_truncate(const weir_store* store, const char* path, uint64_t size
 // Every change of names is durable when this returns.
 int weir_store_sync(const weir_store* store);
 uint64_t weir_store_free_small_bytes(const weir_store* store);
+// Bytes of a raw block.
+uint64_t weir_store_block_bytes(const weir_store* store);
 
 // A new file instead of what has the name, or with go_on the end of what is there.
 weir_writer* weir_store_writer(const weir_store* store, const char* path, int go_on);

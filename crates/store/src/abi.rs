@@ -2,7 +2,8 @@
 //!
 //! Every function that can fail returns a code, and leaves the reason for this thread's [`weir_store_error`].
 
-use crate::remote::{Addresses, Lock, RemoteBlocks, RemoteVolume};
+use crate::layout::Layout;
+use crate::remote::{Addresses, KeyLock, Lock, RemoteBlocks, RemoteVolume};
 use crate::{Entry, Error, Reader, Store, Writer};
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char, c_int};
@@ -25,6 +26,7 @@ thread_local! {
 pub struct Handle {
     store: Arc<Store>,
     _lock: Option<Lock>,
+    _key: KeyLock,
 }
 
 /// What is at a path.
@@ -89,11 +91,15 @@ pub extern "C" fn weir_store_error() -> *const c_char {
 fn open(addresses: &Addresses) -> Result<Handle, Error> {
     let lock = Lock::take(&addresses.volume)?;
     let blocks = RemoteBlocks::open(addresses)?;
-    let volume = RemoteVolume::open(&addresses.volume)?;
+    let mut volume = RemoteVolume::open(&addresses.volume)?;
+    let take = |key| KeyLock::take(key, &addresses.volume);
+    let known = Layout::key_of(&mut volume)?.map(take).transpose()?;
     let (store, eraser) = Store::open(Box::new(volume), Box::new(blocks), drawn()?)?;
+    // One that was made just now.
+    let key = known.map_or_else(|| take(store.key()), Ok)?;
     // What is not erased now is when the store is opened again.
     std::thread::spawn(move || eraser.run(|error| eprintln!("weir: blocks to erase: {error}")));
-    Ok(Handle { store, _lock: lock })
+    Ok(Handle { store, _lock: lock, _key: key })
 }
 
 /// A number that nobody else draws.
@@ -259,6 +265,12 @@ pub extern "C" fn weir_store_sync(store: &Handle) -> c_int {
 #[unsafe(no_mangle)]
 pub extern "C" fn weir_store_free_small_bytes(store: &Handle) -> u64 {
     store.store.free_small_bytes()
+}
+
+/// Bytes of a raw block.
+#[unsafe(no_mangle)]
+pub extern "C" fn weir_store_block_bytes(store: &Handle) -> u64 {
+    store.store.block_bytes()
 }
 
 /// Opens a file for writing; null if that fails.

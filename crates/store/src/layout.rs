@@ -95,6 +95,13 @@ impl Layout {
         Ok(layout)
     }
 
+    /// The key of the store on the volume, if there is one.
+    pub fn key_of(volume: &mut dyn Volume) -> Result<Option<u64>, Error> {
+        let mut block = [0; BLOCK_BYTES];
+        volume.read(LABEL_BLOCK, &mut block)?;
+        Ok(opened(LABEL, &block).map(|layout: Self| layout.key))
+    }
+
     fn check(&self, blocks: u64, block_bytes: u64) -> Result<(), Error> {
         if !(VERSION_LEAST..=VERSION).contains(&self.version) {
             let version = self.version;

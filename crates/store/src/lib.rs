@@ -4,6 +4,7 @@
 //! which file is what (docs/store.md; docs/adr/0018).
 //!
 //! ```text
+//!   services    values, tables and files by name, over RocksDB on such a store
 //!   abi         for C, and so for RocksDB's file system (crates/store/rocksdb)
 //!   store       many threads; files of raw blocks; erases in the background
 //!   catalog        names, small files, what may be erased when
@@ -21,6 +22,7 @@ mod layout;
 mod path;
 mod record;
 pub mod remote;
+pub mod services;
 mod store;
 mod tail;
 #[cfg(test)]

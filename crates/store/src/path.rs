@@ -32,6 +32,8 @@ pub fn parent(path: &str) -> Option<&str> {
 
 /// Files of raw blocks are told by their names, as RocksDB's are: `.sst`, and `.blob` of its BlobDB.
 pub fn is_table(path: &str) -> bool {
+    // A backup's has another name until it is whole, and is not moved from one to the other by that.
+    let path = path.strip_suffix(".tmp").unwrap_or(path);
     path.ends_with(".sst") || path.ends_with(".blob")
 }
 
@@ -56,5 +58,6 @@ mod tests {
         assert_eq!(parent("/db"), Some("/"));
         assert_eq!(parent("/db/a"), Some("/db"));
         assert!(is_table("/db/1.sst") && !is_table("/db/1.log"));
+        assert!(is_table("/backup/.1_2_3.sst.tmp") && !is_table("/backup/meta/1.tmp"));
     }
 }

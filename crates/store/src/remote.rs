@@ -6,9 +6,10 @@ use client::wire::{Connection, command};
 use client::{Address, Blocks, Device, Place, Stream, Unit};
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions, TryLockError};
-use std::io::{Read, Seek, Write};
-use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::io::{ErrorKind, Read, Seek, Write};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, RwLock};
 use std::time::Duration;
 
@@ -39,6 +40,45 @@ pub struct Addresses {
     pub volume: String,
 }
 
+/// Where the HTTP of the units is.
+fn place(addresses: &Addresses) -> Place {
+    let place: Place = match addresses.control.parse() {
+        Ok(place) => place,
+        Err(never) => match never {},
+    };
+    match &addresses.token {
+        Some(token) => place.with_token(token),
+        None => place,
+    }
+}
+
+/// The raw units of a server, as far as room goes.
+pub struct Units(Device);
+
+impl Units {
+    /// Asks which there are.
+    pub fn open(addresses: &Addresses) -> Result<Self, Error> {
+        let failed =
+            |error: client::Error| Error::Io(format!("the units {}: {error}", addresses.units));
+        let device = Device::open(&addresses.units).map_err(failed)?;
+        Ok(Self(device.with_http(place(addresses))))
+    }
+
+    /// Raw blocks that are free, or are about to be, and all that can be written.
+    pub fn room(&self) -> Result<(u64, u64), Error> {
+        let units = self.0.status().map_err(|error| Error::Io(error.to_string()))?;
+        let (mut free, mut all) = (0, 0);
+        for unit in units.iter().filter(|unit| !unit.gone) {
+            let erased = unit.raw_blocks_erased + unit.raw_blocks_erasing;
+            free += u64::from(erased);
+            all += u64::from(
+                erased + unit.raw_blocks_open + unit.raw_blocks_full + unit.raw_blocks_torn,
+            );
+        }
+        Ok((free, all))
+    }
+}
+
 /// Keeps other processes of this machine from the store, as long as it is there.
 pub struct Lock(#[expect(dead_code, reason = "held, and let go at the end")] File);
 
@@ -48,7 +88,9 @@ impl Lock {
         let (address, export) = client::parse(volume).map_err(Error::Usage)?;
         let Address::Unix(socket) = address else { return Ok(None) };
         let name = format!("store-{}.lock", export.replace('/', "-"));
-        let path = Path::new(&socket).with_file_name(name);
+        // By whatever link it was named: it is one socket.
+        let socket = std::fs::canonicalize(&socket).unwrap_or_else(|_| socket.into());
+        let path = socket.with_file_name(name);
         let failed = |error| Error::Io(format!("{}: {error}", path.display()));
         let open =
             OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
@@ -69,6 +111,25 @@ impl Lock {
         let noted = file.set_len(0).and_then(|()| file.rewind());
         noted.and_then(|()| writeln!(file, "{}", std::process::id())).map_err(failed)?;
         Ok(Some(Self(file)))
+    }
+}
+
+/// The same by the store's own key, whatever address its volume is named by.
+pub struct KeyLock(#[expect(dead_code, reason = "held, and let go at the end")] UnixDatagram);
+
+impl KeyLock {
+    /// Of the store with this key. It is a name of the kernel's, which goes with the process.
+    pub fn take(key: u64, volume: &str) -> Result<Self, Error> {
+        let name = format!("weir-store-{key:016x}");
+        let taken =
+            SocketAddr::from_abstract_name(&name).and_then(|name| UnixDatagram::bind_addr(&name));
+        taken.map(Self).map_err(|error| match error.kind() {
+            ErrorKind::AddrInUse => Error::Owned(format!(
+                "the store on {volume} is in use by another process of this machine, which names it otherwise: one \
+                 process has a store at a time: end that one first (`ss -xap | grep {name}` shows it)"
+            )),
+            _ => Error::Io(format!("the name {name} cannot be taken: {error}")),
+        })
     }
 }
 
@@ -137,19 +198,16 @@ pub struct RemoteBlocks {
     places: RwLock<HashMap<u64, At>>,
     /// Requests over HTTP that may begin now.
     asking: Turns,
+    /// The two addresses, for people.
+    names: String,
+    /// They were seen to be of one device.
+    compared: AtomicBool,
 }
 
 impl RemoteBlocks {
     /// Connects.
     pub fn open(addresses: &Addresses) -> Result<Self, Error> {
-        let Addresses { units, control, token, .. } = addresses;
-        let mut place: Place = match control.parse() {
-            Ok(place) => place,
-            Err(never) => match never {},
-        };
-        if let Some(token) = token {
-            place = place.with_token(token);
-        }
+        let (Addresses { units, control, .. }, place) = (addresses, place(addresses));
         let failed = |error: client::Error| Error::Io(format!("the raw units {units}: {error}"));
         let device = Device::open(units).map_err(failed)?;
         let blocks = Blocks::open(place)
@@ -164,6 +222,8 @@ impl RemoteBlocks {
             reading,
             places: RwLock::default(),
             asking: Turns::new(ASKING_MAX),
+            names: format!("{units} with {control}"),
+            compared: AtomicBool::new(false),
         })
     }
 
@@ -179,6 +239,22 @@ impl RemoteBlocks {
         let at = At { key, unit: found.unit, raw_block: found.raw_block };
         self.places.write().expect("no holder panics").insert(number, at);
         Ok(at)
+    }
+
+    /// The first block that is put over HTTP has to be on the units that are read over NBD.
+    fn compare(&self, id: u128, bytes: &[u8]) -> Result<(), Error> {
+        let mut granule = vec![0; self.granule_bytes() as usize];
+        let why = match self.read(id, 0, &mut granule) {
+            Ok(()) if bytes.starts_with(&granule) => return Ok(()),
+            Ok(()) => "other bytes are read than were put".into(),
+            Err(error) => error.to_string(),
+        };
+        self.delete(id).ok();
+        Err(Error::Usage(format!(
+            "{} is not one device, or cannot read what it has just written: {why}: name the units, and the HTTP of the \
+             same server (--units, --control)",
+            self.names
+        )))
     }
 
     fn idle(&self, unit: u32) -> Option<Unit> {
@@ -225,6 +301,10 @@ impl RawBlocks for RemoteBlocks {
         drop(turn);
         // Now, by one, and not by all who want to read of it. Who reads it tells what is wrong.
         self.place(id).ok();
+        if !self.compared.load(Ordering::Relaxed) {
+            self.compare(id, bytes)?;
+            self.compared.store(true, Ordering::Relaxed);
+        }
         Ok(())
     }
 
@@ -307,4 +387,23 @@ fn lost(id: u128) -> Error {
     Error::Damaged(format!(
         "raw block {id:032x} is not on the units: its unit lost it, or somebody deleted it there"
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Error, KeyLock};
+
+    #[test]
+    fn a_key_has_one_owner_until_that_one_lets_go() {
+        let key = 0x7e57_0000_0000_0000 | u64::from(std::process::id());
+        let first = KeyLock::take(key, "one").expect("nobody has it");
+        let refused = KeyLock::take(key, "other").map(drop).unwrap_err();
+        assert!(
+            matches!(&refused, Error::Owned(why) if why.contains("other is in use")),
+            "{refused}"
+        );
+        assert!(KeyLock::take(key ^ 1, "one").is_ok());
+        drop(first);
+        assert!(KeyLock::take(key, "other").is_ok());
+    }
 }

@@ -206,6 +206,16 @@ impl Store {
         Ok(numbers.len() as u64)
     }
 
+    /// High half of the IDs of its raw blocks, which no other store has.
+    pub fn key(&self) -> u64 {
+        self.key
+    }
+
+    /// Bytes of a raw block.
+    pub fn block_bytes(&self) -> u64 {
+        self.blocks.block_bytes()
+    }
+
     /// Bytes that small files may still take.
     pub fn free_small_bytes(&self) -> u64 {
         self.catalog().free_bytes()

@@ -37,6 +37,15 @@ const EXCUSED: &[(&str, &str)] = &[
         "it needs two servers beside it: rocksdb.rs runs it",
     ),
     ("weir rocksdb -- ldb --db=/bench checkconsistency", "as the one before"),
+    (
+        "weir store serve",
+        "it needs two servers beside it: the other examples of `weir store` run on such a one",
+    ),
+    ("weir store serve --slices 16 --cache 1GiB --http none", "as the one before"),
+    (
+        "weir store dump | weir store load --data other-store",
+        "it needs a second store: store.rs runs it",
+    ),
     ("weir bench", "15 minutes"),
     ("weir bench all --quick", "minutes"),
     ("weir bench pool", "minutes"),
@@ -58,6 +67,7 @@ const STAND_INS: &[(&str, &str)] = &[
     ("weir serve", "weir serve --http 127.0.0.1:0"),
     ("--http 127.0.0.1:8420", "--http $(cat weir-data/http-address)"),
     ("10.0.0.1:7402", "$(jq -r '\"127.0.0.1:\\(.ports[0])\"' \"$POOL\"/layout.json)"),
+    ("--data weir-small --http none", "--data weir-small"),
     // Not the machine's disks and folders.
     ("/var/lib/weir", "weir-data"),
     ("/dev/sdx", "./disk.img"),
@@ -511,12 +521,18 @@ fn run_pages(inputs: &Inputs, pages: &[&Page]) -> Vec<String> {
         let script = "weir pool up --nodes 4 --ssds 1 --size 32MiB --restart-after 1";
         Running::start(&place, script, true).unwrap_or_else(|error| panic!("{error}"))
     });
+    let of_store = pages.iter().any(|page| page.words.first().is_some_and(|word| word == "store"));
+    let store = of_store.then(|| store_up(inputs));
     let mut faults = Vec::new();
     for page in pages {
         let name = if page.words.is_empty() { "weir".into() } else { page.words.join("-") };
         let mut place = inputs.place(&name);
         if of_pool {
             lay_pool(&place);
+        }
+        if store.is_some() {
+            let target = inputs.scratch.path().join("store-up/weir-store");
+            std::os::unix::fs::symlink(target, place.folder.join("weir-store")).expect("a link");
         }
         let lines = page.lines.iter().filter(|line| EXCUSED.iter().all(|(of, _)| of != line));
         for line in lines {
@@ -530,7 +546,24 @@ fn run_pages(inputs: &Inputs, pages: &[&Page]) -> Vec<String> {
         faults.extend(place.server.take().and_then(|server| server.end().err()));
     }
     faults.extend(up.and_then(|up| up.end().err()));
+    // The store before what it lies on.
+    let ended = store.into_iter().flatten().filter_map(|server| server.end().err());
+    faults.extend(ended);
     faults
+}
+
+/// A store, and before its end the two servers that it needs.
+fn store_up(inputs: &Inputs) -> Vec<Running> {
+    let start = |name: &str, script: &str| {
+        Running::start(&inputs.place(name), script, true).unwrap_or_else(|error| panic!("{error}"))
+    };
+    let units = "weir serve --raw --profile instant --gang 2 --channels 2 --erase background --capacity 512MiB \
+                 --data weir-units --http none";
+    let small = "weir serve --profile instant --capacity 256MiB --data weir-small --http none";
+    let store = "weir store serve --units ../store-units/weir-units --small ../store-small/weir-small --http none";
+    let mut all = vec![start("store-units", units), start("store-small", small)];
+    all.insert(0, start("store-up", store));
+    all
 }
 
 /// What tables say of examples that are no more.

@@ -51,6 +51,7 @@ mod restart;
 mod rocksdb;
 mod scratch;
 mod server;
+mod store;
 mod strangers;
 mod tier;
 mod tls;

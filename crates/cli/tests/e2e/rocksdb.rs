@@ -28,7 +28,7 @@ const SMALL: &[&str] = &["--profile", "instant", "--capacity", "256MiB"];
 const KEYS: u64 = 400;
 
 /// The two servers that a store needs.
-struct Both {
+pub struct Both {
     units: Option<Server>,
     small: Option<Server>,
     folders: [Scratch; 2],
@@ -36,7 +36,7 @@ struct Both {
 }
 
 impl Both {
-    fn start(name: &str, capacity: &'static str) -> Self {
+    pub fn start(name: &str, capacity: &'static str) -> Self {
         let folders = [Scratch::new(&format!("{name}-u")), Scratch::new(&format!("{name}-s"))];
         let mut both = Self { units: None, small: None, folders, capacity };
         both.start_again();
@@ -44,17 +44,39 @@ impl Both {
     }
 
     /// Starts those that are not there.
-    fn start_again(&mut self) {
+    pub fn start_again(&mut self) {
         let [units, small] = &self.folders;
         let args = [UNITS, &["--capacity", self.capacity]].concat();
         self.units.get_or_insert_with(|| Server::start(units, &args));
         self.small.get_or_insert_with(|| Server::start(small, SMALL));
     }
 
+    /// Kills one of them.
+    pub fn kill(&mut self, at: usize) {
+        let server = if at == 0 { &mut self.units } else { &mut self.small };
+        server.take().expect("it runs").kill();
+    }
+
+    /// Ends one of them well.
+    pub fn stop(&mut self, at: usize) {
+        let server = if at == 0 { &mut self.units } else { &mut self.small };
+        server.take().expect("it runs").terminate();
+    }
+
+    /// The folders of their devices.
+    pub fn places(&self) -> [String; 2] {
+        [0, 1].map(|at| self.folders[at].data().to_str().expect("UTF-8").to_owned())
+    }
+
+    /// A folder that goes away with them.
+    pub fn scratch(&self) -> &Scratch {
+        &self.folders[0]
+    }
+
     /// `weir rocksdb` with the store that they are, up to the program.
     fn words(&self) -> Vec<String> {
-        let folder = |at: usize| self.folders[at].data().to_str().expect("UTF-8").to_owned();
-        let words = ["rocksdb", "--units", &folder(0), "--small", &folder(1), "--"];
+        let [units, small] = self.places();
+        let words = ["rocksdb", "--units", &units, "--small", &small, "--"];
         words.map(str::to_owned).to_vec()
     }
 
@@ -120,6 +142,10 @@ fn db_bench_runs_unchanged_and_the_flash_collects_no_garbage() {
     let told = both.run(&[BENCH, &load, &uri].concat());
     assert!(told.contains("overwrite") && told.contains("of 3000 found"), "{told}");
     assert!(both.run(&["ldb", "--db=/bench", "checkconsistency"]).contains("OK"));
+    // A backup's files have other names until they are whole.
+    both.run(&["ldb", "--db=/bench", "backup", "--backup_dir=/backup"]);
+    both.run(&["ldb", "--db=/again", "restore", "--backup_dir=/backup"]);
+    assert!(both.run(&["ldb", "--db=/again", "checkconsistency"]).contains("OK"));
 
     let status = both.status();
     let waf = status["waf"].as_f64().expect("something was written");
@@ -171,6 +197,11 @@ fn every_acknowledged_put_is_there_after_a_kill_of_the_program_or_of_a_server() 
         }
         let output = child.wait_with_output().expect("it ends");
         assert!(!output.status.success(), "round {round}: {}", said(&output));
+        if matches!(round % 5, 1 | 2 | 4) {
+            // A put that failed, with its reason, and not the end of the program.
+            assert_eq!(output.status.code(), Some(1), "round {round}: {}", said(&output));
+            assert!(said(&output).contains("weir: "), "round {round}: {}", said(&output));
+        }
         both.start_again();
         check(&both, &program, &newest, last + 1, round);
         first = last + 2;
@@ -201,6 +232,15 @@ fn one_process_has_a_store_and_the_next_one_is_told_who() {
     let told = said(&refused);
     assert!(!refused.status.success(), "{told}");
     assert!(told.contains(&format!("in use by process {}", child.id())), "{told}");
+    // By another address too.
+    let (link, [units, small]) = (both.folders[0].file("small.sock"), both.places());
+    let socket = format!("{small}/nbd.sock");
+    std::fs::hard_link(&socket, &link).expect("another name of the socket");
+    let small = format!("nbd+unix:///default?socket={link}");
+    let refused =
+        weir(&["rocksdb", "--units", &units, "--small", &small, "--", "ldb", "--db=/puts", "scan"]);
+    assert!(!refused.status.success(), "{}", said(&refused));
+    assert!(said(&refused).contains("another process of this machine"), "{}", said(&refused));
     child.kill().expect("it runs");
     child.wait().expect("it ends");
     assert!(both.output(&["ldb", "--db=/puts", "scan"]).status.success());
@@ -255,9 +295,38 @@ fn what_is_missing_is_told_with_the_mend() {
     refused(&["rocksdb"], "PROGRAM");
 
     let both = Both::start("rdbmiss", "64MiB");
-    let data = |at: usize| both.folders[at].data().to_str().expect("UTF-8").to_owned();
-    let (units, small) = (data(0), data(1));
+    let [units, small] = both.places();
     refused(&["rocksdb", "--units", &units, "--small", &small, "--", "no-such"], "rocksdb-tools");
+    let token = both.folders[0].file("token");
+    std::fs::write(&token, "one\ntwo\n").expect("a file");
+    refused(
+        &[
+            "rocksdb",
+            "--units",
+            &units,
+            "--small",
+            &small,
+            "--control",
+            "127.0.0.1:1",
+            "--token-file",
+            &token,
+            "--",
+            "ldb",
+        ],
+        "must hold one line",
+    );
+    // Blocks would be put on one device and read from another.
+    let other = Both::start("rdbother", "64MiB");
+    let (uri, control) = (
+        format!("nbd+unix:///?socket={units}/nbd.sock"),
+        format!("{}/control.sock", other.places()[0]),
+    );
+    let load = ["--benchmarks=fillrandom", "--num=20000"];
+    let words =
+        ["rocksdb", "--units", &uri, "--control", &control, "--small", &other.places()[1], "--"];
+    let wrong = weir(&[&words, BENCH, &load].concat());
+    assert!(!wrong.status.success(), "{}", said(&wrong));
+    assert!(said(&wrong).contains("is not one device"), "{}", said(&wrong));
     // The two in each other's place.
     let wrong =
         weir(&["rocksdb", "--units", &small, "--small", &small, "--", "ldb", "--db=/a", "scan"]);
@@ -268,5 +337,5 @@ fn what_is_missing_is_told_with_the_mend() {
     std::fs::write(&letter, [b'a'; 8192]).expect("a file");
     run("nbdcopy", &[&letter, &uri]);
     let wrong = both.output(&["ldb", "--db=/a", "--create_if_missing", "put", "a", "b"]);
-    assert!(said(&wrong).contains("holds something that is no store"), "{}", said(&wrong));
+    assert!(said(&wrong).contains("small volume is no store's"), "{}", said(&wrong));
 }

@@ -212,7 +212,7 @@ async fn fetch(blocks: &Blocks, id: &str, head: &HeaderMap) -> Result<Response, 
 
 /// First byte and bytes of a `Range` header with one range, cut at the end of the block as RFC 9110
 /// says; `None` if there is nothing to read or it asks for several.
-fn range_of(text: &str, block_bytes: u64) -> Option<(u64, u64)> {
+pub fn range_of(text: &str, block_bytes: u64) -> Option<(u64, u64)> {
     let (first, last) = text.strip_prefix("bytes=")?.split_once('-')?;
     let (first, last) = (first.trim(), last.trim());
     let digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());

@@ -27,8 +27,11 @@ mod status;
 mod token;
 mod volumes;
 
+pub(crate) use blocks::range_of;
 pub use doors::Rules;
+pub(crate) use doors::{Access, guard};
 pub use history::History;
+pub(crate) use routes::Routes;
 pub use status::{raw_shape as raw_shape_json, units as units_json};
 
 use crate::descriptors::Clients;
@@ -40,9 +43,8 @@ use axum::extract::{Json, Path, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
-use doors::{Access, Right, guard};
+use doors::Right;
 use exposition::Format;
-use routes::Routes;
 use serde_json::{Value, json};
 use serving::{Limits, Listener};
 use std::net::SocketAddr;
@@ -119,15 +121,7 @@ fn serve(
     let router = routes.layer(from_fn_with_state(rules, guard)).with_state(control);
     history::begin(&ours);
     let result = runtime.block_on(async {
-        let mut doors = tokio::task::JoinSet::new();
-        if let Some(socket) = listeners.control {
-            let limits = Limits { clients_max: clients.control, head_time };
-            doors.spawn(serving::serve(Listener::unix(socket)?, router.clone(), limits));
-        }
-        if let Some((socket, _)) = listeners.tcp {
-            let limits = Limits { clients_max: clients.http, head_time };
-            doors.spawn(serving::serve(Listener::tcp(socket)?, router, limits));
-        }
+        let mut doors = open(listeners, clients, head_time, router)?;
         doors.spawn(history::keep(ours.clone()));
         // Connections that are kept alive must not hold up the end.
         stopped.await.ok();
@@ -138,10 +132,32 @@ fn serve(
     result
 }
 
+/// Serves a router behind the doors, as long as the result is held.
+///
+/// # Errors
+/// What the system says of the sockets.
+pub(crate) fn open(
+    listeners: Listeners,
+    clients: Clients,
+    head_time: Duration,
+    router: axum::Router,
+) -> std::io::Result<tokio::task::JoinSet<()>> {
+    let mut doors = tokio::task::JoinSet::new();
+    if let Some(socket) = listeners.control {
+        let limits = Limits { clients_max: clients.control, head_time };
+        doors.spawn(serving::serve(Listener::unix(socket)?, router.clone(), limits));
+    }
+    if let Some((socket, _)) = listeners.tcp {
+        let limits = Limits { clients_max: clients.http, head_time };
+        doors.spawn(serving::serve(Listener::tcp(socket)?, router, limits));
+    }
+    Ok(doors)
+}
+
 /// Every route.
 fn routes(rules: Arc<Rules>, control: &Control) -> Routes {
     let pulse = Arc::new(crate::pulse::Pulse::default());
-    let mut routes = Routes::new(rules)
+    let mut routes: Routes = Routes::new(rules)
         .get("/status", Access::Open, status)
         .get("/units", Access::Open, units)
         .get("/units/{unit}", Access::Open, unit)
@@ -273,6 +289,7 @@ async fn openapi() -> Response {
     ([(header::CONTENT_TYPE, JSON)], OPENAPI).into_response()
 }
 
-fn refusal(code: StatusCode, reason: &str) -> Response {
+/// An answer that says why not.
+pub(crate) fn refusal(code: StatusCode, reason: &str) -> Response {
     (code, Json(json!({ "error": reason }))).into_response()
 }

@@ -9,21 +9,21 @@ use axum::middleware::from_fn_with_state;
 use axum::routing::{MethodFilter, MethodRouter, on};
 use std::sync::Arc;
 
-/// Routes being collected.
-pub struct Routes {
+/// Routes being collected, whose handlers share a state.
+pub struct Routes<S = Control> {
     rules: Arc<Rules>,
-    router: Router<Control>,
+    router: Router<S>,
     list: Vec<(Method, &'static str, Access)>,
 }
 
-impl Routes {
+impl<S: Clone + Send + Sync + 'static> Routes<S> {
     /// None yet.
     pub fn new(rules: Arc<Rules>) -> Self {
         Self { rules, router: Router::new(), list: Vec::new() }
     }
 
     /// Looking: GET, and HEAD with it.
-    pub fn get<H: Handler<T, Control>, T: 'static>(
+    pub fn get<H: Handler<T, S>, T: 'static>(
         self,
         path: &'static str,
         access: Access,
@@ -33,7 +33,7 @@ impl Routes {
     }
 
     /// Changing something.
-    pub fn change<H: Handler<T, Control>, T: 'static>(
+    pub fn change<H: Handler<T, S>, T: 'static>(
         self,
         method: Method,
         path: &'static str,
@@ -49,7 +49,7 @@ impl Routes {
         method: Method,
         path: &'static str,
         access: Access,
-        mut handler: MethodRouter<Control>,
+        mut handler: MethodRouter<S>,
     ) -> Self {
         let looks = method == Method::GET;
         assert!(looks != (access == Access::Change), "{path}: only a GET changes nothing");
@@ -62,7 +62,7 @@ impl Routes {
     }
 
     /// All of them, and what each needs.
-    pub fn into_parts(self) -> (Router<Control>, Vec<(Method, &'static str, Access)>) {
+    pub fn into_parts(self) -> (Router<S>, Vec<(Method, &'static str, Access)>) {
         (self.router, self.list)
     }
 }

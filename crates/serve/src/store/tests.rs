@@ -1,0 +1,297 @@
+//! A store's HTTP by the client that programs have, over the engine in memory.
+
+use super::*;
+use crate::sockets::{Access, Speaks, listen_unix};
+use ::store::services::{Engine, Memory as Model, PIECE_BYTES};
+use client::http::request;
+use client::store::{Cell, Range};
+use client::{Error, Place};
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Instant;
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A store that is served.
+struct Served {
+    client: client::Store,
+    path: PathBuf,
+    model: Arc<Model>,
+    service: Arc<Service>,
+    _http: Http,
+    _socket: SocketFile,
+}
+
+impl Served {
+    fn start(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("weir-store-{}-{name}", std::process::id()));
+        let asked = Speaks::WhenAsked("HEAD / HTTP/1.0\r\n\r\n");
+        let (listener, socket) = listen_unix(&path, Access::OWNER, asked).unwrap();
+        let model = Arc::new(Model::new(4));
+        let service = Service::on(Arc::clone(&model) as Arc<dyn Engine>, |_| ()).unwrap();
+        let service = Arc::new(service);
+        let listeners = Listeners { control: Some(listener), tcp: None };
+        let clients = Clients { nbd: 0, http: 0, control: 64 };
+        let http = Http::start(listeners, Rules::default(), clients, Arc::clone(&service)).unwrap();
+        let client = client::Store::at(Path::new(&path));
+        Self { client, path, model, service, _http: http, _socket: socket }
+    }
+
+    fn place(&self) -> Place {
+        Place::Socket(self.path.clone())
+    }
+
+    /// Status and reason of any request.
+    fn answer(&self, method: &str, path: &str, body: &[u8]) -> (u16, String) {
+        let answer = request(&self.place(), (method, path), "", body, PATIENCE).unwrap();
+        (answer.status, answer.reason())
+    }
+}
+
+fn code(error: Error) -> u32 {
+    match error {
+        Error::Refused { code, .. } => code,
+        other => panic!("{other}"),
+    }
+}
+
+#[test]
+fn values_of_any_bytes_are_put_got_scanned_and_deleted_one_by_one_and_many_at_a_time() {
+    let served = Served::start("values");
+    let store = &served.client;
+    let keys: Vec<Vec<u8>> = (0..40_u8).map(|at| vec![at, b'/', 255, b'%', at]).collect();
+    for key in &keys {
+        store.put(key, &key.repeat(3)).unwrap();
+    }
+    store.put(b"empty", b"").unwrap();
+    assert_eq!(store.get(&keys[7]).unwrap(), Some(keys[7].repeat(3)));
+    assert_eq!(store.get(b"empty").unwrap(), Some(vec![]));
+    assert_eq!(store.get(b"none").unwrap(), None);
+    let asked: Vec<&[u8]> = keys.iter().map(Vec::as_slice).chain([&b"none"[..]]).collect();
+    let got = store.get_all(&asked).unwrap();
+    assert_eq!((got[39].clone(), got[40].clone()), (Some(keys[39].repeat(3)), None));
+    let (mut all, mut from) = (Vec::new(), None::<Vec<u8>>);
+    loop {
+        let range = Range { from: from.as_deref(), limit: 7, ..Range::default() };
+        let (pairs, next) = store.scan(&range).unwrap();
+        all.extend(pairs.into_iter().map(|(key, _)| key));
+        from = next;
+        if from.is_none() {
+            break;
+        }
+    }
+    assert_eq!(all, keys.iter().cloned().chain([b"empty".to_vec()]).collect::<Vec<_>>());
+    let changes = [(&keys[0][..], None), (&b"new"[..], Some(&b"1"[..])), (&keys[1][..], None)];
+    store.write(changes).unwrap();
+    let range = Range { to: Some(&[3]), ..Range::default() };
+    assert_eq!(store.scan(&range).unwrap().0.len(), 1);
+    let (pairs, _) = store.scan(&Range { prefix: b"ne", ..Range::default() }).unwrap();
+    assert_eq!(pairs, [(b"new".to_vec(), b"1".to_vec())]);
+    store.delete(b"new").unwrap();
+    store.delete(b"new").unwrap();
+    assert_eq!(store.get(b"new").unwrap(), None);
+    // What was answered is durable.
+    assert!(served.model.cut().keys() >= 39);
+    // One wrong change of many: none is made.
+    let large = vec![0; ::store::services::VALUE_BYTES_MAX + 1];
+    let refused = store.write([(&b"good"[..], Some(&b"1"[..])), (&b"bad"[..], Some(&large[..]))]);
+    assert_eq!(code(refused.unwrap_err()), 413);
+    assert_eq!(store.get(b"good").unwrap(), None);
+    let (_, told) = served.answer("GET", "/kv?prefix=em&values=true", &[]);
+    assert!(told.contains(r#""key":"empty","value":"""#), "{told}");
+}
+
+#[test]
+fn cells_are_put_got_and_read_by_rows_and_ranges() {
+    let served = Served::start("cells");
+    let store = &served.client;
+    for row in 0..30 {
+        for column in ["x", "y/z", ""] {
+            let cell = Cell::new("t/1", &format!("{row:02}"), "f", column);
+            store.put_cell(&cell, format!("{row}{column}").as_bytes()).unwrap();
+        }
+    }
+    store.put_cell(&Cell::new("u", "00", "g", "x"), b"other").unwrap();
+    assert_eq!(store.cell(&Cell::new("t/1", "07", "f", "y/z")).unwrap(), Some(b"7y/z".to_vec()));
+    let (row, more) = store.row(b"t/1", b"07").unwrap();
+    assert_eq!((row.len(), more), (3, None));
+    assert_eq!(row[0], (Cell::new("t/1", "07", "f", ""), b"7".to_vec()));
+    let (mut cells, mut behind) = (Vec::new(), None);
+    loop {
+        let range = Range { from: Some(b"10"), to: Some(b"20"), limit: 7, ..Range::default() };
+        let (page, next) =
+            store.cells(Some(b"t/1"), &range, (behind.as_ref(), Some(b"f"))).unwrap();
+        cells.extend(page);
+        behind = next;
+        if behind.is_none() {
+            break;
+        }
+    }
+    assert_eq!(cells.len(), 30);
+    assert!(cells.is_sorted());
+    let (all, _) = store.cells(None, &Range::default(), (None, None)).unwrap();
+    assert_eq!(all.len(), 91);
+    let (new, old) = (Cell::new("t/1", "07", "new", ""), Cell::new("t/1", "07", "f", ""));
+    store.write_cells([(&new, Some(&b"1"[..])), (&old, None)]).unwrap();
+    assert_eq!((store.cell(&new).unwrap(), store.cell(&old).unwrap()), (Some(b"1".to_vec()), None));
+    store.delete_cell(&new).unwrap();
+    assert_eq!(store.row(b"t/1", b"07").unwrap().0.len(), 2);
+    store.delete_row(b"t/1", b"07").unwrap();
+    assert_eq!(store.row(b"t/1", b"07").unwrap().0.len(), 0);
+    assert_eq!(served.answer("GET", "/table/t%2F1/08/f/x", &[]), (200, "8x".into()));
+}
+
+#[test]
+fn files_are_streamed_listed_renamed_and_read_in_part() {
+    let served = Served::start("files");
+    let store = &served.client;
+    let bytes: Vec<u8> = (0..PIECE_BYTES * 5 / 2).map(|at| (at % 253) as u8).collect();
+    let put = |path: &str, bytes: &[u8]| store.put_file(path, &mut &bytes[..], bytes.len() as u64);
+    put("a b/\u{e9}/large", &bytes).unwrap();
+    put("a b/small", b"1").unwrap();
+    put("other", b"").unwrap();
+    let read = |path: &str| {
+        let mut into = Vec::new();
+        store.file(path, &mut into).unwrap().then_some(into)
+    };
+    assert_eq!(read("a b/\u{e9}/large").unwrap(), bytes);
+    assert_eq!((read("other"), read("none")), (Some(vec![]), None));
+    assert_eq!(code(put("a b/small", b"2").unwrap_err()), 409);
+    let head = format!("Range: bytes={}-{}\r\n", PIECE_BYTES - 3, PIECE_BYTES * 2 + 4);
+    let path = ("GET", "/fs/a%20b/%C3%A9/large");
+    let part = request(&served.place(), path, &head, &[], PATIENCE).unwrap();
+    assert_eq!((part.status, &part.body[..]), (206, &bytes[PIECE_BYTES - 3..PIECE_BYTES * 2 + 5]));
+    let beyond =
+        request(&served.place(), path, "Range: bytes=99999999-\r\n", &[], PATIENCE).unwrap();
+    assert_eq!(beyond.status, 416);
+    let names = |files: client::store::Files| -> Vec<String> {
+        files.files.into_iter().map(|file| file.name).collect()
+    };
+    assert_eq!(names(store.list("", None).unwrap()), ["a b", "other"]);
+    assert_eq!(names(store.list("a b", None).unwrap()), ["small", "\u{e9}"]);
+    assert_eq!(names(store.list("a b/", Some("small")).unwrap()), ["\u{e9}"]);
+    assert_eq!(store.rename("a b/\u{e9}", "a b/b/c").unwrap(), 1);
+    assert_eq!(names(store.all_files(None).unwrap()), ["a b/b/c/large", "a b/small", "other"]);
+    assert_eq!(code(store.rename("a b/b", "c").unwrap_err()), 400);
+    assert_eq!(read("a b/b/c/large").unwrap(), bytes);
+    store.delete_file("a b/b/c/large").unwrap();
+    assert_eq!(code(store.delete_file("a b/b/c/large").unwrap_err()), 404);
+    let status = store.scrub().and_then(|_| store.scrubbed()).unwrap();
+    assert_eq!(status["failed"], serde_json::Value::Null, "{status}");
+    store.compact().unwrap();
+    assert_eq!(store.status().unwrap()["mode"], "store");
+}
+
+#[test]
+fn what_is_wrong_with_a_request_is_told_with_the_mend() {
+    let served = Served::start("hostile");
+    let large = vec![0; ::store::services::VALUE_BYTES_MAX + 1];
+    let long = format!("/kv/{}", "k".repeat(1025));
+    for (method, path, body, code, told) in [
+        ("PUT", "/kv/%f", &b"1"[..], 400, "two hex digits"),
+        ("PUT", "/kv/key", &large, 413, "/fs"),
+        ("PUT", &*long, b"1", 400, "1 to 1024"),
+        ("PUT", "/kv/key?sync=false", b"1", 400, "nothing is asked"),
+        ("GET", "/kv/none", b"", 404, "no such value"),
+        ("GET", "/kv?limit=0", b"", 400, "1 to 10000"),
+        ("GET", "/kv?start=a", b"", 400, "prefix, from, to"),
+        ("POST", "/kv?do=write", b"123", 400, "two lengths"),
+        ("POST", "/kv?do=delete", b"", 400, "get or write"),
+        ("POST", "/kv?do=get", &[0; 8], 400, "0 bytes"),
+        ("PUT", "/table/t/r", b"1", 400, "/table/TABLE/ROW/FAMILY/COLUMN"),
+        ("PUT", "/table/t/r//c", b"1", 400, "family"),
+        ("PUT", "/table/t/r/f/c/d", b"1", 400, "%2F"),
+        ("GET", "/table?from=a", b"", 400, "name it"),
+        ("GET", "/table/t?behind=x", b"", 400, "next"),
+        ("DELETE", "/table/t", b"", 400, "a row"),
+        ("POST", "/table?do=get", b"", 400, "must be write"),
+        ("POST", "/table?do=write", &[1, 0, 0, 0, 0, 0, 0, 0, b'x'], 400, "a cell is"),
+        ("PUT", "/fs/a/../b", b"1", 400, "is no name"),
+        ("PUT", "/fs/a/", b"1", 400, "a folder"),
+        ("PUT", "/fs/%ff", b"1", 400, "UTF-8"),
+        ("PUT", "/fs/a//b", b"1", 400, "empty"),
+        ("GET", "/fs/none", b"", 404, "no such file"),
+        ("GET", "/fs/a/?all=true", b"", 400, "/fs/ itself"),
+        ("POST", "/fs/a", b"", 400, "to:"),
+        ("POST", "/fs/a/b?to=c/d", b"", 400, "first component"),
+        ("POST", "/fs/a/b?to=a/d", b"", 404, "no such file"),
+    ] {
+        let answer = served.answer(method, path, body);
+        assert!(answer.0 == code && answer.1.contains(told), "{method} {path}: {answer:?}");
+    }
+    for (method, path) in [("GET", "/other"), ("GET", "/kv/"), ("PATCH", "/kv/a"), ("PUT", "/fs/")]
+    {
+        let (status, _) = served.answer(method, path, b"");
+        assert!((404..=405).contains(&status), "{method} {path}: {status}");
+    }
+    assert_eq!(served.model.keys(), 1, "only what the store says of itself");
+}
+
+#[test]
+fn who_leaves_in_the_middle_of_a_file_leaves_nothing() {
+    let served = Served::start("leaves");
+    let before = served.model.keys();
+    let mut stream = UnixStream::connect(&served.path).unwrap();
+    let bytes = PIECE_BYTES * 3;
+    let head = format!("PUT /fs/a HTTP/1.1\r\nHost: weir\r\nContent-Length: {bytes}\r\n\r\n");
+    stream.write_all(head.as_bytes()).unwrap();
+    stream.write_all(&vec![7; PIECE_BYTES * 2]).unwrap();
+    let begun = Instant::now();
+    let until = |what: &str, met: &dyn Fn() -> bool| {
+        while !met() {
+            assert!(begun.elapsed() < PATIENCE, "{what}: {} keys", served.model.keys());
+            std::thread::yield_now();
+        }
+    };
+    until("its pieces come", &|| served.model.keys() >= before + 2);
+    // Nobody else has the path meanwhile.
+    assert_eq!(served.answer("PUT", "/fs/a", b"1").0, 409);
+    drop(stream);
+    until("its pieces go", &|| served.model.keys() == before);
+    until("the path is free", &|| served.answer("PUT", "/fs/a", b"1").0 == 201);
+    // A body without a length is as good.
+    let mut stream = UnixStream::connect(&served.path).unwrap();
+    let chunked = "PUT /fs/b HTTP/1.1\r\nHost: weir\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n\
+                   3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n";
+    stream.write_all(chunked.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 201"), "{answer}");
+    assert_eq!(served.answer("GET", "/fs/b", b""), (200, "abcde".into()));
+}
+
+#[test]
+fn no_room_is_507_and_a_failed_engine_is_said_on_every_write_while_reads_go_on() {
+    let served = Served::start("full");
+    let store = &served.client;
+    store.put(b"k", b"1").unwrap();
+    served.service.set_room(Some((3, 1000)));
+    assert_eq!(code(store.put(b"k", b"2").unwrap_err()), 507);
+    assert_eq!(code(store.put_file("f", &mut &b"1"[..], 1).unwrap_err()), 507);
+    store.delete(b"other").unwrap();
+    served.service.set_room(None);
+    store.put(b"k", b"2").unwrap();
+    assert_eq!(served.answer("GET", "/healthz", b"").0, 200);
+    served.model.fail(Some(Refused::Failed("the small volume is gone".into())));
+    let refused = store.put(b"k", b"3").unwrap_err();
+    assert!(refused.to_string().contains("the small volume is gone"), "{refused}");
+    served.model.fail(None);
+    assert_eq!(code(store.put(b"k", b"4").unwrap_err()), 500);
+    assert_eq!(served.answer("GET", "/healthz", b"").0, 503);
+    assert_eq!(store.get(b"k").unwrap(), Some(b"2".to_vec()));
+}
+
+#[test]
+fn over_tcp_data_is_for_who_has_the_token() {
+    let service = Service::on(Arc::new(Model::new(1)), |_| ()).unwrap();
+    let (socket, address) = crate::sockets::listen_tcp("127.0.0.1:0".parse().unwrap()).unwrap();
+    let listeners = Listeners { control: None, tcp: Some((socket, address)) };
+    let clients = Clients { nbd: 0, http: 16, control: 0 };
+    let _http = Http::start(listeners, Rules::default(), clients, Arc::new(service)).unwrap();
+    let store = client::Store::at(address);
+    assert_eq!(store.status().unwrap()["mode"], "store");
+    assert!([401, 403].contains(&code(store.put(b"k", b"1").unwrap_err())));
+    assert!([401, 403].contains(&code(store.get(b"k").unwrap_err())));
+    assert!([401, 403].contains(&code(store.scan(&Range::default()).unwrap_err())));
+}

@@ -1,0 +1,257 @@
+//! Values by key: `PUT`, `GET` and `DELETE /kv/KEY`, ranges by `GET /kv`, many at a time by `POST /kv`.
+
+use super::body::Part;
+use super::query::{Query, bad, behind, decoded};
+use super::{Store, refusal};
+use ::store::services::key::KEY_BYTES_MAX;
+use ::store::services::{Change, Refused, VALUE_BYTES_MAX, too_large};
+use axum::body::{Body, Bytes};
+use axum::extract::{Json, State};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
+use axum::response::{IntoResponse, Response};
+use client::{frames, percent};
+use serde_json::{Value, json};
+use tokio::task::JoinSet;
+
+const ROOT: &str = "/kv/";
+/// Keys of one request.
+const MANY_MAX: usize = 10_000;
+/// Bytes of a request of many keys.
+const MANY_BYTES_MAX: usize = 16 << 20;
+/// Bytes of the values that answer one.
+const ANSWER_BYTES_MAX: usize = 32 << 20;
+/// Parts that a request of many keys is read in at a time, each from one unit.
+const READERS: usize = 16;
+/// Where the rest of a range begins.
+pub const NEXT: &str = "weir-next";
+
+pub const BYTES: HeaderValue = HeaderValue::from_static("application/octet-stream");
+
+pub async fn write(State(store): State<Store>, uri: Uri, head: HeaderMap, body: Body) -> Response {
+    put(&store, &uri, &head, body).await.unwrap_or_else(|refused| refused)
+}
+
+async fn put(store: &Store, uri: &Uri, head: &HeaderMap, body: Body) -> Result<Response, Response> {
+    Query::of(uri)?.end()?;
+    let key = decoded(behind(uri, ROOT))?;
+    let (value, _part) = store.memory.receive(head, body, VALUE_BYTES_MAX, too_large).await?;
+    let change = store.service.put_value(&key, value).map_err(super::refused)?;
+    store.commit(vec![change]).await?;
+    Ok(StatusCode::NO_CONTENT.into_response())
+}
+
+pub async fn read(State(store): State<Store>, uri: Uri) -> Response {
+    fetch(&store, &uri).await.unwrap_or_else(|refused| refused)
+}
+
+async fn fetch(store: &Store, uri: &Uri) -> Result<Response, Response> {
+    Query::of(uri)?.end()?;
+    let key = decoded(behind(uri, ROOT))?;
+    let part = store.memory.bytes(VALUE_BYTES_MAX).await?;
+    let value = store.ask(move |service| service.value(&key)).await?;
+    Ok(found(value, part))
+}
+
+/// A value, or that there is none. Its memory is given back when it was sent.
+pub fn found(value: Option<Vec<u8>>, part: Part) -> Response {
+    match value {
+        Some(value) => ([(header::CONTENT_TYPE, BYTES)], lent(value, part)).into_response(),
+        None => refusal(StatusCode::NOT_FOUND, "there is no such value"),
+    }
+}
+
+/// Bytes that keep their part of the memory until they are sent.
+pub fn lent(bytes: Vec<u8>, part: Part) -> Body {
+    struct Lent(Vec<u8>, #[expect(dead_code, reason = "held as long as the bytes")] Part);
+    impl AsRef<[u8]> for Lent {
+        fn as_ref(&self) -> &[u8] {
+            &self.0
+        }
+    }
+    Body::from(Bytes::from_owner(Lent(bytes, part)))
+}
+
+pub async fn remove(State(store): State<Store>, uri: Uri) -> Response {
+    delete(&store, &uri).await.unwrap_or_else(|refused| refused)
+}
+
+async fn delete(store: &Store, uri: &Uri) -> Result<Response, Response> {
+    Query::of(uri)?.end()?;
+    let key = decoded(behind(uri, ROOT))?;
+    let change = store.service.delete_value(&key).map_err(super::refused)?;
+    store.commit(vec![change]).await?;
+    Ok(StatusCode::NO_CONTENT.into_response())
+}
+
+pub async fn list(State(store): State<Store>, uri: Uri, head: HeaderMap) -> Response {
+    listed(&store, &uri, &head).await.unwrap_or_else(|refused| refused)
+}
+
+async fn listed(store: &Store, uri: &Uri, head: &HeaderMap) -> Result<Response, Response> {
+    let mut query = Query::of(uri)?;
+    let bounds = query.bounds()?;
+    let (prefix, from, to) = (query.take("prefix"), query.take("from"), query.take("to"));
+    query.end()?;
+    let part = store.memory.list().await?;
+    let prefix = prefix.unwrap_or_default();
+    let page = store
+        .ask(move |service| service.values(&prefix, (from.as_deref(), to.as_deref()), bounds))
+        .await?;
+    let next = page.next.map(|key| percent::encode(&key));
+    let answer = Listed { kind: "values", name: "key", with_values: bounds.values, encoded: false };
+    Ok(answer.of(page.pairs, next, head, part))
+}
+
+/// How a list is told.
+pub struct Listed {
+    /// What its things are called.
+    pub kind: &'static str,
+    /// What the name of one is called.
+    pub name: &'static str,
+    /// Whether values are told.
+    pub with_values: bool,
+    /// Names are parts of URLs already.
+    pub encoded: bool,
+}
+
+impl Listed {
+    /// As frames for programs that ask so, else as JSON whose bytes are percent-encoded.
+    pub fn of(
+        &self,
+        pairs: Vec<(Vec<u8>, Vec<u8>)>,
+        next: Option<String>,
+        head: &HeaderMap,
+        part: Part,
+    ) -> Response {
+        if wants_frames(head) {
+            let mut body = Vec::new();
+            for (key, value) in &pairs {
+                frames::encode(key, Some(value), &mut body);
+            }
+            let mut response = ([(header::CONTENT_TYPE, BYTES)], lent(body, part)).into_response();
+            if let Some(next) = next.and_then(|next| HeaderValue::try_from(next).ok()) {
+                response.headers_mut().insert(NEXT, next);
+            }
+            return response;
+        }
+        let told = |(key, value): (Vec<u8>, Vec<u8>)| {
+            let key = match self.encoded {
+                true => String::from_utf8_lossy(&key).into_owned(),
+                false => percent::encode(&key),
+            };
+            match self.with_values {
+                true => json!({ self.name: key, "value": percent::encode(&value) }),
+                false => json!({ self.name: key }),
+            }
+        };
+        let list: Vec<Value> = pairs.into_iter().map(told).collect();
+        Json(json!({ self.kind: list, "next": next })).into_response()
+    }
+}
+
+fn wants_frames(head: &HeaderMap) -> bool {
+    head.get(header::ACCEPT).is_some_and(|accept| accept == BYTES)
+}
+
+pub async fn many(State(store): State<Store>, uri: Uri, head: HeaderMap, body: Body) -> Response {
+    for_many(&store, &uri, &head, body).await.unwrap_or_else(|refused| refused)
+}
+
+async fn for_many(
+    store: &Store,
+    uri: &Uri,
+    head: &HeaderMap,
+    body: Body,
+) -> Result<Response, Response> {
+    let mut query = Query::of(uri)?;
+    let what = query.take("do");
+    query.end()?;
+    let (frames, part) = receive(store, head, body).await?;
+    match what.as_deref() {
+        Some(b"write") => write_many(store, frames).await,
+        Some(b"get") => {
+            drop(part);
+            get_many(store, frames).await
+        }
+        _ => Err(bad("do: must be get or write: for example POST /kv?do=get")),
+    }
+}
+
+/// Keys and values of a request of many.
+pub async fn receive(
+    store: &Store,
+    head: &HeaderMap,
+    body: Body,
+) -> Result<(Vec<frames::Frame>, Part), Response> {
+    let too_large = |bytes: u64| {
+        Refused::TooLarge(format!(
+            "a request of {bytes} bytes: at most {MANY_BYTES_MAX} are allowed: send several"
+        ))
+    };
+    let (body, part) = store.memory.receive(head, body, MANY_BYTES_MAX, too_large).await?;
+    let frames = frames::decode(&body).ok_or_else(|| {
+        bad("the body is cut off, or is none of keys and values: for each two lengths of 4 bytes, little-endian, then \
+             both (docs/store.md)")
+    })?;
+    if frames.len() > MANY_MAX {
+        return Err(bad(&format!(
+            "{} keys: at most {MANY_MAX} are allowed: send several",
+            frames.len()
+        )));
+    }
+    Ok((frames, part))
+}
+
+async fn write_many(store: &Store, frames: Vec<frames::Frame>) -> Result<Response, Response> {
+    let change = |(key, value): frames::Frame| -> Result<Change, Refused> {
+        match value {
+            Some(value) => store.service.put_value(&key, value),
+            None => store.service.delete_value(&key),
+        }
+    };
+    let changes: Result<Vec<Change>, Refused> = frames.into_iter().map(change).collect();
+    store.commit(changes.map_err(super::refused)?).await?;
+    Ok(StatusCode::NO_CONTENT.into_response())
+}
+
+/// Reads from as many units as have some of the keys.
+async fn get_many(store: &Store, frames: Vec<frames::Frame>) -> Result<Response, Response> {
+    let keys: Vec<Vec<u8>> = frames.into_iter().map(|(key, _)| key).collect();
+    if let Some(key) = keys.iter().find(|key| key.is_empty() || key.len() > KEY_BYTES_MAX) {
+        return Err(bad(&format!(
+            "a key has {} bytes: 1 to {KEY_BYTES_MAX} are allowed",
+            key.len()
+        )));
+    }
+    let part = store.memory.bytes(ANSWER_BYTES_MAX).await?;
+    let at_a_time = keys.len().div_ceil(READERS).max(1);
+    let mut readers = JoinSet::new();
+    for (first, keys) in keys.chunks(at_a_time).enumerate() {
+        let (store, keys) = (store.clone(), keys.to_vec());
+        readers.spawn(async move {
+            let read = move |service: &::store::services::Service| {
+                keys.iter().map(|key| service.value(key)).collect::<Result<Vec<_>, Refused>>()
+            };
+            (first, store.ask(read).await)
+        });
+    }
+    let mut parts: Vec<Vec<Option<Vec<u8>>>> = vec![Vec::new(); keys.len().div_ceil(at_a_time)];
+    let mut bytes = 0;
+    while let Some(read) = readers.join_next().await {
+        let stopped = |_| refusal(StatusCode::SERVICE_UNAVAILABLE, "the store is ending");
+        let (first, values) = read.map_err(stopped)?;
+        let values = values?;
+        bytes += values.iter().flatten().map(Vec::len).sum::<usize>();
+        if bytes > ANSWER_BYTES_MAX {
+            return Err(super::refused(Refused::TooLarge(format!(
+                "the values have more than {ANSWER_BYTES_MAX} bytes together: ask for fewer at a time"
+            ))));
+        }
+        parts[first] = values;
+    }
+    let mut body = Vec::with_capacity(bytes);
+    for (key, value) in keys.iter().zip(parts.into_iter().flatten()) {
+        frames::encode(key, value.as_deref(), &mut body);
+    }
+    Ok(([(header::CONTENT_TYPE, BYTES)], lent(body, part)).into_response())
+}

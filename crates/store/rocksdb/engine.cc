@@ -1,0 +1,342 @@
+// The engine of `weir store`: one RocksDB whose column families are the slices, its SSTs on raw units. What a key means,
+// crates/store/src/services knows; here are only bytes.
+
+#include <rocksdb/cache.h>
+#include <rocksdb/db.h>
+#include <rocksdb/env.h>
+#include <rocksdb/filter_policy.h>
+#include <rocksdb/sst_file_reader.h>
+#include <rocksdb/table.h>
+#include <rocksdb/write_batch.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "file_system.h"
+#include "weir_engine.h"
+
+namespace {
+
+using rocksdb::ColumnFamilyDescriptor;
+using rocksdb::ColumnFamilyHandle;
+using rocksdb::ColumnFamilyOptions;
+using rocksdb::DB;
+using rocksdb::Options;
+using rocksdb::Slice;
+using rocksdb::Status;
+
+const char* const kPath = "/store";
+const char* const kSlice = "slice-";
+
+// A reader of a whole SST takes so much at a time.
+constexpr size_t kReadAheadBytes = 2 << 20;
+// After a write that found no room, and one that found none again.
+constexpr std::chrono::seconds kResumeAgain{1};
+
+int CodeOf(const Status& status) {
+  if (status.ok()) return WEIR_OK;
+  if (status.IsNoSpace()) return WEIR_FULL;
+  if (status.IsCorruption()) return WEIR_DAMAGED;
+  if (status.IsIOFenced()) return WEIR_OWNED;
+  if (status.IsNotFound()) return WEIR_NOT_FOUND;
+  if (status.IsInvalidArgument() || status.IsNotSupported()) return WEIR_INVALID;
+  return WEIR_IO;
+}
+
+int Told(const Status& status, char** reason) {
+  if (!status.ok()) *reason = strdup(status.ToString().c_str());
+  return CodeOf(status);
+}
+
+// An SST of a full memtable, or of a compaction, is a little less than a raw block: RocksDB ends a file some KiB later.
+ColumnFamilyOptions SliceOptions(uint64_t block_bytes, const std::shared_ptr<rocksdb::Cache>& cache) {
+  ColumnFamilyOptions options;
+  options.write_buffer_size = block_bytes;
+  options.max_write_buffer_number = 3;
+  options.target_file_size_base = block_bytes / 100 * 95;
+  options.max_bytes_for_level_base = 8 * block_bytes;
+  options.level_compaction_dynamic_level_bytes = true;
+  // What is compressed would leave the rest of its raw block unused.
+  options.compression = rocksdb::kNoCompression;
+  rocksdb::BlockBasedTableOptions table;
+  table.block_cache = cache;
+  table.block_size = 16 << 10;
+  table.filter_policy.reset(rocksdb::NewBloomFilterPolicy(10));
+  // So that the cache's size is the bound of all that is kept of SSTs.
+  table.cache_index_and_filter_blocks = true;
+  table.cache_index_and_filter_blocks_with_high_priority = true;
+  options.table_factory.reset(rocksdb::NewBlockBasedTableFactory(table));
+  return options;
+}
+
+rocksdb::DBOptions DatabaseOptions(rocksdb::Env* env, uint64_t small_bytes) {
+  rocksdb::DBOptions options;
+  options.env = env;
+  options.create_if_missing = true;
+  options.max_background_jobs = 4;
+  options.compaction_readahead_size = kReadAheadBytes;
+  // Damage of the log is told, and not taken for its end: what was acknowledged lies behind it.
+  options.wal_recovery_mode = rocksdb::WALRecoveryMode::kTolerateCorruptedTailRecords;
+  // The small volume has room for logs of a bounded size.
+  options.max_total_wal_size = std::max<uint64_t>(small_bytes / 4, 8 << 20);
+  options.max_manifest_file_size = 4 << 20;
+  options.info_log_level = rocksdb::WARN_LEVEL;
+  options.keep_log_file_num = 2;
+  options.max_log_file_size = 1 << 20;
+  options.stats_dump_period_sec = 0;
+  options.stats_persist_period_sec = 0;
+  return options;
+}
+
+struct Change {
+  uint8_t kind;
+  uint32_t slice;
+  Slice key;
+  Slice value;
+};
+
+uint32_t Number(const uint8_t* bytes) {
+  return bytes[0] | uint32_t{bytes[1]} << 8 | uint32_t{bytes[2]} << 16 | uint32_t{bytes[3]} << 24;
+}
+
+// The next change of a batch, which is cut off it; false if what is left is none.
+bool Next(Slice* changes, Change* change) {
+  constexpr size_t kHead = 13;
+  if (changes->size() < kHead) return false;
+  const auto* head = reinterpret_cast<const uint8_t*>(changes->data());
+  *change = {head[0], Number(head + 1), Slice(), Slice()};
+  const size_t key = Number(head + 5), value = Number(head + 9);
+  if (changes->size() - kHead < key || changes->size() - kHead - key < value) return false;
+  change->key = Slice(changes->data() + kHead, key);
+  change->value = Slice(changes->data() + kHead + key, value);
+  changes->remove_prefix(kHead + key + value);
+  return true;
+}
+
+}  // namespace
+
+struct weir_engine {
+  std::shared_ptr<rocksdb::FileSystem> files;
+  std::unique_ptr<rocksdb::Env> env;
+  ColumnFamilyOptions slice_options;
+  uint64_t block_bytes = 0;
+  std::unique_ptr<DB> db;
+  ColumnFamilyHandle* own = nullptr;
+  std::vector<ColumnFamilyHandle*> slices;
+  std::atomic<int64_t> resume_after{0};
+
+  ~weir_engine() {
+    if (db == nullptr) return;
+    for (ColumnFamilyHandle* slice : slices) db->DestroyColumnFamilyHandle(slice);
+    if (own != nullptr) db->DestroyColumnFamilyHandle(own);
+    db->Close();
+  }
+
+  ColumnFamilyHandle* Family(uint32_t slice) const {
+    if (slice == WEIR_ENGINE_OWN) return own;
+    return slice < slices.size() ? slices[slice] : nullptr;
+  }
+
+  static Status NoSlice(uint32_t slice) {
+    return Status::InvalidArgument("no slice " + std::to_string(slice));
+  }
+
+  Status Open(uint64_t small_bytes) {
+    const rocksdb::DBOptions options = DatabaseOptions(env.get(), small_bytes);
+    std::vector<std::string> names;
+    const std::string current = std::string(kPath) + "/CURRENT";
+    if (env->FileExists(current).ok()) {
+      Status listed = DB::ListColumnFamilies(options, kPath, &names);
+      if (!listed.ok()) return listed;
+    } else {
+      names.push_back(rocksdb::kDefaultColumnFamilyName);
+    }
+    std::vector<ColumnFamilyDescriptor> families;
+    for (const std::string& name : names) families.emplace_back(name, slice_options);
+    std::vector<ColumnFamilyHandle*> handles;
+    DB* opened = nullptr;
+    Status status = DB::Open(options, kPath, families, &handles, &opened);
+    if (!status.ok()) return status;
+    db.reset(opened);
+    slices.resize(handles.size() - 1);
+    for (ColumnFamilyHandle* handle : handles) {
+      const std::string& name = handle->GetName();
+      if (name == rocksdb::kDefaultColumnFamilyName) {
+        own = handle;
+        continue;
+      }
+      const bool named = name.rfind(kSlice, 0) == 0;
+      const size_t number = named ? strtoul(name.c_str() + strlen(kSlice), nullptr, 10) : SIZE_MAX;
+      if (number >= slices.size() || slices[number] != nullptr) {
+        return Status::Corruption("the database holds " + name + ", which is no slice of its number");
+      }
+      slices[number] = handle;
+    }
+    return Status::OK();
+  }
+
+  // RocksDB writes no more once it found no room. There may be some again: erased meanwhile, or another's.
+  bool Resumes() {
+    const int64_t now = std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
+    int64_t after = resume_after.load();
+    const int64_t next = now + std::chrono::nanoseconds(kResumeAgain).count();
+    if (now < after || !resume_after.compare_exchange_strong(after, next)) return false;
+    return db->Resume().ok();
+  }
+};
+
+uint32_t weir_engine_version(void) { return WEIR_ENGINE_VERSION; }
+
+void weir_engine_free(char* reason) { free(reason); }
+
+weir_engine* weir_engine_open(const weir_engine_place* place, char** reason) {
+  weir_store* store = weir_store_open(place->units, place->control, place->token, place->volume);
+  if (store == nullptr) {
+    *reason = strdup(weir_store_error());
+    return nullptr;
+  }
+  auto engine = std::make_unique<weir_engine>();
+  engine->block_bytes = weir_store_block_bytes(store);
+  const uint64_t small_bytes = weir_store_free_small_bytes(store);
+  engine->files = weir::FileSystemOf(store);
+  engine->env = rocksdb::NewCompositeEnv(engine->files);
+  engine->slice_options =
+      SliceOptions(engine->block_bytes, rocksdb::NewLRUCache(place->cache_bytes));
+  const Status status = engine->Open(small_bytes);
+  if (!status.ok()) {
+    *reason = strdup(status.ToString().c_str());
+    return nullptr;
+  }
+  return engine.release();
+}
+
+void weir_engine_close(weir_engine* engine) { delete engine; }
+
+uint32_t weir_engine_slices(const weir_engine* engine) {
+  return static_cast<uint32_t>(engine->slices.size());
+}
+
+uint64_t weir_engine_block_bytes(const weir_engine* engine) { return engine->block_bytes; }
+
+int weir_engine_add_slice(weir_engine* engine, char** reason) {
+  ColumnFamilyHandle* made = nullptr;
+  const std::string name = kSlice + std::to_string(engine->slices.size());
+  const Status status = engine->db->CreateColumnFamily(engine->slice_options, name, &made);
+  if (status.ok()) engine->slices.push_back(made);
+  return Told(status, reason);
+}
+
+int weir_engine_write(weir_engine* engine, const uint8_t* bytes, size_t count, int durable, char** reason) {
+  Slice changes(reinterpret_cast<const char*>(bytes), count);
+  rocksdb::WriteBatch batch(count + 64);
+  Change change;
+  while (Next(&changes, &change)) {
+    ColumnFamilyHandle* family = engine->Family(change.slice);
+    if (family == nullptr) return Told(weir_engine::NoSlice(change.slice), reason);
+    Status added = Status::InvalidArgument("no such change");
+    if (change.kind == 1) added = batch.Put(family, change.key, change.value);
+    if (change.kind == 2) added = batch.Delete(family, change.key);
+    if (change.kind == 3) added = batch.DeleteRange(family, change.key, change.value);
+    if (!added.ok()) return Told(added, reason);
+  }
+  if (!changes.empty()) return Told(Status::InvalidArgument("a batch that is cut off"), reason);
+  rocksdb::WriteOptions options;
+  options.sync = durable != 0;
+  Status status = engine->db->Write(options, &batch);
+  if (status.IsNoSpace() && engine->Resumes()) status = engine->db->Write(options, &batch);
+  return Told(status, reason);
+}
+
+int weir_engine_get(weir_engine* engine, uint32_t slice, const char* key, size_t key_bytes,
+                    void (*take)(void*, const char*, size_t), void* context, char** reason) {
+  ColumnFamilyHandle* family = engine->Family(slice);
+  if (family == nullptr) return Told(weir_engine::NoSlice(slice), reason);
+  rocksdb::PinnableSlice value;
+  const Status status = engine->db->Get(rocksdb::ReadOptions(), family, Slice(key, key_bytes), &value);
+  // With a subcode it is a file that is not there, and no answer.
+  if (status.IsNotFound() && status.subcode() == Status::kNone) return WEIR_NOT_FOUND;
+  if (status.ok()) take(context, value.data(), value.size());
+  const int code = Told(status, reason);
+  return code == WEIR_NOT_FOUND ? static_cast<int>(WEIR_IO) : code;
+}
+
+int weir_engine_scan(weir_engine* engine, uint32_t slice, const char* from, size_t from_bytes,
+                     const char* to, size_t to_bytes,
+                     int (*each)(void*, const char*, size_t, const char*, size_t), void* context,
+                     char** reason) {
+  ColumnFamilyHandle* family = engine->Family(slice);
+  if (family == nullptr) return Told(weir_engine::NoSlice(slice), reason);
+  rocksdb::ReadOptions options;
+  const Slice bound(to, to_bytes);
+  if (to != nullptr) options.iterate_upper_bound = &bound;
+  const std::unique_ptr<rocksdb::Iterator> at(engine->db->NewIterator(options, family));
+  for (at->Seek(Slice(from, from_bytes)); at->Valid(); at->Next()) {
+    const Slice key = at->key(), value = at->value();
+    if (each(context, key.data(), key.size(), value.data(), value.size()) == 0) break;
+  }
+  return Told(at->status(), reason);
+}
+
+uint64_t weir_engine_property(weir_engine* engine, uint32_t slice, const char* name) {
+  uint64_t value = 0;
+  ColumnFamilyHandle* family = engine->Family(slice);
+  if (family == nullptr || !engine->db->GetIntProperty(family, name, &value)) return 0;
+  return value;
+}
+
+void weir_engine_files(weir_engine* engine, void (*each)(void*, const weir_engine_file*), void* context) {
+  std::vector<rocksdb::LiveFileMetaData> files;
+  engine->db->GetLiveFilesMetaData(&files);
+  for (const rocksdb::LiveFileMetaData& file : files) {
+    uint32_t slice = WEIR_ENGINE_OWN;
+    for (uint32_t number = 0; number < engine->slices.size(); number++) {
+      if (engine->slices[number]->GetName() == file.column_family_name) slice = number;
+    }
+    const weir_engine_file told = {
+        slice,
+        static_cast<uint32_t>(file.level),
+        file.size,
+        file.relative_filename.c_str(),
+        file.smallestkey.data(),
+        file.smallestkey.size(),
+        file.largestkey.data(),
+        file.largestkey.size(),
+    };
+    each(context, &told);
+  }
+}
+
+int weir_engine_verify(weir_engine* engine, const char* name, char** reason) {
+  Options options(rocksdb::DBOptions(), engine->slice_options);
+  options.env = engine->env.get();
+  rocksdb::SstFileReader reader(options);
+  Status status = reader.Open(std::string(kPath) + "/" + name);
+  if (status.ok()) {
+    rocksdb::ReadOptions whole;
+    whole.readahead_size = kReadAheadBytes;
+    whole.fill_cache = false;
+    status = reader.VerifyChecksum(whole);
+  }
+  if (status.ok()) return WEIR_OK;
+  std::vector<rocksdb::LiveFileMetaData> files;
+  engine->db->GetLiveFilesMetaData(&files);
+  const auto lives = [name](const rocksdb::LiveFileMetaData& file) { return file.relative_filename == name; };
+  if (std::none_of(files.begin(), files.end(), lives)) return WEIR_OK;
+  const int code = Told(status, reason);
+  return code == WEIR_NOT_FOUND ? static_cast<int>(WEIR_DAMAGED) : code;
+}
+
+int weir_engine_compact(weir_engine* engine, uint32_t slice, char** reason) {
+  ColumnFamilyHandle* family = engine->Family(slice);
+  if (family == nullptr) return Told(weir_engine::NoSlice(slice), reason);
+  rocksdb::CompactRangeOptions options;
+  // What was deleted is left out in the lowest level only.
+  options.bottommost_level_compaction = rocksdb::BottommostLevelCompaction::kForceOptimized;
+  return Told(engine->db->CompactRange(options, family, nullptr, nullptr), reason);
+}

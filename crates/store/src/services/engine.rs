@@ -1,0 +1,107 @@
+//! What the services ask of an engine: sorted bytes in slices, batches that are all or nothing, and a durable write. RocksDB is
+//! one ([`super::Loaded`]); tests have one in memory.
+
+use super::Refused;
+use super::key::KeyRange;
+
+/// In the place of a slice: what is the store's own.
+pub const OWN: u32 = u32::MAX;
+
+/// One change of a batch.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Change {
+    /// A key has this value from now on.
+    Put {
+        /// In this slice.
+        slice: u32,
+        /// The key.
+        key: Vec<u8>,
+        /// Its value.
+        value: Vec<u8>,
+    },
+    /// A key has none.
+    Delete {
+        /// In this slice.
+        slice: u32,
+        /// The key.
+        key: Vec<u8>,
+    },
+    /// No key of a range has one.
+    DeleteRange {
+        /// In this slice.
+        slice: u32,
+        /// The keys.
+        range: KeyRange,
+    },
+}
+
+impl Change {
+    /// Bytes that it takes in a batch.
+    pub fn bytes(&self) -> usize {
+        HEAD_BYTES
+            + match self {
+                Self::Put { key, value, .. } => key.len() + value.len(),
+                Self::Delete { key, .. } => key.len(),
+                Self::DeleteRange { range, .. } => range.from.len() + range.to.len(),
+            }
+    }
+
+    /// Appends it as the engine reads it: kind, slice, two lengths, two strings of bytes.
+    pub fn encode(&self, into: &mut Vec<u8>) {
+        let (kind, slice, first, second): (u8, u32, &[u8], &[u8]) = match self {
+            Self::Put { slice, key, value } => (1, *slice, key, value),
+            Self::Delete { slice, key } => (2, *slice, key, &[]),
+            Self::DeleteRange { slice, range } => (3, *slice, &range.from, &range.to),
+        };
+        into.push(kind);
+        for number in [slice, first.len() as u32, second.len() as u32] {
+            into.extend(number.to_le_bytes());
+        }
+        into.extend(first);
+        into.extend(second);
+    }
+}
+
+const HEAD_BYTES: usize = 13;
+
+/// An SST of the engine.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Table {
+    /// The slice that it belongs to.
+    pub slice: u32,
+    /// Its level.
+    pub level: u32,
+    /// Its bytes.
+    pub bytes: u64,
+    /// What the engine calls it.
+    pub name: String,
+    /// The first key in it.
+    pub smallest: Vec<u8>,
+    /// The last one.
+    pub largest: Vec<u8>,
+}
+
+/// What [`Engine::scan`] calls with a key and its value; `false` ends it.
+pub type Each<'a> = dyn FnMut(&[u8], &[u8]) -> bool + 'a;
+
+/// Sorted bytes in slices. All of it may be called by many threads.
+pub trait Engine: Send + Sync {
+    /// How many slices there are.
+    fn slices(&self) -> u32;
+    /// Bytes of a raw block, which an SST fills.
+    fn block_bytes(&self) -> u64;
+    /// Makes all changes, or none. With `durable` they are durable when this returns, and so is whatever was written before.
+    fn write(&self, changes: &[&Change], durable: bool) -> Result<(), Refused>;
+    /// The value of a key.
+    fn get(&self, slice: u32, key: &[u8]) -> Result<Option<Vec<u8>>, Refused>;
+    /// Calls `each` with what is in the range, in order, until it says `false`.
+    fn scan(&self, slice: u32, range: &KeyRange, each: &mut Each<'_>) -> Result<(), Refused>;
+    /// A number that the engine knows of a slice.
+    fn property(&self, slice: u32, name: &str) -> u64;
+    /// Every SST.
+    fn tables(&self) -> Vec<Table>;
+    /// Reads all of an SST and compares its checksums.
+    fn verify(&self, table: &str) -> Result<(), Refused>;
+    /// Writes a slice anew, without what was deleted in it.
+    fn compact(&self, slice: u32) -> Result<(), Refused>;
+}

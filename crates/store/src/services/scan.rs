@@ -1,0 +1,140 @@
+//! Several slices as one order: what is next of each is held, and the least of these comes first.
+
+use super::Refused;
+use super::engine::Engine;
+use super::key::{KeyRange, after};
+use std::collections::VecDeque;
+
+/// Where an answer ends, though there is more.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Bounds {
+    /// Most things in it.
+    pub count: usize,
+    /// Bytes of keys and values after which it takes no more.
+    pub bytes: usize,
+    /// With values; else these are empty.
+    pub values: bool,
+}
+
+/// A key of the engine with its value.
+pub type Pair = (Vec<u8>, Vec<u8>);
+
+/// A part of a range, in order.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Page {
+    /// What is in it.
+    pub pairs: Vec<Pair>,
+    /// Where the rest begins, if there may be more.
+    pub next: Option<Vec<u8>>,
+}
+
+/// Pairs that are asked of a slice at a time, as far as its part of the bytes allows.
+const COUNT_AT_A_TIME: usize = 256;
+
+/// What is next of a slice.
+struct Cursor {
+    slice: u32,
+    range: KeyRange,
+    ahead: VecDeque<Pair>,
+    ended: bool,
+}
+
+impl Cursor {
+    fn fill(
+        &mut self,
+        engine: &dyn Engine,
+        count: usize,
+        bytes: usize,
+        values: bool,
+    ) -> Result<(), Refused> {
+        if !self.ahead.is_empty() || self.ended {
+            return Ok(());
+        }
+        let (mut taken, ahead) = (0, &mut self.ahead);
+        let mut cut = false;
+        engine.scan(self.slice, &self.range, &mut |key, value| {
+            if ahead.len() == count || (taken > bytes && !ahead.is_empty()) {
+                cut = true;
+                return false;
+            }
+            let value = if values { value } else { &[] };
+            taken += key.len() + value.len();
+            ahead.push_back((key.to_vec(), value.to_vec()));
+            true
+        })?;
+        self.ended = !cut;
+        if let Some((last, _)) = self.ahead.back() {
+            self.range.from = after(last);
+        }
+        Ok(())
+    }
+}
+
+/// The first pairs of a range in these slices.
+pub fn page(
+    engine: &dyn Engine,
+    slices: impl Iterator<Item = u32>,
+    range: &KeyRange,
+    bounds: Bounds,
+) -> Result<Page, Refused> {
+    let new = |slice| Cursor { slice, range: range.clone(), ahead: VecDeque::new(), ended: false };
+    let mut cursors: Vec<Cursor> = slices.map(new).collect();
+    let parts = cursors.len().max(1);
+    let (bytes, count) =
+        (bounds.bytes / parts, bounds.count.div_ceil(parts).clamp(1, COUNT_AT_A_TIME));
+    let (mut page, mut taken) = (Page::default(), 0);
+    loop {
+        for cursor in &mut cursors {
+            cursor.fill(engine, count, bytes, bounds.values)?;
+        }
+        let heads = cursors.iter_mut().filter(|cursor| !cursor.ahead.is_empty());
+        let least = heads.min_by(|a, b| a.ahead[0].0.cmp(&b.ahead[0].0));
+        let Some(pair) = least.and_then(|cursor| cursor.ahead.pop_front()) else { return Ok(page) };
+        if page.pairs.len() == bounds.count || (taken > bounds.bytes && !page.pairs.is_empty()) {
+            page.next = Some(pair.0);
+            return Ok(page);
+        }
+        taken += pair.0.len() + pair.1.len();
+        page.pairs.push(pair);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::engine::Change;
+    use super::super::{Memory, key};
+    use super::*;
+
+    #[test]
+    fn slices_come_as_one_order_in_pages_of_any_size() {
+        let engine = Memory::new(5);
+        let mut expected = Vec::new();
+        for number in 0..300_u32 {
+            let at = key::value(format!("{number:05}").as_bytes(), 5).unwrap();
+            expected.push((at.key.clone(), vec![7; number as usize]));
+            let put = Change::Put { slice: at.slice, key: at.key, value: vec![7; number as usize] };
+            engine.write(&[&put], false).unwrap();
+        }
+        for (count, bytes) in [(1, 9), (7, 1 << 20), (1000, 1 << 20), (1000, 700), (256, 0)] {
+            let (mut range, mut all) = (key::values(&[], None, None), Vec::new());
+            loop {
+                let bounds = Bounds { count, bytes, values: true };
+                let page = page(&engine, 0..5, &range, bounds).unwrap();
+                assert!(page.pairs.len() <= count);
+                let sizes = page.pairs.iter().map(|(key, value)| key.len() + value.len());
+                let last = page.pairs.last().map_or(0, |(key, value)| key.len() + value.len());
+                assert!(sizes.sum::<usize>() <= bytes + last + last);
+                all.extend(page.pairs);
+                let Some(next) = page.next else { break };
+                range.from = next;
+            }
+            assert_eq!(all, expected, "{count} {bytes}");
+        }
+        let bounds = Bounds { count: 3, bytes: 1 << 20, values: false };
+        let page = page(&engine, 0..5, &key::values(b"0001", None, None), bounds).unwrap();
+        assert!(
+            page.pairs.iter().all(|(key, value)| key.starts_with(b"k0001") && value.is_empty())
+        );
+        assert_eq!(page.next, Some(b"k00013".to_vec()));
+    }
+}

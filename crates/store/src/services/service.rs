@@ -1,0 +1,261 @@
+//! A store that is open: its engine, who writes to it, and whether there is room.
+
+use super::commit::{Answer, Committer, Counts};
+use super::engine::{Change, Engine, OWN};
+use super::files::Taken;
+use super::{Loaded, Refused};
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Slices of a store for which nobody said how many.
+pub const SLICES_DEFAULT: u32 = 8;
+/// Most slices: each has a memtable of a raw block, and more when it is written quickly.
+pub const SLICES_MAX: u32 = 64;
+
+const FORMAT_VERSION: u32 = 1;
+const HEAD: &[u8] = b"store";
+/// Ids of files of one opening.
+const IDS_MAX: u64 = 1 << 32;
+/// Raw blocks that compaction and memtables may need at a time, beside two of each slice.
+const KEPT_BLOCKS: u64 = 16;
+/// No more of the units is kept for them than the part of this number.
+const KEPT_PART: u64 = 4;
+const ROOM_UNKNOWN: u64 = u64::MAX;
+
+/// What the store says of itself.
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
+struct Head {
+    version: u32,
+    slices: u32,
+    /// Openings so far: the high half of the ids of files.
+    openings: u32,
+}
+
+/// The services of a store. All of it may be called by many threads.
+pub struct Service {
+    engine: Arc<dyn Engine>,
+    committer: Committer,
+    taken: Arc<Taken>,
+    openings: u32,
+    ids: AtomicU64,
+    /// Raw blocks that are free.
+    free_blocks: AtomicU64,
+    kept_blocks: AtomicU64,
+    /// Bytes that were taken since that was asked.
+    taken_bytes: AtomicU64,
+    cleared: u64,
+}
+
+/// How a slice does.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize)]
+pub struct SliceStatus {
+    /// Its number.
+    pub slice: u32,
+    /// Keys in it, as RocksDB estimates.
+    pub keys: u64,
+    /// SSTs.
+    pub tables: u64,
+    /// Bytes of its SSTs.
+    pub table_bytes: u64,
+    /// Bytes of its memtables.
+    pub memory_bytes: u64,
+    /// Bytes that compaction has still to write anew, as RocksDB estimates.
+    pub compaction_bytes: u64,
+}
+
+fn head(engine: &dyn Engine) -> Result<Option<Head>, Refused> {
+    let Some(bytes) = engine.get(OWN, HEAD)? else { return Ok(None) };
+    let unread = |error: serde_json::Error| {
+        Refused::Damaged(format!("what the store says of itself cannot be read: {error}"))
+    };
+    let head: Head = serde_json::from_slice(&bytes).map_err(unread)?;
+    if head.version != FORMAT_VERSION {
+        return Err(Refused::Usage(format!(
+            "the store has format {}, and this weir knows {FORMAT_VERSION}: use the weir that made it, or \
+             `weir store dump` of that one and `weir store load` of this one",
+            head.version
+        )));
+    }
+    Ok(Some(head))
+}
+
+/// Gives the engine the slices that the store was made with, or, if it is new, as many as are wanted.
+fn prepare(engine: &mut Loaded, wanted: Option<u32>) -> Result<(), Refused> {
+    match (head(engine)?, wanted) {
+        (Some(head), Some(wanted)) if head.slices != wanted => Err(Refused::Usage(format!(
+            "the store was made with {} slices, not {wanted}: leave --slices away; to change it, `weir store dump` and \
+             `weir store load` into another one",
+            head.slices
+        ))),
+        (Some(head), _) if head.slices != engine.slices() => Err(Refused::Damaged(format!(
+            "the store was made with {} slices, and the database has {}",
+            head.slices,
+            engine.slices()
+        ))),
+        (Some(_), _) => Ok(()),
+        (None, wanted) => engine.grow(wanted.unwrap_or(SLICES_DEFAULT)),
+    }
+}
+
+impl Service {
+    /// Opens the store on RocksDB; makes one with `slices` if it is new. `stopped` is called once, when nothing can be
+    /// written any more.
+    pub fn open(
+        mut engine: Loaded,
+        slices: Option<u32>,
+        stopped: impl FnOnce(&Refused) + Send + 'static,
+    ) -> Result<Self, Refused> {
+        prepare(&mut engine, slices)?;
+        Self::on(Arc::new(engine), stopped)
+    }
+
+    /// Opens the store of any engine, with the slices that it has.
+    pub fn on(
+        engine: Arc<dyn Engine>,
+        stopped: impl FnOnce(&Refused) + Send + 'static,
+    ) -> Result<Self, Refused> {
+        let slices = engine.slices();
+        let new = Head { version: FORMAT_VERSION, slices, openings: 0 };
+        let mut head = head(&*engine)?.unwrap_or(new);
+        head.openings = head.openings.checked_add(1).ok_or_else(|| {
+            Refused::Usage(
+                "the store was opened four thousand million times: dump and load it".into(),
+            )
+        })?;
+        let value =
+            serde_json::to_vec(&head).map_err(|error| Refused::Failed(error.to_string()))?;
+        engine.write(&[&Change::Put { slice: OWN, key: HEAD.into(), value }], true)?;
+        let committer = Committer::start(Arc::clone(&engine), stopped)
+            .map_err(|error| Refused::Failed(format!("a thread cannot be started: {error}")))?;
+        let mut service = Self {
+            engine,
+            committer,
+            taken: Arc::default(),
+            openings: head.openings,
+            ids: AtomicU64::new(0),
+            free_blocks: AtomicU64::new(ROOM_UNKNOWN),
+            kept_blocks: AtomicU64::new(0),
+            taken_bytes: AtomicU64::new(0),
+            cleared: 0,
+        };
+        service.cleared = match service.clear_up() {
+            // They can wait for the next opening: nobody sees them.
+            Err(Refused::Full(_)) => 0,
+            cleared => cleared?,
+        };
+        Ok(service)
+    }
+
+    /// The engine.
+    pub fn engine(&self) -> &dyn Engine {
+        &*self.engine
+    }
+
+    /// How many slices there are.
+    pub fn slices(&self) -> u32 {
+        self.engine.slices()
+    }
+
+    /// Files whose writing ended early before this opening; they are gone.
+    pub fn cleared(&self) -> u64 {
+        self.cleared
+    }
+
+    pub(super) fn taken(&self) -> &Arc<Taken> {
+        &self.taken
+    }
+
+    pub(super) fn new_id(&self) -> Result<u64, Refused> {
+        match self.ids.fetch_add(1, Ordering::Relaxed) {
+            id if id < IDS_MAX => Ok(u64::from(self.openings) << 32 | id),
+            _ => Err(Refused::Failed(
+                "too many files since the store was opened: start it again".into(),
+            )),
+        }
+    }
+
+    /// Has the changes made, all or none; `answer` hears when they are durable.
+    pub fn submit(&self, changes: Vec<Change>, answer: Answer) {
+        self.committer.submit(changes, answer);
+    }
+
+    /// The same, and waits for it.
+    pub fn commit(&self, changes: Vec<Change>) -> Result<(), Refused> {
+        self.committer.commit(changes)
+    }
+
+    /// Makes changes that the next commit makes durable.
+    pub(super) fn write(&self, changes: &[&Change]) -> Result<(), Refused> {
+        if let Some(why) = self.stopped() {
+            return Err(why);
+        }
+        self.engine.write(changes, false).inspect_err(|why| self.committer.failed(why))
+    }
+
+    /// Why nothing is written any more.
+    pub fn stopped(&self) -> Option<Refused> {
+        self.committer.stopped()
+    }
+
+    /// What was committed.
+    pub fn counts(&self) -> Counts {
+        self.committer.counts()
+    }
+
+    /// Tells how many raw blocks are free of how many; `None` if that is not known now.
+    pub fn set_room(&self, room: Option<(u64, u64)>) {
+        let (free, all) = room.unwrap_or((ROOM_UNKNOWN, 0));
+        let kept = (KEPT_BLOCKS + 2 * u64::from(self.slices())).min(all / KEPT_PART);
+        self.kept_blocks.store(kept, Ordering::Relaxed);
+        self.taken_bytes.store(0, Ordering::Relaxed);
+        self.free_blocks.store(free, Ordering::Relaxed);
+    }
+
+    /// Raw blocks that are free, and how many of these are kept for compaction; `None` if that is not known.
+    pub fn room(&self) -> Option<(u64, u64)> {
+        let free = self.free_blocks.load(Ordering::Relaxed);
+        (free != ROOM_UNKNOWN).then(|| (free, self.kept_blocks.load(Ordering::Relaxed)))
+    }
+
+    /// If little more is left than what is kept, so that it should be asked often.
+    pub fn is_nearly_full(&self) -> bool {
+        self.room().is_some_and(|(free, kept)| free < 3 * kept)
+    }
+
+    /// What is new is refused while compaction may need what is free: so there is always a way back, by deleting.
+    pub(super) fn admit(&self, bytes: usize) -> Result<(), Refused> {
+        let since = self.taken_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        // Once as it comes, and once more for what compaction makes of it meanwhile.
+        let since = (2 * since).div_ceil(self.engine.block_bytes());
+        match self.room() {
+            Some((free, kept)) if free < kept + since => Err(Refused::Full(format!(
+                "the units are full: {free} raw blocks are free, and {kept} are kept for compaction: delete something \
+                 and have it made room of (`weir store compact`)"
+            ))),
+            _ => Ok(()),
+        }
+    }
+
+    /// How each slice does.
+    pub fn status(&self) -> Vec<SliceStatus> {
+        let mut counts = vec![0; self.slices() as usize];
+        for table in self.engine.tables() {
+            if let Some(count) = counts.get_mut(table.slice as usize) {
+                *count += 1;
+            }
+        }
+        let status = |(slice, tables)| {
+            let number = |name: &str| self.engine.property(slice, &format!("rocksdb.{name}"));
+            SliceStatus {
+                slice,
+                keys: number("estimate-num-keys"),
+                tables,
+                table_bytes: number("total-sst-files-size"),
+                memory_bytes: number("cur-size-all-mem-tables"),
+                compaction_bytes: number("estimate-pending-compaction-bytes"),
+            }
+        };
+        (0..).zip(counts).map(status).collect()
+    }
+}

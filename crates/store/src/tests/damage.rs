@@ -126,3 +126,29 @@ fn damage_within_a_log_that_was_being_written_is_told_and_not_taken_for_its_end(
         assert!(told.contains("not what was written there"), "{index}: {told}");
     }
 }
+
+#[test]
+fn a_store_that_is_full_of_names_opens_and_takes_deletions() {
+    let world = World::new(1, BLOCKS);
+    let store = open(&world, 1).unwrap();
+    let mut names = Vec::new();
+    let full = loop {
+        let name = format!("/{:060}.sst", names.len());
+        match write(&store, &name, b"some") {
+            Ok(()) => names.push(name),
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(full, Error::Full(_)), "{full}");
+    drop(store);
+    for nonce in 2..6 {
+        let store = open(&world, nonce).unwrap();
+        let name = names.pop().expect("there are more");
+        assert!(contents(&store, &name) == b"some");
+        store.delete(&name).unwrap();
+        store.sync().unwrap();
+    }
+    let store = open(&world, 9).unwrap();
+    names.drain(100..).for_each(|name| store.delete(&name).unwrap());
+    write(&store, "/new.sst", b"more").unwrap();
+}

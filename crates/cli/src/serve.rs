@@ -203,14 +203,7 @@ pub fn greeting(ready: &Ready, tls: bool) -> String {
             text.push_str(&format!("nbd    {}\n", uri(address, "", tls)));
         }
     }
-    if let Some((name, addresses)) = &ready.nvme {
-        for (address, what) in addresses.iter().zip(["", " (discovery)"]) {
-            text.push_str(&format!("nvme   {address} {name}{what}\n"));
-        }
-    }
-    for (volume, path) in &ready.vhost {
-        text.push_str(&format!("vhost  {} {volume} (a disk for QEMU)\n", path.display()));
-    }
+    text.push_str(&other_doors(ready));
     if let Some(address) = ready.http {
         text.push_str(&format!(
             "http   http://{address}/ (dashboard), /status, {}/metrics\n",
@@ -248,6 +241,20 @@ pub fn greeting(ready: &Ready, tls: bool) -> String {
             ));
         }
         (true, None) => text.push_str("ready without volumes\n"),
+    }
+    text
+}
+
+/// Where volumes are served beside NBD.
+fn other_doors(ready: &Ready) -> String {
+    let mut text = String::new();
+    if let Some((name, addresses)) = &ready.nvme {
+        for (address, what) in addresses.iter().zip(["", " (discovery)"]) {
+            text.push_str(&format!("nvme   {address} {name}{what}\n"));
+        }
+    }
+    for (volume, path) in &ready.vhost {
+        text.push_str(&format!("vhost  {} {volume} (a disk for QEMU)\n", path.display()));
     }
     text
 }

@@ -97,6 +97,8 @@ fn exchange(folder: &Folder, server: Server) {
         for part in 0..12 {
             assert!(client.read((4096 + part * 32) * 512, 16384).unwrap() == pattern(part, 16384));
         }
+        // All end, and say where they would go on.
+        guest.wire.acked(RESET_OWNER, &[], &[]);
         for queue in 0..3 {
             assert_eq!(guest.stop(queue), u32::from(guest.queues[queue as usize].available));
         }
@@ -163,25 +165,19 @@ fn greeted(folder: &Folder) -> Guest {
     guest
 }
 
-#[test]
-fn who_says_what_he_must_not_is_dropped_and_the_next_one_is_served() {
-    let folder = Folder::new();
-    let server = start(&folder);
-    let file = || Shared::new(BYTES).file.try_clone().unwrap();
-    let table = |regions: &[[u64; 4]]| {
-        let count = [u32s(&[regions.len() as u32, 0])];
-        count
-            .into_iter()
-            .chain(regions.iter().map(|region| u64s(region)))
-            .collect::<Vec<_>>()
-            .concat()
-    };
-    let num = |queue, entries| u32s(&[queue, entries]);
-    let places =
-        |queue: u32, places: [u64; 3]| [u32s(&[queue, 0]), u64s(&places), u64s(&[0])].concat();
-    type Said = (&'static str, u32, Vec<u8>, Vec<OwnedFd>);
-    let whole = [GUEST, BYTES, USER, 0];
-    let wrong: Vec<Said> = vec![
+/// What is said wrongly: how it is called, the message, what it says, and descriptors that it brings.
+type Said = (&'static str, u32, Vec<u8>, Vec<OwnedFd>);
+
+fn file() -> OwnedFd {
+    Shared::new(BYTES).file.try_clone().unwrap()
+}
+
+fn num(queue: u32, value: u32) -> Vec<u8> {
+    u32s(&[queue, value])
+}
+
+fn wrong_words() -> Vec<Said> {
+    vec![
         ("features not offered", SET_FEATURES, u64s(&[1 << 26]), vec![]),
         ("protocol not offered", SET_PROTOCOL_FEATURES, u64s(&[1 << 15]), vec![]),
         ("unknown message", 99, vec![], vec![]),
@@ -194,6 +190,42 @@ fn who_says_what_he_must_not_is_dropped_and_the_next_one_is_served() {
         ("odd entries", SET_VRING_NUM, num(0, 100), vec![]),
         ("many entries", SET_VRING_NUM, num(0, 2048), vec![]),
         ("a far base", SET_VRING_BASE, num(0, 1 << 16), vec![]),
+        ("a kick that is no event", SET_VRING_KICK, u64s(&[0]), vec![file()]),
+        ("a kick of nothing", SET_VRING_KICK, u64s(&[0]), vec![]),
+        ("a kick that is none", SET_VRING_KICK, u64s(&[0x100]), vec![]),
+        ("a call that is no event", SET_VRING_CALL, u64s(&[0]), vec![file()]),
+        ("a call for no ring", GET_VRING_BASE, num(300, 0), vec![]),
+        ("settings beyond the end", GET_CONFIG, u32s(&[250, 10, 0]), vec![]),
+        ("settings that change", 25, u32s(&[0, 0, 0]), vec![]),
+        (
+            "inflight of no rings",
+            GET_INFLIGHT_FD,
+            [vec![0; 16], vec![0, 0, 64, 0]].concat(),
+            vec![],
+        ),
+        (
+            "inflight that is short",
+            SET_INFLIGHT_FD,
+            [u64s(&[16, 0]), vec![2, 0, 64, 0]].concat(),
+            vec![file()],
+        ),
+        (
+            "inflight beyond its file",
+            SET_INFLIGHT_FD,
+            [u64s(&[1 << 40, 0]), vec![2, 0, 64, 0]].concat(),
+            vec![file()],
+        ),
+        ("descriptors with nothing", SET_OWNER, vec![], vec![file()]),
+    ]
+}
+
+fn wrong_memory() -> Vec<Said> {
+    let table = |regions: &[[u64; 4]]| {
+        let regions = regions.iter().map(|region| u64s(region));
+        [u32s(&[regions.len() as u32, 0])].into_iter().chain(regions).collect::<Vec<_>>().concat()
+    };
+    let whole = [GUEST, BYTES, USER, 0];
+    vec![
         ("no memory at all", SET_MEM_TABLE, table(&[]), vec![]),
         ("memory without files", SET_MEM_TABLE, table(&[whole]), vec![]),
         ("memory of two files", SET_MEM_TABLE, table(&[whole]), vec![file(), file()]),
@@ -225,38 +257,31 @@ fn who_says_what_he_must_not_is_dropped_and_the_next_one_is_served() {
         ),
         ("memory that is no file", SET_MEM_TABLE, table(&[whole]), vec![eventfd()]),
         ("too many regions", SET_MEM_TABLE, table(&[whole; 9]), (0..9).map(|_| file()).collect()),
-        ("a kick that is no event", SET_VRING_KICK, u64s(&[0]), vec![file()]),
-        ("a kick of nothing", SET_VRING_KICK, u64s(&[0]), vec![]),
-        ("a kick that is none", SET_VRING_KICK, u64s(&[0x100]), vec![]),
-        ("a call that is no event", SET_VRING_CALL, u64s(&[0]), vec![file()]),
-        ("a call for no ring", GET_VRING_BASE, num(300, 0), vec![]),
-        ("settings beyond the end", GET_CONFIG, u32s(&[250, 10, 0]), vec![]),
-        ("settings that change", 25, u32s(&[0, 0, 0]), vec![]),
-        (
-            "inflight of no rings",
-            GET_INFLIGHT_FD,
-            [vec![0; 16], vec![0, 0, 64, 0]].concat(),
-            vec![],
-        ),
-        (
-            "inflight that is short",
-            SET_INFLIGHT_FD,
-            [u64s(&[16, 0]), vec![2, 0, 64, 0]].concat(),
-            vec![file()],
-        ),
-        (
-            "inflight beyond its file",
-            SET_INFLIGHT_FD,
-            [u64s(&[1 << 40, 0]), vec![2, 0, 64, 0]].concat(),
-            vec![file()],
-        ),
-        ("descriptors with nothing", SET_OWNER, vec![], vec![file()]),
-    ];
+    ]
+}
+
+#[test]
+fn who_says_what_he_must_not_is_dropped_and_the_next_one_is_served() {
+    let folder = Folder::new();
+    let server = start(&folder);
+    let wrong = wrong_words().into_iter().chain(wrong_memory());
     for (what, request, body, files) in wrong {
         let guest = greeted(&folder);
         guest.wire.send(request, &body, &files.iter().collect::<Vec<_>>());
         assert!(guest.wire.receive().is_none(), "{what}: it is dropped");
     }
+    let mut guest = Guest::connect(&disk(&folder), 2);
+    guest.write(1, 0, &pattern(1, 4096));
+    assert!(nbd(&folder).read(0, 4096).unwrap() == pattern(1, 4096));
+    server.shut_down().unwrap();
+}
+
+#[test]
+fn rings_that_lie_nowhere_or_change_while_they_run_end_their_session() {
+    let folder = Folder::new();
+    let server = start(&folder);
+    let places =
+        |queue: u32, places: [u64; 3]| [u32s(&[queue, 0]), u64s(&places), u64s(&[0])].concat();
     // Rings that lie nowhere: once all is known of them.
     for places in [
         places(0, [USER + BYTES - 16, USER + USED, USER + AVAILABLE]),

@@ -191,8 +191,11 @@ fn limits(limits: &Value) -> String {
     }
     let burst = number(&limits["burst_ms"]);
     if burst > 0 {
-        let shown =
-            if burst % 1000 == 0 { format!("{} s", burst / 1000) } else { format!("{burst} ms") };
+        let shown = if burst.is_multiple_of(1000) {
+            format!("{} s", burst / 1000)
+        } else {
+            format!("{burst} ms")
+        };
         parts.push(format!("bursts of {shown}"));
     }
     if parts.is_empty() { "no limits".into() } else { parts.join(", ") }

@@ -560,9 +560,11 @@ fn store_up(inputs: &Inputs) -> Vec<Running> {
     let units = "weir serve --raw --profile instant --gang 2 --channels 2 --erase background --capacity 512MiB \
                  --data weir-units --http none";
     let small = "weir serve --profile instant --capacity 256MiB --data weir-small --http none";
-    let store = "weir store serve --units ../store-units/weir-units --small ../store-small/weir-small --http none";
+    let [on, beside] =
+        ["store-units/weir-units", "store-small/weir-small"].map(|at| inputs.scratch.file(at));
+    let store = format!("weir store serve --units {on} --small {beside} --http none");
     let mut all = vec![start("store-units", units), start("store-small", small)];
-    all.insert(0, start("store-up", store));
+    all.insert(0, start("store-up", &store));
     all
 }
 

@@ -201,6 +201,36 @@ fn put_on(store: &Store, thread: u64, round: u64, acknowledged: &AtomicUsize) ->
     put
 }
 
+/// What is there is what was acknowledged last, or the one put of the thread that nobody heard the end of.
+fn check(
+    store: &Store,
+    known: &BTreeMap<(u64, u64), u64>,
+    files: &[String],
+    unheard: &[Option<u64>],
+    round: u64,
+) {
+    for (&(thread, key), &number) in known {
+        let found = store.get(format!("{thread}:{key}").as_bytes()).expect("an answer");
+        let later = unheard[thread as usize].filter(|later| later % KEYS == key);
+        let is_known = found == Some(value(thread, number))
+            || later.is_some_and(|later| found == Some(value(thread, later)));
+        assert!(
+            is_known,
+            "round {round}: key {thread}:{key} is not what was acknowledged as {number}"
+        );
+        if let Some(later) = later.filter(|&later| found == Some(value(thread, later))) {
+            assert!(later > number);
+        }
+    }
+    for name in files {
+        let number: usize =
+            name.split('/').nth(1).and_then(|text| text.parse().ok()).expect("a number");
+        let mut bytes = Vec::new();
+        assert!(store.file(name, &mut bytes).expect("an answer"), "round {round}: {name}");
+        assert!(bytes == pattern(number as u64, 2 * MIB + number % 100), "round {round}: {name}");
+    }
+}
+
 #[test]
 fn everything_acknowledged_is_there_after_a_kill_of_any_of_the_three_processes() {
     let mut both = Both::start("storekill", "1GiB");
@@ -251,29 +281,7 @@ fn everything_acknowledged_is_there_after_a_kill_of_any_of_the_three_processes()
             files.extend(put.files);
         }
         let store = served.client();
-        for (&(thread, key), &number) in &known {
-            let found = store.get(format!("{thread}:{key}").as_bytes()).expect("an answer");
-            let later = unheard[thread as usize].filter(|later| later % KEYS == key);
-            let is_known = found == Some(value(thread, number))
-                || later.is_some_and(|later| found == Some(value(thread, later)));
-            assert!(
-                is_known,
-                "round {round}: key {thread}:{key} is not what was acknowledged as {number}"
-            );
-            if let Some(later) = later.filter(|&later| found == Some(value(thread, later))) {
-                assert!(later > number);
-            }
-        }
-        for name in &files {
-            let number: usize =
-                name.split('/').nth(1).and_then(|text| text.parse().ok()).expect("a number");
-            let mut bytes = Vec::new();
-            assert!(store.file(name, &mut bytes).expect("an answer"), "round {round}: {name}");
-            assert!(
-                bytes == pattern(number as u64, 2 * MIB + number % 100),
-                "round {round}: {name}"
-            );
-        }
+        check(&store, &known, &files, &unheard, round);
         let listed = store.all_files(None).expect("a list");
         let whole = listed.files.iter().all(|file| file.bytes >= Some(2 * MIB as u64));
         assert!(

@@ -319,9 +319,7 @@ fn device(
     let kind = section.choice("kind", &["nand", "file", "memory"]).unwrap_or("nand".into());
     let path = section.text("path", "\"weir-data\"").unwrap_or("weir-data".into());
     let path = base.join(path);
-    if kind == "file" {
-        refuse_emulation(&mut section);
-    }
+    refuse_emulation(&mut section, &kind);
     let named = section.text("profile", "\"mlc-25nm\"");
     let profile = profile(&mut section, named.as_deref(), &kind, base);
     let capacity = section.size("capacity", "\"8GiB\"");
@@ -400,7 +398,10 @@ fn kept(section: &mut Section<'_>, kind: &str, base: &Path) -> KeptOptions {
 }
 
 /// A file or disk is what it is: keys about emulated flash would be believed and have no effect.
-fn refuse_emulation(section: &mut Section<'_>) {
+fn refuse_emulation(section: &mut Section<'_>, kind: &str) {
+    if kind != "file" {
+        return;
+    }
     for key in ["profile", "dies_per_channel", "dilate", "faults"] {
         if let Some(value) = section.remove(key) {
             section.errors.push(ConfigError {

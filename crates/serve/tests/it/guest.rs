@@ -14,6 +14,7 @@ use std::time::Duration;
 pub const GET_FEATURES: u32 = 1;
 pub const SET_FEATURES: u32 = 2;
 pub const SET_OWNER: u32 = 3;
+pub const RESET_OWNER: u32 = 4;
 pub const SET_MEM_TABLE: u32 = 5;
 pub const SET_VRING_NUM: u32 = 8;
 pub const SET_VRING_ADDR: u32 = 9;

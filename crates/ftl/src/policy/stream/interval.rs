@@ -95,7 +95,7 @@ impl Interval {
             // What lies between two steps goes to either, so that it is right on average.
             let step = 1 << (new.max(1).ilog2().saturating_sub(STEP_BITS));
             let chance = (now as u32 ^ lba.rotate_left(16)).wrapping_mul(0x9e37_79b1);
-            encode(new + (u64::from(chance) * step >> 32))
+            encode(new + ((u64::from(chance) * step) >> 32))
         };
         *mean
     }

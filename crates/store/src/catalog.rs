@@ -16,6 +16,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Numbers that one record reserves.
 const RESERVED_AT_ONCE: u64 = 256;
+/// Bytes of the records that tell of a small file beside the one that makes it, at most: where it lies, and its end.
+const MORE_RECORDS: usize = 192;
 /// Chunks that a long file gets at a time.
 const CHUNKS_AT_ONCE: usize = 8;
 
@@ -26,6 +28,8 @@ pub struct Catalog {
     owner: Owner,
     state: State,
     journal: Journal,
+    /// Bytes that the journal has at most when it is begun anew with the state as it is.
+    anew: u64,
     free: BTreeSet<u32>,
     /// Small files that are being written.
     open: BTreeMap<u64, Tail>,
@@ -77,6 +81,7 @@ impl Catalog {
             owner,
             number_next: state.reserved,
             state,
+            anew: journal.bytes(),
             journal,
             free,
             open: BTreeMap::new(),
@@ -367,22 +372,43 @@ impl Catalog {
             record,
             Record::Delete { .. } | Record::Unfolder { .. } | Record::Seal { .. }
         );
+        let more = if grows { self.grows_by(&record, line.len()) } else { 0 };
         let fits = self.journal.fits(&self.layout, line.len());
-        if !fits || grows && self.is_crowded()? {
+        if !fits || grows && self.is_crowded(more)? {
             return Err(journal::full(&self.layout));
         }
         self.state.apply(&record)?;
+        self.anew += more;
         self.unflushed = true;
         let written = self.journal.append(&mut *self.volume, &self.layout, &line);
         self.stopping(written)
     }
 
-    /// What is left when the journal is written anew fills most of it.
-    fn is_crowded(&mut self) -> Result<bool, Error> {
-        if self.journal.is_crowded(&self.layout) {
+    /// Bytes by which what the state is told by grows at most with a record.
+    fn grows_by(&self, record: &Record, line: usize) -> u64 {
+        let beside = match record {
+            // The names within a folder have records of their own.
+            Record::Rename { from, to } => {
+                let longer = to.len().saturating_sub(from.len());
+                self.state.below(from).count() * longer
+            }
+            Record::Small { .. } | Record::Reopen { .. } => MORE_RECORDS,
+            _ => 0,
+        };
+        (line + beside) as u64
+    }
+
+    /// With so many bytes more, what is left when the journal is written anew fills most of it: no opening must find
+    /// that it does not fit.
+    fn is_crowded(&mut self, more: u64) -> Result<bool, Error> {
+        let is_crowded = |catalog: &Self| {
+            let bytes = catalog.journal.bytes().max(catalog.anew + more);
+            journal::is_crowded(&catalog.layout, bytes)
+        };
+        if is_crowded(self) {
             self.compact()?;
         }
-        Ok(self.journal.is_crowded(&self.layout))
+        Ok(is_crowded(self))
     }
 
     fn compact(&mut self) -> Result<(), Error> {
@@ -396,6 +422,7 @@ impl Catalog {
         let mut journal = self.stopping(begun)?;
         self.sync()?;
         journal.flushed();
+        self.anew = journal.bytes();
         self.journal = journal;
         Ok(())
     }

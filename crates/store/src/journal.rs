@@ -93,9 +93,9 @@ impl Journal {
         self.tail.blocks_with(bytes) <= layout.area_blocks
     }
 
-    /// So full that only what makes room is still written.
-    pub fn is_crowded(&self, layout: &Layout) -> bool {
-        self.tail.blocks_with(0) > layout.area_blocks / 4 * 3
+    /// Bytes that it has.
+    pub fn bytes(&self) -> u64 {
+        self.tail.size()
     }
 
     /// Appends a record that fits. It is in the volume when this returns.
@@ -113,6 +113,11 @@ impl Journal {
     pub fn flushed(&mut self) {
         self.tail.flushed();
     }
+}
+
+/// With so many bytes an area is so full that only what makes room is still written.
+pub fn is_crowded(layout: &Layout, bytes: u64) -> bool {
+    bytes.div_ceil(PAYLOAD as u64) > layout.area_blocks / 4 * 3
 }
 
 /// Why a record is refused.

@@ -2,7 +2,7 @@
 //! mount ([`Settings`]). Both are checked whole before anything starts.
 
 use crate::policy::PolicyNames;
-use crate::policy::stream::{self, Shape};
+use crate::policy::stream::{self, Shape, StreamPolicy};
 use flash::{MICROSECOND, MILLISECOND};
 use std::ops::Range;
 
@@ -150,16 +150,16 @@ impl Default for Settings {
 }
 
 /// Handles that the stream policies of these settings would use in all, for the host and for
-/// relocation, on one tier or two; `Err` if one of them does not exist.
-pub(crate) fn handles_wanted(settings: &Settings, tiered: bool) -> Result<u32, String> {
+/// relocation, as `of` says; `Err` if one of them does not exist.
+pub(crate) fn handles_wanted(
+    settings: &Settings,
+    of: fn(&dyn StreamPolicy) -> u8,
+) -> Result<u32, String> {
     let names = settings.volumes.iter().map(|volume| volume.stream.as_str());
     let mut sum = 0;
     for name in names.chain([settings.policies.stream.as_str()]) {
         let shape = Shape { blocks: 1, handles: settings.handles };
-        let policy = stream::by_name(name, shape)?;
-        let all = policy.handles();
-        let handles = if tiered { all.host + all.moved } else { policy.handles_apart() };
-        sum += u32::from(handles);
+        sum += u32::from(of(&*stream::by_name(name, shape)?));
     }
     Ok(sum)
 }

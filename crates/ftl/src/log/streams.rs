@@ -59,10 +59,8 @@ struct Volume {
     uses_age: bool,
     /// Its policy has tables to look into.
     has_tables: bool,
-    /// What GC moves goes to handles of the host's,
+    /// What GC moves goes where the host's first handle goes.
     together: bool,
-    /// to that which the policy names, and not to the first.
-    shares: bool,
     handles: Handles,
     /// Append points by handle, with idle ones behind `handles`.
     host: Vec<u16>,
@@ -86,15 +84,7 @@ impl Volume {
     /// It has fewer handles than its policy would use.
     fn is_short(&self) -> bool {
         let wanted = self.policy.handles();
-        let moved = if self.together { 0 } else { wanted.moved };
-        self.handles.host < wanted.host || self.handles.moved < moved
-    }
-
-    /// The handles as the policy is told of them when GC moves something.
-    fn handles_for_moves(&self) -> Handles {
-        let moved =
-            if self.together && self.shares { self.handles.host } else { self.handles.moved };
-        Handles { moved, ..self.handles }
+        self.handles.host < wanted.host || self.handles.moved < wanted.moved
     }
 }
 
@@ -205,7 +195,6 @@ impl Ftl {
                 uses_age: false,
                 has_tables: false,
                 together: false,
-                shares: false,
                 policy,
                 number: 0,
                 handles: Handles { host: 1, moved: 1 },
@@ -264,13 +253,9 @@ impl Ftl {
         volume.number = self.streams.policies_made;
         volume.uses_age = volume.policy.uses_age();
         volume.has_tables = volume.policy.memory_bytes() > 0;
-        let mut wanted = volume.policy.handles();
-        volume.shares = volume.policy.shares();
+        let wanted = volume.policy.handles();
         // On two tiers the host's handles are on the other one.
-        volume.together = (volume.shares || wanted.moved == 0) && !self.geometry.is_tiered();
-        if volume.together {
-            wanted.moved = 0;
-        }
+        volume.together = wanted.moved == 0 && !self.geometry.is_tiered();
         let bounded = |handles: u8| handles.clamp(1, HANDLES_MAX);
         let wanted = Handles { host: bounded(wanted.host), moved: bounded(wanted.moved) };
         volume.handles = Handles { host: 1, moved: 1 };
@@ -329,7 +314,7 @@ impl Ftl {
 
     /// Bands that GC keeps free beside the usual, so that each of its handles finds one to open.
     pub(crate) fn bands_for_streams(&self) -> u32 {
-        let moved = |volume: &Volume| u32::from(volume.handles_for_moves().moved) - 1;
+        let moved = |volume: &Volume| u32::from(volume.handles.moved) - 1;
         self.streams.volumes.iter().map(moved).sum()
     }
 
@@ -387,13 +372,13 @@ impl Ftl {
     pub(crate) fn choose_move_point(&mut self, lba: u32, block: BlockId, sequence: u64) -> u16 {
         let index = self.streams.index_of(lba);
         let volume = &mut self.streams.volumes[index];
-        if volume.together && !volume.shares {
+        if volume.together {
             return volume.host[0];
         }
         let filling = &self.bands[block].filling;
         let own = filling.policy == volume.number;
         let from = if own { filling.origin } else { Origin::Unknown };
-        let (now, handles) = (self.sequence_next, volume.handles_for_moves());
+        let (now, handles) = (self.sequence_next, volume.handles);
         let age = now.saturating_sub(sequence);
         let view = MoveView { lba: lba - volume.first, now, age, from, handles };
         let mut handle = volume.policy.place_move(&view);
@@ -401,8 +386,7 @@ impl Ftl {
             self.counters.policy_invalid += 1;
             handle = 0;
         }
-        let points = if volume.together { &volume.host } else { &volume.moved };
-        points[usize::from(handle)]
+        volume.moved[usize::from(handle)]
     }
 
     /// The append point for a block that is destaged from `block`: of the handle that the policy gave

@@ -104,7 +104,7 @@ pub const CATALOGUE: &[Entry] = &[
         "stream",
         "interval",
         "handles=8 (2 to 16), window=4 (1 to 64), chunk=4KiB",
-        "by the mean of the last update intervals, in as many groups as pay",
+        "by the mean of the last update intervals; groups that live equally long are one",
     ),
     entry("profile", "none", "", "nothing: each decision is its policy's"),
     entry("profile", "auto", "", "one of those below, by what the host reads and writes"),

@@ -27,8 +27,8 @@ pub(crate) fn logical_blocks_of(geometry: &Geometry, good: u32, settings: &Setti
         units => units,
     };
     // A handle needs one open band; the others of its stripe may be missing when space is tight.
-    let handles =
-        handles_wanted(settings, geometry.is_tiered()).unwrap_or(u32::from(settings.handles) + 1);
+    let handles = handles_wanted(settings, |policy| policy.handles_least())
+        .unwrap_or(u32::from(settings.handles) + 1);
     let open = handles + stripe.min(good / 256);
     let slots = geometry.slots_per_block();
     let mut logical = good.saturating_sub(RESERVE_BANDS + open + 2).saturating_mul(slots);

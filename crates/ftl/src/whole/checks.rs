@@ -43,7 +43,7 @@ impl Settings {
         }
         self.validate_map(geometry)?;
         self.policies.validate()?;
-        let wanted = handles_wanted(self, true)?;
+        let wanted = handles_wanted(self, |policy| policy.handles().host + policy.handles().moved)?;
         if wanted > STREAM_HANDLES_MAX {
             return Err(format!(
                 "streams: the policies want {wanted} placement handles in all, at most \

@@ -259,9 +259,9 @@ fn geometry_of(profile: &Profile, units: u32) -> Result<Geometry, String> {
 /// half full on average.
 fn slots_usable(geometry: &Geometry, settings: &Settings) -> Result<f64, String> {
     let shape = Shape { blocks: 1, handles: settings.handles };
-    let handles = stream::by_name(&settings.policies.stream, shape)?.handles_apart();
+    let handles = stream::by_name(&settings.policies.stream, shape)?.handles();
     let stripe = if settings.stripe_units == 0 { geometry.units } else { settings.stripe_units };
-    let open = f64::from(u32::from(handles) * stripe) / 2.0;
+    let open = f64::from(u32::from(handles.host + handles.moved) * stripe) / 2.0;
     let most = logical_blocks_max(geometry, &Health::default(), settings);
     Ok(f64::from(most) - open * f64::from(geometry.slots_per_block()))
 }

@@ -126,8 +126,9 @@ impl StreamPolicy for Interval {
         super::warm_each(lbas, |lba| mean(lba).map_or(0, |&mean| mean.into()));
     }
 
-    fn shares(&self) -> bool {
-        true
+    /// On a small device GC's share one.
+    fn handles_least(&self) -> u8 {
+        self.groups + 1
     }
 
     fn place_write(&mut self, write: &WriteView) -> u8 {

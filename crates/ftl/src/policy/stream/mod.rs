@@ -101,15 +101,11 @@ pub trait StreamPolicy: Send {
     }
     /// The handles it would use: 1 to [`HANDLES_MAX`] for the host, up to as many for relocation.
     fn handles(&self) -> Handles;
-    /// Whether what GC moves lies with what the host writes, in the host's handle of the number that
-    /// [`Self::place_move`] names. Not so on two tiers, where the host's handles are on the other one.
-    fn shares(&self) -> bool {
-        false
-    }
-    /// Handles that fill bands of their own, where there is one tier.
-    fn handles_apart(&self) -> u8 {
+    /// Handles for which a device keeps bands whatever its over-provisioning: all of them, unless it says otherwise. It
+    /// has more where there are bands to spare.
+    fn handles_least(&self) -> u8 {
         let Handles { host, moved } = self.handles();
-        if self.shares() { host } else { host + moved }
+        host + moved
     }
     /// Whether it looks at [`WriteView::age`].
     fn uses_age(&self) -> bool {

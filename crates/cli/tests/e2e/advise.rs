@@ -41,7 +41,7 @@ fn an_advice_is_the_same_each_time_as_text_as_json_and_as_a_page() {
     let first = json(&["--report", &page]);
     // Two disks: their data is told apart by hint, too.
     let rows = first["rows"].as_array().unwrap();
-    assert_eq!(rows.len(), 12, "six stream policies, two over-provisionings");
+    assert_eq!(rows.len(), 14, "seven stream policies, two over-provisionings");
     assert!(rows.iter().any(|row| row["stream"] == "hint:handles=2"));
     for row in rows {
         assert!(row["waf"].as_f64().unwrap() >= 1.0, "{row}");

@@ -82,12 +82,19 @@ impl Http {
         clients: Clients,
         control: Control,
     ) -> Result<Self, ServeError> {
+        Self::on_a_thread(move |stopped| serve(listeners, rules, clients, control, stopped))
+    }
+
+    /// What `serve` does until it hears that it is to stop.
+    pub(crate) fn on_a_thread(
+        serve: impl FnOnce(oneshot::Receiver<()>) -> std::io::Result<()> + Send + 'static,
+    ) -> Result<Self, ServeError> {
         let (stop, stopped) = oneshot::channel();
         let thread = std::thread::Builder::new()
             .name("http".into())
             .spawn(move || {
                 crate::panics::end_the_process();
-                if let Err(error) = serve(listeners, rules, clients, control, stopped) {
+                if let Err(error) = serve(stopped) {
                     tracing::error!(%error, "the HTTP server ended");
                 }
             })

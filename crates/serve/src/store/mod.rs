@@ -19,7 +19,7 @@ mod values;
 mod work;
 
 use crate::config::{ControlConfig, HttpConfig};
-use crate::control::{self, Access, Listeners, Routes, Rules, guard, refusal};
+use crate::control::{self, Access, Http, Listeners, Routes, Rules, guard, refusal};
 use crate::descriptors::Clients;
 use crate::doors;
 use crate::server::ServeError;
@@ -148,7 +148,7 @@ pub fn run(config: &StoreConfig, ready: impl FnOnce(&StoreReady)) -> Result<(), 
     let clients = doors::granted(wanted, 0)?;
     let http = listeners.tcp.as_ref().map(|(_, address)| *address);
     let told = StoreReady { http, slices: service.slices(), cleared: service.cleared() };
-    let server = Http::start(listeners, rules, clients, Arc::clone(&service))?;
+    let server = start(listeners, rules, clients, Arc::clone(&service))?;
     stopper.stops(move || drop(ends.send(Ok(()))));
     ready(&told);
     let end = ended.recv().unwrap_or(Ok(()));
@@ -222,42 +222,14 @@ impl Drop for Room {
     }
 }
 
-/// The HTTP of a store, on a thread of its own. Stops when dropped.
-struct Http {
-    stop: Option<oneshot::Sender<()>>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Http {
-    fn start(
-        listeners: Listeners,
-        rules: Rules,
-        clients: Clients,
-        service: Arc<Service>,
-    ) -> Result<Self, ServeError> {
-        let (stop, stopped) = oneshot::channel();
-        let serve = move || {
-            crate::panics::end_the_process();
-            if let Err(error) = serve(listeners, rules, clients, service, stopped) {
-                tracing::error!(%error, "the HTTP server ended");
-            }
-        };
-        let thread = std::thread::Builder::new()
-            .name("http".into())
-            .spawn(serve)
-            .map_err(|error| ServeError::System { doing: "start a thread", error })?;
-        Ok(Self { stop: Some(stop), thread: Some(thread) })
-    }
-}
-
-impl Drop for Http {
-    fn drop(&mut self) {
-        if let (Some(stop), Some(thread)) = (self.stop.take(), self.thread.take()) {
-            // Either may be gone already; then there is nothing to stop.
-            stop.send(()).ok();
-            thread.join().ok();
-        }
-    }
+/// The HTTP of a store, on a thread of its own.
+fn start(
+    listeners: Listeners,
+    rules: Rules,
+    clients: Clients,
+    service: Arc<Service>,
+) -> Result<Http, ServeError> {
+    Http::on_a_thread(move |stopped| serve(listeners, rules, clients, service, stopped))
 }
 
 fn serve(

@@ -33,7 +33,7 @@ impl Served {
         let service = Arc::new(service);
         let listeners = Listeners { control: Some(listener), tcp: None };
         let clients = Clients { nbd: 0, http: 0, control: 64 };
-        let http = Http::start(listeners, Rules::default(), clients, Arc::clone(&service)).unwrap();
+        let http = start(listeners, Rules::default(), clients, Arc::clone(&service)).unwrap();
         let client = client::Store::at(Path::new(&path));
         Self { client, path, model, service, _http: http, _socket: socket }
     }
@@ -288,7 +288,7 @@ fn over_tcp_data_is_for_who_has_the_token() {
     let (socket, address) = crate::sockets::listen_tcp("127.0.0.1:0".parse().unwrap()).unwrap();
     let listeners = Listeners { control: None, tcp: Some((socket, address)) };
     let clients = Clients { nbd: 0, http: 16, control: 0 };
-    let _http = Http::start(listeners, Rules::default(), clients, Arc::new(service)).unwrap();
+    let _http = start(listeners, Rules::default(), clients, Arc::new(service)).unwrap();
     let store = client::Store::at(address);
     assert_eq!(store.status().unwrap()["mode"], "store");
     assert!([401, 403].contains(&code(store.put(b"k", b"1").unwrap_err())));

@@ -53,8 +53,21 @@ pub(super) fn best_by_score(
     columns: &Columns<'_>,
     score: impl Fn(u32, u64) -> (f64, f64),
 ) -> Option<BlockId> {
+    let best = better_by_score(NO_BAND, columns, score);
+    (!columns.blocks.is_empty()).then_some(best.1)
+}
+
+/// What any band is better than.
+pub(super) const NO_BAND: (f64, BlockId) = (f64::NEG_INFINITY, BlockId(u32::MAX));
+
+/// The best of these bands if it is better than `best`, as [`best_by_score`] has it, with its score.
+#[inline(always)]
+pub(super) fn better_by_score(
+    mut best: (f64, BlockId),
+    columns: &Columns<'_>,
+    score: impl Fn(u32, u64) -> (f64, f64),
+) -> (f64, BlockId) {
     let Columns { blocks, slots_valid, opened } = *columns;
-    let mut best = (f64::NEG_INFINITY, BlockId(u32::MAX));
     let chunks = slots_valid.chunks(SCAN_BANDS).zip(opened.chunks(SCAN_BANDS));
     for ((valid, opened), blocks) in chunks.zip(blocks.chunks(SCAN_BANDS)) {
         let bound = best.0 * (1.0 - ROUNDING);
@@ -73,7 +86,7 @@ pub(super) fn best_by_score(
             }
         }
     }
-    (!blocks.is_empty()).then_some(best.1)
+    best
 }
 
 #[cfg(test)]

@@ -22,6 +22,7 @@ mod wear;
 use flash::{BlockId, Instant, Random};
 use profile::Profile;
 use std::mem::replace;
+use std::ops::Range;
 pub(crate) use unit::spread;
 
 pub use age_adaptive::AgeAdaptive;
@@ -60,6 +61,18 @@ pub struct Columns<'a> {
     /// When each was opened, in pages appended on the device: [`BandView::age_pages`] before
     /// [`FullBands::pages`].
     pub opened: &'a [u64],
+}
+
+impl<'a> Columns<'a> {
+    /// The bands in a range of places.
+    #[must_use]
+    pub fn part(&self, places: Range<usize>) -> Self {
+        Self {
+            blocks: &self.blocks[places.clone()],
+            slots_valid: &self.slots_valid[places.clone()],
+            opened: &self.opened[places],
+        }
+    }
 }
 
 /// The full bands.

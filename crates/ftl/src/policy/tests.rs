@@ -1,6 +1,7 @@
 //! Each policy on small views.
 
 use super::*;
+use std::collections::BTreeSet;
 
 const SLOTS: u32 = 10;
 const PAGES: u64 = 1 << 20;
@@ -85,6 +86,18 @@ fn fifo_takes_the_oldest() {
 #[test]
 fn cost_benefit_prefers_an_old_band_at_a_higher_valid_ratio() {
     assert_eq!(picked("cost-benefit", &[view(1, 5, 10), view(2, 6, 1000)]), Some(2));
+}
+
+#[test]
+fn of_very_many_bands_age_adaptive_finds_one_of_the_best() {
+    // A thousandth of them is empty, all others are full: who looks at 4096 meets one nearly always.
+    let views: Vec<_> = (0..100_000).map(|n| view(n, 10 * u32::from(n % 1000 != 7), 5)).collect();
+    let views = Views::new(&views);
+    let (mut policy, mut random) = (victim_by_name("age-adaptive").unwrap(), Random::new(1));
+    let picks = (0..200).map(|_| policy.pick(&views, &mut random).unwrap());
+    let found: BTreeSet<u32> =
+        picks.map(|block| block.0).filter(|block| block % 1000 == 7).collect();
+    assert!(found.len() > 40, "{} different ones of 100", found.len());
 }
 
 #[test]

@@ -38,14 +38,12 @@ impl Place {
     }
 }
 
-/// The page.
-pub fn page(place: &Place, figures: &[Figure]) -> String {
-    let met = figures.iter().filter(|figure| figure.is_met()).count();
+/// How the page begins. What follows is a row for each figure as soon as it is measured, so that a run that is cut short
+/// leaves what it has.
+pub fn head(place: &Place) -> String {
     let mut out = format!(
-        "# Figures\n\nWritten by `{}`: {met} of {} goals met.\n\n\
-         - date: {}\n- machine: {}\n- kernel: {}\n- build: weir {}, {}\n",
+        "# Figures\n\nWritten by `{}`.\n\n- date: {}\n- machine: {}\n- kernel: {}\n- build: weir {}, {}\n",
         place.command,
-        figures.len(),
         place.date,
         place.machine,
         place.kernel,
@@ -56,11 +54,16 @@ pub fn page(place: &Place, figures: &[Figure]) -> String {
         let _ = writeln!(out, "- commit: {commit}");
     }
     out.push_str("\n| figure | value | goal | | |\n|---|---|---|---|---|\n");
-    figures.iter().for_each(|figure| row(figure, &mut out));
     out
 }
 
-fn row(figure: &Figure, out: &mut String) {
+/// Its last line.
+pub fn end(figures: &[Figure]) -> String {
+    format!("\n{}\n", super::goals_met(figures))
+}
+
+/// The row of a figure.
+pub fn row(figure: &Figure) -> String {
     let note = figure.note.replace('|', "\\|").replace('\n', " ");
     let (value, verdict, note) = match figure.value {
         Some(value) if figure.is_met() => (short(value), "met", note),
@@ -69,7 +72,7 @@ fn row(figure: &Figure, out: &mut String) {
     };
     let (name, unit, goal) = (&figure.name, figure.unit, figure.goal.text());
     let value = format!("{value} {unit}");
-    let _ = writeln!(out, "| `{name}` | {} | {goal} | {verdict} | {note} |", value.trim_end());
+    format!("| `{name}` | {} | {goal} | {verdict} | {note} |\n", value.trim_end())
 }
 
 /// The first processor's model.
@@ -105,7 +108,7 @@ fn date(seconds: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::super::{Figure, Goal};
-    use super::{Place, date, page, processor};
+    use super::{Place, date, end, head, processor, row};
 
     #[test]
     fn a_page_tells_where_and_when_and_what_was_missed_and_why() {
@@ -122,9 +125,10 @@ mod tests {
             Figure::new("slow", 3.0, "ns", Goal::AtMost(2.0)).note("copies | are most"),
             Figure::missing("absent", "x", Goal::AtLeast(1.0), "fio is not installed"),
         ];
-        let page = page(&place, &figures);
+        let page = head(&place) + &figures.each_ref().map(row).concat() + &end(&figures);
         for line in [
-            "Written by `weir bench all --markdown`: 1 of 3 goals met.",
+            "Written by `weir bench all --markdown`.",
+            "1 of 3 goals met",
             "- date: 2026-11-26",
             "- machine: EPYC 9, 2 processors",
             "- commit: 0123456789ab+",

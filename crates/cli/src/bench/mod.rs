@@ -26,8 +26,8 @@ use serve::cpu::process_ns as cpu_ns;
 
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  \
-    weir bench                      everything: some 15 minutes on two cores\n  \
-    weir bench all --quick          the same on smaller devices and in shorter time\n  \
+    weir bench                      everything: hours, as some are of large devices\n  \
+    weir bench all --quick          the same on smaller devices: half an hour\n  \
     weir bench waf-greedy-28 map-bytes\n                                    what these names begin\n  \
     weir bench pool                 what a pool costs: some 3 minutes\n  \
     weir bench all --json | jq '.[] | select(.met | not)'\n  \
@@ -237,11 +237,13 @@ pub fn run(args: &Args) -> Result<End, Failure> {
     }
     let mut figures = Vec::new();
     let mut sink = |figure: Figure| {
-        match args.markdown {
-            // The page comes at the end; until then it is seen that something goes on.
-            true => eprint!("{}", figure.as_row()),
-            false if !args.json => print(&figure.as_row()),
-            false => {}
+        if args.markdown {
+            if figures.is_empty() {
+                print(&markdown::head(&markdown::Place::here(&args.names, args.quick)));
+            }
+            print(&markdown::row(&figure));
+        } else if !args.json {
+            print(&figure.as_row());
         }
         figures.push(figure);
     };
@@ -258,14 +260,18 @@ pub fn run(args: &Args) -> Result<End, Failure> {
         ));
     }
     if args.markdown {
-        print(&markdown::page(&markdown::Place::here(&args.names, args.quick), &figures));
+        print(&markdown::end(&figures));
     } else if args.json {
         print_json(&figures.iter().map(Figure::as_json).collect());
     } else {
-        let met = figures.iter().filter(|figure| figure.is_met()).count();
-        print(&format!("{met} of {} goals met\n", figures.len()));
+        print(&format!("{}\n", goals_met(&figures)));
     }
     Ok(End::Good)
+}
+
+fn goals_met(figures: &[Figure]) -> String {
+    let met = figures.iter().filter(|figure| figure.is_met()).count();
+    format!("{met} of {} goals met", figures.len())
 }
 
 /// Processors that this process may use.

@@ -30,7 +30,7 @@ pub const CATALOGUE: &[Entry] = &[
     entry(
         "victim",
         "age-adaptive",
-        "",
+        ":N = 0 (to 1024; 0 for all)",
         "cost-benefit whose ages count up to twice their mean: near greedy where all data is alike",
     ),
     entry("victim", "d-choices", ":N = 10 (1 to 1024)", "the best of N bands drawn at random"),

@@ -332,7 +332,7 @@ pub struct PolicyNames {
 
 /// The decisions that have a policy.
 pub const DECISIONS: &[&str] = &["victim", "wear", "erase", "unit", "stream", "profile"];
-/// Names of the victim policies. `d-choices` and `static` take a number: `d-choices:5`.
+/// Names of the victim policies. `d-choices` and `age-adaptive` take a number: `d-choices:5`.
 pub const VICTIMS: &[&str] = &["greedy", "cost-benefit", "age-adaptive", "d-choices", "fifo"];
 /// Names of the wear policies.
 pub const WEARS: &[&str] = &["none", "dynamic", "static", "rejuvenation", "asked"];
@@ -433,7 +433,7 @@ fn victim_by_name(name: &str) -> Result<Box<dyn VictimPolicy>, String> {
         "d-choices" => Box::new(DChoices { choices: whole(name, number, (1, 1024), 10)? }),
         "greedy" => plain(name, number, Box::new(Greedy))?,
         "cost-benefit" => plain(name, number, Box::new(CostBenefit))?,
-        "age-adaptive" => plain(name, number, Box::new(AgeAdaptive))?,
+        "age-adaptive" => Box::new(AgeAdaptive::of(whole(name, number, (0, 1024), 0)?)),
         "fifo" => plain(name, number, Box::new(Fifo))?,
         _ => return Err(unknown("victim", name, VICTIMS)),
     })

@@ -142,7 +142,7 @@ fn shares(count: u32, ratio: f64) -> Vec<(f64, f64)> {
 impl WafCase {
     /// Every seed gives the same: the list is recorded, and no policy draws.
     pub fn draws_nothing(&self) -> bool {
-        matches!(self.source, Source::Traces { .. }) && !self.run.victim.starts_with("d-choices")
+        matches!(self.source, Source::Traces { .. }) && !draws(&self.run.victim)
     }
 
     /// Measures it.
@@ -259,4 +259,9 @@ fn changes_of(&(kind, offset, bytes): &Request, base: u64, handle: u8) -> Vec<Ch
         Change { lba: lba as u32, blocks, kind, handle }
     };
     (first..end).step_by(step).map(change).collect()
+}
+
+/// Whether a victim policy draws what it looks at.
+fn draws(victim: &str) -> bool {
+    victim.starts_with("d-choices") || victim.starts_with("age-adaptive")
 }

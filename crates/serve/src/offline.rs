@@ -181,6 +181,7 @@ impl Offline {
             connections: 0,
             requests: 0,
             requests_limited: 0,
+            requests_put_off: 0,
             buffer_bytes: 0,
             wear: Vec::new(),
             moved_bytes_per_sec: Vec::new(),

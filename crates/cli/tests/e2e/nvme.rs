@@ -1,5 +1,5 @@
 //! Linux's own initiator over NVMe/TCP, in a guest where the server runs too: discovery, file systems, checked
-//! writes with and without digests, the commands of `nvme-cli`, two paths of which one ends, and a server that is
+//! writes with and without digests, the commands of `nvme-cli`, a volume whose limit keeps it waiting, two paths of which one ends, and a server that is
 //! killed under load and comes back.
 //!
 //! Steps aside like the other tests in a guest.
@@ -166,6 +166,26 @@ cmp -n 16777216 /dev/zero "$(disk 5)" || fail "a new volume has old data"
 weir_volume delete again
 until_shown 5 none
 wait $load
+
+step limits
+# More is asked of the third than its limit lets in within the 30 s that Linux gives a command.
+weir_volume limit third --bandwidth 512KiB
+limited=$(disk 3)
+# This kernel takes data that comes over its own loopback from two huge pages for an attack on it.
+echo never >/sys/kernel/mm/transparent_hugepage/enabled
+fio --name=limited --ioengine=libaio --direct=1 --filename="$limited" --rw=randwrite --bs=256k --size=60m --io_size=34m \
+    --iodepth=100 --output-format=terse >/tmp/limited.log 2>&1 &
+load=$!
+sleep 2
+for i in 1 2 3 4 5 6; do
+    write "$disk" --do_verify=1 --end_fsync=1 --max_latency=15s
+    kill -0 $load 2>/dev/null || break
+    sleep 4
+done
+wait $load || { cat /tmp/limited.log; fail "a limited volume fails"; }
+[ "$(WEIR status --data /tmp/device --json | jq '[.shards[].requests_put_off] | add')" -gt 0 ] || fail "nothing was put off"
+if dmesg | grep -i 'nvme.*\(timeout\|reset\|error\)'; then fail "a limit makes the host reset its controller"; fi
+weir_volume limit third
 
 step "two paths"
 nvme connect -t tcp -a 127.0.0.2 -s 4420 -n $nqn $host --nr-io-queues=2

@@ -223,6 +223,12 @@ const SHARD: &[Metric<ShardStatus>] = &[
     (Gauge, "requests_limited", "Requests that wait for the limits of their volume", |s| {
         s.requests_limited as f64
     }),
+    (
+        Counter,
+        "requests_put_off",
+        "Times that an NVMe host was told to try a command again later, by the limits of its volume",
+        |s| s.requests_put_off as f64,
+    ),
     (Gauge, "buffer_bytes", "Bytes of request buffers in use", |s| s.buffer_bytes as f64),
     (Counter, "slow_requests", "Requests that took longer than server.slow_request", |s| {
         s.slow_requests as f64

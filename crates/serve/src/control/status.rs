@@ -99,6 +99,7 @@ fn shard(shard: &ShardStatus, settled: &[String]) -> Value {
         "connections": shard.connections,
         "requests": shard.requests,
         "requests_limited": shard.requests_limited,
+        "requests_put_off": shard.requests_put_off,
         "buffer_bytes": shard.buffer_bytes,
         "counters": counters,
         "latency": latency::by_op(&shard.latencies.whole()),

@@ -134,7 +134,7 @@ fn error_of(failure: Failure) -> nbd::Error {
         Failure::Slow => nbd::Error::NotSupported,
         Failure::Moved | Failure::Gone => nbd::Error::ShuttingDown,
         // Of what NBD has not.
-        Failure::Differs | Failure::Spoilt => nbd::Error::Io,
+        Failure::Differs | Failure::Spoilt | Failure::Later { .. } => nbd::Error::Io,
     }
 }
 

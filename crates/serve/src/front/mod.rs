@@ -69,6 +69,18 @@ pub enum Payload {
     Spoilt,
 }
 
+/// How a client takes it that its requests wait for the limits of their volume.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Patience {
+    /// It waits as long as that takes.
+    Endless,
+    /// It gives up, and takes that for a fault of more than the request; but may be told to come again.
+    Returns {
+        /// It does so at once, and not after the time that it is told.
+        at_once: bool,
+    },
+}
+
 /// A client's protocol: a state machine without socket, thread or clock. It puts what is to be sent into the
 /// `out` that it is given; data of reads does not pass through it.
 ///
@@ -98,6 +110,24 @@ pub trait Front: Send {
     fn asks_for_data(&mut self, _ticket: Ticket, _out: &mut Vec<u8>) -> bool {
         false
     }
+
+    /// The data of this write comes only once it is asked for ([`Front::asks_for_data`]).
+    fn keeps_data(&self, _ticket: Ticket) -> bool {
+        false
+    }
+
+    /// How long requests may be kept waiting.
+    fn patience(&self) -> Patience {
+        Patience::Endless
+    }
+
+    /// This is a further part of what a client asked for as one, so that it does not count once more.
+    fn is_part(&self, _ticket: Ticket) -> bool {
+        false
+    }
+
+    /// A request waits, without memory, until the limits of its volume let it in; or waits no more.
+    fn waits(&mut self, _ticket: Ticket, _waits: bool) {}
 
     /// The data of a write is there with its request, and comes by [`Front::bring`] instead of the stream.
     fn has_data(&self) -> bool {

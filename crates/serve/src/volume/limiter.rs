@@ -1,9 +1,10 @@
 //! What clients may ask of a volume, all of them together over all shards: a number of requests and of bytes a second,
 //! as token buckets whose tokens are time. Pure, but for the atomic numbers that shards share.
 //!
-//! A bucket is the instant at which all that was asked would be paid for at the limit's pace. Who finds that it is
-//! farther away than the burst waits until it is not; else what is asked is added. So what is asked over any time is
-//! at most the limit and one burst, and one request for each shard that comes at the very instant of another.
+//! A bucket is the instant at which all that was asked would be paid for at the limit's pace. A request gets its place
+//! when it comes: the instant at which that is no farther away than the burst, and adds what it asks. So what is begun
+//! over any time is at most the limit and one burst, and one request for each shard that comes at the very instant of
+//! another; and who has to wait knows from the beginning how long. Who leaves gives back what was added for it.
 
 use super::{Kind, Request};
 use crate::device::Limits;
@@ -41,14 +42,25 @@ impl Bucket {
         }
     }
 
-    fn take(&self, now_ns: u64, count: u64) {
+    /// What `count` takes of the time that there is.
+    fn cost_ns(&self, count: u64) -> u64 {
         if self.per_sec == 0 {
-            return;
+            return 0;
         }
         let cost = u128::from(count) * u128::from(SECOND) / u128::from(self.per_sec);
-        let cost_ns = u64::try_from(cost).unwrap_or(u64::MAX / 2);
-        let paid = |paid_at: u64| Some(paid_at.max(now_ns).saturating_add(cost_ns));
+        u64::try_from(cost).unwrap_or(u64::MAX / 2)
+    }
+
+    fn take(&self, at_ns: u64, count: u64) {
+        let cost_ns = self.cost_ns(count);
+        let paid = |paid_at: u64| Some(paid_at.max(at_ns).saturating_add(cost_ns));
         // It never fails, as there always is a next value.
+        self.paid_at.fetch_update(Ordering::Relaxed, Ordering::Relaxed, paid).ok();
+    }
+
+    fn give_back(&self, count: u64) {
+        let cost_ns = self.cost_ns(count);
+        let paid = |paid_at: u64| Some(paid_at.saturating_sub(cost_ns));
         self.paid_at.fetch_update(Ordering::Relaxed, Ordering::Relaxed, paid).ok();
     }
 }
@@ -67,18 +79,18 @@ impl Limiter {
         self.limits
     }
 
-    /// A request is asked for at `now_ns`, of any clock that all shards have.
-    ///
-    /// # Errors
-    /// Not before this instant: try again then.
-    pub fn admit(&self, now_ns: u64, request: &Request) -> Result<(), u64> {
+    /// The place of a request that is asked for at `now_ns`, of any clock that all shards have: when it may be begun.
+    pub fn place(&self, now_ns: u64, request: &Request) -> u64 {
         let at = self.requests.opens_at(now_ns).max(self.bytes.opens_at(now_ns));
-        if at > now_ns {
-            return Err(at);
-        }
-        self.requests.take(now_ns, 1);
-        self.bytes.take(now_ns, bytes_of(request));
-        Ok(())
+        self.requests.take(at, 1);
+        self.bytes.take(at, bytes_of(request));
+        at
+    }
+
+    /// Somebody who has a place will not begin this request.
+    pub fn leave(&self, request: &Request) {
+        self.requests.give_back(1);
+        self.bytes.give_back(bytes_of(request));
     }
 }
 
@@ -108,17 +120,13 @@ mod tests {
         Request { volume: 0, kind: Kind::Read, offset: 0, len }
     }
 
-    /// Requests that are admitted up to `end_ns` if somebody always wants one.
+    /// Requests that are begun up to `end_ns` if somebody always wants one.
     fn admitted(limiter: &Limiter, request: &Request, end_ns: u64) -> u64 {
         let (mut now_ns, mut count) = (0, 0);
         while now_ns < end_ns {
-            match limiter.admit(now_ns, request) {
-                Ok(()) => count += 1,
-                Err(at) => {
-                    assert!(at > now_ns, "time goes on");
-                    now_ns = at;
-                }
-            }
+            let at = limiter.place(now_ns, request);
+            assert!(at >= now_ns, "time goes on");
+            (now_ns, count) = (at, count + 1);
         }
         count
     }
@@ -136,20 +144,45 @@ mod tests {
     #[test]
     fn what_was_not_asked_may_be_asked_at_once_up_to_the_burst_and_no_more() {
         let limiter = limiter(1000, 0, 50);
-        let at_once =
-            |now_ns: u64| (0..).take_while(|_| limiter.admit(now_ns, &read(4096)).is_ok()).count();
+        let at_once = |now_ns: u64| {
+            (0..).take_while(|_| limiter.place(now_ns, &read(4096)) == now_ns).count()
+        };
         assert_eq!(at_once(SECOND), 51);
-        assert_eq!(at_once(SECOND + 10 * MILLISECOND), 10);
+        // The one that was not at once has its place a millisecond later, so that it is not one of these.
+        assert_eq!(at_once(SECOND + 10 * MILLISECOND), 9);
         assert_eq!(at_once(3600 * SECOND), 51, "an hour is worth no more");
     }
 
     #[test]
     fn a_request_larger_than_the_burst_goes_and_is_paid_for_afterwards() {
         let limiter = limiter(0, 1 << 20, 1);
-        assert_eq!(limiter.admit(0, &read(32 << 20)), Ok(()));
-        let at = limiter.admit(1, &read(512)).unwrap_err();
+        assert_eq!(limiter.place(0, &read(32 << 20)), 0);
+        let at = limiter.place(1, &read(512));
         assert_eq!(at / SECOND, 31, "32 s less a millisecond");
-        assert_eq!(limiter.admit(at, &read(512)), Ok(()));
+        assert!(limiter.place(at, &read(512)) < at + MILLISECOND);
+    }
+
+    #[test]
+    fn places_follow_each_other_at_the_pace_of_the_limit_and_what_leaves_makes_room() {
+        let limiter = limiter(10, 0, 1);
+        let places: Vec<u64> = (0..5).map(|_| limiter.place(0, &read(4096))).collect();
+        let paced: Vec<u64> = (0..5).map(|at| at * 100 * MILLISECOND).collect();
+        let early = MILLISECOND; // One burst.
+        assert_eq!(places[0], 0);
+        assert!(places.iter().zip(&paced).skip(1).all(|(at, paced)| at + early == *paced));
+        limiter.leave(&read(4096));
+        limiter.leave(&read(4096));
+        assert_eq!(limiter.place(0, &read(4096)), places[3]);
+    }
+
+    #[test]
+    fn what_waits_for_one_limit_is_counted_by_the_other_when_it_begins() {
+        let limiter = limiter(1, 1 << 20, 1);
+        assert_eq!(limiter.place(0, &read(512)), 0);
+        let large = limiter.place(0, &read(8 << 20));
+        assert_eq!(large, SECOND - MILLISECOND);
+        // Its bytes are paid for from then on, not from when it came.
+        assert_eq!(limiter.place(2 * SECOND, &read(512)), large + 8 * SECOND - MILLISECOND);
     }
 
     #[test]

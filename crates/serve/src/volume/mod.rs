@@ -150,6 +150,14 @@ pub enum Failure {
     Differs,
     /// The data did not come as it was sent.
     Spoilt,
+    /// The limits of its volume let it in so much later that who asked is told to come again; its place is kept. Only
+    /// for clients that do ([`crate::front::Patience`]).
+    Later {
+        /// When it comes to its place.
+        wait_ns: u64,
+        /// How often it was told so before.
+        before: u32,
+    },
 }
 
 impl fmt::Display for Failure {
@@ -160,6 +168,7 @@ impl fmt::Display for Failure {
             Self::Slow => f.write_str("these zeroes would take as long as a write"),
             Self::Differs => f.write_str("the range holds other data"),
             Self::Spoilt => f.write_str("the data was damaged on its way"),
+            Self::Later { .. } => f.write_str("the limits of the volume let it in later"),
             Self::Moved => {
                 f.write_str("another server has taken over the device: reconnect to that one")
             }

@@ -1,7 +1,7 @@
 //! What the admin queue answers by data: identify, log pages, the values of features.
 
 use super::command::{self, Command};
-use super::status::Status;
+use super::status::{self, Status};
 use super::subsystem::{
     COMMAND_SET_NVM, COMMAND_SET_ZONED, Controller, QUEUE_ENTRIES_MAX, Subsystem,
 };
@@ -146,6 +146,11 @@ impl Asked<'_> {
         // Events of namespaces that come, go or change.
         put(page, 92, &EVENTS_OF_NAMESPACES.to_le_bytes());
         put(page, 111, &[if discovery { 2 } else { 1 }]);
+        if !discovery {
+            // After how long a host may be told to try again, in tenths of a second.
+            let delays = status::DELAYS_S.map(|seconds| (seconds as u16 * 10).to_le_bytes());
+            put(page, 128, delays.as_flattened());
+        }
         // One firmware slot, read only.
         put(page, 259, &[EVENTS_LIMIT, 0b11]);
         // Log pages may be read from an offset on; effects are told.

@@ -38,6 +38,8 @@ pub const ABORT: u8 = 0x08;
 pub const SET_FEATURES: u8 = 0x09;
 /// Get features.
 pub const GET_FEATURES: u8 = 0x0a;
+/// The feature by which a host tells how it behaves.
+pub const HOST_BEHAVIOR: u8 = 0x16;
 /// Asynchronous event request.
 pub const AWAIT_EVENT: u8 = 0x0c;
 /// Keep alive.

@@ -3,7 +3,7 @@
 use super::admin::{self, Asked};
 use super::command::{self, Command};
 use super::status::Status;
-use super::{EVENTS_MAX, Namespace, NvmeClient, fabrics, fdp, subsystem};
+use super::{EVENTS_MAX, Event, Namespace, NvmeClient, fabrics, fdp, subsystem};
 use flash::MILLISECOND;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -12,6 +12,8 @@ use std::sync::atomic::Ordering;
 pub(super) const CHANGED_LOG: u8 = 0x04;
 /// Most of them that it tells one by one.
 const CHANGED_MAX: usize = 1024;
+/// What a host tells of its behavior.
+pub(super) const BEHAVIOR_BYTES: u32 = 512;
 
 impl NvmeClient {
     /// A command of the admin queue, or a property of any.
@@ -146,6 +148,38 @@ impl NvmeClient {
         log
     }
 
+    /// True if the host tells how it behaves, in data that comes with it. On another queue that is another command.
+    pub(super) fn sets_behavior(&self, command: &Command) -> bool {
+        let admin = self.seat.as_ref().is_some_and(|seat| seat.queue == 0);
+        let sets = command.opcode() == command::SET_FEATURES;
+        admin && sets && command.word(10) as u8 == command::HOST_BEHAVIOR
+    }
+
+    /// The host has told how it behaves, of which only how it tries again is looked at.
+    pub(super) fn set_behavior(
+        &mut self,
+        command: &Command,
+        data: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Option<Event> {
+        let controller = self.seat.as_ref().map(|seat| &seat.controller);
+        let status = match (controller, data[0]) {
+            (Some(controller), 0 | 1) if controller.state() == 1 && !controller.discovery => {
+                controller.delays.store(data[0] == 1, Ordering::Release);
+                Status::SUCCESS
+            }
+            (Some(controller), 0 | 1) if !controller.discovery => Status::SEQUENCE,
+            _ => Status::FIELD,
+        };
+        self.complete(command.id(), 0, status, out);
+        None
+    }
+
+    /// True if the host tries again after the delay that it is told.
+    pub(super) fn goes_by_delays(&self) -> bool {
+        self.seat.as_ref().is_some_and(|seat| seat.controller.delays.load(Ordering::Acquire))
+    }
+
     /// Ends a wait for events; other commands cannot be called back. 0: it was ended.
     fn abort(&mut self, command: &Command, out: &mut Vec<u8>) -> u64 {
         let id = (command.word(10) >> 16) as u16;
@@ -188,6 +222,11 @@ impl NvmeClient {
                 0
             }
             (0x0f, false) => (self.features.keep_alive_ns / MILLISECOND) as u32,
+            (command::HOST_BEHAVIOR, false) if !seat.controller.discovery => {
+                let mut page = vec![0; BEHAVIOR_BYTES as usize];
+                page[0] = seat.controller.delays.load(Ordering::Acquire).into();
+                return Ok(admin::Answer::Page(page));
+            }
             // What there is of a volatile cache is always on.
             (0x06, false) => 1,
             (0x02 | 0x04 | 0x05 | 0x0a, false) => 0,

@@ -12,6 +12,7 @@ mod admin;
 mod command;
 mod fabrics;
 mod fdp;
+mod flight;
 mod health;
 pub mod hostile;
 mod manage;
@@ -31,11 +32,12 @@ pub use health::Health;
 pub use subsystem::{NQN_BYTES_MAX, Namespace, Subsystem, nqn_of, uuid_of};
 pub use zones::ZoneShape;
 
-use super::{Event, Front, Payload, Received, Ticket};
+use super::{Event, Front, Patience, Payload, Received, Ticket};
 use crate::exports::Offered;
-use crate::volume::{self, Answer, Kind};
+use crate::volume::{self, Answer, Failure, Kind};
 use command::{Command, Place, Task};
 use flash::{Instant, SECOND, Slab};
+use flight::{Flight, Group, Waiting};
 use pdu::{Agreed, Common, DATA_BYTES_MAX, Fault, IN_CAPSULE_BYTES};
 use status::Status;
 use std::collections::{BTreeSet, VecDeque};
@@ -71,50 +73,6 @@ enum Stage {
     Drain { left: u32, command: Command, status: Status },
     /// Nothing any more.
     Ended,
-}
-
-/// A request in flight.
-struct Flight {
-    /// Of which command.
-    command: u16,
-    task: Task,
-    volume: usize,
-    /// The command wants the data that is read.
-    sends: bool,
-    /// Its data comes apart.
-    apart: bool,
-    /// Once the host was asked for that: the next byte of it.
-    due: Option<u32>,
-    /// A digest of its data was wrong.
-    spoilt: bool,
-    /// One of many of its command.
-    group: Option<u32>,
-}
-
-/// What waits for room. The range of a trim may be longer than one request can be: it goes out in parts, so that
-/// what waits has a bounded size, whatever a host names.
-struct Waiting {
-    command: u16,
-    kind: Kind,
-    offset: u64,
-    len: u64,
-    volume: usize,
-    sends: bool,
-    group: Option<u32>,
-}
-
-impl Waiting {
-    /// What goes out next of it.
-    fn next(&self) -> Task {
-        let len = self.len.min(command::TRIM_BYTES_MAX) as u32;
-        Task { kind: self.kind, offset: self.offset, len }
-    }
-}
-
-/// A command that is several requests.
-struct Group {
-    left: u64,
-    status: Status,
 }
 
 /// See the head of this file.
@@ -350,6 +308,7 @@ impl NvmeClient {
             (command::FABRICS, _) if connects => Some(fabrics::CONNECT_BYTES),
             (_, None) => return Err(Status::SEQUENCE),
             (command::TRIM, Some(1..)) => Some(command.ranges_bytes()),
+            _ if self.sets_behavior(command) => Some(manage::BEHAVIOR_BYTES),
             _ => None,
         };
         if let Some(wanted) = own {
@@ -407,7 +366,8 @@ impl NvmeClient {
         };
         let Task { kind, offset, len } = task;
         let (command, len) = (command.id(), u64::from(len));
-        let wanted = Waiting { command, kind, offset, len, volume, sends, group: None };
+        let (group, follows) = (None, false);
+        let wanted = Waiting { command, kind, offset, len, volume, sends, group, follows };
         if takes && place == Place::Capsule {
             let event = self.hand_out(task, &wanted, false);
             if let Event::Request(ticket, _) = event {
@@ -443,10 +403,11 @@ impl NvmeClient {
 
     /// A request for the driver. `apart`: so its data comes.
     fn hand_out(&mut self, task: Task, wanted: &Waiting, apart: bool) -> Event {
-        let &Waiting { command, volume, sends, group, .. } = wanted;
-        self.bytes += held_bytes(&task);
-        let (due, spoilt) = (None, false);
-        let flight = Flight { command, task, volume, sends, apart, due, spoilt, group };
+        let &Waiting { command, volume, sends, group, follows, .. } = wanted;
+        self.bytes += task.held_bytes();
+        let (due, spoilt, waits) = (None, false, false);
+        let flight =
+            Flight { command, task, volume, sends, apart, due, spoilt, waits, group, follows };
         let ticket = Ticket(self.flights.insert(flight));
         let Task { kind, offset, len } = task;
         Event::Request(ticket, volume::Request { volume, kind, offset, len })
@@ -463,6 +424,9 @@ impl NvmeClient {
         if command.opcode() == command::FABRICS {
             return self.connect(now, command, data, out);
         }
+        if self.sets_behavior(command) {
+            return self.set_behavior(command, data, out);
+        }
         let ranges = &data[..command.ranges_bytes() as usize];
         let (trims, volume) = match self.namespace(command) {
             Ok((namespace, volume)) => (command::trims(ranges, namespace), volume),
@@ -478,14 +442,9 @@ impl NvmeClient {
                 let group = Group { left: parts.sum(), status: Status::SUCCESS };
                 let group = Some(self.groups.insert(group));
                 let (command, kind) = (command.id(), Kind::Trim { fua: false });
-                self.waiting.extend(trims.into_iter().map(|(offset, len)| Waiting {
-                    command,
-                    kind,
-                    offset,
-                    len,
-                    volume,
-                    sends: false,
-                    group,
+                self.waiting.extend(trims.into_iter().enumerate().map(|(at, (offset, len))| {
+                    let (sends, follows) = (false, at > 0);
+                    Waiting { command, kind, offset, len, volume, sends, group, follows }
                 }));
             }
         }
@@ -624,14 +583,6 @@ impl NvmeClient {
             self.due -= 1;
         }
         Some(if flight.spoilt { Event::Spoilt(ticket) } else { Event::Whole(ticket) })
-    }
-}
-
-/// Memory that a request holds.
-fn held_bytes(task: &Task) -> u64 {
-    match task.kind {
-        kind if kind.reads() || kind.takes_data() => task.len.into(),
-        _ => 0,
     }
 }
 

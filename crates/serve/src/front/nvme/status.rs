@@ -1,7 +1,7 @@
 //! How a command ends: completion status, as it is told in bits 15:1 of a completion's last word.
 
 use crate::volume::Failure;
-use flash::{RequestError, ZoneError};
+use flash::{RequestError, SECOND, ZoneError};
 
 /// Status code and type, with the bit that says that to try again is no use.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -34,6 +34,8 @@ impl Status {
     pub const SGL_KIND: Self = never(0, 0x11);
     /// Data that is not at the start of its place in the capsule.
     pub const SGL_OFFSET: Self = never(0, 0x16);
+    /// It is not done now, for no fault of anybody's.
+    pub const INTERRUPTED: Self = Self(0x21);
     /// The namespace may be read only.
     pub const PROTECTED: Self = never(0, 0x20);
     /// The data's digest is not that of the data.
@@ -67,6 +69,31 @@ impl Status {
     /// Another path may do it.
     pub const PATH: Self = Self(3 << 8);
 }
+
+/// After how many seconds a host may be told to try again: what the controller says of itself (CRDT1 to 3). A host tries
+/// five times again, as Linux does, unless it is told otherwise; so a few of these must make any time.
+pub const DELAYS_S: [u64; 3] = [10, 30, 120];
+/// The last of these times a host is told a time that is long enough rather than one that is not too long.
+const TRIES: u32 = 5;
+
+/// To be tried again in time for its place, `wait_ns` from now; so often was it tried `before`. A host that does not go by
+/// delays is told none.
+pub fn later(wait_ns: u64, before: u32, delays: bool) -> Status {
+    if !delays {
+        return Status::INTERRUPTED;
+    }
+    let ends_after = DELAYS_S.iter().position(|delay_s| delay_s * SECOND >= wait_ns);
+    let index = match ends_after {
+        None => DELAYS_S.len() - 1,
+        Some(index) if before + 1 >= TRIES => index,
+        // Not too late: the rest it waits here, or is told once more.
+        Some(index) => index.saturating_sub(1),
+    };
+    Status(Status::INTERRUPTED.0 | (index as u16 + 1) << RETRY_DELAY_SHIFT)
+}
+
+/// Which of the delays a host is told.
+const RETRY_DELAY_SHIFT: u16 = 11;
 
 impl From<ZoneError> for Status {
     fn from(error: ZoneError) -> Self {
@@ -107,6 +134,36 @@ impl From<Failure> for Status {
             Failure::Gone => Self::NAMESPACE,
             Failure::Differs => Self::DIFFERS,
             Failure::Spoilt => Self::TRANSPORT,
+            Failure::Later { .. } => Self::INTERRUPTED,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// How often a host is told to come again that waits ten seconds here, and how much too late it is in the end.
+    fn told(mut wait_s: i64) -> (u32, i64) {
+        let mut before = 0;
+        while wait_s > 10 {
+            let status = later(wait_s as u64 * SECOND, before, true);
+            assert_eq!((status.0 & 0x7ff, status.0 & DO_NOT_RETRY), (0x21, 0));
+            wait_s -= DELAYS_S[usize::from(status.0 >> RETRY_DELAY_SHIFT & 0b11) - 1] as i64;
+            before += 1;
+        }
+        (before, wait_s.min(0))
+    }
+
+    #[test]
+    fn a_host_that_tries_five_times_again_comes_to_its_place_and_not_much_too_late() {
+        for wait_s in 0..600 {
+            let (times, late_s) = told(wait_s);
+            assert!(times <= TRIES, "{wait_s} s: told {times} times");
+            assert!(late_s >= -120 && (late_s == 0 || times == TRIES), "{wait_s} s: {late_s}");
+        }
+        // What fits is met.
+        assert_eq!([told(11), told(39), told(70), told(128)], [(1, 0), (1, 0), (2, 0), (1, 0)]);
+        assert_eq!(later(60 * SECOND, 0, false), Status::INTERRUPTED);
     }
 }

@@ -127,6 +127,8 @@ pub struct Controller {
     pub configuration: AtomicU32,
     /// I/O queues that the host was granted.
     pub granted: AtomicU32,
+    /// The host tries again after the delay that it is told, and not at once.
+    pub delays: AtomicBool,
     /// I/O queues that are connected, a bit each.
     connected: [AtomicU64; 3],
 }
@@ -225,6 +227,7 @@ impl Subsystem {
             alive: AtomicBool::new(true),
             configuration: AtomicU32::new(0),
             granted: AtomicU32::new(0),
+            delays: AtomicBool::new(false),
             connected: Default::default(),
         };
         let index = controllers.insert(Arc::new(controller(0)));

@@ -470,3 +470,96 @@ fn a_host_hears_nothing_of_namespaces_that_it_may_not_see() {
     assert!(admin.out.is_empty());
     assert_eq!(changed_log(&mut admin, false), [0; 0]);
 }
+
+/// Tells how the host behaves; `first` is the first byte of that.
+fn set_behavior(host: &mut Host, first: u8, len: u32) -> u16 {
+    let mut feature = with_sgl(entry(command::SET_FEATURES, 6, 0), len, false);
+    feature[40] = command::HOST_BEHAVIOR;
+    let mut data = vec![0; len as usize];
+    data[0] = first;
+    host.command(&feature, &data);
+    host.completed(6).0
+}
+
+#[test]
+fn a_command_that_the_limits_of_its_volume_let_in_much_later_is_to_be_tried_again_then() {
+    let (mut admin, mut io) = connected(false);
+    let mut identify = entry(command::IDENTIFY, 7, 0);
+    identify[40] = 1;
+    let controller = page(&mut admin, identify);
+    assert_eq!(controller[128..134], [100, 0, 44, 1, 176, 4], "10, 30 and 120 s");
+    let later = Answer::Failed(Failure::Later { wait_ns: 70 * SECOND, before: 0 });
+    let read = blocks(with_sgl(entry(command::READ, 4, 1), 8192, true), 0, 2);
+    let put_off = |io: &mut Host| {
+        io.command(&read, &[]);
+        let Some(Event::Request(ticket, _)) = io.events.pop() else { panic!("{:?}", io.events) };
+        assert!(!io.client.answer(ticket, later, &mut io.out));
+        io.client.finish(ticket);
+        io.completed(4).0
+    };
+    // As long as the host has not said that it goes by delays, it would come at once.
+    assert_eq!(io.client.patience(), Patience::Returns { at_once: true });
+    assert_eq!(put_off(&mut io), Status::INTERRUPTED.0);
+    assert_eq!(set_behavior(&mut admin, 2, 512), Status::FIELD.0);
+    assert_eq!(set_behavior(&mut admin, 1, 256), Status::SGL_LENGTH.0);
+    assert_eq!(set_behavior(&mut admin, 1, 512), 0);
+    assert_eq!(io.client.patience(), Patience::Returns { at_once: false });
+    // The second of its delays.
+    assert_eq!(put_off(&mut io), Status::INTERRUPTED.0 | 2 << 11);
+    let mut feature = with_sgl(entry(command::GET_FEATURES, 8, 0), 4096, true);
+    feature[40] = command::HOST_BEHAVIOR;
+    admin.command(&feature, &[]);
+    assert_eq!((admin.out[0], admin.out[24]), (pdu::C2H_DATA, 1));
+    assert_eq!(admin.completed(8).0, 0);
+    // On a queue for I/O its number is that of a trim, here one of so many ranges.
+    let mut trim = with_sgl(entry(command::TRIM, 6, 1), 23 * 16, false);
+    (trim[40], trim[44]) = (command::HOST_BEHAVIOR, 4);
+    let mut ranges = [0; 23 * 16];
+    ranges[4] = 1;
+    io.command(&trim, &ranges);
+    assert!(matches!(io.events[..], [Event::Request(..)]), "{:?}", io.events);
+}
+
+#[test]
+fn what_waits_for_limits_holds_no_memory_back_from_others() {
+    let (_admin, mut io) = connected(false);
+    let large = |id| blocks(with_sgl(entry(command::READ, id, 1), 1 << 20, true), 0, 256);
+    for id in 0..9 {
+        io.command(&large(id), &[]);
+    }
+    assert_eq!(io.events.len(), 8, "the queue's part of the memory");
+    let tickets: Vec<Ticket> = io
+        .events
+        .drain(..)
+        .map(|event| match event {
+            Event::Request(ticket, _) => ticket,
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    for &ticket in &tickets {
+        io.client.waits(ticket, true);
+    }
+    assert!(matches!(io.client.resume(), Some(Event::Request(..))));
+    assert_eq!(io.client.bytes, 1 << 20);
+    io.client.waits(tickets[0], false);
+    assert_eq!(io.client.bytes, 2 << 20);
+    for ticket in tickets {
+        io.client.answer(ticket, Answer::Failed(Failure::Gone), &mut io.out);
+        io.client.finish(ticket);
+    }
+    assert_eq!(io.client.bytes, 1 << 20);
+}
+
+#[test]
+fn the_ranges_of_a_trim_count_once() {
+    let (_admin, mut io) = connected(false);
+    let mut trim = with_sgl(entry(command::TRIM, 6, 1), 32, false);
+    (trim[40], trim[44]) = (1, 4);
+    let mut ranges = [0; 32];
+    (ranges[4], ranges[20]) = (8, 1);
+    io.command(&trim, &ranges);
+    let [Event::Request(one, _), Event::Request(two, _)] = io.events[..] else {
+        panic!("{:?}", io.events)
+    };
+    assert!(!io.client.is_part(one) && io.client.is_part(two));
+}

@@ -1,48 +1,155 @@
 //! Requests that wait until the limits of their volume let them in ([`crate::volume::Limiter`]).
 //!
-//! A request waits behind those of its volume that came to this shard before it, and holds up no other: of one
-//! connection, those of other volumes go on. Reads wait without memory, writes with their data, of which a volume has a
-//! bounded part here; beyond that its connections are not read on.
+//! A request gets its place when it comes and holds up no other: of one connection, those of other volumes go on. Reads,
+//! and writes whose data is still with the client, wait without memory; other writes wait with their data, of which a
+//! volume has a bounded part here, and beyond that its connections are not read on.
+//!
+//! A client that gives up on what takes long, and with it on its whole connection ([`Patience::Returns`]), is told to
+//! come again where the place is too far away. It keeps its place: who asks the same again within a while has it.
 //!
 //! Invariants:
 //! - who waits counts among the requests of its connection, so that this stays until it is dealt with;
-//! - nobody waits for a volume that is gone, that has no limits any more, or while the server stops.
+//! - nobody waits for a volume that is gone, that has no limits any more, or while the server stops;
+//! - no client that returns waits here for longer than [`HOLD_NS`].
 
 use super::connection::Ending;
 use super::requests::Asked;
 use super::{Life, Shard};
+use crate::front::Patience;
 use crate::runtime::data::Data;
-use crate::volume::limiter;
-use flash::Instant;
+use crate::volume::{Failure, Limiter, Request, limiter};
+use flash::{Instant, SECOND};
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 
 /// The part of the memory for requests that those which wait for one volume may hold.
 const MEMORY_SHARE: usize = 8;
 /// When to look again for memory that others have.
 const MEMORY_AGAIN_NS: u64 = flash::MILLISECOND;
+/// How long a client that returns is kept waiting: a third of what Linux gives a command of NVMe, by default, before it
+/// resets the controller and with it all volumes.
+const HOLD_NS: u64 = 10 * SECOND;
+/// Places of one volume that are kept for clients that return: as many as four full queues of NVMe.
+const KEPT_MAX: usize = 4096;
+/// How long after its instant a place is kept: as long as a client can be told to stay away, and some.
+const KEPT_NS: u64 = 180 * SECOND;
 
 /// A request that waits.
 struct Waiting {
     connection: u32,
     asked: Asked,
     data: Option<Data>,
+    /// Its place.
+    at_ns: u64,
+}
+
+/// The place of a request whose client was told to come again.
+#[derive(Clone, Copy)]
+struct Kept {
+    connection: u32,
+    request: Request,
+    at_ns: u64,
+    /// How often it was told.
+    told: u32,
 }
 
 /// Of one volume.
-#[derive(Default)]
-struct Queue {
+struct Line {
+    /// Whose places these are.
+    limiter: Arc<Limiter>,
+    /// In the order of their places.
     waiting: VecDeque<Waiting>,
+    kept: Vec<Kept>,
     /// Of data.
     bytes: usize,
+    /// Until then somebody may come for a place that is kept.
+    kept_until_ns: u64,
     /// Connections that are not read on until there are fewer.
     held: Vec<u32>,
-    /// When the first may go.
-    opens_at: Instant,
+    /// There was no memory for the first one; try again then.
+    memory_at: Option<Instant>,
+}
+
+impl Line {
+    fn new(limiter: Arc<Limiter>) -> Self {
+        let (waiting, kept, held) = (VecDeque::new(), Vec::new(), Vec::new());
+        Self { limiter, waiting, kept, bytes: 0, kept_until_ns: 0, held, memory_at: None }
+    }
+
+    /// The place that was kept for a request.
+    fn kept(&mut self, connection: u32, request: &Request) -> Option<Kept> {
+        let same = |kept: &Kept| kept.connection == connection && kept.request == *request;
+        let at = self.kept.iter().position(same)?;
+        Some(self.kept.swap_remove(at))
+    }
+
+    /// Keeps a place, if there is room for it.
+    fn keep(&mut self, now_ns: u64, kept: Kept) {
+        if self.kept.len() >= KEPT_MAX {
+            self.kept.retain(|kept| kept.at_ns + KEPT_NS > now_ns);
+        }
+        if self.kept.len() >= KEPT_MAX {
+            return self.limiter.leave(&kept.request);
+        }
+        self.kept_until_ns = self.kept_until_ns.max(kept.at_ns + KEPT_NS);
+        self.kept.push(kept);
+    }
+
+    fn insert(&mut self, waiting: Waiting) {
+        self.bytes += waiting.data.as_ref().map_or(0, Data::bytes);
+        let at = self.waiting.partition_point(|other| other.at_ns <= waiting.at_ns);
+        self.waiting.insert(at, waiting);
+    }
+
+    /// Gives all who wait, but those of `gone`, places anew: of another limiter, or nearer ones as some have left.
+    fn place_anew(&mut self, now_ns: u64, limiter: &Arc<Limiter>, gone: Option<u32>) {
+        if Arc::ptr_eq(limiter, &self.limiter) {
+            self.waiting.iter().for_each(|waiting| limiter.leave(&waiting.asked.request));
+            let leaves = |kept: &&Kept| Some(kept.connection) == gone;
+            self.kept.iter().filter(leaves).for_each(|kept| limiter.leave(&kept.request));
+            self.kept.retain(|kept| !leaves(&kept));
+        } else {
+            // Who comes for these finds the new limits.
+            self.kept.clear();
+            self.limiter = Arc::clone(limiter);
+        }
+        let (mut first, rest): (VecDeque<_>, VecDeque<_>) =
+            self.waiting.drain(..).partition(|waiting| Some(waiting.connection) == gone);
+        first.iter_mut().for_each(|waiting| waiting.at_ns = 0);
+        first.extend(rest.into_iter().map(|waiting| {
+            let at_ns = limiter.place(now_ns, &waiting.asked.request);
+            Waiting { at_ns, ..waiting }
+        }));
+        self.waiting = first;
+    }
+
+    fn has(&self, connection: u32) -> bool {
+        self.waiting.iter().any(|waiting| waiting.connection == connection)
+            || self.kept.iter().any(|kept| kept.connection == connection)
+    }
+
+    /// When to look at the first.
+    fn opens_at(&self, now: Instant, now_ns: u64) -> Option<Instant> {
+        let first = self.waiting.front()?;
+        Some(self.memory_at.unwrap_or(now + first.at_ns.saturating_sub(now_ns)))
+    }
+}
+
+/// A request whose client comes again at once when it is told to, so that it is told late.
+struct Leaving {
+    at: Instant,
+    connection: u32,
+    asked: Asked,
+    failure: Failure,
 }
 
 /// All that wait here.
 pub struct Limited {
-    queues: BTreeMap<usize, Queue>,
+    lines: BTreeMap<usize, Line>,
+    /// In the order of their instants.
+    leaving: VecDeque<Leaving>,
+    /// How often somebody was told to come again.
+    pub put_off: u64,
     /// The clock that all shards have.
     origin: std::time::Instant,
 }
@@ -50,17 +157,20 @@ pub struct Limited {
 impl Limited {
     /// Nobody waits yet; the clock begins where that of the other shards does.
     pub fn new(origin: std::time::Instant) -> Self {
-        Self { queues: BTreeMap::new(), origin }
+        Self { lines: BTreeMap::new(), leaving: VecDeque::new(), put_off: 0, origin }
     }
 
-    /// When somebody may be let in.
-    pub fn deadline(&self) -> Option<Instant> {
-        self.queues.values().map(|queue| queue.opens_at).min()
+    /// When somebody may be let in, or is told.
+    pub fn deadline(&self, now: Instant) -> Option<Instant> {
+        let now_ns = self.now_ns();
+        let opens = self.lines.values().filter_map(|line| line.opens_at(now, now_ns)).min();
+        let leaves = self.leaving.front().map(|leaving| leaving.at);
+        opens.into_iter().chain(leaves).min()
     }
 
     /// How many wait.
     pub fn len(&self) -> usize {
-        self.queues.values().map(|queue| queue.waiting.len()).sum()
+        self.leaving.len() + self.lines.values().map(|line| line.waiting.len()).sum::<usize>()
     }
 
     fn now_ns(&self) -> u64 {
@@ -69,126 +179,289 @@ impl Limited {
 }
 
 impl Shard {
-    /// Lets a request in, or has it wait: then `None`.
+    fn limiter(&self, volume: usize) -> Option<&Arc<Limiter>> {
+        self.offered.get(volume).and_then(|volume| volume.limiter.as_ref())
+    }
+
+    /// Lets a request in; or has it wait, or its client come again: then `None`.
     pub(super) fn admit(
         &mut self,
         connection: u32,
         asked: Asked,
         data: Option<Data>,
     ) -> Option<(Asked, Option<Data>)> {
-        let volume = asked.request.volume;
-        let limiter = self.offered.get(volume).and_then(|volume| volume.limiter.as_ref());
-        let Some(limiter) = limiter else { return Some((asked, data)) };
-        if self.life != Life::Serving || asked.admitted || !limiter::is_limited(asked.request.kind)
-        {
+        let (volume, request) = (asked.request.volume, asked.request);
+        let Some(limiter) = self.limiter(volume).cloned() else { return Some((asked, data)) };
+        let front = &self.connections[connection].front;
+        let counts = limiter::is_limited(request.kind) && !front.is_part(asked.ticket);
+        if self.life != Life::Serving || asked.admitted || !counts {
             return Some((asked, data));
         }
+        let patience = front.patience();
         let now_ns = self.limited.now_ns();
-        let opens_at = match self.limited.queues.get(&volume) {
-            Some(queue) => queue.opens_at,
-            None => match limiter.admit(now_ns, &asked.request) {
-                Ok(()) => return Some((Asked { admitted: true, ..asked }, data)),
-                Err(at_ns) => self.now + (at_ns - now_ns),
-            },
-        };
-        let queue = self.limited.queues.entry(volume).or_default();
-        queue.opens_at = opens_at;
-        queue.bytes += data.as_ref().map_or(0, Data::bytes);
+        let line = self.limited.lines.get_mut(&volume);
+        let nobody_waits = line.as_ref().is_none_or(|line| line.waiting.is_empty());
+        let kept = line.and_then(|line| line.kept(connection, &request));
+        let place = kept.unwrap_or_else(|| {
+            let at_ns = limiter.place(now_ns, &request);
+            Kept { connection, request, at_ns, told: 0 }
+        });
         let asked = Asked { admitted: true, waits_since: self.now, ..asked };
-        queue.waiting.push_back(Waiting { connection, asked, data });
+        if nobody_waits && place.at_ns <= now_ns {
+            return Some((asked, data));
+        }
+        let line = self.limited.lines.entry(volume).or_insert_with(|| Line::new(limiter));
+        if let Patience::Returns { at_once } = patience
+            && place.at_ns > now_ns + HOLD_NS
+        {
+            line.keep(now_ns, Kept { told: place.told + 1, ..place });
+            self.put_off((connection, asked), data, (place, now_ns), at_once);
+            return None;
+        }
+        if data.is_none() {
+            self.connections[connection].front.waits(asked.ticket, true);
+        }
+        line.insert(Waiting { connection, asked, data, at_ns: place.at_ns });
         self.connections[connection].requests += 1;
         None
+    }
+
+    /// The client of a request whose place is kept is told to come again: now, or, if it would come at once, when it has
+    /// waited as long as it may.
+    fn put_off(
+        &mut self,
+        (connection, asked): (u32, Asked),
+        data: Option<Data>,
+        (place, now_ns): (Kept, u64),
+        at_once: bool,
+    ) {
+        let failure = Failure::Later { wait_ns: place.at_ns - now_ns, before: place.told };
+        self.limited.put_off += 1;
+        if !at_once {
+            return self.answer_unbegun(connection, asked.ticket, failure, data);
+        }
+        if data.is_none() {
+            self.connections[connection].front.waits(asked.ticket, true);
+        }
+        data.into_iter().for_each(|data| self.pool.put(data, self.engine.frames()));
+        let at = self.now + HOLD_NS;
+        self.limited.leaving.push_back(Leaving { at, connection, asked, failure });
+        self.connections[connection].requests += 1;
     }
 
     /// True if the data of a write must not be taken now: those that wait for its volume hold as much as they may.
     /// The connection goes on when they do not.
     pub(super) fn must_hold(&mut self, connection: u32, asked: &Asked) -> bool {
         let bytes_max = self.shared.buffer_bytes_max / MEMORY_SHARE;
-        let Some(queue) = self.limited.queues.get_mut(&asked.request.volume) else { return false };
-        let holds = queue.bytes >= bytes_max && !asked.admitted;
-        if holds && !queue.held.contains(&connection) {
-            queue.held.push(connection);
+        let Some(line) = self.limited.lines.get_mut(&asked.request.volume) else { return false };
+        // One that returns has data in its capsules alone, which is little, and other volumes behind it.
+        let waits = self.connections[connection].front.patience() == Patience::Endless;
+        let holds = waits && line.bytes >= bytes_max && !asked.admitted;
+        if holds && !line.held.contains(&connection) {
+            line.held.push(connection);
         }
         holds
     }
 
-    /// Lets in those whose time has come, and those that wait for nothing any more.
-    pub(super) fn admit_waiting(&mut self, now: Instant) {
-        if self.limited.queues.is_empty() {
-            return;
-        }
-        self.now = self.now.max(now);
-        let volumes: Vec<usize> = self.limited.queues.keys().copied().collect();
-        for volume in volumes {
-            while let Some(waiting) = self.next_admitted(volume) {
-                let Waiting { connection, mut asked, data } = waiting;
-                self.connections[connection].requests -= 1;
-                asked.limited_ns = self.now - asked.waits_since;
-                if self.connections[connection].ending == Ending::Gone {
-                    self.connections[connection].front.finish(asked.ticket);
-                    data.into_iter().for_each(|data| self.pool.put(data, self.engine.frames()));
-                    self.mark_dirty(connection);
-                } else {
-                    self.dispatch(connection, asked, data);
-                }
-            }
-            self.end_queue(now, volume);
+    /// What waits of a connection that is gone need not, and makes room for others.
+    pub(super) fn leave_lines(&mut self, connection: u32) {
+        let now_ns = self.limited.now_ns();
+        for line in self.limited.lines.values_mut().filter(|line| line.has(connection)) {
+            let limiter = Arc::clone(&line.limiter);
+            line.place_anew(now_ns, &limiter, Some(connection));
         }
     }
 
-    /// The next of a volume that need not wait any more, with its memory.
-    fn next_admitted(&mut self, volume: usize) -> Option<Waiting> {
+    /// Lets in those whose time has come, and those that wait for nothing any more.
+    pub(super) fn admit_waiting(&mut self, now: Instant) {
+        if self.limited.lines.is_empty() && self.limited.leaving.is_empty() {
+            return;
+        }
+        self.now = self.now.max(now);
+        self.send_away();
+        let volumes: Vec<usize> = self.limited.lines.keys().copied().collect();
+        for volume in volumes {
+            while let Some(waiting) = self.next_admitted(volume) {
+                self.let_in(waiting);
+            }
+            self.end_line(now, volume);
+        }
+    }
+
+    /// One that has waited goes on, or is forgotten with its client.
+    fn let_in(&mut self, (waiting, whole): (Waiting, bool)) {
+        let Waiting { connection, mut asked, data, .. } = waiting;
+        self.connections[connection].requests -= 1;
+        asked.limited_ns = self.now - asked.waits_since;
+        let client = &mut self.connections[connection];
+        if client.ending == Ending::Gone {
+            client.front.finish(asked.ticket);
+            data.into_iter().for_each(|data| self.pool.put(data, self.engine.frames()));
+            return self.mark_dirty(connection);
+        }
+        if whole {
+            return self.dispatch(connection, asked, data);
+        }
+        client.front.waits(asked.ticket, false);
+        self.with_memory(connection, asked, data);
+    }
+
+    /// Tells those to come again whose clients do so at once, when they have waited as long as they may.
+    fn send_away(&mut self) {
+        let open = self.life == Life::Serving;
+        while let Some(first) = self.limited.leaving.front()
+            && (first.at <= self.now || !open)
+        {
+            let Some(Leaving { connection, asked, failure, .. }) = self.limited.leaving.pop_front()
+            else {
+                return;
+            };
+            let client = &mut self.connections[connection];
+            client.requests -= 1;
+            if client.ending == Ending::Gone {
+                client.front.finish(asked.ticket);
+                self.mark_dirty(connection);
+            } else {
+                self.answer_unbegun(connection, asked.ticket, failure, None);
+            }
+        }
+    }
+
+    /// Who waits goes by the limits that volumes have now.
+    pub(super) fn take_over_limits(&mut self) {
         let now_ns = self.limited.now_ns();
-        let first = self.limited.queues.get(&volume)?.waiting.front()?;
-        let (asked, has_data) = (first.asked, first.data.is_some());
+        for (volume, line) in &mut self.limited.lines {
+            let limiter = self.offered.get(*volume).and_then(|volume| volume.limiter.as_ref());
+            if let Some(limiter) = limiter.filter(|limiter| !Arc::ptr_eq(limiter, &line.limiter)) {
+                line.place_anew(now_ns, limiter, None);
+            }
+        }
+    }
+
+    /// The next of a volume that need not wait any more, with its memory; and whether that holds what is to be written,
+    /// or it needs none.
+    fn next_admitted(&mut self, volume: usize) -> Option<(Waiting, bool)> {
+        let now_ns = self.limited.now_ns();
+        let is_limited = self.limiter(volume).is_some() && self.life == Life::Serving;
+        let first = self.limited.lines.get(&volume)?.waiting.front()?;
+        let (asked, whole) = (first.asked, first.data.is_some());
         let gone = self.connections[first.connection].ending == Ending::Gone;
+        if is_limited && !gone && first.at_ns > now_ns {
+            return None;
+        }
         let mut data = None;
-        if !gone && !has_data && asked.request.buffer_blocks() > 0 {
+        if !gone && !whole && asked.request.buffer_blocks() > 0 {
             data = self.take_data(asked.request.buffer_blocks(), false, asked.request.kind);
             if data.is_none() && self.life == Life::Serving {
                 // Others hold it, and wait for nobody.
-                self.limited.queues.get_mut(&volume)?.opens_at = self.now + MEMORY_AGAIN_NS;
+                self.limited.lines.get_mut(&volume)?.memory_at = Some(self.now + MEMORY_AGAIN_NS);
                 return None;
             }
             if data.is_none() {
                 data = self.take_data(asked.request.buffer_blocks(), true, asked.request.kind);
             }
         }
-        let limiter = self.offered.get(volume).and_then(|volume| volume.limiter.as_ref());
-        let opens_at_ns = match limiter {
-            Some(limiter) if self.life == Life::Serving && !gone => {
-                limiter.admit(now_ns, &asked.request).err()
-            }
-            _ => None,
-        };
-        let queue = self.limited.queues.get_mut(&volume)?;
-        if let Some(at_ns) = opens_at_ns {
-            queue.opens_at = self.now + (at_ns - now_ns);
-            data.into_iter().for_each(|data| self.pool.put(data, self.engine.frames()));
-            return None;
-        }
-        let mut waiting = queue.waiting.pop_front()?;
-        queue.bytes -= waiting.data.as_ref().map_or(0, Data::bytes);
+        let line = self.limited.lines.get_mut(&volume)?;
+        line.memory_at = None;
+        let mut waiting = line.waiting.pop_front()?;
+        line.bytes -= waiting.data.as_ref().map_or(0, Data::bytes);
         waiting.data = waiting.data.or(data);
-        Some(waiting)
+        Some((waiting, whole))
     }
 
-    /// Reads on where that was held up; a queue in which nobody waits goes.
-    fn end_queue(&mut self, now: Instant, volume: usize) {
-        let Some(queue) = self.limited.queues.get_mut(&volume) else { return };
+    /// Reads on where that was held up; a line in which nobody waits, and to which nobody will return, goes.
+    fn end_line(&mut self, now: Instant, volume: usize) {
+        let (now_ns, limited) = (self.limited.now_ns(), self.limiter(volume).is_some());
+        let Some(line) = self.limited.lines.get_mut(&volume) else { return };
         let bytes_max = self.shared.buffer_bytes_max / MEMORY_SHARE;
         let open = self.life == Life::Serving;
-        let held = match queue.bytes < bytes_max {
-            true => std::mem::take(&mut queue.held),
+        let held = match line.bytes < bytes_max {
+            true => std::mem::take(&mut line.held),
             false => Vec::new(),
         };
-        if queue.waiting.is_empty() {
-            self.limited.queues.remove(&volume);
+        let awaits = limited && !line.kept.is_empty() && now_ns < line.kept_until_ns;
+        if line.waiting.is_empty() && line.held.is_empty() && !awaits {
+            self.limited.lines.remove(&volume);
         }
         for connection in held.into_iter().filter(|_| open) {
             if self.connections.get(connection).is_some() {
                 self.proceed(now, connection);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::Limits;
+    use crate::front::Ticket;
+    use crate::volume::Kind;
+    use flash::MILLISECOND;
+
+    fn limiter(iops: u64) -> Arc<Limiter> {
+        let limits = Limits { iops, bytes_per_sec: 0, burst_ms: 1 };
+        Arc::new(Limiter::of(limits).unwrap())
+    }
+
+    fn request(block: u64) -> Request {
+        Request { volume: 0, kind: Kind::Read, offset: block * 4096, len: 4096 }
+    }
+
+    /// A line in which the requests of `connections` wait, in this order.
+    fn line(limiter: &Arc<Limiter>, connections: &[u32]) -> Line {
+        let mut line = Line::new(Arc::clone(limiter));
+        for (block, &connection) in (0..).zip(connections) {
+            let (request, now) = (request(block), Instant(0));
+            let at_ns = limiter.place(0, &request);
+            let (admitted, limited_ns, waits_since) = (true, 0, now);
+            let ticket = Ticket(0);
+            let asked = Asked { ticket, request, at: now, admitted, limited_ns, waits_since };
+            line.insert(Waiting { connection, asked, data: None, at_ns });
+        }
+        line
+    }
+
+    fn places_ms(line: &Line) -> Vec<(u32, u64)> {
+        let place = |waiting: &Waiting| (waiting.connection, waiting.at_ns.div_ceil(MILLISECOND));
+        line.waiting.iter().map(place).collect()
+    }
+
+    #[test]
+    fn who_leaves_makes_room_for_those_behind() {
+        let limiter = limiter(10);
+        let mut line = line(&limiter, &[1, 2, 1, 1, 3]);
+        assert_eq!(places_ms(&line), [(1, 0), (2, 99), (1, 199), (1, 299), (3, 399)]);
+        line.place_anew(0, &limiter, Some(1));
+        assert_eq!(places_ms(&line), [(1, 0), (1, 0), (1, 0), (2, 0), (3, 99)]);
+        assert!(line.has(3) && !line.has(4));
+    }
+
+    #[test]
+    fn other_limits_count_from_now_on() {
+        let mut line = line(&limiter(1), &[1, 2, 3]);
+        let kept = Kept { connection: 1, request: request(9), at_ns: 3, told: 1 };
+        line.keep(0, kept);
+        line.place_anew(0, &limiter(100), None);
+        assert_eq!(places_ms(&line), [(1, 0), (2, 9), (3, 19)]);
+        assert!(line.kept.is_empty());
+    }
+
+    #[test]
+    fn a_place_is_kept_for_who_asks_the_same_again_and_only_once() {
+        let limiter = limiter(1);
+        let mut line = Line::new(Arc::clone(&limiter));
+        let kept = Kept { connection: 1, request: request(9), at_ns: 70 * SECOND, told: 1 };
+        line.keep(0, kept);
+        assert!(line.kept(2, &request(9)).is_none() && line.kept(1, &request(8)).is_none());
+        assert_eq!(line.kept(1, &request(9)).map(|kept| kept.at_ns), Some(70 * SECOND));
+        assert!(line.kept(1, &request(9)).is_none());
+        // As many as may be are kept; then those that nobody came for are forgotten.
+        for block in 0..KEPT_MAX as u64 + 1 {
+            line.keep(0, Kept { request: request(block), ..kept });
+        }
+        assert_eq!(line.kept.len(), KEPT_MAX);
+        line.keep(70 * SECOND + KEPT_NS, kept);
+        assert_eq!(line.kept.len(), 1);
     }
 }

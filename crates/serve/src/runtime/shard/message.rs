@@ -154,6 +154,8 @@ pub struct ShardStatus {
     pub requests: usize,
     /// Requests that wait until the limits of their volume let them in.
     pub requests_limited: usize,
+    /// How often a client was told to come again, as the limits of its volume let it in much later.
+    pub requests_put_off: u64,
     /// Bytes of request buffers in use.
     pub buffer_bytes: usize,
     /// Erase counts of the blocks of the capacity tier, in bins for a histogram: lower bound and blocks; if wanted.
@@ -195,6 +197,7 @@ impl Shard {
             connections: self.connections.len(),
             requests: self.requests.len(),
             requests_limited: self.limited.len(),
+            requests_put_off: self.limited.put_off,
             buffer_bytes: self.pool.bytes_out(),
             wear: in_bins(counts),
             wear_fast: in_bins(fast),

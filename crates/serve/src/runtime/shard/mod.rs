@@ -359,7 +359,7 @@ impl Shard {
         let (late, look) = (self.late.deadline(), self.engine.medium.look_due(now));
         let (old, due) = (self.engine.look_at_old_due(), self.engine.deadline());
         self.engine.lateness.expect(due);
-        let (health, limited) = (self.health.deadline(), self.limited.deadline());
+        let (health, limited) = (self.health.deadline(), self.limited.deadline(now));
         let deadlines = [due, self.expires, accept, draining, late, look, old, health, limited];
         let deadline = deadlines.into_iter().flatten().min()?;
         Some(deadline - now)
@@ -702,6 +702,9 @@ impl Shard {
         let connection = &mut self.connections[index];
         connection.ending = connection.ending.max(ending);
         self.expiries_stale = true;
+        if ending == Ending::Gone {
+            self.leave_lines(index);
+        }
     }
 
     fn received(&mut self, now: Instant, done: Done) {
@@ -745,6 +748,7 @@ impl Shard {
             connection.hang_up();
         } else if connection.is_idle() && connection.outbox.is_empty() {
             self.connections.remove(index);
+            self.leave_lines(index);
             if let Some(more) = self.told.went.admit(self.now) {
                 tracing::info!(shard = self.me, client = index, more, "a client went");
             }

@@ -199,11 +199,9 @@ impl Shard {
     fn come(&mut self, index: u32, ticket: Ticket, sound: bool) -> bool {
         let Some(incoming) = self.connections[index].parked.remove(&ticket) else { return false };
         let Incoming { asked, data, .. } = incoming;
-        if sound {
-            self.dispatch(index, asked, Some(data));
-        } else {
-            let answer = Answer::Failed(Failure::Spoilt);
-            self.reply(index, ticket, answer, (Some((data, 0, 0)), None));
+        match sound {
+            true => self.dispatch(index, asked, Some(data)),
+            false => self.answer_unbegun(index, ticket, Failure::Spoilt, Some(data)),
         }
         true
     }
@@ -225,15 +223,18 @@ impl Shard {
     fn begin(&mut self, index: u32, asked: Asked) -> bool {
         let Asked { ticket, request, .. } = asked;
         if !request.is_fast_enough() {
-            self.reply(index, ticket, Answer::Failed(Failure::Slow), (None, None));
+            self.answer_unbegun(index, ticket, Failure::Slow, None);
             return true;
         }
-        let asked = match request.kind.takes_data() {
+        let front = &self.connections[index].front;
+        let comes = request.kind.takes_data() && !front.keeps_data(ticket);
+        let asked = match comes {
             true if self.must_hold(index, &asked) => {
                 self.connections[index].held = Some(asked);
                 return false;
             }
             true => asked,
+            // Whoever has to wait does so without memory.
             false => match self.admit(index, asked, None) {
                 Some((asked, _)) => asked,
                 None => return true,
@@ -254,11 +255,17 @@ impl Shard {
                 }
             },
         };
+        self.with_memory(index, asked, data);
+        true
+    }
+
+    /// Goes on with a request that has the memory it needs: with its data, if that is there, or still to come.
+    pub(super) fn with_memory(&mut self, index: u32, asked: Asked, data: Option<Data>) {
+        let Asked { ticket, request, .. } = asked;
         match (request.kind, data) {
             (kind, Some(data)) if kind.takes_data() => {
                 if self.connections[index].front.has_data() {
-                    self.bring(index, asked, data);
-                    return true;
+                    return self.bring(index, asked, data);
                 }
                 let at = (request.offset % BLOCK) as usize;
                 let incoming = Incoming { asked, data, from: at, at };
@@ -272,7 +279,6 @@ impl Shard {
             }
             (_, data) => self.dispatch(index, asked, data),
         }
-        true
     }
 
     /// Fills memory with the data of a write that is there with its request, and goes on with it.
@@ -282,9 +288,20 @@ impl Shard {
         if data.fill_by(at, len, &mut |slice| front.bring(asked.ticket, slice)) {
             self.dispatch(index, asked, Some(data));
         } else {
-            let answer = Answer::Failed(Failure::Spoilt);
-            self.reply(index, asked.ticket, answer, (Some((data, 0, 0)), None));
+            self.answer_unbegun(index, asked.ticket, Failure::Spoilt, Some(data));
         }
+    }
+
+    /// Answers a request that was not begun.
+    pub(super) fn answer_unbegun(
+        &mut self,
+        connection: u32,
+        ticket: Ticket,
+        failure: Failure,
+        data: Option<Data>,
+    ) {
+        let data = data.map(|data| (data, 0, 0));
+        self.reply(connection, ticket, Answer::Failed(failure), (data, None));
     }
 
     /// Memory for the data of a request, in the form that the medium wants.
@@ -372,8 +389,7 @@ impl Shard {
     fn refuse(&mut self, connection: u32, asked: Asked, data: Option<Data>, failure: Failure) {
         let volume = asked.request.volume;
         self.latencies.note_refused(self.offered.get(volume).map(|_| volume));
-        let data = data.map(|data| (data, 0, 0));
-        self.reply(connection, asked.ticket, Answer::Failed(failure), (data, None));
+        self.answer_unbegun(connection, asked.ticket, failure, data);
         let front = &mut self.connections[connection];
         let out = &mut front.outbox.filling.bytes;
         if failure == Failure::Gone && !front.front.offered(&self.offered, out) {

@@ -46,6 +46,7 @@ impl Shard {
     pub(super) fn adopt(&mut self, offered: Arc<Offered>, answer: Box<dyn FnOnce() + Send>) {
         self.latencies.keep(|volume| offered.get(volume).is_some());
         self.offered = offered;
+        self.take_over_limits();
         self.changes.offers += 1;
         self.changes.waiting.push((self.changes.offers, answer));
         let offered = Arc::clone(&self.offered);

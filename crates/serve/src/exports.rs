@@ -2,7 +2,7 @@
 //! while it is served: then there is another [`Offered`], which every shard takes over from its next turn on.
 
 use crate::config::Config;
-use crate::device::{Stretch, Table, Volume, decode_volumes, raw};
+use crate::device::{Stretch, Table, Volume, decode_volumes, raw, size_text};
 use crate::nbd;
 use crate::runtime::shard::RawShape;
 use crate::server::{Found, ServeError};
@@ -194,22 +194,16 @@ fn check_volumes(found: &Found, split: Split, config: &mut Config) -> Result<Tab
     let damaged = || ServeError::Volumes("the volume table on the device is damaged".into());
     let report = &found.report;
     let table = decode_volumes(&report.label).ok_or_else(damaged)?;
-    if table.end() > split.device_blocks(report.logical_blocks) {
+    let device_blocks = split.device_blocks(report.logical_blocks);
+    if table.end() > device_blocks {
         return Err(damaged());
     }
+    check_capacity(device_blocks, split, config)?;
     if table.changed {
         config.adopt(&table);
         return Ok(table);
     }
-    let sizes = |name: &str, blocks: u64| {
-        let kib = blocks * (BLOCK_BYTES as u64 >> 10);
-        let size = if kib.is_multiple_of(1024) {
-            format!("{}MiB", kib / 1024)
-        } else {
-            format!("{kib}KiB")
-        };
-        format!("{name:?} of {size}")
-    };
+    let sizes = |name: &str, blocks: u64| format!("{name:?} of {}", size_text(blocks));
     let wanted: Vec<_> =
         config.device.volumes.iter().map(|volume| sizes(&volume.name, volume.blocks)).collect();
     let found: Vec<_> =
@@ -225,9 +219,43 @@ fn check_volumes(found: &Found, split: Split, config: &mut Config) -> Result<Tab
     Ok(table)
 }
 
+/// Refuses a capacity that is not the device's, whatever became of its volumes.
+fn check_capacity(device_blocks: u64, split: Split, config: &Config) -> Result<(), ServeError> {
+    let claimed = config.device.blocks_min;
+    // Over several shards a device offers whole stripes.
+    let made =
+        |blocks| split.device_blocks(u32::try_from(split.shard_blocks(blocks)).unwrap_or(u32::MAX));
+    if claimed == 0 || made(claimed) == device_blocks {
+        return Ok(());
+    }
+    Err(ServeError::Volumes(format!(
+        "capacity: the config says {}, but the device was formatted with {}, and volumes that are made, deleted or \
+         resized do not change that: say the same in device.capacity (or nothing, the device knows it), or format \
+         another device",
+        size_text(claimed),
+        size_text(device_blocks)
+    )))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_capacity_that_is_not_the_devices_is_refused_with_both() {
+        let check = |text: &str, shards: usize, device_blocks| {
+            let text = format!("[device]\nshards = {shards}\n{text}");
+            let config = Config::parse(&text, std::path::Path::new(".")).unwrap();
+            check_capacity(device_blocks, Split::new(shards), &config)
+        };
+        let volume = "[[volume]]\nname = \"a\"\nsize = \"4MiB\"\n";
+        assert!(check(volume, 1, 9999).is_ok(), "nothing is said");
+        assert!(check("capacity = \"64MiB\"\n", 1, 16384).is_ok());
+        assert!(check("capacity = \"61MiB\"\n", 4, 16384).is_ok(), "up to whole stripes");
+        let refused = check(&format!("capacity = \"64MiB\"\n{volume}"), 1, 8192).unwrap_err();
+        let text = refused.to_string();
+        assert!(text.contains("says 64MiB") && text.contains("with 32MiB"), "{text}");
+    }
 
     #[test]
     fn a_volume_in_pieces_is_found_piece_by_piece() {

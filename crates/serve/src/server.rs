@@ -41,7 +41,7 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicUsize;
-use std::sync::{Arc, RwLock, mpsc};
+use std::sync::{Arc, Mutex, RwLock, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -767,6 +767,7 @@ fn share(
         split: source.split,
         offered: RwLock::new(Arc::new(offered)),
         limits_since: std::time::Instant::now(),
+        lacking: Mutex::default(),
         tls,
         nvme: None,
         guests: Bells::default(),

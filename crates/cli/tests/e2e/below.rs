@@ -43,6 +43,7 @@ fn a_full_disk_below_is_warned_of_in_the_log_and_the_status_until_there_is_room_
     assert!(!status().contains(full), "{}", status());
     fill(&mut client, 1);
     assert_eq!((told(full), told(again)), (1, 0), "{}", server.log());
+    assert!(told(&format!("shard-0/data: the {full}")) == 1, "{}", server.log());
     assert!(status().contains(full), "{}", status());
     assert!(client.read(0, MIB as u32) == pattern(1, MIB));
     // Whoever wants nothing wears nothing: tries of a checkpoint, each of which erases, become rare.

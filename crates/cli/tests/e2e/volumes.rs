@@ -470,11 +470,33 @@ fn what_cannot_be_changed_is_refused_and_says_why() {
     assert_eq!(curl, "403");
     assert_eq!(sizes(&listed(&server)).len(), 2, "nothing has changed");
     server.terminate();
+    other_capacities(&scratch);
 
     let scratch = Scratch::new("volraw");
     let server = Server::start(&scratch, &["--raw", "--profile", "instant", "--capacity", "64MiB"]);
     refused(&scratch, &["create", "x", "--size", "4MiB"], "raw units has no volumes");
     server.terminate();
+}
+
+/// The capacity of the config is the device's, before its volumes were changed and after.
+fn other_capacities(scratch: &Scratch) {
+    let path = scratch.file("weir.toml");
+    let text = fs::read_to_string(&path).expect("a config");
+    for changed in [false, true] {
+        fs::write(&path, text.replace("128MiB", "256MiB")).expect("a config");
+        let data = scratch.data();
+        let data = data.to_str().expect("UTF-8");
+        let refused = weir(&["serve", "--http", "none", "--data", data, "--config", &path]);
+        let told = said(&refused);
+        assert_eq!(refused.status.code(), Some(2), "{told}");
+        assert!(told.contains("says 256MiB") && told.contains("with 128MiB"), "{told}");
+        fs::write(&path, &text).expect("a config");
+        let server = start(scratch, &path);
+        if !changed {
+            volume(scratch, &["delete", "old"]);
+        }
+        server.terminate();
+    }
 }
 
 #[test]

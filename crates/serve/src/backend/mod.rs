@@ -14,6 +14,7 @@ use crate::runtime::buffer::Views;
 use crate::runtime::ring::{Done, Ring};
 use flash::{Command, Completion, Geometry, Health, Instant, SlotId, SlotWrite};
 use ftl::policy::UnitWeights;
+use std::path::Path;
 
 /// Executes the commands of one core. See the head of this file.
 pub trait Backend {
@@ -96,6 +97,11 @@ pub trait Backend {
     /// What it waits for, in words, if it knows.
     fn explain(&self) -> String {
         String::new()
+    }
+
+    /// The file for which there was no room when something was refused last, if that is known.
+    fn full_file(&self) -> Option<&Path> {
+        None
     }
 
     /// Whether something that was read could not be, wherever it lies.

@@ -28,7 +28,7 @@ pub use fast::FastOptions;
 pub use raw::RawOptions;
 pub use volumes::{
     Change, ChangeError, Limits, NAME_BYTES_MAX, NUMBER_MAX, Stretch, Table, TableLimits, Volume,
-    blocks_of, decode as decode_volumes, encode as encode_volumes, is_name,
+    blocks_of, decode as decode_volumes, encode as encode_volumes, is_name, size_text,
 };
 
 use crate::kept::Kept;

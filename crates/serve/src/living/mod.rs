@@ -73,6 +73,8 @@ pub struct VolumesControl {
     /// Whose volumes they are.
     device: u128,
     ended: Arc<AtomicBool>,
+    /// Of the shards, unless the volumes stay as they are.
+    shared: Option<Arc<Shared>>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -97,6 +99,7 @@ impl VolumesControl {
             shown: Arc::new(Mutex::new(Shown { table, device_blocks, free_blocks })),
             device: 0,
             ended: Arc::default(),
+            shared: None,
             thread: Mutex::default(),
         }
     }
@@ -121,16 +124,14 @@ impl VolumesControl {
             panics::end_the_process();
             keeper.run();
         });
-        match thread {
-            Ok(thread) => {
-                let (asks, thread) = (Ok(Mutex::new(asks)), Mutex::new(Some(thread)));
-                Self { asks, shown, device, ended, thread }
-            }
+        let shared = Some(Arc::clone(shared));
+        let (asks, thread) = match thread {
+            Ok(thread) => (Ok(Mutex::new(asks)), Mutex::new(Some(thread))),
             Err(error) => {
-                let asks = Err(format!("no thread can be started for it: {error}"));
-                Self { asks, shown, device, ended, thread: Mutex::default() }
+                (Err(format!("no thread can be started for it: {error}")), Mutex::default())
             }
-        }
+        };
+        Self { asks, shown, device, ended, shared, thread }
     }
 
     /// The volumes as they are now; none of them if they are none of a device's.
@@ -171,10 +172,14 @@ impl VolumesControl {
         match receiver.recv_timeout(ANSWER_TIME) {
             Ok(result) => result,
             Err(RecvTimeoutError::Disconnected) => Err(ended()),
-            Err(RecvTimeoutError::Timeout) => Err(Refused::Unknown(format!(
-                "after {} s it is not done, and goes on: `weir volume list` tells when it is",
-                ANSWER_TIME.as_secs()
-            ))),
+            Err(RecvTimeoutError::Timeout) => {
+                let why = self.shared.as_ref().and_then(|shared| shared.lacks_room());
+                let why = why.map_or_else(String::new, |why| format!(" ({why})"));
+                Err(Refused::Unknown(format!(
+                    "after {} s it is not done, and goes on{why}: `weir volume list` tells when it is",
+                    ANSWER_TIME.as_secs()
+                )))
+            }
         }
     }
 
@@ -252,11 +257,12 @@ impl Keeper {
             self.take_step();
         }
         if self.living.is_lost() {
-            return Err(Refused::Unknown(
-                "the device does not take the change, or the server is stopping: its next start tells whether it \
-                 was made; see the log"
-                    .into(),
-            ));
+            let why = self.shared.lacks_room().unwrap_or_else(|| {
+                "the device does not take the change, or the server is stopping; see the log".into()
+            });
+            return Err(Refused::Unknown(format!(
+                "{why}: the next start of the server tells whether the change was made"
+            )));
         }
         self.follow(change);
         tracing::info!(?change, "volumes have changed");
@@ -325,7 +331,9 @@ impl Keeper {
         }
         self.living.done(taken == Taken::Done);
         if self.living.is_lost() && !self.ended.load(Ordering::Acquire) {
-            tracing::error!("volumes cannot be changed any more: the device does not take it");
+            let why = self.shared.lacks_room();
+            let why = why.as_deref().unwrap_or("the device does not take it");
+            tracing::error!("volumes cannot be changed any more: {why}");
         }
         self.show();
         taken

@@ -35,6 +35,9 @@ impl Medium {
             return;
         }
         job.error = Some(error);
+        if error == MediumError::NoSpace {
+            self.full = self.store.file_of(job.what, job.step);
+        }
         match job.what {
             What::Program { slot, .. } if error == MediumError::BlockFailed => {
                 self.nand.fail_program(slot);

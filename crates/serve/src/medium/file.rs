@@ -17,6 +17,7 @@
 
 use super::Watch;
 use super::durability::Durability;
+use super::job::{Step, What};
 use crate::files;
 use crate::runtime::buffer::Buffer;
 use crate::runtime::ring::Ring;
@@ -26,13 +27,15 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Bytes of a block's record.
 pub const RECORD_BYTES: usize = 16;
 
 /// The files of one shard of an emulated device.
 pub struct FileStore {
+    /// Where they are.
+    dir: PathBuf,
     data: File,
     oob: File,
     blocks: File,
@@ -73,7 +76,20 @@ impl FileStore {
             gives_back(&data)?;
         }
         let durability = Durability::new(durable, synced);
-        Ok(Self { data, oob, blocks, fence, geometry: *geometry, durability })
+        let dir = dir.to_path_buf();
+        Ok(Self { dir, data, oob, blocks, fence, geometry: *geometry, durability })
+    }
+
+    /// The file that a command writes to at this step, if it is one of the capacity tier. Of data and OOBs, which are
+    /// written together, it is that of the data, which takes the room.
+    pub fn file_of(&self, what: What, step: Step) -> Option<PathBuf> {
+        let of_fast = |block| self.geometry.is_fast(block);
+        match what {
+            What::Program { slot, .. } if of_fast(self.geometry.block_of(slot)) => None,
+            What::Erase { block } | What::Finish { block } if of_fast(block) => None,
+            _ if matches!(step, Step::Mark | Step::Record) => Some(self.dir.join("blocks")),
+            _ => Some(self.dir.join("data")),
+        }
     }
 
     /// Whether the slot's page was programmed and is durable for certain.

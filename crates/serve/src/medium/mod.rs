@@ -20,6 +20,7 @@ mod fast;
 mod fence;
 mod file;
 mod injected;
+mod job;
 mod kept;
 mod lanes;
 mod memory;
@@ -48,9 +49,12 @@ use flash::{
     Oob, Payload, Slab, SlotId, SlotRead, SlotStatus, SlotWrite, Tag,
 };
 use injected::{Fate, Injector};
+pub use job::Job;
+use job::{Step, What};
 use lanes::{Access, Lanes};
 use std::collections::VecDeque;
 use std::ops::Range;
+use std::path::{Path, PathBuf};
 
 /// Executes the commands of one FTL.
 pub struct Medium {
@@ -72,62 +76,12 @@ pub struct Medium {
     watch: Option<Watch>,
     /// Units that stop answering, and when.
     losses: Vec<(Instant, Range<u32>)>,
+    /// Where there was no room for something, if that is known.
+    full: Option<PathBuf>,
     /// What goes wrong below, for tests.
     injector: Option<Box<Injector>>,
     /// How many times slower than the world the emulated flash lives.
     dilation: u64,
-}
-
-/// A command under way.
-pub struct Job {
-    tag: Tag,
-    what: What,
-    /// Where a read goes; `None`: the scratch memory.
-    into: Option<Payload>,
-    /// I/O operations that have not completed.
-    io: u32,
-    step: Step,
-    /// The emulated time has come.
-    timed: bool,
-    error: Option<MediumError>,
-    /// The page and its OOBs, on their way to or from a file.
-    scratch: Option<Buffer>,
-    /// OOB of each slot read, from a store in memory.
-    oobs: Vec<Oob>,
-    /// How the slots came back.
-    status: SlotStatus,
-    /// A read that is answered from kept memory.
-    kept: bool,
-    /// A program of a block whose failure the core has not heard of: nothing is done for it.
-    refused: bool,
-    /// The disk could not read what is there.
-    damaged: bool,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum What {
-    Read { slot: SlotId, count: u32 },
-    Program { slot: SlotId, count: u32 },
-    Erase { block: BlockId },
-    Finish { block: BlockId },
-    Flush,
-}
-
-/// How far the I/O of a job is.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Step {
-    /// Another command of the block goes first.
-    Waiting,
-    /// The bytes of a read or a program; the syncs of a flush.
-    Bytes,
-    /// The record of a block that is to be erased says no more that anything there was durable.
-    Mark,
-    /// An erase forgets the content.
-    Clear,
-    /// The block's record; the generation of a flush.
-    Record,
-    /// Handed over to be completed.
-    Done,
 }
 
 impl Medium {
@@ -150,6 +104,7 @@ impl Medium {
             watch,
             losses: Vec::new(),
             injector: None,
+            full: None,
             dilation: 1,
         }
     }
@@ -490,6 +445,10 @@ impl Medium {
 }
 
 impl Backend for Medium {
+    fn full_file(&self) -> Option<&Path> {
+        self.full.as_deref()
+    }
+
     fn drop_fast(&mut self) {
         if let Some(mut kept) = self.kept.take() {
             kept.clear();

@@ -1,10 +1,12 @@
 //! The stores of bytes, and what is the same in all that have files.
 
+use super::job::{Step, What};
 use super::{DirectStore, FastStore, FileStore, MemoryStore, Watch};
 use crate::runtime::buffer::Buffer;
 use crate::runtime::ring::Ring;
 use flash::{BlockId, Geometry, MediumError, SlotId};
 use nand::BlockRecord;
+use std::path::PathBuf;
 
 /// Where the bytes are.
 pub enum Store {
@@ -23,6 +25,14 @@ impl Store {
     /// On a zoned device.
     pub fn is_zoned(&self) -> bool {
         matches!(self, Self::Direct(store) if store.is_zoned())
+    }
+
+    /// The file that a command writes to at this step, of a device that has several.
+    pub fn file_of(&self, what: What, step: Step) -> Option<PathBuf> {
+        match self {
+            Self::File(store) => store.file_of(what, step),
+            Self::Memory(_) | Self::Direct(_) | Self::Fast(_) => None,
+        }
     }
 
     /// What tells if another server has the device; `None` if there can be none, or the files cannot be

@@ -149,8 +149,8 @@ pub enum ChangeError {
     Full,
 }
 
-/// Blocks, for people.
-fn size(blocks: u64) -> String {
+/// Blocks, for people and configs.
+pub fn size(blocks: u64) -> String {
     let kib = blocks.saturating_mul(BLOCK_BYTES as u64 >> 10);
     if kib.is_multiple_of(1024) { format!("{}MiB", kib / 1024) } else { format!("{kib}KiB") }
 }

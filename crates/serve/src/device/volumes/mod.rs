@@ -10,7 +10,7 @@
 mod change;
 mod format;
 
-pub use change::{Change, ChangeError, Limits, TableLimits, is_name};
+pub use change::{Change, ChangeError, Limits, TableLimits, is_name, size as size_text};
 pub use format::{decode, encode};
 
 /// Longest name of a volume.

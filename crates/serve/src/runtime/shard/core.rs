@@ -109,6 +109,22 @@ impl CoreSettings {
     }
 }
 
+/// Why no part of a map may leave that takes `whole` bytes: it works in `least` bytes, or more, where one may.
+fn none_may_leave(least: u64, whole: u64) -> String {
+    let mib = |bytes: u64| bytes.div_ceil(1 << 20);
+    let (least_mib, whole_mib) = (mib(least), mib(whole));
+    if least_mib >= whole_mib {
+        return format!(
+            "mapping = cached: the whole map is in DRAM, and stays there: this device's takes {whole_mib} MiB, and to \
+             keep a part of it takes {least_mib} MiB, so that nothing is saved, whatever [ftl] map_memory says"
+        );
+    }
+    format!(
+        "mapping = cached: the whole map is in DRAM, and no part of it may leave; say [ftl] map_memory in the config, \
+         for this device from \"{least_mib}MiB\" to less than \"{whole_mib}MiB\", and start again"
+    )
+}
+
 impl AnyCore {
     /// Formats the medium, or mounts what is on it.
     ///
@@ -305,8 +321,24 @@ impl AnyCore {
     ///
     /// # Errors
     /// An unknown decision, none to make, or why not.
-    pub fn check_switch(&self, decision: &str, name: &str) -> Result<Vec<Shape>, String> {
+    pub fn check_switch(
+        &self,
+        decision: &str,
+        name: &str,
+        (geometry, shards): (&Geometry, usize),
+    ) -> Result<Vec<Shape>, String> {
+        let of_map = decision.split('/').next() == Some("mapping");
         match self {
+            // It is only refused where the whole map is in DRAM.
+            Self::Block(ftl) if of_map && name == "cached" => {
+                let shards = shards as u64;
+                let piece_blocks = Settings::default().map_piece_blocks;
+                let least = ftl::map_bytes_min(geometry, piece_blocks) * shards;
+                let counters = ftl.status().counters;
+                let blocks = counters.iter().find(|(name, _)| *name == "logical_blocks");
+                let whole = blocks.map_or(0, |(_, blocks)| blocks * 4 * shards);
+                ftl.check_switch(decision, name).map_err(|_| none_may_leave(least, whole))
+            }
             Self::Block(ftl) => ftl.check_switch(decision, name),
             Self::Raw(_) => Err(RAW_DECIDES.into()),
         }
@@ -429,5 +461,18 @@ impl CoreStatus {
             Self::Block(_) => None,
             Self::Raw(status) => Some(status),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::none_may_leave;
+
+    #[test]
+    fn an_amount_is_named_only_where_one_is_possible() {
+        let large = none_may_leave(100 << 20, 1 << 30);
+        assert!(large.contains("from \"100MiB\" to less than \"1024MiB\""), "{large}");
+        let small = none_may_leave(3 << 20, 1 << 16);
+        assert!(small.contains("nothing is saved") && !small.contains("start again"), "{small}");
     }
 }

@@ -514,7 +514,8 @@ impl Shard {
             Message::Id(request) => self.ask_id(request),
             Message::IdList { after, count, answer } => answer(self.list_ids(after, count)),
             Message::Shapes { decision, name, answer } => {
-                answer(self.engine.core.check_switch(&decision, &name));
+                let whole = (self.engine.medium.geometry(), self.shared.mailboxes.len());
+                answer(self.engine.core.check_switch(&decision, &name, whole));
             }
             Message::Policy(PolicySwitch { decision, name, by, chosen, done }) => {
                 let (decision, name, by) = (decision.as_str(), name.as_str(), by.as_str());

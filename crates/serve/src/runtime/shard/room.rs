@@ -31,6 +31,7 @@ impl Shard {
         let Some(refused_at) = self.engine.core.room_refused_at() else { return };
         if self.room.refused_at != Some(refused_at) {
             (self.room.refused_at, self.room.lacks) = (Some(refused_at), true);
+            self.shared.note_room(self.me, Some(format!("{}: {NO_ROOM}", self.full_place())));
             self.warn_of_room(now);
         }
         if !self.room.lacks {
@@ -41,6 +42,7 @@ impl Shard {
             self.room.programmed = programmed;
         } else if programmed > self.room.programmed {
             self.room.lacks = false;
+            self.shared.note_room(self.me, None);
             if std::mem::take(&mut self.room.told) {
                 let place = self.places_below();
                 tracing::warn!(shard = self.me, "{place}: there is room again: writes are taken");
@@ -54,7 +56,7 @@ impl Shard {
         }
         if let Some(more) = self.room.warnings.admit(now) {
             self.room.told = true;
-            let place = self.places_below();
+            let place = self.full_place();
             tracing::warn!(shard = self.me, more, "{place}: {NO_ROOM}");
         }
     }
@@ -64,17 +66,22 @@ impl Shard {
         // A page that found room in between does not make it enough.
         let since = Instant(now.0.saturating_sub(RECENT_NS));
         let refused = self.engine.core.room_refused_at().is_some_and(|at| at >= since);
-        let why = match self.room.lacks || refused {
-            true => NO_ROOM.into(),
-            false => self.engine.core.say_failures(),
+        let (place, why) = match self.room.lacks || refused {
+            true => (self.full_place(), NO_ROOM.into()),
+            false => (self.places_below(), self.engine.core.say_failures()),
         };
         tracing::debug!(shard = self.me, "{}", self.engine.core.explain());
         tracing::error!(
             shard = self.me,
-            "{}: not everything could be made durable: {why}. What was acknowledged is safe as after a \
-             crash; the next start recovers",
-            self.places_below()
+            "{place}: not everything could be made durable: {why}. What was acknowledged is safe as after a \
+             crash; the next start recovers"
         );
+    }
+
+    /// Where there was no room: the file, or the device.
+    fn full_place(&self) -> String {
+        let file = self.engine.medium.full_file();
+        file.map_or_else(|| self.places_below(), |file| file.display().to_string())
     }
 
     /// Where the bytes of the device lie.

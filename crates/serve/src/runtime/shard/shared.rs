@@ -7,8 +7,9 @@ use crate::front::{nbd, nvme};
 use crate::guests::Bells;
 use crate::medium::Injections;
 use crate::volume::Split;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 /// See the head of this file.
@@ -53,12 +54,29 @@ pub struct Shared {
     pub drained: AtomicUsize,
     /// Whether each is in a turn.
     pub beats: Vec<Beat>,
+    /// Of each shard that lacks room below: where, and what to do.
+    pub lacking: Mutex<BTreeMap<usize, String>>,
 }
 
 impl Shared {
     /// What is offered.
     pub fn offered(&self) -> Arc<Offered> {
         Arc::clone(&self.offered.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// A shard lacks room below, or does so no more.
+    pub(super) fn note_room(&self, shard: usize, lacks: Option<String>) {
+        let mut lacking = self.lacking.lock().unwrap_or_else(PoisonError::into_inner);
+        match lacks {
+            Some(why) => lacking.insert(shard, why),
+            None => lacking.remove(&shard),
+        };
+    }
+
+    /// Why nothing that needs room can be made durable, if that is so.
+    pub fn lacks_room(&self) -> Option<String> {
+        let lacking = self.lacking.lock().unwrap_or_else(PoisonError::into_inner);
+        lacking.values().next().cloned()
     }
 
     /// A shard has failed: the others stop without waiting for what it owes them.

@@ -325,6 +325,11 @@ pub fn control_of(data: &Path) -> PathBuf {
     beside(data, data.is_file(), "control")
 }
 
+/// Where the NBD socket of the device at `data` is, unless a server was told another place.
+pub fn nbd_of(data: &Path) -> PathBuf {
+    beside(data, data.is_file(), "nbd")
+}
+
 /// A device that is there knows its volumes; what is said about it must not contradict it. Returns them where they are
 /// needed before it is opened.
 fn follow_existing(

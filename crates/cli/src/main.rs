@@ -5,6 +5,7 @@
 //! goes to standard error.
 
 mod advise;
+mod attach;
 mod bench;
 mod check;
 #[cfg(test)]
@@ -100,6 +101,10 @@ enum Command {
     Ctl(ctl::Args),
     /// The volumes of a running server: list, create, delete, resize, rename, limit
     Volume(volume::Args),
+    /// Make a volume a disk of this machine: /dev/ublkbN, or /dev/nbdN
+    Attach(attach::Args),
+    /// Take such a disk away
+    Detach(attach::DetachArgs),
     /// Write and try policies of your own, as WebAssembly
     Plugin(plugin::Args),
     /// A pool: one volume over many unlike drives on many machines
@@ -164,6 +169,8 @@ fn main() -> ExitCode {
         Command::Top(args) => top::run(&args),
         Command::Ctl(args) => ctl::run(&args),
         Command::Volume(args) => volume::run(&args),
+        Command::Attach(args) => attach::run(&args),
+        Command::Detach(args) => attach::detach(&args),
         Command::Plugin(args) => plugin::run(&args),
         Command::Pool(args) => pool::run(&args),
         Command::Bench(args) => bench::run(&args),

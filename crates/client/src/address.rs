@@ -2,6 +2,7 @@
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
@@ -87,6 +88,14 @@ impl Stream {
         match self {
             Self::Unix(stream) => stream.set_read_timeout(patience),
             Self::Tcp(stream) => stream.set_read_timeout(patience),
+        }
+    }
+
+    /// The socket.
+    pub fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Unix(stream) => stream.as_fd(),
+            Self::Tcp(stream) => stream.as_fd(),
         }
     }
 

@@ -16,12 +16,15 @@ const FLAG_NO_ZEROES: u16 = 2;
 const OPT_EXPORT_NAME: u32 = 1;
 const OPT_ABORT: u32 = 2;
 const OPT_LIST: u32 = 3;
+const OPT_INFO: u32 = 6;
 const OPT_GO: u32 = 7;
 const OPT_STRUCTURED_REPLY: u32 = 8;
 const REP_ACK: u32 = 1;
 const REP_SERVER: u32 = 2;
 const REP_INFO: u32 = 3;
 const REP_ERROR: u32 = 1 << 31;
+/// The code of a refusal: there is no such export.
+pub const REP_ERR_UNKNOWN: u32 = REP_ERROR + 6;
 const INFO_EXPORT: u16 = 0;
 const CHUNK_FLAG_DONE: u16 = 1;
 const CHUNK_NONE: u16 = 0;
@@ -119,6 +122,54 @@ fn option_reply(stream: &mut Stream) -> Result<(u32, Vec<u8>), Error> {
     Ok((kind, data))
 }
 
+/// What a server tells of an export.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Export {
+    /// Its bytes.
+    pub size: u64,
+    /// Its transmission flags.
+    pub flags: u16,
+}
+
+/// Chooses an export, with simple replies: what follows are requests.
+///
+/// # Errors
+/// The server's reason; [`REP_ERR_UNKNOWN`] if there is no such export.
+pub fn choose(stream: &mut Stream, export: &str) -> Result<Export, Error> {
+    greet(stream)?;
+    described(stream, OPT_GO, export)
+}
+
+/// Asks what an export is, and ends the connection.
+///
+/// # Errors
+/// As for [`choose`].
+pub fn look(stream: &mut Stream, export: &str) -> Result<Export, Error> {
+    greet(stream)?;
+    let found = described(stream, OPT_INFO, export)?;
+    send_option(stream, OPT_ABORT, &[]).ok();
+    Ok(found)
+}
+
+/// What the server says to an option that is about an export.
+fn described(stream: &mut Stream, option: u32, export: &str) -> Result<Export, Error> {
+    let mut data = Vec::from((export.len() as u32).to_be_bytes());
+    data.extend(export.as_bytes());
+    data.extend(0u16.to_be_bytes());
+    send_option(stream, option, &data)?;
+    let mut found = None;
+    loop {
+        let (kind, data) = option_reply(stream)?;
+        if kind == REP_ACK {
+            break;
+        }
+        if kind == REP_INFO && data.len() >= 12 && be16(&data) == INFO_EXPORT {
+            found = Some(Export { size: be64(&data[2..]), flags: be16(&data[10..]) });
+        }
+    }
+    found.ok_or_else(|| Error::Protocol("the server tells no size".into()))
+}
+
 /// The exports of a server: names and descriptions. Ends the connection.
 pub fn list(stream: &mut Stream) -> Result<Vec<(String, String)>, Error> {
     greet(stream)?;
@@ -162,21 +213,7 @@ impl Connection {
         if option_reply(&mut stream)?.0 != REP_ACK {
             return Err(Error::Protocol("the server knows no structured replies".into()));
         }
-        let mut data = Vec::from((export.len() as u32).to_be_bytes());
-        data.extend(export.as_bytes());
-        data.extend(0u16.to_be_bytes());
-        send_option(&mut stream, OPT_GO, &data)?;
-        let mut size = None;
-        loop {
-            let (kind, data) = option_reply(&mut stream)?;
-            if kind == REP_ACK {
-                break;
-            }
-            if kind == REP_INFO && data.len() >= 12 && be16(&data) == INFO_EXPORT {
-                size = Some(be64(&data[2..]));
-            }
-        }
-        let size = size.ok_or_else(|| Error::Protocol("the server tells no size".into()))?;
+        let Export { size, .. } = described(&mut stream, OPT_GO, export)?;
         let stream = BufReader::with_capacity(BUFFER_BYTES, stream);
         Ok(Self { stream, size, cookie: 0 })
     }

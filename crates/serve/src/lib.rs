@@ -5,6 +5,7 @@
 //! as it is held. [`offline`] makes devices and looks into them without serving.
 #![warn(missing_docs)]
 
+pub mod attach;
 mod backend;
 pub mod compiler;
 pub mod config;

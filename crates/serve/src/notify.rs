@@ -23,6 +23,11 @@ pub(crate) fn ready(ready: &Ready, control: Control) {
     }
 }
 
+/// What this process is for is there.
+pub(crate) fn serves(status: &str) {
+    tell(&[NotifyState::Ready, NotifyState::Status(status)]);
+}
+
 /// The shutdown has begun.
 pub(crate) fn stopping() {
     tell(&[NotifyState::Stopping, NotifyState::Status("making all of it durable")]);

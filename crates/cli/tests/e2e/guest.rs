@@ -90,6 +90,11 @@ impl Guest {
     /// If all is there, with `tools` beside what every guest needs; else says what is not, and that
     /// `test` was skipped.
     pub fn found(test: &str, tools: &[&str]) -> Option<Self> {
+        Self::found_with(test, tools, None)
+    }
+
+    /// The same with a kernel that has a module: what Debian 12 has is too old for some.
+    pub fn found_with(test: &str, tools: &[&str], module: Option<&str>) -> Option<Self> {
         if !cfg!(target_arch = "x86_64") {
             skipped(
                 test,
@@ -100,17 +105,23 @@ impl Guest {
         // As `./x setup` takes it: from the root, if it is not absolute.
         let target = std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into());
         let target = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(target);
-        let kernel = std::env::var_os("WEIR_E2E_KERNEL")
-            .map_or_else(|| target.join("guest-kernel"), PathBuf::from);
+        let named = std::env::var_os("WEIR_E2E_KERNEL").map(PathBuf::from);
+        let built = ["guest-kernel", "guest-kernel-newer"].map(|folder| target.join(folder));
+        let mut kernels = named.map_or_else(|| built.to_vec(), |named| vec![named]);
+        let first = kernels[0].display().to_string();
+        kernels.retain(|kernel| has_module(kernel, module));
         let mut missing = Vec::new();
-        if !kernel.join("lib/modules").is_dir() {
-            missing.push(format!("{} (or WEIR_E2E_KERNEL)", kernel.display()));
+        if kernels.is_empty() {
+            missing.push(match module {
+                None => format!("{first} (or WEIR_E2E_KERNEL)"),
+                Some(module) => format!("kernel with the module {module} in {first}"),
+            });
         }
         let always = ["qemu-system-x86_64", "busybox", "cpio", "depmod", "xz", "mkfs.ext4"];
         let absent = always.iter().chain(tools).filter(|tool| find(tool).is_none());
         missing.extend(absent.map(|tool| (*tool).to_owned()));
         if missing.is_empty() {
-            return Some(Self { kernel });
+            return kernels.into_iter().next().map(|kernel| Self { kernel });
         }
         skipped(test, &format!("no {}", missing.join(", ")));
         None
@@ -146,6 +157,16 @@ impl Guest {
         assert!(guest.status.success(), "the guest failed ({}):\n{text}", guest.status);
         text
     }
+}
+
+/// True if a kernel lies there that has this module.
+fn has_module(kernel: &Path, module: Option<&str>) -> bool {
+    let Some(module) = module else { return kernel.join("lib/modules").is_dir() };
+    let lists = fs::read_dir(kernel.join("lib/modules")).into_iter().flatten().flatten();
+    let has = |list: String| list.contains(&format!("/{module}.ko"));
+    lists
+        .map(|version| fs::read_to_string(version.path().join("modules.order")))
+        .any(|list| list.is_ok_and(has))
 }
 
 /// A copy of a program where the guest sees it, which has a /tmp of its own.

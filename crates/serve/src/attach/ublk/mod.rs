@@ -1,0 +1,235 @@
+//! A volume as `/dev/ublkbN`: Linux's block devices in user space (ublk). This process is the device's server, and asks the
+//! volume's server over NBD, so that either may end and come back: the driver keeps the device of a server that was killed
+//! (user recovery), and the next one goes on with it and with what had not been answered.
+
+mod abi;
+mod asked;
+mod control;
+mod link;
+mod queue;
+
+use super::target::Target;
+use super::{AttachError, Keeper, Wanted};
+use crate::front::vhost::Event;
+use abi::Info;
+use client::wire::Export;
+use control::Control;
+use queue::{Reins, Setup};
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+
+/// Requests of a queue at a time.
+const DEPTH: u16 = 64;
+/// Most bytes of a request.
+const IO_BYTES: u32 = 512 << 10;
+
+/// A device that is served here.
+pub struct Device {
+    control: Control,
+    number: u32,
+    reins: Vec<Arc<Reins>>,
+    queues: Vec<JoinHandle<()>>,
+    export: Export,
+    /// The driver can give a disk another size.
+    resizes: bool,
+}
+
+/// What the node of a device is called.
+pub fn node(number: u32) -> PathBuf {
+    format!("/dev/ublkb{number}").into()
+}
+
+/// Whether the device of a record is still there, and waits for a server.
+pub fn is_there(number: u32) -> Result<bool, AttachError> {
+    let info = Control::open()?.info(number);
+    info.map(|info| info.is_some()).map_err(refused("ask what it is", number))
+}
+
+/// Removes a device whose server has gone.
+pub fn remove(number: u32) -> Result<(), AttachError> {
+    Control::open()?.remove(number).map_err(refused("remove it", number))
+}
+
+fn refused(doing: &'static str, number: u32) -> impl FnOnce(std::io::Error) -> AttachError {
+    move |error| match error.raw_os_error() {
+        Some(libc::EPERM | libc::EACCES) => AttachError::NotPermitted(abi::CONTROL),
+        _ => AttachError::system(&node(number), doing)(error),
+    }
+}
+
+impl Device {
+    /// Makes a device, or takes over the one of this number, and serves it.
+    ///
+    /// # Errors
+    /// What the kernel refuses, or the server.
+    pub fn begin(
+        wanted: &Wanted,
+        target: &Target,
+        export: Export,
+        before: Option<u32>,
+    ) -> Result<Self, AttachError> {
+        let mut control = Control::open()?;
+        let resizes = control.features().is_ok_and(|features| features & abi::CAN_RESIZE != 0);
+        let info = match before {
+            None => {
+                let new = Info {
+                    queues: wanted.queues,
+                    depth: DEPTH,
+                    io_bytes: IO_BYTES,
+                    device: abi::ANY,
+                    flags: abi::RECOVERY | abi::IOCTL_NUMBERS,
+                    ..Info::default()
+                };
+                control.add(new).map_err(refused_new)?
+            }
+            Some(number) => {
+                let doing = "take it over";
+                control.begin_recovery(number).map_err(refused(doing, number))?;
+                let info = control.info(number).map_err(refused(doing, number))?;
+                info.ok_or_else(|| refused(doing, number)(std::io::ErrorKind::NotFound.into()))?
+            }
+        };
+        let number = info.device;
+        let (reins, queues) = (Vec::new(), Vec::new());
+        let mut device = Self { control, number, reins, queues, export, resizes };
+        let begun = device.serve(wanted, target, &info, before.is_some());
+        if let Err(error) = begun {
+            // One that was there before stays for the next try.
+            device.end(before.is_none());
+            return Err(error);
+        }
+        Ok(device)
+    }
+
+    fn serve(
+        &mut self,
+        wanted: &Wanted,
+        target: &Target,
+        info: &Info,
+        recovers: bool,
+    ) -> Result<(), AttachError> {
+        let number = self.number;
+        if !recovers {
+            let parameters = asked::parameters(&self.export, wanted.read_only, info.io_bytes);
+            let told = self.control.set_parameters(number, parameters);
+            told.map_err(refused("say what the disk is like", number))?;
+        }
+        let file = Arc::new(control::open_device(number)?);
+        for queue in 0..info.queues {
+            self.begin_queue(&file, target, info, queue)?;
+        }
+        match recovers {
+            true => self.control.end_recovery(number).map_err(refused("take it over", number)),
+            false => self.control.start(number).map_err(refused("show it", number)),
+        }
+    }
+
+    /// Starts the thread of a queue, and waits until it waits for requests.
+    fn begin_queue(
+        &mut self,
+        file: &Arc<File>,
+        target: &Target,
+        info: &Info,
+        queue: u16,
+    ) -> Result<(), AttachError> {
+        let doing = "serve a queue of it";
+        let place = node(self.number);
+        let system = |error| AttachError::system(&place, doing)(error);
+        let (stream, _) = target.connect().map_err(AttachError::Server)?;
+        let bell = Event::new().map_err(system)?;
+        let reins = Arc::new(Reins { leaving: AtomicBool::new(false), bell });
+        let setup = Setup {
+            device: Arc::clone(file),
+            number: queue,
+            depth: info.depth,
+            io_bytes: info.io_bytes,
+            target: target.clone(),
+            stream,
+            reins: Arc::clone(&reins),
+        };
+        let (sender, receiver) = mpsc::channel();
+        let serve = move || {
+            let waits = sender.clone();
+            if let Err(error) = queue::serve(setup, || drop(waits.send(None))) {
+                tracing::error!(queue, %error, "a queue of the device has ended");
+                sender.send(Some(error)).ok();
+            }
+        };
+        let name = format!("ublk-{queue}");
+        self.queues.push(std::thread::Builder::new().name(name).spawn(serve).map_err(system)?);
+        self.reins.push(reins);
+        match receiver.recv() {
+            Ok(None) => Ok(()),
+            Ok(Some(error)) => Err(system(error)),
+            Err(_) => Err(system(std::io::Error::other("its thread has ended"))),
+        }
+    }
+
+    /// Lets requests fail rather than wait for a server that is not there, ends the queues, and removes the device, if
+    /// that is wanted.
+    fn end(&mut self, removes: bool) {
+        for reins in &self.reins {
+            reins.leaving.store(true, Ordering::Release);
+            reins.bell.signal();
+        }
+        if removes && let Err(error) = self.control.remove(self.number) {
+            tracing::error!(%error, "{}: cannot be removed", node(self.number).display());
+            return;
+        }
+        if removes {
+            self.queues.drain(..).for_each(|queue| drop(queue.join()));
+        }
+    }
+}
+
+fn refused_new(error: std::io::Error) -> AttachError {
+    match error.raw_os_error() {
+        Some(libc::EPERM | libc::EACCES) => AttachError::NotPermitted(abi::CONTROL),
+        Some(libc::EOPNOTSUPP | libc::EINVAL | libc::ENOTTY) => AttachError::NoDriver(OLD_DRIVER),
+        _ => AttachError::system(Path::new(abi::CONTROL), "make a device")(error),
+    }
+}
+
+/// Said of a driver that does not know what is asked of it.
+const OLD_DRIVER: &str = "the ublk driver of this kernel is too old: Linux 6.4 and newer will do; or use the kernel's NBD \
+                          client: `weir attach --nbd`";
+
+impl Keeper for Device {
+    fn number(&self) -> u32 {
+        self.number
+    }
+
+    fn node(&self) -> PathBuf {
+        node(self.number)
+    }
+
+    fn has_ended(&self) -> bool {
+        self.queues.iter().any(JoinHandle::is_finished)
+    }
+
+    fn look(&mut self, export: Option<Export>) {
+        let Some(export) = export.filter(|export| export.size != self.export.size) else { return };
+        self.export.size = export.size;
+        let (place, bytes) = (self.node(), export.size);
+        if !self.resizes {
+            tracing::warn!(
+                "{}: the volume has {bytes} bytes now, which the driver of this kernel cannot tell (Linux 6.16 and \
+                 newer can): detach the volume and attach it again, or attach it with --nbd",
+                place.display()
+            );
+            return;
+        }
+        match self.control.resize(self.number, bytes / asked::SECTOR) {
+            Ok(()) => tracing::warn!("{}: has {bytes} bytes from now on", place.display()),
+            Err(error) => tracing::error!(%error, "{}: cannot be resized", place.display()),
+        }
+    }
+
+    fn remove(&mut self) {
+        self.end(true);
+    }
+}

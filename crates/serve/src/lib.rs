@@ -7,6 +7,7 @@
 
 pub mod attach;
 mod backend;
+mod base64;
 pub mod compiler;
 pub mod config;
 mod control;

@@ -33,6 +33,7 @@ mod modules;
 mod monitoring;
 mod nbd;
 mod nvme;
+mod nvme_auth;
 mod nvme_zones;
 mod offline;
 mod order;

@@ -96,6 +96,7 @@ const DISCOVERY_PORT: u16 = 8009;
 pub fn nvme(
     mut section: Section<'_>,
     volume_hosts: BTreeMap<String, Vec<String>>,
+    base: &Path,
 ) -> Option<NvmeConfig> {
     let address = section.address("tcp", "\"127.0.0.1:4420\"");
     let mut discovery = address.map(|address| SocketAddr::new(address.ip(), DISCOVERY_PORT));
@@ -116,19 +117,28 @@ pub fn nvme(
         check_nqn(&mut section, "nqn", name);
     }
     let hosts = nvme_hosts(&mut section, "hosts");
+    let keys_file = section.text("keys_file", "\"nvme-keys\"").map(|file| base.join(file));
     let plain = section.flag("tcp_plain").unwrap_or(false);
     for (key, address) in [("tcp", address), ("discovery", discovery.filter(|_| address.is_some()))]
     {
         let Some(address) = address.filter(|address| !plain && !is_loopback(address.ip())) else {
             continue;
         };
-        let reason = "is reached from other machines, and NVMe over TCP has neither secrecy nor a login here: \
-                      everybody there could read and write all data; set tcp_plain = true (--tcp-plain) if \
-                      that is meant";
+        let reason = match keys_file {
+            None => {
+                "is reached from other machines, and NVMe over TCP has neither secrecy nor a login here: \
+                 everybody there could read and write all data; let hosts authenticate (keys_file), or set \
+                 tcp_plain = true (--tcp-plain) if that is meant"
+            }
+            Some(_) => {
+                "is reached from other machines, and what hosts and server say is not encrypted: who is on the \
+                 way can read and change it; set tcp_plain = true (--tcp-plain) if that network can be trusted"
+            }
+        };
         section.refuse(key, &address.to_string(), reason, "\"127.0.0.1:4420\"");
     }
-    section.finish(&["tcp", "discovery", "nqn", "hosts", "tcp_plain"]);
-    Some(NvmeConfig { address: address?, discovery, nqn, hosts, volume_hosts })
+    section.finish(&["tcp", "discovery", "nqn", "hosts", "keys_file", "tcp_plain"]);
+    Some(NvmeConfig { address: address?, discovery, nqn, hosts, volume_hosts, keys_file })
 }
 
 /// The NQNs of hosts that may do something; none if all may.

@@ -97,6 +97,8 @@ pub struct NvmeConfig {
     pub hosts: Vec<String>,
     /// Volumes that only some of them see, and which.
     pub volume_hosts: BTreeMap<String, Vec<String>>,
+    /// The file with the secrets of hosts, if they have to authenticate.
+    pub keys_file: Option<PathBuf>,
 }
 
 /// A volume as a disk of a guest (vhost-user).
@@ -173,7 +175,7 @@ impl Config {
         let raw = raw::section(&mut root);
         let device = device(root.section("device"), base, volumes, raw);
         let nbd = nbd(root.section("nbd"), base);
-        let nvme = doors::nvme(root.section("nvme"), hosts);
+        let nvme = doors::nvme(root.section("nvme"), hosts, base);
         let http = doors::http(root.section("http"), base);
         let control = doors::control(root.section("control"), base);
         let driver = runtime(root.section("runtime"));

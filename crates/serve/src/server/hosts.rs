@@ -1,5 +1,7 @@
 //! What hosts of NVMe over TCP are shown of what a server offers.
 
+mod keys;
+
 use crate::config::Config;
 use crate::device::Volume;
 use crate::exports::Offered;
@@ -33,6 +35,10 @@ pub fn subsystem(
     let band_bytes = u64::from(band_blocks) * BLOCK_BYTES as u64;
     if raw.is_none() {
         subsystem = subsystem.with_placement(band_bytes);
+    }
+    if let Some(file) = &wanted.keys_file {
+        let keys = keys::read(file, &subsystem.nqn).map_err(ServeError::Volumes)?;
+        subsystem = subsystem.with_keys(keys);
     }
     Ok(Some(Arc::new(subsystem)))
 }

@@ -17,6 +17,12 @@ pub const PROPERTY_SET: u8 = 0x00;
 pub const CONNECT: u8 = 0x01;
 /// Get a property.
 pub const PROPERTY_GET: u8 = 0x04;
+/// A message of authentication.
+pub const AUTHENTICATION_SEND: u8 = 0x05;
+/// Asks for one.
+pub const AUTHENTICATION_RECEIVE: u8 = 0x06;
+/// In the result of connect: the host has to authenticate on this queue.
+pub const AUTHENTICATE: u64 = 1 << 17;
 /// Bytes of the data of a connect.
 pub const CONNECT_BYTES: u32 = 1024;
 /// The controller's number, of a host that wants a new one.

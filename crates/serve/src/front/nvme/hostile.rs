@@ -51,7 +51,11 @@ fn client(setup: u8) -> (NvmeClient, Option<Seat>) {
     let namespaces = vec![namespace, hidden, read_only, zoned];
     let timings = (SECOND, 1);
     let subsystem = Subsystem::new("nqn.weir".into(), "7".into(), namespaces, Vec::new(), timings);
-    let subsystem = Arc::new(subsystem.with_placement(1 << 20));
+    let mut subsystem = subsystem.with_placement(1 << 20);
+    if setup & 0b1000 != 0 {
+        subsystem = subsystem.with_keys(keys());
+    }
+    let subsystem = Arc::new(subsystem);
     let mut client = NvmeClient::new(Instant(0), Arc::clone(&subsystem), None);
     if setup & 0b100 != 0 {
         return (client, None);
@@ -70,6 +74,19 @@ fn client(setup: u8) -> (NvmeClient, Option<Seat>) {
     }
     client.seat = Some(admin);
     (client, None)
+}
+
+/// The secret of the host, of 32 bytes of zeroes, and the same of the controller.
+fn keys() -> Keys {
+    const TEXT: &str = "DHHC-1:00:AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAACtVQoZ:";
+    let secret = || Secret::parse(TEXT, "nqn.host").expect("it is one");
+    let keys = HostKeys { host: secret(), controller: Some(secret()) };
+    // The same numbers each time, so that an input does the same each time.
+    let draw = |bytes: &mut [u8]| {
+        bytes.fill(0x5a);
+        true
+    };
+    Keys::new([("nqn.host".to_owned(), keys)].into(), draw)
 }
 
 impl Driver {

@@ -9,6 +9,8 @@
 //! - Commands that wait for room wait here, by their entries alone; so data that is on its way is always taken.
 
 mod admin;
+mod auth;
+mod authentication;
 mod command;
 mod fabrics;
 mod fdp;
@@ -27,6 +29,7 @@ mod tests;
 mod zoned_tests;
 mod zones;
 
+pub use auth::{HostKeys, Keys, Secret};
 pub use fdp::Handles;
 pub use health::Health;
 pub use subsystem::{NQN_BYTES_MAX, Namespace, Subsystem, nqn_of, uuid_of};
@@ -103,6 +106,7 @@ pub struct NvmeClient {
     due: u32,
     events: Vec<u16>,
     features: Features,
+    dialogue: auth::Dialogue,
     deadline: Option<Instant>,
     shutting_down: bool,
 }
@@ -139,6 +143,7 @@ impl NvmeClient {
             due: 0,
             events: Vec::new(),
             features: Features::default(),
+            dialogue: auth::Dialogue::default(),
             deadline,
             shutting_down: false,
         }
@@ -276,7 +281,7 @@ impl NvmeClient {
                 return Ok(self.ended("its controller is gone"));
             }
         }
-        match self.begin(&command, common, out) {
+        match self.begin(now, &command, common, out) {
             Ok(event) => Ok(event),
             Err(status) if common.data > 0 => {
                 let left = common.data + if common.digest { 4 } else { 0 };
@@ -297,6 +302,7 @@ impl NvmeClient {
 
     fn begin(
         &mut self,
+        now: Instant,
         command: &Command,
         common: &Common,
         out: &mut Vec<u8>,
@@ -307,6 +313,10 @@ impl NvmeClient {
         let own = match (command.opcode(), queue) {
             (command::FABRICS, _) if connects => Some(fabrics::CONNECT_BYTES),
             (_, None) => return Err(Status::SEQUENCE),
+            _ if command.brings_message() => Some(command.message_bytes()?),
+            _ if self.must_authenticate() && !command.authenticates() => {
+                return Err(Status::AUTHENTICATION);
+            }
             (command::TRIM, Some(1..)) => Some(command.ranges_bytes()),
             _ if self.sets_behavior(command) => Some(manage::BEHAVIOR_BYTES),
             _ => None,
@@ -324,6 +334,9 @@ impl NvmeClient {
         if queue == Some(0) || command.opcode() == command::FABRICS {
             if data > 0 {
                 return Err(Status::FIELD);
+            }
+            if command.authenticates() {
+                return self.tell_message(now, command, out);
             }
             self.manage(command, out)?;
             return Ok(None);
@@ -421,6 +434,9 @@ impl NvmeClient {
         data: &[u8],
         out: &mut Vec<u8>,
     ) -> Option<Event> {
+        if command.brings_message() {
+            return self.hear_message(now, command, data, out);
+        }
         if command.opcode() == command::FABRICS {
             return self.connect(now, command, data, out);
         }
@@ -449,51 +465,6 @@ impl NvmeClient {
             }
         }
         self.resume()
-    }
-
-    fn connect(
-        &mut self,
-        now: Instant,
-        command: &Command,
-        data: &[u8],
-        out: &mut Vec<u8>,
-    ) -> Option<Event> {
-        let connected = match (&self.seat, self.shutting_down) {
-            (Some(_), _) => Err(Status::SEQUENCE.into()),
-            (None, true) => Err(Status::CONNECT_BUSY.into()),
-            (None, false) => fabrics::connect(&self.subsystem, command, data),
-        };
-        match connected {
-            Ok(queue) => {
-                let id = queue.seat.controller.id;
-                (self.entries, self.head) = (queue.entries, 1);
-                self.features.keep_alive_ns = queue.keep_alive_ns;
-                tracing::debug!(
-                    host = queue.seat.controller.host.nqn,
-                    queue = queue.seat.queue,
-                    "connected"
-                );
-                self.seat = Some(queue.seat);
-                self.rearm(now);
-                self.complete(command.id(), id.into(), Status::SUCCESS, out);
-                Some(Event::Opened)
-            }
-            Err(fabrics::Refused { status, result }) => {
-                tracing::info!(status = status.0 & 0x7ff, "an NVMe host was refused");
-                self.complete(command.id(), result, status, out);
-                None
-            }
-        }
-    }
-
-    /// When to look again: at an admin queue's silence, or whether an I/O queue's controller is there.
-    fn rearm(&mut self, now: Instant) {
-        let admin = self.seat.as_ref().is_none_or(|seat| seat.queue == 0);
-        self.deadline = match (admin, self.features.keep_alive_ns) {
-            (true, 0) => None,
-            (true, ns) => Some(now + ns),
-            (false, _) => Some(now + LOOK_NS),
-        };
     }
 
     fn complete(&mut self, command: u16, result: u64, status: Status, out: &mut Vec<u8>) {
@@ -601,7 +572,7 @@ impl Front for NvmeClient {
 
     fn resume(&mut self) -> Option<Event> {
         let task = self.waiting.front()?.next();
-        let bytes = held_bytes(&task);
+        let bytes = task.held_bytes();
         let full = self.bytes > 0 && self.bytes + bytes > BYTES_IN_FLIGHT;
         if full || self.flights.len() >= FLIGHTS_MAX {
             return None;
@@ -611,6 +582,7 @@ impl Front for NvmeClient {
         if wanted.len > u64::from(task.len) {
             wanted.offset += u64::from(task.len);
             wanted.len -= u64::from(task.len);
+            wanted.follows = true;
             self.waiting.push_front(wanted);
         }
         Some(event)
@@ -626,6 +598,29 @@ impl Front for NvmeClient {
         let (agreed, len) = (self.agreed.unwrap_or_default(), flight.task.len);
         agreed.push_ready(out, flight.command, ticket.0 as u16, len);
         true
+    }
+
+    fn keeps_data(&self, ticket: Ticket) -> bool {
+        self.flights[ticket.0].apart
+    }
+
+    /// A host gives each command a time, and resets the controller when that is over.
+    fn patience(&self) -> Patience {
+        Patience::Returns { at_once: !self.goes_by_delays() }
+    }
+
+    fn is_part(&self, ticket: Ticket) -> bool {
+        self.flights[ticket.0].follows
+    }
+
+    fn waits(&mut self, ticket: Ticket, waits: bool) {
+        let flight = &mut self.flights[ticket.0];
+        let bytes = flight.task.held_bytes();
+        match (std::mem::replace(&mut flight.waits, waits), waits) {
+            (false, true) => self.bytes -= bytes,
+            (true, false) => self.bytes += bytes,
+            _ => {}
+        }
     }
 
     fn awaits_data(&self) -> bool {
@@ -679,6 +674,7 @@ impl Front for NvmeClient {
         }
         match &self.seat {
             None => Some("it connected no queue in time"),
+            Some(_) if self.must_authenticate() => Some("its host did not authenticate in time"),
             Some(seat) if seat.queue == 0 => Some("its host does not keep it alive"),
             Some(seat) if !seat.controller.alive.load(Ordering::Acquire) => {
                 Some("its controller is gone")
@@ -723,6 +719,9 @@ impl Front for NvmeClient {
                 agreed.push_data(out, flight.command, &page);
                 Status::SUCCESS
             }
+            Answer::Failed(Failure::Later { wait_ns, before }) => {
+                status::later(wait_ns, before, self.goes_by_delays())
+            }
             Answer::Failed(failure) => failure.into(),
         };
         self.ended_with(ticket, (result, status), out);
@@ -741,7 +740,9 @@ impl Front for NvmeClient {
 
     fn finish(&mut self, ticket: Ticket) {
         let flight = self.flights.remove(ticket.0);
-        self.bytes -= held_bytes(&flight.task);
+        if !flight.waits {
+            self.bytes -= flight.task.held_bytes();
+        }
         if flight.due.is_some() {
             self.due -= 1;
         }

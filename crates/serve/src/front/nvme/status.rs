@@ -52,6 +52,8 @@ impl Status {
     pub const CONNECT_PARAMETER: Self = never(1, 0x82);
     /// This host may not connect.
     pub const CONNECT_HOST: Self = never(1, 0x84);
+    /// The host has to authenticate before.
+    pub const AUTHENTICATION: Self = never(1, 0x91);
     /// No such log page.
     pub const LOG_PAGE: Self = never(1, 0x09);
     /// A command set that there is not, or not of this namespace.

@@ -1,10 +1,12 @@
 //! What all connections of a server share: the namespaces, who may come, and the controllers there are.
 //! It is looked at when a host connects or leaves, when it sets a property, and when volumes come or go; never for I/O.
 
+use super::auth::Keys;
 use super::fdp::{Handles, Placement};
 use super::health::Healths;
 use super::status::Status;
 use super::zones::ZoneShape;
+use crate::rated::Rated;
 use flash::Slab;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -101,6 +103,10 @@ pub struct Subsystem {
     pub healths: Healths,
     /// What is told of the placement of data, unless all namespaces are zoned.
     pub placement: Option<Placement>,
+    /// What hosts have to know, if they have to authenticate.
+    pub keys: Option<Keys>,
+    /// What is logged of those that did not.
+    pub unauthenticated: Rated,
     controllers: Mutex<Slab<Arc<Controller>>>,
 }
 
@@ -182,9 +188,26 @@ impl Subsystem {
     ) -> Self {
         let (port, controllers) = (AtomicU16::new(0), Mutex::default());
         let healths = Healths::new(shards);
-        let placement = None;
+        let (placement, keys, unauthenticated) = (None, None, Rated::default());
         let namespaces = RwLock::new(namespaces.into());
-        Self { nqn, serial, namespaces, hosts, handshake_ns, port, healths, placement, controllers }
+        Self {
+            nqn,
+            serial,
+            namespaces,
+            hosts,
+            handshake_ns,
+            port,
+            healths,
+            placement,
+            keys,
+            unauthenticated,
+            controllers,
+        }
+    }
+
+    /// The same, whose hosts have to authenticate.
+    pub fn with_keys(self, keys: Keys) -> Self {
+        Self { keys: Some(keys), ..self }
     }
 
     /// The same, whose hosts place data in bands of so many bytes.
@@ -198,7 +221,9 @@ impl Subsystem {
 
     /// True if the host may connect.
     pub fn admits(&self, host: &str) -> bool {
-        self.hosts.is_empty() || self.hosts.iter().any(|admitted| admitted == host)
+        let listed = self.hosts.is_empty() || self.hosts.iter().any(|admitted| admitted == host);
+        // One without a secret could not authenticate.
+        listed && self.keys.as_ref().is_none_or(|keys| keys.knows(host))
     }
 
     /// The namespaces that there are now.

@@ -563,3 +563,129 @@ fn the_ranges_of_a_trim_count_once() {
     };
     assert!(!io.client.is_part(one) && io.client.is_part(two));
 }
+
+/// A subsystem whose one host has to authenticate; its secret is 32 bytes of zeroes.
+fn guarded() -> Arc<Subsystem> {
+    let secret = Secret::parse(&auth::text_of(&[0; 32], "00"), HOST).unwrap();
+    let keys = HostKeys { host: secret, controller: None };
+    let draw = |bytes: &mut [u8]| {
+        bytes.fill(0x5a);
+        true
+    };
+    let subsystem = Arc::into_inner(subsystem(&[])).unwrap();
+    Arc::new(subsystem.with_keys(Keys::new([(HOST.to_owned(), keys)].into(), draw)))
+}
+
+/// A command of authentication about so many bytes.
+fn authentication(kind: u8, bytes: u32, apart: bool) -> [u8; 64] {
+    let mut entry = with_sgl(entry(command::FABRICS, 7, 0), bytes, apart);
+    entry[4] = kind;
+    entry[41..44].copy_from_slice(&[1, 1, 0xe9]);
+    entry[44..48].copy_from_slice(&bytes.to_le_bytes());
+    entry
+}
+
+impl Host {
+    fn say(&mut self, message: &[u8]) -> u16 {
+        let send = authentication(fabrics::AUTHENTICATION_SEND, message.len() as u32, false);
+        self.command(&send, message);
+        self.completed(7).0
+    }
+
+    fn ask(&mut self) -> Vec<u8> {
+        self.command(&authentication(fabrics::AUTHENTICATION_RECEIVE, 512, true), &[]);
+        assert_eq!(self.out[0], pdu::C2H_DATA);
+        let from = if self.digests { 28 } else { 24 };
+        let message = self.out[from..from + 512].to_vec();
+        assert_eq!(self.completed(7).0, 0);
+        message
+    }
+
+    /// All of a dialogue, by SHA-256 without a group, with a key of `byte`s.
+    fn authenticate(&mut self, byte: u8) -> Vec<u8> {
+        let mut offer = vec![0; 72];
+        (offer[4], offer[7], offer[8], offer[10], offer[11], offer[12]) = (9, 1, 1, 1, 1, 1);
+        assert_eq!(self.say(&offer), 0);
+        let challenge = self.ask();
+        assert_eq!(challenge[..2], [1, 1]);
+        // The challenge and its number, the transaction, no channel, and who answers whom.
+        let mut signed = challenge[16..48].to_vec();
+        signed.extend(&challenge[12..16]);
+        signed.extend([9, 0, 0]);
+        signed.extend(b"HostHost");
+        signed.extend(HOST.as_bytes());
+        signed.extend(b"\0nqn.weir");
+        let mut reply = vec![0; 16];
+        (reply[0], reply[1], reply[4], reply[6]) = (1, 2, 9, 32);
+        reply.extend(auth::Hash::Sha256.hmac(&[byte; 32], &signed));
+        reply.extend([0; 32]);
+        assert_eq!(self.say(&reply), 0);
+        self.ask()
+    }
+}
+
+#[test]
+fn each_queue_does_nothing_before_its_host_has_authenticated() {
+    let subsystem = guarded();
+    let mut admin = Host::new(&subsystem, true);
+    assert_eq!(admin.connect(0, 0xffff, "nqn.weir"), (0, 1 | fabrics::AUTHENTICATE));
+    assert_eq!(admin.set_property(0x46_0001), Status::AUTHENTICATION.0);
+    admin.command(&entry(command::KEEP_ALIVE, 5, 0), &[]);
+    assert_eq!(admin.completed(5).0, Status::AUTHENTICATION.0);
+    assert_eq!(admin.authenticate(0)[..2], [1, 3]);
+    assert_eq!(admin.set_property(0x46_0001), 0);
+    let mut features = entry(command::SET_FEATURES, 5, 0);
+    features[40] = 7;
+    admin.command(&features, &[]);
+    assert_eq!(admin.completed(5).0, 0);
+    let mut io = Host::new(&subsystem, false);
+    assert_eq!(io.connect(1, 1, "nqn.weir"), (0, 1 | fabrics::AUTHENTICATE));
+    let read = blocks(with_sgl(entry(command::READ, 4, 1), 4096, true), 0, 1);
+    io.events.clear();
+    io.command(&read, &[]);
+    assert_eq!(io.completed(4).0, Status::AUTHENTICATION.0);
+    assert_eq!(io.authenticate(0)[..2], [1, 3]);
+    io.events.clear();
+    io.command(&read, &[]);
+    assert!(matches!(io.events[..], [Event::Request(..)]), "{:?}", io.events);
+}
+
+#[test]
+fn a_host_that_does_not_know_its_secret_is_hung_up_on_in_any_case() {
+    let subsystem = guarded();
+    let mut wrong = Host::new(&subsystem, false);
+    wrong.connect(0, 0xffff, "nqn.weir");
+    let told = wrong.authenticate(1);
+    assert_eq!((told[0], told[1], told[7]), (0, 0xf0, 1));
+    assert_eq!(wrong.events.last(), Some(&Event::Close));
+    // One that says nothing has as long as it had to connect.
+    let mut silent = Host::new(&subsystem, false);
+    silent.connect(0, 0xffff, "nqn.weir");
+    assert!(silent.client.expire(Instant(SECOND / 2)).is_none());
+    let why = silent.client.expire(Instant(2 * SECOND)).unwrap();
+    assert!(why.contains("authenticate"), "{why}");
+    // What is no message, or not said so.
+    let mut odd = Host::new(&subsystem, false);
+    odd.connect(0, 0xffff, "nqn.weir");
+    for at in [41, 42, 43] {
+        let mut send = authentication(fabrics::AUTHENTICATION_SEND, 8, false);
+        send[at] ^= 1;
+        odd.command(&send, &[0; 8]);
+        assert_eq!(odd.completed(7).0, Status::FIELD.0);
+    }
+    let long = authentication(fabrics::AUTHENTICATION_RECEIVE, 4097, true);
+    odd.command(&long, &[]);
+    assert_eq!(odd.completed(7).0, Status::FIELD.0);
+    let mut unlike = authentication(fabrics::AUTHENTICATION_RECEIVE, 512, true);
+    unlike[44] = 1;
+    odd.command(&unlike, &[]);
+    assert_eq!(odd.completed(7).0, Status::SGL_LENGTH.0);
+    // A stranger does not even connect; discovery needs nothing.
+    assert!(!subsystem.admits("nqn.stranger") && subsystem.admits(HOST));
+    let mut discovery = Host::new(&subsystem, false);
+    assert_eq!(discovery.connect(0, 0xffff, subsystem::DISCOVERY_NQN), (0, 4));
+    assert_eq!(discovery.set_property(1), 0);
+    // Where nobody has to, nobody can.
+    let (mut admin, _io) = connected(false);
+    assert_eq!(admin.say(&[0; 8]), Status::OPCODE.0);
+}

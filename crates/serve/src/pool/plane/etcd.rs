@@ -7,9 +7,9 @@
 use super::super::PoolError;
 use super::super::config::{PlaneAt, PlaneConfig};
 use super::super::doors::runtime;
-use super::base64;
 use super::gateway::{Answers, EXHAUSTED, Gateway, GatewayError, INVALID, NOT_FOUND};
 use super::link::{ASKS_MAX, Session};
+use crate::base64;
 use flash::SECOND;
 use pool::control::contract::{
     Change, Check, Kept, LeaseId, PlaneAnswer, PlaneAsk, PlaneRefusal, RANGE_MAX,

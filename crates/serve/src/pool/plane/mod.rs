@@ -1,6 +1,5 @@
 //! The control plane as processes see it: [`PlaneLink`] asks it, wherever it is, and [`server`] is Weir's own.
 
-mod base64;
 mod calls;
 mod embedded;
 mod etcd;

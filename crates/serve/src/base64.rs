@@ -1,4 +1,4 @@
-//! Base64 (RFC 4648, with padding), as JSON carries bytes.
+//! Base64 (RFC 4648, with padding), as JSON carries bytes, and secrets of NVMe hosts are written.
 
 const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 

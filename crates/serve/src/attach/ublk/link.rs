@@ -266,7 +266,7 @@ mod tests {
             while let Some(message) = self.link.outgoing() {
                 // SAFETY: the link's own, which points to its headers and our memory.
                 let parts = unsafe {
-                    std::slice::from_raw_parts((*message).msg_iov, (*message).msg_iovlen as usize)
+                    std::slice::from_raw_parts((*message).msg_iov, (*message).msg_iovlen)
                 };
                 let mut left = most;
                 for part in parts {

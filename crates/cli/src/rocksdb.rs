@@ -58,6 +58,12 @@ impl Parts {
         let units = served("--units", &self.units, "")?;
         let volume = served("--small", &self.small, "default")?;
         let control = match (&self.control, is_address(&self.units)) {
+            (Some(control), _) if control.is_empty() => {
+                return Err(
+                    "--control '': names nothing: give the control socket, or IP address and port"
+                        .into(),
+                );
+            }
             (Some(control), _) => control.clone(),
             (None, false) => text(&crate::device::control_of(&absolute(Path::new(&self.units))?))?,
             (None, true) => {
@@ -120,6 +126,11 @@ fn is_address(place: &str) -> bool {
 
 /// The NBD address of what is served in a folder; an address is one already.
 fn served(option: &str, place: &str, export: &str) -> Result<String, Failure> {
+    if place.is_empty() {
+        return Err(format!(
+            "{option} '': names nothing: give the folder of a device that is served, or its NBD address"
+        ));
+    }
     if is_address(place) {
         client::parse(place).map_err(|why| format!("{option} {why}"))?;
         return Ok(place.into());

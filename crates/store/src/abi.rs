@@ -42,7 +42,8 @@ fn code(error: &Error) -> c_int {
     match error {
         Error::NotFound(_) => NOT_FOUND,
         Error::Full(_) | Error::UnitFull(_) => FULL,
-        Error::Owned(_) => OWNED,
+        // Nothing that this process does will help either.
+        Error::Owned(_) | Error::Foreign(_) => OWNED,
         Error::Damaged(_) => DAMAGED,
         Error::Io(_) | Error::Taken(_) => IO,
         Error::Unfit(_) | Error::Usage(_) => INVALID,

@@ -40,6 +40,10 @@ pub trait RawBlocks: Send + Sync {
     fn read(&self, id: u128, offset: u64, into: &mut [u8]) -> Result<(), Error>;
     /// The IDs of all blocks that are there, whoever they belong to.
     fn list(&self) -> Result<Vec<u128>, Error>;
+    /// Why no unit takes a block, and what helps, if more is known of it than that.
+    fn why_full(&self) -> Option<String> {
+        None
+    }
 }
 
 /// Why a store did not do something.
@@ -57,6 +61,8 @@ pub enum Error {
     Full(String),
     /// Another process owns the store.
     Owned(String),
+    /// The units are those of another device.
+    Foreign(String),
     /// What lies there is not what was written there.
     Damaged(String),
     /// The connection, or the server's refusal.
@@ -74,6 +80,7 @@ impl fmt::Display for Error {
             | Self::UnitFull(what)
             | Self::Full(what)
             | Self::Owned(what)
+            | Self::Foreign(what)
             | Self::Damaged(what)
             | Self::Io(what)
             | Self::Usage(what) => f.write_str(what),

@@ -1,16 +1,24 @@
 //! The volume and the raw blocks of servers: the volume over NBD; blocks are put and deleted by ID over HTTP, and read
 //! over NBD from where the server placed them, which takes less of both processors.
+//!
+//! A server may be started again with another device: whatever is put, and whatever is read over a new connection, is
+//! compared with where the store's blocks lie ([`places`]).
+
+mod places;
+mod room;
+
+pub use room::{Room, UnitRoom};
 
 use crate::api::{BLOCK_BYTES, Error, RawBlocks, Volume};
 use client::wire::{Connection, command};
 use client::{Address, Blocks, Device, Place, Stream, Unit};
-use std::collections::HashMap;
+use places::{At, Places};
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{ErrorKind, Read, Seek, Write};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Condvar, Mutex, RwLock};
+use std::sync::{Condvar, Mutex};
 use std::time::Duration;
 
 /// How long a server may take to answer.
@@ -64,18 +72,10 @@ impl Units {
         Ok(Self(device.with_http(place(addresses))))
     }
 
-    /// Raw blocks that are free, or are about to be, and all that can be written.
-    pub fn room(&self) -> Result<(u64, u64), Error> {
+    /// What room they have.
+    pub fn room(&self) -> Result<Room, Error> {
         let units = self.0.status().map_err(|error| Error::Io(error.to_string()))?;
-        let (mut free, mut all) = (0, 0);
-        for unit in units.iter().filter(|unit| !unit.gone) {
-            let erased = unit.raw_blocks_erased + unit.raw_blocks_erasing;
-            free += u64::from(erased);
-            all += u64::from(
-                erased + unit.raw_blocks_open + unit.raw_blocks_full + unit.raw_blocks_torn,
-            );
-        }
-        Ok((free, all))
+        Ok(Room::of(&units))
     }
 }
 
@@ -176,14 +176,6 @@ impl Volume for RemoteVolume {
     }
 }
 
-/// Where a block of an ID lies.
-#[derive(Clone, Copy)]
-struct At {
-    key: u64,
-    unit: u32,
-    raw_block: u32,
-}
-
 /// Raw blocks of a server.
 pub struct RemoteBlocks {
     blocks: Blocks,
@@ -194,13 +186,13 @@ pub struct RemoteBlocks {
     idle_count: AtomicUsize,
     /// Reads that may begin now.
     reading: Turns,
-    /// By number. A block stays where it was put.
-    places: RwLock<HashMap<u64, At>>,
+    /// A block stays where it was put.
+    places: Places,
     /// Requests over HTTP that may begin now.
     asking: Turns,
     /// The two addresses, for people.
     names: String,
-    /// They were seen to be of one device.
+    /// They were seen to be of one device, since they connected last.
     compared: AtomicBool,
 }
 
@@ -209,7 +201,7 @@ impl RemoteBlocks {
     pub fn open(addresses: &Addresses) -> Result<Self, Error> {
         let (Addresses { units, control, .. }, place) = (addresses, place(addresses));
         let failed = |error: client::Error| Error::Io(format!("the raw units {units}: {error}"));
-        let device = Device::open(units).map_err(failed)?;
+        let device = Device::open(units).map_err(failed)?.with_http(place.clone());
         let blocks = Blocks::open(place)
             .map_err(|error| Error::Io(format!("blocks by ID at {control}: {error}")))?;
         let idle = (0..device.units()).map(|_| Mutex::default()).collect();
@@ -220,7 +212,7 @@ impl RemoteBlocks {
             idle,
             idle_count,
             reading,
-            places: RwLock::default(),
+            places: Places::default(),
             asking: Turns::new(ASKING_MAX),
             names: format!("{units} with {control}"),
             compared: AtomicBool::new(false),
@@ -228,17 +220,60 @@ impl RemoteBlocks {
     }
 
     fn place(&self, id: u128) -> Result<At, Error> {
-        let (key, number) = ((id >> 64) as u64, id as u64);
-        let known = self.places.read().expect("no holder panics").get(&number).copied();
-        if let Some(at) = known.filter(|at| at.key == key) {
+        if let Some(at) = self.places.get(id) {
             return Ok(at);
         }
-        let _turn = self.asking.take();
-        let found = self.blocks.find(number).map_err(|error| told(id, &error))?;
-        let found = found.filter(|block| block.id == id).ok_or_else(|| lost(id))?;
-        let at = At { key, unit: found.unit, raw_block: found.raw_block };
-        self.places.write().expect("no holder panics").insert(number, at);
+        let at = self.find(id)?.ok_or_else(|| lost(id))?;
+        self.places.note(id, at);
         Ok(at)
+    }
+
+    /// Where the server has it now.
+    fn find(&self, id: u128) -> Result<Option<At>, Error> {
+        let _turn = self.asking.take();
+        let found = self.blocks.find(id as u64).map_err(|error| told(id, &error))?;
+        let found = found.filter(|block| block.id == id);
+        Ok(found.map(|block| At { unit: block.unit, raw_block: block.raw_block }))
+    }
+
+    /// The server that answers has the device of this store, as far as blocks other than this one tell.
+    fn check_device(&self, id: u128) -> Result<(), Error> {
+        self.places.check(id, |witness| self.find(witness))
+    }
+
+    /// Connects to the unit of a block, and sees that it is there.
+    fn connect(&self, id: u128, at: At) -> Result<Unit, Error> {
+        self.compared.store(false, Ordering::Relaxed);
+        let unit = match self.device.unit(at.unit) {
+            Ok(unit) => unit,
+            // It may have other units.
+            Err(error) => return Err(self.check_device(id).err().unwrap_or(told(id, &error))),
+        };
+        if self.find(id)? == Some(at) {
+            return Ok(unit);
+        }
+        self.check_device(id)?;
+        Err(lost(id))
+    }
+
+    /// What was put has to be on the device of the store; else it is taken back.
+    fn check_put(&self, id: u128, bytes: &[u8]) -> Result<(), Error> {
+        // In this order: what the same server has that has the others is on their device.
+        let checked = self.check_device(id).and_then(|()| self.find(id));
+        match checked {
+            Ok(Some(at)) => self.places.note(id, at),
+            Ok(None) => return Err(lost(id)),
+            Err(error) => {
+                self.blocks.delete(id).ok();
+                return Err(error);
+            }
+        }
+        if !self.compared.load(Ordering::Relaxed) {
+            // First, as the comparison connects.
+            self.compare(id, bytes)?;
+            self.compared.store(true, Ordering::Relaxed);
+        }
+        Ok(())
     }
 
     /// The first block that is put over HTTP has to be on the units that are read over NBD.
@@ -292,24 +327,25 @@ impl RawBlocks for RemoteBlocks {
 
     fn put(&self, id: u128, bytes: &[u8]) -> Result<(), Error> {
         let turn = self.asking.take();
-        self.blocks.put(id, bytes).map_err(|error| match error {
-            client::Error::Refused { code: CONFLICT, message } => Error::Taken(message),
-            // Its unit is full, or fails: another number is on another unit.
-            client::Error::Refused { code: NO_ROOM | FAILED, message } => Error::UnitFull(message),
-            error => told(id, &error),
-        })?;
+        let put = self.blocks.put(id, bytes);
         drop(turn);
-        // Now, by one, and not by all who want to read of it. Who reads it tells what is wrong.
-        self.place(id).ok();
-        if !self.compared.load(Ordering::Relaxed) {
-            self.compare(id, bytes)?;
-            self.compared.store(true, Ordering::Relaxed);
+        match put {
+            Ok(()) => self.check_put(id, bytes),
+            Err(client::Error::Refused { code: CONFLICT, message }) => Err(Error::Taken(message)),
+            // Its unit is full, or fails: another number is on another unit.
+            Err(client::Error::Refused { code: NO_ROOM | FAILED, message }) => {
+                Err(Error::UnitFull(message))
+            }
+            // Those of another device may have blocks of another size.
+            Err(error @ client::Error::Refused { .. }) => {
+                Err(self.check_device(id).err().unwrap_or(told(id, &error)))
+            }
+            Err(error) => Err(told(id, &error)),
         }
-        Ok(())
     }
 
     fn delete(&self, id: u128) -> Result<(), Error> {
-        self.places.write().expect("no holder panics").remove(&(id as u64));
+        self.places.forget(id);
         let _turn = self.asking.take();
         match self.blocks.delete(id) {
             Ok(()) | Err(client::Error::Refused { code: NOT_FOUND, .. }) => Ok(()),
@@ -324,12 +360,12 @@ impl RawBlocks for RemoteBlocks {
         let failed = |error: client::Error| told(id, &error);
         let mut unit = match self.idle(at.unit) {
             Some(unit) => unit,
-            None => self.device.unit(at.unit).map_err(failed)?,
+            None => self.connect(id, at)?,
         };
         let mut read = unit.read(offset, into);
         if let Err(client::Error::Io(_)) = read {
             // The server may have been started again; what is read cannot have changed.
-            unit = self.device.unit(at.unit).map_err(failed)?;
+            unit = self.connect(id, at)?;
             read = unit.read(offset, into);
         }
         if !matches!(read, Err(client::Error::Io(_) | client::Error::Protocol(_))) {
@@ -341,13 +377,14 @@ impl RawBlocks for RemoteBlocks {
     fn list(&self) -> Result<Vec<u128>, Error> {
         let listed = self.blocks.list();
         let listed = listed.map_err(|error| Error::Io(format!("blocks by ID: {error}")))?;
-        let mut places = self.places.write().expect("no holder panics");
         for block in &listed {
-            let key = (block.id >> 64) as u64;
-            let at = At { key, unit: block.unit, raw_block: block.raw_block };
-            places.insert(block.id as u64, at);
+            self.places.note(block.id, At { unit: block.unit, raw_block: block.raw_block });
         }
         Ok(listed.into_iter().map(|block| block.id).collect())
+    }
+
+    fn why_full(&self) -> Option<String> {
+        Some(Room::of(&self.device.status().ok()?).why_full())
     }
 }
 

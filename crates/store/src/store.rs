@@ -66,6 +66,14 @@ impl Store {
         let ours = listed.iter().filter(|&&id| (id >> 64) as u64 == key).map(|&id| id as u64);
         let there: BTreeSet<u64> = ours.collect();
         let wanted = catalog.numbers();
+        if !wanted.is_empty() && wanted.is_disjoint(&there) {
+            return Err(Error::Foreign(format!(
+                "none of the {} raw blocks that the files of the store lie in is on these units: they are not \
+                 the device that it was written to, or have lost everything, so nothing is erased: start the \
+                 server of that device there, or one of a whole copy of it",
+                wanted.len()
+            )));
+        }
         if wanted.is_empty() && !there.is_empty() && catalog.is_new() {
             let count = there.len();
             return Err(Error::Damaged(format!(
@@ -254,9 +262,9 @@ impl Store {
                     if full % self.blocks.units() == 0 {
                         self.erase()?;
                         if self.erased.load(Ordering::Relaxed) == erased {
-                            return Err(Error::Full(format!(
-                                "every unit is full, or fails: {why}"
-                            )));
+                            let known = self.blocks.why_full();
+                            let unknown = || format!("every unit is full, or fails: {why}");
+                            return Err(Error::Full(known.unwrap_or_else(unknown)));
                         }
                     }
                 }

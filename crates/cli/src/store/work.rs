@@ -82,7 +82,10 @@ fn as_text(status: &Value) -> String {
         &format!("commits     {} in {} syncs, {each:.1} a sync\n", count(commits), count(batches));
     let room = &status["room"];
     match room.is_null() {
-        true => text += "room        not known now: the units do not answer\n",
+        true => {
+            let why = status["units_why"].as_str().unwrap_or("a reason is not told");
+            text += &format!("room        NOT KNOWN: the units do not answer: {why}\n");
+        }
         false => {
             let (free, kept) = (number(&room["raw_blocks_free"]), number(&room["raw_blocks_kept"]));
             let block = number(&room["raw_block_bytes"]);
@@ -93,6 +96,12 @@ fn as_text(status: &Value) -> String {
                 bytes(free * block)
             );
         }
+    }
+    if let Some(failed) = status["units_failed"].as_str() {
+        text += &format!("FAILED      {failed}\n");
+    }
+    if let (Some(why), true) = (status["not_ready"].as_str(), status["stopped"].is_null()) {
+        text += &format!("NOT READY   {why}\n");
     }
     let mut rows = vec![["slice", "keys", "SSTs", "bytes", "in memory"].map(String::from).to_vec()];
     for slice in array(&status["slices"]) {

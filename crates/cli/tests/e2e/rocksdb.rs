@@ -63,6 +63,23 @@ impl Both {
         server.take().expect("it runs").terminate();
     }
 
+    /// Ends the units, puts their device away, and starts a server of another one in its place.
+    pub fn start_other_units(&mut self) {
+        self.stop(0);
+        let data = self.folders[0].data();
+        std::fs::rename(&data, data.with_extension("own")).expect("it is a folder");
+        self.start_again();
+    }
+
+    /// The units' own device is served there again.
+    pub fn start_own_units(&mut self) {
+        self.stop(0);
+        let data = self.folders[0].data();
+        std::fs::remove_dir_all(&data).expect("the other device");
+        std::fs::rename(data.with_extension("own"), &data).expect("it was put away");
+        self.start_again();
+    }
+
     /// The folders of their devices.
     pub fn places(&self) -> [String; 2] {
         [0, 1].map(|at| self.folders[at].data().to_str().expect("UTF-8").to_owned())
@@ -291,11 +308,16 @@ fn what_is_missing_is_told_with_the_mend() {
     refused(&["rocksdb", "--units", &nowhere, "--", "ldb"], "weir serve --raw --data");
     refused(&["rocksdb", "--plugin", &nowhere, "--", "ldb"], "./x rocksdb");
     refused(&["rocksdb", "--units", "nbd://", "--", "ldb"], "--units nbd://");
+    refused(&["rocksdb", "--units", "", "--", "ldb"], "--units '': names nothing");
     refused(&["rocksdb", "--units", "nbd://127.0.0.1:1", "--", "ldb"], "weir serve --data");
     refused(&["rocksdb"], "PROGRAM");
 
     let both = Both::start("rdbmiss", "64MiB");
     let [units, small] = both.places();
+    refused(
+        &["rocksdb", "--units", &units, "--small", "", "--", "ldb"],
+        "--small '': names nothing",
+    );
     refused(&["rocksdb", "--units", &units, "--small", &small, "--", "no-such"], "rocksdb-tools");
     let token = both.folders[0].file("token");
     std::fs::write(&token, "one\ntwo\n").expect("a file");

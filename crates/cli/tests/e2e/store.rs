@@ -428,6 +428,81 @@ fn full_units_are_said_and_a_deletion_makes_room_again() {
 }
 
 #[test]
+fn units_of_another_device_at_the_same_address_are_told_and_nothing_acknowledged_is_lost() {
+    let mut both = Both::start("storeother", "128MiB");
+    let mut served = Served::start(&both, "st", &["--slices", "1"]);
+    let store = served.client();
+    let key = |number: u64| format!("key-{number:03}");
+    let put = |number: u64| store.put(key(number).as_bytes(), &pattern(number, 100_000));
+    (0..40).for_each(|number| put(number).expect("a put"));
+    served.run(&["compact"]);
+    both.start_other_units();
+    let told = store.get(key(7).as_bytes()).expect_err("it is not there").to_string();
+    assert!(told.contains("another device"), "{told}");
+    // A scrub does not say that all of it is damaged without saying why.
+    let scrub = said(&served.weir(&["scrub"]));
+    assert!(scrub.contains("another device"), "{scrub}");
+    // What is put now is in the log, and no SST of it goes to the other device.
+    let acknowledged = (40..200).take_while(|&number| put(number).is_ok()).count() as u64;
+    assert!(acknowledged < 160, "{}", served.log());
+    let status = served.wait().expect("it ends");
+    assert_eq!(status.code(), Some(2), "{}", served.log());
+    assert!(served.log().contains("another device"), "{}", served.log());
+    let data = both.scratch().path().join("st");
+    let refused = Served::try_start(&both, data, &[]).map(drop).unwrap_err();
+    assert!(refused.contains("raw blocks that the files of the store lie in"), "{refused}");
+    let other = client::Blocks::open(Path::new(&both.places()[0]).join("control.sock").as_path());
+    assert_eq!(other.expect("it answers").list().expect("a list"), [], "nothing is left there");
+    both.start_own_units();
+    let served = Served::start(&both, "st", &[]);
+    let store = served.client();
+    for number in 0..40 + acknowledged {
+        let found = store.get(key(number).as_bytes()).expect("an answer");
+        assert!(found == Some(pattern(number, 100_000)), "{number} of {acknowledged}");
+    }
+    assert!(served.run(&["scrub"]).contains("all sound"));
+    served.stop();
+}
+
+#[test]
+fn units_whose_server_has_ended_are_told_by_status_scrub_and_readiness() {
+    let mut both = Both::start("storegone", "64MiB");
+    let served = Served::start(&both, "st", &["--slices", "1"]);
+    let store = served.client();
+    (0..40).for_each(|number: u8| store.put(&[number], &pattern(1, 50_000)).expect("a put"));
+    served.run(&["compact"]);
+    let socket = served.data.join("control.sock");
+    let socket = socket.to_str().expect("UTF-8");
+    let ready = || {
+        let words = ["-sS", "--unix-socket", socket, "-w", " %{http_code}", "http://weir/readyz"];
+        run("curl", &words)
+    };
+    assert!(ready().ends_with(" 200"), "{}", ready());
+    both.kill(0);
+    let begun = Instant::now();
+    while !ready().ends_with(" 503") {
+        assert!(begun.elapsed() < PATIENCE, "{}", ready());
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert!(ready().contains("the units do not answer"), "{}", ready());
+    let status = served.run(&["status"]);
+    assert!(status.contains("NOT KNOWN: the units do not answer: "), "{status}");
+    let scrub = served.weir(&["scrub"]);
+    let told = said(&scrub);
+    assert_eq!(scrub.status.code(), Some(2), "{told}");
+    assert!(told.contains("the units do not answer") && !told.contains("DAMAGED"), "{told}");
+    // Started again, it goes on: reads connect anew.
+    both.start_again();
+    assert!(served.run(&["scrub"]).contains("all sound"));
+    let begun = Instant::now();
+    while !ready().ends_with(" 200") {
+        assert!(begun.elapsed() < PATIENCE, "{}", ready());
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    served.stop();
+}
+
+#[test]
 fn what_cannot_be_served_is_told_with_the_mend() {
     let both = Both::start("storebad", "128MiB");
     let folder = |name: &str| both.scratch().path().join(name);

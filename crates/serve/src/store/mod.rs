@@ -194,7 +194,8 @@ impl Room {
     fn watch(addresses: &Addresses, service: &Arc<Service>) -> Result<Self, StoreError> {
         let failed = |error: ::store::Error| StoreError::Open(Refused::Failed(error.to_string()));
         let units = Units::open(addresses).map_err(failed)?;
-        service.set_room(Some(units.room().map_err(failed)?));
+        service.set_room(Ok(units.room().map_err(failed)?));
+        service.set_look(Box::new(move || units.room().map_err(|error| error.to_string())));
         let stop: Arc<AtomicBool> = Arc::default();
         let (stops, service) = (Arc::clone(&stop), Arc::clone(service));
         let watch = move || {
@@ -202,7 +203,7 @@ impl Room {
                 let is_little = service.is_nearly_full();
                 std::thread::park_timeout(if is_little { LITTLE_ROOM_EVERY } else { ROOM_EVERY });
                 // A server that does not answer now may later; what it says then counts.
-                service.set_room(units.room().ok());
+                service.look();
             }
         };
         let thread = std::thread::Builder::new().name("store-room".into()).spawn(watch);
@@ -306,6 +307,7 @@ fn router(rules: Arc<Rules>, store: Store) -> axum::Router {
     let routes: Routes<Store> = Routes::new(Arc::clone(&rules))
         .with(Method::GET, "/status", Access::Open, get(work::status))
         .with(Method::GET, "/healthz", Access::Open, get(work::healthy))
+        .with(Method::GET, "/readyz", Access::Open, get(work::ready))
         .with(Method::GET, "/scrub", Access::Open, get(work::scrubbed))
         .with(Method::POST, "/scrub", change, post(work::scrub))
         .with(Method::POST, "/compact", change, post(work::compact))

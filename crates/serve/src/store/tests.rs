@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::sockets::{Access, Speaks, listen_unix};
+use ::store::remote::{Room, UnitRoom};
 use ::store::services::{Engine, Memory as Model, PIECE_BYTES};
 use client::http::request;
 use client::store::{Cell, Range};
@@ -266,11 +267,22 @@ fn no_room_is_507_and_a_failed_engine_is_said_on_every_write_while_reads_go_on()
     let served = Served::start("full");
     let store = &served.client;
     store.put(b"k", b"1").unwrap();
-    served.service.set_room(Some((3, 1000)));
+    let room = |free| {
+        let unit = UnitRoom { raw_blocks_free: free, raw_blocks: 1000, ..UnitRoom::default() };
+        Ok(Room { units: vec![unit] })
+    };
+    served.service.set_room(room(3));
     assert_eq!(code(store.put(b"k", b"2").unwrap_err()), 507);
     assert_eq!(code(store.put_file("f", &mut &b"1"[..], 1).unwrap_err()), 507);
+    let (code_now, told) = served.answer("GET", "/readyz", b"");
+    assert!(code_now == 503 && told.contains("3 raw blocks are free"), "{code_now} {told}");
     store.delete(b"other").unwrap();
-    served.service.set_room(None);
+    served.service.set_room(Err("the door is shut".into()));
+    let (code_now, told) = served.answer("GET", "/readyz", b"");
+    assert!(code_now == 503 && told.contains("the door is shut"), "{code_now} {told}");
+    assert_eq!(store.status().unwrap()["units_why"], "the door is shut");
+    served.service.set_room(room(500));
+    assert_eq!(served.answer("GET", "/readyz", b"").0, 200);
     store.put(b"k", b"2").unwrap();
     assert_eq!(served.answer("GET", "/healthz", b"").0, 200);
     served.model.fail(Some(Refused::Failed("the small volume is gone".into())));
@@ -279,6 +291,7 @@ fn no_room_is_507_and_a_failed_engine_is_said_on_every_write_while_reads_go_on()
     served.model.fail(None);
     assert_eq!(code(store.put(b"k", b"4").unwrap_err()), 500);
     assert_eq!(served.answer("GET", "/healthz", b"").0, 503);
+    assert_eq!(served.answer("GET", "/readyz", b"").0, 503);
     assert_eq!(store.get(b"k").unwrap(), Some(b"2".to_vec()));
 }
 

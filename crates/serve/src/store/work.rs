@@ -58,6 +58,11 @@ pub async fn status(State(store): State<Store>) -> Response {
     let room = service.room().map(|(free, kept)| {
         json!({ "raw_blocks_free": free, "raw_blocks_kept": kept, "raw_block_bytes": block_bytes })
     });
+    let (units, units_failed, units_why) = match &*service.units() {
+        Ok(room) => (json!(room.units), room.failed(), None),
+        Err(why) => (json!([]), None, Some(why.clone())),
+    };
+    let not_ready = service.ready().err().map(|why| why.to_string());
     Json(json!({
         "mode": "store",
         "keys": sum(|slice| slice.keys),
@@ -67,6 +72,10 @@ pub async fn status(State(store): State<Store>) -> Response {
         "commits": counts.commits,
         "batches": counts.batches,
         "room": room,
+        "units": units,
+        "units_failed": units_failed,
+        "units_why": units_why,
+        "not_ready": not_ready,
         "stopped": service.stopped().map(|why| why.to_string()),
         "slices": slices,
     }))
@@ -79,6 +88,13 @@ pub async fn healthy(State(store): State<Store>) -> Response {
         Some(why) => {
             refusal(StatusCode::SERVICE_UNAVAILABLE, &format!("nothing can be written: {why}"))
         }
+    }
+}
+
+pub async fn ready(State(store): State<Store>) -> Response {
+    match store.service.ready() {
+        Ok(()) => Json(json!({ "ready": true })).into_response(),
+        Err(why) => refusal(StatusCode::SERVICE_UNAVAILABLE, &why.to_string()),
     }
 }
 

@@ -23,6 +23,7 @@ struct State {
     now: BTreeMap<u32, Slice>,
     durable: BTreeMap<u32, Slice>,
     fails: Option<Refused>,
+    reads_fail: Option<Refused>,
 }
 
 impl Memory {
@@ -41,10 +42,15 @@ impl Memory {
         self.state().fails = with;
     }
 
+    /// Every read of a value is refused so from now on; with `None` none is. Ranges are read all the same.
+    pub fn fail_reads(&self, with: Option<Refused>) {
+        self.state().reads_fail = with;
+    }
+
     /// What a power cut leaves.
     pub fn cut(&self) -> Self {
         let durable = self.state().durable.clone();
-        let state = State { now: durable.clone(), durable, fails: None };
+        let state = State { now: durable.clone(), durable, ..State::default() };
         Self { slices: self.slices, state: Mutex::new(state), syncs: AtomicU64::new(0) }
     }
 
@@ -102,7 +108,11 @@ impl Engine for Memory {
 
     fn get(&self, slice: u32, key: &[u8]) -> Result<Option<Vec<u8>>, Refused> {
         self.check(slice)?;
-        Ok(self.state().now.get(&slice).and_then(|keys| keys.get(key)).cloned())
+        let state = self.state();
+        match &state.reads_fail {
+            Some(refused) => Err(refused.clone()),
+            None => Ok(state.now.get(&slice).and_then(|keys| keys.get(key)).cloned()),
+        }
     }
 
     fn scan(&self, slice: u32, range: &KeyRange, each: &mut Each<'_>) -> Result<(), Refused> {

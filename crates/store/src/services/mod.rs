@@ -30,7 +30,7 @@ pub use loaded::Loaded;
 pub use memory::Memory;
 pub use scan::{Bounds, Page};
 pub use scrub::Scrubbed;
-pub use service::{SLICES_DEFAULT, SLICES_MAX, Service, SliceStatus};
+pub use service::{Look, SLICES_DEFAULT, SLICES_MAX, Service, SliceStatus};
 pub use values::{VALUE_BYTES_MAX, too_large};
 
 use std::fmt;

@@ -56,7 +56,10 @@ impl Service {
             }
             match self.engine().verify(&table.name) {
                 Ok(()) => {}
-                Err(why) => done.note(damage(&table, &why)),
+                Err(why) => {
+                    self.reach()?;
+                    done.note(damage(&table, &why));
+                }
             }
             done.tables += 1;
             done.table_bytes += table.bytes;
@@ -70,7 +73,7 @@ impl Service {
                 }
                 let path = FilePath::parse(&file.name)?;
                 match file.entry {
-                    Some(entry) => self.scrub_file(&path, &entry, &mut done),
+                    Some(entry) => self.scrub_file(&path, &entry, &mut done)?,
                     None => done.note(format!("file {path}: its entry cannot be read")),
                 }
                 behind = Some(path);
@@ -81,14 +84,23 @@ impl Service {
         }
     }
 
-    fn scrub_file(&self, path: &FilePath, entry: &Entry, done: &mut Scrubbed) {
+    fn scrub_file(
+        &self,
+        path: &FilePath,
+        entry: &Entry,
+        done: &mut Scrubbed,
+    ) -> Result<(), Refused> {
         let mut checksum = 0;
         for number in 0..entry.pieces() {
             match self.piece(path, entry, number) {
                 Ok(piece) => checksum = crc32c::crc32c_append(checksum, &piece),
                 // Deleted meanwhile.
-                Err(Refused::Missing(_)) => return,
-                Err(why) => return done.note(format!("file {path}: {why}")),
+                Err(Refused::Missing(_)) => return Ok(()),
+                Err(why) => {
+                    self.reach()?;
+                    done.note(format!("file {path}: {why}"));
+                    return Ok(());
+                }
             }
         }
         if checksum != entry.checksum {
@@ -96,6 +108,7 @@ impl Service {
         }
         done.files += 1;
         done.file_bytes += entry.bytes;
+        Ok(())
     }
 
     /// Bytes of files that are being written or whose entry is gone: nothing refers to them. For tests.

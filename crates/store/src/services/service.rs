@@ -4,9 +4,10 @@ use super::commit::{Answer, Committer, Counts};
 use super::engine::{Change, Engine, OWN};
 use super::files::Taken;
 use super::{Loaded, Refused};
+use crate::remote::Room;
 use serde::{Deserialize, Serialize};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// Slices of a store for which nobody said how many.
 pub const SLICES_DEFAULT: u32 = 8;
@@ -44,8 +45,14 @@ pub struct Service {
     kept_blocks: AtomicU64,
     /// Bytes that were taken since that was asked.
     taken_bytes: AtomicU64,
+    /// What the units said last of their room, or why they did not.
+    units: Mutex<Result<Room, String>>,
+    look: OnceLock<Look>,
     cleared: u64,
 }
+
+/// Asks the units for their room; `Err` says why they do not answer.
+pub type Look = Box<dyn Fn() -> Result<Room, String> + Send + Sync>;
 
 /// How a slice does.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize)]
@@ -62,6 +69,10 @@ pub struct SliceStatus {
     pub memory_bytes: u64,
     /// Bytes that compaction has still to write anew, as RocksDB estimates.
     pub compaction_bytes: u64,
+}
+
+fn unanswered(why: &str) -> String {
+    format!("the units do not answer: {why}")
 }
 
 fn head(engine: &dyn Engine) -> Result<Option<Head>, Refused> {
@@ -137,6 +148,8 @@ impl Service {
             free_blocks: AtomicU64::new(ROOM_UNKNOWN),
             kept_blocks: AtomicU64::new(0),
             taken_bytes: AtomicU64::new(0),
+            units: Mutex::new(Ok(Room::default())),
+            look: OnceLock::new(),
             cleared: 0,
         };
         service.cleared = match service.clear_up() {
@@ -203,13 +216,32 @@ impl Service {
         self.committer.counts()
     }
 
-    /// Tells how many raw blocks are free of how many; `None` if that is not known now.
-    pub fn set_room(&self, room: Option<(u64, u64)>) {
-        let (free, all) = room.unwrap_or((ROOM_UNKNOWN, 0));
+    /// Says how the units are asked for their room; who serves does [`Service::look`] now and then.
+    pub fn set_look(&self, look: Look) {
+        // A second one would say the same.
+        self.look.set(look).ok();
+    }
+
+    /// Asks the units for their room.
+    pub fn look(&self) {
+        if let Some(look) = self.look.get() {
+            self.set_room(look());
+        }
+    }
+
+    /// Tells what room the units have, or why they do not say.
+    pub fn set_room(&self, room: Result<Room, String>) {
+        let (free, all) = room.as_ref().map_or((ROOM_UNKNOWN, 0), |room| (room.free(), room.all()));
+        *self.units() = room;
         let kept = (KEPT_BLOCKS + 2 * u64::from(self.slices())).min(all / KEPT_PART);
         self.kept_blocks.store(kept, Ordering::Relaxed);
         self.taken_bytes.store(0, Ordering::Relaxed);
         self.free_blocks.store(free, Ordering::Relaxed);
+    }
+
+    /// What room each unit has, or why that is not known.
+    pub fn units(&self) -> MutexGuard<'_, Result<Room, String>> {
+        self.units.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Raw blocks that are free, and how many of these are kept for compaction; `None` if that is not known.
@@ -229,11 +261,41 @@ impl Service {
         // Once as it comes, and once more for what compaction makes of it meanwhile.
         let since = (2 * since).div_ceil(self.engine.block_bytes());
         match self.room() {
-            Some((free, kept)) if free < kept + since => Err(Refused::Full(format!(
-                "the units are full: {free} raw blocks are free, and {kept} are kept for compaction: delete something \
-                 and have it made room of (`weir store compact`)"
-            ))),
+            Some((free, kept)) if free < kept + since || free == 0 => Err(self.full(free, kept)),
             _ => Ok(()),
+        }
+    }
+
+    fn full(&self, free: u64, kept: u64) -> Refused {
+        let units = self.units();
+        let failed = units.as_ref().ok().and_then(Room::failed);
+        let failed = failed.map_or(String::new(), |failed| format!("{failed}; "));
+        Refused::Full(format!(
+            "the units are full: {failed}{free} raw blocks are free, and {kept} are kept for compaction: delete \
+             something and have it made room of (`weir store compact`)"
+        ))
+    }
+
+    /// Fails with the reason while puts are refused, or would fail.
+    pub fn ready(&self) -> Result<(), Refused> {
+        if let Some(why) = self.stopped() {
+            return Err(Refused::Failed(format!("nothing can be written: {why}")));
+        }
+        if let Err(why) = &*self.units() {
+            return Err(Refused::Failed(unanswered(why)));
+        }
+        match self.room() {
+            Some((free, kept)) if free < kept || free == 0 => Err(self.full(free, kept)),
+            _ => Ok(()),
+        }
+    }
+
+    /// What failed is no damage if the units do not even answer: then this fails with the reason.
+    pub(super) fn reach(&self) -> Result<(), Refused> {
+        self.look();
+        match &*self.units() {
+            Ok(_) => Ok(()),
+            Err(why) => Err(Refused::Failed(unanswered(why))),
         }
     }
 

@@ -2,11 +2,18 @@
 
 use super::key::{Cell, FilePath};
 use super::*;
+use crate::remote::{Room, UnitRoom};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 fn open(engine: &Arc<Memory>) -> Service {
     Service::on(Arc::clone(engine) as Arc<dyn Engine>, |_| ()).expect("memory opens")
+}
+
+/// What one unit with so much room says.
+fn room(free: u32, all: u32) -> Result<Room, String> {
+    let unit = UnitRoom { raw_blocks_free: free, raw_blocks: all, ..UnitRoom::default() };
+    Ok(Room { units: vec![unit] })
 }
 
 fn path(text: &str) -> FilePath {
@@ -213,11 +220,11 @@ fn a_path_that_is_being_changed_is_nobody_elses() {
 #[test]
 fn without_room_nothing_new_is_taken_and_deleting_goes_on() {
     let service = open(&Arc::new(Memory::new(2)));
-    service.set_room(Some((50, 1000)));
+    service.set_room(room(50, 1000));
     service.commit(vec![service.put_value(b"k", vec![1]).unwrap()]).unwrap();
     write_file(&service, "f", b"1").unwrap();
     let mut upload = service.begin_file(&path("g")).unwrap();
-    service.set_room(Some((19, 1000)));
+    service.set_room(room(19, 1000));
     assert_eq!(service.room(), Some((19, 20)));
     let refused = service.put_value(b"k", vec![2]).unwrap_err();
     assert!(
@@ -229,7 +236,7 @@ fn without_room_nothing_new_is_taken_and_deleting_goes_on() {
     service.commit(vec![service.delete_value(b"k").unwrap()]).unwrap();
     service.delete_file(&path("f")).unwrap();
     // What was taken since the units were asked counts, before they are asked again.
-    service.set_room(Some((22, 1000)));
+    service.set_room(room(22, 1000));
     let large = || service.put_value(b"k", vec![0; VALUE_BYTES_MAX]);
     let taken = (0..100).take_while(|_| large().is_ok()).count();
     assert!(
@@ -237,10 +244,53 @@ fn without_room_nothing_new_is_taken_and_deleting_goes_on() {
         "{taken} MiB for two raw blocks of 8 MiB, and compaction of as much"
     );
     // A small device is not all kept, and one that says nothing is not taken for full.
-    service.set_room(Some((5, 16)));
+    service.set_room(room(5, 16));
     assert!(service.put_value(b"k", vec![2]).is_ok());
-    service.set_room(None);
+    service.set_room(Err("nobody is there".into()));
     assert!(service.put_value(b"k", vec![2]).is_ok() && service.room().is_none());
+}
+
+#[test]
+fn a_store_is_ready_while_puts_are_taken_and_says_what_keeps_it_from_that() {
+    let engine = Arc::new(Memory::new(2));
+    let service = open(&engine);
+    let not_ready = || service.ready().err().map_or(String::new(), |why| why.to_string());
+    assert_eq!(not_ready(), "", "nobody said anything of its room");
+    service.set_room(room(20, 1000));
+    assert_eq!(not_ready(), "");
+    service.set_room(room(19, 1000));
+    assert!(not_ready().contains("19 raw blocks are free"), "{}", not_ready());
+    assert!(service.put_value(b"k", vec![1]).is_err());
+    let gone = UnitRoom { unit: 3, blocks_bad: 9, gone: true, ..UnitRoom::default() };
+    service.set_room(Ok(Room { units: vec![gone] }));
+    assert!(not_ready().contains("unit 3 writes nothing more (9 blocks"), "{}", not_ready());
+    assert!(service.put_value(b"k", vec![1]).is_err());
+    service.set_room(Err("the door is shut".into()));
+    assert!(not_ready().contains("the units do not answer: the door is shut"), "{}", not_ready());
+    service.set_room(room(100, 1000));
+    engine.fail(Some(Refused::Failed("the small volume is gone".into())));
+    let put = vec![service.put_value(b"k", vec![1]).expect("there is room")];
+    assert!(service.commit(put).is_err());
+    assert!(not_ready().contains("nothing can be written: the small volume"), "{}", not_ready());
+}
+
+#[test]
+fn a_scrub_of_units_that_do_not_answer_ends_and_calls_nothing_damaged() {
+    let engine = Arc::new(Memory::new(2));
+    let service = open(&engine);
+    write_file(&service, "f", b"1").unwrap();
+    let answers = Arc::new(std::sync::atomic::AtomicBool::new(true));
+    let ours = Arc::clone(&answers);
+    service.set_look(Box::new(move || match ours.load(std::sync::atomic::Ordering::Relaxed) {
+        true => room(50, 1000),
+        false => Err("nobody is there".into()),
+    }));
+    engine.fail_reads(Some(Refused::Failed("a read failed".into())));
+    let damaged = service.scrub(&mut |_| true).expect("the units answer");
+    assert_eq!(damaged.damaged, 1, "{damaged:?}");
+    answers.store(false, std::sync::atomic::Ordering::Relaxed);
+    let ended = service.scrub(&mut |_| true).expect_err("nobody is there");
+    assert!(ended.to_string().contains("do not answer: nobody is there"), "{ended}");
 }
 
 #[test]

@@ -177,6 +177,37 @@ fn full_units_are_told_of_and_have_room_again_after_a_delete() {
 }
 
 #[test]
+fn a_store_is_not_opened_on_another_device_and_nothing_is_erased_there() {
+    let world = World::new(1, BLOCKS);
+    let store = open(&world, 1).unwrap();
+    write(&store, "/1.sst", &bytes(3 * RAW_BYTES)).unwrap();
+    write(&store, "/1.log", b"some").unwrap();
+    drop(store);
+    // One that is empty, and one where somebody else has the same numbers.
+    for others in [0, 300] {
+        let other = world.copy();
+        other.lock().raw.clear();
+        for number in 0..others {
+            other.lock().raw.insert(77 << 64 | number, vec![9; RAW_BYTES as usize]);
+        }
+        for nonce in 2..4 {
+            let refused = open(&other, nonce).map(drop).unwrap_err();
+            assert!(matches!(&refused, Error::Foreign(_)), "{refused}");
+            assert!(refused.to_string().contains("none of the 3 raw blocks"), "{refused}");
+        }
+        assert_eq!(other.lock().raw.len() as u128, others);
+    }
+    // A device that has lost some is the same device all the same: the rest is read.
+    let first = *world.lock().raw.keys().next().unwrap();
+    world.lock().raw.remove(&first);
+    let store = open(&world, 5).unwrap();
+    let reader = store.reader("/1.sst").unwrap();
+    assert!(reader.read(0, &mut [0; 9]).is_err());
+    assert_eq!(reader.read(RAW_BYTES, &mut [0; 9]), Ok(9));
+    assert!(contents(&store, "/1.log") == b"some");
+}
+
+#[test]
 fn a_full_small_volume_is_told_of_and_has_room_again_after_a_delete() {
     let world = World::new(1, BLOCKS);
     let store = open(&world, 1).unwrap();

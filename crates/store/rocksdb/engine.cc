@@ -6,6 +6,7 @@
 #include <rocksdb/env.h>
 #include <rocksdb/filter_policy.h>
 #include <rocksdb/sst_file_reader.h>
+#include <rocksdb/statistics.h>
 #include <rocksdb/table.h>
 #include <rocksdb/write_batch.h>
 
@@ -123,6 +124,9 @@ bool Next(Slice* changes, Change* change) {
 
 struct weir_engine {
   std::shared_ptr<rocksdb::FileSystem> files;
+  // As long as its files.
+  const weir_store* store = nullptr;
+  std::shared_ptr<rocksdb::Statistics> statistics;
   std::unique_ptr<rocksdb::Env> env;
   ColumnFamilyOptions slice_options;
   uint64_t block_bytes = 0;
@@ -148,7 +152,8 @@ struct weir_engine {
   }
 
   Status Open(uint64_t small_bytes) {
-    const rocksdb::DBOptions options = DatabaseOptions(env.get(), small_bytes);
+    rocksdb::DBOptions options = DatabaseOptions(env.get(), small_bytes);
+    options.statistics = statistics;
     std::vector<std::string> names;
     const std::string current = std::string(kPath) + "/CURRENT";
     if (env->FileExists(current).ok()) {
@@ -205,6 +210,10 @@ weir_engine* weir_engine_open(const weir_engine_place* place, char** reason) {
   engine->block_bytes = weir_store_block_bytes(store);
   const uint64_t small_bytes = weir_store_free_small_bytes(store);
   engine->files = weir::FileSystemOf(store);
+  engine->store = store;
+  // Counts only: histograms cost each request some time.
+  engine->statistics = rocksdb::CreateDBStatistics();
+  engine->statistics->set_stats_level(rocksdb::StatsLevel::kExceptHistogramOrTimers);
   engine->env = rocksdb::NewCompositeEnv(engine->files);
   engine->slice_options =
       SliceOptions(engine->block_bytes, rocksdb::NewLRUCache(place->cache_bytes));
@@ -288,6 +297,17 @@ uint64_t weir_engine_property(weir_engine* engine, uint32_t slice, const char* n
   ColumnFamilyHandle* family = engine->Family(slice);
   if (family == nullptr || !engine->db->GetIntProperty(family, name, &value)) return 0;
   return value;
+}
+
+uint64_t weir_engine_count(weir_engine* engine, const char* name) {
+  constexpr char kOfStore[] = "weir.";
+  if (strncmp(name, kOfStore, sizeof kOfStore - 1) == 0) {
+    return weir_store_count(engine->store, name + sizeof kOfStore - 1);
+  }
+  for (const auto& [ticker, known] : rocksdb::TickersNameMap) {
+    if (known == name) return engine->statistics->getTickerCount(ticker);
+  }
+  return 0;
 }
 
 void weir_engine_files(weir_engine* engine, void (*each)(void*, const weir_engine_file*), void* context) {

@@ -14,7 +14,7 @@ extern "C" {
 #pragma GCC visibility push(default)
 
 // Counted up when anything below changes: who loads another one is told to build it anew.
-enum { WEIR_ENGINE_VERSION = 1 };
+enum { WEIR_ENGINE_VERSION = 2 };
 
 // In the place of a slice's number: the column family of what is the store's own.
 #define WEIR_ENGINE_OWN UINT32_MAX
@@ -71,6 +71,10 @@ int weir_engine_scan(weir_engine* engine, uint32_t slice, const char* from, size
 
 // A property of RocksDB that is a number; 0 if it does not know it.
 uint64_t weir_engine_property(weir_engine* engine, uint32_t slice, const char* name);
+
+// What RocksDB has counted under the name of one of its tickers since it was opened; with `weir.` before it, a count of the
+// store below (weir_store_count). 0 if there is no such name.
+uint64_t weir_engine_count(weir_engine* engine, const char* name);
 
 // Every SST.
 void weir_engine_files(weir_engine* engine, void (*each)(void* context, const weir_engine_file* file),

@@ -49,6 +49,9 @@ int weir_store_truncate(const weir_store* store, const char* path, uint64_t size
 // Every change of names is durable when this returns.
 int weir_store_sync(const weir_store* store);
 uint64_t weir_store_free_small_bytes(const weir_store* store);
+// What the store has done since it was opened: raw_blocks_put, raw_blocks_erased, reads and read_bytes (of raw blocks). 0
+// for any other name.
+uint64_t weir_store_count(const weir_store* store, const char* name);
 // Bytes of a raw block.
 uint64_t weir_store_block_bytes(const weir_store* store);
 

@@ -268,6 +268,23 @@ pub extern "C" fn weir_store_free_small_bytes(store: &Handle) -> u64 {
     store.store.free_small_bytes()
 }
 
+/// What the store has done since it was opened; 0 for what it does not count.
+///
+/// # Safety
+/// The name is a string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn weir_store_count(store: &Handle, name: *const c_char) -> u64 {
+    let counts = store.store.counts();
+    // SAFETY: by contract.
+    match unsafe { text(name) } {
+        Ok("raw_blocks_put") => counts.raw_blocks_put,
+        Ok("raw_blocks_erased") => counts.raw_blocks_erased,
+        Ok("reads") => counts.reads,
+        Ok("read_bytes") => counts.read_bytes,
+        _ => 0,
+    }
+}
+
 /// Bytes of a raw block.
 #[unsafe(no_mangle)]
 pub extern "C" fn weir_store_block_bytes(store: &Handle) -> u64 {

@@ -31,4 +31,4 @@ mod tests;
 pub use api::{BLOCK_BYTES, Error, RawBlocks, Volume};
 pub use catalog::Found;
 pub use record::{Entry, Table};
-pub use store::{Eraser, Reader, Store, TableWriter, Writer};
+pub use store::{Counts, Eraser, Reader, Store, TableWriter, Writer};

@@ -25,11 +25,27 @@ pub struct Store {
     catalog: Mutex<Catalog>,
     blocks: Box<dyn RawBlocks>,
     key: u64,
+    put: AtomicU64,
     erased: AtomicU64,
+    reads: AtomicU64,
+    read_bytes: AtomicU64,
     /// Held while blocks are erased, so that who waits for room waits for what is under way.
     erasing: Mutex<()>,
     /// Wakes whoever erases.
     waste: Mutex<Sender<()>>,
+}
+
+/// What was done since a store was opened.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Counts {
+    /// Raw blocks that were written.
+    pub raw_blocks_put: u64,
+    /// Raw blocks that were erased.
+    pub raw_blocks_erased: u64,
+    /// Reads of raw blocks.
+    pub reads: u64,
+    /// Bytes that were wanted of them.
+    pub read_bytes: u64,
 }
 
 /// What erases in the background, until its store is gone.
@@ -88,7 +104,10 @@ impl Store {
             catalog: Mutex::new(catalog),
             blocks,
             key,
+            put: AtomicU64::new(0),
             erased: AtomicU64::new(0),
+            reads: AtomicU64::new(0),
+            read_bytes: AtomicU64::new(0),
             erasing: Mutex::new(()),
             waste: Mutex::new(sender),
         });
@@ -214,6 +233,17 @@ impl Store {
         Ok(numbers.len() as u64)
     }
 
+    /// What was done since it was opened.
+    pub fn counts(&self) -> Counts {
+        let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        Counts {
+            raw_blocks_put: of(&self.put),
+            raw_blocks_erased: of(&self.erased),
+            reads: of(&self.reads),
+            read_bytes: of(&self.read_bytes),
+        }
+    }
+
     /// High half of the IDs of its raw blocks, which no other store has.
     pub fn key(&self) -> u64 {
         self.key
@@ -255,7 +285,10 @@ impl Store {
             let erased = self.erased.load(Ordering::Relaxed);
             let number = self.catalog().number()?;
             match self.blocks.put(self.id(number), bytes) {
-                Ok(()) => return Ok(number),
+                Ok(()) => {
+                    self.put.fetch_add(1, Ordering::Relaxed);
+                    return Ok(number);
+                }
                 Err(Error::Taken(_)) if taken < TAKEN_MAX => taken += 1,
                 Err(Error::UnitFull(why)) => {
                     full += 1;
@@ -296,6 +329,8 @@ impl Store {
 
     /// Reads any bytes of a block, by way of the granules that they lie in.
     fn read_block(&self, id: u128, offset: u64, into: &mut [u8]) -> Result<(), Error> {
+        self.reads.fetch_add(1, Ordering::Relaxed);
+        self.read_bytes.fetch_add(into.len() as u64, Ordering::Relaxed);
         let granule = self.blocks.granule_bytes();
         let (first, end) = (offset - offset % granule, offset + into.len() as u64);
         let end = end.next_multiple_of(granule);

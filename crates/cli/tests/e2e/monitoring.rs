@@ -205,7 +205,12 @@ fn the_alerts_fire_when_they_should_and_not_before() {
     let test = "the_alerts_fire_when_they_should";
     let Some(promtool) = program(test, "promtool") else { return };
     let promtool = promtool.to_str().expect("UTF-8");
-    for (action, file) in [("check", "weir-rules.yml"), ("test", "weir-rules-test.yml")] {
+    for (action, file) in [
+        ("check", "weir-rules.yml"),
+        ("test", "weir-rules-test.yml"),
+        ("check", "weir-store-rules.yml"),
+        ("test", "weir-store-rules-test.yml"),
+    ] {
         let file = monitoring(file);
         let told = output(promtool, &[action, "rules", file.to_str().expect("UTF-8")]);
         assert!(told.status.success(), "{}", said(&told));

@@ -148,6 +148,8 @@ fn values_tables_and_files_are_what_commands_curl_and_programs_put() {
     let status = served.run(&["status"]);
     assert!(status.contains("raw blocks of 2 MiB are free"), "{status}");
     assert!(served.run(&["scrub"]).contains("all sound"));
+    served.run(&["compact"]);
+    tells_what_its_alerts_ask_for(&curl(&["http://weir/metrics"]));
     served.stop();
     // Closed and opened again.
     let served = Served::start(&both, "st", &[]);
@@ -159,6 +161,24 @@ fn values_tables_and_files_are_what_commands_curl_and_programs_put() {
         Some(b"anchor".to_vec())
     );
     served.stop();
+}
+
+/// The metrics have what the rules of `monitoring/` name, and RocksDB and the store below it have counted.
+fn tells_what_its_alerts_ask_for(metrics: &str) {
+    let value = |name: &str| -> f64 {
+        let line = metrics.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        line.and_then(|value| value.parse().ok()).unwrap_or_else(|| panic!("{name}: {metrics}"))
+    };
+    for name in ["flush_written_bytes", "log_written_bytes", "raw_blocks_put", "table_reads"] {
+        assert!(value(&format!("weir_store_{name}_total")) > 0.0, "{name}: {metrics}");
+    }
+    assert!(value("weir_store_table_read_bytes_total") > 7e6, "the scrub read the file: {metrics}");
+    let rules = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../monitoring/weir-store-rules.yml");
+    let rules = fs::read_to_string(rules).expect("the rules");
+    let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == ':';
+    let names = rules.split(|c| !is_word(c)).filter(|word| word.starts_with("weir_store_"));
+    let unknown: Vec<&str> = names.filter(|name| !metrics.contains(*name)).collect();
+    assert!(unknown.is_empty(), "{unknown:?} of the rules are no metrics: {metrics}");
 }
 
 /// What a thread has put: for each key the newest number that was acknowledged, and the one that nobody heard the end of.

@@ -12,6 +12,7 @@
 mod body;
 mod cells;
 mod files;
+mod metrics;
 mod query;
 #[cfg(test)]
 mod tests;
@@ -264,13 +265,14 @@ struct Store {
     service: Arc<Service>,
     memory: Memory,
     work: Arc<work::Work>,
+    metrics: Arc<metrics::Metrics>,
     stopping: Arc<AtomicBool>,
 }
 
 impl Store {
     fn new(service: Arc<Service>) -> Self {
-        let (memory, work, stopping) = (Memory::new(), Arc::default(), Arc::default());
-        Self { service, memory, work, stopping }
+        let (memory, work, metrics) = (Memory::new(), Arc::default(), Arc::default());
+        Self { service, memory, work, metrics, stopping: Arc::default() }
     }
 
     /// Asks the engine, on a thread that may wait for it.
@@ -301,13 +303,22 @@ impl Store {
     }
 }
 
-/// Every route, behind the rules.
+/// Every route, behind the rules; all that comes is counted.
 fn router(rules: Arc<Rules>, store: Store) -> axum::Router {
+    let (router, _) = routes(Arc::clone(&rules)).into_parts();
+    let metrics = Arc::clone(&store.metrics);
+    let router = router.layer(from_fn_with_state(rules, guard));
+    router.layer(from_fn_with_state(metrics, metrics::measure)).with_state(store)
+}
+
+fn routes(rules: Arc<Rules>) -> Routes<Store> {
     let (data, change) = (Access::Private, Access::Change);
-    let routes: Routes<Store> = Routes::new(Arc::clone(&rules))
+    Routes::new(rules)
         .with(Method::GET, "/status", Access::Open, get(work::status))
         .with(Method::GET, "/healthz", Access::Open, get(work::healthy))
         .with(Method::GET, "/readyz", Access::Open, get(work::ready))
+        .with(Method::GET, "/metrics", Access::Open, get(metrics::metrics))
+        .with(Method::GET, "/openapi.json", Access::Open, get(work::openapi))
         .with(Method::GET, "/scrub", Access::Open, get(work::scrubbed))
         .with(Method::POST, "/scrub", change, post(work::scrub))
         .with(Method::POST, "/compact", change, post(work::compact))
@@ -325,9 +336,7 @@ fn router(rules: Arc<Rules>, store: Store) -> axum::Router {
         .with(Method::GET, "/fs/{*path}", data, get(files::read))
         .with(Method::PUT, "/fs/{*path}", change, put(files::write))
         .with(Method::POST, "/fs/{*path}", change, post(files::rename))
-        .with(Method::DELETE, "/fs/{*path}", change, delete(files::remove));
-    let (router, _) = routes.into_parts();
-    router.layer(from_fn_with_state(rules, guard)).with_state(store)
+        .with(Method::DELETE, "/fs/{*path}", change, delete(files::remove))
 }
 
 /// The answer for what the service does not do.
@@ -340,5 +349,9 @@ fn refused(why: Refused) -> Response {
         Refused::Full(_) => StatusCode::INSUFFICIENT_STORAGE,
         Refused::Damaged(_) | Refused::Failed(_) => StatusCode::INTERNAL_SERVER_ERROR,
     };
-    refusal(code, &why.to_string())
+    let mut response = refusal(code, &why.to_string());
+    if let Refused::Damaged(_) = why {
+        response.extensions_mut().insert(metrics::Why("damaged"));
+    }
+    response
 }

@@ -7,6 +7,7 @@ use ::store::services::{Engine, Memory as Model, PIECE_BYTES};
 use client::http::request;
 use client::store::{Cell, Range};
 use client::{Error, Place};
+use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -307,4 +308,79 @@ fn over_tcp_data_is_for_who_has_the_token() {
     assert!([401, 403].contains(&code(store.put(b"k", b"1").unwrap_err())));
     assert!([401, 403].contains(&code(store.get(b"k").unwrap_err())));
     assert!([401, 403].contains(&code(store.scan(&Range::default()).unwrap_err())));
+}
+
+#[test]
+fn every_route_is_described_and_nothing_else() {
+    let (_, routes) = routes(Arc::new(Rules::default())).into_parts();
+    let plain = |path: &str| path.replace("{*", "{");
+    let there: BTreeSet<String> =
+        routes.iter().map(|(method, path, _)| format!("{method} {}", plain(path))).collect();
+    let served = Served::start("openapi");
+    let answer = request(&served.place(), ("GET", "/openapi.json"), "", &[], PATIENCE).unwrap();
+    let document: serde_json::Value = serde_json::from_slice(&answer.body).unwrap();
+    let paths = document["paths"].as_object().unwrap();
+    let described: BTreeSet<String> = paths
+        .iter()
+        .flat_map(|(path, methods)| {
+            let methods = methods.as_object().unwrap().keys();
+            methods.map(move |method| format!("{} {path}", method.to_uppercase()))
+        })
+        .collect();
+    assert_eq!(described, there);
+    // What it says of the state is what the state is.
+    let status = served.client.status().unwrap();
+    let told = status.as_object().unwrap().keys().cloned().collect::<BTreeSet<_>>();
+    let schema = &document["components"]["schemas"]["Status"];
+    let known = schema["properties"].as_object().unwrap().keys().cloned().collect();
+    assert_eq!(told, known);
+    let required: Vec<String> = serde_json::from_value(schema["required"].clone()).unwrap();
+    assert_eq!(told, required.into_iter().collect());
+}
+
+#[test]
+fn what_is_asked_and_refused_is_counted_as_prometheus_wants_it() {
+    let served = Served::start("metrics");
+    let store = &served.client;
+    store.put(b"k", &[7; 1000]).unwrap();
+    assert_eq!(store.get(b"k").unwrap(), Some(vec![7; 1000]));
+    assert_eq!(store.get(b"none").unwrap(), None);
+    store.get_all(&[b"k", b"none"]).unwrap();
+    let unit = UnitRoom { unit: 5, raw_blocks_free: 3, raw_blocks: 1000, ..UnitRoom::default() };
+    served.service.set_room(Ok(Room { units: vec![unit] }));
+    assert_eq!(code(store.put(b"k", b"2").unwrap_err()), 507);
+    assert_eq!(served.answer("PUT", "/kv/%f", b"1").0, 400);
+    served.model.fail_reads(Some(Refused::Damaged("a bit is wrong".into())));
+    assert_eq!(code(store.get(b"k").unwrap_err()), 500);
+    let (status, text) = served.answer("GET", "/metrics", b"");
+    assert_eq!(status, 200);
+    for line in [
+        "weir_store_request_duration_seconds_count{service=\"kv\",op=\"put\"} 3",
+        "weir_store_request_duration_seconds_count{service=\"kv\",op=\"get\"} 3",
+        "weir_store_request_duration_seconds_count{service=\"kv\",op=\"get_many\"} 1",
+        "weir_store_received_bytes_total{service=\"kv\",op=\"put\"} 1002",
+        "weir_store_requests_refused_total{reason=\"full\"} 1",
+        "weir_store_requests_refused_total{reason=\"usage\"} 1",
+        "weir_store_requests_refused_total{reason=\"damaged\"} 1",
+        "weir_store_requests_refused_total{reason=\"failed\"} 0",
+        "weir_store_commits_total 1",
+        "weir_store_syncs_total 1",
+        "weir_store_unit_raw_blocks_free{unit=\"5\"} 3",
+        "weir_store_units_answer 1",
+        "weir_store_ready 0",
+        "weir_store_stopped 0",
+        "weir_store_slice_keys{slice=\"3\"} 0",
+        "weir_store_compaction_written_bytes_total 0",
+        "# TYPE weir_store_raw_blocks_erased_total counter",
+    ] {
+        assert!(
+            text.lines().any(|found| found == line || found == format!("{line}.0")),
+            "{line}: {text}"
+        );
+    }
+    for line in text.lines().filter(|line| line.starts_with("# TYPE")) {
+        let [_, _, name, kind] = line.split(' ').collect::<Vec<_>>()[..] else { panic!("{line}") };
+        assert_eq!(name.ends_with("_total"), kind == "counter", "{line}");
+        assert!(text.contains(&format!("# HELP {name} ")), "{line}");
+    }
 }

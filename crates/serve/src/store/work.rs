@@ -3,12 +3,15 @@
 use super::{Store, refusal};
 use ::store::services::{Scrubbed, SliceStatus};
 use axum::extract::{Json, State};
-use axum::http::StatusCode;
+use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Semaphore;
+
+/// Every route of a store, for programs.
+pub const OPENAPI: &str = include_str!("openapi.json");
 
 /// What goes on in the background.
 pub struct Work {
@@ -96,6 +99,11 @@ pub async fn ready(State(store): State<Store>) -> Response {
         Ok(()) => Json(json!({ "ready": true })).into_response(),
         Err(why) => refusal(StatusCode::SERVICE_UNAVAILABLE, &why.to_string()),
     }
+}
+
+pub async fn openapi() -> Response {
+    const JSON: HeaderValue = HeaderValue::from_static("application/json");
+    ([(header::CONTENT_TYPE, JSON)], OPENAPI).into_response()
 }
 
 pub async fn scrubbed(State(store): State<Store>) -> Response {

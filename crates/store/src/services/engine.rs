@@ -98,6 +98,10 @@ pub trait Engine: Send + Sync {
     fn scan(&self, slice: u32, range: &KeyRange, each: &mut Each<'_>) -> Result<(), Refused>;
     /// A number that the engine knows of a slice.
     fn property(&self, slice: u32, name: &str) -> u64;
+    /// What the engine, or the store below it (`weir.`), has counted under a name since it was opened.
+    fn count(&self, _name: &str) -> u64 {
+        0
+    }
     /// Every SST.
     fn tables(&self) -> Vec<Table>;
     /// Reads all of an SST and compares its checksums.

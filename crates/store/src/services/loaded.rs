@@ -10,7 +10,7 @@ use std::path::Path;
 use std::ptr;
 
 /// As in weir_engine.h.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 /// Codes of weir_store.h.
 const NOT_FOUND: c_int = 1;
 const FULL: c_int = 2;
@@ -80,6 +80,7 @@ struct Functions {
         Reason,
     ) -> c_int,
     property: unsafe extern "C" fn(*mut Handle, u32, *const c_char) -> u64,
+    count: unsafe extern "C" fn(*mut Handle, *const c_char) -> u64,
     files: unsafe extern "C" fn(*mut Handle, EachFile, *mut c_void),
     verify: unsafe extern "C" fn(*mut Handle, *const c_char, Reason) -> c_int,
     compact: unsafe extern "C" fn(*mut Handle, u32, Reason) -> c_int,
@@ -145,6 +146,7 @@ impl Functions {
                 get: function(find(c"weir_engine_get")?),
                 scan: function(find(c"weir_engine_scan")?),
                 property: function(find(c"weir_engine_property")?),
+                count: function(find(c"weir_engine_count")?),
                 files: function(find(c"weir_engine_files")?),
                 verify: function(find(c"weir_engine_verify")?),
                 compact: function(find(c"weir_engine_compact")?),
@@ -356,6 +358,12 @@ impl Engine for Loaded {
         let Ok(name) = c_text(name) else { return 0 };
         // SAFETY: the name is there during the call.
         unsafe { (self.functions.property)(self.handle, slice, name.as_ptr()) }
+    }
+
+    fn count(&self, name: &str) -> u64 {
+        let Ok(name) = c_text(name) else { return 0 };
+        // SAFETY: the name is there during the call.
+        unsafe { (self.functions.count)(self.handle, name.as_ptr()) }
     }
 
     fn tables(&self) -> Vec<Table> {

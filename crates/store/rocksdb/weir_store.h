@@ -67,6 +67,17 @@ void weir_writer_free(weir_writer* writer);
 weir_reader* weir_store_reader(const weir_store* store, const char* path);
 int weir_reader_read(const weir_reader* reader, uint64_t offset, void* into, size_t count,
                      size_t* done);
+
+typedef struct {
+  uint64_t offset;
+  void* into;
+  size_t count;
+  size_t done;  // less than count at the end of the file
+  int code;
+} weir_read;
+
+// Reads many parts at a time, from as many units as they lie on. weir_store_error has the reason of the last that failed.
+void weir_reader_read_many(const weir_reader* reader, weir_read* reads, size_t count);
 uint64_t weir_reader_unique(const weir_reader* reader);
 void weir_reader_free(weir_reader* reader);
 

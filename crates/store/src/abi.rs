@@ -4,7 +4,7 @@
 
 use crate::layout::Layout;
 use crate::remote::{Addresses, KeyLock, Lock, RemoteBlocks, RemoteVolume};
-use crate::{Entry, Error, Reader, Store, Writer};
+use crate::{Entry, Error, Reader, Store, Wanted, Writer};
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::io::Read;
@@ -386,6 +386,51 @@ pub unsafe extern "C" fn weir_reader_read(
     // SAFETY: by contract.
     let into = unsafe { slice::from_raw_parts_mut(into, count) };
     answer(reader.read(offset, into).map(|count| *done = count))
+}
+
+/// A part of a file that is wanted.
+#[repr(C)]
+pub struct ReadRequest {
+    offset: u64,
+    into: *mut u8,
+    count: usize,
+    /// How much of it there was.
+    done: usize,
+    code: c_int,
+}
+
+/// Reads many parts at a time.
+///
+/// # Safety
+/// There are so many, and in each room for as many bytes as it says, which no other shares.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn weir_reader_read_many(
+    reader: &Reader,
+    reads: *mut ReadRequest,
+    count: usize,
+) {
+    if count == 0 {
+        return;
+    }
+    // SAFETY: by contract.
+    let reads = unsafe { slice::from_raw_parts_mut(reads, count) };
+    let wanted = |read: &ReadRequest| {
+        let into: &mut [u8] = match read.count {
+            0 => &mut [],
+            // SAFETY: by contract.
+            count => unsafe { slice::from_raw_parts_mut(read.into, count) },
+        };
+        Wanted::new(read.offset, into)
+    };
+    let mut wanted: Vec<Wanted<'_>> = reads.iter().map(wanted).collect();
+    reader.read_many(&mut wanted);
+    let results: Vec<Result<usize, Error>> = wanted.into_iter().map(|one| one.read).collect();
+    for (read, result) in reads.iter_mut().zip(results) {
+        (read.done, read.code) = match told(result) {
+            Ok(done) => (done, 0),
+            Err(code) => (0, code),
+        };
+    }
 }
 
 /// A number that no other file of the store has.

@@ -19,12 +19,21 @@ pub trait Volume: Send {
     fn flush(&mut self) -> Result<(), Error>;
 }
 
+/// A part of a raw block that is wanted.
+#[derive(Debug)]
+pub struct Piece<'a> {
+    /// The block.
+    pub id: u128,
+    /// Where in it.
+    pub offset: u64,
+    /// What is filled with it.
+    pub into: &'a mut [u8],
+}
+
 /// Raw blocks by ID. All of it may be called by many threads.
 pub trait RawBlocks: Send + Sync {
     /// Bytes of a raw block.
     fn block_bytes(&self) -> u64;
-    /// Reads start and end at multiples of this.
-    fn granule_bytes(&self) -> u64;
     /// Units that numbers take turns on.
     fn units(&self) -> u32;
     /// Puts that one file may have under way. With more than one each has a thread.
@@ -36,8 +45,8 @@ pub trait RawBlocks: Send + Sync {
     fn put(&self, id: u128, bytes: &[u8]) -> Result<(), Error>;
     /// Erases a block; one that is not there is none to erase.
     fn delete(&self, id: u128) -> Result<(), Error>;
-    /// Fills `into`, whole granules, from `offset` of a block.
-    fn read(&self, id: u128, offset: u64, into: &mut [u8]) -> Result<(), Error>;
+    /// Fills all of them, as many at a time as may be; how each of them went.
+    fn read(&self, pieces: &mut [Piece<'_>]) -> Vec<Result<(), Error>>;
     /// The IDs of all blocks that are there, whoever they belong to.
     fn list(&self) -> Result<Vec<u128>, Error>;
     /// Why no unit takes a block, and what helps, if more is known of it than that.

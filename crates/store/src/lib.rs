@@ -28,7 +28,7 @@ mod tail;
 #[cfg(test)]
 mod tests;
 
-pub use api::{BLOCK_BYTES, Error, RawBlocks, Volume};
+pub use api::{BLOCK_BYTES, Error, Piece, RawBlocks, Volume};
 pub use catalog::Found;
 pub use record::{Entry, Table};
-pub use store::{Counts, Eraser, Reader, Store, TableWriter, Writer};
+pub use store::{Counts, Eraser, Reader, Store, TableWriter, Wanted, Writer};

@@ -1,17 +1,20 @@
 //! The volume and the raw blocks of servers: the volume over NBD; blocks are put and deleted by ID over HTTP, and read
-//! over NBD from where the server placed them, which takes less of both processors.
+//! over NBD from where the server placed them, which takes less of both processors: many at a time, each unit's with one
+//! send ([`flight`]).
 //!
 //! A server may be started again with another device: whatever is put, and whatever is read over a new connection, is
 //! compared with where the store's blocks lie ([`places`]).
 
+mod flight;
 mod places;
 mod room;
 
 pub use room::{Room, UnitRoom};
 
-use crate::api::{BLOCK_BYTES, Error, RawBlocks, Volume};
+use crate::api::{BLOCK_BYTES, Error, Piece, RawBlocks, Volume};
 use client::wire::{Connection, command};
-use client::{Address, Blocks, Device, Place, Stream, Unit};
+use client::{Address, Blocks, Device, Place, Stream};
+use flight::{Asked, Flight, READ_BYTES_MAX, Span};
 use places::{At, Places};
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{ErrorKind, Read, Seek, Write};
@@ -23,7 +26,7 @@ use std::time::Duration;
 
 /// How long a server may take to answer.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// Reads at a time, and connections that are kept for the next ones. A server takes 100 of NBD unless told otherwise.
+/// Connections that are read from at a time, and those that are kept for the next ones. A server takes 100 of NBD unless told otherwise.
 const READS_MAX: usize = 48;
 const IDLE_MAX: usize = 48;
 /// Puts of one file at a time: so many units write it side by side, and a writer has as many blocks in memory.
@@ -180,11 +183,13 @@ impl Volume for RemoteVolume {
 pub struct RemoteBlocks {
     blocks: Blocks,
     device: Device,
+    /// Of the units.
+    address: Address,
     /// Connections to each unit that nobody uses.
-    idle: Vec<Mutex<Vec<Unit>>>,
+    idle: Vec<Mutex<Vec<Flight>>>,
     /// How many that are.
     idle_count: AtomicUsize,
-    /// Reads that may begin now.
+    /// Connections that may be used now.
     reading: Turns,
     /// A block stays where it was put.
     places: Places,
@@ -201,6 +206,7 @@ impl RemoteBlocks {
     pub fn open(addresses: &Addresses) -> Result<Self, Error> {
         let (Addresses { units, control, .. }, place) = (addresses, place(addresses));
         let failed = |error: client::Error| Error::Io(format!("the raw units {units}: {error}"));
+        let (address, _) = client::parse(units).map_err(Error::Usage)?;
         let device = Device::open(units).map_err(failed)?.with_http(place.clone());
         let blocks = Blocks::open(place)
             .map_err(|error| Error::Io(format!("blocks by ID at {control}: {error}")))?;
@@ -209,6 +215,7 @@ impl RemoteBlocks {
         Ok(Self {
             blocks,
             device,
+            address,
             idle,
             idle_count,
             reading,
@@ -242,15 +249,18 @@ impl RemoteBlocks {
     }
 
     /// Connects to the unit of a block, and sees that it is there.
-    fn connect(&self, id: u128, at: At) -> Result<Unit, Error> {
+    fn connect(&self, id: u128, at: At) -> Result<Flight, Error> {
         self.compared.store(false, Ordering::Relaxed);
-        let unit = match self.device.unit(at.unit) {
-            Ok(unit) => unit,
+        let flight = match Flight::open(&self.address, at.unit, PATIENCE) {
+            Ok(flight) => flight,
             // It may have other units.
-            Err(error) => return Err(self.check_device(id).err().unwrap_or(told(id, &error))),
+            Err(error) => {
+                let error = told(id, &error.into());
+                return Err(self.check_device(id).err().unwrap_or(error));
+            }
         };
         if self.find(id)? == Some(at) {
-            return Ok(unit);
+            return Ok(flight);
         }
         self.check_device(id)?;
         Err(lost(id))
@@ -278,8 +288,10 @@ impl RemoteBlocks {
 
     /// The first block that is put over HTTP has to be on the units that are read over NBD.
     fn compare(&self, id: u128, bytes: &[u8]) -> Result<(), Error> {
-        let mut granule = vec![0; self.granule_bytes() as usize];
-        let why = match self.read(id, 0, &mut granule) {
+        let mut granule = vec![0; self.blocks.granule_bytes() as usize];
+        let piece = Piece { id, offset: 0, into: &mut granule };
+        let read = self.read(&mut [piece]).into_iter().collect::<Result<(), Error>>();
+        let why = match read {
             Ok(()) if bytes.starts_with(&granule) => return Ok(()),
             Ok(()) => "other bytes are read than were put".into(),
             Err(error) => error.to_string(),
@@ -292,18 +304,91 @@ impl RemoteBlocks {
         )))
     }
 
-    fn idle(&self, unit: u32) -> Option<Unit> {
+    fn idle(&self, unit: u32) -> Option<Flight> {
         let kept = self.idle.get(unit as usize)?.lock().expect("no holder panics").pop()?;
         self.idle_count.fetch_sub(1, Ordering::Relaxed);
         Some(kept)
     }
 
-    fn keep(&self, unit: Unit) {
-        let Some(idle) = self.idle.get(unit.number() as usize) else { return };
+    fn keep(&self, flight: Flight) {
+        let Some(idle) = self.idle.get(flight.unit() as usize) else { return };
         if self.idle_count.fetch_add(1, Ordering::Relaxed) < IDLE_MAX {
-            idle.lock().expect("no holder panics").push(unit);
+            idle.lock().expect("no holder panics").push(flight);
         } else {
             self.idle_count.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// What has to be asked for a piece of a block that lies there.
+    fn asked<'a>(&self, at: At, index: usize, piece: &'a mut Piece<'_>, into: &mut Vec<Asked<'a>>) {
+        let granule = self.blocks.granule_bytes();
+        let mut offset = u64::from(at.raw_block) * self.block_bytes() + piece.offset;
+        for part in piece.into.chunks_mut(READ_BYTES_MAX) {
+            let count = part.len();
+            let span = Span::around(offset, count, granule);
+            into.push(Asked { id: piece.id, at, span, into: part, index, answer: None });
+            offset += count as u64;
+        }
+    }
+
+    /// Reads of as many units as there are turns: all are asked before the first answer is waited for.
+    fn read_units(&self, units: &mut [&mut [Asked<'_>]], failed: &mut impl FnMut(usize, Error)) {
+        let rounds = units.iter().map(|reads| reads.len().div_ceil(flight::READS_MAX)).max();
+        for round in 0..rounds.unwrap_or(0) {
+            let mut sent = Vec::with_capacity(units.len());
+            for reads in units.iter_mut() {
+                let Some(reads) = reads.chunks_mut(flight::READS_MAX).nth(round) else { continue };
+                let flight = self.send(reads);
+                sent.push((reads, flight));
+            }
+            for (reads, flight) in sent {
+                match flight.and_then(|flight| self.receive(flight, reads)) {
+                    Ok(()) => self.explain(reads, failed),
+                    Err(error) => reads.iter().for_each(|read| failed(read.index, error.clone())),
+                }
+            }
+        }
+    }
+
+    /// Asks for reads of one unit.
+    fn send(&self, reads: &[Asked<'_>]) -> Result<Flight, Error> {
+        let Asked { id, at, .. } = reads[0];
+        if let Some(mut flight) = self.idle(at.unit)
+            && flight.send(reads).is_ok()
+        {
+            return Ok(flight);
+        }
+        let mut flight = self.connect(id, at)?;
+        flight.send(reads).map_err(|error| told(id, &error.into()))?;
+        Ok(flight)
+    }
+
+    /// Waits for their answers.
+    fn receive(&self, mut flight: Flight, reads: &mut [Asked<'_>]) -> Result<(), Error> {
+        let Asked { id, at, .. } = reads[0];
+        let mut received = flight.receive(reads);
+        if let Err(client::Error::Io(_)) = received {
+            // The server may have been started again; what is read cannot have changed.
+            flight = self.connect(id, at)?;
+            received = flight.send(reads).map_err(Into::into).and_then(|()| flight.receive(reads));
+        }
+        received.map_err(|error| told(id, &error))?;
+        self.keep(flight);
+        Ok(())
+    }
+
+    /// Why reads were refused: each is asked once more, by a connection that tells the reason.
+    fn explain(&self, reads: &[Asked<'_>], failed: &mut impl FnMut(usize, Error)) {
+        for read in reads.iter().filter(|read| read.answer != Some(0)) {
+            let (offset, length) = read.span.range();
+            let unit = self.device.unit(read.at.unit);
+            let again = unit.and_then(|mut unit| unit.read(offset, &mut vec![0; length]));
+            // What comes now nobody has compared with the device of the store.
+            let error = again.err().unwrap_or_else(|| client::Error::Refused {
+                code: read.answer.unwrap_or_default(),
+                message: "it was refused once, and can be read now: ask again".into(),
+            });
+            failed(read.index, told(read.id, &error));
         }
     }
 }
@@ -311,10 +396,6 @@ impl RemoteBlocks {
 impl RawBlocks for RemoteBlocks {
     fn block_bytes(&self) -> u64 {
         self.blocks.block_bytes()
-    }
-
-    fn granule_bytes(&self) -> u64 {
-        self.blocks.granule_bytes()
     }
 
     fn units(&self) -> u32 {
@@ -353,25 +434,26 @@ impl RawBlocks for RemoteBlocks {
         }
     }
 
-    fn read(&self, id: u128, offset: u64, into: &mut [u8]) -> Result<(), Error> {
-        let at = self.place(id)?;
-        let _turn = self.reading.take();
-        let offset = u64::from(at.raw_block) * self.block_bytes() + offset;
-        let failed = |error: client::Error| told(id, &error);
-        let mut unit = match self.idle(at.unit) {
-            Some(unit) => unit,
-            None => self.connect(id, at)?,
-        };
-        let mut read = unit.read(offset, into);
-        if let Err(client::Error::Io(_)) = read {
-            // The server may have been started again; what is read cannot have changed.
-            unit = self.connect(id, at)?;
-            read = unit.read(offset, into);
+    fn read(&self, pieces: &mut [Piece<'_>]) -> Vec<Result<(), Error>> {
+        let mut results = vec![Ok(()); pieces.len()];
+        let mut reads = Vec::with_capacity(pieces.len());
+        for (index, piece) in pieces.iter_mut().enumerate() {
+            match self.place(piece.id) {
+                Ok(at) => self.asked(at, index, piece, &mut reads),
+                Err(error) => results[index] = Err(error),
+            }
         }
-        if !matches!(read, Err(client::Error::Io(_) | client::Error::Protocol(_))) {
-            self.keep(unit);
+        reads.sort_by_key(|read| read.at.unit);
+        let mut units: Vec<_> =
+            reads.chunk_by_mut(|one, next| one.at.unit == next.at.unit).collect();
+        let mut left = &mut units[..];
+        while !left.is_empty() {
+            let turns = self.reading.take_some(left.len());
+            let (now, later) = std::mem::take(&mut left).split_at_mut(turns.count);
+            self.read_units(now, &mut |index, error| results[index] = Err(error));
+            left = later;
         }
-        read.map_err(failed)
+        results
     }
 
     fn list(&self) -> Result<Vec<u128>, Error> {
@@ -394,7 +476,11 @@ struct Turns {
     given_back: Condvar,
 }
 
-struct Turn<'a>(&'a Turns);
+/// Some of them, given back when it is dropped.
+struct Turn<'a> {
+    of: &'a Turns,
+    count: usize,
+}
 
 impl Turns {
     fn new(count: usize) -> Self {
@@ -402,17 +488,27 @@ impl Turns {
     }
 
     fn take(&self) -> Turn<'_> {
+        self.take_some(1)
+    }
+
+    /// As many as there are, at most `wanted` and at least one: who has some never waits for more.
+    fn take_some(&self, wanted: usize) -> Turn<'_> {
         let left = self.left.lock().expect("no holder panics");
         let left = self.given_back.wait_while(left, |left| *left == 0);
-        *left.expect("no holder panics") -= 1;
-        Turn(self)
+        let mut left = left.expect("no holder panics");
+        let count = wanted.min(*left);
+        *left -= count;
+        Turn { of: self, count }
     }
 }
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        *self.0.left.lock().expect("no holder panics") += 1;
-        self.0.given_back.notify_one();
+        *self.of.left.lock().expect("no holder panics") += self.count;
+        match self.count {
+            1 => self.of.given_back.notify_one(),
+            _ => self.of.given_back.notify_all(),
+        }
     }
 }
 

@@ -5,11 +5,10 @@
 //! names them, which makes it a file. Its deletion is a record, and when that is durable its blocks are erased by a
 //! thread of their own.
 
-use crate::api::{Error, RawBlocks, Volume};
+use crate::api::{Error, Piece, RawBlocks, Volume};
 use crate::catalog::{Catalog, Found};
 use crate::path;
 use crate::record::{Entry, Table};
-use std::cell::RefCell;
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -310,49 +309,50 @@ impl Store {
         }
     }
 
-    fn read_table(&self, table: &Table, offset: u64, into: &mut [u8]) -> Result<usize, Error> {
+    /// Reads parts of a table, from all the units that they lie on at a time.
+    fn read_table(&self, table: &Table, wanted: &mut [Wanted<'_>]) {
+        let (mut pieces, mut owners) = (Vec::with_capacity(wanted.len()), Vec::new());
+        let mut results = Vec::with_capacity(wanted.len());
+        for (owner, one) in wanted.iter_mut().enumerate() {
+            let there = table.size.saturating_sub(one.offset).min(one.into.len() as u64) as usize;
+            let cut = self.cut(table, one.offset, &mut one.into[..there], &mut pieces);
+            owners.resize(pieces.len(), owner);
+            results.push(cut.map(|()| there));
+        }
+        self.reads.fetch_add(pieces.len() as u64, Ordering::Relaxed);
+        let bytes: usize = pieces.iter().map(|piece| piece.into.len()).sum();
+        self.read_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        for (read, owner) in self.blocks.read(&mut pieces).into_iter().zip(owners) {
+            if let Err(error) = read {
+                results[owner] = Err(error);
+            }
+        }
+        for (one, result) in wanted.iter_mut().zip(results) {
+            one.read = result;
+        }
+    }
+
+    /// Appends the pieces of raw blocks that a part of a table lies in.
+    fn cut<'a>(
+        &self,
+        table: &Table,
+        mut offset: u64,
+        mut into: &'a mut [u8],
+        pieces: &mut Vec<Piece<'a>>,
+    ) -> Result<(), Error> {
         let block_bytes = self.blocks.block_bytes();
-        let wanted = table.size.saturating_sub(offset).min(into.len() as u64) as usize;
-        let mut done = 0;
-        while done < wanted {
-            let at = offset + done as u64;
-            let within = at % block_bytes;
-            let count = (wanted - done).min((block_bytes - within) as usize);
-            let number = table.numbers.get((at / block_bytes) as usize).ok_or_else(|| {
+        while !into.is_empty() {
+            let within = offset % block_bytes;
+            let count = into.len().min((block_bytes - within) as usize);
+            let number = table.numbers.get((offset / block_bytes) as usize).ok_or_else(|| {
                 Error::Damaged(format!("a file of {} bytes has too few raw blocks", table.size))
             })?;
-            self.read_block(self.id(*number), within, &mut into[done..done + count])?;
-            done += count;
+            let (now, rest) = into.split_at_mut(count);
+            pieces.push(Piece { id: self.id(*number), offset: within, into: now });
+            (into, offset) = (rest, offset + count as u64);
         }
-        Ok(wanted)
+        Ok(())
     }
-
-    /// Reads any bytes of a block, by way of the granules that they lie in.
-    fn read_block(&self, id: u128, offset: u64, into: &mut [u8]) -> Result<(), Error> {
-        self.reads.fetch_add(1, Ordering::Relaxed);
-        self.read_bytes.fetch_add(into.len() as u64, Ordering::Relaxed);
-        let granule = self.blocks.granule_bytes();
-        let (first, end) = (offset - offset % granule, offset + into.len() as u64);
-        let end = end.next_multiple_of(granule);
-        if first == offset && end - first == into.len() as u64 {
-            return self.blocks.read(id, offset, into);
-        }
-        SCRATCH.with_borrow_mut(|scratch| {
-            let bytes = (end - first) as usize;
-            if scratch.len() < bytes {
-                scratch.resize(bytes, 0);
-            }
-            self.blocks.read(id, first, &mut scratch[..bytes])?;
-            let skip = (offset - first) as usize;
-            into.copy_from_slice(&scratch[skip..skip + into.len()]);
-            Ok(())
-        })
-    }
-}
-
-thread_local! {
-    /// Granules around what a reader wants.
-    static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
 /// A file that is being written.
@@ -415,6 +415,24 @@ impl Writer {
     }
 }
 
+/// A part of a file that is wanted.
+#[derive(Debug)]
+pub struct Wanted<'a> {
+    /// Where in the file.
+    pub offset: u64,
+    /// What is filled with it.
+    pub into: &'a mut [u8],
+    /// How much of it there was: less at the end of the file.
+    pub read: Result<usize, Error>,
+}
+
+impl<'a> Wanted<'a> {
+    /// What is at `offset` of a file, as far as `into` has room.
+    pub fn new(offset: u64, into: &'a mut [u8]) -> Self {
+        Self { offset, into, read: Ok(0) }
+    }
+}
+
 /// A file that is being read.
 pub enum Reader {
     /// In raw blocks.
@@ -436,9 +454,23 @@ pub enum Reader {
 impl Reader {
     /// Fills `into` with what is at `offset`; less at the end of the file. How much that is.
     pub fn read(&self, offset: u64, into: &mut [u8]) -> Result<usize, Error> {
+        let mut wanted = [Wanted::new(offset, into)];
+        self.read_many(&mut wanted);
+        let [Wanted { read, .. }] = wanted;
+        read
+    }
+
+    /// Reads many parts at a time: from a table with one request to each of the units that they lie on, before any answer
+    /// is waited for.
+    pub fn read_many(&self, wanted: &mut [Wanted<'_>]) {
         match self {
-            Self::Table { store, table } => store.read_table(table, offset, into),
-            Self::Small { store, file } => store.catalog().read(*file, offset, into),
+            Self::Table { store, table } => store.read_table(table, wanted),
+            Self::Small { store, file } => {
+                let mut catalog = store.catalog();
+                for one in wanted {
+                    one.read = catalog.read(*file, one.offset, one.into);
+                }
+            }
         }
     }
 

@@ -20,8 +20,8 @@ const MANY_MAX: usize = 10_000;
 const MANY_BYTES_MAX: usize = 16 << 20;
 /// Bytes of the values that answer one.
 const ANSWER_BYTES_MAX: usize = 32 << 20;
-/// Parts that a request of many keys is read in at a time, each from one unit.
-const READERS: usize = 16;
+/// Parts that a request of many keys is read in at a time, each from one unit: as many as SDF has channels.
+const READERS: usize = 44;
 /// Where the rest of a range begins.
 pub const NEXT: &str = "weir-next";
 

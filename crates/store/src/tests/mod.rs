@@ -5,7 +5,7 @@ mod model;
 mod world;
 
 use crate::tail::{Head, encode};
-use crate::{Entry, Error, Store, Volume};
+use crate::{Entry, Error, Store, Volume, Wanted};
 use model::{Run, contents};
 use std::sync::Arc;
 use world::{Mishap, RAW_BYTES, UNITS, World};
@@ -138,6 +138,40 @@ fn a_table_larger_than_a_raw_block_takes_several_and_they_take_turns_on_the_unit
     assert_eq!(world.lock().raw.len(), 4, "not before the delete is durable");
     assert_eq!(store.erase(), Ok(4));
     assert!(world.lock().raw.is_empty());
+}
+
+#[test]
+fn many_parts_of_a_table_are_read_at_a_time_and_one_that_fails_leaves_the_others() {
+    let world = World::new(1, BLOCKS);
+    let store = open(&world, 1).unwrap();
+    let long = bytes(4 * RAW_BYTES + 5);
+    write(&store, "/1.sst", &long).unwrap();
+    write(&store, "/1.log", &long[..9000]).unwrap();
+    let parts =
+        [(0, 10), (RAW_BYTES - 7, 5000), (3 * RAW_BYTES + 1, 70_000), (RAW_BYTES, 0), (1 << 40, 9)];
+    let read = |path: &str| -> Vec<(Result<usize, Error>, Vec<u8>)> {
+        let reader = store.reader(path).unwrap();
+        let mut into = parts.map(|(_, count)| vec![0; count]);
+        let mut wanted: Vec<Wanted<'_>> = into
+            .iter_mut()
+            .zip(parts)
+            .map(|(into, (offset, _))| Wanted::new(offset, into))
+            .collect();
+        reader.read_many(&mut wanted);
+        wanted.into_iter().map(|one| (one.read, one.into.to_vec())).collect()
+    };
+    for (path, whole) in [("/1.sst", &long[..]), ("/1.log", &long[..9000])] {
+        for ((read, into), (offset, count)) in read(path).into_iter().zip(parts) {
+            let there = &whole[whole.len().min(offset as usize)..];
+            let there = &there[..there.len().min(count)];
+            assert_eq!(read, Ok(there.len()), "{path} {offset}");
+            assert!(into[..there.len()] == *there, "{path} {offset}");
+        }
+    }
+    let second = *world.lock().raw.keys().nth(1).unwrap();
+    world.lock().raw.remove(&second);
+    let found: Vec<bool> = read("/1.sst").into_iter().map(|(read, _)| read.is_ok()).collect();
+    assert_eq!(found, [true, false, true, true, true]);
 }
 
 #[test]

@@ -1,11 +1,10 @@
 //! A volume and raw blocks in memory, whose power can be cut, or which fail, at any step.
 
-use crate::{BLOCK_BYTES, Error, RawBlocks, Volume};
+use crate::{BLOCK_BYTES, Error, Piece, RawBlocks, Volume};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 pub const RAW_BYTES: u64 = 32 << 10;
-pub const GRANULE: u64 = 4096;
 pub const UNITS: u32 = 4;
 
 type Block = [u8; BLOCK_BYTES];
@@ -190,10 +189,6 @@ impl RawBlocks for World {
         RAW_BYTES
     }
 
-    fn granule_bytes(&self) -> u64 {
-        GRANULE
-    }
-
     fn units(&self) -> u32 {
         UNITS
     }
@@ -228,12 +223,14 @@ impl RawBlocks for World {
         if told { Ok(()) } else { Err(down()) }
     }
 
-    fn read(&self, id: u128, offset: u64, into: &mut [u8]) -> Result<(), Error> {
-        assert!(offset.is_multiple_of(GRANULE) && (into.len() as u64).is_multiple_of(GRANULE));
+    fn read(&self, pieces: &mut [Piece<'_>]) -> Vec<Result<(), Error>> {
         let world = self.lock();
-        let block = world.raw.get(&id).filter(|_| !world.down).ok_or_else(down)?;
-        into.copy_from_slice(&block[offset as usize..][..into.len()]);
-        Ok(())
+        let read = |piece: &mut Piece<'_>| {
+            let block = world.raw.get(&piece.id).filter(|_| !world.down).ok_or_else(down)?;
+            piece.into.copy_from_slice(&block[piece.offset as usize..][..piece.into.len()]);
+            Ok(())
+        };
+        pieces.iter_mut().map(read).collect()
     }
 
     fn list(&self) -> Result<Vec<u128>, Error> {

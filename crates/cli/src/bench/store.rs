@@ -22,7 +22,7 @@ const UNIT: &str = "GB/s";
 const DILATE: u32 = 10;
 const CHANNELS: u64 = 44;
 const VALUE_BYTES: usize = 512 << 10;
-/// Values that are there when something is measured: 8 or so on each channel, an SST of half a raw block each.
+/// Values that are there when something is measured: 8 or so on each channel.
 const VALUES: u64 = 352;
 /// Read at a time from a channel (SDF's Table 4; 37.9 MB/s), and in all.
 const CHANNEL_GB: f64 = 0.0379;

@@ -689,3 +689,25 @@ fn a_host_that_does_not_know_its_secret_is_hung_up_on_in_any_case() {
     let (mut admin, _io) = connected(false);
     assert_eq!(admin.say(&[0; 8]), Status::OPCODE.0);
 }
+
+#[test]
+fn a_host_that_authenticates_by_any_pieces_of_bytes_keeps_the_contract() {
+    let admin = include_bytes!("../../../../../fuzz/corpus/nvme/seed-authenticates-admin");
+    let io = include_bytes!("../../../../../fuzz/corpus/nvme/seed-authenticates-io");
+    for seed in [&admin[..], &io[..]] {
+        for pieces in [0, 1, 30, 255] {
+            let mut input = seed.to_vec();
+            input[1] = pieces;
+            hostile::run(&input);
+            for end in (2..input.len()).step_by(7) {
+                hostile::run(&input[..end]);
+            }
+            // Damaged anywhere.
+            for at in (2..input.len()).step_by(5) {
+                let mut damaged = input.clone();
+                damaged[at] ^= 0x41;
+                hostile::run(&damaged);
+            }
+        }
+    }
+}

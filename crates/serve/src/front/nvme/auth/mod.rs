@@ -346,6 +346,8 @@ fn replied(
     }
     let (answer, rest) = rest.split_at(len);
     let (their_value, theirs) = (&rest[..len], &rest[len..len + theirs_len]);
+    // Before anything that takes long.
+    let known = keys.hosts.get(names.host).ok_or(Failed::Secret)?;
     let session = match (*group, theirs_len) {
         (0, 0) => None,
         (0, _) => return Err(Failed::Payload),
@@ -358,7 +360,6 @@ fn replied(
         Some(key) => hash.hmac(key, value),
         None => value.to_vec(),
     };
-    let known = keys.hosts.get(names.host).ok_or(Failed::Secret)?;
     let ends = Ends { transaction: *transaction, names };
     let (key, asked) = (hash.key(known.host.bytes()), ends.host(&tied(value), *number));
     // It takes as long for every wrong answer.

@@ -6,6 +6,10 @@
 //!   has said that it found that right;
 //! - what is out of order, cut off or lies ends a dialogue, and nothing but its failure follows.
 
+#[cfg(any(test, feature = "dh"))]
+mod groups;
+#[cfg(not(any(test, feature = "dh")))]
+#[path = "no_groups.rs"]
 mod groups;
 mod secret;
 

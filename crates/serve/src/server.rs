@@ -196,6 +196,7 @@ impl Server {
         drop(tried.map_err(|error| ServeError::Driver { shard: 0, error })?);
         let plugins = load_plugins(config)?;
         let rules = control::Rules::of(config.http.as_ref())?;
+        hosts::check(config)?;
         let (opened, mut source) = open(config)?;
         let config = &opened;
         let mounted = mount_all(std::mem::take(&mut source.starters), config.driver)?;

@@ -2,7 +2,7 @@
 
 use super::section::Section;
 use super::{ControlConfig, HttpConfig, Listen, NvmeConfig};
-use crate::front::nvme::NQN_BYTES_MAX;
+use crate::front::nvme::{DISCOVERY_NQN, NQN_BYTES_MAX};
 use crate::sockets::{self, Access};
 use flash::SECOND;
 use std::collections::BTreeMap;
@@ -115,6 +115,10 @@ pub fn nvme(
     let nqn = section.text("nqn", NQN_EXAMPLE);
     if let Some(name) = &nqn {
         check_nqn(&mut section, "nqn", name);
+        if name == DISCOVERY_NQN {
+            let reason = "is the name of every discovery service, so that hosts would find no volumes there";
+            section.refuse("nqn", &format!("{name:?}"), reason, NQN_EXAMPLE);
+        }
     }
     let hosts = nvme_hosts(&mut section, "hosts");
     let keys_file = section.text("keys_file", "\"nvme-keys\"").map(|file| base.join(file));
@@ -126,9 +130,9 @@ pub fn nvme(
         };
         let reason = match keys_file {
             None => {
-                "is reached from other machines, and NVMe over TCP has neither secrecy nor a login here: \
-                 everybody there could read and write all data; let hosts authenticate (keys_file), or set \
-                 tcp_plain = true (--tcp-plain) if that is meant"
+                "is reached from other machines, and NVMe over TCP has neither secrecy nor, without keys_file, a login: \
+                 everybody there could read and write all data; set tcp_plain = true (--tcp-plain) if that is \
+                 meant, best with keys_file"
             }
             Some(_) => {
                 "is reached from other machines, and what hosts and server say is not encrypted: who is on the \

@@ -604,7 +604,9 @@ fn ftl(
     number("refresh_bits", 1 << 16, &mut settings.refresh_bits);
     number("suspensions_max", 1 << 16, &mut settings.suspensions_max);
     number("relocation_blocks", 1 << 16, &mut settings.relocation_blocks);
-    number("map_piece_blocks", 1024, &mut settings.map_piece_blocks);
+    if let Some(blocks) = section.integer("map_piece_blocks", 8, 1024, "1024") {
+        settings.map_piece_blocks = blocks as u32;
+    }
     if let Some(percent) = section.integer("destage_above", 0, 95, "70") {
         settings.destage_above = percent as u8;
     }

@@ -14,6 +14,16 @@ use ftl::raw::WriteUnit;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+/// Refuses what [`subsystem`] could not read, before there is a device to name it after.
+///
+/// # Errors
+/// What is wrong with the file of the secrets.
+pub fn check(config: &Config) -> Result<(), ServeError> {
+    let file = config.nvme.as_ref().and_then(|wanted| wanted.keys_file.as_ref());
+    let read = file.map(|file| keys::read(file, "nqn.none"));
+    read.transpose().map(drop).map_err(ServeError::Volumes)
+}
+
 /// The volumes as NVMe hosts see them, if they are served so.
 pub fn subsystem(
     config: &Config,

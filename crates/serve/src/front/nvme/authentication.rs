@@ -61,7 +61,11 @@ impl NvmeClient {
                 Some(Event::Opened)
             }
             Err(fabrics::Refused { status, result }) => {
-                tracing::info!(status = status.0 & 0x7ff, "an NVMe host was refused");
+                if let Some(more) = self.subsystem.refused.admit(now) {
+                    let (host, wanted) = fabrics::names(data);
+                    let reason = fabrics::reason(status);
+                    tracing::warn!(host, wanted, reason, more, "an NVMe host was refused");
+                }
                 self.complete(command.id(), result, status, out);
                 None
             }

@@ -69,6 +69,21 @@ fn wrong_command(first: u64) -> Refused {
     Refused { status: Status::CONNECT_PARAMETER, result: first }
 }
 
+/// The names of the host and of the subsystem that it wants, for the log.
+pub fn names(data: &[u8]) -> (&str, &str) {
+    (text(&data[512..768]).unwrap_or("?"), text(&data[256..512]).unwrap_or("?"))
+}
+
+/// Why it was refused, for the log.
+pub fn reason(status: Status) -> &'static str {
+    match status {
+        Status::CONNECT_HOST => "it may not connect: [nvme] hosts and keys_file say who may",
+        Status::CONNECT_PARAMETER => "it wants a subsystem, controller or queue that there is not",
+        Status::CONNECT_BUSY => "the server is full, or stops",
+        _ => "it asks for what cannot be",
+    }
+}
+
 /// Connects a queue.
 ///
 /// # Errors

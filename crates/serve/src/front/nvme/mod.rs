@@ -32,7 +32,7 @@ mod zones;
 pub use auth::{HostKeys, Keys, Secret};
 pub use fdp::Handles;
 pub use health::Health;
-pub use subsystem::{NQN_BYTES_MAX, Namespace, Subsystem, nqn_of, uuid_of};
+pub use subsystem::{DISCOVERY_NQN, NQN_BYTES_MAX, Namespace, Subsystem, nqn_of, uuid_of};
 pub use zones::ZoneShape;
 
 use super::{Event, Front, Patience, Payload, Received, Ticket};
@@ -150,9 +150,18 @@ impl NvmeClient {
     }
 
     /// Ends the connection for what the host did.
-    fn fail(&mut self, fault: &Fault, head: &[u8], out: &mut Vec<u8>) -> Option<Event> {
+    fn fail(
+        &mut self,
+        now: Instant,
+        fault: &Fault,
+        head: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Option<Event> {
         let host = self.seat.as_ref().map_or("?", |seat| &seat.controller.host.nqn);
-        tracing::debug!(host, reason = fault.reason, "an NVMe connection ends");
+        if let Some(more) = self.subsystem.broken.admit(now) {
+            let reason = fault.reason;
+            tracing::warn!(host, reason, more, "an NVMe host broke the protocol, and its connection ends");
+        }
         pdu::push_termination(out, fault, head);
         self.stage = Stage::Ended;
         Some(Event::Close)
@@ -175,7 +184,7 @@ impl NvmeClient {
                         Ok(common) => Some(common),
                         Err(fault) => {
                             let head = std::mem::take(&mut self.held);
-                            let event = self.fail(&fault, &head, out);
+                            let event = self.fail(now, &fault, &head, out);
                             return Received { consumed: consumed.max(1), event };
                         }
                     }
@@ -192,7 +201,7 @@ impl NvmeClient {
                 let head = std::mem::take(&mut self.held);
                 let event = match self.head_done(now, &common, &head, out) {
                     Ok(event) => event,
-                    Err(fault) => self.fail(&fault, &head, out),
+                    Err(fault) => self.fail(now, &fault, &head, out),
                 };
                 // Its memory is for the next one.
                 self.held = head;

@@ -105,8 +105,10 @@ pub struct Subsystem {
     pub placement: Option<Placement>,
     /// What hosts have to know, if they have to authenticate.
     pub keys: Option<Keys>,
-    /// What is logged of those that did not.
+    /// What is logged of hosts that did not, that may not connect, and that break the protocol.
     pub unauthenticated: Rated,
+    pub refused: Rated,
+    pub broken: Rated,
     controllers: Mutex<Slab<Arc<Controller>>>,
 }
 
@@ -188,7 +190,7 @@ impl Subsystem {
     ) -> Self {
         let (port, controllers) = (AtomicU16::new(0), Mutex::default());
         let healths = Healths::new(shards);
-        let (placement, keys, unauthenticated) = (None, None, Rated::default());
+        let (placement, keys) = (None, None);
         let namespaces = RwLock::new(namespaces.into());
         Self {
             nqn,
@@ -200,7 +202,9 @@ impl Subsystem {
             healths,
             placement,
             keys,
-            unauthenticated,
+            unauthenticated: Rated::default(),
+            refused: Rated::default(),
+            broken: Rated::default(),
             controllers,
         }
     }

@@ -26,6 +26,7 @@ const REP_ERROR: u32 = 1 << 31;
 /// The code of a refusal: there is no such export.
 pub const REP_ERR_UNKNOWN: u32 = REP_ERROR + 6;
 const INFO_EXPORT: u16 = 0;
+const INFO_DESCRIPTION: u16 = 2;
 const CHUNK_FLAG_DONE: u16 = 1;
 const CHUNK_NONE: u16 = 0;
 const CHUNK_OFFSET_DATA: u16 = 1;
@@ -123,12 +124,14 @@ fn option_reply(stream: &mut Stream) -> Result<(u32, Vec<u8>), Error> {
 }
 
 /// What a server tells of an export.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Export {
     /// Its bytes.
     pub size: u64,
     /// Its transmission flags.
     pub flags: u16,
+    /// What the server says of it: of a volume of Weir's which one of which device it is, whatever its name.
+    pub description: String,
 }
 
 /// Chooses an export, with simple replies: what follows are requests.
@@ -155,19 +158,23 @@ pub fn look(stream: &mut Stream, export: &str) -> Result<Export, Error> {
 fn described(stream: &mut Stream, option: u32, export: &str) -> Result<Export, Error> {
     let mut data = Vec::from((export.len() as u32).to_be_bytes());
     data.extend(export.as_bytes());
-    data.extend(0u16.to_be_bytes());
+    data.extend(1u16.to_be_bytes());
+    data.extend(INFO_DESCRIPTION.to_be_bytes());
     send_option(stream, option, &data)?;
-    let mut found = None;
+    let (mut found, mut description) = (None, String::new());
     loop {
         let (kind, data) = option_reply(stream)?;
         if kind == REP_ACK {
             break;
         }
         if kind == REP_INFO && data.len() >= 12 && be16(&data) == INFO_EXPORT {
-            found = Some(Export { size: be64(&data[2..]), flags: be16(&data[10..]) });
+            found = Some((be64(&data[2..]), be16(&data[10..])));
+        } else if kind == REP_INFO && data.len() >= 2 && be16(&data) == INFO_DESCRIPTION {
+            description = String::from_utf8_lossy(&data[2..]).into_owned();
         }
     }
-    found.ok_or_else(|| Error::Protocol("the server tells no size".into()))
+    let (size, flags) = found.ok_or_else(|| Error::Protocol("the server tells no size".into()))?;
+    Ok(Export { size, flags, description })
 }
 
 /// The exports of a server: names and descriptions. Ends the connection.

@@ -80,19 +80,20 @@ pub(crate) fn offer(
     config: &mut Config,
 ) -> Result<(Offered, Option<Table>), ServeError> {
     match &found.raw {
-        Some(shape) => Ok((units(shape, config)?, None)),
+        Some(shape) => Ok((units(shape, config, found.report.uuid)?, None)),
         None => {
             let table = check_volumes(found, split, config)?;
-            Ok((volumes(&table, config, &Offered::default())?, Some(table)))
+            let offered = volumes(&table, config, (&Offered::default(), found.report.uuid))?;
+            Ok((offered, Some(table)))
         }
     }
 }
 
-/// The volumes of a table, as a config has them served. Limits that are as they were `before` go on.
+/// The volumes of a table, as a config has them served on a device of this uuid. Limits that are as they were `before` go on.
 pub(crate) fn volumes(
     table: &Table,
     config: &Config,
-    before: &Offered,
+    (before, device): (&Offered, u128),
 ) -> Result<Offered, ServeError> {
     let mut offer = Offer::default();
     for mut volume in table.volumes.iter().cloned() {
@@ -102,6 +103,8 @@ pub(crate) fn volumes(
         let wished = wish.and_then(|wish| wish.read_only).unwrap_or(volume.read_only);
         volume.read_only = wished || config.ftl.read_only;
         export.read_only = volume.read_only;
+        // Whatever its name is, no other volume is that, here or elsewhere.
+        export.description = format!("volume={} device={device:032x}", volume.number);
         volume.limits = wish.and_then(|wish| wish.limits).unwrap_or(volume.limits);
         let limits = volume.limits;
         let handle = ((volume.number - 1) % u32::from(config.ftl.handles)) as u8;
@@ -117,7 +120,7 @@ pub(crate) fn volumes(
 }
 
 /// One export a unit, so that its queue and its faults are its own.
-fn units(shape: &RawShape, config: &Config) -> Result<Offered, ServeError> {
+fn units(shape: &RawShape, config: &Config, device: u128) -> Result<Offered, ServeError> {
     let write = config.device.raw.as_ref().map(|raw| raw.settings.write).unwrap_or_default();
     raw::fits_request(&shape.lanes, write).map_err(ServeError::Volumes)?;
     let blocks = u64::from(shape.lanes.lane_slots());
@@ -137,7 +140,7 @@ fn units(shape: &RawShape, config: &Config) -> Result<Offered, ServeError> {
         export.block_preferred = (1 << written.trailing_zeros()).max(shape.granule_bytes);
         // Words of `key=value`: NBD has no other place to tell a client what a unit is.
         export.description = format!(
-            "raw unit raw_block_bytes={} page_bytes={} granule_bytes={} write={}",
+            "raw unit raw_block_bytes={} page_bytes={} granule_bytes={} write={} device={device:032x}",
             shape.raw_block_bytes(),
             shape.page_bytes,
             shape.granule_bytes,

@@ -192,8 +192,7 @@ impl Server {
         // All that may be refused comes before the device: it is not touched for a server that cannot
         // serve it.
         let mut doors = Doors::bind(config)?;
-        let tried = Ring::new(RING_ENTRIES, config.driver);
-        drop(tried.map_err(|error| ServeError::Driver { shard: 0, error })?);
+        try_driver(config)?;
         let plugins = load_plugins(config)?;
         let rules = control::Rules::of(config.http.as_ref())?;
         hosts::check(config)?;
@@ -508,6 +507,12 @@ fn refused(mounted: &[Mounted], config: &Config) -> Vec<String> {
 }
 
 type Go = (Arc<Shared>, Vec<OwnedFd>);
+
+/// Refuses a driver that the kernel does not have.
+fn try_driver(config: &Config) -> Result<(), ServeError> {
+    let tried = Ring::new(RING_ENTRIES, config.driver);
+    tried.map(drop).map_err(|error| ServeError::Driver { shard: 0, error })
+}
 
 /// What a shard's mount found.
 pub(crate) struct Found {

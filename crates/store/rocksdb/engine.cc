@@ -55,12 +55,13 @@ int Told(const Status& status, char** reason) {
   return CodeOf(status);
 }
 
-// An SST of a full memtable, or of a compaction, is a little less than a raw block: RocksDB ends a file some KiB later.
+// An SST of a full memtable, or of a compaction, fits in a raw block: RocksDB ends a file behind the value that reaches the
+// size, and a value may be half a megabyte.
 ColumnFamilyOptions SliceOptions(uint64_t block_bytes, const std::shared_ptr<rocksdb::Cache>& cache) {
   ColumnFamilyOptions options;
-  options.write_buffer_size = block_bytes;
+  options.write_buffer_size = block_bytes / 8 * 7;
   options.max_write_buffer_number = 3;
-  options.target_file_size_base = block_bytes / 100 * 95;
+  options.target_file_size_base = block_bytes / 8 * 7;
   options.max_bytes_for_level_base = 8 * block_bytes;
   options.level_compaction_dynamic_level_bytes = true;
   // What is compressed would leave the rest of its raw block unused.

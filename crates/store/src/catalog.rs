@@ -14,8 +14,6 @@ use crate::record::{self, CHUNK_BLOCKS, Entry, Record, Small, State, Table, chun
 use crate::tail::{self, PAYLOAD, Tail};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Numbers that one record reserves.
-const RESERVED_AT_ONCE: u64 = 256;
 /// Bytes of the records that tell of a small file beside the one that makes it, at most: where it lies, and its end.
 const MORE_RECORDS: usize = 192;
 /// Chunks that a long file gets at a time.
@@ -35,7 +33,6 @@ pub struct Catalog {
     open: BTreeMap<u64, Tail>,
     /// Numbers of blocks that nothing durable needs.
     erasable: Vec<u64>,
-    number_next: u64,
     uniques: u32,
     /// Something was written since the last flush.
     unflushed: bool,
@@ -79,7 +76,6 @@ impl Catalog {
             volume,
             layout,
             owner,
-            number_next: state.reserved,
             state,
             anew: journal.bytes(),
             journal,
@@ -118,21 +114,20 @@ impl Catalog {
         self.open.get(&file).map_or(0, Tail::size)
     }
 
-    /// A number that no block of this store has, or had.
+    /// A number that no block of this store has, or had. That it was given away is durable before its block is put, so a
+    /// block with a number beyond is one that this journal is too old to know.
     pub fn number(&mut self) -> Result<u64, Error> {
-        if self.number_next == self.state.reserved {
-            let first = self.is_new();
-            let number = self.number_next.checked_add(RESERVED_AT_ONCE);
-            let number =
-                number.ok_or_else(|| Error::Damaged("all numbers are given away".into()))?;
-            self.note(Record::Reserve { number })?;
-            if first {
-                // Before the first block is put, so that a store with blocks and no record of it is damaged.
-                self.sync()?;
-            }
-        }
-        self.number_next += 1;
-        Ok(self.number_next - 1)
+        let number = self.state.reserved;
+        let next = number.checked_add(1);
+        let next = next.ok_or_else(|| Error::Damaged("all numbers are given away".into()))?;
+        self.note(Record::Reserve { number: next })?;
+        self.sync()?;
+        Ok(number)
+    }
+
+    /// All numbers that were given away are below.
+    pub fn numbers_end(&self) -> u64 {
+        self.state.reserved
     }
 
     /// No file will ever have these blocks.

@@ -96,6 +96,15 @@ impl Store {
                  was set back or lost its journal, so nothing is erased: restore it"
             )));
         }
+        let end = catalog.numbers_end();
+        let newer = there.range(end..).count();
+        if newer > 0 {
+            return Err(Error::Damaged(format!(
+                "the small volume was set back: the units hold {newer} raw blocks of its store from number {end} on, \
+                 which are newer than all that its journal knows, so nothing is erased: restore the volume as it was \
+                 last"
+            )));
+        }
         catalog.abandon(there.difference(&wanted).copied());
         let has_waste = catalog.has_waste();
         let (sender, waste) = channel();

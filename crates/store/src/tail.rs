@@ -150,6 +150,11 @@ impl Tail {
     ) -> Result<(), Error> {
         let whole = self.bytes.len() / PAYLOAD;
         let count = if all && self.dirty { self.bytes.len().div_ceil(PAYLOAD) } else { whole };
+        if count > 0 {
+            // The first of them may be written again: what is durable of it is shorter than what comes, and no block behind
+            // it may vouch for that.
+            self.durable = self.durable.min(self.index);
+        }
         let mut run: Vec<u8> = Vec::with_capacity(count.min(WRITE_BLOCKS_MAX) * BLOCK_BYTES);
         let mut first = 0;
         for (payload, index) in self.bytes.chunks(PAYLOAD).take(count).zip(self.index..) {
@@ -226,5 +231,36 @@ mod tests {
         tail.append(&[1; PAYLOAD]);
         tail.flushed();
         assert_eq!(tail.durable, 0, "nothing was written");
+    }
+
+    #[test]
+    fn nobody_vouches_for_a_block_that_is_being_written_again() {
+        struct Last(Vec<u8>);
+        impl Volume for Last {
+            fn blocks(&self) -> u64 {
+                9
+            }
+            fn read(&mut self, _: u64, _: &mut [u8]) -> Result<(), Error> {
+                unreachable!("it only writes")
+            }
+            fn write(&mut self, _: u64, bytes: &[u8]) -> Result<(), Error> {
+                self.0 = bytes.into();
+                Ok(())
+            }
+            fn flush(&mut self) -> Result<(), Error> {
+                Ok(())
+            }
+        }
+        let mut volume = Last(Vec::new());
+        let mut tail = Tail::new(1 << 32, 5, 0, Vec::new());
+        tail.append(&[1; PAYLOAD + 9]);
+        tail.write(&mut volume, true, |index| Some(index.into())).unwrap();
+        tail.flushed();
+        assert_eq!(tail.durable, 2);
+        tail.append(&[1; PAYLOAD]);
+        tail.write(&mut volume, true, |index| Some(index.into())).unwrap();
+        let blocks = volume.0.chunks(BLOCK_BYTES).map(|block| decode(block).unwrap().0);
+        let told: Vec<_> = blocks.map(|head| (head.index, head.durable)).collect();
+        assert_eq!(told, [(1, 1), (2, 1)], "of block 1 only what it was before is durable");
     }
 }

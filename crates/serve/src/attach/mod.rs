@@ -160,16 +160,21 @@ trait Keeper {
 /// # Errors
 /// Why it cannot be attached.
 pub fn run(wanted: &Wanted, ready: impl FnOnce(&Record)) -> Result<(), AttachError> {
-    let target = Target::parse(&wanted.uri).map_err(AttachError::Address)?;
+    let mut target = Target::parse(&wanted.uri).map_err(AttachError::Address)?;
     let signals =
         Signals::block().map_err(AttachError::system(Path::new("signals"), "wait for them"))?;
     let mut held = record::hold(Path::new(record::FOLDER), &wanted.name)?;
     let before = to_go_on_with(&held, wanted)?;
+    if let Some(left) = held.before.as_ref().filter(|_| before.is_some()) {
+        target.identity.clone_from(&left.identity);
+    }
     let export = target.connect().map_err(AttachError::Server)?.1;
+    target.identity.clone_from(&export.description);
     let mut keeper = begin(wanted, &target, export, before)?;
     let record = Record {
         name: wanted.name.clone(),
         uri: wanted.uri.clone(),
+        identity: target.identity.clone(),
         way: wanted.way,
         number: keeper.number(),
         device: keeper.node(),

@@ -32,6 +32,9 @@ pub struct Record {
     pub name: String,
     /// Where the volume is served.
     pub uri: String,
+    /// Which volume of which device that is, as its server says; empty if it says nothing.
+    #[serde(default)]
+    pub identity: String,
     /// How.
     pub way: Way,
     /// The number of the device.
@@ -158,6 +161,7 @@ mod tests {
         Record {
             name: name.into(),
             uri: "nbd://h/a".into(),
+            identity: "volume=1 device=7".into(),
             way: Way::Ublk,
             number: 3,
             device: "/dev/ublkb3".into(),

@@ -116,7 +116,8 @@ pub fn nvme(
     if let Some(name) = &nqn {
         check_nqn(&mut section, "nqn", name);
         if name == DISCOVERY_NQN {
-            let reason = "is the name of every discovery service, so that hosts would find no volumes there";
+            let reason =
+                "is the name of every discovery service, so that hosts would find no volumes there";
             section.refuse("nqn", &format!("{name:?}"), reason, NQN_EXAMPLE);
         }
     }

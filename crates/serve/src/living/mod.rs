@@ -389,7 +389,8 @@ impl Keeper {
     }
 
     fn offer(&self, table: &Table) -> bool {
-        let offered = match exports::volumes(table, &self.config, &self.shared.offered()) {
+        let before = self.shared.offered();
+        let offered = match exports::volumes(table, &self.config, (&before, self.device)) {
             Ok(offered) => Arc::new(offered),
             Err(error) => {
                 tracing::error!(%error, "volumes cannot be offered");

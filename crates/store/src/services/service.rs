@@ -257,9 +257,13 @@ impl Service {
 
     /// What is new is refused while compaction may need what is free: so there is always a way back, by deleting.
     pub(super) fn admit(&self, bytes: usize) -> Result<(), Refused> {
-        let since = self.taken_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        self.has_room_after(self.taken_bytes.fetch_add(bytes as u64, Ordering::Relaxed))
+    }
+
+    /// Whether a put is taken after so many bytes since the units were asked.
+    fn has_room_after(&self, taken: u64) -> Result<(), Refused> {
         // Once as it comes, and once more for what compaction makes of it meanwhile.
-        let since = (2 * since).div_ceil(self.engine.block_bytes());
+        let since = (2 * taken).div_ceil(self.engine.block_bytes());
         match self.room() {
             Some((free, kept)) if free < kept + since || free == 0 => Err(self.full(free, kept)),
             _ => Ok(()),
@@ -284,10 +288,7 @@ impl Service {
         if let Err(why) = &*self.units() {
             return Err(Refused::Failed(unanswered(why)));
         }
-        match self.room() {
-            Some((free, kept)) if free < kept || free == 0 => Err(self.full(free, kept)),
-            _ => Ok(()),
-        }
+        self.has_room_after(self.taken_bytes.load(Ordering::Relaxed))
     }
 
     /// What failed is no damage if the units do not even answer: then this fails with the reason.

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 pub const RAW_BYTES: u64 = 32 << 10;
 pub const UNITS: u32 = 4;
 
-type Block = [u8; BLOCK_BYTES];
+pub type Block = [u8; BLOCK_BYTES];
 
 /// Draws from a seed.
 #[derive(Clone)]
@@ -74,6 +74,19 @@ impl World {
     pub fn in_steps(&self, steps: u64, mishap: Mishap) {
         let world = &mut *self.lock();
         world.mishap = Some((world.steps + steps, mishap));
+    }
+
+    /// A copy of the volume, of which all is durable.
+    pub fn volume(&self) -> BTreeMap<u64, Block> {
+        let world = self.lock();
+        assert!(world.cached.is_empty(), "the copy is of a volume at rest");
+        world.durable.clone()
+    }
+
+    /// Puts a copy in the volume's place.
+    pub fn set_volume(&self, copy: BTreeMap<u64, Block>) {
+        let world = &mut *self.lock();
+        (world.durable, world.cached) = (copy, BTreeMap::new());
     }
 
     /// The mishap took place.

@@ -124,11 +124,12 @@ mod tests {
     #[test]
     fn a_disk_promises_what_its_export_does() {
         let all = nbd::SEND_FLUSH | nbd::SEND_FUA | nbd::SEND_TRIM | nbd::SEND_WRITE_ZEROES;
-        let told = parameters(&Export { size: 1 << 20, flags: all }, false, 1 << 19);
+        let told =
+            parameters(&Export { size: 1 << 20, flags: all, ..Export::default() }, false, 1 << 19);
         assert_eq!((told.sectors, told.sectors_max), (2048, 1024));
         assert_eq!(told.attributes, abi::VOLATILE_CACHE | abi::HAS_FUA);
         assert_eq!(told.discard_sectors_max, 1 << 22);
-        let plain = parameters(&Export { size: 512, flags: 0 }, true, 1 << 19);
+        let plain = parameters(&Export { size: 512, ..Export::default() }, true, 1 << 19);
         assert_eq!((plain.attributes, plain.zeroes_sectors_max), (abi::READ_ONLY, 0));
     }
 }

@@ -4,8 +4,11 @@ use super::auth::{MESSAGE_BYTES_MAX, Names};
 use super::command::{self, Command};
 use super::status::Status;
 use super::{Event, LOOK_NS, NvmeClient, fabrics};
-use flash::Instant;
+use flash::{Instant, SECOND};
 use std::sync::Arc;
+
+/// How long a host that sets no keep-alive may be silent at the discovery service, as the standard has it.
+const DISCOVERY_NS: u64 = 120 * SECOND;
 
 impl Command {
     /// True if it is about authentication.
@@ -79,7 +82,10 @@ impl NvmeClient {
             return;
         }
         let admin = self.seat.as_ref().is_none_or(|seat| seat.queue == 0);
+        let discovers = self.seat.as_ref().is_some_and(|seat| seat.controller.discovery);
         self.deadline = match (admin, self.features.keep_alive_ns) {
+            // It asks anybody for nothing, so nobody keeps a place for ever.
+            (true, 0) if discovers => Some(now + DISCOVERY_NS),
             (true, 0) => None,
             (true, ns) => Some(now + ns),
             (false, _) => Some(now + LOOK_NS),

@@ -156,6 +156,6 @@ pub fn set(controller: &Controller, command: &Command) -> Result<(), Status> {
     if enabled && !(known && sizes) {
         return Err(Status::FIELD);
     }
-    controller.configuration.store(value as u32, Ordering::Release);
+    controller.configure(value as u32);
     Ok(())
 }

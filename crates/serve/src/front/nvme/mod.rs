@@ -160,7 +160,12 @@ impl NvmeClient {
         let host = self.seat.as_ref().map_or("?", |seat| &seat.controller.host.nqn);
         if let Some(more) = self.subsystem.broken.admit(now) {
             let reason = fault.reason;
-            tracing::warn!(host, reason, more, "an NVMe host broke the protocol, and its connection ends");
+            tracing::warn!(
+                host,
+                reason,
+                more,
+                "an NVMe host broke the protocol, and its connection ends"
+            );
         }
         pdu::push_termination(out, fault, head);
         self.stage = Stage::Ended;
@@ -247,6 +252,9 @@ impl NvmeClient {
 
     /// Data that an R2T has asked for.
     fn data(&mut self, common: &Common, head: &[u8]) -> Result<Option<Event>, Fault> {
+        if self.seat.as_ref().is_some_and(|seat| !seat.is_current()) {
+            return Ok(self.ended("its controller is gone, or was reset"));
+        }
         let (command, tag) = (pdu::u16_at(head, 8), pdu::u16_at(head, 10));
         let (offset, len) = (pdu::u32_at(head, 12), pdu::u32_at(head, 16));
         let flight = self.flights.get_mut(tag.into());
@@ -286,8 +294,8 @@ impl NvmeClient {
         if let Some(seat) = &self.seat {
             if seat.queue == 0 {
                 self.rearm(now);
-            } else if !seat.controller.alive.load(Ordering::Acquire) {
-                return Ok(self.ended("its controller is gone"));
+            } else if !seat.is_current() {
+                return Ok(self.ended("its controller is gone, or was reset"));
             }
         }
         match self.begin(now, &command, common, out) {
@@ -685,9 +693,7 @@ impl Front for NvmeClient {
             None => Some("it connected no queue in time"),
             Some(_) if self.must_authenticate() => Some("its host did not authenticate in time"),
             Some(seat) if seat.queue == 0 => Some("its host does not keep it alive"),
-            Some(seat) if !seat.controller.alive.load(Ordering::Acquire) => {
-                Some("its controller is gone")
-            }
+            Some(seat) if !seat.is_current() => Some("its controller is gone"),
             Some(_) => {
                 self.rearm(now);
                 None

@@ -133,6 +133,8 @@ pub struct Controller {
     pub alive: AtomicBool,
     /// Property CC.
     pub configuration: AtomicU32,
+    /// How often it was reset or shut down: queues of before are nobody's.
+    pub resets: AtomicU32,
     /// I/O queues that the host was granted.
     pub granted: AtomicU32,
     /// The host tries again after the delay that it is told, and not at once.
@@ -156,6 +158,25 @@ impl Controller {
     pub fn is_ready(&self) -> bool {
         self.alive.load(Ordering::Acquire) && self.state() == 1
     }
+
+    /// Takes property CC. A host that resets a controller counts on it that nothing of its I/O queues reaches the volumes
+    /// any more.
+    pub fn configure(&self, value: u32) {
+        let before = self.configuration.swap(value, Ordering::AcqRel);
+        let ends = |configuration: u32| configuration & (ENABLE | SHUTDOWN) != ENABLE;
+        if ends(value) && !ends(before) {
+            self.resets.fetch_add(1, Ordering::AcqRel);
+        }
+    }
+}
+
+impl Seat {
+    /// Its controller is there, and is as it was when this queue was connected.
+    pub fn is_current(&self) -> bool {
+        let controller = &self.controller;
+        let same = self.queue == 0 || controller.resets.load(Ordering::Acquire) == self.resets;
+        controller.alive.load(Ordering::Acquire) && same
+    }
 }
 
 /// A queue's place at its controller, which ends with its connection.
@@ -165,6 +186,8 @@ pub struct Seat {
     pub controller: Arc<Controller>,
     /// Which queue; 0 is the admin queue.
     pub queue: u16,
+    /// The controller's resets when it was connected.
+    resets: u32,
 }
 
 impl Drop for Seat {
@@ -255,6 +278,7 @@ impl Subsystem {
             discovery,
             alive: AtomicBool::new(true),
             configuration: AtomicU32::new(0),
+            resets: AtomicU32::new(0),
             granted: AtomicU32::new(0),
             delays: AtomicBool::new(false),
             connected: Default::default(),
@@ -262,7 +286,7 @@ impl Subsystem {
         let index = controllers.insert(Arc::new(controller(0)));
         let controller = Arc::new(controller(index as u16 + 1));
         controllers[index] = Arc::clone(&controller);
-        Ok(Seat { subsystem: Arc::clone(self), controller, queue: 0 })
+        Ok(Seat { subsystem: Arc::clone(self), controller, queue: 0, resets: 0 })
     }
 
     /// The place of an I/O queue at a controller that is there.
@@ -276,6 +300,7 @@ impl Subsystem {
         if controller.host != *host || controller.discovery {
             return Err(Status::CONNECT_PARAMETER);
         }
+        let resets = controller.resets.load(Ordering::Acquire);
         if !controller.is_ready() {
             return Err(Status::SEQUENCE);
         }
@@ -286,6 +311,6 @@ impl Subsystem {
         if controller.connected[word].fetch_or(bit, Ordering::AcqRel) & bit != 0 {
             return Err(Status::SEQUENCE);
         }
-        Ok(Seat { subsystem: Arc::clone(self), controller, queue })
+        Ok(Seat { subsystem: Arc::clone(self), controller, queue, resets })
     }
 }

@@ -353,6 +353,26 @@ fn who_breaks_the_protocol_is_told_why_and_ends() {
 }
 
 #[test]
+fn a_reset_ends_the_queues_of_before() {
+    let (mut admin, mut io) = connected(false);
+    for value in [0x46_0000, 0x46_0001] {
+        assert_eq!(admin.set_property(value), 0);
+    }
+    // The host takes for granted that nothing of this queue reaches a volume any more.
+    io.command(&entry(command::FLUSH, 7, 1), &[]);
+    assert_eq!((io.events.last(), io.out.len()), (Some(&Event::Close), 0));
+    let subsystem = Arc::clone(&admin.client.subsystem);
+    assert_eq!(Host::new(&subsystem, false).connect(2, 1, "nqn.weir").0, 0);
+    // A silent host of the discovery service is kept as long as the standard says, and no longer.
+    let mut discovery = Host::new(&subsystem, false);
+    assert_eq!(discovery.connect(0, 0xffff, subsystem::DISCOVERY_NQN).0, 0);
+    discovery.client.features.keep_alive_ns = 0;
+    discovery.client.rearm(Instant(1));
+    assert!(discovery.client.expire(Instant(119 * SECOND)).is_none());
+    assert!(discovery.client.expire(Instant(121 * SECOND)).is_some());
+}
+
+#[test]
 fn hosts_that_may_not_come_and_queues_that_may_not_be_are_refused() {
     let closed = subsystem(&["nqn.another"]);
     assert_eq!(Host::new(&closed, false).connect(0, 0xffff, "nqn.weir").0, Status::CONNECT_HOST.0);

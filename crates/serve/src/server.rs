@@ -189,8 +189,7 @@ impl Server {
     ) -> Result<Self, ServeError> {
         let begun = std::time::Instant::now();
         let tls = config.nbd.tls.as_ref().map(tls::load).transpose()?;
-        // All that may be refused comes before the device: it is not touched for a server that cannot
-        // serve it.
+        // What may be refused comes first: no device is touched for a server that cannot serve it.
         let mut doors = Doors::bind(config)?;
         try_driver(config)?;
         let plugins = load_plugins(config)?;

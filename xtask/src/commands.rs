@@ -86,10 +86,10 @@ pub fn e2e(args: &[String]) -> Result<(), String> {
 
 /// Crates of others that the build of `./x run` may have at most. Somebody waits for each of them.
 const QUICK_CRATES_MAX: usize = 174;
-/// Processor seconds that this build may take from nothing. Two processors have 300 in 2.5 minutes, which is the goal;
-/// machines of the same kind differ by a sixth, so a build that is within it on most is let pass on all. Unlike the time
-/// that passes they are nearly the same whatever else a machine does.
-const QUICK_SECONDS_MAX: f64 = 350.0;
+/// Processor seconds that this build may take from nothing. Two processors have 300 in 2.5 minutes, which is the goal.
+/// It took 259 to 342 on machines of one kind within two days, and little of that is what was added: they differ by a
+/// quarter, so a build that is within it on most is let pass on all.
+const QUICK_SECONDS_MAX: f64 = 400.0;
 /// How `./x run` builds, beside the profile.
 const QUICK: [&str; 3] = ["--package", "cli", "--no-default-features"];
 

@@ -1,7 +1,7 @@
 //! `weir attach` and `weir detach`: volumes as disks of this machine. What serves a device is a process of its own, which
 //! goes on when the command has returned.
 
-use crate::device::{DATA_DEFAULT, nbd_of};
+use crate::device::{DATA_DEFAULT, is_socket, nbd_of};
 use crate::output::{print, print_json, table};
 use crate::{End, Failure};
 use serde_json::{Value, json};
@@ -146,11 +146,6 @@ fn uri_of(volume: &str, data: &Path) -> Result<String, Failure> {
     }
     let socket = socket.to_str().ok_or_else(|| format!("{shown}: a path here must be UTF-8"))?;
     Ok(format!("nbd+unix:///{volume}?socket={socket}"))
-}
-
-fn is_socket(path: &Path) -> bool {
-    use std::os::unix::fs::FileTypeExt;
-    path.metadata().is_ok_and(|found| found.file_type().is_socket())
 }
 
 /// Tells that the device is there, and says nothing more on standard output: who waits for its end need not.

@@ -330,6 +330,12 @@ pub fn nbd_of(data: &Path) -> PathBuf {
     beside(data, data.is_file(), "nbd")
 }
 
+/// Whether a socket is there: of a server, if nobody has left it behind.
+pub fn is_socket(path: &Path) -> bool {
+    use std::os::unix::fs::FileTypeExt;
+    path.symlink_metadata().is_ok_and(|found| found.file_type().is_socket())
+}
+
 /// A device that is there knows its volumes; what is said about it must not contradict it. Returns them where they are
 /// needed before it is opened.
 fn follow_existing(

@@ -2,7 +2,7 @@
 //! folder of its device tells (`control.sock`, `http-address`), as long as the device is locked; what was
 //! left by a server that died is not believed.
 
-use crate::device::DATA_DEFAULT;
+use crate::device::{DATA_DEFAULT, is_socket};
 use crate::output::{print, print_json, table};
 use crate::serve::ADDRESS_FILE;
 use crate::size::{bytes, count};
@@ -11,7 +11,6 @@ use client::Place;
 use ftl::policy::DECISIONS;
 use serde_json::Value;
 use std::fs::{File, TryLockError};
-use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 /// Where the service of a package has its control socket (packaging/weir.toml).
@@ -97,8 +96,6 @@ impl PlaceArgs {
 /// Where the server of the device in `data` is.
 fn place_in(data: &Path) -> Result<Place, Failure> {
     let shown = data.display();
-    let is_socket =
-        |path: &Path| path.symlink_metadata().is_ok_and(|found| found.file_type().is_socket());
     if !data.exists() {
         // Nobody said which, and none was made here: the machine's own service is meant.
         if data == Path::new(DATA_DEFAULT) && is_socket(Path::new(SERVICE_CONTROL)) {

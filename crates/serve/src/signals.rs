@@ -39,7 +39,7 @@ impl Stopper {
     /// Takes signals from now on. What is stopped may take `stop_ns`.
     pub fn new(stop_ns: u64) -> Result<Self, ServeError> {
         let system = |doing| move |error| ServeError::System { doing, error };
-        let signals = block_signals().map_err(system("block signals"))?;
+        let signals = block(&[]).map_err(system("block signals"))?;
         let served: Arc<Mutex<Option<Stop>>> = Arc::default();
         let stop = Arc::clone(&served);
         std::thread::Builder::new()
@@ -81,7 +81,7 @@ impl Stopper {
 /// # Errors
 /// What the system says.
 pub(crate) fn end_the_process() -> io::Result<()> {
-    let signals = block_signals()?;
+    let signals = block(&[])?;
     let wait = move || {
         let signal = wait(&signals, None);
         tracing::info!(signal, "ended by a signal");
@@ -90,13 +90,19 @@ pub(crate) fn end_the_process() -> io::Result<()> {
     std::thread::Builder::new().name("signals".into()).spawn(wait).map(drop)
 }
 
-fn block_signals() -> io::Result<libc::sigset_t> {
+/// From now on the signals that end a process, and these, wait until they are asked for ([`wait`]). Call it before other
+/// threads are started.
+///
+/// # Errors
+/// What the system says.
+pub(crate) fn block(others: &[i32]) -> io::Result<libc::sigset_t> {
     // SAFETY: the set is initialised by `sigemptyset` before it is used, and `old` by the kernel.
     let (signals, result) = unsafe {
         let mut signals: libc::sigset_t = std::mem::zeroed();
         libc::sigemptyset(&raw mut signals);
-        libc::sigaddset(&raw mut signals, libc::SIGTERM);
-        libc::sigaddset(&raw mut signals, libc::SIGINT);
+        for &signal in [libc::SIGTERM, libc::SIGINT].iter().chain(others) {
+            libc::sigaddset(&raw mut signals, signal);
+        }
         let mut old: libc::sigaction = std::mem::zeroed();
         libc::sigaction(libc::SIGHUP, std::ptr::null(), &raw mut old);
         if old.sa_sigaction != libc::SIG_IGN {
@@ -124,7 +130,7 @@ fn another(signals: &libc::sigset_t, bound_ns: u64) -> Option<i32> {
 }
 
 /// The next signal; `None` if there is none within `bound_ns`.
-fn wait(signals: &libc::sigset_t, bound_ns: Option<u64>) -> Option<i32> {
+pub(crate) fn wait(signals: &libc::sigset_t, bound_ns: Option<u64>) -> Option<i32> {
     let Some(bound_ns) = bound_ns else {
         let mut signal = 0;
         // SAFETY: both are valid for the call. It fails only for an invalid set.

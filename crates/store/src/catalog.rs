@@ -104,11 +104,6 @@ impl Catalog {
         tables.flatten().copied().collect()
     }
 
-    /// Nothing was ever put: the journal is that of a store that was just made.
-    pub fn is_new(&self) -> bool {
-        self.state.reserved == 0
-    }
-
     /// Bytes of a small file that is open for writing.
     pub fn written(&self, file: u64) -> u64 {
         self.open.get(&file).map_or(0, Tail::size)

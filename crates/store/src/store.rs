@@ -89,18 +89,11 @@ impl Store {
                 wanted.len()
             )));
         }
-        if wanted.is_empty() && !there.is_empty() && catalog.is_new() {
-            let count = there.len();
-            return Err(Error::Damaged(format!(
-                "the small volume knows of no file, but the units hold {count} raw blocks of its store: it \
-                 was set back or lost its journal, so nothing is erased: restore it"
-            )));
-        }
         let end = catalog.numbers_end();
         let newer = there.range(end..).count();
         if newer > 0 {
             return Err(Error::Damaged(format!(
-                "the small volume was set back: the units hold {newer} raw blocks of its store from number {end} on, \
+                "the small volume was set back, or lost its journal: the units hold {newer} raw blocks of its store from number {end} on, \
                  which are newer than all that its journal knows, so nothing is erased: restore the volume as it was \
                  last"
             )));

@@ -12,7 +12,6 @@ use crate::status::PlaceArgs;
 use crate::{End, Failure};
 use client::Store;
 use std::io::{IsTerminal, Read, Write};
-use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 /// The folder of a store unless told otherwise.
@@ -97,8 +96,7 @@ impl At {
             return self.place.find(&self.data).map(Store::at);
         }
         let control = crate::device::control_of(&self.data);
-        let is_there = control.symlink_metadata().is_ok_and(|found| found.file_type().is_socket());
-        if !is_there {
+        if !crate::device::is_socket(&control) {
             return Err(format!(
                 "{}: no store is served there: start `weir store serve --data {0}`, or name its control socket with \
                  --control",

@@ -8,8 +8,6 @@ use crate::tools::{said, weir};
 
 /// Runs in the guest. `WEIR` is the binary.
 const SCRIPT: &str = r#"
-set -eu
-step() { echo "step $1 after $SECONDS s"; }
 fail() { echo "$1"; cat /tmp/serve.log /run/weir-attached/*.log; dmesg | tail -n 30; exit 30; }
 cat >/tmp/weir.toml <<CONFIG
 [device]
@@ -91,11 +89,7 @@ write $disk &
 load=$!
 for i in 1 2; do
     sleep 2
-    kill -9 $server
-    wait $server || true
-    sleep 1
-    : >/tmp/serve.log
-    start
+    kill_and_start 1
 done
 wait $load
 
@@ -151,11 +145,7 @@ step "nbd, a server that is killed"
 write $disk &
 load=$!
 sleep 2
-kill -9 $server
-wait $server || true
-sleep 1
-: >/tmp/serve.log
-start
+kill_and_start 1
 wait $load
 
 step "nbd, its process is killed"
@@ -165,20 +155,13 @@ sleep 2
 kill -9 "$(pid_of data)"
 sleep 1
 attach data --nbd --timeout 5s | grep -q "^data: $node" || fail "it does not go on"
-kill -9 $server
-wait $server || true
-sleep 2
-: >/tmp/serve.log
-start
+kill_and_start 2
 wait $load
 if dmesg | grep -i 'I/O error.*nbd'; then fail "the disk has seen an error"; fi
 WEIR detach $node
 [ ! -e /sys/block/"${node#/dev/}"/pid ] || fail "it is still connected"
 [ ! -L $disk ] || fail "its name is still there"
-kill $server
-wait $server
-WEIR check --data /tmp/device >/tmp/check.log 2>&1 || { cat /tmp/check.log; exit 31; }
-echo ALL-OF-IT-RAN
+stop_and_check
 "#;
 
 #[test]

@@ -42,6 +42,29 @@ done
 nbd-client -d /dev/nbd0 >/dev/null
 "#;
 
+/// What every script of [`Guest::run_whole`] begins with. `start` is the script's own: it starts the server, whose process is
+/// `$server`, and waits until it is ready.
+const PRELUDE: &str = r#"
+set -eu
+step() { echo "step $1 after $SECONDS s"; }
+# The server is killed, and comes back after so many seconds.
+kill_and_start() {
+    kill -9 $server
+    wait $server || true
+    sleep "$1"
+    : >/tmp/serve.log
+    start
+}
+# The server ends well, and its device is sound.
+stop_and_check() {
+    kill $server
+    wait $server
+    WEIR check --data /tmp/device >/tmp/check.log 2>&1 || { cat /tmp/check.log; exit 31; }
+}
+"#;
+/// What it ends with.
+const END: &str = "ALL-OF-IT-RAN";
+
 #[test]
 fn the_kernels_nbd_client_and_a_virtio_disk_keep_a_tree() {
     let test = "the kernel's NBD client in a guest";
@@ -127,15 +150,16 @@ impl Guest {
         None
     }
 
-    /// Runs a script with this machine's `weir` in the place of `WEIR`, and sees that it came to its end, where it says
-    /// ALL-OF-IT-RAN. `name` is that of its files.
+    /// Runs a script behind [`PRELUDE`] with this machine's `weir` in the place of `WEIR`, and sees that it came to its end.
+    /// `name` is that of its files.
     pub fn run_whole(&self, name: &str, modules: &str, script: &str) {
         let scratch = Scratch::new(name);
         let visible = Visible::new(&crate::tools::weir_path(), name);
         let file = scratch.file("script");
+        let script = format!("{PRELUDE}{script}echo {END}\n");
         fs::write(&file, script.replace("WEIR", &visible.path.to_string_lossy())).unwrap();
         let text = self.run(modules, &["-M", "2G", &file]);
-        assert!(text.contains("ALL-OF-IT-RAN"), "{text}");
+        assert!(text.contains(END), "{text}");
     }
 
     /// Boots with these modules; `args` are for the script that boots, the last of them what to run.

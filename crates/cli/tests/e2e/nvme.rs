@@ -8,8 +8,6 @@ use crate::guest::Guest;
 
 /// Runs in the guest. `WEIR` is the binary.
 const SCRIPT: &str = r#"
-set -eu
-step() { echo "step $1 after $SECONDS s"; }
 fail() { echo "$1"; cat /tmp/serve.log; dmesg | tail -n 30; exit 30; }
 busybox ip link set lo up
 me=nqn.2014-08.org.nvmexpress:uuid:11111111-2222-3333-4444-555555555555
@@ -196,17 +194,10 @@ step kill
 write "$disk" --do_verify=1 --end_fsync=1 &
 load=$!
 sleep 1
-kill -9 $server
-wait $server || true
-sleep 1
-: >/tmp/serve.log
-start
+kill_and_start 1
 wait $load
 nvme disconnect -n $nqn >/dev/null
-kill $server
-wait $server
-WEIR check --data /tmp/device >/tmp/check.log 2>&1 || { cat /tmp/check.log; exit 31; }
-echo ALL-OF-IT-RAN
+stop_and_check
 "#;
 
 #[test]

@@ -7,8 +7,6 @@ use crate::guest::Guest;
 
 /// Runs in the guest. `WEIR` is the binary.
 const SCRIPT: &str = r#"
-set -eu
-step() { echo "step $1 after $SECONDS s"; }
 fail() { echo "$1"; cat /tmp/serve.log; dmesg | tail -n 30; exit 30; }
 busybox ip link set lo up
 me=nqn.2014-08.org.nvmexpress:uuid:11111111-2222-3333-4444-555555555555
@@ -75,10 +73,7 @@ connected
 write &
 load=$!
 sleep 2
-kill -9 $server
-wait $server || true
-sleep 1
-start
+kill_and_start 1
 wait $load
 nvme disconnect -n $nqn >/dev/null
 step "no controller's secret"
@@ -93,7 +88,6 @@ write
 nvme disconnect -n $nqn >/dev/null
 kill $server
 wait $server
-echo ALL-OF-IT-RAN
 "#;
 
 #[test]

@@ -7,8 +7,6 @@ use crate::guest::Guest;
 
 /// Runs in the guest. `WEIR` is the binary.
 const SCRIPT: &str = r#"
-set -eu
-step() { echo "step $1 after $SECONDS s"; }
 fail() { echo "$1"; cat /tmp/serve.log; dmesg | tail -n 30; exit 30; }
 busybox ip link set lo up
 host="--hostnqn=nqn.2014-08.org.nvmexpress:uuid:11111111-2222-3333-4444-555555555555 \
@@ -163,10 +161,7 @@ step kill
 zonefs 3 --file_append=1 --do_verify=1 &
 load=$!
 sleep 1
-kill -9 $server
-wait $server || true
-sleep 1
-start
+kill_and_start 1
 wait $load || true
 # What was open when the server died takes no more writes: as after a power cut, the file system is mounted again.
 umount /tmp/files || fail "f2fs is not unmounted"
@@ -205,10 +200,7 @@ open 2 >/dev/null
 refused open 3
 grep -qi 'too many active\|TOO_MANY_ACTIVE' /tmp/said || fail "$(cat /tmp/said)"
 nvme disconnect -n $nqn >/dev/null
-kill $server
-wait $server
-WEIR check --data /tmp/device >/tmp/check.log 2>&1 || { cat /tmp/check.log; exit 31; }
-echo ALL-OF-IT-RAN
+stop_and_check
 "#;
 
 #[test]

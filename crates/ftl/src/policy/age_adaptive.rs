@@ -70,8 +70,9 @@ impl VictimPolicy for AgeAdaptive {
 fn best_of<'a>(bands: &dyn FullBands, runs: impl Iterator<Item = Columns<'a>> + Clone) -> BlockId {
     let (slots, pages) = (bands.slots(), bands.pages());
     // As one difference of sums: wrapped or not, it is right if no band is younger than now.
-    let opened = runs.clone().flat_map(|run| run.opened);
-    let sum = opened.fold(0u64, |sum, &at| sum.wrapping_add(at));
+    let sums =
+        runs.clone().map(|run| run.opened.iter().fold(0u64, |sum, &at| sum.wrapping_add(at)));
+    let sum = sums.fold(0u64, u64::wrapping_add);
     let count: u64 = runs.clone().map(|run| run.opened.len() as u64).sum();
     let old = MEANS * (pages.wrapping_mul(count).wrapping_sub(sum) / count + 1);
     let old = old as f64;

@@ -10,7 +10,10 @@ pub mod record;
 mod target;
 mod ublk;
 
+use crate::signals;
+use client::Error;
 use client::wire::Export;
+use flash::SECOND;
 use record::{Found, Held, Record, Way};
 use std::fmt;
 use std::fs::{self, File};
@@ -24,7 +27,7 @@ use target::Target;
 /// Where disks have names that stay the same.
 const LINKS: &str = "/dev/disk/by-id";
 /// How often the volume is looked at, for its size and whether its server is there.
-const LOOK: Duration = Duration::from_secs(1);
+const LOOK_NS: u64 = SECOND;
 /// How long who detaches waits for the process that serves the device.
 const PATIENCE: Duration = Duration::from_secs(60);
 const AGAIN: Duration = Duration::from_millis(50);
@@ -161,8 +164,8 @@ trait Keeper {
 /// Why it cannot be attached.
 pub fn run(wanted: &Wanted, ready: impl FnOnce(&Record)) -> Result<(), AttachError> {
     let mut target = Target::parse(&wanted.uri).map_err(AttachError::Address)?;
-    let signals =
-        Signals::block().map_err(AttachError::system(Path::new("signals"), "wait for them"))?;
+    let signals = signals::block(&[FORCED])
+        .map_err(AttachError::system(Path::new("signals"), "wait for them"))?;
     let mut held = record::hold(Path::new(record::FOLDER), &wanted.name)?;
     let before = to_go_on_with(&held, wanted)?;
     if let Some(left) = held.before.as_ref().filter(|_| before.is_some()) {
@@ -233,12 +236,26 @@ fn name_it(record: &Record) -> io::Result<()> {
     symlink(&record.device, &record.link)
 }
 
-/// Looks at the volume again and again, apart: a server that is not there may take long not to answer.
+/// Looks at the volume again and again, apart: a server that is not there may take long not to answer. One that is there and
+/// has something else is told of, once.
 fn look_on(target: Target) -> Receiver<Option<Export>> {
     let (sender, receiver) = mpsc::channel();
     let look = move || {
-        while sender.send(target.look().ok()).is_ok() {
-            std::thread::sleep(LOOK);
+        let mut told = None;
+        loop {
+            let seen = target.look();
+            let odd = match &seen {
+                Err(Error::Protocol(reason)) => Some(reason.clone()),
+                _ => None,
+            };
+            if let Some(reason) = odd.as_ref().filter(|_| odd != told) {
+                tracing::warn!(reason, "requests wait");
+            }
+            told = odd;
+            if sender.send(seen.ok()).is_err() {
+                return;
+            }
+            std::thread::sleep(Duration::from_nanos(LOOK_NS));
         }
     };
     if let Err(error) = std::thread::Builder::new().name("look".into()).spawn(look) {
@@ -248,10 +265,10 @@ fn look_on(target: Target) -> Receiver<Option<Export>> {
 }
 
 /// Looks after a device until it is to go, or has gone.
-fn keep(keeper: &mut dyn Keeper, target: &Target, signals: &Signals) {
+fn keep(keeper: &mut dyn Keeper, target: &Target, signals: &libc::sigset_t) {
     let seen = look_on(target.clone());
     loop {
-        match signals.within(LOOK) {
+        match signals::wait(signals, Some(LOOK_NS)) {
             Some(FORCED) => return keeper.remove(),
             Some(_) => match is_used(&keeper.node()) {
                 false => return keeper.remove(),
@@ -345,36 +362,3 @@ fn end_process(record: &Record, signal: i32) -> Result<(), AttachError> {
 
 /// To detach although somebody uses the device.
 const FORCED: i32 = libc::SIGUSR1;
-
-/// Signals that end this process well.
-struct Signals(libc::sigset_t);
-
-impl Signals {
-    /// From now on they wait until they are asked for. Call it before other threads are started.
-    fn block() -> io::Result<Self> {
-        // SAFETY: the set is initialised by `sigemptyset` before it is used.
-        unsafe {
-            let mut signals: libc::sigset_t = std::mem::zeroed();
-            libc::sigemptyset(&raw mut signals);
-            for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP, FORCED] {
-                libc::sigaddset(&raw mut signals, signal);
-            }
-            libc::signal(libc::SIGPIPE, libc::SIG_IGN);
-            match libc::pthread_sigmask(libc::SIG_BLOCK, &raw const signals, std::ptr::null_mut()) {
-                0 => Ok(Self(signals)),
-                error => Err(io::Error::from_raw_os_error(error)),
-            }
-        }
-    }
-
-    /// The next one, if it comes within this time.
-    fn within(&self, time: Duration) -> Option<i32> {
-        let time = libc::timespec {
-            tv_sec: time.as_secs() as libc::time_t,
-            tv_nsec: time.subsec_nanos() as libc::c_long,
-        };
-        // SAFETY: both are valid for the call, which needs no room for details.
-        let signal = unsafe { libc::sigtimedwait(&self.0, std::ptr::null_mut(), &raw const time) };
-        (signal > 0).then_some(signal)
-    }
-}

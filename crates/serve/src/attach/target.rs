@@ -76,14 +76,10 @@ impl Target {
     /// Connects to it, however long that takes; `None` if the server has no such volume any more, or when `gives_up`
     /// says so.
     pub fn connect_again(&self, gives_up: &dyn Fn() -> bool) -> Option<(Stream, Export)> {
-        let mut told = false;
         while !gives_up() {
             match self.connect() {
                 Ok(found) => return Some(found),
                 Err(Error::Refused { code: wire::REP_ERR_UNKNOWN, .. }) => return None,
-                Err(Error::Protocol(reason)) if !std::mem::replace(&mut told, true) => {
-                    tracing::warn!(volume = self.volume, reason, "requests wait");
-                }
                 Err(_) => std::thread::sleep(AGAIN),
             }
         }

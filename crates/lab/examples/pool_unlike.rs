@@ -4,12 +4,14 @@
 //!
 //! Names are those of the fields of `Shape` (`slot`, `period` and `measure` in milliseconds), `from` and `times`
 //! (the first load, and each over the one before), and `settle`: how often each block is overwritten on average by
-//! the first load before anything is measured, after all were overwritten twice in order.
+//! the first load before anything is measured, after all were overwritten twice in order. With `slow=TIMES` the load
+//! stays the first one, the fastest drive becomes so many times slower, and it is told window by window what becomes
+//! of that.
 
 use flash::{FastTier, Geometry, Instant, MILLISECOND, Pairing, SECOND};
 use ftl::{FormatOptions, Ftl, Settings};
 use lab::Sim;
-use lab::load::{Client, Pace, Window, run};
+use lab::load::{Client, Latency, Pace, Window, run};
 use lab::medium::Medium;
 use lab::pool::cluster::{Cluster, NodePlan};
 use lab::pool::drive::Episodes;
@@ -112,6 +114,8 @@ struct Asked {
     load: f64,
     times: f64,
     settle: f64,
+    /// How many times slower the fastest drive becomes, if it does.
+    slow: Option<f64>,
     shape: Shape,
 }
 
@@ -131,8 +135,9 @@ fn asked() -> Result<Asked, Box<dyn std::error::Error>> {
         ahead: 8,
     };
     let (quantile, policies) = (Quantile::P90, Vec::new());
+    let (load, times, slow) = (1.5e6, 1.2, None);
     let mut asked =
-        Asked { writes: 10.0, quantile, policies, load: 1.5e6, times: 1.2, settle: 1.0, shape };
+        Asked { writes: 10.0, quantile, policies, load, times, settle: 1.0, slow, shape };
     let shape = &mut asked.shape;
     for argument in std::env::args().skip(1) {
         match argument.split_once('=') {
@@ -140,6 +145,7 @@ fn asked() -> Result<Asked, Box<dyn std::error::Error>> {
             Some(("from", value)) => asked.load = value.parse()?,
             Some(("times", value)) => asked.times = value.parse()?,
             Some(("settle", value)) => asked.settle = value.parse()?,
+            Some(("slow", value)) => asked.slow = Some(value.parse()?),
             Some(("blocks", value)) => shape.blocks = value.parse()?,
             Some(("lanes", value)) => shape.lanes = value.parse()?,
             Some(("bands", value)) => shape.bands = value.parse()?,
@@ -169,7 +175,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let slo = Slo { quantile: asked.quantile, ..Slo::default() };
     for policy in &asked.policies {
         let volume = settled(&asked, policy, slo)?;
-        rising(&asked, policy, slo, volume)?;
+        match asked.slow {
+            Some(times) => slowed(&asked, policy, times, volume)?,
+            None => rising(&asked, policy, slo, volume)?,
+        }
     }
     Ok(())
 }
@@ -203,8 +212,77 @@ fn settled(
     Ok(volume)
 }
 
+/// Load of a window before what is measured of it.
+const LEAD_NS: f64 = 2e7;
+
 /// How often it is looked what writes wait for.
 const LOOK_NS: u64 = MILLISECOND / 2;
+
+/// One window of the load, told.
+fn measure(
+    asked: &Asked,
+    policy: &str,
+    load: f64,
+    volume: &mut PoolVolume,
+) -> Result<Latency, Box<dyn std::error::Error>> {
+    let writes = asked.writes / 100.0;
+    let before = volume.counts();
+    volume.look_at_waits(LOOK_NS);
+    let begun = std::time::Instant::now();
+    let seen = run(volume, &[client(asked, load)], window(asked, LEAD_NS), 2)?;
+    let ios = seen[0].ios();
+    let us = |ns: u64| ns as f64 / 1e3;
+    let (reads, writes_seen) = (&seen[0].reads, &seen[0].writes);
+    let waf = volume.counts().since(&before).waf();
+    let bound = volume.bound(load * (1.0 - writes), load * writes, waf);
+    println!(
+        "{policy} {load:9.0}/s: p50 {:6.0} p90 {:6.0} p99 {:6.0} us; reads {:6.0} {:6.0}, writes {:6.0} {:6.0} {:6.0}; WAF {waf:.2}; bound {:.0}, peak {:.2}; {:.1} s",
+        us(ios.quantile_ns(0.5)),
+        us(ios.quantile_ns(0.9)),
+        us(ios.quantile_ns(0.99)),
+        us(reads.quantile_ns(0.9)),
+        us(reads.quantile_ns(0.99)),
+        us(writes_seen.quantile_ns(0.5)),
+        us(writes_seen.quantile_ns(0.9)),
+        us(writes_seen.quantile_ns(0.99)),
+        bound.unwrap_or(0.0),
+        volume.controller().explain().peak,
+        begun.elapsed().as_secs_f64(),
+    );
+    if let Some(waits) = volume.look_at_waits(LOOK_NS) {
+        println!("  {waits}");
+    }
+    Ok(ios)
+}
+
+/// What the controller and the client say of how it is.
+fn explained(volume: &PoolVolume) {
+    println!("{}", volume.controller().explain());
+    println!("{}", volume.sim().medium().remote().explain());
+    println!("{:?}", volume.sim().medium().remote().counters());
+}
+
+/// How many windows of [`slowed`] there are.
+const WINDOWS: u64 = 30;
+
+/// The fastest drive becomes slower under the load, which stays as it is.
+fn slowed(
+    asked: &Asked,
+    policy: &str,
+    times: f64,
+    mut volume: PoolVolume,
+) -> Result<(), Box<dyn std::error::Error>> {
+    measure(asked, policy, asked.load, &mut volume)?;
+    let fastest = volume.cluster().borrow().nodes().last().expect("a pool has nodes").0;
+    volume.cluster().borrow_mut().slow(fastest, times);
+    let since = volume.now();
+    for _ in 0..WINDOWS {
+        println!("after {} ms", (volume.now() - since) / MILLISECOND);
+        measure(asked, policy, asked.load, &mut volume)?;
+    }
+    explained(&volume);
+    Ok(())
+}
 
 /// More and more load until the objective is missed.
 fn rising(
@@ -213,38 +291,11 @@ fn rising(
     slo: Slo,
     mut volume: PoolVolume,
 ) -> Result<(), Box<dyn std::error::Error>> {
-    let (mut load, writes) = (asked.load, asked.writes / 100.0);
+    let mut load = asked.load;
     loop {
-        let before = volume.counts();
-        volume.look_at_waits(LOOK_NS);
-        let begun = std::time::Instant::now();
-        let seen = run(&mut volume, &[client(asked, load)], window(asked, 2e7), 2)?;
-        let ios = seen[0].ios();
-        let us = |ns: u64| ns as f64 / 1e3;
-        let (reads, writes_seen) = (&seen[0].reads, &seen[0].writes);
-        let waf = volume.counts().since(&before).waf();
-        let bound = volume.bound(load * (1.0 - writes), load * writes, waf);
-        println!(
-            "{policy} {load:9.0}/s: p50 {:6.0} p90 {:6.0} p99 {:6.0} us; reads {:6.0} {:6.0}, writes {:6.0} {:6.0} {:6.0}; WAF {waf:.2}; bound {:.0}, peak {:.2}; {:.1} s",
-            us(ios.quantile_ns(0.5)),
-            us(ios.quantile_ns(0.9)),
-            us(ios.quantile_ns(0.99)),
-            us(reads.quantile_ns(0.9)),
-            us(reads.quantile_ns(0.99)),
-            us(writes_seen.quantile_ns(0.5)),
-            us(writes_seen.quantile_ns(0.9)),
-            us(writes_seen.quantile_ns(0.99)),
-            bound.unwrap_or(0.0),
-            volume.controller().explain().peak,
-            begun.elapsed().as_secs_f64(),
-        );
-        if let Some(waits) = volume.look_at_waits(LOOK_NS) {
-            println!("  {waits}");
-        }
-        if us(ios.quantile_ns(slo.quantile.share())) > slo.us {
-            println!("{}", volume.controller().explain());
-            println!("{}", volume.sim().medium().remote().explain());
-            println!("{:?}", volume.sim().medium().remote().counters());
+        let p = measure(asked, policy, load, &mut volume)?.quantile_ns(slo.quantile.share());
+        if p as f64 / 1e3 > slo.us {
+            explained(&volume);
             break;
         }
         load *= asked.times;

@@ -254,6 +254,12 @@ impl<P> Nodes<P> {
         Some(write * for_writes(node.limit.now(now)))
     }
 
+    /// The part of its weight that a node gets for what it said of itself, if that is so little that it is ill.
+    pub fn ill(&mut self, now: Instant, id: NodeId) -> Option<f64> {
+        let limit = self.nodes.get_mut(&id).map_or(1.0, |node| node.limit.now(now));
+        (limit < ILL_BELOW).then_some(limit)
+    }
+
     /// What a node is for now.
     pub fn mode(&self, id: NodeId) -> Mode {
         self.nodes.get(&id).map_or(Mode::Mixed, |node| node.share.mode)

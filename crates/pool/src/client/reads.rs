@@ -10,7 +10,7 @@
 
 use super::choice::{Candidate, Choice};
 use super::latency::Latencies;
-use super::nodes::{Mode, Nodes};
+use super::nodes::{ILL_BELOW, Mode, Nodes};
 use crate::message::Slot;
 use crate::words::{BandName, NodeId};
 use flash::{Instant, MICROSECOND, Random, Tag};
@@ -189,6 +189,10 @@ impl<D> Reads<D> {
         if waits && !hedges {
             return Next::Wait;
         }
+        // Who writes now would be late with a hedged read, and with what it writes; not as late as one that is ill.
+        let asked = |(_, state): &(&NodeId, &Try)| matches!(state, Try::Asked(_));
+        let mut asked = read.tries.iter().filter(asked);
+        let spares = hedges && asked.any(|(&node, _)| nodes.ill(now, node).is_none());
         let free: Vec<_> = members
             .iter()
             .filter(|&&(node, _)| {
@@ -197,9 +201,10 @@ impl<D> Reads<D> {
                     Some(&Try::Busy(until)) => until <= now,
                     Some(_) => false,
                 };
-                // Who writes now would be late with it, and with what it writes.
-                let is_spared = hedges && nodes.mode(node) == Mode::Writes;
-                is_free && !is_spared && nodes.has_room(node)
+                let is_spared = spares && nodes.mode(node) == Mode::Writes;
+                // One that is ill would answer after whoever was asked first.
+                let is_vain = hedges && nodes.ill(now, node).is_some();
+                is_free && !is_spared && !is_vain && nodes.has_room(node)
             })
             .copied()
             .collect();
@@ -312,10 +317,13 @@ fn pick<P>(
     choice: &mut Choice,
     random: &mut Random,
 ) -> Option<NodeId> {
-    let writes = |node| nodes.mode(node) == Mode::Writes;
-    let spared = free.iter().any(|&(node, _)| !writes(node));
-    let serving: Vec<_> =
-        free.iter().filter(|&&(node, _)| !spared || !writes(node)).copied().collect();
+    let writes = |&(node, _): &(NodeId, _)| nodes.mode(node) == Mode::Writes;
+    let (writers, readers): (Vec<_>, Vec<_>) = free.iter().copied().partition(writes);
+    // Who writes is spared while a reader is well; of those that are ill the best gets its part, to tell when it is.
+    let ill = |&(node, _): &(NodeId, _)| nodes.ill(now, node).unwrap_or(1.0);
+    let best = readers.iter().map(ill).fold(0.0, f64::max);
+    let reads = best >= ILL_BELOW || best > 0.0 && random.fraction() < best;
+    let serving = if reads || writers.is_empty() { readers } else { writers };
     if serving.is_empty() {
         return None;
     }
@@ -331,7 +339,10 @@ fn pick<P>(
 #[cfg(test)]
 mod tests {
     use super::super::choice::choice_by_name;
+    use super::super::congestion::WINDOW_NS;
+    use super::super::nodes::Plan;
     use super::*;
+    use crate::controller::weights::NodeWeights;
     use crate::message::NodeFacts;
     use crate::words::DomainId;
 
@@ -437,6 +448,54 @@ mod tests {
         assert_eq!(asked, rounds.concat());
         bench.reads.lacks(id, A);
         assert_eq!(bench.next(now, id), Next::Ask(B), "the one that has not said that it lacks it");
+    }
+
+    /// A serves reads and B writes, and A has not answered for long.
+    fn of_an_ill_reader() -> Bench {
+        let mut bench = Bench::new("none");
+        let share = |node, mode| NodeWeights { node, mode, read: 1.0, write: 1.0 };
+        let shares = vec![share(A, Mode::Reads), share(B, Mode::Writes)];
+        bench.nodes.plan(Instant(0), &Plan { shares, until: Instant(u64::MAX) });
+        for at in 1..20 {
+            bench.nodes.late(Instant(at * WINDOW_NS), A);
+        }
+        bench
+    }
+
+    #[test]
+    fn a_reader_that_is_ill_spares_nobody_who_writes_and_gets_a_little_to_tell_when_it_is_well() {
+        let mut bench = of_an_ill_reader();
+        let now = 20 * WINDOW_NS;
+        let mut of_writer = 0;
+        for _ in 0..20_000 {
+            let id = bench.begin(now, 1);
+            of_writer += u32::from(bench.next(now, id) == Next::Ask(B));
+        }
+        assert!((19_900..20_000).contains(&of_writer), "{of_writer}");
+        // A while after it was heard of last it is taken to be well.
+        let id = bench.begin(now + 100 * WINDOW_NS, 1);
+        assert_eq!(bench.next(now + 100 * WINDOW_NS, id), Next::Ask(A));
+    }
+
+    #[test]
+    fn no_read_is_hedged_with_who_is_ill() {
+        for ill in [None, Some(B)] {
+            let mut bench = Bench::new("quantile");
+            bench.reads.limit_ns = 100 * WINDOW_NS;
+            let mut now = 0;
+            for _ in 0..200 {
+                let id = bench.begin(now, 1);
+                assert_eq!(bench.next(now, id), Next::Ask(A));
+                bench.reads.slots(id, A, 100_000, vec![slot(1)]);
+                bench.reads.end(id);
+                now += WINDOW_NS;
+                ill.map(|node| bench.nodes.late(Instant(now), node));
+            }
+            let id = bench.begin(now, 1);
+            assert_eq!(bench.next(now, id), Next::Ask(A));
+            let hedged = if ill.is_none() { Next::Ask(B) } else { Next::Wait };
+            assert_eq!(bench.next(now + WINDOW_NS, id), hedged);
+        }
     }
 
     #[test]

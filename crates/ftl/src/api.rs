@@ -1,5 +1,6 @@
 //! What goes into the FTL and what comes out.
 
+use crate::format::ShadowStretch;
 use flash::{
     Command, Completion, Geometry, Instant, Lba, Payload, Reply, Request, SlotId, SlotWrite, Tag,
 };
@@ -62,12 +63,107 @@ pub enum Input<'a> {
     /// Keep these bytes of the owner, at most [`crate::LABEL_BYTES_MAX`], in place of those there were, then `Labelled`.
     /// Until that, a recovery finds the ones or the others.
     Label(&'a [u8]),
+    /// Take a snapshot of some blocks, or give one up. Ends with [`Output::Snapshot`].
+    Snapshot {
+        /// What the owner calls it; one number at a time.
+        number: u32,
+        /// What is to be done.
+        order: SnapshotOrder<'a>,
+    },
     /// Accept no more requests, make everything durable, write a checkpoint, then `Stopped`.
     Shutdown,
     /// Nothing may be written to the medium any more: somebody else has it, or the driver knows that it
     /// cannot keep its word. As after a failed flush, whatever would have to be written ends with an
     /// error, and reads go on. What the medium has been given already is awaited.
     Fail,
+}
+
+/// What is to be done about a snapshot. To take one is two orders, so that several FTLs can be cut at one instant.
+#[derive(Clone, Copy, Debug)]
+pub enum SnapshotOrder<'a> {
+    /// Make room for the shadow of these blocks. The host is served meanwhile; a restart knows nothing of it.
+    Prepare(&'a [ShadowStretch]),
+    /// What its blocks hold now is what it holds, whatever comes: of all that was answered before, and of nothing that is
+    /// asked after. No write or trim of its blocks may be under way. It can be read at once, at the addresses of its
+    /// shadow; the order ends when it is durable.
+    Cut,
+    /// Give it up, prepared or taken. The order ends when it can never come back; its room does after that.
+    Drop,
+}
+
+impl SnapshotOrder<'_> {
+    /// Which order it is.
+    pub fn step(&self) -> SnapshotStep {
+        match self {
+            Self::Prepare(_) => SnapshotStep::Prepare,
+            Self::Cut => SnapshotStep::Cut,
+            Self::Drop => SnapshotStep::Drop,
+        }
+    }
+}
+
+/// A [`SnapshotOrder`], without what it is about.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum SnapshotStep {
+    /// [`SnapshotOrder::Prepare`].
+    Prepare,
+    /// [`SnapshotOrder::Cut`].
+    Cut,
+    /// [`SnapshotOrder::Drop`].
+    Drop,
+}
+
+/// Why nothing came of a [`SnapshotOrder`].
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum SnapshotError {
+    /// Only a part of the map is in DRAM.
+    CachedMap,
+    /// To prepare: there is one of this number. Else: there is none, or it is not prepared (cut) or leaving (drop).
+    Number,
+    /// No stretches, or some that are empty, overlap, are beyond the device, or whose shadow is not free.
+    Stretches,
+    /// The root record has no room for one more.
+    TooMany,
+    /// The device cannot keep what it holds beside larger checkpoints.
+    NoSpace,
+    /// A write or trim of its blocks is under way. Nothing has happened.
+    Busy,
+    /// Nothing is written any more. What had begun is done or not: the next mount tells.
+    Failed,
+}
+
+impl std::fmt::Display for SnapshotError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::CachedMap => {
+                "only a part of the map is in DRAM: leave map_memory out of the config, and start again"
+            }
+            Self::Number => "there is no snapshot of this number that this could be done to",
+            Self::Stretches => "the shadow would lie where there is no room for it",
+            Self::TooMany => "the device has as many snapshots as its root record holds: give one up",
+            Self::NoSpace => {
+                "the device is too full to keep the map of another snapshot: trim what is not needed, or give \
+                 one up"
+            }
+            Self::Busy => "writes of these blocks are under way: try again",
+            Self::Failed => "nothing is written to the device any more",
+        })
+    }
+}
+
+impl std::error::Error for SnapshotError {}
+
+/// A snapshot, as [`crate::Ftl::snapshots`] has it.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct SnapshotStatus {
+    /// What the owner calls it.
+    pub number: u32,
+    /// Its blocks, and their shadows.
+    pub stretches: Vec<ShadowStretch>,
+    /// It can be read; else it is prepared, or its room is being given back.
+    pub taken: bool,
+    /// Blocks of flash that its shadow holds. To give it up frees as many at most: an older one may need some.
+    pub blocks_held: u64,
 }
 
 /// What [`Core::poll`] hands to the driver, in this order.
@@ -92,6 +188,15 @@ pub enum Output {
     /// The end of a change of the label: true if it is durable; false if it was refused, or nothing can be written any
     /// more, so that the next mount tells which there is. What is not answered before `Stopped` is not known either.
     Labelled(bool),
+    /// The end of a [`SnapshotOrder`]. What is not answered before `Stopped` is not known either.
+    Snapshot {
+        /// Whose.
+        number: u32,
+        /// Which order it was.
+        step: SnapshotStep,
+        /// What came of it.
+        result: Result<(), SnapshotError>,
+    },
     /// The end of a shutdown: true if everything is durable.
     Stopped(bool),
 }
@@ -293,6 +398,8 @@ pub enum MountError {
         /// What it was opened as.
         wanted: &'static str,
     },
+    /// The device has snapshots, and only a part of its map was to be in DRAM.
+    MapOfSnapshots,
     /// The medium failed during the mount.
     Medium,
     /// There is no room behind the medium for what a format writes.
@@ -324,6 +431,11 @@ impl std::fmt::Display for MountError {
             Self::Mode { found, wanted } => {
                 write!(f, "the device is formatted as {found}, not as {wanted}: open it as {found}")
             }
+            Self::MapOfSnapshots => write!(
+                f,
+                "the device has snapshots, which want the whole map in DRAM: leave map_memory out of the \
+                 config, or start without it once and give them up"
+            ),
             Self::Medium => write!(f, "the medium failed while the device was mounted"),
             Self::NoSpace => write!(
                 f,

@@ -41,10 +41,10 @@ mod whole;
 
 pub use api::{
     ATOMIC_BLOCKS_MAX, Ahead, By, Core, DamagedSlot, Input, MountError, MountReport, Output,
-    Rebuilt, Waits,
+    Rebuilt, SnapshotError, SnapshotOrder, SnapshotStatus, SnapshotStep, Waits,
 };
 pub use config::{FastShare, FormatOptions, MapVolume, Settings, StreamVolume};
-pub use format::{LABEL_BYTES_MAX, VERSION};
+pub use format::{LABEL_BYTES_MAX, SNAPSHOT_BYTES_MAX, ShadowStretch, VERSION};
 pub use host::waiting::Look;
 pub use log::streams::StreamStatus;
 pub use map::map_bytes_min;

@@ -65,6 +65,28 @@ pub enum Mutant {
     LabelTooEarly,
     /// Recovery takes the label of a checkpoint that was never complete.
     LabelOfNewestRoot,
+    /// A trim does not leave what a snapshot holds in its shadow.
+    TrimForgetsShadow,
+    /// A shadow that says something of a block is overwritten by the next change of it.
+    FillShadowTwice,
+    /// A snapshot is said to be durable when the checkpoint that has it has begun.
+    SnapshotTooEarly,
+    /// Recovery does not know when snapshots were cut.
+    CutNotRecorded,
+    /// Recovery does not move what a block held to its shadow.
+    ReplayForgetsShadow,
+    /// Recovery takes every version for one that came after all cuts.
+    ReplayIgnoresCuts,
+    /// A checkpoint goes on over a cut that its root records do not have.
+    CutKeepsCheckpoint,
+    /// What snapshots keep takes no room.
+    ShadowTakesNoSpace,
+    /// A snapshot that is given up lets go of what a change may still give back.
+    SweepUndecided,
+    /// What a snapshot that is given up had is not handed to the older one.
+    DropForgetsOlder,
+    /// A snapshot that is given up is gone before that is durable.
+    SweepBeforeDurable,
     /// Raw units: a write with FUA is acknowledged when programmed, whatever the medium keeps back.
     RawIgnoreFua,
     /// Raw units: recovery takes a block for whole by its first page.
@@ -106,6 +128,21 @@ impl Mutant {
 
     /// Every mutant of the label: dead as long as nobody changes it.
     pub const LABEL: &[Self] = &[Self::LabelTooEarly, Self::LabelOfNewestRoot];
+
+    /// Every mutant of snapshots: dead as long as there is none.
+    pub const SNAPSHOTS: &[Self] = &[
+        Self::TrimForgetsShadow,
+        Self::FillShadowTwice,
+        Self::SnapshotTooEarly,
+        Self::CutNotRecorded,
+        Self::ReplayForgetsShadow,
+        Self::ReplayIgnoresCuts,
+        Self::CutKeepsCheckpoint,
+        Self::ShadowTakesNoSpace,
+        Self::SweepUndecided,
+        Self::DropForgetsOlder,
+        Self::SweepBeforeDurable,
+    ];
 
     /// Every mutant of a map of which a part is in DRAM: dead with all of it there.
     pub const MAP: &[Self] = &[

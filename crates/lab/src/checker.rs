@@ -49,6 +49,10 @@ impl TraceHash {
             Output::Stopped(durable) => self.mix(8 << 60 | u64::from(*durable)),
             Output::FastDetached(gone) => self.mix(9 << 60 | u64::from(*gone)),
             Output::Labelled(durable) => self.mix(10 << 60 | u64::from(*durable)),
+            Output::Snapshot { number, step, result } => {
+                self.mix(11 << 60 | (*step as u64) << 33 | u64::from(result.is_ok()) << 32);
+                self.mix(u64::from(*number));
+            }
         }
     }
 

@@ -12,6 +12,7 @@
 use crate::checker::{TraceHash, verify_counts, verify_status};
 use crate::medium::{Buffers, DoneCounts, Ended, GARBAGE, Medium, SimMedium, stamp_crc};
 use crate::model::ZERO;
+use crate::snapshots::SnapshotEnd;
 use flash::{
     Command, Hint, Instant, Lba, Operation, Payload, Reply, Request, RequestError, RequestId,
     SECOND, SlotWrite,
@@ -135,6 +136,8 @@ pub struct Sim<C: Core = Ftl, M: Medium = SimMedium> {
     /// The end of a detach, if there was one.
     detached: Option<bool>,
     labelled: Option<bool>,
+    /// The ends of orders about snapshots, oldest first.
+    pub(crate) snapshot_ends: VecDeque<SnapshotEnd>,
     /// The FTL's last word was an output: there may be more.
     draining: bool,
     trace: TraceHash,
@@ -306,6 +309,7 @@ impl<C: Core, M: Medium> Sim<C, M> {
             state: State::Starting,
             detached: None,
             labelled: None,
+            snapshot_ends: VecDeque::new(),
             draining: true,
             trace: TraceHash::default(),
             fruitless: 0,
@@ -579,6 +583,10 @@ impl<C: Core, M: Medium> Sim<C, M> {
             }
             Output::Labelled(durable) => {
                 self.labelled = Some(durable);
+                Ok(Step::Other)
+            }
+            Output::Snapshot { number, step, result } => {
+                self.snapshot_ends.push_back(SnapshotEnd { number, step, result });
                 Ok(Step::Other)
             }
         }

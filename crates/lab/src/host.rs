@@ -90,7 +90,8 @@ impl Host {
         Ok(changed)
     }
 
-    fn judge(&mut self, finished: &Finished) -> Result<bool, Failure> {
+    /// Holds one answer against the model. True if it changed what a power cut may leave.
+    pub fn judge(&mut self, finished: &Finished) -> Result<bool, Failure> {
         let (id, request) = (finished.token as u32, &finished.request);
         let is_read = matches!(request.operation, Operation::Read { .. });
         match finished.result {

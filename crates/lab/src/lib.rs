@@ -57,6 +57,7 @@ pub mod replay;
 pub mod replicated;
 pub mod report;
 pub mod rot;
+pub mod snapshots;
 pub mod soak;
 pub mod ssd;
 pub mod streams;

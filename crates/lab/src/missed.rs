@@ -39,7 +39,7 @@ pub struct MissedReport {
 
 /// What happens to a slot.
 #[derive(Clone, Copy, Debug)]
-enum Harm {
+pub(crate) enum Harm {
     /// A bit of the data.
     Data,
     /// A bit of what is beside it.
@@ -128,7 +128,7 @@ fn mount(medium: SimMedium, options: &CrashOptions, now: Instant) -> Result<Sim,
 }
 
 /// Programmed slots that are not of the checkpoint.
-fn slots_after_checkpoint(sim: &Sim, medium: &SimMedium) -> Vec<SlotId> {
+pub(crate) fn slots_after_checkpoint(sim: &Sim, medium: &SimMedium) -> Vec<SlotId> {
     let geometry = *medium.geometry();
     let of_checkpoint = sim.ftl().checkpoint_bands();
     let blocks = (0..geometry.blocks()).map(BlockId);
@@ -139,7 +139,7 @@ fn slots_after_checkpoint(sim: &Sim, medium: &SimMedium) -> Vec<SlotId> {
     slots.filter(|&slot| medium.is_readable(slot) && medium.peek(slot).is_some()).collect()
 }
 
-fn harmed(medium: &SimMedium, slot: SlotId, harm: Harm) -> SimMedium {
+pub(crate) fn harmed(medium: &SimMedium, slot: SlotId, harm: Harm) -> SimMedium {
     let mut medium = medium.clone();
     let (mut oob, mut content) = medium.peek(slot).expect("it is programmed");
     match harm {

@@ -286,7 +286,8 @@ impl Core {
                 Output::ReadZeroes { .. }
                 | Output::Stopped(_)
                 | Output::FastDetached(_)
-                | Output::Labelled(_) => {}
+                | Output::Labelled(_)
+                | Output::Snapshot { .. } => {}
             }
         }
         Ok(())

@@ -4,22 +4,29 @@
 //! Parse at the edge: a decoder returns `None` or an error for bytes that are not sound, whatever
 //! they are, and never panics.
 
+mod snapshots;
+
+pub use snapshots::{SNAPSHOT_BYTES_MAX, ShadowStretch, SnapshotRecord};
+
 use flash::{BLOCK_BYTES, BlockId, Geometry, Oob, SlotId, crc, crc_append};
 
 /// Most bytes of a label.
 pub const LABEL_BYTES_MAX: usize = 3072;
 
-/// Version of the on-flash format. 4: the band table says which life of a band the checkpoint knows, see
+/// Version of the on-flash format. 5: root records have snapshots, and the map has their shadows. 4: the band table says which life of a band the checkpoint knows, see
 /// [`BandNote`]. 3: slots say how far all was durable and vouch for earlier ones, see
 /// [`Voucher`], and checkpoints have parity. 2: root records and footers lie in two places, and a root record holds what a rebuild
 /// without a footer needs.
-pub const VERSION: u16 = 4;
+pub const VERSION: u16 = 5;
 
 /// Checkpoints have pages of parity from this version on.
 const VERSION_PARITY: u16 = 3;
 
 /// The band table has an entry of 8 bytes for each band from this version on; before, a bit.
 const VERSION_LIVES: u16 = 4;
+
+/// Root records have snapshots from this version on.
+const VERSION_SNAPSHOTS: u16 = 5;
 
 /// The oldest version that is still mounted. The first checkpoint after that is of [`VERSION`].
 pub const VERSION_OLDEST: u16 = 2;
@@ -65,6 +72,16 @@ pub(crate) const UNMAPPED: u32 = u32::MAX;
 
 /// A map entry of a logical block whose data was lost: reads fail until it is written.
 pub(crate) const POISONED: u32 = u32::MAX - 1;
+
+/// An entry of a shadow whose block had no data when the snapshot was taken. (One that is [`UNMAPPED`] says that the
+/// block has not changed since.)
+pub(crate) const NOTHING: u32 = u32::MAX - 2;
+
+/// Whether a map entry names a slot.
+#[inline]
+pub(crate) fn is_slot(entry: u32) -> bool {
+    entry < NOTHING
+}
 
 /// What a slot holds.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -349,6 +366,10 @@ pub struct Root {
     pub generation: u64,
     /// The owner's bytes.
     pub label: Vec<u8>,
+    /// Entries of the map above those of the logical blocks.
+    pub shadow_blocks: u32,
+    /// Oldest first.
+    pub snapshots: Vec<SnapshotRecord>,
 }
 
 const ROOT_MAGIC: &[u8; 8] = b"WeirRoot";
@@ -357,6 +378,10 @@ const ROOT_LABEL_AT: usize = 80;
 /// The first four words of the shape, and the others, which are 0 on a device of one kind.
 const ROOT_SHAPE_AT: usize = 48;
 const ROOT_FAST_AT: usize = ROOT_LABEL_AT + LABEL_BYTES_MAX;
+/// Entries of shadows, bytes of the snapshots, and these.
+const ROOT_SHADOW_AT: usize = ROOT_FAST_AT + 8;
+const ROOT_SNAPSHOTS_AT: usize = ROOT_SHADOW_AT + 8;
+const _: () = assert!(ROOT_SNAPSHOTS_AT + SNAPSHOT_BYTES_MAX <= BLOCK_BYTES - 4);
 
 /// The shape of a medium of one kind, as raw units repeat it.
 pub(crate) fn shape(geometry: &Geometry) -> [u32; 4] {
@@ -378,7 +403,8 @@ impl Root {
     /// The 4096 bytes of the record; see docs/formats.md.
     ///
     /// # Panics
-    /// If the label is longer than [`LABEL_BYTES_MAX`], which `Ftl::format` refuses.
+    /// If the label is longer than [`LABEL_BYTES_MAX`], which `Ftl::format` refuses, or the snapshots than
+    /// [`SNAPSHOT_BYTES_MAX`], which who takes one does.
     pub fn encode(&self) -> Box<[u8; BLOCK_BYTES]> {
         assert!(self.label.len() <= LABEL_BYTES_MAX, "the label fits the root record");
         let mut bytes = Box::new([0; BLOCK_BYTES]);
@@ -397,6 +423,12 @@ impl Root {
         bytes[64..72].copy_from_slice(&self.sequence_begun.to_le_bytes());
         bytes[72..80].copy_from_slice(&self.generation.to_le_bytes());
         bytes[ROOT_LABEL_AT..ROOT_LABEL_AT + self.label.len()].copy_from_slice(&self.label);
+        let snapshots = snapshots::encode(&self.snapshots);
+        assert!(snapshots.len() <= SNAPSHOT_BYTES_MAX, "the snapshots fit the root record");
+        let at = ROOT_SHADOW_AT;
+        bytes[at..at + 4].copy_from_slice(&self.shadow_blocks.to_le_bytes());
+        bytes[at + 4..at + 6].copy_from_slice(&(snapshots.len() as u16).to_le_bytes());
+        bytes[ROOT_SNAPSHOTS_AT..ROOT_SNAPSHOTS_AT + snapshots.len()].copy_from_slice(&snapshots);
         let sum = crc(&bytes[..BLOCK_BYTES - 4]);
         bytes[BLOCK_BYTES - 4..].copy_from_slice(&sum.to_le_bytes());
         bytes
@@ -415,6 +447,14 @@ impl Root {
         if label_len > LABEL_BYTES_MAX {
             return None;
         }
+        let (shadow_blocks, snapshots) = if found >= VERSION_SNAPSHOTS {
+            let at = ROOT_SHADOW_AT + 4;
+            let length = usize::from(u16::from_le_bytes([bytes[at], bytes[at + 1]]));
+            let table = bytes[ROOT_SNAPSHOTS_AT..BLOCK_BYTES - 4].get(..length)?;
+            (u32_at(bytes, ROOT_SHADOW_AT), snapshots::decode(table)?)
+        } else {
+            (0, Vec::new())
+        };
         Some(Ok(Self {
             version: found,
             logical_blocks: u32_at(bytes, 12),
@@ -426,6 +466,8 @@ impl Root {
             sequence_begun: u64_at(bytes, 64),
             generation: u64_at(bytes, 72),
             label: bytes[ROOT_LABEL_AT..ROOT_LABEL_AT + label_len].to_vec(),
+            shadow_blocks,
+            snapshots,
         }))
     }
 }
@@ -744,9 +786,18 @@ mod tests {
             sequence_begun: 6,
             generation: 7,
             label: b"volumes".to_vec(),
+            shadow_blocks: 2000,
+            snapshots: vec![SnapshotRecord {
+                number: 1,
+                cut: 5,
+                leaving: false,
+                stretches: vec![ShadowStretch { first: 3, blocks: 4, shadow: 1000 }],
+            }],
         };
         let mut bytes = root.encode();
-        assert_eq!(Root::decode(&bytes[..]), Some(Ok(root)));
+        assert_eq!(Root::decode(&bytes[..]), Some(Ok(root.clone())));
+        let before = Root { version: 4, shadow_blocks: 0, snapshots: vec![], ..root };
+        assert_eq!(Root::decode(&before.encode()[..]), Some(Ok(before)), "of before snapshots");
         bytes[100] ^= 1;
         assert_eq!(Root::decode(&bytes[..]), None);
         let footer = Footer {
@@ -806,6 +857,8 @@ mod tests {
             sequence_begun: 1,
             generation: 1,
             label: vec![],
+            shadow_blocks: 0,
+            snapshots: vec![],
         };
         for found in [1, 9] {
             let mut bytes = root.encode();

@@ -46,8 +46,11 @@ impl Ftl {
     pub(crate) fn poison(&mut self, slot: SlotId) {
         if let Some(flat) = self.map.flat() {
             // There is no reverse map in DRAM: this is rare, and a look at the whole map is right.
-            if let Some(lba) = flat.iter().position(|&entry| entry == slot.0) {
-                self.poison_block(lba as u32, slot);
+            let found = flat.iter().position(|&entry| entry == slot.0);
+            match found.map(|at| at as u32) {
+                Some(lba) if lba < self.map.blocks() => self.poison_block(lba, slot),
+                Some(address) => self.poison_shadow(address, slot),
+                None => {}
             }
             return;
         }

@@ -505,7 +505,8 @@ impl Ftl {
         let header = header.filter(|header| {
             // Where the entry is not there (`Ftl::may_trust`): the header is of this very slot and this
             // life of its band, and the slot is valid, so that entry is what points to it.
-            let says = self.map.peek(header.lba).is_none_or(|entry| entry == slot.0);
+            let entry = self.map.peek(self.holder(header.lba, slot));
+            let says = entry.is_none_or(|entry| entry == slot.0);
             header.kind == Kind::Data && header.lba < self.map.blocks() && says
         });
         let Some(header) = header else {

@@ -4,10 +4,11 @@
 //! the group; recovery takes the members only with it. Until the record is safe, the group holds
 //! the order of its first page, so that nothing its members replace is erased.
 
-use crate::format::{Kind, POISONED, UNMAPPED};
+use crate::format::{Kind, UNMAPPED, is_slot};
 use crate::log::points::{Append, Appended, Owner};
 use crate::space::bands::BandState;
 use crate::whole::Ftl;
+use crate::whole::shadowing::IN_SHADOW;
 use flash::SlotId;
 
 impl Ftl {
@@ -61,14 +62,18 @@ impl Ftl {
 
     /// Points `lba` to `previous` again if it still points to `slot`.
     pub(crate) fn give_back(&mut self, lba: u32, slot: SlotId, previous: u32, order: u64) {
-        // As long as its slot is valid, it is what the block points to.
+        // As long as its slot is valid, it is what the block points to, or one of its shadows.
         if !self.bands.is_valid(slot) {
             return;
         }
-        self.remap_known(lba, slot.0, previous, order);
+        if previous == IN_SHADOW {
+            self.take_back(lba, slot, order);
+        } else {
+            self.remap_known(self.holder(lba, slot), slot.0, previous, order);
+        }
         // Its map may hold what is undone here.
         self.checkpoint.begin_anew();
-        if previous < POISONED {
+        if is_slot(previous) {
             let block = self.bands.block_of(SlotId(previous));
             if self.bands[block].state == BandState::Draining {
                 self.bands.set_state(block, BandState::Full);

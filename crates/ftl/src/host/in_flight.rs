@@ -4,13 +4,14 @@
 //! before, which nobody has seen replaced: so no read waits for room.
 
 use crate::api::Output;
-use crate::format::{POISONED, UNMAPPED};
+use crate::format::{POISONED, UNMAPPED, is_slot};
 use crate::log::moves::Move;
 use crate::log::points::Owner;
 use crate::mutant::Mutant;
 use crate::space::read_slo::Way;
 use crate::space::scheduler::{ReadOp, ReadPurpose};
 use crate::whole::Ftl;
+use crate::whole::shadowing::IN_SHADOW;
 use flash::{Payload, RequestError, SlotId};
 
 impl Ftl {
@@ -93,7 +94,7 @@ impl Ftl {
         let at = first + index as usize;
         let original = self.pages[page].previous[at];
         let copy = matches!(self.pages[page].owners[at], Owner::Relocation(_));
-        let from_original = copy && original < POISONED;
+        let from_original = copy && is_slot(original);
         let slot = if from_original { SlotId(original) } else { SlotId(op.slot.0 + index) };
         let block = self.bands.block_of(slot);
         self.bands[block].reads_pending += 1;
@@ -133,7 +134,7 @@ impl Ftl {
     /// What `lba` points to; where that could not be programmed and has no other place yet, what it
     /// pointed to before.
     fn entry_to_read(&self, lba: u32) -> u32 {
-        let mut entry = self.map.entry(lba);
+        let mut entry = self.entry_at(lba);
         if self.moves_failed == 0 {
             return entry;
         }
@@ -144,7 +145,7 @@ impl Ftl {
             self.moves.iter().find(of_slot).map(|entry| entry.previous)
         };
         while let Some(previous) = failed(entry) {
-            entry = previous;
+            entry = if previous == IN_SHADOW { self.kept_of(lba) } else { previous };
         }
         entry
     }

@@ -5,7 +5,7 @@
 //! that would survive a power cut.
 
 use crate::api::{ATOMIC_BLOCKS_MAX, Output, TRIM_BLOCKS_MAX};
-use crate::format::{Header, Kind, MASK_48, POISONED, UNMAPPED, decode_header};
+use crate::format::{Header, Kind, MASK_48, POISONED, UNMAPPED, decode_header, is_slot};
 use crate::log::points::{Append, Appended, NONE, Owner};
 use crate::map::residency::{Claim, Residency};
 use crate::mutant::Mutant;
@@ -16,7 +16,7 @@ use crate::space::scheduler::{ReadOp, ReadPurpose};
 use crate::whole::Ftl;
 use crate::whole::Phase;
 use flash::{
-    BufferId, Hint, Instant, Lba, MediumError, Operation, Payload, Reply, Request, RequestError,
+    BufferId, Hint, Instant, MediumError, Operation, Payload, Reply, Request, RequestError,
     SlotData, SlotId, SlotRead, SlotStatus, Spent,
 };
 use std::collections::VecDeque;
@@ -196,7 +196,11 @@ impl Ftl {
             return Ok(());
         }
         let end = u64::from(request.lba.0) + u64::from(request.blocks);
-        if request.blocks == 0 || end > u64::from(self.map.blocks()) {
+        let read = matches!(request.operation, Operation::Read { .. });
+        let beyond = end > u64::from(self.map.blocks());
+        let of_snapshot =
+            read && beyond && self.shadows.are_readable(request.lba.0, request.blocks);
+        if request.blocks == 0 || beyond && !of_snapshot {
             return Err(RequestError::OutOfRange);
         }
         if let Operation::Write { atomic: true, .. } = request.operation
@@ -204,9 +208,8 @@ impl Ftl {
         {
             return Err(RequestError::OutOfRange);
         }
-        let read = matches!(request.operation, Operation::Read { .. });
         if let Some(refused) = self.refused.as_ref().filter(|_| read)
-            && (request.lba.0..end as u32).any(|lba| refused.holds(lba))
+            && (request.lba.0..end as u32).any(|lba| refused.holds(self.block_at(lba)))
         {
             return Err(RequestError::Unreadable);
         }
@@ -252,8 +255,7 @@ impl Ftl {
         };
         let end = at + blocks;
         while at < end {
-            let first = self.map.entry(lba + at);
-            let count = self.run_length(lba + at, end - at, first);
+            let (first, count) = self.run_at(lba + at, end - at);
             let into = Payload { buffer, index: at };
             match first {
                 UNMAPPED => self.outputs.push_back(Output::ReadZeroes { into, count }),
@@ -280,9 +282,9 @@ impl Ftl {
     }
 
     /// Consecutive logical blocks that lie in consecutive slots of one page, or have none.
-    fn run_length(&self, lba: u32, max: u32, first: u32) -> u32 {
+    pub(crate) fn run_length(&self, lba: u32, max: u32, first: u32) -> u32 {
         let map = self.map.run(lba, max);
-        if first >= POISONED {
+        if !is_slot(first) {
             return map.iter().take_while(|&&entry| entry == first).count() as u32;
         }
         if max == 1 {
@@ -322,7 +324,7 @@ impl Ftl {
             let slot = SlotId(op.slot.0 + index as u32);
             let header = self.check_slot(slot, read);
             let right = header.is_some_and(|header| {
-                header.kind == Kind::Data && header.lba == op.lba + index as u32
+                header.kind == Kind::Data && header.lba == self.block_at(op.lba + index as u32)
             });
             sound &= right || (self.is_mutant(Mutant::SkipAddress) && header.is_some());
         }
@@ -386,7 +388,7 @@ impl Ftl {
         self.streams.warm(lbas.clone());
         for lba in lbas {
             match self.map.peek(lba) {
-                Some(slot) if slot < POISONED => self.bands.warm(SlotId(slot)),
+                Some(slot) if is_slot(slot) => self.bands.warm(SlotId(slot)),
                 _ => {}
             }
         }
@@ -591,31 +593,6 @@ impl Ftl {
         self.host.held && !self.host.writes.is_empty() && self.units.no_work_runs() && !loads
     }
 
-    /// Points `lba` to `entry` and returns what it pointed to.
-    pub(crate) fn remap(&mut self, lba: u32, entry: u32, order: u64) -> u32 {
-        let previous = self.map.replace(lba, entry);
-        self.account(previous, entry, order);
-        previous
-    }
-
-    /// Points `lba`, which points to `previous`, to `entry`.
-    pub(crate) fn remap_known(&mut self, lba: u32, previous: u32, entry: u32, order: u64) {
-        self.map.set(lba, previous, entry);
-        self.account(previous, entry, order);
-    }
-
-    #[inline]
-    fn account(&mut self, previous: u32, entry: u32, order: u64) {
-        if previous < POISONED {
-            self.bands.invalidate(SlotId(previous), order, entry);
-            self.blocks_mapped -= 1;
-        }
-        if entry < POISONED {
-            self.bands.validate(SlotId(entry));
-            self.blocks_mapped += 1;
-        }
-    }
-
     pub(crate) fn next_sequence(&mut self) -> u64 {
         self.sequence_next += 1;
         self.sequence_next - 1
@@ -768,15 +745,6 @@ impl Ftl {
             entry.pending = 1;
         }
         self.part_ended(index);
-    }
-
-    /// Length of the run from `lba`, at most `blocks`, of logical blocks that all hold data or all
-    /// do not; true if they do. What only a look at flash could tell counts as data.
-    pub fn mapped_run(&self, lba: Lba, blocks: u32) -> (bool, u32) {
-        if self.refused.is_some() {
-            return (true, blocks.min(self.map.blocks().saturating_sub(lba.0)));
-        }
-        self.map.mapped_run(lba.0, blocks)
     }
 
     /// When the oldest page was opened that padding would help: a host request waits for it, and

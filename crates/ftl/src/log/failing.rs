@@ -9,7 +9,7 @@
 
 use crate::api::MountError;
 use crate::api::Output;
-use crate::format::{Kind, POISONED};
+use crate::format::{Kind, is_slot};
 use crate::log::points::{NONE, Owner, PageState};
 use crate::space::bands::BandState;
 use crate::space::read_slo::Job;
@@ -217,6 +217,7 @@ impl Ftl {
             self.give_up_detach();
         }
         self.label_fails();
+        self.snapshots_fail();
     }
 
     /// After the medium failed, nothing is made durable at the end.
@@ -278,7 +279,7 @@ impl Ftl {
     /// waits for `order`, which is not safe yet.
     fn undo(&mut self, from: SlotId, previous: u32, order: u64, slot: &SlotWrite) {
         self.redirect(from, previous);
-        if previous < POISONED {
+        if is_slot(previous) {
             // What superseded this slot meanwhile superseded the previous one, too.
             let block = self.bands.block_of(SlotId(previous));
             self.bands[block].invalid_order = self.durable.next() - 1;

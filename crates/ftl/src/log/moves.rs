@@ -274,7 +274,7 @@ impl Ftl {
             self.pages[page].previous[in_page] = before;
         }
         if let Some(from) = from.filter(|_| !superseded) {
-            self.remap_known(lba, from.0, slot.0, order);
+            self.remap_known(self.holder(lba, from), from.0, slot.0, order);
             self.counters.slots_relocated += 1;
             if let Owner::Request(request) = owner {
                 self.move_member(request, from, slot);

@@ -12,7 +12,7 @@
 //! - a band's origin counts only for the policy that filled it.
 
 use crate::config::StreamVolume;
-use crate::format::POISONED;
+use crate::format::{POISONED, is_slot};
 use crate::log::points::{NONE, Point};
 use crate::policy::stream::{
     self, HANDLES_MAX, Handles, MoveView, Origin, Shape, StreamPolicy, WriteView,
@@ -353,7 +353,7 @@ impl Ftl {
         let now = self.sequence_next;
         let slot = if volume.uses_age { self.map.peek(lba) } else { None };
         let slot = slot.unwrap_or(POISONED);
-        let age = (slot < POISONED).then(|| {
+        let age = is_slot(slot).then(|| {
             let band = &self.bands[self.bands.block_of(SlotId(slot))];
             now.saturating_sub(band.filling.written_at())
         });

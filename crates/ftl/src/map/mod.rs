@@ -9,6 +9,7 @@ mod cached;
 mod changes;
 mod queues;
 pub(crate) mod residency;
+pub(crate) mod shadows;
 pub(crate) mod staging;
 #[cfg(test)]
 mod tests;
@@ -70,6 +71,30 @@ impl Map {
     /// Logical blocks.
     pub fn blocks(&self) -> u32 {
         self.blocks
+    }
+
+    /// Entries above those of the logical blocks: the shadows of snapshots.
+    pub fn shadow_blocks(&self) -> u32 {
+        (self.flat.len() as u32).saturating_sub(self.blocks)
+    }
+
+    /// Logical blocks, and entries above them.
+    pub fn sizes(&self) -> (u32, u32) {
+        (self.blocks, self.shadow_blocks())
+    }
+
+    /// All entries.
+    pub fn entries(&self) -> u32 {
+        self.blocks + self.shadow_blocks()
+    }
+
+    /// There are so many entries of shadows from now on. Those that come say nothing; the others stay.
+    pub fn resize_shadows(&mut self, shadow_blocks: u32) {
+        assert!(self.cached.is_none(), "shadows want the whole map in DRAM");
+        self.flat.resize((self.blocks + shadow_blocks) as usize, UNMAPPED);
+        if self.flat.len() < self.flat.capacity() / 2 {
+            self.flat.shrink_to_fit();
+        }
     }
 
     #[inline]

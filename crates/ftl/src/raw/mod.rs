@@ -42,7 +42,7 @@ pub use config::{EraseTime, Lanes, RawFormat, RawSettings, WriteUnit};
 pub use format::{LaneRecord, Named, NamedState, RAW_LABEL_BYTES_MAX, RAW_VERSION};
 pub use status::{LaneStatus, RawBlockState};
 
-use crate::api::{Core, Input, MountError, Output};
+use crate::api::{Core, Input, MountError, Output, SnapshotError};
 use crate::mutant::Mutant;
 use crate::slab::Slab;
 use blocks::Die;
@@ -224,6 +224,10 @@ impl Core for RawUnits {
             Input::Deadline => self.deadline_passed(),
             Input::DetachFast => self.outputs.push_back(Output::FastDetached(false)),
             Input::Label(_) => self.outputs.push_back(Output::Labelled(false)),
+            Input::Snapshot { number, order } => {
+                let (step, result) = (order.step(), Err(SnapshotError::Number));
+                self.outputs.push_back(Output::Snapshot { number, step, result });
+            }
             Input::Shutdown => self.shut_down(),
             Input::Fail => self.fail(),
         }

@@ -206,9 +206,10 @@ impl Ftl {
                 self.checkpoint.want();
             }
         }
-        let interval = checkpoint_slots(&self.geometry, self.map.blocks(), &self.settings);
+        let interval = checkpoint_slots(&self.geometry, self.map.entries(), &self.settings);
         let due = self.counters.slots_since_checkpoint >= interval;
-        if self.phase == Phase::Running && due || self.label_wants_checkpoint() {
+        let wanted = self.label_wants_checkpoint() || self.snapshots_want_checkpoint();
+        if self.phase == Phase::Running && due || wanted {
             self.checkpoint.want();
         }
     }
@@ -220,7 +221,10 @@ impl Ftl {
         let rests = self.now < self.checkpoint.rests_until
             && self.phase == Phase::Running
             && self.host.writes.is_empty();
-        let waits = rests || self.checkpoint_waits_for_moves() || self.chunks_are_lost();
+        let waits = rests
+            || self.checkpoint_waits_for_moves()
+            || self.chunks_are_lost()
+            || self.snapshots_hold_checkpoint();
         if self.now < self.no_space_until || waits || !self.may_open_checkpoint() {
             return;
         }
@@ -255,6 +259,7 @@ impl Ftl {
         checkpoint.stage = Stage::Content;
         self.counters.slots_since_checkpoint = 0;
         self.label_begun();
+        self.snapshots_begun();
         for position in 0..wanted {
             self.append_roots(position);
         }
@@ -313,6 +318,8 @@ impl Ftl {
             sequence_begun: self.checkpoint.sequence_begun,
             generation: self.generation,
             label: self.label.clone(),
+            shadow_blocks: self.map.shadow_blocks(),
+            snapshots: self.shadows.records(),
         };
         for _ in 0..ROOT_PAGES {
             let page = self.checkpoint_page(position);
@@ -561,6 +568,7 @@ impl Ftl {
         self.checkpoint.order = self.checkpoint.next_order;
         self.checkpoint.sequence_covered = self.checkpoint.sequence_begun;
         self.label_durable();
+        self.snapshots_durable();
         let bands = self.close_checkpoint_bands();
         let old = std::mem::replace(&mut self.checkpoint.bands, bands);
         self.rebase();
@@ -621,6 +629,7 @@ impl Ftl {
             cached.checkpoint_aborted();
         }
         self.checkpoint.stage = Stage::Wanted;
+        self.stir_snapshots();
     }
 
     /// Every unit that the one being written lies on is there.

@@ -125,7 +125,7 @@ impl Mended {
 impl Ftl {
     /// How the checkpoint lies in its bands.
     pub(crate) fn layout_chosen(&self, chosen: &Named) -> CheckpointLayout {
-        let layout = self.layout_with(chosen.whole, chosen.version);
+        let layout = self.layout_with(chosen.whole, chosen.version, chosen.shadow_blocks);
         layout.expect("checked with the root records")
     }
 

@@ -19,7 +19,7 @@
 //! refused, and nothing is written, so that nothing is lost by looking; unless the owner says that they
 //! be shown as they were found ([`crate::config::Settings::salvage`]).
 
-use crate::format::{Footer, Header, Kind, POISONED, Voucher};
+use crate::format::{Footer, Header, Kind, Voucher, is_slot};
 use crate::mutant::Mutant;
 use crate::recovery::mount::{Mount, SEQUENCES_SKIPPED};
 use crate::recovery::replay::Candidate;
@@ -249,7 +249,8 @@ impl Ftl {
         // What the checkpoint's map points to.
         for (lba, &entry) in (0..).zip(self.map.flat().unwrap_or_default()) {
             let slot = SlotId(entry);
-            if entry < POISONED
+            if is_slot(entry)
+                && !self.is_leaving_shadow(lba)
                 && u64::from(entry) < self.geometry.slots()
                 && in_doubt.contains(&self.geometry.block_of(slot))
                 && newest(lba).is_none()

@@ -177,6 +177,8 @@ pub(crate) struct Named {
     pub whole: bool,
     /// Of the format.
     pub version: u16,
+    /// Entries of shadows in its map.
+    pub shadow_blocks: u32,
 }
 
 impl Ftl {
@@ -442,8 +444,9 @@ impl Ftl {
         self.label = newest.label.clone();
         self.resize(newest.logical_blocks)?;
         let bands_of = |root: &Root| {
-            let layout = self.layout_with(root.shape == shape, root.version);
-            layout.map(|layout| layout.bands)
+            let layout = self.layout_with(root.shape == shape, root.version, root.shadow_blocks);
+            let bands = layout.map(|layout| layout.bands);
+            bands.filter(|&bands| bands <= self.geometry.blocks())
         };
         let mut names: BTreeMap<u64, Named> = BTreeMap::new();
         for (block, root) in &mount.roots {
@@ -457,6 +460,7 @@ impl Ftl {
                     bands: vec![None; root.bands as usize],
                     whole: root.shape == shape,
                     version: root.version,
+                    shadow_blocks: root.shadow_blocks,
                 });
                 named.bands[root.position as usize] = Some(*block);
             }
@@ -530,6 +534,7 @@ impl Ftl {
         mount.stage = Stage::Scan;
         let footer = mount.footer.expect("content has a footer");
         self.take_label(mount);
+        self.take_snapshots(mount)?;
         self.note_copies(mount);
         self.rebuild_if_needed(mount);
         let everything = mount.rebuild.is_some();

@@ -17,7 +17,7 @@
 //! others come from the checkpoint and from `replay`, as ever.
 
 use crate::api::Rebuilt;
-use crate::format::{CHUNK_ENTRIES, Footer, Header, Kind, POISONED, UNMAPPED};
+use crate::format::{CHUNK_ENTRIES, Footer, Header, Kind, POISONED, UNMAPPED, is_slot};
 use crate::mutant::Mutant;
 use crate::recovery::missing::Missing;
 use crate::recovery::mount::{Mount, Probe};
@@ -95,6 +95,12 @@ impl Rebuild {
     pub fn concerned(&self, range: Range<u32>) -> Vec<u32> {
         let blocks = self.lost_ranges(range.start, range.end).flatten();
         blocks.filter(|&lba| self.concerns(lba)).collect()
+    }
+
+    /// Nothing from after the checkpoint says what `lba` holds, and its chunk is lost.
+    pub fn is_in_doubt(&self, lba: u32) -> bool {
+        let chunk = self.versions.get(lba as usize / CHUNK_ENTRIES).and_then(Option::as_ref);
+        chunk.is_some_and(|versions| versions[lba as usize % CHUNK_ENTRIES] != REPLAYED)
     }
 
     pub fn missed(&mut self, pages: u64) {
@@ -272,13 +278,19 @@ impl Ftl {
                     continue;
                 }
                 // Of what nothing is found of, something may have been in what cannot be read.
-                if !shows || version == 0 && pages_lost > 0 {
+                // What a snapshot has, and the block has not: that has changed to something that was not found.
+                let is_older = version > 0 && self.is_of_snapshot(lba, version);
+                if !shows || is_older || version == 0 && pages_lost > 0 {
                     self.map.recover(lba, POISONED);
                 }
                 blocks_refused += u64::from(!shows);
-                let is_old = shows && !all_found && self.map.recovered(lba) < POISONED;
+                let is_old = shows && !all_found && is_slot(self.map.recovered(lba));
                 blocks_stale_max += u64::from(is_old);
             }
+        }
+        if !shows {
+            let is_lost = |chunk: usize| rebuild.versions.get(chunk).is_some_and(Option::is_some);
+            blocks_refused += self.shadows_lost(is_lost);
         }
         let of_cut_format = all_found && !rebuild.complete;
         let chunks = rebuild.chunks_lost();

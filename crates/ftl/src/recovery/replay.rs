@@ -12,7 +12,9 @@
 //!   checkpoint covers them (`Band::hold_order`).
 
 use crate::api::Output;
-use crate::format::{Footer, Header, Kind, POISONED, UNMAPPED, Voucher, decode_header};
+use crate::format::{
+    Footer, Header, Kind, NOTHING, POISONED, UNMAPPED, Voucher, decode_header, is_slot,
+};
 use crate::mutant::Mutant;
 use crate::recovery::missing::straddles;
 use crate::recovery::mount::{Mount, Probe, SEQUENCES_SKIPPED};
@@ -21,6 +23,7 @@ use crate::space::bands::BandState;
 use crate::space::scheduler::ReadOp;
 use crate::whole::Ftl;
 use crate::whole::Phase;
+use crate::whole::snapshots_found::Fills;
 use flash::{SlotId, SlotRead, SlotStatus};
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -160,6 +163,7 @@ impl Ftl {
         // The checkpoint that was read may have been of a device without its fast tier.
         let layout = self.layout_of(self.geometry.is_tiered());
         self.layout = layout.expect("checked with the root records");
+        self.clear_shadows(mount);
         if let Some(rebuild) = &mut mount.rebuild {
             self.rebuild_records(rebuild, &mount.missing);
         }
@@ -170,7 +174,9 @@ impl Ftl {
         mount.report.rebuilt =
             mount.rebuild.as_ref().map(|rebuild| self.end_rebuild(rebuild, &footer));
         self.mark_checkpoint_bands(mount);
+        self.settle_shadows();
         self.drop_impossible();
+        self.count_shadows();
     }
 
     pub(crate) fn finish_mount(&mut self, mut mount: Box<Mount>) {
@@ -238,9 +244,10 @@ impl Ftl {
                 Kind::Trim if candidate.lost => {
                     for lba in range.filter(|&lba| concerns(&rebuild, lba)) {
                         // One that holds nothing would be trimmed to nothing.
-                        if self.map.is_cached() || self.map.recovered(lba) < POISONED {
-                            self.map.recover(lba, POISONED);
-                            lost.insert(lba);
+                        if self.map.is_cached() || is_slot(self.map.recovered(lba)) {
+                            let fills = fills_at(&rebuild, lba);
+                            let sequence = candidate.sequence;
+                            lost.extend(self.recover_version(lba, sequence, POISONED, fills));
                         }
                     }
                 }
@@ -254,27 +261,19 @@ impl Ftl {
                     }
                 }
                 Kind::Trim if range.start < range.end => {
+                    let fills = |lba| fills_at(&rebuild, lba);
+                    self.recover_trim(range.clone(), candidate.sequence, fills);
                     if let Some(rebuild) = &mut rebuild {
-                        range.clone().for_each(|lba| rebuild.replayed(lba));
+                        range.for_each(|lba| rebuild.replayed(lba));
                     }
-                    self.map.recover_unmapped(range);
                 }
                 Kind::Data | Kind::Poison => {
                     let decided = candidate.group.1 == 0
                         || candidate.sequence < footer.sequence_begun
                         || everything
                         || whole.binary_search(&candidate.sequence).is_ok();
-                    let poisoned = candidate.lost || candidate.kind == Kind::Poison;
-                    let entry = if poisoned { POISONED } else { candidate.slot.0 };
-                    if decided && candidate.lost {
-                        lost.insert(candidate.lba);
-                    }
-                    if decided
-                        && concerns(&rebuild, candidate.lba)
-                        && self.map.recover(candidate.lba, entry)
-                        && let Some(rebuild) = &mut rebuild
-                    {
-                        rebuild.replayed(candidate.lba);
+                    if decided && concerns(&rebuild, candidate.lba) {
+                        lost.extend(self.apply_version(candidate, rebuild.as_deref_mut()));
                     }
                 }
                 _ => {}
@@ -283,13 +282,34 @@ impl Ftl {
         lost.len() as u64
     }
 
+    /// Puts a version on top of the map. Returns the entry that says so if it is lost.
+    fn apply_version(
+        &mut self,
+        candidate: &Candidate,
+        rebuild: Option<&mut Rebuild>,
+    ) -> Option<u32> {
+        let &Candidate { lba, sequence, lost, .. } = candidate;
+        let is_poison = candidate.kind == Kind::Poison;
+        let entry = if lost || is_poison { POISONED } else { candidate.slot.0 };
+        let fills = if is_poison { Fills::Nothing } else { fills_at(&rebuild, lba) };
+        let at = self.recover_version(lba, sequence, entry, fills)?;
+        if let Some(rebuild) = rebuild {
+            rebuild.replayed(at);
+        }
+        lost.then_some(at)
+    }
+
     /// Map entries from a medium are input: one that points outside the device or into the checkpoint, or
     /// two that point to one slot, would break what the rest of the FTL rests on.
     fn drop_impossible(&mut self) {
         let slots = self.geometry.slots();
+        let blocks = self.map.blocks() as usize;
         let Some(flat) = self.map.flat_mut() else { return };
-        for entry in flat {
-            if *entry >= POISONED {
+        let (own, shadows) = flat.split_at_mut(blocks);
+        own.iter_mut().filter(|entry| **entry == NOTHING).for_each(|entry| *entry = POISONED);
+        // Where a block and a snapshot of it point to one slot, the block has changed since, to something lost.
+        for entry in shadows.iter_mut().chain(own) {
+            if !is_slot(*entry) {
                 continue;
             }
             if u64::from(*entry) >= slots || !self.bands.load(SlotId(*entry)) {
@@ -337,6 +357,12 @@ impl Ftl {
 /// Whether what is found of `lba` counts.
 fn concerns(rebuild: &Option<&mut Rebuild>, lba: u32) -> bool {
     rebuild.as_ref().is_none_or(|rebuild| rebuild.concerns(lba))
+}
+
+/// What is known of `lba` that a snapshot may want.
+fn fills_at(rebuild: &Option<&mut Rebuild>, lba: u32) -> Fills {
+    let doubtful = rebuild.as_ref().is_some_and(|rebuild| rebuild.is_in_doubt(lba));
+    if doubtful { Fills::Doubtful } else { Fills::Held }
 }
 
 /// What is lost of the blocks of `candidate` does not matter any more.

@@ -7,7 +7,7 @@
 //!   superseded its slots is durable (`invalid_order`, `vital_order`), and no record in it is needed
 //!   by recovery (`hold_order`).
 
-use crate::format::POISONED;
+use crate::format::is_slot;
 use crate::policy::{BandView, CHUNK_BANDS, Columns, FullBands};
 use crate::space::divisor::Divisor;
 use crate::space::filling::Filling;
@@ -363,7 +363,7 @@ impl Bands {
         let sums = &mut self.sums[self.by_blocks_per_unit.divide(block.0) as usize];
         sums.slots_valid -= 1;
         sums.slots_reclaimable += u64::from(is_reclaimable(band.state));
-        let vital = block.0 >= self.fast_from && by < POISONED && by >= self.fast_from_slot;
+        let vital = block.0 >= self.fast_from && is_slot(by) && by >= self.fast_from_slot;
         let latest = if vital { &mut band.vital_order } else { &mut band.invalid_order };
         *latest = (*latest).max(order);
         if band.state == BandState::Full {

@@ -17,11 +17,16 @@ pub fn logical_blocks_max(geometry: &Geometry, health: &Health, settings: &Setti
     let gone = health.units_gone.iter().filter(|&&unit| !geometry.is_fast_unit(unit)).count();
     let gone = gone as u32 * geometry.blocks_per_unit;
     let bad = health.bad_blocks.iter().filter(|&&block| !geometry.is_fast(block)).count() as u32;
-    logical_blocks_of(geometry, geometry.capacity_blocks().saturating_sub(bad + gone), settings)
+    logical_blocks_of(geometry, geometry.capacity_blocks().saturating_sub(bad + gone), settings, 0)
 }
 
-/// The same where so many blocks of the capacity tier are good.
-pub(crate) fn logical_blocks_of(geometry: &Geometry, good: u32, settings: &Settings) -> u32 {
+/// The same where so many blocks of the capacity tier are good, and the map has entries of shadows beside.
+pub(crate) fn logical_blocks_of(
+    geometry: &Geometry,
+    good: u32,
+    settings: &Settings,
+    shadow_blocks: u32,
+) -> u32 {
     let stripe = match settings.stripe_units {
         0 => geometry.units - geometry.fast.units,
         units => units,
@@ -34,7 +39,8 @@ pub(crate) fn logical_blocks_of(geometry: &Geometry, good: u32, settings: &Setti
     let mut logical = good.saturating_sub(RESERVE_BANDS + open + 2).saturating_mul(slots);
     // The checkpoint's size depends on the answer.
     for _ in 0..4 {
-        let Some(layout) = CheckpointLayout::new(geometry, logical.max(1)) else { return 0 };
+        let entries = logical.max(1).saturating_add(shadow_blocks);
+        let Some(layout) = CheckpointLayout::new(geometry, entries) else { return 0 };
         let taken = RESERVE_BANDS + open + 2 * layout.bands;
         logical = good.saturating_sub(taken).saturating_mul(slots);
     }

@@ -19,8 +19,8 @@ const SPARE_WARNED: u32 = 4;
 /// Kept from one bad band to the next.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Spare {
-    /// For so many bad bands, see [`crate::space::bands::Bands::bad_changes`].
-    seen: Option<u32>,
+    /// For so many bad bands, see [`crate::space::bands::Bands::bad_changes`], and so many entries of shadows.
+    seen: Option<(u32, u32)>,
     /// Bands of the capacity tier that are bad, or are being emptied because they are.
     bad: u32,
     /// Most logical blocks that can hold data.
@@ -29,12 +29,21 @@ pub(crate) struct Spare {
     bands: u32,
     /// Logical blocks that the device offers.
     offered: u32,
+    /// Entries of the map for the shadows of snapshots: with these, more may hold data than the device offers.
+    shadow_blocks: u32,
 }
 
 impl Spare {
-    /// Counts anew if bands went bad. The device offers so many logical blocks.
-    pub fn count(&mut self, bands: &Bands, geometry: &Geometry, settings: &Settings, offered: u32) {
-        let key = bands.bad_changes();
+    /// Counts anew if bands went bad, or there are more or fewer shadows. The device offers so many logical blocks, and
+    /// has so many entries of shadows beside.
+    pub fn count(
+        &mut self,
+        bands: &Bands,
+        geometry: &Geometry,
+        settings: &Settings,
+        (offered, shadow_blocks): (u32, u32),
+    ) {
+        let key = (bands.bad_changes(), shadow_blocks);
         if self.seen == Some(key) {
             return;
         }
@@ -43,7 +52,7 @@ impl Spare {
             |block: &BlockId| bands[*block].failing || bands[*block].state == BandState::Retired;
         let bad = capacity.filter(is_bad).count() as u32;
         let good = geometry.capacity_blocks() - bad;
-        let kept = |good: u32| logical_blocks_of(geometry, good, settings);
+        let kept = |good: u32| logical_blocks_of(geometry, good, settings, shadow_blocks);
         // What can be kept falls with every band, so the last that suffices is found by halving.
         let (mut few, mut many) = (0, good);
         while few < many {
@@ -52,7 +61,7 @@ impl Spare {
         }
         let blocks_max = kept(good).min(offered);
         let bands = if blocks_max == offered { good - few } else { 0 };
-        *self = Self { seen: Some(key), bad, blocks_max, bands, offered };
+        *self = Self { seen: Some(key), bad, blocks_max, bands, offered, shadow_blocks };
     }
 
     /// All that the device offers can be kept.
@@ -60,10 +69,33 @@ impl Spare {
         self.blocks_max >= self.offered
     }
 
-    /// If so many logical blocks hold data, more do than can be kept: bands went bad on a device that was
-    /// full.
+    /// More may hold data than can be kept: bands went bad, or there are snapshots.
+    pub fn is_bounded(&self) -> bool {
+        self.shadow_blocks > 0 || !self.suffices()
+    }
+
+    /// If so many logical blocks and entries of shadows hold data, more do than can be kept.
     pub fn is_exceeded_by(&self, held: u64) -> bool {
-        !self.suffices() && held > u64::from(self.blocks_max)
+        self.is_bounded() && held > u64::from(self.blocks_max)
+    }
+
+    /// Whether a device on which so much holds data can keep it, and has more room than that takes, with so many entries
+    /// of shadows.
+    pub fn fits(
+        &self,
+        geometry: &Geometry,
+        settings: &Settings,
+        shadow_blocks: u32,
+        held: u64,
+    ) -> bool {
+        let good = geometry.capacity_blocks() - self.bad;
+        let kept = logical_blocks_of(geometry, good, settings, shadow_blocks);
+        self.seen.is_some() && held <= u64::from(kept)
+    }
+
+    /// Most that can hold data.
+    pub fn most(&self) -> u64 {
+        self.blocks_max.into()
     }
 
     /// Words for the owner, if bad bands left little. So many blocks hold data; `None` while they are still
@@ -126,11 +158,11 @@ mod tests {
         }
         bands.index_all();
         // Two bands more than what is offered needs.
-        let offered = logical_blocks_of(&geometry, blocks - 2, &settings);
+        let offered = logical_blocks_of(&geometry, blocks - 2, &settings, 0);
         let mut spare = Spare::default();
         let mut kept = Vec::new();
         for bad in 0..4 {
-            spare.count(&bands, &geometry, &settings, offered);
+            spare.count(&bands, &geometry, &settings, (offered, 0));
             assert_eq!(spare.counters()[0], ("bands_bad", bad));
             kept.push((
                 spare.suffices(),

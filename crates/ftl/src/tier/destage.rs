@@ -25,7 +25,7 @@
 //! - checkpoints lie on the fast tier, which keeps bands for the next one free.
 
 use crate::config::Settings;
-use crate::format::{CheckpointLayout, POISONED, UNMAPPED};
+use crate::format::{CheckpointLayout, UNMAPPED, is_slot};
 use crate::gc::reclaim::Victim;
 use crate::host::shares::Shares;
 use crate::log::moves::Move;
@@ -256,7 +256,7 @@ impl Ftl {
     }
 
     fn is_fast_slot(&self, slot: u32) -> bool {
-        slot < POISONED && self.geometry.is_fast(self.bands.block_of(SlotId(slot)))
+        is_slot(slot) && self.geometry.is_fast(self.bands.block_of(SlotId(slot)))
     }
 
     fn levels(&self) -> Levels {
@@ -693,7 +693,8 @@ impl Ftl {
     fn drops_valid(&mut self, lba: u32, from: SlotId) -> bool {
         let drops = self.is_mutant(Mutant::DropWhenDestaged) && from.0.is_multiple_of(5);
         if drops {
-            self.remap_known(lba, from.0, UNMAPPED, self.durable.next() - 1);
+            let order = self.durable.next() - 1;
+            self.remap_known(self.holder(lba, from), from.0, UNMAPPED, order);
         }
         drops
     }

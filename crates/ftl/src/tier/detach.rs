@@ -90,13 +90,19 @@ impl Ftl {
 
     /// The layout of a checkpoint of this device with or without its fast units.
     pub(crate) fn layout_of(&self, tiered: bool) -> Option<CheckpointLayout> {
-        self.layout_with(tiered, VERSION)
+        self.layout_with(tiered, VERSION, self.map.shadow_blocks())
     }
 
-    /// The same, of a version of the format.
-    pub(crate) fn layout_with(&self, tiered: bool, version: u16) -> Option<CheckpointLayout> {
+    /// The same, of a version of the format and with so many entries of shadows.
+    pub(crate) fn layout_with(
+        &self,
+        tiered: bool,
+        version: u16,
+        shadow_blocks: u32,
+    ) -> Option<CheckpointLayout> {
         let geometry = if tiered { self.geometry } else { self.geometry.without_fast() };
-        CheckpointLayout::of_version(&geometry, self.map.blocks(), version)
+        let entries = self.map.blocks().checked_add(shadow_blocks)?;
+        CheckpointLayout::of_version(&geometry, entries, version)
     }
 
     pub(crate) fn begin_detach(&mut self) {

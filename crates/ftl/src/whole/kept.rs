@@ -16,13 +16,17 @@ impl Ftl {
     /// Whether a write to `blocks` logical blocks from `lba` on would make more hold data than can be
     /// kept.
     pub(crate) fn exceeds_kept(&self, lba: u32, blocks: u32) -> bool {
-        let Some(held) = self.blocks_held().filter(|_| !self.spare.suffices()) else {
+        let Some(held) = self.blocks_held().filter(|_| self.spare.is_bounded()) else {
             return false;
         };
         if self.spare.is_exceeded_by(held) && self.bands.free <= self.host_floor() {
             return true;
         }
         let (mut at, mut new) = (0, 0);
+        if !self.shadows.is_empty() {
+            new = (lba..lba + blocks).filter(|&lba| self.grows(lba)).count() as u32;
+            at = blocks;
+        }
         while at < blocks {
             let (mapped, run) = self.map.mapped_run(lba + at, blocks - at);
             new += if mapped { 0 } else { run };

@@ -6,6 +6,9 @@ mod kept;
 pub(crate) mod label;
 pub(crate) mod load;
 mod places;
+pub(crate) mod shadowing;
+pub(crate) mod snapshots;
+pub(crate) mod snapshots_found;
 pub(crate) mod status;
 pub(crate) mod switch;
 mod turns;
@@ -26,6 +29,7 @@ use crate::log::room;
 use crate::log::streams::Streams;
 use crate::log::vouching::Vouching;
 use crate::map::Map;
+use crate::map::shadows::Shadows;
 use crate::mutant::Mutant;
 use crate::policy::Policies;
 use crate::recovery::checkpoint::Checkpoint;
@@ -84,6 +88,8 @@ pub struct Ftl {
 
     pub(crate) map: Map,
     pub(crate) blocks_mapped: u64,
+    pub(crate) shadows: Shadows,
+    pub(crate) snapshots: snapshots::Orders,
     pub(crate) bands: Bands,
     pub(crate) sequence_next: u64,
     /// Highest order that recovery met.
@@ -164,6 +170,10 @@ impl Ftl {
                 self.relabel(label);
                 true
             }
+            Input::Snapshot { number, order } => {
+                self.order_snapshot(number, order);
+                true
+            }
             Input::Shutdown => {
                 self.shut_down();
                 true
@@ -201,7 +211,9 @@ impl Ftl {
         let assembling = self.oldest_assembling().map(|at| at + self.settings.append_wait_ns);
         let no_space = (self.no_space_until > self.now).then_some(self.no_space_until);
         let rest = self.checkpoint.rest_ends_at(self.now);
-        [assembling, no_space, rest, self.units.erase_retry_at()].into_iter().flatten().min()
+        let retry = self.units.erase_retry_at();
+        let sweep = self.sweep_deadline();
+        [assembling, no_space, rest, retry, sweep].into_iter().flatten().min()
     }
 
     /// The slots of a program command, until its completion.
@@ -328,7 +340,7 @@ impl Ftl {
             self.stop_if_done();
             return;
         }
-        self.spare.count(&self.bands, &self.geometry, &self.settings, self.map.blocks());
+        self.spare.count(&self.bands, &self.geometry, &self.settings, self.map.sizes());
         if std::mem::take(&mut self.durable_rose) {
             self.drain_check = true;
         }
@@ -361,6 +373,7 @@ impl Ftl {
         self.place_kept_moves();
         self.openings_pump();
         self.relieve();
+        self.snapshots_pump();
         self.checkpoint_pump();
         self.erase_wanted();
         self.flush_pump();
@@ -419,6 +432,7 @@ impl Ftl {
             && !self.flush.wanted
             && self.work_deadline().is_none()
             && self.bands.openings.rest()
+            && !self.snapshots.wait_to_grow()
             && self.units.iter().all(idle)
     }
 
@@ -538,19 +552,19 @@ impl Ftl {
             if self.is_counting() {
                 return self.bands.verify_sums();
             }
-            let slots = cached.resident().filter(|&(_, entry)| entry < format::POISONED);
+            let slots = cached.resident().filter(|&(_, entry)| format::is_slot(entry));
             return self
                 .bands
                 .verify_part(slots.map(|(_, entry)| SlotId(entry)), self.blocks_mapped);
         }
         let flat = self.map.flat().unwrap_or_default();
-        let mapped = flat.iter().filter(|&&entry| entry < format::POISONED);
+        let mapped = flat.iter().filter(|&&entry| format::is_slot(entry));
         self.bands.verify(mapped.clone().map(|&entry| SlotId(entry)))?;
         let count = mapped.count() as u64;
         if count != self.blocks_mapped {
             return Err(format!("{} blocks are counted, {count} mapped", self.blocks_mapped));
         }
-        Ok(())
+        self.verify_shadows()
     }
 
     pub(crate) fn empty(
@@ -577,6 +591,8 @@ impl Ftl {
             generation: 0,
             map: Map::of(&settings, logical_blocks),
             blocks_mapped: 0,
+            shadows: Shadows::default(),
+            snapshots: snapshots::Orders::default(),
             bands: bands_of(&geometry, health),
             sequence_next: 1,
             durable_seen: 0,
@@ -668,7 +684,7 @@ impl Core for Ftl {
 
     fn slot_of(&self, lba: flash::Lba) -> Option<flash::SlotId> {
         let slot = self.map.peek(lba.0);
-        slot.filter(|&slot| slot < format::POISONED).map(SlotId)
+        slot.filter(|&slot| format::is_slot(slot)).map(SlotId)
     }
 
     fn counter(&self, name: &str) -> u64 {

@@ -220,6 +220,7 @@ impl Ftl {
         let mut warnings = self.units.slo_warnings();
         warnings.extend(self.damage_warning());
         warnings.extend(self.spare.warning(self.blocks_held()));
+        warnings.extend(self.snapshots_warning());
         let damage = self.counters.rebuilds().filter(|rebuilt| rebuilt.is_damage());
         warnings.extend(damage.map(Rebuilt::to_string));
         warnings
@@ -329,7 +330,7 @@ impl Ftl {
     /// mapped there. Cheap enough to ask for every request: it is how a client picks a replica.
     pub fn queue_at(&self, lba: Lba) -> u32 {
         let Some(entry) = self.map.peek(lba.0) else { return self.base_queue(lba.0) };
-        if entry >= crate::format::POISONED {
+        if !crate::format::is_slot(entry) {
             return 0;
         }
         let unit = &self.units[self.bands.unit_of_slot(flash::SlotId(entry)) as usize];
@@ -406,6 +407,7 @@ impl Ftl {
         let mut list = vec![
             ("logical_blocks", u64::from(self.map.blocks())),
             ("blocks_mapped", self.blocks_mapped),
+            ("blocks_shadowed", self.shadows.held()),
             ("bands_free", u64::from(self.bands.free)),
             ("bands_free_low", u64::from(self.bands_free_low())),
             ("generation", self.generation),

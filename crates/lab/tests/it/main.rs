@@ -20,6 +20,7 @@ mod raw_zones;
 mod references;
 mod said;
 mod scrub;
+mod snapshots;
 mod streams;
 mod tail;
 mod tier;

@@ -480,6 +480,7 @@ impl Client {
             ftl::Output::Stopped(durable) => self.stopped = Some(durable),
             ftl::Output::FastDetached(_) => unreachable!("there is no fast tier"),
             ftl::Output::Labelled(_) => unreachable!("nobody changes the label"),
+            ftl::Output::Snapshot { .. } => unreachable!("nobody takes a snapshot"),
         }
     }
 

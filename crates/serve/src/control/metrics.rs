@@ -430,6 +430,12 @@ const FTL: &[(&str, Type, &str, &str)] = &[
         "logical_blocks_mapped",
         "Logical blocks (4 KiB) that hold data: written and not trimmed",
     ),
+    (
+        "blocks_shadowed",
+        Gauge,
+        "snapshot_blocks_held",
+        "Blocks (4 KiB) of flash that only snapshots hold; counted in logical_blocks_mapped, too",
+    ),
     ("bands_free", Gauge, "bands_free", "Bands that hold no data and can be opened"),
     ("bands_free_low", Gauge, "bands_free_low", "Free bands below which GC starts"),
     (

@@ -20,7 +20,7 @@ impl Ftl {
             return self.begin_without_footer(mount);
         };
         mount.stage = Stage::Footer;
-        self.layout = self.layout_chosen(&next);
+        self.set_up_layout(&next)?;
         let second_root = self.layout.footers().map(|(position, _)| (position, 1));
         let places = self.layout.footers().into_iter().chain(second_root).chain(self.seals());
         for (position, page) in places {
@@ -35,6 +35,19 @@ impl Ftl {
         mount.sealed = false;
         mount.bands_sound.clear();
         mount.mending = Mending::default();
+        Ok(())
+    }
+
+    /// The map has the entries that this checkpoint has, and says nothing of them yet.
+    fn set_up_layout(&mut self, named: &Named) -> Result<(), MountError> {
+        if named.shadow_blocks > 0 && self.map.is_cached() {
+            return Err(MountError::MapOfSnapshots);
+        }
+        if !self.map.is_cached() {
+            self.map.resize_shadows(0);
+            self.map.resize_shadows(named.shadow_blocks);
+        }
+        self.layout = self.layout_chosen(named);
         Ok(())
     }
 
@@ -141,13 +154,15 @@ impl Ftl {
             let shape = root_shape(&self.geometry);
             let whole = bands.clone().any(|(_, root)| root.shape == shape);
             let version = bands.clone().map(|(_, root)| root.version).max().unwrap_or(VERSION);
+            let shadow_blocks = bands.clone().map(|(_, root)| root.shadow_blocks).max();
+            let shadow_blocks = shadow_blocks.unwrap_or(0);
             let bands: BTreeSet<BlockId> = bands.map(|(block, _)| *block).collect();
             let bands = bands.into_iter().map(Some).collect();
-            mount.chosen = Named { name, bands, whole, version };
+            mount.chosen = Named { name, bands, whole, version, shadow_blocks };
         }
         mount.footers_missing.clear();
         mount.sealed = false;
-        self.layout = self.layout_chosen(&mount.chosen);
+        self.set_up_layout(&mount.chosen)?;
         mount.footer = Self::footer_of_root(mount, mount.chosen.name);
         mount.table = vec![0; self.layout.table_slots as usize * BLOCK_BYTES];
         mount.found = vec![false; (self.layout.chunks + self.layout.table_slots) as usize];

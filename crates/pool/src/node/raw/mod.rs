@@ -290,7 +290,8 @@ impl<D: Data> RawStore<D> {
                 ftl::Output::Stopped(durable) => return Some(Output::Stopped(durable)),
                 ftl::Output::ReadZeroes { .. }
                 | ftl::Output::FastDetached(_)
-                | ftl::Output::Labelled(_) => {
+                | ftl::Output::Labelled(_)
+                | ftl::Output::Snapshot { .. } => {
                     unreachable!(
                         "raw units have no zeroes of their own, and nobody asks for the rest"
                     )

@@ -320,6 +320,7 @@ impl Machine {
             ftl::Output::Stopped(_) => self.session.handle(now, Input::Release),
             ftl::Output::FastDetached(_) => unreachable!("there is no fast tier"),
             ftl::Output::Labelled(_) => unreachable!("nobody changes the label"),
+            ftl::Output::Snapshot { .. } => unreachable!("nobody takes a snapshot"),
         }
     }
 

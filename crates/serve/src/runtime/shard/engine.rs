@@ -581,6 +581,8 @@ impl Engine {
             Output::Labelled(durable) => {
                 self.milestones.push_back(Milestone::Labelled(durable));
             }
+            // Nobody orders any yet.
+            Output::Snapshot { .. } => {}
             Output::Stopped(durable) => self.milestones.push_back(Milestone::Stopped(durable)),
         }
     }

@@ -112,8 +112,7 @@ impl Reclaim {
 impl Ftl {
     /// Free bands that stay for a checkpoint.
     fn checkpoint_reserve(&self) -> u32 {
-        let elsewhere = self.tier_serves();
-        if self.checkpoint.is_writing() || elsewhere { 0 } else { self.layout.bands }
+        if self.tier_serves() { 0 } else { self.bands_for_checkpoint() }
     }
 
     /// Below this many free bands no append point of the host opens a band.

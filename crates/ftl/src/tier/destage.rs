@@ -270,7 +270,7 @@ impl Ftl {
     /// Free bands of the fast tier that stay for a checkpoint. What cannot wait goes to the capacity
     /// tier instead.
     fn checkpoint_reserve_fast(&self) -> u32 {
-        if self.checkpoint.is_writing() || self.checkpoints_leave() { 0 } else { self.layout.bands }
+        if self.checkpoints_leave() { 0 } else { self.bands_for_checkpoint() }
     }
 
     /// Below this many free bands no append point of the host opens one of the fast tier.

@@ -440,7 +440,12 @@ impl Ftl {
     pub(crate) fn relieve(&mut self) {
         let short = self.bands.free < self.bands_free_low();
         let stopping = self.phase == Phase::Stopping;
-        let space = short && self.wants_space() || stopping || self.host_waits_for_destage();
+        // Who waits for a checkpoint may be all that goes on.
+        let ordered = self.label_wants_checkpoint() || self.snapshots_want_checkpoint();
+        let space = short && self.wants_space()
+            || stopping
+            || self.host_waits_for_destage()
+            || ordered && self.checkpoint.is_wanted();
         if !self.bands.draining.is_empty() && space {
             self.push_drain();
         }

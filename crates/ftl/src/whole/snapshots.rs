@@ -17,7 +17,7 @@
 //! - each order is answered once, before `Stopped` or not at all.
 
 use crate::api::{Output, SnapshotError, SnapshotOrder, SnapshotStatus, SnapshotStep};
-use crate::format::{CheckpointLayout, ShadowStretch, UNMAPPED};
+use crate::format::{CheckpointLayout, ShadowStretch, UNMAPPED, VERSION};
 use crate::host::requests::{Class, HostRequest};
 use crate::map::shadows::Life;
 use crate::mutant::Mutant;
@@ -58,6 +58,8 @@ pub(crate) struct Orders {
     sweep_waits: bool,
     /// The map is to grow, which waits for the end of a checkpoint: none is begun before.
     grows: bool,
+    /// It waits until as many bands are free as checkpoints of so many want; else 0.
+    bands_wanted: u32,
 }
 
 impl Orders {
@@ -159,7 +161,7 @@ impl Ftl {
 
     fn prepare_snapshot(&mut self, number: u32) -> Turn {
         let blocks = self.map.blocks();
-        self.snapshots.grows = false;
+        (self.snapshots.grows, self.snapshots.bands_wanted) = (false, 0);
         let Some(asked) = self.snapshots.queue.front() else { return Turn::Waits };
         let stretches = &asked.stretches;
         let error = if self.map.is_cached() {
@@ -182,16 +184,55 @@ impl Ftl {
         if (grows || self.shadows.is_empty()) && !self.has_room_for_shadows(wanted) {
             return Turn::Ended(Err(SnapshotError::NoSpace));
         }
-        self.snapshots.grows = grows && self.checkpoint.is_writing();
-        if grows && (self.snapshots.grows || self.is_leaving()) {
-            return Turn::Waits;
-        }
-        if grows {
-            self.resize_shadows(wanted);
+        if grows && let Some(turn) = self.grow_shadows(wanted) {
+            return turn;
         }
         let stretches = asked_stretches(&mut self.snapshots);
         self.shadows.prepare(number, stretches);
         Turn::Ended(Ok(()))
+    }
+
+    /// Makes the map larger, or says what there is to wait for.
+    fn grow_shadows(&mut self, wanted: u32) -> Option<Turn> {
+        self.snapshots.grows = self.checkpoint.is_writing();
+        if self.snapshots.grows || self.is_leaving() {
+            return Some(Turn::Waits);
+        }
+        let tiered = self.geometry_recorded().is_tiered();
+        let bands = self.layout_with(tiered, VERSION, wanted).map_or(0, |layout| layout.bands);
+        if bands > self.layout.bands {
+            self.snapshots.bands_wanted = bands;
+            let (free, floor) = if self.tier_serves() {
+                (self.bands.free_fast, self.fast_floor())
+            } else {
+                (self.bands.free, self.host_floor())
+            };
+            if free < floor {
+                // GC makes them, as for the host, if it can.
+                let is_lost = self.phase != Phase::Running || self.stands_still();
+                let turn = Turn::Ended(Err(SnapshotError::NoSpace));
+                return Some(if is_lost { self.give_up_bands(turn) } else { Turn::Waits });
+            }
+        }
+        self.snapshots.bands_wanted = 0;
+        self.resize_shadows(wanted);
+        None
+    }
+
+    fn give_up_bands(&mut self, turn: Turn) -> Turn {
+        self.snapshots.bands_wanted = 0;
+        self.room_changes += 1;
+        turn
+    }
+
+    /// Free bands that stay for a checkpoint: its own, and as many as it is larger than the last one. Those do not come
+    /// back when it is complete, and after a power cut the next one must find room all the same.
+    pub(crate) fn bands_for_checkpoint(&self) -> u32 {
+        let bands = self.layout.bands.max(self.snapshots.bands_wanted);
+        let grows = self.map.shadow_blocks() > 0 || self.snapshots.bands_wanted > 0;
+        let last = self.checkpoint.bands.len() as u32;
+        let more = if grows { bands.saturating_sub(last) } else { 0 };
+        if self.checkpoint.is_writing() { more } else { bands + more }
     }
 
     /// Whether the device can keep what it holds beside checkpoints of so many entries of shadows, and these have
@@ -330,7 +371,7 @@ impl Ftl {
         for (_, number, step) in std::mem::take(&mut self.snapshots.waiting) {
             self.answer_snapshot(number, step, Err(SnapshotError::Failed));
         }
-        self.snapshots.grows = false;
+        (self.snapshots.grows, self.snapshots.bands_wanted) = (false, 0);
         for Asked { number, step, .. } in std::mem::take(&mut self.snapshots.queue) {
             self.answer_snapshot(number, step, Err(SnapshotError::Failed));
         }

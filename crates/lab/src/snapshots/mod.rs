@@ -440,8 +440,10 @@ impl Explorer<'_> {
         match step {
             Step::Idle if host.sim.in_flight() > 0 => Err(host.sim.stuck()),
             Step::Idle if self.is_ordered() => {
+                let ordered: Vec<_> =
+                    self.known.iter().map(|known| (known.number, known.phase)).collect();
                 let state = host.sim.ftl().explain();
-                Err(Failure(format!("orders never end: {:?}; {state}", self.known)))
+                Err(Failure(format!("orders never end: {ordered:?}; {state}")))
             }
             _ if self.fruitless > FRUITLESS_STEPS_MAX => Err(host.sim.stuck()),
             Step::Change if cuts => self.cut(host),
@@ -493,7 +495,12 @@ impl Explorer<'_> {
             }
             (Operation::Write { .. }, Err(RequestError::NoSpace)) => self.report.refused += 1,
             (_, Err(RequestError::NoSpace)) if !host.is_worn_out() => {
-                return Err(Failure(format!("{request:?} was refused for want of space")));
+                let count = |name| host.sim.ftl().counter(name);
+                let (held, kept) = (count("blocks_mapped"), count("logical_blocks_kept"));
+                return Err(Failure(format!(
+                    "{request:?} was refused for want of space, where {held} of {kept} blocks are held; {}",
+                    host.sim.ftl().explain()
+                )));
             }
             _ => {}
         }

@@ -21,7 +21,7 @@ use crate::missed::{Harm, harmed, slots_after_checkpoint};
 use crate::model::Model;
 use crate::workload::{Action, Generator, Op};
 use flash::{Hint, Instant, Lba, Operation, Pairing, Random, RequestError, SlotId};
-use ftl::{FormatOptions, ShadowStretch, SnapshotError, SnapshotOrder, SnapshotStep};
+use ftl::{FormatOptions, MountError, ShadowStretch, SnapshotError, SnapshotOrder, SnapshotStep};
 use known::{Known, Phase, SNAPSHOT_TOKEN};
 use nand::Faults;
 use std::collections::BTreeMap;
@@ -260,7 +260,12 @@ impl Explorer<'_> {
         while *salvaged.state() == State::Starting {
             salvaged.step(Instant(u64::MAX))?;
         }
-        salvaged.verify()?;
+        match salvaged.state() {
+            State::Ready(_) => salvaged.verify()?,
+            // Both copies of every root record are gone.
+            State::Refused(MountError::NotFormatted) => return Ok(0),
+            other => return Err(Failure(format!("a mount with salvage ended as {other:?}"))),
+        }
         let mut sim = Sim::mount(image, self.options.settings.clone(), host.sim.now())?;
         while *sim.state() == State::Starting {
             sim.step(Instant(u64::MAX))?;

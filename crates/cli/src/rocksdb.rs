@@ -27,6 +27,9 @@ pub struct Args {
     /// Only for what the program opens as weir://, not for what it opens without naming a file system
     #[arg(long)]
     only_uri: bool,
+    /// Make a store on an empty small volume though the units hold raw blocks of others
+    #[arg(long)]
+    new: bool,
     /// The file system for RocksDB, if it is not beside this binary; `./x rocksdb` builds it
     #[arg(long, value_name = "FILE", env = "WEIR_ROCKSDB_PLUGIN")]
     plugin: Option<PathBuf>,
@@ -44,6 +47,10 @@ pub struct Parts {
     /// The small volume: the folder of a device whose volume is `default`, or the volume's NBD address
     #[arg(long, value_name = "PLACE", default_value = "weir-small")]
     small: String,
+    /// A block volume for SSTs in place of raw units, of any drive: a folder of a device whose volume is `default`, or an NBD
+    /// address. The drive collects garbage then
+    #[arg(long, value_name = "PLACE", conflicts_with_all = ["units", "control"])]
+    tables: Option<String>,
     /// With an address in --units: the HTTP of that server, its control socket or IP address and port
     #[arg(long, value_name = "PLACE")]
     control: Option<String>,
@@ -55,8 +62,14 @@ pub struct Parts {
 impl Parts {
     /// Where they are served.
     pub fn addresses(&self) -> Result<Addresses, Failure> {
-        let units = served("--units", &self.units, "")?;
+        let units = match &self.tables {
+            Some(tables) => served("--tables", tables, "default")?,
+            None => served("--units", &self.units, "")?,
+        };
         let volume = served("--small", &self.small, "default")?;
+        if self.tables.is_some() {
+            return Ok(Addresses { units, control: String::new(), token: None, volume });
+        }
         let control = match (&self.control, is_address(&self.units)) {
             (Some(control), _) if control.is_empty() => {
                 return Err(
@@ -111,6 +124,7 @@ pub fn run(args: &Args) -> Result<End, Failure> {
     command.env("WEIR_STORE_UNITS", units).env("WEIR_STORE_VOLUME", volume);
     command.env("WEIR_STORE_CONTROL", control).env("WEIR_STORE_TOKEN", token.unwrap_or_default());
     command.env("WEIR_STORE_DEFAULT", if args.only_uri { "" } else { "1" });
+    command.env("WEIR_STORE_NEW", if args.new { "1" } else { "" });
     let error = command.exec();
     let shown = program.to_string_lossy();
     let mend = match error.kind() {

@@ -8,7 +8,7 @@
 use std::error::Error;
 use std::time::Instant;
 use store::remote::{Addresses, Lock, RemoteBlocks, RemoteVolume};
-use store::{RawBlocks, Reader, Store, Wanted};
+use store::{Opening, RawBlocks, Reader, Store, Wanted};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -30,8 +30,12 @@ fn main() -> Result<(), Box<dyn Error>> {
     let blocks = RemoteBlocks::open(&addresses)?;
     let block_bytes = blocks.block_bytes();
     let volume = RemoteVolume::open(&addresses.volume)?;
-    let (store, _eraser) =
-        Store::open(Box::new(volume), Box::new(blocks), std::process::id().into())?;
+    let (store, _eraser) = Store::open(
+        Box::new(volume),
+        Box::new(blocks),
+        std::process::id().into(),
+        Opening::default(),
+    )?;
 
     let begun = Instant::now();
     let mut writer = store.writer("/reads.sst", false)?;
@@ -77,7 +81,7 @@ fn read_some(
                 Wanted::new((random >> 33) % pieces * bytes, into)
             })
             .collect();
-        reader.read_many(&mut wanted);
+        reader.read_many(&mut wanted, None);
         for one in wanted {
             assert_eq!(one.read, Ok(one.into.len()), "the table is there");
         }

@@ -15,11 +15,13 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "file_system.h"
+#include "left.h"
 #include "weir_engine.h"
 
 namespace {
@@ -35,6 +37,8 @@ using rocksdb::Status;
 const char* const kPath = "/store";
 const char* const kSlice = "slice-";
 
+// Most that a compaction takes at a time, in raw blocks: so much room there has to be for what it writes.
+constexpr uint64_t kCompactionBlocks = 8;
 // A reader of a whole SST takes so much at a time.
 constexpr size_t kReadAheadBytes = 2 << 20;
 // After a write that found no room, and one that found none again.
@@ -46,6 +50,7 @@ int CodeOf(const Status& status) {
   if (status.IsCorruption()) return WEIR_DAMAGED;
   if (status.IsIOFenced()) return WEIR_OWNED;
   if (status.IsNotFound()) return WEIR_NOT_FOUND;
+  if (status.IsTimedOut()) return WEIR_UNREACHABLE;
   if (status.IsInvalidArgument() || status.IsNotSupported()) return WEIR_INVALID;
   return WEIR_IO;
 }
@@ -63,6 +68,7 @@ ColumnFamilyOptions SliceOptions(uint64_t block_bytes, const std::shared_ptr<roc
   options.max_write_buffer_number = 3;
   options.target_file_size_base = block_bytes / 8 * 7;
   options.max_bytes_for_level_base = 8 * block_bytes;
+  options.max_compaction_bytes = kCompactionBlocks * block_bytes;
   options.level_compaction_dynamic_level_bytes = true;
   // What is compressed would leave the rest of its raw block unused.
   options.compression = rocksdb::kNoCompression;
@@ -77,11 +83,13 @@ ColumnFamilyOptions SliceOptions(uint64_t block_bytes, const std::shared_ptr<roc
   return options;
 }
 
-rocksdb::DBOptions DatabaseOptions(rocksdb::Env* env, uint64_t small_bytes) {
+rocksdb::DBOptions DatabaseOptions(rocksdb::Env* env, uint64_t small_bytes, uint64_t units) {
   rocksdb::DBOptions options;
   options.env = env;
   options.create_if_missing = true;
-  options.max_background_jobs = 4;
+  // A flush and a compaction write to one unit at a time; the more there are, the more units write.
+  options.max_background_jobs = static_cast<int>(std::clamp<uint64_t>(units, 4, 16));
+  options.max_subcompactions = static_cast<uint32_t>(std::clamp<uint64_t>(units / 4, 1, 4));
   options.compaction_readahead_size = kReadAheadBytes;
   // Damage of the log is told, and not taken for its end: what was acknowledged lies behind it.
   options.wal_recovery_mode = rocksdb::WALRecoveryMode::kTolerateCorruptedTailRecords;
@@ -121,6 +129,36 @@ bool Next(Slice* changes, Change* change) {
   return true;
 }
 
+// An SST of which raw blocks are missing, and the keys that it had.
+struct Missing {
+  uint32_t slice;
+  std::string name, why, smallest, largest;
+};
+
+// The files of a store that miss raw blocks, and what is known of each.
+std::map<std::string, std::string> MissingOf(const weir_store* store) {
+  std::map<std::string, std::string> missing;
+  const auto add = [](void* to, const char* path, const char* why) {
+    (*static_cast<std::map<std::string, std::string>*>(to))[path] = why;
+  };
+  weir_store_missing(store, add, &missing);
+  return missing;
+}
+
+std::string ToldMissing(const std::map<std::string, std::string>& missing) {
+  constexpr size_t kTold = 3;
+  std::string told = std::to_string(missing.size()) + " files of the store miss raw blocks: ";
+  size_t count = 0;
+  for (const auto& [path, why] : missing) {
+    if (count == kTold) break;
+    told += (count++ == 0 ? "" : "; ") + path + ": " + why;
+  }
+  if (missing.size() > kTold) told += "; and more";
+  return told +
+         ": nothing is written or erased there. Serve the units that the store was written to, as they were last; or read "
+         "what is left: weir store serve --damaged";
+}
+
 }  // namespace
 
 struct weir_engine {
@@ -135,6 +173,10 @@ struct weir_engine {
   ColumnFamilyHandle* own = nullptr;
   std::vector<ColumnFamilyHandle*> slices;
   std::atomic<int64_t> resume_after{0};
+  std::chrono::microseconds read_time{0};
+  // Nothing is written: of these only what is in others is read.
+  bool reads_left = false, finds_older = false;
+  std::vector<Missing> missing;
 
   ~weir_engine() {
     if (db == nullptr) return;
@@ -152,14 +194,62 @@ struct weir_engine {
     return Status::InvalidArgument("no slice " + std::to_string(slice));
   }
 
+  rocksdb::ReadOptions ReadsFor() const {
+    rocksdb::ReadOptions options;
+    options.io_timeout = read_time;
+    return options;
+  }
+
+  // What is not all there is hollow from now on.
+  Status Hollow(const std::map<std::string, std::string>& paths, bool older) {
+    std::string table;
+    const Status made = weir::HollowTable(Options(rocksdb::DBOptions(), slice_options), older, &table);
+    if (!made.ok()) return made;
+    files = std::make_shared<weir::WhatIsLeft>(files, paths, table);
+    env = rocksdb::NewCompositeEnv(files);
+    return Status::OK();
+  }
+
+  // Which keys are missing with them.
+  void NoteMissing(const std::map<std::string, std::string>& paths) {
+    std::vector<rocksdb::LiveFileMetaData> live;
+    db->GetLiveFilesMetaData(&live);
+    for (const rocksdb::LiveFileMetaData& file : live) {
+      const auto found = paths.find(std::string(kPath) + "/" + file.relative_filename);
+      if (found == paths.end()) continue;
+      missing.push_back({SliceOf(file.column_family_name), file.relative_filename, found->second,
+                         file.smallestkey, file.largestkey});
+    }
+  }
+
+  // A key that is in none of the others may have been in one that is missing.
+  Status MayBeMissing(uint32_t slice, const Slice& key) const {
+    for (const Missing& file : missing) {
+      if (file.slice != slice || key.compare(file.smallest) < 0 || key.compare(file.largest) > 0) continue;
+      return Status::Corruption(file.name + " may have had it: " + file.why);
+    }
+    return Status::OK();
+  }
+
+  uint32_t SliceOf(const std::string& family) const {
+    for (uint32_t number = 0; number < slices.size(); number++) {
+      if (slices[number]->GetName() == family) return number;
+    }
+    return WEIR_ENGINE_OWN;
+  }
+
   Status Open(uint64_t small_bytes) {
-    rocksdb::DBOptions options = DatabaseOptions(env.get(), small_bytes);
+    rocksdb::DBOptions options = DatabaseOptions(env.get(), small_bytes, weir_store_count(store, "units"));
+    // A hollow table has not the id that the manifest knows.
+    options.verify_sst_unique_id_in_manifest = !reads_left;
     options.statistics = statistics;
     std::vector<std::string> names;
     const std::string current = std::string(kPath) + "/CURRENT";
     if (env->FileExists(current).ok()) {
       Status listed = DB::ListColumnFamilies(options, kPath, &names);
       if (!listed.ok()) return listed;
+    } else if (reads_left) {
+      return Status::InvalidArgument("there is no database of which something could be left");
     } else {
       names.push_back(rocksdb::kDefaultColumnFamilyName);
     }
@@ -167,7 +257,8 @@ struct weir_engine {
     for (const std::string& name : names) families.emplace_back(name, slice_options);
     std::vector<ColumnFamilyHandle*> handles;
     DB* opened = nullptr;
-    Status status = DB::Open(options, kPath, families, &handles, &opened);
+    Status status = reads_left ? DB::OpenForReadOnly(options, kPath, families, &handles, &opened)
+                               : DB::Open(options, kPath, families, &handles, &opened);
     if (!status.ok()) return status;
     db.reset(opened);
     slices.resize(handles.size() - 1);
@@ -202,7 +293,7 @@ uint32_t weir_engine_version(void) { return WEIR_ENGINE_VERSION; }
 void weir_engine_free(char* reason) { free(reason); }
 
 weir_engine* weir_engine_open(const weir_engine_place* place, char** reason) {
-  weir_store* store = weir_store_open(place->units, place->control, place->token, place->volume);
+  weir_store* store = weir_store_open(place->units, place->control, place->token, place->volume, place->how);
   if (store == nullptr) {
     *reason = strdup(weir_store_error());
     return nullptr;
@@ -218,11 +309,22 @@ weir_engine* weir_engine_open(const weir_engine_place* place, char** reason) {
   engine->env = rocksdb::NewCompositeEnv(engine->files);
   engine->slice_options =
       SliceOptions(engine->block_bytes, rocksdb::NewLRUCache(place->cache_bytes));
-  const Status status = engine->Open(small_bytes);
+  engine->read_time = std::chrono::microseconds(place->read_micros);
+  engine->reads_left = (place->how & WEIR_READ_LEFT) != 0;
+  const bool older = (place->how & WEIR_READ_OLDER) != 0;
+  const std::map<std::string, std::string> missing = MissingOf(store);
+  if (!missing.empty() && !engine->reads_left) {
+    *reason = strdup(ToldMissing(missing).c_str());
+    return nullptr;
+  }
+  Status status = missing.empty() ? Status::OK() : engine->Hollow(missing, older);
+  if (status.ok()) status = engine->Open(small_bytes);
   if (!status.ok()) {
     *reason = strdup(status.ToString().c_str());
     return nullptr;
   }
+  engine->NoteMissing(missing);
+  engine->finds_older = older;
   return engine.release();
 }
 
@@ -263,14 +365,20 @@ int weir_engine_write(weir_engine* engine, const uint8_t* bytes, size_t count, i
   return Told(status, reason);
 }
 
-int weir_engine_get(weir_engine* engine, uint32_t slice, const char* key, size_t key_bytes,
+int weir_engine_get(weir_engine* engine, uint32_t slice, const char* key, size_t key_bytes, int only_memory,
                     void (*take)(void*, const char*, size_t), void* context, char** reason) {
   ColumnFamilyHandle* family = engine->Family(slice);
   if (family == nullptr) return Told(weir_engine::NoSlice(slice), reason);
   rocksdb::PinnableSlice value;
-  const Status status = engine->db->Get(rocksdb::ReadOptions(), family, Slice(key, key_bytes), &value);
+  rocksdb::ReadOptions options = engine->ReadsFor();
+  if (only_memory != 0) options.read_tier = rocksdb::kBlockCacheTier;
+  Status status = engine->db->Get(options, family, Slice(key, key_bytes), &value);
+  if (only_memory != 0 && status.IsIncomplete()) return WEIR_NOT_IN_MEMORY;
   // With a subcode it is a file that is not there, and no answer.
-  if (status.IsNotFound() && status.subcode() == Status::kNone) return WEIR_NOT_FOUND;
+  if (status.IsNotFound() && status.subcode() == Status::kNone) {
+    status = engine->finds_older ? Status::OK() : engine->MayBeMissing(slice, Slice(key, key_bytes));
+    return status.ok() ? static_cast<int>(WEIR_NOT_FOUND) : Told(status, reason);
+  }
   if (status.ok()) take(context, value.data(), value.size());
   const int code = Told(status, reason);
   return code == WEIR_NOT_FOUND ? static_cast<int>(WEIR_IO) : code;
@@ -282,7 +390,7 @@ int weir_engine_scan(weir_engine* engine, uint32_t slice, const char* from, size
                      char** reason) {
   ColumnFamilyHandle* family = engine->Family(slice);
   if (family == nullptr) return Told(weir_engine::NoSlice(slice), reason);
-  rocksdb::ReadOptions options;
+  rocksdb::ReadOptions options = engine->ReadsFor();
   const Slice bound(to, to_bytes);
   if (to != nullptr) options.iterate_upper_bound = &bound;
   const std::unique_ptr<rocksdb::Iterator> at(engine->db->NewIterator(options, family));
@@ -315,15 +423,16 @@ void weir_engine_files(weir_engine* engine, void (*each)(void*, const weir_engin
   std::vector<rocksdb::LiveFileMetaData> files;
   engine->db->GetLiveFilesMetaData(&files);
   for (const rocksdb::LiveFileMetaData& file : files) {
-    uint32_t slice = WEIR_ENGINE_OWN;
-    for (uint32_t number = 0; number < engine->slices.size(); number++) {
-      if (engine->slices[number]->GetName() == file.column_family_name) slice = number;
+    const char* damage = nullptr;
+    for (const Missing& missing : engine->missing) {
+      if (missing.name == file.relative_filename) damage = missing.why.c_str();
     }
     const weir_engine_file told = {
-        slice,
+        engine->SliceOf(file.column_family_name),
         static_cast<uint32_t>(file.level),
         file.size,
         file.relative_filename.c_str(),
+        damage,
         file.smallestkey.data(),
         file.smallestkey.size(),
         file.largestkey.data(),
@@ -334,6 +443,9 @@ void weir_engine_files(weir_engine* engine, void (*each)(void*, const weir_engin
 }
 
 int weir_engine_verify(weir_engine* engine, const char* name, char** reason) {
+  for (const Missing& missing : engine->missing) {
+    if (missing.name == name) return Told(Status::Corruption(missing.why), reason);
+  }
   Options options(rocksdb::DBOptions(), engine->slice_options);
   options.env = engine->env.get();
   rocksdb::SstFileReader reader(options);

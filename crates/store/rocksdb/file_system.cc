@@ -5,6 +5,7 @@
 
 #include <rocksdb/env.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdarg>
 #include <cstdio>
@@ -30,8 +31,9 @@ using rocksdb::IOOptions;
 using rocksdb::IOStatus;
 using rocksdb::Slice;
 
-// The reason of a failure, as RocksDB tells apart what it can go on after.
-IOStatus Status(int code, const std::string& path) {
+// The reason of a failure, as RocksDB tells apart what it can go on after. Who gave a time hears that it was over; work in
+// the background, which gives none, that its I/O failed, after which RocksDB knows how to go on.
+IOStatus Status(int code, const std::string& path, bool timed = false) {
   if (code == WEIR_OK) return IOStatus::OK();
   const std::string reason = std::string("weir: ") + weir_store_error();
   switch (code) {
@@ -48,6 +50,8 @@ IOStatus Status(int code, const std::string& path) {
     }
     case WEIR_DAMAGED:
       return IOStatus::Corruption(path, reason);
+    case WEIR_UNREACHABLE:
+      return timed ? IOStatus::TimedOut(path, reason) : IOStatus::IOError(path, reason);
     case WEIR_INVALID:
       return IOStatus::InvalidArgument(path, reason);
     default:
@@ -71,25 +75,33 @@ struct Reader {
   Reader(const Reader&) = delete;
   Reader& operator=(const Reader&) = delete;
 
-  IOStatus Read(const std::string& path, uint64_t offset, size_t n, Slice* result,
-                char* scratch) const {
+  IOStatus Read(const std::string& path, uint64_t offset, size_t n, const IOOptions& options,
+                Slice* result, char* scratch) const {
     size_t done = 0;
-    const int code = weir_reader_read(reader, offset, scratch, n, &done);
+    const uint64_t micros = Micros(options);
+    const int code = weir_reader_read(reader, offset, scratch, n, micros, &done);
     *result = Slice(scratch, done);
-    return Status(code, path);
+    return Status(code, path, micros > 0);
   }
 
-  void ReadMany(const std::string& path, FSReadRequest* requests, size_t count) const {
+  void ReadMany(const std::string& path, FSReadRequest* requests, size_t count,
+                const IOOptions& options) const {
     std::vector<weir_read> reads;
     reads.reserve(count);
     for (size_t at = 0; at < count; at++) {
       reads.push_back({requests[at].offset, requests[at].scratch, requests[at].len, 0, WEIR_OK});
     }
-    weir_reader_read_many(reader, reads.data(), count);
+    const uint64_t micros = Micros(options);
+    weir_reader_read_many(reader, reads.data(), count, micros);
     for (size_t at = 0; at < count; at++) {
       requests[at].result = Slice(requests[at].scratch, reads[at].done);
-      requests[at].status = Status(reads[at].code, path);
+      requests[at].status = Status(reads[at].code, path, micros > 0);
     }
+  }
+
+  // 0 of who waits as long as the store does.
+  static uint64_t Micros(const IOOptions& options) {
+    return static_cast<uint64_t>(std::max<int64_t>(options.timeout.count(), 0));
   }
 
   weir_reader* reader;
@@ -100,9 +112,9 @@ class SequentialFile : public FSSequentialFile {
   SequentialFile(std::string path, weir_reader* reader)
       : path_(std::move(path)), reader_(reader) {}
 
-  IOStatus Read(size_t n, const IOOptions&, Slice* result, char* scratch,
+  IOStatus Read(size_t n, const IOOptions& options, Slice* result, char* scratch,
                 IODebugContext*) override {
-    IOStatus status = reader_.Read(path_, offset_, n, result, scratch);
+    IOStatus status = reader_.Read(path_, offset_, n, options, result, scratch);
     offset_ += result->size();
     return status;
   }
@@ -123,15 +135,15 @@ class RandomAccessFile : public FSRandomAccessFile {
   RandomAccessFile(std::string path, weir_reader* reader)
       : path_(std::move(path)), reader_(reader) {}
 
-  IOStatus Read(uint64_t offset, size_t n, const IOOptions&, Slice* result, char* scratch,
+  IOStatus Read(uint64_t offset, size_t n, const IOOptions& options, Slice* result, char* scratch,
                 IODebugContext*) const override {
-    return reader_.Read(path_, offset, n, result, scratch);
+    return reader_.Read(path_, offset, n, options, result, scratch);
   }
 
   // Of one thread's MultiGet: a file of several raw blocks is read from as many units at a time.
-  IOStatus MultiRead(FSReadRequest* requests, size_t count, const IOOptions&,
+  IOStatus MultiRead(FSReadRequest* requests, size_t count, const IOOptions& options,
                      IODebugContext*) override {
-    reader_.ReadMany(path_, requests, count);
+    reader_.ReadMany(path_, requests, count, options);
     return IOStatus::OK();
   }
 

@@ -31,14 +31,16 @@ std::shared_ptr<FileSystem> TheFileSystem(std::string* reason) {
   const std::lock_guard<std::mutex> held(mutex);
   if (std::shared_ptr<FileSystem> there = known.lock()) return there;
   const char* units = Setting("WEIR_STORE_UNITS");
-  const char* control = Setting("WEIR_STORE_CONTROL");
+  // Set, but empty, for a block volume in place of units.
+  const char* control = getenv("WEIR_STORE_CONTROL");
   const char* volume = Setting("WEIR_STORE_VOLUME");
   if (units == nullptr || control == nullptr || volume == nullptr) {
     *reason = "weir: WEIR_STORE_UNITS, WEIR_STORE_CONTROL and WEIR_STORE_VOLUME say where the store is: start "
               "the program by `weir rocksdb`, which sets them";
     return nullptr;
   }
-  weir_store* store = weir_store_open(units, control, Setting("WEIR_STORE_TOKEN"), volume);
+  const int how = Setting("WEIR_STORE_NEW") != nullptr ? WEIR_NEW : 0;
+  weir_store* store = weir_store_open(units, control, Setting("WEIR_STORE_TOKEN"), volume, how);
   if (store == nullptr) {
     *reason = std::string("weir: ") + weir_store_error();
     return nullptr;

@@ -14,7 +14,13 @@ extern "C" {
 #pragma GCC visibility push(default)
 
 // Counted up when anything below changes: who loads another one is told to build it anew.
-enum { WEIR_ENGINE_VERSION = 2 };
+enum { WEIR_ENGINE_VERSION = 3 };
+
+// What weir_engine_get says, without a reason, if it would have to ask the units.
+enum { WEIR_NOT_IN_MEMORY = 100 };
+
+// Beside those of weir_store.h, with WEIR_READ_LEFT: also what may be older than what was written last.
+enum { WEIR_READ_OLDER = 4 };
 
 // In the place of a slice's number: the column family of what is the store's own.
 #define WEIR_ENGINE_OWN UINT32_MAX
@@ -27,6 +33,10 @@ typedef struct {
   const char* token;  // or null
   const char* volume;
   uint64_t cache_bytes;
+  // How long the units may take to answer a read that somebody waits for.
+  uint64_t read_micros;
+  // As weir_store_open has it.
+  int how;
 } weir_engine_place;
 
 typedef struct {
@@ -34,6 +44,7 @@ typedef struct {
   uint32_t level;
   uint64_t bytes;
   const char* name;
+  const char* damage;  // why it cannot be read, if that is known; or null
   const char* smallest;
   size_t smallest_bytes;
   const char* largest;
@@ -57,8 +68,8 @@ int weir_engine_add_slice(weir_engine* engine, char** reason);
 // `durable` it is durable when this returns, and so is whatever was written before.
 int weir_engine_write(weir_engine* engine, const uint8_t* changes, size_t bytes, int durable, char** reason);
 
-// Calls `take` with the value; WEIR_NOT_FOUND without a reason if there is none.
-int weir_engine_get(weir_engine* engine, uint32_t slice, const char* key, size_t key_bytes,
+// Calls `take` with the value; WEIR_NOT_FOUND without a reason if there is none. With `only_memory` no unit is asked.
+int weir_engine_get(weir_engine* engine, uint32_t slice, const char* key, size_t key_bytes, int only_memory,
                     void (*take)(void* context, const char* value, size_t bytes), void* context,
                     char** reason);
 

@@ -18,6 +18,13 @@ enum {
   WEIR_DAMAGED = 4,  // what lies there is not what was written
   WEIR_IO = 5,
   WEIR_INVALID = 6,
+  WEIR_UNREACHABLE = 7,  // the server of the units does not answer
+};
+
+// How a store is opened; their sum.
+enum {
+  WEIR_NEW = 1,      // one may be made beside raw blocks of others
+  WEIR_READ_LEFT = 2,  // to read what is left of one: nothing is changed
 };
 
 typedef struct weir_store weir_store;
@@ -33,10 +40,13 @@ typedef struct {
 const char* weir_store_error(void);
 
 // The raw units by their NBD address, the control socket (or address and token) of their server, and the NBD
-// address of the small volume. Takes the store, or makes one on a volume that was never written.
+// address of the small volume. Takes the store, or makes one on a volume that was never written. `how` is a sum of the above.
 weir_store* weir_store_open(const char* units, const char* control, const char* token,
-                            const char* volume);
+                            const char* volume, int how);
 void weir_store_close(weir_store* store);
+// Every file of which raw blocks were missing when the store was opened, and one of those.
+void weir_store_missing(const weir_store* store,
+                        void (*each)(void* context, const char* path, const char* why), void* context);
 
 int weir_store_find(const weir_store* store, const char* path, weir_found* into);
 int weir_store_children(const weir_store* store, const char* path,
@@ -49,8 +59,8 @@ int weir_store_truncate(const weir_store* store, const char* path, uint64_t size
 // Every change of names is durable when this returns.
 int weir_store_sync(const weir_store* store);
 uint64_t weir_store_free_small_bytes(const weir_store* store);
-// What the store has done since it was opened: raw_blocks_put, raw_blocks_erased, reads and read_bytes (of raw blocks). 0
-// for any other name.
+// What the store has done since it was opened: raw_blocks_put, raw_blocks_erased, reads and read_bytes (of raw blocks);
+// and how many units there are: units. 0 for any other name.
 uint64_t weir_store_count(const weir_store* store, const char* name);
 // Bytes of a raw block.
 uint64_t weir_store_block_bytes(const weir_store* store);
@@ -65,8 +75,9 @@ int weir_writer_close(weir_writer* writer);
 void weir_writer_free(weir_writer* writer);
 
 weir_reader* weir_store_reader(const weir_store* store, const char* path);
+// The units may take so many microseconds to answer; 0 for the store's own bound, which is long.
 int weir_reader_read(const weir_reader* reader, uint64_t offset, void* into, size_t count,
-                     size_t* done);
+                     uint64_t micros, size_t* done);
 
 typedef struct {
   uint64_t offset;
@@ -77,7 +88,7 @@ typedef struct {
 } weir_read;
 
 // Reads many parts at a time, from as many units as they lie on. weir_store_error has the reason of the last that failed.
-void weir_reader_read_many(const weir_reader* reader, weir_read* reads, size_t count);
+void weir_reader_read_many(const weir_reader* reader, weir_read* reads, size_t count, uint64_t micros);
 uint64_t weir_reader_unique(const weir_reader* reader);
 void weir_reader_free(weir_reader* reader);
 

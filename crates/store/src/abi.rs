@@ -3,13 +3,14 @@
 //! Every function that can fail returns a code, and leaves the reason for this thread's [`weir_store_error`].
 
 use crate::layout::Layout;
-use crate::remote::{Addresses, KeyLock, Lock, RemoteBlocks, RemoteVolume};
-use crate::{Entry, Error, Reader, Store, Wanted, Writer};
+use crate::remote::{Addresses, Extents, KeyLock, Lock, RemoteBlocks, RemoteVolume};
+use crate::{Entry, Error, Opening, RawBlocks, Reader, Store, Volume, Wanted, Writer};
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::io::Read;
 use std::slice;
 use std::sync::Arc;
+use std::time::Duration;
 
 const NOT_FOUND: c_int = 1;
 const FULL: c_int = 2;
@@ -17,6 +18,10 @@ const OWNED: c_int = 3;
 const DAMAGED: c_int = 4;
 const IO: c_int = 5;
 const INVALID: c_int = 6;
+const UNREACHABLE: c_int = 7;
+
+const NEW: c_int = 1;
+const READ_LEFT: c_int = 2;
 
 thread_local! {
     static REASON: RefCell<CString> = RefCell::default();
@@ -46,6 +51,7 @@ fn code(error: &Error) -> c_int {
         Error::Owned(_) | Error::Foreign(_) => OWNED,
         Error::Damaged(_) => DAMAGED,
         Error::Io(_) | Error::Taken(_) => IO,
+        Error::Unreachable(_) => UNREACHABLE,
         Error::Unfit(_) | Error::Usage(_) => INVALID,
     }
 }
@@ -89,18 +95,28 @@ pub extern "C" fn weir_store_error() -> *const c_char {
     REASON.with_borrow(|reason| reason.as_ptr())
 }
 
-fn open(addresses: &Addresses) -> Result<Handle, Error> {
+fn open(addresses: &Addresses, how: Opening) -> Result<Handle, Error> {
     let lock = Lock::take(&addresses.volume)?;
-    let blocks = RemoteBlocks::open(addresses)?;
+    let blocks = blocks(addresses)?;
     let mut volume = RemoteVolume::open(&addresses.volume)?;
     let take = |key| KeyLock::take(key, &addresses.volume);
     let known = Layout::key_of(&mut volume)?.map(take).transpose()?;
-    let (store, eraser) = Store::open(Box::new(volume), Box::new(blocks), drawn()?)?;
+    let (store, eraser) = Store::open(Box::new(volume), blocks, drawn()?, how)?;
     // One that was made just now.
     let key = known.map_or_else(|| take(store.key()), Ok)?;
     // What is not erased now is when the store is opened again.
     std::thread::spawn(move || eraser.run(|error| eprintln!("weir: blocks to erase: {error}")));
     Ok(Handle { store, _lock: lock, _key: key })
+}
+
+/// The units, or the extents of a volume in their place.
+fn blocks(addresses: &Addresses) -> Result<Box<dyn RawBlocks>, Error> {
+    if !addresses.control.is_empty() {
+        return Ok(Box::new(RemoteBlocks::open(addresses)?));
+    }
+    let uri = addresses.units.clone();
+    let dial = move || Ok(Box::new(RemoteVolume::open(&uri)?) as Box<dyn Volume>);
+    Ok(Box::new(Extents::open(Box::new(dial))?))
 }
 
 /// A number that nobody else draws.
@@ -123,6 +139,7 @@ pub unsafe extern "C" fn weir_store_open(
     control: *const c_char,
     token: *const c_char,
     volume: *const c_char,
+    how: c_int,
 ) -> *mut Handle {
     // SAFETY: by contract.
     let addresses = unsafe {
@@ -137,7 +154,8 @@ pub unsafe extern "C" fn weir_store_open(
             })
         })
     };
-    let opened = addresses.and_then(|addresses| open(&addresses));
+    let how = Opening { new: how & NEW != 0, damaged: how & READ_LEFT != 0 };
+    let opened = addresses.and_then(|addresses| open(&addresses, how));
     told(opened).map_or(std::ptr::null_mut(), |handle| Box::into_raw(Box::new(handle)))
 }
 
@@ -152,6 +170,23 @@ pub unsafe extern "C" fn weir_store_close(store: *mut Handle) {
         let handle = unsafe { Box::from_raw(store) };
         // Names that were changed last are as safe as if they had been synced.
         handle.store.sync().ok();
+    }
+}
+
+/// Calls `each` with every file of which raw blocks were missing when the store was opened, and with what is known of it.
+///
+/// # Safety
+/// `each` may be called with `context`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn weir_store_missing(
+    store: &Handle,
+    each: extern "C" fn(*mut std::ffi::c_void, *const c_char, *const c_char),
+    context: *mut std::ffi::c_void,
+) {
+    for missing in store.store.missing() {
+        let why = format!("raw block {:032x} is not on the units", missing.id);
+        let (Ok(path), Ok(why)) = (CString::new(missing.path), CString::new(why)) else { continue };
+        each(context, path.as_ptr(), why.as_ptr());
     }
 }
 
@@ -281,6 +316,7 @@ pub unsafe extern "C" fn weir_store_count(store: &Handle, name: *const c_char) -
         Ok("raw_blocks_erased") => counts.raw_blocks_erased,
         Ok("reads") => counts.reads,
         Ok("read_bytes") => counts.read_bytes,
+        Ok("units") => store.store.units().into(),
         _ => 0,
     }
 }
@@ -367,7 +403,12 @@ pub unsafe extern "C" fn weir_store_reader(store: &Handle, path: *const c_char) 
     told(reader).map_or(std::ptr::null_mut(), |reader| Box::into_raw(Box::new(reader)))
 }
 
-/// Reads `count` bytes at `offset`; less at the end of the file. `done` tells how many.
+/// The time that a reader gives the units; 0 is no bound but the store's own.
+fn patience(micros: u64) -> Option<Duration> {
+    (micros > 0).then(|| Duration::from_micros(micros))
+}
+
+/// Reads `count` bytes at `offset`; less at the end of the file. `done` tells how many. Units may take `micros` to answer.
 ///
 /// # Safety
 /// There is room for so many bytes.
@@ -377,6 +418,7 @@ pub unsafe extern "C" fn weir_reader_read(
     offset: u64,
     into: *mut u8,
     count: usize,
+    micros: u64,
     done: &mut usize,
 ) -> c_int {
     *done = 0;
@@ -385,7 +427,10 @@ pub unsafe extern "C" fn weir_reader_read(
     }
     // SAFETY: by contract.
     let into = unsafe { slice::from_raw_parts_mut(into, count) };
-    answer(reader.read(offset, into).map(|count| *done = count))
+    let mut wanted = [Wanted::new(offset, into)];
+    reader.read_many(&mut wanted, patience(micros));
+    let [Wanted { read, .. }] = wanted;
+    answer(read.map(|count| *done = count))
 }
 
 /// A part of a file that is wanted.
@@ -399,7 +444,7 @@ pub struct ReadRequest {
     code: c_int,
 }
 
-/// Reads many parts at a time.
+/// Reads many parts at a time; units may take `micros` to answer.
 ///
 /// # Safety
 /// There are so many, and in each room for as many bytes as it says, which no other shares.
@@ -408,6 +453,7 @@ pub unsafe extern "C" fn weir_reader_read_many(
     reader: &Reader,
     reads: *mut ReadRequest,
     count: usize,
+    micros: u64,
 ) {
     if count == 0 {
         return;
@@ -423,7 +469,7 @@ pub unsafe extern "C" fn weir_reader_read_many(
         Wanted::new(read.offset, into)
     };
     let mut wanted: Vec<Wanted<'_>> = reads.iter().map(wanted).collect();
-    reader.read_many(&mut wanted);
+    reader.read_many(&mut wanted, patience(micros));
     let results: Vec<Result<usize, Error>> = wanted.into_iter().map(|one| one.read).collect();
     for (read, result) in reads.iter_mut().zip(results) {
         (read.done, read.code) = match told(result) {

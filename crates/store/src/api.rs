@@ -2,6 +2,7 @@
 //! power of both after every step.
 
 use std::fmt;
+use std::time::Duration;
 
 /// What the volume writes all or nothing.
 pub const BLOCK_BYTES: usize = 4096;
@@ -15,6 +16,10 @@ pub trait Volume: Send {
     fn read(&mut self, block: u64, into: &mut [u8]) -> Result<(), Error>;
     /// Writes whole blocks from `block` on. Each block is all old or all new.
     fn write(&mut self, block: u64, bytes: &[u8]) -> Result<(), Error>;
+    /// Nobody needs these blocks any more.
+    fn trim(&mut self, _block: u64, _blocks: u64) -> Result<(), Error> {
+        Ok(())
+    }
     /// What was written is durable when this returns.
     fn flush(&mut self) -> Result<(), Error>;
 }
@@ -45,10 +50,19 @@ pub trait RawBlocks: Send + Sync {
     fn put(&self, id: u128, bytes: &[u8]) -> Result<(), Error>;
     /// Erases a block; one that is not there is none to erase.
     fn delete(&self, id: u128) -> Result<(), Error>;
-    /// Fills all of them, as many at a time as may be; how each of them went.
-    fn read(&self, pieces: &mut [Piece<'_>]) -> Vec<Result<(), Error>>;
+    /// Fills all of them, as many at a time as may be; how each of them went. Who gives a patience is told
+    /// [`Error::Unreachable`] when it ends before the units answer.
+    fn read(&self, pieces: &mut [Piece<'_>], patience: Option<Duration>) -> Vec<Result<(), Error>>;
     /// The IDs of all blocks that are there, whoever they belong to.
     fn list(&self) -> Result<Vec<u128>, Error>;
+    /// What is listed and put goes another way than what is read: they may be those of two devices.
+    fn has_two_doors(&self) -> bool {
+        false
+    }
+    /// Whether they are of one device, as far as the block of this ID tells, which is listed.
+    fn check(&self, _id: u128) -> Result<(), Error> {
+        Ok(())
+    }
     /// Why no unit takes a block, and what helps, if more is known of it than that.
     fn why_full(&self) -> Option<String> {
         None
@@ -76,6 +90,8 @@ pub enum Error {
     Damaged(String),
     /// The connection, or the server's refusal.
     Io(String),
+    /// The server of the units is not there, or did not answer within the time that was given.
+    Unreachable(String),
     /// The caller's mistake.
     Usage(String),
 }
@@ -92,6 +108,7 @@ impl fmt::Display for Error {
             | Self::Foreign(what)
             | Self::Damaged(what)
             | Self::Io(what)
+            | Self::Unreachable(what)
             | Self::Usage(what) => f.write_str(what),
         }
     }

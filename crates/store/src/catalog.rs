@@ -97,11 +97,7 @@ impl Catalog {
 
     /// Every number that a file has a block of.
     pub fn numbers(&self) -> BTreeSet<u64> {
-        let tables = self.state.names.values().filter_map(|entry| match entry {
-            Entry::Table(table) => Some(&table.numbers),
-            _ => None,
-        });
-        tables.flatten().copied().collect()
+        self.tables().flat_map(|(_, table)| &table.numbers).copied().collect()
     }
 
     /// Bytes of a small file that is open for writing.
@@ -123,6 +119,20 @@ impl Catalog {
     /// All numbers that were given away are below.
     pub fn numbers_end(&self) -> u64 {
         self.state.reserved
+    }
+
+    /// Every file of raw blocks, by its path.
+    pub fn tables(&self) -> impl Iterator<Item = (&str, &Table)> {
+        self.state.names.iter().filter_map(|(path, entry)| match entry {
+            Entry::Table(table) => Some((path.as_str(), table)),
+            _ => None,
+        })
+    }
+
+    /// Nothing is changed any more: what is there is only read.
+    pub fn freeze(&mut self) {
+        let what = "the store is open to read what is left of it (--damaged): nothing is changed";
+        self.stopped = Some(Error::Usage(what.into()));
     }
 
     /// No file will ever have these blocks.

@@ -62,9 +62,7 @@ impl Layout {
                 VOLUME_BLOCKS_MIN * 4
             )));
         }
-        let mut block = [0; BLOCK_BYTES];
-        volume.read(LABEL_BLOCK, &mut block)?;
-        if block.iter().all(|&byte| byte == 0) {
+        if Self::is_none(volume)? {
             let area_blocks = (blocks / 64).clamp(AREA_BLOCKS_MIN, AREA_BLOCKS_MAX);
             let layout = Self {
                 version: VERSION,
@@ -80,6 +78,8 @@ impl Layout {
             volume.write(LABEL_BLOCK, &sealed(LABEL, &layout))?;
             return Ok(layout);
         }
+        let mut block = [0; BLOCK_BYTES];
+        volume.read(LABEL_BLOCK, &mut block)?;
         let mut layout: Self = opened(LABEL, &block).ok_or_else(|| {
             let what = "the first block of the small volume is no store's: give another volume; restore \
                         it, if a store was there; or zero its first 4 KiB for a new, empty store, if nobody \
@@ -93,6 +93,16 @@ impl Layout {
             volume.flush()?;
         }
         Ok(layout)
+    }
+
+    /// Whether the volume was never written, so that a store would be made there.
+    pub fn is_none(volume: &mut dyn Volume) -> Result<bool, Error> {
+        if volume.blocks() < VOLUME_BLOCKS_MIN {
+            return Ok(false);
+        }
+        let mut block = [0; BLOCK_BYTES];
+        volume.read(LABEL_BLOCK, &mut block)?;
+        Ok(block.iter().all(|&byte| byte == 0))
     }
 
     /// The key of the store on the volume, if there is one.
@@ -193,12 +203,12 @@ fn zero(volume: &mut dyn Volume, blocks: std::ops::Range<u64>) -> Result<(), Err
     Ok(())
 }
 
-fn sealed(file: u64, what: &impl Serialize) -> [u8; BLOCK_BYTES] {
+pub(crate) fn sealed(file: u64, what: &impl Serialize) -> [u8; BLOCK_BYTES] {
     let text = serde_json::to_vec(what).expect("plain numbers are JSON");
     tail::encode(Head::new(file, 0, 0), &text)
 }
 
-fn opened<T: for<'de> Deserialize<'de>>(file: u64, block: &[u8]) -> Option<T> {
+pub(crate) fn opened<T: for<'de> Deserialize<'de>>(file: u64, block: &[u8]) -> Option<T> {
     let (head, text) = tail::decode(block)?;
     (head.file == file).then(|| serde_json::from_slice(text).ok()).flatten()
 }

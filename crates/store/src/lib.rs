@@ -31,4 +31,4 @@ mod tests;
 pub use api::{BLOCK_BYTES, Error, Piece, RawBlocks, Volume};
 pub use catalog::Found;
 pub use record::{Entry, Table};
-pub use store::{Counts, Eraser, Reader, Store, TableWriter, Wanted, Writer};
+pub use store::{Counts, Eraser, Missing, Opening, Reader, Store, TableWriter, Wanted, Writer};

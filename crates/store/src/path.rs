@@ -37,6 +37,11 @@ pub fn is_table(path: &str) -> bool {
     path.ends_with(".sst") || path.ends_with(".blob")
 }
 
+/// RocksDB's name of the file that says which manifest counts: it is replaced when a database was found whole.
+pub fn says_what_is_current(path: &str) -> bool {
+    path.ends_with("/CURRENT")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -5,10 +5,13 @@
 //! A server may be started again with another device: whatever is put, and whatever is read over a new connection, is
 //! compared with where the store's blocks lie ([`places`]).
 
+mod extents;
 mod flight;
 mod places;
 mod room;
+mod silence;
 
+pub use extents::Extents;
 pub use room::{Room, UnitRoom};
 
 use crate::api::{BLOCK_BYTES, Error, Piece, RawBlocks, Volume};
@@ -16,6 +19,7 @@ use client::wire::{Connection, command};
 use client::{Address, Blocks, Device, Place, Stream};
 use flight::{Asked, Flight, READ_BYTES_MAX, Span};
 use places::{At, Places};
+use silence::Silence;
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{ErrorKind, Read, Seek, Write};
 use std::os::linux::net::SocketAddrExt;
@@ -24,11 +28,12 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex};
 use std::time::Duration;
 
-/// How long a server may take to answer.
+/// How long a server may take to answer who does not say how long.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// Connections that are read from at a time, and those that are kept for the next ones. A server takes 100 of NBD unless told otherwise.
-const READS_MAX: usize = 48;
-const IDLE_MAX: usize = 48;
+/// Connections that are read from at a time, and all that there are: those that nobody uses are kept for the next ones. A
+/// server takes 100 of NBD unless told otherwise.
+const READS_MAX: usize = 88;
+const CONNECTIONS_MAX: usize = 96;
 /// Puts of one file at a time: so many units write it side by side, and a writer has as many blocks in memory.
 const PUTS_MAX: usize = 4;
 /// Requests over HTTP at a time. A server takes 32 connections on its control socket unless told otherwise.
@@ -41,9 +46,9 @@ const NO_ROOM: u32 = 507;
 /// Where the parts of a store are.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Addresses {
-    /// The raw units, as an NBD address: `nbd+unix:///?socket=weir-units/nbd.sock`.
+    /// The raw units, as an NBD address: `nbd+unix:///?socket=weir-units/nbd.sock`; or a block volume for SSTs, without HTTP.
     pub units: String,
-    /// The HTTP of the same server: its control socket, or an address.
+    /// The HTTP of the same server: its control socket, or an address. Empty for a block volume.
     pub control: String,
     /// The token for an address.
     pub token: Option<String>,
@@ -64,21 +69,38 @@ fn place(addresses: &Addresses) -> Place {
 }
 
 /// The raw units of a server, as far as room goes.
-pub struct Units(Device);
+pub enum Units {
+    /// Of a device.
+    Raw(Device),
+    /// Extents of a block volume at this address.
+    Extents(String),
+}
 
 impl Units {
     /// Asks which there are.
     pub fn open(addresses: &Addresses) -> Result<Self, Error> {
+        if addresses.control.is_empty() {
+            return Ok(Self::Extents(addresses.units.clone()));
+        }
         let failed =
             |error: client::Error| Error::Io(format!("the units {}: {error}", addresses.units));
         let device = Device::open(&addresses.units).map_err(failed)?;
-        Ok(Self(device.with_http(place(addresses))))
+        Ok(Self::Raw(device.with_http(place(addresses))))
     }
 
     /// What room they have.
     pub fn room(&self) -> Result<Room, Error> {
-        let units = self.0.status().map_err(|error| Error::Io(error.to_string()))?;
-        Ok(Room::of(&units))
+        match self {
+            Self::Raw(device) => {
+                let units = device.status().map_err(|error| Error::Io(error.to_string()))?;
+                Ok(Room::of(&units))
+            }
+            Self::Extents(uri) => {
+                let (raw_blocks, raw_blocks_free) = extents::room(&mut RemoteVolume::open(uri)?)?;
+                let unit = UnitRoom { raw_blocks_free, raw_blocks, ..UnitRoom::default() };
+                Ok(Room { units: vec![unit] })
+            }
+        }
     }
 }
 
@@ -174,6 +196,12 @@ impl Volume for RemoteVolume {
         self.ask(command::WRITE, block, bytes, &mut [])
     }
 
+    fn trim(&mut self, block: u64, blocks: u64) -> Result<(), Error> {
+        let (offset, length) = (block * BLOCK_BYTES as u64, (blocks * BLOCK_BYTES as u64) as u32);
+        let trimmed = self.connection.request(command::TRIM, offset, length, &[], &mut []);
+        trimmed.map_err(|error| Error::Io(format!("the volume {}: {error}", self.uri)))
+    }
+
     fn flush(&mut self) -> Result<(), Error> {
         self.ask(command::FLUSH, 0, &[], &mut [])
     }
@@ -199,6 +227,8 @@ pub struct RemoteBlocks {
     names: String,
     /// They were seen to be of one device, since they connected last.
     compared: AtomicBool,
+    /// Whether the units answer reads.
+    silence: Silence,
 }
 
 impl RemoteBlocks {
@@ -223,6 +253,7 @@ impl RemoteBlocks {
             asking: Turns::new(ASKING_MAX),
             names: format!("{units} with {control}"),
             compared: AtomicBool::new(false),
+            silence: Silence::default(),
         })
     }
 
@@ -249,10 +280,13 @@ impl RemoteBlocks {
     }
 
     /// Connects to the unit of a block, and sees that it is there.
-    fn connect(&self, id: u128, at: At) -> Result<Flight, Error> {
+    fn connect(&self, id: u128, at: At, patience: Duration) -> Result<Flight, Error> {
         self.compared.store(false, Ordering::Relaxed);
-        let flight = match Flight::open(&self.address, at.unit, PATIENCE) {
+        self.make_room(at.unit);
+        let flight = match Flight::open(&self.address, at.unit, patience) {
             Ok(flight) => flight,
+            // A server that is stopped answers nothing else either.
+            Err(error) if is_late(&error) => return Err(late(patience)),
             // It may have other units.
             Err(error) => {
                 let error = told(id, &error.into());
@@ -280,23 +314,22 @@ impl RemoteBlocks {
         }
         if !self.compared.load(Ordering::Relaxed) {
             // First, as the comparison connects.
-            self.compare(id, bytes)?;
+            self.compare(id, bytes).inspect_err(|_| drop(self.delete(id)))?;
             self.compared.store(true, Ordering::Relaxed);
         }
         Ok(())
     }
 
-    /// The first block that is put over HTTP has to be on the units that are read over NBD.
+    /// A block that begins so over HTTP has to do so on the units that are read over NBD.
     fn compare(&self, id: u128, bytes: &[u8]) -> Result<(), Error> {
         let mut granule = vec![0; self.blocks.granule_bytes() as usize];
         let piece = Piece { id, offset: 0, into: &mut granule };
-        let read = self.read(&mut [piece]).into_iter().collect::<Result<(), Error>>();
+        let read = self.read(&mut [piece], None).into_iter().collect::<Result<(), Error>>();
         let why = match read {
             Ok(()) if bytes.starts_with(&granule) => return Ok(()),
             Ok(()) => "other bytes are read than were put".into(),
             Err(error) => error.to_string(),
         };
-        self.delete(id).ok();
         Err(Error::Usage(format!(
             "{} is not one device, or cannot read what it has just written: {why}: name the units, and the HTTP of the \
              same server (--units, --control)",
@@ -312,10 +345,20 @@ impl RemoteBlocks {
 
     fn keep(&self, flight: Flight) {
         let Some(idle) = self.idle.get(flight.unit() as usize) else { return };
-        if self.idle_count.fetch_add(1, Ordering::Relaxed) < IDLE_MAX {
-            idle.lock().expect("no holder panics").push(flight);
-        } else {
-            self.idle_count.fetch_sub(1, Ordering::Relaxed);
+        idle.lock().expect("no holder panics").push(flight);
+        self.idle_count.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Ends connections to other units that nobody uses, until there may be one more.
+    fn make_room(&self, unit: u32) {
+        let units = self.idle.len() as u32;
+        for at in (1..units).map(|step| (unit + step) % units) {
+            while self.idle_count.load(Ordering::Relaxed) + self.reading.taken() >= CONNECTIONS_MAX
+            {
+                if self.idle(at).is_none() {
+                    break;
+                }
+            }
         }
     }
 
@@ -332,44 +375,65 @@ impl RemoteBlocks {
     }
 
     /// Reads of as many units as there are turns: all are asked before the first answer is waited for.
-    fn read_units(&self, units: &mut [&mut [Asked<'_>]], failed: &mut impl FnMut(usize, Error)) {
+    fn read_units(
+        &self,
+        units: &mut [&mut [Asked<'_>]],
+        patience: Duration,
+        failed: &mut impl FnMut(usize, Error),
+    ) {
         let rounds = units.iter().map(|reads| reads.len().div_ceil(flight::READS_MAX)).max();
         for round in 0..rounds.unwrap_or(0) {
             let mut sent = Vec::with_capacity(units.len());
             for reads in units.iter_mut() {
                 let Some(reads) = reads.chunks_mut(flight::READS_MAX).nth(round) else { continue };
-                let flight = self.send(reads);
+                let flight = self.send(reads, patience);
                 sent.push((reads, flight));
             }
             for (reads, flight) in sent {
-                match flight.and_then(|flight| self.receive(flight, reads)) {
-                    Ok(()) => self.explain(reads, failed),
-                    Err(error) => reads.iter().for_each(|read| failed(read.index, error.clone())),
+                match flight.and_then(|flight| self.receive(flight, reads, patience)) {
+                    Ok(()) => {
+                        self.silence.heard();
+                        self.explain(reads, failed);
+                    }
+                    Err(error) => {
+                        if let Error::Unreachable(_) = error {
+                            self.silence.unheard(&error);
+                        }
+                        reads.iter().for_each(|read| failed(read.index, error.clone()));
+                    }
                 }
             }
         }
     }
 
     /// Asks for reads of one unit.
-    fn send(&self, reads: &[Asked<'_>]) -> Result<Flight, Error> {
+    fn send(&self, reads: &[Asked<'_>], patience: Duration) -> Result<Flight, Error> {
         let Asked { id, at, .. } = reads[0];
         if let Some(mut flight) = self.idle(at.unit)
-            && flight.send(reads).is_ok()
+            && flight.set_patience(patience).and_then(|()| flight.send(reads)).is_ok()
         {
             return Ok(flight);
         }
-        let mut flight = self.connect(id, at)?;
+        let mut flight = self.connect(id, at, patience)?;
         flight.send(reads).map_err(|error| told(id, &error.into()))?;
         Ok(flight)
     }
 
     /// Waits for their answers.
-    fn receive(&self, mut flight: Flight, reads: &mut [Asked<'_>]) -> Result<(), Error> {
+    fn receive(
+        &self,
+        mut flight: Flight,
+        reads: &mut [Asked<'_>],
+        patience: Duration,
+    ) -> Result<(), Error> {
         let Asked { id, at, .. } = reads[0];
         let mut received = flight.receive(reads);
-        if let Err(client::Error::Io(_)) = received {
+        if let Err(client::Error::Io(error)) = &received {
+            if is_late(error) {
+                return Err(late(patience));
+            }
             // The server may have been started again; what is read cannot have changed.
-            flight = self.connect(id, at)?;
+            flight = self.connect(id, at, patience)?;
             received = flight.send(reads).map_err(Into::into).and_then(|()| flight.receive(reads));
         }
         received.map_err(|error| told(id, &error))?;
@@ -434,8 +498,14 @@ impl RawBlocks for RemoteBlocks {
         }
     }
 
-    fn read(&self, pieces: &mut [Piece<'_>]) -> Vec<Result<(), Error>> {
+    fn read(&self, pieces: &mut [Piece<'_>], patience: Option<Duration>) -> Vec<Result<(), Error>> {
         let mut results = vec![Ok(()); pieces.len()];
+        // Who works in the background waits for a server that may go on; who asks for somebody is told.
+        let trial = patience.map(|_| self.silence.begin()).transpose();
+        let Ok(_trial) = trial.inspect_err(|why| results.fill(Err(why.clone()))) else {
+            return results;
+        };
+        let patience = patience.unwrap_or(PATIENCE);
         let mut reads = Vec::with_capacity(pieces.len());
         for (index, piece) in pieces.iter_mut().enumerate() {
             match self.place(piece.id) {
@@ -448,9 +518,13 @@ impl RawBlocks for RemoteBlocks {
             reads.chunk_by_mut(|one, next| one.at.unit == next.at.unit).collect();
         let mut left = &mut units[..];
         while !left.is_empty() {
-            let turns = self.reading.take_some(left.len());
+            let Some(turns) = self.reading.take_some(left.len(), patience) else {
+                let reads = left.iter().flat_map(|reads| reads.iter());
+                reads.for_each(|read| results[read.index] = Err(late(patience)));
+                break;
+            };
             let (now, later) = std::mem::take(&mut left).split_at_mut(turns.count);
-            self.read_units(now, &mut |index, error| results[index] = Err(error));
+            self.read_units(now, patience, &mut |index, error| results[index] = Err(error));
             left = later;
         }
         results
@@ -465,6 +539,19 @@ impl RawBlocks for RemoteBlocks {
         Ok(listed.into_iter().map(|block| block.id).collect())
     }
 
+    fn has_two_doors(&self) -> bool {
+        true
+    }
+
+    fn check(&self, id: u128) -> Result<(), Error> {
+        let mut granule = vec![0; self.blocks.granule_bytes() as usize];
+        match self.blocks.get(id, 0, &mut granule) {
+            Ok(()) => self.compare(id, &granule),
+            // What cannot be read there either tells nothing.
+            Err(_) => Ok(()),
+        }
+    }
+
     fn why_full(&self) -> Option<String> {
         Some(Room::of(&self.device.status().ok()?).why_full())
     }
@@ -472,6 +559,7 @@ impl RawBlocks for RemoteBlocks {
 
 /// So many at a time: a server ends connections that wait beyond those that it takes.
 struct Turns {
+    all: usize,
     left: Mutex<usize>,
     given_back: Condvar,
 }
@@ -484,21 +572,30 @@ struct Turn<'a> {
 
 impl Turns {
     fn new(count: usize) -> Self {
-        Self { left: Mutex::new(count), given_back: Condvar::new() }
+        Self { all: count, left: Mutex::new(count), given_back: Condvar::new() }
+    }
+
+    fn taken(&self) -> usize {
+        self.all - *self.left.lock().expect("no holder panics")
     }
 
     fn take(&self) -> Turn<'_> {
-        self.take_some(1)
+        loop {
+            if let Some(turn) = self.take_some(1, PATIENCE) {
+                return turn;
+            }
+        }
     }
 
-    /// As many as there are, at most `wanted` and at least one: who has some never waits for more.
-    fn take_some(&self, wanted: usize) -> Turn<'_> {
+    /// As many as there are, at most `wanted` and at least one: who has some never waits for more. `None` if there was
+    /// none for so long.
+    fn take_some(&self, wanted: usize, patience: Duration) -> Option<Turn<'_>> {
         let left = self.left.lock().expect("no holder panics");
-        let left = self.given_back.wait_while(left, |left| *left == 0);
-        let mut left = left.expect("no holder panics");
+        let left = self.given_back.wait_timeout_while(left, patience, |left| *left == 0);
+        let (mut left, _) = left.expect("no holder panics");
         let count = wanted.min(*left);
         *left -= count;
-        Turn { of: self, count }
+        (count > 0).then_some(Turn { of: self, count })
     }
 }
 
@@ -513,7 +610,22 @@ impl Drop for Turn<'_> {
 }
 
 fn told(id: u128, error: &client::Error) -> Error {
-    Error::Io(format!("raw block {id:032x}: {error}"))
+    match error {
+        client::Error::Io(error) => Error::Unreachable(format!("the units do not answer: {error}")),
+        error => Error::Io(format!("raw block {id:032x}: {error}")),
+    }
+}
+
+/// Nothing came within the time that a socket was given.
+fn is_late(error: &std::io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut)
+}
+
+fn late(patience: Duration) -> Error {
+    Error::Unreachable(format!(
+        "the units do not answer: nothing came within {} s: their server is stopped, or has too much to do",
+        patience.as_secs_f64()
+    ))
 }
 
 fn lost(id: u128) -> Error {

@@ -7,6 +7,7 @@
 
 use crate::api::{Error, Piece, RawBlocks, Volume};
 use crate::catalog::{Catalog, Found};
+use crate::layout::Layout;
 use crate::path;
 use crate::record::{Entry, Table};
 use std::collections::{BTreeSet, VecDeque};
@@ -14,7 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::thread::{self, JoinHandle};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 /// Numbers that are tried for a block when those before are taken: other stores may use the same units.
 const TAKEN_MAX: u32 = 1000;
@@ -32,6 +33,28 @@ pub struct Store {
     erasing: Mutex<()>,
     /// Wakes whoever erases.
     waste: Mutex<Sender<()>>,
+    /// Numbers that files have, and whose blocks were not on the units when the store was opened.
+    missing: BTreeSet<u64>,
+    /// Numbers of blocks that were there then, and that no file has.
+    orphans: Mutex<Vec<u64>>,
+}
+
+/// How a store is opened.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Opening {
+    /// One may be made beside raw blocks of others.
+    pub new: bool,
+    /// To read what is left of it: nothing is changed.
+    pub damaged: bool,
+}
+
+/// A file of which raw blocks are missing.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Missing {
+    /// The file.
+    pub path: String,
+    /// One of its blocks that are not there.
+    pub id: u128,
 }
 
 /// What was done since a store was opened.
@@ -69,13 +92,18 @@ impl Eraser {
 
 impl Store {
     /// Takes the store on this volume and these raw blocks, or makes one if the volume was never written. Blocks
-    /// of it that no file has, which a crash left, are erased. `nonce` is drawn for each opening.
+    /// of it that no file has, which a crash left, are erased once the engine has found what it needs. `nonce` is drawn for
+    /// each opening.
     pub fn open(
-        volume: Box<dyn Volume>,
+        mut volume: Box<dyn Volume>,
         blocks: Box<dyn RawBlocks>,
         nonce: u64,
+        how: Opening,
     ) -> Result<(Arc<Self>, Eraser), Error> {
         let listed = blocks.list()?;
+        if !how.new {
+            is_no_mistake(&mut *volume, &listed)?;
+        }
         let mut catalog = Catalog::open(volume, nonce, blocks.block_bytes())?;
         let key = catalog.key();
         let ours = listed.iter().filter(|&&id| (id >> 64) as u64 == key).map(|&id| id as u64);
@@ -91,15 +119,21 @@ impl Store {
         }
         let end = catalog.numbers_end();
         let newer = there.range(end..).count();
-        if newer > 0 {
+        if newer > 0 && !how.damaged {
             return Err(Error::Damaged(format!(
                 "the small volume was set back, or lost its journal: the units hold {newer} raw blocks of its store from number {end} on, \
                  which are newer than all that its journal knows, so nothing is erased: restore the volume as it was \
                  last"
             )));
         }
-        catalog.abandon(there.difference(&wanted).copied());
-        let has_waste = catalog.has_waste();
+        if blocks.has_two_doors() && !how.damaged {
+            see_one_device(&mut catalog, &*blocks, &listed)?;
+        }
+        let missing: BTreeSet<u64> = wanted.difference(&there).copied().collect();
+        let orphans = Mutex::new(there.difference(&wanted).copied().collect());
+        if how.damaged {
+            catalog.freeze();
+        }
         let (sender, waste) = channel();
         let store = Arc::new(Self {
             catalog: Mutex::new(catalog),
@@ -111,12 +145,30 @@ impl Store {
             read_bytes: AtomicU64::new(0),
             erasing: Mutex::new(()),
             waste: Mutex::new(sender),
+            missing,
+            orphans,
         });
-        if has_waste {
-            store.wake();
-        }
         let eraser = Eraser { store: Arc::downgrade(&store), waste };
         Ok((store, eraser))
+    }
+
+    /// The files of which raw blocks were missing when the store was opened.
+    pub fn missing(&self) -> Vec<Missing> {
+        let catalog = self.catalog();
+        let missing = catalog.tables().filter_map(|(path, table)| {
+            let number = table.numbers.iter().find(|number| self.missing.contains(number))?;
+            Some(Missing { path: path.into(), id: self.id(*number) })
+        });
+        missing.collect()
+    }
+
+    /// The engine has read of its files all that it needs to go on. What an earlier end left on the units is nobody's
+    /// then; not while files miss blocks: the units may be an older copy, which has what it has of another day.
+    pub(crate) fn settle(&self, catalog: &mut Catalog) {
+        if self.missing.is_empty() {
+            let mut orphans = self.orphans.lock().expect("no holder panics");
+            catalog.abandon(orphans.drain(..));
+        }
     }
 
     /// What is at `path`.
@@ -150,14 +202,21 @@ impl Store {
             )));
         }
         catalog.rename(&from, &to)?;
+        if path::says_what_is_current(&to) {
+            self.settle(&mut catalog);
+        }
         self.wake_for(&catalog);
         Ok(())
     }
 
     /// Removes a file. Its blocks are erased when that is durable.
     pub fn delete(&self, path: &str) -> Result<(), Error> {
+        let path = path::clean(path)?;
         let mut catalog = self.catalog();
-        catalog.delete(&path::clean(path)?)?;
+        catalog.delete(&path)?;
+        if path::is_table(&path) {
+            self.settle(&mut catalog);
+        }
         self.wake_for(&catalog);
         Ok(())
     }
@@ -255,12 +314,17 @@ impl Store {
         self.blocks.block_bytes()
     }
 
+    /// Units that numbers of raw blocks take turns on.
+    pub fn units(&self) -> u32 {
+        self.blocks.units()
+    }
+
     /// Bytes that small files may still take.
     pub fn free_small_bytes(&self) -> u64 {
         self.catalog().free_bytes()
     }
 
-    fn catalog(&self) -> MutexGuard<'_, Catalog> {
+    pub(crate) fn catalog(&self) -> MutexGuard<'_, Catalog> {
         self.catalog.lock().expect("no holder panics")
     }
 
@@ -294,6 +358,7 @@ impl Store {
                 Err(Error::UnitFull(why)) => {
                     full += 1;
                     if full % self.blocks.units() == 0 {
+                        self.settle(&mut self.catalog());
                         self.erase()?;
                         if self.erased.load(Ordering::Relaxed) == erased {
                             let known = self.blocks.why_full();
@@ -312,7 +377,7 @@ impl Store {
     }
 
     /// Reads parts of a table, from all the units that they lie on at a time.
-    fn read_table(&self, table: &Table, wanted: &mut [Wanted<'_>]) {
+    fn read_table(&self, table: &Table, wanted: &mut [Wanted<'_>], patience: Option<Duration>) {
         let (mut pieces, mut owners) = (Vec::with_capacity(wanted.len()), Vec::new());
         let mut results = Vec::with_capacity(wanted.len());
         for (owner, one) in wanted.iter_mut().enumerate() {
@@ -324,7 +389,7 @@ impl Store {
         self.reads.fetch_add(pieces.len() as u64, Ordering::Relaxed);
         let bytes: usize = pieces.iter().map(|piece| piece.into.len()).sum();
         self.read_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
-        for (read, owner) in self.blocks.read(&mut pieces).into_iter().zip(owners) {
+        for (read, owner) in self.blocks.read(&mut pieces, patience).into_iter().zip(owners) {
             if let Err(error) = read {
                 results[owner] = Err(error);
             }
@@ -457,16 +522,16 @@ impl Reader {
     /// Fills `into` with what is at `offset`; less at the end of the file. How much that is.
     pub fn read(&self, offset: u64, into: &mut [u8]) -> Result<usize, Error> {
         let mut wanted = [Wanted::new(offset, into)];
-        self.read_many(&mut wanted);
+        self.read_many(&mut wanted, None);
         let [Wanted { read, .. }] = wanted;
         read
     }
 
     /// Reads many parts at a time: from a table with one request to each of the units that they lie on, before any answer
-    /// is waited for.
-    pub fn read_many(&self, wanted: &mut [Wanted<'_>]) {
+    /// is waited for. Who gives a patience is told when units do not answer for so long.
+    pub fn read_many(&self, wanted: &mut [Wanted<'_>], patience: Option<Duration>) {
         match self {
-            Self::Table { store, table } => store.read_table(table, wanted),
+            Self::Table { store, table } => store.read_table(table, wanted, patience),
             Self::Small { store, file } => {
                 let mut catalog = store.catalog();
                 for one in wanted {
@@ -614,6 +679,7 @@ impl TableWriter {
             catalog.abandon(last);
             return Err(error);
         }
+        self.store.settle(&mut catalog);
         self.store.wake_for(&catalog);
         self.recorded = Some(table);
         self.finished = true;
@@ -635,6 +701,40 @@ impl Drop for TableWriter {
             catalog.abandon(waste);
             self.store.wake_for(&catalog);
         }
+    }
+}
+
+/// Fails if a store would be made on an empty volume while the units hold something: who lost the volume of a store
+/// would get an empty one, and put new things there.
+fn is_no_mistake(volume: &mut dyn Volume, listed: &[u128]) -> Result<(), Error> {
+    if listed.is_empty() || !Layout::is_none(volume)? {
+        return Ok(());
+    }
+    let owners: BTreeSet<u128> = listed.iter().map(|id| id >> 64).collect();
+    Err(Error::Usage(format!(
+        "the small volume holds no store, and the units hold {} raw blocks, of {} owners: if one of those is this store, \
+         name its own small volume; if a new store is meant beside them, say so: --new",
+        listed.len(),
+        owners.len()
+    )))
+}
+
+/// Sees that what is put is what is read, by some block that is there, or by one that is put for it: nothing is
+/// acknowledged before.
+fn see_one_device(
+    catalog: &mut Catalog,
+    blocks: &dyn RawBlocks,
+    listed: &[u128],
+) -> Result<(), Error> {
+    if let Some(&id) = listed.first() {
+        return blocks.check(id);
+    }
+    let id = u128::from(catalog.key()) << 64 | u128::from(catalog.number()?);
+    match blocks.put(id, &vec![0; blocks.block_bytes() as usize]) {
+        Ok(()) => blocks.delete(id),
+        // The first block that is put will tell.
+        Err(Error::UnitFull(_)) => Ok(()),
+        Err(error) => Err(error),
     }
 }
 

@@ -10,6 +10,7 @@
 
 use super::{At, opened, told};
 use crate::output::Progress;
+use crate::status::array;
 use crate::{End, Failure};
 use client::Store;
 use client::store::{Cell, Range};
@@ -34,7 +35,8 @@ const LOADED_BYTES_MAX: usize = 8 << 20;
 #[command(after_help = "Examples:\n  \
     weir store dump > store.dump\n  \
     weir store dump | weir store load --data other-store\n\n\
-    What is written meanwhile may be in it or not. Its end says how much it is, so half a dump is not taken for one.")]
+    What is written meanwhile may be in it or not. Its end says how much it is, so half a dump is not taken for one. Of a \
+    store that is served with --damaged it has what is left, tells what is missing, and ends with status 1.")]
 pub struct DumpArgs {
     #[command(flatten)]
     at: At,
@@ -158,21 +160,45 @@ pub fn dump(args: &DumpArgs) -> Result<End, Failure> {
             break;
         }
     }
-    dump_files(&store, &mut records, &mut progress)?;
+    let status = store.status().map_err(told)?;
+    let is_only_read = status["only_read"] == true;
+    let left_out = dump_files(&store, &mut records, is_only_read, &mut progress)?;
     records.end().map_err(failed)?;
     progress.clear();
-    Ok(End::Good)
+    Ok(if is_only_read { what_is_not_in_it(&status, &left_out) } else { End::Good })
+}
+
+/// Tells what a dump of what is left has not.
+fn what_is_not_in_it(status: &serde_json::Value, left_out: &[String]) -> End {
+    let missing = array(&status["missing"]);
+    for what in missing.iter().filter_map(serde_json::Value::as_str) {
+        say_error(&format!("MISSING: {what}"));
+    }
+    for file in left_out {
+        say_error(&format!("LEFT OUT: file {file}: not all of it is there"));
+    }
+    if missing.is_empty() && left_out.is_empty() { End::Good } else { End::Bad }
+}
+
+fn say_error(line: &str) {
+    writeln!(io::stderr(), "{line}").ok();
 }
 
 fn dump_files<W: Write>(
     store: &Store,
     records: &mut Records<W>,
+    is_only_read: bool,
     progress: &mut Progress,
-) -> Result<(), Failure> {
-    let mut behind = None::<String>;
+) -> Result<Vec<String>, Failure> {
+    let (mut behind, mut left_out) = (None::<String>, Vec::new());
     loop {
         let page = store.all_files(behind.as_deref()).map_err(told)?;
         for file in &page.files {
+            // A file is whole in a dump, so one of which something is missing is read before anything of it is in.
+            if is_only_read && store.file(&file.name, &mut io::sink()).is_err() {
+                left_out.push(file.name.clone());
+                continue;
+            }
             let Some(size) = file.bytes else {
                 return Err(format!("{}: its entry is damaged: delete it first", file.name));
             };
@@ -188,7 +214,7 @@ fn dump_files<W: Write>(
         }
         behind = page.next;
         if behind.is_none() {
-            return Ok(());
+            return Ok(left_out);
         }
     }
 }

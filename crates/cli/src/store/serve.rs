@@ -7,14 +7,15 @@ use crate::serve::ADDRESS_FILE;
 use crate::{End, Failure};
 use ::serve::config::HttpConfig;
 use ::serve::store::{StoreConfig, StoreError, StoreReady, run as serve_store};
-use ::store::services::{SLICES_DEFAULT, SLICES_MAX};
+use ::store::services::{Mode, Opened, SLICES_DEFAULT, SLICES_MAX};
 use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// What `./x rocksdb` makes.
 const ENGINE: &str = "libweir_store.so";
-const CLIENTS_MAX: usize = 64;
+const CLIENTS_MAX: usize = 256;
 const HEAD_TIMEOUT_NS: u64 = 20 * flash::SECOND;
 
 #[derive(clap::Args)]
@@ -39,6 +40,16 @@ pub struct Args {
     /// Memory for what is read of SSTs; memtables take up to three raw blocks a slice beside it
     #[arg(long, value_name = "SIZE", default_value = "128MiB")]
     cache: String,
+    /// How long the units may take to answer a read that somebody waits for; after that it is answered with 503
+    #[arg(long, value_name = "TIME", default_value = "10s")]
+    read_time: String,
+    /// Make a store on an empty small volume though the units hold raw blocks of others
+    #[arg(long)]
+    new: bool,
+    /// Open a store that misses raw blocks, to read what is left: nothing is written or erased. `sure` is what is known to be
+    /// what was written last, `older` also what may be older
+    #[arg(long, value_name = "WHAT", num_args = 0..=1, require_equals = true, default_missing_value = "sure", conflicts_with = "new")]
+    damaged: Option<Left>,
     /// Where HTTP listens beside the control socket: everybody who reaches it may see the state; `none` for nowhere
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8421")]
     http: String,
@@ -53,6 +64,13 @@ pub struct Args {
     engine: Option<PathBuf>,
 }
 
+/// What is read of a store that misses raw blocks.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, clap::ValueEnum)]
+enum Left {
+    Sure,
+    Older,
+}
+
 /// Serves it.
 pub fn run(args: &Args) -> Result<End, Failure> {
     const { assert!(SLICES_DEFAULT == 8, "the help says so") };
@@ -62,7 +80,16 @@ pub fn run(args: &Args) -> Result<End, Failure> {
         engine: built(ENGINE, ("--engine", args.engine.as_deref()))?,
         addresses: args.parts.addresses()?,
         slices: args.slices,
-        cache_bytes: cache_bytes(&args.cache)?,
+        opened: Opened {
+            mode: match (args.damaged, args.new) {
+                (Some(Left::Sure), _) => Mode::Left,
+                (Some(Left::Older), _) => Mode::LeftOlder,
+                (None, true) => Mode::New,
+                (None, false) => Mode::Used,
+            },
+            cache_bytes: cache_bytes(&args.cache)?,
+            read_time: read_time(&args.read_time)?,
+        },
         http: http(args)?,
         control: control.clone(),
     };
@@ -99,6 +126,13 @@ fn cache_bytes(text: &str) -> Result<u64, Failure> {
     })
 }
 
+fn read_time(text: &str) -> Result<Duration, Failure> {
+    let time = flash::quantity::duration_ns(text).filter(|&ns| ns >= flash::MILLISECOND);
+    time.map(Duration::from_nanos).ok_or_else(|| {
+        format!("--read-time {text}: must be a time of at least 1ms: for example 10s")
+    })
+}
+
 fn http(args: &Args) -> Result<Option<HttpConfig>, Failure> {
     if args.http == "none" {
         return match &args.http_token_file {
@@ -132,6 +166,9 @@ fn greeting(ready: &StoreReady, control: &Path) -> String {
     let control = control.display();
     let mut text = format!("a store of {} slices: try `weir store put`, or\n", ready.slices);
     text += &format!("  curl --unix-socket {control} -T FILE http://weir/kv/KEY\n");
+    if ready.only_read {
+        text += "  it is open to read what is left: `weir store status` tells what is missing\n";
+    }
     if ready.cleared > 0 {
         text += &format!("  {} files whose writing was cut off are gone\n", ready.cleared);
     }

@@ -41,7 +41,8 @@ pub struct ScrubArgs {
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  \
     weir store compact\n\n\
-    RocksDB does it by itself where it pays; this is for room that is needed now. The store is served meanwhile.")]
+    RocksDB does it by itself where it pays; this is for room that is needed now. It takes some raw blocks before it gives \
+    any, and is refused while there are not so many. The store is served meanwhile.")]
 pub struct CompactArgs {
     #[command(flatten)]
     at: At,
@@ -96,6 +97,9 @@ fn as_text(status: &Value) -> String {
                 bytes(free * block)
             );
         }
+    }
+    for what in array(&status["missing"]).iter().filter_map(Value::as_str) {
+        text += &format!("MISSING     {what}\n");
     }
     if let Some(failed) = status["units_failed"].as_str() {
         text += &format!("FAILED      {failed}\n");

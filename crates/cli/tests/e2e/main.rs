@@ -54,6 +54,8 @@ mod rocksdb;
 mod scratch;
 mod server;
 mod store;
+mod store_crash;
+mod store_faults;
 mod strangers;
 mod tier;
 mod tls;

@@ -63,6 +63,17 @@ impl Both {
         server.take().expect("it runs").terminate();
     }
 
+    /// The process of one of them.
+    pub fn pid(&self, at: usize) -> u32 {
+        let server = if at == 0 { &self.units } else { &self.small };
+        server.as_ref().expect("it runs").pid()
+    }
+
+    /// Sends the units' server a signal.
+    pub fn signal_units(&self, signal: i32) {
+        self.units.as_ref().expect("it runs").signal(signal);
+    }
+
     /// Ends the units, puts their device away, and starts a server of another one in its place.
     pub fn start_other_units(&mut self) {
         self.stop(0);
@@ -285,7 +296,13 @@ fn ids_of_somebody_else_are_left_alone() {
         blocks.put(mine(number), &bytes).expect("the number is free");
     }
     let load = ["--benchmarks=fillrandom,compact,readrandom", "--num=8000", "--reads=500"];
-    assert!(both.run(&[BENCH, &load].concat()).contains("of 500 found"));
+    let told = said(&both.output(&[BENCH, &load].concat()));
+    assert!(told.contains("hold 3 raw blocks, of 1 owners") && told.contains("--new"), "{told}");
+    let mut words = both.words();
+    words.insert(1, "--new".into());
+    words.extend([BENCH, &load].concat().iter().map(|word| (*word).to_owned()));
+    let told = said(&weir(&words.iter().map(String::as_str).collect::<Vec<_>>()));
+    assert!(told.contains("of 500 found"), "{told}");
     let listed = blocks.list().expect("a list");
     let kept: Vec<u128> =
         listed.iter().map(|block| block.id).filter(|id| id >> 64 == 0xb10c).collect();

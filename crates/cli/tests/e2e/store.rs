@@ -20,21 +20,30 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const MIB: usize = 1 << 20;
 
 /// A `weir store serve`. It is killed when it is dropped.
-struct Served {
-    child: Child,
-    data: PathBuf,
+pub struct Served {
+    pub child: Child,
+    pub data: PathBuf,
     log: PathBuf,
     ready: String,
 }
 
 impl Served {
     /// Starts it on the two servers; `Err` is what it said if it ended.
-    fn try_start(both: &Both, data: PathBuf, args: &[&str]) -> Result<Self, String> {
+    pub fn try_start(both: &Both, data: PathBuf, args: &[&str]) -> Result<Self, String> {
+        Self::try_start_at(&both.places(), data, args)
+    }
+
+    /// The same with any two places.
+    pub fn try_start_at(
+        places: &[String; 2],
+        data: PathBuf,
+        args: &[&str],
+    ) -> Result<Self, String> {
         let log = data.with_extension("log");
         let stderr = fs::File::options().create(true).append(true).open(&log).expect("a log");
         let mut command = Command::new(weir_path());
-        let [units, small] = both.places();
-        command.args(["store", "serve", "--units", &units, "--small", &small, "--data"]).arg(&data);
+        let [units, small] = places;
+        command.args(["store", "serve", "--units", units, "--small", small, "--data"]).arg(&data);
         if !args.contains(&"--http") {
             command.args(["--http", "none"]);
         }
@@ -50,34 +59,34 @@ impl Served {
         Ok(served)
     }
 
-    fn start(both: &Both, name: &str, args: &[&str]) -> Self {
+    pub fn start(both: &Both, name: &str, args: &[&str]) -> Self {
         let data = both.scratch().path().join(name);
         Self::try_start(both, data, args).unwrap_or_else(|error| panic!("{error}"))
     }
 
-    fn client(&self) -> Store {
+    pub fn client(&self) -> Store {
         Store::at(self.data.join("control.sock").as_path())
     }
 
-    fn log(&self) -> String {
+    pub fn log(&self) -> String {
         fs::read_to_string(&self.log).unwrap_or_default()
     }
 
     /// A command on this store.
-    fn weir(&self, words: &[&str]) -> Output {
+    pub fn weir(&self, words: &[&str]) -> Output {
         let data = self.data.to_str().expect("UTF-8");
         weir(&[&["store"], words, &["--data", data]].concat())
     }
 
     /// The same; it must end well.
-    fn run(&self, words: &[&str]) -> String {
+    pub fn run(&self, words: &[&str]) -> String {
         let output = self.weir(words);
         assert!(output.status.success(), "{words:?}: {}\n{}", said(&output), self.log());
         String::from_utf8(output.stdout).expect("text")
     }
 
     /// Waits for its end.
-    fn wait(&mut self) -> Option<std::process::ExitStatus> {
+    pub fn wait(&mut self) -> Option<std::process::ExitStatus> {
         let begun = Instant::now();
         while begun.elapsed() < PATIENCE {
             if let Some(status) = self.child.try_wait().expect("it can be waited for") {
@@ -88,7 +97,7 @@ impl Served {
         None
     }
 
-    fn stop(mut self) {
+    pub fn stop(mut self) {
         // SAFETY: kill takes no pointer; the child is not reaped yet, so the pid is still its own.
         unsafe { libc::kill(self.child.id() as libc::pid_t, libc::SIGTERM) };
         let status = self.wait().expect("it ends");

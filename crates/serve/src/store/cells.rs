@@ -2,9 +2,9 @@
 
 use super::Store;
 use super::query::{Query, bad, behind, decoded};
-use super::values::{Listed, found, receive};
+use super::values::{Listed, Where, read_one, receive};
 use ::store::services::key::Cell;
-use ::store::services::{Refused, Service, VALUE_BYTES_MAX, too_large};
+use ::store::services::{Bounds, Refused, Service, VALUE_BYTES_MAX, too_large};
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, Uri};
@@ -120,9 +120,11 @@ async fn fetch(store: &Store, uri: &Uri, head: &HeaderMap) -> Result<Response, R
     match Target::of(uri)? {
         Target::Cell(cell) => {
             Query::of(uri)?.end()?;
-            let part = store.memory.bytes(VALUE_BYTES_MAX).await?;
-            let value = store.ask(move |service| service.cell(&cell)).await?;
-            Ok(found(value, part))
+            let of = move |service: &Service, from| match from {
+                Where::Memory => service.cell_in_memory(&cell),
+                Where::Units => service.cell(&cell).map(Some),
+            };
+            read_one(store, of).await
         }
         Target::Row(table, row) => {
             let mut query = Query::of(uri)?;
@@ -130,7 +132,7 @@ async fn fetch(store: &Store, uri: &Uri, head: &HeaderMap) -> Result<Response, R
             query.end()?;
             let work =
                 move |service: &Service| service.row((&table, &row), family.as_deref(), bounds);
-            told(store, head, work).await
+            told(store, head, bounds, work).await
         }
         Target::Table(table) => ranged(store, uri, head, Some(table)).await,
     }
@@ -171,18 +173,20 @@ async fn ranged(
         let (rows, family) = ((from.as_deref(), to.as_deref()), family.as_deref());
         service.cells(table.as_deref(), rows, (after.as_ref(), family), bounds)
     };
-    told(store, head, work).await
+    told(store, head, bounds, work).await
 }
 
 /// Cells by their paths.
 async fn told(
     store: &Store,
     head: &HeaderMap,
+    bounds: Bounds,
     work: impl FnOnce(&Service) -> Result<(Vec<(Cell, Vec<u8>)>, Option<Cell>), Refused>
     + Send
     + 'static,
 ) -> Result<Response, Response> {
-    let part = store.memory.list().await?;
+    let bounds = Bounds { values: true, ..bounds };
+    let part = store.memory.list(bounds).await?;
     let (cells, next) = store.ask(work).await?;
     let path = |cell: Cell| {
         let Cell { table, row, family, column } = cell;

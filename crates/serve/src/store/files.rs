@@ -7,7 +7,7 @@ use super::values::BYTES;
 use super::{Store, refusal};
 use crate::control::range_of;
 use ::store::services::key::FilePath;
-use ::store::services::{Entry, File, PIECE_BYTES, Refused, Service, Upload};
+use ::store::services::{Bounds, Entry, File, PIECE_BYTES, Refused, Service, Upload};
 use axum::body::{Body, Bytes};
 use axum::extract::{Json, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
@@ -69,7 +69,7 @@ async fn put(
     Query::of(uri)?.end()?;
     let path = path_of(uri)?;
     body::announced(head)?;
-    let _part = store.memory.stream().await?;
+    let mut place = store.memory.upload().await?;
     let service = Arc::clone(&store.service);
     let begun = store.ask(move |of| {
         let upload = of.begin_file(&path)?;
@@ -77,7 +77,7 @@ async fn put(
     });
     let mut writing = begun.await?;
     let mut piece = Vec::new();
-    while let Some(mut bytes) = body::next(&mut body).await? {
+    while let Some(mut bytes) = place.next(&mut body).await? {
         while !bytes.is_empty() {
             let room = PIECE_BYTES - piece.len();
             piece.extend_from_slice(&bytes.split_to(bytes.len().min(room)));
@@ -131,7 +131,7 @@ async fn fetch(store: &Store, uri: &Uri, head: &HeaderMap) -> Result<Response, R
             Some(range.ok_or_else(|| bad_range(&entry))?)
         }
     };
-    let part = store.memory.stream().await?;
+    let part = store.memory.download().await?;
     let (first, bytes) = range.unwrap_or((0, entry.bytes));
     let (sender, pieces) = mpsc::channel(AHEAD);
     tokio::spawn(send(store.clone(), path, entry, (first, bytes), sender));
@@ -168,16 +168,14 @@ async fn send(
     let (mut at, end, piece_bytes) = (first, first + bytes, PIECE_BYTES as u64);
     while at < end {
         let (number, of) = ((at / piece_bytes) as u32, path.clone());
-        let service = Arc::clone(&store.service);
-        let read = tokio::task::spawn_blocking(move || service.piece(&of, &entry, number)).await;
-        let piece = match read {
-            Ok(Ok(piece)) => Bytes::from(piece),
-            // The client sees that the body ends too early; why, the log says.
-            Ok(Err(why)) => {
-                tracing::warn!("a file that is being read: {why}");
-                return drop(sender.send(Err(why.into())).await);
-            }
-            Err(_) => return,
+        // The client sees that the body ends too early; why, the log says.
+        let told = move |service: &Service| {
+            let read = service.piece(&of, &entry, number);
+            read.inspect_err(|why| tracing::warn!("a file that is being read: {why}"))
+        };
+        let piece = match store.ask(told).await {
+            Ok(piece) => Bytes::from(piece),
+            Err(_) => return drop(sender.send(Err("the file cannot be read on".into())).await),
         };
         let from = (at % piece_bytes) as usize;
         let to = piece.len().min(from + (end - at) as usize);
@@ -229,7 +227,7 @@ async fn list(store: &Store, uri: &Uri) -> Result<Response, Response> {
         true => None,
         false => Some(FilePath::parse(&text).map_err(super::refused)?),
     };
-    let _part = store.memory.list().await?;
+    let _part = store.memory.list(Bounds { count, bytes: 0, values: false }).await?;
     let work = move |service: &Service| match all {
         true if folder.is_some() => {
             Err(Refused::Usage("all: lists every file of the store: ask it of /fs/ itself".into()))

@@ -110,8 +110,18 @@ impl Default for Metrics {
     }
 }
 
-const REASONS: [&str; 9] =
-    ["usage", "right", "conflict", "too_large", "busy", "full", "damaged", "failed", "other"];
+const REASONS: [&str; 10] = [
+    "usage",
+    "right",
+    "conflict",
+    "too_large",
+    "busy",
+    "unready",
+    "full",
+    "damaged",
+    "failed",
+    "other",
+];
 
 impl Metrics {
     fn note(&self, asked: Asked, took: Duration, received: u64, response: &Response) {
@@ -171,7 +181,7 @@ pub async fn measure(
 pub async fn metrics(State(store): State<Store>, head: HeaderMap) -> Response {
     let accept = head.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
     let format = Format::wanted(&accept.collect::<Vec<_>>().join(","));
-    let registry = match store.ask(|service| Ok(of_service(service))).await {
+    let registry = match store.ask_memory(|service| Ok(of_service(service))).await {
         Ok(registry) => registry,
         Err(response) => return response,
     };
@@ -200,7 +210,7 @@ fn encode(
     registry.register(
         "requests_refused",
         "Requests that were not done, by why: wrong, without the right, in the way of something, too large, too many at a \
-         time, no room, damage, a failed engine",
+         time, units that do not answer, no room, damage, a failed engine",
         metrics.refused.clone(),
     );
     let mut open = String::new();

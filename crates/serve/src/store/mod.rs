@@ -27,11 +27,11 @@ use crate::server::ServeError;
 use crate::signals::Stopper;
 use crate::sockets::{self, SocketFile};
 use ::store::remote::{Addresses, Units};
-use ::store::services::{Change, Loaded, Refused, Service};
+use ::store::services::{Change, Loaded, Opened, Refused, Service};
 use axum::http::{Method, StatusCode};
-use axum::middleware::from_fn_with_state;
+use axum::middleware::{from_fn, from_fn_with_state};
 use axum::response::Response;
-use axum::routing::{delete, get, post, put};
+use axum::routing::{MethodRouter, delete, get, post, put};
 use body::Memory;
 use flash::SECOND;
 use std::fmt;
@@ -41,14 +41,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
-use tokio::sync::oneshot;
+use tokio::sync::{Semaphore, oneshot};
 
 /// What a store may take to stop: RocksDB ends what it has begun.
 const STOP_NS: u64 = 60 * SECOND;
 /// Requests that the engine works on at a time; each reads from one unit.
-const THREADS: usize = 48;
+const THREADS: usize = 88;
+/// Those that need no unit, on threads of their own: they never wait for a unit that another one waits for.
+const MEMORY_THREADS: usize = 8;
 /// A client has a connection for each request.
-const CONTROL_CLIENTS_MAX: usize = 200;
+const CONTROL_CLIENTS_MAX: usize = 500;
 /// How often the room of the units is asked for, and when little is left.
 const ROOM_EVERY: Duration = Duration::from_millis(500);
 const LITTLE_ROOM_EVERY: Duration = Duration::from_millis(50);
@@ -64,8 +66,8 @@ pub struct StoreConfig {
     pub engine: PathBuf,
     /// Slices of a new store.
     pub slices: Option<u32>,
-    /// Bytes of SSTs that are kept in memory.
-    pub cache_bytes: u64,
+    /// What for, with how much memory, and how long units may take to answer a read.
+    pub opened: Opened,
     /// The control socket, for the owner of the process.
     pub control: PathBuf,
     /// HTTP over TCP.
@@ -81,6 +83,8 @@ pub struct StoreReady {
     pub slices: u32,
     /// Files whose writing an earlier end cut off, and which are gone.
     pub cleared: u64,
+    /// It was opened to read what is left.
+    pub only_read: bool,
 }
 
 /// Why a store is not served, or not any more.
@@ -132,8 +136,8 @@ pub fn run(config: &StoreConfig, ready: impl FnOnce(&StoreReady)) -> Result<(), 
     };
     let listeners = doors::bind_http(Some(&control), config.http.as_ref(), &mut files)?;
     let rules = Rules::of(config.http.as_ref())?;
-    let engine = Loaded::open(&config.engine, &config.addresses, config.cache_bytes)
-        .map_err(StoreError::Open)?;
+    let engine =
+        Loaded::open(&config.engine, &config.addresses, config.opened).map_err(StoreError::Open)?;
     let (ends, ended) = mpsc::channel();
     let fails = ends.clone();
     // Who waits for it may be gone: then it ends anyway.
@@ -148,7 +152,9 @@ pub fn run(config: &StoreConfig, ready: impl FnOnce(&StoreReady)) -> Result<(), 
     };
     let clients = doors::granted(wanted, 0)?;
     let http = listeners.tcp.as_ref().map(|(_, address)| *address);
-    let told = StoreReady { http, slices: service.slices(), cleared: service.cleared() };
+    let (slices, cleared) = (service.slices(), service.cleared());
+    let only_read = service.engine().is_only_read();
+    let told = StoreReady { http, slices, cleared, only_read };
     let server = start(listeners, rules, clients, Arc::clone(&service))?;
     stopper.stops(move || drop(ends.send(Ok(()))));
     ready(&told);
@@ -243,7 +249,7 @@ fn serve(
 ) -> std::io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
-        .max_blocking_threads(THREADS)
+        .max_blocking_threads(THREADS + MEMORY_THREADS + body::STREAMS_MAX)
         .build()?;
     let head_time = rules.head_time();
     let store = Store::new(service);
@@ -264,6 +270,8 @@ fn serve(
 struct Store {
     service: Arc<Service>,
     memory: Memory,
+    units: Arc<Semaphore>,
+    in_memory: Arc<Semaphore>,
     work: Arc<work::Work>,
     metrics: Arc<metrics::Metrics>,
     stopping: Arc<AtomicBool>,
@@ -272,16 +280,40 @@ struct Store {
 impl Store {
     fn new(service: Arc<Service>) -> Self {
         let (memory, work, metrics) = (Memory::new(), Arc::default(), Arc::default());
-        Self { service, memory, work, metrics, stopping: Arc::default() }
+        let of = |count| Arc::new(Semaphore::new(count));
+        let (units, in_memory) = (of(THREADS), of(MEMORY_THREADS));
+        Self { service, memory, units, in_memory, work, metrics, stopping: Arc::default() }
     }
 
-    /// Asks the engine, on a thread that may wait for it.
+    /// Asks the engine, on a thread that may wait for units.
     async fn ask<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Service) -> Result<T, Refused> + Send + 'static,
     ) -> Result<T, Response> {
+        self.ask_in_turn(&self.units, work).await
+    }
+
+    /// The same of what needs no unit.
+    async fn ask_memory<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Service) -> Result<T, Refused> + Send + 'static,
+    ) -> Result<T, Response> {
+        self.ask_in_turn(&self.in_memory, work).await
+    }
+
+    async fn ask_in_turn<T: Send + 'static>(
+        &self,
+        turns: &Arc<Semaphore>,
+        work: impl FnOnce(&Service) -> Result<T, Refused> + Send + 'static,
+    ) -> Result<T, Response> {
+        let turn = body::part(Arc::clone(turns).acquire_owned()).await?;
         let service = Arc::clone(&self.service);
-        match tokio::task::spawn_blocking(move || work(&service)).await {
+        let work = move || {
+            // As long as the thread is at it, also when the client has gone.
+            let _turn = turn;
+            work(&service)
+        };
+        match tokio::task::spawn_blocking(work).await {
             Ok(result) => result.map_err(refused),
             Err(_) => {
                 Err(refusal(StatusCode::INTERNAL_SERVER_ERROR, "the store has a bug: see its log"))
@@ -306,22 +338,37 @@ impl Store {
 /// Every route, behind the rules; all that comes is counted.
 fn router(rules: Arc<Rules>, store: Store) -> axum::Router {
     let (router, _) = routes(Arc::clone(&rules)).into_parts();
+    let router = router.fallback(unknown).method_not_allowed_fallback(not_allowed);
     let metrics = Arc::clone(&store.metrics);
     let router = router.layer(from_fn_with_state(rules, guard));
     router.layer(from_fn_with_state(metrics, metrics::measure)).with_state(store)
 }
 
+async fn unknown() -> Response {
+    refusal(StatusCode::NOT_FOUND, "there is no such route: GET /openapi.json has all")
+}
+
+async fn not_allowed() -> Response {
+    let reason = "this route does not take that method: GET /openapi.json has what it takes";
+    refusal(StatusCode::METHOD_NOT_ALLOWED, reason)
+}
+
+/// A route that takes no query.
+fn plain(handler: MethodRouter<Store>) -> MethodRouter<Store> {
+    handler.layer(from_fn(query::none))
+}
+
 fn routes(rules: Arc<Rules>) -> Routes<Store> {
     let (data, change) = (Access::Private, Access::Change);
     Routes::new(rules)
-        .with(Method::GET, "/status", Access::Open, get(work::status))
-        .with(Method::GET, "/healthz", Access::Open, get(work::healthy))
-        .with(Method::GET, "/readyz", Access::Open, get(work::ready))
-        .with(Method::GET, "/metrics", Access::Open, get(metrics::metrics))
-        .with(Method::GET, "/openapi.json", Access::Open, get(work::openapi))
-        .with(Method::GET, "/scrub", Access::Open, get(work::scrubbed))
-        .with(Method::POST, "/scrub", change, post(work::scrub))
-        .with(Method::POST, "/compact", change, post(work::compact))
+        .with(Method::GET, "/status", Access::Open, plain(get(work::status)))
+        .with(Method::GET, "/healthz", Access::Open, plain(get(work::healthy)))
+        .with(Method::GET, "/readyz", Access::Open, plain(get(work::ready)))
+        .with(Method::GET, "/metrics", Access::Open, plain(get(metrics::metrics)))
+        .with(Method::GET, "/openapi.json", Access::Open, plain(get(work::openapi)))
+        .with(Method::GET, "/scrub", Access::Open, plain(get(work::scrubbed)))
+        .with(Method::POST, "/scrub", change, plain(post(work::scrub)))
+        .with(Method::POST, "/compact", change, plain(post(work::compact)))
         .with(Method::GET, "/kv", data, get(values::list))
         .with(Method::POST, "/kv", change, post(values::many))
         .with(Method::GET, "/kv/{*key}", data, get(values::read))
@@ -347,11 +394,17 @@ fn refused(why: Refused) -> Response {
         Refused::Usage(_) => StatusCode::BAD_REQUEST,
         Refused::TooLarge(_) => StatusCode::PAYLOAD_TOO_LARGE,
         Refused::Full(_) => StatusCode::INSUFFICIENT_STORAGE,
+        Refused::Unready(_) => StatusCode::SERVICE_UNAVAILABLE,
         Refused::Damaged(_) | Refused::Failed(_) => StatusCode::INTERNAL_SERVER_ERROR,
     };
     let mut response = refusal(code, &why.to_string());
-    if let Refused::Damaged(_) = why {
-        response.extensions_mut().insert(metrics::Why("damaged"));
+    let why = match why {
+        Refused::Damaged(_) => Some(metrics::Why("damaged")),
+        Refused::Unready(_) => Some(metrics::Why("unready")),
+        _ => None,
+    };
+    if let Some(why) = why {
+        response.extensions_mut().insert(why);
     }
     response
 }

@@ -2,7 +2,9 @@
 
 use super::refusal;
 use ::store::services::Bounds;
+use axum::extract::Request;
 use axum::http::{StatusCode, Uri};
+use axum::middleware::Next;
 use axum::response::Response;
 use client::percent;
 
@@ -35,6 +37,14 @@ pub fn decoded(text: &str) -> Result<Vec<u8>, Response> {
 /// The same if it has to be text.
 pub fn decoded_text(text: &str) -> Result<String, Response> {
     String::from_utf8(decoded(text)?).map_err(|_| bad(&format!("{text}: a path is UTF-8")))
+}
+
+/// For what takes no query at all.
+pub async fn none(request: Request, next: Next) -> Response {
+    match Query::of(request.uri()).and_then(Query::end) {
+        Ok(()) => next.run(request).await,
+        Err(refused) => refused,
+    }
 }
 
 /// A query, of which each value is asked for once.

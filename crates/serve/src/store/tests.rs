@@ -14,6 +14,8 @@ use std::path::Path;
 use std::time::Instant;
 
 const PATIENCE: Duration = Duration::from_secs(20);
+/// A slow body is granted 2 s, and what it sent is worth 1.6 s more.
+const SLOW_PATIENCE: Duration = Duration::from_secs(9);
 
 /// A store that is served.
 struct Served {
@@ -34,7 +36,7 @@ impl Served {
         let service = Service::on(Arc::clone(&model) as Arc<dyn Engine>, |_| ()).unwrap();
         let service = Arc::new(service);
         let listeners = Listeners { control: Some(listener), tcp: None };
-        let clients = Clients { nbd: 0, http: 0, control: 64 };
+        let clients = Clients { nbd: 0, http: 0, control: 200 };
         let http = start(listeners, Rules::default(), clients, Arc::clone(&service)).unwrap();
         let client = client::Store::at(Path::new(&path));
         Self { client, path, model, service, _http: http, _socket: socket }
@@ -222,10 +224,34 @@ fn what_is_wrong_with_a_request_is_told_with_the_mend() {
         let answer = served.answer(method, path, body);
         assert!(answer.0 == code && answer.1.contains(told), "{method} {path}: {answer:?}");
     }
-    for (method, path) in [("GET", "/other"), ("GET", "/kv/"), ("PATCH", "/kv/a"), ("PUT", "/fs/")]
-    {
-        let (status, _) = served.answer(method, path, b"");
-        assert!((404..=405).contains(&status), "{method} {path}: {status}");
+    for (method, path, code) in [
+        ("GET", "/other", 404),
+        ("GET", "/kv/", 404),
+        ("PATCH", "/kv/a", 405),
+        ("PUT", "/fs/", 405),
+        ("GET", "/compact", 405),
+    ] {
+        let (status, told) = served.answer(method, path, b"");
+        assert!(
+            status == code && told.contains("/openapi.json"),
+            "{method} {path}: {status} {told}"
+        );
+    }
+    for (method, path) in [
+        ("GET", "/status?x=1"),
+        ("GET", "/healthz?x"),
+        ("GET", "/readyz?verbose=1"),
+        ("GET", "/metrics?name=up"),
+        ("GET", "/openapi.json?x=1"),
+        ("GET", "/scrub?x=1"),
+        ("POST", "/scrub?x=1"),
+        ("POST", "/compact?slice=99"),
+    ] {
+        let (status, told) = served.answer(method, path, b"");
+        assert!(
+            status == 400 && told.contains("nothing is asked"),
+            "{method} {path}: {status} {told}"
+        );
     }
     assert_eq!(served.model.keys(), 1, "only what the store says of itself");
 }
@@ -261,6 +287,74 @@ fn who_leaves_in_the_middle_of_a_file_leaves_nothing() {
     stream.read_to_string(&mut answer).unwrap();
     assert!(answer.starts_with("HTTP/1.1 201"), "{answer}");
     assert_eq!(served.answer("GET", "/fs/b", b""), (200, "abcde".into()));
+}
+
+#[test]
+fn who_waits_for_units_holds_up_nobody_who_needs_none() {
+    let served = Served::start("stuck");
+    let store = &served.client;
+    store.put(b"cold", b"1").unwrap();
+    served.model.hold();
+    std::thread::scope(|scope| {
+        // More than are worked on at a time, and many keys at a time among them.
+        let waits = |at: usize| {
+            let ours = client::Store::at(Path::new(&served.path));
+            move || match at % 8 {
+                0 => ours.get_all(&[b"cold", b"none"]).map(|_| ()),
+                _ => ours.get(b"cold").map(|_| ()),
+            }
+        };
+        let waiting: Vec<_> = (0..THREADS + 10).map(|at| scope.spawn(waits(at))).collect();
+        let begun = Instant::now();
+        while served.model.waiting() < THREADS {
+            assert!(begun.elapsed() < PATIENCE);
+            std::thread::yield_now();
+        }
+        for round in 0..20_u8 {
+            store.put(b"warm", &[round]).unwrap();
+            assert_eq!(store.get(b"warm").unwrap(), Some(vec![round]));
+            assert_eq!(store.get(&[round]).unwrap(), None);
+            for path in ["/metrics", "/status", "/readyz"] {
+                assert_eq!(served.answer("GET", path, b"").0, 200, "{path}");
+            }
+        }
+        served.model.release();
+        for waiting in waiting {
+            waiting.join().unwrap().unwrap();
+        }
+    });
+}
+
+#[test]
+fn bodies_that_do_not_come_hold_up_nobody_and_are_ended_when_others_wait() {
+    let served = Served::start("slow");
+    let store = &served.client;
+    store.put(b"k", b"1").unwrap();
+    let begin = |bytes: usize| {
+        let mut stream = UnixStream::connect(&served.path).unwrap();
+        let head = "PUT /kv/slow HTTP/1.1\r\nHost: weir\r\nContent-Length: 1048576\r\n\r\n";
+        stream.write_all(head.as_bytes()).unwrap();
+        stream.write_all(&vec![7; bytes]).unwrap();
+        stream
+    };
+    // All the memory of bodies is held by some who stop in the middle, and more send a byte.
+    let slow: Vec<UnixStream> = (0..64).map(|_| begin(100 << 10)).collect();
+    let slower: Vec<UnixStream> = (0..40).map(|_| begin(1)).collect();
+    let begun = Instant::now();
+    let large = vec![3; 1 << 20];
+    assert_eq!(store.get(b"k").unwrap(), Some(b"1".to_vec()));
+    store.put(b"small", &large[..60 << 10]).unwrap();
+    assert!(begun.elapsed() < Duration::from_secs(2), "neither needs a place");
+    store.put(b"large", &large).unwrap();
+    assert!(begun.elapsed() < SLOW_PATIENCE, "{:?}", begun.elapsed());
+    let ended = slow.into_iter().filter_map(|mut stream| {
+        stream.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
+        let mut answer = [0; 12];
+        stream.read_exact(&mut answer).ok().map(|()| answer)
+    });
+    let ended: Vec<[u8; 12]> = ended.collect();
+    assert!(!ended.is_empty() && ended.iter().all(|answer| answer == b"HTTP/1.1 408"), "{ended:?}");
+    drop(slower);
 }
 
 #[test]

@@ -1,10 +1,10 @@
 //! Values by key: `PUT`, `GET` and `DELETE /kv/KEY`, ranges by `GET /kv`, many at a time by `POST /kv`.
 
-use super::body::Part;
+use super::body::{Part, shrink};
 use super::query::{Query, bad, behind, decoded};
 use super::{Store, refusal};
 use ::store::services::key::KEY_BYTES_MAX;
-use ::store::services::{Change, Refused, VALUE_BYTES_MAX, too_large};
+use ::store::services::{Change, Refused, Service, VALUE_BYTES_MAX, too_large};
 use axum::body::{Body, Bytes};
 use axum::extract::{Json, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
@@ -47,15 +47,45 @@ pub async fn read(State(store): State<Store>, uri: Uri) -> Response {
 async fn fetch(store: &Store, uri: &Uri) -> Result<Response, Response> {
     Query::of(uri)?.end()?;
     let key = decoded(behind(uri, ROOT))?;
-    let part = store.memory.bytes(VALUE_BYTES_MAX).await?;
-    let value = store.ask(move |service| service.value(&key)).await?;
-    Ok(found(value, part))
+    let of = move |service: &Service, from| match from {
+        Where::Memory => service.value_in_memory(&key),
+        Where::Units => service.value(&key).map(Some),
+    };
+    read_one(store, of).await
+}
+
+/// Where a value is looked for.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Where {
+    /// Only there: no unit is asked.
+    Memory,
+    /// Wherever it is.
+    Units,
+}
+
+/// A value that `of` finds: what is in memory is answered without a turn at the units, whatever they do.
+pub async fn read_one(
+    store: &Store,
+    of: impl Fn(&Service, Where) -> Result<Option<Option<Vec<u8>>>, Refused> + Clone + Send + 'static,
+) -> Result<Response, Response> {
+    let part = store.memory.quick_answer(VALUE_BYTES_MAX).await?;
+    let again = of.clone();
+    if let Some(value) = store.ask_memory(move |service| again(service, Where::Memory)).await? {
+        return Ok(found(value, part));
+    }
+    drop(part);
+    let part = store.memory.answer(VALUE_BYTES_MAX).await?;
+    let value = store.ask(move |service| of(service, Where::Units)).await?;
+    Ok(found(value.flatten(), part))
 }
 
 /// A value, or that there is none. Its memory is given back when it was sent.
-pub fn found(value: Option<Vec<u8>>, part: Part) -> Response {
+fn found(value: Option<Vec<u8>>, part: Part) -> Response {
     match value {
-        Some(value) => ([(header::CONTENT_TYPE, BYTES)], lent(value, part)).into_response(),
+        Some(value) => {
+            let part = shrink(part, value.len());
+            ([(header::CONTENT_TYPE, BYTES)], lent(value, part)).into_response()
+        }
         None => refusal(StatusCode::NOT_FOUND, "there is no such value"),
     }
 }
@@ -92,7 +122,7 @@ async fn listed(store: &Store, uri: &Uri, head: &HeaderMap) -> Result<Response, 
     let bounds = query.bounds()?;
     let (prefix, from, to) = (query.take("prefix"), query.take("from"), query.take("to"));
     query.end()?;
-    let part = store.memory.list().await?;
+    let part = store.memory.list(bounds).await?;
     let prefix = prefix.unwrap_or_default();
     let page = store
         .ask(move |service| service.values(&prefix, (from.as_deref(), to.as_deref()), bounds))
@@ -128,6 +158,7 @@ impl Listed {
             for (key, value) in &pairs {
                 frames::encode(key, Some(value), &mut body);
             }
+            let part = shrink(part, body.len());
             let mut response = ([(header::CONTENT_TYPE, BYTES)], lent(body, part)).into_response();
             if let Some(next) = next.and_then(|next| HeaderValue::try_from(next).ok()) {
                 response.headers_mut().insert(NEXT, next);
@@ -182,7 +213,7 @@ pub async fn receive(
     store: &Store,
     head: &HeaderMap,
     body: Body,
-) -> Result<(Vec<frames::Frame>, Part), Response> {
+) -> Result<(Vec<frames::Frame>, Option<Part>), Response> {
     let too_large = |bytes: u64| {
         Refused::TooLarge(format!(
             "a request of {bytes} bytes: at most {MANY_BYTES_MAX} are allowed: send several"
@@ -223,13 +254,14 @@ async fn get_many(store: &Store, frames: Vec<frames::Frame>) -> Result<Response,
             key.len()
         )));
     }
-    let part = store.memory.bytes(ANSWER_BYTES_MAX).await?;
+    let most = (keys.len() * VALUE_BYTES_MAX).min(ANSWER_BYTES_MAX);
+    let part = store.memory.answer(most).await?;
     let at_a_time = keys.len().div_ceil(READERS).max(1);
     let mut readers = JoinSet::new();
     for (first, keys) in keys.chunks(at_a_time).enumerate() {
         let (store, keys) = (store.clone(), keys.to_vec());
         readers.spawn(async move {
-            let read = move |service: &::store::services::Service| {
+            let read = move |service: &Service| {
                 keys.iter().map(|key| service.value(key)).collect::<Result<Vec<_>, Refused>>()
             };
             (first, store.ask(read).await)
@@ -253,5 +285,6 @@ async fn get_many(store: &Store, frames: Vec<frames::Frame>) -> Result<Response,
     for (key, value) in keys.iter().zip(parts.into_iter().flatten()) {
         frames::encode(key, value.as_deref(), &mut body);
     }
+    let part = shrink(part, body.len());
     Ok(([(header::CONTENT_TYPE, BYTES)], lent(body, part)).into_response())
 }

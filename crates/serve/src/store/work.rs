@@ -51,10 +51,11 @@ impl Work {
 }
 
 pub async fn status(State(store): State<Store>) -> Response {
-    let slices = match store.ask(|service| Ok(service.status())).await {
-        Ok(slices) => slices,
-        Err(response) => return response,
-    };
+    let (slices, missing) =
+        match store.ask_memory(|service| Ok((service.status(), service.missing()))).await {
+            Ok(told) => told,
+            Err(response) => return response,
+        };
     let sum = |of: fn(&SliceStatus) -> u64| slices.iter().map(of).sum::<u64>();
     let (service, counts) = (&store.service, store.service.counts());
     let block_bytes = service.engine().block_bytes();
@@ -79,6 +80,8 @@ pub async fn status(State(store): State<Store>) -> Response {
         "units_failed": units_failed,
         "units_why": units_why,
         "not_ready": not_ready,
+        "missing": missing,
+        "only_read": service.engine().is_only_read(),
         "stopped": service.stopped().map(|why| why.to_string()),
         "slices": slices,
     }))
@@ -147,7 +150,7 @@ pub async fn compact(State(store): State<Store>) -> Response {
         return refusal(StatusCode::CONFLICT, "a compaction of all slices is under way");
     };
     for slice in 0..store.service.slices() {
-        if let Err(refused) = store.ask(move |service| service.engine().compact(slice)).await {
+        if let Err(refused) = store.ask(move |service| service.compact(slice)).await {
             return refused;
         }
     }

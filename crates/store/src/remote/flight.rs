@@ -59,6 +59,7 @@ pub struct Flight {
     unit: u32,
     cookie: u64,
     requests: Vec<u8>,
+    patience: Duration,
 }
 
 impl Flight {
@@ -68,7 +69,16 @@ impl Flight {
         stream.set_patience(Some(patience))?;
         negotiate_simple(&mut stream, &format!("unit/{unit}"))?;
         let stream = BufReader::with_capacity(BUFFER_BYTES, stream);
-        Ok(Self { stream, unit, cookie: 0, requests: Vec::new() })
+        Ok(Self { stream, unit, cookie: 0, requests: Vec::new(), patience })
+    }
+
+    /// From now on answers may take so long.
+    pub fn set_patience(&mut self, patience: Duration) -> io::Result<()> {
+        if self.patience != patience {
+            self.stream.get_ref().set_patience(Some(patience))?;
+            self.patience = patience;
+        }
+        Ok(())
     }
 
     /// Its unit.

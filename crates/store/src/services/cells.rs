@@ -33,6 +33,12 @@ impl Service {
         self.engine().get(slice, &key)
     }
 
+    /// The same as far as it is in memory; `None` if units would have to be asked.
+    pub fn cell_in_memory(&self, cell: &Cell) -> Result<Option<Option<Vec<u8>>>, Refused> {
+        let At { slice, key } = cell.at(self.slices())?;
+        self.engine().get_in_memory(slice, &key)
+    }
+
     /// The cells of a row, of one family or of all.
     pub fn row(
         &self,

@@ -75,6 +75,8 @@ pub struct Table {
     pub bytes: u64,
     /// What the engine calls it.
     pub name: String,
+    /// Why it cannot be read, if that is known.
+    pub damage: Option<String>,
     /// The first key in it.
     pub smallest: Vec<u8>,
     /// The last one.
@@ -94,6 +96,14 @@ pub trait Engine: Send + Sync {
     fn write(&self, changes: &[&Change], durable: bool) -> Result<(), Refused>;
     /// The value of a key.
     fn get(&self, slice: u32, key: &[u8]) -> Result<Option<Vec<u8>>, Refused>;
+    /// The same as far as it is in memory; `None` if units would have to be asked.
+    fn get_in_memory(&self, slice: u32, key: &[u8]) -> Result<Option<Option<Vec<u8>>>, Refused> {
+        self.get(slice, key).map(Some)
+    }
+    /// Nothing can be changed: it was opened to read what is left.
+    fn is_only_read(&self) -> bool {
+        false
+    }
     /// Calls `each` with what is in the range, in order, until it says `false`.
     fn scan(&self, slice: u32, range: &KeyRange, each: &mut Each<'_>) -> Result<(), Refused>;
     /// A number that the engine knows of a slice.

@@ -8,15 +8,18 @@ use crate::remote::Addresses;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::path::Path;
 use std::ptr;
+use std::time::Duration;
 
 /// As in weir_engine.h.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
+const NOT_IN_MEMORY: c_int = 100;
 /// Codes of weir_store.h.
 const NOT_FOUND: c_int = 1;
 const FULL: c_int = 2;
 const OWNED: c_int = 3;
 const DAMAGED: c_int = 4;
 const INVALID: c_int = 6;
+const UNREACHABLE: c_int = 7;
 
 #[repr(C)]
 struct Handle {
@@ -30,6 +33,8 @@ struct Place {
     token: *const c_char,
     volume: *const c_char,
     cache_bytes: u64,
+    read_micros: u64,
+    how: c_int,
 }
 
 #[repr(C)]
@@ -38,6 +43,7 @@ struct File {
     level: u32,
     bytes: u64,
     name: *const c_char,
+    damage: *const c_char,
     smallest: *const u8,
     smallest_bytes: usize,
     largest: *const u8,
@@ -64,6 +70,7 @@ struct Functions {
         u32,
         *const u8,
         usize,
+        c_int,
         Take,
         *mut c_void,
         Reason,
@@ -176,6 +183,7 @@ impl Functions {
             FULL => Refused::Full(text),
             DAMAGED => Refused::Damaged(text),
             INVALID => Refused::Usage(text),
+            UNREACHABLE => Refused::Unready(text),
             OWNED => Refused::Failed(format!("{text}: this process writes nothing more")),
             _ => Refused::Failed(text),
         })
@@ -186,11 +194,54 @@ fn c_text(text: &str) -> Result<CString, Refused> {
     CString::new(text).map_err(|_| Refused::Usage(format!("{text:?}: holds a zero byte")))
 }
 
+/// What a store is opened for.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum Mode {
+    /// To be used. One is made on an empty volume if nothing is on the units.
+    #[default]
+    Used,
+    /// The same, and one may be made beside raw blocks of others.
+    New,
+    /// To read what is left of one that misses raw blocks, and is sure to be what was written last.
+    Left,
+    /// The same, and also what may be older than that.
+    LeftOlder,
+}
+
+impl Mode {
+    /// Nothing is changed.
+    pub fn is_only_read(self) -> bool {
+        matches!(self, Self::Left | Self::LeftOlder)
+    }
+
+    /// As weir_store.h and weir_engine.h have it.
+    fn how(self) -> c_int {
+        match self {
+            Self::Used => 0,
+            Self::New => 1,
+            Self::Left => 2,
+            Self::LeftOlder => 2 + 4,
+        }
+    }
+}
+
+/// How a store is opened.
+#[derive(Clone, Copy, Debug)]
+pub struct Opened {
+    /// What for.
+    pub mode: Mode,
+    /// Bytes of SSTs that are kept in memory.
+    pub cache_bytes: u64,
+    /// How long units may take to answer a read that somebody waits for.
+    pub read_time: Duration,
+}
+
 /// RocksDB on a store of this process.
 pub struct Loaded {
     functions: Functions,
     handle: *mut Handle,
     slices: u32,
+    mode: Mode,
 }
 
 // SAFETY: RocksDB's functions may be called by any thread, and by many at a time; slices are only added before it is shared.
@@ -200,7 +251,7 @@ unsafe impl Sync for Loaded {}
 
 impl Loaded {
     /// Opens the store with the library's engine; one that is new has no slices yet.
-    pub fn open(library: &Path, addresses: &Addresses, cache_bytes: u64) -> Result<Self, Refused> {
+    pub fn open(library: &Path, addresses: &Addresses, how: Opened) -> Result<Self, Refused> {
         let functions = Functions::load(library)?;
         let units = c_text(&addresses.units)?;
         let control = c_text(&addresses.control)?;
@@ -211,7 +262,9 @@ impl Loaded {
             control: control.as_ptr(),
             token: token.as_ref().map_or(ptr::null(), |token| token.as_ptr()),
             volume: volume.as_ptr(),
-            cache_bytes,
+            cache_bytes: how.cache_bytes,
+            read_micros: u64::try_from(how.read_time.as_micros()).unwrap_or(u64::MAX),
+            how: how.mode.how(),
         };
         let mut reason = ptr::null_mut();
         // SAFETY: all texts outlive the call.
@@ -221,7 +274,7 @@ impl Loaded {
         }
         // SAFETY: it was opened.
         let slices = unsafe { (functions.slices)(handle) };
-        Ok(Self { functions, handle, slices })
+        Ok(Self { functions, handle, slices, mode: how.mode })
     }
 
     /// Adds slices until there are so many.
@@ -234,6 +287,32 @@ impl Loaded {
             self.slices += 1;
         }
         Ok(())
+    }
+}
+
+impl Loaded {
+    /// A code, the value if there is one, and the engine's reason.
+    fn find(
+        &self,
+        (slice, key): (u32, &[u8]),
+        only_memory: bool,
+    ) -> (c_int, Option<Vec<u8>>, *mut c_char) {
+        let (mut value, mut reason) = (None::<Vec<u8>>, ptr::null_mut());
+        let context = (&raw mut value).cast();
+        // SAFETY: key and value are there during the call.
+        let code = unsafe {
+            (self.functions.get)(
+                self.handle,
+                slice,
+                key.as_ptr(),
+                key.len(),
+                only_memory.into(),
+                take_value,
+                context,
+                &raw mut reason,
+            )
+        };
+        (code, value, reason)
     }
 }
 
@@ -284,8 +363,12 @@ extern "C" fn each_file(context: *mut c_void, file: *const File) {
             slice(file.largest, file.largest_bytes).to_vec(),
         )
     };
+    let damage = (!file.damage.is_null()).then(|| {
+        // SAFETY: a text that ends with a zero.
+        unsafe { CStr::from_ptr(file.damage) }.to_string_lossy().into_owned()
+    });
     let (slice, level, bytes) = (file.slice, file.level, file.bytes);
-    tables.push(Table { slice, level, bytes, name, smallest, largest });
+    tables.push(Table { slice, level, bytes, name, damage, smallest, largest });
 }
 
 impl Engine for Loaded {
@@ -313,25 +396,24 @@ impl Engine for Loaded {
     }
 
     fn get(&self, slice: u32, key: &[u8]) -> Result<Option<Vec<u8>>, Refused> {
-        let (mut value, mut reason) = (None::<Vec<u8>>, ptr::null_mut());
-        let context = (&raw mut value).cast();
-        // SAFETY: key and value are there during the call.
-        let code = unsafe {
-            let (bytes, count) = (key.as_ptr(), key.len());
-            (self.functions.get)(
-                self.handle,
-                slice,
-                bytes,
-                count,
-                take_value,
-                context,
-                &raw mut reason,
-            )
-        };
+        let (code, value, reason) = self.find((slice, key), false);
         match code {
-            NOT_FOUND => Ok(None),
+            NOT_FOUND if reason.is_null() => Ok(None),
             code => self.functions.told(code, reason).map(|()| value),
         }
+    }
+
+    fn get_in_memory(&self, slice: u32, key: &[u8]) -> Result<Option<Option<Vec<u8>>>, Refused> {
+        let (code, value, reason) = self.find((slice, key), true);
+        match code {
+            NOT_IN_MEMORY => Ok(None),
+            NOT_FOUND if reason.is_null() => Ok(Some(None)),
+            code => self.functions.told(code, reason).map(|()| Some(value)),
+        }
+    }
+
+    fn is_only_read(&self) -> bool {
+        self.mode.is_only_read()
     }
 
     fn scan(&self, slice: u32, range: &KeyRange, each: &mut Each<'_>) -> Result<(), Refused> {

@@ -4,9 +4,9 @@
 use super::engine::{Change, Each, Engine, Table};
 use super::key::KeyRange;
 use super::{OWN, Refused};
-use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 type Slice = BTreeMap<Vec<u8>, Vec<u8>>;
 
@@ -15,6 +15,8 @@ type Slice = BTreeMap<Vec<u8>, Vec<u8>>;
 pub struct Memory {
     slices: u32,
     state: Mutex<State>,
+    released: Condvar,
+    waiting: AtomicUsize,
     syncs: AtomicU64,
 }
 
@@ -24,6 +26,8 @@ struct State {
     durable: BTreeMap<u32, Slice>,
     fails: Option<Refused>,
     reads_fail: Option<Refused>,
+    /// Whoever reads one of these waits.
+    held: BTreeSet<(u32, Vec<u8>)>,
 }
 
 impl Memory {
@@ -47,11 +51,31 @@ impl Memory {
         self.state().reads_fail = with;
     }
 
+    /// Reads of what is there now wait, as for a unit that does not answer, until [`Memory::release`]. What is put from now on
+    /// is in memory.
+    pub fn hold(&self) {
+        let state = &mut *self.state();
+        let keys =
+            state.now.iter().flat_map(|(slice, keys)| keys.keys().map(|key| (*slice, key.clone())));
+        state.held = keys.collect();
+    }
+
+    /// Reads that wait so.
+    pub fn waiting(&self) -> usize {
+        self.waiting.load(Ordering::Relaxed)
+    }
+
+    /// See [`Memory::hold`].
+    pub fn release(&self) {
+        self.state().held.clear();
+        self.released.notify_all();
+    }
+
     /// What a power cut leaves.
     pub fn cut(&self) -> Self {
         let durable = self.state().durable.clone();
         let state = State { now: durable.clone(), durable, ..State::default() };
-        Self { slices: self.slices, state: Mutex::new(state), syncs: AtomicU64::new(0) }
+        Self { slices: self.slices, state: Mutex::new(state), ..Self::default() }
     }
 
     /// How many keys there are.
@@ -87,6 +111,7 @@ impl Engine for Memory {
             match change {
                 Change::Put { slice, key, value } => {
                     self.check(*slice)?;
+                    state.held.remove(&(*slice, key.clone()));
                     state.now.entry(*slice).or_default().insert(key.clone(), value.clone());
                 }
                 Change::Delete { slice, key } => {
@@ -108,11 +133,23 @@ impl Engine for Memory {
 
     fn get(&self, slice: u32, key: &[u8]) -> Result<Option<Vec<u8>>, Refused> {
         self.check(slice)?;
-        let state = self.state();
+        let of = (slice, key.to_vec());
+        let held = |state: &mut State| state.held.contains(&of);
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        let state = self.released.wait_while(self.state(), held);
+        let state = state.unwrap_or_else(PoisonError::into_inner);
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
         match &state.reads_fail {
             Some(refused) => Err(refused.clone()),
             None => Ok(state.now.get(&slice).and_then(|keys| keys.get(key)).cloned()),
         }
+    }
+
+    fn get_in_memory(&self, slice: u32, key: &[u8]) -> Result<Option<Option<Vec<u8>>>, Refused> {
+        if self.state().held.contains(&(slice, key.to_vec())) {
+            return Ok(None);
+        }
+        self.get(slice, key).map(Some)
     }
 
     fn scan(&self, slice: u32, range: &KeyRange, each: &mut Each<'_>) -> Result<(), Refused> {

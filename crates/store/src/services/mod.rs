@@ -26,7 +26,7 @@ mod values;
 pub use commit::{Answer, Counts};
 pub use engine::{Change, Engine, OWN};
 pub use files::{Entry, File, PIECE_BYTES, Upload};
-pub use loaded::Loaded;
+pub use loaded::{Loaded, Mode, Opened};
 pub use memory::Memory;
 pub use scan::{Bounds, Page};
 pub use scrub::Scrubbed;
@@ -50,6 +50,8 @@ pub enum Refused {
     Full(String),
     /// What lies there is not what was written there.
     Damaged(String),
+    /// Not now: the units do not answer, or the store is only read. Nothing was done.
+    Unready(String),
     /// The engine failed: a write may have happened or not.
     Failed(String),
 }
@@ -63,6 +65,7 @@ impl fmt::Display for Refused {
             | Self::TooLarge(text)
             | Self::Full(text)
             | Self::Damaged(text)
+            | Self::Unready(text)
             | Self::Failed(text) => f.write_str(text),
         }
     }

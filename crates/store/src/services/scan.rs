@@ -53,14 +53,12 @@ impl Cursor {
         let (mut taken, ahead) = (0, &mut self.ahead);
         let mut cut = false;
         engine.scan(self.slice, &self.range, &mut |key, value| {
-            if ahead.len() == count || (taken > bytes && !ahead.is_empty()) {
-                cut = true;
-                return false;
-            }
             let value = if values { value } else { &[] };
             taken += key.len() + value.len();
             ahead.push_back((key.to_vec(), value.to_vec()));
-            true
+            // Not one further to see whether there is more: a value may be large, and is read then.
+            cut = ahead.len() == count || taken > bytes;
+            !cut
         })?;
         self.ended = !cut;
         if let Some((last, _)) = self.ahead.back() {

@@ -127,7 +127,7 @@ impl Service {
     }
 }
 
-fn damage(table: &Table, why: &Refused) -> String {
+pub(super) fn damage(table: &Table, why: &Refused) -> String {
     let Table { slice, name, smallest, largest, .. } = table;
     format!(
         "slice {slice}: {name}, which has {} to {}: {why}: what is read from there is refused; other keys are sound",

@@ -20,6 +20,8 @@ const HEAD: &[u8] = b"store";
 const IDS_MAX: u64 = 1 << 32;
 /// Raw blocks that compaction and memtables may need at a time, beside two of each slice.
 const KEPT_BLOCKS: u64 = 16;
+/// Raw blocks that a compaction may take at a time, as the engine bounds it, and some for what is put meanwhile.
+const COMPACTION_BLOCKS: u64 = 10;
 /// No more of the units is kept for them than the part of this number.
 const KEPT_PART: u64 = 4;
 const ROOM_UNKNOWN: u64 = u64::MAX;
@@ -117,7 +119,9 @@ impl Service {
         slices: Option<u32>,
         stopped: impl FnOnce(&Refused) + Send + 'static,
     ) -> Result<Self, Refused> {
-        prepare(&mut engine, slices)?;
+        if !engine.is_only_read() {
+            prepare(&mut engine, slices)?;
+        }
         Self::on(Arc::new(engine), stopped)
     }
 
@@ -128,15 +132,22 @@ impl Service {
     ) -> Result<Self, Refused> {
         let slices = engine.slices();
         let new = Head { version: FORMAT_VERSION, slices, openings: 0 };
-        let mut head = head(&*engine)?.unwrap_or(new);
-        head.openings = head.openings.checked_add(1).ok_or_else(|| {
-            Refused::Usage(
-                "the store was opened four thousand million times: dump and load it".into(),
-            )
-        })?;
-        let value =
-            serde_json::to_vec(&head).map_err(|error| Refused::Failed(error.to_string()))?;
-        engine.write(&[&Change::Put { slice: OWN, key: HEAD.into(), value }], true)?;
+        let mut head = match head(&*engine) {
+            // It may be what is missing.
+            Err(_) if engine.is_only_read() => new,
+            head => head?.unwrap_or(new),
+        };
+        let is_only_read = engine.is_only_read();
+        if !is_only_read {
+            head.openings = head.openings.checked_add(1).ok_or_else(|| {
+                Refused::Usage(
+                    "the store was opened four thousand million times: dump and load it".into(),
+                )
+            })?;
+            let value =
+                serde_json::to_vec(&head).map_err(|error| Refused::Failed(error.to_string()))?;
+            engine.write(&[&Change::Put { slice: OWN, key: HEAD.into(), value }], true)?;
+        }
         let committer = Committer::start(Arc::clone(&engine), stopped)
             .map_err(|error| Refused::Failed(format!("a thread cannot be started: {error}")))?;
         let mut service = Self {
@@ -152,6 +163,9 @@ impl Service {
             look: OnceLock::new(),
             cleared: 0,
         };
+        if is_only_read {
+            return Ok(service);
+        }
         service.cleared = match service.clear_up() {
             // They can wait for the next opening: nobody sees them.
             Err(Refused::Full(_)) => 0,
@@ -190,20 +204,53 @@ impl Service {
 
     /// Has the changes made, all or none; `answer` hears when they are durable.
     pub fn submit(&self, changes: Vec<Change>, answer: Answer) {
+        if let Err(why) = self.takes_changes() {
+            return answer(Err(why));
+        }
         self.committer.submit(changes, answer);
     }
 
     /// The same, and waits for it.
     pub fn commit(&self, changes: Vec<Change>) -> Result<(), Refused> {
+        self.takes_changes()?;
         self.committer.commit(changes)
     }
 
     /// Makes changes that the next commit makes durable.
     pub(super) fn write(&self, changes: &[&Change]) -> Result<(), Refused> {
+        self.takes_changes()?;
         if let Some(why) = self.stopped() {
             return Err(why);
         }
         self.engine.write(changes, false).inspect_err(|why| self.committer.failed(why))
+    }
+
+    fn takes_changes(&self) -> Result<(), Refused> {
+        match self.engine.is_only_read() {
+            true => Err(Refused::Unready(
+                "the store is open to read what is left of it (--damaged): nothing is changed: dump it, and load \
+                 that into another one"
+                    .into(),
+            )),
+            false => Ok(()),
+        }
+    }
+
+    /// Writes a slice anew, without what was deleted in it, which takes room before it gives some.
+    pub fn compact(&self, slice: u32) -> Result<(), Refused> {
+        self.takes_changes()?;
+        self.look();
+        if let Some((free, kept)) = self.room() {
+            let needed = COMPACTION_BLOCKS.min(kept / 2);
+            if free < needed {
+                return Err(Refused::Full(format!(
+                    "slice {slice} is not compacted: that takes up to {needed} raw blocks before it gives any, and {free} \
+                     are free: ask again when what was deleted is erased, or move some of it to another device (`weir \
+                     store dump`)"
+                )));
+            }
+        }
+        self.engine.compact(slice)
     }
 
     /// Why nothing is written any more.
@@ -285,8 +332,9 @@ impl Service {
         if let Some(why) = self.stopped() {
             return Err(Refused::Failed(format!("nothing can be written: {why}")));
         }
+        self.takes_changes()?;
         if let Err(why) = &*self.units() {
-            return Err(Refused::Failed(unanswered(why)));
+            return Err(Refused::Unready(unanswered(why)));
         }
         self.has_room_after(self.taken_bytes.load(Ordering::Relaxed))
     }
@@ -296,8 +344,18 @@ impl Service {
         self.look();
         match &*self.units() {
             Ok(_) => Ok(()),
-            Err(why) => Err(Refused::Failed(unanswered(why))),
+            Err(why) => Err(Refused::Unready(unanswered(why))),
         }
+    }
+
+    /// The SSTs that are missing, where that is known, and what is lost with each.
+    pub fn missing(&self) -> Vec<String> {
+        let tables = self.engine.tables();
+        let missing = tables.iter().filter_map(|table| {
+            let why = Refused::Damaged(table.damage.clone()?);
+            Some(super::scrub::damage(table, &why))
+        });
+        missing.collect()
     }
 
     /// How each slice does.

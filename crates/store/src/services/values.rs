@@ -42,6 +42,12 @@ impl Service {
         self.engine().get(slice, &key)
     }
 
+    /// The same as far as it is in memory; `None` if units would have to be asked.
+    pub fn value_in_memory(&self, key: &[u8]) -> Result<Option<Option<Vec<u8>>>, Refused> {
+        let At { slice, key } = key::value(key, self.slices())?;
+        self.engine().get_in_memory(slice, &key)
+    }
+
     /// Values in the order of their keys; keys are those of the service.
     pub fn values(
         &self,

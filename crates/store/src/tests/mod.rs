@@ -5,15 +5,22 @@ mod model;
 mod world;
 
 use crate::tail::{Head, encode};
-use crate::{Entry, Error, Store, Volume, Wanted};
+use crate::{Entry, Error, Opening, Store, Volume, Wanted};
 use model::{Run, contents};
 use std::sync::Arc;
-use world::{Mishap, RAW_BYTES, UNITS, World};
+pub use world::{Mishap, World};
+use world::{RAW_BYTES, UNITS};
 
 const BLOCKS: u64 = 1024;
 
 fn open(world: &World, nonce: u64) -> Result<Arc<Store>, Error> {
-    Store::open(Box::new(world.clone()), Box::new(world.clone()), nonce).map(|(store, _)| store)
+    let how = Opening { new: true, damaged: false };
+    opened(world, nonce, how)
+}
+
+fn opened(world: &World, nonce: u64, how: Opening) -> Result<Arc<Store>, Error> {
+    let (volume, blocks) = (Box::new(world.clone()), Box::new(world.clone()));
+    Store::open(volume, blocks, nonce, how).map(|(store, _)| store)
 }
 
 /// Runs a seed with a mishap at a step; false if it ended before that. The journal has had so much before.
@@ -185,7 +192,7 @@ fn many_parts_of_a_table_are_read_at_a_time_and_one_that_fails_leaves_the_others
             .zip(parts)
             .map(|(into, (offset, _))| Wanted::new(offset, into))
             .collect();
-        reader.read_many(&mut wanted);
+        reader.read_many(&mut wanted, None);
         wanted.into_iter().map(|one| (one.read, one.into.to_vec())).collect()
     };
     for (path, whole) in [("/1.sst", &long[..]), ("/1.log", &long[..9000])] {
@@ -259,14 +266,74 @@ fn a_store_is_not_opened_on_another_device_and_nothing_is_erased_there() {
         }
         assert_eq!(other.lock().raw.len() as u128, others);
     }
-    // A device that has lost some is the same device all the same: the rest is read.
+    // A device that has lost some is the same device all the same: the rest is read, and the file is told.
     let first = *world.lock().raw.keys().next().unwrap();
     world.lock().raw.remove(&first);
     let store = open(&world, 5).unwrap();
+    let missing = store.missing();
+    assert_eq!((missing.len(), &*missing[0].path, missing[0].id), (1, "/1.sst", first));
     let reader = store.reader("/1.sst").unwrap();
     assert!(reader.read(0, &mut [0; 9]).is_err());
     assert_eq!(reader.read(RAW_BYTES, &mut [0; 9]), Ok(9));
     assert!(contents(&store, "/1.log") == b"some");
+}
+
+#[test]
+fn nothing_is_erased_before_the_engine_found_what_it_needs_nor_while_blocks_are_missing() {
+    let world = World::new(1, BLOCKS);
+    let store = open(&world, 1).unwrap();
+    store.create_folder("/db").unwrap();
+    write(&store, "/db/1.sst", b"one").unwrap();
+    write(&store, "/db/2.sst", b"two").unwrap();
+    drop(store);
+    // A table that never became a file.
+    let orphaned = || {
+        let store = open(&world, 2).unwrap();
+        let mut writer = store.writer("/db/3.sst", false).unwrap();
+        writer.append(&bytes(RAW_BYTES)).unwrap();
+        std::mem::forget(writer);
+    };
+    orphaned();
+    let held = world.lock().raw.len();
+    assert_eq!(held, 3);
+    let store = open(&world, 3).unwrap();
+    assert_eq!(store.erase(), Ok(0), "a reader found nothing yet");
+    write(&store, "/db/CURRENT.tmp", b"1").unwrap();
+    store.rename("/db/CURRENT.tmp", "/db/CURRENT").unwrap();
+    assert_eq!(store.erase(), Ok(1), "the engine is open");
+    drop(store);
+    orphaned();
+    let first = *world.lock().raw.keys().next().unwrap();
+    let block = world.lock().raw.remove(&first).unwrap();
+    let store = open(&world, 4).unwrap();
+    write(&store, "/db/CURRENT.tmp", b"2").unwrap();
+    store.rename("/db/CURRENT.tmp", "/db/CURRENT").unwrap();
+    assert_eq!(store.erase(), Ok(0), "it may be an older copy");
+    drop(store);
+    // To read what is left, nothing at all is changed.
+    let left = Opening { new: false, damaged: true };
+    let store = opened(&world, 5, left).unwrap();
+    assert!(contents(&store, "/db/2.sst") == b"two" && contents(&store, "/db/CURRENT") == b"2");
+    assert!(reason(store.delete("/db/2.sst")).contains("--damaged"));
+    assert!(reason(write(&store, "/db/9.sst", b"new")).contains("--damaged"));
+    assert!(store.erase().is_err());
+    drop(store);
+    world.lock().raw.insert(first, block);
+    let store = open(&world, 6).unwrap();
+    assert!(store.missing().is_empty() && contents(&store, "/db/1.sst") == b"one");
+}
+
+#[test]
+fn an_empty_volume_beside_blocks_of_others_is_taken_only_if_that_is_meant() {
+    let world = World::new(1, BLOCKS);
+    for id in [7 << 64, 7 << 64 | 1, 9 << 64 | 2] {
+        world.lock().raw.insert(id, vec![9; RAW_BYTES as usize]);
+    }
+    let told = reason(opened(&world, 1, Opening::default()));
+    assert!(told.contains("hold 3 raw blocks, of 2 owners") && told.contains("--new"), "{told}");
+    drop(opened(&world, 2, Opening { new: true, damaged: false }).unwrap());
+    assert!(opened(&world, 3, Opening::default()).is_ok(), "it is there now");
+    assert!(opened(&World::new(1, BLOCKS), 1, Opening::default()).is_ok(), "fresh units");
 }
 
 #[test]
@@ -422,6 +489,7 @@ fn a_table_whose_blocks_are_put_side_by_side_is_whole_or_none() {
         // What failed may have been a number that was to be made durable: then the store stops.
         let stopped = store.sync().is_err();
         let store = if stopped { open(&world, 2).unwrap() } else { store };
+        store.settle(&mut store.catalog());
         store.erase().unwrap();
         assert!(contents(&store, "/1.sst") == b"some");
         assert_eq!(world.lock().raw.len(), 1, "{failing}: nothing is left of it");

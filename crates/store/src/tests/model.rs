@@ -1,7 +1,7 @@
 //! What a store must hold, told from what was asked of it alone: a model that keeps every state since the last sync.
 
 use super::world::{Mishap, RAW_BYTES, Random, World};
-use crate::{Entry, Error, Store, Writer};
+use crate::{Entry, Error, Opening, Store, Writer};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -82,7 +82,7 @@ impl Run {
     pub fn open(&mut self) -> bool {
         self.nonce += 1000;
         let (volume, blocks) = (Box::new(self.world.clone()), Box::new(self.world.clone()));
-        match Store::open(volume, blocks, self.nonce) {
+        match Store::open(volume, blocks, self.nonce, Opening { new: true, damaged: false }) {
             Ok((store, _)) => self.store = Some(store),
             Err(error) => assert!(error.to_string().contains("no power"), "{error}"),
         }
@@ -315,6 +315,7 @@ impl Run {
 
     /// Nothing is on the units but what files have.
     fn check_blocks(&self, store: &Arc<Store>, context: &str) {
+        store.settle(&mut store.catalog());
         store.erase().unwrap();
         let tables = self.now().iter().filter(|(_, node)| matches!(node, Node::Table(_)));
         let blocks: usize = tables

@@ -3,6 +3,7 @@
 use crate::{BLOCK_BYTES, Error, Piece, RawBlocks, Volume};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
 pub const RAW_BYTES: u64 = 32 << 10;
 pub const UNITS: u32 = 4;
@@ -236,7 +237,7 @@ impl RawBlocks for World {
         if told { Ok(()) } else { Err(down()) }
     }
 
-    fn read(&self, pieces: &mut [Piece<'_>]) -> Vec<Result<(), Error>> {
+    fn read(&self, pieces: &mut [Piece<'_>], _: Option<Duration>) -> Vec<Result<(), Error>> {
         let world = self.lock();
         let read = |piece: &mut Piece<'_>| {
             let block = world.raw.get(&piece.id).filter(|_| !world.down).ok_or_else(down)?;

@@ -31,6 +31,10 @@ use std::collections::VecDeque;
 const SWEEP_BLOCKS: u32 = 1 << 14;
 const SWEEP_NS: u64 = 200 * MICROSECOND;
 
+/// Checkpoints do not grow to more than one in so many bands: on a device of 24 bands that had four of them, the first
+/// checkpoint after a power cut could find too few that were free, and no write went on.
+const CHECKPOINT_PARTS: u32 = 6;
+
 /// The status warns when less than one in so many blocks is left.
 const FULL_PARTS: u64 = 20;
 
@@ -227,11 +231,14 @@ impl Ftl {
 
     /// Free bands that stay for a checkpoint: its own, and as many as it is larger than the last one. Those do not come
     /// back when it is complete, and after a power cut the next one must find room all the same.
+    #[inline]
     pub(crate) fn bands_for_checkpoint(&self) -> u32 {
+        // First, because it is asked for every page, and most devices have no snapshot.
+        if self.map.shadow_blocks() == 0 && self.snapshots.bands_wanted == 0 {
+            return if self.checkpoint.is_writing() { 0 } else { self.layout.bands };
+        }
         let bands = self.layout.bands.max(self.snapshots.bands_wanted);
-        let grows = self.map.shadow_blocks() > 0 || self.snapshots.bands_wanted > 0;
-        let last = self.checkpoint.bands.len() as u32;
-        let more = if grows { bands.saturating_sub(last) } else { 0 };
+        let more = bands.saturating_sub(self.checkpoint.bands.len() as u32);
         if self.checkpoint.is_writing() { more } else { bands + more }
     }
 
@@ -242,6 +249,10 @@ impl Ftl {
         let entries = self.map.blocks().checked_add(shadow_blocks);
         let layout = entries.and_then(|entries| CheckpointLayout::new(&geometry, entries));
         let Some(layout) = layout else { return false };
+        let grows = layout.bands > self.layout.bands;
+        if grows && CHECKPOINT_PARTS * layout.bands >= geometry.capacity_blocks() {
+            return false;
+        }
         let on_flash = if geometry.is_tiered() { 0 } else { layout.bands };
         let open = on_flash + 2 * self.streams.volumes() as u32;
         let fast = self.bands.ids().filter(|&block| {
@@ -379,9 +390,11 @@ impl Ftl {
 
     /// When the next blocks leave a shadow.
     pub(crate) fn sweep_deadline(&self) -> Option<Instant> {
+        if !self.shadows.are_swept() {
+            return None;
+        }
         let waits = self.snapshots.sweep_waits || self.checkpoint.is_writing();
-        let goes_on = self.may_write() && self.shadows.are_swept() && !waits;
-        goes_on.then_some(self.snapshots.sweep_at)
+        (self.may_write() && !waits).then_some(self.snapshots.sweep_at)
     }
 
     /// The next blocks leave the shadow of a snapshot that was given up. A checkpoint between two steps does no harm: by it

@@ -3,10 +3,11 @@
 
 use crate::device::{DATA_DEFAULT, is_socket, nbd_of};
 use crate::output::{print, print_json, table};
+use crate::status::{array, ask_status, place_in};
 use crate::{End, Failure};
 use serde_json::{Value, json};
 use serve::attach::record::{FOLDER, Found, Record, Way, file_name};
-use serve::attach::{QUEUES_MAX, Wanted, find, list, run as serve_device};
+use serve::attach::{AttachError, QUEUES_MAX, Wanted, find, list, run as serve_device};
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
@@ -97,6 +98,7 @@ pub fn run(args: &Args) -> Result<End, Failure> {
         let ready = |record: &Record| tell_and_close(record, args.json);
         return match serve_device(&wanted, ready) {
             Ok(()) => Ok(End::Good),
+            Err(error) if error.says_name() => Err(error.to_string()),
             Err(error) => Err(format!("{name}: {error}")),
         };
     }
@@ -112,6 +114,9 @@ fn wanted(args: &Args, volume: &str) -> Result<Wanted, Failure> {
             "{volume}: names no volume: say which, as in nbd://HOST/data, or --name"
         ));
     }
+    if name.contains(char::is_control) {
+        return Err(format!("--name {name:?}: has no control characters: for example data"));
+    }
     let seconds = flash::quantity::duration_ns(&args.timeout).map(|ns| ns / flash::SECOND);
     let timeout_s = seconds.filter(|seconds| (1..=3600).contains(seconds)).ok_or_else(|| {
         format!("--timeout {}: must be a time from 1s to 1h: for example 60s", args.timeout)
@@ -119,7 +124,8 @@ fn wanted(args: &Args, volume: &str) -> Result<Wanted, Failure> {
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     let queues = args.queues.unwrap_or(processors.min(QUEUES) as u16);
     let way = if args.nbd { Way::Nbd } else { Way::Ublk };
-    Ok(Wanted { name, uri, way, read_only: args.read_only, queues, timeout_s })
+    let (read_only, queues_said) = (args.read_only, args.queues.is_some());
+    Ok(Wanted { name, uri, way, read_only, queues, queues_said, timeout_s })
 }
 
 /// The NBD address of a volume: as it is said, or of what is served at a place.
@@ -138,20 +144,36 @@ fn uri_of(volume: &str, data: &Path) -> Result<String, Failure> {
     let shown = data.display();
     let socket = std::path::absolute(&socket).map_err(|error| format!("{shown}: {error}"))?;
     if !is_socket(&socket) {
-        return Err(format!(
-            "{shown}: nobody serves a device there ({} is not there): start `weir serve --data {shown}`, or name the \
-             server's NBD socket with --data, or the volume's NBD address",
-            socket.display()
-        ));
+        // Its server may have been told another place for it, and tells that at its control socket.
+        let told = place_in(data).and_then(|place| ask_status(&place)).ok();
+        return told.and_then(|status| told_of(&status, volume)).ok_or_else(|| {
+            format!(
+                "{shown}: nobody serves a device there ({} is not there): start `weir serve --data {shown}`, or name \
+                 the server's NBD socket with --data, or the volume's NBD address",
+                socket.display()
+            )
+        });
     }
     let socket = socket.to_str().ok_or_else(|| format!("{shown}: a path here must be UTF-8"))?;
     Ok(format!("nbd+unix:///{volume}?socket={socket}"))
 }
 
+/// The NBD address of a volume, as the status of its server tells: on this machine, if there is one.
+fn told_of(status: &Value, volume: &str) -> Option<String> {
+    let places = array(&status["connect"]["nbd"]).iter().filter_map(Value::as_str);
+    let (here, elsewhere): (Vec<&str>, Vec<&str>) =
+        places.partition(|place| place.starts_with("nbd+unix:"));
+    match (here.first(), elsewhere.first()) {
+        (Some(place), _) => Some(place.replacen(":///?", &format!(":///{volume}?"), 1)),
+        (None, Some(place)) => Some(format!("{place}{volume}")),
+        (None, None) => None,
+    }
+}
+
 /// Tells that the device is there, and says nothing more on standard output: who waits for its end need not.
 fn tell_and_close(record: &Record, json: bool) {
     match json {
-        true => print_json(&json_of(record, true)),
+        true => print_json(&json_of(record, true, false)),
         false => print(&format!(
             "{}: {}, which is {} too\n",
             record.name,
@@ -167,6 +189,11 @@ fn tell_and_close(record: &Record, json: bool) {
 
 /// Starts the same again as a process that stays, and waits until it has said what is there.
 fn in_background(name: &str) -> Result<End, Failure> {
+    if let Some(found) = list().into_iter().find(|found| found.served && found.record.name == name)
+    {
+        // What is said of this try does not belong into the log of that process.
+        return Err(AttachError::Attached(Box::new(Some(found.record)), name.into()).to_string());
+    }
     let log = Path::new(FOLDER).join(file_name(name) + ".log");
     let failed = |error: std::io::Error| match error.kind() {
         std::io::ErrorKind::PermissionDenied => {
@@ -200,11 +227,16 @@ fn in_background(name: &str) -> Result<End, Failure> {
     let said = fs::read(&log).map_err(failed)?;
     let said =
         String::from_utf8_lossy(said.get(before as usize..).unwrap_or_default()).into_owned();
+    // It is told here, and nothing is left of the try.
+    match before {
+        0 => drop(fs::remove_file(&log)),
+        before => drop(File::options().write(true).open(&log).map(|log| log.set_len(before))),
+    }
     let reason = said.lines().rev().find_map(|line| line.strip_prefix("error: "));
     Err(reason.map_or_else(|| format!("{name}: its process has ended: {said}"), Into::into))
 }
 
-fn json_of(record: &Record, served: bool) -> Value {
+fn json_of(record: &Record, served: bool, lost: bool) -> Value {
     json!({
         "name": record.name,
         "device": record.device,
@@ -213,23 +245,28 @@ fn json_of(record: &Record, served: bool) -> Value {
         "uri": record.uri,
         "pid": record.pid,
         "served": served,
+        "record_lost": lost,
     })
 }
 
 fn show(json: bool) -> Result<End, Failure> {
     let all = list();
     if json {
-        let all = all.iter().map(|found| json_of(&found.record, found.served));
+        let all = all.iter().map(|found| json_of(&found.record, found.served, found.lost));
         print_json(&Value::Array(all.collect()));
         return Ok(End::Good);
     }
     let mut rows = vec![["name", "device", "volume", "process"].map(String::from).to_vec()];
-    rows.extend(all.iter().map(|Found { record, served }| {
-        let process = match served {
-            true => record.pid.to_string(),
-            false => "none: attach it again, or detach it".into(),
+    rows.extend(all.iter().map(|Found { record, served, lost }| {
+        let (volume, process) = match (lost, served) {
+            (false, true) => (record.uri.clone(), record.pid.to_string()),
+            (false, false) => (record.uri.clone(), "none: attach it again, or detach it".into()),
+            (true, served) => {
+                let process = if *served { record.pid.to_string() } else { "?".into() };
+                ("?".into(), format!("{process}: its record is gone or damaged: detach it"))
+            }
         };
-        vec![record.name.clone(), record.device.display().to_string(), record.uri.clone(), process]
+        vec![record.name.clone(), record.device.display().to_string(), volume, process]
     }));
     print(&if all.is_empty() { "nothing is attached\n".into() } else { table(&rows) });
     Ok(End::Good)
@@ -256,7 +293,8 @@ pub fn detach(args: &DetachArgs) -> Result<End, Failure> {
 
 #[cfg(test)]
 mod tests {
-    use super::uri_of;
+    use super::{told_of, uri_of};
+    use serde_json::json;
     use std::os::unix::net::UnixListener;
 
     #[test]
@@ -273,5 +311,14 @@ mod tests {
         assert_eq!(uri_of("nbd://h/x", &folder), Ok("nbd://h/x".into()));
         assert!(uri_of("nbd:///x", &folder).unwrap_err().contains("has no host"));
         std::fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn a_server_whose_socket_is_elsewhere_tells_where() {
+        let told = |places: &[&str]| told_of(&json!({ "connect": { "nbd": places } }), "data");
+        let (unix, tcp) = ("nbd+unix:///?socket=/run/n.sock", "nbd://127.0.0.1:10809/");
+        assert_eq!(told(&[tcp, unix]).unwrap(), "nbd+unix:///data?socket=/run/n.sock");
+        assert_eq!(told(&[tcp]).unwrap(), "nbd://127.0.0.1:10809/data");
+        assert_eq!(told(&[]), None);
     }
 }

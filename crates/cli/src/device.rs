@@ -440,8 +440,12 @@ fn add_volume(table: &mut Table) {
     }
     let capacity = table.get("device").and_then(|device| device.get("capacity")).cloned();
     // What is no size is told as the device's capacity; the volume need not repeat it.
-    let sound = capacity.as_ref().and_then(Value::as_str).is_some_and(is_size);
-    let size = if sound { capacity } else { None };
+    let bytes = capacity.as_ref().and_then(Value::as_str).and_then(flash::quantity::bytes);
+    if bytes.is_some_and(|bytes| bytes == 0 || !bytes.is_multiple_of(flash::BLOCK_BYTES as u64)) {
+        // Nor one that no volume can have.
+        return;
+    }
+    let size = if bytes.is_some() { capacity } else { None };
     let mut volume = Table::new();
     volume.insert("name".into(), VOLUME_DEFAULT.into());
     volume.insert("size".into(), size.unwrap_or(CAPACITY_DEFAULT.into()));
@@ -464,15 +468,6 @@ fn lay_vhost(table: &mut Table, vhost: &Path) -> Result<(), Failure> {
                 .into())
         }
         _ => Err("--vhost: raw units are no disks of guests: leave --raw or --vhost out".into()),
-    }
-}
-
-/// True if the config's rules take this for a size.
-fn is_size(text: &str) -> bool {
-    let probe = format!("[device]\ncapacity = {}\n", Value::from(text));
-    match Config::parse(&probe, Path::new("/")) {
-        Ok(_) => true,
-        Err(errors) => !errors.0.iter().any(|error| error.key.ends_with("capacity")),
     }
 }
 

@@ -35,8 +35,13 @@ pub fn try_print(text: &str) -> io::Result<()> {
     out.write_all(text.as_bytes()).and_then(|()| out.flush())
 }
 
-/// Rows as columns of equal width, the last one ragged.
+/// Rows as columns of equal width, the last one ragged. What a terminal would act on is shown as Rust writes it.
 pub fn table(rows: &[Vec<String>]) -> String {
+    let clean = |cell: &String| match cell.contains(char::is_control) {
+        true => cell.escape_debug().to_string(),
+        false => cell.clone(),
+    };
+    let rows: Vec<Vec<String>> = rows.iter().map(|row| row.iter().map(clean).collect()).collect();
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: usize| {
         let cells = rows.iter().filter_map(|row| row.get(column));
@@ -44,7 +49,7 @@ pub fn table(rows: &[Vec<String>]) -> String {
     };
     let widths: Vec<usize> = (0..columns).map(width).collect();
     let mut out = String::new();
-    for row in rows {
+    for row in &rows {
         let mut line = String::new();
         for (cell, width) in row.iter().zip(&widths) {
             let pad = width - cell.chars().count();
@@ -153,5 +158,6 @@ mod tests {
         let row = |cells: &[&str]| cells.iter().map(|cell| cell.to_string()).collect::<Vec<_>>();
         let text = table(&[row(&["a", "long", "x"]), row(&["bbb", "c"])]);
         assert_eq!(text, "a    long  x\nbbb  c\n");
+        assert_eq!(table(&[row(&["a\n\u{1b}[31m", "ä"])]), "a\\n\\u{1b}[31m  ä\n");
     }
 }

@@ -107,6 +107,10 @@ pub fn run(args: &Args) -> Result<End, Failure> {
     // This very program, even if a newer one has taken its place meanwhile.
     described.config.compiler = Some("/proc/self/exe".into());
     let Described { config, data } = &described;
+    if let Err(error) = serve::check(config) {
+        let place = args.config.as_ref().unwrap_or(data);
+        return Err(format!("{}: {error}", place.display()));
+    }
     let made = make_socket_folders(config)?;
     let exists = serve::device::Device::exists(&config.device.kind);
     match &config.device.kind {

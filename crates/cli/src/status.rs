@@ -94,7 +94,7 @@ impl PlaceArgs {
 }
 
 /// Where the server of the device in `data` is.
-fn place_in(data: &Path) -> Result<Place, Failure> {
+pub fn place_in(data: &Path) -> Result<Place, Failure> {
     let shown = data.display();
     if !data.exists() {
         // Nobody said which, and none was made here: the machine's own service is meant.

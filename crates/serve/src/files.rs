@@ -88,7 +88,15 @@ pub fn read_text(path: &Path) -> io::Result<String> {
 /// # Errors
 /// It is larger than texts are, or not UTF-8, or what the system says.
 pub fn read_named_text(path: &Path) -> io::Result<String> {
-    text(read_bounded(File::open(path)?, TEXT_BYTES_MAX)?)
+    rest_of_text(File::open(path)?)
+}
+
+/// Reads what is left of a file as text.
+///
+/// # Errors
+/// It is larger than texts are, or not UTF-8, or what the system says.
+pub fn rest_of_text(file: File) -> io::Result<String> {
+    text(read_bounded(file, TEXT_BYTES_MAX)?)
 }
 
 fn text(bytes: Vec<u8>) -> io::Result<String> {

@@ -52,5 +52,5 @@ pub use front::vhost::hostile as vhost_hostile;
 pub use latency::recording_ns;
 pub use runtime::ring::{DriverChoice, DriverReport};
 pub use runtime::shard::{CoreStatus, RawShape, RawStatus, ShardStatus, Wanted};
-pub use server::{Control, Ready, Restart, ServeError, Server};
+pub use server::{Control, Ready, Restart, ServeError, Server, check};
 pub use signals::run;

@@ -3,10 +3,12 @@
 //! Each shard's thread makes its own ring and engine, mounts without pacing, and reports; only
 //! when all have mounted do clients get in. Dropping a [`Server`] shuts it down.
 
+mod checks;
 pub(crate) mod hosts;
 mod restart;
 mod volumes;
 
+pub use checks::check;
 pub use restart::Restart;
 use restart::restart;
 
@@ -191,10 +193,9 @@ impl Server {
         let tls = config.nbd.tls.as_ref().map(tls::load).transpose()?;
         // What may be refused comes first: no device is touched for a server that cannot serve it.
         let mut doors = Doors::bind(config)?;
-        try_driver(config)?;
+        checks::before_opening(config)?;
         let plugins = load_plugins(config)?;
         let rules = control::Rules::of(config.http.as_ref())?;
-        hosts::check(config)?;
         let (opened, mut source) = open(config)?;
         let config = &opened;
         let mounted = mount_all(std::mem::take(&mut source.starters), config.driver)?;
@@ -506,12 +507,6 @@ fn refused(mounted: &[Mounted], config: &Config) -> Vec<String> {
 }
 
 type Go = (Arc<Shared>, Vec<OwnedFd>);
-
-/// Refuses a driver that the kernel does not have.
-fn try_driver(config: &Config) -> Result<(), ServeError> {
-    let tried = Ring::new(RING_ENTRIES, config.driver);
-    tried.map(drop).map_err(|error| ServeError::Driver { shard: 0, error })
-}
 
 /// What a shard's mount found.
 pub(crate) struct Found {

@@ -44,6 +44,15 @@ write() { # which, and how
         --output-format=terse "$@" >/tmp/fio.log 2>&1 || { cat /tmp/fio.log; fail "fio $disk $*"; }
 }
 pid_of() { WEIR attach --list --json | jq -r ".[] | select(.name == \"$1\") | .pid"; }
+killed() { # the process of data is, and the driver has seen it
+    pid=$(pid_of data)
+    kill -9 "$pid"
+    for i in $(seq 300); do
+        WEIR attach --list --json | jq -e '.[] | select(.name == "data") | .served | not' >/dev/null && return
+        sleep 0.1
+    done
+    fail "the process of data does not end"
+}
 file_system() { # which
     mkfs.ext4 -q -F "$1"
     mkdir -p /tmp/mounted
@@ -105,6 +114,49 @@ for i in 1 2; do
 done
 wait $load
 if dmesg | grep -i 'I/O error.*ublkb0'; then fail "the disk has seen an error"; fi
+
+step "ublk, a process that goes on with what the disk is not"
+killed
+refused "is still there to be written" attach data --read-only
+refused "with . queues (--queues" attach data --queues 9
+attach data | grep -q '^data: /dev/ublkb0' || fail "it does not go on"
+
+step "ublk, a record that is damaged, or gone"
+: >/run/weir-attached/data.json
+WEIR attach --list | grep 'data.*ublkb0' | grep -q 'gone or damaged' || fail "$(WEIR attach --list)"
+WEIR detach data
+[ ! -e /dev/ublkb0 ] && [ ! -L $disk ] && [ ! -e /run/weir-attached/data.json ] || fail "it is still there"
+attach data
+killed
+rm /run/weir-attached/data.json
+refused "takes it away" attach data
+WEIR detach /dev/ublkb0
+[ ! -e /dev/ublkb0 ] && [ ! -L $disk ] || fail "it is still there"
+attach data --nbd --timeout 5s
+rm /run/weir-attached/data.json
+WEIR attach --list | grep -q 'data.*gone or damaged' || fail "$(WEIR attach --list)"
+WEIR detach data
+[ ! -L $disk ] || fail "its name is still there"
+
+step "ublk, taken away by force"
+attach data
+mkfs.ext4 -q -F $disk
+mkdir -p /tmp/mounted
+mount $disk /tmp/mounted
+dd if=/dev/zero of=/tmp/mounted/dirty bs=1M count=4 status=none
+refused "is in use" WEIR detach data
+timeout 30 WEIR detach data --force || fail "it does not return"
+umount /tmp/mounted || true
+attach data
+kill -STOP $server
+dd if=/dev/urandom of=$disk bs=4k count=1 oflag=direct status=none 2>/dev/null &
+waits=$!
+sleep 1
+timeout 40 WEIR detach data --force || fail "it waits for a server that is silent"
+if wait $waits; then fail "a write was answered by nobody"; fi
+kill -CONT $server
+[ -z "$(ls /run/weir-attached/*.json | grep data)" ] || fail "a record is left"
+attach data
 
 step "ublk, both are gone"
 kill -9 "$(pid_of data)"

@@ -7,9 +7,11 @@
 
 mod kernel;
 pub mod record;
+mod strays;
 mod target;
 mod ublk;
 
+use crate::nbd::constants::SEND_READ_ONLY;
 use crate::signals;
 use client::Error;
 use client::wire::Export;
@@ -22,6 +24,7 @@ use std::os::unix::fs::{OpenOptionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, Receiver};
 use std::time::{Duration, Instant};
+use strays::Places;
 use target::Target;
 
 /// Where disks have names that stay the same.
@@ -47,6 +50,8 @@ pub struct Wanted {
     pub read_only: bool,
     /// Queues of the device, each with a connection of its own: 1 to [`QUEUES_MAX`].
     pub queues: u16,
+    /// Somebody wants so many queues, and no others.
+    pub queues_said: bool,
     /// With the kernel's NBD client: after how many seconds without an answer a connection has ended.
     pub timeout_s: u64,
 }
@@ -66,6 +71,10 @@ pub enum AttachError {
     Attached(Box<Option<Record>>, String),
     /// The record is of a device that another volume is attached as.
     Other(Box<Record>),
+    /// The device that it would go on with is otherwise than it is wanted: how it is.
+    Unlike(PathBuf, String),
+    /// A device was attached under this name, and its record is lost.
+    Lost(PathBuf),
     /// Somebody uses the device.
     InUse(PathBuf),
     /// Nothing is attached under this name, but these are.
@@ -84,6 +93,11 @@ pub enum AttachError {
 }
 
 impl AttachError {
+    /// Its words begin with the name that was to be attached, or detached.
+    pub fn says_name(&self) -> bool {
+        matches!(self, Self::Attached(..) | Self::Other(_) | Self::Unknown(..))
+    }
+
     fn system(path: &Path, doing: &'static str) -> impl FnOnce(io::Error) -> Self {
         let path = path.to_path_buf();
         move |error| match error.kind() {
@@ -117,6 +131,19 @@ impl fmt::Display for AttachError {
                 record.name,
                 record.device.display(),
                 record.uri
+            ),
+            Self::Unlike(device, how) => write!(
+                f,
+                "{}: is still there {how}, and would go on so: say the same as before, or `weir detach {}` first",
+                device.display(),
+                device.display()
+            ),
+            Self::Lost(device) => write!(
+                f,
+                "{}: was attached under this name, and the record of it is gone or damaged, so that nobody knows of \
+                 which volume it is: `weir detach {}` takes it away",
+                device.display(),
+                device.display()
             ),
             Self::InUse(device) => write!(
                 f,
@@ -153,8 +180,8 @@ trait Keeper {
     fn has_ended(&self) -> bool;
     /// What the volume is now; `None`: its server does not answer.
     fn look(&mut self, export: Option<Export>);
-    /// Takes the device away.
-    fn remove(&mut self);
+    /// Takes the device away: with `force` whoever uses it, and whatever its server does.
+    fn remove(&mut self, force: bool);
 }
 
 /// Attaches a volume and looks after it until it is detached. `ready` is called when the device is there. Signals to end
@@ -167,13 +194,46 @@ pub fn run(wanted: &Wanted, ready: impl FnOnce(&Record)) -> Result<(), AttachErr
     let signals = signals::block(&[FORCED])
         .map_err(AttachError::system(Path::new("signals"), "wait for them"))?;
     let mut held = record::hold(Path::new(record::FOLDER), &wanted.name)?;
-    let before = to_go_on_with(&held, wanted)?;
-    if let Some(left) = held.before.as_ref().filter(|_| before.is_some()) {
-        target.identity.clone_from(&left.identity);
+    let (mut keeper, record) = match take_on(wanted, &mut target, &mut held) {
+        Ok(taken) => taken,
+        Err(error) => {
+            // What a process before has left is there for the next try.
+            if held.before.is_none() {
+                held.remove();
+            }
+            return Err(error);
+        }
+    };
+    ready(&record);
+    crate::notify::serves(&format!("{} is {}", record.name, record.device.display()));
+    keep(&mut *keeper, &target, &signals);
+    forget_name(&record);
+    held.remove();
+    Ok(())
+}
+
+/// Makes the device, or goes on with the one that a process before has left, and notes it.
+fn take_on(
+    wanted: &Wanted,
+    target: &mut Target,
+    held: &mut Held,
+) -> Result<(Box<dyn Keeper>, Record), AttachError> {
+    let before = to_go_on_with(held, wanted)?;
+    match held.before.as_ref().filter(|_| before.is_some()) {
+        Some(left) => target.identity.clone_from(&left.identity),
+        None => {
+            let strays = strays::all(&Places::SYSTEM, &record::all(Path::new(record::FOLDER)));
+            if let Some(found) = strays.iter().find(|found| found.record.name == wanted.name) {
+                return Err(AttachError::Lost(found.record.device.clone()));
+            }
+        }
     }
     let export = target.connect().map_err(AttachError::Server)?.1;
     target.identity.clone_from(&export.description);
-    let mut keeper = begin(wanted, &target, export, before)?;
+    if let Some(left) = held.before.as_ref().filter(|_| before.is_some()) {
+        expect_like(&left.device, wanted, &export)?;
+    }
+    let mut keeper = begin(wanted, target, export, before)?;
     let record = Record {
         name: wanted.name.clone(),
         uri: wanted.uri.clone(),
@@ -186,15 +246,34 @@ pub fn run(wanted: &Wanted, ready: impl FnOnce(&Record)) -> Result<(), AttachErr
     };
     let noted = held.note(&record).and_then(|()| name_it(&record));
     if let Err(error) = noted {
-        keeper.remove();
+        keeper.remove(false);
         return Err(AttachError::system(&record.link, "give the device this name")(error));
     }
-    ready(&record);
-    crate::notify::serves(&format!("{} is {}", record.name, record.device.display()));
-    keep(&mut *keeper, &target, &signals);
-    fs::remove_file(&record.link).ok();
-    held.remove();
-    Ok(())
+    Ok((keeper, record))
+}
+
+/// Refuses to go on with a device that is not as it is wanted: it stays what it was made.
+fn expect_like(device: &Path, wanted: &Wanted, export: &Export) -> Result<(), AttachError> {
+    let (is_read_only, queues) = strays::shape_of(&Places::SYSTEM, device);
+    let unlike = unlike(wanted, export.flags & SEND_READ_ONLY != 0, (is_read_only, queues));
+    unlike.map_or(Ok(()), |how| Err(AttachError::Unlike(device.to_path_buf(), how)))
+}
+
+/// How a device is, if it is otherwise than it is wanted, as far as the system tells.
+fn unlike(
+    wanted: &Wanted,
+    volume_is_read_only: bool,
+    (is_read_only, queues): (Option<bool>, Option<u16>),
+) -> Option<String> {
+    match is_read_only {
+        Some(false) if wanted.read_only => return Some("to be written".into()),
+        Some(true) if !wanted.read_only && !volume_is_read_only => {
+            return Some("to be read only (--read-only)".into());
+        }
+        _ => {}
+    }
+    let other = queues.filter(|&queues| wanted.queues_said && queues != wanted.queues)?;
+    Some(format!("with {other} queues (--queues {other})"))
 }
 
 fn begin(
@@ -227,6 +306,13 @@ fn to_go_on_with(held: &Held, wanted: &Wanted) -> Result<Option<u32>, AttachErro
 
 fn link_of(name: &str) -> PathBuf {
     Path::new(LINKS).join(format!("weir-{}", record::file_name(name)))
+}
+
+/// Takes that name away, unless it leads to another device by now.
+fn forget_name(record: &Record) {
+    if fs::read_link(&record.link).is_ok_and(|leads_to| leads_to == record.device) {
+        fs::remove_file(&record.link).ok();
+    }
 }
 
 /// Gives the device its name that stays the same.
@@ -269,15 +355,15 @@ fn keep(keeper: &mut dyn Keeper, target: &Target, signals: &libc::sigset_t) {
     let seen = look_on(target.clone());
     loop {
         match signals::wait(signals, Some(LOOK_NS)) {
-            Some(FORCED) => return keeper.remove(),
+            Some(FORCED) => return keeper.remove(true),
             Some(_) => match is_used(&keeper.node()) {
-                false => return keeper.remove(),
+                false => return keeper.remove(false),
                 true => {
                     let error = AttachError::InUse(keeper.node());
                     tracing::error!("{error}; the device stays");
                 }
             },
-            None if keeper.has_ended() => return keeper.remove(),
+            None if keeper.has_ended() => return keeper.remove(false),
             None => {
                 if let Some(export) = seen.try_iter().last() {
                     keeper.look(export);
@@ -294,9 +380,13 @@ fn is_used(device: &Path) -> bool {
     opened.is_err_and(|error| error.raw_os_error() == Some(libc::EBUSY))
 }
 
-/// All that is attached.
+/// All that is attached, by the records and by the devices themselves.
 pub fn list() -> Vec<Found> {
-    record::all(Path::new(record::FOLDER))
+    let mut all = record::all(Path::new(record::FOLDER));
+    let strays = strays::all(&Places::SYSTEM, &all);
+    all.extend(strays);
+    all.sort_by(|a, b| (&a.record.name, &a.record.device).cmp(&(&b.record.name, &b.record.device)));
+    all
 }
 
 /// What is attached under a name, or as a device.
@@ -325,34 +415,48 @@ pub fn detach(found: &Found, force: bool) -> Result<(), AttachError> {
         return Err(AttachError::InUse(record.device.clone()));
     }
     if found.served {
-        return end_process(record, if force { FORCED } else { libc::SIGTERM });
+        return end_process(found, if force { FORCED } else { libc::SIGTERM });
+    }
+    if found.lost {
+        remove_left(record, force)?;
+        forget_name(record);
+        record::forget(Path::new(record::FOLDER), &record.name);
+        return Ok(());
     }
     let held = record::hold(Path::new(record::FOLDER), &record.name)?;
-    match record.way {
-        Way::Ublk => match ublk::is_there(record.number) {
-            Ok(true) => ublk::remove(record.number)?,
-            // Without a driver it has no device either.
-            Ok(false) | Err(AttachError::NoDriver(_)) => {}
-            Err(error) => return Err(error),
-        },
-        Way::Nbd if kernel::is_there(record.number, &record.name) => kernel::remove(record.number)?,
-        Way::Nbd => {}
-    }
-    fs::remove_file(&record.link).ok();
+    remove_left(record, force)?;
+    forget_name(record);
     held.remove();
     Ok(())
 }
 
+/// Takes a device away that no process of ours serves.
+fn remove_left(record: &Record, force: bool) -> Result<(), AttachError> {
+    match record.way {
+        Way::Ublk => match ublk::is_there(record.number) {
+            Ok(true) => ublk::remove(record.number, force),
+            // Without a driver it has no device either.
+            Ok(false) | Err(AttachError::NoDriver(_)) => Ok(()),
+            Err(error) => Err(error),
+        },
+        Way::Nbd if kernel::is_there(record.number, &record.name) => kernel::remove(record.number),
+        Way::Nbd => Ok(()),
+    }
+}
+
 /// Has the process that serves a device take it away.
-fn end_process(record: &Record, signal: i32) -> Result<(), AttachError> {
-    // SAFETY: no memory is involved. The process holds its record, so that the number is still its own.
+fn end_process(found: &Found, signal: i32) -> Result<(), AttachError> {
+    let record = &found.record;
+    // SAFETY: no memory is involved. The process holds its record, or its device, so that the number is still its own.
     if unsafe { libc::kill(record.pid as i32, signal) } != 0 {
         let system = AttachError::system(&record.device, "tell its process to end");
         return Err(system(io::Error::last_os_error()));
     }
+    let is_there = |other: &Found| other.record.device == record.device;
     let begun = Instant::now();
     while begun.elapsed() < PATIENCE {
-        if list().iter().all(|found| found.record.name != record.name) {
+        let all = if found.lost { list() } else { record::all(Path::new(record::FOLDER)) };
+        if !all.iter().any(is_there) {
             return Ok(());
         }
         std::thread::sleep(AGAIN);
@@ -362,3 +466,32 @@ fn end_process(record: &Record, signal: i32) -> Result<(), AttachError> {
 
 /// To detach although somebody uses the device.
 const FORCED: i32 = libc::SIGUSR1;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_is_gone_on_with_only_as_it_is() {
+        let wanted = |read_only: bool, queues: Option<u16>| Wanted {
+            name: "a".into(),
+            uri: "nbd://h/a".into(),
+            way: Way::Ublk,
+            read_only,
+            queues: queues.unwrap_or(4),
+            queues_said: queues.is_some(),
+            timeout_s: 60,
+        };
+        let told = |wanted: &Wanted, of_volume, shape| unlike(wanted, of_volume, shape);
+        assert_eq!(told(&wanted(false, None), false, (Some(false), Some(2))), None);
+        assert_eq!(told(&wanted(false, None), true, (Some(true), Some(2))), None);
+        assert_eq!(told(&wanted(true, Some(2)), false, (Some(true), Some(2))), None);
+        assert_eq!(told(&wanted(true, Some(2)), false, (None, None)), None, "nobody can tell");
+        let writable = told(&wanted(true, None), false, (Some(false), None)).unwrap();
+        assert!(writable.contains("to be written"), "{writable}");
+        let read_only = told(&wanted(false, None), false, (Some(true), None)).unwrap();
+        assert!(read_only.contains("--read-only"), "{read_only}");
+        let queues = told(&wanted(false, Some(3)), false, (Some(false), Some(2))).unwrap();
+        assert!(queues.contains("--queues 2"), "{queues}");
+    }
+}

@@ -70,6 +70,23 @@ pub fn file_name(name: &str) -> String {
     text
 }
 
+/// The name that a file has, which [`file_name`] made of it; `None` if it did not.
+pub fn name_of(file: &str) -> Option<String> {
+    let (mut bytes, mut rest) = (Vec::new(), file.bytes());
+    while let Some(byte) = rest.next() {
+        if byte != b'\\' {
+            bytes.push(byte);
+            continue;
+        }
+        if rest.next()? != b'x' {
+            return None;
+        }
+        let digits = [rest.next()?, rest.next()?];
+        bytes.push(u8::from_str_radix(std::str::from_utf8(&digits).ok()?, 16).ok()?);
+    }
+    String::from_utf8(bytes).ok()
+}
+
 fn path_of(folder: &Path, name: &str) -> PathBuf {
     folder.join(file_name(name) + ENDING)
 }
@@ -125,8 +142,23 @@ impl Held {
 
     /// Nothing is attached any more.
     pub fn remove(self) {
-        // It is locked, so that nobody takes it for another's before it is gone.
-        fs::remove_file(&self.path).ok();
+        // It is locked, so that nobody takes it for another's before it is gone; but where somebody has removed it,
+        // another may have its name.
+        let is = |found: fs::Metadata| (found.dev(), found.ino());
+        let ours = self.file.metadata().map(is).ok();
+        if ours.is_some() && ours == self.path.symlink_metadata().map(is).ok() {
+            fs::remove_file(&self.path).ok();
+        }
+    }
+}
+
+/// Removes the record of a name if it is damaged and nobody's.
+pub fn forget(folder: &Path, name: &str) {
+    if path_of(folder, name).exists()
+        && let Ok(held) = hold(folder, name)
+        && held.before.is_none()
+    {
+        held.remove();
     }
 }
 
@@ -136,6 +168,8 @@ pub struct Found {
     pub record: Record,
     /// A process holds it.
     pub served: bool,
+    /// The record is gone, or damaged: what stands here was found by the device.
+    pub lost: bool,
 }
 
 /// All devices that are attached, by their names.
@@ -146,7 +180,7 @@ pub fn all(folder: &Path) -> Vec<Found> {
         .filter_map(|entry| {
             let mut file = File::open(entry.path()).ok()?;
             let served = matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock));
-            Some(Found { record: read(&mut file)?, served })
+            Some(Found { record: read(&mut file)?, served, lost: false })
         })
         .collect();
     found.sort_by(|a, b| a.record.name.cmp(&b.record.name));
@@ -184,8 +218,17 @@ mod tests {
         assert_eq!((found.len(), found[0].served), (1, false));
         let held = hold(&folder, "a/b").unwrap();
         assert_eq!(held.before, Some(record("a/b")));
+        // Somebody has removed it, and another has the name by now.
+        fs::remove_file(path_of(&folder, "a/b")).unwrap();
+        let mut other = hold(&folder, "a/b").unwrap();
+        other.note(&record("a/b")).unwrap();
         held.remove();
+        assert_eq!(all(&folder).len(), 1);
+        other.remove();
         assert!(all(&folder).is_empty());
+        fs::write(path_of(&folder, "a"), "{").unwrap();
+        forget(&folder, "a");
+        assert!(!path_of(&folder, "a").exists(), "a damaged record is nobody's");
         fs::remove_dir_all(folder).unwrap();
     }
 
@@ -194,5 +237,9 @@ mod tests {
         assert_eq!(file_name("unit/7"), "unit\\x2f7");
         assert_eq!(file_name("..a b"), "\\x2e.a\\x20b");
         assert_eq!(file_name("data-1_x.img"), "data-1_x.img");
+        for name in ["unit/7", "..a b", "ä\n", "a\\x"] {
+            assert_eq!(name_of(&file_name(name)).as_deref(), Some(name));
+        }
+        assert_eq!((name_of("\\x2"), name_of("\\n"), name_of("\\xff")), (None, None, None));
     }
 }

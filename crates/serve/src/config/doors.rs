@@ -1,13 +1,14 @@
 //! Who is let in where: sockets with their permissions, addresses, HTTP, and the control socket.
 
-use super::section::Section;
-use super::{ControlConfig, HttpConfig, Listen, NvmeConfig};
+use super::section::{ConfigError, Section};
+use super::{ControlConfig, GuestConfig, HttpConfig, Listen, NbdConfig, NvmeConfig};
 use crate::front::nvme::{DISCOVERY_NQN, NQN_BYTES_MAX};
 use crate::sockets::{self, Access};
 use flash::SECOND;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
+use toml::Value;
 
 /// Longest path of a socket.
 const SOCKET_BYTES_MAX: usize = 107;
@@ -89,6 +90,49 @@ pub fn guest(section: &mut Section<'_>, base: &Path) -> Option<(PathBuf, Access)
     path.map(|path| (path, access))
 }
 
+/// Refuses sockets of one path: the later one would be taken for a server that is there already.
+pub fn sockets_apart(
+    root: &mut Section<'_>,
+    (nbd, control): (&NbdConfig, Option<&ControlConfig>),
+    guests: &[GuestConfig],
+) {
+    let whole = |path: &Path| std::path::absolute(path).unwrap_or(path.to_owned());
+    let nbd = nbd.listen.iter().filter_map(|listen| match listen {
+        Listen::Unix(path, _) => Some((whole(path), "the NBD server's")),
+        Listen::Tcp(_) => None,
+    });
+    let mut taken: Vec<(PathBuf, &'static str)> = nbd.collect();
+    let whose = |taken: &[(PathBuf, &'static str)], path: &Path| {
+        taken.iter().find(|(other, _)| *other == whole(path)).map(|(_, whose)| *whose)
+    };
+    if let Some(control) = control {
+        if let Some(whose) = whose(&taken, &control.path) {
+            let value = format!("{:?}", control.path.display().to_string());
+            root.errors.push(one_path(
+                "control.unix".into(),
+                value,
+                whose,
+                "unix = \"control.sock\"",
+            ));
+        }
+        taken.push((whole(&control.path), "the control"));
+    }
+    for guest in guests {
+        let Some(whose) = whose(&taken, &guest.path) else { continue };
+        let volumes = root.written("volume").and_then(Value::as_array);
+        let named =
+            |volume: &Value| volume.get("name").and_then(Value::as_str) == Some(&guest.volume);
+        let at = volumes.and_then(|volumes| volumes.iter().position(named)).unwrap_or(0);
+        let value = volumes.and_then(|volumes| volumes.get(at)?.get("vhost")).map(Value::to_string);
+        let (key, value) = (format!("volume[{at}].vhost"), value.unwrap_or_default());
+        root.errors.push(one_path(key, value, whose, "vhost = \"data.vhost\""));
+    }
+}
+
+fn one_path(key: String, value: String, whose: &str, example: &str) -> ConfigError {
+    ConfigError { key, value, reason: format!("is {whose} socket"), example: example.into() }
+}
+
 /// Where the discovery service of NVMe is by convention.
 const DISCOVERY_PORT: u16 = 8009;
 
@@ -111,6 +155,9 @@ pub fn nvme(
             }
         },
         None => {}
+    }
+    if let (Some(address), Some(other)) = (address, discovery) {
+        refuse_one_address(&mut section, address, other);
     }
     let nqn = section.text("nqn", NQN_EXAMPLE);
     if let Some(name) = &nqn {
@@ -144,6 +191,19 @@ pub fn nvme(
     }
     section.finish(&["tcp", "discovery", "nqn", "hosts", "keys_file", "tcp_plain"]);
     Some(NvmeConfig { address: address?, discovery, nqn, hosts, volume_hosts, keys_file })
+}
+
+/// The discovery service listens where nobody else does.
+fn refuse_one_address(section: &mut Section<'_>, address: SocketAddr, discovery: SocketAddr) {
+    let same = address.ip().to_canonical() == discovery.ip().to_canonical();
+    let any = address.ip().is_unspecified() || discovery.ip().is_unspecified();
+    if address.port() != discovery.port() || address.port() == 0 || !(same || any) {
+        return;
+    }
+    let key = if section.written("discovery").is_some() { "discovery" } else { "tcp" };
+    let example = if key == "tcp" { "\"127.0.0.1:4420\"" } else { "\"127.0.0.1:8009\"" };
+    let reason = "tcp and discovery would have one address (discovery is at port 8009 unless it is said, or none)";
+    section.refuse_written(key, reason, example);
 }
 
 /// The NQNs of hosts that may do something; none if all may.

@@ -174,12 +174,14 @@ impl Config {
             volumes::sections(&mut root, &plugins, base);
         let raw = raw::section(&mut root);
         let device = device(root.section("device"), base, volumes, raw);
+        let is_raw = device.as_ref().is_some_and(|device| device.raw.is_some());
         let nbd = nbd(root.section("nbd"), base);
         let nvme = doors::nvme(root.section("nvme"), hosts, base);
         let http = doors::http(root.section("http"), base);
         let control = doors::control(root.section("control"), base);
+        doors::sockets_apart(&mut root, (&nbd, control.as_ref()), &guests);
         let driver = runtime(root.section("runtime"));
-        let mut ftl = ftl(root.section("ftl"), &plugins, &mut chosen);
+        let mut ftl = ftl(root.section("ftl"), &plugins, (&mut chosen, is_raw));
         let bounds = bounds(root.section("server"));
         root.finish(&[
             "device", "raw", "volume", "plugin", "nbd", "nvme", "http", "control", "runtime",
@@ -328,6 +330,7 @@ fn device(
     volumes::fit(&mut section, &volumes, capacity);
     let raw = raw::options(&mut section, raw, capacity, volumes.len());
     if raw.is_none() && volumes.is_empty() {
+        volumes::check_only(&mut section, capacity);
         let blocks = capacity.unwrap_or(VOLUME_BYTES_DEFAULT) / BLOCK_BYTES as u64;
         volumes.push(VolumeOptions {
             name: "data".into(),
@@ -503,7 +506,7 @@ fn bounds(mut section: Section<'_>) -> Bounds {
         [("slow_request", bounds.slow_ns, "\"10s\""), ("stop_within", bounds.stop_ns, "\"30s\"")]
     {
         if !(SECOND / 10..=86_400 * SECOND).contains(&ns) {
-            section.refuse(key, &format!("{ns} ns"), "must be 100ms to 1d", example);
+            section.refuse_written(key, "must be 100ms to 1d", example);
         }
     }
     section.finish(&["slow_request", "stop_within"]);
@@ -536,17 +539,17 @@ fn nbd(mut section: Section<'_>, base: &Path) -> NbdConfig {
     let tcp_timeout_ns = section.duration("tcp_timeout", "\"60s\"").unwrap_or(60 * SECOND);
     if (1..SECOND).contains(&tcp_timeout_ns) {
         let reason = "must be at least 1s, or 0s for never";
-        section.refuse("tcp_timeout", &format!("{tcp_timeout_ns} ns"), reason, "\"60s\"");
+        section.refuse_written("tcp_timeout", reason, "\"60s\"");
     }
     let buffers = section.size("buffers", "\"256MiB\"").unwrap_or(256 << 20);
     if buffers < 1 << 20 {
         let reason = "must be at least 1MiB";
-        section.refuse("buffers", &format!("{buffers} bytes"), reason, "\"256MiB\"");
+        section.refuse_written("buffers", reason, "\"256MiB\"");
     }
     let busy_poll_ns = section.duration("busy_poll", "\"50us\"").unwrap_or(BUSY_POLL_NS);
     if busy_poll_ns > SECOND / 1000 {
         let reason = "must be at most 1ms: a shard burns its processor meanwhile";
-        section.refuse("busy_poll", &format!("{busy_poll_ns} ns"), reason, "\"50us\"");
+        section.refuse_written("busy_poll", reason, "\"50us\"");
     }
     section.finish(&[
         "unix",
@@ -588,7 +591,7 @@ fn runtime(mut section: Section<'_>) -> DriverChoice {
 fn ftl(
     mut section: Section<'_>,
     plugins: &[PluginFile],
-    chosen: &mut Vec<(String, String)>,
+    (chosen, is_raw): (&mut Vec<(String, String)>, bool),
 ) -> Settings {
     let mut settings = Settings::default();
     if let Some(handles) = section.integer("handles", 1, 16, "4") {
@@ -604,9 +607,7 @@ fn ftl(
     number("refresh_bits", 1 << 16, &mut settings.refresh_bits);
     number("suspensions_max", 1 << 16, &mut settings.suspensions_max);
     number("relocation_blocks", 1 << 16, &mut settings.relocation_blocks);
-    if let Some(blocks) = section.integer("map_piece_blocks", 8, 1024, "1024") {
-        settings.map_piece_blocks = blocks as u32;
-    }
+    map(&mut section, is_raw, &mut settings);
     if let Some(percent) = section.integer("destage_above", 0, 95, "70") {
         settings.destage_above = percent as u8;
     }
@@ -621,9 +622,6 @@ fn ftl(
     duration("read_slo", "\"5ms\"", &mut settings.read_slo_ns);
     if let Some(bytes) = section.size("checkpoint", "\"1GiB\"") {
         settings.checkpoint_slots = bytes / BLOCK_BYTES as u64;
-    }
-    if let Some(bytes) = section.size("map_memory", "\"110MiB\"") {
-        settings.map_bytes = bytes;
     }
     if let Some(seed) = section.integer("seed", 0, i64::MAX as u64, "1") {
         settings.seed = seed;
@@ -650,6 +648,24 @@ fn ftl(
         "policy",
     ]);
     settings
+}
+
+/// How much of the map is in DRAM, and in which pieces.
+fn map(section: &mut Section<'_>, is_raw: bool, settings: &mut Settings) {
+    if let Some(blocks) = section.integer("map_piece_blocks", 8, 1024, "1024") {
+        if !blocks.is_power_of_two() {
+            let reason = "must be a power of two from 8 to 1024";
+            section.refuse_written("map_piece_blocks", reason, "64");
+        }
+        settings.map_piece_blocks = blocks as u32;
+    }
+    if let Some(bytes) = section.size("map_memory", "\"110MiB\"") {
+        if is_raw && bytes > 0 {
+            let reason = "has no effect: raw units have no map of blocks; leave it out";
+            section.refuse_written("map_memory", reason, "\"0MiB\"");
+        }
+        settings.map_bytes = bytes;
+    }
 }
 
 /// The policies that decide; those of modules, by decision, go to `chosen`.

@@ -33,7 +33,7 @@ pub fn section(root: &mut Section<'_>) -> RawSection {
             settings.read_granule = (bytes / block) as u32;
         } else {
             let reason = "must be 4KiB, 8KiB, 16KiB, 32KiB or 64KiB, and no more than a page";
-            section.refuse("read_granule", &format!("{bytes} bytes"), reason, "\"8KiB\"");
+            section.refuse_written("read_granule", reason, "\"8KiB\"");
         }
     }
     // 0 says no more than nothing does.

@@ -30,6 +30,8 @@ impl fmt::Display for ConfigError {
 pub struct Section<'a> {
     prefix: String,
     table: Table,
+    /// As it was before anything was taken from it.
+    written: Table,
     /// All errors of the file.
     pub errors: &'a mut Vec<ConfigError>,
 }
@@ -37,7 +39,7 @@ pub struct Section<'a> {
 impl<'a> Section<'a> {
     /// The section whose keys are named with `prefix`.
     pub fn new(prefix: impl Into<String>, table: Table, errors: &'a mut Vec<ConfigError>) -> Self {
-        Self { prefix: prefix.into(), table, errors }
+        Self { prefix: prefix.into(), written: table.clone(), table, errors }
     }
 
     /// Notes an error of `key`.
@@ -48,6 +50,12 @@ impl<'a> Section<'a> {
             reason: reason.into(),
             example: format!("{key} = {example}"),
         });
+    }
+
+    /// Notes an error of `key`, with its value as it is written.
+    pub fn refuse_written(&mut self, key: &str, reason: impl Into<String>, example: &str) {
+        let value = self.written(key).map(Value::to_string).unwrap_or_default();
+        self.refuse(key, &value, reason, example);
     }
 
     /// The value of a key, converted by `convert`; `None` if it is missing or wrong.
@@ -78,6 +86,11 @@ impl<'a> Section<'a> {
             let table = Table::from_iter([(key.to_owned(), Value::from(text.as_str()))]);
             self.table.insert(section.into(), table.into());
         }
+    }
+
+    /// What is written as this key, whether or not it was taken.
+    pub fn written(&self, key: &str) -> Option<&Value> {
+        self.written.get(key)
     }
 
     /// True if the key is there.

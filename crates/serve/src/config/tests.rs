@@ -459,3 +459,64 @@ fn volumes_are_disks_of_guests_where_they_say_so_and_each_at_a_socket_of_its_own
     assert_eq!(keys, expected);
     assert!(wrong[1].reason.contains("another volume"), "{}", wrong[1].reason);
 }
+
+#[test]
+fn a_value_is_told_as_it_is_written_with_one_that_fits() {
+    let volume = |size: &str| format!("[[volume]]\nname = \"a\"\nsize = \"{size}\"\n");
+    let small = format!("[device]\ncapacity = \"64MiB\"\n{}", volume("128MiB"));
+    for (text, wanted) in [
+        (
+            &*small,
+            "device.capacity = \"64MiB\": the volumes have 128MiB together; for example: capacity = \"128MiB\"",
+        ),
+        (
+            "[device]\ncapacity = \"4097KiB\"\n",
+            "device.capacity = \"4097KiB\": must be a multiple of 4096 bytes",
+        ),
+        (&volume("1000KB"), "volume[0].size = \"1000KB\""),
+        ("[server]\nstop_within = \"1ns\"\n", "server.stop_within = \"1ns\""),
+        ("[nbd]\nbuffers = \"1KiB\"\n", "nbd.buffers = \"1KiB\""),
+        (
+            "[ftl]\nmap_piece_blocks = 9\n",
+            "ftl.map_piece_blocks = 9: must be a power of two from 8 to 1024",
+        ),
+        ("[ftl]\nmap_piece_blocks = 2000\n", "ftl.map_piece_blocks = 2000: must be 8 to 1024"),
+    ] {
+        let found = errors(text);
+        assert!(found.len() == 1 && found[0].to_string().starts_with(wanted), "{found:#?}");
+    }
+    let found = errors("[device]\nmode = \"raw\"\n[ftl]\nmap_memory = \"1MiB\"\n");
+    assert_eq!((found.len(), &found[0].key[..]), (1, "ftl.map_memory"), "{found:#?}");
+}
+
+#[test]
+fn two_doors_at_one_place_are_refused_before_either_is_there() {
+    let volume = |vhost: &str| {
+        format!(
+            "[[volume]]\nname = \"a\"\nsize = \"1MiB\"\n[[volume]]\nname = \"b\"\nsize = \"1MiB\"\nvhost = {vhost:?}\n"
+        )
+    };
+    let nbd = "[nbd]\nunix = \"/base/x/nbd.sock\"\n";
+    for (text, key) in [
+        (volume("./x/nbd.sock") + nbd, "volume[1].vhost"),
+        (volume("control.sock") + nbd, "volume[1].vhost"),
+        ("[nbd]\nunix = \"a\"\n[control]\nunix = \"./a\"\n".into(), "control.unix"),
+        ("[nvme]\ntcp = \"127.0.0.1:5\"\ndiscovery = \"127.0.0.1:5\"\n".into(), "nvme.discovery"),
+        ("[nvme]\ntcp = \"127.0.0.1:8009\"\n".into(), "nvme.tcp"),
+        (
+            "[nvme]\ntcp = \"127.0.0.1:5\"\ndiscovery = \"0.0.0.0:5\"\ntcp_plain = true\n".into(),
+            "nvme.discovery",
+        ),
+    ] {
+        let found = errors(&text);
+        assert!(found.len() == 1 && found[0].key == key, "{text}: {found:#?}");
+        assert!(!found[0].value.is_empty() && !found[0].example.is_empty(), "{found:#?}");
+    }
+    for good in [
+        volume("b.vhost") + nbd,
+        "[nvme]\ntcp = \"127.0.0.1:0\"\ndiscovery = \"127.0.0.1:0\"\n".into(),
+        "[nvme]\ntcp = \"127.0.0.1:8009\"\ndiscovery = \"none\"\n".into(),
+    ] {
+        assert!(Config::parse(&good, Path::new("/base")).is_ok(), "{good}");
+    }
+}

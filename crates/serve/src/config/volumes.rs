@@ -4,7 +4,7 @@
 //! sizes here count no more, and what else is said of a name holds for the volume that has it ([`Config::adopt`]).
 
 use super::{Config, GuestConfig, Section, doors, fast, of_module};
-use crate::device::{Limits, NAME_BYTES_MAX, Stretch, Table, VolumeOptions, is_name};
+use crate::device::{Limits, NAME_BYTES_MAX, Stretch, Table, VolumeOptions, is_name, size_text};
 use crate::policies::{PluginFile, WASM};
 use crate::volume::Split;
 use flash::{BLOCK_BYTES, MILLISECOND};
@@ -124,11 +124,13 @@ fn volume(section: &mut Section<'_>, others: &[VolumeOptions]) -> Option<VolumeO
     if let Some(bytes) = size
         && (bytes == 0 || bytes % BLOCK_BYTES as u64 != 0)
     {
-        let reason = "must be a multiple of 4096 bytes, and not 0";
-        section.refuse("size", &format!("{bytes} bytes"), reason, "\"8GiB\"");
+        section.refuse_written("size", NO_BLOCKS, "\"8GiB\"");
     }
     Some(VolumeOptions { name: name?, blocks: size? / BLOCK_BYTES as u64, read_only: false })
 }
+
+/// Said of a size.
+const NO_BLOCKS: &str = "must be a multiple of 4096 bytes, and not 0";
 
 fn wish(section: &mut Section<'_>, plugins: &[PluginFile]) -> Wish {
     let read_only = section.flag("read_only");
@@ -153,26 +155,34 @@ fn limits(section: &mut Section<'_>) -> Option<Limits> {
     let burst_ns = section.duration("burst", "\"100ms\"").unwrap_or(0);
     if burst_ns > 0 && burst_ns < MILLISECOND {
         let reason = "must be 0s, which is 100ms, or 1ms or more";
-        section.refuse("burst", &format!("{burst_ns} ns"), reason, "\"100ms\"");
+        section.refuse_written("burst", reason, "\"100ms\"");
     }
     let limits = Limits { iops, bytes_per_sec, burst_ms: burst_ns / MILLISECOND };
     if let Err((key, reason)) = limits.check() {
-        let (value, example) = match key {
-            "bandwidth" => (format!("{bytes_per_sec} bytes"), "\"100MiB\""),
-            "iops" => (iops.to_string(), "5000"),
-            _ => (format!("{burst_ns} ns"), "\"100ms\""),
+        let example = match key {
+            "bandwidth" => "\"100MiB\"",
+            "iops" => "5000",
+            _ => "\"100ms\"",
         };
-        section.refuse(key, &value, reason, example);
+        section.refuse_written(key, reason, example);
     }
     said.then_some(limits)
 }
 
 /// Refuses a capacity that is less than the volumes have together.
 pub fn fit(section: &mut Section<'_>, volumes: &[VolumeOptions], capacity: Option<u64>) {
-    let sum: u64 = volumes.iter().map(|volume| volume.blocks * BLOCK_BYTES as u64).sum();
-    if let Some(bytes) = capacity.filter(|&bytes| sum > bytes) {
-        let reason = format!("the volumes have {sum} bytes together");
-        section.refuse("capacity", &format!("{bytes} bytes"), reason, "\"8GiB\"");
+    let blocks: u64 = volumes.iter().map(|volume| volume.blocks).sum();
+    if capacity.is_some_and(|bytes| blocks.saturating_mul(BLOCK_BYTES as u64) > bytes) {
+        let sum = size_text(blocks);
+        let reason = format!("the volumes have {sum} together");
+        section.refuse_written("capacity", reason, &format!("\"{sum}\""));
+    }
+}
+
+/// Refuses a capacity that the only volume, of which nothing else is said, cannot have.
+pub fn check_only(section: &mut Section<'_>, capacity: Option<u64>) {
+    if capacity.is_some_and(|bytes| bytes == 0 || !bytes.is_multiple_of(BLOCK_BYTES as u64)) {
+        section.refuse_written("capacity", NO_BLOCKS, "\"8GiB\"");
     }
 }
 

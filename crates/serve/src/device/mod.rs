@@ -7,6 +7,7 @@
 //! does neither any more; nothing is written to a file before all files are known to be of this device
 //! and of one time ([`identity`]).
 
+mod checks;
 mod direct;
 mod error;
 mod fast;
@@ -687,6 +688,8 @@ fn plan(options: &DeviceOptions, split: &Split, settings: &Settings) -> Result<P
         let geometry = shape.nand(profile, &options.faults, 0, None)?.geometry();
         fast_units = Some(tier(fast, &geometry, (options.shards, logical_blocks), settings)?);
     }
+    let whole = shape.nand(profile, &options.faults, 0, fast_units.as_ref())?.geometry();
+    checks::settings_fit(settings, &whole, options.shards)?;
     let uuid = formats[0].uuid;
     let formats = formats.into_iter().map(CoreFormat::Block).collect();
     Ok(Plan { shape, formats, uuid, raw: None, tier: fast_units, bands, direct })
@@ -717,8 +720,11 @@ fn formats(options: &DeviceOptions, split: &Split) -> Result<Vec<FormatOptions>,
         let tib = |blocks: u64| blocks.div_ceil(SHARD_BLOCKS / 16);
         // A stripe may be left over, so one that would be full to the last block is one too few.
         let mend = match blocks / SHARD_BLOCKS + 1 {
-            shards @ ..=SHARDS_MAX => format!("use {shards} or more"),
-            _ => "more than that are not to be had: make the volumes (or device.capacity) smaller".into(),
+            shards @ ..=SHARDS_MAX => format!("say shards = {shards} or more"),
+            _ => format!(
+                "make the volumes (or device.capacity) smaller: {}TiB with shards = {SHARDS_MAX} can be had",
+                16 * SHARDS_MAX - 1
+            ),
         };
         DeviceError::Options(format!(
             "volumes of {} TiB are more than {} of at most {SHARDS_MAX} device.shards can address, 16 TiB each: {mend}",

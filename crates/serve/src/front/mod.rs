@@ -121,6 +121,12 @@ pub trait Front: Send {
         Patience::Endless
     }
 
+    /// When a client comes again that is told to, where its place is so far away and it was told so often before; `None`
+    /// if it does not.
+    fn comes_back_ns(&self, _wait_ns: u64, _before: u32) -> Option<u64> {
+        None
+    }
+
     /// This is a further part of what a client asked for as one, so that it does not count once more.
     fn is_part(&self, _ticket: Ticket) -> bool {
         false

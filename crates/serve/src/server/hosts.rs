@@ -24,6 +24,26 @@ pub fn check(config: &Config) -> Result<(), ServeError> {
     read.transpose().map(drop).map_err(ServeError::Volumes)
 }
 
+/// Hosts that a config lets in and that no line of the file of the secrets is of: what is to be told of each.
+pub fn strangers(config: &Config) -> Vec<String> {
+    let Some(wanted) = &config.nvme else { return Vec::new() };
+    let file = wanted.keys_file.as_ref();
+    let Some(Ok(keys)) = file.map(|file| keys::read(file, "nqn.none")) else { return Vec::new() };
+    let of_volumes = wanted
+        .volume_hosts
+        .iter()
+        .map(|(volume, hosts)| (format!("[[volume]] {volume:?}: nvme_hosts"), hosts));
+    let all = of_volumes.chain([("[nvme] hosts".to_owned(), &wanted.hosts)]);
+    let strangers = all.flat_map(|(key, hosts)| {
+        let unknown = hosts.iter().filter(|host| !keys.knows(host));
+        let told = |host: &String| {
+            format!("{key} names {host}, of which keys_file has no line: it cannot connect")
+        };
+        unknown.map(told).collect::<Vec<_>>()
+    });
+    strangers.collect()
+}
+
 /// The volumes as NVMe hosts see them, if they are served so.
 pub fn subsystem(
     config: &Config,

@@ -17,6 +17,8 @@ pub struct Limiter {
     limits: Limits,
     requests: Bucket,
     bytes: Bucket,
+    /// How often somebody has left the line, so that others can move up.
+    left: AtomicU64,
 }
 
 /// One limit.
@@ -71,7 +73,8 @@ impl Limiter {
         let burst_ms = if limits.burst_ms > 0 { limits.burst_ms } else { Limits::BURST_MS };
         let bucket = |per_sec| Bucket::new(per_sec, burst_ms * MILLISECOND);
         let (requests, bytes) = (bucket(limits.iops), bucket(limits.bytes_per_sec));
-        (!limits.is_none()).then_some(Self { limits, requests, bytes })
+        let left = AtomicU64::new(0);
+        (!limits.is_none()).then_some(Self { limits, requests, bytes, left })
     }
 
     /// What it keeps.
@@ -91,6 +94,16 @@ impl Limiter {
     pub fn leave(&self, request: &Request) {
         self.requests.give_back(1);
         self.bytes.give_back(bytes_of(request));
+    }
+
+    /// Some have left: whoever waits, on any shard, may get a nearer place.
+    pub fn tell_left(&self) {
+        self.left.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How often that was told.
+    pub fn left(&self) -> u64 {
+        self.left.load(Ordering::Relaxed)
     }
 }
 

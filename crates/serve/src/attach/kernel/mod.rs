@@ -4,6 +4,7 @@
 
 mod netlink;
 
+use super::strays::{self, Places};
 use super::target::Target;
 use super::{AttachError, Keeper, Wanted};
 use crate::nbd::constants::{SEND_CAN_MULTI_CONN, SEND_READ_ONLY};
@@ -70,8 +71,11 @@ pub fn is_there(number: u32, name: &str) -> bool {
     said(number, "pid").is_some() && is_ours
 }
 
+/// What the kernel is told of whose a device is begins so, and ends with its name.
+pub const OURS: &str = "weir:";
+
 fn identifier(name: &str) -> String {
-    format!("weir:{name}")
+    format!("{OURS}{name}")
 }
 
 fn family() -> Result<Family, AttachError> {
@@ -115,7 +119,9 @@ impl Device {
         export: Export,
         before: Option<u32>,
     ) -> Result<Self, AttachError> {
-        let nameless = before.map_or(0, |_| usize::from(wanted.queues));
+        let queues = |number| strays::shape_of(&Places::SYSTEM, &node(number)).1;
+        let nameless = before.map(|number| queues(number).unwrap_or(wanted.queues));
+        let nameless = nameless.map_or(0, usize::from);
         let mut device = Self {
             family: family()?,
             number: before.unwrap_or(0),
@@ -255,7 +261,7 @@ impl Keeper for Device {
         }
     }
 
-    fn remove(&mut self) {
+    fn remove(&mut self, _force: bool) {
         if let Err(error) = remove(self.number) {
             tracing::error!(%error, "it cannot be detached");
         }

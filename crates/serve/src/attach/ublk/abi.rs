@@ -34,6 +34,8 @@ pub const SET_PARAMETERS: u32 = changes(0x08);
 pub const BEGIN_RECOVERY: u32 = changes(0x10);
 /// It is there.
 pub const END_RECOVERY: u32 = changes(0x11);
+/// Removes it, as soon as nobody has its disk open any more, and does not wait for that (Linux 6.9 and newer).
+pub const DELETE_LATER: u32 = reads(0x14);
 /// Tells what the driver can do.
 pub const GET_FEATURES: u32 = reads(0x13);
 /// The disk has another size (Linux 6.16 and newer).
@@ -244,6 +246,7 @@ mod tests {
     #[test]
     fn commands_have_the_numbers_of_the_kernels_header() {
         assert_eq!([GET_INFO, ADD, UPDATE_SIZE], [0x8020_7502, 0xc020_7504, 0xc020_7515]);
+        assert_eq!(DELETE_LATER, 0x8020_7514);
         assert_eq!([FETCH, COMMIT_AND_FETCH], [0xc010_7520, 0xc010_7521]);
         assert_eq!((queue_map_bytes(4096), queue_map_bytes(65536)), (98_304, 131_072));
         let command = Control { len: 2, address: 3, data: 4, ..Control::of(1) };

@@ -128,13 +128,21 @@ impl Control {
         self.command(abi::UPDATE_SIZE, Command { data: sectors, ..Command::of(device) })
     }
 
-    /// Takes the disk away, and removes its device. What is under way is finished before.
-    pub fn remove(&mut self, device: u32) -> io::Result<()> {
+    /// Takes the disk away, and removes its device. What is under way is finished before. With `force` who has the disk
+    /// open, as a file system does that is mounted, is not waited for where the driver can do without.
+    pub fn remove(&mut self, device: u32, force: bool) -> io::Result<()> {
         let gone = |result: io::Result<()>| match result {
             Err(error) if error.raw_os_error() == Some(libc::ENODEV) => Ok(()),
             result => result,
         };
         gone(self.command(abi::STOP, Command::of(device)))?;
+        if force {
+            match gone(self.command(abi::DELETE_LATER, Command::of(device))) {
+                Err(error)
+                    if matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::EINVAL)) => {}
+                result => return result,
+            }
+        }
         gone(self.command(abi::DELETE, Command::of(device)))
     }
 }

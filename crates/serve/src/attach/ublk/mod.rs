@@ -18,9 +18,10 @@ use queue::{Reins, Setup};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 /// Requests of a queue at a time.
 const DEPTH: u16 = 64;
@@ -50,8 +51,14 @@ pub fn is_there(number: u32) -> Result<bool, AttachError> {
 }
 
 /// Removes a device whose server has gone.
-pub fn remove(number: u32) -> Result<(), AttachError> {
-    Control::open()?.remove(number).map_err(refused("remove it", number))
+pub fn remove(number: u32, force: bool) -> Result<(), AttachError> {
+    Control::open()?.remove(number, force).map_err(refused("remove it", number))
+}
+
+/// The process that serves a device, if one does.
+pub fn server_of(number: u32) -> Option<u32> {
+    let info = Control::open().ok()?.info(number).ok()??;
+    u32::try_from(info.server).ok().filter(|&server| server > 0)
 }
 
 fn refused(doing: &'static str, number: u32) -> impl FnOnce(std::io::Error) -> AttachError {
@@ -99,7 +106,7 @@ impl Device {
         let begun = device.serve(wanted, target, &info, before.is_some());
         if let Err(error) = begun {
             // One that was there before stays for the next try.
-            device.end(before.is_none());
+            device.end(before.is_none(), false);
             return Err(error);
         }
         Ok(device)
@@ -141,7 +148,7 @@ impl Device {
         let system = |error| AttachError::system(&place, doing)(error);
         let (stream, _) = target.connect().map_err(AttachError::Server)?;
         let bell = Event::new().map_err(system)?;
-        let reins = Arc::new(Reins { leaving: AtomicBool::new(false), bell });
+        let reins = Arc::new(Reins::new(bell));
         let setup = Setup {
             device: Arc::clone(file),
             number: queue,
@@ -169,22 +176,48 @@ impl Device {
         }
     }
 
-    /// Lets requests fail rather than wait for a server that is not there, ends the queues, and removes the device, if
-    /// that is wanted.
-    fn end(&mut self, removes: bool) {
-        for reins in &self.reins {
-            reins.leaving.store(true, Ordering::Release);
-            reins.bell.signal();
-        }
-        if removes && let Err(error) = self.control.remove(self.number) {
-            tracing::error!(%error, "{}: cannot be removed", node(self.number).display());
+    /// Lets requests fail rather than wait for a server that is not there, or that is silent for too long; ends the
+    /// queues, and removes the device, if that is wanted.
+    fn end(&mut self, removes: bool, force: bool) {
+        self.reins.iter().for_each(|reins| reins.leave());
+        if !removes {
             return;
         }
-        if removes {
-            self.queues.drain(..).for_each(|queue| drop(queue.join()));
+        // The driver waits for the end of all requests, and with it this thread.
+        let (ended, end) = mpsc::channel();
+        let (reins, patience) = (self.reins.clone(), if force { SILENCE_FORCED } else { SILENCE });
+        let watch = move || give_up_when_silent(&reins, patience, &end);
+        if let Err(error) = std::thread::Builder::new().name("silence".into()).spawn(watch) {
+            tracing::warn!(%error, "a server that is silent is waited for");
+        }
+        let removed = self.control.remove(self.number, force);
+        drop(ended);
+        match removed {
+            Ok(()) => self.queues.drain(..).for_each(|queue| drop(queue.join())),
+            Err(error) => {
+                tracing::error!(%error, "{}: cannot be removed", node(self.number).display());
+            }
         }
     }
 }
+
+/// Gives up a server that answers nothing for so long, unless there is nothing any more to wait for.
+fn give_up_when_silent(reins: &[Arc<Reins>], patience: Duration, end: &Receiver<()>) {
+    let heard = || reins.iter().map(|reins| reins.heard.load(Ordering::Relaxed)).sum::<u64>();
+    let (mut last, mut since) = (heard(), Instant::now());
+    while let Err(RecvTimeoutError::Timeout) = end.recv_timeout(patience / 20) {
+        let now = heard();
+        if now != last {
+            (last, since) = (now, Instant::now());
+        } else if since.elapsed() >= patience {
+            return reins.iter().for_each(|reins| reins.give_up());
+        }
+    }
+}
+
+/// How long a server may answer nothing while its device is being taken away.
+const SILENCE: Duration = Duration::from_secs(30);
+const SILENCE_FORCED: Duration = Duration::from_secs(5);
 
 fn refused_new(error: std::io::Error) -> AttachError {
     match error.raw_os_error() {
@@ -229,7 +262,34 @@ impl Keeper for Device {
         }
     }
 
-    fn remove(&mut self) {
-        self.end(true);
+    fn remove(&mut self, force: bool) {
+        self.end(true, force);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_that_answers_is_waited_for_and_one_that_is_silent_is_given_up() {
+        let reins = [Arc::new(Reins::new(Event::new().unwrap()))];
+        let patience = Duration::from_millis(200);
+        let watch = |reins: &[Arc<Reins>; 1]| {
+            let ((ended, end), of) = (mpsc::channel(), reins.clone());
+            let watching = std::thread::spawn(move || give_up_when_silent(&of, patience, &end));
+            (ended, watching)
+        };
+        let (ended, watching) = watch(&reins);
+        for _ in 0..30 {
+            reins[0].heard.fetch_add(1, Ordering::Relaxed);
+            std::thread::sleep(patience / 20);
+        }
+        drop(ended);
+        watching.join().unwrap();
+        assert!(!reins[0].gave_up(), "it was never silent for so long, and then all had ended");
+        let (_ended, watching) = watch(&reins);
+        watching.join().unwrap();
+        assert!(reins[0].gave_up());
     }
 }

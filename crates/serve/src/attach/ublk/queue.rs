@@ -4,7 +4,8 @@
 //! Invariants:
 //! - a request is answered once, and its memory is the driver's from then on;
 //! - of a server that goes away nothing is lost: what it had not answered is asked of the next one, in the order in which
-//!   it came. Only where the volume is gone for good, or the device is being taken away, do requests fail;
+//!   it came. Only where the volume is gone for good, or the device is being taken away and the server is not there or
+//!   silent, do requests fail;
 //! - the memory that the ring reads or fills stays until that has ended.
 
 use super::abi::{self, Commit, Descriptor};
@@ -20,7 +21,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
 
 /// Of NBD: the server is stopping, so that another one will have to be asked.
@@ -30,9 +31,38 @@ const ESHUTDOWN: u32 = 108;
 #[derive(Debug)]
 pub struct Reins {
     /// The device is being taken away: who waits for a server that is not there need not.
-    pub leaving: AtomicBool,
+    leaving: AtomicBool,
+    /// Nor who waits for one that is there and silent.
+    gives_up: AtomicBool,
+    /// Answers of the server so far.
+    pub heard: AtomicU64,
     /// Tells the queue to look.
-    pub bell: Event,
+    bell: Event,
+}
+
+impl Reins {
+    /// The device is to stay.
+    pub fn new(bell: Event) -> Self {
+        let (leaving, gives_up) = (AtomicBool::new(false), AtomicBool::new(false));
+        Self { leaving, gives_up, heard: AtomicU64::new(0), bell }
+    }
+
+    /// The device is being taken away.
+    pub fn leave(&self) {
+        self.leaving.store(true, Ordering::Release);
+        self.bell.signal();
+    }
+
+    /// The server is not waited for, whatever it does.
+    pub fn give_up(&self) {
+        self.gives_up.store(true, Ordering::Release);
+        self.bell.signal();
+    }
+
+    /// Whether it is not.
+    pub fn gave_up(&self) -> bool {
+        self.gives_up.load(Ordering::Acquire)
+    }
 }
 
 /// What a queue serves.
@@ -317,7 +347,10 @@ impl Queue {
                     self.break_off();
                     return Ok(());
                 }
-                Heard::Done(tag, error) => self.end(tag, |asked| asked.result(error))?,
+                Heard::Done(tag, error) => {
+                    self.reins.heard.fetch_add(1, Ordering::Relaxed);
+                    self.end(tag, |asked| asked.result(error))?;
+                }
             }
         }
         Ok(())
@@ -340,7 +373,7 @@ impl Queue {
             State::Up(stream) => {
                 stream.close();
                 let (queue, waiting) = (self.number, self.waiting().len());
-                if !self.is_over() {
+                if !self.is_over() && !self.reins.gave_up() {
                     tracing::warn!(
                         queue,
                         waiting,
@@ -361,6 +394,10 @@ impl Queue {
                 stream.close();
             }
             return Ok(());
+        }
+        if matches!(self.state, State::Up(_)) && self.reins.gave_up() {
+            tracing::error!("the server is silent: requests fail, as the device is taken away");
+            self.break_off();
         }
         if matches!(self.state, State::Ending { .. }) && !self.sending && !self.receiving {
             self.state = State::Down;

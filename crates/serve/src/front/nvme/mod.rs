@@ -172,6 +172,21 @@ impl NvmeClient {
         Some(Event::Close)
     }
 
+    /// Tells of data that was damaged on its way: its host hears of the command alone, and nobody of the network.
+    fn note_digest(&self, now: Instant, sound: bool) {
+        if sound {
+            return;
+        }
+        if let Some(more) = self.subsystem.spoilt.admit(now) {
+            let host = self.seat.as_ref().map_or("?", |seat| &seat.controller.host.nqn);
+            tracing::warn!(
+                host,
+                more,
+                "data of an NVMe host came with a wrong digest, and is refused"
+            );
+        }
+    }
+
     /// Takes the head of a PDU as far as it is there.
     fn receive_head(&mut self, now: Instant, bytes: &[u8], out: &mut Vec<u8>) -> Received {
         let mut consumed = 0;
@@ -526,6 +541,7 @@ impl NvmeClient {
                     return Received { consumed, event: None };
                 }
                 let sound = !digest || pdu::u32_at(&data, need) == flash::crc(&data[..need]);
+                self.note_digest(now, sound);
                 let event = if sound {
                     self.own_done(now, &command, &data[..need], out)
                 } else {
@@ -542,6 +558,7 @@ impl NvmeClient {
                 }
                 let sound = pdu::u32_at(&self.held, 0) == sum;
                 self.held.clear();
+                self.note_digest(now, sound);
                 self.flights[ticket.0].spoilt |= !sound;
                 Received { consumed, event: self.data_done(ticket) }
             }
@@ -624,6 +641,10 @@ impl Front for NvmeClient {
     /// A host gives each command a time, and resets the controller when that is over.
     fn patience(&self) -> Patience {
         Patience::Returns { at_once: !self.goes_by_delays() }
+    }
+
+    fn comes_back_ns(&self, wait_ns: u64, before: u32) -> Option<u64> {
+        status::comes_back_ns(wait_ns, before)
     }
 
     fn is_part(&self, ticket: Ticket) -> bool {

@@ -84,14 +84,24 @@ pub fn later(wait_ns: u64, before: u32, delays: bool) -> Status {
     if !delays {
         return Status::INTERRUPTED;
     }
+    let index = delay(wait_ns, before) as u16;
+    Status(Status::INTERRUPTED.0 | (index + 1) << RETRY_DELAY_SHIFT)
+}
+
+/// Which of the delays that is.
+fn delay(wait_ns: u64, before: u32) -> usize {
     let ends_after = DELAYS_S.iter().position(|delay_s| delay_s * SECOND >= wait_ns);
-    let index = match ends_after {
+    match ends_after {
         None => DELAYS_S.len() - 1,
         Some(index) if before + 1 >= TRIES => index,
         // Not too late: the rest it waits here, or is told once more.
         Some(index) => index.saturating_sub(1),
-    };
-    Status(Status::INTERRUPTED.0 | (index as u16 + 1) << RETRY_DELAY_SHIFT)
+    }
+}
+
+/// When a host comes again that is told so; `None` if that was the last time that it tries.
+pub fn comes_back_ns(wait_ns: u64, before: u32) -> Option<u64> {
+    (before < TRIES).then(|| DELAYS_S[delay(wait_ns, before)] * SECOND)
 }
 
 /// Which of the delays a host is told.
@@ -167,5 +177,10 @@ mod tests {
         // What fits is met.
         assert_eq!([told(11), told(39), told(70), told(128)], [(1, 0), (1, 0), (2, 0), (1, 0)]);
         assert_eq!(later(60 * SECOND, 0, false), Status::INTERRUPTED);
+        assert_eq!(comes_back_ns(60 * SECOND, 0), Some(30 * SECOND));
+        assert_eq!(
+            (comes_back_ns(60 * SECOND, 4), comes_back_ns(0, 5)),
+            (Some(120 * SECOND), None)
+        );
     }
 }

@@ -105,10 +105,12 @@ pub struct Subsystem {
     pub placement: Option<Placement>,
     /// What hosts have to know, if they have to authenticate.
     pub keys: Option<Keys>,
-    /// What is logged of hosts that did not, that may not connect, and that break the protocol.
+    /// What is logged of hosts that did not, that may not connect, that break the protocol, and whose data was damaged on
+    /// its way.
     pub unauthenticated: Rated,
     pub refused: Rated,
     pub broken: Rated,
+    pub spoilt: Rated,
     controllers: Mutex<Slab<Arc<Controller>>>,
 }
 
@@ -228,6 +230,7 @@ impl Subsystem {
             unauthenticated: Rated::default(),
             refused: Rated::default(),
             broken: Rated::default(),
+            spoilt: Rated::default(),
             controllers,
         }
     }

@@ -373,6 +373,17 @@ fn a_reset_ends_the_queues_of_before() {
 }
 
 #[test]
+fn a_shutdown_ends_the_queues_of_before_and_lets_none_in() {
+    let (mut admin, mut io) = connected(false);
+    assert_eq!(admin.set_property(0x46_4001), 0);
+    io.command(&blocks(with_sgl(entry(command::READ, 7, 1), 4096, true), 0, 1), &[]);
+    assert_eq!((io.events.last(), io.out.len()), (Some(&Event::Close), 0));
+    let subsystem = Arc::clone(&admin.client.subsystem);
+    let refused = Host::new(&subsystem, false).connect(2, 1, "nqn.weir").0;
+    assert_eq!(refused, Status::SEQUENCE.0);
+}
+
+#[test]
 fn hosts_that_may_not_come_and_queues_that_may_not_be_are_refused() {
     let closed = subsystem(&["nqn.another"]);
     assert_eq!(Host::new(&closed, false).connect(0, 0xffff, "nqn.weir").0, Status::CONNECT_HOST.0);

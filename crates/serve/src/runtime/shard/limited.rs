@@ -5,7 +5,8 @@
 //! volume has a bounded part here, and beyond that its connections are not read on.
 //!
 //! A client that gives up on what takes long, and with it on its whole connection ([`Patience::Returns`]), is told to
-//! come again where the place is too far away. It keeps its place: who asks the same again within a while has it.
+//! come again where the place is too far away. It keeps its place: who asks the same again within a while has it. A
+//! connection that has not come for one of its places when it should have, and some, has given up all of them.
 //!
 //! Invariants:
 //! - who waits counts among the requests of its connection, so that this stays until it is dealt with;
@@ -19,7 +20,7 @@ use crate::front::Patience;
 use crate::runtime::data::Data;
 use crate::volume::{Failure, Limiter, Request, limiter};
 use flash::{Instant, SECOND};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 /// The part of the memory for requests that those which wait for one volume may hold.
@@ -31,8 +32,10 @@ const MEMORY_AGAIN_NS: u64 = flash::MILLISECOND;
 const HOLD_NS: u64 = 10 * SECOND;
 /// Places of one volume that are kept for clients that return: as many as four full queues of NVMe.
 const KEPT_MAX: usize = 4096;
-/// How long after its instant a place is kept: as long as a client can be told to stay away, and some.
-const KEPT_NS: u64 = 180 * SECOND;
+/// How much later than it was told to a client may come for its place.
+const LATE_NS: u64 = 10 * SECOND;
+/// How often who waits looks whether others have left the line, on other shards, too.
+const LOOK_NS: u64 = SECOND;
 
 /// A request that waits.
 struct Waiting {
@@ -51,6 +54,8 @@ struct Kept {
     at_ns: u64,
     /// How often it was told.
     told: u32,
+    /// When it has come, if it comes at all.
+    expected_ns: u64,
 }
 
 /// Of one volume.
@@ -62,8 +67,10 @@ struct Line {
     kept: Vec<Kept>,
     /// Of data.
     bytes: usize,
-    /// Until then somebody may come for a place that is kept.
-    kept_until_ns: u64,
+    /// Then the first who has a place here, and has not come, is late.
+    late_at_ns: u64,
+    /// How many had left the limiter's line when these places were given.
+    seen_left: u64,
     /// Connections that are not read on until there are fewer.
     held: Vec<u32>,
     /// There was no memory for the first one; try again then.
@@ -73,7 +80,8 @@ struct Line {
 impl Line {
     fn new(limiter: Arc<Limiter>) -> Self {
         let (waiting, kept, held) = (VecDeque::new(), Vec::new(), Vec::new());
-        Self { limiter, waiting, kept, bytes: 0, kept_until_ns: 0, held, memory_at: None }
+        let (late_at_ns, seen_left) = (u64::MAX, limiter.left());
+        Self { limiter, waiting, kept, bytes: 0, late_at_ns, seen_left, held, memory_at: None }
     }
 
     /// The place that was kept for a request.
@@ -86,13 +94,38 @@ impl Line {
     /// Keeps a place, if there is room for it.
     fn keep(&mut self, now_ns: u64, kept: Kept) {
         if self.kept.len() >= KEPT_MAX {
-            self.kept.retain(|kept| kept.at_ns + KEPT_NS > now_ns);
+            self.give_up_late(now_ns);
         }
         if self.kept.len() >= KEPT_MAX {
             return self.limiter.leave(&kept.request);
         }
-        self.kept_until_ns = self.kept_until_ns.max(kept.at_ns + KEPT_NS);
+        self.late_at_ns = self.late_at_ns.min(kept.expected_ns);
         self.kept.push(kept);
+    }
+
+    /// Gives up all places of connections that are late for one.
+    fn give_up_late(&mut self, now_ns: u64) {
+        let late = self.kept.iter().filter(|kept| kept.expected_ns <= now_ns);
+        let late: BTreeSet<u32> = late.map(|kept| kept.connection).collect();
+        let leaves = |kept: &&Kept| late.contains(&kept.connection);
+        self.kept.iter().filter(leaves).for_each(|kept| self.limiter.leave(&kept.request));
+        self.kept.retain(|kept| !leaves(&kept));
+        let expected = self.kept.iter().map(|kept| kept.expected_ns);
+        self.late_at_ns = expected.min().unwrap_or(u64::MAX);
+        if !late.is_empty() {
+            self.limiter.tell_left();
+        }
+    }
+
+    /// Those who wait get nearer when others have left.
+    fn move_up(&mut self, now_ns: u64) {
+        if now_ns >= self.late_at_ns {
+            self.give_up_late(now_ns);
+        }
+        if self.limiter.left() != self.seen_left {
+            let limiter = Arc::clone(&self.limiter);
+            self.place_anew(now_ns, &limiter, None);
+        }
     }
 
     fn insert(&mut self, waiting: Waiting) {
@@ -103,6 +136,10 @@ impl Line {
 
     /// Gives all who wait, but those of `gone`, places anew: of another limiter, or nearer ones as some have left.
     fn place_anew(&mut self, now_ns: u64, limiter: &Arc<Limiter>, gone: Option<u32>) {
+        if gone.is_some() {
+            self.limiter.tell_left();
+        }
+        self.seen_left = limiter.left();
         if Arc::ptr_eq(limiter, &self.limiter) {
             self.waiting.iter().for_each(|waiting| limiter.leave(&waiting.asked.request));
             let leaves = |kept: &&Kept| Some(kept.connection) == gone;
@@ -111,6 +148,7 @@ impl Line {
         } else {
             // Who comes for these finds the new limits.
             self.kept.clear();
+            self.late_at_ns = u64::MAX;
             self.limiter = Arc::clone(limiter);
         }
         let (mut first, rest): (VecDeque<_>, VecDeque<_>) =
@@ -128,10 +166,13 @@ impl Line {
             || self.kept.iter().any(|kept| kept.connection == connection)
     }
 
-    /// When to look at the first.
+    /// When to look at the first, or at who is late.
     fn opens_at(&self, now: Instant, now_ns: u64) -> Option<Instant> {
-        let first = self.waiting.front()?;
-        Some(self.memory_at.unwrap_or(now + first.at_ns.saturating_sub(now_ns)))
+        let late = (self.late_at_ns < u64::MAX).then(|| self.late_at_ns.saturating_sub(now_ns));
+        let late = late.map(|in_ns| now + in_ns);
+        let Some(first) = self.waiting.front() else { return late };
+        let opens = now + first.at_ns.saturating_sub(now_ns).min(LOOK_NS);
+        Some(self.memory_at.unwrap_or(opens)).into_iter().chain(late).min()
     }
 }
 
@@ -204,7 +245,7 @@ impl Shard {
         let kept = line.and_then(|line| line.kept(connection, &request));
         let place = kept.unwrap_or_else(|| {
             let at_ns = limiter.place(now_ns, &request);
-            Kept { connection, request, at_ns, told: 0 }
+            Kept { connection, request, at_ns, told: 0, expected_ns: 0 }
         });
         let asked = Asked { admitted: true, waits_since: self.now, ..asked };
         if nobody_waits && place.at_ns <= now_ns {
@@ -214,7 +255,18 @@ impl Shard {
         if let Patience::Returns { at_once } = patience
             && place.at_ns > now_ns + HOLD_NS
         {
-            line.keep(now_ns, Kept { told: place.told + 1, ..place });
+            match self.connections[connection].front.comes_back_ns(place.at_ns - now_ns, place.told)
+            {
+                Some(away_ns) => {
+                    let away_ns = if at_once { HOLD_NS } else { away_ns };
+                    let expected_ns = now_ns + away_ns + LATE_NS;
+                    line.keep(now_ns, Kept { told: place.told + 1, expected_ns, ..place });
+                }
+                None => {
+                    line.limiter.leave(&request);
+                    line.limiter.tell_left();
+                }
+            }
             self.put_off((connection, asked), data, (place, now_ns), at_once);
             return None;
         }
@@ -280,7 +332,11 @@ impl Shard {
         self.now = self.now.max(now);
         self.send_away();
         let volumes: Vec<usize> = self.limited.lines.keys().copied().collect();
+        let now_ns = self.limited.now_ns();
         for volume in volumes {
+            if let Some(line) = self.limited.lines.get_mut(&volume) {
+                line.move_up(now_ns);
+            }
             while let Some(waiting) = self.next_admitted(volume) {
                 self.let_in(waiting);
             }
@@ -371,7 +427,7 @@ impl Shard {
 
     /// Reads on where that was held up; a line in which nobody waits, and to which nobody will return, goes.
     fn end_line(&mut self, now: Instant, volume: usize) {
-        let (now_ns, limited) = (self.limited.now_ns(), self.limiter(volume).is_some());
+        let limited = self.limiter(volume).is_some();
         let Some(line) = self.limited.lines.get_mut(&volume) else { return };
         let bytes_max = self.shared.buffer_bytes_max / MEMORY_SHARE;
         let open = self.life == Life::Serving;
@@ -379,7 +435,7 @@ impl Shard {
             true => std::mem::take(&mut line.held),
             false => Vec::new(),
         };
-        let awaits = limited && !line.kept.is_empty() && now_ns < line.kept_until_ns;
+        let awaits = limited && !line.kept.is_empty();
         if line.waiting.is_empty() && line.held.is_empty() && !awaits {
             self.limited.lines.remove(&volume);
         }
@@ -440,7 +496,8 @@ mod tests {
     #[test]
     fn other_limits_count_from_now_on() {
         let mut line = line(&limiter(1), &[1, 2, 3]);
-        let kept = Kept { connection: 1, request: request(9), at_ns: 3, told: 1 };
+        let kept =
+            Kept { connection: 1, request: request(9), at_ns: 3, told: 1, expected_ns: SECOND };
         line.keep(0, kept);
         line.place_anew(0, &limiter(100), None);
         assert_eq!(places_ms(&line), [(1, 0), (2, 9), (3, 19)]);
@@ -451,7 +508,8 @@ mod tests {
     fn a_place_is_kept_for_who_asks_the_same_again_and_only_once() {
         let limiter = limiter(1);
         let mut line = Line::new(Arc::clone(&limiter));
-        let kept = Kept { connection: 1, request: request(9), at_ns: 70 * SECOND, told: 1 };
+        let (at_ns, expected_ns) = (70 * SECOND, 40 * SECOND);
+        let kept = Kept { connection: 1, request: request(9), at_ns, told: 1, expected_ns };
         line.keep(0, kept);
         assert!(line.kept(2, &request(9)).is_none() && line.kept(1, &request(8)).is_none());
         assert_eq!(line.kept(1, &request(9)).map(|kept| kept.at_ns), Some(70 * SECOND));
@@ -461,7 +519,31 @@ mod tests {
             line.keep(0, Kept { request: request(block), ..kept });
         }
         assert_eq!(line.kept.len(), KEPT_MAX);
-        line.keep(70 * SECOND + KEPT_NS, kept);
+        line.keep(expected_ns, Kept { connection: 2, expected_ns: 2 * expected_ns, ..kept });
         assert_eq!(line.kept.len(), 1);
+    }
+
+    #[test]
+    fn a_connection_that_is_late_for_one_of_its_places_loses_all_and_others_move_up() {
+        let limiter = limiter(1);
+        let place = |line: &mut Line, connection: u32, block: u64, expected_ns: u64| {
+            let request = request(block);
+            let at_ns = limiter.place(0, &request);
+            line.keep(0, Kept { connection, request, at_ns, told: 1, expected_ns });
+        };
+        let mut here = Line::new(Arc::clone(&limiter));
+        for block in 0..100 {
+            place(&mut here, 1, block, (20 + block) * SECOND);
+        }
+        place(&mut here, 2, 200, 60 * SECOND);
+        // Somebody waits on another shard, behind all of them.
+        let mut there = line(&limiter, &[7]);
+        assert_eq!(places_ms(&there), [(7, 100_999)]);
+        here.move_up(19 * SECOND);
+        assert_eq!((here.kept.len(), here.late_at_ns), (101, 20 * SECOND));
+        here.move_up(20 * SECOND);
+        assert_eq!((here.kept.len(), here.late_at_ns), (1, 60 * SECOND));
+        there.move_up(20 * SECOND);
+        assert_eq!(places_ms(&there), [(7, 20_000)], "nothing is under way any more");
     }
 }

@@ -4,6 +4,7 @@
 use crate::front::nvme::{HostKeys, Keys, Secret};
 use crate::{files, random};
 use std::collections::BTreeMap;
+use std::fs::OpenOptions;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
@@ -14,11 +15,16 @@ use std::path::Path;
 pub fn read(path: &Path, subsystem: &str) -> Result<Keys, String> {
     let shown = path.display();
     let wrong = |reason: &str| format!("nvme.keys_file: {shown}: {reason}");
-    let metadata = path.metadata().map_err(|error| wrong(&error.to_string()))?;
+    let opened = files::open_named(path, OpenOptions::new().read(true));
+    let file = opened.map_err(|error| wrong(&error.to_string()))?;
+    let metadata = file.metadata().map_err(|error| wrong(&error.to_string()))?;
     if metadata.mode() & 0o077 != 0 {
         return Err(wrong("others may read or write it: chmod 600 it, if they did not already"));
     }
-    let text = files::read_named_text(path).map_err(|error| wrong(&error.to_string()))?;
+    // SAFETY: no memory is involved.
+    let us = unsafe { libc::geteuid() };
+    expect_owner(metadata.uid(), us).map_err(|reason| wrong(&reason))?;
+    let text = files::rest_of_text(file).map_err(|error| wrong(&error.to_string()))?;
     let hosts = parse(&text, subsystem).map_err(|reason| wrong(&reason))?;
     if hosts.is_empty() {
         return Err(wrong(
@@ -26,6 +32,16 @@ pub fn read(path: &Path, subsystem: &str) -> Result<Keys, String> {
         ));
     }
     Ok(Keys::new(hosts, draw))
+}
+
+/// Its owner reads all secrets and can add some: that is the server's user, or root.
+fn expect_owner(owner: u32, us: u32) -> Result<(), String> {
+    if owner == us || owner == 0 {
+        return Ok(());
+    }
+    Err(format!(
+        "is user {owner}'s, who reads and changes it, and the server's user is {us}: chown it to that one, or to root"
+    ))
 }
 
 fn parse(text: &str, subsystem: &str) -> Result<BTreeMap<String, HostKeys>, String> {
@@ -106,6 +122,16 @@ mod tests {
         mode(0o600);
         let keys = read(&path, "nqn.weir").unwrap();
         assert!(keys.knows("nqn.a") && !keys.knows("nqn.b"));
+        let told = expect_owner(1, 2).unwrap_err();
+        assert!(told.contains("user 1's") && told.contains("chown"), "{told}");
+        assert!(expect_owner(0, 2).is_ok() && expect_owner(2, 2).is_ok());
+        // Nobody writes to this one, and it is not waited for.
+        let pipe = path.with_extension("fifo");
+        let name = std::ffi::CString::new(pipe.to_str().unwrap()).unwrap();
+        // SAFETY: the name is a string that ends.
+        assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
+        assert!(read(&pipe, "nqn.weir").err().unwrap().contains("no plain file"));
+        fs::remove_file(pipe).unwrap();
         fs::write(&path, "# nobody\n").unwrap();
         assert!(read(&path, "nqn.weir").err().unwrap().contains("names no host"));
         fs::remove_file(&path).unwrap();

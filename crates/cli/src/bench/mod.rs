@@ -14,6 +14,7 @@ mod pool;
 mod raw;
 mod restart;
 mod simulated;
+mod store;
 mod streams;
 mod switching;
 mod tier_file;
@@ -40,8 +41,9 @@ use serve::cpu::process_ns as cpu_ns;
     waf-{fifo,greedy}-{7,10,28}, crash-images, damage-images, raw-{bandwidth,latency}-PROFILE,\n  \
     latency-cpu, nbd-{rand,seq}-{read,write}...-vs-{nbdkit,qemu-nbd}, tier-file-write-{qd1,qd32},\n  \
     front-nvme-rand-{read,write}, vhost-rand-{read,write}, volume-limit-p99, pool-{read,write}-cpu, pool-node-{read,write}-cpu, pool-{read,write}-vs-local,\n  \
-    pool-take-over-1tib, pool-turn-{1000,10000}\n\n\
-    The nbd figures need fio, nbdkit and qemu-nbd, those of vhost qemu-storage-daemon, those of latency, tier-file, pool and volume-limit fio. Exit status 0 says that \
+    pool-take-over-1tib, pool-turn-{1000,10000}, store-gets-{CLIENTS}x{BATCH}, store-scan-{CLIENTS}x6, store-writes,\n  \
+    store-get-p99-compaction, store-{waf,capacity,plugin-cpu}\n\n\
+    The nbd figures need fio, nbdkit and qemu-nbd, those of vhost qemu-storage-daemon, those of latency, tier-file, pool and volume-limit fio, those of store the engine (`./x rocksdb`). Exit status 0 says that \
     it measured, not that \
     every goal is met.")]
 pub struct Args {
@@ -196,7 +198,7 @@ type Group = fn(&mut Request<'_>);
 
 /// How the names of a group's figures begin, and what measures them. Those that take time come first, so
 /// that only for them the machine must be quiet; from `raw` on are figures that no other work changes.
-const GROUPS: [(&str, Group); 26] = [
+const GROUPS: [(&str, Group); 27] = [
     ("map-bytes-per-block", core_cost::map_bytes),
     ("ftl-read-cpu", core_cost::read_cpu),
     ("ftl-write-cpu", core_cost::write_cpu),
@@ -217,6 +219,7 @@ const GROUPS: [(&str, Group); 26] = [
     ("volume-limit", volume_limit::figures),
     ("pool", pool::figures),
     ("tier-file", tier_file::against_file_system),
+    ("store", store::figures),
     ("raw", raw::identities),
     ("sim-memory-per-tib", simulated::memory),
     ("waf", simulated::waf),

@@ -75,7 +75,7 @@ fn change_on(store: &Store, thread: u64, seed: u64, known: &mut Known) {
         let before = known.acknowledged.get(&name).copied().flatten();
         // A file is not written over: it is there, or it is not.
         let deletes = if is_file { before.is_some() } else { random.below(6) == 0 };
-        let to = (!deletes).then(|| seed << 20 | known.changes);
+        let to = (!deletes).then_some(seed << 20 | known.changes);
         match change(store, &name, to) {
             Ok(()) => drop(known.acknowledged.insert(name, to)),
             // No room for a moment: nothing was done.

@@ -4,8 +4,8 @@
 use crate::rocksdb::Both;
 use crate::store::Served;
 use crate::tools::{pattern, said};
-use client::Error;
 use client::store::Cell;
+use client::{Error, Store};
 use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -29,12 +29,41 @@ fn ids(both: &Both) -> Vec<u128> {
     ids
 }
 
+/// The value of a key before some were put anew.
+fn old(number: u64) -> Vec<u8> {
+    pattern(number, 60_000)
+}
+
+/// Of how many keys it is told that a raw block is missing, and how many are what was written last: no other answer may be.
+fn told_or_right(store: &Store, block: &str) -> (u64, u64) {
+    let (mut told, mut right) = (0, 0);
+    for number in 0..300 {
+        let expected = match number % 10 {
+            0 => Some(b"newer".to_vec()),
+            5 => None,
+            _ => Some(old(number)),
+        };
+        match store.get(&key(number)) {
+            Ok(found) => {
+                assert!(found == expected, "{number}");
+                right += 1;
+            }
+            Err(Error::Refused { code: 500, message }) => {
+                assert!(message.contains(block), "{number}: {message}");
+                assert!(number % 10 != 0, "{number}: it is newer than what is missing");
+                told += 1;
+            }
+            Err(error) => panic!("{number}: {error}"),
+        }
+    }
+    (told, right)
+}
+
 #[test]
 fn a_store_that_misses_a_raw_block_is_read_as_far_as_it_goes_and_nothing_of_it_is_erased() {
     let mut both = Both::start("storeleft", "256MiB");
     let served = Served::start(&both, "st", &["--slices", "2"]);
     let store = served.client();
-    let old = |number: u64| pattern(number, 60_000);
     (0..300).for_each(|number| store.put(&key(number), &old(number)).expect("a put"));
     store.put_cell(&Cell::new("t", "r", "f", "c"), b"cell").expect("a put");
     let file = pattern(7, 5 * MIB);
@@ -59,26 +88,7 @@ fn a_store_that_misses_a_raw_block_is_read_as_far_as_it_goes_and_nothing_of_it_i
 
     let served = Served::start(&both, "st", &["--damaged"]);
     let store = served.client();
-    let (mut told, mut right) = (0, 0);
-    for number in 0..300 {
-        let expected = match number % 10 {
-            0 => Some(b"newer".to_vec()),
-            5 => None,
-            _ => Some(old(number)),
-        };
-        match store.get(&key(number)) {
-            Ok(found) => {
-                assert!(found == expected, "{number}");
-                right += 1;
-            }
-            Err(Error::Refused { code: 500, message }) => {
-                assert!(message.contains(&block), "{number}: {message}");
-                assert!(number % 10 != 0, "{number}: it is newer than what is missing");
-                told += 1;
-            }
-            Err(error) => panic!("{number}: {error}"),
-        }
-    }
+    let (told, right) = told_or_right(&store, &block);
     assert!(told > 5 && right > 150, "{told} are told of, {right} are right");
     let Err(Error::Refused { code: 503, message }) = store.put(b"k", b"v") else { panic!("a put") };
     assert!(message.contains("--damaged"), "{message}");

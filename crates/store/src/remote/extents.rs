@@ -294,7 +294,7 @@ mod tests {
         let extents = open(&world);
         let mut ids: Vec<u128> = Vec::new();
         let full = loop {
-            let id = 9 << 64 | ids.len() as u128 + 1;
+            let id = (9 << 64) | (ids.len() as u128 + 1);
             match extents.put(id, &block(id)) {
                 Ok(()) => ids.push(id),
                 Err(error) => break error,

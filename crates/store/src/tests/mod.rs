@@ -291,7 +291,7 @@ fn nothing_is_erased_before_the_engine_found_what_it_needs_nor_while_blocks_are_
         let store = open(&world, 2).unwrap();
         let mut writer = store.writer("/db/3.sst", false).unwrap();
         writer.append(&bytes(RAW_BYTES)).unwrap();
-        std::mem::forget(writer);
+        let _never_dropped = std::mem::ManuallyDrop::new(writer);
     };
     orphaned();
     let held = world.lock().raw.len();

@@ -374,7 +374,7 @@ fn what_cannot_be_done_with_snapshots_is_refused_and_says_why() {
     server.terminate();
 
     let scratch = Scratch::new("snapcached");
-    let device = "capacity = \"64MiB\"\n[ftl]\nmap_memory = \"64KiB\"\nmap_piece_blocks = 64\n";
+    let device = "capacity = \"256MiB\"\n[ftl]\nmap_memory = \"64KiB\"\nmap_piece_blocks = 64\n";
     let server = start(&scratch, device, 8);
     refused(&scratch, &["snapshot", "data", "x"], "map_memory");
     assert!(volume(&scratch, &["create", "more", "--size", "4MiB"]).contains("made"));

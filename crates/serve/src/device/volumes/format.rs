@@ -263,6 +263,7 @@ impl<'a> Fields<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::volume::STRIPE_BLOCKS;
 
     fn made() -> Table {
         let volume = |number, name: &str, first, blocks, read_only| {
@@ -283,9 +284,9 @@ mod tests {
     }
 
     fn with_snapshots() -> Table {
-        let (table, _) =
-            changed().with_snapshot(("data", "monday", 9), (1 << 39, 512), &[]).unwrap();
-        table.with_snapshot(("gold", "ä", u128::MAX), (1 << 39, 512), &[]).unwrap().0
+        let ground = ((1 << 37) + (1 << 20), 64 * STRIPE_BLOCKS);
+        let (table, _) = changed().with_snapshot(("data", "monday", 9), ground, &[]).unwrap();
+        table.with_snapshot(("gold", "ä", u128::MAX), ground, &[]).unwrap().0
     }
 
     #[test]

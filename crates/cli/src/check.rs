@@ -252,6 +252,8 @@ fn examine_volumes(
             let sweep = shard.sweep_of(first..end.min(first.saturating_add(PIECE_BLOCKS)));
             reading.read(shard, sweep, 1, &name, findings);
         }
+        let sweep = shard.sweep_of_snapshots();
+        reading.read(shard, sweep, 1, &name, findings);
     }
     for (index, ftl) in shards.iter().filter_map(Offline::ftl).enumerate() {
         if let Err(reason) = ftl.verify() {
@@ -263,8 +265,11 @@ fn examine_volumes(
 
 /// A block of the device, as its volume knows it.
 fn named(table: &Table, block: u64) -> (String, u64) {
-    match table.volume_of(block) {
-        Some((volume, at)) => (volume.name.clone(), at),
+    if let Some((volume, at)) = table.volume_of(block) {
+        return (volume.name.clone(), at);
+    }
+    match table.snapshot_of(block) {
+        Some((snapshot, at)) => (table.name_of(snapshot), at),
         None => ("(none)".into(), block),
     }
 }

@@ -66,6 +66,18 @@ fn device_json(kind: &Kind, data: &Path, shards: &[Offline], bands: bool) -> Val
             })
         })
         .collect();
+    let snapshots: Vec<Value> = table
+        .snapshots
+        .iter()
+        .map(|snapshot| {
+            json!({
+                "name": table.name_of(snapshot),
+                "number": snapshot.number,
+                "stretches": snapshot.stretches.iter().map(stretch).collect::<Vec<_>>(),
+                "size_bytes": snapshot.blocks() * BLOCK_BYTES as u64,
+            })
+        })
+        .collect();
     let description: Option<toml::Table> =
         serve::files::read_text(&data.join("device.toml")).ok().and_then(|text| text.parse().ok());
     let profile = match kind {
@@ -80,6 +92,7 @@ fn device_json(kind: &Kind, data: &Path, shards: &[Offline], bands: bool) -> Val
         "profile": profile,
         "uuid": format!("{:032x}", first.uuid),
         "volumes": volumes,
+        "snapshots": snapshots,
         "leaving_bytes": blocks_of(&table.leaving) * BLOCK_BYTES as u64,
         "shards": shards.iter().map(|shard| shard_json(shard, bands)).collect::<Vec<_>>(),
     })
@@ -230,6 +243,10 @@ fn device_text(device: &Value, with_bands: bool) -> String {
         let mode = if volume["read_only"] == true { ", read only" } else { "" };
         let size = bytes(number(&volume["size_bytes"]));
         text.push_str(&format!("  volume {}: {size}{mode}\n", shown(&volume["name"])));
+    }
+    for snapshot in array(&device["snapshots"]) {
+        let size = bytes(number(&snapshot["size_bytes"]));
+        text.push_str(&format!("  snapshot {}: {size}\n", shown(&snapshot["name"])));
     }
     let leaving = number(&device["leaving_bytes"]);
     if leaving > 0 {

@@ -1,5 +1,5 @@
-//! `weir volume`: the volumes of a running server: lists, makes, deletes, renames them, and gives them other sizes and
-//! limits, over its control socket.
+//! `weir volume`: the volumes of a running server: lists, makes, deletes, renames them, takes snapshots, and gives them other
+//! sizes and limits, over its control socket.
 
 use crate::output::{print, print_json, table};
 use crate::served::{self, Served};
@@ -17,8 +17,9 @@ const PATIENCE: Duration = Duration::from_secs(75);
     weir volume create data --size 4GiB\n  \
     weir volume resize data 8GiB\n  \
     weir volume limit data --iops 5000 --bandwidth 200MiB\n  \
+    weir volume snapshot data monday\n  \
     weir volume rename data old\n  \
-    weir volume delete old\n\n\
+    weir volume delete old@monday\n\n\
     A change is durable and in force when the command returns. A volume takes no flash before something is written \
     to it; its size is taken from the device's blocks that belong to no volume.")]
 pub struct Args {
@@ -51,15 +52,37 @@ enum Command {
         #[arg(long)]
         read_only: bool,
     },
-    /// Delete a volume with all its data
+    /// Delete a volume with all its data, or a snapshot
     ///
     /// Its clients are hung up on. Its blocks are trimmed in the background, also after a restart, and no volume gets
-    /// them before that.
+    /// them before that. A volume that has snapshots stays until they are deleted.
     #[command(after_help = "Examples:\n  \
-        weir volume delete old")]
+        weir volume delete old\n  \
+        weir volume delete data@monday")]
     Delete {
-        /// Which
+        /// Which: a volume, or VOLUME@NAME
         name: String,
+    },
+    /// Take a snapshot of a volume: what it holds now, to be read as VOLUME@NAME
+    ///
+    /// All that was acknowledged before is in it, and no part of a request that was not. It costs nothing but room for
+    /// what the volume changes afterwards. It is served as a volume is, read-only.
+    #[command(after_help = "Examples:\n  \
+        weir volume snapshot data monday\n  \
+        nbdcopy 'nbd+unix:///data@monday?socket=weir-data/nbd.sock' backup.img")]
+    Snapshot {
+        /// Of which volume
+        volume: String,
+        /// What it is called behind the @: at most 64 bytes, no @, / and no ?
+        name: String,
+    },
+    /// List the snapshots, and the room that only they take
+    #[command(after_help = "Examples:\n  \
+        weir volume snapshots\n  \
+        weir volume snapshots data")]
+    Snapshots {
+        /// Of this volume alone
+        volume: Option<String>,
     },
     /// Give a volume another size
     ///
@@ -124,7 +147,10 @@ pub fn run(args: &Args) -> Result<End, Failure> {
 fn asked(command: &Command) -> Result<(&'static str, String, String), Failure> {
     let at = |name: &str| format!("/volumes/{}", crate::serve::percent_encode(name, b"-._~"));
     Ok(match command {
-        Command::List => ("GET", "/volumes".into(), String::new()),
+        Command::List | Command::Snapshots { .. } => ("GET", "/volumes".into(), String::new()),
+        Command::Snapshot { volume, name } => {
+            ("POST", at(volume) + "/snapshots", json!({ "name": name }).to_string())
+        }
         Command::Create { name, size, read_only } => {
             let size = bytes_of("--size", size)?;
             let body = json!({ "name": name, "size_bytes": size, "read_only": read_only });
@@ -165,6 +191,8 @@ fn told(command: &Command, value: &Value) -> String {
     let size = || crate::size::bytes(number(&value["volume"]["size_bytes"]));
     match command {
         Command::List => list(value),
+        Command::Snapshot { volume, name } => format!("{volume}@{name}: taken, {}\n", size()),
+        Command::Snapshots { volume } => snapshots(value, volume.as_deref()),
         Command::Create { name, .. } => format!("{name}: made, {}\n", size()),
         Command::Delete { name } => format!("{name}: deleted\n"),
         Command::Resize { name, .. } => format!("{name}: {} from now on\n", size()),
@@ -201,6 +229,21 @@ fn limits(limits: &Value) -> String {
     if parts.is_empty() { "no limits".into() } else { parts.join(", ") }
 }
 
+/// The snapshots of a volume, or all.
+fn snapshots(value: &Value, of: Option<&str>) -> String {
+    let mut rows = vec![["snapshot", "size", "number", "room"].map(String::from).to_vec()];
+    let wanted = |snapshot: &&Value| of.is_none_or(|of| snapshot["volume"] == of);
+    for snapshot in array(&value["snapshots"]).iter().filter(wanted) {
+        rows.push(vec![
+            snapshot["name"].as_str().unwrap_or_default().into(),
+            crate::size::bytes(number(&snapshot["size_bytes"])),
+            number(&snapshot["number"]).to_string(),
+            snapshot["held_bytes"].as_u64().map_or("?".into(), crate::size::bytes),
+        ]);
+    }
+    if rows.len() > 1 { table(&rows) } else { "there are no snapshots\n".into() }
+}
+
 fn list(value: &Value) -> String {
     let mut rows = vec![["volume", "size", "number", "mode", "limits"].map(String::from).to_vec()];
     for volume in array(&value["volumes"]) {
@@ -211,6 +254,15 @@ fn list(value: &Value) -> String {
             number(&volume["number"]).to_string(),
             mode.into(),
             limits(&volume["limits"]),
+        ]);
+    }
+    for snapshot in array(&value["snapshots"]) {
+        rows.push(vec![
+            snapshot["name"].as_str().unwrap_or_default().into(),
+            crate::size::bytes(number(&snapshot["size_bytes"])),
+            number(&snapshot["number"]).to_string(),
+            "snapshot".into(),
+            String::new(),
         ]);
     }
     let mut text = table(&rows);
@@ -248,6 +300,24 @@ mod tests {
         };
         assert!(asked(&limit("1ns")).unwrap_err().contains("100ms"));
         assert!(asked(&limit("1s")).unwrap().2.contains("\"burst_ms\":1000"));
+    }
+
+    #[test]
+    fn snapshots_are_told_with_the_room_that_only_they_take() {
+        let snapshot = |name: &str, volume: &str, held: Value| json!({ "name": name, "volume": volume, "number": 7, "size_bytes": 1 << 30, "held_bytes": held });
+        let all = [snapshot("a@x", "a", json!(4096)), snapshot("b@y", "b", Value::Null)];
+        let value = json!({ "volumes": [], "snapshots": all, "device_bytes": 0, "free_bytes": 0 });
+        let text = snapshots(&value, None);
+        assert!(text.contains("a@x       1 GiB  7       4 KiB\n") && text.contains("?"), "{text}");
+        assert!(!snapshots(&value, Some("b")).contains("a@x"));
+        assert_eq!(snapshots(&value, Some("c")), "there are no snapshots\n");
+        assert!(list(&value).contains("snapshot"));
+        let take = Command::Snapshot { volume: "a b".into(), name: "x".into() };
+        let (method, path, body) = asked(&take).unwrap();
+        assert_eq!(
+            (method, &path[..], &body[..]),
+            ("POST", "/volumes/a%20b/snapshots", r#"{"name":"x"}"#)
+        );
     }
 
     #[test]

@@ -9,6 +9,7 @@ use crate::server::{Found, ServeError};
 use crate::volume::{Limiter, Split};
 use flash::BLOCK_BYTES;
 use ftl::raw::WriteUnit;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// A volume, for the shards.
@@ -56,9 +57,18 @@ pub struct Offered {
     pub exports: Arc<[nbd::Export]>,
     /// For the shards.
     pub exported: Vec<Exported>,
+    /// Of those that are snapshots, which volume each is of; by numbers.
+    pub snapshots: BTreeMap<u32, u32>,
 }
 
 impl Offered {
+    /// The volume that one is, or of which it is a snapshot.
+    pub fn volume_of<'a>(&'a self, volume: &'a Volume) -> &'a Volume {
+        let number = self.snapshots.get(&volume.number);
+        let found = number.and_then(|number| self.volumes.iter().find(|of| of.number == *number));
+        found.unwrap_or(volume)
+    }
+
     /// What requests for `volume` are about, if it is there.
     #[inline]
     pub fn get(&self, volume: usize) -> Option<&Exported> {
@@ -95,28 +105,45 @@ pub(crate) fn volumes(
     config: &Config,
     (before, device): (&Offered, u128),
 ) -> Result<Offered, ServeError> {
-    let mut offer = Offer::default();
+    let mut all = Vec::new();
     for mut volume in table.volumes.iter().cloned() {
         let wish = config.wish(&volume.name);
-        let bytes = volume.blocks() * BLOCK_BYTES as u64;
-        let mut export = nbd::Export::new(volume.name.clone(), bytes);
         let wished = wish.and_then(|wish| wish.read_only).unwrap_or(volume.read_only);
         volume.read_only = wished || config.ftl.read_only;
-        export.read_only = volume.read_only;
-        // Whatever its name is, no other volume is that, here or elsewhere.
-        export.description = format!("volume={} device={device:032x}", volume.number);
         volume.limits = wish.and_then(|wish| wish.limits).unwrap_or(volume.limits);
         let limits = volume.limits;
-        let handle = ((volume.number - 1) % u32::from(config.ftl.handles)) as u8;
         let known = before.get(volume.number as usize - 1);
         let known = known.and_then(|known| known.limiter.clone());
         let same = known.filter(|limiter| limiter.limits() == limits);
+        let limiter = same.or_else(|| Limiter::of(limits).map(Arc::new));
+        all.push((volume, limiter));
+    }
+    let of = table.snapshots.iter().map(|snapshot| (snapshot.number, snapshot.volume));
+    let snapshots: BTreeMap<u32, u32> = of.collect();
+    for snapshot in &table.snapshots {
+        // Who reads it counts among those who use its volume.
+        let volume = all.iter().find(|(volume, _)| volume.number == snapshot.volume);
+        let (limits, limiter) =
+            volume.map(|(volume, limiter)| (volume.limits, limiter.clone())).unwrap_or_default();
+        let (number, stretches) = (snapshot.number, snapshot.stretches.clone());
+        let (name, uuid, read_only) = (table.name_of(snapshot), Some(snapshot.uuid), true);
+        all.push((Volume { number, name, uuid, stretches, read_only, limits }, limiter));
+    }
+    all.sort_by_key(|(volume, _)| volume.number);
+    let mut offer = Offer::default();
+    for (volume, limiter) in all {
+        let mut export =
+            nbd::Export::new(volume.name.clone(), volume.blocks() * BLOCK_BYTES as u64);
+        export.read_only = volume.read_only;
+        // Whatever its name is, no other volume is that, here or elsewhere.
+        export.description = format!("volume={} device={device:032x}", volume.number);
+        let handle = ((volume.number - 1) % u32::from(config.ftl.handles)) as u8;
         offer.add(volume, export, handle)?;
         if let Some(added) = offer.exported.last_mut() {
-            added.limiter = same.or_else(|| Limiter::of(limits).map(Arc::new));
+            added.limiter = limiter;
         }
     }
-    Ok(offer.into())
+    Ok(Offered { snapshots, ..offer.into() })
 }
 
 /// One export a unit, so that its queue and its faults are its own.
@@ -187,7 +214,7 @@ impl Offer {
 impl From<Offer> for Offered {
     fn from(offer: Offer) -> Self {
         let Offer { volumes, exports, exported } = offer;
-        Self { volumes, exports: exports.into(), exported }
+        Self { volumes, exports: exports.into(), exported, ..Self::default() }
     }
 }
 
@@ -198,7 +225,8 @@ fn check_volumes(found: &Found, split: Split, config: &mut Config) -> Result<Tab
     let report = &found.report;
     let table = decode_volumes(&report.label).ok_or_else(damaged)?;
     let device_blocks = split.device_blocks(report.logical_blocks);
-    if table.end() > device_blocks {
+    let reaches_into = |first: u64| first < device_blocks;
+    if table.end() > device_blocks || table.shadows_begin().is_some_and(reaches_into) {
         return Err(damaged());
     }
     check_capacity(device_blocks, split, config)?;
@@ -270,6 +298,31 @@ mod tests {
         assert_eq!(exported.run(10, 6), stretch(0, 5));
         assert_eq!(exported.run(14, 2), stretch(4, 1));
         assert_eq!(exported.run(15, 1), stretch(50, 1));
+    }
+
+    #[test]
+    fn a_snapshot_is_offered_read_only_in_its_place_and_with_the_limits_of_its_volume() {
+        let volume = |number, name: &str, first| {
+            Volume::made(number, name.into(), Stretch { first, blocks: 1024 }, false)
+        };
+        let mut table = Table::made(vec![volume(1, "a", 0), volume(2, "b", 1024)]);
+        table.volumes[1].limits.iops = 10;
+        let (mut table, _) = table.with_snapshot(("b", "x", 5), (4096, 256), &[]).unwrap();
+        let room = crate::device::TableLimits { device_blocks: 4096 };
+        let (name, blocks) = ("c".into(), 512);
+        let made = crate::device::Change::Create { name, blocks, uuid: 1, read_only: false };
+        table = table.with(&made, room).unwrap();
+        let config = Config::parse("", std::path::Path::new(".")).unwrap();
+        let offered = volumes(&table, &config, (&Offered::default(), 7)).unwrap();
+        let told: Vec<_> =
+            offered.exports.iter().map(|export| (&export.name[..], export.read_only)).collect();
+        assert_eq!(told, [("a", false), ("b", false), ("b@x", true), ("c", false)]);
+        let snapshot = offered.get(2).unwrap();
+        assert_eq!((snapshot.blocks, snapshot.first_block()), (1024, 4096));
+        let of_volume = offered.get(1).unwrap().limiter.as_ref().unwrap();
+        assert!(Arc::ptr_eq(of_volume, snapshot.limiter.as_ref().unwrap()));
+        assert_eq!(offered.volume_of(&offered.volumes[2]).name, "b");
+        assert_eq!(offered.volume_of(&offered.volumes[3]).name, "c");
     }
 
     #[test]

@@ -224,8 +224,9 @@ impl Server {
         let ground = table.map(|table| (table, blocks, uuid));
         let settled = volumes::settled(config, &volumes, &mounted_with);
         let mounts = mounted.iter().map(|mounted| mounted.found.report.clone()).collect();
+        let found: Vec<_> = mounted.iter().map(|mounted| mounted.found.snapshots.clone()).collect();
         let threads = set_going(mounted, &shared, doors.listeners());
-        let living = volumes::living(&shared, config, (ground, source.device.is_some()));
+        let living = volumes::living(&shared, config, (ground, source.device.is_some()), &found);
         let mut server = Self {
             ready: Ready {
                 nbd: doors.nbd_addresses,
@@ -521,6 +522,8 @@ pub(crate) struct Found {
     pub read_only: bool,
     /// Logical blocks of a band.
     pub band_blocks: u32,
+    /// The numbers of its snapshots.
+    pub snapshots: Vec<u32>,
 }
 
 /// A shard that has mounted and waits to serve.
@@ -634,7 +637,8 @@ fn shard_thread(
     let (raw, driver) = (engine.raw_shape(), ring.report().clone());
     let read_only = engine.core.is_read_only();
     let band_blocks = engine.medium.geometry().slots_per_block();
-    let found = Found { driver, report: mounted, kept, raw, read_only, band_blocks };
+    let snapshots = engine.core.snapshots();
+    let found = Found { driver, report: mounted, kept, raw, read_only, band_blocks, snapshots };
     report.send(Ok(found)).ok();
     let Ok((shared, listeners)) = go.recv() else {
         // No word: another shard could not mount, or the volumes do not fit.
@@ -680,9 +684,7 @@ pub(crate) fn start_engine(
     let reason = match run_until_milestone(&mut engine, ring, &mut now) {
         Ok(Milestone::Ready(Ok(report))) => return Ok((engine, now, report)),
         Ok(Milestone::Ready(Err(error))) => error.to_string(),
-        Ok(Milestone::Stopped(_) | Milestone::FastDetached(_) | Milestone::Labelled(_)) => {
-            "the FTL stopped before it was ready".into()
-        }
+        Ok(_) => "the FTL stopped before it was ready".into(),
         Err(reason) => reason,
     };
     ring.free(engine);

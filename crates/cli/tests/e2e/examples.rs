@@ -116,12 +116,14 @@ const BEFORE: &[(&str, &str)] = &[
     ),
     (
         "weir volume", // One volume, and room for others.
-        "weir volume list --json | jq -r '.volumes[].name' | \
+        "weir volume list --json | jq -r '.snapshots[].name, .volumes[].name' | \
          while read -r name; do weir volume delete \"$name\"; done; \
          weir volume create data --size 4MiB",
     ),
     ("weir volume create", "weir volume delete data"),
     ("weir volume delete", "weir volume create old --size 4MiB"),
+    ("weir volume delete old@", "weir volume snapshot old monday"),
+    ("weir volume delete data@", "weir volume snapshot data monday"),
     ("weir pool volume create", "weir pool volume delete mine --config admin.toml || true"),
     (
         "weir pool volume delete",

@@ -53,6 +53,7 @@ mod restart;
 mod rocksdb;
 mod scratch;
 mod server;
+mod snapshots;
 mod store;
 mod store_crash;
 mod store_faults;

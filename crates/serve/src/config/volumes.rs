@@ -260,7 +260,10 @@ impl Config {
         self.chosen.retain(|(decision, _)| {
             decision.split_once('/').is_none_or(|(_, volume)| is_there(volume))
         });
-        for wish in self.wishes.iter().filter(|wish| !is_there(&wish.name)) {
+        // A snapshot may have a socket for hypervisors.
+        let is_snapshot = |name: &str| table.snapshot(name).is_some();
+        let unknown = |wish: &&Wish| !is_there(&wish.name) && !is_snapshot(&wish.name);
+        for wish in self.wishes.iter().filter(unknown) {
             tracing::warn!(
                 "[[volume]] {:?} of the config is not on the device, whose volumes were changed since: `weir volume \
                  list` tells those that are, `weir volume create` makes one",

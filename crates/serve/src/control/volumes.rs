@@ -1,11 +1,11 @@
 //! Volumes over HTTP: `GET /volumes` lists them and the room there is, `POST /volumes` makes one, `PATCH
-//! /volumes/{name}` changes its name, size or limits, `DELETE /volumes/{name}` deletes it. What was answered with 200 is
-//! durable and in force.
+//! /volumes/{name}` changes its name, size or limits, `DELETE /volumes/{name}` deletes it, `POST /volumes/{name}/snapshots`
+//! takes a snapshot, which is deleted as a volume is, by its whole name. What was answered with 200 is durable and in force.
 
 use super::doors::Access;
 use super::refusal;
 use super::routes::Routes;
-use crate::device::{Change, ChangeError, Limits, Stretch, Volume, blocks_of};
+use crate::device::{Change, ChangeError, JOINT, Limits, Snapshot, Stretch, Volume, blocks_of};
 use crate::living::{Refused, Shown};
 use crate::server::Control;
 use axum::extract::rejection::JsonRejection;
@@ -15,6 +15,7 @@ use axum::response::{IntoResponse, Response};
 use flash::BLOCK_BYTES;
 use serde::Deserialize;
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use tokio::task::spawn_blocking;
 
 /// The routes of this file.
@@ -24,6 +25,7 @@ pub fn routes(routes: Routes) -> Routes {
         .change(Method::POST, "/volumes", create)
         .change(Method::PATCH, "/volumes/{name}", change)
         .change(Method::DELETE, "/volumes/{name}", delete)
+        .change(Method::POST, "/volumes/{name}/snapshots", snapshot)
 }
 
 /// A volume to be.
@@ -34,6 +36,13 @@ struct Made {
     size_bytes: u64,
     #[serde(default)]
     read_only: bool,
+}
+
+/// A snapshot to be.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Taken {
+    name: String,
 }
 
 /// What of a volume shall be other than it is: one of these.
@@ -59,7 +68,11 @@ struct OtherLimits {
 }
 
 async fn list(State(control): State<Control>) -> Response {
-    Json(json_of(&control)).into_response()
+    // The shards are asked for what snapshots hold.
+    match spawn_blocking(move || json_of(&control)).await {
+        Ok(value) => Json(value).into_response(),
+        Err(error) => refusal(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()),
+    }
 }
 
 async fn create(
@@ -112,19 +125,39 @@ async fn change(
     make(control, change, called).await
 }
 
+async fn snapshot(
+    State(control): State<Control>,
+    Path(volume): Path<String>,
+    taken: Result<Json<Taken>, JsonRejection>,
+) -> Response {
+    let Json(Taken { name }) = match taken {
+        Ok(taken) => taken,
+        Err(error) => return refusal(error.status(), &error.body_text()),
+    };
+    let called = format!("{volume}{JOINT}{name}");
+    match control.volumes().new_uuid(&called) {
+        Ok(uuid) => make(control, Change::Snapshot { volume, name, uuid }, called).await,
+        Err(error) => refusal(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()),
+    }
+}
+
 async fn delete(State(control): State<Control>, Path(name): Path<String>) -> Response {
     make(control, Change::Delete { name: name.clone() }, name).await
 }
 
-/// Makes a change, on a thread that may wait, and tells of the volume that is called so then.
+/// Makes a change, on a thread that may wait, and tells of the volume, or the snapshot, that is called so then.
 async fn make(control: Control, change: Change, called: String) -> Response {
-    let volumes = std::sync::Arc::clone(control.volumes());
-    match spawn_blocking(move || volumes.change(change)).await {
-        Ok(Ok(())) => {
-            let mut all = json_of(&control);
-            let volume = all["volumes"].as_array().and_then(|volumes| {
-                volumes.iter().find(|volume| volume["name"] == called.as_str()).cloned()
-            });
+    let made = spawn_blocking(move || -> Result<Value, Refused> {
+        control.volumes().change(change)?;
+        Ok(json_of(&control))
+    });
+    match made.await {
+        Ok(Ok(mut all)) => {
+            let found = |key: &str| {
+                let mut there = all[key].as_array().into_iter().flatten();
+                there.find(|one| one["name"] == called.as_str()).cloned()
+            };
+            let volume = found("volumes").or_else(|| found("snapshots"));
             all["volume"] = volume.unwrap_or_default();
             Json(all).into_response()
         }
@@ -136,7 +169,9 @@ async fn make(control: Control, change: Change, called: String) -> Response {
 fn status_of(refused: &Refused) -> StatusCode {
     match refused {
         Refused::Change(ChangeError::Unknown(..)) => StatusCode::NOT_FOUND,
-        Refused::Change(ChangeError::Name(_) | ChangeError::Size) => StatusCode::BAD_REQUEST,
+        Refused::Change(
+            ChangeError::Name(_) | ChangeError::Size | ChangeError::SnapshotName(_),
+        ) => StatusCode::BAD_REQUEST,
         Refused::Change(_) | Refused::Never(_) => StatusCode::CONFLICT,
         Refused::Unknown(_) => StatusCode::SERVICE_UNAVAILABLE,
     }
@@ -155,7 +190,7 @@ fn bytes(blocks: u64) -> u64 {
     blocks.saturating_mul(BLOCK_BYTES as u64)
 }
 
-/// The volumes, and what room there is.
+/// The volumes, their snapshots, and what room there is. It waits for the shards, if there are snapshots.
 fn json_of(control: &Control) -> Value {
     let volumes = control.volumes();
     let Shown { table, device_blocks, free_blocks } = volumes.shown();
@@ -176,9 +211,24 @@ fn json_of(control: &Control) -> Value {
             "stretches": volume.stretches.iter().map(stretch).collect::<Vec<_>>(),
         })
     };
+    let held = match table.snapshots.is_empty() {
+        true => BTreeMap::new(),
+        false => volumes.held_blocks(),
+    };
+    let taken = |snapshot: &Snapshot| {
+        let volume = table.volumes.iter().find(|volume| volume.number == snapshot.volume);
+        json!({
+            "name": table.name_of(snapshot),
+            "number": snapshot.number,
+            "volume": volume.map(|volume| &volume.name),
+            "size_bytes": bytes(snapshot.blocks()),
+            "held_bytes": held.get(&snapshot.number).map(|&blocks| bytes(blocks)),
+        })
+    };
     json!({
         "fixed": volumes.fixed_because(),
         "volumes": table.volumes.iter().map(one).collect::<Vec<_>>(),
+        "snapshots": table.snapshots.iter().map(taken).collect::<Vec<_>>(),
         "device_bytes": bytes(device_blocks),
         "free_bytes": bytes(free_blocks),
         "leaving_bytes": bytes(blocks_of(&table.leaving)),

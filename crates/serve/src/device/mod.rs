@@ -28,8 +28,9 @@ pub use error::DeviceError;
 pub use fast::FastOptions;
 pub use raw::RawOptions;
 pub use volumes::{
-    Change, ChangeError, Limits, NAME_BYTES_MAX, NUMBER_MAX, Stretch, Table, TableLimits, Volume,
-    blocks_of, decode as decode_volumes, encode as encode_volumes, is_name, size_text,
+    Change, ChangeError, JOINT, Limits, NAME_BYTES_MAX, NUMBER_MAX, Shadow, Snapshot, Stretch,
+    Table, TableLimits, Volume, blocks_of, decode as decode_volumes, encode as encode_volumes,
+    is_name, size_text,
 };
 
 use crate::kept::Kept;

@@ -4,6 +4,7 @@
 //! label, tells NVMe's subsystem, those who speak with hypervisors, and all shards what is offered from then on, and has the shards trim what volumes have
 //! left, in the background and again after a restart.
 
+mod snapshots;
 mod steps;
 
 use crate::config::Config;
@@ -11,9 +12,12 @@ use crate::device::{Change, ChangeError, Table, TableLimits, blocks_of};
 use crate::exports;
 use crate::front::nvme;
 use crate::panics;
-use crate::runtime::shard::{Message, Shared, Work};
+use crate::runtime::shard::{Message, Shared, SnapshotAsk, Work};
 use crate::server::hosts;
+use crate::volume::STRIPE_BLOCKS;
 use flash::RequestError;
+use snapshots::Ended;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, TryRecvError};
@@ -24,6 +28,8 @@ use steps::{Living, Step};
 
 /// How long a change may take before whoever asked is told that it goes on.
 const ANSWER_TIME: Duration = Duration::from_secs(60);
+/// How long a shard may take to tell of its snapshots.
+const TELL_TIME: Duration = Duration::from_secs(2);
 /// How often it is looked whether the server has ended while a shard does not answer.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
@@ -73,7 +79,7 @@ pub struct VolumesControl {
     /// Whose volumes they are.
     device: u128,
     ended: Arc<AtomicBool>,
-    /// Of the shards, unless the volumes stay as they are.
+    /// Of the shards, if there are volumes.
     shared: Option<Arc<Shared>>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
@@ -88,18 +94,24 @@ pub struct Ground {
     pub device: u128,
     /// What is done for volumes.
     pub config: Config,
+    /// The numbers of the snapshots that shards have.
+    pub found: Vec<u32>,
 }
 
 impl VolumesControl {
     /// Of a server whose volumes stay as they are, for a reason.
-    pub fn fixed(reason: &str, table: Table, device_blocks: u64) -> Self {
+    pub fn fixed(
+        reason: &str,
+        (table, device_blocks): (Table, u64),
+        shared: Option<&Arc<Shared>>,
+    ) -> Self {
         let free_blocks = blocks_of(&table.free(device_blocks));
         Self {
             asks: Err(reason.into()),
             shown: Arc::new(Mutex::new(Shown { table, device_blocks, free_blocks })),
             device: 0,
             ended: Arc::default(),
-            shared: None,
+            shared: shared.map(Arc::clone),
             thread: Mutex::default(),
         }
     }
@@ -108,9 +120,12 @@ impl VolumesControl {
     pub fn start(shared: &Arc<Shared>, ground: Ground) -> Self {
         let (asks, asked) = mpsc::channel();
         let (shown, ended) = (Arc::<Mutex<Shown>>::default(), Arc::<AtomicBool>::default());
-        let Ground { table, device_blocks, device, config } = ground;
+        let Ground { table, device_blocks, device, config, found } = ground;
+        let round = STRIPE_BLOCKS * shared.mailboxes.len() as u64;
+        let living = Living::new(table, TableLimits { device_blocks }, round);
         let keeper = Keeper {
-            living: Living::new(table, TableLimits { device_blocks }),
+            living: living.with_found(found.into_iter()),
+            refusal: None,
             device_blocks,
             device,
             config,
@@ -137,6 +152,20 @@ impl VolumesControl {
     /// The volumes as they are now; none of them if they are none of a device's.
     pub fn shown(&self) -> Shown {
         self.shown.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Blocks of flash that only snapshots hold, by the number of the snapshot. Blocks.
+    pub fn held_blocks(&self) -> BTreeMap<u32, u64> {
+        let mut held = BTreeMap::new();
+        for mailbox in self.shared.iter().flat_map(|shared| &shared.mailboxes) {
+            let (sender, receiver) = mpsc::channel();
+            mailbox.push(Message::Snapshots(SnapshotAsk::Tell(sends(sender))));
+            // A server that is stopping tells nothing.
+            for snapshot in receiver.recv_timeout(TELL_TIME).into_iter().flatten() {
+                *held.entry(snapshot.number).or_default() += snapshot.blocks_held;
+            }
+        }
+        held
     }
 
     /// By which NVMe hosts know a volume to be.
@@ -200,6 +229,8 @@ impl VolumesControl {
 /// What the thread has.
 struct Keeper {
     living: Living,
+    /// Why a snapshot was refused.
+    refusal: Option<String>,
     device_blocks: u64,
     device: u128,
     config: Config,
@@ -213,8 +244,10 @@ struct Keeper {
 #[derive(Clone, Copy, Eq, PartialEq)]
 enum Taken {
     Done,
-    /// There is no room for it now. Nothing has changed.
+    /// It cannot be now, as there is no room or something goes on. Nothing has changed.
     Later,
+    /// It cannot be at all.
+    Refused,
     /// Nobody knows how far it came.
     Lost,
 }
@@ -256,6 +289,9 @@ impl Keeper {
         while self.living.is_changing() {
             self.take_step();
         }
+        if let Some(reason) = self.refusal.take() {
+            return Err(Refused::Change(ChangeError::NoSnapshot(reason)));
+        }
         if self.living.is_lost() {
             let why = self.shared.lacks_room().unwrap_or_else(|| {
                 "the device does not take the change, or the server is stopping; see the log".into()
@@ -271,6 +307,12 @@ impl Keeper {
 
     /// Begins a change, if need be once what volumes have left is trimmed.
     fn begin(&mut self, change: &Change) -> Result<(), ChangeError> {
+        let is_snapshot = matches!(change, Change::Snapshot { .. });
+        while is_snapshot && self.living.awaits_drops() && !self.living.is_lost() {
+            if self.take_step() == Taken::Later {
+                std::thread::sleep(LOOK_AGAIN);
+            }
+        }
         loop {
             match self.living.begin(change) {
                 Err(ChangeError::Room { wanted, free, leaving })
@@ -326,11 +368,12 @@ impl Keeper {
     fn take_step(&mut self) -> Taken {
         let Some(step) = self.living.step() else { return Taken::Done };
         let taken = self.carry_out(step);
-        if taken == Taken::Later {
-            return taken;
+        match taken {
+            Taken::Later => return taken,
+            Taken::Refused => self.living.refused(),
+            Taken::Done | Taken::Lost => self.living.done(taken == Taken::Done),
         }
-        self.living.done(taken == Taken::Done);
-        if self.living.is_lost() && !self.ended.load(Ordering::Acquire) {
+        if self.living.is_lost() && !self.is_over() {
             let why = self.shared.lacks_room();
             let why = why.as_deref().unwrap_or("the device does not take it");
             tracing::error!("volumes cannot be changed any more: {why}");
@@ -366,6 +409,27 @@ impl Keeper {
                 let flushed =
                     self.clear(shards.map(|shard| (shard, (0, 0), Work::Flush)).collect());
                 is_done(flushed.is_ok())
+            }
+            Step::Prepare(shadow) => {
+                let ended = self.prepare(&shadow);
+                self.taken(ended)
+            }
+            Step::Cut(shadow) => {
+                let ended = self.cut(&shadow);
+                self.taken(ended)
+            }
+            Step::Drop(number) => self.give_up(number),
+        }
+    }
+
+    /// What came of a step of a snapshot.
+    fn taken(&mut self, ended: Ended) -> Taken {
+        match ended {
+            Ended::Good => Taken::Done,
+            Ended::Lost => Taken::Lost,
+            Ended::Refused(reason) => {
+                self.refusal = Some(reason);
+                Taken::Refused
             }
         }
     }
@@ -421,12 +485,15 @@ impl Keeper {
             match answers.recv_timeout(LOOK_AGAIN) {
                 Ok(answer) => return Some(answer),
                 Err(RecvTimeoutError::Disconnected) => return None,
-                Err(RecvTimeoutError::Timeout) if self.ended.load(Ordering::Acquire) => {
-                    return None;
-                }
+                Err(RecvTimeoutError::Timeout) if self.is_over() => return None,
                 Err(RecvTimeoutError::Timeout) => {}
             }
         }
+    }
+
+    /// The shards have ended.
+    fn is_over(&self) -> bool {
+        self.ended.load(Ordering::Acquire)
     }
 
     fn show(&self) {

@@ -5,12 +5,16 @@
 //! the trims are made durable, and only then it is recorded to be free. After a power cut whatever is still recorded to be
 //! leaving is trimmed from its start.
 //!
+//! A snapshot is *prepared* and *cut* by the FTLs before it is recorded, and *dropped* by them after it is recorded to be gone.
+//! One that they have and that is not recorded, as after a power cut between, is dropped.
+//!
 //! Invariants:
 //! - what is offered was recorded before;
+//! - what is recorded of a snapshot the FTLs have durably, and its shadow is nobody else's before they have given it back;
 //! - nothing is recorded to be free before trims of all of it are durable, which began when no request to it went on;
 //! - after a step that failed nothing is done any more: nobody knows what is recorded.
 
-use crate::device::{Change, ChangeError, Stretch, Table, TableLimits, encode_volumes};
+use crate::device::{Change, ChangeError, Shadow, Stretch, Table, TableLimits, encode_volumes};
 
 /// Blocks that are trimmed at once: what others wait for meanwhile is short.
 const TRIM_BLOCKS: u64 = 1 << 14;
@@ -26,12 +30,22 @@ pub enum Step {
     Trim(Stretch),
     /// Make durable what was trimmed.
     Flush,
+    /// Make room for a snapshot.
+    Prepare(Shadow),
+    /// Take it, on all shards between two requests, durably.
+    Cut(Shadow),
+    /// Give the snapshot of this number up, if there is any, and its room back.
+    Drop(u32),
 }
 
 /// See the head of this file.
 pub struct Living {
     table: Table,
     limits: TableLimits,
+    /// Of a stripe on every shard.
+    round: u64,
+    /// Snapshots that the FTLs have to give up, and their shadows, if these are known.
+    dropping: Vec<(u32, Option<Vec<Stretch>>)>,
     change: Option<Pending>,
     clearing: Option<Clearing>,
     lost: bool,
@@ -39,6 +53,8 @@ pub struct Living {
 
 /// How far a change is.
 enum Pending {
+    Preparing(Table, Shadow),
+    Cutting(Table, Shadow),
     Recording(Table),
     Offering,
 }
@@ -68,9 +84,29 @@ impl Clearing {
 }
 
 impl Living {
-    /// Of a device with this table.
-    pub fn new(table: Table, limits: TableLimits) -> Self {
-        Self { table, limits, change: None, clearing: None, lost: false }
+    /// Of a device with this table, whose shards have a stripe each every `round` blocks.
+    pub fn new(table: Table, limits: TableLimits, round: u64) -> Self {
+        let (change, clearing, dropping) = (None, None, Vec::new());
+        Self { table, limits, round, dropping, change, clearing, lost: false }
+    }
+
+    /// The same, whose FTLs have the snapshots of these numbers. Those that are not recorded are given up.
+    pub fn with_found(mut self, found: impl Iterator<Item = u32>) -> Self {
+        for number in found {
+            let is_recorded = self.table.snapshots.iter().any(|known| known.number == number);
+            let is_told = self.dropping.iter().any(|(known, _)| *known == number);
+            if !is_recorded && !is_told {
+                self.dropping.push((number, None));
+                // Its number is in use until then.
+                self.table.next_number = self.table.next_number.max(number + 1);
+            }
+        }
+        self
+    }
+
+    /// Snapshots that are given up and of which nobody knows where they lie: others wait for their end.
+    pub fn awaits_drops(&self) -> bool {
+        self.dropping.iter().any(|(_, shadow)| shadow.is_none())
     }
 
     /// As it is recorded, as far as is known.
@@ -94,8 +130,30 @@ impl Living {
     /// Why it cannot be.
     pub fn begin(&mut self, change: &Change) -> Result<(), ChangeError> {
         assert!(self.change.is_none(), "one change at a time");
-        self.change = Some(Pending::Recording(self.table.with(change, self.limits)?));
+        self.change = Some(match change {
+            Change::Snapshot { volume, name, uuid } => {
+                let kept = self.dropping.iter().filter_map(|(_, shadow)| shadow.clone());
+                let kept: Vec<Stretch> = kept.flatten().collect();
+                let ground = (self.limits.device_blocks, self.round);
+                let (next, shadow) =
+                    self.table.with_snapshot((volume, name, *uuid), ground, &kept)?;
+                Pending::Preparing(next, shadow)
+            }
+            change => Pending::Recording(self.table.with(change, self.limits)?),
+        });
         Ok(())
+    }
+
+    /// The step, which prepares or cuts a snapshot, was refused: it is given up, and the table stays as it is.
+    pub fn refused(&mut self) {
+        match self.change.take() {
+            Some(Pending::Preparing(next, shadow) | Pending::Cutting(next, shadow)) => {
+                let stretches = next.snapshots.last().map(|snapshot| snapshot.stretches.clone());
+                self.table.next_number = next.next_number;
+                self.dropping.push((shadow.number, stretches));
+            }
+            change => self.change = change,
+        }
     }
 
     /// A change is under way.
@@ -109,6 +167,8 @@ impl Living {
             return None;
         }
         match &self.change {
+            Some(Pending::Preparing(_, shadow)) => return Some(Step::Prepare(shadow.clone())),
+            Some(Pending::Cutting(_, shadow)) => return Some(Step::Cut(shadow.clone())),
             Some(Pending::Recording(table)) => return Some(record(table)),
             Some(Pending::Offering) => return Some(Step::Offer(self.table.clone())),
             None => {}
@@ -117,7 +177,9 @@ impl Living {
             let stretches = self.table.leaving.clone();
             self.clearing = Some(Clearing { stretches, trimmed: (0, 0), durable: false });
         }
-        let clearing = self.clearing.as_ref()?;
+        let Some(clearing) = &self.clearing else {
+            return self.dropping.first().map(|(number, _)| Step::Drop(*number));
+        };
         Some(match clearing.next() {
             Some(stretch) => Step::Trim(stretch),
             None if !clearing.durable => Step::Flush,
@@ -132,7 +194,20 @@ impl Living {
             return;
         }
         match self.change.take() {
+            Some(Pending::Preparing(table, shadow)) => {
+                self.change = Some(Pending::Cutting(table, shadow));
+                return;
+            }
+            Some(Pending::Cutting(table, _)) => {
+                self.change = Some(Pending::Recording(table));
+                return;
+            }
             Some(Pending::Recording(table)) => {
+                let gone = self.table.snapshots.iter().filter(|snapshot| {
+                    table.snapshots.iter().all(|stays| stays.number != snapshot.number)
+                });
+                let gone = gone.map(|gone| (gone.number, Some(gone.stretches.clone())));
+                self.dropping.extend(gone);
                 self.table = table;
                 self.change = Some(Pending::Offering);
                 return;
@@ -140,7 +215,10 @@ impl Living {
             Some(Pending::Offering) => return,
             None => {}
         }
-        let Some(clearing) = &mut self.clearing else { return };
+        let Some(clearing) = &mut self.clearing else {
+            self.dropping.remove(0);
+            return;
+        };
         match clearing.next() {
             Some(stretch) => clearing.advance(stretch),
             None if !clearing.durable => clearing.durable = true,
@@ -168,13 +246,15 @@ mod tests {
     /// The blocks of the device that are looked at.
     const GRAIN: u64 = 1000;
 
-    /// A device: its label, and whose data its blocks hold, as it is and as it is durable.
+    /// A device: its label, and whose data its blocks hold, as it is and as it is durable; and the snapshots that its
+    /// FTLs have, by number, with their shadows, and whether they are taken.
     #[derive(Clone)]
     struct Device {
         label: Vec<u8>,
         data: BTreeMap<u64, u32>,
         durable: BTreeMap<u64, u32>,
         offered: Table,
+        snapshots: BTreeMap<u32, (Vec<Stretch>, bool)>,
     }
 
     impl Device {
@@ -193,6 +273,32 @@ mod tests {
                     self.data.retain(|&block, _| block < stretch.first || block >= stretch.end());
                 }
                 Step::Flush => self.durable = self.data.clone(),
+                Step::Prepare(shadow) => {
+                    let shadows = shadow.parts.iter();
+                    let shadows = shadows
+                        .map(|&(of, first)| Stretch { first, blocks: of.blocks })
+                        .collect::<Vec<_>>();
+                    let others = self.snapshots.values().flat_map(|(others, _)| others);
+                    for other in others.copied() {
+                        assert!(
+                            shadows
+                                .iter()
+                                .all(|of| of.end() <= other.first || other.end() <= of.first),
+                            "two shadows have a block"
+                        );
+                    }
+                    let before = self.snapshots.insert(shadow.number, (shadows, false));
+                    assert_eq!(before, None, "two snapshots have a number");
+                }
+                Step::Cut(shadow) => {
+                    let found = self.snapshots.get_mut(&shadow.number).expect("it was prepared");
+                    assert!(!std::mem::replace(&mut found.1, true), "it is taken once");
+                }
+                Step::Drop(number) => {
+                    let offered = self.offered.snapshots.iter();
+                    assert!(offered.clone().all(|of| of.number != number), "it is still offered");
+                    self.snapshots.remove(&number);
+                }
             }
         }
 
@@ -223,6 +329,10 @@ mod tests {
             let sum = crate::device::blocks_of(&table.taken())
                 + crate::device::blocks_of(&table.free(DEVICE.device_blocks));
             assert_eq!(sum, DEVICE.device_blocks, "room is lost");
+            for snapshot in &table.snapshots {
+                let found = self.snapshots.get(&snapshot.number);
+                assert_eq!(found, Some(&(snapshot.stretches.clone(), true)), "it is recorded");
+            }
         }
     }
 
@@ -236,7 +346,13 @@ mod tests {
     fn drawn(random: &mut Random) -> Change {
         let name = |random: &mut Random| format!("v{}", random.below(6));
         let size = |random: &mut Random| GRAIN * (1 + random.below(120));
-        match random.below(6) {
+        match random.below(9) {
+            6 | 7 => Change::Snapshot {
+                volume: name(random),
+                name: format!("s{}", random.below(3)),
+                uuid: 5,
+            },
+            8 => Change::Delete { name: format!("{}@s{}", name(random), random.below(3)) },
             0 | 1 => Change::Create {
                 name: name(random),
                 blocks: size(random),
@@ -256,7 +372,24 @@ mod tests {
     /// What is seen of a table.
     fn seen(label: &[u8]) -> Vec<(u32, String, u64)> {
         let table = decode_volumes(label).unwrap();
-        table.volumes.iter().map(|of| (of.number, of.name.clone(), of.blocks())).collect()
+        let volumes = table.volumes.iter().map(|of| (of.number, of.name.clone(), of.blocks()));
+        let snapshots =
+            table.snapshots.iter().map(|of| (of.number, table.name_of(of), of.blocks()));
+        volumes.chain(snapshots).collect()
+    }
+
+    /// What will be seen after a change that was begun.
+    fn seen_after(living: &Living) -> Vec<(u32, String, u64)> {
+        match &living.change {
+            Some(
+                Pending::Preparing(next, _) | Pending::Cutting(next, _) | Pending::Recording(next),
+            ) => seen(&encode_volumes(next).unwrap()),
+            _ => panic!("no change was begun"),
+        }
+    }
+
+    fn living(table: Table) -> Living {
+        Living::new(table, DEVICE, 512)
     }
 
     /// From a power cut on: what was durable, and what of the rest the cut has spared.
@@ -269,8 +402,10 @@ mod tests {
         device.durable = device.data.clone();
         let table = decode_volumes(&device.label).unwrap();
         device.offered = table.clone();
+        // What is only prepared no restart knows of.
+        device.snapshots.retain(|_, (_, taken)| *taken);
         device.check(&device.data);
-        Living::new(table, DEVICE)
+        living(table).with_found(device.snapshots.keys().copied())
     }
 
     #[test]
@@ -282,27 +417,37 @@ mod tests {
                 data: BTreeMap::new(),
                 durable: BTreeMap::new(),
                 offered: Table::default(),
+                snapshots: BTreeMap::new(),
             };
-            let mut living = Living::new(Table::made(Vec::new()), DEVICE);
+            let mut living = living(Table::made(Vec::new()));
             for _ in 0..60 {
                 let before = seen(&device.label);
                 let change = drawn(&mut random);
+                if matches!(change, Change::Snapshot { .. }) {
+                    while living.awaits_drops() {
+                        device.take(living.step().unwrap());
+                        living.done(true);
+                    }
+                }
                 let begun = living.begin(&change).is_ok();
-                let after = match begun {
-                    true => seen(
-                        &encode_volumes(&living.table().with(&change, DEVICE).unwrap()).unwrap(),
-                    ),
-                    false => before.clone(),
-                };
-                let mut answered = !begun;
+                let after = if begun { seen_after(&living) } else { before.clone() };
+                let (mut answered, mut refused) = (!begun, false);
                 for _ in 0..random.below(20) {
                     let Some(step) = living.step() else { break };
+                    if matches!(step, Step::Prepare(_) | Step::Cut(_)) && random.chance(0.1) {
+                        // It is answered with a refusal, and nothing of it is there.
+                        living.refused();
+                        refused = true;
+                        assert!(!living.is_changing() && seen(&device.label) == before);
+                        continue;
+                    }
                     device.take(step);
                     living.done(true);
                     answered |= !living.is_changing();
                     device.check(&device.data);
                     let now = seen(&device.label);
-                    assert!(now == after || now == before && !answered, "seed {seed}: {change:?}");
+                    let is_as_it_was = now == before && (!answered || refused);
+                    assert!(now == after || is_as_it_was, "seed {seed}: {change:?}");
                     if random.chance(0.3) {
                         device.write(&mut random);
                     }
@@ -322,6 +467,8 @@ mod tests {
                 living.done(true);
             }
             assert_eq!(living.table().leaving, [], "seed {seed}: all that was left is trimmed");
+            let recorded = living.table().snapshots.iter().map(|snapshot| snapshot.number);
+            assert!(recorded.eq(device.snapshots.keys().copied()), "seed {seed}: all are dropped");
             device.check(&device.data);
             device.check(&device.durable);
         }
@@ -329,7 +476,7 @@ mod tests {
 
     #[test]
     fn after_a_step_that_failed_nothing_is_done_any_more() {
-        let mut living = Living::new(Table::made(Vec::new()), DEVICE);
+        let mut living = living(Table::made(Vec::new()));
         let change = Change::Create { name: "a".into(), blocks: 5, uuid: 1, read_only: false };
         living.begin(&change).unwrap();
         assert!(matches!(living.step(), Some(Step::Record(_))));
@@ -340,7 +487,7 @@ mod tests {
     #[test]
     fn a_large_volume_is_trimmed_piece_by_piece_and_changes_come_between() {
         let made = Volume::made(1, "a".into(), Stretch { first: 0, blocks: 100_000 }, false);
-        let mut living = Living::new(Table::made(vec![made]), DEVICE);
+        let mut living = living(Table::made(vec![made]));
         living.begin(&Change::Delete { name: "a".into() }).unwrap();
         let mut trimmed = 0;
         let mut steps = Vec::new();

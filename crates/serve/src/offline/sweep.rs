@@ -113,6 +113,23 @@ impl Offline {
         Sweep::of(&geometry, &found)
     }
 
+    /// The blocks that snapshots hold and their volumes do not, each once, in the order to read them.
+    pub fn sweep_of_snapshots(&self) -> Sweep {
+        let (Some(ftl), geometry) = (self.ftl(), self.geometry()) else { return Sweep::default() };
+        let slot_of = |lba: u32| Core::slot_of(ftl, Lba(lba));
+        let mut found: Vec<Found> = Vec::new();
+        for part in ftl.snapshots().iter().filter(|of| of.taken).flat_map(|of| &of.stretches) {
+            let blocks = (part.first..part.first + part.blocks).zip(part.shadow..);
+            let own = blocks.filter(|&(lba, shadow)| slot_of(lba) != slot_of(shadow));
+            found.extend(own.map(|(_, shadow)| (slot_of(shadow), shadow)));
+        }
+        found.retain(|(slot, _)| slot.is_some());
+        found.sort_unstable_by_key(|&(slot, lba)| (place(&geometry, slot), lba));
+        // Of several snapshots that have the same.
+        found.dedup_by_key(|(slot, _)| *slot);
+        Sweep::of(&geometry, &found)
+    }
+
     /// Reads all of a sweep, verified by checksums, and tells `each` how its runs went, in any order.
     pub fn read_all(&mut self, sweep: &Sweep, mut each: impl FnMut(Run, Result<(), RequestError>)) {
         let Sweep { runs, parts } = sweep;

@@ -76,8 +76,8 @@ pub fn subsystem(
 /// The namespaces that volumes are.
 pub fn namespaces(config: &Config, device: u128, offered: &Offered) -> Vec<nvme::Namespace> {
     let one = |volume: &Volume| nvme::Namespace {
-        handles: handles(config, volume),
-        ..namespace(config, device, volume)
+        handles: handles(config, offered.volume_of(volume)),
+        ..namespace(config, device, (offered, volume))
     };
     offered.volumes.iter().map(one).collect()
 }
@@ -93,13 +93,17 @@ fn zoned(
         blocks,
         block_shift,
         zones: Some(shape),
-        ..namespace(config, device, volume)
+        ..namespace(config, device, (offered, volume))
     };
     Ok(offered.volumes.iter().map(one).collect())
 }
 
 /// What both have: by the volume alone, without zones and placement handles.
-fn namespace(config: &Config, device: u128, volume: &Volume) -> nvme::Namespace {
+fn namespace(
+    config: &Config,
+    device: u128,
+    (offered, volume): (&Offered, &Volume),
+) -> nvme::Namespace {
     nvme::Namespace {
         number: volume.number,
         blocks: volume.blocks(),
@@ -108,7 +112,8 @@ fn namespace(config: &Config, device: u128, volume: &Volume) -> nvme::Namespace 
         handles: nvme::Handles::default(),
         read_only: volume.read_only,
         uuid: volume.uuid.unwrap_or_else(|| nvme::uuid_of(device, &volume.name)),
-        hosts: hosts(config, volume),
+        // Who may not see a volume sees no snapshot of it either.
+        hosts: hosts(config, offered.volume_of(volume)),
     }
 }
 

@@ -54,12 +54,15 @@ pub fn living(
     shared: &Arc<Shared>,
     config: &Config,
     (ground, of_machine): (Option<(Table, u64, u128)>, bool),
+    snapshots: &[Vec<u32>],
 ) -> VolumesControl {
     let Some((table, device_blocks, device)) = ground else {
         let reason = "a device of raw units has no volumes: its units are what they are";
-        return VolumesControl::fixed(reason, Table::default(), 0);
+        return VolumesControl::fixed(reason, (Table::default(), 0), None);
     };
-    let fixed = |reason: &str| VolumesControl::fixed(reason, table.clone(), device_blocks);
+    tell_missing(shared, &table, snapshots);
+    let fixed =
+        |reason: &str| VolumesControl::fixed(reason, (table.clone(), device_blocks), Some(shared));
     if !of_machine {
         return fixed("a volume of a pool is changed in the pool: `weir pool volume --help`");
     }
@@ -68,5 +71,27 @@ pub fn living(
             "the device is served read-only: `weir status` tells why, if nobody has wanted that",
         );
     }
-    VolumesControl::start(shared, Ground { table, device_blocks, device, config: config.clone() })
+    let found = snapshots.iter().flatten().copied().collect();
+    let config = config.clone();
+    VolumesControl::start(shared, Ground { table, device_blocks, device, config, found })
+}
+
+/// Tells of snapshots that are recorded, and of which a shard does not have its part.
+fn tell_missing(shared: &Shared, table: &Table, found: &[Vec<u32>]) {
+    for snapshot in &table.snapshots {
+        let has_part = |shard: usize| {
+            let mut stretches = snapshot.stretches.iter();
+            stretches.any(|of| shared.split.part_of(shard, of.first, of.blocks).is_some())
+        };
+        let missing = (0..found.len())
+            .filter(|&shard| has_part(shard) && !found[shard].contains(&snapshot.number));
+        for shard in missing {
+            let name = table.name_of(snapshot);
+            tracing::error!(
+                shard,
+                "the snapshot {name} is not whole: its part there is lost, and reads as errors; `weir volume delete \
+                 {name}` gives it up"
+            );
+        }
+    }
 }

@@ -11,7 +11,7 @@ mod split;
 
 pub use limiter::Limiter;
 pub use parts::{ZEROES_BLOCKS, parts};
-pub use split::{Run, Split};
+pub use split::{Run, STRIPE_BLOCKS, Split};
 
 use flash::{BLOCK_BYTES, RequestError};
 use ftl::raw::zones::{Zone, ZoneAction, ZoneState};

@@ -114,6 +114,15 @@ pub enum Change {
         /// From now on.
         limits: Limits,
     },
+    /// A new snapshot, which takes more than another table ([`Table::with_snapshot`]).
+    Snapshot {
+        /// Of which volume.
+        volume: String,
+        /// What it is called, behind the name of the volume.
+        name: String,
+        /// By which NVMe hosts know it.
+        uuid: u128,
+    },
 }
 
 /// Why a table cannot be changed so. Nothing has changed.
@@ -147,6 +156,14 @@ pub enum ChangeError {
     Scattered,
     /// The table has no room for more.
     Full,
+    /// No snapshot may be called so.
+    SnapshotName(String),
+    /// A snapshot stays as it is.
+    IsSnapshot(String),
+    /// A volume of which there are snapshots is not deleted.
+    HasSnapshots(String, Vec<String>),
+    /// No snapshot can be taken, for this reason.
+    NoSnapshot(String),
 }
 
 /// Blocks, for people and configs.
@@ -165,7 +182,7 @@ impl fmt::Display for ChangeError {
                 write!(f, "no volume is called {name:?}; there are {}", known.join(", "))
             }
             Self::Exists(name) => {
-                write!(f, "there is a volume called {name:?}: choose another name")
+                write!(f, "there is a volume or snapshot called {name:?}: choose another name")
             }
             Self::Name(name) => write!(
                 f,
@@ -200,9 +217,21 @@ impl fmt::Display for ChangeError {
             ),
             Self::Full => write!(
                 f,
-                "the table of volumes is full ({} bytes): delete a volume, or choose shorter names",
+                "the table of volumes is full ({} bytes): delete a volume or a snapshot, or choose shorter names",
                 ftl::LABEL_BYTES_MAX
             ),
+            Self::SnapshotName(name) => write!(
+                f,
+                "{name:?}: the name of a snapshot has 1 to {NAME_BYTES_MAX} bytes, no @, / or ?, and no control characters"
+            ),
+            Self::IsSnapshot(name) => write!(
+                f,
+                "{name:?} is a snapshot, which stays as it is: it can be read, and deleted"
+            ),
+            Self::HasSnapshots(name, snapshots) => {
+                write!(f, "there are snapshots of {name:?}: delete {} before", snapshots.join(", "))
+            }
+            Self::NoSnapshot(reason) => f.write_str(reason),
         }
     }
 }
@@ -233,7 +262,15 @@ impl Table {
                     limits: Limits::default(),
                 });
             }
+            Change::Delete { name } if self.snapshot(name).is_some() => {
+                next.snapshots.retain(|snapshot| self.name_of(snapshot) != *name);
+            }
             Change::Delete { name } => {
+                let of = &self.volumes[self.find(name)?];
+                let snapshots = self.snapshots_of(of);
+                if !snapshots.is_empty() {
+                    return Err(ChangeError::HasSnapshots(name.clone(), snapshots));
+                }
                 let gone = next.volumes.remove(self.find(name)?);
                 next.leave(gone.stretches);
             }
@@ -248,8 +285,20 @@ impl Table {
                 let volume = &mut next.volumes[at];
                 volume.name.clone_from(to);
                 volume.uuid.get_or_insert(*uuid);
+                // Its snapshots are called otherwise, too.
+                if let Some(other) = next
+                    .snapshots_of(&next.volumes[at])
+                    .into_iter()
+                    .find(|name| next.volumes.iter().any(|volume| volume.name == *name))
+                {
+                    return Err(ChangeError::Exists(other));
+                }
             }
             Change::Limit { name, limits } => next.volumes[self.find(name)?].limits = *limits,
+            Change::Snapshot { .. } => {
+                let reason = "a snapshot is taken by steps of its own".into();
+                return Err(ChangeError::NoSnapshot(reason));
+            }
         }
         match encode(&next) {
             Some(_) => Ok(next),
@@ -270,10 +319,14 @@ impl Table {
     /// # Errors
     /// Nowhere.
     pub fn find(&self, name: &str) -> Result<usize, ChangeError> {
+        if self.snapshot(name).is_some() {
+            return Err(ChangeError::IsSnapshot(name.into()));
+        }
         let found = self.volumes.iter().position(|volume| volume.name == name);
         found.ok_or_else(|| {
-            let known = self.volumes.iter().map(|volume| volume.name.clone()).collect();
-            ChangeError::Unknown(name.into(), known)
+            let volumes = self.volumes.iter().map(|volume| volume.name.clone());
+            let snapshots = self.snapshots.iter().map(|snapshot| self.name_of(snapshot));
+            ChangeError::Unknown(name.into(), volumes.chain(snapshots).collect())
         })
     }
 
@@ -281,9 +334,14 @@ impl Table {
         if name.is_empty() || !is_name(name) {
             return Err(ChangeError::Name(name.into()));
         }
+        self.is_nobodys(name)
+    }
+
+    /// Neither a volume nor a snapshot is called so.
+    pub(super) fn is_nobodys(&self, name: &str) -> Result<(), ChangeError> {
         match self.find(name) {
-            Ok(_) => Err(ChangeError::Exists(name.into())),
-            Err(_) => Ok(()),
+            Err(ChangeError::Unknown(..)) => Ok(()),
+            _ => Err(ChangeError::Exists(name.into())),
         }
     }
 

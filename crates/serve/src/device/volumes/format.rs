@@ -10,25 +10,28 @@
 //! | then, for each | length of the name (1), name (UTF-8), first block (8), blocks (8), flags (1): bit 0 read-only |
 //! | last 4 | CRC-32C of all before |
 //!
-//! Version 2 is written from the first change on. Its numbers are of seven bits a byte, the lowest first, each byte but
+//! Version 2 is written from the first change on, and version 3 as long as there is a snapshot. Their numbers are of seven bits a byte, the lowest first, each byte but
 //! the last with its highest bit set:
 //!
 //! | bytes | holds |
 //! |---|---|
 //! | 0..4 | `b"WVOL"` |
-//! | 4..6 | version, 2 |
-//! | then | the next volume's number; number of volumes |
+//! | 4..6 | version, 2 or 3 |
+//! | then | the next volume's or snapshot's number; number of volumes |
 //! | then, for each | its number; flags (1): bit 0 read-only, bit 1 has a uuid, bit 2 has limits; length of the name (1), name (UTF-8); if it has one, uuid (16); if it has some, requests a second, bytes a second, milliseconds of burst; its stretches |
 //! | then | the stretches that are leaving |
+//! | then, version 3 | number of snapshots |
+//! | then, for each | its number; the number of its volume; length of the name (1), name (UTF-8); uuid (16); the stretches of its shadow |
 //! | last 4 | CRC-32C of all before |
 //!
 //! Stretches: how many; of each its first block and its blocks.
 
-use super::{Limits, NAME_BYTES_MAX, Stretch, Table, Volume};
+use super::{Limits, NAME_BYTES_MAX, Snapshot, Stretch, Table, Volume};
 
 const MAGIC: &[u8; 4] = b"WVOL";
 const MADE: u16 = 1;
 const CHANGED: u16 = 2;
+const WITH_SNAPSHOTS: u16 = 3;
 
 const READ_ONLY: u8 = 1;
 const HAS_UUID: u8 = 2;
@@ -41,8 +44,12 @@ pub fn encode(table: &Table) -> Option<Vec<u8>> {
     }
     let mut bytes = MAGIC.to_vec();
     if table.changed {
-        bytes.extend_from_slice(&CHANGED.to_le_bytes());
+        let version = if table.snapshots.is_empty() { CHANGED } else { WITH_SNAPSHOTS };
+        bytes.extend_from_slice(&version.to_le_bytes());
         encode_changed(table, &mut bytes);
+        if !table.snapshots.is_empty() {
+            encode_snapshots(&table.snapshots, &mut bytes);
+        }
     } else {
         bytes.extend_from_slice(&MADE.to_le_bytes());
         encode_made(table, &mut bytes)?;
@@ -89,6 +96,17 @@ fn encode_changed(table: &Table, bytes: &mut Vec<u8>) {
     push_stretches(&table.leaving, bytes);
 }
 
+fn encode_snapshots(snapshots: &[Snapshot], bytes: &mut Vec<u8>) {
+    push_number(snapshots.len() as u64, bytes);
+    for Snapshot { number, volume, name, uuid, stretches } in snapshots {
+        push_number((*number).into(), bytes);
+        push_number((*volume).into(), bytes);
+        push_name(name, bytes);
+        bytes.extend(uuid.to_le_bytes());
+        push_stretches(stretches, bytes);
+    }
+}
+
 fn push_name(name: &str, bytes: &mut Vec<u8>) {
     bytes.push(name.len() as u8);
     bytes.extend_from_slice(name.as_bytes());
@@ -121,6 +139,12 @@ pub fn decode(label: &[u8]) -> Option<Table> {
     let table = match version {
         MADE => decode_made(&mut fields)?,
         CHANGED => decode_changed(&mut fields)?,
+        WITH_SNAPSHOTS => {
+            let table = decode_changed(&mut fields)?;
+            let snapshots = decode_snapshots(&mut fields)?;
+            // There is one way to write a table without any.
+            (!snapshots.is_empty()).then_some(Table { snapshots, ..table })?
+        }
         _ => return None,
     };
     (fields.0.is_empty() && table.is_sound()).then_some(table)
@@ -171,7 +195,19 @@ fn decode_changed(fields: &mut Fields<'_>) -> Option<Table> {
         volumes.push(Volume { number, name, uuid, stretches, read_only, limits });
     }
     let leaving = fields.stretches()?;
-    Some(Table { volumes, leaving, next_number, changed: true })
+    Some(Table { volumes, leaving, snapshots: Vec::new(), next_number, changed: true })
+}
+
+fn decode_snapshots(fields: &mut Fields<'_>) -> Option<Vec<Snapshot>> {
+    let mut snapshots = Vec::new();
+    for _ in 0..fields.number()? {
+        let number = u32::try_from(fields.number()?).ok()?;
+        let volume = u32::try_from(fields.number()?).ok()?;
+        let name = fields.name()?;
+        let uuid = u128::from_le_bytes(fields.array()?);
+        snapshots.push(Snapshot { number, volume, name, uuid, stretches: fields.stretches()? });
+    }
+    Some(snapshots)
 }
 
 impl Stretch {
@@ -227,6 +263,7 @@ impl<'a> Fields<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::volume::STRIPE_BLOCKS;
 
     fn made() -> Table {
         let volume = |number, name: &str, first, blocks, read_only| {
@@ -246,9 +283,20 @@ mod tests {
         table
     }
 
+    fn with_snapshots() -> Table {
+        let ground = ((1 << 37) + (1 << 20), 64 * STRIPE_BLOCKS);
+        let (table, _) = changed().with_snapshot(("data", "monday", 9), ground, &[]).unwrap();
+        table.with_snapshot(("gold", "ä", u128::MAX), ground, &[]).unwrap().0
+    }
+
     #[test]
     fn a_table_comes_back_as_it_was() {
-        for table in [made(), changed(), Table { changed: true, ..Table::made(Vec::new()) }] {
+        for table in [
+            made(),
+            changed(),
+            with_snapshots(),
+            Table { changed: true, ..Table::made(Vec::new()) },
+        ] {
             let bytes = encode(&table).unwrap();
             assert_eq!(decode(&bytes), Some(table));
         }
@@ -256,7 +304,8 @@ mod tests {
 
     #[test]
     fn no_damaged_or_cut_table_is_taken_for_one() {
-        for bytes in [encode(&made()).unwrap(), encode(&changed()).unwrap()] {
+        for table in [made(), changed(), with_snapshots()] {
+            let bytes = encode(&table).unwrap();
             for cut in 0..bytes.len() {
                 assert_eq!(decode(&bytes[..cut]), None);
             }

@@ -5,13 +5,17 @@
 //! Invariants:
 //! - no block belongs to two volumes, nor to one and to what is *leaving*: blocks that a volume had and that may
 //!   still hold its data. They are free once they are trimmed and the trim is durable;
-//! - a volume has a number that no other ever had, so that nothing which was meant for one reaches another.
+//! - a volume has a number that no other ever had, so that nothing which was meant for one reaches another; snapshots are
+//!   numbered with them;
+//! - a snapshot lies in its shadow, blocks behind the last of the device, of which none belongs to two.
 
 mod change;
 mod format;
+mod snapshots;
 
 pub use change::{Change, ChangeError, Limits, TableLimits, is_name, size as size_text};
 pub use format::{decode, encode};
+pub use snapshots::{JOINT, Shadow, Snapshot};
 
 /// Longest name of a volume.
 pub const NAME_BYTES_MAX: usize = 64;
@@ -71,7 +75,9 @@ pub struct Table {
     pub volumes: Vec<Volume>,
     /// What volumes had that are gone, or smaller now.
     pub leaving: Vec<Stretch>,
-    /// The next volume's number.
+    /// Snapshots of volumes, in the order of their numbers.
+    pub snapshots: Vec<Snapshot>,
+    /// The next volume's or snapshot's number.
     pub next_number: u32,
     /// It is not as the device was made any more.
     pub changed: bool,
@@ -81,7 +87,8 @@ impl Table {
     /// The table of a device that is made with these volumes.
     pub fn made(volumes: Vec<Volume>) -> Self {
         let next_number = volumes.len() as u32 + 1;
-        Self { volumes, leaving: Vec::new(), next_number, changed: false }
+        let (leaving, snapshots) = (Vec::new(), Vec::new());
+        Self { volumes, leaving, snapshots, next_number, changed: false }
     }
 
     /// All that is taken, in the order of the device.
@@ -99,16 +106,14 @@ impl Table {
 
     /// Whose a block of the device is, and which of its volume's.
     pub fn volume_of(&self, block: u64) -> Option<(&Volume, u64)> {
-        self.volumes.iter().find_map(|volume| {
-            let mut before = 0;
-            for stretch in &volume.stretches {
-                if (stretch.first..stretch.end()).contains(&block) {
-                    return Some((volume, before + block - stretch.first));
-                }
-                before += stretch.blocks;
-            }
-            None
-        })
+        let mut volumes = self.volumes.iter();
+        volumes.find_map(|volume| Some((volume, at_of(&volume.stretches, block)?)))
+    }
+
+    /// In which snapshot's shadow a block lies, and which of its volume's that is.
+    pub fn snapshot_of(&self, block: u64) -> Option<(&Snapshot, u64)> {
+        let mut snapshots = self.snapshots.iter();
+        snapshots.find_map(|snapshot| Some((snapshot, at_of(&snapshot.stretches, block)?)))
     }
 
     /// What nobody has of a device of so many blocks.
@@ -134,8 +139,25 @@ impl Table {
         let taken = self.taken();
         let apart = taken.windows(2).all(|pair| pair[0].end() <= pair[1].first);
         let any = self.volumes.iter().all(|volume| !volume.stretches.is_empty());
-        names.len() == self.volumes.len() && in_order && known && apart && any
+        names.len() == self.volumes.len()
+            && in_order
+            && known
+            && apart
+            && any
+            && self.has_sound_snapshots()
     }
+}
+
+/// Which block of these stretches, in their order, is this one of the device.
+fn at_of(stretches: &[Stretch], block: u64) -> Option<u64> {
+    let mut before = 0;
+    for stretch in stretches {
+        if (stretch.first..stretch.end()).contains(&block) {
+            return Some(before + block - stretch.first);
+        }
+        before += stretch.blocks;
+    }
+    None
 }
 
 /// Sum of the blocks of stretches.

@@ -249,6 +249,12 @@ impl AnyCore {
         }
     }
 
+    /// The numbers of its snapshots.
+    pub fn snapshots(&self) -> Vec<u32> {
+        let all = self.ftl().map(Ftl::snapshots).unwrap_or_default();
+        all.iter().map(|snapshot| snapshot.number).collect()
+    }
+
     /// The raw units, if these are.
     pub fn raw(&self) -> Option<&RawUnits> {
         match self {

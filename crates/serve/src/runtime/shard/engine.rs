@@ -23,7 +23,7 @@ use flash::{
     Slab, Spent,
 };
 use ftl::raw::zones::Zones;
-use ftl::{Input, MountError, MountReport, Output};
+use ftl::{Input, MountError, MountReport, Output, SnapshotError, SnapshotStep};
 use looking::Looking;
 use std::collections::VecDeque;
 
@@ -187,6 +187,15 @@ pub enum Milestone {
     FastDetached(bool),
     /// Another label is durable; false: nobody knows.
     Labelled(bool),
+    /// The end of an order about a snapshot.
+    Snapshot {
+        /// Of which.
+        number: u32,
+        /// Which order.
+        step: SnapshotStep,
+        /// How it ended.
+        result: Result<(), SnapshotError>,
+    },
     /// The shutdown ended; true: everything is durable.
     Stopped(bool),
 }
@@ -581,8 +590,9 @@ impl Engine {
             Output::Labelled(durable) => {
                 self.milestones.push_back(Milestone::Labelled(durable));
             }
-            // Nobody orders any yet.
-            Output::Snapshot { .. } => {}
+            Output::Snapshot { number, step, result } => {
+                self.milestones.push_back(Milestone::Snapshot { number, step, result });
+            }
             Output::Stopped(durable) => self.milestones.push_back(Milestone::Stopped(durable)),
         }
     }

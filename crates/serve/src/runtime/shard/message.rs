@@ -7,6 +7,7 @@ use super::Shard;
 use super::core::CoreStatus;
 use super::engine::{Finished, Piece, Work};
 use super::ids::{IdList, IdRequest};
+use super::snapshots::SnapshotAsk;
 use super::volumes::{Cleared, Labelled};
 use crate::exports::Offered;
 use crate::front::vhost;
@@ -106,6 +107,8 @@ pub enum Message {
         /// Gets the end.
         answer: Cleared,
     },
+    /// Something about snapshots.
+    Snapshots(SnapshotAsk),
     /// The fast tier is no part of the device any more: close it.
     DropFast,
     /// Stop when everything is finished.

@@ -26,6 +26,7 @@ mod rate;
 mod requests;
 mod room;
 mod shared;
+mod snapshots;
 mod volumes;
 mod zones;
 
@@ -38,6 +39,7 @@ pub use late::Bounds;
 pub use message::{Door, Mailbox, Message, PolicySwitch, ShardStatus, UnitBlocks, Wanted};
 pub use room::NO_ROOM;
 pub use shared::Shared;
+pub use snapshots::{SnapshotAsk, SnapshotWork};
 
 use crate::device::Losses;
 use crate::exports::Offered;
@@ -531,6 +533,7 @@ impl Shard {
             Message::Clear { work, lba, blocks, answer } => {
                 self.clear(work, (lba, blocks), answer);
             }
+            Message::Snapshots(ask) => self.heed(now, ask),
             Message::DropFast => self.engine.medium.drop_fast(),
             Message::Shutdown if self.life == Life::Serving => {
                 self.life = Life::Draining;
@@ -603,6 +606,9 @@ impl Shard {
                     self.detaching.drain(..).for_each(|answer| answer(gone));
                 }
                 Milestone::Labelled(durable) => self.labelled(durable),
+                Milestone::Snapshot { number, step, result } => {
+                    self.ordered((number, step), result)
+                }
                 Milestone::Ready(_) => {}
             }
         }

@@ -315,7 +315,7 @@ impl Shard {
 
     /// Splits a request into pieces and sends them to their shards.
     pub(super) fn dispatch(&mut self, connection: u32, asked: Asked, data: Option<Data>) {
-        let Some((asked, data)) = self.admit(connection, asked, data) else { return };
+        let Some((asked, data)) = self.pass(connection, asked, data) else { return };
         let request = asked.request;
         if let Some(failure) = self.refused(&request) {
             return self.refuse(connection, asked, data, failure);

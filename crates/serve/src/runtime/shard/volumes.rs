@@ -5,6 +5,7 @@
 //! under an earlier one. So what is trimmed afterwards stays so.
 
 use super::connection::Ending;
+use super::snapshots::Snapshots;
 use super::{Life, Origin, Piece, Shard, Work};
 use crate::exports::Offered;
 use crate::runtime::buffer::View;
@@ -32,6 +33,8 @@ pub struct Changes {
     /// In the order they were asked for.
     labels: VecDeque<Labelled>,
     clearing: Slab<Cleared>,
+    /// Of snapshots.
+    pub snapshots: Snapshots,
 }
 
 impl Changes {
@@ -62,6 +65,7 @@ impl Shard {
 
     /// Tells those whose time has come that what was begun before has ended.
     pub(super) fn tell_adopted(&mut self) {
+        self.look_at_held();
         if self.changes.waiting.is_empty() {
             return;
         }

@@ -137,6 +137,10 @@ pub fn explore(seed: u64, options: &CrashOptions) -> Result<SnapshotReport, Fail
     explorer.run(&mut host, &mut generator, options.operations, true)?;
     explorer.read_snapshots(&mut host.sim)?;
     host.read_back()?;
+    if seed % 2 == 1 {
+        explorer.fail(&mut host, &mut generator)?;
+        return Ok(explorer.report);
+    }
     explorer.give_all_up(&mut host)?;
     Ok(explorer.report)
 }
@@ -694,6 +698,33 @@ impl Explorer<'_> {
         (self.known, self.fruitless, self.seen) = (known, fruitless, seen);
         self.held_max = held_max;
         Ok(())
+    }
+
+    /// The medium fails as a whole while a snapshot is given up: what was under way is undone, and what is read then is
+    /// what it was.
+    fn fail(&mut self, host: &mut Host, generator: &mut Generator) -> Result<(), Failure> {
+        if let Some(known) = self.known.iter_mut().find(|known| known.phase == Phase::Taken) {
+            known.phase = Phase::Dropping;
+            host.sim.order_snapshot(known.number, SnapshotOrder::Drop);
+        }
+        while self.is_ordered() {
+            while host.sim.in_flight() < 2 * self.options.depth {
+                host.submit(generator.draw(), Hint::default());
+            }
+            self.step(host, false)?;
+        }
+        for _ in 0..self.random.below(12) {
+            host.sim.step(Instant(u64::MAX))?;
+            self.collect(host)?;
+        }
+        host.sim.fail();
+        host.refusals_are_legal = true;
+        while host.sim.in_flight() > 0 {
+            self.step(host, false)?;
+        }
+        host.read_back()?;
+        self.read_snapshots(&mut host.sim)?;
+        host.sim.verify_ftl()
     }
 
     fn read_snapshots(&mut self, sim: &mut Sim) -> Result<(), Failure> {

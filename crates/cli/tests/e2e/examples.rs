@@ -83,7 +83,7 @@ const STAND_INS: &[(&str, &str)] = &[
     ("--fast-capacity 8GiB", "--fast-capacity 512MiB"),
     // The volume `data` of the pool that is there is in use, and there already.
     ("volume create data --size 1TiB", "volume create mine --size 1TiB"),
-    ("volume delete data", "volume delete mine"),
+    ("pool volume delete data", "pool volume delete mine"),
     // The device there is small.
     ("volume create data --size 4GiB", "volume create data --size 8MiB"),
     ("volume create gold --size 512MiB", "volume create gold --size 4MiB"),

@@ -33,7 +33,7 @@ const HOLD_NS: u64 = 10 * SECOND;
 /// Places of one volume that are kept for clients that return: as many as four full queues of NVMe.
 const KEPT_MAX: usize = 4096;
 /// How much later than it was told to a client may come for its place.
-const LATE_NS: u64 = 10 * SECOND;
+const LATE_NS: u64 = 60 * SECOND;
 /// How often who waits looks whether others have left the line, on other shards, too.
 const LOOK_NS: u64 = SECOND;
 

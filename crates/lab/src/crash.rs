@@ -191,12 +191,14 @@ pub(crate) struct Fates {
     /// What was chosen, of how many.
     pub(crate) choices: Vec<(u32, u32)>,
     at: usize,
-    pub(crate) drawn: Option<Random>,
+    drawn: Option<Random>,
+    /// Combinations that there were.
+    images: u32,
 }
 
 impl Fates {
     pub(crate) fn new() -> Self {
-        Self { choices: Vec::new(), at: 0, drawn: None }
+        Self { choices: Vec::new(), at: 0, drawn: None, images: 0 }
     }
 
     pub(crate) fn choose(&mut self, fates: u32) -> u32 {
@@ -210,14 +212,23 @@ impl Fates {
         self.choices[self.at - 1].0
     }
 
+    /// Goes on to the next combination; draws them if there are more than `images_max`. False after the last.
+    pub(crate) fn go_on(&mut self, images_max: u32, random: &mut Random) -> bool {
+        if self.images == 0 && self.combinations() > u64::from(images_max) {
+            self.drawn = Some(Random::new(random.next_u64()));
+        }
+        self.images += 1;
+        self.advance()
+    }
+
     /// How many combinations there are, judged by the first.
-    pub(crate) fn combinations(&self) -> u64 {
+    fn combinations(&self) -> u64 {
         self.choices.iter().fold(1, |product, &(_, of)| product.saturating_mul(u64::from(of)))
     }
 
     /// Goes on to the next combination; false after the last. What follows a changed choice may
     /// have other numbers of fates, so it is asked anew.
-    pub(crate) fn advance(&mut self) -> bool {
+    fn advance(&mut self) -> bool {
         self.at = 0;
         if self.drawn.is_some() {
             return true;
@@ -327,15 +338,9 @@ impl Explorer<'_> {
                 Step::Idle => return Err(Failure("the format never ended".into())),
                 Step::Change if self.random.chance(0.2) => {
                     let mut image = sim.medium().clone();
-                    let random = &mut self.random;
-                    image.power_cut(&mut |fates| random.below(u64::from(fates)) as u32);
+                    image.power_cut_by_chance(&mut self.random);
                     let mut sim = self.mount(image, sim.now())?;
-                    while *sim.state() == State::Starting {
-                        if sim.step(Instant(u64::MAX))? == Step::Idle {
-                            return Err(Failure("a mount after a cut format never ended".into()));
-                        }
-                    }
-                    if let State::Ready(report) = sim.state() {
+                    if let State::Ready(report) = sim.run_until_mounted()? {
                         never_damaged(report)?;
                         let observed = sim.read_all(self.logical_blocks)?;
                         model.check_recovered(&observed).map_err(Failure)?;
@@ -506,10 +511,7 @@ impl Explorer<'_> {
                 ))
             };
             self.recover(image, &host.model, host.sim.now()).map_err(context)?;
-            if image_index == 0 && fates.combinations() > u64::from(self.options.images_per_cut) {
-                fates.drawn = Some(Random::new(self.random.next_u64()));
-            }
-            if !fates.advance() {
+            if !fates.go_on(self.options.images_per_cut, &mut self.random) {
                 break;
             }
         }
@@ -601,8 +603,7 @@ impl Explorer<'_> {
     /// A recovered FTL on what a cut at this moment, with fates at random, leaves.
     fn cut_at_random(&mut self, sim: &Sim) -> Result<Sim, Failure> {
         let mut image = sim.medium().clone();
-        let random = &mut self.random;
-        image.power_cut(&mut |fates| random.below(u64::from(fates)) as u32);
+        image.power_cut_by_chance(&mut self.random);
         self.report.images += 1;
         let mut sim = self.mount(image, sim.now())?;
         sim.run_until_ready()?;

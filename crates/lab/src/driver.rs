@@ -630,13 +630,19 @@ impl<C: Core, M: Medium> Sim<C, M> {
         Ok(Step::Reply)
     }
 
-    /// Steps until the format or mount has ended.
-    pub fn run_until_ready(&mut self) -> Result<&MountReport, Failure> {
+    /// Steps until the format or mount has ended, well or not.
+    pub fn run_until_mounted(&mut self) -> Result<&State, Failure> {
         while self.state == State::Starting {
             if self.step(Instant(u64::MAX))? == Step::Idle {
                 return Err(Failure("the mount neither goes on nor ends".into()));
             }
         }
+        Ok(&self.state)
+    }
+
+    /// Steps until the format or mount has ended well.
+    pub fn run_until_ready(&mut self) -> Result<&MountReport, Failure> {
+        self.run_until_mounted()?;
         match &self.state {
             State::Ready(report) => Ok(report),
             State::Refused(error) => Err(Failure(format!("mount failed: {error}"))),

@@ -123,7 +123,7 @@ pub fn fill_up(seed: u64, options: &CrashOptions) -> Result<FullReport, Failure>
         if full && seed.is_multiple_of(3) {
             let mut medium = host.sim.medium().clone();
             let mut random = Random::new(seed);
-            medium.power_cut(&mut |fates| random.below(u64::from(fates)) as u32);
+            medium.power_cut_by_chance(&mut random);
             host.sim = Sim::mount(medium, options.settings.clone(), now)?;
             host.sim.run_until_ready()?;
             host.sim.set_patience(FULL_BOUND_NS);
@@ -336,8 +336,7 @@ impl Run<'_> {
     fn recover(&mut self, host: &Host) -> Result<(), Failure> {
         for _ in 0..IMAGES {
             let mut image = host.sim.medium().clone();
-            let random = &mut self.random;
-            image.power_cut(&mut |fates| random.below(u64::from(fates)) as u32);
+            image.power_cut_by_chance(&mut self.random);
             let settings = self.options.settings.clone();
             let mut sim = Sim::mount(image, settings, host.sim.now())?;
             sim.run_until_ready()?;

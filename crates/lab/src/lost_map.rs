@@ -51,7 +51,7 @@ pub fn survive_lost_map(seed: u64, options: &CrashOptions) -> Result<LostMapRepo
     }
 
     let mut medium = host.sim.medium().clone();
-    medium.power_cut(&mut |fates| random.below(u64::from(fates)) as u32);
+    medium.power_cut_by_chance(&mut random);
     let settings = ftl::Settings { salvage: true, ..options.settings.clone() };
     let mut sim = Sim::mount(medium, settings, host.sim.now())?;
     let rebuilt = sim.rebuilt()?;

@@ -12,7 +12,7 @@ use crate::file::{Cell, FileDevice};
 use crate::packed::Packed;
 use flash::{
     BLOCK_BYTES, BlockId, Command, Completion, Geometry, Health, Instant, MediumError, Oob,
-    Payload, SlotData, SlotId, SlotRead, SlotStatus, SlotWrite,
+    Payload, Random, SlotData, SlotId, SlotRead, SlotStatus, SlotWrite,
 };
 use nand::{BlockRecord, Faults, Nand, Outcome, Store};
 use std::borrow::Cow;
@@ -446,6 +446,11 @@ impl SimMedium {
             Device::Nand(nand, _) => nand.power_cut(choose),
             Device::File(file) => file.power_cut(choose),
         }
+    }
+
+    /// The same, with fates at random.
+    pub fn power_cut_by_chance(&mut self, random: &mut Random) {
+        self.power_cut(&mut |fates| random.below(u64::from(fates)) as u32);
     }
 
     /// What a driver does when it opens a medium that bounds how many blocks are partly programmed.

@@ -208,15 +208,9 @@ impl<H: CrashHost> Explorer<'_, H> {
                 Step::Idle => return Err(sim.stuck()),
                 Step::Change if self.random.chance(0.2) => {
                     let mut image = sim.medium().clone();
-                    let random = &mut self.random;
-                    image.power_cut(&mut |fates| random.below(u64::from(fates)) as u32);
+                    image.power_cut_by_chance(&mut self.random);
                     let mut cut = self.mount(image, sim.now())?;
-                    while *cut.state() == State::Starting {
-                        if cut.step(Instant(u64::MAX))? == Step::Idle {
-                            return Err(cut.stuck());
-                        }
-                    }
-                    let ready = matches!(cut.state(), State::Ready(_));
+                    let ready = matches!(cut.run_until_mounted()?, State::Ready(_));
                     if ready && cut.ftl().written().next().is_some() {
                         return Err(Failure("a cut format left data".into()));
                     }
@@ -325,10 +319,7 @@ impl<H: CrashHost> Explorer<'_, H> {
                 ))
             };
             self.recover(image, host.model(), now).map_err(context)?;
-            if image_index == 0 && fates.combinations() > u64::from(self.options.images_per_cut) {
-                fates.drawn = Some(Random::new(self.random.next_u64()));
-            }
-            if !fates.advance() {
+            if !fates.go_on(self.options.images_per_cut, &mut self.random) {
                 break;
             }
         }
@@ -387,8 +378,7 @@ impl<H: CrashHost> Explorer<'_, H> {
 
     fn cut_at_random(&mut self, sim: &Sim<RawUnits>) -> Result<Sim<RawUnits>, Failure> {
         let mut image = sim.medium().clone();
-        let random = &mut self.random;
-        image.power_cut(&mut |fates| random.below(u64::from(fates)) as u32);
+        image.power_cut_by_chance(&mut self.random);
         self.report.images += 1;
         let mut sim = self.mount(image, sim.now())?;
         sim.run_until_ready()?;

@@ -145,8 +145,7 @@ impl Tester<'_> {
     /// A power cut, and the recovery from it.
     fn cut(&mut self, host: &mut Host, logical_blocks: u32) -> Result<(), Failure> {
         let mut medium = host.sim.medium().clone();
-        let random = &mut self.random;
-        medium.power_cut(&mut |fates| random.below(u64::from(fates)) as u32);
+        medium.power_cut_by_chance(&mut self.random);
         let mut sim = self.mount(medium, host.sim.now())?;
         sim.run_until_ready()?;
         let observed = sim.read_all(logical_blocks)?;
@@ -162,8 +161,7 @@ impl Tester<'_> {
         let mut medium =
             if self.random.chance(0.5) { host.sim.shutdown()? } else { host.sim.into_medium() };
         // After a shutdown, too: an erase that no flush covers may still be lost.
-        let random = &mut self.random;
-        medium.power_cut(&mut |fates| random.below(u64::from(fates)) as u32);
+        medium.power_cut_by_chance(&mut self.random);
         let mut sim = self.mount(medium.clone(), now)?;
         sim.run_until_ready()?;
         let bands = sim.ftl().checkpoint_bands().to_vec();
@@ -323,8 +321,7 @@ impl Tester<'_> {
             }
         }
         let mut medium = sim.medium().clone();
-        let random = &mut self.random;
-        medium.power_cut(&mut |fates| random.below(u64::from(fates)) as u32);
+        medium.power_cut_by_chance(&mut self.random);
         let mut sim = self.mount(medium, sim.now())?;
         sim.run_until_ready()?;
         let second = sim.read_all(observed.len() as u32)?;
@@ -384,8 +381,7 @@ impl Tester<'_> {
             }
         }
         let mut medium = sim.medium().clone();
-        let random = &mut self.random;
-        medium.power_cut(&mut |fates| random.below(u64::from(fates)) as u32);
+        medium.power_cut_by_chance(&mut self.random);
         let mut sim = self.mount(medium, sim.now())?;
         sim.run_until_ready()?;
         self.nothing_lost(image, pages, sim)

@@ -301,8 +301,7 @@ impl Soak<'_> {
         self.end_mount(host)?;
         self.report.cuts += 1;
         let mut medium = host.sim.medium().clone();
-        let random = &mut self.random;
-        medium.power_cut(&mut |fates| random.below(u64::from(fates)) as u32);
+        medium.power_cut_by_chance(&mut self.random);
         let sim = Sim::mount(medium, self.options.settings.clone(), host.sim.now())?;
         if !self.replace(host, sim)? {
             return Ok(());

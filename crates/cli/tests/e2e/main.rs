@@ -64,5 +64,6 @@ mod tools;
 mod trace;
 mod vhost;
 mod volume_limits;
+mod volume_tool;
 mod volumes;
 mod zoned;

@@ -181,8 +181,13 @@ impl Server {
 
     /// A client of our own on the default volume.
     pub fn connect(&self) -> Client {
-        Client::connect(&self.socket(), "default")
-            .unwrap_or_else(|error| panic!("cannot connect: {error}\n{}", self.log()))
+        self.connect_to("default")
+    }
+
+    /// A client of our own on this volume.
+    pub fn connect_to(&self, volume: &str) -> Client {
+        Client::connect(&self.socket(), volume)
+            .unwrap_or_else(|error| panic!("{volume}: cannot connect: {error}\n{}", self.log()))
     }
 
     /// A client of our own on each shard: whoever accepts a connection keeps it, and the status tells

@@ -5,6 +5,7 @@ use crate::nbd::{Client, FLAG_FUA, TRIM};
 use crate::scratch::Scratch;
 use crate::server::Server;
 use crate::tools::{run, said, weir};
+use crate::volume_tool::{refused, try_volume, volume};
 use flash::Random;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -25,30 +26,6 @@ fn start(scratch: &Scratch, device: &str, volume_mib: u64) -> Server {
     let path = scratch.file("weir.toml");
     fs::write(&path, text).expect("a config");
     Server::start(scratch, &["--config", &path])
-}
-
-fn connect(server: &Server, volume: &str) -> Client {
-    Client::connect(&server.socket(), volume)
-        .unwrap_or_else(|error| panic!("{volume}: {error}\n{}", server.log()))
-}
-
-fn try_volume(scratch: &Scratch, args: &[&str]) -> std::process::Output {
-    let data = scratch.data();
-    weir(&[&["volume"], args, &["--data", data.to_str().expect("UTF-8")]].concat())
-}
-
-/// What `weir volume` says; it must end well.
-fn volume(scratch: &Scratch, args: &[&str]) -> String {
-    let output = try_volume(scratch, args);
-    assert!(output.status.success(), "{args:?}: {}", said(&output));
-    said(&output)
-}
-
-fn refused(scratch: &Scratch, args: &[&str], wanted: &str) {
-    let output = try_volume(scratch, args);
-    let text = said(&output);
-    assert_eq!(output.status.code(), Some(2), "{args:?}: {text}");
-    assert!(text.contains(wanted), "{args:?}: {text}");
 }
 
 fn listed(scratch: &Scratch) -> Value {
@@ -148,7 +125,7 @@ fn a_snapshot_under_load_is_one_instant_over_all_shards_and_stays_so() {
     let mut copies = Vec::new();
     std::thread::scope(|scope| {
         for writer in 0..2 {
-            let (writers, client) = (&writers, connect(&server, "data"));
+            let (writers, client) = (&writers, server.connect_to("data"));
             scope.spawn(move || writers.write(writer, client));
         }
         for round in 0..6 {
@@ -158,7 +135,7 @@ fn a_snapshot_under_load_is_one_instant_over_all_shards_and_stays_so() {
             let told = volume(&scratch, &["snapshot", "data", &name]);
             let after = Writers::counts(&writers.issued);
             assert!(told.contains(&format!("data@{name}: taken, 24 MiB")), "{told}");
-            let data = whole(&mut connect(&server, &format!("data@{name}")));
+            let data = whole(&mut server.connect_to(&format!("data@{name}")));
             let counts = [count_of(&data, 0), count_of(&data, 1)];
             for writer in 0..2 {
                 let (count, known) = counts[writer];
@@ -187,7 +164,7 @@ fn a_snapshot_under_load_is_one_instant_over_all_shards_and_stays_so() {
     volume(&scratch, &["delete", "data@s2"]);
     assert!(Client::connect(&server.socket(), "data@s2").is_err());
     for (name, data) in copies.iter().filter(|(name, _)| name != "s2") {
-        assert!(whole(&mut connect(&server, &format!("data@{name}"))) == *data, "{name}");
+        assert!(whole(&mut server.connect_to(&format!("data@{name}"))) == *data, "{name}");
     }
     server.terminate();
 }
@@ -232,10 +209,10 @@ impl Expected {
 
     fn check(&self, server: &Server) {
         for (name, byte) in &self.marks {
-            let data = whole(&mut connect(server, name));
+            let data = whole(&mut server.connect_to(name));
             assert!(data.iter().all(|found| found == byte), "{name} is not {byte}");
         }
-        let data = whole(&mut connect(server, "data"));
+        let data = whole(&mut server.connect_to("data"));
         assert!(data.iter().all(|found| *found == self.mark), "the volume is not {}", self.mark);
     }
 }
@@ -251,13 +228,13 @@ fn snapshots_are_there_as_a_whole_or_not_at_all_after_a_kill_at_any_instant() {
     let mut server = begin(&scratch);
     let mut expected = Expected { marks: BTreeMap::new(), mark: 1, taken: 0 };
     let mut in_doubt = 0;
-    fill(&mut connect(&server, "data"), 8 * MIB, expected.mark);
+    fill(&mut server.connect_to("data"), 8 * MIB, expected.mark);
     for kill in 0..12 {
         for _ in 0..random.below(3) {
             assert_eq!(expected.change(&scratch, &mut random), None, "nobody was killed");
             // The next one holds something else.
             expected.mark = expected.mark % 200 + 1;
-            fill(&mut connect(&server, "data"), 8 * MIB, expected.mark);
+            fill(&mut server.connect_to("data"), 8 * MIB, expected.mark);
         }
         let (spins, pid) = (random.below(1 << 22), server.pid());
         let killer = std::thread::spawn(move || {
@@ -293,7 +270,7 @@ fn snapshots_are_there_as_a_whole_or_not_at_all_after_a_kill_at_any_instant() {
 fn a_full_device_refuses_changes_that_a_snapshot_leaves_no_room_for_and_goes_on_without_it() {
     let scratch = Scratch::new("snapfull");
     let server = start(&scratch, "capacity = \"48MiB\"", 48);
-    let mut client = connect(&server, "data");
+    let mut client = server.connect_to("data");
     fill(&mut client, 48 * MIB, 1);
     volume(&scratch, &["snapshot", "data", "old"]);
     let mut written = 0;
@@ -304,7 +281,7 @@ fn a_full_device_refuses_changes_that_a_snapshot_leaves_no_room_for_and_goes_on_
     assert!(written < 48 * MIB, "a device that is full has no room for as much again");
     assert_eq!(client.try_write(47 * MIB, &[2; 64 << 10]), Err(ENOSPC));
     // What is there can be read, and nothing is lost of either.
-    let mut old = connect(&server, "data@old");
+    let mut old = server.connect_to("data@old");
     assert!(whole(&mut old).iter().all(|&byte| byte == 1));
     assert!(client.read(0, 4096).iter().all(|&byte| byte == if written > 0 { 2 } else { 1 }));
     assert!(client.read(46 * MIB, 4096).iter().all(|&byte| byte == 1));
@@ -326,7 +303,7 @@ fn a_full_device_refuses_changes_that_a_snapshot_leaves_no_room_for_and_goes_on_
 fn what_cannot_be_done_with_snapshots_is_refused_and_says_why() {
     let scratch = Scratch::new("snaprefused");
     let server = start(&scratch, "capacity = \"64MiB\"", 8);
-    fill(&mut connect(&server, "data"), 8 * MIB, 1);
+    fill(&mut server.connect_to("data"), 8 * MIB, 1);
     let told = volume(&scratch, &["snapshot", "data", "monday"]);
     assert!(told.contains("data@monday: taken"), "{told}");
     for (args, wanted) in [
@@ -344,14 +321,14 @@ fn what_cannot_be_done_with_snapshots_is_refused_and_says_why() {
     ] {
         refused(&scratch, args, wanted);
     }
-    let mut snapshot = connect(&server, "data@monday");
+    let mut snapshot = server.connect_to("data@monday");
     assert_eq!(snapshot.try_write(0, &[9; 4096]), Err(EPERM));
     // Its volume may get another name and size, and be written.
     volume(&scratch, &["rename", "data", "now"]);
     volume(&scratch, &["resize", "now", "4MiB", "--shrink"]);
     volume(&scratch, &["create", "other", "--size", "12MiB"]);
-    fill(&mut connect(&server, "now"), 4 * MIB, 2);
-    fill(&mut connect(&server, "other"), 12 * MIB, 3);
+    fill(&mut server.connect_to("now"), 4 * MIB, 2);
+    fill(&mut server.connect_to("other"), 12 * MIB, 3);
     assert!(whole(&mut snapshot).iter().all(|&byte| byte == 1));
     assert!(volume(&scratch, &["snapshots"]).contains("now@monday  8 MiB"));
     assert_eq!(volume(&scratch, &["snapshots", "other"]), "there are no snapshots\n");
@@ -370,7 +347,7 @@ fn what_cannot_be_done_with_snapshots_is_refused_and_says_why() {
     server.terminate();
     let server = Server::start(&scratch, &[]);
     assert_eq!(snapshots(&scratch).len(), taken);
-    assert!(whole(&mut connect(&server, "now@monday")).iter().all(|&byte| byte == 1));
+    assert!(whole(&mut server.connect_to("now@monday")).iter().all(|&byte| byte == 1));
     server.terminate();
 
     let scratch = Scratch::new("snapcached");

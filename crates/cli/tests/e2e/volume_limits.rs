@@ -4,6 +4,7 @@ use crate::nbd::{Client, READ, WRITE};
 use crate::scratch::Scratch;
 use crate::server::Server;
 use crate::tools::{run, said, weir};
+use crate::volume_tool::volume;
 use serde_json::Value;
 use std::fs;
 use std::time::{Duration, Instant};
@@ -22,18 +23,6 @@ fn start(scratch: &Scratch, limits: &str) -> Server {
     let path = scratch.file("weir.toml");
     fs::write(&path, text).expect("a config");
     Server::start(scratch, &["--config", &path])
-}
-
-fn connect(server: &Server, volume: &str) -> Client {
-    Client::connect(&server.socket(), volume)
-        .unwrap_or_else(|error| panic!("{volume}: {error}\n{}", server.log()))
-}
-
-fn volume(scratch: &Scratch, args: &[&str]) -> String {
-    let data = scratch.data();
-    let output = weir(&[&["volume"], args, &["--data", data.to_str().expect("UTF-8")]].concat());
-    assert!(output.status.success(), "{args:?}: {}", said(&output));
-    said(&output)
 }
 
 /// Asks for so many blocks, one request each, and does not wait for them.
@@ -69,12 +58,12 @@ fn a_limit_holds_for_all_clients_of_a_volume_together_and_keeps_nobody_else_wait
     let scratch = Scratch::new("limits");
     let server = start(&scratch, "iops = 20\nburst = \"50ms\"\n");
     // Clients of both shards.
-    let mut clients: Vec<Client> = (0..4).map(|_| connect(&server, "limited")).collect();
+    let mut clients: Vec<Client> = (0..4).map(|_| server.connect_to("limited")).collect();
     let begun = Instant::now();
     for client in &mut clients {
         ask(client, READ, 10);
     }
-    let mut free = connect(&server, "free");
+    let mut free = server.connect_to("free");
     ask(&mut free, WRITE, 100);
     answers(&mut free, 100);
     assert!(waiting(&scratch) > 0, "nobody waits");
@@ -98,7 +87,7 @@ fn writes_wait_with_their_data_and_bytes_are_limited_too() {
     let server = start(&scratch, "");
     let told = volume(&scratch, &["limit", "limited", "--bandwidth", "64KiB", "--burst", "1ms"]);
     assert!(told.contains("64 KiB a second"), "{told}");
-    let mut client = connect(&server, "limited");
+    let mut client = server.connect_to("limited");
     let begun = Instant::now();
     ask(&mut client, WRITE, 20);
     answers(&mut client, 20);
@@ -112,7 +101,7 @@ fn writes_wait_with_their_data_and_bytes_are_limited_too() {
 fn a_limit_that_is_lifted_lets_in_at_once_who_waits() {
     let scratch = Scratch::new("limitlift");
     let server = start(&scratch, "iops = 1\n");
-    let mut clients = [connect(&server, "limited"), connect(&server, "limited")];
+    let mut clients = [server.connect_to("limited"), server.connect_to("limited")];
     clients.iter_mut().for_each(|client| ask(client, READ, 100));
     let list = volume(&scratch, &["list"]);
     assert!(list.contains("1 requests a second"), "{list}");
@@ -140,7 +129,7 @@ fn a_limit_that_is_lifted_lets_in_at_once_who_waits() {
 fn nobody_waits_for_a_volume_that_is_deleted_or_a_server_that_stops() {
     let scratch = Scratch::new("limitend");
     let server = start(&scratch, "iops = 1\n");
-    let mut client = connect(&server, "limited");
+    let mut client = server.connect_to("limited");
     ask(&mut client, READ, 100);
     client.receive().expect("the first goes at once");
     volume(&scratch, &["delete", "limited"]);
@@ -152,10 +141,10 @@ fn nobody_waits_for_a_volume_that_is_deleted_or_a_server_that_stops() {
     assert!(refused > 50, "{refused}");
 
     volume(&scratch, &["limit", "free", "--iops", "1"]);
-    let mut client = connect(&server, "free");
+    let mut client = server.connect_to("free");
     ask(&mut client, WRITE, 100);
     client.receive().expect("the first goes at once");
-    let mut gone = connect(&server, "free");
+    let mut gone = server.connect_to("free");
     ask(&mut gone, WRITE, 50);
     drop(gone);
     server.terminate();

@@ -5,6 +5,7 @@ use crate::nbd::{Client, FLAG_FUA, TRIM};
 use crate::scratch::Scratch;
 use crate::server::Server;
 use crate::tools::{run, said, weir};
+use crate::volume_tool::{refused, volume};
 use flash::Random;
 use serde_json::{Value, json};
 use std::fs;
@@ -37,32 +38,6 @@ fn config(scratch: &Scratch, device: &str) -> String {
 
 fn start(scratch: &Scratch, config: &str) -> Server {
     Server::start(scratch, &["--config", config])
-}
-
-fn connect(server: &Server, volume: &str) -> Client {
-    Client::connect(&server.socket(), volume)
-        .unwrap_or_else(|error| panic!("{volume}: {error}\n{}", server.log()))
-}
-
-/// What `weir volume` says; it must end well.
-fn volume(scratch: &Scratch, args: &[&str]) -> String {
-    let output = try_volume(scratch, args);
-    assert!(output.status.success(), "{args:?}: {}", said(&output));
-    said(&output)
-}
-
-fn try_volume(scratch: &Scratch, args: &[&str]) -> std::process::Output {
-    let data = scratch.data();
-    let all = [&["volume"], args, &["--data", data.to_str().expect("UTF-8")]].concat();
-    weir(&all)
-}
-
-/// What is refused, in words.
-fn refused(scratch: &Scratch, args: &[&str], wanted: &str) {
-    let output = try_volume(scratch, args);
-    let text = said(&output);
-    assert_eq!(output.status.code(), Some(2), "{args:?}: {text}");
-    assert!(text.contains(wanted), "{args:?}: {text}");
 }
 
 /// One request to the control socket.
@@ -148,11 +123,11 @@ fn come_and_go(name: &str, device: &str) {
         ];
         run("fio", &args.concat())
     });
-    let mut old = connect(&server, "old");
+    let mut old = server.connect_to("old");
     fill(&mut old, 16 * MIB, 0x11);
     let told = volume(&scratch, &["create", "new", "--size", "8MiB"]);
     assert!(told.contains("new: made, 8 MiB"), "{told}");
-    let mut new = connect(&server, "new");
+    let mut new = server.connect_to("new");
     assert_eq!(new.size, 8 * MIB);
     holds(&mut new, 8 * MIB, 0);
     fill(&mut new, 8 * MIB, 0x22);
@@ -170,7 +145,7 @@ fn come_and_go(name: &str, device: &str) {
         EINVAL,
         "what it does not know of"
     );
-    let mut larger = connect(&server, "new");
+    let mut larger = server.connect_to("new");
     assert_eq!(larger.size, 40 * MIB);
     holds(&mut larger, 8 * MIB, 0x22);
     larger.write(40 * MIB - 4096, &[0x33; 4096]);
@@ -186,7 +161,7 @@ fn come_and_go(name: &str, device: &str) {
 
     volume(&scratch, &["rename", "new", "renamed"]);
     assert!(Client::connect(&server.socket(), "new").is_err());
-    holds(&mut connect(&server, "renamed"), 4 * MIB, 0x22);
+    holds(&mut server.connect_to("renamed"), 4 * MIB, 0x22);
     holds(&mut larger, 4 * MIB, 0x22);
 
     rest_is_empty(&scratch, &server, old);
@@ -211,7 +186,7 @@ fn rest_is_empty(scratch: &Scratch, server: &Server, mut old: Client) {
     let free = all_is_trimmed(server)["free_bytes"].as_u64().expect("a number");
     volume(scratch, &["create", "rest", "--size", &format!("{}KiB", free >> 10)]);
     refused(scratch, &["create", "more", "--size", "4KiB"], "belong to no volume");
-    holds(&mut connect(server, "rest"), free, 0);
+    holds(&mut server.connect_to("rest"), free, 0);
 }
 
 /// The volumes are the same when the device is served again, whatever a config says of them.
@@ -228,7 +203,7 @@ fn outlive(scratch: &Scratch, server: Server) {
         "{}",
         server.log()
     );
-    holds(&mut connect(&server, "renamed"), 4 * MIB, 0x22);
+    holds(&mut server.connect_to("renamed"), 4 * MIB, 0x22);
     server.terminate();
     // And without a config they are the same.
     let server = Server::start(scratch, &[]);
@@ -308,7 +283,7 @@ impl Expected {
     /// Every volume holds its own data and zeroes, and nobody else's. Those that are new get a mark.
     fn check(&mut self, server: &Server) {
         for (name, bytes) in self.now.iter().skip(1) {
-            let mut client = connect(server, name);
+            let mut client = server.connect_to(name);
             assert_eq!(client.size, *bytes, "{name}");
             let mark = self.marks.get(name).copied();
             for at in (0..*bytes).step_by(MIB as usize) {
@@ -333,8 +308,8 @@ fn survive_kills(name: &str, device: &str, kills: u32) {
     let scratch = Scratch::new(name);
     let config = config(&scratch, device);
     let mut server = start(&scratch, &config);
-    fill(&mut connect(&server, "neighbour"), 24 * MIB, 1);
-    connect(&server, "neighbour").flush();
+    fill(&mut server.connect_to("neighbour"), 24 * MIB, 1);
+    server.connect_to("neighbour").flush();
     let mut expected =
         Expected { now: sizes(&listed(&server)), next_mark: 0, marks: Default::default() };
     let mut in_doubt = 0;
@@ -379,7 +354,7 @@ fn survive_kills(name: &str, device: &str, kills: u32) {
             assert_eq!(found, after, "kill {kill}: neither before nor after: {:?}", expected.now);
             expected.settle(after);
         }
-        holds(&mut connect(&server, "neighbour"), 24 * MIB, 1);
+        holds(&mut server.connect_to("neighbour"), 24 * MIB, 1);
         if kill % 3 == 0 {
             all_is_trimmed(&server);
         }
@@ -517,8 +492,8 @@ fn series_and_history_of_a_volume_end_with_it() {
     let scratch = Scratch::new("volseries");
     let server = start(&scratch, &config(&scratch, "profile = \"instant\"\n"));
     volume(&scratch, &["create", "short", "--size", "4MiB"]);
-    fill(&mut connect(&server, "short"), 4 * MIB, 7);
-    fill(&mut connect(&server, "old"), 4 * MIB, 7);
+    fill(&mut server.connect_to("short"), 4 * MIB, 7);
+    fill(&mut server.connect_to("old"), 4 * MIB, 7);
     let metrics =
         |server: &Server| run("curl", &["-sS", &format!("http://{}/metrics", server.http())]);
     let text = metrics(&server);

@@ -63,11 +63,6 @@ pub(super) fn mount(
     Ok(sim)
 }
 
-/// Cuts the power, with fates at random.
-pub(super) fn cut(medium: &mut SimMedium, random: &mut Random) {
-    medium.power_cut(&mut |fates| random.below(u64::from(fates)) as u32);
-}
-
 struct Life<'a> {
     options: &'a CrashOptions,
     logical_blocks: u32,
@@ -148,7 +143,7 @@ impl Life<'_> {
     /// A power cut, and the recovery from it.
     fn power_cut(&mut self, host: &mut Host) -> Result<(), Failure> {
         let mut medium = host.sim.medium().clone();
-        cut(&mut medium, &mut self.random);
+        medium.power_cut_by_chance(&mut self.random);
         self.go_on(host, medium)?;
         let observed = host.sim.read_all(self.logical_blocks)?;
         host.model.check_recovered(&observed).map_err(Failure)?;
@@ -183,7 +178,7 @@ impl Life<'_> {
     /// Another life from here on, of a device with the same name.
     fn branch(&mut self, host: &Host) -> Result<SimMedium, Failure> {
         let mut medium = host.sim.medium().clone();
-        cut(&mut medium, &mut self.random);
+        medium.power_cut_by_chance(&mut self.random);
         let mut sim = mount(self.options, medium, host.sim.now())?;
         sim.run_until_ready()?;
         let mut model = host.model.clone();
@@ -217,7 +212,7 @@ impl Life<'_> {
         host.model.shut_down();
         let mut medium = host.sim.medium().clone();
         // An erase that no flush covers may still be lost.
-        cut(&mut medium, &mut self.random);
+        medium.power_cut_by_chance(&mut self.random);
         let image = self.image(medium.clone(), host, older, true)?;
         self.go_on(host, medium)?;
         Ok(image)
@@ -226,7 +221,7 @@ impl Life<'_> {
     /// An image of what a power cut leaves now.
     fn cut_off(&mut self, host: &Host, older: usize) -> Result<Image, Failure> {
         let mut medium = host.sim.medium().clone();
-        cut(&mut medium, &mut self.random);
+        medium.power_cut_by_chance(&mut self.random);
         self.image(medium, host, older, false)
     }
 

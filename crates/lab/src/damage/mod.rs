@@ -42,7 +42,7 @@ use crate::parallel::{SeedFailure, for_each_seed, guarded};
 use crate::workload::{Action, Op};
 use flash::{Geometry, Hint, Instant, Random, SlotId};
 use ftl::format::Kind;
-use image::{Family, Image, cut, family, header_of, mount};
+use image::{Family, Image, family, header_of, mount};
 use known::{Failed, KNOWN, Known};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -234,7 +234,7 @@ impl Tester<'_> {
             }
             now = sim.now();
             medium = sim.into_medium();
-            cut(&mut medium, &mut plan.random);
+            medium.power_cut_by_chance(&mut plan.random);
             if plan.random.chance(0.3) {
                 self.damage(plan, &mut medium);
             }
@@ -574,12 +574,7 @@ fn band_slots(geometry: &Geometry, slot: SlotId) -> Vec<SlotId> {
 
 /// Steps until a mount has ended; says why, if it was refused.
 fn ready_or_refused(sim: &mut Sim) -> Result<Option<String>, Failure> {
-    while *sim.state() == State::Starting {
-        if sim.step(Instant(u64::MAX))? == Step::Idle {
-            return Err(Failure("the mount neither goes on nor ends".into()));
-        }
-    }
-    Ok(match sim.state() {
+    Ok(match sim.run_until_mounted()? {
         State::Refused(error) => Some(error.to_string()),
         _ => None,
     })

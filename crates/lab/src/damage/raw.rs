@@ -2,7 +2,6 @@
 //! so a raw block that was written and is gone without an error counts as wrong.
 
 use super::apply::{Past, Sources, apply, band_of, page_of};
-use super::image::cut;
 use super::kinds::{Case, Harm, Matrix, Moment, SlotKind, Tally};
 use super::known::{Failed, KNOWN_OF_RAW};
 use super::{DamageOptions, DamageReport};
@@ -152,7 +151,7 @@ impl Tester<'_> {
         stop(&mut host.sim)?;
         host.shut_down(self.options);
         let mut medium = host.sim.medium().clone();
-        cut(&mut medium, &mut self.random);
+        medium.power_cut_by_chance(&mut self.random);
         let now = host.sim.now();
         self.image(medium.clone(), now, &host.model, true)?;
         let mut sim = self.mount(medium, now)?;
@@ -163,7 +162,7 @@ impl Tester<'_> {
 
     fn cut_off(&mut self, host: &RawHost) -> Result<(), Failure> {
         let mut medium = host.sim.medium().clone();
-        cut(&mut medium, &mut self.random);
+        medium.power_cut_by_chance(&mut self.random);
         self.image(medium, host.sim.now(), &host.model, false)
     }
 
@@ -247,15 +246,10 @@ impl Tester<'_> {
                 }
                 now = first.now();
                 medium = first.into_medium();
-                cut(&mut medium, &mut self.random);
+                medium.power_cut_by_chance(&mut self.random);
             }
             sim = self.mount(medium, now)?;
-            while *sim.state() == State::Starting {
-                if sim.step(Instant(u64::MAX))? == Step::Idle {
-                    return Err(sim.stuck());
-                }
-            }
-            if let State::Refused(why) = sim.state() {
+            if let State::Refused(why) = sim.run_until_mounted()? {
                 // Without any record of a lane there is no device.
                 if kind == SlotKind::LaneRecord || harm == Harm::Cloned {
                     return Ok(Some(Tally { images: 1, refused: 1, ..Tally::default() }));

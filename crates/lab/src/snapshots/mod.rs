@@ -261,20 +261,14 @@ impl Explorer<'_> {
     fn survive_many(&mut self, host: &Host, image: SimMedium) -> Result<u64, Failure> {
         let settings = ftl::Settings { salvage: true, ..self.options.settings.clone() };
         let mut salvaged = Sim::mount(image.clone(), settings, host.sim.now())?;
-        while *salvaged.state() == State::Starting {
-            salvaged.step(Instant(u64::MAX))?;
-        }
-        match salvaged.state() {
+        match salvaged.run_until_mounted()? {
             State::Ready(_) => salvaged.verify()?,
             // Both copies of every root record are gone.
             State::Refused(MountError::NotFormatted) => return Ok(0),
             other => return Err(Failure(format!("a mount with salvage ended as {other:?}"))),
         }
         let mut sim = Sim::mount(image, self.options.settings.clone(), host.sim.now())?;
-        while *sim.state() == State::Starting {
-            sim.step(Instant(u64::MAX))?;
-        }
-        if !matches!(sim.state(), State::Ready(_)) {
+        if !matches!(sim.run_until_mounted()?, State::Ready(_)) {
             return Ok(0);
         }
         sim.verify()?;
@@ -588,10 +582,7 @@ impl Explorer<'_> {
                 Failure(format!("cut at {} ns, image {image_index}: {why}", host.sim.now().0))
             };
             self.recover(image, &host.model, host.sim.now()).map_err(context)?;
-            if image_index == 0 && fates.combinations() > u64::from(self.options.images_per_cut) {
-                fates.drawn = Some(Random::new(self.random.next_u64()));
-            }
-            if !fates.advance() {
+            if !fates.go_on(self.options.images_per_cut, &mut self.random) {
                 break;
             }
         }
@@ -683,8 +674,7 @@ impl Explorer<'_> {
                 self.hear(&mut host)?;
             }
             let mut image = host.sim.medium().clone();
-            let random = &mut self.random;
-            image.power_cut(&mut |fates| random.below(u64::from(fates)) as u32);
+            image.power_cut_by_chance(&mut self.random);
             let mut sim = self.mount(image, host.sim.now())?;
             let context = |Failure(why)| Failure(format!("in life {life}: {why}"));
             let observed = self.check(&mut sim, &host.model).map_err(context)?;
